@@ -237,7 +237,7 @@ func (c *connecting) with(cmd *cobra.Command, step func(context.Context, *connec
 	exchange := &joining{ctx: ctx, at: c.at, name: cmd.CommandPath()}
 	defer exchange.leave()
 	con, err := connectorTypes().Open(ctx, c.typ, connector.Options{
-		Extra: extra, Serializer: c.serializer(), Exchange: exchange, Lasting: true,
+		Extra: extra, Serializer: serializers[c.codec.word], Exchange: exchange, Lasting: true,
 	})
 	if err != nil {
 		return err

@@ -15,13 +15,14 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec/omni"
 	"github.com/omnibus-runtime/omnibus/codec/python"
 	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/bridge"
 	"github.com/omnibus-runtime/omnibus/connector/shm"
 )
 
 // connectorTypes are the types of connector that the command has.
 func connectorTypes() *connector.Registry {
 	r := new(connector.Registry)
-	for _, t := range []connector.Type{shm.Type()} {
+	for _, t := range append(bridge.Types(), shm.Type()) {
 		if err := r.Register(t); err != nil {
 			panic(err) // two have one name
 		}
@@ -36,10 +37,6 @@ var serializers = map[string]codec.Serializer{
 	"msgpack": codec.MsgpackSerializer{},
 	"omni":    omni.Serializer{KeepOrder: true},
 	"raw":     codec.RawSerializer{},
-}
-
-func (c *connecting) serializer() codec.Serializer {
-	return serializers[c.codec.word]
 }
 
 // print writes a value for people and programs to read. One that is not what

@@ -34,7 +34,7 @@ var (
 		"cmd":             2591,
 		"codec":           5175,
 		"config":          3394,
-		"connector":       4624,
+		"connector":       5467,
 		"cudaipc":         10059,
 		"internal/ledger": 819,
 		"internal/peer":   1721,

@@ -1,0 +1,162 @@
+"""A store's client for a process that cannot have one, as there is none for Go::
+
+    python -m omnibus.bridge mooncake|yuanrong DESCRIPTOR SETTINGS
+
+The descriptor is a Unix socket of packets. The process at its other end starts this one, with the settings of a
+connector in JSON, and asks; the first packet says whether the client could be opened. A packet is a header and text::
+
+    operation, or how it ended | number of a buffer | number of the question | size in bytes | text
+
+Payloads lie in buffers: memory of the asking process, whose descriptor comes with the first packet that has its number.
+Only it writes into those that it puts from; only this process into those that it gets into. It says which are dropped.
+Each thread receives a packet, does what it asks and answers, so nothing is handed from thread to thread; there are no
+more of them than have been busy at once, and one. When the socket ends, what was put and not got is removed.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import signal
+import socket
+import struct
+import sys
+import threading
+from typing import Any
+
+from .connector.contract import BadKey, Damaged, Edge, Missing, NoRoom, Unavailable
+from .connector.drop_in import ENGINES
+from .connector.stores import Name, TooLarge, Values
+
+_HEADER = struct.Struct("<IIQQ")
+_MOST_PACKET = 64 << 10
+_MOST_TEXT = 2000  # of an error
+_THREADS = 4
+_UNTOLD = (1 << 64) - 1  # the size of a value that is not known
+
+PUT, GET, REMOVE, PRESENT, DROP = range(1, 6)
+
+# How it ended. A buffer that is too small stays empty: the size says what it takes.
+OK, FAILED, MISSING, NO_ROOM, TOO_LARGE, UNAVAILABLE, DAMAGED, BAD_KEY, SMALL = range(9)
+_CODES = (
+    (Missing, MISSING), (TooLarge, TOO_LARGE), (NoRoom, NO_ROOM), (Unavailable, UNAVAILABLE), (Damaged, DAMAGED),
+    (BadKey, BAD_KEY),
+)  # fmt: skip
+
+
+class Bridge:
+    """Does with a store what the other end of a socket asks for."""
+
+    def __init__(self, sock: socket.socket, values: Values) -> None:
+        self._sock, self._values = sock, values
+        self._mu = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._waiting = 0
+        self._buffers: dict[int, memoryview] = {}
+
+    def run(self) -> None:
+        """Answer until the socket ends."""
+        self._begin()
+        for t in self._threads:  # which grows meanwhile
+            t.join()
+
+    def _begin(self) -> None:
+        t = threading.Thread(target=self._serve, daemon=True)
+        self._threads.append(t)
+        t.start()
+
+    def _receive(self) -> tuple[bytes, list[Any]]:
+        with self._mu:
+            self._waiting += 1
+        try:
+            packet, ancillary, _, _ = self._sock.recvmsg(_MOST_PACKET, socket.CMSG_SPACE(4))
+        except OSError:
+            return b"", []
+        with self._mu:
+            self._waiting -= 1
+            if not self._waiting and packet and len(self._threads) < _THREADS:
+                self._begin()
+        return packet, ancillary
+
+    def _serve(self) -> None:
+        while True:
+            packet, ancillary = self._receive()
+            if not packet:
+                return
+            op, number, question, size = _HEADER.unpack_from(packet)
+            try:
+                for _, _, data in ancillary:
+                    self._map(number, struct.unpack("i", data)[0], op)
+                if op == DROP:
+                    self._buffers.pop(number, None)
+                    continue
+                code, size, text = self._do(op, number, size, packet[_HEADER.size :].decode())
+            except Exception as e:
+                code, size, text = failure(e)
+            try:
+                self._sock.send(_HEADER.pack(code, number, question, size) + text.encode())
+            except OSError:
+                return
+
+    def _map(self, number: int, fd: int, op: int) -> None:
+        try:
+            prot = mmap.PROT_READ | (mmap.PROT_WRITE if op == GET else 0)
+            self._buffers[number] = memoryview(mmap.mmap(fd, 0, mmap.MAP_SHARED, prot))
+        finally:
+            os.close(fd)
+
+    def _do(self, op: int, number: int, size: int, text: str) -> tuple[int, int, str]:
+        values = self._values
+        if op == PUT:
+            values.put(self._names(text)[0], [self._buffers[number][:size]])
+        elif op == GET:
+            buffer = self._buffers[number]
+            try:
+                name = self._names(text)[0]
+            except BadKey as e:
+                raise Missing(str(e)) from None
+            payload, found = values.take(name, None if size == _UNTOLD else size, len(buffer))
+            if payload is None:
+                return SMALL, found, ""
+            buffer[:found] = memoryview(payload).cast("B")  # whatever the engine says that they are
+            return OK, found, ""
+        elif op == REMOVE:
+            values.remove(self._names(text))
+        elif op == PRESENT:
+            return OK, 0, "".join("01"[there] for there in values.present(self._names(text)))
+        return OK, 0, ""
+
+    def _names(self, text: str) -> list[Name]:
+        parts = iter(text.split("\n"))
+        return [self._values.name(Edge(source, target), key) for source, target, key in zip(parts, parts, parts)]
+
+
+def failure(e: Exception) -> tuple[int, int, str]:
+    for kind, code in _CODES:
+        if isinstance(e, kind):
+            return code, 0, str(e)[:_MOST_TEXT]
+    return FAILED, 0, f"{type(e).__name__}: {e}"[:_MOST_TEXT]
+
+
+def main(kind: str, fd: str, settings: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, where the other end still has to end its work
+    sock = socket.socket(fileno=int(fd))
+    try:
+        engine: Any = ENGINES[kind](json.loads(settings))
+    except Exception as e:
+        code, _, text = failure(e)
+        sock.send(_HEADER.pack(code, 0, 0, 0) + text.encode())
+        return
+    values = Values(engine)
+    sock.send(_HEADER.pack(OK, 0, 0, 0))
+    Bridge(sock, values).run()
+    try:
+        values.remove(values.own())
+        engine.leave()
+    finally:
+        os._exit(0)  # the clients' own threads would take seconds to end
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

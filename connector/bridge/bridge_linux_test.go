@@ -1,0 +1,590 @@
+package bridge
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/connectortest"
+	"github.com/omnibus-runtime/omnibus/internal/pythontest"
+)
+
+var edge = connector.Edge{From: "thinker", To: "talker"}
+
+// childOf says which store a child of the suite has a transport of, and with which settings.
+const childOf = "OMNIBUS_BRIDGE_CHILD"
+
+func TestMain(m *testing.M) {
+	if of := os.Getenv(childOf); of != "" {
+		engine, extra, _ := strings.Cut(of, " ")
+		if err := serve(engine, extra); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	client, err := filepath.Abs(filepath.Join("..", "..", "clients", "python", "src"))
+	if err == nil { // for bridges
+		err = os.Setenv("PYTHONPATH", client+string(filepath.ListSeparator)+os.Getenv("PYTHONPATH"))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	for _, s := range servers {
+		s.end()
+	}
+	os.Exit(code)
+}
+
+func serve(engine, extra string) error {
+	var settings map[string]any
+	if err := json.Unmarshal([]byte(extra), &settings); err != nil {
+		return err
+	}
+	end, err := opened(context.Background(), engine, settings)
+	if err != nil {
+		return err
+	}
+	err = connectortest.Serve(os.Stdin, os.Stdout, end)
+	return errors.Join(err, end.Close())
+}
+
+// typeOf is the name of an engine's type.
+var typeOf = map[string]string{mooncake: "MooncakeStoreConnector", yuanrong: "YuanrongConnector", folder: "MooncakeStoreConnector"}
+
+// folder is the store of testdata/folder.py, which shows the bridge alone, also where no wheel can be had.
+const folder = "folder"
+
+func opened(ctx context.Context, engine string, extra map[string]any) (connector.Transport, error) {
+	for _, typ := range Types() {
+		if typ.Name == typeOf[engine] {
+			settings, err := typ.Settings(extra)
+			if err != nil {
+				return nil, err
+			}
+			return typ.Open(ctx, connector.Config{Settings: settings, Log: discard})
+		}
+	}
+	return nil, connector.ErrUnknown
+}
+
+// A server is a store that clients/python/tests/storeserver.py has started.
+type server struct {
+	extra map[string]any
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	out   *bufio.Reader
+}
+
+var servers = make(map[string]*server)
+
+// shared returns the server of an engine that all tests share, or skips the test.
+func shared(t *testing.T, engine string) *server {
+	t.Helper()
+	s := servers[engine]
+	if s == nil && engine == folder {
+		return &server{extra: map[string]any{"master": t.TempDir(), "python": inFolders(t)}}
+	}
+	if s == nil {
+		s = startServer(t, engine)
+		servers[engine] = s
+	}
+	return s
+}
+
+// inFolders is an interpreter whose bridges put into a folder.
+func inFolders(t *testing.T) string {
+	t.Helper()
+	program, err := filepath.Abs(filepath.Join("testdata", "folder.py"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := pythontest.Command(t, program)
+	python := filepath.Join(t.TempDir(), "python")
+	if err := os.WriteFile(python, fmt.Appendf(nil, "#!/bin/sh\nexec %q %q \"$@\"\n", cmd.Path, program), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return python
+}
+
+func startServer(t *testing.T, engine string) *server {
+	t.Helper()
+	s := &server{cmd: pythontest.Command(t, filepath.Join("..", "..", "clients", "python", "tests", "storeserver.py"), engine)}
+	in, inErr := s.cmd.StdinPipe()
+	out, outErr := s.cmd.StdoutPipe()
+	if err := errors.Join(inErr, outErr, s.cmd.Start()); err != nil {
+		t.Fatal(err)
+	}
+	s.in, s.out = in, bufio.NewReader(out)
+	var said struct {
+		Skip, Python string
+		Extra        map[string]any
+	}
+	line, err := s.out.ReadBytes('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(line, &said); err != nil {
+		t.Fatal(err)
+	}
+	if said.Skip != "" {
+		s.end()
+		t.Skip(said.Skip)
+	}
+	s.extra = said.Extra
+	s.extra[optPython] = said.Python
+	return s
+}
+
+// do has the server killed, started, stopped or resumed.
+func (s *server) do(t *testing.T, what string) {
+	t.Helper()
+	if _, err := fmt.Fprintf(s.in, "%q\n", what); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.out.ReadBytes('\n'); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *server) end() {
+	_ = s.in.Close()
+	_ = s.cmd.Wait()
+}
+
+// with are the settings with others in their place.
+func (s *server) with(more map[string]any) map[string]any {
+	extra := maps.Clone(s.extra)
+	maps.Copy(extra, more)
+	return extra
+}
+
+func (s *server) open(t *testing.T, engine string, more map[string]any) *transport {
+	t.Helper()
+	end, err := opened(t.Context(), engine, s.with(more))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := end.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	own, ok := end.(*transport)
+	if !ok {
+		t.Fatalf("opened a %T", end)
+	}
+	return own
+}
+
+// each runs a test for each engine.
+func each(t *testing.T, test func(t *testing.T, engine string)) {
+	t.Run(folder, func(t *testing.T) { test(t, folder) })
+	eachServer(t, test)
+}
+
+// eachServer runs a test for each engine that has a server.
+func eachServer(t *testing.T, test func(t *testing.T, engine string)) {
+	for _, engine := range []string{mooncake, yuanrong} {
+		t.Run(engine, func(t *testing.T) { test(t, engine) })
+	}
+}
+
+// TestTransport runs the suite with both ends in one process, over one bridge.
+func TestTransport(t *testing.T) {
+	each(t, func(t *testing.T, engine string) {
+		s := shared(t, engine)
+		s.open(t, engine, nil) // so that the bridge stays
+		connectortest.Run(t, connectortest.Ends{Open: func(t *testing.T) (put, get connector.Transport) {
+			return s.open(t, engine, nil), s.open(t, engine, nil)
+		}})
+	})
+}
+
+// TestProcesses runs it across processes, each with a bridge of its own, which are killed.
+func TestProcesses(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it starts many processes")
+	}
+	each(t, func(t *testing.T, engine string) {
+		s := shared(t, engine)
+		extra, err := json.Marshal(s.extra)
+		if err != nil {
+			t.Fatal(err)
+		}
+		spawn := func(t *testing.T) connector.Transport {
+			return connectortest.Spawn(t, false, childOf+"="+engine+" "+string(extra))
+		}
+		connectortest.Run(t, connectortest.Ends{Next: spawn, Open: func(t *testing.T) (put, get connector.Transport) {
+			return spawn(t), spawn(t)
+		}})
+	})
+}
+
+func put(t *testing.T, end *transport, key string, value []byte) {
+	t.Helper()
+	if _, err := end.Put(t.Context(), edge, key, len(value), writes(value)); err != nil {
+		t.Fatalf("put %q: %v", key, err)
+	}
+}
+
+func writes(value []byte) func([]byte) error {
+	return func(dst []byte) error { copy(dst, value); return nil }
+}
+
+func get(t *testing.T, end *transport, key string, want []byte) {
+	t.Helper()
+	got, err := end.Get(t.Context(), edge, key, nil)
+	if err != nil {
+		t.Fatalf("get %q: %v", key, err)
+	}
+	defer got.Release()
+	if !bytes.Equal(got.Bytes(), want) {
+		t.Fatalf("get %q: %d bytes that are not the %d that were put", key, len(got.Bytes()), len(want))
+	}
+}
+
+func none(t *testing.T, end *transport, key string) {
+	t.Helper()
+	if _, err := end.Get(t.Context(), edge, key, nil); !errors.Is(err, connector.ErrNotFound) {
+		t.Fatalf("get %q: %v, want ErrNotFound", key, err)
+	}
+}
+
+// bridge is the process of a transport's bridge.
+func bridge(t *testing.T, end *transport) *os.Process {
+	t.Helper()
+	l, err := end.process.current(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.cmd.Process
+}
+
+// TestBridgeDies: calls that it had fail, and say so; the next ones find another. Nothing of a put that failed stays.
+func TestBridgeDies(t *testing.T) {
+	each(t, func(t *testing.T, engine string) {
+		s := shared(t, engine)
+		end, other := s.open(t, engine, map[string]any{"timeout": 20}), s.open(t, engine, map[string]any{"timeout": 21})
+		old := bridge(t, end)
+		put(t, end, "before", []byte("value"))
+		put(t, other, "others", []byte("value"))
+
+		if err := old.Signal(syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		failed, over := make(chan error), make(chan error)
+		begun := make(chan struct{})
+		go func() {
+			_, err := end.Put(t.Context(), edge, "failed", 5, func(dst []byte) error { close(begun); return nil })
+			failed <- err
+		}()
+		go func() {
+			_, err := end.Get(t.Context(), edge, "before", nil)
+			over <- err
+		}()
+		<-begun
+		for len(end.process.calls) < 2 { // until both are with the bridge
+			runtime.Gosched()
+		}
+		if err := old.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		for _, err := range []error{<-failed, <-over} {
+			if !errors.Is(err, connector.ErrUnavailable) || !errors.Is(err, errGone) || !strings.Contains(err.Error(), end.process.engine) {
+				t.Errorf("a call that the bridge had when it died: %v", err)
+			}
+		}
+		none(t, end, "failed")
+		if bridge(t, end).Pid == old.Pid {
+			t.Error("no other bridge was started")
+		}
+		get(t, end, "others", []byte("value"))
+		// What lay in Mooncake's client is gone with it; Yuanrong's worker has it.
+		got, err := end.Get(t.Context(), edge, "before", nil)
+		switch {
+		case err == nil:
+			got.Release()
+		case !errors.Is(err, connector.ErrNotFound) && !errors.Is(err, connector.ErrUnavailable):
+			t.Errorf("get of what a bridge had put that died: %v", err)
+		}
+		put(t, end, "failed", []byte("again"))
+		get(t, end, "failed", []byte("again"))
+	})
+}
+
+// TestGivenUp: a put whose deadline passes while the bridge is stopped is taken back when that goes on.
+func TestGivenUp(t *testing.T) {
+	each(t, func(t *testing.T, engine string) {
+		s := shared(t, engine)
+		end, other := s.open(t, engine, map[string]any{"timeout": 20}), s.open(t, engine, nil)
+		stopped := bridge(t, end)
+		if err := stopped.Signal(syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		hung := time.AfterFunc(10*time.Second, func() { _ = stopped.Signal(syscall.SIGCONT) }) // or it would for ever
+		defer hung.Stop()
+		_, err := end.Put(ctx, edge, "late", 5, writes([]byte("value")))
+		if !errors.Is(err, connector.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), end.process.engine) {
+			t.Errorf("a put without an answer: %v", err)
+		}
+		if err := stopped.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		for len(end.process.calls) > 0 { // until the put has its answer, and what comes of it
+			runtime.Gosched()
+		}
+		none(t, end, "late") // waits until it has been taken back
+		none(t, other, "late")
+	})
+}
+
+// TestServerDies: the error names the store and its address, and what to do; when it is back, the same transport goes on.
+func TestServerDies(t *testing.T) {
+	eachServer(t, func(t *testing.T, engine string) {
+		s := startServer(t, engine)
+		t.Cleanup(s.end)
+		address := fmt.Sprintf("127.0.0.1:%v", s.extra["port"])
+		if engine == mooncake {
+			address = fmt.Sprint(s.extra["master"])
+		}
+		end := s.open(t, engine, map[string]any{"timeout": 2})
+		put(t, end, "lost", []byte("value"))
+		s.do(t, "stop")
+		_, err := end.Put(t.Context(), edge, "stopped", 5, writes([]byte("value")))
+		if !errors.Is(err, connector.ErrUnavailable) {
+			t.Errorf("put into a store that is stopped: %v", err)
+		}
+		s.do(t, "resume")
+		s.do(t, "kill")
+		_, err = end.Get(t.Context(), edge, "lost", nil)
+		if !errors.Is(err, connector.ErrUnavailable) || !strings.Contains(err.Error(), engine) && !strings.Contains(err.Error(), address) {
+			t.Errorf("get from a store that is dead: %v", err)
+		}
+		_, err = opened(t.Context(), engine, s.extra)
+		if !errors.Is(err, connector.ErrUnavailable) || !strings.Contains(err.Error(), address+" cannot be reached") || !strings.Contains(err.Error(), "start it") {
+			t.Errorf("opened without a store: %v", err)
+		}
+		s.do(t, "start")
+		for {
+			_, err = end.Put(t.Context(), edge, "again", 5, writes([]byte("value")))
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, connector.ErrUnavailable) && !errors.Is(err, connector.ErrFull) {
+				t.Fatal(err)
+			}
+		}
+		get(t, end, "again", []byte("value"))
+		none(t, end, "lost")
+		none(t, end, "stopped")
+	})
+}
+
+// TestCannotOpen: what can be known at the start is said at the start.
+func TestCannotOpen(t *testing.T) {
+	eachServer(t, func(t *testing.T, engine string) {
+		s := shared(t, engine)
+		listener, err := net.Listen("tcp", "127.0.0.1:0") // another program at the port
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer listener.Close()
+		address, ok := listener.Addr().(*net.TCPAddr)
+		if !ok {
+			t.Fatal(listener.Addr())
+		}
+		for what, c := range map[string]struct {
+			more map[string]any
+			want string
+		}{
+			"no interpreter":  {map[string]any{"python": "/nowhere/python3"}, "set the option python"},
+			"no client":       {map[string]any{"python": bare(t)}, "omnibus[" + engine + "]"},
+			"another program": {map[string]any{"timeout": 0.5, "master": address.String(), "port": address.Port}, address.String()},
+		} {
+			_, err := opened(t.Context(), engine, s.with(c.more))
+			if !errors.Is(err, connector.ErrUnavailable) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if len(processes.all) != 0 {
+			t.Errorf("%d bridges are left", len(processes.all))
+		}
+	})
+}
+
+// bare is an interpreter that finds no package but omnibus.
+func bare(t *testing.T) string {
+	t.Helper()
+	python := filepath.Join(t.TempDir(), "python")
+	if err := os.WriteFile(python, []byte("#!/bin/sh\nexec python3 -S \"$@\"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return python
+}
+
+// TestTooLarge: a put that fails leaves nothing, and the next one works.
+func TestTooLarge(t *testing.T) {
+	eachServer(t, func(t *testing.T, engine string) {
+		end := shared(t, engine).open(t, engine, map[string]any{"timeout": 4})
+		size := 140 << 20
+		if engine == mooncake {
+			size = 33 << 20
+		}
+		_, err := end.Put(t.Context(), edge, "large", size, func([]byte) error { return nil })
+		wants := []error{connector.ErrTooLarge}
+		if engine == yuanrong { // its client tries until timeout, and says at times only that this has passed
+			wants = []error{connector.ErrFull, connector.ErrUnavailable}
+		}
+		if !slices.ContainsFunc(wants, func(want error) bool { return errors.Is(err, want) }) {
+			t.Errorf("a value of %d bytes: %v", size, err)
+		}
+		none(t, end, "large")
+		put(t, end, "small", []byte("value"))
+		get(t, end, "small", []byte("value"))
+	})
+}
+
+// TestOtherMetadata: what another version has written is refused, and the value stays.
+func TestOtherMetadata(t *testing.T) {
+	each(t, func(t *testing.T, engine string) {
+		end := shared(t, engine).open(t, engine, nil)
+		put(t, end, "version", []byte("value"))
+		for size, want := range map[any]error{"5": connector.ErrMetadata, -1: connector.ErrMetadata, 7: connector.ErrCorrupt, 1 << 50: connector.ErrCorrupt} {
+			if _, err := end.Get(t.Context(), edge, "version", connector.Metadata{"size": size}); !errors.Is(err, want) {
+				t.Errorf("a size of %v: %v, want %v", size, err, want)
+			}
+		}
+		get(t, end, "version", []byte("value"))
+	})
+}
+
+// TestForgets: what others have got is not remembered for ever.
+func TestForgets(t *testing.T) {
+	s := shared(t, folder)
+	end, other := s.open(t, folder, nil), s.open(t, folder, nil)
+	for i := range 2 * firstPrune {
+		key := fmt.Sprint("k", i)
+		put(t, end, key, []byte("value"))
+		get(t, other, key, []byte("value"))
+	}
+	if n := len(end.names()); n > firstPrune {
+		t.Errorf("%d values are remembered, and none is there", n)
+	}
+}
+
+// TestBuffersAreUsedAgain: memory does not grow with the values that pass.
+func TestBuffersAreUsedAgain(t *testing.T) {
+	end := shared(t, folder).open(t, folder, map[string]any{"timeout": 22})
+	value := make([]byte, 1<<20)
+	for range 20 {
+		put(t, end, "again", value)
+		get(t, end, "again", value)
+	}
+	l, err := end.process.current(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.buffers > 3 { // a get without metadata begins with a small one
+		t.Errorf("%d buffers for one value at a time", l.buffers)
+	}
+}
+
+// TestOneBridge: transports with the same settings share it, until the last is closed.
+func TestOneBridge(t *testing.T) {
+	s := shared(t, folder)
+	first, second := s.open(t, folder, nil), s.open(t, folder, nil)
+	if first.process != second.process {
+		t.Error("two bridges")
+	}
+	process := bridge(t, first)
+	var wait sync.WaitGroup
+	for _, end := range []*transport{first, second} {
+		wait.Go(func() {
+			if err := end.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wait.Wait()
+	if err := process.Signal(syscall.Signal(0)); !errors.Is(err, os.ErrProcessDone) {
+		t.Errorf("the bridge after the last close: %v", err)
+	}
+}
+
+var discard = slog.New(slog.DiscardHandler)
+
+var realPayloads = flag.Int("bridge.payloads", 1000, "how many values TestReal hands over each way")
+
+// TestReal has vLLM-Omni's own class at the other side: what it puts is got, and put again it gets the same value. Each
+// byte is compared. clients/python/tests/realstore.py says what is put right for it.
+func TestReal(t *testing.T) {
+	if os.Getenv("OMNIBUS_VLLM_OMNI") == "" {
+		t.Skip("OMNIBUS_VLLM_OMNI does not say where vLLM-Omni is")
+	}
+	pythontest.Interpreter(t, "msgspec", "numpy")
+	eachServer(t, func(t *testing.T, engine string) {
+		s := shared(t, engine)
+		end := s.open(t, engine, nil)
+		extra, err := json.Marshal(s.extra)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := pythontest.Command(t, filepath.Join("..", "..", "clients", "python", "tests", "realstore.py"), engine, string(extra))
+		cmd.Stderr = nil
+		vllm := pythontest.Start(t, cmd)
+		edge := connector.Edge{From: "0", To: "1"}
+		for i := range *realPayloads {
+			theirs, ours := fmt.Sprint("theirs", i), fmt.Sprint("ours", i)
+			var put, got []any
+			vllm.Tell([]any{"put", theirs, i})
+			if err := vllm.Answer(&put); err != nil || put[0] != true {
+				t.Fatalf("vLLM-Omni's put: %v, %v", put, err)
+			}
+			value, err := end.Get(t.Context(), edge, theirs, connector.Metadata{"size": put[1]})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := end.Put(t.Context(), edge, ours, len(value.Bytes()), writes(value.Bytes())); err != nil {
+				t.Fatal(err)
+			}
+			vllm.Tell([]any{"get", ours})
+			if err := vllm.Answer(&got); err != nil || len(got) != 2 {
+				t.Fatalf("vLLM-Omni's get: %v, %v", got, err)
+			}
+			if got[0] != base64.StdEncoding.EncodeToString(value.Bytes()) {
+				t.Fatalf("value %d is another behind vLLM-Omni's get", i)
+			}
+			value.Release()
+			if err := end.Cleanup(t.Context(), ours); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}

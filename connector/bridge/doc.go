@@ -1,0 +1,37 @@
+// Package bridge has the connector types of stores that other programs share: Mooncake's and
+// Yuanrong's, under the keys and with the bytes of vLLM-Omni's connectors. [Types] returns
+// them, to be registered.
+//
+// There are no clients of these stores for Go. So a Python program of the client package,
+// omnibus.bridge, has one, and this package starts it, watches it, asks it and stops it:
+// one for each type and settings, whatever the number of transports. Payloads lie in memory that
+// both have mapped; a packet of a Unix socket says what is to be done with which. What a
+// store lacks, the Python side adds for every program in Python too: see its module
+// connector.stores.
+//
+// # What goes wrong
+//
+// All errors name the store and its address. A transport is opened with its store: where
+// that is not installed, not started or of another version, opening it fails. A call that has
+// no answer within the option timeout ends with [connector.ErrUnavailable].
+//
+// A bridge that dies is started again. Calls that it had under way fail; a put that failed, or
+// was given up, is taken back before the key is used again in this process. What lay in the
+// memory of its client is gone: a get does not find it.
+//
+// # Lifetime
+//
+// Cleanup and Close remove what was put and not got. When this process dies, the
+// bridge does. When both die, Yuanrong removes values after ttl, and Mooncake those of its own
+// segment, at once, and others when it needs the room.
+//
+// # Trust
+//
+// The bridge is believed: it is this process's child, and its program the user's own. The store
+// is believed as far as the serializer believes it.
+//
+// # Concurrency
+//
+// All methods may be called from any goroutine. A bridge has 4 threads, and at most 64 calls are
+// with it at a time; further ones wait.
+package bridge

@@ -1,0 +1,289 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+)
+
+const (
+	mostCalls = 64 // that are with a bridge at a time
+
+	// A bridge that has died is started again after a pause, which grows while that fails.
+	firstPause = 50 * time.Millisecond
+	lastPause  = 5 * time.Second
+
+	// grace is what a call has beside timeout, which the client of the store has: its error says more.
+	grace = time.Second
+
+	// stopPatience is for what a bridge takes back when it ends, beside timeout.
+	stopPatience = 5 * time.Second
+)
+
+// processes are the bridges of this program, by engine and settings.
+var processes = struct {
+	mu  sync.Mutex
+	all map[string]*process
+}{all: make(map[string]*process)}
+
+// A process keeps a bridge running for as long as it has users.
+type process struct {
+	key, python, engine string
+	settings            map[string]any
+	timeout             time.Duration
+	log                 *slog.Logger
+	buffers             buffers
+	calls               chan struct{} // has an element for each that is with the bridge
+
+	users int // guarded by the lock of processes
+
+	begun   sync.Mutex // guards running, and is held while the first bridge starts
+	running bool
+
+	life   context.Context //nolint:containedctx // of what goes on behind calls, which stop ends
+	end    context.CancelFunc
+	behind sync.WaitGroup
+
+	mu       sync.Mutex
+	link     *link
+	changed  chan struct{} // closed when link or failed change
+	failed   error         // why the last start failed
+	doubtful map[name]chan struct{}
+}
+
+// use returns the bridge of some settings, and starts it if it does not run.
+func use(ctx context.Context, engine string, settings map[string]any, config connector.Config) (*process, error) {
+	text, err := json.Marshal(settings)
+	if err != nil {
+		return nil, fmt.Errorf("the settings of %s: %w", engine, err)
+	}
+	key := engine + string(text)
+	processes.mu.Lock()
+	p := processes.all[key]
+	if p == nil {
+		p = &process{
+			key: key, python: config.Settings.Text(optPython), engine: engine, settings: settings,
+			timeout: config.Settings.Duration(optTimeout), log: config.Log,
+			calls: make(chan struct{}, mostCalls), changed: make(chan struct{}), doubtful: make(map[name]chan struct{}),
+		}
+		p.life, p.end = context.WithCancel(context.Background())
+		processes.all[key] = p
+	}
+	p.users++
+	processes.mu.Unlock()
+	if err := p.begin(ctx); err != nil {
+		p.leave()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *process) begin(ctx context.Context) error {
+	p.begun.Lock()
+	defer p.begun.Unlock()
+	if p.running {
+		return nil
+	}
+	l, err := p.start(ctx)
+	if err != nil {
+		return err
+	}
+	p.running = true
+	p.now(l, nil)
+	p.behind.Go(func() { p.supervise(l) })
+	return nil
+}
+
+// start starts a bridge; its client has its own timeout, which it notices first.
+func (p *process) start(ctx context.Context) (*link, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*p.timeout+stopPatience)
+	defer cancel()
+	return start(ctx, p.python, p.engine, p.settings)
+}
+
+// leave stops the bridge behind its last user.
+func (p *process) leave() {
+	processes.mu.Lock()
+	p.users--
+	last := p.users == 0
+	if last {
+		delete(processes.all, p.key)
+	}
+	processes.mu.Unlock()
+	if last {
+		p.end()
+		p.behind.Wait()
+		p.buffers.close()
+	}
+}
+
+// supervise starts a bridge again when one has died, until the last user leaves.
+func (p *process) supervise(l *link) {
+	pause := firstPause
+	for {
+		if l != nil {
+			select {
+			case <-l.dead:
+				p.log.Warn("the bridge died and is started again", "engine", p.engine, "pid", l.cmd.Process.Pid, "said", l.tail.String())
+				p.now(nil, nil)
+				pause = firstPause
+			case <-p.life.Done():
+				p.now(nil, connector.ErrClosed)
+				l.stop(p.timeout + stopPatience)
+				return
+			}
+		}
+		if p.wait(p.life, pause) != nil {
+			return
+		}
+		var err error
+		if l, err = p.start(p.life); err != nil {
+			l, pause = nil, min(2*pause, lastPause)
+		}
+		p.now(l, err)
+	}
+}
+
+func (p *process) wait(ctx context.Context, pause time.Duration) error {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err() //nolint:wrapcheck // it is compared with nil
+	}
+}
+
+func (p *process) now(l *link, failed error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.link, p.failed = l, failed
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// current returns the bridge, and waits while one is being started.
+func (p *process) current(ctx context.Context) (*link, error) {
+	for {
+		p.mu.Lock()
+		l, failed, changed := p.link, p.failed, p.changed
+		p.mu.Unlock()
+		switch {
+		case l != nil:
+			return l, nil
+		case failed != nil:
+			return nil, fmt.Errorf("the bridge is not running: %w", failed)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("the bridge is being started: %w", ctx.Err())
+		}
+	}
+}
+
+// call asks the bridge and waits for the answer. With an error the buffer is not the caller's
+// any more; and if that is of a put of which there is no answer, the name is doubtful.
+func (p *process) call(ctx context.Context, op operation, b *buffer, size uint64, n name) (answer, error) {
+	select {
+	case p.calls <- struct{}{}:
+	case <-ctx.Done():
+		return answer{}, p.failure(op, b, fmt.Errorf("%d others are under way: %w", mostCalls, ctx.Err()))
+	}
+	l, err := p.current(ctx)
+	if err != nil {
+		<-p.calls
+		return answer{}, p.failure(op, b, err)
+	}
+	answers := l.ask(op, b, size, string(n))
+	select {
+	case a := <-answers:
+		<-p.calls
+		if err = a.err(); err == nil {
+			return a, nil
+		}
+		if a.gone && op == opPut {
+			p.doubt(n, nil)
+		}
+		return a, p.failure(op, b, err)
+	case <-ctx.Done():
+	}
+	// The buffer is the bridge's until there is an answer.
+	after := func() {
+		<-answers
+		<-p.calls
+		if b != nil {
+			p.buffers.put(b)
+		}
+	}
+	if op == opPut {
+		p.doubt(n, after)
+	} else {
+		p.behind.Go(after)
+	}
+	return answer{}, p.failure(op, nil, fmt.Errorf("no answer of the bridge, process %d, in time: %w", l.cmd.Process.Pid, ctx.Err()))
+}
+
+// failure says where an error was, and that it is one of availability if nothing else is known.
+func (p *process) failure(op operation, b *buffer, err error) error {
+	if b != nil {
+		p.buffers.put(b)
+	}
+	for _, known := range []error{
+		connector.ErrNotFound, connector.ErrFull, connector.ErrTooLarge, connector.ErrCorrupt, connector.ErrKey, connector.ErrUnavailable, connector.ErrClosed,
+	} {
+		if errors.Is(err, known) {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: %s of %s through the bridge: %w", connector.ErrUnavailable, op, p.engine, err)
+}
+
+// doubt takes back what a put may have left, after something, and has puts and gets of the name wait for that.
+func (p *process) doubt(n name, after func()) {
+	over := make(chan struct{})
+	p.mu.Lock()
+	p.doubtful[n] = over
+	p.mu.Unlock()
+	p.behind.Go(func() {
+		if after != nil {
+			after()
+		}
+		for pause := firstPause; p.life.Err() == nil; pause = min(2*pause, lastPause) {
+			ctx, cancel := context.WithTimeout(p.life, p.timeout+grace)
+			_, err := p.call(ctx, opRemove, nil, 0, n)
+			cancel()
+			if err == nil || p.wait(p.life, pause) != nil {
+				break
+			}
+		}
+		p.mu.Lock()
+		delete(p.doubtful, n)
+		p.mu.Unlock()
+		close(over)
+	})
+}
+
+// settled waits until a name is not doubtful.
+func (p *process) settled(ctx context.Context, n name) error {
+	for {
+		p.mu.Lock()
+		over := p.doubtful[n]
+		p.mu.Unlock()
+		if over == nil {
+			return nil
+		}
+		select {
+		case <-over:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: a put under this key failed, and is being taken back: %w", connector.ErrUnavailable, ctx.Err())
+		}
+	}
+}

@@ -1,0 +1,256 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+)
+
+const (
+	// How long Await waits until it looks again: at first, and at most.
+	firstLook = time.Millisecond
+	lastLook  = 20 * time.Millisecond
+
+	mostTold   = 1 << 30 // bytes that there is room for before the value is looked at
+	mostNames  = 64      // in a packet
+	firstPrune = 1024    // values that are remembered before it is asked which of them have been got
+)
+
+// A name is an edge and a key, as the bridge takes them.
+type name string
+
+func nameOf(edge connector.Edge, key string) name {
+	return name(edge.From + "\n" + edge.To + "\n" + key)
+}
+
+// belongsTo reports whether this is the key, or the request that the value is of.
+func (n name) belongsTo(key string) bool {
+	parts := strings.SplitN(string(n), "\n", 3)
+	return parts[2] == key || connector.Request(connector.Edge{From: parts[0], To: parts[1]}, parts[2]) == key
+}
+
+// transport is one of a bridge's.
+type transport struct {
+	process  *process
+	lastSize atomic.Int64 // of a value that was got: the next one may be as large
+
+	mu      sync.Mutex
+	own     map[name]struct{} // put here, and not known to be gone
+	pruneAt int
+	closed  bool
+}
+
+func open(ctx context.Context, engine string, options []connector.Option, config connector.Config) (connector.Transport, error) {
+	if config.Lasting {
+		return nil, fmt.Errorf("%w: what is put into %s is taken back when the process that put it ends: use %s for values that last",
+			connector.ErrUnavailable, engine, "SharedMemoryConnector")
+	}
+	p, err := use(ctx, engine, said(options, config.Settings), config)
+	if err != nil {
+		return nil, err
+	}
+	return &transport{process: p, own: make(map[name]struct{}), pruneAt: firstPrune}, nil
+}
+
+// Put implements [connector.Transport]. The stores have no values without bytes.
+func (t *transport) Put(ctx context.Context, edge connector.Edge, key string, size int, fill func(dst []byte) error) (connector.Metadata, error) {
+	if t.isClosed() {
+		return nil, connector.ErrClosed
+	}
+	if size == 0 {
+		return connector.Inline(size, fill)
+	}
+	ctx, cancel := context.WithTimeout(ctx, t.process.timeout+grace)
+	defer cancel()
+	n := nameOf(edge, key)
+	if err := t.process.settled(ctx, n); err != nil {
+		return nil, err
+	}
+	b, err := t.process.buffers.get(size, false)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", connector.ErrFull, err)
+	}
+	if err := fill(b.data[:size]); err != nil {
+		t.process.buffers.put(b)
+		return nil, err
+	}
+	prune, ok := t.remember(n)
+	if !ok {
+		t.process.buffers.put(b)
+		return nil, connector.ErrClosed
+	}
+	if _, err := t.process.call(ctx, opPut, b, uint64(size), n); err != nil { //nolint:gosec // a length
+		t.mu.Lock()
+		delete(t.own, n)
+		t.mu.Unlock()
+		return nil, err
+	}
+	t.process.buffers.put(b)
+	if prune {
+		t.prune(ctx)
+	}
+	return connector.Metadata{}, nil
+}
+
+func (t *transport) isClosed() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.closed
+}
+
+// remember notes a value that is about to be put, and says whether it is time to prune.
+func (t *transport) remember(n name) (prune, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return false, false
+	}
+	t.own[n] = struct{}{}
+	return len(t.own) >= t.pruneAt, true
+}
+
+// Get implements [connector.Transport].
+func (t *transport) Get(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
+	if t.isClosed() {
+		return nil, connector.ErrClosed
+	}
+	told, room := untold, int(t.lastSize.Load())
+	if meta["size"] != nil {
+		size, err := meta.Int("size")
+		if err != nil {
+			return nil, err
+		}
+		told = uint64(size) //nolint:gosec // at least 0
+		if size <= mostTold {
+			room = int(size)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, t.process.timeout+grace)
+	defer cancel()
+	n := nameOf(edge, key)
+	if err := t.process.settled(ctx, n); err != nil {
+		return nil, err
+	}
+	for {
+		b, err := t.process.buffers.get(room, true)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", connector.ErrFull, err)
+		}
+		a, err := t.process.call(ctx, opGet, b, told, n)
+		if err != nil {
+			return nil, err
+		}
+		if a.code == codeSmall {
+			t.process.buffers.put(b)
+			room = int(a.size) //nolint:gosec // a length
+			continue
+		}
+		t.lastSize.Store(int64(a.size)) //nolint:gosec // a length
+		t.mu.Lock()
+		delete(t.own, n)
+		t.mu.Unlock()
+		return &payload{b, int(a.size), &t.process.buffers}, nil //nolint:gosec // a length
+	}
+}
+
+// Await implements [connector.Transport]. The stores tell nobody of a put, so it looks.
+func (t *transport) Await(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
+	for pause := firstLook; ; pause = min(2*pause, lastLook) {
+		got, err := t.Get(ctx, edge, key, meta)
+		if err == nil || !errors.Is(err, connector.ErrNotFound) {
+			return got, err
+		}
+		if ended := t.process.wait(ctx, pause); ended != nil {
+			return nil, fmt.Errorf("nothing was put: %w", ended)
+		}
+	}
+}
+
+// Cleanup implements [connector.Transport].
+func (t *transport) Cleanup(ctx context.Context, key string) error {
+	if t.isClosed() {
+		return connector.ErrClosed
+	}
+	ctx, cancel := context.WithTimeout(ctx, t.process.timeout+grace)
+	defer cancel()
+	return t.remove(ctx, slices.DeleteFunc(t.names(), func(n name) bool { return !n.belongsTo(key) }))
+}
+
+func (t *transport) names() []name {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Collect(maps.Keys(t.own))
+}
+
+func (t *transport) remove(ctx context.Context, names []name) error {
+	return t.ask(ctx, opRemove, names, func(n name, _ string, _ int) { delete(t.own, n) })
+}
+
+// prune forgets what others have got.
+func (t *transport) prune(ctx context.Context) {
+	_ = t.ask(ctx, opPresent, t.names(), func(n name, there string, i int) { // if it fails, with a later put
+		if i < len(there) && there[i] == '0' {
+			delete(t.own, n)
+		}
+	})
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.pruneAt = max(firstPrune, 2*len(t.own))
+}
+
+// ask asks about names, and has each done with its answer, under the lock.
+func (t *transport) ask(ctx context.Context, op operation, names []name, each func(n name, text string, i int)) error {
+	for some := range slices.Chunk(names, mostNames) {
+		text := make([]string, len(some))
+		for i, n := range some {
+			text[i] = string(n)
+		}
+		a, err := t.process.call(ctx, op, nil, 0, name(strings.Join(text, "\n")))
+		if err != nil {
+			return err
+		}
+		t.mu.Lock()
+		for i, n := range some {
+			each(n, a.text, i)
+		}
+		t.mu.Unlock()
+	}
+	return nil
+}
+
+// Close implements [connector.Transport].
+func (t *transport) Close() error {
+	t.mu.Lock()
+	again := t.closed
+	t.closed = true
+	t.mu.Unlock()
+	if again {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), t.process.timeout+grace)
+	defer cancel()
+	err := t.remove(ctx, t.names())
+	t.process.leave()
+	return err
+}
+
+// payload is a value in a buffer.
+type payload struct {
+	buffer *buffer
+	size   int
+	pool   *buffers
+}
+
+// Bytes implements [connector.Payload].
+func (p *payload) Bytes() []byte { return p.buffer.data[:p.size] }
+
+// Release implements [connector.Payload].
+func (p *payload) Release() { p.pool.put(p.buffer) }

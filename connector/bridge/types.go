@@ -1,0 +1,71 @@
+package bridge
+
+import (
+	"context"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+)
+
+// The engines, as the bridge calls them.
+const (
+	mooncake = "mooncake"
+	yuanrong = "yuanrong"
+)
+
+// The options that this package reads itself, by their keys in configurations.
+const (
+	optTimeout = "timeout"
+	optPython  = "python"
+)
+
+// Types returns the types, to be registered.
+func Types() []connector.Type {
+	return []connector.Type{
+		newType("MooncakeStoreConnector", mooncake, mooncakeOptions),
+		newType("MooncakeConnector", mooncake, mooncakeOptions),
+		newType("YuanrongConnector", yuanrong, yuanrongOptions),
+	}
+}
+
+func newType(name, engine string, options []connector.Option) connector.Type {
+	options = append([]connector.Option{
+		{Key: optTimeout, Kind: connector.Duration, Default: 30 * time.Second, Min: 1, Doc: "How long a put or a get may take."},
+		{Key: optPython, Kind: connector.Text, Default: "python3", Doc: "The interpreter that has the Python client with its extra for this store."},
+	}, options...)
+	return connector.Type{Name: name, Options: options, Open: func(ctx context.Context, config connector.Config) (connector.Transport, error) {
+		return open(ctx, engine, options, config)
+	}}
+}
+
+var mooncakeOptions = []connector.Option{
+	{Key: "host", Kind: connector.Text, Default: "127.0.0.1", Doc: "The address of this host, by which other clients reach it."},
+	{Key: "master", Kind: connector.Text, Default: "127.0.0.1:50051", Doc: "The address of the master."},
+	{Key: "metadata_server", Kind: connector.Text, Default: "http://127.0.0.1:8080/metadata", Doc: "The metadata server, or P2PHANDSHAKE for none."},
+	{Key: "segment", Kind: connector.Integer, Default: int64(512 << 20), Doc: "The memory that this client lends the store, in bytes."},
+	{Key: "localbuf", Kind: connector.Integer, Default: int64(64 << 20), Min: 1, Doc: "The memory through which this client's values pass, in bytes: the largest value."},
+	{Key: "proto", Kind: connector.Text, Default: "tcp", Doc: "How clients reach each other's memory: tcp or rdma."},
+	{Key: "rdma", Kind: connector.Text, Default: "", Doc: "The devices of rdma."},
+}
+
+var yuanrongOptions = []connector.Option{
+	{Key: "host", Kind: connector.Text, Default: "127.0.0.1", Doc: "The address of the worker."},
+	{Key: "port", Kind: connector.Integer, Default: int64(35001), Min: 1, Max: 65535, Doc: "The port of the worker."},
+	{Key: "ttl", Kind: connector.Duration, Default: 10 * time.Minute, Doc: "After how long the worker removes a value by itself, in whole seconds; 0 is never."},
+}
+
+// said are the settings as the bridge takes them.
+func said(options []connector.Option, settings connector.Settings) map[string]any {
+	all := make(map[string]any, len(options))
+	for _, o := range options {
+		switch o.Kind { //nolint:exhaustive // there are no others
+		case connector.Text:
+			all[o.Key] = settings.Text(o.Key)
+		case connector.Integer:
+			all[o.Key] = settings.Int(o.Key)
+		case connector.Duration:
+			all[o.Key] = settings.Duration(o.Key).Seconds()
+		}
+	}
+	return all
+}
