@@ -219,11 +219,9 @@ type Edge struct {
 func (p *Pipeline) Runnable() error {
 	c := checker{file: p.File}
 	for _, e := range p.Edges {
-		if e.Connector.Type == SharedMemory {
-			continue
+		if !runs(e.Connector.Type) {
+			c.problemf(e.Pos, "the edge %s -> %s uses %s, which this build cannot run: %s", e.From, e.To, e.Connector, e.Connector.advice())
 		}
-		c.problemf(e.Pos, "the edge %s -> %s uses %s, which this build cannot run: %s",
-			e.From, e.To, e.Connector, e.Connector.advice())
 	}
 	if err := c.err(); err != nil {
 		return fmt.Errorf("%w:\n%w", ErrNoTransport, err)

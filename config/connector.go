@@ -11,8 +11,13 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// SharedMemory is the connector type that this build runs.
+// SharedMemory is the connector type of edges for which a file names none.
 const SharedMemory = "SharedMemoryConnector"
+
+// runs reports whether this build runs a type.
+func runs(connectorType string) bool {
+	return slices.Contains([]string{SharedMemory, "MooncakeConnector", "MooncakeStoreConnector", "YuanrongConnector"}, connectorType)
+}
 
 // A Connector says how the messages of an edge travel.
 type Connector struct {
@@ -302,9 +307,8 @@ var extraRules = map[string]map[string]extraRule{
 		"sender_zmq_port":    rulePort,
 	},
 	"YuanrongConnector": {
-		"host":               ruleText,
-		"port":               rulePort,
-		"get_sub_timeout_ms": ruleBytes,
+		"host": ruleText, "port": rulePort, "get_sub_timeout_ms": ruleBytes,
+		"ttl": ruleDuration, "timeout": ruleTimeout, "python": ruleText,
 	},
 }
 
@@ -313,7 +317,7 @@ var mooncakeStore = map[string]extraRule{
 	"metadata_server": ruleText,
 	"master":          ruleText,
 	"segment":         ruleBytes,
-	"localbuf":        ruleBytes,
+	"localbuf":        wholeNumber(1, math.MaxInt64),
 	"proto":           ruleText,
-	"rdma":            ruleText,
+	"rdma":            ruleText, "timeout": ruleTimeout, "python": ruleText,
 }

@@ -164,9 +164,9 @@ func (w *wiring) edge(e *wire) Edge {
 func (w *wiring) tensors(e *wire, edge Edge) {
 	lane := edge.TensorTransport != "" && edge.TensorTransport != TensorsDefault
 	switch {
-	case lane && edge.Connector.Type == SharedMemory && !edge.Connector.inStore():
-		w.problemf(e.listed.tensorsPos, "the edge %s has the tensor_transport %s, and a connector of mode %s, whose files hold no memory of GPUs: use mode %s, or tensor_transport: %s",
-			e, edge.TensorTransport, modeSegment, modeRing, TensorsDefault)
+	case lane && runs(edge.Connector.Type) && !edge.Connector.inStore():
+		w.problemf(e.listed.tensorsPos, "the edge %s has the tensor_transport %s, and %s, whose values hold no memory of GPUs: use a %s of mode %s, or tensor_transport: %s",
+			e, edge.TensorTransport, edge.Connector, SharedMemory, modeRing, TensorsDefault)
 	case !lane && edge.MinBytes > 0:
 		w.notef(e.listed.pos, "min_bytes of the edge %s counts for nothing: its tensors all go through host memory, unless tensor_transport is %s or %s",
 			e, TensorsIPC, TensorsPool)
@@ -176,7 +176,7 @@ func (w *wiring) tensors(e *wire, edge Edge) {
 // remote notes each definition in use that this build cannot run.
 func (w *wiring) remote(edges []Edge) {
 	for _, e := range edges {
-		if _, ok := family(e.Connector.Type); ok {
+		if _, ok := family(e.Connector.Type); ok && !runs(e.Connector.Type) {
 			w.notef(e.Connector.Pos, "%s is valid, but this build cannot run it: %s", e.Connector, e.Connector.advice())
 		}
 	}

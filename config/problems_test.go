@@ -55,7 +55,7 @@ var problemTests = []problemTest{
 stages: [{stage_id: a}, {stage_id: b, input_connectors: {from_stage_a: files}}]
 connectors: {files: {name: SharedMemoryConnector, extra: {mode: segment}}}
 edges: [{from: a, to: b, omnibus: {tensor_transport: cuda_ipc}}]
-`, []string{"4:54: the edge a -> b has the tensor_transport cuda_ipc, and a connector of mode segment, whose files hold no memory of GPUs: use mode ring, or tensor_transport: default"}},
+`, []string{"4:54: the edge a -> b has the tensor_transport cuda_ipc, and files (SharedMemoryConnector), whose values hold no memory of GPUs: use a SharedMemoryConnector of mode ring, or tensor_transport: default"}},
 
 	// YAML itself.
 	{"repeated keys", "stages:\n- stage_id: 0\n  k: 1\n  k: 2\n  m: {x: 1, x: 2, x: 3}", []string{

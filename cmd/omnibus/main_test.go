@@ -2,11 +2,13 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"runtime/debug"
 	"slices"
@@ -17,7 +19,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
@@ -32,7 +34,11 @@ func TestScripts(t *testing.T) {
 			// Not below the script's own folder: the path of a socket is bounded.
 			env.Setenv("XDG_RUNTIME_DIR", t.TempDir())
 			env.Setenv("KEY", fmt.Sprintf("omnibus_test_%d", os.Getpid()))
-			return nil
+			client, err := filepath.Abs("../../clients/python")
+			env.Setenv("PYTHONPATH", filepath.Join(client, "src"))
+			env.Setenv("STORESERVER", filepath.Join(client, "tests", "storeserver.py"))
+			env.Setenv("OMNIBUS_PYTHON", interpreter())
+			return err
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"exits": exits,
@@ -41,10 +47,16 @@ func TestScripts(t *testing.T) {
 			if cond == "root" {
 				return os.Geteuid() == 0, nil
 			}
+			if cond == "mooncake" {
+				return exec.Command(interpreter(), "-c", "import mooncake.store").Run() == nil, nil
+			}
 			return false, errors.New("unknown condition " + cond)
 		},
 	})
 }
+
+// interpreter is the Python that may have what others lack.
+func interpreter() string { return cmp.Or(os.Getenv("OMNIBUS_PYTHON"), "python3") }
 
 // exits runs a command and checks its exit code: exits CODE PROGRAM ARGS...
 func exits(ts *testscript.TestScript, neg bool, args []string) {
@@ -78,7 +90,7 @@ func TestBuildVersion(t *testing.T) {
 	v := buildVersion(info, true)
 	v.Go, v.OS, v.Arch = "go1", "linux", "amd64"
 	want := version{"v1.2.3", "abc", "2026-01-02T03:04:05Z", true, "go1", "linux", "amd64"}
-	if diff := cmp.Diff(want, v); diff != "" {
+	if diff := gocmp.Diff(want, v); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	var line bytes.Buffer
@@ -158,7 +170,7 @@ func TestReadmeListsVerbs(t *testing.T) {
 		said = append(said, string(word[1]))
 	}
 	slices.Sort(said)
-	if diff := cmp.Diff(without, said); diff != "" {
+	if diff := gocmp.Diff(without, said); diff != "" {
 		t.Errorf("verbs without -o json (-are +as the page says):\n%s", diff)
 	}
 }
