@@ -282,6 +282,11 @@ func TestNotes(t *testing.T) {
 			want: []string{"p.yaml:2:3: note: m (NixlConnector) is valid, but this build cannot run it: it moves data between hosts; place both stages on one host and use SharedMemoryConnector, or run the edge with vLLM-Omni"},
 		},
 		{
+			name: "a connector that needs a device that this build does not drive",
+			text: "connectors:\n  y: {name: YuanrongTransferEngineConnector, extra: {rpc_port: '50052'}}\nstages: [{stage_id: 0}, {stage_id: 1, input_connectors: {from_stage_0: y}}]",
+			want: []string{"p.yaml:2:3: note: y (YuanrongTransferEngineConnector) is valid, but this build cannot run it: its engine reads through an NPU and libascendcl.so; use YuanrongConnector, whose values go through memory of the host, or SharedMemoryConnector within one host"},
+		},
+		{
 			name: "an unused connector",
 			text: "connectors:\n  m: {name: SharedMemoryConnector}\nstages: [{stage_id: 0}]",
 			want: []string{`p.yaml:2:3: note: no edge uses the connector "m"`},

@@ -104,6 +104,9 @@ func family(connectorType string) (string, bool) {
 // advice says what to do about a connector that this build cannot run.
 func (c Connector) advice() string {
 	prefix, _ := family(c.Type)
+	if c.Type == "YuanrongTransferEngineConnector" {
+		return fmt.Sprintf("its engine reads through an NPU and libascendcl.so; use YuanrongConnector, whose values go through memory of the host, or %s within one host", SharedMemory)
+	}
 	return fmt.Sprintf("it moves data between %s; place both stages on one host and use %s, or run the edge with vLLM-Omni",
 		families[prefix], SharedMemory)
 }
@@ -305,6 +308,10 @@ var extraRules = map[string]map[string]extraRule{
 		"role":               ruleText,
 		"sender_host":        ruleText,
 		"sender_zmq_port":    rulePort,
+	},
+	"YuanrongTransferEngineConnector": {
+		"host": ruleText, "zmq_port": rulePort, "rpc_port": rulePort, "protocol": ruleText, "device_name": ruleText,
+		"memory_pool_size": ruleBytes, "memory_pool_device": ruleText, "role": ruleText, "sender_host": ruleText, "sender_zmq_port": rulePort,
 	},
 	"YuanrongConnector": {
 		"host": ruleText, "port": rulePort, "get_sub_timeout_ms": ruleBytes,

@@ -335,31 +335,59 @@ func TestBridgeDies(t *testing.T) {
 	})
 }
 
-// TestGivenUp: a put whose deadline passes while the bridge is stopped is taken back when that goes on.
+// stop has the bridge of an end stand still, until what is returned is called.
+func stop(t *testing.T, end *transport) (resume func()) {
+	t.Helper()
+	stopped := bridge(t, end)
+	if err := stopped.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	hung := time.AfterFunc(10*time.Second, func() { _ = stopped.Signal(syscall.SIGCONT) }) // or it would for ever
+	return func() {
+		hung.Stop()
+		if err := stopped.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestGivenUp: a put whose deadline passes while the bridge is stopped is taken back when that goes on, and a value that
+// such a get takes is put back.
 func TestGivenUp(t *testing.T) {
 	each(t, func(t *testing.T, engine string) {
 		s := shared(t, engine)
 		end, other := s.open(t, engine, map[string]any{"timeout": 20}), s.open(t, engine, nil)
-		stopped := bridge(t, end)
-		if err := stopped.Signal(syscall.SIGSTOP); err != nil {
+		if _, err := other.Put(t.Context(), edge, "early", 5, writes([]byte("value"))); err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		resume := stop(t, end)
+		short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		hung := time.AfterFunc(10*time.Second, func() { _ = stopped.Signal(syscall.SIGCONT) }) // or it would for ever
-		defer hung.Stop()
-		_, err := end.Put(ctx, edge, "late", 5, writes([]byte("value")))
-		if !errors.Is(err, connector.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), end.process.engine) {
-			t.Errorf("a put without an answer: %v", err)
+		_, put := end.Put(short, edge, "late", 5, writes([]byte("value")))
+		short, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		_, got := end.Get(short, edge, "early", nil)
+		for _, err := range []error{put, got} {
+			if !errors.Is(err, connector.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), end.process.engine) {
+				t.Errorf("a call without an answer: %v", err)
+			}
 		}
-		if err := stopped.Signal(syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
-		for len(end.process.calls) > 0 { // until the put has its answer, and what comes of it
+		resume()
+		for len(end.process.calls) > 0 { // until both have their answers, and what comes of them
 			runtime.Gosched()
 		}
 		none(t, end, "late") // waits until it has been taken back
 		none(t, other, "late")
+		waits, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		p, err := other.Await(waits, edge, "early", nil)
+		if err != nil {
+			t.Fatalf("a value that was got in vain: %v", err)
+		}
+		if string(p.Bytes()) != "value" {
+			t.Errorf("it is %q now", p.Bytes())
+		}
+		p.Release()
 	})
 }
 

@@ -16,8 +16,9 @@
 // no answer within the option timeout ends with [connector.ErrUnavailable].
 //
 // A bridge that dies is started again. Calls that it had under way fail; a put that failed, or
-// was given up, is taken back before the key is used again in this process. What lay in the
-// memory of its client is gone: a get does not find it.
+// was given up, is taken back before the key is used again in this process, and a value that a get
+// took after it was given up is put back. What lay in the memory of its client is gone: a get does
+// not find it.
 //
 // # Lifetime
 //

@@ -217,9 +217,11 @@ func (p *process) call(ctx context.Context, op operation, b *buffer, size uint64
 	}
 	// The buffer is the bridge's until there is an answer.
 	after := func() {
-		<-answers
+		a := <-answers
 		<-p.calls
-		if b != nil {
+		if op == opGet && a.code == codeOK && !a.gone {
+			p.putBack(b, a.size, n)
+		} else if b != nil {
 			p.buffers.put(b)
 		}
 	}
@@ -229,6 +231,20 @@ func (p *process) call(ctx context.Context, op operation, b *buffer, size uint64
 		p.behind.Go(after)
 	}
 	return answer{}, p.failure(op, nil, fmt.Errorf("no answer of the bridge, process %d, in time: %w", l.cmd.Process.Pid, ctx.Err()))
+}
+
+// putBack stores a value again that a get took when its caller waited no more, unless another has been put since.
+func (p *process) putBack(b *buffer, size uint64, n name) {
+	ctx, cancel := context.WithTimeout(p.life, p.timeout+grace)
+	defer cancel()
+	a, err := p.call(ctx, opPresent, nil, 0, n)
+	if err == nil && a.text == "0" {
+		if _, err = p.call(ctx, opPut, b, size, n); err != nil { // which has the buffer
+			p.log.Error("a value that was got in vain is lost", "engine", p.engine, "name", string(n), "error", err)
+			return
+		}
+	}
+	p.buffers.put(b)
 }
 
 // failure says where an error was, and that it is one of availability if nothing else is known.
