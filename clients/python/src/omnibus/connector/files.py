@@ -392,6 +392,10 @@ class Waits:
             with self._mu:
                 del self._keys[watch]
 
+    def close(self) -> None:
+        """Let the watches go, whose descriptors are not left to a collection."""
+        self._own = threading.local()
+
     def abandon(self, key: str) -> None:
         """Have the threads that wait for the key wait no more."""
         with self._mu:

@@ -426,7 +426,7 @@ class Segments:
             self._spares.close()
             self._journal.close(done)
             self._directory.close()
-            self._watches = threading.local()  # whose descriptors are not left to a collection
+            self._waits.close()
 
     def drop(self) -> None:
         self._timeout = 0.0
