@@ -283,7 +283,7 @@ func TestNotes(t *testing.T) {
 		},
 		{
 			name: "a connector that needs a device that this build does not drive",
-			text: "connectors:\n  y: {name: YuanrongTransferEngineConnector, extra: {rpc_port: '50052'}}\nstages: [{stage_id: 0}, {stage_id: 1, input_connectors: {from_stage_0: y}}]",
+			text: "connectors:\n  y: {name: YuanrongTransferEngineConnector, extra: {rpc_port: '50052', zmq_port: auto}}\nstages: [{stage_id: 0}, {stage_id: 1, input_connectors: {from_stage_0: y}}]",
 			want: []string{"p.yaml:2:3: note: y (YuanrongTransferEngineConnector) is valid, but this build cannot run it: its engine reads through an NPU and libascendcl.so; use YuanrongConnector, whose values go through memory of the host, or SharedMemoryConnector within one host"},
 		},
 		{

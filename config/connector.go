@@ -254,6 +254,10 @@ var (
 	ruleFlag  = extraRule{want: "true or false", ok: func(n *node) bool { return n.kind == kindBool }, takes: takesFlag}
 	ruleBytes = wholeNumber(0, math.MaxInt64)
 	rulePort  = port()
+	// ruleAutoPort: the connector takes a free port for auto.
+	ruleAutoPort = extraRule{want: rulePort.want + ", or auto", ok: func(n *node) bool {
+		return n.value == "auto" || rulePort.ok(n)
+	}, takes: anyOf(rulePort.takes, schema{"const": "auto"}), digits: true}
 	// ruleFrames: some models take one number for each of their codecs.
 	ruleFrames = extraRule{want: "a whole number of at least 0, or a list of them", ok: func(n *node) bool {
 		return ruleBytes.ok(n) || n.kind == kindList && !slices.ContainsFunc(n.items, func(item *node) bool { return !ruleBytes.ok(item) })
@@ -310,8 +314,8 @@ var extraRules = map[string]map[string]extraRule{
 		"sender_zmq_port":    rulePort,
 	},
 	"YuanrongTransferEngineConnector": {
-		"host": ruleText, "zmq_port": rulePort, "rpc_port": rulePort, "protocol": ruleText, "device_name": ruleText,
-		"memory_pool_size": ruleBytes, "memory_pool_device": ruleText, "role": ruleText, "sender_host": ruleText, "sender_zmq_port": rulePort,
+		"host": ruleText, "zmq_port": ruleAutoPort, "rpc_port": ruleAutoPort, "protocol": ruleText, "device_name": ruleText,
+		"memory_pool_size": ruleBytes, "memory_pool_device": ruleText, "role": ruleText, "sender_host": ruleText, "sender_zmq_port": ruleAutoPort,
 	},
 	"YuanrongConnector": {
 		"host": ruleText, "port": rulePort, "get_sub_timeout_ms": ruleBytes,

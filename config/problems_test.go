@@ -197,7 +197,7 @@ edges: [{from: a, to: b, omnibus: {tensor_transport: cuda_ipc}}]
 		"2:51: no edge leads to the stage 2 or away from it: add one to edges, or say omnibus: {alone: true} if requests go to it and to the others side by side",
 	}},
 	{"options of an engine that does not run here", "connectors: {y: {name: YuanrongTransferEngineConnector, extra: {rpc_port: 0, memory_pool_size: 1GB}}}\nstages: [{stage_id: 0}]", []string{
-		"1:75: rpc_port of YuanrongTransferEngineConnector must be a whole number from 1 to 65535, not the number 0",
+		"1:75: rpc_port of YuanrongTransferEngineConnector must be a whole number from 1 to 65535, or auto, not the number 0",
 		`1:96: memory_pool_size of YuanrongTransferEngineConnector must be a whole number of at least 0, not the text "1GB"`,
 	}},
 	{"text that is no port", "connectors: {m: {name: MooncakeTransferEngineConnector, extra: {zmq_port: '70000', sender_zmq_port: port}}}\nstages: [{stage_id: 0}]", []string{

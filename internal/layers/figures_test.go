@@ -33,7 +33,7 @@ var (
 		"actors":          1671,
 		"cmd":             2591,
 		"codec":           5175,
-		"config":          3401,
+		"config":          3404,
 		"connector":       5481,
 		"cudaipc":         10059,
 		"internal/ledger": 819,
