@@ -76,6 +76,13 @@ func (c *circle) node(s *session) *acquaintance {
 	return n
 }
 
+// knows reports whether a node was introduced to another, and so may have payloads from there.
+func (c *circle) knows(node uint32) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.nodes[node] != nil
+}
+
 // clear is told by a node that it reads nothing any more that came from another
 // one, which is gone.
 func (c *circle) clear(from, of uint32) {

@@ -1,8 +1,10 @@
 package host
 
 import (
+	"context"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -10,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/process"
@@ -99,7 +102,12 @@ func (a *acquainted) wantCleared(when string, want ...uint32) {
 // to the third.
 func threeInALine(t *testing.T) (c *circle, owner, middle, reader *acquainted) {
 	t.Helper()
-	srv := &Server{log: slog.New(slog.DiscardHandler)}
+	return lineAt(t, &Server{log: slog.New(slog.DiscardHandler)})
+}
+
+// lineAt is threeInALine at a server.
+func lineAt(t *testing.T, srv *Server) (c *circle, owner, middle, reader *acquainted) {
+	t.Helper()
 	owner, middle, reader = newAcquainted(t, srv, 1), newAcquainted(t, srv, 2), newAcquainted(t, srv, 3)
 	for _, two := range [][2]*acquainted{{owner, middle}, {middle, reader}, {owner, middle}} {
 		if !srv.circle.introduce(two[0].session, two[1].session) {
@@ -136,6 +144,43 @@ func TestClearedByAll(t *testing.T) {
 	if len(c.nodes) != 0 {
 		t.Errorf("%d nodes are known when all are gone", len(c.nodes))
 	}
+}
+
+// TestReaderLivesOn: a node whose session is over, and which lives, may be reading what a dead one has passed on to it
+// past the host. It is gone when its process is.
+func TestReaderLivesOn(t *testing.T) {
+	b := echoBus(t)
+	srv, err := Listen(b, filepath.Join(t.TempDir(), "host.sock"), ListenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = srv.Close(context.Background()) })
+	c, owner, middle, reader := lineAt(t, srv)
+	sleeper := exec.Command("sleep", "600")
+	if err := sleeper.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sleeper.Process.Kill(); _ = sleeper.Wait() })
+	fd, err := unix.PidfdOpen(sleeper.Process.Pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if reader.proc, err = process.Adopt(fd, sleeper.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	srv.wg.Add(1) // for the reader's session
+
+	c.leave(middle.session, nil)
+	c.clear(owner.node, middle.node)
+	reader.end(errStuck, false)
+	supervised := make(chan struct{})
+	srv.on.Reclaim(func() bool { close(supervised); return false }) // behind all that the end has posted
+	<-supervised
+	owner.wantCleared("the reader lives")
+	if err := sleeper.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	bustest.Await(t, func() bool { return slices.Equal(owner.cleared(), []uint32{middle.node}) })
 }
 
 // TestClearedByTheHost: the host is one of those that read.

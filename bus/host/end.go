@@ -53,7 +53,8 @@ func (s *session) end(reason error, died bool) {
 		}
 	}
 	s.takeBack(cause, had)
-	if !reads || !had.Stays {
+	// What a node may be reading of other nodes' its account here does not say.
+	if !reads || !had.Stays && !s.srv.circle.knows(s.node) {
 		s.drop(had.Lent)
 		return
 	}
