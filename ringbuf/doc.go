@@ -6,7 +6,7 @@
 // # Use
 //
 // The writer allocates a chunk, fills its payload, and tells the readers its
-// address and size by whatever means it has. When the readers are done, the
+// address and size by means of its own. When the readers are done, the
 // writer releases the chunk: at once, or when it needs the room, which it walks the
 // chunks for, oldest first ([Ring.Oldest], [Ring.Run]).
 //

@@ -77,7 +77,7 @@ func (r *Ring) clear() {
 }
 
 // Allocate makes a chunk with a payload of size bytes and writes its header.
-// The payload's content is whatever the buffer held. It reports false, and has
+// The payload has the bytes that the buffer held there. It reports false, and has
 // changed nothing, if there is no room in one piece, which [Stats] has the figures
 // of: release chunks and try again. So it does for a size below 1.
 func (r *Ring) Allocate(size int, tag uint32) (c Chunk, ok bool) {
@@ -139,7 +139,7 @@ func (r *Ring) dropGap(gap uint32) {
 	r.dropRecord(gap)
 }
 
-// Release frees exactly this chunk, whatever its age. It refuses one that was released
+// Release frees exactly this chunk, of any age. It refuses one that was released
 // before.
 func (r *Ring) Release(c Chunk) error {
 	ref := r.lookup(c)

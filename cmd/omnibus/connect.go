@@ -105,7 +105,7 @@ func (f *finder) path() (string, error) {
 	case len(found) == 0:
 		why := "there is no socket in " + dir
 		if dead > 0 {
-			why = fmt.Sprintf("nobody listens at any of the %d sockets in %s", dead, dir)
+			why = fmt.Sprintf("no process listens at any of the %d sockets in %s", dead, dir)
 		}
 		return "", fmt.Errorf("no host runs: %s; start one with `omnibus run FILE` or `omnibus exchange`, or name its socket with --socket", why)
 	case len(found) > 1:

@@ -80,7 +80,7 @@ func newRunCmd() *cobra.Command {
 		},
 	}
 	pipeline.add(cmd)
-	flags.add(cmd, ", whatever the file says")
+	flags.add(cmd, ", in place of the file's")
 	cmd.Flags().Var((*span)(&flags.opts.Grace), "grace", "what open requests have when the run drains (default 10s)")
 	return cmd
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-func open(_ context.Context, engine string, options []connector.Option, config connector.Config) (connector.Transport, error) {
-	said(options, config.Settings)
+func open(_ context.Context, engine string, _ []connector.Option, _ connector.Config) (connector.Transport, error) {
 	return nil, fmt.Errorf("%w: the bridge to %s needs Linux", connector.ErrUnavailable, engine)
 }

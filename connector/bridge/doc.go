@@ -4,7 +4,7 @@
 //
 // There are no clients of these stores for Go. So a Python program of the client package,
 // omnibus.bridge, has one, and this package starts it, watches it, asks it and stops it:
-// one for each type and settings, whatever the number of transports. Payloads lie in memory that
+// one for each type and settings, however many transports there are. Payloads lie in memory that
 // both have mapped; a packet of a Unix socket says what is to be done with which. What a
 // store lacks, the Python side adds for every program in Python too: see its module
 // connector.stores.

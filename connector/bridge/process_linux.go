@@ -238,13 +238,14 @@ func (p *process) putBack(b *buffer, size uint64, n name) {
 	ctx, cancel := context.WithTimeout(p.life, p.timeout+grace)
 	defer cancel()
 	a, err := p.call(ctx, opPresent, nil, 0, n)
-	if err == nil && a.text == "0" {
-		if _, err = p.call(ctx, opPut, b, size, n); err != nil { // which has the buffer
-			p.log.Error("a value that was got in vain is lost", "engine", p.engine, "name", string(n), "error", err)
-			return
-		}
+	if err != nil || a.text != "0" {
+		p.buffers.put(b)
+	} else if _, err = p.call(ctx, opPut, b, size, n); err == nil { // else the buffer is not ours any more
+		p.buffers.put(b)
 	}
-	p.buffers.put(b)
+	if err != nil {
+		p.log.Error("a value that was got in vain is lost", "engine", p.engine, "name", string(n), "error", err)
+	}
 }
 
 // failure says where an error was, and that it is one of availability if nothing else is known.

@@ -60,6 +60,22 @@ func open(ctx context.Context, engine string, options []connector.Option, config
 	return &transport{process: p, own: make(map[name]struct{}), pruneAt: firstPrune}, nil
 }
 
+// said are the settings as the bridge takes them.
+func said(options []connector.Option, settings connector.Settings) map[string]any {
+	all := make(map[string]any, len(options))
+	for _, o := range options {
+		switch o.Kind { //nolint:exhaustive // there are no others
+		case connector.Text:
+			all[o.Key] = settings.Text(o.Key)
+		case connector.Integer:
+			all[o.Key] = settings.Int(o.Key)
+		case connector.Duration:
+			all[o.Key] = settings.Duration(o.Key).Seconds()
+		}
+	}
+	return all
+}
+
 // Put implements [connector.Transport]. The stores have no values without bytes.
 func (t *transport) Put(ctx context.Context, edge connector.Edge, key string, size int, fill func(dst []byte) error) (connector.Metadata, error) {
 	if t.isClosed() {
@@ -161,7 +177,7 @@ func (t *transport) Get(ctx context.Context, edge connector.Edge, key string, me
 	}
 }
 
-// Await implements [connector.Transport]. The stores tell nobody of a put, so it looks.
+// Await implements [connector.Transport]. The stores do not tell of a put, so it looks.
 func (t *transport) Await(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
 	for pause := firstLook; ; pause = min(2*pause, lastLook) {
 		got, err := t.Get(ctx, edge, key, meta)

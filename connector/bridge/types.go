@@ -53,19 +53,3 @@ var yuanrongOptions = []connector.Option{
 	{Key: "port", Kind: connector.Integer, Default: int64(35001), Min: 1, Max: 65535, Doc: "The port of the worker."},
 	{Key: "ttl", Kind: connector.Duration, Default: 10 * time.Minute, Doc: "After how long the worker removes a value by itself, in whole seconds; 0 is never."},
 }
-
-// said are the settings as the bridge takes them.
-func said(options []connector.Option, settings connector.Settings) map[string]any {
-	all := make(map[string]any, len(options))
-	for _, o := range options {
-		switch o.Kind { //nolint:exhaustive // there are no others
-		case connector.Text:
-			all[o.Key] = settings.Text(o.Key)
-		case connector.Integer:
-			all[o.Key] = settings.Int(o.Key)
-		case connector.Duration:
-			all[o.Key] = settings.Duration(o.Key).Seconds()
-		}
-	}
-	return all
-}

@@ -119,7 +119,7 @@ class Bridge:
             payload, found = values.take(name, None if size == _UNTOLD else size, len(buffer))
             if payload is None:
                 return SMALL, found, ""
-            buffer[:found] = memoryview(payload).cast("B")  # whatever the engine says that they are
+            buffer[:found] = memoryview(payload).cast("B")  # engines give buffers of several types
             return OK, found, ""
         elif op == REMOVE:
             values.remove(self._names(text))

@@ -276,7 +276,7 @@ class Store:
                 self._values.close()
 
     def drop(self) -> None:
-        # Whoever is interrupted may have a lock of the engine's.
+        # The thread that is interrupted may have a lock of the engine's.
         threading.Thread(target=self.close, daemon=True).start()
 
 
