@@ -290,7 +290,7 @@ func (b *Bus) begin(ctx context.Context, opts []SubmitOption) (*Request, error) 
 // lets it, unless the request is not to wait.
 func (b *Bus) place(ctx context.Context, o Opening) error {
 	if len(b.graph.edges) == 0 {
-		return errNoStages
+		return fmt.Errorf("%w: the bus has no stages: it keeps values under keys and takes no requests", ErrConfig)
 	}
 	_, ok := b.places.TryTake()
 	switch {

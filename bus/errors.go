@@ -51,9 +51,6 @@ var (
 	ErrPanic = errors.New("bus: stage panicked")
 )
 
-// errNoStages refuses requests where nothing could handle them.
-var errNoStages = fmt.Errorf("%w: the bus has no stages: it keeps values under keys and takes no requests", ErrConfig)
-
 // StageError says where a request failed. Fields that do not apply are empty.
 type StageError struct {
 	Stage string

@@ -64,6 +64,9 @@ func (p *payload) Lend() ledger.Held {
 	return p
 }
 
+// Counter implements ledger.Held.
+func (p *payload) Counter() ledger.Counter { return p.foreign.Counter() }
+
 // Release implements ledger.Held.
 func (p *payload) Release() {
 	switch {

@@ -18,7 +18,9 @@ import (
 // A node owns memory, another passes a payload in it on to a third, and dies.
 // The owner sees the death, and cannot see the third. The host can: it asks all
 // who were introduced to the dead one, and, as a dead one says nothing, all who
-// were introduced to those that are dead as well. When they have said that they read
+// were introduced to those that are dead as well. The dead one may also have passed the
+// payload to the host, which gave it to another node, which passed it on and died: then those
+// who were introduced to that one are asked, too. When they have said that they read
 // nothing from there any more, the owner may have its memory back.
 type circle struct {
 	mu        sync.Mutex // comes after a remote stage's
@@ -29,6 +31,7 @@ type circle struct {
 // acquaintance is a node that was introduced to another.
 type acquaintance struct {
 	sess  *session
+	uses  *uses // of what it put
 	peers map[*acquaintance]*clearance
 	gone  bool          // and can read nothing any more
 	lent  []ledger.Held // what the host gave to it, and it passed on
@@ -70,7 +73,7 @@ func (c *circle) introduce(a, b *session) bool {
 func (c *circle) node(s *session) *acquaintance {
 	n := c.nodes[s.node]
 	if n == nil {
-		n = &acquaintance{sess: s, peers: make(map[*acquaintance]*clearance)}
+		n = &acquaintance{sess: s, uses: &s.uses, peers: make(map[*acquaintance]*clearance)}
 		c.nodes[s.node] = n
 	}
 	return n
@@ -119,12 +122,12 @@ func releaseAll(all []ledger.Held) {
 func (c *circle) settle() {
 	var lent []ledger.Held
 	c.mu.Lock()
-	seen := make(map[*acquaintance]bool)
+	seen, passed := make(map[*acquaintance]bool), c.passed()
 	for _, n := range c.nodes {
 		if !n.gone || seen[n] {
 			continue
 		}
-		if group, unread := n.group(seen); unread {
+		if group, unread := n.group(seen, passed); unread {
 			for _, gone := range group {
 				lent = append(lent, gone.lent...)
 				c.drop(gone)
@@ -156,24 +159,57 @@ func (c *circle) end() {
 	c.releasing.Wait()
 }
 
+// passage says of a node which payloads went by way of the host, to a node that is gone and that
+// has passed them on: one entry for each.
+type passage struct {
+	to   []*acquaintance // those that this node put
+	from []*acquaintance // those that this node, which is gone, was given
+}
+
+// passed finds, with mu held, the passages of all nodes.
+func (c *circle) passed() map[*acquaintance]passage {
+	by := make(map[ledger.Counter]*acquaintance)
+	for _, n := range c.nodes {
+		by[n.uses] = n
+	}
+	all := make(map[*acquaintance]passage)
+	for _, n := range c.nodes {
+		for _, p := range n.lent {
+			if from := by[p.Counter()]; from != nil {
+				all[from] = passage{append(all[from].to, n), all[from].from}
+				all[n] = passage{all[n].to, append(all[n].from, from)}
+			}
+		}
+	}
+	return all
+}
+
 // group finds the nodes that are gone around one that is, and reports whether all
 // who live and were introduced to one of them, and the host, have let go of what
 // came from it.
-func (n *acquaintance) group(seen map[*acquaintance]bool) (group []*acquaintance, unread bool) {
+func (n *acquaintance) group(seen map[*acquaintance]bool, passed map[*acquaintance]passage) (group []*acquaintance, unread bool) {
 	unread = true
-	seen[n] = true
 	group = []*acquaintance{n}
+	seen[n] = true
+	join := func(near *acquaintance) {
+		if near.gone && !seen[near] {
+			seen[near] = true
+			group = append(group, near)
+		}
+	}
 	for i := 0; i < len(group); i++ {
 		gone := group[i]
-		unread = unread && gone.sess.reads.Load() == 0
+		by := passed[gone]
+		unread = unread && gone.uses.over(len(by.to))
 		for peer, c := range gone.peers {
-			switch {
-			case !peer.gone:
-				unread = unread && c.said
-			case !seen[peer]:
-				seen[peer] = true
-				group = append(group, peer)
-			}
+			unread = unread && (c.said || peer.gone)
+			join(peer)
+		}
+		for _, near := range by.to {
+			join(near)
+		}
+		for _, near := range by.from {
+			join(near)
 		}
 	}
 	return group, unread

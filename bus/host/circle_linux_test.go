@@ -146,6 +146,48 @@ func TestClearedByAll(t *testing.T) {
 	}
 }
 
+// TestClearedAcrossTheHost: a node has lent memory of another's to the host, which gave it to a third, and that lent it
+// to a reader. The first and the third, who do not know each other, die in either order.
+func TestClearedAcrossTheHost(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		srv := &Server{log: slog.New(slog.DiscardHandler)}
+		c := &srv.circle
+		owner, middle := newAcquainted(t, srv, 1), newAcquainted(t, srv, 2)
+		third, reader := newAcquainted(t, srv, 3), newAcquainted(t, srv, 4)
+		if !c.introduce(owner.session, middle.session) || !c.introduce(third.session, reader.session) {
+			t.Fatal("no introduction")
+		}
+		lent := &lentOut{released: func() { middle.uses.Remind(-1) }, by: &middle.uses}
+		middle.uses.read.Add(1)
+		c.clear(owner.node, middle.node)
+		if !late {
+			c.leave(middle.session, nil)
+			owner.wantCleared("the host reads")
+		}
+		middle.uses.Remind(1) // the third is dead, and what it had is on its way into the circle
+		middle.uses.Unread()
+		if !late {
+			c.settle()
+			owner.wantCleared("the third has passed it on")
+		}
+		c.leave(third.session, []ledger.Held{lent})
+		if late {
+			c.leave(middle.session, nil)
+		}
+		for range 32 { // which begin with either
+			c.settle()
+		}
+		owner.wantCleared("the reader reads")
+		reader.wantCleared("it reads itself")
+		c.clear(reader.node, third.node)
+		owner.wantCleared("all have let go", middle.node)
+		reader.wantCleared("all have let go", third.node)
+		if kept := middle.uses.kept.Load(); kept != 0 || len(c.nodes) != 2 {
+			t.Errorf("the host keeps %d payloads and knows %d nodes, want 0 and 2", kept, len(c.nodes))
+		}
+	}
+}
+
 // TestReaderLivesOn: a node whose session is over, and which lives, may be reading what a dead one has passed on to it
 // past the host. It is gone when its process is.
 func TestReaderLivesOn(t *testing.T) {
@@ -186,12 +228,12 @@ func TestReaderLivesOn(t *testing.T) {
 // TestClearedByTheHost: the host is one of those that read.
 func TestClearedByTheHost(t *testing.T) {
 	c, owner, middle, reader := threeInALine(t)
-	middle.reads.Add(1)
+	middle.uses.read.Add(1)
 	c.leave(middle.session, nil)
 	c.clear(owner.node, middle.node)
 	c.clear(reader.node, middle.node)
 	owner.wantCleared("the host reads something")
-	middle.reads.Add(-1)
+	middle.uses.read.Add(-1)
 	c.settle()
 	owner.wantCleared("the host reads nothing", middle.node)
 }
@@ -279,7 +321,7 @@ func TestLentIsBackWhenTheServerIsClosed(t *testing.T) {
 	if !srv.circle.introduce(middle.session, reader.session) {
 		t.Fatal("no introduction")
 	}
-	middle.reads.Add(1)
+	middle.uses.read.Add(1)
 	srv.circle.leave(middle.session, []ledger.Held{lent})
 	srv.circle.leave(reader.session, nil)
 	if back {
@@ -292,7 +334,7 @@ func TestLentIsBackWhenTheServerIsClosed(t *testing.T) {
 		t.Error("the server is closed, and the payload is lent still")
 	}
 	middle.cancel(errBye)
-	middle.unread() // the host reads nothing of the node's any more: there is nothing left to give back
+	middle.uses.Unread() // the host reads nothing of the node's any more: there is nothing left to give back
 	if err := b.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -329,8 +371,12 @@ func TestIntroducedOnce(t *testing.T) {
 }
 
 // lentOut is a payload that the host has lent to a node, and that says when it is released.
-type lentOut struct{ released func() }
+type lentOut struct {
+	released func()
+	by       ledger.Counter
+}
 
-func (l *lentOut) Hold() ledger.Held { panic("a payload that is lent is not held once more") }
-func (l *lentOut) Lend() ledger.Held { return l }
-func (l *lentOut) Release()          { l.released() }
+func (l *lentOut) Hold() ledger.Held       { panic("a payload that is lent is not held once more") }
+func (l *lentOut) Lend() ledger.Held       { return l }
+func (l *lentOut) Counter() ledger.Counter { return l.by }
+func (l *lentOut) Release()                { l.released() }

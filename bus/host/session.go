@@ -35,7 +35,7 @@ type session struct {
 
 	ctx     context.Context // ends with the session
 	cancel  context.CancelCauseFunc
-	reads   atomic.Int64   // payloads that it put and that somebody needs
+	uses    uses           // of the payloads that it put
 	alone   aloneCount     // memory that was made for one of its payloads each
 	memory  offeredCount   // its own that it has offered
 	wg      sync.WaitGroup // goroutines that work for the client
@@ -67,6 +67,7 @@ func newSession(srv *Server, conn *peer.Conn, sender *peer.Sender, proc *process
 		ex:      exchanging{waits: make(map[uint32]*exchangeWait)},
 	}
 	s.account.Open(s)
+	s.uses.changed = s.unused
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	return s
 }

@@ -3,6 +3,8 @@ package ledger
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 )
 
@@ -71,7 +73,9 @@ func (a *Account) Hold(h *Hold, at Location, say func(number, segment uint32) er
 // remove, with mu held, takes a hold out.
 func (a *Account) remove(number uint32, h *Hold) {
 	delete(a.holds, number)
-	h.unkept()
+	if h.kept != nil {
+		h.count(-1)
+	}
 	a.untell(h.told)
 }
 
@@ -221,9 +225,7 @@ func (a *Account) Close(reads, lends bool) (r Remains) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
-	for _, o := range a.owners {
-		r.Owners = append(r.Owners, o)
-	}
+	r.Owners = slices.Collect(maps.Values(a.owners))
 	for number, h := range a.holds {
 		if h.Returned != nil { // its sender takes it back
 			continue
@@ -266,11 +268,7 @@ func (a *Account) Drop() []*Segment {
 	for seg := range told {
 		seg.Release()
 	}
-	all := make([]*Segment, 0, len(shown))
-	for _, seg := range shown {
-		all = append(all, seg)
-	}
-	return all
+	return slices.Collect(maps.Values(shown))
 }
 
 // All is all that GiveBackAll and GiveBackSome may give back.
@@ -341,6 +339,9 @@ func (a *Account) Check() (wrong []error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	counts := make(map[*told]told)
+	for _, t := range a.told {
+		counts[t] = told{}
+	}
 	for number, h := range a.holds {
 		if h.told != nil {
 			c := counts[h.told]
@@ -352,11 +353,6 @@ func (a *Account) Check() (wrong []error) {
 		}
 		if h.Delivery != nil && a.closed && h.Returned == nil {
 			wrong = append(wrong, fmt.Errorf("delivery %d is unfinished, and the account is closed", number))
-		}
-	}
-	for _, t := range a.told {
-		if _, used := counts[t]; !used {
-			counts[t] = told{}
 		}
 	}
 	for t, c := range counts {

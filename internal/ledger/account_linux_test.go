@@ -61,6 +61,9 @@ func (h *testHeld) Lend() Held {
 	return h
 }
 
+// Counter implements Held.
+func (h *testHeld) Counter() Counter { return h.p.Counter() }
+
 // Release implements Held.
 func (h *testHeld) Release() {
 	if h.lent {

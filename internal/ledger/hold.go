@@ -35,6 +35,8 @@ type Held interface {
 	Hold() Held // ... once more
 	Lend() Held // the same, which is kept for others from now on
 	Release()
+	// Counter is that of the process that put the payload; nil: none did.
+	Counter() Counter
 }
 
 // Value is a value of the exchange that the other process has got.
@@ -77,13 +79,6 @@ func (h *Hold) keep(as Why) {
 	h.why, h.kept = as, h.Delivery.Hold()
 	h.Delivery = nil
 	h.count(1)
-}
-
-// unkept, with the account's lock held, counts a payload that is kept no more.
-func (h *Hold) unkept() {
-	if h.kept != nil {
-		h.count(-1)
-	}
 }
 
 func (h *Hold) count(n int) {

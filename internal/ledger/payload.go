@@ -17,9 +17,9 @@ type Payload struct {
 	refs   atomic.Int32
 	free   func() // called once, with the last reference
 
-	// In the host: those references that are no reminders, see Remind.
-	reads  atomic.Int32
-	unread func() // called once, when the last of them is gone; nil: it is not asked for
+	// In the host: those references that are no reminders, see Remind, and who counts them.
+	reads atomic.Int32
+	by    Counter // nil: it is not asked for
 
 	// In a node: which process gave it, by which number, and whether that knows that the
 	// payload is passed on.
@@ -110,9 +110,25 @@ func (p *Payload) After(f func()) {
 	}
 }
 
-// OnUnread has f called when all references but reminders are gone. It is for the one that
-// makes the payload, before others have it.
-func (p *Payload) OnUnread(f func()) { p.unread = f }
+// Counter counts, in the host, the payloads that one process has put.
+type Counter interface {
+	// Unread is called once for a payload, when all references but reminders are gone.
+	Unread()
+	// Remind counts n reminders more.
+	Remind(n int)
+}
+
+// CountBy has its references counted. It is for the one that makes the payload, before others
+// have it.
+func (p *Payload) CountBy(by Counter) { p.by = by }
+
+// Counter is what counts its references; nil: nothing does.
+func (p *Payload) Counter() Counter {
+	if p == nil {
+		return nil
+	}
+	return p.by
+}
 
 // Retain adds references. It is for holders of one.
 func (p *Payload) Retain(n int) {
@@ -125,8 +141,8 @@ func (p *Payload) Release() {
 	if p == nil {
 		return
 	}
-	if p.reads.Add(-1) == 0 && p.unread != nil {
-		p.unread()
+	if p.reads.Add(-1) == 0 && p.by != nil {
+		p.by.Unread()
 	}
 	p.drop()
 }
@@ -135,11 +151,19 @@ func (p *Payload) Release() {
 // that may read it, which is no reason to say that it is read here. Forget ends it.
 func (p *Payload) Remind() {
 	p.refs.Add(1)
+	if p.by != nil {
+		p.by.Remind(1) // first: a payload that is not read has been counted as one that is kept
+	}
 	p.Release()
 }
 
 // Forget ends a reminder.
-func (p *Payload) Forget() { p.drop() }
+func (p *Payload) Forget() {
+	p.drop()
+	if p.by != nil {
+		p.by.Remind(-1)
+	}
+}
 
 func (p *Payload) drop() {
 	if p.refs.Add(-1) == 0 {
@@ -157,12 +181,10 @@ func (p *Payload) Lend() bool {
 	if !p.InMemory() || p.from == nil {
 		return false
 	}
-	if !p.lent.Load() {
-		if !p.from.Lend(p.id) {
-			return false
-		}
-		p.lent.Store(true)
+	if !p.lent.Load() && !p.from.Lend(p.id) {
+		return false
 	}
+	p.lent.Store(true)
 	return true
 }
 

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"sync"
@@ -53,13 +54,6 @@ func (r *ranges) check(size uint64) error {
 }
 
 func (r *ranges) search(offset uint64) int {
-	i, _ := slices.BinarySearchFunc(r.at, offset, func(s span, offset uint64) int {
-		if s.from < offset {
-			return -1
-		} else if s.from > offset {
-			return 1
-		}
-		return 0
-	})
+	i, _ := slices.BinarySearchFunc(r.at, offset, func(s span, offset uint64) int { return cmp.Compare(s.from, offset) })
 	return i
 }

@@ -74,7 +74,10 @@ func (u *unmapper) work() {
 // wait returns when all that was closed before has been given back, or the context
 // ends.
 func (u *unmapper) wait(ctx context.Context) error {
-	if u.idle() {
+	u.mu.Lock()
+	idle := !u.runs
+	u.mu.Unlock()
+	if idle {
 		return nil
 	}
 	done := make(chan struct{})
@@ -85,10 +88,4 @@ func (u *unmapper) wait(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("memory is still being given back: %w", context.Cause(ctx))
 	}
-}
-
-func (u *unmapper) idle() bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return !u.runs
 }
