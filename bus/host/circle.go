@@ -197,8 +197,9 @@ func (n *acquaintance) group(seen map[*acquaintance]bool, passed map[*acquaintan
 			group = append(group, near)
 		}
 	}
-	for i := 0; i < len(group); i++ {
-		gone := group[i]
+	for asked := 0; asked < len(group); { // which grows meanwhile
+		gone := group[asked]
+		asked++
 		by := passed[gone]
 		unread = unread && gone.uses.over(len(by.to))
 		for peer, c := range gone.peers {
