@@ -123,10 +123,11 @@ func (s *session) queueFor(r *bus.Request, m wire.Message) {
 	s.queue(m)
 }
 
-// fail ends the session from elsewhere.
+// fail ends the session from elsewhere. The reader goes on to the end of what the client has
+// sent, for a client that lives: see [session.behindEnd].
 func (s *session) fail(cause error) {
 	s.cancel(cause)
-	_ = s.conn.Close() // wakes the reader
+	s.conn.HangUp()
 }
 
 // run handles messages until the connection ends, and has everything taken back.
@@ -178,7 +179,12 @@ func (s *session) read(in *peer.Receiver) error {
 	defer s.srv.on.Directory.Leave(s)
 	defer s.srv.on.Heard.Gone(&s.looks)
 	came := false
+	behind := 0
 	err := in.Serve(func(h wire.Header, body []byte, fds []int) error {
+		if s.ctx.Err() != nil {
+			behind++
+			return s.behindEnd(behind, h, body, fds)
+		}
 		m, err := wire.Parse(h, body)
 		if err != nil {
 			process.CloseAll(fds)
@@ -206,6 +212,27 @@ func (s *session) read(in *peer.Receiver) error {
 		s.refuse(code, err)
 	}
 	return err
+}
+
+// mostBehindEnd is more messages than a lane and a socket hold.
+const mostBehindEnd = 1 << 17
+
+// behindEnd handles a message that a client has sent before it could know that the session is
+// over. Nothing is done any more but to note what the client has passed on: others go on reading that
+// when the client is dead.
+func (s *session) behindEnd(n int, h wire.Header, body []byte, fds []int) error {
+	process.CloseAll(fds)
+	var m wire.Lent
+	switch {
+	case n > mostBehindEnd: // it goes on writing
+		return context.Cause(s.ctx)
+	case h.Kind != wire.KindLent:
+		return nil
+	}
+	if err := wire.Decode(body, &m); err != nil {
+		return err
+	}
+	return s.lent(m.Delivery)
 }
 
 var errBye = errors.New("it left")

@@ -410,7 +410,7 @@ func TestNotLentUntold(t *testing.T) {
 	bustest.Await(t, func() bool { return h.connection() != nil })
 	for h.connection().Blocked() == 0 { // its answers fill the lane and the socket, which the peer does not read
 		h.say(&wire.Deliver{Source: nowhere, Delivery: nowhere, Flags: wire.FlagInline})
-		bustest.Await(t, func() bool { return h.out.Backlog() == 0 }) // the node may be slower
+		bustest.Await(t, func() bool { return h.out.Blocked() == 0 }) // the node may be slower
 	}
 	h.say(h.large(task.id, 5, 1))
 	d, err := r.Recv(t.Context())

@@ -395,7 +395,7 @@ func (l *link) Lends(*ledger.Payload) {}
 
 // Lend implements ledger.Giver.
 func (l *link) Lend(number uint32) bool {
-	return l.sender.Queue(&wire.Lent{Delivery: number}) == nil && l.sender.Backlog() == 0
+	return l.sender.Now(&wire.Lent{Delivery: number}) == nil
 }
 
 // Leaving implements ledger.Giver.

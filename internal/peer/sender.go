@@ -423,13 +423,6 @@ func (s *Sender) Blocked() time.Duration {
 	return max(time.Since(s.blockedSince), 1)
 }
 
-// Backlog returns how many bytes wait for the peer to read.
-func (s *Sender) Backlog() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.bytes
-}
-
 // Close sends what is queued, for no longer than the flush timeout, and ends
 // the Sender. It returns an error when not everything has been sent. The
 // connection stays open. Close may be called twice, and returns when the

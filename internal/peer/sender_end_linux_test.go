@@ -22,14 +22,14 @@ func TestSenderRefuses(t *testing.T) {
 	if err := s.Queue(&wire.Segment{}, 1<<30); !errors.Is(err, unix.EBADF) {
 		t.Errorf("Queue of a descriptor that is none: %v, want EBADF", err)
 	}
-	if err := errors.Join(s.Err(), s.Queue(&wire.Bye{})); err != nil || s.Backlog() != 0 {
-		t.Errorf("the next message: %v, Backlog %d", err, s.Backlog())
+	if err := errors.Join(s.Err(), s.Queue(&wire.Bye{})); err != nil || backlog(s) != 0 {
+		t.Errorf("the next message: %v, Backlog %d", err, backlog(s))
 	}
 	if n, _, err := tryReceive(b, make([]byte, 100)); err != nil || n != wire.HeaderSize {
 		t.Errorf("received %d bytes, %v; want the next message alone", n, err)
 	}
 	blocked(t, s)
-	before := s.Backlog()
+	before := backlog(s)
 	for name, err := range map[string]error{
 		"text":       s.Queue(&wire.Serve{Stage: "\xff"}),
 		"descriptor": s.Queue(&wire.Segment{}),
@@ -38,8 +38,8 @@ func TestSenderRefuses(t *testing.T) {
 			t.Errorf("Queue of a message with a wrong %s: %v, want CodeInvalid", name, err)
 		}
 	}
-	if s.Backlog() != before {
-		t.Errorf("Backlog %d, want %d as before", s.Backlog(), before)
+	if backlog(s) != before {
+		t.Errorf("Backlog %d, want %d as before", backlog(s), before)
 	}
 	b.Close()
 	if err := s.Close(); !errors.Is(err, ErrGone) {
@@ -83,8 +83,8 @@ func TestSenderEnds(t *testing.T) {
 				t.Errorf("Close: %v, want os.ErrDeadlineExceeded", err)
 			}
 		}
-		if s.Backlog() != 0 {
-			t.Errorf("Backlog %d after Close", s.Backlog())
+		if backlog(s) != 0 {
+			t.Errorf("Backlog %d after Close", backlog(s))
 		}
 	})
 	t.Run("a message is lost", func(t *testing.T) {

@@ -59,15 +59,15 @@ func TestSenderLater(t *testing.T) {
 	for range 3 {
 		later(t, s, 0, 5)
 		wantSilence(t, peer)
-		if s.Backlog() == 0 || s.Blocked() != 0 {
-			t.Errorf("Backlog %d, Blocked %v", s.Backlog(), s.Blocked())
+		if backlog(s) == 0 || s.Blocked() != 0 {
+			t.Errorf("Backlog %d, Blocked %v", backlog(s), s.Blocked())
 		}
 		if err := s.Queue(&wire.Release{Delivery: 5}); err != nil {
 			t.Fatal(err)
 		}
 		wantPacket(t, peer, 0, 6)
-		if s.Backlog() != 0 {
-			t.Errorf("Backlog %d when all is sent", s.Backlog())
+		if backlog(s) != 0 {
+			t.Errorf("Backlog %d when all is sent", backlog(s))
 		}
 	}
 }

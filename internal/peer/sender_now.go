@@ -6,8 +6,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// Now is Queue of a message that is to have been sent when it returns: where it would have
-// to wait for the peer to read it is [ErrBacklog], and is not sent.
+// Now is Queue of a message that the peer receives, unless it dies first: where the message would
+// have to wait for the peer to read is [ErrBacklog], and the message is not sent. It is [ErrGone] when either
+// end has hung up, for a peer that lives and has hung up may not read its lane any more.
 func (s *Sender) Now(m wire.Message) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -19,6 +20,9 @@ func (s *Sender) Now(m wire.Message) error {
 		err = ErrBacklog
 	default:
 		err = s.sendNow(m, nil, false)
+	}
+	if err == nil && s.conn.hungUp() { // after it was sent: a peer that hangs up reads its lane once more
+		err = ErrGone
 	}
 	if err != nil {
 		return fmt.Errorf("send message: %w", err)

@@ -42,6 +42,14 @@ func TestNow(t *testing.T) {
 		}
 		all.Wait()
 	})
+	t.Run("hung up", func(t *testing.T) {
+		a, b := laned(t)
+		s := newSender(t, a, SenderOptions{})
+		b.HangUp()
+		if err := s.Now(&wire.Lent{Delivery: 1}); !errors.Is(err, ErrGone) {
+			t.Errorf("to a peer that may not read its lane any more: %v, want ErrGone", err)
+		}
+	})
 	t.Run("others wait", func(t *testing.T) {
 		a, b := laned(t)
 		s := newSender(t, a, SenderOptions{})
@@ -81,8 +89,8 @@ func TestNow(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := s.Now(&wire.Lent{Delivery: 1}); !errors.Is(err, ErrBacklog) || s.Backlog() != 0 {
-			t.Errorf("a message without room: %v, and %d bytes wait; want ErrBacklog, and none", err, s.Backlog())
+		if err := s.Now(&wire.Lent{Delivery: 1}); !errors.Is(err, ErrBacklog) || backlog(s) != 0 {
+			t.Errorf("a message without room: %v, and %d bytes wait; want ErrBacklog, and none", err, backlog(s))
 		}
 	})
 	t.Run("closed", func(t *testing.T) {

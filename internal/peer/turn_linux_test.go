@@ -79,11 +79,11 @@ func TestTurnWithDescriptors(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := s.Backlog(); n != 0 {
+	if n := backlog(s); n != 0 {
 		t.Errorf("%d bytes wait", n)
 	}
 	queue(t, s, 1, 2)
-	if n := s.Backlog(); n == 0 {
+	if n := backlog(s); n == 0 {
 		t.Error("what came behind them has not waited")
 	}
 	a.End()

@@ -1,0 +1,72 @@
+package host
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// TestPassedOnBehindTheEnd: a process is given up, and lives. What it has passed on before it could know is kept
+// for those that read it, and nothing else is done of what it has sent.
+func TestPassedOnBehindTheEnd(t *testing.T) {
+	srv, err := Listen(echoBus(t), filepath.Join(t.TempDir(), "host.sock"), ListenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = srv.Close(t.Context()) })
+	s := newAcquainted(t, srv, 1)
+	var number uint32
+	err = s.account.Hold(&ledger.Hold{Delivery: passedOn{}}, ledger.Location{}, func(n, _ uint32) error { number = n; return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	said, err := peer.NewSender(s.client, peer.SenderOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range []wire.Message{&wire.Release{Delivery: number}, &wire.Lent{Delivery: number}} {
+		if err := said.Queue(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.session.fail(errStuck)
+	if err := s.read(peer.NewReceiver(s.conn)); !errors.Is(err, errStuck) {
+		t.Errorf("the session ends with %v, want errStuck", err)
+	}
+	if r := s.account.Close(true, true); len(r.Lent) != 1 || len(r.Unfinished) != 1 {
+		t.Errorf("%d payloads were passed on and %d deliveries are unfinished, want 1 and 1", len(r.Lent), len(r.Unfinished))
+	}
+}
+
+// passedOn is a delivery to a process.
+type passedOn struct{}
+
+func (passedOn) Hold() ledger.Held { return &lentOut{} }
+
+// TestNothingBehindALostStep: a session ends while a step waits. None that comes behind it is done, however late
+// it comes: the emissions of a source are one stream.
+func TestNothingBehindALostStep(t *testing.T) {
+	srv, err := Listen(echoBus(t), filepath.Join(t.TempDir(), "host.sock"), ListenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = srv.Close(t.Context()) })
+	src := &source{sess: newAcquainted(t, srv, 1).session}
+	lost := stepFunc(func(pace) error { return bus.ErrCanceled })
+	if err := src.do(lost); err != nil {
+		t.Fatal(err)
+	}
+	src.sess.working.Wait()
+	done := wait
+	if err := src.do(stepFunc(func(how pace) error { done = how; return nil })); err != nil {
+		t.Fatal(err)
+	}
+	if done != waive {
+		t.Error("a step was done behind one that was lost")
+	}
+}
