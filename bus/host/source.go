@@ -28,6 +28,7 @@ type source struct {
 	cancel    context.CancelCauseFunc
 	queue     []step // behind what is being done
 	busy      bool
+	waives    bool // a step was not done because the session had ended: none behind it is
 }
 
 // step is one thing to be done for a source. An error ends the session, but for
@@ -87,7 +88,7 @@ const maxQueued = 4096
 // and it need not wait. It is for the reader's goroutine.
 func (src *source) do(f step) error {
 	src.mu.Lock()
-	busy, full := src.busy, len(src.queue) >= maxQueued
+	busy, waives, full := src.busy, src.waives, len(src.queue) >= maxQueued
 	if busy && !full {
 		f.keep()
 		src.queue = append(src.queue, f)
@@ -99,6 +100,8 @@ func (src *source) do(f step) error {
 		return fmt.Errorf("%w: more than %d messages wait for source %d: wait for answers", wire.ErrProtocol, maxQueued, src.id)
 	case busy:
 		return nil
+	case waives:
+		return f.run(waive)
 	}
 	err := f.run(try)
 	if !errors.Is(err, bus.ErrCanceled) {
@@ -124,15 +127,16 @@ func (src *source) work(f step) {
 		case err != nil:
 			src.sess.fail(err)
 		}
-		f = src.next()
+		f = src.next(how)
 	}
 }
 
-func (src *source) next() (f step) {
+// next gives the next step of the queue, after one that was done so; nil: there is none.
+func (src *source) next(how pace) (f step) {
 	src.mu.Lock()
 	defer src.mu.Unlock()
 	if len(src.queue) == 0 {
-		src.busy = false
+		src.busy, src.waives = false, how == waive
 		return nil
 	}
 	f = src.queue[0]
