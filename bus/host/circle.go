@@ -31,7 +31,8 @@ type circle struct {
 // acquaintance is a node that was introduced to another.
 type acquaintance struct {
 	sess  *session
-	uses  *uses // of what it put
+	who   Holding // names it
+	uses  *uses   // of what it put
 	peers map[*acquaintance]*clearance
 	gone  bool          // and can read nothing any more
 	lent  []ledger.Held // what the host gave to it, and it passed on
@@ -73,7 +74,7 @@ func (c *circle) introduce(a, b *session) bool {
 func (c *circle) node(s *session) *acquaintance {
 	n := c.nodes[s.node]
 	if n == nil {
-		n = &acquaintance{sess: s, uses: &s.uses, peers: make(map[*acquaintance]*clearance)}
+		n = &acquaintance{sess: s, who: Holding{PID: s.proc.PID(), Name: s.name}, uses: &s.uses, peers: make(map[*acquaintance]*clearance)}
 		c.nodes[s.node] = n
 	}
 	return n
@@ -214,6 +215,32 @@ func (n *acquaintance) group(seen map[*acquaintance]bool, passed map[*acquaintan
 		}
 	}
 	return group, unread
+}
+
+// holdings lists what nodes that are gone had passed on, by those that may read it and have not said that they do
+// not; if there are none of these, by the node that is gone: others around it have yet to say so.
+func (c *circle) holdings() (all []Holding) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range c.nodes {
+		if len(n.lent) == 0 {
+			continue
+		}
+		var readers []Holding
+		for peer, c := range n.peers {
+			if !c.said && !peer.gone {
+				readers = append(readers, peer.who)
+			}
+		}
+		if readers == nil {
+			readers = []Holding{n.who}
+		}
+		for _, h := range readers {
+			h.Together, h.Payloads = "passed", len(n.lent)
+			all = append(all, h)
+		}
+	}
+	return all
 }
 
 // drop, with mu held, forgets a node of whom nothing is read any more.

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -55,7 +56,7 @@ func newAcquainted(t *testing.T, srv *Server, node uint32) *acquainted {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newSession(srv, host, sender, lastingProcess(t), &wire.Hello{}, node)
+	s := newSession(srv, host, sender, lastingProcess(t), &wire.Hello{Name: strconv.Itoa(int(node))}, node)
 	a := &acquainted{session: s, t: t, client: client, in: peer.NewReceiver(client)}
 	t.Cleanup(func() {
 		_ = sender.Close()
@@ -127,6 +128,9 @@ func TestClearedByAll(t *testing.T) {
 	c.leave(middle.session, []ledger.Held{lent})
 	c.clear(owner.node, middle.node)
 	owner.wantCleared("one has not said so")
+	if all := c.holdings(); len(all) != 1 || all[0].Name != "3" || all[0].Payloads != 1 {
+		t.Errorf("one node has not said so, and the payloads are with %+v", all)
+	}
 	if freed {
 		t.Fatal("the host reuses what a node still reads")
 	}

@@ -27,10 +27,11 @@ exchange it says the key, and whether the process has placed them, and nobody ha
 fetched them yet, or has fetched them. What omnibus connector put left there is
 lasting, and nobody's.
 
-Three kinds are added up for each process, with the age of the oldest: payloads that
+Four kinds are added up for each process, with the age of the oldest: payloads that
 it has finished and keeps views of (in Python, copy what is kept for long); payloads
-that it may read on though its connection is over, because it lives; and payloads of
-its own that are not in its arena, but each in memory that was made for it.`,
+that it may read on though its connection is over, because it lives; payloads that a
+process passed on past the host before it died, and that this one may read; and
+payloads of its own that are not in its arena, but each in memory that was made for it.`,
 		Example: `  omnibus leases
   omnibus leases -o json | jq '.[] | select(.age_ns > 1e9)'`,
 		Args: cobra.NoArgs,
@@ -70,16 +71,14 @@ func writeLeases(to io.Writer, all []host.Holding) error {
 
 // togetherText says what several payloads are.
 func togetherText(l host.Holding) string {
-	payloads := plural(l.Payloads, "payload")
-	switch l.Together {
-	case "kept":
-		return payloads + " finished, views kept"
-	case "left":
-		return payloads + " kept, connection over"
-	case "alone":
-		return payloads + " with memory of their own"
-	}
-	return payloads + " " + l.Together
+	return plural(l.Payloads, "payload") + " " + cmp.Or(togetherTexts[l.Together], l.Together)
+}
+
+var togetherTexts = map[string]string{
+	"kept":   "finished, views kept",
+	"left":   "kept, connection over",
+	"passed": "that a dead process passed on",
+	"alone":  "with memory of their own",
 }
 
 // pidText names a process, if there is one.
