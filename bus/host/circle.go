@@ -119,10 +119,20 @@ func releaseAll(all []ledger.Held) {
 	}
 }
 
-// settle tells of all nodes that are gone of whom nothing is read any more.
+// settle tells of all nodes that are gone of whom nothing is read any more, and gives back what was lent to
+// them. What comes back may be the last that the host kept of another node's, so it looks again.
 func (c *circle) settle() {
-	var lent []ledger.Held
+	for lent := c.clearUnread(); len(lent) > 0; lent = c.clearUnread() {
+		releaseAll(lent)
+		c.releasing.Done()
+	}
+}
+
+// clearUnread forgets the nodes of whom nothing is read any more, and returns what was lent to them. If that is
+// anything, releasing counts the caller.
+func (c *circle) clearUnread() (lent []ledger.Held) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	seen, passed := make(map[*acquaintance]bool), c.passed()
 	for _, n := range c.nodes {
 		if !n.gone || seen[n] {
@@ -135,14 +145,10 @@ func (c *circle) settle() {
 			}
 		}
 	}
-	if len(lent) == 0 {
-		c.mu.Unlock()
-		return
+	if len(lent) > 0 {
+		c.releasing.Add(1)
 	}
-	c.releasing.Add(1)
-	defer c.releasing.Done()
-	c.mu.Unlock()
-	releaseAll(lent)
+	return lent
 }
 
 // end gives back what is lent still, when all nodes are gone and the host closes, and

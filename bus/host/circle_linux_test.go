@@ -192,6 +192,32 @@ func TestClearedAcrossTheHost(t *testing.T) {
 	}
 }
 
+// TestClearedWhileOthersAreReleased: a node leaves while the host gives back a payload of that node's, which a dead one
+// had passed on. When that is back, it is known who else has passed on what came from the node.
+func TestClearedWhileOthersAreReleased(t *testing.T) {
+	srv := &Server{log: slog.New(slog.DiscardHandler)}
+	c := &srv.circle
+	owner, middle, third := newAcquainted(t, srv, 1), newAcquainted(t, srv, 2), newAcquainted(t, srv, 3)
+	another, reader := newAcquainted(t, srv, 4), newAcquainted(t, srv, 5)
+	for _, two := range [][2]*acquainted{{owner, middle}, {third, middle}, {another, reader}} {
+		if !c.introduce(two[0].session, two[1].session) {
+			t.Fatal("no introduction")
+		}
+	}
+	middle.uses.Remind(2)
+	c.leave(third.session, []ledger.Held{&lentOut{released: func() { middle.uses.Remind(-1) }, by: &middle.uses}})
+	c.clear(owner.node, middle.node)
+	c.leave(another.session, []ledger.Held{&lentOut{by: &middle.uses, released: func() {
+		c.leave(middle.session, nil)
+		middle.uses.Remind(-1)
+	}}})
+	c.clear(reader.node, another.node)
+	owner.wantCleared("all have let go", middle.node)
+	if kept := middle.uses.kept.Load(); kept != 0 {
+		t.Errorf("the host keeps %d payloads, want 0", kept)
+	}
+}
+
 // TestReaderLivesOn: a node whose session is over, and which lives, may be reading what a dead one has passed on to it
 // past the host. It is gone when its process is.
 func TestReaderLivesOn(t *testing.T) {

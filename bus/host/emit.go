@@ -249,7 +249,7 @@ func (s *session) tellBack(m wire.Message, now bool) {
 // clients that live, and those that it keeps because a client that is gone has passed them on.
 type uses struct {
 	read, kept atomic.Int64
-	changed    func() // one of the two is 0
+	changed    func() // none is read any more
 }
 
 // Unread implements ledger.Counter.
@@ -259,12 +259,8 @@ func (u *uses) Unread() {
 	}
 }
 
-// Remind implements ledger.Counter.
-func (u *uses) Remind(n int) {
-	if u.kept.Add(int64(n)) == 0 {
-		u.changed()
-	}
-}
+// Remind implements ledger.Counter. The circle, which gives reminders back, looks again after that.
+func (u *uses) Remind(n int) { u.kept.Add(int64(n)) }
 
 // over reports whether none is read, and whether the host keeps as many as the circle knows of: others
 // are on their way there. What is kept is counted before it is not read.
