@@ -6,10 +6,14 @@
  * four dies, at any step, up to DEATHS of them. Each lets go of what it has when
  * it has read it and those that it gave it to have let go. What it gave to one
  * that is dead it takes back at once, unless that has said that it passes it on:
- * then when the host says that nobody reads any more what the dead one had.
+ * then when the host says that nobody reads any more what the dead one had. With
+ * GIVEUP the owner, as the host does, gives up the first node, which lives and reads
+ * on: it hangs up, takes in what that has said, and hears nothing of it any more.
  *
  * small: -DDEATHS=2
+ * small: -DDEATHS=2 -DGIVEUP=1
  * full:  -DDEATHS=4
+ * full:  -DDEATHS=3 -DGIVEUP=1
  * full:  -DDEATHS=3 -DWIDE=1
  *
  * MUT 1 lent is said behind the frame                          -> payload_intact
@@ -28,11 +32,20 @@
  * MUT 14 what was lent waits for the finish of a dead one      -> nobody_waits
  * MUT 15 a forwarder keeps what came back from the dead        -> room_comes_back
  * MUT 16 the host tells all but the owner                      -> room_comes_back
+ * MUT 17 what a node had said is not taken in when it is given up -> payload_intact
+ * MUT 18 a node that lent does not look whether it is given up -> payload_intact
  */
 #include "model.h"
 
 #ifndef DEATHS
 #define DEATHS 4
+#endif
+#ifndef GIVEUP
+#if MUT == 17 || MUT == 18
+#define GIVEUP 1
+#else
+#define GIVEUP 0
+#endif
 #endif
 #ifndef WIDE
 #define WIDE 0
@@ -55,6 +68,8 @@ bool dead[NODES];
 bool given[4];                  /* and not given back, as the giver knows it */
 bool hungUp[4];                 /* the giver has seen the taker's death */
 bool has[4];                    /* the taker reads it, or knows that others may */
+bool over;                      /* the owner has hung up on the first node, which lives */
+bool deaf;                      /* ... and has taken in all that this had said */
 
 bool cleared[NODES];            /* the host has said so */
 bool said[NODES * NODES];       /* clear, of whom and by whom */
@@ -136,12 +151,21 @@ proctype Giver(byte way; byte me; byte peer) {
 	bool isLent;
 	{
 end:	do
-	:: atomic { back[way]?lent -> isLent = true }
-	:: atomic { back[way]?finish -> given[way] = false }
+	:: atomic { !(way == 0 && deaf) && back[way]?[lent] -> back[way]?lent; isLent = true }
+	:: atomic { !(way == 0 && deaf) && back[way]?[finish] -> back[way]?finish;
+		if :: !(way == 0 && over) -> given[way] = false :: else fi }
+#if GIVEUP
+	:: atomic { way == 0 && !over && !dead[peer] -> over = true }
+#if MUT == 17
+	:: atomic { way == 0 && over && !deaf -> deaf = true }
+#else
+	:: atomic { way == 0 && over && !deaf && empty(back[way]) -> deaf = true }
+#endif
+#endif
 #if MUT == 3
 	:: atomic { dead[peer] && !hungUp[way] ->
 #else
-	:: atomic { dead[peer] && !hungUp[way] && empty(back[way]) ->
+	:: atomic { dead[peer] && !hungUp[way] && (empty(back[way]) || way == 0 && deaf) ->
 #endif
 		hungUp[way] = true;
 #if MUT != 12
@@ -166,20 +190,31 @@ end:	do
 	} unless { dead[me] }
 }
 
-/* Passes it on, or does not. Who knows that the giver is dead has nobody to tell,
- * and sends a copy. */
+/* Says that it passes it on, and then looks whether the giver has hung up. */
+#define late (way == 0 && over && MUT != 18)
+inline lend() {
+	if
+	:: !isLent && !late -> back[way]!lent; isLent = !late
+	:: else
+	fi
+}
+
+/* Passes it on, or does not. Who knows that the giver is dead, or has hung up, has nobody
+ * to tell, and sends a copy. */
 inline pass(onto) {
 	if
 	:: !ended ->
-#if MUT != 1
-		if :: !isLent -> back[way]!lent; isLent = true :: else fi;
+#if MUT == 1
+		isLent = true;
+#else
+		lend();
 #endif
 		if
-		:: atomic { !hungUp[onto] -> given[onto] = true; there[onto]!frame }
-		:: hungUp[onto]
+		:: atomic { !hungUp[onto] && isLent -> given[onto] = true; there[onto]!frame }
+		:: hungUp[onto] || !isLent
 		fi;
 #if MUT == 1
-		if :: !isLent -> back[way]!lent; isLent = true :: else fi
+		back[way]!lent
 #endif
 	:: true
 	fi
@@ -243,7 +278,7 @@ proctype Watch() {
 end:	timeout -> atomic {
 		CHECK(nobody_waits, dead[1] || !(given[1] || given[3]));
 		CHECK(nobody_waits, dead[2] || !given[2]);
-		CHECK(room_comes_back, dead[OWNER] || !given[0])
+		CHECK(room_comes_back, dead[OWNER] || !given[0] || over && !dead[1])
 	}
 }
 
