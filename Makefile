@@ -20,7 +20,7 @@ ROUNDS   ?= 9
 BUSY     ?= 0       # processes that compute beside bench-peers
 
 .DEFAULT_GOAL := help
-.PHONY: help build test python race stress soak chaos model fuzz-smoke mutants cover lint bench bench-peers check gpu-build gpu-check
+.PHONY: help build test python vllm-caches race stress soak chaos model fuzz-smoke mutants cover lint bench bench-peers check gpu-build gpu-check
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ test: ## run all tests
 
 python: ## run the tests of the Python client
 	PYTHONPATH=clients/python/src python3 -m unittest discover -s clients/python/tests
+
+vllm-caches: ## test the client's caches with vLLM's own classes, for which it installs 6 GB
+	scripts/vllm-caches.sh
 
 race: ## run all tests with the race detector
 	$(GO) test -race -short ./...
