@@ -79,7 +79,7 @@ class Model:
 
     def update(self, output: Any) -> None:
         for r in output.scheduled_new_reqs:
-            self.tokens[r.req_id] = list(r.prompt_token_ids)
+            self.tokens[r.req_id] = list(r.prefill_token_ids or r.prompt_token_ids)  # more than a prompt after a preemption
             self.blocks[r.req_id] = list(r.block_ids[0])
         cached = output.scheduled_cached_reqs
         for name, new in zip(cached.req_ids, cached.new_block_ids, strict=True):
@@ -142,6 +142,7 @@ class Engine:
         self.model = Model(options, layers)
         self.encoded: dict[str, Any] = {}
         self.encodings = 0  # made here
+        self.preemptions = 0
         self.kv, self.ec = self.connectors()
         hasher = of("vllm.utils.hashing", "sha256")
         importlib.import_module("vllm.v1.core.kv_cache_utils").init_none_hash(hasher)
@@ -190,6 +191,7 @@ class Engine:
         if not self.scheduler.has_requests():
             return False
         output = self.scheduler.schedule()
+        self.preemptions += len(output.preempted_req_ids or ())
         for outputs in self.scheduler.update_from_output(output, self.execute(output)).values():
             for o in outputs.outputs:
                 result = self.results[o.request_id]
@@ -255,7 +257,10 @@ class Engine:
             if not self.step():
                 pool = self.scheduler.kv_cache_manager.block_pool
                 used = self.options["blocks"] - 1 - pool.get_num_free_blocks()
-                return {"blocks": used, "requests": len(self.scheduler.requests), "encodings": self.encodings}
+                return {
+                    "blocks": used, "requests": len(self.scheduler.requests), "encodings": self.encodings,
+                    "preemptions": self.preemptions,
+                }  # fmt: skip
         raise AssertionError(f"it goes on: {self.scheduler.requests}")
 
     def made(self, name: str) -> list[int]:

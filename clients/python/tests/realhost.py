@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 import unittest
 
 import fakehost  # noqa: F401  (finds the package)
@@ -43,6 +44,14 @@ class Exchange:
         """How many payloads lie there, or are being read."""
         with omnibus.connect(self.socket) as client:
             return len(client.call("leases") or ())
+
+    def emptied(self) -> None:
+        """Wait until nothing lies there any more."""
+        limit = time.monotonic() + 60
+        while self.entries():
+            if time.monotonic() > limit:
+                raise AssertionError("values stay in the exchange")
+            time.sleep(0.01)
 
     def close(self) -> None:
         self.kill()

@@ -85,16 +85,15 @@ class KVTest(CacheCase):
         self.assertEqual(self.exchange.entries(), 0)
 
     def test_what_the_decoder_has_is_not_loaded(self) -> None:
-        """A prefix in its own cache: in part, and whole, in which case what was offered is dropped."""
-        p, d = self.pair()
+        """A prefix that is in vLLM's own cache."""
+        p, d = self.pair(extra={"lease": "1h"})
         tokens = prompt(100)
         for name, length in (("a", 64), ("b", 100), ("c", 100), ("d", 64)):
             params, _ = self.prefill(p, name, tokens[:length])
             d.ask("add", name, tokens[:length], 4, params)
             self.assertEqual(d.ask("until", name)["tokens"], self.alone(tokens[:length], 4))
             self.assertAllFree(p, d)
-        while self.exchange.entries():
-            pass
+        self.exchange.emptied()
 
     def test_the_prefill_instance_is_killed(self) -> None:
         p, d = self.pair(extra={"lease": 2})
@@ -133,15 +132,14 @@ class KVTest(CacheCase):
         self.assertAllFree(p, d)
 
     def test_aborted_before_it_is_scheduled(self) -> None:
-        p, d = self.pair()
+        p, d = self.pair(extra={"lease": "1h"})
         params, _ = self.prefill(p, "p", prompt(100))
         p.ask("idle")
         self.assertTrue(self.exchange.entries())
         d.ask("add", "d", prompt(100), 4, params)
         d.ask("abort", "d")
         self.assertAllFree(d)
-        while self.exchange.entries():
-            pass
+        self.exchange.emptied()
 
     def test_aborted_while_it_loads(self) -> None:
         p, d = self.pair()
@@ -165,8 +163,7 @@ class KVTest(CacheCase):
         tokens = prompt(100)
         params, _ = self.prefill(p, "p", tokens)
         self.assertEqual(p.ask("idle")["blocks"], 0)
-        while self.exchange.entries():
-            pass
+        self.exchange.emptied()
         d.ask("add", "d", tokens, 4, params)
         self.assertEqual(d.ask("until", "d")["tokens"], self.alone(tokens, 4))
 
@@ -195,6 +192,31 @@ class KVTest(CacheCase):
                 d.ask("add", f"d{i}", tokens, 3, {**params, name: value})
                 self.assertEqual(d.ask("until", f"d{i}")["tokens"], want)
                 self.assertAllFree(d)
+
+    def test_another_prompt_of_the_same_length(self) -> None:
+        """It is told apart by its tokens, and by its images."""
+        p, d = self.pair()
+        params, _ = self.prefill(p, "p", prompt(50))
+        other = prompt(50, 1)
+        d.ask("add", "d", other, 3, params)
+        self.assertEqual(d.ask("until", "d")["tokens"], self.alone(other, 3))
+        requests = [
+            types.SimpleNamespace(prompt_token_ids=[1, 2], mm_features=[types.SimpleNamespace(identifier=image)]) for image in "ab"
+        ]
+        a, b = map(of("omnibus.caches.kv", "_hash"), requests)
+        self.assertNotEqual(a, b)
+
+    def test_preempted_after_the_load(self) -> None:
+        """The decoder computes again what it had loaded: it asks for that once."""
+        p, d = self.instance(kv_role="kv_producer", blocks=200), self.instance(kv_role="kv_consumer", blocks=12, prefixes=False)
+        prompts = {name: prompt(60, i) for i, name in enumerate("ab")}
+        for name, tokens in prompts.items():
+            params, _ = self.prefill(p, name, tokens)
+            d.ask("add", name, tokens, 60, params)
+        for name, tokens in prompts.items():
+            self.assertEqual(d.ask("until", name)["tokens"], self.alone(tokens, 60))
+        self.assertGreater(d.ask("idle")["preemptions"], 0)
+        self.assertAllFree(p, d)
 
     def test_request_ids_that_are_no_keys(self) -> None:
         p, d = self.pair()
@@ -532,6 +554,18 @@ class ContractTest(unittest.TestCase):
         role = of("vllm.distributed.kv_transfer.kv_connector.v1.base", "KVConnectorRole").SCHEDULER
         factory = of("vllm.distributed.kv_transfer.kv_connector.factory", "KVConnectorFactory")
         return factory.create_connector(config, role, interface.KVCacheConfig(4, [], made))
+
+    def test_an_offer_that_is_not_needed(self) -> None:
+        """Where another source has all tokens, what was offered is taken and dropped, and asked for once."""
+        c = self.kv()
+        offer = of("omnibus.caches.handover", "Offer")("e", "r", 1, 16, 40, "h", 4e9)
+        request = types.SimpleNamespace(request_id="d", num_prompt_tokens=40, kv_transfer_params=offer.told())
+        blocks = types.SimpleNamespace(get_block_ids=lambda: ([1, 2, 3],))
+        self.assertEqual(c.get_num_new_matched_tokens(request, 16), (24, True))
+        for _ in range(2):
+            c.update_state_after_alloc(request, blocks, 0)
+        self.assertEqual(c.build_connector_meta(None).loads, [(offer, "d", [], 2)])
+        self.assertEqual(c.get_num_new_matched_tokens(request, 16), (0, False))
 
     def test_what_is_refused_at_the_start(self) -> None:
         def sliding(i: Any, s: Any) -> Any:

@@ -97,7 +97,7 @@ class OmnibusECConnector(base.ECConnectorBase):  # type: ignore[misc]
         self._report = WorkerMeta()
         if role is base.ECConnectorRole.WORKER:
             self._rank = vllm_config.parallel_config.rank % self._ranks
-            self._ring = open_ring(extra, _NO_WAIT)
+            self._ring = open_ring(extra)
 
     # The scheduler's part.
 
@@ -199,7 +199,7 @@ class OmnibusECConnector(base.ECConnectorBase):  # type: ignore[misc]
         assert ring is not None
         while True:
             try:
-                twice(lambda: ring.put(EDGE, key, payload))
+                twice(lambda: ring.put(EDGE, key, payload, _NO_WAIT))
                 break
             except OutOfMemory:
                 if not self._put:

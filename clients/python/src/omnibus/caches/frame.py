@@ -93,6 +93,6 @@ def twice(call: Callable[[], T]) -> T:
         return call()
 
 
-def open_ring(config: dict[str, Any], timeout: float) -> Ring:
-    """The exchange that the settings name; a put waits for room for `timeout` seconds. Raises HostGone."""
-    return Ring({**{k: v for k, v in config.items() if k in OF_EXCHANGE}, "timeout": timeout})
+def open_ring(config: dict[str, Any]) -> Ring:
+    """The exchange that the settings name. Raises HostGone."""
+    return Ring({k: v for k, v in config.items() if k in OF_EXCHANGE})

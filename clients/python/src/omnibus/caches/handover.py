@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 from ..connector.contract import BadKey, Damaged, Edge, Missing, NoRoom, check_edge, check_key
 from ..connector.ring import Ring
 from ..connector.sweeper import Sweeper
-from ..errors import OmnibusError
+from ..errors import OmnibusError, OutOfMemory
 from .frame import Framed, check_head, twice, unframe
 
 log = logging.getLogger("omnibus")
@@ -255,13 +255,15 @@ class Handover:
         for number, part in enumerate(parts):
             if self._closed:
                 raise OmnibusError("the connector is shut down")
-            if time.time() >= offer.until:
-                raise NoRoom(
-                    f"after {number} of {len(parts)} parts the lease of {self._lease:g} s is over: no decoder takes "
-                    "values in time, so that arena_bytes are full; raise them, or lease"
-                )
             payload = Framed(self._head(offer, number, parts), part.size, partial(self._pages.gather, part.runs, blocks))
-            self._ring.put(Edge(offer.engine, TARGET), self._key(offer, number), payload)
+            left = max(offer.until - time.time(), 0)  # with none left, what has room is put all the same
+            try:
+                self._ring.put(Edge(offer.engine, TARGET), self._key(offer, number), payload, left)
+            except OutOfMemory as e:
+                raise NoRoom(
+                    f"after {number} of {len(parts)} parts, when the lease of {self._lease:g} s was over or memory short: no decoder "
+                    f"takes values in time, and arena_bytes are full; raise them, or lease ({e})"
+                ) from None
 
     def _take_back(self, name: str) -> None:
         try:

@@ -145,7 +145,7 @@ class OmnibusKVConnector(base.KVConnectorBase_V1):  # type: ignore[misc]
                 f"arena_bytes is {arena}, which has no room for a part of {most} bytes: raise it, or lower part_bytes"
             )
         rank = self._vllm_config.parallel_config.rank % self._ranks
-        ring = open_ring(self._extra, self._lease)
+        ring = open_ring(self._extra)
         self._handover = Handover(ring, pages, rank, self._lease, self._part_bytes)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:

@@ -96,9 +96,9 @@ class Ring:
                 self._exchange, self._pid = (client, client.exchange(self._arena_bytes)), os.getpid()
             return self._exchange[1]
 
-    def put(self, edge: Edge, key: str, payload: Encoded) -> dict[str, Any]:
+    def put(self, edge: Edge, key: str, payload: Encoded, timeout: float | None = None) -> dict[str, Any]:
         exchange = self._open()
-        entry = exchange.put(*edge, key, payload.size, payload.write, self._timeout)
+        entry = exchange.put(*edge, key, payload.size, payload.write, self._timeout if timeout is None else timeout)
         if self._closed:  # meanwhile, and what had been put by then was taken back
             exchange.close()
             raise OmnibusError("the connector is closed")
