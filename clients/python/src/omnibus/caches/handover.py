@@ -139,7 +139,7 @@ class Pages(Protocol):
 
     def scatter(self, runs: list[Run], blocks: list[int], first: int, data: memoryview) -> None:
         """Copy what `gather` made of runs into the cache. `blocks` are those for the request's blocks from `first` on;
-        others are left out."""
+        others are left out. It returns when the device has written them."""
         ...
 
     def fence(self) -> Callable[[], object]:
@@ -296,7 +296,6 @@ class Handover:
                     wait()
                 else:
                     twice(wait)
-            self._pages.fence()()
         except Missing:
             self._end(load, f"part {number + 1} of {len(parts)} is not there in time: it was lost, taken back, or never put")
         except Exception as e:

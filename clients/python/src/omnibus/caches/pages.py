@@ -75,6 +75,7 @@ class TorchPages:
                 ids = torch.tensor(blocks[begin - first : end - first], dtype=torch.int64, device=layer.device)
                 layer.index_copy_(0, ids, source.to(layer.device))
             at += (run.end - run.first) * self.page_bytes[run.layer]
+        self.fence()()
 
     def fence(self) -> Callable[[], object]:
         if self._device.type == "cpu":
