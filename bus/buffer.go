@@ -159,13 +159,10 @@ func (b *Buffer) takeRoom(done, cancel <-chan struct{}) (shmstore.Reservation, e
 }
 
 // maySpill refuses to have on the heap what the machine has no memory for. No window
-// bounds a payload that passes alone.
+// bounds a payload that passes alone, nor, with Overcommit, do all of them together.
 func (b *Buffer) maySpill() error {
-	if !b.apart {
-		return nil
-	}
 	if s := memory.System().Check(uint64(b.size)); s != nil {
-		return fmt.Errorf("%w: %d bytes, and large payloads leave no room in Store.MaxLargeBytes (large_bytes in a file), nor %s on the heap", shmstore.ErrMemory, b.size, s.Limit)
+		return fmt.Errorf("%w: %d bytes, and payloads leave no room in the store, which Store.MaxLargeBytes (large_bytes in a file) bounds, nor %s on the heap", shmstore.ErrMemory, b.size, s.Limit)
 	}
 	return nil
 }

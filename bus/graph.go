@@ -91,7 +91,11 @@ func (s StageSpec) validate() error {
 	check(nameable(s.Name, MaxStageName), "its name has %d bytes: use up to %d, of UTF-8", len(s.Name), MaxStageName)
 	check(kinds == 1, "set exactly one of Handle, Join, Batch, Props and Remote, not %d", kinds)
 	check(s.Replicas >= 1 && s.Replicas <= MaxInflight, "Replicas is %d: use 1 to %d", s.Replicas, MaxInflight)
-	check(s.MaxInflight >= 1 && s.MaxInflight <= MaxInflight, "MaxInflight is %d: use 1 to %d", s.MaxInflight, MaxInflight)
+	most := MaxInflight
+	if s.Batch != nil { // its slots share an actor
+		most = MaxRequests
+	}
+	check(s.MaxInflight >= 1 && s.MaxInflight <= most, "MaxInflight is %d: use 1 to %d", s.MaxInflight, most)
 	check(s.BatchSize >= 1 && s.BatchSize <= MaxWindow, "BatchSize is %d: use 1 to %d", s.BatchSize, MaxWindow)
 	check(s.BatchWait >= 0, "BatchWait is %v: use 0 or more", s.BatchWait)
 	check(s.State == StateNone || s.State == StateRequest, "State is %d: use StateNone or StateRequest", s.State)

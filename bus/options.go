@@ -25,7 +25,7 @@ const (
 	DefaultStallTimeout = 10 * time.Second
 
 	MaxStages   = 1024
-	MaxInflight = 4096 // also of replicas
+	MaxInflight = 4096 // also of replicas; of a Batch stage in this process it is MaxRequests
 	MaxRequests = 1 << 20
 	MaxWindow   = 1 << 20 // also of a batch
 

@@ -70,6 +70,19 @@ func heldInStore(t *testing.T, b *Bus) *payload {
 	return held
 }
 
+// TestNothingIsSpiltWithoutMemory: a payload that the store has no room for, and the machine no
+// memory, is refused, whether windows bound it or not.
+func TestNothingIsSpiltWithoutMemory(t *testing.T) {
+	for _, apart := range []bool{false, true} {
+		if err := (&Buffer{size: 1 << 56, apart: apart}).maySpill(); !errors.Is(err, shmstore.ErrMemory) {
+			t.Errorf("apart %v: 2^56 bytes: %v", apart, err)
+		}
+		if err := (&Buffer{size: 1, apart: apart}).maySpill(); err != nil {
+			t.Errorf("apart %v: a byte: %v", apart, err)
+		}
+	}
+}
+
 // TestCloseTellsOfTheLost: of all that can go wrong when a bus is closed, that a payload was
 // not given back can be told apart.
 func TestCloseTellsOfTheLost(t *testing.T) {

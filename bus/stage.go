@@ -50,7 +50,7 @@ func (st *stage) shared() bool { return st.spec.Batch != nil || st.spec.Props !=
 
 // start spawns the stage's actors.
 func (st *stage) start(b *Bus) error {
-	var slots []*slot
+	slots := make([]*slot, st.spec.Replicas*st.spec.MaxInflight)
 	for r := range st.spec.Replicas {
 		var t turn
 		if !st.shared() && st.remote == nil && st.spec.MaxInflight > 1 {
@@ -65,17 +65,13 @@ func (st *stage) start(b *Bus) error {
 			if err != nil {
 				return err
 			}
-			for range st.spec.MaxInflight / actorsPerReplica {
-				slots = append(slots, &slot{worker: w})
+			// The replicas are interleaved: requests then spread over them.
+			for s := &(slot{worker: w}); i < st.spec.MaxInflight; i += actorsPerReplica {
+				slots[i*st.spec.Replicas+r] = s
 			}
 		}
 	}
-	// Interleave the replicas: requests then spread over them.
-	for i := range st.spec.MaxInflight {
-		for r := range st.spec.Replicas {
-			st.slots.Add(slots[r*st.spec.MaxInflight+i])
-		}
-	}
+	st.slots.Add(slots...)
 	return nil
 }
 

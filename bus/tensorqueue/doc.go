@@ -1,4 +1,4 @@
-// Package tensorqueue is a bounded queue of items with tensors in them, between
+// Package tensorqueue is a queue of items with tensors in them, between
 // processes, for programs that have no pipeline: a producer puts, whoever comes
 // first gets. One process owns the queue, others join it; all of them may put and
 // get.
@@ -36,8 +36,19 @@
 //
 // # Bounds
 //
-// A queue holds up to [Options.MaxSize] items that nobody has taken; Put waits while
-// it is full. Items that are taken and not closed do not count, and there may be
+// A queue holds up to [Options.MaxSize] items that have not been taken; Put waits while
+// it is full. With a MaxSize of 0 what bounds them is memory, and [LargestSize]:
+//
+//   - An item takes about 10 KB of the owner's memory, for its request, and as much of its
+//     producer's.
+//   - Its tensors lie in the memory of its producer: the first [Options.StoreBytes] of all
+//     that it has put side by side, and then each item in memory of its own, after Put has waited
+//     20 ms for others to go. A Put for whose item the machine has no memory beside the tenth
+//     that it keeps back fails with [shmstore.ErrMemory], and the item is not in the queue.
+//   - A client in Python has its arena_bytes so, and then a segment for each item at once; with 3,072
+//     of those, or without memory, its put raises OutOfMemory.
+//
+// Items that are taken and not closed do not count, and there may be
 // [MaxTaken] of them, with the Gets that wait. What an item takes in host memory is
 // bounded by [Options.MaxItemBytes]: its tensors in a GPU's memory are not part of
 // it, unless they travel by bus.TensorsDefault.

@@ -1,6 +1,7 @@
 package tensorqueue
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -175,7 +176,8 @@ func (h *hub) match(after *todo) {
 		switch {
 		case len(h.queued) > 0 && len(h.getters) > 0:
 			e, g := h.queued[0], h.getters[0]
-			h.queued, h.getters = slices.Delete(h.queued, 0, 1), slices.Delete(h.getters, 0, 1)
+			h.dequeue(0)
+			h.getters = slices.Delete(h.getters, 0, 1)
 			e.state, g.item = entryTaken, e
 			e.uses++
 			h.taken++
@@ -224,7 +226,7 @@ func (h *hub) withdraw(e *entry, after *todo) {
 	case entryWaits:
 		h.putters = remove(h.putters, e)
 	case entryQueued:
-		h.queued = remove(h.queued, e)
+		h.dequeue(h.place(e))
 	case entryTaken, entryOver: // the getter has a reference of its own
 	}
 	e.end(after)
@@ -265,12 +267,25 @@ func (h *hub) giveBack(g *getter, after *todo) {
 		e.end(after)
 	default:
 		e.state = entryQueued
-		i := slices.IndexFunc(h.queued, func(o *entry) bool { return o.seq > e.seq })
-		if i < 0 {
-			i = len(h.queued)
-		}
-		h.queued = slices.Insert(h.queued, i, e)
+		h.queued = slices.Insert(h.queued, h.place(e), e)
 	}
+}
+
+// place, with mu held, is where an item is in the queue, or belongs.
+func (h *hub) place(e *entry) int {
+	i, _ := slices.BinarySearchFunc(h.queued, e, func(o, e *entry) int { return cmp.Compare(o.seq, e.seq) })
+	return i
+}
+
+// dequeue, with mu held, takes an item out of the queue. The first goes without a look at
+// the others, of which there may be a million.
+func (h *hub) dequeue(i int) {
+	if i > 0 {
+		h.queued = slices.Delete(h.queued, i, i+1)
+		return
+	}
+	h.queued[0] = nil
+	h.queued = h.queued[1:]
 }
 
 // leave, with mu held, takes a getter off the books, and gives the item that it

@@ -14,8 +14,9 @@ import (
 const (
 	// DefaultName is the name of a queue that is given none.
 	DefaultName = "queue"
-	// LargestSize is the largest bound of a queue, and the default.
-	LargestSize = 256
+	// LargestSize is the largest bound of a queue, and the default: an item is a request, and
+	// a bus has bus.MaxRequests, of which a queue needs some beside its items.
+	LargestSize = bus.MaxRequests - ownRequests
 	// MaxTaken is how many items may be taken and not closed, together with the
 	// Gets that wait.
 	MaxTaken = 64
@@ -25,14 +26,19 @@ const (
 	// DefaultItemBytes is the default of Options.MaxItemBytes.
 	DefaultItemBytes = 256 << 20
 	// DefaultStoreBytes is the default of Options.StoreBytes.
-	DefaultStoreBytes = 16 << 20
+	DefaultStoreBytes = 1 << 30
 
 	// spareRequests lets requests in that are told that there are too many, and those
 	// that clients submit ahead, one each.
 	spareRequests = 16 + 256
+	// ownRequests are those that are no items in the queue: of Puts that wait, of Gets, and
+	// of items that were taken.
+	ownRequests = MaxWaiting + 2*MaxTaken + spareRequests
 	// putsAtOnce is how many Puts of one process are under way: others wait
 	// in the process for those.
 	putsAtOnce = 4
+	// mostLargeBytes bounds the items in segments of their own: the machine's memory does.
+	mostLargeBytes = 1 << 40
 	// storeItems is how many of the largest items that lie in a store fit it.
 	storeItems = 16
 )
@@ -76,8 +82,8 @@ type Options struct {
 	Name string
 	// Socket is the path of the owner's socket; default node.SocketPath of the name.
 	Socket string
-	// MaxSize bounds the items that nobody has taken; default, and most, LargestSize.
-	// It is the owner's.
+	// MaxSize bounds the items that have not been taken; 0, and most, is LargestSize: then
+	// memory is the bound, as the package says under Bounds. It is the owner's.
 	MaxSize int
 	// MaxItemBytes bounds what one item takes in host memory; default 256 MiB. It is
 	// the owner's.
@@ -87,9 +93,9 @@ type Options struct {
 	// host memory. They are the owner's.
 	Transport      bus.TensorTransport
 	TensorMinBytes int64
-	// StoreBytes is the memory that items lie in that this process puts; default 16
-	// MiB, taken at once. An item of more than a sixteenth of it gets memory of its own,
-	// which takes longer than to find some there.
+	// StoreBytes is the memory that items lie in that this process puts, taken as they fill
+	// it; default 1 GiB. An item of more than a sixteenth of it gets memory of its own, which
+	// takes longer than to find some there; so does one that finds none there for 20 ms.
 	StoreBytes int64
 	// GPU describes the lane that carries tensors in the memory of GPUs; nil: there
 	// is none, and only tensors in host memory can be put and got.
@@ -129,17 +135,14 @@ func (o Options) validate() error {
 
 // requests is how many may be open at the owner: one for each item, and one for
 // each that gets, or has got, one.
-func (o Options) requests() int { return o.MaxSize + MaxWaiting + 2*MaxTaken + spareRequests }
-
-// mostRequests is the most that any queue may have open.
-func mostRequests() int { return Options{MaxSize: LargestSize}.requests() }
+func (o Options) requests() int { return o.MaxSize + ownRequests }
 
 // store describes where this process's items lie. Large ones get segments of their
 // own as long as the machine has memory.
 func (o Options) store() shmstore.Options {
 	return shmstore.Options{
 		ArenaBytes: o.StoreBytes, LargeObjectBytes: o.StoreBytes / storeItems &^ 63,
-		MaxLargeBytes: LargestSize * max(o.MaxItemBytes, DefaultItemBytes), Memory: shmstore.Shared,
+		MaxLargeBytes: mostLargeBytes, Memory: shmstore.Shared,
 	}
 }
 

@@ -120,6 +120,27 @@ func TestPythonPutterDies(t *testing.T) {
 	other.Want(item("next", 2, 64))
 }
 
+// TestNoBoundWithPython: an end in Python fills a queue without a bound, its store and
+// segments beyond it, and what it has put is withdrawn when it is killed.
+func TestNoBoundWithPython(t *testing.T) {
+	const n = 600
+	q, opts := open(t, tensorqueue.Options{})
+	p := python(t, opts)
+	p.Tell([]any{"fill", n, 4 << 10, 64 << 10})
+	p.Want(n)
+	p.Tell([]any{"sizes"})
+	p.Want([]any{n, tensorqueue.LargestSize, false, false})
+	for i := range n / 2 {
+		it := get(t, q)
+		if it.RID != fmt.Sprint(i) {
+			t.Fatalf("item %d is %q", i, it.RID)
+		}
+		closeItem(t, it)
+	}
+	p.Kill()
+	awaitEmpty(t, q)
+}
+
 // TestPythonSeesTheQueueClose: who waits is told.
 func TestPythonSeesTheQueueClose(t *testing.T) {
 	q, opts := open(t, tensorqueue.Options{})

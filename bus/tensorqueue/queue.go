@@ -79,7 +79,7 @@ func Join(ctx context.Context, opts Options) (*Queue, error) {
 	opts = opts.withDefaults()
 	n, err := node.Join(ctx, "tensorqueue", node.JoinOptions{
 		Socket: opts.Socket, Bus: opts.Name, AllowUIDs: opts.AllowUIDs, Store: opts.store(),
-		MaxRequests: mostRequests(), GPU: opts.GPU, Logger: opts.Logger,
+		MaxRequests: bus.MaxRequests, GPU: opts.GPU, Logger: opts.Logger,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("tensorqueue: join: %w", err)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -415,6 +416,33 @@ func heldOf(t *testing.T, from, to *tensorqueue.Queue) *tensorqueue.Item {
 		t.Fatal(err)
 	}
 	return get(t, to)
+}
+
+// TestNoBoundButMemory: a queue without a bound takes what is put, in order, in its store and
+// beyond it, and withdraws all of it with the process that put it.
+func TestNoBoundButMemory(t *testing.T) {
+	const n, each = 300, 4 << 10
+	ends(t, tensorqueue.Options{StoreBytes: 5 << 18}, func(t *testing.T, from, to *tensorqueue.Queue) {
+		x := codec.Tensor{DType: codec.DTypeUint8, Shape: []int{each}, Data: bytes.Repeat([]byte{7}, each)}
+		for i := range n {
+			if err := from.Put(t.Context(), strconv.Itoa(i), "", map[string]any{"x": x}, tensorqueue.PutOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := size(t, to); got != n {
+			t.Errorf("%d items wait", got)
+		}
+		for i := range n / 2 {
+			it := get(t, to)
+			if got, ok := it.Inputs()["x"].(codec.Tensor); !ok || it.RID != strconv.Itoa(i) || !bytes.Equal(got.Data, x.Data) {
+				t.Fatalf("item %d is %q, %v", i, it.RID, it.Inputs())
+			}
+			closeItem(t, it)
+		}
+		if from != to {
+			closeQueue(t, from)
+		}
+	})
 }
 
 func TestOptionsAreChecked(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 
 func init() { addVerb(newQueueCmd) }
 
-const queueLong = `Own a tensor queue: a bounded queue between processes, whose items carry tensors.
+const queueLong = `Own a tensor queue: a queue between processes, whose items carry tensors.
 
 Programs join it by its name: omnibus.TensorQueue("NAME") in Python, tensorqueue.Join
 in Go. Whoever puts says how the tensors travel. What was put lies in the memory of the
@@ -76,7 +76,7 @@ func newQueueCmd() *cobra.Command {
 			return ownQueue(cmd, opts)
 		},
 	}
-	cmd.Flags().IntVar(&opts.MaxSize, "max-size", 0, fmt.Sprintf("how many items nobody has taken there may be; 0 means %d, the most", tensorqueue.LargestSize))
+	cmd.Flags().IntVar(&opts.MaxSize, "max-size", 0, fmt.Sprintf("how many items that have not been taken there may be; 0 means as many as memory holds, up to %d", tensorqueue.LargestSize))
 	cmd.Flags().Int64Var(&opts.MaxItemBytes, "max-item-bytes", tensorqueue.DefaultItemBytes, "how many bytes of host memory an item may take")
 	cmd.Flags().StringVar(&opts.Socket, "socket", "", "listen at the socket `PATH`")
 	cmd.Flags().UintSliceVar(&uids, "allow-uid", nil, "let the user `UID` join, beside the own")

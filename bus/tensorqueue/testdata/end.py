@@ -45,6 +45,14 @@ def put(rid, n, size, timeout=None):
     q.put(rid, "psm_" + rid, inputs, timeout=timeout)
 
 
+def fill(n, size, arena_bytes):
+    """Put so many items, of which few fit the memory that lies ready. How many wait then."""
+    q._client._session.arena_bytes = arena_bytes
+    for i in range(n):
+        put(str(i), i % 256, size)
+    return q.qsize()
+
+
 def put_on_gpu(rid, n, size):
     """Put a tensor that is filled in place."""
     x = q.gpu.empty((size // 4, 4), "uint8")
@@ -66,7 +74,7 @@ def sizes():
     return [q.qsize(), q.maxsize, q.empty(), q.full()]
 
 
-do = {"get": get, "put": put, "put_on_gpu": put_on_gpu, "stats": stats, "sizes": sizes, "drop": drop, "unwrap": unwrap, "drain": lambda: q.drain(60), "close": q.close}
+do = {"get": get, "put": put, "fill": fill, "put_on_gpu": put_on_gpu, "stats": stats, "sizes": sizes, "drop": drop, "unwrap": unwrap, "drain": lambda: q.drain(60), "close": q.close}
 
 for line in sys.stdin:
     name, *arguments = json.loads(line)

@@ -258,7 +258,7 @@ class RoomTest(unittest.TestCase):
     def test_segments_of_their_own_are_bounded(self) -> None:
         with mock.patch.object(room, "MAX_ALONE", 3):
             rooms = [self.room.alone(5000) for _ in range(3)]
-            with self.assertRaisesRegex(omnibus.OutOfMemory, "keep views of 3 payloads"):
+            with self.assertRaisesRegex(omnibus.OutOfMemory, "others have 3 payloads"):
                 self.room.alone(5000)
             self.room.give(rooms[0])
             self.room.returned(self.room.put(rooms[1]))

@@ -147,7 +147,7 @@ class OwnRoom:
         if self._alone >= MAX_ALONE:
             raise OutOfMemory(
                 Code.MEMORY,
-                f"others keep views of {self._alone} payloads that have a segment each: let them copy what they keep",
+                f"others have {self._alone} payloads that have a segment each: let them take these, or copy what they keep",
             )
         number, arena = self._offer(_pages(max(size, 1)))
         self._alone += 1

@@ -1,4 +1,4 @@
-"""A bounded queue of items with tensors in them, between processes.
+"""A queue of items with tensors in them, between processes.
 
 The Go package `bus/tensorqueue` owns queues, and says how clients talk to one: an item is a request to the bus of
 the queue's name, and so is a getter.
@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 
 _GET, _BACK, _QUEUED, _FULL, _CLOSED, _BUSY = "get", "back", "queued", "full", "closed", "busy"
 
-#: As much as a Go program's has.
-ARENA_BYTES = 16 << 20
+#: As much as a Go program's has. It is taken as items fill it.
+ARENA_BYTES = 1 << 30
+
+#: How many items of this end are at least there when it looks which are done.
+_REAP = 16
 
 #: How long a get without patience waits for an item that the queue has: it takes the way to the owner and back.
 _AT_LEAST = 0.25
@@ -66,8 +69,8 @@ class TensorQueue:
 
         `transport_mode` is how tensors on a GPU travel that are put here: by "default" they are copied to the host's
         memory, by "cuda_ipc" they stay where they are, and by "cuda_ipc_pool" they are copied into a pool of
-        the GPU's memory, which `gpu` describes. `arena_bytes` is the memory that items lie in that are put here, all at
-        once; larger ones get some of their own. `allow_uids` are users whose queue may be joined, besides this
+        the GPU's memory, which `gpu` describes. `arena_bytes` is the memory that the items that are put
+        here lie in side by side, taken as they fill it; when it is full, each has a segment of its own. `allow_uids` are users whose queue may be joined, besides this
         process's own.
         """
         if transport_mode not in MODES:
@@ -76,7 +79,8 @@ class TensorQueue:
         self._client: Client = connect(path, name or (None if path else "queue"), "queue", gpu, allow_uids)
         self._client._session.arena_bytes = arena_bytes
         self._lock = threading.Lock()
-        self._puts: list[Request] = []  # whose items are not done
+        self._puts: list[Request] = []  # whose items are not done, and some that are
+        self._reap_at = _REAP
         self._gets: list[Request] = []  # whose end the owner has yet to hear of
         self._ahead: Answer | None = None  # to the question for the next request; the session's lock
 
@@ -93,7 +97,8 @@ class TensorQueue:
         It is withdrawn when this process ends, or closes the queue, before somebody has got it: see `drain`.
         Raises queue.Full when there is no room in time, of whatever kind, and Closing when the queue is closed. An owner
         that has the item by then, and is silent, is asked for a second more what became of it. TypeError: an end in Go
-        could not get it.
+        could not get it. OutOfMemory: `arena_bytes` are full, and the machine has no memory for it, or 3,072 items have
+        a segment each; the item is not in the queue.
         """
         _check(rid, shm_name, mm_inputs)
         self._reap()
@@ -331,7 +336,9 @@ class TensorQueue:
         with self._lock:
             for r in self._gets:
                 _drop_results(r)
-            self._puts = [r for r in self._puts if not r.over]
+            if len(self._puts) >= self._reap_at:  # not each time: an unbounded queue has many
+                self._puts = [r for r in self._puts if not r.over]
+                self._reap_at = 2 * len(self._puts) + _REAP
             self._gets = [r for r in self._gets if not r.over]
 
 
