@@ -418,6 +418,30 @@ func heldOf(t *testing.T, from, to *tensorqueue.Queue) *tensorqueue.Item {
 	return get(t, to)
 }
 
+// TestOnlyItsOwnAreWithdrawn: what a producer that leaves has put goes from amid the items of
+// others, which keep their order.
+func TestOnlyItsOwnAreWithdrawn(t *testing.T) {
+	q, opts := open(t, tensorqueue.Options{})
+	leaves, err := tensorqueue.Join(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 6 {
+		put(t, []*tensorqueue.Queue{q, leaves}[i%2], strconv.Itoa(i))
+	}
+	closeQueue(t, leaves)
+	for size(t, q) > 3 {
+		runtime.Gosched()
+	}
+	for _, rid := range []string{"0", "2", "4"} {
+		it := get(t, q)
+		if it.RID != rid {
+			t.Errorf("got %q, want %q", it.RID, rid)
+		}
+		closeItem(t, it)
+	}
+}
+
 // TestNoBoundButMemory: a queue without a bound takes what is put, in order, in its store and
 // beyond it, and withdraws all of it with the process that put it.
 func TestNoBoundButMemory(t *testing.T) {
