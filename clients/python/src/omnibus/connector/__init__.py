@@ -11,11 +11,12 @@ from ..omni.decoder import decode
 from ..omni.encoder import Encoded, encode
 from .contract import BadKey, BadMetadata, Busy, Damaged, Missing, NoRoom, Unavailable
 from .drop_in import OmnibusConnector
+from .manager import SharedMemoryManager
 from .vllm import NAME, register, register_if_loaded
 
 __all__ = [
     "NAME", "BadKey", "BadMetadata", "Busy", "Damaged", "Encoded", "Missing", "NoRoom", "OmnibusConnector",
-    "Unavailable", "decode", "encode", "register",
+    "SharedMemoryManager", "Unavailable", "decode", "encode", "register",
 ]  # fmt: skip
 
 register_if_loaded()

@@ -41,6 +41,7 @@ log = logging.getLogger("omnibus")
 
 SLOT_BYTES = 1024
 PUTTING, GETTING = "p", "g"
+NEVER = Identity(0, 0)  #: what there is none of
 
 _NOTE = "lasting-"  # begins the names of notes
 SPARE = "spare-"  # begins second names
@@ -113,6 +114,15 @@ def settle(directory: Directory, r: Record, is_it: Callable[[], bool] = lambda: 
     finally:
         if lock is not None:
             lock.release()
+
+
+def remove(directory: Directory, name: str) -> None:
+    """Remove a segment and its lock, if they are there. Raises Busy when a living process has it locked."""
+    there = [directory.lookup(n) for n in (check_name(name), lock_name(name))]
+    for f in there:
+        if f is not None:
+            f.check()
+    settle(directory, Record(PUTTING, name, *(NEVER if f is None else f.identity for f in there)))
 
 
 class Journal:

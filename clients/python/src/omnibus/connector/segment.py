@@ -32,7 +32,7 @@ from . import files
 from .address import locate, round_up
 from .contract import Busy, Damaged, Decode, Edge, Missing, NoRoom, request_of, setting
 from .files import Directory, Lock, Nap, Waits
-from .journal import GETTING, PUTTING, Journal, Record, check_name, lock_name, settle
+from .journal import GETTING, NEVER, PUTTING, Journal, Record, check_name, lock_name, remove, settle
 from .spares import REST_SECONDS, Spare, Spares
 from .sweeper import Sweeper
 
@@ -44,7 +44,6 @@ BY_METADATA, BY_KEY = 1, 2
 
 _REAPED_A_PUT = 2
 _REAPED = 64
-_NEVER = files.Identity(0, 0)
 _TTL = 600.0
 _SOON = 5e-3  # to look again at what somebody has locked
 
@@ -178,7 +177,7 @@ class Segments:
 
     def _publish_anonymous(self, edge: Edge, key: str, file: Spare) -> _Put:
         for _ in range(16):
-            record = Record(PUTTING, "psm_" + secrets.token_hex(4), file.segment, _NEVER)
+            record = Record(PUTTING, "psm_" + secrets.token_hex(4), file.segment, NEVER)
             slot = self._journal.add(record)
             try:
                 self._spares.link(file, record.name)
@@ -200,10 +199,10 @@ class Segments:
 
     # Getting.
 
-    def get(self, edge: Edge, key: str, metadata: dict[str, Any] | None, decode: Decode) -> tuple[Any, int]:
+    def get(self, edge: Edge, key: str, metadata: Any, decode: Decode, consume: bool = True) -> tuple[Any, int]:
         name, size = locate(key, metadata or {})
         with self:
-            payload = self._spares.making_room(lambda: self._take(name, size))
+            payload = self._spares.making_room(lambda: self._take(name, size, consume))
         return decode(payload, padded=not size), len(payload)
 
     def wait(
@@ -232,8 +231,8 @@ class Segments:
     def abandon(self, key: str) -> None:
         self._waits.abandon(key)
 
-    def _take(self, name: str, size: int) -> bytes:
-        """Read a segment under its lock, and remove both.
+    def _take(self, name: str, size: int, consume: bool) -> bytes:
+        """Read a segment under its lock, and remove both, if it is to be consumed.
 
         Without metadata (size 0) a segment that has no lock is not there: its writer may be at work. With them the
         writer has finished, and a lock may never have been, or be gone already: whoever unlinks the segment
@@ -243,12 +242,12 @@ class Segments:
         if lock is None and not size:
             raise Missing(name)
         try:
-            return self._read(name, size, lock)
+            return self._read(name, size, lock, consume)
         finally:
             if lock is not None:
                 lock.release()
 
-    def _read(self, name: str, size: int, lock: Lock | None) -> bytes:
+    def _read(self, name: str, size: int, lock: Lock | None, consume: bool) -> bytes:
         fd = self._directory.open_any(name, os.O_RDONLY)
         if fd is None:
             raise Missing(name)
@@ -265,7 +264,8 @@ class Segments:
             payload = files.read_all(fd, size or f.size)
             if not self._directory.is_still(fd, name, f):
                 raise Missing(name)  # somebody was faster
-            self._consume(name, f.identity, lock)
+            if consume:
+                self._consume(name, f.identity, lock)
             return payload
         finally:
             os.close(fd)
@@ -299,6 +299,11 @@ class Segments:
             with self._mu:
                 mine = [p for p in self._held.values() if p.key == key or request_of(p.edge, p.key) == key]
             self._reclaim(mine)
+
+    def remove(self, name: str) -> None:
+        """Remove what has a name, whichever process put it."""
+        with self:
+            self._patiently(lambda: remove(self._directory, name))
 
     def _reclaim(self, mine: list[_Put]) -> None:
         deadline = time.monotonic() + self._timeout
@@ -355,12 +360,12 @@ class Segments:
     def _gone(self, p: _Put) -> None:
         """Its segment has lost its key, and the file will have another: of this value there may be a lock."""
         name = p.record.name
-        if self._held.get(name) is p and (p.record.lock is _NEVER or not self._directory.has(lock_name(name))):
+        if self._held.get(name) is p and (p.record.lock is NEVER or not self._directory.has(lock_name(name))):
             self._forget(p)
             return
         with self._mu:
             if self._held.get(name) is p:  # whatever has that name later, in the same file too, is not this
-                self._held[name] = p._replace(record=p.record._replace(segment=_NEVER))
+                self._held[name] = p._replace(record=p.record._replace(segment=NEVER))
 
     def reap(self) -> None:
         with self:

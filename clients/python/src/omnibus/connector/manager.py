@@ -1,0 +1,104 @@
+"""Metadata of requests in segments of their own, which another process reads by their names.
+
+It is the SharedMemoryManager of programs that pass metadata beside a queue of tensors, over the segments of
+`segment`: a value is written under a name that has the request's id, and removed by its reader.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from ..errors import PayloadError
+from ..omni.decoder import decode
+from ..omni.encoder import encode
+from .contract import Edge, check_key
+from .segment import Segments
+
+_EDGE = Edge("", "")  # segments have none in their names
+
+_opening = threading.Lock()
+_opened: Segments | None = None
+
+
+class SharedMemoryManager:
+    """Writes metadata of requests to shared memory, and reads them there. Safe from any thread, and in a forked child.
+
+    Go programs write and read the same segments: package connector/segment, with the serializer of codec/omni. A
+    segment that was not read goes with its writer: when it ends, and when it was killed, as soon as any process
+    opens segments.
+    """
+
+    @staticmethod
+    def write_metadata(rid: str, metadata: Any) -> str:
+        """Write the metadata of a request, and return the name of their segment.
+
+        They replace those of the same id. Raises BadKey for an id that names no file (up to 191 bytes, without a slash
+        or control characters), PayloadError, with the path, for a value that has no encoding, NoRoom without
+        memory, and Busy while another process has the segment locked for 30 s.
+        """
+        if not isinstance(rid, str):
+            raise TypeError(f"rid must be text, not of type {type(rid).__name__}")
+        name = check_key(f"metadata_{rid}")
+        try:
+            payload = encode(metadata)
+        except PayloadError as e:
+            path, reason = _culprit(metadata, "metadata", e)
+            raise PayloadError(f"{path}: {reason}") from None
+        _segments().put(_EDGE, name, payload)
+        return name
+
+    @staticmethod
+    def read_metadata(shm_name: str, unlink: bool = True) -> Any:
+        """Read metadata by the name of their segment, and remove it, unless it is to stay for another read.
+
+        Raises Missing when there are none, Busy while another process has them locked just now, Damaged for a segment
+        that is not whole, which stays for `cleanup`, and PayloadError for one whose content is no value.
+        """
+        value, _ = _segments().get(_EDGE, check_key(shm_name), None, decode, unlink)
+        return value
+
+    @staticmethod
+    def cleanup(shm_name: str) -> None:
+        """Remove a segment without a look at its content, whichever process wrote it. It need not be there."""
+        _segments().remove(check_key(shm_name))
+
+
+def _segments() -> Segments:
+    """The segments of this process, opened with the first use."""
+    global _opened
+    with _opening:
+        if _opened is None:
+            _opened = Segments({"ttl": 0.0})
+            atexit.register(_opened.drop)
+        return _opened
+
+
+def _culprit(value: Any, path: str, error: PayloadError) -> tuple[str, PayloadError]:
+    """The innermost part of a value that cannot be encoded: its path, and why."""
+    for _ in range(64):
+        for step, part in _parts(value):
+            try:
+                encode(part)
+            except PayloadError as e:
+                value, path, error = part, path + step, e
+                break
+        else:
+            break
+    return path, error
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for k, v in value.items():
+            yield f"[{k!r}]", v
+    elif isinstance(value, (list, tuple)):
+        for i, v in enumerate(value):
+            yield f"[{i}]", v
+    else:
+        with contextlib.suppress(TypeError):
+            for k, v in vars(value).items():
+                yield f".{k}", v
