@@ -37,6 +37,9 @@
 // the store is full with what it has. Readers of such a store know a [Segment] whose pages
 // come later by [OpenFillingSegment].
 //
+// A process in Python reads as one in Go does, on x86-64: omnibus.store of the Python client,
+// which takes and pins objects in the arena.
+//
 // # Who writes what
 //
 // Every shared byte has exactly one writing process. Nothing is locked, and

@@ -1,0 +1,41 @@
+"""A reader in Python at the socket that is descriptor 3, which does what the test says line by line."""
+
+import json
+import os
+import sys
+import zlib
+
+from omnibus import store
+
+rings = []
+try:
+    reader, problem = store.attach(3, lambda: rings.append(1)), None
+except Exception as e:
+    reader, problem = None, f"{type(e).__name__}: {e}"
+    os.close(3)  # the owner is told
+held = []
+
+
+def read(how, handle, keep):
+    lease = getattr(reader, how)(store.Handle(*handle))
+    with lease as view:
+        if keep:
+            held.append(view[: len(view) // 2])
+        return zlib.crc32(view)
+
+
+do = {
+    "attached": lambda: problem,
+    "read": read,
+    "drop": lambda handle: reader.drop(store.Handle(*handle)),
+    "let_go": held.clear,
+    "rings": lambda: len(rings),
+    "close": lambda: reader.close(),
+}
+for line in sys.stdin:
+    name, *arguments = json.loads(line)
+    try:
+        answer = do[name](*arguments)
+    except Exception as e:
+        answer = type(e).__name__
+    print(json.dumps(answer), flush=True)
