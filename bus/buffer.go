@@ -17,21 +17,22 @@ import (
 // Buffer is room for one payload, to be filled in place and sent. It belongs
 // to one goroutine. Send it or Abort it.
 type Buffer struct {
-	e     Emitter
-	em    Emission
-	codec codec.ID
-	size  int     // reserved
-	price int64   // of size, in credit
-	edges []*edge // those the payload goes to, once credit is taken
-	room  shmstore.Reservation
-	heap  []byte          // the payload, when it is not in the store; nil: it is in room
-	lent  *ledger.Payload // where heap lies, when it is memory shared with another process
-	first *Delivery       // made early, when the payload travels inside it
-	void  bool            // the request is over: what is filled in goes nowhere
-	spilt bool            // the store had no room in one piece
-	apart bool            // it passes an edge alone, and lies in a segment of its own
-	held  bool            // the request is held: see hold
-	done  bool
+	e         Emitter
+	em        Emission
+	codec     codec.ID
+	size      int     // reserved
+	price     int64   // of size, in credit
+	edges     []*edge // those the payload goes to, once credit is taken
+	room      shmstore.Reservation
+	heap      []byte          // the payload, when it is not in the store; nil: it is in room
+	lent      *ledger.Payload // where heap lies, when it is memory shared with another process
+	first     *Delivery       // made early, when the payload travels inside it
+	void      bool            // the request is over: what is filled in goes nowhere
+	spilt     bool            // the store had no room in one piece
+	apart     bool            // it passes an edge alone, and lies in a segment of its own
+	unbounded bool            // no window bounds the bytes that lie so: it passes alone, or the bus overcommits
+	held      bool            // the request is held: see hold
+	done      bool
 }
 
 // spillAfter is how long a payload waits for room in the store before it goes
@@ -138,11 +139,7 @@ func (b *Buffer) reserveRoom() (err error) {
 	case errors.Is(err, actors.ErrCanceled) && o.req.over():
 		return o.req.cause()
 	case errors.Is(err, actors.ErrCanceled):
-		if err := b.maySpill(); err != nil {
-			return err
-		}
-		b.heap, b.spilt = make([]byte, b.size), true
-		return nil
+		return b.spill()
 	case err != nil:
 		return fmt.Errorf("reserve %d bytes: %w", b.size, err)
 	}
@@ -158,12 +155,14 @@ func (b *Buffer) takeRoom(done, cancel <-chan struct{}) (shmstore.Reservation, e
 	return b.e.out.producer.Reserve(done, cancel, b.size, b.codec)
 }
 
-// maySpill refuses to have on the heap what the machine has no memory for. No window
-// bounds a payload that passes alone, nor, with Overcommit, do all of them together.
-func (b *Buffer) maySpill() error {
-	if s := memory.System().Check(uint64(b.size)); s != nil {
-		return fmt.Errorf("%w: %d bytes, and payloads leave no room in the store, which Store.MaxLargeBytes (large_bytes in a file) bounds, nor %s on the heap", shmstore.ErrMemory, b.size, s.Limit)
+// spill has the payload on the heap. Where no window bounds what lies there, the machine must have the memory.
+func (b *Buffer) spill() error {
+	if b.unbounded {
+		if s := memory.System().Check(uint64(b.size)); s != nil {
+			return fmt.Errorf("%w: %d bytes, and payloads leave no room in the store, which Store.MaxLargeBytes (large_bytes in a file) bounds, nor %s on the heap", shmstore.ErrMemory, b.size, s.Limit)
+		}
 	}
+	b.heap, b.spilt = make([]byte, b.size), true
 	return nil
 }
 
@@ -193,6 +192,7 @@ var atOnce = func() <-chan struct{} { c := make(chan struct{}); close(c); return
 
 func (b *Buffer) awaitRoom() (shmstore.Reservation, error) {
 	o := b.e.out
+	b.unbounded = b.apart || o.req.bus.opts.Overcommit
 	if o.req.bus.kept.Crowded(int64(len(o.req.bus.store.Arena())) / headroom) {
 		return shmstore.Reservation{}, actors.ErrCanceled
 	}

@@ -71,15 +71,15 @@ func heldInStore(t *testing.T, b *Bus) *payload {
 }
 
 // TestNothingIsSpiltWithoutMemory: a payload that the store has no room for, and the machine no
-// memory, is refused, whether windows bound it or not.
+// memory, is refused where no window bounds it.
 func TestNothingIsSpiltWithoutMemory(t *testing.T) {
-	for _, apart := range []bool{false, true} {
-		if err := (&Buffer{size: 1 << 56, apart: apart}).maySpill(); !errors.Is(err, shmstore.ErrMemory) {
-			t.Errorf("apart %v: 2^56 bytes: %v", apart, err)
-		}
-		if err := (&Buffer{size: 1, apart: apart}).maySpill(); err != nil {
-			t.Errorf("apart %v: a byte: %v", apart, err)
-		}
+	b := &Buffer{size: 1 << 56, unbounded: true}
+	if err := b.spill(); !errors.Is(err, shmstore.ErrMemory) {
+		t.Errorf("2^56 bytes: %v", err)
+	}
+	b.size = 1
+	if err := b.spill(); err != nil || len(b.heap) != 1 {
+		t.Errorf("a byte: %v", err)
 	}
 }
 
