@@ -8,19 +8,16 @@ import (
 )
 
 // connectorSizes are the payloads that are handed over through connectors, in
-// bytes: those of the one array in a value.
-var connectorSizes = []int{kib, 64 * kib, mib, 16 * mib}
+// bytes: those of the one array in a value. Chunks on their way to a vocoder have 3 to 16 KB.
+var connectorSizes = []int{kib, 4 * kib, 16 * kib, 64 * kib, mib, 16 * mib}
 
-// The targets of connectors.
-const (
-	// targetBytes is the size for which the speeds are promised.
-	targetBytes = mib
-	// pythonRingSpeed and goRingSpeed are how many times as fast as the
-	// reference they are.
-	pythonRingSpeed = 3
-	goRingSpeed     = 15
-	// segmentCost is what a segment may cost beside a bare file, of any size.
-	segmentCost = 1.2
+// segmentCost is what a segment may cost beside a bare file, of any size.
+const segmentCost = 1.2
+
+// How many times as fast as the reference rings are, by size.
+var (
+	pythonRing = map[int]target{kib: speedOf(1), 4 * kib: speedOf(1), 16 * kib: speedOf(1), mib: speedOf(3), 16 * mib: speedOf(10)}
+	goRing     = map[int]target{mib: speedOf(15)}
 )
 
 // A handOver is a means by which values go from one process to another, both of
@@ -91,12 +88,12 @@ func connectorRace(size int) scenario {
 		target target
 	}{
 		{string(reference), connectorSpec{By: reference, Python: true}, target{}},
-		{"python-ring", connectorSpec{By: byRing, Python: true}, speedOf(pythonRingSpeed)},
+		{"python-ring", connectorSpec{By: byRing, Python: true}, pythonRing[size]},
 		{"python-segment", connectorSpec{By: bySegment, Python: true}, target{}},
 		{"python-bare", connectorSpec{By: byFile, Python: true}, target{}},
 		{"python-locked", connectorSpec{By: byLocked, Python: true}, target{}},
-		{"go-ring", connectorSpec{By: byRing, Hosts: true}, speedOf(goRingSpeed)},
-		{"go-ring-nodes", connectorSpec{By: byRing}, speedOf(goRingSpeed)},
+		{"go-ring", connectorSpec{By: byRing, Hosts: true}, goRing[size]},
+		{"go-ring-nodes", connectorSpec{By: byRing}, goRing[size]},
 		{"go-floor", connectorSpec{By: byMemory}, target{}},
 		{"go-segment", connectorSpec{By: bySegment}, target{}},
 		{"go-bare", connectorSpec{By: byFile}, target{}},
@@ -106,10 +103,7 @@ func connectorRace(size int) scenario {
 	var all []comparison
 	for _, m := range means {
 		contenders = append(contenders, contender{name: m.name, spec: peerSpec{Carrier: byConnector, Connector: &m.spec, Pattern: p}})
-		c := comparison{name: m.name, ours: m.name, against: string(reference), speed: true}
-		if size == targetBytes {
-			c.target = m.target
-		}
+		c := comparison{name: m.name, ours: m.name, against: string(reference), speed: true, target: m.target}
 		if m.name == c.against {
 			c.against = "" // its own time
 		}

@@ -64,7 +64,7 @@ func TestConnectorNames(t *testing.T) {
 	for directory, reference := range map[string]string{"": "stand-in", "/nowhere": "reference"} {
 		t.Setenv(omniVariable, directory)
 		var want []string
-		for _, size := range []string{"1KiB", "64KiB", "1MiB", "16MiB"} {
+		for _, size := range []string{"1KiB", "4KiB", "16KiB", "64KiB", "1MiB", "16MiB"} {
 			for _, name := range []string{
 				reference, "python-ring", "python-segment", "python-bare", "python-locked", "go-ring", "go-ring-nodes", "go-floor", "go-segment", "go-bare", "go-locked",
 				"python-segment-to-bare", "python-segment-to-locked", "python-locked-to-bare",
@@ -84,12 +84,12 @@ func TestConnectorTargets(t *testing.T) {
 	for _, s := range connectorScenarios() {
 		for _, m := range s.metrics {
 			var want target
-			switch at := s.name == "connector/size=1MiB"; {
+			switch _, size, _ := strings.Cut(s.name, "size="); {
 			case strings.HasSuffix(m.name, "-segment-to-bare"):
 				want = ratioUpTo(1.2)
-			case at && m.name == "python-ring":
-				want = speedOf(3)
-			case at && strings.HasPrefix(m.name, "go-ring"):
+			case m.name == "python-ring" && size != "64KiB":
+				want = speedOf(map[string]float64{"1MiB": 3, "16MiB": 10, "1KiB": 1, "4KiB": 1, "16KiB": 1}[size])
+			case size == "1MiB" && strings.HasPrefix(m.name, "go-ring"):
 				want = speedOf(15)
 			}
 			if m.target != want {
