@@ -1,7 +1,8 @@
-"""The real MooncakeStoreConnector and YuanrongConnector of vLLM-Omni, in a process of their own: see realvllm.
+"""The real MooncakeStoreConnector, YuanrongConnector and NixlConnector of vLLM-Omni, in a process of their own: see realvllm.
 
 Two things are put right for them that vLLM-Omni 0.30 has wrong for the versions that omnibus pins: Mooncake's
 ReplicateConfig has soft_pin_action in place of with_soft_pin, and Yuanrong's module is yr.datasystem, not datasystem.
+NixlConnector takes NIXL from vLLM's module vllm.distributed.nixl_utils, which is replaced by two names from NIXL's wheel.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import os
 import random
 import subprocess
 import sys
+import types
 from typing import Any
 
 import realvllm
 
 NAMES = {
-    "mooncake": ("mooncake_store_connector", "MooncakeStoreConnector"), "yuanrong": ("yuanrong_connector", "YuanrongConnector")
+    "mooncake": ("mooncake_store_connector", "MooncakeStoreConnector"), "yuanrong": ("yuanrong_connector", "YuanrongConnector"),
+    "nixl": ("nixl_connector", "NixlConnector"),
 }  # fmt: skip
 
 
@@ -28,6 +31,36 @@ def value(seed: int) -> Any:
     size = r.choice((0, 1, 100, 4_000, 20_000, 200_000))
     return {"seed": seed, "data": r.randbytes(size), "ids": [r.randrange(1 << 40) for _ in range(r.randrange(50))],
             "text": "".join(map(chr, r.choices(range(32, 0x2FF), k=r.randrange(40)))), "f": [r.random(), None, True]}  # fmt: skip
+
+
+def tensors(seed: int) -> Any:
+    """A value with tensors, of NixlConnector's kinds "tensors", one and more, and "structured"."""
+    import torch  # type: ignore[import-not-found]
+
+    r = random.Random(seed)
+
+    def tensor() -> Any:
+        dtype = r.choice((torch.float32, torch.uint8, torch.bfloat16, torch.int64))
+        shape = [r.randrange(0 if i else 1, 50) for i in range(r.randrange(1, 4))]
+        n = dtype.itemsize
+        for d in shape:
+            n *= d
+        if not n:
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(bytearray(r.randbytes(n)), dtype=torch.uint8).view(dtype).reshape(shape)
+
+    kind = seed % 3
+    if kind == 0:
+        return tensor()
+    if kind == 1:
+        return [tensor() for _ in range(r.randrange(2, 4))]
+    return {"hidden": tensor(), "meta": {"n": seed, "data": r.randbytes(r.randrange(2000))}, "pair": (tensor(), "text", [tensor()])}
+
+
+def plain(answer: Any) -> Any:
+    """What a put has returned, without what JSON does not have."""
+    ok, size, metadata = answer
+    return ok, size, metadata and {k: v for k, v in metadata.items() if not isinstance(v, bytes)}
 
 
 def load(kind: str, extra: dict[str, Any]) -> Any:
@@ -43,6 +76,12 @@ def load(kind: str, extra: dict[str, Any]) -> Any:
                 super().__setattr__(name, v)
 
         store.ReplicateConfig = ReplicateConfig
+    elif kind == "nixl":
+        os.environ.setdefault("NIXL_LOG_LEVEL", "ERROR")  # or it writes to standard output
+        api: Any = importlib.import_module("nixl_cu12._api")
+        nixl_utils: Any = types.ModuleType("vllm.distributed.nixl_utils")
+        nixl_utils.NixlWrapper, nixl_utils.nixl_agent_config = api.nixl_agent, api.nixl_agent_config
+        sys.modules.update({"vllm.distributed": types.ModuleType("vllm.distributed"), "vllm.distributed.nixl_utils": nixl_utils, "nixl": api})
     else:
         sys.modules["datasystem"] = importlib.import_module("yr.datasystem")
         sys.modules["datasystem.kv_client"] = importlib.import_module("yr.datasystem.kv_client")
@@ -78,10 +117,15 @@ def main() -> None:
     serializer = importlib.import_module("vllm_omni.distributed.omni_connectors.utils.serialization").OmniSerializer
     for line in sys.stdin:
         what, key, *rest = json.loads(line)
+        answer: Any
         if what == "put":
-            answer = connector.put("0", "1", key, value(rest[0]))
+            answer = plain(connector.put("0", "1", key, value(rest[0])))
+        elif what == "encode":
+            answer = base64.b64encode(serializer.serialize(tensors(rest[0]))).decode()
+        elif what == "tensors":
+            answer = plain(connector.put("0", "1", key, tensors(rest[0])))
         else:
-            got = connector.get("0", "1", key)
+            got = connector.get("0", "1", key, *rest)
             answer = None if got is None else [base64.b64encode(serializer.serialize(got[0])).decode(), got[1]]
         print(json.dumps(answer), flush=True)
 

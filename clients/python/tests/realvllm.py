@@ -2,7 +2,7 @@
 
 $OMNIBUS_VLLM_OMNI is where vLLM-Omni is unpacked. What it imports and does not need here (torch,
 vLLM, Pillow) is replaced by the little that its modules ask for when they are loaded; tensors lie on
-NumPy arrays. Run as a program it does what it reads from its standard input, for `Real`.
+NumPy arrays, unless $OMNIBUS_REAL_TORCH is set where torch is installed. Run as a program it does what it reads from its standard input, for `Real`.
 """
 
 from __future__ import annotations
@@ -144,16 +144,36 @@ def _fake_torch() -> types.ModuleType:
     import numpy as np
 
     torch = types.ModuleType("torch")
-    for name, d in (("float32", "f4"), ("uint8", "u1"), ("bfloat16", "u2"), ("int64", "i8"), ("bool", "?")):
+    types_of = {"float32": "f4", "uint8": "u1", "bfloat16": "u2", "int64": "i8", "bool": "?"}
+    for name, d in types_of.items():
         setattr(torch, name, _Dtype(name, np.dtype(d).itemsize))
 
+    class Device(str):
+        type = "cpu"
+
     class Tensor:
+        device = Device("cpu")
+
         def __init__(self, a: Any, dtype: Any) -> None:
             self.a, self.dtype, self.shape = a, dtype, a.shape
 
         def view(self, dtype: Any) -> Any:
-            numpy = {"float32": "f4", "uint8": "u1", "bfloat16": "u2", "int64": "i8", "bool": "?"}[dtype.name]
-            return Tensor(self.a.view(numpy), dtype)
+            return Tensor(self.a.view(types_of[dtype.name]), dtype)
+
+        def clone(self) -> Any:
+            return Tensor(self.a.copy(), self.dtype)
+
+        def numel(self) -> int:
+            return int(self.a.size)
+
+        def element_size(self) -> int:
+            return int(self.a.itemsize)
+
+        def data_ptr(self) -> int:
+            return int(self.a.ctypes.data)
+
+        def get_device(self) -> int:
+            return -1
 
         def reshape(self, shape: Any) -> Any:
             return Tensor(self.a.reshape(shape), self.dtype)
@@ -175,8 +195,13 @@ def _fake_torch() -> types.ModuleType:
     torch.Tensor = Tensor  # type: ignore[attr-defined]
     torch.dtype = _Dtype  # type: ignore[attr-defined]
     torch.frombuffer = lambda b, dtype: Tensor(np.frombuffer(b, "u1"), dtype)  # type: ignore[attr-defined]
-    torch.empty = lambda shape, dtype: Tensor(np.empty(shape, "f4"), dtype)  # type: ignore[attr-defined]
+    torch.empty = lambda shape, dtype, device=None: Tensor(np.empty(shape, types_of[dtype.name]), dtype)  # type: ignore[attr-defined]
+    torch.device = Device  # type: ignore[attr-defined]
     return torch
+
+
+def _torch() -> Any:
+    return importlib.import_module("torch")
 
 
 def load() -> Any:
@@ -204,7 +229,8 @@ def load() -> Any:
     package("PIL", "")
     package("PIL.Image", Image=type("Image", (), {}))
     sys.modules["PIL"].Image = sys.modules["PIL.Image"]  # type: ignore[attr-defined]
-    sys.modules["torch"] = _fake_torch()
+    torch = _torch if importlib.util.find_spec("torch") and os.environ.get("OMNIBUS_REAL_TORCH") else _fake_torch
+    sys.modules["torch"] = torch()
     return importlib.import_module("vllm_omni.distributed.omni_connectors.connectors.shm_connector")
 
 

@@ -1,4 +1,4 @@
-"""A Mooncake master or a Yuanrong worker from its wheel, on the loopback interface, for tests.
+"""A Mooncake master or a Yuanrong worker from its wheel, on the loopback interface, for tests. NIXL has no server.
 
 Run as a program it starts one, writes the settings of a connector to it on a line, and then kills, starts, stops and
 continues it as its standard input says, a word a line, until that ends.
@@ -20,7 +20,8 @@ import time
 import unittest
 from typing import Any
 
-MODULES = {"mooncake": "mooncake.store", "yuanrong": "yr.datasystem"}
+MODULES = {"mooncake": "mooncake.store", "yuanrong": "yr.datasystem", "nixl": "nixl_cu12._api"}
+PEERS = ("nixl",)  # whose processes reach each other without a server
 _MIB = 1 << 20
 
 
@@ -56,13 +57,17 @@ class Server:
 
     def extra(self, **more: Any) -> dict[str, Any]:
         """The settings of a connector."""
-        if self.kind == "mooncake":
+        if self.kind in PEERS:
+            own: dict[str, Any] = {"memory_pool_size": 64 * _MIB}
+        elif self.kind == "mooncake":
             own = {"master": self.address, "metadata_server": "P2PHANDSHAKE", "segment": 64 * _MIB, "localbuf": 32 * _MIB}
         else:
             own = {"host": "127.0.0.1", "port": self.ports[0]}
         return {**own, **more}
 
     def start(self) -> None:
+        if self.kind in PEERS:
+            return
         spec = importlib.util.find_spec(MODULES[self.kind])
         assert spec is not None and spec.origin is not None
         home, env = os.path.dirname(spec.origin), dict(os.environ)

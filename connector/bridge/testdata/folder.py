@@ -8,8 +8,8 @@ import sys
 from urllib.parse import quote
 
 from omnibus import bridge
-from omnibus.connector import drop_in
-from omnibus.connector.contract import Missing
+from omnibus.connector import drop_in, stores
+from omnibus.connector.contract import Gone, Missing
 
 
 class Folder:
@@ -29,6 +29,8 @@ class Folder:
         os.replace(temporary, self._path(key))
 
     def get(self, key):
+        if key.startswith("gone@"):
+            raise Gone("it was got")
         try:
             with open(self._path(key), "rb") as f:
                 return f.read()
@@ -53,5 +55,5 @@ class Folder:
         pass
 
 
-drop_in.ENGINES["mooncake"] = Folder
+drop_in.ENGINES["mooncake"] = stores.over(Folder)
 bridge.main(*sys.argv[3:])  # behind -m omnibus.bridge

@@ -1,11 +1,14 @@
-"""A store's client for a process that cannot have one, as there is none for Go::
+"""An engine of other programs for a process that cannot have one, as there is none for Go::
 
-    python -m omnibus.bridge mooncake|yuanrong DESCRIPTOR SETTINGS
+    python -m omnibus.bridge mooncake|yuanrong|nixl DESCRIPTOR SETTINGS
 
 The descriptor is a Unix socket of packets. The process at its other end starts this one, with the settings of a
 connector in JSON, and asks; the first packet says whether the client could be opened. A packet is a header and text::
 
     operation, or how it ended | number of a buffer | number of the question | size in bytes | text
+
+The text is the stages and the key of each value, a line each. Behind them the metadata that a get is told stand in JSON,
+on a line; so do those of a put, in its answer.
 
 Payloads lie in buffers: memory of the asking process, whose descriptor comes with the first packet that has its number.
 Only it writes into those that it puts from; only this process into those that it gets into. It says which are dropped.
@@ -25,9 +28,9 @@ import sys
 import threading
 from typing import Any
 
-from .connector.contract import BadKey, Damaged, Edge, Missing, NoRoom, Unavailable
+from .connector.contract import BadKey, BadMetadata, Damaged, Edge, Gone, Missing, NoRoom, Unavailable
 from .connector.drop_in import ENGINES
-from .connector.stores import Name, TooLarge, Values
+from .connector.stores import Keeper, Name, TooLarge
 
 _HEADER = struct.Struct("<IIQQ")
 _MOST_PACKET = 64 << 10
@@ -35,20 +38,20 @@ _MOST_TEXT = 2000  # of an error
 _THREADS = 4
 _UNTOLD = (1 << 64) - 1  # the size of a value that is not known
 
-PUT, GET, REMOVE, PRESENT, DROP = range(1, 6)
+PUT, GET, REMOVE, PRESENT, DROP, BACK = range(1, 7)
 
 # How it ended. A buffer that is too small stays empty: the size says what it takes.
-OK, FAILED, MISSING, NO_ROOM, TOO_LARGE, UNAVAILABLE, DAMAGED, BAD_KEY, SMALL = range(9)
+OK, FAILED, MISSING, NO_ROOM, TOO_LARGE, UNAVAILABLE, DAMAGED, BAD_KEY, SMALL, GONE, BAD_METADATA = range(11)
 _CODES = (
-    (Missing, MISSING), (TooLarge, TOO_LARGE), (NoRoom, NO_ROOM), (Unavailable, UNAVAILABLE), (Damaged, DAMAGED),
-    (BadKey, BAD_KEY),
+    (Gone, GONE), (Missing, MISSING), (TooLarge, TOO_LARGE), (NoRoom, NO_ROOM), (Unavailable, UNAVAILABLE), (Damaged, DAMAGED),
+    (BadKey, BAD_KEY), (BadMetadata, BAD_METADATA),
 )  # fmt: skip
 
 
 class Bridge:
-    """Does with a store what the other end of a socket asks for."""
+    """Does with an engine what the other end of a socket asks for."""
 
-    def __init__(self, sock: socket.socket, values: Values) -> None:
+    def __init__(self, sock: socket.socket, values: Keeper) -> None:
         self._sock, self._values = sock, values
         self._mu = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -109,14 +112,20 @@ class Bridge:
     def _do(self, op: int, number: int, size: int, text: str) -> tuple[int, int, str]:
         values = self._values
         if op == PUT:
-            values.put(self._names(text)[0], [self._buffers[number][:size]])
+            metadata = values.put(self._names(text)[0], [self._buffers[number][:size]])
+            return OK, 0, json.dumps(metadata) if metadata else ""
+        elif op == BACK:
+            name, metadata = self._told(text)
+            values.back(name, [self._buffers[number][:size]], metadata)
         elif op == GET:
             buffer = self._buffers[number]
             try:
-                name = self._names(text)[0]
+                name, metadata = self._told(text)
             except BadKey as e:
                 raise Missing(str(e)) from None
-            payload, found = values.take(name, None if size == _UNTOLD else size, len(buffer))
+            if size != _UNTOLD:
+                metadata["size"] = size
+            payload, found = values.take(name, metadata, len(buffer))
             if payload is None:
                 return SMALL, found, ""
             buffer[:found] = memoryview(payload).cast("B")  # engines give buffers of several types
@@ -126,6 +135,10 @@ class Bridge:
         elif op == PRESENT:
             return OK, 0, "".join("01"[there] for there in values.present(self._names(text)))
         return OK, 0, ""
+
+    def _told(self, text: str) -> tuple[Name, dict[str, Any]]:
+        source, target, key, *metadata = text.split("\n", 3)
+        return self._values.name(Edge(source, target), key), json.loads(metadata[0]) if metadata else {}
 
     def _names(self, text: str) -> list[Name]:
         parts = iter(text.split("\n"))
@@ -143,17 +156,15 @@ def main(kind: str, fd: str, settings: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, where the other end still has to end its work
     sock = socket.socket(fileno=int(fd))
     try:
-        engine: Any = ENGINES[kind](json.loads(settings))
+        values = ENGINES[kind](json.loads(settings))
     except Exception as e:
         code, _, text = failure(e)
         sock.send(_HEADER.pack(code, 0, 0, 0) + text.encode())
         return
-    values = Values(engine)
     sock.send(_HEADER.pack(OK, 0, 0, 0))
     Bridge(sock, values).run()
     try:
-        values.remove(values.own())
-        engine.leave()
+        values.leave()
     finally:
         os._exit(0)  # the clients' own threads would take seconds to end
 

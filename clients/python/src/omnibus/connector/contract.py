@@ -49,6 +49,14 @@ class Missing(OmnibusError, LookupError):
     """Nothing lies under the key: it was not put yet, was got already, or was cleaned up."""
 
 
+class Gone(Missing):
+    """What the metadata name was there and is not any more, so there is nothing to wait for. The text says why."""
+
+
+class Absent(Missing):
+    """The sender is not there: not yet started, or dead. The text has its address."""
+
+
 class Edge(NamedTuple):
     """The stage that puts and the stage that gets."""
 
@@ -261,7 +269,7 @@ _LEAST_RING_BYTES = 64 << 10
 _MOST_UID = 2**32 - 2
 
 #: The ways in which values travel.
-MODES = ("ring", "segment", "mooncake", "yuanrong")
+MODES = ("ring", "segment", "mooncake", "yuanrong", "nixl")
 
 _SETTINGS = {
     "mode": text_of(*MODES), "bus": TEXT, "socket": Kind("a path", _path),

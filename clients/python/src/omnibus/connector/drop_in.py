@@ -22,18 +22,19 @@ from ..errors import OmnibusError
 from ..omni.decoder import decode
 from ..omni.encoder import encode
 from .contract import (
-    Busy, Missing, Transport, check_edge, check_key, check_settings, inline_payload, metadata_for, setting,
+    Absent, Busy, Gone, Missing, Transport, check_edge, check_key, check_settings, inline_payload, metadata_for, setting,
 )  # fmt: skip
 from .mooncake import Mooncake
+from .nixl import Nixl
 from .ring import Ring
 from .segment import BY_KEY, BY_METADATA, Segments
-from .stores import Engine, Store
+from .stores import Keeper, Store, over
 from .yuanrong import Yuanrong
 
 log = logging.getLogger("omnibus")
 
-#: The clients of stores, by the modes that are called as they are.
-ENGINES: dict[str, Callable[[dict[str, Any]], Engine]] = {"mooncake": Mooncake, "yuanrong": Yuanrong}
+#: What opens values of other programs' engines, by the modes that are called as these are.
+ENGINES: dict[str, Callable[[dict[str, Any]], Keeper]] = {"mooncake": over(Mooncake), "yuanrong": over(Yuanrong), "nixl": Nixl}
 
 _SILENT_SECONDS = 5.0  # the same failure is not logged more often
 
@@ -47,6 +48,7 @@ class OmnibusConnector:
         "ring" (the default): through the host of a bus, in shared memory that it keeps the books of.
         "segment": the files in /dev/shm of vLLM-Omni's SharedMemoryConnector, with which it may share an edge.
         "mooncake", "yuanrong": a store, under the keys of vLLM-Omni's MooncakeStoreConnector and YuanrongConnector.
+        "nixl": memory of the process that puts, which the one that gets reads, as vLLM-Omni's NixlConnector does.
 
     What else it takes depends on the mode. All other settings are the stages' own.
     Safe from any thread, and in a forked child, which begins anew there.
@@ -210,9 +212,11 @@ class OmnibusConnector:
                 value, size = transport.get(edge, key, own, decode)
             else:
                 value, size = transport.wait(edge, key, own, decode, deadline)
-        except Missing:
+        except Missing as e:
             late = deadline is not None and time.monotonic() >= deadline
             self._count("timeouts" if late else "missing")
+            if isinstance(e, (Absent, Gone)):  # more than that nothing was put yet
+                self._failed(op, key, e)
             return None
         except Busy:
             self._count("busy")

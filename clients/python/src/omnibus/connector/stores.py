@@ -1,8 +1,8 @@
 """Values in a store that other programs share, Mooncake's or Yuanrong's, as vLLM-Omni's connectors put them.
 
 An `Engine` is the client of such a store. `Values` adds what the stores lack: a value is got once, what was put is
-taken back, and nothing is left of a put that failed. `Store` is the transport of a connector over it; the other user
-of `Values` is `omnibus.bridge`.
+taken back, and nothing is left of a put that failed. `Keeper` is what it has in common with `held.Held`, whose values
+stay with their producer. `Store` is the transport of a connector over a keeper; the other user is `omnibus.bridge`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ..errors import OmnibusError
 from ..omni.encoder import Buffer, Encoded
-from .contract import TIMEOUT, BadKey, BadMetadata, Damaged, Decode, Edge, Kind, Missing, NoRoom, Unavailable, request_of
+from .contract import (
+    TIMEOUT, BadKey, BadMetadata, Damaged, Decode, Edge, Gone, Kind, Missing, NoRoom, Unavailable, request_of, whole,
+)  # fmt: skip
 
 _LATE_SECONDS = 5.0  # within which an engine that answers again has done what it was asked for before
 _FIRST_PRUNE = 1024  # values that are remembered before it is asked which of them have been got
@@ -64,17 +66,64 @@ class Name:
 
     __slots__ = ("edge", "key", "engine_key")
 
-    def __init__(self, engine: Engine, edge: Edge, key: str) -> None:
-        self.edge, self.key = edge, key
-        self.engine_key = engine.key(edge, key)
+    def __init__(self, edge: Edge, key: str, engine_key: str) -> None:
+        self.edge, self.key, self.engine_key = edge, key, engine_key
 
     def belongs_to(self, key: str) -> bool:
         """Whether this is the key, or the request that the value is of."""
         return key in (self.key, request_of(self.edge, self.key))
 
 
+class Keeper(Protocol):
+    """What a process puts and takes. Safe from any thread. Its errors are those of `contract`."""
+
+    def name(self, edge: Edge, key: str) -> Name:
+        """Raises BadKey for a key that there cannot be."""
+        ...
+
+    def put(self, name: Name, parts: Sequence[Buffer]) -> dict[str, Any]:
+        """Store a payload, in place of any other of the name, and return what a take may be told of it."""
+        ...
+
+    def take(self, name: Name, metadata: dict[str, Any] | None = None, most: int | None = None) -> tuple[Any, int]:
+        """Take a value: its payload and its size. Above `most` bytes it stays for the next take, and there is none."""
+        ...
+
+    def back(self, name: Name, parts: Sequence[Buffer], metadata: dict[str, Any] | None) -> None:
+        """Store what a take took in vain, for another of the same name and metadata."""
+        ...
+
+    def own(self) -> list[Name]:
+        """What was put here and is not known to be gone."""
+        ...
+
+    def remove(self, names: list[Name]) -> None:
+        """Take back values that were put here."""
+        ...
+
+    def present(self, names: list[Name]) -> list[bool]:
+        """Which values have not been got. What has is forgotten."""
+        ...
+
+    def prune(self) -> None:
+        """Forget what has been got."""
+        ...
+
+    def check(self) -> None:
+        """Raise what is wrong, if something is."""
+        ...
+
+    def leave(self) -> None:
+        """Take back all that was put here: for a process that ends at once."""
+        ...
+
+    def close(self) -> None:
+        """leave, and end the engine."""
+        ...
+
+
 class Values:
-    """What a process puts into a store and takes out of it. Safe from any thread."""
+    """What a process puts into a store and takes out of it."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -86,9 +135,9 @@ class Values:
         self._prune_at = _FIRST_PRUNE
 
     def name(self, edge: Edge, key: str) -> Name:
-        return Name(self.engine, edge, key)
+        return Name(edge, key, self.engine.key(edge, key))
 
-    def put(self, name: Name, parts: Sequence[Buffer]) -> None:
+    def put(self, name: Name, parts: Sequence[Buffer]) -> dict[str, Any]:
         self._settle()
         with self._mu:
             self._own[name.engine_key] = name
@@ -106,14 +155,12 @@ class Values:
             self._failed.pop(name.engine_key, None)  # of another call
         if prune:
             self.prune()
+        return {}
 
-    def take(self, name: Name, size: Any = None, most: int | None = None) -> tuple[Any, int]:
-        """Take a value of a size, if it is told: its buffer and its size. Above `most` bytes it stays, and there is none.
-
-        Raises Missing, also where another thread or, if the engine tells, another process takes it.
-        """
+    def take(self, name: Name, metadata: dict[str, Any] | None = None, most: int | None = None) -> tuple[Any, int]:
+        """Raises Missing also where another thread or, if the engine tells, another process takes it."""
         self._settle()
-        key = name.engine_key
+        key, size = name.engine_key, told_size(metadata)
         with self._mu:
             if key in self._taking:
                 raise Missing(f"{name.key}: another call takes it")
@@ -137,13 +184,15 @@ class Values:
             with self._mu:
                 self._taking.discard(key)
 
+    def back(self, name: Name, parts: Sequence[Buffer], metadata: dict[str, Any] | None) -> None:
+        if not self.engine.present([name.engine_key])[0]:  # else another has been put since
+            self.put(name, parts)
+
     def own(self) -> list[Name]:
-        """What was put here and is not known to be gone."""
         with self._mu:
             return list(self._own.values())
 
     def remove(self, names: list[Name]) -> None:
-        """Take back values that were put here."""
         if names:
             self.engine.remove([n.engine_key for n in names])
         with self._mu:
@@ -152,7 +201,6 @@ class Values:
                 self._failed.pop(n.engine_key, None)
 
     def present(self, names: list[Name]) -> list[bool]:
-        """Which values have not been got, by anyone. The others are forgotten."""
         there = self.engine.present([n.engine_key for n in names]) if names else []
         with self._mu:
             for n, is_there in zip(names, there):
@@ -161,7 +209,6 @@ class Values:
         return there
 
     def prune(self) -> None:
-        """Forget what has been got."""
         self.present(self.own())
         with self._mu:
             self._prune_at = max(_FIRST_PRUNE, 2 * len(self._own))
@@ -184,12 +231,25 @@ class Values:
                     del self._failed[key]
                     self._own.pop(key, None)
 
+    def check(self) -> None:
+        self.engine.present([self.engine.key(Edge("0", "0"), "health")])
+
+    def leave(self) -> None:
+        try:
+            self.remove(self.own())
+        finally:
+            self.engine.leave()
+
     def close(self) -> None:
-        """Take back all that was put here, and take the client out of the store."""
         try:
             self.remove(self.own())
         finally:
             self.engine.close()
+
+
+def over(engine: Callable[[dict[str, Any]], Engine]) -> Callable[[dict[str, Any]], Keeper]:
+    """What opens the values of a store."""
+    return lambda config: Values(engine(config))
 
 
 _POLL_SECONDS = (0.001, 0.02)  # at first, and at most
@@ -198,31 +258,30 @@ _POLL_SECONDS = (0.001, 0.02)  # at first, and at most
 class Store:
     """The transport of a connector in this process."""
 
-    def __init__(self, config: dict[str, Any], open_engine: Any) -> None:
+    def __init__(self, config: dict[str, Any], open_values: Callable[[dict[str, Any]], Keeper]) -> None:
         self._mu = threading.Lock()
         self._waiting: dict[str, set[threading.Event]] = {}
         self._closed = False
-        self._values, self._pid = Values(open_engine(config)), os.getpid()
+        self._values, self._pid = open_values(config), os.getpid()
 
-    def _open(self) -> Values:
+    def _open(self) -> Keeper:
         if self._closed:
             raise OmnibusError("the connector is closed")
         if self._pid != os.getpid():
-            raise Unavailable("the clients of stores do not live on in a forked child: start the process by spawn, and open it there")
+            raise Unavailable("the engines of connectors do not live on in a forked child: start the process by spawn, and open it there")
         return self._values
 
     def put(self, edge: Edge, key: str, payload: Encoded) -> dict[str, Any]:
         values = self._open()
-        values.put(values.name(edge, key), payload.pieces)
-        return {}
+        return values.put(values.name(edge, key), payload.pieces)
 
     def get(self, edge: Edge, key: str, metadata: dict[str, Any] | None, decode: Decode) -> tuple[Any, int]:
-        values, size = self._open(), told_size(metadata)
+        values = self._open()
         try:
             name = values.name(edge, key)
         except BadKey as e:  # so nothing lies there
             raise Missing(str(e)) from None
-        payload, size = values.take(name, size)
+        payload, size = values.take(name, metadata)
         return decode(bytes(payload)), size  # views of it may outlive what the engine has room for
 
     def wait(
@@ -236,6 +295,8 @@ class Store:
             while True:
                 try:
                     return self.get(edge, key, metadata, decode)
+                except Gone:
+                    raise
                 except Missing:
                     left = deadline - time.monotonic()
                     if left <= 0 or ended.wait(min(pause, left)):
@@ -263,8 +324,7 @@ class Store:
         if self._closed:
             return {"status": "closed"}
         try:
-            self._open().present([])
-            self._values.engine.present([self._values.engine.key(Edge("0", "0"), "health")])
+            self._open().check()
         except OmnibusError as e:
             return {"status": f"unhealthy: {e}"}
         return {"status": "healthy"}
@@ -286,6 +346,10 @@ def told_size(metadata: dict[str, Any] | None) -> int | None:
     if size is not None and (type(size) is not int or size < 0):
         raise BadMetadata(f"size is {size!r}, not a whole number of at least 0: the other side is of another version")
     return size
+
+
+#: A port, which vLLM-Omni has as text at times.
+PORT = Kind("a whole number from 1 to 65535", lambda value: whole(1, 65535).read(int(value)))
 
 
 class Settings:

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..omni.encoder import Buffer
-from .contract import SECONDS, TEXT, BadKey, Edge, Kind, Missing, NoRoom, Unavailable, whole
-from .stores import Settings, reach
+from .contract import SECONDS, TEXT, BadKey, Edge, Missing, NoRoom, Unavailable, whole
+from .stores import PORT, Settings, reach
 
 VERSION = "0.8.1"
 
-_PORT = Kind("a whole number from 1 to 65535", lambda value: whole(1, 65535).read(int(value)))
-_SETTINGS = {"host": (TEXT, "127.0.0.1"), "port": (_PORT, 35001), "ttl": (SECONDS, 600.0), "get_sub_timeout_ms": (whole(0), 1000)}
+_SETTINGS = {"host": (TEXT, "127.0.0.1"), "port": (PORT, 35001), "ttl": (SECONDS, 600.0), "get_sub_timeout_ms": (whole(0), 1000)}
 
 _KEY = re.compile(r"[a-zA-Z0-9\-_!@#%^*()+=:;]{1,255}")
 _CODE = re.compile(r"code: \[([^]]*)\]")
