@@ -126,7 +126,7 @@ stages:
   - {stage_id: b, omnibus: {exec: [./model]}}
   - {stage_id: c, omnibus: {handler: broken}, input_connectors: {from_stage_b: far}}
 connectors:
-  far: {name: NixlConnector}
+  far: {name: MoriConnector}
 edges:
   - {from: a, to: b}
   - {from: b, to: c}
@@ -144,7 +144,7 @@ edges:
 		`bad.yaml:3:16: stage a: there is no handler "a"`,
 		"stage b: it is a process of its own",
 		`stage c: handler "broken": no model`,
-		"NixlConnector",
+		"MoriConnector",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("missing %q in:\n%v", want, err)

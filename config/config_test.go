@@ -278,8 +278,8 @@ func TestNotes(t *testing.T) {
 	}{
 		{
 			name: "a connector that this build cannot run",
-			text: "connectors:\n  m: {name: NixlConnector}\nstages: [{stage_id: 0, output_connectors: {to_stage_1: m}}, {stage_id: 1, input_connectors: {from_stage_0: m}}, {stage_id: 2, input_connectors: {from_stage_1: m}}]",
-			want: []string{"p.yaml:2:3: note: m (NixlConnector) is valid, but this build cannot run it: it moves data between hosts; place both stages on one host and use SharedMemoryConnector, or run the edge with vLLM-Omni"},
+			text: "connectors:\n  m: {name: MoriConnector}\nstages: [{stage_id: 0, output_connectors: {to_stage_1: m}}, {stage_id: 1, input_connectors: {from_stage_0: m}}, {stage_id: 2, input_connectors: {from_stage_1: m}}]",
+			want: []string{"p.yaml:2:3: note: m (MoriConnector) is valid, but this build cannot run it: it moves data between hosts; place both stages on one host and use SharedMemoryConnector, or run the edge with vLLM-Omni"},
 		},
 		{
 			name: "a connector that needs a device that this build does not drive",
@@ -423,14 +423,14 @@ func TestRunnableIgnoresUnusedConnectors(t *testing.T) {
 
 func TestConnectorFamilies(t *testing.T) {
 	for _, name := range []string{
-		"MooncakeTransferEngineConnector", "YuanrongTransferEngineConnector", "NixlConnector", "MoriConnector", "MoriTransferEngineConnector", "CudaIpcConnector", "MooncakeNextConnector",
+		"MooncakeTransferEngineConnector", "YuanrongTransferEngineConnector", "NixlNextConnector", "MoriConnector", "MoriTransferEngineConnector", "CudaIpcConnector", "MooncakeNextConnector",
 	} {
 		p := mustParse(t, "stages: [{stage_id: 0}, {stage_id: 1, input_connectors: {from_stage_0: {name: "+name+"}}}]")
 		if err := p.Runnable(); !errors.Is(err, ErrNoTransport) {
 			t.Errorf("%s: Runnable = %v", name, err)
 		}
 	}
-	for _, name := range []string{"MooncakeConnector", "MooncakeStoreConnector", "YuanrongConnector"} {
+	for _, name := range []string{"MooncakeConnector", "MooncakeStoreConnector", "NixlConnector", "YuanrongConnector"} {
 		p := mustParse(t, "stages: [{stage_id: 0}, {stage_id: 1, input_connectors: {from_stage_0: {name: "+name+"}}}]")
 		if err := p.Runnable(); err != nil || len(p.Notes) > 0 {
 			t.Errorf("%s: Runnable = %v, notes %v", name, err, p.Notes)

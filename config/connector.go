@@ -16,7 +16,7 @@ const SharedMemory = "SharedMemoryConnector"
 
 // runs reports whether this build runs a type.
 func runs(connectorType string) bool {
-	return slices.Contains([]string{SharedMemory, "MooncakeConnector", "MooncakeStoreConnector", "YuanrongConnector"}, connectorType)
+	return slices.Contains([]string{SharedMemory, "MooncakeConnector", "MooncakeStoreConnector", "NixlConnector", "YuanrongConnector"}, connectorType)
 }
 
 // A Connector says how the messages of an edge travel.
@@ -240,9 +240,17 @@ func port() extraRule {
 	return rule
 }
 
+// oneText is a rule of text that is one of some.
+func oneText(choices ...string) extraRule {
+	return extraRule{want: strings.Join(choices, " or "), ok: reads(connector.Option{Kind: connector.Text, Choices: choices}), takes: oneOf(choices...)}
+}
+
 // isDuration accepts what an option does that is opened with the setting.
 func isDuration(least time.Duration) func(*node) bool {
-	option := connector.Option{Kind: connector.Duration, Min: int64(least)}
+	return reads(connector.Option{Kind: connector.Duration, Min: int64(least)})
+}
+
+func reads(option connector.Option) func(*node) bool {
 	return func(n *node) bool {
 		_, err := option.Read(n.value)
 		return err == nil
@@ -262,9 +270,11 @@ var (
 	ruleFrames = extraRule{want: "a whole number of at least 0, or a list of them", ok: func(n *node) bool {
 		return ruleBytes.ok(n) || n.kind == kindList && !slices.ContainsFunc(n.items, func(item *node) bool { return !ruleBytes.ok(item) })
 	}, takes: anyOf(ruleBytes.takes, list(ruleBytes.takes))}
-	ruleMode = extraRule{want: "ring or segment", ok: func(n *node) bool {
-		return n.value == modeRing || n.value == modeSegment
-	}, takes: oneOf(modeRing, modeSegment)}
+	ruleMode = oneText(modeRing, modeSegment)
+	// ruleBackends: NIXL has others, which are not used.
+	ruleBackends = extraRule{want: "UCX, or a list of it", ok: func(n *node) bool {
+		return n.value == "UCX" || len(n.items) == 1 && n.items[0].value == "UCX"
+	}, takes: anyOf(oneOf("UCX"), list(oneOf("UCX")))}
 	ruleDuration = extraRule{
 		want: `a number of seconds of at least 0, or text such as "30s"`, ok: isDuration(0),
 		takes: anyOf(ruleSeconds.takes, schema{"type": "string"}),
@@ -303,15 +313,13 @@ var extraRules = map[string]map[string]extraRule{
 	"MooncakeConnector":      mooncakeStore,
 	"MooncakeStoreConnector": mooncakeStore,
 	"MooncakeTransferEngineConnector": {
-		"host":               ruleText,
-		"zmq_port":           rulePort,
-		"protocol":           ruleText,
-		"device_name":        ruleText,
-		"memory_pool_size":   ruleBytes,
-		"memory_pool_device": ruleText,
-		"role":               ruleText,
-		"sender_host":        ruleText,
-		"sender_zmq_port":    rulePort,
+		"host": ruleText, "zmq_port": rulePort, "protocol": ruleText, "device_name": ruleText, "memory_pool_size": ruleBytes,
+		"memory_pool_device": ruleText, "role": ruleText, "sender_host": ruleText, "sender_zmq_port": rulePort,
+	},
+	"NixlConnector": {
+		"host": ruleText, "zmq_port": wholeNumber(0, math.MaxUint16), "role": oneText("both", "sender", "receiver"), "sender_host": ruleText,
+		"sender_zmq_port": rulePort, "memory_pool_size": wholeNumber(1, math.MaxInt64), "lease_seconds": ruleDuration,
+		"transfer_timeout_s": ruleTimeout, "timeout": ruleTimeout, "python": ruleText, "backends": ruleBackends,
 	},
 	"YuanrongTransferEngineConnector": {
 		"host": ruleText, "zmq_port": ruleAutoPort, "rpc_port": ruleAutoPort, "protocol": ruleText, "device_name": ruleText,
@@ -324,11 +332,6 @@ var extraRules = map[string]map[string]extraRule{
 }
 
 var mooncakeStore = map[string]extraRule{
-	"host":            ruleText,
-	"metadata_server": ruleText,
-	"master":          ruleText,
-	"segment":         ruleBytes,
-	"localbuf":        wholeNumber(1, math.MaxInt64),
-	"proto":           ruleText,
-	"rdma":            ruleText, "timeout": ruleTimeout, "python": ruleText,
+	"host": ruleText, "metadata_server": ruleText, "master": ruleText, "segment": ruleBytes, "localbuf": wholeNumber(1, math.MaxInt64),
+	"proto": ruleText, "rdma": ruleText, "timeout": ruleTimeout, "python": ruleText,
 }

@@ -196,6 +196,13 @@ edges: [{from: a, to: b, omnibus: {tensor_transport: cuda_ipc}}]
 	{"a stage that a list of edges has left out", "edges: [{from: 0, to: 1}]\nstages: [{stage_id: 0}, {stage_id: 1}, {stage_id: 2}]", []string{
 		"2:51: no edge leads to the stage 2 or away from it: add one to edges, or say omnibus: {alone: true} if requests go to it and to the others side by side",
 	}},
+	{"options of NIXL", "connectors: {n: {name: NixlConnector, extra: {host: auto, zmq_port: 0, backends: [UCX], role: boss, lease_seconds: -1}}}\nstages: [{stage_id: 0}]", []string{
+		`1:95: role of NixlConnector must be both or sender or receiver, not the text "boss"`,
+		"1:116: lease_seconds of NixlConnector must be a number of seconds of at least 0, or text such as \"30s\", not the number -1",
+	}},
+	{"backends that NIXL has and this build does not use", "connectors: {n: {name: NixlConnector, extra: {backends: [UCX, GDS]}}}\nstages: [{stage_id: 0}]", []string{
+		"1:57: backends of NixlConnector must be UCX, or a list of it, not a list",
+	}},
 	{"options of an engine that does not run here", "connectors: {y: {name: YuanrongTransferEngineConnector, extra: {rpc_port: 0, memory_pool_size: 1GB}}}\nstages: [{stage_id: 0}]", []string{
 		"1:75: rpc_port of YuanrongTransferEngineConnector must be a whole number from 1 to 65535, or auto, not the number 0",
 		`1:96: memory_pool_size of YuanrongTransferEngineConnector must be a whole number of at least 0, not the text "1GB"`,

@@ -72,7 +72,7 @@ func serve(engine, extra string) error {
 }
 
 // typeOf is the name of an engine's type.
-var typeOf = map[string]string{mooncake: "MooncakeStoreConnector", yuanrong: "YuanrongConnector", folder: "MooncakeStoreConnector"}
+var typeOf = map[string]string{mooncake: "MooncakeStoreConnector", yuanrong: "YuanrongConnector", nixl: "NixlConnector", folder: "MooncakeStoreConnector"}
 
 // folder is the store of testdata/folder.py, which shows the bridge alone, also where no wheel can be had.
 const folder = "folder"
@@ -201,7 +201,9 @@ func (s *server) open(t *testing.T, engine string, more map[string]any) *transpo
 
 // each runs a test for each engine.
 func each(t *testing.T, test func(t *testing.T, engine string)) {
-	t.Run(folder, func(t *testing.T) { test(t, folder) })
+	for _, engine := range []string{folder, nixl} {
+		t.Run(engine, func(t *testing.T) { test(t, engine) })
+	}
 	eachServer(t, test)
 }
 
@@ -212,15 +214,32 @@ func eachServer(t *testing.T, test func(t *testing.T, engine string)) {
 	}
 }
 
+// suite runs the suite with what it is to know of an engine.
+func suite(t *testing.T, engine string, ends connectortest.Ends) {
+	ends.Told, ends.Addressed = engine == nixl, engine == nixl
+	connectortest.Run(t, ends)
+}
+
 // TestTransport runs the suite with both ends in one process, over one bridge.
 func TestTransport(t *testing.T) {
 	each(t, func(t *testing.T, engine string) {
 		s := shared(t, engine)
 		s.open(t, engine, nil) // so that the bridge stays
-		connectortest.Run(t, connectortest.Ends{Open: func(t *testing.T) (put, get connector.Transport) {
+		suite(t, engine, connectortest.Ends{Open: func(t *testing.T) (put, get connector.Transport) {
 			return s.open(t, engine, nil), s.open(t, engine, nil)
 		}})
 	})
+}
+
+// TestTwoBridges runs it with a bridge for each end, which have to reach each other.
+func TestTwoBridges(t *testing.T) {
+	s := shared(t, nixl)
+	other := map[string]any{"timeout": 29}
+	s.open(t, nixl, nil) // so that the bridges stay
+	s.open(t, nixl, other)
+	suite(t, nixl, connectortest.Ends{ByMetadata: true, Open: func(t *testing.T) (put, get connector.Transport) {
+		return s.open(t, nixl, nil), s.open(t, nixl, other)
+	}})
 }
 
 // TestProcesses runs it across processes, each with a bridge of its own, which are killed.
@@ -237,17 +256,29 @@ func TestProcesses(t *testing.T) {
 		spawn := func(t *testing.T) connector.Transport {
 			return connectortest.Spawn(t, false, childOf+"="+engine+" "+string(extra))
 		}
-		connectortest.Run(t, connectortest.Ends{Next: spawn, Open: func(t *testing.T) (put, get connector.Transport) {
+		suite(t, engine, connectortest.Ends{ByMetadata: engine == nixl, Next: spawn, Open: func(t *testing.T) (put, get connector.Transport) {
 			return spawn(t), spawn(t)
 		}})
 	})
 }
 
+// lastMeta are the metadata of the last put of a key, which engines without a server need.
+var lastMeta = make(map[string]connector.Metadata)
+
+func metaOf(end *transport, key string) connector.Metadata {
+	if end.process.engine == nixl {
+		return lastMeta[key]
+	}
+	return nil
+}
+
 func put(t *testing.T, end *transport, key string, value []byte) {
 	t.Helper()
-	if _, err := end.Put(t.Context(), edge, key, len(value), writes(value)); err != nil {
+	meta, err := end.Put(t.Context(), edge, key, len(value), writes(value))
+	if err != nil {
 		t.Fatalf("put %q: %v", key, err)
 	}
+	lastMeta[key] = meta
 }
 
 func writes(value []byte) func([]byte) error {
@@ -256,7 +287,7 @@ func writes(value []byte) func([]byte) error {
 
 func get(t *testing.T, end *transport, key string, want []byte) {
 	t.Helper()
-	got, err := end.Get(t.Context(), edge, key, nil)
+	got, err := end.Get(t.Context(), edge, key, metaOf(end, key))
 	if err != nil {
 		t.Fatalf("get %q: %v", key, err)
 	}
@@ -268,7 +299,7 @@ func get(t *testing.T, end *transport, key string, want []byte) {
 
 func none(t *testing.T, end *transport, key string) {
 	t.Helper()
-	if _, err := end.Get(t.Context(), edge, key, nil); !errors.Is(err, connector.ErrNotFound) {
+	if _, err := end.Get(t.Context(), edge, key, metaOf(end, key)); !errors.Is(err, connector.ErrNotFound) {
 		t.Fatalf("get %q: %v, want ErrNotFound", key, err)
 	}
 }
@@ -357,16 +388,14 @@ func TestGivenUp(t *testing.T) {
 	each(t, func(t *testing.T, engine string) {
 		s := shared(t, engine)
 		end, other := s.open(t, engine, map[string]any{"timeout": 20}), s.open(t, engine, nil)
-		if _, err := other.Put(t.Context(), edge, "early", 5, writes([]byte("value"))); err != nil {
-			t.Fatal(err)
-		}
+		put(t, other, "early", []byte("value"))
 		resume := stop(t, end)
 		short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		_, put := end.Put(short, edge, "late", 5, writes([]byte("value")))
 		short, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		_, got := end.Get(short, edge, "early", nil)
+		_, got := end.Get(short, edge, "early", metaOf(end, "early"))
 		for _, err := range []error{put, got} {
 			if !errors.Is(err, connector.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), end.process.engine) {
 				t.Errorf("a call without an answer: %v", err)
@@ -380,7 +409,10 @@ func TestGivenUp(t *testing.T) {
 		none(t, other, "late")
 		waits, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		p, err := other.Await(waits, edge, "early", nil)
+		if engine == nixl { // where it is put back to the one that took it
+			other = end
+		}
+		p, err := other.Await(waits, edge, "early", metaOf(end, "early"))
 		if err != nil {
 			t.Fatalf("a value that was got in vain: %v", err)
 		}
@@ -511,6 +543,16 @@ func TestOtherMetadata(t *testing.T) {
 	})
 }
 
+// TestGone: an await of what metadata name, and is not there any more, ends.
+func TestGone(t *testing.T) {
+	end := shared(t, folder).open(t, folder, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := end.Await(ctx, edge, "gone", nil); !errors.Is(err, connector.ErrNotFound) || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("await: %v", err)
+	}
+}
+
 // TestForgets: what others have got is not remembered for ever.
 func TestForgets(t *testing.T) {
 	s := shared(t, folder)
@@ -577,10 +619,14 @@ func TestReal(t *testing.T) {
 		t.Skip("OMNIBUS_VLLM_OMNI does not say where vLLM-Omni is")
 	}
 	pythontest.Interpreter(t, "msgspec", "numpy")
-	eachServer(t, func(t *testing.T, engine string) {
+	test := func(t *testing.T, engine string) {
 		s := shared(t, engine)
 		end := s.open(t, engine, nil)
-		extra, err := json.Marshal(s.extra)
+		payloads, theirExtra := *realPayloads, s.extra
+		if engine == nixl { // its class takes a connection for each value, and waits 10 ms for an answer
+			payloads, theirExtra = payloads/10, map[string]any{"host": "127.0.0.1", "metadata_query_timeout_ms": 20_000}
+		}
+		extra, err := json.Marshal(theirExtra)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -588,21 +634,26 @@ func TestReal(t *testing.T) {
 		cmd.Stderr = nil
 		vllm := pythontest.Start(t, cmd)
 		edge := connector.Edge{From: "0", To: "1"}
-		for i := range *realPayloads {
+		for i := range payloads {
 			theirs, ours := fmt.Sprint("theirs", i), fmt.Sprint("ours", i)
 			var put, got []any
 			vllm.Tell([]any{"put", theirs, i})
 			if err := vllm.Answer(&put); err != nil || put[0] != true {
 				t.Fatalf("vLLM-Omni's put: %v, %v", put, err)
 			}
-			value, err := end.Get(t.Context(), edge, theirs, connector.Metadata{"size": put[1]})
+			meta := connector.Metadata{"size": put[1]}
+			if told, ok := put[2].(map[string]any); ok && engine == nixl {
+				meta = told
+			}
+			value, err := end.Get(t.Context(), edge, theirs, meta)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := end.Put(t.Context(), edge, ours, len(value.Bytes()), writes(value.Bytes())); err != nil {
+			told, err := end.Put(t.Context(), edge, ours, len(value.Bytes()), writes(value.Bytes()))
+			if err != nil {
 				t.Fatal(err)
 			}
-			vllm.Tell([]any{"get", ours})
+			vllm.Tell([]any{"get", ours, told})
 			if err := vllm.Answer(&got); err != nil || len(got) != 2 {
 				t.Fatalf("vLLM-Omni's get: %v, %v", got, err)
 			}
@@ -614,5 +665,7 @@ func TestReal(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-	})
+	}
+	eachServer(t, test)
+	t.Run(nixl, func(t *testing.T) { test(t, nixl) })
 }

@@ -1,29 +1,29 @@
-// Package bridge has the connector types of stores that other programs share: Mooncake's and
-// Yuanrong's, under the keys and with the bytes of vLLM-Omni's connectors. [Types] returns
-// them, to be registered.
+// Package bridge has the connector types of engines of other programs, under the keys and with
+// the bytes of vLLM-Omni's connectors: of the stores that Mooncake and Yuanrong share, and of NIXL,
+// by which one process reads the memory of another. [Types] returns them, to be registered.
 //
-// There are no clients of these stores for Go. So a Python program of the client package,
-// omnibus.bridge, has one, and this package starts it, watches it, asks it and stops it:
-// one for each type and settings, however many transports there are. Payloads lie in memory that
-// both have mapped; a packet of a Unix socket says what is to be done with which. What a
-// store lacks, the Python side adds for every program in Python too: see its module
-// connector.stores.
+// There are no clients of these engines for Go that a host could trust with its life. So a Python
+// program of the client package, omnibus.bridge, has one, and this package starts it, watches it,
+// asks it and stops it: one for each type and settings, however many transports there are. Payloads
+// lie in memory that both have mapped; a packet of a Unix socket says what is to be done with
+// which. What an engine lacks, the Python side adds for every program in Python too: see its
+// modules connector.stores and connector.held.
 //
 // # What goes wrong
 //
-// All errors name the store and its address. A transport is opened with its store: where
+// All errors name the engine and its address. A transport is opened with its store: where
 // that is not installed, not started or of another version, opening it fails. A call that has
 // no answer within the option timeout ends with [connector.ErrUnavailable].
 //
 // A bridge that dies is started again. Calls that it had under way fail; a put that failed, or
 // was given up, is taken back before the key is used again in this process, and a value that a get
-// took after it was given up is put back. What lay in the memory of its client is gone: a get does
-// not find it.
+// took after it was given up is put back, with NIXL to the bridge that took it. What lay in the memory
+// of its client is gone: a get does not find it. So is all that was put by NIXL.
 //
 // # Lifetime
 //
 // Cleanup and Close remove what was put and not got. When this process dies, the
-// bridge does. When both die, Yuanrong removes values after ttl, and Mooncake those of its own
+// bridge does. When both die, nothing that was put by NIXL is left, Yuanrong removes values after ttl, and Mooncake those of its own
 // segment, at once, and others when it needs the room.
 //
 // # Trust

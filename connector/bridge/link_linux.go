@@ -33,10 +33,11 @@ const (
 	opRemove
 	opPresent
 	opDrop
+	opBack
 )
 
 func (op operation) String() string {
-	return [...]string{"", "put", "get", "remove", "look", "drop"}[op]
+	return [...]string{"", "put", "get", "remove", "look", "drop", "put back"}[op]
 }
 
 const (
@@ -47,8 +48,11 @@ const (
 // failures are the errors of codes.
 var failures = map[uint32]error{
 	2: connector.ErrNotFound, 3: connector.ErrFull, 4: connector.ErrTooLarge, 5: connector.ErrUnavailable,
-	6: connector.ErrCorrupt, 7: connector.ErrKey,
+	6: connector.ErrCorrupt, 7: connector.ErrKey, 9: errTaken, 10: connector.ErrMetadata,
 }
+
+// errTaken says that a value was there, so that there is nothing to wait for.
+var errTaken = fmt.Errorf("%w, and there will not be", connector.ErrNotFound)
 
 // errGone says that the bridge died with a call under way.
 var errGone = errors.New("the bridge died")

@@ -237,13 +237,10 @@ func (p *process) call(ctx context.Context, op operation, b *buffer, size uint64
 func (p *process) putBack(b *buffer, size uint64, n name) {
 	ctx, cancel := context.WithTimeout(p.life, p.timeout+grace)
 	defer cancel()
-	a, err := p.call(ctx, opPresent, nil, 0, n)
-	if err != nil || a.text != "0" {
+	_, err := p.call(ctx, opBack, b, size, n)
+	if err == nil { // else the buffer is not ours any more
 		p.buffers.put(b)
-	} else if _, err = p.call(ctx, opPut, b, size, n); err == nil { // else the buffer is not ours any more
-		p.buffers.put(b)
-	}
-	if err != nil {
+	} else {
 		p.log.Error("a value that was got in vain is lost", "engine", p.engine, "name", string(n), "error", err)
 	}
 }
@@ -254,7 +251,7 @@ func (p *process) failure(op operation, b *buffer, err error) error {
 		p.buffers.put(b)
 	}
 	for _, known := range []error{
-		connector.ErrNotFound, connector.ErrFull, connector.ErrTooLarge, connector.ErrCorrupt, connector.ErrKey, connector.ErrUnavailable, connector.ErrClosed,
+		connector.ErrNotFound, connector.ErrFull, connector.ErrTooLarge, connector.ErrCorrupt, connector.ErrKey, connector.ErrMetadata, connector.ErrUnavailable, connector.ErrClosed,
 	} {
 		if errors.Is(err, known) {
 			return err

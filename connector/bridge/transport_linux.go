@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -21,6 +22,7 @@ const (
 
 	mostTold   = 1 << 30 // bytes that there is room for before the value is looked at
 	mostNames  = 64      // in a packet
+	mostText   = 4 << 10 // of metadata
 	firstPrune = 1024    // values that are remembered before it is asked which of them have been got
 )
 
@@ -103,7 +105,8 @@ func (t *transport) Put(ctx context.Context, edge connector.Edge, key string, si
 		t.process.buffers.put(b)
 		return nil, connector.ErrClosed
 	}
-	if _, err := t.process.call(ctx, opPut, b, uint64(size), n); err != nil { //nolint:gosec // a length
+	a, err := t.process.call(ctx, opPut, b, uint64(size), n) //nolint:gosec // a length
+	if err != nil {
 		t.mu.Lock()
 		delete(t.own, n)
 		t.mu.Unlock()
@@ -113,7 +116,32 @@ func (t *transport) Put(ctx context.Context, edge connector.Edge, key string, si
 	if prune {
 		t.prune(ctx)
 	}
-	return connector.Metadata{}, nil
+	meta := connector.Metadata{}
+	if a.text != "" {
+		err = json.Unmarshal([]byte(a.text), &meta)
+	}
+	return meta, err //nolint:wrapcheck // the bridge writes JSON
+}
+
+// SharesKeys implements [connector.KeySharer].
+func (t *transport) SharesKeys() bool { return sharesKeys[t.process.engine] }
+
+// telling is a name with what an engine is told of the value.
+func (t *transport) telling(n name, meta connector.Metadata) (name, error) {
+	all := make(map[string]any)
+	for _, key := range told[t.process.engine] {
+		if meta[key] != nil {
+			all[key] = meta[key]
+		}
+	}
+	if len(all) == 0 {
+		return n, nil
+	}
+	text, err := json.Marshal(all)
+	if err != nil || len(text) > mostText {
+		return n, fmt.Errorf("%w: %d bytes of JSON, %w", connector.ErrMetadata, len(text), err)
+	}
+	return n + "\n" + name(text), nil
 }
 
 func (t *transport) isClosed() bool {
@@ -138,15 +166,15 @@ func (t *transport) Get(ctx context.Context, edge connector.Edge, key string, me
 	if t.isClosed() {
 		return nil, connector.ErrClosed
 	}
-	told, room := untold, int(t.lastSize.Load())
+	size, room := untold, int(t.lastSize.Load())
 	if meta["size"] != nil {
-		size, err := meta.Int("size")
+		said, err := meta.Int("size")
 		if err != nil {
 			return nil, err
 		}
-		told = uint64(size) //nolint:gosec // at least 0
-		if size <= mostTold {
-			room = int(size)
+		size = uint64(said) //nolint:gosec // at least 0
+		if said <= mostTold {
+			room = int(said)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, t.process.timeout+grace)
@@ -155,12 +183,16 @@ func (t *transport) Get(ctx context.Context, edge connector.Edge, key string, me
 	if err := t.process.settled(ctx, n); err != nil {
 		return nil, err
 	}
+	telling, err := t.telling(n, meta)
+	if err != nil {
+		return nil, err
+	}
 	for {
 		b, err := t.process.buffers.get(room, true)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", connector.ErrFull, err)
 		}
-		a, err := t.process.call(ctx, opGet, b, told, n)
+		a, err := t.process.call(ctx, opGet, b, size, telling)
 		if err != nil {
 			return nil, err
 		}
@@ -181,11 +213,11 @@ func (t *transport) Get(ctx context.Context, edge connector.Edge, key string, me
 func (t *transport) Await(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
 	for pause := firstLook; ; pause = min(2*pause, lastLook) {
 		got, err := t.Get(ctx, edge, key, meta)
-		if err == nil || !errors.Is(err, connector.ErrNotFound) {
+		if err == nil || !errors.Is(err, connector.ErrNotFound) || errors.Is(err, errTaken) {
 			return got, err
 		}
 		if ended := t.process.wait(ctx, pause); ended != nil {
-			return nil, fmt.Errorf("nothing was put: %w", ended)
+			return nil, fmt.Errorf("%w: %s", ended, err.Error())
 		}
 	}
 }

@@ -11,7 +11,16 @@ import (
 const (
 	mooncake = "mooncake"
 	yuanrong = "yuanrong"
+	nixl     = "nixl"
 )
+
+// told are the metadata that a get tells an engine, of those that its put has returned or vLLM-Omni's does.
+var told = map[string][]string{
+	nixl: {"schema_version", "generation", "sender_host", "sender_zmq_port", "source_host", "source_port"},
+}
+
+// sharesKeys are the engines to which a key is the same on all edges.
+var sharesKeys = map[string]bool{nixl: true}
 
 // The options that this package reads itself, by their keys in configurations.
 const (
@@ -25,13 +34,14 @@ func Types() []connector.Type {
 		newType("MooncakeStoreConnector", mooncake, mooncakeOptions),
 		newType("MooncakeConnector", mooncake, mooncakeOptions),
 		newType("YuanrongConnector", yuanrong, yuanrongOptions),
+		newType("NixlConnector", nixl, nixlOptions),
 	}
 }
 
 func newType(name, engine string, options []connector.Option) connector.Type {
 	options = append([]connector.Option{
 		{Key: optTimeout, Kind: connector.Duration, Default: 30 * time.Second, Min: 1, Doc: "How long a put or a get may take."},
-		{Key: optPython, Kind: connector.Text, Default: "python3", Doc: "The interpreter that has the Python client with its extra for this store."},
+		{Key: optPython, Kind: connector.Text, Default: "python3", Doc: "The interpreter that has the Python client with its extra for this engine."},
 	}, options...)
 	return connector.Type{Name: name, Options: options, Open: func(ctx context.Context, config connector.Config) (connector.Transport, error) {
 		return open(ctx, engine, options, config)
@@ -52,4 +62,15 @@ var yuanrongOptions = []connector.Option{
 	{Key: "host", Kind: connector.Text, Default: "127.0.0.1", Doc: "The address of the worker."},
 	{Key: "port", Kind: connector.Integer, Default: int64(35001), Min: 1, Max: 65535, Doc: "The port of the worker."},
 	{Key: "ttl", Kind: connector.Duration, Default: 10 * time.Minute, Doc: "After how long the worker removes a value by itself, in whole seconds; 0 is never."},
+}
+
+var nixlOptions = []connector.Option{
+	{Key: "host", Kind: connector.Text, Default: "127.0.0.1", Doc: "The address of this host, at which the listener is and by which others reach it; auto is the one towards others."},
+	{Key: "zmq_port", Kind: connector.Integer, Default: int64(0), Max: 65535, Doc: "The port of the listener; 0 is a free one, which metadata tell."},
+	{Key: "role", Kind: connector.Text, Default: "both", Choices: []string{"both", "sender", "receiver"}, Doc: "A receiver has no listener, and puts nothing."},
+	{Key: "sender_host", Kind: connector.Text, Default: "", Doc: "Where values are that no metadata tell of."},
+	{Key: "sender_zmq_port", Kind: connector.Integer, Default: int64(0), Max: 65535, Doc: "The port of the listener there."},
+	{Key: "memory_pool_size", Kind: connector.Integer, Default: int64(512 << 20), Min: 1, Doc: "The memory for what was put and what is being got, in bytes: the largest value."},
+	{Key: "lease_seconds", Kind: connector.Duration, Default: time.Hour, Doc: "After how long a value is removed that no process has claimed."},
+	{Key: "transfer_timeout_s", Kind: connector.Duration, Default: 5 * time.Minute, Min: 1, Doc: "How long others read at most; a value that was claimed is removed after twice as long."},
 }

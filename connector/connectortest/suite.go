@@ -23,6 +23,9 @@ type Ends struct {
 	// Told says that metadata tell the value of their Put from others under the
 	// same key, before it and after it.
 	Told bool
+	// Addressed says that metadata name the sender by its address, so that such an address
+	// is not another connector's.
+	Addressed bool
 }
 
 var (
@@ -70,7 +73,7 @@ type suite struct{ ends Ends }
 func (s *suite) open(t *testing.T) *pair {
 	t.Helper()
 	put, get := s.ends.Open(t)
-	p := &pair{t: t, sender: put, receiver: get, next: s.ends.Next, byMetadata: s.ends.ByMetadata, told: s.ends.Told}
+	p := &pair{t: t, sender: put, receiver: get, next: s.ends.Next, byMetadata: s.ends.ByMetadata, told: s.ends.Told, addressed: s.ends.Addressed}
 	for _, end := range []connector.Transport{put, get} {
 		t.Cleanup(func() {
 			if end != p.killed {
@@ -94,7 +97,8 @@ type pair struct {
 	sender, receiver connector.Transport
 	next             func(*testing.T) connector.Transport // nil where nobody may die
 	killed           connector.Transport
-	byMetadata, told bool
+
+	byMetadata, told, addressed bool
 }
 
 // pattern is a payload that no other of its size is like.

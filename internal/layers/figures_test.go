@@ -34,7 +34,7 @@ var (
 		"cmd":             2591,
 		"codec":           5175,
 		"config":          3404,
-		"connector":       5481,
+		"connector":       5528,
 		"cudaipc":         10059,
 		"internal/ledger": 819,
 		"internal/peer":   1721,

@@ -1,0 +1,136 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/connector"
+)
+
+// freePort is a port of the loopback interface that nothing listens on.
+func freePort(t *testing.T) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // of TCP
+}
+
+// sides opens a sender that listens on a port, which the test may have waited for, and what opens it.
+func sides(t *testing.T, more map[string]any) (receiver *transport, sender func() *transport, address string) {
+	t.Helper()
+	s := shared(t, nixl)
+	port := freePort(t)
+	receiver = s.open(t, nixl, map[string]any{"role": "receiver", "sender_host": "127.0.0.1", "sender_zmq_port": port, "timeout": 1})
+	return receiver, func() *transport {
+		all := map[string]any{"zmq_port": port}
+		for key, value := range more {
+			all[key] = value
+		}
+		return s.open(t, nixl, all)
+	}, fmt.Sprintf("127.0.0.1:%d", port)
+}
+
+func awaits(ctx context.Context, end *transport, key string) (string, error) {
+	got, err := end.Await(ctx, edge, key, nil)
+	if err != nil {
+		return "", err
+	}
+	defer got.Release()
+	return string(got.Bytes()), nil
+}
+
+// TestSenderStartsLater: without metadata a get asks the sender of the settings, and says where that is if it is not there;
+// an await goes on until it is started.
+func TestSenderStartsLater(t *testing.T) {
+	receiver, start, address := sides(t, nil)
+	_, err := receiver.Get(t.Context(), edge, "later", nil)
+	if !errors.Is(err, connector.ErrNotFound) || !strings.Contains(err.Error(), address) || !strings.Contains(err.Error(), "not started") {
+		t.Errorf("get from a sender that is not started: %v", err)
+	}
+	got := make(chan string)
+	begun := make(chan struct{})
+	go func() {
+		close(begun)
+		value, err := awaits(t.Context(), receiver, "later")
+		if err != nil {
+			t.Errorf("await: %v", err)
+		}
+		got <- value
+	}()
+	<-begun
+	put(t, start(), "later", []byte("value"))
+	if value := <-got; value != "value" {
+		t.Errorf("await: %q", value)
+	}
+	if !receiver.SharesKeys() {
+		t.Error("two edges are said not to share a key")
+	}
+}
+
+// TestSenderDies: a sender that is stopped is given up after timeout, and one that is dead at once, both with its address; what
+// it had put is gone, by name.
+func TestSenderDies(t *testing.T) {
+	receiver, start, address := sides(t, nil)
+	sender := start()
+	put(t, sender, "stopped", []byte("value"))
+	meta := lastMeta["stopped"]
+	old := bridge(t, sender)
+	resume := stop(t, sender)
+	_, err := receiver.Get(t.Context(), edge, "stopped", meta)
+	if !errors.Is(err, connector.ErrUnavailable) || !strings.Contains(err.Error(), address) || !strings.Contains(err.Error(), "stopped") {
+		t.Errorf("get from a sender that is stopped: %v", err)
+	}
+	resume()
+	if err := old.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for bridge(t, sender).Pid == old.Pid { // until another is started, at the same port
+		continue
+	}
+	if _, err = receiver.Await(t.Context(), edge, "stopped", meta); !errors.Is(err, connector.ErrNotFound) || !strings.Contains(err.Error(), address) {
+		t.Errorf("await of what died with its sender: %v", err)
+	}
+	put(t, sender, "again", []byte("value"))
+	if value, err := awaits(t.Context(), receiver, "again"); err != nil || value != "value" {
+		t.Errorf("after it was started again: %q, %v", value, err)
+	}
+}
+
+// TestPeersRefused: what cannot be is said with what to do, and leaves nothing.
+func TestPeersRefused(t *testing.T) {
+	receiver, start, address := sides(t, map[string]any{"memory_pool_size": 1 << 20})
+	sender := start()
+	_, err := opened(t.Context(), nixl, shared(t, nixl).with(map[string]any{"zmq_port": sender.process.settings["zmq_port"], "timeout": 3}))
+	if !errors.Is(err, connector.ErrUnavailable) || !strings.Contains(err.Error(), address+" (host, zmq_port)") {
+		t.Errorf("a port that is in use: %v", err)
+	}
+	_, err = receiver.Put(t.Context(), edge, "refused", 5, writes([]byte("value")))
+	if !errors.Is(err, connector.ErrUnavailable) || !strings.Contains(err.Error(), "role") {
+		t.Errorf("put by a receiver: %v", err)
+	}
+	_, err = sender.Put(t.Context(), edge, "large", 1<<20+1, func([]byte) error { return nil })
+	if !errors.Is(err, connector.ErrTooLarge) || !strings.Contains(err.Error(), "memory_pool_size") {
+		t.Errorf("a value above the memory: %v", err)
+	}
+	put(t, sender, "fills", make([]byte, 1<<20))
+	_, err = sender.Put(t.Context(), edge, "full", 5, writes([]byte("value")))
+	if !errors.Is(err, connector.ErrFull) || !strings.Contains(err.Error(), "memory_pool_size") {
+		t.Errorf("a value without room: %v", err)
+	}
+	get(t, receiver, "fills", make([]byte, 1<<20))
+	for key, value := range map[string]any{"schema_version": 2, "generation": 5, "sender_zmq_port": "x", "sender_host": strings.Repeat("a", 8<<10)} {
+		meta := connector.Metadata{"schema_version": 1, "generation": "g", "sender_host": "127.0.0.1", "sender_zmq_port": 1}
+		meta[key] = value
+		if _, err := receiver.Get(t.Context(), edge, "metadata", meta); !errors.Is(err, connector.ErrMetadata) {
+			t.Errorf("metadata with another %s: %v", key, err)
+		}
+	}
+}
