@@ -177,8 +177,8 @@ class ConnectorTest(HostCase):
         self.assertEqual(m.key, "")
         self.host.send(wire.Cleaned(m.token, 1))
         done()
-        self.assertIn((self.host.path, frozenset()), connector_ring._hosts)
-        self.assertFalse(connector_ring._hosts[self.host.path, frozenset()].client().closed)
+        self.assertIn((self.host.path, frozenset(), None), connector_ring._hosts)
+        self.assertFalse(connector_ring._hosts[self.host.path, frozenset(), None].client().closed)
 
     def test_what_is_put_while_it_is_closed_is_taken_back(self) -> None:
         other = self.beside(lambda: OmnibusConnector({"socket": self.host.path}))()  # keeps the connection
@@ -207,7 +207,7 @@ class ConnectorTest(HostCase):
         self.host.send(wire.Placed(self.host.expect(wire.Place).token, 7))
         done()
         owner = other._transport._open()._owner  # type: ignore[union-attr]
-        with connector_ring._hosts[self.host.path, frozenset()].client()._session.locked:
+        with connector_ring._hosts[self.host.path, frozenset(), None].client()._session.locked:
             del other, done
             gc.collect()
         m = self.host.expect(wire.Cleanup)
@@ -247,7 +247,7 @@ class ConnectorTest(HostCase):
     def test_no_host(self) -> None:
         with self.assertRaises(omnibus.HostGone):
             OmnibusConnector({"socket": self.host.path + "x"})
-        self.assertNotIn((self.host.path + "x", frozenset()), connector_ring._hosts)
+        self.assertNotIn((self.host.path + "x", frozenset(), None), connector_ring._hosts)
 
 
 if __name__ == "__main__":

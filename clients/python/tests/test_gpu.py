@@ -13,7 +13,7 @@ from gpumessage import ADD_SEALS, FUTURE_WRITE, GROW, SHRINK, Payload, Producer,
 from omnibus import ForeignDevice, Forged, Nothing, PayloadError, Poisoned, dlpack
 from omnibus.devices.shared import Shared
 from omnibus.devices.words import reached
-from omnibus.gpu.emission import Lent, lent
+from omnibus.gpu.layout import Lent, lent
 from omnibus.gpu.lane import HANDLED, TIDY, Lane
 
 EMULATED = b"emul" + bytes(11) + b"\1"

@@ -44,7 +44,7 @@ MAX_TENSORS = 1 << 16
 #: The kinds of places.
 POOL, HANDLE = 1, 2
 
-_MAGIC = b"OBDL"
+MAGIC = b"OBDL"  #: what a bundle begins with
 _VERSION = 1
 _MAX = (1 << 63) - 1
 _EXT = 7
@@ -180,7 +180,7 @@ class Plan:
         if buf.nbytes != (want := self.size()):
             raise PayloadError(f"bundle: a buffer of {buf.nbytes} bytes, want {want}")
         head = bytearray(_header.pack(
-            _MAGIC, _VERSION, b"", len(self.places), len(self.tensors), self._table_bytes(), len(self.tree)
+            MAGIC, _VERSION, b"", len(self.places), len(self.tensors), self._table_bytes(), len(self.tree)
         ))  # fmt: skip
         for i, p in enumerate(self.places):
             if wrong := p._check():
@@ -329,7 +329,7 @@ class _Tables:
         if len(self.buf) < _header.size:
             raise PayloadError(f"bundle: {len(self.buf)} bytes end within the header")
         magic, version, reserved, places, tensors, table, tree = _header.unpack_from(self.buf)
-        if magic != _MAGIC or version != _VERSION or any(reserved):
+        if magic != MAGIC or version != _VERSION or any(reserved):
             raise PayloadError(f"bundle: magic {magic!r}, version {version}, reserved {reserved!r}")
         if places > MAX_PLACES or tensors > MAX_TENSORS:
             raise PayloadError(f"bundle: {places} places, at most {MAX_PLACES}; {tensors} tensors, at most {MAX_TENSORS}")

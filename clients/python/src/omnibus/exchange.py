@@ -8,15 +8,20 @@ back by `cleanup`, with the client that put it, or by the host after some time.
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import wire
 from .answers import Answer, Attempt
 from .delivery import View
 from .errors import Code, Nothing, OutOfMemory, Overloaded, again
-from .room import Room
+from .puts import Kept
+from .room import NOTHING, Out, Room
 from .session import Session
+
+if TYPE_CHECKING:
+    from .gpu.layout import Layout
 
 #: The room that a client makes for what it puts, as it is needed.
 ARENA_BYTES = 256 << 20
@@ -57,7 +62,7 @@ class Exchange:
             write(memoryview(payload))
             place = wire.Place(0, self._owner, 0, wire.INLINE, 0, 0, size, source, target, key, payload)
             try:
-                return self._place(place, None)
+                return self._place(place, None, NOTHING)
             except Overloaded:  # the host has no room for it: this process may have
                 if not size:
                     raise
@@ -66,16 +71,60 @@ class Exchange:
                 view[:] = payload
 
             write = copy
+
+        def filled(view: memoryview) -> Out:
+            write(view)
+            return NOTHING
+
+        entry = self._put_in_place(source, target, key, size, filled, timeout)
+        assert entry is not None
+        return entry
+
+    def put_on_gpu(
+        self, source: str, target: str, key: str, layout: Layout, how: wire.Tensors, timeout: float | None = None
+    ) -> int | None:
+        """put, of a value whose tensors stay on a GPU until the payload is not needed any more. None: nothing was put,
+        for they have to go through host memory.
+
+        Waits until the tensors are complete: so is what lies under a key, and memory that was copied may be
+        used again. Raises DeviceLost where they never will be.
+        """
+        s = self._session
+
+        def fill(view: memoryview) -> Out | None:
+            if not s.run(layout.fill_work(view)):
+                return None
+            layout.settle()
+            return Kept(s, layout.pieces)
+
+        entry = None
+        try:
+            if s.run(layout.choose_work(how)):
+                entry = self._put_in_place(source, target, key, layout.plan.size(), fill, timeout)
+        finally:
+            layout.sent(entry is not None)
+        if entry is not None:
+            layout.count()
+        return entry
+
+    def _put_in_place(
+        self, source: str, target: str, key: str, size: int, fill: Callable[[memoryview], Out | None],
+        timeout: float | None,
+    ) -> int | None:  # fmt: skip
+        """Put a payload into room of the client's own. None: it was not filled."""
         room = self._room(size, timeout)
+        out = None
         try:
             with room.view, room.view[:size] as view:
-                write(view)
-        except BaseException:
-            with self._session.locked:
-                self._give(room)
-            raise
+                out = fill(view)
+        finally:
+            if out is None:
+                with self._session.locked:
+                    self._give(room)
+        if out is None:
+            return None
         where = room.segment, room.offset, size
-        return self._place(wire.Place(0, self._owner, 0, 0, *where, source, target, key, b""), room)
+        return self._place(wire.Place(0, self._owner, 0, 0, *where, source, target, key, b""), room, out)
 
     def _room(self, size: int, timeout: float | None) -> Room:
         s = self._session
@@ -96,7 +145,7 @@ class Exchange:
         self._session.room.give(room)
         self._session.notify()
 
-    def _place(self, place: wire.Place, room: Room | None) -> int:
+    def _place(self, place: wire.Place, room: Room | None, out: Out) -> int:
         """Place what is in the message, or lies in room of the client's own."""
         s = self._session
         put = 0
@@ -108,7 +157,7 @@ class Exchange:
         a = Answer(wire.Placed, lambda m, _: m.entry, void=void)
         with s.locked:
             if room is not None:
-                put = s.room.put(room)
+                put = s.room.put(room, out)
             try:
                 s.questions.ask_locked(a, lambda token: place._replace(token=token, put=put))
             except BaseException:
@@ -118,7 +167,7 @@ class Exchange:
         entry: int = self._answer(a, None)
         return entry
 
-    def get(self, source: str, target: str, key: str, entry: int = 0, timeout: float | None = None) -> View:
+    def get(self, source: str, target: str, key: str, entry: int = 0, timeout: float | None = None) -> Taken:
         """Take the payload that lies under the key, in place. Raises Nothing when there is none, or the host does not
         say so in time.
 
@@ -129,7 +178,7 @@ class Exchange:
             a = self._fetch(source, target, key, 0, entry)
         return self._taken(a, timeout)
 
-    def wait(self, source: str, target: str, key: str, timeout: float | None = None, entry: int = 0) -> View:
+    def wait(self, source: str, target: str, key: str, timeout: float | None = None, entry: int = 0) -> Taken:
         """get, once there is something. Raises Nothing when the time, in seconds, is up, or after `abandon`.
 
         An entry with a number was there, so it is not waited for.
@@ -156,7 +205,7 @@ class Exchange:
             lambda token: wire.Fetch(token, flags, entry, source, target, key),
         )
 
-    def _taken(self, a: Answer, timeout: float | None) -> View:
+    def _taken(self, a: Answer, timeout: float | None) -> Taken:
         f: _Fetched = self._answer(a, timeout)
         return f.take()
 
@@ -197,29 +246,58 @@ class Exchange:
         return a.value
 
 
-class _Fetched:
-    """A payload that was got. It goes back with its last view; one that was in the message, when it is taken."""
+class Taken(View):
+    """A payload that was got. It goes back with its last view; one that was in the message has gone back."""
 
-    __slots__ = ("view", "_session", "_delivery")
+    __slots__ = ("_session", "_delivery")
+
+    def __init__(self, s: Session, delivery: int, data: memoryview, window: weakref.ref[Any] | None) -> None:
+        super().__init__(data, window)
+        self._session = s
+        self._delivery = delivery
+
+    @property
+    def in_message(self) -> bool:
+        """Whether it is a copy of this process's own."""
+        return self._window is None
+
+    def put_back(self) -> None:
+        """Have it lie under its key again, unless another does: for a process that cannot read it. It must not be
+        looked at any more. One that was in the message stays here.
+        """
+        if not self.in_message:
+            with self._session.locked:
+                self._unread()
+
+    def _unread(self) -> None:
+        """Have the host put it back. The session's lock is held."""
+        s = self._session
+        if self._window is not None:
+            s.windows.forget(self._window)
+        if s.error is None:
+            s.post(wire.Finish(self._delivery, wire.UNREAD))
+
+
+class _Fetched:
+    """A payload that was got, on its way to those who asked."""
+
+    __slots__ = ("view",)
 
     def __init__(self, s: Session, m: wire.Fetched) -> None:
         """The session's lock is held."""
-        self._session = s
-        self._delivery = m.delivery
         if m.flags & wire.INLINE:
-            self.view = View(memoryview(m.payload), None)
+            self.view = Taken(s, m.delivery, memoryview(m.payload), None)
         else:
             view, window = s.segments.of(m).window(m.offset, m.size, s.windows.gone)
-            self.view = View(view, window)
+            self.view = Taken(s, m.delivery, view, window)
             s.windows.keep(wire.Finish(m.delivery), [window])
 
-    def take(self) -> View:
-        if self.view._window is None:
-            self._session.tell_quietly(wire.Finish(self._delivery))
-        return self.view
+    def take(self) -> Taken:
+        view = self.view
+        if view.in_message:
+            view._session.tell_quietly(wire.Finish(view._delivery))
+        return view
 
     def unread(self) -> None:
         """Nobody takes it. The session's lock is held."""
-        if self.view._window is not None:
-            self._session.windows.forget(self.view._window)
-        self._session.post(wire.Finish(self._delivery, wire.UNREAD))
+        self.view._unread()

@@ -188,13 +188,37 @@ class Puts:
         return Buffer(self.session, _Filled(self, credit, room, view, e, codec), view, e)
 
 
-class _Credit(Out):
+class Kept(Out):
+    """What a put keeps until it is returned."""
+
+    __slots__ = ("keep", "_session")
+
+    def __init__(self, s: Session, keep: list[Any] | None) -> None:
+        self.keep = keep  #: cleared when no process needs the payload any more
+        self._session = s
+
+    @property
+    def keeps(self) -> bool:
+        return self.keep is not None
+
+    def returned(self) -> None:
+        keep, self.keep = self.keep, None
+        if keep is not None:
+            self._session.call_later(keep.clear)  # what it drops may be anything
+
+    def lost(self) -> None:
+        # Who reads a buffer that was lent may go on: there is nobody left to say when that is over.
+        stranded.extend(p.lent for p in self.keep or () if p.lent)
+        Kept.returned(self)
+
+
+class _Credit(Kept):
     """A place in windows, until it is spent, given back or returned."""
 
-    __slots__ = ("keep", "_puts", "_edges", "_cost", "_n", "_bytes")
+    __slots__ = ("_puts", "_edges", "_cost", "_n", "_bytes")
 
     def __init__(self, puts: Puts, edges: Sequence[int], cost: int) -> None:
-        self.keep: list[Any] | None = None  #: cleared when nobody needs the payload any more
+        super().__init__(puts.session, None)
         self._puts = puts
         self._edges = edges
         self._cost = cost
@@ -240,10 +264,6 @@ class _Credit(Out):
             self.give()
             self._puts.session.notify()
 
-    @property
-    def keeps(self) -> bool:
-        return self.keep is not None
-
     def spent(self, bytes_too: bool) -> None:
         puts, n, cost = self._puts, self._n, self._cost if bytes_too and self._bytes else 0
         for i in self._edges:
@@ -259,18 +279,7 @@ class _Credit(Out):
 
     def returned(self) -> None:
         self.spent(True)
-        if self.keep is not None:
-            self._drop()
-
-    def lost(self) -> None:
-        # Who reads a buffer that was lent may go on: there is nobody left to say when that is over.
-        stranded.extend(p.lent for p in self.keep or () if p.lent)
-        self._drop()
-
-    def _drop(self) -> None:
-        keep, self.keep = self.keep, None
-        if keep is not None:
-            self._puts.session.call_later(keep.clear)  # what it drops may be anything
+        super().returned()
 
 
 class _Filled:

@@ -58,7 +58,7 @@ class Out:
         """Nobody will say when it is returned: the session has ended."""
 
 
-_NOTHING = Out()
+NOTHING = Out()
 
 
 class _Segment:
@@ -164,7 +164,7 @@ class OwnRoom:
         if s.large:
             self._spare.setdefault(s.size, []).append(r.segment)
 
-    def put(self, r: Room | None, out: Out = _NOTHING) -> int:
+    def put(self, r: Room | None, out: Out = NOTHING) -> int:
         """The number of a put, by which the room comes back. None: the payload is in the message."""
         self._last_put = self._last_put % 0xFFFFFFFF + 1
         while self._last_put in self._puts:

@@ -12,8 +12,10 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+from ..devices.contract import uuid_of
 from ..errors import OmnibusError
 from ..omni.encoder import Encoded
+from ..puts import MODES as TRANSPORTS
 
 MAX_KEY_BYTES = 200
 _MOST_SECONDS = 1e9  # which no timer outlasts
@@ -110,6 +112,13 @@ class Transport(Protocol):
     def drop(self) -> None:
         """close, for a finalizer, which comes in the middle of anything: it waits for nobody."""
         ...
+
+
+class Placed(NamedTuple):
+    """What became of a value that a transport encoded and put by itself."""
+
+    metadata: dict[str, Any]
+    size: int
 
 
 class Decode(Protocol):
@@ -268,10 +277,27 @@ SECONDS = Kind('a number of seconds of at least 0, or text such as "30s"', secon
 _LEAST_RING_BYTES = 64 << 10
 _MOST_UID = 2**32 - 2
 
+def _gpu(value: Any) -> Any:
+    from ..gpu.pool import Options  # for those alone who have a GPU
+
+    if isinstance(value, Options):
+        return value
+    options = dict(value)
+    device = options.get("device")
+    if isinstance(device, str):
+        options["device"] = uuid_of(device)
+    elif device is not None and type(device) is not int:
+        raise ValueError
+    return Options(**options)
+
+
 #: The ways in which values travel.
 MODES = ("ring", "segment", "mooncake", "yuanrong", "nixl")
 
+_GPU = Kind("a map of the options of omnibus.gpu.Options, such as {arena_bytes: 1073741824}", _gpu)
+
 _SETTINGS = {
+    "tensor_transport": text_of(*TRANSPORTS), "min_bytes": whole(0), "gpu": _GPU,
     "mode": text_of(*MODES), "bus": TEXT, "socket": Kind("a path", _path),
     "allow_uids": Kind("a list of the numbers of users, such as [1000]", _users),
     "dir": Kind("a path", _path), "arena_bytes": whole(1), "ring_bytes": whole(_LEAST_RING_BYTES),
@@ -304,9 +330,17 @@ def check_settings(config: dict[str, Any]) -> None:
             raise ValueError(f"{name} is gone: {instead}")
     for name in _SETTINGS:
         setting(config, name, None)
+    mode, transport = setting(config, "mode", "ring"), setting(config, "tensor_transport", TRANSPORTS[0])
+    if transport != TRANSPORTS[0] and mode != "ring":
+        raise ValueError(f"tensor_transport {transport} needs the exchange of a host: use mode ring, not {mode}")
 
 
 _ENTRY = re.compile(r"[0-9a-fA-F]+")
+
+
+def entry_metadata(entry: int) -> dict[str, Any]:
+    """The metadata of a value with a number."""
+    return {"entry": f"{entry:x}"}
 
 
 def entry_number(metadata: dict[str, Any] | None) -> int:

@@ -20,9 +20,10 @@ from typing import Any
 
 from ..errors import OmnibusError
 from ..omni.decoder import decode
-from ..omni.encoder import encode
+from ..omni.encoder import Encoded, encode
 from .contract import (
-    Absent, Busy, Gone, Missing, Transport, check_edge, check_key, check_settings, inline_payload, metadata_for, setting,
+    Absent, Busy, Gone, Missing, Placed, Transport, check_edge, check_key, check_settings, inline_payload, metadata_for,
+    setting,
 )  # fmt: skip
 from .mooncake import Mooncake
 from .nixl import Nixl
@@ -50,12 +51,20 @@ class OmnibusConnector:
         "mooncake", "yuanrong": a store, under the keys of vLLM-Omni's MooncakeStoreConnector and YuanrongConnector.
         "nixl": memory of the process that puts, which the one that gets reads, as vLLM-Omni's NixlConnector does.
 
+    In mode ring, tensors on a GPU travel as `tensor_transport` says:
+
+    "default"
+        through host memory, in the format of vLLM-Omni.
+    "cuda_ipc", "cuda_ipc_pool"
+        on the GPU: in the putter's own memory, or in a copy there. `get` returns them where they lie.
+
     What else it takes depends on the mode. All other settings are the stages' own.
     Safe from any thread, and in a forked child, which begins anew there.
     """
 
-    #: Values go through the serializer, which copies a tensor's data once, as a raw path would.
-    supports_raw_data = False
+    #: Whether callers should put tensors on a GPU as they are: with a `tensor_transport`. Otherwise values go through
+    #: the serializer, which copies a tensor's data once, as a raw path would.
+    supports_raw_data: bool = False
 
     _transport: Transport | None = None
 
@@ -75,7 +84,8 @@ class OmnibusConnector:
         self._logged: dict[tuple[str, str], float] = {}
         self._closed = False
         self._inline_bytes = _threshold(self.mode, config)
-        self._transport = _open(self.mode, config)
+        self._transport = transport = _open(self.mode, config)
+        self.supports_raw_data = isinstance(transport, Ring) and transport.tensors.transport > 0
         _alive.add(self)
 
     # The contract.
@@ -87,10 +97,17 @@ class OmnibusConnector:
         """
         try:
             edge, key = check_edge(from_stage, to_stage), check_key(put_key)
-            payload = encode(data)
-            transport = self._open_transport()
-            small = payload.size <= self._inline_bytes
-            metadata = {"inline_bytes": bytes(payload)} if small else transport.put(edge, key, payload)
+            if self.supports_raw_data:
+                ring: Any = self._open_transport()
+                payload: Placed | Encoded = ring.put_on_gpu(edge, key, data)
+            else:
+                payload = encode(data)
+            if isinstance(payload, Placed):
+                metadata = payload.metadata
+            else:
+                transport = self._open_transport()
+                small = payload.size <= self._inline_bytes
+                metadata = {"inline_bytes": bytes(payload)} if small else transport.put(edge, key, payload)
         except Exception as e:
             self._failed("put", put_key, e)
             return False, 0, None

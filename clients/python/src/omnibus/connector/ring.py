@@ -11,20 +11,21 @@ import threading
 import time
 from typing import Any
 
-from .. import deadlines
+from .. import bundle, deadlines, wire
 from ..client import Client, connect
 from ..errors import HostGone, Nothing, OmnibusError
-from ..exchange import ARENA_BYTES, Exchange
+from ..exchange import ARENA_BYTES, Exchange, Taken
 from ..handshake import socket_path
 from ..omni.encoder import Encoded
-from .contract import Decode, Edge, Missing, entry_number, setting
+from ..puts import MODES as TRANSPORTS
+from .contract import Decode, Edge, Missing, Placed, entry_metadata, entry_number, setting
 
 
 class _Host:
     """The connection of this process to one host."""
 
-    def __init__(self, path: str, allow_uids: frozenset[int]) -> None:
-        self.path, self.allow_uids = path, allow_uids
+    def __init__(self, path: str, allow_uids: frozenset[int], gpu: Any) -> None:
+        self.path, self.allow_uids, self.gpu = path, allow_uids, gpu
         self.users = 0
         self.renew()
 
@@ -36,7 +37,7 @@ class _Host:
     def client(self) -> Client:
         """The connection, which is made if there is none. Raises HostGone. The lock is held."""
         if self._client is None or self._client.closed:
-            self._client = connect(self.path, name=f"connector {os.getpid()}", allow_uids=self.allow_uids)
+            self._client = connect(self.path, name=f"connector {os.getpid()}", gpu=self.gpu, allow_uids=self.allow_uids)
         return self._client
 
     def close(self) -> None:
@@ -44,7 +45,7 @@ class _Host:
             self._client.close()
 
 
-_hosts: dict[tuple[str, frozenset[int]], _Host] = {}
+_hosts: dict[tuple[str, frozenset[int], Any], _Host] = {}  # by path, users and gpu.Options
 _hosts_mu = threading.Lock()
 
 
@@ -69,14 +70,17 @@ class Ring:
         if bus is None and not os.environ.get("OMNIBUS_SOCKET"):
             bus = os.environ.get("OMNIBUS_BUS") or _BUS
         path = socket_path(setting(config, "socket", None), bus)
-        allow_uids = setting(config, "allow_uids", frozenset())
+        where = path, setting(config, "allow_uids", frozenset()), setting(config, "gpu", None)
+        #: How tensors on a GPU travel.
+        transport = setting(config, "tensor_transport", TRANSPORTS[0])
+        self.tensors = wire.Tensors(TRANSPORTS.index(transport), setting(config, "min_bytes", 0))
         self._timeout = setting(config, "timeout", 30.0)
         self._arena_bytes = setting(config, "arena_bytes", ARENA_BYTES)
         self._exchange: tuple[Client, Exchange] | None = None
         self._pid = 0  # of the process that it is of
         self._closed = False
         with _hosts_mu:
-            self._host = _hosts.setdefault((path, allow_uids), _Host(path, allow_uids))
+            self._host = _hosts.setdefault(where, _Host(*where))
             self._host.users += 1
         try:
             self._open()
@@ -99,16 +103,35 @@ class Ring:
     def put(self, edge: Edge, key: str, payload: Encoded, timeout: float | None = None) -> dict[str, Any]:
         exchange = self._open()
         entry = exchange.put(*edge, key, payload.size, payload.write, self._timeout if timeout is None else timeout)
+        self._check_open(exchange)
+        return entry_metadata(entry)
+
+    def put_on_gpu(self, edge: Edge, key: str, value: Any) -> Placed | Encoded:
+        """Put a value whose tensors stay on a GPU, or else encode it."""
+        from . import on_gpu  # for those alone who have one
+
+        exchange = self._open()
+        placed = on_gpu.put(exchange, edge, key, value, self.tensors, self._timeout)
+        self._check_open(exchange)
+        return placed
+
+    def _check_open(self, exchange: Exchange) -> None:
         if self._closed:  # meanwhile, and what had been put by then was taken back
             exchange.close()
             raise OmnibusError("the connector is closed")
-        return {"entry": f"{entry:x}"}
 
     def get(self, edge: Edge, key: str, metadata: dict[str, Any] | None, decode: Decode) -> tuple[Any, int]:
         try:
             view = self._open().get(*edge, key, entry_number(metadata))
         except Nothing as e:
             raise Missing(str(e)) from None
+        return self._value(view, decode, time.monotonic() + self._timeout)
+
+    def _value(self, view: Taken, decode: Decode, limit: float) -> tuple[Any, int]:
+        if view.data[: len(bundle.MAGIC)] == bundle.MAGIC:  # no other value begins like that
+            from . import on_gpu
+
+            return on_gpu.take(view, limit)
         return decode(view.data), len(view.data)
 
     def wait(
@@ -122,7 +145,7 @@ class Ring:
                 view = self._open().get(*where, entry, deadlines.SLACK)
         except Nothing as e:
             raise Missing(str(e)) from None
-        return decode(view.data), len(view.data)
+        return self._value(view, decode, max(deadline, time.monotonic() + deadlines.SLACK))
 
     def abandon(self, key: str) -> None:
         known = self._exchange
@@ -164,6 +187,6 @@ class Ring:
     def _leave(self) -> None:
         with _hosts_mu:
             self._host.users -= 1
-            last = not self._host.users and _hosts.pop((self._host.path, self._host.allow_uids), None) is not None
+            last = not self._host.users and _hosts.pop((self._host.path, self._host.allow_uids, self._host.gpu), None) is not None
         if last:
             self._host.close()

@@ -195,6 +195,14 @@ class SendingDevice(Device, Protocol):
         """
 
 
+def uuid_of(text: str) -> bytes:
+    """The UUID of a text in the form of NVIDIA's tools, or of hexadecimal digits alone. Raises ValueError."""
+    uuid = bytes.fromhex(text.removeprefix("GPU-").removeprefix("MIG-").replace("-", ""))
+    if len(uuid) != 16:
+        raise ValueError(f"{text!r} is no UUID: it takes 32 hexadecimal digits")
+    return uuid
+
+
 def uuid_text(uuid: bytes) -> str:
     """A UUID in the form of NVIDIA's tools."""
     h = uuid.hex()

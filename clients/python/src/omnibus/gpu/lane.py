@@ -22,7 +22,7 @@ from ..directory import Found, Name, ask_for
 from ..errors import Forged, HostGone, Nothing, ProtocolError
 from ..memory import Mapping
 from ..session import OutOfTime, Session, Work
-from .emission import lent
+from .layout import lent
 from .tensor import DeviceTensor, Gate, Words
 
 _WORDS = 0  # the number of a pool's words; arenas count from 1

@@ -149,6 +149,11 @@ class Piece:
         """Whether the word says that it is complete, or never will be."""
         return reached(self._room.ready.value, self._room.generation)
 
+    @property
+    def failed(self) -> bool:
+        """Whether the word says that it never will be complete."""
+        return bool(self._room.fault.value == self._room.generation)
+
     def settle(self) -> None:
         """Say that it is complete. All that was written before is seen by whoever sees that."""
         fence()

@@ -174,6 +174,10 @@ class Sender:
 
     def of(self, value: Any) -> Source | None:
         """The value as a tensor, for a plan: an OnGPU if it is on one. Raises Finished for what was sent."""
+        return self.on_gpu(value) or source_of(value)
+
+    def on_gpu(self, value: Any) -> OnGPU | None:
+        """The value as a tensor on a GPU; None: it is none. Raises Finished for what was sent."""
         if isinstance(value, ChunkTensor):
             value.chunk.check()
             t = OnGPU(value, value.dtype, value.shape)
@@ -194,7 +198,7 @@ class Sender:
                 if piece is not None and not piece.sent:  # a view of what is in a chunk already
                     t.piece, t.offset = piece, b.address - piece.pointer
             return t
-        return source_of(value)
+        return None
 
     def _on_device(self, value: Any) -> bool:
         return is_on_gpu(value) or (self._emulated is not None and self._emulated.owns(value))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .. import devices
-from ..devices.contract import SendingDevice
+from ..devices.contract import SendingDevice, uuid_of
 from ..dtypes import data_bytes
 from ..sources import of as source_of
 from ..tensor import Tensor
@@ -96,9 +96,7 @@ def _target(device: Any, otherwise: Any, tensors: list[Any]) -> SendingDevice | 
     if kind == "cuda" and (not number or number.isdecimal()):
         return devices.device_of(int(number or 0), None)
     try:
-        uuid = bytes.fromhex(name.removeprefix("GPU-").removeprefix("MIG-").replace("-", ""))
+        uuid = uuid_of(name)
     except ValueError:
-        uuid = b""
-    if len(uuid) != 16:
-        raise ValueError(f'device {device!r}: use "cpu", "cuda:0", a number of CUDA\'s or a UUID')
+        raise ValueError(f'device {device!r}: use "cpu", "cuda:0", a number of CUDA\'s or a UUID') from None
     return devices.by_uuid(uuid)

@@ -18,14 +18,14 @@ import math
 import re
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..dtypes import DTYPES
 from ..errors import PayloadError
 from ..msgpack import MAX_VALUES, Ext, _Unpacker, timestamp
 from ..tensor import Tensor
-from .encoder import ARRAY_MARK, COMPLETION_KEYS, IMAGE_MARK, IMAGE_MODES, TENSOR_MARK
+from .encoder import ARRAY_MARK, BESIDE, COMPLETION_KEYS, IMAGE_MARK, IMAGE_MODES, TENSOR_MARK
 
 #: Arrays of so many bytes are views of the payload, which stays as long as one of them lives.
 VIEW_BYTES = 4096
@@ -73,13 +73,16 @@ def _module(name: str) -> Any:
     return _modules[name]
 
 
-def decode(payload: bytes | bytearray | memoryview, *, padded: bool = False) -> Any:
+def decode(
+    payload: bytes | bytearray | memoryview, *, padded: bool = False, beside: Sequence[Any] | None = None
+) -> Any:
     """The value of a payload. Raises PayloadError, and nothing else, for what is none.
 
-    `padded` allows zeros behind the value, as segments have that were rounded up to pages.
+    `padded` allows zeros behind the value, as segments have that were rounded up to pages. `beside` are the values
+    that travelled beside the payload.
     """
     view = memoryview(payload).toreadonly()
-    u = _Decoder(view if len(view) >= VIEW_BYTES else bytes(view))
+    u = _Decoder(view if len(view) >= VIEW_BYTES else bytes(view), beside)
     try:
         v = _owned(u.value(0))
     except PayloadError:
@@ -103,7 +106,11 @@ class _Decoder(_Unpacker):
     was checked is not looked at again.
     """
 
-    __slots__ = ()
+    __slots__ = ("beside",)
+
+    def __init__(self, src: bytes | memoryview, beside: Sequence[Any] | None = None) -> None:
+        super().__init__(src)
+        self.beside = beside
 
     def binary(self, n: int) -> bytes | memoryview:
         if n < VIEW_BYTES:
@@ -209,6 +216,11 @@ class _Decoder(_Unpacker):
 
     def extension(self, n: int, start: int) -> Any:
         e = super().extension(n, start)
+        if e.type == BESIDE and self.beside is not None:
+            number = int.from_bytes(e.data, "little")
+            if len(e.data) != 4 or number >= len(self.beside):
+                raise self.fail(start, f"value {number} of {len(self.beside)} that came beside the payload")
+            return self.beside[number]
         if e.type in _PICKLES:
             raise self.fail(start, f"extension {e.type} holds a pickled object, which is never loaded")
         if e.type != -1:
@@ -254,6 +266,12 @@ def _tensor(kind: str, shape: tuple[int, ...], data: Any) -> Any:
     if not data:
         return torch.empty(shape, dtype=dtype)  # of no elements: that was checked
     return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(dtype).reshape(shape)
+
+
+def of_framework(tensor: Any) -> Any:
+    """A tensor that has `__dlpack__` as this process has tensors: torch's, where torch is here. Nothing is copied."""
+    torch = _module("torch")
+    return tensor if torch is None else torch.from_dlpack(tensor)
 
 
 def _own_tensor(kind: str, shape: tuple[int, ...], data: Any) -> Tensor:

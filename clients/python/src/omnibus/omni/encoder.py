@@ -25,10 +25,10 @@ import itertools
 import struct
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from .. import tensor
+from .. import sources, tensor
 from ..errors import PayloadError
 from ..msgpack import Ext, _Packer
 from ..tensor import Tensor
@@ -82,9 +82,17 @@ class Encoded:
         return b"".join(self.pieces)
 
 
-def encode(value: Any) -> Encoded:
-    """The payload of a value. Raises PayloadError for one that has none."""
-    p = _Gatherer()
+#: The type of the extension that stands for a tensor beside the payload, as in a bundle: its number, 4 bytes. No
+#: payload that stands alone has one.
+BESIDE = 7
+
+
+def encode(value: Any, beside: Callable[[Any], int | None] | None = None) -> Encoded:
+    """The payload of a value. Raises PayloadError for one that has none.
+
+    `beside` is asked of what msgpack does not have: a number is written in its place, and it travels otherwise.
+    """
+    p = _Gatherer(beside)
     try:
         p.pack(value, 0)
     except PayloadError:
@@ -97,11 +105,12 @@ def encode(value: Any) -> Encoded:
 class _Gatherer(_Packer):
     """A packer that copies nothing large."""
 
-    __slots__ = ("pieces",)
+    __slots__ = ("pieces", "beside")
 
-    def __init__(self) -> None:
+    def __init__(self, beside: Callable[[Any], int | None] | None) -> None:
         super().__init__(None)
         self.pieces: list[Buffer] = []
+        self.beside = beside
 
     def binary(self, v: bytes | bytearray | memoryview) -> None:
         if isinstance(v, memoryview):
@@ -127,6 +136,9 @@ class _Gatherer(_Packer):
     def other(self, v: Any, depth: int) -> None:
         if depth > 1 << 10:
             raise PayloadError("nested too deeply")
+        if self.beside is not None and (number := self.beside(v)) is not None:
+            self.extension(Ext(BESIDE, number.to_bytes(4, "little")))
+            return
         p = plain(v)
         if type(p) is _Marked:
             self.count(_MARKED_VALUES)
@@ -187,6 +199,10 @@ def plain(v: Any) -> Any:
         return list(v)
     if isinstance(v, Mapping):
         return dict(v)
+    if hasattr(v, "__dlpack__") and (source := sources.of(v)) is not None and source.fill is not None:
+        data = bytearray(source.nbytes)
+        source.fill(memoryview(data))
+        return _marked(TENSOR_MARK, "dtype", source.dtype, source.shape, data)
     return _scalar(v)
 
 

@@ -1,0 +1,238 @@
+package node_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+)
+
+// keyed is a Python process that puts values with tensors on an emulated GPU, with settings of its
+// own; see testdata/keyed.py.
+func (h *hosted) keyed(t *testing.T, extra args) pythonEnd {
+	t.Helper()
+	text, err := json.Marshal(extra)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("EXTRA", string(text))
+	return h.pythonAs(t, "testdata/keyed.py")
+}
+
+// tensors are what keyed.py says of a value with one tensor: whether it is on the device, and the
+// memory that it was put from, which is changed after the put.
+func tensorsAt(n int, on string, shared bool) []any {
+	return []any{n, []any{[]any{on, "uint8", []int{100 << 10}, true, !shared}}}
+}
+
+const (
+	onGPU  = "DeviceTensor"
+	onHost = "Tensor"
+)
+
+// errorsOf are the kinds of errors of a process.
+func (p pythonEnd) errorsOf(t *testing.T) string {
+	t.Helper()
+	var a struct{ Answer string }
+	p.tell("last_error", nil)
+	if err := p.Answer(&a); err != nil {
+		t.Fatal(err)
+	}
+	return a.Answer
+}
+
+// TestKeyedTensors: tensors that are put under a key stay on the device, whoever comes first, and
+// their memory is free when the process that got them lets go.
+func TestKeyedTensors(t *testing.T) {
+	for transport, shared := range map[string]bool{"cuda_ipc_pool": false, "cuda_ipc": true} {
+		t.Run(transport, func(t *testing.T) {
+			h := exchanging(t, bus.Options{})
+			a, b := h.keyed(t, args{"tensor_transport": transport}), h.keyed(t, args{"tensor_transport": "default"})
+			a.do("raw", nil, true)
+			b.do("raw", nil, false)
+			a.do("put", args{"key": "r1_thinker_0", "n": 1}, true)
+			a.do("until_in_use", args{"n": 1}, 1)
+			b.do("get", args{"key": "r1_thinker_0"}, tensorsAt(1, onGPU, shared))
+			b.do("get", args{"key": "r1_thinker_0"}, nil)
+			a.do("until_in_use", args{"n": 0}, 0)
+
+			b.tell("hold", args{"key": "r1_thinker_1", "seconds": 60})
+			a.do("put", args{"key": "r1_thinker_1", "n": 2, "tensors": 2}, true)
+			b.want(true)
+			a.do("put", args{"key": "other", "n": 3}, true)
+			b.do("get", args{"key": "other"}, tensorsAt(3, onGPU, shared))
+			a.do("until_in_use", args{"n": 1}, 1) // what is held
+			b.do("drop", args{"key": "r1_thinker_1"}, true)
+			a.do("until_in_use", args{"n": 0}, 0)
+
+			// Without tensors on the device, or by default, values are those of any other connector.
+			a.do("put", args{"key": "none", "n": 4, "tensors": 0}, true)
+			b.do("get", args{"key": "none"}, []any{4, []any{}})
+			b.do("put", args{"key": "default", "n": 5}, true)
+			a.do("get", args{"key": "default"}, tensorsAt(5, onHost, false))
+			for _, p := range []pythonEnd{a, b} {
+				p.do("errors", nil, args{})
+			}
+			h.wantEmpty(t)
+		})
+	}
+}
+
+// TestKeyedTensorsComeBack: memory is free when a value is replaced, cleaned up, swept, or its
+// connector is closed, and nobody has got it; and when the process that has it is killed.
+func TestKeyedTensorsComeBack(t *testing.T) {
+	h := exchanging(t, bus.Options{ExchangeTTL: time.Hour})
+	a, b := h.keyed(t, nil), h.keyed(t, nil)
+	free := func() { t.Helper(); a.do("until_in_use", args{"n": 0}, 0) }
+	for n := range 3 { // more than the pool has room for
+		for i := range 3 {
+			a.do("put", args{"key": "again", "n": 3*n + i}, true)
+			a.do("until_in_use", args{"n": 1}, 1)
+		}
+	}
+	a.do("stats", nil, []int{0, 0, 9, 0, 0, 0})
+	b.do("get", args{"key": "again"}, tensorsAt(8, onGPU, false))
+	free()
+
+	a.do("put", args{"key": "r1_thinker_0", "n": 1}, true)
+	a.do("cleanup", args{"key": "r1"}, nil)
+	free()
+	b.do("get", args{"key": "r1_thinker_0"}, nil)
+
+	a.do("put", args{"key": "k", "n": 1}, true)
+	b.do("hold", args{"key": "k"}, true)
+	a.do("until_in_use", args{"n": 1}, 1)
+	b.do("look", args{"key": "k"}, tensorsAt(1, onGPU, false))
+	b.Kill()
+	free()
+
+	a.do("put", args{"key": "k", "n": 1}, true)
+	a.do("close", nil, nil)
+	free()
+	h.wantEmpty(t)
+}
+
+// TestKeyedTensorsAreSwept: a value that nobody gets in time gives its memory back.
+func TestKeyedTensorsAreSwept(t *testing.T) {
+	h := exchanging(t, bus.Options{ExchangeTTL: time.Millisecond})
+	a := h.keyed(t, nil)
+	a.do("put", args{"key": "k", "n": 1}, true)
+	a.do("until_in_use", args{"n": 0}, 0)
+	h.wantEmpty(t)
+}
+
+// TestKeyedTensorsAreComplete: what lies under a key is complete, so that a process that is killed
+// while it puts leaves nothing, and one that is killed later takes nothing back that was got.
+func TestKeyedTensorsAreComplete(t *testing.T) {
+	for _, transport := range []string{"cuda_ipc_pool", "cuda_ipc"} {
+		t.Run(transport, func(t *testing.T) {
+			shared := transport == "cuda_ipc"
+			h := exchanging(t, bus.Options{})
+			a, b := h.keyed(t, args{"tensor_transport": transport}), h.keyed(t, nil)
+			a.do("put_late", args{"key": "late", "n": 1}, []any{false, nil})
+			b.do("get", args{"key": "late"}, nil)
+			a.do("complete", args{"key": "late"}, tensorsAt(1, onGPU, false))
+			a.do("until_in_use", args{"n": 0}, 0)
+
+			a.do("put", args{"key": "held", "n": 2}, true)
+			b.do("hold", args{"key": "held"}, true)
+			a.do("put", args{"key": "taken", "n": 3}, true)
+			a.do("put", args{"key": "lost", "n": 4}, true)
+			b.tell("fetch", args{"key": "taken"})
+			var size struct{ Answer int }
+			if err := b.Answer(&size); err != nil || size.Answer <= 32<<10 {
+				t.Fatalf("a payload of %d bytes (%v), want one that does not travel in a message", size.Answer, err)
+			}
+			a.Kill()
+			bustest.Await(t, func() bool { return h.bus.Stats().Exchange.Entries == 0 })
+			b.do("get", args{"key": "lost"}, nil)
+			b.do("look", args{"key": "held"}, tensorsAt(2, onGPU, shared))
+			if shared { // the memory was its own, and nobody had opened it
+				b.do("take", args{"key": "taken"}, "Poisoned")
+			} else {
+				b.do("take", args{"key": "taken"}, tensorsAt(3, onGPU, false))
+			}
+			b.do("drop", args{"key": "held"}, true)
+			b.do("errors", nil, args{})
+			h.wantEmpty(t)
+		})
+	}
+}
+
+// TestKeyedTensorsOfTheDead: what a process that was killed has put, and no other had opened, is
+// poisoned, which is said.
+func TestKeyedTensorsOfTheDead(t *testing.T) {
+	for _, transport := range []string{"cuda_ipc_pool", "cuda_ipc"} {
+		t.Run(transport, func(t *testing.T) {
+			h := exchanging(t, bus.Options{})
+			a, b := h.keyed(t, args{"tensor_transport": transport}), h.keyed(t, nil)
+			a.do("put", args{"key": "k", "n": 1}, true)
+			b.tell("fetch", args{"key": "k"})
+			if err := b.Answer(new(any)); err != nil {
+				t.Fatal(err)
+			}
+			a.Kill()
+			bustest.Await(t, func() bool { return len(h.server.Processes()) == 1 })
+			b.do("take", args{"key": "k"}, "Poisoned")
+			h.wantEmpty(t)
+		})
+	}
+}
+
+// TestKeyedTensorsUnseen: a process that does not see the GPU says so, and the value stays where it
+// was, for one that does.
+func TestKeyedTensorsUnseen(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	a, b, c := h.keyed(t, nil), h.keyed(t, nil), h.keyed(t, nil)
+	a.do("put", args{"key": "k", "n": 1}, true)
+	b.do("blind", nil, nil)
+	for _, seconds := range []float64{0, 0.001} {
+		b.do("get", args{"key": "k", "seconds": seconds}, nil)
+		if e := b.errorsOf(t); !strings.Contains(e, "Unavailable: its tensors on a GPU cannot be had here, and it lies under its key as before: GPU-656d756c") {
+			t.Errorf("the error is %q", e)
+		}
+	}
+	b.do("errors", nil, args{"Unavailable": 2})
+	a.do("until_in_use", args{"n": 1}, 1)
+	c.do("get", args{"key": "k"}, tensorsAt(1, onGPU, false))
+	c.do("put", args{"key": "here", "n": 2}, true)
+	c.do("hold", args{"key": "here"}, true)
+	c.do("again", args{"key": "here", "to": "there"}, true) // an emulated GPU has no other's memory
+	a.do("get", args{"key": "there"}, tensorsAt(2, onHost, false))
+	a.do("until_in_use", args{"n": 0}, 0)
+}
+
+// TestKeyedTensorsFallBack: what is too small, and what finds no room, goes through host memory, and
+// is counted.
+func TestKeyedTensorsFallBack(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	for _, of := range []struct {
+		name  string
+		extra args
+		put   args
+		stats []int
+		on    string
+	}{
+		{"small", args{"min_bytes": 100<<10 + 1}, nil, []int{1, 0, 0, 0, 1, 0}, onHost},
+		{"just large enough", args{"min_bytes": 100 << 10}, nil, []int{0, 0, 1, 0, 0, 0}, onGPU},
+		{"more than half an arena", nil, args{"shape": []int{300 << 10}}, []int{1, 0, 0, 0, 0, 1}, onHost},
+		{"in the metadata", args{"shm_threshold_bytes": 1 << 20}, nil, []int{0, 0, 1, 0, 0, 0}, onGPU},
+	} {
+		t.Run(of.name, func(t *testing.T) {
+			a, b := h.keyed(t, of.extra), h.keyed(t, nil)
+			put := args{"key": "k", "n": 1}
+			want := tensorsAt(1, of.on, false)
+			if shape, ok := of.put["shape"]; ok {
+				put["shape"] = shape
+				want = []any{1, []any{[]any{of.on, "uint8", shape, true, true}}}
+			}
+			a.do("put", put, true)
+			a.do("stats", nil, of.stats)
+			b.do("get", args{"key": "k"}, want)
+			a.do("errors", nil, args{})
+		})
+	}
+}
