@@ -13,6 +13,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/config"
+	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -91,8 +92,19 @@ func TestBuildRuns(t *testing.T) {
 // TestBuildTensors: what a file says of tensors reaches the bus.
 func TestBuildTensors(t *testing.T) {
 	p, err := config.Parse("tensors.yaml", []byte(`
-stages: [{stage_id: a}, {stage_id: b}, {stage_id: c}, {stage_id: d}]
+stages:
+  - {stage_id: a, output_connectors: {to_stage_e: gpu, to_stage_f: pool, to_stage_g: pool}}
+  - {stage_id: b}
+  - {stage_id: c}
+  - {stage_id: d}
+  - {stage_id: e}
+  - {stage_id: f}
+  - {stage_id: g}
+connectors:
+  gpu: {name: CudaIpcConnector}
+  pool: {name: CudaIpcConnector, extra: {tensor_transport: cuda_ipc_pool, min_bytes: 4096}}
 edges:
+  - {from: a, to: g, omnibus: {tensor_transport: cuda_ipc_pool, min_bytes: 4 KiB}}
   - {from: a, to: b, omnibus: {tensor_transport: cuda_ipc_pool, min_bytes: 64KiB}}
   - {from: b, to: c, omnibus: {tensor_transport: cuda_ipc, min_bytes: 0}}
   - {from: c, to: d, omnibus: {tensor_transport: cuda_ipc_pool, min_bytes: 0 KiB}}
@@ -105,15 +117,18 @@ edges:
 	echo := func(config.Work) (bus.StageSpec, error) {
 		return bus.Stage("", func(_ *bus.Task, in string) (string, error) { return in, nil }), nil
 	}
-	pipeline, _, err := p.Build(map[string]config.Factory{"a": echo, "b": echo, "c": echo, "d": echo})
+	pipeline, _, err := p.Build(map[string]config.Factory{"a": echo, "b": echo, "c": echo, "d": echo, "e": echo, "f": echo, "g": echo})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if err := p.Connect(t.Context(), new(connector.Registry), &pipeline); err != nil { // nothing is opened
+		t.Error(err)
 	}
 	got := make(map[string]string)
 	for _, e := range pipeline.Edges {
 		got[e.From+e.To] = fmt.Sprint(e.Tensors, " ", e.TensorMinBytes)
 	}
-	want := map[string]string{"ab": "cuda_ipc_pool 65536", "bc": "cuda_ipc 0", "cd": "cuda_ipc_pool 0", "ad": "default 0", "bd": "default 0"}
+	want := map[string]string{"ab": "cuda_ipc_pool 65536", "bc": "cuda_ipc 0", "cd": "cuda_ipc_pool 0", "ad": "default 0", "bd": "default 0", "ae": "cuda_ipc 0", "af": "cuda_ipc_pool 4096", "ag": "cuda_ipc_pool 4096"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -423,14 +423,14 @@ func TestRunnableIgnoresUnusedConnectors(t *testing.T) {
 
 func TestConnectorFamilies(t *testing.T) {
 	for _, name := range []string{
-		"MooncakeTransferEngineConnector", "YuanrongTransferEngineConnector", "NixlNextConnector", "MoriConnector", "MoriTransferEngineConnector", "CudaIpcConnector", "MooncakeNextConnector",
+		"MooncakeTransferEngineConnector", "YuanrongTransferEngineConnector", "NixlNextConnector", "MoriConnector", "MoriTransferEngineConnector", "CudaIpcNextConnector", "MooncakeNextConnector",
 	} {
 		p := mustParse(t, "stages: [{stage_id: 0}, {stage_id: 1, input_connectors: {from_stage_0: {name: "+name+"}}}]")
 		if err := p.Runnable(); !errors.Is(err, ErrNoTransport) {
 			t.Errorf("%s: Runnable = %v", name, err)
 		}
 	}
-	for _, name := range []string{"MooncakeConnector", "MooncakeStoreConnector", "NixlConnector", "YuanrongConnector"} {
+	for _, name := range []string{"MooncakeConnector", "MooncakeStoreConnector", "NixlConnector", "YuanrongConnector", "CudaIpcConnector"} {
 		p := mustParse(t, "stages: [{stage_id: 0}, {stage_id: 1, input_connectors: {from_stage_0: {name: "+name+"}}}]")
 		if err := p.Runnable(); err != nil || len(p.Notes) > 0 {
 			t.Errorf("%s: Runnable = %v, notes %v", name, err, p.Notes)

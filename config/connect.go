@@ -57,7 +57,7 @@ func (p *Pipeline) Connect(ctx context.Context, types *connector.Registry, to *b
 // store, which is how the mode ring works within a bus.
 func (c Connector) inStore() bool {
 	mode, set := c.Extra.Get(modeKey)
-	return c.Type == SharedMemory && (!set || mode == nil || mode == modeRing)
+	return c.Type == CudaIPC || c.Type == SharedMemory && (!set || mode == nil || mode == modeRing)
 }
 
 // inlineBytes is what the threshold of such a connector means to the bus: the largest payload

@@ -14,9 +14,13 @@ import (
 // SharedMemory is the connector type of edges for which a file names none.
 const SharedMemory = "SharedMemoryConnector"
 
+// CudaIPC is the connector type of edges in the bus's own store whose tensors stay on their GPU: it
+// says what tensor_transport and min_bytes say on an edge.
+const CudaIPC = "CudaIpcConnector"
+
 // runs reports whether this build runs a type.
 func runs(connectorType string) bool {
-	return slices.Contains([]string{SharedMemory, "MooncakeConnector", "MooncakeStoreConnector", "NixlConnector", "YuanrongConnector"}, connectorType)
+	return slices.Contains([]string{SharedMemory, CudaIPC, "MooncakeConnector", "MooncakeStoreConnector", "NixlConnector", "YuanrongConnector"}, connectorType)
 }
 
 // A Connector says how the messages of an edge travel.
@@ -73,7 +77,7 @@ const (
 // of the same families are valid too.
 var connectorTypes = []string{
 	SharedMemory,
-	"CudaIpcConnector",
+	CudaIPC,
 	"MooncakeConnector", "MooncakeStoreConnector", "MooncakeTransferEngineConnector",
 	"MoriConnector", "MoriTransferEngineConnector",
 	"NixlConnector",
@@ -309,6 +313,12 @@ var extraRules = map[string]map[string]extraRule{
 		"connector_get_sleep_s":              ruleSeconds,
 		"connector_get_max_wait":             ruleSeconds,
 		"connector_get_max_wait_first_chunk": ruleSeconds,
+	},
+	CudaIPC: {
+		"tensor_transport": {want: "cuda_ipc or cuda_ipc_pool", ok: func(n *node) bool {
+			return n.value == string(TensorsIPC) || n.value == string(TensorsPool)
+		}, takes: oneOf(string(TensorsIPC), string(TensorsPool))},
+		"min_bytes": ruleBytes, "shm_threshold_bytes": ruleBytes,
 	},
 	"MooncakeConnector":      mooncakeStore,
 	"MooncakeStoreConnector": mooncakeStore,

@@ -156,8 +156,27 @@ func (w *wiring) edge(e *wire) Edge {
 	default:
 		edge.Connector = Connector{Type: SharedMemory, Auto: true}
 	}
+	w.cudaIPC(e, &edge)
 	w.tensors(e, edge)
 	return edge
+}
+
+// cudaIPC has an edge say of its tensors what its CudaIPC connector says, and reports an edge that
+// says something else.
+func (w *wiring) cudaIPC(e *wire, edge *Edge) {
+	if edge.Connector.Type != CudaIPC {
+		return
+	}
+	how, _ := edge.Connector.Extra.Get("tensor_transport")
+	least, _ := edge.Connector.Extra.Get("min_bytes")
+	text, _ := how.(string)
+	minBytes, _ := least.(int64)
+	own := Edge{TensorTransport: cmp.Or(TensorTransport(text), TensorsIPC), MinBytes: cmp.Or(minBytes, edge.MinBytes)}
+	if cmp.Or(edge.TensorTransport, own.TensorTransport) != own.TensorTransport || cmp.Or(edge.MinBytes, own.MinBytes) != own.MinBytes {
+		w.problemf(cmp.Or(e.listed.tensorsPos, e.listed.pos), "the edge %s has tensor_transport: %s and min_bytes: %d, and its connector %s has %s and %d: write them in one of the two places",
+			e, cmp.Or(edge.TensorTransport, own.TensorTransport), edge.MinBytes, edge.Connector, own.TensorTransport, own.MinBytes)
+	}
+	edge.TensorTransport, edge.MinBytes = own.TensorTransport, own.MinBytes
 }
 
 // tensors checks that an edge can have the transport of tensors that it names.

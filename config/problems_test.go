@@ -56,6 +56,21 @@ stages: [{stage_id: a}, {stage_id: b, input_connectors: {from_stage_a: files}}]
 connectors: {files: {name: SharedMemoryConnector, extra: {mode: segment}}}
 edges: [{from: a, to: b, omnibus: {tensor_transport: cuda_ipc}}]
 `, []string{"4:54: the edge a -> b has the tensor_transport cuda_ipc, and files (SharedMemoryConnector), whose values hold no memory of GPUs: use a SharedMemoryConnector of mode ring, or tensor_transport: default"}},
+	{"tensors by connector and by edge", `
+stages: [{stage_id: a}, {stage_id: b, input_connectors: {from_stage_a: gpu}}, {stage_id: c, input_connectors: {from_stage_a: gpu}}]
+connectors: {gpu: {name: CudaIpcConnector, extra: {tensor_transport: cuda_ipc_pool, min_bytes: 4096}}}
+edges: [{from: a, to: b, omnibus: {tensor_transport: cuda_ipc}}, {from: a, to: c, omnibus: {tensor_transport: default, min_bytes: 1KiB}}]
+`, []string{
+		"4:54: the edge a -> b has tensor_transport: cuda_ipc and min_bytes: 0, and its connector gpu (CudaIpcConnector) has cuda_ipc_pool and 4096: write them in one of the two places",
+		"4:111: the edge a -> c has tensor_transport: default and min_bytes: 1024, and its connector gpu (CudaIpcConnector) has cuda_ipc_pool and 4096: write them in one of the two places",
+	}},
+	{"options of CudaIpcConnector", `
+stages: [{stage_id: a}, {stage_id: b, input_connectors: {from_stage_a: gpu}}]
+connectors: {gpu: {name: CudaIpcConnector, extra: {tensor_transport: default, min_bytes: 64KiB, mode: cuda}}}
+`, []string{
+		`3:70: tensor_transport of CudaIpcConnector must be cuda_ipc or cuda_ipc_pool, not the text "default"`,
+		`3:90: min_bytes of CudaIpcConnector must be a whole number of at least 0, not the text "64KiB"`,
+	}},
 
 	// YAML itself.
 	{"repeated keys", "stages:\n- stage_id: 0\n  k: 1\n  k: 2\n  m: {x: 1, x: 2, x: 3}", []string{

@@ -104,7 +104,7 @@ var beyondSchema = []string{
 	// It takes several places of a file to see them.
 	"a section in two places", "repeated stage, as number and text", "exec and attach", "routing of a stage with state",
 	"a heap that others cannot read", "join with none", "join with one input", "undefined connector", "undefined connector, none defined",
-	"tensors in files", "ends that disagree", "ends that disagree, receiver first", "unknown stages", "repeated edge", "repeated source", "a stage that a list of edges has left out",
+	"tensors in files", "tensors by connector and by edge", "ends that disagree", "ends that disagree, receiver first", "unknown stages", "repeated edge", "repeated source", "a stage that a list of edges has left out",
 	"self-loop", "self-loop of a source", "cycle", "two cycles, one leading to the other",
 	// It takes more than a pattern.
 	"mistyped keys beside those of the model", "open to the network", "no place for HTTP", "no port for HTTP",

@@ -400,6 +400,10 @@ func TestUnknownType(t *testing.T) {
 	if !errors.Is(err, connector.ErrUnknown) || !strings.Contains(err.Error(), "A, B") {
 		t.Errorf("an unknown type: %v", err)
 	}
+	_, err = r.Open(t.Context(), "CudaIpcConnector", connector.Options{})
+	if !errors.Is(err, connector.ErrUnknown) || !strings.Contains(err.Error(), "A, B; it is for edges of a pipeline file") || !strings.Contains(err.Error(), "EmitTensors") {
+		t.Errorf("a type for edges alone: %v", err)
+	}
 	if _, err := r.Open(t.Context(), "A", connector.Options{}); !errors.Is(err, connector.ErrUnavailable) {
 		t.Errorf("a type that cannot be opened: %v", err)
 	}

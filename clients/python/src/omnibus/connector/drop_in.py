@@ -276,6 +276,16 @@ class OmnibusConnector:
             log.error("connector: %s of %.64s failed: %s: %s", op, key, kind, e, exc_info=unexpected)
 
 
+class CudaIpcConnector(OmnibusConnector):
+    """OmnibusConnector whose tensors stay on their GPU: `tensor_transport` is "cuda_ipc" or "cuda_ipc_pool"."""
+
+    def __init__(self, config: dict[str, Any] | None = None) -> None:
+        super().__init__({"tensor_transport": "cuda_ipc", **(config or {})})
+        if not self.supports_raw_data:
+            self.close()
+            raise ValueError("tensor_transport must be cuda_ipc or cuda_ipc_pool: for default, take OmnibusConnector")
+
+
 _alive: weakref.WeakSet[OmnibusConnector] = weakref.WeakSet()
 
 
