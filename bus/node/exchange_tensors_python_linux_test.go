@@ -182,6 +182,29 @@ func TestKeyedTensorsOfTheDead(t *testing.T) {
 	}
 }
 
+// TestKeyedTensorsNeverComplete: a value of a process that does not wait until its tensors are
+// complete is not given out before, and is poisoned when that process is killed.
+func TestKeyedTensorsNeverComplete(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	a, b := h.keyed(t, nil), h.keyed(t, nil)
+	fetch := func(key string) {
+		t.Helper()
+		b.tell("fetch", args{"key": key})
+		if err := b.Answer(new(any)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.do("put", args{"key": "k", "n": 1}, true)
+	b.do("get", args{"key": "k"}, tensorsAt(1, onGPU, false)) // the arena is mapped from here on
+	a.do("put_incomplete", args{"key": "k", "n": 2}, true)
+	fetch("k")
+	b.do("take", args{"key": "k", "seconds": 0.001}, "Unavailable")
+	fetch("k") // it lies there again
+	a.Kill()
+	b.do("take", args{"key": "k"}, "Poisoned")
+	h.wantEmpty(t)
+}
+
 // TestKeyedTensorsUnseen: a process that does not see the GPU says so, and the value stays where it
 // was, for one that does.
 func TestKeyedTensorsUnseen(t *testing.T) {

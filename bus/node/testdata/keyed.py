@@ -15,6 +15,7 @@ from omnibus.connector import OmnibusConnector, on_gpu
 from omnibus.devices import emul
 from omnibus.devices.contract import uuid_text
 from omnibus.gpu import DeviceTensor
+from omnibus.gpu.layout import Layout
 from omnibus.omni import decoder
 from omnibus.tensor import data_bytes
 
@@ -111,8 +112,8 @@ def fetch(key):
     return len(held[key].data)
 
 
-def take(key):
-    return describe(on_gpu.take(held.pop(key), time.monotonic() + 5)[0])
+def take(key, seconds=5.0):
+    return describe(on_gpu.take(held.pop(key), time.monotonic() + seconds)[0])
 
 
 def put_late(key, n):
@@ -124,6 +125,12 @@ def put_late(key, n):
     while not (session.sender and session.sender._pool and session.sender._pool.in_use):
         time.sleep(0.001)
     return [done.is_set(), get(key)]
+
+
+def put_incomplete(key, n):
+    """Put a value as no connector does, before it is complete, which it never is."""
+    emul._Sending, Layout.settle = Late, lambda layout: None
+    return put(key, n, False)
 
 
 def complete(key):
@@ -170,7 +177,8 @@ def blind():
 
 do = {
     "put": put, "get": get, "hold": hold, "look": lambda key: describe(held[key]), "drop": lambda key: bool(held.pop(key)),
-    "fetch": fetch, "take": take, "put_late": put_late, "complete": complete, "until_in_use": until_in_use, "stats": stats,
+    "fetch": fetch, "take": take, "put_late": put_late, "put_incomplete": put_incomplete,
+    "complete": complete, "until_in_use": until_in_use, "stats": stats,
     "cleanup": lambda key: c.cleanup(key), "close": lambda: c.close(), "blind": blind, "again": again,
     "raw": lambda: c.supports_raw_data, "errors": lambda: c.health()["error_kinds"],
     "last_error": lambda: c.health().get("last_error", ""),

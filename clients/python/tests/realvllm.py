@@ -266,7 +266,8 @@ def register(config: dict[str, Any]) -> Any:
     base = importlib.import_module("vllm_omni.distributed.omni_connectors.connectors.base").OmniConnectorBase
     real = sys.modules["vllm_omni.distributed.omni_connectors.connectors.shm_connector"]
     ours = importlib.import_module("omnibus.connector")
-    known = [ours.NAME in factory.list_registered_connectors(), ours.register(), ours.register()]
+    known = [n in factory.list_registered_connectors() for n in (ours.NAME, "CudaIpcConnector")]
+    known += [ours.register(), ours.register()]
     c = factory.create_connector(spec(name=ours.NAME, extra=config))
     try:
         own = {n for n in base.__abstractmethods__ if getattr(type(c), n).__module__ == "omnibus.connector.drop_in"}

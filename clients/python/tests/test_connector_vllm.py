@@ -19,7 +19,7 @@ class RegisterTest(unittest.TestCase):
         self.addCleanup(real.close)
         known, kinds, missing, stage, ok, got, status = real.ask("register", config={"mode": "segment", "stage_id": 3})
         # Its module is loaded there, so importing the connector was enough; twice is not an error.
-        self.assertEqual(known, [True, True, True])
+        self.assertEqual(known, [True, True, True, True])
         self.assertEqual(kinds, [True, True, True])
         self.assertEqual(missing, [])
         self.assertEqual((stage, ok, got, status), (3, True, [{"x": 1}, 4], "healthy"))

@@ -10,13 +10,13 @@ In a deployment the YAML names it; see the README, and `register`.
 from ..omni.decoder import decode
 from ..omni.encoder import Encoded, encode
 from .contract import BadKey, BadMetadata, Busy, Damaged, Missing, NoRoom, Unavailable
-from .drop_in import OmnibusConnector
+from .drop_in import CudaIpcConnector, OmnibusConnector
 from .manager import SharedMemoryManager
 from .vllm import NAME, register, register_if_loaded
 
 __all__ = [
-    "NAME", "BadKey", "BadMetadata", "Busy", "Damaged", "Encoded", "Missing", "NoRoom", "OmnibusConnector",
-    "SharedMemoryManager", "Unavailable", "decode", "encode", "register",
+    "NAME", "BadKey", "BadMetadata", "Busy", "CudaIpcConnector", "Damaged", "Encoded", "Missing", "NoRoom",
+    "OmnibusConnector", "SharedMemoryManager", "Unavailable", "decode", "encode", "register",
 ]  # fmt: skip
 
 register_if_loaded()

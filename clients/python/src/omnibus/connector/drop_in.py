@@ -69,10 +69,7 @@ class OmnibusConnector:
     _transport: Transport | None = None
 
     def __init__(self, config: dict[str, Any] | None = None) -> None:
-        try:
-            self.config = config = dict(config or {})
-        except (TypeError, ValueError):
-            raise ValueError(f"extra must be a map of settings, not {config!r}") from None
+        self.config = config = _settings_of(config)
         self.stage_id = config.get("stage_id", -1)
         check_settings(config)
         self.mode: str = setting(config, "mode", "ring")
@@ -280,10 +277,17 @@ class CudaIpcConnector(OmnibusConnector):
     """OmnibusConnector whose tensors stay on their GPU: `tensor_transport` is "cuda_ipc" or "cuda_ipc_pool"."""
 
     def __init__(self, config: dict[str, Any] | None = None) -> None:
-        super().__init__({"tensor_transport": "cuda_ipc", **(config or {})})
-        if not self.supports_raw_data:
-            self.close()
+        config = {"tensor_transport": "cuda_ipc", **_settings_of(config)}
+        if config["tensor_transport"] in (None, "default"):
             raise ValueError("tensor_transport must be cuda_ipc or cuda_ipc_pool: for default, take OmnibusConnector")
+        super().__init__(config)
+
+
+def _settings_of(config: Any) -> dict[str, Any]:
+    try:
+        return dict(config or {})
+    except (TypeError, ValueError):
+        raise ValueError(f"extra must be a map of settings, not {config!r}") from None
 
 
 _alive: weakref.WeakSet[OmnibusConnector] = weakref.WeakSet()

@@ -8,14 +8,18 @@ installed, `name: OmnibusConnector` in a deployment's YAML is all that it takes.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib
 import logging
 import sys
 from typing import Any
 
-from .drop_in import OmnibusConnector
+from .drop_in import CudaIpcConnector, OmnibusConnector
 
 NAME = "OmnibusConnector"
+
+_KINDS: dict[str, type[OmnibusConnector]] = {NAME: OmnibusConnector, "CudaIpcConnector": CudaIpcConnector}
 
 log = logging.getLogger("omnibus")
 
@@ -24,16 +28,18 @@ _SHARED_MEMORY = "vllm_omni.distributed.omni_connectors.connectors.shm_connector
 
 
 def register() -> bool:
-    """Make the connector known to vLLM-Omni, if it can be imported. Idempotent. Returns whether it is known."""
+    """Make the connectors known to vLLM-Omni, if it can be imported. Idempotent. Returns whether they are known.
+
+    A CudaIpcConnector that vLLM-Omni has by itself stays what it is.
+    """
     try:
         factory: Any = importlib.import_module(_FACTORY).OmniConnectorFactory
     except ImportError:
         return False
-    if NAME not in factory.list_registered_connectors():
-        try:
-            factory.register_connector(NAME, create)
-        except ValueError:  # somebody else has, in this moment
-            pass
+    for name, kind in _KINDS.items():
+        if name not in factory.list_registered_connectors():
+            with contextlib.suppress(ValueError):  # another thread has, in this moment
+                factory.register_connector(name, functools.partial(create, kind=kind))
     return True
 
 
@@ -42,7 +48,7 @@ def register_if_loaded() -> bool:
     return _FACTORY in sys.modules and register()
 
 
-def create(config: dict[str, Any]) -> OmnibusConnector:
+def create(config: dict[str, Any], kind: type[OmnibusConnector] = OmnibusConnector) -> OmnibusConnector:
     """A connector for vLLM-Omni.
 
     vLLM-Omni cleans up after aborted requests only where the connector is a SharedMemoryConnector, so it is one
@@ -50,8 +56,8 @@ def create(config: dict[str, Any]) -> OmnibusConnector:
     """
     try:
         base: Any = importlib.import_module(_SHARED_MEMORY).SharedMemoryConnector
-        drop_in: type[OmnibusConnector] = type(NAME, (OmnibusConnector, base), {"__module__": __name__})
+        drop_in: type[OmnibusConnector] = type(kind.__name__, (kind, base), {"__module__": __name__})
     except (ImportError, TypeError) as e:
         log.debug("the connector is not a SharedMemoryConnector by its class: %s", e)
-        drop_in = OmnibusConnector
+        drop_in = kind
     return drop_in(config)

@@ -102,17 +102,18 @@ class Gate:
     @property
     def error(self) -> OmnibusError | None:
         """Why what is read there is garbage, as far as that is known."""
-        if self._broken:
-            return Poisoned(f"tensors on {uuid_text(self.uuid)} were never completed")
-        return None
+        return self._poisoned() if self._broken else None
+
+    def _poisoned(self) -> Poisoned:
+        return Poisoned(f"tensors on {uuid_text(self.uuid)} were never completed")
 
     def over(self) -> bool:
         """Whether waiting is over, without waiting. Raises what `error` says then, and DeviceLost."""
         if not self.complete and not self.abandoned:
             return False
         self.judge()
-        if (error := self.error) is not None:
-            raise error
+        if self._broken:
+            raise self._poisoned()  # a variable for it would be a circle, which keeps the payload
         self.device.check()
         return True
 
