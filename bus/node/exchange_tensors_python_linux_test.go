@@ -8,6 +8,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/pythontest"
 )
 
 // keyed is a Python process that puts values with tensors on an emulated GPU, with settings of its
@@ -77,6 +78,36 @@ func TestKeyedTensors(t *testing.T) {
 				p.do("errors", nil, args{})
 			}
 			h.wantEmpty(t)
+		})
+	}
+}
+
+// TestKeyedTensorsOfTorch: tensors of torch arrive as tensors of torch, and keep their memory as long
+// as there are any, and views of them.
+func TestKeyedTensorsOfTorch(t *testing.T) {
+	pythontest.Interpreter(t, "torch")
+	for _, transport := range []string{"cuda_ipc_pool", "cuda_ipc"} {
+		t.Run(transport, func(t *testing.T) {
+			h := exchanging(t, bus.Options{})
+			extra := args{"torch": true, "tensor_transport": transport}
+			a, b, c := h.keyed(t, extra), h.keyed(t, extra), h.keyed(t, nil)
+			first := transport == "cuda_ipc_pool"
+			for _, dtype := range []string{"uint8", "bfloat16", "float32", "int64"} {
+				a.do("put", args{"key": "k", "n": 1, "dtype": dtype, "shape": []int{32, 64}}, true)
+				b.do("hold", args{"key": "k"}, true)
+				b.do("look", args{"key": "k"}, []any{1, []any{[]any{"torch", dtype, []int{32, 64}, true, first}}})
+				b.do("hold_part", args{"key": "k"}, []int{1, 512})
+				a.do("until_in_use", args{"n": 1}, 1)
+				b.do("drop", args{"key": "k"}, true)
+				a.do("until_in_use", args{"n": 0}, 0)
+			}
+			a.do("odd", args{"key": "k"}, true)
+			b.do("get_odd", args{"key": "k"}, true)
+			a.do("put", args{"key": "k", "n": 5}, true) // for a process without torch
+			c.do("get", args{"key": "k"}, tensorsAt(5, onGPU, !first))
+			for _, p := range []pythonEnd{a, b} {
+				p.do("errors", nil, args{})
+			}
 		})
 	}
 }

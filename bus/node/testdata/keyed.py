@@ -14,16 +14,20 @@ from omnibus.answers import Attempt
 from omnibus.connector import OmnibusConnector, on_gpu
 from omnibus.devices import emul
 from omnibus.devices.contract import uuid_text
-from omnibus.gpu import DeviceTensor
 from omnibus.gpu.layout import Layout
 from omnibus.omni import decoder
 from omnibus.tensor import data_bytes
 
-decoder._modules.update(torch=None, numpy=None)  # tensors are the client's own, wherever this runs
 EDGE = "thinker", "talker"
 settings = {
     "tensor_transport": "cuda_ipc_pool", "timeout": 5, "gpu": {"device": uuid_text(emul.uuid()), "arena_bytes": 512 << 10, "max_bytes": 512 << 10},
 } | (json.loads(os.environ.get("EXTRA", "null")) or {})  # fmt: skip
+torch = None
+if settings.pop("torch", False):
+    del sys.path[0]  # where a script is called as a package that torch needs
+    import torch
+else:
+    decoder._modules.update(torch=None, numpy=None)  # tensors are the client's own, wherever this runs
 c = OmnibusConnector(settings)
 other = OmnibusConnector(settings)  # keeps the connection when the first is closed
 device = emul.device(emul.uuid())
@@ -60,7 +64,7 @@ def tensor(n, dtype="uint8", shape=(100 << 10,)):
     nbytes = data_bytes(dtype, tuple(shape))
     t = View(dtype, tuple(shape), device.new_memory(nbytes))
     dlpack.borrow(t).view()[:] = pattern(n, nbytes)[:nbytes]
-    return t
+    return t if torch is None else torch.from_dlpack(t)
 
 
 def value_of(n, tensors=1, **of):
@@ -72,21 +76,29 @@ def put(key, n, change=True, **of):
     value = value_of(n, **of)
     ok, size, metadata = c.put(*EDGE, key, value)
     for t in value["x"] if change else ():
-        dlpack.borrow(t).view()[:1] = b"!"  # in the pool lies a copy
+        memory_of(t)[:1] = b"!"  # in the pool lies a copy
     return ok
+
+
+def memory_of(t):
+    """The bytes of a tensor, where they are."""
+    if isinstance(t, omnibus.Tensor):
+        return t.raw()
+    return dlpack.borrow(t if torch is None else t.reshape(-1).view(torch.uint8)).view()
 
 
 def describe(value):
     """Which of the tensors are on the device, and whether every byte is there, but for the first."""
     n, host = value["n"], value["host"]
-    if bytes(host.raw()) != pattern(n, 30_000)[:30_000] or host.shape != (3, 5000):
+    if bytes(memory_of(host)) != pattern(n, 30_000)[:30_000] or tuple(host.shape) != (3, 5000):
         return "the tensor in host memory is another"
     out = []
     for i, t in enumerate(value["x"]):
-        data = bytes(dlpack.borrow(t).view()) if isinstance(t, DeviceTensor) else bytes(t.raw())
+        data = bytes(memory_of(t))
         whole = zlib.crc32(data[1:]) == zlib.crc32(pattern(n + i, len(data))[1 : len(data)])
         first = data[:1] == pattern(n + i, 1)[:1]
-        out.append([type(t).__name__, t.dtype, list(t.shape), whole, first])
+        kind = "torch" if torch is not None and isinstance(t, torch.Tensor) else type(t).__name__
+        out.append([kind, str(t.dtype).removeprefix("torch."), list(t.shape), whole, first])
     return [n, out]
 
 
@@ -104,6 +116,13 @@ def hold(key, seconds=0.0):
     if found:
         held[key] = found[0]
     return found is not None
+
+
+def hold_part(key):
+    """Keep a part of the tensor alone."""
+    held[key] = held[key]["x"][0].reshape(2, -1)[1:, ::2]
+    gc.collect()
+    return list(held[key].shape)
 
 
 def fetch(key):
@@ -166,6 +185,21 @@ def again(key, to):
     return c.put(*EDGE, to, {"n": held[key]["n"], "host": held[key]["host"], "x": held[key]["x"]})[0]
 
 
+def odd(key):
+    """Put tensors of torch that no other library has as they are: a gradient, a conjugate view, and a parameter."""
+    x = torch.from_dlpack(View("complex64", (1000,), device.new_memory(8000)))
+    x.copy_(torch.arange(1000) * (1 + 2j))
+    y = torch.from_dlpack(View("float32", (1000,), device.new_memory(4000))).zero_()
+    value = {"conj": x.conj(), "grad": y.requires_grad_(), "parameter": torch.nn.Parameter(y.detach()), "raw": b"x" * 5000}
+    return c.put(*EDGE, key, value)[0]
+
+
+def get_odd(key):
+    v = got(key)[0]
+    right = v["conj"].equal(torch.arange(1000) * (1 - 2j)) and not v["grad"].any() and not v["parameter"].any()
+    return bool(right) and v["raw"] == b"x" * 5000 and not v["grad"].requires_grad
+
+
 def blind():
     """See no GPU from now on."""
 
@@ -176,10 +210,10 @@ def blind():
 
 
 do = {
-    "put": put, "get": get, "hold": hold, "look": lambda key: describe(held[key]), "drop": lambda key: bool(held.pop(key)),
-    "fetch": fetch, "take": take, "put_late": put_late, "put_incomplete": put_incomplete,
+    "put": put, "get": get, "hold": hold, "look": lambda key: describe(held[key]), "drop": lambda key: held.pop(key) is not None,
+    "hold_part": hold_part, "fetch": fetch, "take": take, "put_late": put_late, "put_incomplete": put_incomplete,
     "complete": complete, "until_in_use": until_in_use, "stats": stats,
-    "cleanup": lambda key: c.cleanup(key), "close": lambda: c.close(), "blind": blind, "again": again,
+    "cleanup": lambda key: c.cleanup(key), "close": lambda: c.close(), "blind": blind, "again": again, "odd": odd, "get_odd": get_odd,
     "raw": lambda: c.supports_raw_data, "errors": lambda: c.health()["error_kinds"],
     "last_error": lambda: c.health().get("last_error", ""),
 }  # fmt: skip
