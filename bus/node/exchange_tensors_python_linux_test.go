@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -289,4 +290,33 @@ func TestKeyedTensorsFallBack(t *testing.T) {
 			a.do("errors", nil, args{})
 		})
 	}
+}
+
+// TestKVCachesOfVLLMOmni has vLLM-Omni's own manager of KV caches send and receive them, packed into
+// a tensor as it does for connectors that take raw data, and as bytes where there is none.
+func TestKVCachesOfVLLMOmni(t *testing.T) {
+	if os.Getenv("OMNIBUS_VLLM_OMNI") == "" {
+		t.Skip("OMNIBUS_VLLM_OMNI does not say where vLLM-Omni is")
+	}
+	for _, module := range []string{"torch", "msgspec", "numpy"} {
+		pythontest.Interpreter(t, module)
+	}
+	h := exchanging(t, bus.Options{})
+	t.Setenv("ROLE", "sends")
+	a := h.pythonAs(t, "testdata/kvmanager.py")
+	t.Setenv("ROLE", "receives")
+	b := h.pythonAs(t, "testdata/kvmanager.py")
+	received := func(request string, n int) []any {
+		return []any{request, []int{1, 2, n}, args{"seq_len": 16}, true}
+	}
+	a.do("send", args{"request": "r1", "n": 1, "device": true}, []any{true, 0, 1, 0})
+	b.do("receive", args{"request": "r1", "n": 1}, received("r1", 1))
+	b.tell("receive", args{"request": "r2", "n": 2}) // it looks again and again
+	a.do("send", args{"request": "r2", "n": 2, "device": true}, []any{true, 0, 2, 0})
+	b.want(received("r2", 2))
+	a.do("send", args{"request": "r3", "n": 3, "device": true}, []any{true, 0, 3, 0})
+	b.do("unpack", args{"request": "r3", "n": 3}, []any{"torch.uint8", 1, 6, true}) // of the value there is but a number
+	a.do("send", args{"request": "r4", "n": 4, "device": false}, []any{true, 0, 3, 0}) // as bytes
+	b.do("receive", args{"request": "r4", "n": 4}, received("r4", 4))
+	h.wantEmpty(t)
 }
