@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/codec/omni"
+	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/internal/bustest"
 	"github.com/omnibus-runtime/omnibus/internal/pythontest"
 )
@@ -260,6 +262,25 @@ func TestKeyedTensorsUnseen(t *testing.T) {
 	a.do("until_in_use", args{"n": 0}, 0)
 }
 
+// TestKeyedTensorsInGo: a program in Go that gets such a value does not take it for another, and its
+// memory comes back.
+func TestKeyedTensorsInGo(t *testing.T) {
+	h := exchanging(t, bus.Options{})
+	a := h.keyed(t, nil)
+	a.do("put", args{"key": "k", "n": 1}, true)
+	c := connector.New("exchange", h.exchange(t), omni.Serializer{})
+	v, err := c.Get(t.Context(), exchangeEdge, "k", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var value any
+	if err := v.Decode(&value); err == nil {
+		t.Errorf("decoded as %v", value)
+	}
+	v.Release()
+	a.do("until_in_use", args{"n": 0}, 0)
+}
+
 // TestKeyedTensorsFallBack: what is too small, and what finds no room, goes through host memory, and
 // is counted.
 func TestKeyedTensorsFallBack(t *testing.T) {
@@ -315,7 +336,7 @@ func TestKVCachesOfVLLMOmni(t *testing.T) {
 	a.do("send", args{"request": "r2", "n": 2, "device": true}, []any{true, 0, 2, 0})
 	b.want(received("r2", 2))
 	a.do("send", args{"request": "r3", "n": 3, "device": true}, []any{true, 0, 3, 0})
-	b.do("unpack", args{"request": "r3", "n": 3}, []any{"torch.uint8", 1, 6, true}) // of the value there is but a number
+	b.do("unpack", args{"request": "r3", "n": 3}, []any{"torch.uint8", 1, 6, true})    // of the value there is but a number
 	a.do("send", args{"request": "r4", "n": 4, "device": false}, []any{true, 0, 3, 0}) // as bytes
 	b.do("receive", args{"request": "r4", "n": 4}, received("r4", 4))
 	h.wantEmpty(t)

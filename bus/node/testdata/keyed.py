@@ -167,7 +167,7 @@ def until_in_use(n):
 
     def work():
         a = Attempt(lambda: pool.in_use == n or None, 0)
-        a.limit = time.monotonic() + 60
+        a.limit = time.monotonic() + 20
         yield session.attempts.make(a)
 
     session.run(work())
