@@ -3,18 +3,21 @@
 import ctypes
 import gc
 import random
+import threading
+import time
 import unittest
 from unittest import mock
 
 from fakecuda import BIAS, FakeCase, until
 
 from omnibus import Finished, dlpack
-from omnibus.bundle import HANDLE, POOL
+from omnibus.bundle import HANDLE, POOL, Plan
 from omnibus.devices.cuda import packed
 from omnibus.devices.words import READY
 from omnibus.errors import PayloadError
-from omnibus.gpu import DriverError, Options, emul
+from omnibus.gpu import DeviceLost, DriverError, Options, emul
 from omnibus.gpu.chunk import Chunk, Spare
+from omnibus.gpu.layout import Layout
 from omnibus.gpu.pool import Pool
 from omnibus.memory import Gaps
 
@@ -283,6 +286,37 @@ class TestCudaPool(FakeCase):
         chunk = self.pool.take(1)
         with self.assertRaisesRegex(DriverError, "no|could"):
             self.device.export(chunk.pointer)
+
+    def layout(self, piece):
+        """One whose payload was written, with its tensors in a piece."""
+        layout = Layout(None, Plan([]), 1)
+        layout._pool, layout.pieces = self.pool, [piece]
+        return layout
+
+    def test_a_value_is_settled_when_its_streams_are(self):
+        piece = self.pool.take(64)
+        Chunk(piece, 64).empty(64, "uint8").__dlpack__(stream=self.stream)
+        self.hold(self.stream)
+        self.device.sending(piece).complete()
+        napping, sleep = threading.Event(), time.sleep
+        waits = threading.Thread(target=self.layout(piece).settle)
+        with mock.patch.object(time, "sleep", lambda s: (napping.set() if threading.current_thread() is waits else None, sleep(s))):
+            waits.start()
+            self.assertTrue(napping.wait(60), "it does not wait")
+            self.assertFalse(piece.settled)
+            self.block.value = 1
+            waits.join(60)
+        self.assertEqual((waits.is_alive(), piece.settled), (False, True))
+
+    def test_a_value_on_a_device_that_is_lost_is_not_settled(self):
+        for told in (True, False):  # by a call of this process's, or by its words alone
+            piece = self.pool.take(64)
+            piece.fail()
+            if told:
+                self.device.lost = DeviceLost("cuMemGetInfo", 700, "an illegal address")
+            with self.assertRaisesRegex(DeviceLost, "illegal address" if told else "never completed"):
+                self.layout(piece).settle()
+            self.device.lost = None
 
     def test_a_device_that_is_lost(self):
         piece = self.pool.take(64)
