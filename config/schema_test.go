@@ -90,6 +90,7 @@ func TestSchemaAcceptsFiles(t *testing.T) {
 		"platforms":                  two + "platforms: {npu: {stages: [{stage_id: a, omnibus: {replicas: 2}}], connectors: {c: {extra: {a: 1}}}}, xpu: null}",
 		"nothing for the sections":   two + "connectors:\nedges:\nruntime:\nomnibus:\nplatforms:\nbase_config:\npipeline:",
 		"variables for every number": "stages: [{stage_id: '${A}', max_inflight: '${A}', final_output: '${A}', omnibus: {replicas: '${A}', replay: '${A}', routing: '${A}', grace: '${A}s', batch: {size: '${A}'}}}]\nomnibus: {name: 'a${A}', ring_bytes: '${A}GB', allow_uids: ['${A}']}\nconnectors: {c: {name: '${A}'}, d: {name: SharedMemoryConnector, extra: {codec_streaming: '${A}', codec_chunk_frames: [1, '${A}']}}}",
+		"tensors of a connector":     two + "connectors: {c: {name: CudaIpcConnector}, d: {name: CudaIpcConnector, extra: {tensor_transport: cuda_ipc_pool, min_bytes: 4096, voice: x}}, e: {name: CudaIpcConnector, extra: {tensor_transport: '${A}', min_bytes: null}}}",
 		"sizes and durations":        two + "omnibus: {ring_bytes: 64 MiB, inline_bytes: 4kB, grace: 1h2m3.5s, stall_timeout: .5µs}",
 	} {
 		t.Run(name, func(t *testing.T) { accept(t, []byte(text)) })
