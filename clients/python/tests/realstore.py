@@ -1,8 +1,9 @@
-"""The real MooncakeStoreConnector, YuanrongConnector and NixlConnector of vLLM-Omni, in a process of their own: see realvllm.
+"""The real connectors of vLLM-Omni for Mooncake, Yuanrong and NIXL, in a process of their own: see realvllm.
 
 Two things are put right for them that vLLM-Omni 0.30 has wrong for the versions that omnibus pins: Mooncake's
 ReplicateConfig has soft_pin_action in place of with_soft_pin, and Yuanrong's module is yr.datasystem, not datasystem.
-NixlConnector takes NIXL from vLLM's module vllm.distributed.nixl_utils, which is replaced by two names from NIXL's wheel.
+NixlConnector takes NIXL from vLLM's module vllm.distributed.nixl_utils, which is replaced by two names from NIXL's wheel. MooncakeTransferEngineConnector pins its
+memory for a GPU, which it does not do here.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import realvllm
 NAMES = {
     "mooncake": ("mooncake_store_connector", "MooncakeStoreConnector"), "yuanrong": ("yuanrong_connector", "YuanrongConnector"),
     "nixl": ("nixl_connector", "NixlConnector"),
+    "mooncake-engine": ("mooncake_transfer_engine_connector", "MooncakeTransferEngineConnector"),
 }  # fmt: skip
 
 
@@ -76,6 +78,8 @@ def load(kind: str, extra: dict[str, Any]) -> Any:
                 super().__setattr__(name, v)
 
         store.ReplicateConfig = ReplicateConfig
+    elif kind == "mooncake-engine":
+        sys.modules["torch"].Tensor.pin_memory = lambda self: self  # type: ignore[attr-defined]
     elif kind == "nixl":
         os.environ.setdefault("NIXL_LOG_LEVEL", "ERROR")  # or it writes to standard output
         api: Any = importlib.import_module("nixl_cu12._api")
@@ -120,6 +124,8 @@ def main() -> None:
         answer: Any
         if what == "put":
             answer = plain(connector.put("0", "1", key, value(rest[0])))
+        elif what == "bytes":
+            answer = plain(connector.put("0", "1", key, random.Random(rest[0]).randbytes(rest[0] + 1)))
         elif what == "encode":
             answer = base64.b64encode(serializer.serialize(tensors(rest[0]))).decode()
         elif what == "tensors":

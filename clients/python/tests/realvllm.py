@@ -153,12 +153,26 @@ def _fake_torch() -> types.ModuleType:
 
     class Tensor:
         device = Device("cpu")
+        is_cuda = False
 
         def __init__(self, a: Any, dtype: Any) -> None:
             self.a, self.dtype, self.shape = a, dtype, a.shape
 
         def view(self, dtype: Any) -> Any:
             return Tensor(self.a.view(types_of[dtype.name]), dtype)
+
+        def __getitem__(self, where: Any) -> Any:
+            return Tensor(self.a[where], self.dtype)
+
+        def copy_(self, other: Any) -> None:
+            self.a[...] = other.a
+
+        def flatten(self) -> Any:
+            return Tensor(self.a.reshape(-1), self.dtype)
+
+        @property
+        def nbytes(self) -> int:
+            return int(self.a.nbytes)
 
         def clone(self) -> Any:
             return Tensor(self.a.copy(), self.dtype)
@@ -184,7 +198,7 @@ def _fake_torch() -> types.ModuleType:
         def detach(self) -> Any:
             return self
 
-        cpu = contiguous = detach
+        cpu = contiguous = pin_memory = detach
 
         def dim(self) -> int:
             return int(self.a.ndim)

@@ -20,8 +20,8 @@ import time
 import unittest
 from typing import Any
 
-MODULES = {"mooncake": "mooncake.store", "yuanrong": "yr.datasystem", "nixl": "nixl_cu12._api"}
-PEERS = ("nixl",)  # whose processes reach each other without a server
+MODULES = {"mooncake": "mooncake.store", "yuanrong": "yr.datasystem", "nixl": "nixl_cu12._api", "mooncake-engine": "mooncake.engine"}
+PEERS = ("nixl", "mooncake-engine")  # whose processes reach each other without a server
 _MIB = 1 << 20
 
 
@@ -30,7 +30,7 @@ def skip_without(kind: str) -> None:
     try:
         importlib.import_module(MODULES[kind])
     except ImportError as e:
-        raise unittest.SkipTest(f"omnibus[{kind}] is not installed: {e}") from None
+        raise unittest.SkipTest(f"omnibus[{kind.partition('-')[0]}] is not installed: {e}") from None
 
 
 def free_ports(n: int) -> list[int]:

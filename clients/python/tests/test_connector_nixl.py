@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -20,8 +19,10 @@ from typing import Any
 from unittest import mock
 
 import fakehost  # noqa: F401  (finds the package)
+import peercase
 import realstore
 import storeserver
+from peercase import POOL, Child, plain, until
 
 from omnibus.connector import BadMetadata, Damaged, Missing, NoRoom, OmnibusConnector, Unavailable
 from omnibus.connector.contract import Absent, Edge, Gone
@@ -33,62 +34,6 @@ from omnibus.msgpack import packb, unpackb
 
 EDGE = Edge("thinker", "talker")
 PAYLOADS = int(os.environ.get("OMNIBUS_STORE_PAYLOADS", "1000")) // 10  # each of vLLM-Omni's takes a connection of its own
-POOL = 16 << 20
-
-# Puts values of the sizes that it reads, a line each, and answers with their metadata.
-CHILD = """
-import sys, json
-from omnibus.connector.contract import Edge
-from omnibus.connector.nixl import Nixl
-n = Nixl(json.loads(sys.argv[1]))
-for line in sys.stdin:
-    key, size = json.loads(line)
-    print(json.dumps(n.put(n.name(Edge("thinker", "talker"), key), [b"x" * size])), flush=True)
-n.close()
-"""
-
-
-class Child:
-    """A producer in a process of its own."""
-
-    def __init__(self, extra: dict[str, Any], **env: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", CHILD, json.dumps({"memory_pool_size": POOL, **extra})], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **env},
-        )  # fmt: skip
-
-    def put(self, key: str, size: int) -> dict[str, Any]:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        print(json.dumps([key, size]), file=self.process.stdin, flush=True)
-        metadata: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return metadata
-
-    def stop(self) -> None:
-        self.process.send_signal(signal.SIGSTOP)
-        os.waitpid(self.process.pid, os.WUNTRACED)  # until it has stopped
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def close(self) -> None:
-        self.kill()
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.close()
-        self.process.stdout.close()
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        if time.monotonic() > deadline:
-            raise AssertionError("it does not happen")
-        time.sleep(0.01)
-
-
-def plain(payload: Any, *, padded: bool = False) -> bytes:
-    return bytes(payload)
-
 
 class NixlTest(unittest.TestCase):
     @classmethod
@@ -110,7 +55,7 @@ class NixlTest(unittest.TestCase):
         return n
 
     def child(self, extra: dict[str, Any] | None = None, **env: str) -> Child:
-        child = Child(extra or {}, **env)
+        child = Child("nixl", extra or {}, **env)
         self.addCleanup(child.close)
         return child
 
@@ -329,30 +274,8 @@ class NixlTest(unittest.TestCase):
 
     @contextlib.contextmanager
     def listener(self, answer: Callable[[bytes], bytes]) -> Iterator[dict[str, Any]]:
-        """Another program in the sender's place."""
-        import zmq
-
-        context = zmq.Context()
-        router = context.socket(zmq.ROUTER)
-        router.linger = 0
-        port = router.bind_to_random_port("tcp://127.0.0.1")
-
-        def serve() -> None:
-            try:
-                while True:
-                    identity, _, message = router.recv_multipart()
-                    router.send_multipart([identity, b"", answer(message)])
-            except zmq.ContextTerminated:
-                router.close(0)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
+        with peercase.listener(answer) as port:
             yield {"schema_version": 1, "generation": "g", "sender_host": "127.0.0.1", "sender_zmq_port": port}
-        finally:
-            self.receiver.asker.close()
-            context.term()
-            thread.join()
 
     def test_hostile_sender(self) -> None:
         """Nothing is read that is not as described in each respect, and nothing is written but what was set aside."""

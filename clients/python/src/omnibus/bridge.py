@@ -1,6 +1,6 @@
 """An engine of other programs for a process that cannot have one, as there is none for Go::
 
-    python -m omnibus.bridge mooncake|yuanrong|nixl DESCRIPTOR SETTINGS
+    python -m omnibus.bridge mooncake|yuanrong|nixl|mooncake-engine DESCRIPTOR SETTINGS
 
 The descriptor is a Unix socket of packets. The process at its other end starts this one, with the settings of a
 connector in JSON, and asks; the first packet says whether the client could be opened. A packet is a header and text::

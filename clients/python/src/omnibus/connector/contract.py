@@ -292,7 +292,7 @@ def _gpu(value: Any) -> Any:
 
 
 #: The ways in which values travel.
-MODES = ("ring", "segment", "mooncake", "yuanrong", "nixl")
+MODES = ("ring", "segment", "mooncake", "yuanrong", "nixl", "mooncake-engine")
 
 _GPU = Kind("a map of the options of omnibus.gpu.Options, such as {arena_bytes: 1073741824}", _gpu)
 

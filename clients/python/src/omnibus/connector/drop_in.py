@@ -26,6 +26,7 @@ from .contract import (
     setting,
 )  # fmt: skip
 from .mooncake import Mooncake
+from .mooncake_engine import MooncakeEngine
 from .nixl import Nixl
 from .ring import Ring
 from .segment import BY_KEY, BY_METADATA, Segments
@@ -35,7 +36,9 @@ from .yuanrong import Yuanrong
 log = logging.getLogger("omnibus")
 
 #: What opens values of other programs' engines, by the modes that are called as these are.
-ENGINES: dict[str, Callable[[dict[str, Any]], Keeper]] = {"mooncake": over(Mooncake), "yuanrong": over(Yuanrong), "nixl": Nixl}
+ENGINES: dict[str, Callable[[dict[str, Any]], Keeper]] = {
+    "mooncake": over(Mooncake), "yuanrong": over(Yuanrong), "nixl": Nixl, "mooncake-engine": MooncakeEngine,
+}  # fmt: skip
 
 _SILENT_SECONDS = 5.0  # the same failure is not logged more often
 
@@ -50,6 +53,7 @@ class OmnibusConnector:
         "segment": the files in /dev/shm of vLLM-Omni's SharedMemoryConnector, with which it may share an edge.
         "mooncake", "yuanrong": a store, under the keys of vLLM-Omni's MooncakeStoreConnector and YuanrongConnector.
         "nixl": memory of the process that puts, which the one that gets reads, as vLLM-Omni's NixlConnector does.
+        "mooncake-engine": the same, but written into the one that gets, as MooncakeTransferEngineConnector does.
 
     In mode ring, tensors on a GPU travel as `tensor_transport` says:
 

@@ -15,15 +15,17 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ..errors import OmnibusError
 from ..omni.encoder import Buffer
 from .asking import Asker, load
-from .contract import TEXT, TIMEOUT, Absent, BadMetadata, Damaged, Edge, Gone, Kind, Missing, Unavailable, text_of, whole
+from .contract import TEXT, Absent, BadMetadata, Damaged, Edge, Gone, Kind, Missing, Unavailable, text_of, whole
 from .pool import Block, Pool
 from .stores import PORT, Name, Settings, told_size
 
+_MOST_WORKERS = 4
 _MOST_DONE = 256  # claims that are remembered when they have ended: the answer to a consumer may be lost
 LOOK_SECONDS = 0.25  # what has run out is taken back so much later at most
 _MOST_CLOSING_SECONDS = 5.0  # for which a close waits for those that have claimed something
@@ -33,7 +35,7 @@ _PORT = Kind("a whole number from 0 to 65535", lambda value: whole(0, 65535).rea
 SETTINGS: dict[str, tuple[Kind, Any]] = {
     "host": (TEXT, "127.0.0.1"), "zmq_port": (_PORT, 0), "role": (text_of("both", "sender", "receiver"), "both"),
     "sender_host": (TEXT, ""), "sender_zmq_port": (_PORT, 0),
-    "memory_pool_size": (whole(1), 512 << 20), "transfer_timeout_s": (TIMEOUT, 300.0),
+    "memory_pool_size": (whole(1), 512 << 20),
 }  # fmt: skip
 
 #: What could not be closed, because another process may still read or write its memory.
@@ -57,9 +59,9 @@ class Held:
     what = ""  # the engine, for people
     extra = ""  # of the client package, which installs it
 
-    def __init__(self, settings: Settings, lease_seconds: float) -> None:
+    def __init__(self, settings: Settings, lease_seconds: float, claim_seconds: float) -> None:
         s = self._settings = settings
-        self._lease = lease_seconds
+        self._lease, self._claim_seconds = lease_seconds, claim_seconds
         self._mu = threading.Lock()
         self._freed = threading.Condition(self._mu)  # a claim has ended
         self._values: dict[str, Value] = {}
@@ -71,6 +73,7 @@ class Held:
         self._behind: list[Callable[[], bool]] = []
         self._closing = self._left = False
         self._fetching = 0
+        self._workers = ThreadPoolExecutor(_MOST_WORKERS, f"omnibus-{self.extra}")
         self._zmq = load(self.extra)
         self._host = _own_host() if s.host.lower() in ("", "auto", "*", "0.0.0.0", "::") else s.host
         self._sender = at(s.sender_host, s.sender_zmq_port) if s.sender_host and s.sender_zmq_port else None
@@ -105,8 +108,11 @@ class Held:
         """The sender that metadata name, and the generation of the value, as far as they do."""
         raise NotImplementedError
 
-    def _answer(self, message: bytes) -> bytes:
-        """The answer to a consumer's message. Raises OmnibusError for one that makes no sense."""
+    def _answer(self, message: bytes) -> bytes | Callable[[], bytes]:
+        """The answer to a consumer's message, or what takes a while and returns it.
+
+        Raises OmnibusError for one that makes no sense.
+        """
         raise NotImplementedError
 
     def _fetch(self, name: Name, generation: str | None, address: str, size: int | None, deadline: float) -> bytes | None:
@@ -158,7 +164,7 @@ class Held:
             if value.claim is None:
                 if self._closing or time.monotonic() >= value.until:
                     return None
-                value.claim, value.until = claim, time.monotonic() + 2 * self._settings.transfer_timeout_s
+                value.claim, value.until = claim, time.monotonic() + self._claim_seconds
             return value
 
     def done(self, key: str, generation: str, claim: str) -> bool:
@@ -172,6 +178,15 @@ class Held:
             self._release(value)
             self._done.append(claim)
             return True
+
+    def unclaim(self, value: Value) -> None:
+        """End a claim, and leave the value for another, if it was not taken back meanwhile."""
+        with self._mu:
+            key = value.name.engine_key
+            if self._values.get(key) is value and not self._closing:
+                value.claim, value.until = None, time.monotonic() + self._lease
+            elif self._values.get(key) is value or (key, value.generation) in self._claimed:
+                self._release(value)
 
     def _release(self, value: Value) -> None:
         """End a value whether it is claimed or not. Under the lock."""
@@ -283,22 +298,47 @@ class Held:
                     "port, or choose another; with role receiver there is no listener"
                 ) from None
             self.address = at(self._host, port)
-        self._thread = threading.Thread(target=self._serve, args=(router,), name=f"omnibus-{self.extra}", daemon=True)
+        answers, where = self._context.socket(zmq.PULL), f"inproc://{uuid.uuid4().hex}"
+        answers.bind(where)
+        self._thread = threading.Thread(target=self._serve, args=(router, answers, where), name=f"omnibus-{self.extra}", daemon=True)
         self._thread.start()
 
-    def _serve(self, router: Any) -> None:
+    def _serve(self, router: Any, answers: Any, where: str) -> None:
+        zmq = self._zmq
+        poller = zmq.Poller()
+        poller.register(router, zmq.POLLIN)
+        poller.register(answers, zmq.POLLIN)
         try:
             while True:
-                if router.poll(int(LOOK_SECONDS * 1000)):
+                there = dict(poller.poll(int(LOOK_SECONDS * 1000)))
+                if answers in there:
+                    router.send_multipart(answers.recv_multipart())
+                if router in there:
                     frames = router.recv_multipart()
                     if len(frames) == 3:
                         with contextlib.suppress(OmnibusError):  # a message that is none has no answer
-                            router.send_multipart([*frames[:2], self._answer(frames[2])])
+                            answer = self._answer(frames[2])
+                            if callable(answer):
+                                self._workers.submit(self._work, where, frames[:2], answer)
+                            else:
+                                router.send_multipart([*frames[:2], answer])
                 self._look()
-        except self._zmq.ContextTerminated:
+        except zmq.ContextTerminated:
             pass
         finally:
             router.close(0)
+            answers.close(0)
+
+    def _work(self, where: str, to: list[bytes], answer: Callable[[], bytes]) -> None:
+        said = answer()
+        with contextlib.suppress(self._zmq.ZMQError):  # it was closed meanwhile
+            push = self._context.socket(self._zmq.PUSH)
+            push.linger = 0
+            try:
+                push.connect(where)
+                push.send_multipart([*to, said])
+            finally:
+                push.close()
 
     def _look(self) -> None:
         """End what has run out, and what is over."""
@@ -329,6 +369,7 @@ class Held:
             self._back.clear()
             self._freed.wait_for(lambda: not self._claimed, min(self._settings.timeout, _MOST_CLOSING_SECONDS))
             self._left = True
+        self._workers.shutdown(wait=False)
         self.asker.close()
         self._context.term()
         self._thread.join()

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 from ..errors import OmnibusError, PayloadError
 from ..msgpack import packb, unpackb
-from .contract import SECONDS, BadMetadata, Edge, Gone, Kind, Missing, Unavailable
+from .contract import SECONDS, TIMEOUT, BadMetadata, Edge, Gone, Kind, Missing, Unavailable
 from .described import OBJECT, SCHEMA, Plan, generation_of, payload_of, plan_of
 from .held import SETTINGS, Held, Value, check_size, endpoint
 from .pool import Block
@@ -42,7 +42,10 @@ def _ucx_alone(value: Any) -> Any:
     return value
 
 
-_SETTINGS = {**SETTINGS, "lease_seconds": (SECONDS, 3600.0), "backends": (Kind("UCX, which is the one that is used", _ucx_alone), "UCX")}
+_SETTINGS = {
+    **SETTINGS, "lease_seconds": (SECONDS, 3600.0), "transfer_timeout_s": (TIMEOUT, 300.0),
+    "backends": (Kind("UCX, which is the one that is used", _ucx_alone), "UCX"),
+}  # fmt: skip
 
 
 class _Peer:
@@ -70,7 +73,7 @@ class Nixl(Held):
         self._claims: OrderedDict[_Asked, str] = OrderedDict()
         self._taking: set[_Asked] = set()
         self._late: set[_Asked] = set()  # which were given up, and are still being read
-        super().__init__(settings, settings.lease_seconds)
+        super().__init__(settings, settings.lease_seconds, 2 * settings.transfer_timeout_s)
 
     def _open(self) -> None:
         os.environ.setdefault("NIXL_LOG_LEVEL", "WARN")  # or it writes to standard output

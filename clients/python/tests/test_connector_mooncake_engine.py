@@ -1,0 +1,298 @@
+"""Values that a process writes into another by Mooncake's transfer engine, and vLLM-Omni's MooncakeTransferEngineConnector."""
+
+from __future__ import annotations
+
+import base64
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import types
+import unittest
+from typing import Any
+from unittest import mock
+
+import fakehost  # noqa: F401  (finds the package)
+import peercase
+import realstore
+import storeserver
+from peercase import POOL, Child, plain, until
+
+from omnibus.connector import BadMetadata, Damaged, Missing, NoRoom, OmnibusConnector, Unavailable
+from omnibus.connector.contract import Absent, Edge
+from omnibus.connector.mooncake_engine import MooncakeEngine
+from omnibus.connector.stores import Store, TooLarge
+from omnibus.msgpack import packb, unpackb
+
+EDGE = Edge("thinker", "talker")
+KEY = "{}@thinker_talker"
+PAYLOADS = int(os.environ.get("OMNIBUS_STORE_PAYLOADS", "1000")) // 4
+
+
+class MooncakeEngineTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        storeserver.skip_without("mooncake-engine")
+        cls.sender = MooncakeEngine({"memory_pool_size": POOL, "timeout": 2})
+        cls.receiver = MooncakeEngine({"memory_pool_size": POOL, "timeout": 20})
+        cls.addClassCleanup(cls.sender.close)
+        cls.addClassCleanup(cls.receiver.close)
+
+    def tearDown(self) -> None:
+        for n in (self.sender, self.receiver):
+            n.remove(n.own())
+            until(lambda n=n: n.pool.free_bytes() == n.pool.size)  # type: ignore[misc]
+
+    def open(self, **extra: Any) -> MooncakeEngine:
+        n = MooncakeEngine({"memory_pool_size": POOL, **extra})
+        self.addCleanup(n.close)
+        return n
+
+    def child(self, extra: dict[str, Any] | None = None) -> Child:
+        child = Child("mooncake-engine", extra or {})
+        self.addCleanup(child.close)
+        return child
+
+    def put(self, key: str, data: bytes, n: MooncakeEngine | None = None) -> dict[str, Any]:
+        n = n or self.sender
+        return n.put(n.name(EDGE, key), [data[:3], data[3:]])
+
+    def get(self, key: str, metadata: Any = None, n: MooncakeEngine | None = None) -> bytes:
+        n = n or self.receiver
+        payload, size = n.take(n.name(EDGE, key), metadata)
+        self.assertEqual(size, len(payload))
+        return bytes(payload)
+
+    def ask(self, message: Any) -> bytes:
+        """What the sender answers to a consumer."""
+        text = message if isinstance(message, bytes) else bytes(packb(message))
+        return self.receiver.asker.ask(self.sender.address, text, time.monotonic() + 20)
+
+    def pull(self, key: str, **changes: Any) -> bytes:
+        return self.ask({"remote_hostname": "127.0.0.1", "remote_port": self.receiver._port, "request_id": KEY.format(key),
+                         "dst_addrs": [self.receiver.pool.address], "lengths": [100], **changes})  # fmt: skip
+
+    def test_got_once_and_replaced(self) -> None:
+        for size in (1, 1000, 1 << 20, POOL):
+            data = os.urandom(size)
+            metadata = self.put("once", data)
+            self.assertEqual(metadata["data_size"], size)
+            self.assertEqual(self.get("once", metadata), data)
+            with self.assertRaises(Missing):
+                self.get("once", metadata)
+        self.put("once", b"old")
+        self.assertEqual(self.get("once", self.put("once", b"new!")), b"new!")
+
+    def test_by_key_and_started_later(self) -> None:
+        (port,) = storeserver.free_ports(1)
+        store = Store({"memory_pool_size": POOL, "sender_host": "127.0.0.1", "sender_zmq_port": port}, MooncakeEngine)
+        self.addCleanup(store.close)
+        with self.assertRaisesRegex(Absent, f"127.0.0.1:{port}.*not started"):
+            store.get(EDGE, "later", None, plain)
+        begun, got = threading.Event(), list[bytes]()
+
+        def wait() -> None:
+            begun.set()
+            got.append(store.wait(EDGE, "later", None, plain, time.monotonic() + 60)[0])
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        begun.wait()
+        self.child({"zmq_port": port}).put("later", 1000)
+        waiter.join()
+        self.assertEqual(got, [b"x" * 1000])
+
+    def test_cleanup(self) -> None:
+        store = Store({"memory_pool_size": POOL}, MooncakeEngine)
+        self.addCleanup(store.close)
+        n: Any = store._values
+        metadata = {key: self.put(key, b"x" * 100, n) for key in ("r1_thinker_0", "r1", "r11_thinker_0")}
+        store.cleanup("r1")
+        for key in ("r1_thinker_0", "r1"):
+            with self.assertRaises(Missing):
+                self.get(key, metadata[key])
+        self.assertEqual(self.get("r11_thinker_0", metadata["r11_thinker_0"]), b"x" * 100)
+
+    def test_metadata(self) -> None:
+        metadata = self.put("metadata", b"x" * 100)
+        for name, value in (
+            ("data_size", "100"), ("data_size", -1), ("size", "100"), ("source_host", "a/b"), ("source_host", 7),
+            ("source_port", 70000), ("source_port", "x"),
+        ):  # fmt: skip
+            with self.subTest(name, value=value), self.assertRaisesRegex(BadMetadata, name):
+                self.get("metadata", {**metadata, name: value})
+        with self.assertRaisesRegex(Damaged, "another version"):
+            self.get("metadata", {**metadata, "size": 7})
+        self.assertEqual(self.get("metadata", {**metadata, "size": 100}), b"x" * 100)
+
+    def test_room(self) -> None:
+        with self.assertRaisesRegex(TooLarge, "memory_pool_size"):
+            self.put("large", bytes(POOL + 1))
+        kept = self.put("kept", bytes(POOL // 2))
+        with self.assertRaisesRegex(NoRoom, "memory_pool_size"):
+            self.put("kept", bytes(POOL // 2 + 1))
+        self.assertEqual(len(self.get("kept", kept)), POOL // 2)
+        small = self.open(memory_pool_size=4096)
+        metadata = self.put("large", bytes(POOL))
+        with self.assertRaisesRegex(TooLarge, "memory_pool_size is 4096"):
+            self.get("large", metadata, small)
+        self.assertEqual(len(self.get("large", metadata)), POOL, "it stays for another")
+
+    def test_hostile_consumer(self) -> None:
+        """Nothing is written elsewhere than a consumer has memory for, and a value stays until it is written."""
+        metadata = self.put("asked", b"x" * 100)
+        for message in (b"", b"\xc1", b"query_info", b"query_info\xc1", b"query_info" + packb({"request_id": 5}), packb([1]), packb({})):
+            with self.subTest(message):
+                try:
+                    answer = self.receiver.asker.ask(self.sender.address, bytes(message), time.monotonic() + 0.05)
+                except Unavailable:
+                    continue  # a message that is none has no answer
+                self.fail(repr(answer))
+        for change in (
+            {"lengths": [101]}, {"lengths": [99]}, {"lengths": []}, {"lengths": None}, {"dst_addrs": []}, {"dst_addrs": [-1]},
+            {"dst_addrs": ["x"]}, {"dst_addrs": [8]}, {"dst_addrs": [self.receiver.pool.address + POOL]}, {"remote_hostname": ""},
+            {"remote_hostname": 5}, {"remote_port": 0}, {"remote_port": 1}, {"remote_port": "x"}, {"request_id": "other"},
+            {"remote_port": self.sender._port, "dst_addrs": [self.sender.pool.address + 8192]},
+        ):  # fmt: skip
+            with self.subTest(change):
+                self.assertEqual(self.pull("asked", **change), b"trans_error")
+        self.assertEqual(unpackb(self.ask(b"query_info" + bytes(packb({"request_id": KEY.format("asked")}))))["data_size"], 100)
+        self.assertEqual(self.get("asked", metadata), b"x" * 100)
+
+    def test_hostile_sender(self) -> None:
+        good = {"request_id": KEY.format("hostile"), "data_size": 100, "is_fast_path": False}
+        for answer in (b"", b"\xc1", packb(5), *(packb({**good, **c}) for c in (
+            {"data_size": 0}, {"data_size": -1}, {"data_size": "x"}, {"data_size": True}, {"is_fast_path": 1}, {"request_id": "other"},
+        ))):  # fmt: skip
+            with self.subTest(answer), peercase.listener(lambda _, answer=answer: bytes(answer)) as port:  # type: ignore[misc]
+                with self.assertRaisesRegex(BadMetadata, f"127.0.0.1:{port}"):
+                    self.get("hostile", {"source_host": "127.0.0.1", "source_port": port})
+        large = bytes(packb({**good, "data_size": 1 << 50}))
+        with peercase.listener(lambda _: large) as port, self.assertRaisesRegex(TooLarge, "memory_pool_size"):
+            self.get("hostile", {"source_host": "127.0.0.1", "source_port": port})
+        with peercase.listener(lambda m: bytes(packb(good)) if m.startswith(b"query") else b"trans_error") as port:
+            with self.assertRaisesRegex(Unavailable, f"127.0.0.1:{port} cannot write"):
+                self.get("hostile", {"source_host": "127.0.0.1", "source_port": port})
+
+    def test_dead_sender(self) -> None:
+        """Its memory is used again when what it had written is here."""
+        child = self.child()
+        metadata = [child.put(f"dead{i}", 1 << 20) for i in range(3)]
+        self.assertEqual(len(self.get("dead0", metadata[0])), 1 << 20)
+        address = f"127.0.0.1:{metadata[0]['source_port']}"
+        take = self.receiver.pool.take
+
+        def killed(size: int) -> Any:
+            child.kill()
+            return take(size)
+
+        with mock.patch.object(self.receiver.pool, "take", killed), self.assertRaisesRegex(Absent, address):
+            self.get("dead1", metadata[1])
+        with self.assertRaisesRegex(Absent, address):
+            self.get("dead2", metadata[2])
+
+    def test_stopped_sender(self) -> None:
+        """It is given up in time, by name; the memory that it may still write to is not used before it has answered."""
+        child = self.child()
+        n = self.open(timeout=1)
+        metadata = [child.put(f"stopped{i}", 4 << 20) for i in range(2)]
+        address = f"127.0.0.1:{metadata[0]['source_port']}"
+        take = n.pool.take
+
+        def stopped(size: int) -> Any:
+            child.stop()
+            return take(size)
+
+        with mock.patch.object(n.pool, "take", stopped), self.assertRaisesRegex(Unavailable, f"{address} does not answer.*stopped"):
+            self.get("stopped0", metadata[0], n)
+        with self.assertRaisesRegex(Missing, "given up"):
+            self.get("stopped0", metadata[0], n)
+        with mock.patch("omnibus.connector.mooncake_engine._ARRIVAL_SECONDS", 0):
+            for _ in range(2):
+                n._look()
+            self.assertEqual(n.pool.size - n.pool.free_bytes(), 4 << 20)
+        with self.assertRaisesRegex(Unavailable, address):
+            self.get("stopped1", metadata[1], n)
+        child.process.send_signal(signal.SIGCONT)
+        until(lambda: n.pool.free_bytes() == n.pool.size)
+        self.assertEqual(len(self.get("stopped1", metadata[1], n)), 4 << 20)
+
+    def test_runs_out(self) -> None:
+        n = self.open(buffer_ttl_seconds=0.05)
+        metadata = self.put("lease", b"x" * 100, n)
+        until(lambda: n.pool.free_bytes() == n.pool.size)
+        with self.assertRaises(Missing):
+            self.get("lease", metadata)
+
+    def test_refused(self) -> None:
+        port = self.sender.address.rpartition(":")[2]
+        with self.assertRaisesRegex(Unavailable, rf"127.0.0.1:{port} \(host, zmq_port\).*in use"):
+            MooncakeEngine({"zmq_port": port})
+        for module in ("mooncake.engine", "zmq"):
+            with mock.patch.dict(sys.modules, {module: None}), self.assertRaisesRegex(Unavailable, r"install omnibus\[mooncake\]"):
+                OmnibusConnector({"mode": "mooncake-engine"})
+        with mock.patch.dict(sys.modules, {"mooncake.engine": types.SimpleNamespace()}):
+            with self.assertRaisesRegex(Unavailable, r"this version.*install omnibus\[mooncake\]"):
+                OmnibusConnector({"mode": "mooncake-engine"})
+        for name, value in (("memory_pool_device", "cuda"), ("buffer_ttl_seconds", -1), ("role", "boss"), ("protocol", 5)):
+            with self.subTest(name), self.assertRaisesRegex(ValueError, name):
+                OmnibusConnector({"mode": "mooncake-engine", name: value})
+
+    def test_many_at_once(self) -> None:
+        def work(n: int) -> None:
+            for i in range(30):
+                data = os.urandom(1 + i * 997)
+                self.assertEqual(self.get(f"many_{n}_{i}", self.put(f"many_{n}_{i}", data)), data)
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+
+    def test_real_connector(self) -> None:
+        """vLLM-Omni's own class at the other side, both ways, byte for byte, and the raw bytes that it puts."""
+        (port,) = storeserver.free_ports(1)
+        real = realstore.Real("mooncake-engine", {"host": "127.0.0.1", "zmq_port": port, "protocol": "tcp", "memory_pool_size": POOL})
+        self.addCleanup(real.close)
+        with OmnibusConnector({"mode": "mooncake-engine"}) as c:
+            for seed in range(PAYLOADS):
+                value = realstore.value(seed)
+                ok, size, metadata = real.ask("put", f"real{seed}", seed)
+                self.assertTrue(ok)
+                self.assertEqual(c.get("0", "1", f"real{seed}", metadata), (value, size))
+                self.assertIsNone(real.ask("get", f"real{seed}", {"source_host": "127.0.0.1", "source_port": port}))
+                ok, size, metadata = c.put("0", "1", f"ours{seed}", value)
+                self.assertTrue(ok)
+                text, there = real.ask("get", f"ours{seed}", metadata)
+                self.assertEqual((base64.b64decode(text), there), (c.serialize_obj(value), size))
+            for seed in range(20):
+                _, _, metadata = real.ask("bytes", f"bytes{seed}", seed * 999)
+                got = c.get("0", "1", f"bytes{seed}", metadata)
+                assert got is not None
+                self.assertEqual(got[0], random.Random(seed * 999).randbytes(seed * 999 + 1))
+            self.assertEqual(c.health()["errors"], 0)
+
+
+class ApartTest(unittest.TestCase):
+    """Runs the others where all tests are found: the engine's threads do not bear the forks of other tests."""
+
+    def test_apart(self) -> None:
+        run = subprocess.run(
+            [sys.executable, "-m", "unittest", "-v", "test_connector_mooncake_engine.MooncakeEngineTest"],
+            cwd=os.path.dirname(__file__), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        )  # fmt: skip
+        self.assertEqual(run.returncode, 0, run.stdout[-20_000:])
+        if "OK (skipped" in run.stdout:
+            self.skipTest("omnibus[mooncake] is not installed")
+
+
+def load_tests(loader: unittest.TestLoader, _tests: unittest.TestSuite, _pattern: str | None) -> unittest.TestSuite:
+    return loader.loadTestsFromTestCase(ApartTest)
+
+
+if __name__ == "__main__":
+    unittest.main()
