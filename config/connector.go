@@ -20,7 +20,7 @@ const CudaIPC = "CudaIpcConnector"
 
 // runs reports whether this build runs a type.
 func runs(connectorType string) bool {
-	return slices.Contains([]string{SharedMemory, CudaIPC, "MooncakeConnector", "MooncakeStoreConnector", "NixlConnector", "YuanrongConnector"}, connectorType)
+	return slices.Contains([]string{SharedMemory, CudaIPC, "MooncakeConnector", "MooncakeStoreConnector", "MooncakeTransferEngineConnector", "NixlConnector", "YuanrongConnector"}, connectorType)
 }
 
 // A Connector says how the messages of an edge travel.
@@ -238,8 +238,8 @@ func wholeNumber(from, to int64) extraRule {
 }
 
 // port is a rule of a port, which vLLM-Omni also takes, and has by default, as text.
-func port() extraRule {
-	rule := wholeNumber(1, math.MaxUint16)
+func port(from int64) extraRule {
+	rule := wholeNumber(from, math.MaxUint16)
 	rule.takes, rule.digits = anyOf(rule.takes, schema{"type": "string", "pattern": "^[0-9]{1,5}$"}), true
 	return rule
 }
@@ -265,7 +265,7 @@ var (
 	ruleText  = extraRule{want: "text", ok: func(n *node) bool { return n.kind == kindString }, takes: schema{"type": "string"}}
 	ruleFlag  = extraRule{want: "true or false", ok: func(n *node) bool { return n.kind == kindBool }, takes: takesFlag}
 	ruleBytes = wholeNumber(0, math.MaxInt64)
-	rulePort  = port()
+	rulePort  = port(1)
 	// ruleAutoPort: the connector takes a free port for auto.
 	ruleAutoPort = extraRule{want: rulePort.want + ", or auto", ok: func(n *node) bool {
 		return n.value == "auto" || rulePort.ok(n)
@@ -274,7 +274,10 @@ var (
 	ruleFrames = extraRule{want: "a whole number of at least 0, or a list of them", ok: func(n *node) bool {
 		return ruleBytes.ok(n) || n.kind == kindList && !slices.ContainsFunc(n.items, func(item *node) bool { return !ruleBytes.ok(item) })
 	}, takes: anyOf(ruleBytes.takes, list(ruleBytes.takes))}
-	ruleMode = oneText(modeRing, modeSegment)
+	ruleMode    = oneText(modeRing, modeSegment)
+	ruleRole    = oneText("both", "sender", "receiver")
+	rulePool    = wholeNumber(1, math.MaxInt64)
+	ruleAnyPort = port(0) // which is a free one
 	// ruleBackends: NIXL has others, which are not used.
 	ruleBackends = extraRule{want: "UCX, or a list of it", ok: func(n *node) bool {
 		return n.value == "UCX" || len(n.items) == 1 && n.items[0].value == "UCX"
@@ -298,21 +301,17 @@ var (
 // read from extra.
 var extraRules = map[string]map[string]extraRule{
 	SharedMemory: {
-		modeKey:                              ruleMode,
-		"shm_threshold_bytes":                ruleBytes,
-		"ring_bytes":                         wholeNumber(64<<10, math.MaxInt64),
-		"store":                              noMore("leave it out, and attach both processes to one host, which keeps the values, or take mode segment"),
-		"readers":                            noMore("leave it out, together with store"),
-		"generation":                         wholeNumber(1, 2),
-		"ttl":                                ruleDuration,
-		"timeout":                            ruleTimeout,
-		"codec_streaming":                    ruleFlag,
-		"codec_chunk_frames":                 ruleFrames,
-		"codec_left_context_frames":          ruleFrames,
-		"initial_codec_chunk_frames":         ruleFrames,
-		"connector_get_sleep_s":              ruleSeconds,
-		"connector_get_max_wait":             ruleSeconds,
-		"connector_get_max_wait_first_chunk": ruleSeconds,
+		modeKey:               ruleMode,
+		"shm_threshold_bytes": ruleBytes,
+		"ring_bytes":          wholeNumber(64<<10, math.MaxInt64),
+		"store":               noMore("leave it out, and attach both processes to one host, which keeps the values, or take mode segment"),
+		"readers":             noMore("leave it out, together with store"),
+		"generation":          wholeNumber(1, 2),
+		"ttl":                 ruleDuration,
+		"timeout":             ruleTimeout,
+		"codec_streaming":     ruleFlag, "codec_chunk_frames": ruleFrames,
+		"codec_left_context_frames": ruleFrames, "initial_codec_chunk_frames": ruleFrames,
+		"connector_get_sleep_s": ruleSeconds, "connector_get_max_wait": ruleSeconds, "connector_get_max_wait_first_chunk": ruleSeconds,
 	},
 	CudaIPC: {
 		"tensor_transport": {want: "cuda_ipc or cuda_ipc_pool", ok: func(n *node) bool {
@@ -323,12 +322,13 @@ var extraRules = map[string]map[string]extraRule{
 	"MooncakeConnector":      mooncakeStore,
 	"MooncakeStoreConnector": mooncakeStore,
 	"MooncakeTransferEngineConnector": {
-		"host": ruleText, "zmq_port": rulePort, "protocol": ruleText, "device_name": ruleText, "memory_pool_size": ruleBytes,
-		"memory_pool_device": ruleText, "role": ruleText, "sender_host": ruleText, "sender_zmq_port": rulePort,
+		"host": ruleText, "zmq_port": ruleAnyPort, "role": ruleRole, "sender_host": ruleText, "sender_zmq_port": rulePort, "protocol": ruleText,
+		"device_name": ruleText, "memory_pool_size": rulePool, "memory_pool_device": oneText("cpu"), "buffer_ttl_seconds": ruleDuration,
+		"timeout": ruleTimeout, "python": ruleText,
 	},
 	"NixlConnector": {
-		"host": ruleText, "zmq_port": wholeNumber(0, math.MaxUint16), "role": oneText("both", "sender", "receiver"), "sender_host": ruleText,
-		"sender_zmq_port": rulePort, "memory_pool_size": wholeNumber(1, math.MaxInt64), "lease_seconds": ruleDuration,
+		"host": ruleText, "zmq_port": ruleAnyPort, "role": ruleRole, "sender_host": ruleText,
+		"sender_zmq_port": rulePort, "memory_pool_size": rulePool, "lease_seconds": ruleDuration,
 		"transfer_timeout_s": ruleTimeout, "timeout": ruleTimeout, "python": ruleText, "backends": ruleBackends,
 	},
 	"YuanrongTransferEngineConnector": {

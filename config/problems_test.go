@@ -223,7 +223,7 @@ connectors: {gpu: {name: CudaIpcConnector, extra: {tensor_transport: default, mi
 		`1:96: memory_pool_size of YuanrongTransferEngineConnector must be a whole number of at least 0, not the text "1GB"`,
 	}},
 	{"text that is no port", "connectors: {m: {name: MooncakeTransferEngineConnector, extra: {zmq_port: '70000', sender_zmq_port: port}}}\nstages: [{stage_id: 0}]", []string{
-		`1:75: zmq_port of MooncakeTransferEngineConnector must be a whole number from 1 to 65535, not the text "70000"`,
+		`1:75: zmq_port of MooncakeTransferEngineConnector must be a whole number from 0 to 65535, not the text "70000"`,
 		`1:101: sender_zmq_port of MooncakeTransferEngineConnector must be a whole number from 1 to 65535, not the text "port"`,
 	}},
 	{"undefined connector", "stages:\n- stage_id: 0\n- stage_id: 1\n  input_connectors: {from_stage_0: shn}\nconnectors: {shm: {name: SharedMemoryConnector}}", []string{

@@ -72,7 +72,7 @@ func serve(engine, extra string) error {
 }
 
 // typeOf is the name of an engine's type.
-var typeOf = map[string]string{mooncake: "MooncakeStoreConnector", yuanrong: "YuanrongConnector", nixl: "NixlConnector", folder: "MooncakeStoreConnector"}
+var typeOf = map[string]string{mooncake: "MooncakeStoreConnector", yuanrong: "YuanrongConnector", nixl: "NixlConnector", transfer: "MooncakeTransferEngineConnector", folder: "MooncakeStoreConnector"}
 
 // folder is the store of testdata/folder.py, which shows the bridge alone, also where no wheel can be had.
 const folder = "folder"
@@ -201,7 +201,7 @@ func (s *server) open(t *testing.T, engine string, more map[string]any) *transpo
 
 // each runs a test for each engine.
 func each(t *testing.T, test func(t *testing.T, engine string)) {
-	for _, engine := range []string{folder, nixl} {
+	for _, engine := range []string{folder, nixl, transfer} {
 		t.Run(engine, func(t *testing.T) { test(t, engine) })
 	}
 	eachServer(t, test)
@@ -216,7 +216,7 @@ func eachServer(t *testing.T, test func(t *testing.T, engine string)) {
 
 // suite runs the suite with what it is to know of an engine.
 func suite(t *testing.T, engine string, ends connectortest.Ends) {
-	ends.Told, ends.Addressed = engine == nixl, engine == nixl
+	ends.Told, ends.Addressed = engine == nixl, isPeer(engine)
 	connectortest.Run(t, ends)
 }
 
@@ -231,15 +231,27 @@ func TestTransport(t *testing.T) {
 	})
 }
 
+// isPeer reports whether values of an engine stay with their producer.
+func isPeer(engine string) bool { return engine == nixl || engine == transfer }
+
+// eachPeer runs a test for each engine whose values do.
+func eachPeer(t *testing.T, test func(t *testing.T, engine string)) {
+	for _, engine := range []string{nixl, transfer} {
+		t.Run(engine, func(t *testing.T) { test(t, engine) })
+	}
+}
+
 // TestTwoBridges runs it with a bridge for each end, which have to reach each other.
 func TestTwoBridges(t *testing.T) {
-	s := shared(t, nixl)
-	other := map[string]any{"timeout": 29}
-	s.open(t, nixl, nil) // so that the bridges stay
-	s.open(t, nixl, other)
-	suite(t, nixl, connectortest.Ends{ByMetadata: true, Open: func(t *testing.T) (put, get connector.Transport) {
-		return s.open(t, nixl, nil), s.open(t, nixl, other)
-	}})
+	eachPeer(t, func(t *testing.T, engine string) {
+		s := shared(t, engine)
+		other := map[string]any{"timeout": 29}
+		s.open(t, engine, nil) // so that the bridges stay
+		s.open(t, engine, other)
+		suite(t, engine, connectortest.Ends{ByMetadata: true, Open: func(t *testing.T) (put, get connector.Transport) {
+			return s.open(t, engine, nil), s.open(t, engine, other)
+		}})
+	})
 }
 
 // TestProcesses runs it across processes, each with a bridge of its own, which are killed.
@@ -256,7 +268,7 @@ func TestProcesses(t *testing.T) {
 		spawn := func(t *testing.T) connector.Transport {
 			return connectortest.Spawn(t, false, childOf+"="+engine+" "+string(extra))
 		}
-		suite(t, engine, connectortest.Ends{ByMetadata: engine == nixl, Next: spawn, Open: func(t *testing.T) (put, get connector.Transport) {
+		suite(t, engine, connectortest.Ends{ByMetadata: isPeer(engine), Next: spawn, Open: func(t *testing.T) (put, get connector.Transport) {
 			return spawn(t), spawn(t)
 		}})
 	})
@@ -266,7 +278,7 @@ func TestProcesses(t *testing.T) {
 var lastMeta = make(map[string]connector.Metadata)
 
 func metaOf(end *transport, key string) connector.Metadata {
-	if end.process.engine == nixl {
+	if isPeer(end.process.engine) {
 		return lastMeta[key]
 	}
 	return nil
@@ -409,7 +421,7 @@ func TestGivenUp(t *testing.T) {
 		none(t, other, "late")
 		waits, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		if engine == nixl { // where it is put back to the one that took it
+		if isPeer(engine) { // where it is put back to the one that took it
 			other = end
 		}
 		p, err := other.Await(waits, edge, "early", metaOf(end, "early"))
@@ -623,8 +635,11 @@ func TestReal(t *testing.T) {
 		s := shared(t, engine)
 		end := s.open(t, engine, nil)
 		payloads, theirExtra := *realPayloads, s.extra
-		if engine == nixl { // its class takes a connection for each value, and waits 10 ms for an answer
+		switch engine {
+		case nixl: // its class takes a connection for each value, and waits 10 ms for an answer
 			payloads, theirExtra = payloads/10, map[string]any{"host": "127.0.0.1", "metadata_query_timeout_ms": 20_000}
+		case transfer:
+			payloads, theirExtra = payloads/4, map[string]any{"host": "127.0.0.1", "zmq_port": freePort(t), "protocol": "tcp", "memory_pool_size": 16 << 20}
 		}
 		extra, err := json.Marshal(theirExtra)
 		if err != nil {
@@ -642,7 +657,7 @@ func TestReal(t *testing.T) {
 				t.Fatalf("vLLM-Omni's put: %v, %v", put, err)
 			}
 			meta := connector.Metadata{"size": put[1]}
-			if told, ok := put[2].(map[string]any); ok && engine == nixl {
+			if told, ok := put[2].(map[string]any); ok && isPeer(engine) {
 				meta = told
 			}
 			value, err := end.Get(t.Context(), edge, theirs, meta)
@@ -667,5 +682,5 @@ func TestReal(t *testing.T) {
 		}
 	}
 	eachServer(t, test)
-	t.Run(nixl, func(t *testing.T) { test(t, nixl) })
+	eachPeer(t, test)
 }

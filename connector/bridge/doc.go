@@ -1,6 +1,6 @@
 // Package bridge has the connector types of engines of other programs, under the keys and with
-// the bytes of vLLM-Omni's connectors: of the stores that Mooncake and Yuanrong share, and of NIXL,
-// by which one process reads the memory of another. [Types] returns them, to be registered.
+// the bytes of vLLM-Omni's connectors: of Mooncake's and Yuanrong's stores, and of NIXL and Mooncake's
+// transfer engine, by which one process reads the memory of another, or writes it. [Types] returns them, to be registered.
 //
 // There are no clients of these engines for Go that a host could trust with its life. So a Python
 // program of the client package, omnibus.bridge, has one, and this package starts it, watches it,
@@ -17,13 +17,13 @@
 //
 // A bridge that dies is started again. Calls that it had under way fail; a put that failed, or
 // was given up, is taken back before the key is used again in this process, and a value that a get
-// took after it was given up is put back, with NIXL to the bridge that took it. What lay in the memory
-// of its client is gone: a get does not find it. So is all that was put by NIXL.
+// took after it was given up is put back: without a store, to the bridge that took it. What lay in the
+// memory of its client is gone: a get does not find it. Without a store that is all that was put.
 //
 // # Lifetime
 //
 // Cleanup and Close remove what was put and not got. When this process dies, the
-// bridge does. When both die, nothing that was put by NIXL is left, Yuanrong removes values after ttl, and Mooncake those of its own
+// bridge does. When both die, nothing is left without a store, Yuanrong removes values after ttl, and Mooncake those of its own
 // segment, at once, and others when it needs the room.
 //
 // # Trust

@@ -97,6 +97,7 @@ func start(ctx context.Context, python, engine string, settings map[string]any) 
 	if err != nil {
 		return nil, fmt.Errorf("the settings of %s: %w", engine, err)
 	}
+	extra, _, _ := strings.Cut(engine, "-") // of the client package
 	own, its, err := socketPair()
 	if err != nil {
 		return nil, fmt.Errorf("a socket for the bridge to %s: %w", engine, err)
@@ -110,7 +111,7 @@ func start(ctx context.Context, python, engine string, settings map[string]any) 
 	if err != nil {
 		_ = own.Close()
 		return nil, fmt.Errorf("%w: the bridge to %s is a Python program, and %w: set the option %s to an interpreter that has omnibus[%s]",
-			connector.ErrUnavailable, engine, err, optPython, engine)
+			connector.ErrUnavailable, engine, err, optPython, extra)
 	}
 	opened := make(chan answer, 1)
 	l.pending[0] = opened
@@ -119,7 +120,7 @@ func start(ctx context.Context, python, engine string, settings map[string]any) 
 	case a := <-opened:
 		if err = a.err(); errors.Is(err, errGone) {
 			err = fmt.Errorf("%w: the bridge to %s, %s -m omnibus.bridge, does not start: %s: set the option %s to an interpreter that has omnibus[%s]",
-				connector.ErrUnavailable, engine, python, l.tail, optPython, engine)
+				connector.ErrUnavailable, engine, python, l.tail, optPython, extra)
 		}
 	case <-ctx.Done():
 		err = fmt.Errorf("%w: the bridge to %s did not open its client in time: %w", connector.ErrUnavailable, engine, ctx.Err())

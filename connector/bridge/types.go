@@ -12,11 +12,13 @@ const (
 	mooncake = "mooncake"
 	yuanrong = "yuanrong"
 	nixl     = "nixl"
+	transfer = "mooncake-engine"
 )
 
 // told are the metadata that a get tells an engine, of those that its put has returned or vLLM-Omni's does.
 var told = map[string][]string{
-	nixl: {"schema_version", "generation", "sender_host", "sender_zmq_port", "source_host", "source_port"},
+	nixl:     {"schema_version", "generation", "sender_host", "sender_zmq_port", "source_host", "source_port"},
+	transfer: {"source_host", "source_port", "data_size"},
 }
 
 // sharesKeys are the engines to which a key is the same on all edges.
@@ -35,6 +37,7 @@ func Types() []connector.Type {
 		newType("MooncakeConnector", mooncake, mooncakeOptions),
 		newType("YuanrongConnector", yuanrong, yuanrongOptions),
 		newType("NixlConnector", nixl, nixlOptions),
+		newType("MooncakeTransferEngineConnector", transfer, transferOptions),
 	}
 }
 
@@ -64,13 +67,23 @@ var yuanrongOptions = []connector.Option{
 	{Key: "ttl", Kind: connector.Duration, Default: 10 * time.Minute, Doc: "After how long the worker removes a value by itself, in whole seconds; 0 is never."},
 }
 
-var nixlOptions = []connector.Option{
+var peerOptions = []connector.Option{
 	{Key: "host", Kind: connector.Text, Default: "127.0.0.1", Doc: "The address of this host, at which the listener is and by which others reach it; auto is the one towards others."},
 	{Key: "zmq_port", Kind: connector.Integer, Default: int64(0), Max: 65535, Doc: "The port of the listener; 0 is a free one, which metadata tell."},
 	{Key: "role", Kind: connector.Text, Default: "both", Choices: []string{"both", "sender", "receiver"}, Doc: "A receiver has no listener, and puts nothing."},
 	{Key: "sender_host", Kind: connector.Text, Default: "", Doc: "Where values are that no metadata tell of."},
 	{Key: "sender_zmq_port", Kind: connector.Integer, Default: int64(0), Max: 65535, Doc: "The port of the listener there."},
 	{Key: "memory_pool_size", Kind: connector.Integer, Default: int64(512 << 20), Min: 1, Doc: "The memory for what was put and what is being got, in bytes: the largest value."},
+}
+
+var nixlOptions = append([]connector.Option{
 	{Key: "lease_seconds", Kind: connector.Duration, Default: time.Hour, Doc: "After how long a value is removed that no process has claimed."},
 	{Key: "transfer_timeout_s", Kind: connector.Duration, Default: 5 * time.Minute, Min: 1, Doc: "How long others read at most; a value that was claimed is removed after twice as long."},
-}
+}, peerOptions...)
+
+var transferOptions = append([]connector.Option{
+	{Key: "protocol", Kind: connector.Text, Default: "tcp", Doc: "How processes reach each other's memory: tcp or rdma."},
+	{Key: "device_name", Kind: connector.Text, Default: "", Doc: "The devices of rdma."},
+	{Key: "memory_pool_device", Kind: connector.Text, Default: "cpu", Choices: []string{"cpu"}, Doc: "Where the memory is."},
+	{Key: "buffer_ttl_seconds", Kind: connector.Duration, Default: 5 * time.Minute, Doc: "After how long a value is removed that no process has asked for; 0 is never."},
+}, peerOptions...)

@@ -34,7 +34,7 @@ var (
 		"cmd":             2591,
 		"codec":           5175,
 		"config":          3427,
-		"connector":       5531,
+		"connector":       5543,
 		"cudaipc":         10059,
 		"internal/ledger": 819,
 		"internal/peer":   1721,
