@@ -48,7 +48,7 @@ func (p pythonEnd) errorsOf(t *testing.T) string {
 	return a.Answer
 }
 
-// TestKeyedTensors: tensors that are put under a key stay on the device, whoever comes first, and
+// TestKeyedTensors: tensors that are put under a key stay on the device, whichever end comes first, and
 // their memory is free when the process that got them lets go.
 func TestKeyedTensors(t *testing.T) {
 	for transport, shared := range map[string]bool{"cuda_ipc_pool": false, "cuda_ipc": true} {
@@ -116,7 +116,7 @@ func TestKeyedTensorsOfTorch(t *testing.T) {
 }
 
 // TestKeyedTensorsComeBack: memory is free when a value is replaced, cleaned up, swept, or its
-// connector is closed, and nobody has got it; and when the process that has it is killed.
+// connector is closed, and no process has got it; and when the process that has it is killed.
 func TestKeyedTensorsComeBack(t *testing.T) {
 	h := exchanging(t, bus.Options{ExchangeTTL: time.Hour})
 	a, b := h.keyed(t, nil), h.keyed(t, nil)
@@ -149,7 +149,7 @@ func TestKeyedTensorsComeBack(t *testing.T) {
 	h.wantEmpty(t)
 }
 
-// TestKeyedTensorsAreSwept: a value that nobody gets in time gives its memory back.
+// TestKeyedTensorsAreSwept: a value that no process gets in time gives its memory back.
 func TestKeyedTensorsAreSwept(t *testing.T) {
 	h := exchanging(t, bus.Options{ExchangeTTL: time.Millisecond})
 	a := h.keyed(t, nil)
@@ -184,7 +184,7 @@ func TestKeyedTensorsAreComplete(t *testing.T) {
 			bustest.Await(t, func() bool { return h.bus.Stats().Exchange.Entries == 0 })
 			b.do("get", args{"key": "lost"}, nil)
 			b.do("look", args{"key": "held"}, tensorsAt(2, onGPU, shared))
-			if shared { // the memory was its own, and nobody had opened it
+			if shared { // the memory was its own, and no process had opened it
 				b.do("take", args{"key": "taken"}, "Poisoned")
 			} else {
 				b.do("take", args{"key": "taken"}, tensorsAt(3, onGPU, false))

@@ -82,7 +82,7 @@ class EncodingTest(unittest.TestCase):
         self.assertEqual(buffer[:4], MAGIC)
 
     def test_tensors_of_other_libraries(self) -> None:
-        """Whatever has memory that is read through DLPack is a tensor, also to be put on from here."""
+        """An object whose memory is read through DLPack is a tensor, also to be put on from here."""
         chunk = Chunk(Spare(emul.device(emul.uuid(5)), 64), 64)
         t = chunk.empty((2, 2), "int16")
         dlpack.borrow(t).view()[:] = bytes(range(8))

@@ -207,7 +207,7 @@ class Kept(Out):
             self._session.call_later(keep.clear)  # what it drops may be anything
 
     def lost(self) -> None:
-        # Who reads a buffer that was lent may go on: there is nobody left to say when that is over.
+        # A process that reads a buffer that was lent may go on: there is no host to say when that is over.
         stranded.extend(p.lent for p in self.keep or () if p.lent)
         Kept.returned(self)
 

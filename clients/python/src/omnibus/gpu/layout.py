@@ -1,4 +1,4 @@
-"""A value with tensors on a GPU, laid out in one payload: in room that is reserved for it, by whoever sends it."""
+"""A value with tensors on a GPU, laid out in one payload: in room that its sender reserves."""
 
 from __future__ import annotations
 
