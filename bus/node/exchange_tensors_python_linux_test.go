@@ -246,7 +246,7 @@ func TestKeyedTensorsUnseen(t *testing.T) {
 	a, b, c := h.keyed(t, nil), h.keyed(t, nil), h.keyed(t, nil)
 	a.do("put", args{"key": "k", "n": 1}, true)
 	b.do("blind", nil, nil)
-	for _, seconds := range []float64{0, 0.001} {
+	for _, seconds := range []float64{0, 60} { // a get, and one that waits
 		b.do("get", args{"key": "k", "seconds": seconds}, nil)
 		if e := b.errorsOf(t); !strings.Contains(e, "Unavailable: its tensors on a GPU cannot be had here, and it lies under its key as before: GPU-656d756c") {
 			t.Errorf("the error is %q", e)
