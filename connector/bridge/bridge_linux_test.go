@@ -24,6 +24,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/connectortest"
 	"github.com/omnibus-runtime/omnibus/internal/pythontest"
@@ -335,9 +337,7 @@ func TestBridgeDies(t *testing.T) {
 		put(t, end, "before", []byte("value"))
 		put(t, other, "others", []byte("value"))
 
-		if err := old.Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		halt(t, old)
 		failed, over := make(chan error), make(chan error)
 		begun := make(chan struct{})
 		go func() {
@@ -378,13 +378,26 @@ func TestBridgeDies(t *testing.T) {
 	})
 }
 
+// halt stops a bridge, and returns when all of its threads stand still.
+func halt(t *testing.T, p *os.Process) {
+	t.Helper()
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	err := unix.EINTR
+	for err == unix.EINTR {
+		err, _ = unix.Waitid(unix.P_PID, p.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil).(syscall.Errno)
+	}
+	if err != 0 {
+		t.Fatalf("wait until process %d is stopped: %v", p.Pid, err)
+	}
+}
+
 // stop has the bridge of an end stand still, until what is returned is called.
 func stop(t *testing.T, end *transport) (resume func()) {
 	t.Helper()
 	stopped := bridge(t, end)
-	if err := stopped.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	halt(t, stopped)
 	hung := time.AfterFunc(10*time.Second, func() { _ = stopped.Signal(syscall.SIGCONT) }) // or it would for ever
 	return func() {
 		hung.Stop()
