@@ -650,7 +650,7 @@ func TestReal(t *testing.T) {
 		payloads, theirExtra := *realPayloads, s.extra
 		switch engine {
 		case nixl: // its class takes a connection for each value, and waits 10 ms for an answer
-			payloads, theirExtra = payloads/10, map[string]any{"host": "127.0.0.1", "metadata_query_timeout_ms": 20_000}
+			payloads, theirExtra = payloads/10, map[string]any{"host": "127.0.0.1", "metadata_query_timeout_ms": 20_000, "transfer_timeout_s": 30}
 		case transfer:
 			payloads, theirExtra = payloads/4, map[string]any{"host": "127.0.0.1", "zmq_port": freePort(t), "protocol": "tcp", "memory_pool_size": 16 << 20}
 		}

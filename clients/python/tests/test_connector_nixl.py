@@ -465,7 +465,7 @@ class NixlTest(unittest.TestCase):
 
     def test_real_connector(self) -> None:
         """vLLM-Omni's own class at the other side, both ways, byte for byte, and its kinds of tensors."""
-        real = realstore.Real("nixl", {"host": "127.0.0.1", "metadata_query_timeout_ms": 20_000})  # not the 10 of its default
+        real = realstore.Real("nixl", {"host": "127.0.0.1", "metadata_query_timeout_ms": 20_000, "transfer_timeout_s": 30})  # not the 10 of its default
         self.addCleanup(real.close)
         with OmnibusConnector({"mode": "nixl"}) as c:
             for seed in range(PAYLOADS):
