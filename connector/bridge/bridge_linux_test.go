@@ -105,6 +105,9 @@ var servers = make(map[string]*server)
 // shared returns the server of an engine that all tests share, or skips the test.
 func shared(t *testing.T, engine string) *server {
 	t.Helper()
+	if testing.Short() && engine != folder {
+		t.Skip("to this side all engines are alike, and one of files is quick")
+	}
 	s := servers[engine]
 	if s == nil && engine == folder {
 		return &server{extra: map[string]any{"master": t.TempDir(), "python": inFolders(t)}}
