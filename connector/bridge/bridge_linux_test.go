@@ -387,11 +387,11 @@ func halt(t *testing.T, p *os.Process) {
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	err := unix.EINTR
-	for err == unix.EINTR {
-		err, _ = unix.Waitid(unix.P_PID, p.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil).(syscall.Errno)
+	err := error(unix.EINTR)
+	for errors.Is(err, unix.EINTR) {
+		err = unix.Waitid(unix.P_PID, p.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil)
 	}
-	if err != 0 {
+	if err != nil {
 		t.Fatalf("wait until process %d is stopped: %v", p.Pid, err)
 	}
 }
