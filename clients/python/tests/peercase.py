@@ -10,11 +10,21 @@ import subprocess
 import sys
 import threading
 import time
+import types
+import unittest
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import fakehost  # noqa: F401  (finds the package)
+import storeserver
 
+from omnibus.connector import Missing, NoRoom, OmnibusConnector, Unavailable
+from omnibus.connector.contract import Absent, Edge
+from omnibus.connector.drop_in import ENGINES
+from omnibus.connector.stores import Store, TooLarge
+
+EDGE = Edge("thinker", "talker")
 POOL = 16 << 20
 
 # Puts values of the sizes that it reads, a line each, and answers with their metadata.
@@ -97,3 +107,152 @@ def listener(answer: Callable[[bytes], bytes]) -> Iterator[int]:
     finally:
         context.term()
         thread.join()
+
+
+class PeerCase(unittest.TestCase):
+    """What all engines of this kind have in common, between two of them in this process."""
+
+    mode: str  # of the connector
+    module: str  # of the engine
+    extra: str  # that installs it
+    size_key: str  # of the metadata
+    patience = 30.0  # of the sender
+    gone: type[Missing] = Missing  # what is got once, and is not there any more
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        storeserver.skip_without(cls.mode)
+        cls.sender, cls.receiver = (
+            ENGINES[cls.mode]({"memory_pool_size": POOL, "timeout": timeout}) for timeout in (cls.patience, 20)
+        )
+        cls.addClassCleanup(cls.sender.close)
+        cls.addClassCleanup(cls.receiver.close)
+
+    sender: Any
+    receiver: Any
+
+    def open(self, **extra: Any) -> Any:
+        n: Any = ENGINES[self.mode]({"memory_pool_size": POOL, **extra})
+        self.addCleanup(n.close)
+        return n
+
+    def store(self, **extra: Any) -> Store:
+        store = Store({"memory_pool_size": POOL, **extra}, ENGINES[self.mode])
+        self.addCleanup(store.close)
+        return store
+
+    def child(self, extra: dict[str, Any] | None = None, **env: str) -> Child:
+        child = Child(self.mode, extra or {}, **env)
+        self.addCleanup(child.close)
+        return child
+
+    def put(self, key: str, data: bytes, n: Any = None) -> dict[str, Any]:
+        n = n or self.sender
+        metadata: dict[str, Any] = n.put(n.name(EDGE, key), [data[:3], data[3:]])
+        return metadata
+
+    def get(self, key: str, metadata: Any = None, n: Any = None, edge: Edge = EDGE) -> bytes:
+        n = n or self.receiver
+        payload, size = n.take(n.name(edge, key), metadata)
+        self.assertEqual(size, len(payload))
+        return bytes(payload)
+
+    def test_got_once_and_replaced(self) -> None:
+        for size in (1, 1000, 1 << 20, POOL):
+            data = os.urandom(size)
+            metadata = self.put("once", data)
+            self.assertEqual(metadata[self.size_key], size)
+            self.assertEqual(self.get("once", metadata), data)
+            with self.assertRaises(self.gone):
+                self.get("once", metadata)
+        self.put("once", b"old")
+        self.assertEqual(self.get("once", self.put("once", b"new!")), b"new!")
+
+    def test_cleanup(self) -> None:
+        store = self.store()
+        n: Any = store._values
+        metadata = {key: self.put(key, b"x" * 100, n) for key in ("r1_thinker_0", "r1", "r11_thinker_0")}
+        store.cleanup("r1")
+        for key in ("r1_thinker_0", "r1"):
+            with self.assertRaises(self.gone):
+                self.get(key, metadata[key])
+        self.assertEqual(self.get("r11_thinker_0", metadata["r11_thinker_0"]), b"x" * 100)
+        until(lambda: n.pool.free_bytes() == n.pool.size)
+
+    def test_by_key_and_started_later(self) -> None:
+        """A get without metadata asks the sender that is configured; a wait goes on when that is started."""
+        (port,) = storeserver.free_ports(1)
+        store = self.store(sender_host="127.0.0.1", sender_zmq_port=port)
+        with self.assertRaisesRegex(Absent, f"127.0.0.1:{port}.*not started"):
+            store.get(EDGE, "later", None, plain)
+        begun, got = threading.Event(), list[bytes]()
+
+        def wait() -> None:
+            begun.set()
+            got.append(store.wait(EDGE, "later", None, plain, time.monotonic() + 60)[0])
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        begun.wait()
+        self.child({"zmq_port": port}).put("later", 1000)
+        waiter.join()
+        self.assertEqual(got, [b"x" * 1000])
+        with self.assertRaisesRegex(Missing, "^never$"):
+            store.get(EDGE, "never", None, plain)
+
+    def test_room(self) -> None:
+        """A put that finds no room leaves all as it was; a value that one side can never have is said to be so."""
+        with self.assertRaisesRegex(TooLarge, "memory_pool_size"):
+            self.put("large", bytes(POOL + 1))
+        kept = self.put("kept", bytes(POOL // 2))
+        with self.assertRaisesRegex(NoRoom, "memory_pool_size"):
+            self.put("kept", bytes(POOL // 2 + 1))
+        self.assertEqual(len(self.get("kept", kept)), POOL // 2)
+        small = self.open(memory_pool_size=4096)
+        metadata = self.put("large", bytes(POOL))
+        with self.assertRaisesRegex(TooLarge, "memory_pool_size is 4096"):
+            self.get("large", metadata, small)
+        self.after_too_large(metadata)
+
+    def after_too_large(self, metadata: dict[str, Any]) -> None:
+        """What becomes of a value that a receiver could not have."""
+
+    def test_many_at_once(self) -> None:
+        def work(n: int) -> None:
+            for i in range(30):
+                data = os.urandom(1 + i * 997)
+                self.assertEqual(self.get(f"many_{n}_{i}", self.put(f"many_{n}_{i}", data)), data)
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+
+    def test_port_in_use(self) -> None:
+        port = self.sender.address.rpartition(":")[2]
+        with self.assertRaisesRegex(Unavailable, rf"127.0.0.1:{port} \(host, zmq_port\).*in use"):
+            self.open(zmq_port=port)
+        receiver = self.open(zmq_port=port, role="receiver")
+        with self.assertRaisesRegex(Unavailable, "role"):
+            self.put("never", b"x", receiver)
+
+    def test_not_installed(self) -> None:
+        install = rf"install omnibus\[{self.extra}\]"
+        for module in (self.module, "zmq"):
+            with mock.patch.dict(sys.modules, {module: None}), self.assertRaisesRegex(Unavailable, install):
+                OmnibusConnector({"mode": self.mode})
+        with mock.patch.dict(sys.modules, {self.module: types.SimpleNamespace()}):
+            with self.assertRaisesRegex(Unavailable, "this version.*" + install):
+                OmnibusConnector({"mode": self.mode})
+
+
+def run_apart(test: unittest.TestCase, case: str, extra: str) -> None:
+    """Run a test case in a process of its own: the engine's threads do not bear the forks of other tests."""
+    run = subprocess.run(
+        [sys.executable, "-m", "unittest", "-v", case],
+        cwd=os.path.dirname(__file__), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+    )  # fmt: skip
+    test.assertEqual(run.returncode, 0, run.stdout[-20_000:])
+    if "OK (skipped" in run.stdout:
+        test.skipTest(f"omnibus[{extra}] is not installed")

@@ -6,11 +6,7 @@ import base64
 import os
 import random
 import signal
-import subprocess
-import sys
-import threading
 import time
-import types
 import unittest
 from typing import Any
 from unittest import mock
@@ -19,52 +15,25 @@ import fakehost  # noqa: F401  (finds the package)
 import peercase
 import realstore
 import storeserver
-from peercase import POOL, Child, plain, until
+from peercase import POOL, until
 
-from omnibus.connector import BadMetadata, Damaged, Missing, NoRoom, OmnibusConnector, Unavailable
-from omnibus.connector.contract import Absent, Edge
-from omnibus.connector.mooncake_engine import MooncakeEngine
-from omnibus.connector.stores import Store, TooLarge
+from omnibus.connector import BadMetadata, Damaged, Missing, OmnibusConnector, Unavailable
+from omnibus.connector.contract import Absent
+from omnibus.connector.stores import TooLarge
 from omnibus.msgpack import packb, unpackb
 
-EDGE = Edge("thinker", "talker")
 KEY = "{}@thinker_talker"
 PAYLOADS = int(os.environ.get("OMNIBUS_STORE_PAYLOADS", "1000")) // 4
 
 
-class MooncakeEngineTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls) -> None:
-        storeserver.skip_without("mooncake-engine")
-        cls.sender = MooncakeEngine({"memory_pool_size": POOL, "timeout": 2})
-        cls.receiver = MooncakeEngine({"memory_pool_size": POOL, "timeout": 20})
-        cls.addClassCleanup(cls.sender.close)
-        cls.addClassCleanup(cls.receiver.close)
+class MooncakeEngineTest(peercase.PeerCase):
+    mode, module, extra, size_key = "mooncake-engine", "mooncake.engine", "mooncake", "data_size"
+    patience = 2.0
 
     def tearDown(self) -> None:
         for n in (self.sender, self.receiver):
             n.remove(n.own())
             until(lambda n=n: n.pool.free_bytes() == n.pool.size)  # type: ignore[misc]
-
-    def open(self, **extra: Any) -> MooncakeEngine:
-        n = MooncakeEngine({"memory_pool_size": POOL, **extra})
-        self.addCleanup(n.close)
-        return n
-
-    def child(self, extra: dict[str, Any] | None = None) -> Child:
-        child = Child("mooncake-engine", extra or {})
-        self.addCleanup(child.close)
-        return child
-
-    def put(self, key: str, data: bytes, n: MooncakeEngine | None = None) -> dict[str, Any]:
-        n = n or self.sender
-        return n.put(n.name(EDGE, key), [data[:3], data[3:]])
-
-    def get(self, key: str, metadata: Any = None, n: MooncakeEngine | None = None) -> bytes:
-        n = n or self.receiver
-        payload, size = n.take(n.name(EDGE, key), metadata)
-        self.assertEqual(size, len(payload))
-        return bytes(payload)
 
     def ask(self, message: Any) -> bytes:
         """What the sender answers to a consumer."""
@@ -74,47 +43,6 @@ class MooncakeEngineTest(unittest.TestCase):
     def pull(self, key: str, **changes: Any) -> bytes:
         return self.ask({"remote_hostname": "127.0.0.1", "remote_port": self.receiver._port, "request_id": KEY.format(key),
                          "dst_addrs": [self.receiver.pool.address], "lengths": [100], **changes})  # fmt: skip
-
-    def test_got_once_and_replaced(self) -> None:
-        for size in (1, 1000, 1 << 20, POOL):
-            data = os.urandom(size)
-            metadata = self.put("once", data)
-            self.assertEqual(metadata["data_size"], size)
-            self.assertEqual(self.get("once", metadata), data)
-            with self.assertRaises(Missing):
-                self.get("once", metadata)
-        self.put("once", b"old")
-        self.assertEqual(self.get("once", self.put("once", b"new!")), b"new!")
-
-    def test_by_key_and_started_later(self) -> None:
-        (port,) = storeserver.free_ports(1)
-        store = Store({"memory_pool_size": POOL, "sender_host": "127.0.0.1", "sender_zmq_port": port}, MooncakeEngine)
-        self.addCleanup(store.close)
-        with self.assertRaisesRegex(Absent, f"127.0.0.1:{port}.*not started"):
-            store.get(EDGE, "later", None, plain)
-        begun, got = threading.Event(), list[bytes]()
-
-        def wait() -> None:
-            begun.set()
-            got.append(store.wait(EDGE, "later", None, plain, time.monotonic() + 60)[0])
-
-        waiter = threading.Thread(target=wait)
-        waiter.start()
-        begun.wait()
-        self.child({"zmq_port": port}).put("later", 1000)
-        waiter.join()
-        self.assertEqual(got, [b"x" * 1000])
-
-    def test_cleanup(self) -> None:
-        store = Store({"memory_pool_size": POOL}, MooncakeEngine)
-        self.addCleanup(store.close)
-        n: Any = store._values
-        metadata = {key: self.put(key, b"x" * 100, n) for key in ("r1_thinker_0", "r1", "r11_thinker_0")}
-        store.cleanup("r1")
-        for key in ("r1_thinker_0", "r1"):
-            with self.assertRaises(Missing):
-                self.get(key, metadata[key])
-        self.assertEqual(self.get("r11_thinker_0", metadata["r11_thinker_0"]), b"x" * 100)
 
     def test_metadata(self) -> None:
         metadata = self.put("metadata", b"x" * 100)
@@ -128,17 +56,7 @@ class MooncakeEngineTest(unittest.TestCase):
             self.get("metadata", {**metadata, "size": 7})
         self.assertEqual(self.get("metadata", {**metadata, "size": 100}), b"x" * 100)
 
-    def test_room(self) -> None:
-        with self.assertRaisesRegex(TooLarge, "memory_pool_size"):
-            self.put("large", bytes(POOL + 1))
-        kept = self.put("kept", bytes(POOL // 2))
-        with self.assertRaisesRegex(NoRoom, "memory_pool_size"):
-            self.put("kept", bytes(POOL // 2 + 1))
-        self.assertEqual(len(self.get("kept", kept)), POOL // 2)
-        small = self.open(memory_pool_size=4096)
-        metadata = self.put("large", bytes(POOL))
-        with self.assertRaisesRegex(TooLarge, "memory_pool_size is 4096"):
-            self.get("large", metadata, small)
+    def after_too_large(self, metadata: dict[str, Any]) -> None:
         self.assertEqual(len(self.get("large", metadata)), POOL, "it stays for another")
 
     def test_hostile_consumer(self) -> None:
@@ -227,31 +145,10 @@ class MooncakeEngineTest(unittest.TestCase):
         with self.assertRaises(Missing):
             self.get("lease", metadata)
 
-    def test_refused(self) -> None:
-        port = self.sender.address.rpartition(":")[2]
-        with self.assertRaisesRegex(Unavailable, rf"127.0.0.1:{port} \(host, zmq_port\).*in use"):
-            MooncakeEngine({"zmq_port": port})
-        for module in ("mooncake.engine", "zmq"):
-            with mock.patch.dict(sys.modules, {module: None}), self.assertRaisesRegex(Unavailable, r"install omnibus\[mooncake\]"):
-                OmnibusConnector({"mode": "mooncake-engine"})
-        with mock.patch.dict(sys.modules, {"mooncake.engine": types.SimpleNamespace()}):
-            with self.assertRaisesRegex(Unavailable, r"this version.*install omnibus\[mooncake\]"):
-                OmnibusConnector({"mode": "mooncake-engine"})
+    def test_settings(self) -> None:
         for name, value in (("memory_pool_device", "cuda"), ("buffer_ttl_seconds", -1), ("role", "boss"), ("protocol", 5)):
             with self.subTest(name), self.assertRaisesRegex(ValueError, name):
                 OmnibusConnector({"mode": "mooncake-engine", name: value})
-
-    def test_many_at_once(self) -> None:
-        def work(n: int) -> None:
-            for i in range(30):
-                data = os.urandom(1 + i * 997)
-                self.assertEqual(self.get(f"many_{n}_{i}", self.put(f"many_{n}_{i}", data)), data)
-
-        threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
 
     def test_real_connector(self) -> None:
         """vLLM-Omni's own class at the other side, both ways, byte for byte, and the raw bytes that it puts."""
@@ -278,16 +175,10 @@ class MooncakeEngineTest(unittest.TestCase):
 
 
 class ApartTest(unittest.TestCase):
-    """Runs the others where all tests are found: the engine's threads do not bear the forks of other tests."""
+    """Runs the others where all tests are found."""
 
     def test_apart(self) -> None:
-        run = subprocess.run(
-            [sys.executable, "-m", "unittest", "-v", "test_connector_mooncake_engine.MooncakeEngineTest"],
-            cwd=os.path.dirname(__file__), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-        )  # fmt: skip
-        self.assertEqual(run.returncode, 0, run.stdout[-20_000:])
-        if "OK (skipped" in run.stdout:
-            self.skipTest("omnibus[mooncake] is not installed")
+        peercase.run_apart(self, "test_connector_mooncake_engine.MooncakeEngineTest", "mooncake")
 
 
 def load_tests(loader: unittest.TestLoader, _tests: unittest.TestSuite, _pattern: str | None) -> unittest.TestSuite:

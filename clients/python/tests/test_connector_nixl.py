@@ -8,11 +8,8 @@ import os
 import signal
 import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
-import types
 import unittest
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,53 +18,26 @@ from unittest import mock
 import fakehost  # noqa: F401  (finds the package)
 import peercase
 import realstore
-import storeserver
-from peercase import POOL, Child, plain, until
+from peercase import EDGE, POOL, plain, until
 
-from omnibus.connector import BadMetadata, Damaged, Missing, NoRoom, OmnibusConnector, Unavailable
-from omnibus.connector.contract import Absent, Edge, Gone
+from omnibus.connector import BadMetadata, Damaged, OmnibusConnector, Unavailable
+from omnibus.connector.contract import Edge, Gone
 from omnibus.connector.described import plan_of
 from omnibus.connector.nixl import Nixl
-from omnibus.connector.stores import Store, TooLarge
+from omnibus.connector.stores import TooLarge
 from omnibus.errors import PayloadError
 from omnibus.msgpack import packb, unpackb
 
-EDGE = Edge("thinker", "talker")
 PAYLOADS = int(os.environ.get("OMNIBUS_STORE_PAYLOADS", "1000")) // 10  # each of vLLM-Omni's takes a connection of its own
 
-class NixlTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls) -> None:
-        storeserver.skip_without("nixl")
-        cls.sender, cls.receiver = Nixl({"memory_pool_size": POOL}), Nixl({"memory_pool_size": POOL, "timeout": 20})
-        cls.addClassCleanup(cls.sender.close)
-        cls.addClassCleanup(cls.receiver.close)
+class NixlTest(peercase.PeerCase):
+    mode, module, extra, size_key, gone = "nixl", "nixl_cu12._api", "nixl", "size", Gone
 
     def tearDown(self) -> None:
         for n in (self.sender, self.receiver):
             n.remove(n.own())
             n._back.clear()
             self.assertEqual(n.pool.free_bytes(), n.pool.size, "memory is lost")
-
-    def open(self, **extra: Any) -> Nixl:
-        n = Nixl({"memory_pool_size": POOL, **extra})
-        self.addCleanup(n.close)
-        return n
-
-    def child(self, extra: dict[str, Any] | None = None, **env: str) -> Child:
-        child = Child("nixl", extra or {}, **env)
-        self.addCleanup(child.close)
-        return child
-
-    def put(self, key: str, data: bytes, n: Nixl | None = None) -> dict[str, Any]:
-        n = n or self.sender
-        return n.put(n.name(EDGE, key), [data[:3], data[3:]])
-
-    def get(self, key: str, metadata: Any = None, n: Nixl | None = None, edge: Edge = EDGE) -> bytes:
-        n = n or self.receiver
-        payload, size = n.take(n.name(edge, key), metadata)
-        self.assertEqual(size, len(payload))
-        return bytes(payload)
 
     def claim(self, key: str, claim: str, generation: str | None = None) -> Any:
         """What the sender answers to a consumer that claims a value."""
@@ -84,16 +54,9 @@ class NixlTest(unittest.TestCase):
         with self.sender._mu:
             self.sender._release(self.sender._values[key])
 
-    def test_got_once_and_replaced(self) -> None:
-        for size in (1, 1000, 1 << 20, POOL):
-            data = os.urandom(size)
-            metadata = self.put("once", data)
-            self.assertEqual(metadata["size"], size)
-            self.assertEqual(self.get("once", metadata), data)
-            with self.assertRaisesRegex(Gone, self.sender.address):
-                self.get("once", metadata)
+    def test_replaced(self) -> None:
         old, new = self.put("once", b"old"), self.put("once", b"new")
-        with self.assertRaises(Gone):
+        with self.assertRaisesRegex(Gone, self.sender.address):
             self.get("once", old)
         self.assertEqual(self.get("once", new), b"new")
 
@@ -105,43 +68,8 @@ class NixlTest(unittest.TestCase):
         self.assertEqual(self.get("key", n=between), b"before")
         self.assertEqual(self.get("key", n=between, edge=Edge("talker", "vocoder")), b"after")
 
-    def test_cleanup(self) -> None:
-        store = Store({"memory_pool_size": POOL}, Nixl)
-        self.addCleanup(store.close)
-        n: Any = store._values
-        metadata = {key: self.put(key, b"x" * 100, n) for key in ("r1_thinker_0", "r1", "r11_thinker_0")}
-        store.cleanup("r1")
-        for key in ("r1_thinker_0", "r1"):
-            with self.assertRaises(Gone):
-                self.get(key, metadata[key])
-        self.assertEqual(self.get("r11_thinker_0", metadata["r11_thinker_0"]), b"x" * 100)
-        self.assertEqual(n.pool.free_bytes(), n.pool.size)
-
-    def test_by_key_and_started_later(self) -> None:
-        """A get without metadata asks the sender that is configured; a wait goes on when that is started."""
-        (port,) = storeserver.free_ports(1)
-        store = Store({"memory_pool_size": POOL, "sender_host": "127.0.0.1", "sender_zmq_port": port}, Nixl)
-        self.addCleanup(store.close)
-        with self.assertRaisesRegex(Absent, f"127.0.0.1:{port}.*not started"):
-            store.get(EDGE, "later", None, plain)
-        begun, got = threading.Event(), list[bytes]()
-
-        def wait() -> None:
-            begun.set()
-            got.append(store.wait(EDGE, "later", None, plain, time.monotonic() + 60)[0])
-
-        waiter = threading.Thread(target=wait)
-        waiter.start()
-        begun.wait()
-        self.child({"zmq_port": port}).put("later", 1000)
-        waiter.join()
-        self.assertEqual(got, [b"x" * 1000])
-        with self.assertRaisesRegex(Missing, "^never$"):
-            store.get(EDGE, "never", None, plain)
-
     def test_wait_for_what_is_gone_ends(self) -> None:
-        store = Store({"memory_pool_size": POOL}, Nixl)
-        self.addCleanup(store.close)
+        store = self.store()
         metadata = self.put("gone", b"x")
         self.get("gone", metadata)
         with self.assertRaises(Gone):
@@ -160,19 +88,6 @@ class NixlTest(unittest.TestCase):
         # The same under the names that vLLM-Omni has for a sender that its caller knows.
         host, _, port = self.sender.address.partition(":")
         self.assertEqual(self.get("metadata", {"source_host": host, "source_port": int(port)}), b"x" * 100)
-
-    def test_room(self) -> None:
-        """A put that finds no room leaves all as it was; a value that one side can never have is said to be so."""
-        with self.assertRaisesRegex(TooLarge, "memory_pool_size"):
-            self.put("large", bytes(POOL + 1))
-        kept = self.put("kept", bytes(POOL // 2))
-        with self.assertRaisesRegex(NoRoom, "memory_pool_size"):
-            self.put("kept", bytes(POOL // 2 + 1))
-        self.assertEqual(len(self.get("kept", kept)), POOL // 2)
-        small = self.open(memory_pool_size=4096)
-        metadata = self.put("large", bytes(POOL))
-        with self.assertRaisesRegex(TooLarge, "memory_pool_size is 4096"):
-            self.get("large", metadata, small)
 
     def test_small_buffer_leaves_the_value(self) -> None:
         metadata = self.put("small", b"x" * 1000)
@@ -376,22 +291,6 @@ class NixlTest(unittest.TestCase):
             s.sendall(struct.pack(">Q", 1 << 60) * 100)
         self.assertEqual(self.get("asked", metadata), b"x" * 100)
 
-    def test_port_in_use(self) -> None:
-        port = self.sender.address.rpartition(":")[2]
-        with self.assertRaisesRegex(Unavailable, rf"127.0.0.1:{port} \(host, zmq_port\).*in use"):
-            Nixl({"zmq_port": port})
-        receiver = self.open(zmq_port=port, role="receiver")
-        with self.assertRaisesRegex(Unavailable, "role"):
-            self.put("never", b"x", receiver)
-
-    def test_not_installed(self) -> None:
-        for module in ("nixl_cu12._api", "zmq"):
-            with mock.patch.dict(sys.modules, {module: None}), self.assertRaisesRegex(Unavailable, r"install omnibus\[nixl\]"):
-                OmnibusConnector({"mode": "nixl"})
-        with mock.patch.dict(sys.modules, {"nixl_cu12._api": types.SimpleNamespace()}):
-            with self.assertRaisesRegex(Unavailable, r"this version.*install omnibus\[nixl\]"):
-                OmnibusConnector({"mode": "nixl"})
-
     def test_settings(self) -> None:
         for name, value in (
             ("timeout", 0), ("host", 5), ("zmq_port", 65536), ("role", "boss"), ("memory_pool_size", 0), ("lease_seconds", -1),
@@ -426,8 +325,7 @@ class NixlTest(unittest.TestCase):
             self.put("closed", b"x", n)
 
     def test_forked_child(self) -> None:
-        store = Store({"memory_pool_size": POOL}, Nixl)
-        self.addCleanup(store.close)
+        store = self.store()
         pid = os.fork()
         if not pid:
             status = 1
@@ -438,18 +336,6 @@ class NixlTest(unittest.TestCase):
             finally:
                 os._exit(status)
         self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0)
-
-    def test_many_at_once(self) -> None:
-        def work(n: int) -> None:
-            for i in range(30):
-                data = os.urandom(1 + i * 997)
-                self.assertEqual(self.get(f"many_{n}_{i}", self.put(f"many_{n}_{i}", data)), data)
-
-        threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
 
     def test_connector(self) -> None:
         with OmnibusConnector({"mode": "nixl"}) as put, OmnibusConnector({"mode": "nixl"}) as get:
@@ -491,16 +377,10 @@ class NixlTest(unittest.TestCase):
 
 
 class ApartTest(unittest.TestCase):
-    """Runs the others where all tests are found: NIXL's threads do not bear the forks of other tests."""
+    """Runs the others where all tests are found."""
 
     def test_apart(self) -> None:
-        run = subprocess.run(
-            [sys.executable, "-m", "unittest", "-v", "test_connector_nixl.NixlTest"], cwd=os.path.dirname(__file__),
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-        )  # fmt: skip
-        self.assertEqual(run.returncode, 0, run.stdout[-20_000:])
-        if "OK (skipped" in run.stdout:
-            self.skipTest("omnibus[nixl] is not installed")
+        peercase.run_apart(self, "test_connector_nixl.NixlTest", "nixl")
 
 
 def load_tests(loader: unittest.TestLoader, _tests: unittest.TestSuite, _pattern: str | None) -> unittest.TestSuite:

@@ -30,7 +30,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, NamedTuple
 
 from .errors import ForkedError, OmnibusError, ProtocolError, out_of_memory
@@ -201,25 +201,21 @@ class Reader:
         self._last = 0
         self._closed = False
 
-    @contextmanager
-    def take(self, handle: Handle) -> Iterator[memoryview]:
+    def take(self, handle: Handle) -> AbstractContextManager[memoryview]:
         """Collect one of the debts for an object, and view it: read-only, and to be left before its debt is settled.
 
         The debt is settled when the block is left and the last slice, cast or array of the view is gone. Raises
         NoDebt, Stale, Corrupt.
         """
-        view = self._leased(handle, self._collect)
-        try:
-            yield view
-        finally:
-            with suppress(BufferError):  # an array of it lives
-                view.release()
-            del view
+        return self._viewed(handle, self._collect)
+
+    def pin(self, handle: Handle) -> AbstractContextManager[memoryview]:
+        """View an object that this reader need not have been charged for. Raises Stale, Corrupt, OwnerStalled."""
+        return self._viewed(handle, self._pin)
 
     @contextmanager
-    def pin(self, handle: Handle) -> Iterator[memoryview]:
-        """View an object that this reader need not have been charged for. Raises Stale, Corrupt, OwnerStalled."""
-        view = self._leased(handle, self._pin)
+    def _viewed(self, handle: Handle, hold: Callable[[Handle], int]) -> Iterator[memoryview]:
+        view = self._leased(handle, hold)
         try:
             yield view
         finally:

@@ -27,6 +27,16 @@ _NO_ROOM, _NOT_READY, _NOT_THERE, _NOT_MOVED = -200, -703, -704, -800
 _LOOKS = 3
 
 
+def load(module: str, what: str) -> Any:
+    """A module of Mooncake's wheel. Raises Unavailable, with what there is to install."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as e:
+        raise Unavailable(
+            f"{what} cannot be loaded ({e}): install omnibus[mooncake], and libibverbs1, libnl-3-200 and libnl-route-3-200 of the system"
+        ) from None
+
+
 class Mooncake:
     """A client of the store, which lends it a segment of memory. Values of any client may lie in it."""
 
@@ -39,13 +49,7 @@ class Mooncake:
         os.environ.setdefault("MC_STORE_CLIENT_SETUP_RETRIES", "1")
         if "yr.datasystem" in sys.modules and "mooncake.store" not in sys.modules:
             raise Unavailable("Mooncake's client cannot be loaded after Yuanrong's: the process would crash. Open Mooncake first, or in another process")
-        try:
-            module: Any = importlib.import_module("mooncake.store")
-        except ImportError as e:
-            raise Unavailable(
-                f"Mooncake's client cannot be loaded ({e}): install omnibus[mooncake], and libibverbs1, libnl-3-200 and "
-                "libnl-route-3-200 of the system"
-            ) from None
+        module = load("mooncake.store", "Mooncake's client")
         try:
             self._pin = module.ReplicateConfig()
             if hasattr(self._pin, "soft_pin_action"):

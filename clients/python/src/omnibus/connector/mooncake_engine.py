@@ -7,7 +7,6 @@ What we put are the bytes of vLLM-Omni's serializer. Raw bytes of its class, whi
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 import threading
@@ -22,10 +21,9 @@ from ..omni.encoder import encode
 from .asking import Question, late
 from .contract import SECONDS, TEXT, Absent, BadMetadata, Edge, Missing, Unavailable, text_of
 from .held import SETTINGS, Held, Value, check_size, endpoint
+from .mooncake import VERSION, load
 from .pool import Block
 from .stores import Name, Settings, TooLarge
-
-VERSION = "0.3.13.post1"
 
 _QUERY, _NOT_FOUND, _DONE, _ERROR = b"query_info", b"info_not_found", b"trans_done", b"trans_error"
 
@@ -51,13 +49,7 @@ class MooncakeEngine(Held):
     def _open(self) -> None:
         s = self._settings
         os.environ.setdefault("MC_TCP_PROGRESS_TIMEOUT_SEC", str(max(1, math.ceil(s.timeout))))  # for the process
-        try:
-            module: Any = importlib.import_module("mooncake.engine")
-        except ImportError as e:
-            raise Unavailable(
-                f"Mooncake's transfer engine cannot be loaded ({e}): install omnibus[mooncake], and libibverbs1, libnl-3-200 and "
-                "libnl-route-3-200 of the system"
-            ) from None
+        module = load("mooncake.engine", "Mooncake's transfer engine")
         try:
             engine = self._engine = module.TransferEngine()
             self._write, self._unregister = engine.batch_transfer_sync_write, engine.unregister_memory
