@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import PayloadError
 from ..omni.decoder import decode
 from ..omni.encoder import encode
-from .contract import Edge, check_key
+from .contract import Edge, Missing, check_key
 from .segment import Segments
 
 _EDGE = Edge("", "")  # segments have none in their names
@@ -58,7 +58,10 @@ class SharedMemoryManager:
         Raises Missing when there are none, Busy while another process has them locked just now, Damaged for a segment
         that is not whole, which stays for `cleanup`, and PayloadError for one whose content is no value.
         """
-        value, _ = _segments().get(_EDGE, check_key(shm_name), None, decode, unlink)
+        try:
+            value, _ = _segments().get(_EDGE, check_key(shm_name), None, decode, unlink)
+        except Missing:
+            raise Missing(f"there are no metadata {shm_name}: they have been read or cleaned up, or their writer has ended") from None
         return value
 
     @staticmethod
