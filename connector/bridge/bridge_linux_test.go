@@ -451,6 +451,51 @@ func TestGivenUp(t *testing.T) {
 	})
 }
 
+// TestLanes: calls one after the other have the same thread of the bridge; as many as it has threads are with it at a time,
+// and a further one whose deadline passes was never asked for.
+func TestLanes(t *testing.T) {
+	end := shared(t, folder).open(t, folder, map[string]any{"timeout": 20})
+	l, err := end.process.current(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range lanes + 1 {
+		put(t, end, "value", []byte("value"))
+		get(t, end, "value", []byte("value"))
+	}
+	if !slices.Equal(l.idle, l.lanes) {
+		t.Error("calls one after the other have several threads")
+	}
+
+	resume := stop(t, end)
+	answers := make(chan error)
+	for i := range lanes {
+		go func() {
+			_, err := end.Put(t.Context(), edge, fmt.Sprint("asked", i), 5, writes([]byte("value")))
+			answers <- err
+		}()
+	}
+	for len(end.process.calls) < lanes {
+		runtime.Gosched()
+	}
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err = end.Put(short, edge, "further", 5, writes([]byte("value")))
+	if !errors.Is(err, connector.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "4 others are under way") {
+		t.Errorf("a call while all threads are busy: %v", err)
+	}
+	resume()
+	for range lanes {
+		if err := <-answers; err != nil {
+			t.Error(err)
+		}
+	}
+	for i := range lanes {
+		get(t, end, fmt.Sprint("asked", i), []byte("value"))
+	}
+	none(t, end, "further")
+}
+
 // TestServerDies: the error names the store and its address, and what to do; when it is back, the same transport goes on.
 func TestServerDies(t *testing.T) {
 	eachServer(t, func(t *testing.T, engine string) {
@@ -607,10 +652,8 @@ func TestBuffersAreUsedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.buffers > 3 { // a get without metadata begins with a small one
-		t.Errorf("%d buffers for one value at a time", l.buffers)
+	if n := l.buffers.Load(); n > 3 { // a get without metadata begins with a small one
+		t.Errorf("%d buffers for one value at a time", n)
 	}
 }
 

@@ -104,7 +104,7 @@ func newBuffer(size int, forGet bool) (*buffer, error) {
 // drop gives the memory back, here and in the bridge.
 func (b *buffer) drop() {
 	if b.link != nil {
-		b.link.forget(b.number)
+		_, _ = b.link.lanes[0].conn.Write(frame(opDrop, b.number, 0, "")) // if it fails, the bridge is dying
 	}
 	_ = unix.Munmap(b.data)
 	unix.Close(b.fd)

@@ -33,6 +33,6 @@
 //
 // # Concurrency
 //
-// All methods may be called from any goroutine. A bridge has 4 threads, and at most 64 calls are
-// with it at a time; further ones wait.
+// All methods may be called from any goroutine. A bridge has 4 threads, with a socket each, and does as many
+// calls at a time; further ones wait here. A call takes the thread that was used last.
 package bridge

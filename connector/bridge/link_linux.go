@@ -3,14 +3,16 @@ package bridge
 import (
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,10 +22,13 @@ import (
 
 // The packets are those of the Python module omnibus.bridge.
 const (
-	headerBytes = 24
+	headerBytes = 16
 	mostPacket  = 64 << 10
 	untold      = ^uint64(0)
 )
+
+// lanes is how many calls are with a bridge at a time.
+const lanes = 4
 
 type operation uint32
 
@@ -79,50 +84,62 @@ func (a answer) err() error {
 
 // A link is one bridge, from its start to its death.
 type link struct {
-	conn *net.UnixConn
-	cmd  *exec.Cmd
-	tail *tail         // of what it writes to standard error
-	dead chan struct{} // closed when the process has ended
+	cmd   *exec.Cmd
+	dead  chan struct{} // closed when the process has ended
+	tail  *tail         // of what it wrote to standard error, when it is dead
+	lanes []*lane
 
-	mu      sync.Mutex
-	pending map[uint64]chan<- answer
-	last    uint64
-	buffers uint32
-	gone    bool
+	buffers atomic.Uint32 // the number of the last
+
+	mu   sync.Mutex
+	idle []*lane
+}
+
+// A lane is a socket that a thread of the bridge's own answers at: one question at a time.
+type lane struct {
+	link   *link
+	conn   *net.UnixConn
+	packet []byte // of an answer
 }
 
 // start starts a bridge, and waits until it has opened its client.
-func start(ctx context.Context, python, engine string, settings map[string]any) (*link, error) {
-	text, err := json.Marshal(settings)
-	if err != nil {
-		return nil, fmt.Errorf("the settings of %s: %w", engine, err)
-	}
+func start(ctx context.Context, python, engine, settings string) (*link, error) {
 	extra, _, _ := strings.Cut(engine, "-") // of the client package
-	own, its, err := socketPair()
-	if err != nil {
-		return nil, fmt.Errorf("a socket for the bridge to %s: %w", engine, err)
-	}
-	l := &link{conn: own, tail: new(tail), dead: make(chan struct{}), pending: make(map[uint64]chan<- answer)}
-	l.cmd = exec.Command(python, "-m", "omnibus.bridge", engine, "3", string(text)) //nolint:gosec // the user says which Python
-	l.cmd.ExtraFiles = []*os.File{its}
+	l := &link{tail: new(tail), dead: make(chan struct{})}
+	l.cmd = exec.Command(python, "-m", "omnibus.bridge", engine, strconv.Itoa(lanes), settings) //nolint:gosec // the user says which Python
 	l.cmd.Stderr = l.tail
-	err = l.cmd.Start()
-	_ = its.Close()
-	if err != nil {
-		_ = own.Close()
+	defer func() {
+		for _, its := range l.cmd.ExtraFiles {
+			_ = its.Close()
+		}
+	}()
+	for range lanes {
+		own, its, err := socketPair()
+		if err != nil {
+			l.hangUp()
+			return nil, fmt.Errorf("a socket for the bridge to %s: %w", engine, err)
+		}
+		l.lanes = append(l.lanes, &lane{l, own, make([]byte, mostPacket)})
+		l.cmd.ExtraFiles = append(l.cmd.ExtraFiles, its)
+	}
+	l.idle = slices.Clone(l.lanes)
+	if err := l.cmd.Start(); err != nil {
+		l.hangUp()
 		return nil, fmt.Errorf("%w: the bridge to %s is a Python program, and %w: set the option %s to an interpreter that has omnibus[%s]",
 			connector.ErrUnavailable, engine, err, optPython, extra)
 	}
-	opened := make(chan answer, 1)
-	l.pending[0] = opened
-	go l.receive()
-	select {
-	case a := <-opened:
-		if err = a.err(); errors.Is(err, errGone) {
-			err = fmt.Errorf("%w: the bridge to %s, %s -m omnibus.bridge, does not start: %s: set the option %s to an interpreter that has omnibus[%s]",
-				connector.ErrUnavailable, engine, python, l.tail, optPython, extra)
-		}
-	case <-ctx.Done():
+	go func() {
+		_ = l.cmd.Wait()
+		close(l.dead)
+		l.hangUp()
+	}()
+	a, ok := l.lanes[0].await(ctx)
+	err := a.err()
+	if errors.Is(err, errGone) {
+		err = fmt.Errorf("%w: the bridge to %s, %s -m omnibus.bridge, does not start: %s: set the option %s to an interpreter that has omnibus[%s]",
+			connector.ErrUnavailable, engine, python, l.tail, optPython, extra)
+	}
+	if !ok {
 		err = fmt.Errorf("%w: the bridge to %s did not open its client in time: %w", connector.ErrUnavailable, engine, ctx.Err())
 		_ = l.cmd.Process.Kill()
 	}
@@ -150,81 +167,76 @@ func socketPair() (own *net.UnixConn, its *os.File, err error) {
 	return own, its, nil
 }
 
-// receive hands answers over until the bridge is dead.
-func (l *link) receive() {
-	packet := make([]byte, mostPacket)
-	for {
-		n, err := l.conn.Read(packet)
-		if err != nil || n < headerBytes {
-			break
-		}
-		a := answer{code: binary.LittleEndian.Uint32(packet), size: binary.LittleEndian.Uint64(packet[16:]), text: string(packet[headerBytes:n])}
-		id := binary.LittleEndian.Uint64(packet[8:])
-		l.mu.Lock()
-		c := l.pending[id]
-		delete(l.pending, id)
-		l.mu.Unlock()
-		if c != nil {
-			c <- a
-		}
+func (l *link) hangUp() {
+	for _, ln := range l.lanes {
+		_ = ln.conn.Close()
 	}
-	_ = l.conn.Close()
-	_ = l.cmd.Wait()
-	l.mu.Lock()
-	l.gone = true
-	for _, c := range l.pending {
-		c <- answer{gone: true}
-	}
-	l.pending = nil
-	l.mu.Unlock()
-	close(l.dead)
 }
 
-// ask sends a question and returns where its one answer comes. The buffer, if there is one, is the bridge's until
-// then.
-func (l *link) ask(op operation, b *buffer, size uint64, text string) <-chan answer {
-	c := make(chan answer, 1)
+// take returns the idle lane that was used last: its thread, and what that has in caches, are the warmest. The caller is one
+// of at most as many as there are lanes.
+func (l *link) take() *lane {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	last := len(l.idle) - 1
+	ln := l.idle[last]
+	l.idle = l.idle[:last]
+	return ln
+}
+
+func (l *link) give(ln *lane) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.idle = append(l.idle, ln)
+}
+
+// ask sends a question, whose one answer await returns. The buffer, if there is one, is the bridge's until then.
+func (ln *lane) ask(op operation, b *buffer, size uint64, text string) {
 	var rights []byte
-	l.mu.Lock()
-	if l.gone {
-		l.mu.Unlock()
-		c <- answer{gone: true}
-		return c
+	if b == nil {
+		b = &buffer{link: ln.link} // number 0 is none
+	} else if b.link != ln.link {
+		b.link, b.number = ln.link, ln.link.buffers.Add(1)
+		rights = unix.UnixRights(b.fd)
 	}
-	l.last++
-	id := l.last
-	l.pending[id] = c
-	var number uint32
-	if b != nil {
-		if b.link != l {
-			l.buffers++
-			b.link, b.number = l, l.buffers
-			rights = unix.UnixRights(b.fd)
-		}
-		number = b.number
-	}
-	l.mu.Unlock()
-	_, _, _ = l.conn.WriteMsgUnix(frame(op, number, id, size, text), rights, nil) // if it fails, the bridge is dying
-	return c
+	_, _, _ = ln.conn.WriteMsgUnix(frame(op, b.number, size, text), rights, nil) // if it fails, the bridge is dying
 }
 
-// forget tells the bridge that a buffer is dropped.
-func (l *link) forget(number uint32) {
-	_, _ = l.conn.Write(frame(opDrop, number, 0, 0, ""))
+// await returns the answer, or false when ctx ends before: then it is still to come.
+func (ln *lane) await(ctx context.Context) (answer, bool) {
+	told := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		_ = ln.conn.SetReadDeadline(time.Unix(0, 1))
+		close(told)
+	})
+	n, err := ln.conn.Read(ln.packet)
+	if !stop() {
+		<-told
+		_ = ln.conn.SetReadDeadline(time.Time{})
+	}
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return answer{}, false
+	case err != nil || n < headerBytes:
+		ln.link.hangUp()
+		<-ln.link.dead
+		return answer{gone: true}, true
+	}
+	return answer{binary.LittleEndian.Uint32(ln.packet), binary.LittleEndian.Uint64(ln.packet[8:]), string(ln.packet[headerBytes:n]), false}, true
 }
 
-func frame(op operation, number uint32, id, size uint64, text string) []byte {
-	packet := make([]byte, 0, headerBytes+len(text))
-	packet = binary.LittleEndian.AppendUint32(packet, uint32(op))
+func frame(op operation, number uint32, size uint64, text string) []byte {
+	packet := binary.LittleEndian.AppendUint32(make([]byte, 0, headerBytes+len(text)), uint32(op))
 	packet = binary.LittleEndian.AppendUint32(packet, number)
-	packet = binary.LittleEndian.AppendUint64(packet, id)
 	packet = binary.LittleEndian.AppendUint64(packet, size)
 	return append(packet, text...)
 }
 
 // stop ends the bridge, which takes back what it put, and kills it if that takes too long.
 func (l *link) stop(patience time.Duration) {
-	_ = l.conn.CloseWrite()
+	for _, ln := range l.lanes {
+		_ = ln.conn.CloseWrite()
+	}
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
@@ -236,26 +248,19 @@ func (l *link) stop(patience time.Duration) {
 }
 
 // tail keeps the end of what is written.
-type tail struct {
-	mu   sync.Mutex
-	text []byte
-}
+type tail []byte
 
 const mostTail = 4 << 10
 
 // Write implements [io.Writer].
 func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.text = append(t.text, p...)
-	t.text = t.text[max(0, len(t.text)-mostTail):]
+	*t = append(*t, p...)
+	*t = (*t)[max(0, len(*t)-mostTail):]
 	return len(p), nil
 }
 
 // String returns the last line.
 func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	lines := strings.Split(strings.TrimSpace(string(t.text)), "\n")
+	lines := strings.Split(strings.TrimSpace(string(*t)), "\n")
 	return lines[len(lines)-1]
 }

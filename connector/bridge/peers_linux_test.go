@@ -121,7 +121,11 @@ func TestPeersRefused(t *testing.T) { eachPeer(t, testPeersRefused) }
 func testPeersRefused(t *testing.T, engine string) {
 	receiver, start, address := sides(t, engine, map[string]any{"memory_pool_size": 1 << 20})
 	sender := start()
-	_, err := opened(t.Context(), engine, shared(t, engine).with(map[string]any{"zmq_port": sender.process.settings["zmq_port"], "timeout": 3}))
+	var port int
+	if _, err := fmt.Sscanf(address, "127.0.0.1:%d", &port); err != nil {
+		t.Fatal(err)
+	}
+	_, err := opened(t.Context(), engine, shared(t, engine).with(map[string]any{"zmq_port": port, "timeout": 3}))
 	if !errors.Is(err, connector.ErrUnavailable) || !strings.Contains(err.Error(), address+" (host, zmq_port)") {
 		t.Errorf("a port that is in use: %v", err)
 	}

@@ -13,8 +13,6 @@ import (
 )
 
 const (
-	mostCalls = 64 // that are with a bridge at a time
-
 	// A bridge that has died is started again after a pause, which grows while that fails.
 	firstPause = 50 * time.Millisecond
 	lastPause  = 5 * time.Second
@@ -35,11 +33,11 @@ var processes = struct {
 // A process keeps a bridge running for as long as it has users.
 type process struct {
 	key, python, engine string
-	settings            map[string]any
+	settings            string // JSON
 	timeout             time.Duration
 	log                 *slog.Logger
 	buffers             buffers
-	calls               chan struct{} // has an element for each that is with the bridge
+	calls               chan struct{} // has an element for each that is with a bridge
 
 	users int // guarded by the lock of processes
 
@@ -68,9 +66,9 @@ func use(ctx context.Context, engine string, settings map[string]any, config con
 	p := processes.all[key]
 	if p == nil {
 		p = &process{
-			key: key, python: config.Settings.Text(optPython), engine: engine, settings: settings,
+			key: key, python: config.Settings.Text(optPython), engine: engine, settings: string(text),
 			timeout: config.Settings.Duration(optTimeout), log: config.Log,
-			calls: make(chan struct{}, mostCalls), changed: make(chan struct{}), doubtful: make(map[name]chan struct{}),
+			calls: make(chan struct{}, lanes), changed: make(chan struct{}), doubtful: make(map[name]chan struct{}),
 		}
 		p.life, p.end = context.WithCancel(context.Background())
 		processes.all[key] = p
@@ -195,17 +193,21 @@ func (p *process) call(ctx context.Context, op operation, b *buffer, size uint64
 	select {
 	case p.calls <- struct{}{}:
 	case <-ctx.Done():
-		return answer{}, p.failure(op, b, fmt.Errorf("%d others are under way: %w", mostCalls, ctx.Err()))
+		return answer{}, p.failure(op, b, fmt.Errorf("%d others are under way: %w", lanes, ctx.Err()))
 	}
 	l, err := p.current(ctx)
 	if err != nil {
 		<-p.calls
 		return answer{}, p.failure(op, b, err)
 	}
-	answers := l.ask(op, b, size, string(n))
-	select {
-	case a := <-answers:
+	ln := l.take()
+	over := func() {
+		l.give(ln)
 		<-p.calls
+	}
+	ln.ask(op, b, size, string(n))
+	if a, ok := ln.await(ctx); ok {
+		over()
 		if err = a.err(); err == nil {
 			return a, nil
 		}
@@ -213,12 +215,11 @@ func (p *process) call(ctx context.Context, op operation, b *buffer, size uint64
 			p.doubt(n, nil)
 		}
 		return a, p.failure(op, b, err)
-	case <-ctx.Done():
 	}
 	// The buffer is the bridge's until there is an answer.
 	after := func() {
-		a := <-answers
-		<-p.calls
+		a, _ := ln.await(context.Background())
+		over()
 		if op == opGet && a.code == codeOK && !a.gone {
 			p.putBack(b, a.size, n)
 		} else if b != nil {

@@ -1,19 +1,20 @@
 """An engine of other programs for a process that cannot have one, as there is none for Go::
 
-    python -m omnibus.bridge mooncake|yuanrong|nixl|mooncake-engine DESCRIPTOR SETTINGS
+    python -m omnibus.bridge mooncake|yuanrong|nixl|mooncake-engine SOCKETS SETTINGS
 
-The descriptor is a Unix socket of packets. The process at its other end starts this one, with the settings of a
-connector in JSON, and asks; the first packet says whether the client could be opened. A packet is a header and text::
+The descriptors from 3 on are so many Unix sockets of packets. The process at their other ends starts this one, with the
+settings of a connector in JSON, and asks; the first packet of the first socket says whether the client could be opened.
+A packet is a header and text::
 
-    operation, or how it ended | number of a buffer | number of the question | size in bytes | text
+    operation, or how it ended | number of a buffer | size in bytes | text
 
 The text is the stages and the key of each value, a line each. Behind them the metadata that a get is told stand in JSON,
 on a line; so do those of a put, in its answer.
 
 Payloads lie in buffers: memory of the asking process, whose descriptor comes with the first packet that has its number.
 Only it writes into those that it puts from; only this process into those that it gets into. It says which are dropped.
-Each thread receives a packet, does what it asks and answers, so nothing is handed from thread to thread; there are no
-more of them than have been busy at once, and one. When the socket ends, what was put and not got is removed.
+Each socket has a thread, which receives a packet, does what it asks and answers: so nothing is handed from thread to
+thread, and the other end chooses the thread. When the sockets end, what was put and not got is removed.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from .connector.contract import BadKey, BadMetadata, Damaged, Edge, Gone, Missin
 from .connector.drop_in import ENGINES
 from .connector.stores import Keeper, Name, TooLarge
 
-_HEADER = struct.Struct("<IIQQ")
+_HEADER = struct.Struct("<IIQ")
 _MOST_PACKET = 64 << 10
 _MOST_TEXT = 2000  # of an error
-_THREADS = 4
+_FIRST = 3  # the first descriptor
 _UNTOLD = (1 << 64) - 1  # the size of a value that is not known
 
 PUT, GET, REMOVE, PRESENT, DROP, BACK = range(1, 7)
@@ -49,45 +50,30 @@ _CODES = (
 
 
 class Bridge:
-    """Does with an engine what the other end of a socket asks for."""
+    """Does with an engine what the other end of its sockets asks for."""
 
-    def __init__(self, sock: socket.socket, values: Keeper) -> None:
-        self._sock, self._values = sock, values
-        self._mu = threading.Lock()
-        self._threads: list[threading.Thread] = []
-        self._waiting = 0
+    def __init__(self, sockets: list[socket.socket], values: Keeper) -> None:
+        self._sockets, self._values = sockets, values
         self._buffers: dict[int, memoryview] = {}
 
     def run(self) -> None:
-        """Answer until the socket ends."""
-        self._begin()
-        for t in self._threads:  # which grows meanwhile
+        """Answer until the sockets end."""
+        threads = [threading.Thread(target=self._serve, args=(sock,), daemon=True) for sock in self._sockets]
+        for t in threads:
+            t.start()
+        for t in threads:
             t.join()
 
-    def _begin(self) -> None:
-        t = threading.Thread(target=self._serve, daemon=True)
-        self._threads.append(t)
-        t.start()
-
-    def _receive(self) -> tuple[bytes, list[Any]]:
-        with self._mu:
-            self._waiting += 1
-        try:
-            packet, ancillary, _, _ = self._sock.recvmsg(_MOST_PACKET, socket.CMSG_SPACE(4))
-        except OSError:
-            return b"", []
-        with self._mu:
-            self._waiting -= 1
-            if not self._waiting and packet and len(self._threads) < _THREADS:
-                self._begin()
-        return packet, ancillary
-
-    def _serve(self) -> None:
+    def _serve(self, sock: socket.socket) -> None:
+        room = socket.CMSG_SPACE(4)
         while True:
-            packet, ancillary = self._receive()
+            try:
+                packet, ancillary, _, _ = sock.recvmsg(_MOST_PACKET, room)
+            except OSError:
+                return
             if not packet:
                 return
-            op, number, question, size = _HEADER.unpack_from(packet)
+            op, number, size = _HEADER.unpack_from(packet)
             try:
                 for _, _, data in ancillary:
                     self._map(number, struct.unpack("i", data)[0], op)
@@ -98,7 +84,7 @@ class Bridge:
             except Exception as e:
                 code, size, text = failure(e)
             try:
-                self._sock.send(_HEADER.pack(code, number, question, size) + text.encode())
+                sock.send(_HEADER.pack(code, number, size) + text.encode())
             except OSError:
                 return
 
@@ -152,17 +138,17 @@ def failure(e: Exception) -> tuple[int, int, str]:
     return FAILED, 0, f"{type(e).__name__}: {e}"[:_MOST_TEXT]
 
 
-def main(kind: str, fd: str, settings: str) -> None:
+def main(kind: str, sockets: str, settings: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, where the other end still has to end its work
-    sock = socket.socket(fileno=int(fd))
+    lanes = [socket.socket(fileno=_FIRST + i) for i in range(int(sockets))]
     try:
         values = ENGINES[kind](json.loads(settings))
     except Exception as e:
         code, _, text = failure(e)
-        sock.send(_HEADER.pack(code, 0, 0, 0) + text.encode())
+        lanes[0].send(_HEADER.pack(code, 0, 0) + text.encode())
         return
-    sock.send(_HEADER.pack(OK, 0, 0, 0))
-    Bridge(sock, values).run()
+    lanes[0].send(_HEADER.pack(OK, 0, 0))
+    Bridge(lanes, values).run()
     try:
         values.leave()
     finally:
