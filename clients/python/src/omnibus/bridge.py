@@ -2,9 +2,9 @@
 
     python -m omnibus.bridge mooncake|yuanrong|nixl|mooncake-engine SOCKETS SETTINGS
 
-The descriptors from 3 on are so many Unix sockets of packets. The process at their other ends starts this one, with the
-settings of a connector in JSON, and asks; the first packet of the first socket says whether the client could be opened.
-A packet is a header and text::
+SOCKETS is a number of descriptors, from 3 on, which are Unix sockets of packets. The process at their other ends starts
+this one, with the settings of a connector in JSON, and asks. The first packet of the first socket says whether the client
+could be opened. A packet is a header and text::
 
     operation, or how it ended | number of a buffer | size in bytes | text
 
