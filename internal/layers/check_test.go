@@ -144,19 +144,6 @@ func checkDocs(folders []folder) []string {
 	return broken
 }
 
-// checkLength wants files that a reader can hold in mind.
-func checkLength(folders []folder, maxLines int) []string {
-	var broken []string
-	for _, dir := range folders {
-		for _, f := range dir.files {
-			if f.lines > maxLines && !f.isTest() && !f.generated {
-				broken = append(broken, fmt.Sprintf("%s has %d lines, and %d are allowed: split it by what its parts are about", at(dir, f), f.lines, maxLines))
-			}
-		}
-	}
-	return broken
-}
-
 // checkTested wants a test beside every package. Generated packages are tested
 // where they are used, and examples by running them.
 func checkTested(folders []folder) []string {

@@ -347,6 +347,3 @@ var strangers = []ban{
 	{path: "google.golang.org/grpc", reason: "a program that embeds the bus on one host must not pay for a network stack, nor for what it is measured against"},
 	{path: module + "/bench", reason: "what is measured must not need what measures it"},
 }
-
-// maxLines bounds a source file that is no test and not generated.
-const maxLines = 500

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"go/ast"
 	"go/parser"
-	"go/scanner"
 	"go/token"
 	"io/fs"
 	"os"
@@ -23,8 +22,6 @@ type file struct {
 	pkg       string // from the package clause
 	imports   []string
 	names     []string // that it declares: of types, functions, methods, values and fields
-	lines     int
-	code      int // lines with more than comments
 	generated bool
 	hasDoc    bool // a comment stands directly above the package clause
 	hasTest   bool // a test, fuzz target, benchmark or example function
@@ -130,8 +127,6 @@ func parseFile(name string, src []byte) (file, error) {
 	f := file{
 		name:      name,
 		pkg:       syntax.Name.Name,
-		lines:     bytes.Count(src, []byte("\n")),
-		code:      codeLines(src),
 		generated: ast.IsGenerated(syntax),
 		hasDoc:    syntax.Doc != nil,
 	}
@@ -149,27 +144,6 @@ func parseFile(name string, src []byte) (file, error) {
 		f.names = append(f.names, declared(decl)...)
 	}
 	return f, nil
-}
-
-// codeLines counts the lines that have something other than comments.
-func codeLines(src []byte) (n int) {
-	fset := token.NewFileSet()
-	f := fset.AddFile("", -1, len(src))
-	var s scanner.Scanner
-	s.Init(f, src, nil, 0)
-	for last := 0; ; {
-		pos, tok, text := s.Scan()
-		if tok == token.EOF {
-			return n
-		}
-		if tok == token.SEMICOLON && text == "\n" {
-			continue
-		}
-		first := f.Line(pos)
-		end := first + strings.Count(text, "\n")
-		n += end - max(first, last+1) + 1
-		last = end
-	}
 }
 
 // declared are the names of a declaration outside functions, and of the fields and
