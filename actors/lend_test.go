@@ -80,20 +80,32 @@ func TestPostAndRunHandsOver(t *testing.T) {
 	}
 }
 
-// TestPostAndRunOneHandlesOne: the sender handles its own message, and what that brought is
-// a worker's; where it brought nothing, no worker is asked for.
-func TestPostAndRunOneHandlesOne(t *testing.T) {
-	m, d, done := lender(t)
-	before := d.scheduled.Load()
-	m.PostAndRunOne(0)
-	m.PostAndRunOne(1)
-	<-done
-	if n := d.scheduled.Load() - before; n != 1 {
-		t.Errorf("workers asked for: %d", n)
-	}
-	d.working.Wait()
-	m.PostAndRunOne(0)
-	if n := d.scheduled.Load() - before; n != 1 {
-		t.Errorf("workers asked for when nothing was left: %d", n-1)
+// TestQueueRunsNothing: what is queued is in order at once, and handled when the run is lent
+// to or started; what comes meanwhile has no run of its own.
+func TestQueueRunsNothing(t *testing.T) {
+	for _, how := range []struct {
+		name    string
+		begin   func(actors.Run)
+		workers int32
+	}{{"lend", actors.Run.Lend, 0}, {"start", actors.Run.Start, 1}} {
+		t.Run(how.name, func(t *testing.T) {
+			m, d, done := lender(t)
+			before := d.scheduled.Load()
+			run := m.Queue(0)
+			if !run.Due() {
+				t.Fatal("an idle actor is not to be run")
+			}
+			if second := m.Queue(1); second.Due() {
+				t.Error("an actor is to be run twice")
+			}
+			if n := m.Len(); n != 2 || len(done) != 0 {
+				t.Errorf("%d messages wait before the run, want 2", n)
+			}
+			how.begin(run)
+			<-done
+			if n := d.scheduled.Load() - before; n != how.workers {
+				t.Errorf("workers asked for: %d, want %d", n, how.workers)
+			}
+		})
 	}
 }

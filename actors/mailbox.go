@@ -100,7 +100,6 @@ type Mailbox struct {
 	stop    bool // a Stop has reached the actor
 	yielded bool // the worker found nothing to do and is looking once more
 	lent    bool // the worker is a sender, which has better things to do than look once more
-	one     bool // ... and handles one message alone
 }
 
 var _ actor.Mailbox = (*Mailbox)(nil)
@@ -171,44 +170,49 @@ func (m *Mailbox) Start() {
 //
 // An actor must not send a bounded message to itself, nor two actors to each
 // other, unless something else keeps their mailboxes from being full.
-func (m *Mailbox) PostUserMessage(message any) {
-	wake, ok := m.accept(message)
-	m.schedule(wake)
-	if !ok {
-		m.drop(message, DropClosed)
-	}
-}
+func (m *Mailbox) PostUserMessage(message any) { m.Queue(message).Start() }
 
 // PostAndRun is PostUserMessage for a sender that waits for the actor's answer
-// and has nothing else to do: if the actor stands idle, it runs on the sender's
-// goroutine, until it has nothing left to do or has done enough for others. That
-// saves waking a worker and
-// being woken by it, which can take longer than the work itself. The sender
-// must hold no lock that the actor might want.
-func (m *Mailbox) PostAndRun(message any) {
-	run, ok := m.accept(message)
+// and has nothing else to do: see [Run.Lend].
+func (m *Mailbox) PostAndRun(message any) { m.Queue(message).Lend() }
+
+// Queue puts the message in order, as PostUserMessage does, and runs nothing: a sender may
+// hold locks that the actor wants. The caller starts or lends the run that Queue returns
+// when it has let them go; until then the actor stands still.
+func (m *Mailbox) Queue(message any) Run {
+	idle, ok := m.accept(message)
 	if !ok {
 		m.drop(message, DropClosed)
 	}
-	if run {
-		m.lent = true // ours while we run
-		m.process()
+	if !idle {
+		return Run{}
+	}
+	return Run{m}
+}
+
+// Run is the duty to have an actor run that stood idle when a message was queued for it. It
+// is started, or lent to, once. The zero value is that of an actor which runs already.
+type Run struct{ mailbox *Mailbox }
+
+// Start has a worker of the dispatcher run the actor.
+func (r Run) Start() {
+	if r.mailbox != nil {
+		r.mailbox.schedule(true)
 	}
 }
 
-// PostAndRunOne is PostAndRun for a sender that holds locks which the actor might want for
-// other messages: if the actor stands idle, it handles this message on the sender's
-// goroutine. What has come meanwhile is for a worker.
-func (m *Mailbox) PostAndRunOne(message any) {
-	run, ok := m.accept(message)
-	if !ok {
-		m.drop(message, DropClosed)
-	}
-	if run {
-		m.lent, m.one = true, true // ours while we run
-		m.process()
+// Lend runs the actor on the caller's goroutine, until the actor has nothing left to do or
+// has done enough for others. That saves waking a worker and being woken by it, which can
+// take longer than the work itself. The caller holds no lock that the actor might want.
+func (r Run) Lend() {
+	if r.mailbox != nil {
+		r.mailbox.lent = true // the caller's while it runs
+		r.mailbox.process()
 	}
 }
+
+// Due reports whether there is an actor to run.
+func (r Run) Due() bool { return r.mailbox != nil }
 
 // PostSystemMessage gives a message of the library to the actor, ahead of all
 // user messages. It is always accepted.

@@ -30,10 +30,7 @@ func (m *Mailbox) drain() (done bool) {
 		}
 	}()
 	limit := max(1, m.dispatcher.Throughput())
-	switch {
-	case m.one:
-		limit = 1
-	case m.lent:
+	if m.lent {
 		limit = lendLimit
 	}
 	for n := 0; ; n++ {
@@ -57,7 +54,7 @@ func (m *Mailbox) drain() (done bool) {
 // there is more.
 func (m *Mailbox) handOver() {
 	m.mu.Lock()
-	m.lent, m.one = false, false
+	m.lent = false
 	m.running = m.hasWorkLocked()
 	more := m.running
 	m.mu.Unlock()
@@ -95,7 +92,7 @@ func (m *Mailbox) step() bool {
 // that looks for work before it parks is up for longer than that.
 func (m *Mailbox) yieldAndUnlock() (again bool) {
 	again = !m.yielded && !m.lent && !m.lookout.isOn()
-	m.yielded, m.lent, m.one = again, false, false
+	m.yielded, m.lent = again, false
 	m.running = again
 	m.mu.Unlock()
 	if again {

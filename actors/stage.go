@@ -167,9 +167,8 @@ func (st *Stage) Post(message any) { st.mailbox.PostUserMessage(message) }
 // nothing left to do: see [Mailbox.PostAndRun].
 func (st *Stage) PostAndRun(message any) { st.mailbox.PostAndRun(message) }
 
-// PostAndRunOne is PostAndRun of this message alone, for callers that hold locks: see
-// [Mailbox.PostAndRunOne].
-func (st *Stage) PostAndRunOne(message any) { st.mailbox.PostAndRunOne(message) }
+// Queue is Post for callers that hold locks: it runs nothing, see [Mailbox.Queue].
+func (st *Stage) Queue(message any) Run { return st.mailbox.Queue(message) }
 
 // Len is the number of messages queued.
 func (st *Stage) Len() int { return st.mailbox.Len() }

@@ -341,52 +341,79 @@ func (b *Buffer) giveCreditOf(ed *edge) {
 	}
 }
 
-// send makes a delivery for each edge and hands it on.
+// send makes a delivery for each edge and sends them all, or none.
 func (b *Buffer) send(h messages.Handle, inline []byte) error {
 	b.done = true
 	o := b.e.out
 	defer b.unhold()
+	var few [2]*Delivery
+	made := few[:0]
+	for _, ed := range b.edges {
+		made = append(made, b.delivery(o.req.flow(ed), h, inline))
+	}
+	for _, d := range made {
+		if err := d.prepare(); err != nil {
+			ed := d.flow.edge
+			b.refuse(made)
+			return o.emissionError(ed, o.nextSeq(ed), b.em.Key, err)
+		}
+	}
+	var fu FollowUp
+	err := b.launch(made, &fu)
+	if err == nil {
+		fu.Do()
+		return nil
+	}
+	b.refuse(made)
+	switch {
+	case !errors.Is(err, ErrEnded):
+		return err
+	case o.forgiving():
+		return nil
+	}
+	return o.req.cause()
+}
+
+// delivery makes one for a flow.
+func (b *Buffer) delivery(f *flow, h messages.Handle, inline []byte) *Delivery {
+	d := b.first
+	if d == nil {
+		d = newDelivery()
+	}
+	d.flow, d.Handle = f, h
+	if inline != nil {
+		d.Inline, d.Codec, d.foreign = inline, uint32(b.codec), b.lent
+	}
+	d.cost, d.cause, d.put = f.edge.charge(b.price), b.e.cause, held(b.em.Put)
+	return d
+}
+
+// launch sends deliveries that are prepared, unless the request is over or one of the streams
+// has ended.
+func (b *Buffer) launch(made []*Delivery, fu *FollowUp) error {
+	o := b.e.out
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.req.over() {
-		err := b.refuse(0, h, o.req.cause())
-		if o.forgiving() {
-			return nil
+		return ErrEnded
+	}
+	for _, d := range made {
+		if f := d.flow; f.ended {
+			return &StageError{Stage: o.name(), Edge: f.edge.name, Key: b.em.Key, Seq: f.seq, Err: ErrAfterEnd}
 		}
-		return err
 	}
 	if b.e.kept {
 		o.byKept++
 	}
-	for i, ed := range b.edges {
-		f := o.req.flow(ed)
-		if f.ended {
-			return b.refuse(i, h, o.emissionError(ed, f.seq, b.em.Key, ErrAfterEnd))
-		}
-		d := b.first
-		if d == nil {
-			d = newDelivery()
-		}
-		d.Handle = h
-		if inline != nil {
-			d.Inline, d.Codec, d.foreign = inline, uint32(b.codec), b.lent
-		}
-		d.cost, d.cause, d.put = ed.charge(b.price), b.e.cause, held(b.em.Put)
-		if ed.path != nil {
-			if err := f.carry(d); err != nil {
-				unheld(d.put)
-				d.recycle()
-				b.giveCreditOf(ed)
-				return b.refuse(i+1, h, o.emissionError(ed, f.seq, b.em.Key, err))
-			}
-		}
+	for _, d := range made {
+		f := d.flow
 		if b.em.copies {
 			f.sent.copies++
 		}
 		if b.spilt {
 			f.sent.spilt++
 		}
-		f.send(d, b.em)
+		f.send(d, b.em, fu)
 	}
 	return nil
 }
@@ -394,17 +421,10 @@ func (b *Buffer) send(h messages.Handle, inline []byte) error {
 // ErrAfterEnd reports an emission on an edge whose stream has ended.
 var ErrAfterEnd = errors.New("the stream has ended: nothing can be sent behind its last payload")
 
-// refuse gives back what the flows from index i on were charged.
-func (b *Buffer) refuse(i int, h messages.Handle, err error) error {
-	b.edges = b.edges[i:]
-	for range b.edges {
-		switch {
-		case !h.IsZero():
-			_ = b.e.out.req.bus.store.Local().Drop(h) // charged a moment ago by Send
-		case b.lent != nil:
-			b.lent.Release()
-		}
+// refuse gives back what deliveries that are not sent hold, and the credit of their flows.
+func (b *Buffer) refuse(made []*Delivery) {
+	for _, d := range made {
+		d.discard()
 	}
 	b.giveCredit()
-	return err
 }

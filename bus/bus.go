@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,7 +65,7 @@ type Bus struct {
 	stopped   bool       // nothing is left to be closed; guarded by stopMu
 	watchDone chan struct{}
 
-	mu   sync.Mutex          // guards what follows, and that nobody comes in behind closing
+	mu   sync.Mutex          // guards what follows, edge.sent, and that nobody comes in behind closing
 	live map[uint64]*Request // by Request.key
 	idle chan struct{}       // closed when live empties; nil: nobody waits
 }
@@ -350,12 +351,12 @@ func (b *Bus) closed() bool {
 
 // forget is called when nothing of a request is left.
 func (b *Bus) forget(r *Request) {
+	for i := range r.flows {
+		r.flows[i].sum()
+	}
 	b.mu.Lock()
-	for _, e := range b.graph.edges {
-		more := r.sentOn(e)
-		e.mu.Lock()
-		e.sent.add(more)
-		e.mu.Unlock()
+	for i, e := range b.graph.edges {
+		e.sent.add(r.flows[i].sent) // which changes no more
 	}
 	delete(b.live, r.key)
 	if len(b.live) == 0 && b.idle != nil {
@@ -370,7 +371,12 @@ func (b *Bus) forget(r *Request) {
 func (b *Bus) requests() []*Request {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return slices.SortedFunc(maps.Values(b.live), func(x, y *Request) int { return int(x.id) - int(y.id) })
+	return b.sorted()
+}
+
+// sorted, with mu held, is the requests alive by their ids.
+func (b *Bus) sorted() []*Request {
+	return slices.SortedFunc(maps.Values(b.live), func(x, y *Request) int { return cmp.Compare(x.id, y.id) })
 }
 
 // tasksAt gives the tasks that a worker has open.

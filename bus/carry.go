@@ -25,15 +25,17 @@ type carried struct {
 }
 
 // carry puts the payload of a delivery that is about to be sent. It uses up what
-// the delivery holds in the store, even when it fails.
+// the delivery holds in the store, even when it fails. The connector may wait.
 func (f *flow) carry(d *Delivery) error {
-	if d.Codec = uint32(d.PayloadCodec()); !d.Handle.IsZero() {
-		lease, err := f.req.bus.store.Local().Take(d.Handle)
+	d.Codec = uint32(d.PayloadCodec())
+	if h := d.Handle; !h.IsZero() {
+		d.Handle = messages.Handle{}
+		lease, err := f.req.bus.store.Local().Take(h)
 		if err != nil {
 			return fmt.Errorf("payload: %w", err)
 		}
 		defer lease.Release()
-		d.Handle, d.Inline = messages.Handle{}, lease.Bytes()
+		d.Inline = lease.Bytes()
 	} else if d.foreign != nil {
 		defer d.foreign.Release()
 	}
@@ -54,7 +56,7 @@ func (f *flow) carry(d *Delivery) error {
 // transports for which the key alone says where a value lies, for all edges and all
 // programs: so what stands for the request is of this bus and this edge alone.
 func (f *flow) key() string {
-	return fmt.Sprintf("%s-%d-%d_%s_%d", f.req.bus.keys, f.req.id, f.edge.index, f.edge.spec.From, f.seq)
+	return fmt.Sprintf("%s-%d-%d_%s_%d", f.req.bus.keys, f.req.id, f.edge.index, f.edge.spec.From, f.carries.Add(1)-1)
 }
 
 // pathOf is how the payloads of an edge travel that has a connector.
@@ -79,7 +81,9 @@ func (d *Delivery) unpack() error {
 		return unreceived(err)
 	}
 	d.foreign, d.carried = ledger.OnHeap(v.Bytes(), v.Release), nil
-	d.Inline = d.foreign.Bytes()
+	if d.Inline = d.foreign.Bytes(); d.Inline == nil { // it is empty, and no bare end
+		d.Inline = []byte{}
+	}
 	return nil
 }
 

@@ -47,6 +47,7 @@ type Delivery struct {
 	put     Origin          // what brought it, when a client sent it; nil: nothing to be told
 	cause   uint32          // the fed delivery whose handling sent it, for a node
 	message *lane.Message   // the payload, when it was opened as one with tensors
+	large   *ledger.Segment // of a payload that has a segment of its own, once other processes are to read it
 	small   [smallBytes]byte
 }
 
@@ -274,6 +275,9 @@ func (d *Delivery) releasePayload() {
 		// One debt for each delivery: an error would mean that the accounts
 		// are broken, which the check at Close reports.
 		_ = d.flow.req.bus.store.Local().Drop(d.Handle)
+	}
+	if d.large != nil {
+		d.large.Release()
 	}
 	if !d.Handle.IsZero() {
 		d.flow.req.bus.settled(d.Handle)

@@ -41,8 +41,7 @@ type edge struct {
 	latency     latency
 	path        *connflow.Path // what its payloads travel by; nil: the store
 
-	mu   sync.Mutex
-	sent sent // by requests that are gone; guarded by mu
+	sent sent // by requests that are gone; guarded by Bus.mu
 }
 
 // sent counts what a producer sent. A flow counts for itself, under its

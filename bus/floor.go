@@ -64,7 +64,7 @@ func (g *graph) describe() {
 
 // Feed takes in a delivery at a port that another process has numbered, and that has its
 // place in the windows there.
-func (c RequestControl) Feed(at Port, d *Delivery) { c.r.flows[at.Index].feed(d) }
+func (c RequestControl) Feed(at Port, d *Delivery, fu *FollowUp) { c.r.flows[at.Index].feed(d, fu) }
 
 // Floor is what the host's end of a bus stands on: a pipeline, wherever the work of its stages
 // is done.
@@ -337,9 +337,10 @@ func (s Stream) EndPast(deliveries uint64, bytes int64, tell func(past uint64)) 
 		o.mu.Unlock()
 		return through, ended
 	}
-	n := int64(deliveries - through) //nolint:gosec // bounded by learn
-	f.sent.add(sent{deliveries: n, direct: n, bytes: bytes})
-	f.counted = true
+	if n := int64(deliveries - through); !f.counted { //nolint:gosec // bounded by learn
+		f.sent.add(sent{deliveries: n, direct: n, bytes: bytes})
+		f.counted = true
+	}
 	o.mu.Unlock()
 	tell(deliveries - through)
 	o.endStream(f)

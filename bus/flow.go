@@ -53,11 +53,12 @@ type flow struct {
 	attempt uint32
 	ended   bool // the end of the stream is sent
 	sent    sent
+	carries atomic.Uint64 // payloads that went by the edge's connector: see key
 
 	// direct is set when deliveries may go from one process to another, past
 	// this one.
 	direct  atomic.Pointer[Bypass]
-	counted bool // all of what went there is in sent; guarded by the outlet's mutex
+	counted bool // all of what went there is in sent, which changes no more; guarded by the outlet's mutex
 
 	// queue holds what the producer sent beyond the window, on edges that
 	// queue. queued mirrors its length.
@@ -216,27 +217,24 @@ func (f *flow) outgrown(cost int64) bool { return f.retained.Load()+cost > f.edg
 
 // push sends d on a queueing flow: at once if there is credit and nothing is
 // queued before it, else it waits in the queue. It never blocks.
-func (f *flow) push(d *Delivery) {
+func (f *flow) push(d *Delivery, fu *FollowUp) {
 	f.qmu.Lock()
 	f.queue = append(f.queue, d)
 	f.queuedBytes += d.cost
 	f.noteQueue()
-	f.sendQueued()
-	for f.edge.spec.Policy == DropOldest && f.queuedPayloads() > f.edge.window && f.dropOldest() {
+	f.sendQueued(fu)
+	for f.edge.spec.Policy == DropOldest && f.queuedPayloads() > f.edge.window && f.dropOldest(fu) {
 		continue
 	}
 	f.qmu.Unlock()
-	if !f.open() {
-		f.req.wantSlot(f.consumer)
-	}
-	if f.req.wrecked() {
-		f.discard()
+	if f.blocked() {
+		fu.unblock(f)
 	}
 }
 
 // feed takes in a delivery that another process has numbered and that has its
 // place in the windows there.
-func (f *flow) feed(d *Delivery) {
+func (f *flow) feed(d *Delivery, fu *FollowUp) {
 	d.flow = f
 	d.Request, d.Deadline, d.Trace, d.Edge = f.req.id, f.req.deadline, f.req.trace, f.edge.name
 	f.qmu.Lock()
@@ -245,8 +243,19 @@ func (f *flow) feed(d *Delivery) {
 	}
 	f.queue = append(f.queue, d)
 	f.noteQueue()
-	f.sendQueued()
+	f.sendQueued(fu)
 	f.qmu.Unlock()
+	if f.blocked() {
+		fu.unblock(f)
+	}
+}
+
+// blocked reports whether what is queued waits for more than credit.
+func (f *flow) blocked() bool { return !f.open() || f.req.wrecked() }
+
+// unblock has what is queued go on: with a slot at the consumer, or nowhere when the request
+// is over.
+func (f *flow) unblock() {
 	if !f.open() {
 		f.req.wantSlot(f.consumer)
 	}
@@ -257,18 +266,20 @@ func (f *flow) feed(d *Delivery) {
 
 // flush sends what the credit allows, and tells a producer that was held back.
 func (f *flow) flush() {
+	var fu FollowUp
 	f.qmu.Lock()
 	before := len(f.queue)
-	f.sendQueued()
+	f.sendQueued(&fu)
 	drained := before > 0 && len(f.queue) == 0
 	f.qmu.Unlock()
+	fu.Do()
 	if drained && f.producer != nil {
 		f.producer.nudge()
 	}
 }
 
 // sendQueued is called with qmu held, so that order is kept.
-func (f *flow) sendQueued() {
+func (f *flow) sendQueued(fu *FollowUp) {
 	sent := 0
 	for sent < len(f.queue) && !f.req.wrecked() && f.tryTake(f.queue[sent].cost) {
 		d := f.queue[sent]
@@ -280,7 +291,7 @@ func (f *flow) sendQueued() {
 			d.Dropped = d.Seq - f.handed
 			f.handed = d.Seq + 1
 		}
-		f.deliver(d)
+		f.deliver(d, fu)
 	}
 	if sent > 0 {
 		n := copy(f.queue, f.queue[sent:])
@@ -291,7 +302,7 @@ func (f *flow) sendQueued() {
 	if len(f.queue) > 0 && f.outgrown(f.queue[0].cost) && !f.req.wrecked() {
 		d := f.queue[0] // nobody waits who could be told
 		err := &StageError{Stage: f.outlet().name(), Edge: f.edge.name, Key: d.Key, Seq: d.Seq, Err: ErrReplayRoom}
-		f.req.failSoon(err)
+		fu.Fail(f.req, err)
 	}
 }
 
@@ -316,7 +327,7 @@ func (f *flow) queuedPayloads() uint64 {
 
 // dropOldest, with qmu held, drops the oldest queued delivery unless it is the
 // end of the stream.
-func (f *flow) dropOldest() bool {
+func (f *flow) dropOldest(fu *FollowUp) bool {
 	if len(f.queue) == 0 || f.queue[0].EOS {
 		return false
 	}
@@ -325,20 +336,22 @@ func (f *flow) dropOldest() bool {
 	f.queuedBytes -= d.cost
 	f.noteQueue()
 	f.edge.dropped.Add(1)
-	d.discard()
+	fu.drop(d)
 	return true
 }
 
 // makeRoom drops queued deliveries until one of the given cost fits into the
 // queue. On an edge that does not drop, it says that the queue is full.
 func (f *flow) makeRoom(cost int64) error {
+	var fu FollowUp
+	defer fu.Do()
 	f.qmu.Lock()
 	defer f.qmu.Unlock()
 	for f.queuedBytes+cost > f.edge.windowBytes {
 		if f.edge.spec.Policy != DropOldest {
 			return ErrWindowFull
 		}
-		if !f.dropOldest() {
+		if !f.dropOldest(&fu) {
 			break
 		}
 	}
@@ -357,26 +370,27 @@ func (f *flow) discard() {
 	}
 }
 
-// deliver hands d, whose credit is taken, to the consumer.
-func (f *flow) deliver(d *Delivery) {
+// deliver puts d, whose credit is taken, in order at the consumer. The locks of the stream
+// are held.
+func (f *flow) deliver(d *Delivery, fu *FollowUp) {
 	if f.consumer == nil {
 		switch {
 		case f.edge.leaves:
-			f.req.leave(d)
+			f.req.leave(d, fu)
 		case f.req.sink != nil:
-			f.req.sink.Emitted(d)
-		default:
-			f.req.results.push(d)
+			f.req.passOn(d, fu)
+		case !f.req.results.push(d): // the request is over: credit is of no use
+			fu.drop(d)
 		}
 		return
 	}
 	s := f.consumer.slot.Load()
 	if s == nil { // the request is over, its slot given back: credit is of no use
-		d.discard()
+		fu.drop(d)
 		return
 	}
-	if f.consumer.stage.remote != nil && !f.edge.fed && !f.edge.queues() {
-		s.worker.actor.PostAndRunOne(d) // which runs no user's code
+	if f.consumer.stage.remote != nil && !f.edge.queues() {
+		fu.lend(s.worker.actor.Queue(d)) // which runs no user's code
 		return
 	}
 	s.worker.actor.Post(d)

@@ -9,17 +9,42 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// inStore is where the payload of d lies in its bus's store, whose arena other processes
-// have as a segment.
+// prepare does, before a delivery is put in order, what may wait: the connector of its edge
+// takes the payload, and what goes to another process is made to lie where that can read it.
+func (d *Delivery) prepare() error {
+	f := d.flow
+	away := f.consumer == nil && (f.edge.leaves || f.req.sink != nil)
+	if f.edge.path != nil {
+		if err := f.carry(d); err != nil || !away {
+			return err
+		}
+		return d.unpack()
+	}
+	if away {
+		return d.expose()
+	}
+	return nil
+}
+
+// expose opens the segment of a large payload for other processes, until the payload is given
+// back. It asks the writer, and so may wait.
+func (d *Delivery) expose() (err error) {
+	if d.large == nil && shmstore.IsLarge(d.Handle) {
+		d.large, err = d.flow.req.bus.largeSegment(d.Handle)
+	}
+	return err
+}
+
+// inStore is where the payload of d, which is exposed, lies in its bus's store, whose arena
+// other processes have as a segment.
 func (d *Delivery) inStore(arena *ledger.Segment) (ledger.Location, error) {
 	if !shmstore.IsLarge(d.Handle) {
 		return ledger.Location{Seg: arena, Offset: d.Handle.Offset}, nil
 	}
-	large, err := d.flow.req.bus.largeSegment(d.Handle)
-	if err != nil {
+	if err := d.expose(); err != nil {
 		return ledger.Location{}, err
 	}
-	return ledger.Location{Seg: large, Own: true, Made: true}, nil
+	return ledger.Location{Seg: d.large, Own: true}, nil
 }
 
 // Locate finds where the payload of d lies, for the host or a peer of this node, and
@@ -50,7 +75,7 @@ func (c DeliveryControl) Locate(inlineBytes int) (at ledger.Location, err error)
 // LocateIn finds where the payload of d lies, for a client of this host, which has the arena, and
 // to which payloads of up to inlineBytes go in the message. To a thin client more do: one in another
 // language than Go copies small payloads anyway, and a message costs it less than a view. Where
-// memory or descriptors are wanting, the request fails.
+// memory or descriptors are wanting, the error says what for: the request is to fail with it.
 func (c DeliveryControl) LocateIn(arena *ledger.Segment, inlineBytes int, thin bool, client func() string) (at ledger.Location, err error) {
 	d := c.d
 	p := d.Bytes()
@@ -73,7 +98,6 @@ func (c DeliveryControl) LocateIn(arena *ledger.Segment, inlineBytes int, thin b
 	}
 	if err != nil {
 		err = d.errorAt(d.flow.edge.spec.To, fmt.Errorf("payload of %d bytes for %s: %w", len(p), client(), err))
-		d.flow.req.end(Failed, err)
 	}
 	return at, err
 }

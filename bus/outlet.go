@@ -75,9 +75,10 @@ func (o *outlet) sendSmall(p []byte, c codec.ID, em Emission) bool {
 	if ed.queues() || ed.path != nil || o.req.over() || em.check() != nil || !f.enter(price) {
 		return false
 	}
+	var fu FollowUp
 	o.mu.Lock()
-	defer o.mu.Unlock()
 	if f.ended || o.req.over() { // for the long way to explain
+		o.mu.Unlock()
 		f.give(oneDelivery | uint64(price))
 		return false
 	}
@@ -86,7 +87,9 @@ func (o *outlet) sendSmall(p []byte, c codec.ID, em Emission) bool {
 	d.Codec = uint32(c)
 	d.cost, d.put = price, held(em.Put)
 	f.sent.copies++
-	f.send(d, em)
+	f.send(d, em, &fu)
+	o.mu.Unlock()
+	fu.Do()
 	return true
 }
 
@@ -104,8 +107,9 @@ func (f *flow) number(d *Delivery) {
 	}
 }
 
-// send numbers, counts and launches a delivery that has its payload.
-func (f *flow) send(d *Delivery, em Emission) {
+// send numbers, counts and launches a delivery that has its payload, with the outlet's lock
+// held.
+func (f *flow) send(d *Delivery, em Emission, fu *FollowUp) {
 	f.number(d)
 	d.Key, d.Attrs, d.EOS = em.Key, em.Attrs, em.Last
 	if d.cause == 0 && f.req.bus.node && f.producer != nil {
@@ -118,20 +122,20 @@ func (f *flow) send(d *Delivery, em Emission) {
 	if d.Handle.IsZero() && d.foreign == nil && d.carried == nil && len(d.Inline) <= f.req.bus.inlineBytes(f.edge) {
 		f.sent.inline++
 	}
-	f.launch(d)
+	f.launch(d, fu)
 }
 
-// launch sends a numbered delivery.
-func (f *flow) launch(d *Delivery) {
+// launch sends a numbered delivery, with the outlet's lock held.
+func (f *flow) launch(d *Delivery, fu *FollowUp) {
 	d.credit = oneDelivery | uint64(d.cost)
 	if d.cost == 0 {
 		d.credit = 0
 	}
 	if f.edge.queues() {
-		f.push(d)
+		f.push(d, fu)
 		return
 	}
-	f.deliver(d)
+	f.deliver(d, fu)
 }
 
 // close sends the end of the stream on every edge that has not ended.
@@ -158,6 +162,8 @@ func (o *outlet) hasEnded(f *flow) bool {
 }
 
 func (o *outlet) endStream(f *flow) {
+	var fu FollowUp
+	defer fu.Do()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if f.ended || o.req.over() {
@@ -167,7 +173,7 @@ func (o *outlet) endStream(f *flow) {
 	d := newDelivery()
 	f.number(d)
 	d.EOS = true
-	f.launch(d)
+	f.launch(d, &fu)
 }
 
 func (e Emitter) awaitSlot(f *flow) error {

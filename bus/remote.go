@@ -76,10 +76,11 @@ type Agent interface {
 	Describe() string
 }
 
-// TaskAgent speaks for it about one task. All of it is called with the stage's lock held.
+// TaskAgent speaks for it about one task. All of it is called with the stage's lock held, and
+// does not wait.
 type TaskAgent interface {
 	// DeliverWork gives the process all of a work. It reports whether the process is
-	// there to have it. After an error it has nothing of it, and the request has failed.
+	// there to have it. After an error it has nothing of it, and the request fails.
 	DeliverWork(w *Work, parts []*Delivery) (taken bool, err error)
 	EndTask()
 	TaskOver()
@@ -137,16 +138,23 @@ type Work struct {
 // handle is the stage's handler: it hands the deliveries to a replica.
 func (r *Station) handle(t *Task, parts []*Delivery) error {
 	for _, d := range parts {
+		if err := d.expose(); err != nil {
+			return fmt.Errorf("payload of %d bytes: %w", d.size(), err)
+		}
+	}
+	for _, d := range parts {
 		d.state.Store(stateHeld)
 		t.hold(d)
 	}
+	var fu FollowUp
+	defer fu.Do()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rt := r.taskOf(t)
 	w := &Work{rt: rt}
 	w.parts = append(w.one[:0], parts...)
 	rt.works = append(rt.works, w)
-	r.route(w)
+	r.route(w, &fu)
 	return nil
 }
 
@@ -169,24 +177,24 @@ func (r *Station) sticky() bool {
 // route, with mu held, gives work to a replica, or has it wait for one. Where a request may
 // be at several replicas, its last inputs wait until all others are finished: a replica that
 // has had them has ended its part, and could handle no repeat of another's.
-func (r *Station) route(w *Work) {
+func (r *Station) route(w *Work, fu *FollowUp) {
 	if !r.sticky() && w.last() && len(w.rt.works) > 1 {
 		w.rt.lasts = append(w.rt.lasts, w)
-		r.routeLast(w.rt)
+		r.routeLast(w.rt, fu)
 		return
 	}
-	r.send(w)
+	r.send(w, fu)
 }
 
 // routeLast, with mu held, gives the first of the last inputs to a replica, when nothing else
 // is unfinished.
-func (r *Station) routeLast(rt *remoteTask) {
+func (r *Station) routeLast(rt *remoteTask, fu *FollowUp) {
 	if len(rt.lasts) == 0 || len(rt.works) > len(rt.lasts) {
 		return
 	}
 	w := rt.lasts[0]
 	rt.lasts = slices.Delete(rt.lasts, 0, 1)
-	r.send(w)
+	r.send(w, fu)
 }
 
 // last reports whether the work has the last delivery of an input.
@@ -195,7 +203,7 @@ func (w *Work) last() bool {
 }
 
 // send, with mu held, gives work to a replica, or has it wait for one.
-func (r *Station) send(w *Work) {
+func (r *Station) send(w *Work, fu *FollowUp) {
 	rep := w.rt.home
 	if rep == nil {
 		rep = r.choose()
@@ -203,7 +211,7 @@ func (r *Station) send(w *Work) {
 	if rep == nil {
 		r.waiting = append(r.waiting, w)
 		if r.lost != nil {
-			w.rt.task.failAt(w.parts[0], r.lost)
+			w.rt.task.failAtBehind(w.parts[0], r.lost, fu)
 		}
 		return
 	}
@@ -224,13 +232,10 @@ func (r *Station) send(w *Work) {
 	if err != nil {
 		rep.load -= len(w.parts)
 		w.replica = nil
-		r.done(w)
-		r.progress(w.rt)
-		go func() { // not under the lock
-			for _, d := range w.parts {
-				_ = d.Finish(nil)
-			}
-		}()
+		fu.Fail(w.rt.task.outlet.req, err)
+		fu.finish(w.parts...)
+		r.done(w, fu)
+		r.progress(w.rt, fu)
 	}
 }
 
@@ -265,6 +270,8 @@ func (rep *Replica) post(rt *remoteTask) *Posting {
 // Finished is called when a replica has finished one part of a work.
 func (w *Work) Finished(err error) {
 	r := w.rt.task.stage.remote
+	var fu FollowUp
+	defer fu.Do()
 	r.mu.Lock()
 	w.replica.load--
 	w.left--
@@ -276,10 +283,10 @@ func (w *Work) Finished(err error) {
 		return
 	}
 	w.replica = nil
-	r.done(w)
+	r.done(w, &fu)
 	retain := r.stage.spec.Replay && w.err == nil && !w.rt.task.outlet.req.over()
 	if !retain {
-		r.progress(w.rt)
+		r.progress(w.rt, &fu)
 		r.mu.Unlock()
 		for _, d := range w.parts {
 			_ = d.Finish(w.err) // a repeat was finished before
@@ -291,7 +298,7 @@ func (w *Work) Finished(err error) {
 		places = append(places, d.retainHeld())
 	}
 	w.rt.retained = append(w.rt.retained, w)
-	r.progress(w.rt)
+	r.progress(w.rt, &fu)
 	r.mu.Unlock()
 	for _, givePlace := range places {
 		givePlace()
@@ -299,12 +306,12 @@ func (w *Work) Finished(err error) {
 }
 
 // done, with mu held, takes a work off the list of those not finished.
-func (r *Station) done(w *Work) {
+func (r *Station) done(w *Work, fu *FollowUp) {
 	rt := w.rt
 	if i := slices.Index(rt.works, w); i >= 0 {
 		rt.works = slices.Delete(rt.works, i, i+1)
 	}
-	r.routeLast(rt)
+	r.routeLast(rt, fu)
 }
 
 // retainHeld ends the work on a delivery and keeps its payload for a replay, as
@@ -349,6 +356,8 @@ func (r *Station) freeNumber(from int) int {
 // Begin has a replica that attached take work, beginning with what waits.
 func (rep *Replica) Begin() {
 	r := rep.remote
+	var fu FollowUp
+	defer fu.Do()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lost = nil
@@ -356,10 +365,10 @@ func (rep *Replica) Begin() {
 	waiting := r.waiting
 	r.waiting = nil
 	for _, w := range waiting {
-		r.send(w)
+		r.send(w, &fu)
 	}
 	for rt := range r.tasks {
-		r.progress(rt)
+		r.progress(rt, &fu)
 	}
 }
 

@@ -20,10 +20,12 @@ func (rep *Replica) Detach(cause error) {
 	}
 	slices.SortFunc(posts, func(a, b *Posting) int { return cmp.Compare(a.rt.task.Request(), b.rt.task.Request()) })
 	var failed []*Work
+	var fu FollowUp
 	for _, p := range posts {
-		failed = append(failed, r.displace(p, cause)...)
+		failed = append(failed, r.displace(p, cause, &fu)...)
 	}
 	r.mu.Unlock()
+	fu.Do()
 	for _, w := range failed {
 		for _, d := range w.parts {
 			_ = d.Finish(cause) // held by the replica alone, so not finished before
@@ -41,8 +43,10 @@ func (w *Work) Orphaned(by Agent) {
 		return
 	}
 	w.replica = nil
-	r.done(w)
+	var fu FollowUp
+	r.done(w, &fu)
 	r.mu.Unlock()
+	fu.Do()
 	for _, d := range w.parts {
 		_ = d.Finish(nil) // held by the replica alone
 	}
@@ -50,7 +54,7 @@ func (w *Work) Orphaned(by Agent) {
 
 // displace, with mu held, moves one task away from a replica that is gone. It
 // returns the works that cannot be repeated.
-func (r *Station) displace(p *Posting, cause error) (failed []*Work) {
+func (r *Station) displace(p *Posting, cause error, fu *FollowUp) (failed []*Work) {
 	rt := p.rt
 	delete(p.replica.postings, rt)
 	if rt.home == p.replica {
@@ -63,25 +67,25 @@ func (r *Station) displace(p *Posting, cause error) (failed []*Work) {
 	cause = fmt.Errorf("%w: %w", ErrProcessDied, cause)
 	switch {
 	case spec.State == StateNone:
-		failed = r.repeatWorks(rt, p.replica)
+		failed = r.repeatWorks(rt, p.replica, fu)
 	case !rt.touched:
 	case spec.Replay && rt.attempt < spec.Attempts:
-		r.replayTask(rt)
+		r.replayTask(rt, fu)
 	default:
 		failed = r.worksAt(rt, p.replica)
 		if len(failed) == 0 { // its state is lost all the same
-			rt.task.Fail(cause)
+			rt.task.failBehind(cause, fu)
 		}
 	}
 	for _, w := range failed {
-		rt.task.failAt(w.parts[0], cause)
+		rt.task.failAtBehind(w.parts[0], cause, fu)
 		w.replica = nil
-		r.done(w)
+		r.done(w, fu)
 	}
 	if p.ending && rt.endsLeft == 0 {
 		rt.endsLeft, rt.output.seen = -1, rt.endFrom // who is left has answered, or nobody is: ask again
 	}
-	r.progress(rt)
+	r.progress(rt, fu)
 	return failed
 }
 
@@ -98,14 +102,14 @@ func (r *Station) worksAt(rt *remoteTask, rep *Replica) []*Work {
 
 // repeatWorks, with mu held, has another replica do what this one did not
 // finish. It returns what has been tried as often as the stage allows.
-func (r *Station) repeatWorks(rt *remoteTask, rep *Replica) (exhausted []*Work) {
+func (r *Station) repeatWorks(rt *remoteTask, rep *Replica, fu *FollowUp) (exhausted []*Work) {
 	for _, w := range r.worksAt(rt, rep) {
 		if w.tries >= r.stage.spec.Attempts {
 			exhausted = append(exhausted, w)
 			continue
 		}
 		w.repeat()
-		r.route(w)
+		r.route(w, fu)
 	}
 	return exhausted
 }
@@ -121,7 +125,7 @@ func (w *Work) repeat() {
 
 // replayTask, with mu held, runs a request again at this stage from its first
 // input.
-func (r *Station) replayTask(rt *remoteTask) {
+func (r *Station) replayTask(rt *remoteTask, fu *FollowUp) {
 	rt.attempt++
 	rt.output.seen, rt.endsLeft, rt.touched, rt.early = 0, -1, false, false
 	again := slices.Concat(rt.retained, rt.works)
@@ -135,6 +139,6 @@ func (r *Station) replayTask(rt *remoteTask) {
 	rt.retained, rt.works = nil, again
 	for _, w := range slices.Clone(again) { // route may take one off
 		w.repeat()
-		r.route(w)
+		r.route(w, fu)
 	}
 }

@@ -5,11 +5,13 @@ import "slices"
 // end has the replicas emit what is left of the request. It reports whether they have: if
 // not, the worker is told to look again when they have.
 func (r *Station) end(t *Task) (ended bool, err error) {
+	var fu FollowUp
+	defer fu.Do()
 	r.mu.Lock()
 	rt := r.taskOf(t)
 	if !rt.ending {
 		rt.ending = true
-		r.progress(rt)
+		r.progress(rt, &fu)
 	}
 	ended, err = rt.ended, rt.endErr
 	r.mu.Unlock()
@@ -20,7 +22,7 @@ func (r *Station) end(t *Task) (ended bool, err error) {
 }
 
 // progress, with mu held, asks the replicas to end a task whose work is done.
-func (r *Station) progress(rt *remoteTask) {
+func (r *Station) progress(rt *remoteTask, fu *FollowUp) {
 	if !rt.ending || rt.endsLeft >= 0 || len(rt.works) > 0 {
 		return
 	}
@@ -34,7 +36,7 @@ func (r *Station) progress(rt *remoteTask) {
 		rep := r.choose()
 		if rep == nil {
 			if r.lost != nil {
-				rt.task.Fail(r.lost)
+				rt.task.failBehind(r.lost, fu)
 			}
 			return // attach comes back to it
 		}
@@ -111,6 +113,7 @@ func (r *Station) ended(rt *remoteTask, err error) bool {
 
 // over forgets a task whose request is over, or whose part here is.
 func (r *Station) over(t *Task) {
+	var fu FollowUp
 	r.mu.Lock()
 	rt := r.taskOf(t)
 	delete(r.tasks, rt)
@@ -121,12 +124,12 @@ func (r *Station) over(t *Task) {
 	idle := rt.lasts // no replica has them, so they are finished here
 	rt.lasts = nil
 	for _, w := range idle {
-		r.done(w)
+		r.done(w, &fu)
 	}
 	r.waiting = slices.DeleteFunc(r.waiting, func(w *Work) bool {
 		if w.rt == rt {
 			idle = append(idle, w)
-			r.done(w)
+			r.done(w, &fu)
 		}
 		return w.rt == rt
 	})
@@ -134,12 +137,13 @@ func (r *Station) over(t *Task) {
 		if w.replica != nil && w.adrift { // whose detach does not find the task any more
 			idle = append(idle, w)
 			w.replica = nil
-			r.done(w)
+			r.done(w, &fu)
 		}
 	}
 	retained := rt.retained
 	rt.retained = nil
 	r.mu.Unlock()
+	fu.Do()
 	for _, w := range idle {
 		for _, d := range w.parts {
 			_ = d.Finish(nil) // held here alone

@@ -83,10 +83,7 @@ type unwilling struct{ TaskAgent }
 
 var errUnwilling = errors.New("it takes nothing")
 
-func (unwilling) DeliverWork(_ *Work, parts []*Delivery) (bool, error) {
-	parts[0].flow.req.end(Failed, errUnwilling)
-	return false, errUnwilling
-}
+func (unwilling) DeliverWork(*Work, []*Delivery) (bool, error) { return false, errUnwilling }
 
 // TestReplayThatCannotBeGiven: the works of a replay that no replica can be given are
 // given back, each of them.
@@ -106,11 +103,13 @@ func TestReplayThatCannotBeGiven(t *testing.T) {
 	remote.mu.Lock()
 	p := task.home.postings[task]
 	p.agent = unwilling{p.agent}
-	remote.replayTask(task)
+	var fu FollowUp
+	remote.replayTask(task, &fu)
 	if left := len(task.works); left != 0 {
 		t.Errorf("the stage keeps %d of %d works", left, works)
 	}
 	remote.mu.Unlock()
+	fu.Do()
 	if err := r.Wait(soon(t)); !errors.Is(err, errUnwilling) {
 		t.Errorf("the request ended with %v", err)
 	}

@@ -49,7 +49,7 @@ type Request struct {
 	done    chan struct{} // closed when the request is over
 	outcome atomic.Uint32
 	err     error                 // written before done is closed
-	fault   atomic.Pointer[error] // with which it is about to fail: see failSoon
+	fault   atomic.Pointer[error] // with which it is about to fail: see FollowUp.Fail
 
 	tasks   []Task // by stage
 	flows   []flow // by edge
@@ -177,10 +177,15 @@ func (r *Request) Abort(reason error) {
 
 // fail ends the request because of a delivery.
 func (r *Request) fail(d *Delivery, stage string, err error) {
-	if _, said := placeIn(err, stage); !said { // by an emission
-		err = d.errorAt(stage, err)
+	r.end(Failed, d.placed(stage, err))
+}
+
+// placed is an error with the place of the delivery, unless it says its own: that of an emission.
+func (d *Delivery) placed(stage string, err error) error {
+	if _, said := placeIn(err, stage); said {
+		return err
 	}
-	r.end(Failed, err)
+	return d.errorAt(stage, err)
 }
 
 // end decides how the request ends; only the first call does. What it still
@@ -227,18 +232,6 @@ func (r *Request) end(o Outcome, err error) {
 		r.up.Ended()
 	}
 	r.endSink()
-}
-
-// failSoon fails the request, and then finishes what is lost, on another goroutine: the caller
-// holds the lock of a flow. The request does not complete meanwhile.
-func (r *Request) failSoon(err error, lost ...*Delivery) {
-	r.fault.CompareAndSwap(nil, &err)
-	go func() {
-		r.end(Failed, err)
-		for _, d := range lost {
-			_ = d.Finish(nil)
-		}
-	}()
 }
 
 // scuttle reclaims what a request that did not complete leaves behind.
@@ -455,6 +448,7 @@ func (r *Request) closeResults() {
 	for _, d := range unread {
 		d.reclaim()
 	}
+	r.endSink() // of a request that has completed: no result is to come any more
 	r.partDone()
 }
 

@@ -35,8 +35,9 @@ func (rs *results) init(streams int, lookout *actors.Lookout, received bool) {
 	}
 }
 
-// push adds a result. It never waits: the credit of the edge bounds the queue.
-func (rs *results) push(d *Delivery) {
+// push adds a result. It never waits: the credit of the edge bounds the queue. It reports
+// false of results that the caller has given up.
+func (rs *results) push(d *Delivery) bool {
 	rs.mu.Lock()
 	closed, asleep := rs.closed, rs.asleep > 0
 	if asleep && !closed && !rs.woken {
@@ -47,12 +48,10 @@ func (rs *results) push(d *Delivery) {
 		rs.queue = append(rs.queue, d)
 	}
 	rs.mu.Unlock()
-	switch {
-	case closed: // the request is over: credit is of no use
-		d.discard()
-	case asleep:
+	if asleep && !closed {
 		rs.signal()
 	}
+	return !closed
 }
 
 // hold counts a result that goes its own way.

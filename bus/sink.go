@@ -8,11 +8,9 @@ import (
 // Sink takes the results of a request that are not received in this process: a process that
 // submitted it takes them, or the host whose task it is.
 type Sink interface {
-	// Emitted takes a delivery at the end of its flow. It does not wait, and is called with
-	// the producer's side of the flow locked: see DeliveryControl.PassOn.
-	Emitted(d *Delivery)
+	Carrier // of results
 	// Ended is called once, when the request is over and, if it completed, all results have
-	// been emitted. It may be called with locks held.
+	// been put. It is called with no lock held.
 	Ended()
 	// Describe says who takes the results, for reports.
 	Describe() string
@@ -20,54 +18,50 @@ type Sink interface {
 
 // Carrier takes deliveries to another process.
 type Carrier interface {
-	// Put sends a delivery on its way, and does not wait. What is put is finished by the
-	// carrier.
+	// Put sends a delivery on its way, and does not wait: it is called with the stream of the
+	// delivery locked. What is put is finished by the carrier; after an error it has nothing.
 	Put(d *Delivery, edge int) error
 }
+
+// ErrNotTaken is what a carrier returns that takes a delivery no more, without fault of the
+// delivery's request: the other process is gone, and the end of the request follows.
+var ErrNotTaken = errors.New("bus: the delivery was not taken")
 
 // Home is a request at the host where it lives, for a process that has submitted it. What is
 // sent goes there: the graph has no stage.
 type Home interface {
 	Carrier // of inputs
 	// InputEnded is told that the stream of an input has ended: with its last delivery, or
-	// without one. It is called with the producer's side of the flow locked.
+	// without one. It is called with the stream locked, and does not wait.
 	InputEnded(bare bool)
-	// Ended is called once, when the request is over here.
+	// Ended is called once, when the request is over here. It is called with no lock held.
 	Ended()
 }
 
-// leave has an input go to where the request lives. It is called with the producer's side of
-// the flow locked.
-func (r *Request) leave(d *Delivery) {
+// leave has an input go to where the request lives. The stream is locked.
+func (r *Request) leave(d *Delivery, fu *FollowUp) {
 	_, err := d.flow.accept(d) // it is the first to see it, and in order
-	last := d.EOS
-	if d.Bare() {
+	last, bare := d.EOS, d.Bare()
+	if bare {
 		d.discard()
-		r.up.InputEnded(true)
-		return
-	}
-	d.state.Store(stateHeld)
-	r.parts.Add(1)
-	if err == nil {
-		err = d.open()
-	}
-	if err == nil {
-		err = r.up.Put(d, slices.Index(r.bus.graph.inputs, d.flow.edge))
-	}
-	if err != nil { // before the host hears of the end, which it may answer as completed
-		r.failSoon(err, d)
+	} else {
+		d.state.Store(stateHeld)
+		r.parts.Add(1)
+		if err == nil {
+			err = r.put(d, r.up, r.bus.graph.inputs)
+		}
+		r.unput(d, err, fu) // before the host hears of the end, which it may answer as completed
 	}
 	if last {
-		r.up.InputEnded(false)
+		r.up.InputEnded(bare)
 	}
 }
 
-// PassOn has a carrier take a delivery on, and notes what the delivery says of its stream.
-func (c DeliveryControl) PassOn(to Carrier) {
-	d := c.d
-	r := d.flow.req
+// passOn has the sink take a result, and notes what that says of its stream. The stream is
+// locked.
+func (r *Request) passOn(d *Delivery, fu *FollowUp) {
 	if ok, err := d.flow.accept(d); err != nil || !ok {
-		r.turnAway(d, err)
+		r.turnAway(d, err, fu)
 		return
 	}
 	last := d.EOS
@@ -75,30 +69,39 @@ func (c DeliveryControl) PassOn(to Carrier) {
 		d.discard() // it has no credit to give back
 	} else {
 		r.results.hold(d)
-		err := d.open()
-		if err == nil {
-			err = to.Put(d, slices.Index(r.bus.graph.results, d.flow.edge))
-		}
-		switch {
-		case errors.Is(err, ErrHostGone): // which takes nothing
-			go func() { _ = d.Finish(nil) }() // not under the lock
-		case err != nil:
-			r.failSoon(err, d)
-		}
+		r.unput(d, r.put(d, r.sink, r.bus.graph.results), fu)
 	}
 	if last && r.results.streamEnded() == 0 && r.over() {
-		go r.endSink() // not under the lock
+		fu.end(r)
 	}
 }
 
-// turnAway drops a delivery that is out of order, or a retry's repeat.
-func (r *Request) turnAway(d *Delivery, err error) {
-	f, credit, at := d.flow, d.credit, d.errorAt("", err)
-	d.discard()       // now: a bus that closes does not wait for what follows
-	go f.give(credit) // not under the lock
-	if err != nil {
-		r.failSoon(at)
+// put opens a delivery and gives it to a carrier, which knows its edge by the place among edges.
+func (r *Request) put(d *Delivery, to Carrier, edges []*edge) error {
+	if err := d.open(); err != nil {
+		return err
 	}
+	return to.Put(d, slices.Index(edges, d.flow.edge))
+}
+
+// unput notes that a delivery was not put, unless err is nil.
+func (r *Request) unput(d *Delivery, err error, fu *FollowUp) {
+	if err == nil {
+		return
+	}
+	if !errors.Is(err, ErrNotTaken) {
+		fu.Fail(r, err)
+	}
+	fu.finish(d)
+}
+
+// turnAway notes that a delivery is dropped which is out of order, or a retry's repeat.
+func (r *Request) turnAway(d *Delivery, err error, fu *FollowUp) {
+	if err != nil {
+		fu.Fail(r, d.errorAt("", err))
+	}
+	fu.give(d.flow, d.credit)
+	fu.drop(d)
 }
 
 // endSink tells the sink that the request is over, once it is and no result is to come.
@@ -106,6 +109,11 @@ func (r *Request) endSink() {
 	o := r.Outcome()
 	if r.sink == nil || o == Running || !r.results.endSink(o == Completed) {
 		return
+	}
+	if o != Completed { // a result may be on its way to the sink, which must not come behind the end
+		for _, e := range r.bus.graph.results {
+			r.flow(e).awaitSender()
+		}
 	}
 	r.sink.Ended()
 	if o == Completed { // else what is unread is given up, and with it the sink's part
@@ -117,7 +125,7 @@ func (r *Request) endSink() {
 func (rs *results) endSink(completed bool) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if rs.sinkEnded || completed && rs.streams > 0 {
+	if rs.sinkEnded || completed && rs.streams > 0 && !rs.closed {
 		return false
 	}
 	rs.sinkEnded = true

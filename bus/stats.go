@@ -69,11 +69,9 @@ type EdgeStats struct {
 
 // Stats takes a snapshot.
 func (b *Bus) Stats() Stats {
-	b.mu.Lock()
-	live := len(b.live)
-	b.mu.Unlock()
+	live, gone := b.traffic()
 	s := Stats{
-		Live:      live,
+		Live:      len(live),
 		Completed: b.outcomes[Completed].Load(),
 		Failed:    b.outcomes[Failed].Load(),
 		Aborted:   b.outcomes[Aborted].Load(),
@@ -89,15 +87,24 @@ func (b *Bus) Stats() Stats {
 	for _, st := range b.graph.stages {
 		s.Stages = append(s.Stages, st.stats())
 	}
-	for _, e := range b.graph.edges {
+	for i, e := range b.graph.edges {
 		s.Edges = append(s.Edges, e.stats())
-	}
-	for _, r := range b.requests() {
-		for i, e := range b.graph.edges {
+		s.Edges[i].add(gone[i])
+		for _, r := range live {
 			s.Edges[i].add(r.sentOn(e))
 		}
 	}
 	return s
+}
+
+// traffic is the requests that are alive, and what those sent on each edge that are gone.
+func (b *Bus) traffic() (live []*Request, gone []sent) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range b.graph.edges {
+		gone = append(gone, e.sent)
+	}
+	return b.sorted(), gone
 }
 
 // RequestStatus says how one request that is alive stands.
@@ -146,13 +153,25 @@ func (r *Request) sentOn(e *edge) sent {
 	o := r.flow(e).outlet()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	f := r.flow(e)
+	return r.flow(e).sums()
+}
+
+// sums, with the outlet's mutex held, is what was sent on the flow so far.
+func (f *flow) sums() sent {
 	so := f.sent
 	if by := f.stream().Past(); by != nil && !f.counted {
 		n, bytes := by.Sums()
 		so.add(sent{deliveries: n, direct: n, bytes: bytes})
 	}
 	return so
+}
+
+// sum counts, for good, what was sent on the flow of a request that is gone.
+func (f *flow) sum() {
+	o := f.outlet()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	f.sent, f.counted = f.sums(), true
 }
 
 func (s *EdgeStats) add(more sent) {
@@ -185,9 +204,6 @@ func (e *edge) stats() EdgeStats {
 		Dropped:    e.dropped.Load(),
 		Duplicates: e.duplicates.Load(),
 	}
-	e.mu.Lock()
-	s.add(e.sent)
-	e.mu.Unlock()
 	if e.path != nil {
 		health := e.path.Connector().Health()
 		s.Connector, s.Transfers = &health, e.path.Times()

@@ -114,6 +114,16 @@ func (t *Task) failAt(d *Delivery, err error) {
 	t.outlet.req.fail(d, t.stage.spec.Name, err)
 }
 
+// failAtBehind is failAt for callers that hold locks.
+func (t *Task) failAtBehind(d *Delivery, err error, fu *FollowUp) {
+	fu.Fail(t.outlet.req, d.placed(t.stage.spec.Name, err))
+}
+
+// failBehind is Fail for callers that hold locks.
+func (t *Task) failBehind(err error, fu *FollowUp) {
+	fu.Fail(t.outlet.req, &StageError{Stage: t.stage.spec.Name, Err: err})
+}
+
 // hold notes a delivery that leaves the worker's hands.
 func (t *Task) hold(d *Delivery) {
 	t.held.Add(1)
@@ -229,11 +239,14 @@ func (d *Delivery) retainBytes() (givePlace func()) {
 // sent under them for a request that is over.
 func (t *Task) awaitSenders() {
 	for _, e := range t.stage.in {
-		f := t.outlet.req.flow(e)
-		o := f.outlet()
-		barrier(&o.mu)
-		barrier(&f.qmu)
+		t.outlet.req.flow(e).awaitSender()
 	}
+}
+
+// awaitSender returns when what was being sent on the flow when it was called is in order.
+func (f *flow) awaitSender() {
+	barrier(&f.outlet().mu)
+	barrier(&f.qmu)
 }
 
 // barrier returns when whoever held the lock when it was called has let go.

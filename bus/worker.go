@@ -278,15 +278,8 @@ func (w *worker) settleOver(t *Task) {
 	}
 	if t.held.Load() == 0 && !t.left && !t.leaving {
 		t.leaving = true
-		goodbye := func() {
-			t.awaitSenders()
-			w.actor.Post(farewell{t})
-		}
-		if w.stage.remote != nil { // it may run on a sender's goroutine
-			go goodbye()
-			return
-		}
-		goodbye()
+		t.awaitSenders()
+		w.actor.Post(farewell{t})
 	}
 }
 

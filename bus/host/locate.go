@@ -11,9 +11,6 @@ func (s *session) locateAll(ds []*bus.Delivery) ([]ledger.Location, error) {
 	for _, d := range ds {
 		at, err := s.locate(d)
 		if err != nil {
-			for _, l := range all {
-				l.Release()
-			}
 			return nil, err
 		}
 		all = append(all, at)
@@ -21,8 +18,8 @@ func (s *session) locateAll(ds []*bus.Delivery) ([]ledger.Location, error) {
 	return all, nil
 }
 
-// locate says where the client finds a payload. One that it cannot be given, for want
-// of memory or descriptors, fails its request.
+// locate says where the client finds a payload. The request of one that it cannot be given, for
+// want of memory or descriptors, fails with the error.
 func (s *session) locate(d *bus.Delivery) (ledger.Location, error) {
 	return d.Control().LocateIn(s.srv.arena, s.srv.on.InlineBytes, s.thin(), s.Describe)
 }

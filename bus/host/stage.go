@@ -124,7 +124,6 @@ func (s *session) deliver(src *source, d *bus.Delivery, w *bus.Work, edge int, a
 	} else {
 		m.Offset = at.Offset
 	}
-	defer at.Release() // by then it is the client's
 	h := &handed{d: d, work: w}
 	h.hold = ledger.Hold{Delivery: h, At: time.Now(), Bytes: len(d.Bytes())}
 	if w != nil {

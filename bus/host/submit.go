@@ -137,12 +137,7 @@ func (src *source) opens() *bus.Request {
 	return src.req
 }
 
-// Emitted implements bus.Sink: it hands a result to the client.
-func (src *source) Emitted(d *bus.Delivery) {
-	d.Control().PassOn(src)
-}
-
-// Put implements bus.Carrier.
+// Put implements bus.Carrier: it hands a result to the client.
 func (src *source) Put(d *bus.Delivery, edge int) error {
 	at, err := src.sess.locate(d)
 	if err == nil && src.sess.deliver(src, d, nil, edge, at, false) == 0 {

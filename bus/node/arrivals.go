@@ -25,6 +25,7 @@ type arrivals struct {
 	one     [1]arriving // backs streams where there is but one
 	done    func()      // once all has come that is to come; nil: the host has not said that it is over
 	due     func()      // done, when it is to be called, without mu
+	then    bus.FollowUp
 	dropped bool        // nothing more is wanted
 	belied  bool        // the request fails, whatever else is said
 }
@@ -91,7 +92,7 @@ func (a *arrivals) relayed(edge uint16, d *bus.Delivery) error {
 func (a *arrivals) lied(edge uint16, st *arriving, err error) {
 	a.belied = true
 	err = fmt.Errorf("deliveries from %s: %w", st.from.describe(), err)
-	go a.req.Control().End(bus.Failed, &bus.StageError{Edge: a.ports[edge].Name, Seq: st.next, Err: err}) // not under the lock
+	a.fail(edge, err)
 	if sender := st.from.connection(); sender != nil {
 		sender.Fail(err)
 	}
@@ -154,7 +155,7 @@ func (a *arrivals) feed(edge int, st *arriving, d *bus.Delivery) {
 	if d.EOS {
 		st.ended, st.last = true, true
 	}
-	a.req.Control().Feed(a.ports[edge], d)
+	a.req.Control().Feed(a.ports[edge], d, &a.then)
 }
 
 // expect has deliveries of a stream come from another node from now on.
@@ -249,11 +250,12 @@ func (a *arrivals) settle() {
 	}
 }
 
-// unlock lets mu go, and calls done if that is due.
+// unlock lets mu go, does what was left for that, and calls done if that is due.
 func (a *arrivals) unlock() {
-	due := a.due
-	a.due = nil
+	due, then := a.due, a.then
+	a.due, a.then = nil, bus.FollowUp{}
 	a.mu.Unlock()
+	then.Do()
 	if due != nil {
 		due()
 	}
@@ -265,7 +267,7 @@ func (a *arrivals) end(edge int, st *arriving) {
 	if !a.closes {
 		return
 	}
-	a.req.Control().Feed(a.ports[edge], bus.EndOfStream(st.next))
+	a.req.Control().Feed(a.ports[edge], bus.EndOfStream(st.next), &a.then)
 }
 
 // peerGone says that nothing comes from a node any more. If it lives, or had
@@ -281,7 +283,7 @@ func (a *arrivals) peerGone(p *pair, died bool, cause error) {
 		st.lost = true
 		switch {
 		case !died:
-			go a.req.Control().End(bus.Failed, &bus.StageError{Edge: a.ports[i].Name, Seq: st.next, Err: cause})
+			a.fail(uint16(i), cause)
 		case st.known:
 			a.lack(uint16(i))
 		}
@@ -294,9 +296,13 @@ func (a *arrivals) peerGone(p *pair, died bool, cause error) {
 func (a *arrivals) lack(edge uint16) {
 	st := &a.streams[edge]
 	if st.next < st.total && (st.directs == 0 || st.first+st.directs < st.total) {
-		err := fmt.Errorf("%w: %s had %d more deliveries to send", bus.ErrProcessDied, st.from.describe(), st.total-st.next)
-		go a.req.Control().End(bus.Failed, &bus.StageError{Edge: a.ports[edge].Name, Seq: st.next, Err: err}) // not under the lock
+		a.fail(edge, fmt.Errorf("%w: %s had %d more deliveries to send", bus.ErrProcessDied, st.from.describe(), st.total-st.next))
 	}
+}
+
+// fail, with mu held, has the request fail on a stream when mu is let go.
+func (a *arrivals) fail(edge uint16, err error) {
+	a.then.Fail(a.req, &bus.StageError{Edge: a.ports[edge].Name, Seq: a.streams[edge].next, Err: err})
 }
 
 // drop gives back what waits for its turn in vain.

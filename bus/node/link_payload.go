@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"errors"
 	"time"
 
@@ -46,10 +47,7 @@ func (l *link) put(source uint32, d *bus.Delivery, edge int, returned func()) er
 		return sentAlone(h, err)
 	})
 	if errors.Is(err, ledger.ErrOver) {
-		if err = l.parting.lost(); err == nil {
-			go returned() // not under the locks of the sender of the delivery
-		}
-		return err
+		return cmp.Or(l.parting.lost(), bus.ErrNotTaken)
 	}
 	if err == nil {
 		faultpoint.Hit("node-put")

@@ -44,8 +44,8 @@ func (p *pair) Lend(number uint32) bool {
 func (p *pair) Leaving() bool { return p.link.Leaving() }
 
 // put sends a delivery to the peer. When it is returned, nobody needs its
-// payload any more. To a peer that is gone everything is returned at once: the
-// host ends the request, or peerGone if the peer lives.
+// payload any more. A peer that is gone takes nothing: the host ends the request, or peerGone
+// if the peer lives.
 func (p *pair) put(to *route, d *bus.Delivery, h *ledger.Hold) error {
 	m := &wire.Deliver{
 		Source: to.source, Edge: to.edge, Codec: uint32(d.PayloadCodec()), Attempt: d.Attempt,
@@ -77,8 +77,7 @@ func (p *pair) put(to *route, d *bus.Delivery, h *ledger.Hold) error {
 		p.mu.Lock()
 		to.lost = true
 		p.mu.Unlock()
-		go h.Returned() // not under the locks of the sender of the delivery
-		return nil
+		return bus.ErrNotTaken
 	}
 	return err
 }

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"sync"
 
 	"github.com/omnibus-runtime/omnibus/bus"
@@ -74,7 +75,7 @@ func (rs *routes) put(d *bus.Delivery, edge int, returned func()) error {
 	h := handOver(d, returned)
 	h.Source, h.Edge, h.Seq = rs.source, edge, d.Seq
 	err := to.pair.put(to, d, h)
-	if last && err == nil {
+	if last && (err == nil || errors.Is(err, bus.ErrNotTaken)) {
 		rs.end(edge)
 	}
 	return err

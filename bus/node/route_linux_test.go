@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
@@ -164,21 +165,21 @@ func TestWhatComesBehindTheLeaving(t *testing.T) {
 			if past {
 				r.open(0, &route{pair: r.pair, source: 77})
 			}
-			before := make(chan struct{})
-			put := func(back chan struct{}) {
-				t.Helper()
+			put := func(returned func()) error {
 				d := new(bus.Delivery)
 				d.Inline = make([]byte, 2)
-				if err := r.put(d, 0, func() { close(back) }); err != nil {
-					t.Fatal(err)
-				}
+				return r.put(d, 0, returned)
 			}
-			put(before)
+			before := make(chan struct{})
+			if err := put(func() { close(before) }); err != nil {
+				t.Fatal(err)
+			}
 			r.link.returnAll()
 			<-before
-			behind := make(chan struct{})
-			put(behind)
-			<-behind
+			behind := func() { t.Error("what was not taken is returned") }
+			if err := put(behind); !errors.Is(err, bus.ErrNotTaken) {
+				t.Errorf("a put behind the leaving: %v, want ErrNotTaken", err)
+			}
 			toHost, _ := r.toHost()
 			toPeer, _ := r.toPeer()
 			if sent := len(toHost) + len(toPeer); sent != 1 {

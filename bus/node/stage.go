@@ -231,15 +231,14 @@ func (t *nodeTask) over(o bus.Outcome, err error) {
 	t.ask() // one that has completed waits for the end, which does not come
 }
 
-// Emitted implements bus.Sink: it sends what the stage emits to the host, before the stage can
-// say that it has finished the input.
-func (t *nodeTask) Emitted(d *bus.Delivery) {
-	d.Control().PassOn(t)
-}
-
-// Put implements bus.Carrier.
+// Put implements bus.Carrier: it sends what the stage emits to the host, before the stage can
+// say that it has finished the input. Without a host the end of the task follows.
 func (t *nodeTask) Put(d *bus.Delivery, edge int) error {
-	return t.out.put(d, edge, func() { _ = d.Finish(nil) })
+	err := t.out.put(d, edge, func() { _ = d.Finish(nil) })
+	if errors.Is(err, bus.ErrHostGone) {
+		return bus.ErrNotTaken
+	}
+	return err
 }
 
 // Describe implements bus.Sink.

@@ -1,0 +1,114 @@
+package bus
+
+import "github.com/omnibus-runtime/omnibus/actors"
+
+// FollowUp is what a function leaves to its caller to do once locks are let go. Under a lock
+// of the bus a delivery is numbered and put in order, at an actor, a queue or the sender of a
+// connection. Nothing that can end a request, call a handler or wait runs there: it is noted
+// in the FollowUp, and Do does it. The zero value has nothing to do. It is for one goroutine.
+type FollowUp struct {
+	run   actors.Run // of a worker that runs no user's code
+	rarer *rarer     // nil: nothing but the run is to be done
+}
+
+// rarer is what few emissions leave behind, in the order in which it is done.
+type rarer struct {
+	failures []failure
+	finished []*Delivery // that no carrier took
+	dropped  []*Delivery // unseen, whose credit is of no use
+	credits  []credit
+	blocked  []*flow    // see flow.unblock
+	ended    []*Request // whose sinks may be told that they are over
+}
+
+// failure is why a request fails.
+type failure struct {
+	req *Request
+	err error
+}
+
+// credit goes back to a flow.
+type credit struct {
+	flow   *flow
+	amount uint64
+}
+
+// Do does what was noted. The caller holds no lock.
+func (fu *FollowUp) Do() {
+	if r := fu.rarer; r != nil {
+		fu.rarer = nil
+		r.do()
+	}
+	run := fu.run
+	fu.run = actors.Run{}
+	run.Lend()
+}
+
+func (r *rarer) do() {
+	for _, f := range r.failures { // first: what is finished behind it is not taken for handled
+		f.req.end(Failed, f.err)
+	}
+	for _, d := range r.finished {
+		_ = d.Finish(nil) // held by the bus alone
+	}
+	for _, d := range r.dropped {
+		d.discard()
+	}
+	for _, c := range r.credits {
+		c.flow.give(c.amount)
+	}
+	for _, f := range r.blocked {
+		f.unblock()
+	}
+	for _, req := range r.ended {
+		req.endSink()
+	}
+}
+
+// lend notes that the caller's goroutine may run the actor. Of several actors it runs one, and
+// workers run the others at the same time.
+func (fu *FollowUp) lend(run actors.Run) {
+	if fu.run.Due() {
+		run.Start()
+		return
+	}
+	fu.run = run
+}
+
+// Fail notes that a request fails. The request does not complete meanwhile.
+func (fu *FollowUp) Fail(r *Request, err error) {
+	r.fault.CompareAndSwap(nil, &err)
+	fu.more().failures = append(fu.rarer.failures, failure{r, err})
+}
+
+// finish notes a delivery that is held, and finished without having been handled.
+func (fu *FollowUp) finish(ds ...*Delivery) {
+	fu.more().finished = append(fu.rarer.finished, ds...)
+}
+
+// drop notes a delivery whose request needs it no more.
+func (fu *FollowUp) drop(d *Delivery) {
+	fu.more().dropped = append(fu.rarer.dropped, d)
+}
+
+// give notes that credit goes back.
+func (fu *FollowUp) give(f *flow, amount uint64) {
+	fu.more().credits = append(fu.rarer.credits, credit{f, amount})
+}
+
+// unblock notes a flow whose queue waits for a slot.
+func (fu *FollowUp) unblock(f *flow) {
+	fu.more().blocked = append(fu.rarer.blocked, f)
+}
+
+// end notes that the sink of a request may be told of its end.
+func (fu *FollowUp) end(r *Request) {
+	fu.more().ended = append(fu.rarer.ended, r)
+}
+
+func (fu *FollowUp) more() *rarer {
+	if fu.rarer == nil {
+		fu.rarer = new(rarer)
+	}
+	return fu.rarer
+}

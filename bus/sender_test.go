@@ -1,0 +1,90 @@
+package bus
+
+import (
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// swift is the agent of a process that has handled a work, and ended its task, as soon as it
+// has been given the work.
+type swift struct {
+	posting *Posting
+	done    chan struct{} // receives one for each work
+}
+
+func (s *swift) OpenTask(p *Posting) {
+	s.posting = p
+	p.Assign(s, nil)
+}
+func (s *swift) Describe() string { return "a process that is swift" }
+func (s *swift) EndTask()         {}
+func (s *swift) TaskOver()        {}
+
+func (s *swift) DeliverWork(w *Work, _ []*Delivery) (bool, error) {
+	go func() { // as the session of the process does
+		w.Finished(nil)
+		s.posting.Answered(nil)
+		s.done <- struct{}{}
+	}()
+	return true, nil
+}
+
+// elsewhere is a sink: the results of its request are for another process.
+type elsewhere struct{ ended chan struct{} }
+
+func (elsewhere) Put(d *Delivery, _ int) error { return d.Finish(nil) }
+func (e elsewhere) Ended()                     { close(e.ended) }
+func (elsewhere) Describe() string             { return "another process" }
+
+// TestSenderEndsTheRequest: the goroutine that sends the last input of a request runs the
+// stage's worker. Where that finds the work done, it ends the request and forgets it, which
+// locks what the sender has sent by.
+func TestSenderEndsTheRequest(t *testing.T) {
+	b, err := Open(t.Context(), Pipeline{
+		Stages: []StageSpec{{Name: "m", Remote: &Remote{}}},
+		Edges:  []Edge{{To: "m"}, {From: "m"}},
+	}, Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Heap}, MaxRequests: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent := &swift{done: make(chan struct{})}
+	st, _ := b.Floor().Station("m")
+	st.Attach(agent, 0, true).Begin()
+	handle := st.stage.spec.Handle
+	st.stage.spec.Handle = func(task *Task, d *Delivery) error {
+		err := handle(task, d)
+		<-agent.done // so that the worker finds the work done
+		return err
+	}
+	o := Opening{Sink: elsewhere{make(chan struct{})}}
+	if err := b.Floor().Place(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	r, err := b.Floor().Admit(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := make(chan error, 1)
+	go func() { sent <- r.Send(t.Context(), []byte("hello"), Last()) }()
+	select {
+	case err := <-sent:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-soon(t).Done():
+		t.Fatal("the sender has not come back")
+	}
+	select {
+	case <-r.Done():
+	case <-soon(t).Done():
+		t.Fatal("the request has not ended")
+	}
+	if got := r.Outcome(); got != Completed {
+		t.Errorf("the request is %v: %v", got, r.Err())
+	}
+	Await(t, func() bool { return b.Stats().Live == 0 })
+	if err := b.Close(soon(t)); err != nil {
+		t.Error(err)
+	}
+}
