@@ -81,12 +81,23 @@ func (e *StageError) Error() string {
 // Unwrap gives the cause.
 func (e *StageError) Unwrap() error { return e.Err }
 
-// notTheEnd is why a request failed where that was the end of something, such as a file
-// that its stage reads: io.EOF says of results that all have come.
-type notTheEnd struct{ error }
+// ended is why a request ended, where that is an error which says something else of a call: io.EOF
+// says of results that all have come, and ErrCanceled that a call would have had to wait.
+type ended struct{ error }
 
-func (e notTheEnd) Is(target error) bool { return target != io.EOF && errors.Is(e.error, target) }
-func (e notTheEnd) As(target any) bool   { return errors.As(e.error, target) }
+// endedBy is the error of a request's end.
+func endedBy(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, ErrCanceled) {
+		return ended{err}
+	}
+	return err
+}
+
+func (e ended) Is(target error) bool {
+	return target != io.EOF && target != ErrCanceled && errors.Is(e.error, target)
+}
+
+func (e ended) As(target any) bool { return errors.As(e.error, target) }
 
 // placeIn is where an error says that it happened, if that is at the stage: one that a handler
 // lets out may be that of another request.

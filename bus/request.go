@@ -204,10 +204,7 @@ func (r *Request) end(o Outcome, err error) {
 	if (o == Failed || o == Aborted) && r.late() {
 		o, err = PastDeadline, r.expired()
 	}
-	if errors.Is(err, io.EOF) {
-		err = notTheEnd{err}
-	}
-	r.err = err
+	r.err = endedBy(err)
 	r.bus.outcomes[o].Add(1) // first: when the request is gone, it has been counted
 	r.outcome.Store(uint32(o))
 	waiter, stage := r.waiter, r.nextSlot

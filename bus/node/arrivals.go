@@ -26,8 +26,8 @@ type arrivals struct {
 	done    func()      // once all has come that is to come; nil: the host has not said that it is over
 	due     func()      // done, when it is to be called, without mu
 	then    bus.FollowUp
-	dropped bool        // nothing more is wanted
-	belied  bool        // the request fails, whatever else is said
+	dropped bool // nothing more is wanted
+	belied  bool // the request fails, whatever else is said
 }
 
 // arriving is one stream.

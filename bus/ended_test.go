@@ -1,0 +1,139 @@
+package bus
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"sync/atomic"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// TestAnEndIsNoCanceledWait: a request that a program aborts because of a wait that was
+// canceled elsewhere is over, for whatever is called for it afterwards; no call takes that for
+// a wait of its own that was canceled, or for the end of the results.
+func TestAnEndIsNoCanceledWait(t *testing.T) {
+	b, err := Open(t.Context(), Pipeline{
+		Stages: []StageSpec{{Name: "m", Handle: func(t *Task, d *Delivery) error { return t.Forward(d) }}},
+	}, Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Heap}, MaxRequests: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := b.Close(soon(t)); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, reason := range []error{ErrCanceled, io.EOF} {
+		r, err := b.Stream(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Abort(fmt.Errorf("elsewhere: %w", reason))
+		for what, err := range map[string]error{
+			"Send": r.Send(t.Context(), []byte("hello")), "CloseSend": r.CloseSend(t.Context()), "Err": r.Err(),
+			"emit": r.Input(t.Context()).EmitBytes([]byte("hello")),
+		} {
+			if !errors.Is(err, ErrAborted) || errors.Is(err, reason) {
+				t.Errorf("%s of a request aborted by %v: %v, want ErrAborted and no %v", what, reason, err, reason)
+			}
+		}
+		r.Close()
+	}
+}
+
+// TestClosedRequestTellsItsSink: the sink of a completed request that is closed with results
+// to come hears of the end, and nothing of the request is left.
+func TestClosedRequestTellsItsSink(t *testing.T) {
+	b, err := Open(t.Context(), Pipeline{
+		Stages: []StageSpec{{Name: "m", Handle: func(t *Task, d *Delivery) error { return t.Forward(d) }}},
+	}, Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Heap}, MaxRequests: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Opening{Sink: elsewhere{make(chan struct{})}}
+	if err := b.Floor().Place(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	r, err := b.Floor().Admit(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range r.tasks {
+		r.taskDone() // as stages that have put the ends of their streams into queues
+	}
+	if got := r.Outcome(); got != Completed {
+		t.Fatalf("the request is %v", got)
+	}
+	r.Close()
+	select {
+	case <-o.Sink.(elsewhere).ended:
+	case <-soon(t).Done():
+		t.Error("the sink has not heard of the end")
+	}
+	if err := b.Close(soon(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+// inPut is a sink that is in the middle of taking a result.
+type inPut struct {
+	entered, leave chan struct{}
+	put            atomic.Bool
+	behind         atomic.Bool // the end came behind the result
+	ended          chan struct{}
+}
+
+func (s *inPut) Put(d *Delivery, _ int) error {
+	close(s.entered)
+	<-s.leave
+	s.put.Store(true)
+	return ErrNotTaken
+}
+
+func (s *inPut) Ended() {
+	s.behind.Store(s.put.Load())
+	close(s.ended)
+}
+func (*inPut) Describe() string { return "another process" }
+
+// TestEndIsBehindTheResultOnItsWay: a sink hears of the end of an aborted request behind the
+// result that it is being given, which another process would else take for one of no request.
+func TestEndIsBehindTheResultOnItsWay(t *testing.T) {
+	b, err := Open(t.Context(), Pipeline{
+		Stages: []StageSpec{{Name: "m", Handle: func(t *Task, d *Delivery) error { return t.Forward(d) }}},
+	}, Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Heap}, MaxRequests: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		sink := &inPut{entered: make(chan struct{}), leave: make(chan struct{}), ended: make(chan struct{})}
+		o := Opening{Sink: sink}
+		if err := b.Floor().Place(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		r, err := b.Floor().Admit(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Send(t.Context(), []byte("hello")); err != nil {
+			t.Fatal(err)
+		}
+		<-sink.entered
+		go r.Abort(nil)
+		<-r.Done()
+		for range 100 { // an end that does not wait comes now
+			runtime.Gosched()
+		}
+		close(sink.leave)
+		<-sink.ended
+		if !sink.behind.Load() {
+			t.Fatal("the sink heard of the end first")
+		}
+	}
+	if err := b.Close(soon(t)); err != nil {
+		t.Error(err)
+	}
+}
