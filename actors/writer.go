@@ -11,6 +11,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -39,7 +40,7 @@ type Writer struct {
 	scarce atomic.Bool
 
 	// producers hold extents, which the writer takes back when others wait.
-	mu        sync.Mutex
+	mu        lockorder.Mutex[lockorder.Writer]
 	producers map[*Producer]struct{}
 }
 

@@ -1,10 +1,10 @@
 package pool
 
-import "sync"
+import "github.com/omnibus-runtime/omnibus/internal/lockorder"
 
 // Pool hands out a fixed set of things, first come, first served. It is empty at first.
 type Pool[T any] struct {
-	mu      sync.Mutex
+	mu      lockorder.Mutex[lockorder.Pool]
 	free    []T
 	waiters []*Waiter[T] // oldest first
 }
