@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"go/ast"
 	"go/types"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -30,15 +31,17 @@ func TestMutexesHaveClasses(t *testing.T) {
 			t.Errorf("there is no package %s", path)
 		}
 	}
-	report(t, checkClasses(p, ordered))
+	i := slices.IndexFunc(p.packages, func(c *checked) bool { return c.path == lockorderPath })
+	report(t, checkClasses(p, ordered, classComments(p.packages[i])))
 }
 
 // checkClasses compares the fields that are mutexes with the classes of locks and their comments.
-func checkClasses(p *program, ordered []string) (broken []string) {
+func checkClasses(p *program, ordered []string, comments map[string]string) (broken []string) {
 	fieldOf := make(map[string]string) // by class
 	for _, c := range p.packages {
-		for name, at := range mutexFields(c) {
-			class, right := classOfField(at.Type())
+		fields := mutexFields(c)
+		for _, name := range slices.Sorted(maps.Keys(fields)) {
+			class, right := classOfField(fields[name].Type())
 			switch {
 			case class == nil && slices.Contains(ordered, c.path):
 				broken = append(broken, fmt.Sprintf("%s is a mutex of package sync: give it a class of %s/order.go", name, lockorderPath))
@@ -53,8 +56,6 @@ func checkClasses(p *program, ordered []string) (broken []string) {
 			}
 		}
 	}
-	i := slices.IndexFunc(p.packages, func(c *checked) bool { return c.path == lockorderPath })
-	comments := classComments(p.packages[i])
 	for class, comment := range comments {
 		if field := fieldOf[class]; field == "" {
 			broken = append(broken, fmt.Sprintf("no field has the class %s: delete it from %s/order.go", class, lockorderPath))
@@ -79,8 +80,7 @@ func mutexFields(c *checked) map[string]*types.Var {
 		if !ok || !v.IsField() || !isMutex(v.Type()) {
 			continue
 		}
-		owner := ownerOf(c, id)
-		fields[c.path+"."+owner+v.Name()] = v
+		fields[c.path+"."+ownerOf(c, id)+v.Name()] = v
 	}
 	return fields
 }
@@ -155,4 +155,50 @@ func classComments(c *checked) map[string]string {
 		})
 	}
 	return comments
+}
+
+func TestClassesCanBeWrong(t *testing.T) {
+	p := programOf(t, `package p
+
+import (
+	"sync"
+
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
+)
+
+type own [1]int
+
+type box struct {
+	plain sync.Mutex
+	also  *sync.RWMutex
+	mu    lockorder.Mutex[lockorder.Outlet]
+	more  lockorder.RWMutex[lockorder.Outlet]
+	right lockorder.Right[lockorder.Edge]
+	lock  *lockorder.Mutex[lockorder.FlowAsleep]
+	own   lockorder.Mutex[own]
+	fine  lockorder.Mutex[lockorder.Bus]
+}
+
+var table struct{ mu sync.Mutex }
+`)
+	got := checkClasses(p, []string{"a/p"}, map[string]string{
+		"Outlet": "a/p.box.more: one", "Edge": "a/p.box.right: another", "FlowAsleep": "a/p.lock: of no type",
+		"Bus": "a/p.box.fine: right", "Request": "bus.Request.mu: gone",
+	})
+	want := []string{
+		"a/p.box.plain is a mutex of package sync", "a/p.box.also is a mutex of package sync", "a/p.mu is a mutex of package sync",
+		"a/p.box.more and a/p.box.mu have the class Outlet", "a/p.box.right is a lockorder.Right, or its class Edge",
+		"a/p.box.lock is a lockorder.Right, or its class FlowAsleep", "the class own of a/p.box.own is not in",
+		"no field has the class Request", "the comment of class FlowAsleep",
+	}
+	for _, w := range want {
+		if !strings.Contains(strings.Join(got, "\n"), w) {
+			t.Errorf("no line has %q", w)
+		}
+	}
+	for _, line := range got {
+		if !slices.ContainsFunc(want, func(w string) bool { return strings.Contains(line, w) }) {
+			t.Errorf("unexpected: %s", line)
+		}
+	}
 }

@@ -9,8 +9,9 @@
 //	}
 //
 // In a normal build each mutex is an alias of that of package sync, and [AssertNone] is empty.
-// With the build tag lockcheck, a goroutine that takes a lock out of order ends the process, with
-// the stacks at which it took both locks. A deadlock does not have to happen for that.
+// With the build tag lockcheck, which needs amd64 or arm64, a goroutine that takes a lock out of
+// order ends the process, with the stacks at which it took both locks. A deadlock does not have to
+// happen for that.
 //
 // The rules that the tag checks:
 //

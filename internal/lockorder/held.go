@@ -3,12 +3,10 @@
 package lockorder
 
 import (
-	"bytes"
 	"fmt"
 	"reflect"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 )
@@ -32,22 +30,22 @@ type hold struct {
 	class
 	lock  any         // pointer to the lock
 	of    *goroutine  // nil: the lock is free
-	stack [24]uintptr // where it was taken
+	stack [32]uintptr // where it was taken
 	depth int
 }
 
 // goroutine has the locks of a goroutine, in the order in which it took them.
 type goroutine struct {
-	id   uint64
+	id   uintptr
 	held []*hold
 }
 
 // goroutines are those that hold locks. spare are their entries that are in no use.
 var goroutines = struct {
 	sync.Mutex
-	all   map[uint64]*goroutine
+	all   map[uintptr]*goroutine
 	spare []*goroutine
-}{all: make(map[uint64]*goroutine)}
+}{all: make(map[uintptr]*goroutine)}
 
 // check ends the process if the goroutine holds a lock that does not rank before c.
 func (c class) check() {
@@ -146,7 +144,7 @@ func (h *hold) trace() string { return trace(h.stack[:h.depth]) }
 
 // stackAbove is the stack without its innermost calls.
 func stackAbove(calls int) []uintptr {
-	stack := make([]uintptr, 24)
+	stack := make([]uintptr, 32)
 	return stack[:runtime.Callers(2+calls, stack)]
 }
 
@@ -161,19 +159,7 @@ func trace(stack []uintptr) string {
 	}
 }
 
-// lines have the first lines of stacks.
-var lines = sync.Pool{New: func() any { return new([32]byte) }}
-
-// goroutineID reads the number of the calling goroutine from the first line of its stack, which
-// is the one place where the runtime says it.
-func goroutineID() uint64 {
-	line := lines.Get().(*[32]byte)
-	defer lines.Put(line)
-	said := line[:runtime.Stack(line[:], false)]
-	number, _, _ := bytes.Cut(bytes.TrimPrefix(said, []byte("goroutine ")), []byte(" "))
-	id, err := strconv.ParseUint(string(number), 10, 64)
-	if err != nil {
-		panic(fmt.Sprintf("lockorder: no number of a goroutine in %q", said))
-	}
-	return id
-}
+// goroutineID tells the goroutines that live apart: it is the address of the runtime's own entry. The
+// number that the runtime prints would take a walk of the whole stack, at each lock.
+// No goroutine ends while it holds a lock, as the next one may get its entry.
+func goroutineID() uintptr
