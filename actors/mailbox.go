@@ -262,6 +262,7 @@ func (m *Mailbox) waitAndUnlock(e entry) (admitted bool) {
 	wake := m.wakeLocked()
 	m.mu.Unlock()
 	m.schedule(wake)
+	lockorder.AssertNone("a sender waits for room in a mailbox")
 	return <-w.admitted
 }
 

@@ -160,6 +160,7 @@ func (w *Writer) ReserveOn(done, cancel <-chan struct{}, dev shmstore.Device, de
 
 // ask waits until m is answered, or until done or cancel is closed.
 func (w *Writer) ask(done, cancel <-chan struct{}, m *reserve) error {
+	lockorder.AssertNone("a goroutine waits for room in the store")
 	m.state.Store(reserveOpen)
 	w.mailbox.PostAndRun(m)
 	select {
@@ -203,6 +204,7 @@ func (w *Writer) giveUp(m *reserve) bool {
 // call Do or Reserve, which would wait for it. After Close the error is
 // ErrStopped, and f is not called.
 func (w *Writer) Do(f func(*shmstore.Store)) error {
+	lockorder.AssertNone("a goroutine waits for the writer")
 	m := &call{f: f, done: make(chan struct{})}
 	w.mailbox.PostUserMessage(m)
 	<-m.done
