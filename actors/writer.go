@@ -204,7 +204,6 @@ func (w *Writer) giveUp(m *reserve) bool {
 // call Do or Reserve, which would wait for it. After Close the error is
 // ErrStopped, and f is not called.
 func (w *Writer) Do(f func(*shmstore.Store)) error {
-	lockorder.AssertNone("a goroutine waits for the writer")
 	m := &call{f: f, done: make(chan struct{})}
 	w.mailbox.PostUserMessage(m)
 	<-m.done

@@ -11,12 +11,12 @@ type (
 type (
 	// Rights.
 
-	BusStop         [10]right // bus.Bus.stopMu: one stop at a time
-	ReceiverReading [20]right // internal/peer.Receiver.reading: which goroutine handles what comes by a connection
-	ReportsTurn     [30]right // bus/host.reports.turn: the goroutine that asks one client of what goes past the host
-	StageTurn       [40]right // bus.turn.mu: the handler of one replica; an emission that waits gives it up
-	FlowAsleep      [50]right // bus.flow.asleep: one sleeper at a time in a flow
-	LinkCalling     [60]right // bus/node.link.calling: opening the bus that carries what a node submits, and submitting
+	ReceiverReading [10]right // internal/peer.Receiver.reading: which goroutine handles what comes by a connection
+	ReportsTurn     [20]right // bus/host.reports.turn: the goroutine that asks one client of what goes past the host
+	StageTurn       [30]right // bus.turn.mu: the handler of one replica; an emission that waits gives it up
+	FlowAsleep      [40]right // bus.flow.asleep: one sleeper at a time in a flow
+	LinkCalling     [50]right // bus/node.link.calling: opening the bus that carries what a node submits, and submitting
+	BusStop         [60]right // bus.Bus.stopMu: one stop at a time
 
 	// What hosts and nodes serve.
 
@@ -40,6 +40,7 @@ type (
 	Circle      [310]lock // bus/host.circle.mu: which processes were introduced to which
 	Routes      [320]lock // bus/node.routes.mu: where edges lead
 	Exchange    [330]lock // internal/exchange.Exchange.mu: ends of the exchange in the host's process
+	ToldFigures [335]lock // bus/node.toldFigures.mu: what a host was told of the lane
 	Directory   [340]lock // internal/directory.Directory.mu: names, and the processes that published them
 	Account     [350]lock // internal/ledger.Account.mu: what another process has here, and which memory the two have told each other of
 	PacketBatch [360]lock // internal/peer.Turn.mu: the packets that are being handled
@@ -72,13 +73,12 @@ type (
 	Exchanging [900]lock // bus/host.exchanging.mu: what a client has of the exchange
 	Reports    [900]lock // bus/host.reports.mu: the question of what goes past the host
 
-	Upstream    [900]lock // bus/node.upstream.mu: how a request that lives at the host stands there
-	NodeTask    [900]lock // bus/node.nodeTask.mu: what a task has, and whether it is over
-	Pair        [900]lock // bus/node.pair.mu: how the two nodes are connected
-	Asked       [900]lock // bus/node.asked.mu: what a node has asked its host
-	Peers       [900]lock // bus/node.peers.mu: the nodes that a node was introduced to
-	Parting     [900]lock // bus/node.parting.mu: how a link ends
-	ToldFigures [900]lock // bus/node.toldFigures.mu: what a host was told of the lane
+	Upstream [900]lock // bus/node.upstream.mu: how a request that lives at the host stands there
+	NodeTask [900]lock // bus/node.nodeTask.mu: what a task has, and whether it is over
+	Pair     [900]lock // bus/node.pair.mu: how the two nodes are connected
+	Asked    [900]lock // bus/node.asked.mu: what a node has asked its host
+	Peers    [900]lock // bus/node.peers.mu: the nodes that a node was introduced to
+	Parting  [900]lock // bus/node.parting.mu: how a link ends
 
 	Watches   [900]lock // internal/directory.Watches.mu: watches of processes
 	Process   [900]lock // internal/process.Process.mu: what is called when a process dies
