@@ -20,7 +20,7 @@ ROUNDS   ?= 9
 BUSY     ?= 0       # processes that compute beside bench-peers
 
 .DEFAULT_GOAL := help
-.PHONY: help build test python vllm-caches race stress soak chaos model fuzz-smoke mutants cover lint bench bench-peers check gpu-build gpu-check
+.PHONY: help build test python vllm-caches race stress soak chaos model fuzz-smoke mutants lockcheck cover lint bench bench-peers check gpu-build gpu-check
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,10 @@ fuzz-smoke: ## run every fuzz target for FUZZTIME
 
 mutants: ## break the code on purpose; a test must notice each time
 	$(GO) run ./internal/mutants
+
+lockcheck: ## check the order of locks in the tests, and over KILLS processes killed under load
+	scripts/lockcheck.sh
+	$(MAKE) chaos GOFLAGS='$(GOFLAGS) -tags=lockcheck'
 
 cover: ## print the coverage of each package
 	scripts/cover.sh

@@ -5,6 +5,8 @@ import (
 	"sync"
 
 	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
 const (
@@ -35,7 +37,7 @@ const (
 type Dispatcher struct {
 	lookout *Lookout // nil: a worker without work parks at once
 
-	mu     sync.Mutex
+	mu     lockorder.Mutex[lockorder.Dispatcher]
 	idle   []*worker // parked, the last one on top
 	closed bool
 

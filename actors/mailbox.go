@@ -3,11 +3,12 @@ package actors
 import (
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"github.com/asynkron/protoactor-go/actor"
 	"golang.org/x/sys/cpu"
+
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
 // Mailbox is a bounded mailbox for one actor.
@@ -69,7 +70,7 @@ type Mailbox struct {
 	_ cpu.CacheLinePad // senders write below, on every post
 
 	// What every post writes comes first, so that it spans few cache lines.
-	mu       sync.Mutex
+	mu       lockorder.Mutex[lockorder.Mailbox]
 	running  bool  // a worker is in process, or about to be
 	started  bool  // Start was called
 	ending   bool  // the actor has ended or is about to
@@ -265,6 +266,7 @@ func (m *Mailbox) waitAndUnlock(e entry) (admitted bool) {
 	wake := m.wakeLocked()
 	m.mu.Unlock()
 	m.schedule(wake)
+	lockorder.AssertNone("a sender waits for room in a mailbox")
 	return <-w.admitted
 }
 

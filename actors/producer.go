@@ -2,9 +2,9 @@ package actors
 
 import (
 	"math/bits"
-	"sync"
 
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -31,7 +31,7 @@ const (
 // reserved until somebody else waits for room.
 type Producer struct {
 	w  *Writer
-	mu sync.Mutex
+	mu lockorder.Mutex[lockorder.Producer]
 	// Guarded by mu.
 	class  [extentMaxLog - extentMinLog + 1]extent
 	listed bool // in the writer's list of those that hold extents

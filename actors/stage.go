@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
 // Receiver is the work of a stage. The methods of one Receiver are never
@@ -190,6 +191,7 @@ func (a *stageActor) Receive(c actor.Context) {
 		}
 	case *actor.Restarting, *actor.Stopping, *actor.Stopped:
 	default:
+		lockorder.AssertNone("an actor handles a message")
 		a.receiver.Receive(m)
 	}
 }

@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
 // supervisor is the parent of every stage. Being an actor, it restarts stages
@@ -18,8 +19,8 @@ type supervisor struct {
 	stopped  chan<- struct{} // closed when the last stage has ended
 	stopping bool
 
-	mu     sync.Mutex        // lets others than the supervisor read
-	stages map[string]*Stage // by process id: those that have not ended
+	mu     lockorder.Mutex[lockorder.Supervisor] // lets others than the supervisor read
+	stages map[string]*Stage                     // by process id: those that have not ended
 }
 
 func newSupervisor(stopped chan<- struct{}) *supervisor {

@@ -11,6 +11,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -39,7 +40,7 @@ type Writer struct {
 	scarce atomic.Bool
 
 	// producers hold extents, which the writer takes back when others wait.
-	mu        sync.Mutex
+	mu        lockorder.Mutex[lockorder.Writer]
 	producers map[*Producer]struct{}
 }
 
@@ -159,6 +160,7 @@ func (w *Writer) ReserveOn(done, cancel <-chan struct{}, dev shmstore.Device, de
 
 // ask waits until m is answered, or until done or cancel is closed.
 func (w *Writer) ask(done, cancel <-chan struct{}, m *reserve) error {
+	lockorder.AssertNone("a goroutine waits for room in the store")
 	m.state.Store(reserveOpen)
 	w.mailbox.PostAndRun(m)
 	select {

@@ -1,5 +1,7 @@
 package bus
 
+import "github.com/omnibus-runtime/omnibus/internal/lockorder"
+
 // gather adds a delivery to the batch.
 func (w *worker) gather(t *Task, d *Delivery) {
 	d.state.Store(stateHeld)
@@ -84,6 +86,7 @@ func (w *worker) handleBatch(batch []*Delivery) {
 // callBatch calls the handler. What it emits for a request meanwhile names the
 // request's delivery.
 func (w *worker) callBatch(batch []*Delivery) error {
+	lockorder.AssertNone("a handler is called")
 	if w.stage.oneEach {
 		for _, d := range batch {
 			d.Task().handling.Store(d.fed.number())

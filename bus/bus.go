@@ -20,6 +20,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/exchange"
 	"github.com/omnibus-runtime/omnibus/internal/heard"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/pool"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -61,13 +62,13 @@ type Bus struct {
 
 	closing   chan struct{}
 	closeOnce sync.Once
-	stopMu    sync.Mutex // one stop at a time
-	stopped   bool       // nothing is left to be closed; guarded by stopMu
+	stopMu    lockorder.Right[lockorder.BusStop] // one stop at a time
+	stopped   bool                               // nothing is left to be closed; guarded by stopMu
 	watchDone chan struct{}
 
-	mu   sync.Mutex          // guards what follows, edge.sent, and that nobody comes in behind closing
-	live map[uint64]*Request // by Request.key
-	idle chan struct{}       // closed when live empties; nil: nobody waits
+	mu   lockorder.Mutex[lockorder.Bus] // guards what follows, edge.sent, and that nobody comes in behind closing
+	live map[uint64]*Request            // by Request.key
+	idle chan struct{}                  // closed when live empties; nil: nobody waits
 }
 
 // Open checks the pipeline, takes the memory for its store, and starts its

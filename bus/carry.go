@@ -10,6 +10,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 	connflow "github.com/omnibus-runtime/omnibus/connector/flow"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/messages"
 )
 
@@ -27,6 +28,7 @@ type carried struct {
 // carry puts the payload of a delivery that is about to be sent. It uses up what
 // the delivery holds in the store, even when it fails. The connector may wait.
 func (f *flow) carry(d *Delivery) error {
+	lockorder.AssertNone("a connector takes a payload")
 	d.Codec = uint32(d.PayloadCodec())
 	if h := d.Handle; !h.IsZero() {
 		d.Handle = messages.Handle{}
@@ -72,6 +74,7 @@ func newKeys() string { return rand.Text()[:13] } // 65 bits
 
 // unpack receives the payload that the delivery stands for.
 func (d *Delivery) unpack() error {
+	lockorder.AssertNone("a connector gives a payload")
 	v, got, err := d.flow.edge.path.Receive(d.flow.req.context(), d.carried.told)
 	if err == nil && got.Bytes != d.carried.size {
 		v.Release()
@@ -100,6 +103,7 @@ func unreceived(err error) error {
 // forget reclaims a payload that nobody will get. What cannot be reclaimed now is
 // the connector's to sweep.
 func (d *Delivery) forget() {
+	lockorder.AssertNone("a connector cleans up")
 	_ = d.flow.edge.path.Connector().Cleanup(context.Background(), d.carried.told.RequestID)
 }
 

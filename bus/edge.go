@@ -1,13 +1,13 @@
 package bus
 
 import (
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	connflow "github.com/omnibus-runtime/omnibus/connector/flow"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -132,7 +132,7 @@ func (b *Bus) price(n int) int64 {
 
 // latency gathers how long deliveries take from being sent to being handled.
 type latency struct {
-	mu sync.Mutex
+	mu lockorder.Mutex[lockorder.Latency]
 	h  *hdrhistogram.Histogram // nanoseconds; made with the first sample
 }
 

@@ -2,9 +2,10 @@ package bus
 
 import (
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
 // A flow's credit is one word: how many deliveries are under way in the upper
@@ -39,7 +40,7 @@ type flow struct {
 	// wanted is set while a producer sleeps in wake. Whoever makes credit or
 	// a slot available looks at it afterwards. asleep lets one sleep at a
 	// time: deliveries that were kept may be many goroutines' producers.
-	asleep sync.Mutex
+	asleep lockorder.Right[lockorder.FlowAsleep]
 	wanted atomic.Bool
 	// whole is set while a payload that passes alone waits for all others to be finished.
 	// Nothing passes it by then, so that small ones that keep coming do not hold it up for good.
@@ -62,7 +63,7 @@ type flow struct {
 
 	// queue holds what the producer sent beyond the window, on edges that
 	// queue. queued mirrors its length.
-	qmu         sync.Mutex
+	qmu         lockorder.Mutex[lockorder.FlowQueue]
 	queue       []*Delivery
 	few         [1]*Delivery // the memory of a queue that is fed
 	queuedBytes int64
@@ -160,6 +161,7 @@ func (f *flow) enter(cost int64) bool {
 
 // take waits for credit, until the request is over or cancel is closed.
 func (f *flow) take(cost int64, cancel <-chan struct{}) error {
+	lockorder.AssertNone("an emission waits")
 	if !f.asleep.TryLock() {
 		select {
 		case <-cancel: // it may not wait, for another either

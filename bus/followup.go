@@ -1,6 +1,9 @@
 package bus
 
-import "github.com/omnibus-runtime/omnibus/actors"
+import (
+	"github.com/omnibus-runtime/omnibus/actors"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
+)
 
 // FollowUp is what a function leaves to its caller to do once locks are let go. Under a lock
 // of the bus a delivery is numbered and put in order, at an actor, a queue or the sender of a
@@ -35,6 +38,7 @@ type credit struct {
 
 // Do does what was noted. The caller holds no lock.
 func (fu *FollowUp) Do() {
+	lockorder.AssertNone("what was left is done")
 	if r := fu.rarer; r != nil {
 		fu.rarer = nil
 		r.do()

@@ -2,11 +2,11 @@ package bus
 
 import (
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/actors"
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -20,14 +20,14 @@ type outlet struct {
 	task  *Task // nil: the caller
 	edges []*edge
 
-	mu       sync.Mutex // guards the producer's side of the flows
+	mu       lockorder.Mutex[lockorder.Outlet] // guards the producer's side of the flows
 	producer *actors.Producer
 	byKept   uint64 // emissions by deliveries that were kept; guarded by mu
 
-	roomMu  sync.Mutex      // guards what follows
-	waiting int             // emissions that wait for room
-	since   time.Time       // when the first of them began to
-	on      shmstore.Device // where that wants room; nil: in the store alone
+	roomMu  lockorder.Mutex[lockorder.OutletRoom] // guards what follows
+	waiting int                                   // emissions that wait for room
+	since   time.Time                             // when the first of them began to
+	on      shmstore.Device                       // where that wants room; nil: in the store alone
 }
 
 // waitsForRoom notes, for reports, that an emission waits for room in the store and,

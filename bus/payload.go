@@ -3,6 +3,7 @@ package bus
 import (
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -84,6 +85,7 @@ func (p *payload) Release() {
 // largeSegment opens the segment of a large object of the bus's store, whose
 // lease the caller holds, for passing it on. It is the caller's to release.
 func (b *Bus) largeSegment(h messages.Handle) (*ledger.Segment, error) {
+	lockorder.AssertNone("the writer is asked")
 	var mem *shmstore.Segment
 	var err error
 	if doErr := b.writer.Do(func(s *shmstore.Store) { mem, err = s.ExposeLarge(h) }); doErr != nil {

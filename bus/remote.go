@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
+
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
 // Remote describes a stage whose work is done by other processes, which attach
@@ -48,10 +49,10 @@ type Station struct {
 	stage *stage
 	spec  Remote
 
-	mu       sync.Mutex // guards what follows
-	serving  []*Replica // attached, in the order in which they came
-	replicas []*Replica // of those, the ones that take work
-	turn     int        // of RoundRobin
+	mu       lockorder.Mutex[lockorder.RemoteStage] // guards what follows
+	serving  []*Replica                             // attached, in the order in which they came
+	replicas []*Replica                             // of those, the ones that take work
+	turn     int                                    // of RoundRobin
 	tasks    map[*remoteTask]struct{}
 	waiting  []*Work // for a replica, oldest first
 	lost     error   // why no replica will come any more

@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/pool"
 	"github.com/omnibus-runtime/omnibus/messages"
 )
@@ -62,10 +62,10 @@ type Request struct {
 	parts     atomic.Int32 // slots held, the caller's part, and its payloads: 0 means gone
 	inHand    atomic.Int32 // payloads that the caller has room for in the store, and has not sent
 
-	mu         sync.Mutex  // guards what follows, and the one step from Running
-	timer      *time.Timer // of the deadline
-	unwatch    func() bool // stops watching ctx
-	nextSlot   int         // stages before it have, or had, a slot for this request
+	mu         lockorder.Mutex[lockorder.Request] // guards what follows, and the one step from Running
+	timer      *time.Timer                        // of the deadline
+	unwatch    func() bool                        // stops watching ctx
+	nextSlot   int                                // stages before it have, or had, a slot for this request
 	slotTarget int
 	waiter     *pool.Waiter[*slot] // the place in the queue for the next slot
 }
@@ -193,6 +193,7 @@ func (d *Delivery) placed(stage string, err error) error {
 // deadline is over ends as its timer would have it, which others may be faster than: a
 // stage's context ends at the deadline too, wherever the stage is.
 func (r *Request) end(o Outcome, err error) {
+	lockorder.AssertNone("a request is ended")
 	r.mu.Lock()
 	if r.over() {
 		r.mu.Unlock()

@@ -3,17 +3,17 @@ package bus
 import (
 	"context"
 	"io"
-	"sync"
 
 	"github.com/omnibus-runtime/omnibus/actors"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
 // results is the caller's end of a request: what the last stages sent and the
 // caller has not received.
 type results struct {
-	mu        sync.Mutex   // guards all of it
-	queue     []*Delivery  // queue[head:] are waiting
-	few       [2]*Delivery // the queue's memory, as long as it is short
+	mu        lockorder.Mutex[lockorder.Results] // guards all of it
+	queue     []*Delivery                        // queue[head:] are waiting
+	few       [2]*Delivery                       // the queue's memory, as long as it is short
 	head      int
 	wake      chan struct{} // capacity 1: something changed
 	asleep    int           // how many wait in wake

@@ -2,9 +2,9 @@ package bus
 
 import (
 	"fmt"
-	"sync"
 
 	"github.com/omnibus-runtime/omnibus/actors"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/pool"
 )
 
@@ -54,7 +54,7 @@ func (st *stage) start(b *Bus) error {
 	for r := range st.spec.Replicas {
 		var t turn
 		if !st.shared() && st.remote == nil && st.spec.MaxInflight > 1 {
-			t.mu = new(sync.Mutex)
+			t.mu = new(lockorder.Right[lockorder.StageTurn])
 		}
 		actorsPerReplica := st.spec.MaxInflight
 		if st.shared() {
@@ -116,7 +116,9 @@ func isDelivery(message any) bool {
 
 // turn is the right to run a handler of one replica. The zero turn is for
 // stages where nobody else could want it.
-type turn struct{ mu *sync.Mutex }
+type turn struct {
+	mu *lockorder.Right[lockorder.StageTurn]
+}
 
 func (t turn) enter() {
 	if t.mu != nil {

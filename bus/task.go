@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/messages"
 )
 
@@ -30,7 +31,7 @@ type Task struct {
 
 	// held counts deliveries in other hands than the worker's.
 	held   atomic.Int32
-	heldMu sync.Mutex
+	heldMu lockorder.Mutex[lockorder.TaskHeld]
 	inHand []*Delivery // those held by a batch or an actor, oldest first
 	behind []*Delivery // finished, and to be given back behind what is queued
 
@@ -245,12 +246,13 @@ func (t *Task) awaitSenders() {
 
 // awaitSender returns when what was being sent on the flow when it was called is in order.
 func (f *flow) awaitSender() {
+	lockorder.AssertNone("senders are waited for")
 	barrier(&f.outlet().mu)
 	barrier(&f.qmu)
 }
 
 // barrier returns when whoever held the lock when it was called has let go.
-func barrier(mu *sync.Mutex) {
+func barrier(mu sync.Locker) {
 	mu.Lock()
 	mu.Unlock() //nolint:gocritic,staticcheck // nothing to do while it is held
 }

@@ -3,14 +3,14 @@ package bus
 import (
 	"encoding/json"
 	"fmt"
-	"sync"
 
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
 // TensorFigures are what the processes of a bus have told.
 type TensorFigures struct {
-	mu   sync.Mutex
+	mu   lockorder.Mutex[lockorder.TensorFigure]
 	now  map[any]lane.Stats // by process
 	gone lane.Stats         // of those that have left
 }

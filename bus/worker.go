@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/actors"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
 // worker is the receiver behind one actor of a stage: it takes deliveries in,
@@ -161,6 +162,7 @@ func (w *worker) learn(t *Task, d *Delivery) {
 
 // call runs the handler in the replica's turn.
 func (w *worker) call(t *Task, parts []*Delivery) error {
+	lockorder.AssertNone("a handler is called")
 	w.turn.enter()
 	defer w.turn.leave()
 	if w.stage.spec.Join != nil {
@@ -284,6 +286,7 @@ func (w *worker) settleOver(t *Task) {
 }
 
 func (w *worker) callEnd(t *Task) error {
+	lockorder.AssertNone("a handler is called")
 	w.turn.enter()
 	defer w.turn.leave()
 	return w.stage.spec.End(t)

@@ -4,7 +4,8 @@ package shmstore
 
 import (
 	"fmt"
-	"sync"
+
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
 // invariantsOn makes a store fill the bytes of freed objects with 0xdb, and
@@ -18,7 +19,7 @@ type leaseSerial uint64
 
 // leaseBook lists the open leases of a reader.
 type leaseBook struct {
-	mu     sync.Mutex
+	mu     lockorder.Mutex[lockorder.LeaseBook]
 	serial leaseSerial
 	leases map[leaseSerial]struct{}
 }

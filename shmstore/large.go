@@ -4,10 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
 // largeTable finds the segments of large objects by their generation, which is
@@ -15,7 +15,7 @@ import (
 // the writer fills; a reader in another process has its own, and fills it with
 // what it is given. It is safe for concurrent use.
 type largeTable struct {
-	mu      sync.RWMutex
+	mu      lockorder.RWMutex[lockorder.LargeTable]
 	objects map[uint64]largeObject
 	closed  bool
 }

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/omnibus-runtime/omnibus/internal/headroom"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
 const (
@@ -316,7 +316,7 @@ const (
 type limits struct {
 	probe headroom.Probe
 
-	mu        sync.Mutex // guards what follows
+	mu        lockorder.Mutex[lockorder.Limits] // guards what follows
 	leftBytes uint64
 	until     time.Time
 }

@@ -4,8 +4,9 @@ import (
 	"fmt"
 	"math"
 	"strings"
-	"sync"
 	"sync/atomic"
+
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
 const (
@@ -28,7 +29,7 @@ type Segment struct {
 
 	filled atomic.Int64 // bytes from the first on that are known to have memory
 
-	mu      sync.Mutex // guards the descriptor
+	mu      lockorder.Mutex[lockorder.Segment] // guards the descriptor
 	segment *segment
 }
 

@@ -23,10 +23,11 @@ func TestCanceledSubmitIsNoQuestion(t *testing.T) {
 	sess := a.server.live()[0]
 	waiting := func() (requests, questions int) {
 		sess.questions.mu.Lock()
-		defer sess.questions.mu.Unlock()
+		questions = sess.questions.open
+		sess.questions.mu.Unlock()
 		sess.sources.mu.Lock()
 		defer sess.sources.mu.Unlock()
-		return sess.sources.opening, sess.questions.open
+		return sess.sources.opening, questions
 	}
 	const atOnce = 50 // which a node may have
 	for range maxQuestions/atOnce + 1 {

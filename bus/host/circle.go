@@ -6,6 +6,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/process"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
@@ -23,7 +24,7 @@ import (
 // who were introduced to that one are asked, too. When they have said that they read
 // nothing from there any more, the owner may have its memory back.
 type circle struct {
-	mu        sync.Mutex // comes after a remote stage's
+	mu        lockorder.Mutex[lockorder.Circle] // comes after a remote stage's
 	nodes     map[uint32]*acquaintance
 	releasing sync.WaitGroup // of those who give back what was lent; added to with mu held
 }

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
 	"github.com/omnibus-runtime/omnibus/internal/exchange"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/terms"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
@@ -28,10 +28,10 @@ const (
 // exchanging is what a client has of the exchange, but for the values, which are in its
 // account.
 type exchanging struct {
-	mu     sync.Mutex               // guards what follows
-	waits  map[uint32]*exchangeWait // by the token of the question
-	placed int                      // payloads in the table, or with who fetched them
-	own    int                      // of those, in segments of their own
+	mu     lockorder.Mutex[lockorder.Exchanging] // guards what follows
+	waits  map[uint32]*exchangeWait              // by the token of the question
+	placed int                                   // payloads in the table, or with who fetched them
+	own    int                                   // of those, in segments of their own
 }
 
 // everyWait is a snapshot of the questions that wait.

@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -16,7 +16,7 @@ import (
 
 // openQuestions counts the questions of a client that are being answered.
 type openQuestions struct {
-	mu   sync.Mutex
+	mu   lockorder.Mutex[lockorder.Questions]
 	open int
 }
 
@@ -37,7 +37,7 @@ func (q *openQuestions) end() {
 
 // sourceSet is what a client emits for.
 type sourceSet struct {
-	mu      sync.Mutex
+	mu      lockorder.Mutex[lockorder.SourceSet]
 	gone    bool // the client is: there are no new ones
 	all     map[uint32]*source
 	opening int    // requests that wait for a place
@@ -119,7 +119,7 @@ func (ss *sourceSet) close() {
 
 // seats are the replicas that a client is, by the numbers that it knows.
 type seats struct {
-	mu  sync.Mutex
+	mu  lockorder.Mutex[lockorder.Seats]
 	all []*bus.Replica
 }
 
@@ -146,7 +146,7 @@ func (st *seats) list() []*bus.Replica {
 
 // past is what goes from and to a client past the host.
 type past struct {
-	mu      sync.Mutex
+	mu      lockorder.Mutex[lockorder.Past]
 	gone    bool                     // nothing begins to any more
 	lanes   bool                     // deliveries can go to the client, and come from it, directly
 	direct  bool                     // something has gone to another process
@@ -255,7 +255,7 @@ func (p *past) forgetGone(live map[uint32]*session) {
 
 // movement is whether a client that has work moves.
 type movement struct {
-	mu    sync.Mutex
+	mu    lockorder.Mutex[lockorder.Movement]
 	since time.Time // when it stopped
 	stuck bool      // it was found to be
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/process"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
@@ -84,7 +85,7 @@ type Server struct {
 	close   context.CancelFunc
 	wg      sync.WaitGroup // accepting, watching, and sessions
 
-	mu       sync.Mutex // guards what follows
+	mu       lockorder.Mutex[lockorder.Server] // guards what follows
 	sessions map[*session]struct{}
 	nodes    uint32 // number of the last one
 	draining bool   // clients are told that the host is going to stop

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -19,10 +19,10 @@ type source struct {
 	posting *bus.Posting // nil: a request
 	task    *bus.Task    // the posting's
 
-	mu      sync.Mutex   // guards what follows
-	emitter bus.Emitter  // once the request has begun
-	req     *bus.Request // nil: it has not begun
-	over    bool         // it was over before it had begun
+	mu      lockorder.Mutex[lockorder.Source] // guards what follows
+	emitter bus.Emitter                       // once the request has begun
+	req     *bus.Request                      // nil: it has not begun
+	over    bool                              // it was over before it had begun
 	// The client has withdrawn it, and what a wait for its place ends by.
 	withdrawn error
 	cancel    context.CancelCauseFunc

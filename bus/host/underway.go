@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/terms"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
@@ -30,8 +31,8 @@ type reporting struct {
 
 // reports is what a node is asked of what goes past the host.
 type reports struct {
-	turn sync.Mutex // of the goroutine that asks; comes before the locks of the session's parts
-	mu   sync.Mutex
+	turn lockorder.Right[lockorder.ReportsTurn] // of the goroutine that asks; comes before the locks of the session's parts
+	mu   lockorder.Mutex[lockorder.Reports]
 	open *reporting // nil: there is no question
 	last uint32
 }

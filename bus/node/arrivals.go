@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -20,7 +20,7 @@ type arrivals struct {
 	// closes has the end of a stream fed too, as a bare delivery.
 	closes bool
 
-	mu      sync.Mutex // taken before the locks of flows
+	mu      lockorder.Mutex[lockorder.Arrivals] // taken before the locks of flows
 	streams []arriving
 	one     [1]arriving // backs streams where there is but one
 	done    func()      // once all has come that is to come; nil: the host has not said that it is over

@@ -7,11 +7,11 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"sync"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/internal/directory"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/process"
 	"github.com/omnibus-runtime/omnibus/internal/terms"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
@@ -32,7 +32,7 @@ type nodeDirectory struct {
 	node  *Node
 	found directory.Watches
 
-	mu    sync.Mutex // comes before the node's, and a link's
+	mu    lockorder.Mutex[lockorder.NodeDirectory] // comes before the node's, and a link's
 	names map[lane.Name]*nodePublished
 	over  error // why nothing is published any more
 }

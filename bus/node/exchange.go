@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -54,7 +54,7 @@ type nodeExchange struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 
-	placing sync.RWMutex // held for reading while something is placed
+	placing lockorder.RWMutex[lockorder.ExchangePlacing] // held for reading while something is placed
 }
 
 // Put implements [connector.Transport].

@@ -2,11 +2,11 @@ package node
 
 import (
 	"encoding/json"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/terms"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
@@ -39,7 +39,7 @@ func (r *tensorReport) tell() {
 
 // toldFigures is what a link's host knows of the lane.
 type toldFigures struct {
-	mu     sync.Mutex
+	mu     lockorder.Mutex[lockorder.ToldFigures]
 	before lane.Stats // when the link was made
 	last   lane.Stats
 }

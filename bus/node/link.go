@@ -16,6 +16,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 	"github.com/omnibus-runtime/omnibus/internal/heard"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/process"
 	"github.com/omnibus-runtime/omnibus/internal/terms"
@@ -45,8 +46,8 @@ type link struct {
 	exchange *exchange.Room // of what this process puts there
 	figures  toldFigures
 
-	calling    sync.Mutex // one opens begun.caller, and then a request at a time; comes before the locks of the parts
-	lastSource uint32     // of a request; guarded by calling
+	calling    lockorder.Right[lockorder.LinkCalling] // one opens begun.caller, and then a request at a time; comes before the locks of the parts
+	lastSource uint32                                 // of a request; guarded by calling
 
 	parting parting
 	asked   asked

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -15,7 +16,7 @@ import (
 
 // parting is how a link ends. Its lock comes after those of the other parts.
 type parting struct {
-	mu      sync.Mutex
+	mu      lockorder.Mutex[lockorder.Parting]
 	closing error          // why this side ended it; nil: it has not
 	err     error          // why the host is gone; nil: it is not
 	reading sync.WaitGroup // payloads of the exchange; added to while not closing
@@ -69,7 +70,7 @@ func (p *parting) reads() bool {
 
 // asked is what a node has asked its host, by tokens.
 type asked struct {
-	mu   sync.Mutex
+	mu   lockorder.Mutex[lockorder.Asked]
 	open map[uint32]*question // nil: the host is gone
 }
 
@@ -117,7 +118,7 @@ func (a *asked) end() map[uint32]*question {
 // begun is what a node does for its host, and has it do. Its lock is held while a task or a
 // request begins: it comes before those of a bus, of arrivals and of senders.
 type begun struct {
-	mu       sync.Mutex
+	mu       lockorder.Mutex[lockorder.Begun]
 	stages   []*nodeStage
 	tasks    map[uint32]*nodeTask
 	requests map[uint32]*upstream
@@ -253,7 +254,7 @@ func (b *begun) leave() (map[uint32]*nodeTask, map[uint32]*upstream) {
 
 // peers are the nodes that a node was introduced to.
 type peers struct {
-	mu        sync.Mutex
+	mu        lockorder.Mutex[lockorder.Peers]
 	senders   map[uint32]*pair // to send to
 	receivers map[uint32]*pair // to receive from: the same, but of a node with itself
 	alone     bool             // no node is met any more

@@ -18,6 +18,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/exchange"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/limits"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/waiting"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
@@ -131,7 +132,7 @@ type Node struct {
 	report    tensorReport
 	closing   sync.WaitGroup // of what ran for hosts that are gone
 
-	mu     sync.Mutex
+	mu     lockorder.Mutex[lockorder.Node]
 	link   *link         // to the host of now; nil: there is none
 	linked chan struct{} // closed when there is one, and replaced when it is gone
 	calls  []*serving    // of Serve

@@ -11,6 +11,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/internal/heard"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/process"
 	"github.com/omnibus-runtime/omnibus/internal/terms"
@@ -38,13 +39,13 @@ type pair struct {
 
 	read decoded // by the goroutine that receives
 
-	mu      sync.Mutex   // guards what follows; comes after the account's
-	sender  *peer.Sender // nil: the two have not met, or the peer is gone
-	err     error        // why nothing goes to the peer any more
-	waiting []func()     // for the two to meet
-	left    bool         // parting is over
-	unread  bool         // what the peer had is read by no process, or it does not matter any more
-	over    bool         // left and unread, and all is given back
+	mu      lockorder.Mutex[lockorder.Pair] // guards what follows; comes after the account's
+	sender  *peer.Sender                    // nil: the two have not met, or the peer is gone
+	err     error                           // why nothing goes to the peer any more
+	waiting []func()                        // for the two to meet
+	left    bool                            // parting is over
+	unread  bool                            // what the peer had is read by no process, or it does not matter any more
+	over    bool                            // left and unread, and all is given back
 }
 
 // meet makes a pair of what the host says of a peer. It owns the descriptors.

@@ -2,10 +2,10 @@ package node
 
 import (
 	"errors"
-	"sync"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -16,7 +16,7 @@ type routes struct {
 	link   *link
 	source uint32 // as the host knows it
 
-	mu    sync.Mutex
+	mu    lockorder.Mutex[lockorder.Routes]
 	edges []outgoingEdge
 	one   [1]outgoingEdge // backs edges where there is but one
 }

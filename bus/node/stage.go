@@ -9,6 +9,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/terms"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/messages"
@@ -35,12 +36,12 @@ type nodeTask struct {
 	in  arrivals
 	out routes
 
-	mu    sync.Mutex // guards what follows
-	known bool       // it has all that it needs
-	early bool       // its request was over before
-	asked bool       // the host waits for the task's end
-	done  bool       // the work here is done
-	told  bool       // the host was told, or need not be
+	mu    lockorder.Mutex[lockorder.NodeTask] // guards what follows
+	known bool                                // it has all that it needs
+	early bool                                // its request was over before
+	asked bool                                // the host waits for the task's end
+	done  bool                                // the work here is done
+	told  bool                                // the host was told, or need not be
 }
 
 // serve offers the host to do the work of a stage. When the context ends before the

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/terms"
 	"github.com/omnibus-runtime/omnibus/internal/waiting"
@@ -29,8 +29,8 @@ type upstream struct {
 	inputs  atomic.Int32 // streams that have not ended
 	answers chan error   // whether the host has a place; nil: Submit does not ask
 
-	mu       sync.Mutex // guards what follows
-	overSaid bool       // the host has completed the request
+	mu       lockorder.Mutex[lockorder.Upstream] // guards what follows
+	overSaid bool                                // the host has completed the request
 }
 
 // callerRequests is how many requests at a time, with full windows, the memory

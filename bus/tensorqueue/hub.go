@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"sync"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
 // What the owner and its clients say to each other, besides items.
@@ -31,7 +31,7 @@ const (
 type hub struct {
 	maxSize int
 
-	mu      sync.Mutex
+	mu      lockorder.Mutex[lockorder.Hub]
 	closed  bool
 	lastSeq uint64
 	queued  []*entry  // that nobody has taken, by seq

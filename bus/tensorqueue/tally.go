@@ -2,13 +2,14 @@ package tensorqueue
 
 import (
 	"context"
-	"sync"
+
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
 // tally counts what is under way, for those who wait until nothing is. More may
 // come while they do.
 type tally struct {
-	mu   sync.Mutex
+	mu   lockorder.Mutex[lockorder.Tally]
 	n    int
 	zero chan struct{} // closed when n is 0; nil: nobody waits
 }

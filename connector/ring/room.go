@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/actors"
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -24,7 +24,7 @@ type Room struct {
 	system   *actors.System
 	writer   *actors.Writer
 	producer *actors.Producer
-	mu       sync.Mutex // takes the writer's place when the writer has stopped
+	mu       lockorder.Mutex[lockorder.RingRoom] // takes the writer's place when the writer has stopped
 	store    *shmstore.Store
 }
 

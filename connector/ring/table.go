@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
 // A place is where a payload lies.
@@ -31,7 +31,7 @@ type Table struct {
 	ttl time.Duration
 	log *slog.Logger
 
-	mu      sync.Mutex
+	mu      lockorder.Mutex[lockorder.RingTable]
 	held    map[place]*entry
 	last    uint64                    // number given out
 	bytes   int64                     // of what is held

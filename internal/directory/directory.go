@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"sync"
 
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/internal/limits"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/process"
 )
 
@@ -25,8 +25,8 @@ type Directory struct {
 	over  error   // why nothing is published any more, when it is closed
 	found Watches // of what this process has found
 
-	mu         sync.Mutex // comes before a sender's
-	most       int        // names
+	mu         lockorder.Mutex[lockorder.Directory] // comes before a sender's
+	most       int                                  // names
 	names      map[lane.Name]*published
 	publishers map[Process]*publisher // nil: this process
 	last       uint32                 // number of the last one that is no nil

@@ -2,16 +2,16 @@ package directory
 
 import (
 	"fmt"
-	"sync"
 
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/process"
 )
 
 // Watches are of the processes whose descriptors this one has found: one for each, however much
 // is found of it.
 type Watches struct {
-	mu      sync.Mutex
+	mu      lockorder.Mutex[lockorder.Watches]
 	watched map[Owner]*process.Process
 	over    error // why there are no more; nil: they are open
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -39,7 +40,7 @@ type Exchange struct {
 	nobody  ledger.Account
 	lasting *ring.Owner
 
-	mu     sync.Mutex
+	mu     lockorder.Mutex[lockorder.Exchange]
 	ends   map[*end]struct{}
 	opened uint32 // ends so far
 	closed bool

@@ -9,6 +9,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/waiting"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -21,7 +22,7 @@ func NewRoom(opts shmstore.Options) *Room { return &Room{opts: opts} }
 type Room struct {
 	opts shmstore.Options
 
-	mu      sync.Mutex
+	mu      lockorder.Mutex[lockorder.ExchangeRoom]
 	room    *ring.Room
 	arena   *ledger.Segment // of the room; nil: no other process can read it
 	closed  bool

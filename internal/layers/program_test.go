@@ -18,8 +18,8 @@ import (
 	"testing"
 )
 
-// program is the module with its types, as it is built for Linux with every build tag, without
-// its tests.
+// program is the module with its types, as it is built for Linux with every build tag but
+// lockcheck, without its tests.
 type program struct {
 	fset     *token.FileSet
 	packages []*checked // what a package imports stands before it
@@ -56,7 +56,7 @@ var readOnce = func() func(root string) (*program, error) {
 }()
 
 func loadProgram(root string) (*program, error) {
-	cmd := exec.Command("go", "list", "-tags=cuda", "-export", "-deps", "-json=ImportPath,Export,GoFiles", "./...")
+	cmd := exec.Command("go", "list", "-tags=cuda,invariants", "-export", "-deps", "-json=ImportPath,Export,GoFiles", "./...")
 	cmd.Dir, cmd.Env, cmd.Stderr = root, append(os.Environ(), "GOOS=linux"), os.Stderr
 	listed, err := cmd.Output()
 	if err != nil {
@@ -82,7 +82,7 @@ func loadProgram(root string) (*program, error) {
 		}
 		var files []*ast.File
 		for _, name := range l.GoFiles {
-			f, err := parser.ParseFile(p.fset, filepath.Join(root, filepath.FromSlash(rel), name), nil, parser.SkipObjectResolution)
+			f, err := parser.ParseFile(p.fset, filepath.Join(root, filepath.FromSlash(rel), name), nil, parser.ParseComments|parser.SkipObjectResolution)
 			if err != nil {
 				return nil, err
 			}
@@ -125,7 +125,7 @@ func programOf(t *testing.T, source string) *program {
 	t.Helper()
 	p := &program{fset: token.NewFileSet()}
 	p.outside = readProgram(t).outside
-	f, err := parser.ParseFile(p.fset, "more.go", source, parser.SkipObjectResolution)
+	f, err := parser.ParseFile(p.fset, "more.go", source, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
 		t.Fatal(err)
 	}

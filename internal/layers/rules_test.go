@@ -37,7 +37,7 @@ var layers = []layer{
 	},
 	{
 		part:   "internal/ledger",
-		may:    []string{"codec", "internal/wire", "shmstore"},
+		may:    []string{"codec", "internal/wire", "shmstore", "internal"},
 		reason: "it says which process has which payload, and in which memory: deliveries, requests and connections are for the layers above, which its interfaces name",
 	},
 	{
@@ -199,7 +199,7 @@ var layers = []layer{
 	},
 	{
 		part:   "bus/tensorqueue",
-		may:    []string{"bus", "bus/host", "bus/node", "cudaipc", "cudaipc/lane", "codec", "shmstore"},
+		may:    []string{"bus", "bus/host", "bus/node", "cudaipc", "cudaipc/lane", "codec", "shmstore", "internal"},
 		reason: "it is a bus of one stage, for programs without a pipeline: what it needs of the bus, any program can have",
 	},
 	{

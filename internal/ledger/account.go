@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"sync"
+
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
 // Account is the one book of what another process has here, with the values that it has placed
@@ -19,7 +21,7 @@ import (
 type Account struct {
 	by Teller
 
-	mu        sync.Mutex // guards what follows, with what is in it
+	mu        lockorder.Mutex[lockorder.Account] // guards what follows, with what is in it
 	closed    bool
 	holds     map[uint32]*Hold    // by the number that the other process knows
 	last      uint32              // number of the last of them

@@ -4,14 +4,14 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"sync"
 
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
 // ranges are the parts of a segment that live payloads of a client lie in, in order.
 type ranges struct {
-	mu sync.Mutex
+	mu lockorder.Mutex[lockorder.Ranges]
 	at []span
 }
 

@@ -3,8 +3,8 @@ package ledger
 import (
 	"context"
 	"fmt"
-	"sync"
 
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -20,7 +20,7 @@ func Unmapped(ctx context.Context) error { return unmapping.wait(ctx) }
 // processes want the processor. Who lets go last may be anybody, and a session that has
 // others wait for it.
 type unmapper struct {
-	mu   sync.Mutex
+	mu   lockorder.Mutex[lockorder.Unmapper]
 	todo []func() // in order
 	runs bool     // a goroutine does it
 }

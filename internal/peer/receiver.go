@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/process"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
@@ -25,12 +26,12 @@ type Receiver struct {
 	order order
 	over  error // why nothing more comes by the socket
 
-	reading sync.Mutex // held by the goroutine that receives; guards all but arrived
-	handle  Handler    // nil: Serve has not begun, or has returned
-	waits   bool       // Serve waits for the socket, and does not hold the lock
-	since   time.Time  // when it began to, or the last Look ended
-	woken   bool       // Look has woken Serve
-	failed  error      // what Look failed with, for Serve
+	reading lockorder.Right[lockorder.ReceiverReading] // held by the goroutine that receives; guards all but arrived
+	handle  Handler                                    // nil: Serve has not begun, or has returned
+	waits   bool                                       // Serve waits for the socket, and does not hold the lock
+	since   time.Time                                  // when it began to, or the last Look ended
+	woken   bool                                       // Look has woken Serve
+	failed  error                                      // what Look failed with, for Serve
 	arrived atomic.Bool
 	closing sync.Once
 }
@@ -204,6 +205,7 @@ func (r *Receiver) one() error {
 		process.CloseAll(fds)
 		return nil
 	}
+	lockorder.AssertNone("the handler of messages is called")
 	return r.handle(h, body, fds)
 }
 
@@ -213,6 +215,7 @@ func (r *Receiver) one() error {
 // the peer answers. Before it handles anything it calls begin, and leaves it to Serve when
 // that reports false. Any goroutine may call it.
 func (r *Receiver) Look(stop, begin func() bool) (handled bool) {
+	lockorder.AssertNone("a goroutine looks at a connection")
 	if !r.reading.TryLock() {
 		return false // another goroutine receives
 	}

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/process"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
@@ -38,7 +39,7 @@ type Sender struct {
 
 	work chan struct{} // the goroutine waits here for a change of what follows
 
-	mu    sync.Mutex
+	mu    lockorder.Mutex[lockorder.Sender]
 	queue []*packet // in order; the last one may take more messages
 	// What waits, with what is being sent just now.
 	bytes, descriptors int

@@ -2,7 +2,8 @@ package peer
 
 import (
 	"slices"
-	"sync"
+
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
 // Turn is the handling of the packets that are there: what they cause is sent when all of
@@ -11,7 +12,7 @@ import (
 // Its methods are safe for concurrent use: a message that another goroutine queues in the
 // meantime travels with the others.
 type Turn struct {
-	mu      sync.Mutex
+	mu      lockorder.Mutex[lockorder.PacketBatch]
 	on      bool
 	senders []*Sender // that wait for the end
 }

@@ -1,10 +1,10 @@
 package pool
 
-import "sync"
+import "github.com/omnibus-runtime/omnibus/internal/lockorder"
 
 // Pool hands out a fixed set of things, first come, first served. It is empty at first.
 type Pool[T any] struct {
-	mu      sync.Mutex
+	mu      lockorder.Mutex[lockorder.Pool]
 	free    []T
 	waiters []*Waiter[T] // oldest first
 }
@@ -86,6 +86,7 @@ func (p *Pool[T]) Give(v T) {
 	w := p.waiters[0]
 	p.waiters = append(p.waiters[:0], p.waiters[1:]...)
 	p.mu.Unlock()
+	lockorder.AssertNone("a waiter is granted what it waits for")
 	w.Granted(v)
 }
 
@@ -96,6 +97,7 @@ func (p *Pool[T]) Wait(done <-chan struct{}) (T, bool) {
 	if v, ok := p.Take(w); ok {
 		return v, true
 	}
+	lockorder.AssertNone("a goroutine waits for a place")
 	select {
 	case v := <-got:
 		return v, true

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
 // Process is a process that is being watched. It stands for the process that
@@ -19,7 +21,7 @@ type Process struct {
 	closing chan struct{} // closed when the watch ends
 	ended   chan struct{} // closed when the goroutine has ended
 
-	mu     sync.Mutex
+	mu     lockorder.Mutex[lockorder.Process]
 	dead   bool
 	atExit map[*func()]struct{}
 

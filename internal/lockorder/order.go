@@ -1,0 +1,96 @@
+package lockorder
+
+type (
+	right struct{} // element of the class of a [Right]
+	lock  struct{} // element of the class of a [Mutex] or [RWMutex]
+)
+
+// The classes in their order. The length of a class is its rank: a goroutine takes a lock while
+// it holds locks of lesser ranks, or none. Classes of one rank are never held together. A comment
+// begins with the field that has the class.
+type (
+	// Rights.
+
+	ReceiverReading [10]right // internal/peer.Receiver.reading: which goroutine handles what comes by a connection
+	ReportsTurn     [20]right // bus/host.reports.turn: the goroutine that asks one client of what goes past the host
+	StageTurn       [30]right // bus.turn.mu: the handler of one replica; an emission that waits gives it up
+	FlowAsleep      [40]right // bus.flow.asleep: one sleeper at a time in a flow
+	LinkCalling     [50]right // bus/node.link.calling: opening the bus that carries what a node submits, and submitting
+	BusStop         [60]right // bus.Bus.stopMu: one stop at a time
+
+	// What hosts and nodes serve.
+
+	NodeDirectory   [110]lock // bus/node.nodeDirectory.mu: what a node publishes
+	ExchangePlacing [120]lock // bus/node.nodeExchange.placing: one Close of an end, behind what is being placed
+	Node            [130]lock // bus/node.Node.mu: the link, and what is served
+	Server          [140]lock // bus/host.Server.mu: the sessions
+	RemoteStage     [150]lock // bus.Station.mu: replicas, works and postings of one stage
+	Begun           [160]lock // bus/node.begun.mu: a node's stages, tasks and requests
+	Arrivals        [170]lock // bus/node.arrivals.mu: streams that come
+
+	// A bus.
+
+	Bus       [210]lock // bus.Bus.mu: requests alive, the end of the bus
+	Outlet    [220]lock // bus.outlet.mu: the producer's side of the flows of one request at one stage
+	FlowQueue [230]lock // bus.flow.qmu: the queue of a flow
+	Request   [240]lock // bus.Request.mu: the end, the timer, and the place in the order of slots
+
+	// What other processes have and are sent.
+
+	Circle      [310]lock // bus/host.circle.mu: which processes were introduced to which
+	Routes      [320]lock // bus/node.routes.mu: where edges lead
+	Exchange    [330]lock // internal/exchange.Exchange.mu: ends of the exchange in the host's process
+	ToldFigures [335]lock // bus/node.toldFigures.mu: what a host was told of the lane
+	Directory   [340]lock // internal/directory.Directory.mu: names, and the processes that published them
+	Account     [350]lock // internal/ledger.Account.mu: what another process has here, and which memory the two have told each other of
+	PacketBatch [360]lock // internal/peer.Turn.mu: the packets that are being handled
+	Sender      [370]lock // internal/peer.Sender.mu: what is being sent
+
+	// Memory.
+
+	ExchangeRoom [410]lock // internal/exchange.Room.mu: the memory of what a process puts
+	RingRoom     [420]lock // connector/ring.Room.mu: the store, once its writer has stopped
+	Producer     [430]lock // actors.Producer.mu: unused reservations
+
+	// Leaves: no lock is taken while one of them is held.
+
+	Pool         [900]lock // internal/pool.Pool.mu: free slots, or places, and the requests that wait for them
+	Results      [900]lock // bus.results.mu: results not received
+	TaskHeld     [900]lock // bus.Task.heldMu: deliveries that are held
+	OutletRoom   [900]lock // bus.outlet.roomMu: emissions that wait for room
+	Latency      [900]lock // bus.latency.mu: a histogram
+	TensorFigure [900]lock // bus.TensorFigures.mu: what processes have told of their tensors
+	Hub          [900]lock // bus/tensorqueue.hub.mu: the queue, at its owner
+	Tally        [900]lock // bus/tensorqueue.tally.mu: how much is not finished yet
+
+	Source     [900]lock // bus/host.source.mu: what waits behind an emission
+	Questions  [900]lock // bus/host.openQuestions.mu: questions of a client that are being answered
+	SourceSet  [900]lock // bus/host.sourceSet.mu: what a client emits for
+	Seats      [900]lock // bus/host.seats.mu: the replicas that a client is
+	Past       [900]lock // bus/host.past.mu: what goes from and to a client past the host
+	Movement   [900]lock // bus/host.movement.mu: whether a client that has work moves
+	Exchanging [900]lock // bus/host.exchanging.mu: what a client has of the exchange
+	Reports    [900]lock // bus/host.reports.mu: the question of what goes past the host
+
+	Upstream [900]lock // bus/node.upstream.mu: how a request that lives at the host stands there
+	NodeTask [900]lock // bus/node.nodeTask.mu: what a task has, and whether it is over
+	Pair     [900]lock // bus/node.pair.mu: how the two nodes are connected
+	Asked    [900]lock // bus/node.asked.mu: what a node has asked its host
+	Peers    [900]lock // bus/node.peers.mu: the nodes that a node was introduced to
+	Parting  [900]lock // bus/node.parting.mu: how a link ends
+
+	Watches   [900]lock // internal/directory.Watches.mu: watches of processes
+	Process   [900]lock // internal/process.Process.mu: what is called when a process dies
+	RingTable [900]lock // connector/ring.Table.mu: what lies under which key
+	Ranges    [900]lock // internal/ledger.ranges.mu: where the live payloads of a client lie
+	Unmapper  [900]lock // internal/ledger.unmapper.mu: what is to be given back to the system
+
+	Supervisor [900]lock // actors.supervisor.mu: stages that have not ended
+	Writer     [900]lock // actors.Writer.mu: which producers have extents
+	Mailbox    [900]lock // actors.Mailbox.mu: the queue, and the senders that wait for room in it
+	Dispatcher [900]lock // actors.Dispatcher.mu: parked workers
+	LargeTable [900]lock // shmstore.largeTable.mu: which segment a large object has
+	Segment    [900]lock // shmstore.Segment.mu: a descriptor
+	Limits     [900]lock // shmstore.limits.mu: the limits of the process, as they were read last
+	LeaseBook  [900]lock // shmstore.leaseBook.mu: open leases, in builds with -race or the tag invariants
+)
