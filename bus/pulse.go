@@ -60,7 +60,7 @@ func (r *Request) addTo(p *Pulse) {
 		p.AtCaller = true
 	case blocked:
 		p.Blocked++
-	case !moving && !r.inputsEnded():
+	case !moving && !r.inputs.allEnded():
 		p.AtCaller = true
 	case carried || r.handledHere():
 		p.Working = true
@@ -90,12 +90,12 @@ func (r *Request) underWay() (moving, blocked, unread, carried bool) {
 	return moving, blocked, unread, carried
 }
 
-// inputsEnded reports whether the caller has sent its last input.
-func (r *Request) inputsEnded() bool {
-	r.inputs.mu.Lock()
-	defer r.inputs.mu.Unlock()
-	for _, e := range r.inputs.edges {
-		if !r.flow(e).ended {
+// allEnded reports whether all streams have ended.
+func (o *outlet) allEnded() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, e := range o.edges {
+		if !o.req.flow(e).ended {
 			return false
 		}
 	}

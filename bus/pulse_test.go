@@ -118,13 +118,30 @@ func TestPulseOfRemoteStage(t *testing.T) {
 		t.Fatalf("%d inputs are not finished", n)
 	}
 	bustest.Await(t, func() bool { return r.Outcome() == bus.Completed })
+	if p := pulse(); !p.AtCaller || p.Waiting > 0 {
+		t.Errorf("it is over: %+v", p)
+	}
 	r.Close()
+
+	unread := bustest.StreamOf(t, b)
+	if err := unread.Send(t.Context(), "z"); err != nil {
+		t.Fatal(err)
+	}
+	w = <-agent.works
+	if err := agent.output.Emit("y"); err != nil {
+		t.Fatal(err)
+	}
+	w.Finished(nil)
+	if p := pulse(); !p.AtCaller || p.Working || p.Waiting > 0 {
+		t.Errorf("the caller does not read a result: %+v", p)
+	}
+	unread.Close()
 }
 
-// oneTask is the agent of a replica that is given one task.
+// oneTask is the agent of a replica that is given one task after the other.
 type oneTask struct {
 	works   chan *bus.Work
-	ends    chan struct{} // closed when the task is to end
+	ends    chan struct{} // closed when the first task is to end
 	posting *bus.Posting
 	output  bus.Emitter
 }

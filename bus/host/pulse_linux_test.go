@@ -36,10 +36,14 @@ func TestPulseOfAProcessThatComputes(t *testing.T) {
 			t.Errorf("%s: moved from %d to %d, and %q waits", when, last, now, waits)
 		}
 	}
-	r, err := a.node.Submit(t.Context(), "x")
+	r, err := a.node.Stream(t.Context())
+	if err == nil {
+		err = r.Send(t.Context(), "x")
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(r.Close)
 	<-entered
 	moved("it computes")
 	still("it goes on")
@@ -48,9 +52,12 @@ func TestPulseOfAProcessThatComputes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bustest.Await(t, func() bool { return a.bus.Stats().Completed == 1 })
-	bustest.Await(t, func() bool { _, waits := a.server.Pulse(); return waits == "" }) // the answers are handled
+	bustest.Await(t, func() bool { return !a.bus.Floor().Pulse().Working }) // the delivery is finished
+	bustest.Await(t, func() bool { _, waits := a.server.Pulse(); return waits == "" })
 	moved("a process has a result")
+	if p := a.bus.Floor().Pulse(); p.Waiting != 1 {
+		t.Errorf("of the result the bus alone knows nothing: %+v", p)
+	}
 	still("it keeps it")
 	if err := d.Finish(nil); err != nil {
 		t.Fatal(err)
@@ -79,8 +86,9 @@ func TestPulseOfAMessageThatIsBeingHandled(t *testing.T) {
 		}
 	})
 	n := joinTo(t, path)
-	go func() {
-		_ = n.Serve(context.Background(), bus.StageSpec{Name: "m", State: bus.StateRequest, Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }}) // ends with the node
+	forward := func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }
+	go func() { // ends with the node
+		_ = n.Serve(context.Background(), bus.StageSpec{Name: "m", State: bus.StateRequest, Handle: forward})
 	}()
 	<-served
 	before, waits := server.Pulse()
