@@ -36,7 +36,8 @@ func TestWriteGoroutines(t *testing.T) {
 		largest = max(largest, len(p))
 		return text.Write(p)
 	}), time.Hour)
-	if n := strings.Count(text.String(), "\ncreated by github.com/omnibus-runtime/omnibus/internal/hang.stick "); err != nil || n != 1000 || largest > dumpChunk {
+	const stuck = "\ncreated by github.com/omnibus-runtime/omnibus/internal/hang.stick "
+	if n := strings.Count(text.String(), stuck); err != nil || n != 1000 || largest > dumpChunk {
 		t.Errorf("%d of 1000 goroutines, at most %d bytes at a time, %v", n, largest, err)
 	}
 }
@@ -51,7 +52,8 @@ func TestWriteGoroutinesToSlowReader(t *testing.T) {
 			<-time.After(time.Second)
 			return text.Write(p)
 		}), 1500*time.Millisecond)
-		if took := time.Since(began); err != nil || took != 3*time.Second || !strings.Contains(text.String(), "bytes more, which were not read in time") {
+		cut := strings.Contains(text.String(), "bytes more, which were not read in time")
+		if took := time.Since(began); err != nil || took != 3*time.Second || !cut {
 			t.Errorf("%v, after %v, %d bytes", err, took, text.Len())
 		}
 	})
