@@ -37,8 +37,8 @@ func TestWriteGoroutines(t *testing.T) {
 		return text.Write(p)
 	}), time.Hour)
 	const stuck = "\ncreated by github.com/omnibus-runtime/omnibus/internal/hang.stick "
-	if n := strings.Count(text.String(), stuck); err != nil || n != 1000 || largest > dumpChunk {
-		t.Errorf("%d of 1000 goroutines, at most %d bytes at a time, %v", n, largest, err)
+	if n := strings.Count(text.String(), stuck); err != nil || n < 1000 || largest > dumpChunk {
+		t.Errorf("%d goroutines of 1000 or more, at most %d bytes at a time, %v", n, largest, err)
 	}
 }
 

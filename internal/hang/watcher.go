@@ -29,6 +29,7 @@ type Watcher struct {
 	mu      sync.Mutex    // guards what follows
 	still   time.Duration // how long nothing has moved while work waited, or the probe did not return
 	pending bool          // a probe has not returned
+	silent  bool          // ... which was to return before the next was due
 	moved   uint64        // by the last probe
 	waits   string        // by the last probe
 }
@@ -49,7 +50,7 @@ func (w *Watcher) Hang() (Hang, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	h := Hang{Lasted: w.still, Waits: w.waits}
-	if w.pending {
+	if w.silent {
 		h.Waits = ""
 	}
 	return h, w.still >= w.bound
@@ -85,7 +86,8 @@ func (w *Watcher) between() time.Duration { return max(w.bound/Probes, time.Mill
 func (w *Watcher) passed(d time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.pending || w.waits != "" {
+	w.silent = w.pending
+	if w.silent || w.waits != "" {
 		w.still += min(d, 2*w.between())
 	}
 }
@@ -108,5 +110,6 @@ func (w *Watcher) take(moved uint64, waits string) {
 	if waits == "" || moved != w.moved {
 		w.still = 0
 	}
-	w.pending, w.moved, w.waits = false, moved, waits
+	w.pending, w.silent = false, false
+	w.moved, w.waits = moved, waits
 }
