@@ -18,6 +18,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/internal/directory"
 	"github.com/omnibus-runtime/omnibus/internal/exchange"
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 	"github.com/omnibus-runtime/omnibus/internal/heard"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
@@ -334,6 +335,7 @@ func (b *Bus) admit(ctx context.Context, o Opening) (*Request, error) {
 		b.places.Give(struct{}{}) // the next that waits finds out the same way
 		return nil, ErrClosed
 	}
+	faultpoint.Hit("bus-admits")
 	r := newRequest(ctx, b, o)
 	b.live[r.key] = r
 	b.mu.Unlock()

@@ -89,6 +89,7 @@ type Floor interface {
 	// what look finds.
 	WatchStalls(done <-chan struct{}, look func(atLeast time.Duration) []Stall)
 	Stats() Stats
+	Pulse() Pulse
 	Stalls(atLeast time.Duration) []Stall
 }
 

@@ -46,6 +46,7 @@ type session struct {
 	keptSaid atomic.Bool                    // the log says that what it keeps fills memory
 	byeSaid  bool                           // the reader's
 	looks    heard.Connection               // at what the client sends
+	pulse    atomic.Uint64                  // grows with the work that the client sends; odd while a message is being handled
 
 	questions openQuestions
 	sources   sourceSet
@@ -190,8 +191,10 @@ func (s *session) read(in *peer.Receiver) error {
 			process.CloseAll(fds)
 		} else {
 			s.srv.on.Heard.From(&s.looks)
+			s.pulse.Add(1)
 			turn.take(m)
 			err = s.handle(m, fds)
+			s.pulse.Add(beat(m))
 		}
 		switch cause := context.Cause(s.ctx); {
 		case err != nil:

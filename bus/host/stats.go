@@ -14,9 +14,7 @@ import (
 func (s *session) checkAlive(limit time.Duration) {
 	stopped := s.proc.Stopped()
 	blocked := s.sender.Blocked()
-	expects, _ := s.past.expected(0)
-	busy := s.account.Tally(ledger.Sent).Payloads > 0 || expects > 0 || blocked > 0
-	if !s.movement.still(!busy || !stopped && blocked == 0, limit) {
+	if !s.movement.still(!s.hasWork() || !stopped && blocked == 0, limit) {
 		return
 	}
 	reason := fmt.Errorf("%s: %w for %v", s.Describe(), errStuck, limit)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/config"
+	"github.com/omnibus-runtime/omnibus/internal/hang"
 	"github.com/omnibus-runtime/omnibus/internal/host"
 )
 
@@ -49,7 +50,8 @@ it does, with its exit code.
 
 The first interrupt (or SIGTERM, or SIGHUP) drains: open requests get the grace to
 end, then the processes are stopped, a stage after those that feed it. The second one
-ends the run at once, and aborts what is open; the same one within 200 ms is the first.
+writes the goroutines of this process to standard error, ends the run at once, and aborts
+what is open; it ends one that hangs, too. The same one within 200 ms is the first.
 
 The exit code is 0 when all went well, 1 when something failed, 2 when the file
 cannot be run, and after a second signal 128 and its number: 130 for an interrupt.`
@@ -155,8 +157,11 @@ func (s *runSignals) exitCode() int {
 	return exitSignal + int(sig)
 }
 
-// drainOnSignal ends the context at the first signal, and says so, and closes
-// opts.Quit at the second.
+// dumpTime is how long a reader of standard error has for the goroutines.
+const dumpTime = 3 * time.Second
+
+// drainOnSignal ends the context at the first signal, and says so. At the second it writes the
+// goroutines, which say why the run has not ended, and closes opts.Quit.
 func drainOnSignal(parent context.Context, opts *host.Options) (context.Context, *runSignals) {
 	ctx, cancel := context.WithCancelCause(parent)
 	quit, over, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
@@ -183,6 +188,7 @@ func drainOnSignal(parent context.Context, opts *host.Options) (context.Context,
 		})
 		if second, got := nextSignal(signals, over, first, echoWait); got {
 			s.second.Store(second)
+			_ = hang.WriteGoroutines(opts.Outlet, dumpTime) // it ends, read or not
 			close(quit)
 		}
 		told.Wait()

@@ -5,9 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
+	"net"
+	"net/http"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -37,6 +41,22 @@ func serveStages() error {
 		specs = append(specs, bus.StageSpec{Name: name, Handle: capitals})
 	}
 	return errors.Join(n.Serve(ctx, specs...), n.Close(context.Background()))
+}
+
+// pageMain is the program "page" of the scripts: it prints the status and the text of a page of the
+// host whose name is the first argument.
+func pageMain() {
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(os.Getenv("XDG_RUNTIME_DIR"), "omnibus", os.Args[1]+".http.sock"))
+	}}}
+	resp, err := client.Get("http://host" + os.Args[2])
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	defer resp.Body.Close()
+	fmt.Print(os.Args[2], " ", resp.StatusCode, " ")
+	_, _ = io.Copy(os.Stdout, resp.Body)
 }
 
 // capitals handles an input, and worse when told to.

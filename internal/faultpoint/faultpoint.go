@@ -11,7 +11,8 @@ import (
 const Variable = "OMNIBUS_FAULTPOINT"
 
 var (
-	armed, armedAt = parse(os.Getenv(Variable))
+	arms, stops    = strings.CutPrefix(os.Getenv(Variable), "stop=")
+	armed, armedAt = parse(arms)
 	enabled        = armed != ""
 	hits           atomic.Int64
 )
@@ -29,8 +30,8 @@ func parse(s string) (name string, at int64) {
 	return name, at
 }
 
-// Hit kills the process if the point of this name is armed and its time has
-// come.
+// Hit kills the process, or stops the goroutine for good, if the point of this name is armed and its
+// time has come.
 func Hit(name string) {
 	if enabled {
 		hit(name)
@@ -40,6 +41,9 @@ func Hit(name string) {
 func hit(name string) {
 	if name != armed || hits.Add(1) != armedAt {
 		return
+	}
+	if stops {
+		select {}
 	}
 	self, err := os.FindProcess(os.Getpid())
 	if err == nil {

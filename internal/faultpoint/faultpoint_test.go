@@ -55,3 +55,25 @@ func TestHitKills(t *testing.T) {
 func TestHitIsOffByDefault(t *testing.T) {
 	Hit("anything")
 }
+
+// TestHitStops: a child that is armed to stop goes no further on the goroutine that hits, and lives on.
+func TestHitStops(t *testing.T) {
+	const child = "FAULTPOINT_TEST_STOPS"
+	if os.Getenv(child) != "" {
+		go func() {
+			defer os.Exit(1)
+			_, _ = os.Stdout.WriteString("before ")
+			Hit("here")
+		}()
+		for hits.Load() == 0 {
+			runtime.Gosched()
+		}
+		_, _ = os.Stdout.WriteString("after")
+		os.Exit(0)
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestHitStops$")
+	cmd.Env = append(os.Environ(), child+"=1", Variable+"=stop=here")
+	if out, err := cmd.Output(); err != nil || string(out) != "before after" {
+		t.Errorf("the child wrote %q and ended with %v", out, err)
+	}
+}

@@ -109,6 +109,9 @@ func (h *running) closeBus() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	var errs []error
+	if h.health != nil {
+		h.health.Close()
+	}
 	if h.web != nil {
 		errs = append(errs, h.web.close())
 	}

@@ -21,6 +21,12 @@
 //     leave, and stopped if they do not, a stage after those that feed it, then
 //     all memory is checked.
 //
+// # A hang
+//
+// A host hangs when nothing moves for a bound, and work waits for it: see
+// host.Server.Pulse. Then /healthz and /readyz say so, and the log does. When a run does not
+// end in time after Options.Quit, its processes are killed, and Run returns.
+//
 // # Main
 //
 // The main process is a program that uses the bus: a gateway, or a job that ends.

@@ -14,6 +14,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus/host"
 	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/config"
+	"github.com/omnibus-runtime/omnibus/internal/hang"
 	"github.com/omnibus-runtime/omnibus/internal/host/child"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -32,12 +33,13 @@ type running struct {
 	bus      *bus.Bus
 	server   *host.Server
 	web      *web
+	health   *hang.Watcher
 	children *child.Manager
 
 	stages  []*stage // in topological order
 	byName  map[string]*stage
-	main    *mainProcess
-	command *exec.Cmd // of the main process; nil: there is none
+	main    *mainProcess // set with mu held, for endInTime
+	command *exec.Cmd    // of the main process; nil: there is none
 
 	opened    chan struct{} // closed when the fields above, but for main, are set
 	drain     chan struct{} // closed by the call drain
@@ -76,12 +78,19 @@ func Run(ctx context.Context, opts Options) error {
 		byName: make(map[string]*stage), serves: make(map[int]int), opened: make(chan struct{}), drain: make(chan struct{}), changed: make(chan struct{}, 1),
 	}
 	defer context.AfterFunc(ctx, opts.Outlet.Hurry)()
+	ended := make(chan error, 1)
+	go func() { ended <- h.lifetime(ctx) }()
+	return h.endInTime(ended)
+}
+
+// lifetime is the run from its beginning to its end.
+func (h *running) lifetime(ctx context.Context) error {
 	err := h.open(ctx)
 	if err == nil {
 		err = h.run(ctx)
 	}
 	abandoned := h.abandoned()
-	opts.Outlet.Hurry()
+	h.opts.Outlet.Hurry()
 	return errors.Join(err, h.close(ctx, err), abandoned)
 }
 
@@ -124,6 +133,7 @@ func (h *running) open(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("the bus %q: %w", h.pipeline.Name, err)
 	}
+	h.watchHealth(opts.StallTimeout)
 	if err := h.openWeb(); err != nil {
 		return err
 	}

@@ -160,14 +160,8 @@ func (w *web) close() error {
 func (h *running) routes(tcp bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(h.registry(), promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if why := h.unready(); len(why) > 0 {
-			http.Error(w, strings.Join(why, "\n"), http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ready")
-	})
+	mux.HandleFunc("GET /healthz", h.serveHealth)
+	mux.HandleFunc("GET /readyz", h.serveReady(readyTimeout))
 	if !tcp {
 		return mux
 	}

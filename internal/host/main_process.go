@@ -45,7 +45,9 @@ func (h *running) startMain() error {
 	if err := <-started; err != nil {
 		return fmt.Errorf("start the main process: %w", err)
 	}
+	h.mu.Lock()
 	h.main = m
+	h.mu.Unlock()
 	return nil
 }
 
@@ -111,6 +113,8 @@ func (m *mainProcess) interrupt(cause error) {
 
 func (m *mainProcess) terminate() { m.signal(syscall.SIGTERM) }
 
+func (m *mainProcess) kill() { m.signal(os.Kill) }
+
 // signal asks the process to end; a nil signal was sent already. It has no
 // error: a process that is gone needs none, and one that does not obey is
 // killed.
@@ -144,7 +148,7 @@ func (m *mainProcess) stop(ctx context.Context) {
 	select {
 	case <-m.over:
 	case <-time.After(killAfter):
-		m.signal(os.Kill)
+		m.kill()
 		<-m.over
 	}
 }

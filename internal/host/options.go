@@ -42,7 +42,8 @@ type Options struct {
 	// Grace takes the place of the file's.
 	Grace time.Duration
 
-	// Quit, when it is closed, ends a run that is draining at once, with ErrQuit.
+	// Quit, when it is closed, ends a run that is draining at once, with ErrQuit. A run that hangs, and
+	// does not end by itself, is left behind: its processes are killed, and Run returns.
 	Quit <-chan struct{}
 
 	// Stdin and Stdout are the main process's, and so is Stderr.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -215,13 +216,7 @@ func (m *Manager) bury(c *Child, r *run, death *Death) {
 // Close stops all children as [Child.Stop] does, at the same time, and waits.
 // The manager starts nothing after that.
 func (m *Manager) Close(ctx context.Context) error {
-	m.mu.Lock()
-	m.closed = true
-	children := make([]*Child, 0, len(m.children))
-	for c := range m.children {
-		children = append(children, c)
-	}
-	m.mu.Unlock()
+	children := m.refuse()
 	errs := make([]error, len(children))
 	var stops sync.WaitGroup
 	for i, c := range children {
@@ -234,6 +229,24 @@ func (m *Manager) Close(ctx context.Context) error {
 		}
 	})
 	return errors.Join(errs...)
+}
+
+// refuse has the manager start nothing any more, and returns its children.
+func (m *Manager) refuse() []*Child {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	return slices.Collect(maps.Keys(m.children))
+}
+
+// Kill kills all processes and their groups, and starts nothing after that. It does not wait for
+// them, nor for OnEvent: it is for a host whose events wait for something that does not come.
+func (m *Manager) Kill(reason string) {
+	for _, c := range m.refuse() {
+		c.stopOnce.Do(func() { close(c.stop) })
+		c.hasteOnce.Do(func() { close(c.haste) })
+		c.Kill(reason)
+	}
 }
 
 // forget drops a child that has ended for good.

@@ -480,3 +480,44 @@ func descriptors(t *testing.T) int {
 	}
 	return len(entries)
 }
+
+// TestKillDoesNotWaitForEvents: the group of a process is killed while an event is waited for, and
+// nothing is started after that.
+func TestKillDoesNotWaitForEvents(t *testing.T) {
+	h := newHolder(t)
+	said := &tape{changed: make(chan struct{})}
+	handled := make(chan struct{})
+	var kinds []Kind
+	m := New(Options{Out: said, OnEvent: func(e Event) {
+		<-handled
+		kinds = append(kinds, e.Kind)
+	}})
+	s := play(t, "parent", h.path)
+	s.Restart = Always
+	c, err := m.Start(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	said.wait(t, "up\n")
+	h.lives()
+	m.Kill("it hangs")
+	h.dies()
+	if _, err := m.Start(s); !errors.Is(err, ErrClosed) {
+		t.Errorf("another start: %v", err)
+	}
+	close(handled)
+	select {
+	case <-c.Done():
+	case <-time.After(patience):
+		t.Error("the child has not ended for good")
+	}
+	if err := m.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if want := []Kind{EventStarted, EventExited, EventStopped}; !slices.Equal(kinds, want) {
+		t.Errorf("events %v, want %v", kinds, want)
+	}
+	if d := c.Status().LastExit; d == nil || d.Reason != "it hangs" {
+		t.Errorf("its death: %+v", d)
+	}
+}
