@@ -173,7 +173,7 @@ type box struct {
 	also  *sync.RWMutex
 	mu    lockorder.Mutex[lockorder.Outlet]
 	more  lockorder.RWMutex[lockorder.Outlet]
-	right lockorder.Right[lockorder.Edge]
+	right lockorder.Right[lockorder.Latency]
 	lock  *lockorder.Mutex[lockorder.FlowAsleep]
 	own   lockorder.Mutex[own]
 	fine  lockorder.Mutex[lockorder.Bus]
@@ -182,12 +182,12 @@ type box struct {
 var table struct{ mu sync.Mutex }
 `)
 	got := checkClasses(p, []string{"a/p"}, map[string]string{
-		"Outlet": "a/p.box.more: one", "Edge": "a/p.box.right: another", "FlowAsleep": "a/p.lock: of no type",
+		"Outlet": "a/p.box.more: one", "Latency": "a/p.box.right: another", "FlowAsleep": "a/p.lock: of no type",
 		"Bus": "a/p.box.fine: right", "Request": "bus.Request.mu: gone",
 	})
 	want := []string{
 		"a/p.box.plain is a mutex of package sync", "a/p.box.also is a mutex of package sync", "a/p.mu is a mutex of package sync",
-		"a/p.box.more and a/p.box.mu have the class Outlet", "a/p.box.right is a lockorder.Right, or its class Edge",
+		"a/p.box.more and a/p.box.mu have the class Outlet", "a/p.box.right is a lockorder.Right, or its class Latency",
 		"a/p.box.lock is a lockorder.Right, or its class FlowAsleep", "the class own of a/p.box.own is not in",
 		"no field has the class Request", "the comment of class FlowAsleep",
 	}

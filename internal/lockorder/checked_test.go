@@ -85,7 +85,7 @@ func TestReadersKeepTheOrder(t *testing.T) {
 func TestTryLockHasNoOrder(t *testing.T) {
 	var bus Mutex[Bus]
 	var outlet Mutex[Outlet]
-	var edge Mutex[Latency]
+	var latency Mutex[Latency]
 	wantNone(t, fault(t, func() {
 		outlet.Lock()
 		if !bus.TryLock() {
@@ -95,8 +95,8 @@ func TestTryLockHasNoOrder(t *testing.T) {
 			t.Error("TryLock got a lock twice")
 		}
 		outlet.Unlock()
-		edge.Lock()
-		edge.Unlock()
+		latency.Lock()
+		latency.Unlock()
 		bus.Unlock()
 	}))
 	wantFault(t, fault(t, func() {
