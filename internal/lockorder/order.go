@@ -1,13 +1,14 @@
 package lockorder
 
+// The classes of locks in their order. The length of a class is its rank: a goroutine takes a
+// lock while it holds locks of lesser ranks, or none. Classes of one rank are never held together.
+// A comment begins with the field that has the class.
+
 type (
 	right struct{} // element of the class of a [Right]
 	lock  struct{} // element of the class of a [Mutex] or [RWMutex]
 )
 
-// The classes in their order. The length of a class is its rank: a goroutine takes a lock while
-// it holds locks of lesser ranks, or none. Classes of one rank are never held together. A comment
-// begins with the field that has the class.
 type (
 	// Rights.
 
@@ -42,7 +43,7 @@ type (
 	Exchange    [330]lock // internal/exchange.Exchange.mu: ends of the exchange in the host's process
 	ToldFigures [335]lock // bus/node.toldFigures.mu: what a host was told of the lane
 	Directory   [340]lock // internal/directory.Directory.mu: names, and the processes that published them
-	Account     [350]lock // internal/ledger.Account.mu: what another process has here, and which memory the two have told each other of
+	Account     [350]lock // internal/ledger.Account.mu: what another process has here, and which memory it was told of
 	PacketBatch [360]lock // internal/peer.Turn.mu: the packets that are being handled
 	Sender      [370]lock // internal/peer.Sender.mu: what is being sent
 

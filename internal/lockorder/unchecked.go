@@ -16,6 +16,6 @@ type (
 	Right[C any] = sync.Mutex
 )
 
-// AssertNone is where a goroutine must hold no lock but rights, since it is about to do what. It
-// is empty without the build tag lockcheck.
-func AssertNone(what string) {}
+// AssertNone says that the goroutine holds no lock but rights, since it is about to do what the
+// argument says. It is empty without the build tag lockcheck.
+func AssertNone(string) {}
