@@ -37,6 +37,7 @@ func (o Outcome) String() string {
 type Request struct {
 	id       messages.RequestID
 	key      uint64 // in this bus; the same as id, unless the request lives elsewhere
+	client   uint32 // in whose line it waits for slots
 	up       Home   // where it lives, when this process submitted it; nil: here
 	sink     Sink   // takes the results; nil: they are received here
 	bus      *Bus
@@ -73,7 +74,7 @@ type Request struct {
 func newRequest(ctx context.Context, b *Bus, o Opening) *Request {
 	g := b.graph
 	r := &Request{
-		id: o.ID, key: b.nextKey(), up: o.Up, sink: o.Sink, bus: b, ctx: ctx, trace: o.Trace, traced: !o.Trace.IsZero(), began: time.Now(),
+		id: o.ID, key: b.nextKey(), client: o.Client, up: o.Up, sink: o.Sink, bus: b, ctx: ctx, trace: o.Trace, traced: !o.Trace.IsZero(), began: time.Now(),
 		done:  make(chan struct{}),
 		tasks: make([]Task, len(g.stages)),
 		flows: make([]flow, len(g.edges)),
@@ -276,7 +277,7 @@ func (r *Request) takeSlots() {
 		slots := &r.bus.graph.stages[r.nextSlot].slots
 		s, ok := slots.TryTake()
 		if !ok {
-			w := &pool.Waiter[*slot]{Granted: r.granted}
+			w := &pool.Waiter[*slot]{Client: r.client, Granted: r.granted}
 			if s, ok = slots.Take(w); !ok {
 				r.waiter = w
 				return

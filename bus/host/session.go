@@ -49,6 +49,7 @@ type session struct {
 
 	questions openQuestions
 	sources   sourceSet
+	line      line
 	seats     seats
 	past      past
 	reports   reports
