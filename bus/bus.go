@@ -199,7 +199,8 @@ func (b *Bus) start() error {
 	}
 	go func() {
 		defer close(b.watchDone)
-		b.watchStalls(b.closing, b.Stalls)
+		var places placeWatch
+		b.watchStalls(b.closing, func(atLeast time.Duration) []Stall { return b.look(&places, atLeast) })
 	}()
 	return nil
 }

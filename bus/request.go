@@ -63,9 +63,12 @@ type Request struct {
 	parts     atomic.Int32 // slots held, the caller's part, and its payloads: 0 means gone
 	inHand    atomic.Int32 // payloads that the caller has room for in the store, and has not sent
 
+	unread atomic.Pointer[error] // why results were given up that the caller had not received: ctx ended
+	named  atomic.Bool           // the log says that requests wait for its place
+
 	mu         sync.Mutex  // guards what follows, and the one step from Running
 	timer      *time.Timer // of the deadline
-	unwatch    func() bool // stops watching ctx
+	unwatch    func() bool // stops watching ctx, unless results depend on it: see watch
 	nextSlot   int         // stages before it have, or had, a slot for this request
 	slotTarget int
 	waiter     *pool.Waiter[*slot] // the place in the queue for the next slot
@@ -375,12 +378,13 @@ func (r *Request) partGone() {
 // Recv returns the next result. The caller finishes it. At the end of all
 // results of a completed request the error is io.EOF; for others it is how
 // the request ended, which is never taken for io.EOF. A context that ends gives
-// its own error, and the request goes on.
+// its own error, and the request goes on. Where the context of the request has ended before
+// all results of a completed one were received, the error is that context's.
 func (r *Request) Recv(ctx context.Context) (*Delivery, error) {
 	for {
 		d, err := r.results.next(ctx, r)
 		if err != nil {
-			return nil, err
+			return nil, r.endOfResults(err)
 		}
 		if ok, err := r.acceptResult(d); err != nil {
 			r.fail(d, "", err)
@@ -442,7 +446,8 @@ func (r *Request) Wait(ctx context.Context) error {
 }
 
 // Close gives up the results not yet received, and aborts the request if it
-// is open. A request that was received to its end need not be closed.
+// is open. A request that was received to its end need not be closed, nor one whose
+// context ends.
 func (r *Request) Close() {
 	r.Abort(nil)
 	r.closeResults()
@@ -468,6 +473,7 @@ func (r *Request) resultFinished() {
 // partDone ends the caller's part if there is nothing left of it.
 func (r *Request) partDone() {
 	if r.results.callerDone() {
+		r.unwatchEnded()
 		r.partGone()
 	}
 }

@@ -11,6 +11,9 @@ type Pool[T any] struct {
 	free  []T
 	lines map[uint32]*line // by client: those in which waiters stand
 	next  list.List        // of the same lines: the one whose turn it is first
+
+	waiting int    // waiters in all lines
+	granted uint64 // things that waiters have got so far
 }
 
 // line is the waiters of one client, the oldest first.
@@ -46,6 +49,7 @@ func (p *Pool[T]) Take(w *Waiter[T]) (T, bool) {
 	v, ok := p.pop()
 	if !ok {
 		w.at = p.line(w.Client).waiters.PushBack(w)
+		p.waiting++
 	}
 	return v, ok
 }
@@ -80,6 +84,7 @@ func (p *Pool[T]) line(client uint32) *line {
 func (p *Pool[T]) leave(l *line, w *Waiter[T]) {
 	l.waiters.Remove(w.at)
 	w.at = nil
+	p.waiting--
 	if l.waiters.Len() == 0 {
 		p.next.Remove(l.at)
 		delete(p.lines, l.client)
@@ -112,6 +117,13 @@ func (p *Pool[T]) Free() int {
 	return len(p.free)
 }
 
+// Waiting counts the waiters, and what waiters were granted so far.
+func (p *Pool[T]) Waiting() (waiters int, granted uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.waiting, p.granted
+}
+
 // Give puts a thing back, or hands it to the first waiter of the line whose turn it is.
 func (p *Pool[T]) Give(v T) {
 	if w := p.turn(v); w != nil {
@@ -132,6 +144,7 @@ func (p *Pool[T]) turn(v T) *Waiter[T] {
 	l := first.Value.(*line)                  //nolint:forcetypeassert // next has no others
 	w := l.waiters.Front().Value.(*Waiter[T]) //nolint:forcetypeassert // a line has no others
 	p.leave(l, w)
+	p.granted++
 	return w
 }
 

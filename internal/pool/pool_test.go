@@ -76,6 +76,7 @@ func TestTurnsOfClients(t *testing.T) {
 			turns   []uint32     // clients that wait, the next one first
 			taken   []int
 			numbers int
+			grants  uint64
 			granted *ticket
 			old     *ticket // one that was granted
 		)
@@ -134,6 +135,7 @@ func TestTurnsOfClients(t *testing.T) {
 				}
 				if want != nil {
 					old = want
+					grants++
 				}
 			},
 			"withdraw": func(t *rapid.T) {
@@ -149,6 +151,13 @@ func TestTurnsOfClients(t *testing.T) {
 			"": func(t *rapid.T) {
 				if free := p.Free(); free != things-len(taken) || free > 0 && len(turns) > 0 {
 					t.Fatalf("%d are free, %d of %d are taken, %d clients wait", free, len(taken), things, len(turns))
+				}
+				waiting := 0
+				for _, l := range lines {
+					waiting += len(l)
+				}
+				if n, g := p.Waiting(); n != waiting || g != grants {
+					t.Fatalf("%d wait and %d were granted, want %d and %d", n, g, waiting, grants)
 				}
 				if old != nil && p.Withdraw(&old.Waiter) {
 					t.Fatal("a waiter that was granted something gives up")
