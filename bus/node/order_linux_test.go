@@ -186,3 +186,28 @@ func TestRefusedWhileItWaits(t *testing.T) {
 	first.Close()
 	bustest.Await(t, func() bool { return h.bus.Stats().Live == 0 })
 }
+
+// TestWaitsWhenTheHostDies: a request that waits in a node for its place ends when the host is gone, also while
+// the caller has results of those that keep the places.
+func TestWaitsWhenTheHostDies(t *testing.T) {
+	var m recorder
+	h := listen(t, bustest.Linear(m.stage()), bus.Options{})
+	n := h.join(t, node.JoinOptions{MaxRequests: 4})
+	for _, r := range submitEach(t, n, numbered("", 4)...) {
+		d, err := r.Recv(bustest.Soon(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = d.Finish(nil) }()
+	}
+	failed := make(chan error)
+	go func() {
+		_, err := n.Submit(bustest.Soon(t), "x")
+		failed <- err
+	}()
+	bustest.Await(t, func() bool { return node.Waiting(t, n) == 1 })
+	node.CutOff(n)
+	if err := <-failed; !errors.Is(err, bus.ErrHostGone) {
+		t.Errorf("submit: %v", err)
+	}
+}
