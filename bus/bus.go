@@ -202,7 +202,8 @@ func (b *Bus) start() error {
 	}
 	go func() {
 		defer close(b.watchDone)
-		b.watchStalls(b.closing, b.Stalls)
+		var places placeWatch
+		b.watchStalls(b.closing, func(atLeast time.Duration) []Stall { return b.look(&places, atLeast) })
 	}()
 	return nil
 }
@@ -305,9 +306,14 @@ func (b *Bus) place(ctx context.Context, o Opening) error {
 		return ErrCanceled
 	}
 	if _, ok = b.places.Wait(ctx.Done()); !ok {
-		return fmt.Errorf("bus: submit: %d requests are alive, MaxRequests is %d: %w", b.Stats().Live, b.opts.MaxRequests, context.Cause(ctx))
+		return b.noPlace(context.Cause(ctx))
 	}
 	return nil
+}
+
+// noPlace is the error of a request that has waited for a place in vain.
+func (b *Bus) noPlace(cause error) error {
+	return fmt.Errorf("bus: submit: %d requests are alive, MaxRequests is %d: %w", b.Stats().Live, b.opts.MaxRequests, cause)
 }
 
 // OpeningOf applies options. Only where there are some do they take memory of their

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 )
 
@@ -27,7 +28,8 @@ func (r *Request) watch() {
 		r.mu.Unlock()
 	}
 	if r.ctx.Done() != nil {
-		unwatch := context.AfterFunc(r.ctx, r.contextEnded)
+		stop := context.AfterFunc(r.ctx, r.contextEnded)
+		unwatch := func() bool { return r.Outcome() == Completed && !r.results.callerGone() || stop() }
 		r.mu.Lock()
 		r.unwatch = unwatch
 		over := r.over()
@@ -54,13 +56,60 @@ func (r *Request) expired() error {
 	return fmt.Errorf("%w: %s", ErrDeadline, text)
 }
 
-func (r *Request) contextEnded() {
+func (r *Request) endByContext() {
 	cause := context.Cause(r.ctx)
 	if errors.Is(cause, context.DeadlineExceeded) {
 		r.end(PastDeadline, fmt.Errorf("%w: %w", ErrDeadline, cause))
 		return
 	}
 	r.Abort(cause)
+}
+
+// contextEnded ends the request with its context. Of one that has completed it gives up the results
+// that the caller has not received: they keep its place.
+func (r *Request) contextEnded() {
+	r.endByContext()
+	if r.Outcome() != Completed {
+		return
+	}
+	err := fmt.Errorf("bus: the request has completed, and its context ended before its results were received: %w", context.Cause(r.ctx))
+	r.unread.Store(&err)
+	r.closeResults()
+}
+
+// endOfResults is how the results end, where the request was asked for one and has none.
+func (r *Request) endOfResults(err error) error {
+	if unread := r.unread.Load(); unread != nil && err == io.EOF && !r.results.received() { //nolint:errorlint // what results.next returns
+		return *unread
+	}
+	return err
+}
+
+// received reports whether the caller has received all results.
+func (rs *results) received() bool {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	return rs.streams == 0
+}
+
+// callerGone reports whether the caller's part of the request is over.
+func (rs *results) callerGone() bool {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	return rs.gone
+}
+
+// unwatchEnded is called when the caller's part is over: of a completed request it comes behind its end.
+func (r *Request) unwatchEnded() {
+	if r.ctx.Done() == nil {
+		return
+	}
+	r.mu.Lock()
+	unwatch := r.unwatch
+	r.mu.Unlock()
+	if unwatch != nil {
+		unwatch()
+	}
 }
 
 // requestContext is a request as a context.Context.

@@ -11,6 +11,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/exchange"
 	"github.com/omnibus-runtime/omnibus/internal/heard"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/pool"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -75,7 +76,7 @@ type Floor interface {
 	// Station finds a stage whose work other processes do; nil: there is none of this name,
 	// or this process does the work.
 	Station(name string) (st *Station, here bool)
-	// Place takes a place for a request, and Admit begins the request there.
+	// Place takes a place for a request, and Admit begins the request there, or gives the place back.
 	Place(ctx context.Context, o Opening) error
 	Admit(ctx context.Context, o Opening) (*Request, error)
 	// Abort ends a request by its number. It reports whether the request was alive.
@@ -105,6 +106,8 @@ type Footing struct {
 	Arena       *shmstore.Segment
 	Inputs      []Port
 	Results     []Port
+	Places      *pool.Pool[struct{}]    // for requests: see Place
+	NoPlace     func(cause error) error // the error of a request that has waited for a place in vain
 	Kept        *ledger.Views
 	Exchange    *exchange.Exchange
 	Directory   *directory.Directory
@@ -120,7 +123,7 @@ func (b ground) Footing() (Footing, error) {
 	return Footing{
 		Name: b.opts.Name, Opened: b.opened, Stages: b.graph.names(), Log: b.opts.Logger,
 		InlineBytes: min(b.leastBytes-1, wire.MaxInline), ArenaBytes: b.opts.Store.ArenaBytes, MostBytes: b.store.MaxObjectBytes(),
-		Inputs: b.graph.inputPorts, Results: b.graph.resultPorts, Arena: arena, Kept: &b.kept, Exchange: b.exchange, Directory: b.directory, Figures: &b.tensorFigures, Heard: b.heard, Wait: b.opts.Wait,
+		Inputs: b.graph.inputPorts, Results: b.graph.resultPorts, Places: &b.places, NoPlace: b.noPlace, Arena: arena, Kept: &b.kept, Exchange: b.exchange, Directory: b.directory, Figures: &b.tensorFigures, Heard: b.heard, Wait: b.opts.Wait,
 		Reclaim: b.system.Reclaim,
 	}, err
 }
@@ -258,12 +261,13 @@ type Opening struct {
 	Deadline time.Time
 	Trace    messages.TraceContext
 	// Of one that comes from another process, or goes to one.
-	ID    messages.RequestID
-	Until int64 // the host's deadline, unix nanoseconds
-	Try   bool  // it does not wait for its place, but ends with ErrOverloaded
-	Now   bool  // it does not wait for its place yet: ErrCanceled
-	Up    Home  // where it lives; nil: here
-	Sink  Sink  // takes the results; nil: they are received here
+	ID     messages.RequestID
+	Client uint32 // in whose line it waits for slots: the number of the process that submitted it; 0: this one
+	Until  int64  // the host's deadline, unix nanoseconds
+	Try    bool   // it does not wait for its place, but ends with ErrOverloaded
+	Now    bool   // it does not wait for its place yet: ErrCanceled
+	Up     Home   // where it lives; nil: here
+	Sink   Sink   // takes the results; nil: they are received here
 }
 
 // Stream is the stream of one request on one edge.

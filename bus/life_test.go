@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"go.uber.org/goleak"
 
@@ -347,6 +349,80 @@ func TestUnreadResultsAreGivenBack(t *testing.T) {
 		r.Close()
 	}
 	mustDrain(t, b)
+}
+
+// TestContextEndsUnreadResults: the results of a completed request that the caller has not received go with
+// the request's context, and its place is free again. A caller that asks for them is told so, and one that
+// has received them all reads the end.
+func TestContextEndsUnreadResults(t *testing.T) {
+	expand := bus.Expand("n", func(_ *bus.Task, in string, emit func(string) error) error {
+		return errors.Join(emit(in), emit(in), emit(in))
+	})
+	for _, read := range []int{0, 1, 3} {
+		b := bustest.Open(t, bustest.Linear(expand), bus.Options{MaxRequests: 1})
+		for range 3 { // more than there are places
+			ctx, cancel := context.WithCancel(t.Context())
+			r, err := b.Submit(ctx, "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for range read {
+				d, err := r.Recv(t.Context())
+				if err == nil {
+					err = d.Finish(nil)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			if read == 3 {
+				_, err = r.Recv(t.Context())
+			} else {
+				cancel()
+				mustDrain(t, b)
+				_, err = r.Recv(t.Context())
+			}
+			if want := map[bool]error{true: io.EOF, false: context.Canceled}[read == 3]; !errors.Is(err, want) || r.Outcome() != bus.Completed {
+				t.Errorf("%d read: got %v of a request that is %v, want %v", read, err, r.Outcome(), want)
+			}
+			cancel()
+		}
+	}
+}
+
+// TestContextForgetsRequests: a context that does not end keeps no request that is over.
+func TestContextForgetsRequests(t *testing.T) {
+	b := bustest.Open(t, bustest.Linear(bus.Stage("a", bustest.Upper)), bus.Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	submit := func(end func(*bus.Request)) weak.Pointer[bus.Request] {
+		r, err := b.Submit(ctx, "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		end(r)
+		return weak.Make(r)
+	}
+	for name, end := range map[string]func(*bus.Request){
+		"received": func(r *bus.Request) { bustest.MustReceive(t, r, []string{"X"}) },
+		"closed": func(r *bus.Request) {
+			_ = r.Wait(t.Context())
+			r.Close()
+		},
+		"aborted": func(r *bus.Request) { r.Abort(nil) },
+	} {
+		r := submit(end)
+		submit(func(r *bus.Request) { bustest.MustReceive(t, r, []string{"X"}) }) // the stage may remember its last one
+		mustDrain(t, b)
+		bustest.Await(t, func() bool {
+			runtime.GC()
+			return r.Value() == nil
+		})
+		t.Log(name)
+	}
 }
 
 func TestResultsInterruptedByTheCaller(t *testing.T) {

@@ -253,7 +253,8 @@ type Policy int
 const (
 	// Block makes the producer wait, for this request only.
 	Block Policy = iota
-	// Fail ends the request with ErrWindowFull.
+	// Fail has the emission fail with ErrWindowFull. The request goes on, unless a handler
+	// returns the error: a caller whose Send fails may send again, or end its request.
 	Fail
 	// DropOldest drops the oldest delivery that has not left the producer's
 	// queue; the next one carries the count. The end of a stream is never

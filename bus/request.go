@@ -37,6 +37,7 @@ func (o Outcome) String() string {
 type Request struct {
 	id       messages.RequestID
 	key      uint64 // in this bus; the same as id, unless the request lives elsewhere
+	client   uint32 // in whose line it waits for slots
 	up       Home   // where it lives, when this process submitted it; nil: here
 	sink     Sink   // takes the results; nil: they are received here
 	bus      *Bus
@@ -62,9 +63,12 @@ type Request struct {
 	parts     atomic.Int32 // slots held, the caller's part, and its payloads: 0 means gone
 	inHand    atomic.Int32 // payloads that the caller has room for in the store, and has not sent
 
+	unread atomic.Pointer[error] // why results were given up that the caller had not received: ctx ended
+	named  atomic.Bool           // the log says that requests wait for its place
+
 	mu         lockorder.Mutex[lockorder.Request] // guards what follows, and the one step from Running
 	timer      *time.Timer                        // of the deadline
-	unwatch    func() bool                        // stops watching ctx
+	unwatch    func() bool                        // stops watching ctx, unless results depend on it: see watch
 	nextSlot   int                                // stages before it have, or had, a slot for this request
 	slotTarget int
 	waiter     *pool.Waiter[*slot] // the place in the queue for the next slot
@@ -73,7 +77,7 @@ type Request struct {
 func newRequest(ctx context.Context, b *Bus, o Opening) *Request {
 	g := b.graph
 	r := &Request{
-		id: o.ID, key: b.nextKey(), up: o.Up, sink: o.Sink, bus: b, ctx: ctx, trace: o.Trace, traced: !o.Trace.IsZero(), began: time.Now(),
+		id: o.ID, key: b.nextKey(), client: o.Client, up: o.Up, sink: o.Sink, bus: b, ctx: ctx, trace: o.Trace, traced: !o.Trace.IsZero(), began: time.Now(),
 		done:  make(chan struct{}),
 		tasks: make([]Task, len(g.stages)),
 		flows: make([]flow, len(g.edges)),
@@ -267,7 +271,7 @@ func (r *Request) takeSlots() {
 		slots := &r.bus.graph.stages[r.nextSlot].slots
 		s, ok := slots.TryTake()
 		if !ok {
-			w := &pool.Waiter[*slot]{Granted: r.granted}
+			w := &pool.Waiter[*slot]{Client: r.client, Granted: r.granted}
 			if s, ok = slots.Take(w); !ok {
 				r.waiter = w
 				return
@@ -365,12 +369,13 @@ func (r *Request) partGone() {
 // Recv returns the next result. The caller finishes it. At the end of all
 // results of a completed request the error is io.EOF; for others it is how
 // the request ended, which is never taken for io.EOF. A context that ends gives
-// its own error, and the request goes on.
+// its own error, and the request goes on. Where the context of the request has ended before
+// all results of a completed one were received, the error is that context's.
 func (r *Request) Recv(ctx context.Context) (*Delivery, error) {
 	for {
 		d, err := r.results.next(ctx, r)
 		if err != nil {
-			return nil, err
+			return nil, r.endOfResults(err)
 		}
 		if ok, err := r.acceptResult(d); err != nil {
 			r.fail(d, "", err)
@@ -432,7 +437,8 @@ func (r *Request) Wait(ctx context.Context) error {
 }
 
 // Close gives up the results not yet received, and aborts the request if it
-// is open. A request that was received to its end need not be closed.
+// is open. A request that was received to its end need not be closed, nor one whose
+// context ends.
 func (r *Request) Close() {
 	r.Abort(nil)
 	r.closeResults()
@@ -459,6 +465,7 @@ func (r *Request) resultFinished() {
 // partDone ends the caller's part if there is nothing left of it.
 func (r *Request) partDone() {
 	if r.results.callerDone() {
+		r.unwatchEnded()
 		r.partGone()
 	}
 }

@@ -110,10 +110,8 @@ func TestAskedWhenTheHostCloses(t *testing.T) {
 	a := attach(t, 4, func(*bus.Task, *bus.Delivery) error { return nil })
 	s := newAcquainted(t, a.server, 9)
 	s.cancel(errHostClosing)
-	for name, flags := range map[string]uint8{"submit": 0, "try": wire.SubmitTry} {
-		if _, err := s.begin(s.ctx, &source{}, &wire.Submit{Flags: flags}, wait); terms.Failed(0, err).Code != wire.CodeClosing {
-			t.Errorf("%s: %v, which is said as %v", name, err, terms.Failed(0, err).Code)
-		}
+	if err := s.mayBegin(&wire.Submit{}); terms.Failed(0, err).Code != wire.CodeClosing {
+		t.Errorf("%v, which is said as %v", err, terms.Failed(0, err).Code)
 	}
 }
 

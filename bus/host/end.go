@@ -21,7 +21,8 @@ func (s *session) ends(reason error) {
 		return
 	}
 	if errors.Is(reason, errBye) {
-		s.working.Wait() // all that it said before is done
+		s.abandon(s.causeOf(reason, false)) // none of its requests waits for it any more
+		s.working.Wait()                    // all that it said before is done
 	}
 	s.end(reason, s.proc.Exited())
 }
@@ -35,6 +36,7 @@ func (s *session) end(reason error, died bool) {
 		slog.Int("payloads", holds), slog.Int("segments", segments))
 	s.cancel(cause)
 	_ = s.conn.Close()
+	s.turnAwayAll(cause)
 	s.working.Wait()
 	s.wg.Wait() // nothing is emitted or finished for the client from here on
 	s.srv.on.Figures.Leave(s)
@@ -62,6 +64,16 @@ func (s *session) end(reason error, died bool) {
 	drop := func() { once.Do(func() { s.drop(had.Lent) }) }
 	s.proc.OnExit(drop)
 	context.AfterFunc(s.srv.closing, drop)
+}
+
+// abandon ends the client's requests, those too that have not begun.
+func (s *session) abandon(cause error) {
+	s.turnAwayAll(cause)
+	for _, src := range s.sources.list() {
+		if src.posting == nil {
+			src.close(cause)
+		}
+	}
 }
 
 // drop has the supervisor take back the rest.

@@ -80,6 +80,7 @@ type Server struct {
 	refusing atomic.Bool // no new requests
 
 	circle circle // who was introduced to whom
+	grants *grants
 
 	closing context.Context // its end: the server closes
 	close   context.CancelFunc
@@ -109,6 +110,7 @@ func Listen(b *bus.Bus, path string, opts ListenOptions) (*Server, error) {
 		sessions: make(map[*session]struct{}),
 	}
 	s.closing, s.close = context.WithCancel(context.Background())
+	s.grants = newGrants(on.Places)
 	s.arena.CountIn(on.Kept)
 	s.wg.Go(s.accept)
 	s.wg.Go(func() { b.Floor().WatchStalls(s.closing.Done(), s.watch) })
@@ -328,9 +330,14 @@ func (s *Server) Serving(stage string) int {
 	return 0
 }
 
-// Refuse keeps new requests of clients out, from now on: they fail with
-// ErrClosed.
-func (s *Server) Refuse() { s.refusing.Store(true) }
+// Refuse keeps new requests of clients out, from now on, and those that have not begun: they
+// fail with ErrClosed.
+func (s *Server) Refuse() {
+	s.refusing.Store(true)
+	for _, sess := range s.live() {
+		sess.turnAwayAll(errRefusing)
+	}
+}
 
 // Drain tells every client that the host is going to stop, also those that attach
 // from now on. It does not wait.
@@ -360,6 +367,7 @@ func (s *Server) Close(ctx context.Context) error {
 	gone := make(chan struct{})
 	go func() {
 		s.wg.Wait()
+		s.grants.close()
 		s.circle.end()
 		s.unmap.Do(s.arena.Release)
 		_ = ledger.Unmapped(context.Background())

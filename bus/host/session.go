@@ -50,6 +50,7 @@ type session struct {
 
 	questions openQuestions
 	sources   sourceSet
+	line      line
 	seats     seats
 	past      past
 	reports   reports

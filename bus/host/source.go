@@ -1,7 +1,6 @@
 package host
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -23,12 +22,11 @@ type source struct {
 	emitter bus.Emitter                       // once the request has begun
 	req     *bus.Request                      // nil: it has not begun
 	over    bool                              // it was over before it had begun
-	// The client has withdrawn it, and what a wait for its place ends by.
-	withdrawn error
-	cancel    context.CancelCauseFunc
-	queue     []step // behind what is being done
-	busy      bool
-	waives    bool // a step was not done because the session had ended: none behind it is
+	queue   []step                            // behind what is being done
+	busy    bool
+	waives  bool // a step was not done because the session had ended: none behind it is
+
+	withdrawn error // why it is not to begin, or ends when it does; nil: it may begin
 }
 
 // step is one thing to be done for a source. An error ends the session, but for
@@ -128,6 +126,23 @@ func (src *source) work(f step) {
 			src.sess.fail(err)
 		}
 		f = src.next(how)
+	}
+}
+
+// goOn does what waits for a request that begins, or has been refused. With try it waits for nothing:
+// the first step that has to wait, and what comes behind it, get a goroutine.
+func (src *source) goOn(how pace) {
+	for f := src.next(how); f != nil; f = src.next(how) {
+		err := f.run(how)
+		switch {
+		case errors.Is(err, bus.ErrCanceled):
+			if how == try {
+				src.sess.working.Go(func() { src.work(f) })
+				return
+			}
+		case err != nil:
+			src.sess.fail(err)
+		}
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/internal/terms"
@@ -12,113 +11,103 @@ import (
 	"github.com/omnibus-runtime/omnibus/messages"
 )
 
+var errRefusing = fmt.Errorf("%w: the host takes no new requests, it is going to stop", bus.ErrClosed)
+
 // submit opens a request. The client numbers it: what the client sends for it may come in
-// the same packet. It begins when there is a place for it, and what is asked for it waits
-// until then, in the queue of its source.
+// the same packet. It begins when there is a place for it, behind those that the client has
+// submitted before, and what is asked for it waits until then, in the queue of its source.
 func (s *session) submit(m *wire.Submit) error {
 	src := &source{sess: s, ports: s.srv.on.Inputs}
 	if err := s.sources.open(src, m.Source); err != nil {
 		return err
 	}
-	begin := *m
-	return src.do(stepFunc(func(how pace) error {
-		ctx := s.ctx
-		if how == wait {
-			withdrawable, withdrawn := src.withdrawable(s.ctx)
-			defer withdrawn()
-			ctx = withdrawable
-		}
-		req, err := s.begin(ctx, src, &begin, how)
-		if errors.Is(err, bus.ErrCanceled) && how == try {
-			return err
-		}
-		s.sources.opened()
-		if err != nil {
-			s.dropSource(src.id)
-			src.refuse(err)
-			return nil
-		}
-		src.begun(req, begin.Flags&wire.SubmitTell != 0)
-		return nil
-	}))
+	atOnce, placed := m.Flags&wire.SubmitTry != 0, false
+	first, err := s.line.empty(), s.mayBegin(m)
+	if err == nil && (first || atOnce) {
+		err = s.srv.floor.Place(s.ctx, bus.Opening{Try: atOnce, Now: true})
+		placed = err == nil
+	}
+	switch {
+	case err != nil && !errors.Is(err, bus.ErrCanceled):
+		src.refused(err)
+	case first && placed:
+		s.begin(src, m)
+	default:
+		s.await(src, m, placed)
+	}
+	return nil
 }
 
-// withdrawable is a context that ends when the client withdraws its request.
-func (src *source) withdrawable(ctx context.Context) (context.Context, func()) {
-	ctx, withdraw := context.WithCancelCause(ctx)
-	src.mu.Lock()
-	src.cancel = withdraw
-	gone := src.withdrawn
-	src.mu.Unlock()
-	if gone != nil {
-		withdraw(gone)
-	}
-	return ctx, func() { withdraw(nil) }
-}
-
-// withdraw has the request not begin.
-func (src *source) withdraw(cause error) {
-	src.mu.Lock()
-	if src.withdrawn == nil {
-		src.withdrawn = cause
-	}
-	cancel := src.cancel
-	src.mu.Unlock()
-	if cancel != nil {
-		cancel(cause)
-	}
-}
-
-// begin starts a request for the client. It waits for a place as long as the context lets
-// it, unless it is only to try.
-func (s *session) begin(ctx context.Context, src *source, m *wire.Submit, how pace) (*bus.Request, error) {
+// mayBegin says why a request of the client does not begin, if that is so whether or not there
+// is a place.
+func (s *session) mayBegin(m *wire.Submit) error {
 	if s.srv.refusing.Load() {
-		return nil, fmt.Errorf("%w: the host takes no new requests, it is going to stop", bus.ErrClosed)
+		return errRefusing
 	}
-	src.mu.Lock()
-	withdrawn := src.withdrawn
-	src.mu.Unlock()
-	if err := errors.Join(withdrawn, context.Cause(ctx)); err != nil || how == waive {
-		return nil, errors.Join(err, bus.ErrClosed)
+	if err := context.Cause(s.ctx); err != nil {
+		return errors.Join(err, bus.ErrClosed)
 	}
 	if err := messages.ValidateTraceState(m.Trace.State); err != nil {
-		return nil, fmt.Errorf("bus: submit: %w", err)
+		return fmt.Errorf("bus: submit: %w", err)
 	}
-	o := bus.Opening{ID: terms.RequestID(s.node, src.id), Until: m.Deadline, Trace: terms.TraceOf(m.Trace), Sink: src, Try: m.Flags&wire.SubmitTry != 0, Now: how == try}
-	if m.Deadline != 0 && how != try { // the client may have given up by then, and has only so many
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadlineCause(ctx, time.Unix(0, m.Deadline), bus.ErrDeadline)
-		defer cancel()
-	}
-	if err := s.srv.floor.Place(ctx, o); err != nil {
-		return nil, err
-	}
-	return s.srv.floor.Admit(s.ctx, o)
+	return nil
 }
 
-// begun lets what was asked for the request be done.
+// begin starts a request at the place that was taken for it. It reports false when the request was
+// refused: the place is given back then.
+func (s *session) begin(src *source, m *wire.Submit) bool {
+	err := s.mayBegin(m) // for what has come to be while the request waited
+	if err != nil {
+		s.srv.on.Places.Give(struct{}{})
+	}
+	var req *bus.Request
+	if err == nil {
+		req, err = s.srv.floor.Admit(s.ctx, bus.Opening{
+			ID: terms.RequestID(s.node, src.id), Client: s.node, Until: m.Deadline, Trace: terms.TraceOf(m.Trace), Sink: src,
+		})
+	}
+	if err == nil && s.srv.refusing.Load() { // the drain may not have seen the request
+		err = errRefusing
+		req.Control().End(bus.Aborted, err)
+	}
+	if err != nil {
+		src.refused(err)
+		return false
+	}
+	s.sources.opened()
+	src.begun(req, m.Flags&wire.SubmitTell != 0)
+	return true
+}
+
+// begun lets what was asked for the request be done. A request that was withdrawn while it began ends.
 func (src *source) begun(req *bus.Request, tell bool) {
 	src.mu.Lock()
 	src.emitter = req.Input(src.sess.ctx)
 	src.req = req
-	over := src.over
+	over, withdrawn := src.over, src.withdrawn
 	src.mu.Unlock()
 	if tell {
 		src.sess.queue(&wire.Submitted{Source: src.id, Request: uint64(req.ID())})
+	}
+	if withdrawn != nil {
+		req.Control().End(bus.Aborted, withdrawn)
 	}
 	if over {
 		src.Ended()
 	}
 }
 
-// refuse tells the client why the request does not begin.
-func (src *source) refuse(err error) {
+// refused ends a source whose request does not begin, and tells the client why.
+func (src *source) refused(err error) {
+	s := src.sess
+	s.sources.opened()
+	s.dropSource(src.id)
 	failed := terms.Failed(0, err)
 	m := &wire.Over{Source: src.id, Outcome: wire.OutcomeRefused, Code: uint32(failed.Code), Text: failed.Text}
 	if errors.Is(err, bus.ErrAborted) { // the client knows why
 		m.Outcome, m.Code = wire.OutcomeAborted, 0
 	}
-	src.sess.queue(m)
+	s.queue(m)
 }
 
 // submitted finds the source of a request that the client has opened; nil: it is over.
@@ -196,11 +185,27 @@ func (s *session) abortRequest(m *wire.AbortRequest) error {
 
 // abort ends the request, or has it not begin.
 func (src *source) abort(reason error) {
-	if req := src.opens(); req != nil {
+	if req := src.withdraw(errors.Join(bus.ErrAborted, reason)); req != nil {
 		req.Abort(reason)
-		return
 	}
-	src.withdraw(errors.Join(bus.ErrAborted, reason))
+}
+
+// withdraw has the request not begin, unless it has: it returns the request then. One that begins
+// meanwhile ends, in begun.
+func (src *source) withdraw(cause error) *bus.Request {
+	src.mu.Lock()
+	req := src.req
+	if req == nil && src.withdrawn == nil {
+		src.withdrawn = cause
+	}
+	src.mu.Unlock()
+	if req != nil {
+		return req
+	}
+	if w := src.sess.line.leave(src); w != nil {
+		w.turnAway(cause)
+	}
+	return nil
 }
 
 func (s *session) closeRequest(id uint32) error {

@@ -8,6 +8,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/terms"
@@ -136,6 +137,14 @@ func Looks(n *Node) int64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.link.heard.Lookout().Looks()
+}
+
+// Waiting is how many requests of a node wait for their places there.
+func Waiting(t *testing.T, n *Node) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	waiting, _ := bustest.Footing(t, n.link.begun.carrier().Bus).Places.Waiting()
+	return waiting
 }
 
 // CutOff ends a node's connection as if its host had died.

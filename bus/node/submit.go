@@ -148,7 +148,7 @@ func (n *Node) open(ctx context.Context, flags uint8, opts []bus.SubmitOption) (
 		return nil, l.parting.lost()
 	}
 	o.Try = flags&wire.SubmitTry != 0
-	if err := caller.Bus.Floor().Place(waiting, o); err != nil {
+	if err := l.takePlace(waiting, caller.Bus.Floor(), o); err != nil {
 		return nil, err
 	}
 	up, tell := &upstream{link: l}, flags&wire.SubmitTell != 0
@@ -165,6 +165,26 @@ func (n *Node) open(ctx context.Context, flags uint8, opts []bus.SubmitOption) (
 		}
 	}
 	return up.req, nil
+}
+
+// takePlace takes a place for a request of this process. The wait for one ends with the link, too.
+func (l *link) takePlace(ctx context.Context, floor bus.Floor, o bus.Opening) error {
+	o.Now = true
+	err := floor.Place(ctx, o)
+	if !errors.Is(err, bus.ErrCanceled) {
+		return err
+	}
+	ctx, lost := context.WithCancelCause(ctx)
+	defer lost(nil)
+	go func() { // until takePlace returns
+		select {
+		case <-l.done:
+			lost(l.parting.lost())
+		case <-ctx.Done():
+		}
+	}()
+	o.Now = false
+	return floor.Place(ctx, o)
 }
 
 // untilDeadline is a context that ends at a request's deadline too, if there is one

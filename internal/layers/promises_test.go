@@ -226,7 +226,7 @@ var promises = []promise{
 var errorPromises = []promise{
 	{
 		path:   "bus",
-		names:  "ErrOverloaded ErrWindowFull",
+		names:  "ErrWindowFull",
 		reason: "a program submits again later, or elsewhere",
 	},
 	{

@@ -64,7 +64,9 @@ type (
 	Hub          [900]lock // bus/tensorqueue.hub.mu: the queue, at its owner
 	Tally        [900]lock // bus/tensorqueue.tally.mu: how much is not finished yet
 
-	Source     [900]lock // bus/host.source.mu: what waits behind an emission
+	Source     [900]lock // bus/host.source.mu: what waits behind an emission; whether a request has begun, or is withdrawn
+	Line       [900]lock // bus/host.line.mu: the requests of a client that wait for their places
+	Grants     [900]lock // bus/host.grants.mu: which places were granted
 	Questions  [900]lock // bus/host.openQuestions.mu: questions of a client that are being answered
 	SourceSet  [900]lock // bus/host.sourceSet.mu: what a client emits for
 	Seats      [900]lock // bus/host.seats.mu: the replicas that a client is

@@ -3,6 +3,8 @@ package pool
 import (
 	"slices"
 	"testing"
+
+	"pgregory.net/rapid"
 )
 
 // TestFirstComeFirstServed: what is given back goes to the waiter that came first, and is not
@@ -55,4 +57,112 @@ func TestWait(t *testing.T) {
 	if v := <-got; v != 5 {
 		t.Errorf("waited for %d, want 5", v)
 	}
+}
+
+// TestTurnsOfClients: what is given back goes to the clients that wait in turns, and within the line
+// of one client to the waiter that came first. A waiter that is withdrawn is granted nothing, a thing is
+// free only while no waiter waits for it, and no later try overtakes a waiter.
+func TestTurnsOfClients(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var p Pool[int]
+		const things = 3
+		p.Add(1, 2, 3)
+		type ticket struct {
+			Waiter[int]
+			number int
+		}
+		var (
+			lines   [4][]*ticket // by client
+			turns   []uint32     // clients that wait, the next one first
+			taken   []int
+			numbers int
+			grants  uint64
+			granted *ticket
+			old     *ticket // one that was granted
+		)
+		leave := func(client uint32, i int) *ticket {
+			w := lines[client][i]
+			lines[client] = slices.Delete(lines[client], i, i+1)
+			if len(lines[client]) == 0 {
+				turns = slices.DeleteFunc(turns, func(c uint32) bool { return c == client })
+			}
+			return w
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"take": func(t *rapid.T) {
+				numbers++
+				w := &ticket{number: numbers}
+				w.Client = uint32(rapid.IntRange(0, len(lines)-1).Draw(t, "client"))
+				w.Granted = func(v int) { granted, taken = w, append(taken, v) }
+				v, ok := p.Take(&w.Waiter)
+				if free := len(taken) < things; ok != free {
+					t.Fatalf("took %v, and %d of %d are taken", ok, len(taken), things)
+				}
+				if ok {
+					taken = append(taken, v)
+					return
+				}
+				if len(lines[w.Client]) == 0 {
+					turns = append(turns, w.Client)
+				}
+				lines[w.Client] = append(lines[w.Client], w)
+			},
+			"try": func(t *rapid.T) {
+				v, ok := p.TryTake()
+				if ok != (len(taken) < things) {
+					t.Fatalf("took %v, and %d of %d are taken", ok, len(taken), things)
+				}
+				if ok {
+					taken = append(taken, v)
+				}
+			},
+			"give": func(t *rapid.T) {
+				if len(taken) == 0 {
+					t.Skip()
+				}
+				v := taken[0]
+				taken = taken[1:]
+				var want *ticket
+				if len(turns) > 0 {
+					next := turns[0]
+					turns = append(turns[1:], next)
+					want = leave(next, 0)
+				}
+				granted = nil
+				p.Give(v)
+				if granted != want {
+					t.Fatalf("granted to %+v, want %+v", granted, want)
+				}
+				if want != nil {
+					old = want
+					grants++
+				}
+			},
+			"withdraw": func(t *rapid.T) {
+				if len(turns) == 0 {
+					t.Skip()
+				}
+				client := rapid.SampledFrom(turns).Draw(t, "client")
+				w := leave(client, rapid.IntRange(0, len(lines[client])-1).Draw(t, "waiter"))
+				if !p.Withdraw(&w.Waiter) || p.Withdraw(&w.Waiter) {
+					t.Fatal("a waiter gives up once")
+				}
+			},
+			"": func(t *rapid.T) {
+				if free := p.Free(); free != things-len(taken) || free > 0 && len(turns) > 0 {
+					t.Fatalf("%d are free, %d of %d are taken, %d clients wait", free, len(taken), things, len(turns))
+				}
+				waiting := 0
+				for _, l := range lines {
+					waiting += len(l)
+				}
+				if n, g := p.Waiting(); n != waiting || g != grants {
+					t.Fatalf("%d wait and %d were granted, want %d and %d", n, g, waiting, grants)
+				}
+				if old != nil && p.Withdraw(&old.Waiter) {
+					t.Fatal("a waiter that was granted something gives up")
+				}
+			},
+		})
+	})
 }

@@ -15,7 +15,8 @@ import tempfile
 from collections import deque
 from typing import Any, TypeVar
 
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "src"))
+SOURCE = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "src"))
+sys.path.insert(0, SOURCE)
 
 from omnibus import wire  # noqa: E402
 from omnibus.memory import F_ADD_SEALS, F_GET_SEALS  # noqa: E402

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -18,6 +19,11 @@ from .errors import Code, DeadlineExceeded, Finished, OmnibusError, ProtocolErro
 from .puts import Puts, tensors_of
 from .session import OutOfTime, Session, Work
 from .task import ended
+
+log = logging.getLogger("omnibus")
+
+#: For how many seconds a submit waits before the log says so.
+_PATIENCE = 1.0
 
 _R = TypeVar("_R", bound="BaseRequest")
 
@@ -289,9 +295,26 @@ def open_work(kind: type[_R], s: Session, deadline: int, flags: int, trace: wire
     with s.locked:
         r = try_()
     if r is None:
+        a = Attempt(try_, _open, BaseRequest._close)
+        a.limit = time.monotonic() + _PATIENCE
+        r = yield s.attempts.make(a)
+    if r is None:
+        _say_full(s)
         r = yield s.attempts.make(Attempt(try_, _open, BaseRequest._close))
     assert r is not None
     return r
+
+
+def _say_full(s: Session) -> None:
+    """Log why a submit waits, once until there are fewer that wait."""
+    with s.locked:
+        said, s.said_full = s.said_full, True
+    if not said:
+        log.warning(
+            "submit waits: %d requests of this client wait for their places at the host. Read the results of earlier"
+            " requests to their ends, or close them, in another thread or task: they have the places",
+            wire.MAX_QUESTIONS,
+        )
 
 
 def _open(kind: type[_R], s: Session, deadline: int, flags: int, trace: wire.Trace | None) -> _R:
@@ -302,6 +325,8 @@ def _open(kind: type[_R], s: Session, deadline: int, flags: int, trace: wire.Tra
     r = kind(s, number, deadline, wanted)
     if len(s.opening) >= wire.MAX_QUESTIONS // 2:
         flags |= wire.TELL  # so that those of which nothing is heard for long do not fill the places of all
+    else:
+        s.said_full = False
     m = wire.Submit(deadline, flags, trace or wire.Trace(), r.number)
     if wanted:
         s.post(m)

@@ -83,6 +83,7 @@ class Session(Core):
         self.sources: dict[int, Source] = {}
         self.requests = 0  # how many were submitted: the number of the last one
         self.opening: set[int] = set()  # numbers of those of which the host has not been heard yet
+        self.said_full = False  # the log says that they are too many: again when they have been half as many
         self.segments = Segments()
         self.room = OwnRoom(self.post)
         self.arena_bytes = 0  # of room, for what is emitted; 0: as much as there usually is

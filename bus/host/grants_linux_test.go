@@ -1,0 +1,112 @@
+package host
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+)
+
+// filled is a host all of whose places are taken, and a session with requests in its line.
+func filled(t *testing.T, submits int) (a *attached, sess *session, first, inLine []*bus.Request) {
+	t.Helper()
+	a = attach(t, 4, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
+	for range attachedRequests {
+		first = append(first, bustest.StreamOf(t, a.bus))
+	}
+	sess = a.server.live()[0]
+	for range submits {
+		r, err := a.node.Submit(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(r.Close)
+		inLine = append(inLine, r)
+	}
+	bustest.Await(t, func() bool { return sess.inLine() == submits })
+	return a, sess, first, inLine
+}
+
+// inLine is how many requests wait for their places.
+func (s *session) inLine() int {
+	s.line.mu.Lock()
+	defer s.line.mu.Unlock()
+	return len(s.line.waiting)
+}
+
+// free reports whether all places are.
+func (a *attached) free() bool { return a.server.on.Places.Free() == attachedRequests }
+
+// TestWithdrawalMeetsTheBeginning: a close or an abort that comes while its request begins is not lost.
+func TestWithdrawalMeetsTheBeginning(t *testing.T) {
+	for name, withdraw := range map[string]func(*source){
+		"close": func(src *source) { src.close(nil) },
+		"abort": func(src *source) { src.abort(nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, sess, first, _ := filled(t, 1)
+			w := sess.line.first() // as beginNext takes it
+			withdraw(w.src)
+			first[0].Close()
+			bustest.Await(t, func() bool { return a.server.on.Places.Free() == 1 }) // given back: there is no other in the line
+			if err := a.server.floor.Place(t.Context(), bus.Opening{Now: true}); err != nil {
+				t.Fatal(err)
+			}
+			if sess.begin(w.src, &w.submit) {
+				w.src.goOn(try)
+			}
+			sess.line.begun()
+			sess.working.Done()
+			for _, r := range first {
+				r.Close()
+			}
+			bustest.Await(t, a.free)
+		})
+	}
+}
+
+// TestGrantedAndWithdrawn: a request that is withdrawn when its place has been granted gives the place
+// to the next one of the line, or back.
+func TestGrantedAndWithdrawn(t *testing.T) {
+	for _, submits := range []int{1, 3} {
+		a, sess, first, inLine := filled(t, submits)
+		sess.line.mu.Lock()
+		src := sess.line.waiting[0].src
+		sess.line.mu.Unlock()
+		a.server.grants.mu.Lock() // the place is granted, and the grants do not know yet
+		var closes sync.WaitGroup
+		closes.Go(first[0].Close)
+		bustest.Await(t, func() bool { return a.bus.Stats().Live == attachedRequests-1 })
+		src.close(nil)
+		a.server.grants.mu.Unlock()
+		closes.Wait()
+		if submits > 1 {
+			bustest.Await(t, func() bool { return a.bus.Stats().Live == attachedRequests }) // the next one has begun
+		}
+		for _, r := range append(first, inLine...) {
+			r.Close()
+		}
+		bustest.Await(t, a.free)
+	}
+}
+
+// TestBeginsBehindTheOneBefore: a request does not begin, also where there is a place, while one that the
+// client has submitted before is about to.
+func TestBeginsBehindTheOneBefore(t *testing.T) {
+	a, sess, first, _ := filled(t, 1)
+	w := sess.line.first() // as beginNext takes it
+	first[0].Close()
+	bustest.Await(t, func() bool { return a.server.on.Places.Free() == 1 })
+	a.server.grants.mu.Lock()
+	r, err := a.node.Submit(t.Context(), "x")
+	if err != nil {
+		t.Error(err)
+	}
+	bustest.Await(t, func() bool { return sess.inLine() == 1 })
+	a.server.grants.mu.Unlock()
+	w.turnAway(bus.ErrClosed)
+	sess.line.begun()
+	bustest.Await(t, func() bool { return a.bus.Stats().Live == attachedRequests })
+	r.Close()
+}

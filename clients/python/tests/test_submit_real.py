@@ -1,0 +1,118 @@
+"""Requests of a client at a real host that has fewer places than the client has requests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+import unittest
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import realhost
+
+import omnibus
+from omnibus import wire
+
+#: More requests than may wait for their places.
+MANY = wire.MAX_QUESTIONS + 60
+
+#: For how many seconds a host is waited for that does nothing.
+PATIENCE = 200.0
+
+
+class Said(logging.Handler):
+    """Calls something with each warning of the client."""
+
+    def __init__(self, heard: Callable[[str], object]) -> None:
+        super().__init__(logging.WARNING)
+        self.heard = heard
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.heard(record.getMessage())
+
+
+class SubmitRealTest(unittest.TestCase):
+    def pipeline(self, max_requests: int) -> str:
+        host = realhost.Pipeline(max_requests)
+        self.addCleanup(host.close)
+        return host.socket
+
+    def hear(self, heard: Callable[[str], object]) -> None:
+        handler = Said(heard)
+        logging.getLogger("omnibus").addHandler(handler)
+        self.addCleanup(logging.getLogger("omnibus").removeHandler, handler)
+
+    def test_results_in_the_order_of_submits(self) -> None:
+        for places in (1, 3):
+            with omnibus.connect(self.pipeline(places)) as client:
+                requests = [client.submit(i, timeout=PATIENCE) for i in range(20)]
+                self.assertEqual([r.values() for r in requests], [[i] for i in range(20)])
+
+    def test_results_in_the_order_of_submits_awaited(self) -> None:
+        async def caller() -> list[list[Any]]:
+            async with await omnibus.aconnect(self.pipeline(1)) as client:
+                requests = [await client.submit(i, timeout=PATIENCE) for i in range(20)]
+                return [await r.values() for r in requests]
+
+        self.assertEqual(asyncio.run(asyncio.wait_for(caller(), PATIENCE)), [[i] for i in range(20)])
+
+    def test_a_submit_beyond_the_bound_says_that_it_waits(self) -> None:
+        words: queue.Queue[str] = queue.Queue()
+        requests: queue.Queue[omnibus.Request] = queue.Queue()
+        with omnibus.connect(self.pipeline(2)) as client:
+            self.hear(words.put)
+
+            def submit() -> None:
+                for i in range(MANY):
+                    requests.put(client.submit(i, timeout=PATIENCE))
+
+            t = threading.Thread(target=submit, daemon=True)
+            t.start()
+            self.assertRegex(words.get(timeout=60), "submit waits: 1024 requests .* Read the results")
+            with mock.patch.object(omnibus.deadlines, "SLACK", 0), self.assertRaises(omnibus.DeadlineExceeded):
+                client.submit("late", timeout=0.01).values()
+            self.assertTrue(t.is_alive(), "it does not wait")
+            got = [requests.get(timeout=60).values() for _ in range(MANY)]
+            t.join(60)
+        self.assertEqual(got, [[i] for i in range(MANY)])
+        self.assertTrue(words.empty(), "it says so more than once")
+
+    def test_a_submit_beyond_the_bound_says_that_it_waits_awaited(self) -> None:
+        async def caller() -> list[list[Any]]:
+            words: asyncio.Queue[str] = asyncio.Queue()
+            requests: asyncio.Queue[omnibus.AsyncRequest] = asyncio.Queue()
+            async with await omnibus.aconnect(self.pipeline(2)) as client:
+                self.hear(words.put_nowait)
+
+                async def submit() -> None:
+                    for i in range(MANY):
+                        requests.put_nowait(await client.submit(i, timeout=PATIENCE))
+
+                submits = asyncio.create_task(submit())
+                word = await asyncio.wait_for(words.get(), 60)
+                self.assertRegex(word, "submit waits: 1024 requests .* Read the results")
+                self.assertFalse(submits.done(), "it does not wait")
+                got = [await (await requests.get()).values() for _ in range(MANY)]
+                await submits
+            return got
+
+        self.assertEqual(asyncio.run(asyncio.wait_for(caller(), PATIENCE)), [[i] for i in range(MANY)])
+
+    def test_a_close_that_meets_the_beginning_is_not_lost(self) -> None:
+        with omnibus.connect(self.pipeline(1)) as client:
+            for i in range(500):
+                first, second = client.submit(i, timeout=PATIENCE), client.submit(i, timeout=PATIENCE)
+                self.assertEqual(first.values(), [i])  # which gives the place to the second, as the close comes
+                second.close()
+            limit = time.monotonic() + 60
+            while client.call("stats")["live"]:
+                self.assertLess(time.monotonic(), limit, "requests that were closed stay at the host")
+                time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    unittest.main()
