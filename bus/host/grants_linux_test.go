@@ -74,12 +74,12 @@ func TestGrantedAndWithdrawn(t *testing.T) {
 		sess.line.mu.Lock()
 		src := sess.line.waiting[0].src
 		sess.line.mu.Unlock()
-		a.server.grants.mu.Lock() // the place is granted, and the grants do not know yet
+		letGo := keepLocked(&a.server.grants.mu) // the place is granted, and the grants do not know yet
 		var closes sync.WaitGroup
 		closes.Go(first[0].Close)
 		bustest.Await(t, func() bool { return a.bus.Stats().Live == attachedRequests-1 })
 		src.close(nil)
-		a.server.grants.mu.Unlock()
+		letGo()
 		closes.Wait()
 		if submits > 1 {
 			bustest.Await(t, func() bool { return a.bus.Stats().Live == attachedRequests }) // the next one has begun
@@ -98,15 +98,32 @@ func TestBeginsBehindTheOneBefore(t *testing.T) {
 	w := sess.line.first() // as beginNext takes it
 	first[0].Close()
 	bustest.Await(t, func() bool { return a.server.on.Places.Free() == 1 })
-	a.server.grants.mu.Lock()
+	letGo := keepLocked(&a.server.grants.mu)
 	r, err := a.node.Submit(t.Context(), "x")
 	if err != nil {
 		t.Error(err)
 	}
 	bustest.Await(t, func() bool { return sess.inLine() == 1 })
-	a.server.grants.mu.Unlock()
+	letGo()
 	w.turnAway(bus.ErrClosed)
 	sess.line.begun()
 	bustest.Await(t, func() bool { return a.bus.Stats().Live == attachedRequests })
 	r.Close()
+}
+
+// keepLocked has a goroutine of its own hold a lock until it is let go.
+func keepLocked(mu sync.Locker) (letGo func()) {
+	locked, enough, unlocked := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	go func() {
+		mu.Lock()
+		close(locked)
+		<-enough
+		mu.Unlock()
+		close(unlocked)
+	}()
+	<-locked
+	return func() {
+		close(enough)
+		<-unlocked
+	}
 }
