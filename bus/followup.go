@@ -82,32 +82,38 @@ func (fu *FollowUp) lend(run actors.Run) {
 // Fail notes that a request fails. The request does not complete meanwhile.
 func (fu *FollowUp) Fail(r *Request, err error) {
 	r.fault.CompareAndSwap(nil, &err)
-	fu.more().failures = append(fu.rarer.failures, failure{r, err})
+	more := fu.more()
+	more.failures = append(more.failures, failure{r, err})
 }
 
 // finish notes a delivery that is held, and finished without having been handled.
 func (fu *FollowUp) finish(ds ...*Delivery) {
-	fu.more().finished = append(fu.rarer.finished, ds...)
+	more := fu.more()
+	more.finished = append(more.finished, ds...)
 }
 
 // drop notes a delivery whose request needs it no more.
 func (fu *FollowUp) drop(d *Delivery) {
-	fu.more().dropped = append(fu.rarer.dropped, d)
+	more := fu.more()
+	more.dropped = append(more.dropped, d)
 }
 
 // give notes that credit goes back.
 func (fu *FollowUp) give(f *flow, amount uint64) {
-	fu.more().credits = append(fu.rarer.credits, credit{f, amount})
+	more := fu.more()
+	more.credits = append(more.credits, credit{f, amount})
 }
 
 // unblock notes a flow whose queue waits for a slot.
 func (fu *FollowUp) unblock(f *flow) {
-	fu.more().blocked = append(fu.rarer.blocked, f)
+	more := fu.more()
+	more.blocked = append(more.blocked, f)
 }
 
 // end notes that the sink of a request may be told of its end.
 func (fu *FollowUp) end(r *Request) {
-	fu.more().ended = append(fu.rarer.ended, r)
+	more := fu.more()
+	more.ended = append(more.ended, r)
 }
 
 func (fu *FollowUp) more() *rarer {

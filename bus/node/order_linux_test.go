@@ -198,7 +198,7 @@ func TestWaitsWhenTheHostDies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = d.Finish(nil) }()
+		t.Cleanup(func() { _ = d.Finish(nil) })
 	}
 	failed := make(chan error)
 	go func() {

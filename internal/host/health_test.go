@@ -15,7 +15,7 @@ import (
 
 func page(handler http.HandlerFunc) (code int, text string) {
 	answer := httptest.NewRecorder()
-	handler(answer, httptest.NewRequest(http.MethodGet, "/", nil))
+	handler(answer, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 	return answer.Code, answer.Body.String()
 }
 

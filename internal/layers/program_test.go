@@ -137,17 +137,6 @@ func programOf(t *testing.T, source string) *program {
 	return p
 }
 
-// functions calls f for each function and method with a body.
-func (c *checked) functions(f func(fn *ast.FuncDecl, receiver string)) {
-	for _, file := range c.files {
-		for _, decl := range file.Decls {
-			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Body != nil {
-				f(fn, receiverOf(fn))
-			}
-		}
-	}
-}
-
 // receiverOf is the name of the type that has a method, or empty.
 func receiverOf(fn *ast.FuncDecl) string {
 	if fn.Recv == nil {
