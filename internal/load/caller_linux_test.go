@@ -9,6 +9,7 @@ import (
 	"hash/crc32"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -188,11 +189,18 @@ func receive(ctx context.Context, r *bus.Request, p *plan) (sums []uint32, err e
 }
 
 // full reports an edge whose policy is fail. Of what another process says there is the text alone.
-func full(err error) bool { return err != nil && strings.Contains(err.Error(), "window full") }
+func full(err error) bool { return err != nil && saysFull(err.Error()) }
+
+// saysFull reports whether a text is that of ErrWindowFull, or of WindowFull in Python.
+func saysFull(text string) bool {
+	return strings.Contains(text, "window full") ||
+		strings.Contains(text, "the window of ") && strings.Contains(text, " is full")
+}
 
 // outcome is how the request ended, for the checker.
 func (e *ending) outcome(err error) string {
-	canceled := errors.Is(err, bus.ErrAborted) || errors.Is(err, context.Canceled) || errors.Is(err, bus.ErrEnded) || errors.Is(err, bus.ErrCanceled)
+	canceled := slices.ContainsFunc([]error{bus.ErrAborted, bus.ErrEnded, bus.ErrCanceled, context.Canceled},
+		func(end error) bool { return errors.Is(err, end) })
 	switch {
 	case err == nil:
 		return outcomeCompleted

@@ -187,7 +187,10 @@ func TestCheckResults(t *testing.T) {
 // TestCheckEnds: a request ends once, and as its plan says.
 func TestCheckEnds(t *testing.T) {
 	c := cell{dimStream: streamSingle, dimPolicy: policyBlock, dimRouting: routingSticky, dimSecond: kindNode}
-	k := newChecker(&c, []plan{{Number: 0, Inputs: 1, Total: 64, End: endComplete}, {Number: 1, Inputs: 1, Total: 64, End: endAbort}})
+	k := newChecker(&c, []plan{
+		{Number: 0, Inputs: 1, Total: 64, End: endComplete},
+		{Number: 1, Inputs: 1, Total: 64, End: endAbort},
+	})
 	if k.end(0, outcomeCompleted, nil) == nil {
 		t.Error("a request ends that never began")
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -34,12 +35,16 @@ const (
 	exitSignal   = 130
 )
 
+// exitsOfAborts are the exit codes after an interrupt; -1 is that of a command that died of it,
+// before it listened to signals.
+var exitsOfAborts = []int{exitSignal, exitAborted, -1}
+
 // startCommands submits the requests by omnibus submit.
 func (r *run) startCommands() {
 	go func() {
 		all := r.checker.plans
 		counted := 0
-		if end := r.cell[dimEnds]; end == endComplete || end == endDeadline {
+		if r.cell[dimEnds] == endComplete {
 			counted = len(all) - len(all)/oneByOne
 		}
 		for from := 0; from < counted; from += perCommand {
@@ -77,7 +82,7 @@ func (r *run) submit(p *plan, args ...string) (cmd *exec.Cmd, done func(), err e
 		args = append(args, "--deadline", max(p.After, time.Millisecond).String())
 	}
 	cmd = exec.Command(omnibus(), append([]string{"submit", "--socket", r.socket()}, args...)...)
-	cmd.Env = append(os.Environ(), "GOTRACEBACK=all")
+	cmd.Env = append(os.Environ(), "GOTRACEBACK=all", dirEnv+"="+r.dir)
 	cmd.Stdin, cmd.Stderr = bytes.NewReader(inputOf(p.Tag, 0, p.Total).payload()), log
 	return cmd, func() { _ = log.Close() }, nil
 }
@@ -88,7 +93,8 @@ func (r *run) submitCounted(all []plan) error {
 	for i := range all {
 		r.say(event{line: fmt.Sprintf("open %d", all[i].Number)})
 	}
-	cmd, done, err := r.submit(p, "--count", fmt.Sprint(max(len(all), 2)), "--concurrency", fmt.Sprint(c.concurrency()), "-o", "json")
+	cmd, done, err := r.submit(p,
+		"--count", fmt.Sprint(len(all)), "--concurrency", fmt.Sprint(c.concurrency()), "-o", "json")
 	if err != nil {
 		return err
 	}
@@ -150,7 +156,7 @@ func (c *cell) wrapped(p *plan) int {
 
 func commandOutcome(p *plan, text string) string {
 	switch {
-	case strings.Contains(text, outcomeWindow):
+	case saysFull(text):
 		return outcomeWindow
 	case p.End == endDeadline && (strings.Contains(text, "deadline") || strings.Contains(text, "nothing came within")):
 		return outcomeDeadline
@@ -200,8 +206,8 @@ func (r *run) submitAlone(p *plan) error {
 	case err == nil:
 	case signalled && p.End == endClose:
 		outcome = outcomeClosed
-	case signalled && errors.As(err, &exit) && (exit.ExitCode() == exitSignal || exit.ExitCode() == exitAborted || exit.ExitCode() == -1):
-		outcome = outcomeAborted // -1: before it listened to signals
+	case signalled && errors.As(err, &exit) && slices.Contains(exitsOfAborts, exit.ExitCode()):
+		outcome = outcomeAborted
 	case errors.As(err, &exit) && exit.ExitCode() == exitDeadline && p.End == endDeadline:
 		outcome = outcomeDeadline
 	case errors.As(err, &exit) && exit.ExitCode() == exitError:

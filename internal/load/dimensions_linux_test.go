@@ -64,7 +64,8 @@ var dimensions = [dimCount]struct {
 	values []string
 }{
 	dimFirst: {"first", []string{
-		kindHandle, kindBatch, kindActor, kindNode, kindNodeBatch, kindPython, kindThreads, kindAsync, kindGenerator, kindPyBatch,
+		kindHandle, kindBatch, kindActor, kindNode, kindNodeBatch,
+		kindPython, kindThreads, kindAsync, kindGenerator, kindPyBatch,
 	}},
 	dimSecond: {"second", []string{
 		kindNone, kindHandle, kindBatch, kindActor, kindJoin, kindNode, kindNodeBatch, kindNodeJoin,

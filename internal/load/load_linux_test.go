@@ -25,7 +25,7 @@ func TestLoad(t *testing.T) {
 	began := time.Now()
 	for seed := *seedFlag; ; seed++ {
 		cells, excluded := matrix(seed)
-		t.Logf("seed %d: %d cells; %d of %d pairs are excluded", seed, len(cells), len(excluded), len(allPairs()))
+		t.Logf("seed %d: %d cells; %d of %d pairs are excluded", seed, len(cells), len(excluded), len(allPairs().list))
 		for i := range cells {
 			if *forFlag == 0 && i == fewCells || *forFlag > 0 && time.Since(began) > *forFlag {
 				t.Logf("%d of %d cells of seed %d: %d pairs are not covered", i, len(cells), seed, uncovered(cells[:i], excluded))
@@ -40,27 +40,12 @@ func TestLoad(t *testing.T) {
 }
 
 func uncovered(cells []cell, excluded []pair) int {
-	left := len(allPairs()) - len(excluded)
 	open := allPairs()
+	open.remove(excluded...)
 	for i := range cells {
-		covered := cells[i].covered(open)
-		left -= len(covered)
-		open = without(open, covered)
+		open.remove(cells[i].covered(&open)...)
 	}
-	return left
-}
-
-func without(all, some []pair) (rest []pair) {
-	gone := make(map[pair]bool)
-	for _, p := range some {
-		gone[p] = true
-	}
-	for _, p := range all {
-		if !gone[p] {
-			rest = append(rest, p)
-		}
-	}
-	return rest
+	return len(open.list)
 }
 
 // runCell runs one cell as a subtest.
@@ -69,11 +54,12 @@ func runCell(t *testing.T, seed uint64, number int, c *cell) {
 		began := time.Now()
 		r := newRun(t, c, seed<<12|uint64(number), c.requests(*requestsFlag))
 		if err := r.do(); err != nil {
-			t.Errorf("%v\nthe cell: %v\nwhat it wrote: %s\nagain: go test ./internal/load -run '^TestLoad$' -count=1 -v -load.seed %d -load.cell %d -load.requests %d",
-				err, c, r.dir, seed, number, *requestsFlag)
+			t.Errorf("%v\nthe cell: %v\nwhat it wrote: %s\nagain: go test ./internal/load -run '^TestLoad$' -count=1 -v "+
+				"-load.seed %d -load.cell %d -load.requests %d", err, c, r.dir, seed, number, *requestsFlag)
 			return
 		}
-		t.Logf("%v: %d requests in %v: %v", c, len(r.checker.plans), time.Since(began).Round(time.Millisecond), r.checker.count)
+		took := time.Since(began).Round(time.Millisecond)
+		t.Logf("%v: %d requests in %v: %v", c, len(r.checker.plans), took, r.checker.count)
 	})
 }
 

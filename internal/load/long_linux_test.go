@@ -25,7 +25,10 @@ var long = []struct {
 	{"one stage in the host's process", map[dim]string{dimFirst: kindHandle}},
 	{"one stage in the host's process, and its own requests", map[dim]string{dimFirst: kindHandle, dimCaller: callerHost}},
 	{"requests of one Python client read in order, one place", map[dim]string{dimCaller: callerPython, dimPlaces: "1"}},
-	{"asyncio callers that give up at random moments", map[dim]string{dimCaller: callerAsyncio, dimEnds: endClose, dimPlaces: "4"}},
+	{
+		"asyncio callers that give up at random moments",
+		map[dim]string{dimCaller: callerAsyncio, dimEnds: endClose, dimPlaces: "4"},
+	},
 }
 
 // TestLong runs cells that have hung once: with few requests, and with many by -load.long.

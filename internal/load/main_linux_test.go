@@ -11,8 +11,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 var (
@@ -43,11 +41,6 @@ func TestMain(m *testing.M) {
 			os.Exit(exitFailed)
 		}
 		return
-	}
-	// A process whose parent has ended becomes a child of this one, and is found.
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(exitFailed)
 	}
 	code := m.Run()
 	if built != "" {

@@ -12,44 +12,21 @@ type pair struct {
 	va, vb string
 }
 
-// candidates is how many cells are drawn for each that is taken.
-const candidates = 8
-
-// matrix draws cells that cover every pair that the rules allow, those that cover the most new
-// pairs first. It returns the pairs that no allowed cell has, too.
-func matrix(seed uint64) (cells []cell, excluded []pair) {
-	rng := rand.New(rand.NewPCG(seed, 0))
-	open := allPairs()
-	for len(open) > 0 {
-		var best cell
-		most := 0
-		for range candidates {
-			p := open[rng.IntN(len(open))]
-			c := cell{}
-			c[p.a], c[p.b] = p.va, p.vb
-			if !c.complete(rng, open) {
-				excluded = append(excluded, p)
-				open = slices.DeleteFunc(open, func(other pair) bool { return other == p })
-				break
-			}
-			if n := len(c.covered(open)); n > most {
-				best, most = c, n
-			}
-		}
-		if most > 0 {
-			cells = append(cells, best)
-			open = slices.DeleteFunc(open, best.covers)
-		}
-	}
-	return cells, excluded
+// A pairSet holds pairs; list keeps them in an order that does not differ from run to run.
+type pairSet struct {
+	list []pair
+	has  map[pair]bool
 }
 
-func allPairs() (all []pair) {
+func allPairs() (all pairSet) {
+	all.has = make(map[pair]bool)
 	for b := range dimCount {
 		for a := range b {
 			for _, va := range dimensions[a].values {
 				for _, vb := range dimensions[b].values {
-					all = append(all, pair{a, b, va, vb})
+					p := pair{a, b, va, vb}
+					all.list = append(all.list, p)
+					all.has[p] = true
 				}
 			}
 		}
@@ -57,21 +34,72 @@ func allPairs() (all []pair) {
 	return all
 }
 
-func (c *cell) covers(p pair) bool { return c[p.a] == p.va && c[p.b] == p.vb }
+func (s *pairSet) remove(all ...pair) {
+	for _, p := range all {
+		delete(s.has, p)
+	}
+	s.list = slices.DeleteFunc(s.list, func(p pair) bool { return !s.has[p] })
+}
 
-func (c *cell) covered(open []pair) (all []pair) {
-	for _, p := range open {
-		if c.covers(p) {
+// among lists those of the set that a cell has at a dimension, with the others that are chosen.
+func (c *cell) among(s *pairSet, d dim) (all []pair) {
+	for other := range dimCount {
+		p := pair{min(d, other), max(d, other), c[min(d, other)], c[max(d, other)]}
+		if other != d && s.has[p] {
 			all = append(all, p)
 		}
 	}
 	return all
 }
 
+// covered lists those of the set that a cell has.
+func (c *cell) covered(s *pairSet) (all []pair) {
+	for d := range dimCount {
+		for _, p := range c.among(s, d) {
+			if p.a == d {
+				all = append(all, p)
+			}
+		}
+	}
+	return all
+}
+
+// candidates is how many cells are drawn for each that is taken.
+const candidates = 20
+
+// matrix draws cells that cover every pair that the rules allow, those that cover the most new
+// pairs first. It returns the pairs that no allowed cell has, too.
+func matrix(seed uint64) (cells []cell, excluded []pair) {
+	rng := rand.New(rand.NewPCG(seed, 0))
+	open := allPairs()
+	for len(open.list) > 0 {
+		var best cell
+		var most []pair
+		for range candidates {
+			p := open.list[rng.IntN(len(open.list))]
+			c := cell{}
+			c[p.a], c[p.b] = p.va, p.vb
+			if !c.complete(rng, &open) {
+				excluded = append(excluded, p)
+				open.remove(p)
+				break
+			}
+			if covered := c.covered(&open); len(covered) > len(most) {
+				best, most = c, covered
+			}
+		}
+		if most != nil {
+			cells = append(cells, best)
+			open.remove(most...)
+		}
+	}
+	return cells, excluded
+}
+
 // complete chooses the values that are missing, in a random order of the dimensions: of each
 // the one that covers the most open pairs. It reports whether the rules allow a cell with the
 // values that were chosen before.
-func (c *cell) complete(rng *rand.Rand, open []pair) bool {
+func (c *cell) complete(rng *rand.Rand, open *pairSet) bool {
 	if !c.allowed() {
 		return false
 	}
@@ -84,7 +112,7 @@ func (c *cell) complete(rng *rand.Rand, open []pair) bool {
 	return c.fill(missing, rng, open)
 }
 
-func (c *cell) fill(missing []dim, rng *rand.Rand, open []pair) bool {
+func (c *cell) fill(missing []dim, rng *rand.Rand, open *pairSet) bool {
 	if len(missing) == 0 {
 		return true
 	}
@@ -92,13 +120,8 @@ func (c *cell) fill(missing []dim, rng *rand.Rand, open []pair) bool {
 	values := slices.Clone(dimensions[d].values)
 	rng.Shuffle(len(values), func(i, j int) { values[i], values[j] = values[j], values[i] })
 	worth := make(map[string]int)
-	for _, p := range open {
-		switch {
-		case p.a == d && c[p.b] == p.vb:
-			worth[p.va]++
-		case p.b == d && c[p.a] == p.va:
-			worth[p.vb]++
-		}
+	for _, c[d] = range values {
+		worth[c[d]] = len(c.among(open, d))
 	}
 	slices.SortStableFunc(values, func(a, b string) int { return worth[b] - worth[a] })
 	for _, c[d] = range values {
@@ -120,8 +143,8 @@ func TestMatrixCoversPairs(t *testing.T) {
 				t.Errorf("seed %d, cell %d is excluded: %v", seed, i, &cells[i])
 			}
 		}
-		for _, p := range allPairs() {
-			has := slices.ContainsFunc(cells, func(c cell) bool { return c.covers(p) })
+		for _, p := range allPairs().list {
+			has := slices.ContainsFunc(cells, func(c cell) bool { return c[p.a] == p.va && c[p.b] == p.vb })
 			if out := slices.Contains(excluded, p); has == out {
 				t.Errorf("seed %d: %v is in a cell: %v; excluded: %v", seed, p, has, out)
 			}

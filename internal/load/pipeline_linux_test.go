@@ -79,7 +79,9 @@ func (r *run) writePipeline() (string, error) {
 		}
 		if !hosted(kind) {
 			own["routing"] = c[dimRouting]
-			own["join"] = name == stageSecond && c.joins()
+		}
+		if name == stageSecond && c.joins() {
+			own["join"] = true
 		}
 		stages = append(stages, object{"stage_id": name, "omnibus": own})
 	}

@@ -130,7 +130,8 @@ func pythonCommand(script string) []string {
 // errs.
 func (r *run) command(name string, args []string, env map[string]string, out io.Writer) (*process, error) {
 	p := &process{name: name, cmd: exec.Command(args[0], args[1:]...), ended: make(chan struct{})}
-	p.cmd.Env = append(os.Environ(), "GOTRACEBACK=all", node.EnvSocket+"="+r.socket(), node.EnvBus+"=load")
+	p.cmd.Env = append(os.Environ(), "GOTRACEBACK=all", dirEnv+"="+r.dir)
+	p.cmd.Env = append(p.cmd.Env, node.EnvSocket+"="+r.socket(), node.EnvBus+"=load")
 	for k, v := range env {
 		p.cmd.Env = append(p.cmd.Env, k+"="+v)
 	}
@@ -185,18 +186,15 @@ func (r *run) start() error {
 	if err != nil {
 		return err
 	}
+	args, env, out := []string{omnibus(), "run", path}, map[string]string(nil), io.Writer(nil)
 	if r.cell.program() {
-		env := r.environment("host")
+		args, env = []string{self()}, r.environment("host")
 		env[pipelineEnv], env[socketEnv] = path, r.socket()
-		var out io.Writer
-		if r.cell[dimCaller] == callerHost {
-			env[concurrencyEnv] = strconv.Itoa(r.cell.concurrency())
-			out = r.lines()
-		}
-		if r.host, err = r.command("host", []string{self()}, env, out); err != nil {
-			return err
-		}
-	} else if r.host, err = r.command("host", []string{omnibus(), "run", path, "--log-level", "info"}, nil, nil); err != nil {
+	}
+	if r.cell[dimCaller] == callerHost {
+		env[concurrencyEnv], out = strconv.Itoa(r.cell.concurrency()), r.lines()
+	}
+	if r.host, err = r.command("host", args, env, out); err != nil {
 		return err
 	}
 	if err := r.awaitReady(); err != nil {
@@ -246,7 +244,36 @@ func (r *run) attachStages() error {
 			r.stages = append(r.stages, p)
 		}
 	}
-	return nil
+	return r.awaitAttached()
+}
+
+// awaitAttached waits until each stage is served: a process whose host has ended before it came
+// would fail.
+func (r *run) awaitAttached() error {
+	for limit := time.Now().Add(r.bound + startPatience); time.Now().Before(limit); {
+		s, err := r.status()
+		if err != nil {
+			return err
+		}
+		serving := 0
+		for _, p := range s.Processes {
+			serving += len(p.Stages)
+		}
+		if serving == len(r.stages) {
+			return nil
+		}
+		select {
+		case p := <-r.exits:
+			return r.ended(p)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	return fmt.Errorf("%w: the stages do not attach", errHang)
+}
+
+// ended is the error of a process that has ended before it was told to.
+func (r *run) ended(p *process) error {
+	return fmt.Errorf("%s has ended: %w: %s", p.name, p.err, r.tail(p.name))
 }
 
 // lines passes on what a caller writes.
@@ -320,9 +347,12 @@ func (r *run) tell(p *process, plans []plan) {
 	}()
 }
 
+// startPatience is how long processes may take to begin, on a busy machine.
+const startPatience = time.Minute
+
 // load waits until all requests have ended. The first that is wrong ends it.
 func (r *run) load() error {
-	moved := time.NewTimer(r.bound)
+	moved := time.NewTimer(r.bound + startPatience)
 	defer moved.Stop()
 	for r.checker.ended < len(r.checker.plans) {
 		select {
@@ -338,10 +368,11 @@ func (r *run) load() error {
 				moved.Reset(r.bound)
 			}
 		case p := <-r.exits:
-			return fmt.Errorf("%s has ended: %w: %s", p.name, p.err, r.tail(p.name))
+			return r.ended(p)
 		case <-moved.C:
+			k := r.checker
 			return fmt.Errorf("%w for %v: %d requests have ended, %d are open, %d to come: first of those open: %+v",
-				errHang, r.bound, r.checker.ended, r.checker.open, len(r.checker.plans)-r.checker.ended-r.checker.open, first(r.checker.waiting(), 5))
+				errHang, r.bound, k.ended, k.open, len(k.plans)-k.ended-k.open, first(k.waiting(), 5))
 		}
 	}
 	return nil
@@ -392,7 +423,7 @@ func (r *run) stop() error {
 			return err
 		}
 	}
-	if left := descendants(); len(left) > 0 {
+	if left := r.relatives(); len(left) > 0 {
 		return fmt.Errorf("processes are left: %v", left)
 	}
 	return nil
@@ -401,7 +432,7 @@ func (r *run) stop() error {
 // killAll ends what is left of the cell.
 func (r *run) killAll(failed error) error {
 	for range 100 {
-		all := descendants()
+		all := r.relatives()
 		if len(all) == 0 {
 			break
 		}

@@ -40,7 +40,8 @@ func (w *work) emissions() uint32 {
 }
 
 func (w *work) slow() bool {
-	return w.stage == stageFirst && w.cell[dimPace] == paceSlowFirst || w.stage == stageSecond && w.cell[dimPace] == paceSlowSecond
+	return w.stage == stageFirst && w.cell[dimPace] == paceSlowFirst ||
+		w.stage == stageSecond && w.cell[dimPace] == paceSlowSecond
 }
 
 // spec is the stage for a kind.

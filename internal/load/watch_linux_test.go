@@ -5,9 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,43 +21,29 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus/host"
 )
 
-// A relative is a process that this test, or one of those, has started.
+// A relative is a process of a cell, whichever process has started it.
 type relative struct {
 	pid  int
 	name string
 }
 
-// descendants are the processes below this one that have not ended. Those whose parent ended
-// are this one's: see TestMain.
-func descendants() (all []relative) {
-	parents, names := make(map[int]int), make(map[int]string)
+// relatives are the processes of the cell that have not ended: those with its folder in their
+// environment.
+func (r *run) relatives() (all []relative) {
+	mark := []byte(dirEnv + "=" + r.dir + "\x00")
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
 			continue
 		}
-		text, err := os.ReadFile(filepath.Join("/proc", e.Name(), "stat"))
-		if err != nil {
-			continue // it has ended
-		}
-		from, to := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
-		fields := strings.Fields(string(text[to+1:]))
-		if fields[0] == "Z" {
+		env, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ")) // empty of one that has ended
+		if err != nil || !bytes.Contains(env, mark) {
 			continue
 		}
-		parent, err := strconv.Atoi(fields[1])
-		if err != nil {
-			continue
-		}
-		parents[pid], names[pid] = parent, string(text[from+1:to])
-	}
-	for pid := range parents {
-		for up := parents[pid]; up > 1; up = parents[up] {
-			if up == os.Getpid() {
-				all = append(all, relative{pid, names[pid]})
-				break
-			}
+		name, err := os.ReadFile(filepath.Join("/proc", e.Name(), "comm"))
+		if err == nil {
+			all = append(all, relative{pid, strings.TrimSpace(string(name))})
 		}
 	}
 	return all
@@ -67,35 +57,61 @@ const dumpPatience = 10 * time.Second
 func (r *run) dump() {
 	waiting, _ := json.MarshalIndent(r.checker.waiting(), "", "  ") // plain numbers
 	_ = os.WriteFile(filepath.Join(r.dir, "waiting.json"), waiting, 0o600)
-	for name, args := range map[string][]string{
-		"status.json": {omnibus(), "status", "-o", "json"}, "leases.json": {omnibus(), "leases", "-o", "json"},
-		"metrics.txt": {"curl", "--silent", "--max-time", "5", "--unix-socket", r.socket() + ".http.sock", "http://host/metrics"},
-	} {
-		out, err := r.ask(args...)
+	for _, verb := range []string{"status", "leases"} {
+		out, err := r.ask(omnibus(), verb, "-o", "json")
 		if err != nil {
 			out = append(out, err.Error()...)
 		}
-		_ = os.WriteFile(filepath.Join(r.dir, name), out, 0o600)
+		_ = os.WriteFile(filepath.Join(r.dir, verb+".json"), out, 0o600)
 	}
-	all := descendants()
+	if !r.cell.program() { // which has no metrics
+		_ = os.WriteFile(filepath.Join(r.dir, "metrics.txt"), r.metrics(), 0o600)
+	}
+	all := r.relatives()
 	for _, p := range all {
 		if strings.HasPrefix(p.name, "python") {
 			_ = unix.Kill(p.pid, unix.SIGUSR1)
 			r.awaitFile(fmt.Sprintf("stacks-%d", p.pid))
 		}
 	}
-	for _, p := range all { // a host last: it may be the parent of others
+	for _, p := range all { // a host last: it may pass on what others write
 		if p.pid != r.host.cmd.Process.Pid && !strings.HasPrefix(p.name, "python") {
-			_ = unix.Kill(p.pid, unix.SIGQUIT)
+			r.quit(p.pid)
 		}
 	}
-	time.Sleep(time.Second)
-	_ = unix.Kill(r.host.cmd.Process.Pid, unix.SIGQUIT)
-	select {
-	case <-r.host.ended:
-	case <-time.After(dumpPatience):
-	}
+	r.quit(r.host.cmd.Process.Pid)
 	r.log("what is known of this cell is in %s", r.dir)
+}
+
+// metrics are those of omnibus run, or why it does not tell them.
+func (r *run) metrics() []byte {
+	var dialer net.Dialer
+	client := &http.Client{Timeout: dumpPatience, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "unix", r.socket()+".http.sock")
+		},
+	}}
+	answer, err := client.Get("http://host/metrics")
+	if err != nil {
+		return []byte(err.Error())
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		text = append(text, err.Error()...)
+	}
+	return text
+}
+
+// quit has a program in Go write its stacks and end.
+func (r *run) quit(pid int) {
+	_ = unix.Kill(pid, unix.SIGQUIT)
+	for limit := time.Now().Add(dumpPatience); time.Now().Before(limit); time.Sleep(10 * time.Millisecond) {
+		if !slices.ContainsFunc(r.relatives(), func(p relative) bool { return p.pid == pid }) {
+			return
+		}
+	}
 }
 
 func (r *run) awaitFile(name string) {
@@ -119,6 +135,15 @@ func (r *run) ask(args ...string) ([]byte, error) {
 		return out, fmt.Errorf("%s: %w: %s", strings.Join(args[1:], " "), err, &errs)
 	}
 	return out, nil
+}
+
+func (r *run) status() (s host.Status, err error) {
+	out, err := r.ask(omnibus(), "status", "-o", "json")
+	if err != nil {
+		return s, err
+	}
+	err = json.Unmarshal(out, &s)
+	return s, err
 }
 
 // awaitNothingHeld waits until the host says that nothing of the requests is left. What is held
@@ -150,12 +175,8 @@ func (r *run) held() (string, error) {
 			all = append(all, fmt.Sprintf(format, args...))
 		}
 	}
-	out, err := r.ask(omnibus(), "status", "-o", "json")
+	s, err := r.status()
 	if err != nil {
-		return "", err
-	}
-	var s host.Status
-	if err := json.Unmarshal(out, &s); err != nil {
 		return "", err
 	}
 	note(s.Stats.Live > 0, "%d live requests", s.Stats.Live)
@@ -164,13 +185,15 @@ func (r *run) held() (string, error) {
 	}
 	note(s.Stats.JoinBytes > 0, "%d bytes in joins", s.Stats.JoinBytes)
 	for _, st := range s.Stats.Stages {
-		note(st.SlotsFree != st.Slots || st.Queued > 0, "stage %s: %d of %d slots free, %d queued", st.Name, st.SlotsFree, st.Slots, st.Queued)
+		note(st.SlotsFree != st.Slots || st.Queued > 0,
+			"stage %s: %d of %d slots free, %d queued", st.Name, st.SlotsFree, st.Slots, st.Queued)
 	}
 	for _, p := range s.Processes {
-		note(p.Held+p.Requests+p.Kept.Payloads+p.Left.Payloads > 0, "process %s: %d deliveries, %d requests, %d kept, %d left",
+		note(p.Held+p.Requests+p.Kept.Payloads+p.Left.Payloads > 0,
+			"process %s: %d deliveries, %d requests, %d kept, %d left",
 			p.Name, p.Held, p.Requests, p.Kept.Payloads, p.Left.Payloads)
 	}
-	out, err = r.ask(omnibus(), "leases", "-o", "json")
+	out, err := r.ask(omnibus(), "leases", "-o", "json")
 	if err != nil {
 		return "", err
 	}

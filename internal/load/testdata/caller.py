@@ -12,12 +12,13 @@ from typing import Any
 
 from omnibus import RAW, Client, OmnibusError, Request, connect
 from payload import input_of
-from report import checksum, ended, opened, outcome_of
+from report import checksum, ended, opened, outcome_of, says_full
 
 _cell: dict[str, str] = dict(part.split("=") for part in os.environ["OMNIBUS_LOAD_CELL"].split())
 _concurrency = int(os.environ["OMNIBUS_LOAD_CONCURRENCY"])
 
-faulthandler.register(signal.SIGUSR1, open(os.path.join(os.environ["OMNIBUS_LOAD_DIR"], f"stacks-{os.getpid()}"), "w"), all_threads=True)
+_stacks = open(os.path.join(os.environ["OMNIBUS_LOAD_DIR"], f"stacks-{os.getpid()}"), "w")
+faulthandler.register(signal.SIGUSR1, _stacks, all_threads=True)
 
 
 class Plan:
@@ -82,7 +83,7 @@ class Plan:
                 error = e
             if sender is not None:
                 sender.join()
-                if error is not None and self.error is not None and "window full" in str(self.error):
+                if error is not None and self.error is not None and says_full(self.error):
                     error = self.error
         if self.timer is not None:
             self.timer.cancel()

@@ -10,11 +10,12 @@ from typing import Any
 
 from omnibus import RAW, AsyncClient, AsyncRequest, OmnibusError, aconnect
 from payload import input_of
-from report import checksum, ended, opened, outcome_of
+from report import checksum, ended, opened, outcome_of, says_full
 
 _concurrency = int(os.environ["OMNIBUS_LOAD_CONCURRENCY"])
 
-faulthandler.register(signal.SIGUSR1, open(os.path.join(os.environ["OMNIBUS_LOAD_DIR"], f"stacks-{os.getpid()}"), "w"), all_threads=True)
+_stacks = open(os.path.join(os.environ["OMNIBUS_LOAD_DIR"], f"stacks-{os.getpid()}"), "w")
+faulthandler.register(signal.SIGUSR1, _stacks, all_threads=True)
 
 
 class Sending:
@@ -57,7 +58,7 @@ async def exchange(bus: AsyncClient, p: dict[str, Any], sums: list[int], fired: 
         except OmnibusError:
             if sender is not None:
                 await sender
-                if sending.error is not None and "window full" in str(sending.error):
+                if sending.error is not None and says_full(sending.error):
                     raise sending.error from None
             raise
         finally:

@@ -35,5 +35,5 @@ def parse(p: memoryview | bytes) -> Header:
         raise ValueError(f"broken payload: it has {len(p)} bytes, and no header")
     h = Header(*unpack_from("<QIII", p, 4))
     if h.total != len(p) or h.payload() != p:
-        raise ValueError(f"broken payload: request {h.tag}, sequence {h.seq}: its {len(p)} bytes do not follow from its header")
+        raise ValueError(f"broken payload: its {len(p)} bytes do not follow from its header, request {h.tag}, {h.seq}")
     return h

@@ -34,11 +34,17 @@ def checksum(d: Delivery) -> int:
         return crc32(view)
 
 
+def says_full(error: Exception) -> bool:
+    """Whether it is of an edge whose policy is fail."""
+    text = str(error)
+    return "window full" in text or "the window of " in text and " is full" in text
+
+
 def outcome_of(error: Exception | None, end: str, fired: bool) -> str:
     """How a request ended, for the checker."""
     if error is None:
         return "completed"
-    if "window full" in str(error):
+    if says_full(error):
         return "window full"
     if isinstance(error, DeadlineExceeded):
         return "deadline"

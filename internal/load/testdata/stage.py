@@ -18,13 +18,19 @@ _slow = _cell["pace"] == {"first": "slow-first", "second": "slow-second"}.get(_s
 _fault = os.environ.get("OMNIBUS_LOAD_FAULT", "")
 _faulty_stage, _, _faulty_request = os.environ.get("OMNIBUS_LOAD_FAULT_AT", "").partition(":")
 
-faulthandler.register(signal.SIGUSR1, open(os.path.join(os.environ["OMNIBUS_LOAD_DIR"], f"stacks-{os.getpid()}"), "w"), all_threads=True)
+_stacks = open(os.path.join(os.environ["OMNIBUS_LOAD_DIR"], f"stacks-{os.getpid()}"), "w")
+faulthandler.register(signal.SIGUSR1, _stacks, all_threads=True)
+
+
+def faulty(h: Header) -> bool:
+    """Whether a fault is planted here, for this request."""
+    return _stage == _faulty_stage and str(h.tag & 0xFFFFFFFF) == _faulty_request
 
 
 def spoil(headers: list[Header]) -> list[bytes]:
     """The payloads, with the fault that is planted in this stage."""
     out = [h.payload() for h in headers]
-    if _stage != _faulty_stage or headers[0].tag & 0xFFFFFFFF != int(_faulty_request):
+    if not faulty(headers[0]):
         return out
     if _fault == "swallow":
         return out[1:]
@@ -56,7 +62,7 @@ if _kind in ("python-sync", "python-threads"):
     def work(value: memoryview, task: Task, delivery: Delivery) -> None:
         out = outputs(value)
         time.sleep(pause(out))
-        if _fault == "leak-delivery" and _stage == _faulty_stage and parse(value).tag & 0xFFFFFFFF == int(_faulty_request):
+        if _fault == "leak-delivery" and faulty(parse(value)):
             delivery.keep()
             return
         for p in out:
