@@ -202,6 +202,8 @@ func (e *ending) outcome(err error) string {
 	canceled := slices.ContainsFunc([]error{bus.ErrAborted, bus.ErrEnded, bus.ErrCanceled, context.Canceled},
 		func(end error) bool { return errors.Is(err, end) })
 	switch {
+	case err == nil && e.fired.Load() && e.plan.End == endClose:
+		return outcomeClosed // a request that has completed gives up the results that are left
 	case err == nil:
 		return outcomeCompleted
 	case full(err):

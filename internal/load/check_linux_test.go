@@ -105,7 +105,7 @@ func (c *cell) checkResults(p *plan, sums []uint32, complete bool) error {
 	}
 	drops := c[dimPolicy] == policyDrop
 	switch {
-	case !c.ordered():
+	case c.scattered():
 		left := slices.Clone(want)
 		for i, s := range sums {
 			at := slices.Index(left, s)

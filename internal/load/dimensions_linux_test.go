@@ -96,10 +96,10 @@ func (c *cell) String() string {
 	return strings.Join(all, " ")
 }
 
-// A rule excludes cells, by the values of a few dimensions.
+// A rule excludes cells. A value that is not chosen yet excludes nothing, so that it is seen
+// early that a cell cannot be completed.
 type rule struct {
 	reason   string
-	of       []dim
 	excludes func(c *cell) bool
 }
 
@@ -108,56 +108,48 @@ type rule struct {
 var rules = []rule{
 	{
 		"with one stage there is no edge between stages to have a policy",
-		[]dim{dimSecond, dimPolicy},
 		func(c *cell) bool { return c.single() && (c[dimPolicy] == policyFail || c[dimPolicy] == policyDrop) },
 	},
 	{
 		"with one stage there is no second one to be slow",
-		[]dim{dimSecond, dimPace},
 		func(c *cell) bool { return c.single() && c[dimPace] == paceSlowSecond },
 	},
 	{
 		"replay is for Handle and for processes: only there does the bus know what the stage has seen",
-		[]dim{dimFirst, dimSecond, dimState},
 		func(c *cell) bool {
 			return c[dimState] == stateReplay && c.some(kindBatch, kindActor, kindJoin, kindNodeBatch, kindNodeJoin)
 		},
 	},
 	{
 		"a stage with state must see all of a request: other routing than sticky needs state none",
-		[]dim{dimState, dimRouting},
-		func(c *cell) bool { return c[dimState] != stateNone && c[dimRouting] != routingSticky },
+		func(c *cell) bool {
+			return (c[dimState] == stateRequest || c[dimState] == stateReplay) && c.scattered()
+		},
 	},
 	{
 		"routing is for the replicas of stages that are processes",
-		[]dim{dimFirst, dimSecond, dimRouting},
 		func(c *cell) bool {
-			return c[dimRouting] != routingSticky && hosted(c[dimFirst]) && (c.single() || hosted(c[dimSecond]))
+			return c.scattered() && hosted(c[dimFirst]) && (c.single() || hosted(c[dimSecond]))
 		},
 	},
 	{
 		"a join pairs deliveries by their place: they are in order, and none is dropped",
-		[]dim{dimSecond, dimRouting, dimPolicy},
-		func(c *cell) bool { return c.joins() && (c[dimRouting] != routingSticky || c[dimPolicy] == policyDrop) },
+		func(c *cell) bool { return c.joins() && (c.scattered() || c[dimPolicy] == policyDrop) },
 	},
 	{
 		"a stage that never waits queues what it emits, and a queue refuses what is larger than its window",
-		[]dim{dimFirst, dimSecond, dimSize},
 		func(c *cell) bool { return c[dimSize] == sizeLarge && c.some(kindBatch, kindActor, kindNodeBatch) },
 	},
 	{
 		"inputs kept for a replay must fit the byte window",
-		[]dim{dimState, dimSize},
 		func(c *cell) bool { return c[dimState] == stateReplay && c[dimSize] == sizeLarge },
 	},
 	{
 		"a batch in Python has one output for each input",
-		[]dim{dimFirst, dimStream},
 		func(c *cell) bool { return c[dimFirst] == kindPyBatch && c.emissions() > 1 },
 	},
 	{
 		"omnibus submit sends one input",
-		[]dim{dimCaller, dimStream},
 		func(c *cell) bool {
 			return c[dimCaller] == callerCommand && c.inputs() > 1
 		},
@@ -167,13 +159,9 @@ var rules = []rule{
 // An actor (Props) of a node is no value of the dimensions: it is told of no end of a stream
 // while it holds a delivery, and one that holds none is a Handle.
 
-// allowed reports whether no rule excludes the cell. Rules whose values are not all chosen
-// exclude nothing yet.
+// allowed reports whether no rule excludes the cell.
 func (c *cell) allowed() bool {
-	return !slices.ContainsFunc(rules, func(r rule) bool {
-		chosen := !slices.ContainsFunc(r.of, func(d dim) bool { return c[d] == "" })
-		return chosen && r.excludes(c)
-	})
+	return !slices.ContainsFunc(rules, func(r rule) bool { return r.excludes(c) })
 }
 
 func hosted(kind string) bool {
@@ -200,8 +188,11 @@ func (c *cell) program() bool {
 	return hosted(c[dimFirst]) || hosted(c[dimSecond]) || c[dimCaller] == callerHost
 }
 
-// ordered reports whether the results of a request come in the order of its inputs.
-func (c *cell) ordered() bool { return c[dimRouting] == routingSticky }
+// scattered reports whether the deliveries of a request go to several replicas, so that its
+// results come in any order.
+func (c *cell) scattered() bool {
+	return c[dimRouting] == routingLeastQueue || c[dimRouting] == routingRoundRobin
+}
 
 // inputs is how many inputs a request has.
 func (c *cell) inputs() int {

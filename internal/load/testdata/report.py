@@ -43,7 +43,7 @@ def says_full(error: Exception) -> bool:
 def outcome_of(error: Exception | None, end: str, fired: bool) -> str:
     """How a request ended, for the checker."""
     if error is None:
-        return "completed"
+        return "closed" if fired and end == "close" else "completed"
     if says_full(error):
         return "window full"
     if isinstance(error, DeadlineExceeded):
