@@ -140,8 +140,8 @@ func (c *cell) checkResults(p *plan, sums []uint32, complete bool) error {
 // TestCheckResults: each way in which results can be wrong is seen.
 func TestCheckResults(t *testing.T) {
 	plain := cell{dimStream: streamSeveral, dimPolicy: policyBlock, dimRouting: routingSticky, dimSecond: kindNode}
-	drop, any := plain, plain
-	drop[dimPolicy], any[dimRouting] = policyDrop, routingRoundRobin
+	drop, scattered := plain, plain
+	drop[dimPolicy], scattered[dimRouting] = policyDrop, routingRoundRobin
 	p := plan{Tag: 3, Inputs: 2, Total: 100}
 	var good []uint32
 	for _, h := range plain.results(&p) {
@@ -160,20 +160,20 @@ func TestCheckResults(t *testing.T) {
 	}{
 		{"all", &plain, good, true, true},
 		{"all with drops", &drop, good, true, true},
-		{"all in any order", &any, swapped, true, true},
+		{"all in any order", &scattered, swapped, true, true},
 		{"some, not complete", &plain, good[:3], false, true},
 		{"some dropped", &drop, good[2:], true, true},
 		{"none, not complete", &drop, nil, false, true},
 		{"swallowed", &plain, good[1:], true, false},
 		{"the last swallowed", &plain, good[:5], true, false},
-		{"swallowed in any order", &any, good[1:], true, false},
+		{"swallowed in any order", &scattered, good[1:], true, false},
 		{"the last dropped", &drop, good[:5], true, false},
 		{"doubled", &plain, append(slices.Clone(good), good[5]), true, false},
 		{"doubled with drops", &drop, append(slices.Clone(good), good[5]), true, false},
-		{"doubled in any order", &any, append(slices.Clone(good), good[5]), true, false},
+		{"doubled in any order", &scattered, append(slices.Clone(good), good[5]), true, false},
 		{"changed", &plain, changed, true, false},
 		{"changed with drops", &drop, changed, true, false},
-		{"changed in any order", &any, changed, true, false},
+		{"changed in any order", &scattered, changed, true, false},
 		{"swapped", &plain, swapped, true, false},
 		{"swapped with drops", &drop, swapped, true, false},
 		{"changed, not complete", &plain, changed[:4], false, false},

@@ -3,6 +3,7 @@ package load
 import (
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 )
@@ -60,7 +61,7 @@ func (w *work) spoil(headers []header) [][]byte {
 	case faultSwallow:
 		out = out[1:]
 	case faultDouble:
-		out = append(out, out[len(out)-1])
+		out = slices.Insert(out, 0, out[0])
 	case faultChange:
 		out[0][len(out[0])-1] ^= 1
 	case faultSwap:

@@ -450,7 +450,7 @@ func (r *run) killAll(failed error) error {
 // newRun makes a run with a folder of its own, whose name is short enough for sockets.
 func newRun(t *testing.T, c *cell, seed uint64, requests int) *run {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "load")
+	dir, err := os.MkdirTemp("", "load") //nolint:usetesting // of a cell that failed it stays
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -79,7 +79,7 @@ func (w *work) inState(t *bus.Task, d *bus.Delivery) error {
 		return nil
 	}
 	count, _ := t.State.(uint64)
-	if count += uint64(d.Dropped); d.Seq != count {
+	if count += d.Dropped; d.Seq != count {
 		return fmt.Errorf("%w: sequence %d comes when %d were handled or dropped", errPayload, d.Seq, count)
 	}
 	t.State = count + 1

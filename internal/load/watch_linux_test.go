@@ -37,11 +37,11 @@ func (r *run) relatives() (all []relative) {
 		if err != nil {
 			continue
 		}
-		env, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ")) // empty of one that has ended
+		env, err := os.ReadFile("/proc/" + e.Name() + "/environ") // empty of one that has ended
 		if err != nil || !bytes.Contains(env, mark) {
 			continue
 		}
-		name, err := os.ReadFile(filepath.Join("/proc", e.Name(), "comm"))
+		name, err := os.ReadFile("/proc/" + e.Name() + "/comm")
 		if err == nil {
 			all = append(all, relative{pid, strings.TrimSpace(string(name))})
 		}

@@ -20,6 +20,10 @@ _concurrency = int(os.environ["OMNIBUS_LOAD_CONCURRENCY"])
 _stacks = open(os.path.join(os.environ["OMNIBUS_LOAD_DIR"], f"stacks-{os.getpid()}"), "w")
 faulthandler.register(signal.SIGUSR1, _stacks, all_threads=True)
 
+# A client has no thread that reads: what comes for requests that were closed is read by one that
+# waits, or by a program that has no other request and looks now and then.
+_PAUSE = 0.02
+
 
 class Plan:
     """One request, and the timer that ends it."""
@@ -107,9 +111,12 @@ def in_order(bus: Client) -> None:
     while more or waiting:
         while more and len(waiting) < _concurrency:
             try:
-                p = lines.get(block=not waiting)
+                p = lines.get_nowait() if waiting else lines.get(timeout=_PAUSE)
             except queue.Empty:
-                break
+                if waiting:
+                    break
+                bus.process()
+                continue
             if p is None:
                 more = False
                 break
@@ -123,17 +130,24 @@ def in_threads(bus: Client) -> None:
     """Each thread submits one request at a time."""
     lines: queue.SimpleQueue[Plan | None] = queue.SimpleQueue()
 
+    busy: set[int] = set()  # the requests that are open; changed by one operation each
+
     def work() -> None:
         while (p := lines.get()) is not None:
+            busy.add(p.number)
             p.begin(bus)
             p.finish()
+            busy.discard(p.number)
 
     threads = [threading.Thread(target=work) for _ in range(_concurrency)]
+    threads.append(threading.Thread(target=read, args=(lines, _concurrency)))
     for t in threads:
         t.start()
-    read(lines, len(threads))
     for t in threads:
-        t.join()
+        while t.is_alive():
+            t.join(_PAUSE)
+            if not busy:
+                bus.process()
 
 
 with connect(name="caller (python)") as bus:
