@@ -67,6 +67,11 @@ func (r *run) dump() {
 	if !r.cell.program() { // which has no metrics
 		_ = os.WriteFile(filepath.Join(r.dir, "metrics.txt"), r.metrics(), 0o600)
 	}
+	if s, err := r.status(); err != nil {
+		r.log("the host does not tell its status: %v", err)
+	} else {
+		r.log("the first requests at the host: %+v", first(s.Requests, 5))
+	}
 	all := r.relatives()
 	for _, p := range all {
 		if strings.HasPrefix(p.name, "python") {
