@@ -10,6 +10,7 @@ CONCURRENT := ./ringbuf ./shmstore/... ./actors ./bus ./bus/host ./bus/node ./in
 FUZZTIME ?= 5s      # for each fuzz target
 COUNT    ?= 5       # repetitions of a stress run
 SOAK     ?= 1000000 # requests of the soak test
+LOAD     ?= 60m     # how long cells of the load matrix begin
 KILLS    ?= 1000    # processes killed with something in hand
 MODEL    ?= full    # size of the models: small or full
 ARCHS    ?= amd64 arm64 # that gpu-build builds for
@@ -20,7 +21,7 @@ ROUNDS   ?= 9
 BUSY     ?= 0       # processes that compute beside bench-peers
 
 .DEFAULT_GOAL := help
-.PHONY: help build test python vllm-caches race stress soak chaos model fuzz-smoke mutants lockcheck cover lint bench bench-peers check gpu-build gpu-check
+.PHONY: help build test python vllm-caches race stress soak chaos load model fuzz-smoke mutants lockcheck cover lint bench bench-peers check gpu-build gpu-check
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +51,9 @@ soak: ## send SOAK requests through one bus
 
 chaos: ## kill KILLS processes under load; every promise must hold
 	$(GO) test ./internal/chaos -run='^(TestChaos|TestChaosDirect|TestChaosDirectPython|TestChaosDrops|TestChaosGPU|TestHostKilled)$$' -count=1 -timeout=90m -v -chaos.kills=$(strip $(KILLS)) -chaos.direct=$(strip $(KILLS)) -chaos.gpu=$(strip $(KILLS)) -chaos.hosts=50
+
+load: ## run pipelines under load for LOAD, and those that hung once in full; nothing may hang or be wrong
+	$(GO) test ./internal/load -run='^(TestLoad|TestLong)$$' -count=1 -timeout=0 -v -load.for=$(strip $(LOAD)) -load.long
 
 model: ## check the protocol's models with Spin (MODEL)
 	scripts/model.sh $(strip $(MODEL))

@@ -315,7 +315,7 @@ var errorPromises = []promise{
 // declare needs no caller, and what they call is not called by the product.
 var forTests = []string{
 	"bench", "examples", "codec/internal/codectest", "connector/connectortest", "cudaipc/drivertest", "cudaipc/emul",
-	"internal/bustest", "internal/chaos", "internal/golden", "internal/mutants", "internal/pythontest",
+	"internal/bustest", "internal/chaos", "internal/golden", "internal/load", "internal/mutants", "internal/pythontest",
 }
 
 func namesOf(table []promise) (names []string) {

@@ -119,6 +119,7 @@ class Coroutines(Served):
         finally:
             with self.session.locked:
                 task._job = None
+            del job  # an exception that it holds has this frame, and with it the inputs
         return WELL
 
     async def ahandle(self, task: BaseTask, parts: list[Delivery], out: Any) -> None:
@@ -161,6 +162,8 @@ class Coroutines(Served):
                     self.give_out(batch, await result_of(job))
             except Exception as e:
                 self.fail_batch(batch, e)
+            finally:
+                batch = job = None  # an exception that the job holds has this frame
             with self.session.locked:
                 self.batching = bool(self.queued)
                 if not self.batching:
@@ -191,3 +194,5 @@ async def result_of(job: asyncio.Future[Any]) -> Any:
         return job.result()
     except asyncio.CancelledError as e:
         raise _Cancelled("the handler was cancelled, or something that it waited for was") from e
+    finally:
+        del job  # an exception that it holds has this frame

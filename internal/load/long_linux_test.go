@@ -1,0 +1,66 @@
+package load
+
+import (
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/internal/pythontest"
+)
+
+// longRequests is what each cell of TestLong has with -load.long.
+const longRequests = 200_000
+
+// base is the cell that those of TestLong differ from.
+var base = cell{
+	dimFirst: kindNode, dimSecond: kindNone, dimState: stateNone, dimRouting: routingSticky, dimCaller: callerNode,
+	dimConcurrency: above, dimPlaces: "16", dimSlots: "2x4", dimPolicy: policyBlock, dimWindow: "64",
+	dimSize: sizeInline, dimEnds: endComplete, dimPace: paceEven, dimStream: streamSingle,
+}
+
+// long are cells that have hung once.
+var long = []struct {
+	name   string
+	change map[dim]string
+}{
+	{"one Go stage and omnibus submit, far above the slots", map[dim]string{dimCaller: callerCommand}},
+	{"one stage in the host's process", map[dim]string{dimFirst: kindHandle}},
+	{"one stage in the host's process, and its own requests", map[dim]string{dimFirst: kindHandle, dimCaller: callerHost}},
+	{"requests of one Python client read in order, one place", map[dim]string{dimCaller: callerPython, dimPlaces: "1"}},
+	{
+		"asyncio callers that give up at random moments",
+		map[dim]string{dimCaller: callerAsyncio, dimEnds: endClose, dimPlaces: "4"},
+	},
+}
+
+// TestLong runs cells that have hung once: with few requests, and with many by -load.long.
+func TestLong(t *testing.T) {
+	pythontest.Interpreter(t)
+	requests := *requestsFlag
+	if *longFlag {
+		requests = longRequests
+	}
+	for i, l := range long {
+		t.Run(l.name, func(t *testing.T) {
+			c := base
+			for d, v := range l.change {
+				c[d] = v
+			}
+			r := newRun(t, &c, *seedFlag<<12|uint64(i), requests)
+			if err := r.do(); err != nil {
+				t.Errorf("%v\nthe cell: %v\nwhat it wrote: %s", err, &c, r.dir)
+			}
+		})
+	}
+}
+
+// TestLongIsAllowed: a cell of TestLong is one that the rules allow.
+func TestLongIsAllowed(t *testing.T) {
+	for _, l := range long {
+		c := base
+		for d, v := range l.change {
+			c[d] = v
+		}
+		if !c.allowed() {
+			t.Errorf("%s: %v is excluded", l.name, &c)
+		}
+	}
+}

@@ -1,0 +1,53 @@
+"""What callers in Python report."""
+
+import json
+import sys
+import threading
+from zlib import crc32
+
+from omnibus import MSGPACK, DeadlineExceeded, Delivery, Finished, RequestAborted, RequestOver
+
+_writing = threading.Lock()
+
+
+def _say(line: str) -> None:
+    with _writing:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+
+def opened(number: int) -> None:
+    """A request begins."""
+    _say(f"open {number}")
+
+
+def ended(number: int, outcome: str, sums: list[int]) -> None:
+    """It has ended, with results of these checksums."""
+    _say(f"end {number} {json.dumps(outcome)} {','.join(map(str, sums))}")
+
+
+def checksum(d: Delivery) -> int:
+    """That of the payload of a result. What a function in Python returns is msgpack."""
+    if d.codec == MSGPACK:
+        return crc32(d.value())
+    with d.view() as view:
+        return crc32(view)
+
+
+def says_full(error: Exception) -> bool:
+    """Whether it is of an edge whose policy is fail."""
+    text = str(error)
+    return "window full" in text or "the window of " in text and " is full" in text
+
+
+def outcome_of(error: Exception | None, end: str, fired: bool) -> str:
+    """How a request ended, for the checker."""
+    if error is None:
+        return "closed" if fired and end == "close" else "completed"
+    if says_full(error):
+        return "window full"
+    if isinstance(error, DeadlineExceeded):
+        return "deadline"
+    if fired and isinstance(error, (RequestAborted, Finished, RequestOver)):
+        return "closed" if end == "close" else "aborted"
+    return f"{type(error).__name__}: {error}"

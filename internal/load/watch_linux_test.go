@@ -1,0 +1,224 @@
+package load
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/bus/host"
+)
+
+// A relative is a process of a cell, whichever process has started it.
+type relative struct {
+	pid  int
+	name string
+}
+
+// relatives are the processes of the cell that have not ended: those with its folder in their
+// environment.
+func (r *run) relatives() (all []relative) {
+	mark := []byte(dirEnv + "=" + r.dir + "\x00")
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		env, err := os.ReadFile("/proc/" + e.Name() + "/environ") // empty of one that has ended
+		if err != nil || !bytes.Contains(env, mark) {
+			continue
+		}
+		name, err := os.ReadFile("/proc/" + e.Name() + "/comm")
+		if err == nil {
+			all = append(all, relative{pid, strings.TrimSpace(string(name))})
+		}
+	}
+	return all
+}
+
+// dumpPatience is how long each process has to say where it is.
+const dumpPatience = 10 * time.Second
+
+// dump writes what is known of a cell in which nothing moves into its folder: which requests
+// wait, the host's status and metrics, and the stacks of every process.
+func (r *run) dump() {
+	waiting, _ := json.MarshalIndent(r.checker.waiting(), "", "  ") // plain numbers
+	_ = os.WriteFile(filepath.Join(r.dir, "waiting.json"), waiting, 0o600)
+	for _, verb := range []string{"status", "leases"} {
+		out, err := r.ask(omnibus(), verb, "-o", "json")
+		if err != nil {
+			out = append(out, err.Error()...)
+		}
+		_ = os.WriteFile(filepath.Join(r.dir, verb+".json"), out, 0o600)
+	}
+	if !r.cell.program() { // which has no metrics
+		_ = os.WriteFile(filepath.Join(r.dir, "metrics.txt"), r.metrics(), 0o600)
+	}
+	if s, err := r.status(); err != nil {
+		r.log("the host does not tell its status: %v", err)
+	} else {
+		r.log("the first requests at the host: %+v", first(s.Requests, 5))
+	}
+	all := r.relatives()
+	for _, p := range all {
+		if strings.HasPrefix(p.name, "python") {
+			_ = unix.Kill(p.pid, unix.SIGUSR1)
+			r.awaitFile(fmt.Sprintf("stacks-%d", p.pid))
+		}
+	}
+	for _, p := range all { // a host last: it may pass on what others write
+		if p.pid != r.host.cmd.Process.Pid && !strings.HasPrefix(p.name, "python") {
+			r.quit(p.pid)
+		}
+	}
+	r.quit(r.host.cmd.Process.Pid)
+	r.log("what is known of this cell is in %s", r.dir)
+}
+
+// metrics are those of omnibus run, or why it does not tell them.
+func (r *run) metrics() []byte {
+	var dialer net.Dialer
+	client := &http.Client{Timeout: dumpPatience, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "unix", r.socket()+".http.sock")
+		},
+	}}
+	answer, err := client.Get("http://host/metrics")
+	if err != nil {
+		return []byte(err.Error())
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		text = append(text, err.Error()...)
+	}
+	return text
+}
+
+// quit has a program in Go write its stacks and end.
+func (r *run) quit(pid int) {
+	_ = unix.Kill(pid, unix.SIGQUIT)
+	for limit := time.Now().Add(dumpPatience); time.Now().Before(limit); time.Sleep(10 * time.Millisecond) {
+		if !slices.ContainsFunc(r.relatives(), func(p relative) bool { return p.pid == pid }) {
+			return
+		}
+	}
+}
+
+func (r *run) awaitFile(name string) {
+	for limit := time.Now().Add(dumpPatience); time.Now().Before(limit); time.Sleep(10 * time.Millisecond) {
+		if info, err := os.Stat(filepath.Join(r.dir, name)); err != nil || info.Size() > 0 {
+			return
+		}
+	}
+}
+
+// ask runs a command about the host, which may not answer.
+func (r *run) ask(args ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), dumpPatience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Env = append(os.Environ(), "OMNIBUS_SOCKET="+r.socket())
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		return out, fmt.Errorf("%s: %w: %s", strings.Join(args[1:], " "), err, &errs)
+	}
+	return out, nil
+}
+
+func (r *run) status() (s host.Status, err error) {
+	out, err := r.ask(omnibus(), "status", "-o", "json")
+	if err != nil {
+		return s, err
+	}
+	err = json.Unmarshal(out, &s)
+	return s, err
+}
+
+// awaitNothingHeld waits until the host says that nothing of the requests is left. What is held
+// may take any time, as long as it becomes less.
+func (r *run) awaitNothingHeld() error {
+	var last string
+	limit := time.Now().Add(r.bound)
+	for {
+		held, err := r.held()
+		switch {
+		case err != nil:
+			return fmt.Errorf("%w: %w", errHang, err)
+		case held == "":
+			return nil
+		case held != last:
+			last, limit = held, time.Now().Add(r.bound)
+		case time.Now().After(limit):
+			return fmt.Errorf("%w: all requests have ended, and the host holds: %s", errHang, held)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// held says what the host holds of requests.
+func (r *run) held() (string, error) {
+	var all []string
+	note := func(is bool, format string, args ...any) {
+		if is {
+			all = append(all, fmt.Sprintf(format, args...))
+		}
+	}
+	s, err := r.status()
+	if err != nil {
+		return "", err
+	}
+	note(s.Stats.Live > 0, "%d live requests", s.Stats.Live)
+	for _, q := range s.Requests {
+		note(true, "request %#x, %s", q.ID, q.Outcome)
+	}
+	note(s.Stats.JoinBytes > 0, "%d bytes in joins", s.Stats.JoinBytes)
+	for _, st := range s.Stats.Stages {
+		note(st.SlotsFree != st.Slots || st.Queued > 0,
+			"stage %s: %d of %d slots free, %d queued", st.Name, st.SlotsFree, st.Slots, st.Queued)
+	}
+	for _, p := range s.Processes {
+		note(p.Held+p.Requests+p.Kept.Payloads+p.Left.Payloads > 0,
+			"process %s: %d deliveries, %d requests, %d kept, %d left",
+			p.Name, p.Held, p.Requests, p.Kept.Payloads, p.Left.Payloads)
+	}
+	out, err := r.ask(omnibus(), "leases", "-o", "json")
+	if err != nil {
+		return "", err
+	}
+	var leases []host.Holding
+	if err := json.Unmarshal(out, &leases); err != nil {
+		return "", err
+	}
+	for _, l := range leases {
+		l.Age = 0 // what it holds is the same
+		note(l.Together != "alone", "lease %+v", l)
+	}
+	if len(all) == 0 {
+		if _, err := r.ask(omnibus(), "check"); err != nil {
+			return "", err
+		}
+		ended := s.Stats.Completed + s.Stats.Failed + s.Stats.Aborted + s.Stats.Deadline
+		if most := int64(len(r.checker.plans)); ended > most || s.Stats.Completed < int64(r.checker.count[outcomeCompleted]) {
+			return "", fmt.Errorf("the host has ended %d requests, %d of them completed, and callers %d, %d of them completed",
+				ended, s.Stats.Completed, most, r.checker.count[outcomeCompleted])
+		}
+	}
+	return strings.Join(all, "; "), nil
+}
