@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import unittest
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -163,6 +165,30 @@ class HandlerTest(StageCase):
                     self.assertIn(told, "".join(logged.output))
                     self.host.hang_up()
                     self.host.waiting.clear()
+
+    def test_input_of_a_coroutine_that_raised_is_let_go(self) -> None:
+        seen: list[Any] = []
+
+        class Local:
+            """Is alive for as long as the frame of the handler is, as its inputs are."""
+
+        async def raises(_: object) -> None:
+            local = Local()
+            seen.append(weakref.ref(local))
+            raise ValueError("no")
+
+        self.addCleanup(gc.enable)
+        gc.disable()  # a cycle would keep the input, and its memory, until a collection
+        for stage in omnibus.stage("upper")(raises), omnibus.stage("upper", batch=2)(raises):
+            with self.subTest(batch=stage.batch):
+                r = self.run_stage(stage, batch=stage.batch)
+                with self.assertLogs("omnibus", "ERROR"):
+                    self.host.send(deliver(1, 7, encode(1)))
+                    self.assertIn("ValueError: no", self.host.expect(wire.Finish).text)
+                self.bye(r)
+                self.assertIsNone(seen.pop()())
+                self.host.hang_up()
+                self.host.waiting.clear()
 
     def test_task_is_described(self) -> None:
         seen: list[Any] = []
