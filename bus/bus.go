@@ -313,7 +313,8 @@ func (b *Bus) place(ctx context.Context, o Opening) error {
 
 // noPlace is the error of a request that has waited for a place in vain.
 func (b *Bus) noPlace(cause error) error {
-	return fmt.Errorf("bus: submit: %d requests are alive, MaxRequests is %d: %w", b.Stats().Live, b.opts.MaxRequests, cause)
+	live, most := b.Stats().Live, b.opts.MaxRequests
+	return fmt.Errorf("bus: submit: %d requests are alive, MaxRequests is %d: %w", live, most, cause)
 }
 
 // OpeningOf applies options. Only where there are some do they take memory of their

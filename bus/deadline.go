@@ -72,14 +72,15 @@ func (r *Request) contextEnded() {
 	if r.Outcome() != Completed {
 		return
 	}
-	err := fmt.Errorf("bus: the request has completed, and its context ended before its results were received: %w", context.Cause(r.ctx))
+	err := fmt.Errorf("bus: the request has completed, and its context ended before its results were received: %w",
+		context.Cause(r.ctx))
 	r.unread.Store(&err)
 	r.closeResults()
 }
 
 // endOfResults is how the results end, where the request was asked for one and has none.
 func (r *Request) endOfResults(err error) error {
-	if unread := r.unread.Load(); unread != nil && err == io.EOF && !r.results.received() { //nolint:errorlint // what results.next returns
+	if unread := r.unread.Load(); unread != nil && errors.Is(err, io.EOF) && !r.results.received() {
 		return *unread
 	}
 	return err

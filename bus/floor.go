@@ -123,7 +123,8 @@ func (b ground) Footing() (Footing, error) {
 	return Footing{
 		Name: b.opts.Name, Opened: b.opened, Stages: b.graph.names(), Log: b.opts.Logger,
 		InlineBytes: min(b.leastBytes-1, wire.MaxInline), ArenaBytes: b.opts.Store.ArenaBytes, MostBytes: b.store.MaxObjectBytes(),
-		Inputs: b.graph.inputPorts, Results: b.graph.resultPorts, Places: &b.places, NoPlace: b.noPlace, Arena: arena, Kept: &b.kept, Exchange: b.exchange, Directory: b.directory, Figures: &b.tensorFigures, Heard: b.heard, Wait: b.opts.Wait,
+		Inputs: b.graph.inputPorts, Results: b.graph.resultPorts, Places: &b.places, NoPlace: b.noPlace,
+		Arena: arena, Kept: &b.kept, Exchange: b.exchange, Directory: b.directory, Figures: &b.tensorFigures, Heard: b.heard, Wait: b.opts.Wait,
 		Reclaim: b.system.Reclaim,
 	}, err
 }

@@ -385,7 +385,8 @@ func TestContextEndsUnreadResults(t *testing.T) {
 				mustDrain(t, b)
 				_, err = r.Recv(t.Context())
 			}
-			if want := map[bool]error{true: io.EOF, false: context.Canceled}[read == 3]; !errors.Is(err, want) || r.Outcome() != bus.Completed {
+			want := map[bool]error{true: io.EOF, false: context.Canceled}[read == 3]
+			if !errors.Is(err, want) || r.Outcome() != bus.Completed {
 				t.Errorf("%d read: got %v of a request that is %v, want %v", read, err, r.Outcome(), want)
 			}
 			cancel()

@@ -37,8 +37,10 @@ func (b *Bus) look(w *placeWatch, atLeast time.Duration) []Stall {
 	if w.waited(waiting, granted, now) >= atLeast {
 		for _, r := range b.longest(maxLoads) {
 			if !r.named.Swap(true) {
-				b.opts.Logger.Warn("requests wait for a place that this request keeps", slog.String("bus", b.opts.Name), slog.Int("waiting", waiting),
-					slog.Any("request", r.id), slog.Duration("age", now.Sub(r.began).Round(time.Millisecond)), slog.String("has", r.describe()))
+				age := now.Sub(r.began).Round(time.Millisecond)
+				b.opts.Logger.Warn("requests wait for a place that this request keeps",
+					slog.String("bus", b.opts.Name), slog.Int("waiting", waiting),
+					slog.Any("request", r.id), slog.Duration("age", age), slog.String("has", r.describe()))
 			}
 		}
 	}

@@ -41,14 +41,15 @@ func TestLogNamesRequestsThatKeepPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logged
 		keeps := make(chan *bus.Kept, 1)
-		b, err := bus.Open(t.Context(), bustest.Linear(bus.StageSpec{Name: "m", Handle: func(t *bus.Task, d *bus.Delivery) error {
+		handle := func(t *bus.Task, d *bus.Delivery) error {
 			var in string
 			if err := d.Decode(&in); err != nil || in != "keep" {
 				return errors.Join(err, t.Forward(d))
 			}
 			keeps <- d.Keep()
 			return nil
-		}}), bus.Options{
+		}
+		b, err := bus.Open(t.Context(), bustest.Linear(bus.StageSpec{Name: "m", Handle: handle}), bus.Options{
 			Store:       shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Heap},
 			MaxRequests: 2, StallTimeout: time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		})

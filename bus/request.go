@@ -77,7 +77,8 @@ type Request struct {
 func newRequest(ctx context.Context, b *Bus, o Opening) *Request {
 	g := b.graph
 	r := &Request{
-		id: o.ID, key: b.nextKey(), client: o.Client, up: o.Up, sink: o.Sink, bus: b, ctx: ctx, trace: o.Trace, traced: !o.Trace.IsZero(), began: time.Now(),
+		id: o.ID, key: b.nextKey(), client: o.Client, up: o.Up, sink: o.Sink, bus: b, ctx: ctx,
+		trace: o.Trace, traced: !o.Trace.IsZero(), began: time.Now(),
 		done:  make(chan struct{}),
 		tasks: make([]Task, len(g.stages)),
 		flows: make([]flow, len(g.edges)),

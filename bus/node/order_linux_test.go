@@ -154,7 +154,8 @@ func TestTryDoesNotOvertake(t *testing.T) {
 func TestLeftBeforeTheyBegin(t *testing.T) {
 	for name, places := range map[string]int{"places": 1, "windows": 5} {
 		t.Run(name, func(t *testing.T) {
-			p := bustest.Linear(bus.StageSpec{Name: "m", Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }})
+			forward := func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }
+			p := bustest.Linear(bus.StageSpec{Name: "m", Handle: forward})
 			p.Edges = []bus.Edge{{To: "m", Window: 1}, {From: "m", Window: 1}}
 			h := listen(t, p, bus.Options{MaxRequests: places})
 			c := dialThin(t, h.path)
