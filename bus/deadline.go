@@ -20,6 +20,7 @@ func (r *Request) setDeadline(at time.Time) {
 
 // watch ends the request at its deadline, and with its context. A node does not wait
 // for its host to say so, which may be stopped.
+// The context of a completed request is watched until the caller's part is over.
 func (r *Request) watch() {
 	if r.deadline != 0 {
 		wait := time.Until(time.Unix(0, r.deadline))
@@ -28,13 +29,11 @@ func (r *Request) watch() {
 		r.mu.Unlock()
 	}
 	if r.ctx.Done() != nil {
-		stop := context.AfterFunc(r.ctx, r.contextEnded)
-		unwatch := func() bool { return r.Outcome() == Completed && !r.results.callerGone() || stop() }
+		unwatch := context.AfterFunc(r.ctx, r.contextEnded)
 		r.mu.Lock()
 		r.unwatch = unwatch
-		over := r.over()
 		r.mu.Unlock()
-		if over { // at once: end has not seen unwatch
+		if r.wrecked() || r.results.callerGone() { // at once: the end has not seen unwatch
 			unwatch()
 		}
 	}
@@ -100,7 +99,7 @@ func (rs *results) callerGone() bool {
 	return rs.gone
 }
 
-// unwatchEnded is called when the caller's part is over: of a completed request it comes behind its end.
+// unwatchEnded is called when the caller's part is over: that of a completed request comes behind its end.
 func (r *Request) unwatchEnded() {
 	if r.ctx.Done() == nil {
 		return

@@ -225,7 +225,7 @@ func (r *Request) end(o Outcome, err error) {
 	if timer != nil {
 		timer.Stop()
 	}
-	if unwatch != nil {
+	if unwatch != nil && o != Completed { // else its results go with the context: see partDone
 		unwatch()
 	}
 	if o != Completed {
