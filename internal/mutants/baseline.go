@@ -21,7 +21,7 @@ type binary struct {
 func (r *runner) baseline(ctx context.Context, s suite) (outcome, error) {
 	flags, ok := testFlags(s.flags)
 	if !ok {
-		return r.goTest(ctx, s)
+		return r.goTest(ctx, s, r.timeout)
 	}
 	bin := r.binaries.get(s.pkg, func() binary { return r.compile(ctx, s.pkg) })
 	if bin.path == "" {

@@ -35,8 +35,8 @@
 // The changed copy of the file lies in a temporary folder and reaches the
 // compiler by the -overlay flag. The source tree is only read, so an
 // interrupted run leaves nothing behind, and two runs do not disturb each
-// other. A mutant is caught when the named test fails; a test that hangs until
-// the time limit counts as well and is reported as "by timeout", because such a
+// other. A mutant is caught when the named test fails; a test that hangs for many
+// times as long as it takes on the code as it is counts as well, and is reported as "by timeout": such a
 // test says little about what went wrong. Before, each test has to pass on the code as it
 // is; for that there is one binary of a package.
 package main

@@ -36,9 +36,10 @@ var quickBuild = []string{"-vet=off", "-gcflags=-N -l -dwarf=false", "-ldflags=-
 
 // outcome is what one run of go test said.
 type outcome struct {
-	failed   []string // tests that failed
-	ran      int      // tests that came to an end
-	ok       bool     // the package passed
+	took     time.Duration // of the command: with building, unless it is that of a binary
+	failed   []string      // tests that failed
+	ran      int           // tests that came to an end
+	ok       bool          // the package passed
 	noBuild  bool
 	timedOut bool
 	output   string
@@ -59,8 +60,8 @@ func (o outcome) verdict() (by string, err error) {
 }
 
 // goTest runs one suite. Its error means that go test itself could not run.
-func (r *runner) goTest(ctx context.Context, s suite, extra ...string) (outcome, error) {
-	args, err := r.goTestArgs(ctx, s, extra)
+func (r *runner) goTest(ctx context.Context, s suite, limit time.Duration, extra ...string) (outcome, error) {
+	args, err := r.goTestArgs(ctx, s, limit, extra)
 	if err != nil {
 		return outcome{}, err
 	}
@@ -77,7 +78,9 @@ func (r *runner) command(ctx context.Context, dir string, args []string) (outcom
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 
+	start := time.Now()
 	err := cmd.Run()
+	took := time.Since(start)
 	if ctx.Err() != nil {
 		return outcome{}, fmt.Errorf("%v: %w", cmd, ctx.Err())
 	}
@@ -86,6 +89,7 @@ func (r *runner) command(ctx context.Context, dir string, args []string) (outcom
 		return outcome{}, fmt.Errorf("%v: %w", cmd, err)
 	}
 	out := readEvents(&stdout)
+	out.took = took
 	if out.output == "" {
 		out.output = clip(stderr.String())
 	}
@@ -95,8 +99,8 @@ func (r *runner) command(ctx context.Context, dir string, args []string) (outcom
 	return out, nil
 }
 
-func (r *runner) goTestArgs(ctx context.Context, s suite, extra []string) ([]string, error) {
-	args := []string{"test", "-json", "-count=1", "-timeout=" + r.timeout.String(), "-run=" + s.test}
+func (r *runner) goTestArgs(ctx context.Context, s suite, limit time.Duration, extra []string) ([]string, error) {
+	args := []string{"test", "-json", "-count=1", "-timeout=" + limit.String(), "-run=" + s.test}
 	args = slices.Concat(args, quickBuild, extra, strings.Fields(s.flags), []string{s.pkg})
 	random, err := r.drawsRandom(ctx, s.pkg)
 	if err != nil {

@@ -39,7 +39,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	name := flags.String("run", "", "try only mutants whose name matches this regular expression")
 	part := flags.String("part", "1/1", "try only this part of them: 2/4 is every fourth, from the second on")
 	parallel := flags.Int("parallel", runtime.GOMAXPROCS(0), "try so many mutants at a time: building each takes one processor")
-	timeout := flags.Duration("timeout", time.Minute, "time limit for the tests of one mutant")
+	timeout := flags.Duration("timeout", time.Minute, "most time for the tests of one mutant: less where they are quick on the code as it is")
 	root := flags.String("root", "", "the module to work on; by default the one around the working folder")
 	dir := flags.String("list", "internal/mutants/list", "folder of the mutants, relative to the module")
 	if err := flags.Parse(args); err != nil {

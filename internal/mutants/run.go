@@ -24,9 +24,15 @@ type runner struct {
 	dir     string        // for what is compiled
 	timeout time.Duration // of the tests of one mutant
 
-	checked   once[suite, error] // what each suite says of the code as it is
+	checked   once[suite, checked] // what each suite says of the code as it is
 	binaries  once[string, binary]
 	usesRapid once[string, rapid]
+}
+
+// checked is what a suite says of the code as it is, and how long it takes for that.
+type checked struct {
+	took time.Duration
+	err  error
 }
 
 // rapid is whether the tests of a package draw random values.
@@ -71,18 +77,19 @@ type verdict struct {
 // try plants the mutant and runs its test.
 func (r *runner) try(ctx context.Context, m mutant) verdict {
 	v := verdict{mutant: m}
-	if v.err = r.check(ctx, m.suite); v.err != nil {
+	c := r.check(ctx, m.suite)
+	if v.err = c.err; v.err != nil {
 		return v
 	}
 	start := time.Now()
-	v.by, v.err = r.plant(ctx, m)
+	v.by, v.err = r.plant(ctx, m, min(r.timeout, hangs(c.took)))
 	v.took = time.Since(start)
 	return v
 }
 
 // check runs a suite on the code as it is, once.
-func (r *runner) check(ctx context.Context, s suite) error {
-	return r.checked.get(s, func() error {
+func (r *runner) check(ctx context.Context, s suite) checked {
+	return r.checked.get(s, func() checked {
 		out, err := r.baseline(ctx, s)
 		switch {
 		case err != nil:
@@ -91,12 +98,15 @@ func (r *runner) check(ctx context.Context, s suite) error {
 		case out.ran == 0:
 			err = fmt.Errorf("%w: %s in %s", errNoTest, s.test, s.pkg)
 		}
-		return err
+		return checked{out.took, err}
 	})
 }
 
+// hangs is after how long a test hangs that took so long on the code as it is.
+func hangs(took time.Duration) time.Duration { return 20*time.Second + 20*took }
+
 // plant runs the test of m on the changed code and says who caught it.
-func (r *runner) plant(ctx context.Context, m mutant) (by string, err error) {
+func (r *runner) plant(ctx context.Context, m mutant, limit time.Duration) (by string, err error) {
 	changed, err := m.apply(r.root)
 	if err != nil {
 		return "", err
@@ -111,7 +121,7 @@ func (r *runner) plant(ctx context.Context, m mutant) (by string, err error) {
 	if err != nil {
 		return "", err
 	}
-	out, err := r.goTest(ctx, m.suite, "-overlay="+overlay)
+	out, err := r.goTest(ctx, m.suite, limit, "-overlay="+overlay)
 	if err != nil {
 		return "", err
 	}
