@@ -130,7 +130,7 @@ func (src *source) opens() *bus.Request {
 func (src *source) Put(d *bus.Delivery, edge int) error {
 	at, err := src.sess.locate(d)
 	if err == nil && src.sess.deliver(src, d, nil, edge, at, false) == 0 {
-		err = bus.ErrClosed // the client is gone
+		err = bus.ErrNotTaken // the client is gone, and its requests are aborted
 	}
 	return err
 }
