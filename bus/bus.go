@@ -67,9 +67,9 @@ type Bus struct {
 	stopped   bool                               // nothing is left to be closed; guarded by stopMu
 	watchDone chan struct{}
 
-	mu   lockorder.Mutex[lockorder.Bus] // guards what follows, edge.sent, and that nobody comes in behind closing
+	mu   lockorder.Mutex[lockorder.Bus] // guards what follows and edge.sent; no request begins behind closing
 	live map[uint64]*Request            // by Request.key
-	idle chan struct{}                  // closed when live empties; nil: nobody waits
+	idle chan struct{}                  // closed when live empties; nil: no goroutine waits
 }
 
 // Open checks the pipeline, takes the memory for its store, and starts its

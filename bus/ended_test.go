@@ -12,7 +12,7 @@ import (
 )
 
 // TestAnEndIsNoCanceledWait: a request that a program aborts because of a wait that was
-// canceled elsewhere is over, for whatever is called for it afterwards; no call takes that for
+// canceled elsewhere is over, for each call that follows; no call takes that for
 // a wait of its own that was canceled, or for the end of the results.
 func TestAnEndIsNoCanceledWait(t *testing.T) {
 	b, err := Open(t.Context(), Pipeline{
@@ -53,14 +53,8 @@ func TestClosedRequestTellsItsSink(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Opening{Sink: elsewhere{make(chan struct{})}}
-	if err := b.Floor().Place(t.Context(), o); err != nil {
-		t.Fatal(err)
-	}
-	r, err := b.Floor().Admit(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sink := elsewhere{make(chan struct{})}
+	r := begun(t, b, sink)
 	for range r.tasks {
 		r.taskDone() // as stages that have put the ends of their streams into queues
 	}
@@ -69,7 +63,7 @@ func TestClosedRequestTellsItsSink(t *testing.T) {
 	}
 	r.Close()
 	select {
-	case <-o.Sink.(elsewhere).ended:
+	case <-sink.ended:
 	case <-soon(t).Done():
 		t.Error("the sink has not heard of the end")
 	}
@@ -110,14 +104,7 @@ func TestEndIsBehindTheResultOnItsWay(t *testing.T) {
 	}
 	for range 20 {
 		sink := &inPut{entered: make(chan struct{}), leave: make(chan struct{}), ended: make(chan struct{})}
-		o := Opening{Sink: sink}
-		if err := b.Floor().Place(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
-		r, err := b.Floor().Admit(t.Context(), o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := begun(t, b, sink)
 		if err := r.Send(t.Context(), []byte("hello")); err != nil {
 			t.Fatal(err)
 		}

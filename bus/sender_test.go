@@ -70,14 +70,7 @@ func TestSenderEndsTheRequest(t *testing.T) {
 // sendOne sends a request of one input, whose results are for another process.
 func sendOne(t *testing.T, b *Bus) {
 	t.Helper()
-	o := Opening{Sink: elsewhere{make(chan struct{})}}
-	if err := b.Floor().Place(t.Context(), o); err != nil {
-		t.Fatal(err)
-	}
-	r, err := b.Floor().Admit(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := begun(t, b, elsewhere{make(chan struct{})})
 	sent := make(chan error, 1)
 	go func() { sent <- r.Send(t.Context(), []byte("hello"), Last()) }()
 	select {
@@ -96,4 +89,18 @@ func sendOne(t *testing.T, b *Bus) {
 	if got := r.Outcome(); got != Completed {
 		t.Errorf("the request is %v: %v", got, r.Err())
 	}
+}
+
+// begun begins a request whose results a sink takes.
+func begun(t *testing.T, b *Bus, sink Sink) *Request {
+	t.Helper()
+	o := Opening{Sink: sink}
+	if err := b.Floor().Place(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	r, err := b.Floor().Admit(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
 }

@@ -30,7 +30,7 @@ const (
 type exchanging struct {
 	mu     lockorder.Mutex[lockorder.Exchanging] // guards what follows
 	waits  map[uint32]*exchangeWait              // by the token of the question
-	placed int                                   // payloads in the table, or with who fetched them
+	placed int                                   // payloads in the table, or fetched and not finished
 	own    int                                   // of those, in segments of their own
 }
 

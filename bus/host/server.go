@@ -401,7 +401,7 @@ type ProcessStats struct {
 	Held     int           `json:"held"`     // deliveries and results that it has not finished
 	Requests int           `json:"requests"` // that it submitted and that are not over
 	Direct   int           `json:"direct"`   // streams that come to it, or go from it, past the host, of what is not over
-	Placed   int           `json:"placed"`   // payloads of its in the exchange, or with who fetched them
+	Placed   int           `json:"placed"`   // payloads of its in the exchange, or fetched and not finished
 	Fetched  int           `json:"fetched"`  // payloads that it has from the exchange
 	Kept     KeptStats     `json:"kept"`     // payloads that it reads though it has finished their deliveries
 	Left     KeptStats     `json:"left"`     // ... and those that it may read, though its connection is over

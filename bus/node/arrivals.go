@@ -27,7 +27,7 @@ type arrivals struct {
 	due     func()      // done, when it is to be called, without mu
 	then    bus.FollowUp
 	dropped bool // nothing more is wanted
-	belied  bool // the request fails, whatever else is said
+	belied  bool // the request fails, also if the host completes it
 }
 
 // arriving is one stream.
