@@ -55,8 +55,9 @@ type Bus struct {
 	heard         *heard.Heard
 
 	places    pool.Pool[struct{}] // one for each request that may be alive
-	kept      ledger.Views        // in the store
-	joinBytes atomic.Int64        // held by inputs that wait in joins
+	admission admission
+	kept      ledger.Views // in the store
+	joinBytes atomic.Int64 // held by inputs that wait in joins
 	joinLimit int64
 	outcomes  [PastDeadline + 1]atomic.Int64
 	lastID    atomic.Uint64
@@ -69,6 +70,7 @@ type Bus struct {
 
 	mu   lockorder.Mutex[lockorder.Bus] // guards what follows and edge.sent; no request begins behind closing
 	live map[uint64]*Request            // by Request.key
+	last map[uint32]uint64              // the order of the last request of each client that has one alive
 	idle chan struct{}                  // closed when live empties; nil: no goroutine waits
 }
 
@@ -146,7 +148,7 @@ func openGraph(ctx context.Context, g *graph, opts Options, of *lane.Lane) (*Bus
 	b := &Bus{
 		opts: opts, graph: g, codecs: codecs, opened: time.Now(), keys: newKeys(), store: store, node: node,
 		closing: make(chan struct{}), watchDone: make(chan struct{}),
-		live: make(map[uint64]*Request),
+		live: make(map[uint64]*Request), last: make(map[uint32]uint64),
 	}
 	if !node {
 		b.exchange, b.directory = newExchange(opts), directory.New(ErrClosed)
@@ -195,6 +197,7 @@ func (b *Bus) start() error {
 	b.system = actors.NewSystem(actors.Options{Logger: b.opts.Logger, Lookout: lookout})
 	b.writer = b.system.NewWriter(b.store)
 	b.inputProducer = b.writer.NewProducer()
+	b.admission.stages, b.admission.unbounded = b.graph.stages, b.node
 	for _, st := range b.graph.stages {
 		if err := st.start(b); err != nil {
 			return errors.Join(err, b.stop(context.Background()))
@@ -345,9 +348,17 @@ func (b *Bus) admit(ctx context.Context, o Opening) (*Request, error) {
 	faultpoint.Hit("bus-admits")
 	r := newRequest(ctx, b, o)
 	b.live[r.key] = r
+	b.putInOrder(r)
 	b.mu.Unlock()
 	r.watch()
 	return r, nil
+}
+
+// putInOrder, with mu held, puts a request behind those that its client has submitted before. Those of
+// other clients that have not come to a slot yet take turns with it.
+func (b *Bus) putInOrder(r *Request) {
+	r.order = max(b.last[r.client], b.admission.served.Load()) + 1
+	b.last[r.client] = r.order
 }
 
 func (b *Bus) closed() bool {
@@ -369,6 +380,9 @@ func (b *Bus) forget(r *Request) {
 		e.sent.add(r.flows[i].sent) // which changes no more
 	}
 	delete(b.live, r.key)
+	if b.last[r.client] == r.order {
+		delete(b.last, r.client)
+	}
 	if len(b.live) == 0 && b.idle != nil {
 		close(b.idle)
 		b.idle = nil

@@ -89,9 +89,6 @@ type EmitterControl struct{ e Emitter }
 // Control is for package bus/host.
 func (e Emitter) Control() EmitterControl { return EmitterControl{e} }
 
-// Close ends the streams that the emitter emits on.
-func (c EmitterControl) Close() error { return c.e.close() }
-
 // Copy emits a copy of a payload.
 func (c EmitterControl) Copy(p []byte, of codec.ID, em Emission) error { return c.e.copied(p, of, em) }
 

@@ -263,7 +263,7 @@ type Opening struct {
 	Trace    messages.TraceContext
 	// Of one that comes from another process, or goes to one.
 	ID     messages.RequestID
-	Client uint32 // in whose line it waits for slots: the number of the process that submitted it; 0: this one
+	Client uint32 // whose turn it is to take slots: the number of the process that submitted it; 0: this one
 	Until  int64  // the host's deadline, unix nanoseconds
 	Try    bool   // it does not wait for its place, but ends with ErrOverloaded
 	Now    bool   // it does not wait for its place yet: ErrCanceled

@@ -52,7 +52,8 @@ type flow struct {
 	seq     uint64
 	mark    uint64 // seq before the delivery being handled, for redelivery
 	attempt uint32
-	ended   bool // the end of the stream is sent
+	ended   bool // the stream has ended
+	unsaid  bool // the consumer, which has no slot, is told of that when it gets one
 	sent    sent
 	carries atomic.Uint64 // payloads that went by the edge's connector: see key
 
@@ -205,6 +206,8 @@ func (f *flow) take(cost int64, cancel <-chan struct{}) error {
 // the consumer was open or not.
 func (f *flow) hopeless(cost int64, open bool) error {
 	switch {
+	case f.consumer != nil && f.consumer.stay.Load() == stayLeft:
+		return ErrAfterEnd
 	case f.outgrown(cost):
 		return ErrReplayRoom
 	case f.edge.spec.Policy == Fail && open:

@@ -138,48 +138,77 @@ func (f *flow) launch(d *Delivery, fu *FollowUp) {
 	f.deliver(d, fu)
 }
 
-// close sends the end of the stream on every edge that has not ended.
-func (e Emitter) close() error {
-	for _, ed := range e.out.edges {
-		f := e.out.req.flow(ed)
-		if e.out.hasEnded(f) { // its consumer may be gone by now
-			continue
-		}
-		if !ed.queues() && !f.enter(0) {
-			if err := e.awaitSlot(f); err != nil {
-				return err
+// close ends the streams that have not ended. A stage that was sent nothing by the time at which all
+// of its inputs have ended, and that does nothing at the end, is passed over: its streams end here too,
+// and so on in the order of the stages.
+func (o *outlet) close() {
+	first := [1]*outlet{o}
+	for due := first[:]; len(due) > 0; due = due[1:] {
+		for _, ed := range due[0].edges {
+			f := o.req.flow(ed)
+			if due[0].endStream(f) && f.consumer.passedOver() {
+				due = append(due, &f.consumer.outlet)
 			}
 		}
-		e.out.endStream(f)
+		if due[0] != o {
+			o.req.taskDone()
+		}
 	}
-	return nil
 }
 
-func (o *outlet) hasEnded(f *flow) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return f.ended
-}
-
-func (o *outlet) endStream(f *flow) {
+// endStream ends a stream that has not ended. An end takes no slot: where the consumer has none and
+// nothing waits for one, the end stays unsaid until the consumer gets a slot.
+func (o *outlet) endStream(f *flow) (unsaid bool) {
 	var fu FollowUp
 	defer fu.Do()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if f.ended || o.req.over() {
-		return
+		return false
 	}
 	f.ended = true
+	f.unsaid = !f.open() && f.queued.Load() == 0
+	if !f.unsaid {
+		f.sayEnd(&fu)
+	}
+	return f.unsaid
+}
+
+// sayEnd, with the outlet's lock held, sends the end of the stream.
+func (f *flow) sayEnd(fu *FollowUp) {
 	d := newDelivery()
 	f.number(d)
 	d.EOS = true
-	f.launch(d, &fu)
+	f.launch(d, fu)
 }
 
-func (e Emitter) awaitSlot(f *flow) error {
-	e.turn.leave()
-	defer e.turn.enter()
-	return f.take(0, e.cancel)
+// sayUnsaid sends an end to a consumer that has got a slot.
+func (f *flow) sayUnsaid() {
+	var fu FollowUp
+	defer fu.Do()
+	o := f.outlet()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if f.unsaid && !o.req.over() {
+		f.unsaid = false
+		f.queuedSince.Store(0)
+		f.sayEnd(&fu)
+	}
+}
+
+// passedOver is called for each end that stays unsaid. It reports whether the stage is passed over by
+// the last one. A stage that does something at the end wants a slot for that.
+func (t *Task) passedOver() bool {
+	r := t.outlet.req
+	if int(t.unsaid.Add(1)) < len(t.stage.in) {
+		return false
+	}
+	if t.stage.passive() {
+		return r.bus.admission.skip(t)
+	}
+	r.flow(t.stage.in[0]).queuedSince.CompareAndSwap(0, time.Now().UnixNano()) // for reports
+	r.wantSlot(t)
+	return false
 }
 
 func (o *outlet) name() string {

@@ -80,12 +80,11 @@ func (r *Request) underWay() (moving, blocked, unread, carried bool) {
 		deliveries, _ := f.underWay()
 		waits := f.waitingSince() != 0
 		moving = moving || deliveries > 0 || waits
-		blocked = blocked || waits && !f.open()
 		unread = unread || deliveries > 0 && f.consumer == nil && r.sink == nil
 		carried = carried || deliveries > 0 && f.edge.path != nil
 	}
 	for _, o := range r.outlets() {
-		blocked = blocked || o.waitNow() > 0
+		blocked = blocked || o.waitNow() > 0 || o.task != nil && o.task.stay.Load() == stayWaiting
 	}
 	return moving, blocked, unread, carried
 }

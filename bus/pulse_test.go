@@ -153,7 +153,7 @@ type oneTask struct {
 func (o *oneTask) OpenTask(p *bus.Posting) { o.posting, o.output = p, p.Assign(o, nil).Output }
 func (o *oneTask) Describe() string        { return "a replica" }
 func (o *oneTask) EndTask()                { close(o.ends) }
-func (o *oneTask) TaskOver()               {}
+func (o *oneTask) TaskOver(bool)           {}
 
 func (o *oneTask) DeliverWork(w *bus.Work, _ []*bus.Delivery) (bool, error) {
 	o.works <- w

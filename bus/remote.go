@@ -84,7 +84,8 @@ type TaskAgent interface {
 	// there to have it. After an error it has nothing of it, and the request fails.
 	DeliverWork(w *Work, parts []*Delivery) (taken bool, err error)
 	EndTask()
-	TaskOver()
+	// TaskOver ends the task. The process may know of that by itself.
+	TaskOver(known bool)
 }
 
 // remoteTask is a task whose work is done by replicas.

@@ -66,6 +66,7 @@ func (r *Station) displace(p *Posting, cause error, fu *FollowUp) (failed []*Wor
 	spec := &r.stage.spec
 	cause = fmt.Errorf("%w: %w", ErrProcessDied, cause)
 	switch {
+	case rt.ended: // the worker is about to hear of it
 	case spec.State == StateNone:
 		failed = r.repeatWorks(rt, p.replica, fu)
 	case !rt.touched:

@@ -11,7 +11,7 @@ func (r *Station) end(t *Task) (ended bool, err error) {
 	rt := r.taskOf(t)
 	if !rt.ending {
 		rt.ending = true
-		r.progress(rt, &fu)
+		r.tryEnd(rt, &fu)
 	}
 	ended, err = rt.ended, rt.endErr
 	r.mu.Unlock()
@@ -21,16 +21,23 @@ func (r *Station) end(t *Task) (ended bool, err error) {
 	return ended, err
 }
 
-// progress, with mu held, asks the replicas to end a task whose work is done.
+// progress, with mu held, is called when something has changed that may let a task end.
 func (r *Station) progress(rt *remoteTask, fu *FollowUp) {
+	if r.tryEnd(rt, fu) {
+		rt.task.nudge()
+	}
+}
+
+// tryEnd, with mu held, asks the replicas to end a task whose work is done. It reports
+// whether the task has ended.
+func (r *Station) tryEnd(rt *remoteTask, fu *FollowUp) (ended bool) {
 	if !rt.ending || rt.endsLeft >= 0 || len(rt.works) > 0 {
-		return
+		return false
 	}
 	posts := r.postingsOf(rt)
-	if len(posts) == 0 && rt.early {
+	if len(posts) == 0 && rt.early || r.silent(rt, posts) {
 		rt.ended = true
-		rt.task.nudge()
-		return
+		return true
 	}
 	if len(posts) == 0 {
 		rep := r.choose()
@@ -38,7 +45,7 @@ func (r *Station) progress(rt *remoteTask, fu *FollowUp) {
 			if r.lost != nil {
 				rt.task.failBehind(r.lost, fu)
 			}
-			return // attach comes back to it
+			return false // attach comes back to it
 		}
 		posts = append(posts, rep.post(rt))
 		rt.home = rep
@@ -50,6 +57,24 @@ func (r *Station) progress(rt *remoteTask, fu *FollowUp) {
 			p.agent.EndTask()
 		}
 	}
+	return false
+}
+
+// silent, with mu held, reports whether a task whose work is done needs no answer: the replicas that
+// know it do nothing at the end, and this process has seen all that they were sent and have emitted.
+func (r *Station) silent(rt *remoteTask, posts []*Posting) bool {
+	past := func(e *edge) bool { return rt.task.outlet.req.flow(e).direct.Load() != nil }
+	acts := func(p *Posting) bool { return !p.replica.ends }
+	return len(posts) > 0 && !slices.ContainsFunc(posts, acts) &&
+		!slices.ContainsFunc(r.stage.in, past) && !slices.ContainsFunc(r.stage.out, past)
+}
+
+// passive reports whether the replicas do nothing at the end of a task. Of a stage without
+// replicas it is not known.
+func (r *Station) passive() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.serving) > 0 && !slices.ContainsFunc(r.serving, func(rep *Replica) bool { return !rep.ends })
 }
 
 // postingsOf, with mu held, gives the replicas that know the task, those that
@@ -119,7 +144,7 @@ func (r *Station) over(t *Task) {
 	delete(r.tasks, rt)
 	for _, p := range r.postingsOf(rt) {
 		delete(p.replica.postings, rt)
-		p.agent.TaskOver()
+		p.agent.TaskOver(rt.ended && p.unasked())
 	}
 	idle := rt.lasts // no replica has them, so they are finished here
 	rt.lasts = nil

@@ -24,7 +24,7 @@ func (gone) OpenTask(p *Posting)                          { p.Assign(gone{}, nil
 func (gone) Describe() string                             { return "a process that is gone" }
 func (gone) DeliverWork(*Work, []*Delivery) (bool, error) { return false, nil }
 func (gone) EndTask()                                     {}
-func (gone) TaskOver()                                    {}
+func (gone) TaskOver(bool)                                {}
 
 // goneReplica is a bus whose stage has one replica, of a process that was just found to
 // be gone.

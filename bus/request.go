@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
-	"github.com/omnibus-runtime/omnibus/internal/pool"
 	"github.com/omnibus-runtime/omnibus/messages"
 )
 
@@ -37,7 +36,8 @@ func (o Outcome) String() string {
 type Request struct {
 	id       messages.RequestID
 	key      uint64 // in this bus; the same as id, unless the request lives elsewhere
-	client   uint32 // in whose line it waits for slots
+	client   uint32 // that submitted it: see Opening
+	order    uint64 // in which requests get slots; of equal ones the lesser key comes first
 	up       Home   // where it lives, when this process submitted it; nil: here
 	sink     Sink   // takes the results; nil: they are received here
 	bus      *Bus
@@ -66,12 +66,13 @@ type Request struct {
 	unread atomic.Pointer[error] // why results were given up that the caller had not received: ctx ended
 	named  atomic.Bool           // the log says that requests wait for its place
 
-	mu         lockorder.Mutex[lockorder.Request] // guards what follows, and the one step from Running
-	timer      *time.Timer                        // of the deadline
-	unwatch    func() bool                        // stops watching ctx, unless results depend on it: see watch
-	nextSlot   int                                // stages before it have, or had, a slot for this request
-	slotTarget int
-	waiter     *pool.Waiter[*slot] // the place in the queue for the next slot
+	// Guarded by admission.mu.
+	waiting  []*Task // for slots
+	backward bool    // one of them is before one that has a slot
+
+	mu      lockorder.Mutex[lockorder.Request] // guards what follows, and the one step from Running
+	timer   *time.Timer                        // of the deadline
+	unwatch func() bool                        // stops watching ctx, unless results depend on it: see watch
 }
 
 func newRequest(ctx context.Context, b *Bus, o Opening) *Request {
@@ -157,10 +158,14 @@ func (r *Request) Input(ctx context.Context) Emitter {
 	return Emitter{out: &r.inputs, cancel: ctx.Done()}
 }
 
-// CloseSend ends the inputs. It waits, as Send does, for a first stage to
-// take the request in.
-func (r *Request) CloseSend(ctx context.Context) error {
-	return sendError(ctx, r.Input(ctx).close())
+// CloseSend ends the inputs. It does not wait. Where the request has failed, was aborted or is past its
+// deadline, the error says so.
+func (r *Request) CloseSend(context.Context) error {
+	r.inputs.close()
+	if r.wrecked() {
+		return r.cause()
+	}
+	return nil
 }
 
 func sendError(ctx context.Context, err error) error {
@@ -213,15 +218,10 @@ func (r *Request) end(o Outcome, err error) {
 	r.err = endedBy(err)
 	r.bus.outcomes[o].Add(1) // first: when the request is gone, it has been counted
 	r.outcome.Store(uint32(o))
-	waiter, stage := r.waiter, r.nextSlot
 	timer, unwatch := r.timer, r.unwatch
-	r.waiter = nil
 	r.mu.Unlock()
 	close(r.done)
 
-	if waiter != nil {
-		r.bus.graph.stages[stage].slots.Withdraw(waiter)
-	}
 	if timer != nil {
 		timer.Stop()
 	}
@@ -229,6 +229,7 @@ func (r *Request) end(o Outcome, err error) {
 		unwatch()
 	}
 	if o != Completed {
+		r.bus.admission.withdraw(r)
 		r.scuttle()
 	}
 	if r.up != nil {
@@ -246,87 +247,6 @@ func (r *Request) scuttle() {
 		r.tasks[i].nudge()
 	}
 	r.closeResults()
-}
-
-// wantSlot sees to it that the request gets a slot at the stage of t and, to
-// keep the order that rules out deadlock, at all stages before it.
-func (r *Request) wantSlot(t *Task) {
-	if t == nil {
-		return
-	}
-	r.mu.Lock()
-	r.slotTarget = max(r.slotTarget, t.stage.index+1)
-	first := r.nextSlot
-	if r.waiter == nil {
-		r.takeSlots()
-	}
-	last := r.nextSlot
-	r.mu.Unlock()
-	r.admit(first, last)
-}
-
-// takeSlots, with mu held, takes slots in order up to the target, until one
-// has to be waited for.
-func (r *Request) takeSlots() {
-	for r.nextSlot < r.slotTarget && !r.over() {
-		slots := &r.bus.graph.stages[r.nextSlot].slots
-		s, ok := slots.TryTake()
-		if !ok {
-			w := &pool.Waiter[*slot]{Client: r.client, Granted: r.granted}
-			if s, ok = slots.Take(w); !ok {
-				r.waiter = w
-				return
-			}
-		}
-		r.putSlot(s)
-	}
-}
-
-func (r *Request) putSlot(s *slot) {
-	r.parts.Add(1)
-	t := &r.tasks[r.nextSlot]
-	t.outlet.producer = s.worker.producer
-	t.Emitter.turn = s.worker.turn
-	t.slot.Store(s)
-	r.nextSlot++
-}
-
-// granted is called when the slot that was waited for is free.
-func (r *Request) granted(s *slot) {
-	r.mu.Lock()
-	if r.over() {
-		r.mu.Unlock()
-		s.worker.stage.slots.Give(s)
-		return
-	}
-	r.waiter = nil
-	first := r.nextSlot
-	r.putSlot(s)
-	r.takeSlots()
-	last := r.nextSlot
-	r.mu.Unlock()
-	r.admit(first, last)
-}
-
-// admit lets in whoever waited to send to the stages from first to last-1.
-func (r *Request) admit(first, last int) {
-	for _, st := range r.bus.graph.stages[first:last] {
-		for _, e := range st.in {
-			r.flow(e).admit()
-		}
-		if r.over() { // it ended while we were at it: the worker cleans up
-			r.tasks[st.index].nudge()
-		}
-	}
-}
-
-// giveSlot ends the request's stay at a stage.
-func (r *Request) giveSlot(t *Task) {
-	r.mu.Lock()
-	s := t.slot.Swap(nil)
-	r.mu.Unlock()
-	t.stage.slots.Give(s)
-	r.partGone()
 }
 
 // taskDone is called when a stage has done all of its work for the request.

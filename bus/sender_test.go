@@ -19,7 +19,7 @@ func (s *swift) OpenTask(p *Posting) {
 }
 func (s *swift) Describe() string { return "a process that is swift" }
 func (s *swift) EndTask()         {}
-func (s *swift) TaskOver()        {}
+func (s *swift) TaskOver(bool)    {}
 
 func (s *swift) DeliverWork(w *Work, _ []*Delivery) (bool, error) {
 	posting := s.posting

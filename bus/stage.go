@@ -5,7 +5,6 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/actors"
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
-	"github.com/omnibus-runtime/omnibus/internal/pool"
 )
 
 // stage is one node of the graph, with its slots.
@@ -15,9 +14,17 @@ type stage struct {
 	in, out  []*edge
 	inPorts  []Port
 	outPorts []Port
-	slots    pool.Pool[*slot]
-	workers  []*worker
 	remote   *Station // nil: the work is done here
+	turns    []turn   // by replica
+
+	// Guarded by admission.mu.
+	workers       []*worker
+	made          int     // slots
+	free          []*slot // of them
+	holders       []*Task // that have the others
+	waits         []*Task // the request that was submitted first comes first
+	admittedAbove int64   // slots that were granted above the bound, so far
+	stuck         bool    // for admission.circle
 
 	// oneEach has a batch's handler get one delivery of each request at a time:
 	// the host then knows what each emission was made for.
@@ -40,46 +47,60 @@ func newStage(spec StageSpec) *stage {
 	return st
 }
 
-// slot is the right of one request to be open at a stage, and the actor that
-// serves it there. The slots of a batching stage, or of a user's actor, share
-// one actor for each replica; elsewhere each slot has its own.
-type slot struct{ worker *worker }
-
 // shared reports whether one actor serves many requests.
 func (st *stage) shared() bool { return st.spec.Batch != nil || st.spec.Props != nil }
 
-// start spawns the stage's actors.
+// bound is how many requests may be open at the stage, except to break a circle.
+func (st *stage) bound() int { return st.spec.Replicas * st.spec.MaxInflight }
+
+// passive reports whether the stage does nothing at the end of a request's inputs. Of a stage that no
+// process has served yet it is not known.
+func (st *stage) passive() bool {
+	if st.remote != nil {
+		return st.remote.passive()
+	}
+	return st.spec.End == nil && st.spec.Props == nil
+}
+
+// start makes the stage's slots and their actors. The replicas are interleaved: requests then
+// spread over them.
 func (st *stage) start(b *Bus) error {
-	slots := make([]*slot, st.spec.Replicas*st.spec.MaxInflight)
-	for r := range st.spec.Replicas {
-		var t turn
-		if !st.shared() && st.remote == nil && st.spec.MaxInflight > 1 {
-			t.mu = new(lockorder.Right[lockorder.StageTurn])
-		}
-		actorsPerReplica := st.spec.MaxInflight
-		if st.shared() {
-			actorsPerReplica = 1
-		}
-		for i := range actorsPerReplica {
-			w, err := st.spawn(b, r, i, t)
-			if err != nil {
-				return err
-			}
-			// The replicas are interleaved: requests then spread over them.
-			for s := &(slot{worker: w}); i < st.spec.MaxInflight; i += actorsPerReplica {
-				slots[i*st.spec.Replicas+r] = s
-			}
+	st.turns = make([]turn, st.spec.Replicas)
+	if !st.shared() && st.remote == nil {
+		for r := range st.turns {
+			st.turns[r].mu = new(lockorder.Right[lockorder.StageTurn])
 		}
 	}
-	st.slots.Add(slots...)
+	for range st.bound() {
+		s, err := st.oneMore(b)
+		if err != nil {
+			return err
+		}
+		st.free = append(st.free, s)
+	}
 	return nil
 }
 
-func (st *stage) spawn(b *Bus, replica, i int, t turn) (*worker, error) {
+// oneMore makes one slot more, which stays until the bus is closed. It waits for the supervisor.
+func (st *stage) oneMore(b *Bus) (*slot, error) {
+	b.admission.mu.Lock()
+	i := st.made
+	st.made++
+	b.admission.mu.Unlock()
+	replica := i % st.spec.Replicas
+	if st.shared() && i >= st.spec.Replicas {
+		return &slot{st.workers[replica]}, nil // which are no more by then
+	}
+	w, err := st.spawn(b, replica, i/st.spec.Replicas)
+	return &slot{w}, err
+}
+
+func (st *stage) spawn(b *Bus, replica, i int) (*worker, error) {
 	name := fmt.Sprintf("%s/%d/%d", st.spec.Name, replica, i)
-	w := &worker{bus: b, stage: st, replica: replica, turn: t, producer: b.writer.NewProducer()}
+	w := &worker{bus: b, stage: st, replica: replica, turn: st.turns[replica], producer: b.writer.NewProducer()}
 	w.log = b.opts.Logger.With("stage", name)
-	opts := actors.StageOptions{Mailbox: st.mailbox(), Props: st.spec.Props}
+	// Credit bounds what a mailbox holds, so that no post has to wait, which is made under locks.
+	opts := actors.StageOptions{Mailbox: actors.MailboxOptions{Bounded: func(any) bool { return false }}, Props: st.spec.Props}
 	if st.spec.Batch != nil {
 		w.batcher = actors.NewBatcher(st.spec.BatchSize, st.spec.BatchWait, w.runBatch, func(batch uint64) {
 			w.actor.Post(batchDue{batch})
@@ -87,35 +108,14 @@ func (st *stage) spawn(b *Bus, replica, i int, t turn) (*worker, error) {
 	}
 	var err error
 	w.actor, err = b.system.Spawn(name, w, opts)
+	b.admission.mu.Lock()
 	st.workers = append(st.workers, w)
+	b.admission.mu.Unlock()
 	return w, err
 }
 
-// mailbox bounds a mailbox by what the credit of all slots lets into it, with
-// the ends of their streams: a post within it never waits. Where that is more
-// than a mailbox can be told, the credit alone is the bound.
-func (st *stage) mailbox() actors.MailboxOptions {
-	perRequest := 0
-	for _, e := range st.in {
-		perRequest += 1 + int(min(e.window, uint64(e.windowBytes/payloadAlign)))
-	}
-	if st.shared() {
-		perRequest *= st.spec.MaxInflight
-	}
-	// A request that ended may leave as much behind as its successor brings.
-	if bound := 2 * perRequest; bound <= actors.MaxMailboxCapacity {
-		return actors.MailboxOptions{Capacity: bound, Bounded: isDelivery}
-	}
-	return actors.MailboxOptions{Bounded: func(any) bool { return false }}
-}
-
-func isDelivery(message any) bool {
-	_, ok := message.(*Delivery)
-	return ok
-}
-
-// turn is the right to run a handler of one replica. The zero turn is for
-// stages where nobody else could want it.
+// turn is the right to run a handler of one replica. The zero turn is for stages of which one actor,
+// or another process, runs all handlers.
 type turn struct {
 	mu *lockorder.Right[lockorder.StageTurn]
 }

@@ -175,7 +175,7 @@ func (f *flow) holder() string {
 	case f.consumer == nil:
 		return f.req.submitter() + " has not finished the results it was given, or does not receive"
 	case !f.open():
-		return f.consumer.stage.slotHolders(f.req)
+		return f.consumer.stage.slotHolders(f.req.bus)
 	}
 	t := f.consumer
 	if n := t.held.Load(); n > 0 || t.stage.remote != nil {
@@ -200,18 +200,11 @@ func countOf(n int32) string {
 	return fmt.Sprintf("%d deliveries", n)
 }
 
-// slotHolders names the requests that hold a stage's slots, or the stage at
-// which r, which takes its slots in order, still waits, and who has what of them.
-func (st *stage) slotHolders(r *Request) string {
-	r.mu.Lock()
-	next := r.nextSlot
-	r.mu.Unlock()
-	if next < len(r.tasks) {
-		st = r.tasks[next].stage
-	}
+// slotHolders names the requests that hold a stage's slots, and the processes that have deliveries of them.
+func (st *stage) slotHolders(b *Bus) string {
 	var who []string
 	more := 0
-	for _, other := range r.bus.requests() {
+	for _, other := range b.requests() {
 		switch {
 		case other.tasks[st.index].slot.Load() == nil:
 		case len(who) == maxLoads:
@@ -223,7 +216,7 @@ func (st *stage) slotHolders(r *Request) string {
 	if more > 0 {
 		who = append(who, fmt.Sprintf("and %d more", more))
 	}
-	return fmt.Sprintf("all %d slots of stage %q are taken: %s", st.spec.Replicas*st.spec.MaxInflight, st.spec.Name, strings.Join(who, "; "))
+	return fmt.Sprintf("all %d slots of stage %q are taken: %s", st.bound(), st.spec.Name, strings.Join(who, "; "))
 }
 
 // holdsSlot says why the task keeps its slot.
@@ -313,6 +306,9 @@ func (r *Request) describe() string {
 	var has []string
 	for i := range r.tasks {
 		t := &r.tasks[i]
+		if t.stay.Load() == stayWaiting {
+			has = append(has, fmt.Sprintf("it waits for a slot of stage %q", t.stage.spec.Name))
+		}
 		if t.slot.Load() == nil {
 			continue
 		}

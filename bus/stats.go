@@ -35,9 +35,12 @@ type StageStats struct {
 	Name      string `json:"name"`
 	Slots     int    `json:"slots"`
 	SlotsFree int    `json:"slots_free"`
-	Queued    int    `json:"queued"` // messages in the mailboxes
-	Panics    int64  `json:"panics"`
-	Restarts  int64  `json:"restarts"`
+	// AdmittedAbove are requests that were let in above the bound, to break a circle of requests that
+	// wait for each other's slots.
+	AdmittedAbove int64 `json:"admitted_above"`
+	Queued        int   `json:"queued"` // messages in the mailboxes
+	Panics        int64 `json:"panics"`
+	Restarts      int64 `json:"restarts"`
 }
 
 // EdgeStats are the figures of one edge.
@@ -85,7 +88,7 @@ func (b *Bus) Stats() Stats {
 	// After Close the store is gone, and its figures stay zero.
 	_ = b.writer.Do(func(store *shmstore.Store) { s.Store = store.Stats() })
 	for _, st := range b.graph.stages {
-		s.Stages = append(s.Stages, st.stats())
+		s.Stages = append(s.Stages, b.admission.stats(st))
 	}
 	for i, e := range b.graph.edges {
 		s.Edges = append(s.Edges, e.stats())
@@ -183,13 +186,17 @@ func (s *EdgeStats) add(more sent) {
 	s.Spilled += more.spilt
 }
 
-func (st *stage) stats() StageStats {
+func (a *admission) stats(st *stage) StageStats {
+	a.mu.Lock()
 	s := StageStats{
-		Name:  st.spec.Name,
-		Slots: st.spec.Replicas * st.spec.MaxInflight,
+		Name:          st.spec.Name,
+		Slots:         st.bound(),
+		SlotsFree:     max(st.bound()-len(st.holders), 0),
+		AdmittedAbove: st.admittedAbove,
 	}
-	s.SlotsFree = st.slots.Free()
-	for _, w := range st.workers {
+	workers := st.workers // which only grow
+	a.mu.Unlock()
+	for _, w := range workers {
 		s.Panics += w.panics.Load()
 		s.Queued += w.actor.Len()
 		s.Restarts += w.actor.Restarts()

@@ -25,6 +25,12 @@ type Task struct {
 	stage  *stage
 	outlet outlet
 	slot   atomic.Pointer[slot] // held while the request is open here
+	stay   atomic.Int32         // changed under admission.mu
+	unsaid atomic.Int32         // inputs that have ended before the stage was sent anything: see outlet.endStream
+
+	// Guarded by admission.mu.
+	heldAt  int   // the place among the stage's holders
+	granted *Task // the next of a list of grants
 
 	handling atomic.Uint32 // the fed delivery that is being handled, for a node
 	emitted  atomic.Int64  // when something was emitted for it last, since the bus was opened
@@ -217,7 +223,6 @@ func (t *Task) rewindOutput(toStart bool) {
 // the window is given back, its bytes are not.
 func (t *Task) retain(d *Delivery) {
 	t.retained = append(t.retained, d)
-	d.fed.retain(d)
 	d.retainBytes()()
 }
 

@@ -1,7 +1,6 @@
 package bus
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
@@ -49,9 +48,6 @@ type batchDue struct{ batch uint64 }
 // sent to a worker: behind it, nothing of the request is left there.
 type farewell struct{ task *Task }
 
-// departure is sent when the outputs of a task are closed that had to wait for that.
-type departure struct{ task *Task }
-
 // Receive implements actors.Receiver. A *Task is a request to look at the task
 // again.
 func (w *worker) Receive(message any) {
@@ -62,8 +58,6 @@ func (w *worker) Receive(message any) {
 		w.resume(m)
 	case farewell:
 		w.leave(m.task)
-	case departure:
-		w.depart(m.task)
 	case batchDue:
 		w.batcher.Due(m.batch)
 	default:
@@ -177,6 +171,7 @@ func (w *worker) finish(t *Task, d *Delivery) {
 	}
 	d.awaitUnread()
 	if w.stage.spec.Replay && !t.outlet.req.over() {
+		d.fed.retain(d) // not before: the host takes its outputs for made
 		t.retain(d)
 		return
 	}
@@ -230,39 +225,9 @@ func (w *worker) settle(t *Task) {
 		t.ending = true
 	}
 	t.dropRetained()
-	if w.closeOutputs(t) {
-		w.depart(t)
-	}
-}
-
-// closeOutputs ends the streams of a task, unless its request is over: they are closed by
-// that. A worker that runs on another's goroutine does not wait for a slot at the next
-// stage: then it reports false, and departs later.
-func (w *worker) closeOutputs(t *Task) bool {
-	if t.outlet.req.over() {
-		return true
-	}
-	e := Emitter{out: &t.outlet}
-	if w.stage.remote == nil {
-		_ = e.close() // an error means that the request is over
-		return true
-	}
-	now := e
-	now.cancel = atOnce
-	if err := now.close(); !errors.Is(err, ErrCanceled) {
-		return true
-	}
-	go func() {
-		_ = e.close()
-		w.actor.Post(departure{t})
-	}()
-	return false
-}
-
-// depart ends a task whose work is done.
-func (w *worker) depart(t *Task) {
+	t.outlet.close()
 	w.leave(t)
-	t.outlet.req.taskDone()
+	req.taskDone()
 }
 
 // settleOver gives back what a task has of a request that is over, and says goodbye

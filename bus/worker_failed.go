@@ -169,7 +169,5 @@ func (w *worker) Dropped(message any, _ actors.DropReason) {
 		w.resume(m)
 	case farewell:
 		w.leave(m.task)
-	case departure:
-		w.depart(m.task)
 	}
 }

@@ -226,9 +226,16 @@ func (s *session) ended(m *wire.Ended) error {
 	}))
 }
 
-// TaskOver tells the client to stop. It is called with the stage's lock held.
-func (src *source) TaskOver() {
-	src.sess.queueFor(src.req, terms.Over(src.id, src.req.Outcome(), src.req.Err()))
+// TaskOver tells the client to stop, unless it has by itself and says so. It is called with the
+// stage's lock held.
+func (src *source) TaskOver(known bool) {
+	if !known {
+		o := src.req.Outcome()
+		if o == bus.Running { // the rest of the request goes on, and this part is complete
+			o = bus.Completed
+		}
+		src.sess.queueFor(src.req, terms.Over(src.id, o, src.req.Err()))
+	}
 	src.sess.dropSource(src.id)
 }
 

@@ -158,15 +158,11 @@ func (s *session) closeSend(id uint32) error {
 	if err != nil || src == nil {
 		return err
 	}
-	return src.do(stepFunc(func(how pace) error {
-		e, req := src.emits(how)
-		if how == waive || req == nil { // the session has ended, or the request was refused
-			return nil
+	return src.do(orWaive(func() error {
+		if _, req := src.emits(wait); req != nil { // else the request was refused
+			return req.CloseSend(s.ctx)
 		}
-		if err := e.Control().Close(); errors.Is(err, bus.ErrCanceled) {
-			return err
-		}
-		return nil // any other error means that the request is over
+		return nil
 	}))
 }
 

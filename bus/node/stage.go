@@ -61,7 +61,7 @@ func (n *Node) serve(ctx context.Context, l *link, call *serving, spec bus.Stage
 	})
 	if err == nil {
 		m := &wire.Serve{Token: token, Stage: spec.Name}
-		if spec.End == nil {
+		if !acts(spec) {
 			m.Flags = wire.ServeEnds
 		}
 		err = l.send(m)
@@ -77,6 +77,9 @@ func (n *Node) serve(ctx context.Context, l *link, call *serving, spec bus.Stage
 	}
 	return nil
 }
+
+// acts reports whether a stage does something at the end of a task.
+func acts(spec bus.StageSpec) bool { return spec.End != nil || spec.Props != nil }
 
 // refusing is a stage that fails what comes: the host takes it for served.
 func refusing(name string, join bool, err error) bus.StageSpec {
@@ -109,7 +112,7 @@ func (l *link) addStage(call *serving, spec bus.StageSpec, s *wire.Serving) erro
 	if err != nil {
 		return err
 	}
-	l.begun.serve(&nodeStage{name: spec.Name, number: s.Stage, call: call, Opened: at, ends: spec.End != nil})
+	l.begun.serve(&nodeStage{name: spec.Name, number: s.Stage, call: call, Opened: at, ends: acts(spec)})
 	return wrong
 }
 

@@ -34,7 +34,7 @@ type (
 	Bus       [210]lock // bus.Bus.mu: requests alive, the end of the bus
 	Outlet    [220]lock // bus.outlet.mu: the producer's side of the flows of one request at one stage
 	FlowQueue [230]lock // bus.flow.qmu: the queue of a flow
-	Request   [240]lock // bus.Request.mu: the end, the timer, and the place in the order of slots
+	Request   [240]lock // bus.Request.mu: the end, and the timer
 
 	// What other processes have and are sent.
 
@@ -55,7 +55,8 @@ type (
 
 	// Leaves: no lock is taken while one of them is held.
 
-	Pool         [900]lock // internal/pool.Pool.mu: free slots, or places, and the requests that wait for them
+	Pool         [900]lock // internal/pool.Pool.mu: free places, and the requests that wait for them
+	Admission    [900]lock // bus.admission.mu: slots of stages, and the requests that wait for them
 	Results      [900]lock // bus.results.mu: results not received
 	TaskHeld     [900]lock // bus.Task.heldMu: deliveries that are held
 	OutletRoom   [900]lock // bus.outlet.roomMu: emissions that wait for room

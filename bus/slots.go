@@ -1,0 +1,325 @@
+package bus
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
+)
+
+// slot is the right of one request to be open at a stage, and the actor that serves it there.
+// The slots of a batching stage, or of a user's actor, share one actor for each replica;
+// elsewhere each slot has its own.
+type slot struct{ worker *worker }
+
+// stay says how a request stands at a stage.
+type stay = int32
+
+const (
+	stayNone    stay = iota // nothing was sent to the stage yet
+	stayWaiting             // for a slot
+	stayHolding             // a slot
+	stayLeft                // the slot is given back, or none was ever wanted: the request takes none any more
+)
+
+// admission lets requests in at the stages of a bus. A request takes a slot at a stage for its first
+// delivery there, or for an end of which the stage is to be told. It may wait for slots of several
+// stages at a time. A free slot goes to the request that was submitted first; several clients take turns.
+//
+// A request holds slots while it waits, so waits may close a circle. Then the oldest wait of the
+// circle is granted above the bound of its stage. No circle can be where no request waits for a stage
+// before one whose slot it holds; in a chain none does.
+type admission struct {
+	unbounded bool // every wait is granted: the host of this node has let the request in
+	stages    []*stage
+	served    atomic.Uint64 // the highest order of a request that has got a slot
+
+	mu       lockorder.Mutex[lockorder.Admission] // guards what follows, and what says so of stages, tasks and requests
+	backward int                                  // requests that wait for a stage before one whose slot they hold
+}
+
+// granted is a list of tasks that have got slots, linked by Task.granted. What follows from a grant
+// is done by begin, without the lock.
+type granted struct{ first, last *Task }
+
+// wantSlot has the request take a slot at the stage of t, or wait for one, unless it has or had one,
+// or is over.
+func (r *Request) wantSlot(t *Task) {
+	if t == nil {
+		return
+	}
+	var g granted
+	a := &r.bus.admission
+	a.mu.Lock()
+	if t.stay.Load() == stayNone && !r.over() {
+		if a.hasRoom(t.stage) {
+			a.grant(t, &g)
+		} else {
+			a.wait(t)
+		}
+		a.settle(t.stage, &g)
+	}
+	a.mu.Unlock()
+	g.begin()
+}
+
+// giveSlot ends the request's stay at a stage.
+func (r *Request) giveSlot(t *Task) {
+	var g granted
+	a := &r.bus.admission
+	a.mu.Lock()
+	a.release(t)
+	a.settle(t.stage, &g)
+	a.mu.Unlock()
+	r.partGone()
+	g.begin()
+}
+
+// skip has a request take no slot at a stage. It reports false when the request has one, or waits for one.
+func (a *admission) skip(t *Task) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if t.stay.Load() != stayNone {
+		return false
+	}
+	t.stay.Store(stayLeft)
+	return true
+}
+
+// withdraw takes back the waits of a request that is over.
+func (a *admission) withdraw(r *Request) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for len(r.waiting) > 0 {
+		a.unwait(r.waiting[0], stayLeft)
+	}
+	a.reckon(r)
+}
+
+// hasRoom, with mu held, reports whether a stage may take one request more.
+func (a *admission) hasRoom(st *stage) bool { return a.unbounded || len(st.holders) < st.bound() }
+
+// settle, with mu held, is called after each change at a stage: it grants free slots, and breaks
+// circles. A circle may close when a wait begins, when a request gets one slot while it waits for
+// another, and when a slot above the bound comes back, which is granted to no wait.
+func (a *admission) settle(st *stage, g *granted) {
+	for len(st.waits) > 0 && a.hasRoom(st) {
+		if t := st.waits[0]; t.outlet.req.over() { // and is about to withdraw
+			a.unwait(t, stayLeft)
+		} else {
+			a.grant(t, g)
+		}
+	}
+	for a.backward > 0 {
+		t := a.circle()
+		if t == nil {
+			return
+		}
+		t.stage.admittedAbove++
+		a.grant(t, g)
+	}
+}
+
+// wait, with mu held, puts a task in line.
+func (a *admission) wait(t *Task) {
+	st, r := t.stage, t.outlet.req
+	st.waits = slices.Insert(st.waits, st.place(r), t)
+	r.waiting = append(r.waiting, t)
+	t.stay.Store(stayWaiting)
+	a.reckon(r)
+}
+
+// unwait, with mu held, takes a task out of its line.
+func (a *admission) unwait(t *Task, to stay) {
+	st, r := t.stage, t.outlet.req
+	at := st.place(r)
+	st.waits = slices.Delete(st.waits, at, at+1)
+	r.waiting = slices.DeleteFunc(r.waiting, func(w *Task) bool { return w == t })
+	t.stay.Store(to)
+}
+
+// place, with the lock of the admission held, is a request's in the line of a stage.
+func (st *stage) place(r *Request) int {
+	at, _ := slices.BinarySearchFunc(st.waits, r, func(w *Task, r *Request) int { return w.outlet.req.compare(r) })
+	return at
+}
+
+// compare orders requests as they get slots.
+func (r *Request) compare(o *Request) int {
+	return cmp.Or(cmp.Compare(r.order, o.order), cmp.Compare(r.key, o.key))
+}
+
+// grant, with mu held, gives a task a slot. Where none is free, begin makes one.
+func (a *admission) grant(t *Task, g *granted) {
+	st, r := t.stage, t.outlet.req
+	if t.stay.Load() == stayWaiting {
+		a.unwait(t, stayHolding)
+	}
+	t.stay.Store(stayHolding)
+	t.heldAt = len(st.holders)
+	st.holders = append(st.holders, t)
+	if n := len(st.free); n > 0 {
+		t.take(st.free[n-1])
+		st.free = st.free[:n-1]
+	}
+	r.parts.Add(1)
+	if r.order > a.served.Load() {
+		a.served.Store(r.order)
+	}
+	a.reckon(r)
+	if g.first == nil {
+		g.first = t
+	} else {
+		g.last.granted = t
+	}
+	g.last = t
+}
+
+// release, with mu held, takes the slot of a task back.
+func (a *admission) release(t *Task) {
+	st := t.stage
+	t.stay.Store(stayLeft) // before there is no slot: see Task.begin
+	if s := t.slot.Swap(nil); s != nil {
+		st.free = append(st.free, s)
+	}
+	last := len(st.holders) - 1
+	st.holders[t.heldAt] = st.holders[last]
+	st.holders[t.heldAt].heldAt = t.heldAt
+	st.holders[last] = nil
+	st.holders = st.holders[:last]
+	a.reckon(t.outlet.req)
+}
+
+// reckon, with mu held, counts a request in backward, or out, after a change of its slots and waits.
+func (a *admission) reckon(r *Request) {
+	was := r.backward
+	r.backward = slices.ContainsFunc(r.waiting, func(w *Task) bool {
+		return r.holdsBehind(w.stage)
+	})
+	switch {
+	case r.backward && !was:
+		a.backward++
+	case was && !r.backward:
+		a.backward--
+	}
+}
+
+// holdsBehind reports whether the request holds a slot of a stage behind st.
+func (r *Request) holdsBehind(st *stage) bool {
+	for i := st.index + 1; i < len(r.tasks); i++ {
+		if r.tasks[i].stay.Load() == stayHolding {
+			return true
+		}
+	}
+	return false
+}
+
+// circle, with mu held, gives the oldest wait on a circle of waits whose request holds a slot; nil: there
+// is no circle.
+func (a *admission) circle() *Task {
+	for _, st := range a.stages {
+		st.stuck = len(st.waits) > 0
+	}
+	// A stage is stuck while each request that holds a slot of it waits for a stuck stage.
+	a.narrow(func(st *stage) bool {
+		return !slices.ContainsFunc(st.holders, func(h *Task) bool { return !h.outlet.req.waitsStuck() })
+	})
+	// It is on a circle, and not behind one, while a request waits for it that holds a slot on a circle.
+	a.narrow(func(st *stage) bool { return st.oldestStuck() != nil })
+	var oldest *Task
+	for _, st := range a.stages {
+		if t := st.oldestStuck(); st.stuck && (oldest == nil || t.outlet.req.compare(oldest.outlet.req) < 0) {
+			oldest = t
+		}
+	}
+	return oldest
+}
+
+// narrow, with mu held, takes stages that do not keep a condition out of those that are stuck, until all
+// that are left do.
+func (a *admission) narrow(keeps func(*stage) bool) {
+	for again := true; again; {
+		again = false
+		for _, st := range a.stages {
+			if st.stuck && !keeps(st) {
+				st.stuck, again = false, true
+			}
+		}
+	}
+}
+
+// waitsStuck reports whether the request waits for a stuck stage.
+func (r *Request) waitsStuck() bool {
+	return !r.over() && slices.ContainsFunc(r.waiting, func(w *Task) bool { return w.stage.stuck })
+}
+
+// oldestStuck is the oldest wait at a stage whose request holds a slot of a stuck stage.
+func (st *stage) oldestStuck() *Task {
+	i := slices.IndexFunc(st.waits, func(w *Task) bool { return w.outlet.req.holdsStuck() })
+	if i < 0 {
+		return nil
+	}
+	return st.waits[i]
+}
+
+// holdsStuck reports whether the request holds a slot of a stuck stage.
+func (r *Request) holdsStuck() bool {
+	if r.over() {
+		return false
+	}
+	for i := range r.tasks {
+		if t := &r.tasks[i]; t.stage.stuck && t.stay.Load() == stayHolding {
+			return true
+		}
+	}
+	return false
+}
+
+// begin lets in what waits to be sent to the tasks. The caller holds no lock.
+func (g *granted) begin() {
+	for t := g.first; t != nil; {
+		next := t.granted // a task that has begun may leave
+		t.granted = nil
+		if t.slot.Load() == nil && t.stay.Load() == stayHolding {
+			go t.beginAbove() // the actor is made by the supervisor, whose goroutine this may be
+		} else {
+			t.begin()
+		}
+		t = next
+	}
+}
+
+// begin lets in what waits to be sent to a task that has got a slot.
+func (t *Task) begin() {
+	r := t.outlet.req
+	for _, e := range t.stage.in {
+		f := r.flow(e)
+		f.sayUnsaid()
+		f.admit()
+	}
+	if r.over() { // it ended meanwhile: the worker cleans up
+		t.nudge()
+	}
+}
+
+// beginAbove makes a slot for a task that was granted one above the bound of its stage.
+func (t *Task) beginAbove() {
+	r := t.outlet.req
+	s, err := t.stage.oneMore(r.bus)
+	if err != nil {
+		t.Fail(fmt.Errorf("one request more: %w", err))
+		r.giveSlot(t)
+		return
+	}
+	t.take(s)
+	t.begin()
+}
+
+// take has the task be served by the actor of a slot.
+func (t *Task) take(s *slot) {
+	t.outlet.producer = s.worker.producer
+	t.Emitter.turn = s.worker.turn
+	t.slot.Store(s)
+}
