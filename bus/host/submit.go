@@ -160,7 +160,7 @@ func (s *session) closeSend(id uint32) error {
 	}
 	return src.do(orWaive(func() error {
 		if _, req := src.emits(wait); req != nil { // else the request was refused
-			return req.CloseSend(s.ctx)
+			_ = req.CloseSend(s.ctx) // an error says that the request is over
 		}
 		return nil
 	}))
