@@ -33,7 +33,7 @@
 //
 // # Concurrency
 //
-// A replica of a stage handles up to MaxInflight requests at a time, each in a
+// A replica of a stage has up to MaxInflight requests open at a time, each in a
 // slot, an actor of its own. The slots of one replica take turns: a handler
 // never runs beside itself, except that while one waits inside an emission, for
 // room or for the consumer, another request's handler may run. So a request
@@ -45,8 +45,9 @@
 //
 // Each request has its own credit on each edge, in deliveries and in bytes, so
 // requests never wait for each other's credit. Slots are the one thing they do
-// share, and a request takes them in topological order, so that no two can
-// wait for each other. Inputs that wait in a join for the other branch give
+// share. A request takes one for its first delivery to a stage; where requests would
+// wait for each other in a circle, one of them is let in above MaxInflight, and counted
+// (StageStats.AdmittedAbove). Inputs that wait in a join for the other branch give
 // their credit back and are counted against room set aside for them. The byte
 // credit of all edges together fits the store, which Open checks unless
 // Options.Overcommit is set; a payload that has credit, and finds no room in one

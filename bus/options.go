@@ -230,7 +230,9 @@ type StageSpec struct {
 
 	// Replicas run side by side; default 1. A request stays with one.
 	Replicas int
-	// MaxInflight is how many requests one replica holds at once; default 4.
+	// MaxInflight is how many requests are open at one replica at a time; default 4. It
+	// bounds requests, not handlers side by side: those of a replica take turns. To break a
+	// circle of requests that wait for each other, the bus lets one more in.
 	MaxInflight int
 	// BatchSize and BatchWait bound a batch: it is handled when it has
 	// BatchSize deliveries (default 8), or BatchWait after its first (default

@@ -34,9 +34,9 @@ type Stats struct {
 type StageStats struct {
 	Name      string `json:"name"`
 	Slots     int    `json:"slots"`
-	SlotsFree int    `json:"slots_free"`
-	// AdmittedAbove are requests that were let in above the bound, to break a circle of requests that
-	// wait for each other's slots.
+	SlotsFree int    `json:"slots_free"` // below 0 while more requests are open than there are slots
+	// AdmittedAbove counts those that were let in so, to break a circle of requests that wait for
+	// each other's slots.
 	AdmittedAbove int64 `json:"admitted_above"`
 	Queued        int   `json:"queued"` // messages in the mailboxes
 	Panics        int64 `json:"panics"`
@@ -191,7 +191,7 @@ func (a *admission) stats(st *stage) StageStats {
 	s := StageStats{
 		Name:          st.spec.Name,
 		Slots:         st.bound(),
-		SlotsFree:     max(st.bound()-len(st.holders), 0),
+		SlotsFree:     st.bound() - len(st.holders),
 		AdmittedAbove: st.admittedAbove,
 	}
 	workers := st.workers // which only grow

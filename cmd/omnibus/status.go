@@ -92,6 +92,8 @@ func stageTable(s *host.Status) *table {
 			note = "given up: requests that need it fail"
 		case ok && by.Serving == 0:
 			note = "nobody serves it: requests wait"
+		case st.AdmittedAbove > 0:
+			note = fmt.Sprintf("%d let in above its slots: requests waited for each other in a circle", st.AdmittedAbove)
 		}
 		t.add(st.Name, processes, fmt.Sprintf("%d of %d", st.Slots-st.SlotsFree, st.Slots), st.Queued, note)
 	}
