@@ -54,7 +54,7 @@ type Bus struct {
 	tensorFigures TensorFigures // of other processes
 	heard         *heard.Heard
 
-	places    pool.Pool[struct{}] // one for each request that may be alive
+	places    pool.Pool // one for each request that may be alive
 	admission admission
 	kept      ledger.Views // in the store
 	joinBytes atomic.Int64 // held by inputs that wait in joins
@@ -187,7 +187,7 @@ func (b *Bus) start() error {
 		return err
 	}
 	b.graph.describe()
-	b.places.Add(make([]struct{}, b.opts.MaxRequests)...)
+	b.places.Add(b.opts.MaxRequests)
 	var lookout *actors.Lookout // of stages: those of a host are not what its clients wait for
 	if b.heard = b.opts.heard; b.heard != nil {
 		lookout = b.heard.Lookout()
@@ -287,7 +287,7 @@ func (b *Bus) Stream(ctx context.Context, opts ...SubmitOption) (*Request, error
 func (b *Bus) begin(ctx context.Context, opts []SubmitOption) (*Request, error) {
 	o, err := OpeningOf(opts)
 	if err != nil {
-		b.places.Give(struct{}{})
+		b.places.Give()
 		return nil, fmt.Errorf("bus: submit: %w", err)
 	}
 	return b.admit(ctx, o)
@@ -299,16 +299,15 @@ func (b *Bus) place(ctx context.Context, o Opening) error {
 	if len(b.graph.edges) == 0 {
 		return fmt.Errorf("%w: the bus has no stages: it keeps values under keys and takes no requests", ErrConfig)
 	}
-	_, ok := b.places.TryTake()
 	switch {
-	case ok:
+	case b.places.TryTake():
 		return nil
 	case o.Try:
 		return fmt.Errorf("%w: %d requests are alive, MaxRequests is %d", ErrOverloaded, b.Stats().Live, b.opts.MaxRequests)
 	case o.Now:
 		return ErrCanceled
 	}
-	if _, ok = b.places.Wait(ctx.Done()); !ok {
+	if !b.places.Wait(ctx.Done()) {
 		return b.noPlace(context.Cause(ctx))
 	}
 	return nil
@@ -336,13 +335,13 @@ func OpeningOf(opts []SubmitOption) (Opening, error) {
 // admit begins a request at its place.
 func (b *Bus) admit(ctx context.Context, o Opening) (*Request, error) {
 	if err := context.Cause(ctx); err != nil {
-		b.places.Give(struct{}{})
+		b.places.Give()
 		return nil, fmt.Errorf("bus: submit: %w", err)
 	}
 	b.mu.Lock()
 	if b.closed() {
 		b.mu.Unlock()
-		b.places.Give(struct{}{}) // the next that waits finds out the same way
+		b.places.Give() // the next that waits finds out the same way
 		return nil, ErrClosed
 	}
 	faultpoint.Hit("bus-admits")
@@ -388,7 +387,7 @@ func (b *Bus) forget(r *Request) {
 		b.idle = nil
 	}
 	b.mu.Unlock()
-	b.places.Give(struct{}{})
+	b.places.Give()
 }
 
 // requests is a snapshot of those alive.

@@ -16,7 +16,7 @@ import (
 // before it begins the next request, so that requests come to the first stages in the order in which
 // they begin. A step that has to wait gets a goroutine of its own.
 type grants struct {
-	places *pool.Pool[struct{}]
+	places *pool.Pool
 
 	mu     lockorder.Mutex[lockorder.Grants]
 	news   *sync.Cond
@@ -25,7 +25,7 @@ type grants struct {
 	done   chan struct{}
 }
 
-func newGrants(places *pool.Pool[struct{}]) *grants {
+func newGrants(places *pool.Pool) *grants {
 	g := &grants{places: places, done: make(chan struct{})}
 	g.news = sync.NewCond(&g.mu)
 	go g.run()
@@ -42,7 +42,7 @@ func (g *grants) grant(s *session) {
 	}
 	g.mu.Unlock()
 	if closed {
-		g.places.Give(struct{}{})
+		g.places.Give()
 	}
 }
 
@@ -91,7 +91,7 @@ type line struct {
 type waiting struct {
 	src    *source
 	submit wire.Submit
-	ticket pool.Waiter[struct{}]
+	ticket pool.Waiter
 	timer  *time.Timer // of the deadline; nil: there is none
 }
 
@@ -158,14 +158,14 @@ func (l *line) take() []*waiting {
 // tickets for places are taken in the order of the client's messages.
 func (s *session) await(src *source, m *wire.Submit, placed bool) {
 	w := &waiting{src: src, submit: *m}
-	w.ticket = pool.Waiter[struct{}]{Client: s.node, Granted: func(struct{}) { s.srv.grants.grant(s) }}
+	w.ticket = pool.Waiter{Client: s.node, Granted: func() { s.srv.grants.grant(s) }}
 	src.mu.Lock()
 	src.busy = true // what is asked for the request waits behind it
 	src.mu.Unlock()
 	s.working.Add(1) // until its first steps were tried
 	s.line.push(w, func() { src.withdraw(s.srv.on.NoPlace(bus.ErrDeadline)) })
 	if !placed {
-		_, placed = s.srv.on.Places.Take(&w.ticket)
+		placed = s.srv.on.Places.Take(&w.ticket)
 	}
 	if placed {
 		s.srv.grants.grant(s)
@@ -179,7 +179,7 @@ func (s *session) await(src *source, m *wire.Submit, placed bool) {
 func (s *session) beginNext() {
 	w := s.line.first()
 	if w == nil { // the request was withdrawn when its place had been granted
-		s.srv.on.Places.Give(struct{}{})
+		s.srv.on.Places.Give()
 		return
 	}
 	defer s.working.Done()

@@ -58,7 +58,7 @@ func (s *session) mayBegin(m *wire.Submit) error {
 func (s *session) begin(src *source, m *wire.Submit) bool {
 	err := s.mayBegin(m) // for what has come to be while the request waited
 	if err != nil {
-		s.srv.on.Places.Give(struct{}{})
+		s.srv.on.Places.Give()
 	}
 	var req *bus.Request
 	if err == nil {

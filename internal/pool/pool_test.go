@@ -7,55 +7,52 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestFirstComeFirstServed: what is given back goes to the waiter that came first, and is not
+// TestFirstComeFirstServed: a place that comes back goes to the waiter that came first, and is not
 // taken by one that came later, nor granted to one that has given up.
 func TestFirstComeFirstServed(t *testing.T) {
-	var p Pool[int]
-	p.Add(7)
-	if v, ok := p.TryTake(); !ok || v != 7 || p.Free() != 0 {
-		t.Fatalf("took %d, %v, and %d are free", v, ok, p.Free())
+	var p Pool
+	p.Add(1)
+	if !p.TryTake() || p.Free() != 0 {
+		t.Fatalf("of one place %d are free behind the first", p.Free())
 	}
 	var granted []int
-	waiters := make([]*Waiter[int], 3)
+	waiters := make([]*Waiter, 3)
 	for i := range waiters {
-		waiters[i] = &Waiter[int]{Granted: func(v int) { granted = append(granted, 10*i+v) }}
-		if _, ok := p.Take(waiters[i]); ok {
+		waiters[i] = &Waiter{Granted: func() { granted = append(granted, i) }}
+		if p.Take(waiters[i]) {
 			t.Fatal("took what is not there")
 		}
 	}
 	if !p.Withdraw(waiters[1]) {
 		t.Error("a waiter was granted nothing, and cannot give up")
 	}
-	p.Give(1)
-	if _, ok := p.TryTake(); ok {
+	p.Give()
+	if p.TryTake() {
 		t.Error("one that came later took what a waiter waits for")
 	}
-	p.Give(2)
-	p.Give(3)
-	if want := []int{1, 22}; !slices.Equal(granted, want) || p.Free() != 1 {
-		t.Errorf("granted %d, want %d, and %d are free", granted, want, p.Free())
+	p.Give()
+	p.Give()
+	if want := []int{0, 2}; !slices.Equal(granted, want) || p.Free() != 1 {
+		t.Errorf("granted to %d, want %d, and %d are free", granted, want, p.Free())
 	}
 	if p.Withdraw(waiters[0]) {
 		t.Error("a waiter that was granted something gives up")
 	}
 }
 
-// TestWait: a wait ends with a thing, or with done, and then has nothing.
+// TestWait: a wait ends with a place, or with done, and then has none.
 func TestWait(t *testing.T) {
-	var p Pool[int]
+	var p Pool
 	done := make(chan struct{})
 	close(done)
-	if v, ok := p.Wait(done); ok {
-		t.Errorf("waited for %d when the wait was over", v)
+	if p.Wait(done) {
+		t.Error("took what is not there when the wait was over")
 	}
-	got := make(chan int)
-	go func() {
-		v, _ := p.Wait(nil)
-		got <- v
-	}()
-	p.Give(5)
-	if v := <-got; v != 5 {
-		t.Errorf("waited for %d, want 5", v)
+	got := make(chan bool)
+	go func() { got <- p.Wait(nil) }()
+	p.Give()
+	if !<-got || p.Free() != 0 {
+		t.Errorf("a wait ended, and %d are free", p.Free())
 	}
 }
 
@@ -64,17 +61,17 @@ func TestWait(t *testing.T) {
 // free only while no waiter waits for it, and no later try overtakes a waiter.
 func TestTurnsOfClients(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var p Pool[int]
-		const things = 3
-		p.Add(1, 2, 3)
+		var p Pool
+		const places = 3
+		p.Add(places)
 		type ticket struct {
-			Waiter[int]
+			Waiter
 			number int
 		}
 		var (
 			lines   [4][]*ticket // by client
 			turns   []uint32     // clients that wait, the next one first
-			taken   []int
+			taken   int
 			numbers int
 			grants  uint64
 			granted *ticket
@@ -93,13 +90,13 @@ func TestTurnsOfClients(t *testing.T) {
 				numbers++
 				w := &ticket{number: numbers}
 				w.Client = uint32(rapid.IntRange(0, len(lines)-1).Draw(t, "client"))
-				w.Granted = func(v int) { granted, taken = w, append(taken, v) }
-				v, ok := p.Take(&w.Waiter)
-				if free := len(taken) < things; ok != free {
-					t.Fatalf("took %v, and %d of %d are taken", ok, len(taken), things)
+				w.Granted = func() { granted = w }
+				ok := p.Take(&w.Waiter)
+				if free := taken < places; ok != free {
+					t.Fatalf("took %v, and %d of %d are taken", ok, taken, places)
 				}
 				if ok {
-					taken = append(taken, v)
+					taken++
 					return
 				}
 				if len(lines[w.Client]) == 0 {
@@ -108,20 +105,19 @@ func TestTurnsOfClients(t *testing.T) {
 				lines[w.Client] = append(lines[w.Client], w)
 			},
 			"try": func(t *rapid.T) {
-				v, ok := p.TryTake()
-				if ok != (len(taken) < things) {
-					t.Fatalf("took %v, and %d of %d are taken", ok, len(taken), things)
+				ok := p.TryTake()
+				if ok != (taken < places) {
+					t.Fatalf("took %v, and %d of %d are taken", ok, taken, places)
 				}
 				if ok {
-					taken = append(taken, v)
+					taken++
 				}
 			},
 			"give": func(t *rapid.T) {
-				if len(taken) == 0 {
+				if taken == 0 {
 					t.Skip()
 				}
-				v := taken[0]
-				taken = taken[1:]
+				taken--
 				var want *ticket
 				if len(turns) > 0 {
 					next := turns[0]
@@ -129,12 +125,13 @@ func TestTurnsOfClients(t *testing.T) {
 					want = leave(next, 0)
 				}
 				granted = nil
-				p.Give(v)
+				p.Give()
 				if granted != want {
 					t.Fatalf("granted to %+v, want %+v", granted, want)
 				}
 				if want != nil {
 					old = want
+					taken++
 					grants++
 				}
 			},
@@ -149,8 +146,8 @@ func TestTurnsOfClients(t *testing.T) {
 				}
 			},
 			"": func(t *rapid.T) {
-				if free := p.Free(); free != things-len(taken) || free > 0 && len(turns) > 0 {
-					t.Fatalf("%d are free, %d of %d are taken, %d clients wait", free, len(taken), things, len(turns))
+				if free := p.Free(); free != places-taken || free > 0 && len(turns) > 0 {
+					t.Fatalf("%d are free, %d of %d are taken, %d clients wait", free, taken, places, len(turns))
 				}
 				waiting := 0
 				for _, l := range lines {
