@@ -106,7 +106,7 @@ type Footing struct {
 	Arena       *shmstore.Segment
 	Inputs      []Port
 	Results     []Port
-	Places      *pool.Pool    // for requests: see Place
+	Places      *pool.Pool              // for requests: see Place
 	NoPlace     func(cause error) error // the error of a request that has waited for a place in vain
 	Kept        *ledger.Views
 	Exchange    *exchange.Exchange
