@@ -76,6 +76,7 @@ func (w *worker) handleBatch(batch []*Delivery) {
 		err := w.callBatch(live)
 		for _, d := range live {
 			if !d.kept {
+				d.handled = true
 				_ = d.Finish(err) // those finished by the handler say so: no matter
 			}
 		}

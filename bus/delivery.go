@@ -38,6 +38,7 @@ type Delivery struct {
 	state   atomic.Uint32
 	opened  bool            // the lease is taken
 	kept    bool            // out of a batch's hands
+	handled bool            // its handler has returned, and emits no more for it
 	tries   int             // how often a panic had it handled again
 	credit  uint64          // what finishing gives back to the flow
 	parked  int64           // bytes charged to the join account

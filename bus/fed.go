@@ -84,6 +84,9 @@ func (f *fed) tell(d *Delivery, stays bool) {
 	if f.err != nil {
 		m.Code, m.Text = wire.CodeInternal, f.err.Error()
 	}
+	if d.handled {
+		m.Flags = wire.FinishHandled
+	}
 	if stays || p.Stranded() {
 		m.Flags |= wire.FinishKeep
 		id, from := f.id, f.from

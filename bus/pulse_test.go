@@ -101,7 +101,7 @@ func TestPulseOfRemoteStage(t *testing.T) {
 		t.Fatal(err)
 	}
 	lost := <-sink.came
-	w.Finished(nil)
+	w.Finished(nil, true)
 	if p := pulse(); p.Working || p.AtCaller || p.Waiting != 1 {
 		t.Errorf("nothing has the result: %+v", p)
 	}
@@ -135,7 +135,7 @@ func TestPulseOfRemoteStage(t *testing.T) {
 	if err := agent.output.Emit("y"); err != nil {
 		t.Fatal(err)
 	}
-	w.Finished(nil)
+	w.Finished(nil, true)
 	if p := pulse(); !p.AtCaller || p.Working || p.Waiting > 0 {
 		t.Errorf("the caller does not read a result: %+v", p)
 	}

@@ -114,6 +114,7 @@ type Posting struct {
 	replica *Replica
 	agent   TaskAgent
 	ending  bool // its answer is waited for
+	handled bool // the handler of the delivery that was finished last has returned
 	lasts   int  // streams of which it has had the last delivery
 }
 
@@ -269,14 +270,18 @@ func (rep *Replica) post(rt *remoteTask) *Posting {
 	return p
 }
 
-// Finished is called when a replica has finished one part of a work.
-func (w *Work) Finished(err error) {
+// Finished is called when a replica has finished one part of a work, and with handled set
+// if it emits no more for that.
+func (w *Work) Finished(err error, handled bool) {
 	r := w.rt.task.stage.remote
 	var fu FollowUp
 	defer fu.Do()
 	r.mu.Lock()
 	w.replica.load--
 	w.left--
+	if p := w.replica.postings[w.rt]; p != nil {
+		p.handled = handled
+	}
 	if w.err == nil {
 		w.err = err
 	}

@@ -61,10 +61,10 @@ func (r *Station) tryEnd(rt *remoteTask, fu *FollowUp) (ended bool) {
 }
 
 // silent, with mu held, reports whether a task whose work is done needs no answer: the replicas that
-// know it do nothing at the end, and this process has seen all that they were sent and have emitted.
+// know it do nothing at the end and emit no more, and nothing of it went past this process.
 func (r *Station) silent(rt *remoteTask, posts []*Posting) bool {
 	past := func(e *edge) bool { return rt.task.outlet.req.flow(e).direct.Load() != nil }
-	acts := func(p *Posting) bool { return !p.replica.ends }
+	acts := func(p *Posting) bool { return !p.replica.ends || !p.handled }
 	return len(posts) > 0 && !slices.ContainsFunc(posts, acts) &&
 		!slices.ContainsFunc(r.stage.in, past) && !slices.ContainsFunc(r.stage.out, past)
 }

@@ -24,7 +24,7 @@ func (s *swift) TaskOver(bool)    {}
 func (s *swift) DeliverWork(w *Work, _ []*Delivery) (bool, error) {
 	posting := s.posting
 	go func() { // as the session of the process does
-		w.Finished(nil)
+		w.Finished(nil, true)
 		posting.Answered(nil)
 		s.done <- struct{}{}
 	}()

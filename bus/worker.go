@@ -170,8 +170,9 @@ func (w *worker) finish(t *Task, d *Delivery) {
 		return // kept
 	}
 	d.awaitUnread()
+	d.handled = true
 	if w.stage.spec.Replay && !t.outlet.req.over() {
-		d.fed.retain(d) // not before: the host takes its outputs for made
+		d.fed.retain(d) // when its outputs are out
 		t.retain(d)
 		return
 	}

@@ -159,13 +159,13 @@ func (s *session) finish(m *wire.Finish) error {
 	if m.Code != 0 {
 		err = errors.New(m.Text)
 	}
-	keep := m.Flags&wire.FinishKeep != 0
-	return s.behind(source, func() error { return s.finishHeld(m.Delivery, keep, err) })
+	id, flags := m.Delivery, m.Flags
+	return s.behind(source, func() error { return s.finishHeld(id, flags, err) })
 }
 
 // finishHeld finishes a delivery that the client has.
-func (s *session) finishHeld(id uint32, keep bool, err error) error {
-	d, fills := s.account.Finish(id, keep)
+func (s *session) finishHeld(id uint32, flags uint8, err error) error {
+	d, fills := s.account.Finish(id, flags&wire.FinishKeep != 0)
 	h, has := d.(*handed)
 	if !has {
 		return fmt.Errorf("%w: delivery %d was finished before", wire.ErrProtocol, id)
@@ -177,7 +177,7 @@ func (s *session) finishHeld(id uint32, keep bool, err error) error {
 		_ = h.d.Finish(nil) // in the client's hands alone until now
 		return nil
 	}
-	h.work.Finished(err)
+	h.work.Finished(err, flags&wire.FinishHandled != 0)
 	return nil
 }
 

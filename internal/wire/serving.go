@@ -6,12 +6,12 @@ package wire
 type Serve struct {
 	Token uint32
 	Stage string
-	Flags uint32 // 1: the client says unasked that a task has ended
+	Flags uint32 // 1: the stage emits nothing at the end of a task
 }
 
-// ServeEnds is the flag of a Serve whose stage does nothing at the end of a task. The
-// client says unasked that a task has ended when all of its inputs have come by Deliver, the
-// last of each with FlagLast, and are finished.
+// ServeEnds is the flag of a Serve whose stage does nothing at the end of a task. A task ends
+// with its last Finish, if that has FinishHandled. The client says unasked that a task has ended when all of
+// its inputs have come by Deliver, the last of each with FlagLast, and are finished.
 const ServeEnds = 1
 
 // State says how long a stage keeps what it knows.
@@ -95,6 +95,8 @@ const (
 	// FinishUnread: what was fetched has not been looked at, and goes back under
 	// its key.
 	FinishUnread = 2
+	// FinishHandled: the handler of the delivery has returned, so that the client emits no more for it.
+	FinishHandled = 4
 )
 
 // Finish ends the work on a delivery.
@@ -102,7 +104,7 @@ const (
 //wire:message 14 to the host or a peer
 type Finish struct {
 	Delivery uint32
-	Flags    uint8  // 1: the payload stays until `release`; 2: unread, see [the exchange](#the-exchange)
+	Flags    uint8  // 1: the payload stays until `release`; 2: unread, see [the exchange](#the-exchange); 4: the client emits no more for it
 	Code     Code   // 0: it went well; else why the request has failed
 	Text     string `wire:"text"`
 }

@@ -199,8 +199,8 @@ class Delivery:
         if self._state:
             raise Finished(f"delivery {self.number} is finished: its payload has gone back")
 
-    def _finish(self, code: int = 0, text: str = "") -> None:
-        """finish, with the lock held; idempotent."""
+    def _finish(self, code: int = 0, text: str = "", flags: int = 0) -> None:
+        """finish, with the lock held; idempotent. HANDLED says that nothing more is emitted for it."""
         if self._state:
             return
         self._state = True
@@ -208,7 +208,7 @@ class Delivery:
         alive = self._windows and [exporter for w in self._windows if (exporter := w()) is not None]
         if alive and s.error is None:
             s.windows.keep(wire.Release(self.number), [w for w in self._windows if w() is not None])
-        s.connection.post(wire.Finish(self.number, wire.KEEP_PAYLOAD if alive else 0, code, text))
+        s.connection.post(wire.Finish(self.number, flags | (wire.KEEP_PAYLOAD if alive else 0), code, text))
         self._payload = self._mapping = None
         self._windows = []
         if alive:

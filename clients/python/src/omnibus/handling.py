@@ -135,7 +135,7 @@ class Served:
     def finish_locked(self, parts: list[Delivery], v: Verdict) -> None:
         for d in parts:
             if not d._kept or v.code != Code.OK:
-                d._finish(v.code, v.text)  # the host knows the delivery
+                d._finish(v.code, v.text, wire.HANDLED)  # the host knows the delivery
 
     def answer_end(self, task: BaseTask, v: Verdict) -> None:
         with self.session.locked:

@@ -27,7 +27,7 @@ MORE_PARTS = 8
 FORWARD = 16
 OWN_SEGMENT = 32
 
-KEEP_PAYLOAD, UNREAD = 1, 2  # of finish
+KEEP_PAYLOAD, UNREAD, HANDLED = 1, 2, 4  # of finish
 WAIT = 1  # of fetch
 SPENT_BYTES = 1  # of spent
 FAIL_FAST, TELL = 1, 2  # of submit

@@ -350,7 +350,7 @@ class Serve(NamedTuple):
 
     token: int = 0
     stage: str = ""
-    flags: int = 0  #: 1: the client says unasked that a task has ended
+    flags: int = 0  #: 1: the stage emits nothing at the end of a task
 
 
 def _put_serve(m: Serve, fds: int) -> bytearray:
@@ -535,7 +535,7 @@ class Finish(NamedTuple):
     """Finish ends the work on a delivery."""
 
     delivery: int = 0
-    flags: int = 0  #: 1: the payload stays until `release`; 2: unread, see [the exchange](#the-exchange)
+    flags: int = 0  #: 1: the payload stays until `release`; 2: unread, see [the exchange](#the-exchange); 4: the client emits no more for it
     code: int = 0  #: 0: it went well; else why the request has failed
     text: str = ""
 
