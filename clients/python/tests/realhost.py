@@ -75,12 +75,12 @@ class Exchange(Host):
 
 
 class Pipeline(Host):
-    """The host of one stage in Python, which gives its inputs back."""
+    """The host of one stage in Python, which gives its inputs back unless it is another one."""
 
-    def __init__(self, max_requests: int, max_inflight: int = 1) -> None:
+    def __init__(self, max_requests: int, max_inflight: int = 1, stage: str = "def echo(value):\n    return value\n") -> None:
         super().__init__()
         with open(os.path.join(self.folder, "stage.py"), "w") as f:
-            f.write("from omnibus import run, stage\n\n@stage\ndef echo(value):\n    return value\n\nrun()\n")
+            f.write(f"from omnibus import run, stage\n\n@stage\n{stage}\nrun()\n")
         with open(os.path.join(self.folder, "pipeline.yaml"), "w") as f:
             f.write(
                 "stages:\n"

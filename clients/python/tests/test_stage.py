@@ -31,11 +31,24 @@ class HandlerTest(StageCase):
         self.assertEqual((m.source, m.delivery, m.edge, m.flags), (1, 7, wire.ALL_EDGES, wire.INLINE))
         self.assertEqual(bytes(m.payload), encode("HELLO"))
         f = self.host.expect(wire.Finish)
-        self.assertEqual((f.delivery, f.flags, f.code), (7, 0, 0))
+        self.assertEqual((f.delivery, f.flags, f.code), (7, wire.HANDLED, 0))
         self.host.send(deliver(1, 8, flags=wire.BARE | wire.LAST, seq=1))
         self.assertEqual(self.host.expect(wire.Finish).delivery, 8)
         m = self.host.expect(wire.Ended)
         self.assertEqual((m.task, m.code), (1, 0))
+        self.bye(r)
+
+    def test_a_finish_by_hand_does_not_say_that_the_handler_has_returned(self) -> None:
+        @omnibus.stage
+        def late(delivery: omnibus.Delivery) -> str:
+            delivery.finish()
+            return "late"
+
+        r = self.run_stage(late)
+        self.host.send(deliver(1, 7, encode("x"), flags=wire.INLINE | wire.LAST))
+        self.assertEqual(self.host.expect(wire.Finish), wire.Finish(7))
+        self.assertEqual(bytes(self.host.emitted().payload), encode("late"))
+        self.assertEqual(self.host.expect(wire.Ended).task, 1)
         self.bye(r)
 
     def test_last_input_makes_the_last_output(self) -> None:
