@@ -194,6 +194,7 @@ func exchangeSamples() []sample {
 		{name: "cleanup-everything", message: &wire.Cleanup{Token: 67, Owner: 1}},
 		{name: "cleaned", message: &wire.Cleaned{Token: 66, Count: 3}},
 		{name: "finish-unread", message: &wire.Finish{Delivery: 100, Flags: wire.FinishUnread}},
+		{name: "finish-handled", message: &wire.Finish{Delivery: 100, Flags: wire.FinishHandled}},
 		{name: "failed-nothing", message: &wire.Failed{Token: 64, Code: wire.CodeNothing}},
 	}
 }
