@@ -176,6 +176,11 @@ var promises = []promise{
 		reason: "tests of package bus/node look where the values of a node lie",
 	},
 	{
+		path:   "internal/pool",
+		names:  "Pool.Free",
+		reason: "tests of package bus/host see that a place comes back",
+	},
+	{
 		path:   "internal/peer",
 		names:  "Conn.Receive PacketsSent Pair",
 		reason: "tests of packages bus/host and bus/node make pairs of connections and count packets; its own read one packet at a time",
