@@ -206,7 +206,7 @@ func (f *flow) take(cost int64, cancel <-chan struct{}) error {
 // the consumer was open or not.
 func (f *flow) hopeless(cost int64, open bool) error {
 	switch {
-	case f.consumer != nil && f.consumer.stay.Load() == stayLeft:
+	case f.consumer != nil && f.consumer.stay.Load() == stayLeft && !f.req.over():
 		return ErrAfterEnd
 	case f.outgrown(cost):
 		return ErrReplayRoom
