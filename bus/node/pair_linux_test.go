@@ -253,7 +253,11 @@ func TestWhatALivingPeerHas(t *testing.T) {
 	for h.heard().Kind() != wire.KindDeliver {
 	}
 	h.hangUp()
-	bustest.Await(t, func() bool { return task.req.Outcome() != bus.Running || len(h.has()) == 0 })
+	bustest.Await(t, func() bool {
+		h.pair.mu.Lock()
+		defer h.pair.mu.Unlock()
+		return h.pair.left
+	})
 	if len(h.has()) != 1 {
 		t.Errorf("the peer has %v, want what it may be reading", h.has())
 	}
