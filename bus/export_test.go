@@ -67,3 +67,10 @@ func Await(t *testing.T, happened func() bool) {
 		}
 	}
 }
+
+// Waiting is how many requests wait for a slot of a stage.
+func Waiting(b *Bus, stage string) int {
+	b.admission.mu.Lock()
+	defer b.admission.mu.Unlock()
+	return len(b.graph.byName[stage].waits)
+}

@@ -104,58 +104,6 @@ func TestJoinRoomIsBounded(t *testing.T) {
 	}
 }
 
-// TestSlotsTakenInOrder drives the deadlock of two requests that each hold the
-// slot the other one wants: two parallel branches, each with a single slot,
-// and a source that sends to them in a different order for each request.
-func TestSlotsTakenInOrder(t *testing.T) {
-	src := bus.StageSpec{Name: "s", MaxInflight: 8, Handle: func(t *bus.Task, d *bus.Delivery) error {
-		order := []string{"l", "r"}
-		if t.Request()%2 == 0 {
-			order = []string{"r", "l"}
-		}
-		for _, to := range order {
-			if err := t.Forward(d, bus.To(to)); err != nil {
-				return err
-			}
-		}
-		return nil
-	}}
-	one := func(name string) bus.StageSpec {
-		st := bustest.Suffix(name)
-		st.MaxInflight = 1
-		return st
-	}
-	p := bustest.Diamond(src, one("l"), one("r"), bus.Edge{From: "l", To: "join", Window: 1}, bus.Edge{From: "r", To: "join", Window: 1})
-	b := bustest.Open(t, p, bus.Options{MaxRequests: 8})
-	ends := make(chan error)
-	const requests, inputs = 40, 20
-	for range requests {
-		go func() {
-			r, err := b.Stream(t.Context())
-			if err != nil {
-				ends <- err
-				return
-			}
-			go func() {
-				for i := range inputs {
-					_ = r.Send(t.Context(), fmt.Sprint(i))
-				}
-				_ = r.CloseSend(t.Context())
-			}()
-			got, err := bustest.Receive(t, r)
-			if err == nil && len(got) != inputs {
-				err = fmt.Errorf("%d results", len(got))
-			}
-			ends <- err
-		}()
-	}
-	for range requests {
-		if err := <-ends; err != nil {
-			t.Error(err)
-		}
-	}
-}
-
 // TestSuspendedRequestHoldsNobodyUp drives the deadlock of a shared window:
 // the last stage takes one request at a time, and those that wait for it must
 // not fill what the first one still needs to finish.

@@ -1,6 +1,9 @@
 package bustest
 
-import "time"
+import (
+	"testing"
+	"time"
+)
 
 // Patience is how long a test waits for what never comes when a promise is broken.
 const Patience = 20 * time.Second
@@ -23,4 +26,15 @@ func Await(t interface {
 			t.Fatalf("waited %v in vain", Patience)
 		}
 	}
+}
+
+// Next is what comes by a channel next.
+func Next[T any](t testing.TB, c <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-Soon(t).Done():
+		t.Fatalf("waited %v in vain", Patience)
+	}
+	return v
 }

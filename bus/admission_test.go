@@ -1,0 +1,287 @@
+package bus
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// TestAdmissionAgainstModel: requests want slots, give them back, are passed over and end, in any order. Each stage
+// then has the requests, and the line, that a model has which looks for circles by trying all sets of stages.
+func TestAdmissionAgainstModel(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		m := drawAdmission(rt)
+		for range rapid.IntRange(20, 80).Draw(rt, "steps") {
+			m.step(rt)
+			m.check(rt)
+		}
+	})
+}
+
+// modelRequests is how many there are at most.
+const modelRequests = 6
+
+// admissionModel is an admission, and what it should have come to.
+type admissionModel struct {
+	bus      *Bus
+	requests []*Request
+	stays    [][]stay // by request and stage
+	bounds   []int    // of the stages
+	above    []int64  // slots granted above them
+	served   uint64
+	grants   []string // so far, for reports
+}
+
+func drawAdmission(t *rapid.T) *admissionModel {
+	m := &admissionModel{bus: &Bus{}}
+	a := &m.bus.admission
+	for i := range rapid.IntRange(3, 5).Draw(t, "stages") {
+		bound := rapid.SampledFrom([]int{1, 1, 2}).Draw(t, "bound")
+		st := &stage{index: i, spec: StageSpec{Replicas: 1, MaxInflight: bound}}
+		for range modelRequests { // those above the bound are there, too: none has to be made
+			st.free = append(st.free, &slot{&worker{}})
+		}
+		a.stages = append(a.stages, st)
+		m.bounds = append(m.bounds, bound)
+	}
+	m.above = make([]int64, len(a.stages))
+	for i := range rapid.IntRange(2, modelRequests).Draw(t, "requests") {
+		r := &Request{bus: m.bus, key: uint64(i), order: uint64(rapid.IntRange(1, 4).Draw(t, "order")), tasks: make([]Task, len(a.stages))}
+		r.parts.Store(1) // the caller's
+		for at, st := range a.stages {
+			r.tasks[at].stage = st
+			r.tasks[at].outlet = outlet{req: r, task: &r.tasks[at]}
+		}
+		m.requests = append(m.requests, r)
+		m.stays = append(m.stays, make([]stay, len(a.stages)))
+	}
+	return m
+}
+
+// step has one thing happen. Most often a request wants a slot of one more stage: circles are rare.
+func (m *admissionModel) step(t *rapid.T) {
+	const wants = 12
+	switch n := rapid.IntRange(0, wants+6).Draw(t, "step"); {
+	case n < wants:
+		m.want(t, stayNone)
+	case n == wants:
+		m.want(t, stayWaiting, stayHolding, stayLeft)
+	case n <= wants+3:
+		m.give(t)
+	case n == wants+4:
+		m.skip(t)
+	case n == wants+5:
+		m.end(t)
+	default:
+		m.withdraw(t)
+	}
+}
+
+// task draws one that stays in one of some ways. It reports false when there is none.
+func (m *admissionModel) task(t *rapid.T, stays ...stay) (r, s int, ok bool) {
+	var all [][2]int
+	for r := range m.requests {
+		for s := range m.bounds {
+			if slices.Contains(stays, m.stays[r][s]) {
+				all = append(all, [2]int{r, s})
+			}
+		}
+	}
+	if len(all) == 0 {
+		return 0, 0, false
+	}
+	i := rapid.IntRange(0, len(all)-1).Draw(t, "task")
+	return all[i][0], all[i][1], true
+}
+
+func (m *admissionModel) want(t *rapid.T, stays ...stay) {
+	r, s, ok := m.task(t, stays...)
+	if !ok {
+		return
+	}
+	m.requests[r].wantSlot(&m.requests[r].tasks[s])
+	if m.stays[r][s] == stayNone && !m.requests[r].over() {
+		m.stays[r][s] = stayWaiting
+		m.settle(s)
+	}
+}
+
+func (m *admissionModel) give(t *rapid.T) {
+	if r, s, ok := m.task(t, stayHolding); ok {
+		m.requests[r].giveSlot(&m.requests[r].tasks[s])
+		m.stays[r][s] = stayLeft
+		m.settle(s)
+	}
+}
+
+func (m *admissionModel) skip(t *rapid.T) {
+	r, s, ok := m.task(t, stayNone, stayWaiting, stayHolding, stayLeft)
+	if !ok {
+		return
+	}
+	skipped := m.bus.admission.skip(&m.requests[r].tasks[s])
+	if want := m.stays[r][s] == stayNone; skipped != want {
+		t.Fatalf("skip of request %d at stage %d, where it stays %d: %v", r, s, m.stays[r][s], skipped)
+	}
+	if skipped {
+		m.stays[r][s] = stayLeft
+	}
+}
+
+// end is the first part of the end of a request: its waits are taken back by the other.
+func (m *admissionModel) end(t *rapid.T) {
+	rapid.SampledFrom(m.requests).Draw(t, "request").outcome.Store(uint32(Aborted))
+}
+
+func (m *admissionModel) withdraw(t *rapid.T) {
+	r := rapid.IntRange(0, len(m.requests)-1).Draw(t, "request")
+	if !m.requests[r].over() {
+		return
+	}
+	m.bus.admission.withdraw(m.requests[r])
+	for s, stay := range m.stays[r] {
+		if stay == stayWaiting {
+			m.stays[r][s] = stayLeft
+		}
+	}
+}
+
+// at gives the requests that stay so at a stage, the oldest first.
+func (m *admissionModel) at(s int, stay stay) (all []int) {
+	for r := range m.requests {
+		if m.stays[r][s] == stay {
+			all = append(all, r)
+		}
+	}
+	slices.SortFunc(all, m.age)
+	return all
+}
+
+// age orders requests, the oldest first.
+func (m *admissionModel) age(a, b int) int {
+	x, y := m.requests[a], m.requests[b]
+	return cmp.Or(cmp.Compare(x.order, y.order), cmp.Compare(x.key, y.key))
+}
+
+func (m *admissionModel) grant(r, s int) {
+	m.stays[r][s] = stayHolding
+	m.served = max(m.served, m.requests[r].order)
+	m.grants = append(m.grants, fmt.Sprintf("%d at %d", r, s))
+}
+
+// settle grants free slots of a stage, and what breaks circles.
+func (m *admissionModel) settle(s int) {
+	for _, r := range m.at(s, stayWaiting) {
+		switch {
+		case len(m.at(s, stayHolding)) >= m.bounds[s]:
+		case m.requests[r].over():
+			m.stays[r][s] = stayLeft
+		default:
+			m.grant(r, s)
+		}
+	}
+	for {
+		circle := m.circle()
+		if len(circle) == 0 {
+			return
+		}
+		oldest := [2]int{-1}
+		for _, s := range circle {
+			for _, r := range m.at(s, stayWaiting) {
+				if m.stuck(r, stayHolding, circle) && (oldest[0] < 0 || m.age(r, oldest[0]) < 0) {
+					oldest = [2]int{r, s}
+				}
+			}
+		}
+		m.above[oldest[1]]++
+		m.grant(oldest[0], oldest[1])
+	}
+}
+
+// circle is the largest set of stages of which none can get free by itself: each request that holds a slot
+// of one waits for one, and a request that holds a slot of one waits for each.
+func (m *admissionModel) circle() (largest []int) {
+	for set := range 1 << len(m.bounds) {
+		var stages []int
+		for s := range m.bounds {
+			if set>>s&1 == 1 {
+				stages = append(stages, s)
+			}
+		}
+		if len(stages) > len(largest) && m.closed(stages) {
+			largest = stages
+		}
+	}
+	return largest
+}
+
+func (m *admissionModel) closed(stages []int) bool {
+	for _, s := range stages {
+		holds := m.at(s, stayHolding)
+		free := func(r int) bool { return !m.stuck(r, stayWaiting, stages) }
+		wanted := func(r int) bool { return m.stuck(r, stayHolding, stages) }
+		if len(holds) < m.bounds[s] || slices.ContainsFunc(holds, free) || !slices.ContainsFunc(m.at(s, stayWaiting), wanted) {
+			return false
+		}
+	}
+	return true
+}
+
+// stuck reports whether a request that is not over stays so at one of the stages.
+func (m *admissionModel) stuck(r int, as stay, stages []int) bool {
+	return !m.requests[r].over() && slices.ContainsFunc(stages, func(s int) bool { return m.stays[r][s] == as })
+}
+
+// isBackward reports whether a request waits for a stage before one whose slot it holds.
+func (m *admissionModel) isBackward(r int) bool {
+	waits := slices.Index(m.stays[r], stayWaiting)
+	return waits >= 0 && slices.Contains(m.stays[r][waits:], stayHolding)
+}
+
+func (m *admissionModel) check(t *rapid.T) {
+	a := &m.bus.admission
+	backward := 0
+	for r, req := range m.requests {
+		for s := range m.bounds {
+			task := &req.tasks[s]
+			if got := task.stay.Load(); got != m.stays[r][s] {
+				t.Fatalf("request %d (order %d) stays %d at stage %d, want %d; granted: %v", r, req.order, got, s, m.stays[r][s], m.grants)
+			}
+			if has := task.slot.Load() != nil; has != (m.stays[r][s] == stayHolding) {
+				t.Fatalf("request %d stays %d at stage %d and has a slot: %v", r, m.stays[r][s], s, has)
+			}
+		}
+		if req.backward {
+			backward++
+		}
+		if want := m.isBackward(r); !req.over() && req.backward != want { // else until it is withdrawn
+			t.Fatalf("request %d is backward: %v; it stays %v", r, req.backward, m.stays[r])
+		}
+	}
+	if a.backward != backward || a.served.Load() != m.served {
+		t.Fatalf("%d requests are backward and orders up to %d are served, want %d and %d", a.backward, a.served.Load(), backward, m.served)
+	}
+	for s, st := range a.stages {
+		var line []int
+		for _, w := range st.waits {
+			line = append(line, slices.Index(m.requests, w.outlet.req))
+		}
+		if want := m.at(s, stayWaiting); !slices.Equal(line, want) {
+			t.Fatalf("requests %v wait at stage %d, want %v", line, s, want)
+		}
+		holders := len(m.at(s, stayHolding))
+		if len(st.holders) != holders || len(st.free) != modelRequests-holders || st.admittedAbove != m.above[s] {
+			t.Fatalf("stage %d has %d requests, %d slots are free, and %d were granted above the bound; want %d, %d and %d",
+				s, len(st.holders), len(st.free), st.admittedAbove, holders, modelRequests-holders, m.above[s])
+		}
+		if holders < m.bounds[s] && slices.ContainsFunc(st.waits, func(w *Task) bool { return !w.outlet.req.over() }) {
+			t.Fatalf("stage %d has a free slot, and requests %v wait", s, line)
+		}
+	}
+	if circle := m.circle(); len(circle) > 0 {
+		t.Fatalf("a circle of stages %v is left", circle)
+	}
+}

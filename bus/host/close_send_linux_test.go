@@ -1,0 +1,60 @@
+package host
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// TestCloseSendOfARequestThatIsOver: a client that ends the inputs of a request which is over meanwhile breaks no rule:
+// its session goes on.
+func TestCloseSendOfARequestThatIsOver(t *testing.T) {
+	broken := errors.New("broken")
+	b := bustest.Open(t, bustest.Linear(bus.StageSpec{Name: "m", Handle: func(*bus.Task, *bus.Delivery) error { return broken }}),
+		bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}})
+	srv, err := Listen(b, filepath.Join(t.TempDir(), "bus.sock"), ListenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := srv.Close(bustest.Soon(t)); err != nil {
+			t.Error(err)
+		}
+	})
+	s := newAcquainted(t, srv, 1)
+	for i, tc := range []struct {
+		end  func(r *bus.Request)
+		want bus.Outcome
+		opts []bus.SubmitOption
+	}{
+		{func(*bus.Request) {}, bus.PastDeadline, []bus.SubmitOption{bus.WithDeadline(time.Now().Add(-time.Hour))}},
+		{func(r *bus.Request) { _ = r.Send(t.Context(), "x") }, bus.Failed, nil},
+		{func(r *bus.Request) { r.Abort(nil) }, bus.Aborted, nil},
+		{func(r *bus.Request) { _ = r.CloseSend(t.Context()) }, bus.Completed, nil},
+	} {
+		r, err := b.Stream(t.Context(), tc.opts...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(r.Close)
+		// Its end has not come to the source yet.
+		src := &source{sess: s.session, req: r, emitter: r.Input(t.Context())}
+		if err := s.sources.open(src, wire.OwnSource|uint32(i+1)); err != nil {
+			t.Fatal(err)
+		}
+		tc.end(r)
+		_ = r.Wait(bustest.Soon(t))
+		if r.Outcome() != tc.want {
+			t.Fatalf("the request is %v, want %v", r.Outcome(), tc.want)
+		}
+		if err := s.closeSend(src.id); err != nil {
+			t.Errorf("the end of the inputs of a request that is %v ends the session: %v", tc.want, err)
+		}
+	}
+}

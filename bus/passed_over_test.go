@@ -1,0 +1,196 @@
+package bus_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+)
+
+// returns requires that a call does not wait.
+func returns(t *testing.T, call func() error) error {
+	t.Helper()
+	returned := make(chan error, 1)
+	go func() { returned <- call() }()
+	return bustest.Next(t, returned)
+}
+
+// TestEndWaitsForItsSlot: a stage runs End for a request that has sent it nothing when its inputs have ended, also when
+// all its slots are taken then. The end waits for a slot, and what has sent it waits for nothing. A report names
+// the request that holds the slot.
+func TestEndWaitsForItsSlot(t *testing.T) {
+	for _, from := range []string{"", "router"} {
+		t.Run("behind "+from, func(t *testing.T) {
+			g := bustest.NewGate()
+			stalls := make(chan []bus.Stall, 2) // at each end
+			tail, other := one(g.Stage("tail")), bustest.Suffix("other")
+			var b *bus.Bus
+			tail.End = func(t *bus.Task) error {
+				stalls <- b.Stalls(0)
+				return t.Emit("end")
+			}
+			p := bus.Pipeline{Stages: []bus.StageSpec{tail, other}}
+			if from != "" {
+				p.Stages = append(p.Stages, one(routing(from)))
+				p.Edges = []bus.Edge{{From: from, To: "tail"}, {From: from, To: "other"}}
+			}
+			b = bustest.Open(t, p, bus.Options{})
+			send := func(r *bus.Request, to string) {
+				t.Helper()
+				var opts []bus.EmitOption
+				if from == "" {
+					opts = append(opts, bus.To(to))
+				}
+				if err := returns(t, func() error { return r.Send(t.Context(), to, opts...) }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			holds := bustest.StreamOf(t, b)
+			send(holds, "tail")
+			bustest.Next(t, g.Entered)
+			if err := holds.CloseSend(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			waits := bustest.StreamOf(t, b)
+			send(waits, "other")
+			if err := returns(t, func() error { return waits.CloseSend(t.Context()) }); err != nil {
+				t.Fatal(err)
+			}
+			s := bustest.WaitForStall(t, b, from+"->tail", 0)
+			if s.Request != waits.ID() || !strings.Contains(s.Holder, holds.ID().String()) {
+				t.Errorf("report: %v; request %v holds the slot", s, holds.ID())
+			}
+			if from != "" { // it has returned, and has given its slot back
+				bustest.Await(t, func() bool { return bustest.StageStats(b, from).SlotsFree == 1 })
+			}
+			g.Leave <- struct{}{}
+			bustest.Next(t, stalls)
+			bustest.MustComplete(t, holds, []string{"tail", "end"})
+			if all := bustest.Next(t, stalls); len(all) > 0 {
+				t.Errorf("the end has its slot, and waits: %v", all)
+			}
+			if err := waits.Wait(bustest.Soon(t)); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := bustest.Receive(t, waits); err != nil || len(got) != 2 {
+				t.Errorf("got %q, %v; want that of the other stage, and the end", got, err)
+			}
+		})
+	}
+}
+
+// TestPassedOver: a request that sends nothing to a stage, directly or by those before it, needs no slot there. That
+// goes on through stages and joins.
+func TestPassedOver(t *testing.T) {
+	held := bustest.Diamond(one(bustest.Suffix("s")), one(bustest.Suffix("l")), one(bustest.Suffix("r")))
+	for i := range held.Stages {
+		held.Stages[i].MaxInflight = 1
+	}
+	held.Stages = append(held.Stages, one(bustest.Suffix("z")), bustest.Suffix("other"))
+	held.Edges = append(held.Edges, bus.Edge{From: "join", To: "z"})
+	b := bustest.Open(t, held, bus.Options{})
+	holds := bustest.StreamOf(t, b) // all slots but those of "other"
+	if err := holds.Send(t.Context(), "x", bus.To("s")); err != nil {
+		t.Fatal(err)
+	}
+	d, err := holds.Recv(bustest.Soon(t))
+	if err == nil {
+		err = d.Finish(nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		r := bustest.StreamOf(t, b)
+		if err := r.Send(t.Context(), "x", bus.To("other")); err != nil {
+			t.Fatal(err)
+		}
+		if err := returns(t, func() error { return r.CloseSend(t.Context()) }); err != nil {
+			t.Fatal(err)
+		}
+		bustest.MustComplete(t, r, []string{"xother"})
+	}
+	empty := bustest.StreamOf(t, b)
+	if err := returns(t, func() error { return empty.CloseSend(t.Context()) }); err != nil {
+		t.Fatal(err)
+	}
+	bustest.MustComplete(t, empty, nil)
+	if err := holds.CloseSend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	bustest.MustComplete(t, holds, nil)
+	for _, st := range b.Stats().Stages {
+		if st.AdmittedAbove != 0 {
+			t.Errorf("stage %q has admitted %d requests above its bound", st.Name, st.AdmittedAbove)
+		}
+	}
+}
+
+// TestJoinOfAStagePassedOver: a join one of whose branches was passed over, while another has a delivery, says that the
+// branch ended early, whichever of the two comes first.
+func TestJoinOfAStagePassedOver(t *testing.T) {
+	for _, first := range []string{"end", "delivery"} {
+		t.Run(first, func(t *testing.T) {
+			delivered, ended := make(chan struct{}), make(chan struct{})
+			src := bus.StageSpec{Name: "s", Handle: func(t *bus.Task, _ *bus.Delivery) error {
+				err := t.Emit("x", bus.To("l"))
+				if first == "delivery" {
+					<-delivered
+				}
+				return err
+			}}
+			left := bus.Expand("l", func(_ *bus.Task, in string, emit func(string) error) error {
+				if first == "end" {
+					<-ended
+				}
+				return emit(in)
+			})
+			b := bustest.Open(t, bustest.Diamond(src, left, bustest.Suffix("r")), bus.Options{})
+			r, err := b.Submit(t.Context(), "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if first == "end" { // the source has left, and the stage behind it was passed over by then
+				bustest.Await(t, func() bool { st := bustest.StageStats(b, "s"); return st.SlotsFree == st.Slots })
+				close(ended)
+			} else {
+				bustest.Await(t, func() bool { return bustest.StageStats(b, "join").SlotsFree < bus.DefaultMaxInflight })
+				close(delivered)
+			}
+			err = r.Wait(bustest.Soon(t))
+			at, ok := errors.AsType[*bus.StageError](err)
+			if !errors.Is(err, bus.ErrSequence) || !ok || at.Stage != "join" || !strings.Contains(err.Error(), "ended early: r->join ended with 0 deliveries") {
+				t.Errorf("the request ended with %v", err)
+			}
+		})
+	}
+}
+
+// TestSendToAStagePassedOver: an input that comes behind the end of the inputs has the error of one, and takes no slot.
+func TestSendToAStagePassedOver(t *testing.T) {
+	g := bustest.NewGate()
+	b := bustest.Open(t, bus.Pipeline{Stages: []bus.StageSpec{bustest.Suffix("a"), g.Stage("b")}}, bus.Options{})
+	r := bustest.StreamOf(t, b)
+	if err := r.Send(t.Context(), "x", bus.To("b")); err != nil {
+		t.Fatal(err)
+	}
+	bustest.Next(t, g.Entered)
+	if err := r.CloseSend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, in := range []string{"late", strings.Repeat("late", 1000)} {
+		for _, to := range []string{"a", "b"} {
+			err := returns(t, func() error { return r.Send(t.Context(), in, bus.To(to)) })
+			if at, ok := errors.AsType[*bus.StageError](err); !errors.Is(err, bus.ErrAfterEnd) || !ok || at.Edge != "->"+to {
+				t.Errorf("%d bytes to %s behind the end: %v, want ErrAfterEnd with the edge", len(in), to, err)
+			}
+		}
+	}
+	if st := bustest.StageStats(b, "a"); st.SlotsFree != st.Slots {
+		t.Errorf("stage a, which was passed over, has %d of %d slots free", st.SlotsFree, st.Slots)
+	}
+	g.Leave <- struct{}{}
+	bustest.MustComplete(t, r, []string{"x"})
+}
