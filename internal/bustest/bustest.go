@@ -134,15 +134,16 @@ func Windowed(g *Gate, e bus.Edge) bus.Pipeline {
 // deliveries under way, and says who for.
 func WaitForStall(t *testing.T, b *bus.Bus, edge string, deliveries int) bus.Stall {
 	t.Helper()
-	for t.Context().Err() == nil {
-		for _, s := range b.Stalls(0) {
-			if s.Edge == edge && s.Deliveries >= deliveries {
-				return s
-			}
+	var found bus.Stall
+	Await(t, func() bool {
+		all := b.Stalls(0)
+		i := slices.IndexFunc(all, func(s bus.Stall) bool { return s.Edge == edge && s.Deliveries >= deliveries })
+		if i >= 0 {
+			found = all[i]
 		}
-	}
-	t.Fatal("nothing waits")
-	return bus.Stall{}
+		return i >= 0
+	})
+	return found
 }
 
 // Stage is the stage whose gate it is.

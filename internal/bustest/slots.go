@@ -27,6 +27,7 @@ type Crossing struct {
 	onward  chan struct{} // closed when both have been
 	entered chan struct{} // closed when the first handler of "right" is at work
 	leave   chan struct{} // closed when it may return
+	both    chan struct{} // closed when another one is at work there
 
 	running, most, visits atomic.Int32 // handlers of "right"
 }
@@ -35,7 +36,7 @@ type Crossing struct {
 func NewCrossing() *Crossing {
 	return &Crossing{
 		halfway: make(chan struct{}, 2), onward: make(chan struct{}),
-		entered: make(chan struct{}), leave: make(chan struct{}),
+		entered: make(chan struct{}), leave: make(chan struct{}), both: make(chan struct{}),
 	}
 }
 
@@ -45,9 +46,12 @@ func (c *Crossing) Visit() {
 	if n := c.running.Add(1); n > c.most.Load() {
 		c.most.Store(n)
 	}
-	if c.visits.Add(1) == 1 {
+	switch c.visits.Add(1) {
+	case 1:
 		close(c.entered)
 		<-c.leave
+	case 2:
+		close(c.both)
 	}
 }
 
@@ -57,7 +61,8 @@ func (c *Crossing) Pipeline(left, right bus.StageSpec) bus.Pipeline {
 	return Diamond(bus.StageSpec{Name: "s", Replicas: 2, MaxInflight: 1, Handle: c.send}, left, right)
 }
 
-// send sends an input to the stages that it names.
+// send sends an input to the stages that it names. The request that is let in above the bound keeps its slots until
+// it is handled there: it waits for no slot of the other's.
 func (c *Crossing) send(t *bus.Task, d *bus.Delivery) error {
 	in, err := bus.Result[string](d)
 	if err != nil {
@@ -72,7 +77,14 @@ func (c *Crossing) send(t *bus.Task, d *bus.Delivery) error {
 	case <-c.onward:
 	case <-t.Context().Done():
 	}
-	return t.Emit(in, bus.To(second))
+	if err := t.Emit(in, bus.To(second)); err != nil {
+		return err
+	}
+	select {
+	case <-c.both:
+	case <-t.Context().Done():
+	}
+	return nil
 }
 
 // Run has two requests cross in a bus with the diamond. Both complete, one slot is granted above the bound, to the
