@@ -20,11 +20,12 @@
  * MUT 8 an end is noted some time after the look for a slot       -> every_request_ends
  * MUT 9 a request that is over gives no slot back of which no part was told -> slots_come_back
  * MUT 10 an end takes a slot                                      -> own_stages_only
+ * MUT 11 no circle is looked for when a request gets a slot       -> every_request_ends
  */
 #include "model.h"
 
 /* These take more than is small. */
-#if MUT == 1 || MUT == 5 || MUT == 6
+#if MUT == 1 || MUT == 5 || MUT == 6 || MUT == 11
 #undef REQUESTS
 #define REQUESTS 3
 #undef ABORTS
@@ -141,6 +142,8 @@ inline settle(s, begins) {
 	looks = begins;
 #elif MUT == 5
 	looks = begins || granted;
+#elif MUT == 11
+	looks = begins || !granted;
 #else
 	looks = true;
 #endif
