@@ -13,7 +13,7 @@ class Header:
     def payload(self) -> bytes:
         head = b"LOAD" + pack("<QIII", self.tag, self.seq, self.chain, self.total)
         h = crc32(head)
-        pattern = b"".join((h * (2 * i + 1) & 0xFFFFFFFF).to_bytes(4, "little") for i in range(16))[:61]
+        pattern = b"".join((h * (2 * i + 3) & 0xFFFFFFFF).to_bytes(4, "little") for i in range(16))[:61]
         size = self.total - len(head)
         return head + (pattern * (size // 61 + 1))[:size]
 
