@@ -18,6 +18,21 @@ class Header:
         return head + (pattern * (size // 61 + 1))[:size]
 
 
+def tag_of(p: bytes) -> int:
+    """The tag of a payload that was made here."""
+    return int.from_bytes(p[4:12], "little")
+
+
+def number_of(tag: int) -> int:
+    """The number of a request: see plan_linux_test.go."""
+    return tag & (1 << 30) - 1
+
+
+def branches_of(tag: int) -> tuple[str, ...]:
+    """The branches that a request goes to."""
+    return (("image",), ("text",), ("image", "text"), ("text", "image"))[tag >> 30 & 3]
+
+
 def input_of(tag: int, seq: int, total: int) -> Header:
     """The header of an input of a request."""
     return Header(tag, seq, crc32(pack("<QI", tag, seq)), total)
