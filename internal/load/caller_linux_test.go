@@ -107,7 +107,7 @@ func submitOne(s submitter, p *plan) (string, []uint32) {
 
 // exchange sends the inputs of a request and receives its results.
 func exchange(ctx context.Context, s submitter, p *plan, e *ending, opts []bus.SubmitOption) ([]uint32, error) {
-	if p.Inputs == 1 && p.Tag%2 == 0 {
+	if p.Inputs == 1 && p.Tag%2 == 0 && p.To == "" {
 		r, err := s.Submit(ctx, inputOf(p.Tag, 0, p.Total).payload(), opts...)
 		if err != nil {
 			return nil, err
@@ -150,13 +150,17 @@ func closeUnless(p *plan, r *bus.Request) {
 func sendInputs(ctx context.Context, r *bus.Request, p *plan) error {
 	for seq := range uint32(p.Inputs) {
 		var opts []bus.EmitOption
-		if seq+1 == uint32(p.Inputs) && p.Tag%4 == 1 {
+		if p.To != "" {
+			opts = append(opts, bus.To(p.To))
+		}
+		last := seq+1 == uint32(p.Inputs) && p.Tag%4 == 1
+		if last {
 			opts = append(opts, bus.Last())
 		}
 		if err := r.Input(ctx).EmitBytes(inputOf(p.Tag, seq, p.Total).payload(), opts...); err != nil {
 			return err
 		}
-		if len(opts) > 0 {
+		if last && p.To == "" { // else the streams to other stages are left
 			return nil
 		}
 	}

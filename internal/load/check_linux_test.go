@@ -41,6 +41,8 @@ type checker struct {
 	open  int
 	ended int
 	count map[string]int // of outcomes
+
+	quickLeft int // requests that go to the quick branch alone and have not ended
 }
 
 type requestState int
@@ -52,7 +54,13 @@ const (
 )
 
 func newChecker(c *cell, plans []plan) *checker {
-	return &checker{cell: c, plans: plans, state: make([]requestState, len(plans)), count: make(map[string]int)}
+	k := &checker{cell: c, plans: plans, state: make([]requestState, len(plans)), count: make(map[string]int)}
+	for i := range plans {
+		if plans[i].quick() {
+			k.quickLeft++
+		}
+	}
+	return k
 }
 
 // begin notes that a caller begins a request.
@@ -75,6 +83,9 @@ func (k *checker) end(number int, outcome string, sums []uint32) error {
 	k.ended++
 	k.count[outcome]++
 	p := &k.plans[number]
+	if p.quick() {
+		k.quickLeft--
+	}
 	if allowed := k.cell.allows(p); !slices.Contains(allowed, outcome) {
 		return fmt.Errorf("request %d ended with %q, and may end with %q: %+v", number, outcome, allowed, *p)
 	}
@@ -105,7 +116,7 @@ func (c *cell) checkResults(p *plan, sums []uint32, complete bool) error {
 	}
 	drops := c[dimPolicy] == policyDrop
 	switch {
-	case c.scattered():
+	case c.scattered(), len(c.branchesOf(p.Tag)) > 1: // in any order
 		left := slices.Clone(want)
 		for i, s := range sums {
 			at := slices.Index(left, s)
@@ -180,6 +191,35 @@ func TestCheckResults(t *testing.T) {
 	} {
 		if err := test.cell.checkResults(&p, test.sums, test.complete); (err == nil) != test.ok {
 			t.Errorf("%s: %v", test.name, err)
+		}
+	}
+}
+
+// TestCheckBranches: the results of a request that goes to two branches come in any order, those of
+// one in theirs.
+func TestCheckBranches(t *testing.T) {
+	c := cell{
+		dimShape: shapeTextFirst, dimSecond: kindNode, dimRouting: routingSticky, dimPolicy: policyBlock,
+		dimStream: streamSingle,
+	}
+	for _, test := range []struct {
+		route, results int
+		turned         bool // are they right the other way round
+	}{{routeSlow, 2, false}, {routeQuick, 2, false}, {routeSlowFirst, 4, true}, {routeQuickFirst, 4, true}} {
+		p := plan{Tag: uint64(test.route) << numberBits, Inputs: 2, Total: 100}
+		var sums []uint32
+		for _, h := range c.results(&p) {
+			sums = append(sums, h.sum())
+		}
+		if err := c.checkResults(&p, sums, true); err != nil || len(sums) != test.results {
+			t.Errorf("route %d: %d results, %v", test.route, len(sums), err)
+		}
+		if c.checkResults(&p, sums[1:], true) == nil {
+			t.Errorf("route %d: a result is missing", test.route)
+		}
+		slices.Reverse(sums)
+		if err := c.checkResults(&p, sums, true); (err == nil) != test.turned {
+			t.Errorf("route %d, turned: %v", test.route, err)
 		}
 	}
 }

@@ -9,7 +9,8 @@ import (
 type dim int
 
 const (
-	dimFirst dim = iota
+	dimShape dim = iota
+	dimFirst
 	dimSecond
 	dimState
 	dimRouting
@@ -44,6 +45,16 @@ const (
 	kindPythonJoin = "python-join"
 )
 
+// Shapes of pipelines: see ways.
+const (
+	shapeChain      = "chain"
+	shapeImageFirst = "image-first" // each request goes from first to image, text or both, and on to second
+	shapeTextFirst  = "text-first"  // ... with the edges in the other order
+	shapeAlone      = "alone"       // each request goes to first or to second, between which there is no edge
+	shapeDiamond    = "diamond"     // second joins what goes from first through left and right
+	shapeUneven     = "uneven"      // ... with one stage more behind left
+)
+
 // Values of the other dimensions that code compares.
 const (
 	stateNone, stateRequest, stateReplay                       = "none", "request", "replay"
@@ -53,7 +64,7 @@ const (
 	policyBlock, policyFail, policyDrop, policyFailInput       = "block", "fail", "drop-oldest", "fail-input"
 	sizeInline, sizeStore, sizeLarge                           = "inline", "store", "large"
 	endComplete, endClose, endAbort, endDeadline, endMixed     = "complete", "close", "abort", "deadline", "mixed"
-	paceEven, paceSlowFirst, paceSlowSecond                    = "even", "slow-first", "slow-second"
+	paceEven, paceSlowFirst, paceSlowSecond, paceGated         = "even", "slow-first", "slow-second", "gated"
 	streamSingle, streamInputs, streamEmissions, streamSeveral = "single", "inputs", "emissions", "several"
 	routingSticky, routingLeastQueue, routingRoundRobin        = "sticky", "least-queue", "round-robin"
 )
@@ -63,6 +74,9 @@ var dimensions = [dimCount]struct {
 	name   string
 	values []string
 }{
+	dimShape: {"shape", []string{
+		shapeChain, shapeImageFirst, shapeTextFirst, shapeAlone, shapeDiamond, shapeUneven,
+	}},
 	dimFirst: {"first", []string{
 		kindHandle, kindBatch, kindActor, kindNode, kindNodeBatch,
 		kindPython, kindThreads, kindAsync, kindGenerator, kindPyBatch,
@@ -81,7 +95,7 @@ var dimensions = [dimCount]struct {
 	dimWindow:      {"window", []string{"2", "64"}}, // of the edge that has the policy
 	dimSize:        {"size", []string{sizeInline, sizeStore, sizeLarge}},
 	dimEnds:        {"ends", []string{endComplete, endClose, endAbort, endDeadline, endMixed}},
-	dimPace:        {"pace", []string{paceEven, paceSlowFirst, paceSlowSecond}},
+	dimPace:        {"pace", []string{paceEven, paceSlowFirst, paceSlowSecond, paceGated}},
 	dimStream:      {"stream", []string{streamSingle, streamInputs, streamEmissions, streamSeveral}},
 }
 
@@ -107,12 +121,53 @@ type rule struct {
 // caller cannot ask for.
 var rules = []rule{
 	{
-		"with one stage there is no edge between stages to have a policy",
-		func(c *cell) bool { return c.single() && (c[dimPolicy] == policyFail || c[dimPolicy] == policyDrop) },
+		"one stage is a chain",
+		func(c *cell) bool { return c.single() && c[dimShape] != "" && c[dimShape] != shapeChain },
+	},
+	{
+		"a diamond ends in a join, to which a request sends on all edges",
+		func(c *cell) bool {
+			return c.diamond() && c[dimSecond] != "" && !c.some(joins...) || c.branches() != nil && c.joins()
+		},
+	},
+	{
+		"what a function in Python returns goes to all edges",
+		func(c *cell) bool {
+			return c.routed() && (c[dimFirst] == kindGenerator || c[dimFirst] == kindPyBatch)
+		},
+	},
+	{
+		"there is no edge between stages to have a policy",
+		func(c *cell) bool {
+			return (c.single() || c[dimShape] == shapeAlone) && (c[dimPolicy] == policyFail || c[dimPolicy] == policyDrop)
+		},
 	},
 	{
 		"with one stage there is no second one to be slow",
-		func(c *cell) bool { return c.single() && c[dimPace] == paceSlowSecond },
+		func(c *cell) bool { return c.single() && (c[dimPace] == paceSlowSecond || c[dimPace] == paceGated) },
+	},
+	{
+		"of a request that others wait for, nothing comes to the gated stage behind their deliveries",
+		func(c *cell) bool {
+			return c[dimPace] == paceGated && c[dimStream] != "" && c[dimStream] != streamSingle
+		},
+	},
+	{
+		"an actor that stands still hears of no end",
+		func(c *cell) bool {
+			return c[dimPace] == paceGated &&
+				(c[dimSecond] == kindActor || c[dimSecond] == kindBatch && c[dimShape] == shapeChain)
+		},
+	},
+	{
+		"requests that stand still leave places and callers to the quick ones",
+		func(c *cell) bool {
+			return c[dimPace] == paceGated && c.branches() != nil && (c[dimPlaces] == "1" || c[dimConcurrency] == below)
+		},
+	},
+	{
+		"omnibus submit says of many requests at once how they ended",
+		func(c *cell) bool { return c[dimPace] == paceGated && c[dimCaller] == callerCommand },
 	},
 	{
 		"replay is for Handle and for processes: only there does the bus know what the stage has seen",
@@ -149,9 +204,9 @@ var rules = []rule{
 		func(c *cell) bool { return c[dimFirst] == kindPyBatch && c.emissions() > 1 },
 	},
 	{
-		"omnibus submit sends one input",
+		"omnibus submit sends one input, to every first stage",
 		func(c *cell) bool {
-			return c[dimCaller] == callerCommand && c.inputs() > 1
+			return c[dimCaller] == callerCommand && (c.inputs() > 1 || c[dimShape] == shapeAlone)
 		},
 	},
 }
@@ -172,10 +227,16 @@ func python(kind string) bool { return strings.HasPrefix(kind, "python-") }
 
 func (c *cell) single() bool { return c[dimSecond] == kindNone }
 
-// joins reports whether the second stage joins the first one with another of its kind.
-func (c *cell) joins() bool {
-	return c[dimSecond] == kindJoin || c[dimSecond] == kindNodeJoin || c[dimSecond] == kindPythonJoin
-}
+func (c *cell) diamond() bool { return c[dimShape] == shapeDiamond || c[dimShape] == shapeUneven }
+
+// routed reports whether the first stage chooses where each request goes.
+func (c *cell) routed() bool { return c[dimShape] == shapeImageFirst || c[dimShape] == shapeTextFirst }
+
+// joins reports whether the second stage joins: in a diamond both sides, and else the first one
+// with another of its kind.
+func (c *cell) joins() bool { return c.diamond() || c.some(joins...) }
+
+var joins = []string{kindJoin, kindNodeJoin, kindPythonJoin}
 
 // some reports whether a stage is of one of the kinds.
 func (c *cell) some(kinds ...string) bool {

@@ -73,10 +73,41 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// TestFaultAtGates has a gated stage do something at the end of each request, for which it must wait
+// for those that stand still there: each cell hangs.
+func TestFaultAtGates(t *testing.T) {
+	for _, f := range []struct{ shape, kind, caller string }{
+		{shapeImageFirst, kindHandle, callerHost},
+		{shapeTextFirst, kindNode, callerNode},
+		{shapeImageFirst, kindPython, callerHost},
+		{shapeAlone, kindHandle, callerHost},
+		{shapeAlone, kindPython, callerNode},
+		{shapeChain, kindNode, callerNode},
+		{shapeChain, kindPython, callerHost},
+	} {
+		t.Run(f.shape+", "+f.kind+", "+f.caller, func(t *testing.T) {
+			if python(f.kind) {
+				pythontest.Interpreter(t)
+			}
+			t.Parallel()
+			c := base
+			c[dimShape], c[dimFirst], c[dimSecond], c[dimCaller] = f.shape, f.kind, f.kind, f.caller
+			c[dimSlots], c[dimPace] = "1x4", paceGated
+			r := newRun(t, &c, 1, faultyRequest+1)
+			defer os.RemoveAll(r.dir)
+			r.fault, r.bound = faultEnd, faultBound
+			if err := r.do(); !errors.Is(err, errHang) {
+				t.Fatalf("got %v, want %q", err, errHang)
+			}
+			r.checkDump(t)
+		})
+	}
+}
+
 // checkDump: what the watch writes says which request waits, and where each process is.
 func (r *run) checkDump(t *testing.T) {
 	t.Helper()
-	if len(r.checker.waiting()) > 0 && !strings.Contains(r.text("waiting.json"), `"number": 9`) {
+	if r.fault != faultEnd && len(r.checker.waiting()) > 0 && !strings.Contains(r.text("waiting.json"), `"number": 9`) {
 		t.Errorf("it waits for request %d: %s", faultyRequest, r.text("waiting.json"))
 	}
 	if !strings.Contains(r.text("status.json"), `"slots_free"`) {

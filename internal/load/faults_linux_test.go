@@ -15,6 +15,7 @@ const (
 	faultChange       = "change"  // ... one with a byte changed
 	faultSwap         = "swap"    // ... two in the wrong order
 	faultLeakDelivery = "leak-delivery"
+	faultEnd          = "end"         // a slow stage does something at the end of each request
 	faultLeakResult   = "leak-result" // a caller does not finish results
 	faultOpen         = "open"        // ... nor end a request
 )
@@ -29,18 +30,14 @@ const (
 func faultAt(stage string, number int) string { return fmt.Sprintf("%s:%d", stage, number) }
 
 func (w *work) faultyAt(tag uint64) bool {
-	return w.fault != "" && os.Getenv(faultAtEnv) == faultAt(w.stage, int(uint32(tag)))
+	return w.fault != "" && os.Getenv(faultAtEnv) == faultAt(w.stage, numberOf(tag))
 }
 
 func (w *work) faulty(fault string, d *bus.Delivery) bool {
 	if w.fault != fault {
 		return false
 	}
-	p, err := plain(d)
-	if err != nil {
-		return false
-	}
-	h, err := parse(p)
+	h, err := headerOf(d)
 	return err == nil && w.faultyAt(h.tag)
 }
 

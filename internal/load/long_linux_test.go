@@ -11,16 +11,19 @@ const longRequests = 200_000
 
 // base is the cell that those of TestLong differ from.
 var base = cell{
-	dimFirst: kindNode, dimSecond: kindNone, dimState: stateNone, dimRouting: routingSticky, dimCaller: callerNode,
-	dimConcurrency: above, dimPlaces: "16", dimSlots: "2x4", dimPolicy: policyBlock, dimWindow: "64",
-	dimSize: sizeInline, dimEnds: endComplete, dimPace: paceEven, dimStream: streamSingle,
+	dimShape: shapeChain, dimFirst: kindNode, dimSecond: kindNone, dimState: stateNone, dimRouting: routingSticky,
+	dimCaller: callerNode, dimConcurrency: above, dimPlaces: "16", dimSlots: "2x4", dimPolicy: policyBlock,
+	dimWindow: "64", dimSize: sizeInline, dimEnds: endComplete, dimPace: paceEven, dimStream: streamSingle,
+}
+
+// A longCell is one of TestLong.
+type longCell struct {
+	name   string
+	change map[dim]string
 }
 
 // long are cells that have hung once.
-var long = []struct {
-	name   string
-	change map[dim]string
-}{
+var long = append([]longCell{
 	{"one Go stage and omnibus submit, far above the slots", map[dim]string{dimCaller: callerCommand}},
 	{"one stage in the host's process", map[dim]string{dimFirst: kindHandle}},
 	{"one stage in the host's process, and its own requests", map[dim]string{dimFirst: kindHandle, dimCaller: callerHost}},
@@ -29,6 +32,31 @@ var long = []struct {
 		"asyncio callers that give up at random moments",
 		map[dim]string{dimCaller: callerAsyncio, dimEnds: endClose, dimPlaces: "4"},
 	},
+}, gatedCells()...)
+
+// gatedCells are pipelines in which requests have waited for the work of others.
+func gatedCells() (all []longCell) {
+	for _, shape := range []string{shapeImageFirst, shapeAlone, shapeChain} {
+		for _, by := range [][2]string{{kindHandle, callerHost}, {kindNode, callerNode}, {kindPython, callerPython}} {
+			all = append(all, longCell{shape + ", " + by[0], map[dim]string{
+				dimShape: shape, dimFirst: by[0], dimSecond: by[0], dimCaller: by[1], dimSlots: "1x4", dimPace: paceGated,
+			}})
+		}
+	}
+	return all
+}
+
+// cell is the base with its changes. In full the slow stage takes its time instead of standing
+// still: each gate is a file.
+func (l *longCell) cell() *cell {
+	c := base
+	for d, v := range l.change {
+		c[d] = v
+	}
+	if *longFlag && c[dimPace] == paceGated {
+		c[dimPace] = paceSlowSecond
+	}
+	return &c
 }
 
 // TestLong runs cells that have hung once: with few requests, and with many by -load.long.
@@ -40,13 +68,9 @@ func TestLong(t *testing.T) {
 	}
 	for i, l := range long {
 		t.Run(l.name, func(t *testing.T) {
-			c := base
-			for d, v := range l.change {
-				c[d] = v
-			}
-			r := newRun(t, &c, *seedFlag<<12|uint64(i), requests)
+			r := newRun(t, l.cell(), *seedFlag<<12|uint64(i), requests)
 			if err := r.do(); err != nil {
-				t.Errorf("%v\nthe cell: %v\nwhat it wrote: %s", err, &c, r.dir)
+				t.Errorf("%v\nthe cell: %v\nwhat it wrote: %s", err, r.cell, r.dir)
 			}
 		})
 	}
@@ -55,12 +79,8 @@ func TestLong(t *testing.T) {
 // TestLongIsAllowed: a cell of TestLong is one that the rules allow.
 func TestLongIsAllowed(t *testing.T) {
 	for _, l := range long {
-		c := base
-		for d, v := range l.change {
-			c[d] = v
-		}
-		if !c.allowed() {
-			t.Errorf("%s: %v is excluded", l.name, &c)
+		if c := l.cell(); !c.allowed() {
+			t.Errorf("%s: %v is excluded", l.name, c)
 		}
 	}
 }

@@ -18,7 +18,7 @@ var (
 	seedFlag     = flag.Uint64("load.seed", 1, "what the matrix and its cells are drawn from")
 	cellFlag     = flag.Int("load.cell", -1, "run the cell of this number alone")
 	requestsFlag = flag.Int("load.requests", 200, "requests of a cell")
-	boundFlag    = flag.Duration("load.bound", time.Minute, "how long no request may end while some are open")
+	boundFlag    = flag.Duration("load.bound", time.Minute, "how long no request may begin or end while some are open")
 	longFlag     = flag.Bool("load.long", false, "run the cells of TestLong in full")
 )
 

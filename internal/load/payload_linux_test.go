@@ -55,7 +55,7 @@ func (h header) payload() []byte {
 	sum := crc32.ChecksumIEEE(p[:headerBytes])
 	var pattern []byte
 	for i := range uint32(16) {
-		pattern = binary.LittleEndian.AppendUint32(pattern, sum*(2*i+1))
+		pattern = binary.LittleEndian.AppendUint32(pattern, sum*(2*i+3))
 	}
 	for at := headerBytes; at < len(p); {
 		at += copy(p[at:], pattern[:patternBytes])
@@ -81,6 +81,21 @@ func parse(p []byte) (header, error) {
 		return h, fmt.Errorf("%w: its header is %+v, and its %d bytes do not follow from it", errPayload, h, len(p))
 	}
 	return h, nil
+}
+
+// TestSumsDiffer: the results of a request have checksums that tell them apart, of any size. Those of headers
+// that are followed by their own checksums are all the same.
+func TestSumsDiffer(t *testing.T) {
+	c := cell{dimSecond: kindNone, dimStream: streamSeveral}
+	for total := uint32(headerBytes); total < 2*headerBytes+patternBytes; total++ {
+		seen := make(map[uint32]bool)
+		for _, h := range c.results(&plan{Tag: 7, Inputs: 5, Total: total}) {
+			seen[h.sum()] = true
+		}
+		if len(seen) != 5*c.emissions() {
+			t.Errorf("results of %d bytes have %d checksums", total, len(seen))
+		}
+	}
 }
 
 // TestParseSeesEachByte: a payload with any byte changed is broken.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 const (
@@ -12,16 +13,62 @@ const (
 	smallWindowBytes = 64 << 10 // ... where large payloads are to be larger than it
 )
 
-// stages are the kinds of the stages, by name.
-func (c *cell) stages() map[string]string {
-	all := map[string]string{stageFirst: c[dimFirst]}
-	if !c.single() {
-		all[stageSecond] = c[dimSecond]
+// Names of the stages. side is a first stage too, where the second one joins in a chain.
+const (
+	stageFirst, stageSide, stageSecond = "first", "side", "second"
+	stageImage, stageText              = "image", "text"
+	stageLeft, stageMore, stageRight   = "left", "more", "right"
+	theCaller                          = "caller" // at the ends of edges
+)
+
+// ways lead through the pipelines of the shapes, but for chains, along all their edges in order.
+var ways = map[string][][]string{
+	shapeImageFirst: {
+		{theCaller, stageFirst, stageImage, stageSecond, theCaller}, {stageFirst, stageText, stageSecond},
+	},
+	shapeTextFirst: {
+		{theCaller, stageFirst, stageText, stageSecond, theCaller}, {stageFirst, stageImage, stageSecond},
+	},
+	shapeAlone: {{theCaller, stageFirst, theCaller}, {theCaller, stageSecond, theCaller}},
+	shapeDiamond: {
+		{theCaller, stageFirst, stageLeft, stageSecond, theCaller}, {stageFirst, stageRight, stageSecond},
+	},
+	shapeUneven: {
+		{theCaller, stageFirst, stageLeft, stageMore, stageSecond, theCaller}, {stageFirst, stageRight, stageSecond},
+	},
+}
+
+func (c *cell) ways() [][]string {
+	switch {
+	case c[dimShape] != shapeChain:
+		return ways[c[dimShape]]
+	case c.single():
+		return [][]string{{theCaller, stageFirst, theCaller}}
+	case c.joins():
+		return [][]string{{theCaller, stageFirst, stageSecond, theCaller}, {theCaller, stageSide, stageSecond}}
 	}
-	if c.joins() {
-		all[stageSide] = c[dimFirst]
+	return [][]string{{theCaller, stageFirst, stageSecond, theCaller}}
+}
+
+// stages are the names of the stages.
+func (c *cell) stages() (all []string) {
+	for _, way := range c.ways() {
+		for _, name := range way {
+			if name != theCaller && !slices.Contains(all, name) {
+				all = append(all, name)
+			}
+		}
 	}
 	return all
+}
+
+// kind is that of a stage. Those between the first and the second one are of the kind of the
+// second, but where it joins.
+func (c *cell) kind(name string) string {
+	if name == stageFirst || name == stageSide || name != stageSecond && c.joins() {
+		return c[dimFirst]
+	}
+	return c[dimSecond]
 }
 
 // slots are the replicas of each stage, and how many requests are open at each.
@@ -57,11 +104,8 @@ func (r *run) writePipeline() (string, error) {
 	c := r.cell
 	replicas, inflight := c.slots()
 	var stages []object
-	for _, name := range []string{stageFirst, stageSide, stageSecond} {
-		kind, ok := c.stages()[name]
-		if !ok {
-			continue
-		}
+	for _, name := range c.stages() {
+		kind := c.kind(name)
 		own := object{"replicas": replicas, "max_inflight": inflight, "state": stateRequest}
 		switch c[dimState] {
 		case stateNone:
@@ -105,26 +149,24 @@ func (c *cell) edges() (all []object) {
 	if c[dimPolicy] == policyFailInput {
 		input, between = policyFail, policyBlock
 	}
-	windowed := func(from, to, policy string, window bool) {
-		e := object{"from": from, "to": to, "omnibus": object{"window_bytes": bytes, "policy": policy}}
-		if window {
-			var n int
-			_, _ = fmt.Sscan(c[dimWindow], &n)
-			e["window_size"] = n
+	atInput := c.single() || c[dimShape] == shapeAlone || c[dimPolicy] == policyFailInput
+	for _, way := range c.ways() {
+		for i, to := range way[1:] {
+			from, policy, window := way[i], policyBlock, false
+			switch {
+			case from == theCaller && to != stageSide:
+				policy, window = input, atInput
+			case from == stageFirst && to != theCaller:
+				policy, window = between, !atInput
+			}
+			e := object{"from": from, "to": to, "omnibus": object{"window_bytes": bytes, "policy": policy}}
+			if window {
+				var n int
+				_, _ = fmt.Sscan(c[dimWindow], &n)
+				e["window_size"] = n
+			}
+			all = append(all, e)
 		}
-		all = append(all, e)
 	}
-	atInput := c.single() || c[dimPolicy] == policyFailInput
-	windowed("caller", stageFirst, input, atInput)
-	last := stageFirst
-	if !c.single() {
-		windowed(stageFirst, stageSecond, between, !atInput)
-		last = stageSecond
-	}
-	if c.joins() {
-		windowed("caller", stageSide, policyBlock, false)
-		windowed(stageSide, stageSecond, policyBlock, false)
-	}
-	windowed(last, "caller", policyBlock, false)
 	return all
 }

@@ -37,6 +37,7 @@ type run struct {
 	callers []*process
 	events  chan event
 	exits   chan *process
+	gates   []*os.File    // that are open
 	over    chan struct{} // closed when the run is
 }
 
@@ -65,7 +66,12 @@ func (r *run) do() (err error) {
 	r.checker = newChecker(r.cell, r.cell.plans(r.seed, r.requests))
 	r.events, r.exits, r.over = make(chan event), make(chan *process), make(chan struct{})
 	defer close(r.over)
-	defer func() { err = errors.Join(err, r.killAll(err)) }()
+	defer func() {
+		err = errors.Join(err, r.killAll(err))
+		for _, g := range r.gates {
+			_ = g.Close()
+		}
+	}()
 	if err := r.start(); err != nil {
 		return fmt.Errorf("start: %w", err)
 	}
@@ -88,6 +94,7 @@ func (r *run) explained(err error) error {
 // stageCommand is the command line of a stage's process, and its environment.
 func (r *run) stageCommand(kind string) ([]string, map[string]string) {
 	env := r.environment("stage")
+	env["OMNIBUS_LOAD_KIND"], env["OMNIBUS_LOAD_SLOW"] = kind, r.cell.slowStage()
 	if python(kind) {
 		return pythonCommand("stage.py"), env
 	}
@@ -182,6 +189,9 @@ func (r *run) tail(name string) string {
 
 // start starts the host, and then the stages that attach, and the callers.
 func (r *run) start() error {
+	if err := r.makeGates(); err != nil {
+		return err
+	}
 	path, err := r.writePipeline()
 	if err != nil {
 		return err
@@ -230,11 +240,11 @@ func (r *run) awaitReady() error {
 
 func (r *run) attachStages() error {
 	replicas, _ := r.cell.slots()
-	for name, kind := range r.cell.stages() {
-		if hosted(kind) {
+	for _, name := range r.cell.stages() {
+		if hosted(r.cell.kind(name)) {
 			continue
 		}
-		args, env := r.stageCommand(kind)
+		args, env := r.stageCommand(r.cell.kind(name))
 		env[node.EnvStage] = name
 		for i := range replicas {
 			p, err := r.command(fmt.Sprintf("%s-%d", name, i), args, env, nil)
@@ -360,13 +370,10 @@ func (r *run) load() error {
 			if e.err != nil {
 				return e.err
 			}
-			ended := r.checker.ended
 			if err := r.take(e.line); err != nil {
 				return err
 			}
-			if r.checker.ended > ended {
-				moved.Reset(r.bound)
-			}
+			moved.Reset(r.bound)
 		case p := <-r.exits:
 			return r.ended(p)
 		case <-moved.C:
@@ -398,7 +405,10 @@ func (r *run) take(line string) error {
 		}
 		sums = append(sums, uint32(sum))
 	}
-	return r.checker.end(number, outcome, sums)
+	if err := r.checker.end(number, outcome, sums); err != nil {
+		return err
+	}
+	return r.openGates(number)
 }
 
 // stop ends the callers, and the host by one SIGTERM, and looks for what is left.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -18,9 +19,6 @@ import (
 	"github.com/omnibus-runtime/omnibus/config"
 )
 
-// Names of the stages. side is a first stage too, where the second one joins.
-const stageFirst, stageSide, stageSecond = "first", "side", "second"
-
 // slowness is what a slow stage takes for every fourth payload.
 const slowness = 2 * time.Millisecond
 
@@ -29,19 +27,16 @@ type work struct {
 	stage string
 	cell  *cell
 	fault string // see faults_linux_test.go
+
+	before atomic.Pointer[[]int] // see standStill
 }
 
 // emissions is how many payloads go out for each that comes in.
 func (w *work) emissions() uint32 {
-	if w.stage == stageSecond {
-		return 1
+	if w.stage == stageFirst || w.stage == stageSide {
+		return uint32(w.cell.emissions())
 	}
-	return uint32(w.cell.emissions())
-}
-
-func (w *work) slow() bool {
-	return w.stage == stageFirst && w.cell[dimPace] == paceSlowFirst ||
-		w.stage == stageSecond && w.cell[dimPace] == paceSlowSecond
+	return 1
 }
 
 // spec is the stage for a kind.
@@ -53,11 +48,14 @@ func (w *work) spec(kind string) (bus.StageSpec, error) {
 	case kindBatch, kindNodeBatch:
 		spec.Batch = w.batch
 	case kindJoin, kindNodeJoin:
-		spec.Join = func(t *bus.Task, parts []*bus.Delivery) error { return w.emitFor(t.Emitter, parts) }
+		spec.Join = w.join
 	case kindActor:
 		spec.Props = actor.PropsFromProducer(func() actor.Actor { return &holder{work: w} })
 	default:
 		return spec, fmt.Errorf("no program in Go has a stage of kind %q", kind)
+	}
+	if w.fault == faultEnd && w.stage == w.cell.slowStage() {
+		spec.End = func(*bus.Task) error { return nil }
 	}
 	return spec, nil
 }
@@ -70,23 +68,40 @@ func (w *work) handle(t *bus.Task, d *bus.Delivery) error {
 		d.Keep()
 		return nil
 	}
+	if err := w.standStill(d); err != nil {
+		return err
+	}
 	return w.emitFor(t.Emitter, []*bus.Delivery{d})
 }
 
-// inState keeps count of a request's deliveries, where the stage has state.
+func (w *work) join(t *bus.Task, parts []*bus.Delivery) error {
+	if err := w.standStill(parts...); err != nil {
+		return err
+	}
+	return w.emitFor(t.Emitter, parts)
+}
+
+// inState keeps count of a request's deliveries on each edge, where the stage has state.
 func (w *work) inState(t *bus.Task, d *bus.Delivery) error {
 	if w.cell[dimState] == stateNone {
 		return nil
 	}
-	count, _ := t.State.(uint64)
-	if count += d.Dropped; d.Seq != count {
-		return fmt.Errorf("%w: sequence %d comes when %d were handled or dropped", errPayload, d.Seq, count)
+	counts, ok := t.State.(map[string]uint64)
+	if !ok {
+		counts = make(map[string]uint64)
+		t.State = counts
 	}
-	t.State = count + 1
+	if counts[d.Edge] += d.Dropped; d.Seq != counts[d.Edge] {
+		return fmt.Errorf("%w: sequence %d comes when %d were handled or dropped", errPayload, d.Seq, counts[d.Edge])
+	}
+	counts[d.Edge]++
 	return nil
 }
 
 func (w *work) batch(batch []*bus.Delivery) error {
+	if err := w.standStill(batch...); err != nil {
+		return err
+	}
 	for _, d := range batch {
 		if d.Bare() {
 			continue
@@ -107,18 +122,15 @@ func (w *work) emitFor(to bus.Emitter, parts []*bus.Delivery) error {
 		if d.Bare() {
 			return nil
 		}
-		p, err := plain(d)
-		if err != nil {
-			return err
-		}
-		if headers[i], err = parse(p); err != nil {
+		var err error
+		if headers[i], err = headerOf(d); err != nil {
 			return fmt.Errorf("stage %s: %w", w.stage, err)
 		}
 		if headers[i].tag != headers[0].tag || headers[i].seq != headers[0].seq {
 			return fmt.Errorf("stage %s: %w: %+v is joined with %+v", w.stage, errPayload, headers[0], headers[i])
 		}
 	}
-	if w.slow() && headers[0].chain%4 == 0 {
+	if w.cell[dimPace] != paceGated && w.stage == w.cell.slowStage() && headers[0].chain%4 == 0 {
 		time.Sleep(slowness)
 	}
 	out := make([]header, w.emissions())
@@ -126,19 +138,27 @@ func (w *work) emitFor(to bus.Emitter, parts []*bus.Delivery) error {
 		out[j] = next(w.stage, uint32(j), w.emissions(), headers...)
 	}
 	for _, p := range w.spoil(out) {
-		if err := send(to, p); err != nil {
-			return err
+		if w.stage != stageFirst || !w.cell.routed() {
+			if err := send(to, p); err != nil {
+				return err
+			}
+			continue
+		}
+		for _, branch := range w.cell.branchesOf(headers[0].tag) {
+			if err := send(to, p, bus.To(branch)); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
 // send emits a payload: as a copy, or filled in place.
-func send(to bus.Emitter, p []byte) error {
+func send(to bus.Emitter, p []byte, opts ...bus.EmitOption) error {
 	if p[16]%2 == 0 { // of the chain
-		return to.EmitBytes(p)
+		return to.EmitBytes(p, opts...)
 	}
-	b, err := to.Reserve(len(p), codec.IDRaw)
+	b, err := to.Reserve(len(p), codec.IDRaw, opts...)
 	if err != nil {
 		return err
 	}
@@ -153,6 +173,14 @@ func plain(d *bus.Delivery) (p []byte, err error) {
 		return p, err
 	}
 	return d.Bytes(), nil
+}
+
+func headerOf(d *bus.Delivery) (header, error) {
+	p, err := plain(d)
+	if err != nil {
+		return header{}, err
+	}
+	return parse(p)
 }
 
 // holder is an actor that holds one delivery until the next one comes, or the end of a stream.
@@ -188,9 +216,9 @@ func (h *holder) flush(which func(d *bus.Delivery) bool) {
 // factories are the stages in the process of a host.
 func factories(c *cell, fault string) map[string]config.Factory {
 	all := make(map[string]config.Factory)
-	for name, kind := range c.stages() {
+	for _, name := range c.stages() {
 		all[name] = func(config.Work) (bus.StageSpec, error) {
-			return (&work{name, c, fault}).spec(kind)
+			return (&work{stage: name, cell: c, fault: fault}).spec(c.kind(name))
 		}
 	}
 	return all
@@ -201,7 +229,7 @@ func serveStage(c *cell) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	name := os.Getenv(node.EnvStage)
-	spec, err := (&work{name, c, os.Getenv(faultEnv)}).spec(c.stages()[name])
+	spec, err := (&work{stage: name, cell: c, fault: os.Getenv(faultEnv)}).spec(c.kind(name))
 	if err != nil {
 		return err
 	}

@@ -220,5 +220,6 @@ func (r *run) held() (string, error) {
 				ended, s.Stats.Completed, most, r.checker.count[outcomeCompleted])
 		}
 	}
+	slices.Sort(all) // what is held at once comes in any order
 	return strings.Join(all, "; "), nil
 }

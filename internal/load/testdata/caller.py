@@ -30,6 +30,7 @@ class Plan:
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self.number, self.tag, self.inputs, self.total = plan["number"], plan["tag"], plan["inputs"], plan["total"]
+        self.to = plan["to"] or None
         self.end, self.after = plan["end"], plan["after"] / 1e9
         self.fired = False
         self.sums: list[int] = []
@@ -42,7 +43,8 @@ class Plan:
         timeout = self.after if self.end == "deadline" else None
         try:
             if self.inputs == 1:
-                self.request = bus.submit(input_of(self.tag, 0, self.total).payload(), timeout=timeout, codec=RAW)
+                payload = input_of(self.tag, 0, self.total).payload()
+                self.request = bus.submit(payload, timeout=timeout, to=self.to, codec=RAW)
             else:
                 self.request = bus.stream(timeout=timeout)
         except OmnibusError as e:
@@ -65,7 +67,7 @@ class Plan:
     def send(self) -> None:
         try:
             for seq in range(self.inputs):
-                self.request.send(input_of(self.tag, seq, self.total).payload(), codec=RAW)
+                self.request.send(input_of(self.tag, seq, self.total).payload(), to=self.to, codec=RAW)
             self.request.close_send()
         except OmnibusError as e:
             self.error = e
@@ -152,6 +154,6 @@ def in_threads(bus: Client) -> None:
 
 with connect(name="caller (python)") as bus:
     # A request whose results do not fit its window holds its slots until they are read: to read
-    # another one first would be to wait for itself.
-    fits = _cell["size"] != "large" and _cell["stream"] in ("single", "emissions")
+    # another one first would be to wait for itself. So would it where one stands still at a gate.
+    fits = _cell["size"] != "large" and _cell["stream"] in ("single", "emissions") and _cell["pace"] != "gated"
     (in_order if fits else in_threads)(bus)

@@ -26,7 +26,7 @@ class Sending:
     async def send(self, r: AsyncRequest, p: dict[str, Any]) -> None:
         try:
             for seq in range(p["inputs"]):
-                await r.send(input_of(p["tag"], seq, p["total"]).payload(), codec=RAW)
+                await r.send(input_of(p["tag"], seq, p["total"]).payload(), to=p["to"] or None, codec=RAW)
             r.close_send()
         except OmnibusError as e:
             self.error = e
@@ -37,7 +37,8 @@ async def exchange(bus: AsyncClient, p: dict[str, Any], sums: list[int], fired: 
     """Submit one request and read its results."""
     timeout = p["after"] / 1e9 if p["end"] == "deadline" else None
     if p["inputs"] == 1:
-        opening = bus.submit(input_of(p["tag"], 0, p["total"]).payload(), timeout=timeout, codec=RAW)
+        payload = input_of(p["tag"], 0, p["total"]).payload()
+        opening = bus.submit(payload, timeout=timeout, to=p["to"] or None, codec=RAW)
     else:
         opening = bus.stream(timeout=timeout)
     r = await opening

@@ -13,9 +13,24 @@ class Header:
     def payload(self) -> bytes:
         head = b"LOAD" + pack("<QIII", self.tag, self.seq, self.chain, self.total)
         h = crc32(head)
-        pattern = b"".join((h * (2 * i + 1) & 0xFFFFFFFF).to_bytes(4, "little") for i in range(16))[:61]
+        pattern = b"".join((h * (2 * i + 3) & 0xFFFFFFFF).to_bytes(4, "little") for i in range(16))[:61]
         size = self.total - len(head)
         return head + (pattern * (size // 61 + 1))[:size]
+
+
+def tag_of(p: bytes) -> int:
+    """The tag of a payload that was made here."""
+    return int.from_bytes(p[4:12], "little")
+
+
+def number_of(tag: int) -> int:
+    """The number of a request: see plan_linux_test.go."""
+    return tag & (1 << 30) - 1
+
+
+def branches_of(tag: int) -> tuple[str, ...]:
+    """The branches that a request goes to."""
+    return (("image",), ("text",), ("image", "text"), ("text", "image"))[tag >> 30 & 3]
 
 
 def input_of(tag: int, seq: int, total: int) -> Header:

@@ -4,17 +4,20 @@ import asyncio
 import faulthandler
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 
 from omnibus import AsyncTask, Delivery, Task, run, stage
-from payload import Header, following, parse
+from payload import Header, branches_of, following, number_of, parse, tag_of
 
 _cell: dict[str, str] = dict(part.split("=") for part in os.environ["OMNIBUS_LOAD_CELL"].split())
 _stage = os.environ["OMNIBUS_STAGE"]
-_kind = _cell["second" if _stage == "second" else "first"]
-_emissions = 3 if _stage != "second" and _cell["stream"] in ("emissions", "several") else 1
-_slow = _cell["pace"] == {"first": "slow-first", "second": "slow-second"}.get(_stage)
+_kind = os.environ["OMNIBUS_LOAD_KIND"]
+_emissions = 3 if _stage in ("first", "side") and _cell["stream"] in ("emissions", "several") else 1
+_slow = _stage == os.environ["OMNIBUS_LOAD_SLOW"]
+_gated = _slow and _cell["pace"] == "gated"
+_routes = _stage == "first" and _cell["shape"] in ("image-first", "text-first")
 _fault = os.environ.get("OMNIBUS_LOAD_FAULT", "")
 _faulty_stage, _, _faulty_request = os.environ.get("OMNIBUS_LOAD_FAULT_AT", "").partition(":")
 
@@ -24,7 +27,7 @@ faulthandler.register(signal.SIGUSR1, _stacks, all_threads=True)
 
 def faulty(h: Header) -> bool:
     """Whether a fault is planted here, for this request."""
-    return _stage == _faulty_stage and str(h.tag & 0xFFFFFFFF) == _faulty_request
+    return _stage == _faulty_stage and str(number_of(h.tag)) == _faulty_request
 
 
 def spoil(headers: list[Header]) -> list[bytes]:
@@ -51,9 +54,35 @@ def outputs(*parts: memoryview | bytes) -> list[bytes]:
     return spoil([following(_stage, j, _emissions, *headers) for j in range(_emissions)])
 
 
-def pause(out: list[bytes]) -> float:
-    """What a slow stage takes for every fourth payload."""
-    return 0.002 if _slow and out and out[0][16] % 4 == 0 else 0
+_before: list[int] = []  # the requests whose deliveries came last to a gated stage
+_changing = threading.Lock()
+
+
+def gates(made: list[list[bytes]]) -> list[str]:
+    """Those that a gated stage waits for: see gate_linux_test.go."""
+    global _before
+    if not _gated:
+        return []
+    if _cell["shape"] in ("image-first", "text-first", "alone"):
+        return ["gate"]
+    with _changing:
+        before, _before = _before, [number_of(tag_of(out[0])) for out in made if out]
+    return [f"gate-{number}" for number in before]
+
+
+def take_time(*made: list[bytes]) -> None:
+    """What a slow stage does with what it makes of each input of a call."""
+    if _slow and not _gated and made[0] and made[0][0][16] % 4 == 0:
+        time.sleep(0.002)
+    for gate in gates(list(made)):
+        open(os.path.join(os.environ["OMNIBUS_LOAD_DIR"], gate)).close()
+
+
+def sendings(out: list[bytes]) -> Iterator[tuple[bytes, str | None]]:
+    """The payloads, and the stages that each goes to; None: all."""
+    for p in out:
+        for to in branches_of(tag_of(p)) if _routes else (None,):
+            yield p, to
 
 
 if _kind in ("python-sync", "python-threads"):
@@ -61,28 +90,29 @@ if _kind in ("python-sync", "python-threads"):
     @stage
     def work(value: memoryview, task: Task, delivery: Delivery) -> None:
         out = outputs(value)
-        time.sleep(pause(out))
+        take_time(out)
         if _fault == "leak-delivery" and faulty(parse(value)):
             delivery.keep()
             return
-        for p in out:
-            task.emit_bytes(p)
+        for p, to in sendings(out):
+            task.emit_bytes(p, to=to)
 
 elif _kind == "python-async":
 
     @stage
     async def work(value: memoryview, task: AsyncTask) -> None:
         out = outputs(value)
-        await asyncio.sleep(pause(out))
-        for p in out:
-            await task.emit_bytes(p)
+        if _slow:
+            await asyncio.to_thread(take_time, out)
+        for p, to in sendings(out):
+            await task.emit_bytes(p, to=to)
 
 elif _kind == "python-generator":
 
     @stage
     def work(value: memoryview) -> Iterator[bytes]:
         out = outputs(value)
-        time.sleep(pause(out))
+        take_time(out)
         yield from out
 
 elif _kind == "python-batch":
@@ -90,16 +120,21 @@ elif _kind == "python-batch":
     @stage(batch=8)
     def work(values: list[memoryview]) -> list[bytes | None]:
         out = [outputs(v) if v is not None else [] for v in values]
-        time.sleep(pause(out[0]))
+        take_time(*out)
         return [o[0] if o else None for o in out]
 
 else:
 
     @stage
     def work(a: memoryview, b: memoryview, task: Task) -> None:
-        for p in outputs(a, b):
+        out = outputs(a, b)
+        take_time(out)
+        for p in out:
             task.emit_bytes(p)
 
+
+if _fault == "end" and _slow:
+    work.end(lambda task: None)
 
 work.name = _stage
 run(threads=4 if _kind == "python-threads" else 1)

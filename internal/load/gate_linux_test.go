@@ -1,0 +1,116 @@
+package load
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+)
+
+// A gated cell finds a request that waits for more than its own work. The slow stage stands still with
+// each delivery until other requests are over at their callers: where requests choose between two
+// stages, all those that go to the quick one alone, and else those whose deliveries came before to the
+// slow one. The cell hangs if one of these waits for the slow stage to go on.
+//
+// A gate is a pipe in the folder of the cell: to open it for reading is to wait until the test has
+// opened it for writing.
+
+// gateName is the gate of a request, or that of all quick ones together.
+func gateName(number int) string { return fmt.Sprintf("gate-%d", number) }
+
+const gateOfQuick = "gate"
+
+// slowStage is the stage that is slow, or stands still; "": none.
+func (c *cell) slowStage() string {
+	switch {
+	case c[dimPace] == paceEven:
+		return ""
+	case c[dimPace] == paceSlowFirst:
+		return stageFirst
+	case c.routed():
+		return stageImage
+	}
+	return stageSecond
+}
+
+// standing is how many requests of a gated cell stand still until all quick ones are over: as many
+// as have slots at the slow stage, and leave places and callers to the quick ones.
+func (c *cell) standing() int {
+	replicas, inflight := c.slots()
+	return min(replicas*inflight, c.places()/2)
+}
+
+// standStill is what a gated stage does first with the deliveries of a call.
+func (w *work) standStill(all ...*bus.Delivery) error {
+	if w.cell[dimPace] != paceGated || w.stage != w.cell.slowStage() {
+		return nil
+	}
+	if w.cell.branches() != nil {
+		return passGate(gateOfQuick)
+	}
+	var now []int
+	for _, d := range all {
+		if d.Bare() {
+			continue
+		}
+		h, err := headerOf(d)
+		if err != nil {
+			return err
+		}
+		now = append(now, numberOf(h.tag))
+	}
+	if before := w.before.Swap(&now); before != nil {
+		for _, number := range *before {
+			if err := passGate(gateName(number)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func passGate(name string) error {
+	f, err := os.Open(filepath.Join(os.Getenv(dirEnv), name))
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// makeGates makes those of the cell.
+func (r *run) makeGates() error {
+	switch {
+	case r.cell[dimPace] != paceGated:
+		return nil
+	case r.cell.branches() != nil:
+		return unix.Mkfifo(filepath.Join(r.dir, gateOfQuick), 0o600)
+	}
+	for i := range r.checker.plans {
+		if err := unix.Mkfifo(filepath.Join(r.dir, gateName(i)), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// openGates opens what the end of a request opens.
+func (r *run) openGates(number int) error {
+	name := gateName(number)
+	switch k := r.checker; {
+	case r.cell[dimPace] != paceGated:
+		return nil
+	case r.cell.branches() != nil:
+		if !k.plans[number].quick() || k.quickLeft > 0 {
+			return nil
+		}
+		name = gateOfQuick
+	}
+	gate, err := os.OpenFile(filepath.Join(r.dir, name), os.O_RDWR, 0) // which waits for no reader
+	if err == nil {
+		r.gates = append(r.gates, gate)
+	}
+	return err
+}
