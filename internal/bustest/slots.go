@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/messages"
 )
 
 // MustComplete requires that a request completes, with these results.
@@ -148,19 +147,19 @@ func StageStats(b *bus.Bus, name string) bus.StageStats {
 
 // OneByOne is a stage whose handlers say for which request they run, and return when the test lets one.
 type OneByOne struct {
-	entered chan messages.RequestID
+	entered chan uint64
 	leave   chan struct{}
 }
 
 // NewOneByOne makes one.
 func NewOneByOne() *OneByOne {
-	return &OneByOne{entered: make(chan messages.RequestID), leave: make(chan struct{})}
+	return &OneByOne{entered: make(chan uint64), leave: make(chan struct{})}
 }
 
 // Visit is for each handler to call.
 func (o *OneByOne) Visit(t *bus.Task) error {
 	select {
-	case o.entered <- t.Request():
+	case o.entered <- uint64(t.Request()):
 	case <-t.Context().Done():
 		return t.Context().Err()
 	}
@@ -177,11 +176,11 @@ func (o *OneByOne) Visit(t *bus.Task) error {
 // stage has been sent that many deliveries.
 func (o *OneByOne) Run(t *testing.T, b *bus.Bus, requests int, from, to string, deliveries int64) {
 	t.Helper()
-	all := make(map[messages.RequestID]*bus.Request, requests)
+	all := make(map[uint64]*bus.Request, requests)
 	sent := make(chan error, requests)
 	for range requests {
 		r := StreamOf(t, b)
-		all[r.ID()] = r
+		all[uint64(r.ID())] = r
 		go func() { sent <- errors.Join(r.Send(t.Context(), "x"), r.CloseSend(t.Context())) }()
 	}
 	Await(t, func() bool { return EdgeStats(b, from, to).Deliveries == deliveries })

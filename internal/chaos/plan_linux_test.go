@@ -52,6 +52,8 @@ var (
 		{"node-before-finish", 8},
 		{"node-finished", 8},
 		{"node-returned", 8},
+	}
+	endPoints = []point{ // of stages that are asked to end their tasks
 		{"node-before-ended", 3},
 		{"node-ended", 3},
 	}
@@ -123,7 +125,10 @@ func pointsOf(r role) []point {
 	case r.stage == "k": // it forwards
 		return slices.Concat([]point{stagePoints[0], stagePoints[2]}, clientPoints)
 	}
-	return append(append([]point(nil), stagePoints...), clientPoints...)
+	if actsAtEnd(r.stage) {
+		return slices.Concat(stagePoints, clientPoints, endPoints)
+	}
+	return slices.Concat(stagePoints, clientPoints)
 }
 
 // faults are the places at which processes still have to die, by role.

@@ -50,8 +50,15 @@ func stageSpec(name string, exchange connector.Transport) bus.StageSpec {
 	default:
 		return directStage(name)
 	}
+	if actsAtEnd(name) {
+		spec.End = func(*bus.Task) error { return nil }
+	}
 	return spec
 }
+
+// actsAtEnd reports whether a stage has a function for the end of a request, and so is asked to end
+// its tasks.
+func actsAtEnd(name string) bool { return name == "a" || name == "e" }
 
 // derive makes the payload of the next level.
 func derive(t *bus.Task, d *bus.Delivery, from, to int) error {
