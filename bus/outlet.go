@@ -204,7 +204,13 @@ func (t *Task) passedOver() bool {
 		return false
 	}
 	if t.stage.passive() {
-		return r.bus.admission.skip(t)
+		if !r.bus.admission.skip(t) {
+			return false
+		}
+		for _, e := range t.stage.in { // an input that waits hears of the end
+			r.flow(e).admit()
+		}
+		return true
 	}
 	r.flow(t.stage.in[0]).queuedSince.CompareAndSwap(0, time.Now().UnixNano()) // for reports
 	r.wantSlot(t)

@@ -1,7 +1,9 @@
 package bus_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -164,6 +166,45 @@ func TestJoinOfAStagePassedOver(t *testing.T) {
 			if !errors.Is(err, bus.ErrSequence) || !ok || at.Stage != "join" || !strings.Contains(err.Error(), "ended early: r->join ended with 0 deliveries") {
 				t.Errorf("the request ended with %v", err)
 			}
+		})
+	}
+}
+
+// TestSendGivenUp: a request whose one input to a stage was given up while it waited for a slot there needs none, and an
+// input that waits when the inputs end hears of that.
+func TestSendGivenUp(t *testing.T) {
+	for _, canceled := range []bool{true, false} {
+		t.Run(fmt.Sprint("canceled: ", canceled), func(t *testing.T) {
+			a, b := bustest.NewGate(), bustest.NewGate()
+			on := bustest.Open(t, bus.Pipeline{Stages: []bus.StageSpec{one(a.Stage("a")), b.Stage("b")}}, bus.Options{})
+			holds, r := bustest.StreamOf(t, on), bustest.StreamOf(t, on)
+			if err := errors.Join(holds.Send(t.Context(), "holds", bus.To("a")), r.Send(t.Context(), "x", bus.To("b"))); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			sent := make(chan error, 1)
+			go func() { sent <- r.Send(ctx, "given up", bus.To("a")) }()
+			bustest.WaitForStall(t, on, "->a", 0)
+			want := bus.ErrAfterEnd
+			if canceled {
+				want = context.Canceled
+				cancel()
+				bustest.Await(t, func() bool { return len(sent) == 1 })
+			}
+			if err := r.CloseSend(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := bustest.Next(t, sent); !errors.Is(err, want) {
+				t.Errorf("the input that waits: %v, want %v", err, want)
+			}
+			b.Leave <- struct{}{}
+			bustest.MustComplete(t, r, []string{"x"})
+			a.Leave <- struct{}{}
+			if err := holds.CloseSend(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			bustest.MustComplete(t, holds, []string{"holds"})
 		})
 	}
 }

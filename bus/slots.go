@@ -77,14 +77,20 @@ func (r *Request) giveSlot(t *Task) {
 	g.begin()
 }
 
-// skip has a request take no slot at a stage. It reports false when the request has one, or waits for one.
+// skip has a request take no slot at a stage, also where it waits for one, for an input that was given up.
+// It reports false when the request has a slot.
 func (a *admission) skip(t *Task) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if t.stay.Load() != stayNone {
+	switch t.stay.Load() {
+	case stayNone:
+		t.stay.Store(stayLeft)
+	case stayWaiting:
+		a.unwait(t, stayLeft)
+		a.reckon(t.outlet.req)
+	default:
 		return false
 	}
-	t.stay.Store(stayLeft)
 	return true
 }
 

@@ -153,10 +153,10 @@ var rules = []rule{
 		},
 	},
 	{
-		"an actor that stands still hears of no end",
+		"an actor that stands still hears of no end, and a function in Python may have returned what is not sent yet",
 		func(c *cell) bool {
-			return c[dimPace] == paceGated &&
-				(c[dimSecond] == kindActor || c[dimSecond] == kindBatch && c[dimShape] == shapeChain)
+			batch := c[dimSecond] == kindBatch || c[dimSecond] == kindPyBatch
+			return c[dimPace] == paceGated && (c[dimSecond] == kindActor || batch && c[dimShape] == shapeChain)
 		},
 	},
 	{

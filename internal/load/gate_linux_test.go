@@ -12,8 +12,8 @@ import (
 
 // A gated cell finds a request that waits for more than its own work. The slow stage stands still with
 // each delivery until other requests are over at their callers: where requests choose between two
-// stages, all those that go to the quick one alone, and else those whose deliveries came before to the
-// slow one. The cell hangs if one of these waits for the slow stage to go on.
+// stages, all those that go to the quick one alone, and else those whose deliveries the slow one handled
+// last. The cell hangs if one of these waits for the slow stage to go on.
 //
 // A gate is a pipe in the folder of the cell: to open it for reading is to wait until the test has
 // opened it for writing.
@@ -43,33 +43,36 @@ func (c *cell) standing() int {
 	return min(replicas*inflight, c.places()/2)
 }
 
-// standStill is what a gated stage does first with the deliveries of a call.
-func (w *work) standStill(all ...*bus.Delivery) error {
+// gated has a stage handle deliveries, behind its gate if it has one.
+func (w *work) gated(handle func() error, all ...*bus.Delivery) error {
 	if w.cell[dimPace] != paceGated || w.stage != w.cell.slowStage() {
-		return nil
+		return handle()
 	}
-	if w.cell.branches() != nil {
-		return passGate(gateOfQuick)
-	}
-	var now []int
+	var now []string
 	for _, d := range all {
-		if d.Bare() {
-			continue
-		}
-		h, err := headerOf(d)
-		if err != nil {
-			return err
-		}
-		now = append(now, numberOf(h.tag))
-	}
-	if before := w.before.Swap(&now); before != nil {
-		for _, number := range *before {
-			if err := passGate(gateName(number)); err != nil {
+		if !d.Bare() {
+			h, err := headerOf(d)
+			if err != nil {
 				return err
 			}
+			now = append(now, gateName(numberOf(h.tag)))
 		}
 	}
-	return nil
+	gates := []string{gateOfQuick}
+	if w.cell.branches() == nil {
+		gates = nil
+		if handled := w.handled.Load(); handled != nil {
+			gates = *handled
+		}
+	}
+	for _, name := range gates {
+		if err := passGate(name); err != nil {
+			return err
+		}
+	}
+	err := handle()
+	w.handled.Store(&now)
+	return err
 }
 
 func passGate(name string) error {

@@ -28,7 +28,7 @@ type work struct {
 	cell  *cell
 	fault string // see faults_linux_test.go
 
-	before atomic.Pointer[[]int] // see standStill
+	handled atomic.Pointer[[]string] // gates of the requests that were handled last: see gated
 }
 
 // emissions is how many payloads go out for each that comes in.
@@ -46,7 +46,9 @@ func (w *work) spec(kind string) (bus.StageSpec, error) {
 	case kindHandle, kindNode:
 		spec.Handle = w.handle
 	case kindBatch, kindNodeBatch:
-		spec.Batch = w.batch
+		spec.Batch = func(batch []*bus.Delivery) error {
+			return w.gated(func() error { return w.batch(batch) }, batch...)
+		}
 	case kindJoin, kindNodeJoin:
 		spec.Join = w.join
 	case kindActor:
@@ -68,17 +70,11 @@ func (w *work) handle(t *bus.Task, d *bus.Delivery) error {
 		d.Keep()
 		return nil
 	}
-	if err := w.standStill(d); err != nil {
-		return err
-	}
-	return w.emitFor(t.Emitter, []*bus.Delivery{d})
+	return w.gated(func() error { return w.emitFor(t.Emitter, []*bus.Delivery{d}) }, d)
 }
 
 func (w *work) join(t *bus.Task, parts []*bus.Delivery) error {
-	if err := w.standStill(parts...); err != nil {
-		return err
-	}
-	return w.emitFor(t.Emitter, parts)
+	return w.gated(func() error { return w.emitFor(t.Emitter, parts) }, parts...)
 }
 
 // inState keeps count of a request's deliveries on each edge, where the stage has state.
@@ -99,9 +95,6 @@ func (w *work) inState(t *bus.Task, d *bus.Delivery) error {
 }
 
 func (w *work) batch(batch []*bus.Delivery) error {
-	if err := w.standStill(batch...); err != nil {
-		return err
-	}
 	for _, d := range batch {
 		if d.Bare() {
 			continue

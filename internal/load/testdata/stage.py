@@ -4,7 +4,6 @@ import asyncio
 import faulthandler
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 
@@ -54,28 +53,24 @@ def outputs(*parts: memoryview | bytes) -> list[bytes]:
     return spoil([following(_stage, j, _emissions, *headers) for j in range(_emissions)])
 
 
-_before: list[int] = []  # the requests whose deliveries came last to a gated stage
-_changing = threading.Lock()
+_gate_of_last = ""  # that of the request that was handled last
 
 
-def gates(made: list[list[bytes]]) -> list[str]:
-    """Those that a gated stage waits for: see gate_linux_test.go."""
-    global _before
-    if not _gated:
-        return []
-    if _cell["shape"] in ("image-first", "text-first", "alone"):
-        return ["gate"]
-    with _changing:
-        before, _before = _before, [number_of(tag_of(out[0])) for out in made if out]
-    return [f"gate-{number}" for number in before]
-
-
-def take_time(*made: list[bytes]) -> None:
-    """What a slow stage does with what it makes of each input of a call."""
-    if _slow and not _gated and made[0] and made[0][0][16] % 4 == 0:
+def take_time(out: list[bytes]) -> None:
+    """What a slow or gated stage does before it emits: see gate_linux_test.go."""
+    if _gated:
+        branches = _cell["shape"] in ("image-first", "text-first", "alone")
+        if gate := "gate" if branches else _gate_of_last:
+            open(os.path.join(os.environ["OMNIBUS_LOAD_DIR"], gate)).close()
+    elif _slow and out and out[0][16] % 4 == 0:
         time.sleep(0.002)
-    for gate in gates(list(made)):
-        open(os.path.join(os.environ["OMNIBUS_LOAD_DIR"], gate)).close()
+
+
+def handled(out: list[bytes]) -> None:
+    """What a stage does when it has emitted."""
+    global _gate_of_last
+    if out:
+        _gate_of_last = f"gate-{number_of(tag_of(out[0]))}"
 
 
 def sendings(out: list[bytes]) -> Iterator[tuple[bytes, str | None]]:
@@ -96,6 +91,7 @@ if _kind in ("python-sync", "python-threads"):
             return
         for p, to in sendings(out):
             task.emit_bytes(p, to=to)
+        handled(out)
 
 elif _kind == "python-async":
 
@@ -106,6 +102,7 @@ elif _kind == "python-async":
             await asyncio.to_thread(take_time, out)
         for p, to in sendings(out):
             await task.emit_bytes(p, to=to)
+        handled(out)
 
 elif _kind == "python-generator":
 
@@ -114,13 +111,14 @@ elif _kind == "python-generator":
         out = outputs(value)
         take_time(out)
         yield from out
+        handled(out)
 
 elif _kind == "python-batch":
 
     @stage(batch=8)
     def work(values: list[memoryview]) -> list[bytes | None]:
         out = [outputs(v) if v is not None else [] for v in values]
-        take_time(*out)
+        take_time(out[0])
         return [o[0] if o else None for o in out]
 
 else:
@@ -131,6 +129,7 @@ else:
         take_time(out)
         for p in out:
             task.emit_bytes(p)
+        handled(out)
 
 
 if _fault == "end" and _slow:
