@@ -120,8 +120,8 @@ func forwarding(name string, visit func()) map[string]bus.StageSpec {
 	}
 }
 
-// TestRequestsThatHoldEachOthersStage: two requests of which each waits for the other's slot both complete, whatever
-// kind of stage it is. One of them is let in above the bound.
+// TestRequestsThatHoldEachOthersStage: two requests of which each waits for the other's slot both complete, at
+// each kind of stage. One of them is let in above the bound.
 func TestRequestsThatHoldEachOthersStage(t *testing.T) {
 	for _, kind := range []string{"handle", "batch", "actor"} {
 		t.Run(kind, func(t *testing.T) {
