@@ -81,14 +81,14 @@ func (s *session) begin(src *source, m *wire.Submit) bool {
 
 // begun lets what was asked for the request be done. A request that was withdrawn while it began ends.
 func (src *source) begun(req *bus.Request, tell bool) {
+	if tell { // before Ended finds the request: nothing is told behind its end
+		src.sess.queue(&wire.Submitted{Source: src.id, Request: uint64(req.ID())})
+	}
 	src.mu.Lock()
 	src.emitter = req.Input(src.sess.ctx)
 	src.req = req
 	over, withdrawn := src.over, src.withdrawn
 	src.mu.Unlock()
-	if tell {
-		src.sess.queue(&wire.Submitted{Source: src.id, Request: uint64(req.ID())})
-	}
 	if withdrawn != nil {
 		req.Control().End(bus.Aborted, withdrawn)
 	}
