@@ -183,8 +183,7 @@ func (g *graph) close() error {
 }
 
 // sort puts the stages in topological order, those nearest to the input
-// first, or names a cycle. The order is also the one in which a request takes
-// its slots.
+// first, or names a cycle.
 func (g *graph) sort() error {
 	waits := make(map[*stage]int)
 	var ready, sorted []*stage

@@ -32,7 +32,8 @@ func (o Outcome) String() string {
 }
 
 // Request is one journey through the graph. Its methods are safe for
-// concurrent use; Send and CloseSend keep the order in which they are called.
+// concurrent use; Send and CloseSend keep the order in which they are called. A Send that
+// still waits when CloseSend is called gets ErrAfterEnd.
 type Request struct {
 	id       messages.RequestID
 	key      uint64 // in this bus; the same as id, unless the request lives elsewhere

@@ -89,14 +89,6 @@ class SubmitRealTest(unittest.TestCase):
         self.assertEqual(got, [[i] for i in range(MANY)])
         self.assertTrue(words.empty(), "it says so more than once")
 
-    def test_results_behind_a_finish_by_hand(self) -> None:
-        stage = "def echo(value, delivery):\n    delivery.finish()\n    for i in range(3):\n        yield [value, i]\n"
-        host = realhost.Pipeline(4, stage=stage)
-        self.addCleanup(host.close)
-        with omnibus.connect(host.socket) as client:
-            requests = [client.submit(n, timeout=PATIENCE) for n in range(20)]
-            self.assertEqual([r.values() for r in requests], [[[n, i] for i in range(3)] for n in range(20)])
-
     def test_a_submit_beyond_the_bound_says_that_it_waits_awaited(self) -> None:
         async def caller() -> list[list[Any]]:
             words: asyncio.Queue[str] = asyncio.Queue()
