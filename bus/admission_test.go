@@ -41,8 +41,10 @@ func drawAdmission(t *rapid.T) *admissionModel {
 	for i := range rapid.IntRange(3, 5).Draw(t, "stages") {
 		bound := rapid.SampledFrom([]int{1, 1, 2}).Draw(t, "bound")
 		st := &stage{index: i, spec: StageSpec{Replicas: 1, MaxInflight: bound}}
-		for range modelRequests { // those above the bound are there, too: none has to be made
-			st.free = append(st.free, &slot{&worker{}})
+		for n := range modelRequests { // those above the bound are there, too: none has to be made
+			s := &slot{&worker{}, n >= bound}
+			idle := st.idle(s.above)
+			*idle = append(*idle, s)
 		}
 		a.stages = append(a.stages, st)
 		m.bounds = append(m.bounds, bound)
@@ -273,9 +275,9 @@ func (m *admissionModel) check(t *rapid.T) {
 			t.Fatalf("requests %v wait at stage %d, want %v", line, s, want)
 		}
 		holders := len(m.at(s, stayHolding))
-		if len(st.holders) != holders || len(st.free) != modelRequests-holders || st.admittedAbove != m.above[s] {
+		if len(st.holders) != holders || len(st.free)+len(st.spare) != modelRequests-holders || st.admittedAbove != m.above[s] {
 			t.Fatalf("stage %d has %d requests, %d slots are free, and %d were granted above the bound; want %d, %d and %d",
-				s, len(st.holders), len(st.free), st.admittedAbove, holders, modelRequests-holders, m.above[s])
+				s, len(st.holders), len(st.free)+len(st.spare), st.admittedAbove, holders, modelRequests-holders, m.above[s])
 		}
 		if holders < m.bounds[s] && slices.ContainsFunc(st.waits, func(w *Task) bool { return !w.outlet.req.over() }) {
 			t.Fatalf("stage %d has a free slot, and requests %v wait", s, line)

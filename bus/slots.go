@@ -12,7 +12,10 @@ import (
 // slot is the right of one request to be open at a stage, and the actor that serves it there.
 // The slots of a batching stage, or of a user's actor, share one actor for each replica;
 // elsewhere each slot has its own.
-type slot struct{ worker *worker }
+type slot struct {
+	worker *worker
+	above  bool // made to break a circle
+}
 
 // stay says how a request stands at a stage.
 type stay = int32
@@ -164,12 +167,13 @@ func (a *admission) grant(t *Task, g *granted) {
 		a.unwait(t, stayHolding)
 	}
 	t.stay.Store(stayHolding)
+	idle := st.idle(len(st.holders) >= st.bound())
+	if n := len(*idle); n > 0 {
+		t.take((*idle)[n-1])
+		*idle = (*idle)[:n-1]
+	}
 	t.heldAt = len(st.holders)
 	st.holders = append(st.holders, t)
-	if n := len(st.free); n > 0 {
-		t.take(st.free[n-1])
-		st.free = st.free[:n-1]
-	}
 	r.parts.Add(1)
 	if r.order > a.served.Load() {
 		a.served.Store(r.order)
@@ -188,7 +192,8 @@ func (a *admission) release(t *Task) {
 	st := t.stage
 	t.stay.Store(stayLeft) // before there is no slot: see Task.begin
 	if s := t.slot.Swap(nil); s != nil {
-		st.free = append(st.free, s)
+		idle := st.idle(s.above)
+		*idle = append(*idle, s)
 	}
 	last := len(st.holders) - 1
 	st.holders[t.heldAt] = st.holders[last]
@@ -196,6 +201,15 @@ func (a *admission) release(t *Task) {
 	st.holders[last] = nil
 	st.holders = st.holders[:last]
 	a.reckon(t.outlet.req)
+}
+
+// idle, with the lock of the admission held, are the slots that no request has: those above the bound
+// stay apart, so that requests spread over the replicas.
+func (st *stage) idle(above bool) *[]*slot {
+	if above {
+		return &st.spare
+	}
+	return &st.free
 }
 
 // reckon, with mu held, counts a request in backward, or out, after a change of its slots and waits.

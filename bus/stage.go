@@ -20,7 +20,8 @@ type stage struct {
 	// Guarded by admission.mu.
 	workers       []*worker
 	made          int     // slots
-	free          []*slot // of them
+	free          []*slot // of those that the stage began with
+	spare         []*slot // of those that were made above the bound
 	holders       []*Task // that have the others
 	waits         []*Task // the request that was submitted first comes first
 	admittedAbove int64   // slots that were granted above the bound, so far
@@ -87,12 +88,12 @@ func (st *stage) oneMore(b *Bus) (*slot, error) {
 	i := st.made
 	st.made++
 	b.admission.mu.Unlock()
-	replica := i % st.spec.Replicas
+	replica, above := i%st.spec.Replicas, i >= st.bound()
 	if st.shared() && i >= st.spec.Replicas {
-		return &slot{st.workers[replica]}, nil // which are no more by then
+		return &slot{st.workers[replica], above}, nil // which are no more by then
 	}
 	w, err := st.spawn(b, replica, i/st.spec.Replicas)
-	return &slot{w}, err
+	return &slot{w, above}, err
 }
 
 func (st *stage) spawn(b *Bus, replica, i int) (*worker, error) {
