@@ -57,7 +57,7 @@ func (r *Request) wantSlot(t *Task) {
 	a := &r.bus.admission
 	a.mu.Lock()
 	if t.stay.Load() == stayNone && !r.over() {
-		if a.hasRoom(t.stage) {
+		if a.belowBound(t.stage) {
 			a.grant(t, &g)
 		} else {
 			a.wait(t)
@@ -107,14 +107,14 @@ func (a *admission) withdraw(r *Request) {
 	a.reckon(r)
 }
 
-// hasRoom, with mu held, reports whether a stage may take one request more.
-func (a *admission) hasRoom(st *stage) bool { return a.unbounded || len(st.holders) < st.bound() }
+// belowBound, with mu held, reports whether a stage may take one request more.
+func (a *admission) belowBound(st *stage) bool { return a.unbounded || len(st.holders) < st.bound() }
 
 // settle, with mu held, is called after each change at a stage: it grants free slots, and breaks
 // circles. A circle may close when a wait begins, when a request gets one slot while it waits for
 // another, and when a slot above the bound comes back, which is granted to no wait.
 func (a *admission) settle(st *stage, g *granted) {
-	for len(st.waits) > 0 && a.hasRoom(st) {
+	for len(st.waits) > 0 && a.belowBound(st) {
 		if t := st.waits[0]; t.outlet.req.over() { // and is about to withdraw
 			a.unwait(t, stayLeft)
 		} else {
@@ -134,7 +134,7 @@ func (a *admission) settle(st *stage, g *granted) {
 // wait, with mu held, puts a task in line.
 func (a *admission) wait(t *Task) {
 	st, r := t.stage, t.outlet.req
-	st.waits = slices.Insert(st.waits, st.place(r), t)
+	st.waits = slices.Insert(st.waits, st.position(r), t)
 	r.waiting = append(r.waiting, t)
 	t.stay.Store(stayWaiting)
 	a.reckon(r)
@@ -143,14 +143,14 @@ func (a *admission) wait(t *Task) {
 // unwait, with mu held, takes a task out of its line.
 func (a *admission) unwait(t *Task, to stay) {
 	st, r := t.stage, t.outlet.req
-	at := st.place(r)
+	at := st.position(r)
 	st.waits = slices.Delete(st.waits, at, at+1)
 	r.waiting = slices.DeleteFunc(r.waiting, func(w *Task) bool { return w == t })
 	t.stay.Store(to)
 }
 
-// place, with the lock of the admission held, is a request's in the line of a stage.
-func (st *stage) place(r *Request) int {
+// position, with the lock of the admission held, is the place of a request among the waits of a stage.
+func (st *stage) position(r *Request) int {
 	at, _ := slices.BinarySearchFunc(st.waits, r, func(w *Task, r *Request) int { return w.outlet.req.compare(r) })
 	return at
 }

@@ -22,7 +22,7 @@ type stage struct {
 	made          int     // slots
 	free          []*slot // of those that the stage began with
 	spare         []*slot // of those that were made above the bound
-	holders       []*Task // that have the others
+	holders       []*Task // that have a slot
 	waits         []*Task // the request that was submitted first comes first
 	admittedAbove int64   // slots that were granted above the bound, so far
 	stuck         bool    // for admission.circle
