@@ -17,7 +17,6 @@ func TestSlotAboveTheBoundStaysApart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer r.Close()
 		tasks[i] = &r.tasks[0]
 	}
 	open := func(task *Task) {
