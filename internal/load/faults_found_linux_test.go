@@ -82,8 +82,6 @@ func TestFaultAtGates(t *testing.T) {
 		{shapeImageFirst, kindPython, callerHost},
 		{shapeAlone, kindHandle, callerHost},
 		{shapeAlone, kindPython, callerNode},
-		{shapeChain, kindNode, callerNode},
-		{shapeChain, kindPython, callerHost},
 	} {
 		t.Run(f.shape+", "+f.kind+", "+f.caller, func(t *testing.T) {
 			if python(f.kind) {

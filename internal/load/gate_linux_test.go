@@ -1,6 +1,7 @@
 package load
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,12 +17,16 @@ import (
 // last. The cell hangs if one of these waits for the slow stage to go on.
 //
 // A gate is a pipe in the folder of the cell: to open it for reading is to wait until the test has
-// opened it for writing.
+// opened it for writing. By another pipe the slow stage says that it stands. Where a cell is to hang,
+// the quick requests are told to their callers behind that.
 
 // gateName is the gate of a request, or that of all quick ones together.
 func gateName(number int) string { return fmt.Sprintf("gate-%d", number) }
 
-const gateOfQuick = "gate"
+const (
+	gateOfQuick  = "gate"
+	standingPipe = "standing"
+)
 
 // slowStage is the stage that is slow, or stands still; "": none.
 func (c *cell) slowStage() string {
@@ -64,6 +69,8 @@ func (w *work) gated(handle func() error, all ...*bus.Delivery) error {
 		if handled := w.handled.Load(); handled != nil {
 			gates = *handled
 		}
+	} else if err := os.WriteFile(filepath.Join(os.Getenv(dirEnv), standingPipe), []byte{1}, 0); err != nil {
+		return err
 	}
 	for _, name := range gates {
 		if err := passGate(name); err != nil {
@@ -89,13 +96,34 @@ func (r *run) makeGates() error {
 	case r.cell[dimPace] != paceGated:
 		return nil
 	case r.cell.branches() != nil:
-		return unix.Mkfifo(filepath.Join(r.dir, gateOfQuick), 0o600)
+		return errors.Join(unix.Mkfifo(filepath.Join(r.dir, gateOfQuick), 0o600), r.watchStanding())
 	}
 	for i := range r.checker.plans {
 		if err := unix.Mkfifo(filepath.Join(r.dir, gateName(i)), 0o600); err != nil {
 			return err
 		}
 	}
+	return nil
+}
+
+// watchStanding has r.standing closed when the slow stage stands.
+func (r *run) watchStanding() error {
+	path := filepath.Join(r.dir, standingPipe)
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		return err
+	}
+	pipe, err := os.OpenFile(path, os.O_RDWR, 0) // so that no writer waits for a reader
+	if err != nil {
+		return err
+	}
+	r.gates = append(r.gates, pipe)
+	standing := make(chan struct{})
+	r.standing = standing
+	go func() {
+		if _, err := pipe.Read(make([]byte, 1)); err == nil {
+			close(standing)
+		}
+	}()
 	return nil
 }
 

@@ -39,6 +39,8 @@ type run struct {
 	exits   chan *process
 	gates   []*os.File    // that are open
 	over    chan struct{} // closed when the run is
+
+	standing <-chan struct{} // closed when the slow stage of a gated cell stands; nil: it has no quick requests
 }
 
 // An event is a line of a caller, or the error by which it stopped.
@@ -348,7 +350,17 @@ func (r *run) tell(p *process, plans []plan) {
 	go func() {
 		out := bufio.NewWriter(p.stdin)
 		enc := json.NewEncoder(out)
+		stands := r.standing == nil || r.fault != faultEnd // else the slow ones may end before they come there
 		for i := range plans {
+			if !stands && plans[i].quick() { // the slow ones come first
+				_ = out.Flush()
+				select {
+				case <-r.standing:
+					stands = true
+				case <-r.over:
+					return
+				}
+			}
 			if enc.Encode(&plans[i]) != nil {
 				return // it has ended, which is seen elsewhere
 			}

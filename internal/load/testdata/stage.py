@@ -59,9 +59,13 @@ _gate_of_last = ""  # that of the request that was handled last
 def take_time(out: list[bytes]) -> None:
     """What a slow or gated stage does before it emits: see gate_linux_test.go."""
     if _gated:
+        folder = os.environ["OMNIBUS_LOAD_DIR"]
         branches = _cell["shape"] in ("image-first", "text-first", "alone")
+        if branches:
+            with open(os.path.join(folder, "standing"), "wb") as standing:
+                standing.write(b"\1")
         if gate := "gate" if branches else _gate_of_last:
-            open(os.path.join(os.environ["OMNIBUS_LOAD_DIR"], gate)).close()
+            open(os.path.join(folder, gate)).close()
     elif _slow and out and out[0][16] % 4 == 0:
         time.sleep(0.002)
 
