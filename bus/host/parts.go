@@ -137,6 +137,16 @@ func (st *seats) number(rep *bus.Replica) int {
 	return slices.Index(st.all, rep)
 }
 
+// find finds a replica by its number; nil: there is none.
+func (st *seats) find(number uint32) *bus.Replica {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if uint64(number) >= uint64(len(st.all)) {
+		return nil
+	}
+	return st.all[number]
+}
+
 // list is a snapshot.
 func (st *seats) list() []*bus.Replica {
 	st.mu.Lock()
@@ -255,23 +265,30 @@ func (p *past) forgetGone(live map[uint32]*session) {
 
 // movement is whether a client that has work moves.
 type movement struct {
-	mu    lockorder.Mutex[lockorder.Movement]
-	since time.Time // when it stopped
-	stuck bool      // it was found to be
+	mu     lockorder.Mutex[lockorder.Movement]
+	looked time.Time
+	used   time.Duration // of processors, at the last look
+	stood  time.Duration // since it moved
+	stuck  bool          // it was found to be
 }
 
-// still reports, once, that a client has not moved for a time.
-func (m *movement) still(moves bool, limit time.Duration) bool {
+// looksWithin is how many looks a client that does not move is given before it is stuck.
+const looksWithin = 4
+
+// still reports, once, that a client has not moved for a time, and has used no processor. Each look counts
+// for a part of that time at most: while the host itself is stopped, it does not look.
+func (m *movement) still(moves bool, used, limit time.Duration) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if moves {
-		m.since = time.Time{}
+	now := time.Now()
+	passed := min(now.Sub(m.looked), limit/looksWithin)
+	m.looked = now
+	if moves || used != m.used {
+		m.used, m.stood = used, 0
 		return false
 	}
-	if m.since.IsZero() {
-		m.since = time.Now()
-	}
-	stuck := !m.stuck && time.Since(m.since) >= limit
+	m.stood += passed
+	stuck := !m.stuck && m.stood >= limit
 	m.stuck = m.stuck || stuck
 	return stuck
 }

@@ -14,7 +14,8 @@ import (
 func (s *session) checkAlive(limit time.Duration) {
 	stopped := s.proc.Stopped()
 	blocked := s.sender.Blocked()
-	if !s.movement.still(!s.hasWork() || !stopped && blocked == 0, limit) {
+	used, _ := s.proc.ProcessorTime()
+	if !s.movement.still(!s.hasWork() || !stopped && blocked == 0, used, limit) {
 		return
 	}
 	reason := fmt.Errorf("%s: %w for %v", s.Describe(), errStuck, limit)

@@ -2,12 +2,17 @@
 
 package process
 
-import "errors"
+import (
+	"errors"
+	"time"
+)
 
 var errUnsupported = errors.New("watching processes needs Linux")
 
 func (*Process) hasExited() bool { return false }
 func (*Process) isStopped() bool { return false }
+
+func (*Process) processorTime() (time.Duration, bool) { return 0, false }
 
 func adopt(int, int) (*Process, error) { return nil, errUnsupported }
 

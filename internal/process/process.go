@@ -115,6 +115,10 @@ func (p *Process) exit() {
 // be found out.
 func (p *Process) Stopped() bool { return p.isStopped() }
 
+// ProcessorTime is how long all threads of the process have used processors, to a hundredth of a second; false:
+// that cannot be found out.
+func (p *Process) ProcessorTime() (used time.Duration, known bool) { return p.processorTime() }
+
 // Close ends the watch. The process lives on. Close may be called twice, and
 // returns when nothing of the watch is left.
 func (p *Process) Close() error {

@@ -93,9 +93,15 @@ func (p *Process) alive() (alive bool) {
 	return err == nil && alive
 }
 
+func (p *Process) processorTime() (used time.Duration, known bool) {
+	s, err := ReadStat(p.pid)
+	return s.used, err == nil && p.alive()
+}
+
 // Stat is a part of /proc/<pid>/stat.
 type Stat struct {
 	state   byte
+	used    time.Duration // of processors, by all threads
 	Started time.Duration // since the machine started
 }
 
@@ -118,18 +124,21 @@ func parseStat(b []byte) (Stat, error) {
 	const (
 		firstAfterName = 3
 		stateField     = 3
+		userField      = 14
+		systemField    = 15
 		startField     = 22
 	)
 	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
 	if len(fields) <= startField-firstAfterName {
 		return Stat{}, fmt.Errorf("process status %q: %d fields and more are needed", b, startField)
 	}
-	ticks, err := strconv.ParseInt(string(fields[startField-firstAfterName]), 10, 64)
-	if err != nil {
-		return Stat{}, fmt.Errorf("process status: start time: %w", err)
+	var times [3]time.Duration
+	for i, field := range []int{userField, systemField, startField} {
+		ticks, err := strconv.ParseInt(string(fields[field-firstAfterName]), 10, 64)
+		if err != nil {
+			return Stat{}, fmt.Errorf("process status: field %d: %w", field, err)
+		}
+		times[i] = time.Duration(ticks) * (time.Second / userHZ)
 	}
-	return Stat{
-		state:   fields[stateField-firstAfterName][0],
-		Started: time.Duration(ticks) * (time.Second / userHZ),
-	}, nil
+	return Stat{state: fields[stateField-firstAfterName][0], used: times[0] + times[1], Started: times[2]}, nil
 }

@@ -17,9 +17,9 @@ func TestParseStat(t *testing.T) {
 		want Stat
 		ok   bool
 	}{
-		{name: "sleeping", give: "77 (cat) S" + rest, want: Stat{state: 'S', Started: 123450 * time.Millisecond}, ok: true},
-		{name: "stopped", give: "77 (cat) T" + rest, want: Stat{state: 'T', Started: 123450 * time.Millisecond}, ok: true},
-		{name: "a name that lies", give: "77 (a) T 1 (b) S" + rest, want: Stat{state: 'S', Started: 123450 * time.Millisecond}, ok: true},
+		{name: "sleeping", give: "77 (cat) S" + rest, want: Stat{state: 'S', used: 110 * time.Millisecond, Started: 123450 * time.Millisecond}, ok: true},
+		{name: "stopped", give: "77 (cat) T" + rest, want: Stat{state: 'T', used: 110 * time.Millisecond, Started: 123450 * time.Millisecond}, ok: true},
+		{name: "a name that lies", give: "77 (a) T 1 (b) S" + rest, want: Stat{state: 'S', used: 110 * time.Millisecond, Started: 123450 * time.Millisecond}, ok: true},
 		{name: "cut short", give: "77 (cat) S 1 1 1"},
 		{name: "no number", give: "77 (cat) S 1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 x 9"},
 		{name: "empty"},

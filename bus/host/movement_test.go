@@ -1,0 +1,40 @@
+package host
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestMovement: a client is stuck when it has not moved, and used no processor, for a time in which the host looked.
+func TestMovement(t *testing.T) {
+	const limit = 4 * time.Second
+	type look struct {
+		after time.Duration
+		moves bool
+		used  time.Duration
+		stuck bool
+	}
+	second := func(moves bool, used time.Duration, stuck bool) look { return look{time.Second, moves, used, stuck} }
+	for name, looks := range map[string][]look{
+		"it moves":                     {second(true, 0, false), second(true, 0, false), second(true, 0, false), second(true, 0, false), second(true, 0, false)},
+		"it does not":                  {second(true, 0, false), second(false, 0, false), second(false, 0, false), second(false, 0, false), second(false, 0, true), second(false, 0, false)},
+		"it moves once":                {second(true, 0, false), second(false, 0, false), second(false, 0, false), second(false, 0, false), second(true, 0, false), second(false, 0, false)},
+		"it uses the processor":        {second(true, 0, false), second(false, 1, false), second(false, 2, false), second(false, 3, false), second(false, 4, false), second(false, 5, false)},
+		"the host stood still":         {second(true, 0, false), {time.Hour, false, 0, false}, second(false, 0, false), second(false, 0, false)},
+		"... and the client goes on":   {second(true, 0, false), second(false, 0, false), {time.Hour, false, 0, false}, second(true, 0, false)},
+		"the host stood still for two": {second(true, 0, false), {time.Hour, false, 0, false}, {time.Hour, false, 0, false}, second(false, 0, false), second(false, 0, true)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var m movement
+				for i, l := range looks {
+					time.Sleep(l.after) //nolint:forbidigo // of the test's own time
+					if stuck := m.still(l.moves, l.used, limit); stuck != l.stuck {
+						t.Errorf("look %d: stuck %v, want %v", i, stuck, l.stuck)
+					}
+				}
+			})
+		})
+	}
+}
