@@ -11,3 +11,6 @@ const ExtentSlots = extentSlots
 func (p *Producer) Keep(size int, rest []shmstore.Reservation) {
 	p.keep(classOf(size), len(rest)+1, rest)
 }
+
+// Len is the number of messages queued.
+func (st *Stage) Len() int { return st.mailbox.Len() }

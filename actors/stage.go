@@ -171,9 +171,6 @@ func (st *Stage) PostAndRun(message any) { st.mailbox.PostAndRun(message) }
 // Queue is Post for callers that hold locks: it runs nothing, see [Mailbox.Queue].
 func (st *Stage) Queue(message any) Run { return st.mailbox.Queue(message) }
 
-// Len is the number of messages queued.
-func (st *Stage) Len() int { return st.mailbox.Len() }
-
 // Restarts counts the restarts after panics.
 func (st *Stage) Restarts() int64 { return st.restarts.Load() }
 

@@ -125,8 +125,8 @@ func (b *Buffer) reserveRoom() (err error) {
 			return nil
 		}
 	}
-	b.e.turn.leave()
-	defer b.e.turn.enter()
+	ran := b.e.turn.pause()
+	defer b.e.turn.enter(b.e.out.req.id, ran)
 	// The first try does not wait: what waits is noted, and wants a timer.
 	b.room, err = b.takeRoom(atOnce, nil)
 	if errors.Is(err, actors.ErrCanceled) {
@@ -323,8 +323,8 @@ func (b *Buffer) admitTo(f *flow) error {
 	if f.enter(cost) {
 		return nil
 	}
-	b.e.turn.leave()
-	defer b.e.turn.enter()
+	ran := b.e.turn.pause()
+	defer b.e.turn.enter(b.e.out.req.id, ran)
 	return f.take(cost, b.e.cancel)
 }
 

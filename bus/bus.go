@@ -397,6 +397,18 @@ func (b *Bus) requests() []*Request {
 	return b.sorted()
 }
 
+// request finds a request that is alive by its id; nil: there is none.
+func (b *Bus) request(id messages.RequestID) *Request {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, r := range b.live {
+		if r.id == id {
+			return r
+		}
+	}
+	return nil
+}
+
 // sorted, with mu held, is the requests alive by their ids.
 func (b *Bus) sorted() []*Request {
 	return slices.SortedFunc(maps.Values(b.live), func(x, y *Request) int { return cmp.Compare(x.id, y.id) })

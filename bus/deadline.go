@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 )
 
@@ -18,12 +19,18 @@ func (r *Request) setDeadline(at time.Time) {
 	}
 }
 
-// watch ends the request at its deadline, and with its context. A node does not wait
-// for its host to say so, which may be stopped.
+// sayWithin is how long a node waits, behind the deadline of a request, for the host to say how it ended: the host
+// knows where it was, but may be stopped.
+const sayWithin = time.Second
+
+// watch ends the request at its deadline, and with its context.
 // The context of a completed request is watched until the caller's part is over.
 func (r *Request) watch() {
 	if r.deadline != 0 {
 		wait := time.Until(time.Unix(0, r.deadline))
+		if r.up != nil {
+			wait += sayWithin
+		}
 		r.mu.Lock() // end, which may come from the timer at once, reads timer
 		r.timer = time.AfterFunc(wait, func() { r.end(PastDeadline, r.expired()) })
 		r.mu.Unlock()
@@ -42,8 +49,15 @@ func (r *Request) watch() {
 // late reports whether the request's deadline is over.
 func (r *Request) late() bool { return r.deadline != 0 && time.Now().UnixNano() >= r.deadline }
 
-// expired is why a request ended whose deadline is over.
+// expired is why a request ends whose deadline is over, with where it is. It takes locks.
 func (r *Request) expired() error {
+	if r.up != nil { // its stages are elsewhere
+		return r.expiredAt(nil)
+	}
+	return r.expiredAt(r.atStages())
+}
+
+func (r *Request) expiredAt(at []string) error {
 	had := time.Unix(0, r.deadline).Sub(r.began).Round(time.Microsecond)
 	text := fmt.Sprintf("%v after it began", had)
 	if had < 0 {
@@ -51,6 +65,9 @@ func (r *Request) expired() error {
 	}
 	if r.up != nil {
 		text += "; the host had not said by then how it ended there"
+	}
+	if len(at) > 0 && had >= 0 {
+		text += ": " + strings.Join(at, ", ")
 	}
 	return fmt.Errorf("%w: %s", ErrDeadline, text)
 }

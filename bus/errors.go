@@ -43,6 +43,8 @@ var (
 	// ErrProcessDied reports a process that died with work that could not be
 	// given to another.
 	ErrProcessDied = errors.New("bus: the stage's process died")
+	// ErrHandleTimeout reports a handler in another process that has not returned within Remote.HandleTimeout.
+	ErrHandleTimeout = errors.New("bus: a handler has not returned in time")
 	// ErrHostGone is how a node's requests end when the host of the bus is gone.
 	ErrHostGone = errors.New("bus: no connection to the host")
 	// ErrNotClean reports what Close has found broken in the store, or not given back.

@@ -12,6 +12,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/heard"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/pool"
+	"github.com/omnibus-runtime/omnibus/internal/scoreboard"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -91,6 +92,7 @@ type Floor interface {
 	WatchStalls(done <-chan struct{}, look func(atLeast time.Duration) []Stall)
 	Stats() Stats
 	Pulse() Pulse
+	Running() []RunningHandler
 	Stalls(atLeast time.Duration) []Stall
 }
 
@@ -114,7 +116,9 @@ type Footing struct {
 	Figures     *TensorFigures
 	Heard       *heard.Heard
 	Wait        Wait
-	Reclaim     func(part func() (more bool)) // by the supervisor: see actors.System.Reclaim
+	// HandleTimeout is the least of those of the stages; 0: none has one.
+	HandleTimeout time.Duration
+	Reclaim       func(part func() (more bool)) // by the supervisor: see actors.System.Reclaim
 }
 
 // Footing gives what a host's end stands on. The store's arena is mapped once more for it.
@@ -125,8 +129,21 @@ func (b ground) Footing() (Footing, error) {
 		InlineBytes: min(b.leastBytes-1, wire.MaxInline), ArenaBytes: b.opts.Store.ArenaBytes, MostBytes: b.store.MaxObjectBytes(),
 		Inputs: b.graph.inputPorts, Results: b.graph.resultPorts, Places: &b.places, NoPlace: b.noPlace,
 		Arena: arena, Kept: &b.kept, Exchange: b.exchange, Directory: b.directory, Figures: &b.tensorFigures, Heard: b.heard, Wait: b.opts.Wait,
-		Reclaim: b.system.Reclaim,
+		HandleTimeout: b.graph.leastHandleTimeout(), Reclaim: b.system.Reclaim,
 	}, err
+}
+
+// leastHandleTimeout is the least of those of the stages; 0: none has one.
+func (g *graph) leastHandleTimeout() (least time.Duration) {
+	for _, st := range g.stages {
+		if st.remote == nil || st.remote.spec.HandleTimeout == 0 {
+			continue
+		}
+		if least == 0 || st.remote.spec.HandleTimeout < least {
+			least = st.remote.spec.HandleTimeout
+		}
+	}
+	return least
 }
 
 // Station finds a stage whose work other processes do; nil: there is none of this name, or
@@ -312,6 +329,9 @@ func (c RequestControl) Stream(at Port) Stream {
 	return s
 }
 
+// Consumer says who has what a producer of the stream waits for.
+func (s Stream) Consumer() string { return s.flow.holder() }
+
 // Past is how the rest of the stream goes, past this process; nil: through it.
 func (s Stream) Past() Bypass {
 	if by := s.flow.direct.Load(); by != nil {
@@ -399,7 +419,8 @@ type Part struct {
 	Opts              Options
 	Heard             *heard.Heard // of the node
 	Lane              *lane.Lane
-	InlineBytes       int // the largest payload that travels inside a message
+	Runs              *scoreboard.Writer // where the stage says which handler runs; nil: the host does not see it
+	InlineBytes       int                // the largest payload that travels inside a message
 }
 
 // Opened is a part that is open.

@@ -103,6 +103,11 @@ func (s StageSpec) validate() error {
 	check(!s.Replay || s.Handle != nil || s.Remote != nil, "Replay needs Handle or Remote: only there does the bus know what the stage has seen")
 	check(s.End == nil || s.Props == nil, "End is not for Props: the actor receives the end of each stream itself")
 	check(s.End == nil || s.Remote == nil, "End is not for Remote: the processes have their own")
+	if r := s.Remote; r != nil {
+		check(r.HandleTimeout >= 0 && r.FirstTimeout >= 0, "HandleTimeout %v and FirstTimeout %v: want 0 or more", r.HandleTimeout, r.FirstTimeout)
+		check(r.FirstTimeout == 0 || r.FirstTimeout >= r.HandleTimeout && r.HandleTimeout > 0,
+			"FirstTimeout %v is for stages with a HandleTimeout, which is %v, and no less than that", r.FirstTimeout, r.HandleTimeout)
+	}
 	if s.Remote != nil {
 		check(s.Remote.Routing >= Sticky && s.Remote.Routing <= RoundRobin, "unknown routing %d", s.Remote.Routing)
 		check(s.Remote.Routing == Sticky || s.State == StateNone, "routing %v needs StateNone: a stage with state must see all of a request", s.Remote.Routing)

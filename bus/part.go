@@ -40,7 +40,7 @@ func (p Part) graph() *graph {
 	name := ""
 	if p.Stage != nil {
 		st, name = newStage(*p.Stage), p.Stage.Name
-		st.oneEach = p.OneEach
+		st.oneEach, st.runs = p.OneEach, p.Runs
 		g.stages, g.byName[name] = []*stage{st}, st
 	}
 	var arriving, leaving []*edge

@@ -5,6 +5,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/scoreboard"
 )
 
 // lostResults takes results and forgets them: the request waits for what does not come.
@@ -150,10 +151,12 @@ type oneTask struct {
 	output  bus.Emitter
 }
 
-func (o *oneTask) OpenTask(p *bus.Posting) { o.posting, o.output = p, p.Assign(o, nil).Output }
-func (o *oneTask) Describe() string        { return "a replica" }
-func (o *oneTask) EndTask()                { close(o.ends) }
-func (o *oneTask) TaskOver(bool)           {}
+func (o *oneTask) OpenTask(p *bus.Posting)                  { o.posting, o.output = p, p.Assign(o, nil).Output }
+func (*oneTask) Running(*bus.Replica) []scoreboard.Activity { return nil }
+
+func (o *oneTask) Describe() string { return "a replica" }
+func (o *oneTask) EndTask()         { close(o.ends) }
+func (o *oneTask) TaskOver(bool)    {}
 
 func (o *oneTask) DeliverWork(w *bus.Work, _ []*bus.Delivery) (bool, error) {
 	o.works <- w

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
+	"github.com/omnibus-runtime/omnibus/internal/scoreboard"
 )
 
 // Remote describes a stage whose work is done by other processes, which attach
@@ -25,7 +27,17 @@ type Remote struct {
 	Routing Routing
 	// Batch is how many deliveries the process may handle together; 0 or 1: one.
 	Batch int
+	// HandleTimeout is how long a handler may run for one delivery, or for the end of a request's inputs, without
+	// the time in which it waits for the bus; 0: for ever. Then its process gets no more work, and what it had is
+	// repeated elsewhere, or fails, as if the process had died. Actors ([StageSpec.Props]) are not looked at.
+	HandleTimeout time.Duration
+	// FirstTimeout takes its place for a process that has finished no delivery yet, and may have to compile, or
+	// to load, first; 0: [DefaultFirstTimeout]. It is at least HandleTimeout.
+	FirstTimeout time.Duration
 }
+
+// DefaultFirstTimeout is how long the first handler of a process may run where there is a HandleTimeout.
+const DefaultFirstTimeout = 10 * time.Minute
 
 // Routing says which replica of a remote stage gets a delivery.
 type Routing int
@@ -54,8 +66,10 @@ type Station struct {
 	replicas []*Replica                             // of those, the ones that take work
 	turn     int                                    // of RoundRobin
 	tasks    map[*remoteTask]struct{}
-	waiting  []*Work // for a replica, oldest first
-	lost     error   // why no replica will come any more
+	waiting  []*Work   // for a replica, oldest first
+	since    time.Time // when the first of them began to wait
+	lost     error     // why no replica will come any more
+	timedOut int64     // handlers that ran for longer than HandleTimeout
 }
 
 // Replica is one process that serves a stage.
@@ -66,7 +80,8 @@ type Replica struct {
 	ends   bool // it says unasked that a task has ended: see posting.unasked
 
 	// Guarded by remote.mu.
-	load     int // deliveries it has not finished
+	load     int  // deliveries it has not finished
+	finished bool // a delivery, at any time
 	postings map[*remoteTask]*Posting
 }
 
@@ -75,6 +90,8 @@ type Agent interface {
 	// OpenTask announces a task, and assigns it. It is called with the stage's lock held.
 	OpenTask(p *Posting)
 	Describe() string
+	// Running lists the handlers of the replica that have not returned. It is called without locks.
+	Running(rep *Replica) []scoreboard.Activity
 }
 
 // TaskAgent speaks for it about one task. All of it is called with the stage's lock held, and
@@ -212,6 +229,9 @@ func (r *Station) send(w *Work, fu *FollowUp) {
 		rep = r.choose()
 	}
 	if rep == nil {
+		if len(r.waiting) == 0 {
+			r.since = time.Now()
+		}
 		r.waiting = append(r.waiting, w)
 		if r.lost != nil {
 			w.rt.task.failAtBehind(w.parts[0], r.lost, fu)
@@ -278,6 +298,7 @@ func (w *Work) Finished(err error, handled bool) {
 	defer fu.Do()
 	r.mu.Lock()
 	w.replica.load--
+	w.replica.finished = true
 	w.left--
 	if p := w.replica.postings[w.rt]; p != nil {
 		p.handled = handled
@@ -387,6 +408,35 @@ func (rep *Replica) Retire() {
 	r.replicas = slices.DeleteFunc(r.replicas, func(other *Replica) bool { return other == rep })
 }
 
+// HandleLimit is how long a handler of the replica may run now; 0: for ever.
+func (rep *Replica) HandleLimit() time.Duration {
+	r := rep.remote
+	if r.spec.HandleTimeout == 0 {
+		return 0
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !rep.finished {
+		return max(cmp.Or(r.spec.FirstTimeout, DefaultFirstTimeout), r.spec.HandleTimeout)
+	}
+	return r.spec.HandleTimeout
+}
+
+// TimedOut counts a handler that has run for longer.
+func (rep *Replica) TimedOut() {
+	r := rep.remote
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.timedOut++
+}
+
+// handleTimeouts is how many handlers ran for longer than HandleTimeout.
+func (r *Station) handleTimeouts() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.timedOut
+}
+
 // Served is how many replicas take work.
 func (r *Station) Served() int {
 	r.mu.Lock()
@@ -409,6 +459,22 @@ func (r *Station) GiveUp(err error) {
 	for _, t := range tasks {
 		t.Fail(err)
 	}
+}
+
+// unserved is what waits for a process to serve the stage, if it has for long.
+func (r *Station) unserved(atLeast time.Duration) []Stall {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.waiting) == 0 || len(r.serving) > 0 || time.Since(r.since) < atLeast {
+		return nil
+	}
+	s := Stall{
+		Request: r.waiting[0].rt.task.Request(), Stage: r.stage.spec.Name, Waited: time.Since(r.since), Holder: "no process serves it",
+	}
+	for _, w := range r.waiting {
+		s.Deliveries += len(w.parts)
+	}
+	return []Stall{s}
 }
 
 // describe says who has the deliveries of a task.

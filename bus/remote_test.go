@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/omnibus-runtime/omnibus/internal/scoreboard"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -25,6 +26,7 @@ func (gone) Describe() string                             { return "a process th
 func (gone) DeliverWork(*Work, []*Delivery) (bool, error) { return false, nil }
 func (gone) EndTask()                                     {}
 func (gone) TaskOver(bool)                                {}
+func (gone) Running(*Replica) []scoreboard.Activity       { return nil }
 
 // goneReplica is a bus whose stage has one replica, of a process that was just found to
 // be gone.

@@ -92,8 +92,8 @@ func TestStallIsReported(t *testing.T) {
 		if s.Request != r.ID() || s.Edge != "first->second" || s.Deliveries != 1 || !strings.Contains(s.Holder, `stage "second"`) {
 			t.Errorf("report: %v", s)
 		}
-		for i := range 3 { // and again and again, a quarter of the timeout late at most
-			if least := time.Duration(i+1) * time.Second; s.Waited < least || s.Waited > least+time.Second/4 {
+		for i := range 4 { // and again whenever that has doubled, a quarter of the timeout late at most
+			if least := time.Second << i; s.Waited < least || s.Waited > least+time.Second/4 {
 				t.Errorf("report %d when it has waited for %v", i, s.Waited)
 			}
 			s = (<-reports)[0]

@@ -205,6 +205,9 @@ func (d *Delivery) placed(stage string, err error) error {
 // stage's context ends at the deadline too, wherever the stage is.
 func (r *Request) end(o Outcome, err error) {
 	lockorder.AssertNone("a request is ended")
+	if (o == Failed || o == Aborted) && r.late() && !r.over() {
+		o, err = PastDeadline, r.expired() // which looks at the stages, and so comes before the lock
+	}
 	r.mu.Lock()
 	if r.over() {
 		r.mu.Unlock()
@@ -212,9 +215,9 @@ func (r *Request) end(o Outcome, err error) {
 	}
 	if fault := r.fault.Load(); o == Completed && fault != nil {
 		o, err = Failed, *fault
-	}
-	if (o == Failed || o == Aborted) && r.late() {
-		o, err = PastDeadline, r.expired()
+		if r.late() {
+			o, err = PastDeadline, r.expiredAt(nil)
+		}
 	}
 	r.err = endedBy(err)
 	r.bus.outcomes[o].Add(1) // first: when the request is gone, it has been counted

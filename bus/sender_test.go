@@ -3,6 +3,7 @@ package bus
 import (
 	"testing"
 
+	"github.com/omnibus-runtime/omnibus/internal/scoreboard"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -19,7 +20,10 @@ func (s *swift) OpenTask(p *Posting) {
 }
 func (s *swift) Describe() string { return "a process that is swift" }
 func (s *swift) EndTask()         {}
-func (s *swift) TaskOver(bool)    {}
+
+func (s *swift) Running(*Replica) []scoreboard.Activity { return nil }
+
+func (s *swift) TaskOver(bool) {}
 
 func (s *swift) DeliverWork(w *Work, _ []*Delivery) (bool, error) {
 	posting := s.posting

@@ -340,6 +340,8 @@ func (t *Task) beginAbove() {
 // take has the task be served by the actor of a slot.
 func (t *Task) take(s *slot) {
 	t.outlet.producer = s.worker.producer
-	t.Emitter.turn = s.worker.turn
+	if t.stage.spec.Props == nil { // an actor may emit when it handles nothing
+		t.Emitter.turn = s.worker.turn
+	}
 	t.slot.Store(s)
 }

@@ -2,9 +2,12 @@ package bus
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/actors"
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
+	"github.com/omnibus-runtime/omnibus/internal/scoreboard"
+	"github.com/omnibus-runtime/omnibus/messages"
 )
 
 // stage is one node of the graph, with its slots.
@@ -14,8 +17,9 @@ type stage struct {
 	in, out  []*edge
 	inPorts  []Port
 	outPorts []Port
-	remote   *Station // nil: the work is done here
-	turns    []turn   // by replica
+	remote   *Station           // nil: the work is done here
+	runs     *scoreboard.Writer // of a stage with one replica, where the host reads it; or nil
+	turns    []turn             // by replica
 
 	// Guarded by admission.mu.
 	workers       []*worker
@@ -67,10 +71,8 @@ func (st *stage) passive() bool {
 // spread over them.
 func (st *stage) start(b *Bus) error {
 	st.turns = make([]turn, st.spec.Replicas)
-	if !st.shared() && st.remote == nil {
-		for r := range st.turns {
-			st.turns[r].mu = new(lockorder.Right[lockorder.StageTurn])
-		}
+	for r := range st.turns {
+		st.turns[r] = st.newTurn()
 	}
 	for range st.bound() {
 		s, err := st.oneMore(b)
@@ -80,6 +82,19 @@ func (st *stage) start(b *Bus) error {
 		st.free = append(st.free, s)
 	}
 	return nil
+}
+
+func (st *stage) newTurn() (t turn) {
+	if st.remote != nil {
+		return t
+	}
+	if t.runs = st.runs; t.runs == nil {
+		t.runs = scoreboard.New()
+	}
+	if !st.shared() {
+		t.mu = new(lockorder.Right[lockorder.StageTurn])
+	}
+	return t
 }
 
 // oneMore makes one slot more, which stays until the bus is closed. It waits for the supervisor.
@@ -115,20 +130,40 @@ func (st *stage) spawn(b *Bus, replica, i int) (*worker, error) {
 	return w, err
 }
 
-// turn is the right to run a handler of one replica. The zero turn is for stages of which one actor,
-// or another process, runs all handlers.
+// turn is the right to run a handler of one replica, and what the handler does. The zero turn is for
+// emissions that no handler makes.
 type turn struct {
-	mu *lockorder.Right[lockorder.StageTurn]
+	mu   *lockorder.Right[lockorder.StageTurn] // nil: one actor runs all handlers
+	runs *scoreboard.Writer                    // nil: other processes run the handlers
 }
 
-func (t turn) enter() {
+// enter has a handler run, which has run for some time before it gave the turn up; below 0: no handler did.
+func (t turn) enter(request messages.RequestID, ran time.Duration) {
 	if t.mu != nil {
 		t.mu.Lock()
 	}
+	if t.runs != nil && ran >= 0 {
+		t.runs.Begin(uint64(request), ran)
+	}
 }
 
+// leave gives the turn up when the handler has returned.
 func (t turn) leave() {
+	if t.runs != nil {
+		t.runs.End()
+	}
 	if t.mu != nil {
 		t.mu.Unlock()
 	}
+}
+
+// pause gives the turn up while the handler waits for the bus. It returns how long the handler has run.
+func (t turn) pause() (ran time.Duration) {
+	if t.runs != nil {
+		ran = t.runs.Pause()
+	}
+	if t.mu != nil {
+		t.mu.Unlock()
+	}
+	return ran
 }

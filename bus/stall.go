@@ -2,8 +2,10 @@ package bus
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"log/slog"
+	"math/bits"
 	"slices"
 	"strings"
 	"time"
@@ -26,15 +28,43 @@ type Stall struct {
 	// Process is who waits for the exchange, which no request does. Edge and
 	// Request say nothing then.
 	Process string `json:"process,omitempty"`
+	// Handler is one that has not returned for so long, while deliveries wait for its replica or although its
+	// request is over.
+	Handler *RunningHandler `json:"handler,omitempty"`
+	// Stage is one that no process serves; Request is the oldest of those with deliveries for it.
+	Stage string `json:"stage,omitempty"`
 }
 
 // String gives one line for a log.
 func (s Stall) String() string {
-	if s.Process != "" {
-		return fmt.Sprintf("%s has waited %v for %s", s.Process, s.Waited.Round(time.Millisecond), s.Holder)
+	waited := s.Waited.Round(time.Millisecond)
+	switch {
+	case s.Process != "":
+		return fmt.Sprintf("%s has waited %v for %s", s.Process, waited, s.Holder)
+	case s.Handler != nil:
+		return fmt.Sprintf("%v; %d deliveries wait for the stage", s.Handler, s.Deliveries)
+	case s.Stage != "":
+		return fmt.Sprintf("stage %q: %s; %d deliveries wait for one, the oldest, of request %v, for %v", s.Stage, s.Holder, s.Deliveries, s.Request, waited)
 	}
 	return fmt.Sprintf("request %v has waited %v on edge %s: %s (%d deliveries, %d bytes under way)",
-		s.Request, s.Waited.Round(time.Millisecond), s.Edge, s.Holder, s.Deliveries, s.Bytes)
+		s.Request, waited, s.Edge, s.Holder, s.Deliveries, s.Bytes)
+}
+
+// attrs are those of a line of the log: who waits, where, for how long, and who holds what it waits for.
+func (s Stall) attrs() []slog.Attr {
+	who, where := slog.String("request", s.Request.String()), slog.String("edge", s.Edge)
+	switch {
+	case s.Process != "":
+		who = slog.String("process", s.Process)
+	case s.Handler != nil:
+		where = slog.String("stage", s.Handler.Stage)
+	case s.Stage != "":
+		where = slog.String("stage", s.Stage)
+	}
+	return []slog.Attr{
+		who, where, slog.Duration("waited", s.Waited.Round(time.Millisecond)), slog.String("for", s.Holder),
+		slog.Int("deliveries", s.Deliveries), slog.Int64("bytes", s.Bytes),
+	}
 }
 
 // Stalls lists what has waited for at least that long.
@@ -57,6 +87,33 @@ func (b *Bus) Stalls(atLeast time.Duration) []Stall {
 				all = append(all, o.stall(waited, o.wanted(dev)+"; "+b.holders(nil)))
 			}
 		}
+	}
+	for _, st := range b.graph.stages {
+		all = append(all, st.stalls(b, atLeast)...)
+	}
+	return all
+}
+
+// stalls lists handlers of the stage that have not returned for long, those of other processes that wait for a
+// window, and deliveries for which there is no process.
+func (st *stage) stalls(b *Bus, atLeast time.Duration) (all []Stall) {
+	for _, h := range st.running(b) {
+		if h.For < atLeast {
+			continue
+		}
+		queued := st.queued(b)
+		switch {
+		case h.Waits != "":
+			if r := b.request(h.Request); r != nil {
+				f := &r.flows[slices.IndexFunc(b.graph.edges, func(e *edge) bool { return e.name == h.Waits })]
+				all = append(all, f.stall(h.For))
+			}
+		case h.Over || queued > 0:
+			all = append(all, Stall{Request: h.Request, Waited: h.For, Handler: &h, Holder: h.String(), Deliveries: queued})
+		}
+	}
+	if st.remote != nil {
+		all = append(all, st.remote.unserved(atLeast)...)
 	}
 	return all
 }
@@ -175,13 +232,14 @@ func (f *flow) holder() string {
 	case f.consumer == nil:
 		return f.req.submitter() + " has not finished the results it was given, or does not receive"
 	case !f.open():
-		return f.consumer.stage.slotHolders(f.req.bus)
+		return f.consumer.stage.slotHolders(f.req)
 	}
 	t := f.consumer
+	running := t.stage.handlers(f.req)
 	if n := t.held.Load(); n > 0 || t.stage.remote != nil {
-		return fmt.Sprintf("stage %q keeps %s of this request%s", t.stage.spec.Name, countOf(n), t.processes())
+		return fmt.Sprintf("stage %q keeps %s of this request%s", t.stage.spec.Name, countOf(n), t.processes()) + running
 	}
-	return fmt.Sprintf("stage %q has not finished what it was sent", t.stage.spec.Name)
+	return fmt.Sprintf("stage %q has not finished what it was sent", t.stage.spec.Name) + running
 }
 
 // processes says which of them have what the task keeps, if any do but this one.
@@ -201,10 +259,10 @@ func countOf(n int32) string {
 }
 
 // slotHolders names the requests that hold a stage's slots, and the processes that have deliveries of them.
-func (st *stage) slotHolders(b *Bus) string {
+func (st *stage) slotHolders(r *Request) string {
 	var who []string
 	more := 0
-	for _, other := range b.requests() {
+	for _, other := range r.bus.requests() {
 		switch {
 		case other.tasks[st.index].slot.Load() == nil:
 		case len(who) == maxLoads:
@@ -216,7 +274,7 @@ func (st *stage) slotHolders(b *Bus) string {
 	if more > 0 {
 		who = append(who, fmt.Sprintf("and %d more", more))
 	}
-	return fmt.Sprintf("all %d slots of stage %q are taken: %s", st.bound(), st.spec.Name, strings.Join(who, "; "))
+	return fmt.Sprintf("all %d slots of stage %q are taken: %s", st.bound(), st.spec.Name, strings.Join(who, "; ")) + st.handlers(r)
 }
 
 // holdsSlot says why the task keeps its slot.
@@ -225,7 +283,19 @@ func (t *Task) holdsSlot() string {
 	if n := t.held.Load(); n > 0 {
 		return fmt.Sprintf("request %v keeps %s there%s", r.id, countOf(n), t.processes())
 	}
+	if n := t.sent(); n > 0 {
+		return fmt.Sprintf("request %v has %s there that no handler has finished", r.id, countOf(n))
+	}
 	return fmt.Sprintf("request %v has nothing to do there now, and is not over: %s submitted it", r.id, r.submitter())
+}
+
+// sent is how many deliveries the task was sent that are not finished.
+func (t *Task) sent() (n int32) {
+	for _, e := range t.stage.in {
+		deliveries, _ := t.outlet.req.flow(e).underWay()
+		n += int32(deliveries) //nolint:gosec // below a window
+	}
+	return n
 }
 
 // submitter says whose request it is.
@@ -243,25 +313,50 @@ const stallLooks = 4
 // minStallTick bounds how often that is.
 const minStallTick = 10 * time.Millisecond
 
-// stallLog knows what was reported, so that each stall is when it has lasted for the
-// timeout, and again as often as that.
+// stallLog knows what was reported, so that the stalls of one place are when the oldest has lasted for the
+// timeout, and again whenever that has doubled.
 type stallLog struct {
 	timeout time.Duration
 	told    map[toldStall]bool // at the last look
 }
 
-// toldStall is a stall, and for how many timeouts it had lasted.
-type toldStall struct {
-	request       messages.RequestID
-	edge, process string
-	timeouts      time.Duration
+// stallPlace is what the requests of several stalls wait for together.
+type stallPlace struct {
+	edge, process, stage string
+	replica              int
+	handles              messages.RequestID // of a handler
 }
 
-// due leaves those of all present stalls that are to be reported.
+// place is where the stall is.
+func (s Stall) place() stallPlace {
+	p := stallPlace{edge: s.Edge, process: s.Process, stage: s.Stage}
+	if h := s.Handler; h != nil {
+		p.stage, p.replica, p.handles = h.Stage, h.Replica, h.Request
+	}
+	return p
+}
+
+// toldStall is a place, and how often the timeout has doubled for which the oldest stall there had lasted.
+type toldStall struct {
+	stallPlace
+	doubled int
+}
+
+// oldest is for how long the oldest stall of each place has lasted.
+func oldest(stalls []Stall) map[stallPlace]time.Duration {
+	all := make(map[stallPlace]time.Duration)
+	for _, s := range stalls {
+		all[s.place()] = max(all[s.place()], s.Waited)
+	}
+	return all
+}
+
+// due leaves those of all present stalls whose place is to be reported.
 func (l *stallLog) due(stalls []Stall) []Stall {
-	seen := make(map[toldStall]bool, len(stalls))
+	places := oldest(stalls)
+	seen := make(map[toldStall]bool, len(places))
 	due := slices.DeleteFunc(stalls, func(s Stall) bool {
-		key := toldStall{s.Request, s.Edge, s.Process, s.Waited / l.timeout}
+		key := toldStall{s.place(), bits.Len64(uint64(places[s.place()] / l.timeout))} //nolint:gosec // no time is below 0
 		seen[key] = true
 		return l.told[key]
 	})
@@ -296,28 +391,29 @@ func (b *Bus) reportStalls(stalls []Stall) {
 		b.opts.OnStall(stalls)
 		return
 	}
+	slices.SortStableFunc(stalls, func(a, b Stall) int { return cmp.Compare(b.Waited, a.Waited) })
+	more := make(map[stallPlace]int)
 	for _, s := range stalls {
-		b.opts.Logger.Warn("stalled", slog.String("bus", b.opts.Name), slog.String("stall", s.String()))
+		more[s.place()]++
+	}
+	lines := 0
+	for _, s := range stalls { // the oldest of each place
+		n, first := more[s.place()]
+		if !first {
+			continue
+		}
+		delete(more, s.place())
+		if lines++; lines > maxLoads {
+			b.opts.Logger.Warn("stalled", slog.Int("more_places", len(more)+1))
+			return
+		}
+		b.opts.Logger.LogAttrs(context.Background(), slog.LevelWarn, "stalled", append(s.attrs(), slog.Int("more_requests", n-1))...)
 	}
 }
 
 // describe says what a request that is not gone still has.
 func (r *Request) describe() string {
-	var has []string
-	for i := range r.tasks {
-		t := &r.tasks[i]
-		if t.stay.Load() == stayWaiting {
-			has = append(has, fmt.Sprintf("it waits for a slot of stage %q", t.stage.spec.Name))
-		}
-		if t.slot.Load() == nil {
-			continue
-		}
-		if n := t.held.Load(); n > 0 {
-			has = append(has, fmt.Sprintf("stage %q keeps %s%s", t.stage.spec.Name, countOf(n), t.processes()))
-		} else {
-			has = append(has, fmt.Sprintf("stage %q is at work", t.stage.spec.Name))
-		}
-	}
+	has := r.atStages()
 	if n := r.inHand.Load(); n > 0 {
 		has = append(has, fmt.Sprintf("%s has %d payloads that it has neither sent nor aborted", r.submitter(), n))
 	}
@@ -325,4 +421,24 @@ func (r *Request) describe() string {
 		has = append(has, r.submitter()+" has results that it has not received or finished")
 	}
 	return fmt.Sprintf("request %v (%v): %s", r.id, r.Outcome(), strings.Join(has, ", "))
+}
+
+// atStages says at which stages the request is, and for which it waits.
+func (r *Request) atStages() (has []string) {
+	for i := range r.tasks {
+		t := &r.tasks[i]
+		name := t.stage.spec.Name
+		if t.stay.Load() == stayWaiting {
+			has = append(has, fmt.Sprintf("it waits for a slot of stage %q", name)+t.stage.handlers(r))
+		}
+		if t.slot.Load() == nil {
+			continue
+		}
+		if n := t.held.Load(); n > 0 {
+			has = append(has, fmt.Sprintf("stage %q keeps %s%s", name, countOf(n), t.processes())+t.stage.handlers(r))
+		} else {
+			has = append(has, fmt.Sprintf("stage %q is at work", name)+t.stage.handlers(r))
+		}
+	}
+	return has
 }

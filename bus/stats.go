@@ -38,9 +38,11 @@ type StageStats struct {
 	// AdmittedAbove counts those that were let in so, to break a circle of requests that wait for
 	// each other's slots.
 	AdmittedAbove int64 `json:"admitted_above"`
-	Queued        int   `json:"queued"` // messages in the mailboxes
-	Panics        int64 `json:"panics"`
-	Restarts      int64 `json:"restarts"`
+	Queued        int   `json:"queued"` // deliveries that no handler has begun
+	// HandleTimeouts counts handlers that ran for longer than the stage's HandleTimeout.
+	HandleTimeouts int64 `json:"handle_timeouts"`
+	Panics         int64 `json:"panics"`
+	Restarts       int64 `json:"restarts"`
 }
 
 // EdgeStats are the figures of one edge.
@@ -88,7 +90,7 @@ func (b *Bus) Stats() Stats {
 	// After Close the store is gone, and its figures stay zero.
 	_ = b.writer.Do(func(store *shmstore.Store) { s.Store = store.Stats() })
 	for _, st := range b.graph.stages {
-		s.Stages = append(s.Stages, b.admission.stats(st))
+		s.Stages = append(s.Stages, b.stageStats(st))
 	}
 	for i, e := range b.graph.edges {
 		s.Edges = append(s.Edges, e.stats())
@@ -186,7 +188,8 @@ func (s *EdgeStats) add(more sent) {
 	s.Spilled += more.spilt
 }
 
-func (a *admission) stats(st *stage) StageStats {
+func (b *Bus) stageStats(st *stage) StageStats {
+	a := &b.admission
 	a.mu.Lock()
 	s := StageStats{
 		Name:          st.spec.Name,
@@ -198,10 +201,21 @@ func (a *admission) stats(st *stage) StageStats {
 	a.mu.Unlock()
 	for _, w := range workers {
 		s.Panics += w.panics.Load()
-		s.Queued += w.actor.Len()
 		s.Restarts += w.actor.Restarts()
 	}
+	s.Queued = st.queued(b)
+	if st.remote != nil {
+		s.HandleTimeouts = st.remote.handleTimeouts()
+	}
 	return s
+}
+
+// queued is how many deliveries the stage was sent that no handler has begun.
+func (st *stage) queued(b *Bus) (n int) {
+	for _, r := range b.requests() {
+		n += int(r.tasks[st.index].sent())
+	}
+	return max(n-len(st.running(b)), 0)
 }
 
 func (e *edge) stats() EdgeStats {

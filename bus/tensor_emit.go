@@ -271,8 +271,8 @@ func (b *Buffer) reserveOn(ctx context.Context, o *lane.Outgoing) (err error) {
 func (b *Buffer) awaitRoomOn(ctx context.Context, o *lane.Outgoing) (piece uint32, err error) {
 	dev, deviceBytes := o.On()
 	gpu := &b.e.out.req.bus.gpu
-	b.e.turn.leave()
-	defer b.e.turn.enter()
+	ran := b.e.turn.pause()
+	defer b.e.turn.enter(b.e.out.req.id, ran)
 	defer b.e.out.waitsForRoom(dev)()
 	var late chan struct{}
 	if gpu.WhenFull != WaitForRoom {

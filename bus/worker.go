@@ -157,7 +157,7 @@ func (w *worker) learn(t *Task, d *Delivery) {
 // call runs the handler in the replica's turn.
 func (w *worker) call(t *Task, parts []*Delivery) error {
 	lockorder.AssertNone("a handler is called")
-	w.turn.enter()
+	w.turn.enter(t.outlet.req.id, 0)
 	defer w.turn.leave()
 	if w.stage.spec.Join != nil {
 		return w.stage.spec.Join(t, parts)
@@ -253,7 +253,7 @@ func (w *worker) settleOver(t *Task) {
 
 func (w *worker) callEnd(t *Task) error {
 	lockorder.AssertNone("a handler is called")
-	w.turn.enter()
+	w.turn.enter(t.outlet.req.id, 0)
 	defer w.turn.leave()
 	return w.stage.spec.End(t)
 }
@@ -350,6 +350,8 @@ func (w *worker) pass(t *Task, d *Delivery) {
 	t.hold(d)
 	w.one[0] = d
 	w.task, w.parts = t, w.one[:]
+	w.turn.enter(t.outlet.req.id, 0)
+	defer w.turn.leave() // also when the actor panics
 	w.actor.Pass(d)
 	w.task, w.parts = nil, nil
 }

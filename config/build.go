@@ -100,7 +100,9 @@ func fileName(id string) string {
 }
 
 func buildRemote(st Stage) bus.StageSpec {
-	spec := bus.StageSpec{Remote: &bus.Remote{Join: st.Join, Routing: routings[st.Routing], Batch: st.Batch.Size}}
+	spec := bus.StageSpec{Remote: &bus.Remote{
+		Join: st.Join, Routing: routings[st.Routing], Batch: st.Batch.Size, HandleTimeout: st.HandleTimeout, FirstTimeout: st.FirstTimeout,
+	}}
 	st.overlay(&spec)
 	return spec
 }

@@ -174,6 +174,10 @@ type Stage struct {
 	// what it has to serve its stage.
 	Grace        time.Duration `json:"grace_ns,omitempty"`
 	StartTimeout time.Duration `json:"start_timeout_ns,omitempty"`
+	// HandleTimeout is how long the stage's function may take for one message, FirstTimeout how long in a
+	// process that has handled none yet.
+	HandleTimeout time.Duration `json:"handle_timeout_ns,omitempty"`
+	FirstTimeout  time.Duration `json:"first_timeout_ns,omitempty"`
 
 	// FinalOutput says that the stage's output leaves the pipeline;
 	// FinalOutputType names its kind, such as "audio".

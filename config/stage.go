@@ -24,7 +24,7 @@ type draft struct {
 	// The places in the entry that bound the requests at the stage.
 	ownInflight, runtimeInflight, flatInflight int
 	ours, runtime, outputType                  *node
-	joinPos, attachPos, routingPos             Position
+	joinPos, attachPos, routingPos, firstPos   Position
 	alone                                      bool // it has no edges on purpose
 }
 
@@ -110,7 +110,10 @@ func (c *reading) stageOmnibus(n *node, d *draft) {
 		c.problemf(d.routingPos, "routing %s needs state: none, because a process that keeps state must see all of a request", d.Routing)
 	}
 	c.idle(n, "exec", n.get("exec") != nil, "env", "cwd", "restart", "max_restarts", "grace")
-	c.idle(n, "exec or attach", n.get("exec") != nil || d.Attach, "routing", "start_timeout")
+	c.idle(n, "exec or attach", n.get("exec") != nil || d.Attach, "routing", "start_timeout", "handle_timeout", "first_timeout")
+	if d.FirstTimeout > 0 && (d.HandleTimeout == 0 || d.FirstTimeout < d.HandleTimeout) {
+		c.problemf(d.firstPos, "first_timeout takes the place of handle_timeout for the first message of a process: want a handle_timeout, and no less than that")
+	}
 	if batch := n.get("batch"); batch != nil && (n.get("exec") != nil || d.Attach) {
 		c.notef(batch.pos, "batch has no effect with exec or attach: the process says by itself how many messages it takes together (in Python @stage(batch=8), in Go BatchSize)")
 	}

@@ -70,13 +70,14 @@ func (s *session) reply(token uint32, v any) error {
 
 // Status is what a server says about its bus.
 type Status struct {
-	Bus       string              `json:"bus"`
-	Epoch     uint64              `json:"epoch"`
-	Age       time.Duration       `json:"age_ns"`
-	Stats     bus.Stats           `json:"stats"`
-	Processes []ProcessStats      `json:"processes"`
-	Lanes     []LaneStatus        `json:"lanes"`
-	Requests  []bus.RequestStatus `json:"requests"`
+	Bus       string               `json:"bus"`
+	Epoch     uint64               `json:"epoch"`
+	Age       time.Duration        `json:"age_ns"`
+	Stats     bus.Stats            `json:"stats"`
+	Processes []ProcessStats       `json:"processes"`
+	Lanes     []LaneStatus         `json:"lanes"`
+	Requests  []bus.RequestStatus  `json:"requests"`
+	Handlers  []bus.RunningHandler `json:"handlers"` // that have not returned
 }
 
 // Status takes a snapshot.
@@ -84,7 +85,7 @@ func (s *Server) Status() Status {
 	u := s.underWay() // first: the figures of the edges have what it says
 	st := Status{
 		Bus: s.on.Name, Epoch: s.epoch, Age: time.Since(s.on.Opened), Stats: s.floor.Stats(), Processes: s.Processes(), Lanes: u.lanes(s.live()),
-		Requests: s.floor.Statuses(),
+		Requests: s.floor.Statuses(), Handlers: append([]bus.RunningHandler{}, s.floor.Running()...),
 	}
 	u.add(&st)
 	return st

@@ -86,6 +86,9 @@ func (s *session) drop(lent []ledger.Held) {
 			s.srv.retireSegment(seg)
 		}
 		_ = s.sender.Close()
+		if b := s.board.Load(); b != nil {
+			b.memory.Close() // it reads as zero for those who still look
+		}
 		s.srv.circle.leave(s, lent)
 		_ = s.proc.Close()
 		s.srv.forget(s)
@@ -101,7 +104,7 @@ func (s *session) causeOf(reason error, died bool) error {
 		return bus.ErrClosed
 	case errors.Is(reason, errBye):
 		return fmt.Errorf("%s left", who)
-	case errors.Is(reason, errStuck):
+	case errors.Is(reason, errStuck), errors.Is(reason, bus.ErrHandleTimeout):
 		return reason // which names it
 	case died:
 		text := "died"

@@ -112,6 +112,7 @@ func FuzzSession(f *testing.F) {
 	f.Add(packet(serve, &wire.Put{Put: 1, Source: fuzzTask, Delivery: 1, Edge: wire.AllEdges, Flags: wire.FlagInline, Codec: 1, Size: 1, Payload: []byte("x")}))
 	f.Add(packet(serve, &wire.Put{Put: 1, Source: fuzzTask, Delivery: 1, Edge: 0, Flags: wire.FlagForward, Codec: 1}))
 	f.Add(packet(serve, &wire.Put{Put: 1, Source: fuzzTask, Edge: 0, Flags: wire.FlagInline, Codec: 1, Size: 1, Payload: []byte("x")}))
+	f.Add(packet(&wire.Scoreboard{}, serve, &wire.Scoreboard{}))
 	// Memory of the client's own: put where something lies, outside, from a segment that is forgotten, and cut short.
 	offer := &wire.Offer{Segment: 1, Bytes: fuzzMemory}
 	at := func(put uint32, offset, size uint64) wire.Message {

@@ -46,6 +46,9 @@ type ListenOptions struct {
 	// read its messages, for the bus's StallTimeout. It gets no work from then
 	// on; what it holds comes back when it is dead. It must not block.
 	OnStuck func(pid int, reason error)
+	// OnHung is OnStuck for a process with a handler that has not returned within the HandleTimeout of its stage.
+	// A process in Go or Python writes its stacks to standard error when it gets SIGQUIT.
+	OnHung func(pid int, reason error)
 	// Methods are calls that clients may make besides the bus's own. What they
 	// return is sent as JSON.
 	Methods map[string]func(ctx context.Context, arguments []byte) (any, error)
@@ -114,6 +117,9 @@ func Listen(b *bus.Bus, path string, opts ListenOptions) (*Server, error) {
 	s.arena.CountIn(on.Kept)
 	s.wg.Go(s.accept)
 	s.wg.Go(func() { b.Floor().WatchStalls(s.closing.Done(), s.watch) })
+	if least := on.HandleTimeout; least > 0 {
+		s.wg.Go(func() { s.watchHandlers(least) })
+	}
 	return s, nil
 }
 

@@ -46,6 +46,7 @@ type session struct {
 	keptSaid atomic.Bool                    // the log says that what it keeps fills memory
 	byeSaid  bool                           // the reader's
 	looks    heard.Connection               // at what the client sends
+	board    atomic.Pointer[board]          // where the client says which handlers it runs; nil: it does not
 	pulse    atomic.Uint64                  // grows with the work that the client sends; odd while a message is being handled
 
 	questions openQuestions
@@ -272,6 +273,8 @@ func (s *session) handle(m wire.Message, fds []int) error {
 		return nil
 	case *wire.Lane:
 		return s.openLane(m, fds[0])
+	case *wire.Scoreboard:
+		return s.shareScoreboard(fds[0])
 	}
 	process.CloseAll(fds)
 	switch m := m.(type) {

@@ -93,6 +93,7 @@ func (r *reports) reported(m *wire.Reported) error {
 // it say.
 type underWay struct {
 	flows []directReport
+	waits []directReport // streams through the host in which an emission waits at its process
 	rooms []roomWait
 	held  []Holding
 	holds map[uint32]int // how many of them each node has
@@ -156,6 +157,10 @@ func (s *session) explain(r terms.Report, byNode map[uint32]*session, all *under
 		if !ok {
 			continue
 		}
+		if fr.Peer == 0 {
+			all.waits = append(all.waits, directReport{fr, st, s, nil})
+			continue
+		}
 		all.flows = append(all.flows, directReport{fr, st, s, byNode[fr.Peer]})
 		if df := directFlowOf(st); df != nil && df.producer.sess == s {
 			s.past.learn(df, fr.Deliveries, fr.Bytes)
@@ -187,6 +192,14 @@ func (u underWay) stalls(on bus.Floor, atLeast time.Duration) []bus.Stall {
 
 // windowStalls are those of emissions that wait for credit.
 func (u underWay) windowStalls(atLeast time.Duration) (all []bus.Stall) {
+	for _, r := range u.waits {
+		if r.Waiting >= atLeast {
+			all = append(all, bus.Stall{
+				Request: r.stream.Request.ID(), Edge: r.stream.Edge, Waited: r.Waiting, Deliveries: r.UnderWay, Bytes: r.UnderBytes,
+				Holder: r.stream.Consumer(),
+			})
+		}
+	}
 	for _, r := range u.flows {
 		if r.Waiting == 0 || r.Waiting < atLeast {
 			continue

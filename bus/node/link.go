@@ -43,6 +43,7 @@ type link struct {
 	heard *heard.Heard
 	looks heard.Connection // at what the host sends
 
+	board    board          // which handlers run
 	exchange *exchange.Room // of what this process puts there
 	figures  toldFigures
 
@@ -168,6 +169,7 @@ func (l *link) run() {
 	_ = l.conn.Close()
 	_ = l.sender.Close()
 	close(l.done)
+	l.board.close()
 	for _, q := range questions {
 		close(q.answers)
 	}

@@ -46,16 +46,22 @@ func (l *link) underWay() terms.Report {
 	return r
 }
 
-// report describes the streams that go to other nodes.
+// report describes the streams that go to other nodes, and those through the host in which an emission waits.
 func (rs *routes) report(req *bus.Request, ports []bus.Port) (all []terms.Flow) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	for i := range rs.edges {
 		e := &rs.edges[i]
-		if e.to == nil || e.ended {
+		if e.ended {
 			continue
 		}
 		st := req.Control().Stream(ports[i])
+		if e.to == nil {
+			if st.Waiting > 0 {
+				all = append(all, terms.Flow{Source: rs.source, Edge: uint16(i), UnderWay: st.Deliveries, UnderBytes: st.Bytes, Waiting: st.Waiting})
+			}
+			continue
+		}
 		all = append(all, terms.Flow{
 			Source: rs.source, Edge: uint16(i), Peer: e.to.pair.node, Deliveries: e.to.deliveries, Bytes: e.to.bytes,
 			UnderWay: st.Deliveries, UnderBytes: st.Bytes, Queued: st.Queued, Waiting: st.Waiting,

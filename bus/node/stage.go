@@ -60,6 +60,9 @@ func (n *Node) serve(ctx context.Context, l *link, call *serving, spec bus.Stage
 		return err
 	})
 	if err == nil {
+		err = l.shareScoreboard()
+	}
+	if err == nil {
 		m := &wire.Serve{Token: token, Stage: spec.Name}
 		if !acts(spec) {
 			m.Flags = wire.ServeEnds
@@ -108,6 +111,7 @@ func (l *link) addStage(call *serving, spec bus.StageSpec, s *wire.Serving) erro
 	at, err := l.openPart(bus.Part{
 		Stage: &spec, OneEach: spec.Batch != nil && s.State == wire.StateNone,
 		Arriving: portsOf(s.Inputs, nil), Leaving: portsOf(s.Outputs, s.Tensors), Requests: spec.MaxInflight,
+		Runs: l.board.writer(&spec, s.Stage),
 	}, bus.MaxRequests)
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -52,7 +53,7 @@ func writeStatus(to io.Writer, s *host.Status) error {
 	var out strings.Builder
 	fmt.Fprintf(&out, "bus %s, %s, process %d, up %s\n", s.Bus, s.Phase, s.PID, timeText(s.Age))
 	fmt.Fprintf(&out, "socket %s\nhttp   %s\n", s.Socket, s.HTTP)
-	for _, t := range []*table{stageTable(s), processTable(s), waitTable(s), sentTable(s), laneTable(s), requestTable(s)} {
+	for _, t := range []*table{stageTable(s), processTable(s), handlerTable(s), waitTable(s), sentTable(s), laneTable(s), requestTable(s)} {
 		if len(t.rows) > 0 {
 			out.WriteByte('\n')
 		}
@@ -92,6 +93,8 @@ func stageTable(s *host.Status) *table {
 			note = "given up: requests that need it fail"
 		case ok && by.Serving == 0:
 			note = "nobody serves it: requests wait"
+		case st.HandleTimeouts > 0:
+			note = plural(int(st.HandleTimeouts), "handler") + " ran for longer than handle_timeout"
 		case st.AdmittedAbove > 0:
 			note = fmt.Sprintf("%d let in above its slots: requests waited for each other in a circle", st.AdmittedAbove)
 		}
@@ -135,6 +138,27 @@ func processTable(s *host.Status) *table {
 			state = "stopped (SIGSTOP)"
 		}
 		t.add(processText(p), p.PID, state, timeText(p.Age), "-", p.Held, p.Requests, arenaText(p.Arena), "-")
+	}
+	return t
+}
+
+// longHandler is how long a handler has to run for a status to show it.
+const longHandler = time.Second
+
+// handlerTable lists the handlers that have not returned for long.
+func handlerTable(s *host.Status) *table {
+	t := &table{heading: []string{"HANDLER", "PROCESS", "REQUEST", "FOR", ""}}
+	for _, h := range s.Handlers {
+		note := ""
+		switch {
+		case h.For < longHandler:
+			continue
+		case h.Waits != "":
+			note = "waits for the window of " + h.Waits
+		case h.Over:
+			note = "the request is over"
+		}
+		t.add(fmt.Sprintf("%s/%d", h.Stage, h.Replica), cmp.Or(h.Process, "the host"), h.Request, timeText(h.For), note)
 	}
 	return t
 }

@@ -108,7 +108,7 @@ func (h *running) open(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	h.addStages()
-	opts.Logger, opts.OnStall, opts.Wait = h.opts.Logger, h.logStalls, h.opts.Wait
+	opts.Logger, opts.Wait = h.opts.Logger, h.opts.Wait
 	if opts.StallTimeout == 0 {
 		opts.StallTimeout = DefaultStallTimeout
 	}
@@ -127,7 +127,7 @@ func (h *running) open(ctx context.Context) error {
 	h.children = child.New(child.Options{Out: h.opts.Outlet, OnEvent: h.onEvent})
 	h.server, err = host.Listen(h.bus, h.socket, host.ListenOptions{
 		AllowUIDs: h.pipeline.Bus.AllowUIDs,
-		Autopsy:   h.autopsy, Number: h.number, OnServe: h.onServe, OnGone: h.onGone, OnStuck: h.onStuck,
+		Autopsy:   h.autopsy, Number: h.number, OnServe: h.onServe, OnGone: h.onGone, OnStuck: h.onStuck, OnHung: h.onHung,
 		Methods: h.methods(), Answered: h.answered,
 	})
 	if err != nil {
@@ -197,19 +197,5 @@ func (h *running) writeNotes(ctx context.Context) {
 func (h *running) answered(method string) {
 	if method == methodDrain {
 		h.drainOnce.Do(func() { close(h.drain) })
-	}
-}
-
-// logStalls tells of what has waited for long.
-func (h *running) logStalls(stalls []bus.Stall) {
-	for _, s := range stalls {
-		waits := slog.String("request", s.Request.String())
-		if s.Process != "" { // it waits for the exchange, which is no request's
-			waits = slog.String("process", s.Process)
-		}
-		h.opts.Logger.Warn("stalled",
-			waits, slog.String("edge", s.Edge),
-			slog.Duration("waited", s.Waited.Round(time.Millisecond)), slog.String("for", s.Holder),
-			slog.Int("deliveries", s.Deliveries), slog.Int64("bytes", s.Bytes))
 	}
 }

@@ -75,6 +75,7 @@ var (
 var stageMetrics = []metric[bus.StageStats]{
 	gauge("stage_slots", "Requests that the stage can hold at once.", byStage, func(s bus.StageStats) float64 { return float64(s.Slots) }),
 	gauge("stage_slots_free", "Requests that the stage can take now; below 0 while it has more than it has slots.", byStage, func(s bus.StageStats) float64 { return float64(s.SlotsFree) }),
+	counter("stage_handle_timeouts_total", "Handlers that ran for longer than handle_timeout.", byStage, func(s bus.StageStats) float64 { return float64(s.HandleTimeouts) }),
 	counter("stage_admitted_above_total", "Requests that the stage took above its slots, to break a circle of requests that wait for each other.", byStage, func(s bus.StageStats) float64 { return float64(s.AdmittedAbove) }),
 	gauge("stage_queued_messages", "Messages in the stage's mailboxes.", byStage, func(s bus.StageStats) float64 { return float64(s.Queued) }),
 	counter("stage_panics_total", "Panics of the stage's handler inside the host.", byStage, func(s bus.StageStats) float64 { return float64(s.Panics) }),

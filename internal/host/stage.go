@@ -304,6 +304,13 @@ func (h *running) onStuck(pid int, reason error) {
 	}
 }
 
+// onHung has a process of ours write where its handlers are, and kills it.
+func (h *running) onHung(pid int, reason error) {
+	if c, ok := h.children.Find(pid); ok {
+		c.Quit(reason.Error())
+	}
+}
+
 // How long an autopsy takes, and how much of the process's output it quotes: it
 // becomes part of the errors of requests.
 const (

@@ -47,6 +47,11 @@ var promises = []promise{
 	},
 	{
 		path:   "bus",
+		names:  "Bus.Running",
+		reason: "a program finds the handlers of its own bus that do not return",
+	},
+	{
+		path:   "bus",
 		names:  "Bus.Exchange",
 		reason: "a program in the process of the host opens connectors that other processes reach",
 	},

@@ -13,7 +13,7 @@ type Report struct {
 type Flow struct {
 	Source     uint32        `json:"source"`
 	Edge       uint16        `json:"edge"`
-	Peer       uint32        `json:"peer"`
+	Peer       uint32        `json:"peer"`       // 0: the stream goes through the host
 	Deliveries uint64        `json:"deliveries"` // that went there
 	Bytes      uint64        `json:"bytes"`
 	UnderWay   int           `json:"under_way"`

@@ -14,17 +14,18 @@ const (
 	KindRefuse  Kind = 3
 	KindFailed  Kind = 4
 
-	KindServe   Kind = 10
-	KindServing Kind = 11
-	KindOpen    Kind = 12
-	KindDeliver Kind = 13
-	KindFinish  Kind = 14
-	KindRelease Kind = 15
-	KindEnd     Kind = 16
-	KindEnded   Kind = 17
-	KindOver    Kind = 18
-	KindLeave   Kind = 19
-	KindDrain   Kind = 20
+	KindServe      Kind = 10
+	KindServing    Kind = 11
+	KindOpen       Kind = 12
+	KindDeliver    Kind = 13
+	KindFinish     Kind = 14
+	KindRelease    Kind = 15
+	KindEnd        Kind = 16
+	KindEnded      Kind = 17
+	KindOver       Kind = 18
+	KindLeave      Kind = 19
+	KindDrain      Kind = 20
+	KindScoreboard Kind = 21
 
 	KindSegment Kind = 24
 	KindForget  Kind = 25
@@ -92,6 +93,7 @@ var kinds = [...]kindInfo{
 	KindOver:         {name: "over", direction: ToClient, descriptors: 0},
 	KindLeave:        {name: "leave", direction: ToHost, descriptors: 0},
 	KindDrain:        {name: "drain", direction: ToClient, descriptors: 0},
+	KindScoreboard:   {name: "scoreboard", direction: ToHost, descriptors: 1},
 	KindSegment:      {name: "segment", direction: ToClient | ToPeer, descriptors: 1},
 	KindForget:       {name: "forget", direction: ToHost | ToClient | ToPeer, descriptors: 0},
 	KindOffer:        {name: "offer", direction: ToHost, descriptors: 1},
@@ -166,6 +168,8 @@ func newMessage(k Kind) Message {
 		return new(Leave)
 	case KindDrain:
 		return new(Drain)
+	case KindScoreboard:
+		return new(Scoreboard)
 	case KindSegment:
 		return new(Segment)
 	case KindForget:
@@ -299,6 +303,9 @@ func appendMessage(b []byte, m Message) ([]byte, Kind, error) {
 		b, err = m.append(b)
 	case *Drain:
 		k = KindDrain
+		b, err = m.append(b)
+	case *Scoreboard:
+		k = KindScoreboard
 		b, err = m.append(b)
 	case *Segment:
 		k = KindSegment
@@ -456,6 +463,8 @@ func readMessage(b []byte, m Message) error {
 		return m.read(b)
 	case *Drain:
 		return m.read(b)
+	case *Scoreboard:
+		return m.read(b)
 	case *Segment:
 		return m.read(b)
 	case *Forget:
@@ -583,6 +592,9 @@ func (*Leave) Kind() Kind { return KindLeave }
 
 // Kind returns [KindDrain].
 func (*Drain) Kind() Kind { return KindDrain }
+
+// Kind returns [KindScoreboard].
+func (*Scoreboard) Kind() Kind { return KindScoreboard }
 
 // Kind returns [KindSegment].
 func (*Segment) Kind() Kind { return KindSegment }
@@ -1368,6 +1380,15 @@ func (m *Drain) append(b []byte) ([]byte, error) {
 }
 
 func (m *Drain) read(b []byte) error {
+	return nil
+}
+
+func (m *Scoreboard) append(b []byte) ([]byte, error) {
+	b = append(b, make([]byte, HeaderSize)...)
+	return b, nil
+}
+
+func (m *Scoreboard) read(b []byte) error {
 	return nil
 }
 

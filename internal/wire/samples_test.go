@@ -124,6 +124,7 @@ func servingSamples() []sample {
 		{name: "over-refused", message: &wire.Over{Source: wire.OwnSource | 10, Outcome: wire.OutcomeRefused, Code: uint32(wire.CodeOverloaded), Text: "no place"}},
 		{name: "leave", message: &wire.Leave{}},
 		{name: "drain", message: &wire.Drain{}},
+		{name: "scoreboard", descriptors: 1, message: &wire.Scoreboard{}},
 		{name: "segment", descriptors: 1, message: &wire.Segment{Segment: 3, Bytes: 1 << 30}},
 		{name: "forget", message: &wire.Forget{Segment: 3}},
 		{name: "ended-somewhere", message: &wire.Ended{Task: 9, Code: wire.CodeInternal, Text: "no audio", Edge: "thinker->talker", Key: "chunk-5", Seq: math.MaxUint64}},
@@ -344,10 +345,10 @@ func skippedSamples(t testing.TB) []skipped {
 		return skipped{Name: name, Kinds: kinds, Descriptors: descriptors, Hex: hex.EncodeToString(slices.Concat(parts...))}
 	}
 	return []skipped{
-		of("alone", []wire.Kind{}, 0, unknown(21, 0, "")),
+		of("alone", []wire.Kind{}, 0, unknown(22, 0, "")),
 		of("before-another", []wire.Kind{wire.KindRelease}, 0, unknown(60000, 0, "fields"), release),
 		of("behind-another", []wire.Kind{wire.KindRelease}, 0, release, unknown(math.MaxUint16, 0, "fields")),
-		of("with-descriptors", []wire.Kind{wire.KindSegment}, 3, unknown(21, 2, "fields"), segment),
+		of("with-descriptors", []wire.Kind{wire.KindSegment}, 3, unknown(22, 2, "fields"), segment),
 		of("a-kind-that-is-known", []wire.Kind{wire.KindForget}, 0, marked),
 	}
 }

@@ -187,6 +187,12 @@ type Leave struct {
 //wire:message 20 to the client; the host is going to stop: finish what you have
 type Drain struct{}
 
+// Scoreboard brings memory in which the client says which handlers it runs: entries as package
+// scoreboard lays them out.
+//
+//wire:message 21 to the host; one descriptor: a segment of 4,096 bytes
+type Scoreboard struct{}
+
 // Segment brings the descriptor of memory in which payloads lie.
 //
 //wire:message 24 to the client or a peer; one descriptor

@@ -85,10 +85,9 @@ class FakeHost:
         while not self.waiting:
             assert self.sock is not None
             packet, fds, _, _ = socket.recv_fds(self.sock, wire.MAX_PACKET_BYTES, wire.MAX_DESCRIPTORS)
-            self.fds += fds
             if not packet:
                 return None
-            self.waiting += self._asked(packet, len(fds))
+            self.waiting += self._asked(packet, fds)
         return self.named(self.waiting.popleft())
 
     def named(self, m: Any) -> Any:
@@ -98,10 +97,15 @@ class FakeHost:
                 return m._replace(source=name)
         return m
 
-    def _asked(self, packet: bytes, fds: int) -> list[Any]:
-        """What is in a packet, but for figures, which come in their own time."""
-        messages = []
-        for m, _ in wire.decode(packet, fds):
+    def _asked(self, packet: bytes, fds: list[int]) -> list[Any]:
+        """What is in a packet, but for figures, which come in their own time, and the scoreboard."""
+        messages, left = [], list(fds)
+        for m, n in wire.decode(packet, len(fds)):
+            taken, left = left[:n], left[n:]
+            if isinstance(m, wire.Scoreboard):
+                os.close(taken[0])
+                continue
+            self.fds += taken
             if isinstance(m, wire.Call) and m.method == "tensors":
                 self.figures.append(m.arguments)
             else:
@@ -120,7 +124,7 @@ class FakeHost:
         try:
             assert not self.waiting, self.waiting
             while packet := self.sock.recv(wire.MAX_PACKET_BYTES):
-                assert not (more := self._asked(packet, 0)), more
+                assert not (more := self._asked(packet, [])), more
             raise AssertionError("hung up")
         except BlockingIOError:
             pass

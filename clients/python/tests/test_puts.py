@@ -393,7 +393,7 @@ class TensorsTest(PutsCase):
         self.put()
         while not self.host.figures:
             assert self.host.sock is not None
-            self.assertEqual(self.host._asked(self.host.sock.recv(wire.MAX_PACKET_BYTES), 0), [])
+            self.assertEqual(self.host._asked(self.host.sock.recv(wire.MAX_PACKET_BYTES), []), [])
         want = {
             "default": {"messages": 1, "bytes": 4096}, "cuda_ipc": {"messages": 0, "bytes": 0},
             "cuda_ipc_pool": {"messages": 0, "bytes": 0}, "fallbacks": 0, "small": 1, "spilt": 0,

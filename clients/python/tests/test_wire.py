@@ -175,7 +175,7 @@ class FuzzTest(unittest.TestCase):
         self.assertGreater(min(accepted, refused), self.ROUNDS // 20)
 
     DESCRIPTORS = {
-        wire.Segment: 1, wire.Offer: 1, wire.Publish: 1, wire.Found: 2,
+        wire.Segment: 1, wire.Offer: 1, wire.Publish: 1, wire.Found: 2, wire.Scoreboard: 1,
     }
 
     def mutate(self, r: random.Random, b: bytearray) -> None:

@@ -100,6 +100,21 @@ func (c *Child) Kill(reason string) {
 	}
 }
 
+// quitWait is how long a process has to write its stacks.
+const quitWait = 2 * time.Second
+
+// Quit is Kill for a process that hangs: it gets SIGQUIT first, on which programs in Go and Python write their
+// stacks to standard error, and some seconds for that.
+func (c *Child) Quit(reason string) {
+	c.mu.Lock()
+	r := c.run
+	c.mu.Unlock()
+	if r != nil {
+		c.end(r, reason, process.quit)
+		time.AfterFunc(quitWait, r.kill)
+	}
+}
+
 // Leave is Stop for a child whose process has been told that it is to end. It gets
 // a part of the grace to do so by itself, because a signal would keep programs that know
 // nothing of it, such as "go run", from putting away what they have made.

@@ -12,6 +12,9 @@ import (
 // left its group.
 func terminate(p *os.Process) { signalGroup(p, unix.SIGTERM) }
 
+// quit asks for stacks first, where the program writes them.
+func quit(p *os.Process) { signalGroup(p, unix.SIGQUIT) }
+
 // kill does so without asking.
 func kill(p *os.Process) { signalGroup(p, unix.SIGKILL) }
 

@@ -15,6 +15,7 @@ type process interface {
 	// of its group.
 	owns(pid int) bool
 	terminate()
+	quit()
 	kill()
 	// done is closed when the process is dead and reaped, the rest of its group
 	// killed, and its output read.
@@ -127,6 +128,8 @@ func (p *osProcess) owns(pid int) bool {
 }
 
 func (p *osProcess) terminate() { p.signal(terminate) }
+
+func (p *osProcess) quit() { p.signal(quit) }
 
 func (p *osProcess) kill() { p.signal(kill) }
 

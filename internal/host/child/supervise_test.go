@@ -59,6 +59,8 @@ func (p *model) terminate() {
 	}
 }
 
+func (p *model) quit() { p.note("QUIT") }
+
 func (p *model) kill() {
 	p.note("KILL")
 	if !p.script.undead {

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from . import wire
+from . import scoreboard, wire
 from .answers import Answer, Attempt
 from .delivery import Delivery
 from .directory import Found, Name, find_work, publish_work, withdraw
@@ -117,6 +117,10 @@ class BaseClient:
     def _ask_to_serve(self, stage: str, kind: type[BaseTask], consumer: Consumer) -> Answer:
         """Ask to serve a stage. The lock is held."""
         s, ends = self._session, bool(getattr(consumer, "ends_unasked", False))
+        if s.scoreboard is None:
+            fd = scoreboard.memory()
+            s.scoreboard = scoreboard.Scoreboard(fd)
+            s.post(wire.Scoreboard(), fd)
 
         def accept(m: wire.Serving, _: int | None) -> Stage:
             served = Stage(s, m, stage, kind, consumer, ends)

@@ -123,23 +123,29 @@ class Coroutines(Served):
         return WELL
 
     async def ahandle(self, task: BaseTask, parts: list[Delivery], out: Any) -> None:
-        call, end = self.function.callables(task)
+        task._begin_handler()
         try:
+            call, end = self.function.callables(task)
             if out is UNHANDLED:
                 out = call(*self.arguments(task, parts))
             await self.aemit_all(task, out, parts[-1].last and end is None)
         except SystemExit as e:
             self.tell_exit(e, task)
             raise
+        finally:
+            task._end_handler()
 
     async def ahandle_end(self, task: BaseTask) -> None:
-        _, end = self.function.callables(task)
+        task._begin_handler()
         try:
+            _, end = self.function.callables(task)
             if end is not None and not task.aborted:
                 await self.aemit_all(task, end(task), False)
         except SystemExit as e:
             self.tell_exit(e, task)
             raise
+        finally:
+            task._end_handler()
 
     async def aemit_all(self, task: Any, out: Any, last: bool) -> None:
         if inspect.isasyncgen(out):
@@ -171,11 +177,15 @@ class Coroutines(Served):
 
 
     async def ahandle_batch(self, batch: list[tuple[BaseTask, list[Delivery]]]) -> Any:
+        running = batch[0][0]._handler()  # of all of them
         try:
             return await self.function.function(*self.batch_arguments(batch))
         except SystemExit as e:
             self.tell_exit(e, *(task for task, _ in batch))
             raise
+        finally:
+            if running is not None:
+                running.end()
 
 
 class _Cancelled(RuntimeError):

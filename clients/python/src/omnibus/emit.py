@@ -15,6 +15,7 @@ from .buffer import Buffer, Envelope
 from .deadlines import limit_of
 from .errors import OmnibusError, PayloadError
 from .puts import Puts
+from .scoreboard import Running
 from .session import OutOfTime, Session, Work
 from .tensor import Tensor
 
@@ -59,6 +60,8 @@ class Emitter:
                 return i
         known = ", ".join(repr(e.peer) for e in edges) or "none"
         raise LookupError(f"no edge goes to {to!r}; edges go to {known} ('' is the caller)")
+
+    _running: Running | None = None  # the handler that emits; None: no handler of a stage does
 
     def _went_out(self, edge: int) -> None:
         """An emission has its place in the stream. The lock is held."""

@@ -224,6 +224,7 @@ class Functions(Served):
         if all(d.bare for d in parts):
             return WELL
         task._current = parts[-1].number
+        task._begin_handler()
         try:
             call, end = self.function.callables(task)
             if out is UNHANDLED:
@@ -236,10 +237,12 @@ class Functions(Served):
             raise
         finally:
             task._current = 0
+            task._end_handler()
         return WELL
 
     def handle_end(self, task: BaseTask) -> None:
         verdict = WELL
+        task._begin_handler()
         try:
             _, end = self.function.callables(task)
             if end is not None and not task.aborted:
@@ -249,6 +252,8 @@ class Functions(Served):
         except SystemExit as e:
             self.tell_exit(e, task)
             raise
+        finally:
+            task._end_handler()
         self.answer_end(task, verdict)
 
     def emit_all(self, task: Any, out: Any, last: bool) -> None:
@@ -270,6 +275,7 @@ class Functions(Served):
                 self.session.more = 0
 
     def handle_batch(self, batch: list[tuple[BaseTask, list[Delivery]]]) -> None:
+        running = batch[0][0]._handler()  # of all of them
         try:
             self.give_out(batch, self.function.function(*self.batch_arguments(batch)))
         except Exception as e:
@@ -277,6 +283,9 @@ class Functions(Served):
         except SystemExit as e:
             self.tell_exit(e, *(task for task, _ in batch))
             raise
+        finally:
+            if running is not None:
+                running.end()
 
 
 def error_text(e: BaseException) -> str:

@@ -15,6 +15,7 @@ from .answers import Answer, Attempt
 from .buffer import Buffer, Envelope
 from .errors import Code, HostError, RequestOver, WindowFull, again
 from .room import Out, Room
+from .scoreboard import Running
 from .session import Session, Work
 
 #: Memory that is offered and used again and again; what does not fit gets segments of its own.
@@ -47,6 +48,9 @@ class Origin(Protocol):
 
     @property
     def over(self) -> Any: ...  # true when the request is
+
+    @property
+    def _running(self) -> Running | None: ...  # the handler that emits
 
     def _out_edges(self) -> list[wire.Edge]: ...
 
@@ -116,7 +120,14 @@ class Puts:
         def ask() -> Attempt:
             return self.session.attempts.make(Attempt(credit.take, self, _Credit.give))
 
-        taken: _Credit = yield from self._ask_work(ask, e.edge, e.key)
+        running = self.emitter._running
+        if running is not None:
+            running.wait(credit.edge)
+        try:
+            taken: _Credit = yield from self._ask_work(ask, e.edge, e.key)
+        finally:
+            if running is not None:
+                running.go_on()
         return taken
 
     # Which emission it was, for errors.
@@ -223,6 +234,11 @@ class _Credit(Kept):
         self._edges = edges
         self._cost = cost
         self._n, self._bytes = 0, False  # what of it is taken
+
+    @property
+    def edge(self) -> int:
+        """The first of its edges."""
+        return next(iter(self._edges), 0)
 
     @property
     def alone(self) -> bool:

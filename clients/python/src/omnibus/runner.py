@@ -10,6 +10,7 @@ No request waits until another has room for what it emits: see `crew`.
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import select
@@ -72,6 +73,7 @@ def run(
         for r in current:
             r.session.poke()
 
+    _stacks_on_quit()
     in_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, on_sigterm) if in_main else None
     try:
@@ -81,6 +83,17 @@ def run(
         if in_main:
             signal.signal(signal.SIGTERM, before)
         leaving.close()
+
+
+def _stacks_on_quit() -> None:
+    """Have SIGQUIT write the stacks of all threads to standard error, as the host asks for where a handler hangs: also
+    where that has the interpreter lock. A program that handles SIGQUIT itself goes on to."""
+    if signal.getsignal(signal.SIGQUIT) != signal.SIG_DFL:
+        return
+    try:
+        faulthandler.register(signal.SIGQUIT, all_threads=True)
+    except (OSError, ValueError, RuntimeError, AttributeError) as e:  # there is no standard error
+        log.debug("no stacks on SIGQUIT: %s", e)
 
 
 class _Leaving:

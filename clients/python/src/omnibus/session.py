@@ -30,6 +30,7 @@ from .errors import HostGone, OmnibusError, OutOfMemory, ProtocolError, Refused,
 from .locked import Core
 from .reading import Reading
 from .room import OwnRoom, Segments
+from .scoreboard import Scoreboard
 
 log = logging.getLogger("omnibus")
 
@@ -91,6 +92,7 @@ class Session(Core):
         self.loop: Any = None  # the event loop that reads, if it is one alone that does
         self.gpu: Any = None  # a gpu.lane.Lane, made with the first tensors on a GPU
         self.gpu_options: Any = None  # gpu.Options
+        self.scoreboard: Scoreboard | None = None  # of a session that serves stages
         self.sender: Any = None  # a gpu.sender.Sender, likewise
 
         answer = self.questions.on_answer
@@ -309,7 +311,7 @@ class Session(Core):
         self.connection.hang_up()
         self.windows.clear()
         self.segments.clear()
-        self.gpu = self.sender = None
+        self.gpu = self.sender = self.scoreboard = None
         self.questions.fail(error)
         self.attempts.fail(error)
         self.room.lost()

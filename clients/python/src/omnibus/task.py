@@ -28,6 +28,7 @@ from .errors import (
     RequestOver,
 )
 from .puts import Puts, tensors_of
+from .scoreboard import Running
 from .session import Session, Work
 from .tensor import Tensor
 
@@ -54,6 +55,7 @@ class Stage:
         self, s: Session, m: wire.Serving, name: str, task_type: type[BaseTask], consumer: Consumer, ends_unasked: bool
     ) -> None:
         self.name = name
+        self.number = m.stage  #: on this connection
         self.replica = m.replica
         self.max_inflight = m.max_inflight
         self.per_request = m.state == 0  #: whether all of a request comes here
@@ -87,7 +89,7 @@ class BaseTask(Emitter):
     __slots__ = (
         "number", "request", "attempt", "deadline", "trace", "state", "over",
         "_session", "_stage", "_parts", "_held", "_lasts", "_unasked", "_current", "_sent", "_ending",
-        "_inbox", "_busy", "_job", "_made", "_puts", "__weakref__",
+        "_inbox", "_busy", "_job", "_made", "_running", "_puts", "__weakref__",
     )  # fmt: skip
 
     def __init__(self, s: Session, stage: Stage, m: wire.Open) -> None:
@@ -113,6 +115,7 @@ class BaseTask(Emitter):
         self._busy = False
         self._job: Any = None
         self._made: Any = None
+        self._running: Running | None = None
 
     @property
     def stage(self) -> str:
@@ -131,6 +134,20 @@ class BaseTask(Emitter):
 
     def _out_edges(self) -> list[wire.Edge]:
         return self._stage.outputs
+
+    def _handler(self) -> Running | None:
+        """A handler begins to run for the task, and the host sees it."""
+        board = self._session.scoreboard
+        return board.begin(self._stage.number, self.request) if board is not None else None
+
+    def _begin_handler(self) -> None:
+        """_handler, for one whose waits for windows the host is to see, too."""
+        self._running = self._handler()
+
+    def _end_handler(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            running.end()
 
     def _silence(self) -> OmnibusError:
         e = RequestOver(Code.OVER, "the request is past its deadline, and the host does not answer")

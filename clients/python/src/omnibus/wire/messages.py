@@ -768,6 +768,19 @@ def _get_drain(_b: bytes, _at: int, _end: int) -> Drain:
     return Drain()
 
 
+class Scoreboard(NamedTuple):
+    """Scoreboard brings memory in which the client says which handlers it runs: entries as package
+    scoreboard lays them out."""
+
+
+def _put_scoreboard(m: Scoreboard, fds: int) -> bytearray:
+    return bytearray(_pack_IHBB(8, 21, fds, 0, *m))
+
+
+def _get_scoreboard(_b: bytes, _at: int, _end: int) -> Scoreboard:
+    return Scoreboard()
+
+
 class Segment(NamedTuple):
     """Segment brings the descriptor of memory in which payloads lie."""
 
@@ -1471,6 +1484,7 @@ TABLE: tuple[tuple[int, Any, int, Callable[..., bytearray], Callable[[bytes, int
     (18, Over, 0, _put_over, _get_over),
     (19, Leave, 0, _put_leave, _get_leave),
     (20, Drain, 0, _put_drain, _get_drain),
+    (21, Scoreboard, 1, _put_scoreboard, _get_scoreboard),
     (24, Segment, 1, _put_segment, _get_segment),
     (25, Forget, 0, _put_forget, _get_forget),
     (41, Offer, 1, _put_offer, _get_offer),

@@ -1,0 +1,182 @@
+package bus_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+)
+
+// hangs is a stage whose handler returns when the test has closed the channel, whatever becomes of the request.
+func hangs(name string, until <-chan struct{}) bus.StageSpec {
+	return bus.StageSpec{Name: name, Handle: func(*bus.Task, *bus.Delivery) error {
+		<-until
+		return nil
+	}}
+}
+
+// TestHungHandlerIsReported: a handler that does not return is reported by stage, replica and request, with what
+// waits behind it, also when all requests are over. The errors of the requests name it.
+func TestHungHandlerIsReported(t *testing.T) {
+	until := make(chan struct{})
+	defer close(until)
+	reports := make(chan bus.Stall, 1000)
+	b := bustest.Open(t, bustest.Linear(hangs("b", until)), bus.Options{
+		StallTimeout: 20 * time.Millisecond,
+		OnStall: func(all []bus.Stall) {
+			for _, s := range all {
+				reports <- s
+			}
+		},
+	})
+	first, err := b.Submit(t.Context(), "x", bus.WithDeadline(time.Now().Add(time.Second)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bustest.Await(t, func() bool { return len(b.Running()) == 1 })
+	for range 3 {
+		r, err := b.Submit(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { r.Close() })
+	}
+	bustest.Await(t, func() bool { return b.Stats().Stages[0].Queued == 3 })
+	_, err = first.Recv(t.Context())
+	if want := `stage "b" is at work; its handler at replica 0 has run for `; !errors.Is(err, bus.ErrDeadline) || !strings.Contains(err.Error(), want) {
+		t.Errorf("the request ends with %v, want %q", err, want)
+	}
+	for s := range reports {
+		h := s.Handler
+		if h == nil || !h.Over || s.Deliveries != 3 {
+			continue
+		}
+		if h.Stage != "b" || h.Replica != 0 || h.Request != first.ID() || h.For < 20*time.Millisecond || h.Process != "" {
+			t.Errorf("the report says %+v", h)
+		}
+		break
+	}
+}
+
+// TestHandlerThatWaitsDoesNotRun: while an emission waits for its window, no handler is said to run.
+func TestHandlerThatWaitsDoesNotRun(t *testing.T) {
+	g := bustest.NewGate()
+	b := bustest.Open(t, bustest.Windowed(g, bus.Edge{Window: 1}), bus.Options{})
+	r := bustest.StreamOf(t, b)
+	for range 3 {
+		if err := r.Send(t.Context(), "x"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-g.Entered
+	bustest.WaitForStall(t, b, "first->second", 1)
+	bustest.Await(t, func() bool { return len(b.Running()) == 1 })
+	if h := b.Running()[0]; h.Stage != "second" || h.Request != r.ID() || h.Over {
+		t.Errorf("%+v runs, want the handler of second", h)
+	}
+	for range 3 {
+		g.Leave <- struct{}{}
+	}
+	if err := r.CloseSend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bustest.Receive(t, r); err != nil {
+		t.Fatal(err)
+	}
+	bustest.Await(t, func() bool { return len(b.Running()) == 0 })
+}
+
+// lines is a log in memory.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// TestOneReportIsFewLines: however many requests wait in one place, the log has a line for the place.
+func TestOneReportIsFewLines(t *testing.T) {
+	const requests = 200
+	until := make(chan struct{})
+	var log lines
+	p := bustest.Linear(bus.Stage("a", bustest.Upper), hangs("b", until))
+	p.Stages[0].MaxInflight = requests
+	b := bustest.Open(t, p, bus.Options{
+		MaxRequests: requests, StallTimeout: 100 * time.Millisecond,
+		Logger: slog.New(slog.NewTextHandler(&log, nil)),
+	})
+	all := make([]*bus.Request, requests)
+	for i := range all {
+		var err error
+		if all[i], err = b.Submit(t.Context(), "x"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bustest.Await(t, func() bool {
+		text := log.String()
+		return strings.Contains(text, "more_requests=") && strings.Contains(text, "a handler has run for")
+	})
+	handlers, waits := 0, 0
+	longest := time.Duration(0)
+	for _, s := range b.Stalls(0) {
+		longest = max(longest, s.Waited)
+	}
+	for line := range strings.Lines(log.String()) {
+		switch {
+		case strings.Contains(line, "a handler has run for") && strings.Contains(line, "stage=b"):
+			handlers++
+		case strings.Contains(line, "stalled"):
+			waits++
+		}
+	}
+	if most := int(longest/(100*time.Millisecond)) + 1; handlers > most || waits > most {
+		t.Errorf("%d lines of the handler and %d of what waits in %v:\n%s", handlers, waits, longest, &log)
+	}
+	close(until)
+	for _, r := range all {
+		r.Close()
+	}
+}
+
+// TestUnservedStageIsNamed: deliveries for a stage that no process serves are reported, and the errors of requests
+// name the stage.
+func TestUnservedStageIsNamed(t *testing.T) {
+	var log lines
+	b := bustest.Open(t, bustest.Remotes(bustest.Linear(bus.Stage("far", bustest.Upper))), bus.Options{
+		StallTimeout: 20 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	open, err := b.Submit(ctx, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	r, err := b.Submit(t.Context(), "x", bus.WithDeadline(time.Now().Add(time.Second)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = r.Recv(t.Context()); err == nil || !strings.Contains(err.Error(), `stage "far" keeps 1 delivery: no process serves it`) {
+		t.Errorf("the request ends with %v", err)
+	}
+	bustest.Await(t, func() bool {
+		return strings.Contains(log.String(), `stage=far waited=`) && strings.Contains(log.String(), `for="no process serves it"`)
+	})
+}
