@@ -33,7 +33,7 @@ type StageError struct {
 // Error says what is known and what to do.
 func (e *StageError) Error() string {
 	if e.Death == nil {
-		return fmt.Sprintf("stage %q: nobody attached within %v: start a process that serves it, with %s=%s in its environment", e.Stage, e.After, node.EnvSocket, e.At)
+		return fmt.Sprintf("stage %q: nobody attached within %v, its start_timeout: start a process that serves it, with %s=%s in its environment", e.Stage, e.After, node.EnvSocket, e.At)
 	}
 	why := e.Death.Report()
 	if e.Err != nil {

@@ -19,7 +19,8 @@ import (
 const (
 	DefaultGrace        = 10 * time.Second // for open requests when the host drains
 	DefaultStageGrace   = 5 * time.Second  // between SIGTERM and SIGKILL
-	DefaultStartTimeout = 30 * time.Second
+	DefaultStartTimeout = 10 * time.Minute
+	DefaultStartReport  = 30 * time.Second // between lines that say what a start waits for
 	DefaultStallTimeout = 5 * time.Second
 )
 
@@ -41,6 +42,8 @@ type Options struct {
 	Wait bus.Wait
 	// Grace takes the place of the file's.
 	Grace time.Duration
+	// StartReport is how often a line says what a start waits for; 0: every [DefaultStartReport].
+	StartReport time.Duration
 
 	// Quit, when it is closed, ends a run that is draining at once, with ErrQuit. A run that hangs, and
 	// does not end by itself, is left behind: its processes are killed, and Run returns.
@@ -70,6 +73,9 @@ func (o Options) withDefaults() Options {
 	o.Stderr = shared(o.Stderr)
 	if o.Outlet == nil {
 		o.Outlet = NewOutlet(o.Stderr)
+	}
+	if o.StartReport == 0 {
+		o.StartReport = DefaultStartReport
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

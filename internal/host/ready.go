@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -18,6 +19,9 @@ func (h *running) signal() {
 // served. How long a process of ours may take is the child manager's business.
 func (h *running) awaitReady(ctx context.Context) error {
 	defer h.limitAttach()()
+	began := time.Now()
+	report := time.NewTicker(h.opts.StartReport)
+	defer report.Stop()
 	for {
 		ready, err := h.checkReady()
 		if ready || err != nil {
@@ -25,12 +29,27 @@ func (h *running) awaitReady(ctx context.Context) error {
 		}
 		select {
 		case <-h.changed:
+		case <-report.C:
+			h.reportStart(time.Since(began))
 		case <-h.drain:
 			return errInterrupted
 		case <-ctx.Done():
 			return errInterrupted
 		}
 	}
+}
+
+// reportStart says what the start waits for.
+func (h *running) reportStart(waited time.Duration) {
+	h.mu.Lock()
+	var all []string
+	for _, s := range h.stages {
+		if text := s.missing(); text != "" {
+			all = append(all, fmt.Sprintf("%s (start_timeout %v)", text, s.startTimeout()))
+		}
+	}
+	h.mu.Unlock()
+	fmt.Fprintf(h.opts.Outlet, "starting for %v: %s\n", waited.Round(time.Second), strings.Join(all, "; "))
 }
 
 // limitAttach ends the start when nobody attaches to a stage in time, until it

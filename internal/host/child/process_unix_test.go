@@ -279,7 +279,7 @@ func TestNeverReady(t *testing.T) {
 	s.StartTimeout = time.Millisecond
 	r.ended(r.start(s))
 	r.next(EventStarted)
-	want := "never became ready within 1ms (signal: killed)"
+	want := "never became ready within 1ms, its start_timeout (signal: killed)"
 	if got := r.next(EventExited).Death.Cause(); got != want {
 		t.Errorf("cause %q, want %q", got, want)
 	}

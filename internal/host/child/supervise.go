@@ -102,7 +102,7 @@ func (w *watcher) claimTimeout() bool {
 	if len(w.run.attached) > 0 {
 		return false
 	}
-	w.condemn(w.run, fmt.Sprintf("never became ready within %v", w.spec.StartTimeout))
+	w.condemn(w.run, fmt.Sprintf("never became ready within %v, its start_timeout", w.spec.StartTimeout))
 	return true
 }
 
