@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -86,7 +85,7 @@ func newQueueCmd() *cobra.Command {
 
 func ownQueue(cmd *cobra.Command, opts tensorqueue.Options) error {
 	outliveReaders()
-	ctx, stop := interruptible(cmd.Context(), syscall.SIGHUP)
+	ctx, stop := endedBySignal(cmd.Context(), echoWait, endsOfHosts()...)
 	defer stop()
 	q, err := tensorqueue.Open(ctx, opts)
 	switch {

@@ -167,7 +167,7 @@ func drainOnSignal(parent context.Context, opts *host.Options) (context.Context,
 	quit, over, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	opts.Quit = quit
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(signals, endsOfHosts()...)
 	s := &runSignals{stop: func() {
 		signal.Stop(signals)
 		close(over)

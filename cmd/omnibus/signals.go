@@ -6,15 +6,15 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 )
 
-// interruptible is a context that an interrupt, or a request to terminate, or one of more
-// signals, ends. From then on the next signal ends the program at once, if it is not an
-// echo of that one: see echoWait.
-func interruptible(parent context.Context, more ...os.Signal) (ctx context.Context, stop func()) {
-	return endedBySignal(parent, echoWait, append(more, os.Interrupt, syscall.SIGTERM)...)
+// interruptible is a context that an interrupt, or a request to terminate, ends. From then on
+// the next signal ends the program at once, if it is not an echo of that one: see echoWait.
+func interruptible(parent context.Context) (ctx context.Context, stop func()) {
+	return endedBySignal(parent, echoWait, os.Interrupt, syscall.SIGTERM)
 }
 
 func endedBySignal(parent context.Context, echo time.Duration, all ...os.Signal) (ctx context.Context, stop func()) {
@@ -40,6 +40,12 @@ func endedBySignal(parent context.Context, echo time.Duration, all ...os.Signal)
 		close(over)
 		cancel(nil)
 	}
+}
+
+// endsOfHosts are the signals that end a host, but for those that were ignored when it was started, as by nohup, or by a
+// shell that runs a script and starts a command in the background.
+func endsOfHosts() []os.Signal {
+	return append(slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGHUP}, signal.Ignored), syscall.SIGTERM)
 }
 
 // outliveReaders has this program go on when nobody reads what it writes any more, where
