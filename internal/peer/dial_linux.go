@@ -61,6 +61,9 @@ func (o DialOptions) dial(ctx context.Context, path string) (*Conn, error) {
 	if errors.As(err, &op) {
 		err = op.Err // without the path, which the caller's error has
 	}
+	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
+		<-ctx.Done() // the timer of the connection came before that of the context, which says why
+	}
 	if err != nil {
 		return nil, err
 	}

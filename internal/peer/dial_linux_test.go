@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -189,5 +191,23 @@ func TestDialFolders(t *testing.T) {
 				t.Errorf("Dial: %v; want ErrUntrusted that says %q", err, want)
 			}
 		})
+	}
+}
+
+// timed is a context whose deadline is over, and whose timer is late.
+type timed struct{ context.Context }
+
+func (timed) Deadline() (time.Time, bool) { return time.Now().Add(-time.Second), true }
+
+// TestDialSaysWhyItsTimeIsUp: where a connection finds its time over before its context does, the error is that of
+// the context.
+func TestDialSaysWhyItsTimeIsUp(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	listenAt(t, path)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	late := errors.New("the time is up")
+	time.AfterFunc(20*time.Millisecond, func() { cancel(late) })
+	if _, err := Dial(timed{ctx}, path, DialOptions{}); !errors.Is(err, late) {
+		t.Errorf("got %v, want %v", err, late)
 	}
 }
