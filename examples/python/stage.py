@@ -8,4 +8,5 @@ def upper(text: str) -> str:
     return text.upper()
 
 
-run()
+if __name__ == "__main__":
+    run()

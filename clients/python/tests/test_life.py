@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import unittest
 from collections.abc import Callable, Iterator
@@ -98,6 +99,34 @@ print("returned", flush=True)
         self.accept(p)
         self.host.send(wire.Bye())
         self.assertEqual(p.wait(60), 0)
+
+    def test_a_child_that_imports_the_file_does_not_serve(self) -> None:
+        """As each child of multiprocessing does that is not forked."""
+        for method in ("spawn", "forkserver"):
+            with self.subTest(method), tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "stage.py")
+                with open(path, "w", encoding="utf-8") as f:
+                    f.write(f"""
+import multiprocessing
+from omnibus import run, stage
+
+@stage
+def upper(text: str) -> str:
+    return text
+
+if __name__ == "__main__":
+    child = multiprocessing.get_context("{method}").Process(target=print)
+    child.start()
+    child.join()
+    print(child.exitcode)
+else:
+    run(path="/nowhere/a.sock", rejoin=True)
+""")
+                env = dict(os.environ, PYTHONPATH=os.path.join(os.path.dirname(__file__), "..", "src"))
+                done = subprocess.run([sys.executable, path], env=env, capture_output=True, text=True, timeout=60, check=True)
+                self.assertEqual(done.stdout, "1\n", done.stderr)
+                self.assertIn('RuntimeError: run() in a child process of multiprocessing', done.stderr)
+                self.assertIn('if __name__ == "__main__":', done.stderr)
 
     def test_sigterm_while_a_host_is_waited_for(self) -> None:
         """It comes just where whoever waits would have a lock."""

@@ -8,7 +8,8 @@ A stage in a process of its own::
     def upper(text: str) -> str:
         return text.upper()
 
-    run()
+    if __name__ == "__main__":  # and not where multiprocessing imports this file
+        run()
 
 A caller::
 

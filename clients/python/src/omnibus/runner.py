@@ -59,6 +59,7 @@ def run(
     here is finished. When the host is gone, exits with status 69, or, with `rejoin`, waits
     for its socket to be back and starts afresh. Call it from the main thread.
     """
+    _check_not_imported()
     chosen = choose(stages)
     leaving = _Leaving()
     current: list[_Runner] = []
@@ -83,6 +84,17 @@ def run(
         if in_main:
             signal.signal(signal.SIGTERM, before)
         leaving.close()
+
+
+def _check_not_imported() -> None:
+    """Raise where a child of multiprocessing imports the main file, as spawn and forkserver do: the child would serve in
+    place of its work, and its parent would wait for ever."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None and getattr(process.current_process(), "_inheriting", False):
+        raise RuntimeError(
+            "run() in a child process of multiprocessing, which imports the file of the stage: "
+            'put it behind `if __name__ == "__main__":` there'
+        )
 
 
 def _stacks_on_quit() -> None:
