@@ -329,7 +329,7 @@ func (c RequestControl) Stream(at Port) Stream {
 	return s
 }
 
-// Consumer says who has what a producer of the stream waits for.
+// Consumer names the holder of the credit that a producer of the stream waits for.
 func (s Stream) Consumer() string { return s.flow.holder() }
 
 // Past is how the rest of the stream goes, past this process; nil: through it.

@@ -1,12 +1,10 @@
 package bus_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,7 +12,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/bustest"
 )
 
-// hangs is a stage whose handler returns when the test has closed the channel, whatever becomes of the request.
+// hangs is a stage whose handler returns when the test has closed the channel, also when the request is over.
 func hangs(name string, until <-chan struct{}) bus.StageSpec {
 	return bus.StageSpec{Name: name, Handle: func(*bus.Task, *bus.Delivery) error {
 		<-until
@@ -93,29 +91,11 @@ func TestHandlerThatWaitsDoesNotRun(t *testing.T) {
 	bustest.Await(t, func() bool { return len(b.Running()) == 0 })
 }
 
-// lines is a log in memory.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 // TestOneReportIsFewLines: however many requests wait in one place, the log has a line for the place.
 func TestOneReportIsFewLines(t *testing.T) {
 	const requests = 200
 	until := make(chan struct{})
-	var log lines
+	var log logged
 	p := bustest.Linear(bus.Stage("a", bustest.Upper), hangs("b", until))
 	p.Stages[0].MaxInflight = requests
 	b := bustest.Open(t, p, bus.Options{
@@ -130,7 +110,7 @@ func TestOneReportIsFewLines(t *testing.T) {
 		}
 	}
 	bustest.Await(t, func() bool {
-		text := log.String()
+		text := strings.Join(log.lines(), "\n")
 		return strings.Contains(text, "more_requests=") && strings.Contains(text, "a handler has run for")
 	})
 	handlers, waits := 0, 0
@@ -138,7 +118,7 @@ func TestOneReportIsFewLines(t *testing.T) {
 	for _, s := range b.Stalls(0) {
 		longest = max(longest, s.Waited)
 	}
-	for line := range strings.Lines(log.String()) {
+	for _, line := range log.lines() {
 		switch {
 		case strings.Contains(line, "a handler has run for") && strings.Contains(line, "stage=b"):
 			handlers++
@@ -147,7 +127,7 @@ func TestOneReportIsFewLines(t *testing.T) {
 		}
 	}
 	if most := int(longest/(100*time.Millisecond)) + 1; handlers > most || waits > most {
-		t.Errorf("%d lines of the handler and %d of what waits in %v:\n%s", handlers, waits, longest, &log)
+		t.Errorf("%d lines of the handler and %d of what waits in %v:\n%s", handlers, waits, longest, strings.Join(log.lines(), "\n"))
 	}
 	close(until)
 	for _, r := range all {
@@ -158,7 +138,7 @@ func TestOneReportIsFewLines(t *testing.T) {
 // TestUnservedStageIsNamed: deliveries for a stage that no process serves are reported, and the errors of requests
 // name the stage.
 func TestUnservedStageIsNamed(t *testing.T) {
-	var log lines
+	var log logged
 	b := bustest.Open(t, bustest.Remotes(bustest.Linear(bus.Stage("far", bustest.Upper))), bus.Options{
 		StallTimeout: 20 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 	})
@@ -177,6 +157,7 @@ func TestUnservedStageIsNamed(t *testing.T) {
 		t.Errorf("the request ends with %v", err)
 	}
 	bustest.Await(t, func() bool {
-		return strings.Contains(log.String(), `stage=far waited=`) && strings.Contains(log.String(), `for="no process serves it"`)
+		text := strings.Join(log.lines(), "\n")
+		return strings.Contains(text, `stage=far waited=`) && strings.Contains(text, `for="no process serves it"`)
 	})
 }

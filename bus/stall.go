@@ -50,19 +50,19 @@ func (s Stall) String() string {
 		s.Request, waited, s.Edge, s.Holder, s.Deliveries, s.Bytes)
 }
 
-// attrs are those of a line of the log: who waits, where, for how long, and who holds what it waits for.
+// attrs are those of a line of the log: the request or process that waits, where, for how long, and for which holder.
 func (s Stall) attrs() []slog.Attr {
-	who, where := slog.String("request", s.Request.String()), slog.String("edge", s.Edge)
+	waiter, where := slog.String("request", s.Request.String()), slog.String("edge", s.Edge)
 	switch {
 	case s.Process != "":
-		who = slog.String("process", s.Process)
+		waiter = slog.String("process", s.Process)
 	case s.Handler != nil:
 		where = slog.String("stage", s.Handler.Stage)
 	case s.Stage != "":
 		where = slog.String("stage", s.Stage)
 	}
 	return []slog.Attr{
-		who, where, slog.Duration("waited", s.Waited.Round(time.Millisecond)), slog.String("for", s.Holder),
+		waiter, where, slog.Duration("waited", s.Waited.Round(time.Millisecond)), slog.String("for", s.Holder),
 		slog.Int("deliveries", s.Deliveries), slog.Int64("bytes", s.Bytes),
 	}
 }

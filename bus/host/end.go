@@ -87,7 +87,7 @@ func (s *session) drop(lent []ledger.Held) {
 		}
 		_ = s.sender.Close()
 		if b := s.board.Load(); b != nil {
-			b.memory.Close() // it reads as zero for those who still look
+			b.memory.Close() // a look that is under way reads zeros
 		}
 		s.srv.circle.leave(s, lent)
 		_ = s.proc.Close()

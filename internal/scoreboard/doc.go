@@ -5,6 +5,6 @@
 // a host sees the handler of a process that is stopped, or that hangs with Python's lock. The bus of one process
 // keeps its entries on the heap.
 //
-// A reader does not trust what it reads: an entry of another process says whatever that process has written.
+// A reader does not trust what it reads: an entry of another process may hold any bytes.
 // Times are those of CLOCK_MONOTONIC, which all processes of a machine share.
 package scoreboard

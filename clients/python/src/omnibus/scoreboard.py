@@ -34,7 +34,7 @@ class Scoreboard:
         self._pid = os.getpid()
 
     def begin(self, stage: int, request: int) -> Running | None:
-        """A handler runs. None: there is no entry left, and nobody sees it."""
+        """A handler runs. None: there is no entry left, and the host does not see it."""
         try:
             entry = self._free.pop()
         except IndexError:
