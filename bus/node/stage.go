@@ -48,6 +48,10 @@ type nodeTask struct {
 // host has said what the stage is like, it is served all the same: tasks may be on
 // their way, and it is for the caller to leave.
 func (n *Node) serve(ctx context.Context, l *link, call *serving, spec bus.StageSpec) error {
+	// The board comes before the question: the answer, which is read elsewhere, uses it.
+	if err := l.shareScoreboard(); err != nil {
+		return fmt.Errorf("bus: serve stage %q: %w", spec.Name, err)
+	}
 	token, q, err := l.note(1, func(m wire.Message) error {
 		s, ok := m.(*wire.Serving)
 		if !ok {
@@ -59,9 +63,6 @@ func (n *Node) serve(ctx context.Context, l *link, call *serving, spec bus.Stage
 		}
 		return err
 	})
-	if err == nil {
-		err = l.shareScoreboard()
-	}
 	if err == nil {
 		m := &wire.Serve{Token: token, Stage: spec.Name}
 		if !acts(spec) {
