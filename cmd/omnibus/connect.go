@@ -37,8 +37,8 @@ func within(ctx context.Context, limit time.Duration) (context.Context, context.
 	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("nothing came within %v", limit))
 }
 
-// callArenaBytes is the memory for payloads of a verb that sends none.
-const callArenaBytes = 64 << 10
+// callOptions are those of a verb that sends no payload.
+var callOptions = node.JoinOptions{Store: shmstore.Options{ArenaBytes: 64 << 10}, MaxRequests: 1}
 
 // A finder holds the flags that say which host is meant, and whose it may be.
 type finder struct {
@@ -176,25 +176,31 @@ func (f *finder) join(ctx context.Context, name string, opts node.JoinOptions) (
 }
 
 // call asks the host a question and returns the answer, which is JSON.
-func (f *finder) call(cmd *cobra.Command, method string, arguments any) ([]byte, error) {
-	node, leave, err := f.join(cmd.Context(), "omnibus "+cmd.Name(), node.JoinOptions{
-		Store: shmstore.Options{ArenaBytes: callArenaBytes}, MaxRequests: 1,
-	})
+func (f *finder) call(cmd *cobra.Command, method string, arguments any) (json.RawMessage, error) {
+	n, leave, err := f.join(cmd.Context(), "omnibus "+cmd.Name(), callOptions)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	args, err := json.Marshal(arguments)
-	if err != nil {
-		return nil, err
-	}
 	ctx, cancel := within(cmd.Context(), answerTimeout)
 	defer cancel()
-	answer, err := node.Call(ctx, method, args)
+	return callFor[json.RawMessage](ctx, n, method, arguments)
+}
+
+// callFor asks the host of a node a question, as call does.
+func callFor[T any](ctx context.Context, n *node.Node, method string, arguments any) (answer T, err error) {
+	args, err := json.Marshal(arguments)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", method, err)
+		return answer, err
 	}
-	return answer, nil
+	raw, err := n.Call(ctx, method, args)
+	if err != nil {
+		return answer, fmt.Errorf("%s: %w", method, err)
+	}
+	if err = json.Unmarshal(raw, &answer); err != nil {
+		err = fmt.Errorf("the host's answer to %s: %w", method, err)
+	}
+	return answer, err
 }
 
 // ask is call for an answer that is shown as T, or as it came with -o json.
@@ -204,7 +210,7 @@ func ask[T any](cmd *cobra.Command, f *finder, output *choice, method string, ar
 		return err
 	}
 	if output.word == outputJSON {
-		return writeJSON(cmd.OutOrStdout(), json.RawMessage(answer))
+		return writeJSON(cmd.OutOrStdout(), answer)
 	}
 	var v T
 	if err := json.Unmarshal(answer, &v); err != nil {

@@ -61,6 +61,11 @@ func writeStatus(to io.Writer, s *host.Status) error {
 			return err
 		}
 	}
+	for _, c := range s.Children {
+		if len(c.Lines) > 0 {
+			fmt.Fprintf(&out, "\nthe last lines of %s, which is not started again:\n  %s\n", c.Name, strings.Join(c.Lines, "\n  "))
+		}
+	}
 	st := &s.Stats
 	fmt.Fprintf(&out, "\nrequests  %d live, %d completed, %d failed, %d aborted, %d past their deadline\n",
 		st.Live, st.Completed, st.Failed, st.Aborted, st.Deadline)
@@ -92,7 +97,7 @@ func stageTable(s *host.Status) *table {
 		case by.GivenUp:
 			note = "given up: requests that need it fail"
 		case ok && by.Serving == 0:
-			note = "nobody serves it: requests wait"
+			note = "no process serves it: requests wait"
 		case st.HandleTimeouts > 0:
 			note = plural(int(st.HandleTimeouts), "handler") + " ran for longer than handle_timeout"
 		case st.AdmittedAbove > 0:

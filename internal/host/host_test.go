@@ -434,7 +434,7 @@ func TestProcessLivesOnInVain(t *testing.T) {
 	}
 }
 
-// When nobody serves a stage any more, requests fail instead of waiting, and
+// When no process serves a stage any more, requests fail instead of waiting, and
 // the host goes on. The run has failed then, unless somebody serves it again, or there is a
 // main process to say what came of it.
 func TestStageGivenUp(t *testing.T) {
@@ -453,7 +453,7 @@ func TestStageGivenUp(t *testing.T) {
 		if _, err := r.submit(n, "crash"); err == nil {
 			t.Fatal("the request completed")
 		}
-		if _, err := r.submit(n, "hello"); err == nil || !strings.Contains(err.Error(), "nobody serves it any more: a/0: given up: its restart policy is never") {
+		if _, err := r.submit(n, "hello"); err == nil || !strings.Contains(err.Error(), "no process serves it any more: a/0: given up: its restart policy is never; last: exit status 3; its last lines:\n  no such voice\nomnibus restart a starts it again") {
 			t.Errorf("%s: the request ended with %v", name, err)
 		}
 		if tc.again {

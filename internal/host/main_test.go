@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -50,6 +51,16 @@ func crash(ctx context.Context, n *node.Node) {
 
 // serve does a stage's work: capital letters, and worse when told to.
 func serve(stage string) int {
+	switch stage {
+	case "broken": // once the other one is deaf
+		_, _ = os.ReadFile(os.Getenv("DEAF"))
+		fmt.Fprintln(os.Stdout, "no such model")
+		return 3
+	case "deaf":
+		signal.Ignore(syscall.SIGTERM)
+		_ = os.WriteFile(os.Getenv("DEAF"), nil, 0)
+		time.Sleep(time.Hour) //nolint:forbidigo // until it is killed
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	n, err := node.Join(ctx, stage, node.JoinOptions{})
@@ -111,6 +122,10 @@ func handle(t *bus.Task, d *bus.Delivery) error {
 	case strings.HasPrefix(in, "crash"):
 		fmt.Fprintln(os.Stdout, "no such voice")
 		os.Exit(3)
+	case in == "exit":
+		os.Exit(0)
+	case in == "process":
+		return t.EmitBytes(strconv.AppendInt(nil, int64(os.Getpid()), 10))
 	case in == "hang":
 		select {} // and never see SIGTERM
 	}

@@ -73,7 +73,11 @@ func (h *running) attachTimedOut(s *stage) {
 	if !s.served && h.startErr == nil {
 		h.startErr = &StageError{Stage: s.ID, After: s.startTimeout(), At: h.socket}
 	}
+	fails := h.startErr != nil
 	h.mu.Unlock()
+	if fails {
+		h.children.Refuse() // the run ends
+	}
 	h.signal()
 }
 

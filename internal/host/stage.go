@@ -106,16 +106,13 @@ func (h *running) childSpec(r *replica) (child.Spec, error) {
 	if err != nil {
 		return child.Spec{}, err
 	}
-	restart := child.OnFailure
-	if st.Restart != "" {
-		restart = child.Policy(st.Restart) // the words are the same
-	}
 	env := h.environment(st.Env)
 	return child.Spec{
 		Name: r.name(), Args: args, Dir: dir,
 		Env:     append(env, node.EnvStage+"="+st.ID, envReplica+"="+strconv.Itoa(r.number)),
-		Restart: restart, Backoff: child.Backoff{Limit: st.MaxRestarts},
-		Grace: orDefault(st.Grace, DefaultStageGrace), StartTimeout: r.stage.startTimeout(),
+		Restart: child.Policy(st.Restart), // the words are the same
+		Backoff: child.Backoff{Limit: st.MaxRestarts},
+		Grace:   orDefault(st.Grace, DefaultStageGrace), StartTimeout: r.stage.startTimeout(),
 	}, nil
 }
 
@@ -166,6 +163,8 @@ func (h *running) onEvent(e child.Event) {
 	}
 	h.mu.Lock()
 	switch e.Kind {
+	case child.EventStarted:
+		r.ended = nil // it was restarted by hand
 	case child.EventReady:
 		r.ready = true
 	case child.EventDone, child.EventStopped, child.EventGaveUp:
@@ -176,14 +175,15 @@ func (h *running) onEvent(e child.Event) {
 	if starting && fatal(e) && h.startErr == nil && (!r.ready || r.ended != nil && r.stage.lost()) {
 		h.startErr = &StageError{Stage: r.stage.ID, Served: r.ready, Death: e.Death, Err: e.Err}
 	}
-	pointless := h.startErr != nil && e.Kind == child.EventRestarting // the run ends, or has begun to
+	startFails := h.startErr != nil
 	lost := !r.stage.givenUp && r.ended != nil && h.phase == PhaseReady && r.stage.lost()
 	r.stage.givenUp = r.stage.givenUp || lost
 	h.mu.Unlock()
 	h.signal()
-	if !pointless {
-		h.logEvent(e)
+	if startFails {
+		h.children.Refuse() // the run ends: other processes would be started in vain
 	}
+	h.logEvent(e)
 	if lost {
 		h.giveUp(r.stage, e)
 	}
@@ -208,7 +208,7 @@ func (h *running) logEvent(e child.Event) {
 func fatal(e child.Event) bool {
 	switch e.Kind {
 	case child.EventExited:
-		return e.Death.Code >= 0 || e.Death.Reason != ""
+		return e.Death.Reason != child.ReasonRestart && (e.Death.Code >= 0 || e.Death.Reason != "")
 	case child.EventDone, child.EventGaveUp:
 		return true
 	default:
@@ -227,15 +227,19 @@ func (s *stage) lost() bool {
 func (h *running) giveUp(s *stage, e child.Event) {
 	why := e.String()
 	if e.Kind == child.EventDone {
-		why = fmt.Sprintf("%s: ended with %s, and is not started again: set restart: always if it should be", e.Name, e.Death.Cause())
+		why = fmt.Sprintf("%s: ended with %s, and its restart policy is %s", e.Name, e.Death.Cause(), s.Restart)
 	}
+	h.opts.Logger.Error("a stage is given up: requests that need it fail", slog.String("stage", s.ID), slog.String("last", why))
+	if e.Death != nil {
+		why += lastLines(e.Death.Lines)
+	}
+	why += fmt.Sprintf("\nomnibus restart %s starts it again", s.ID)
 	if e.Death == nil || e.Death.Code != 0 {
 		h.mu.Lock()
 		s.failed = why
 		h.mu.Unlock()
 	}
-	h.server.GiveUp(s.ID, fmt.Errorf("nobody serves it any more: %s", why))
-	h.opts.Logger.Error("a stage is given up: requests that need it fail", slog.String("stage", s.ID), slog.String("last", why))
+	h.server.GiveUp(s.ID, fmt.Errorf("no process serves it any more: %s", why))
 }
 
 // abandoned is the error of a run at whose end stages are given up whose processes did not
@@ -311,12 +315,8 @@ func (h *running) onHung(pid int, reason error) {
 	}
 }
 
-// How long an autopsy takes, and how much of the process's output it quotes: it
-// becomes part of the errors of requests.
-const (
-	autopsyWait  = 100 * time.Millisecond
-	autopsyLines = 5
-)
+// autopsyWait is how long an autopsy takes.
+const autopsyWait = 100 * time.Millisecond
 
 // autopsy says what is known about a process that died.
 func (h *running) autopsy(pid int) string {
@@ -326,9 +326,15 @@ func (h *running) autopsy(pid int) string {
 	if !ok {
 		return ""
 	}
-	text := fmt.Sprintf("%s: %s", death.Name, death.Cause())
-	if lines := death.Lines[max(0, len(death.Lines)-autopsyLines):]; len(lines) > 0 {
-		text += "; its last lines:\n  " + strings.Join(lines, "\n  ")
-	}
-	return text
+	return fmt.Sprintf("%s: %s%s", death.Name, death.Cause(), lastLines(death.Lines))
 }
+
+// lastLines is what errors of requests quote of a dead process's output.
+func lastLines(lines []string) string {
+	if len(lines) == 0 {
+		return ""
+	}
+	return "; its last lines:\n  " + strings.Join(lastOf(lines), "\n  ")
+}
+
+func lastOf(lines []string) []string { return lines[max(0, len(lines)-5):] }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus/host"
+	"github.com/omnibus-runtime/omnibus/internal/host/child"
 )
 
 // Status is what a host says about itself: the answer to the call status.
@@ -38,6 +39,7 @@ type ChildStatus struct {
 	Restarts int           `json:"restarts"`
 	LastExit string        `json:"last_exit,omitempty"`
 	Error    string        `json:"error,omitempty"` // why it was given up
+	Lines    []string      `json:"lines,omitempty"` // the last ones that it printed, where no other process follows
 }
 
 // status takes a snapshot.
@@ -79,13 +81,19 @@ func (h *running) childStatus() []ChildStatus {
 			if s.Err != nil {
 				one.Error = s.Err.Error()
 			}
+			if s.State == child.Failed || s.State == child.Done {
+				one.Lines = lastOf(s.Lines)
+			}
 			all = append(all, one)
 		}
 	}
 	return all
 }
 
-const methodDrain = "drain"
+const (
+	methodDrain   = "drain"
+	methodRestart = "restart"
+)
 
 // methods are the calls that the host answers, besides those of the bus.
 func (h *running) methods() map[string]func(context.Context, []byte) (any, error) {
@@ -98,6 +106,7 @@ func (h *running) methods() map[string]func(context.Context, []byte) (any, error
 				return nil, context.Cause(ctx)
 			}
 		},
+		methodRestart: h.restart,
 		methodDrain: func(context.Context, []byte) (any, error) { // answered has it done
 			return map[string]any{"draining": true, "grace_ns": h.opts.Grace}, nil
 		},

@@ -14,16 +14,20 @@ type history struct {
 	unready  int           // processes in a row that never became ready
 }
 
-// next returns the pause before the restart of a process that has just ended,
-// after it ran for that long and did or did not become ready. The error is a
-// an error that says so.
-func (h *history) next(now time.Time, ran time.Duration, ready bool) (time.Duration, error) {
+// next returns the pause before the process after one that has just died. The
+// error says which limit is reached. A process that was ready and ended with
+// status 0 does not count: the pauses alone keep the next ones apart.
+func (h *history) next(now time.Time, d *Death) (time.Duration, error) {
 	h.unready++
-	if ready {
+	if d.Ready {
 		h.unready = 0
 	}
-	if ready && ran >= h.Reset {
+	if d.Ready && d.Ran >= h.Reset {
 		h.last = 0
+	}
+	if d.Ready && d.succeeded() {
+		h.last = h.pause()
+		return h.last, nil
 	}
 	if err := h.exhausted(now); err != nil {
 		return 0, err

@@ -14,8 +14,10 @@ func TestHistory(t *testing.T) {
 	type end struct {
 		ran   time.Duration
 		ready bool
+		code  int
 	}
-	crash, late, well := end{ran: 10 * ms}, end{ran: 30 * s}, end{ran: time.Hour, ready: true}
+	crash, late, well := end{ran: 10 * ms, code: 1}, end{ran: 30 * s, code: 1}, end{ran: time.Hour, ready: true, code: 1}
+	zero := end{ran: 10 * ms, ready: true}
 	tests := []struct {
 		name    string
 		backoff Backoff
@@ -55,8 +57,22 @@ func TestHistory(t *testing.T) {
 		{
 			name:    "restarts that lie back do not count",
 			backoff: Backoff{Limit: 1, Reset: time.Hour},
-			ends:    []end{{ran: s, ready: true}, {ran: 2 * minute, ready: true}, {ran: s, ready: true}},
+			ends:    []end{{ran: s, ready: true, code: 1}, {ran: 2 * minute, ready: true, code: 1}, {ran: s, ready: true, code: 1}},
 			want:    []time.Duration{200 * ms, 400 * ms},
+			err:     &limitError{Restarts: 1, Window: minute},
+		},
+		{
+			name:    "an exit with 0 does not count, and is followed by a pause",
+			backoff: Backoff{Limit: 1},
+			ends:    []end{zero, zero, zero, zero, zero, zero, zero, zero, crash, zero, crash},
+			want:    []time.Duration{200 * ms, 400 * ms, 800 * ms, 1600 * ms, 3200 * ms, 6400 * ms, 10 * s, 10 * s, 10 * s, 10 * s},
+			err:     &limitError{Restarts: 1, Window: minute},
+		},
+		{
+			name:    "an exit with 0 counts where the process was never ready",
+			backoff: Backoff{Limit: 1},
+			ends:    []end{{ran: s}, {ran: s}},
+			want:    []time.Duration{200 * ms},
 			err:     &limitError{Restarts: 1, Window: minute},
 		},
 		{
@@ -78,7 +94,7 @@ func TestHistory(t *testing.T) {
 			for _, e := range test.ends {
 				now = now.Add(e.ran)
 				var pause time.Duration
-				if pause, err = h.next(now, e.ran, e.ready); err != nil {
+				if pause, err = h.next(now, &Death{Ran: e.ran, Ready: e.ready, Code: e.code}); err != nil {
 					break
 				}
 				got = append(got, pause)
@@ -112,7 +128,7 @@ func TestHistoryBounds(t *testing.T) {
 		for range rapid.IntRange(1, 50).Draw(t, "ends") {
 			ran := time.Duration(rapid.Int64Range(0, 60_000).Draw(t, "ran_ms")) * time.Millisecond
 			now = now.Add(ran)
-			pause, err := h.next(now, ran, rapid.Bool().Draw(t, "ready"))
+			pause, err := h.next(now, &Death{Ran: ran, Ready: rapid.Bool().Draw(t, "ready"), Code: 1})
 			if err != nil {
 				return
 			}

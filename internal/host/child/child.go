@@ -20,16 +20,23 @@ const maxAttached = 64
 // stopped is the reason of a death by Stop.
 const stopped = "stopped"
 
+// ReasonRestart is the reason of a death by Restart.
+const ReasonRestart = "restarted by hand"
+
 // A Child is a program that is kept running.
 type Child struct {
 	spec    Spec
 	manager *Manager
-	backoff history // of the supervising goroutine
+
+	// Of the supervising goroutine.
+	backoff history
+	asks    []chan<- error // calls of Restart that wait for the present process to be ready
 
 	stopOnce, hasteOnce sync.Once
 	stop                chan struct{} // closed by Stop: end
 	haste               chan struct{} // closed by Stop: without grace
-	done                chan struct{} // closed when it has ended for good
+	again               chan chan<- error
+	done                chan struct{} // closed when it was stopped
 	knows               atomic.Bool   // set by Leave, before Stop
 
 	mu       sync.Mutex
@@ -58,6 +65,7 @@ func newChild(s Spec, m *Manager) *Child {
 		backoff: history{Backoff: s.Backoff},
 		stop:    make(chan struct{}),
 		haste:   make(chan struct{}),
+		again:   make(chan chan<- error),
 		done:    make(chan struct{}),
 		state:   Starting, since: time.Now(),
 	}
@@ -65,9 +73,6 @@ func newChild(s Spec, m *Manager) *Child {
 
 // Name returns the name of the spec.
 func (c *Child) Name() string { return c.spec.Name }
-
-// Done returns a channel that is closed when the child has ended for good.
-func (c *Child) Done() <-chan struct{} { return c.done }
 
 // Ready says that the process does what it was started for, and stops the
 // start timeout. The pid may be that of a descendant in its group: a program
@@ -112,6 +117,30 @@ func (c *Child) Quit(reason string) {
 	if r != nil {
 		c.end(r, reason, process.quit)
 		time.AfterFunc(quitWait, r.kill)
+	}
+}
+
+// Restart ends the present process as Stop does, if there is one, and starts another,
+// also where none would be started by itself any more: because the child was given up, or is done.
+// It does not count as a restart. Restart returns when the new process is ready; the error says why
+// it is not, and includes the last lines of one that died. When ctx ends, the restart itself goes on.
+func (c *Child) Restart(ctx context.Context) error {
+	if isClosed(c.manager.refused) {
+		return ErrClosed
+	}
+	ask := make(chan error, 1)
+	select {
+	case c.again <- ask:
+	case <-c.done:
+		return errStopped
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	select {
+	case err := <-ask:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 
@@ -184,7 +213,7 @@ func (c *Child) begin() (*run, error) {
 	r := &run{process: p, started: time.Now(), ready: make(chan struct{}), buried: make(chan struct{})}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.run = r
+	c.run, c.err = r, nil
 	c.setState(Starting)
 	return r, nil
 }

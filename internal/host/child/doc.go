@@ -4,7 +4,7 @@
 // A [Manager] belongs to one host. [Manager.Start] starts a process and returns
 // a [Child], which outlives the process: when it ends, another one takes its
 // place, after a pause that grows, until the policy or the limit of the [Spec]
-// says otherwise. [Event] lists what happens on the way.
+// says otherwise. [Child.Restart] starts one by hand. [Event] lists what happens on the way.
 //
 // The package knows nothing of the bus. Whether a process does what it was
 // started for, its owner says by [Child.Ready]; why one is dead, the owner
@@ -36,8 +36,7 @@
 // # Order
 //
 // Events are delivered one at a time. Those of one child come in the order in
-// which things happened; the last one is EventDone, EventStopped or EventGaveUp,
-// and comes before [Child.Stop] returns.
+// which things happened; the last one comes before [Child.Stop] returns.
 //
 // # Concurrency
 //

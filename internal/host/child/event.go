@@ -30,8 +30,8 @@ func (k Kind) String() string {
 	return kindNames[k]
 }
 
-// An Event is one step in the life of a child. The last one is EventDone,
-// EventStopped or EventGaveUp.
+// An Event is one step in the life of a child. Behind EventDone and EventGaveUp
+// nothing happens unless Restart is called, and behind EventStopped nothing at all.
 type Event struct {
 	Kind     Kind
 	Name     string

@@ -11,9 +11,14 @@ import (
 )
 
 func Example() {
-	m := child.New(child.Options{Out: os.Stdout})
+	gaveUp := make(chan child.Event, 1)
+	m := child.New(child.Options{Out: os.Stdout, OnEvent: func(e child.Event) {
+		if e.Kind == child.EventGaveUp {
+			gaveUp <- e
+		}
+	}})
 	defer m.Close(context.Background())
-	c, err := m.Start(child.Spec{
+	_, err := m.Start(child.Spec{
 		Name:    "talker/0",
 		Args:    []string{"sh", "-c", "echo hello; exit 3"},
 		Restart: child.Never,
@@ -22,9 +27,8 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	<-c.Done()
-	fmt.Println(c.Status().State, "after", c.Status().LastExit.Cause())
+	fmt.Println(<-gaveUp)
 	// Output:
 	// talker/0 | hello
-	// failed after exit status 3
+	// talker/0: given up: its restart policy is never; last: exit status 3
 }

@@ -96,13 +96,20 @@ type rig struct {
 	*Manager
 	t      *testing.T
 	events chan Event
+	over   chan string // the names of children that have ended
+	gone   map[string]bool
 	tape   *tape
 }
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, events: make(chan Event, 1000), tape: &tape{changed: make(chan struct{})}}
-	r.Manager = New(Options{Out: r.tape, OnEvent: func(e Event) { r.events <- e }})
+	r := &rig{t: t, events: make(chan Event, 1000), over: make(chan string, 100), gone: map[string]bool{}, tape: &tape{changed: make(chan struct{})}}
+	r.Manager = New(Options{Out: r.tape, OnEvent: func(e Event) {
+		r.events <- e
+		if last(e) {
+			r.over <- e.Name
+		}
+	}})
 	t.Cleanup(func() {
 		// The context of the test is over by now: no grace.
 		if err := r.Close(t.Context()); err != nil {
@@ -137,13 +144,21 @@ func (r *rig) next(kind Kind) Event {
 	}
 }
 
-// ended waits for the end of a child.
+// last reports whether a child does nothing by itself behind the event.
+func last(e Event) bool {
+	return e.Kind == EventDone || e.Kind == EventStopped || e.Kind == EventGaveUp
+}
+
+// ended waits until a child has ended.
 func (r *rig) ended(c *Child) {
 	r.t.Helper()
-	select {
-	case <-c.Done():
-	case <-time.After(patience):
-		r.t.Fatalf("%s does not end: %+v", c.Name(), c.Status())
+	for !r.gone[c.Name()] {
+		select {
+		case name := <-r.over:
+			r.gone[name] = true
+		case <-time.After(patience):
+			r.t.Fatalf("%s does not end: %+v", c.Name(), c.Status())
+		}
 	}
 }
 

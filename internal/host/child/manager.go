@@ -61,9 +61,10 @@ type Manager struct {
 	// asked for, before the goroutine that starts it does again.
 	births sync.RWMutex
 
+	refused chan struct{} // closed, with mu held, by Refuse
+
 	mu       sync.Mutex
-	closed   bool
-	children map[*Child]struct{} // those that have not ended for good
+	children map[*Child]struct{} // those that were not stopped
 	graves   []*grave            // oldest first, at most maxGraves
 
 	closeOnce sync.Once
@@ -82,6 +83,7 @@ func newManager(opts Options) *Manager {
 	return &Manager{
 		opts:     opts,
 		console:  &console{log: opts.Logger, w: opts.Out},
+		refused:  make(chan struct{}),
 		children: make(map[*Child]struct{}),
 	}
 }
@@ -97,7 +99,7 @@ func (m *Manager) Start(spec Spec) (*Child, error) {
 	spec.Args, spec.Env = slices.Clone(spec.Args), slices.Clone(spec.Env)
 	c := newChild(spec, m)
 	m.mu.Lock()
-	if m.closed {
+	if isClosed(m.refused) {
 		m.mu.Unlock()
 		return nil, ErrClosed
 	}
@@ -216,7 +218,7 @@ func (m *Manager) bury(c *Child, r *run, death *Death) {
 // Close stops all children as [Child.Stop] does, at the same time, and waits.
 // The manager starts nothing after that.
 func (m *Manager) Close(ctx context.Context) error {
-	children := m.refuse()
+	children := m.Refuse()
 	errs := make([]error, len(children))
 	var stops sync.WaitGroup
 	for i, c := range children {
@@ -231,25 +233,28 @@ func (m *Manager) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// refuse has the manager start nothing any more, and returns its children.
-func (m *Manager) refuse() []*Child {
+// Refuse has the manager start nothing any more, and returns its children. A process
+// that ends has no successor. Refuse waits for nothing: OnEvent may call it.
+func (m *Manager) Refuse() []*Child {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.closed = true
+	if !isClosed(m.refused) {
+		close(m.refused)
+	}
 	return slices.Collect(maps.Keys(m.children))
 }
 
 // Kill kills all processes and their groups, and starts nothing after that. It does not wait for
 // them, nor for OnEvent: it is for a host whose events wait for something that does not come.
 func (m *Manager) Kill(reason string) {
-	for _, c := range m.refuse() {
+	for _, c := range m.Refuse() {
 		c.stopOnce.Do(func() { close(c.stop) })
 		c.hasteOnce.Do(func() { close(c.haste) })
 		c.Kill(reason)
 	}
 }
 
-// forget drops a child that has ended for good.
+// forget drops a child that was stopped.
 func (m *Manager) forget(c *Child) {
 	m.mu.Lock()
 	delete(m.children, c)

@@ -9,8 +9,11 @@ import (
 // errNever is the error of a child that is given up by its policy.
 var errNever = errors.New("its restart policy is never")
 
-// supervise keeps the child running until it is stopped or given up. It is the
-// child's goroutine, and alone sends its events.
+// errStopped is the error of Restart for a child that Stop or Close ended.
+var errStopped = errors.New("it is being stopped, for good")
+
+// supervise keeps the child running until it is stopped. It is the child's
+// goroutine, and alone sends its events.
 func (c *Child) supervise(r *run) {
 	defer c.manager.forget(c)
 	for r != nil {
@@ -21,7 +24,7 @@ func (c *Child) supervise(r *run) {
 // watch returns when the process is dead.
 func (c *Child) watch(r *run) *Death {
 	c.emit(Event{Kind: EventStarted, PID: r.pid()})
-	w := watcher{Child: c, run: r, ready: r.ready, stop: c.stop, haste: c.haste}
+	w := watcher{Child: c, run: r, ready: r.ready, stop: c.stop, haste: c.haste, again: c.again}
 	clock := time.NewTimer(c.spec.StartTimeout)
 	defer clock.Stop()
 	for w.step(clock) {
@@ -29,7 +32,10 @@ func (c *Child) watch(r *run) *Death {
 	if isClosed(w.ready) {
 		w.announce() // both had happened, and the death was seen first
 	}
-	return c.bury(r)
+	death := c.bury(r)
+	c.settle(errors.New(death.Report())) // those that wait for this process
+	c.asks = w.asks
+	return death
 }
 
 // A watcher holds what is still waited for. A channel is nil when it has been
@@ -38,7 +44,10 @@ type watcher struct {
 	*Child
 	run                *run
 	ready, stop, haste <-chan struct{}
-	leaving            bool // it was not asked by a signal yet
+	again              <-chan chan<- error
+	asks               []chan<- error // for the process after this one
+	leaving            bool           // it was not asked by a signal yet
+	ending             bool           // it was
 }
 
 // step handles one thing that happens, and reports whether to go on. The clock
@@ -49,7 +58,7 @@ func (w *watcher) step(clock *time.Timer) bool {
 		return false
 	case <-w.ready:
 		w.announce()
-		if w.stop != nil {
+		if !w.leaving && !w.ending {
 			clock.Stop()
 		}
 	case <-w.stop:
@@ -58,7 +67,12 @@ func (w *watcher) step(clock *time.Timer) bool {
 			w.end(w.run, stopped, func(process) {})
 			clock.Reset(w.spec.leaveWait())
 		} else {
-			w.terminate(clock)
+			w.terminate(clock, stopped)
+		}
+	case ask := <-w.again:
+		w.asks = append(w.asks, ask)
+		if !w.leaving && !w.ending {
+			w.terminate(clock, ReasonRestart)
 		}
 	case <-w.haste:
 		w.haste = nil
@@ -70,14 +84,24 @@ func (w *watcher) step(clock *time.Timer) bool {
 }
 
 // terminate asks the process to end, within the grace.
-func (w *watcher) terminate(clock *time.Timer) {
-	w.end(w.run, stopped, process.terminate)
+func (w *watcher) terminate(clock *time.Timer, reason string) {
+	w.ending = true
+	w.end(w.run, reason, process.terminate)
 	clock.Reset(w.spec.Grace)
 }
 
 func (w *watcher) announce() {
 	w.ready = nil
 	w.emit(Event{Kind: EventReady, PID: w.run.pid()})
+	w.settle(nil)
+}
+
+// settle answers the calls of Restart that wait for the present process.
+func (c *Child) settle(err error) {
+	for _, ask := range c.asks {
+		ask <- err // it has room
+	}
+	c.asks = nil
 }
 
 // expire goes one step further with a process that used up its time to leave, to
@@ -86,9 +110,9 @@ func (w *watcher) expire(clock *time.Timer) {
 	switch {
 	case w.leaving:
 		w.leaving = false
-		w.terminate(clock)
-	case w.stop == nil:
-		w.end(w.run, stopped, process.kill)
+		w.terminate(clock, stopped)
+	case w.ending:
+		w.run.kill()
 	case w.claimTimeout():
 		w.run.kill()
 	}
@@ -119,38 +143,82 @@ func (c *Child) bury(r *run) *Death {
 	return death
 }
 
-// successor returns the process after one that has ended; nil if there is none.
+// successor returns the process after one that has ended; nil if there is none,
+// for good.
 func (c *Child) successor(last *Death) *run {
-	for {
-		switch {
-		case isClosed(c.stop):
-			return c.finish(Event{Kind: EventStopped, Death: last}, Stopped)
-		case c.spec.Restart != Always && last.succeeded():
-			return c.finish(Event{Kind: EventDone, Death: last}, Done)
-		case c.spec.Restart == Never:
-			return c.giveUp(last, errNever)
-		}
-		pause, err := c.backoff.next(time.Now(), last.Ran, last.Ready)
-		if err != nil {
-			return c.giveUp(last, err)
-		}
-		c.begun(Waiting)
-		c.emit(Event{Kind: EventRestarting, Pause: pause, Death: last})
-		if !c.pause(pause) {
-			continue
-		}
-		c.mu.Lock()
-		c.restarts++
-		c.mu.Unlock()
+	var unborn error
+	for c.await(last, unborn) {
 		r, err := c.begin()
 		if err == nil {
 			return r
 		}
-		last = c.unborn(err)
-		if isPermanent(err) {
-			return c.giveUp(last, err)
+		c.settle(err)
+		last, unborn = c.unborn(err), err
+	}
+	c.settle(errStopped)
+	return nil
+}
+
+// await returns when the next process is to start, and false if the child is stopped
+// before. A child that has ended waits for Restart.
+func (c *Child) await(last *Death, unborn error) bool {
+	if !c.stops() && len(c.asks) == 0 {
+		e, s := c.decide(last, unborn)
+		c.enter(s, e)
+		var pause <-chan time.Time
+		if e.Kind == EventRestarting {
+			timer := time.NewTimer(e.Pause)
+			defer timer.Stop()
+			pause = timer.C
+		}
+		select {
+		case <-pause:
+			c.count()
+			return true
+		case ask := <-c.again:
+			c.asks = append(c.asks, ask)
+		case <-c.stop:
+		case <-c.manager.refused:
+		}
+		if e.Kind != EventRestarting && c.stops() {
+			return false // its last event was sent
 		}
 	}
+	if c.stops() {
+		c.enter(Stopped, Event{Kind: EventStopped, Death: last})
+		return false
+	}
+	c.backoff = history{Backoff: c.spec.Backoff} // Restart does not count, and begins the count anew
+	return true
+}
+
+// decide returns what follows a death: another process, or the end.
+func (c *Child) decide(last *Death, unborn error) (Event, State) {
+	var pause time.Duration
+	err := unborn
+	switch {
+	case unborn != nil && isPermanent(unborn):
+	case c.spec.Restart != Always && last.succeeded():
+		return Event{Kind: EventDone, Death: last}, Done
+	case c.spec.Restart == Never:
+		err = errNever
+	default:
+		pause, err = c.backoff.next(time.Now(), last)
+	}
+	if err != nil {
+		return Event{Kind: EventGaveUp, Death: last, Err: err}, Failed
+	}
+	return Event{Kind: EventRestarting, Pause: pause, Death: last}, Waiting
+}
+
+// stops reports whether no process is started any more.
+func (c *Child) stops() bool { return isClosed(c.stop) || isClosed(c.manager.refused) }
+
+// count counts a process that is started again by itself.
+func (c *Child) count() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.restarts++
 }
 
 // unborn is the death of a process that could not be started.
@@ -168,36 +236,13 @@ func (c *Child) unborn(err error) *Death {
 
 func (d *Death) succeeded() bool { return d.Code == 0 && d.Reason == "" }
 
-// pause reports false if the child was stopped meanwhile.
-func (c *Child) pause(d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-c.stop:
-		return false
-	}
-}
-
-func (c *Child) giveUp(last *Death, err error) *run {
+// enter sets the state and sends the event of it.
+func (c *Child) enter(s State, e Event) {
 	c.mu.Lock()
-	c.err = err
-	c.mu.Unlock()
-	return c.finish(Event{Kind: EventGaveUp, Death: last, Err: err}, Failed)
-}
-
-func (c *Child) finish(e Event, s State) *run {
-	c.begun(s)
-	c.emit(e)
-	return nil
-}
-
-// begun sets the state.
-func (c *Child) begun(s State) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.setState(s)
+	c.err = e.Err
+	c.mu.Unlock()
+	c.emit(e)
 }
 
 func (c *Child) emit(e Event) {

@@ -76,6 +76,7 @@ type stage struct {
 	*Manager
 	began time.Time
 	child *Child
+	over  chan struct{} // gets one when the child has ended
 
 	lock   sync.Mutex
 	models []*model
@@ -86,11 +87,14 @@ type stage struct {
 // all that come after.
 func newStage(t *testing.T, spec Spec, scripts ...script) *stage {
 	t.Helper()
-	s := &stage{began: time.Now()}
+	s := &stage{began: time.Now(), over: make(chan struct{}, 10)}
 	s.Manager = newManager(Options{OnEvent: func(e Event) {
 		s.lock.Lock()
 		defer s.lock.Unlock()
 		s.record = append(s.record, fmt.Sprintf("%v %s", time.Since(s.began), e))
+		if last(e) {
+			s.over <- struct{}{}
+		}
 	}})
 	s.start = func(*Spec) (process, error) {
 		s.lock.Lock()
@@ -124,6 +128,15 @@ func newStage(t *testing.T, spec Spec, scripts ...script) *stage {
 func wait(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
+}
+
+// ended waits until the child has ended, and stops it: its goroutine is to be gone, too.
+func (s *stage) ended(t *testing.T) {
+	t.Helper()
+	<-s.over
+	if err := s.child.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
 }
 
 func (s *stage) want(t *testing.T, record ...string) {
@@ -190,7 +203,7 @@ func TestLives(t *testing.T) {
 			state: Done,
 		},
 		{
-			name:    "ends well under always, then fails under the limit",
+			name:    "ends well before it is ready, under always, until it is given up",
 			spec:    Spec{Restart: Always, Backoff: Backoff{Limit: 1}},
 			scripts: []script{{after: time.Second}},
 			want: []string{
@@ -247,7 +260,7 @@ func TestLives(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newStage(t, test.spec, test.scripts...)
-				<-s.child.Done()
+				s.ended(t)
 				s.want(t, test.want...)
 				status := s.child.Status()
 				if status.State != test.state || status.PID != 0 {
@@ -376,7 +389,7 @@ func TestKill(t *testing.T) {
 		if s.child.Ready(100) {
 			t.Error("a process that is being killed became ready")
 		}
-		<-s.child.Done()
+		s.ended(t)
 		s.child.Kill("too late")
 		s.want(t,
 			"0s talker/0: started (pid 100)",
@@ -386,6 +399,163 @@ func TestKill(t *testing.T) {
 			"5.2s talker/0: started (pid 101)",
 			"6.2s talker/0 (pid 101) ended after 1s: exit status 0",
 			"6.2s talker/0: done")
+	})
+}
+
+// TestRestart: Restart starts a process in every state of a child, tells when it is ready,
+// and does not count.
+func TestRestart(t *testing.T) {
+	crash, works := script{after: time.Second, code: 3}, script{ready: time.Second, term: time.Second}
+	tests := []struct {
+		name    string
+		spec    Spec
+		scripts []script
+		after   time.Duration // when Restart is called
+		took    time.Duration
+		err     string // of Restart; empty: the process is ready
+		want    []string
+	}{
+		{
+			name: "while it runs", scripts: []script{works}, after: 5 * time.Second, took: 2 * time.Second,
+			want: []string{
+				"0s talker/0: started (pid 100)",
+				"1s talker/0: ready (pid 100)",
+				"6s talker/0 (pid 100) ended after 6s: restarted by hand (exit status 0)",
+				"6s talker/0: started (pid 101)",
+				"7s talker/0: ready (pid 101)",
+			},
+		},
+		{
+			name: "of a process that ignores SIGTERM", scripts: []script{{ready: time.Second}, works}, after: 5 * time.Second, took: 6 * time.Second,
+			want: []string{
+				"0s talker/0: started (pid 100)",
+				"1s talker/0: ready (pid 100)",
+				"10s talker/0 (pid 100) ended after 10s: restarted by hand (signal: killed)",
+				"10s talker/0: started (pid 101)",
+				"11s talker/0: ready (pid 101)",
+			},
+		},
+		{
+			name: "while it starts", scripts: []script{{term: time.Second}, works}, after: 5 * time.Second, took: 2 * time.Second,
+			want: []string{
+				"0s talker/0: started (pid 100)",
+				"6s talker/0 (pid 100) ended after 6s: restarted by hand (exit status 0)",
+				"6s talker/0: started (pid 101)",
+				"7s talker/0: ready (pid 101)",
+			},
+		},
+		{
+			name: "in a pause", spec: Spec{Backoff: Backoff{First: 10 * time.Second}}, scripts: []script{crash, works}, after: 2 * time.Second, took: time.Second,
+			want: []string{
+				"0s talker/0: started (pid 100)",
+				"1s talker/0 (pid 100) ended after 1s: exit status 3",
+				"1s talker/0: restart 1 in 10s: exit status 3",
+				"2s talker/0: started (pid 101)",
+				"3s talker/0: ready (pid 101)",
+			},
+		},
+		{
+			name: "of one that was given up", spec: Spec{Restart: Never}, scripts: []script{crash, works}, after: time.Minute, took: time.Second,
+			want: []string{
+				"0s talker/0: started (pid 100)",
+				"1s talker/0 (pid 100) ended after 1s: exit status 3",
+				"1s talker/0: given up: its restart policy is never; last: exit status 3",
+				"1m0s talker/0: started (pid 101)",
+				"1m1s talker/0: ready (pid 101)",
+			},
+		},
+		{
+			name: "of one that is done", spec: Spec{Restart: OnFailure}, scripts: []script{{after: time.Second}, works}, after: time.Minute, took: time.Second,
+			want: []string{
+				"0s talker/0: started (pid 100)",
+				"1s talker/0 (pid 100) ended after 1s: exit status 0",
+				"1s talker/0: done",
+				"1m0s talker/0: started (pid 101)",
+				"1m1s talker/0: ready (pid 101)",
+			},
+		},
+		{
+			name: "and the new one dies", spec: Spec{Backoff: Backoff{Limit: 1}}, scripts: []script{works, crash, crash, works}, after: 5 * time.Second, took: 2 * time.Second,
+			err: "talker/0 (pid 101) ended after 1s: exit status 3; its last lines:\n  line of 101",
+			want: []string{
+				"0s talker/0: started (pid 100)",
+				"1s talker/0: ready (pid 100)",
+				"6s talker/0 (pid 100) ended after 6s: restarted by hand (exit status 0)",
+				"6s talker/0: started (pid 101)",
+				"7s talker/0 (pid 101) ended after 1s: exit status 3",
+				"7s talker/0: restart 1 in 200ms: exit status 3",
+			},
+		},
+		{
+			name: "and the new one does not start", scripts: []script{works, {fail: errors.New("no room")}, works}, after: 5 * time.Second, took: time.Second,
+			err: "no room",
+			want: []string{
+				"0s talker/0: started (pid 100)",
+				"1s talker/0: ready (pid 100)",
+				"6s talker/0 (pid 100) ended after 6s: restarted by hand (exit status 0)",
+				"6s talker/0: restart 1 in 200ms: not started: no room",
+			},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStage(t, test.spec, test.scripts...)
+				wait(test.after)
+				err := s.child.Restart(t.Context())
+				if text := fmt.Sprint(err); err != nil && text != test.err || err == nil && test.err != "" {
+					t.Errorf("error %v, want %q", err, test.err)
+				}
+				if took := time.Since(s.began) - test.after; took != test.took {
+					t.Errorf("took %v, want %v", took, test.took)
+				}
+				synctest.Wait()
+				s.want(t, test.want...)
+				if got := s.child.Status(); got.Restarts != 0 || err == nil && (got.State != Running || got.Err != nil) {
+					t.Errorf("status %+v", got)
+				}
+				if err := s.Close(t.Context()); err != nil {
+					t.Error(err)
+				}
+				if err := s.child.Restart(t.Context()); !errors.Is(err, ErrClosed) {
+					t.Errorf("after Close: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// TestRestartIsStopped: a call that waits for the next process hears that the child is stopped.
+func TestRestartIsStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t, Spec{}, script{ready: time.Second, term: time.Second})
+		wait(2 * time.Second)
+		asked := make(chan error)
+		for range 2 { // the second waits for the end of the first
+			go func() { asked <- s.child.Restart(context.Background()) }()
+		}
+		synctest.Wait()
+		if err := s.child.Stop(t.Context()); err != nil {
+			t.Error(err)
+		}
+		for range 2 {
+			if err := <-asked; !errors.Is(err, errStopped) {
+				t.Errorf("error %v, want %v", err, errStopped)
+			}
+		}
+	})
+}
+
+// TestRefuse: a process that ends when the manager starts nothing any more has no successor.
+func TestRefuse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t, Spec{}, script{after: time.Second, code: 1})
+		s.Refuse()
+		s.ended(t)
+		s.want(t,
+			"0s talker/0: started (pid 100)",
+			"1s talker/0 (pid 100) ended after 1s: exit status 1",
+			"1s talker/0: stopped")
 	})
 }
 
@@ -399,7 +569,7 @@ func TestReadyBeforeExit(t *testing.T) {
 				t.Error("not accepted")
 			}
 			s.models[0].end(0, "exit status 0")
-			<-s.child.Done()
+			s.ended(t)
 			s.want(t,
 				"0s talker/0: started (pid 100)",
 				"0s talker/0: ready (pid 100)",
