@@ -14,5 +14,8 @@ package main
 import "os"
 
 func main() {
+	if code, done := asProcess1(); done {
+		os.Exit(code)
+	}
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
