@@ -17,7 +17,7 @@
 // # Death
 //
 // When the host dies, a node's requests end with bus.ErrHostGone, and its tasks are aborted.
-// With JoinOptions.Rejoin it looks for a new host, and serves its stages there. When another
+// With JoinOptions.Rejoin it waits for the next host, and serves its stages there. When another
 // node dies, what that had read of this node's memory comes back, once no process reads it.
 //
 // # Trust

@@ -156,7 +156,7 @@ func TestNoNewHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	for line := range lines {
-		if strings.Contains(line, "no new host yet") {
+		if strings.Contains(line, "no host yet") {
 			if !strings.Contains(line, h.path) {
 				t.Errorf("it does not say where: %s", line)
 			}

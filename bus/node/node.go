@@ -5,11 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
@@ -68,8 +71,8 @@ type JoinOptions struct {
 	// Wait is how this process waits for others; default what $OMNIBUS_WAIT says, and else
 	// WaitBalanced.
 	Wait bus.Wait
-	// Rejoin has the node look for a new host when its host is gone, and serve
-	// its stages there.
+	// Rejoin has the node wait for a host when there is none: in Join, until its context ends, and
+	// when its host has drained, was closed or died. It serves its stages at the next one.
 	Rejoin bool
 	// Logger is told of panics, and of hosts that come and go; nil discards.
 	Logger *slog.Logger
@@ -168,6 +171,9 @@ func Join(ctx context.Context, name string, opts JoinOptions) (*Node, error) {
 	n.report.node = n
 	n.lane.OnCount(n.report.counted)
 	l, err := n.connect(ctx)
+	if err != nil && opts.Rejoin && noHostYet(err) {
+		l, err = n.find(ctx, noHostYet)
+	}
 	if err != nil {
 		n.cancel()
 		return nil, fmt.Errorf("bus: join: %w", errors.Join(limits.Explain(err), n.lane.Close(ctx)))
@@ -212,7 +218,7 @@ func (n *Node) run(l *link) {
 		}
 		n.opts.Logger.Warn("the host is gone; looking for a new one", slog.String("socket", n.opts.Socket), slog.Any("error", l.parting.lost()))
 		var err error
-		if l, err = n.reconnect(); err != nil {
+		if l, err = n.find(n.ctx, mayChange); err != nil {
 			n.end(err)
 			return
 		}
@@ -225,33 +231,54 @@ func (n *Node) run(l *link) {
 	}
 }
 
-// The pauses between attempts to find a new host.
+// The pauses between attempts to find a host.
 const (
 	rejoinFirst = 10 * time.Millisecond
 	rejoinMost  = time.Second
 )
 
-func (n *Node) reconnect() (*link, error) {
+// find connects to a host as soon as there is one. It gives up when the error is none that passes.
+func (n *Node) find(ctx context.Context, passes func(error) bool) (*link, error) {
 	said := ""
 	for pause := rejoinFirst; ; pause = min(2*pause, rejoinMost) {
-		l, err := n.connect(n.ctx)
+		l, err := n.connect(ctx)
 		if err == nil {
 			return l, nil
 		}
-		if text := err.Error(); text != said && n.ctx.Err() == nil { // once each: it may last
+		if text := err.Error(); text != said && ctx.Err() == nil { // once each: it may last
 			said = text
-			n.opts.Logger.Warn("no new host yet", slog.Any("error", err))
+			n.opts.Logger.Warn("no host yet", slog.Any("error", err))
 		}
-		var refused *wire.Error
-		if errors.As(err, &refused) && refused.Code != wire.CodeClosing {
-			return nil, err // it will not change its mind
+		if !passes(err) {
+			return nil, err
 		}
 		select {
 		case <-n.ctx.Done():
 			return nil, bus.ErrClosed
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w; last: %w", context.Cause(ctx), err)
 		case <-time.After(pause):
 		}
 	}
+}
+
+// mayChange reports whether the next attempt to connect may end otherwise: a host that refuses this node
+// does not change its mind, unless it is about to end.
+func mayChange(err error) bool {
+	var refused *wire.Error
+	return !errors.As(err, &refused) || refused.Code == wire.CodeClosing
+}
+
+// noHostYet reports whether a host was not there, or was about to end. A node that has never seen its host waits
+// for nothing else: the address, or who may use it, is wrong then.
+func noHostYet(err error) bool {
+	for _, absent := range []error{fs.ErrNotExist, syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE, io.EOF} {
+		if errors.Is(err, absent) {
+			return true
+		}
+	}
+	var refused *wire.Error
+	return errors.As(err, &refused) && refused.Code == wire.CodeClosing
 }
 
 // end notes that there will be no host any more.

@@ -18,8 +18,8 @@ type serving struct {
 }
 
 // Serve has this process do the work of stages of the host's pipeline, which
-// are Remote there, until the context ends, the host drains, or it is gone for
-// good. Where the pipeline says something about a stage, it wins. When the
+// are Remote there, until the context ends, or the host drains or is gone. With
+// JoinOptions.Rejoin it goes on at the next host. Where the pipeline says something about a stage, it wins. When the
 // context ends, the node gets no more work of these stages, and what has begun is
 // finished first. It is the same where the host refuses
 // a stage when it has taken others, of which none is served on; but what they have begun
@@ -137,7 +137,13 @@ func (n *Node) attend(ctx context.Context, call *serving) error {
 			return nil
 		case <-l.drained:
 			idle(context.Background(), l.stagesOf(call))
-			return nil
+			if !n.opts.Rejoin {
+				return nil
+			}
+			select { // the next host is there when this one has ended
+			case <-ctx.Done():
+			case <-l.done:
+			}
 		case <-l.done:
 			if !n.opts.Rejoin {
 				<-n.done

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from hostcase import HostCase
 from stagecase import NARROW, StageCase, opened
 
 import omnibus
-from omnibus import aio, wire
+from omnibus import aio, runner, wire
 from omnibus.client import Pull
 from omnibus.codec import encode
 from omnibus.errors import Code
@@ -98,6 +99,34 @@ print("returned", flush=True)
             self.host.waiting.clear()
         self.accept(p)
         self.host.send(wire.Bye())
+        self.host.hang_up()
+        self.accept(p)
+        self.host.send(wire.Drain(), opened(1), deliver(1, 7, encode("y")))
+        self.assertEqual(bytes(self.host.emitted().payload), encode("Y"))
+        self.host.waiting.clear()
+        self.host.listener.setblocking(False)
+        with self.assertRaises(BlockingIOError):  # it stays with the host that drains
+            self.host.listener.accept()
+        self.host.hang_up()
+        self.accept(p)
+        p.send_signal(signal.SIGTERM)
+        self.host.expect(wire.Leave)
+        self.host.hang_up()
+        self.assertEqual(p.wait(60), 0)
+
+    def test_rejoin_before_there_is_a_host(self) -> None:
+        self.host.listener.close()
+        os.unlink(self.host.path)
+        p = self.start("rejoin")
+        assert p.stderr is not None
+        self.assertIn("trying again", p.stderr.readline())
+        self.host.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.host.listener.bind(self.host.path)
+        self.host.listener.listen()
+        self.accept(p)
+        p.send_signal(signal.SIGTERM)
+        self.host.expect(wire.Leave)
+        self.host.hang_up()
         self.assertEqual(p.wait(60), 0)
 
     def test_a_child_that_imports_the_file_does_not_serve(self) -> None:
@@ -191,9 +220,11 @@ run()
         gc.disable()
         if collecting:
             self.addCleanup(gc.enable)
-        r = self.beside(lambda: omnibus.run(hold, path=self.host.path, rejoin=True))
+        leaving = runner._Leaving()
+        with mock.patch.object(runner, "_Leaving", lambda: leaving):
+            r = self.beside(lambda: omnibus.run(hold, path=self.host.path, rejoin=True))
+            self.host.welcome()
         counts = []
-        self.host.welcome()
         for _ in range(20):
             self.host.serve("hold", outputs=NARROW)
             counts.append((len(os.listdir("/proc/self/fd")), memfds()))
@@ -209,7 +240,9 @@ run()
                 self.host.hang_up()
                 self.host.welcome()
         self.host.serve("hold")
-        self.bye(r)
+        leaving.tell()
+        self.host.hang_up()
+        r()
         self.assertEqual(counts, counts[:1] * len(counts))
 
 

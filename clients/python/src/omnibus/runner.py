@@ -56,8 +56,9 @@ def run(
     stages that send tensors of one, `allow_uids` for a host of another user: see `connect`.
 
     Returns when the host drains or says goodbye, and after SIGTERM, once what was open
-    here is finished. When the host is gone, exits with status 69, or, with `rejoin`, waits
-    for its socket to be back and starts afresh. Call it from the main thread.
+    here is finished. When the host is gone, or there is none, exits with status 69. With
+    `rejoin` it returns after SIGTERM alone: however a host ended, or if there is none yet, it
+    waits for the next one and starts afresh. Call it from the main thread.
     """
     _check_not_imported()
     chosen = choose(stages)
@@ -172,9 +173,10 @@ def _serve(
                 pause = _REJOIN_FIRST_SECONDS
                 if wake >= 0:
                     client._session.wake_on(wake)
-                runner = _Runner(client, chosen, threads, leaving)
+                runner = _Runner(client, chosen, threads, leaving, rejoin)
                 current[:] = [runner]
-                if runner.serve() or leaving.told:
+                ended = runner.serve()
+                if leaving.told or (ended and not rejoin):
                     return
                 raise HostGone("the host has gone")
         except HostGone as e:
@@ -194,11 +196,12 @@ class _Runner:
     """One session's work."""
 
     def __init__(
-        self, client: Client, chosen: list[tuple[str, StageFunction]], threads: int, leaving: _Leaving
+        self, client: Client, chosen: list[tuple[str, StageFunction]], threads: int, leaving: _Leaving, rejoin: bool
     ) -> None:
         self.client = client
         self.session = client._session
         self.leaving = leaving
+        self.rejoin = rejoin
         self.has_async = any(s.is_async for _, s in chosen)
         self.crew = Crew(
             max(threads, 1), 0 if self.has_async else 1, None if self.has_async else self.session, self.stranded
@@ -250,6 +253,8 @@ class _Runner:
             if not s.draining:
                 self.client.leave()
             self.wait(self.idle)
+            if self.rejoin:  # the next host is there when this one has ended
+                self.wait(lambda: self.leaving.told)
             self.clean = True
         except HostGone:
             self.clean = s.said_bye or s.draining

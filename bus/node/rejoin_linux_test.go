@@ -1,0 +1,75 @@
+package node_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/host"
+	"github.com/omnibus-runtime/omnibus/bus/node"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// TestRejoin: a node with Rejoin waits for its first host, and serves its stage at each one that comes, however the one
+// before ended in good order.
+func TestRejoin(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "bus.sock")
+	lines := make(lineWriter, 64)
+	served := make(chan error, 1)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	go func() {
+		n, err := node.Join(ctx, t.Name(), node.JoinOptions{Socket: path, Rejoin: true, Logger: slog.New(slog.NewTextHandler(lines, nil))})
+		if err != nil {
+			served <- err
+			return
+		}
+		served <- errors.Join(n.Serve(ctx, bus.Stage("a", bustest.Upper)), n.Close(context.Background()))
+	}()
+	for !strings.Contains(<-lines, "no host yet") { // it waits
+	}
+	for _, end := range []string{"drain", "close", "drain"} {
+		b := bustest.Open(t, bustest.Remotes(bustest.Linear(bus.StageSpec{Name: "a"})), bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}})
+		s, err := host.Listen(b, path, host.ListenOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := b.Submit(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		bustest.MustReceive(t, r, []string{"X"})
+		if end == "drain" {
+			s.Drain()
+		}
+		if err := s.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop() // where there is no host
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestJoinWithoutAHost: the error of a node that waited for its first host says for what, and one that could
+// not be let in does not wait.
+func TestJoinWithoutAHost(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "bus.sock")
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	_, err := node.Join(ctx, t.Name(), node.JoinOptions{Socket: path, Rejoin: true})
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), path) {
+		t.Errorf("join: %v, want that the time is up, and where no host was", err)
+	}
+	h := listen(t, bustest.Linear(bus.Stage("a", bustest.Upper)), bus.Options{})
+	if _, err := node.Join(t.Context(), t.Name(), node.JoinOptions{Socket: h.path, Bus: "another", Rejoin: true}); err == nil || !strings.Contains(err.Error(), "another") {
+		t.Errorf("join another bus: %v", err)
+	}
+}
