@@ -33,6 +33,8 @@ type Stats struct {
 // StageStats are the figures of one stage.
 type StageStats struct {
 	Name      string `json:"name"`
+	Remote    bool   `json:"remote"`  // other processes do its work
+	Serving   int    `json:"serving"` // how many of them
 	Slots     int    `json:"slots"`
 	SlotsFree int    `json:"slots_free"` // below 0 while more requests are open than there are slots
 	// AdmittedAbove counts those that were let in so, to break a circle of requests that wait for
@@ -205,7 +207,7 @@ func (b *Bus) stageStats(st *stage) StageStats {
 	}
 	s.Queued = st.queued(b)
 	if st.remote != nil {
-		s.HandleTimeouts = st.remote.handleTimeouts()
+		s.Remote, s.Serving, s.HandleTimeouts = true, st.remote.Served(), st.remote.handleTimeouts()
 	}
 	return s
 }

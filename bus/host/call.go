@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
@@ -71,6 +72,8 @@ func (s *session) reply(token uint32, v any) error {
 // Status is what a server says about its bus.
 type Status struct {
 	Bus       string               `json:"bus"`
+	PID       int                  `json:"pid"` // of the process that hosts it
+	Socket    string               `json:"socket"`
 	Epoch     uint64               `json:"epoch"`
 	Age       time.Duration        `json:"age_ns"`
 	Stats     bus.Stats            `json:"stats"`
@@ -84,7 +87,7 @@ type Status struct {
 func (s *Server) Status() Status {
 	u := s.underWay() // first: the figures of the edges have what it says
 	st := Status{
-		Bus: s.on.Name, Epoch: s.epoch, Age: time.Since(s.on.Opened), Stats: s.floor.Stats(), Processes: s.Processes(), Lanes: u.lanes(s.live()),
+		Bus: s.on.Name, PID: os.Getpid(), Socket: s.Addr(), Epoch: s.epoch, Age: time.Since(s.on.Opened), Stats: s.floor.Stats(), Processes: s.Processes(), Lanes: u.lanes(s.live()),
 		Requests: s.floor.Statuses(), Handlers: append([]bus.RunningHandler{}, s.floor.Running()...),
 	}
 	u.add(&st)

@@ -24,7 +24,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"omnibus": main, "stage": stageMain, "page": pageMain, "tokens": tokensMain})
+	testscript.Main(m, map[string]func(){"omnibus": main, "stage": stageMain, "embedded": embeddedMain, "page": pageMain, "tokens": tokensMain})
 }
 
 func TestScripts(t *testing.T) {

@@ -10,14 +10,17 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/host"
 	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 // stageMain is the program "stage" of the scripts: it serves the stage that a
@@ -41,6 +44,42 @@ func serveStages() error {
 		specs = append(specs, bus.StageSpec{Name: name, Handle: capitals})
 	}
 	return errors.Join(n.Serve(ctx, specs...), n.Close(context.Background()))
+}
+
+// embeddedMain is the program "embedded" of the scripts: it hosts a bus of its own, of which other processes serve one stage,
+// while its arguments run as a command.
+func embeddedMain() {
+	if err := embed(context.Background()); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+}
+
+func embed(ctx context.Context) (err error) {
+	spec := bus.Pipeline{
+		Stages: []bus.StageSpec{{Name: "thinker", Handle: capitals}, {Name: "talker", Remote: &bus.Remote{}}},
+		Edges:  []bus.Edge{{From: "thinker", To: "talker"}},
+	}
+	b, err := bus.Open(ctx, spec, bus.Options{Name: "embedded", Store: shmstore.Options{ArenaBytes: 1 << 20, Memory: shmstore.Shared}})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.Close(ctx)) }()
+	path, err := node.SocketPath("embedded")
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(path), 0o700)
+	}
+	if err != nil {
+		return err
+	}
+	s, err := host.Listen(b, path, host.ListenOptions{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close(ctx)) }()
+	cmd := exec.Command(os.Args[1], os.Args[2:]...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	return cmd.Run()
 }
 
 // pageMain is the program "page" of the scripts: it prints the status and the text of a page of the

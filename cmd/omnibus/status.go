@@ -26,7 +26,8 @@ func newStatusCmd() *cobra.Command {
 		Use:   "status",
 		Short: "Show what a running pipeline is doing",
 		Long: `Show the stages and processes of a running pipeline, what is under way on its
-edges, and what each request waits for.
+edges, and what each request waits for. A bus is embedded where its host is another
+program than omnibus run.
 
 WINDOW is what one request may have under way on an edge, in deliveries and bytes;
 UNDER WAY and QUEUED are sums over all requests: what was sent and is not finished,
@@ -51,8 +52,11 @@ const caller = "caller"
 
 func writeStatus(to io.Writer, s *host.Status) error {
 	var out strings.Builder
-	fmt.Fprintf(&out, "bus %s, %s, process %d, up %s\n", s.Bus, s.Phase, s.PID, timeText(s.Age))
-	fmt.Fprintf(&out, "socket %s\nhttp   %s\n", s.Socket, s.HTTP)
+	fmt.Fprintf(&out, "bus %s, %s, process %d, up %s\n", s.Bus, cmp.Or(s.Phase, "embedded"), s.PID, timeText(s.Age))
+	fmt.Fprintf(&out, "socket %s\n", s.Socket)
+	if s.HTTP != "" {
+		fmt.Fprintf(&out, "http   %s\n", s.HTTP)
+	}
 	for _, t := range []*table{stageTable(s), processTable(s), handlerTable(s), waitTable(s), sentTable(s), laneTable(s), requestTable(s)} {
 		if len(t.rows) > 0 {
 			out.WriteByte('\n')
@@ -85,18 +89,18 @@ func stageTable(s *host.Status) *table {
 		served[st.Stage] = st
 	}
 	for _, st := range s.Stats.Stages {
-		by, ok := served[st.Name]
+		by := served[st.Name]
 		processes, note := "in the host", ""
-		if ok {
-			processes = fmt.Sprintf("%d of %d", by.Serving, by.Expected)
-			if by.Attach {
-				processes = fmt.Sprintf("%d attached", by.Serving)
-			}
+		switch {
+		case by.Expected > 0:
+			processes = fmt.Sprintf("%d of %d", st.Serving, by.Expected)
+		case st.Remote:
+			processes = fmt.Sprintf("%d attached", st.Serving)
 		}
 		switch {
 		case by.GivenUp:
 			note = "given up: requests that need it fail"
-		case ok && by.Serving == 0:
+		case st.Remote && st.Serving == 0:
 			note = "no process serves it: requests wait"
 		case st.HandleTimeouts > 0:
 			note = plural(int(st.HandleTimeouts), "handler") + " ran for longer than handle_timeout"

@@ -12,7 +12,7 @@ import (
 
 // What edges do fits a terminal of 80 columns, also when much goes over them.
 func TestStatusOfEdgesFits(t *testing.T) {
-	s := host.Status{PID: 7, Phase: host.PhaseReady}
+	s := host.Status{Phase: host.PhaseReady}
 	for _, e := range [][2]string{{"preprocess", "thinker"}, {"thinker", "talker"}, {"", "preprocess"}, {"talker", "postprocess"}, {"postprocess", ""}} {
 		s.Stats.Edges = append(s.Stats.Edges, bus.EdgeStats{
 			From: e[0], To: e[1], Window: 1024, WindowBytes: 19 << 19, Deliveries: 123_456_789, Bytes: 999<<30 + 1<<29,

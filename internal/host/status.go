@@ -2,7 +2,6 @@ package host
 
 import (
 	"context"
-	"os"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus/host"
@@ -12,9 +11,7 @@ import (
 // Status is what a host says about itself: the answer to the call status.
 type Status struct {
 	host.Status
-	PID      int           `json:"pid"`
 	Phase    Phase         `json:"phase"`
-	Socket   string        `json:"socket"`
 	HTTP     string        `json:"http"`
 	Stages   []StageStatus `json:"stages"`   // those that processes serve, in topological order
 	Children []ChildStatus `json:"children"` // the processes that the host started
@@ -45,7 +42,7 @@ type ChildStatus struct {
 // status takes a snapshot.
 func (h *running) status() Status {
 	s := Status{
-		Status: h.server.Status(), PID: os.Getpid(), Socket: h.socket, HTTP: h.web.where(),
+		Status: h.server.Status(), HTTP: h.web.where(),
 		Stages: make([]StageStatus, 0, len(h.stages)), Children: h.childStatus(),
 	}
 	h.mu.Lock()

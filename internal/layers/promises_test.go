@@ -56,11 +56,6 @@ var promises = []promise{
 		reason: "a program in the process of the host opens connectors that other processes reach",
 	},
 	{
-		path:   "bus/host",
-		names:  "Server.Addr",
-		reason: "a program that listens at any free port tells its processes which one it is",
-	},
-	{
 		path:   "bus/node",
 		names:  "Node.Serve",
 		reason: "a process in Go serves stages: those of omnibus run are programs",
