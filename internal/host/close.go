@@ -65,6 +65,7 @@ func (h *running) drainRequests(ctx context.Context) {
 		h.opts.Logger.Warn("requests did not end in time", slog.Any("error", err))
 		h.bus.AbortAll(fmt.Errorf("the host is going to stop: %w", context.Cause(ctx)))
 	}
+	h.children.Refuse() // the processes end when they are told
 	h.server.Drain()
 }
 

@@ -279,6 +279,21 @@ func TestDrainWaitsForRequests(t *testing.T) {
 	}
 }
 
+// TestDrainEndsProcesses: a process that ends when it is told that the host drains has no successor, also where its turn
+// to be stopped is far away.
+func TestDrainEndsProcesses(t *testing.T) {
+	r := start(t, `
+stages:
+  - {stage_id: `+lingering+`, omnibus: {exec: [SELF]}}
+  - {stage_id: b, engine_input_source: [`+lingering+`], omnibus: {exec: [SELF]}}
+`)
+	r.await("ready: ")
+	r.stop(nil)
+	if text, err := r.wait(); err != nil || strings.Contains(text, "event=restarting") || strings.Count(text, "process=b/0 event=started") != 1 {
+		t.Errorf("the run ended with %v:\n%s", err, text)
+	}
+}
+
 // One that does not end in time does not keep the host, nor does a process that
 // does not move.
 func TestGraceEnds(t *testing.T) {

@@ -37,6 +37,9 @@ func TestMain(m *testing.M) {
 // crashing is a stage whose processes end as soon as they have served it.
 const crashing = "crashing"
 
+// lingering is a stage whose processes wait for a signal when the host has drained.
+const lingering = "lingering"
+
 // crash is a request that its stage's process does not survive. It gets there once that
 // process serves.
 func crash(ctx context.Context, n *node.Node) {
@@ -83,7 +86,7 @@ func serve(stage string) int {
 		fmt.Fprintln(os.Stdout, err)
 		return 1
 	}
-	if leaving.Err() != nil {
+	if leaving.Err() != nil || stage == lingering {
 		<-ctx.Done() // it lives on, and serves nothing
 	}
 	return 0
