@@ -308,9 +308,21 @@ func (b *Bus) place(ctx context.Context, o Opening) error {
 		return ErrCanceled
 	}
 	if !b.places.Wait(ctx.Done()) {
-		return b.noPlace(context.Cause(ctx))
+		return b.noPlace(submitEnded(ctx))
 	}
 	return nil
+}
+
+// submitEnded is the error of a request that has not begun when its context has ended.
+func submitEnded(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	switch {
+	case !errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return cause
+	case errors.Is(cause, context.DeadlineExceeded):
+		return ErrDeadline
+	}
+	return fmt.Errorf("%w: %w", ErrDeadline, cause)
 }
 
 // noPlace is the error of a request that has waited for a place in vain.
@@ -334,9 +346,9 @@ func OpeningOf(opts []SubmitOption) (Opening, error) {
 
 // admit begins a request at its place.
 func (b *Bus) admit(ctx context.Context, o Opening) (*Request, error) {
-	if err := context.Cause(ctx); err != nil {
+	if ctx.Err() != nil {
 		b.places.Give()
-		return nil, fmt.Errorf("bus: submit: %w", err)
+		return nil, fmt.Errorf("bus: submit: %w", submitEnded(ctx))
 	}
 	b.mu.Lock()
 	if b.closed() {

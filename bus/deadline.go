@@ -69,22 +69,51 @@ func (r *Request) expiredAt(at []string) error {
 	if len(at) > 0 && had >= 0 {
 		text += ": " + strings.Join(at, ", ")
 	}
+	if cause := context.Cause(r.ctx); cause != nil && !errors.Is(cause, context.DeadlineExceeded) {
+		return fmt.Errorf("%w: %s: %w", ErrDeadline, text, cause)
+	}
 	return fmt.Errorf("%w: %s", ErrDeadline, text)
 }
 
-func (r *Request) endByContext() {
-	cause := context.Cause(r.ctx)
-	if errors.Is(cause, context.DeadlineExceeded) {
-		r.end(PastDeadline, fmt.Errorf("%w: %w", ErrDeadline, cause))
-		return
+// lateWith reports whether a context has ended by its deadline, and the request is to end by then, too.
+func (r *Request) lateWith(ctx context.Context) bool {
+	return errors.Is(ctx.Err(), context.DeadlineExceeded) && r.late()
+}
+
+// callEnded is the error of a call on the request whose context has ended: the end of the request, where that has
+// the same deadline.
+func (r *Request) callEnded(ctx context.Context) error {
+	if r.lateWith(ctx) {
+		<-r.done // soon
+		if r.err != nil {
+			return r.err
+		}
 	}
-	r.Abort(cause)
+	return context.Cause(ctx)
 }
 
 // contextEnded ends the request with its context. Of one that has completed it gives up the results
 // that the caller has not received: they keep its place.
 func (r *Request) contextEnded() {
-	r.endByContext()
+	switch {
+	case !r.lateWith(r.ctx):
+		r.Abort(context.Cause(r.ctx))
+		r.giveUpUnread()
+	case r.up != nil:
+		time.AfterFunc(sayWithin, r.endLate)
+	default:
+		r.endLate()
+	}
+}
+
+// endLate ends the request at the deadline of its context.
+func (r *Request) endLate() {
+	r.end(PastDeadline, r.expired())
+	r.giveUpUnread()
+}
+
+// giveUpUnread gives up the results of a completed request whose context has ended.
+func (r *Request) giveUpUnread() {
 	if r.Outcome() != Completed {
 		return
 	}

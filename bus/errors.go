@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -18,8 +19,9 @@ var (
 	ErrOverloaded = errors.New("bus: overloaded")
 	// ErrAborted is how an aborted request ended.
 	ErrAborted = errors.New("bus: request aborted")
-	// ErrDeadline is how a request ended that ran past its deadline.
-	ErrDeadline = errors.New("bus: deadline exceeded")
+	// ErrDeadline is how a request ended that ran past its deadline, be that an option's or its context's.
+	// It is a context.DeadlineExceeded.
+	ErrDeadline error = deadlineError{}
 	// ErrEnded reports an operation on a request that is over.
 	ErrEnded = errors.New("bus: request is over")
 	// ErrWindowFull reports a full window on an edge whose policy is Fail, or a
@@ -52,6 +54,12 @@ var (
 	// ErrPanic reports a handler that panicked.
 	ErrPanic = errors.New("bus: stage panicked")
 )
+
+type deadlineError struct{}
+
+func (deadlineError) Error() string { return "bus: deadline exceeded" }
+
+func (deadlineError) Is(target error) bool { return target == context.DeadlineExceeded }
 
 // StageError says where a request failed. Fields that do not apply are empty.
 type StageError struct {

@@ -150,7 +150,11 @@ func (r *Request) cause() error {
 
 // Send sends one input to every first stage, waiting for room until ctx ends.
 func (r *Request) Send(ctx context.Context, v any, opts ...EmitOption) error {
-	return sendError(ctx, r.Input(ctx).Emit(v, opts...))
+	err := r.Input(ctx).Emit(v, opts...)
+	if errors.Is(err, ErrCanceled) {
+		return r.callEnded(ctx)
+	}
+	return err
 }
 
 // Input emits the request's inputs: for payloads that are filled in place.
@@ -167,13 +171,6 @@ func (r *Request) CloseSend(context.Context) error {
 		return r.cause()
 	}
 	return nil
-}
-
-func sendError(ctx context.Context, err error) error {
-	if errors.Is(err, ErrCanceled) {
-		return context.Cause(ctx)
-	}
-	return err
 }
 
 // Abort ends the request, unless it is over: with ErrAborted, wrapping the
@@ -357,7 +354,7 @@ func (r *Request) Wait(ctx context.Context) error {
 	case <-r.done:
 		return r.err
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return r.callEnded(ctx)
 	}
 }
 

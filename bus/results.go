@@ -81,7 +81,7 @@ func (rs *results) next(ctx context.Context, r *Request) (*Delivery, error) {
 		if err := rs.end(r); err != nil {
 			return nil, err
 		}
-		d, err := rs.sleep(ctx, over)
+		d, err := rs.sleep(ctx, r, over)
 		if d != nil || err != nil {
 			return d, err
 		}
@@ -92,7 +92,7 @@ func (rs *results) next(ctx context.Context, r *Request) (*Delivery, error) {
 }
 
 // sleep waits for a signal, unless a result has come meanwhile.
-func (rs *results) sleep(ctx context.Context, over <-chan struct{}) (*Delivery, error) {
+func (rs *results) sleep(ctx context.Context, r *Request, over <-chan struct{}) (*Delivery, error) {
 	rs.mu.Lock()
 	rs.asleep++
 	rs.mu.Unlock()
@@ -113,7 +113,7 @@ func (rs *results) sleep(ctx context.Context, over <-chan struct{}) (*Delivery, 
 	case <-rs.wake:
 	case <-over:
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return nil, r.callEnded(ctx)
 	}
 	return nil, nil
 }

@@ -120,6 +120,9 @@ func (n *Node) Stream(ctx context.Context, opts ...bus.SubmitOption) (*bus.Reque
 
 func (n *Node) submit(ctx context.Context, flags uint8, opts []bus.SubmitOption) (*bus.Request, error) {
 	r, err := n.open(ctx, flags, opts)
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) && err != nil && !errors.Is(err, bus.ErrDeadline) {
+		err = fmt.Errorf("%w: %w", bus.ErrDeadline, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("bus: submit: %w", err)
 	}
