@@ -20,7 +20,8 @@ import (
 // web serves metrics and health.
 type web struct {
 	listener net.Listener
-	path     string // of the socket; empty: TCP
+	path     string      // of the socket; empty: TCP
+	identity os.FileInfo // of the socket file that is ours
 	server   *http.Server
 	done     chan struct{}
 }
@@ -41,7 +42,7 @@ func (h *running) openWeb() error {
 	w := &web{done: make(chan struct{})}
 	if strings.Contains(where, "/") {
 		w.path = where
-		w.listener, err = listenUnix(where)
+		w.listener, w.identity, err = listenUnix(where)
 	} else {
 		w.listener, err = net.Listen("tcp", where)
 	}
@@ -91,29 +92,34 @@ const maxSocketPath = len(syscall.RawSockaddrUnix{}.Path) - 1
 
 // listenUnix opens a socket for this user alone. It has its mode before it has
 // its name. A socket that nobody answers at was left behind, and is replaced.
-func listenUnix(path string) (net.Listener, error) {
+func listenUnix(path string) (l net.Listener, identity os.FileInfo, err error) {
 	born := bornAt(path)
 	if longest := max(len(path), len(born)); longest > maxSocketPath {
-		return nil, fmt.Errorf("socket path %s: %d bytes, and the system allows %d: choose a shorter one (http), or a loopback address", path, longest, maxSocketPath)
+		return nil, nil, fmt.Errorf("socket path %s: %d bytes, and the system allows %d: choose a shorter one (http), or a loopback address", path, longest, maxSocketPath)
 	}
 	for _, name := range []string{path, born} {
 		if err := removeDead(name); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	l, err := net.Listen("unix", born)
-	if err != nil {
-		return nil, err
+	if l, err = net.Listen("unix", born); err != nil {
+		return nil, nil, err
 	}
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
 	if err = os.Chmod(born, 0o600); err == nil {
+		identity, err = os.Lstat(born)
+	}
+	if err == nil {
 		err = os.Rename(born, path)
 	}
 	if err != nil {
-		return nil, errors.Join(err, l.Close(), os.Remove(born))
+		return nil, nil, errors.Join(err, l.Close(), os.Remove(born))
 	}
-	return l, nil
+	return l, identity, nil
 }
+
+// aliveTimeout is how long a socket may take to say that a process listens there.
+const aliveTimeout = time.Second
 
 // bornAt is where a socket is before it has its name: hardly ever a longer path.
 func bornAt(path string) string {
@@ -130,9 +136,12 @@ func removeDead(path string) error {
 	case info.Mode().Type() != fs.ModeSocket:
 		return fmt.Errorf("%s is a file and no socket: remove it, or choose another path", path)
 	}
-	if c, err := net.Dial("unix", path); err == nil {
+	c, err := net.DialTimeout("unix", path, aliveTimeout)
+	if err == nil {
 		_ = c.Close()
-		return fmt.Errorf("%s is in use by another program: stop it, or choose another path", path)
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) { // also one of another type lives, such as that of a bus
+		return fmt.Errorf("%s is in use by another program: stop it, or choose another path (http)", path)
 	}
 	return os.Remove(path)
 }
@@ -151,7 +160,7 @@ func (w *web) where() string {
 func (w *web) close() error {
 	err := w.server.Close()
 	<-w.done
-	if w.path != "" {
+	if info, statErr := os.Lstat(w.path); statErr == nil && os.SameFile(info, w.identity) {
 		err = errors.Join(err, os.Remove(w.path))
 	}
 	return err

@@ -21,7 +21,7 @@ func TestListenUnix(t *testing.T) {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := listenUnix(path); err == nil || !strings.Contains(err.Error(), "is a file and no socket") {
+	if _, _, err := listenUnix(path); err == nil || !strings.Contains(err.Error(), "is a file and no socket") {
 		t.Errorf("over a file: %v", err)
 	}
 	if err := os.Remove(path); err != nil {
@@ -32,7 +32,7 @@ func TestListenUnix(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := listenUnix(path); err == nil || !strings.Contains(err.Error(), "in use by another program") {
+	if _, _, err := listenUnix(path); err == nil || !strings.Contains(err.Error(), "in use by another program") {
 		t.Errorf("over a socket in use: %v", err)
 	}
 	stale.SetUnlinkOnClose(false)
@@ -41,7 +41,7 @@ func TestListenUnix(t *testing.T) {
 	if err := os.Link(path, bornAt(path)); err != nil {
 		t.Fatal(err)
 	}
-	l, err := listenUnix(path)
+	l, _, err := listenUnix(path)
 	if err != nil {
 		t.Fatalf("over a dead socket: %v", err)
 	}
@@ -54,6 +54,35 @@ func TestListenUnix(t *testing.T) {
 	}
 }
 
+// TestSocketsOfOthers: a host replaces no socket at which a process listens, of whatever type, and removes none that
+// has come in place of its own.
+func TestSocketsOfOthers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.http.sock")
+	l, identity, err := listenUnix(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &web{listener: l, path: path, identity: identity, server: &http.Server{ReadTimeout: time.Second}, done: make(chan struct{})}
+	close(w.done)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	other, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if _, _, err := listenUnix(path); err == nil || !strings.Contains(err.Error(), "in use by another program") {
+		t.Errorf("over a socket of another type: %v", err)
+	}
+	if err := errors.Join(w.close(), l.Close()); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(path); err != nil {
+		t.Errorf("the socket of another host is gone: %v", err)
+	}
+}
+
 // TestListenUnixAtTheLimit: a path may be as long as the system allows, and one that is
 // longer is refused with what to do.
 func TestListenUnixAtTheLimit(t *testing.T) {
@@ -63,12 +92,12 @@ func TestListenUnixAtTheLimit(t *testing.T) {
 	}
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, strings.Repeat("x", maxSocketPath-len(dir)-1))
-	l, err := listenUnix(path)
+	l, _, err := listenUnix(path)
 	if err != nil {
 		t.Fatalf("%d bytes: %v", len(path), err)
 	}
 	_ = l.Close()
-	if _, err := listenUnix(path + "x"); err == nil || !strings.Contains(err.Error(), "choose a shorter one (http), or a loopback address") {
+	if _, _, err := listenUnix(path + "x"); err == nil || !strings.Contains(err.Error(), "choose a shorter one (http), or a loopback address") {
 		t.Errorf("%d bytes: %v", len(path)+1, err)
 	}
 }

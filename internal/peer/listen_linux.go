@@ -28,8 +28,8 @@ type Listener struct {
 // Listen accepts connections at path. It makes the directory of path if only
 // that is missing, for this user alone. A process that listens holds a lock on
 // the file path.lock: a second one gets an error with the process id of the
-// first. A socket file without a lock was left by a process that has died, and
-// is replaced.
+// first. A socket file at which no process listens was left by one that has died,
+// and is replaced.
 func Listen(path string, opts ListenOptions) (*Listener, error) {
 	opts = opts.withDefaults()
 	if err := opts.Validate(); err != nil {
@@ -115,7 +115,30 @@ func removeStale(path string) error {
 	if info.Mode().Type() != fs.ModeSocket {
 		return errors.New("there is a file that is no socket; remove it, or choose another name")
 	}
+	if err := checkDead(path); err != nil {
+		return err
+	}
 	return os.Remove(path)
+}
+
+// checkDead returns an error unless no process listens at a socket. The lock of one that does may have been removed.
+func checkDead(path string) error {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	switch err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); {
+	case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil: // of another type, or too busy
+		return fmt.Errorf("%w by another process (%w); stop it, or choose another name", errInUse, err)
+	}
+	owner := "another process"
+	if peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+		owner = fmt.Sprintf("process %d", peer.Pid)
+	}
+	return fmt.Errorf("%w by %s, whose file %s.lock is gone; stop it, or choose another name", errInUse, owner, path)
 }
 
 // bind makes the socket file and listens.

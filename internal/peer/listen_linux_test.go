@@ -190,6 +190,32 @@ func TestTwoHosts(t *testing.T) {
 	conn.Close()
 }
 
+// TestSocketOfALivingHost: a host whose lock file was removed keeps its socket, and so does a program whose socket is none
+// of a host.
+func TestSocketOfALivingHost(t *testing.T) {
+	l := listenAt(t, filepath.Join(t.TempDir(), "a.sock"))
+	if err := os.Remove(l.Path() + ".lock"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(l.Path(), ListenOptions{}); !errors.Is(err, errInUse) || !strings.Contains(err.Error(), fmt.Sprintf("process %d", os.Getpid())) {
+		t.Errorf("Listen: %v, want errInUse that names this process", err)
+	}
+	path := filepath.Join(t.TempDir(), "b.sock")
+	stream, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	if _, err := Listen(path, ListenOptions{}); !errors.Is(err, errInUse) {
+		t.Errorf("Listen at a socket of another type: %v, want errInUse", err)
+	}
+	for _, path := range []string{l.Path(), path} {
+		if _, err := os.Lstat(path); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestLockWithoutNumber is told by no file who listens.
 func TestLockWithoutNumber(t *testing.T) {
 	l := listenAt(t, socketPath(t))
