@@ -6,6 +6,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 	connflow "github.com/omnibus-runtime/omnibus/connector/flow"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -116,11 +117,11 @@ func (b *Bus) traffic() (live []*Request, gone []sent) {
 
 // RequestStatus says how one request that is alive stands.
 type RequestStatus struct {
-	ID      uint64        `json:"id"`
-	Outcome string        `json:"outcome"`
-	Age     time.Duration `json:"age_ns"`
-	State   string        `json:"state"` // what it waits for
-	Edges   []EdgeStatus  `json:"edges"` // those with something under way
+	ID      messages.RequestID `json:"id"`
+	Outcome string             `json:"outcome"`
+	Age     time.Duration      `json:"age_ns"`
+	State   string             `json:"state"` // what it waits for
+	Edges   []EdgeStatus       `json:"edges"` // those with something under way
 }
 
 // EdgeStatus is what one request has under way on one edge.
@@ -142,7 +143,7 @@ func (b ground) Statuses() []RequestStatus {
 }
 
 func (r *Request) status() RequestStatus {
-	st := RequestStatus{ID: uint64(r.id), Outcome: r.Outcome().String(), Age: time.Since(r.began), State: r.describe(), Edges: []EdgeStatus{}}
+	st := RequestStatus{ID: r.id, Outcome: r.Outcome().String(), Age: time.Since(r.began), State: r.describe(), Edges: []EdgeStatus{}}
 	for i := range r.flows {
 		f := &r.flows[i]
 		deliveries, bytes := f.underWay()

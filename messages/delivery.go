@@ -1,6 +1,9 @@
 package messages
 
-import "fmt"
+import (
+	"fmt"
+	"strconv"
+)
 
 // RequestID names one request; it is unique in one bus.
 type RequestID uint64
@@ -8,6 +11,19 @@ type RequestID uint64
 // String returns the id as 16 hexadecimal digits, the form that logs and
 // reports share.
 func (id RequestID) String() string { return fmt.Sprintf("%016x", uint64(id)) }
+
+// MarshalText is String: JSON has the id in the same form.
+func (id RequestID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
+
+// UnmarshalText reads up to 16 hexadecimal digits.
+func (id *RequestID) UnmarshalText(text []byte) error {
+	n, err := strconv.ParseUint(string(text), 16, 64)
+	if err != nil {
+		return fmt.Errorf("messages: %q is no request: one is named by up to 16 hexadecimal digits", text)
+	}
+	*id = RequestID(n)
+	return nil
+}
 
 // Delivery is one message on one edge. It is passed by value; the copies share
 // Inline and Attrs, which nobody may change once the delivery has been sent.

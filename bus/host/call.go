@@ -140,8 +140,8 @@ func (s *Server) checkAll() (CheckReport, error) {
 // abort ends a request by its number.
 func (s *Server) abort(arguments []byte) (any, error) {
 	var a struct {
-		Request uint64 `json:"request"`
-		Reason  string `json:"reason"`
+		Request messages.RequestID `json:"request"`
+		Reason  string             `json:"reason"`
 	}
 	if err := json.Unmarshal(arguments, &a); err != nil {
 		return nil, fmt.Errorf("%w: arguments of abort: %w", bus.ErrPayload, err)
@@ -149,8 +149,8 @@ func (s *Server) abort(arguments []byte) (any, error) {
 	if a.Reason == "" {
 		a.Reason = "aborted by hand"
 	}
-	if !s.floor.Abort(messages.RequestID(a.Request), errors.New(a.Reason)) {
-		return nil, terms.Unknown(fmt.Sprintf("request %v is not alive", messages.RequestID(a.Request)))
+	if !s.floor.Abort(a.Request, errors.New(a.Reason)) {
+		return nil, terms.Unknown(fmt.Sprintf("request %v is not alive", a.Request))
 	}
 	return map[string]any{"aborted": a.Request}, nil
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/process"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -446,15 +447,15 @@ func (s *Server) Processes() []ProcessStats {
 // Holding is what one process holds, or what lies in the exchange and is nobody's, for
 // reports.
 type Holding struct {
-	PID     int           `json:"pid"` // 0: nobody's
-	Name    string        `json:"name"`
-	Stage   string        `json:"stage"` // empty: a result
-	Request uint64        `json:"request"`
-	Edge    string        `json:"edge"`
-	Seq     uint64        `json:"seq"`
-	Bytes   int           `json:"bytes"`
-	Direct  bool          `json:"direct,omitempty"` // it came past the host
-	Age     time.Duration `json:"age_ns"`
+	PID     int                `json:"pid"` // 0: nobody's
+	Name    string             `json:"name"`
+	Stage   string             `json:"stage"` // empty: a result
+	Request messages.RequestID `json:"request,omitzero"`
+	Edge    string             `json:"edge"`
+	Seq     uint64             `json:"seq"`
+	Bytes   int                `json:"bytes"`
+	Direct  bool               `json:"direct,omitempty"` // it came past the host
+	Age     time.Duration      `json:"age_ns"`
 	// Of several payloads together: what they are, how many, and how old the oldest is.
 	// Those kept are of deliveries that the process has finished, and reads on. Those
 	// left are what it may read, though its connection is over. Those passed are what a process

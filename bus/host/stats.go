@@ -70,7 +70,7 @@ func (s *session) holdings() []Holding {
 		if h, sent := h.Delivery.(*handed); sent { // the others are listed together
 			st := h.d.Control().Stream()
 			all = append(all, Holding{
-				PID: s.proc.PID(), Name: s.name, Stage: st.To, Request: uint64(st.Request.ID()),
+				PID: s.proc.PID(), Name: s.name, Stage: st.To, Request: st.Request.ID(),
 				Edge: st.Edge, Seq: h.d.Seq, Bytes: h.hold.Bytes, Age: time.Since(h.hold.At),
 			})
 		}

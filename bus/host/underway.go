@@ -11,6 +11,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/terms"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/messages"
 )
 
 // reportWait is how long a node may take to say what it has under way.
@@ -175,7 +176,7 @@ func (s *session) explain(r terms.Report, byNode map[uint32]*session, all *under
 	for _, hr := range r.Held {
 		h := Holding{Seq: hr.Seq, Bytes: hr.Bytes, Direct: true, Age: hr.Age}
 		if st, ok := streamOf(hr.Source, hr.Edge); ok {
-			h.Stage, h.Request, h.Edge = st.To, uint64(st.Request.ID()), st.Edge
+			h.Stage, h.Request, h.Edge = st.To, st.Request.ID(), st.Edge
 		}
 		all.holds[hr.Peer]++
 		if peer := byNode[hr.Peer]; peer != nil {
@@ -250,7 +251,7 @@ func (u underWay) past() []bus.Stream {
 
 // add has a status show what goes past the host.
 func (u underWay) add(st *Status) {
-	byID := make(map[uint64]*bus.RequestStatus, len(st.Requests))
+	byID := make(map[messages.RequestID]*bus.RequestStatus, len(st.Requests))
 	for i := range st.Requests {
 		byID[st.Requests[i].ID] = &st.Requests[i]
 	}
@@ -258,7 +259,7 @@ func (u underWay) add(st *Status) {
 		st.Processes[i].Held += u.holds[st.Processes[i].Node]
 	}
 	for _, r := range u.flows {
-		if req := byID[uint64(r.stream.Request.ID())]; req != nil && r.UnderWay+r.Queued > 0 {
+		if req := byID[r.stream.Request.ID()]; req != nil && r.UnderWay+r.Queued > 0 {
 			req.Edges = append(req.Edges, bus.EdgeStatus{Edge: r.stream.Edge, Deliveries: r.UnderWay, Bytes: r.UnderBytes, Queued: r.Queued, Direct: true})
 		}
 	}

@@ -113,7 +113,7 @@ func kill(t *testing.T, cmd *exec.Cmd) {
 // relayed reports whether a delivery that a process has came through the host.
 func (h *hosted) relayed(k *bus.Kept, edge string) bool {
 	return slices.ContainsFunc(h.server.Holdings(), func(o host.Holding) bool {
-		return !o.Direct && o.Edge == edge && o.Seq == k.Delivery().Seq && o.Request == uint64(k.Delivery().Task().Request())
+		return !o.Direct && o.Edge == edge && o.Seq == k.Delivery().Seq && o.Request == k.Delivery().Task().Request()
 	})
 }
 

@@ -267,7 +267,7 @@ func TestWhoHoldsWhatPastTheHost(t *testing.T) {
 	for len(held) < window { // those before are handled still, and may seem younger: two processes say how old
 		held = slices.DeleteFunc(h.server.Holdings(), func(h host.Holding) bool { return h.Edge != "a->b" || h.Seq < 8 })
 	}
-	if held[0].PID != os.Getpid() || held[0].Stage != "b" || held[0].Request != uint64(node.RequestIDOf(n, 1)) {
+	if held[0].PID != os.Getpid() || held[0].Stage != "b" || held[0].Request != node.RequestIDOf(n, 1) {
 		t.Errorf("held are %+v", held)
 	}
 	var stalls []bus.Stall

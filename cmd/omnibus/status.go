@@ -14,7 +14,6 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	bushost "github.com/omnibus-runtime/omnibus/bus/host"
 	"github.com/omnibus-runtime/omnibus/internal/host"
-	"github.com/omnibus-runtime/omnibus/messages"
 )
 
 func init() { addVerb(newStatusCmd) }
@@ -265,7 +264,7 @@ func requestTable(s *host.Status) *table {
 		if !found {
 			waits = r.State
 		}
-		t.add(messages.RequestID(r.ID), timeText(r.Age), underWayText(deliveries, bytes), waits)
+		t.add(r.ID, timeText(r.Age), underWayText(deliveries, bytes), waits)
 	}
 	return t
 }

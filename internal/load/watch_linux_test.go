@@ -186,7 +186,7 @@ func (r *run) held() (string, error) {
 	}
 	note(s.Stats.Live > 0, "%d live requests", s.Stats.Live)
 	for _, q := range s.Requests {
-		note(true, "request %#x, %s", q.ID, q.Outcome)
+		note(true, "request %v, %s", q.ID, q.Outcome)
 	}
 	note(s.Stats.JoinBytes > 0, "%d bytes in joins", s.Stats.JoinBytes)
 	for _, st := range s.Stats.Stages {
