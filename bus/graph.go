@@ -259,8 +259,50 @@ func (g *graph) checkJoins() error {
 		if st.spec.Join != nil && len(st.in) < 2 {
 			errs = append(errs, fmt.Errorf("%w: stage %q joins, but has only one in-edge (%s): add an edge, or use Handle", ErrConfig, st.spec.Name, st.in[0].name))
 		}
+		if st.spec.joins() {
+			errs = append(errs, g.checkDrops(st))
+		}
 	}
 	return errors.Join(errs...)
+}
+
+func (s *StageSpec) joins() bool { return s.Join != nil || s.Remote != nil && s.Remote.Join }
+
+// checkDrops refuses edges before a join that drop a delivery of one branch alone: the join pairs the branches
+// by the place of deliveries in them.
+func (g *graph) checkDrops(join *stage) error {
+	var errs []error
+	before := join.before(nil)
+	for _, e := range g.edges {
+		if e.spec.Policy != DropOldest || !before[e] {
+			continue
+		}
+		for other := range join.before(e) {
+			if other.from == nil { // a way around the edge
+				errs = append(errs, fmt.Errorf("%w: edge %s: its policy drops deliveries of one branch before the join %q, which would pair the others wrongly: use another policy, or drop before the branches part", ErrConfig, e.name, join.spec.Name))
+				break
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// before are the edges on the paths that lead to a stage, but for those through the edge without.
+func (st *stage) before(without *edge) map[*edge]bool {
+	all := make(map[*edge]bool)
+	for next := []*stage{st}; len(next) > 0; {
+		at := next[0]
+		next = next[1:]
+		for _, e := range at.in {
+			if e != without && !all[e] {
+				all[e] = true
+				if e.from != nil {
+					next = append(next, e.from)
+				}
+			}
+		}
+	}
+	return all
 }
 
 // headroom is the part of a store that byte windows leave free: for alignment,

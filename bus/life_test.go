@@ -520,27 +520,70 @@ func TestBusWithoutStages(t *testing.T) {
 	got.Release()
 }
 
+// joinOf is a pipeline with a join of a number and a text, whose edges come from those stages in that order.
+func joinOf(first, second string) bus.Pipeline {
+	return bus.Pipeline{
+		Stages: []bus.StageSpec{
+			bus.Stage("source", bustest.Upper),
+			bus.Stage("text", bustest.Upper),
+			bus.Stage("number", func(_ *bus.Task, in string) (int, error) { return len(in), nil }),
+			bus.Join2("join", func(_ *bus.Task, n int, text string) (string, error) { return strings.Repeat(text, n), nil }),
+		},
+		Edges: []bus.Edge{{From: "source", To: "text"}, {From: "source", To: "number"}, {From: first, To: "join"}, {From: second, To: "join"}},
+	}
+}
+
+// TestDropsBeforeTheBranchesPart: an edge on every path to a join may drop: the branches miss the same deliveries.
+func TestDropsBeforeTheBranchesPart(t *testing.T) {
+	p := bustest.Diamond(bus.Stage("b", bustest.Upper), bus.Stage("c", bustest.Upper), bus.Stage("d", bustest.Upper))
+	p.Stages = append(p.Stages, bus.Stage("a", bustest.Upper))
+	p.Edges = append(p.Edges, bus.Edge{From: "a", To: "b", Policy: bus.DropOldest}, bus.Edge{From: "join", Policy: bus.DropOldest})
+	bustest.Open(t, p, bus.Options{})
+}
+
+// TestTypesOfInputs: what a first stage takes is known when a request begins.
+func TestTypesOfInputs(t *testing.T) {
+	b := bustest.Open(t, joinOf("number", "text"), bus.Options{})
+	if r, err := b.Submit(t.Context(), 3); !errors.Is(err, bus.ErrPayload) || !strings.Contains(err.Error(), `the input is int, and stage "source" takes string`) {
+		t.Errorf("submit a number: %v, %v", r, err)
+	}
+	r, err := b.Submit(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bustest.MustReceive(t, r, []string{"X"})
+	open := bustest.Open(t, bustest.Linear(bus.Stage("any", func(_ *bus.Task, in any) (string, error) { return fmt.Sprint(in), nil })), bus.Options{})
+	if r, err = open.Submit(t.Context(), 3); err != nil {
+		t.Fatal(err)
+	}
+	bustest.MustReceive(t, r, []string{"3"})
+}
+
 func TestPipelinesThatCannotWork(t *testing.T) {
 	a, c := bus.Stage("a", bustest.Upper), bus.Stage("c", bustest.Upper)
 	for name, tc := range map[string]struct {
 		p    bus.Pipeline
 		says string
 	}{
-		"no such stage": {bus.Pipeline{Edges: []bus.Edge{{From: "a"}}}, `there is no stage "a"`},
-		"twice":         {bus.Pipeline{Stages: []bus.StageSpec{a, a}}, `stage "a" is listed twice`},
-		"no name":       {bus.Pipeline{Stages: []bus.StageSpec{bus.Stage("", bustest.Upper)}}, "needs a name"},
-		"long name":     {bus.Pipeline{Stages: []bus.StageSpec{bus.Stage(strings.Repeat("n", 100), bustest.Upper)}}, "its name has 100 bytes: use up to 99"},
-		"no UTF-8":      {bus.Pipeline{Stages: []bus.StageSpec{bus.Stage("\xff", bustest.Upper)}}, "of UTF-8"},
-		"no handler":    {bus.Pipeline{Stages: []bus.StageSpec{{Name: "x"}}}, "set exactly one of"},
-		"unknown stage": {bus.Pipeline{Stages: []bus.StageSpec{a}, Edges: []bus.Edge{{From: "a", To: "z"}}}, `there is no stage "z"`},
-		"self":          {bus.Pipeline{Stages: []bus.StageSpec{a}, Edges: []bus.Edge{{From: "a", To: "a"}}}, "joins a stage to itself"},
-		"edge twice":    {bus.Pipeline{Stages: []bus.StageSpec{a, c}, Edges: []bus.Edge{{From: "a", To: "c"}, {From: "a", To: "c"}}}, "is listed twice"},
-		"cycle":         {bus.Pipeline{Stages: []bus.StageSpec{a, c}, Edges: []bus.Edge{{From: "a", To: "c"}, {From: "c", To: "a"}}}, "cycle: "},
-		"tensors":       {bus.Pipeline{Stages: []bus.StageSpec{a, c}, Edges: []bus.Edge{{From: "a", To: "c", Tensors: 3}}}, "unknown transport 3 of tensors"},
-		"few tensors":   {bus.Pipeline{Stages: []bus.StageSpec{a, c}, Edges: []bus.Edge{{From: "a", To: "c", TensorMinBytes: -1}}}, "TensorMinBytes is -1"},
-		"window":        {bus.Pipeline{Stages: []bus.StageSpec{a, c}, Edges: []bus.Edge{{From: "a", To: "c", Window: -2}}}, "Window is -2"},
-		"join of one":   {bus.Pipeline{Stages: []bus.StageSpec{a, bustest.Concat("j")}, Edges: []bus.Edge{{From: "a", To: "j"}}}, "only one in-edge"},
-		"replay":        {bus.Pipeline{Stages: []bus.StageSpec{{Name: "x", Batch: func([]*bus.Delivery) error { return nil }, Replay: true}}}, "Replay needs Handle"},
+		"no such stage":              {bus.Pipeline{Edges: []bus.Edge{{From: "a"}}}, `there is no stage "a"`},
+		"twice":                      {bus.Pipeline{Stages: []bus.StageSpec{a, a}}, `stage "a" is listed twice`},
+		"no name":                    {bus.Pipeline{Stages: []bus.StageSpec{bus.Stage("", bustest.Upper)}}, "needs a name"},
+		"long name":                  {bus.Pipeline{Stages: []bus.StageSpec{bus.Stage(strings.Repeat("n", 100), bustest.Upper)}}, "its name has 100 bytes: use up to 99"},
+		"no UTF-8":                   {bus.Pipeline{Stages: []bus.StageSpec{bus.Stage("\xff", bustest.Upper)}}, "of UTF-8"},
+		"no handler":                 {bus.Pipeline{Stages: []bus.StageSpec{{Name: "x"}}}, "set exactly one of"},
+		"unknown stage":              {bus.Pipeline{Stages: []bus.StageSpec{a}, Edges: []bus.Edge{{From: "a", To: "z"}}}, `there is no stage "z"`},
+		"self":                       {bus.Pipeline{Stages: []bus.StageSpec{a}, Edges: []bus.Edge{{From: "a", To: "a"}}}, "joins a stage to itself"},
+		"edge twice":                 {bus.Pipeline{Stages: []bus.StageSpec{a, c}, Edges: []bus.Edge{{From: "a", To: "c"}, {From: "a", To: "c"}}}, "is listed twice"},
+		"cycle":                      {bus.Pipeline{Stages: []bus.StageSpec{a, c}, Edges: []bus.Edge{{From: "a", To: "c"}, {From: "c", To: "a"}}}, "cycle: "},
+		"tensors":                    {bus.Pipeline{Stages: []bus.StageSpec{a, c}, Edges: []bus.Edge{{From: "a", To: "c", Tensors: 3}}}, "unknown transport 3 of tensors"},
+		"few tensors":                {bus.Pipeline{Stages: []bus.StageSpec{a, c}, Edges: []bus.Edge{{From: "a", To: "c", TensorMinBytes: -1}}}, "TensorMinBytes is -1"},
+		"window":                     {bus.Pipeline{Stages: []bus.StageSpec{a, c}, Edges: []bus.Edge{{From: "a", To: "c", Window: -2}}}, "Window is -2"},
+		"join of one":                {bus.Pipeline{Stages: []bus.StageSpec{a, bustest.Concat("j")}, Edges: []bus.Edge{{From: "a", To: "j"}}}, "only one in-edge"},
+		"join of drops":              {bustest.Diamond(a, c, bus.Stage("d", bustest.Upper), bus.Edge{From: "c", To: "join", Policy: bus.DropOldest}), `edge c->join: its policy drops deliveries of one branch before the join "join"`},
+		"drops before a branch":      {bustest.Diamond(a, c, bus.Stage("d", bustest.Upper), bus.Edge{From: "a", To: "d", Policy: bus.DropOldest}), `edge a->d: its policy drops deliveries of one branch before the join "join"`},
+		"drops before a remote join": {bustest.Remotes(bustest.Diamond(a, c, bus.Stage("d", bustest.Upper), bus.Edge{From: "c", To: "join", Policy: bus.DropOldest})), `edge c->join: its policy`},
+		"types of a join":            {joinOf("text", "number"), `edge text->join: stage "text" emits string, stage "join" takes int as its input 1`},
+		"replay":                     {bus.Pipeline{Stages: []bus.StageSpec{{Name: "x", Batch: func([]*bus.Delivery) error { return nil }, Replay: true}}}, "Replay needs Handle"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, err := bus.Open(t.Context(), tc.p, bus.Options{})

@@ -104,13 +104,14 @@ type modelStage struct {
 type model struct {
 	stages []modelStage // each behind those it takes from
 	edges  []bus.Edge
+	sides  map[string]bool // stages in the branches of diamonds, and their joins: no edge to those may drop
 
 	mu      sync.Mutex
 	tripped map[string]bool
 }
 
 func drawModel(t *rapid.T) *model {
-	m := &model{tripped: make(map[string]bool)}
+	m := &model{tripped: make(map[string]bool), sides: make(map[string]bool)}
 	ends := []string{""} // what has no consumer yet
 	for range rapid.IntRange(1, modelSteps).Draw(t, "steps") {
 		i := rapid.IntRange(0, len(ends)-1).Draw(t, "end")
@@ -122,7 +123,9 @@ func drawModel(t *rapid.T) *model {
 		case "fork":
 			ends = append(ends, m.add(t, m.drawKind(t), end), m.add(t, m.drawKind(t), end))
 		case "diamond":
-			ends = append(ends, m.add(t, joins, m.branch(t, end), m.branch(t, end)))
+			join := m.add(t, joins, m.branch(t, end), m.branch(t, end))
+			m.sides[join] = true
+			ends = append(ends, join)
 		}
 	}
 	for _, st := range m.stages {
@@ -168,6 +171,7 @@ func (m *model) ofKind(k kind) func(yield func(modelStage) bool) {
 func (m *model) branch(t *rapid.T, from string) string {
 	for range rapid.IntRange(1, 2).Draw(t, "length") {
 		from = m.add(t, kind(rapid.IntRange(int(relays), int(counts)).Draw(t, "kind")), from)
+		m.sides[from] = true
 	}
 	return from
 }
@@ -180,7 +184,7 @@ func (m *model) drawEdge(t *rapid.T, from, to string) {
 	e := bus.Edge{From: from, To: to, Window: rapid.SampledFrom([]int{1, 2, 3, 4, bus.Unbounded}).Draw(t, "window")}
 	e.Policy = bus.Policy(rapid.IntRange(int(bus.Block), int(bus.DropOldest)).Draw(t, "policy"))
 	switch {
-	case from == "" && e.Policy == bus.DropOldest: // refused: the caller would not know
+	case (from == "" || m.sides[to]) && e.Policy == bus.DropOldest: // refused: the caller, or the join, would not know
 		e.Policy = bus.Block
 	case e.Policy == bus.Fail:
 		e.Window = bus.Unbounded

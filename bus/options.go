@@ -246,7 +246,8 @@ type StageSpec struct {
 	Attempts int
 	Replay   bool
 
-	in, out reflect.Type // of Stage, Expand and the like; nil: unknown
+	in  []reflect.Type // of Stage, Expand and the like, one for each edge; nil: unknown
+	out reflect.Type
 }
 
 // Policy says what happens to a delivery that finds its edge's window full.

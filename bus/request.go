@@ -148,8 +148,12 @@ func (r *Request) cause() error {
 	return cmp.Or(r.err, ErrEnded)
 }
 
-// Send sends one input to every first stage, waiting for room until ctx ends.
+// Send sends one input to every first stage, waiting for room until ctx ends. Where a first stage says in Go which
+// type it takes (Stage, Expand, Join2), an input of another type is ErrPayload.
 func (r *Request) Send(ctx context.Context, v any, opts ...EmitOption) error {
+	if err := r.bus.graph.checkInput(v); err != nil {
+		return err
+	}
 	err := r.Input(ctx).Emit(v, opts...)
 	if errors.Is(err, ErrCanceled) {
 		return r.callEnded(ctx)

@@ -16,7 +16,7 @@ import (
 func Stage[In, Out any](name string, f func(t *Task, in In) (Out, error)) StageSpec {
 	return StageSpec{
 		Name: name,
-		in:   reflect.TypeFor[In](), out: reflect.TypeFor[Out](),
+		in:   []reflect.Type{reflect.TypeFor[In]()}, out: reflect.TypeFor[Out](),
 		Handle: func(t *Task, d *Delivery) error {
 			in, err := decode[In](d)
 			if err != nil {
@@ -39,7 +39,7 @@ func Stage[In, Out any](name string, f func(t *Task, in In) (Out, error)) StageS
 func Expand[In, Out any](name string, f func(t *Task, in In, emit func(Out) error) error) StageSpec {
 	return StageSpec{
 		Name: name,
-		in:   reflect.TypeFor[In](), out: reflect.TypeFor[Out](),
+		in:   []reflect.Type{reflect.TypeFor[In]()}, out: reflect.TypeFor[Out](),
 		Handle: func(t *Task, d *Delivery) error {
 			in, err := decode[In](d)
 			if err != nil {
@@ -56,7 +56,7 @@ func Expand[In, Out any](name string, f func(t *Task, in In, emit func(Out) erro
 func Join2[A, B, Out any](name string, f func(t *Task, a A, b B) (Out, error)) StageSpec {
 	return StageSpec{
 		Name: name,
-		out:  reflect.TypeFor[Out](),
+		in:   []reflect.Type{reflect.TypeFor[A](), reflect.TypeFor[B]()}, out: reflect.TypeFor[Out](),
 		Join: func(t *Task, parts []*Delivery) error {
 			if len(parts) != 2 {
 				return fmt.Errorf("%w: the stage joins 2 branches, the pipeline gives it %d", ErrPayload, len(parts))
@@ -103,11 +103,41 @@ func (t *Task) endsWith(d *Delivery) bool {
 // known.
 func (g *graph) checkTypes() error {
 	for _, e := range g.edges {
-		if e.from == nil || e.to == nil || e.from.spec.out == nil || e.to.spec.in == nil {
+		if e.from == nil {
 			continue
 		}
-		if out, in := e.from.spec.out, e.to.spec.in; out != in {
-			return fmt.Errorf("%w: edge %s: stage %q emits %v, stage %q takes %v", ErrConfig, e.name, e.from.spec.Name, out, e.to.spec.Name, in)
+		if out, in := e.from.spec.out, e.takes(); out != nil && in != nil && out != in {
+			return fmt.Errorf("%w: edge %s: stage %q emits %v, stage %q takes %v%s", ErrConfig, e.name, e.from.spec.Name, out, e.to.spec.Name, in, e.place())
+		}
+	}
+	return nil
+}
+
+// takes is the type that the stage at the end of the edge takes from it; nil: it is not known.
+func (e *edge) takes() reflect.Type {
+	if e.to == nil || e.in >= len(e.to.spec.in) && len(e.to.spec.in) != 1 {
+		return nil
+	}
+	return e.to.spec.in[min(e.in, len(e.to.spec.in)-1)]
+}
+
+// place says which of several inputs of its stage the edge is.
+func (e *edge) place() string {
+	if len(e.to.spec.in) < 2 {
+		return ""
+	}
+	return fmt.Sprintf(" as its input %d: the pipeline lists the edges in the order of the function's parameters", e.in+1)
+}
+
+// checkInput compares the type of an input with what the first stages take, where that is known.
+func (g *graph) checkInput(v any) error {
+	for _, e := range g.inputs {
+		in := e.takes()
+		if in == nil || v == nil {
+			continue
+		}
+		if given := reflect.TypeOf(v); given != in && !(in.Kind() == reflect.Interface && given.Implements(in)) {
+			return fmt.Errorf("%w: the input is %v, and stage %q takes %v", ErrPayload, given, e.to.spec.Name, in)
 		}
 	}
 	return nil

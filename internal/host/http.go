@@ -160,10 +160,14 @@ func (w *web) where() string {
 func (w *web) close() error {
 	err := w.server.Close()
 	<-w.done
-	if info, statErr := os.Lstat(w.path); statErr == nil && os.SameFile(info, w.identity) {
-		err = errors.Join(err, os.Remove(w.path))
+	if w.path == "" {
+		return err
 	}
-	return err
+	info, gone := os.Lstat(w.path)
+	if gone == nil && os.SameFile(info, w.identity) { // else it is another host's
+		gone = os.Remove(w.path)
+	}
+	return errors.Join(err, gone)
 }
 
 func (h *running) routes(tcp bool) http.Handler {
