@@ -136,7 +136,7 @@ func (g *graph) checkInput(v any) error {
 		if in == nil || v == nil {
 			continue
 		}
-		if given := reflect.TypeOf(v); given != in && !(in.Kind() == reflect.Interface && given.Implements(in)) {
+		if given := reflect.TypeOf(v); given != in && (in.Kind() != reflect.Interface || !given.Implements(in)) {
 			return fmt.Errorf("%w: the input is %v, and stage %q takes %v", ErrPayload, given, e.to.spec.Name, in)
 		}
 	}

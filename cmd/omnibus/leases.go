@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/omnibus-runtime/omnibus/bus/host"
-	"github.com/omnibus-runtime/omnibus/messages"
 )
 
 func init() { addVerb(newLeasesCmd) }
@@ -54,7 +53,7 @@ func writeLeases(to io.Writer, all []host.Holding) error {
 	t := &table{heading: []string{"AGE", "PID", "PROCESS", "HOLDS", "SEQ OR KEY", "BYTES", "REQUEST"}}
 	for _, l := range all {
 		edgeFrom, edgeTo, _ := strings.Cut(l.Edge, "->")
-		age, holds, which, request := timeText(l.Age), edgeText(edgeFrom, edgeTo), fmt.Sprint(l.Seq), messages.RequestID(l.Request).String()
+		age, holds, which, request := timeText(l.Age), edgeText(edgeFrom, edgeTo), fmt.Sprint(l.Seq), l.Request.String()
 		switch {
 		case l.Exchange != "":
 			which, request = strconv.Quote(l.Key), l.Exchange
