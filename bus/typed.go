@@ -3,6 +3,7 @@ package bus
 import (
 	"fmt"
 	"reflect"
+	"strings"
 
 	"github.com/omnibus-runtime/omnibus/codec"
 )
@@ -52,15 +53,13 @@ func Expand[In, Out any](name string, f func(t *Task, in In, emit func(Out) erro
 
 // Join2 describes a stage that joins two branches of a request: the n-th
 // input of the one with the n-th of the other, in the order in which the
-// pipeline lists the edges.
+// pipeline lists the edges: a and b are not matched to stages by name, as the parameters
+// of a function in Python are.
 func Join2[A, B, Out any](name string, f func(t *Task, a A, b B) (Out, error)) StageSpec {
 	return StageSpec{
 		Name: name,
 		in:   []reflect.Type{reflect.TypeFor[A](), reflect.TypeFor[B]()}, out: reflect.TypeFor[Out](),
 		Join: func(t *Task, parts []*Delivery) error {
-			if len(parts) != 2 {
-				return fmt.Errorf("%w: the stage joins 2 branches, the pipeline gives it %d", ErrPayload, len(parts))
-			}
 			a, err := decode[A](parts[0])
 			if err != nil {
 				return err
@@ -102,6 +101,15 @@ func (t *Task) endsWith(d *Delivery) bool {
 // checkTypes compares the types at both ends of each edge, where both are
 // known.
 func (g *graph) checkTypes() error {
+	for _, st := range g.stages {
+		var from []string
+		for _, e := range st.in {
+			from = append(from, e.spec.From)
+		}
+		if err := st.spec.CheckInputs(from); err != nil {
+			return err
+		}
+	}
 	for _, e := range g.edges {
 		if e.from == nil {
 			continue
@@ -109,6 +117,14 @@ func (g *graph) checkTypes() error {
 		if out, in := e.from.spec.out, e.takes(); out != nil && in != nil && out != in {
 			return fmt.Errorf("%w: edge %s: stage %q emits %v, stage %q takes %v%s", ErrConfig, e.name, e.from.spec.Name, out, e.to.spec.Name, in, e.place())
 		}
+	}
+	return nil
+}
+
+// CheckInputs returns an error unless the function of the stage can take the inputs of these stages.
+func (s *StageSpec) CheckInputs(from []string) error {
+	if len(s.in) > 1 && len(s.in) != len(from) {
+		return fmt.Errorf("%w: stage %q: its function joins %d branches, and the pipeline gives it %d: %s", ErrConfig, s.Name, len(s.in), len(from), strings.Join(from, ", "))
 	}
 	return nil
 }

@@ -36,7 +36,8 @@ type listed struct {
 	ours        *node
 }
 
-// wiring collects the edges of a file in the order in which they are found.
+// wiring collects the edges of a file. Those to one stage are in the order in which the file names them: in edges, then in
+// engine_input_source of the stage, then in connectors.
 type wiring struct {
 	*reading
 	ids   map[string]int // stages, by their place in the file
@@ -54,14 +55,14 @@ func (c *reading) resolve(p *Pipeline, drafts []draft, edges *node) {
 	for i, d := range drafts {
 		w.ids[d.ID] = i
 	}
-	for _, d := range drafts {
-		w.connectors(d)
-	}
 	w.list(edges)
 	for _, d := range drafts {
 		for _, source := range d.sources {
 			w.add(ends{source.stage, d.ID}, source.pos)
 		}
+	}
+	for _, d := range drafts {
+		w.connectors(d)
 	}
 	w.joins(drafts)
 	w.checkCalls(drafts)

@@ -117,9 +117,7 @@ func (w *wiring) fill(p *Pipeline, drafts []draft, order []int) {
 			limit[e.to] = e.listed.inflight
 		}
 	}
-	slices.SortFunc(p.Edges, func(a, b Edge) int {
-		return cmp.Or(cmp.Compare(rank[a.From], rank[b.From]), cmp.Compare(rank[a.To], rank[b.To]))
-	})
+	slices.SortStableFunc(p.Edges, func(a, b Edge) int { return cmp.Compare(rank[a.To], rank[b.To]) })
 	for _, c := range w.calls {
 		e := w.edge(&wire{ends: c.ends, listed: c, pos: c.pos})
 		e.Connector = Connector{}

@@ -96,6 +96,17 @@ func TestServeAsTheWrongKind(t *testing.T) {
 	r.Close()
 }
 
+// TestServeAJoinOfOtherBranches: a function that joins two branches does not serve a stage that joins three.
+func TestServeAJoinOfOtherBranches(t *testing.T) {
+	p := bustest.Diamond(bus.Stage("a", bustest.Upper), bus.Stage("b", bustest.Upper), bus.Stage("c", bustest.Upper))
+	p.Edges = append(p.Edges, bus.Edge{From: "a", To: "join"})
+	h := listen(t, bustest.Remotes(p), bus.Options{})
+	err := h.join(t, node.JoinOptions{}).Serve(t.Context(), bustest.Concat("join"))
+	if want := "its function joins 2 branches, and the pipeline gives it 3: b, c, a"; !errors.Is(err, bus.ErrConfig) || !strings.Contains(err.Error(), want) {
+		t.Errorf("serve: %v, want %s", err, want)
+	}
+}
+
 // TestServeAllOrNothing: when the host refuses a stage, those of the same call that it
 // has taken are not served on. What came to them meanwhile is finished first, what comes
 // later is for others.

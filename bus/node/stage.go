@@ -106,6 +106,14 @@ func (l *link) addStage(call *serving, spec bus.StageSpec, s *wire.Serving) erro
 		wrong = fmt.Errorf("%w: stage %q: the pipeline says join is %v, the handler makes it %v", bus.ErrConfig, spec.Name, s.Join, join)
 		spec = refusing(spec.Name, s.Join, wrong)
 	}
+	var from []string
+	for _, e := range s.Inputs {
+		from = append(from, e.Peer)
+	}
+	if err := spec.CheckInputs(from); err != nil {
+		wrong = err
+		spec = refusing(spec.Name, s.Join, wrong)
+	}
 	spec.Replicas, spec.MaxInflight = 1, int(min(max(s.MaxInflight, 1), bus.MaxInflight))
 	// The host says how many there are: one is over there while others read on what it
 	// has emitted, which is here until that is returned.

@@ -225,13 +225,43 @@ class HandlerTest(StageCase):
         def both(a: str, b: str) -> str:
             return a + b
 
-        other = wire.Edge("b->both", "b")
-        r = self.run_stage(both, join=1, inputs=[EDGE_IN, other])
+        r = self.run_stage(both, join=1, inputs=[wire.Edge("b->both", "b"), wire.Edge("a->both", "a")])
         self.host.send(deliver(1, 7, encode("x"), flags=wire.INLINE | wire.MORE_PARTS))
         self.host.send(deliver(1, 8, encode("y"), edge=1))
-        self.assertEqual(self.outputs(1), ["xy"])
+        self.assertEqual(self.outputs(1), ["yx"])
         self.assertEqual([self.host.expect(wire.Finish).delivery for _ in range(2)], [7, 8])
         self.bye(r)
+
+    def test_join_that_the_function_is_not_made_for(self) -> None:
+        @omnibus.stage
+        def both(b: str, c: str) -> str:
+            return b + c
+
+        r = self.beside(lambda: omnibus.run(both, path=self.host.path))
+        self.host.welcome()
+        self.host.serve("both", join=1, inputs=[wire.Edge("a->both", "a"), wire.Edge("b->both", "b")])
+        with self.assertRaisesRegex(ValueError, "^stage both: the handler has the parameters b, c, and the stage joins a, b: c is no stage"):
+            r()
+
+    def test_order_of_a_join(self) -> None:
+        stages = ["text-encoder", "image", "0"]
+        for function, want in (
+            (lambda image, text_encoder, *rest: 0, [1, 0, 2]),
+            (lambda x, y, z: 0, [0, 1, 2]),
+            (lambda *values: 0, [0, 1, 2]),
+            (lambda task, x, *rest: 0, [0, 1, 2]),
+            (lambda delivery: 0, []),
+            (lambda x, y: 0, "takes 2 values"),
+            (lambda image: 0, "takes 1 values"),
+            (lambda x, y, z, more: 0, "takes 4 values"),
+            (lambda image, text_encoder, other: 0, "other is no stage"),
+        ):  # type: ignore[misc]
+            arguments = omnibus.stages._Arguments(function, skip_self=False)
+            if isinstance(want, str):
+                with self.assertRaisesRegex(ValueError, want):
+                    arguments.order(stages)
+            else:
+                self.assertEqual(arguments.order(stages), want)
 
     def test_batch_of_several_requests(self) -> None:
         go = threading.Event()

@@ -21,7 +21,7 @@ from .delivery import Delivery
 from .errors import Code, HostError, HostGone, RequestOver
 from .session import Session
 from .stages import StageFunction
-from .task import BaseTask, Task
+from .task import BaseTask, Stage, Task
 
 log = logging.getLogger("omnibus")
 
@@ -60,6 +60,12 @@ class Served:
         self.ends_unasked = not function.has_end
         self.queued: deque[tuple[BaseTask, list[Delivery]]] = deque()  # of a batch
         self.batching = False
+        self.order: list[int] | None = None  # of a join: which part each value of the function is
+
+    def serves(self, stage: Stage) -> None:
+        """Learn what the stage is like, before it has work. ValueError: the function is not made for it."""
+        if stage.join and self.function.batch == 1:
+            self.order = self.function.arguments.order([e.peer for e in stage.inputs])
 
     def schedule(self, task: BaseTask | None) -> None:
         """Have what a task has in its inbox handled, or a batch. The lock is held."""
@@ -106,7 +112,8 @@ class Served:
 
     def arguments(self, task: BaseTask, parts: list[Delivery]) -> list[Any]:
         a = self.function.arguments
-        values = [a.decode(d, i) for i, d in enumerate(parts)] if a.values or a.rest is not None else []
+        ordered = parts if self.order is None else [parts[i] for i in self.order]
+        values = [a.decode(d, i) for i, d in enumerate(ordered)] if a.values or a.rest is not None else []
         return a.bind(task, parts if len(parts) > 1 else parts[0], values)
 
     def batch_arguments(self, batch: list[tuple[BaseTask, list[Delivery]]]) -> list[Any]:

@@ -234,6 +234,10 @@ class _Runner:
         for name, function in self.chosen:
             served = self.consumer(function)
             stage = self.session.run(self.client._serve_work(name, served.task_type, served))
+            try:
+                served.serves(stage)
+            except ValueError as e:
+                raise ValueError(f"stage {name}: {e}") from None
             log.info("serving stage %s as replica %d", name, stage.replica)
         reader.start()
 

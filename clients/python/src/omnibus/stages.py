@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import typing
 from collections.abc import Callable
 from typing import Any, overload
@@ -74,6 +75,7 @@ class _Arguments:
             hints = {}
         parameters = list(inspect.signature(f).parameters.values())[1 if skip_self else 0 :]
         self.values: list[Any] = []  # the annotations of the values, in order
+        self.names: list[str] = []  # of those parameters
         self.rest: Any = None  # that of *values
         self.roles: list[str] = []
         for p in parameters:
@@ -89,6 +91,24 @@ class _Arguments:
             else:
                 self.roles.append("value")
                 self.values.append(hint)
+                self.names.append(p.name)
+
+    def order(self, stages: list[str]) -> list[int]:
+        """Of a join of these stages, in the order of its edges: which one each value comes from. ValueError: the
+        parameters do not say."""
+        ids = [re.sub(r"\W", "_", s) for s in stages]
+        order = [ids.index(n) for n in self.names if n in ids]
+        there = f"the stage joins {', '.join(stages)}"
+        if order and len(order) < len(self.names):
+            strange = ", ".join(n for n in self.names if n not in ids)
+            raise ValueError(f"the handler has the parameters {', '.join(self.names)}, and {there}: {strange} is no stage. Name all after stages, or none")
+        order = order or list(range(min(len(self.names), len(ids))))
+        left = [i for i in range(len(ids)) if i not in order]
+        if self.rest is not None:
+            return order + left
+        if self.names and (left or len(self.names) > len(ids)):
+            raise ValueError(f"the handler takes {len(self.names)} values, and {there}: give it a parameter for each, or *values")
+        return order
 
     def bind(self, task: Any, deliveries: Any, values: list[Any]) -> list[Any]:
         """The arguments of one call."""
@@ -136,8 +156,9 @@ def stage(name: str | None = None, /, *, batch: int = 1) -> Callable[[Callable[.
 def stage(name: Any = None, /, *, batch: int = 1) -> Any:
     """Make a function serve a stage: `@stage`, `@stage("name")`, `@stage(batch=8)`.
 
-    The function takes the decoded value of a delivery (at a stage that joins,
-    one value for each part). What it returns is emitted, unless it is None; a
+    The function takes the decoded value of a delivery. At a stage that joins, it
+    takes one value of each stage before it: by name, where the parameters have the names
+    of these stages, and else in the order in which the pipeline lists the edges. What it returns is emitted, unless it is None; a
     generator emits what it yields. A parameter named `task` gets the Task, one
     named `delivery` the Delivery. With `batch` it takes a list of up to so many
     values, of several requests, and returns as many outputs; `tasks` and `deliveries`
