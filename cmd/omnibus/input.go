@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -92,6 +95,9 @@ func parseJSON(data []byte) (any, error) {
 
 // readJSON is parseJSON with numbers as they are written.
 func readJSON(data []byte) (v any, err error) {
+	if err := checkText(data); err != nil {
+		return nil, fmt.Errorf("the input is no JSON: %w", err)
+	}
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()
 	err = dec.Decode(&v)
@@ -105,6 +111,26 @@ func readJSON(data []byte) (v any, err error) {
 		return nil, errors.New("the input is more than one JSON value: give them one by one")
 	}
 	return v, nil
+}
+
+// escapes are those of a JSON text; a pair of surrogates is one.
+var escapes = regexp.MustCompile(`(?i)\\(u[d][89ab][0-9a-f]{2}\\u[d][c-f][0-9a-f]{2}|u[0-9a-f]{4}|.)`)
+
+// checkText refuses what package json replaces: bytes that are not UTF-8, and halves of surrogate pairs.
+func checkText(data []byte) error {
+	for at := 0; at < len(data); {
+		r, size := utf8.DecodeRune(data[at:])
+		if r == utf8.RuneError && size == 1 {
+			return fmt.Errorf("byte %d, %#x, is not UTF-8", at, data[at])
+		}
+		at += size
+	}
+	for _, e := range escapes.FindAll(data, -1) {
+		if half, err := strconv.ParseUint(string(e[min(2, len(e)):]), 16, 16); err == nil && len(e) == 6 && utf16.IsSurrogate(rune(half)) {
+			return fmt.Errorf("%s is half a character", e)
+		}
+	}
+	return nil
 }
 
 // numbers turns the numbers of JSON into those of msgpack. Whole numbers stay whole.

@@ -8,6 +8,8 @@ import (
 	"io"
 	"strings"
 
+	"github.com/vmihailenco/msgpack/v5/msgpcode"
+
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
 )
@@ -23,6 +25,18 @@ type result struct {
 	DType string            `json:"dtype,omitempty"` // of a tensor
 	Shape []int             `json:"shape,omitempty"`
 	Value any               `json:"value,omitempty"` // of msgpack
+}
+
+// writeContent writes a result as the bytes it is, and bytes and text that travelled as msgpack without its header.
+func writeContent(to io.Writer, d *bus.Delivery) error {
+	content := d.Bytes()
+	if d.PayloadCodec() == codec.IDMsgpack && len(content) > 0 && (msgpcode.IsString(content[0]) || msgpcode.IsBin(content[0])) {
+		if err := d.Decode(&content); err != nil {
+			return err
+		}
+	}
+	_, err := to.Write(content)
+	return err
 }
 
 // writeLine writes a result as a line of JSON. The end of a stream, which has

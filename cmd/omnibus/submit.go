@@ -25,10 +25,10 @@ const submitLong = `Submit a request with one input, and write its results to st
 they come.
 
 The input is what the file holds, or standard input, as raw bytes. With --json it
-is a JSON value, which the first stages get as msgpack. Results are
-written as the bytes they are, and what a stage in Python returns is msgpack; with
---json, or -o json, each becomes a line of JSON with its stage, key, codec and size,
-and with its value if it is msgpack.
+is a JSON value, which the first stages get as msgpack. Results are written as the
+bytes they are: of bytes and text that a stage in Python returns these, and of its
+other values msgpack. With --json, or -o json, each becomes a line of JSON with its
+stage, key, codec and size, and with its value if it is msgpack.
 
 The exit code says how the request ended: 0 completed, 1 failed, 3 aborted,
 4 past its deadline. An interrupt aborts it, also at a host that does not answer;
@@ -101,7 +101,7 @@ func (s *submission) run(cmd *cobra.Command, input any) (err error) {
 	if s.count > 1 {
 		return s.load(ctx, cmd.OutOrStdout(), node, input)
 	}
-	write := func(to io.Writer, d *bus.Delivery) error { _, err := to.Write(d.Bytes()); return err }
+	write := writeContent
 	if s.asJSON || s.output.word == outputJSON {
 		write = writeLine
 	}
