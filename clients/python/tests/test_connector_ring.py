@@ -133,6 +133,13 @@ class ConnectorTest(HostCase):
         del part
         self.assertEqual(self.host.expect(wire.Finish), wire.Finish(4))
 
+    def test_a_key_is_no_line_of_its_own(self) -> None:
+        with self.assertLogs("omnibus", "ERROR") as logs:
+            self.assertEqual(self.c.put("0", "1", "k\nERROR forged", 1), (False, 0, None))
+        for text in (logs.records[0].getMessage(), self.c.health()["last_error"]):
+            self.assertIn(r"'k\nERROR forged'", text)
+            self.assertNotIn("\n", text)
+
     def test_the_host_is_gone_and_back(self) -> None:
         self.host.hang_up()
         with self.assertLogs("omnibus", "ERROR"):

@@ -191,7 +191,7 @@ class OmnibusECConnector(base.ECConnectorBase):  # type: ignore[misc]
         try:
             self._store(self._key(mm_hash), Framed(head, size, fill))
         except OmnibusError as e:
-            log.error("the encoding of %s was not put, and will be made again: %s: %s", mm_hash, type(e).__name__, e)
+            log.error("the encoding of %r was not put, and will be made again: %s: %s", mm_hash, type(e).__name__, e)
 
     def _store(self, key: str, payload: Framed) -> None:
         """Put a payload, in place of the oldest that no consumer has taken where there is no room."""
@@ -237,7 +237,7 @@ class OmnibusECConnector(base.ECConnectorBase):  # type: ignore[misc]
         except Missing:
             return False
         except OmnibusError as e:
-            log.error("the encoding of %s was not received, and is made again: %s: %s", name, type(e).__name__, e)
+            log.error("the encoding of %r was not received, and is made again: %s: %s", name, type(e).__name__, e)
             return False
         return True
 

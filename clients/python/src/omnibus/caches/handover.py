@@ -245,7 +245,7 @@ class Handover:
                 heapq.heappush(self._ends, (offer.until, offer.request))
             self._sweeper.begin(max(offer.until - time.time(), 1e-3))
         except Exception as e:
-            log.error("the KV blocks of request %s were not handed over: %s: %s", request, type(e).__name__, e)
+            log.error("the KV blocks of request %r were not handed over: %s: %s", request, type(e).__name__, e)
             self._take_back(offer.request)
         finally:
             with self._mu:
@@ -269,7 +269,7 @@ class Handover:
         try:
             self._ring.cleanup(name)
         except OmnibusError as e:  # and its values with the host
-            log.debug("the KV blocks of %s were not taken back: %s", name, e)
+            log.debug("the KV blocks of %r were not taken back: %s", name, e)
 
     def _sweep(self) -> float | None:
         now, over = time.time(), []

@@ -127,7 +127,7 @@ class OmnibusKVConnector(base.KVConnectorBase_V1):  # type: ignore[misc]
         )  # fmt: skip
         if len(block_ids) < offer.blocks:
             log.error(
-                "the KV blocks of request %s are not handed over: it has %d for a prompt of %d tokens", request.request_id,
+                "the KV blocks of request %r are not handed over: it has %d for a prompt of %d tokens", request.request_id,
                 len(block_ids), request.num_prompt_tokens,
             )  # fmt: skip
             return False, None

@@ -268,13 +268,13 @@ class OmnibusConnector:
         now = time.monotonic()
         with self._locked():
             self._errors[kind] += 1
-            self._last_error = f"{op} {key!s:.64}: {kind}: {e}"
+            self._last_error = f"{op} {key!r:.66}: {kind}: {e}"
             quiet = now - self._logged.get((op, kind), -_SILENT_SECONDS) < _SILENT_SECONDS
             if not quiet:
                 self._logged[op, kind] = now
         if not quiet:
             unexpected = None if isinstance(e, (OmnibusError, OSError)) else e
-            log.error("connector: %s of %.64s failed: %s: %s", op, key, kind, e, exc_info=unexpected)
+            log.error("connector: %s of %.66r failed: %s: %s", op, key, kind, e, exc_info=unexpected)
 
 
 class CudaIpcConnector(OmnibusConnector):

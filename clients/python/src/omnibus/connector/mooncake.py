@@ -110,7 +110,7 @@ class Mooncake:
             if time.monotonic() >= late:
                 break
         raise Unavailable(
-            f"{key} is in Mooncake at {self._settings.master}, and cannot be read: the process whose segment has it is "
+            f"{key!r} is in Mooncake at {self._settings.master}, and cannot be read: the process whose segment has it is "
             f"stopped or dead, or the value is larger than localbuf, which is {self._settings.localbuf}"
         )
 
