@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import re
 import struct
 import sys
 import unittest
@@ -12,7 +13,7 @@ from typing import Any
 
 import fakehost  # noqa: F401  (finds the package)
 
-from omnibus import PayloadError, Tensor, codec, msgpack, tensor
+from omnibus import PayloadError, Tensor, bundle, codec, msgpack, tensor
 from omnibus.msgpack import Ext, packb, unpackb
 
 
@@ -30,7 +31,7 @@ class MsgpackTest(unittest.TestCase):
         ("x" * 32, "d920" + "78" * 32), ("x" * 256, "da0100" + "78" * 256),
         (b"", "c400"), (b"ab", "c4026162"), (b"x" * 256, "c50100" + "78" * 256),
         ([], "90"), ([1, [2]], "92019102"), (list(range(16)), "dc0010" + bytes(range(16)).hex()),
-        ({}, "80"), ({"a": 1}, "81a16101"),
+        ({}, "80"), ({"a": 1}, "81a16101"), ({None: 1, "": 2}, "82c001a002"), ({(0, ("k",)): 1}, "81920091a16b01"), ({b"k": 1}, "81c4016b01"),
         (Ext(5, b"x"), "d40578"), (Ext(-1, bytes(4)), "d6ff00000000"), (Ext(5, b"abc"), "c70305616263"),
     ]  # fmt: skip
 
@@ -78,12 +79,20 @@ class MsgpackTest(unittest.TestCase):
 
     def test_refused(self) -> None:
         for encoded in ["", "c1", "0000", "cc", "a261", "c402", "9201", "8101", "dd7fffffff", "dfffffffff", "dbffffffff01",
-                        "a1ff", "d48000", "c7018061", "81900a", "818001", "c9ffffffff05", "c70105"]:  # fmt: skip
+                        "a1ff", "d48000", "c7018061", "819180c0", "818001", "c9ffffffff05", "c70105"]:  # fmt: skip
             with self.subTest(encoded), self.assertRaises(PayloadError):
                 unpackb(bytes.fromhex(encoded))
         for value in [2**64, -(2**63) - 1, object(), {1, 2}, 1j, "\ud800", Ext(-128, b""), Ext(200, b""), [object()]]:
             with self.subTest(value), self.assertRaises(PayloadError):
                 packb(value)
+
+    def test_what_cannot_be_encoded_is_named(self) -> None:
+        for value, path in (({"a": [0, 1, {2: 1j}]}, "['a'][2][2]"), ({"a": {frozenset(): 0}}, "['a'][frozenset()]"), ([[2**64]], "[0][0]")):
+            for encode in (packb, bundle.encode):
+                with self.assertRaisesRegex(PayloadError, f", at {re.escape(path)}$"):
+                    encode(value)
+        with self.assertRaisesRegex(PayloadError, "no encoding for a value of type complex: send .* or tensors$"):
+            packb(1j)
 
     def test_too_many_values(self) -> None:
         before, msgpack.MAX_VALUES = msgpack.MAX_VALUES, 100
@@ -184,6 +193,29 @@ class TensorTest(unittest.TestCase):
                     {"dtype": "int8", "shape": [1], "data": [1]}):  # fmt: skip
             with self.assertRaises(PayloadError):
                 Tensor.from_map(bad)
+
+    def test_values_of_numpy_that_would_change(self) -> None:
+        try:
+            import numpy as np
+        except ImportError:
+            self.skipTest("numpy is not installed")
+        masked = np.ma.masked_array([1, 2], [True, False])
+        for value, why in (
+            (masked, "a masked array has a mask"),
+            ([masked], "a masked array has a mask"),
+            (np.datetime64(1, "ns"), "no encoding for a value of type datetime64"),
+            (np.datetime64("NaT"), "no encoding for a value of type datetime64"),
+            (np.timedelta64(1, "ns"), "no encoding for a value of type timedelta64"),
+            (np.array(["2026"], "M8[ns]"), "no dtype"),
+            (np.zeros((1,) * 33), "33 dimensions"),
+        ):
+            for encode in (codec.encode, bundle.encode):
+                with self.subTest(value, encode=encode), self.assertRaisesRegex(PayloadError, why):
+                    encode(value)
+        t = Tensor("int8", (np.int64(2), np.int32(1)), b"ab")
+        self.assertEqual(codec.decode(memoryview(codec.encode({"t": t})), codec.MSGPACK)["t"]["shape"], [2, 1])
+        self.assertEqual(bytes(codec.encode(memoryview(np.zeros((0, 3))))), b"\xc4\0")
+        self.assertEqual(codec.encode(np.float32(1.5)), codec.encode(1.5))
 
     def test_numpy(self) -> None:
         try:

@@ -68,7 +68,7 @@ class ContractTest(SegmentCase):
                 self.assertEqual(transport._sweep(), 30)
             logging.getLogger("omnibus").disabled = True
             self.assertEqual(len(log.output), 1)
-            self.assertIn("edge 0 -> 1, key early, in 60 s", log.output[0])
+            self.assertIn("edge 0 -> 1, key 'early', in 60 s", log.output[0])
             self.assertIsNone(b.get("0", "1", "early"))
             self.assertIsNotNone(b.get("0", "1", "late"))
             # Somebody is at work on it: it is looked at again, soon.

@@ -321,7 +321,7 @@ class TensorsTest(PutsCase):
             self.assertEqual(w[64 * p.slot :][:8], b"\1\0\0\0\0\0\0\0")
         self.assertEqual(self.in_use(), 1)
         self.assertFalse(self.client.drain(0))
-        runner = _Runner(self.client, [("upper", omnibus.stage("upper")(str))], 1, threading.Event())
+        runner = _Runner(self.client, [("upper", omnibus.stage("upper")(str))], 1, threading.Event(), False)
         self.client._session.stages.clear()
         self.assertFalse(runner.idle())  # `run` does not leave yet: others find the memory no more then
         self.returned(m)

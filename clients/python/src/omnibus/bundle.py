@@ -35,7 +35,7 @@ from typing import Any
 from . import sources
 from .dtypes import DTYPES, MAX_DIMS, NAMES, data_bytes
 from .errors import PayloadError
-from .msgpack import Ext, _Packer, _Unpacker, no_encoding, timestamp
+from .msgpack import Ext, _Packer, _Unpacker, scalar, timestamp
 from .tensor import Tensor
 
 MAX_PLACES = 1 << 12
@@ -129,7 +129,7 @@ class Plan:
         self.places: list[Place] = []
         self.min_bytes = 0  #: reached by zeros behind the bundle, if it has places
         tree = _Tree(self._met)
-        tree.pack(value, 0)
+        tree.whole(value)
         if self.tensors and tree.foreign:
             raise PayloadError("bundle: an extension beside tensors")
         self.tree = tree.out  #: msgpack like any other, if there are no tensors
@@ -138,10 +138,7 @@ class Plan:
         """What stands in the tree for a value that msgpack does not know."""
         source = value if isinstance(value, Placed) else self._of(value)
         if source is None:
-            item = getattr(value, "item", None)  # NumPy's scalars
-            if callable(item) and getattr(value, "shape", None) == ():
-                return item()
-            raise no_encoding(value)
+            return scalar(value)
         if len(self.tensors) == MAX_TENSORS:
             raise PayloadError(f"bundle: more than {MAX_TENSORS} tensors")
         t = Planned(source)
@@ -288,9 +285,6 @@ class _TreeReader(_Unpacker):
         self.tensor = tensor
         self.next = 0
         self.asking = False
-
-    def key(self, v: Any, at: int) -> Any:
-        return self.python_key(v, at)
 
     def extension(self, n: int, start: int) -> Any:
         v = super().extension(n, start)

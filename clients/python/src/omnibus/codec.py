@@ -92,7 +92,4 @@ def _inner(value: Any) -> Any:
     t = as_tensor(value)
     if t is not None:
         return t.to_map()
-    item = getattr(value, "item", None)  # NumPy's scalars
-    if callable(item) and getattr(value, "shape", None) == ():
-        return item()
-    raise msgpack.no_encoding(value)
+    return msgpack.scalar(value)

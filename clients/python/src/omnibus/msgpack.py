@@ -49,6 +49,14 @@ def no_encoding(value: Any) -> PayloadError:
     return PayloadError(f"msgpack: no encoding for a value of type {type(value).__name__}: send {takes}")
 
 
+def scalar(value: Any) -> Any:
+    """What is encoded in place of a scalar of NumPy: its value, if Python has that."""
+    item = getattr(value, "item", None)
+    if not callable(item) or getattr(value, "shape", None) != () or getattr(value, "dtype", None).kind in "mM":
+        raise no_encoding(value)  # dates and spans of time as NumPy has them are numbers of a unit
+    return item()
+
+
 def packb(value: Any, default: Callable[[Any], Any] | None = None) -> bytearray:
     """Encode a value.
 
@@ -57,17 +65,27 @@ def packb(value: Any, default: Callable[[Any], Any] | None = None) -> bytearray:
     else and returns something to encode instead.
     """
     p = _Packer(default)
-    p.pack(value, 0)
+    p.whole(value)
     return p.out
 
 
 class _Packer:
-    __slots__ = ("out", "values", "default")
+    __slots__ = ("out", "values", "default", "path")
 
     def __init__(self, default: Callable[[Any], Any] | None) -> None:
         self.out = bytearray()
         self.values = 0
         self.default = default
+        self.path: list[Any] = []  # to what could not be encoded, from its end
+
+    def whole(self, v: Any) -> None:
+        """Encode a value; an error has the path to what cannot be encoded."""
+        try:
+            self.pack(v, 0)
+        except PayloadError as e:
+            if not self.path:
+                raise
+            raise PayloadError(f"{e}, at {''.join(f'[{k!r:.40}]' for k in reversed(self.path))}") from e
 
     def pack(self, v: Any, depth: int) -> None:
         self.count(1)
@@ -90,14 +108,25 @@ class _Packer:
         elif isinstance(v, (list, tuple)):
             self.head(len(v), 0x90, 16, (0, 0xDC, 0xDD))
             self.enter(len(v), depth)
-            for item in v:
-                self.pack(item, depth + 1)
+            at = 0
+            try:
+                for item in v:
+                    self.pack(item, depth + 1)
+                    at += 1
+            except PayloadError:
+                self.path.append(at)
+                raise
         elif isinstance(v, dict):
             self.head(len(v), 0x80, 16, (0, 0xDE, 0xDF))
             self.enter(len(v), depth)
-            for key, item in v.items():
-                self.pack(key, depth + 1)
-                self.pack(item, depth + 1)
+            key = None
+            try:
+                for key, item in v.items():
+                    self.pack(key, depth + 1)
+                    self.pack(item, depth + 1)
+            except PayloadError:
+                self.path.append(key)
+                raise
         elif isinstance(v, Ext):
             self.extension(v)
         else:
@@ -164,7 +193,7 @@ class _Packer:
 
     def binary(self, v: bytes | bytearray | memoryview) -> None:
         if isinstance(v, memoryview):
-            v = v.cast("B") if v.c_contiguous else v.tobytes()
+            v = v.cast("B") if v.c_contiguous and v.nbytes else v.tobytes()
         self.head(len(v), 0, 0, (0xC4, 0xC5, 0xC6))
         self.out += v
 
@@ -334,11 +363,6 @@ class _Unpacker:
         return m
 
     def key(self, v: Any, at: int) -> Any:
-        if isinstance(v, (list, dict)):
-            raise self.fail(at, f"a value of type {type(v).__name__} as the key of a map")
-        return v
-
-    def python_key(self, v: Any, at: int) -> Any:
         """What may be the key of a dict, where a list is a tuple."""
         key = _tuples(v)
         try:

@@ -8,7 +8,7 @@ from typing import Any
 
 from .dtypes import DTYPES, data_bytes
 from .errors import PayloadError
-from .tensor import Tensor
+from .tensor import Tensor, check_unmasked
 
 #: dtypes by the format and size of a buffer's items.
 _FORMATS = {("?", 1): "bool", ("e", 2): "float16", ("f", 4): "float32", ("d", 8): "float64"}
@@ -63,6 +63,7 @@ def _copy(data: memoryview) -> Callable[[memoryview], None]:
 
 
 def _of_array(np: Any, array: Any) -> Source:
+    check_unmasked(np, array)
     name = array.dtype.name
     if name not in DTYPES:
         raise PayloadError(f"tensor: no dtype {name!r}; known are {', '.join(DTYPES)}")

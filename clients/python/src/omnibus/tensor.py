@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import struct
 import sys
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from .dtypes import DTYPES, MAX_DIMS, NAMES, data_bytes
@@ -47,14 +48,15 @@ class Tensor:
 
     def __init__(self, dtype: str, shape: tuple[int, ...] | list[int], data: Any) -> None:
         """Take `data`, any contiguous buffer of the right size, without a copy."""
-        want = data_bytes(dtype, tuple(shape))
+        shape = tuple(map(index, shape))  # NumPy's integers are none that msgpack knows
+        want = data_bytes(dtype, shape)
         view = memoryview(data)
         if view.nbytes != want:
             raise PayloadError(f"tensor {dtype}{list(shape)}: data has {view.nbytes} bytes, the shape needs {want}")
         if not view.c_contiguous:
             raise PayloadError(f"tensor {dtype}{list(shape)}: data is not contiguous in row-major order")
         self.dtype = dtype
-        self.shape = tuple(shape)
+        self.shape = shape
         self.data = _elements(view, dtype)
 
     @property
@@ -85,6 +87,7 @@ class Tensor:
         """
         import numpy as np
 
+        check_unmasked(np, array)
         array = np.asarray(array)
         shape = array.shape
         name = dtype or array.dtype.name
@@ -217,6 +220,12 @@ def view(payload: bytes | bytearray | memoryview) -> Tensor:
     return Tensor(NAMES[number], shape, buf[at:])
 
 
+def check_unmasked(np: Any, array: Any) -> None:
+    """Raise for an array whose mask would be lost."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise PayloadError("tensor: a masked array has a mask, which tensors have not: send .filled(), or .data and .mask")
+
+
 def is_ndarray(value: object) -> bool:
     """Whether a value is a NumPy array, without importing NumPy."""
     np = sys.modules.get("numpy")
@@ -228,7 +237,9 @@ def _data_offset(ndim: int) -> int:
 
 
 def _bytes_of(v: memoryview) -> memoryview:
-    return v if v.format == "B" and v.ndim == 1 else v.cast("B")
+    if v.format == "B" and v.ndim == 1:
+        return v
+    return v.cast("B") if v.nbytes else memoryview(b"")
 
 
 def _elements(v: memoryview, dtype: str) -> memoryview:

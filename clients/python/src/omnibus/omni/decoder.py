@@ -210,7 +210,7 @@ class _Decoder(_Unpacker):
         m: dict[Any, Any] = {}
         for _ in range(n):
             at = self.pos
-            key = self.python_key(_owned(self.value(depth + 1)), at)
+            key = self.key(_owned(self.value(depth + 1)), at)
             m[key] = self.value(depth + 1)
         return m
 
