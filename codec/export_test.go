@@ -2,7 +2,7 @@ package codec
 
 // ScanMsgpack checks src as Decode does before the library sees it.
 func ScanMsgpack(src []byte) error {
-	_, err := scanMsgpack(src, nil)
+	_, _, err := scanMsgpack(src, nil)
 	return err
 }
 

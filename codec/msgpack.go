@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 
@@ -101,7 +103,7 @@ func (e *pooledEncoder) append(dst []byte, v any) ([]byte, error) {
 		return nil, fmt.Errorf("codec: %s: encode %T: %w: %w", msgpackName, v, ErrType, err)
 	}
 	// What a consumer would refuse is refused here, where the cause is.
-	if _, err := scanMsgpack(out[len(dst):], nil); err != nil {
+	if _, _, err := scanMsgpack(out[len(dst):], nil); err != nil {
 		return nil, fmt.Errorf("encode %T: %w", v, err)
 	}
 	return out, nil
@@ -133,8 +135,12 @@ type pooledDecoder struct {
 // that it ever meets, and never ends it.
 func (d *pooledDecoder) decode(src []byte, v any) (err error) {
 	d.src, d.pos = pack.Append(d.src[:0], src), 0
-	if d.extensions, err = scanMsgpack(d.src, d.extensions[:0]); err != nil {
+	var key pack.Token
+	if d.extensions, key, err = scanMsgpack(d.src, d.extensions[:0]); err != nil {
 		return err
+	}
+	if key.Key && hasTextKeys(reflect.TypeOf(v).Elem(), nil) {
+		return mismatch(v, fmt.Errorf("byte %d: %s as the key of a map, which has text here: decode it into an any", key.Offset, describeKey(key)))
 	}
 	d.fences = d.extensions
 	// The library panics on some values that do not fit, such as a slice as
@@ -145,6 +151,7 @@ func (d *pooledDecoder) decode(src []byte, v any) (err error) {
 		}
 	}()
 	d.dec.Reset(&d.fencedReader)
+	d.dec.SetMapDecoder(decodeMap)
 	if err := d.dec.Decode(v); err != nil {
 		return mismatch(v, d.refused(err))
 	}
@@ -152,6 +159,86 @@ func (d *pooledDecoder) decode(src []byte, v any) (err error) {
 		return mismatch(v, fmt.Errorf("%d bytes left over", len(d.src)-d.pos))
 	}
 	return nil
+}
+
+// decodeMap decodes a map for an any: a map[string]any, or a map[any]any where a key is nil, a bool, or a number, which
+// is an int64, a uint64 above those, or a float64.
+func decodeMap(dec *msgpack.Decoder) (any, error) {
+	n, err := dec.DecodeMapLen()
+	if err != nil || n < 0 {
+		return nil, err
+	}
+	texts, others := make(map[string]any, n), map[any]any(nil)
+	for range n {
+		key, err := dec.DecodeInterface()
+		if err != nil {
+			return nil, err
+		}
+		switch n := reflect.ValueOf(key); n.Kind() { // the value of a number tells, not its length
+		case reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+			key = n.Int()
+		case reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+			if key = n.Uint(); n.Uint() <= math.MaxInt64 {
+				key = int64(n.Uint())
+			}
+		case reflect.Float32:
+			key = n.Float()
+		default:
+		}
+		if key != nil && !reflect.TypeOf(key).Comparable() {
+			return nil, fmt.Errorf("%.40v, a %T, is the key of a map, which Go cannot have: send text or a number", key, key)
+		}
+		value, err := dec.DecodeInterface()
+		if err != nil {
+			return nil, err
+		}
+		text, isText := key.(string)
+		if isText && others == nil {
+			texts[text] = value
+			continue
+		}
+		if others == nil {
+			others = make(map[any]any, n)
+			for k, v := range texts {
+				others[k] = v
+			}
+		}
+		others[key] = value
+	}
+	if others != nil {
+		return others, nil
+	}
+	return texts, nil
+}
+
+// hasTextKeys reports whether a type holds maps whose keys are text, which the library fills with "" for nil and with the
+// text of bytes. Those that it has seen are on the way to it.
+func hasTextKeys(t reflect.Type, seen []reflect.Type) bool {
+	if slices.Contains(seen, t) {
+		return false
+	}
+	seen = append(seen, t)
+	switch t.Kind() {
+	case reflect.Map:
+		return t.Key().Kind() == reflect.String || hasTextKeys(t.Elem(), seen)
+	case reflect.Pointer, reflect.Slice, reflect.Array:
+		return hasTextKeys(t.Elem(), seen)
+	case reflect.Struct:
+		for i := range t.NumField() {
+			if hasTextKeys(t.Field(i).Type, seen) {
+				return true
+			}
+		}
+	default:
+	}
+	return false
+}
+
+func describeKey(t pack.Token) string {
+	if t.Kind == pack.Nil {
+		return "nil"
+	}
+	return fmt.Sprintf("the bytes %.40q", t.Data)
 }
 
 // refused says of an extension that the library does not know what it knows less of:

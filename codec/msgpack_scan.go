@@ -29,20 +29,23 @@ const internedStringType = -0x80
 // limits, in which every declared length is backed by bytes, and text is UTF-8,
 // as a consumer in Python takes nothing else. It does not
 // recurse, and allocates only to append the extents of extension data to
-// extensions, in order.
+// extensions, in order. The key is the first one, if there is any, that no text can stand for: nil or bytes.
 //
 // The library on its own allocates what a length declares before it has seen
 // a byte of it, 64 GiB for an array of five bytes, and recurses without a
 // bound, until the runtime kills the process.
-func scanMsgpack(src []byte, extensions []extent) ([]extent, error) {
+func scanMsgpack(src []byte, extensions []extent) (_ []extent, key pack.Token, _ error) {
 	r := pack.NewReader(src)
 	for !r.Done() {
 		t, err := r.Next()
 		if err != nil {
-			return extensions, payloadError(err)
+			return extensions, key, payloadError(err)
+		}
+		if t.Key && !key.Key && (t.Kind == pack.Nil || t.Kind == pack.Bin) {
+			key = t
 		}
 		if t.Kind == pack.Str && !utf8.Valid(t.Data) {
-			return extensions, &PayloadError{
+			return extensions, key, &PayloadError{
 				Serializer: msgpackName, Offset: t.Offset, Err: ErrMalformed, Reason: "text that is not UTF-8; send it as []byte",
 			}
 		}
@@ -50,7 +53,7 @@ func scanMsgpack(src []byte, extensions []extent) ([]extent, error) {
 			continue
 		}
 		if t.Type == internedStringType {
-			return extensions, &PayloadError{
+			return extensions, key, &PayloadError{
 				Serializer: msgpackName, Offset: t.Offset, Err: ErrMalformed,
 				Reason: "interned strings are not supported; remove the intern option from the field tag",
 			}
@@ -60,9 +63,9 @@ func scanMsgpack(src []byte, extensions []extent) ([]extent, error) {
 		}
 	}
 	if err := r.End(); err != nil {
-		return extensions, payloadError(err)
+		return extensions, key, payloadError(err)
 	}
-	return extensions, nil
+	return extensions, key, nil
 }
 
 // payloadError turns an error of package pack into one of this package.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -428,5 +429,58 @@ func TestMsgpackAppendRefuses(t *testing.T) {
 				t.Errorf("next: %q, %v", got, err)
 			}
 		})
+	}
+}
+
+// TestKeysOfMaps: a map comes with the keys that it has, and a key that Go cannot have is named.
+func TestKeysOfMaps(t *testing.T) {
+	for encoded, want := range map[string]any{
+		"82c001a002":                 map[any]any{nil: int8(1), "": int8(2)},
+		"81cdc450cb3ff0000000000000": map[any]any{int64(50256): 1.0},
+		"83a16101c202ff03":           map[any]any{"a": int8(1), false: int8(2), int64(-1): int8(3)},
+		"82a16101a16202":             map[string]any{"a": int8(1), "b": int8(2)},
+		"81a16181050a":               map[string]any{"a": map[any]any{int64(5): int8(10)}},
+	} {
+		src, err := hex.DecodeString(encoded)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got any
+		if err := (codec.MsgpackSerializer{}).Decode(src, &got); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s is %#v, %v, want %#v", encoded, got, err, want)
+		}
+		again, err := codec.MsgpackSerializer{}.Append(nil, got)
+		if err != nil {
+			t.Errorf("%s: %v", encoded, err)
+		}
+		var back any
+		if err := (codec.MsgpackSerializer{}).Decode(again, &back); err != nil || !reflect.DeepEqual(back, want) {
+			t.Errorf("%s is %#v at the next stage, %v", encoded, back, err)
+		}
+	}
+	type nested struct{ M []map[string]int }
+	for name, tc := range map[string]struct {
+		encoded string
+		into    any
+		says    string
+	}{
+		"nil as text":        {"81c001", new(map[string]int), "byte 1: nil as the key of a map, which has text here"},
+		"bytes as text":      {"81c4016b01", new(map[string]int), `byte 1: the bytes "k" as the key of a map, which has text here`},
+		"bytes, deeper":      {"81a14d9181c4016b01", new(nested), `byte 5: the bytes "k" as the key`},
+		"bytes in an any":    {"81c4016b01", new(any), "the key of a map, which Go cannot have"},
+		"a tuple in an any":  {"8192000101", new(any), "the key of a map, which Go cannot have"},
+		"a number as a text": {"810501", new(map[string]int), "invalid code=5"},
+	} {
+		src, err := hex.DecodeString(tc.encoded)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := (codec.MsgpackSerializer{}).Decode(src, tc.into); !errors.Is(err, codec.ErrMismatch) || !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%s: %v, want %q", name, err, tc.says)
+		}
+	}
+	var kept map[[1]byte]int
+	if err := (codec.MsgpackSerializer{}).Decode([]byte{0x81, 0xc4, 1, 'k', 1}, &kept); err != nil || kept[[1]byte{'k'}] != 1 {
+		t.Errorf("a map of arrays of bytes: %v, %v", kept, err)
 	}
 }

@@ -18,6 +18,7 @@ func (e *Error) Error() string { return fmt.Sprintf("byte %d: %s", e.Offset, e.R
 // Token is a value without its elements, or the head of a container.
 type Token struct {
 	Kind   Kind
+	Key    bool   // it is the key of a map
 	Type   int8   // of an extension
 	Offset int    // of the value's first byte
 	Count  int    // elements of an array, pairs of a map
@@ -37,6 +38,7 @@ type Reader struct {
 	owed    uint64
 	missing [MaxDepth]uint64 // values that each open container still lacks
 	depth   int              // open containers
+	maps    uint64           // which of them are maps, a bit for each
 }
 
 // NewReader returns a reader of the one value that src holds.
@@ -70,6 +72,7 @@ func (r *Reader) Next() (Token, error) {
 	t.Kind = h.kind
 	r.pos++
 	if r.depth > 0 {
+		t.Key = r.missing[r.depth-1]&1 == 0 && r.maps>>(r.depth-1)&1 == 1
 		r.missing[r.depth-1]--
 		r.owed--
 	}
@@ -97,7 +100,11 @@ func (r *Reader) content(t *Token, code byte, count uint64) error {
 		return r.open(t.Offset, count)
 	case Map:
 		t.Count = int(count)
-		return r.open(t.Offset, 2*count)
+		if err := r.open(t.Offset, 2*count); err != nil || count == 0 {
+			return err
+		}
+		r.maps |= 1 << (r.depth - 1)
+		return nil
 	case Str, Bin:
 		return r.data(t, count)
 	case Ext:
@@ -156,6 +163,7 @@ func (r *Reader) open(start int, values uint64) error {
 		return &Error{Offset: start, Reason: fmt.Sprintf("nested deeper than %d", MaxDepth), Limit: true}
 	}
 	r.missing[r.depth] = values
+	r.maps &^= 1 << r.depth
 	r.depth++
 	r.owed += values
 	return nil
