@@ -14,7 +14,7 @@ func init() { addVerb(newGraphCmd) }
 const formatDOT = "dot"
 
 func newGraphCmd() *cobra.Command {
-	var pipeline pipelineFlag
+	pipeline := pipelineFlag{checks: true}
 	format, output := newChoice(outputText, formatDOT), newOutput()
 	cmd := &cobra.Command{
 		Use:   "graph FILE",

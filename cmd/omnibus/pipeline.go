@@ -12,7 +12,7 @@ import (
 // command line.
 type pipelineFlag struct {
 	platform string
-	checks   bool // the verb only checks files: variables need not be set
+	checks   bool // the verb runs nothing: variables need not be set
 }
 
 func (f *pipelineFlag) add(cmd *cobra.Command) {
