@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -237,7 +238,7 @@ func (e *exile) checkFiles() {
 	}
 }
 
-// retire has everybody end in order: callers first.
+// retire has all processes end in order: callers, then stages, which would wait for a next host.
 func (e *exile) retire() {
 	e.mu.Lock()
 	e.ending = true
@@ -249,12 +250,13 @@ func (e *exile) retire() {
 		}
 	}
 	e.checkFiles()
-	_ = e.host.stdin.Close()
 	for _, c := range e.children {
 		if c.role.stage != "" {
+			c.signal(syscall.SIGTERM)
 			e.ended(c)
 		}
 	}
+	_ = e.host.stdin.Close()
 	e.ended(e.host)
 }
 

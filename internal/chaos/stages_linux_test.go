@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
@@ -20,11 +22,13 @@ func serveStage() error {
 	name := os.Getenv(node.EnvStage)
 	opts := thePlay().join
 	opts.Rejoin = os.Getenv(rejoinEnv) != ""
-	n, err := node.Join(context.Background(), name, opts)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	n, err := node.Join(ctx, name, opts)
 	if err != nil {
 		return err
 	}
-	if err := n.Serve(context.Background(), stageSpec(name, n.Exchange())); err != nil {
+	if err := n.Serve(ctx, stageSpec(name, n.Exchange())); err != nil {
 		return err
 	}
 	return n.Close(context.Background())
