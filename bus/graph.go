@@ -260,7 +260,7 @@ func (g *graph) checkJoins() error {
 			errs = append(errs, fmt.Errorf("%w: stage %q joins, but has only one in-edge (%s): add an edge, or use Handle", ErrConfig, st.spec.Name, st.in[0].name))
 		}
 		if st.spec.joins() {
-			errs = append(errs, g.checkDrops(st))
+			errs = append(errs, g.checkBranches(st))
 		}
 	}
 	return errors.Join(errs...)
@@ -268,23 +268,35 @@ func (g *graph) checkJoins() error {
 
 func (s *StageSpec) joins() bool { return s.Join != nil || s.Remote != nil && s.Remote.Join }
 
-// checkDrops refuses edges before a join that drop a delivery of one branch alone: the join pairs the branches
-// by the place of deliveries in them.
-func (g *graph) checkDrops(join *stage) error {
+// checkBranches refuses edges before a join that drop or reorder deliveries of one branch alone: the join pairs the
+// branches by the place of deliveries in them.
+func (g *graph) checkBranches(join *stage) error {
 	var errs []error
 	before := join.before(nil)
 	for _, e := range g.edges {
-		if e.spec.Policy != DropOldest || !before[e] {
+		does := e.displaces()
+		if does == "" || !before[e] {
 			continue
 		}
 		for other := range join.before(e) {
 			if other.from == nil { // a way around the edge
-				errs = append(errs, fmt.Errorf("%w: edge %s: its policy drops deliveries of one branch before the join %q, which would pair the others wrongly: use another policy, or drop before the branches part", ErrConfig, e.name, join.spec.Name))
+				errs = append(errs, fmt.Errorf("%w: edge %s: %s of one branch before the join %q, which pairs the branches by place: it would pair them wrongly", ErrConfig, e.name, does, join.spec.Name))
 				break
 			}
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// displaces says how deliveries on the edge lose their place in the stream; empty: they do not.
+func (e *edge) displaces() string {
+	switch {
+	case e.spec.Policy == DropOldest:
+		return "its policy drops deliveries"
+	case e.from != nil && e.from.spec.Remote != nil && e.from.spec.Remote.Routing != Sticky:
+		return fmt.Sprintf("the routing %v of stage %q reorders deliveries", e.from.spec.Remote.Routing, e.from.spec.Name)
+	}
+	return ""
 }
 
 // before are the edges on the paths that lead to a stage, but for those through the edge without.

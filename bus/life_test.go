@@ -561,6 +561,8 @@ func TestTypesOfInputs(t *testing.T) {
 
 func TestPipelinesThatCannotWork(t *testing.T) {
 	a, c := bus.Stage("a", bustest.Upper), bus.Stage("c", bustest.Upper)
+	scattered := bustest.Remotes(bustest.Diamond(a, c, bus.Stage("d", bustest.Upper)))
+	scattered.Stages[1].State, scattered.Stages[1].Remote = bus.StateNone, &bus.Remote{Routing: bus.LeastQueue}
 	three := joinOf("number", "text")
 	three.Edges = append(three.Edges, bus.Edge{From: "source", To: "join"})
 	for name, tc := range map[string]struct {
@@ -585,6 +587,7 @@ func TestPipelinesThatCannotWork(t *testing.T) {
 		"drops before a branch":      {bustest.Diamond(a, c, bus.Stage("d", bustest.Upper), bus.Edge{From: "a", To: "d", Policy: bus.DropOldest}), `edge a->d: its policy drops deliveries of one branch before the join "join"`},
 		"drops before a remote join": {bustest.Remotes(bustest.Diamond(a, c, bus.Stage("d", bustest.Upper), bus.Edge{From: "c", To: "join", Policy: bus.DropOldest})), `edge c->join: its policy`},
 		"branches of a join":         {three, `stage "join": its function joins 2 branches, and the pipeline gives it 3: number, text, source`},
+		"a join behind any order":    {scattered, `edge c->join: the routing least-queue of stage "c" reorders deliveries of one branch before the join "join"`},
 		"types of a join":            {joinOf("text", "number"), `edge text->join: stage "text" emits string, stage "join" takes int as its input 1`},
 		"replay":                     {bus.Pipeline{Stages: []bus.StageSpec{{Name: "x", Batch: func([]*bus.Delivery) error { return nil }, Replay: true}}}, "Replay needs Handle"},
 	} {

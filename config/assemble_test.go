@@ -290,7 +290,7 @@ func TestBaseProblems(t *testing.T) {
 			},
 			want: []string{
 				"dir/0.yaml:4:17: final_output must be true or false, not the number 1",
-				`dir/0.yaml:6:13: unknown key "x" in the stage's omnibus settings: the nearest is "cwd" (all: alone, attach, attempts, batch, cwd, env, exec, first_timeout, grace, handle_timeout, handler, join, max_inflight, max_restarts, replay, replicas, restart, routing, start_timeout, state)`,
+				`dir/0.yaml:6:13: unknown key "x" in the stage's omnibus settings: the nearest is "cwd" (all: alone, attach, attempts, batch, cwd, env, exec, first_timeout, grace, handle_timeout, handler, join, max_inflight, max_restarts, replay, replicas, restart, routing, start_timeout, state, unordered)`,
 				"dir/0.yaml:7:25: unknown stage 7: the file has 0, 1, 2",
 				"dir/b.yaml:3:17: max_inflight must be a whole number from 1 to 4096, not the number 0",
 				`dir/b.yaml:6:6: the variable MISSING is not set: set it, or write ${oc.env:MISSING,default}, or \${ where the text is to have ${ itself`,

@@ -173,7 +173,7 @@ func TestBuildHost(t *testing.T) {
 	p, err := config.Parse("host.yaml", []byte(`
 stages:
   - {stage_id: a}
-  - {stage_id: b, omnibus: {exec: [./model], replicas: 2, state: none, routing: round-robin, batch: {size: 16}}}
+  - {stage_id: b, omnibus: {exec: [./model], replicas: 2, state: none, routing: round-robin, unordered: true, batch: {size: 16}}}
   - {stage_id: c, omnibus: {attach: true, join: true, replay: true}}
 edges:
   - {from: a, to: b}

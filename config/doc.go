@@ -40,8 +40,9 @@
 //	          stall_timeout, exchange_ttl, memory, socket, allow_uids, http,
 //	          wait, main, grace}
 //	stage:   {handler, replicas, max_inflight, state, attempts, replay, join, alone,
-//	          batch: {size, wait}, exec, env, cwd, attach, routing, restart,
-//	          max_restarts, grace, start_timeout, handle_timeout, first_timeout}
+//	          batch: {size, wait}, exec, env, cwd, attach, routing, unordered,
+//	          restart, max_restarts, grace, start_timeout, handle_timeout,
+//	          first_timeout}
 //	edge:    {window_bytes, policy, tensor_transport, min_bytes}
 //
 // docs/running.md has their meaning and defaults. Sizes are whole numbers of bytes

@@ -62,6 +62,6 @@ stages:
 `), config.Options{})
 	fmt.Println(err)
 	// Output:
-	// speech.yaml:4:15: unknown key "replica" in the stage's omnibus settings: the nearest is "replicas" (all: alone, attach, attempts, batch, cwd, env, exec, first_timeout, grace, handle_timeout, handler, join, max_inflight, max_restarts, replay, replicas, restart, routing, start_timeout, state)
+	// speech.yaml:4:15: unknown key "replica" in the stage's omnibus settings: the nearest is "replicas" (all: alone, attach, attempts, batch, cwd, env, exec, first_timeout, grace, handle_timeout, handler, join, max_inflight, max_restarts, replay, replicas, restart, routing, start_timeout, state, unordered)
 	// speech.yaml:6:27: unknown stage 2: the file has 0, 1
 }

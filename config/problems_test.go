@@ -120,7 +120,7 @@ connectors: {gpu: {name: CudaIpcConnector, extra: {tensor_transport: default, mi
 	// The settings of the bus.
 	{"junk under omnibus", "omnibus: {ring_byte: 1}\nstages:\n- stage_id: 0\n  omnibus: {replica: 2, batch: {seize: 1}}", []string{
 		`1:11: unknown key "ring_byte" in the omnibus settings: the nearest is "ring_bytes" (all: allow_uids, exchange_ttl, grace, http, inline_bytes, large_bytes, main, max_requests, memory, name, ring_bytes, serializer, slots, socket, stall_timeout, wait)`,
-		`4:13: unknown key "replica" in the stage's omnibus settings: the nearest is "replicas" (all: alone, attach, attempts, batch, cwd, env, exec, first_timeout, grace, handle_timeout, handler, join, max_inflight, max_restarts, replay, replicas, restart, routing, start_timeout, state)`,
+		`4:13: unknown key "replica" in the stage's omnibus settings: the nearest is "replicas" (all: alone, attach, attempts, batch, cwd, env, exec, first_timeout, grace, handle_timeout, handler, join, max_inflight, max_restarts, replay, replicas, restart, routing, start_timeout, state, unordered)`,
 		`4:33: unknown key "seize" in batch: the nearest is "size" (all: size, wait)`,
 	}},
 	{"junk under an edge's omnibus", two + "edges:\n- {from: a, to: b, omnibus: {polcy: block}}", []string{
@@ -177,6 +177,7 @@ connectors: {gpu: {name: CudaIpcConnector, extra: {tensor_transport: default, mi
 	}},
 	{"routing of a stage with state", "stages:\n- stage_id: 0\n  omnibus: {exec: [a], routing: least-queue}", []string{
 		"3:33: routing least-queue needs state: none, because a process that keeps state must see all of a request",
+		"3:33: routing least-queue gives the messages of a request to several processes, whose results come in any order: say unordered: true if that is meant, or leave routing out",
 	}},
 	{"values of the host", "omnibus:\n  socket: 1\n  allow_uids: 1000\n  main: run\n  grace: 5\n  http: []\n" + two, []string{
 		"2:11: socket must be text, not the number 1",
@@ -327,7 +328,7 @@ omnibus: {max_requests: 1048577}
 		"2:81: the edges form a cycle: c -> d -> c",
 	}},
 	{"all at once", "stages:\n- stage_id: 0\n  omnibus: {x: 1}\n- stage_id: 0\nedges:\n- {from: 0}\nomnibus: {slots: 0}", []string{
-		`3:13: unknown key "x" in the stage's omnibus settings: the nearest is "cwd" (all: alone, attach, attempts, batch, cwd, env, exec, first_timeout, grace, handle_timeout, handler, join, max_inflight, max_restarts, replay, replicas, restart, routing, start_timeout, state)`,
+		`3:13: unknown key "x" in the stage's omnibus settings: the nearest is "cwd" (all: alone, attach, attempts, batch, cwd, env, exec, first_timeout, grace, handle_timeout, handler, join, max_inflight, max_restarts, replay, replicas, restart, routing, start_timeout, state, unordered)`,
 		"4:13: the stage 0 is defined twice, first on line 2",
 		"6:3: the edge has no to",
 		"7:18: slots must be a whole number from 1 to 2147483647, not the number 0",

@@ -24,6 +24,8 @@ type draft struct {
 	// The places in the entry that bound the requests at the stage.
 	ownInflight, runtimeInflight, flatInflight int
 	ours, runtime, outputType                  *node
+	unordered                                  bool
+	unorderedPos                               Position
 	joinPos, attachPos, routingPos, firstPos   Position
 	alone                                      bool // it has no edges on purpose
 }
@@ -108,6 +110,12 @@ func (c *reading) stageOmnibus(n *node, d *draft) {
 	}
 	if d.Routing != "" && d.Routing != RoutingSticky && d.State != StateNone {
 		c.problemf(d.routingPos, "routing %s needs state: none, because a process that keeps state must see all of a request", d.Routing)
+	}
+	switch scattered := d.Routing != "" && d.Routing != RoutingSticky; {
+	case scattered && !d.unordered:
+		c.problemf(d.routingPos, "routing %s gives the messages of a request to several processes, whose results come in any order: say unordered: true if that is meant, or leave routing out", d.Routing)
+	case d.unordered && !scattered:
+		c.notef(d.unorderedPos, "unordered has no effect without routing least-queue or round-robin: results come in the order of the messages")
 	}
 	c.idle(n, "exec", n.get("exec") != nil, "env", "cwd", "restart", "max_restarts", "grace")
 	c.idle(n, "exec or attach", n.get("exec") != nil || d.Attach, "routing", "start_timeout", "handle_timeout", "first_timeout")

@@ -125,6 +125,7 @@ func (c *reading) stageOmnibusFields(d *draft) fields {
 		"alone":          c.flag(&d.alone).about("Whether the stage has no edges on purpose, where the file lists those of others."),
 		"attach":         at(&d.attachPos, c.flag(&d.Attach)).about("Whether to wait for a process that somebody else starts."),
 		"routing":        at(&d.routingPos, word(c.checker, &d.Routing, RoutingSticky, RoutingLeastQueue, RoutingRoundRobin)).about("Which process gets a message."),
+		"unordered":      at(&d.unorderedPos, c.flag(&d.unordered)).about("Whether the results of a request may come in another order than its messages, as with routing least-queue and round-robin."),
 		"restart":        word(c.checker, &d.Restart, RestartAlways, RestartOnFailure, RestartNever).about("When a process that ended is started again."),
 		"max_restarts":   c.count(&d.MaxRestarts, MaxRestarts).about("How often a process is started again within a minute."),
 		"grace":          c.duration(&d.Grace).about("What a process has between SIGTERM and SIGKILL, and a fifth of it, 10 s at most, before SIGTERM, when the host has told it."),

@@ -112,7 +112,7 @@ func TestVariableProblems(t *testing.T) {
 		{"one problem a value, and the others all the same", "stages:\n- stage_id: 0\n  omnibus: {replicas: '${MISSING}', grace: '${MISSING}', slots: 1}\n- stage_id: '${MISSING}'\nedges: [{from: '${MISSING}', to: 0}]", []string{
 			`3:23: the variable MISSING is not set: set it, or write ${oc.env:MISSING,default}, or \${ where the text is to have ${ itself`,
 			`3:44: the variable MISSING is not set: set it, or write ${oc.env:MISSING,default}, or \${ where the text is to have ${ itself`,
-			`3:58: unknown key "slots" in the stage's omnibus settings: the nearest is "alone" (all: alone, attach, attempts, batch, cwd, env, exec, first_timeout, grace, handle_timeout, handler, join, max_inflight, max_restarts, replay, replicas, restart, routing, start_timeout, state)`,
+			`3:58: unknown key "slots" in the stage's omnibus settings: the nearest is "alone" (all: alone, attach, attempts, batch, cwd, env, exec, first_timeout, grace, handle_timeout, handler, join, max_inflight, max_restarts, replay, replicas, restart, routing, start_timeout, state, unordered)`,
 			`4:13: the variable MISSING is not set: set it, or write ${oc.env:MISSING,default}, or \${ where the text is to have ${ itself`,
 			`5:16: the variable MISSING is not set: set it, or write ${oc.env:MISSING,default}, or \${ where the text is to have ${ itself`,
 		}},

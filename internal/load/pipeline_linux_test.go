@@ -122,7 +122,7 @@ func (r *run) writePipeline() (string, error) {
 			own["exec"], own["env"], own["start_timeout"] = command, env, "5m"
 		}
 		if !hosted(kind) {
-			own["routing"] = c[dimRouting]
+			own["routing"], own["unordered"] = c[dimRouting], c.scattered()
 		}
 		if name == stageSecond && c.joins() {
 			own["join"] = true
