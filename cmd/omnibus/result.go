@@ -8,8 +8,6 @@ import (
 	"io"
 	"strings"
 
-	"github.com/vmihailenco/msgpack/v5/msgpcode"
-
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
 )
@@ -30,9 +28,10 @@ type result struct {
 // writeContent writes a result as the bytes it is, and bytes and text that travelled as msgpack without its header.
 func writeContent(to io.Writer, d *bus.Delivery) error {
 	content := d.Bytes()
-	if d.PayloadCodec() == codec.IDMsgpack && len(content) > 0 && (msgpcode.IsString(content[0]) || msgpcode.IsBin(content[0])) {
-		if err := d.Decode(&content); err != nil {
-			return err
+	if d.PayloadCodec() == codec.IDMsgpack {
+		var inner []byte // stays nil where the value is nil
+		if d.Decode(&inner) == nil && inner != nil {
+			content = inner
 		}
 	}
 	_, err := to.Write(content)
