@@ -126,3 +126,20 @@ func TestFilledByPeers(t *testing.T) {
 	_, err = OpenFillingSegment("short", memfdWith(t, size-1, size-1, sealsOfPeer), size)
 	wantError(t, "a segment that is too short", err, ErrProtocol)
 }
+
+// TestReadersGiveNoPages: a process that is given the arena cannot have it take memory on its writer's account.
+func TestReadersGiveNoPages(t *testing.T) {
+	s := filling(t)
+	mem, err := s.ArenaSegment()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mem.Close()
+	before := allocatedBytes(t, s.arenaSegment.fd)
+	if err := unix.Fallocate(mem.FD(), 0, 0, mem.Size()); !errors.Is(err, unix.EBADF) {
+		t.Errorf("a reader allocates: %v, want EBADF", err)
+	}
+	if after := allocatedBytes(t, s.arenaSegment.fd); after != before {
+		t.Errorf("the arena has %d bytes, and had %d", after, before)
+	}
+}
