@@ -19,6 +19,7 @@ func TestAllowUIDs(t *testing.T) {
 	for _, tt := range []struct{ name, allow, want string }{
 		{name: "allowed", allow: "[7, 4321]", want: "WORD"},
 		{name: "another is", allow: "[7]", want: "user 4321 may not attach: add it to allow_uids, or run as the host's user"},
+		{name: "two others are", allow: "[7, 8]", want: "user 4321 may not attach"},
 		{name: "nobody is", allow: "[]", want: "not allowed; run as the host's user, or have the host admit this one"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

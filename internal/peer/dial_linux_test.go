@@ -92,7 +92,7 @@ func TestDialStranger(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	heard := stranger(t, path)
 	checkNoLeak(t, func() {
-		conn, err := Dial(t.Context(), path, DialOptions{AllowUIDs: []uint32{strangerUID + 1}})
+		conn, err := Dial(t.Context(), path, DialOptions{AllowUIDs: []uint32{strangerUID + 1, strangerUID + 2}})
 		if err == nil {
 			_ = conn.Send([]byte("hello"), nil)
 			conn.Close()
