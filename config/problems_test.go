@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -174,6 +175,14 @@ connectors: {gpu: {name: CudaIpcConnector, extra: {tensor_transport: default, mi
 	}},
 	{"exec and attach", "stages:\n- stage_id: 0\n  omnibus: {exec: [a], attach: true}", []string{
 		"3:32: attach waits for a process that somebody else starts, and exec starts one: keep one of them",
+	}},
+	{"numbers that begin with a zero", "stages:\n- {stage_id: a, engine_args: {n: 010, m: 08, k: -007, ok: [0, 0.5, -0, 0x10, '08']}}", []string{
+		"2:34: the number 010 begins with a zero: some programs read it as octal, and others as decimal. Leave the zero out, or quote it if it is text",
+		"2:42: the number 08 begins with a zero: some programs read it as octal, and others as decimal. Leave the zero out, or quote it if it is text",
+		"2:49: the number -007 begins with a zero: some programs read it as octal, and others as decimal. Leave the zero out, or quote it if it is text",
+	}},
+	{"a colon that is no end of a key", "stages:\n- {stage_id: a, engine_args: {b:1}}", []string{
+		`2:32: no space behind the colon: YAML takes b:1 for one text, and some programs for a pair. Add a space, or quotes`,
 	}},
 	{"routing of a stage with state", "stages:\n- stage_id: 0\n  omnibus: {exec: [a], routing: least-queue}", []string{
 		"3:33: routing least-queue needs state: none, because a process that keeps state must see all of a request",
@@ -462,5 +471,20 @@ func TestSharedValuesAreReportedOnce(t *testing.T) {
 	got := problemsOf(t, "p.yaml", "x: &x {replicas: 0}\nstages: [{stage_id: 0, omnibus: *x}, {stage_id: 1, omnibus: *x}]")
 	if len(got) != 1 {
 		t.Errorf("got %q", got)
+	}
+}
+
+// TestTextsAreRead: what a file says is what YAML says.
+func TestTextsAreRead(t *testing.T) {
+	const file = "stages:\r\n- stage_id: a\r\n  engine_args: {url: http://x:80/y, at: 12:30, two: \"a\r\n    b\", 'c':1, l: ['a:b']}\r\n  block: |\r\n    1\r\n    2\r\n"
+	p, err := Parse("crlf.yaml", []byte(file), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	args, _ := p.Stages[0].Settings.Get("engine_args")
+	block, _ := p.Stages[0].Settings.Get("block")
+	got, err := json.Marshal([]any{args, block})
+	if want := `[{"url":"http://x:80/y","at":"12:30","two":"a b","c":1,"l":["a:b"]},"1\n2\n"]`; string(got) != want || err != nil {
+		t.Errorf("it has %s, %v, want %s", got, err, want)
 	}
 }

@@ -94,7 +94,7 @@ func (c *checker) source(data []byte) (string, bool) {
 			return "", false
 		}
 	}
-	return string(data), true
+	return strings.ReplaceAll(string(data), "\r\n", "\n"), true // else the lexer keeps the \r of a line in quotes
 }
 
 func invalidUTF8(data []byte) int {
@@ -141,7 +141,14 @@ func (c *checker) tokens(text string) (token.Tokens, bool) {
 			c.problemf(tokenPos(tk), "nested more than %d levels deep", MaxDepth)
 			return nil, false
 		}
-		if tk.Type != token.MappingValueType || depth.flow > 0 {
+		if tk.Type != token.MappingValueType {
+			continue
+		}
+		if depth.flow > 0 {
+			if touches(tk) {
+				c.problemf(tokenPos(tk), "no space behind the colon: YAML takes %s for one text, and some programs for a pair. Add a space, or quotes", shorten(tk.Prev.Value+":"+tk.Next.Value))
+				return nil, false
+			}
 			continue
 		}
 		if keys++; keys > maxKeys {
@@ -150,6 +157,20 @@ func (c *checker) tokens(text string) (token.Tokens, bool) {
 		}
 	}
 	return tokens, true
+}
+
+// touches reports whether a colon between brackets is part of a text, as YAML has it.
+func touches(colon *token.Token) bool {
+	before, behind := colon.Prev, colon.Next
+	if before == nil || behind == nil || before.Type == token.DoubleQuoteType || before.Type == token.SingleQuoteType {
+		return false
+	}
+	switch behind.Type {
+	case token.MappingEndType, token.SequenceEndType, token.CollectEntryType, token.MappingStartType, token.SequenceStartType:
+		return false
+	default:
+		return behind.Position.Line == colon.Position.Line && behind.Position.Column == colon.Position.Column+1
+	}
 }
 
 // nesting is an upper bound on the depth of the parser at a token: the open

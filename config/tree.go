@@ -148,7 +148,19 @@ func (b *builder) spend(values, depth int, pos Position) bool {
 	return !b.full
 }
 
+// leadingZero is a number that YAML 1.1 takes for octal, or for text, and YAML 1.2 for decimal.
+var leadingZero = regexp.MustCompile(`^[-+]?0[0-9]+$`)
+
+// refuseLeadingZero reports a number that programs read differently.
+func (b *builder) refuseLeadingZero(text string, pos Position) *node {
+	b.problemf(pos, "the number %s begins with a zero: some programs read it as octal, and others as decimal. Leave the zero out, or quote it if it is text", shorten(text))
+	return b.leaf(kindNull, pos, nil)
+}
+
 func (b *builder) integer(n *ast.IntegerNode, pos Position) *node {
+	if text := n.GetToken().Value; leadingZero.MatchString(text) {
+		return b.refuseLeadingZero(text, pos)
+	}
 	switch v := n.Value.(type) {
 	case int64:
 		return b.leaf(kindInt, pos, v)
@@ -180,6 +192,9 @@ func (b *builder) text(n *ast.StringNode, pos Position) *node {
 	leaf.plain = tk.Type != token.SingleQuoteType && tk.Type != token.DoubleQuoteType
 	if !leaf.plain || !number.MatchString(n.Value) {
 		return leaf
+	}
+	if leadingZero.MatchString(n.Value) {
+		return b.refuseLeadingZero(n.Value, pos)
 	}
 	v, err := strconv.ParseFloat(n.Value, 64)
 	if err != nil || !strings.ContainsAny(n.Value, ".eE") {
