@@ -149,7 +149,7 @@ func (b *builder) spend(values, depth int, pos Position) bool {
 }
 
 // leadingZero is a number that YAML 1.1 takes for octal, or for text, and YAML 1.2 for decimal.
-var leadingZero = regexp.MustCompile(`^[-+]?0[0-9]+$`)
+var leadingZero = regexp.MustCompile(`^[-+]?0\d+$`)
 
 // refuseLeadingZero reports a number that programs read differently.
 func (b *builder) refuseLeadingZero(text string, pos Position) *node {
