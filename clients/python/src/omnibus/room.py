@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from . import wire
+from . import headroom, wire
 from .errors import Code, OutOfMemory, ProtocolError, TooLarge, out_of_memory
 from .memory import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, Arena, Gaps, Mapping
 
@@ -215,6 +215,7 @@ class OwnRoom:
                 self._post(wire.Forget(number), -1)
 
     def _offer(self, size: int) -> tuple[int, Arena]:
+        headroom.check(f"no segment of {size} bytes", size)
         self._last_segment += 1
         fd = -1
         try:
