@@ -6,8 +6,6 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // asProcess1 is what the command does as process 1 of a container. The kernel makes that the parent of every process
@@ -19,11 +17,7 @@ func asProcess1() (code int, done bool) {
 	}
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, append(endsOfHosts(), syscall.SIGQUIT)...)
-	attr := &syscall.ProcAttr{
-		Env: os.Environ(), Files: []uintptr{0, 1, 2},
-		// What is typed at a terminal is for one of the two alone.
-		Sys: &syscall.SysProcAttr{Setpgid: true, Foreground: controlsTerminal()},
-	}
+	attr := &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{0, 1, 2}}
 	pid, err := syscall.ForkExec("/proc/self/exe", os.Args, attr)
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "omnibus: process 1 runs the command in a process of its own, which cannot be started: %v\n", err)
@@ -32,17 +26,12 @@ func asProcess1() (code int, done bool) {
 	go func() {
 		for s := range signals {
 			if number, ok := s.(syscall.Signal); ok {
-				_ = syscall.Kill(pid, number) // if it is gone, so is this program
+				// A terminal sends it to both, which makes this one an echo: see echoWait. If the process is gone, so is this one.
+				_ = syscall.Kill(pid, number)
 			}
 		}
 	}()
 	return reap(pid), true
-}
-
-// controlsTerminal reports whether standard input is the terminal that sends this process signals.
-func controlsTerminal() bool {
-	_, err := unix.IoctlGetInt(0, unix.TIOCGPGRP)
-	return err == nil
 }
 
 // reap waits for all children until the one of that pid has ended, and returns its exit code.
