@@ -337,6 +337,16 @@ func (s *Server) Serving(stage string) int {
 	return 0
 }
 
+// Retire has the processes of some pids get no more work, and tells them to end: others take their place. It does not wait.
+func (s *Server) Retire(retires func(pid int) bool) {
+	for _, sess := range s.live() {
+		if retires(sess.proc.PID()) {
+			_ = sess.leave() // of all stages there is none too many
+			sess.queue(&wire.Drain{})
+		}
+	}
+}
+
 // Refuse keeps new requests of clients out, from now on, and those that have not begun: they
 // fail with ErrClosed.
 func (s *Server) Refuse() {

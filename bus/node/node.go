@@ -35,7 +35,9 @@ var ErrUntrusted = peer.ErrUntrusted
 const (
 	EnvSocket = "OMNIBUS_SOCKET" // the path of the host's socket
 	EnvBus    = "OMNIBUS_BUS"    // the name of the bus
-	EnvStage  = "OMNIBUS_STAGE"  // the stage to serve
+	// EnvReplica says which replica of its stage the process is, and so that it ends with its host.
+	EnvReplica = "OMNIBUS_REPLICA"
+	EnvStage   = "OMNIBUS_STAGE" // the stage to serve
 )
 
 // JoinOptions configure Join. The zero value works in a process that a host
@@ -72,7 +74,8 @@ type JoinOptions struct {
 	// WaitBalanced.
 	Wait bus.Wait
 	// Rejoin has the node wait for a host when there is none: in Join, until its context ends, and
-	// when its host has drained, was closed or died. It serves its stages at the next one.
+	// when its host has drained, was closed or died. It serves its stages at the next one. A process
+	// that a host has started ends when that drains, all the same.
 	Rejoin bool
 	// Logger is told of panics, and of hosts that come and go; nil discards.
 	Logger *slog.Logger

@@ -73,3 +73,14 @@ func TestJoinWithoutAHost(t *testing.T) {
 		t.Errorf("join another bus: %v", err)
 	}
 }
+
+// TestRejoinOfAProcessThatTheHostStarted: it ends with the host, which would else have to wait for it.
+func TestRejoinOfAProcessThatTheHostStarted(t *testing.T) {
+	t.Setenv(node.EnvReplica, "0")
+	h := listen(t, bustest.Remotes(bustest.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
+	n := h.join(t, node.JoinOptions{Rejoin: true})
+	h.server.Drain()
+	if err := n.Serve(t.Context(), bus.Stage("a", bustest.Upper)); err != nil { // which returns
+		t.Error(err)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 
 	"github.com/omnibus-runtime/omnibus/bus"
@@ -137,7 +138,7 @@ func (n *Node) attend(ctx context.Context, call *serving) error {
 			return nil
 		case <-l.drained:
 			idle(context.Background(), l.stagesOf(call))
-			if !n.opts.Rejoin {
+			if !n.opts.Rejoin || os.Getenv(EnvReplica) != "" {
 				return nil
 			}
 			select { // the next host is there when this one has ended

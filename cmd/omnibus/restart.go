@@ -56,6 +56,9 @@ func processesOf(ctx context.Context, n *node.Node, what string) ([]string, erro
 	if err != nil {
 		return nil, err
 	}
+	if s.Phase == "" {
+		return nil, fmt.Errorf("the host, process %d, is a program of its own (embedded): it starts no processes. Restart them where they were started", s.PID)
+	}
 	var all, stages []string
 	for _, c := range s.Children {
 		if c.Name == what || c.Stage == what {

@@ -40,6 +40,9 @@ const crashing = "crashing"
 // lingering is a stage whose processes wait for a signal when the host has drained.
 const lingering = "lingering"
 
+// simple is a stage whose processes know nothing of signals, and rejoin.
+const simple = "simple"
+
 // crash is a request that its stage's process does not survive. It gets there once that
 // process serves.
 func crash(ctx context.Context, n *node.Node) {
@@ -66,7 +69,11 @@ func serve(stage string) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	n, err := node.Join(ctx, stage, node.JoinOptions{})
+	if stage == simple {
+		stop() // SIGTERM ends it at once
+		ctx = context.Background()
+	}
+	n, err := node.Join(ctx, stage, node.JoinOptions{Rejoin: stage == simple})
 	if err != nil {
 		fmt.Fprintln(os.Stdout, err)
 		return 1

@@ -31,7 +31,13 @@ func (h *running) restart(ctx context.Context, arguments []byte) (any, error) {
 		return nil, err
 	}
 	began := time.Now()
-	if err := c.Restart(ctx); err != nil {
+	tell := func() {
+		h.server.Retire(func(pid int) bool {
+			at, ours := h.children.Find(pid)
+			return ours && at == c
+		})
+	}
+	if err := c.Restart(ctx, tell); err != nil {
 		return nil, fmt.Errorf("%s was not restarted: %w", a.Process, err)
 	}
 	return Restarted{Process: a.Process, PID: c.Status().PID, Took: time.Since(began)}, nil

@@ -5,12 +5,14 @@ package host_test
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/internal/host"
 )
@@ -73,6 +75,104 @@ func TestRestartByHand(t *testing.T) {
 	r.stop(nil)
 	if text, err := r.wait(); err != nil || !strings.Contains(text, ", 0 restarts;") {
 		t.Errorf("the run ended with %v:\n%s", err, text)
+	}
+}
+
+// TestRestartLetsRequestsEnd: a process that knows nothing of signals is told to leave first, and ends what it has. It ends with
+// the host, too, although it would rejoin.
+func TestRestartLetsRequestsEnd(t *testing.T) {
+	r := start(t, "stages: [{stage_id: "+simple+", omnibus: {exec: [SELF], grace: 10m}}]")
+	r.await("ready: ")
+	n := r.join()
+	req, err := n.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer req.Close()
+	in := req.Input(t.Context())
+	receive := func(want string) {
+		t.Helper()
+		d, err := req.Recv(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := string(d.Bytes()); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		if err := d.Finish(nil); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := in.EmitBytes([]byte("one")); err != nil {
+		t.Fatal(err)
+	}
+	receive("ONE")
+	restarted := make(chan error, 1)
+	go func() {
+		_, err := r.restart(n, simple+"/0")
+		restarted <- err
+	}()
+	r.awaitRetired(n)
+	if err := in.EmitBytes([]byte("two"), bus.Last()); err != nil {
+		t.Fatal(err)
+	}
+	receive("TWO")
+	if err := <-restarted; err != nil {
+		t.Error(err)
+	}
+	r.stop(nil)
+	if text, err := r.wait(); err != nil || strings.Contains(text, "signal") {
+		t.Errorf("the run ended with %v:\n%s", err, text)
+	}
+}
+
+// awaitRetired waits until no process takes work of the first stage any more.
+func (r *run) awaitRetired(n *node.Node) {
+	r.t.Helper()
+	for serving := 1; serving > 0; {
+		s, err := call[host.Status](r.t, n, "status", "")
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		serving = s.Stages[0].Serving
+	}
+}
+
+// TestGivenUpAgain: what requests hear of a stage that was given up is of its last process, also after a restart that failed.
+// That this one ended with status 0 does not make the run a good one.
+func TestGivenUpAgain(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "tries"), []byte("0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, `
+stages: [{stage_id: a, omnibus: {exec: [sh, -c, 'n=$(cat tries); echo $((n+1)) >tries; case $n in 0) exec SELF;; 1) echo reason B;; *) echo reason C;; esac'], cwd: `+dir+`, max_restarts: 1}}]
+`)
+	r.await("ready: ")
+	n := r.join()
+	refused := func(why string) {
+		t.Helper()
+		for text := ""; !strings.Contains(text, why); {
+			_, err := r.submit(n, "hello")
+			if err == nil {
+				t.Fatal("the request completed")
+			}
+			if text = err.Error(); !strings.Contains(text, "no process serves it any more") {
+				text = ""
+			}
+		}
+	}
+	if _, err := r.submit(n, "crash"); err == nil {
+		t.Fatal("the request completed")
+	}
+	refused("given up: 1 restarts within 1m0s; last: exit status 0; its last lines:\n  reason B")
+	if _, err := r.restart(n, "a/0"); err == nil || !strings.Contains(err.Error(), "reason C") {
+		t.Errorf("the restart ended with %v", err)
+	}
+	refused("its last lines:\n  reason C")
+	r.stop(nil)
+	if _, err := r.wait(); err == nil || !strings.Contains(err.Error(), `stage "a" was given up`) || strings.Contains(err.Error(), "omnibus restart") {
+		t.Errorf("the run ended with %v", err)
 	}
 }
 

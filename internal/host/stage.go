@@ -18,9 +18,6 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/host/child"
 )
 
-// envReplica tells a process which of its stage's it is.
-const envReplica = "OMNIBUS_REPLICA"
-
 // stage is a stage that processes serve.
 type stage struct {
 	config.Stage
@@ -109,7 +106,7 @@ func (h *running) childSpec(r *replica) (child.Spec, error) {
 	env := h.environment(st.Env)
 	return child.Spec{
 		Name: r.name(), Args: args, Dir: dir,
-		Env:     append(env, node.EnvStage+"="+st.ID, envReplica+"="+strconv.Itoa(r.number)),
+		Env:     append(env, node.EnvStage+"="+st.ID, node.EnvReplica+"="+strconv.Itoa(r.number)),
 		Restart: child.Policy(st.Restart), // the words are the same
 		Backoff: child.Backoff{Limit: st.MaxRestarts},
 		Grace:   orDefault(st.Grace, DefaultStageGrace), StartTimeout: r.stage.startTimeout(),
@@ -176,7 +173,7 @@ func (h *running) onEvent(e child.Event) {
 		h.startErr = &StageError{Stage: r.stage.ID, Served: r.ready, Death: e.Death, Err: e.Err}
 	}
 	startFails := h.startErr != nil
-	lost := !r.stage.givenUp && r.ended != nil && h.phase == PhaseReady && r.stage.lost()
+	lost := e.Last() && h.phase == PhaseReady && r.stage.lost() // also once more, after a restart by hand that failed
 	r.stage.givenUp = r.stage.givenUp || lost
 	h.mu.Unlock()
 	h.signal()
@@ -233,13 +230,12 @@ func (h *running) giveUp(s *stage, e child.Event) {
 	if e.Death != nil {
 		why += lastLines(e.Death.Lines)
 	}
-	why += fmt.Sprintf("\nomnibus restart %s starts it again", s.ID)
-	if e.Death == nil || e.Death.Code != 0 {
+	if e.Kind == child.EventGaveUp {
 		h.mu.Lock()
 		s.failed = why
 		h.mu.Unlock()
 	}
-	h.server.GiveUp(s.ID, fmt.Errorf("no process serves it any more: %s", why))
+	h.server.GiveUp(s.ID, fmt.Errorf("no process serves it any more: %s\nomnibus restart %s starts it again", why, s.ID))
 }
 
 // abandoned is the error of a run at whose end stages are given up whose processes did not

@@ -78,7 +78,7 @@ func (h *running) childStatus() []ChildStatus {
 			if s.Err != nil {
 				one.Error = s.Err.Error()
 			}
-			if s.State == child.Failed || s.State == child.Done {
+			if ended := s.State == child.Failed || s.State == child.Done; ended && s.LastExit.PID != 0 { // else they are of the process before
 				one.Lines = lastOf(s.Lines)
 			}
 			all = append(all, one)

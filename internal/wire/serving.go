@@ -182,9 +182,9 @@ type Leave struct {
 	Stages []uint32 // numbers that `serving` gave; none: all
 }
 
-// Drain says that the host is going to stop.
+// Drain says that the host is going to stop, or that another process takes the place of the client's.
 //
-//wire:message 20 to the client; the host is going to stop: finish what you have
+//wire:message 20 to the client; the host is going to stop, or another process takes your place: finish what you have, and end
 type Drain struct{}
 
 // Scoreboard brings memory in which the client says which handlers it runs: entries as package

@@ -40,8 +40,8 @@ run(rejoin="rejoin" in sys.argv)
 print("returned", flush=True)
 """
 
-    def start(self, *args: str) -> subprocess.Popen[str]:
-        env = dict(os.environ, OMNIBUS_SOCKET=self.host.path, OMNIBUS_BUS="test", OMNIBUS_STAGE="first")
+    def start(self, *args: str, **more: str) -> subprocess.Popen[str]:
+        env = dict(os.environ, **more, OMNIBUS_SOCKET=self.host.path, OMNIBUS_BUS="test", OMNIBUS_STAGE="first")
         env["PYTHONPATH"] = os.path.join(os.path.dirname(__file__), "..", "src")
         p = subprocess.Popen(
             [sys.executable, "-c", self.SCRIPT, *args], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -113,6 +113,19 @@ print("returned", flush=True)
         self.host.expect(wire.Leave)
         self.host.hang_up()
         self.assertEqual(p.wait(60), 0)
+
+    def test_rejoin_of_a_process_that_the_host_started(self) -> None:
+        """It ends with the host."""
+        for end in (wire.Drain(), wire.Bye()):
+            p = self.start("rejoin", OMNIBUS_REPLICA="0")
+            self.accept(p)
+            self.host.send(end)
+            while isinstance(end, wire.Drain) and not isinstance(m := self.host.receive(), wire.Bye):  # it leaves by itself
+                if isinstance(m, wire.Call):
+                    self.host.send(wire.Reply(m.token, 0, b"{}"))
+            self.host.hang_up()
+            self.assertEqual(p.wait(60), 0)
+            self.host.waiting.clear()
 
     def test_rejoin_before_there_is_a_host(self) -> None:
         self.host.listener.close()

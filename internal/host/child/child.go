@@ -120,11 +120,11 @@ func (c *Child) Quit(reason string) {
 	}
 }
 
-// Restart ends the present process as Stop does, if there is one, and starts another,
-// also where none would be started by itself any more: because the child was given up, or is done.
-// It does not count as a restart. Restart returns when the new process is ready; the error says why
+// Restart ends the present process, if there is one, as Leave does where it was ready and as Stop does
+// where it was not, and starts another, also where none would be started by itself any more: because the child was given up, or is done.
+// It does not count as a restart. Restart calls tell, which tells the process that it is to leave, and returns when the new process is ready; the error says why
 // it is not, and includes the last lines of one that died. When ctx ends, the restart itself goes on.
-func (c *Child) Restart(ctx context.Context) error {
+func (c *Child) Restart(ctx context.Context, tell func()) error {
 	if isClosed(c.manager.refused) {
 		return ErrClosed
 	}
@@ -136,6 +136,7 @@ func (c *Child) Restart(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+	tell() // now that its end is no death
 	select {
 	case err := <-ask:
 		return err

@@ -42,6 +42,11 @@ type Event struct {
 	Err      error         // of EventGaveUp: a *StartError, or one that says what the limit was
 }
 
+// Last reports whether nothing happens behind the event by itself.
+func (e Event) Last() bool {
+	return e.Kind == EventDone || e.Kind == EventStopped || e.Kind == EventGaveUp
+}
+
 // String returns one line.
 func (e Event) String() string {
 	switch e.Kind {

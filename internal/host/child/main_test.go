@@ -106,7 +106,7 @@ func newRig(t *testing.T) *rig {
 	r := &rig{t: t, events: make(chan Event, 1000), over: make(chan string, 100), gone: map[string]bool{}, tape: &tape{changed: make(chan struct{})}}
 	r.Manager = New(Options{Out: r.tape, OnEvent: func(e Event) {
 		r.events <- e
-		if last(e) {
+		if e.Last() {
 			r.over <- e.Name
 		}
 	}})
@@ -142,11 +142,6 @@ func (r *rig) next(kind Kind) Event {
 		r.t.Fatalf("no event, want %s", kind)
 		panic("unreachable")
 	}
-}
-
-// last reports whether a child does nothing by itself behind the event.
-func last(e Event) bool {
-	return e.Kind == EventDone || e.Kind == EventStopped || e.Kind == EventGaveUp
 }
 
 // ended waits until a child has ended.

@@ -33,8 +33,10 @@ func (c *Child) watch(r *run) *Death {
 		w.announce() // both had happened, and the death was seen first
 	}
 	death := c.bury(r)
-	c.settle(errors.New(death.Report())) // those that wait for this process
-	c.asks = w.asks
+	if death.Reason != ReasonRestart { // else those that wait for this process wait for the next one
+		c.settle(errors.New(death.Report()))
+	}
+	c.asks = append(c.asks, w.asks...)
 	return death
 }
 
@@ -63,15 +65,18 @@ func (w *watcher) step(clock *time.Timer) bool {
 		}
 	case <-w.stop:
 		w.stop = nil
-		if w.leaving = w.knows.Load(); w.leaving {
-			w.end(w.run, stopped, func(process) {})
-			clock.Reset(w.spec.leaveWait())
+		if w.knows.Load() {
+			w.leave(clock, stopped)
 		} else {
 			w.terminate(clock, stopped)
 		}
 	case ask := <-w.again:
 		w.asks = append(w.asks, ask)
-		if !w.leaving && !w.ending {
+		switch {
+		case w.leaving || w.ending:
+		case w.ready == nil: // it serves, and was told to leave
+			w.leave(clock, ReasonRestart)
+		default:
 			w.terminate(clock, ReasonRestart)
 		}
 	case <-w.haste:
@@ -81,6 +86,13 @@ func (w *watcher) step(clock *time.Timer) bool {
 		w.expire(clock)
 	}
 	return true
+}
+
+// leave waits a part of the grace for a process that was told to leave.
+func (w *watcher) leave(clock *time.Timer, reason string) {
+	w.leaving = true
+	w.end(w.run, reason, func(process) {})
+	clock.Reset(w.spec.leaveWait())
 }
 
 // terminate asks the process to end, within the grace.

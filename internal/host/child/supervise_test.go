@@ -92,7 +92,7 @@ func newStage(t *testing.T, spec Spec, scripts ...script) *stage {
 		s.lock.Lock()
 		defer s.lock.Unlock()
 		s.record = append(s.record, fmt.Sprintf("%v %s", time.Since(s.began), e))
-		if last(e) {
+		if e.Last() {
 			s.over <- struct{}{}
 		}
 	}})
@@ -416,23 +416,33 @@ func TestRestart(t *testing.T) {
 		want    []string
 	}{
 		{
-			name: "while it runs", scripts: []script{works}, after: 5 * time.Second, took: 2 * time.Second,
+			name: "while it runs", scripts: []script{works}, after: 5 * time.Second, took: 3 * time.Second,
 			want: []string{
 				"0s talker/0: started (pid 100)",
 				"1s talker/0: ready (pid 100)",
-				"6s talker/0 (pid 100) ended after 6s: restarted by hand (exit status 0)",
-				"6s talker/0: started (pid 101)",
-				"7s talker/0: ready (pid 101)",
+				"7s talker/0 (pid 100) ended after 7s: restarted by hand (exit status 0)",
+				"7s talker/0: started (pid 101)",
+				"8s talker/0: ready (pid 101)",
 			},
 		},
 		{
-			name: "of a process that ignores SIGTERM", scripts: []script{{ready: time.Second}, works}, after: 5 * time.Second, took: 6 * time.Second,
+			name: "of a process that ignores SIGTERM", scripts: []script{{ready: time.Second}, works}, after: 5 * time.Second, took: 7 * time.Second,
 			want: []string{
 				"0s talker/0: started (pid 100)",
 				"1s talker/0: ready (pid 100)",
-				"10s talker/0 (pid 100) ended after 10s: restarted by hand (signal: killed)",
-				"10s talker/0: started (pid 101)",
-				"11s talker/0: ready (pid 101)",
+				"11s talker/0 (pid 100) ended after 11s: restarted by hand (signal: killed)",
+				"11s talker/0: started (pid 101)",
+				"12s talker/0: ready (pid 101)",
+			},
+		},
+		{
+			name: "of a process that leaves when it is told", scripts: []script{{ready: time.Second, after: 5500 * time.Millisecond}, works}, after: 5 * time.Second, took: 1500 * time.Millisecond,
+			want: []string{
+				"0s talker/0: started (pid 100)",
+				"1s talker/0: ready (pid 100)",
+				"5.5s talker/0 (pid 100) ended after 5.5s: restarted by hand (exit status 0)",
+				"5.5s talker/0: started (pid 101)",
+				"6.5s talker/0: ready (pid 101)",
 			},
 		},
 		{
@@ -475,25 +485,25 @@ func TestRestart(t *testing.T) {
 			},
 		},
 		{
-			name: "and the new one dies", spec: Spec{Backoff: Backoff{Limit: 1}}, scripts: []script{works, crash, crash, works}, after: 5 * time.Second, took: 2 * time.Second,
+			name: "and the new one dies", spec: Spec{Backoff: Backoff{Limit: 1}}, scripts: []script{works, crash, crash, works}, after: 5 * time.Second, took: 3 * time.Second,
 			err: "talker/0 (pid 101) ended after 1s: exit status 3; its last lines:\n  line of 101",
 			want: []string{
 				"0s talker/0: started (pid 100)",
 				"1s talker/0: ready (pid 100)",
-				"6s talker/0 (pid 100) ended after 6s: restarted by hand (exit status 0)",
-				"6s talker/0: started (pid 101)",
-				"7s talker/0 (pid 101) ended after 1s: exit status 3",
-				"7s talker/0: restart 1 in 200ms: exit status 3",
+				"7s talker/0 (pid 100) ended after 7s: restarted by hand (exit status 0)",
+				"7s talker/0: started (pid 101)",
+				"8s talker/0 (pid 101) ended after 1s: exit status 3",
+				"8s talker/0: restart 1 in 200ms: exit status 3",
 			},
 		},
 		{
-			name: "and the new one does not start", scripts: []script{works, {fail: errors.New("no room")}, works}, after: 5 * time.Second, took: time.Second,
+			name: "and the new one does not start", scripts: []script{works, {fail: errors.New("no room")}, works}, after: 5 * time.Second, took: 2 * time.Second,
 			err: "no room",
 			want: []string{
 				"0s talker/0: started (pid 100)",
 				"1s talker/0: ready (pid 100)",
-				"6s talker/0 (pid 100) ended after 6s: restarted by hand (exit status 0)",
-				"6s talker/0: restart 1 in 200ms: not started: no room",
+				"7s talker/0 (pid 100) ended after 7s: restarted by hand (exit status 0)",
+				"7s talker/0: restart 1 in 200ms: not started: no room",
 			},
 		},
 	}
@@ -502,7 +512,7 @@ func TestRestart(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newStage(t, test.spec, test.scripts...)
 				wait(test.after)
-				err := s.child.Restart(t.Context())
+				err := s.child.Restart(t.Context(), func() {})
 				if text := fmt.Sprint(err); err != nil && text != test.err || err == nil && test.err != "" {
 					t.Errorf("error %v, want %q", err, test.err)
 				}
@@ -517,12 +527,33 @@ func TestRestart(t *testing.T) {
 				if err := s.Close(t.Context()); err != nil {
 					t.Error(err)
 				}
-				if err := s.child.Restart(t.Context()); !errors.Is(err, ErrClosed) {
+				if err := s.child.Restart(t.Context(), func() {}); !errors.Is(err, ErrClosed) {
 					t.Errorf("after Close: %v", err)
 				}
 			})
 		})
 	}
+}
+
+// TestRestartOfARestart: a second call ends the process that the first one has started, and both wait for the next one.
+func TestRestartOfARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t, Spec{}, script{ready: time.Second, term: time.Second}, script{term: time.Second}, script{ready: time.Second})
+		wait(2 * time.Second)
+		asked := make(chan error)
+		for range 2 {
+			go func() { asked <- s.child.Restart(context.Background(), func() {}) }()
+			wait(3 * time.Second)
+		}
+		for range 2 {
+			if err := <-asked; err != nil {
+				t.Error(err)
+			}
+		}
+		if err := s.Close(canceled()); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestRestartIsStopped: a call that waits for the next process hears that the child is stopped.
@@ -532,7 +563,7 @@ func TestRestartIsStopped(t *testing.T) {
 		wait(2 * time.Second)
 		asked := make(chan error)
 		for range 2 { // the second waits for the end of the first
-			go func() { asked <- s.child.Restart(context.Background()) }()
+			go func() { asked <- s.child.Restart(context.Background(), func() {}) }()
 		}
 		synctest.Wait()
 		if err := s.child.Stop(t.Context()); err != nil {

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from .client import Client, connect
 from .crew import Crew
-from .errors import HostGone, OmnibusError
+from .errors import Code, HostGone, OmnibusError, Refused, Untrusted
 from .handling import Functions, Served
 from .stages import StageFunction, choose
 
@@ -37,7 +37,13 @@ log = logging.getLogger("omnibus")
 #: The exit status when the host is gone: EX_UNAVAILABLE.
 HOST_GONE_STATUS = 69
 
+#: Which replica of its stage a process is that a host has started, and that ends with it.
+_REPLICA = "OMNIBUS_REPLICA"
 _REJOIN_FIRST_SECONDS, _REJOIN_MOST_SECONDS = 0.05, 2.0
+
+
+#: Why a host refuses a client for good.
+_FINAL = (Code.VERSION, Code.BUS, Code.DENIED)
 
 
 def run(
@@ -58,7 +64,7 @@ def run(
     Returns when the host drains or says goodbye, and after SIGTERM, once what was open
     here is finished. When the host is gone, or there is none, exits with status 69. With
     `rejoin` it returns after SIGTERM alone: however a host ended, or if there is none yet, it
-    waits for the next one and starts afresh. Call it from the main thread.
+    waits for the next one and starts afresh, unless that host has started this process. Call it from the main thread.
     """
     _check_not_imported()
     chosen = choose(stages)
@@ -166,27 +172,29 @@ def _serve(
     current: list[_Runner],
     wake: int,
 ) -> None:
-    pause = _REJOIN_FIRST_SECONDS
+    pause, said = _REJOIN_FIRST_SECONDS, ""
     while True:
         try:
             with connect(name=f"{chosen[0][0]} (python {os.getpid()})") as client:
-                pause = _REJOIN_FIRST_SECONDS
+                pause, said = _REJOIN_FIRST_SECONDS, ""
                 if wake >= 0:
                     client._session.wake_on(wake)
                 runner = _Runner(client, chosen, threads, leaving, rejoin)
                 current[:] = [runner]
                 ended = runner.serve()
-                if leaving.told or (ended and not rejoin):
+                if leaving.told or (ended and (not rejoin or _REPLICA in os.environ)):
                     return
                 raise HostGone("the host has gone")
         except HostGone as e:
             current.clear()
             if leaving.told:
                 return
-            if not rejoin:
+            if not rejoin or isinstance(e, Untrusted) or (isinstance(e, Refused) and e.code in _FINAL):
                 log.error("%s", e)
                 sys.exit(HOST_GONE_STATUS)
-            log.warning("%s; trying again", e)
+            if str(e) != said:  # once each: it may last
+                said = str(e)
+                log.warning("%s; trying again", e)
         if leaving.wait(pause):
             return
         pause = min(2 * pause, _REJOIN_MOST_SECONDS)
@@ -257,7 +265,7 @@ class _Runner:
             if not s.draining:
                 self.client.leave()
             self.wait(self.idle)
-            if self.rejoin:  # the next host is there when this one has ended
+            if self.rejoin and _REPLICA not in os.environ:  # the next host is there when this one has ended
                 self.wait(lambda: self.leaving.told)
             self.clean = True
         except HostGone:

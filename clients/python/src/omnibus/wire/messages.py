@@ -757,7 +757,7 @@ def _get_leave(_b: bytes, _at: int, _end: int) -> Leave:
 
 
 class Drain(NamedTuple):
-    """Drain says that the host is going to stop."""
+    """Drain says that the host is going to stop, or that another process takes the place of the client's."""
 
 
 def _put_drain(m: Drain, fds: int) -> bytearray:
