@@ -47,7 +47,8 @@ const (
 	// came, and of those the one with the least work. It is the only way for stages
 	// with state.
 	Sticky Routing = iota
-	// LeastQueue gives each delivery to the replica with the least work.
+	// LeastQueue gives each delivery to the replica with the least work. Results may come in another
+	// order than the inputs, as with RoundRobin: a join that pairs them with others is refused.
 	LeastQueue
 	// RoundRobin gives deliveries to the replicas in turn.
 	RoundRobin

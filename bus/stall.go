@@ -260,21 +260,21 @@ func countOf(n int32) string {
 
 // slotHolders names the requests that hold a stage's slots, and the processes that have deliveries of them.
 func (st *stage) slotHolders(r *Request) string {
-	var who []string
+	var loads []string
 	more := 0
 	for _, other := range r.bus.requests() {
 		switch {
 		case other.tasks[st.index].slot.Load() == nil:
-		case len(who) == maxLoads:
+		case len(loads) == maxLoads:
 			more++
 		default:
-			who = append(who, other.tasks[st.index].holdsSlot())
+			loads = append(loads, other.tasks[st.index].holdsSlot())
 		}
 	}
 	if more > 0 {
-		who = append(who, fmt.Sprintf("and %d more", more))
+		loads = append(loads, fmt.Sprintf("and %d more", more))
 	}
-	return fmt.Sprintf("all %d slots of stage %q are taken: %s", st.bound(), st.spec.Name, strings.Join(who, "; ")) + st.handlers(r)
+	return fmt.Sprintf("all %d slots of stage %q are taken: %s", st.bound(), st.spec.Name, strings.Join(loads, "; ")) + st.handlers(r)
 }
 
 // holdsSlot says why the task keeps its slot.

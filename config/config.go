@@ -163,7 +163,7 @@ type Stage struct {
 	Exec []string          `json:"exec,omitempty"`
 	Env  map[string]string `json:"env,omitempty"`
 	Cwd  string            `json:"cwd,omitempty"`
-	// Attach expects a process that somebody else starts.
+	// Attach expects a process that the host does not start.
 	Attach  bool    `json:"attach,omitempty"`
 	Routing Routing `json:"routing,omitempty"`
 	// Restart says when a process is started again, MaxRestarts how often

@@ -123,7 +123,7 @@ func (c *reading) stageOmnibusFields(d *draft) fields {
 		"env":            c.environment(&d.Env).about("Environment variables of those processes."),
 		"cwd":            c.text(&d.Cwd).about("Folder of those processes, relative to that of the file."),
 		"alone":          c.flag(&d.alone).about("Whether the stage has no edges on purpose, where the file lists those of others."),
-		"attach":         at(&d.attachPos, c.flag(&d.Attach)).about("Whether to wait for a process that somebody else starts."),
+		"attach":         at(&d.attachPos, c.flag(&d.Attach)).about("Whether to wait for a process that the host does not start."),
 		"routing":        at(&d.routingPos, word(c.checker, &d.Routing, RoutingSticky, RoutingLeastQueue, RoutingRoundRobin)).about("Which process gets a message."),
 		"unordered":      at(&d.unorderedPos, c.flag(&d.unordered)).about("Whether the results of a request may come in another order than its messages, as with routing least-queue and round-robin."),
 		"restart":        word(c.checker, &d.Restart, RestartAlways, RestartOnFailure, RestartNever).about("When a process that ended is started again."),

@@ -457,7 +457,7 @@ func (s *Server) Processes() []ProcessStats {
 // Holding is what one process holds, or what lies in the exchange and is nobody's, for
 // reports.
 type Holding struct {
-	PID     int                `json:"pid"` // 0: nobody's
+	PID     int                `json:"pid"` // 0: it is of no process
 	Name    string             `json:"name"`
 	Stage   string             `json:"stage"` // empty: a result
 	Request messages.RequestID `json:"request,omitzero"`

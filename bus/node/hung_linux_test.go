@@ -80,8 +80,8 @@ func TestHandleTimeout(t *testing.T) {
 			}
 			bustest.Await(t, func() bool { return len(h.bus.Running()) == 1 })
 			seen := h.bus.Running()[0]
-			if who := fmt.Sprintf("process %d ", hung.Process.Pid); seen.Stage != "m" || seen.Request != r.ID() || !strings.HasPrefix(seen.Process, who) || seen.Over {
-				t.Errorf("the host sees %+v, want that of %q for request %v", seen, who, r.ID())
+			if process := fmt.Sprintf("process %d ", hung.Process.Pid); seen.Stage != "m" || seen.Request != r.ID() || !strings.HasPrefix(seen.Process, process) || seen.Over {
+				t.Errorf("the host sees %+v, want that of %q for request %v", seen, process, r.ID())
 			}
 			start(t, h)
 			bustest.MustReceive(t, r, []string{"hang"})

@@ -273,7 +273,7 @@ func mayChange(err error) bool {
 }
 
 // noHostYet reports whether a host was not there, or was about to end. A node that has never seen its host waits
-// for nothing else: the address, or who may use it, is wrong then.
+// for nothing else: the address, or the users that it is for, are wrong then.
 func noHostYet(err error) bool {
 	for _, absent := range []error{fs.ErrNotExist, syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE, io.EOF} {
 		if errors.Is(err, absent) {

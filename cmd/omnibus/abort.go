@@ -19,7 +19,7 @@ func newAbortCmd() *cobra.Command {
 		Use:   "abort REQUEST",
 		Short: "Abort a request",
 		Long: `Abort a request, by its number as status, leases and errors show it (leading
-zeros may be left out). Who submitted it gets the reason.`,
+zeros may be left out). The process that submitted it gets the reason.`,
 		Example: `  omnibus abort 000000000000002a --reason "takes too long"`,
 		Args:    oneArg("which request? omnibus status shows those that are alive"),
 		RunE: func(cmd *cobra.Command, args []string) error {

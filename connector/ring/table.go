@@ -276,7 +276,7 @@ func (t *Table) sweep() {
 	}
 	t.mu.Unlock()
 	for _, e := range out {
-		t.log.Warn("nobody came for a value", "edge", e.place.edge.String(), "key", e.place.key,
+		t.log.Warn("no reader came for a value", "edge", e.place.edge.String(), "key", e.place.key,
 			"bytes", len(e.payload.Bytes()), "from", e.owner.name, "after", ttl)
 		e.payload.Release()
 	}

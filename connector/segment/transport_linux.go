@@ -299,7 +299,7 @@ func (t *Transport) sweep() {
 		}
 		t.forget(e)
 		if there {
-			t.opts.Log.Warn("nobody came for a value", slog.String("edge", e.edge.String()), slog.String("key", e.key),
+			t.opts.Log.Warn("no reader came for a value", slog.String("edge", e.edge.String()), slog.String("key", e.key),
 				slog.Int64("bytes", e.size), slog.Duration("after", t.opts.TTL))
 		}
 	}

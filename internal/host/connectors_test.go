@@ -28,7 +28,7 @@ connectors: {c: {name: SharedMemoryConnector, extra: {mode: segment}}}
 	err = types.Register(connector.Type{
 		Name: config.SharedMemory,
 		Open: func(_ context.Context, c connector.Config) (connector.Transport, error) {
-			c.Log.Warn("nobody came for a value")
+			c.Log.Warn("no reader came for a value")
 			return nil, over
 		},
 	})
@@ -40,7 +40,7 @@ connectors: {c: {name: SharedMemoryConnector, extra: {mode: segment}}}
 	if err := h.open(t.Context()); !errors.Is(err, over) {
 		t.Fatalf("open: %v", err)
 	}
-	if !strings.Contains(log.String(), "nobody came for a value") {
+	if !strings.Contains(log.String(), "no reader came for a value") {
 		t.Errorf("the log has %q", log.String())
 	}
 }

@@ -24,7 +24,7 @@ var errInterrupted = errors.New("interrupted before it was ready")
 type StageError struct {
 	Stage  string
 	Served bool          // it was served, and given up before the others were
-	Death  *child.Death  // of the process that ended; nil: nobody attached
+	Death  *child.Death  // of the process that ended; nil: none attached
 	Err    error         // why it was given up; nil: it was not
 	After  time.Duration // that was waited for somebody to attach
 	At     string        // the socket
@@ -33,7 +33,7 @@ type StageError struct {
 // Error says what is known and what to do.
 func (e *StageError) Error() string {
 	if e.Death == nil {
-		return fmt.Sprintf("stage %q: nobody attached within %v, its start_timeout: start a process that serves it, with %s=%s in its environment", e.Stage, e.After, node.EnvSocket, e.At)
+		return fmt.Sprintf("stage %q: no process attached within %v, its start_timeout: start a process that serves it, with %s=%s in its environment", e.Stage, e.After, node.EnvSocket, e.At)
 	}
 	why := e.Death.Report()
 	if e.Err != nil {

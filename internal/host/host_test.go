@@ -534,7 +534,7 @@ stages: [{stage_id: a, omnibus: {grace: 1h, exec: [sh, -c, "trap : TERM; SELF; e
 func TestStartThatTakesLong(t *testing.T) {
 	r := start(t, "stages: [{stage_id: a, omnibus: {exec: [sh, -c, 'sleep 60']}}, {stage_id: b, omnibus: {attach: true}}]",
 		func(o *host.Options) { o.StartReport = 10 * time.Millisecond })
-	r.await(`starting for 0s: stage "a": its process a/0 has not served it yet (start_timeout 10m0s); stage "b": nobody has attached yet (start_timeout 10m0s)`)
+	r.await(`starting for 0s: stage "a": its process a/0 has not served it yet (start_timeout 10m0s); stage "b": no process has attached yet (start_timeout 10m0s)`)
 	r.stop(host.Interrupt{})
 	if text, err := r.wait(); err == nil {
 		t.Errorf("the run ended well:\n%s", text)
@@ -547,7 +547,7 @@ func TestStartsThatFail(t *testing.T) {
 		{"ends at once", "stages: [{stage_id: a, omnibus: {exec: [sh, -c, 'echo no model; exit 7']}}]", "exit status 7; its last lines:\n  no model"},
 		{"ends well at once", "stages: [{stage_id: a, omnibus: {exec: ['true']}}]", "exit status 0; it printed nothing"},
 		{"never ready", "stages: [{stage_id: a, omnibus: {exec: [sh, -c, 'sleep 60'], start_timeout: 10ms}}]", "never became ready within 10ms, its start_timeout"},
-		{"nobody attaches", "stages: [{stage_id: a, omnibus: {attach: true, start_timeout: 10ms}}]", "nobody attached within 10ms, its start_timeout: start a process that serves it, with OMNIBUS_SOCKET="},
+		{"no process attaches", "stages: [{stage_id: a, omnibus: {attach: true, start_timeout: 10ms}}]", "no process attached within 10ms, its start_timeout: start a process that serves it, with OMNIBUS_SOCKET="},
 		{"no main", "omnibus: {main: [./nosuch]}\nstages: [{stage_id: a, omnibus: {exec: [SELF]}}]", "the main process: "},
 		{"nobody to do the work", "stages: [{stage_id: a}]", "1:21: stage a: nothing does its work"},
 		{"a graph that cannot be", "omnibus: {ring_bytes: 1MiB, max_requests: 10000}\nstages: [{stage_id: a, omnibus: {attach: true}}]", "ring_bytes or max_requests, under omnibus, max_inflight of a stage, or window_bytes of an edge: bus: invalid configuration: the byte windows do not fit the store"},

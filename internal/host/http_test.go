@@ -54,7 +54,7 @@ func TestListenUnix(t *testing.T) {
 	}
 }
 
-// TestSocketsOfOthers: a host replaces no socket at which a process listens, of whatever type, and removes none that
+// TestSocketsOfOthers: a host replaces no socket at which a process listens, of any type, and removes none that
 // has come in place of its own.
 func TestSocketsOfOthers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.http.sock")

@@ -106,7 +106,7 @@ func (s *stage) missing() string {
 		}
 	}
 	if s.Attach && !s.served {
-		return fmt.Sprintf("stage %q: nobody has attached yet", s.ID)
+		return fmt.Sprintf("stage %q: no process has attached yet", s.ID)
 	}
 	return ""
 }

@@ -17,7 +17,7 @@ type Restarted struct {
 }
 
 // restart ends a process of a stage, and returns when another one serves the stage in its place. It is
-// for one process: who restarts a stage calls it for each in turn, and stops at the first error, so that
+// for one process: the verb restart calls it for each of a stage in turn, and stops at the first error, so that
 // the others still serve.
 func (h *running) restart(ctx context.Context, arguments []byte) (any, error) {
 	var a struct {

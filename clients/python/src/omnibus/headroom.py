@@ -1,6 +1,6 @@
 """How much memory a process can still take: the same limits as the Go package `headroom` reads, and no more than that.
 
-Memory that was allocated in vain is nobody's: no process's RSS shows it, and the kernel kills others for it.
+Shared memory is in no process's RSS: where it takes all there is, the kernel kills other processes.
 """
 
 from __future__ import annotations

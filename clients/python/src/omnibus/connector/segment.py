@@ -342,7 +342,7 @@ class Segments:
             self._forget(p)
             if there is not None and there.identity == p.record.segment:
                 log.warning(
-                    "nobody came for a value of %d bytes, edge %s -> %s, key %r, in %g s",
+                    "no reader came for a value of %d bytes, edge %s -> %s, key %r, in %g s",
                     p.size, *p.edge, p.key, self._ttl,
                 )  # fmt: skip
         if again is not None:
