@@ -165,9 +165,8 @@ func (c *Connector) taken(ctx context.Context, get getter, edge Edge, key string
 	return get(ctx, edge, key, meta)
 }
 
-// Cleanup reclaims what this connector put and nobody got: what lies under the
-// key, and, if it is a request's id, under all keys of that request. That there
-// is none is no error.
+// Cleanup releases the values that this connector put under exactly this key, on any edge,
+// and that were not got. That there is none is no error.
 func (c *Connector) Cleanup(ctx context.Context, key string) error {
 	err := CheckKey(key)
 	if err == nil {

@@ -331,26 +331,6 @@ func TestWrappedMetadata(t *testing.T) {
 	}
 }
 
-func TestRequest(t *testing.T) {
-	for key, want := range map[string]string{
-		"r1":                                  "r1",
-		"r1_thinker_7":                        "r1",
-		"r1_thinker_7_0_1":                    "r1",
-		"r_1_thinker_7":                       "r_1",
-		"omni_thinker_to_talker_kv_cache_r1":  "r1",
-		"omni_thinker_to_vocoder_kv_cache_r1": "omni_thinker_to_vocoder_kv_cache_r1",
-		"r1@thinker_talker":                   "r1",
-		"r1_talker_7":                         "r1_talker_7",
-		"r1_thinker_x":                        "r1_thinker_x",
-		"_thinker_7":                          "_thinker_7",
-		"r1_thinker_":                         "r1_thinker_",
-	} {
-		if got := connector.Request(edge, key); got != want {
-			t.Errorf("the request of %q is %q, want %q", key, got, want)
-		}
-	}
-}
-
 func TestSettings(t *testing.T) {
 	typ := connector.Type{Name: "T", Options: []connector.Option{
 		{Key: "flag", Kind: connector.Flag, Default: false},

@@ -27,7 +27,7 @@
 //     lasts.
 //   - A key that is in use is replaced by the next Put, as in vLLM-Omni.
 //   - What a [Peeker] looks at stays, for one Get.
-//   - Cleanup reclaims what nobody got, by key or by request ([Request]), and
+//   - Cleanup releases values that were not got, by exactly their key, and
 //     Close reclaims all that this connector put and nobody got. Neither touches
 //     what somebody else put.
 //   - A process that dies leaves nothing behind for good; each transport says when

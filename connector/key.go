@@ -50,39 +50,3 @@ func CheckKey(key string) error {
 	}
 	return nil
 }
-
-// Request returns the request that a key belongs to. vLLM-Omni writes keys in these
-// forms; any other key is a request's own id:
-//
-//	{request}_{from}_{chunk}                           chunks
-//	{request}_{from}_{chunk}_{from rank}_{to rank}     chunks by rank
-//	omni_{from}_to_{to}_kv_cache_{request}             KV caches
-//	{key}@{from}_{to}                                  qualified by the edge
-func Request(edge Edge, key string) string {
-	key = strings.TrimSuffix(key, "@"+edge.From+"_"+edge.To)
-	if request, ok := strings.CutPrefix(key, "omni_"+edge.From+"_to_"+edge.To+"_kv_cache_"); ok && request != "" {
-		return request
-	}
-	for _, numbers := range []int{1, 3} {
-		if rest, ok := cutNumbers(key, numbers); ok {
-			if request, ok := strings.CutSuffix(rest, "_"+edge.From); ok && request != "" {
-				return request
-			}
-		}
-	}
-	return key
-}
-
-// cutNumbers cuts n numbers from the end, each behind an underscore.
-func cutNumbers(s string, n int) (string, bool) {
-	for range n {
-		i := strings.LastIndexByte(s, '_')
-		if i < 0 || i == len(s)-1 || strings.ContainsFunc(s[i+1:], notDigit) {
-			return "", false
-		}
-		s = s[:i]
-	}
-	return s, true
-}
-
-func notDigit(r rune) bool { return r < '0' || r > '9' }

@@ -19,8 +19,8 @@ type Transport interface {
 	Get(ctx context.Context, edge Edge, key string, meta Metadata) (Payload, error)
 	// Await is Get, but waits until something is put.
 	Await(ctx context.Context, edge Edge, key string, meta Metadata) (Payload, error)
-	// Cleanup reclaims what this transport put and nobody got: what lies under
-	// the key, and all keys whose [Request] it is. That there is none is no error.
+	// Cleanup releases the values that this transport put under exactly this key, on any
+	// edge, and that were not got. That there is none is no error.
 	Cleanup(ctx context.Context, key string) error
 	// Close reclaims all that this transport put and nobody got. Payloads that
 	// were got stay readable.

@@ -157,7 +157,9 @@ func TestExchangePythonDies(t *testing.T) {
 	for _, key := range []string{"r1_thinker_0", "r1_thinker_1", "r2_thinker_0", "r3"} {
 		a.do("put", args{"key": key, "n": 1, "size": 1 << 20, "tensor": true}, true)
 	}
-	a.do("cleanup", args{"key": "r1"}, nil)
+	for _, key := range []string{"r1", "r1_thinker_0", "r1_thinker_1"} {
+		a.do("cleanup", args{"key": key}, nil)
+	}
 	b.do("get", args{"key": "r1_thinker_1", "seconds": 0}, nil)
 	if n := h.bus.Stats().Exchange.Entries; n != 2 {
 		t.Errorf("%d entries are left, want the 2 of other requests", n)

@@ -158,7 +158,7 @@ func TestThinClientFetches(t *testing.T) {
 	c.send(&wire.Bye{})
 }
 
-// TestThinClientCleansUp: an owner's own, by key, by request, and everything.
+// TestThinClientCleansUp: an owner's own, by exactly its key, and everything.
 func TestThinClientCleansUp(t *testing.T) {
 	h := exchanging(t, bus.Options{})
 	c := dialThin(t, h.path)
@@ -171,9 +171,10 @@ func TestThinClientCleansUp(t *testing.T) {
 		want uint32
 	}{
 		{&wire.Cleanup{Owner: 2}, 0},
-		{&wire.Cleanup{Owner: 1, Key: "r1"}, 2},
+		{&wire.Cleanup{Owner: 1, Key: "r1"}, 0},
+		{&wire.Cleanup{Owner: 1, Key: "r1_thinker_0"}, 1},
 		{&wire.Cleanup{Owner: 1, Key: "other"}, 1},
-		{&wire.Cleanup{Owner: 1}, 1},
+		{&wire.Cleanup{Owner: 1}, 2},
 		{&wire.Cleanup{Owner: 1}, 0},
 	} {
 		c.send(step.m)

@@ -45,8 +45,7 @@ const connectorGetLong = `Get the value under a key and write it to standard out
 The exit code is 3 when nothing lies under the key, and 1 when something failed. A
 value that is not what --codec says is written as it is, and the exit code is 1.`
 
-const connectorCleanupLong = `Clean up what nobody got: what lies under the key, and, if it is a request's id,
-under all keys of that request, on whatever edge.`
+const connectorCleanupLong = `Clean up the values under exactly this key, on any edge, that were not got.`
 
 const connectorExample = `  echo '{"text": "hello"}' | omnibus connector put --from 0 --to 1 --key r1
   omnibus connector get --from 0 --to 1 --key r1

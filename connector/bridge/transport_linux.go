@@ -33,11 +33,8 @@ func nameOf(edge connector.Edge, key string) name {
 	return name(edge.From + "\n" + edge.To + "\n" + key)
 }
 
-// belongsTo reports whether this is the key, or the request that the value is of.
-func (n name) belongsTo(key string) bool {
-	parts := strings.SplitN(string(n), "\n", 3)
-	return parts[2] == key || connector.Request(connector.Edge{From: parts[0], To: parts[1]}, parts[2]) == key
-}
+// key is the key of a name.
+func (n name) key() string { return strings.SplitN(string(n), "\n", 3)[2] }
 
 // transport is one of a bridge's.
 type transport struct {
@@ -229,7 +226,7 @@ func (t *transport) Cleanup(ctx context.Context, key string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, t.process.timeout+grace)
 	defer cancel()
-	return t.remove(ctx, slices.DeleteFunc(t.names(), func(n name) bool { return !n.belongsTo(key) }))
+	return t.remove(ctx, slices.DeleteFunc(t.names(), func(n name) bool { return n.key() != key }))
 }
 
 func (t *transport) names() []name {

@@ -134,38 +134,21 @@ func testFillFails(p *pair) {
 	p.get(edge, "fails", p.put(edge, "fails", want), want)
 }
 
+// testCleanupKey: keys that begin alike are other keys, as those of vLLM-Omni's requests do.
 func testCleanupKey(p *pair) {
-	kept := pattern(10, 1000)
-	keptMeta := p.put(edge, "kept", kept)
-	meta := p.put(edge, "clean", pattern(11, 1000))
+	meta := p.put(edge, "q_0_0", pattern(11, 1000))
+	kept, metas := pattern(10, 1000), make(map[string]connector.Metadata)
+	for _, key := range []string{"q_0_0_0_0", "q_0_0_thinker_0", "q_0", "omni_thinker_to_talker_kv_cache_q_0_0", "q_0_0@thinker_talker"} {
+		metas[key] = p.put(edge, key, kept)
+	}
 	for range 2 { // the second time there is nothing, which is no error
-		if err := p.sender.Cleanup(p.t.Context(), "clean"); err != nil {
+		if err := p.sender.Cleanup(p.t.Context(), "q_0_0"); err != nil {
 			p.t.Fatal(err)
 		}
 	}
-	p.none(edge, "clean", meta)
-	p.none(edge, "clean", nil)
-	p.get(edge, "kept", keptMeta, kept)
-}
-
-func testCleanupRequest(p *pair) {
-	of := []string{"r1_thinker_0", "r1_thinker_1", "r1_thinker_0_0_1", "omni_thinker_to_talker_kv_cache_r1", "r1"}
-	metas := make(map[string]connector.Metadata)
-	for i, key := range of {
-		metas[key] = p.put(edge, key, pattern(i, 1000))
-	}
-	kept := pattern(12, 1000)
-	keptMetas := map[string]connector.Metadata{}
-	for _, key := range []string{"r11_thinker_0", "xr1_thinker_0", "r1_talker_0", "r1_thinker_x"} {
-		keptMetas[key] = p.put(edge, key, kept)
-	}
-	if err := p.sender.Cleanup(p.t.Context(), "r1"); err != nil {
-		p.t.Fatal(err)
-	}
+	p.none(edge, "q_0_0", meta)
+	p.none(edge, "q_0_0", nil)
 	for key, meta := range metas {
-		p.none(edge, key, meta)
-	}
-	for key, meta := range keptMetas {
 		p.get(edge, key, meta, kept)
 	}
 }

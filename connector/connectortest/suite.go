@@ -53,7 +53,6 @@ func Run(t *testing.T, ends Ends) {
 		{"without metadata", testBare},
 		{"fill fails", testFillFails},
 		{"cleanup of a key", testCleanupKey},
-		{"cleanup of a request", testCleanupRequest},
 		{"cleanup is for one's own", testCleanupOwn},
 		{"peek", testPeek},
 		{"await", testAwait},

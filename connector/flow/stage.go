@@ -79,19 +79,22 @@ func (s *Stage) Send(ctx context.Context, to, request string, samplingParams, va
 	if err != nil {
 		return Notification{}, Transfer{}, err
 	}
-	key := request
-	if s.branches && p.by.SharesKeys() {
-		key = qualified(p.edge, request)
-	}
-	n, t, err := p.Send(ctx, key, value)
+	n, t, err := p.Send(ctx, s.key(p, request), value)
 	if err == nil {
 		n.RequestID, n.SamplingParams = request, samplingParams
 	}
 	return n, t, err
 }
 
-// qualified is the key of a request where it has one on several edges, in the form that
-// [connector.Request] knows.
+// key is the key of a request's value on a path.
+func (s *Stage) key(p *Path, request string) string {
+	if s.branches && p.by.SharesKeys() {
+		return qualified(p.edge, request)
+	}
+	return request
+}
+
+// qualified is the key of a request where it has one on several edges.
 func qualified(edge connector.Edge, request string) string {
 	return request + "@" + edge.From + "_" + edge.To
 }
@@ -117,11 +120,13 @@ func (s *Stage) Receive(ctx context.Context, n Notification) (*connector.Value, 
 	return v, t, err
 }
 
-// Cleanup reclaims what this stage sent for a request and nobody received.
+// Cleanup releases the values that this stage sent for a request and that were not received.
 func (s *Stage) Cleanup(ctx context.Context, request string) error {
 	var errs []error
-	for _, c := range s.open {
-		errs = append(errs, c.Cleanup(ctx, request))
+	for edge, p := range s.byEdge {
+		if edge.From == s.id {
+			errs = append(errs, p.by.Cleanup(ctx, s.key(p, request)))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -2,6 +2,7 @@ package ring_test
 
 import (
 	"fmt"
+	"log/slog"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/connector/ring"
@@ -32,6 +33,28 @@ func BenchmarkPutGet(b *testing.B) {
 					b.Fatal(err)
 				}
 				payload.Release()
+			}
+		})
+	}
+}
+
+// BenchmarkCleanup releases one value of an owner that has others.
+func BenchmarkCleanup(b *testing.B) {
+	for _, others := range []int{1, 65_536} {
+		b.Run(fmt.Sprint(others), func(b *testing.B) {
+			table := ring.NewTable(0, slog.New(slog.DiscardHandler))
+			owner := table.Owner("one process")
+			p := &freed{}
+			for i := range others {
+				if _, err := owner.Put(edge, fmt.Sprint(i), p); err != nil {
+					b.Fatal(err)
+				}
+			}
+			for b.Loop() {
+				if _, err := owner.Put(edge, "one", p); err != nil {
+					b.Fatal(err)
+				}
+				owner.Cleanup("one")
 			}
 		})
 	}

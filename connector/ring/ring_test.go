@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -148,6 +149,68 @@ func TestSweep(t *testing.T) {
 		}
 		late.Release()
 	})
+}
+
+// TestCloseLetsOthersIn: an owner of many values takes them out in batches, with the table's lock free
+// between these, and so does a sweep.
+func TestCloseLetsOthersIn(t *testing.T) {
+	for name, end := range map[string]func(*ring.Table, *ring.Owner){
+		"close": func(_ *ring.Table, o *ring.Owner) { o.Close() },
+		"sweep": func(*ring.Table, *ring.Owner) { <-time.After(2 * time.Minute) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				table := ring.NewTable(time.Minute, slog.New(slog.DiscardHandler))
+				owner := table.Owner("one process")
+				const values = 1000
+				var left []int // entries, when each was released
+				for i := range values {
+					if _, err := owner.Put(edge, fmt.Sprint(i), released(func() { left = append(left, table.Stats().Entries) })); err != nil {
+						t.Fatal(err)
+					}
+				}
+				end(table, owner)
+				synctest.Wait()
+				if len(left) != values || left[0] == 0 || left[values-1] != 0 {
+					t.Errorf("%d of %d were released; %d entries were left at the first, %d at the last", len(left), values, left[0], left[values-1])
+				}
+			})
+		})
+	}
+}
+
+// released is a payload that calls back when it is released.
+type released func()
+
+func (released) Bytes() []byte { return nil }
+func (r released) Release()    { r() }
+
+// TestCleanupOnEachEdge: a key has a value on each edge, and Cleanup releases all of one owner's.
+func TestCleanupOnEachEdge(t *testing.T) {
+	table := ring.NewTable(0, slog.New(slog.DiscardHandler))
+	owner, other := table.Owner("one process"), table.Owner("another")
+	back := connector.Edge{From: edge.To, To: edge.From}
+	on := map[connector.Edge]*freed{edge: {}, back: {}, {From: "x", To: "y"}: {}}
+	for e, p := range on {
+		if _, err := owner.Put(e, "k", p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	theirs := &freed{}
+	if _, err := other.Put(back, "k", theirs); err != nil { // in place of the first owner's
+		t.Fatal(err)
+	}
+	if n := owner.Cleanup("k"); n != len(on)-1 {
+		t.Errorf("%d were released, want %d", n, len(on)-1)
+	}
+	for e, p := range on {
+		if p.times != 1 {
+			t.Errorf("the value on %s was released %d times", e, p.times)
+		}
+	}
+	if theirs.times != 0 || owner.Len() != 0 || other.Len() != 1 {
+		t.Errorf("the other owner's was released %d times; the owners have %d and %d", theirs.times, owner.Len(), other.Len())
+	}
 }
 
 // freed is a payload that knows when it was released.

@@ -1,10 +1,12 @@
 package ring
 
 import (
+	"container/list"
 	"context"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/connector"
@@ -17,14 +19,19 @@ type place struct {
 	key  string
 }
 
-// An entry is a payload that nobody has got yet.
+// An entry is a payload that was put and not got.
 type entry struct {
 	place   place
 	number  uint64 // never another entry's
 	payload connector.Payload
 	owner   *Owner
-	at      time.Time
+	at      time.Time     // when it was placed
+	element *list.Element // of the table's oldest
 }
+
+// batch is how many entries one hold of the table's lock takes out: a table has tens of thousands,
+// and other processes wait for the lock.
+const batch = 128
 
 // Table says what lies under which key. It is for any goroutine.
 type Table struct {
@@ -33,6 +40,7 @@ type Table struct {
 
 	mu      lockorder.Mutex[lockorder.RingTable]
 	held    map[place]*entry
+	oldest  list.List                 // the same entries, *entry, in the order in which they were placed
 	last    uint64                    // number given out
 	bytes   int64                     // of what is held
 	swept   int64                     // so far
@@ -49,15 +57,18 @@ func NewTable(ttl time.Duration, log *slog.Logger) *Table {
 
 // An Owner is somebody who puts. What it put and nobody got goes with it.
 type Owner struct {
-	table  *Table
-	name   string
-	mine   map[*entry]struct{} // guarded by the table's lock
-	closed bool                // as well
+	table *Table
+	name  string
+
+	// Guarded by the table's lock.
+	mine   map[string][]*entry // by key: an entry for each edge
+	count  int                 // of the entries
+	closed bool
 }
 
 // Owner adds somebody who puts. The name is for reports.
 func (t *Table) Owner(name string) *Owner {
-	return &Owner{table: t, name: name, mine: make(map[*entry]struct{})}
+	return &Owner{table: t, name: name, mine: make(map[string][]*entry)}
 }
 
 // Put places a payload, in place of what lay there, and returns its number, which
@@ -65,7 +76,7 @@ func (t *Table) Owner(name string) *Owner {
 // [connector.ErrClosed] if the owner is closed.
 func (o *Owner) Put(edge connector.Edge, key string, payload connector.Payload) (number uint64, err error) {
 	t := o.table
-	e := &entry{place: place{edge, key}, payload: payload, owner: o, at: time.Now()}
+	e := &entry{place: place{edge, key}, payload: payload, owner: o}
 	t.mu.Lock()
 	if o.closed {
 		t.mu.Unlock()
@@ -90,9 +101,13 @@ func (o *Owner) Put(edge connector.Edge, key string, payload connector.Payload) 
 
 // add takes an entry in, where none is.
 func (t *Table) add(e *entry) {
+	o := e.owner
+	e.at = time.Now()
 	t.held[e.place] = e
+	e.element = t.oldest.PushBack(e)
 	t.bytes += int64(len(e.payload.Bytes()))
-	e.owner.mine[e] = struct{}{}
+	o.mine[e.place.key] = append(o.mine[e.place.key], e)
+	o.count++
 	for _, w := range t.waiting[e.place] {
 		close(w)
 	}
@@ -104,9 +119,19 @@ func (t *Table) add(e *entry) {
 
 // drop takes an entry out. The payload is released without the lock.
 func (t *Table) drop(e *entry) {
+	o, key := e.owner, e.place.key
 	delete(t.held, e.place)
+	t.oldest.Remove(e.element)
 	t.bytes -= int64(len(e.payload.Bytes()))
-	delete(e.owner.mine, e)
+	all := o.mine[key]
+	i := slices.Index(all, e)
+	all[i], all[len(all)-1] = all[len(all)-1], nil
+	if all = all[:len(all)-1]; len(all) > 0 {
+		o.mine[key] = all
+	} else {
+		delete(o.mine, key)
+	}
+	o.count--
 }
 
 // Taken is a payload that was got.
@@ -115,8 +140,8 @@ type Taken struct {
 	entry *entry
 }
 
-// PutBack gives the payload back unread: it lies where it lay, unless another
-// does, or its owner is closed.
+// PutBack gives the payload back unread: it lies where it lay, for the table's whole TTL, unless
+// another does, or its owner is closed.
 func (got Taken) PutBack() {
 	e := got.entry
 	t := e.owner.table
@@ -217,69 +242,97 @@ func (t *Table) leave(at place, put chan struct{}) {
 	}
 }
 
-// Cleanup releases what the owner put under a key, and under all keys whose
-// request it is, and returns how many there were.
+// Cleanup releases the payloads that the owner put under a key, on any edge, and that were not got. It
+// returns their number.
 func (o *Owner) Cleanup(key string) int {
-	return o.release(func(e *entry) bool {
-		return e.place.key == key || connector.Request(e.place.edge, e.place.key) == key
-	}, false)
+	return o.release(func() *entry {
+		if all := o.mine[key]; len(all) > 0 {
+			return all[0]
+		}
+		return nil
+	})
 }
 
-// Close releases all that the owner put and nobody got, and refuses more. It returns how many
-// there were.
+// Close releases all payloads that the owner put and that were not got, and refuses more. It returns
+// their number.
 func (o *Owner) Close() int {
-	return o.release(func(*entry) bool { return true }, true)
+	t := o.table
+	t.mu.Lock()
+	o.closed = true
+	t.mu.Unlock()
+	return o.release(func() *entry {
+		for _, all := range o.mine {
+			return all[0]
+		}
+		return nil
+	})
 }
 
-func (o *Owner) release(is func(*entry) bool, closing bool) int {
-	t := o.table
-	var out []*entry
-	t.mu.Lock()
-	o.closed = o.closed || closing
-	for e := range o.mine {
-		if is(e) {
-			t.drop(e)
-			out = append(out, e)
+// release takes out the entries that next returns, under the lock, until it returns nil.
+func (o *Owner) release(next func() *entry) (n int) {
+	for {
+		out := o.table.dropped(next)
+		for _, e := range out {
+			e.payload.Release()
+		}
+		if n += len(out); len(out) < batch {
+			return n
 		}
 	}
-	t.mu.Unlock()
-	for _, e := range out {
-		e.payload.Release()
-	}
-	return len(out)
 }
 
-// sweep releases what has lain too long, and comes again when the next will have.
+// dropped takes out entries that next returns, a batch at most.
+func (t *Table) dropped(next func() *entry) (out []*entry) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for len(out) < batch {
+		e := next()
+		if e == nil {
+			break
+		}
+		t.drop(e)
+		out = append(out, e)
+	}
+	return out
+}
+
+// sweep releases the entries that lie for longer than the TTL, and comes again when the next one does.
 func (t *Table) sweep() {
 	now := time.Now()
-	var out []*entry
-	next := time.Duration(0)
-	t.mu.Lock()
-	ttl := t.ttl
-	if ttl == 0 { // stopped meanwhile
-		t.mu.Unlock()
-		return
-	}
-	for _, e := range t.held {
-		if left := ttl - now.Sub(e.at); left <= 0 {
-			t.drop(e)
-			out = append(out, e)
-		} else if next == 0 || left < next {
-			next = left
+	for {
+		out, ttl := t.late(now)
+		for _, e := range out {
+			t.log.Warn("no reader came for a value", "edge", e.place.edge.String(), "key", e.place.key,
+				"bytes", len(e.payload.Bytes()), "from", e.owner.name, "after", ttl)
+			e.payload.Release()
+		}
+		if len(out) < batch {
+			return
 		}
 	}
+}
+
+// late takes out entries that lie for longer than the TTL, a batch at most. Where these are fewer, it
+// has set the timer for the next.
+func (t *Table) late(now time.Time) (out []*entry, ttl time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for t.ttl > 0 && len(out) < batch { // 0: stopped meanwhile
+		first := t.oldest.Front()
+		if first == nil {
+			t.sweeper = nil
+			break
+		}
+		e := first.Value.(*entry) //nolint:forcetypeassert // the list has no others
+		if left := t.ttl - now.Sub(e.at); left > 0 {
+			t.sweeper.Reset(left)
+			break
+		}
+		t.drop(e)
+		out = append(out, e)
+	}
 	t.swept += int64(len(out))
-	if next > 0 {
-		t.sweeper.Reset(next)
-	} else {
-		t.sweeper = nil
-	}
-	t.mu.Unlock()
-	for _, e := range out {
-		t.log.Warn("no reader came for a value", "edge", e.place.edge.String(), "key", e.place.key,
-			"bytes", len(e.payload.Bytes()), "from", e.owner.name, "after", ttl)
-		e.payload.Release()
-	}
+	return out, t.ttl
 }
 
 // Stats are a table's figures.
@@ -308,20 +361,22 @@ func (e *entry) report() Entry {
 	return Entry{Edge: e.place.edge, Key: e.place.key, Bytes: len(e.payload.Bytes()), Age: time.Since(e.at)}
 }
 
-// Len returns how many payloads the owner put and nobody has got.
+// Len returns the number of payloads that the owner put and that were not got.
 func (o *Owner) Len() int {
 	o.table.mu.Lock()
 	defer o.table.mu.Unlock()
-	return len(o.mine)
+	return o.count
 }
 
-// Entries lists what the owner put and nobody has got, in no order.
+// Entries lists the payloads that the owner put and that were not got, in no order.
 func (o *Owner) Entries() (all []Entry) {
 	t := o.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for e := range o.mine {
-		all = append(all, e.report())
+	for _, mine := range o.mine {
+		for _, e := range mine {
+			all = append(all, e.report())
+		}
 	}
 	return all
 }

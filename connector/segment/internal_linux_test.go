@@ -39,7 +39,7 @@ func TestRecord(t *testing.T) {
 
 func TestNote(t *testing.T) {
 	for _, name := range []string{"key", "a b", `"quoted"`, "umlaut ü", strings.Repeat("\u00a0", connector.MaxKeyBytes/2), strings.Repeat(`"`, connector.MaxKeyBytes)} {
-		want := note{record: record{purpose: putting, name: name, segment: identity{1, 2}}, key: name, request: "r " + name, until: 1<<63 - 1}
+		want := note{record: record{purpose: putting, name: name, segment: identity{1, 2}}, key: name, until: 1<<63 - 1}
 		text := want.encode()
 		if len(text) > maxNote {
 			t.Errorf("a note of %d bytes", len(text))
@@ -67,7 +67,7 @@ func TestNote(t *testing.T) {
 func FuzzJournal(f *testing.F) {
 	r := record{purpose: putting, name: "key", segment: identity{1, 2}, lock: identity{3, 4}}
 	f.Add(r.encode())
-	f.Add(note{record: r, key: "key", request: "r", until: 5}.encode())
+	f.Add(note{record: r, key: "key", until: 5}.encode())
 	f.Add([]byte("l 1 \"k\" \"r\"\np 1 2 3 4 \"../k\"\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		n, isNote := parseNote(text)

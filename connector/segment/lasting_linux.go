@@ -23,23 +23,23 @@ const notePrefix = "lasting-"
 // no journal has it any more.
 type note struct {
 	record
-	key, request string
-	until        int64 // in nanoseconds of Unix time; 0 is for ever
+	key   string
+	until int64 // in nanoseconds of Unix time; 0 is for ever
 }
 
-// maxNote is more than three names take, quoted, and the rest.
+// maxNote is more than the names take, quoted, and the rest.
 const maxNote = 8 << 10
 
 // encode makes the text of a note. Its first line is no record: who knows journals alone
 // takes nothing that is named in it for a dead process's.
 func (n note) encode() []byte {
-	line := "l " + strconv.FormatInt(n.until, 10) + " " + strconv.Quote(n.key) + " " + strconv.Quote(n.request) + "\n"
+	line := "l " + strconv.FormatInt(n.until, 10) + " " + strconv.Quote(n.key) + "\n"
 	return append([]byte(line), n.record.encode()...)
 }
 
 func parseNote(text []byte) (n note, ok bool) {
 	line, rest, _ := strings.Cut(string(text), "\n")
-	if _, err := fmt.Sscanf(line, "l %d %q %q", &n.until, &n.key, &n.request); err != nil {
+	if _, err := fmt.Sscanf(line, "l %d %q", &n.until, &n.key); err != nil {
 		return n, false
 	}
 	n.record, ok = parseRecord([]byte(rest))
@@ -59,7 +59,7 @@ func (t *Transport) note(e *entry) (*noteFile, error) {
 	if !t.opts.Lasting {
 		return nil, nil
 	}
-	n := note{record: e.record, key: e.key, request: connector.Request(e.edge, e.key)}
+	n := note{record: e.record, key: e.key}
 	if t.opts.TTL > 0 {
 		now := time.Now().UnixNano()
 		n.until = now + min(int64(t.opts.TTL), math.MaxInt64-now) // which ends in the year 2262
@@ -166,11 +166,10 @@ func (j *journal) sweepNotes(dir directory, log *slog.Logger) (next time.Time, e
 	return next, err
 }
 
-// removeLasting removes what any process has put to last under a key, and under all keys
-// of a request.
+// removeLasting removes the lasting values that any process has put under a key.
 func (t *Transport) removeLasting(key string) error {
 	err := t.journal.notes(t.dir, func(n note) (bool, error) {
-		if n.key != key && n.request != key {
+		if n.key != key {
 			return false, nil
 		}
 		err := t.dir.settle(n.record)

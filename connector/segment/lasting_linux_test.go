@@ -153,15 +153,14 @@ func TestLastingOverAtOnce(t *testing.T) {
 	})
 }
 
-// TestLastingCleanup: by its key, and by its request with all keys of that, whichever
-// process put it.
+// TestLastingCleanup: by exactly its key, whichever process put it.
 func TestLastingCleanup(t *testing.T) {
 	for _, generation := range []int{segment.ByMetadata, segment.ByKey} {
 		opts := segment.Options{Dir: segment.Shm(t), Generation: generation}
 		metas := lasting(t, opts, "r1_thinker_0", "r1_thinker_1", "r2_thinker_0", "r3")
 		opts.Lasting = true
 		end := open(t, opts)
-		for _, key := range []string{"r1", "r3", "r3"} {
+		for _, key := range []string{"r1", "r1_thinker_0", "r1_thinker_1", "r3", "r3"} {
 			if err := end.Cleanup(t.Context(), key); err != nil {
 				t.Fatal(err)
 			}
@@ -182,7 +181,7 @@ func TestLastingForAges(t *testing.T) {
 	lasting(t, opts, "r1_thinker_0")
 	open(t, opts) // which sweeps
 	opts.Lasting = true
-	if err := open(t, opts).Cleanup(t.Context(), "r1"); err != nil {
+	if err := open(t, opts).Cleanup(t.Context(), "r1_thinker_0"); err != nil {
 		t.Fatal(err)
 	}
 	if left := values(t, opts.Dir); len(left) > 0 {

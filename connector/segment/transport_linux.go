@@ -173,9 +173,7 @@ func (t *Transport) Cleanup(ctx context.Context, key string) error {
 		return t.patiently(ctx, t.done, func() error { return t.removeLasting(key) })
 	}
 	t.mu.Lock()
-	entries := t.all(func(e *entry) bool {
-		return e.key == key || connector.Request(e.edge, e.key) == key
-	})
+	entries := t.all(func(e *entry) bool { return e.key == key })
 	t.mu.Unlock()
 	return t.reclaim(ctx, t.done, entries)
 }

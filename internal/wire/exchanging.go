@@ -63,14 +63,14 @@ type Cancel struct {
 	Token uint32
 }
 
-// Cleanup takes back what an owner has placed and nobody has fetched: under a
-// key, and under all keys of a request, or everything.
+// Cleanup releases the payloads that an owner has placed and that were not fetched: under
+// exactly this key, on any edge, or all of them.
 //
 //wire:message 85 to the host
 type Cleanup struct {
 	Token uint32
 	Owner uint32
-	Key   string // or a request; empty: everything
+	Key   string // empty: all keys
 }
 
 // Cleaned answers Cleanup.

@@ -173,10 +173,10 @@ class PeerCase(unittest.TestCase):
         n: Any = store._values
         metadata = {key: self.put(key, b"x" * 100, n) for key in ("r1_thinker_0", "r1", "r11_thinker_0")}
         store.cleanup("r1")
-        for key in ("r1_thinker_0", "r1"):
-            with self.assertRaises(self.gone):
-                self.get(key, metadata[key])
-        self.assertEqual(self.get("r11_thinker_0", metadata["r11_thinker_0"]), b"x" * 100)
+        with self.assertRaises(self.gone):
+            self.get("r1", metadata["r1"])
+        for key in ("r1_thinker_0", "r11_thinker_0"):
+            self.assertEqual(self.get(key, metadata[key]), b"x" * 100)
         until(lambda: n.pool.free_bytes() == n.pool.size)
 
     def test_by_key_and_started_later(self) -> None:

@@ -130,18 +130,19 @@ class ContractTest(SegmentCase):
         a.cleanup("k")
         self.assertEqual(self.left(), [])
 
-    def test_cleanup_by_key_and_by_request(self) -> None:
-        a, b = self.connector(), self.connector()
-        for key in ("r_0_0", "r_0_1", "r_0_1_2_3", "omni_0_to_1_kv_cache_r", "r@0_1", "r", "rr_0_0"):
-            a.put("0", "1", key, 1)
-        b.put("0", "1", "r_0_9", 1)
-        a.cleanup("r_0_1")
-        self.assertIsNone(b.get("0", "1", "r_0_1"))
-        a.cleanup("r")
-        self.assertEqual([n for n in self.left() if not n.startswith("shm_")], ["r_0_9", "rr_0_0"])
-        a.close()
-        b.close()
-        self.assertEqual(os.listdir(self.dir), [])
+    def test_cleanup_takes_an_exact_key(self) -> None:
+        keys = ("omni_0_to_1_kv_cache_r", "r", "r@0_1", "r_0_0", "r_0_0_0_0", "r_0_1")
+        for generation in (1, 2):
+            a, b = self.connector(generation=generation), self.connector()
+            metadata = {key: a.put("0", "1", key, "x" * 100_000)[2] for key in keys}
+            for key in ("r", "r_0_0"):
+                a.cleanup(key)
+            self.addCleanup(a.close)
+            there = [key for key in keys if b.get("0", "1", key, metadata[key]) is not None]
+            self.assertEqual(there, ["omni_0_to_1_kv_cache_r", "r@0_1", "r_0_0_0_0", "r_0_1"])
+        b.put("0", "1", "another's", 1)
+        a.cleanup("another's")
+        self.assertEqual([n for n in self.left() if not n.startswith("shm_")], ["another's"])
 
     def test_health_tells_failures_from_nothing(self) -> None:
         c = self.connector()

@@ -118,9 +118,9 @@ class ValuesTest(SpareCase):
     def test_cleanup(self) -> None:
         a = self.connector()
         first = self.put(a, "r_0_0")
-        a.cleanup("r")
+        a.cleanup("r_0_0")
         self.assertEqual(self.put(a, "s_0_0"), first)
-        a.cleanup("r")
+        a.cleanup("r_0_0")
         self.assertEqual(self.got(a, "s_0_0"), b"x" * 10_000)
         self.assertEqual(self.left(), [])
 

@@ -120,13 +120,13 @@ class StoreCase(unittest.TestCase):
         self.assertEqual(bytes(held), want)
 
     def test_cleanup_removes(self) -> None:
-        keys = ["r1_thinker_0", "r1_thinker_0_0_1", "omni_thinker_to_talker_kv_cache_r1", "r1"]
-        for key in [*keys, "r11_thinker_0"]:
+        keys = ["r1_thinker_0", "r1_thinker_0_0_1", "omni_thinker_to_talker_kv_cache_r1", "r11_thinker_0"]
+        for key in [*keys, "r1"]:
             self.put(key, b"x" * 100)
         self.store.cleanup("r1")
+        self.none("r1")
         for key in keys:
-            self.none(key)
-        self.get("r11_thinker_0")
+            self.get(key)
         self.store.cleanup("r1")
         other = self.other()
         self.put("own", b"y")

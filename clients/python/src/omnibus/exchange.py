@@ -217,7 +217,10 @@ class Exchange:
                     self._session.post(wire.Cancel(a.token))
 
     def cleanup(self, key: str) -> int:
-        """Take back what was put here and nobody got: under the key, and all of the request of that name."""
+        """Take back the payloads that were put here under exactly this key, on any edge, and were not got.
+
+        Returns their number.
+        """
         if not key:
             raise ValueError("cleanup takes a key: close takes everything back")
         return self._cleanup(key)

@@ -91,7 +91,7 @@ class Transport(Protocol):
         ...
 
     def cleanup(self, key: str) -> None:
-        """Take back what was put here and nobody got: under the key, and under all of the request."""
+        """Take back the values that were put here under exactly this key, on any edge, and were not got."""
         ...
 
     def reap(self) -> None:
@@ -157,22 +157,6 @@ def _utf8(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as e:
         raise BadKey(f"the text is not Unicode: {e}") from None
-
-
-def request_of(edge: Edge, key: str) -> str:
-    """The request that a key belongs to. vLLM-Omni has these forms; any other is a request's own::
-
-        {request}_{from}_{chunk}
-        {request}_{from}_{chunk}_{from rank}_{to rank}
-        omni_{from}_to_{to}_kv_cache_{request}
-        {key}@{from}_{to}
-    """
-    key = key.removesuffix(f"@{edge.source}_{edge.target}")
-    cache = f"omni_{edge.source}_to_{edge.target}_kv_cache_"
-    if key.startswith(cache) and key != cache:
-        return key[len(cache) :]
-    chunk = re.fullmatch(f"(.+)_{re.escape(edge.source)}(_[0-9]+|_[0-9]+_[0-9]+_[0-9]+)", key, re.DOTALL)
-    return chunk[1] if chunk else key
 
 
 def metadata_for(key: str, metadata: Any) -> dict[str, Any]:

@@ -138,7 +138,10 @@ class OmnibusConnector:
         return self._get("get", from_stage, to_stage, get_key, metadata, deadline)
 
     def cleanup(self, request_id: str) -> None:
-        """Take back what was put here and nobody got: under this key, and under all keys of this request."""
+        """Take back the values that were put here under exactly this key, and were not got.
+
+        The parameter has the name that it has in vLLM-Omni, whose connectors take an exact key, too.
+        """
         try:
             self._open_transport().cleanup(check_key(request_id))
         except Exception as e:

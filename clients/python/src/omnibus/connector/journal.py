@@ -13,7 +13,7 @@ the same place, so each sweeps behind the other.
 Of what was put to outlive its process, as `omnibus connector put` does, there is a note beside the journals: a file of
 two lines, of which the second is the record, and the first says until when it may lie, in nanoseconds of Unix time::
 
-    l 1800000000000000000 "key" "request"
+    l 1800000000000000000 "key"
 
 Beside them are second names of files that their process may use again, `spare-JOURNAL-n`: see `spares`. One is
 nobody's when its journal is gone.

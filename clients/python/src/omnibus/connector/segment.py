@@ -30,7 +30,7 @@ from ..errors import OmnibusError
 from ..omni.encoder import Encoded
 from . import files
 from .address import locate, round_up
-from .contract import Busy, Damaged, Decode, Edge, Missing, NoRoom, request_of, setting
+from .contract import Busy, Damaged, Decode, Edge, Missing, NoRoom, setting
 from .files import Directory, Lock, Nap, Waits
 from .journal import GETTING, NEVER, PUTTING, Journal, Record, check_name, lock_name, remove, settle
 from .spares import REST_SECONDS, Spare, Spares
@@ -297,7 +297,7 @@ class Segments:
     def cleanup(self, key: str) -> None:
         with self:
             with self._mu:
-                mine = [p for p in self._held.values() if p.key == key or request_of(p.edge, p.key) == key]
+                mine = [p for p in self._held.values() if p.key == key]
             self._reclaim(mine)
 
     def remove(self, name: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from ..errors import OmnibusError
 from ..omni.encoder import Buffer, Encoded
 from .contract import (
-    TIMEOUT, BadKey, BadMetadata, Damaged, Decode, Edge, Gone, Kind, Missing, NoRoom, Unavailable, request_of, whole,
+    TIMEOUT, BadKey, BadMetadata, Damaged, Decode, Edge, Gone, Kind, Missing, NoRoom, Unavailable, whole,
 )  # fmt: skip
 
 _LATE_SECONDS = 5.0  # within which an engine that answers again has done what it was asked for before
@@ -68,10 +68,6 @@ class Name:
 
     def __init__(self, edge: Edge, key: str, engine_key: str) -> None:
         self.edge, self.key, self.engine_key = edge, key, engine_key
-
-    def belongs_to(self, key: str) -> bool:
-        """Whether this is the key, or the request that the value is of."""
-        return key in (self.key, request_of(self.edge, self.key))
 
 
 class Keeper(Protocol):
@@ -315,7 +311,7 @@ class Store:
 
     def cleanup(self, key: str) -> None:
         values = self._open()
-        values.remove([n for n in values.own() if n.belongs_to(key)])
+        values.remove([n for n in values.own() if n.key == key])
 
     def reap(self) -> None:
         self._open().prune()

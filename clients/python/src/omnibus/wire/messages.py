@@ -1330,12 +1330,12 @@ def _get_cancel(_b: bytes, _at: int, _end: int) -> Cancel:
 
 
 class Cleanup(NamedTuple):
-    """Cleanup takes back what an owner has placed and nobody has fetched: under a
-    key, and under all keys of a request, or everything."""
+    """Cleanup releases the payloads that an owner has placed and that were not fetched: under
+    exactly this key, on any edge, or all of them."""
 
     token: int = 0
     owner: int = 0
-    key: str = ""  #: or a request; empty: everything
+    key: str = ""  #: empty: all keys
 
 
 def _put_cleanup(m: Cleanup, fds: int) -> bytearray:
