@@ -72,8 +72,8 @@
 // that was, and a restart of the machine clears journals and segments alike. What a
 // living process has locked at that moment is left for the next.
 //
-// What is put to last has a note in a file of its own beside the journals: its key and
-// request, and until when it may lie. Whoever opens or closes a transport removes what is
+// What is put to last has a note in a file of its own beside the journals: its key,
+// and until when it may lie. Whoever opens or closes a transport removes what is
 // past its time, and the notes of what is gone. A second name goes with its transport, or
 // when somebody opens one and there is no journal of that any more.
 //

@@ -14,7 +14,7 @@ type Place struct {
 	Size    uint64 // of the payload, in bytes
 	From    string // the edge
 	To      string
-	Key     string
+	Key     string `wire:"most=MaxExchangeKey"`
 	Payload []byte `wire:"inline"` // if it is inline; else empty
 }
 
@@ -40,7 +40,7 @@ type Fetch struct {
 	Entry uint64 // the number of the payload that is meant; 0: any
 	From  string
 	To    string
-	Key   string
+	Key   string `wire:"most=MaxExchangeKey"`
 }
 
 // Fetched answers Fetch: the payload is the client's, until Finish.
@@ -70,7 +70,7 @@ type Cancel struct {
 type Cleanup struct {
 	Token uint32
 	Owner uint32
-	Key   string // empty: all keys
+	Key   string `wire:"most=MaxExchangeKey"` // empty: all keys
 }
 
 // Cleaned answers Cleanup.

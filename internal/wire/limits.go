@@ -9,9 +9,12 @@ const (
 	// MaxDescriptors bounds the descriptors of a packet.
 	MaxDescriptors = 8
 
-	// MaxName bounds keys and the names of stages, edges, methods, clients and
+	// MaxName bounds the keys of emissions and the names of stages, edges, methods, clients and
 	// buses, in bytes.
 	MaxName = 200
+	// MaxExchangeKey bounds the keys of the exchange, in bytes: with what is added the name of a
+	// file has 255.
+	MaxExchangeKey = 237
 	// MaxText bounds the text of an error, in bytes. [Append] cuts longer ones.
 	MaxText = 4096
 	// MaxInline bounds a payload that travels in a message, in bytes. A host

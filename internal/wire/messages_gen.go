@@ -2084,7 +2084,7 @@ func (m *Place) append(b []byte) ([]byte, error) {
 	if b, err = appendStr(b, KindPlace, "to", m.To, MaxName); err != nil {
 		return b, err
 	}
-	if b, err = appendStr(b, KindPlace, "key", m.Key, MaxName); err != nil {
+	if b, err = appendStr(b, KindPlace, "key", m.Key, MaxExchangeKey); err != nil {
 		return b, err
 	}
 	if b, err = appendBytes(b, KindPlace, "payload", m.Payload, MaxInline); err != nil {
@@ -2118,7 +2118,7 @@ func (m *Place) read(b []byte) error {
 	if b, err = readStr(b, KindPlace, "to", &m.To, MaxName); err != nil {
 		return err
 	}
-	if b, err = readStr(b, KindPlace, "key", &m.Key, MaxName); err != nil {
+	if b, err = readStr(b, KindPlace, "key", &m.Key, MaxExchangeKey); err != nil {
 		return err
 	}
 	if _, err = readBytes(b, KindPlace, "payload", &m.Payload, MaxInline); err != nil {
@@ -2167,7 +2167,7 @@ func (m *Fetch) append(b []byte) ([]byte, error) {
 	if b, err = appendStr(b, KindFetch, "to", m.To, MaxName); err != nil {
 		return b, err
 	}
-	if b, err = appendStr(b, KindFetch, "key", m.Key, MaxName); err != nil {
+	if b, err = appendStr(b, KindFetch, "key", m.Key, MaxExchangeKey); err != nil {
 		return b, err
 	}
 	return b, nil
@@ -2191,7 +2191,7 @@ func (m *Fetch) read(b []byte) error {
 	if b, err = readStr(b, KindFetch, "to", &m.To, MaxName); err != nil {
 		return err
 	}
-	if _, err = readStr(b, KindFetch, "key", &m.Key, MaxName); err != nil {
+	if _, err = readStr(b, KindFetch, "key", &m.Key, MaxExchangeKey); err != nil {
 		return err
 	}
 	return nil
@@ -2270,7 +2270,7 @@ func (m *Cleanup) append(b []byte) ([]byte, error) {
 		binary.LittleEndian.PutUint32(p[0:], m.Token)
 		binary.LittleEndian.PutUint32(p[4:], m.Owner)
 	}
-	if b, err = appendStr(b, KindCleanup, "key", m.Key, MaxName); err != nil {
+	if b, err = appendStr(b, KindCleanup, "key", m.Key, MaxExchangeKey); err != nil {
 		return b, err
 	}
 	return b, nil
@@ -2287,7 +2287,7 @@ func (m *Cleanup) read(b []byte) error {
 		m.Owner = binary.LittleEndian.Uint32(p[4:])
 	}
 	b = b[8:]
-	if _, err = readStr(b, KindCleanup, "key", &m.Key, MaxName); err != nil {
+	if _, err = readStr(b, KindCleanup, "key", &m.Key, MaxExchangeKey); err != nil {
 		return err
 	}
 	return nil

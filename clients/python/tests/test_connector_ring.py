@@ -7,9 +7,11 @@ import gc
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -87,17 +89,46 @@ class ConnectorTest(HostCase):
         self.assertEqual(done(), ([1, 2], 3))
         self.host.expect(wire.Finish)
 
-    def test_threshold(self) -> None:
-        c = OmnibusConnector({"socket": self.host.path, "shm_threshold_bytes": 3, "timeout": 0.2})
+    def test_the_threshold_is_ignored(self) -> None:
+        """Files of vLLM-Omni have it, and its stages get by the key alone."""
+        c = OmnibusConnector({"socket": self.host.path, "shm_threshold_bytes": 65_536, "timeout": 0.2})
         self.addCleanup(c.close)
-        done = self.beside(lambda: c.put("0", "1", "k", [1, 2]))  # for which the host is not asked
-        self.assertEqual(done(), (True, 3, {"inline_bytes": b"\x92\x01\x02", "size": 3}))
-        self.assertEqual(c.get("0", "1", "k", {"inline_bytes": b"\x92\x01\x02", "size": 3}), ([1, 2], 3))
-        self.assertEqual(c.health()["inline_writes"], 1)
-        done = self.beside(lambda: c.put("0", "1", "k", [1, 2, 3]))
+        done = self.beside(lambda: c.put("0", "1", "k", [1, 2]))
         m = self.host.expect(wire.Place)
         self.host.send(wire.Placed(m.token, 7))
-        self.assertEqual(done(), (True, 4, {"entry": "7", "size": 4}))
+        self.assertEqual(done(), (True, 3, {"entry": "7", "size": 3}))
+
+    def test_a_segment_of_the_key(self) -> None:
+        """A stage that is not switched puts its values into segments."""
+        folder = tempfile.TemporaryDirectory(dir="/dev/shm")
+        self.addCleanup(folder.cleanup)
+        c = OmnibusConnector({"socket": self.host.path, "dir": folder.name, "timeout": 0.2})
+        self.addCleanup(c.close)
+
+        def missing(do: Callable[[], Any]) -> Any:
+            done = self.beside(do)
+            self.host.send(wire.Failed(self.host.expect(wire.Fetch).token, 15, ""))
+            return done()
+
+        later = time.monotonic() + 60
+        for get in (lambda: c.get("0", "1", "k"), lambda: c.get_with_deadline("0", "1", "k", deadline=later)):
+            with OmnibusConnector({"mode": "segment", "dir": folder.name}) as other:
+                other.put("0", "1", "k", [1, 2])
+                self.assertEqual(missing(get), ([1, 2], 3))
+        with OmnibusConnector({"mode": "segment", "dir": folder.name, "generation": 1, "shm_threshold_bytes": 0}) as other:
+            metadata = other.put("0", "1", "k", [3])[2]
+            self.assertIsNone(missing(lambda: c.get("0", "1", "k")))
+            self.assertEqual(c.get("0", "1", "k", metadata), ([3], 2))
+            metadata = other.put("0", "1", "k", [4])[2]
+            self.assertEqual(c.get_with_deadline("0", "1", "k", metadata, deadline=later), ([4], 2))
+        with OmnibusConnector({"mode": "segment", "dir": folder.name}) as other:
+            other.put("0", "1", "k", [5])
+            self.assertIsNone(missing(lambda: c.get("0", "1", "k", {"entry": "7"})))  # which names another value
+        self.assertEqual(c.health()["errors"], 0)
+        closed = self.beside(c.close)
+        self.host.send(wire.Cleaned(self.host.expect(wire.Cleanup).token, 0))
+        closed()
+        self.assertEqual([n for n in os.listdir(folder.name) if not n.startswith(".omnibus-")], [])
 
     def test_nothing_is_none_and_no_error(self) -> None:
         done = self.beside(lambda: self.c.get("0", "1", "k"))

@@ -101,20 +101,13 @@ class ContractTest(SegmentCase):
         for bad in ("soon", -1):
             self.assertRaises(ValueError, self.connector, ttl=bad)
 
-    def test_threshold_of_generation_2(self) -> None:
-        a, b = self.connector(shm_threshold_bytes=100), self.connector()
+    def test_generation_2_ignores_the_threshold(self) -> None:
+        """Files of vLLM-Omni have it, and its stages get by the key alone."""
+        a, b = self.connector(shm_threshold_bytes=65_536), self.connector()
         _, size, metadata = a.put("0", "1", "k", [1])
-        self.assertEqual(metadata, {"inline_bytes": b"\x91\x01", "size": 2})
-        self.assertEqual((self.left(), a.health()["pending"], a.health()["inline_writes"]), ([], 0, 1))
-        self.assertIsNone(b.get("0", "1", "k"))
-        self.assertEqual(b.get("0", "1", "k", metadata), ([1], 2))
-        _, size, metadata = a.put("0", "1", "k", VALUE)
-        self.assertGreater(size, 100)
-        self.assertEqual(b.get("0", "1", "k"), (VALUE, size))
-        for not_set in ({}, {"shm_threshold_bytes": 0}):
-            c = self.connector(**not_set)
-            c.put("0", "1", "k", [1])
-            self.assertEqual(b.get("0", "1", "k"), ([1], 2))
+        self.assertEqual(metadata, {"shm": {"name": "k", "size": 2}, "size": 2})
+        self.assertEqual(b.get("0", "1", "k"), ([1], 2))
+        self.assertEqual(b.get("0", "1", "k", {"inline_bytes": b"\x91\x01", "size": 2}), ([1], 2))
 
     def test_generation_1(self) -> None:
         a, b = self.connector(generation=1, shm_threshold_bytes=100), self.connector()
@@ -147,13 +140,16 @@ class ContractTest(SegmentCase):
     def test_health_tells_failures_from_nothing(self) -> None:
         c = self.connector()
         self.assertIsNone(c.get("0", "1", "k"))
-        for key in ("", "../x", "a/b", "x" * 201, "a\0b", ".hidden", "sem.x", lock_name("k"), 5, "\ud800"):
+        for key in ("", "../x", "a/b", "x" * 238, "a\0b", ".hidden", "sem.x", lock_name("k"), 5, "\ud800"):
             self.assertEqual(c.put("0", "1", key, 1), (False, 0, None))  # type: ignore[arg-type]
             self.assertIsNone(c.get("0", "1", key))  # type: ignore[arg-type]
+        for key in ("x" * 237, "a..b", "r..", "a b"):
+            self.assertTrue(c.put("0", "1", key, 1)[0])
+            self.assertEqual(c.get("0", "1", key), (1, 1))
         self.assertEqual(c.put("0", "1", "k", object()), (False, 0, None))
         self.assertEqual(c.put("", "1", "k", 1), (False, 0, None))
         h = c.health()
-        self.assertEqual((h["status"], h["missing"], h["errors"], h["puts"]), ("healthy", 1, 22, 0))
+        self.assertEqual((h["status"], h["missing"], h["errors"], h["puts"]), ("healthy", 1, 22, 4))
         self.assertEqual(h["error_kinds"], {"BadKey": 21, "PayloadError": 1})
         c.close()
         self.assertEqual(c.put("0", "1", "k", 1), (False, 0, None))

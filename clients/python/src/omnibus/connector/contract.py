@@ -17,10 +17,12 @@ from ..errors import OmnibusError
 from ..omni.encoder import Encoded
 from ..puts import MODES as TRANSPORTS
 
-MAX_KEY_BYTES = 200
+MAX_KEY_BYTES = 237  #: with the affixes of its lock it is the name of a file
+_MAX_STAGE_BYTES = 200
 _MOST_SECONDS = 1e9  # which no timer outlasts
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_DIRECTORIES = (".", "..")
 
 
 class BadKey(OmnibusError, ValueError):
@@ -132,23 +134,23 @@ def check_edge(source: str, target: str) -> Edge:
     """The edge between two stages. Raises BadKey for what cannot be a stage's name."""
     edge = Edge(str(source), str(target))
     for name in edge:
-        if not 0 < len(_utf8(name)) <= MAX_KEY_BYTES or _CONTROL.search(name):
-            raise BadKey(f"{name[:64]!r} is no name of a stage: it takes 1 to {MAX_KEY_BYTES} printable bytes")
+        if not 0 < len(_utf8(name)) <= _MAX_STAGE_BYTES or _CONTROL.search(name):
+            raise BadKey(f"{name[:64]!r} is no name of a stage: it takes 1 to {_MAX_STAGE_BYTES} printable bytes")
     return edge
 
 
 def check_key(key: Any) -> str:
     """The key, if it can be part of a file's name. Raises BadKey otherwise."""
     if type(key) is str and key.isascii() and key.isprintable() and 0 < len(key) <= MAX_KEY_BYTES:
-        if "/" not in key and ".." not in key:
+        if "/" not in key and key not in _DIRECTORIES:
             return key  # as nearly all are
     if not isinstance(key, str):
         raise BadKey(f"a key is text, and this is of type {type(key).__name__}")
     size = len(_utf8(key))
     if not 0 < size <= MAX_KEY_BYTES:
         raise BadKey(f"a key of {size} bytes: it takes 1 to {MAX_KEY_BYTES}")
-    if "/" in key or ".." in key or _CONTROL.search(key):
-        raise BadKey(f"{key[:64]!r}: a key has no slash, no '..' and no control character")
+    if "/" in key or key in _DIRECTORIES or _CONTROL.search(key):
+        raise BadKey(f"{key[:64]!r}: a key has no slash and no control character, and is not '.' or '..'")
     return key
 
 

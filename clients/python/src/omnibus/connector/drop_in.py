@@ -314,9 +314,13 @@ _COUNTERS = (
 
 
 def _threshold(mode: str, config: dict[str, Any]) -> int:
-    """The size of the largest value that travels in the metadata, where no key finds it; -1: none does."""
-    of_generation_1 = mode == "segment" and setting(config, "generation", BY_KEY) == BY_METADATA
-    threshold: int = setting(config, "shm_threshold_bytes", 65_536 if of_generation_1 else -1)
+    """The size of the largest value that travels in the metadata, where no key finds it; -1: none does.
+
+    It is for generation 1 alone: vLLM-Omni has the setting in its files, ignores it, and gets by the key.
+    """
+    if mode != "segment" or setting(config, "generation", BY_KEY) != BY_METADATA:
+        return -1
+    threshold: int = setting(config, "shm_threshold_bytes", 65_536)
     return threshold
 
 

@@ -2,6 +2,10 @@
 
 All connectors of a process that go to one host share a connection. It is made anew in a forked child,
 and when the host is back after it was gone; what the old one kept is gone then.
+
+A worker of vLLM-Omni has one connector, that of its incoming edge, and puts by it what its outgoing edge's connector
+gets. Where only the outgoing edge is switched, the value lies in a segment: so a get that finds nothing in the exchange
+looks for a segment of that key.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from ..handshake import socket_path
 from ..omni.encoder import Encoded
 from ..puts import MODES as TRANSPORTS
 from .contract import Decode, Edge, Missing, Placed, entry_metadata, entry_number, setting
+from .segment import Segments
 
 
 class _Host:
@@ -78,6 +83,7 @@ class Ring:
         self._arena_bytes = setting(config, "arena_bytes", ARENA_BYTES)
         self._exchange: tuple[Client, Exchange] | None = None
         self._pid = 0  # of the process that it is of
+        self._neighbour = _Neighbour(config)
         self._closed = False
         with _hosts_mu:
             self._host = _hosts.setdefault(where, _Host(*where))
@@ -121,9 +127,15 @@ class Ring:
             raise OmnibusError("the connector is closed")
 
     def get(self, edge: Edge, key: str, metadata: dict[str, Any] | None, decode: Decode) -> tuple[Any, int]:
+        exchange = self._open()
+        if _in_segment(metadata):
+            return self._neighbour.open().get(edge, key, metadata, decode)
+        entry = entry_number(metadata)
         try:
-            view = self._open().get(*edge, key, entry_number(metadata))
+            view = exchange.get(*edge, key, entry)
         except Nothing as e:
+            if not entry and self._neighbour.has(key):
+                return self._neighbour.open().get(edge, key, None, decode)
             raise Missing(str(e)) from None
         return self._value(view, decode, time.monotonic() + self._timeout)
 
@@ -137,13 +149,19 @@ class Ring:
     def wait(
         self, edge: Edge, key: str, metadata: dict[str, Any] | None, decode: Decode, deadline: float
     ) -> tuple[Any, int]:
+        if _in_segment(metadata):
+            return self._neighbour.open().wait(edge, key, metadata, decode, deadline)
         left, where, entry = deadline - time.monotonic(), (*edge, key), entry_number(metadata)
+        if not entry and self._neighbour.has(key):
+            left = 0
         try:
             if left > 0:
                 view = self._open().wait(*where, left, entry)
             else:  # what lies there is got all the same, if the host is not stopped
                 view = self._open().get(*where, entry, deadlines.SLACK)
         except Nothing as e:
+            if not entry and self._neighbour.has(key):
+                return self._neighbour.open().get(edge, key, None, decode)
             raise Missing(str(e)) from None
         return self._value(view, decode, max(deadline, time.monotonic() + deadlines.SLACK))
 
@@ -151,6 +169,7 @@ class Ring:
         known = self._exchange
         if known is not None and self._pid == os.getpid():  # in a forked child nothing waits yet
             known[1].abandon(key)
+        self._neighbour.abandon(key)
 
     def cleanup(self, key: str) -> None:
         self._open().cleanup(key)
@@ -172,6 +191,7 @@ class Ring:
         if self._closed:
             return
         self._closed = True
+        self._neighbour.close()
         try:
             if self._exchange is not None and not self._exchange[0].closed and self._pid == os.getpid():
                 self._exchange[1].close()
@@ -190,3 +210,40 @@ class Ring:
             last = not self._host.users and _hosts.pop((self._host.path, self._host.allow_uids, self._host.gpu), None) is not None
         if last:
             self._host.close()
+
+
+def _in_segment(metadata: dict[str, Any] | None) -> bool:
+    """Whether metadata name a segment: a connector of segments put the value."""
+    return "shm" in (metadata or {})
+
+
+class _Neighbour:
+    """The segments in which a connector of another kind puts values for this process. They are opened when one is there."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._config = {name: config.get(name) for name in ("dir", "timeout")}
+        self._path = setting(config, "dir", "/dev/shm")
+        self._mu = threading.Lock()
+        self._segments: Segments | None = None
+        self._closed = False
+
+    def has(self, key: str) -> bool:
+        return os.path.lexists(os.path.join(self._path, key))
+
+    def open(self) -> Segments:
+        with self._mu:
+            if self._closed:
+                raise OmnibusError("the connector is closed")
+            if self._segments is None:
+                self._segments = Segments(self._config)
+            return self._segments
+
+    def abandon(self, key: str) -> None:
+        if self._segments is not None:
+            self._segments.abandon(key)
+
+    def close(self) -> None:
+        with self._mu:
+            self._closed, segments = True, self._segments
+        if segments is not None:
+            segments.close()

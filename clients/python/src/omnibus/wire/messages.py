@@ -1149,7 +1149,7 @@ def _put_place(m: Place, fds: int) -> bytearray:
     token, owner, put, flags, segment, offset, size, from_, to, key, payload = m
     _from_ = put_str(from_, 200) if from_ else EMPTY
     _to = put_str(to, 200) if to else EMPTY
-    _key = put_str(key, 200) if key else EMPTY
+    _key = put_str(key, 237) if key else EMPTY
     _size = 52 + len(_from_) + len(_to) + len(_key) + len(payload)
     return _join((_pack_IHBBII4xIB3xIQQ(_size, 80, fds, 0, token, owner, put, flags, segment, offset, size), _from_, _to, _key, count_bytes(payload, 32768), payload))
 
@@ -1184,8 +1184,8 @@ def _get_place(_b: bytes, _at: int, _end: int) -> Place:
     key = ""
     if _n:
         _to = _at + _n
-        if _n > 200 or _to > _end:
-            raise bad_str(_n, 200, _end - _at)
+        if _n > 237 or _to > _end:
+            raise bad_str(_n, 237, _end - _at)
         key = _b[_at:_to].decode()
         _at = _to
     if _at + 4 > _end:
@@ -1236,7 +1236,7 @@ def _put_fetch(m: Fetch, fds: int) -> bytearray:
     token, flags, entry, from_, to, key = m
     _from_ = put_str(from_, 200) if from_ else EMPTY
     _to = put_str(to, 200) if to else EMPTY
-    _key = put_str(key, 200) if key else EMPTY
+    _key = put_str(key, 237) if key else EMPTY
     _size = 24 + len(_from_) + len(_to) + len(_key)
     return _join((_pack_IHBBIB3xQ(_size, 82, fds, 0, token, flags, entry), _from_, _to, _key))
 
@@ -1271,8 +1271,8 @@ def _get_fetch(_b: bytes, _at: int, _end: int) -> Fetch:
     key = ""
     if _n:
         _to = _at + _n
-        if _n > 200 or _to > _end:
-            raise bad_str(_n, 200, _end - _at)
+        if _n > 237 or _to > _end:
+            raise bad_str(_n, 237, _end - _at)
         key = _b[_at:_to].decode()
         _at = _to
     return _new(Fetch, (token, flags, entry, from_, to, key))  # type: ignore[no-any-return]
@@ -1340,7 +1340,7 @@ class Cleanup(NamedTuple):
 
 def _put_cleanup(m: Cleanup, fds: int) -> bytearray:
     token, owner, key = m
-    _key = put_str(key, 200) if key else EMPTY
+    _key = put_str(key, 237) if key else EMPTY
     _size = 16 + len(_key)
     return _join((_pack_IHBBII(_size, 85, fds, 0, token, owner), _key))
 
@@ -1353,8 +1353,8 @@ def _get_cleanup(_b: bytes, _at: int, _end: int) -> Cleanup:
     key = ""
     if _n:
         _to = _at + _n
-        if _n > 200 or _to > _end:
-            raise bad_str(_n, 200, _end - _at)
+        if _n > 237 or _to > _end:
+            raise bad_str(_n, 237, _end - _at)
         key = _b[_at:_to].decode()
         _at = _to
     return _new(Cleanup, (token, owner, key))  # type: ignore[no-any-return]
