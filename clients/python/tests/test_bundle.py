@@ -17,7 +17,7 @@ from fakehost import deliver
 from hostcase import RequestCase
 
 import omnibus
-from omnibus import bundle, codec, wire
+from omnibus import bundle, codec, msgpack, wire
 from omnibus.bundle import Placed
 from omnibus.errors import PayloadError
 from omnibus.msgpack import Ext, unpackb
@@ -130,13 +130,17 @@ class DecodeTest(unittest.TestCase):
             (True, struct.pack(">Iq", 0, 253_402_300_799)), (False, struct.pack(">Iq", 0, 253_402_300_800)),
             (False, bytes(5)),
         ):  # fmt: skip
-            payload = bundle.encode([Ext(-1, data), Tensor("int8", (1,), b"a")])
+            value = [Ext(-1, data), Tensor("int8", (1,), b"a")]
+            with unittest.mock.patch.object(msgpack, "timestamp"):  # so that it is sent
+                payload = bundle.encode(value)
             with self.subTest(data):
                 if good:
+                    self.assertEqual(bundle.encode(value), payload)
                     self.assertEqual(bundle.decode(payload)[0], Ext(-1, data))
-                else:
+                    continue
+                for refused in (lambda: bundle.encode(value), lambda: bundle.decode(payload)):
                     with self.assertRaisesRegex(PayloadError, "timestamp"):
-                        bundle.decode(payload)
+                        refused()
 
     def test_garbage(self) -> None:
         r = random.Random(4)

@@ -122,16 +122,17 @@ class Plan:
 
     __slots__ = ("tensors", "places", "min_bytes", "tree", "_of")
 
-    def __init__(self, value: Any, of: Callable[[Any], sources.Source | None] = sources.of) -> None:
-        """Walk through a value. Data of tensors is not looked at; `of` says what is one."""
+    def __init__(
+        self, value: Any, of: Callable[[Any], sources.Source | None] = sources.of, *, extensions: bool = True
+    ) -> None:
+        """Walk through a value. Data of tensors is not looked at; `of` says what is one. A value without tensors, which
+        need not be a bundle, may have `extensions`."""
         self._of = of
         self.tensors: list[Planned] = []
         self.places: list[Place] = []
         self.min_bytes = 0  #: reached by zeros behind the bundle, if it has places
-        tree = _Tree(self._met)
+        tree = _Tree(self._met, extensions)
         tree.whole(value)
-        if self.tensors and tree.foreign:
-            raise PayloadError("bundle: an extension beside tensors")
         self.tree = tree.out  #: msgpack like any other, if there are no tensors
 
     def _met(self, value: Any) -> Any:
@@ -215,28 +216,33 @@ class _Number:
 
 
 class _Tree(_Packer):
-    """Packs a value, and sees who makes extensions."""
+    """Packs a value that has tensors or extensions, not both."""
 
-    __slots__ = ("foreign",)
+    __slots__ = ("extensions", "tensors")
 
-    def __init__(self, default: Callable[[Any], Any]) -> None:
+    def __init__(self, default: Callable[[Any], Any], extensions: bool) -> None:
         super().__init__(default)
-        self.foreign = False
+        self.extensions, self.tensors = extensions, True  # what may come
 
     def other(self, v: Any, depth: int) -> None:
-        if isinstance(v, _Number):
-            super().extension(Ext(_EXT, v.number.to_bytes(4, "little")))
-        else:
-            super().other(v, depth)
+        if not isinstance(v, _Number):
+            return super().other(v, depth)
+        if self.in_key or not self.tensors:
+            raise PayloadError(f"bundle: a tensor {'in the key of a dict' if self.in_key else 'beside an extension'}")
+        self.extensions = False
+        super().extension(Ext(_EXT, v.number.to_bytes(4, "little")))
 
     def extension(self, v: Ext) -> None:
-        self.foreign = self.foreign or v.type != _TIMESTAMP
+        if v.type != _TIMESTAMP:
+            if not self.extensions:
+                raise PayloadError(f"bundle: an extension of type {v.type}: values with tensors, and bundles, have none")
+            self.tensors = False
         super().extension(v)
 
 
 def encode(value: Any) -> bytearray:
     """The bundle of a value."""
-    plan = Plan(value)
+    plan = Plan(value, extensions=False)
     out = bytearray(plan.size())
     plan.write(memoryview(out))
     return out

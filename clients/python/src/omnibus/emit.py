@@ -91,7 +91,7 @@ class Emitter:
             return self._emit_tensor(t, e)
         number = codec_ or codec.MSGPACK
         if codec_ in (None, codec.BUNDLE):
-            plan = bundle.Plan(value)
+            plan = bundle.Plan(value, extensions=codec_ is None)
             if plan.tensors or codec_ == codec.BUNDLE:
                 return self._emit_written(plan.size(), plan.write, codec.BUNDLE, e)
             payload: bytes | bytearray | memoryview = plan.tree

@@ -22,6 +22,7 @@ MAX_DEPTH = 64
 MAX_VALUES = 1 << 22
 
 _INTERNED = -128
+_TIMESTAMP = -1
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
 
 _f32 = struct.Struct(">f")
@@ -52,9 +53,12 @@ def no_encoding(value: Any) -> PayloadError:
 def scalar(value: Any) -> Any:
     """What is encoded in place of a scalar of NumPy: its value, if Python has that."""
     item = getattr(value, "item", None)
-    if not callable(item) or getattr(value, "shape", None) != () or getattr(value, "dtype", None).kind in "mM":
-        raise no_encoding(value)  # dates and spans of time as NumPy has them are numbers of a unit
-    return item()
+    if not callable(item) or getattr(value, "shape", None) != () or getattr(value, "dtype", None).kind in "mMV":
+        raise no_encoding(value)  # NumPy's dates and spans of time are numbers of a unit, and a record has names
+    v = item()
+    if type(v) is type(value):  # a long double
+        raise no_encoding(value)
+    return v
 
 
 def packb(value: Any, default: Callable[[Any], Any] | None = None) -> bytearray:
@@ -69,14 +73,23 @@ def packb(value: Any, default: Callable[[Any], Any] | None = None) -> bytearray:
     return p.out
 
 
+def _shown(key: Any) -> str:
+    """A part of a path, or the name of its type where it cannot be shown."""
+    try:
+        return f"{key!r:.40}"
+    except Exception:
+        return f"of type {type(key).__name__}"
+
+
 class _Packer:
-    __slots__ = ("out", "values", "default", "path")
+    __slots__ = ("out", "values", "default", "path", "in_key")
 
     def __init__(self, default: Callable[[Any], Any] | None) -> None:
         self.out = bytearray()
         self.values = 0
         self.default = default
         self.path: list[Any] = []  # to what could not be encoded, from its end
+        self.in_key = False
 
     def whole(self, v: Any) -> None:
         """Encode a value; an error has the path to what cannot be encoded."""
@@ -85,7 +98,11 @@ class _Packer:
         except PayloadError as e:
             if not self.path:
                 raise
-            raise PayloadError(f"{e}, at {''.join(f'[{k!r:.40}]' for k in reversed(self.path))}") from e
+            raise PayloadError(f"{e}{self.where()}") from e
+
+    def where(self) -> str:
+        """The path to what could not be encoded, as the end of a sentence."""
+        return f", at {''.join(f'[{_shown(k)}]' for k in reversed(self.path))}" if self.path else ""
 
     def pack(self, v: Any, depth: int) -> None:
         self.count(1)
@@ -113,24 +130,48 @@ class _Packer:
                 for item in v:
                     self.pack(item, depth + 1)
                     at += 1
-            except PayloadError:
+            except Exception:
                 self.path.append(at)
                 raise
         elif isinstance(v, dict):
             self.head(len(v), 0x80, 16, (0, 0xDE, 0xDF))
             self.enter(len(v), depth)
+            arrived: set[Any] | None = None if _PLAIN_KEYS.issuperset(map(type, v)) else set()
             key = None
             try:
                 for key, item in v.items():
-                    self.pack(key, depth + 1)
+                    if arrived is None:
+                        self.pack(key, depth + 1)
+                    else:
+                        self.key(key, depth + 1, arrived)
                     self.pack(item, depth + 1)
-            except PayloadError:
+            except Exception:
                 self.path.append(key)
                 raise
         elif isinstance(v, Ext):
             self.extension(v)
         else:
             self.other(v, depth)
+
+    def key(self, v: Any, depth: int, arrived: set[Any]) -> None:
+        """Encode a key of a dict in which keys arrive as others: as none of those that have `arrived`."""
+        outer, self.in_key = self.in_key, True
+        out, self.out = self.out, bytearray()
+        path, self.path = self.path, []  # the key itself stands in the path to what is in it
+        try:
+            self.pack(v, depth)
+            encoded = self.out
+        finally:
+            self.in_key, self.out, self.path = outer, out, path
+        try:
+            u = _Unpacker(bytes(encoded))
+            key = u.key(u.value(0), 0)
+        except PayloadError:
+            raise PayloadError(f"msgpack: a value of type {type(v).__name__} is the key of a dict, and arrives as none") from None
+        if key in arrived:
+            raise PayloadError(f"msgpack: two keys of a dict arrive as {_shown(key)}")
+        arrived.add(key)
+        self.out += encoded
 
     def count(self, values: int) -> None:
         self.values += values
@@ -169,7 +210,7 @@ class _Packer:
             elif v < 1 << 64:
                 out += _u8_8.pack(0xCF, v)
             else:
-                raise PayloadError(f"msgpack: {v} does not fit 64 bits")
+                raise PayloadError(f"msgpack: an integer of {v.bit_length()} bits does not fit 64 bits")
         elif v >= -0x20:
             out.append(v & 0xFF)
         elif v >= -0x80:
@@ -181,7 +222,7 @@ class _Packer:
         elif v >= -1 << 63:
             out += _i8_8.pack(0xD3, v)
         else:
-            raise PayloadError(f"msgpack: {v} does not fit 64 bits")
+            raise PayloadError(f"msgpack: a negative integer of {v.bit_length()} bits does not fit 64 bits")
 
     def text(self, v: str) -> None:
         try:
@@ -200,6 +241,8 @@ class _Packer:
     def extension(self, v: Ext) -> None:
         if not -128 < v.type <= 127:
             raise PayloadError(f"msgpack: extension type {v.type}, want -127 to 127")
+        if v.type == _TIMESTAMP:
+            timestamp(v.data)
         n = len(v.data)
         if n in _FIXEXT:
             self.out.append(_FIXEXT[n])
@@ -219,6 +262,7 @@ class _Packer:
             self.default = default
 
 
+_PLAIN_KEYS = frozenset({str, int, bool, float, bytes, type(None)})  # keys that arrive as they are
 _FIXEXT = {1: 0xD4, 2: 0xD5, 4: 0xD6, 8: 0xD7, 16: 0xD8}
 
 

@@ -48,6 +48,8 @@ def of(value: Any) -> Source | None:
         if dlpack.is_on_gpu(value):
             return _of_cuda(value)
         b = dlpack.borrow(value)
+        if b.strides is not None and min(b.strides) < 0:
+            raise PayloadError(f"tensor {b.dtype}{list(b.shape)}: strides {list(b.strides)}: copy it first")
         return Source(b.dtype, b.shape, b.copy_into)
     return _of_buffer(value)
 
