@@ -34,6 +34,11 @@
 // codec.Tensor as a target takes an array too, and a python.NDArray a tensor, if
 // both have such elements.
 //
+// A dict that has "__tensor__" or "__ndarray__" and the entries "dtype", "shape"
+// and "data", or "__pil_image__", "mode", "shape" and "data", stands for a tensor,
+// an array or an image, also where a Go map is encoded. One that lacks an entry is
+// a dict; vLLM-Omni itself refuses that.
+//
 // RequestOutput, CompletionOutput and OmniRequestOutput are dicts on the wire,
 // and stay maps here. Python recognises them by their keys: it makes an object
 // of every dict that has, for example, both "finished" and "images", so a map

@@ -86,16 +86,34 @@ func (format) Ext(typ int8, _ []byte) (any, error) {
 	return nil, msgspec.RefuseExt(typ)
 }
 
-// Map turns a marked map into what the mark says. A mark that Python takes for
-// false is none.
+// Map turns a marked map into what the mark says. A map that lacks one of the
+// other entries is a map, and a mark that Python takes for false is none.
 func (format) Map(get func(string) (any, bool)) (any, bool, error) {
 	for _, mark := range [...]string{tensorMark, arrayMark, imageMark} {
-		if value, ok := get(mark); ok && python.Truth(value) {
+		if value, ok := get(mark); ok && complete(mark, get) && python.Truth(value) {
 			v, err := decodeMarked(mark, get)
 			return v, true, err
 		}
 	}
 	return nil, false, nil
+}
+
+// kindKey is the entry that says what the elements are.
+func kindKey(mark string) string {
+	if mark == imageMark {
+		return modeKey
+	}
+	return dtypeKey
+}
+
+// complete reports whether a map has all entries that go with the mark.
+func complete(mark string, get func(string) (any, bool)) bool {
+	for _, key := range [...]string{kindKey(mark), shapeKey, dataKey} {
+		if _, ok := get(key); !ok {
+			return false
+		}
+	}
+	return true
 }
 
 func decodeMarked(mark string, get func(string) (any, bool)) (any, error) {
@@ -107,10 +125,7 @@ func decodeMarked(mark string, get func(string) (any, bool)) (any, error) {
 	if !ok {
 		return nil, fmt.Errorf("%s without binary %q", mark, dataKey)
 	}
-	kindKey := dtypeKey
-	if mark == imageMark {
-		kindKey = modeKey
-	}
+	kindKey := kindKey(mark)
 	kind, ok := entry(get, kindKey).(string)
 	if !ok {
 		return nil, fmt.Errorf("%s without the text %q", mark, kindKey)

@@ -112,13 +112,12 @@ class BadInputTest(unittest.TestCase):
 
     @staticmethod
     def marked(mark: str, **fields: Any) -> bytes:
-        return bytes(encode({mark: True, **fields}))
+        return bytes(msgpack.packb({mark: True, **fields}))
 
     def test_marks(self) -> None:
         t, a, p = "__tensor__", "__ndarray__", "__pil_image__"
         f32 = {"dtype": "float32", "shape": [2], "data": b"12345678"}
         bad = {
-            "no fields": self.marked(t),
             "short data": self.marked(t, **{**f32, "data": b"1234567"}),
             "long data": self.marked(t, **{**f32, "data": b"123456789"}),
             "no data": self.marked(t, **{**f32, "data": b""}),
@@ -159,7 +158,7 @@ class BadInputTest(unittest.TestCase):
     def test_marked_entries_in_any_order(self) -> None:
         fields = {"__tensor__": True, "dtype": "uint8", "shape": [2], "data": b"ab"}
         for names in itertools.permutations(fields):
-            payload = bytes(encode({name: fields[name] for name in names}))
+            payload = bytes(msgpack.packb({name: fields[name] for name in names}))
             for _ in range(2):  # the second time it may be known
                 with self.subTest(names), without_torch():
                     self.assertEqual(decode(payload), Tensor("uint8", (2,), b"ab"))
@@ -273,6 +272,15 @@ class RealTest(unittest.TestCase):
             got = decode(payload)
             self.assertEqual(same_json(got), self.real.describe(payload))
 
+    def test_a_dictionary_that_only_looks_like_an_output(self) -> None:
+        modules = {"vllm.outputs": mock.Mock(RequestOutput=mock.Mock(side_effect=TypeError), CompletionOutput=realvllm.Completion)}
+        for value in (
+            {"index": "first", "text": "", "token_ids": [], "finish_reason": None, "multimodal_output": 1},
+            {"request_id": 1, "prompt": 2, "prompt_token_ids": 3, "outputs": 4, "finished": 5, "multimodal_output": 6},
+        ):
+            with mock.patch.dict("sys.modules", modules):
+                self.assertEqual(decode(bytes(encode(value))), value)
+
     def test_tensor(self) -> None:
         for dtype, shape, data in (("float32", (2, 2), F32), ("bfloat16", (4,), F32[:8]), ("bool", (1,), b"\1")):
             t = Tensor(dtype, shape, data)
@@ -297,12 +305,18 @@ class TorchTest(unittest.TestCase):
             self.assertTrue(torch.equal(got, t) and got.dtype == t.dtype)
             got.zero_()  # its own memory
 
+    def test_a_dtype_that_this_torch_lacks(self) -> None:
+        torch = mock.Mock(spec_set=["dtype"], dtype=type("dtype", (), {}))
+        t = Tensor("float8_e5m2", (2,), b"ab")
+        with mock.patch.dict(decoder._modules, {"torch": torch}):
+            self.assertEqual(decode(bytes(encode({"t": t}))), {"t": t})
+
     def test_no_memory_for_a_shape_alone(self) -> None:
         try:
             import torch
         except ImportError:
             raise unittest.SkipTest("torch is not installed") from None
-        payload = bytes(encode({"__tensor__": True, "dtype": "int8", "shape": [1 << 40], "data": b""}))
+        payload = bytes(msgpack.packb({"__tensor__": True, "dtype": "int8", "shape": [1 << 40], "data": b""}))
         with mock.patch.object(torch, "empty", wraps=torch.empty) as empty, self.assertRaisesRegex(PayloadError, "takes"):
             decode(payload)
         self.assertEqual({call.args[0] for call in empty.call_args_list}, {()})

@@ -11,7 +11,7 @@ import sys
 import numpy  # noqa: F401  (so that arrays are its arrays)
 
 from omnibus import PayloadError, Tensor, bundle, msgpack
-from omnibus.omni import decoder
+from omnibus.omni import decoder, marks
 
 sys.modules["PIL"] = None  # type: ignore[assignment]  # images stay what the payload says
 
@@ -32,7 +32,7 @@ def canonical(v):
     if isinstance(v, (list, tuple)):
         return "[" + " ".join(map(canonical, v)) + "]"
     if isinstance(v, dict):
-        if FORMAT == "omni" and v.get("__pil_image__"):
+        if FORMAT == "omni" and marks.mark_of(v):
             return f"image {v['mode']} {shape(v['shape'])} {bytes(v['data']).hex()}"
         return "{" + " ".join(f"{canonical(k)}:{canonical(x)}" for k, x in v.items()) + "}"
     if isinstance(v, msgpack.Ext):

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import importlib
-import math
 import re
 import struct
 import sys
@@ -25,23 +23,19 @@ from ..dtypes import DTYPES
 from ..errors import PayloadError
 from ..msgpack import MAX_VALUES, Ext, _Unpacker, timestamp
 from ..tensor import Tensor
-from .encoder import ARRAY_MARK, BESIDE, COMPLETION_KEYS, IMAGE_MARK, IMAGE_MODES, TENSOR_MARK
+from .encoder import BESIDE, COMPLETION_KEYS
+from .marks import (
+    ARRAY_MARK, ENTRIES, IMAGE_MARK, TENSOR_MARK, TENSOR_TYPES, _modules, array_dtype, check_image, check_size, fields,
+    mark_of, module,
+)  # fmt: skip
 
 #: Arrays of so many bytes are views of the payload, which stays as long as one of them lives.
 VIEW_BYTES = 4096
 
-MAX_DIMS = 32
 _PAGE_BYTES = 1 << 16  # the largest page that a segment is rounded up to
 _PICKLES = (1, 2)
 
 _REQUEST_KEYS = frozenset({"request_id", "prompt", "prompt_token_ids", "outputs", "finished"})
-
-#: What arrays hold, as the array interface calls it, and a Tensor.
-_TENSOR_TYPES = {
-    "|b1": "bool", "|i1": "int8", "|u1": "uint8", "<i2": "int16", "<i4": "int32", "<i8": "int64", "<u2": "uint16",
-    "<u4": "uint32", "<u8": "uint64", "<f2": "float16", "<f4": "float32", "<f8": "float64",
-    "<c8": "complex64", "<c16": "complex128",
-}  # fmt: skip
 
 _NO_CODE = 0xC1
 _NUMBERS = {
@@ -52,26 +46,12 @@ _NUMBERS = {
 
 # A marked dictionary as everybody writes it has these entries in this order, and few different ones of
 # them come again and again: what comes before the data is remembered, by its bytes.
-_MARKED_ENTRIES = 4
 _MARK = b"\xaa__"
 _MARKS = (_MARK, b"\xab__")
 _DATA = b"\xa4data"
 _HEAD_BYTES = 160
 _MAX_HEADS = 1024
 _heads: dict[bytes, tuple[Callable[[str, tuple[int, ...], Any], Any], str, tuple[int, ...]]] = {}
-
-_modules: dict[str, Any] = {}
-
-
-def _module(name: str) -> Any:
-    """A package that may be missing: None."""
-    if name not in _modules:
-        try:
-            _modules[name] = importlib.import_module(name)
-        except ImportError:
-            return sys.modules.get(name)
-    return _modules[name]
-
 
 def decode(
     payload: bytes | bytearray | memoryview, *, padded: bool = False, beside: Sequence[Any] | None = None
@@ -155,7 +135,7 @@ class _Decoder(_Unpacker):
         return out
 
     def map(self, n: int, start: int, depth: int) -> Any:
-        if n == _MARKED_ENTRIES and bytes(self.src[self.pos : self.pos + len(_MARK)]) in _MARKS:
+        if n == ENTRIES and bytes(self.src[self.pos : self.pos + len(_MARK)]) in _MARKS:
             return self.marked(n, start, depth)
         return self.dictionary(n, start, depth)
 
@@ -183,23 +163,19 @@ class _Decoder(_Unpacker):
         m = _Decoder(b"\x84" + head + _DATA + b"\xc0")
         m.pos = 1
         try:
-            fields = m.entries(_MARKED_ENTRIES, 0, 0)
+            head_fields = m.entries(ENTRIES, 0, 0)
         except PayloadError:
             return  # its data is not what comes last
-        make = _tensor if fields.get(TENSOR_MARK) else _array if fields.get(ARRAY_MARK) else None
-        if make is not None and m.pos == len(m.src) and len(fields) == _MARKED_ENTRIES:
+        make = _MAKE.get(mark_of(head_fields))
+        if make is not None and m.pos == len(m.src) and len(head_fields) == ENTRIES:
             if len(_heads) >= _MAX_HEADS:
                 _heads.clear()
-            _heads[head] = make, fields["dtype"], tuple(fields["shape"])
+            _heads[head] = make, head_fields["dtype"], tuple(head_fields["shape"])
 
     def dictionary(self, n: int, start: int, depth: int) -> Any:
         m = self.entries(n, start, depth)
-        if m.get(TENSOR_MARK):
-            return _tensor(*_fields(m, "dtype"))
-        if m.get(ARRAY_MARK):
-            return _array(*_fields(m, "dtype"))
-        if m.get(IMAGE_MARK):
-            return _image(m)
+        if mark := mark_of(m):
+            return _image(m) if mark == IMAGE_MARK else _MAKE[mark](*fields(m, mark))
         for k, v in m.items():
             if type(v) is memoryview:
                 m[k] = bytes(v)
@@ -237,32 +213,13 @@ def _time(e: Ext) -> datetime.datetime:
 # Marked dictionaries.
 
 
-def _fields(m: dict[Any, Any], kind_key: str) -> tuple[str, tuple[int, ...], Any]:
-    kind, shape, data = m.get(kind_key), m.get("shape"), m.get("data")
-    if not isinstance(kind, str):
-        raise PayloadError(f"a marked dictionary without the text {kind_key!r}")
-    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape) or len(shape) > MAX_DIMS:
-        raise PayloadError(f"a shape is a list of at most {MAX_DIMS} numbers of at least 0")
-    if not isinstance(data, (bytes, memoryview)):
-        raise PayloadError('a marked dictionary without the bytes "data"')
-    return kind, tuple(shape), data
-
-
-def _check_size(kind: str, shape: tuple[int, ...], item_bytes: int, data: Any) -> None:
-    want = math.prod(shape) * item_bytes
-    if len(data) != want:
-        raise PayloadError(f"{kind}{list(shape)} takes {want} bytes, and there are {len(data)}")
-
-
 def _tensor(kind: str, shape: tuple[int, ...], data: Any) -> Any:
-    torch = _module("torch")
-    if torch is None:
-        return _own_tensor(kind, shape, data)
+    torch = module("torch")
     dtype = getattr(torch, kind, None)
-    if not isinstance(dtype, torch.dtype):
-        raise PayloadError(f"torch has no dtype {kind!r}")
+    if torch is None or not isinstance(dtype, torch.dtype):
+        return _own_tensor(kind, shape, data)  # also of a dtype that this torch lacks
     one = torch.empty((), dtype=dtype)
-    _check_size(kind, shape, one.element_size(), data)  # a dtype knows its size from torch 2.1 on
+    check_size(kind, shape, one.element_size(), data)  # a dtype knows its size from torch 2.1 on
     if not data:
         return torch.empty(shape, dtype=dtype)  # of no elements: that was checked
     return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(dtype).reshape(shape)
@@ -270,38 +227,34 @@ def _tensor(kind: str, shape: tuple[int, ...], data: Any) -> Any:
 
 def of_framework(tensor: Any) -> Any:
     """A tensor that has `__dlpack__` as this process has tensors: torch's, where torch is here. Nothing is copied."""
-    torch = _module("torch")
+    torch = module("torch")
     return tensor if torch is None else torch.from_dlpack(tensor)
 
 
 def _own_tensor(kind: str, shape: tuple[int, ...], data: Any) -> Tensor:
     if kind not in DTYPES:
-        raise PayloadError(f"a tensor of {kind!r} takes torch, which is not here; known are {', '.join(DTYPES)}")
+        raise PayloadError(f"a tensor of {kind!r} takes a torch that has those; known are {', '.join(DTYPES)}")
     return Tensor(kind, shape, data)
 
 
 def _array(kind: str, shape: tuple[int, ...], data: Any) -> Any:
-    np = _module("numpy")
-    if np is None:
-        if kind not in _TENSOR_TYPES:
-            raise PayloadError(f"an array of {kind!r} takes NumPy, which is not here")
-        return Tensor(_TENSOR_TYPES[kind], shape, data)
-    dtype = np.dtype(kind)
-    if dtype.kind in "OV" or dtype.str != kind or not dtype.itemsize:  # NumPy has others in place of those of no size
-        raise PayloadError(f"an array of {kind!r}: these are no plain elements")
-    _check_size(kind, shape, dtype.itemsize, data)
+    dtype = array_dtype(kind)
+    if dtype is None:
+        return Tensor(TENSOR_TYPES[kind], shape, data)
+    np = module("numpy")
+    check_size(kind, shape, dtype.itemsize, data)
     if not data:
         return np.empty(shape, dtype)
     return np.frombuffer(data, dtype).reshape(shape)
 
 
+_MAKE = {TENSOR_MARK: _tensor, ARRAY_MARK: _array}
+
+
 def _image(m: dict[Any, Any]) -> Any:
-    mode, shape, data = _fields(m, "mode")
-    bands = IMAGE_MODES.get(mode)
-    if bands is None or shape[2:] != (() if bands == 1 else (bands,)) or len(shape) < 2:
-        raise PayloadError(f"an image of mode {mode!r} and shape {list(shape)}")
-    _check_size(mode, shape, 1, data)
-    image = _module("PIL.Image")
+    mode, shape, data = fields(m, IMAGE_MARK)
+    check_image(mode, shape, data)
+    image = module("PIL.Image")
     if image is None:
         return {**m, "data": bytes(data)}
     return image.frombytes(mode, (shape[1], shape[0]), bytes(data))
@@ -319,12 +272,16 @@ def _output(m: dict[Any, Any]) -> Any:
     vllm = sys.modules.get("vllm.outputs")
     if vllm is None:
         return m
-    if keys >= _REQUEST_KEYS:
-        late = _cut(m, "multimodal_output", "multi_modal_placeholders")
-        return _with(vllm.RequestOutput(**m), late)
-    if keys >= COMPLETION_KEYS:
-        late = _cut(m, "multimodal_output")
-        return _with(_completion(m, vllm.CompletionOutput), late)
+    own = dict(m)
+    try:
+        if keys >= _REQUEST_KEYS:
+            late = _cut(own, "multimodal_output", "multi_modal_placeholders")
+            return _with(vllm.RequestOutput(**own), late)
+        if keys >= COMPLETION_KEYS:
+            late = _cut(own, "multimodal_output")
+            return _with(_completion(own, vllm.CompletionOutput), late)
+    except Exception:  # it only looks like one
+        pass
     return m
 
 
@@ -339,7 +296,7 @@ def _with(v: Any, attributes: dict[str, Any]) -> Any:
 
 
 def _completion(m: dict[Any, Any], cls: Any) -> Any:
-    return _module("msgspec").convert(m, cls)  # it comes with vLLM
+    return module("msgspec").convert(m, cls)  # it comes with vLLM
 
 
 def _omni_output(m: dict[Any, Any], cls: Any) -> Any:

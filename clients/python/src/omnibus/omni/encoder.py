@@ -29,19 +29,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from .. import sources, tensor
+from ..dtypes import DTYPES
 from ..errors import PayloadError
-from ..msgpack import Ext, _Packer
+from ..msgpack import Ext, _Packer, scalar
+from ..msgpack import timestamp as moment
 from ..tensor import Tensor
-
-TENSOR_MARK = "__tensor__"
-ARRAY_MARK = "__ndarray__"
-IMAGE_MARK = "__pil_image__"
-
-#: Modes of images with a byte for each channel, which is all that the format can carry.
-IMAGE_MODES = {
-    "L": 1, "P": 1, "LA": 2, "PA": 2, "La": 2, "RGB": 3, "YCbCr": 3, "LAB": 3, "HSV": 3,
-    "RGBA": 4, "RGBX": 4, "RGBa": 4, "CMYK": 4,
-}  # fmt: skip
+from . import marks
+from .marks import ARRAY_MARK, IMAGE_MARK, IMAGE_MODES, MAX_DIMS, TENSOR_MARK
 
 #: What vLLM-Omni recognises a CompletionOutput by.
 COMPLETION_KEYS = frozenset({"index", "text", "token_ids", "finish_reason"})
@@ -54,6 +48,8 @@ _REQUEST_FIELDS = (
 _IN_PLACE_BYTES = 4096  # from this size on data is not gathered
 _LONG_LIST = 16
 _MARKED_VALUES = 8  # beside the dictionary, and the numbers of its shape
+_TIMESTAMP = -1
+_MODES = {mode: bands for mode, bands in IMAGE_MODES.items() if mode not in ("P", "PA")}  # a palette is not carried
 _EMPTY = b"\xc4\x00"  # data that has not come yet
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
@@ -94,11 +90,11 @@ def encode(value: Any, beside: Callable[[Any], int | None] | None = None) -> Enc
     """
     p = _Gatherer(beside)
     try:
-        p.pack(value, 0)
+        p.whole(value)
     except PayloadError:
         raise
-    except Exception as e:  # an object of somebody else's that does not do what its class promises
-        raise PayloadError(f"{type(value).__name__} cannot be encoded: {type(e).__name__}: {e}") from e
+    except Exception as e:  # an object that does not do what its class promises
+        raise PayloadError(f"{type(value).__name__} cannot be encoded: {type(e).__name__}: {e}{p.where()}") from e
     return Encoded([*p.pieces, p.out])
 
 
@@ -115,7 +111,7 @@ class _Gatherer(_Packer):
     def binary(self, v: bytes | bytearray | memoryview) -> None:
         if isinstance(v, memoryview):
             v = v.cast("B") if v.c_contiguous and v.nbytes else v.tobytes()
-        if len(v) < _IN_PLACE_BYTES:
+        if len(v) < _IN_PLACE_BYTES or self.in_key:
             super().binary(v)
             return
         self.head(len(v), 0, 0, (0xC4, 0xC5, 0xC6))
@@ -131,13 +127,25 @@ class _Gatherer(_Packer):
                 self.head(len(v), 0x90, 16, (0, 0xDC, 0xDD))
                 self.out += encoded
                 return
+        if isinstance(v, dict) and not marks.MARKS.keys().isdisjoint(v):
+            marks.check(v)
         super().pack(v, depth)
+
+    def extension(self, v: Ext) -> None:
+        """An extension of the value's own: the format has none but times, which arrive as datetimes."""
+        if v.type != _TIMESTAMP:
+            raise PayloadError(f"an extension of type {v.type} has no encoding: the format has none but times")
+        if moment(v.data)[1] % 1000:
+            raise PayloadError("a time with a part of a microsecond has no encoding: a datetime has none")
+        super().extension(v)
 
     def other(self, v: Any, depth: int) -> None:
         if depth > 1 << 10:
             raise PayloadError("nested too deeply")
         if self.beside is not None and (number := self.beside(v)) is not None:
-            self.extension(Ext(BESIDE, number.to_bytes(4, "little")))
+            if self.in_key:
+                raise PayloadError("a tensor is the key of a dict, or in one")
+            super().extension(Ext(BESIDE, number.to_bytes(4, "little")))
             return
         p = plain(v)
         if type(p) is _Marked:
@@ -209,14 +217,16 @@ def plain(v: Any) -> Any:
 def _scalar(v: Any) -> Any:
     if isinstance(v, datetime.datetime) and v.tzinfo is not None:
         return timestamp(v)
+    if isinstance(v, datetime.time) and v.utcoffset() == datetime.timedelta(0):
+        return v.isoformat().removesuffix("+00:00") + "Z"
     if isinstance(v, (datetime.datetime, datetime.date, datetime.time)):
         return v.isoformat()
     if isinstance(v, (uuid.UUID, decimal.Decimal)):
         return str(v)
-    item = getattr(v, "item", None)  # NumPy's scalars
-    if callable(item) and getattr(v, "shape", None) == ():
-        return item()
-    raise PayloadError(f"there is no encoding for a value of type {type(v).__name__}")
+    try:
+        return scalar(v)
+    except PayloadError:
+        raise PayloadError(f"there is no encoding for a value of type {type(v).__name__}") from None
 
 
 def timestamp(v: datetime.datetime) -> Ext:
@@ -238,6 +248,8 @@ class _Marked(NamedTuple):
 
 
 def _marked(mark: str, kind_key: str, kind: str, shape: Any, data: Buffer) -> _Marked:
+    if len(shape) > MAX_DIMS:
+        raise PayloadError(f"{kind} of {len(shape)} dimensions has no encoding: at most {MAX_DIMS} are allowed")
     return _Marked(_head(mark, kind_key, kind, tuple(map(int, shape))), data)
 
 
@@ -249,19 +261,27 @@ def _head(mark: str, kind_key: str, kind: str, shape: tuple[int, ...]) -> bytes:
 
 
 def _torch_tensor(t: Any, torch: Any) -> _Marked:
+    kind = str(t.dtype).removeprefix("torch.")
+    if kind not in DTYPES:
+        raise PayloadError(f"a tensor of {kind} has no encoding: not every receiver has one; known are {', '.join(DTYPES)}")
     # Views that are conjugate or negative say so, and their memory has it the other way.
     flat = t.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     data: Buffer = b""
     if flat.numel():
         data = memoryview(flat.view(torch.uint8).numpy())  # it keeps the memory alive
-    return _marked(TENSOR_MARK, "dtype", str(t.dtype).removeprefix("torch."), t.shape, data)
+    return _marked(TENSOR_MARK, "dtype", kind, t.shape, data)
 
 
 def _array(a: Any) -> _Marked:
-    if a.dtype.kind in "OV":
-        raise PayloadError(f"an array of {a.dtype} has no encoding: its elements are objects or records")
     import numpy as np
 
+    tensor.check_unmasked(np, a)
+    try:
+        known = marks.plain(a.dtype) and np.dtype(a.dtype.str) == a.dtype
+    except TypeError:
+        known = False
+    if not known:
+        raise PayloadError(f"an array of {a.dtype} has no encoding: its elements are objects, records, or no type of NumPy's own")
     data: Buffer = b""
     if a.nbytes:
         data = np.ascontiguousarray(a).reshape(-1).view(np.uint8).data
@@ -269,9 +289,9 @@ def _array(a: Any) -> _Marked:
 
 
 def _image(m: Any) -> _Marked:
-    bands = IMAGE_MODES.get(m.mode)
-    if bands is None:
-        raise PayloadError(f"an image of mode {m.mode} has no encoding: convert it to one of {', '.join(IMAGE_MODES)}")
+    if m.mode not in _MODES:
+        raise PayloadError(f"an image of mode {m.mode} has no encoding: convert it to one of {', '.join(_MODES)}")
+    bands = _MODES[m.mode]
     shape = (m.height, m.width) if bands == 1 else (m.height, m.width, bands)
     return _marked(IMAGE_MARK, "mode", m.mode, shape, m.tobytes())
 
