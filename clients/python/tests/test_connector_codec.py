@@ -15,7 +15,7 @@ from unittest import mock
 import fakehost  # noqa: F401  (finds the package)
 import realvllm
 from omnibus import PayloadError, Tensor, msgpack
-from omnibus.omni import decoder
+from omnibus.omni import decoder, marks
 from omnibus.omni.decoder import decode
 from omnibus.omni.encoder import Encoded, encode
 
@@ -45,7 +45,7 @@ def same(v: Any) -> Any:
 
 
 def without_torch() -> Any:
-    return mock.patch.dict(decoder._modules, {"torch": None})
+    return mock.patch.dict(marks._modules, {"torch": None})
 
 
 class VectorTest(unittest.TestCase):
@@ -220,7 +220,7 @@ class ArrayTest(unittest.TestCase):
 
     def test_without_numpy(self) -> None:
         payload = bytes(encode({"a": np.arange(10, dtype=np.int16), "c": 1}))
-        with mock.patch.dict(decoder._modules, {"numpy": None}):
+        with mock.patch.dict(marks._modules, {"numpy": None}):
             t = decode(payload)["a"]
         self.assertIsInstance(t, Tensor)
         self.assertEqual((t.dtype, t.shape, list(t.data)), ("int16", (10,), list(range(10))))
@@ -308,7 +308,7 @@ class TorchTest(unittest.TestCase):
     def test_a_dtype_that_this_torch_lacks(self) -> None:
         torch = mock.Mock(spec_set=["dtype"], dtype=type("dtype", (), {}))
         t = Tensor("float8_e5m2", (2,), b"ab")
-        with mock.patch.dict(decoder._modules, {"torch": torch}):
+        with mock.patch.dict(marks._modules, {"torch": torch}):
             self.assertEqual(decode(bytes(encode({"t": t}))), {"t": t})
 
     def test_no_memory_for_a_shape_alone(self) -> None:
@@ -338,7 +338,7 @@ class PillowTest(unittest.TestCase):
     def test_without_pillow_an_image_stays_what_travels(self) -> None:
         fields = {"__pil_image__": True, "mode": "RGB", "shape": [1, 2, 3], "data": b"123456"}
         payload = bytes(Encoded([bytes(encode(fields))]))
-        with mock.patch.dict(decoder._modules, {"PIL.Image": None}):
+        with mock.patch.dict(marks._modules, {"PIL.Image": None}):
             self.assertEqual(decode(payload), fields)
 
 

@@ -235,7 +235,7 @@ class _Tree(_Packer):
     def extension(self, v: Ext) -> None:
         if v.type != _TIMESTAMP:
             if not self.extensions:
-                raise PayloadError(f"bundle: an extension of type {v.type}: values with tensors, and bundles, have none")
+                raise PayloadError(f"bundle: an extension of type {v.type}: bundles and values with tensors have none")
             self.tensors = False
         super().extension(v)
 

@@ -53,7 +53,8 @@ def no_encoding(value: Any) -> PayloadError:
 def scalar(value: Any) -> Any:
     """What is encoded in place of a scalar of NumPy: its value, if Python has that."""
     item = getattr(value, "item", None)
-    if not callable(item) or getattr(value, "shape", None) != () or getattr(value, "dtype", None).kind in "mMV":
+    kind = getattr(getattr(value, "dtype", None), "kind", None)
+    if not callable(item) or getattr(value, "shape", None) != () or kind is None or kind in "mMV":
         raise no_encoding(value)  # NumPy's dates and spans of time are numbers of a unit, and a record has names
     v = item()
     if type(v) is type(value):  # a long double
@@ -134,27 +135,32 @@ class _Packer:
                 self.path.append(at)
                 raise
         elif isinstance(v, dict):
-            self.head(len(v), 0x80, 16, (0, 0xDE, 0xDF))
-            self.enter(len(v), depth)
-            arrived: set[Any] | None = None if _PLAIN_KEYS.issuperset(map(type, v)) else set()
-            key = None
-            try:
-                for key, item in v.items():
-                    if arrived is None:
-                        self.pack(key, depth + 1)
-                    else:
-                        self.key(key, depth + 1, arrived)
-                    self.pack(item, depth + 1)
-            except Exception:
-                self.path.append(key)
-                raise
+            self.dictionary(v, depth)
         elif isinstance(v, Ext):
             self.extension(v)
         else:
             self.other(v, depth)
 
+    def dictionary(self, v: dict[Any, Any], depth: int) -> None:
+        self.head(len(v), 0x80, 16, (0, 0xDE, 0xDF))
+        self.enter(len(v), depth)
+        arrived: set[Any] | None = None
+        key = None
+        try:
+            for key, item in v.items():
+                if type(key) in _PLAIN_KEYS:
+                    self.pack(key, depth + 1)
+                else:
+                    if arrived is None:
+                        arrived = {k for k in v if type(k) in _PLAIN_KEYS}
+                    self.key(key, depth + 1, arrived)
+                self.pack(item, depth + 1)
+        except Exception:
+            self.path.append(key)
+            raise
+
     def key(self, v: Any, depth: int, arrived: set[Any]) -> None:
-        """Encode a key of a dict in which keys arrive as others: as none of those that have `arrived`."""
+        """Encode a key of a dict that arrives as another, but as none of those that have `arrived`."""
         outer, self.in_key = self.in_key, True
         out, self.out = self.out, bytearray()
         path, self.path = self.path, []  # the key itself stands in the path to what is in it
@@ -167,7 +173,8 @@ class _Packer:
             u = _Unpacker(bytes(encoded))
             key = u.key(u.value(0), 0)
         except PayloadError:
-            raise PayloadError(f"msgpack: a value of type {type(v).__name__} is the key of a dict, and arrives as none") from None
+            what = f"a value of type {type(v).__name__}"
+            raise PayloadError(f"msgpack: {what} is the key of a dict, and would arrive as none") from None
         if key in arrived:
             raise PayloadError(f"msgpack: two keys of a dict arrive as {_shown(key)}")
         arrived.add(key)

@@ -2,7 +2,7 @@
 
 What comes out is what OmniSerializer would give: torch.Tensor, numpy.ndarray, PIL images, and
 vLLM's outputs where vLLM is loaded. Without the packages a tensor or an array is a
-`Tensor`, and an image stays the dictionary that it travels as.
+`Tensor`. An image, and an array of elements that no Tensor has, stay the dictionary that they travel as.
 
 Arrays are views of the payload, read-only as OmniSerializer's are, if they are large. Everything
 else is a copy, torch tensors too: those are writable, and a write through to memory that is
@@ -25,8 +25,8 @@ from ..msgpack import MAX_VALUES, Ext, _Unpacker, timestamp
 from ..tensor import Tensor
 from .encoder import BESIDE, COMPLETION_KEYS
 from .marks import (
-    ARRAY_MARK, ENTRIES, IMAGE_MARK, TENSOR_MARK, TENSOR_TYPES, _modules, array_dtype, check_image, check_size, fields,
-    mark_of, module,
+    ARRAY_MARK, ENTRIES, IMAGE_MARK, TENSOR_MARK, TENSOR_TYPES, check_array, check_image, check_size, fields, mark_of,
+    module,
 )  # fmt: skip
 
 #: Arrays of so many bytes are views of the payload, which stays as long as one of them lives.
@@ -238,11 +238,11 @@ def _own_tensor(kind: str, shape: tuple[int, ...], data: Any) -> Tensor:
 
 
 def _array(kind: str, shape: tuple[int, ...], data: Any) -> Any:
-    dtype = array_dtype(kind)
+    dtype, np = check_array(kind, shape, data), module("numpy")
     if dtype is None:
-        return Tensor(TENSOR_TYPES[kind], shape, data)
-    np = module("numpy")
-    check_size(kind, shape, dtype.itemsize, data)
+        if kind in TENSOR_TYPES:
+            return Tensor(TENSOR_TYPES[kind], shape, data)
+        return {ARRAY_MARK: True, "dtype": kind, "shape": list(shape), "data": bytes(data)}
     if not data:
         return np.empty(shape, dtype)
     return np.frombuffer(data, dtype).reshape(shape)

@@ -127,9 +127,12 @@ class _Gatherer(_Packer):
                 self.head(len(v), 0x90, 16, (0, 0xDC, 0xDD))
                 self.out += encoded
                 return
-        if isinstance(v, dict) and not marks.MARKS.keys().isdisjoint(v):
-            marks.check(v)
         super().pack(v, depth)
+
+    def dictionary(self, v: dict[Any, Any], depth: int) -> None:
+        if TENSOR_MARK in v or ARRAY_MARK in v or IMAGE_MARK in v:
+            marks.check(v)
+        super().dictionary(v, depth)
 
     def extension(self, v: Ext) -> None:
         """An extension of the value's own: the format has none but times, which arrive as datetimes."""
@@ -263,7 +266,7 @@ def _head(mark: str, kind_key: str, kind: str, shape: tuple[int, ...]) -> bytes:
 def _torch_tensor(t: Any, torch: Any) -> _Marked:
     kind = str(t.dtype).removeprefix("torch.")
     if kind not in DTYPES:
-        raise PayloadError(f"a tensor of {kind} has no encoding: not every receiver has one; known are {', '.join(DTYPES)}")
+        raise PayloadError(f"a tensor of {kind} has no encoding: receivers know {', '.join(DTYPES)}")
     # Views that are conjugate or negative say so, and their memory has it the other way.
     flat = t.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     data: Buffer = b""
@@ -281,7 +284,8 @@ def _array(a: Any) -> _Marked:
     except TypeError:
         known = False
     if not known:
-        raise PayloadError(f"an array of {a.dtype} has no encoding: its elements are objects, records, or no type of NumPy's own")
+        what = "its elements are objects, records, or of a type that is not NumPy's own"
+        raise PayloadError(f"an array of {a.dtype} has no encoding: {what}")
     data: Buffer = b""
     if a.nbytes:
         data = np.ascontiguousarray(a).reshape(-1).view(np.uint8).data

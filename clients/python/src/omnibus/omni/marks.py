@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -37,6 +38,12 @@ TENSOR_TYPES = {
     "<c8": "complex64", "<c16": "complex128",
 }  # fmt: skip
 
+#: The names of NumPy's dtypes, for processes without it: the kind, and the size, of text in characters.
+_ARRAY_TYPES = re.compile(
+    r"[<>|](?:(b)(1)|([iu])([1248])|(f)(2|4|8|12|16)|(c)(8|16|24|32)|([SU])([1-9][0-9]*)"
+    r"|([mM])(8)(?:\[[1-9]?[0-9]*[A-Za-z]+\])?)"
+)
+
 _modules: dict[str, Any] = {}
 
 
@@ -52,9 +59,10 @@ def module(name: str) -> Any:
 
 def mark_of(m: Mapping[Any, Any]) -> str:
     """The mark of a dictionary that has the fields too, or nothing."""
-    for mark, kind_key in MARKS.items():
-        if mark in m and kind_key in m and "shape" in m and "data" in m and m[mark]:
-            return mark
+    if TENSOR_MARK in m or ARRAY_MARK in m or IMAGE_MARK in m:
+        for mark, kind_key in MARKS.items():
+            if mark in m and kind_key in m and "shape" in m and "data" in m and m[mark]:
+                return mark
     return ""
 
 
@@ -83,12 +91,9 @@ def check_tensor(kind: str, shape: tuple[int, ...], data: Any) -> None:
     check_size(kind, shape, DTYPES[kind][1], data)
 
 
-def array_dtype(kind: str) -> Any:
-    """NumPy's dtype of that name; None without NumPy, which some take. Raises PayloadError."""
+def _dtype(kind: str) -> Any:
     np = module("numpy")
     if np is None:
-        if kind not in TENSOR_TYPES:
-            raise PayloadError(f"an array of {kind!r} takes NumPy, which is not here")
         return None
     try:
         dtype = np.dtype(kind)
@@ -104,10 +109,18 @@ def plain(dtype: Any) -> bool:
     return dtype.kind not in "OV" and bool(dtype.itemsize)  # NumPy has others in place of those of no size
 
 
-def check_array(kind: str, shape: tuple[int, ...], data: Any) -> None:
-    """Raise PayloadError for what is no array."""
-    dtype = array_dtype(kind)
-    check_size(kind, shape, DTYPES[TENSOR_TYPES[kind]][1] if dtype is None else dtype.itemsize, data)
+def check_array(kind: str, shape: tuple[int, ...], data: Any) -> Any:
+    """NumPy's dtype; None without NumPy. Raises PayloadError for what is no array."""
+    dtype = _dtype(kind)
+    if dtype is not None:
+        check_size(kind, shape, dtype.itemsize, data)
+        return dtype
+    known = _ARRAY_TYPES.fullmatch(kind)
+    if known is None:
+        raise PayloadError(f"an array of {kind!r}: these are no plain elements")
+    letter, size = filter(None, known.groups())
+    check_size(kind, shape, int(size) * (4 if letter == "U" else 1), data)
+    return None
 
 
 def check_image(mode: str, shape: tuple[int, ...], data: Any) -> None:
@@ -118,13 +131,13 @@ def check_image(mode: str, shape: tuple[int, ...], data: Any) -> None:
     check_size(mode, shape, 1, data)
 
 
-_CHECKS: dict[str, Callable[[str, tuple[int, ...], Any], None]] = {
+_CHECKS: dict[str, Callable[[str, tuple[int, ...], Any], Any]] = {
     TENSOR_MARK: check_tensor, ARRAY_MARK: check_array, IMAGE_MARK: check_image,
 }  # fmt: skip
 
 
 def check(m: Mapping[Any, Any]) -> None:
-    """Raise PayloadError for a dictionary that arrives as another, or not at all."""
+    """Raise PayloadError for a dictionary that would not arrive, or not as a whole."""
     mark = mark_of(m)
     if not mark:
         return
@@ -132,9 +145,10 @@ def check(m: Mapping[Any, Any]) -> None:
     own = {**m, "shape": list(shape) if isinstance(shape, tuple) else shape}
     if isinstance(data, (bytearray, memoryview)):
         own["data"] = bytes(data)
+    what = f"a dictionary with {mark}, {MARKS[mark]!r}, 'shape' and 'data'"
     try:
         _CHECKS[mark](*fields(own, mark))
     except PayloadError as e:
-        raise PayloadError(f"a dictionary with {mark}, {MARKS[mark]!r}, 'shape' and 'data' that describes none: {e}") from None
+        raise PayloadError(f"{what} that describes none: {e}") from None
     if len(m) > ENTRIES:
-        raise PayloadError(f"a dictionary with {mark}, {MARKS[mark]!r}, 'shape' and 'data' has nothing else: the rest would be lost")
+        raise PayloadError(f"{what} has nothing else: the rest would be lost")
