@@ -181,6 +181,31 @@ class BadInputTest(unittest.TestCase):
                             with self.assertRaisesRegex(PayloadError, "values"):
                                 decode(b"\x91" + marked)
 
+    def test_bounds_of_what_is_sent(self) -> None:
+        """They are those of what is got."""
+        for t in (Tensor("uint8", (), b"a"), Tensor("uint8", (1, 1), b"a")):
+            most = 64 - 1 - bool(t.shape)  # for the dictionary, and its shape
+            for levels in (most, most + 1):
+                value: Any = t
+                for _ in range(levels):
+                    value = [value]
+                if levels == most:
+                    with without_torch():
+                        decode(bytes(encode(value)))
+                else:
+                    with self.assertRaisesRegex(PayloadError, r"nested deeper than 64, at \[0\]"):
+                        encode(value)
+            values = 1 + 2 * (9 + len(t.shape))
+            with mock.patch.object(msgpack, "MAX_VALUES", values), mock.patch.object(decoder, "MAX_VALUES", values):
+                with without_torch():
+                    decode(bytes(encode([t, t])))
+                with self.assertRaisesRegex(PayloadError, "more than"):
+                    encode([t, t, None])
+
+    def test_the_path_into_a_list_of_numbers(self) -> None:
+        with self.assertRaisesRegex(PayloadError, r", at \['a'\]\[20\]$"):
+            encode({"a": [0] * 20 + [1 << 64]})
+
     def test_padding(self) -> None:
         payload = bytes(encode([1, 2]))
         self.assertEqual(decode(payload + bytes(4000), padded=True), [1, 2])
@@ -273,12 +298,12 @@ class RealTest(unittest.TestCase):
             self.assertEqual(same_json(got), self.real.describe(payload))
 
     def test_a_dictionary_that_only_looks_like_an_output(self) -> None:
-        modules = {"vllm.outputs": mock.Mock(RequestOutput=mock.Mock(side_effect=TypeError), CompletionOutput=realvllm.Completion)}
+        outputs = mock.Mock(RequestOutput=mock.Mock(side_effect=TypeError), CompletionOutput=realvllm.Completion)
         for value in (
             {"index": "first", "text": "", "token_ids": [], "finish_reason": None, "multimodal_output": 1},
             {"request_id": 1, "prompt": 2, "prompt_token_ids": 3, "outputs": 4, "finished": 5, "multimodal_output": 6},
         ):
-            with mock.patch.dict("sys.modules", modules):
+            with mock.patch.dict("sys.modules", {"vllm.outputs": outputs}):
                 self.assertEqual(decode(bytes(encode(value))), value)
 
     def test_tensor(self) -> None:

@@ -43,7 +43,7 @@ def main(verb: str, name: str) -> None:
         for _, _, v, _ in cases(name):
             print(bytes(codec.encode(v, number)).hex())
         return
-    for (r, i, v, answer), line in zip(cases(name), sys.stdin):
+    for (r, i, v, answer), line in zip(cases(name), sys.stdin, strict=True):
         if wrong := fault(r, v, answer, line.strip(), number):
             print(f"{r.name}, {i}: {wrong}")
 

@@ -163,6 +163,12 @@ class Lent:
         return self.owner.__dlpack_device__()
 
 
+class Stamp(datetime.datetime):
+    """A time that is finer than its base type's, as of pandas."""
+
+    nanosecond = 7
+
+
 class Summer(datetime.tzinfo):
     """A zone that has a name of its own."""
 
@@ -247,8 +253,8 @@ row("`datetime` without a zone, `date`, `time`", "refused refused iso", lambda: 
 ])  # fmt: skip
 row("`datetime` in UTC", "refused refused equal", lambda: [
     AWARE.replace(tzinfo=utc), datetime.datetime(1901, 1, 1, 0, 0, 0, 5, utc),
-    datetime.datetime(2600, 1, 1, tzinfo=utc), datetime.datetime.min.replace(tzinfo=utc), datetime.datetime.max.replace(tzinfo=utc),
-    datetime.datetime(1970, 1, 1, tzinfo=utc),
+    datetime.datetime(2600, 1, 1, tzinfo=utc), datetime.datetime.min.replace(tzinfo=utc),
+    datetime.datetime.max.replace(tzinfo=utc), datetime.datetime(1970, 1, 1, tzinfo=utc),
 ])  # fmt: skip
 row("`datetime` in another zone", "refused refused utc", lambda: [
     AWARE.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=-7, minutes=-30))), AWARE.replace(tzinfo=Summer()),
@@ -257,6 +263,9 @@ row("`datetime` in another zone", "refused refused utc", lambda: [
 row("`datetime` before year 1 or after 9999 in UTC", "refused refused refused", lambda: [
     datetime.datetime.max.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=-1))),
     datetime.datetime.min.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=1))),
+])  # fmt: skip
+row("`datetime` with a zone and nanoseconds, as of pandas", "refused refused refused", lambda: [
+    Stamp(2020, 5, 17, tzinfo=utc),
 ])  # fmt: skip
 row("`timedelta`, `tzinfo`", "refused refused refused", lambda: [
     datetime.timedelta(0), datetime.timedelta(days=-1, microseconds=1), datetime.timedelta.max, utc, Summer(),

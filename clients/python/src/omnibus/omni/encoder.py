@@ -152,7 +152,9 @@ class _Gatherer(_Packer):
             return
         p = plain(v)
         if type(p) is _Marked:
-            self.count(_MARKED_VALUES)
+            self.count(_MARKED_VALUES + p.dims)
+            self.enter(_MARKED_VALUES, depth)
+            self.enter(p.dims, depth + 1)
             self.out += p.head
             self.binary(p.data)
             return
@@ -178,7 +180,10 @@ _integers = _Integers()
 def _numbers(v: list[Any], kind: type) -> bytes | None:
     """A list of numbers of one type, at once."""
     if kind is int:
-        return b"".join(map(_integers.__getitem__, v))
+        try:
+            return b"".join(map(_integers.__getitem__, v))
+        except PayloadError:
+            return None  # one does not fit: which one is said where they are encoded one by one
     if kind is float:
         return struct.pack(">" + "Bd" * len(v), *itertools.chain.from_iterable(zip(itertools.repeat(0xCB), v)))
     return None
@@ -234,6 +239,8 @@ def _scalar(v: Any) -> Any:
 
 def timestamp(v: datetime.datetime) -> Ext:
     """A time with a zone, as msgpack's extension has it."""
+    if getattr(v, "nanosecond", 0):
+        raise PayloadError(f"a {type(v).__name__} with nanoseconds has no encoding: a datetime has none")
     since = v.astimezone(datetime.timezone.utc) - datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
     seconds, nanos = since.days * 86_400 + since.seconds, since.microseconds * 1000
     if 0 <= seconds < 1 << 34:
@@ -248,12 +255,13 @@ class _Marked(NamedTuple):
 
     head: bytes
     data: Buffer
+    dims: int
 
 
 def _marked(mark: str, kind_key: str, kind: str, shape: Any, data: Buffer) -> _Marked:
     if len(shape) > MAX_DIMS:
         raise PayloadError(f"{kind} of {len(shape)} dimensions has no encoding: at most {MAX_DIMS} are allowed")
-    return _Marked(_head(mark, kind_key, kind, tuple(map(int, shape))), data)
+    return _Marked(_head(mark, kind_key, kind, tuple(map(int, shape))), data, len(shape))
 
 
 @functools.lru_cache(1024)
