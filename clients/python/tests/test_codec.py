@@ -207,7 +207,7 @@ class TensorTest(unittest.TestCase):
             (np.datetime64("NaT"), "no encoding for a value of type datetime64"),
             (np.timedelta64(1, "ns"), "no encoding for a value of type timedelta64"),
             (np.array(["2026"], "M8[ns]"), "no dtype"),
-            (np.zeros((1,) * 33), "33 dimensions"),
+            *([(np.zeros((1,) * 33), "33 dimensions")] if np.__version__ >= "2" else []),
         ):
             for encode in (codec.encode, bundle.encode):
                 with self.subTest(value, encode=encode), self.assertRaisesRegex(PayloadError, why):

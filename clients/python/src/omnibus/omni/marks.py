@@ -144,7 +144,8 @@ def check(m: Mapping[Any, Any]) -> None:
     shape, data = m["shape"], m["data"]
     own = {**m, "shape": list(shape) if isinstance(shape, tuple) else shape}
     if isinstance(data, (bytearray, memoryview)):
-        own["data"] = bytes(data)
+        view = memoryview(data)
+        own["data"] = view.cast("B") if view.c_contiguous and view.nbytes else view.tobytes()
     what = f"a dictionary with {mark}, {MARKS[mark]!r}, 'shape' and 'data'"
     try:
         _CHECKS[mark](*fields(own, mark))
