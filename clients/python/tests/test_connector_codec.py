@@ -329,6 +329,8 @@ class TorchTest(unittest.TestCase):
             got = decode(bytes(encode(t)))
             self.assertTrue(torch.equal(got, t) and got.dtype == t.dtype)
             got.zero_()  # its own memory
+        with self.assertRaisesRegex(PayloadError, "complex32 has no encoding"):
+            encode(torch.empty(2, dtype=torch.complex32))
 
     def test_a_dtype_that_this_torch_lacks(self) -> None:
         torch = mock.Mock(spec_set=["dtype"], dtype=type("dtype", (), {}))

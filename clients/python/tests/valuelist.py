@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import array
 import collections
-import collections.abc
 import ctypes
 import dataclasses
 import datetime

@@ -53,6 +53,7 @@ _HEAD_BYTES = 160
 _MAX_HEADS = 1024
 _heads: dict[bytes, tuple[Callable[[str, tuple[int, ...], Any], Any], str, tuple[int, ...]]] = {}
 
+
 def decode(
     payload: bytes | bytearray | memoryview, *, padded: bool = False, beside: Sequence[Any] | None = None
 ) -> Any:

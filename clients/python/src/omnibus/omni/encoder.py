@@ -287,11 +287,7 @@ def _array(a: Any) -> _Marked:
     import numpy as np
 
     tensor.check_unmasked(np, a)
-    try:
-        known = marks.plain(a.dtype) and np.dtype(a.dtype.str) == a.dtype
-    except TypeError:
-        known = False
-    if not known:
+    if not marks.has_name(np, a.dtype):
         what = "its elements are objects, records, or of a type that is not NumPy's own"
         raise PayloadError(f"an array of {a.dtype} has no encoding: {what}")
     data: Buffer = b""

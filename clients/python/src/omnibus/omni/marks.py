@@ -5,6 +5,7 @@ One is a dictionary with a mark and all three fields that go with it. A dictiona
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 import re
@@ -107,6 +108,15 @@ def _dtype(kind: str) -> Any:
 def plain(dtype: Any) -> bool:
     """Whether elements have a size and are no objects or records."""
     return dtype.kind not in "OV" and bool(dtype.itemsize)  # NumPy has others in place of those of no size
+
+
+@functools.lru_cache(256)
+def has_name(np: Any, dtype: Any) -> bool:
+    """Whether NumPy knows a dtype by its name, as a receiver has to."""
+    try:
+        return plain(dtype) and bool(np.dtype(dtype.str) == dtype)
+    except TypeError:
+        return False
 
 
 def check_array(kind: str, shape: tuple[int, ...], data: Any) -> Any:
