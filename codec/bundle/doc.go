@@ -14,7 +14,7 @@
 //	nil, bool, string, []byte                 the same
 //	integers, floats                          int64 (uint64 beyond), float64
 //	slices and arrays                         []any
-//	maps, structs                             map[string]any (map[any]any)
+//	maps, structs                             map[string]any (map[any]any, python.Dict)
 //	time.Time                                 time.Time
 //	codec.Tensor                              codec.Tensor
 //	*Tensor, Source                           codec.Tensor, or *Tensor in a place

@@ -29,10 +29,10 @@
 // slice or map is None. Text must be UTF-8.
 //
 // Decoding into an any gives int64 (uint64 beyond its range), float64, string,
-// []byte, []any, map[string]any (map[any]any if a key is no text), or one of
-// the types above. Numbers that do not fit their target are refused. A
-// codec.Tensor as a target takes an array too, and a python.NDArray a tensor, if
-// both have such elements.
+// []byte, []any, map[string]any (map[any]any if a key is no text, and python.Dict if
+// one is a list, binary or a time), or one of the types above. Numbers that do not
+// fit their target are refused. A codec.Tensor as a target takes an array too, and a
+// python.NDArray a tensor, if both have such elements.
 //
 // A dict that has "__tensor__" or "__ndarray__" and the entries "dtype", "shape"
 // and "data", or "__pil_image__", "mode", "shape" and "data", stands for a tensor,

@@ -120,7 +120,6 @@ func TestMismatch(t *testing.T) {
 		{"text as a time", "a", new(chunk), "text does not fit"},
 		{"list as a dict", []int{}, new(python.Dict), "python.Dict"},
 		{"interface", 1, new(error), "error"},
-		{"list as a key", python.Dict{{Key: []any{}, Value: 1}}, new(any), "python.Dict"},
 		{"list as a typed key", python.Dict{{Key: []any{}, Value: 1}}, new(map[any]int), "python.Dict"},
 	}
 	for _, tt := range tests {
@@ -202,6 +201,23 @@ func TestMarkAlone(t *testing.T) {
 		got, err := codec.Decode[any](omni.Serializer{}, payload)
 		if diff := cmp.Diff(any(want), got); err != nil || diff != "" {
 			t.Errorf("%v: %v %s", want, err, diff)
+		}
+	}
+}
+
+// TestKeysThatGoMapsHaveNot are in a python.Dict, also behind others, and inside of maps.
+func TestKeysThatGoMapsHaveNot(t *testing.T) {
+	for _, key := range []any{[]any{}, []any{int64(1), []any{"a"}}, []byte("a"), time.Unix(5, 0).UTC()} {
+		for _, first := range []any{"a", int64(1)} {
+			want := map[string]any{"x": python.Dict{{Key: first, Value: int64(1)}, {Key: key, Value: []any{}}, {Key: "b", Value: int64(2)}}}
+			payload, err := omni.Serializer{}.Append(nil, want)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := codec.Decode[any](omni.Serializer{}, payload)
+			if diff := cmp.Diff(any(want), got); err != nil || diff != "" {
+				t.Errorf("%T behind %v: %v %s", key, first, err, diff)
+			}
 		}
 	}
 }

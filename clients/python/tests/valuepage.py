@@ -25,7 +25,7 @@ returns False then, and logs the error.
 | a type, or other words | it arrives as that |
 | refused | its sender raises `PayloadError` |
 | the same | a Go process in the middle changes nothing but the order of keys |
-| refused by Go | decoding it into an `any` is an error that names the key; Python processes get the value |
+| msgpack is refused by Go | decoding msgpack into an `any` is an error that names the key; Python processes get the value |
 
 {table}
 

@@ -1,9 +1,11 @@
 package msgspec
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -115,13 +117,20 @@ func (d *Decoder) anyMap(t pack.Token) (any, error) {
 		return d.meaning(dict, dict.Get)
 	}
 	m := anyMap{texts: make(map[string]any, t.Count)}
+	var dict python.Dict // once a key comes that no map of Go has
 	for range t.Count {
 		key, err := d.next()
 		if err != nil {
 			return nil, err
 		}
-		if !isKey(key.Kind) {
-			return nil, Mismatch("%v is the key of a map; only a python.Dict can hold it", key.Kind)
+		if dict != nil || !isKey(key.Kind) {
+			if dict == nil {
+				dict = m.dict()
+			}
+			if dict, err = d.item(dict, key); err != nil {
+				return nil, err
+			}
+			continue
 		}
 		name, err := d.any(key)
 		if err != nil {
@@ -133,7 +142,10 @@ func (d *Decoder) anyMap(t pack.Token) (any, error) {
 		}
 		m.set(name, value)
 	}
-	if m.others != nil {
+	switch {
+	case dict != nil:
+		return d.meaning(dict, dict.Get)
+	case m.others != nil:
 		return d.meaning(m.others, m.get)
 	}
 	return d.meaning(m.texts, m.get)
@@ -169,21 +181,50 @@ func (m *anyMap) set(key, value any) {
 	m.others[key] = value
 }
 
+// dict returns the map as a dictionary, in one order.
+func (m *anyMap) dict() python.Dict {
+	dict := make(python.Dict, 0, len(m.texts)+len(m.others)+1)
+	if m.others != nil {
+		for key, value := range m.others {
+			dict = append(dict, python.Item{Key: key, Value: value})
+		}
+	} else {
+		for key, value := range m.texts {
+			dict = append(dict, python.Item{Key: key, Value: value})
+		}
+	}
+	slices.SortFunc(dict, func(a, b python.Item) int { return cmp.Compare(fmt.Sprint(a.Key), fmt.Sprint(b.Key)) })
+	return dict
+}
+
 func (d *Decoder) dict(t pack.Token) (python.Dict, error) {
-	dict := make(python.Dict, t.Count)
-	for i := range dict {
-		var err error
-		if dict[i].Key, err = d.nextAny(); err != nil {
-			return nil, atKey(err, "key")
+	dict := make(python.Dict, 0, t.Count)
+	for range t.Count {
+		key, err := d.next()
+		if err != nil {
+			return nil, err
 		}
-		if !python.Hashable(dict[i].Key) {
-			return nil, atKey(fmt.Errorf("%T as the key of a dict, or in one", dict[i].Key), dict[i].Key)
-		}
-		if dict[i].Value, err = d.nextAny(); err != nil {
-			return nil, atKey(err, dict[i].Key)
+		if dict, err = d.item(dict, key); err != nil {
+			return nil, err
 		}
 	}
 	return dict, nil
+}
+
+// item reads what is left of an entry that begins with a key, and appends it.
+func (d *Decoder) item(dict python.Dict, key pack.Token) (python.Dict, error) {
+	name, err := d.any(key)
+	if err != nil {
+		return nil, atKey(err, "key")
+	}
+	if !python.Hashable(name) {
+		return nil, atKey(fmt.Errorf("%T as the key of a dict, or in one", name), name)
+	}
+	value, err := d.nextAny()
+	if err != nil {
+		return nil, atKey(err, name)
+	}
+	return append(dict, python.Item{Key: name, Value: value}), nil
 }
 
 // meaning returns what the map m stands for in the format, or m.
