@@ -144,7 +144,10 @@ def _fake_torch() -> types.ModuleType:
     import numpy as np
 
     torch = types.ModuleType("torch")
-    types_of = {"float32": "f4", "uint8": "u1", "bfloat16": "u2", "int64": "i8", "bool": "?"}
+    types_of = {
+        "float16": "f2", "float32": "f4", "float64": "f8", "bfloat16": "u2", "int8": "i1", "int16": "i2", "int32": "i4",
+        "int64": "i8", "uint8": "u1", "bool": "?",
+    }  # fmt: skip
     for name, d in types_of.items():
         setattr(torch, name, _Dtype(name, np.dtype(d).itemsize))
 
@@ -195,10 +198,20 @@ def _fake_torch() -> types.ModuleType:
         def numpy(self) -> Any:
             return self.a
 
+        def item(self) -> Any:
+            return self.a.item()
+
+        def tolist(self) -> Any:
+            return self.a.tolist()
+
+        @property
+        def ndim(self) -> int:
+            return int(self.a.ndim)
+
         def detach(self) -> Any:
             return self
 
-        cpu = contiguous = pin_memory = detach
+        cpu = contiguous = pin_memory = resolve_conj = resolve_neg = detach
 
         def dim(self) -> int:
             return int(self.a.ndim)
@@ -210,6 +223,7 @@ def _fake_torch() -> types.ModuleType:
     torch.dtype = _Dtype  # type: ignore[attr-defined]
     torch.frombuffer = lambda b, dtype: Tensor(np.frombuffer(b, "u1"), dtype)  # type: ignore[attr-defined]
     torch.empty = lambda shape, dtype, device=None: Tensor(np.empty(shape, types_of[dtype.name]), dtype)  # type: ignore[attr-defined]
+    torch.tensor = lambda value, dtype: Tensor(np.array(value, types_of[dtype.name]), dtype)  # type: ignore[attr-defined]
     torch.device = Device  # type: ignore[attr-defined]
     return torch
 
