@@ -89,6 +89,24 @@ func TestBadClients(t *testing.T) {
 			d := c.work(h)
 			c.send(&wire.Put{Put: 1, Source: d.Source, Delivery: 7, Flags: wire.FlagForward})
 		}},
+		"puts on an edge behind the last of a task": {"has 1 edges, none has the index 1", func(c *thinClient, h *hosted) {
+			m := inMessage(1, c.work(h).Source, "x")
+			m.Edge = 1
+			c.send(m)
+		}},
+		"puts on an edge behind the last of a request": {"has 1 edges, none has the index 1", func(c *thinClient, _ *hosted) {
+			c.send(&wire.Submit{Source: ownSource(1)})
+			m := inMessage(1, ownSource(1), "x")
+			m.Edge = 1
+			c.send(m)
+		}},
+		"ends a stream on an edge behind the last": {"edge 1 of 1", func(c *thinClient, h *hosted) {
+			c.send(&wire.Streamed{Source: c.work(h).Source, Edge: 1})
+		}},
+		"leaves a stage behind the last that it serves": {"it leaves stage 1 of 1 that it serves", func(c *thinClient, h *hosted) {
+			c.work(h)
+			c.send(&wire.Leave{Stages: []uint32{1}})
+		}},
 		"offers a number twice": {"segment 1 was offered before", func(c *thinClient, _ *hosted) {
 			c.offer(mem, 1)
 			c.offer(mem, 1)
