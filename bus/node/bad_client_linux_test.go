@@ -134,6 +134,28 @@ func TestBadClients(t *testing.T) {
 			c.sendFD(&wire.Offer{Segment: 1, Bytes: 1 << 12}, holes(c.t, 1<<12))
 			c.send(&wire.Put{Put: 1, Source: d.Source, Delivery: d.Delivery, Segment: 1, Offset: 5, Size: 10})
 		}},
+		"puts what covers a hole": {"segment 1: protocol: 12288 bytes at 0 of a segment that has no memory there yet", func(c *thinClient, h *hosted) {
+			d := c.work(h)
+			c.sendFD(&wire.Offer{Segment: 1, Bytes: 3 << 12}, around(c.t, 1<<12))
+			c.send(&wire.Put{Put: 1, Source: d.Source, Delivery: d.Delivery, Segment: 1, Size: 1 << 12}) // up to the hole
+			c.send(&wire.Put{Put: 2, Source: d.Source, Delivery: d.Delivery, Segment: 1, Size: 3 << 12})
+		}},
+		"puts what ends in a hole": {"segment 1: protocol: 2 bytes at 4095 of a segment that has no memory there yet", func(c *thinClient, h *hosted) {
+			d := c.work(h)
+			c.sendFD(&wire.Offer{Segment: 1, Bytes: 3 << 12}, around(c.t, 1<<12))
+			c.send(&wire.Put{Put: 1, Source: d.Source, Delivery: d.Delivery, Segment: 1, Offset: 1<<12 - 1, Size: 2})
+		}},
+		"puts what lies behind a hole": {"segment 1: protocol: 4096 bytes at 8192 of a segment that has no memory there yet", func(c *thinClient, h *hosted) {
+			d := c.work(h)
+			c.sendFD(&wire.Offer{Segment: 1, Bytes: 3 << 12}, around(c.t, 1<<12))
+			c.send(&wire.Put{Put: 1, Source: d.Source, Delivery: d.Delivery, Segment: 1, Offset: 2 << 12, Size: 1 << 12})
+		}},
+		"puts around what is not returned": {"segment 1: protocol: 1000 bytes at 0 overlap the payload at 400 to 500", func(c *thinClient, h *hosted) {
+			d := c.work(h)
+			c.offer(mem, 1)
+			c.send(&wire.Put{Put: 1, Source: d.Source, Delivery: d.Delivery, Segment: 1, Offset: 400, Size: 100})
+			c.send(&wire.Put{Put: 2, Source: d.Source, Delivery: d.Delivery, Segment: 1, Size: 1000})
+		}},
 		"puts what lies far outside": {"segment 1: protocol: 2 bytes at 18446744073709551615", func(c *thinClient, h *hosted) {
 			d := c.work(h)
 			c.offer(mem, 1)

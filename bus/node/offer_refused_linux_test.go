@@ -119,6 +119,18 @@ func TestOffersThatFail(t *testing.T) {
 // holes is a sealed memfd that no memory was ever given to.
 func holes(t testing.TB, sizeBytes int64) (fd int) {
 	t.Helper()
+	return memfd(t, sizeBytes)
+}
+
+// around is a sealed memfd of three pieces, with memory for the first and the last.
+func around(t testing.TB, pieceBytes int64) (fd int) {
+	t.Helper()
+	return memfd(t, 3*pieceBytes, [2]int64{0, pieceBytes}, [2]int64{2 * pieceBytes, pieceBytes})
+}
+
+// memfd is a sealed memfd with memory for the pieces, each an offset and a size.
+func memfd(t testing.TB, sizeBytes int64, pieces ...[2]int64) (fd int) {
+	t.Helper()
 	fd, err := unix.MemfdCreate("holes", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		t.Fatal(err)
@@ -126,6 +138,11 @@ func holes(t testing.TB, sizeBytes int64) (fd int) {
 	t.Cleanup(func() { _ = unix.Close(fd) })
 	if err := unix.Ftruncate(fd, sizeBytes); err != nil {
 		t.Fatal(err)
+	}
+	for _, p := range pieces {
+		if _, err := unix.Pwrite(fd, make([]byte, p[1]), p[0]); err != nil { // what is allocated alone is a hole as well
+			t.Fatal(err)
+		}
 	}
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_FUTURE_WRITE|unix.F_SEAL_SEAL); err != nil {
 		t.Fatal(err)
