@@ -476,6 +476,44 @@ func TestOrder(t *testing.T) {
 	want(4, 5)
 }
 
+// TestFrameBehindItsPacket: a frame that claims fewer packets before it than have come is no frame of a peer that
+// keeps the order, and ends the connection. One that claims more waits for them, also where the numbers of
+// packets come round.
+func TestFrameBehindItsPacket(t *testing.T) {
+	const last = packetNumbers - 1
+	for name, tc := range map[string]struct {
+		packets uint32 // that have come
+		claimed lane.Kind
+		comes   bool
+		broken  bool
+	}{
+		"as many":                  {packets: 3, claimed: 3, comes: true},
+		"one more":                 {packets: 3, claimed: 4},
+		"one less":                 {packets: 3, claimed: 2, broken: true},
+		"none":                     {packets: 3, claimed: 0, broken: true},
+		"the first of a new round": {packets: last, claimed: 0},
+		"the last of a round":      {packets: 0, claimed: last, broken: true},
+		"no number of a packet":    {packets: 3, claimed: packetNumbers + 3, broken: true},
+		"the largest number":       {packets: 3, claimed: lane.MaxKind, broken: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := laned(t)
+			in := NewReceiver(b)
+			defer in.Close()
+			in.order.packets = tc.packets
+			if err := a.out.lane.Load().TrySend(tc.claimed, mustAppend(t, &wire.Finish{Delivery: 1})); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, comes := in.order.next(b.in); comes != tc.comes {
+				t.Errorf("the frame comes: %t, want %t", comes, tc.comes)
+			}
+			if err := in.order.broken(b.in); errors.Is(err, wire.ErrProtocol) != tc.broken {
+				t.Errorf("error %v, want one: %t", err, tc.broken)
+			}
+		})
+	}
+}
+
 // TestLargestPacketBehindFrames: a packet by the socket that is as large as packets may be
 // arrives also where it comes behind a frame, which its sender has to tell of.
 func TestLargestPacketBehindFrames(t *testing.T) {

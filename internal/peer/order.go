@@ -71,6 +71,13 @@ func (o *order) frame(in *lane.Receiver) (p []byte, ok bool) {
 	return o.copied, true
 }
 
+// misplaced reports whether the next frame names no packet, or one before the last that has come. Fewer packets
+// than half of their numbers are on the way at a time.
+func (o *order) misplaced() bool {
+	behind := (o.packets - uint32(o.ahead.after)) % packetNumbers
+	return o.ahead.after >= packetNumbers || behind > 0 && behind < packetNumbers/2
+}
+
 // broken is the error of a peer that breaks the rules; next has found nothing.
 func (o *order) broken(in *lane.Receiver) error {
 	if in == nil {
@@ -78,6 +85,9 @@ func (o *order) broken(in *lane.Receiver) error {
 	}
 	if err := in.Err(); err != nil {
 		return fmt.Errorf("receive packet: %w: %w", wire.ErrProtocol, err)
+	}
+	if o.ahead.here && o.misplaced() {
+		return protocolError("a frame comes after packet %d, and %d have come", o.ahead.after, o.packets)
 	}
 	if o.early.buf != nil { // the frames before it were published before it was sent
 		return protocolError("a packet comes after frame %d, and %d have come", o.after, o.frames)
