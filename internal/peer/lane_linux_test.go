@@ -476,6 +476,33 @@ func TestOrder(t *testing.T) {
 	want(4, 5)
 }
 
+// TestFrameStaysAsItCame: a frame that has been received is not the peer's to change, while the peer may still
+// write where the frame lay.
+func TestFrameStaysAsItCame(t *testing.T) {
+	a, b := laned(t)
+	in := NewReceiver(b)
+	defer in.Close()
+	frame := mustAppend(t, &wire.Finish{Delivery: 1})
+	if err := a.out.lane.Load().TrySend(0, frame); err != nil {
+		t.Fatal(err)
+	}
+	p, _, ok := in.order.next(b.in)
+	if !ok || !bytes.Equal(p, frame) {
+		t.Fatalf("%x came, %t", p, ok)
+	}
+	memory := a.mem.own.Bytes()
+	at := bytes.Index(memory, frame)
+	if at < 0 {
+		t.Fatal("the frame is not in the peer's memory")
+	}
+	for i := range frame {
+		memory[at+i]++
+	}
+	if !bytes.Equal(p, frame) {
+		t.Errorf("the peer has changed the frame to %x", p)
+	}
+}
+
 // TestFrameBehindItsPacket: a frame that claims fewer packets before it than have come is no frame of a peer that
 // keeps the order, and ends the connection. One that claims more waits for them, also where the numbers of
 // packets come round.

@@ -210,6 +210,46 @@ func TestSenderErrors(t *testing.T) {
 	}
 }
 
+// TestHeaderIsReadOnce: a sender changes a header when the receiver has read it, of the first frame and of one
+// behind a skip. The receiver goes by what it has read.
+func TestHeaderIsReadOnce(t *testing.T) {
+	const skip = 976 // where it lies
+	good := headerOf(1, 8)
+	values := map[string]uint64{
+		"another frame": headerOf(2, 232), "no frame yet": 0, "no bit of a frame": present - 1,
+		"a frame too large": headerOf(1, hostileMemory), "a skip": headerOf(skipKind, hostileMemory-headerBytes),
+	}
+	receive := func(t *testing.T, at, first, second uint64) ([]byte, Kind, error) {
+		t.Helper()
+		_, r := heapLane(t, hostileMemory)
+		r.head, r.next = at, at
+		headerAt(r.frames, skip).Store(headerOf(skipKind, hostileMemory-skip-headerBytes))
+		headerAt(r.frames, 0).Store(first)
+		reads := 0
+		r.headerRead = func() {
+			if reads++; at == 0 || reads == 2 {
+				headerAt(r.frames, 0).Store(second)
+			}
+		}
+		frame, kind, _ := r.Next()
+		return frame, kind, r.Err()
+	}
+	for name, at := range map[string]uint64{"first": 0, "behind a skip": skip} {
+		for what, changed := range values {
+			t.Run(name+" becomes "+what, func(t *testing.T) {
+				if frame, kind, err := receive(t, at, good, changed); err != nil || kind != 1 || len(frame) != 8 {
+					t.Errorf("a frame of kind %d and %d bytes, %v; want what the header said when it was read", kind, len(frame), err)
+				}
+			})
+		}
+		t.Run(name+" was too large", func(t *testing.T) {
+			if frame, _, err := receive(t, at, headerOf(1, hostileMemory), good); frame != nil || !errors.Is(err, ErrPeer) {
+				t.Errorf("a frame of %d bytes, %v; want %v", len(frame), err, ErrPeer)
+			}
+		})
+	}
+}
+
 // TestReceiverErrors: a receiver can break one rule, where its head may be.
 func TestReceiverErrors(t *testing.T) {
 	const frames, span = 4, 248

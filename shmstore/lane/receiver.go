@@ -18,6 +18,8 @@ type Receiver struct {
 	ladder   ladder
 	err      error // what the sender did, for good
 
+	headerRead func() // for tests: between the read of a header and its use; nil: nothing
+
 	// Positions, private: head <= next < head + capacity, always.
 	head uint64 // as stored
 	next uint64 // the end of the frames returned
@@ -50,7 +52,7 @@ func (r *Receiver) Next() (frame []byte, kind Kind, ok bool) {
 	if r.err != nil {
 		return nil, 0, false
 	}
-	header := r.header().Load() // once: the peer may be writing to it
+	header := r.loadHeader()
 	if header == 0 {
 		return nil, 0, false
 	}
@@ -80,6 +82,15 @@ func (r *Receiver) offset() uint64 { return r.next & (r.capacity - 1) }
 // header is that of the next frame.
 func (r *Receiver) header() *atomic.Uint64 { return headerAt(r.frames, r.offset()) }
 
+// loadHeader reads that of the next frame, which is used as it was read: the peer may be writing to it.
+func (r *Receiver) loadHeader() uint64 {
+	header := r.header().Load()
+	if r.headerRead != nil {
+		r.headerRead()
+	}
+	return header
+}
+
 // room is how many bytes there can be in frames that were not returned yet. The
 // header behind them is in the lane too.
 func (r *Receiver) room() uint64 { return r.head + r.capacity - headerBytes - r.next }
@@ -96,7 +107,7 @@ func (r *Receiver) skip(length uint64) (header uint64, ok bool) {
 		return 0, r.poison("skip", headerBytes+length, rest, rest)
 	}
 	r.next += rest
-	if header = r.header().Load(); header&present == 0 {
+	if header = r.loadHeader(); header&present == 0 {
 		return 0, r.poison("frame", 0, headerBytes, r.most())
 	}
 	return header, true
