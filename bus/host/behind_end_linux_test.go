@@ -43,6 +43,62 @@ func TestPassedOnBehindTheEnd(t *testing.T) {
 	}
 }
 
+// TestBoundBehindTheEnd: a process that is given up, and goes on writing, is read for so many messages, the last of
+// which counts as well. What it passes on behind that is not kept.
+func TestBoundBehindTheEnd(t *testing.T) {
+	const most = 1 << 17
+	for name, tc := range map[string]struct {
+		before int // messages before the one that passes a payload on
+		lent   int
+	}{
+		"the last":            {before: most - 1, lent: 1},
+		"one behind the last": {before: most, lent: 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv, err := Listen(echoBus(t), filepath.Join(t.TempDir(), "host.sock"), ListenOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = srv.Close(t.Context()) })
+			s := newAcquainted(t, srv, 1)
+			var number uint32
+			err = s.account.Hold(&ledger.Hold{Delivery: passedOn{}}, ledger.Location{}, func(n, _ uint32) error { number = n; return nil })
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.cancel(errStuck)
+			ended := make(chan error, 1)
+			go func() {
+				ended <- s.read(peer.NewReceiver(s.conn))
+				_ = s.conn.Close() // so that the process, which writes on, is not waited for
+			}()
+			var packet []byte
+			say := func(m wire.Message) {
+				one, err := wire.Append(nil, m, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if packet = append(packet, one...); len(packet)+len(one) > wire.MaxPacket {
+					_ = s.client.Send(packet, nil) // the host may be done with the process
+					packet = packet[:0]
+				}
+			}
+			for range tc.before {
+				say(&wire.Release{Delivery: 1 << 31})
+			}
+			say(&wire.Lent{Delivery: number})
+			_ = s.client.Send(packet, nil)
+			s.client.HangUp()
+			if err := <-ended; !errors.Is(err, errStuck) {
+				t.Errorf("the session ends with %v, want errStuck", err)
+			}
+			if r := s.account.Close(true, true); len(r.Lent) != tc.lent {
+				t.Errorf("%d payloads were passed on, want %d", len(r.Lent), tc.lent)
+			}
+		})
+	}
+}
+
 // passedOn is a delivery to a process.
 type passedOn struct{}
 

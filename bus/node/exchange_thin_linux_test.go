@@ -256,7 +256,9 @@ func TestExchangeBounds(t *testing.T) {
 		c.await(wire.KindPlaced)
 	}
 	place(owners)
+	c.send(fetchOf(owners+1, "nothing", 0)) // which fails too, behind it
 	c.wantFailed(owners, wire.CodeOverloaded)
+	c.wantFailed(owners+1, wire.CodeNothing)
 	c.send(&wire.Cleanup{Token: 1, Owner: 0})
 	c.await(wire.KindCleaned)
 	place(owners)
@@ -265,8 +267,9 @@ func TestExchangeBounds(t *testing.T) {
 	for i := range uint32(waits) {
 		c.send(fetchOf(i, "never", wire.FetchWait))
 	}
-	c.send(fetchOf(waits, "never", wire.FetchWait))
+	c.sendAll(fetchOf(waits, "never", wire.FetchWait), fetchOf(waits+1, "nothing", 0)) // the second fails too, behind the first
 	c.wantFailed(waits, wire.CodeOverloaded)
+	c.wantFailed(waits+1, wire.CodeNothing)
 	c.send(&wire.Bye{})
 }
 

@@ -20,8 +20,9 @@ func TestServedWithoutEnd(t *testing.T) {
 			t.Fatalf("%+v, want the replicas in turn", m)
 		}
 	}
-	c.send(&wire.Serve{Token: 2, Stage: "m"})
+	c.sendAll(&wire.Serve{Token: 2, Stage: "m"}, fetchOf(3, "nothing", 0)) // the second fails too, behind the first
 	c.wantFailed(2, wire.CodeOverloaded)
+	c.wantFailed(3, wire.CodeNothing)
 	other := dialThin(t, h.path)
 	other.send(&wire.Serve{Token: 3, Stage: "m"})
 	if m := other.await(wire.KindServing).(*wire.Serving); m.Replica != enough {

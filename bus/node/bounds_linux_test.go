@@ -1,0 +1,173 @@
+package node_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"path/filepath"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/bus/host"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// sendAll sends messages in as few packets as they take.
+func (c *thinClient) sendAll(ms ...wire.Message) {
+	c.t.Helper()
+	var packet []byte
+	send := func() {
+		if err := c.conn.Send(packet, nil); err != nil {
+			c.t.Fatal(err)
+		}
+		packet = packet[:0]
+	}
+	for _, m := range ms {
+		one, err := wire.Append(nil, m, 0)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if len(packet)+len(one) > wire.MaxPacket {
+			send()
+		}
+		packet = append(packet, one...)
+	}
+	send()
+}
+
+// handled returns when the host has handled all that the client has sent, and goes on with the client.
+func (c *thinClient) handled() {
+	c.t.Helper()
+	const token = math.MaxUint32
+	c.send(fetchOf(token, "nothing", 0))
+	c.wantFailed(token, wire.CodeNothing)
+}
+
+// times are so many messages, numbered from 1 on.
+func times(n int, message func(i uint32) wire.Message) []wire.Message {
+	all := make([]wire.Message, n)
+	for i := range all {
+		all[i] = message(uint32(i + 1))
+	}
+	return all
+}
+
+// waitingRequest submits a request that gets no place.
+func (c *thinClient) waitingRequest(h *hosted) (source uint32) {
+	c.t.Helper()
+	bustest.StreamOf(c.t, h.bus) // has the place
+	c.send(&wire.Submit{Source: ownSource(1)})
+	return ownSource(1)
+}
+
+// TestBoundsOfWhatWaits: a client may have so many messages of one source wait, so many requests, and so many
+// calls. The one behind the last ends the connection, and no other client is the worse for it. The numbers are those of
+// docs/bounds.md.
+func TestBoundsOfWhatWaits(t *testing.T) {
+	const queued, requests, calls = 4096, 1024, 1024
+	for name, tc := range map[string]struct {
+		begin func(c *thinClient, h *hosted) (message func(i uint32) wire.Message)
+		most  int
+		text  string
+	}{
+		"messages of a request": {
+			most: queued, text: "more than 4096 messages wait for source 2147483649",
+			begin: func(c *thinClient, h *hosted) func(i uint32) wire.Message {
+				source := c.waitingRequest(h)
+				return func(i uint32) wire.Message { return inMessage(i, source, "x") }
+			},
+		},
+		"requests": {
+			most: requests, text: "1025 requests wait for a place, 1024 may",
+			begin: func(c *thinClient, h *hosted) func(i uint32) wire.Message {
+				bustest.StreamOf(c.t, h.bus) // has the place
+				return func(i uint32) wire.Message { return &wire.Submit{Source: ownSource(i)} }
+			},
+		},
+		"calls": {
+			most: calls, text: "1025 questions are open, 1024 may be",
+			begin: func(*thinClient, *hosted) func(i uint32) wire.Message {
+				return func(i uint32) wire.Message { return &wire.Call{Token: i, Method: "wait"} }
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := waitingHost(t)
+			c := dialThin(t, h.path)
+			c.await(wire.KindWelcome)
+			message := tc.begin(c, h)
+			c.sendAll(times(tc.most, message)...)
+			c.handled()
+			c.send(message(uint32(tc.most + 1)))
+			c.wantRefused(wire.CodeProtocol, tc.text)
+			other := dialThin(t, h.path)
+			other.handled()
+			other.send(&wire.Bye{})
+		})
+	}
+}
+
+// waitingHost is a host with one place for requests, and a method "wait" whose answer waits for the session to end.
+func waitingHost(t *testing.T) *hosted {
+	t.Helper()
+	opts := storeOptions
+	opts.MaxRequests, opts.ExchangeStore = 1, exchangeStore
+	h := &hosted{bus: bustest.Open(t, bustest.Remotes(bustest.Linear(bus.Stage("m", bustest.Upper))), opts), path: filepath.Join(t.TempDir(), "bus.sock")}
+	var err error
+	h.server, err = host.Listen(h.bus, h.path, host.ListenOptions{Methods: map[string]func(context.Context, []byte) (any, error){
+		"wait": func(ctx context.Context, _ []byte) (any, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.server.Close(context.Background()); err != nil {
+			t.Errorf("close the server: %v", err)
+		}
+	})
+	return h
+}
+
+// TestBoundsOfWhatIsPlaced: a client may have so many payloads in the exchange, and all together so many that outlive
+// their processes. One more is refused until one is taken back.
+func TestBoundsOfWhatIsPlaced(t *testing.T) {
+	const lasting = math.MaxUint32 // the owner that belongs to all clients
+	for name, tc := range map[string]struct {
+		most  int
+		owner uint32
+	}{
+		"by a client": {most: 65_536, owner: 1},
+		"to last":     {most: 4096, owner: lasting},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := exchanging(t, bus.Options{})
+			c := dialThin(t, h.path)
+			c.await(wire.KindWelcome)
+			place := func(i uint32) wire.Message {
+				m := placeInline(i, fmt.Sprint("k", i), "x")
+				m.Owner = tc.owner
+				return m
+			}
+			most := uint32(tc.most)
+			const atOnce = 1024
+			for first := range tc.most / atOnce {
+				c.sendAll(times(atOnce, func(i uint32) wire.Message { return place(uint32(first*atOnce) + i) })...)
+				for range atOnce {
+					c.await(wire.KindPlaced)
+				}
+			}
+			c.sendAll(place(most+1), fetchOf(most+2, "nothing", 0)) // the second fails too, behind the first
+			c.wantFailed(most+1, wire.CodeOverloaded)
+			c.wantFailed(most+2, wire.CodeNothing)
+			c.send(fetchOf(most+3, "k1", 0))
+			c.send(&wire.Finish{Delivery: c.await(wire.KindFetched).(*wire.Fetched).Delivery})
+			c.send(place(most + 4))
+			c.await(wire.KindPlaced)
+			c.send(&wire.Bye{})
+		})
+	}
+}
