@@ -18,6 +18,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/limits"
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/process"
@@ -116,7 +117,7 @@ func Listen(b *bus.Bus, path string, opts ListenOptions) (*Server, error) {
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.grants = newGrants(on.Places)
 	s.arena.CountIn(on.Kept)
-	s.wg.Go(s.accept)
+	s.wg.Go(func() { s.accept(s.ln.Accept) })
 	s.wg.Go(func() { b.Floor().WatchStalls(s.closing.Done(), s.watch) })
 	if least := on.HandleTimeout; least > 0 {
 		s.wg.Go(func() { s.watchHandlers(least) })
@@ -131,9 +132,12 @@ func newEpoch() uint64 {
 	return binary.LittleEndian.Uint64(b[:]) | 1
 }
 
-func (s *Server) accept() {
+// accept serves the connections that next gives, until the server closes. What keeps it from that is logged once, until
+// the next connection comes.
+func (s *Server) accept(next func() (*peer.Conn, error)) {
+	said := false
 	for {
-		conn, err := s.ln.Accept()
+		conn, err := next()
 		if err != nil {
 			select {
 			case <-s.closing.Done():
@@ -141,7 +145,10 @@ func (s *Server) accept() {
 			default:
 			}
 			// Out of descriptors, most likely: others are served meanwhile.
-			s.log.Error("accept", slog.Any("error", err))
+			if !said {
+				s.log.Error("processes that attach have to wait", slog.Any("error", limits.Explain(err)))
+			}
+			said = true
 			select {
 			case <-s.closing.Done():
 				return
@@ -149,6 +156,7 @@ func (s *Server) accept() {
 			}
 			continue
 		}
+		said = false
 		s.wg.Go(func() { s.serve(conn) })
 	}
 }
@@ -216,7 +224,7 @@ func (s *Server) handshake(conn *peer.Conn, in *peer.Receiver) (*session, error)
 	}
 	proc, err := peer.Watch(conn)
 	if err != nil {
-		return nil, refuse(wire.CodeInternal, "its process cannot be watched: %v", err)
+		return nil, refuse(wire.CodeInternal, "its process cannot be watched: %v", limits.Explain(err))
 	}
 	sess, err := s.admit(conn, proc, hello)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/internal/heard"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/limits"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/process"
 	"github.com/omnibus-runtime/omnibus/internal/terms"
@@ -99,7 +100,7 @@ func (s *session) queue(m wire.Message, fds ...int) {
 // queued is told what became of a message.
 func (s *session) queued(err error) {
 	if err != nil && !errors.Is(err, peer.ErrGone) && !errors.Is(err, peer.ErrClosed) {
-		s.fail(err)
+		s.fail(limits.Explain(err))
 	}
 }
 

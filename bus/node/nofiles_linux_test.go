@@ -33,7 +33,8 @@ func TestJoinWithoutFiles(t *testing.T) {
 	h := listen(t, bustest.Linear(bus.Stage("upper", bustest.Upper)), bus.Options{Store: shmstore.Options{Memory: shmstore.Shared}})
 	withoutFiles(t, func() {
 		n, err := node.Join(t.Context(), "late", node.JoinOptions{Socket: h.path})
-		want := "bus: join: connect to " + h.path + ": socket: too many open files: raise the limit of this process (ulimit -n)"
+		want := fmt.Sprintf("bus: join: connect to %s: socket: too many open files: process %d may have 3 descriptors open: "+
+			"raise the limit of this process (ulimit -n, or LimitNOFILE= in a systemd unit)", h.path, os.Getpid())
 		if !errors.Is(err, unix.EMFILE) || err.Error() != want {
 			t.Errorf("%v, want %s", err, want)
 		}

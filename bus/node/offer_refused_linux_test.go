@@ -73,7 +73,7 @@ func TestOffersThatFail(t *testing.T) {
 		"no descriptor": {
 			memory: 1 << 12, said: 1 << 12,
 			limit: func(t *testing.T, host int, offer func()) { limited(t, host, unix.RLIMIT_NOFILE, 3, offer) },
-			code:  wire.CodeMemory, text: []string{"too many files open", "ulimit -n"},
+			code:  wire.CodeMemory, text: []string{"too many files open, and may have 3", "ulimit -n, or LimitNOFILE="},
 		},
 		"no address space": {
 			memory: large, said: large,

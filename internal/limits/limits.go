@@ -3,6 +3,7 @@ package limits
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"syscall"
 )
@@ -14,8 +15,12 @@ type Limit struct {
 	Memory bool   // a smaller store is a remedy, too
 }
 
+// FilesAdvice says what to do where a process has too many descriptors open.
+const FilesAdvice = "raise the limit of this process (ulimit -n, or LimitNOFILE= in a systemd unit)"
+
 var all = []Limit{
-	{Err: syscall.EMFILE, Advice: "raise the limit of this process (ulimit -n)"},
+	{Err: syscall.EMFILE, Advice: FilesAdvice},
+	{Err: syscall.ENFILE, Advice: "raise the limit of this machine (fs.file-max)"},
 	{Err: syscall.EFBIG, Advice: "raise the limit of this process (ulimit -f)", Memory: true},
 	{Err: syscall.ENOMEM, Advice: "raise the limit of this process (ulimit -v), or free memory", Memory: true},
 }
@@ -30,10 +35,15 @@ func Met(err error) (l Limit, ok bool) {
 	return Limit{}, false
 }
 
-// Explain adds what to do to an error that tells of a limit, if that does not stand there.
+// Explain adds which process has met a limit, what that is, and what to do, to an error that tells of a limit, if what
+// to do does not stand there.
 func Explain(err error) error {
-	if l, ok := Met(err); ok && !strings.Contains(err.Error(), l.Advice) {
-		return fmt.Errorf("%w: %s", err, l.Advice)
+	l, ok := Met(err)
+	switch {
+	case !ok || strings.Contains(err.Error(), l.Advice):
+		return err
+	case errors.Is(l.Err, syscall.EMFILE):
+		return fmt.Errorf("%w: process %d may have %d descriptors open: %s", err, os.Getpid(), Files(), l.Advice)
 	}
-	return err
+	return fmt.Errorf("%w: %s", err, l.Advice)
 }

@@ -4,14 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"syscall"
 	"testing"
 )
 
 // TestExplain: an error says what to do about a limit, once, and is what it was.
 func TestExplain(t *testing.T) {
+	files := fmt.Sprintf(": process %d may have %d descriptors open", os.Getpid(), Files())
 	for cause, advice := range map[error]string{
-		syscall.EMFILE: ": raise the limit of this process (ulimit -n)",
+		syscall.EMFILE: files + ": raise the limit of this process (ulimit -n, or LimitNOFILE= in a systemd unit)",
+		syscall.ENFILE: ": raise the limit of this machine (fs.file-max)",
 		syscall.EFBIG:  ": raise the limit of this process (ulimit -f)",
 		syscall.ENOMEM: ": raise the limit of this process (ulimit -v), or free memory",
 		io.EOF:         "",

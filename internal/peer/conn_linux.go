@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/omnibus-runtime/omnibus/internal/limits"
 	"github.com/omnibus-runtime/omnibus/internal/process"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
@@ -240,7 +241,7 @@ func (c *Conn) receive(buf []byte, rests func() bool) (int, []int, error) {
 	case flags&unix.MSG_TRUNC != 0:
 		err = protocolError("a packet of more than %d bytes", len(buf))
 	case flags&unix.MSG_CTRUNC != 0 && len(fds) < wire.MaxDescriptors: // there was room in c.control
-		err = packetError(wire.CodeMemory, "process %d could not take the descriptors that came: it has too many files open: raise its limit (ulimit -n)", os.Getpid())
+		err = packetError(wire.CodeMemory, "process %d could not take the descriptors that came: it has too many files open, and may have %d: %s", os.Getpid(), limits.Files(), limits.FilesAdvice)
 	case flags&unix.MSG_CTRUNC != 0 || len(fds) > wire.MaxDescriptors:
 		err = protocolError("descriptors were lost: more than %d of them came", wire.MaxDescriptors)
 	}

@@ -407,9 +407,12 @@ class DescriptorsTest(RequestCase):
             fd = os.memfd_create("segment", os.MFD_CLOEXEC)
             with self.room_for(0):
                 self.host.send(wire.Segment(1, 4096), fds=(fd,))
-                with self.assertRaisesRegex(omnibus.OutOfMemory, "descriptors that came.*ulimit -n"):
+                most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+                said = rf"descriptors that came.*process {os.getpid()} may have {most} .*ulimit -n, or LimitNOFILE="
+                with self.assertRaisesRegex(omnibus.OutOfMemory, said):
                     next(self.request)
             os.close(fd)
+        self.assertEqual(len(logged.output), 1)
         self.assertIn("ulimit -n", logged.output[0])
 
     def test_room_that_finds_no_descriptor(self) -> None:

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -51,7 +52,8 @@ func (e *StartError) text() string {
 	case errors.Is(e.Err, fs.ErrNotExist):
 		return fmt.Sprintf("there is no file %q%s: check the path", e.Program, e.from())
 	case errors.Is(e.Err, syscall.EMFILE):
-		return fmt.Sprintf("%q%s: %v: raise the limit of this process (ulimit -n)", e.Program, e.from(), e.Err)
+		return fmt.Sprintf("%q%s: %v: process %d has too many: raise the limit of this process (ulimit -n, or LimitNOFILE= in a systemd unit)",
+			e.Program, e.from(), e.Err, os.Getpid())
 	case e.Path == "" && (errors.Is(e.Err, fs.ErrPermission) || errors.Is(e.Err, syscall.EISDIR)):
 		return fmt.Sprintf("%q%s is not an executable file: make it one, or name an interpreter before it", e.Program, e.from())
 	}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from enum import IntEnum
 from typing import Any, TypeVar
 
@@ -199,16 +200,25 @@ def host_error(code: int, text: str) -> HostError:
 
 
 _REMEDIES = {
-    errno.EMFILE: "raise this process's limit (ulimit -n)",
     errno.EFBIG: "raise this process's limit (ulimit -f)",
     errno.ENOMEM: "raise this process's limit of address space (ulimit -v), or free memory",
 }
 
 
+def _remedy(number: int) -> str:
+    if number == errno.EMFILE:
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return (
+            f"process {os.getpid()} may have {most} descriptors open: raise its limit (ulimit -n, or LimitNOFILE= in a "
+            "systemd unit)"
+        )
+    return _REMEDIES.get(number, "")
+
+
 def out_of_memory(what: str, number: int) -> OutOfMemory:
     """The error for what the system had no room for, with its `errno`, and what to do about it."""
-    text = f"{what}: {os.strerror(number)}"
-    return OutOfMemory(Code.MEMORY, f"{text}: {_REMEDIES[number]}" if number in _REMEDIES else text)
+    remedy = _remedy(number)
+    return OutOfMemory(Code.MEMORY, f"{what}: {os.strerror(number)}" + (f": {remedy}" if remedy else ""))
 
 
 def code_name(code: int) -> str:
