@@ -21,7 +21,14 @@ func (s *session) locateAll(ds []*bus.Delivery) ([]ledger.Location, error) {
 // locate says where the client finds a payload. The request of one that it cannot be given, for
 // want of memory or descriptors, fails with the error.
 func (s *session) locate(d *bus.Delivery) (ledger.Location, error) {
-	return d.Control().LocateIn(s.srv.arena, s.srv.on.InlineBytes, s.thin(), s.Describe)
+	at, err := d.Control().LocateIn(s.srv.arena, s.srv.on.InlineBytes, s.thin(), s.Describe)
+	if err != nil || at.Seg == nil || at.Seg == s.srv.arena || at.Seg.Lasts() {
+		return at, err
+	}
+	if err := s.mayKeepFiles(); err != nil {
+		return ledger.Location{}, &bus.StageError{Stage: d.Control().Stream().To, Edge: d.Edge, Key: d.Key, Seq: d.Seq, Err: err}
+	}
+	return at, nil
 }
 
 // thin reports whether the client copies small payloads anyway, as one in another language

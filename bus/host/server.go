@@ -82,7 +82,8 @@ type Server struct {
 	arena    *ledger.Segment // of the bus's store
 	unmap    sync.Once
 	sources  atomic.Uint32
-	refusing atomic.Bool // no new requests
+	refusing atomic.Bool  // no new requests
+	files    atomic.Int64 // segments that processes keep views in: see ledger.Account.Files
 
 	circle circle // who was introduced to whom
 	grants *grants

@@ -42,13 +42,14 @@ type session struct {
 	wg      sync.WaitGroup // goroutines that work for the client
 	working sync.WaitGroup // of those, the ones that do what it has said
 
-	account  ledger.Account                 // what it has here, and the memory that it and the host have told each other of
-	said     struct{ deliver wire.Deliver } // what is being queued, with the account's lock held
-	keptSaid atomic.Bool                    // the log says that what it keeps fills memory
-	byeSaid  bool                           // the reader's
-	looks    heard.Connection               // at what the client sends
-	board    atomic.Pointer[board]          // where the client says which handlers it runs; nil: it does not
-	pulse    atomic.Uint64                  // grows with the work that the client sends; odd while a message is being handled
+	account   ledger.Account                 // what it has here, and the memory that it and the host have told each other of
+	said      struct{ deliver wire.Deliver } // what is being queued, with the account's lock held
+	keptSaid  atomic.Bool                    // the log says that what it keeps fills memory
+	filesSaid atomic.Bool                    // the log says that what it keeps takes the host's descriptors
+	byeSaid   bool                           // the reader's
+	looks     heard.Connection               // at what the client sends
+	board     atomic.Pointer[board]          // where the client says which handlers it runs; nil: it does not
+	pulse     atomic.Uint64                  // grows with the work that the client sends; odd while a message is being handled
 
 	questions openQuestions
 	sources   sourceSet
@@ -71,6 +72,7 @@ func newSession(srv *Server, conn *peer.Conn, sender *peer.Sender, proc *process
 		ex:      exchanging{waits: make(map[uint32]*exchangeWait)},
 	}
 	s.account.Open(s)
+	s.account.CountFiles(&srv.files)
 	s.uses.changed = s.unused
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	return s

@@ -173,6 +173,9 @@ func (s *session) finishHeld(id uint32, flags uint8, err error) error {
 	if fills && !s.keptSaid.Swap(true) {
 		s.warnKept()
 	}
+	if flags&wire.FinishKeep != 0 {
+		s.warnFiles()
+	}
 	if h.work == nil {
 		_ = h.d.Finish(nil) // in the client's hands alone until now
 		return nil

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
@@ -19,7 +20,8 @@ import (
 // The other process is told of a payload with mu held: Close finds every payload that it was
 // told of, and it is told of none that Close does not find. No payload is given back under mu.
 type Account struct {
-	by Teller
+	by       Teller
+	allFiles *atomic.Int64 // files of all accounts that it was given to; nil: they are not added up
 
 	mu        lockorder.Mutex[lockorder.Account] // guards what follows, with what is in it
 	closed    bool
@@ -29,6 +31,7 @@ type Account struct {
 	lastTold  uint32              // number of the last of them
 	shown     map[uint32]*Segment // its memory that it has told us of
 	owners    map[uint32]Owner    // of the values that it has placed, by its numbers
+	files     int                 // see Files
 	returning sync.WaitGroup      // holds that are being given back; added to while they are there
 }
 
@@ -39,6 +42,34 @@ var ErrOver = errors.New("the other process is given nothing any more")
 // is told of no memory.
 func (a *Account) Open(by Teller) {
 	a.by, a.holds, a.told, a.shown, a.owners = by, make(map[uint32]*Hold), make(map[*Segment]*told), make(map[uint32]*Segment), make(map[uint32]Owner)
+}
+
+// CountFiles has n count the segments that Files counts, with those of other accounts. It is for the one that opens
+// the account, before others have it.
+func (a *Account) CountFiles(n *atomic.Int64) { a.allFiles = n }
+
+// Files counts the segments that the other process keeps views in and that no more payloads come to: without the
+// views they would be gone, each with a descriptor of this process.
+func (a *Account) Files() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.files
+}
+
+// countFile, with mu held, counts a segment from its first view that is kept to its last.
+func (a *Account) countFile(t *told) {
+	if t == nil || t.file == t.isFile() {
+		return
+	}
+	n := 1
+	if t.file {
+		n = -1
+	}
+	t.file = !t.file
+	a.files += n
+	if a.allFiles != nil {
+		a.allFiles.Add(int64(n))
+	}
 }
 
 // Hold enters a payload, and the memory that it lies in, and has say tell the other process of
@@ -77,6 +108,7 @@ func (a *Account) remove(number uint32, h *Hold) {
 	delete(a.holds, number)
 	if h.kept != nil {
 		h.count(-1)
+		a.countFile(h.told)
 	}
 	a.untell(h.told)
 }
@@ -150,6 +182,7 @@ func (a *Account) Finish(number uint32, keep bool) (d Delivery, fills bool) {
 	d = h.Delivery
 	if keep && !h.released {
 		h.keep(Kept)
+		a.countFile(h.told)
 		return d, h.told.fills()
 	}
 	a.remove(number, h)
@@ -241,6 +274,7 @@ func (a *Account) Close(reads, lends bool) (r Remains) {
 			}
 			if stays {
 				h.keep(Left)
+				a.countFile(h.told)
 			}
 		case lent:
 			r.Lent, stays = append(r.Lent, h.kept.Lend()), false
@@ -357,11 +391,21 @@ func (a *Account) Check() (wrong []error) {
 			wrong = append(wrong, fmt.Errorf("delivery %d is unfinished, and the account is closed", number))
 		}
 	}
+	files := 0
 	for t, c := range counts {
+		if t.file {
+			files++
+		}
+		if t.file != t.isFile() {
+			wrong = append(wrong, fmt.Errorf("segment %d is counted as kept by views alone: %t; %d views are kept there", t.number, t.file, t.keeps))
+		}
 		if t.uses != c.uses || t.keeps != c.keeps || t.keepsBytes != c.keepsBytes || (!t.alone && a.told != nil && a.told[t.seg] != t) {
 			wrong = append(wrong, fmt.Errorf("segment %d is counted for %d payloads and %d that are kept, of %d bytes; there are %d, %d and %d",
 				t.number, t.uses, t.keeps, t.keepsBytes, c.uses, c.keeps, c.keepsBytes))
 		}
+	}
+	if files != a.files {
+		wrong = append(wrong, fmt.Errorf("%d segments are counted that views alone keep, there are %d", a.files, files))
 	}
 	for number, seg := range a.shown {
 		if err := seg.puts.check(uint64(seg.mem.Size())); err != nil {

@@ -16,9 +16,13 @@ type told struct {
 	lasting bool // more payloads may come in it
 	alone   bool // it is for one payload, and named by that alone
 
-	keeps      int // payloads in it that the other process has finished, and still reads
+	file       bool // Account.Files counts it
+	keeps      int  // payloads in it that the other process has finished, and still reads
 	keepsBytes int64
 }
+
+// isFile reports whether views that the other process keeps are what the memory stays for.
+func (t *told) isFile() bool { return t.keeps > 0 && !t.lasting }
 
 // tell, with mu held, tells the other process of memory of ours unless it knows it, and counts
 // one payload more there.
@@ -65,6 +69,7 @@ func (a *Account) Retire(seg *Segment) {
 	defer a.mu.Unlock()
 	if t := a.told[seg]; t != nil {
 		t.lasting = false
+		a.countFile(t)
 		t.uses++
 		a.untell(t)
 	}
