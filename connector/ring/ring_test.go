@@ -213,6 +213,44 @@ func TestCleanupOnEachEdge(t *testing.T) {
 	}
 }
 
+// TestUnaskedEdge: the log names an edge whose values lie for a while, without that a process has asked for one; once.
+func TestUnaskedEdge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		table := ring.NewTable(0, slog.New(slog.NewTextHandler(&log, nil)))
+		owner := table.Owner("one process")
+		place := func(from, to string) {
+			t.Helper()
+			if _, err := owner.Put(connector.Edge{From: from, To: to}, "k", &freed{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		place("0", "1")
+		place("1", "2")
+		place("2", "3")
+		if _, err := table.Get(connector.Edge{From: "0", To: "1"}, "other", 0); !errors.Is(err, connector.ErrNotFound) {
+			t.Fatal(err)
+		}
+		if _, err := table.Peek(connector.Edge{From: "2", To: "3"}, "other", 0); !errors.Is(err, connector.ErrNotFound) {
+			t.Fatal(err)
+		}
+		place("gone", "1")
+		owner.Cleanup("k")
+		place("0", "1")
+		place("1", "2")
+		<-time.After(time.Minute)
+		place("1", "2")
+		place("gone", "1") // again, and it stays
+		<-time.After(time.Minute)
+		said := log.String()
+		for edge, want := range map[string]int{"0 -> 1": 0, "1 -> 2": 1, "2 -> 3": 0, "gone -> 1": 1} {
+			if n := strings.Count(said, `edge="`+edge+`"`); n != want {
+				t.Errorf("the log has %s %d times, want %d:\n%s", edge, n, want, said)
+			}
+		}
+	})
+}
+
 // freed is a payload that knows when it was released.
 type freed struct{ times int }
 

@@ -40,10 +40,12 @@ type Table struct {
 
 	mu      lockorder.Mutex[lockorder.RingTable]
 	held    map[place]*entry
-	oldest  list.List                 // the same entries, *entry, in the order in which they were placed
-	last    uint64                    // number given out
-	bytes   int64                     // of what is held
-	swept   int64                     // so far
+	oldest  list.List // the same entries, *entry, in the order in which they were placed
+	last    uint64    // number given out
+	bytes   int64     // of what is held
+	swept   int64     // so far
+	watched map[connector.Edge]*edgeWatch
+	stopped bool
 	waiting map[place][]chan struct{} // closed with the next put
 	sweeper *time.Timer               // runs while something is held and there is a TTL
 }
@@ -52,7 +54,7 @@ type Table struct {
 // told; zero is never.
 func NewTable(ttl time.Duration, log *slog.Logger) *Table {
 	// Numbers begin anywhere, so that those of another table say nothing here.
-	return &Table{ttl: ttl, log: log, last: rand.Uint64(), held: make(map[place]*entry), waiting: make(map[place][]chan struct{})}
+	return &Table{ttl: ttl, log: log, last: rand.Uint64(), held: make(map[place]*entry), waiting: make(map[place][]chan struct{}), watched: make(map[connector.Edge]*edgeWatch)}
 }
 
 // An Owner is somebody who puts. What it put and nobody got goes with it.
@@ -108,6 +110,7 @@ func (t *Table) add(e *entry) {
 	t.bytes += int64(len(e.payload.Bytes()))
 	o.mine[e.place.key] = append(o.mine[e.place.key], e)
 	o.count++
+	t.placed(e.place.edge)
 	for _, w := range t.waiting[e.place] {
 		close(w)
 	}
@@ -132,6 +135,7 @@ func (t *Table) drop(e *entry) {
 		delete(o.mine, key)
 	}
 	o.count--
+	t.removed(e.place.edge)
 }
 
 // Taken is a payload that was got.
@@ -168,6 +172,7 @@ func (t *Table) Get(edge connector.Edge, key string, number uint64) (Taken, erro
 }
 
 func (t *Table) take(at place, number uint64) (Taken, error) {
+	t.asked(at.edge)
 	e := t.held[at]
 	if e == nil || (number != 0 && e.number != number) {
 		return Taken{}, connector.ErrNotFound
@@ -186,6 +191,7 @@ type Sharer interface {
 func (t *Table) Peek(edge connector.Edge, key string, number uint64) (connector.Payload, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.asked(edge)
 	e := t.held[place{edge, key}]
 	if e == nil || (number != 0 && e.number != number) {
 		return nil, connector.ErrNotFound
@@ -389,5 +395,5 @@ func (t *Table) Stop() {
 		t.sweeper.Stop()
 		t.sweeper = nil
 	}
-	t.ttl = 0
+	t.ttl, t.stopped = 0, true
 }

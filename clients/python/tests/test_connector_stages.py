@@ -110,7 +110,7 @@ class StagesTest(unittest.TestCase):
         self.assertEqual(last.connectors, [[shared, "receiver"], [shared, "receiver"]])
 
     def test_ring_on_the_first_edge_alone(self) -> None:
-        """The middle stage puts into the exchange, and the last one looks in /dev/shm. A warning names the mode that serves both."""
+        """The middle stage puts into the exchange, and the last one looks in /dev/shm. The host says so ten seconds later."""
         first, last, middle = self.start(self.ring(), SHARED_MEMORY)
         self.assertEqual([c[0] for c in middle.connectors], ["OmnibusConnector", "SharedMemoryConnector"])
         lost = self.lost(first, last, middle, seconds=0.1)
@@ -118,7 +118,6 @@ class StagesTest(unittest.TestCase):
         wholes = [(WHOLE, size, 2) for size in SIZES]
         handed = [(HANDED, size, 1) for size in SIZES]  # a middle stage for diffusion looks in /dev/shm
         self.assertEqual(lost, chunks + wholes + handed)
-        self.assertIn("segment", self.end())
 
     def test_ring_on_the_second_edge_alone(self) -> None:
         """The middle stage puts into /dev/shm, and a get that finds nothing in the exchange takes the segment of that key."""
