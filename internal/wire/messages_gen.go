@@ -765,6 +765,7 @@ func (m *Welcome) append(b []byte) ([]byte, error) {
 		binary.LittleEndian.PutUint32(p[4:], m.Node)
 		binary.LittleEndian.PutUint64(p[8:], m.Epoch)
 		binary.LittleEndian.PutUint32(p[16:], m.InlineBytes)
+		binary.LittleEndian.PutUint32(p[20:], m.LargestMib)
 	}
 	if b, err = appendStr(b, KindWelcome, "bus", m.Bus, MaxName); err != nil {
 		return b, err
@@ -799,7 +800,7 @@ func (m *Welcome) append(b []byte) ([]byte, error) {
 func (m *Welcome) read(b []byte) error {
 	var err error
 	if len(b) < 24 {
-		return cutShort(b, KindWelcome, sized{"version", 2}, sized{"reserved", 2}, sized{"node", 4}, sized{"epoch", 8}, sized{"inline_bytes", 4}, sized{"reserved", 4})
+		return cutShort(b, KindWelcome, sized{"version", 2}, sized{"reserved", 2}, sized{"node", 4}, sized{"epoch", 8}, sized{"inline_bytes", 4}, sized{"largest_mib", 4})
 	}
 	{
 		p := (*[24]byte)(b)
@@ -807,6 +808,7 @@ func (m *Welcome) read(b []byte) error {
 		m.Node = binary.LittleEndian.Uint32(p[4:])
 		m.Epoch = binary.LittleEndian.Uint64(p[8:])
 		m.InlineBytes = binary.LittleEndian.Uint32(p[16:])
+		m.LargestMib = binary.LittleEndian.Uint32(p[20:])
 	}
 	b = b[24:]
 	if b, err = readStr(b, KindWelcome, "bus", &m.Bus, MaxName); err != nil {

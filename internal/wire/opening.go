@@ -19,7 +19,8 @@ type Welcome struct {
 	Version     uint16 `wire:"reserved=2"` // agreed on
 	Node        uint32 // the client's number
 	Epoch       uint64 // a new one for each start of a host
-	InlineBytes uint32 `wire:"reserved=4"` // the largest payload that may travel in a message
+	InlineBytes uint32 // the largest payload that may travel in a message
+	LargestMib  uint32 // the largest payload at all, in MiB, rounded down; 0: the host does not say
 	Bus         string
 	Inputs      []Edge    // where the inputs of a submitted request go
 	Results     []Edge    // where its results come from

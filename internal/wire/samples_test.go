@@ -74,7 +74,7 @@ func openingSamples() []sample {
 		{name: "hello-empty", message: &wire.Hello{VersionMin: 1, VersionMax: 1, PID: 1}},
 		{name: "hello-extreme", message: &wire.Hello{VersionMin: 0, VersionMax: math.MaxUint16, PID: math.MaxUint32, Bus: strings.Repeat("ü", wire.MaxName/2), Name: strings.Repeat("n", wire.MaxName)}},
 		{name: "welcome", message: &wire.Welcome{
-			Version: 1, Node: 3, Epoch: 0x1122334455667788, InlineBytes: 32768, Bus: "speech", Inputs: edges,
+			Version: 1, Node: 3, Epoch: 0x1122334455667788, InlineBytes: 32768, LargestMib: 20480, Bus: "speech", Inputs: edges,
 			Results: []wire.Edge{{Name: "vocoder->", Peer: "vocoder", Window: math.MaxUint32, WindowBytes: math.MaxUint64, Policy: wire.PolicyDropOldest}},
 		}},
 		{name: "welcome-without-edges", message: &wire.Welcome{Version: 1, Node: 1, Epoch: 1}},

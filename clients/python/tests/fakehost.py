@@ -28,13 +28,13 @@ EDGE_OUT = wire.Edge("upper->caller", "")
 
 
 class FakeHost:
-    def __init__(self, inline_bytes: int = 512) -> None:
+    def __init__(self, inline_bytes: int = 512, largest_mib: int = 0) -> None:
         self.folder = tempfile.TemporaryDirectory()
         self.path = os.path.join(self.folder.name, "bus.sock")
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener.bind(self.path)
         self.listener.listen()
-        self.inline_bytes = inline_bytes
+        self.inline_bytes, self.largest_mib = inline_bytes, largest_mib
         self.ends_unasked = False  # whether the client says unasked that a task of its stage has ended
         self.client_pid = os.getpid()  # also of a host in a child of its client
         self.sock: socket.socket | None = None
@@ -64,7 +64,7 @@ class FakeHost:
         hello = self.expect(wire.Hello)
         assert hello.magic == wire.MAGIC and hello.pid == self.client_pid, hello
         assert hello.version_min == hello.version_max == wire.VERSION, hello
-        self.send(wire.Welcome(wire.VERSION, 1, 7, self.inline_bytes, "test", [EDGE_IN], [EDGE_OUT], []))
+        self.send(wire.Welcome(wire.VERSION, 1, 7, self.inline_bytes, self.largest_mib, "test", [EDGE_IN], [EDGE_OUT], []))
 
     def send(self, *messages: Any, fds: tuple[int, ...] = ()) -> None:
         assert self.sock is not None

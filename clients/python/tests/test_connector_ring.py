@@ -73,7 +73,7 @@ class ConnectorTest(HostCase):
         self.host.sock, _ = self.host.listener.accept()
         self.addCleanup(self.host.sock.close)
         self.host.expect(wire.Hello)
-        self.host.send(wire.Welcome(wire.VERSION, 1, 7, 512, "test", [], [], []))
+        self.host.send(wire.Welcome(wire.VERSION, 1, 7, 512, 0, "test", [], [], []))
         self.host.sock = own  # of the connector that the other tests have
         self.assertEqual(process.wait(30), 0)
 
@@ -265,7 +265,7 @@ class ConnectorTest(HostCase):
         self.host.sock.settimeout(60)
         hello = self.host.expect(wire.Hello)
         self.assertEqual(hello.pid, child)
-        self.host.send(wire.Welcome(wire.VERSION, 1, 7, 512, "test", [], [], []))
+        self.host.send(wire.Welcome(wire.VERSION, 1, 7, 512, 0, "test", [], [], []))
         self.host.send(wire.Placed(self.host.expect(wire.Place).token, 7))
         self.assertEqual(os.waitpid(child, 0)[1], 0)
         self.host.sock.close()

@@ -66,6 +66,44 @@ class RoomTest(ExchangeCase):
             reads()
         self.assertFalse(self.client.closed)
 
+    def test_as_much_as_the_host_says(self) -> None:
+        self.client._session.largest_bytes = 4 << 20
+        self.exchange = self.client.exchange()
+        with self.assertRaisesRegex(omnibus.TooLarge, "5242880 bytes, and an arena of 4194304"):
+            self.exchange.put("a", "b", "k", 5 << 20, lambda room: None)
+        done = self.putting(bytes(3 << 20))
+        self.host.offered()
+        m = self.host.expect(wire.Place)
+        self.host.send(wire.Placed(m.token, 7))
+        done()
+        with self.assertRaisesRegex(omnibus.OutOfMemory, "take 3145728 bytes in 1 segments, of at most 4194304 and 1024: .*raise arena_bytes"):
+            self.exchange.put("a", "b", "k", 3 << 20, lambda room: None, 0.01)
+
+    def test_memory_goes_back_when_it_is_much(self) -> None:
+        """Values that lie for a while take what they need. Above keep_bytes an empty segment is given up."""
+        own = self.client._session.room
+        own.keep_bytes = 5 << 20
+        self.exchange = self.client.exchange(64 << 20)
+        self.assertEqual(own.keep_bytes, 64 << 20)  # memory that the user sets is used again
+        own.keep_bytes = 5 << 20
+        puts = []
+        for _ in range(3):
+            done = self.putting(bytes(2 << 20))
+            self.host.offered()
+            m = self.host.expect(wire.Place)
+            self.host.send(wire.Placed(m.token, 7))
+            done()
+            puts.append(m)
+        self.host.send(wire.Returned([m.put for m in puts]))
+        self.client.process()
+        self.assertEqual(self.host.expect(wire.Forget).segment, puts[0].segment)
+        self.assertEqual(own.used(), (4 << 20, 2))
+        done = self.putting(bytes(2 << 20))  # in one that is there
+        m = self.host.expect(wire.Place)
+        self.assertIn(m.segment, [p.segment for p in puts[1:]])
+        self.host.send(wire.Placed(m.token, 7))
+        done()
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import unittest
+from unittest import mock
 
 from fakehost import deliver
 from stagecase import StageCase
@@ -12,6 +13,7 @@ from stagecase import StageCase
 import omnibus
 from omnibus import headroom, wire
 from omnibus.codec import encode
+from omnibus.connector import OmnibusConnector
 from omnibus.errors import OutOfMemory
 
 GIB = 1 << 30
@@ -63,7 +65,46 @@ class LimitsTest(unittest.TestCase):
         headroom.check("a thing", 1 << 50, "/nowhere", "/nowhere")
 
 
+class CopyTest(unittest.TestCase):
+    """Values whose encoding is a copy, and segments, which are written to /dev/shm."""
+
+    def test_more_than_the_machine_has(self) -> None:
+        with mock.patch.object(headroom, "_limits", lambda *_: [("/proc/meminfo", 1 << 20)]):
+            with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, OmnibusConnector({"mode": "segment", "dir": folder}) as c:
+                with self.assertLogs("omnibus", "ERROR") as logs:
+                    self.assertEqual(c.put("0", "1", "k", bytes(2 << 20)), (False, 0, None))
+                self.assertIn("no segment of 2097157 bytes: /proc/meminfo leaves", logs.output[0])
+                self.assertEqual([n for n in os.listdir(folder) if not n.startswith(".")], [])
+            with self.assertRaisesRegex(omnibus.OmnibusError, r"no copy of a view of 2097152 bytes: .*at \['a'\]"):
+                OmnibusConnector.serialize_obj({"a": memoryview(bytearray(4 << 20))[::2]})
+            try:
+                import numpy as np
+            except ImportError:
+                return
+            with self.assertRaisesRegex(omnibus.OmnibusError, r"no copy of an array of 2097152 bytes: .*at \['a'\]"):
+                OmnibusConnector.serialize_obj({"a": np.broadcast_to(np.float64(1), (1 << 18,))})
+
+
 class ReserveTest(StageCase):
+    def test_more_than_the_bus_takes(self) -> None:
+        errors: list[str] = []
+
+        @omnibus.stage
+        def greedy(value: int, task: omnibus.Task) -> int:
+            task._session.largest_bytes = 1 << 20
+            try:
+                task.reserve((1 << 20) + 1)
+            except omnibus.TooLarge as e:
+                errors.append(str(e))
+            return value
+
+        r = self.run_stage(greedy)
+        self.host.send(deliver(1, 7, encode(1)))
+        self.host.emitted()
+        self.host.expect(wire.Finish)
+        self.assertRegex(errors[0], "1048577 bytes: this bus takes 1048576: see large_bytes")
+        self.bye(r)
+
     def test_more_than_the_machine_has(self) -> None:
         """Nothing is taken for it, and the stage goes on."""
         before = headroom._field("/proc/meminfo", "Shmem:")

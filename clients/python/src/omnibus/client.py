@@ -16,7 +16,7 @@ from .answers import Answer, Attempt
 from .delivery import Delivery
 from .directory import Found, Name, find_work, publish_work, withdraw
 from .errors import Code, HostGone, OmnibusError, ProtocolError
-from .exchange import ARENA_BYTES, Exchange
+from .exchange import Exchange
 from .handshake import dial, shake_hands, socket_path
 from .request import Request, first_work, in_time, stream_work
 from .session import Session, Work
@@ -235,10 +235,11 @@ class Client(BaseClient):
         """Serve a stage by a consumer of its own making; see `deliveries` and `run`."""
         return self._session.run(self._serve_work(stage, Task, consumer))
 
-    def exchange(self, arena_bytes: int = ARENA_BYTES) -> Exchange:
+    def exchange(self, arena_bytes: int | None = None) -> Exchange:
         """An end of the exchange: payloads under keys, for all processes of this host.
 
-        `arena_bytes` bounds the memory that the client shares, as it needs it, for what is put here.
+        `arena_bytes` bounds the memory that the client shares, as it needs it, for what is put here; None: the memory that
+        the host and this process may use does.
         """
         return Exchange(self._session, arena_bytes)
 

@@ -17,13 +17,13 @@ from .answers import Answer, Attempt
 from .delivery import View
 from .errors import Code, Nothing, OutOfMemory, Overloaded, again
 from .puts import Kept
-from .room import NOTHING, Out, Room
+from .room import MAX_SEGMENTS, NOTHING, Out, Room
 from .session import Session
 
 if TYPE_CHECKING:
     from .gpu.layout import Layout
 
-#: The room that a client makes for what it puts, as it is needed.
+#: The room that a client makes for what it puts, as it is needed, where the host does not say how large a payload may be.
 ARENA_BYTES = 256 << 20
 
 _owners = itertools.count(1)
@@ -36,10 +36,12 @@ class Exchange:
     stopped. `get` and `wait` alone wait no longer than their timeout; that of `put` is for room.
     """
 
-    def __init__(self, s: Session, arena_bytes: int = ARENA_BYTES) -> None:
+    def __init__(self, s: Session, arena_bytes: int | None = None) -> None:
+        """`arena_bytes` bounds the room of what this process puts; None: the memory that the host may use does."""
         self._session = s
         self._owner = next(_owners) & 0xFFFFFFFF
-        self._arena_bytes = arena_bytes
+        self._arena_bytes = arena_bytes or s.largest_bytes or ARENA_BYTES
+        s.room.keep_bytes = max(s.room.keep_bytes, arena_bytes or 0)
         self._waiting: dict[Answer, str] = {}  # questions that the host keeps, and their keys; the session's lock
 
     def put(
@@ -137,7 +139,14 @@ class Exchange:
         try:
             found: Room = self._answer(s.attempts.make(a), timeout)
         except Nothing:
-            raise OutOfMemory(Code.MEMORY, f"there was no room for {size} bytes in {timeout} seconds") from None
+            with s.locked:
+                used, segments = s.room.used()
+            raise OutOfMemory(
+                Code.MEMORY,
+                f"there was no room for {size} bytes in {timeout} seconds: values that this process has put, and views of them, "
+                f"take {used} bytes in {segments} segments, of at most {self._arena_bytes} and {MAX_SEGMENTS}: let stages get "
+                "the values, clean them up, or raise arena_bytes",
+            ) from None
         return found
 
     def _give(self, room: Room) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 from . import wire
 from .answers import Answer, Attempt
 from .buffer import Buffer, Envelope
-from .errors import Code, HostError, RequestOver, WindowFull, again
+from .errors import Code, HostError, RequestOver, TooLarge, WindowFull, again
 from .room import Out, Room
 from .scoreboard import Running
 from .session import Session, Work
@@ -158,6 +158,12 @@ class Puts:
         with s.locked:
             if s.error is not None:
                 raise again(s.error)
+            if 0 < s.largest_bytes < size:
+                raise TooLarge(
+                    Code.TOO_LARGE,
+                    f"a payload of {size} bytes: this bus takes {s.largest_bytes}: see large_bytes in its pipeline file, and the "
+                    "memory that it may use",
+                )
             most = s.arena_bytes or ROOM_BYTES
             return (s.room.take(size, most) if size <= most and not alone else None) or s.room.alone(size)
 

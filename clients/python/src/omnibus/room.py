@@ -19,7 +19,8 @@ from .memory import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, Arena, Gaps, Mappin
 
 SEGMENT_BYTES = 16 << 20
 LARGE_BYTES = 1 << 20  #: from here on a payload has a segment to itself
-MAX_SEGMENTS = 256  #: that are used again and again
+MAX_SEGMENTS = 1024  #: that are used again and again
+KEEP_BYTES = 256 << 20  #: of segments, above which one that nothing lies in is given up
 MAX_ALONE = 3072  #: for one payload each; the host takes 4,096 of both
 
 _SIZES_PER_DOUBLING = 8
@@ -87,7 +88,10 @@ class OwnRoom:
 
     def __init__(self, post: Callable[[wire.Message, int], None]) -> None:
         self._post = post
+        self.keep_bytes = KEEP_BYTES
         self._segments: dict[int, _Segment] = {}
+        self._small: dict[int, _Segment] = {}  # those for payloads side by side
+        self._total = 0  # bytes of all
         self._spare: dict[int, list[int]] = {}  # large ones that nothing lies in, by their size
         self._alone = 0  # segments for one payload each
         self._last_segment = 0
@@ -114,8 +118,8 @@ class OwnRoom:
         if size >= LARGE_BYTES:
             return self._take_large(size, most)
         size = -(-max(size, 1) // _ALIGN) * _ALIGN
-        for number, s in self._segments.items():
-            at = None if s.large else s.gaps.take(size)
+        for number, s in self._small.items():
+            at = s.gaps.take(size)
             if at is not None:
                 return Room(number, at, size, s.arena.view(at, size))
         return self._make(size, max(size, min(SEGMENT_BYTES, most)), most, False)
@@ -133,10 +137,13 @@ class OwnRoom:
     def _make(self, size: int, segment_size: int, most: int, large: bool) -> Room | None:
         segment_size = _pages(segment_size)
         self._drop_empty(most - segment_size)
-        if self._segments and (self._bytes() + segment_size > most or len(self._segments) >= MAX_SEGMENTS):
+        if self._segments and (self._total + segment_size > most or len(self._segments) >= MAX_SEGMENTS):
             return None
         number, arena = self._offer(segment_size)
         s = self._segments[number] = _Segment(arena, segment_size, large)
+        self._total += segment_size
+        if not large:
+            self._small[number] = s
         taken = segment_size if large else size
         at = s.gaps.take(taken)
         assert at is not None
@@ -163,6 +170,8 @@ class OwnRoom:
         s.gaps.give(r.offset, r.size)
         if s.large:
             self._spare.setdefault(s.size, []).append(r.segment)
+        if s.gaps.empty and self._total > self.keep_bytes:
+            self._drop(r.segment, s)
 
     def put(self, r: Room | None, out: Out = NOTHING) -> int:
         """The number of a put, by which the room comes back. None: the payload is in the message."""
@@ -196,23 +205,33 @@ class OwnRoom:
         """The session has ended: what the host has mapped stays with its readers."""
         puts, self._puts = self._puts, {}
         self._segments.clear()
+        self._small.clear()
         self._spare.clear()
+        self._total = 0
         for _, out in puts.values():
             out.lost()
 
-    def _bytes(self) -> int:
-        return sum(s.size for s in self._segments.values())
+    def used(self) -> tuple[int, int]:
+        """The bytes of all segments, and their number."""
+        return self._total, len(self._segments)
 
     def _drop_empty(self, most: int) -> None:
         """Give segments up that nothing lies in, until the rest have at most so many bytes."""
         for number, s in list(self._segments.items()):
-            if self._bytes() <= most and len(self._segments) < MAX_SEGMENTS:
+            if self._total <= most and len(self._segments) < MAX_SEGMENTS:
                 return
             if s.gaps.empty:
-                del self._segments[number]
-                if s.large:
-                    self._spare[s.size].remove(number)
-                self._post(wire.Forget(number), -1)
+                self._drop(number, s)
+
+    def _drop(self, number: int, s: _Segment) -> None:
+        """Give a segment up that nothing lies in."""
+        del self._segments[number]
+        self._total -= s.size
+        if s.large:
+            self._spare[s.size].remove(number)
+        else:
+            del self._small[number]
+        self._post(wire.Forget(number), -1)
 
     def _offer(self, size: int) -> tuple[int, Arena]:
         headroom.check(f"no segment of {size} bytes", size)

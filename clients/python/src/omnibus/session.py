@@ -88,6 +88,7 @@ class Session(Core):
         self.segments = Segments()
         self.room = OwnRoom(self.post)
         self.arena_bytes = 0  # of room, for what is emitted; 0: as much as there usually is
+        self.largest_bytes = welcome.largest_mib << 20  # of a payload; 0: the host does not say
         self.inline_bytes = wire.MAX_INLINE_BYTES  # up to which payloads are put in messages
         self.loop: Any = None  # the event loop that reads, if it is one alone that does
         self.gpu: Any = None  # a gpu.lane.Lane, made with the first tensors on a GPU

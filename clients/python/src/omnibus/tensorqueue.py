@@ -77,7 +77,9 @@ class TensorQueue:
             raise ValueError(f"transport_mode {transport_mode!r}: use one of {', '.join(MODES)}")
         self._mode = MODES.index(transport_mode)
         self._client: Client = connect(path, name or (None if path else "queue"), "queue", gpu, allow_uids)
-        self._client._session.arena_bytes = arena_bytes
+        s = self._client._session
+        s.arena_bytes = arena_bytes
+        s.room.keep_bytes = max(s.room.keep_bytes, arena_bytes)
         self._lock = threading.Lock()
         self._puts: list[Request] = []  # whose items are not done, and some that are
         self._reap_at = _REAP

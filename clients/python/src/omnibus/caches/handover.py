@@ -176,7 +176,7 @@ class Handover:
         self._loads: dict[str, Load] = {}
         self._sends: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._sender: threading.Thread | None = None
-        self._ends: list[tuple[float, str]] = []  # a heap: until when values of a request lie
+        self._ends: list[tuple[float, str, Offer]] = []  # a heap: until when values of a request lie
         self._sweeper = Sweeper(self._sweep)
         self._closed = False
 
@@ -242,11 +242,11 @@ class Handover:
             parts = cut(self._pages.page_bytes, offer.blocks, self._part_bytes)
             twice(lambda: self._put(offer, blocks, parts))  # from the start: what was put is gone with the host
             with self._mu:
-                heapq.heappush(self._ends, (offer.until, offer.request))
+                heapq.heappush(self._ends, (offer.until, offer.request, offer))
             self._sweeper.begin(max(offer.until - time.time(), 1e-3))
         except Exception as e:
             log.error("the KV blocks of request %r were not handed over: %s: %s", request, type(e).__name__, e)
-            self._take_back(offer.request)
+            self._take_back(offer)
         finally:
             with self._mu:
                 self._sent.add(request)
@@ -265,20 +265,21 @@ class Handover:
                     f"takes values in time, and arena_bytes are full; raise them, or lease ({e})"
                 ) from None
 
-    def _take_back(self, name: str) -> None:
+    def _take_back(self, offer: Offer) -> None:
         try:
-            self._ring.cleanup(name)
+            for number in range(len(cut(self._pages.page_bytes, offer.blocks, self._part_bytes))):
+                self._ring.cleanup(self._key(offer, number))
         except OmnibusError as e:  # and its values with the host
-            log.debug("the KV blocks of %r were not taken back: %s", name, e)
+            log.debug("the KV blocks of %r were not taken back: %s", offer.request, e)
 
     def _sweep(self) -> float | None:
         now, over = time.time(), []
         with self._mu:
             while self._ends and self._ends[0][0] <= now:
-                over.append(heapq.heappop(self._ends)[1])
+                over.append(heapq.heappop(self._ends)[2])
             following = max(self._ends[0][0] - now, 1e-3) if self._ends else None
-        for name in over:
-            self._take_back(name)
+        for offer in over:
+            self._take_back(offer)
         return following
 
     # Receiving, each request in a thread of its own: one that waits keeps no other from what is there.

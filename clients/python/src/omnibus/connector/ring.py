@@ -18,7 +18,7 @@ from typing import Any
 from .. import bundle, deadlines, wire
 from ..client import Client, connect
 from ..errors import HostGone, Nothing, OmnibusError
-from ..exchange import ARENA_BYTES, Exchange, Taken
+from ..exchange import Exchange, Taken
 from ..handshake import socket_path
 from ..omni.encoder import Encoded
 from ..puts import MODES as TRANSPORTS
@@ -80,7 +80,7 @@ class Ring:
         transport = setting(config, "tensor_transport", TRANSPORTS[0])
         self.tensors = wire.Tensors(TRANSPORTS.index(transport), setting(config, "min_bytes", 0))
         self._timeout = setting(config, "timeout", 30.0)
-        self._arena_bytes = setting(config, "arena_bytes", ARENA_BYTES)
+        self._arena_bytes = setting(config, "arena_bytes", None)
         self._exchange: tuple[Client, Exchange] | None = None
         self._pid = 0  # of the process that it is of
         self._neighbour = _Neighbour(config)

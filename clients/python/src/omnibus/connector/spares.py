@@ -27,7 +27,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..errors import OmnibusError
+from .. import headroom
+from ..errors import OmnibusError, OutOfMemory
 from ..omni.encoder import Encoded
 from . import files
 from .contract import NoRoom
@@ -101,6 +102,10 @@ class Spares:
         s = self._take(payload.size)
         try:
             if s.fd < 0:
+                try:
+                    headroom.check(f"no segment of {payload.size} bytes", payload.size)
+                except OutOfMemory as e:
+                    raise NoRoom(str(e)) from None
                 s.fd = self._directory.create()
             elif s.longer:
                 os.ftruncate(s.fd, s.size)

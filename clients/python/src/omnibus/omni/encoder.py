@@ -28,7 +28,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from .. import sources, tensor
+from .. import headroom, sources, tensor
 from ..dtypes import DTYPES
 from ..errors import PayloadError
 from ..msgpack import Ext, _Packer, scalar
@@ -110,6 +110,8 @@ class _Gatherer(_Packer):
 
     def binary(self, v: bytes | bytearray | memoryview) -> None:
         if isinstance(v, memoryview):
+            if not v.c_contiguous:
+                headroom.check(f"no copy of a view of {v.nbytes} bytes", v.nbytes)
             v = v.cast("B") if v.c_contiguous and v.nbytes else v.tobytes()
         if len(v) < _IN_PLACE_BYTES or self.in_key:
             super().binary(v)
@@ -292,6 +294,8 @@ def _array(a: Any) -> _Marked:
         raise PayloadError(f"an array of {a.dtype} has no encoding: {what}")
     data: Buffer = b""
     if a.nbytes:
+        if not a.flags.c_contiguous:
+            headroom.check(f"no copy of an array of {a.nbytes} bytes", a.nbytes)
         data = np.ascontiguousarray(a).reshape(-1).view(np.uint8).data
     return _marked(ARRAY_MARK, "dtype", a.dtype.str, a.shape, data)
 
