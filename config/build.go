@@ -75,6 +75,13 @@ func (p *Pipeline) CheckHost() ([]bus.EdgeBounds, error) {
 	}
 	opts.Wait = bus.WaitBalanced // one of the environment is not the file's
 	bounds, err := spec.Bounds(opts)
+	for i, b := range bounds {
+		for _, e := range p.Edges {
+			if most := e.Connector.largestValue(); e.From == b.From && e.To == b.To && most > 0 {
+				bounds[i].Largest, bounds[i].Window = min(b.Largest, most), min(b.Window, most)
+			}
+		}
+	}
 	return bounds, p.Refused(err)
 }
 

@@ -287,6 +287,15 @@ func TestNotes(t *testing.T) {
 			want: []string{"p.yaml:2:3: note: y (YuanrongTransferEngineConnector) is valid, but this build cannot run it: its engine reads through an NPU and libascendcl.so; use YuanrongConnector, whose values go through memory of the host, or SharedMemoryConnector within one host"},
 		},
 		{
+			name: "settings of a deployment of vLLM-Omni",
+			text: "active_stream_window: 4\nstages:\n- {stage_id: 0, num_replicas: 2}\n- {stage_id: 1, engine_input_source: [0], num_replicas: 1, runtime: {num_replicas: 3}}",
+			want: []string{
+				"p.yaml:1:23: note: active_stream_window is a setting of vLLM-Omni, and has no effect here: omnibus: {max_requests: N} bounds the requests that are under way",
+				"p.yaml:3:31: note: num_replicas is a setting of vLLM-Omni, and has no effect here: say omnibus: {replicas: N}",
+				"p.yaml:4:84: note: num_replicas is a setting of vLLM-Omni, and has no effect here: say omnibus: {replicas: N}",
+			},
+		},
+		{
 			name: "an unused connector",
 			text: "connectors:\n  m: {name: SharedMemoryConnector}\nstages: [{stage_id: 0}]",
 			want: []string{`p.yaml:2:3: note: no edge uses the connector "m"`},

@@ -73,6 +73,28 @@ func (c Connector) inlineBytes() int {
 	return int(min(most, math.MaxInt32))
 }
 
+// valueBounds are the settings that bound a value of a type of connector, and their defaults.
+var valueBounds = map[string]struct {
+	key      string
+	defaults int64
+}{
+	"MooncakeConnector":               {"localbuf", 64 << 20},
+	"MooncakeStoreConnector":          {"localbuf", 64 << 20},
+	"MooncakeTransferEngineConnector": {"memory_pool_size", 512 << 20},
+	"NixlConnector":                   {"memory_pool_size", 512 << 20},
+}
+
+// largestValue is the size of the largest value that such a connector takes; 0 where no setting says it.
+func (c Connector) largestValue() int64 {
+	bound := valueBounds[c.Type]
+	if value, set := c.Extra.Get(bound.key); set {
+		if bytes, ok := value.(int64); ok {
+			return bytes
+		}
+	}
+	return bound.defaults
+}
+
 func closeAll(all []*connector.Connector) error {
 	var errs []error
 	for _, c := range all {

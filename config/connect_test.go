@@ -12,6 +12,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/config"
 	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/connector/bridge"
 	"github.com/omnibus-runtime/omnibus/connector/flow"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
 	"github.com/omnibus-runtime/omnibus/connector/shm"
@@ -142,6 +143,18 @@ func TestDropIn(t *testing.T) {
 	}
 }
 
+// TestConnectorsOfOtherPrograms: a name that ends with a type of vLLM-Omni means that type.
+func TestConnectorsOfOtherPrograms(t *testing.T) {
+	for name, want := range map[string]string{
+		"DynamoOmniNixlConnector": "NixlConnector", "XSharedMemoryConnector": "SharedMemoryConnector", "SharedMemoryConector": "SharedMemoryConnector",
+	} {
+		_, err := config.Parse("p.yaml", []byte("stages: [{stage_id: 0}]\nconnectors: {m: {name: "+name+"}}"), config.Options{})
+		if err == nil || !strings.HasSuffix(err.Error(), "the nearest is "+want) {
+			t.Errorf("%s: %v, want %s", name, err, want)
+		}
+	}
+}
+
 func TestConnectorModes(t *testing.T) {
 	for extra, want := range map[string]string{
 		"{mode: rings}":    "mode of SharedMemoryConnector must be ring or segment",
@@ -202,5 +215,67 @@ func TestOptionsOfSharedMemory(t *testing.T) {
 	slices.Sort(want)
 	if diff := cmp.Diff(want, config.SharedMemoryKeys()); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestLargestValueOfConnectors: the bounds of an edge are those of its connector, too.
+func TestLargestValueOfConnectors(t *testing.T) {
+	defaults := make(map[string]int64)
+	for _, typ := range bridge.Types() {
+		for _, option := range typ.Options {
+			if option.Key == "localbuf" || option.Key == "memory_pool_size" {
+				defaults[typ.Name] = option.Default.(int64)
+			}
+		}
+	}
+	if len(defaults) != 4 {
+		t.Fatalf("the types with a bound are %v", defaults)
+	}
+	for name, most := range defaults {
+		for extra, want := range map[string]int64{"": most, ", extra: {localbuf: 5000000, memory_pool_size: 5000000}": 5_000_000} {
+			text := "stages: [{stage_id: a, omnibus: {exec: [x]}, output_connectors: {to_stage_b: m}}, {stage_id: b, omnibus: {exec: [x]}}]\n" +
+				"connectors: {m: {name: " + name + extra + "}}\nomnibus: {large_bytes: 4GiB}"
+			p, err := config.Parse("p.yaml", []byte(text), config.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			bounds, err := p.CheckHost()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, b := range bounds {
+				if own := b.From == "a"; own && (b.Largest != want || b.Window > want) || !own && b.Largest != 4<<30 {
+					t.Errorf("%s%s: %+v, want %d on the edge of the connector", name, extra, b, want)
+				}
+			}
+		}
+	}
+}
+
+// TestTwoSidesOfAStage: a worker of vLLM-Omni has one connector for both directions.
+func TestTwoSidesOfAStage(t *testing.T) {
+	for name, test := range map[string]struct{ first, second, want string }{
+		"switched to the exchange":     {"name: OmnibusConnector", "name: SharedMemoryConnector", "so the stage 2 does not find the values"},
+		"switched, and an automatic":   {"name: OmnibusConnector, extra: {mode: ring}", "", "so the stage 2 does not find the values"},
+		"segments":                     {"name: OmnibusConnector, extra: {mode: segment}", "name: SharedMemoryConnector", ""},
+		"both":                         {"name: OmnibusConnector", "name: OmnibusConnector", ""},
+		"the second":                   {"name: SharedMemoryConnector", "name: OmnibusConnector", ""},
+		"an engine":                    {"name: OmnibusConnector, extra: {mode: nixl}", "name: OmnibusConnector, extra: {mode: nixl}", "give this connector outgoing: {zmq_port: N}"},
+		"an engine, and its other end": {"name: OmnibusConnector, extra: {mode: nixl, outgoing: {zmq_port: 5}}", "name: OmnibusConnector, extra: {mode: nixl}", ""},
+	} {
+		second := "b"
+		if test.second == "" {
+			second = "{}"
+		}
+		text := "stages:\n- {stage_id: 0, output_connectors: {to_stage_1: a}}\n- {stage_id: 1, engine_input_source: [0]}\n" +
+			"- {stage_id: 2, engine_input_source: [1], input_connectors: {from_stage_1: " + second + "}}\n" +
+			"connectors:\n  a: {" + test.first + "}\n  b: {" + test.second + "}\n"
+		if test.second == "" {
+			text = strings.ReplaceAll(strings.ReplaceAll(text, ", input_connectors: {from_stage_1: {}}", ""), "  b: {}\n", "")
+		}
+		_, err := config.Parse("p.yaml", []byte(text), config.Options{})
+		if err == nil || strings.Contains(err.Error(), "the stage 1 receives") != (test.want != "") || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v, want %q", name, err, test.want)
+		}
 	}
 }

@@ -171,7 +171,17 @@ func (c *checker) connectorType(at *node, name string) {
 		c.problemf(at.pos, "%s is for vLLM-Omni's own processes: in this file the same connector is called %s", name, SharedMemory)
 		return
 	}
-	c.problemf(at.pos, "unknown connector type %q: the nearest is %s", shorten(name), nearest(name, connectorTypes))
+	c.problemf(at.pos, "unknown connector type %q: the nearest is %s", shorten(name), nearestType(name))
+}
+
+// nearestType is the type that a name ends with, as names of other programs for these types do, or else the nearest.
+func nearestType(name string) string {
+	for _, known := range connectorTypes {
+		if strings.HasSuffix(name, known) {
+			return known
+		}
+	}
+	return nearest(name, connectorTypes)
 }
 
 // extra keeps all settings of a connector and checks those that its type

@@ -64,6 +64,7 @@ func (c *reading) resolve(p *Pipeline, drafts []draft, edges *node) {
 	for _, d := range drafts {
 		w.connectors(d)
 	}
+	w.sides()
 	w.joins(drafts)
 	w.checkCalls(drafts)
 	if order, ok := w.sort(drafts); ok {
@@ -153,6 +154,41 @@ func (w *wiring) agree(e *wire, here, other *reference) {
 		w.notef(second.pos, "the ends of the edge %s define their %s twice: the receiver's definition (%s) counts",
 			e, in.Type, e.input.pos.line(second.pos))
 	}
+}
+
+// sides reports a stage of vLLM-Omni that puts what the next stage cannot find: a worker has one connector for both
+// directions, that of its incoming edge.
+func (w *wiring) sides() {
+	for _, in := range w.order {
+		here := in.connector()
+		if here == nil || here.Type != dropIn {
+			continue
+		}
+		mode, _ := here.Extra.Get(modeKey)
+		_, has := here.Extra.Get("outgoing")
+		for _, out := range w.order {
+			next := out.connector()
+			switch {
+			case out.from != in.to:
+			case (mode == "nixl" || mode == "mooncake-engine") && !has:
+				w.problemf(here.Pos, "the stage %s receives in mode %s, and sends to the stage %s: give this connector outgoing: {zmq_port: N}, with a port of that stage's own", in.to, mode, out.to)
+			case mode == modeSegment || next != nil && next.Type == dropIn:
+			default:
+				w.problemf(here.Pos, "the stage %s receives by %s, and its edge to the stage %s has another connector: vLLM-Omni uses the one of the incoming edge for both, so the stage %s does not find the values: "+
+					"take %s for that edge, too, or mode: segment here", in.to, dropIn, out.to, out.to, dropIn)
+			}
+		}
+	}
+}
+
+// connector is the one that counts on the edge; nil where the file names none.
+func (e *wire) connector() *Connector {
+	for _, ref := range []*reference{e.input, e.output} {
+		if ref != nil {
+			return ref.connector
+		}
+	}
+	return nil
 }
 
 // list reads the list edges.

@@ -42,6 +42,9 @@ func (c *checker) pipeline(root *node) *Pipeline {
 	p := &Pipeline{File: c.file}
 	s := r.sections(root, p)
 	stages := c.shape(root, s)
+	if window := root.get("active_stream_window"); window != nil && window.value != int64(0) {
+		c.notef(window.pos, "active_stream_window is a setting of vLLM-Omni, and has no effect here: omnibus: {max_requests: N} bounds the requests that are under way")
+	}
 	r.defaults(s.defaults)
 	r.bus(s, p)
 	r.defined = c.connectors(s.connectors)

@@ -86,6 +86,14 @@ func (c *reading) stage(n *node) (draft, bool) {
 	if d.ours != nil {
 		c.stageOmnibus(d.ours, &d)
 	}
+	for _, at := range []*node{n, d.runtime} {
+		if at == nil {
+			continue
+		}
+		if replicas := at.get("num_replicas"); replicas != nil && replicas.value != int64(1) {
+			c.notef(replicas.pos, "num_replicas is a setting of vLLM-Omni, and has no effect here: say omnibus: {replicas: N}")
+		}
+	}
 	d.MaxInflight = firstSet(d.ownInflight, d.runtimeInflight, d.flatInflight)
 	if d.Handler == "" {
 		d.Handler = d.ID

@@ -23,6 +23,7 @@ from omnibus.connector import Missing, NoRoom, OmnibusConnector, Unavailable
 from omnibus.connector.contract import Absent, Edge
 from omnibus.connector.drop_in import ENGINES
 from omnibus.connector.stores import Store, TooLarge
+from omnibus.omni.encoder import Encoded
 
 EDGE = Edge("thinker", "talker")
 POOL = 16 << 20
@@ -167,6 +168,33 @@ class PeerCase(unittest.TestCase):
                 self.get("once", metadata)
         self.put("once", b"old")
         self.assertEqual(self.get("once", self.put("once", b"new!")), b"new!")
+
+    def test_a_middle_stage(self) -> None:
+        """Of a stage that receives and sends, `outgoing` has the listener."""
+        first, second = storeserver.free_ports(2)
+        incoming = {"zmq_port": first, "sender_host": "127.0.0.1", "sender_zmq_port": first, "outgoing": {"zmq_port": second}}
+        stages = [
+            self.store(**incoming, role="sender"),
+            self.store(**incoming, role="receiver"),
+            self.store(role="receiver", sender_host="127.0.0.1", sender_zmq_port=second),
+        ]
+        for n, (source, target) in enumerate(zip(stages, stages[1:])):
+            edge = Edge(str(n), str(n + 1))
+            source.put(edge, "k", Encoded([b"x" * 1000]))
+            self.assertEqual(target.wait(edge, "k", None, plain, time.monotonic() + 60), (b"x" * 1000, 1000))
+        with self.assertRaisesRegex(Unavailable, "its role is receiver.*outgoing: {zmq_port: N}"):
+            stages[2].put(Edge("2", "3"), "k", Encoded([b"x"]))
+        for bad in (True, {}, {"zmq_port": 0}):
+            with self.assertRaisesRegex(ValueError, "outgoing must be a map with zmq_port"):
+                self.store(role="receiver", outgoing=bad)
+
+    def test_replicas(self) -> None:
+        (port,) = storeserver.free_ports(1)
+        with mock.patch.dict(os.environ, VLLM_OMNI_REPLICA_ID="1"):
+            with self.assertRaisesRegex(ValueError, f"in replica 1 of a stage: each replica would listen at port {port}"):
+                self.store(zmq_port=port)
+            self.store()
+            self.store(zmq_port=port, role="receiver")
 
     def test_cleanup(self) -> None:
         store = self.store()

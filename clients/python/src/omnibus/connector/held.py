@@ -9,6 +9,7 @@ engine and speaks its messages.
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 import time
@@ -40,6 +41,27 @@ SETTINGS: dict[str, tuple[Kind, Any]] = {
 
 #: What could not be closed, because another process may still read or write its memory.
 _retained: set[Any] = set()
+
+
+def with_outgoing(config: dict[str, Any]) -> dict[str, Any]:
+    """The config of a process that receives, and sends by what it has under `outgoing`: the host and port of its listener."""
+    outgoing = config.get("outgoing")
+    if outgoing is None or config.get("role") != "receiver":
+        return config
+    if not isinstance(outgoing, dict) or not outgoing.get("zmq_port"):
+        raise ValueError(f"outgoing must be a map with zmq_port, the port of this stage's own listener, not {outgoing!r:.200}")
+    listener = {name: outgoing[name] for name in ("host", "zmq_port") if outgoing.get(name) is not None}
+    return {**config, **listener, "role": "both"}
+
+
+def check_replica(what: str, port: int) -> None:
+    """Raise ValueError in a replica of a stage whose listener has a port that all replicas would have."""
+    replica = os.environ.get("VLLM_OMNI_REPLICA_ID", "0")
+    if port and replica not in ("", "0"):
+        raise ValueError(
+            f"{what} in replica {replica} of a stage: each replica would listen at port {port} (zmq_port): take mode ring or "
+            "segment, whose values any replica finds, or vLLM-Omni's own connector"
+        )
 
 
 class Value:
@@ -76,6 +98,8 @@ class Held:
         self._workers = ThreadPoolExecutor(_MOST_WORKERS, f"omnibus-{self.extra}")
         self._zmq = load(self.extra)
         self._host = _own_host() if s.host.lower() in ("", "auto", "*", "0.0.0.0", "::") else s.host
+        if s.role != "receiver":
+            check_replica(self.what, s.zmq_port)
         self._sender = at(s.sender_host, s.sender_zmq_port) if s.sender_host and s.sender_zmq_port else None
         self.pool = Pool(s.memory_pool_size)
         self.address = ""  # of the listener
@@ -126,7 +150,10 @@ class Held:
 
     def put(self, name: Name, parts: Sequence[Buffer]) -> dict[str, Any]:
         if not self.address:
-            raise Unavailable(f"this connector of {self.what} only receives: its role is receiver")
+            raise Unavailable(
+                f"this connector of {self.what} only receives: its role is receiver. A stage that sends, too, needs outgoing: "
+                "{zmq_port: N} in the extra of its incoming edge's connector"
+            )
         block = self.pool.take(sum(map(len, parts)))
         room, end = self.pool.view(block), 0
         for part in parts:

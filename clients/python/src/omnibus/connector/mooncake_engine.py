@@ -20,7 +20,7 @@ from ..msgpack import packb, unpackb
 from ..omni.encoder import encode
 from .asking import Question, late
 from .contract import SECONDS, TEXT, Absent, BadMetadata, Edge, Missing, Unavailable, text_of
-from .held import SETTINGS, Held, Value, check_size, endpoint
+from .held import SETTINGS, Held, Value, check_size, endpoint, with_outgoing
 from .mooncake import VERSION, load
 from .pool import Block
 from .stores import Name, Settings, TooLarge
@@ -41,7 +41,7 @@ class MooncakeEngine(Held):
     what, extra = "Mooncake's transfer engine", "mooncake"
 
     def __init__(self, config: dict[str, Any]) -> None:
-        settings = Settings(config, _SETTINGS)
+        settings = Settings(with_outgoing(config), _SETTINGS)
         self._asking = threading.Lock()
         self._taking: set[tuple[str, str]] = set()  # addresses and keys that are asked for, or still written by a sender that was given up
         super().__init__(settings, settings.buffer_ttl_seconds or math.inf, math.inf)  # a write ends by itself

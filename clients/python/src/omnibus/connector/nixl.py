@@ -22,7 +22,7 @@ from ..errors import OmnibusError, PayloadError
 from ..msgpack import packb, unpackb
 from .contract import SECONDS, TIMEOUT, BadMetadata, Edge, Gone, Kind, Missing, Unavailable
 from .described import OBJECT, SCHEMA, Plan, generation_of, payload_of, plan_of
-from .held import SETTINGS, Held, Value, check_size, endpoint
+from .held import SETTINGS, Held, Value, check_size, endpoint, with_outgoing
 from .pool import Block
 from .stores import Name, Settings, TooLarge
 
@@ -67,7 +67,7 @@ class Nixl(Held):
     what, extra = "NIXL", "nixl"
 
     def __init__(self, config: dict[str, Any]) -> None:
-        settings = Settings(config, _SETTINGS)
+        settings = Settings(with_outgoing(config), _SETTINGS)
         self._changed = threading.Condition()
         self._peers: OrderedDict[str, _Peer] = OrderedDict()  # by address of the listener
         self._claims: OrderedDict[_Asked, str] = OrderedDict()
