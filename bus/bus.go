@@ -486,7 +486,7 @@ func (b *Bus) Close(ctx context.Context) error {
 	b.mu.Unlock()
 	for _, r := range b.requests() {
 		r.Abort(ErrClosed)
-		r.closeResults()
+		r.closeResults(false)
 	}
 	if err := b.Drain(ctx); err != nil {
 		return fmt.Errorf("bus: close: %w", err)

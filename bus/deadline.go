@@ -120,7 +120,7 @@ func (r *Request) giveUpUnread() {
 	err := fmt.Errorf("bus: the request has completed, and its context ended before its results were received: %w",
 		context.Cause(r.ctx))
 	r.unread.Store(&err)
-	r.closeResults()
+	r.closeResults(false)
 }
 
 // endOfResults is how the results end, where the request was asked for one and has none.

@@ -237,6 +237,21 @@ func (d *Delivery) reclaim() {
 	}
 }
 
+// appendCopy appends a copy of a result that nothing is owed for. There is none of a payload in the memory of
+// a GPU, or one that a connector has.
+func (d *Delivery) appendCopy(to []*Delivery) []*Delivery {
+	if d.carried != nil || d.flow.edge.spec.Tensors != TensorsDefault || d.open() != nil {
+		return to
+	}
+	c := newDelivery()
+	c.Delivery, c.flow = d.Delivery, d.flow
+	c.Codec, c.Handle = uint32(d.PayloadCodec()), messages.Handle{}
+	if !d.Bare() {
+		c.Inline = append([]byte{}, d.Bytes()...)
+	}
+	return append(to, c)
+}
+
 // discard finishes a delivery unseen, without giving credit back: it has none,
 // or its request is over. It is safe with the flow's queue locked.
 func (d *Delivery) discard() {

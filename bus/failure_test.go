@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
 
@@ -569,5 +570,91 @@ func TestCloseWithQueuedResults(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Close()
+	mustDrain(t, b)
+}
+
+// TestResultsBeforeTheFailure: a request that fails, or is past its deadline, gives the results that had come by then,
+// whenever the caller asks for them, and then its error. They hold nothing of the request.
+func TestResultsBeforeTheFailure(t *testing.T) {
+	large := strings.Repeat("x", 100_000)
+	emitted := []string{"one", large, "three"}
+	for name, late := range map[string]bool{"failed": false, "past its deadline": true} {
+		for received := range len(emitted) + 1 {
+			t.Run(fmt.Sprint(name, " after ", received), func(t *testing.T) {
+				t.Parallel()
+				goOn := make(chan struct{})
+				p := bustest.Linear(bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
+					for _, v := range emitted {
+						if err := t.Emit(v); err != nil {
+							return err
+						}
+					}
+					<-goOn
+					return errors.New("on purpose")
+				}})
+				b := bustest.Open(t, p, bus.Options{})
+				ctx := t.Context()
+				if late {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, time.Second)
+					defer cancel()
+				}
+				r, err := b.Submit(ctx, "in")
+				if err != nil {
+					t.Fatal(err)
+				}
+				receive := func(i int) {
+					t.Helper()
+					d, err := r.Recv(t.Context())
+					if err != nil {
+						t.Fatalf("result %d: %v", i, err)
+					}
+					if got, err := bus.Result[string](d); err != nil || got != emitted[i] || d.Seq != uint64(i) {
+						t.Errorf("result %d is %.9q, %v, seq %d", i, got, err, d.Seq)
+					}
+					if err := d.Finish(nil); err != nil {
+						t.Error(err)
+					}
+				}
+				for i := range received {
+					receive(i)
+				}
+				if late {
+					<-r.Done()
+				}
+				close(goOn)
+				<-r.Done()
+				mustDrain(t, b) // before the rest is received
+				for i := received; i < len(emitted); i++ {
+					receive(i)
+				}
+				for range 2 {
+					if _, err := r.Recv(t.Context()); err == nil || !errors.Is(err, r.Err()) {
+						t.Errorf("behind the results: %v, want %v", err, r.Err())
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestResultsBeforeTheFailureGivenUp: a caller that closes a request which has failed receives no more of it.
+func TestResultsBeforeTheFailureGivenUp(t *testing.T) {
+	p := bustest.Linear(bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
+		if err := t.Emit("one"); err != nil {
+			return err
+		}
+		return errors.New("on purpose")
+	}})
+	b := bustest.Open(t, p, bus.Options{})
+	r, err := b.Submit(t.Context(), "in")
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-r.Done()
+	r.Close()
+	if d, err := r.Recv(t.Context()); err == nil {
+		t.Errorf("received %v behind Close", d)
+	}
 	mustDrain(t, b)
 }

@@ -251,7 +251,7 @@ func (r *Request) scuttle() {
 	for i := range r.tasks {
 		r.tasks[i].nudge()
 	}
-	r.closeResults()
+	r.closeResults(r.Outcome() != Aborted)
 }
 
 // taskDone is called when a stage has done all of its work for the request.
@@ -294,7 +294,8 @@ func (r *Request) partGone() {
 
 // Recv returns the next result. The caller finishes it. At the end of all
 // results of a completed request the error is io.EOF; for others it is how
-// the request ended, which is never taken for io.EOF. A context that ends gives
+// the request ended, which is never taken for io.EOF. A request that fails, or is past its deadline, gives
+// the results first that had come by then, but for tensors in the memory of a GPU and payloads of connectors. A context that ends gives
 // its own error, and the request goes on. Where the context of the request has ended before
 // all results of a completed one were received, the error is that context's.
 func (r *Request) Recv(ctx context.Context) (*Delivery, error) {
@@ -367,16 +368,26 @@ func (r *Request) Wait(ctx context.Context) error {
 // context ends.
 func (r *Request) Close() {
 	r.Abort(nil)
-	r.closeResults()
+	r.closeResults(false)
 }
 
-func (r *Request) closeResults() {
-	unread := r.results.close()
+// closeResults gives back the results that were not received. The caller may still receive copies of them,
+// which hold nothing of the request, in front of its error.
+func (r *Request) closeResults(copies bool) {
+	copies = copies && r.sink == nil
+	unread := r.results.close(copies)
 	for _, e := range r.bus.graph.results {
 		r.flow(e).discard()
 	}
+	var all []*Delivery
 	for _, d := range unread {
+		if copies {
+			all = d.appendCopy(all)
+		}
 		d.reclaim()
+	}
+	if copies {
+		r.results.copied(all)
 	}
 	r.endSink() // of a request that has completed: no result is to come any more
 	r.partDone()

@@ -21,6 +21,7 @@ type results struct {
 	held      int           // received and not finished
 	ended     bool          // the caller has seen the end, or does not want it
 	closed    bool
+	copying   bool // what was unread when the request failed is on its way back into the queue
 	gone      bool // the caller's part is over
 	sinkEnded bool // the sink was told of the request's end
 	woken     bool // one of those who wait is about to run
@@ -170,7 +171,7 @@ func (rs *results) end(r *Request) error {
 		return nil
 	}
 	if r.Outcome() != Completed {
-		return r.cause()
+		return rs.failed(r)
 	}
 	rs.mu.Lock()
 	over := rs.closed || (rs.streams == 0 && rs.head == len(rs.queue))
@@ -184,6 +185,18 @@ func (rs *results) end(r *Request) error {
 	return io.EOF
 }
 
+// failed says how the results of a request end that did not complete, or nil when copies of some follow.
+func (rs *results) failed(r *Request) error {
+	rs.mu.Lock()
+	more := rs.copying || rs.head < len(rs.queue)
+	rs.mu.Unlock()
+	if more {
+		return nil
+	}
+	rs.signal() // for others that wait
+	return r.cause()
+}
+
 // streamEnded notes the end of one stream, and returns how many have not ended.
 func (rs *results) streamEnded() (left int) {
 	rs.mu.Lock()
@@ -194,13 +207,24 @@ func (rs *results) streamEnded() (left int) {
 	return left
 }
 
-// close takes what is left.
-func (rs *results) close() []*Delivery {
+// close takes what is left. Where copies of that are to be received, uncopied follows.
+func (rs *results) close(copies bool) []*Delivery {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	q := rs.queue[rs.head:]
 	rs.queue, rs.head, rs.closed, rs.ended = nil, 0, true, true
+	rs.copying = copies
 	return q
+}
+
+// copied has copies be received in place of what close took, unless the caller wants them no more.
+func (rs *results) copied(all []*Delivery) {
+	rs.mu.Lock()
+	if rs.copying {
+		rs.queue, rs.copying = all, false
+	}
+	rs.mu.Unlock()
+	rs.signal()
 }
 
 // finished counts a result that the caller gave back.

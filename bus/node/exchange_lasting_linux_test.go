@@ -64,13 +64,13 @@ func TestLasting(t *testing.T) {
 	got.Release()
 	m := h.join(t, node.JoinOptions{ExchangeStore: exchangeStore})
 	own := opened(t, m, false)
-	if err := own.Cleanup(t.Context(), "r1"); err != nil {
+	if err := own.Cleanup(t.Context(), "r1_thinker_0"); err != nil {
 		t.Fatal(err)
 	}
 	if e := h.bus.Stats().Exchange.Entries; e != 1 {
 		t.Errorf("%d payloads behind a cleanup of somebody else's", e)
 	}
-	if err := opened(t, m, true).Cleanup(t.Context(), "r1"); err != nil {
+	if err := opened(t, m, true).Cleanup(t.Context(), "r1_thinker_0"); err != nil {
 		t.Fatal(err)
 	}
 	h.wantEmpty(t)

@@ -94,8 +94,10 @@ func fillWithMessages(t *testing.T, size int) {
 	if !node.HasExchangeMemory(n) {
 		t.Error("the node has made no memory, and the host had no room")
 	}
-	c.send(&wire.Cleanup{Token: 1, Owner: 1, Key: "r1"})
-	c.await(wire.KindCleaned)
+	for i := range most {
+		c.send(&wire.Cleanup{Token: 1, Owner: 1, Key: key(i)})
+		c.await(wire.KindCleaned)
+	}
 	c.send(placeInline(1, key(0), string(value)))
 	c.await(wire.KindPlaced)
 	c.send(&wire.Bye{})

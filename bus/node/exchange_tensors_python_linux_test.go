@@ -132,7 +132,7 @@ func TestKeyedTensorsComeBack(t *testing.T) {
 	free()
 
 	a.do("put", args{"key": "r1_thinker_0", "n": 1}, true)
-	a.do("cleanup", args{"key": "r1"}, nil)
+	a.do("cleanup", args{"key": "r1_thinker_0"}, nil)
 	free()
 	b.do("get", args{"key": "r1_thinker_0"}, nil)
 

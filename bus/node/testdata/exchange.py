@@ -6,9 +6,9 @@ import time
 
 from omnibus import Tensor
 from omnibus.connector import OmnibusConnector
-from omnibus.omni import decoder
+from omnibus.omni import marks
 
-decoder._modules.update(torch=None, numpy=None)  # tensors are the client's own, wherever this runs
+marks._modules.update(torch=None, numpy=None)  # tensors are the client's own, wherever this runs
 c = OmnibusConnector({"arena_bytes": 32 << 20})
 held = {}
 

@@ -15,7 +15,7 @@ from omnibus.connector import OmnibusConnector, on_gpu
 from omnibus.devices import emul
 from omnibus.devices.contract import uuid_text
 from omnibus.gpu.layout import Layout
-from omnibus.omni import decoder
+from omnibus.omni import marks
 from omnibus.tensor import data_bytes
 
 EDGE = "thinker", "talker"
@@ -27,7 +27,7 @@ if settings.pop("torch", False):
     del sys.path[0]  # where a script is called as a package that torch needs
     import torch
 else:
-    decoder._modules.update(torch=None, numpy=None)  # tensors are the client's own, wherever this runs
+    marks._modules.update(torch=None, numpy=None)  # tensors are the client's own, wherever this runs
 c = OmnibusConnector(settings)
 other = OmnibusConnector(settings)  # keeps the connection when the first is closed
 device = emul.device(emul.uuid())
