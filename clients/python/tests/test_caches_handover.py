@@ -145,6 +145,13 @@ class HandoverTest(unittest.TestCase):
             p.sent()
         self.assertEqual(self.exchange.entries(), 0)
 
+    def test_a_cache_has_a_bound(self) -> None:
+        """Where arena_bytes is not set, too: at its bound a cache gives up its oldest entries."""
+        for set_to, bound in (None, 256 << 20), (400_000, 400_000):
+            ring = open_ring({"socket": self.exchange.socket, "arena_bytes": set_to})
+            self.addCleanup(ring.close)
+            self.assertEqual(ring._open()._arena_bytes, bound)
+
     def test_more_than_the_arena(self) -> None:
         """The producer goes on as the consumer takes: its arena has room for two parts of twenty."""
         p = Producer(self, self.exchange.socket, arena=400_000)

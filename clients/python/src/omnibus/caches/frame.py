@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from ..connector.contract import Damaged, Kind, check_settings
 from ..connector.ring import Ring
 from ..errors import HostGone, PayloadError
+from ..exchange import ARENA_BYTES
 from ..msgpack import packb, unpackb
 from ..omni.encoder import Encoded
 
@@ -94,5 +95,8 @@ def twice(call: Callable[[], T]) -> T:
 
 
 def open_ring(config: dict[str, Any]) -> Ring:
-    """The exchange that the settings name. Raises HostGone."""
-    return Ring({k: v for k, v in config.items() if k in OF_EXCHANGE})
+    """The exchange that the settings name. Raises HostGone.
+
+    What a cache lends has a bound, at which the oldest goes, where the values of a pipeline have the machine's memory.
+    """
+    return Ring({"arena_bytes": ARENA_BYTES, **{k: v for k, v in config.items() if k in OF_EXCHANGE and v is not None}})
