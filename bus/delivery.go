@@ -9,6 +9,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	memory "github.com/omnibus-runtime/omnibus/internal/headroom"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -237,10 +238,16 @@ func (d *Delivery) reclaim() {
 	}
 }
 
+// copiedUnasked are so many bytes that a copy of a result takes without a look at the memory that is left.
+const copiedUnasked = 1 << 20
+
 // appendCopy appends a copy of a result that nothing is owed for. There is none of a payload in the memory of
-// a GPU, or one that a connector has.
+// a GPU, of one that a connector has, or where the machine has no memory for it.
 func (d *Delivery) appendCopy(to []*Delivery) []*Delivery {
 	if d.carried != nil || d.flow.edge.spec.Tensors != TensorsDefault || d.open() != nil {
+		return to
+	}
+	if n := len(d.Bytes()); n > copiedUnasked && memory.System().Check(uint64(n)) != nil {
 		return to
 	}
 	c := newDelivery()
