@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -172,13 +173,31 @@ func (w *wiring) sides() {
 			case out.from != in.to:
 			case (mode == "nixl" || mode == "mooncake-engine") && !has:
 				w.problemf(here.Pos, "the stage %s receives in mode %s, and sends to the stage %s: give this connector outgoing: {zmq_port: N}, with a port of that stage's own", in.to, mode, out.to)
-			case mode == modeSegment || next != nil && next.Type == dropIn:
+			case mode == modeSegment && (next == nil || next.Type != dropIn) || next != nil && next.Type == dropIn && finds(next, here):
 			default:
-				w.problemf(here.Pos, "the stage %s receives by %s, and its edge to the stage %s has another connector: vLLM-Omni uses the one of the incoming edge for both, so the stage %s does not find the values: "+
-					"take %s for that edge, too, or mode: segment here", in.to, dropIn, out.to, out.to, dropIn)
+				w.problemf(here.Pos, "the stage %s receives by %s, and its edge to the stage %s has another connector, mode or exchange: vLLM-Omni uses the one of the incoming edge for both, so the stage %s does not find the values: "+
+					"take the same %s for that edge, too, or mode: segment here", in.to, dropIn, out.to, out.to, dropIn)
 			}
 		}
 	}
+}
+
+// finds reports whether a drop-in gets what another one puts. In mode ring it gets segments, too.
+func finds(getter, putter *Connector) bool {
+	of := func(c *Connector, key string, otherwise any) any {
+		if v, set := c.Extra.Get(key); set && v != nil {
+			return v
+		}
+		return otherwise
+	}
+	from, to := of(putter, modeKey, modeRing), of(getter, modeKey, modeRing)
+	switch {
+	case from == modeSegment:
+		return to == modeSegment || to == modeRing
+	case from == modeRing && to == modeRing:
+		return reflect.DeepEqual(of(putter, "bus", nil), of(getter, "bus", nil)) && reflect.DeepEqual(of(putter, "socket", nil), of(getter, "socket", nil))
+	}
+	return reflect.DeepEqual(from, to)
 }
 
 // connector is the one that counts on the edge; nil where the file names none.
