@@ -89,8 +89,8 @@ var goners = []gone{
 	},
 	{
 		in:     "shmstore",
-		name:   "GetCached|DeleteKey|PutVec|PutValue|Touch|ReaderError",
-		reason: "an object has a handle and no name, is charged when it is put and shared by its lease; encoding is its producer's",
+		name:   "DeleteKey|PutVec|PutValue|ReaderError",
+		reason: "an object has a handle and no name; keys, and the encoding of values, are for package keyed",
 	},
 	{
 		in:     "ringbuf",

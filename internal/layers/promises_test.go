@@ -196,6 +196,12 @@ var promises = []promise{
 		reason: "an owner sends handles to the processes that it has admitted as readers",
 	},
 	{
+		path: "shmstore/keyed",
+		names: "Create Open Store.Put Store.GetCached Store.Touch Store.IsCached Store.Delete Store.Clear Store.FreeUnused Store.Stats " +
+			"Store.Admit Store.RemoveReader Store.Check Store.Close Reader.Get Reader.Drop Reader.Close Value.Bytes Value.Decode Value.Release",
+		reason: "a program keeps a cache of values that many processes read, with a bus or without one",
+	},
+	{
 		path:   "shmstore",
 		names:  "Attach Reader.AddSegment Reader.OnRoom Store.Admit",
 		reason: "a store's reader in another process, which takes leases itself: processes of a bus read by their host's account",
@@ -295,9 +301,9 @@ var errorPromises = []promise{
 		reason: "its test on other systems asks for it",
 	},
 	{
-		path:   "shmstore",
-		names:  "ErrClosed ErrNoDebt ErrStale",
-		reason: "a consumer tells an object that is gone, a store that is, and a second delivery from a handle that is wrong",
+		path:   "shmstore/keyed",
+		names:  "ErrExists ErrKey ErrNotFound",
+		reason: "a program asks for the handle of a key that exists, and puts a value that is not there",
 	},
 	{
 		path:   "shmstore",

@@ -85,6 +85,11 @@ var layers = []layer{
 		reason: "the store must work for a program that has no actors and no bus",
 	},
 	{
+		part:   "shmstore/keyed",
+		may:    []string{"shmstore", "codec", "internal"},
+		reason: "it gives a store's objects keys, for programs that have no bus, and for those beside one",
+	},
+	{
 		part:   "cudaipc",
 		reason: "it is what a lane asks of a GPU; who asks, and how memory is shared out, is for those above",
 	},

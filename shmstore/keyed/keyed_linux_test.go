@@ -1,0 +1,340 @@
+package keyed_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+	"github.com/omnibus-runtime/omnibus/shmstore/keyed"
+)
+
+// cache makes a store of raw bytes with room for so many, and readers of it.
+func cache(t *testing.T, arenaBytes int64, readers int) (*keyed.Store, []*keyed.Reader, []shmstore.ReaderID) {
+	t.Helper()
+	s, err := keyed.Create(keyed.Options{Store: shmstore.Options{ArenaBytes: arenaBytes, MaxObjectBytes: arenaBytes / 2}, Serializer: codec.RawSerializer{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if wrong := s.Check(); len(wrong) > 0 {
+			t.Error(wrong)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	var all []*keyed.Reader
+	var ids []shmstore.ReaderID
+	for range readers {
+		r, id := reader(t, s)
+		all, ids = append(all, r), append(ids, id)
+	}
+	return s, all, ids
+}
+
+// reader attaches one over a connection, as another process does.
+func reader(t *testing.T, s *keyed.Store) (*keyed.Reader, shmstore.ReaderID) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ends [2]*net.UnixConn
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "end")
+		c, err := net.FileConn(f)
+		if err = errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		ends[i] = c.(*net.UnixConn)
+	}
+	type opened struct {
+		r   *keyed.Reader
+		err error
+	}
+	there := make(chan opened, 1)
+	go func() {
+		r, err := keyed.Open(ends[1])
+		there <- opened{r, err}
+	}()
+	id, err := s.Admit(ends[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := <-there
+	if o.err != nil {
+		t.Fatal(o.err)
+	}
+	t.Cleanup(func() {
+		if err := o.r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return o.r, id
+}
+
+func put(t *testing.T, s *keyed.Store, key string, value []byte) shmstore.Handle {
+	t.Helper()
+	h, err := s.Put(key, value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func get(t *testing.T, r *keyed.Reader, h shmstore.Handle) *keyed.Value {
+	t.Helper()
+	v, err := r.Get(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func read(t *testing.T, r *keyed.Reader, h shmstore.Handle, want []byte) {
+	t.Helper()
+	v := get(t, r, h)
+	defer v.Release()
+	var got []byte
+	if err := v.Decode(&got); err != nil || !bytes.Equal(got, want) || !bytes.Equal(v.Bytes(), want) {
+		t.Errorf("%d bytes, %v, want %d others", len(got), err, len(want))
+	}
+}
+
+func wantErr(t *testing.T, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
+const kib = 1 << 10
+
+func block(n byte, size int) []byte { return bytes.Repeat([]byte{n}, size) }
+
+// TestDuplicateKeys: a key that exists is not written again. Its handle charges each reader once more.
+func TestDuplicateKeys(t *testing.T) {
+	s, readers, _ := cache(t, 64*kib, 2)
+	value := block(1, 1000)
+	first := put(t, s, "k", value)
+	_, err := s.Put("k", block(2, 10))
+	wantErr(t, "a second put", err, keyed.ErrExists)
+	again, err := s.GetCached("k")
+	if err != nil || again != first {
+		t.Fatalf("GetCached: %v, %v, want %v", again, err, first)
+	}
+	if err := s.Touch("k"); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range readers {
+		for range 2 {
+			read(t, r, first, value)
+		}
+		if err := r.Drop(first); err != nil {
+			t.Error(err)
+		}
+		_, err := r.Get(first)
+		wantErr(t, "a get without a charge", err, shmstore.ErrNoDebt)
+	}
+	if st := s.Stats(); st.Puts != 1 || st.Hits != 2 || st.BytesWritten != 1000 || st.BytesSaved != 2000 || st.Keys != 1 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestFillReadAllFillAgain: what all readers have read makes room, the oldest first, and its key is gone.
+func TestFillReadAllFillAgain(t *testing.T) {
+	s, readers, _ := cache(t, 64*kib, 2)
+	for round := range byte(3) {
+		var handles []shmstore.Handle
+		for i := 0; ; i++ {
+			h, err := s.Put(fmt.Sprint(round, i), block(round, 7*kib))
+			if errors.Is(err, shmstore.ErrFull) {
+				break
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			handles = append(handles, h)
+		}
+		if len(handles) < 8 {
+			t.Fatalf("round %d: %d objects of 7 KiB lie in 64", round, len(handles))
+		}
+		for _, h := range handles {
+			for _, r := range readers {
+				read(t, r, h, block(round, 7*kib))
+			}
+		}
+		if round > 0 && s.IsCached(fmt.Sprint(round-1, 0)) {
+			t.Errorf("round %d: the oldest key of the round before is there", round)
+		}
+		if !s.IsCached(fmt.Sprint(round, len(handles)-1)) {
+			t.Errorf("round %d: the youngest key is gone", round)
+		}
+	}
+	if st := s.Stats(); st.Keys > st.Objects {
+		t.Errorf("%d keys for %d objects", st.Keys, st.Objects)
+	}
+}
+
+// TestReclamation: the object of a slow reader stays, and younger ones that were read go around it.
+func TestReclamation(t *testing.T) {
+	s, readers, _ := cache(t, 64*kib, 2)
+	held := put(t, s, "held", block(9, 7*kib))
+	read(t, readers[0], held, block(9, 7*kib))
+	for i := range 100 {
+		h := put(t, s, fmt.Sprint(i), block(1, 7*kib))
+		for _, r := range readers {
+			read(t, r, h, block(1, 7*kib))
+		}
+	}
+	if !s.IsCached("held") {
+		t.Error("the key of an object that a reader owes for is gone")
+	}
+	v := get(t, readers[1], held)
+	s.FreeUnused()
+	if !bytes.Equal(v.Bytes(), block(9, 7*kib)) {
+		t.Error("an object was written over while it was read")
+	}
+	v.Release()
+	if s.FreeUnused() == 0 || s.IsCached("held") {
+		t.Error("an object that all have read stays")
+	}
+}
+
+// TestStaleHandles: the handle of an object that has gone is an error, whatever lies in its place.
+func TestStaleHandles(t *testing.T) {
+	s, readers, _ := cache(t, 64*kib, 1)
+	old := put(t, s, "k", block(1, kib))
+	read(t, readers[0], old, block(1, kib))
+	if err := s.Delete("k"); err != nil {
+		t.Fatal(err)
+	}
+	fresh := put(t, s, "k", block(2, kib))
+	_, err := readers[0].Get(old)
+	wantErr(t, "a get of what was deleted", err, shmstore.ErrStale)
+	forged := fresh
+	forged.Offset += 64
+	_, err = readers[0].Get(forged)
+	wantErr(t, "a get of a forged handle", err, shmstore.ErrCorrupt)
+	read(t, readers[0], fresh, block(2, kib))
+}
+
+// TestClear: readers keep what they read, and get what they were charged for; all else goes at once.
+func TestClear(t *testing.T) {
+	s, readers, _ := cache(t, 64*kib, 1)
+	reading, owed, read1 := put(t, s, "reading", block(1, kib)), put(t, s, "owed", block(2, kib)), put(t, s, "read", block(3, kib))
+	v := get(t, readers[0], reading)
+	read(t, readers[0], read1, block(3, kib))
+	if err := s.Clear(); err != nil {
+		t.Fatal(err)
+	}
+	if st := s.Stats(); st.Keys != 0 || st.Objects != 2 {
+		t.Errorf("%d keys, %d objects; want none, and the two that a reader needs", st.Keys, st.Objects)
+	}
+	for _, key := range []string{"reading", "owed", "read"} {
+		_, err := s.GetCached(key)
+		wantErr(t, key, err, keyed.ErrNotFound)
+		wantErr(t, key, s.Delete(key), keyed.ErrNotFound)
+	}
+	if !bytes.Equal(v.Bytes(), block(1, kib)) {
+		t.Error("an object was written over while it was read")
+	}
+	v.Release()
+	read(t, readers[0], owed, block(2, kib))
+}
+
+// TestReaderDies: what a reader owed and read is free when it is removed.
+func TestReaderDies(t *testing.T) {
+	s, readers, ids := cache(t, 64*kib, 2)
+	h := put(t, s, "k", block(1, kib))
+	read(t, readers[0], h, block(1, kib))
+	v := get(t, readers[1], h) // it dies with it
+	defer v.Release()
+	if freed := s.FreeUnused(); freed != 0 {
+		t.Errorf("%d bytes were freed while they were read", freed)
+	}
+	if err := s.RemoveReader(ids[1]); err != nil {
+		t.Fatal(err)
+	}
+	if s.FreeUnused() == 0 {
+		t.Error("nothing was freed behind a reader that is gone")
+	}
+	h = put(t, s, "again", block(2, kib)) // which charges the reader that is there alone
+	read(t, readers[0], h, block(2, kib))
+	if s.FreeUnused() == 0 {
+		t.Error("nothing was freed behind a reader that is gone")
+	}
+}
+
+// failing is a value that cannot be encoded.
+type failing struct{ codec.RawSerializer }
+
+func (failing) Size(any) (int, bool)               { return 100, true }
+func (failing) EncodeInto(dst []byte, v any) error { return v.(func() error)() }
+
+// TestPutThatFails: nothing is put, and the key is free.
+func TestPutThatFails(t *testing.T) {
+	s, err := keyed.Create(keyed.Options{Store: shmstore.Options{ArenaBytes: 64 * kib}, Serializer: failing{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fails := errors.New("on purpose")
+	_, err = s.Put("k", func() error { return fails })
+	wantErr(t, "a value that cannot be encoded", err, fails)
+	func() {
+		defer func() { _ = recover() }()
+		_, _ = s.Put("k", func() error { panic("on purpose") })
+	}()
+	_, err = s.Put("k", func() error {
+		_, err := s.Put("k", func() error { return nil }) // while it is being put
+		wantErr(t, "a key that is being put", err, keyed.ErrExists)
+		_, err = s.GetCached("k")
+		wantErr(t, "a key that is being put", err, keyed.ErrNotFound)
+		return s.Delete("k")
+	})
+	if err != nil || s.IsCached("k") {
+		t.Errorf("put of a key that was deleted meanwhile: %v; is it there: %t", err, s.IsCached("k"))
+	}
+	s.FreeUnused()
+	if st := s.Stats(); st.Objects != 0 || st.Keys != 0 {
+		t.Errorf("%d objects, %d keys are left", st.Objects, st.Keys)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	_, err = s.Put("k", func() error { return nil })
+	wantErr(t, "a put into a store that is closed", err, shmstore.ErrClosed)
+}
+
+// TestBadInput: errors by name, and nothing is put.
+func TestBadInput(t *testing.T) {
+	s, readers, _ := cache(t, 64*kib, 1)
+	for _, key := range []string{"", strings.Repeat("k", keyed.MaxKeyBytes+1)} {
+		_, err := s.Put(key, block(1, 10))
+		wantErr(t, "a bad key", err, keyed.ErrKey)
+	}
+	_, err := s.Put("large", block(1, 32*kib+1))
+	wantErr(t, "a value above MaxObjectBytes", err, shmstore.ErrTooLarge)
+	_, err = s.Put("kind", 5)
+	if err == nil {
+		t.Error("a number was put as raw bytes")
+	}
+	_, err = s.GetCached("never")
+	wantErr(t, "GetCached", err, keyed.ErrNotFound)
+	wantErr(t, "Touch", s.Touch("never"), keyed.ErrNotFound)
+	_, err = readers[0].Get(shmstore.Handle{})
+	if err == nil {
+		t.Error("a get of no handle")
+	}
+	if st := s.Stats(); st.Objects != 0 || st.Keys != 0 || st.Puts != 0 {
+		t.Errorf("%+v", st)
+	}
+}

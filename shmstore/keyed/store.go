@@ -1,0 +1,321 @@
+package keyed
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// MaxKeyBytes is the longest key.
+const MaxKeyBytes = 1024
+
+// Errors of a [Store].
+var (
+	// ErrExists reports a key that has a value, or is being put. GetCached gives its handle.
+	ErrExists = errors.New("keyed: the key exists")
+	// ErrNotFound reports a key that has no value: it was not put, was deleted, or its object had to go.
+	ErrNotFound = errors.New("keyed: nothing under this key")
+	// ErrKey reports a key that is empty or too long.
+	ErrKey = errors.New("keyed: bad key")
+)
+
+// Options configure [Create]. The zero value works.
+type Options struct {
+	// Store is the store behind it. All objects lie in its arena: the largest has as many bytes as MaxObjectBytes
+	// says, or a quarter of the arena.
+	Store shmstore.Options
+	// Serializer encodes values; nil is [codec.MsgpackSerializer].
+	Serializer codec.Serializer
+}
+
+// Store is the writer's end: values under keys.
+type Store struct {
+	serializer codec.Serializer
+
+	writer  lockorder.Right[lockorder.KeyedWriter] // its holder reads and writes what follows
+	store   *shmstore.Store
+	readers shmstore.ReaderSet
+	byKey   map[string]*entry
+	bySlot  map[uint32]*entry // the entry whose object has, or had, the slot
+	stats   Stats
+}
+
+// entry is a key, and its object once that is put.
+type entry struct {
+	key    string
+	handle shmstore.Handle // zero: the value is being encoded
+}
+
+// Create makes an empty store. The errors are those of [shmstore.Create].
+func Create(opts Options) (*Store, error) {
+	o := opts.Store
+	o.MaxLargeBytes = -1 // readers know the arena alone
+	o.LargeObjectBytes = cmp.Or(o.LargeObjectBytes, o.MaxObjectBytes)
+	store, err := shmstore.Create(o)
+	if err != nil {
+		return nil, fmt.Errorf("keyed: %w", err)
+	}
+	s := &Store{serializer: opts.Serializer, store: store, byKey: make(map[string]*entry), bySlot: make(map[uint32]*entry)}
+	if s.serializer == nil {
+		s.serializer = codec.MsgpackSerializer{}
+	}
+	return s, nil
+}
+
+// Admit makes the process at the other end of a connection a reader: there [Open] is called. It is charged for
+// values that are put or asked for from then on. Admit waits for the other process, for seconds at most.
+func (s *Store) Admit(conn *net.UnixConn) (shmstore.ReaderID, error) {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	id, err := s.store.Admit(conn)
+	if err != nil {
+		return 0, fmt.Errorf("keyed: %w", err)
+	}
+	s.readers |= shmstore.Readers(id)
+	return id, nil
+}
+
+// RemoveReader ends a reader, also one that has died: what it owed and read is free.
+func (s *Store) RemoveReader(id shmstore.ReaderID) error {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	s.readers &^= shmstore.Readers(id)
+	return s.store.RemoveReader(id)
+}
+
+// Put encodes a value into the store, under a new key, and charges each reader once. With a serializer that is a
+// [codec.Sizer] the value is encoded where it is read.
+func (s *Store) Put(key string, value any) (shmstore.Handle, error) {
+	h, err := s.put(key, value)
+	if err != nil {
+		return shmstore.Handle{}, fmt.Errorf("put %.64q: %w", key, err)
+	}
+	return h, nil
+}
+
+func (s *Store) put(key string, value any) (h shmstore.Handle, err error) {
+	if key == "" || len(key) > MaxKeyBytes {
+		return h, fmt.Errorf("%w: it has %d bytes, and takes 1 to %d", ErrKey, len(key), MaxKeyBytes)
+	}
+	e, err := s.claim(key)
+	if err != nil {
+		return h, err
+	}
+	defer func() {
+		if h.IsZero() { // also when the serializer panics
+			s.forget(e)
+		}
+	}()
+	size, fill, err := s.encoding(value)
+	if err != nil {
+		return h, err
+	}
+	r, err := s.reserve(size)
+	if err != nil {
+		return h, err
+	}
+	filled := false
+	defer func() {
+		if !filled {
+			r.Abort()
+		}
+	}()
+	if err := fill(r.Bytes()); err != nil {
+		return h, err
+	}
+	filled = true
+	return s.commit(e, r, size)
+}
+
+// claim takes a key that is free.
+func (s *Store) claim(key string) (*entry, error) {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	if old := s.byKey[key]; old != nil && (old.handle.IsZero() || s.store.Charge(old.handle, 0) == nil) {
+		return nil, ErrExists
+	}
+	e := &entry{key: key}
+	s.byKey[key] = e
+	return e, nil
+}
+
+// encoding says how many bytes a value takes, and what writes them.
+func (s *Store) encoding(value any) (size int, fill func(dst []byte) error, err error) {
+	if sizer, ok := s.serializer.(codec.Sizer); ok {
+		if size, ok := sizer.Size(value); ok {
+			return size, func(dst []byte) error { return sizer.EncodeInto(dst, value) }, nil
+		}
+	}
+	payload, err := s.serializer.Append(nil, value)
+	return len(payload), func(dst []byte) error { codec.Copy(dst, payload); return nil }, err
+}
+
+func (s *Store) reserve(size int) (shmstore.Reservation, error) {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	return s.store.Reserve(size, s.serializer.ID(), s.readers)
+}
+
+// commit publishes an object under its key. An object that had its slot before is gone, and so is that one's key.
+func (s *Store) commit(e *entry, r shmstore.Reservation, size int) (shmstore.Handle, error) {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	h, err := r.Commit(size, 0)
+	if err != nil {
+		return h, err
+	}
+	if old := s.bySlot[h.Slot]; old != nil {
+		s.drop(old)
+	}
+	s.bySlot[h.Slot], e.handle = e, h
+	s.stats.Puts++
+	s.stats.BytesWritten += h.Size
+	if s.byKey[e.key] != e { // deleted meanwhile: the readers that were charged may read it
+		delete(s.bySlot, h.Slot)
+	}
+	return h, nil
+}
+
+// drop forgets a key, unless it has another object by now. The writer's right is held.
+func (s *Store) drop(e *entry) {
+	if s.byKey[e.key] == e {
+		delete(s.byKey, e.key)
+	}
+	if s.bySlot[e.handle.Slot] == e {
+		delete(s.bySlot, e.handle.Slot)
+	}
+}
+
+func (s *Store) forget(e *entry) {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	s.drop(e)
+}
+
+// GetCached returns the handle of the value under a key, and charges each reader once more. The error is
+// [ErrNotFound] where there is none.
+func (s *Store) GetCached(key string) (shmstore.Handle, error) {
+	h, err := s.charged(key, true)
+	if err != nil {
+		return h, fmt.Errorf("get %.64q: %w", key, err)
+	}
+	return h, nil
+}
+
+// Touch charges each reader once more for the value under a key, for a handle that they have, or will be sent.
+func (s *Store) Touch(key string) error {
+	if _, err := s.charged(key, true); err != nil {
+		return fmt.Errorf("touch %.64q: %w", key, err)
+	}
+	return nil
+}
+
+// IsCached reports whether there is a value under a key. It may be gone with the next Put.
+func (s *Store) IsCached(key string) bool {
+	_, err := s.charged(key, false)
+	return err == nil
+}
+
+// charged finds a value that is there, and charges the readers for it, if that is wanted.
+func (s *Store) charged(key string, charge bool) (h shmstore.Handle, err error) {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	e := s.byKey[key]
+	if e == nil || e.handle.IsZero() {
+		s.stats.Misses++
+		return h, ErrNotFound
+	}
+	var readers shmstore.ReaderSet
+	if charge {
+		readers = s.readers
+	}
+	if err := s.store.Charge(e.handle, readers); errors.Is(err, shmstore.ErrStale) {
+		s.drop(e)
+		s.stats.Misses++
+		return h, ErrNotFound
+	} else if err != nil {
+		return h, err
+	}
+	if charge {
+		s.stats.Hits++
+		s.stats.BytesSaved += e.handle.Size
+	}
+	return e.handle, nil
+}
+
+// Delete forgets a key. Its object goes at once if no reader owes for it or reads it, and else when its room is needed.
+func (s *Store) Delete(key string) error {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	e := s.byKey[key]
+	if e == nil {
+		return fmt.Errorf("delete %.64q: %w", key, ErrNotFound)
+	}
+	return s.evict(e)
+}
+
+// Clear forgets all keys. Readers keep what they read, and get what they were charged for; all else goes at once.
+func (s *Store) Clear() error {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	var errs []error
+	for _, e := range s.byKey {
+		errs = append(errs, s.evict(e))
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Store) evict(e *entry) error {
+	s.drop(e)
+	if e.handle.IsZero() {
+		return nil
+	}
+	_, err := s.store.Evict(e.handle)
+	return err
+}
+
+// FreeUnused frees all objects that no reader owes for or reads, and returns their bytes.
+func (s *Store) FreeUnused() (freedBytes int64) {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	return s.store.FreeUnused()
+}
+
+// Stats are the figures of one moment, and since the store was made.
+type Stats struct {
+	shmstore.Stats
+	Keys         int // some of their objects may be gone
+	Puts         uint64
+	Hits         uint64 // of GetCached and Touch
+	Misses       uint64
+	BytesWritten uint64
+	BytesSaved   uint64 // of values that were not written again
+}
+
+// Stats returns the figures.
+func (s *Store) Stats() Stats {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	st := s.stats
+	st.Stats, st.Keys = s.store.Stats(), len(s.byKey)
+	return st
+}
+
+// Check returns what is wrong with the store; nothing ever should be.
+func (s *Store) Check() []shmstore.Violation {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	return s.store.Check()
+}
+
+// Close ends the store. Readers keep what they have, and get no more.
+func (s *Store) Close() error {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	return s.store.Close()
+}
