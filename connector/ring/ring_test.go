@@ -242,6 +242,7 @@ func TestUnaskedEdge(t *testing.T) {
 		place("1", "2")
 		place("gone", "1") // again, and it stays
 		<-time.After(time.Minute)
+		synctest.Wait()
 		said := log.String()
 		for edge, want := range map[string]int{"0 -> 1": 0, "1 -> 2": 1, "2 -> 3": 0, "gone -> 1": 1} {
 			if n := strings.Count(said, `edge="`+edge+`"`); n != want {
