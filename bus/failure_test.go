@@ -16,6 +16,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 // TestPanicFailsItsRequestOnly: a stage with state loses the request that was
@@ -657,4 +658,47 @@ func TestResultsBeforeTheFailureGivenUp(t *testing.T) {
 		t.Errorf("received %v behind Close", d)
 	}
 	mustDrain(t, b)
+}
+
+// TestResultsBeforeTheFailureForMany: of goroutines that receive once each, some have the results that came before the
+// failure, and all others have its error.
+func TestResultsBeforeTheFailureForMany(t *testing.T) {
+	const results, receivers = 3, 8
+	for range 10 {
+		p := bustest.Linear(bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
+			for range results {
+				if err := t.Emit(strings.Repeat("x", 1_000_000)); err != nil {
+					return err
+				}
+			}
+			return errors.New("on purpose")
+		}})
+		b := bustest.Open(t, p, bus.Options{Store: shmstore.Options{ArenaBytes: 64 << 20}, MaxRequests: 2})
+		r, err := b.Submit(t.Context(), "in")
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-r.Done() // copies are made behind it
+		var got atomic.Int64
+		var wg sync.WaitGroup
+		for range receivers {
+			wg.Go(func() {
+				d, err := r.Recv(t.Context())
+				switch {
+				case err == nil:
+					got.Add(1)
+					err = d.Finish(nil)
+				case errors.Is(err, r.Err()):
+					err = nil
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if got.Load() != results {
+			t.Errorf("%d results were received, want %d", got.Load(), results)
+		}
+	}
 }

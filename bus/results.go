@@ -157,7 +157,7 @@ func (rs *results) pop() *Delivery {
 		clear(rs.queue[n:])
 		rs.queue, rs.head = rs.queue[:n], 0
 	}
-	if rs.head < len(rs.queue) && rs.asleep > 0 {
+	if rs.asleep > 0 && (rs.head < len(rs.queue) || rs.closed) { // more may wait than there are results
 		rs.signal()
 	}
 	rs.held++

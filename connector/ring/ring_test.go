@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -216,7 +217,7 @@ func TestCleanupOnEachEdge(t *testing.T) {
 // TestUnaskedEdge: the log names an edge whose values lie for a while, without that a process has asked for one; once.
 func TestUnaskedEdge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
+		var log logBuffer
 		table := ring.NewTable(0, slog.New(slog.NewTextHandler(&log, nil)))
 		owner := table.Owner("one process")
 		place := func(from, to string) {
@@ -225,6 +226,10 @@ func TestUnaskedEdge(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		if _, err := table.Get(connector.Edge{From: "early", To: "1"}, "k", 0); !errors.Is(err, connector.ErrNotFound) {
+			t.Fatal(err)
+		}
+		place("early", "1") // behind the one that asks
 		place("0", "1")
 		place("1", "2")
 		place("2", "3")
@@ -238,18 +243,46 @@ func TestUnaskedEdge(t *testing.T) {
 		owner.Cleanup("k")
 		place("0", "1")
 		place("1", "2")
+		place("young", "1")
+		<-time.After(9 * time.Second)
+		owner.Cleanup("k")
+		place("1", "2")
+		place("young", "1")
+		<-time.After(9 * time.Second) // none has lain for long
+		synctest.Wait()
+		if said := log.String(); said != "" {
+			t.Errorf("the log says %s", said)
+		}
 		<-time.After(time.Minute)
 		place("1", "2")
 		place("gone", "1") // again, and it stays
 		<-time.After(time.Minute)
 		synctest.Wait()
 		said := log.String()
-		for edge, want := range map[string]int{"0 -> 1": 0, "1 -> 2": 1, "2 -> 3": 0, "gone -> 1": 1} {
+		for edge, want := range map[string]int{"0 -> 1": 0, "1 -> 2": 1, "2 -> 3": 0, "gone -> 1": 1, "young -> 1": 1, "early -> 1": 0} {
 			if n := strings.Count(said, `edge="`+edge+`"`); n != want {
 				t.Errorf("the log has %s %d times, want %d:\n%s", edge, n, want, said)
 			}
 		}
 	})
+}
+
+// logBuffer is what a log says, for the goroutines of timers and of the test.
+type logBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
 }
 
 // freed is a payload that knows when it was released.

@@ -2,6 +2,7 @@ package ring
 
 import (
 	"log/slog"
+	"maps"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/connector"
@@ -15,20 +16,40 @@ const (
 // An edgeWatch finds that values lie on an edge for which no process asks: its two stages do not use the
 // same kind of connector. The table's lock guards it.
 type edgeWatch struct {
-	lying int  // entries
-	asked bool // or the log has it
+	lying int       // entries
+	since time.Time // when the first of them came
+	asked bool      // or the log has it
+	timed bool      // sayUnasked follows
+}
+
+// watch returns the watch of an edge; nil: there are too many edges with values.
+func (t *Table) watch(edge connector.Edge) *edgeWatch {
+	w := t.watched[edge]
+	if w == nil {
+		if len(t.watched) >= maxWatched {
+			maps.DeleteFunc(t.watched, func(_ connector.Edge, w *edgeWatch) bool { return w.lying == 0 && !w.timed })
+		}
+		if len(t.watched) >= maxWatched {
+			return nil
+		}
+		w = &edgeWatch{}
+		t.watched[edge] = w
+	}
+	return w
 }
 
 // placed counts an entry.
 func (t *Table) placed(edge connector.Edge) {
-	w := t.watched[edge]
-	if w == nil && len(t.watched) < maxWatched {
-		w = &edgeWatch{}
-		t.watched[edge] = w
-		time.AfterFunc(unaskedAfter, func() { t.sayUnasked(edge) })
+	w := t.watch(edge)
+	if w == nil {
+		return
 	}
-	if w != nil {
-		w.lying++
+	if w.lying++; w.lying == 1 {
+		w.since = time.Now()
+	}
+	if !w.asked && !w.timed {
+		w.timed = true
+		time.AfterFunc(unaskedAfter, func() { t.sayUnasked(edge) })
 	}
 }
 
@@ -41,20 +62,23 @@ func (t *Table) removed(edge connector.Edge) {
 
 // asked remembers that a process has asked for a value.
 func (t *Table) asked(edge connector.Edge) {
-	if w := t.watched[edge]; w != nil {
+	if w := t.watch(edge); w != nil {
 		w.asked = true
 	}
 }
 
-// sayUnasked says, once for an edge, that no process has asked for its values. Where none lies any more, the
-// watch begins anew with the next value.
+// sayUnasked says, once for an edge, that no process has asked for its values, when they have lain long enough.
 func (t *Table) sayUnasked(edge connector.Edge) {
 	t.mu.Lock()
 	w := t.watched[edge]
-	lying, say := w.lying, !w.asked && w.lying > 0 && !t.stopped
-	w.asked = w.asked || say
-	if !w.asked {
-		delete(t.watched, edge)
+	lying, say := w.lying, false
+	switch left := unaskedAfter - time.Since(w.since); {
+	case w.asked || lying == 0 || t.stopped:
+		w.timed = false
+	case left > 0:
+		time.AfterFunc(left, func() { t.sayUnasked(edge) })
+	default:
+		w.timed, w.asked, say = false, true, true
 	}
 	t.mu.Unlock()
 	if say {
