@@ -266,6 +266,11 @@ func TestTwoSidesOfAStage(t *testing.T) {
 		"segments and an engine":       {"name: OmnibusConnector, extra: {mode: segment}", "name: OmnibusConnector, extra: {mode: mooncake}", "so the stage 2 does not find the values"},
 		"no modes at all":              {"name: OmnibusConnector, extra: {mode: [a], bus: [b]}", "name: OmnibusConnector, extra: {mode: [c], bus: [b]}", "so the stage 2 does not find the values"},
 		"the second":                   {"name: SharedMemoryConnector", "name: OmnibusConnector", ""},
+		"segments elsewhere":           {"name: OmnibusConnector, extra: {mode: segment, dir: /dev/shm/x}", "name: SharedMemoryConnector", "so the stage 2 does not find the values"},
+		"segments there by name":       {"name: OmnibusConnector, extra: {mode: segment, dir: /dev/shm/}", "name: SharedMemoryConnector", ""},
+		"segments and NIXL":            {"name: OmnibusConnector, extra: {mode: segment}", "name: NixlConnector", "so the stage 2 does not find the values"},
+		"the second, by an engine":     {"name: SharedMemoryConnector", "name: OmnibusConnector, extra: {mode: nixl}", "so the stage 2 does not find the values"},
+		"an engine without a port":     {"name: OmnibusConnector, extra: {mode: nixl, outgoing: {}}", "name: OmnibusConnector, extra: {mode: nixl}", "give this connector outgoing: {zmq_port: N}"},
 		"an engine":                    {"name: OmnibusConnector, extra: {mode: nixl}", "name: OmnibusConnector, extra: {mode: nixl}", "give this connector outgoing: {zmq_port: N}"},
 		"an engine, and its other end": {"name: OmnibusConnector, extra: {mode: nixl, outgoing: {zmq_port: 5}}", "name: OmnibusConnector, extra: {mode: nixl}", ""},
 	} {

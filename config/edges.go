@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 )
@@ -158,46 +157,76 @@ func (w *wiring) agree(e *wire, here, other *reference) {
 }
 
 // sides reports a stage of vLLM-Omni that puts what the next stage cannot find: a worker has one connector for both
-// directions, that of its incoming edge.
+// directions, that of its incoming edge. Files without a drop-in are vLLM-Omni's own, or this project's.
 func (w *wiring) sides() {
 	for _, in := range w.order {
-		here := in.connector()
-		if here == nil || here.Type != dropIn {
-			continue
-		}
-		mode, _ := here.Extra.Get(modeKey)
-		_, has := here.Extra.Get("outgoing")
 		for _, out := range w.order {
-			next := out.connector()
-			switch {
-			case out.from != in.to:
-			case (mode == "nixl" || mode == "mooncake-engine") && !has:
-				w.problemf(here.Pos, "the stage %s receives in mode %s, and sends to the stage %s: give this connector outgoing: {zmq_port: N}, with a port of that stage's own", in.to, mode, out.to)
-			case mode == modeSegment && (next == nil || next.Type != dropIn) || next != nil && next.Type == dropIn && finds(next, here):
+			here, next := in.connector(), out.connector()
+			if out.from != in.to || !here.isDropIn() && !next.isDropIn() {
+				continue
+			}
+			at := out.pos
+			if here.isDropIn() {
+				at = here.Pos
+			}
+			switch from, to := here.place(), next.place(); {
+			case here.isDropIn() && (from.mode == "nixl" || from.mode == "mooncake-engine") && !here.sends():
+				w.problemf(at, "the stage %s receives in mode %s, and sends to the stage %s: give this connector outgoing: {zmq_port: N}, with a port of that stage's own", in.to, from.mode, out.to)
+			case from == to, to.mode == modeRing && from == (place{modeSegment, ""}):
 			default:
-				w.problemf(here.Pos, "the stage %s receives by %s, and its edge to the stage %s has another connector, mode or exchange: vLLM-Omni uses the one of the incoming edge for both, so the stage %s does not find the values: "+
-					"take the same %s for that edge, too, or mode: segment here", in.to, dropIn, out.to, out.to, dropIn)
+				w.problemf(at, "the stage %s receives by %v, and its edge to the stage %s has %v: vLLM-Omni uses the connector of the incoming edge for both, so the stage %s does not find the values: "+
+					"take %s for both edges, with the same settings, or mode: segment where the other edge has %s", in.to, from, out.to, to, out.to, dropIn, SharedMemory)
 			}
 		}
 	}
 }
 
-// finds reports whether a drop-in gets what another one puts. In mode ring it gets segments, too.
-func finds(getter, putter *Connector) bool {
-	of := func(c *Connector, key string, otherwise any) any {
+// place is where a connector of vLLM-Omni puts values, and gets them.
+type place struct{ mode, where string }
+
+func (p place) String() string {
+	if p.where == "" {
+		return "mode " + p.mode
+	}
+	return "mode " + p.mode + " (" + p.where + ")"
+}
+
+// place is where a worker of vLLM-Omni puts by the connector; an edge without one has vLLM-Omni's own for shared memory.
+func (c *Connector) place() place {
+	switch {
+	case c == nil, c.Type == SharedMemory:
+		return place{mode: modeSegment}
+	case c.Type != dropIn:
+		return place{mode: c.Type}
+	}
+	text := func(key, otherwise string) string {
 		if v, set := c.Extra.Get(key); set && v != nil {
-			return v
+			return fmt.Sprint(v)
 		}
 		return otherwise
 	}
-	from, to := of(putter, modeKey, modeRing), of(getter, modeKey, modeRing)
-	switch {
-	case from == modeSegment:
-		return to == modeSegment || to == modeRing
-	case from == modeRing && to == modeRing:
-		return reflect.DeepEqual(of(putter, "bus", nil), of(getter, "bus", nil)) && reflect.DeepEqual(of(putter, "socket", nil), of(getter, "socket", nil))
+	switch mode := text(modeKey, modeRing); mode {
+	case modeRing:
+		return place{mode, text("socket", text("bus", ""))}
+	case modeSegment:
+		return place{mode, strings.TrimSuffix(strings.TrimSuffix(text("dir", ""), "/"), "/dev/shm")}
+	default:
+		return place{mode: mode}
 	}
-	return reflect.DeepEqual(from, to)
+}
+
+func (c *Connector) isDropIn() bool { return c != nil && c.Type == dropIn }
+
+// sends reports whether a drop-in whose engine listens has a listener for the stage that receives by it.
+func (c *Connector) sends() bool {
+	outgoing, _ := c.Extra.Get("outgoing")
+	settings, ok := outgoing.(Settings)
+	if !ok {
+		return false
+	}
+	port, _ := settings.Get("zmq_port")
+	n, ok := port.(int64)
+	return ok && n > 0
 }
 
 // connector is the one that counts on the edge; nil where the file names none.
