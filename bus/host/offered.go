@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/limits"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -14,6 +15,18 @@ import (
 const (
 	maxOffered = 4096
 )
+
+// segmentsShare is the part of the descriptors that the host may open, for the segments that one client offers: the
+// host has a descriptor open for each.
+const (
+	segmentsShare = 4
+	fewSegments   = 16
+)
+
+// mostSegments is how many segments a client is told that it may offer at a time.
+func mostSegments() uint16 {
+	return uint16(min(max(limits.Files()/segmentsShare, fewSegments), maxOffered)) //nolint:gosec // 4,096 at most
+}
 
 // clientBytes is how much memory the host takes from one client at the least, beside
 // its largest payload.

@@ -148,7 +148,7 @@ func (s *session) run(in *peer.Receiver) {
 
 func (s *session) welcome() *wire.Welcome {
 	return &wire.Welcome{
-		Version: wire.Version, Node: s.node, Epoch: s.srv.epoch,
+		Version: wire.Version, Segments: mostSegments(), Node: s.node, Epoch: s.srv.epoch,
 		InlineBytes: uint32(s.srv.on.InlineBytes), LargestMib: uint32(min(s.srv.on.MostBytes>>20, math.MaxUint32)), Bus: s.srv.on.Name,
 		Inputs: wireEdges(s.srv.on.Inputs), Results: wireEdges(s.srv.on.Results), Tensors: wireTensors(s.srv.on.Inputs),
 	}

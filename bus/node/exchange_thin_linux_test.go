@@ -13,7 +13,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/limits"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 func (c *thinClient) wantFailed(token uint32, code wire.Code) string {
@@ -300,5 +302,17 @@ func TestExchangeOwnSegments(t *testing.T) {
 	c.await(wire.KindReturned)
 	place(most)
 	c.await(wire.KindPlaced)
+	c.send(&wire.Bye{})
+}
+
+// TestWelcomeSaysTheBounds: a client hears how large a payload may be, and how many segments it may offer.
+func TestWelcomeSaysTheBounds(t *testing.T) {
+	h := exchanging(t, bus.Options{Store: shmstore.Options{MaxLargeBytes: 64 << 20}})
+	c := connectThin(t, h.path)
+	c.send(helloOf(wire.Version))
+	m := c.await(wire.KindWelcome).(*wire.Welcome)
+	if m.LargestMib != 64 || m.Segments < 16 || m.Segments > 4096 || int(m.Segments) > max(limits.Files()/4, 16) {
+		t.Errorf("payloads of %d MiB in %d segments; the host may open %d files", m.LargestMib, m.Segments, limits.Files())
+	}
 	c.send(&wire.Bye{})
 }

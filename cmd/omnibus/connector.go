@@ -84,7 +84,7 @@ func (c *connecting) verb(cmd *cobra.Command, needs ...string) *cobra.Command {
 	cmd.Flags().StringVar(&c.extra, "extra", "{}", "its settings, as `JSON`")
 	cmd.Flags().StringVar(&c.edge.From, "from", "", "the stage that puts")
 	cmd.Flags().StringVar(&c.edge.To, "to", "", "the stage that gets")
-	cmd.Flags().StringVar(&c.key, "key", "", "the value's key; for cleanup, or the request's id")
+	cmd.Flags().StringVar(&c.key, "key", "", "the value's key")
 	cmd.Flags().StringVar(&c.meta, "meta", "null", "for get, the metadata of the put, as `JSON`")
 	c.codec = newChoice("json", "msgpack", "omni", "raw")
 	cmd.Flags().Var(c.codec, "codec", "how the value travels")

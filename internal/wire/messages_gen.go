@@ -762,6 +762,7 @@ func (m *Welcome) append(b []byte) ([]byte, error) {
 	{
 		p := (*[24]byte)(b[len(b)-24:])
 		binary.LittleEndian.PutUint16(p[0:], m.Version)
+		binary.LittleEndian.PutUint16(p[2:], m.Segments)
 		binary.LittleEndian.PutUint32(p[4:], m.Node)
 		binary.LittleEndian.PutUint64(p[8:], m.Epoch)
 		binary.LittleEndian.PutUint32(p[16:], m.InlineBytes)
@@ -800,11 +801,12 @@ func (m *Welcome) append(b []byte) ([]byte, error) {
 func (m *Welcome) read(b []byte) error {
 	var err error
 	if len(b) < 24 {
-		return cutShort(b, KindWelcome, sized{"version", 2}, sized{"reserved", 2}, sized{"node", 4}, sized{"epoch", 8}, sized{"inline_bytes", 4}, sized{"largest_mib", 4})
+		return cutShort(b, KindWelcome, sized{"version", 2}, sized{"segments", 2}, sized{"node", 4}, sized{"epoch", 8}, sized{"inline_bytes", 4}, sized{"largest_mib", 4})
 	}
 	{
 		p := (*[24]byte)(b)
 		m.Version = binary.LittleEndian.Uint16(p[0:])
+		m.Segments = binary.LittleEndian.Uint16(p[2:])
 		m.Node = binary.LittleEndian.Uint32(p[4:])
 		m.Epoch = binary.LittleEndian.Uint64(p[8:])
 		m.InlineBytes = binary.LittleEndian.Uint32(p[16:])

@@ -16,7 +16,8 @@ type Hello struct {
 //
 //wire:message 2 to the client
 type Welcome struct {
-	Version     uint16 `wire:"reserved=2"` // agreed on
+	Version     uint16 // agreed on
+	Segments    uint16 // that the client may offer at a time; 0: the host does not say
 	Node        uint32 // the client's number
 	Epoch       uint64 // a new one for each start of a host
 	InlineBytes uint32 // the largest payload that may travel in a message

@@ -64,7 +64,7 @@ class FakeHost:
         hello = self.expect(wire.Hello)
         assert hello.magic == wire.MAGIC and hello.pid == self.client_pid, hello
         assert hello.version_min == hello.version_max == wire.VERSION, hello
-        self.send(wire.Welcome(wire.VERSION, 1, 7, self.inline_bytes, self.largest_mib, "test", [EDGE_IN], [EDGE_OUT], []))
+        self.send(wire.Welcome(wire.VERSION, 0, 1, 7, self.inline_bytes, self.largest_mib, "test", [EDGE_IN], [EDGE_OUT], []))
 
     def send(self, *messages: Any, fds: tuple[int, ...] = ()) -> None:
         assert self.sock is not None

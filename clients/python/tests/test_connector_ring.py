@@ -73,7 +73,7 @@ class ConnectorTest(HostCase):
         self.host.sock, _ = self.host.listener.accept()
         self.addCleanup(self.host.sock.close)
         self.host.expect(wire.Hello)
-        self.host.send(wire.Welcome(wire.VERSION, 1, 7, 512, 0, "test", [], [], []))
+        self.host.send(wire.Welcome(wire.VERSION, 0, 1, 7, 512, 0, "test", [], [], []))
         self.host.sock = own  # of the connector that the other tests have
         self.assertEqual(process.wait(30), 0)
 
@@ -102,7 +102,7 @@ class ConnectorTest(HostCase):
         """A stage that is not switched puts its values into segments."""
         folder = tempfile.TemporaryDirectory(dir="/dev/shm")
         self.addCleanup(folder.cleanup)
-        c = OmnibusConnector({"socket": self.host.path, "dir": folder.name, "timeout": 0.2})
+        c = OmnibusConnector({"socket": self.host.path, "dir": folder.name, "timeout": 0.2, "stage_id": 1})
         self.addCleanup(c.close)
 
         def missing(do: Callable[[], Any]) -> Any:
@@ -111,10 +111,14 @@ class ConnectorTest(HostCase):
             return done()
 
         later = time.monotonic() + 60
-        for get in (lambda: c.get("0", "1", "k"), lambda: c.get_with_deadline("0", "1", "k", deadline=later)):
-            with OmnibusConnector({"mode": "segment", "dir": folder.name}) as other:
-                other.put("0", "1", "k", [1, 2])
-                self.assertEqual(missing(get), ([1, 2], 3))
+        with OmnibusConnector({"mode": "segment", "dir": folder.name}) as other:
+            other.put("0", "1", "k", [1, 2])
+            self.assertEqual(missing(lambda: c.get("0", "1", "k")), ([1, 2], 3))
+            got = self.beside(lambda: c.get_with_deadline("0", "1", "k", deadline=later))
+            fetch = self.host.expect(wire.Fetch)
+            other.put("0", "1", "k", [1, 2, 3])  # while it is waited for
+            self.assertEqual(got(), ([1, 2, 3], 4))
+            self.assertEqual(self.host.expect(wire.Cancel).token, fetch.token)
         with OmnibusConnector({"mode": "segment", "dir": folder.name, "generation": 1, "shm_threshold_bytes": 0}) as other:
             metadata = other.put("0", "1", "k", [3])[2]
             self.assertIsNone(missing(lambda: c.get("0", "1", "k")))
@@ -265,7 +269,7 @@ class ConnectorTest(HostCase):
         self.host.sock.settimeout(60)
         hello = self.host.expect(wire.Hello)
         self.assertEqual(hello.pid, child)
-        self.host.send(wire.Welcome(wire.VERSION, 1, 7, 512, 0, "test", [], [], []))
+        self.host.send(wire.Welcome(wire.VERSION, 0, 1, 7, 512, 0, "test", [], [], []))
         self.host.send(wire.Placed(self.host.expect(wire.Place).token, 7))
         self.assertEqual(os.waitpid(child, 0)[1], 0)
         self.host.sock.close()

@@ -13,7 +13,7 @@ from unittest import mock
 from hostcase import HostCase
 
 import omnibus
-from omnibus import room, wire
+from omnibus import wire
 from omnibus.room import OwnRoom, large_bytes
 
 BIG = bytes(range(256)) * 160
@@ -256,16 +256,16 @@ class RoomTest(unittest.TestCase):
         self.assertEqual(len({large_bytes(n) for n in range((1 << 20) + 1, (1 << 21) + 1, 1000)}), 8)
 
     def test_segments_of_their_own_are_bounded(self) -> None:
-        with mock.patch.object(room, "MAX_ALONE", 3):
-            rooms = [self.room.alone(5000) for _ in range(3)]
-            with self.assertRaisesRegex(omnibus.OutOfMemory, "others have 3 payloads"):
-                self.room.alone(5000)
-            self.room.give(rooms[0])
-            self.room.returned(self.room.put(rooms[1]))
-            for _ in range(2):
-                self.room.alone(5000)
-            with self.assertRaises(omnibus.OutOfMemory):
-                self.room.alone(5000)
+        self.room.bound_segments(4)  # one that is used again, and three for a payload each
+        rooms = [self.room.alone(5000) for _ in range(3)]
+        with self.assertRaisesRegex(omnibus.OutOfMemory, "others have 3 payloads"):
+            self.room.alone(5000)
+        self.room.give(rooms[0])
+        self.room.returned(self.room.put(rooms[1]))
+        for _ in range(2):
+            self.room.alone(5000)
+        with self.assertRaises(omnibus.OutOfMemory):
+            self.room.alone(5000)
 
 
 class GetTest(ExchangeCase):

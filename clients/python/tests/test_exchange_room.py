@@ -68,16 +68,39 @@ class RoomTest(ExchangeCase):
 
     def test_as_much_as_the_host_says(self) -> None:
         self.client._session.largest_bytes = 4 << 20
-        self.exchange = self.client.exchange()
-        with self.assertRaisesRegex(omnibus.TooLarge, "5242880 bytes, and an arena of 4194304"):
+        self.exchange = self.client.exchange(4 << 20)
+        with self.assertRaisesRegex(omnibus.TooLarge, "5242880 bytes: this bus takes 4194304"):
             self.exchange.put("a", "b", "k", 5 << 20, lambda room: None)
         done = self.putting(bytes(3 << 20))
         self.host.offered()
         m = self.host.expect(wire.Place)
         self.host.send(wire.Placed(m.token, 7))
         done()
-        with self.assertRaisesRegex(omnibus.OutOfMemory, "take 3145728 bytes in 1 segments, of at most 4194304 and 1024: .*raise arena_bytes"):
+        with self.assertRaisesRegex(omnibus.OutOfMemory, "take 3145728 bytes in 1 segments, of at most 4194304 bytes and 1024 segments: .*raise arena_bytes"):
             self.exchange.put("a", "b", "k", 3 << 20, lambda room: None, 0.01)
+
+    def test_what_the_host_takes(self) -> None:
+        """However large arena_bytes is: the host would end the connection of a process that offers more."""
+        own = self.client._session.room
+        self.assertEqual((own.most_bytes, own.most_segments), (0, 1024))  # an older host does not say
+        own.most_bytes = 5 << 20
+        own.bound_segments(8)
+        self.exchange = self.client.exchange(1 << 40)
+        first = self.putting(bytes(3 << 20))
+        self.host.offered()
+        m = self.host.expect(wire.Place)
+        self.host.send(wire.Placed(m.token, 7))
+        first()
+        with self.assertRaisesRegex(omnibus.OutOfMemory, "lends the host 3145728, and the host takes 5242880"):
+            self.exchange.put("a", "b", "k", 3 << 20, lambda room: None)
+        second = self.putting(bytes(1 << 20))
+        self.host.offered()
+        m = self.host.expect(wire.Place)
+        self.host.send(wire.Placed(m.token, 8))
+        second()
+        with self.assertRaisesRegex(omnibus.OutOfMemory, "of at most 1099511627776 bytes and 2 segments: let stages get the values, or clean them up$"):
+            self.exchange.put("a", "b", "k", 1 << 20, lambda room: None, 0.01)
+        self.assertFalse(self.client.closed)
 
     def test_memory_goes_back_when_it_is_much(self) -> None:
         """Values that lie for a while take what they need. Above keep_bytes an empty segment is given up."""

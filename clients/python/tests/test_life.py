@@ -56,7 +56,7 @@ print("returned", flush=True)
         self.host.sock.settimeout(60)
         hello = self.host.expect(wire.Hello)
         self.assertEqual((hello.pid, hello.bus), (p.pid, "test"))
-        self.host.send(wire.Welcome(wire.VERSION, 1, 7, 512, 0, "test", [EDGE_IN], [EDGE_OUT], []))
+        self.host.send(wire.Welcome(wire.VERSION, 0, 1, 7, 512, 0, "test", [EDGE_IN], [EDGE_OUT], []))
         self.host.serve("first")
 
     def test_sigterm_finishes_what_is_open(self) -> None:

@@ -104,7 +104,7 @@ class AsyncTest(HostCase):
         connected.set()
         self.assertTrue(cancelled.wait(60))
         self.host.expect(wire.Hello)
-        self.host.send(wire.Welcome(wire.VERSION, 1, 7, 512, 0, "test", [EDGE_IN], [EDGE_OUT], []))
+        self.host.send(wire.Welcome(wire.VERSION, 0, 1, 7, 512, 0, "test", [EDGE_IN], [EDGE_OUT], []))
         self.host.expect(wire.Bye)
         r()
 

@@ -8,6 +8,7 @@ back by `cleanup`, with the client that put it, or by the host after some time.
 from __future__ import annotations
 
 import itertools
+import time
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -15,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from . import wire
 from .answers import Answer, Attempt
 from .delivery import View
-from .errors import Code, Nothing, OutOfMemory, Overloaded, again
+from .errors import Code, Nothing, OutOfMemory, Overloaded, TooLarge, again
 from .puts import Kept
-from .room import MAX_SEGMENTS, NOTHING, Out, Room
+from .room import NOTHING, Out, Room
 from .session import Session
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 ARENA_BYTES = 256 << 20
 
 _owners = itertools.count(1)
+_LOOK_SECONDS = 0.02
 
 
 class Exchange:
@@ -37,10 +39,10 @@ class Exchange:
     """
 
     def __init__(self, s: Session, arena_bytes: int | None = None) -> None:
-        """`arena_bytes` bounds the room of what this process puts; None: the memory that the host may use does."""
+        """`arena_bytes` bounds the room of what this process puts, up to what the host takes; None: that alone does."""
         self._session = s
         self._owner = next(_owners) & 0xFFFFFFFF
-        self._arena_bytes = arena_bytes or s.largest_bytes or ARENA_BYTES
+        self._arena_bytes = arena_bytes or max(s.largest_bytes, ARENA_BYTES)
         s.room.keep_bytes = max(s.room.keep_bytes, arena_bytes or 0)
         self._waiting: dict[Answer, str] = {}  # questions that the host keeps, and their keys; the session's lock
 
@@ -130,6 +132,8 @@ class Exchange:
 
     def _room(self, size: int, timeout: float | None) -> Room:
         s = self._session
+        if 0 < s.largest_bytes < size:
+            raise TooLarge(Code.TOO_LARGE, f"a payload of {size} bytes: this bus takes {s.largest_bytes}")
         with s.locked:
             room = s.room.take(size, self._arena_bytes) if s.error is None else None
         if room is not None:
@@ -140,12 +144,12 @@ class Exchange:
             found: Room = self._answer(s.attempts.make(a), timeout)
         except Nothing:
             with s.locked:
-                used, segments = s.room.used()
+                used, segments, most = *s.room.used(), s.room.most_segments
             raise OutOfMemory(
                 Code.MEMORY,
                 f"there was no room for {size} bytes in {timeout} seconds: values that this process has put, and views of them, "
-                f"take {used} bytes in {segments} segments, of at most {self._arena_bytes} and {MAX_SEGMENTS}: let stages get "
-                "the values, clean them up, or raise arena_bytes",
+                f"take {used} bytes in {segments} segments, of at most {self._arena_bytes} bytes and {most} segments: let stages get "
+                f"the values, or clean them up{'' if segments >= most else ', or raise arena_bytes'}",
             ) from None
         return found
 
@@ -187,8 +191,12 @@ class Exchange:
             a = self._fetch(source, target, key, 0, entry)
         return self._taken(a, timeout)
 
-    def wait(self, source: str, target: str, key: str, timeout: float | None = None, entry: int = 0) -> Taken:
-        """get, once there is something. Raises Nothing when the time, in seconds, is up, or after `abandon`.
+    def wait(
+        self, source: str, target: str, key: str, timeout: float | None = None, entry: int = 0,
+        unless: Callable[[], bool] | None = None,
+    ) -> Taken:  # fmt: skip
+        """get, once there is something. Raises Nothing when the time, in seconds, is up, after `abandon`, and when `unless`
+        is true, which is looked at now and then.
 
         An entry with a number was there, so it is not waited for.
         """
@@ -197,6 +205,11 @@ class Exchange:
             a = self._fetch(source, target, key, wire.WAIT, entry)
             self._waiting[a] = key
         try:
+            if unless is not None and timeout is not None:
+                until, timeout = time.monotonic() + timeout, 0
+                while (left := until - time.monotonic()) > 0 and not unless():
+                    if s.wait(lambda: a.done, min(left, _LOOK_SECONDS)):
+                        break
             return self._taken(a, timeout)
         finally:
             with s.locked:

@@ -20,6 +20,7 @@ from .memory import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, Arena, Gaps, Mappin
 SEGMENT_BYTES = 16 << 20
 LARGE_BYTES = 1 << 20  #: from here on a payload has a segment to itself
 MAX_SEGMENTS = 1024  #: that are used again and again
+HOST_BYTES = 1 << 30  #: that a host takes of one client at least, beside its largest payload
 KEEP_BYTES = 256 << 20  #: of segments, above which one that nothing lies in is given up
 MAX_ALONE = 3072  #: for one payload each; the host takes 4,096 of both
 
@@ -89,6 +90,9 @@ class OwnRoom:
     def __init__(self, post: Callable[[wire.Message, int], None]) -> None:
         self._post = post
         self.keep_bytes = KEEP_BYTES
+        self.most_bytes = 0  # of all segments, those for one payload included, that the host takes; 0: it does not say
+        self.most_segments, self._most_alone = MAX_SEGMENTS, MAX_ALONE
+        self._offered = 0  # bytes of all of them
         self._segments: dict[int, _Segment] = {}
         self._small: dict[int, _Segment] = {}  # those for payloads side by side
         self._total = 0  # bytes of all
@@ -97,6 +101,11 @@ class OwnRoom:
         self._last_segment = 0
         self._puts: dict[int, tuple[Room | None, Out]] = {}
         self._last_put = 0
+
+    def bound_segments(self, told: int) -> None:
+        """The host takes so many segments: it has a descriptor open for each."""
+        self.most_segments = max(min(MAX_SEGMENTS, told // 4), 1)
+        self._most_alone = max(min(MAX_ALONE, told - self.most_segments), 1)
 
     @property
     def busy(self) -> bool:
@@ -137,7 +146,7 @@ class OwnRoom:
     def _make(self, size: int, segment_size: int, most: int, large: bool) -> Room | None:
         segment_size = _pages(segment_size)
         self._drop_empty(most - segment_size)
-        if self._segments and (self._total + segment_size > most or len(self._segments) >= MAX_SEGMENTS):
+        if self._segments and (self._total + segment_size > most or len(self._segments) >= self.most_segments):
             return None
         number, arena = self._offer(segment_size)
         s = self._segments[number] = _Segment(arena, segment_size, large)
@@ -151,7 +160,7 @@ class OwnRoom:
 
     def alone(self, size: int) -> Room:
         """A segment for one payload alone. Raises OutOfMemory."""
-        if self._alone >= MAX_ALONE:
+        if self._alone >= self._most_alone:
             raise OutOfMemory(
                 Code.MEMORY,
                 f"others have {self._alone} payloads that have a segment each: let them take these, or copy what they keep",
@@ -164,6 +173,7 @@ class OwnRoom:
         """Take room back that nothing was put in."""
         if r.alone:
             self._alone -= 1
+            self._offered -= _pages(max(r.size, 1))
             self._post(wire.Forget(r.segment), -1)
             return
         s = self._segments[r.segment]
@@ -197,6 +207,7 @@ class OwnRoom:
         r, out = self._puts.pop(put)
         if r is not None and r.alone:  # such a segment the host forgets with its payload
             self._alone -= 1
+            self._offered -= _pages(max(r.size, 1))
         elif r is not None:
             self.give(r)
         out.returned()
@@ -207,7 +218,7 @@ class OwnRoom:
         self._segments.clear()
         self._small.clear()
         self._spare.clear()
-        self._total = 0
+        self._total = self._offered = 0
         for _, out in puts.values():
             out.lost()
 
@@ -218,7 +229,7 @@ class OwnRoom:
     def _drop_empty(self, most: int) -> None:
         """Give segments up that nothing lies in, until the rest have at most so many bytes."""
         for number, s in list(self._segments.items()):
-            if self._total <= most and len(self._segments) < MAX_SEGMENTS:
+            if self._total <= most and len(self._segments) < self.most_segments:
                 return
             if s.gaps.empty:
                 self._drop(number, s)
@@ -227,6 +238,7 @@ class OwnRoom:
         """Give a segment up that nothing lies in."""
         del self._segments[number]
         self._total -= s.size
+        self._offered -= s.size
         if s.large:
             self._spare[s.size].remove(number)
         else:
@@ -234,6 +246,12 @@ class OwnRoom:
         self._post(wire.Forget(number), -1)
 
     def _offer(self, size: int) -> tuple[int, Arena]:
+        if 0 < self.most_bytes < self._offered + size:
+            raise OutOfMemory(
+                Code.MEMORY,
+                f"no segment of {size} bytes: this process lends the host {self._offered}, and the host takes {self.most_bytes}: let "
+                "others take the payloads, or raise large_bytes in the pipeline file",
+            )
         headroom.check(f"no segment of {size} bytes", size)
         self._last_segment += 1
         fd = -1
@@ -248,6 +266,7 @@ class OwnRoom:
             if isinstance(e, OSError):
                 raise out_of_memory(f"no segment of {size} bytes", e.errno or 0) from None
             raise
+        self._offered += size
         self._post(wire.Offer(self._last_segment, size), fd)
         return self._last_segment, arena
 

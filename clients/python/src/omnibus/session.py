@@ -29,7 +29,7 @@ from .crew import away, in_crew
 from .errors import HostGone, OmnibusError, OutOfMemory, ProtocolError, Refused, again
 from .locked import Core
 from .reading import Reading
-from .room import OwnRoom, Segments
+from .room import HOST_BYTES, OwnRoom, Segments
 from .scoreboard import Scoreboard
 
 log = logging.getLogger("omnibus")
@@ -89,6 +89,10 @@ class Session(Core):
         self.room = OwnRoom(self.post)
         self.arena_bytes = 0  # of room, for what is emitted; 0: as much as there usually is
         self.largest_bytes = welcome.largest_mib << 20  # of a payload; 0: the host does not say
+        if self.largest_bytes:
+            self.room.most_bytes = self.largest_bytes + HOST_BYTES
+        if welcome.segments:
+            self.room.bound_segments(welcome.segments)
         self.inline_bytes = wire.MAX_INLINE_BYTES  # up to which payloads are put in messages
         self.loop: Any = None  # the event loop that reads, if it is one alone that does
         self.gpu: Any = None  # a gpu.lane.Lane, made with the first tensors on a GPU

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from functools import partial
 from typing import Any
 
 from .. import bundle, deadlines, wire
@@ -22,7 +23,7 @@ from ..exchange import Exchange, Taken
 from ..handshake import socket_path
 from ..omni.encoder import Encoded
 from ..puts import MODES as TRANSPORTS
-from .contract import Decode, Edge, Missing, Placed, entry_metadata, entry_number, setting
+from .contract import Busy, Decode, Edge, Missing, Placed, entry_metadata, entry_number, setting
 from .segment import Segments
 
 
@@ -64,6 +65,7 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
+_PAUSE_SECONDS = 0.01  # until a segment is looked at again that its writer has not finished
 _BUS = "exchange"  # that `omnibus exchange` has by default
 
 
@@ -151,19 +153,28 @@ class Ring:
     ) -> tuple[Any, int]:
         if _in_segment(metadata):
             return self._neighbour.open().wait(edge, key, metadata, decode, deadline)
-        left, where, entry = deadline - time.monotonic(), (*edge, key), entry_number(metadata)
-        if not entry and self._neighbour.has(key):
-            left = 0
-        try:
-            if left > 0:
-                view = self._open().wait(*where, left, entry)
-            else:  # what lies there is got all the same, if the host is not stopped
-                view = self._open().get(*where, entry, deadlines.SLACK)
-        except Nothing as e:
-            if not entry and self._neighbour.has(key):
-                return self._neighbour.open().get(edge, key, None, decode)
-            raise Missing(str(e)) from None
-        return self._value(view, decode, max(deadline, time.monotonic() + deadlines.SLACK))
+        where, entry, unless = (*edge, key), entry_number(metadata), None
+        if not entry:
+            unless = partial(self._neighbour.has, key)
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                if left > 0:
+                    view = self._open().wait(*where, left, entry, unless)
+                else:  # what lies there is got all the same, if the host is not stopped
+                    view = self._open().get(*where, entry, deadlines.SLACK)
+            except Nothing as e:
+                again = deadline - time.monotonic()
+                if unless is None or not unless():
+                    raise Missing(str(e)) from None
+                try:
+                    return self._neighbour.open().get(edge, key, None, decode)
+                except (Missing, Busy):  # its writer is at work, or has left it
+                    if again <= 0:
+                        raise
+                time.sleep(min(again, _PAUSE_SECONDS))
+            else:
+                return self._value(view, decode, max(deadline, time.monotonic() + deadlines.SLACK))
 
     def abandon(self, key: str) -> None:
         known = self._exchange
@@ -223,14 +234,18 @@ class _Neighbour:
     def __init__(self, config: dict[str, Any]) -> None:
         self._config = {name: config.get(name) for name in ("dir", "timeout")}
         self._path = setting(config, "dir", "/dev/shm")
-        self._mu = threading.Lock()
+        # Stages of vLLM-Omni alone have such neighbours: its loader says which stage, or which role, this is.
+        self._there = config.get("stage_id") is not None or config.get("role") is not None
+        self._mu, self._pid = threading.Lock(), os.getpid()
         self._segments: Segments | None = None
         self._closed = False
 
     def has(self, key: str) -> bool:
-        return os.path.lexists(os.path.join(self._path, key))
+        return self._there and os.path.lexists(os.path.join(self._path, key))
 
     def open(self) -> Segments:
+        if self._pid != os.getpid():  # a forked child: a thread of the parent may have had the lock
+            self._mu, self._pid = threading.Lock(), os.getpid()
         with self._mu:
             if self._closed:
                 raise OmnibusError("the connector is closed")

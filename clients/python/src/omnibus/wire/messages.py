@@ -38,7 +38,7 @@ _pack_BQ = Struct("<BQ").pack
 _pack_I = Struct("<I").pack
 _pack_IHBB = Struct("<IHBB").pack
 _pack_IHBBH = Struct("<IHBBH").pack
-_pack_IHBBH2xIQII = Struct("<IHBBH2xIQII").pack
+_pack_IHBBHHIQII = Struct("<IHBBHHIQII").pack
 _pack_IHBBI = Struct("<IHBBI").pack
 _pack_IHBBI16s = Struct("<IHBBI16s").pack
 _pack_IHBBI4xQ = Struct("<IHBBI4xQ").pack
@@ -63,8 +63,8 @@ _pack_IQB = Struct("<IQB").pack
 _pack_Q = Struct("<Q").pack
 _unpack_BQ = Struct("<BQ").unpack_from
 _unpack_H = Struct("<H").unpack_from
-_unpack_H2xIQIIH = Struct("<H2xIQIIH").unpack_from
 _unpack_HH = Struct("<HH").unpack_from
+_unpack_HHIQIIH = Struct("<HHIQIIH").unpack_from
 _unpack_I = Struct("<I").unpack_from
 _unpack_I16s = Struct("<I16s").unpack_from
 _unpack_I4xQ = Struct("<I4xQ").unpack_from
@@ -227,6 +227,7 @@ class Welcome(NamedTuple):
     """Welcome answers a Hello."""
 
     version: int  #: agreed on
+    segments: int  #: that the client may offer at a time; 0: the host does not say
     node: int  #: the client's number
     epoch: int  #: a new one for each start of a host
     inline_bytes: int  #: the largest payload that may travel in a message
@@ -238,19 +239,19 @@ class Welcome(NamedTuple):
 
 
 def _put_welcome(m: Welcome, fds: int) -> bytearray:
-    version, node, epoch, inline_bytes, largest_mib, bus, inputs, results, tensors = m
+    version, segments, node, epoch, inline_bytes, largest_mib, bus, inputs, results, tensors = m
     _bus = put_str(bus, 200) if bus else EMPTY
     _inputs = put_list(inputs, _put_edge) if inputs else EMPTY
     _results = put_list(results, _put_edge) if results else EMPTY
     _tensors = put_list(tensors, _put_tensors) if tensors else EMPTY
     _size = 32 + len(_bus) + len(_inputs) + len(_results) + len(_tensors)
-    return _join((_pack_IHBBH2xIQII(_size, 2, fds, 0, version, node, epoch, inline_bytes, largest_mib), _bus, _inputs, _results, _tensors))
+    return _join((_pack_IHBBHHIQII(_size, 2, fds, 0, version, segments, node, epoch, inline_bytes, largest_mib), _bus, _inputs, _results, _tensors))
 
 
 def _get_welcome(_b: bytes, _at: int, _end: int) -> Welcome:
     if _at + 26 > _end:
         raise cut(_end - _at, 26)
-    version, node, epoch, inline_bytes, largest_mib, _n = _unpack_H2xIQIIH(_b, _at)
+    version, segments, node, epoch, inline_bytes, largest_mib, _n = _unpack_HHIQIIH(_b, _at)
     _at += 26
     bus = ""
     if _n:
@@ -283,7 +284,7 @@ def _get_welcome(_b: bytes, _at: int, _end: int) -> Welcome:
     for _ in range(_n):
         _item, _at = _get_tensors(_b, _at, _end)
         tensors.append(_item)
-    return _new(Welcome, (version, node, epoch, inline_bytes, largest_mib, bus, inputs, results, tensors))  # type: ignore[no-any-return]
+    return _new(Welcome, (version, segments, node, epoch, inline_bytes, largest_mib, bus, inputs, results, tensors))  # type: ignore[no-any-return]
 
 
 class Refuse(NamedTuple):
