@@ -14,17 +14,7 @@ import (
 // TestPassedOnBehindTheEnd: a process is given up, and lives. What it has passed on before it could know is kept
 // for those that read it, and nothing else is done of what it has sent.
 func TestPassedOnBehindTheEnd(t *testing.T) {
-	srv, err := Listen(echoBus(t), filepath.Join(t.TempDir(), "host.sock"), ListenOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = srv.Close(t.Context()) })
-	s := newAcquainted(t, srv, 1)
-	var number uint32
-	err = s.account.Hold(&ledger.Hold{Delivery: passedOn{}}, ledger.Location{}, func(n, _ uint32) error { number = n; return nil })
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, number := holder(t)
 	said, err := peer.NewSender(s.client, peer.SenderOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -55,17 +45,7 @@ func TestBoundBehindTheEnd(t *testing.T) {
 		"one behind the last": {before: most, lent: 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			srv, err := Listen(echoBus(t), filepath.Join(t.TempDir(), "host.sock"), ListenOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = srv.Close(t.Context()) })
-			s := newAcquainted(t, srv, 1)
-			var number uint32
-			err = s.account.Hold(&ledger.Hold{Delivery: passedOn{}}, ledger.Location{}, func(n, _ uint32) error { number = n; return nil })
-			if err != nil {
-				t.Fatal(err)
-			}
+			s, number := holder(t)
 			s.cancel(errStuck)
 			ended := make(chan error, 1)
 			go func() {
@@ -97,6 +77,22 @@ func TestBoundBehindTheEnd(t *testing.T) {
 			}
 		})
 	}
+}
+
+// holder is a session whose process has a delivery, with its number.
+func holder(t *testing.T) (s *acquainted, number uint32) {
+	t.Helper()
+	srv, err := Listen(echoBus(t), filepath.Join(t.TempDir(), "host.sock"), ListenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = srv.Close(t.Context()) })
+	s = newAcquainted(t, srv, 1)
+	err = s.account.Hold(&ledger.Hold{Delivery: passedOn{}}, ledger.Location{}, func(n, _ uint32) error { number = n; return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, number
 }
 
 // passedOn is a delivery to a process.

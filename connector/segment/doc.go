@@ -73,7 +73,7 @@
 // living process has locked at that moment is left for the next.
 //
 // What is put to last has a note in a file of its own beside the journals: its key,
-// and until when it may lie. Whoever opens or closes a transport removes what is
+// and until when it may lie. A transport that is opened or closed removes what is
 // past its time, and the notes of what is gone. A second name goes with its transport, or
 // when somebody opens one and there is no journal of that any more.
 //

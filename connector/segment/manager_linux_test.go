@@ -85,7 +85,7 @@ func TestMetadataOfRequests(t *testing.T) {
 	}
 
 	p.Tell([]any{"write_object", rid})
-	wantError(t, p, "PayloadError: metadata['a'][1]['b']: there is no encoding for a value of type object")
+	wantError(t, p, "PayloadError: there is no encoding for a value of type object, at ['a'][1]['b']")
 	p.Tell([]any{"write", "a/b", nil})
 	wantError(t, p, "BadKey: ")
 	p.Tell([]any{"read", "../passwd"})

@@ -209,7 +209,7 @@ func TestReclamation(t *testing.T) {
 	}
 }
 
-// TestStaleHandles: the handle of an object that has gone is an error, whatever lies in its place.
+// TestStaleHandles: the handle of an object that has gone is an error, also where another lies in its place.
 func TestStaleHandles(t *testing.T) {
 	s, readers, _ := cache(t, 64*kib, 1)
 	old := put(t, s, "k", block(1, kib))

@@ -34,8 +34,8 @@ type modelled struct {
 	n       byte
 }
 
-// TestModel: whatever is put, asked for, deleted and freed, in whatever order and with readers that die, each charge of
-// a reader that lives is collected once and has the value that was put.
+// TestModel: values are put, asked for, deleted and freed in any order, and readers die. Each charge of a reader that
+// lives is collected once, and has the value that was put.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s, readers, ids := cache(t, 16*kib, 3)

@@ -66,16 +66,21 @@ class RoomTest(ExchangeCase):
             reads()
         self.assertFalse(self.client.closed)
 
+    def lies(self, size: int) -> wire.Place:
+        """Put a value into a segment of its own, which nothing gets."""
+        done = self.putting(bytes(size))
+        self.host.offered()
+        m = self.host.expect(wire.Place)
+        self.host.send(wire.Placed(m.token, 7))
+        done()
+        return m
+
     def test_as_much_as_the_host_says(self) -> None:
         self.client._session.largest_bytes = 4 << 20
         self.exchange = self.client.exchange(4 << 20)
         with self.assertRaisesRegex(omnibus.TooLarge, "5242880 bytes: this bus takes 4194304"):
             self.exchange.put("a", "b", "k", 5 << 20, lambda room: None)
-        done = self.putting(bytes(3 << 20))
-        self.host.offered()
-        m = self.host.expect(wire.Place)
-        self.host.send(wire.Placed(m.token, 7))
-        done()
+        self.lies(3 << 20)
         with self.assertRaisesRegex(omnibus.OutOfMemory, "take 3145728 bytes in 1 segments, of at most 4194304 bytes and 1024 segments: .*raise arena_bytes"):
             self.exchange.put("a", "b", "k", 3 << 20, lambda room: None, 0.01)
 
@@ -86,18 +91,10 @@ class RoomTest(ExchangeCase):
         own.most_bytes = 5 << 20
         own.bound_segments(8)
         self.exchange = self.client.exchange(1 << 40)
-        first = self.putting(bytes(3 << 20))
-        self.host.offered()
-        m = self.host.expect(wire.Place)
-        self.host.send(wire.Placed(m.token, 7))
-        first()
+        self.lies(3 << 20)
         with self.assertRaisesRegex(omnibus.OutOfMemory, "lends the host 3145728, and the host takes 5242880"):
             self.exchange.put("a", "b", "k", 3 << 20, lambda room: None)
-        second = self.putting(bytes(1 << 20))
-        self.host.offered()
-        m = self.host.expect(wire.Place)
-        self.host.send(wire.Placed(m.token, 8))
-        second()
+        self.lies(1 << 20)
         with self.assertRaisesRegex(omnibus.OutOfMemory, "of at most 1099511627776 bytes and 2 segments: let stages get the values, or clean them up$"):
             self.exchange.put("a", "b", "k", 1 << 20, lambda room: None, 0.01)
         self.assertFalse(self.client.closed)
@@ -111,12 +108,7 @@ class RoomTest(ExchangeCase):
         own.keep_bytes = 5 << 20
         puts = []
         for _ in range(3):
-            done = self.putting(bytes(2 << 20))
-            self.host.offered()
-            m = self.host.expect(wire.Place)
-            self.host.send(wire.Placed(m.token, 7))
-            done()
-            puts.append(m)
+            puts.append(self.lies(2 << 20))
         self.host.send(wire.Returned([m.put for m in puts]))
         self.client.process()
         self.assertEqual(self.host.expect(wire.Forget).segment, puts[0].segment)

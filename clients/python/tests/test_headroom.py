@@ -86,15 +86,16 @@ class CopyTest(unittest.TestCase):
 
 
 class ReserveTest(StageCase):
-    def test_more_than_the_bus_takes(self) -> None:
+    def refused(self, size: int, largest: int, kind: type[omnibus.OmnibusError], why: str) -> None:
+        """Have a stage reserve so much. The stage goes on."""
         errors: list[str] = []
 
         @omnibus.stage
         def greedy(value: int, task: omnibus.Task) -> int:
-            task._session.largest_bytes = 1 << 20
+            task._session.largest_bytes = largest
             try:
-                task.reserve((1 << 20) + 1)
-            except omnibus.TooLarge as e:
+                task.reserve(size)
+            except kind as e:
                 errors.append(str(e))
             return value
 
@@ -102,28 +103,16 @@ class ReserveTest(StageCase):
         self.host.send(deliver(1, 7, encode(1)))
         self.host.emitted()
         self.host.expect(wire.Finish)
-        self.assertRegex(errors[0], "1048577 bytes: this bus takes 1048576: see large_bytes")
+        self.assertRegex(errors[0], why)
         self.bye(r)
 
+    def test_more_than_the_bus_takes(self) -> None:
+        self.refused((1 << 20) + 1, 1 << 20, omnibus.TooLarge, "1048577 bytes: this bus takes 1048576: see large_bytes")
+
     def test_more_than_the_machine_has(self) -> None:
-        """Nothing is taken for it, and the stage goes on."""
+        """Nothing is taken for it."""
         before = headroom._field("/proc/meminfo", "Shmem:")
-        errors: list[str] = []
-
-        @omnibus.stage
-        def greedy(value: int, task: omnibus.Task) -> int:
-            try:
-                task.reserve(1 << 40)
-            except OutOfMemory as e:
-                errors.append(str(e))
-            return value
-
-        r = self.run_stage(greedy)
-        self.host.send(deliver(1, 7, encode(1)))
-        self.host.emitted()
-        self.host.expect(wire.Finish)
-        self.assertRegex(errors[0], "no segment of .* bytes: .* leaves ")
+        self.refused(1 << 40, 0, OutOfMemory, "no segment of .* bytes: .* leaves ")
         after = headroom._field("/proc/meminfo", "Shmem:")
         assert before is not None and after is not None
         self.assertLess(after - before, 1 << 20)  # KiB
-        self.bye(r)

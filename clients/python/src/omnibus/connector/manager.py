@@ -7,12 +7,9 @@ It is the SharedMemoryManager of programs that pass metadata beside a queue of t
 from __future__ import annotations
 
 import atexit
-import contextlib
 import threading
-from collections.abc import Iterator
 from typing import Any
 
-from ..errors import PayloadError
 from ..omni.decoder import decode
 from ..omni.encoder import encode
 from .contract import Edge, Missing, check_key
@@ -36,19 +33,14 @@ class SharedMemoryManager:
     def write_metadata(rid: str, metadata: Any) -> str:
         """Write the metadata of a request, and return the name of their segment.
 
-        They replace those of the same id. Raises BadKey for an id that names no file (up to 191 bytes, without a slash
+        They replace those of the same id. Raises BadKey for an id that names no file (up to 228 bytes, without a slash
         or control characters), PayloadError, with the path, for a value that has no encoding, NoRoom without
         memory, and Busy while another process has the segment locked for 30 s.
         """
         if not isinstance(rid, str):
             raise TypeError(f"rid must be text, not of type {type(rid).__name__}")
         name = check_key(f"metadata_{rid}")
-        try:
-            payload = encode(metadata)
-        except PayloadError as e:
-            path, reason = _culprit(metadata, "metadata", e)
-            raise PayloadError(f"{path}: {reason}") from None
-        _segments().put(_EDGE, name, payload)
+        _segments().put(_EDGE, name, encode(metadata))
         return name
 
     @staticmethod
@@ -78,30 +70,3 @@ def _segments() -> Segments:
             _opened = Segments({"ttl": 0.0})
             atexit.register(_opened.drop)
         return _opened
-
-
-def _culprit(value: Any, path: str, error: PayloadError) -> tuple[str, PayloadError]:
-    """The innermost part of a value that cannot be encoded: its path, and why."""
-    for _ in range(64):
-        for step, part in _parts(value):
-            try:
-                encode(part)
-            except PayloadError as e:
-                value, path, error = part, path + step, e
-                break
-        else:
-            break
-    return path, error
-
-
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for k, v in value.items():
-            yield f"[{k!r}]", v
-    elif isinstance(value, (list, tuple)):
-        for i, v in enumerate(value):
-            yield f"[{i}]", v
-    else:
-        with contextlib.suppress(TypeError):
-            for k, v in vars(value).items():
-                yield f".{k}", v
