@@ -37,8 +37,8 @@
 // the store is full with what it has. Readers of such a store know a [Segment] whose pages
 // come later by [OpenFillingSegment].
 //
-// A process in Python reads as one in Go does, on x86-64: omnibus.store of the Python client,
-// which takes and pins objects in the arena.
+// A process in Python reads as one in Go does, on x86-64 and arm64: omnibus.store of the Python client. It owns a
+// store, too: omnibus.keyed.
 //
 // # Who writes what
 //

@@ -64,7 +64,7 @@ class Mapping:
     any thread.
     """
 
-    __slots__ = ("size", "process", "_address")
+    __slots__ = ("size", "process", "_address", "_view")
     _address: int | None
 
     def __init__(self, fd: int, size: int, seals: int = _READ_ONLY, writable: bool = False) -> None:
@@ -78,6 +78,7 @@ class Mapping:
         _libc.madvise(address, size, MADV_DONTFORK)
         self.size = size
         self._address = address
+        self._view: memoryview | None = None
         self.process = os.getpid()
 
     def __del__(self, _getpid: Callable[[], int] = os.getpid, _munmap: Any = _libc.munmap) -> None:
@@ -95,6 +96,13 @@ class Mapping:
         """Raise ProtocolError unless there are `size` bytes at `offset`."""
         if offset > self.size - size:
             raise ProtocolError(f"a payload of {size} bytes at {offset} in a segment of {self.size}")
+
+    def view(self, offset: int, size: int) -> memoryview:
+        """A read-only view for a caller who refers to the mapping for as long as any part of it lives."""
+        if self._view is None:
+            self._view = memoryview((ctypes.c_ubyte * self.size).from_address(self.address)).toreadonly().cast("B")
+        self.check(offset, size)
+        return self._view[offset : offset + size]
 
     def window(self, offset: int, size: int, on_gone: Callable[[Any], None]) -> tuple[memoryview, weakref.ref[Any]]:
         """A read-only view, and what knows whether any part of it lives.

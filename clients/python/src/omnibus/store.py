@@ -1,4 +1,4 @@
-"""A reader of a store of the Go package shmstore, whose owner calls `Store.Admit` at the other end of a socket::
+"""A reader of a store of the Go package shmstore, or of `omnibus.keyed`, whose owner admits it at the other end of a socket::
 
     reader = attach(fd)                      # of the socket, which the owner handed over
     with reader.take(Handle(...)) as view:   # or pin, for an object that this reader was not charged for
@@ -6,13 +6,7 @@
 
 The rules are those of shmstore (its doc.go and layout.go): this process writes its own ledger and nothing else, and all
 that comes from the owner is checked. An object stays as long as any view of it lives. What a killed process held
-the owner frees with `RemoveReader`.
-
-Python has no atomic accesses, so these are what the order rests on. Each shared word is one aligned access of ctypes, which
-CPython compiles to one instruction; x86-64 keeps loads in their order, stores in theirs, and no store passes an earlier
-load. The one order that it does not keep, a store before a later load, is needed twice: between a raised pin and the
-look at its object, and between a release and the look whether the owner waits for room. There the system call
-membarrier stands. Other processors promise less of plain accesses, so `attach` refuses them.
+the owner frees with `RemoveReader`. An object with a segment of its own can be read after `Reader.add_segment`.
 """
 
 from __future__ import annotations
@@ -21,62 +15,50 @@ import ctypes
 import fcntl
 import mmap
 import os
-import platform
 import socket
-import struct
-import sys
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 from .errors import ForkedError, OmnibusError, ProtocolError, out_of_memory
-from .memory import F_ADD_SEALS, F_SEAL_FUTURE_WRITE, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, Arena, Mapping
+from .fences import fence, ordered
+from .memory import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, Arena, Mapping
+from .storelayout import (
+    CLOSING,
+    ENTRY,
+    GEOMETRY,
+    GRANT,
+    HELLO,
+    LARGE,
+    LEDGER,
+    LINE,
+    LIVE,
+    MOST_ARENA,
+    MOST_SLOTS,
+    OWED,
+    PAGE,
+    READER_INDEXES,
+    SEALS,
+    TIMEOUT,
+    Corrupt,
+    Geometry,
+    Handle,
+    NoDebt,
+    NoSegment,
+    OwnerStalled,
+    Stale,
+    check_machine,
+    receive,
+    send,
+)
 
-_VERSION = 3
-_HELLO, _GEOMETRY, _LEDGER, _GRANT = 1, 2, 3, 4
-_MESSAGE = struct.Struct("=8sIIQQQII16s")
-_SUPERBLOCK = struct.Struct("=8sIIQQQI20s")
-_SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL
-_PAGE, _LINE, _ENTRY, _OWED = 4096, 64, 8, 4
-_MOST_ARENA, _MOST_SLOTS, _MOST_READERS = 1 << 46, 1 << 28, 64
-_LIVE, _CLOSING = 1, 2
-_LARGE = 1 << 63
-_TIMEOUT = 5.0  # of attaching, and of an owner that looks at pins
+__all__ = ["Corrupt", "Handle", "NoDebt", "NoSegment", "OwnerStalled", "Reader", "Stale", "attach"]
 
-_SYS_MEMBARRIER = 324  # of x86-64
-_PRIVATE_EXPEDITED, _REGISTER_PRIVATE_EXPEDITED = 8, 16
-_syscall = ctypes.CDLL(None, use_errno=True).syscall
-
-
-class Stale(OmnibusError, LookupError):
-    """The object is gone: it was evicted, and its slot may have another by now."""
-
-
-class Corrupt(OmnibusError, ValueError):
-    """The handle is none of this store, or does not agree with what the store says of its object."""
-
-
-class NoDebt(OmnibusError, LookupError):
-    """This reader was not charged for the object, or has collected all that it was charged."""
-
-
-class OwnerStalled(OmnibusError, TimeoutError):
-    """The owner began to look at an object's pins and has not finished: most likely it died."""
-
-
-class Handle(NamedTuple):
-    """Names an object, as shmstore.Handle does."""
-
-    store: int
-    gen: int
-    offset: int
-    size: int
-    slot: int
-    codec: int
+_T = TypeVar("_T")
 
 
 def attach(sock: socket.socket | int, on_room: Callable[[], object] | None = None) -> Reader:
@@ -84,47 +66,32 @@ def attach(sock: socket.socket | int, on_room: Callable[[], object] | None = Non
 
     The socket stays the caller's, to be closed behind the reader: the owner takes its end for that of the reader.
     `on_room` is called after a release while the owner waits for room, in whatever thread, and has to wake it. Raises
-    ProtocolError for an owner that does not keep to the protocol, and OSError (ENOSYS) where the processor or the
-    kernel cannot order the accesses.
+    ProtocolError for an owner that does not keep to the protocol, and OSError (ENOSYS) where it is not known how the
+    processor orders accesses.
     """
-    _check_machine()
+    check_machine()
     if isinstance(sock, int):
         with socket.socket(fileno=os.dup(sock)) as s:
             return attach(s, on_room)
     before = sock.gettimeout()
-    sock.settimeout(_TIMEOUT)
+    sock.settimeout(TIMEOUT)
     try:
         return _attach(sock, on_room)
     finally:
         sock.settimeout(before)
 
 
-def _check_machine() -> None:
-    if sys.platform != "linux" or platform.machine() != "x86_64" or sys.maxsize < 1 << 32:
-        raise OSError(38, f"a reader in Python needs Linux on x86-64, and this is {sys.platform} on {platform.machine()}")
-    if _syscall(_SYS_MEMBARRIER, _REGISTER_PRIVATE_EXPEDITED, 0, 0):
-        raise OSError(38, f"the kernel has no membarrier: {os.strerror(ctypes.get_errno())}")
-
-
-def _fence() -> None:
-    """No access of this thread passes this."""
-    if _syscall(_SYS_MEMBARRIER, _PRIVATE_EXPEDITED, 0, 0):
-        raise OSError(ctypes.get_errno(), "membarrier failed")  # it was registered
-
-
 def _attach(sock: socket.socket, on_room: Callable[[], object] | None) -> Reader:
-    _send(sock, _HELLO, os.getpid())
-    (store, arena, largest, slots, index), _ = _receive(sock, _GEOMETRY, 0)
+    send(sock, HELLO, (os.getpid(),))
+    (*numbers, index), _ = receive(sock, GEOMETRY, 0)
+    geometry = Geometry(*numbers)
+    store, arena, largest, slots = geometry
     if (
-        not store or not 1 <= slots <= _MOST_SLOTS or not _PAGE <= arena <= _MOST_ARENA
-        or not 1 <= largest <= _MOST_ARENA or not 1 <= index < _MOST_READERS
+        not store or not 1 <= slots <= MOST_SLOTS or not PAGE <= arena <= MOST_ARENA
+        or not 1 <= largest <= MOST_ARENA or not 1 <= index < READER_INDEXES
     ):  # fmt: skip
         raise ProtocolError(f"a store with {slots} slots, {arena} bytes, objects of {largest}, and this as reader {index}")
-
-    def superblock(kind: bytes, reader: int) -> bytes:
-        return _SUPERBLOCK.pack(b"OMNIBUS" + kind, _VERSION, slots, store, arena, largest, reader, b"")
-
-    size = _PAGE + _ENTRY * slots
+    size = PAGE + ENTRY * slots
     fd = os.memfd_create("omnibus-ledger", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
     fds: list[int] = [fd]
     try:
@@ -134,20 +101,17 @@ def _attach(sock: socket.socket, on_room: Callable[[], object] | None) -> Reader
             raise out_of_memory(f"no ledger of {size} bytes", e.errno or 0) from None
         fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)
         ledger = Arena(0, fd, size).memory
-        ledger[: _SUPERBLOCK.size] = superblock(b"L", index)
-        _send(sock, _LEDGER, store, fd)
-        (granted, *rest), got = _receive(sock, _GRANT, 3)
+        block = geometry.superblock(b"L", index)
+        ledger[: len(block)] = block
+        send(sock, LEDGER, (store,), fd)
+        (granted, *rest), got = receive(sock, GRANT, 3)
         fds += got
         if granted != store or any(rest):
             raise ProtocolError(f"a grant for store {granted:x}, and this is {store:x}")
-        parts = []
-        for part, n in zip(got, (arena, _PAGE + _LINE * slots, _PAGE + _OWED * slots)):
-            mapping = Mapping(part, n, _SEALS)
-            if os.fstat(part).st_blocks * 512 < n:
-                raise ProtocolError(f"a segment of {n} bytes has holes")
-            parts.append(mapping)
+        parts = [whole(part, n) for part, n in zip(got, (arena, PAGE + LINE * slots, PAGE + OWED * slots))]
         for mapping, kind, reader in ((parts[1], b"D", 0), (parts[2], b"O", index)):
-            if ctypes.string_at(mapping.address, _SUPERBLOCK.size) != superblock(kind, reader):
+            block = geometry.superblock(kind, reader)
+            if ctypes.string_at(mapping.address, len(block)) != block:
                 raise ProtocolError(f"a segment does not begin with the superblock of store {store:x}")
         return Reader(store, slots, parts, ledger, on_room)
     finally:
@@ -155,27 +119,12 @@ def _attach(sock: socket.socket, on_room: Callable[[], object] | None) -> Reader
             os.close(each)
 
 
-def _send(sock: socket.socket, kind: int, identity: int, *fds: int) -> None:
-    packet = _MESSAGE.pack(b"OMNIBUS@", _VERSION, kind, identity, 0, 0, 0, 0, b"")
-    socket.send_fds(sock, [packet], list(fds))
-
-
-def _receive(sock: socket.socket, want: int, descriptors: int) -> tuple[tuple[int, ...], list[int]]:
-    """The five numbers of a message, and its descriptors, which are the caller's to close."""
-    packet, fds, flags, _ = socket.recv_fds(sock, _MESSAGE.size + 1, 4)
-    try:
-        if len(packet) != _MESSAGE.size:
-            raise ProtocolError(f"message {want} has {len(packet)} bytes: the owner has ended the connection, or is none")
-        magic, version, kind, *numbers, zero = _MESSAGE.unpack(packet)
-        if magic != b"OMNIBUS@" or version != _VERSION or kind != want or any(zero):
-            raise ProtocolError(f"message {kind} of version {version} in place of {want} of version {_VERSION}")
-        if len(fds) != descriptors or flags & socket.MSG_CTRUNC:
-            raise ProtocolError(f"{len(fds)} descriptors with message {want}, which has {descriptors}")
-    except BaseException:
-        for fd in fds:
-            os.close(fd)
-        raise
-    return tuple(numbers), fds
+def whole(fd: int, size: int, seals: int = SEALS) -> Mapping:
+    """A segment of a peer's that has all of its pages, so that no access to it fails."""
+    mapping = Mapping(fd, size, seals)
+    if os.fstat(fd).st_blocks * 512 < size:
+        raise ProtocolError(f"a segment of {size} bytes has holes")
+    return mapping
 
 
 class Reader:
@@ -195,22 +144,23 @@ class Reader:
         self._ledger = (ctypes.c_uint32 * (len(ledger) // 4)).from_buffer(ledger)
         self._on_room = on_room
         self._lock = threading.Lock()
+        self._large: dict[int, tuple[Mapping, int]] = {}  # segments of objects, and their slots, by generation
         self._taken: dict[int, int] = {}  # debts ever collected, by slot
         self._gone: deque[int] = deque()  # places in the ledger whose leases have ended
         self._leases: dict[int, weakref.ref[Any]] = {}
         self._last = 0
-        self._closed = False
+        self._closed: Callable[[], object] | None = None  # called when no lease is left
 
     def take(self, handle: Handle) -> AbstractContextManager[memoryview]:
         """Collect one of the debts for an object, and view it: read-only, and to be left before its debt is settled.
 
         The debt is settled when the block is left and the last slice, cast or array of the view is gone. Raises
-        NoDebt, Stale, Corrupt.
+        NoDebt, Stale, Corrupt, NoSegment.
         """
         return self._viewed(handle, self._collect)
 
     def pin(self, handle: Handle) -> AbstractContextManager[memoryview]:
-        """View an object that this reader need not have been charged for. Raises Stale, Corrupt, OwnerStalled."""
+        """View an object that this reader need not have been charged for. Raises Stale, Corrupt, NoSegment, OwnerStalled."""
         return self._viewed(handle, self._pin)
 
     @contextmanager
@@ -223,6 +173,29 @@ class Reader:
                 view.release()
             del view
 
+    def lease(self, handle: Handle) -> memoryview:
+        """Collect one of the debts for an object, and view it. The debt is settled when the last view of it is gone.
+
+        Raises NoDebt, Stale, Corrupt, NoSegment.
+        """
+        return self._leased(handle, self._collect)
+
+    def read(self, handle: Handle, decode: Callable[[memoryview], _T]) -> _T:
+        """What `decode` makes of an object. It keeps nothing of its view: the debt is settled when it has returned.
+
+        Raises NoDebt, Stale, Corrupt, NoSegment, and what `decode` raises.
+        """
+        place = None
+        try:
+            with self._lock:
+                segment, offset = self._locate(handle)
+                place = self._collect(handle)
+            return decode(segment.view(offset, handle.size))
+        finally:
+            if place is not None:
+                self._gone.append(place)
+            self._settle()
+
     def drop(self, handle: Handle) -> None:
         """Settle one debt unread. Raises NoDebt, Stale, Corrupt."""
         try:
@@ -232,20 +205,43 @@ class Reader:
         finally:
             self._settle()
 
-    def close(self) -> None:
-        """Take no new leases. The memory stays mapped as long as the reader or a view is referred to. Idempotent."""
+    def add_segment(self, handle: Handle, fd: int) -> None:
+        """Map the segment of an object that has one of its own, from its descriptor, which stays the caller's to close.
+
+        It stays mapped until this finds that the object is gone, or the reader is. Raises Stale, Corrupt, ProtocolError.
+        """
         with self._lock:
-            self._closed = True
+            self._check(handle)
+            if handle.offset != LARGE:
+                raise Corrupt(f"{handle} lies in the arena")
+            self._present(handle)
+            size = os.fstat(fd).st_size
+            if size < handle.size:
+                raise ProtocolError(f"a segment of {size} bytes for {handle}")
+            for gen, (_, slot) in list(self._large.items()):
+                if self._words[(PAGE + LINE * slot) // 8] >> 2 != gen:
+                    del self._large[gen]
+            self._large[handle.gen] = whole(fd, size), handle.slot
+
+    def close(self, on_end: Callable[[], object] = lambda: None) -> None:
+        """Take no new leases, and call `on_end` when no view is left, perhaps at once. It may be called more than once.
+
+        The memory stays mapped as long as the reader or a view is referred to.
+        """
+        with self._lock:
+            self._closed = on_end
+        if not self._leases:
+            on_end()
 
     def _leased(self, h: Handle, hold: Callable[[Handle], int]) -> memoryview:
         try:
             with self._lock:
-                self._check(h)
+                segment, offset = self._locate(h)
                 place = hold(h)
                 self._last += 1
                 number = self._last
                 try:
-                    view, ref = self._arena.window(h.offset, h.size, lambda _: self._ended(number, place))
+                    view, ref = segment.window(offset, h.size, lambda _: self._ended(number, place))
                 except BaseException:
                     self._gone.append(place)
                     raise
@@ -259,6 +255,8 @@ class Reader:
         self._leases.pop(number, None)
         self._gone.append(place)
         self._settle()
+        if self._closed is not None and not self._leases:
+            self._closed()
 
     def _settle(self) -> None:
         """Write into the ledger what has ended. A thread that finds another at it leaves that to it."""
@@ -267,6 +265,7 @@ class Reader:
         moved = False
         while self._gone and self._lock.acquire(blocking=False):
             try:
+                ordered()  # the object was read before
                 while self._gone:
                     place = self._gone.popleft()
                     step = 1 if place % 2 else -1  # debts settled grow; pins fall
@@ -275,64 +274,79 @@ class Reader:
             finally:
                 self._lock.release()
         if moved and self._on_room is not None:
-            _fence()
+            fence()
             if self._halves[16] % 2:
                 self._on_room()
 
     def _check(self, h: Handle) -> None:
         if os.getpid() != self._pid:
             raise ForkedError(f"the reader belongs to process {self._pid}, and this is {os.getpid()}: attach here")
-        if self._closed:
+        if self._closed is not None:
             raise OmnibusError("the reader is closed")
-        arena = self._arena.size
-        if h.store != self.store:
+        store, gen, offset, size, slot, _ = h
+        if store != self.store:
             raise Corrupt(f"{h} is of another store than {self.store:x}")
-        if h.offset == _LARGE:
-            raise OmnibusError(f"{h} has a segment of its own: such objects a reader in Python does not read")
-        if not (0 <= h.slot < self._slots and 0 < h.gen < 1 << 62 and 0 <= h.offset <= arena and 0 <= h.size <= arena - h.offset):
+        room = MOST_ARENA if offset == LARGE else self._arena.size - offset
+        if not (0 <= slot < self._slots and 0 < gen < 1 << 62 and offset >= 0 and 0 <= size <= room):
             raise Corrupt(f"{h} has a slot, a generation or a place that there are none of")
 
-    def _word(self, h: Handle) -> int:
-        return int(self._words[(_PAGE + _LINE * h.slot) // 8])
+    def _locate(self, h: Handle) -> tuple[Mapping, int]:
+        """Where the bytes of a handle lie. What lies there counts only if the object is held afterwards. The lock is held."""
+        self._check(h)
+        if h.offset != LARGE:
+            return self._arena, h.offset
+        if (known := self._large.get(h.gen)) is not None:
+            return known[0], 0
+        self._present(h)
+        raise NoSegment(f"{h} has a segment of its own: have its owner send that, and add it")
+
+    def _present(self, h: Handle) -> None:
+        """Raise unless there is such an object. What was read between two looks at the word is of its generation."""
+        at = (PAGE + LINE * h.slot) // 8
+        present = (h.gen << 2 | LIVE, h.gen << 2 | CLOSING)
+        if self._words[at] not in present:
+            raise Stale(f"{h} is gone")
+        ordered()
+        matches = self._matches(h)
+        ordered()
+        if self._words[at] not in present:
+            raise Stale(f"{h} is gone")
+        if not matches:
+            raise Corrupt(f"{h} does not agree with the directory of its store")
 
     def _matches(self, h: Handle) -> bool:
-        at = (_PAGE + _LINE * h.slot) // 8
+        at = (PAGE + LINE * h.slot) // 8
         return (self._words[at + 1], self._words[at + 2], self._halves[2 * at + 6]) == (h.offset, h.size, h.codec)
 
     def _collect(self, h: Handle) -> int:
         """Collect a debt; the place in the ledger where it is settled. The lock is held.
 
-        What was read between two looks at the word is of the object's generation. A debt that was left then holds it.
+        A debt that was left while the object was there holds it.
         """
-        present = (h.gen << 2 | _LIVE, h.gen << 2 | _CLOSING)
-        if self._word(h) not in present:
-            raise Stale(f"{h} is gone")
-        place = _PAGE // 4 + 2 * h.slot + 1
-        taken = self._taken.get(h.slot, 0)
-        left = (self._owed[_PAGE // 4 + h.slot] - taken) & 0xFFFFFFFF
-        matches = self._matches(h)
-        if self._word(h) not in present:
-            raise Stale(f"{h} is gone")
-        if not matches:
-            raise Corrupt(f"{h} does not agree with the directory of its store")
+        slot = h.slot
+        taken = self._taken.get(slot, 0)
+        left = (self._owed[PAGE // 4 + slot] - taken) & 0xFFFFFFFF
+        ordered()
+        self._present(h)
         if not 0 < left < 1 << 31:
             raise NoDebt(f"{h}: nothing is left to collect")
-        self._taken[h.slot] = (taken + 1) & 0xFFFFFFFF
-        return place
+        self._taken[slot] = (taken + 1) & 0xFFFFFFFF
+        return PAGE // 4 + 2 * slot + 1
 
     def _pin(self, h: Handle) -> int:
         """Raise a pin, and then look whether it holds the object. The lock is held."""
-        place = _PAGE // 4 + 2 * h.slot
+        at, place = (PAGE + LINE * h.slot) // 8, PAGE // 4 + 2 * h.slot
         self._ledger[place] += 1
         try:
-            _fence()
-            until = time.monotonic() + _TIMEOUT
-            while (word := self._word(h)) == h.gen << 2 | _CLOSING:
+            fence()
+            until = time.monotonic() + TIMEOUT
+            while (word := self._words[at]) == h.gen << 2 | CLOSING:
                 if time.monotonic() > until:
-                    raise OwnerStalled(f"{h}: the owner has looked at its pins for {_TIMEOUT:g} s")
+                    raise OwnerStalled(f"{h}: the owner has looked at its pins for {TIMEOUT:g} s")
                 time.sleep(0)
-            if word != h.gen << 2 | _LIVE:
+            if word != h.gen << 2 | LIVE:
                 raise Stale(f"{h} is gone")
+            ordered()
             if not self._matches(h):
                 raise Corrupt(f"{h} does not agree with the directory of its store")
         except BaseException:

@@ -1,13 +1,11 @@
 """Words in the host's memory, by which processes and the streams of GPUs say how far they are.
 
-Streams write words, and wake nobody: one thread looks at them. Python has no atomics: `fence` has what is around words
-seen in order.
+Streams write words, and wake nobody: one thread looks at them.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -26,30 +24,6 @@ SPIN, FIRST_NAP, LAST_NAP = 50e-6, 20e-6, 1e-3
 def reached(word: int, value: int) -> bool:
     """Compare as streams do: in a circle, so that words may count for ever."""
     return (word - value) & 0xFFFFFFFF < 1 << 31
-
-
-_fence_lock = threading.Lock()
-
-
-def fence() -> None:
-    """Have all processes see what this thread has written, and has read, before all that it does next.
-
-    Each pair takes a lock and gives it up. On x86-64 every such step is a locked instruction, before which all stores
-    are seen. On arm64 giving up is a store-release and taking a load-acquire: what came before is seen before the first
-    pair ends, that ends before the second begins, and nothing that comes behind is done before. So two pairs are a full
-    barrier on both, and one would not be.
-    """
-    for _ in range(2):
-        with _fence_lock:
-            pass
-
-
-def _renew_fence() -> None:
-    global _fence_lock
-    _fence_lock = threading.Lock()  # whoever had it was left behind in the parent
-
-
-os.register_at_fork(after_in_child=_renew_fence)
 
 
 class _Watch(NamedTuple):

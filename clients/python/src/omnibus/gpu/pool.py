@@ -18,8 +18,9 @@ from typing import Any
 
 from ..bundle import HANDLE, POOL, Place
 from ..devices.contract import DeviceLost, DriverError, OwnMemory, Reading, SendingDevice, uuid_text
-from ..devices.words import FAULT, READY, SLOT_BYTES, fence, reached
+from ..devices.words import FAULT, READY, SLOT_BYTES, reached
 from ..errors import ForkedError, PoolFull
+from ..fences import fence
 from ..memory import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, Arena, Gaps
 
 GRANULE = 256  # a multiple that every copy engine, and every library, is at its best with

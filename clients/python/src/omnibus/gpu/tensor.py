@@ -15,9 +15,10 @@ from .. import dlpack
 from ..bundle import Place, Placed
 from ..crew import away
 from ..devices.contract import Device, Memory, Reading, uuid_text
-from ..devices.words import FAULT, FIRST_NAP, LAST_NAP, READY, SLOT_BYTES, SPIN, fence, reached
+from ..devices.words import FAULT, FIRST_NAP, LAST_NAP, READY, SLOT_BYTES, SPIN, reached
 from ..directory import Found
 from ..errors import Forged, ForkedError, OmnibusError, Poisoned
+from ..fences import fence
 from ..memory import Mapping
 
 

@@ -1,0 +1,104 @@
+"""How a store lies in shared memory, and the four messages by which a reader attaches: layout.go and attach.go of the Go
+package shmstore, which draw both to the byte.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import socket
+import struct
+import sys
+from typing import NamedTuple
+
+from .errors import OmnibusError, ProtocolError
+from .memory import F_SEAL_FUTURE_WRITE, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK
+
+VERSION = 3
+HELLO, GEOMETRY, LEDGER, GRANT = 1, 2, 3, 4
+SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL
+PAGE = 4096
+LINE, ENTRY, OWED = 64, 8, 4  #: bytes a slot of the directory, of a ledger, of an account
+MOST_ARENA, MOST_SLOTS, READER_INDEXES = 1 << 46, 1 << 28, 64
+LIVE, CLOSING = 1, 2  #: states, the low two bits of a word; the rest of it is the generation
+LARGE = 1 << 63  #: the offset of an object that has a segment of its own
+TIMEOUT = 5.0  #: of attaching, and of an owner that looks at pins
+
+_MESSAGE = struct.Struct("=8sIIQQQII16s")
+_SUPERBLOCK = struct.Struct("=8sIIQQQI20s")
+
+
+class Stale(OmnibusError, LookupError):
+    """The object is gone: it was evicted, and its slot may have another by now."""
+
+
+class Corrupt(OmnibusError, ValueError):
+    """The handle is none of this store, or does not agree with what the store says of its object."""
+
+
+class NoDebt(OmnibusError, LookupError):
+    """This reader was not charged for the object, or has collected all that it was charged."""
+
+
+class NoSegment(OmnibusError, LookupError):
+    """The object has a segment of its own, which this reader was not given: see `Reader.add_segment`."""
+
+
+class OwnerStalled(OmnibusError, TimeoutError):
+    """The owner began to look at an object's pins and has not finished: most likely it died."""
+
+
+class Handle(NamedTuple):
+    """Names an object, as shmstore.Handle does."""
+
+    store: int
+    gen: int
+    offset: int
+    size: int
+    slot: int
+    codec: int
+
+
+class Geometry(NamedTuple):
+    """What a store is: its identity, and the bytes of its arena, of its largest object, and its slots."""
+
+    store: int
+    arena: int
+    largest: int
+    slots: int
+
+    def superblock(self, kind: bytes, reader: int) -> bytes:
+        """What a segment begins with: a directory ("D", reader 0), an account ("O") or a ledger ("L")."""
+        return _SUPERBLOCK.pack(b"OMNIBUS" + kind, VERSION, self.slots, self.store, self.arena, self.largest, reader, b"")
+
+
+def check_machine() -> None:
+    """Raise OSError (ENOSYS) where it is not known how the processor orders accesses."""
+    if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64") or sys.maxsize < 1 << 32:
+        what = f"this is {sys.platform} on {platform.machine()}"
+        raise OSError(errno.ENOSYS, f"a store in Python needs Linux on x86-64 or arm64, and {what}")
+
+
+def send(sock: socket.socket, kind: int, numbers: tuple[int, ...], *fds: int) -> None:
+    """Send a message: up to five numbers, the identity first, and descriptors."""
+    packet = _MESSAGE.pack(b"OMNIBUS@", VERSION, kind, *numbers, *[0] * (5 - len(numbers)), b"")
+    socket.send_fds(sock, [packet], list(fds))
+
+
+def receive(sock: socket.socket, want: int, descriptors: int) -> tuple[tuple[int, ...], list[int]]:
+    """The five numbers of a message, and its descriptors, which are the caller's to close."""
+    packet, fds, flags, _ = socket.recv_fds(sock, _MESSAGE.size + 1, 4)
+    try:
+        if len(packet) != _MESSAGE.size:
+            raise ProtocolError(f"message {want} has {len(packet)} bytes: the peer has ended the connection, or is none")
+        magic, version, kind, *numbers, zero = _MESSAGE.unpack(packet)
+        if magic != b"OMNIBUS@" or version != VERSION or kind != want or any(zero):
+            raise ProtocolError(f"message {kind} of version {version} in place of {want} of version {VERSION}")
+        if len(fds) != descriptors or flags & socket.MSG_CTRUNC:
+            raise ProtocolError(f"{len(fds)} descriptors with message {want}, which has {descriptors}")
+    except BaseException:
+        for fd in fds:
+            os.close(fd)
+        raise
+    return tuple(numbers), fds
