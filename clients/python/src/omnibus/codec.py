@@ -8,9 +8,9 @@ they are the bus's own. `register` makes the others known. Errors are `PayloadEr
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from . import bundle, msgpack, tensor
+from . import bundle, msgpack, sources, tensor
 from .errors import PayloadError
 from .tensor import Tensor
 
@@ -57,6 +57,58 @@ def encode(value: Any, codec: int = MSGPACK) -> bytes | bytearray | memoryview:
     if codec in _own:
         return _own[codec][0](value)
     raise PayloadError(f"codec {codec} is not known here: register it")
+
+
+class Encoding(NamedTuple):
+    """How a value is encoded: what writes it into so many bytes."""
+
+    codec: int
+    size: int
+    write: Callable[[memoryview], object]
+    payload: bytes | bytearray | memoryview | None = None  #: the encoded value, where there is such before it is written
+
+
+def plan(value: Any, codec: int | None = None) -> Encoding:
+    """How a value is encoded: as `codec` says or, without, as a tensor, a bundle of tensors and the rest, or msgpack."""
+    source = sources.of(value) if codec in (None, TENSOR) else None
+    if source is not None:
+        return _tensor(source)
+    if codec in (None, BUNDLE):
+        if codec is None and type(value) is bytes:
+            return _binary(value)
+        parts = bundle.Plan(value, extensions=codec is None)
+        if parts.tensors or codec == BUNDLE:
+            return Encoding(BUNDLE, parts.size(), parts.write)
+        return _written(MSGPACK, parts.tree)
+    return _written(codec, encode(value, codec))
+
+
+def _tensor(source: sources.Source) -> Encoding:
+    def write(buf: memoryview) -> None:
+        data = tensor.write_header(buf, source.dtype, source.shape)
+        if source.fill is not None:
+            source.fill(data)
+
+    return Encoding(TENSOR, tensor.payload_bytes(source.dtype, source.shape), write)
+
+
+def _binary(value: bytes) -> Encoding:
+    """Bytes as msgpack, which are copied once."""
+    head = msgpack.binary_head(len(value))
+    at = len(head)
+
+    def write(buf: memoryview) -> None:
+        buf[:at] = head
+        buf[at:] = value
+
+    return Encoding(MSGPACK, at + len(value), write)
+
+
+def _written(codec: int, payload: bytes | bytearray | memoryview) -> Encoding:
+    def write(buf: memoryview) -> None:
+        buf[:] = payload
+
+    return Encoding(codec, len(payload), write, payload)
 
 
 def decode(payload: memoryview, codec: int) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from . import bundle, codec, sources, tensor, wire
+from . import bundle, codec, tensor, wire
 from .buffer import Buffer, Envelope
 from .deadlines import limit_of
 from .errors import OmnibusError, PayloadError
@@ -86,24 +86,10 @@ class Emitter:
 
     def _emit_here(self, value: Any, e: Envelope, codec_: int | None) -> Work[None] | None:
         """_emit, for a value that has nothing on a GPU."""
-        t = sources.of(value) if codec_ in (None, codec.TENSOR) else None
-        if t is not None:
-            return self._emit_tensor(t, e)
-        number = codec_ or codec.MSGPACK
-        if codec_ in (None, codec.BUNDLE):
-            plan = bundle.Plan(value, extensions=codec_ is None)
-            if plan.tensors or codec_ == codec.BUNDLE:
-                return self._emit_written(plan.size(), plan.write, codec.BUNDLE, e)
-            payload: bytes | bytearray | memoryview = plan.tree
-        else:
-            payload = codec.encode(value, number)
-        if len(payload) <= self._session.inline_bytes:
-            return self._puts.small(e, number, wire.INLINE, payload)
-
-        def copy(view: memoryview) -> None:
-            view[:] = payload
-
-        return self._written_work(len(payload), copy, number, e)
+        way = codec.plan(value, codec_)
+        if way.payload is not None and way.size <= self._session.inline_bytes:
+            return self._puts.small(e, way.codec, wire.INLINE, way.payload)
+        return self._emit_written(way.size, way.write, way.codec, e)
 
     def _emit_work(self, value: Any, e: Envelope, codec_: int | None = None) -> Work[None]:
         rest = self._emit(value, e, codec_)
@@ -120,16 +106,8 @@ class Emitter:
         if rest is not None:
             yield from rest
 
-    def _emit_tensor(self, t: sources.Source, e: Envelope) -> Work[None] | None:
-        def write(buf: memoryview) -> None:
-            data = tensor.write_header(buf, t.dtype, t.shape)
-            if t.fill is not None:
-                t.fill(data)
-
-        return self._emit_written(tensor.payload_bytes(t.dtype, t.shape), write, codec.TENSOR, e)
-
     def _emit_written(
-        self, size: int, write: Callable[[memoryview], None], number: int, e: Envelope
+        self, size: int, write: Callable[[memoryview], object], number: int, e: Envelope
     ) -> Work[None] | None:
         """Send a payload that is written in place."""
         if size > self._session.inline_bytes:
@@ -138,7 +116,7 @@ class Emitter:
         write(memoryview(payload))
         return self._puts.small(e, number, wire.INLINE, payload)
 
-    def _written_work(self, size: int, write: Callable[[memoryview], None], number: int, e: Envelope) -> Work[None]:
+    def _written_work(self, size: int, write: Callable[[memoryview], object], number: int, e: Envelope) -> Work[None]:
         b = yield from self._reserve_work(size, number, e)
         with b:
             write(b.view)

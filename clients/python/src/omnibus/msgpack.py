@@ -35,6 +35,7 @@ _i8_1 = struct.Struct(">Bb")
 _i8_2 = struct.Struct(">Bh")
 _i8_4 = struct.Struct(">Bi")
 _i8_8 = struct.Struct(">Bq")
+_BINARY = (0xC4, 0xC5, 0xC6)  # with lengths of one, two and four bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,13 @@ def packb(value: Any, default: Callable[[Any], Any] | None = None) -> bytearray:
     p = _Packer(default)
     p.whole(value)
     return p.out
+
+
+def binary_head(size: int) -> bytes:
+    """What stands in front of so many bytes."""
+    packer = _Packer(None)
+    packer.head(size, 0, 0, _BINARY)
+    return bytes(packer.out)
 
 
 def _shown(key: Any) -> str:
@@ -242,7 +250,7 @@ class _Packer:
     def binary(self, v: bytes | bytearray | memoryview) -> None:
         if isinstance(v, memoryview):
             v = v.cast("B") if v.c_contiguous and v.nbytes else v.tobytes()
-        self.head(len(v), 0, 0, (0xC4, 0xC5, 0xC6))
+        self.head(len(v), 0, 0, _BINARY)
         self.out += v
 
     def extension(self, v: Ext) -> None:
