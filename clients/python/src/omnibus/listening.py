@@ -1,0 +1,110 @@
+"""Listening at a path, as the Go package internal/peer does: under a lock, for this user alone."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import stat
+import threading
+from collections.abc import Callable
+
+from .errors import Code, Taken
+from .handshake import MAX_PATH_BYTES
+
+
+class Listener:
+    """Accepts connections at a path, each with a thread for what it is handed to.
+
+    Its process holds a lock on the file `path`.lock. A socket at which no process listens was left behind, and is replaced.
+    """
+
+    def __init__(self, path: str, arrived: Callable[[socket.socket], object]) -> None:
+        if (size := len(os.fsencode(path))) > MAX_PATH_BYTES:
+            raise ValueError(f"the path {path} has {size} bytes, and the system allows {MAX_PATH_BYTES}: use a shorter one")
+        self.path, self._arrived, self._closed = path, arrived, False
+        self._lock = _locked(f"{path}.lock")
+        try:
+            self._socket = _bound(path)
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self._file = os.lstat(path)
+
+    def start(self) -> None:
+        """Accept connections from here on."""
+        threading.Thread(target=self._accept, name="omnibus-listen", daemon=True).start()
+
+    def close(self) -> None:
+        """Listen no more, and remove the socket's file."""
+        self._closed = True
+        try:
+            now = os.lstat(self.path)
+            if (now.st_dev, now.st_ino) == (self._file.st_dev, self._file.st_ino):
+                os.unlink(self.path)
+        except FileNotFoundError:
+            pass
+        self._socket.shutdown(socket.SHUT_RDWR)  # the thread that accepts closes it
+
+    def _accept(self) -> None:
+        try:
+            while not self._closed:
+                try:
+                    sock, _ = self._socket.accept()
+                except OSError as e:
+                    if e.errno in (errno.ECONNABORTED, errno.EINTR):
+                        continue
+                    break
+                threading.Thread(target=self._arrived, args=(sock,), name="omnibus-admit", daemon=True).start()
+        finally:
+            self._socket.close()
+            os.close(self._lock)
+
+
+def _locked(path: str) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, str(os.getpid()).encode(), 0)
+    except BlockingIOError:
+        pid = os.pread(fd, 20, 0).decode(errors="replace").strip() or "another"
+        os.close(fd)
+        raise Taken(Code.TAKEN, f"{path.removesuffix('.lock')} is in use by process {pid}: stop it, or choose another path") from None
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _bound(path: str) -> socket.socket:
+    """A socket that listens. The lock is held."""
+    try:
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            raise FileExistsError(errno.EEXIST, "there is a file that is no socket: remove it, or choose another path", path)
+        _check_dead(path)
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        os.fchmod(sock.fileno(), 0o600)  # the file's mode from its first moment on
+        sock.bind(path)
+        sock.listen(64)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _check_dead(path: str) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        sock.setblocking(False)
+        try:
+            sock.connect(path)
+        except ConnectionRefusedError:
+            return
+        except OSError as e:
+            raise Taken(Code.TAKEN, f"{path} is in use by another process ({e}): stop it, or choose another path") from None
+    raise Taken(Code.TAKEN, f"{path} is in use by another process: stop it, or choose another path")
