@@ -24,7 +24,7 @@ import select
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +34,7 @@ from .errors import ForkedError, HostGone, OmnibusError, Untrusted
 from .listening import Listener
 from .owner import Full, Object, Owner, TooManyReaders
 from .store import Corrupt, Handle, NoDebt, Reader, Stale, attach
+from .storelayout import MOST_SLOTS
 
 __all__ = [
     "Corrupt", "Exists", "Full", "Handle", "KeyedReader", "KeyedStore", "NoDebt", "NotFound", "Stale", "Stats", "StoreGone",
@@ -81,9 +82,9 @@ class _Claim:
 class KeyedStore:
     """The writer's end. It is made by `create`."""
 
-    def __init__(self, owner: Callable[[Callable[[Object], object]], Owner]) -> None:
+    def __init__(self, arena_bytes: int, max_object_bytes: int, slots: int, max_readers: int) -> None:
         self._lock = threading.Lock()  # of all that follows, the owner included
-        self._owner = owner(self._forget)
+        self._owner = Owner(arena_bytes, max_object_bytes, slots, max_readers, self._forget)
         self._by_key: dict[str, Object | _Claim] = {}
         self._counts = [0] * 5  # puts, hits, misses, bytes written, bytes saved
         self._listener: Listener | None = None
@@ -105,8 +106,8 @@ class KeyedStore:
         it is not known how the processor orders accesses.
         """
         largest = max(arena_bytes // 4, 1) if max_object_bytes is None else max_object_bytes
-        most = max(arena_bytes // 1024, 64) if slots is None else slots
-        return cls(lambda on_gone: Owner(arena_bytes, largest, most, max_readers, on_gone))
+        most = min(max(arena_bytes // 1024, 64), MOST_SLOTS) if slots is None else slots
+        return cls(arena_bytes, largest, most, max_readers)
 
     def put(self, key: str, value: Any, codec_: int | None = None) -> Handle:
         """Encode a value into the store, under a new key, and charge each reader once.
@@ -291,12 +292,14 @@ class KeyedStore:
 
     def _watch(self, sock: socket.socket, pid: int, index: int) -> None:
         """Wait for the end of a reader, in a thread of its own. A child that it has forked may keep its connection open."""
-        poll = select.poll()
-        poll.register(sock, select.POLLIN)
-        died = _pidfd(sock, pid)
-        if died is not None:
-            poll.register(died, select.POLLIN)
-        poll.poll()
+        died = None
+        with suppress(ProcessLookupError):  # it has died already
+            died = _pidfd(sock, pid)
+            poll = select.poll()
+            poll.register(sock, select.POLLIN)
+            if died is not None:
+                poll.register(died, select.POLLIN)
+            poll.poll()
         with self._lock:
             self._owner.remove(index)
         sock.close()
@@ -305,12 +308,15 @@ class KeyedStore:
 
 
 def _pidfd(sock: socket.socket, pid: int) -> int | None:
-    """What becomes readable when a reader's process has died. None: it has."""
+    """What becomes readable when a reader's process dies. None: the system does not say. Raises ProcessLookupError."""
     peer, _, _ = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    # Both ends of a pair of sockets name the process that made it, and the reader's process says which it is.
-    with suppress(OSError):
-        return os.pidfd_open(pid if peer == os.getpid() else peer)
-    return None
+    made_here = peer == os.getpid()  # a pair of sockets, and the reader's process says which it is
+    try:
+        return os.pidfd_open(pid if made_here else peer)
+    except (OSError, OverflowError) as e:
+        if isinstance(e, ProcessLookupError) and not made_here:
+            raise
+        return None
 
 
 def _shown(key: object) -> str:

@@ -70,8 +70,8 @@ class Segment:
     __slots__ = ("fd", "arena")
 
     def __init__(self, name: str, size: int) -> None:
-        headroom.check(f"no {name} of {size} bytes", size)
         self.fd = -1
+        headroom.check(f"no {name} of {size} bytes", size)
         self.fd = os.memfd_create(f"omnibus-{name}", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
         try:
             os.posix_fallocate(self.fd, 0, size)

@@ -1,0 +1,520 @@
+"""Values under keys, within one process: the scenarios of an object storage in shared memory, and what is refused."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import socket
+import tempfile
+import threading
+import time
+import unittest
+from collections.abc import Callable
+from typing import Any
+
+import fakehost  # noqa: F401  (finds the package)
+
+from omnibus import ForkedError, OutOfMemory, PayloadError, ProtocolError, Taken, Tensor, TooLarge, codec
+from omnibus.keyed import (
+    Corrupt,
+    Exists,
+    Full,
+    Handle,
+    KeyedReader,
+    KeyedStore,
+    NoDebt,
+    NotFound,
+    Stale,
+    StoreGone,
+    TooManyReaders,
+)
+
+KIB = 1 << 10
+#: What bytes have in front of them in the store.
+HEAD = 3
+
+
+def wait_until(what: Callable[[], bool]) -> None:
+    """Wait for another thread or process."""
+    done, end = threading.Event(), time.monotonic() + 60
+    while not what():
+        if time.monotonic() > end:
+            raise AssertionError("it has not happened in a minute")
+        done.wait(0.001)
+
+
+class KeyedCase(unittest.TestCase):
+    def store(self, arena_bytes: int, **options: Any) -> KeyedStore:
+        s = KeyedStore.create(arena_bytes, max_object_bytes=arena_bytes, **options)
+        self.addCleanup(s.close)
+        return s
+
+    def reader(self, s: KeyedStore) -> KeyedReader:
+        """One more reader, attached as another process is."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        admitted = threading.Thread(target=s.admit, args=(ours,))
+        admitted.start()
+        r = KeyedReader.attach(theirs)
+        admitted.join()
+        self.addCleanup(r.close)
+        return r
+
+    def check(self, s: KeyedStore) -> None:
+        """What a store knows twice agrees."""
+        o = s._owner
+        with s._lock:
+            taken = sorted((x.offset, x.offset + max(-(-x.size // 64) * 64, 64)) for x in o.objects.values())
+            self.assertEqual(sum(end - start for start, end in taken), o.used_bytes)
+            for (_, end), (start, _) in zip(taken, taken[1:]):
+                self.assertLessEqual(end, start, "two objects overlap")
+            self.assertEqual(len({x.slot for x in o.objects.values()}), len(o.objects))
+            self.assertEqual(len(o._free_slots) + len(o.objects), o._slots_used)
+            for key, x in s._by_key.items():
+                self.assertIs(o.objects[x.gen], x, key)
+            for slot in o._free_slots:
+                self.assertEqual(o._words[(4096 + 64 * slot) // 8], 0)
+                for a in o.accounts.values():
+                    self.assertFalse(a.keeps(slot) or a.pins(slot), f"reader {a.reader} keeps slot {slot}")
+
+
+class ScenarioTest(KeyedCase):
+    def test_linear_allocation(self) -> None:
+        s = self.store(16 * KIB)
+        handles = [s.put(f"k{i}", bytes(KIB - HEAD)) for i in range(16)]
+        self.assertEqual([h.offset for h in handles], [KIB * i for i in range(16)])
+        self.assertEqual(s.stats().used_bytes, 16 * KIB)
+        self.check(s)
+
+    def test_reclamation(self) -> None:
+        s = self.store(4 * KIB)
+        r = self.reader(s)
+        first, second = s.put("first", bytes(2 * KIB - HEAD)), s.put("second", bytes(2 * KIB - HEAD))
+        self.assertEqual(s.free_unused(), 0)
+        r.get(first)
+        self.assertEqual(s.free_unused(), 2 * KIB)
+        self.assertEqual(("first" in s, "second" in s), (False, True))
+        r.get(second)
+        self.assertEqual(s.free_unused(), 2 * KIB)
+        self.assertEqual(s.stats().used_bytes, 0)
+        self.check(s)
+
+    def test_wraparound(self) -> None:
+        s = self.store(8 * KIB)
+        r = self.reader(s)
+        for i in range(100):
+            value = bytes([i]) * (3 * KIB)
+            self.assertEqual(r.get(s.put(f"k{i}", value)), value)
+        self.assertGreater(s.stats().evicted, 90)
+        self.check(s)
+
+    def test_out_of_space(self) -> None:
+        s = self.store(8 * KIB)
+        r = self.reader(s)
+        handles = [s.put(f"k{i}", bytes(4 * KIB - HEAD)) for i in range(2)]
+        with self.assertRaises(Full) as full:
+            s.put("more", bytes(KIB))
+        self.assertIn(f"reader 1 (process {os.getpid()}) keeps 2 values with {8 * KIB} bytes", str(full.exception))
+        self.assertNotIn("more", s)
+        r.drop(handles[0])
+        self.assertEqual(r.get(s.put("more", bytes(KIB))), bytes(KIB))
+        self.assertEqual(("k0" in s, "k1" in s), (False, True))
+        r.drop(handles[1])
+        self.check(s)
+
+    def test_out_of_slots(self) -> None:
+        s = self.store(64 * KIB, slots=3)
+        r = self.reader(s)
+        for i in range(3):
+            s.put(f"k{i}", b"x")
+        with self.assertRaisesRegex(Full, "3 of 3 slots"):
+            s.put("more", b"x")
+        r.drop(s.get_cached("k1"))
+        r.drop(s.get_cached("k1"))
+        with self.assertRaises(Full):
+            s.put("more", b"x")
+        r.drop(s.get_cached("k1"))
+        r.drop(s.get_cached("k1"))
+        self.check(s)
+
+    def test_duplicate_keys(self) -> None:
+        s = self.store(16 * KIB)
+        r = self.reader(s)
+        h = s.put("key", b"first")
+        with self.assertRaisesRegex(Exists, "there is a value under 'key'"):
+            s.put("key", b"second")
+        self.assertEqual(s.get_cached("key"), h)
+        self.assertEqual([r.get(h), r.get(h)], [b"first", b"first"])
+        with self.assertRaises(NoDebt):
+            r.get(h)
+        s.touch("key")
+        self.assertEqual(r.get(h), b"first")
+        st = s.stats()
+        self.assertEqual((st.puts, st.hits, st.misses, st.bytes_written, st.bytes_saved), (1, 2, 0, 7, 14))
+
+    def test_fill_read_all_fill_again(self) -> None:
+        s = self.store(16 * KIB)
+        readers = [self.reader(s) for _ in range(3)]
+        for turn in range(3):
+            handles = {i: s.put(f"{turn}-{i}", bytes([turn, i]) * 500) for i in range(14)}
+            for r in readers:
+                for i, h in handles.items():
+                    self.assertEqual(r.get(h), bytes([turn, i]) * 500)
+        self.check(s)
+
+    def test_stale_handles(self) -> None:
+        s = self.store(4 * KIB)
+        r = self.reader(s)
+        old = s.put("old", b"old")
+        r.drop(old)
+        s.delete("old")
+        with self.assertRaises(Stale):
+            r.get(old)
+        new = s.put("new", b"new")
+        self.assertEqual((new.slot, new.offset), (old.slot, old.offset))
+        for bad in (old, new._replace(gen=old.gen)):
+            with self.assertRaises(Stale):
+                r.get(bad)
+        self.assertEqual(r.get(new), b"new")
+
+    def test_clear(self) -> None:
+        s = self.store(16 * KIB)
+        r = self.reader(s)
+        held, owed, gone = (s.put(key, bytes([i]) * KIB) for i, key in enumerate(("held", "owed", "gone")))
+        r.drop(gone)
+        with r.view(held) as view:
+            s.clear()
+            self.assertEqual(s.stats().keys, 0)
+            self.assertEqual(bytes(view[HEAD:]), bytes(KIB))
+            self.assertEqual(s.stats().objects, 2)
+        self.assertEqual(r.get(owed), bytes([1]) * KIB)
+        with self.assertRaises(Stale):
+            r.get(gone)
+        self.assertEqual(r.get(s.put("held", b"again")), b"again")
+        self.check(s)
+
+    def test_values(self) -> None:
+        s = self.store(64 * KIB)
+        r = self.reader(s)
+        tensor = Tensor("float32", (2, 3), bytes(range(24)))
+        for i, value in enumerate([b"", b"x" * 300, "text", None, {"a": [1, 2.5]}, tensor, {"t": tensor, "n": 1}]):
+            self.assertEqual(r.get(s.put(f"v{i}", value)), value)
+        self.assertEqual(r.get(s.put("raw", b"raw", codec.RAW)), b"raw")
+
+    def test_views_of_tensors_keep_them(self) -> None:
+        s = self.store(4 * KIB)
+        r = self.reader(s)
+        t = r.get(s.put("t", Tensor("uint8", (3 * KIB,), bytes([7]) * 3 * KIB)))
+        with self.assertRaises(Full):
+            s.put("more", bytes(KIB))
+        self.assertEqual(set(t.raw()), {7})
+        del t
+        gc.collect()
+        s.put("more", bytes(KIB))
+        self.check(s)
+
+
+class RefusedTest(KeyedCase):
+    def test_keys(self) -> None:
+        s = self.store(4 * KIB)
+        for key in ("", "k" * 1025, "é" * 513, b"bytes", None):
+            with self.subTest(key), self.assertRaisesRegex(ValueError, "a key is a str of 1 to 1024 bytes, and this is "):
+                s.put(key, b"x")  # type: ignore[arg-type]
+        s.put("k" * 1024, b"x")
+        for call in (s.get_cached, s.touch, s.delete):
+            with self.assertRaisesRegex(NotFound, "^nothing lies under 'missing'$"):
+                call("missing")
+
+    def test_values(self) -> None:
+        s = self.store(4 * KIB)
+        with self.assertRaisesRegex(PayloadError, "object"):
+            s.put("key", object())
+        with self.assertRaisesRegex(TooLarge, "4096 .max_object_bytes"):
+            s.put("key", bytes(4 * KIB))
+        self.assertEqual((s.stats().keys, s.stats().used_bytes), (0, 0))
+        s.put("key", b"x")
+        self.check(s)
+
+    def test_a_value_that_changes_while_it_is_put(self) -> None:
+        s = self.store(4 * KIB)
+        changing = bytearray(10)
+        codec.register(300, lambda _: changing, bytes)
+        self.addCleanup(codec._own.pop, 300)
+        reserve = s._owner.reserve
+
+        def grow(*args: Any) -> Any:
+            changing.append(1)
+            return reserve(*args)
+
+        s._owner.reserve = grow  # type: ignore[method-assign]
+        with self.assertRaises(ValueError):
+            s.put("key", None, 300)
+        self.assertEqual((s.stats().keys, s.stats().used_bytes), (0, 0))
+        self.check(s)
+
+    def test_a_key_that_is_deleted_while_it_is_put(self) -> None:
+        s = self.store(4 * KIB)
+        r = self.reader(s)
+        second: list[Handle] = []
+
+        def encode(value: bytes) -> bytes:
+            if value == b"first":
+                s.delete("key")
+                second.append(s.put("key", b"second", 301))
+            return value
+
+        codec.register(301, encode, bytes)
+        self.addCleanup(codec._own.pop, 301)
+        first = s.put("key", b"first", 301)
+        self.assertEqual(s.get_cached("key"), second[0])
+        self.assertEqual([r.get(h) for h in (first, second[0], second[0])], [b"first", b"second", b"second"])
+        self.check(s)
+
+    def test_forged_handles(self) -> None:
+        s, other = self.store(4 * KIB), self.store(4 * KIB)
+        r = self.reader(s)
+        h = s.put("key", bytes(100))
+        for field, values in {
+            "store": (0, h.store ^ 1), "gen": (0, h.gen + 1, 1 << 62, -1), "offset": (64, 1 << 62, 1 << 63, 1 << 64, -1),
+            "size": (0, h.size + 1, 1 << 63, -1), "slot": (1, 1 << 31, -1), "codec": (0, 1, 1 << 32),
+        }.items():  # fmt: skip
+            for value in values:
+                with self.subTest(**{field: value}), self.assertRaises((Corrupt, Stale)):
+                    r.get(h._replace(**{field: value}))
+        with self.assertRaisesRegex(Corrupt, "is of another store"):
+            r.get(other.put("key", b"x"))
+        self.assertEqual(r.get(h), bytes(100))
+
+    def test_more_readers_than_declared(self) -> None:
+        s = self.store(4 * KIB, max_readers=1)
+        r = self.reader(s)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, self.assertRaisesRegex(TooManyReaders, "all 1 readers are there .max_readers"):
+            s.admit(ours)
+        r.close()
+        wait_until(lambda: s.stats().readers == 0)
+        self.reader(s)
+
+    def test_a_reader_that_settles_more_than_it_owes(self) -> None:
+        s = self.store(4 * KIB)
+        liar, r = self.reader(s), self.reader(s)
+        h = s.put("key", b"x")
+        r.drop(h)
+        liar._reader._ledger[1024 + 2 * h.slot + 1] += 5
+        self.assertEqual(s.free_unused(), 0)
+        wait_until(lambda: s.stats().readers == 1)
+        self.assertEqual(s.free_unused(), 64)
+        self.assertEqual(r.get(s.put("key", b"y")), b"y")
+        wait_until(lambda: bool(liar._ended))
+        with self.assertRaisesRegex(StoreGone, "has removed this reader"):
+            liar.get(h)
+
+    def test_peers_that_do_not_attach(self) -> None:
+        s = self.store(4 * KIB)
+        for packet in (b"", b"x" * 64, b"x" * 65):
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                if packet:
+                    theirs.send(packet)
+                else:
+                    theirs.shutdown(socket.SHUT_RDWR)
+                with self.assertRaises((ProtocolError, OSError)):
+                    s.admit(ours)
+        self.assertEqual(s._owner._invited, set())
+        self.reader(s)
+
+    def test_a_peer_that_says_nothing_holds_up_no_other(self) -> None:
+        s = self.store(4 * KIB)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        failed: list[BaseException] = []
+
+        def admit() -> None:
+            try:
+                s.admit(ours)
+            except Exception as e:
+                failed.append(e)
+
+        silent = threading.Thread(target=admit)
+        silent.start()
+        wait_until(lambda: len(s._owner._invited) == 1)
+        r = self.reader(s)
+        self.assertEqual(r.get(s.put("key", b"x")), b"x")
+        self.assertTrue(silent.is_alive())
+        theirs.close()
+        silent.join()
+        self.assertEqual((len(failed), s._owner._invited), (1, set()))
+
+    def test_closed(self) -> None:
+        s = self.store(4 * KIB)
+        r = self.reader(s)
+        h = s.put("key", bytes(100))
+        with r.view(h) as view:
+            s.close()
+            for call in (lambda: s.put("k", b""), lambda: s.get_cached("key"), lambda: "key" in s, s.clear, s.free_unused):
+                with self.assertRaisesRegex(StoreGone, "the store is closed"):
+                    call()
+            wait_until(lambda: bool(r._ended))
+            with self.assertRaises(StoreGone):
+                r.get(h)
+            self.assertEqual(len(bytes(view)), 100 + HEAD - 1)
+        s.close()
+
+    def test_a_reader_is_closed_when_its_last_view_is_gone(self) -> None:
+        s = self.store(4 * KIB)
+        r = self.reader(s)
+        t = r.get(s.put("t", Tensor("uint8", (100,), bytes(100))))
+        r.close()
+        r.close()
+        with self.assertRaisesRegex(StoreGone, "the reader is closed"):
+            r.drop(s.get_cached("t"))
+        self.assertEqual(s.stats().readers, 1)
+        self.assertEqual(set(t.raw()), {0})
+        del t
+        wait_until(lambda: s.stats().readers == 0)
+
+    def test_options(self) -> None:
+        for options in ({"arena_bytes": 1}, {"arena_bytes": 4096, "max_object_bytes": 5000}, {"slots": 0}, {"max_readers": 64}):
+            with self.subTest(options), self.assertRaisesRegex(ValueError, " and takes "):
+                KeyedStore.create(**options)
+        with self.assertRaises(OutOfMemory):
+            KeyedStore.create(1 << 45)
+
+    def test_a_forked_child(self) -> None:
+        s = self.store(4 * KIB)
+        r = self.reader(s)
+        h = s.put("key", b"x")
+        pid = os.fork()
+        if pid == 0:
+            caught = 0
+            for call in (lambda: s.put("k", b""), lambda: r.get(h)):
+                try:
+                    call()
+                except ForkedError:
+                    caught += 1
+            os._exit(caught)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 2)
+        self.assertEqual(r.get(h), b"x")
+
+
+class ListenTest(KeyedCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = os.path.join(folder.name, "store.sock")
+
+    def test_two_writers(self) -> None:
+        s, other = self.store(4 * KIB), self.store(4 * KIB)
+        s.listen(self.path)
+        self.assertEqual(os.stat(self.path).st_mode & 0o777, 0o600)
+        with self.assertRaisesRegex(Taken, f"{self.path} is in use by process {os.getpid()}"):
+            other.listen(self.path)
+        os.unlink(f"{self.path}.lock")
+        with self.assertRaisesRegex(Taken, "is in use"):
+            other.listen(self.path)
+        with self.assertRaisesRegex(ValueError, "listens at"):
+            s.listen(self.path + "2")
+        r = KeyedReader.dial(self.path)
+        self.addCleanup(r.close)
+        wait_until(lambda: s.stats().readers == 1)
+        self.assertEqual(r.get(s.put("key", b"x")), b"x")
+        s.close()
+        self.assertFalse(os.path.exists(self.path))
+
+    def test_no_store(self) -> None:
+        with self.assertRaisesRegex(StoreGone, f"no store listens at {self.path}: .*No such file"):
+            KeyedReader.dial(self.path)
+        with open(self.path, "w"):
+            pass
+        with self.assertRaisesRegex(FileExistsError, "no socket"):
+            self.store(4 * KIB).listen(self.path)
+        with self.assertRaisesRegex(ValueError, "the system allows"):
+            self.store(4 * KIB).listen(self.path + "x" * 100)
+
+
+class ModelTest(KeyedCase):
+    """Values are put, asked for, deleted and freed in any order, and readers end. Each charge of a reader that lives is
+    collected once, and has the value that was put."""
+
+    def test_model(self) -> None:
+        for seed in range(60):
+            with self.subTest(seed=seed):
+                self.run_model(random.Random(seed))
+
+    def run_model(self, rnd: random.Random) -> None:
+        s = self.store(8 * KIB, slots=rnd.choice((4, 64)))
+        readers = [self.reader(s) for _ in range(3)]
+        values: dict[str, bytes] = {}  # what was put last
+        owed: list[tuple[KeyedReader, Handle, bytes]] = []
+        held: list[tuple[KeyedReader, Any, memoryview, bytes]] = []
+
+        def charged(h: Handle, value: bytes) -> None:
+            owed.extend((r, h, value) for r in readers)
+
+        for n in range(200):
+            key = f"k{rnd.randrange(8)}"
+            what = rnd.choice(("put", "put", "put", "cached", "touch", "delete", "get", "get", "get", "hold", "let go", "drop",
+                               "clear", "free", "end"))  # fmt: skip
+            if what == "put":
+                value = bytes([n]) * rnd.randrange(3 * KIB)
+                try:
+                    charged(s.put(key, value), value)
+                    values[key] = value
+                except Exists:
+                    self.assertIn(key, values)
+                except Full:
+                    pass
+            elif what in ("cached", "touch"):
+                try:
+                    h = s.get_cached(key)
+                    charged(h, values[key])
+                    if what == "touch":
+                        s.touch(key)
+                        charged(h, values[key])
+                except NotFound:
+                    pass
+            elif what == "delete":
+                try:
+                    s.delete(key)
+                    del values[key]
+                except NotFound:
+                    pass
+            elif what in ("get", "drop", "hold") and owed:
+                r, h, value = owed.pop(rnd.randrange(len(owed)))
+                if what == "get":
+                    self.assertEqual(r.get(h), value)
+                elif what == "drop":
+                    r.drop(h)
+                else:
+                    view = r.view(h)
+                    held.append((r, view, view.__enter__(), value))
+            elif what == "let go" and held:
+                _, view, data, value = held.pop(rnd.randrange(len(held)))
+                self.assertEqual(bytes(data[len(data) - len(value) :]), value)
+                view.__exit__(None, None, None)
+            elif what == "clear":
+                s.clear()
+                values.clear()
+            elif what == "free":
+                s.free_unused(rnd.choice((0, KIB, None)))
+            elif what == "end" and rnd.random() < 0.2:
+                r = readers.pop(rnd.randrange(len(readers)))
+                owed = [o for o in owed if o[0] is not r]
+                for other, view, _, _ in held:
+                    if other is r:
+                        view.__exit__(None, None, None)
+                held = [x for x in held if x[0] is not r]
+                r.close()
+                wait_until(lambda: s.stats().readers == 2)
+                readers.append(self.reader(s))
+            self.check(s)
+        for r, h, value in owed:
+            self.assertEqual(r.get(h), value)
+        for _, view, _, _ in held:
+            view.__exit__(None, None, None)
+        s.free_unused()
+        self.assertEqual((s.stats().keys, s.stats().objects, s.stats().used_bytes), (0, 0, 0))
+        s.close()
+
+
+if __name__ == "__main__":
+    unittest.main()
