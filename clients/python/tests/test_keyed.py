@@ -12,6 +12,7 @@ import time
 import unittest
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import fakehost  # noqa: F401  (finds the package)
 
@@ -257,15 +258,14 @@ class RefusedTest(KeyedCase):
         r = self.reader(s)
         second: list[Handle] = []
 
-        def encode(value: bytes) -> bytes:
-            if value == b"first":
-                s.delete("key")
-                second.append(s.put("key", b"second", 301))
-            return value
+        def write(view: memoryview) -> None:
+            s.delete("key")
+            second.append(s.put("key", b"second", codec.RAW))
+            view[:] = b"first"
 
-        codec.register(301, encode, bytes)
-        self.addCleanup(codec._own.pop, 301)
-        first = s.put("key", b"first", 301)
+        plans = [codec.Encoding(codec.RAW, 5, write), codec.plan(b"second", codec.RAW)]
+        with mock.patch.object(codec, "plan", side_effect=plans):
+            first = s.put("key", b"first")
         self.assertEqual(s.get_cached("key"), second[0])
         self.assertEqual([r.get(h) for h in (first, second[0], second[0])], [b"first", b"second", b"second"])
         self.check(s)

@@ -84,12 +84,15 @@ def plan(value: Any, codec: int | None = None) -> Encoding:
 
 
 def _tensor(source: sources.Source) -> Encoding:
-    def write(buf: memoryview) -> None:
-        data = tensor.write_header(buf, source.dtype, source.shape)
-        if source.fill is not None:
-            source.fill(data)
+    head, fill = tensor.header(source.dtype, source.shape), source.fill
+    at = len(head)
 
-    return Encoding(TENSOR, tensor.payload_bytes(source.dtype, source.shape), write)
+    def write(buf: memoryview) -> None:
+        buf[:at] = head
+        if fill is not None:
+            fill(buf[at:])
+
+    return Encoding(TENSOR, at + source.nbytes, write)
 
 
 def _binary(value: bytes) -> Encoding:
@@ -116,7 +119,8 @@ def decode(payload: memoryview, codec: int) -> Any:
     if codec == RAW:
         return bytes(payload)
     if codec == MSGPACK:
-        return msgpack.unpackb(payload)
+        head = msgpack.binary_head_bytes(payload)  # bytes alone are copied once
+        return bytes(payload[head:]) if head else msgpack.unpackb(payload)
     if codec == TENSOR:
         return tensor.view(payload)
     if codec == BUNDLE:

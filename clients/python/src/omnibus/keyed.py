@@ -75,17 +75,13 @@ class Stats:
     evicted: int
 
 
-class _Claim:
-    """Stands under a key while its value is encoded."""
-
-
 class KeyedStore:
     """The writer's end. It is made by `create`."""
 
     def __init__(self, arena_bytes: int, max_object_bytes: int, slots: int, max_readers: int) -> None:
         self._lock = threading.Lock()  # of all that follows, the owner included
         self._owner = Owner(arena_bytes, max_object_bytes, slots, max_readers, self._forget)
-        self._by_key: dict[str, Object | _Claim] = {}
+        self._by_key: dict[str, Object] = {}  # some are being written
         self._counts = [0] * 5  # puts, hits, misses, bytes written, bytes saved
         self._listener: Listener | None = None
         self._pid = os.getpid()
@@ -117,39 +113,33 @@ class KeyedStore:
         """
         if not isinstance(key, str) or not 0 < len(key.encode(errors="surrogatepass")) <= MAX_KEY_BYTES:
             raise ValueError(f"a key is a str of 1 to {MAX_KEY_BYTES} bytes, and this is {_shown(key)}")
+        if key in self._by_key:
+            raise _exists(key)
+        way = codec.plan(value, codec_)
         with self._lock:
             self._check()
-            if key in self._by_key:
-                raise Exists(f"there is a value under {_shown(key)}")
-            claim = self._by_key[key] = _Claim()
-        o = None
+            if key in self._by_key:  # by now
+                raise _exists(key)
+            o = self._by_key[key] = self._owner.reserve(way.size, key)
         try:
-            way = codec.plan(value, codec_)
-            with self._lock:
-                self._check()
-                o = self._owner.reserve(way.size, key)
             assert o.view is not None
             way.write(o.view)
             with self._lock:
                 self._check()
                 h = self._owner.commit(o, way.codec)
-                if self._by_key.get(key) is claim:  # it was not deleted meanwhile
-                    self._by_key[key] = o
                 self._counts[0] += 1
                 self._counts[3] += way.size
             return h
         except BaseException:
             with self._lock:
-                if o is not None and not o.live:
+                if o.handle is None:
                     self._owner.abort(o)
-                if self._by_key.get(key) is claim:
-                    del self._by_key[key]
             raise
 
     def get_cached(self, key: str) -> Handle:
         """The handle of the value under a key. Each reader is charged once more. Raises NotFound."""
         with self._lock:
-            return self._owner.handle(self._charged(key))
+            return self._charged(key)
 
     def touch(self, key: str) -> None:
         """Charge each reader once more for the value under a key: it stays until they have read it. Raises NotFound."""
@@ -159,7 +149,8 @@ class KeyedStore:
     def __contains__(self, key: object) -> bool:
         with self._lock:
             self._check()
-            return isinstance(self._by_key.get(key), Object)  # type: ignore[call-overload]
+            o = self._by_key.get(key)  # type: ignore[call-overload]
+            return o is not None and o.handle is not None
 
     def is_cached(self, key: str) -> bool:
         """Whether there is a value under a key. It may be gone with the next `put`."""
@@ -264,22 +255,20 @@ class KeyedStore:
         if self._closed:
             raise StoreGone("the store is closed")
 
-    def _charged(self, key: str) -> Object:
+    def _charged(self, key: str) -> Handle:
         self._check()
         o = self._by_key.get(key)
-        if not isinstance(o, Object):
+        if o is None or o.handle is None:
             self._counts[2] += 1
             raise NotFound(f"nothing lies under {_shown(key)}")
         self._owner.charge(o)
         self._counts[1] += 1
         self._counts[4] += o.size
-        return o
+        return o.handle
 
     def _drop(self, key: str) -> None:
         """Forget a key. The lock is held."""
-        o = self._by_key.pop(key)
-        if isinstance(o, Object):
-            self._owner.evict(o)
+        self._owner.evict(self._by_key.pop(key))
 
     def _forget(self, o: Object) -> None:
         """An object has gone, or was not finished. The lock is held."""
@@ -317,6 +306,10 @@ def _pidfd(sock: socket.socket, pid: int) -> int | None:
         if isinstance(e, ProcessLookupError) and not made_here:
             raise
         return None
+
+
+def _exists(key: str) -> Exists:
+    return Exists(f"there is a value under {_shown(key)}")
 
 
 def _shown(key: object) -> str:

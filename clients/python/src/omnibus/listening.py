@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import socket
 import stat
@@ -12,6 +13,8 @@ from collections.abc import Callable
 
 from .errors import Code, Taken
 from .handshake import MAX_PATH_BYTES
+
+log = logging.getLogger("omnibus")
 
 
 class Listener:
@@ -37,7 +40,7 @@ class Listener:
         threading.Thread(target=self._accept, name="omnibus-listen", daemon=True).start()
 
     def close(self) -> None:
-        """Listen no more, and remove the socket's file."""
+        """Listen no more, and remove the socket's file. Called once."""
         self._closed = True
         try:
             now = os.lstat(self.path)
@@ -46,20 +49,20 @@ class Listener:
         except FileNotFoundError:
             pass
         self._socket.shutdown(socket.SHUT_RDWR)  # the thread that accepts closes it
+        os.close(self._lock)
 
     def _accept(self) -> None:
-        try:
+        with self._socket:
             while not self._closed:
                 try:
                     sock, _ = self._socket.accept()
+                except ConnectionAbortedError:
+                    continue
                 except OSError as e:
-                    if e.errno in (errno.ECONNABORTED, errno.EINTR):
-                        continue
-                    break
+                    if not self._closed:
+                        log.error("nothing more is accepted at %s: %s", self.path, e)
+                    return
                 threading.Thread(target=self._arrived, args=(sock,), name="omnibus-admit", daemon=True).start()
-        finally:
-            self._socket.close()
-            os.close(self._lock)
 
 
 def _locked(path: str) -> int:

@@ -82,6 +82,14 @@ def binary_head(size: int) -> bytes:
     return bytes(packer.out)
 
 
+def binary_head_bytes(data: memoryview) -> int:
+    """How many bytes stand in front of the bytes that `data` is; 0: it is another value."""
+    if not data or data[0] not in _BINARY:
+        return 0
+    head = 1 + (1 << _BINARY.index(data[0]))
+    return head if int.from_bytes(data[1:head], "big") == len(data) - head else 0
+
+
 def _shown(key: Any) -> str:
     """A part of a path, or the name of its type where it cannot be shown."""
     try:

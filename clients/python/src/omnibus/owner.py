@@ -56,12 +56,12 @@ class TooManyReaders(OmnibusError):
 class Object:
     """An object, from its reservation on. `tag` is the caller's."""
 
-    __slots__ = ("tag", "gen", "slot", "offset", "size", "live", "view")
+    __slots__ = ("tag", "gen", "slot", "offset", "size", "view", "handle")
 
     def __init__(self, tag: Any, gen: int, slot: int, offset: int, size: int, view: memoryview) -> None:
         self.tag, self.gen, self.slot, self.offset, self.size = tag, gen, slot, offset, size
-        self.live = False  #: whether it can be read
         self.view: memoryview | None = view  #: to be filled, until it is committed
+        self.handle: Handle | None = None  #: while it can be read
 
 
 class Segment:
@@ -148,6 +148,7 @@ class Owner:
         self._halves = (ctypes.c_uint32 * (len(memory) // 4)).from_buffer(memory)
         block = self.geometry.superblock(b"D", 0)
         memory[: len(block)] = block
+        self._room = memoryview(self._arena.arena.memory)
         self._gaps = Gaps(arena_bytes)
         self._generation = 0
         self._free_slots: list[int] = []
@@ -175,33 +176,27 @@ class Owner:
             self._slots_used += 1
         self._generation += 1
         self.used_bytes += room
-        o = Object(tag, self._generation, slot, offset, size, self._arena.arena.view(offset, size))
+        o = Object(tag, self._generation, slot, offset, size, self._room[offset : offset + size])
         self.objects[o.gen] = o
         return o
 
     def commit(self, o: Object, codec: int) -> Handle:
         """Have an object that is filled be read: all readers are charged for it."""
         o.view = None
-        self.charge(o)
         at = (PAGE + LINE * o.slot) // 8
         words = self._words
         words[at + 1], words[at + 2], self._halves[2 * at + 6] = o.offset, o.size, codec
-        ordered()
+        self.charge(o)
         words[at] = o.gen << 2 | LIVE
-        o.live = True
-        return self.handle(o)
-
-    def handle(self, o: Object) -> Handle:
-        """The handle of an object that was committed."""
-        codec = self._halves[2 * ((PAGE + LINE * o.slot) // 8) + 6]
-        return Handle(self.geometry.store, o.gen, o.offset, o.size, o.slot, codec)
+        o.handle = h = Handle(self.geometry.store, o.gen, o.offset, o.size, o.slot, codec)
+        return h
 
     def charge(self, o: Object) -> None:
         """Charge all readers once more."""
         at = PAGE // OWED + o.slot
         for a in self.accounts.values():
             a.owed[at] = (a.owed[at] + 1) & 0xFFFFFFFF
-        ordered()  # the handle is sent behind this
+        ordered()  # what is written behind this, or sent, is seen behind it
 
     def abort(self, o: Object) -> None:
         """Give back room that was reserved."""
@@ -209,7 +204,7 @@ class Owner:
 
     def evict(self, o: Object) -> bool:
         """Free an object now, if no reader owes for it or has pinned it."""
-        if not o.live or self._is_kept(o):
+        if o.handle is None or self._is_kept(o):
             return False
         at = (PAGE + LINE * o.slot) // 8
         self._words[at] = o.gen << 2 | CLOSING
@@ -245,7 +240,7 @@ class Owner:
         return False
 
     def _forget(self, o: Object) -> None:
-        o.live, o.view = False, None
+        o.handle = o.view = None
         del self.objects[o.gen]
         room = _rounded(o.size)
         self._gaps.give(o.offset, room)
@@ -258,10 +253,10 @@ class Owner:
         g = self.geometry
         held = [f"{self.used_bytes} of {g.arena} bytes are taken, {len(self.objects)} of {g.slots} slots"]
         for a in self.accounts.values():
-            kept = [o for o in self.objects.values() if o.live and (a.keeps(o.slot) or a.pins(o.slot))]
+            kept = [o for o in self.objects.values() if o.handle and (a.keeps(o.slot) or a.pins(o.slot))]
             if kept:
                 held.append(f"reader {a.reader} (process {a.pid}) keeps {len(kept)} values with {sum(o.size for o in kept)} bytes")
-        filling = sum(not o.live for o in self.objects.values())
+        filling = sum(o.handle is None for o in self.objects.values())
         if filling:
             held.append(f"{filling} are being written")
         return "; ".join(held)

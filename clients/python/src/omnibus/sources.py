@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -42,6 +43,9 @@ def of(value: Any) -> Source | None:
     np = sys.modules.get("numpy")
     if np is not None and isinstance(value, (np.ndarray, np.generic)):
         return _of_array(np, value) if isinstance(value, np.ndarray) else None
+    torch = sys.modules.get("torch")
+    if torch is not None and type(value) is torch.Tensor and (plain := _of_torch(torch, value)) is not None:
+        return plain
     if hasattr(value, "__dlpack__"):
         from . import dlpack  # for those alone who need it
 
@@ -64,18 +68,50 @@ def _copy(data: memoryview) -> Callable[[memoryview], None]:
     return fill
 
 
-def _of_array(np: Any, array: Any) -> Source:
-    check_unmasked(np, array)
-    name = array.dtype.name
+#: The names of NumPy's and torch's dtypes, which take long to make.
+_names: dict[Any, str] = {}
+
+
+def _name_of(dtype: Any, name: str) -> str:
     if name not in DTYPES:
         raise PayloadError(f"tensor: no dtype {name!r}; known are {', '.join(DTYPES)}")
+    _names[dtype] = name
+    return name
+
+
+def _of_array(np: Any, array: Any) -> Source:
+    plain = type(array) is np.ndarray
+    if not plain:
+        check_unmasked(np, array)
+    dtype = array.dtype
+    name = _names.get(dtype) or _name_of(dtype, dtype.name)
+
+    def fill(dst: memoryview) -> None:
+        if not dst.nbytes:
+            return
+        if plain and dtype.isnative and sys.byteorder == "little" and array.flags.c_contiguous:
+            dst[:] = array.reshape(-1).view("u1").data
+        else:
+            np.copyto(np.frombuffer(dst, dtype.newbyteorder("<")).reshape(array.shape), array)
+
+    return Source(name, array.shape, fill)
+
+
+def _of_torch(torch: Any, value: Any) -> Source | None:
+    """A tensor whose elements lie in the host's memory as they are sent. None: its capsule has more to say."""
+    name = _names.get(value.dtype) or str(value.dtype).removeprefix("torch.")
+    if (
+        name not in DTYPES or value.device.type != "cpu" or value.layout is not torch.strided or value.requires_grad
+        or value.is_neg() or value.is_conj() or not value.is_contiguous()
+    ):  # fmt: skip
+        return None
+    _names[value.dtype] = name
 
     def fill(dst: memoryview) -> None:
         if dst.nbytes:
-            into = np.frombuffer(dst, array.dtype.newbyteorder("<"))
-            np.copyto(into.reshape(array.shape), array)
+            ctypes.memmove(ctypes.byref(ctypes.c_char.from_buffer(dst)), value.data_ptr(), dst.nbytes)
 
-    return Source(name, tuple(array.shape), fill)
+    return Source(name, tuple(value.shape), fill)
 
 
 def _of_cuda(value: Any) -> Source:

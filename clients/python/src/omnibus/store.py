@@ -248,7 +248,8 @@ class Reader:
                 self._leases[number] = ref
             return view
         finally:
-            self._settle()  # what ended meanwhile found the lock taken
+            if self._gone:  # what ended meanwhile found the lock taken
+                self._settle()
 
     def _ended(self, number: int, place: int) -> None:
         """A lease has ended, in any thread, in the middle of anything."""
