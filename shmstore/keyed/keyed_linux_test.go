@@ -40,8 +40,8 @@ func cache(t *testing.T, arenaBytes int64, readers int) (*keyed.Store, []*keyed.
 	return s, all, ids
 }
 
-// reader attaches one over a connection, as another process does.
-func reader(t *testing.T, s *keyed.Store) (*keyed.Reader, shmstore.ReaderID) {
+// connPair returns the two ends of a connection.
+func connPair(t *testing.T) [2]*net.UnixConn {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -57,6 +57,13 @@ func reader(t *testing.T, s *keyed.Store) (*keyed.Reader, shmstore.ReaderID) {
 		t.Cleanup(func() { _ = c.Close() })
 		ends[i] = c.(*net.UnixConn)
 	}
+	return ends
+}
+
+// reader attaches one over a connection, as another process does.
+func reader(t *testing.T, s *keyed.Store) (*keyed.Reader, shmstore.ReaderID) {
+	t.Helper()
+	ends := connPair(t)
 	type opened struct {
 		r   *keyed.Reader
 		err error
@@ -337,4 +344,45 @@ func TestBadInput(t *testing.T) {
 	if st := s.Stats(); st.Objects != 0 || st.Keys != 0 || st.Puts != 0 {
 		t.Errorf("%+v", st)
 	}
+}
+
+// TestSilentPeerHoldsUpNothing: while an admission waits for a process that says nothing, values are put and got, and
+// another reader is admitted.
+func TestSilentPeerHoldsUpNothing(t *testing.T) {
+	s, readers, _ := cache(t, 64*kib, 1)
+	ends := connPair(t)
+	admitted := make(chan error, 1)
+	go func() {
+		_, err := s.Admit(ends[0])
+		admitted <- err
+	}()
+	geometry := make([]byte, 64)
+	hello := append([]byte("OMNIBUS@\x03\x00\x00\x00\x01\x00\x00\x00\x01"), make([]byte, 47)...)
+	if _, err := ends[1].Write(hello); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := ends[1].Read(geometry); n != len(geometry) || err != nil {
+		t.Fatalf("%d bytes, %v; want the geometry", n, err)
+	}
+	// Now the admission waits for the ledger.
+	read(t, readers[0], put(t, s, "k", block(1, kib)), block(1, kib))
+	other, id := reader(t, s)
+	read(t, other, put(t, s, "l", block(2, kib)), block(2, kib))
+	if index := geometry[44]; shmstore.ReaderID(index) == id {
+		t.Errorf("two admissions have the index %d", id)
+	}
+	select {
+	case err := <-admitted:
+		t.Errorf("the admission has ended: %v", err)
+	default:
+	}
+	ends[1].Close()
+	if err := <-admitted; err == nil {
+		t.Error("a process that says nothing was admitted")
+	}
+	again, id := reader(t, s)
+	if index := geometry[44]; shmstore.ReaderID(index) != id {
+		t.Errorf("index %d, want %d, which came back", id, index)
+	}
+	read(t, again, put(t, s, "m", block(3, kib)), block(3, kib))
 }

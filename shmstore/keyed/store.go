@@ -68,16 +68,39 @@ func Create(opts Options) (*Store, error) {
 }
 
 // Admit makes the process at the other end of a connection a reader: there [Open] is called. It is charged for
-// values that are put or asked for from then on. Admit waits for the other process, for seconds at most.
+// values that are put or asked for from then on. Admit waits for the other process, for seconds at most; other calls
+// do not wait meanwhile.
 func (s *Store) Admit(conn *net.UnixConn) (shmstore.ReaderID, error) {
+	id, err := s.admit(conn)
+	if err != nil {
+		return 0, fmt.Errorf("keyed: admit reader: %w", err)
+	}
+	return id, nil
+}
+
+func (s *Store) admit(conn *net.UnixConn) (shmstore.ReaderID, error) {
+	a, err := s.startAdmission()
+	if err != nil {
+		return 0, err
+	}
+	err = a.Exchange(conn)
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	id, err := s.store.Admit(conn)
 	if err != nil {
-		return 0, fmt.Errorf("keyed: %w", err)
+		a.Cancel()
+		return 0, err
 	}
-	s.readers |= shmstore.Readers(id)
-	return id, nil
+	id, err := a.Join()
+	if err == nil {
+		s.readers |= shmstore.Readers(id)
+	}
+	return id, err
+}
+
+func (s *Store) startAdmission() (*shmstore.Admission, error) {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	return s.store.StartAdmission()
 }
 
 // RemoveReader ends a reader, also one that has died: what it owed and read is free.
