@@ -16,10 +16,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore/keyed"
 )
 
-// cache makes a store of raw bytes with room for so many, and readers of it.
-func cache(t *testing.T, arenaBytes int64, readers int) (*keyed.Store, []*keyed.Reader, []shmstore.ReaderID) {
+// storeOf makes a store of raw bytes, which is closed with the test.
+func storeOf(t *testing.T, opts shmstore.Options) *keyed.Store {
 	t.Helper()
-	s, err := keyed.Create(keyed.Options{Store: shmstore.Options{ArenaBytes: arenaBytes, MaxObjectBytes: arenaBytes / 2}, Serializer: codec.RawSerializer{}})
+	s, err := keyed.Create(keyed.Options{Store: opts, Serializer: codec.RawSerializer{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,6 +31,13 @@ func cache(t *testing.T, arenaBytes int64, readers int) (*keyed.Store, []*keyed.
 			t.Error(err)
 		}
 	})
+	return s
+}
+
+// cache makes a store with room for so many bytes, and readers of it.
+func cache(t *testing.T, arenaBytes int64, readers int) (*keyed.Store, []*keyed.Reader, []shmstore.ReaderID) {
+	t.Helper()
+	s := storeOf(t, shmstore.Options{ArenaBytes: arenaBytes, MaxObjectBytes: arenaBytes / 2})
 	var all []*keyed.Reader
 	var ids []shmstore.ReaderID
 	for range readers {
