@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"strings"
@@ -213,12 +214,12 @@ func TestReclamation(t *testing.T) {
 		t.Error("the key of an object that a reader owes for is gone")
 	}
 	v := get(t, readers[1], held)
-	s.FreeUnused()
+	s.FreeUnused(math.MaxInt64)
 	if !bytes.Equal(v.Bytes(), block(9, 7*kib)) {
 		t.Error("an object was written over while it was read")
 	}
 	v.Release()
-	if s.FreeUnused() == 0 || s.IsCached("held") {
+	if s.FreeUnused(math.MaxInt64) == 0 || s.IsCached("held") {
 		t.Error("an object that all have read stays")
 	}
 }
@@ -272,18 +273,18 @@ func TestReaderDies(t *testing.T) {
 	read(t, readers[0], h, block(1, kib))
 	v := get(t, readers[1], h) // it dies with it
 	defer v.Release()
-	if freed := s.FreeUnused(); freed != 0 {
+	if freed := s.FreeUnused(math.MaxInt64); freed != 0 {
 		t.Errorf("%d bytes were freed while they were read", freed)
 	}
 	if err := s.RemoveReader(ids[1]); err != nil {
 		t.Fatal(err)
 	}
-	if s.FreeUnused() == 0 {
+	if s.FreeUnused(math.MaxInt64) == 0 {
 		t.Error("nothing was freed behind a reader that is gone")
 	}
 	h = put(t, s, "again", block(2, kib)) // which charges the reader that is there alone
 	read(t, readers[0], h, block(2, kib))
-	if s.FreeUnused() == 0 {
+	if s.FreeUnused(math.MaxInt64) == 0 {
 		t.Error("nothing was freed behind a reader that is gone")
 	}
 }
@@ -317,7 +318,7 @@ func TestPutThatFails(t *testing.T) {
 	if err != nil || s.IsCached("k") {
 		t.Errorf("put of a key that was deleted meanwhile: %v; is it there: %t", err, s.IsCached("k"))
 	}
-	s.FreeUnused()
+	s.FreeUnused(math.MaxInt64)
 	if st := s.Stats(); st.Objects != 0 || st.Keys != 0 {
 		t.Errorf("%d objects, %d keys are left", st.Objects, st.Keys)
 	}
@@ -392,4 +393,42 @@ func TestSilentPeerHoldsUpNothing(t *testing.T) {
 		t.Errorf("index %d, want %d, which came back", id, index)
 	}
 	read(t, again, put(t, s, "m", block(3, kib)), block(3, kib))
+}
+
+// TestFreeUnused: as many objects go as are asked for, the oldest first, around those that a reader needs.
+func TestFreeUnused(t *testing.T) {
+	s, readers, _ := cache(t, 64*kib, 1)
+	handles := make([]shmstore.Handle, 6)
+	for i := range handles {
+		handles[i] = put(t, s, fmt.Sprint(i), block(byte(i), kib))
+	}
+	held := get(t, readers[0], handles[1])
+	for _, i := range []int{0, 2, 3, 5} { // 4 is owed for
+		read(t, readers[0], handles[i], block(byte(i), kib))
+	}
+	for _, step := range []struct {
+		bytes     int64
+		fewest    int64
+		most      int64
+		keysThere string
+	}{
+		{0, 0, 0, "012345"},
+		{-1, 0, 0, "012345"},
+		{1, kib, 2 * kib, "12345"},
+		{kib + kib/2, 2 * kib, 3 * kib, "145"},
+		{math.MaxInt64, kib, 2 * kib, "14"},
+		{math.MaxInt64, 0, 0, "14"},
+	} {
+		freed := s.FreeUnused(step.bytes)
+		there := ""
+		for i := range handles {
+			if s.IsCached(fmt.Sprint(i)) {
+				there += fmt.Sprint(i)
+			}
+		}
+		if freed < step.fewest || freed > step.most || there != step.keysThere {
+			t.Errorf("FreeUnused(%d) freed %d, and left %s; want %d to %d, and %s", step.bytes, freed, there, step.fewest, step.most, step.keysThere)
+		}
+	}
+	held.Release()
 }

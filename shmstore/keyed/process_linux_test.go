@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/bits"
 	"net"
 	"os"
@@ -304,7 +305,7 @@ func TestListen(t *testing.T) {
 	}
 	a.want(a.ask("release", h), "ok")
 	a.want(a.ask("hold", h), shmstore.ErrNoDebt.Error())
-	if freed := s.FreeUnused(); freed != 0 {
+	if freed := s.FreeUnused(math.MaxInt64); freed != 0 {
 		t.Errorf("%d bytes were freed that are read", freed)
 	}
 	b.want(b.ask("release", h), "ok")
@@ -312,7 +313,7 @@ func TestListen(t *testing.T) {
 	awaitReaders(s, 1)
 	h = put(t, s, "l", block(2, kib)) // which charges one reader alone
 	a.want(a.ask("drop", h), "ok")
-	if freed := s.FreeUnused(); freed < 2*kib {
+	if freed := s.FreeUnused(math.MaxInt64); freed < 2*kib {
 		t.Errorf("%d bytes were freed, want two objects of %d", freed, kib)
 	}
 }
@@ -368,13 +369,13 @@ func TestReaderKilled(t *testing.T) {
 			v := get(t, readers[0], shared)
 			p.want(p.ask("hold", reading), "ok 1")
 			p.want(p.ask("hold", shared), "ok 3")
-			if freed := s.FreeUnused(); freed != 0 {
+			if freed := s.FreeUnused(math.MaxInt64); freed != 0 {
 				t.Errorf("%d bytes were freed that a process reads, or is to read", freed)
 			}
 			p.want(p.ask("fork", shmstore.Handle{}), "ok")
 			p.kill()
 			awaitReaders(s, 1)
-			s.FreeUnused()
+			s.FreeUnused(math.MaxInt64)
 			if s.IsCached("reading") || s.IsCached("owed") || !s.IsCached("shared") {
 				t.Error("what a dead reader had stays, or what another has went")
 			}

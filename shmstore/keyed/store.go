@@ -277,11 +277,13 @@ func (s *Store) evict(e *entry) error {
 	return err
 }
 
-// FreeUnused frees all objects that no reader owes for or reads, and returns their bytes.
-func (s *Store) FreeUnused() (freedBytes int64) {
+// FreeUnused frees objects that no reader owes for or reads, the oldest first, until at least so many bytes are free
+// again, or none is left; with math.MaxInt64 it frees all. It returns how many bytes that were: they need not be in one
+// piece. Put frees what it needs by itself.
+func (s *Store) FreeUnused(bytes int64) (freedBytes int64) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	return s.store.FreeUnused()
+	return s.store.FreeOldest(bytes)
 }
 
 // Stats are the figures of one moment, and since the store was made.
