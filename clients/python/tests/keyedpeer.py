@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -43,7 +44,7 @@ class Peer:
 
 
 def main() -> None:
-    from omnibus import keyed
+    from omnibus import Tensor, keyed
 
     role, path, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
     held: list[Any] = []  # views, and their bytes: three in front of the value's
@@ -54,7 +55,9 @@ def main() -> None:
         do |= {
             "put": lambda key, size, value: store.put(key, bytes([value]) * size),
             "cached": store.get_cached,
+            "tensor": lambda key, shape: store.put(key, Tensor("uint8", shape, bytes(range(math.prod(shape))))),
             "readers": lambda: store.stats().readers,
+            "delete": store.delete,
             "close": store.close,
         }
     else:
@@ -62,7 +65,8 @@ def main() -> None:
 
         def get(*handle: int) -> list[int]:
             value = reader.get(keyed.Handle(*handle))
-            return [len(value), *set(value)]
+            data = value.raw() if isinstance(value, Tensor) else value
+            return [len(data), *sorted(set(data))]
 
         def hold(*handle: int) -> int:
             view = reader.view(keyed.Handle(*handle))

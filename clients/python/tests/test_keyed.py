@@ -27,7 +27,7 @@ from omnibus.keyed import (
     NoDebt,
     NotFound,
     Stale,
-    StoreGone,
+    OwnerGone,
     TooManyReaders,
 )
 
@@ -289,8 +289,20 @@ class RefusedTest(KeyedCase):
         s = self.store(4 * KIB, max_readers=1)
         r = self.reader(s)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, self.assertRaisesRegex(TooManyReaders, "all 1 readers are there .max_readers"):
+        refused: list[BaseException] = []
+
+        def attach() -> None:
+            try:
+                KeyedReader.attach(theirs)
+            except TooManyReaders as e:
+                refused.append(e)
+
+        peer = threading.Thread(target=attach)
+        peer.start()
+        with self.assertRaisesRegex(TooManyReaders, "all 1 readers are there .max_readers"):
             s.admit(ours)
+        peer.join()
+        self.assertRegex(str(refused), "the store's owner has refused this reader")
         r.close()
         wait_until(lambda: s.stats().readers == 0)
         self.reader(s)
@@ -306,7 +318,7 @@ class RefusedTest(KeyedCase):
         self.assertEqual(s.free_unused(), 64)
         self.assertEqual(r.get(s.put("key", b"y")), b"y")
         wait_until(lambda: bool(liar._ended))
-        with self.assertRaisesRegex(StoreGone, "has removed this reader"):
+        with self.assertRaisesRegex(OwnerGone, "has removed this reader"):
             liar.get(h)
 
     def test_peers_that_do_not_attach(self) -> None:
@@ -351,10 +363,10 @@ class RefusedTest(KeyedCase):
         with r.view(h) as view:
             s.close()
             for call in (lambda: s.put("k", b""), lambda: s.get_cached("key"), lambda: "key" in s, s.clear, s.free_unused):
-                with self.assertRaisesRegex(StoreGone, "the store is closed"):
+                with self.assertRaisesRegex(OwnerGone, "the store is closed"):
                     call()
             wait_until(lambda: bool(r._ended))
-            with self.assertRaises(StoreGone):
+            with self.assertRaises(OwnerGone):
                 r.get(h)
             self.assertEqual(len(bytes(view)), 100 + HEAD - 1)
         s.close()
@@ -365,7 +377,7 @@ class RefusedTest(KeyedCase):
         t = r.get(s.put("t", Tensor("uint8", (100,), bytes(100))))
         r.close()
         r.close()
-        with self.assertRaisesRegex(StoreGone, "the reader is closed"):
+        with self.assertRaisesRegex(OwnerGone, "the reader is closed"):
             r.drop(s.get_cached("t"))
         self.assertEqual(s.stats().readers, 1)
         self.assertEqual(set(t.raw()), {0})
@@ -421,7 +433,7 @@ class ListenTest(KeyedCase):
         self.assertFalse(os.path.exists(self.path))
 
     def test_no_store(self) -> None:
-        with self.assertRaisesRegex(StoreGone, f"no store listens at {self.path}: .*No such file"):
+        with self.assertRaisesRegex(OwnerGone, f"no store listens at {self.path}: .*No such file"):
             KeyedReader.dial(self.path)
         with open(self.path, "w"):
             pass

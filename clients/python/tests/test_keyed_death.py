@@ -11,7 +11,7 @@ from typing import Any
 from keyedpeer import Peer
 from test_keyed import HEAD, KIB, wait_until
 
-from omnibus.keyed import Corrupt, Full, Handle, KeyedReader, KeyedStore, StoreGone
+from omnibus.keyed import Corrupt, Full, Handle, KeyedReader, KeyedStore, OwnerGone
 
 
 class DeathCase(unittest.TestCase):
@@ -82,7 +82,7 @@ class WriterTest(DeathCase):
                 writer.kill()
                 wait_until(lambda: bool(r._ended))
                 self.assertEqual(set(view[HEAD:]), {1})
-                with self.assertRaisesRegex(StoreGone, "the writer of the store has ended"):
+                with self.assertRaisesRegex(OwnerGone, "the writer of the store has ended"):
                     r.get(owed)
             again = self.peer("writer", arena_bytes=64 * KIB)
             with KeyedReader.dial(self.path) as new:
@@ -98,7 +98,7 @@ class WriterTest(DeathCase):
         h = writer("put", "key", KIB, 1)
         self.assertEqual(reader("hold", *h), 1)
         writer("close")
-        wait_until(lambda: "StoreGone" in str(reader("get", *h)))
+        wait_until(lambda: "OwnerGone" in str(reader("get", *h)))
         self.assertEqual(reader("read"), [KIB, 1])
 
 

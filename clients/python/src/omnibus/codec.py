@@ -70,12 +70,12 @@ class Encoding(NamedTuple):
 
 def plan(value: Any, codec: int | None = None) -> Encoding:
     """How a value is encoded: as `codec` says or, without, as a tensor, a bundle of tensors and the rest, or msgpack."""
+    if codec is None and type(value) is bytes:
+        return _binary(value)
     source = sources.of(value) if codec in (None, TENSOR) else None
     if source is not None:
         return _tensor(source)
     if codec in (None, BUNDLE):
-        if codec is None and type(value) is bytes:
-            return _binary(value)
         parts = bundle.Plan(value, extensions=codec is None)
         if parts.tensors or codec == BUNDLE:
             return Encoding(BUNDLE, parts.size(), parts.write)

@@ -32,12 +32,12 @@ from typing import Any
 from . import codec, handshake
 from .errors import ForkedError, HostGone, OmnibusError, Untrusted
 from .listening import Listener
-from .owner import Full, Object, Owner, TooManyReaders
+from .owner import Full, Object, Owner
 from .store import Corrupt, Handle, NoDebt, Reader, Stale, attach
-from .storelayout import MOST_SLOTS
+from .storelayout import MOST_SLOTS, OwnerGone, TooManyReaders
 
 __all__ = [
-    "Corrupt", "Exists", "Full", "Handle", "KeyedReader", "KeyedStore", "NoDebt", "NotFound", "Stale", "Stats", "StoreGone",
+    "Corrupt", "Exists", "Full", "Handle", "KeyedReader", "KeyedStore", "NoDebt", "NotFound", "Stale", "Stats", "OwnerGone",
     "TooManyReaders",
 ]  # fmt: skip
 
@@ -52,10 +52,6 @@ class NotFound(OmnibusError, KeyError):
     """The key has no value: it was not put, was deleted, or its value had to go."""
 
     __str__ = Exception.__str__  # KeyError's shows the text in quotes
-
-
-class StoreGone(OmnibusError, ConnectionError):
-    """The store was closed here, or its writer has ended: a new one makes a new store. Views stay readable."""
 
 
 @dataclass(frozen=True)
@@ -205,9 +201,13 @@ class KeyedStore:
         ProtocolError, OSError. When that process has died, or has ended the connection, the reader is removed.
         """
         try:
-            with self._lock:
-                self._check()
-                index = self._owner.invite()
+            try:
+                with self._lock:
+                    self._check()
+                    index = self._owner.invite()
+            except (TooManyReaders, OwnerGone) as e:
+                self._owner.refuse(sock, e)
+                raise
             try:
                 account = self._owner.exchange(sock, index)
                 with self._lock:
@@ -253,7 +253,7 @@ class KeyedStore:
         if os.getpid() != self._pid:
             raise ForkedError(f"the store belongs to process {self._pid}, and this is {os.getpid()}: attach here")
         if self._closed:
-            raise StoreGone("the store is closed")
+            raise OwnerGone("the store is closed")
 
     def _charged(self, key: str) -> Handle:
         self._check()
@@ -327,13 +327,13 @@ class KeyedReader:
 
     @classmethod
     def dial(cls, path: str, allow_uids: Iterable[int] = ()) -> KeyedReader:
-        """Become a reader of the store that listens at a path. Raises StoreGone, and Untrusted, as `omnibus.connect` does."""
+        """Become a reader of the store that listens at a path. Raises OwnerGone, and Untrusted, as `omnibus.connect` does."""
         try:
             sock = handshake.dial(path, allow_uids)
         except Untrusted:
             raise
         except HostGone as e:
-            raise StoreGone(f"no store listens at {path}: {e.__cause__}") from None
+            raise OwnerGone(f"no store listens at {path}: {e.__cause__}") from None
         return cls.attach(sock)
 
     @classmethod
@@ -351,7 +351,7 @@ class KeyedReader:
     def get(self, handle: Handle) -> Any:
         """Collect a value that this reader was charged for. Tensors are views: it counts as read when the last view is gone.
 
-        Raises Stale, NoDebt, Corrupt, StoreGone, and PayloadError.
+        Raises Stale, NoDebt, Corrupt, OwnerGone, and PayloadError.
         """
         self._check()
         if handle[5] in (codec.TENSOR, codec.BUNDLE):
@@ -389,7 +389,7 @@ class KeyedReader:
 
     def _check(self) -> None:
         if self._ended:
-            raise StoreGone(self._ended[0])
+            raise OwnerGone(self._ended[0])
 
 
 def _await_end(sock: socket.socket, ended: list[str]) -> None:

@@ -77,9 +77,13 @@ def packb(value: Any, default: Callable[[Any], Any] | None = None) -> bytearray:
 
 def binary_head(size: int) -> bytes:
     """What stands in front of so many bytes."""
-    packer = _Packer(None)
-    packer.head(size, 0, 0, _BINARY)
-    return bytes(packer.out)
+    if size <= 0xFF:
+        return _u8_1.pack(_BINARY[0], size)
+    if size <= 0xFFFF:
+        return _u8_2.pack(_BINARY[1], size)
+    if size <= 0xFFFFFFFF:
+        return _u8_4.pack(_BINARY[2], size)
+    raise PayloadError(f"msgpack: a length of {size} does not fit 32 bits")
 
 
 def binary_head_bytes(data: memoryview) -> int:

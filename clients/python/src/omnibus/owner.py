@@ -11,6 +11,7 @@ import fcntl
 import os
 import socket
 import struct
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -37,7 +38,9 @@ from .storelayout import (
     TIMEOUT,
     Geometry,
     Handle,
+    TooManyReaders,
     check_machine,
+    refuse,
     receive,
     send,
 )
@@ -45,12 +48,8 @@ from .storelayout import (
 _ALIGN = 64
 
 
-class Full(OmnibusError, MemoryError):
+class Full(OmnibusError):
     """There is no room, and all objects are owed for, pinned, or being written. The text says which reader keeps how much."""
-
-
-class TooManyReaders(OmnibusError):
-    """All indexes of readers are in use."""
 
 
 class Object:
@@ -137,7 +136,8 @@ class Owner:
         self.geometry = Geometry(store, arena_bytes, max_object_bytes, slots)
         self.max_readers = max_readers
         self.accounts: dict[int, Account] = {}
-        self.objects: dict[int, Object] = {}  # by generation, which is by age
+        # By generation, which is by age. The first of a plain dict is looked for among those that were deleted before it.
+        self.objects: OrderedDict[int, Object] = OrderedDict()
         self.used_bytes = self.evicted = 0
         self._on_gone = on_gone
         self._invited: set[int] = set()
@@ -293,6 +293,12 @@ class Owner:
         block = g.superblock(b"O", index)
         segment.arena.memory[: len(block)] = block
         return Account(index, pid, sock, segment, ledger)
+
+    def refuse(self, sock: socket.socket, why: OmnibusError) -> None:
+        """Tell a process that is about to attach that it does not become a reader. It waits for it; no lock is needed."""
+        sock.settimeout(TIMEOUT)
+        receive(sock, HELLO, 0)  # closed unread, it would take the answer along
+        refuse(sock, why)
 
     def join(self, a: Account) -> None:
         """From here on a reader is charged, and its pins count."""

@@ -16,7 +16,7 @@ from .errors import OmnibusError, ProtocolError
 from .memory import F_SEAL_FUTURE_WRITE, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK
 
 VERSION = 3
-HELLO, GEOMETRY, LEDGER, GRANT = 1, 2, 3, 4
+HELLO, GEOMETRY, LEDGER, GRANT, REFUSAL = 1, 2, 3, 4, 5
 SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL
 PAGE = 4096
 LINE, ENTRY, OWED = 64, 8, 4  #: bytes a slot of the directory, of a ledger, of an account
@@ -25,7 +25,7 @@ LIVE, CLOSING = 1, 2  #: states, the low two bits of a word; the rest of it is t
 LARGE = 1 << 63  #: the offset of an object that has a segment of its own
 TIMEOUT = 5.0  #: of attaching, and of an owner that looks at pins
 
-_MESSAGE = struct.Struct("=8sIIQQQII16s")
+_MESSAGE = struct.Struct("=8sIIQQQIII12s")
 _SUPERBLOCK = struct.Struct("=8sIIQQQI20s")
 
 
@@ -43,6 +43,14 @@ class NoDebt(OmnibusError, LookupError):
 
 class NoSegment(OmnibusError, LookupError):
     """The object has a segment of its own, which this reader was not given: see `Reader.add_segment`."""
+
+
+class TooManyReaders(OmnibusError):
+    """All indexes of readers are in use."""
+
+
+class OwnerGone(OmnibusError, ConnectionError):
+    """The store was closed here, or its writer has ended: a new one makes a new store. Views stay readable."""
 
 
 class OwnerStalled(OmnibusError, TimeoutError):
@@ -80,10 +88,19 @@ def check_machine() -> None:
         raise OSError(errno.ENOSYS, f"a store in Python needs Linux on x86-64 or arm64, and {what}")
 
 
-def send(sock: socket.socket, kind: int, numbers: tuple[int, ...], *fds: int) -> None:
+#: The reasons of a refusal, as they travel.
+_REASONS: dict[int, type[OmnibusError]] = {1: TooManyReaders, 2: OwnerGone}
+
+
+def send(sock: socket.socket, kind: int, numbers: tuple[int, ...], *fds: int, reason: int = 0) -> None:
     """Send a message: up to five numbers, the identity first, and descriptors."""
-    packet = _MESSAGE.pack(b"OMNIBUS@", VERSION, kind, *numbers, *[0] * (5 - len(numbers)), b"")
+    packet = _MESSAGE.pack(b"OMNIBUS@", VERSION, kind, *numbers, *[0] * (5 - len(numbers)), reason, b"")
     socket.send_fds(sock, [packet], list(fds))
+
+
+def refuse(sock: socket.socket, why: OmnibusError) -> None:
+    """Send a refusal, in place of the geometry."""
+    send(sock, REFUSAL, (), reason=next((n for n, kind in _REASONS.items() if isinstance(why, kind)), 0))
 
 
 def receive(sock: socket.socket, want: int, descriptors: int) -> tuple[tuple[int, ...], list[int]]:
@@ -92,8 +109,10 @@ def receive(sock: socket.socket, want: int, descriptors: int) -> tuple[tuple[int
     try:
         if len(packet) != _MESSAGE.size:
             raise ProtocolError(f"message {want} has {len(packet)} bytes: the peer has ended the connection, or is none")
-        magic, version, kind, *numbers, zero = _MESSAGE.unpack(packet)
-        if magic != b"OMNIBUS@" or version != VERSION or kind != want or any(zero):
+        magic, version, kind, *numbers, reason, zero = _MESSAGE.unpack(packet)
+        if magic == b"OMNIBUS@" and version == VERSION and (kind, want) == (REFUSAL, GEOMETRY):
+            raise _REASONS.get(reason, ProtocolError)("the store's owner has refused this reader")
+        if magic != b"OMNIBUS@" or version != VERSION or kind != want or reason or any(zero):
             raise ProtocolError(f"message {kind} of version {version} in place of {want} of version {VERSION}")
         if len(fds) != descriptors or flags & socket.MSG_CTRUNC:
             raise ProtocolError(f"{len(fds)} descriptors with message {want}, which has {descriptors}")
