@@ -99,13 +99,14 @@ def _of_array(np: Any, array: Any) -> Source:
 
 def _of_torch(torch: Any, value: Any) -> Source | None:
     """A tensor whose elements lie in the host's memory as they are sent. None: its capsule has more to say."""
-    name = _names.get(value.dtype) or str(value.dtype).removeprefix("torch.")
+    dtype = value.dtype
+    name = _names.get(dtype) or str(dtype).removeprefix("torch.")
     if (
-        name not in DTYPES or value.device.type != "cpu" or value.layout is not torch.strided or value.requires_grad
+        name not in DTYPES or not value.is_cpu or value.layout is not torch.strided or value.requires_grad
         or value.is_neg() or value.is_conj() or not value.is_contiguous()
     ):  # fmt: skip
         return None
-    _names[value.dtype] = name
+    _names[dtype] = name
 
     def fill(dst: memoryview) -> None:
         if dst.nbytes:

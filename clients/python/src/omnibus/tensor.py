@@ -19,18 +19,21 @@ from __future__ import annotations
 
 import struct
 import sys
-from contextlib import suppress
 from operator import index
 from typing import TYPE_CHECKING, Any
 
 from .dtypes import DTYPES, MAX_DIMS, NAMES, data_bytes
 from .errors import PayloadError
+from .memory import check_process
 
 if TYPE_CHECKING:
     import numpy as np
 
 #: What NumPy has in place of those that it lacks: the bits.
 _BITS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+
+#: NumPy's dtypes, which take long to make.
+_dtypes: dict[str, Any] = {}
 
 _prefix = struct.Struct("<4sBBBB")
 _MAGIC = b"OTEN"
@@ -77,8 +80,10 @@ class Tensor:
         """
         import numpy as np
 
-        name = _BITS.get(self.dtype, self.dtype)
-        return np.frombuffer(self.data, dtype=np.dtype(name).newbyteorder("<")).reshape(self.shape)
+        dtype = _dtypes.get(self.dtype)
+        if dtype is None:
+            dtype = _dtypes[self.dtype] = np.dtype(_BITS.get(self.dtype, self.dtype)).newbyteorder("<")
+        return np.frombuffer(self.data, dtype).reshape(self.shape)
 
     @classmethod
     def from_numpy(cls, array: np.ndarray[Any, Any], dtype: str | None = None) -> Tensor:
@@ -127,15 +132,18 @@ class Tensor:
         What is made of it keeps the payload, as a view does. A payload must not be written to: those who
         ask for version 1 of DLPack are told so, and others find out by a crash.
         """
-        from . import dlpack, memory
-
         if stream is not None:
             raise BufferError("a tensor in the host's memory has no stream")
+        check_process(self.data)
+        if max_version is not None and max_version >= (1, 0) and not (copy or dl_device or self.dtype in _BITS):
+            if sys.modules.get("numpy") is not None:
+                try:
+                    return self.numpy().__dlpack__(max_version=max_version)  # made in a fraction of the time
+                except (TypeError, BufferError):
+                    pass  # a NumPy before version 2.1
+        from . import dlpack
+
         dlpack.check_device(dl_device, self.__dlpack_device__())
-        memory.check_process(self.data)
-        if max_version is not None and max_version >= (1, 0) and not copy and sys.modules.get("numpy") and self.dtype not in _BITS:
-            with suppress(TypeError, BufferError):  # of a NumPy before version 2.1
-                return self.numpy().__dlpack__(max_version=max_version)  # made in a fraction of the time
         # A view of its own, so that nobody can release it.
         data = memoryview(bytearray(self.raw()) if copy else self.data)
         return dlpack.capsule(
@@ -221,12 +229,12 @@ def view(payload: bytes | bytearray | memoryview) -> Tensor:
     if version != 1 or number not in NAMES or ndim > MAX_DIMS or reserved:
         raise PayloadError(f"tensor: version {version}, dtype {number}, {ndim} dimensions, reserved {reserved}")
     at = _data_offset(ndim)
-    if len(buf) < at:
+    head = bytes(buf[_prefix.size : at])
+    if len(head) < at - _prefix.size:
         raise PayloadError(f"tensor: {len(buf)} bytes end within the header of {ndim} dimensions")
-    shape = struct.unpack_from(f"<{ndim}Q", buf, _prefix.size)
-    if any(buf[_prefix.size + 8 * ndim : at]):
+    if head[8 * ndim :].strip(b"\0"):
         raise PayloadError("tensor: padding is not zero")
-    return Tensor(NAMES[number], shape, buf[at:])
+    return Tensor(NAMES[number], struct.unpack_from(f"<{ndim}Q", head), buf[at:])
 
 
 def check_unmasked(np: Any, array: Any) -> None:
