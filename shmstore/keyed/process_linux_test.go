@@ -29,7 +29,7 @@ const roleVariable = "OMNIBUS_KEYED_TEST_ROLE"
 
 func TestMain(m *testing.M) {
 	role, arg, _ := strings.Cut(os.Getenv(roleVariable), " ")
-	play, known := map[string]func(string) error{"read": readRole, "write": writeRole, "linger": lingerRole, "stranger": strangerRole, "example": exampleReader}[role]
+	play, known := map[string]func(string) error{"read": readRole, "write": writeRole, "linger": lingerRole, "stranger": strangerRole, "example": exampleReader, "bench": benchRole}[role]
 	switch {
 	case role == "":
 		os.Exit(m.Run())
