@@ -49,7 +49,7 @@ func cache(t *testing.T, arenaBytes int64, readers int) (*keyed.Store, []*keyed.
 }
 
 // connPair returns the two ends of a connection.
-func connPair(t *testing.T) [2]*net.UnixConn {
+func connPair(t testing.TB) [2]*net.UnixConn {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -69,7 +69,7 @@ func connPair(t *testing.T) [2]*net.UnixConn {
 }
 
 // reader attaches one over a connection, as another process does.
-func reader(t *testing.T, s *keyed.Store) (*keyed.Reader, shmstore.ReaderID) {
+func reader(t testing.TB, s *keyed.Store) (*keyed.Reader, shmstore.ReaderID) {
 	t.Helper()
 	ends := connPair(t)
 	type opened struct {

@@ -29,7 +29,7 @@ const roleVariable = "OMNIBUS_KEYED_TEST_ROLE"
 
 func TestMain(m *testing.M) {
 	role, arg, _ := strings.Cut(os.Getenv(roleVariable), " ")
-	play, known := map[string]func(string) error{"read": readRole, "write": writeRole, "linger": lingerRole, "stranger": strangerRole}[role]
+	play, known := map[string]func(string) error{"read": readRole, "write": writeRole, "linger": lingerRole, "stranger": strangerRole, "example": exampleReader, "bench": benchRole}[role]
 	switch {
 	case role == "":
 		os.Exit(m.Run())
@@ -192,13 +192,13 @@ func strangerRole(path string) error {
 // played is another process.
 type played struct {
 	*exec.Cmd
-	t   *testing.T
+	t   testing.TB
 	in  io.WriteCloser
 	out *bufio.Scanner
 }
 
 // start starts a role, and returns what it says first.
-func start(t *testing.T, role string, files ...*os.File) (*played, string) {
+func start(t testing.TB, role string, files ...*os.File) (*played, string) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), roleVariable+"="+role)
@@ -266,7 +266,7 @@ func (p *played) kill() {
 }
 
 // path is that of a socket, in a folder that is made when a store listens.
-func path(t *testing.T) string { return filepath.Join(t.TempDir(), "f", "s") }
+func path(t testing.TB) string { return filepath.Join(t.TempDir(), "f", "s") }
 
 // dial starts a process that reads a store, from the path at which that listens.
 func dial(t *testing.T, path string) *played {
