@@ -7,6 +7,7 @@ import (
 	"math"
 	"net"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -281,6 +282,11 @@ func TestReaderDies(t *testing.T) {
 	}
 	if s.FreeUnused(math.MaxInt64) == 0 {
 		t.Error("nothing was freed behind a reader that is gone")
+	}
+	wantErr(t, "a second removal", s.RemoveReader(ids[1]), shmstore.ErrUnknownReader)
+	wantErr(t, "a removal of the local reader", s.RemoveReader(shmstore.LocalReader), shmstore.ErrUnknownReader)
+	for err := error(nil); !errors.Is(err, keyed.ErrOwnerGone); _, err = readers[1].Get(h) {
+		runtime.Gosched()
 	}
 	h = put(t, s, "again", block(2, kib)) // which charges the reader that is there alone
 	read(t, readers[0], h, block(2, kib))

@@ -19,6 +19,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 	"github.com/omnibus-runtime/omnibus/shmstore/keyed"
@@ -125,7 +127,7 @@ func readRole(path string) error {
 	return nil
 }
 
-// forkRole starts a process that has all sockets of this one, and outlives it.
+// forkRole starts a process that has all connections of this one, and outlives it.
 func forkRole() error {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -136,7 +138,7 @@ func forkRole() error {
 	cmd.Stdin = os.Stdin
 	for _, e := range entries {
 		fd, err := strconv.Atoi(e.Name())
-		if to, linkErr := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && linkErr == nil && strings.HasPrefix(to, "socket:") {
+		if to, linkErr := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && linkErr == nil && strings.HasPrefix(to, "socket:") && !listens(fd) {
 			cmd.ExtraFiles = append(cmd.ExtraFiles, os.NewFile(uintptr(fd), to))
 		}
 	}
@@ -148,6 +150,11 @@ func forkRole() error {
 		_, err = started.Read(make([]byte, 1))
 	}
 	return err
+}
+
+func listens(fd int) bool {
+	n, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
+	return err == nil && n != 0
 }
 
 // lingerRole lives until nothing has the other end of its input.
@@ -168,6 +175,10 @@ func writeRole(path string) error {
 		return nil //nolint:nilerr // it was answered
 	}
 	for asked := bufio.NewScanner(os.Stdin); asked.Scan(); {
+		if asked.Text() == "fork" {
+			answer(forkRole())
+			continue
+		}
 		var n byte
 		if _, err := fmt.Sscan(asked.Text(), &n); err != nil {
 			return err
@@ -398,7 +409,8 @@ func TestTwoWriters(t *testing.T) {
 	r.want(r.ask("drop", put(t, s, "k", block(1, kib))), "ok")
 }
 
-// TestWriterKilled: readers keep what they have read, and get no more by a named error. A store that takes the path
+// TestWriterKilled: readers keep what they have read, and get no more by a named error, although a process that the
+// writer has started has their connections. A store that takes the path
 // over is dialed anew, and has no handle of the one before.
 func TestWriterKilled(t *testing.T) {
 	at := path(t)
@@ -419,6 +431,7 @@ func TestWriterKilled(t *testing.T) {
 	}
 	v := get(t, r, handles[0])
 	p.want(p.ask("hold", handles[0]), "ok 1")
+	w.want(w.askText("fork"), "ok") // the connections stay open
 	w.kill()
 	p.want(p.ask("await", shmstore.Handle{}), "ok")
 	p.want(p.ask("hold", handles[1]), keyed.ErrOwnerGone.Error())
