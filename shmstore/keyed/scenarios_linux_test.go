@@ -182,3 +182,59 @@ func TestForgedHandles(t *testing.T) {
 	read(t, readers[0], h, block(1, kib))
 	read(t, readers[0], other, block(2, 2*kib))
 }
+
+// TestPiecesJoin: after objects of many sizes were put and freed, an object as large as the arena allows fits.
+func TestPiecesJoin(t *testing.T) {
+	s, err := keyed.Create(keyed.Options{
+		Store:      shmstore.Options{ArenaBytes: arenaBytes, MaxObjectBytes: arenaBytes - 64},
+		Serializer: codec.RawSerializer{},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for i := range 200 {
+		put(t, s, fmt.Sprint(i), block(byte(i), 1+i*37%(5*kib)))
+	}
+	s.FreeUnused(math.MaxInt64)
+	put(t, s, "all", block(1, arenaBytes-64))
+}
+
+// TestLastCharge: an object that was put and asked for stays until the last reader has settled both charges.
+func TestLastCharge(t *testing.T) {
+	s, readers, _ := cache(t, arenaBytes, 3)
+	h := put(t, s, "key", block(1, kib))
+	if _, err := s.GetCached("key"); err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range []int{0, 1, 2, 0, 1, 2} {
+		if freed := s.FreeUnused(math.MaxInt64); freed != 0 {
+			t.Errorf("%d bytes were freed after %d of 6 charges", freed, i)
+		}
+		read(t, readers[r], h, block(1, kib))
+	}
+	if freed := s.FreeUnused(math.MaxInt64); freed < kib {
+		t.Errorf("%d bytes were freed after the last charge", freed)
+	}
+}
+
+// TestPutBehindClear: a key that was cleared is put again, and its old handle stays stale.
+func TestPutBehindClear(t *testing.T) {
+	s, readers, _ := cache(t, arenaBytes, 1)
+	old := put(t, s, "key", block(1, kib))
+	read(t, readers[0], old, block(1, kib))
+	if err := s.Clear(); err != nil {
+		t.Fatal(err)
+	}
+	again := put(t, s, "key", block(2, kib))
+	if again.Slot != old.Slot {
+		t.Errorf("slot %d, want %d, which was free", again.Slot, old.Slot)
+	}
+	_, err := readers[0].Get(old)
+	wantErr(t, "the handle of a value that was cleared", err, shmstore.ErrStale)
+	read(t, readers[0], again, block(2, kib))
+}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import queue
 import random
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -100,6 +102,15 @@ class ScenarioTest(KeyedCase):
         self.assertEqual(s.stats().used_bytes, 0)
         self.check(s)
 
+    def test_younger_values_go_around_one_that_is_owed(self) -> None:
+        s = self.store(8 * KIB)
+        r = self.reader(s)
+        owed = s.put("owed", bytes([1]) * KIB)
+        for i in range(20):
+            self.assertEqual(r.get(s.put(f"k{i}", bytes(3 * KIB))), bytes(3 * KIB))
+        self.assertEqual(r.get(owed), bytes([1]) * KIB)
+        self.check(s)
+
     def test_wraparound(self) -> None:
         s = self.store(8 * KIB)
         r = self.reader(s)
@@ -163,6 +174,40 @@ class ScenarioTest(KeyedCase):
                     self.assertEqual(r.get(h), bytes([turn, i]) * 500)
         self.check(s)
 
+    def test_fill_until_full_read_all_fill_again(self) -> None:
+        s = self.store(16 * KIB)
+        r = self.reader(s)
+        before: list[Handle] = []
+        for turn in range(2):
+            handles: list[Handle] = []
+            with self.assertRaises(Full):
+                while True:
+                    handles.append(s.put(f"{turn}-{len(handles)}", bytes([turn]) * 500))
+            self.assertGreater(len(handles), 20)
+            for h in before:
+                with self.assertRaises(Stale):
+                    r.get(h)
+            self.assertEqual({r.get(h) for h in handles}, {bytes([turn]) * 500})
+            before = handles
+        self.check(s)
+
+    def test_pieces_join(self) -> None:
+        s = self.store(16 * KIB)
+        for i in range(200):
+            s.put(f"k{i}", bytes(i * 37 % (5 * KIB)))
+        s.free_unused()
+        s.put("all", bytes(16 * KIB - HEAD))
+
+    def test_last_charge(self) -> None:
+        s = self.store(16 * KIB)
+        readers = [self.reader(s) for _ in range(3)]
+        h = s.put("key", bytes(100))
+        s.get_cached("key")
+        for r in readers * 2:
+            self.assertEqual(s.free_unused(), 0)
+            r.get(h)
+        self.assertEqual(s.free_unused(), 128)
+
     def test_stale_handles(self) -> None:
         s = self.store(4 * KIB)
         r = self.reader(s)
@@ -186,6 +231,8 @@ class ScenarioTest(KeyedCase):
         with r.view(held) as view:
             s.clear()
             self.assertEqual(s.stats().keys, 0)
+            with self.assertRaises(NotFound):
+                s.get_cached("held")
             self.assertEqual(bytes(view[HEAD:]), bytes(KIB))
             self.assertEqual(s.stats().objects, 2)
         self.assertEqual(r.get(owed), bytes([1]) * KIB)
@@ -202,6 +249,17 @@ class ScenarioTest(KeyedCase):
             self.assertEqual(r.get(s.put(f"v{i}", value)), value)
         self.assertEqual(r.get(s.put("raw", b"raw", codec.RAW)), b"raw")
 
+    def test_a_pin_keeps_a_value(self) -> None:
+        s = self.store(4 * KIB)
+        r = self.reader(s)
+        h = s.put("key", bytes(KIB))
+        r.drop(h)
+        with r._reader.pin(h):
+            self.assertEqual(s.free_unused(), 0)
+            self.assertIn("key", s)
+        self.assertGreater(s.free_unused(), KIB)
+        self.check(s)
+
     def test_views_of_tensors_keep_them(self) -> None:
         s = self.store(4 * KIB)
         r = self.reader(s)
@@ -212,6 +270,51 @@ class ScenarioTest(KeyedCase):
         del t
         gc.collect()
         s.put("more", bytes(KIB))
+        self.check(s)
+
+
+class ThreadsTest(KeyedCase):
+    def test_many_writers_and_readers(self) -> None:
+        """Values that are put and read at the same time, in room for a few, are whole."""
+        s, n, failed = self.store(8 * KIB, slots=6), 400, []
+        before = sys.getswitchinterval()
+        self.addCleanup(sys.setswitchinterval, before)
+        sys.setswitchinterval(1e-5)
+        readers = [self.reader(s) for _ in range(2)]
+        handles: list[queue.SimpleQueue[tuple[Handle, int] | None]] = [queue.SimpleQueue() for _ in readers]
+
+        def write(writer: int) -> None:
+            for i in range(n):
+                size = 1 + i * 131 % (2 * KIB)
+                while True:
+                    try:
+                        h = s.put(f"{writer}-{i}", bytes([size % 251]) * size)
+                        break
+                    except Full:
+                        time.sleep(0)  # until readers have read
+                for q in handles:
+                    q.put((h, size))
+
+        def read(r: KeyedReader, q: queue.SimpleQueue[tuple[Handle, int] | None]) -> None:
+            while (item := q.get()) is not None:
+                h, size = item
+                if r.get(h) != bytes([size % 251]) * size:
+                    failed.append(h)
+
+        writing = [threading.Thread(target=write, args=(i,)) for i in range(2)]
+        reading = [threading.Thread(target=read, args=(r, q)) for r, q in zip(readers, handles)]
+        for t in writing + reading:
+            t.start()
+        for t in writing:
+            t.join()
+        for q in handles:
+            q.put(None)
+        for t in reading:
+            t.join()
+        self.assertEqual(failed, [])
+        self.assertEqual(s.stats().puts, 2 * n)
+        s.free_unused()
+        self.assertEqual(s.stats().objects, 0)
         self.check(s)
 
 
@@ -268,6 +371,20 @@ class RefusedTest(KeyedCase):
             first = s.put("key", b"first")
         self.assertEqual(s.get_cached("key"), second[0])
         self.assertEqual([r.get(h) for h in (first, second[0], second[0])], [b"first", b"second", b"second"])
+        self.check(s)
+
+    def test_a_key_that_is_put_meanwhile(self) -> None:
+        s = self.store(4 * KIB)
+        plan = codec.plan
+
+        def late(value: bytes, codec_: int | None) -> codec.Encoding:
+            if value == b"first":
+                s.put("key", b"second")
+            return plan(value, codec_)
+
+        with mock.patch.object(codec, "plan", late), self.assertRaises(Exists):
+            s.put("key", b"first")
+        self.assertEqual(s.stats().puts, 1)
         self.check(s)
 
     def test_forged_handles(self) -> None:
@@ -375,13 +492,15 @@ class RefusedTest(KeyedCase):
         s = self.store(4 * KIB)
         r = self.reader(s)
         t = r.get(s.put("t", Tensor("uint8", (100,), bytes(100))))
-        r.close()
-        r.close()
-        with self.assertRaisesRegex(OwnerGone, "the reader is closed"):
-            r.drop(s.get_cached("t"))
-        self.assertEqual(s.stats().readers, 1)
-        self.assertEqual(set(t.raw()), {0})
-        del t
+        hang_up, times = r._hang_up, []
+        with mock.patch.object(r, "_hang_up", lambda: times.append(hang_up())):
+            r.close()
+            r.close()
+            with self.assertRaisesRegex(OwnerGone, "the reader is closed"):
+                r.drop(s.get_cached("t"))
+            self.assertEqual((len(times), set(t.raw())), (0, {0}))
+            del t
+            self.assertEqual(len(times), 1)
         wait_until(lambda: s.stats().readers == 0)
 
     def test_options(self) -> None:

@@ -143,14 +143,11 @@ class KeyedStore:
             self._charged(key)
 
     def __contains__(self, key: object) -> bool:
+        """Whether there is a value under a key. It may be gone with the next `put`."""
         with self._lock:
             self._check()
             o = self._by_key.get(key)  # type: ignore[call-overload]
             return o is not None and o.handle is not None
-
-    def is_cached(self, key: str) -> bool:
-        """Whether there is a value under a key. It may be gone with the next `put`."""
-        return key in self
 
     def delete(self, key: str) -> None:
         """Forget a key. Its value goes at once if no reader owes for it or reads it, and else later. Raises NotFound."""
