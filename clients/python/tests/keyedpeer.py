@@ -48,7 +48,15 @@ def main() -> None:
 
     role, path, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
     held: list[Any] = []  # views, and their bytes: three in front of the value's
-    do: dict[str, Any] = {"let_go": held.clear}
+    def fork() -> int:
+        pid = os.fork()
+        if pid == 0:
+            os.close(1)
+            sys.stdin.read()  # which has the parent's other end, and lasts as long
+            os._exit(0)
+        return pid
+
+    do: dict[str, Any] = {"let_go": held.clear, "fork": fork}
     if role == "writer":
         store = keyed.KeyedStore.create(**options)
         store.listen(path)
@@ -73,17 +81,9 @@ def main() -> None:
             held.append((view, view.__enter__()))
             return len(held)
 
-        def fork() -> int:
-            pid = os.fork()
-            if pid == 0:
-                os.close(1)
-                sys.stdin.read()  # which has the parent's other end, and lasts as long
-                os._exit(0)
-            return pid
-
         do |= {
             "get": get, "hold": hold, "drop": lambda *handle: reader.drop(keyed.Handle(*handle)), "close": reader.close,
-            "read": lambda: [len(held[0][1]) - 3, *set(held[0][1][3:])], "fork": fork,
+            "read": lambda: [len(held[0][1]) - 3, *set(held[0][1][3:])],
         }  # fmt: skip
     print(json.dumps(os.getpid()), flush=True)
     for line in sys.stdin:

@@ -91,6 +91,21 @@ class WriterTest(DeathCase):
                     new.get(owed)
                 self.assertEqual(new.get(Handle(*again("put", "held", KIB, 3))), bytes([3]) * KIB)
 
+    def test_a_writer_that_is_killed_and_leaves_a_child(self) -> None:
+        writer = self.peer("writer", arena_bytes=64 * KIB)
+        with KeyedReader.dial(self.path) as r:
+            wait_until(lambda: writer("readers") == 1)
+            child = writer("fork")
+            try:
+                writer.process.kill()
+                writer.process.wait()
+                wait_until(lambda: bool(r._ended))
+                again = self.peer("writer", arena_bytes=64 * KIB)
+                self.assertIsInstance(again.first, int)
+                os.kill(child, 0)
+            finally:
+                os.kill(child, signal.SIGKILL)
+
     def test_a_writer_that_closes(self) -> None:
         writer = self.peer("writer", arena_bytes=64 * KIB)
         reader = self.peer("reader")

@@ -31,7 +31,7 @@ from typing import Any
 
 from . import codec, handshake
 from .errors import ForkedError, HostGone, OmnibusError, Untrusted
-from .listening import Listener
+from .listening import Listener, close_in_children
 from .owner import Full, Object, Owner
 from .store import Corrupt, Handle, NoDebt, Reader, Stale, attach
 from .storelayout import MOST_SLOTS, OwnerGone, TooManyReaders
@@ -197,6 +197,7 @@ class KeyedStore:
         The socket is the store's from here on. It waits for the other process, for seconds at most. Raises TooManyReaders,
         ProtocolError, OSError. When that process has died, or has ended the connection, the reader is removed.
         """
+        close_in_children(sock)
         try:
             try:
                 with self._lock:
@@ -277,32 +278,31 @@ class KeyedStore:
             self.admit(sock)
 
     def _watch(self, sock: socket.socket, pid: int, index: int) -> None:
-        """Wait for the end of a reader, in a thread of its own. A child that it has forked may keep its connection open."""
-        died = None
-        with suppress(ProcessLookupError):  # it has died already
-            died = _pidfd(sock, pid)
-            poll = select.poll()
-            poll.register(sock, select.POLLIN)
-            if died is not None:
-                poll.register(died, select.POLLIN)
-            poll.poll()
+        _await_end(sock, pid)
         with self._lock:
             self._owner.remove(index)
         sock.close()
+
+
+def _await_end(sock: socket.socket, pid: int | None) -> None:
+    """Wait until a process has died, or has ended a connection over which nothing more is sent.
+
+    Its connection alone stays open for as long as a child has it that it has forked.
+    """
+    died = None
+    try:
+        if pid is not None:
+            died = os.pidfd_open(pid)
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        if died is not None:
+            poll.register(died, select.POLLIN)
+        poll.poll()
+    except ProcessLookupError:
+        pass  # it has died already
+    finally:
         if died is not None:
             os.close(died)
-
-
-def _pidfd(sock: socket.socket, pid: int) -> int | None:
-    """What becomes readable when a reader's process dies. None: the system does not say. Raises ProcessLookupError."""
-    peer, _, _ = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    made_here = peer == os.getpid()  # a pair of sockets, and the reader's process says which it is
-    try:
-        return os.pidfd_open(pid if made_here else peer)
-    except (OSError, OverflowError) as e:
-        if isinstance(e, ProcessLookupError) and not made_here:
-            raise
-        return None
 
 
 def _exists(key: str) -> Exists:
@@ -317,10 +317,10 @@ def _shown(key: object) -> str:
 class KeyedReader:
     """A reader's end. A forked child dials anew."""
 
-    def __init__(self, reader: Reader, sock: socket.socket) -> None:
+    def __init__(self, reader: Reader, sock: socket.socket, pid: int | None) -> None:
         self._reader, self._sock = reader, sock
         self._ended: list[str] = []  # why there is nothing more to get
-        threading.Thread(target=_await_end, args=(sock, self._ended), name="omnibus-store", daemon=True).start()
+        threading.Thread(target=_watch_owner, args=(sock, pid, self._ended), name="omnibus-store", daemon=True).start()
 
     @classmethod
     def dial(cls, path: str, allow_uids: Iterable[int] = ()) -> KeyedReader:
@@ -331,19 +331,24 @@ class KeyedReader:
             raise
         except HostGone as e:
             raise OwnerGone(f"no store listens at {path}: {e.__cause__}") from None
-        return cls.attach(sock)
+        pid, _, _ = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        return cls._attached(sock, pid or None)
 
     @classmethod
     def attach(cls, sock: socket.socket) -> KeyedReader:
         """Become a reader of the store whose owner is at the other end of a SOCK_SEQPACKET socket, which is this reader's from
-        here on. Raises ProtocolError, OSError."""
+        here on. Raises ProtocolError, TooManyReaders, OwnerGone, OSError."""
+        return cls._attached(sock, None)
+
+    @classmethod
+    def _attached(cls, sock: socket.socket, pid: int | None) -> KeyedReader:
         try:
             reader = attach(sock)
             sock.settimeout(None)
         except BaseException:
             sock.close()
             raise
-        return cls(reader, sock)
+        return cls(reader, sock, pid)
 
     def get(self, handle: Handle) -> Any:
         """Collect a value that this reader was charged for. Tensors are views: it counts as read when the last view is gone.
@@ -389,8 +394,7 @@ class KeyedReader:
             raise OwnerGone(self._ended[0])
 
 
-def _await_end(sock: socket.socket, ended: list[str]) -> None:
-    with suppress(OSError):
-        sock.recv(1)  # an owner sends nothing more
+def _watch_owner(sock: socket.socket, pid: int | None, ended: list[str]) -> None:
+    _await_end(sock, pid)
     ended.append("the writer of the store has ended, or has removed this reader: attach to a new store")
     sock.close()

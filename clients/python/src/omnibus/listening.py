@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import io
 import logging
 import os
 import socket
 import stat
 import threading
+import weakref
 from collections.abc import Callable
 
 from .errors import Code, Taken
@@ -31,9 +33,10 @@ class Listener:
         try:
             self._socket = _bound(path)
         except BaseException:
-            os.close(self._lock)
+            self._lock.close()
             raise
         self._file = os.lstat(path)
+        close_in_children(self._lock, self._socket)
 
     def start(self) -> None:
         """Accept connections from here on."""
@@ -49,7 +52,7 @@ class Listener:
         except FileNotFoundError:
             pass
         self._socket.shutdown(socket.SHUT_RDWR)  # the thread that accepts closes it
-        os.close(self._lock)
+        self._lock.close()
 
     def _accept(self) -> None:
         with self._socket:
@@ -65,20 +68,36 @@ class Listener:
                 threading.Thread(target=self._arrived, args=(sock,), name="omnibus-admit", daemon=True).start()
 
 
-def _locked(path: str) -> int:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+_closed_in_children: weakref.WeakSet[socket.socket | io.FileIO] = weakref.WeakSet()
+
+
+def close_in_children(*files: socket.socket | io.FileIO) -> None:
+    """Have children that are forked close these: they would hold what this process had when it is dead."""
+    _closed_in_children.update(files)
+
+
+def _forked() -> None:
+    for file in list(_closed_in_children):
+        file.close()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def _locked(path: str) -> io.FileIO:
+    file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "r+")
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, str(os.getpid()).encode(), 0)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file.truncate(0)
+        file.write(str(os.getpid()).encode())
     except BlockingIOError:
-        pid = os.pread(fd, 20, 0).decode(errors="replace").strip() or "another"
-        os.close(fd)
+        pid = file.read(20).decode(errors="replace").strip() or "another"
+        file.close()
         raise Taken(Code.TAKEN, f"{path.removesuffix('.lock')} is in use by process {pid}: stop it, or choose another path") from None
     except BaseException:
-        os.close(fd)
+        file.close()
         raise
-    return fd
+    return file
 
 
 def _bound(path: str) -> socket.socket:

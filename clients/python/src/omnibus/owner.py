@@ -274,15 +274,16 @@ class Owner:
     def exchange(self, sock: socket.socket, index: int) -> Account:
         """Talk with a reader until its account can be joined. It waits for the peer; no lock is needed."""
         sock.settimeout(TIMEOUT)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         g = self.geometry
-        (pid, *rest), _ = receive(sock, HELLO, 0)
-        if any(rest):
-            raise ProtocolError("hello has more than a process id")
+        receive(sock, HELLO, 0)
         send(sock, GEOMETRY, (*g, index))
-        (store, *rest), fds = receive(sock, LEDGER, 1)
+        (store, *rest), fds, pid = receive(sock, LEDGER, 1)  # from the reader, also where another has made the socket
         try:
             if store != g.store or any(rest):
                 raise ProtocolError(f"a ledger for store {store:x}, and this is {g.store:x}")
+            if not pid:
+                raise ProtocolError("the reader's process is in another pid namespace, from where its death cannot be seen")
             ledger = whole(fds[0], PAGE + ENTRY * g.slots)
         finally:
             os.close(fds[0])

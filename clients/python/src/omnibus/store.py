@@ -83,7 +83,7 @@ def attach(sock: socket.socket | int, on_room: Callable[[], object] | None = Non
 
 def _attach(sock: socket.socket, on_room: Callable[[], object] | None) -> Reader:
     send(sock, HELLO, (os.getpid(),))
-    (*numbers, index), _ = receive(sock, GEOMETRY, 0)
+    (*numbers, index), _, _ = receive(sock, GEOMETRY, 0)
     geometry = Geometry(*numbers)
     store, arena, largest, slots = geometry
     if (
@@ -104,7 +104,7 @@ def _attach(sock: socket.socket, on_room: Callable[[], object] | None) -> Reader
         block = geometry.superblock(b"L", index)
         ledger[: len(block)] = block
         send(sock, LEDGER, (store,), fd)
-        (granted, *rest), got = receive(sock, GRANT, 3)
+        (granted, *rest), got, _ = receive(sock, GRANT, 3)
         fds += got
         if granted != store or any(rest):
             raise ProtocolError(f"a grant for store {granted:x}, and this is {store:x}")

@@ -26,6 +26,7 @@ LARGE = 1 << 63  #: the offset of an object that has a segment of its own
 TIMEOUT = 5.0  #: of attaching, and of an owner that looks at pins
 
 _MESSAGE = struct.Struct("=8sIIQQQIII12s")
+_CREDENTIALS = struct.Struct("iII")
 _SUPERBLOCK = struct.Struct("=8sIIQQQI20s")
 
 
@@ -103,9 +104,19 @@ def refuse(sock: socket.socket, why: OmnibusError) -> None:
     send(sock, REFUSAL, (), reason=next((n for n, kind in _REASONS.items() if isinstance(why, kind)), 0))
 
 
-def receive(sock: socket.socket, want: int, descriptors: int) -> tuple[tuple[int, ...], list[int]]:
-    """The five numbers of a message, and its descriptors, which are the caller's to close."""
-    packet, fds, flags, _ = socket.recv_fds(sock, _MESSAGE.size + 1, 4)
+def receive(sock: socket.socket, want: int, descriptors: int) -> tuple[tuple[int, ...], list[int], int]:
+    """The five numbers of a message, its descriptors, which are the caller's to close, and the process that sent it.
+
+    The process is 0 where the socket does not pass credentials (SO_PASSCRED), or it cannot be seen from here.
+    """
+    packet, ancillary, flags, _ = sock.recvmsg(_MESSAGE.size + 1, socket.CMSG_SPACE(4 * 4) + socket.CMSG_SPACE(_CREDENTIALS.size))
+    fds: list[int] = []
+    pid = 0
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds += struct.unpack(f"{len(data) // 4}i", data[: len(data) // 4 * 4])
+        elif (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+            pid, _, _ = _CREDENTIALS.unpack(data)
     try:
         if len(packet) != _MESSAGE.size:
             raise ProtocolError(f"message {want} has {len(packet)} bytes: the peer has ended the connection, or is none")
@@ -120,4 +131,4 @@ def receive(sock: socket.socket, want: int, descriptors: int) -> tuple[tuple[int
         for fd in fds:
             os.close(fd)
         raise
-    return tuple(numbers), fds
+    return tuple(numbers), fds, pid
