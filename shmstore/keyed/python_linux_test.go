@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"math"
 	"path/filepath"
 	"testing"
 
@@ -73,6 +74,32 @@ func TestPythonReads(t *testing.T) {
 	p.Kill()
 	awaitReaders(s, 0)
 	put(t, s, "more", make([]byte, 8*kib))
+}
+
+// TestReaderThatLies: a reader that settles more than it owes is removed, and holds up no put.
+func TestReaderThatLies(t *testing.T) {
+	s, path := storeOf(t, shmstore.Options{ArenaBytes: 16 * kib, MaxObjectBytes: 8 * kib}), filepath.Join(t.TempDir(), "store.sock")
+	if err := s.Listen(path); err != nil {
+		t.Fatal(err)
+	}
+	p := python(t, "reader", path, nil)
+	for _, again := range []func() (shmstore.Handle, error){
+		func() (shmstore.Handle, error) { return s.Put("other", block(2, kib)) },
+		func() (shmstore.Handle, error) { return s.GetCached("key") },
+	} {
+		h := put(t, s, "key", block(1, kib))
+		p.Tell([]any{"lie", h.Slot})
+		p.Want(nil)
+		s.FreeUnused(math.MaxInt64) // looks at what it has settled
+		if _, err := again(); err != nil {
+			t.Error(err)
+		}
+		awaitReaders(s, 0)
+		if err := s.Clear(); err != nil {
+			t.Error(err)
+		}
+		p = python(t, "reader", path, nil)
+	}
 }
 
 // TestPythonWrites: a process in Go gets values that one in Python puts, and is told when that is killed.

@@ -156,7 +156,24 @@ func (s *Store) encoding(value any) (size int, fill func(dst []byte) error, err 
 func (s *Store) reserve(size int) (shmstore.Reservation, error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	return s.store.Reserve(size, s.serializer.ID(), s.readers)
+	r, err := s.store.Reserve(size, s.serializer.ID(), s.readers)
+	if errors.Is(err, shmstore.ErrQuarantined) {
+		s.expel()
+		r, err = s.store.Reserve(size, s.serializer.ID(), s.readers)
+	}
+	return r, err
+}
+
+// expel ends the connections of readers that have settled more than they owed, and charges them no more. The writer's
+// right is held.
+func (s *Store) expel() {
+	bad := s.store.Stats().Quarantined
+	s.readers &^= bad
+	for conn, id := range s.conns {
+		if bad.Has(id) {
+			_ = conn.Close() // its watch removes the reader
+		}
+	}
 }
 
 // commit publishes an object under its key. An object that had its slot before is gone, and so is that one's key.
@@ -225,25 +242,36 @@ func (s *Store) charged(key string, charge bool) (h shmstore.Handle, err error) 
 	defer s.writer.Unlock()
 	e := s.byKey[key]
 	if e == nil || e.handle.IsZero() {
-		s.stats.Misses++
-		return h, ErrNotFound
-	}
-	var readers shmstore.ReaderSet
-	if charge {
-		readers = s.readers
-	}
-	if err := s.store.Charge(e.handle, readers); errors.Is(err, shmstore.ErrStale) {
+		err = ErrNotFound
+	} else if err = s.charge(e.handle, charge); errors.Is(err, shmstore.ErrStale) {
 		s.drop(e)
-		s.stats.Misses++
-		return h, ErrNotFound
-	} else if err != nil {
-		return h, err
+		err = ErrNotFound
 	}
-	if charge {
+	switch {
+	case !charge:
+	case err == nil:
 		s.stats.Hits++
 		s.stats.BytesSaved += e.handle.Size
+	case errors.Is(err, ErrNotFound):
+		s.stats.Misses++
+	}
+	if err != nil {
+		return h, err
 	}
 	return e.handle, nil
+}
+
+// charge charges the readers for an object, or asks whether it is there. The writer's right is held.
+func (s *Store) charge(h shmstore.Handle, charge bool) error {
+	if !charge {
+		return s.store.Charge(h, 0)
+	}
+	err := s.store.Charge(h, s.readers)
+	if errors.Is(err, shmstore.ErrQuarantined) {
+		s.expel()
+		err = s.store.Charge(h, s.readers)
+	}
+	return err
 }
 
 // Delete forgets a key. Its object goes at once if no reader owes for it or reads it, and else when its room is needed.
@@ -292,7 +320,7 @@ type Stats struct {
 	Keys         int // some of their objects may be gone
 	Puts         uint64
 	Hits         uint64 // of GetCached and Touch
-	Misses       uint64
+	Misses       uint64 // of GetCached and Touch
 	BytesWritten uint64
 	BytesSaved   uint64 // of values that were not written again
 }
