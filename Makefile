@@ -17,11 +17,12 @@ ARCHS    ?= amd64 arm64 # that gpu-build builds for
 BENCH    ?= .
 BENCHTIME ?= 1s
 PEERS    ?= .       # rows of bench-peers
-ROUNDS   ?= 9
+ROUNDS   ?= 9       # of bench-peers and bench-keyed
+PYTHON   ?= python3 # of bench-keyed
 BUSY     ?= 0       # processes that compute beside bench-peers
 
 .DEFAULT_GOAL := help
-.PHONY: help build test python vllm-caches race stress soak chaos load model fuzz-smoke mutants lockcheck cover lint bench bench-peers check gpu-build gpu-check
+.PHONY: help build test python vllm-caches race stress soak chaos load model fuzz-smoke mutants lockcheck cover lint bench bench-peers bench-keyed check gpu-build gpu-check
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +81,9 @@ bench: ## run the benchmarks (BENCH, BENCHTIME)
 
 bench-peers: ## measure omnibus beside gRPC, NATS, sockets and others, in one table (PEERS, ROUNDS, BUSY)
 	$(GO) -C bench run ./cmd/omnibus-bench peers --run '$(strip $(PEERS))' --rounds $(strip $(ROUNDS)) --busy $(strip $(BUSY))
+
+bench-keyed: ## measure the client's objects under keys beside vLLM's storage, whose source OMNIBUS_VLLM names (ROUNDS, PYTHON)
+	PYTHONPATH=clients/python/src $(strip $(PYTHON)) bench/python_keyed.py --rounds $(strip $(ROUNDS))
 
 gpu-build: ## build what scripts/gpu-check.sh needs on a machine with a GPU, into bin/gpu (ARCHS)
 	GO=$(GO) scripts/gpu-build.sh bin/gpu $(strip $(ARCHS))
