@@ -302,18 +302,13 @@ var errorPromises = []promise{
 	},
 	{
 		path:   "shmstore/keyed",
-		names:  "ErrExists ErrInUse ErrKey ErrNotFound ErrOwnerGone",
+		names:  "ErrExists ErrInUse ErrKey ErrOwnerGone",
 		reason: "a program asks for the handle of a key that exists, puts a value that is not there, and dials a new owner",
 	},
 	{
 		path:   "shmstore",
 		names:  "ErrOwnerStalled",
 		reason: "a reader in another process looks whether the owner is alive",
-	},
-	{
-		path:   "shmstore",
-		names:  "ErrQuarantined ErrUnknownReader",
-		reason: "an owner removes the reader, or charges those that are there",
 	},
 	{
 		path:   "shmstore/lane",

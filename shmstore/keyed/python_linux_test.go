@@ -29,7 +29,9 @@ func python(t *testing.T, role, path string, options map[string]any) *pythontest
 	return p
 }
 
-func numbers(h shmstore.Handle) []any { return []any{h.Store, h.Gen, h.Offset, h.Size, h.Slot, h.Codec} }
+func numbers(h shmstore.Handle) []any {
+	return []any{h.Store, h.Gen, h.Offset, h.Size, h.Slot, h.Codec}
+}
 
 // handle is what a process in Python answers.
 func handle(t *testing.T, p *pythontest.Process, what ...any) (h shmstore.Handle) {

@@ -47,7 +47,7 @@ def main() -> None:
     from omnibus import Tensor, keyed
 
     role, path, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-    held: list[Any] = []  # views, and their bytes: three in front of the value's
+    held: list[Any] = []  # views, and their bytes
     def fork() -> int:
         pid = os.fork()
         if pid == 0:
@@ -87,7 +87,7 @@ def main() -> None:
         do |= {
             "lie": lie,
             "get": get, "hold": hold, "drop": lambda *handle: reader.drop(keyed.Handle(*handle)), "close": reader.close,
-            "read": lambda: [len(held[0][1]) - 3, *set(held[0][1][3:])],
+            "read": lambda: [len(held[0][1]), *set(held[0][1])],
         }  # fmt: skip
     print(json.dumps(os.getpid()), flush=True)
     for line in sys.stdin:

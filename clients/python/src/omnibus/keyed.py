@@ -104,13 +104,15 @@ class KeyedStore:
     def put(self, key: str, value: Any, codec_: int | None = None) -> Handle:
         """Encode a value into the store, under a new key, and charge each reader once.
 
-        It is encoded as an emission is: tensors as such, and all else as msgpack, or as the codec says. Raises Exists,
-        Full, TooLarge, and PayloadError for a value that has no encoding.
+        It is encoded as the codec says or, without, as an emission is, but for bytes, which lie in the store as they are.
+        Raises Exists, Full, TooLarge, and PayloadError for a value that has no encoding.
         """
         if not isinstance(key, str) or not 0 < len(key.encode(errors="surrogatepass")) <= MAX_KEY_BYTES:
             raise ValueError(f"a key is a str of 1 to {MAX_KEY_BYTES} bytes, and this is {_shown(key)}")
         if key in self._by_key:
             raise _exists(key)
+        if codec_ is None and type(value) is bytes:
+            codec_ = codec.RAW
         way = codec.plan(value, codec_)
         with self._lock:
             self._check()

@@ -36,6 +36,9 @@ def of(value: Any) -> Source | None:
     Tensors are `Tensor`, NumPy's arrays, objects with `__dlpack__` such as torch's tensors, on a GPU too, and objects
     with a buffer such as `array.array`; bytes, bytearray and memoryview are bytes, and NumPy's scalars numbers.
     """
+    torch = sys.modules.get("torch")
+    if torch is not None and type(value) is torch.Tensor and (plain := _of_torch(torch, value)) is not None:
+        return plain
     if isinstance(value, Tensor):
         return Source(value.dtype, value.shape, _copy(value.raw()))
     if isinstance(value, _PLAIN):
@@ -43,9 +46,6 @@ def of(value: Any) -> Source | None:
     np = sys.modules.get("numpy")
     if np is not None and isinstance(value, (np.ndarray, np.generic)):
         return _of_array(np, value) if isinstance(value, np.ndarray) else None
-    torch = sys.modules.get("torch")
-    if torch is not None and type(value) is torch.Tensor and (plain := _of_torch(torch, value)) is not None:
-        return plain
     if hasattr(value, "__dlpack__"):
         from . import dlpack  # for those alone who need it
 
@@ -100,13 +100,17 @@ def _of_array(np: Any, array: Any) -> Source:
 def _of_torch(torch: Any, value: Any) -> Source | None:
     """A tensor whose elements lie in the host's memory as they are sent. None: its capsule has more to say."""
     dtype = value.dtype
-    name = _names.get(dtype) or str(dtype).removeprefix("torch.")
+    name = _names.get(dtype)
+    if name is None:
+        name = str(dtype).removeprefix("torch.")
+        if name not in DTYPES:
+            return None
+        _names[dtype] = name
     if (
-        name not in DTYPES or not value.is_cpu or value.layout is not torch.strided or value.requires_grad
+        not value.is_cpu or value.layout is not torch.strided or value.requires_grad
         or value.is_neg() or value.is_conj() or not value.is_contiguous()
     ):  # fmt: skip
         return None
-    _names[dtype] = name
 
     def fill(dst: memoryview) -> None:
         if dst.nbytes:

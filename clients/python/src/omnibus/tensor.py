@@ -17,6 +17,7 @@ A tensor has exactly one encoding: everything else is a PayloadError.
 
 from __future__ import annotations
 
+import functools
 import struct
 import sys
 from operator import index
@@ -192,7 +193,8 @@ def payload_bytes(dtype: str, shape: tuple[int, ...] | list[int]) -> int:
     return _data_offset(len(shape)) + data_bytes(dtype, tuple(shape))
 
 
-def header(dtype: str, shape: tuple[int, ...] | list[int]) -> bytes:
+@functools.lru_cache(256)
+def header(dtype: str, shape: tuple[int, ...]) -> bytes:
     """What stands in front of the data of a tensor that was checked."""
     packed = _prefix.pack(_MAGIC, 1, DTYPES[dtype][0], len(shape), 0) + struct.pack(f"<{len(shape)}Q", *shape)
     return packed.ljust(_data_offset(len(shape)), b"\0")
@@ -206,7 +208,7 @@ def write_header(buf: memoryview, dtype: str, shape: tuple[int, ...] | list[int]
     want = payload_bytes(dtype, shape)
     if buf.nbytes != want:
         raise PayloadError(f"tensor {dtype}{list(shape)}: a buffer of {buf.nbytes} bytes, want {want}")
-    head = header(dtype, shape)
+    head = header(dtype, tuple(shape))
     buf[: len(head)] = head
     return buf[len(head) :]
 
