@@ -2,9 +2,10 @@
 
     PYTHON bench/python_keyed.py [--rounds N] [--sizes BYTES,...] [--kinds tensor,bytes] [--sides vllm,omnibus]
 
-Each side has one process that writes and one that reads. A round has four steps: the writer puts values under new keys into
-a store that is full, so that old ones go; the reader gets them; the writer asks for the handles of these keys again; the
-reader gets the values again and adds up all their bytes. The table has medians over the rounds, in microseconds for each
+Each side has one process that writes and one that reads. The steps of a round: the writer puts values under new keys into a
+store that is full, so that old ones go; the reader gets them; the writer asks for the handles of these keys again (a hit);
+the reader gets the values again and adds up all their bytes. Values that are `bytes` are then read once more: in place with
+omnibus's `view`, and by `get` with vLLM's storage, which has no views. The table has medians over the rounds, in microseconds for each
 value, and the median over the rounds of vLLM's time divided by omnibus's.
 
 A value is a torch tensor of int64, which both readers get as such, or `bytes`. Without torch it is a NumPy array; NumPy is
@@ -30,7 +31,7 @@ import tempfile
 import time
 import types
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ MIN_BATCH, MAX_BATCH = 8, 1000
 STORE_BATCHES = 2  # the rounds whose values a store has room for, at least
 MIN_STORE_BYTES = 32 << 20
 HEADER_BYTES = 4096  # the most that a value takes beside its own bytes
-OPERATIONS = ("put", "get", "hit", "get, read")
+OPERATIONS = ("put", "get", "hit", "get, read", "view, read")  # the last is for bytes alone
 GOAL = 1.5
 
 
@@ -117,6 +118,9 @@ class VllmReader:
     def get(self, handle: Any) -> Any:
         return self.storage.get(*handle)
 
+    def view(self, handle: Any) -> Any:
+        return nullcontext(self.get(handle))
+
     def close(self) -> None:
         self.storage.close()
 
@@ -135,7 +139,7 @@ class OmnibusReader:
         from omnibus.keyed import KeyedReader
 
         self.reader = KeyedReader.dial(place["path"])
-        self.close = self.reader.close
+        self.close, self.view = self.reader.close, self.reader.view
         self.get = self._get_tensor if place["kind"] == "tensor" and torch is not None else self.reader.get
 
     def _get_tensor(self, handle: Any) -> Any:
@@ -155,7 +159,7 @@ def made(kind: str, size: int) -> list[Any]:
 
 def added(value: Any) -> int:
     """The sum of the words of a value: all its bytes are read."""
-    if isinstance(value, bytes):
+    if isinstance(value, (bytes, memoryview)):
         words = np.frombuffer(value, np.int64)
     elif hasattr(value, "numpy"):
         words = value.numpy()
@@ -206,6 +210,11 @@ def read(place: dict[str, Any], pipe: Any) -> None:
                 for h in handles:
                     value = get(h)
                     value = None
+            elif operation == "view, read":
+                for h in handles:
+                    with end.view(h) as value:
+                        sums.append(added(value))
+                    value = None
             else:
                 for h in handles:
                     value = get(h)
@@ -221,7 +230,7 @@ class Side:
     """The two processes of a side."""
 
     def __init__(self, context: Any, place: dict[str, Any]) -> None:
-        self.pipes, self.processes = [], []
+        self.kind, self.pipes, self.processes = place["kind"], [], []
         for run in (write, read):
             here, there = context.Pipe()
             process = context.Process(target=run, args=(place, there), daemon=True)
@@ -239,8 +248,11 @@ class Side:
         put, handles = self.ask(0, "put", n)
         get, _ = self.ask(1, "get", handles)
         hit, handles = self.ask(0, "hit", n)
-        read, _ = self.ask(1, "get, read", handles)
-        return [put, get, hit, read]
+        took = [put, get, hit, self.ask(1, "get, read", handles)[0]]
+        if self.kind == "bytes":
+            _, handles = self.ask(0, "hit", n)
+            took.append(self.ask(1, "view, read", handles)[0])
+        return took
 
     def close(self) -> None:
         for pipe, process in zip(self.pipes, self.processes):
@@ -271,7 +283,7 @@ def measure(kind: str, size: int, sides: list[str], rounds: int, folder: str) ->
     finally:
         for end in ends:
             end.close()
-    for o, operation in enumerate(OPERATIONS):
+    for o, operation in enumerate(OPERATIONS[: len(times[0][0])]):
         columns = [[took[o] for took in side] for side in times]
         ratio = statistics.median(a / b for a, b in zip(columns[0], columns[-1])) if len(sides) > 1 else None
         yield operation, [statistics.median(c) for c in columns], ratio
