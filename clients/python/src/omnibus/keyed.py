@@ -25,13 +25,14 @@ import socket
 import struct
 import threading
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from . import codec, handshake
 from .errors import ForkedError, HostGone, OmnibusError, Untrusted
 from .listening import Listener, close_in_children
+from .memory import View
 from .owner import Full, Object, Owner
 from .store import Corrupt, Handle, NoDebt, Reader, Stale, attach
 from .storelayout import MOST_SLOTS, OwnerGone, TooManyReaders
@@ -359,11 +360,11 @@ class KeyedReader:
         """
         self._check()
         if handle[5] in (codec.TENSOR, codec.BUNDLE):
-            return codec.decode(self._reader.lease(handle), handle[5])
+            return codec.decode(self._reader.take(handle).data, handle[5])
         return self._reader.read(handle, lambda payload: codec.decode(payload, handle[5]))
 
-    def view(self, handle: Handle) -> AbstractContextManager[memoryview]:
-        """Collect a value, and view its bytes as they are encoded, in a `with` block. Raises what `get` does."""
+    def view(self, handle: Handle) -> View:
+        """Collect a value, and view its bytes as they are encoded. Raises what `get` does."""
         self._check()
         return self._reader.take(handle)
 

@@ -21,6 +21,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
 from .errors import ForkedError, ProtocolError, out_of_memory
@@ -120,6 +121,40 @@ class Mapping:
         ref = weakref.ref(exporter, on_gone)
         view = memoryview(exporter).toreadonly().cast("B")
         return view[offset - start : offset - start + size], ref
+
+
+class View:
+    """A payload where it lies. A context manager that gives `data`.
+
+    `release` gives it back. While a slice, cast or array of it lives, `release`
+    raises BufferError, and the payload stays; it goes back at a later
+    `release`, or when the last of them is collected.
+    """
+
+    __slots__ = ("data", "_window")
+
+    def __init__(self, data: memoryview, window: weakref.ref[Any] | None) -> None:
+        self.data = data
+        self._window = window
+
+    def release(self) -> None:
+        """Let go of the payload. Idempotent once it has succeeded."""
+        self.data.release()  # raises BufferError for what was made of it directly
+        if self._window is not None and self._window() is not None:
+            raise BufferError("a slice of the view, or something made of one, is still alive")
+
+    def __enter__(self) -> memoryview:
+        return self.data
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.release()
+        except BufferError:
+            # The slices were probably meant to outlive the block, or an
+            # error is on its way with them in its traceback. They are counted.
+            pass
 
 
 class _Memory(mmap.mmap):

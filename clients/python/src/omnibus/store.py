@@ -20,13 +20,12 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from .errors import ForkedError, OmnibusError, ProtocolError, out_of_memory
 from .fences import fence, ordered
-from .memory import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, Arena, Mapping
+from .memory import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, Arena, Mapping, View
 from .storelayout import (
     CLOSING,
     ENTRY,
@@ -151,34 +150,17 @@ class Reader:
         self._last = 0
         self._closed: Callable[[], object] | None = None  # called when no lease is left
 
-    def take(self, handle: Handle) -> AbstractContextManager[memoryview]:
-        """Collect one of the debts for an object, and view it: read-only, and to be left before its debt is settled.
+    def take(self, handle: Handle) -> View:
+        """Collect one of the debts for an object, and view it, read-only.
 
-        The debt is settled when the block is left and the last slice, cast or array of the view is gone. Raises
+        The debt is settled when the view was released and the last slice, cast or array of it is gone. Raises
         NoDebt, Stale, Corrupt, NoSegment.
         """
-        return self._viewed(handle, self._collect)
+        return View(*self._leased(handle, self._collect))
 
-    def pin(self, handle: Handle) -> AbstractContextManager[memoryview]:
+    def pin(self, handle: Handle) -> View:
         """View an object that this reader need not have been charged for. Raises Stale, Corrupt, NoSegment, OwnerStalled."""
-        return self._viewed(handle, self._pin)
-
-    @contextmanager
-    def _viewed(self, handle: Handle, hold: Callable[[Handle], int]) -> Iterator[memoryview]:
-        view = self._leased(handle, hold)
-        try:
-            yield view
-        finally:
-            with suppress(BufferError):  # an array of it lives
-                view.release()
-            del view
-
-    def lease(self, handle: Handle) -> memoryview:
-        """Collect one of the debts for an object, and view it. The debt is settled when the last view of it is gone.
-
-        Raises NoDebt, Stale, Corrupt, NoSegment.
-        """
-        return self._leased(handle, self._collect)
+        return View(*self._leased(handle, self._pin))
 
     def read(self, handle: Handle, decode: Callable[[memoryview], _T]) -> _T:
         """What `decode` makes of an object. It keeps nothing of its view: the debt is settled when it has returned.
@@ -233,7 +215,7 @@ class Reader:
         if not self._leases:
             on_end()
 
-    def _leased(self, h: Handle, hold: Callable[[Handle], int]) -> memoryview:
+    def _leased(self, h: Handle, hold: Callable[[Handle], int]) -> tuple[memoryview, weakref.ref[Any]]:
         try:
             with self._lock:
                 segment, offset = self._locate(h)
@@ -246,7 +228,7 @@ class Reader:
                     self._gone.append(place)
                     raise
                 self._leases[number] = ref
-            return view
+            return view, ref
         finally:
             if self._gone:  # what ended meanwhile found the lock taken
                 self._settle()
