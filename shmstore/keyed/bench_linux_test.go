@@ -36,15 +36,19 @@ func newBenchStore(b *testing.B, arenaBytes int64, readers int) (*keyed.Store, [
 }
 
 // BenchmarkPut puts 1 MiB under new keys into a full store, so that each put pays for an eviction, too, beside copies of
-// as much, by turns, to as much memory that was touched before. All of it fits into the caches: beyond them, where the
-// two memories lie decides more than anything else.
+// as much, by turns, to as much shared memory. The heap has larger pages, and is no measure.
 //
 //	put-ns   median of a put
 //	copies   median of a put, in medians of codec.Copy
 func BenchmarkPut(b *testing.B) {
-	const size, arena = 1 << 20, 8 << 20
+	const size, arena = 1 << 20, 32 << 20
 	s, readers := newBenchStore(b, arena, 1)
-	value, other := block(1, size), block(2, arena)
+	segment, err := shmstore.NewSegment("copies", arena)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer segment.Close()
+	value, other := block(1, size), segment.Bytes()
 	keys := make([]string, 256)
 	for i := range keys {
 		keys[i] = fmt.Sprint(i)
