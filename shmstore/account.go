@@ -79,10 +79,10 @@ func (s *Store) freeIndex() (ReaderID, error) {
 	if s.closed.Load() {
 		return 0, ErrClosed
 	}
-	if len(s.accounts) > s.maxReaders { // the local one is not counted
-		return 0, fmt.Errorf("%w: all %d are present; remove one, or raise MaxReaders up to %d", ErrTooManyReaders, s.maxReaders, MaxReaders)
+	if len(s.accounts)+bits.OnesCount64(uint64(s.admitting)) > s.maxReaders { // the local one is not counted
+		return 0, fmt.Errorf("%w: all %d are present, or are being admitted; remove one, or raise MaxReaders up to %d", ErrTooManyReaders, s.maxReaders, MaxReaders)
 	}
-	return ReaderID(bits.TrailingZeros64(^uint64(s.present))), nil
+	return ReaderID(bits.TrailingZeros64(^uint64(s.present | s.admitting))), nil
 }
 
 // declare adds a reader with a ledger on the heap.

@@ -2,6 +2,7 @@ package shmstore
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -12,6 +13,8 @@ import (
 //	owner   geometry  what store, which index                      no descriptor
 //	reader  ledger    here is my ledger                            1 descriptor
 //	owner   grant     you are in the scan: the store is yours      3 descriptors
+//
+// In place of the geometry the owner may send a refusal, which says why.
 //
 // The order is the protocol: the owner sends the store's descriptors only
 // after the ledger is in its scan, so that no pin can go unseen.
@@ -27,7 +30,8 @@ import (
 //	    32     8  geometry: largest object in bytes
 //	    40     4  geometry: slots
 //	    44     4  geometry: reader index
-//	    48    16  zero
+//	    48     4  refusal: reason
+//	    52    12  zero
 const messageBytes = 64
 
 var messageMagic = [8]byte{'O', 'M', 'N', 'I', 'B', 'U', 'S', '@'}
@@ -39,6 +43,14 @@ const (
 	messageGeometry
 	messageLedger
 	messageGrant
+	messageRefusal
+)
+
+// The reasons of a refusal, as they travel.
+const (
+	reasonOther uint32 = iota
+	reasonTooManyReaders
+	reasonClosed
 )
 
 // grantDescriptors is the number of descriptors in a grant: arena, directory
@@ -49,11 +61,12 @@ const grantDescriptors = 3
 // that long.
 const attachTimeout = 5 * time.Second
 
-// message is any of the four.
+// message is any of the five.
 type message struct {
 	kind   messageKind
 	pid    uint64 // hello only; geometry is zero then
 	reader ReaderID
+	reason uint32 // refusal only
 	geometry
 }
 
@@ -66,6 +79,7 @@ func (m message) encode() (b [messageBytes]byte) {
 	binary.NativeEndian.PutUint64(b[32:], m.maxObject)
 	binary.NativeEndian.PutUint32(b[40:], m.slots)
 	binary.NativeEndian.PutUint32(b[44:], uint32(m.reader))
+	binary.NativeEndian.PutUint32(b[48:], m.reason)
 	return b
 }
 
@@ -78,8 +92,13 @@ func decodeMessage(b []byte, want messageKind) (message, error) {
 		return message{}, fmt.Errorf("%w: the peer speaks layout version %d, this is %d: use the same release on both sides", ErrProtocol, v, layoutVersion)
 	}
 	m := message{kind: messageKind(binary.NativeEndian.Uint32(b[12:]))}
-	if m.kind != want {
+	switch {
+	case m.kind == messageRefusal && want == messageGeometry:
+		return message{}, refusal(binary.NativeEndian.Uint32(b[48:]))
+	case m.kind != want:
 		return message{}, fmt.Errorf("%w: message %d instead of %d", ErrProtocol, m.kind, want)
+	case want == messageRefusal:
+		m.reason = binary.NativeEndian.Uint32(b[48:])
 	}
 	switch identity := binary.NativeEndian.Uint64(b[16:]); want {
 	case messageHello:
@@ -110,4 +129,28 @@ func (m message) check() error {
 		return fmt.Errorf("%w: index 0 is the owner's own", ErrProtocol)
 	}
 	return m.geometry.check()
+}
+
+// reasonOf is how an error travels in a refusal.
+func reasonOf(why error) uint32 {
+	switch {
+	case errors.Is(why, ErrTooManyReaders):
+		return reasonTooManyReaders
+	case errors.Is(why, ErrClosed):
+		return reasonClosed
+	default:
+		return reasonOther
+	}
+}
+
+// refusal is the error of a reader that the owner refuses.
+func refusal(reason uint32) error {
+	switch reason {
+	case reasonTooManyReaders:
+		return fmt.Errorf("refused by the owner: %w", ErrTooManyReaders)
+	case reasonClosed:
+		return fmt.Errorf("refused by the owner: %w", ErrClosed)
+	default:
+		return fmt.Errorf("%w: refused by the owner for reason %d", ErrProtocol, reason)
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/process"
 )
 
 // Admit takes in the reader at the other end of a SOCK_SEQPACKET connection,
@@ -20,7 +21,8 @@ import (
 // nothing of the peer is left here, and the connection is of no more use.
 //
 // The store must be in [Shared] memory. The caller keeps watch over the peer's
-// process, and calls [Store.RemoveReader] when it has died. Writer only.
+// process, and calls [Store.RemoveReader] when it has died. Writer only: the
+// writer waits for the peer, which an [Admission] avoids.
 func (s *Store) Admit(conn *net.UnixConn) (ReaderID, error) {
 	id, err := s.admit(conn)
 	if err != nil {
@@ -30,48 +32,142 @@ func (s *Store) Admit(conn *net.UnixConn) (ReaderID, error) {
 }
 
 func (s *Store) admit(conn *net.UnixConn) (ReaderID, error) {
+	a, err := s.StartAdmission()
+	if err != nil {
+		return 0, err
+	}
+	if err := a.Exchange(conn); err != nil {
+		a.Cancel()
+		return 0, err
+	}
+	return a.Join()
+}
+
+// Admission takes one reader in, as [Store.Admit] does, in steps: so a program that has the writer's right waits for no
+// other process while it has it.
+//
+//	a, err := store.StartAdmission()  // the writer
+//	err = a.Exchange(conn)            // any goroutine: waits for the other process
+//	id, err := a.Join()               // the writer; or a.Cancel()
+//
+// After StartAdmission exactly one of Join and Cancel is called, once.
+type Admission struct {
+	store   *Store
+	id      ReaderID
+	conn    *net.UnixConn
+	account *account // of the reader, once it has sent its ledger
+	from    sender   // of the ledger
+}
+
+// StartAdmission reserves an index for a reader. The errors are [ErrUnsupported] of a store that is not in [Shared]
+// memory, [ErrTooManyReaders], [ErrClosed], and those of the system where the store takes its memory now. Writer only.
+func (s *Store) StartAdmission() (*Admission, error) {
 	if s.memory != Shared {
-		return 0, fmt.Errorf("%w: the store is in %v memory", ErrUnsupported, s.memory)
+		return nil, fmt.Errorf("%w: the store is in %v memory", ErrUnsupported, s.memory)
 	}
 	id, err := s.freeIndex()
 	if err == nil {
 		err = s.fillAll() // a reader looks once whether all is there
 	}
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
+	s.admitting |= Readers(id)
+	return &Admission{store: s, id: id}, nil
+}
+
+// Exchange gets the ledger of the process at the other end of a SOCK_SEQPACKET connection, which calls [Attach]. The
+// peer is not trusted: it can make Exchange fail, or wait for some seconds, and nothing else. It is called once, by any
+// goroutine.
+func (a *Admission) Exchange(conn *net.UnixConn) error {
+	a.conn = conn
 	if err := conn.SetDeadline(time.Now().Add(attachTimeout)); err != nil {
-		return 0, err
+		return err
+	}
+	if err := passCredentials(conn); err != nil {
+		return err
 	}
 	hello, _, err := receive(conn, messageHello, 0)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	if err := send(conn, message{kind: messageGeometry, reader: id, geometry: s.geo}); err != nil {
-		return 0, err
+	s := a.store
+	if err := send(conn, message{kind: messageGeometry, reader: a.id, geometry: s.geo}); err != nil {
+		return err
 	}
 	answer, fds, err := receive(conn, messageLedger, 1)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	a, err := s.openAccount(id, hello.pid, fds[0])
+	pid := uint64(answer.from.pid)
+	if pid == 0 {
+		pid = hello.pid // its own word: a name for errors, nothing more
+	}
+	account, err := s.openAccount(a.id, pid, fds[0])
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if answer.store != s.geo.store {
-		a.release()
-		return 0, fmt.Errorf("%w: a ledger for store %x", ErrProtocol, answer.store)
+		account.release()
+		return fmt.Errorf("%w: a ledger for store %x", ErrProtocol, answer.store)
 	}
-	s.join(a)
+	a.account, a.from = account, answer.from
+	return nil
+}
+
+// Watch watches the process that sent the ledger, after Exchange: the kernel says which one that is. The caller closes
+// the watch. The error is [process.ErrGone] where it is dead by now.
+func (a *Admission) Watch() (*process.Process, error) {
+	if a.from.pid == 0 {
+		return nil, errors.New("the reader's process is in another pid namespace, from where its death cannot be seen")
+	}
+	return process.Watch(a.from.pid, a.from.seen)
+}
+
+// Join makes the process a reader after Exchange, and tells it so. It does not wait. After an error, which is
+// [ErrClosed] or one of the system's, nothing of the reader is left. Writer only.
+func (a *Admission) Join() (ReaderID, error) {
+	s := a.store
+	if s.closed.Load() {
+		a.Cancel()
+		return 0, ErrClosed
+	}
+	s.admitting &^= Readers(a.id)
+	s.join(a.account)
 	grant := message{kind: messageGrant, geometry: geometry{store: s.geo.store}}
-	err = send(conn, grant, s.arenaSegment.fd, s.directorySegment.fd, a.segments[0].fd)
+	err := sendNow(a.conn, grant, s.arenaSegment.fd, s.directorySegment.fd, a.account.segments[0].fd)
 	if err == nil {
-		err = conn.SetDeadline(time.Time{})
+		err = a.conn.SetDeadline(time.Time{})
 	}
 	if err != nil {
-		return 0, errors.Join(err, s.RemoveReader(id))
+		return 0, errors.Join(err, s.RemoveReader(a.id))
 	}
-	return id, nil
+	return a.id, nil
+}
+
+// Cancel ends an admission in place of Join: its index is free. Writer only.
+func (a *Admission) Cancel() {
+	a.store.admitting &^= Readers(a.id)
+	if a.account != nil {
+		a.account.release()
+	}
+}
+
+// Refuse tells the process at the other end of a connection, which calls [Attach], that it does not become a reader.
+// There the error matches [ErrTooManyReaders] or [ErrClosed] where this one does. Refuse waits for the other process,
+// for seconds at most. The connection is of no more use.
+func Refuse(conn *net.UnixConn, why error) error {
+	err := conn.SetDeadline(time.Now().Add(attachTimeout))
+	if err == nil {
+		_, _, err = receive(conn, messageHello, 0) // closed unread, it would take the answer along
+	}
+	if err == nil {
+		err = send(conn, message{kind: messageRefusal, reason: reasonOf(why)})
+	}
+	if err != nil {
+		return fmt.Errorf("refuse reader: %w", err)
+	}
+	return nil
 }
 
 // openAccount maps a peer's ledger and makes the account it is to read.
@@ -144,7 +240,7 @@ func attach(conn *net.UnixConn) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := exchange(conn, offer, ledger)
+	r, err := exchange(conn, offer.message, ledger)
 	if err != nil {
 		ledger.release()
 		return nil, err
@@ -241,31 +337,75 @@ func openGrant(offer message, fds []int) (segments []*segment, err error) {
 // send writes one message with its descriptors.
 func send(conn *net.UnixConn, m message, fds ...int) error {
 	b := m.encode()
-	var rights []byte
-	if len(fds) > 0 {
-		rights = unix.UnixRights(fds...)
-	}
-	if _, _, err := conn.WriteMsgUnix(b[:], rights, nil); err != nil {
+	if _, _, err := conn.WriteMsgUnix(b[:], rightsOf(fds), nil); err != nil {
 		return fmt.Errorf("send message %d: %w", m.kind, err)
 	}
 	return nil
 }
 
+// sendNow is send, but that a queue without room is an error in place of a wait. A peer that reads has room.
+func sendNow(conn *net.UnixConn, m message, fds ...int) error {
+	b, rights := m.encode(), rightsOf(fds)
+	raw, err := conn.SyscallConn()
+	var sendErr error
+	if err == nil {
+		err = raw.Write(func(fd uintptr) bool {
+			sendErr = unix.Sendmsg(int(fd), b[:], rights, nil, unix.MSG_NOSIGNAL)
+			return !errors.Is(sendErr, unix.EINTR)
+		})
+	}
+	if err := errors.Join(err, sendErr); err != nil {
+		return fmt.Errorf("send message %d: %w", m.kind, err)
+	}
+	return nil
+}
+
+func rightsOf(fds []int) []byte {
+	if len(fds) == 0 {
+		return nil
+	}
+	return unix.UnixRights(fds...)
+}
+
+// received is a message, and its sender where the connection says it.
+type received struct {
+	message
+	from sender
+}
+
+// sender is the process that sent a message, by the kernel.
+type sender struct {
+	pid  int           // 0: not told, or in a pid namespace that cannot be seen from here
+	seen time.Duration // when the message was here, by [process.SinceBoot]
+}
+
+// passCredentials has the kernel say who sent each message: whose process made a pair of sockets says nothing of the
+// process that has the other end.
+func passCredentials(conn *net.UnixConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var setErr error
+	err = raw.Control(func(fd uintptr) { setErr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1) })
+	return errors.Join(err, setErr)
+}
+
 // receive reads one message of the given kind with exactly the given number of
 // descriptors, which are the caller's to close. If it fails it leaves no
 // descriptor open.
-func receive(conn *net.UnixConn, want messageKind, descriptors int) (message, []int, error) {
+func receive(conn *net.UnixConn, want messageKind, descriptors int) (received, []int, error) {
 	// One byte and one descriptor more than allowed, to notice both.
 	b := make([]byte, messageBytes+1)
-	oob := make([]byte, unix.CmsgSpace((grantDescriptors+1)*4))
+	oob := make([]byte, unix.CmsgSpace((grantDescriptors+1)*4)+unix.CmsgSpace(unix.SizeofUcred))
 	n, oobn, flags, _, err := conn.ReadMsgUnix(b, oob)
 	if errors.Is(err, io.EOF) && oobn > 0 {
 		err = nil // a message of no bytes, which looks like the end but for its descriptors
 	}
 	if err != nil {
-		return message{}, nil, fmt.Errorf("receive message %d: %w", want, err)
+		return received{}, nil, fmt.Errorf("receive message %d: %w", want, err)
 	}
-	fds, err := descriptorsOf(oob[:oobn])
+	fds, from, err := controlOf(oob[:oobn])
 	switch {
 	case err != nil:
 	case flags&unix.MSG_CTRUNC != 0:
@@ -273,28 +413,33 @@ func receive(conn *net.UnixConn, want messageKind, descriptors int) (message, []
 	case len(fds) != descriptors:
 		err = fmt.Errorf("%w: %d descriptors instead of %d with message %d", ErrProtocol, len(fds), descriptors, want)
 	}
-	var m message
+	m := received{from: from}
 	if err == nil {
-		m, err = decodeMessage(b[:n], want)
+		m.message, err = decodeMessage(b[:n], want)
 	}
 	if err != nil {
 		closeAll(fds)
-		return message{}, nil, err
+		return received{}, nil, err
 	}
 	return m, fds, nil
 }
 
-// descriptorsOf returns all descriptors in control messages, also together
-// with an error.
-func descriptorsOf(oob []byte) (fds []int, err error) {
+// controlOf returns all descriptors in control messages, also together
+// with an error, and who sent them.
+func controlOf(oob []byte) (fds []int, from sender, err error) {
 	if len(oob) == 0 {
-		return nil, nil
+		return nil, from, nil
 	}
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrProtocol, err)
+		return nil, from, fmt.Errorf("%w: %w", ErrProtocol, err)
 	}
 	for i := range messages {
+		if cred, credErr := unix.ParseUnixCredentials(&messages[i]); credErr == nil {
+			now, clockErr := process.SinceBoot()
+			from, err = sender{pid: int(cred.Pid), seen: now}, errors.Join(err, clockErr)
+			continue
+		}
 		got, rightsErr := unix.ParseUnixRights(&messages[i])
 		if rightsErr != nil {
 			err = fmt.Errorf("%w: %w", ErrProtocol, rightsErr)
@@ -302,7 +447,7 @@ func descriptorsOf(oob []byte) (fds []int, err error) {
 		}
 		fds = append(fds, got...)
 	}
-	return fds, err
+	return fds, from, err
 }
 
 func closeAll(fds []int) {

@@ -205,7 +205,7 @@ func TestHostileReaders(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			fds := ledger(offer)
+			fds := ledger(offer.message)
 			if err := send(conn, message{kind: messageLedger, geometry: geometry{store: offer.store}}, fds...); err != nil {
 				t.Error(err)
 			}
@@ -268,7 +268,7 @@ func TestHostileReaders(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			fd := ledgerFD(t, offer, size, size, sealsOfPeer, nil)
+			fd := ledgerFD(t, offer.message, size, size, sealsOfPeer, nil)
 			if err := send(conn, message{kind: messageLedger, geometry: geometry{store: offer.store + 1}}, fd); err != nil {
 				t.Error(err)
 			}
@@ -369,4 +369,128 @@ func TestReleasedSegmentDoesNotFault(t *testing.T) {
 	}
 	seg.data[7] = 2 // what a straggler may do
 	seg.release()
+}
+
+// TestAdmissionsAtOnce: admissions that have begun have an index each, which comes back from each that does not end in a
+// reader.
+func TestAdmissionsAtOnce(t *testing.T) {
+	opts := small(Shared)
+	opts.MaxReaders = 2
+	s := create(t, opts)
+	start := func() *Admission {
+		t.Helper()
+		a, err := s.StartAdmission()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	first, second := start(), start()
+	if first.id == second.id {
+		t.Fatalf("two admissions have the index %d", first.id)
+	}
+	_, err := s.StartAdmission()
+	wantError(t, "an admission too many", err, ErrTooManyReaders)
+	_, err = s.DeclareReader("here")
+	wantError(t, "a reader too many", err, ErrTooManyReaders)
+	first.Cancel()
+	owner, reader := connPair(t)
+	reader.Close()
+	third := start()
+	if third.id != first.id {
+		t.Errorf("index %d, want %d, which came back", third.id, first.id)
+	}
+	if err := third.Exchange(owner); err == nil {
+		t.Error("an exchange with nothing at the other end")
+	}
+	third.Cancel()
+	second.Cancel()
+	for range 2 {
+		attachHere(t, s)
+	}
+	wantClean(t, s)
+}
+
+// TestHalfAnAdmission: a reader that has sent its ledger and is not admitted leaves nothing, and is told nothing.
+func TestHalfAnAdmission(t *testing.T) {
+	s := create(t, small(Shared))
+	for name, end := range map[string]func(a *Admission, owner, reader *net.UnixConn){
+		"cancelled": func(a *Admission, _, _ *net.UnixConn) {
+			a.Cancel()
+		},
+		"no room for the grant": func(a *Admission, owner, _ *net.UnixConn) {
+			for {
+				if err := sendNow(owner, message{kind: messageGrant}); err != nil {
+					break
+				}
+			}
+			_, err := a.Join()
+			if !errors.Is(err, unix.EAGAIN) {
+				t.Errorf("join: %v, want EAGAIN", err)
+			}
+		},
+		"gone before the grant": func(a *Admission, _, reader *net.UnixConn) {
+			reader.Close()
+			if _, err := a.Join(); !errors.Is(err, unix.EPIPE) {
+				t.Errorf("join: %v, want EPIPE", err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			owner, reader := connPair(t)
+			before := openDescriptors(t)
+			a, err := s.StartAdmission()
+			if err != nil {
+				t.Fatal(err)
+			}
+			sent := make(chan struct{})
+			go func() {
+				defer close(sent)
+				_ = send(reader, message{kind: messageHello, pid: 1})
+				offer, _, err := receive(reader, messageGeometry, 0)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				size := int64(ledgerBytes(int(offer.slots)))
+				fd := ledgerFD(t, offer.message, size, size, sealsOfPeer, nil)
+				if err := send(reader, message{kind: messageLedger, geometry: geometry{store: offer.store}}, fd); err != nil {
+					t.Error(err)
+				}
+				closeAll([]int{fd})
+			}()
+			if err := a.Exchange(owner); err != nil {
+				t.Fatal(err)
+			}
+			<-sent
+			if a.from.pid != os.Getpid() {
+				t.Errorf("the ledger is of process %d, want %d: hello is not believed", a.from.pid, os.Getpid())
+			}
+			end(a, owner, reader)
+			if got := openDescriptors(t); got > before {
+				t.Errorf("%d descriptors are open, %d were before", got, before)
+			}
+			if st := s.Stats(); st.Readers != Readers(0) || s.admitting != 0 {
+				t.Errorf("readers %v and indexes %v are left", st.Readers, s.admitting)
+			}
+			wantClean(t, s)
+		})
+	}
+}
+
+// TestRefusal: a reader that is refused is told why, by the error that the owner has.
+func TestRefusal(t *testing.T) {
+	for _, why := range []error{ErrTooManyReaders, ErrClosed, ErrProtocol} {
+		owner, reader := connPair(t)
+		refused := make(chan error, 1)
+		go func() {
+			refused <- Refuse(owner, why)
+			owner.Close()
+		}()
+		_, err := Attach(reader)
+		wantError(t, "Attach", err, why)
+		if err := <-refused; err != nil {
+			t.Error(err)
+		}
+	}
 }

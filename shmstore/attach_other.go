@@ -5,6 +5,8 @@ package shmstore
 import (
 	"fmt"
 	"net"
+
+	"github.com/omnibus-runtime/omnibus/internal/process"
 )
 
 // Admit takes in a reader from another process. It needs [Shared] memory,
@@ -18,3 +20,26 @@ func (s *Store) Admit(*net.UnixConn) (ReaderID, error) {
 func Attach(*net.UnixConn) (*Reader, error) {
 	return nil, fmt.Errorf("attach: %w", ErrUnsupported)
 }
+
+// Admission takes one reader in. It needs [Shared] memory, which this platform lacks.
+type Admission struct{}
+
+// StartAdmission is not supported here.
+func (s *Store) StartAdmission() (*Admission, error) { return nil, ErrUnsupported }
+
+// What follows is never called: there is no admission.
+
+// Exchange is not supported here.
+func (*Admission) Exchange(*net.UnixConn) error { return ErrUnsupported }
+
+// Watch is not supported here.
+func (*Admission) Watch() (*process.Process, error) { return nil, ErrUnsupported }
+
+// Join is not supported here.
+func (*Admission) Join() (ReaderID, error) { return 0, ErrUnsupported }
+
+// Cancel does nothing.
+func (*Admission) Cancel() {}
+
+// Refuse is not supported here.
+func Refuse(*net.UnixConn, error) error { return ErrUnsupported }

@@ -16,14 +16,16 @@ func TestMessages(t *testing.T) {
 		{kind: messageGeometry, reader: 63, geometry: testGeometry},
 		{kind: messageLedger, geometry: geometry{store: 7}},
 		{kind: messageGrant, geometry: geometry{store: 7}},
+		{kind: messageRefusal, reason: reasonClosed},
 	} {
 		b := want.encode()
 		got, err := decodeMessage(b[:], want.kind)
 		if err != nil || got != want {
 			t.Errorf("message %d came back as %+v, %v", want.kind, got, err)
 		}
-		for other := messageHello; other <= messageGrant; other++ {
-			if _, err := decodeMessage(b[:], other); other != want.kind && !errors.Is(err, ErrProtocol) {
+		for other := messageHello; other <= messageRefusal; other++ {
+			_, err := decodeMessage(b[:], other)
+			if other != want.kind && !errors.Is(err, ErrProtocol) && !errors.Is(err, ErrClosed) {
 				t.Errorf("message %d passes for %d: %v", want.kind, other, err)
 			}
 		}

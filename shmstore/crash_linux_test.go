@@ -68,7 +68,7 @@ func runChild() error {
 			return err
 		}
 		if request[0] == askAdd {
-			fds, err := descriptorsOf(rights[:oobn])
+			fds, _, err := controlOf(rights[:oobn])
 			if err == nil {
 				err = r.AddSegment(h, fds[0])
 			}

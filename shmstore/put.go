@@ -24,12 +24,22 @@ func (s *Store) FreeUnused() (freedBytes int64) {
 	if s.closed.Load() {
 		return 0
 	}
+	freedBytes = s.FreeOldest(math.MaxInt64)
+	s.dropSpares()
+	return freedBytes
+}
+
+// FreeOldest evicts settled objects, the oldest first, until at least so many bytes are freed, or none is left. It returns
+// the bytes that it freed, which need not be in one piece. Writer only.
+func (s *Store) FreeOldest(bytes int64) (freedBytes int64) {
+	if s.closed.Load() {
+		return 0
+	}
 	next, more := s.ring.Oldest()
-	for more {
+	for more && freedBytes < bytes {
 		var n uint64
-		next, more, n = s.step(next, maxCandidates, math.MaxUint64, true)
+		next, more, n = s.step(next, maxCandidates, uint64(bytes-freedBytes), true)
 		freedBytes += int64(n)
 	}
-	s.dropSpares()
 	return freedBytes
 }

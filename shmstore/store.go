@@ -49,6 +49,7 @@ type Store struct {
 	accounts      []*account          // of the present readers, ascending by id
 	columns       [readerIndexes]debt // their owed columns, by id; nil if absent
 	present       ReaderSet
+	admitting     ReaderSet // indexes that admissions have
 	quarantine    ReaderSet
 	counters      counters
 	hand          ringbuf.Chunk // of a store that reuses: where the next look begins; zero: at the oldest object

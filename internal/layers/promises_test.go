@@ -197,7 +197,7 @@ var promises = []promise{
 	},
 	{
 		path: "shmstore/keyed",
-		names: "Create Open Store.Put Store.GetCached Store.Touch Store.IsCached Store.Delete Store.Clear Store.FreeUnused Store.Stats " +
+		names: "Create Dial Open Store.Listen Store.Put Store.GetCached Store.Touch Store.IsCached Store.Delete Store.Clear Store.FreeUnused Store.Stats " +
 			"Store.Admit Store.RemoveReader Store.Check Store.Close Reader.Get Reader.Drop Reader.Close Value.Bytes Value.Decode Value.Release",
 		reason: "a program keeps a cache of values that many processes read, with a bus or without one",
 	},
@@ -302,8 +302,8 @@ var errorPromises = []promise{
 	},
 	{
 		path:   "shmstore/keyed",
-		names:  "ErrExists ErrKey ErrNotFound",
-		reason: "a program asks for the handle of a key that exists, and puts a value that is not there",
+		names:  "ErrExists ErrInUse ErrKey ErrNotFound ErrOwnerGone",
+		reason: "a program asks for the handle of a key that exists, puts a value that is not there, and dials a new owner",
 	},
 	{
 		path:   "shmstore",
@@ -312,8 +312,8 @@ var errorPromises = []promise{
 	},
 	{
 		path:   "shmstore",
-		names:  "ErrQuarantined ErrTooManyReaders ErrUnknownReader",
-		reason: "an owner removes the reader, waits until another leaves, or charges those that are there",
+		names:  "ErrQuarantined ErrUnknownReader",
+		reason: "an owner removes the reader, or charges those that are there",
 	},
 	{
 		path:   "shmstore/lane",

@@ -86,8 +86,8 @@ var layers = []layer{
 	},
 	{
 		part:   "shmstore/keyed",
-		may:    []string{"shmstore", "codec", "internal"},
-		reason: "it gives a store's objects keys, for programs that have no bus, and for those beside one",
+		may:    []string{"shmstore", "codec", "internal/peer", "internal"},
+		reason: "it gives a store's objects keys, and processes a path to it, for programs that have no bus, and for those beside one",
 	},
 	{
 		part:   "cudaipc",

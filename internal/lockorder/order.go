@@ -18,7 +18,7 @@ type (
 	FlowAsleep      [40]right // bus.flow.asleep: one sleeper at a time in a flow
 	LinkCalling     [50]right // bus/node.link.calling: opening the bus that carries what a node submits, and submitting
 	BusStop         [60]right // bus.Bus.stopMu: one stop at a time
-	KeyedWriter     [70]right // shmstore/keyed.Store.writer: the store's writer; it waits for a reader that attaches
+	KeyedWriter     [70]right // shmstore/keyed.Store.writer: the store's writer
 
 	// What hosts and nodes serve.
 

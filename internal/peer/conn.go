@@ -85,6 +85,10 @@ func (c *Conn) Receive(buf []byte) (n int, fds []int, err error) {
 // pid namespace that cannot be seen from here.
 func (c *Conn) Credentials() (pid int, uid, gid uint32) { return c.pid, c.uid, c.gid }
 
+// Unix is the connection below, for a protocol that is not this package's: then nothing else of Conn but Credentials,
+// [Watch] and Close is used.
+func (c *Conn) Unix() *net.UnixConn { return c.unix }
+
 // SetDeadline bounds Send and Receive, those that wait as well; the zero time
 // takes the bound away.
 func (c *Conn) SetDeadline(t time.Time) error { return c.unix.SetDeadline(t) }

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -32,7 +31,7 @@ func newConn(uc *net.UnixConn) (*Conn, error) {
 }
 
 func (c *Conn) init() (err error) {
-	if c.since, err = sinceBoot(); err != nil {
+	if c.since, err = process.SinceBoot(); err != nil {
 		return err
 	}
 	if err := c.unix.SetWriteBuffer(sendBufferBytes); err != nil {
@@ -52,16 +51,6 @@ func (c *Conn) init() (err error) {
 	}
 	c.pid, c.uid, c.gid = int(cred.Pid), cred.Uid, cred.Gid
 	return nil
-}
-
-// sinceBoot returns the time by the clock that the kernel notes the start of
-// processes with.
-func sinceBoot() (time.Duration, error) {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
-		return 0, err
-	}
-	return time.Duration(now.Nano()), nil
 }
 
 // Pair returns the two ends of a new connection.

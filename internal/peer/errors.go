@@ -10,8 +10,8 @@ import (
 var (
 	// ErrUnsupported reports a system without what this package needs.
 	ErrUnsupported = errors.New("connections between processes need Linux")
-	// errInUse reports that another process listens at the path.
-	errInUse = errors.New("in use")
+	// ErrInUse reports that another process listens at the path.
+	ErrInUse = errors.New("in use")
 	// ErrUntrusted reports a listener that may be another user's.
 	ErrUntrusted = errors.New("the host is not to be trusted")
 	// ErrGone reports that the peer has closed the connection, or has died.

@@ -77,7 +77,7 @@ func takeLock(path string) (*os.File, error) {
 	}
 	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = fmt.Errorf("%w by %s; stop it, or choose another name", errInUse, holder(f))
+		err = fmt.Errorf("%w by %s; stop it, or choose another name", ErrInUse, holder(f))
 	}
 	if err == nil {
 		err = f.Truncate(0)
@@ -132,13 +132,13 @@ func checkDead(path string) error {
 	case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil: // of another type, or too busy
-		return fmt.Errorf("%w by another process (%w); stop it, or choose another name", errInUse, err)
+		return fmt.Errorf("%w by another process (%w); stop it, or choose another name", ErrInUse, err)
 	}
 	owner := "another process"
 	if peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
 		owner = fmt.Sprintf("process %d", peer.Pid)
 	}
-	return fmt.Errorf("%w by %s, whose file %s.lock is gone; stop it, or choose another name", errInUse, owner, path)
+	return fmt.Errorf("%w by %s, whose file %s.lock is gone; stop it, or choose another name", ErrInUse, owner, path)
 }
 
 // bind makes the socket file and listens.

@@ -168,8 +168,8 @@ func TestTwoHosts(t *testing.T) {
 	path := socketPath(t)
 	first := start(t, "listen", path)
 	_, err := Listen(path, ListenOptions{})
-	if want := fmt.Sprintf("process %d", first.Process.Pid); !errors.Is(err, errInUse) || !strings.Contains(err.Error(), want) {
-		t.Errorf("Listen where %s listens: %v, want errInUse that names it", want, err)
+	if want := fmt.Sprintf("process %d", first.Process.Pid); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), want) {
+		t.Errorf("Listen where %s listens: %v, want ErrInUse that names it", want, err)
 	}
 
 	// The first one dies, and leaves its socket behind.
@@ -197,8 +197,8 @@ func TestSocketOfALivingHost(t *testing.T) {
 	if err := os.Remove(l.Path() + ".lock"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Listen(l.Path(), ListenOptions{}); !errors.Is(err, errInUse) || !strings.Contains(err.Error(), fmt.Sprintf("process %d", os.Getpid())) {
-		t.Errorf("Listen: %v, want errInUse that names this process", err)
+	if _, err := Listen(l.Path(), ListenOptions{}); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), fmt.Sprintf("process %d", os.Getpid())) {
+		t.Errorf("Listen: %v, want ErrInUse that names this process", err)
 	}
 	path := filepath.Join(t.TempDir(), "b.sock")
 	stream, err := net.Listen("unix", path)
@@ -206,8 +206,8 @@ func TestSocketOfALivingHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stream.Close()
-	if _, err := Listen(path, ListenOptions{}); !errors.Is(err, errInUse) {
-		t.Errorf("Listen at a socket of another type: %v, want errInUse", err)
+	if _, err := Listen(path, ListenOptions{}); !errors.Is(err, ErrInUse) {
+		t.Errorf("Listen at a socket of another type: %v, want ErrInUse", err)
 	}
 	for _, path := range []string{l.Path(), path} {
 		if _, err := os.Lstat(path); err != nil {
@@ -222,8 +222,8 @@ func TestLockWithoutNumber(t *testing.T) {
 	if err := os.Truncate(l.Path()+".lock", 0); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Listen(l.Path(), ListenOptions{}); !errors.Is(err, errInUse) || !strings.Contains(err.Error(), "another process") {
-		t.Errorf("Listen: %v, want errInUse by another process", err)
+	if _, err := Listen(l.Path(), ListenOptions{}); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), "another process") {
+		t.Errorf("Listen: %v, want ErrInUse by another process", err)
 	}
 }
 

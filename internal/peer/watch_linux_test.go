@@ -238,23 +238,3 @@ func TestWatchRefuses(t *testing.T) {
 		})
 	})
 }
-
-// TestIsPeer: the number of the process that connected may be another's by the time at which
-// it is opened, or right before that.
-func TestIsPeer(t *testing.T) {
-	const connected = 20 * time.Second
-	for _, tt := range []struct {
-		name          string
-		before, after time.Duration
-		want          bool
-	}{
-		{name: "the one that connected", before: 10 * time.Second, after: 10 * time.Second, want: true},
-		{name: "another for long", before: 30 * time.Second, after: 30 * time.Second},
-		{name: "another since", before: 10 * time.Second, after: 30 * time.Second},
-		{name: "another in the same moment", before: 10 * time.Second, after: connected},
-	} {
-		if got := isPeer(process.Stat{Started: tt.before}, process.Stat{Started: tt.after}, connected); got != tt.want {
-			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
-		}
-	}
-}

@@ -27,3 +27,9 @@ func Self() (int, error) { return -1, errUnsupported }
 
 // Duplicate is not supported here.
 func Duplicate(int) (int, error) { return -1, errUnsupported }
+
+// SinceBoot is not supported here.
+func SinceBoot() (time.Duration, error) { return 0, errUnsupported }
+
+// Watch is not supported here.
+func Watch(int, time.Duration) (*Process, error) { return nil, errUnsupported }

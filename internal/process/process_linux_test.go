@@ -105,3 +105,23 @@ func openFiles(t *testing.T) map[string]string {
 	}
 	return all
 }
+
+// TestIsSame: the number of the process that was seen may be another's by the time at which
+// it is opened, or right before that.
+func TestIsSame(t *testing.T) {
+	const seen = 20 * time.Second
+	for _, tt := range []struct {
+		name          string
+		before, after time.Duration
+		want          bool
+	}{
+		{name: "the process that was seen", before: 10 * time.Second, after: 10 * time.Second, want: true},
+		{name: "another for long", before: 30 * time.Second, after: 30 * time.Second},
+		{name: "another since", before: 10 * time.Second, after: 30 * time.Second},
+		{name: "another in the same moment", before: 10 * time.Second, after: seen},
+	} {
+		if got := isSame(Stat{Started: tt.before}, Stat{Started: tt.after}, seen); got != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}

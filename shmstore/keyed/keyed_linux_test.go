@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"strings"
@@ -16,10 +17,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore/keyed"
 )
 
-// cache makes a store of raw bytes with room for so many, and readers of it.
-func cache(t *testing.T, arenaBytes int64, readers int) (*keyed.Store, []*keyed.Reader, []shmstore.ReaderID) {
+// storeOf makes a store of raw bytes, which is closed with the test.
+func storeOf(t *testing.T, opts shmstore.Options) *keyed.Store {
 	t.Helper()
-	s, err := keyed.Create(keyed.Options{Store: shmstore.Options{ArenaBytes: arenaBytes, MaxObjectBytes: arenaBytes / 2}, Serializer: codec.RawSerializer{}})
+	s, err := keyed.Create(keyed.Options{Store: opts, Serializer: codec.RawSerializer{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,6 +32,13 @@ func cache(t *testing.T, arenaBytes int64, readers int) (*keyed.Store, []*keyed.
 			t.Error(err)
 		}
 	})
+	return s
+}
+
+// cache makes a store with room for so many bytes, and readers of it.
+func cache(t *testing.T, arenaBytes int64, readers int) (*keyed.Store, []*keyed.Reader, []shmstore.ReaderID) {
+	t.Helper()
+	s := storeOf(t, shmstore.Options{ArenaBytes: arenaBytes, MaxObjectBytes: arenaBytes / 2})
 	var all []*keyed.Reader
 	var ids []shmstore.ReaderID
 	for range readers {
@@ -40,8 +48,8 @@ func cache(t *testing.T, arenaBytes int64, readers int) (*keyed.Store, []*keyed.
 	return s, all, ids
 }
 
-// reader attaches one over a connection, as another process does.
-func reader(t *testing.T, s *keyed.Store) (*keyed.Reader, shmstore.ReaderID) {
+// connPair returns the two ends of a connection.
+func connPair(t testing.TB) [2]*net.UnixConn {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -57,6 +65,13 @@ func reader(t *testing.T, s *keyed.Store) (*keyed.Reader, shmstore.ReaderID) {
 		t.Cleanup(func() { _ = c.Close() })
 		ends[i] = c.(*net.UnixConn)
 	}
+	return ends
+}
+
+// reader attaches one over a connection, as another process does.
+func reader(t testing.TB, s *keyed.Store) (*keyed.Reader, shmstore.ReaderID) {
+	t.Helper()
+	ends := connPair(t)
 	type opened struct {
 		r   *keyed.Reader
 		err error
@@ -199,12 +214,12 @@ func TestReclamation(t *testing.T) {
 		t.Error("the key of an object that a reader owes for is gone")
 	}
 	v := get(t, readers[1], held)
-	s.FreeUnused()
+	s.FreeUnused(math.MaxInt64)
 	if !bytes.Equal(v.Bytes(), block(9, 7*kib)) {
 		t.Error("an object was written over while it was read")
 	}
 	v.Release()
-	if s.FreeUnused() == 0 || s.IsCached("held") {
+	if s.FreeUnused(math.MaxInt64) == 0 || s.IsCached("held") {
 		t.Error("an object that all have read stays")
 	}
 }
@@ -258,18 +273,18 @@ func TestReaderDies(t *testing.T) {
 	read(t, readers[0], h, block(1, kib))
 	v := get(t, readers[1], h) // it dies with it
 	defer v.Release()
-	if freed := s.FreeUnused(); freed != 0 {
+	if freed := s.FreeUnused(math.MaxInt64); freed != 0 {
 		t.Errorf("%d bytes were freed while they were read", freed)
 	}
 	if err := s.RemoveReader(ids[1]); err != nil {
 		t.Fatal(err)
 	}
-	if s.FreeUnused() == 0 {
+	if s.FreeUnused(math.MaxInt64) == 0 {
 		t.Error("nothing was freed behind a reader that is gone")
 	}
 	h = put(t, s, "again", block(2, kib)) // which charges the reader that is there alone
 	read(t, readers[0], h, block(2, kib))
-	if s.FreeUnused() == 0 {
+	if s.FreeUnused(math.MaxInt64) == 0 {
 		t.Error("nothing was freed behind a reader that is gone")
 	}
 }
@@ -303,7 +318,7 @@ func TestPutThatFails(t *testing.T) {
 	if err != nil || s.IsCached("k") {
 		t.Errorf("put of a key that was deleted meanwhile: %v; is it there: %t", err, s.IsCached("k"))
 	}
-	s.FreeUnused()
+	s.FreeUnused(math.MaxInt64)
 	if st := s.Stats(); st.Objects != 0 || st.Keys != 0 {
 		t.Errorf("%d objects, %d keys are left", st.Objects, st.Keys)
 	}
@@ -337,4 +352,83 @@ func TestBadInput(t *testing.T) {
 	if st := s.Stats(); st.Objects != 0 || st.Keys != 0 || st.Puts != 0 {
 		t.Errorf("%+v", st)
 	}
+}
+
+// TestSilentPeerHoldsUpNothing: while an admission waits for a process that says nothing, values are put and got, and
+// another reader is admitted.
+func TestSilentPeerHoldsUpNothing(t *testing.T) {
+	s, readers, _ := cache(t, 64*kib, 1)
+	ends := connPair(t)
+	admitted := make(chan error, 1)
+	go func() {
+		_, err := s.Admit(ends[0])
+		admitted <- err
+	}()
+	geometry := make([]byte, 64)
+	hello := append([]byte("OMNIBUS@\x03\x00\x00\x00\x01\x00\x00\x00\x01"), make([]byte, 47)...)
+	if _, err := ends[1].Write(hello); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := ends[1].Read(geometry); n != len(geometry) || err != nil {
+		t.Fatalf("%d bytes, %v; want the geometry", n, err)
+	}
+	// Now the admission waits for the ledger.
+	read(t, readers[0], put(t, s, "k", block(1, kib)), block(1, kib))
+	other, id := reader(t, s)
+	read(t, other, put(t, s, "l", block(2, kib)), block(2, kib))
+	if index := geometry[44]; shmstore.ReaderID(index) == id {
+		t.Errorf("two admissions have the index %d", id)
+	}
+	select {
+	case err := <-admitted:
+		t.Errorf("the admission has ended: %v", err)
+	default:
+	}
+	ends[1].Close()
+	if err := <-admitted; err == nil {
+		t.Error("a process that says nothing was admitted")
+	}
+	again, id := reader(t, s)
+	if index := geometry[44]; shmstore.ReaderID(index) != id {
+		t.Errorf("index %d, want %d, which came back", id, index)
+	}
+	read(t, again, put(t, s, "m", block(3, kib)), block(3, kib))
+}
+
+// TestFreeUnused: as many objects go as are asked for, the oldest first, around those that a reader needs.
+func TestFreeUnused(t *testing.T) {
+	s, readers, _ := cache(t, 64*kib, 1)
+	handles := make([]shmstore.Handle, 6)
+	for i := range handles {
+		handles[i] = put(t, s, fmt.Sprint(i), block(byte(i), kib))
+	}
+	held := get(t, readers[0], handles[1])
+	for _, i := range []int{0, 2, 3, 5} { // 4 is owed for
+		read(t, readers[0], handles[i], block(byte(i), kib))
+	}
+	for _, step := range []struct {
+		bytes     int64
+		fewest    int64
+		most      int64
+		keysThere string
+	}{
+		{0, 0, 0, "012345"},
+		{-1, 0, 0, "012345"},
+		{1, kib, 2 * kib, "12345"},
+		{kib + kib/2, 2 * kib, 3 * kib, "145"},
+		{math.MaxInt64, kib, 2 * kib, "14"},
+		{math.MaxInt64, 0, 0, "14"},
+	} {
+		freed := s.FreeUnused(step.bytes)
+		there := ""
+		for i := range handles {
+			if s.IsCached(fmt.Sprint(i)) {
+				there += fmt.Sprint(i)
+			}
+		}
+		if freed < step.fewest || freed > step.most || there != step.keysThere {
+			t.Errorf("FreeUnused(%d) freed %d, and left %s; want %d to %d, and %s", step.bytes, freed, there, step.fewest, step.most, step.keysThere)
+		}
+	}
+	held.Release()
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -46,7 +47,7 @@ func TestModel(t *testing.T) {
 		rt.Repeat(map[string]func(*rapid.T){
 			"put": m.put, "cached": m.cached, "delete": m.delete, "collect": m.collect, "release": m.release,
 			"clear": func(rt *rapid.T) { m.must(rt, s.Clear()); clear(m.values) },
-			"free":  func(*rapid.T) { s.FreeUnused() },
+			"free":  func(*rapid.T) { s.FreeUnused(math.MaxInt64) },
 			"die":   m.die,
 			"":      m.check,
 		})

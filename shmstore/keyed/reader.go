@@ -1,38 +1,130 @@
 package keyed
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"net"
+	"sync/atomic"
+	"syscall"
+	"time"
 
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/process"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
+
+// dialTimeout bounds the wait for a listener that has too much to do to accept.
+const dialTimeout = 5 * time.Second
 
 // Reader is one process's end of a store of another process.
 type Reader struct {
 	reader *shmstore.Reader
 	codecs *codec.Registry
+	conn   *net.UnixConn
+	owner  *process.Process // nil: the connection alone says whether it lives
+	gone   atomic.Bool      // the owner is, or the reader is closed
+	closed atomic.Bool
+	ended  chan struct{} // closed when the owner is not watched any more
+}
+
+// Dial makes this process a reader of the store that listens at the path: see [Store.Listen]. It decodes with the
+// serializers of package codec, and with these. It waits for the owner, for seconds at most. The errors are
+// [ErrOwnerGone] where no store listens, [shmstore.ErrTooManyReaders], and those of a path that another user has, or
+// could replace.
+func Dial(path string, serializers ...codec.Serializer) (*Reader, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
+	defer cancel()
+	conn, err := peer.Dial(ctx, path, peer.DialOptions{})
+	if err != nil {
+		return nil, dialError(path, err)
+	}
+	owner, err := peer.Watch(conn)
+	if err != nil {
+		_ = conn.Close() // nothing was sent
+		return nil, dialError(path, err)
+	}
+	r, err := open(conn.Unix(), owner, serializers)
+	if err != nil {
+		return nil, fmt.Errorf("keyed: dial %s: %w", path, err)
+	}
+	return r, nil
+}
+
+// dialError names the case that the package promises a name for.
+func dialError(path string, err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, peer.ErrGone) {
+		err = fmt.Errorf("%w: %w", ErrOwnerGone, err)
+	}
+	return fmt.Errorf("keyed: dial %s: %w", path, err)
 }
 
 // Open makes this process a reader of the store whose owner calls [Store.Admit] at the other end of the connection. It
-// decodes with the serializers of package codec, and with these. The connection stays open as long as the reader.
+// decodes with the serializers of package codec, and with these. The connection is the reader's from the call on, also
+// after an error.
 func Open(conn *net.UnixConn, serializers ...codec.Serializer) (*Reader, error) {
-	codecs := codec.Default()
-	for _, s := range serializers {
-		if err := codecs.Register(s); err != nil {
-			return nil, fmt.Errorf("keyed: %w", err)
-		}
-	}
-	r, err := shmstore.Attach(conn)
+	r, err := open(conn, nil, serializers)
 	if err != nil {
 		return nil, fmt.Errorf("keyed: %w", err)
 	}
-	return &Reader{reader: r, codecs: codecs}, nil
+	return r, nil
+}
+
+func open(conn *net.UnixConn, owner *process.Process, serializers []codec.Serializer) (*Reader, error) {
+	r := &Reader{codecs: codec.Default(), conn: conn, owner: owner, ended: make(chan struct{})}
+	var err error
+	for _, s := range serializers {
+		if err == nil {
+			err = r.codecs.Register(s)
+		}
+	}
+	if err == nil {
+		r.reader, err = shmstore.Attach(conn)
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+		err = fmt.Errorf("%w: %w", ErrOwnerGone, err)
+	}
+	if err != nil {
+		close(r.ended)
+		return nil, errors.Join(err, r.hangUp())
+	}
+	go r.watch()
+	return r, nil
+}
+
+// watch notices that the owner is gone, or has removed this reader. It ends with the connection.
+func (r *Reader) watch() {
+	defer close(r.ended)
+	if r.owner != nil { // a process that it has forked may have the connection, too
+		defer r.owner.OnExit(func() { _ = r.conn.Close() })()
+	}
+	awaitEnd(r.conn)
+	r.gone.Store(true)
+}
+
+// hangUp closes what is open beside the store's memory.
+func (r *Reader) hangUp() error {
+	err := r.conn.Close()
+	if errors.Is(err, net.ErrClosed) {
+		err = nil // by watch, or by a Close before this
+	}
+	<-r.ended
+	if r.owner != nil {
+		err = errors.Join(err, r.owner.Close())
+	}
+	return err
 }
 
 // Get collects a value that this reader was charged for. The errors are [shmstore.ErrStale] of an object that is gone,
-// [shmstore.ErrNoDebt] where it was not charged, or has collected all, and [shmstore.ErrCorrupt] of a handle that is none.
+// [shmstore.ErrNoDebt] where it was not charged, or has collected all, [shmstore.ErrCorrupt] of a handle that is none
+// of this store, and [ErrOwnerGone].
 func (r *Reader) Get(h shmstore.Handle) (*Value, error) {
+	if r.gone.Load() {
+		return nil, r.goneError()
+	}
 	lease, err := r.reader.Take(h)
 	if err != nil {
 		return nil, fmt.Errorf("keyed: %w", err)
@@ -40,13 +132,36 @@ func (r *Reader) Get(h shmstore.Handle) (*Value, error) {
 	return &Value{lease: lease, codecs: r.codecs}, nil
 }
 
-// Drop settles one charge without reading.
-func (r *Reader) Drop(h shmstore.Handle) error { return r.reader.Drop(h) }
+// goneError is why a reader whose connection has ended gets nothing: it was closed here, or the owner is gone.
+func (r *Reader) goneError() error {
+	if r.closed.Load() {
+		return fmt.Errorf("keyed: %w", shmstore.ErrClosed)
+	}
+	return ErrOwnerGone
+}
 
-// Close ends the reader. It is [shmstore.ErrBusy] while a value was not released.
-func (r *Reader) Close() error { return r.reader.Close() }
+// Drop settles one charge without reading. The errors are those of Get.
+func (r *Reader) Drop(h shmstore.Handle) error {
+	if r.gone.Load() {
+		return r.goneError()
+	}
+	if err := r.reader.Drop(h); err != nil {
+		return fmt.Errorf("keyed: %w", err)
+	}
+	return nil
+}
 
-// Value is a value that was got.
+// Close ends the reader: the owner removes it. It is [shmstore.ErrBusy] while a value was not released, and is called
+// again then.
+func (r *Reader) Close() error {
+	r.closed.Store(true)
+	if err := r.reader.Close(); err != nil {
+		return fmt.Errorf("keyed: %w", err)
+	}
+	return r.hangUp()
+}
+
+// Value is a value that was got. It stays what it is until Release, also when the owner is gone.
 type Value struct {
 	lease  shmstore.Lease
 	codecs *codec.Registry

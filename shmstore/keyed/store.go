@@ -5,16 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 // MaxKeyBytes is the longest key.
 const MaxKeyBytes = 1024
 
-// Errors of a [Store].
+// Errors of a [Store], and of a [Reader].
 var (
 	// ErrExists reports a key that has a value, or is being put. GetCached gives its handle.
 	ErrExists = errors.New("keyed: the key exists")
@@ -22,6 +24,11 @@ var (
 	ErrNotFound = errors.New("keyed: nothing under this key")
 	// ErrKey reports a key that is empty or too long.
 	ErrKey = errors.New("keyed: bad key")
+	// ErrInUse reports a path at which another store listens.
+	ErrInUse = errors.New("keyed: another store listens there")
+	// ErrOwnerGone reports to a reader that the store's process is dead, has closed the store, or has removed the
+	// reader. What the reader has got stays readable. A store that is made anew at the same path is dialed anew.
+	ErrOwnerGone = errors.New("keyed: the owner of the store is gone")
 )
 
 // Options configure [Create]. The zero value works.
@@ -40,9 +47,14 @@ type Store struct {
 	writer  lockorder.Right[lockorder.KeyedWriter] // its holder reads and writes what follows
 	store   *shmstore.Store
 	readers shmstore.ReaderSet
+	conns   map[*net.UnixConn]shmstore.ReaderID // of readers, and of those that are being admitted, which are 0
 	byKey   map[string]*entry
 	bySlot  map[uint32]*entry // the entry whose object has, or had, the slot
 	stats   Stats
+
+	closing   chan struct{}    // closed by Close, with the writer's right
+	listeners []*peer.Listener // added with the right until then
+	running   sync.WaitGroup   // goroutines of listeners and readers, which are added until then
 }
 
 // entry is a key, and its object once that is put.
@@ -60,32 +72,18 @@ func Create(opts Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("keyed: %w", err)
 	}
-	s := &Store{serializer: opts.Serializer, store: store, byKey: make(map[string]*entry), bySlot: make(map[uint32]*entry)}
+	s := &Store{
+		serializer: opts.Serializer,
+		store:      store,
+		conns:      make(map[*net.UnixConn]shmstore.ReaderID),
+		byKey:      make(map[string]*entry),
+		bySlot:     make(map[uint32]*entry),
+		closing:    make(chan struct{}),
+	}
 	if s.serializer == nil {
 		s.serializer = codec.MsgpackSerializer{}
 	}
 	return s, nil
-}
-
-// Admit makes the process at the other end of a connection a reader: there [Open] is called. It is charged for
-// values that are put or asked for from then on. Admit waits for the other process, for seconds at most.
-func (s *Store) Admit(conn *net.UnixConn) (shmstore.ReaderID, error) {
-	s.writer.Lock()
-	defer s.writer.Unlock()
-	id, err := s.store.Admit(conn)
-	if err != nil {
-		return 0, fmt.Errorf("keyed: %w", err)
-	}
-	s.readers |= shmstore.Readers(id)
-	return id, nil
-}
-
-// RemoveReader ends a reader, also one that has died: what it owed and read is free.
-func (s *Store) RemoveReader(id shmstore.ReaderID) error {
-	s.writer.Lock()
-	defer s.writer.Unlock()
-	s.readers &^= shmstore.Readers(id)
-	return s.store.RemoveReader(id)
 }
 
 // Put encodes a value into the store, under a new key, and charges each reader once. With a serializer that is a
@@ -279,11 +277,13 @@ func (s *Store) evict(e *entry) error {
 	return err
 }
 
-// FreeUnused frees all objects that no reader owes for or reads, and returns their bytes.
-func (s *Store) FreeUnused() (freedBytes int64) {
+// FreeUnused frees objects that no reader owes for or reads, the oldest first, until at least so many bytes are free
+// again, or none is left; with math.MaxInt64 it frees all. It returns how many bytes that were: they need not be in one
+// piece. Put frees what it needs by itself.
+func (s *Store) FreeUnused(bytes int64) (freedBytes int64) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	return s.store.FreeUnused()
+	return s.store.FreeOldest(bytes)
 }
 
 // Stats are the figures of one moment, and since the store was made.
@@ -311,11 +311,4 @@ func (s *Store) Check() []shmstore.Violation {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	return s.store.Check()
-}
-
-// Close ends the store. Readers keep what they have, and get no more.
-func (s *Store) Close() error {
-	s.writer.Lock()
-	defer s.writer.Unlock()
-	return s.store.Close()
 }
