@@ -302,8 +302,8 @@ var errorPromises = []promise{
 	},
 	{
 		path:   "shmstore/keyed",
-		names:  "ErrExists ErrInUse ErrKey ErrOwnerGone",
-		reason: "a program asks for the handle of a key that exists, puts a value that is not there, and dials a new owner",
+		names:  "ErrInUse ErrKey ErrOwnerGone",
+		reason: "a program chooses another path or key, and dials a new owner",
 	},
 	{
 		path:   "shmstore",

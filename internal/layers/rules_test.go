@@ -237,7 +237,7 @@ var layers = []layer{
 	},
 	{
 		part:   "examples",
-		may:    []string{"config", "bus", "bus/host", "bus/node", "connector", "cudaipc", "cudaipc/cuda", "cudaipc/emul", "cudaipc/lane", "actors", "shmstore", "ringbuf", "codec", "codec/kv", "codec/omni", "codec/proto", "codec/python", "messages"},
+		may:    []string{"config", "bus", "bus/host", "bus/node", "connector", "cudaipc", "cudaipc/cuda", "cudaipc/emul", "cudaipc/lane", "actors", "shmstore", "shmstore/keyed", "ringbuf", "codec", "codec/kv", "codec/omni", "codec/proto", "codec/python", "messages"},
 		reason: "an example may use only what its reader can import too",
 	},
 }

@@ -24,7 +24,7 @@ const acceptPause = 100 * time.Millisecond
 func (s *Store) Listen(path string) error {
 	l, err := peer.Listen(path, peer.ListenOptions{})
 	if errors.Is(err, peer.ErrInUse) {
-		return fmt.Errorf("%w: %w", ErrInUse, err)
+		return fmt.Errorf("keyed: %w: %w", ErrInUse, err)
 	}
 	if err != nil {
 		return fmt.Errorf("keyed: %w", err)

@@ -114,7 +114,7 @@ func readRole(path string) error {
 		case "drop":
 			answer(r.Drop(h))
 		case "await":
-			for r.Drop(h) != keyed.ErrOwnerGone {
+			for !errors.Is(r.Drop(h), keyed.ErrOwnerGone) {
 				runtime.Gosched()
 			}
 			answer(nil)

@@ -137,7 +137,7 @@ func (r *Reader) goneError() error {
 	if r.closed.Load() {
 		return fmt.Errorf("keyed: %w", shmstore.ErrClosed)
 	}
-	return ErrOwnerGone
+	return fmt.Errorf("keyed: %w", ErrOwnerGone)
 }
 
 // Drop settles one charge without reading. The errors are those of Get.

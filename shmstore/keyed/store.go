@@ -19,16 +19,16 @@ const MaxKeyBytes = 1024
 // Errors of a [Store], and of a [Reader].
 var (
 	// ErrExists reports a key that has a value, or is being put. GetCached gives its handle.
-	ErrExists = errors.New("keyed: the key exists")
+	ErrExists = errors.New("the key exists")
 	// ErrNotFound reports a key that has no value: it was not put, was deleted, or its object had to go.
-	ErrNotFound = errors.New("keyed: nothing under this key")
+	ErrNotFound = errors.New("nothing under this key")
 	// ErrKey reports a key that is empty or too long.
-	ErrKey = errors.New("keyed: bad key")
+	ErrKey = errors.New("bad key")
 	// ErrInUse reports a path at which another store listens.
-	ErrInUse = errors.New("keyed: another store listens there")
+	ErrInUse = errors.New("another store listens there")
 	// ErrOwnerGone reports to a reader that the store's process is dead, has closed the store, or has removed the
 	// reader. What the reader has got stays readable. A store that is made anew at the same path is dialed anew.
-	ErrOwnerGone = errors.New("keyed: the owner of the store is gone")
+	ErrOwnerGone = errors.New("the owner of the store is gone")
 )
 
 // Options configure [Create]. The zero value works.
@@ -91,7 +91,7 @@ func Create(opts Options) (*Store, error) {
 func (s *Store) Put(key string, value any) (shmstore.Handle, error) {
 	h, err := s.put(key, value)
 	if err != nil {
-		return shmstore.Handle{}, fmt.Errorf("put %.64q: %w", key, err)
+		return shmstore.Handle{}, fmt.Errorf("keyed: put %.64q: %w", key, err)
 	}
 	return h, nil
 }
@@ -217,7 +217,7 @@ func (s *Store) forget(e *entry) {
 func (s *Store) GetCached(key string) (shmstore.Handle, error) {
 	h, err := s.charged(key, true)
 	if err != nil {
-		return h, fmt.Errorf("get %.64q: %w", key, err)
+		return h, fmt.Errorf("keyed: get %.64q: %w", key, err)
 	}
 	return h, nil
 }
@@ -225,7 +225,7 @@ func (s *Store) GetCached(key string) (shmstore.Handle, error) {
 // Touch charges each reader once more for the value under a key, for a handle that they have, or will be sent.
 func (s *Store) Touch(key string) error {
 	if _, err := s.charged(key, true); err != nil {
-		return fmt.Errorf("touch %.64q: %w", key, err)
+		return fmt.Errorf("keyed: touch %.64q: %w", key, err)
 	}
 	return nil
 }
@@ -280,7 +280,7 @@ func (s *Store) Delete(key string) error {
 	defer s.writer.Unlock()
 	e := s.byKey[key]
 	if e == nil {
-		return fmt.Errorf("delete %.64q: %w", key, ErrNotFound)
+		return fmt.Errorf("keyed: delete %.64q: %w", key, ErrNotFound)
 	}
 	return s.evict(e)
 }

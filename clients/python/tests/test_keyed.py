@@ -258,6 +258,13 @@ class ScenarioTest(KeyedCase):
         self.assertEqual(s.free_unused(), KIB)
         self.check(s)
 
+    def test_handles_as_bytes(self) -> None:
+        h = self.store(4 * KIB).put("key", b"x")
+        self.assertEqual(len(h.to_bytes()), 40)
+        self.assertEqual(Handle.from_bytes(h.to_bytes()), h)
+        with self.assertRaisesRegex(Corrupt, "a handle of 39 bytes, and not of 40"):
+            Handle.from_bytes(h.to_bytes()[1:])
+
     def test_views_of_tensors_keep_them(self) -> None:
         s = self.store(4 * KIB)
         r = self.reader(s)

@@ -26,6 +26,7 @@ LARGE = 1 << 63  #: the offset of an object that has a segment of its own
 TIMEOUT = 5.0  #: of attaching, and of an owner that looks at pins
 
 _MESSAGE = struct.Struct("=8sIIQQQIII12s")
+_HANDLE = struct.Struct("<4Q2I")
 _CREDENTIALS = struct.Struct("iII")
 _SUPERBLOCK = struct.Struct("=8sIIQQQI20s")
 
@@ -67,6 +68,17 @@ class Handle(NamedTuple):
     size: int
     slot: int
     codec: int
+
+    def to_bytes(self) -> bytes:
+        """The binary form, which the Go type has, too."""
+        return _HANDLE.pack(*self)
+
+    @classmethod
+    def from_bytes(cls, data: bytes | memoryview) -> Handle:
+        """The handle of a binary form. Raises Corrupt for another length; what it names is for its store to say."""
+        if len(data) != _HANDLE.size:
+            raise Corrupt(f"a handle of {len(data)} bytes, and not of {_HANDLE.size}")
+        return cls._make(_HANDLE.unpack(data))
 
 
 class Geometry(NamedTuple):
