@@ -6,6 +6,7 @@ import gc
 import os
 import queue
 import random
+import signal
 import socket
 import sys
 import tempfile
@@ -519,16 +520,19 @@ class RefusedTest(KeyedCase):
         s = self.store(4 * KIB)
         r = self.reader(s)
         h = s.put("key", b"x")
-        pid = os.fork()
-        if pid == 0:
-            caught = 0
-            for call in (lambda: s.put("k", b""), lambda: r.get(h)):
-                try:
-                    call()
-                except ForkedError:
-                    caught += 1
-            os._exit(caught)
-        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 2)
+        calls = (lambda: s.put("k", b""), lambda: s.get_cached("key"), s.clear, lambda: r.get(h), lambda: r.view(h), lambda: r.drop(h))
+        with s._lock, r._reader._lock:  # as if other threads were at it
+            pid = os.fork()
+            if pid == 0:
+                signal.alarm(10)
+                caught = 0
+                for call in calls:
+                    try:
+                        call()
+                    except ForkedError:
+                        caught += 1
+                os._exit(caught)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), len(calls))
         self.assertEqual(r.get(h), b"x")
 
 

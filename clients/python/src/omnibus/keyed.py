@@ -110,13 +110,13 @@ class KeyedStore:
         """
         if not isinstance(key, str) or not 0 < len(key.encode(errors="surrogatepass")) <= MAX_KEY_BYTES:
             raise ValueError(f"a key is a str of 1 to {MAX_KEY_BYTES} bytes, and this is {_shown(key)}")
+        self._check()
         if key in self._by_key:
             raise _exists(key)
         if codec_ is None and type(value) is bytes:
             codec_ = codec.RAW
         way = codec.plan(value, codec_)
         with self._lock:
-            self._check()
             if key in self._by_key:  # by now
                 raise _exists(key)
             o = self._by_key[key] = self._owner.reserve(way.size, key)
@@ -137,40 +137,42 @@ class KeyedStore:
 
     def get_cached(self, key: str) -> Handle:
         """The handle of the value under a key. Each reader is charged once more. Raises NotFound."""
+        self._check()
         with self._lock:
             return self._charged(key)
 
     def touch(self, key: str) -> None:
         """Charge each reader once more for the value under a key: it stays until they have read it. Raises NotFound."""
+        self._check()
         with self._lock:
             self._charged(key)
 
     def __contains__(self, key: object) -> bool:
         """Whether there is a value under a key. It may be gone with the next `put`."""
+        self._check()
         with self._lock:
-            self._check()
             o = self._by_key.get(key)  # type: ignore[call-overload]
             return o is not None and o.handle is not None
 
     def delete(self, key: str) -> None:
         """Forget a key. Its value goes at once if no reader owes for it or reads it, and else later. Raises NotFound."""
+        self._check()
         with self._lock:
-            self._check()
             if key not in self._by_key:
                 raise NotFound(f"nothing lies under {_shown(key)}")
             self._drop(key)
 
     def clear(self) -> None:
         """Forget all keys. Readers keep what they read, and get what they were charged for; all else goes at once."""
+        self._check()
         with self._lock:
-            self._check()
             for key in list(self._by_key):
                 self._drop(key)
 
     def free_unused(self, nbytes: int | None = None) -> int:
         """Free the oldest values that no reader owes for, or reads, until they have so many bytes: all, without a number."""
+        self._check()
         with self._lock:
-            self._check()
             return self._owner.free(self._owner.geometry.arena if nbytes is None else nbytes)
 
     def stats(self) -> Stats:
@@ -187,8 +189,8 @@ class KeyedStore:
 
         Raises `Taken` where another process listens there. A socket that a process has left behind is replaced.
         """
+        self._check()
         with self._lock:
-            self._check()
             if self._listener is not None:
                 raise ValueError(f"the store listens at {self._listener.path} already")
             self._listener = Listener(path, self._arrived)
@@ -203,8 +205,8 @@ class KeyedStore:
         close_in_children(sock)
         try:
             try:
+                self._check()
                 with self._lock:
-                    self._check()
                     index = self._owner.invite()
             except (TooManyReaders, OwnerGone) as e:
                 self._owner.refuse(sock, e)
@@ -251,13 +253,13 @@ class KeyedStore:
         self.close()
 
     def _check(self) -> None:
+        """Raise where the store is not to be used. It comes before the lock, which a forked child may find taken for ever."""
         if os.getpid() != self._pid:
             raise ForkedError(f"the store belongs to process {self._pid}, and this is {os.getpid()}: attach here")
         if self._closed:
             raise OwnerGone("the store is closed")
 
     def _charged(self, key: str) -> Handle:
-        self._check()
         o = self._by_key.get(key)
         if o is None or o.handle is None:
             self._counts[2] += 1

@@ -167,6 +167,7 @@ class Reader:
 
         Raises NoDebt, Stale, Corrupt, NoSegment, and what `decode` raises.
         """
+        self._check_process()
         place = None
         try:
             with self._lock:
@@ -180,6 +181,7 @@ class Reader:
 
     def drop(self, handle: Handle) -> None:
         """Settle one debt unread. Raises NoDebt, Stale, Corrupt."""
+        self._check_process()
         try:
             with self._lock:
                 self._check(handle)
@@ -192,6 +194,7 @@ class Reader:
 
         It stays mapped until this finds that the object is gone, or the reader is. Raises Stale, Corrupt, ProtocolError.
         """
+        self._check_process()
         with self._lock:
             self._check(handle)
             if handle.offset != LARGE:
@@ -216,6 +219,7 @@ class Reader:
             on_end()
 
     def _leased(self, h: Handle, hold: Callable[[Handle], int]) -> tuple[memoryview, weakref.ref[Any]]:
+        self._check_process()
         try:
             with self._lock:
                 segment, offset = self._locate(h)
@@ -261,9 +265,12 @@ class Reader:
             if self._halves[16] % 2:
                 self._on_room()
 
-    def _check(self, h: Handle) -> None:
+    def _check_process(self) -> None:
+        """It comes before the lock, which a forked child may find taken for ever."""
         if os.getpid() != self._pid:
             raise ForkedError(f"the reader belongs to process {self._pid}, and this is {os.getpid()}: attach here")
+
+    def _check(self, h: Handle) -> None:
         if self._closed is not None:
             raise OmnibusError("the reader is closed")
         store, gen, offset, size, slot, _ = h
