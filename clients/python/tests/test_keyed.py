@@ -533,6 +533,15 @@ class RefusedTest(KeyedCase):
                         caught += 1
                 os._exit(caught)
         self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), len(calls))
+        pid = os.fork()
+        if pid == 0:
+            r.close()
+            s.close()
+            os._exit(0)
+        os.waitpid(pid, 0)
+        self.assertEqual((r._ended, s.stats().readers), ([], 1))
+        s.touch("key")
+        self.assertEqual(r.get(h), b"x")
         self.assertEqual(r.get(h), b"x")
 
 

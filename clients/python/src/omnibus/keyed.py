@@ -350,6 +350,7 @@ class KeyedReader:
         try:
             reader = attach(sock)
             sock.settimeout(None)
+            close_in_children(sock)  # or a child that closes, or drops, its copy of the reader would end this one
         except BaseException:
             sock.close()
             raise
