@@ -152,7 +152,7 @@ func (r *Reader) Drop(h shmstore.Handle) error {
 }
 
 // Close ends the reader: the owner removes it. It is [shmstore.ErrBusy] while a value was not released, and is called
-// again then.
+// again then. Until it has succeeded the reader is charged, and gets and drops nothing.
 func (r *Reader) Close() error {
 	r.closed.Store(true)
 	if err := r.reader.Close(); err != nil {

@@ -301,8 +301,10 @@ func (s *Store) evict(e *entry) error {
 	if e.handle.IsZero() {
 		return nil
 	}
-	_, err := s.store.Evict(e.handle)
-	return err
+	if _, err := s.store.Evict(e.handle); err != nil {
+		return fmt.Errorf("keyed: %w", err)
+	}
+	return nil
 }
 
 // FreeUnused frees objects that no reader owes for or reads, the oldest first, until at least so many bytes are free

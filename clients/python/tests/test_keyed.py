@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import pathlib
 import queue
 import random
+import resource
+import shutil
 import signal
 import socket
 import sys
@@ -406,6 +410,11 @@ class RefusedTest(KeyedCase):
                     r.get(h._replace(**{field: value}))
         with self.assertRaisesRegex(Corrupt, "is of another store"):
             r.get(other.put("key", b"x"))
+        for bad in (None, (), (1, 2), "123456", (*h[:5], "1"), (*h[:5], 1.0), h.to_bytes()):
+            with self.subTest(bad), self.assertRaisesRegex(Corrupt, "a handle is six numbers, or 40 bytes"):
+                r.get(bad)  # type: ignore[arg-type]
+        s.touch("key")
+        self.assertEqual(r.get([*h]), bytes(100))  # type: ignore[arg-type]
         self.assertEqual(r.get(h), bytes(100))
 
     def test_more_readers_than_declared(self) -> None:
@@ -545,6 +554,72 @@ class RefusedTest(KeyedCase):
         self.assertEqual(r.get(h), b"x")
 
 
+class _Interrupt(Exception):
+    pass
+
+
+class InterruptTest(KeyedCase):
+    """What a signal's handler raises comes between any two steps."""
+
+    def setUp(self) -> None:
+        def interrupt(*_: object) -> None:
+            self.came = True
+            raise _Interrupt
+
+        self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, interrupt))
+
+    def interrupted(self, rnd: random.Random, call: Callable[[], object]) -> None:
+        """Call, and be interrupted in the middle of it, or soon after."""
+        self.came = False
+        try:
+            signal.setitimer(signal.ITIMER_REAL, rnd.uniform(2e-6, 3e-5))
+            call()
+            while not self.came:
+                pass
+        except _Interrupt:
+            pass
+
+    def test_a_reader_loses_nothing(self) -> None:
+        s, rnd = self.store(256 * KIB, slots=2000), random.Random(1)
+        r = self.reader(s)
+        handles = [s.put(f"k{i}", b"x") for i in range(1500)]
+        for h in handles:
+            self.interrupted(rnd, lambda h=h: r.get(h))  # type: ignore[misc]
+        for h in handles:
+            with contextlib.suppress(NoDebt):
+                r.drop(h)
+        self.assertEqual((r._ended, s.stats().readers), ([], 1))
+        s.free_unused()
+        self.assertEqual(s.stats().objects, 0)
+        self.check(s)
+
+    def test_a_writer_is_whole_or_has_ended(self) -> None:
+        rnd, ended = random.Random(2), 0
+        s = self.store(16 * KIB)
+        for i in range(1500):
+            self.interrupted(rnd, lambda i=i: s.put(f"k{i}", bytes(2000)))  # type: ignore[misc]
+            try:
+                s.put("whole", bytes(2000))
+                s.delete("whole")
+            except OwnerGone as e:
+                self.assertIn("a signal came in the middle of a call; make a new one", str(e))
+                ended += 1
+                s = self.store(16 * KIB)
+            else:
+                self.check(s)
+        self.assertGreater(ended, 0)
+
+    def test_close_in_a_handler(self) -> None:
+        for _ in range(100):
+            s = self.store(4 * KIB)
+            signal.signal(signal.SIGALRM, lambda *_: s.close())
+            signal.setitimer(signal.ITIMER_REAL, 1e-5)
+            with self.assertRaises(OwnerGone):
+                while True:
+                    s.stats()
+                    "key" in s  # noqa: B015
+
+
 class ListenTest(KeyedCase):
     def setUp(self) -> None:
         folder = tempfile.TemporaryDirectory()
@@ -569,8 +644,53 @@ class ListenTest(KeyedCase):
         s.close()
         self.assertFalse(os.path.exists(self.path))
 
+    def test_other_users_are_refused(self) -> None:
+        s = self.store(4 * KIB)
+        s.listen(self.path)
+        with mock.patch("omnibus.keyed._peer", lambda _: (1, os.geteuid() + 1)):
+            with self.assertRaises(OwnerGone):
+                KeyedReader.dial(self.path)
+        self.assertEqual(s.stats().readers, 0)
+
+    def test_no_descriptors_for_a_while(self) -> None:
+        s = self.store(4 * KIB)
+        s.listen(self.path)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        sockets = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(4)]
+        fillers: list[int] = []
+        with self.assertLogs("omnibus", "WARNING") as log:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 1, hard))
+            with self.assertRaises(OSError):
+                while True:
+                    fillers.append(os.dup(0))
+            for sock in sockets:
+                sock.connect(self.path)
+            wait_until(lambda: "a process cannot be admitted" in str(log.output))
+            for fd in fillers:
+                os.close(fd)
+            for sock in sockets:
+                sock.close()
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        r = KeyedReader.dial(self.path)
+        self.addCleanup(r.close)
+        self.assertEqual(r.get(s.put("key", b"x")), b"x")
+
+    def test_paths(self) -> None:
+        s = self.store(4 * KIB)
+        folder = pathlib.Path(self.path).parent / "made"
+        s.listen(folder / "sock")
+        KeyedReader.dial(folder / "sock").close()
+        shutil.rmtree(folder)
+        folder.write_text("in the way")
+        s.close()
+        with self.assertRaises(OwnerGone):
+            s.put("key", b"")
+        with self.assertRaisesRegex(ValueError, "the path is empty"):
+            self.store(4 * KIB).listen("")
+
     def test_no_store(self) -> None:
-        with self.assertRaisesRegex(OwnerGone, f"no store listens at {self.path}: .*No such file"):
+        with self.assertRaisesRegex(OwnerGone, f"no store answers at {self.path}: .*No such file"):
             KeyedReader.dial(self.path)
         with open(self.path, "w"):
             pass

@@ -12,11 +12,14 @@ import stat
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 
 from .errors import Code, Taken
 from .handshake import MAX_PATH_BYTES
 
 log = logging.getLogger("omnibus")
+
+_PAUSE = 0.1  # seconds after a connection that could not be accepted
 
 
 class Listener:
@@ -26,9 +29,14 @@ class Listener:
     """
 
     def __init__(self, path: str, arrived: Callable[[socket.socket], object]) -> None:
+        if not path:
+            raise ValueError("the path is empty")
+        path = os.path.abspath(path)
         if (size := len(os.fsencode(path))) > MAX_PATH_BYTES:
             raise ValueError(f"the path {path} has {size} bytes, and the system allows {MAX_PATH_BYTES}: use a shorter one")
-        self.path, self._arrived, self._closed = path, arrived, False
+        self.path, self._arrived, self._closed = path, arrived, threading.Event()
+        with suppress(FileExistsError):
+            os.mkdir(os.path.dirname(path), 0o700)
         self._lock = _locked(f"{path}.lock")
         try:
             self._socket = _bound(path)
@@ -44,28 +52,24 @@ class Listener:
 
     def close(self) -> None:
         """Listen no more, and remove the socket's file. Called once."""
-        self._closed = True
-        try:
+        self._closed.set()
+        self._socket.shutdown(socket.SHUT_RDWR)  # the thread that accepts closes it
+        with suppress(OSError):  # the file is gone, or the folder
             now = os.lstat(self.path)
             if (now.st_dev, now.st_ino) == (self._file.st_dev, self._file.st_ino):
                 os.unlink(self.path)
-        except FileNotFoundError:
-            pass
-        self._socket.shutdown(socket.SHUT_RDWR)  # the thread that accepts closes it
         self._lock.close()
 
     def _accept(self) -> None:
         with self._socket:
-            while not self._closed:
+            while not self._closed.is_set():
                 try:
                     sock, _ = self._socket.accept()
-                except ConnectionAbortedError:
-                    continue
-                except OSError as e:
-                    if not self._closed:
-                        log.error("nothing more is accepted at %s: %s", self.path, e)
-                    return
-                threading.Thread(target=self._arrived, args=(sock,), name="omnibus-admit", daemon=True).start()
+                    threading.Thread(target=self._arrived, args=(sock,), name="omnibus-admit", daemon=True).start()
+                except (OSError, RuntimeError) as e:  # for want of descriptors, or of threads, most likely
+                    if not self._closed.is_set():
+                        log.warning("a process cannot be admitted at %s: %s", self.path, e)
+                        self._closed.wait(_PAUSE)
 
 
 _closed_in_children: weakref.WeakSet[socket.socket | io.FileIO] = weakref.WeakSet()

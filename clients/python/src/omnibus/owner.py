@@ -14,6 +14,7 @@ import struct
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 from . import headroom
@@ -46,6 +47,7 @@ from .storelayout import (
 )
 
 _ALIGN = 64
+_MOST_LOOKED_AT = 500  # for an error
 
 
 class Full(OmnibusError):
@@ -249,16 +251,17 @@ class Owner:
         self._on_gone(o)
 
     def _holders(self) -> str:
-        """Why nothing can go, for an error."""
-        g = self.geometry
+        """Why nothing can go, for an error: who keeps how much of the oldest objects."""
+        g, oldest = self.geometry, list(islice(self.objects.values(), _MOST_LOOKED_AT))
         held = [f"{self.used_bytes} of {g.arena} bytes are taken, {len(self.objects)} of {g.slots} slots"]
+        of = f", of the oldest {_MOST_LOOKED_AT}" if len(self.objects) > len(oldest) else ""
         for a in self.accounts.values():
-            kept = [o for o in self.objects.values() if o.handle and (a.keeps(o.slot) or a.pins(o.slot))]
+            kept = [o for o in oldest if o.handle and (a.keeps(o.slot) or a.pins(o.slot))]
             if kept:
-                held.append(f"reader {a.reader} (process {a.pid}) keeps {len(kept)} values with {sum(o.size for o in kept)} bytes")
-        filling = sum(o.handle is None for o in self.objects.values())
+                held.append(f"reader {a.reader} (process {a.pid}) keeps {len(kept)} values with {sum(o.size for o in kept)} bytes{of}")
+        filling = sum(o.handle is None for o in oldest)
         if filling:
-            held.append(f"{filling} are being written")
+            held.append(f"{filling} are being written{of}")
         return "; ".join(held)
 
     # Readers.

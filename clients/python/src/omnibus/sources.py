@@ -108,7 +108,7 @@ def _of_torch(torch: Any, value: Any) -> Source | None:
         _names[dtype] = name
     if (
         not value.is_cpu or value.layout is not torch.strided or value.requires_grad
-        or value.is_neg() or value.is_conj() or not value.is_contiguous()
+        or value.is_nested or value.is_neg() or value.is_conj() or not value.is_contiguous()
     ):  # fmt: skip
         return None
 

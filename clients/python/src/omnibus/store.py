@@ -142,7 +142,8 @@ class Reader:
         self._owed = (ctypes.c_uint32 * (account.size // 4)).from_address(account.address)
         self._ledger = (ctypes.c_uint32 * (len(ledger) // 4)).from_buffer(ledger)
         self._on_room = on_room
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # destructors come in the middle of anything
+        self._settling = False
         self._large: dict[int, tuple[Mapping, int]] = {}  # segments of objects, and their slots, by generation
         self._taken: dict[int, int] = {}  # debts ever collected, by slot
         self._gone: deque[int] = deque()  # places in the ledger whose leases have ended
@@ -156,11 +157,11 @@ class Reader:
         The debt is settled when the view was released and the last slice, cast or array of it is gone. Raises
         NoDebt, Stale, Corrupt, NoSegment.
         """
-        return View(*self._leased(handle, self._collect))
+        return self._leased(handle, 1)
 
     def pin(self, handle: Handle) -> View:
         """View an object that this reader need not have been charged for. Raises Stale, Corrupt, NoSegment, OwnerStalled."""
-        return View(*self._leased(handle, self._pin))
+        return self._leased(handle, 0)
 
     def read(self, handle: Handle, decode: Callable[[memoryview], _T]) -> _T:
         """What `decode` makes of an object. It keeps nothing of its view: the debt is settled when it has returned.
@@ -168,26 +169,22 @@ class Reader:
         Raises NoDebt, Stale, Corrupt, NoSegment, and what `decode` raises.
         """
         self._check_process()
-        place = None
+        held = False
         try:
             with self._lock:
                 segment, offset = self._locate(handle)
-                place = self._collect(handle)
+                taken = self._collect(handle)
+                self._taken[handle.slot] = taken
+                held = True  # what a signal's handler raises comes behind this, or in front of both
             return decode(segment.view(offset, handle.size))
         finally:
-            if place is not None:
-                self._gone.append(place)
+            if held:
+                self._gone.append(PAGE // 4 + 2 * handle.slot + 1)
             self._settle()
 
     def drop(self, handle: Handle) -> None:
-        """Settle one debt unread. Raises NoDebt, Stale, Corrupt."""
-        self._check_process()
-        try:
-            with self._lock:
-                self._check(handle)
-                self._gone.append(self._collect(handle))
-        finally:
-            self._settle()
+        """Settle one debt unread. Raises NoDebt, Stale, Corrupt, NoSegment."""
+        self.read(handle, lambda _: None)
 
     def add_segment(self, handle: Handle, fd: int) -> None:
         """Map the segment of an object that has one of its own, from its descriptor, which stays the caller's to close.
@@ -213,53 +210,70 @@ class Reader:
 
         The memory stays mapped as long as the reader or a view is referred to.
         """
-        with self._lock:
-            self._closed = on_end
-        if not self._leases:
+        if os.getpid() == self._pid:
+            with self._lock:
+                self._closed = on_end
+            if not self._leases:
+                self._end()
+
+    def _end(self) -> None:
+        on_end, self._closed = self._closed, _nothing  # which refers to nothing
+        if on_end is not None:
             on_end()
 
-    def _leased(self, h: Handle, hold: Callable[[Handle], int]) -> tuple[memoryview, weakref.ref[Any]]:
+    def _leased(self, h: Handle, debt: int) -> View:
+        """A view that holds a debt (1) or a pin (0)."""
         self._check_process()
+        place, held = PAGE // 4 + 2 * h.slot + debt, False
         try:
             with self._lock:
                 segment, offset = self._locate(h)
-                place = hold(h)
+                if debt:
+                    taken = self._collect(h)
+                    self._taken[h.slot] = taken
+                else:
+                    self._pin(h)
+                held = True  # what a signal's handler raises comes behind this, or in front of both
                 self._last += 1
                 number = self._last
-                try:
-                    view, ref = segment.window(offset, h.size, lambda _: self._ended(number, place))
-                except BaseException:
-                    self._gone.append(place)
-                    raise
+                view, ref = segment.window(offset, h.size, lambda _: self._ended(number, place))
                 self._leases[number] = ref
-            return view, ref
+                held = False  # the view holds it
+            return View(view, ref)
         finally:
-            if self._gone:  # what ended meanwhile found the lock taken
+            if held:
+                self._gone.append(place)
+            if self._gone:
                 self._settle()
 
     def _ended(self, number: int, place: int) -> None:
         """A lease has ended, in any thread, in the middle of anything."""
-        self._leases.pop(number, None)
+        if self._leases.pop(number, None) is None:
+            return
         self._gone.append(place)
         self._settle()
         if self._closed is not None and not self._leases:
-            self._closed()
+            self._end()
 
     def _settle(self) -> None:
-        """Write into the ledger what has ended. A thread that finds another at it leaves that to it."""
+        """Write into the ledger what has ended. A destructor in the middle of this leaves it to the loop."""
         if os.getpid() != self._pid:
             return
         moved = False
-        while self._gone and self._lock.acquire(blocking=False):
+        with self._lock:
+            if self._settling:
+                return
+            self._settling = True
             try:
                 ordered()  # the object was read before
                 while self._gone:
-                    place = self._gone.popleft()
+                    place = self._gone[0]
                     step = 1 if place % 2 else -1  # debts settled grow; pins fall
                     self._ledger[place] = (self._ledger[place] + step) & 0xFFFFFFFF
+                    del self._gone[0]  # nothing comes between the two
                     moved = True
             finally:
-                self._lock.release()
+                self._settling = False
         if moved and self._on_room is not None:
             fence()
             if self._halves[16] % 2:
@@ -309,7 +323,7 @@ class Reader:
         return (self._words[at + 1], self._words[at + 2], self._halves[2 * at + 6]) == (h.offset, h.size, h.codec)
 
     def _collect(self, h: Handle) -> int:
-        """Collect a debt; the place in the ledger where it is settled. The lock is held.
+        """How many debts are taken of its slot with one of the object's. The lock is held.
 
         A debt that was left while the object was there holds it.
         """
@@ -319,11 +333,10 @@ class Reader:
         ordered()
         self._present(h)
         if not 0 < left < 1 << 31:
-            raise NoDebt(f"{h}: nothing is left to collect")
-        self._taken[slot] = (taken + 1) & 0xFFFFFFFF
-        return PAGE // 4 + 2 * slot + 1
+            raise NoDebt(f"{h}: nothing is left to collect: this reader has collected it, or attached after it was charged")
+        return (taken + 1) & 0xFFFFFFFF
 
-    def _pin(self, h: Handle) -> int:
+    def _pin(self, h: Handle) -> None:
         """Raise a pin, and then look whether it holds the object. The lock is held."""
         at, place = (PAGE + LINE * h.slot) // 8, PAGE // 4 + 2 * h.slot
         self._ledger[place] += 1
@@ -342,4 +355,7 @@ class Reader:
         except BaseException:
             self._ledger[place] -= 1
             raise
-        return place
+
+
+def _nothing() -> None:
+    pass

@@ -10,6 +10,7 @@ import platform
 import socket
 import struct
 import sys
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from .errors import OmnibusError, ProtocolError
@@ -80,6 +81,16 @@ class Handle(NamedTuple):
             raise Corrupt(f"a handle of {len(data)} bytes, and not of {_HANDLE.size}")
         return cls._make(_HANDLE.unpack(data))
 
+    @classmethod
+    def of(cls, numbers: Iterable[int]) -> Handle:
+        """The handle of six numbers, such as a tuple or a list that came over a wire. Raises Corrupt."""
+        if type(numbers) is Handle:
+            return numbers
+        h = tuple(numbers) if isinstance(numbers, (tuple, list)) else ()
+        if len(h) != 6 or not all(type(n) is int for n in h):
+            raise Corrupt(f"a handle is six numbers, or 40 bytes for Handle.from_bytes, and this is {numbers!r:.100}")
+        return cls._make(h)
+
 
 class Geometry(NamedTuple):
     """What a store is: its identity, and the bytes of its arena, of its largest object, and its slots."""
@@ -102,7 +113,10 @@ def check_machine() -> None:
 
 
 #: The reasons of a refusal, as they travel.
-_REASONS: dict[int, type[OmnibusError]] = {1: TooManyReaders, 2: OwnerGone}
+_REASONS: dict[int, tuple[type[OmnibusError], str]] = {
+    1: (TooManyReaders, "all that it admits are there (its max_readers)"),
+    2: (OwnerGone, "it is closed"),
+}
 
 
 def send(sock: socket.socket, kind: int, numbers: tuple[int, ...], *fds: int, reason: int = 0) -> None:
@@ -113,7 +127,7 @@ def send(sock: socket.socket, kind: int, numbers: tuple[int, ...], *fds: int, re
 
 def refuse(sock: socket.socket, why: OmnibusError) -> None:
     """Send a refusal, in place of the geometry."""
-    send(sock, REFUSAL, (), reason=next((n for n, kind in _REASONS.items() if isinstance(why, kind)), 0))
+    send(sock, REFUSAL, (), reason=next((n for n, (kind, _) in _REASONS.items() if isinstance(why, kind)), 0))
 
 
 def receive(sock: socket.socket, want: int, descriptors: int) -> tuple[tuple[int, ...], list[int], int]:
@@ -130,14 +144,19 @@ def receive(sock: socket.socket, want: int, descriptors: int) -> tuple[tuple[int
         elif (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
             pid, _, _ = _CREDENTIALS.unpack(data)
     try:
+        if not packet and not fds:
+            raise ConnectionResetError(errno.ECONNRESET, "the other process has ended the connection")
         if len(packet) != _MESSAGE.size:
-            raise ProtocolError(f"message {want} has {len(packet)} bytes: the peer has ended the connection, or is none")
+            raise ProtocolError(f"message {want} has {len(packet)} bytes, and not {_MESSAGE.size}")
         magic, version, kind, *numbers, reason, zero = _MESSAGE.unpack(packet)
         if magic == b"OMNIBUS@" and version == VERSION and (kind, want) == (REFUSAL, GEOMETRY):
-            raise _REASONS.get(reason, ProtocolError)("the store's owner has refused this reader")
+            kind, why = _REASONS.get(reason, (ProtocolError, f"reason {reason}"))
+            raise kind(f"the store's owner has refused this reader: {why}")
         if magic != b"OMNIBUS@" or version != VERSION or kind != want or reason or any(zero):
             raise ProtocolError(f"message {kind} of version {version} in place of {want} of version {VERSION}")
-        if len(fds) != descriptors or flags & socket.MSG_CTRUNC:
+        if flags & socket.MSG_CTRUNC:
+            raise ProtocolError(f"descriptors of message {want} were lost: it has too many, or this process has (ulimit -n)")
+        if len(fds) != descriptors:
             raise ProtocolError(f"{len(fds)} descriptors with message {want}, which has {descriptors}")
     except BaseException:
         for fd in fds:
