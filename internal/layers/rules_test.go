@@ -251,7 +251,22 @@ type ban struct {
 	reason string
 }
 
+// socketless is why package bus, and the layers below it, use no socket.
+const socketless = "a bus runs in one process; sockets and other processes are for bus/host and bus/node"
+
 var bans = []ban{
+	{
+		path:   "net",
+		from:   []string{"bus", "actors", "connector", "codec", "messages", "ringbuf"},
+		except: []string{"bus/host", "bus/node", "connector/bridge"},
+		reason: socketless,
+	},
+	{
+		path:   "golang.org/x/sys/unix",
+		from:   []string{"bus", "actors", "codec", "messages"},
+		except: []string{"bus/host", "bus/node"},
+		reason: socketless,
+	},
 	{
 		path:   "github.com/asynkron/protoactor-go",
 		except: []string{"actors", "bench", "examples"},
@@ -330,12 +345,12 @@ var bans = []ban{
 }
 
 // closures bans packages from everything that a package pulls in, however far
-// down. net/http is not here: protoactor-go brings it along.
+// down. net is not here: protoactor-go brings it along.
 var closures = []ban{
 	{
-		path:   "github.com/ebitengine/purego",
-		except: []string{"cudaipc/cuda"},
-		reason: "it makes a program dynamically linked, so it stands behind the build tag of cudaipc/cuda",
+		path:   module + "/internal/peer",
+		from:   []string{"bus"},
+		reason: socketless,
 	},
 	{
 		path:   "testing",
