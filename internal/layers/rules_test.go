@@ -55,11 +55,6 @@ var layers = []layer{
 		reason: "a codec turns bytes into values; it knows neither where the bytes lie nor how they came",
 	},
 	{
-		part:   "codec/kv",
-		may:    []string{"codec", "codec/internal"},
-		reason: "it is a format of other programs, for programs that talk to them: they register it, and no layer may depend on it",
-	},
-	{
 		part:   "codec/proto",
 		may:    []string{"codec"},
 		reason: "it turns any message into bytes; those of this module are no others to it. Programs register it, and no layer may depend on it",
@@ -237,7 +232,7 @@ var layers = []layer{
 	},
 	{
 		part:   "examples",
-		may:    []string{"config", "bus", "bus/host", "bus/node", "connector", "cudaipc", "cudaipc/cuda", "cudaipc/emul", "cudaipc/lane", "actors", "shmstore", "ringbuf", "codec", "codec/kv", "codec/omni", "codec/proto", "codec/python", "messages"},
+		may:    []string{"config", "bus", "bus/host", "bus/node", "connector", "cudaipc", "cudaipc/cuda", "cudaipc/emul", "cudaipc/lane", "actors", "shmstore", "ringbuf", "codec", "codec/omni", "codec/proto", "codec/python", "messages"},
 		reason: "an example may use only what its reader can import too",
 	},
 }
