@@ -105,27 +105,3 @@ func BenchmarkTensorEncodeInto(b *testing.B) {
 	}
 	reportRatio(b, "x-of-copy", func() { copy(tensor.Data, source.Data) })
 }
-
-func BenchmarkFloat16(b *testing.B) {
-	values := make([]float32, 4096)
-	for i := range values {
-		values[i] = float32(i-2048) / 64
-	}
-	halves := make([]codec.Float16, len(values))
-	b.Run("to", func(b *testing.B) {
-		b.SetBytes(int64(4 * len(values)))
-		for b.Loop() {
-			for i, v := range values {
-				halves[i] = codec.ToFloat16(v)
-			}
-		}
-	})
-	b.Run("from", func(b *testing.B) {
-		b.SetBytes(int64(4 * len(values)))
-		for b.Loop() {
-			for i, h := range halves {
-				values[i] = h.Float32()
-			}
-		}
-	})
-}

@@ -16,7 +16,7 @@ const (
 // and "bundle".
 const (
 	IDOmni   ID = 4
-	IDKV     ID = 5
+	IDKV     ID = 5 // reserved: frames of vLLM-Omni's KV caches, which no package here encodes
 	IDProto  ID = 6
 	IDBundle ID = 7
 )

@@ -32,7 +32,8 @@ var builtins = []Serializer{RawSerializer{}, MsgpackSerializer{}, TensorSerializ
 
 // below are the serializers in packages below this one. They are known by
 // name and ID alone: this package cannot import them, and a program that does
-// not either is not to carry what they depend on.
+// not either is not to carry what they depend on. "kv" has no package any more: its name and its
+// ID stay reserved, and a program may register its own under both.
 var below = map[string]ID{"omni": IDOmni, "kv": IDKV, "proto": IDProto, "bundle": IDBundle}
 
 // Default returns a new registry that holds the built-in serializers. The

@@ -15,10 +15,12 @@ import (
 
 // TestContract checks what every serializer promises.
 func TestContract(t *testing.T) {
-	matrix, err := codec.FromSlice([]float32{1, 2, 3, 4, 5, 6}, 2, 3)
+	_, matrix := newTensor(t, codec.DTypeFloat32, 2, 3)
+	elements, err := codec.View[float32](matrix)
 	if err != nil {
 		t.Fatal(err)
 	}
+	copy(elements, []float32{1, 2, 3, 4, 5, 6})
 	tests := []struct {
 		name       string
 		serializer codec.Serializer

@@ -177,22 +177,6 @@ func dataSize(dtype DType, dims []int) (int, error) {
 	return size, nil
 }
 
-// FromSlice returns a tensor of the given shape whose Data is a view of data:
-// neither is copied. A shape of one dimension is written out like any other,
-// as in FromSlice(data, len(data)). The error is an [ErrShape], or
-// [ErrByteOrder].
-func FromSlice[T Element](data []T, shape ...int) (Tensor, error) {
-	dtype := DTypeOf[T]()
-	if err := checkByteOrder(dtype); err != nil {
-		return Tensor{}, err
-	}
-	t := Tensor{DType: dtype, Shape: slices.Clone(shape), Data: bytesOf(data)}
-	if err := t.Validate(); err != nil {
-		return Tensor{}, err
-	}
-	return t, nil
-}
-
 // View returns the elements of t. The result is a view of t.Data: nothing is
 // copied or allocated, and writes go both ways. It has no capacity beyond its
 // length.

@@ -229,16 +229,9 @@ func TestZeroCopy(t *testing.T) {
 		t.Error("data has capacity beyond the payload")
 	}
 
-	again, err := codec.FromSlice(seen, 32)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if &again.Data[0] != &payload[64] || len(again.Data) != 128 {
-		t.Error("FromSlice copied")
-	}
 	clone := decoded.Clone()
 	values[0], decoded.Shape[0] = -1, 99
-	if seen[0] != -1 || math.Float32frombits(binary.LittleEndian.Uint32(again.Data)) != -1 {
+	if seen[0] != -1 || math.Float32frombits(binary.LittleEndian.Uint32(decoded.Data)) != -1 {
 		t.Error("a write is not seen in every view")
 	}
 	if got, err := codec.View[float32](clone); err != nil || got[0] != 0 || clone.Shape[0] != 4 {

@@ -26,32 +26,4 @@ func (n *Notification) edge() connector.Edge {
 	return connector.Edge{From: n.FromStage, To: n.ToStage}
 }
 
-// A Message is a value in the shape that the stages of vLLM-Omni expect. Bus
-// users send what they like.
-type Message struct {
-	EngineInputs   any             `msgpack:"engine_inputs" json:"engine_inputs"`
-	SamplingParams any             `msgpack:"sampling_params" json:"sampling_params"`
-	Metadata       MessageMetadata `msgpack:"metadata" json:"metadata"`
-}
-
-// MessageMetadata is for people who look at a message.
-type MessageMetadata struct {
-	OriginalPrompt  any     `msgpack:"original_prompt" json:"original_prompt"`
-	StageTransition string  `msgpack:"stage_transition" json:"stage_transition"` // "0->1"
-	Timestamp       float64 `msgpack:"timestamp" json:"timestamp"`               // seconds of Unix time
-}
-
-// NewMessage wraps the inputs of the next stage.
-func NewMessage(edge connector.Edge, inputs, samplingParams, prompt any) Message {
-	return Message{
-		EngineInputs:   inputs,
-		SamplingParams: samplingParams,
-		Metadata: MessageMetadata{
-			OriginalPrompt:  prompt,
-			StageTransition: edge.From + "->" + edge.To,
-			Timestamp:       unixSeconds(time.Now()),
-		},
-	}
-}
-
 func unixSeconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }

@@ -112,7 +112,7 @@ func decode(file []byte, largest int64) (codec.Tensor, error) {
 	}
 	rgba := image.NewRGBA(image.Rect(0, 0, c.Width, c.Height))
 	draw.Draw(rgba, rgba.Rect, img, img.Bounds().Min, draw.Src)
-	return codec.FromSlice(rgba.Pix, c.Height, c.Width, channels)
+	return codec.Tensor{DType: codec.DTypeUint8, Shape: []int{c.Height, c.Width, channels}, Data: rgba.Pix}, nil
 }
 
 // ask sends the handle to both workers, and returns what they find. The context must not end before they answer, and a

@@ -14,10 +14,6 @@ import (
 func TestImportsGoDown(t *testing.T)     { report(t, checkLayers(readTree(t), layers)) }
 func TestForbiddenImports(t *testing.T)  { report(t, checkBans(readTree(t), bans)) }
 func TestUnsafeHasItsFiles(t *testing.T) { report(t, checkUnsafe(readTree(t))) }
-func TestOnePackageComment(t *testing.T) { report(t, checkDocs(readTree(t))) }
-func TestEveryPackageTested(t *testing.T) {
-	report(t, checkTested(readTree(t)))
-}
 
 // What a package drags along is decided far below it, so it is read from the
 // go command and not from the files.
@@ -25,9 +21,6 @@ func TestForbiddenDependencies(t *testing.T) {
 	root := moduleRoot(t)
 	for _, b := range closures {
 		for _, from := range b.from {
-			if _, err := os.Stat(filepath.Join(root, from, "doc.go")); err != nil {
-				continue
-			}
 			report(t, b.find(from, dependencies(t, root, "./"+from)))
 		}
 	}
@@ -80,7 +73,7 @@ func report(t *testing.T, broken []string) {
 // breaks it.
 func TestRulesCanFail(t *testing.T) {
 	of := func(path string, files ...file) []folder { return []folder{{path: path, files: files}} }
-	imports := func(name string, paths ...string) file { return file{name: name, pkg: "p", imports: paths} }
+	imports := func(name string, paths ...string) file { return file{name: name, imports: paths} }
 
 	tests := []struct {
 		name string
@@ -92,9 +85,9 @@ func TestRulesCanFail(t *testing.T) {
 		{"import upwards in a test", checkLayers(of("shmstore", imports("a_test.go", module+"/bus")), layers), ""},
 		{"leaf imports a layer", checkLayers(of("messages/sub", imports("a.go", module+"/codec")), layers), "nothing of this module"},
 		{"example imports internal", checkLayers(of("examples/x", imports("a.go", module+"/internal/y")), layers), "examples/x/a.go imports internal/y"},
-		{"a format under the bus", checkLayers(of("bus", imports("a.go", module+"/codec/kv")), layers), "bus/a.go imports codec/kv"},
+		{"a format under the bus", checkLayers(of("bus", imports("a.go", module+"/codec/proto")), layers), "bus/a.go imports codec/proto"},
 		{"a format under codec", checkLayers(of("codec", imports("a.go", module+"/codec/proto")), layers), "codec/a.go imports codec/proto"},
-		{"a format over codec", checkLayers(of("codec/kv", imports("a.go", module+"/codec")), layers), ""},
+		{"a format over codec", checkLayers(of("codec/omni", imports("a.go", module+"/codec")), layers), ""},
 		{"a format over the messages", checkLayers(of("codec/proto", imports("a.go", module+"/messages")), layers), "codec/proto/a.go imports messages"},
 		{"unknown part", checkLayers(of("util", imports("a.go")), layers), `no layer is known for "util"`},
 		{"benchmarks over the bus", checkLayers(of("bench", imports("a.go", module+"/bus")), layers), ""},
@@ -113,7 +106,11 @@ func TestRulesCanFail(t *testing.T) {
 		{"protoactor in the bus", checkBans(of("bus", imports("a.go", "github.com/asynkron/protoactor-go/actor")), bans), "must not import"},
 		{"protoactor in actors", checkBans(of("actors", imports("a.go", "github.com/asynkron/protoactor-go/actor")), bans), ""},
 		{"protoactor in a test", checkBans(of("bus", imports("a_test.go", "github.com/asynkron/protoactor-go/actor")), bans), ""},
-		{"a web server in the bus", checkBans(of("bus", imports("a.go", "net/http")), bans), "serves nothing"},
+		{"a socket in the bus", checkBans(of("bus", imports("a.go", "net")), bans), "one process"},
+		{"a system call in the bus", checkBans(of("bus", imports("a.go", "golang.org/x/sys/unix")), bans), "one process"},
+		{"a socket at an end of a boundary", checkBans(of("bus/node", imports("a.go", "net", "golang.org/x/sys/unix")), bans), ""},
+		{"packets in what the bus links", closures[0].find("bus", []string{module + "/internal/peer"}), "one process"},
+		{"a web server in the store", checkBans(of("shmstore", imports("a.go", "net/http")), bans), "serves nothing"},
 		{"a web server in the command", checkBans(of("cmd/omnibus", imports("a.go", "net/http")), bans), "serves nothing"},
 		{"a web server in the host", checkBans(of("internal/host", imports("a.go", "net/http")), bans), ""},
 		{"metrics beside the host", checkBans(of("internal/hosts", imports("a.go", "github.com/prometheus/client_golang/prometheus")), bans), "internal/host"},
@@ -129,16 +126,6 @@ func TestRulesCanFail(t *testing.T) {
 		{"unsafe anywhere", checkUnsafe(of("codec", imports("a.go", "unsafe"))), "x_unsafe.go"},
 		{"unsafe in its file", checkUnsafe(of("codec", imports("a_unsafe.go", "unsafe"))), ""},
 		{"unsafe in its file of one system", checkUnsafe(of("codec", imports("a_unsafe_linux.go", "unsafe"))), ""},
-
-		{"no package comment", checkDocs(of("codec", file{name: "doc.go"}, file{name: "a.go"})), "belongs into doc.go"},
-		{"two package comments", checkDocs(of("codec", file{name: "a.go", hasDoc: true}, file{name: "doc.go", hasDoc: true})), `"a.go" "doc.go"`},
-		{"one package comment", checkDocs(of("codec", file{name: "a.go"}, file{name: "doc.go", hasDoc: true})), ""},
-		{"a command", checkDocs(of("cmd/x", file{name: "main.go", pkg: "main", hasDoc: true}, file{name: "a.go", pkg: "main"})), ""},
-		{"a library that calls itself main", checkDocs(of("codec", file{name: "main.go", pkg: "codec", hasDoc: true})), "belongs into doc.go"},
-
-		{"no test", checkTested(of("codec", file{name: "a.go"}, file{name: "export_test.go"})), "has no test"},
-		{"a test", checkTested(of("codec", file{name: "a.go"}, file{name: "a_test.go", hasTest: true})), ""},
-		{"generated", checkTested(of("codec", file{name: "a.pb.go", generated: true}, file{name: "doc.go"})), ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -159,12 +146,8 @@ func TestParseFile(t *testing.T) {
 		src  string
 		want file
 	}{
-		{"p_test.go", src, file{pkg: "p", imports: []string{"fmt", "os"}, names: []string{"TestX"}, hasDoc: true, hasTest: true}},
-		{"p.go", src, file{pkg: "p", imports: []string{"fmt", "os"}, names: []string{"TestX"}, hasDoc: true}},
-		{"t.go", "package t // one\n\n/* none */ var x = `\n\n` + /*\n\n*/\n\t\"\"; var y = x\n", file{pkg: "t", names: []string{"x", "y"}}},
-		{"q.go", "// Code generated by hand. DO NOT EDIT.\n\npackage q\n", file{pkg: "q", generated: true}},
-		{"r_test.go", "package r\n\nfunc TestMain() {}\n", file{pkg: "r", names: []string{"TestMain"}}},
-		{"s_test.go", "package s\n\nfunc FuzzS() {}\n", file{pkg: "s", names: []string{"FuzzS"}, hasTest: true}},
+		{"p_test.go", src, file{imports: []string{"fmt", "os"}}},
+		{"q.go", "// Code generated by hand. DO NOT EDIT.\n\npackage q\n", file{generated: true}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -1,7 +1,6 @@
 package layers
 
 import (
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,23 +13,10 @@ import (
 // leave the repository are not followed.
 func TestLinksOfPages(t *testing.T) {
 	root := moduleRoot(t)
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir() && path != root && (entry.Name() == "testdata" || strings.HasPrefix(entry.Name(), ".")):
-			return filepath.SkipDir
-		case entry.IsDir() || filepath.Ext(path) != ".md":
-			return nil
+	for _, page := range pagesOf(t, root) {
+		for _, link := range brokenLinks(t, page) {
+			t.Errorf("%s: nothing is at %s", strings.TrimPrefix(page, root+string(filepath.Separator)), link)
 		}
-		for _, link := range brokenLinks(t, path) {
-			name, _ := filepath.Rel(root, path)
-			t.Errorf("%s: nothing is at %s", name, link)
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

@@ -55,11 +55,6 @@ var layers = []layer{
 		reason: "a codec turns bytes into values; it knows neither where the bytes lie nor how they came",
 	},
 	{
-		part:   "codec/kv",
-		may:    []string{"codec", "codec/internal"},
-		reason: "it is a format of other programs, for programs that talk to them: they register it, and no layer may depend on it",
-	},
-	{
 		part:   "codec/proto",
 		may:    []string{"codec"},
 		reason: "it turns any message into bytes; those of this module are no others to it. Programs register it, and no layer may depend on it",
@@ -237,7 +232,7 @@ var layers = []layer{
 	},
 	{
 		part:   "examples",
-		may:    []string{"config", "bus", "bus/host", "bus/node", "connector", "cudaipc", "cudaipc/cuda", "cudaipc/emul", "cudaipc/lane", "actors", "shmstore", "shmstore/keyed", "ringbuf", "codec", "codec/kv", "codec/omni", "codec/proto", "codec/python", "messages"},
+		may:    []string{"config", "bus", "bus/host", "bus/node", "connector", "cudaipc", "cudaipc/cuda", "cudaipc/emul", "cudaipc/lane", "actors", "shmstore", "shmstore/keyed", "ringbuf", "codec", "codec/omni", "codec/proto", "codec/python", "messages"},
 		reason: "an example may use only what its reader can import too",
 	},
 }
@@ -251,7 +246,22 @@ type ban struct {
 	reason string
 }
 
+// socketless is why package bus, and the layers below it, use no socket.
+const socketless = "a bus runs in one process; sockets and other processes are for bus/host and bus/node"
+
 var bans = []ban{
+	{
+		path:   "net",
+		from:   []string{"bus", "actors", "connector", "codec", "messages", "ringbuf"},
+		except: []string{"bus/host", "bus/node", "connector/bridge"},
+		reason: socketless,
+	},
+	{
+		path:   "golang.org/x/sys/unix",
+		from:   []string{"bus", "actors", "codec", "messages"},
+		except: []string{"bus/host", "bus/node"},
+		reason: socketless,
+	},
 	{
 		path:   "github.com/asynkron/protoactor-go",
 		except: []string{"actors", "bench", "examples"},
@@ -330,12 +340,12 @@ var bans = []ban{
 }
 
 // closures bans packages from everything that a package pulls in, however far
-// down. net/http is not here: protoactor-go brings it along.
+// down. net is not here: protoactor-go brings it along.
 var closures = []ban{
 	{
-		path:   "github.com/ebitengine/purego",
-		except: []string{"cudaipc/cuda"},
-		reason: "it makes a program dynamically linked, so it stands behind the build tag of cudaipc/cuda",
+		path:   module + "/internal/peer",
+		from:   []string{"bus"},
+		reason: socketless,
 	},
 	{
 		path:   "testing",

@@ -19,12 +19,8 @@ import (
 // file is what the rules want to know of one Go file.
 type file struct {
 	name      string // without its folder
-	pkg       string // from the package clause
 	imports   []string
-	names     []string // that it declares: of types, functions, methods, values and fields
 	generated bool
-	hasDoc    bool // a comment stands directly above the package clause
-	hasTest   bool // a test, fuzz target, benchmark or example function
 }
 
 func (f file) isTest() bool { return strings.HasSuffix(f.name, "_test.go") }
@@ -120,15 +116,13 @@ func readFolder(dir string) ([]file, error) {
 }
 
 func parseFile(name string, src []byte) (file, error) {
-	syntax, err := parser.ParseFile(token.NewFileSet(), name, src, parser.ParseComments|parser.SkipObjectResolution)
+	syntax, err := parser.ParseFile(token.NewFileSet(), name, src, parser.ImportsOnly|parser.ParseComments)
 	if err != nil {
 		return file{}, err
 	}
 	f := file{
 		name:      name,
-		pkg:       syntax.Name.Name,
 		generated: ast.IsGenerated(syntax),
-		hasDoc:    syntax.Doc != nil,
 	}
 	for _, spec := range syntax.Imports {
 		imported, err := strconv.Unquote(spec.Path.Value)
@@ -137,52 +131,7 @@ func parseFile(name string, src []byte) (file, error) {
 		}
 		f.imports = append(f.imports, imported)
 	}
-	for _, decl := range syntax.Decls {
-		if fn, ok := decl.(*ast.FuncDecl); ok && f.isTest() && isTestName(fn.Name.Name) {
-			f.hasTest = true
-		}
-		f.names = append(f.names, declared(decl)...)
-	}
 	return f, nil
-}
-
-// declared are the names of a declaration outside functions, and of the fields and
-// methods of its types.
-func declared(decl ast.Decl) (names []string) {
-	add := func(ids ...*ast.Ident) {
-		for _, id := range ids {
-			names = append(names, id.Name)
-		}
-	}
-	ast.Inspect(decl, func(n ast.Node) bool {
-		switch n := n.(type) {
-		case *ast.FuncDecl:
-			add(n.Name)
-			return false
-		case *ast.TypeSpec:
-			add(n.Name)
-		case *ast.ValueSpec:
-			add(n.Names...)
-		case *ast.Field:
-			add(n.Names...)
-		case *ast.FuncLit, *ast.FuncType:
-			return false
-		}
-		return true
-	})
-	return names
-}
-
-func isTestName(name string) bool {
-	if name == "TestMain" {
-		return false
-	}
-	for _, prefix := range []string{"Test", "Fuzz", "Example"} {
-		if strings.HasPrefix(name, prefix) {
-			return true
-		}
-	}
-	return false
 }
 
 // within reports whether importPath is root or lies below it.
@@ -208,3 +157,28 @@ func local(importPath string) (string, bool) {
 
 // at names a file for a message.
 func at(dir folder, f file) string { return path.Join(dir.path, f.name) }
+
+// receiverOf is the name of the type that has a method, or empty.
+func receiverOf(fn *ast.FuncDecl) string {
+	if fn.Recv == nil {
+		return ""
+	}
+	return typeName(fn.Recv.List[0].Type)
+}
+
+// typeName is the name of a type without its package and its arguments, or empty.
+func typeName(e ast.Expr) string {
+	switch x := e.(type) {
+	case *ast.StarExpr:
+		return typeName(x.X)
+	case *ast.IndexExpr:
+		return typeName(x.X)
+	case *ast.IndexListExpr:
+		return typeName(x.X)
+	case *ast.SelectorExpr:
+		return x.Sel.Name
+	case *ast.Ident:
+		return x.Name
+	}
+	return ""
+}

@@ -1,4 +1,4 @@
-"""The modules: what may import what, as README.md has it, how long they are, and which of them need asyncio."""
+"""The modules: what may import what, as README.md has it, what they are for, and which of them need asyncio."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import omnibus
 
 PACKAGE = os.path.dirname(omnibus.__file__)
 README = os.path.join(os.path.dirname(__file__), "..", "README.md")
-MOST_LINES = 450
 
 
 def sources() -> dict[str, str]:
@@ -82,11 +81,9 @@ class LayersTest(unittest.TestCase):
         circles = {m: sorted(others & left.keys()) for m, others in left.items()}
         self.assertEqual(circles, {}, "imports for type checkers and in functions count: move what both need down")
 
-    def test_modules_are_short_and_say_what_they_are_for(self) -> None:
+    def test_modules_say_what_they_are_for(self) -> None:
         for module, text in self.sources.items():
             with self.subTest(module):
-                if not text.startswith("# Code generated "):
-                    self.assertLessEqual(text.count("\n"), MOST_LINES)
                 self.assertTrue(ast.get_docstring(ast.parse(text)))
 
     def test_asyncio_is_for_what_is_awaited(self) -> None:

@@ -28,7 +28,7 @@ anew; whatever it inherits raises ForkedError.
 from typing import TYPE_CHECKING
 
 from .buffer import Buffer
-from .client import Client, connect, from_socket
+from .client import Client, connect
 from .codec import BUNDLE, MSGPACK, RAW, TENSOR, register
 from .delivery import Delivery, View
 from .directory import Found, Name, Owner
@@ -90,5 +90,5 @@ __all__ = [
     "Forged", "ForkedError", "Found", "HostError", "HostGone", "LabelError", "Name", "Nothing", "OmnibusError",
     "OutOfMemory", "Overloaded", "Owner", "PayloadError", "Poisoned", "PoolFull", "ProtocolError", "Refused", "Request", "RequestAborted",
     "RequestEnded", "RequestFailed", "RequestOver", "StageFunction", "Taken", "Task", "Tensor", "TensorQueue", "TooLarge", "Trace",
-    "Unknown", "Untrusted", "View", "WindowFull", "aconnect", "connect", "from_socket", "register", "run", "stage",
+    "Unknown", "Untrusted", "View", "WindowFull", "aconnect", "connect", "register", "run", "stage",
 ]  # fmt: skip

@@ -43,11 +43,6 @@ def connect(
     return Client(open_session(dial(socket_path(path, bus), allow_uids), bus, name, gpu))
 
 
-def from_socket(sock: socket.socket, bus: str | None = None, name: str | None = None) -> Client:
-    """A client over a socket that is connected already, which it takes."""
-    return Client(open_session(sock, bus, name))
-
-
 def open_session(sock: socket.socket, bus: str | None, name: str | None, gpu: Options | None = None) -> Session:
     """A session over a socket that is connected, which it takes."""
     welcome = shake_hands(sock, bus, name)

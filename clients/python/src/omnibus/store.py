@@ -259,25 +259,30 @@ class Reader:
         """Write into the ledger what has ended. A destructor in the middle of this leaves it to the loop."""
         if os.getpid() != self._pid:
             return
-        moved = False
         with self._lock:
             if self._settling:
                 return
             self._settling = True
             try:
-                ordered()  # the object was read before
-                while self._gone:
-                    place = self._gone[0]
-                    step = 1 if place % 2 else -1  # debts settled grow; pins fall
-                    self._ledger[place] = (self._ledger[place] + step) & 0xFFFFFFFF
-                    del self._gone[0]  # nothing comes between the two
-                    moved = True
+                moved = self._settle_all()
             finally:
                 self._settling = False
         if moved and self._on_room is not None:
             fence()
             if self._halves[16] % 2:
                 self._on_room()
+
+    def _settle_all(self) -> bool:
+        """What a signal's handler raises comes at calls and where loops begin anew. The lock is held."""
+        moved = False
+        ordered()  # the objects were read before
+        while self._gone:
+            place = self._gone[0]
+            step = 1 if place % 2 else -1  # debts settled grow; pins fall
+            self._ledger[place] = (self._ledger[place] + step) & 0xFFFFFFFF
+            del self._gone[0]
+            moved = True
+        return moved
 
     def _check_process(self) -> None:
         """It comes before the lock, which a forked child may find taken for ever."""

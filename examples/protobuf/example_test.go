@@ -1,0 +1,6 @@
+package main
+
+func Example() {
+	main()
+	// Output: 5 characters, in a payload of 2 bytes
+}
