@@ -344,100 +344,165 @@ func TestClearWhenNothingIsRead(t *testing.T) {
 	}
 }
 
-// passedOn is a payload of a peer's, delivery 5, that a node has passed on to its host, as the host's
-// caller has it.
-func passedOn(t *testing.T) (a *attached, h *hand, d *bus.Delivery) {
-	t.Helper()
-	a = attach(t, 8, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
-	h = a.meetHand(t)
-	h.listen()
-	r, task := a.served(t, h)
-	h.say(h.large(task.id, 5, 1))
-	d, err := r.Recv(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a, h, d
-}
-
-// TestLentIsToldFirst: when the host gets a payload that a node passes on, its
-// owner has been told.
-func TestLentIsToldFirst(t *testing.T) {
-	_, h, d := passedOn(t)
-	defer func() { _ = d.Finish(nil) }() // so that all closes, whatever is wrong
-	if lent, ok := h.heard().(*wire.Lent); !ok || lent.Delivery != 5 {
-		t.Fatal("the host has the payload, and its owner was not told first")
-	}
-	if f, ok := h.heard().(*wire.Finish); !ok || f.Delivery != 5 || f.Flags&wire.FinishKeep == 0 {
-		t.Error("its owner was not told that the payload is still needed")
-	}
-	if PlaceOf(t, d).Offset != 4096 {
-		t.Errorf("the payload came from %+v", PlaceOf(t, d))
-	}
-	if err := d.Finish(nil); err != nil {
-		t.Fatal(err)
-	}
-	if m, ok := h.heard().(*wire.Release); !ok || m.Delivery != 5 {
-		t.Error("its owner has not got it back")
-	}
-}
-
-// TestLentWhenTheHostHangsUp: a payload that a node has passed on is not given back to its owner
-// when the host hangs up on the node: the host, and others, may be reading it still.
-func TestLentWhenTheHostHangsUp(t *testing.T) {
-	a, h, d := passedOn(t)
-	defer func() { _ = d.Finish(nil) }() // it is read until here
-	if at := PlaceOf(t, d); at.Offset != 4096 {
-		t.Fatalf("the payload came from %+v", at)
-	}
-	a.link.Queue(&wire.Welcome{}) // which the host answers by hanging up
-	if err := <-h.ended; !errors.Is(err, io.EOF) {
-		t.Errorf("the connection ended with %v", err)
-	}
-	for {
-		select {
-		case m := <-h.said:
-			if back, ok := m.(*wire.Release); ok && back.Delivery == 5 {
-				t.Fatal("a payload is given back that the host still reads")
-			}
-		default:
-			return
-		}
-	}
-}
-
-// TestNotLentUntold: a payload whose owner cannot be told is copied.
-func TestNotLentUntold(t *testing.T) {
+// TestForwardedFromAPeer: a payload that came from a peer is copied where it is forwarded to the host. The peer has
+// its memory back when the handler returns, and what the host has does not change with it.
+func TestForwardedFromAPeer(t *testing.T) {
 	a := attach(t, 8, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
 	h := a.meetHand(t)
+	h.listen()
 	r, task := a.served(t, h)
-	bustest.Await(t, func() bool { return h.connection() != nil })
-	for h.connection().Blocked() == 0 { // its answers fill the lane and the socket, which the peer does not read
-		h.say(&wire.Deliver{Source: nowhere, Delivery: nowhere, Flags: wire.FlagInline})
-		bustest.Await(t, func() bool { return h.out.Blocked() == 0 }) // the node may be slower
-	}
+	copy(h.mem.Bytes()[4096:], "of the peer's")
 	h.say(h.large(task.id, 5, 1))
 	d, err := r.Recv(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if at := PlaceOf(t, d); at.Offset == 4096 {
-		t.Errorf("the payload was passed on, at %+v, and its owner does not know", at)
+	defer func() { _ = d.Finish(nil) }()
+	if f, ok := h.heard().(*wire.Finish); !ok || f.Delivery != 5 || f.Flags&wire.FinishKeep != 0 {
+		t.Errorf("the peer was told %+v, and has not got its payload back", f)
 	}
-	if err := d.Finish(nil); err != nil {
+	if at := PlaceOf(t, d); at.File == fileOf(t, ledger.Mapped(h.mem)) {
+		t.Errorf("the host reads the peer's memory, at %+v", at)
+	}
+	clear(h.mem.Bytes())
+	h.die()
+	<-h.pair.ended
+	if got := d.Bytes(); len(got) != 4096 || !bytes.HasPrefix(got, []byte("of the peer's")) {
+		t.Errorf("%d bytes came, which begin with %q", len(got), got[:16])
+	}
+	if st := task.stage.Bus.Stats().Edges[1]; st.Copies != 2 { // the first was small
+		t.Errorf("the stage has copied %d payloads, want 2", st.Copies)
+	}
+}
+
+// TestForwardWaitsForItsWindow: where the window of a stream is full, a forwarded payload waits for its place there
+// while another request goes on at the same replica. It arrives whole, and the peer has its memory back then.
+func TestForwardWaitsForItsWindow(t *testing.T) {
+	a := attach(t, 1, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
+	h := a.meetHand(t)
+	h.listen()
+	r, task := a.served(t, h)
+	copy(h.mem.Bytes()[4096:], "of the peer's")
+	h.say(h.large(task.id, 5, 1))
+	first, err := r.Recv(t.Context())
+	if err != nil {
 		t.Fatal(err)
 	}
-	h.listen()
-	for {
-		switch m := h.heard().(type) {
-		case *wire.Lent:
-			t.Fatal("a copied payload was said to be passed on")
-		case *wire.Finish:
-			if m.Delivery == 5 {
-				return
-			}
+	for h.heard().Kind() != wire.KindFinish {
+	}
+	h.say(h.large(task.id, 6, 2)) // first fills the window
+	bustest.Await(t, func() bool {
+		waits := false
+		for _, s := range task.stage.Bus.Stalls(0) {
+			waits = waits || s.Edge == task.stage.Results[0].Name
+		}
+		return waits
+	})
+	other, err := a.bus.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	for range 3 {
+		if err := emit(t, other, make([]byte, 4096)).Finish(nil); err != nil {
+			t.Fatal(err)
 		}
 	}
+	select {
+	case m := <-h.said:
+		t.Fatalf("the peer was told %+v of a payload that is not copied", m)
+	default:
+	}
+	if err := first.Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	second, err := r.Recv(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f, ok := h.heard().(*wire.Finish); !ok || f.Delivery != 6 || f.Flags&wire.FinishKeep != 0 {
+		t.Errorf("the peer was told %+v, and has not got its payload back", f)
+	}
+	if !bytes.HasPrefix(second.Bytes(), []byte("of the peer's")) {
+		t.Errorf("the payload begins with %q", second.Bytes()[:16])
+	}
+	if err := second.Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	bustest.Await(t, func() bool { return task.emittedNow().Deliveries == 0 })
+}
+
+// TestForwardedThroughTheHost: a payload that came through the host and leaves through it is forwarded by reference:
+// it is copied nowhere.
+func TestForwardedThroughTheHost(t *testing.T) {
+	a := attach(t, 8, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
+	r, err := a.bus.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for range 3 {
+		if err := emit(t, r, make([]byte, 100<<10)).Finish(nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if st := a.task(t).stage.Bus.Stats().Edges[1]; st.Deliveries != 3 || st.Copies != 0 {
+		t.Errorf("the stage has forwarded %d payloads, and copied %d", st.Deliveries, st.Copies)
+	}
+}
+
+// TestForwardedFromTheHost: a payload that came through the host is copied where it leaves past it, and the host
+// has its own back when the handler returns. What was let in by reference before the edge was opened goes to the
+// host, and so does what comes before it.
+func TestForwardedFromTheHost(t *testing.T) {
+	kept := make(chan *bus.Kept, 1)
+	a := attach(t, 8, func(t *bus.Task, d *bus.Delivery) error {
+		if d.Seq == 1 {
+			kept <- d.Keep()
+			return nil
+		}
+		return t.Forward(d)
+	})
+	h := a.meetHand(t)
+	h.listen()
+	r, task := a.served(t, h)
+	if err := r.Input(t.Context()).EmitBytes(make([]byte, 100<<10)); err != nil {
+		t.Fatal(err)
+	}
+	k := <-kept
+	if !task.Returns(0, 1) {
+		t.Error("a payload of the host's may not go back there")
+	}
+	a.opened(t, h.node, task)
+	if task.Returns(0, 2) {
+		t.Error("a payload of the host's may go back there on an edge that leads past it")
+	}
+	if err := k.Forward(k.Delivery()); err != nil {
+		t.Fatal(err)
+	}
+	d, err := r.Recv(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	task.tellsNothing(t)
+	if err := errors.Join(d.Finish(nil), k.Forward(k.Delivery()), k.Finish(nil)); err != nil {
+		t.Fatal(err)
+	}
+	m, ok := h.heard().(*wire.Deliver)
+	if !ok || m.Seq != 2 || m.Size != 100<<10 {
+		t.Fatalf("the peer was given %+v", m)
+	}
+	bustest.Await(t, func() bool {
+		holds := 0
+		for _, held := range a.server.Holdings() {
+			if held.Seq == 1 {
+				holds++
+			}
+		}
+		return holds == 0
+	})
+	h.say(&wire.Finish{Delivery: m.Delivery})
+	bustest.Await(t, func() bool { return task.emittedNow().Deliveries == 0 })
 }
 
 // TestEarlyWhenTheNodeLeaves: what waits for its turn is given back when the node

@@ -72,6 +72,9 @@ func (up *upstream) Put(d *bus.Delivery, edge int) error {
 	return up.out.put(d, edge, func() { _ = d.Finish(nil) }) // held here alone
 }
 
+// Returns implements bus.Carrier.
+func (up *upstream) Returns(edge int, seq uint64) bool { return up.out.relays(edge, seq) }
+
 // InputEnded implements bus.Home. The host sees the end by the last input, if that says so.
 func (up *upstream) InputEnded(bare bool) {
 	if left := up.inputs.Add(-1); left == 0 && bare {
