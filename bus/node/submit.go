@@ -352,7 +352,7 @@ func (l *link) leave(ctx context.Context) error {
 // returnAll takes all puts for returned, and those for which somebody is on the way
 // here: their requests are over, and he looked before they were.
 func (l *link) returnAll() {
-	l.account.Close(false, false)
+	l.account.Close(false)
 	l.account.GiveBackAll(ledger.All)
 	l.account.Wait() // for those that the reader has in its hands
 	l.returnPairs()
@@ -416,15 +416,7 @@ func (l *link) Rest(m wire.Message) {
 // Relays implements bus.Feeder.
 func (l *link) Relays() bool { return true }
 
-// Lends implements bus.Feeder: the host looks after its memory by itself.
-func (l *link) Lends(*ledger.Payload) {}
-
-// Lend implements ledger.Giver.
-func (l *link) Lend(number uint32) bool {
-	return l.sender.Now(&wire.Lent{Delivery: number}) == nil
-}
-
-// Leaving implements ledger.Giver.
+// Leaving implements bus.Feeder.
 func (l *link) Leaving() bool {
 	return l.parting.why() != nil
 }
