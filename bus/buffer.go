@@ -388,8 +388,11 @@ func (b *Buffer) delivery(f *flow, h messages.Handle, inline []byte) *Delivery {
 	return d
 }
 
-// launch sends deliveries that are prepared, unless the request is over or one of the streams
-// has ended.
+// errMustCopy reports that an edge leads to a process that may not have a payload by reference.
+var errMustCopy = errors.New("the payload has to be copied")
+
+// launch sends deliveries that are prepared, unless the request is over, or one of the streams
+// has ended or takes no payload by reference.
 func (b *Buffer) launch(made []*Delivery, fu *FollowUp) error {
 	o := b.e.out
 	o.mu.Lock()
@@ -398,8 +401,11 @@ func (b *Buffer) launch(made []*Delivery, fu *FollowUp) error {
 		return ErrEnded
 	}
 	for _, d := range made {
-		if f := d.flow; f.ended {
+		switch f := d.flow; {
+		case f.ended:
 			return &StageError{Stage: o.name(), Edge: f.edge.name, Key: b.em.Key, Seq: f.seq, Err: ErrAfterEnd}
+		case b.lent != nil && !f.refers():
+			return errMustCopy
 		}
 	}
 	if b.e.kept {

@@ -36,6 +36,7 @@ type edge struct {
 	limit       uint64 // of a fed edge: deliveries that may be unfinished
 	fed         bool   // what comes has been numbered elsewhere: see flow.feed
 	leaves      bool   // it takes the inputs of requests to their host
+	device      bool   // its payloads may have tensors in the memory of a GPU
 	dropped     atomic.Int64
 	duplicates  atomic.Int64
 	latency     latency
@@ -71,6 +72,10 @@ func (s *sent) add(o sent) {
 func (e *edge) queues() bool {
 	return e.spec.Policy == DropOldest || (e.from != nil && e.from.shared())
 }
+
+// direct reports whether the streams of the edge may go past the host. A payload with tensors in
+// the memory of a GPU cannot be copied, so a node that forwards it needs the host at both ends.
+func (e *edge) direct() bool { return e.once() && !e.device }
 
 // once reports whether every delivery on the edge is handled at most once, by a
 // process that stays the same for the request, one by one, and whose death ends

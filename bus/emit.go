@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 
@@ -152,29 +153,40 @@ func (e Emitter) fill(n int, c codec.ID, em Emission, fill func([]byte) error) e
 	return b.Send(n)
 }
 
-// Forward sends the payload of d on by reference: nothing is copied, unless it
-// is so small that it travels inside the delivery, or d is another bus's.
+// Forward sends the payload of d on by reference. It is copied if it is so small that it travels
+// inside the delivery, if d is another bus's, or if it comes from one node or goes to another
+// past the host, in whose memory no third process reads.
 func (e Emitter) Forward(d *Delivery, opts ...EmitOption) error {
 	return e.forward(d, Emission{}.with(opts))
 }
 
 func (e Emitter) forward(d *Delivery, em Emission) error {
-	small := d.Handle.IsZero() && len(d.Inline) <= smallBytes
-	if d.flow.req.bus != e.out.req.bus {
-		if err := checkMovable(d.PayloadCodec(), d.Bytes()); err != nil {
-			return fmt.Errorf("forward to another bus: %w", err)
-		}
-	}
 	switch {
-	case small || d.flow.req.bus != e.out.req.bus:
+	case d.flow.req.bus != e.out.req.bus:
+		return e.moved(d, em, "to another bus")
+	case d.Handle.IsZero() && len(d.Inline) <= smallBytes:
 		return e.copied(d.Bytes(), d.PayloadCodec(), em)
+	case d.foreign != nil && d.fed != nil && !d.fed.from.Relays():
+		return e.moved(d, em, "what came past the host")
 	case d.foreign != nil:
 		d.foreign.Retain(1)
-		return e.lend(d.foreign, d.PayloadCodec(), em)
+		err := e.lend(d.foreign, d.PayloadCodec(), em)
+		if errors.Is(err, errMustCopy) {
+			return e.moved(d, em, "past the host")
+		}
+		return err
 	case !d.Handle.IsZero():
 		return e.share(&d.lease, d.PayloadCodec(), em)
 	}
 	return e.again(d.Inline, d.PayloadCodec(), em)
+}
+
+// moved sends a copy of the payload of d, unless that belongs to the object that it lies in.
+func (e Emitter) moved(d *Delivery, em Emission, how string) error {
+	if err := checkMovable(d.PayloadCodec(), d.Bytes()); err != nil {
+		return fmt.Errorf("forward %s: %w", how, err)
+	}
+	return e.copied(d.Bytes(), d.PayloadCodec(), em)
 }
 
 // again sends a payload that is on the heap, where the collector counts.

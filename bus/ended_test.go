@@ -87,6 +87,8 @@ func (s *inPut) Put(d *Delivery, _ int) error {
 	return ErrNotTaken
 }
 
+func (s *inPut) Returns(int, uint64) bool { return true }
+
 func (s *inPut) Ended() {
 	s.behind.Store(s.put.Load())
 	close(s.ended)

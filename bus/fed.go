@@ -26,9 +26,8 @@ type Feeder interface {
 	Rest(m wire.Message)
 	// Relays reports whether it passes on what others have sent, and numbers it.
 	Relays() bool
-	// Lends is told of a payload that lies in memory of its own.
-	Lends(p *ledger.Payload)
-	ledger.Giver
+	// Leaving reports whether this process says goodbye, or has lost its host.
+	Leaving() bool
 }
 
 // number is what the host calls the delivery; 0: it does not know it.
@@ -79,7 +78,6 @@ func (f *fed) tell(d *Delivery, stays bool) {
 	if f.leftBehind(d) {
 		return
 	}
-	p := d.foreign
 	m := &wire.Finish{Delivery: f.id}
 	if f.err != nil {
 		m.Code, m.Text = wire.CodeInternal, f.err.Error()
@@ -87,14 +85,10 @@ func (f *fed) tell(d *Delivery, stays bool) {
 	if d.handled {
 		m.Flags = wire.FinishHandled
 	}
-	if stays || p.Stranded() {
+	if stays {
 		m.Flags |= wire.FinishKeep
 		id, from := f.id, f.from
-		p.After(func() {
-			if !p.Stranded() {
-				from.Queue(&wire.Release{Delivery: id})
-			}
-		})
+		d.foreign.After(func() { from.Queue(&wire.Release{Delivery: id}) })
 	}
 	if f.open != nil {
 		f.open.Add(-1)
@@ -121,8 +115,8 @@ func (d *Delivery) ridesAlong() bool {
 	return d.EOS && d.flow.consumer != nil && d.flow.consumer.stage.spec.End == nil
 }
 
-// LentBy gives the number under which the payload came from there, if it did.
-func (c DeliveryControl) LentBy(from Feeder) (id uint32, lent bool) {
+// GivenBy gives the number under which the payload came from there, if it did.
+func (c DeliveryControl) GivenBy(from Feeder) (id uint32, given bool) {
 	return c.d.foreign.GivenBy(from)
 }
 
@@ -158,7 +152,6 @@ func DeliveryOf(m *wire.Deliver, from Feeder, find func(number uint32) *ledger.S
 		return nil, fmt.Errorf("delivery %d: %w", m.Delivery, err)
 	}
 	p.Given(from, m.Delivery)
-	from.Lends(p)
 	d.foreign, d.Inline = p, p.Bytes()
 	return d, nil
 }

@@ -348,7 +348,7 @@ type Bypass interface {
 
 // GoPast has the rest of the stream go past this process, unless it does, or must not.
 func (s Stream) GoPast(by Bypass) bool {
-	return s.flow.edge.once() && s.flow.direct.CompareAndSwap(nil, &by)
+	return s.flow.edge.direct() && s.flow.direct.CompareAndSwap(nil, &by)
 }
 
 // EndPast ends the stream, and counts what of it went past this process, when tell has told

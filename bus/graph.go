@@ -49,6 +49,7 @@ func compile(p Pipeline) (*graph, error) {
 	}
 	if len(errs) == 0 {
 		errs = append(errs, g.close(), g.sort(), g.checkJoins(), g.checkTypes())
+		g.markDevices()
 	}
 	return g, errors.Join(errs...)
 }
@@ -221,6 +222,20 @@ func (g *graph) sort() error {
 	}
 	g.stages = sorted
 	return nil
+}
+
+// markDevices finds the edges whose payloads may have tensors in the memory of a GPU: those that
+// put tensors there, and those to which a stage may forward a payload of such an edge.
+func (g *graph) markDevices() {
+	for _, e := range g.inputs {
+		e.device = e.spec.Tensors != TensorsDefault
+	}
+	for _, st := range g.stages {
+		arrives := slices.ContainsFunc(st.in, func(e *edge) bool { return e.device })
+		for _, e := range st.out {
+			e.device = arrives || e.spec.Tensors != TensorsDefault
+		}
+	}
 }
 
 // cycle walks backwards along stages that still wait, until one comes twice.

@@ -57,9 +57,6 @@ func (c DeliveryControl) Locate(inlineBytes int) (at ledger.Location, err error)
 		return ledger.Location{}, nil
 	case !d.Handle.IsZero():
 		at, err = d.inStore(d.flow.req.bus.shared)
-	case d.foreign.Lend():
-		// In a store's arena nothing begins at 0: there is a header before it.
-		at = ledger.Location{Seg: d.foreign.Segment(), Offset: d.foreign.Offset(), Own: d.foreign.Offset() == 0}
 	default: // the store had no room in one piece
 		var own *ledger.Payload
 		if own, err = ledger.Copied(p); err == nil {

@@ -21,6 +21,7 @@ func TestOnlyOnceGoesDirect(t *testing.T) {
 		"drop oldest":           {from: state, to: state, edge: Edge{Policy: DropOldest}},
 		"fail when full":        {from: state, to: state, edge: Edge{Policy: Fail}, direct: true},
 		"a join":                {from: state, to: StageSpec{Remote: &Remote{Join: true}, State: StateRequest}},
+		"tensors on a GPU":      {from: state, to: state, edge: Edge{Tensors: TensorsPool}},
 		"a stage of the host's": {from: state, to: StageSpec{Handle: func(*Task, *Delivery) error { return nil }, State: StateRequest}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -30,9 +31,37 @@ func TestOnlyOnceGoesDirect(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := g.edges[0].once(); got != tc.direct {
+			if got := g.edges[0].direct(); got != tc.direct {
 				t.Errorf("%s may go past the host: %v, want %v", g.edges[0].name, got, tc.direct)
 			}
 		})
+	}
+}
+
+// TestForwardedTensorsStayWithTheHost: a payload with tensors in the memory of a GPU cannot be copied. Edges to
+// which a stage may forward one do not go past the host, however far they are from where it was emitted.
+func TestForwardedTensorsStayWithTheHost(t *testing.T) {
+	state := func(name string) StageSpec {
+		return StageSpec{Name: name, Remote: &Remote{}, State: StateRequest}
+	}
+	g, err := compile(Pipeline{
+		Stages: []StageSpec{state("read"), state("pass"), state("make"), state("beside")}, // not in their order
+		Edges: []Edge{
+			{To: "make"},
+			{From: "make", To: "pass", Tensors: TensorsPool},
+			{From: "pass", To: "read"},
+			{From: "read"},
+			{From: "make", To: "beside"},
+			{From: "beside"},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]bool{"->make": true, "make->pass": false, "pass->read": false, "read->": false, "make->beside": true, "beside->": true}
+	for _, e := range g.edges {
+		if got := e.direct(); got != want[e.name] {
+			t.Errorf("%s may go past the host: %v, want %v", e.name, got, want[e.name])
+		}
 	}
 }

@@ -15,7 +15,6 @@ type payload struct {
 	lease   shmstore.Lease // when neither of the others is there
 	of      *Bus           // whose store the lease is of
 	inline  []byte
-	remind  bool // the reference to foreign is a reminder
 }
 
 // hold keeps the payload of d, which is in the caller's hands, until it is
@@ -56,23 +55,9 @@ func (p *payload) Hold() ledger.Held {
 	return again
 }
 
-// Lend implements ledger.Held.
-func (p *payload) Lend() ledger.Held {
-	if p.foreign != nil {
-		p.foreign.Remind()
-		p.remind = true
-	}
-	return p
-}
-
-// Counter implements ledger.Held.
-func (p *payload) Counter() ledger.Counter { return p.foreign.Counter() }
-
 // Release implements ledger.Held.
 func (p *payload) Release() {
 	switch {
-	case p.remind:
-		p.foreign.Forget()
 	case p.foreign != nil:
 		p.foreign.Release()
 	case p.inline == nil && !p.lease.Handle().IsZero():

@@ -15,8 +15,10 @@ func (l lostResults) Put(d *bus.Delivery, _ int) error {
 	l.came <- d
 	return nil
 }
-func (lostResults) Ended()           {}
-func (lostResults) Describe() string { return "a process that loses results" }
+
+func (l lostResults) Returns(int, uint64) bool { return true }
+func (lostResults) Ended()                     {}
+func (lostResults) Describe() string           { return "a process that loses results" }
 
 // TestPulseSaysWhichStepIsNext: a request is at its caller, at work, blocked, or waits for the bus.
 func TestPulseSaysWhichStepIsNext(t *testing.T) {

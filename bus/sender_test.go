@@ -39,8 +39,10 @@ func (s *swift) DeliverWork(w *Work, _ []*Delivery) (bool, error) {
 type elsewhere struct{ ended chan struct{} }
 
 func (elsewhere) Put(d *Delivery, _ int) error { return d.Finish(nil) }
-func (e elsewhere) Ended()                     { close(e.ended) }
-func (elsewhere) Describe() string             { return "another process" }
+
+func (elsewhere) Returns(int, uint64) bool { return true }
+func (e elsewhere) Ended()                 { close(e.ended) }
+func (elsewhere) Describe() string         { return "another process" }
 
 // TestSenderEndsTheRequest: the goroutine that sends the last input of a request runs the
 // stage's worker. Where that finds the work done, it ends the request and forgets it, which

@@ -21,6 +21,10 @@ type Carrier interface {
 	// Put sends a delivery on its way, and does not wait: it is called with the stream of the
 	// delivery locked. What is put is finished by the carrier; after an error it has nothing.
 	Put(d *Delivery, edge int) error
+	// Returns reports whether the next delivery on an edge, which gets the number seq, may refer to a
+	// payload that the other process has delivered here. If so, that delivery goes to no other
+	// process. Returns is called with the stream locked, and does not wait.
+	Returns(edge int, seq uint64) bool
 }
 
 // ErrNotTaken is what a carrier returns that takes a delivery no more, without fault of the
@@ -82,6 +86,20 @@ func (r *Request) put(d *Delivery, to Carrier, edges []*edge) error {
 		return err
 	}
 	return to.Put(d, slices.Index(edges, d.flow.edge))
+}
+
+// refers reports whether the next delivery of the flow, which leaves its bus, may refer to a payload
+// outside the store. The stream is locked.
+func (f *flow) refers() bool {
+	r := f.req
+	switch {
+	case f.consumer != nil:
+	case f.edge.leaves:
+		return r.up.Returns(slices.Index(r.bus.graph.inputs, f.edge), f.seq)
+	case r.sink != nil:
+		return r.sink.Returns(slices.Index(r.bus.graph.results, f.edge), f.seq)
+	}
+	return true
 }
 
 // unput notes that a delivery was not put, unless err is nil.

@@ -121,7 +121,7 @@ func TestGivenToAGoneProcess(t *testing.T) {
 	a := attach(t, 8, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
 	bustest.Await(t, func() bool { return a.server.Serving("m") == 1 })
 	sess := a.server.live()[0]
-	sess.account.Close(false, false) // as end does
+	sess.account.Close(false) // as end does
 	r, err := a.bus.Submit(t.Context(), []byte("hello"))
 	if err != nil {
 		t.Fatal(err)

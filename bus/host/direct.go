@@ -50,7 +50,7 @@ func (s *session) directFrom(to *source, d *bus.Delivery, edge int) *directFlow 
 	if df.out < 0 || from.opens() != st.Request || !s.canLane() || !from.sess.canLane() {
 		return nil
 	}
-	if !st.GoPast(df) || !s.srv.circle.introduce(from.sess, s) {
+	if !st.GoPast(df) || !s.srv.introductions.introduce(from.sess, s) {
 		return nil
 	}
 	return df

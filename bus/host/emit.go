@@ -183,13 +183,10 @@ func (p *put) done() {
 // putInPlace finds the payload of a put that lies in the client's memory. It returns the
 // put with the last reference to the payload.
 func (s *session) putInPlace(m *wire.Put, origin *put) (*ledger.Payload, error) {
-	s.uses.read.Add(1)
 	p, err := s.putPayload(m, origin.release)
 	if err != nil {
-		s.uses.Unread()
 		return nil, err
 	}
-	p.CountBy(&s.uses)
 	origin.refs.Add(1)
 	if m.Flags&wire.FlagOwn != 0 {
 		s.alone.count(p)
@@ -243,34 +240,6 @@ func (s *session) tellBack(m wire.Message, now bool) {
 		return
 	}
 	s.later(m)
-}
-
-// uses counts the payloads that a client put, and the host has: those that are read here, or by
-// clients that live, and those that it keeps because a client that is gone has passed them on.
-type uses struct {
-	read, kept atomic.Int64
-	changed    func() // none is read any more
-}
-
-// Unread implements ledger.Counter.
-func (u *uses) Unread() {
-	if u.read.Add(-1) == 0 {
-		u.changed()
-	}
-}
-
-// Remind implements ledger.Counter. The circle, which gives reminders back, looks again after that.
-func (u *uses) Remind(n int) { u.kept.Add(int64(n)) }
-
-// over reports whether none is read, and whether the host keeps as many as the circle knows of: others
-// are on their way there. What is kept is counted before it is not read.
-func (u *uses) over(known int) bool { return u.read.Load() == 0 && u.kept.Load() == int64(known) }
-
-// unused is called when the host has given back payloads of the client's.
-func (s *session) unused() {
-	if s.ctx.Err() != nil {
-		go s.srv.circle.settle() // not under the locks of the one that gives them back
-	}
 }
 
 // Spent tells the client that credit came back for a payload that is still

@@ -42,11 +42,12 @@ func (s *session) end(reason error, died bool) {
 	s.srv.on.Figures.Leave(s)
 	s.sources.close()
 	s.past.close()
+	s.srv.introductions.forget(s)
 
 	// A host that closes reuses no memory: what is mapped stays as it is.
 	closes := errors.Is(reason, errHostClosing)
 	reads := !died && !closes && !s.byeSaid
-	had := s.account.Close(reads, !closes)
+	had := s.account.Close(reads)
 	_ = s.leave() // first, so that nothing moves from one of its replicas to another
 	for _, rep := range s.seats.list() {
 		rep.Detach(cause)
@@ -55,13 +56,12 @@ func (s *session) end(reason error, died bool) {
 		}
 	}
 	s.takeBack(cause, had)
-	// What a node may be reading of other nodes' its account here does not say.
-	if !reads || !had.Stays && !s.srv.circle.knows(s.node) {
-		s.drop(had.Lent)
+	if !reads || !had.Stays {
+		s.drop()
 		return
 	}
 	var once sync.Once
-	drop := func() { once.Do(func() { s.drop(had.Lent) }) }
+	drop := func() { once.Do(s.drop) }
 	s.proc.OnExit(drop)
 	context.AfterFunc(s.srv.closing, drop)
 }
@@ -77,7 +77,7 @@ func (s *session) abandon(cause error) {
 }
 
 // drop has the supervisor take back the rest.
-func (s *session) drop(lent []ledger.Held) {
+func (s *session) drop() {
 	s.srv.on.Reclaim(func() (more bool) {
 		if s.account.GiveBackSome(ledger.All) {
 			return true
@@ -89,7 +89,6 @@ func (s *session) drop(lent []ledger.Held) {
 		if b := s.board.Load(); b != nil {
 			b.memory.Close() // a look that is under way reads zeros
 		}
-		s.srv.circle.leave(s, lent)
 		_ = s.proc.Close()
 		s.srv.forget(s)
 		return false

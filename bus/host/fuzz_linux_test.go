@@ -140,13 +140,12 @@ func FuzzSession(f *testing.F) {
 	emit := func(put uint32) wire.Message {
 		return &wire.Put{Put: put, Source: fuzzTask, Delivery: 1, Flags: wire.FlagInline, Codec: 1, Size: 1, Payload: []byte("x")}
 	}
-	f.Add(packet(lanes, serve, &wire.Expecting{Source: fuzzTask}, &wire.Expecting{Source: fuzzTask}, &wire.Lent{Delivery: 1}))
-	f.Add(packet(lanes, serve, &wire.Lent{Delivery: 1}, &wire.Finish{Delivery: 1, Flags: wire.FinishKeep}, &wire.Lent{Delivery: 1}))
+	f.Add(packet(lanes, serve, &wire.Expecting{Source: fuzzTask}, &wire.Expecting{Source: fuzzTask}))
 	f.Add(packet(lanes, serve, emit(1), emit(2), emit(3), &wire.Streamed{Source: fuzzTask, Deliveries: 9, Bytes: 9}, &wire.Ended{Task: fuzzTask}))
 	f.Add(packet(lanes, serve, emit(1), emit(2), &wire.Streamed{Source: fuzzTask, Deliveries: 1}, &wire.Streamed{Source: fuzzTask, Deliveries: 1<<64 - 1}))
 	f.Add(packet(lanes, serve, emit(1), emit(2), &wire.Streamed{Source: fuzzTask, Deliveries: 2}, &wire.Streamed{Source: fuzzTask, Deliveries: 2}))
 	f.Add(packet(lanes, serve, emit(1), &wire.Streamed{Source: fuzzTask, Edge: 7}, &wire.Streamed{Source: fuzzRequest}))
-	f.Add(packet(lanes, &wire.Clear{Peer: 1}, &wire.Clear{Peer: 1 << 31}, &wire.Reported{Token: 1, Piece: []byte("{}")}))
+	f.Add(packet(lanes, &wire.Reported{Token: 1, Piece: []byte("{}")}))
 	// The exchange.
 	place := &wire.Place{Token: 1, Owner: 1, Flags: wire.FlagInline, Size: 1, From: "a", To: "b", Key: "k", Payload: []byte("x")}
 	fetch := &wire.Fetch{Token: 2, From: "a", To: "b", Key: "k"}
@@ -154,7 +153,7 @@ func FuzzSession(f *testing.F) {
 	f.Add(packet(place, fetch, &wire.Finish{Delivery: 1}, fetch, wait, &wire.Cancel{Token: 3}))
 	f.Add(packet(wait, place, &wire.Finish{Delivery: 1, Flags: wire.FinishUnread}, wait, wait))
 	f.Add(packet(place, place, &wire.Cleanup{Token: 4, Owner: 1, Key: "k"}, place, &wire.Cleanup{Token: 5, Owner: 1}, place))
-	f.Add(packet(serve, place, fetch, &wire.Finish{Delivery: 2, Flags: wire.FinishKeep}, &wire.Release{Delivery: 2}, &wire.Lent{Delivery: 2}))
+	f.Add(packet(serve, place, fetch, &wire.Finish{Delivery: 2, Flags: wire.FinishKeep}, &wire.Release{Delivery: 2}))
 	f.Add(packet(&wire.Place{Token: 1, Segment: 1, Size: 1, From: "a", To: "b", Key: "k"}, &wire.Place{Put: 1, Segment: 1, Flags: wire.FlagOwn, Size: 1}))
 	// The directory, and other messages with descriptors.
 	publish := &wire.Publish{Token: 1, Number: 1, Size: 1 << 20}

@@ -34,7 +34,7 @@ func TestResultForAGoneClient(t *testing.T) {
 	}
 	s := newAcquainted(t, srv, 9)
 	src := &source{sess: s.session}
-	s.account.Close(true, true)
+	s.account.Close(true)
 	if err := src.Put(d, 0); !errors.Is(err, bus.ErrNotTaken) {
 		t.Errorf("a put to a client that is gone: %v, want ErrNotTaken", err)
 	}

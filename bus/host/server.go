@@ -85,8 +85,8 @@ type Server struct {
 	refusing atomic.Bool  // no new requests
 	files    atomic.Int64 // segments that processes keep views in: see ledger.Account.Files
 
-	circle circle // who was introduced to whom
-	grants *grants
+	introductions introductions
+	grants        *grants
 
 	closing context.Context // its end: the server closes
 	close   context.CancelFunc
@@ -394,7 +394,6 @@ func (s *Server) Close(ctx context.Context) error {
 	go func() {
 		s.wg.Wait()
 		s.grants.close()
-		s.circle.end()
 		s.unmap.Do(s.arena.Release)
 		_ = ledger.Unmapped(context.Background())
 		close(gone)
@@ -477,10 +476,9 @@ type Holding struct {
 	Age     time.Duration      `json:"age_ns"`
 	// Of several payloads together: what they are, how many, and how old the oldest is.
 	// Those kept are of deliveries that the process has finished, and reads on. Those
-	// left are what it may read, though its connection is over. Those passed are what a process
-	// that is dead may have passed on to it; they are of no known size and age. Those alone are its
+	// left are what it may read, though its connection is over. Those alone are its
 	// own, each in memory that was made for it; they are of no known age.
-	Together string `json:"together,omitempty"` // kept, left, passed, or alone
+	Together string `json:"together,omitempty"` // kept, left, or alone
 	Payloads int    `json:"payloads,omitempty"`
 	// Of a payload in the exchange: its key, and whether the process has placed it,
 	// and nobody has fetched it, or has fetched it. What is lasting was placed to
@@ -497,7 +495,6 @@ func (s *Server) Holdings() []Holding {
 		all = append(all, sess.holdings()...)
 	}
 	all = append(all, s.underWay().held...)
-	all = append(all, s.circle.holdings()...)
 	all = append(all, Holding{PID: os.Getpid(), Name: "the host"}.values(s.on.Exchange.Values(), "placed")...)
 	all = append(all, Holding{Name: "nobody"}.values(s.on.Exchange.Lasting(), "lasting")...)
 	slices.SortStableFunc(all, func(a, b Holding) int { return int(b.Age - a.Age) })

@@ -37,7 +37,6 @@ type session struct {
 
 	ctx     context.Context // ends with the session
 	cancel  context.CancelCauseFunc
-	uses    uses           // of the payloads that it put
 	alone   aloneCount     // memory that was made for one of its payloads each
 	memory  offeredCount   // its own that it has offered
 	wg      sync.WaitGroup // goroutines that work for the client
@@ -74,7 +73,6 @@ func newSession(srv *Server, conn *peer.Conn, sender *peer.Sender, proc *process
 	}
 	s.account.Open(s)
 	s.account.CountFiles(&srv.files)
-	s.uses.changed = s.unused
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	return s
 }
@@ -130,8 +128,7 @@ func (s *session) queueFor(r *bus.Request, m wire.Message) {
 	s.queue(m)
 }
 
-// fail ends the session from elsewhere. The reader goes on to the end of what the client has
-// sent, for a client that lives: see [session.behindEnd].
+// fail ends the session from elsewhere, which the reader notices.
 func (s *session) fail(cause error) {
 	s.cancel(cause)
 	s.conn.HangUp()
@@ -186,11 +183,10 @@ func (s *session) read(in *peer.Receiver) error {
 	defer s.srv.on.Directory.Leave(s)
 	defer s.srv.on.Heard.Gone(&s.looks)
 	came := false
-	behind := 0
 	err := in.Serve(func(h wire.Header, body []byte, fds []int) error {
 		if s.ctx.Err() != nil {
-			behind++
-			return s.behindEnd(behind, h, body, fds)
+			process.CloseAll(fds)
+			return context.Cause(s.ctx)
 		}
 		m, err := wire.Parse(h, body)
 		if err != nil {
@@ -221,27 +217,6 @@ func (s *session) read(in *peer.Receiver) error {
 		s.refuse(code, err)
 	}
 	return err
-}
-
-// mostBehindEnd is more messages than a lane and a socket hold.
-const mostBehindEnd = 1 << 17
-
-// behindEnd handles a message that a client has sent before it could know that the session is
-// over. Nothing is done any more but to note what the client has passed on: others go on reading that
-// when the client is dead.
-func (s *session) behindEnd(n int, h wire.Header, body []byte, fds []int) error {
-	process.CloseAll(fds)
-	var m wire.Lent
-	switch {
-	case n > mostBehindEnd: // it goes on writing
-		return context.Cause(s.ctx)
-	case h.Kind != wire.KindLent:
-		return nil
-	}
-	if err := wire.Decode(body, &m); err != nil {
-		return err
-	}
-	return s.lent(m.Delivery)
 }
 
 var errBye = errors.New("it left")
@@ -300,10 +275,6 @@ func (s *session) handle(m wire.Message, fds []int) error {
 		return s.streamed(m)
 	case *wire.Reported:
 		return s.reports.reported(m)
-	case *wire.Lent:
-		return s.lent(m.Delivery)
-	case *wire.Clear:
-		s.srv.circle.clear(s.node, m.Peer)
 	case *wire.Put:
 		return s.put(m)
 	case *wire.Forget:

@@ -184,14 +184,6 @@ func (s *session) finishHeld(id uint32, flags uint8, err error) error {
 	return nil
 }
 
-// lent is told that the client passes the payload of a delivery on by reference.
-func (s *session) lent(id uint32) error {
-	if !s.account.Lend(id) {
-		return fmt.Errorf("%w: delivery %d is not the client's to pass on", wire.ErrProtocol, id)
-	}
-	return nil
-}
-
 // releaseKept gives back a payload that outlived its delivery.
 func (s *session) releaseKept(id uint32) error {
 	if !s.account.Release(id) {

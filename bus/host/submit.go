@@ -135,6 +135,9 @@ func (src *source) Put(d *bus.Delivery, edge int) error {
 	return err
 }
 
+// Returns implements bus.Carrier. The host counts who reads a payload that it passes on.
+func (src *source) Returns(int, uint64) bool { return true }
+
 // Ended implements bus.Sink.
 func (src *source) Ended() {
 	src.mu.Lock()

@@ -14,7 +14,6 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/internal/bustest"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/process"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -32,11 +31,9 @@ func (a *answers) Queue(m wire.Message) {
 	a.all = append(a.all, m)
 }
 
-func (a *answers) Lend(id uint32) bool   { a.Queue(&wire.Lent{Delivery: id}); return true }
-func (a *answers) Rest(m wire.Message)   { a.Queue(m) }
-func (a *answers) Lends(*ledger.Payload) {}
-func (a *answers) Leaving() bool         { return false }
-func (a *answers) Relays() bool          { return false }
+func (a *answers) Rest(m wire.Message) { a.Queue(m) }
+func (a *answers) Leaving() bool       { return false }
+func (a *answers) Relays() bool        { return false }
 
 // finished are the deliveries that were given back, in order.
 func (a *answers) finished() (ids []uint32) {

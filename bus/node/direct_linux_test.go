@@ -193,8 +193,8 @@ func (p *places) same(t *testing.T, a, b string, n int) {
 	}
 }
 
-// TestForwardedPastTheHost: a payload that stages pass on unread lies where the
-// caller put it, all the way; one that goes to two processes is there once.
+// TestForwardedPastTheHost: a payload that came past the host is copied where a stage forwards it,
+// once for all processes that it goes to.
 func TestForwardedPastTheHost(t *testing.T) {
 	var at places
 	forwarding := func(name string) bus.StageSpec {
@@ -232,15 +232,20 @@ func TestForwardedPastTheHost(t *testing.T) {
 		at.record(t, d.Edge, d)
 	}
 	wantDirect(t, h.bus, deliveries)
-	// What changed from relayed to direct on its way may have been copied.
+	// The first went through the host, by reference.
 	const begin = 100
 	for _, m := range at.by {
 		for seq := range uint64(begin) {
 			m[seq] = node.Place{File: 1}
 		}
 	}
-	for _, other := range []string{"b", "c", "b->", "c->"} {
-		at.same(t, "a", other, deliveries)
+	at.same(t, "b", "c", deliveries)
+	for _, two := range [][2]string{{"a", "b"}, {"b", "b->"}, {"c", "c->"}} {
+		for seq := uint64(begin); seq < deliveries; seq++ {
+			if at.by[two[0]][seq].File == at.by[two[1]][seq].File {
+				t.Fatalf("payload %d lay in one memory, at %+v for %s and at %+v for %s", seq, at.by[two[0]][seq], two[0], at.by[two[1]][seq], two[1])
+			}
+		}
 	}
 }
 

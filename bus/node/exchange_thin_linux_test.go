@@ -223,7 +223,11 @@ func TestBadExchangePeers(t *testing.T) {
 			c.send(m)
 			return m
 		}},
-		"passes on": {"is not the client's to pass on", func(c *thinClient) wire.Message { return &wire.Lent{Delivery: fetched(c)} }},
+		"passes on": {"is not the client's to forward", func(c *thinClient) wire.Message {
+			m := &wire.Put{Put: 1, Source: wire.OwnSource | 1, Delivery: fetched(c), Flags: wire.FlagForward}
+			c.send(&wire.Submit{Source: m.Source})
+			return m
+		}},
 		"asks twice": {"question 9 is open already", func(c *thinClient) wire.Message {
 			c.send(fetchOf(9, "never", wire.FetchWait))
 			return fetchOf(9, "never", wire.FetchWait)

@@ -100,12 +100,24 @@ func (a *attached) task(t testing.TB) *nodeTask {
 // and is not told how long their stream was: TestLengthOfAStream is for that.
 func (a *attached) direct(t testing.TB, node uint32, task *nodeTask) {
 	t.Helper()
+	task.tellsNothing(t)
+	a.opened(t, node, task)
+}
+
+// tellsNothing has a task tell the host nothing more of its streams.
+func (t *nodeTask) tellsNothing(tb testing.TB) {
+	tb.Helper()
+	silent := silentLink(tb)
+	t.out.mu.Lock()
+	t.out.link = silent
+	t.out.mu.Unlock()
+}
+
+// opened has the outputs of a task go to a peer.
+func (a *attached) opened(t testing.TB, node uint32, task *nodeTask) {
+	t.Helper()
 	p := a.link.peers.sender(node)
 	bustest.Await(t, func() bool { return p.connection() != nil })
-	silent := silentLink(t)
-	task.out.mu.Lock()
-	task.out.link = silent
-	task.out.mu.Unlock()
 	if err := a.link.handle(&wire.Direct{Source: task.id, Peer: node, PeerSource: 77}, nil); err != nil {
 		t.Fatal(err)
 	}

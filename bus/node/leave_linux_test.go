@@ -99,6 +99,7 @@ type hastyHost struct{ req *bus.Request }
 var errNoInput = errors.New("takes no input")
 
 func (h *hastyHost) Put(*bus.Delivery, int) error { return errNoInput }
+func (h *hastyHost) Returns(int, uint64) bool     { return true }
 func (h *hastyHost) Ended()                       {}
 
 func (h *hastyHost) InputEnded(bool) {

@@ -164,7 +164,7 @@ func (l *link) run() {
 	err = l.parting.lost()
 	questions := l.asked.end()
 	tasks, requests := l.begun.lose()
-	l.account.Close(false, false)
+	l.account.Close(false)
 	l.exchange.Stop() // what is returned from here on may be read still
 	_ = l.conn.Close()
 	_ = l.sender.Close()
@@ -245,8 +245,6 @@ func (l *link) handle(m wire.Message, fds []int) error {
 		return l.direct(m)
 	case *wire.Report:
 		go l.report(m.Token)
-	case *wire.Cleared:
-		l.clearedOf(m.Peer)
 	case *wire.Placed:
 		l.answer(m.Token, m)
 	case *wire.Fetched:
@@ -298,7 +296,7 @@ func (l *link) learn(m *wire.Segment, fds []int) error {
 func (l *link) forget(number uint32) {
 	seg := l.account.Hide(number)
 	if seg != nil {
-		l.dropSegment(seg)
+		seg.Release()
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -58,15 +57,6 @@ func (l *link) direct(m *wire.Direct) error {
 	return nil
 }
 
-// clearedOf is told that nobody reads any more what a node had, which is gone.
-func (l *link) clearedOf(node uint32) {
-	for _, p := range l.peers.list() {
-		if p.node == node {
-			p.clear()
-		}
-	}
-}
-
 // peerGone tells whoever expected something from a node that is gone. If it
 // lives, whoever sent it something that it does not finish any more fails: the
 // host does not know.
@@ -89,17 +79,6 @@ func (l *link) peerGone(p *pair, died bool, cause error) {
 			e.in.req.Control().End(bus.Failed, &bus.StageError{Edge: e.outputs[edge].Name, Seq: seq, Err: err})
 		}
 	}
-}
-
-// dropSegment lets go of a segment of the host's or a peer's that nothing more will
-// lie in, here and where payloads in it were passed on to.
-func (l *link) dropSegment(seg *ledger.Segment) {
-	seg.Retire()
-	l.account.Retire(seg)
-	for _, p := range l.peers.list() {
-		p.account.Retire(seg)
-	}
-	seg.Release()
 }
 
 // closePairs ends the connections to other nodes. There will be no new ones.

@@ -76,7 +76,7 @@ func sentAlone(h *ledger.Hold, err error) error {
 // in the message, or in a segment.
 func (l *link) locate(m *wire.Put, d *bus.Delivery) (at ledger.Location, err error) {
 	inlineBytes := int(l.welcome.InlineBytes)
-	if id, lent := d.Control().LentBy(l); lent && len(d.Bytes()) > inlineBytes {
+	if id, given := d.Control().GivenBy(l); given && len(d.Bytes()) > inlineBytes {
 		m.Flags |= wire.FlagForward
 		m.Delivery = id
 		return ledger.Location{}, nil

@@ -332,7 +332,7 @@ func (n *Node) closeLink(l *link) {
 	ctx := context.Background() // handlers end by themselves, now that their tasks are over
 	n.closing.Go(func() {
 		for _, p := range l.peers.list() {
-			p.clear() // no process is left to say so, and nothing is emitted any more
+			p.stop()
 		}
 		err := l.closeStages(ctx)
 		for _, st := range l.begun.served() {

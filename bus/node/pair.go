@@ -31,8 +31,8 @@ type pair struct {
 	met      atomic.Bool   // deliveries could go to the peer
 	closing  sync.Once     // by this side
 	ended    chan struct{} // nothing comes any more
+	dropping sync.Once     // of what the peer had
 	parting  sync.Once     // the link is told that the peer is gone, unless this side has closed the pair
-	borrowed atomic.Int64  // payloads that it gave, and 1 until nothing comes any more
 
 	looks   heard.Connection // at what it sends
 	account ledger.Account   // what the peer has, and the memory that the two have told each other of
@@ -44,8 +44,7 @@ type pair struct {
 	err     error                           // why nothing goes to the peer any more
 	waiting []func()                        // for the two to meet
 	left    bool                            // parting is over
-	unread  bool                            // what the peer had is read by no process, or it does not matter any more
-	over    bool                            // left and unread, and all is given back
+	stopped bool                            // nothing is emitted any more
 }
 
 // meet makes a pair of what the host says of a peer. It owns the descriptors.
@@ -64,7 +63,6 @@ func (l *link) meet(m *wire.Introduce, fds []int) error {
 		link: l, node: m.Peer, name: m.Name, proc: proc, conn: conn, ended: make(chan struct{}),
 	}
 	p.account.Open(p)
-	p.borrowed.Store(1)
 	if !l.peers.add(p, m.Peer == l.welcome.Node, m.Side == 1) {
 		_ = conn.Close() // the peer notices
 		_ = proc.Close()
@@ -175,10 +173,9 @@ func (p *pair) end(cause error, stayed bool) {
 	p.err = fmt.Errorf("deliveries to %s: %w", p.describe(), cause)
 	p.waiting = nil
 	p.mu.Unlock()
-	p.account.Close(true, true)
+	p.account.Close(true)
 	close(p.ended)
 	p.link.heard.Gone(&p.looks)
-	p.unborrow() // what is here already is still counted
 	wait := terms.DeathGrace
 	if stayed {
 		wait = 0
@@ -193,47 +190,52 @@ func (p *pair) end(cause error, stayed bool) {
 func (p *pair) leave(tell func()) {
 	p.parting.Do(func() {
 		tell()
-		p.proc.OnExit(func() { // what it has passed on may be read by others
-			p.account.GiveBackAll(func(h *ledger.Hold) bool { return !h.Lent() })
-		})
+		if holds, _, _ := p.account.Sizes(); holds > 0 {
+			p.proc.OnExit(p.drop)
+		} else {
+			p.drop() // a peer that has left with a goodbye has given all back, and may live for long
+		}
 		p.mu.Lock()
 		p.left = true
 		p.mu.Unlock()
 	})
-	p.finish()
+	p.dropStopped()
 }
 
-// clear says that what the peer had is read by no process any more, or that it does not matter:
-// nothing is emitted any more.
-func (p *pair) clear() {
+// stop says that nothing is emitted any more, so that no room is used again: what the peer had is given
+// back when it has left, also if it lives and reads on.
+func (p *pair) stop() {
 	p.mu.Lock()
-	p.unread = true
+	p.stopped = true
 	p.mu.Unlock()
-	p.finish()
+	p.dropStopped()
 }
 
-// finish gives back what the peer had, once it has left and nothing of that is read.
-func (p *pair) finish() {
+func (p *pair) dropStopped() {
 	p.mu.Lock()
-	ready := p.left && p.unread && !p.over
-	if ready {
-		p.over = true
+	due := p.left && p.stopped
+	p.mu.Unlock()
+	if due {
+		p.drop()
+	}
+}
+
+// drop gives back what the peer had, and lets go of the peer's memory.
+func (p *pair) drop() {
+	p.dropping.Do(func() {
+		p.mu.Lock()
 		p.sender = nil // what the link remembers of it is little
-	}
-	p.mu.Unlock()
-	if !ready {
-		return
-	}
-	p.account.GiveBackAll(ledger.All)
-	for _, seg := range p.account.Drop() {
-		p.link.dropSegment(seg)
-	}
-	_ = p.proc.Close() // a watch holds nothing that could be lost
+		p.mu.Unlock()
+		for _, seg := range p.account.Drop() {
+			seg.Release()
+		}
+		_ = p.proc.Close() // a watch holds nothing that could be lost
+	})
 }
 
 // giveUp takes what was sent for given back, now and later.
 func (p *pair) giveUp() {
-	p.account.Close(true, true)
+	p.account.Close(true)
 	p.account.GiveBackAll(ledger.All)
 }
 
@@ -248,7 +250,7 @@ func (p *pair) close() {
 	})
 	<-p.ended
 	p.leave(func() {})
-	p.clear()
+	p.stop()
 }
 
 func (p *pair) connection() *peer.Sender {

@@ -208,39 +208,24 @@ func TestCreditOfAKeptPayload(t *testing.T) {
 	}
 }
 
-// TestWhatADeadPeerHad: what a peer has not given back comes back when it is
-// dead, but for what it has passed on, which comes back when the host says that
-// nobody reads it.
+// TestWhatADeadPeerHad: what a peer has not given back, finished or not, comes back when it is dead.
 func TestWhatADeadPeerHad(t *testing.T) {
-	a, h, r, task := between(t, 8)
-	var ids []uint32
+	_, h, r, task := between(t, 8)
 	for seq := range uint32(4) {
 		h.say(small(task.id, seq+1, uint64(seq+1)))
 	}
+	var ids []uint32
 	for len(ids) < 4 {
 		if d, ok := h.heard().(*wire.Deliver); ok {
 			ids = append(ids, d.Delivery)
 		}
 	}
-	h.say(&wire.Finish{Delivery: ids[0], Flags: wire.FinishKeep}, &wire.Lent{Delivery: ids[1]},
-		&wire.Finish{Delivery: ids[2], Flags: wire.FinishKeep}, &wire.Lent{Delivery: ids[2]})
+	h.say(&wire.Finish{Delivery: ids[0], Flags: wire.FinishKeep}, &wire.Finish{Delivery: ids[2], Flags: wire.FinishKeep})
 	h.handled()
 	if len(h.has()) != 4 {
 		t.Fatalf("the peer has %v, want all four", h.has())
 	}
 	h.die()
-	bustest.Await(t, func() bool { return len(h.has()) < 4 })
-	if has := h.has(); len(has) != 2 || !has[0].Lent() || !has[1].Lent() {
-		t.Fatalf("it is kept %+v, want what was passed on: %d and %d", has, ids[1], ids[2])
-	}
-	for _, id := range ids[1:3] {
-		if _, held := h.given(id); held != 4096 {
-			t.Errorf("%d bytes are held of delivery %d, which was passed on", held, id)
-		}
-	}
-	if err := a.link.handle(&wire.Cleared{Peer: h.node}, nil); err != nil {
-		t.Fatal(err)
-	}
 	bustest.Await(t, func() bool { return len(h.has()) == 0 && task.emittedNow().Deliveries == 0 })
 	r.Close()
 	bustest.Await(t, func() bool { return task.stage.Bus.Stats().Live == 0 }) // the rest is finished, too
@@ -293,151 +278,166 @@ func TestExpectedOfAPeerThatIsGone(t *testing.T) {
 	}
 }
 
-// TestClearWhenNothingIsRead: a node says that it reads nothing from a peer when
-// that is gone and the last of its payloads is given back, and not before.
-func TestClearWhenNothingIsRead(t *testing.T) {
-	kept := make(chan *bus.Kept, 1)
-	host, a := attachByHand(t, func(_ *bus.Task, d *bus.Delivery) error {
-		if d.Seq == 2 {
-			kept <- d.Keep()
-		}
-		return nil
-	})
-	const task = 1
-	host.say(&wire.Open{Task: task, Request: 1}, &wire.Deliver{Source: task, Delivery: 1, Flags: wire.FlagInline, Payload: []byte{0}, Size: 1, Codec: 1})
-	for host.hears().Kind() != wire.KindFinish {
-	}
-	h := a.meetHand(t)
-	h.listen()
-	if err := a.link.handle(&wire.Expect{Source: task, Peer: h.node}, nil); err != nil {
-		t.Fatal(err)
-	}
-	never := func(when string) {
-		t.Helper()
-		host.say(&wire.Report{Token: 1}) // it answers behind what it has said
-		for m := host.hears(); m.Kind() != wire.KindReported; m = host.hears() {
-			if m.Kind() == wire.KindClear {
-				t.Fatalf("the node is clear of its peer %s", when)
-			}
-		}
-	}
-	h.say(h.large(task, 1, 1))
-	bustest.Await(t, func() bool { return h.heard().Kind() == wire.KindFinish })
-	never("when that lives")
-
-	h.say(h.large(task, 2, 2))
-	k := <-kept
-	h.die()
-	<-h.pair.ended
-	bustest.Await(t, func() bool { return h.borrowed.Load() <= 1 })
-	never("when it still reads a payload")
-	if err := k.Finish(nil); err != nil {
-		t.Fatal(err)
-	}
-	for {
-		if m, said := host.hears().(*wire.Clear); said {
-			if m.Peer != h.node {
-				t.Errorf("the node is clear of %d, and not of its peer, %d", m.Peer, h.node)
-			}
-			return
-		}
-	}
-}
-
-// passedOn is a payload of a peer's, delivery 5, that a node has passed on to its host, as the host's
-// caller has it.
-func passedOn(t *testing.T) (a *attached, h *hand, d *bus.Delivery) {
-	t.Helper()
-	a = attach(t, 8, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
-	h = a.meetHand(t)
-	h.listen()
-	r, task := a.served(t, h)
-	h.say(h.large(task.id, 5, 1))
-	d, err := r.Recv(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a, h, d
-}
-
-// TestLentIsToldFirst: when the host gets a payload that a node passes on, its
-// owner has been told.
-func TestLentIsToldFirst(t *testing.T) {
-	_, h, d := passedOn(t)
-	defer func() { _ = d.Finish(nil) }() // so that all closes, whatever is wrong
-	if lent, ok := h.heard().(*wire.Lent); !ok || lent.Delivery != 5 {
-		t.Fatal("the host has the payload, and its owner was not told first")
-	}
-	if f, ok := h.heard().(*wire.Finish); !ok || f.Delivery != 5 || f.Flags&wire.FinishKeep == 0 {
-		t.Error("its owner was not told that the payload is still needed")
-	}
-	if PlaceOf(t, d).Offset != 4096 {
-		t.Errorf("the payload came from %+v", PlaceOf(t, d))
-	}
-	if err := d.Finish(nil); err != nil {
-		t.Fatal(err)
-	}
-	if m, ok := h.heard().(*wire.Release); !ok || m.Delivery != 5 {
-		t.Error("its owner has not got it back")
-	}
-}
-
-// TestLentWhenTheHostHangsUp: a payload that a node has passed on is not given back to its owner
-// when the host hangs up on the node: the host, and others, may be reading it still.
-func TestLentWhenTheHostHangsUp(t *testing.T) {
-	a, h, d := passedOn(t)
-	defer func() { _ = d.Finish(nil) }() // it is read until here
-	if at := PlaceOf(t, d); at.Offset != 4096 {
-		t.Fatalf("the payload came from %+v", at)
-	}
-	a.link.Queue(&wire.Welcome{}) // which the host answers by hanging up
-	if err := <-h.ended; !errors.Is(err, io.EOF) {
-		t.Errorf("the connection ended with %v", err)
-	}
-	for {
-		select {
-		case m := <-h.said:
-			if back, ok := m.(*wire.Release); ok && back.Delivery == 5 {
-				t.Fatal("a payload is given back that the host still reads")
-			}
-		default:
-			return
-		}
-	}
-}
-
-// TestNotLentUntold: a payload whose owner cannot be told is copied.
-func TestNotLentUntold(t *testing.T) {
+// TestForwardedFromAPeer: a payload that came from a peer is copied where it is forwarded to the host. The peer has
+// its memory back when the handler returns, and what the host has does not change with it.
+func TestForwardedFromAPeer(t *testing.T) {
 	a := attach(t, 8, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
 	h := a.meetHand(t)
+	h.listen()
 	r, task := a.served(t, h)
-	bustest.Await(t, func() bool { return h.connection() != nil })
-	for h.connection().Blocked() == 0 { // its answers fill the lane and the socket, which the peer does not read
-		h.say(&wire.Deliver{Source: nowhere, Delivery: nowhere, Flags: wire.FlagInline})
-		bustest.Await(t, func() bool { return h.out.Blocked() == 0 }) // the node may be slower
-	}
+	copy(h.mem.Bytes()[4096:], "of the peer's")
 	h.say(h.large(task.id, 5, 1))
 	d, err := r.Recv(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if at := PlaceOf(t, d); at.Offset == 4096 {
-		t.Errorf("the payload was passed on, at %+v, and its owner does not know", at)
+	defer func() { _ = d.Finish(nil) }()
+	if f, ok := h.heard().(*wire.Finish); !ok || f.Delivery != 5 || f.Flags&wire.FinishKeep != 0 {
+		t.Errorf("the peer was told %+v, and has not got its payload back", f)
 	}
-	if err := d.Finish(nil); err != nil {
+	if at := PlaceOf(t, d); at.File == fileOf(t, ledger.Mapped(h.mem)) {
+		t.Errorf("the host reads the peer's memory, at %+v", at)
+	}
+	clear(h.mem.Bytes())
+	h.die()
+	<-h.pair.ended
+	if got := d.Bytes(); len(got) != 4096 || !bytes.HasPrefix(got, []byte("of the peer's")) {
+		t.Errorf("%d bytes came, which begin with %q", len(got), got[:16])
+	}
+	if st := task.stage.Bus.Stats().Edges[1]; st.Copies != 2 { // the first was small
+		t.Errorf("the stage has copied %d payloads, want 2", st.Copies)
+	}
+}
+
+// TestForwardWaitsForItsWindow: where the window of a stream is full, a forwarded payload waits for its place there
+// while another request goes on at the same replica. It arrives whole, and the peer has its memory back then.
+func TestForwardWaitsForItsWindow(t *testing.T) {
+	a := attach(t, 1, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
+	h := a.meetHand(t)
+	h.listen()
+	r, task := a.served(t, h)
+	copy(h.mem.Bytes()[4096:], "of the peer's")
+	h.say(h.large(task.id, 5, 1))
+	first, err := r.Recv(t.Context())
+	if err != nil {
 		t.Fatal(err)
 	}
-	h.listen()
-	for {
-		switch m := h.heard().(type) {
-		case *wire.Lent:
-			t.Fatal("a copied payload was said to be passed on")
-		case *wire.Finish:
-			if m.Delivery == 5 {
-				return
-			}
+	for h.heard().Kind() != wire.KindFinish {
+	}
+	h.say(h.large(task.id, 6, 2)) // first fills the window
+	bustest.Await(t, func() bool {
+		waits := false
+		for _, s := range task.stage.Bus.Stalls(0) {
+			waits = waits || s.Edge == task.stage.Results[0].Name
+		}
+		return waits
+	})
+	other, err := a.bus.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	for range 3 {
+		if err := emit(t, other, make([]byte, 4096)).Finish(nil); err != nil {
+			t.Fatal(err)
 		}
 	}
+	select {
+	case m := <-h.said:
+		t.Fatalf("the peer was told %+v of a payload that is not copied", m)
+	default:
+	}
+	if err := first.Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	second, err := r.Recv(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f, ok := h.heard().(*wire.Finish); !ok || f.Delivery != 6 || f.Flags&wire.FinishKeep != 0 {
+		t.Errorf("the peer was told %+v, and has not got its payload back", f)
+	}
+	if !bytes.HasPrefix(second.Bytes(), []byte("of the peer's")) {
+		t.Errorf("the payload begins with %q", second.Bytes()[:16])
+	}
+	if err := second.Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	bustest.Await(t, func() bool { return task.emittedNow().Deliveries == 0 })
+}
+
+// TestForwardedThroughTheHost: a payload that came through the host and leaves through it is forwarded by reference:
+// it is copied nowhere.
+func TestForwardedThroughTheHost(t *testing.T) {
+	a := attach(t, 8, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
+	r, err := a.bus.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for range 3 {
+		if err := emit(t, r, make([]byte, 100<<10)).Finish(nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if st := a.task(t).stage.Bus.Stats().Edges[1]; st.Deliveries != 3 || st.Copies != 0 {
+		t.Errorf("the stage has forwarded %d payloads, and copied %d", st.Deliveries, st.Copies)
+	}
+}
+
+// TestForwardedFromTheHost: a payload that came through the host is copied where it leaves past it, and the host
+// has its own back when the handler returns. What was let in by reference before the edge was opened goes to the
+// host, and so does what comes before it.
+func TestForwardedFromTheHost(t *testing.T) {
+	kept := make(chan *bus.Kept, 1)
+	a := attach(t, 8, func(t *bus.Task, d *bus.Delivery) error {
+		if d.Seq == 1 {
+			kept <- d.Keep()
+			return nil
+		}
+		return t.Forward(d)
+	})
+	h := a.meetHand(t)
+	h.listen()
+	r, task := a.served(t, h)
+	if err := r.Input(t.Context()).EmitBytes(make([]byte, 100<<10)); err != nil {
+		t.Fatal(err)
+	}
+	k := <-kept
+	defer func() { _ = k.Finish(nil) }() // so that all closes, if it is not finished below
+	if !task.Returns(0, 1) {
+		t.Error("a payload of the host's may not go back there")
+	}
+	a.opened(t, h.node, task)
+	if task.Returns(0, 2) {
+		t.Error("a payload of the host's may go back there on an edge that leads past it")
+	}
+	if err := k.Forward(k.Delivery()); err != nil {
+		t.Fatal(err)
+	}
+	d, err := r.Recv(bustest.Soon(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	task.tellsNothing(t)
+	if err := errors.Join(d.Finish(nil), k.Forward(k.Delivery()), k.Finish(nil)); err != nil {
+		t.Fatal(err)
+	}
+	m, ok := h.heard().(*wire.Deliver)
+	if !ok || m.Seq != 2 || m.Size != 100<<10 {
+		t.Fatalf("the peer was given %+v", m)
+	}
+	bustest.Await(t, func() bool {
+		holds := 0
+		for _, held := range a.server.Holdings() {
+			if held.Seq == 1 {
+				holds++
+			}
+		}
+		return holds == 0
+	})
+	h.say(&wire.Finish{Delivery: m.Delivery})
+	bustest.Await(t, func() bool { return task.emittedNow().Deliveries == 0 })
 }
 
 // TestEarlyWhenTheNodeLeaves: what waits for its turn is given back when the node
@@ -449,8 +449,11 @@ func TestEarlyWhenTheNodeLeaves(t *testing.T) {
 	_, up := a.submitted(t, h)
 	h.say(h.large(up.source, 9, 3))
 	h.handled()
-	if n := h.borrowed.Load(); n != 2 {
-		t.Fatalf("%d payloads are borrowed, want 1", n-1)
+	up.in.mu.Lock()
+	early := len(up.in.streams[0].early)
+	up.in.mu.Unlock()
+	if early != 1 {
+		t.Fatalf("%d deliveries wait for their turn, want 1", early)
 	}
 	if err := a.node.Close(context.Background()); err != nil {
 		t.Fatal(err)
@@ -476,7 +479,6 @@ func TestPeerBreaksTheProtocol(t *testing.T) {
 	for name, m := range map[string]wire.Message{
 		"finish of nothing":      &wire.Finish{Delivery: 1},
 		"release of nothing":     &wire.Release{Delivery: 1},
-		"lent of nothing":        &wire.Lent{Delivery: 1},
 		"payload out of bounds":  &wire.Deliver{Source: nowhere, Segment: 1, Offset: 1 << 16, Size: 1},
 		"payload beyond the end": &wire.Deliver{Source: nowhere, Segment: 1, Offset: 4096, Size: 1<<64 - 1},
 		"a message for the host": &wire.Ended{Task: 1},

@@ -28,19 +28,7 @@ func (p *pair) Rest(m wire.Message) { p.Queue(m) }
 // Relays implements bus.Feeder.
 func (p *pair) Relays() bool { return false }
 
-// Lends implements bus.Feeder.
-func (p *pair) Lends(payload *ledger.Payload) {
-	p.borrowed.Add(1)
-	payload.After(p.unborrow)
-}
-
-// Lend implements ledger.Giver.
-func (p *pair) Lend(number uint32) bool {
-	sender := p.connection()
-	return sender != nil && sender.Now(&wire.Lent{Delivery: number}) == nil
-}
-
-// Leaving implements ledger.Giver.
+// Leaving implements bus.Feeder.
 func (p *pair) Leaving() bool { return p.link.Leaving() }
 
 // put sends a delivery to the peer. When it is returned, nobody needs its
@@ -124,22 +112,6 @@ func (p *pair) finished(m *wire.Finish) error {
 		p.giveBack(m.Delivery)
 	}
 	return nil
-}
-
-// lent is told that the peer passes a payload on by reference.
-func (p *pair) lent(id uint32) error {
-	if !p.account.Lend(id) && !p.Leaving() {
-		return fmt.Errorf("%w: delivery %d is not the peer's to pass on", wire.ErrProtocol, id)
-	}
-	return nil
-}
-
-// unborrow counts a payload less that lies in memory which the peer gave. After
-// the last one, when the peer is gone, the host is told.
-func (p *pair) unborrow() {
-	if p.borrowed.Add(-1) == 0 {
-		p.link.Queue(&wire.Clear{Peer: p.node})
-	}
 }
 
 // released is told that a payload is not needed any more.

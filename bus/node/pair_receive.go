@@ -54,7 +54,7 @@ func (p *pair) handle(sender *peer.Sender, h wire.Header, body []byte, fds []int
 		return p.show(m, fds[0])
 	case *wire.Forget:
 		if seg := p.account.Hide(m.Segment); seg != nil {
-			p.link.dropSegment(seg)
+			seg.Release()
 		}
 		return nil
 	case *wire.Deliver:
@@ -63,8 +63,6 @@ func (p *pair) handle(sender *peer.Sender, h wire.Header, body []byte, fds []int
 		return p.finished(m)
 	case *wire.Release:
 		return p.released(m.Delivery)
-	case *wire.Lent:
-		return p.lent(m.Delivery)
 	case *wire.Streamed:
 		if a := p.link.arrivals(m.Source); a != nil {
 			return a.streamed(p, m.Edge, m.Deliveries)

@@ -25,6 +25,7 @@ type routes struct {
 type outgoingEdge struct {
 	next  uint64 // the sequence behind the last delivery
 	to    *route // nil: through the host
+	from  uint64 // the sequence from which on deliveries may go to the peer
 	ended bool   // nothing more goes out, as far as others are told
 }
 
@@ -56,6 +57,19 @@ func (rs *routes) open(edge uint16, to *route) {
 	}
 }
 
+// relays reports whether the delivery of a number goes through the host. If so, it will also when
+// the edge is opened before the delivery is put: until then deliveries with lower numbers are put.
+func (rs *routes) relays(edge int, seq uint64) bool {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	e := &rs.edges[edge]
+	if e.to != nil {
+		return false
+	}
+	e.from = seq + 1
+	return true
+}
+
 // put sends a delivery on its way. The calls for one edge come one after the
 // other. When it is returned, nobody needs its payload any more.
 func (rs *routes) put(d *bus.Delivery, edge int, returned func()) error {
@@ -63,6 +77,9 @@ func (rs *routes) put(d *bus.Delivery, edge int, returned func()) error {
 	e := &rs.edges[edge]
 	e.next = d.Seq + 1
 	to := e.to
+	if d.Seq < e.from {
+		to = nil
+	}
 	if to != nil {
 		to.deliveries++
 		to.bytes += uint64(len(d.Bytes()))

@@ -95,10 +95,10 @@ func (r *routed) toHost() (kinds []wire.Kind, ends []wire.Streamed) {
 // toPeer is what the peer has been told so far.
 func (r *routed) toPeer() (kinds []wire.Kind, ends []wire.Streamed) {
 	r.t.Helper()
-	r.pair.Queue(&wire.Lent{}) // behind all of it
+	r.pair.Queue(&wire.Release{}) // behind all of it
 	for {
 		switch m := r.hand.heard().(type) {
-		case *wire.Lent:
+		case *wire.Release:
 			return kinds, ends
 		case *wire.Streamed:
 			kinds, ends = append(kinds, m.Kind()), append(ends, *m)

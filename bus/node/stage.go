@@ -258,6 +258,9 @@ func (t *nodeTask) Put(d *bus.Delivery, edge int) error {
 	return err
 }
 
+// Returns implements bus.Carrier.
+func (t *nodeTask) Returns(edge int, seq uint64) bool { return t.out.relays(edge, seq) }
+
 // Describe implements bus.Sink.
 func (t *nodeTask) Describe() string { return "the host" }
 

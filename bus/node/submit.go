@@ -72,6 +72,9 @@ func (up *upstream) Put(d *bus.Delivery, edge int) error {
 	return up.out.put(d, edge, func() { _ = d.Finish(nil) }) // held here alone
 }
 
+// Returns implements bus.Carrier.
+func (up *upstream) Returns(edge int, seq uint64) bool { return up.out.relays(edge, seq) }
+
 // InputEnded implements bus.Home. The host sees the end by the last input, if that says so.
 func (up *upstream) InputEnded(bare bool) {
 	if left := up.inputs.Add(-1); left == 0 && bare {
@@ -349,7 +352,7 @@ func (l *link) leave(ctx context.Context) error {
 // returnAll takes all puts for returned, and those for which somebody is on the way
 // here: their requests are over, and he looked before they were.
 func (l *link) returnAll() {
-	l.account.Close(false, false)
+	l.account.Close(false)
 	l.account.GiveBackAll(ledger.All)
 	l.account.Wait() // for those that the reader has in its hands
 	l.returnPairs()
@@ -413,15 +416,7 @@ func (l *link) Rest(m wire.Message) {
 // Relays implements bus.Feeder.
 func (l *link) Relays() bool { return true }
 
-// Lends implements bus.Feeder: the host looks after its memory by itself.
-func (l *link) Lends(*ledger.Payload) {}
-
-// Lend implements ledger.Giver.
-func (l *link) Lend(number uint32) bool {
-	return l.sender.Now(&wire.Lent{Delivery: number}) == nil
-}
-
-// Leaving implements ledger.Giver.
+// Leaving implements bus.Feeder.
 func (l *link) Leaving() bool {
 	return l.parting.why() != nil
 }

@@ -74,10 +74,9 @@ func togetherText(l host.Holding) string {
 }
 
 var togetherTexts = map[string]string{
-	"kept":   "finished, views kept",
-	"left":   "kept, connection over",
-	"passed": "that a dead process passed on",
-	"alone":  "with memory of their own",
+	"kept":  "finished, views kept",
+	"left":  "kept, connection over",
+	"alone": "with memory of their own",
 }
 
 // pidText names a process, if there is one.

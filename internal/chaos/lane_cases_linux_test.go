@@ -190,10 +190,6 @@ var badLanes = map[string]struct {
 		},
 		said: "was not kept, or was released before", sides: everySide,
 	},
-	"lends what it does not have": {
-		do:   func(l *laneEnd) error { return l.frame(&wire.Lent{Delivery: 1 << 30}) },
-		said: "delivery 1073741824 is not the peer's to pass on", sides: everySide,
-	},
 
 	// The socket pair.
 	"segment without seals": {
@@ -374,16 +370,6 @@ var badLanes = map[string]struct {
 	"expects for a source that never was": {
 		do:   func(l *laneEnd) error { return l.say(&wire.Expecting{Source: 1 << 30}) },
 		said: "no source 1073741824",
-	},
-	"clears what is not gone": {
-		do: func(l *laneEnd) error {
-			return errors.Join(l.say(&wire.Clear{Peer: l.direct.Peer}), l.say(&wire.Clear{Peer: 1 << 30}), l.hangUp())
-		},
-		said: "closed the connection",
-	},
-	"lends what the host did not give": {
-		do:   func(l *laneEnd) error { return l.say(&wire.Lent{Delivery: 1 << 30}) },
-		said: "delivery 1073741824 is not the client's to pass on",
 	},
 	"reports what nobody asked for": {
 		do: func(l *laneEnd) error {

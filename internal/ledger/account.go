@@ -143,17 +143,6 @@ func (a *Account) Look(number uint32, look func(h *Hold)) {
 	look(a.holds[number])
 }
 
-// Lend notes that the other process passes a payload on. It reports whether it has it.
-func (a *Account) Lend(number uint32) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	h := a.find(number)
-	if h != nil {
-		h.lent = true
-	}
-	return h != nil
-}
-
 // Finishing notes that the other process is done with a payload, once: with a delivery, which
 // Finish ends, or with a value, which is not its any more.
 func (a *Account) Finishing(number uint32) (source uint32, value Value, ok bool) {
@@ -247,16 +236,14 @@ func (a *Account) GiveBack(number uint32, before func()) {
 // Remains are what an account had that goes elsewhere when it closes.
 type Remains struct {
 	Unfinished []Delivery // that the other process will not finish
-	Lent       []Held     // which others may be reading
 	Back       []*Hold    // to be freed
 	Owners     []Owner    // to be closed: what was not fetched goes with them
 	Stays      bool       // the rest stays until it is dropped
 }
 
 // Close lets the other process have nothing new, and takes from it what it has not finished.
-// What lies in memory that it was told of stays, if it may go on reading; what it has passed
-// on goes to the caller, if others may.
-func (a *Account) Close(reads, lends bool) (r Remains) {
+// What lies in memory that it was told of stays, if it may go on reading.
+func (a *Account) Close(reads bool) (r Remains) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
@@ -265,19 +252,14 @@ func (a *Account) Close(reads, lends bool) (r Remains) {
 		if h.Returned != nil { // its sender takes it back
 			continue
 		}
-		lent, stays, sent := h.lent && lends, reads && h.told != nil, h.Delivery != nil
+		stays, sent := reads && h.told != nil, h.Delivery != nil
 		switch {
 		case sent:
 			r.Unfinished = append(r.Unfinished, h.Delivery)
-			if lent {
-				r.Lent = append(r.Lent, h.Delivery.Hold().Lend())
-			}
 			if stays {
 				h.keep(Left)
 				a.countFile(h.told)
 			}
-		case lent:
-			r.Lent, stays = append(r.Lent, h.kept.Lend()), false
 		case stays:
 			h.why = Left
 		default:

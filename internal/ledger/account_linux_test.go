@@ -25,12 +25,12 @@ type accountModel struct {
 }
 
 type modelHold struct {
-	why                       Why
-	in                        uint32 // number of the memory; 0: none
-	seg                       *Segment
-	bytes                     int
-	d                         *testDelivery
-	finishing, released, lent bool
+	why                 Why
+	in                  uint32 // number of the memory; 0: none
+	seg                 *Segment
+	bytes               int
+	d                   *testDelivery
+	finishing, released bool
 }
 
 // testDelivery is a delivery of a payload on the heap.
@@ -43,10 +43,7 @@ func (d *testDelivery) Hold() Held {
 }
 
 // testHeld keeps it.
-type testHeld struct {
-	p    *Payload
-	lent bool
-}
+type testHeld struct{ p *Payload }
 
 // Hold implements Held.
 func (h *testHeld) Hold() Held {
@@ -54,24 +51,8 @@ func (h *testHeld) Hold() Held {
 	return &testHeld{p: h.p}
 }
 
-// Lend implements Held.
-func (h *testHeld) Lend() Held {
-	h.p.Remind()
-	h.lent = true
-	return h
-}
-
-// Counter implements Held.
-func (h *testHeld) Counter() Counter { return h.p.Counter() }
-
 // Release implements Held.
-func (h *testHeld) Release() {
-	if h.lent {
-		h.p.Forget()
-	} else {
-		h.p.Release()
-	}
-}
+func (h *testHeld) Release() { h.p.Release() }
 
 var errRefused = errors.New("not sent")
 
@@ -178,11 +159,10 @@ func (m *accountModel) release(t *rapid.T) {
 func (m *accountModel) pass(t *rapid.T) {
 	n, h := m.number(t)
 	p := m.account.Share(n)
-	if lent := m.account.Lend(n); lent != (h != nil) || (p != nil) != lent {
-		t.Fatalf("lend %d: %v, %v", n, lent, p)
+	if (p != nil) != (h != nil) {
+		t.Fatalf("pass %d on: %v", n, p)
 	}
 	if h != nil {
-		h.lent = true
 		p.Release()
 	}
 }
@@ -224,25 +204,22 @@ func (m *accountModel) agree(t *rapid.T) {
 
 // end closes the account, gives back what was unfinished, and drops it.
 func (m *accountModel) end(t *rapid.T) {
-	reads, lends := rapid.Bool().Draw(t, "reads"), rapid.Bool().Draw(t, "lends")
-	had := m.account.Close(reads, lends)
-	unfinished, lent, stays := 0, 0, 0
+	reads := rapid.Bool().Draw(t, "reads")
+	had := m.account.Close(reads)
+	unfinished, stays := 0, 0
 	for n, h := range m.holds {
 		if h.why == Sent {
 			unfinished++
 		}
-		if h.lent && lends {
-			lent++
-		}
-		if reads && h.in != 0 && (h.why == Sent || !h.lent || !lends) {
+		if reads && h.in != 0 {
 			h.why, h.d = Left, nil
 			stays++
 		} else {
 			delete(m.holds, n)
 		}
 	}
-	if len(had.Unfinished) != unfinished || len(had.Lent) != lent || had.Stays != (stays > 0) {
-		t.Fatalf("it had %d unfinished, %d lent, and more: %v; want %d, %d, %d", len(had.Unfinished), len(had.Lent), had.Stays, unfinished, lent, stays)
+	if len(had.Unfinished) != unfinished || had.Stays != (stays > 0) {
+		t.Fatalf("it had %d unfinished, and more: %v; want %d, %d", len(had.Unfinished), had.Stays, unfinished, stays)
 	}
 	for _, h := range had.Back {
 		h.Free()
@@ -260,9 +237,6 @@ func (m *accountModel) end(t *rapid.T) {
 	m.account.Drop()
 	m.holds = nil
 	m.agree(t)
-	for _, p := range had.Lent {
-		p.Release()
-	}
 	if m.alive != 0 {
 		t.Fatalf("%d payloads live, and no account holds them", m.alive)
 	}

@@ -17,7 +17,6 @@ type Hold struct {
 	Seq  uint64
 
 	why       Why
-	lent      bool  // the other process passes it on: others may read it when that is dead
 	finishing bool  // the other process has said that it is done
 	released  bool  // ... and that the payload may go
 	told      *told // memory of ours that it lies in; nil: it came in a message, or lies elsewhere
@@ -33,10 +32,7 @@ type Delivery interface {
 // Held is a payload that is kept.
 type Held interface {
 	Hold() Held // ... once more
-	Lend() Held // the same, which is kept for others from now on
 	Release()
-	// Counter is that of the process that put the payload; nil: none did.
-	Counter() Counter
 }
 
 // Value is a value of the exchange that the other process has got.
@@ -58,10 +54,6 @@ const (
 
 // Why is what the other process has it for. It is for what an account calls with its lock held.
 func (h *Hold) Why() Why { return h.why }
-
-// Lent reports whether the other process has passed it on. It is for what an account calls with
-// its lock held.
-func (h *Hold) Lent() bool { return h.lent }
 
 // Alone reports whether it lies in memory that is for it alone.
 func (h *Hold) Alone() bool { return h.told != nil && h.told.alone }

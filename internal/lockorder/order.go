@@ -39,7 +39,7 @@ type (
 
 	// What other processes have and are sent.
 
-	Circle      [310]lock // bus/host.circle.mu: which processes were introduced to which
+	Introduced  [310]lock // bus/host.introductions.mu: which processes were introduced to which
 	Routes      [320]lock // bus/node.routes.mu: where edges lead
 	Exchange    [330]lock // internal/exchange.Exchange.mu: ends of the exchange in the host's process
 	ToldFigures [335]lock // bus/node.toldFigures.mu: what a host was told of the lane

@@ -46,7 +46,6 @@ type Sender struct {
 	// writing says that somebody sends a packet that has left the queue. Only
 	// who has set it may use the connection, so that packets keep their order.
 	writing bool
-	free    *sync.Cond // on mu: writing has ended, or waits for room
 	// resting says that all of the queue can wait until the timer wakes it.
 	resting      bool
 	rested       time.Time // since when
@@ -74,7 +73,6 @@ func NewSender(conn *Conn, opts SenderOptions) (*Sender, error) {
 	opts = opts.withDefaults()
 	s := &Sender{conn: conn, opts: opts, wait: LaterWait, done: make(chan struct{}), work: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
 	s.timer.Stop()
-	s.free = sync.NewCond(&s.mu)
 	go s.run()
 	return s, nil
 }
@@ -107,7 +105,7 @@ func (s *Sender) Queue(m wire.Message, fds ...int) error {
 	case s.writing || len(s.queue) > 0:
 		err = s.enqueue(m, fds)
 	default:
-		err = s.sendNow(m, fds, true)
+		err = s.sendNow(m, fds)
 	}
 	if err != nil {
 		return fmt.Errorf("queue message: %w", err)
@@ -207,7 +205,7 @@ func (s *Sender) flushLocked() {
 		s.mu.Unlock()
 		sent, err := s.conn.trySend(p.buf, p.fds)
 		s.mu.Lock()
-		s.wrote()
+		s.writing = false
 		if !sent && err == nil {
 			s.queue = slices.Insert(s.queue, 0, p)
 			break
@@ -267,10 +265,9 @@ func (s *Sender) appendTail(m wire.Message, fds []int) (p *packet, before int, e
 	return p, 0, err
 }
 
-// sendNow sends a message on the caller's goroutine, or queues it when there is no room and
-// it may wait. s.mu is held, and given up while it sends: a message that comes meanwhile is
-// queued.
-func (s *Sender) sendNow(m wire.Message, fds []int, mayWait bool) error {
+// sendNow sends a message on the caller's goroutine, or queues it when there is no room. s.mu is
+// held, and given up while it sends: a message that comes meanwhile is queued.
+func (s *Sender) sendNow(m wire.Message, fds []int) error {
 	p := newPacket()
 	if _, err := p.add(m, fds); err != nil {
 		p.recycle()
@@ -281,18 +278,15 @@ func (s *Sender) sendNow(m wire.Message, fds []int, mayWait bool) error {
 	s.mu.Unlock()
 	sent, err := s.conn.trySend(p.buf, p.fds)
 	s.mu.Lock()
-	s.wrote()
+	s.writing = false
 	if isOver(err) {
 		s.fail(err)
 	}
 	switch {
 	case sent || err != nil:
 		s.forget(p)
-	case mayWait:
-		err = s.postpone(p)
 	default:
-		err = ErrBacklog
-		s.forget(p)
+		err = s.postpone(p)
 	}
 	if len(s.queue) > 0 || s.closing {
 		s.signal()
@@ -339,7 +333,7 @@ func (s *Sender) run() {
 		s.mu.Unlock()
 		err := s.write(p)
 		s.mu.Lock()
-		s.wrote()
+		s.writing = false
 		s.discard(p)
 		if err != nil {
 			s.fail(err)
@@ -362,13 +356,6 @@ func (s *Sender) setBlocked(since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.blockedSince = since
-	s.free.Broadcast()
-}
-
-// wrote says that a packet is no longer being sent. s.mu is held.
-func (s *Sender) wrote() {
-	s.writing = false
-	s.free.Broadcast()
 }
 
 // discard forgets a packet that has been in the queue, and whose descriptors

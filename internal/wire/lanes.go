@@ -56,29 +56,7 @@ type Streamed struct {
 	Bytes      uint64 // of the payloads that went to the peer
 }
 
-// Lent says that the payload of a delivery is passed on by reference: when the
-// client that says so is gone, others may read it still.
-//
-//wire:message 71 to the host or a peer
-type Lent struct {
-	Delivery uint32
-}
-
-// Clear says that the client reads nothing any more that came from a peer,
-// which is gone.
-//
-//wire:message 72 to the host
-type Clear struct {
-	Peer uint32
-}
-
-// Cleared says that nobody reads anything any more that came from a peer, which
-// is gone: what was lent to it, and passed on, is free.
-//
-//wire:message 73 to the client
-type Cleared struct {
-	Peer uint32
-}
+// The numbers 70 to 73 were those of messages that are gone, and stay unused.
 
 // Report asks a client what it has under way that the host does not see.
 //

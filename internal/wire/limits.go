@@ -41,7 +41,7 @@ const (
 
 // The versions of the protocol that this package speaks: one.
 const (
-	Version    = 1
+	Version    = 2
 	VersionMin = Version
 )
 

@@ -53,9 +53,6 @@ const (
 	KindDirect    Kind = 68
 	KindStreamed  Kind = 69
 
-	KindLent     Kind = 71
-	KindClear    Kind = 72
-	KindCleared  Kind = 73
 	KindReport   Kind = 74
 	KindReported Kind = 75
 	KindLane     Kind = 76
@@ -114,9 +111,6 @@ var kinds = [...]kindInfo{
 	KindExpecting:    {name: "expecting", direction: ToHost, descriptors: 0},
 	KindDirect:       {name: "direct", direction: ToClient, descriptors: 0},
 	KindStreamed:     {name: "streamed", direction: ToHost | ToClient | ToPeer, descriptors: 0},
-	KindLent:         {name: "lent", direction: ToHost | ToPeer, descriptors: 0},
-	KindClear:        {name: "clear", direction: ToHost, descriptors: 0},
-	KindCleared:      {name: "cleared", direction: ToClient, descriptors: 0},
 	KindReport:       {name: "report", direction: ToClient, descriptors: 0},
 	KindReported:     {name: "reported", direction: ToHost, descriptors: 0},
 	KindLane:         {name: "lane", direction: ToHost | ToClient | ToPeer, descriptors: 1},
@@ -210,12 +204,6 @@ func newMessage(k Kind) Message {
 		return new(Direct)
 	case KindStreamed:
 		return new(Streamed)
-	case KindLent:
-		return new(Lent)
-	case KindClear:
-		return new(Clear)
-	case KindCleared:
-		return new(Cleared)
 	case KindReport:
 		return new(Report)
 	case KindReported:
@@ -367,15 +355,6 @@ func appendMessage(b []byte, m Message) ([]byte, Kind, error) {
 	case *Streamed:
 		k = KindStreamed
 		b, err = m.append(b)
-	case *Lent:
-		k = KindLent
-		b, err = m.append(b)
-	case *Clear:
-		k = KindClear
-		b, err = m.append(b)
-	case *Cleared:
-		k = KindCleared
-		b, err = m.append(b)
 	case *Report:
 		k = KindReport
 		b, err = m.append(b)
@@ -504,12 +483,6 @@ func readMessage(b []byte, m Message) error {
 	case *Direct:
 		return m.read(b)
 	case *Streamed:
-		return m.read(b)
-	case *Lent:
-		return m.read(b)
-	case *Clear:
-		return m.read(b)
-	case *Cleared:
 		return m.read(b)
 	case *Report:
 		return m.read(b)
@@ -655,15 +628,6 @@ func (*Direct) Kind() Kind { return KindDirect }
 
 // Kind returns [KindStreamed].
 func (*Streamed) Kind() Kind { return KindStreamed }
-
-// Kind returns [KindLent].
-func (*Lent) Kind() Kind { return KindLent }
-
-// Kind returns [KindClear].
-func (*Clear) Kind() Kind { return KindClear }
-
-// Kind returns [KindCleared].
-func (*Cleared) Kind() Kind { return KindCleared }
 
 // Kind returns [KindReport].
 func (*Report) Kind() Kind { return KindReport }
@@ -1914,66 +1878,6 @@ func (m *Streamed) read(b []byte) error {
 		m.Edge = binary.LittleEndian.Uint16(p[4:])
 		m.Deliveries = binary.LittleEndian.Uint64(p[8:])
 		m.Bytes = binary.LittleEndian.Uint64(p[16:])
-	}
-	return nil
-}
-
-func (m *Lent) append(b []byte) ([]byte, error) {
-	b = append(b, make([]byte, HeaderSize+4)...)
-	{
-		p := (*[4]byte)(b[len(b)-4:])
-		binary.LittleEndian.PutUint32(p[0:], m.Delivery)
-	}
-	return b, nil
-}
-
-func (m *Lent) read(b []byte) error {
-	if len(b) < 4 {
-		return cutShort(b, KindLent, sized{"delivery", 4})
-	}
-	{
-		p := (*[4]byte)(b)
-		m.Delivery = binary.LittleEndian.Uint32(p[0:])
-	}
-	return nil
-}
-
-func (m *Clear) append(b []byte) ([]byte, error) {
-	b = append(b, make([]byte, HeaderSize+4)...)
-	{
-		p := (*[4]byte)(b[len(b)-4:])
-		binary.LittleEndian.PutUint32(p[0:], m.Peer)
-	}
-	return b, nil
-}
-
-func (m *Clear) read(b []byte) error {
-	if len(b) < 4 {
-		return cutShort(b, KindClear, sized{"peer", 4})
-	}
-	{
-		p := (*[4]byte)(b)
-		m.Peer = binary.LittleEndian.Uint32(p[0:])
-	}
-	return nil
-}
-
-func (m *Cleared) append(b []byte) ([]byte, error) {
-	b = append(b, make([]byte, HeaderSize+4)...)
-	{
-		p := (*[4]byte)(b[len(b)-4:])
-		binary.LittleEndian.PutUint32(p[0:], m.Peer)
-	}
-	return b, nil
-}
-
-func (m *Cleared) read(b []byte) error {
-	if len(b) < 4 {
-		return cutShort(b, KindCleared, sized{"peer", 4})
-	}
-	{
-		p := (*[4]byte)(b)
-		m.Peer = binary.LittleEndian.Uint32(p[0:])
 	}
 	return nil
 }

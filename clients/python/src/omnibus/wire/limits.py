@@ -1,6 +1,6 @@
 """Numbers of the node protocol: its version, what bounds a message, and flags. Open it to see what is too long."""
 
-VERSION = 1
+VERSION = 2
 MAGIC = 0x53554249_4E4D4F01
 
 MAX_PACKET_BYTES = 65_536
