@@ -38,6 +38,7 @@ from typing import Any, TypeVar
 from . import codec, handshake
 from .errors import ForkedError, HostGone, OmnibusError, Untrusted
 from .listening import Listener, close_in_children
+from .locked import current
 from .memory import View
 from .owner import Full, Object, Owner
 from .store import Corrupt, Handle, NoDebt, Reader, Stale, attach
@@ -89,7 +90,7 @@ class KeyedStore:
         self._by_key: dict[str, Object] = {}  # some are being written
         self._counts = [0] * 5  # puts, hits, misses, bytes written, bytes saved
         self._listener: Listener | None = None
-        self._pid = os.getpid()
+        self._pid = current.pid
         self._closed = ""  # why the store has ended
 
     @classmethod
@@ -116,9 +117,8 @@ class KeyedStore:
         It is encoded as the codec says or, without, as an emission is, but for bytes, which lie in the store as they are.
         Raises Exists, Full, TooLarge, OwnerGone, PayloadError for a value that has no encoding, and ValueError for a bad key.
         """
-        if not isinstance(key, str) or not 0 < len(key.encode(errors="surrogatepass")) <= MAX_KEY_BYTES:
+        if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_BYTES // 4 and not _fits(key):
             raise ValueError(f"a key is a str of 1 to {MAX_KEY_BYTES} bytes, and this is {_shown(key)}")
-        self._check()
         if key in self._by_key:
             raise _exists(key)
         if codec_ is None and type(value) is bytes:
@@ -226,7 +226,7 @@ class KeyedStore:
 
     def close(self) -> None:
         """End the store. Readers keep what they view, and get no more. Idempotent, and safe in a signal's handler."""
-        if os.getpid() == self._pid:
+        if current.pid == self._pid:
             self._end("the store is closed")
 
     def _end(self, why: str) -> None:
@@ -245,8 +245,8 @@ class KeyedStore:
 
     def _check_process(self) -> None:
         """It comes before the lock, which a forked child may find taken for ever."""
-        if os.getpid() != self._pid:
-            raise ForkedError(f"the store belongs to process {self._pid}, and this is {os.getpid()}: attach here")
+        if current.pid != self._pid:
+            raise ForkedError(f"the store belongs to process {self._pid}, and this is {current.pid}: attach here")
 
     def _check(self) -> None:
         self._check_process()
@@ -255,10 +255,12 @@ class KeyedStore:
 
     def _locked(self, f: Callable[..., _T], *args: Any) -> _T:
         """Call f with the lock held. What a signal's handler raises in the middle of it leaves it half done: the store ends."""
-        self._check()
+        if current.pid != self._pid:
+            self._check_process()
         try:
             with self._lock:
-                self._check()
+                if self._closed:
+                    raise OwnerGone(self._closed)
                 return f(*args)
         except OmnibusError:
             raise
@@ -354,6 +356,10 @@ def _peer(sock: socket.socket) -> tuple[int, int]:
 
 def _exists(key: str) -> Exists:
     return Exists(f"there is a value under {_shown(key)}")
+
+
+def _fits(key: str) -> bool:
+    return 0 < len(key.encode(errors="surrogatepass")) <= MAX_KEY_BYTES
 
 
 def _shown(key: object) -> str:
