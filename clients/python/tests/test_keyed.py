@@ -336,6 +336,14 @@ class RefusedTest(KeyedCase):
                 s.put(key, b"x")  # type: ignore[arg-type]
         s.put("k" * 1024, b"x")
         for call in (s.get_cached, s.touch, s.delete):
+            for bad in (None, [], 1):
+                with self.assertRaisesRegex(ValueError, "a key is a str"):
+                    call(bad)  # type: ignore[arg-type]
+        with self.assertRaises(TypeError):
+            s.free_unused("all")  # type: ignore[arg-type]
+        self.assertEqual(s.stats().keys, 1)
+        s.touch("k" * 1024)
+        for call in (s.get_cached, s.touch, s.delete):
             with self.assertRaisesRegex(NotFound, "^nothing lies under 'missing'$"):
                 call("missing")
 

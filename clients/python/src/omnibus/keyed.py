@@ -33,6 +33,7 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import index
 from typing import Any, TypeVar
 
 from . import codec, handshake
@@ -117,8 +118,8 @@ class KeyedStore:
         It is encoded as the codec says or, without, as an emission is, but for bytes, which lie in the store as they are.
         Raises Exists, Full, TooLarge, OwnerGone, PayloadError for a value that has no encoding, and ValueError for a bad key.
         """
-        if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_BYTES // 4 and not _fits(key):
-            raise ValueError(f"a key is a str of 1 to {MAX_KEY_BYTES} bytes, and this is {_shown(key)}")
+        if not 0 < len(_text(key)) <= MAX_KEY_BYTES // 4 and not _fits(key):
+            raise _bad_key(key)
         if key in self._by_key:
             raise _exists(key)
         if codec_ is None and type(value) is bytes:
@@ -138,11 +139,11 @@ class KeyedStore:
 
     def get_cached(self, key: str) -> Handle:
         """The handle of the value under a key. Each reader is charged once more. Raises NotFound."""
-        return self._locked(self._charge, key)
+        return self._locked(self._charge, _text(key))
 
     def touch(self, key: str) -> None:
         """Charge each reader once more for the value under a key: it stays until they have read it. Raises NotFound."""
-        self._locked(self._charge, key)
+        self._locked(self._charge, _text(key))
 
     def __contains__(self, key: object) -> bool:
         """Whether there is a value under a key. It may be gone with the next `put`."""
@@ -152,7 +153,7 @@ class KeyedStore:
 
     def delete(self, key: str) -> None:
         """Forget a key. Its value goes at once if no reader owes for it or reads it, and else later. Raises NotFound."""
-        self._locked(self._drop, key)
+        self._locked(self._drop, _text(key))
 
     def clear(self) -> None:
         """Forget all keys. Readers keep what they read, and get what they were charged for; all else goes at once."""
@@ -160,7 +161,7 @@ class KeyedStore:
 
     def free_unused(self, nbytes: int | None = None) -> int:
         """Free the oldest values that no reader owes for, or reads, until they have so many bytes: all, without a number."""
-        return self._locked(self._owner.free, self._owner.geometry.arena if nbytes is None else nbytes)
+        return self._locked(self._owner.free, self._owner.geometry.arena if nbytes is None else index(nbytes))
 
     def stats(self) -> Stats:
         """The figures."""
@@ -195,32 +196,32 @@ class KeyedStore:
         try:
             self._check_process()
             try:
-                index = self._locked(self._owner.invite)
+                reader = self._locked(self._owner.invite)
             except (TooManyReaders, OwnerGone) as e:
                 self._owner.refuse(sock, e)
                 raise
             try:
-                account = self._owner.exchange(sock, index)
+                account = self._owner.exchange(sock, reader)
                 ending = _Ending(sock, account.pid)
                 self._locked(self._owner.join, account)
-                threading.Thread(target=self._watch, args=(ending, index), name="omnibus-reader", daemon=True).start()
+                threading.Thread(target=self._watch, args=(ending, reader), name="omnibus-reader", daemon=True).start()
                 self._owner.grant(sock, account)
                 self._check()  # again, for what has ended the store meanwhile knows nothing of this reader
             except BaseException:
                 with self._lock:
-                    self._owner.remove(index)
+                    self._owner.remove(reader)
                 raise
         except BaseException:
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)  # the thread that watches it reads its end
             sock.close()
             raise
-        return index
+        return reader
 
-    def remove_reader(self, index: int) -> None:
+    def remove_reader(self, reader: int) -> None:
         """End a reader: what it owes and reads is free, and what it views may be written over."""
         self._check_process()
-        account = self._owner.accounts.get(index)
+        account = self._owner.accounts.get(reader)
         if account is not None:
             account.end()
 
@@ -314,12 +315,12 @@ class KeyedStore:
         with suppress(OmnibusError, OSError):  # a peer that does not attach is told by the end of its connection
             self.admit(sock)
 
-    def _watch(self, ending: _Ending, index: int) -> None:
+    def _watch(self, ending: _Ending, reader: int) -> None:
         try:
             ending.wait()
         finally:
             with self._lock:
-                self._owner.remove(index)
+                self._owner.remove(reader)
 
 
 class _Ending:
@@ -356,6 +357,17 @@ def _peer(sock: socket.socket) -> tuple[int, int]:
 
 def _exists(key: str) -> Exists:
     return Exists(f"there is a value under {_shown(key)}")
+
+
+def _bad_key(key: object) -> ValueError:
+    return ValueError(f"a key is a str of 1 to {MAX_KEY_BYTES} bytes, and this is {_shown(key)}")
+
+
+def _text(key: str) -> str:
+    """The key. It comes before the lock: what is raised under that, and is no error of this package's, ends the store."""
+    if not isinstance(key, str):
+        raise _bad_key(key)
+    return key
 
 
 def _fits(key: str) -> bool:
