@@ -379,8 +379,8 @@ type sender struct {
 	seen time.Duration // when the message was here, by [process.SinceBoot]
 }
 
-// passCredentials has the kernel say who sent each message: whose process made a pair of sockets says nothing of the
-// process that has the other end.
+// passCredentials has the kernel name the process that sent each message: the process that made a pair of sockets need
+// not be the one at its other end.
 func passCredentials(conn *net.UnixConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -425,7 +425,7 @@ func receive(conn *net.UnixConn, want messageKind, descriptors int) (received, [
 }
 
 // controlOf returns all descriptors in control messages, also together
-// with an error, and who sent them.
+// with an error, and their sender.
 func controlOf(oob []byte) (fds []int, from sender, err error) {
 	if len(oob) == 0 {
 		return nil, from, nil

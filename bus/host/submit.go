@@ -135,7 +135,7 @@ func (src *source) Put(d *bus.Delivery, edge int) error {
 	return err
 }
 
-// Returns implements bus.Carrier. The host counts who reads a payload that it passes on.
+// Returns implements bus.Carrier. The host counts the readers of a payload that it passes on.
 func (src *source) Returns(int, uint64) bool { return true }
 
 // Ended implements bus.Sink.

@@ -99,7 +99,7 @@ class Mapping:
             raise ProtocolError(f"a payload of {size} bytes at {offset} in a segment of {self.size}")
 
     def view(self, offset: int, size: int) -> memoryview:
-        """A read-only view for a caller who refers to the mapping for as long as any part of it lives."""
+        """A read-only view. Its caller refers to the mapping for as long as any part of the view lives."""
         if self._view is None:
             self._view = memoryview((ctypes.c_ubyte * self.size).from_address(self.address)).toreadonly().cast("B")
         self.check(offset, size)

@@ -251,7 +251,7 @@ class Owner:
         self._on_gone(o)
 
     def _holders(self) -> str:
-        """Why nothing can go, for an error: who keeps how much of the oldest objects."""
+        """Why nothing can go, for an error: how much of the oldest objects each reader keeps."""
         g, oldest = self.geometry, list(islice(self.objects.values(), _MOST_LOOKED_AT))
         held = [f"{self.used_bytes} of {g.arena} bytes are taken, {len(self.objects)} of {g.slots} slots"]
         of = f", of the oldest {_MOST_LOOKED_AT}" if len(self.objects) > len(oldest) else ""

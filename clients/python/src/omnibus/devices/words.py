@@ -1,6 +1,6 @@
 """Words in the host's memory, by which processes and the streams of GPUs say how far they are.
 
-Streams write words, and wake nobody: one thread looks at them.
+Streams write words, and wake no thread: one thread looks at them.
 """
 
 from __future__ import annotations
