@@ -81,17 +81,18 @@ func mustEndAfter(t *testing.T, r *bus.Request, results byte) {
 // TestPeerThatDoesNotRead: a peer that reads nothing is given up with the first message
 // that is not kept for it.
 func TestPeerThatDoesNotRead(t *testing.T) {
-	for name, of := range map[string]func(h *hand, m *wire.Deliver) error{
-		"a delivery": func(h *hand, m *wire.Deliver) error { return h.send(m) },
-		"an answer":  func(h *hand, m *wire.Deliver) error { h.Queue(m); return h.connection().Err() },
+	for name, send := range map[string]func(h *hand, s *peer.Sender, m *wire.Deliver) error{
+		"a delivery": func(h *hand, _ *peer.Sender, m *wire.Deliver) error { return h.send(m) },
+		"an answer":  func(h *hand, s *peer.Sender, m *wire.Deliver) error { h.Queue(m); return s.Err() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := attach(t, 8, echo)
 			h := a.meetHand(t)
 			bustest.Await(t, func() bool { return h.connection() != nil })
+			sender := h.connection() // the pair forgets it when it ends
 			var err error
 			for err == nil {
-				err = of(h, &wire.Deliver{Payload: make([]byte, wire.MaxInline), Size: wire.MaxInline, Flags: wire.FlagInline})
+				err = send(h, sender, &wire.Deliver{Payload: make([]byte, wire.MaxInline), Size: wire.MaxInline, Flags: wire.FlagInline})
 			}
 			if !errors.Is(err, peer.ErrBacklog) {
 				t.Errorf("a message is %v, want %v", err, peer.ErrBacklog)
