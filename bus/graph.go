@@ -271,7 +271,7 @@ func (g *graph) names() string {
 func (g *graph) checkJoins() error {
 	var errs []error
 	for _, st := range g.stages {
-		if st.spec.Join != nil && len(st.in) < 2 {
+		if st.spec.joins() && len(st.in) < 2 {
 			errs = append(errs, fmt.Errorf("%w: stage %q joins, but has only one in-edge (%s): add an edge, or use Handle", ErrConfig, st.spec.Name, st.in[0].name))
 		}
 		if st.spec.joins() {
@@ -341,7 +341,7 @@ const headroom = 4 // a quarter
 // that has any.
 func (g *graph) joinRoom(joinBytes, arenaBytes int64) int64 {
 	switch {
-	case !slices.ContainsFunc(g.stages, func(st *stage) bool { return st.spec.Join != nil }):
+	case !slices.ContainsFunc(g.stages, func(st *stage) bool { return st.spec.joins() }):
 		return 0
 	case joinBytes == 0:
 		return arenaBytes / 4

@@ -156,13 +156,8 @@ type Work struct {
 	output  output // of this work alone, for stages without state
 }
 
-// handle is the stage's handler: it hands the deliveries to a replica.
-func (r *Station) handle(t *Task, parts []*Delivery) error {
-	for _, d := range parts {
-		if err := d.expose(); err != nil {
-			return fmt.Errorf("payload of %d bytes: %w", d.size(), err)
-		}
-	}
+// give hands one delivery, or one of each branch, to a replica.
+func (r *Station) give(t *Task, parts ...*Delivery) {
 	for _, d := range parts {
 		d.state.Store(stateHeld)
 		t.hold(d)
@@ -176,7 +171,6 @@ func (r *Station) handle(t *Task, parts []*Delivery) error {
 	w.parts = append(w.one[:0], parts...)
 	rt.works = append(rt.works, w)
 	r.route(w, &fu)
-	return nil
 }
 
 // taskOf gives what the stage knows of a task. It is for the worker.
@@ -314,23 +308,26 @@ func (w *Work) Finished(err error, handled bool) {
 	w.replica = nil
 	r.done(w, &fu)
 	retain := r.stage.spec.Replay && w.err == nil && !w.rt.task.outlet.req.over()
-	if !retain {
-		r.progress(w.rt, &fu)
-		r.mu.Unlock()
-		for _, d := range w.parts {
-			_ = d.Finish(w.err) // a repeat was finished before
+	var places []func()
+	if retain {
+		for _, d := range w.parts { // a replay, or the task's end, may come as soon as the lock is let go
+			places = append(places, d.retainHeld())
 		}
-		return
+		w.rt.retained = append(w.rt.retained, w)
 	}
-	places := make([]func(), 0, len(w.parts))
-	for _, d := range w.parts { // a replay, or the task's end, may come as soon as the lock is let go
-		places = append(places, d.retainHeld())
-	}
-	w.rt.retained = append(w.rt.retained, w)
-	r.progress(w.rt, &fu)
+	ended := r.tryEnd(w.rt, &fu)
 	r.mu.Unlock()
 	for _, givePlace := range places {
 		givePlace()
+	}
+	if !retain {
+		for _, d := range w.parts {
+			_ = d.Finish(w.err) // a repeat was finished before
+		}
+	}
+	if ended { // after that, so that the worker looks once
+		w.rt.task.answered.Store(true)
+		w.rt.task.look()
 	}
 }
 
@@ -452,7 +449,7 @@ func (r *Station) GiveUp(err error) {
 	var tasks []*Task
 	for rt := range r.tasks {
 		waits := slices.ContainsFunc(r.waiting, func(w *Work) bool { return w.rt == rt })
-		if waits || (rt.ending && rt.endsLeft < 0) {
+		if waits || (rt.ending && rt.endsLeft < 0 && len(rt.works) == 0) {
 			tasks = append(tasks, rt.task)
 		}
 	}

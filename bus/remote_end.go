@@ -2,28 +2,25 @@ package bus
 
 import "slices"
 
-// end has the replicas emit what is left of the request. It reports whether they have: if
-// not, the worker is told to look again when they have.
+// end has the replicas emit what is left of the request, when they have finished its inputs. It
+// reports whether they have: if not, the worker is told to look when they have.
 func (r *Station) end(t *Task) (ended bool, err error) {
 	var fu FollowUp
 	defer fu.Do()
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	rt := r.taskOf(t)
 	if !rt.ending {
 		rt.ending = true
 		r.tryEnd(rt, &fu)
 	}
-	ended, err = rt.ended, rt.endErr
-	r.mu.Unlock()
-	if ended {
-		r.over(t)
-	}
-	return ended, err
+	return rt.ended, rt.endErr
 }
 
 // progress, with mu held, is called when something has changed that may let a task end.
 func (r *Station) progress(rt *remoteTask, fu *FollowUp) {
 	if r.tryEnd(rt, fu) {
+		rt.task.answered.Store(true)
 		rt.task.nudge()
 	}
 }
@@ -31,7 +28,7 @@ func (r *Station) progress(rt *remoteTask, fu *FollowUp) {
 // tryEnd, with mu held, asks the replicas to end a task whose work is done. It reports
 // whether the task has ended.
 func (r *Station) tryEnd(rt *remoteTask, fu *FollowUp) (ended bool) {
-	if !rt.ending || rt.endsLeft >= 0 || len(rt.works) > 0 {
+	if !rt.ending || rt.ended || rt.endsLeft >= 0 || len(rt.works) > 0 {
 		return false
 	}
 	posts := r.postingsOf(rt)
@@ -119,6 +116,7 @@ func (p *Posting) Answered(err error) (unfinished int) {
 	r.mu.Unlock()
 	switch {
 	case ended:
+		rt.task.answered.Store(true)
 		rt.task.look()
 	case known && !waited && err != nil:
 		rt.task.failWhere(err)
@@ -141,6 +139,7 @@ func (r *Station) over(t *Task) {
 	var fu FollowUp
 	r.mu.Lock()
 	rt := r.taskOf(t)
+	rt.ending = false // no replica is asked any more
 	delete(r.tasks, rt)
 	for _, p := range r.postingsOf(rt) {
 		delete(p.replica.postings, rt)

@@ -80,6 +80,32 @@ func TestGivenToAGoneReplica(t *testing.T) {
 	Await(t, func() bool { return b.Stats().Live == 0 })
 }
 
+// TestEndBehindTheLastHolder: a task whose replicas have emitted all ends when the last of its
+// deliveries is finished, which may be read for longer than the replica says.
+func TestEndBehindTheLastHolder(t *testing.T) {
+	b := goneReplica(t)
+	r, err := b.Submit(t.Context(), []byte("hello"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rt := b.given(t, 1)
+	rt.task.held.Add(1) // a reader's
+	rt.works[0].Finished(nil, true)
+	var answer *Posting
+	Await(t, func() bool { // until it is asked to end
+		answer = rt.home.postings[rt]
+		return answer.Asked()
+	})
+	answer.Answered(nil)
+	if r.over() {
+		t.Error("the request has ended while a delivery of it is held")
+	}
+	rt.task.unhold()
+	if err := r.Wait(soon(t)); err != nil {
+		t.Error(err)
+	}
+}
+
 // unwilling is a replica that can be given nothing.
 type unwilling struct{ TaskAgent }
 

@@ -36,18 +36,11 @@ type stage struct {
 	oneEach bool
 }
 
-// newStage makes the stage of a specification. Where other processes do the
-// work, its handler hands it to them.
+// newStage makes the stage of a specification.
 func newStage(spec StageSpec) *stage {
 	st := &stage{spec: spec}
-	if spec.Remote == nil {
-		return st
-	}
-	st.remote = &Station{stage: st, spec: *spec.Remote, tasks: make(map[*remoteTask]struct{})}
-	if spec.Remote.Join {
-		st.spec.Join = st.remote.handle
-	} else {
-		st.spec.Handle = func(t *Task, d *Delivery) error { return st.remote.handle(t, []*Delivery{d}) }
+	if spec.Remote != nil {
+		st.remote = &Station{stage: st, spec: *spec.Remote, tasks: make(map[*remoteTask]struct{})}
 	}
 	return st
 }
@@ -123,7 +116,7 @@ func (st *stage) spawn(b *Bus, replica, i int) (*worker, error) {
 		})
 	}
 	var err error
-	w.actor, err = b.system.Spawn(name, w, opts)
+	w.actor, err = b.system.Spawn(name, w.receiver(), opts)
 	b.admission.mu.Lock()
 	st.workers = append(st.workers, w)
 	b.admission.mu.Unlock()

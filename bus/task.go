@@ -36,10 +36,11 @@ type Task struct {
 	emitted  atomic.Int64  // when something was emitted for it last, since the bus was opened
 
 	// held counts deliveries in other hands than the worker's.
-	held   atomic.Int32
-	heldMu lockorder.Mutex[lockorder.TaskHeld]
-	inHand []*Delivery // those held by a batch or an actor, oldest first
-	behind []*Delivery // finished, and to be given back behind what is queued
+	held     atomic.Int32
+	answered atomic.Bool // of a remote stage: its replicas have emitted all
+	heldMu   lockorder.Mutex[lockorder.TaskHeld]
+	inHand   []*Delivery // those held by a batch or an actor, oldest first
+	behind   []*Delivery // finished, and to be given back behind what is queued
 
 	// For the worker's goroutine only.
 	pending  []*Delivery // input held back while an out-edge's queue is not empty
@@ -143,10 +144,10 @@ func (t *Task) hold(d *Delivery) {
 func (t *Task) unhold() {
 	switch {
 	case t.held.Add(-1) != 0:
-	case t.stage.remote != nil:
-		t.look()
-	default:
+	case t.stage.remote == nil:
 		t.nudge()
+	case t.answered.Load() || t.outlet.req.over():
+		t.look()
 	}
 }
 

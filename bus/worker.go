@@ -67,16 +67,7 @@ func (w *worker) Receive(message any) {
 
 func (w *worker) arrive(d *Delivery) {
 	t := d.flow.consumer
-	if t.outlet.req.over() {
-		d.reclaim()
-		return
-	}
-	ok, err := d.flow.accept(d)
-	if err != nil {
-		t.failAt(d, err)
-	}
-	if !ok {
-		d.reclaim()
+	if !t.accept(d) {
 		return
 	}
 	if w.stage.shared() && (len(t.pending) > 0 || t.clogged()) {
@@ -84,6 +75,22 @@ func (w *worker) arrive(d *Delivery) {
 		return
 	}
 	w.dispatch(t, d)
+}
+
+// accept takes in a delivery that is the next of its stream. Another one is given back, and so is
+// each of a request that is over.
+func (t *Task) accept(d *Delivery) bool {
+	next := !t.outlet.req.over()
+	if next {
+		var err error
+		if next, err = d.flow.accept(d); err != nil {
+			t.failAt(d, err)
+		}
+	}
+	if !next {
+		d.reclaim()
+	}
+	return next
 }
 
 // dispatch starts the work on a delivery whose turn in its stream has come.
@@ -204,35 +211,27 @@ func (w *worker) settle(t *Task) {
 	if t.ending || t.held.Load() > 0 || len(t.pending) > 0 || !t.inputEnded() {
 		return
 	}
-	switch r := w.stage.remote; {
-	case r != nil:
-		ended, err := r.end(t)
-		if !ended {
-			return // the answer brings the worker back here
-		}
-		t.ending = true
-		if err != nil {
-			t.failAtEnd(err)
-		}
-	case w.stage.spec.End != nil:
-		t.ending = true
+	t.ending = true
+	if w.stage.spec.End != nil {
 		w.task = t
 		err := w.callEnd(t)
 		w.task = nil
 		if err != nil {
 			t.failAtEnd(err)
 		}
-	default:
-		t.ending = true
 	}
 	t.dropRetained()
-	t.outlet.close()
-	w.leave(t)
-	req.taskDone()
+	w.close(t)
 }
 
-// settleOver gives back what a task has of a request that is over, and says goodbye
-// once nobody holds anything of it.
+// close ends the task's outputs, and its stay at the stage.
+func (w *worker) close(t *Task) {
+	t.outlet.close()
+	w.leave(t)
+	t.outlet.req.taskDone()
+}
+
+// settleOver gives back what a task has of a request that is over.
 func (w *worker) settleOver(t *Task) {
 	t.discardInput()
 	w.ungather(t)
@@ -240,10 +239,11 @@ func (w *worker) settleOver(t *Task) {
 		t.told = true
 		w.actor.Pass(&Ended{Task: t})
 	}
-	if w.stage.remote != nil && !t.told {
-		t.told = true
-		w.stage.remote.over(t)
-	}
+	w.takeLeave(t)
+}
+
+// takeLeave posts the farewell of a request that is over, once no holder has a delivery of it.
+func (w *worker) takeLeave(t *Task) {
 	if t.held.Load() == 0 && !t.left && !t.leaving {
 		t.leaving = true
 		t.awaitSenders()
@@ -285,25 +285,28 @@ func (w *worker) park(t *Task, d *Delivery) {
 	}
 }
 
-// join handles inputs as long as every branch has one, and notices a branch
-// that ended while another still has input.
+// join handles inputs as long as every branch has one.
 func (w *worker) join(t *Task) {
-	for {
-		missing, waiting := t.branches()
-		switch {
-		case missing == nil:
-			w.handle(t, t.takeParts())
-		case waiting != nil && missing.in.eos && !t.outlet.req.over():
-			d := waiting.in.parked[0]
-			t.failAt(d, fmt.Errorf("%w: a branch of the join ended early: %s ended with %d deliveries, this edge has one more", ErrSequence, missing.edge.name, missing.in.handled()))
-			return
-		default:
-			return
-		}
-		if t.outlet.req.over() {
-			return
-		}
+	for parts := t.joined(); parts != nil; parts = t.joined() {
+		w.handle(t, parts)
 	}
+}
+
+// joined takes the next input of every branch; nil: one has none. The request fails when a branch
+// has ended while another has an input more.
+func (t *Task) joined() []*Delivery {
+	if t.outlet.req.over() {
+		return nil
+	}
+	missing, waiting := t.branches()
+	switch {
+	case missing == nil:
+		return t.takeParts()
+	case waiting != nil && missing.in.eos:
+		d := waiting.in.parked[0]
+		t.failAt(d, fmt.Errorf("%w: a branch of the join ended early: %s ended with %d deliveries, this edge has one more", ErrSequence, missing.edge.name, missing.in.handled()))
+	}
+	return nil
 }
 
 // branches gives an in-flow that has no input waiting, and one that has.

@@ -1,0 +1,122 @@
+package bus
+
+import (
+	"fmt"
+	"log/slog"
+
+	"github.com/omnibus-runtime/omnibus/actors"
+)
+
+// remoteWorker is the receiver behind one actor of a remote stage: it checks the order of the
+// inputs, and gives them to a replica. It runs no user's code.
+type remoteWorker struct{ *worker }
+
+// receiver is what the worker's actor has for its messages.
+func (w *worker) receiver() actors.Receiver {
+	if w.stage.remote != nil {
+		return remoteWorker{w}
+	}
+	return w
+}
+
+// Receive implements actors.Receiver.
+func (w remoteWorker) Receive(message any) {
+	switch m := message.(type) {
+	case *Delivery:
+		w.task = m.flow.consumer
+		w.arrive(w.task, m)
+	case *Task:
+		w.task = m
+		w.settle(m)
+	case farewell:
+		w.leave(m.task)
+	}
+	w.task = nil
+}
+
+func (w remoteWorker) arrive(t *Task, d *Delivery) {
+	if !t.accept(d) {
+		return
+	}
+	joins := w.stage.spec.joins()
+	switch {
+	case d.Bare():
+		d.reclaim()
+	case joins:
+		w.park(t, d)
+	default:
+		w.give(t, d)
+	}
+	if joins {
+		for parts := t.joined(); parts != nil; parts = t.joined() {
+			w.give(t, parts...)
+		}
+	}
+	w.settle(t)
+}
+
+// give hands one delivery, or one of each branch, to a replica, where the payloads are to be had.
+func (w remoteWorker) give(t *Task, parts ...*Delivery) {
+	err := openAll(parts)
+	for i := 0; i < len(parts) && err == nil; i++ {
+		if err = parts[i].expose(); err != nil {
+			err = fmt.Errorf("payload of %d bytes: %w", parts[i].size(), err)
+		}
+	}
+	if err == nil {
+		w.stage.remote.give(t, parts...)
+		return
+	}
+	t.failAt(parts[0], err)
+	for _, d := range parts {
+		d.reclaim()
+	}
+}
+
+// settle ends the task when its inputs have ended and the replicas have emitted all.
+func (w remoteWorker) settle(t *Task) {
+	remote := w.stage.remote
+	switch {
+	case t.left:
+	case t.outlet.req.over():
+		t.discardInput()
+		if !t.told {
+			t.told = true
+			remote.over(t)
+		}
+		w.takeLeave(t)
+	case !t.ending && t.inputEnded():
+		ended, err := remote.end(t)
+		if !ended {
+			return
+		}
+		t.answered.Store(true)
+		if t.held.Load() > 0 {
+			return // unhold comes back to it, which looks at the two in the other order
+		}
+		t.ending = true
+		remote.over(t)
+		if err != nil {
+			t.failAtEnd(err)
+		}
+		w.close(t)
+	}
+}
+
+// Failed implements actors.Receiver: the bus has a fault. The request fails with it.
+func (w remoteWorker) Failed(_ any, cause *actors.Panic) {
+	w.panics.Add(1)
+	w.log.Error("the bus panicked", slog.Any("panic", cause.Value), slog.String("stack", string(cause.Stack)))
+	if t := w.task; t != nil {
+		t.Fail(fmt.Errorf("%w: %w", ErrPanic, cause))
+	}
+}
+
+// Dropped implements actors.Receiver.
+func (w remoteWorker) Dropped(message any, reason actors.DropReason) {
+	if t, ok := message.(*Task); ok {
+		w.settle(t) // the bus is closing: the request is over
+		return
+	}
+	w.worker.Dropped(message, reason)
+}
