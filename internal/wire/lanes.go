@@ -63,7 +63,7 @@ type Streamed struct {
 //
 //wire:message 74 to the client
 type Report struct {
-	Millis uint32
+	Millis uint32 // from now on
 }
 
 // Reported is what a client has under way, in one piece or more, with flag ReplyMore on all but
