@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
@@ -85,7 +86,7 @@ type Status struct {
 
 // Status takes a snapshot.
 func (s *Server) Status() Status {
-	u := s.underWay() // first: the figures of the edges have what it says
+	u := s.underWay(reportLease) // first: the figures of the edges have what it says
 	st := Status{
 		Bus: s.on.Name, PID: os.Getpid(), Socket: s.Addr(), Epoch: s.epoch, Age: time.Since(s.on.Opened), Stats: s.floor.Stats(), Processes: s.Processes(), Lanes: u.lanes(s.live()),
 		Requests: s.floor.Statuses(), Handlers: append([]bus.RunningHandler{}, s.floor.Running()...),
@@ -111,9 +112,8 @@ func (s *Server) method(name string) (callMethod, error) {
 		"status": func(context.Context, []byte) (any, error) { return s.Status(), nil },
 		"stats":  func(context.Context, []byte) (any, error) { return s.floor.Stats(), nil },
 		"stalls": func(context.Context, []byte) (any, error) {
-			all := append([]bus.Stall{}, s.floor.Stalls(0)...)
-			all = append(all, s.underWay().stalls(s.floor, 0)...)
-			return append(all, s.exchangeStalls(0)...), nil
+			u := s.underWay(reportLease)
+			return append([]bus.Stall{}, slices.Concat(s.floor.Stalls(0), u.stalls(s.floor, 0), s.exchangeStalls(0), u.unheard())...), nil
 		},
 		"check":  func(context.Context, []byte) (any, error) { return s.checkAll() },
 		"leases": func(context.Context, []byte) (any, error) { return s.Holdings(), nil },

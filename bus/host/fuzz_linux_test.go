@@ -145,7 +145,7 @@ func FuzzSession(f *testing.F) {
 	f.Add(packet(lanes, serve, emit(1), emit(2), &wire.Streamed{Source: fuzzTask, Deliveries: 1}, &wire.Streamed{Source: fuzzTask, Deliveries: 1<<64 - 1}))
 	f.Add(packet(lanes, serve, emit(1), emit(2), &wire.Streamed{Source: fuzzTask, Deliveries: 2}, &wire.Streamed{Source: fuzzTask, Deliveries: 2}))
 	f.Add(packet(lanes, serve, emit(1), &wire.Streamed{Source: fuzzTask, Edge: 7}, &wire.Streamed{Source: fuzzRequest}))
-	f.Add(packet(lanes, &wire.Reported{Token: 1, Piece: []byte("{}")}))
+	f.Add(packet(lanes, &wire.Reported{Piece: []byte("{}")}))
 	// The exchange.
 	place := &wire.Place{Token: 1, Owner: 1, Flags: wire.FlagInline, Size: 1, From: "a", To: "b", Key: "k", Payload: []byte("x")}
 	fetch := &wire.Fetch{Token: 2, From: "a", To: "b", Key: "k"}

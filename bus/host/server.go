@@ -320,7 +320,8 @@ func (s *Server) retireSegment(seg *ledger.Segment) {
 // watch finds what waits past the host, and for the exchange, and gives up processes
 // that have work and do not move.
 func (s *Server) watch(atLeast time.Duration) []bus.Stall {
-	stalls := s.underWay().stalls(s.floor, atLeast)
+	// The next look comes within the lease, however long the stall timeout is.
+	stalls := s.underWay(max(reportLease, atLeast)).stalls(s.floor, atLeast)
 	for _, sess := range s.live() {
 		sess.checkAlive(atLeast)
 	}
@@ -433,6 +434,9 @@ type ProcessStats struct {
 	Arena    ArenaStats    `json:"arena"`
 	Age      time.Duration `json:"age_ns"`
 	Stopped  bool          `json:"stopped"`
+	// Unreported says that the process has been asked what it has under way past the host, and
+	// has not said: the figures lack that.
+	Unreported bool `json:"unreported,omitempty"`
 }
 
 // KeptStats are the figures of payloads that a process keeps.
@@ -477,8 +481,10 @@ type Holding struct {
 	// Of several payloads together: what they are, how many, and how old the oldest is.
 	// Those kept are of deliveries that the process has finished, and reads on. Those
 	// left are what it may read, though its connection is over. Those alone are its
-	// own, each in memory that was made for it; they are of no known age.
-	Together string `json:"together,omitempty"` // kept, left, or alone
+	// own, each in memory that was made for it; they are of no known age. Those unreported
+	// are what others may have from the process past the host: it has been asked, and has
+	// not said. Their number is not known.
+	Together string `json:"together,omitempty"` // kept, left, alone, or unreported
 	Payloads int    `json:"payloads,omitempty"`
 	// Of a payload in the exchange: its key, and whether the process has placed it,
 	// and nobody has fetched it, or has fetched it. What is lasting was placed to
@@ -494,7 +500,11 @@ func (s *Server) Holdings() []Holding {
 	for _, sess := range s.live() {
 		all = append(all, sess.holdings()...)
 	}
-	all = append(all, s.underWay().held...)
+	u := s.underWay(reportLease)
+	all = append(all, u.held...)
+	for _, silent := range u.silent {
+		all = append(all, Holding{PID: silent.by.proc.PID(), Name: silent.by.name, Direct: true, Together: "unreported"})
+	}
 	all = append(all, Holding{PID: os.Getpid(), Name: "the host"}.values(s.on.Exchange.Values(), "placed")...)
 	all = append(all, Holding{Name: "nobody"}.values(s.on.Exchange.Lasting(), "lasting")...)
 	slices.SortStableFunc(all, func(a, b Holding) int { return int(b.Age - a.Age) })

@@ -274,7 +274,7 @@ func (s *session) handle(m wire.Message, fds []int) error {
 	case *wire.Streamed:
 		return s.streamed(m)
 	case *wire.Reported:
-		return s.reports.reported(m)
+		return s.reports.add(m)
 	case *wire.Put:
 		return s.put(m)
 	case *wire.Forget:

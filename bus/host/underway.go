@@ -1,10 +1,11 @@
 package host
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"sync"
+	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
@@ -14,80 +15,103 @@ import (
 	"github.com/omnibus-runtime/omnibus/messages"
 )
 
-// reportWait is how long a node may take to say what it has under way.
-const reportWait = 250 * time.Millisecond
+// reportLease is for how long a node is asked to report. A scraper that comes once a minute, and is late, finds
+// the lease going on.
+const reportLease = 90 * time.Second
 
-// What a node says is bounded: all that it says at once, and in words.
+// reportOverdue is the age at which a report has missed several successors: its node is stopped, or hangs.
+const reportOverdue = time.Second
+
+// A report is bounded: its bytes, its entries, and the words in it.
 const (
-	maxReportBytes = 4 << 20
-	maxWanted      = 256
+	maxReportBytes   = 4 << 20
+	maxReportEntries = 1 << 16
+	maxWanted        = 256
 )
 
-// reporting is a question to a node that is open.
-type reporting struct {
-	token  uint32
-	pieces []byte
-	answer chan terms.Report
-}
-
-// reports is what a node is asked of what goes past the host.
+// reports are those of one node: what it has under way past the host, as it said last.
 type reports struct {
-	turn lockorder.Right[lockorder.ReportsTurn] // of the goroutine that asks; comes before the locks of the session's parts
-	mu   lockorder.Mutex[lockorder.Reports]
-	open *reporting // nil: there is no question
-	last uint32
+	mu     lockorder.Mutex[lockorder.Reports]
+	asked  time.Time // the beginning of the lease
+	until  time.Time // the end of the lease; zero: the node was never asked
+	pieces []byte    // of the next report
+	last   *terms.Report
+	came   time.Time // when the last report did
 }
 
-// ask opens a question.
-func (r *reports) ask() *reporting {
+// A reported is the last report of a node, as a reader finds it.
+type reported struct {
+	terms.Report
+	late   time.Duration // what the ages of the report lack
+	silent time.Duration // since the node was asked, if no report has come; else 0
+}
+
+// read returns the last report. If ask is true, the caller has to queue [wire.Report] for the lease.
+func (r *reports) read(now time.Time, lease time.Duration) (last reported, ask bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.last++
-	r.open = &reporting{token: r.last, answer: make(chan terms.Report, 1)}
-	return r.open
+	if now.After(r.until) { // the node says nothing any more: its last report does not hold
+		r.asked, r.last = now, nil
+	}
+	if r.until.Sub(now) < lease/2 {
+		r.until, ask = now.Add(lease), true
+	}
+	if r.last == nil {
+		return reported{silent: max(now.Sub(r.asked), 1)}, ask
+	}
+	last.Report = *r.last
+	// All that a report gives an age had begun before the report was made. It goes on in a process that is stopped, so
+	// its age grows while reports are missing. While they come, the next one may say that it has ended: the ages are
+	// those of the report then, so that no wait looks longer than it was.
+	if late := now.Sub(r.came); late >= reportOverdue {
+		last.late = late
+	}
+	return last, ask
 }
 
-// underWay asks the client what goes past the host, and what waits there. It is empty
-// if the client does not answer in time, or is no Go node, or has nothing to say.
-func (s *session) underWay(ctx context.Context) terms.Report {
-	s.reports.turn.Lock() // one question at a time
-	defer s.reports.turn.Unlock()
-	if !s.past.reports(len(s.sources.list()) > 0) {
-		return terms.Report{}
-	}
-	q := s.reports.ask()
-	s.queue(&wire.Report{Token: q.token})
-	select {
-	case r := <-q.answer:
-		return r
-	case <-ctx.Done():
-	case <-s.ctx.Done():
-	}
-	return terms.Report{}
-}
-
-// reported takes in an answer, or a piece of one.
-func (r *reports) reported(m *wire.Reported) error {
+// add takes in a report, or a piece of one.
+func (r *reports) add(m *wire.Reported) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	q := r.open
-	if q == nil || q.token != m.Token {
-		return nil // nobody waits for it any more
+	if r.until.IsZero() {
+		return fmt.Errorf("%w: a report: none was asked for", wire.ErrProtocol)
 	}
-	if len(q.pieces)+len(m.Piece) > maxReportBytes {
+	if len(r.pieces)+len(m.Piece) > maxReportBytes {
 		return fmt.Errorf("%w: a report of more than %d bytes", wire.ErrProtocol, maxReportBytes)
 	}
-	q.pieces = append(q.pieces, m.Piece...)
+	r.pieces = append(r.pieces, m.Piece...)
 	if m.Flags&wire.ReplyMore != 0 {
 		return nil
 	}
-	r.open = nil
-	var answer terms.Report
-	if err := json.Unmarshal(q.pieces, &answer); err != nil {
+	var report terms.Report
+	err := json.Unmarshal(r.pieces, &report)
+	r.pieces = nil
+	switch {
+	case err != nil:
 		return fmt.Errorf("%w: a report: %w", wire.ErrProtocol, err)
+	case len(report.Flows)+len(report.Rooms)+len(report.Held) > maxReportEntries:
+		return fmt.Errorf("%w: a report of more than %d entries", wire.ErrProtocol, maxReportEntries)
 	}
-	q.answer <- answer
+	for i := range report.Rooms {
+		if w := &report.Rooms[i].Wanted; len(*w) > maxWanted {
+			*w = strings.Clone((*w)[:maxWanted]) // without the memory of the rest
+		}
+	}
+	r.last, r.came = &report, time.Now()
 	return nil
+}
+
+// underWay is what goes past the host, and what waits at the client, as its last report says. It is empty if the
+// client is no Go node, or has nothing to report.
+func (s *session) underWay(lease time.Duration) reported {
+	if !s.past.reports(len(s.sources.list()) > 0) {
+		return reported{}
+	}
+	r, ask := s.reports.read(time.Now(), lease)
+	if ask {
+		s.queue(&wire.Report{Millis: uint32(min(lease.Milliseconds(), math.MaxUint32))})
+	}
+	return r
 }
 
 // underWay is what goes past the host, or waits for room, as the processes that send
@@ -98,6 +122,14 @@ type underWay struct {
 	rooms []roomWait
 	held  []Holding
 	holds map[uint32]int // how many of them each node has
+	// silent are the processes that have been asked and have not reported.
+	silent []silence
+}
+
+// silence is a process that has been asked what it has under way, and has not reported.
+type silence struct {
+	by    *session
+	since time.Duration
 }
 
 // directReport is one stream that goes from one process to another.
@@ -115,32 +147,27 @@ type roomWait struct {
 	by     *session
 }
 
-// underWay asks all processes at once.
-func (s *Server) underWay() underWay {
-	ctx, cancel := context.WithTimeout(context.Background(), reportWait)
-	defer cancel()
+// underWay is what all processes have reported. It waits for none. Processes that have been asked go on reporting for
+// the time of the lease.
+func (s *Server) underWay(lease time.Duration) underWay {
 	sessions := s.live()
 	byNode := make(map[uint32]*session, len(sessions))
 	for _, sess := range sessions {
 		byNode[sess.node] = sess
 	}
-	var mu sync.Mutex
 	all := underWay{holds: make(map[uint32]int)}
-	var wg sync.WaitGroup
 	for _, sess := range sessions {
-		wg.Go(func() {
-			r := sess.underWay(ctx)
-			mu.Lock()
-			defer mu.Unlock()
-			sess.explain(r, byNode, &all)
-		})
+		r := sess.underWay(lease)
+		if r.silent > 0 {
+			all.silent = append(all.silent, silence{sess, r.silent})
+		}
+		sess.explain(r, byNode, &all)
 	}
-	wg.Wait()
 	return all
 }
 
 // explain adds what a client says about its sources.
-func (s *session) explain(r terms.Report, byNode map[uint32]*session, all *underWay) {
+func (s *session) explain(r reported, byNode map[uint32]*session, all *underWay) {
 	s.past.forgetGone(byNode)
 	streamOf := func(source uint32, edge uint16) (found bus.Stream, ok bool) {
 		src, _ := s.sources.find(source)
@@ -158,6 +185,9 @@ func (s *session) explain(r terms.Report, byNode map[uint32]*session, all *under
 		if !ok {
 			continue
 		}
+		if fr.Waiting > 0 {
+			fr.Waiting += r.late
+		}
 		if fr.Peer == 0 {
 			all.waits = append(all.waits, directReport{fr, st, s, nil})
 			continue
@@ -169,12 +199,12 @@ func (s *session) explain(r terms.Report, byNode map[uint32]*session, all *under
 	}
 	for _, rr := range r.Rooms {
 		if st, ok := streamOf(rr.Source, 0); ok {
-			rr.Wanted = rr.Wanted[:min(len(rr.Wanted), maxWanted)]
+			rr.Waiting += r.late
 			all.rooms = append(all.rooms, roomWait{rr, st, s})
 		}
 	}
 	for _, hr := range r.Held {
-		h := Holding{Seq: hr.Seq, Bytes: hr.Bytes, Direct: true, Age: hr.Age}
+		h := Holding{Seq: hr.Seq, Bytes: hr.Bytes, Direct: true, Age: hr.Age + r.late}
 		if st, ok := streamOf(hr.Source, hr.Edge); ok {
 			h.Stage, h.Request, h.Edge = st.To, st.Request.ID(), st.Edge
 		}
@@ -235,6 +265,14 @@ func (u underWay) roomStalls(on bus.Floor, atLeast time.Duration) (all []bus.Sta
 	return all
 }
 
+// unheard are the processes that have not reported, as the host waits for them.
+func (u underWay) unheard() (all []bus.Stall) {
+	for _, s := range u.silent {
+		all = append(all, bus.Stall{Process: "the host", Waited: s.since, Holder: s.by.Describe() + " to say what it has under way"})
+	}
+	return all
+}
+
 // past are the streams that go past the host, with what those who send say of them.
 func (u underWay) past() []bus.Stream {
 	all := make([]bus.Stream, 0, len(u.flows))
@@ -256,7 +294,9 @@ func (u underWay) add(st *Status) {
 		byID[st.Requests[i].ID] = &st.Requests[i]
 	}
 	for i := range st.Processes {
-		st.Processes[i].Held += u.holds[st.Processes[i].Node]
+		p := &st.Processes[i]
+		p.Held += u.holds[p.Node]
+		p.Unreported = slices.ContainsFunc(u.silent, func(s silence) bool { return s.by.node == p.Node })
 	}
 	for _, r := range u.flows {
 		if req := byID[r.stream.Request.ID()]; req != nil && r.UnderWay+r.Queued > 0 {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -269,24 +268,20 @@ func TestWhoHoldsWhatPastTheHost(t *testing.T) {
 	go func() { defer close(done); streamBlocks(t, n, 50, 8, 5000) }()
 
 	var held []host.Holding
-	for len(held) < window { // those before are handled still, and may seem younger: two processes say how old
+	bustest.Await(t, func() bool { // those before are handled still, and may seem younger: two processes say how old
 		held = slices.DeleteFunc(h.server.Holdings(), func(h host.Holding) bool { return h.Edge != "a->b" || h.Seq < 8 })
-	}
+		return len(held) >= window
+	})
 	if held[0].PID != os.Getpid() || held[0].Stage != "b" || held[0].Request != node.RequestIDOf(n, 1) {
 		t.Errorf("held are %+v", held)
 	}
 	var stalls []bus.Stall
 	i := -1
-	for i < 0 { // the one behind them has yet to find the window full
-		answer, err := n.Call(t.Context(), "stalls", nil)
-		if err == nil {
-			err = json.Unmarshal(answer, &stalls)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+	bustest.Await(t, func() bool { // the one behind them has yet to find the window full
+		stalls = stallsOf(t, n)
 		i = slices.IndexFunc(stalls, func(s bus.Stall) bool { return s.Edge == "a->b" })
-	}
+		return i >= 0
+	})
 	if stalls[i].Deliveries != window || !strings.Contains(stalls[i].String(), fmt.Sprint("process ", os.Getpid())) {
 		t.Errorf("stalls are %v, and do not say who holds what", stalls)
 	}
@@ -297,6 +292,9 @@ func TestWhoHoldsWhatPastTheHost(t *testing.T) {
 	}
 	close(release)
 	<-done
+	bustest.Await(t, func() bool { // the last report says that nothing is held
+		return !slices.ContainsFunc(h.server.Holdings(), func(h host.Holding) bool { return h.Direct })
+	})
 }
 
 // TestLanesAreSeen: what goes from one process to another past the host is told for each

@@ -105,7 +105,7 @@ func SayMuch(n *Node) {
 	l := n.link
 	n.mu.Unlock()
 	for said := 0; said <= peer.DefaultBacklogBytes+1<<20; said += wire.MaxPiece {
-		l.Queue(&wire.Reported{Token: 1 << 31, Piece: make([]byte, wire.MaxPiece)})
+		l.Queue(&wire.Reported{Flags: wire.ReplyMore, Piece: make([]byte, wire.MaxPiece)})
 	}
 }
 

@@ -50,6 +50,7 @@ type link struct {
 	calling    lockorder.Right[lockorder.LinkCalling] // one opens begun.caller, and then a request at a time; comes before the locks of the parts
 	lastSource uint32                                 // of a request; guarded by calling
 
+	pushing pushing
 	parting parting
 	asked   asked
 	begun   begun
@@ -64,8 +65,8 @@ func dialLink(ctx context.Context, path string, trust peer.DialOptions, bus, nam
 	}
 	l := &link{
 		conn: conn, in: peer.NewReceiver(conn), wait: wait, drained: make(chan struct{}), done: make(chan struct{}),
-		asked: asked{open: make(map[uint32]*question)},
-		begun: begun{tasks: make(map[uint32]*nodeTask), requests: make(map[uint32]*upstream)},
+		pushing: pushing{asked: make(chan struct{}, 1)}, asked: asked{open: make(map[uint32]*question)},
+		begun: begun{began: make(chan struct{}, 1), tasks: make(map[uint32]*nodeTask), requests: make(map[uint32]*upstream)},
 		peers: peers{senders: make(map[uint32]*pair), receivers: make(map[uint32]*pair)},
 	}
 	l.account.Open(l)
@@ -169,6 +170,7 @@ func (l *link) run() {
 	_ = l.conn.Close()
 	_ = l.sender.Close()
 	close(l.done)
+	l.pushing.ended.Wait()
 	l.board.close()
 	for _, q := range questions {
 		close(q.answers)
@@ -244,7 +246,7 @@ func (l *link) handle(m wire.Message, fds []int) error {
 	case *wire.Direct:
 		return l.direct(m)
 	case *wire.Report:
-		go l.report(m.Token)
+		l.report(time.Duration(m.Millis) * time.Millisecond)
 	case *wire.Placed:
 		l.answer(m.Token, m)
 	case *wire.Fetched:

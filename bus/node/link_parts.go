@@ -118,6 +118,8 @@ func (a *asked) end() map[uint32]*question {
 // begun is what a node does for its host, and has it do. Its lock is held while a task or a
 // request begins: it comes before those of a bus, of arrivals and of senders.
 type begun struct {
+	began chan struct{} // takes one: a task or a request has begun
+
 	mu       lockorder.Mutex[lockorder.Begun]
 	stages   []*nodeStage
 	tasks    map[uint32]*nodeTask
@@ -171,8 +173,17 @@ func (b *begun) task(id, stage uint32, begin func(st *nodeStage) (*nodeTask, err
 	t, err := begin(b.stages[stage])
 	if err == nil {
 		b.tasks[id] = t
+		b.note()
 	}
 	return t, err
+}
+
+// note says that something has begun.
+func (b *begun) note() {
+	select {
+	case b.began <- struct{}{}:
+	default:
+	}
 }
 
 // request has a request begin, and the host told of it. It reports false when that is gone.
@@ -184,6 +195,7 @@ func (b *begun) request(up *upstream, begin func(), tell func() error) (bool, er
 		return false, nil
 	}
 	b.requests[up.source] = up
+	b.note()
 	return true, tell()
 }
 
@@ -222,6 +234,13 @@ func (b *begun) requestEnded(up *upstream) bool {
 	known := b.requests[up.source] == up
 	delete(b.requests, up.source)
 	return known
+}
+
+// none reports whether there is neither a task nor a request.
+func (b *begun) none() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.tasks)+len(b.requests) == 0
 }
 
 // list is a snapshot of tasks and requests.

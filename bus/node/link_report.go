@@ -1,13 +1,16 @@
 package node
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/terms"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
@@ -15,18 +18,89 @@ import (
 // maxHeldReports bounds the deliveries of a report: the oldest count.
 const maxHeldReports = 4096
 
-// report answers what the host asks, on a goroutine of its own: it looks at
-// all that is under way.
-func (l *link) report(token uint32) {
-	b, err := json.Marshal(l.underWay())
-	if err != nil { // numbers and nothing else
-		return
+// pushEvery is the time between two reports of what changes.
+const pushEvery = 250 * time.Millisecond
+
+// pushing is for how long a link reports what it has under way.
+type pushing struct {
+	asked chan struct{}  // takes one: the host has asked again, and is to be told all
+	ended sync.WaitGroup // of link.push
+
+	mu    lockorder.Mutex[lockorder.Pushing]
+	until time.Time // the end of the lease
+	runs  bool      // link.push does
+}
+
+// extend sets the end of the lease. It reports false if a goroutine pushes already, which is told.
+func (p *pushing) extend(lease time.Duration) (start bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.until = time.Now().Add(lease)
+	if p.runs {
+		select {
+		case p.asked <- struct{}{}:
+		default:
+		}
+		return false
 	}
+	p.runs = true
+	return true
+}
+
+// left is how long the lease lasts. If that is no time, the goroutine that pushes has to end.
+func (p *pushing) left() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	left := time.Until(p.until)
+	p.runs = left > 0
+	return left
+}
+
+// report has the link report at once, and on until the lease ends.
+func (l *link) report(lease time.Duration) {
+	if l.pushing.extend(lease) {
+		l.pushing.ended.Go(l.push)
+	}
+}
+
+// push tells the host what is under way, as often as that changes, until the lease or the link ends. What is under
+// way has an age, which changes: a report that the host knows already is one of nothing that moves or waits.
+func (l *link) push() {
+	var known []byte // what the host was told last
+	for {
+		report := l.underWay()
+		b, err := json.Marshal(report)
+		// A host that does not read its socket gets no more reports: they would fill the backlog.
+		if err == nil && !bytes.Equal(b, known) && l.sender.Blocked() == 0 {
+			l.say(b)
+			known = b
+		}
+		next, began := pushEvery, chan struct{}(nil)
+		left := l.pushing.left()
+		if left <= 0 {
+			return
+		}
+		if report.Empty() && bytes.Equal(b, known) && l.begun.none() {
+			next, began = left, l.begun.began // nothing is under way before something begins
+		}
+		select {
+		case <-time.After(next):
+		case <-began:
+		case <-l.pushing.asked:
+			known = nil
+		case <-l.done:
+			return
+		}
+	}
+}
+
+// say sends a report.
+func (l *link) say(b []byte) {
 	for len(b) > wire.MaxPiece {
-		l.Queue(&wire.Reported{Token: token, Flags: wire.ReplyMore, Piece: b[:wire.MaxPiece]})
+		l.Queue(&wire.Reported{Flags: wire.ReplyMore, Piece: b[:wire.MaxPiece]})
 		b = b[wire.MaxPiece:]
 	}
-	l.Queue(&wire.Reported{Token: token, Piece: b})
+	l.Queue(&wire.Reported{Piece: b})
 }
 
 func (l *link) underWay() terms.Report {
@@ -41,6 +115,9 @@ func (l *link) underWay() terms.Report {
 	for _, p := range l.peers.list() {
 		r.Held = append(r.Held, p.report(now)...)
 	}
+	slices.SortFunc(r.Flows, func(a, b terms.Flow) int {
+		return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.Edge, b.Edge)) // the same is to look the same
+	})
 	slices.SortFunc(r.Held, func(a, b terms.Held) int { return cmp.Compare(b.Age, a.Age) })
 	r.Held = r.Held[:min(len(r.Held), maxHeldReports)]
 	return r

@@ -175,19 +175,7 @@ func (f *finder) join(ctx context.Context, name string, opts node.JoinOptions) (
 	}, nil
 }
 
-// call asks the host a question and returns the answer, which is JSON.
-func (f *finder) call(cmd *cobra.Command, method string, arguments any) (json.RawMessage, error) {
-	n, leave, err := f.join(cmd.Context(), "omnibus "+cmd.Name(), callOptions)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	ctx, cancel := within(cmd.Context(), answerTimeout)
-	defer cancel()
-	return callFor[json.RawMessage](ctx, n, method, arguments)
-}
-
-// callFor asks the host of a node a question, as call does.
+// callFor asks the host of a node a question.
 func callFor[T any](ctx context.Context, n *node.Node, method string, arguments any) (answer T, err error) {
 	args, err := json.Marshal(arguments)
 	if err != nil {
@@ -203,9 +191,27 @@ func callFor[T any](ctx context.Context, n *node.Node, method string, arguments 
 	return answer, err
 }
 
-// ask is call for an answer that is shown as T, or as it came with -o json.
+// ask asks the host a question, and shows the answer as T, or as it came with -o json.
 func ask[T any](cmd *cobra.Command, f *finder, output *choice, method string, arguments any, show func(T) error) error {
-	answer, err := f.call(cmd, method, arguments)
+	return askReported(cmd, f, output, method, arguments, func(T) bool { return false }, show)
+}
+
+// askReported is ask for figures that processes report to the host: an answer that lacks the report of a process is
+// asked for once more.
+func askReported[T any](cmd *cobra.Command, f *finder, output *choice, method string, arguments any, lacks func(T) bool, show func(T) error) error {
+	n, leave, err := f.join(cmd.Context(), "omnibus "+cmd.Name(), callOptions)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	ctx, cancel := within(cmd.Context(), answerTimeout)
+	defer cancel()
+	answer, err := settled(ctx, func() (json.RawMessage, error) {
+		return callFor[json.RawMessage](ctx, n, method, arguments)
+	}, func(answer json.RawMessage) bool {
+		var v T
+		return json.Unmarshal(answer, &v) == nil && lacks(v)
+	})
 	if err != nil {
 		return err
 	}
@@ -217,4 +223,29 @@ func ask[T any](cmd *cobra.Command, f *finder, output *choice, method string, ar
 		return fmt.Errorf("the host's answer to %s: %w", method, err)
 	}
 	return show(v)
+}
+
+// reportWait is how long a process that runs may take to report when it is first asked to.
+const reportWait = 300 * time.Millisecond
+
+// settled asks a question, and after a while again if the answer lacks the report of a process.
+func settled[T any](ctx context.Context, question func() (T, error), lacks func(T) bool) (T, error) {
+	answer, err := question()
+	if err != nil || !lacks(answer) {
+		return answer, err
+	}
+	select {
+	case <-time.After(reportWait):
+		return question()
+	case <-ctx.Done():
+		return answer, context.Cause(ctx)
+	}
+}
+
+// unreportedText says that an answer lacks the report of a process.
+func unreportedText(pid int, name string) string {
+	if name = printable(name, ""); name != "" {
+		name = " (" + name + ")"
+	}
+	return fmt.Sprintf("process %d%s has not said what it has under way", pid, name)
 }

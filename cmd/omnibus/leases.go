@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -35,7 +36,8 @@ payloads of its own that are not in its arena, but each in memory that was made 
   omnibus leases -o json | jq '.[] | select(.age_ns > 1e9)'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return ask(cmd, &at, output, "leases", nil, func(all []host.Holding) error {
+			lacks := func(all []host.Holding) bool { return slices.ContainsFunc(all, unreportedHolding) }
+			return askReported(cmd, &at, output, "leases", nil, lacks, func(all []host.Holding) error {
 				return writeLeases(cmd.OutOrStdout(), all)
 			})
 		},
@@ -51,7 +53,12 @@ func writeLeases(to io.Writer, all []host.Holding) error {
 		return err
 	}
 	t := &table{heading: []string{"AGE", "PID", "PROCESS", "HOLDS", "SEQ OR KEY", "BYTES", "REQUEST"}}
+	var silent []string
 	for _, l := range all {
+		if unreportedHolding(l) {
+			silent = append(silent, unreportedText(l.PID, l.Name)+"\n")
+			continue
+		}
 		edgeFrom, edgeTo, _ := strings.Cut(l.Edge, "->")
 		age, holds, which, request := timeText(l.Age), edgeText(edgeFrom, edgeTo), fmt.Sprint(l.Seq), l.Request.String()
 		switch {
@@ -65,8 +72,14 @@ func writeLeases(to io.Writer, all []host.Holding) error {
 		}
 		t.add(age, pidText(l.PID), cmp.Or(l.Name, "-"), holds, which, sizeText(int64(l.Bytes)), request)
 	}
-	return t.write(to)
+	if err := t.write(to); err != nil {
+		return err
+	}
+	_, err := io.WriteString(to, strings.Join(silent, ""))
+	return err
 }
+
+func unreportedHolding(l host.Holding) bool { return l.Together == "unreported" }
 
 // togetherText says what several payloads are.
 func togetherText(l host.Holding) string {

@@ -31,3 +31,22 @@ func TestLeasesNameWhoKeepsViews(t *testing.T) {
 		}
 	}
 }
+
+// A process that has not reported is named below the payloads, and is none.
+func TestLeasesNameWhatIsUnreported(t *testing.T) {
+	silent := host.Holding{PID: 4711, Name: "talker\n", Direct: true, Together: "unreported"}
+	for want, all := range map[string][]host.Holding{
+		"process 4711 (talker\\n) has not said what it has under way\n": {silent},
+		"AGE PID PROCESS HOLDS SEQ OR KEY BYTES REQUEST\n" +
+			"3s 7 caller 1 payload finished, views kept - 1 B -\n" +
+			"process 4711 (talker\\n) has not said what it has under way\n": {{PID: 7, Name: "caller", Together: "kept", Payloads: 1, Bytes: 1, Age: 3 * time.Second}, silent},
+	} {
+		var out strings.Builder
+		if err := writeLeases(&out, all); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(strings.Fields(out.String()), " "); got != strings.Join(strings.Fields(want), " ") {
+			t.Errorf("%s\nwant\n%s", out.String(), want)
+		}
+	}
+}

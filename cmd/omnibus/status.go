@@ -36,7 +36,8 @@ host; EDGE counts that too. P50 and P99 are from sent to handled.`,
   omnibus status --bus speech -o json | jq .requests`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return ask(cmd, &at, output, "status", nil, func(s host.Status) error {
+			lacks := func(s host.Status) bool { return slices.ContainsFunc(s.Processes, unreported) }
+			return askReported(cmd, &at, output, "status", nil, lacks, func(s host.Status) error {
 				return writeStatus(cmd.OutOrStdout(), &s)
 			})
 		},
@@ -64,6 +65,11 @@ func writeStatus(to io.Writer, s *host.Status) error {
 			return err
 		}
 	}
+	for _, p := range s.Processes {
+		if unreported(p) {
+			fmt.Fprintf(&out, "\n%s\n", unreportedText(p.PID, p.Name))
+		}
+	}
 	for _, c := range s.Children {
 		if len(c.Lines) > 0 {
 			fmt.Fprintf(&out, "\nthe last lines of %s, which is not started again:\n  %s\n", c.Name, strings.Join(c.Lines, "\n  "))
@@ -80,6 +86,8 @@ func writeStatus(to io.Writer, s *host.Status) error {
 	_, err := io.WriteString(to, out.String())
 	return err
 }
+
+func unreported(p bushost.ProcessStats) bool { return p.Unreported }
 
 func stageTable(s *host.Status) *table {
 	t := &table{heading: []string{"STAGE", "PROCESSES", "SLOTS TAKEN", "QUEUED", ""}}

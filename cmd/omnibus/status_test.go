@@ -1,12 +1,16 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	bushost "github.com/omnibus-runtime/omnibus/bus/host"
 	"github.com/omnibus-runtime/omnibus/internal/host"
 )
 
@@ -37,4 +41,36 @@ func TestStatusOfEdgesFits(t *testing.T) {
 		}
 	}
 	t.Logf("\n%s", out.String())
+}
+
+// TestStatusNamesWhatIsUnreported: the figures lack what a process has yet to report, which the status says.
+func TestStatusNamesWhatIsUnreported(t *testing.T) {
+	s := host.Status{Phase: host.PhaseReady}
+	s.Processes = []bushost.ProcessStats{{PID: 4711, Name: "talker", Unreported: true}, {PID: 4712, Name: "thinker"}}
+	var out strings.Builder
+	if err := writeStatus(&out, &s); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(out.String(), "has not said"); n != 1 || !strings.Contains(out.String(), "\nprocess 4711 (talker) has not said what it has under way\n") {
+		t.Errorf("%s\nwant one line about process 4711", out.String())
+	}
+}
+
+// TestSettled: a question is asked once more if its answer lacks a report, after the time that a report takes, and
+// no more.
+func TestSettled(t *testing.T) {
+	for lacking, want := range []int{1, 2, 2} { // answers that lack a report
+		synctest.Test(t, func(t *testing.T) {
+			asked, begin := 0, time.Now()
+			answer, err := settled(t.Context(), func() (int, error) { asked++; return asked, nil }, func(n int) bool { return n <= lacking })
+			if answer != want || asked != want || err != nil || time.Since(begin) != time.Duration(want-1)*reportWait {
+				t.Errorf("of %d answers that lack a report: answer %d of %d, %v", lacking, answer, asked, err)
+			}
+		})
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := settled(gone, func() (int, error) { return 0, nil }, func(int) bool { return true }); !errors.Is(err, context.Canceled) {
+		t.Errorf("a caller that is gone: %v", err)
+	}
 }

@@ -13,7 +13,6 @@ type (
 	// Rights.
 
 	ReceiverReading [10]right // internal/peer.Receiver.reading: which goroutine handles what comes by a connection
-	ReportsTurn     [20]right // bus/host.reports.turn: the goroutine that asks one client of what goes past the host
 	StageTurn       [30]right // bus.turn.mu: the handler of one replica; an emission that waits gives it up
 	FlowAsleep      [40]right // bus.flow.asleep: one sleeper at a time in a flow
 	LinkCalling     [50]right // bus/node.link.calling: opening the bus that carries what a node submits, and submitting
@@ -75,7 +74,7 @@ type (
 	Past       [900]lock // bus/host.past.mu: what goes from and to a client past the host
 	Movement   [900]lock // bus/host.movement.mu: whether a client that has work moves
 	Exchanging [900]lock // bus/host.exchanging.mu: what a client has of the exchange
-	Reports    [900]lock // bus/host.reports.mu: the question of what goes past the host
+	Reports    [900]lock // bus/host.reports.mu: the last report of a client, and its lease
 
 	Upstream [900]lock // bus/node.upstream.mu: how a request that lives at the host stands there
 	NodeTask [900]lock // bus/node.nodeTask.mu: what a task has, and whether it is over
@@ -83,6 +82,7 @@ type (
 	Asked    [900]lock // bus/node.asked.mu: what a node has asked its host
 	Peers    [900]lock // bus/node.peers.mu: the nodes that a node was introduced to
 	Parting  [900]lock // bus/node.parting.mu: how a link ends
+	Pushing  [900]lock // bus/node.pushing.mu: for how long a link reports
 
 	Watches   [900]lock // internal/directory.Watches.mu: watches of processes
 	Process   [900]lock // internal/process.Process.mu: what is called when a process dies

@@ -9,6 +9,9 @@ type Report struct {
 	Rooms []Room `json:"rooms"`
 }
 
+// Empty reports whether the node has nothing under way.
+func (r Report) Empty() bool { return len(r.Flows)+len(r.Held)+len(r.Rooms) == 0 }
+
 // Flow is a stream that goes to another node.
 type Flow struct {
 	Source     uint32        `json:"source"`

@@ -58,19 +58,19 @@ type Streamed struct {
 
 // The numbers 70 to 73 were those of messages that are gone, and stay unused.
 
-// Report asks a client what it has under way that the host does not see.
+// Report asks a client to say what it has under way that the host does not see: at once, and for
+// this long a few times a second, as far as it changes.
 //
 //wire:message 74 to the client
 type Report struct {
-	Token uint32
+	Millis uint32 // from now on
 }
 
-// Reported answers Report, in one piece or more, with flag ReplyMore on all but
-// the last.
+// Reported is what a client has under way, in one piece or more, with flag ReplyMore on all but
+// the last. It replaces the report before.
 //
 //wire:message 75 to the host
 type Reported struct {
-	Token uint32
 	Flags uint8  // 1: more pieces follow
 	Piece []byte `wire:"most=MaxPiece"` // of JSON
 }

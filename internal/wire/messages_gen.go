@@ -1886,29 +1886,28 @@ func (m *Report) append(b []byte) ([]byte, error) {
 	b = append(b, make([]byte, HeaderSize+4)...)
 	{
 		p := (*[4]byte)(b[len(b)-4:])
-		binary.LittleEndian.PutUint32(p[0:], m.Token)
+		binary.LittleEndian.PutUint32(p[0:], m.Millis)
 	}
 	return b, nil
 }
 
 func (m *Report) read(b []byte) error {
 	if len(b) < 4 {
-		return cutShort(b, KindReport, sized{"token", 4})
+		return cutShort(b, KindReport, sized{"millis", 4})
 	}
 	{
 		p := (*[4]byte)(b)
-		m.Token = binary.LittleEndian.Uint32(p[0:])
+		m.Millis = binary.LittleEndian.Uint32(p[0:])
 	}
 	return nil
 }
 
 func (m *Reported) append(b []byte) ([]byte, error) {
 	var err error
-	b = append(b, make([]byte, HeaderSize+5)...)
+	b = append(b, make([]byte, HeaderSize+1)...)
 	{
-		p := (*[5]byte)(b[len(b)-5:])
-		binary.LittleEndian.PutUint32(p[0:], m.Token)
-		p[4] = m.Flags
+		p := (*[1]byte)(b[len(b)-1:])
+		p[0] = m.Flags
 	}
 	if b, err = appendBytes(b, KindReported, "piece", m.Piece, MaxPiece); err != nil {
 		return b, err
@@ -1918,15 +1917,14 @@ func (m *Reported) append(b []byte) ([]byte, error) {
 
 func (m *Reported) read(b []byte) error {
 	var err error
-	if len(b) < 5 {
-		return cutShort(b, KindReported, sized{"token", 4}, sized{"flags", 1})
+	if len(b) < 1 {
+		return cutShort(b, KindReported, sized{"flags", 1})
 	}
 	{
-		p := (*[5]byte)(b)
-		m.Token = binary.LittleEndian.Uint32(p[0:])
-		m.Flags = p[4]
+		p := (*[1]byte)(b)
+		m.Flags = p[0]
 	}
-	b = b[5:]
+	b = b[1:]
 	if _, err = readBytes(b, KindReported, "piece", &m.Piece, MaxPiece); err != nil {
 		return err
 	}

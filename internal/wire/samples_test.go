@@ -165,10 +165,10 @@ func laneSamples() []sample {
 		{name: "direct", message: &wire.Direct{Source: 9, Edge: 1, PeerEdge: 2, Peer: 4, PeerSource: 17}},
 		{name: "streamed", message: &wire.Streamed{Source: 9, Edge: 1, Deliveries: 1 << 40, Bytes: 1 << 50}},
 		{name: "streamed-nothing", message: &wire.Streamed{Source: 9}},
-		{name: "report", message: &wire.Report{Token: 5}},
+		{name: "report", message: &wire.Report{Millis: 90_000}},
 		{name: "lane", descriptors: 1, message: &wire.Lane{Capacity: 1 << 16}},
 		{name: "after", message: &wire.After{Frames: 1 << 40}},
-		{name: "reported", message: &wire.Reported{Token: 5, Flags: wire.ReplyMore, Piece: []byte(`{"flows":[`)}},
+		{name: "reported", message: &wire.Reported{Flags: wire.ReplyMore, Piece: []byte(`{"flows":[`)}},
 	}
 }
 

@@ -1,0 +1,242 @@
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/process"
+	"github.com/omnibus-runtime/omnibus/internal/terms"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// newReporting makes a link to a host that the test is, with one peer.
+func newReporting(t *testing.T) *routed {
+	t.Helper()
+	r := newRouted(t, 1)
+	r.link.done = make(chan struct{})
+	r.link.pushing.asked = make(chan struct{}, 1)
+	r.link.begun = begun{began: make(chan struct{}, 1), tasks: make(map[uint32]*nodeTask)}
+	r.link.peers.senders = map[uint32]*pair{r.pair.node: r.pair}
+	return r
+}
+
+// heldBytes is the size of a payload that the peer has.
+const heldBytes = 100
+
+// hold has the peer have a payload.
+func (r *routed) hold() {
+	r.t.Helper()
+	h := &ledger.Hold{Source: 5, Bytes: heldBytes, At: time.Now(), Returned: func() {}}
+	if err := r.pair.account.Hold(h, ledger.Location{}, func(_, _ uint32) error { return nil }); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// reported is the next report to the host, and of how many messages it is.
+func (r *routed) reported() (report terms.Report, pieces int) {
+	r.t.Helper()
+	read := make(chan error, 1)
+	go func() {
+		var all []byte
+		for {
+			h, body, fds, err := r.host.Next()
+			process.CloseAll(fds)
+			var m wire.Reported
+			if err == nil && h.Kind != wire.KindReported {
+				err = fmt.Errorf("%v is no report", h.Kind)
+			}
+			if err == nil {
+				err = wire.Decode(body, &m)
+			}
+			all = append(all, m.Piece...)
+			if pieces++; err != nil || m.Flags&wire.ReplyMore == 0 {
+				read <- errors.Join(err, json.Unmarshal(all, &report))
+				return
+			}
+		}
+	}()
+	select {
+	case err := <-read:
+		if err != nil {
+			r.t.Fatal(err)
+		}
+	case <-bustest.Soon(r.t).Done():
+		r.t.Fatal("nothing is reported")
+	}
+	return report, pieces
+}
+
+// awaitEnd waits until the goroutine that reports has ended.
+func awaitEnd(t *testing.T, l *link) {
+	t.Helper()
+	ended := make(chan struct{})
+	go func() {
+		l.pushing.ended.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-bustest.Soon(t).Done():
+		t.Fatal("the goroutine that reports goes on")
+	}
+}
+
+// TestNothingIsReportedOnce: a node with nothing under way says so once in a lease, and its goroutine ends with the
+// lease.
+func TestNothingIsReportedOnce(t *testing.T) {
+	r := newReporting(t)
+	r.link.report(3 * pushEvery)
+	awaitEnd(t, r.link)
+	if kinds, _ := r.toHost(); len(kinds) != 1 || kinds[0] != wire.KindReported {
+		t.Errorf("the host was told %v, want one report", kinds)
+	}
+	r.link.report(0) // it begins again
+	awaitEnd(t, r.link)
+	if kinds, _ := r.toHost(); len(kinds) != 1 || kinds[0] != wire.KindReported {
+		t.Errorf("the host was told %v, want one report more", kinds)
+	}
+}
+
+// TestReportsGoOn: what a peer holds is reported again and again, with an age that grows, and that it is given back is
+// reported too.
+func TestReportsGoOn(t *testing.T) {
+	r := newReporting(t)
+	r.hold()
+	r.link.report(time.Hour)
+	var last time.Duration
+	for range 3 {
+		got, _ := r.reported()
+		if len(got.Held) != 1 || got.Held[0].Bytes != heldBytes || got.Held[0].Peer != r.pair.node || got.Held[0].Age <= last {
+			t.Fatalf("reported are %+v, the last age was %v", got, last)
+		}
+		last = got.Held[0].Age
+	}
+	r.pair.account.GiveBackAll(ledger.All)
+	for now, _ := r.reported(); !now.Empty(); now, _ = r.reported() {
+	}
+	close(r.link.done)
+	awaitEnd(t, r.link)
+}
+
+// TestReportsBeginWithWork: the goroutine of a node that has nothing to do sleeps until a task begins.
+func TestReportsBeginWithWork(t *testing.T) {
+	r := newReporting(t)
+	r.link.report(time.Hour)
+	if got, _ := r.reported(); !got.Empty() {
+		t.Fatalf("reported are %+v, want nothing", got)
+	}
+	r.link.begun.stages = []*nodeStage{nil}
+	if _, err := r.link.begun.task(1, 0, func(*nodeStage) (*nodeTask, error) {
+		r.hold()
+		return nil, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	r.link.begun.over(1, false)
+	if got, _ := r.reported(); len(got.Held) != 1 {
+		t.Errorf("reported are %+v, want what is held", got)
+	}
+	close(r.link.done)
+	awaitEnd(t, r.link)
+}
+
+// TestAskedAgain: a host that asks again is told all, also what has not changed.
+func TestAskedAgain(t *testing.T) {
+	r := newReporting(t)
+	for range 3 {
+		r.link.report(time.Hour)
+		if got, _ := r.reported(); !got.Empty() {
+			t.Fatalf("reported are %+v, want nothing", got)
+		}
+	}
+	close(r.link.done)
+	awaitEnd(t, r.link)
+}
+
+// TestHostThatDoesNotReadGetsNoReports: reports do not fill the backlog of a link.
+func TestHostThatDoesNotReadGetsNoReports(t *testing.T) {
+	r := newReporting(t)
+	r.hold()
+	for r.link.sender.Blocked() == 0 {
+		r.link.Queue(&wire.Leave{Stages: []uint32{1}})
+	}
+	r.link.report(2 * pushEvery)
+	awaitEnd(t, r.link)
+	last := make(chan error, 1)
+	go func() { last <- r.link.sender.Queue(&wire.Bye{}) }()
+	for {
+		h, _, fds, err := r.host.Next()
+		process.CloseAll(fds)
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case h.Kind == wire.KindReported:
+			t.Error("the host was sent a report")
+		case h.Kind == wire.KindBye:
+			if err := <-last; err != nil {
+				t.Error(err)
+			}
+			return
+		}
+	}
+}
+
+// TestReportInPieces: a report is as long as it has to be.
+func TestReportInPieces(t *testing.T) {
+	r := newReporting(t)
+	for range 2 * wire.MaxPiece / len(`{"source":5,"edge":0,"peer":7,"seq":0,"bytes":100,"age_ns":1}`) {
+		r.hold()
+	}
+	r.link.report(0)
+	if report, pieces := r.reported(); pieces < 2 || len(report.Held) == 0 {
+		t.Errorf("%d pieces have %d deliveries", pieces, len(report.Held))
+	}
+	awaitEnd(t, r.link)
+}
+
+// TestReportsEndWithTheLink: the link waits for the goroutine that reports.
+func TestReportsEndWithTheLink(t *testing.T) {
+	path := t.TempDir() + "/bus.sock"
+	ln, err := peer.Listen(path, peer.ListenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	host := make(chan *peer.Conn, 1)
+	go func() {
+		conn, err := ln.Accept()
+		if err == nil {
+			var p []byte
+			for _, m := range []wire.Message{&wire.Welcome{Version: wire.Version, Node: 1, Epoch: 1, Bus: "b"}, &wire.Report{Millis: 3_600_000}} {
+				p, _ = wire.Append(p, m, 0)
+			}
+			err = conn.Send(p, nil)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		host <- conn
+	}()
+	n, err := Join(bustest.Soon(t), "node", JoinOptions{Socket: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := n.link
+	pushing := func() bool {
+		l.pushing.mu.Lock()
+		defer l.pushing.mu.Unlock()
+		return l.pushing.runs
+	}
+	bustest.Await(t, pushing)
+	_ = (<-host).Close()
+	awaitEnd(t, l)
+	if err := n.Close(bustest.Soon(t)); err != nil {
+		t.Error(err)
+	}
+}
