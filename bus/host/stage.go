@@ -83,7 +83,7 @@ func (s *session) OpenTask(p *bus.Posting) {
 	stage := s.seats.number(a.Replica)
 	s.later(&wire.Open{ // a delivery follows, or the end
 		Task: src.id, Stage: uint32(stage), Request: uint64(a.Task.Request()), Attempt: uint32(a.Attempt),
-		Deadline: a.Deadline, Trace: terms.Trace(a.Trace),
+		TimeLeft: terms.TimeLeft(a.Deadline), Trace: terms.Trace(a.Trace),
 	})
 }
 
@@ -155,16 +155,12 @@ func (s *session) finish(m *wire.Finish) error {
 	if value != nil {
 		return finishFetched(value.(*exchange.Fetched), m) //nolint:forcetypeassert // an account has no others
 	}
-	var err error
-	if m.Code != 0 {
-		err = errors.New(m.Text)
-	}
-	id, flags := m.Delivery, m.Flags
-	return s.behind(source, func() error { return s.finishHeld(id, flags, err) })
+	id, flags, code, text := m.Delivery, m.Flags, m.Code, m.Text
+	return s.behind(source, func() error { return s.finishHeld(id, flags, code, text) })
 }
 
 // finishHeld finishes a delivery that the client has.
-func (s *session) finishHeld(id uint32, flags uint8, err error) error {
+func (s *session) finishHeld(id uint32, flags uint8, code wire.Code, text string) error {
 	d, fills := s.account.Finish(id, flags&wire.FinishKeep != 0)
 	h, has := d.(*handed)
 	if !has {
@@ -180,8 +176,18 @@ func (s *session) finishHeld(id uint32, flags uint8, err error) error {
 		_ = h.d.Finish(nil) // in the client's hands alone until now
 		return nil
 	}
+	var err error
+	if code != wire.OK && !tooEarly(h.d.Control().Stream().Request, code) {
+		err = errors.New(text)
+	}
 	h.work.Finished(err, flags&wire.FinishHandled != 0)
 	return nil
+}
+
+// tooEarly reports whether a client takes the deadline of a request for over that is not over by the clock of the
+// host. The request then ends at its deadline, by that clock.
+func tooEarly(r *bus.Request, code wire.Code) bool {
+	return code == wire.CodeOver && r.Control().EndsAtDeadline()
 }
 
 // releaseKept gives back a payload that outlived its delivery.
@@ -204,6 +210,9 @@ func (s *session) ended(m *wire.Ended) error {
 	}
 	if src.posting == nil || (m.Code == wire.OK && !src.posting.Asked()) {
 		return fmt.Errorf("%w: task %d was not asked to end", wire.ErrProtocol, m.Task)
+	}
+	if tooEarly(src.req, m.Code) {
+		return nil
 	}
 	var failure error
 	if m.Code != wire.OK {

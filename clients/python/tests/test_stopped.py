@@ -165,7 +165,7 @@ class StoppedTest(HostCase):
     def test_emissions_of_a_task(self) -> None:
         def host(h: FakeHost) -> None:
             h.serve("upper", outputs=NARROW)
-            h.send(opened(3, deadline=1), deliver(3, 30, encode("a")))
+            h.send(opened(3, time_left=-1), deliver(3, 30, encode("a")))
             h.expect(wire.Put)
             stop()
             h.send(over(3, wire.PAST_DEADLINE))
@@ -200,7 +200,7 @@ class StoppedTest(HostCase):
 
         def host(h: FakeHost) -> None:
             h.serve("upper", outputs=NARROW)
-            h.send(opened(3, deadline=1), deliver(3, 30, encode("a")))
+            h.send(opened(3, time_left=-1), deliver(3, 30, encode("a")))
             h.expect(wire.Put)
             stop()
             m = h.expect(wire.Finish)

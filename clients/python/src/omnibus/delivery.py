@@ -6,7 +6,7 @@ import time
 import weakref
 from typing import Any, Protocol
 
-from . import bundle, codec, tensor, wire
+from . import bundle, codec, deadlines, tensor, wire
 from .errors import Code, DeadlineExceeded, Finished, PayloadError
 from .memory import Mapping, View
 from .session import OutOfTime, Session
@@ -77,7 +77,7 @@ class Delivery:
 
     @property
     def deadline(self) -> float | None:
-        """The request's deadline, in seconds since 1970."""
+        """The request's deadline, an instant of time.monotonic()."""
         return self._owner.deadline
 
     @property
@@ -112,16 +112,15 @@ class Delivery:
         except OutOfTime:
             pass  # and with it what holds the payload
         late = "the host does not say where its tensors lie"
-        if timeout is not None and (self.deadline is None or time.time() < self.deadline):
+        if timeout is not None and not deadlines.over(self.deadline):
             raise TimeoutError(f"{late}: {timeout} s have passed")
         raise DeadlineExceeded("" if self.task is None else self.task.stage, self.edge.name, self.key, self.seq, late)
 
     def _limit(self, timeout: float | None) -> float | None:
         """Until when value waits, of time.monotonic."""
-        now = time.monotonic()
-        limits = [] if timeout is None else [now + timeout]
+        limits = [] if timeout is None else [time.monotonic() + timeout]
         if self.deadline is not None and not self._owner.over:
-            limits.append(now + self.deadline - time.time())
+            limits.append(self.deadline)
         return min(limits, default=None)
 
     def _value(self, limit: float | None) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from . import codec as codecs
 from . import tensor, wire
 from .buffer import Buffer
-from .deadlines import limit_of, seconds
+from .deadlines import limit_of, of_wire
 from .delivery import Delivery
 from .emit import Emitter, tensor_in
 from .errors import (
@@ -96,7 +96,7 @@ class BaseTask(Emitter):
         self.number = m.task
         self.request = m.request  #: the id of the request
         self.attempt = m.attempt  #: 0, or more when the request is run again at this stage
-        self.deadline = seconds(m.deadline)  #: in seconds since 1970, or None
+        self.deadline = of_wire(m.time_left)  #: an instant of time.monotonic(), or None
         self.trace = m.trace  #: where the request belongs in a distributed trace
         self.state: dict[Any, Any] = {}  #: the stage's own, kept from delivery to delivery
         self.over: RequestEnded | None = None  #: how the request ended otherwise than well
