@@ -38,13 +38,9 @@ func (s *session) serve(m *wire.Serve) error {
 	}
 	rep := st.Attach(s, from, m.Flags&wire.ServeEnds != 0)
 	number := s.seats.add(rep)
-	state := wire.StateRequest
-	if rep.State == bus.StateNone {
-		state = wire.StateNone
-	}
 	s.queue(&wire.Serving{
 		Token: m.Token, Stage: uint32(number), Replica: uint32(rep.Number),
-		MaxInflight: uint32(rep.Requests), State: state, Join: rep.Join, Batch: uint32(rep.Batch),
+		MaxInflight: uint32(rep.Requests), State: rep.State, Join: rep.Join, Batch: uint32(rep.Batch),
 		Inputs: wireEdges(rep.Ins), Outputs: wireEdges(rep.Outs), Tensors: wireTensors(rep.Outs),
 	})
 	if f := s.srv.opts.OnServe; f != nil {

@@ -134,12 +134,12 @@ func portsOf(edges []wire.Edge, tensors []wire.Tensors) []bus.Port {
 	all := make([]bus.Port, len(edges))
 	for i, e := range edges {
 		p := &all[i]
-		p.Name, p.Peer, p.Window, p.WindowBytes, p.Policy = e.Name, e.Peer, int(e.Window), int64(min(e.WindowBytes, math.MaxInt64)), bus.Policy(e.Policy)
+		p.Name, p.Peer, p.Window, p.WindowBytes, p.Policy = e.Name, e.Peer, int(e.Window), int64(min(e.WindowBytes, math.MaxInt64)), e.Policy
 		if e.Window == 0 {
 			p.Window = bus.Unbounded
 		}
 		if i < len(tensors) {
-			p.Tensors, p.TensorMinBytes = bus.TensorTransport(tensors[i].Transport), int64(min(tensors[i].MinBytes, math.MaxInt64))
+			p.Tensors, p.TensorMinBytes = tensors[i].Transport, int64(min(tensors[i].MinBytes, math.MaxInt64))
 		}
 	}
 	return all

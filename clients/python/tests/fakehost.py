@@ -164,7 +164,7 @@ class FakeHost:
 
     def refuse(self, m: wire.Submit, code: int, text: str) -> None:
         """The request does not begin."""
-        self.send(over(m.source, wire.REFUSED, code=code, text=text))
+        self.send(over(m.source, wire.OUTCOME_REFUSED, code=code, text=text))
 
     def emitted(self) -> wire.Put:
         """The client emits something, and its place in the windows is free at once."""
@@ -216,7 +216,7 @@ def deliver(source: int, delivery: int, payload: bytes = b"", **more: Any) -> wi
     return wire.Deliver(source, delivery, **fields, payload=payload)
 
 
-def over(source: int, outcome: int = wire.COMPLETED, **more: Any) -> wire.Over:
+def over(source: int, outcome: int = wire.OUTCOME_COMPLETED, **more: Any) -> wire.Over:
     fields: dict[str, Any] = dict(stage="", edge="", key="", seq=0, text="")
     fields.update(more)
     return wire.Over(source, outcome, **fields)

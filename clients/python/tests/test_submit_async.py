@@ -128,7 +128,7 @@ class AsyncTest(HostCase):
                 m = self.host.expect(wire.Submit)
                 self.assertEqual(self.host.expect(wire.Close).source, m.source)
                 if crossed:
-                    self.host.begin(m, 3, over(3, wire.ABORTED))
+                    self.host.begin(m, 3, over(3, wire.OUTCOME_ABORTED))
                 else:
                     self.host.refuse(m, 9, "aborted")
                 r()

@@ -164,10 +164,10 @@ class BaseRequest(Emitter):
         self._tell()
 
     def _over(self, m: wire.Over) -> None:
-        self._ended, self._error = True, refusal(m) if m.outcome == wire.REFUSED else ended(m)
+        self._ended, self._error = True, refusal(m) if m.outcome == wire.OUTCOME_REFUSED else ended(m)
         self._open = False
         self._session.sources.pop(self.number, None)
-        self._has_begun(self._error if m.outcome == wire.REFUSED else None)
+        self._has_begun(self._error if m.outcome == wire.OUTCOME_REFUSED else None)
         self._tell()
 
     def _gone(self, error: OmnibusError) -> None:

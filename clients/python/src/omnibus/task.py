@@ -58,7 +58,7 @@ class Stage:
         self.number = m.stage  #: on this connection
         self.replica = m.replica
         self.max_inflight = m.max_inflight
-        self.per_request = m.state == 0  #: whether all of a request comes here
+        self.per_request = m.state == wire.STATE_REQUEST  #: whether all of a request comes here
         self.join = bool(m.join)
         self.batch = m.batch
         self.inputs = m.inputs
@@ -368,6 +368,6 @@ def sender_of(s: Session) -> Sender:
 
 def ended(m: wire.Over) -> RequestEnded | None:
     """How a request ended; None: it completed."""
-    kinds = {wire.FAILED: RequestFailed, wire.ABORTED: RequestAborted, wire.PAST_DEADLINE: DeadlineExceeded}
+    kinds = {wire.OUTCOME_FAILED: RequestFailed, wire.OUTCOME_ABORTED: RequestAborted, wire.OUTCOME_DEADLINE: DeadlineExceeded}
     kind = kinds.get(m.outcome)
     return kind(m.stage, m.edge, m.key, m.seq, m.text) if kind else None

@@ -93,6 +93,23 @@ _unpack_QH = Struct("<QH").unpack_from
 _unpack_QHHIH = Struct("<QHHIH").unpack_from
 _unpack_qB16s8sBH = Struct("<qB16s8sBH").unpack_from
 
+POLICY_BLOCK = 0
+POLICY_FAIL = 1
+POLICY_DROP_OLDEST = 2
+
+TRANSPORT_DEFAULT = 0
+TRANSPORT_IPC = 1
+TRANSPORT_POOL = 2
+
+STATE_REQUEST = 0
+STATE_NONE = 1
+
+OUTCOME_COMPLETED = 1
+OUTCOME_FAILED = 2
+OUTCOME_ABORTED = 3
+OUTCOME_DEADLINE = 4
+OUTCOME_REFUSED = 5
+
 
 @dataclass(slots=True)
 class Edge:
@@ -102,7 +119,7 @@ class Edge:
     peer: str = ""  #: the stage at the other end; empty: the caller
     window: int = 0  #: deliveries; 0: no bound
     window_bytes: int = 0  #: 0: no bound
-    policy: int = 0  #: 0 block, 1 fail, 2 drop oldest
+    policy: int = 0  #: 0 block, 1 fail, 2 drop-oldest
 
 
 def _put_edge(v: Edge) -> bytes:
