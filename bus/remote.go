@@ -170,7 +170,7 @@ type Work struct {
 func (r *Station) handle(t *Task, parts []*Delivery) error {
 	for _, d := range parts {
 		if err := d.expose(); err != nil {
-			return fmt.Errorf("payload of %d bytes: %w", d.size(), err)
+			return fmt.Errorf("payload of %d bytes: %w", d.Size(), err)
 		}
 	}
 	for _, d := range parts {

@@ -102,7 +102,7 @@ func (src *source) DeliverWork(w *bus.Work, parts []*bus.Delivery) (taken bool, 
 func (s *session) deliver(src *source, d *bus.Delivery, w *bus.Work, edge int, at ledger.Location, more bool) uint32 {
 	m := wire.Deliver{
 		Source: src.id, Edge: uint16(edge), Codec: uint32(d.PayloadCodec()), Attempt: d.Attempt,
-		Seq: d.Seq, Dropped: d.Dropped, Size: uint64(len(d.Bytes())), Key: d.Key, Attrs: d.Attrs,
+		Seq: d.Seq, Dropped: d.Dropped, Size: uint64(d.Size()), Key: d.Key, Attrs: d.Attrs,
 	}
 	if d.EOS {
 		m.Flags |= wire.FlagLast
@@ -121,7 +121,7 @@ func (s *session) deliver(src *source, d *bus.Delivery, w *bus.Work, edge int, a
 		m.Offset = at.Offset
 	}
 	h := &handed{d: d, work: w}
-	h.hold = ledger.Hold{Delivery: h, At: time.Now(), Bytes: len(d.Bytes())}
+	h.hold = ledger.Hold{Delivery: h, At: time.Now(), Bytes: d.Size()}
 	if w != nil {
 		h.hold.Source = src.id
 	}
