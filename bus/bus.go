@@ -218,7 +218,8 @@ func (b *Bus) nextKey() uint64 { return b.lastID.Add(1) }
 // SubmitOption adjusts one request.
 type SubmitOption func(*Opening)
 
-// WithDeadline ends the request with ErrDeadline when it is not over by then.
+// WithDeadline ends the request with ErrDeadline when it is not over by then. A deadline of the wall clock counts from
+// the submit on: to set that clock later changes nothing.
 func WithDeadline(at time.Time) SubmitOption {
 	return func(o *Opening) { o.Deadline = at }
 }

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
-from . import wire
+from . import deadlines, wire
 from .answers import Answer, Attempt, answered
 from .deadlines import deadline_of, limit_of, time_left
 from .delivery import Delivery
@@ -85,6 +85,8 @@ class BaseRequest(Emitter):
         self._results.clear()
         self._last = self._spent = None
         if not self.over:
+            if deadlines.over(self.deadline):  # or the host, which may have read the submit late, takes it for aborted
+                self._session.post(wire.AbortRequest(self.number, Code.OVER, ""))
             self._session.post(wire.Close(self.number))
             self._tell()
             self._session.notify()  # for a thread that waits for a result
