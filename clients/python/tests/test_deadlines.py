@@ -69,8 +69,8 @@ class SubmitTest(HostCase):
                 m = self.host.expect(wire.Submit)
                 self.host.begin(m, 2 * number + 4)
                 request = r()
-                assert request.deadline is not None
-                most = (request.deadline - waiting) * 1e9
+                assert request._deadline is not None
+                most = (request._deadline - waiting) * 1e9
                 for gone in first, request:
                     gone.close()
                     while not isinstance(self.host.receive(), wire.Close):
@@ -86,11 +86,11 @@ class SubmitTest(HostCase):
                 m = self.host.expect(wire.Submit)
                 self.host.emitted()
                 self.assertIn(m.time_left, range(1, 5_000_000_001))
-                assert r.deadline is not None
-                self.assertLessEqual(r.deadline, time.monotonic() + 5)
+                assert r._deadline is not None
+                self.assertLessEqual(r._deadline, time.monotonic() + 5)
                 with mock.patch.object(time, "time", return_value=1e12):
-                    limit = deadlines.limit_of(r.deadline)
-                self.assertEqual(limit, r.deadline + deadlines.SLACK)
+                    limit = deadlines.limit_of(r._deadline)
+                self.assertEqual(limit, r._deadline + deadlines.SLACK)
 
 
 class TaskTest(StageCase):

@@ -72,7 +72,7 @@ class AsyncTest(HostCase):
                     with self.assertRaisesRegex(omnibus.DeadlineExceeded, "the host does not answer"):
                         await late
                 async with await bus.stream() as r:
-                    r.deadline = 1
+                    r._deadline = 1
                     bus.inputs[:] = [wire.Edge("caller->upper", "upper", 3, 0)]
                     with self.assertRaisesRegex(omnibus.DeadlineExceeded, "the host does not answer"):
                         while True:  # as far as there is credit

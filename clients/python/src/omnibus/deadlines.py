@@ -1,7 +1,7 @@
 """Deadlines of requests: as the wire has them, by this process's monotonic clock, and until when a host is waited for.
 
 A deadline is an instant of time.monotonic(), which does not change when the wall clock is set. On the wire it is the
-time that is left when the message is encoded, in nanoseconds.
+time that is left when the message is encoded, in nanoseconds. Users give and get it in seconds since 1970.
 """
 
 from __future__ import annotations
@@ -36,6 +36,11 @@ def time_left(deadline: float | None) -> int:
 def of_wire(left: int) -> float | None:
     """The deadline of a message that has come now."""
     return time.monotonic() + left / 1e9 if left else None
+
+
+def seconds(deadline: float | None) -> float | None:
+    """A deadline in seconds since 1970, by the wall clock as it stands."""
+    return None if deadline is None else time.time() + deadline - time.monotonic()
 
 
 def over(deadline: float | None) -> bool:

@@ -161,7 +161,7 @@ class Served:
             return Verdict(Code.OVER, str(failure))
         log.error("stage %s, request %016x", task.stage, task.request, exc_info=failure)  # as omnibus status has it
         where = (failure.edge, failure.key, failure.seq) if isinstance(failure, HostError) else ("", "", 0)
-        late = deadlines.over(task.deadline)  # by this process's clock: the host's decides
+        late = deadlines.over(task._deadline)  # by this process's clock: the host's decides
         return Verdict(Code.OVER if late else Code.INTERNAL, error_text(failure), *where)
 
 

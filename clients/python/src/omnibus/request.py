@@ -31,13 +31,13 @@ _R = TypeVar("_R", bound="BaseRequest")
 class BaseRequest(Emitter):
     """What `Request` and `AsyncRequest` have in common."""
 
-    __slots__ = ("number", "request", "deadline", "_session", "_results", "_ended", "_error", "_open", "_closed",
+    __slots__ = ("number", "request", "_deadline", "_session", "_results", "_ended", "_error", "_open", "_closed",
                  "_held", "_last", "_spent", "_on_news", "_puts", "_begun", "__weakref__")  # fmt: skip
 
     def __init__(self, s: Session, number: int, deadline: float | None, tell: bool) -> None:
         self.number = wire.OWN_SOURCE | number
         self.request = s.welcome.node << 32 | number  #: the id of the request
-        self.deadline = deadline  #: an instant of time.monotonic(), or None
+        self._deadline = deadline
         self._session = s
         self._puts = Puts(self, s, tensors_of(s.welcome.inputs, s.welcome.tensors))
         self._results: deque[Delivery] = deque()
@@ -85,7 +85,7 @@ class BaseRequest(Emitter):
         self._results.clear()
         self._last = self._spent = None
         if not self.over:
-            if deadlines.over(self.deadline):  # or the host, which may have read the submit late, takes it for aborted
+            if deadlines.over(self._deadline):  # or the host, which may have read the submit late, takes it for aborted
                 self._session.post(wire.AbortRequest(self.number, Code.OVER, ""))
             self._session.post(wire.Close(self.number))
             self._tell()
@@ -126,7 +126,7 @@ class BaseRequest(Emitter):
 
     def _patience(self) -> float | None:
         """For how many seconds a result is waited for."""
-        soonest = limit_of(self.deadline)
+        soonest = limit_of(self._deadline)
         return None if soonest is None else soonest - time.monotonic()
 
     def _silence(self) -> DeadlineExceeded:
@@ -254,7 +254,7 @@ class Request(BaseRequest):
 
     def __next__(self) -> Delivery:
         self._spent, self._last = self._last, None
-        if not self._session.wait(self._come, None if self.deadline is None else self._patience()):
+        if not self._session.wait(self._come, None if self._deadline is None else self._patience()):
             raise self._unended()
         d = self._last
         if d is None:

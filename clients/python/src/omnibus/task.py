@@ -87,7 +87,7 @@ class BaseTask(Emitter):
     """What `Task` and `AsyncTask` have in common."""
 
     __slots__ = (
-        "number", "request", "attempt", "deadline", "trace", "state", "over",
+        "number", "request", "attempt", "_deadline", "trace", "state", "over",
         "_session", "_stage", "_parts", "_held", "_lasts", "_unasked", "_current", "_sent", "_ending",
         "_inbox", "_busy", "_job", "_made", "_running", "_puts", "__weakref__",
     )  # fmt: skip
@@ -96,7 +96,7 @@ class BaseTask(Emitter):
         self.number = m.task
         self.request = m.request  #: the id of the request
         self.attempt = m.attempt  #: 0, or more when the request is run again at this stage
-        self.deadline = of_wire(m.time_left)  #: an instant of time.monotonic(), or None
+        self._deadline = of_wire(m.time_left)
         self.trace = m.trace  #: where the request belongs in a distributed trace
         self.state: dict[Any, Any] = {}  #: the stage's own, kept from delivery to delivery
         self.over: RequestEnded | None = None  #: how the request ended otherwise than well
@@ -347,7 +347,7 @@ class Task(BaseTask):
 
     def wait_aborted(self, timeout: float | None = None) -> bool:
         """Wait until the request is over, as it is a second after its deadline; False: the time is up."""
-        limit = limit_of(self.deadline)
+        limit = limit_of(self._deadline)
         left = None if limit is None else limit - time.monotonic()
         soonest = min((t for t in (timeout, left) if t is not None), default=None)
         try:
