@@ -218,7 +218,8 @@ func (b *Bus) nextKey() uint64 { return b.lastID.Add(1) }
 // SubmitOption adjusts one request.
 type SubmitOption func(*Opening)
 
-// WithDeadline ends the request with ErrDeadline when it is not over by then.
+// WithDeadline ends the request with ErrDeadline when it is not over by then. A deadline of the wall clock counts from
+// the submit on: to set that clock later changes nothing.
 func WithDeadline(at time.Time) SubmitOption {
 	return func(o *Opening) { o.Deadline = at }
 }
@@ -267,28 +268,25 @@ func sendOnly(ctx context.Context, r *Request, v any) (*Request, error) {
 
 // tryStream is Stream for callers that do not wait for a place.
 func (b *Bus) tryStream(ctx context.Context, opts ...SubmitOption) (*Request, error) {
-	if err := b.place(ctx, Opening{Try: true}); err != nil {
-		return nil, err
-	}
-	return b.begin(ctx, opts)
+	return b.begin(ctx, true, opts)
 }
 
 // Stream starts a request whose inputs follow: Send them, then CloseSend. It
 // waits for a place among MaxRequests; the context is the request's from then
 // on.
 func (b *Bus) Stream(ctx context.Context, opts ...SubmitOption) (*Request, error) {
-	if err := b.place(ctx, Opening{}); err != nil {
-		return nil, err
-	}
-	return b.begin(ctx, opts)
+	return b.begin(ctx, false, opts)
 }
 
-// begin is admit with a caller's options.
-func (b *Bus) begin(ctx context.Context, opts []SubmitOption) (*Request, error) {
-	o, err := OpeningOf(opts)
+// begin begins a request with a caller's options, which is not to wait for its place if try is set.
+func (b *Bus) begin(ctx context.Context, try bool, opts []SubmitOption) (*Request, error) {
+	o, err := OpeningOf(ctx, opts)
 	if err != nil {
-		b.places.Give()
 		return nil, fmt.Errorf("bus: submit: %w", err)
+	}
+	o.Try = try
+	if err := b.place(ctx, o); err != nil {
+		return nil, err
 	}
 	return b.admit(ctx, o)
 }
@@ -331,17 +329,18 @@ func (b *Bus) noPlace(cause error) error {
 	return fmt.Errorf("bus: submit: %d requests are alive, MaxRequests is %d: %w", live, most, cause)
 }
 
-// OpeningOf applies options. Only where there are some do they take memory of their
-// own.
-func OpeningOf(opts []SubmitOption) (Opening, error) {
-	if len(opts) == 0 {
-		return Opening{}, nil
+// OpeningOf applies options, and the deadline of a context. Only where there are options do they take memory
+// of their own.
+func OpeningOf(ctx context.Context, opts []SubmitOption) (o Opening, err error) {
+	if len(opts) > 0 {
+		given := new(Opening)
+		for _, opt := range opts {
+			opt(given)
+		}
+		o = *given
 	}
-	o := new(Opening)
-	for _, opt := range opts {
-		opt(o)
-	}
-	return *o, messages.ValidateTraceState(o.Trace.State)
+	o.limit(ctx)
+	return o, messages.ValidateTraceState(o.Trace.State)
 }
 
 // admit begins a request at its place.

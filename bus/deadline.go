@@ -9,14 +9,28 @@ import (
 	"time"
 )
 
-// setDeadline takes the earlier of the option's deadline and the context's.
-func (r *Request) setDeadline(at time.Time) {
-	if own, ok := r.ctx.Deadline(); ok && (at.IsZero() || own.Before(at)) {
+// limit takes the earlier of the option's deadline and the context's, by the monotonic clock from here on: to set
+// the wall clock neither ends nor prolongs a request.
+func (o *Opening) limit(ctx context.Context) {
+	at := o.Deadline
+	if own, ok := ctx.Deadline(); ok && (at.IsZero() || own.Before(at)) {
 		at = own
 	}
 	if !at.IsZero() {
-		r.deadline = at.UnixNano()
+		now := time.Now()
+		o.Deadline = now.Add(at.Sub(now))
 	}
+}
+
+// EndsAtDeadline notes that a process has given up its part of the request, whose deadline is over by the clock of
+// that process. The request does not complete any more, and ends at its deadline. Without effect it reports false:
+// there is no deadline, or it is over.
+func (c RequestControl) EndsAtDeadline() bool {
+	if c.r.deadline.IsZero() || c.r.late() {
+		return false
+	}
+	c.r.givenUp.Store(true)
+	return true
 }
 
 // sayWithin is how long a node waits, behind the deadline of a request, for the host to say how it ended: the host
@@ -26,13 +40,13 @@ const sayWithin = time.Second
 // watch ends the request at its deadline, and with its context.
 // The context of a completed request is watched until the caller's part is over.
 func (r *Request) watch() {
-	if r.deadline != 0 {
-		wait := time.Until(time.Unix(0, r.deadline))
+	if !r.deadline.IsZero() {
+		at := r.deadline
 		if r.up != nil {
-			wait += sayWithin
+			at = at.Add(sayWithin)
 		}
 		r.mu.Lock() // end, which may come from the timer at once, reads timer
-		r.timer = time.AfterFunc(wait, func() { r.end(PastDeadline, r.expired()) })
+		r.timer = time.AfterFunc(time.Until(at), func() { r.end(PastDeadline, r.expired()) })
 		r.mu.Unlock()
 	}
 	if r.ctx.Done() != nil {
@@ -47,7 +61,7 @@ func (r *Request) watch() {
 }
 
 // late reports whether the request's deadline is over.
-func (r *Request) late() bool { return r.deadline != 0 && time.Now().UnixNano() >= r.deadline }
+func (r *Request) late() bool { return !r.deadline.IsZero() && time.Until(r.deadline) <= 0 }
 
 // expired is why a request ends whose deadline is over, with where it is. It takes locks.
 func (r *Request) expired() error {
@@ -58,10 +72,10 @@ func (r *Request) expired() error {
 }
 
 func (r *Request) expiredAt(at []string) error {
-	had := time.Unix(0, r.deadline).Sub(r.began).Round(time.Microsecond)
+	had := r.deadline.Sub(r.began).Round(time.Microsecond)
 	text := fmt.Sprintf("%v after it began", had)
 	if had < 0 {
-		text = fmt.Sprintf("by %v when the request began", -had)
+		text = fmt.Sprintf("by %v when the request began", r.began.Sub(r.deadline).Round(time.Microsecond))
 	}
 	if r.up != nil {
 		text += "; the host had not said by then how it ended there"
@@ -165,10 +179,7 @@ func (r *Request) context() context.Context { return (*requestContext)(r) }
 
 // Deadline implements context.Context.
 func (c *requestContext) Deadline() (time.Time, bool) {
-	if c.deadline == 0 {
-		return time.Time{}, false
-	}
-	return time.Unix(0, c.deadline), true
+	return c.deadline, !c.deadline.IsZero()
 }
 
 // Done implements context.Context.

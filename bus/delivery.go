@@ -72,8 +72,8 @@ func (d *Delivery) Bytes() []byte {
 // Bare reports whether the delivery carries no payload and only ends its stream.
 func (d *Delivery) Bare() bool { return d.Inline == nil && d.Handle.IsZero() && d.carried == nil }
 
-// size is that of the payload, wherever it is.
-func (d *Delivery) size() int {
+// Size is that of the payload in bytes, wherever it is.
+func (d *Delivery) Size() int {
 	if d.carried != nil {
 		return d.carried.size
 	}
@@ -97,7 +97,7 @@ func (d *Delivery) Decode(v any) error {
 		err = s.Decode(d.Bytes(), v)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: decode %d bytes into %T: %w", ErrPayload, len(d.Bytes()), v, err)
+		return fmt.Errorf("%w: decode %d bytes into %T: %w", ErrPayload, d.Size(), v, err)
 	}
 	return nil
 }
@@ -247,7 +247,7 @@ func (d *Delivery) appendCopy(to []*Delivery) []*Delivery {
 	if d.carried != nil || d.flow.edge.spec.Tensors != TensorsDefault || d.open() != nil {
 		return to
 	}
-	if n := len(d.Bytes()); n > copiedUnasked && memory.System().Check(uint64(n)) != nil {
+	if n := d.Size(); n > copiedUnasked && memory.System().Check(uint64(n)) != nil {
 		return to
 	}
 	c := newDelivery()

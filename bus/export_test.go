@@ -50,7 +50,7 @@ func Overdue(r *Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.timer.Stop()
-	r.deadline = time.Now().UnixNano()
+	r.deadline = time.Now()
 }
 
 // Await waits for what other goroutines bring about, in tests of this package: the others have

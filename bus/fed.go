@@ -81,6 +81,9 @@ func (f *fed) tell(d *Delivery, stays bool) {
 	m := &wire.Finish{Delivery: f.id}
 	if f.err != nil {
 		m.Code, m.Text = wire.CodeInternal, f.err.Error()
+		if d.flow.req.late() { // by this clock: the host's decides
+			m.Code = wire.CodeOver
+		}
 	}
 	if d.handled {
 		m.Flags = wire.FinishHandled

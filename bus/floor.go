@@ -170,9 +170,9 @@ type Seat struct {
 type Assignment struct {
 	Request  *Request
 	Task     *Task
-	Output   Emitter // what it emits by
-	Attempt  int     // replays
-	Deadline int64   // unix nanoseconds; 0: none
+	Output   Emitter   // what it emits by
+	Attempt  int       // replays
+	Deadline time.Time // zero: none
 	Trace    messages.TraceContext
 	Ports    []Port // that it emits on
 	Replica  *Replica
@@ -276,12 +276,11 @@ func unheld(o Origin) {
 
 // Opening is what there is to say of a request when it begins.
 type Opening struct {
-	Deadline time.Time
+	Deadline time.Time // by the monotonic clock; zero: none
 	Trace    messages.TraceContext
 	// Of one that comes from another process, or goes to one.
 	ID     messages.RequestID
 	Client uint32 // whose turn it is to take slots: the number of the process that submitted it; 0: this one
-	Until  int64  // the host's deadline, unix nanoseconds
 	Try    bool   // it does not wait for its place, but ends with ErrOverloaded
 	Now    bool   // it does not wait for its place yet: ErrCanceled
 	Up     Home   // where it lives; nil: here

@@ -110,7 +110,7 @@ func (s StageSpec) validate() error {
 			"FirstTimeout %v is for stages with a HandleTimeout, which is %v, and no less than that", r.FirstTimeout, r.HandleTimeout)
 	}
 	if s.Remote != nil {
-		check(s.Remote.Routing >= Sticky && s.Remote.Routing <= RoundRobin, "unknown routing %d", s.Remote.Routing)
+		check(s.Remote.Routing.Valid(), "unknown routing %d", s.Remote.Routing)
 		check(s.Remote.Routing == Sticky || s.State == StateNone, "routing %v needs StateNone: a stage with state must see all of a request", s.Remote.Routing)
 	}
 	return errors.Join(errs...)
@@ -139,11 +139,11 @@ func (g *graph) connect(spec Edge) error {
 		return bad("Window is %d: use 1 to %d, or Unbounded", spec.Window, MaxWindow)
 	case spec.WindowBytes < 0 || spec.WindowBytes > maxWindowBytes:
 		return bad("WindowBytes is %d: use 0 for the default, or up to %d", spec.WindowBytes, maxWindowBytes)
-	case spec.Policy < Block || spec.Policy > DropOldest:
+	case !spec.Policy.Valid():
 		return bad("unknown policy %d", spec.Policy)
 	case spec.From == "" && spec.Policy == DropOldest:
 		return bad("inputs cannot be dropped: the caller would not learn of it")
-	case !spec.Tensors.valid():
+	case !spec.Tensors.Valid():
 		return bad("unknown %v of tensors", spec.Tensors)
 	case spec.TensorMinBytes < 0:
 		return bad("TensorMinBytes is %d: use 0 or more", spec.TensorMinBytes)

@@ -51,20 +51,19 @@ func (d *Delivery) inStore(arena *ledger.Segment) (ledger.Location, error) {
 // takes it to where they can read it if that is nowhere.
 func (c DeliveryControl) Locate(inlineBytes int) (at ledger.Location, err error) {
 	d := c.d
-	p := d.Bytes()
 	switch {
-	case len(p) <= inlineBytes:
+	case d.Size() <= inlineBytes:
 		return ledger.Location{}, nil
 	case !d.Handle.IsZero():
 		at, err = d.inStore(d.flow.req.bus.shared)
 	default: // the store had no room in one piece
 		var own *ledger.Payload
-		if own, err = ledger.Copied(p); err == nil {
+		if own, err = ledger.Copied(d.Bytes()); err == nil {
 			at = ledger.Location{Seg: own.Segment(), Own: true, Made: true}
 		}
 	}
 	if err != nil {
-		return ledger.Location{}, fmt.Errorf("payload of %d bytes: %w", len(p), err)
+		return ledger.Location{}, fmt.Errorf("payload of %d bytes: %w", d.Size(), err)
 	}
 	return at, nil
 }
@@ -75,7 +74,6 @@ func (c DeliveryControl) Locate(inlineBytes int) (at ledger.Location, err error)
 // memory or descriptors are wanting, the error says what for: the request is to fail with it.
 func (c DeliveryControl) LocateIn(arena *ledger.Segment, inlineBytes int, thin bool, client func() string) (at ledger.Location, err error) {
 	d := c.d
-	p := d.Bytes()
 	most := min(d.flow.req.bus.inlineBytes(d.flow.edge), wire.MaxInline)
 	if d.Handle.IsZero() && !d.foreign.InMemory() {
 		most = inlineBytes // what came in a message goes on in one
@@ -84,7 +82,7 @@ func (c DeliveryControl) LocateIn(arena *ledger.Segment, inlineBytes int, thin b
 		most = wire.MaxInline
 	}
 	switch {
-	case len(p) <= most:
+	case d.Size() <= most:
 		return ledger.Location{}, nil
 	case d.foreign.InMemory():
 		return ledger.Location{Seg: d.foreign.Segment(), Offset: d.foreign.Offset()}, nil
@@ -94,7 +92,7 @@ func (c DeliveryControl) LocateIn(arena *ledger.Segment, inlineBytes int, thin b
 		at, err = d.moveToMemory()
 	}
 	if err != nil {
-		err = d.errorAt(d.flow.edge.spec.To, fmt.Errorf("payload of %d bytes for %s: %w", len(p), client(), err))
+		err = d.errorAt(d.flow.edge.spec.To, fmt.Errorf("payload of %d bytes for %s: %w", d.Size(), client(), err))
 	}
 	return at, err
 }

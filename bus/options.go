@@ -12,6 +12,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 	memory "github.com/omnibus-runtime/omnibus/internal/headroom"
 	"github.com/omnibus-runtime/omnibus/internal/heard"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -189,25 +190,17 @@ type BatchHandler func(batch []*Delivery) error
 type Props = actors.Props
 
 // State says what a stage loses when its handler panics.
-type State int
+type State = wire.State
 
 const (
 	// StateRequest: the stage gathers state for each request, which a panic
 	// loses. The request fails, or is run again from its first input when
 	// Replay is set.
-	StateRequest State = iota
+	StateRequest = wire.StateRequest
 	// StateNone: each delivery stands alone. The one that failed is delivered
 	// again.
-	StateNone
+	StateNone = wire.StateNone
 )
-
-// String implements fmt.Stringer.
-func (s State) String() string {
-	if s == StateNone {
-		return "none"
-	}
-	return "request"
-}
 
 // StageSpec describes one stage: exactly one of Handle, Join, Batch, Props and
 // Remote.
@@ -251,24 +244,19 @@ type StageSpec struct {
 }
 
 // Policy says what happens to a delivery that finds its edge's window full.
-type Policy int
+type Policy = wire.Policy
 
 const (
 	// Block makes the producer wait, for this request only.
-	Block Policy = iota
+	Block = wire.PolicyBlock
 	// Fail has the emission fail with ErrWindowFull. The request goes on, unless a handler
 	// returns the error: a caller whose Send fails may send again, or end its request.
-	Fail
+	Fail = wire.PolicyFail
 	// DropOldest drops the oldest delivery that has not left the producer's
 	// queue; the next one carries the count. The end of a stream is never
 	// dropped.
-	DropOldest
+	DropOldest = wire.PolicyDropOldest
 )
-
-// String implements fmt.Stringer.
-func (p Policy) String() string {
-	return [...]string{"block", "fail", "drop-oldest"}[p]
-}
 
 // Edge joins two stages. An empty From stands for the requests' inputs, an
 // empty To for their results; such edges exist for the first and last stages

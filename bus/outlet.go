@@ -118,7 +118,7 @@ func (f *flow) send(d *Delivery, em Emission, fu *FollowUp) {
 	}
 	f.ended = em.Last
 	f.sent.deliveries++
-	f.sent.bytes += int64(d.size())
+	f.sent.bytes += int64(d.Size())
 	if d.Handle.IsZero() && d.foreign == nil && d.carried == nil && len(d.Inline) <= f.req.bus.inlineBytes(f.edge) {
 		f.sent.inline++
 	}

@@ -54,8 +54,18 @@ const (
 	RoundRobin
 )
 
-// String implements fmt.Stringer.
-func (r Routing) String() string { return [...]string{"sticky", "least-queue", "round-robin"}[r] }
+var routings = [...]string{Sticky: "sticky", LeastQueue: "least-queue", RoundRobin: "round-robin"}
+
+// String returns the word that pipeline files use.
+func (r Routing) String() string {
+	if r.Valid() {
+		return routings[r]
+	}
+	return fmt.Sprintf("routing %d", int(r))
+}
+
+// Valid reports whether there is such a routing.
+func (r Routing) Valid() bool { return r >= 0 && int(r) < len(routings) }
 
 // Station is the part of a stage that knows its replicas.
 type Station struct {

@@ -60,7 +60,7 @@ func (w remoteWorker) give(t *Task, parts ...*Delivery) {
 	err := openAll(parts)
 	for i := 0; i < len(parts) && err == nil; i++ {
 		if err = parts[i].expose(); err != nil {
-			err = fmt.Errorf("payload of %d bytes: %w", parts[i].size(), err)
+			err = fmt.Errorf("payload of %d bytes: %w", parts[i].Size(), err)
 		}
 	}
 	if err == nil {

@@ -21,7 +21,7 @@ func TestEnvelope(t *testing.T) {
 	var got messages.Delivery
 	b := bustest.Open(t, bustest.Linear(
 		bus.StageSpec{Name: "a", Handle: func(t *bus.Task, _ *bus.Delivery) error {
-			if at, ok := t.Context().Deadline(); !ok || !at.Equal(time.Unix(0, deadline.UnixNano())) {
+			if at, ok := t.Context().Deadline(); !ok || !at.Equal(deadline) {
 				return errors.New("the handler's context has another deadline")
 			}
 			return t.EmitBytes([]byte("x"), bus.Key("k"), bus.Attr("lang", "en"), bus.Attr("voice", "deep"))
@@ -37,7 +37,7 @@ func TestEnvelope(t *testing.T) {
 	}
 	bustest.MustReceive(t, r, nil)
 	if got.Request != r.ID() || got.Edge != "a->b" || got.Key != "k" || got.Seq != 0 || got.Attempt != 0 ||
-		got.Deadline != deadline.UnixNano() || got.Trace != trace || got.Attrs["lang"] != "en" || got.Attrs["voice"] != "deep" {
+		!got.Deadline.Equal(deadline) || got.Trace != trace || got.Attrs["lang"] != "en" || got.Attrs["voice"] != "deep" {
 		t.Errorf("envelope: %+v", got)
 	}
 }

@@ -43,7 +43,7 @@ type Request struct {
 	sink     Sink   // takes the results; nil: they are received here
 	bus      *Bus
 	ctx      context.Context // what Submit was given
-	deadline int64           // unix nanoseconds; 0: none
+	deadline time.Time       // see Opening; zero: none
 	trace    messages.TraceContext
 	traced   bool
 	began    time.Time
@@ -52,6 +52,7 @@ type Request struct {
 	outcome atomic.Uint32
 	err     error                 // written before done is closed
 	fault   atomic.Pointer[error] // with which it is about to fail: see FollowUp.Fail
+	givenUp atomic.Bool           // it does not complete: see EndsAtDeadline
 
 	tasks   []Task // by stage
 	flows   []flow // by edge
@@ -80,7 +81,7 @@ func newRequest(ctx context.Context, b *Bus, o Opening) *Request {
 	g := b.graph
 	r := &Request{
 		id: o.ID, key: b.nextKey(), client: o.Client, up: o.Up, sink: o.Sink, bus: b, ctx: ctx,
-		trace: o.Trace, traced: !o.Trace.IsZero(), began: time.Now(),
+		deadline: o.Deadline, trace: o.Trace, traced: !o.Trace.IsZero(), began: time.Now(),
 		done:  make(chan struct{}),
 		tasks: make([]Task, len(g.stages)),
 		flows: make([]flow, len(g.edges)),
@@ -108,10 +109,6 @@ func newRequest(ctx context.Context, b *Bus, o Opening) *Request {
 	}
 	r.inputs = outlet{req: r, edges: g.inputs, producer: b.inputProducer}
 	r.results.init(len(g.results), b.heard.Lookout(), r.sink == nil)
-	r.setDeadline(o.Deadline)
-	if o.Until != 0 {
-		r.deadline = o.Until
-	}
 	return r
 }
 
@@ -210,7 +207,7 @@ func (r *Request) end(o Outcome, err error) {
 		o, err = PastDeadline, r.expired() // which looks at the stages, and so comes before the lock
 	}
 	r.mu.Lock()
-	if r.over() {
+	if r.over() || o == Completed && r.givenUp.Load() {
 		r.mu.Unlock()
 		return
 	}

@@ -108,16 +108,10 @@ func fileName(id string) string {
 
 func buildRemote(st Stage) bus.StageSpec {
 	spec := bus.StageSpec{Remote: &bus.Remote{
-		Join: st.Join, Routing: routings[st.Routing], Batch: st.Batch.Size, HandleTimeout: st.HandleTimeout, FirstTimeout: st.FirstTimeout,
+		Join: st.Join, Routing: named[bus.Routing](st.Routing), Batch: st.Batch.Size, HandleTimeout: st.HandleTimeout, FirstTimeout: st.FirstTimeout,
 	}}
 	st.overlay(&spec)
 	return spec
-}
-
-var routings = map[Routing]bus.Routing{
-	RoutingSticky:     bus.Sticky,
-	RoutingLeastQueue: bus.LeastQueue,
-	RoutingRoundRobin: bus.RoundRobin,
 }
 
 // build builds the bus of stages that are built one by one.
@@ -136,9 +130,9 @@ func (p *Pipeline) build(stage func(Stage) (bus.StageSpec, error)) (bus.Pipeline
 			From: e.From, To: e.To,
 			Window:      e.WindowSize, // -1 means the same to the bus
 			WindowBytes: e.WindowBytes,
-			Policy:      policies[e.Policy],
+			Policy:      named[bus.Policy](e.Policy),
 			InlineBytes: e.Connector.inlineBytes(),
-			Tensors:     tensorTransports[e.TensorTransport], TensorMinBytes: e.MinBytes,
+			Tensors:     named[bus.TensorTransport](e.TensorTransport), TensorMinBytes: e.MinBytes,
 		})
 	}
 	for _, st := range p.Stages {
@@ -151,16 +145,24 @@ func (p *Pipeline) build(stage func(Stage) (bus.StageSpec, error)) (bus.Pipeline
 	return out, p.Bus.options(p.Name), errors.Join(errs...)
 }
 
-var policies = map[Policy]bus.Policy{
-	PolicyBlock:      bus.Block,
-	PolicyFail:       bus.Fail,
-	PolicyDropOldest: bus.DropOldest,
+// enumeration is one of the bus's, whose values count from 0 and have the words of pipeline files.
+type enumeration interface {
+	~int | ~uint8
+	fmt.Stringer
+	Valid() bool
 }
 
-var tensorTransports = map[TensorTransport]bus.TensorTransport{
-	TensorsDefault: bus.TensorsDefault,
-	TensorsIPC:     bus.TensorsIPC,
-	TensorsPool:    bus.TensorsPool,
+// wordsOf are the words of an enumeration.
+func wordsOf[W ~string, T enumeration]() (words []W) {
+	for v := T(0); v.Valid(); v++ {
+		words = append(words, W(v.String()))
+	}
+	return words
+}
+
+// named is the value that a word of an enumeration stands for, and the first one without a word.
+func named[T enumeration, W ~string](word W) T {
+	return T(max(slices.Index(wordsOf[W, T](), word), 0))
 }
 
 func (p *Pipeline) buildLocal(st Stage, handlers map[string]Factory) (bus.StageSpec, error) {

@@ -124,7 +124,7 @@ func (c *reading) stageOmnibusFields(d *draft) fields {
 		"cwd":            c.text(&d.Cwd).about("Folder of those processes, relative to that of the file."),
 		"alone":          c.flag(&d.alone).about("Whether the stage has no edges on purpose, where the file lists those of others."),
 		"attach":         at(&d.attachPos, c.flag(&d.Attach)).about("Whether to wait for a process that the host does not start."),
-		"routing":        at(&d.routingPos, word(c.checker, &d.Routing, RoutingSticky, RoutingLeastQueue, RoutingRoundRobin)).about("Which process gets a message."),
+		"routing":        at(&d.routingPos, word(c.checker, &d.Routing, wordsOf[Routing, bus.Routing]()...)).about("Which process gets a message."),
 		"unordered":      at(&d.unorderedPos, c.flag(&d.unordered)).about("Whether the results of a request may come in another order than its messages, as with routing least-queue and round-robin."),
 		"restart":        word(c.checker, &d.Restart, RestartAlways, RestartOnFailure, RestartNever).about("When a process that ended is started again."),
 		"max_restarts":   c.count(&d.MaxRestarts, MaxRestarts).about("How often a process is started again within a minute."),
@@ -159,8 +159,8 @@ func (c *reading) edgeFields(e *listed) fields {
 func (c *reading) edgeOmnibusFields(e *listed) fields {
 	return fields{
 		"window_bytes": c.size(&e.windowBytes).about("How many bytes of payloads may be under way; a larger payload passes alone."),
-		"policy":       word(c.checker, &e.policy, PolicyBlock, PolicyFail, PolicyDropOldest).about("What the sender does when the window is full."),
-		"tensor_transport": at(&e.tensorsPos, word(c.checker, &e.tensors, TensorsDefault, TensorsIPC, TensorsPool)).
+		"policy":       word(c.checker, &e.policy, wordsOf[Policy, bus.Policy]()...).about("What the sender does when the window is full."),
+		"tensor_transport": at(&e.tensorsPos, word(c.checker, &e.tensors, wordsOf[TensorTransport, bus.TensorTransport]()...)).
 			about("How tensors in GPU memory travel: through host memory, as the sender's own allocation, or through a pool that the processes share."),
 		"min_bytes": c.sizeOrNone(&e.minBytes).about("How many bytes of tensors a message has at least that go by tensor_transport; smaller ones go through host memory."),
 	}

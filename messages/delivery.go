@@ -3,6 +3,7 @@ package messages
 import (
 	"fmt"
 	"strconv"
+	"time"
 )
 
 // RequestID names one request; it is unique in one bus.
@@ -34,7 +35,7 @@ type Delivery struct {
 	Request  RequestID         // the request that the delivery works for
 	Seq      uint64            // position in the stream of one request on one edge, from 0
 	Dropped  uint64            // deliveries of this stream dropped directly before this one
-	Deadline int64             // unix nanoseconds, 0 none
+	Deadline time.Time         // of the request; zero: none
 	Handle   Handle            // payload in a store; zero when the payload is inline or absent
 	Inline   []byte            // payload that skipped the store; nil when there is none
 	Codec    uint32            // how Inline is encoded (Handle has its own)

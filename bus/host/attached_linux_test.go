@@ -110,7 +110,7 @@ func TestAskedWhenTheHostCloses(t *testing.T) {
 	a := attach(t, 4, func(*bus.Task, *bus.Delivery) error { return nil })
 	s := newAcquainted(t, a.server, 9)
 	s.cancel(errHostClosing)
-	if err := s.mayBegin(&wire.Submit{}); terms.Failed(0, err).Code != wire.CodeClosing {
+	if err := s.mayBegin(bus.Opening{}); terms.Failed(0, err).Code != wire.CodeClosing {
 		t.Errorf("%v, which is said as %v", err, terms.Failed(0, err).Code)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/pool"
-	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
 // grants begins the requests that had to wait for their place, in the order in which places are
@@ -89,10 +88,11 @@ type line struct {
 
 // waiting is a request that waits for its place.
 type waiting struct {
-	src    *source
-	submit wire.Submit
-	ticket pool.Waiter
-	timer  *time.Timer // of the deadline; nil: there is none
+	src     *source
+	opening bus.Opening
+	tell    bool // see wire.SubmitTell
+	ticket  pool.Waiter
+	timer   *time.Timer // of the deadline; nil: there is none
 }
 
 // empty reports whether a request may begin without overtaking another one of the client.
@@ -107,8 +107,8 @@ func (l *line) push(w *waiting, late func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.waiting = append(l.waiting, w)
-	if at := w.submit.Deadline; at != 0 { // under the lock: late finds the request in the line
-		w.timer = time.AfterFunc(time.Until(time.Unix(0, at)), late)
+	if at := w.opening.Deadline; !at.IsZero() { // under the lock: late finds the request in the line
+		w.timer = time.AfterFunc(time.Until(at), late)
 	}
 }
 
@@ -156,8 +156,8 @@ func (l *line) take() []*waiting {
 
 // await has a request begin when the client gets a place. It is for the reader's goroutine, so that the
 // tickets for places are taken in the order of the client's messages.
-func (s *session) await(src *source, m *wire.Submit, placed bool) {
-	w := &waiting{src: src, submit: *m}
+func (s *session) await(src *source, o bus.Opening, tell, placed bool) {
+	w := &waiting{src: src, opening: o, tell: tell}
 	w.ticket = pool.Waiter{Client: s.node, Granted: func() { s.srv.grants.grant(s) }}
 	src.mu.Lock()
 	src.busy = true // what is asked for the request waits behind it
@@ -185,7 +185,7 @@ func (s *session) beginNext() {
 	defer s.working.Done()
 	defer s.line.begun()
 	w.stop()
-	if s.begin(w.src, &w.submit) {
+	if s.begin(w.src, w.opening, w.tell) {
 		w.src.goOn(try)
 	} else {
 		w.src.goOn(waive)

@@ -42,7 +42,7 @@ func (a *attached) free() bool { return a.server.on.Places.Free() == attachedReq
 func TestWithdrawalMeetsTheBeginning(t *testing.T) {
 	for name, withdraw := range map[string]func(*source){
 		"close": func(src *source) { src.close(nil) },
-		"abort": func(src *source) { src.abort(nil) },
+		"abort": func(src *source) { src.giveUp(bus.ErrAborted) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, sess, first, _ := filled(t, 1)
@@ -53,7 +53,7 @@ func TestWithdrawalMeetsTheBeginning(t *testing.T) {
 			if err := a.server.floor.Place(t.Context(), bus.Opening{Now: true}); err != nil {
 				t.Fatal(err)
 			}
-			if sess.begin(w.src, &w.submit) {
+			if sess.begin(w.src, w.opening, w.tell) {
 				w.src.goOn(try)
 			}
 			sess.line.begun()

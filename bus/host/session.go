@@ -155,7 +155,7 @@ func (s *session) welcome() *wire.Welcome {
 func wireEdges(ports []bus.Port) []wire.Edge {
 	all := make([]wire.Edge, len(ports))
 	for i, p := range ports {
-		all[i] = wire.Edge{Name: p.Name, Peer: p.Peer, WindowBytes: uint64(p.WindowBytes), Policy: wire.Policy(p.Policy)}
+		all[i] = wire.Edge{Name: p.Name, Peer: p.Peer, WindowBytes: uint64(p.WindowBytes), Policy: p.Policy}
 		if p.Window != bus.Unbounded {
 			all[i].Window = uint32(p.Window)
 		}
@@ -167,7 +167,7 @@ func wireEdges(ports []bus.Port) []wire.Edge {
 func wireTensors(ports []bus.Port) []wire.Tensors {
 	all := make([]wire.Tensors, len(ports))
 	for i, p := range ports {
-		all[i] = wire.Tensors{Transport: wire.Transport(p.Tensors), MinBytes: uint64(p.TensorMinBytes)}
+		all[i] = wire.Tensors{Transport: p.Tensors, MinBytes: uint64(p.TensorMinBytes)}
 	}
 	return all
 }

@@ -38,13 +38,9 @@ func (s *session) serve(m *wire.Serve) error {
 	}
 	rep := st.Attach(s, from, m.Flags&wire.ServeEnds != 0)
 	number := s.seats.add(rep)
-	state := wire.StateRequest
-	if rep.State == bus.StateNone {
-		state = wire.StateNone
-	}
 	s.queue(&wire.Serving{
 		Token: m.Token, Stage: uint32(number), Replica: uint32(rep.Number),
-		MaxInflight: uint32(rep.Requests), State: state, Join: rep.Join, Batch: uint32(rep.Batch),
+		MaxInflight: uint32(rep.Requests), State: rep.State, Join: rep.Join, Batch: uint32(rep.Batch),
 		Inputs: wireEdges(rep.Ins), Outputs: wireEdges(rep.Outs), Tensors: wireTensors(rep.Outs),
 	})
 	if f := s.srv.opts.OnServe; f != nil {
@@ -83,7 +79,7 @@ func (s *session) OpenTask(p *bus.Posting) {
 	stage := s.seats.number(a.Replica)
 	s.later(&wire.Open{ // a delivery follows, or the end
 		Task: src.id, Stage: uint32(stage), Request: uint64(a.Task.Request()), Attempt: uint32(a.Attempt),
-		Deadline: a.Deadline, Trace: terms.Trace(a.Trace),
+		TimeLeft: terms.TimeLeft(a.Deadline), Trace: terms.Trace(a.Trace),
 	})
 }
 
@@ -106,7 +102,7 @@ func (src *source) DeliverWork(w *bus.Work, parts []*bus.Delivery) (taken bool, 
 func (s *session) deliver(src *source, d *bus.Delivery, w *bus.Work, edge int, at ledger.Location, more bool) uint32 {
 	m := wire.Deliver{
 		Source: src.id, Edge: uint16(edge), Codec: uint32(d.PayloadCodec()), Attempt: d.Attempt,
-		Seq: d.Seq, Dropped: d.Dropped, Size: uint64(len(d.Bytes())), Key: d.Key, Attrs: d.Attrs,
+		Seq: d.Seq, Dropped: d.Dropped, Size: uint64(d.Size()), Key: d.Key, Attrs: d.Attrs,
 	}
 	if d.EOS {
 		m.Flags |= wire.FlagLast
@@ -125,7 +121,7 @@ func (s *session) deliver(src *source, d *bus.Delivery, w *bus.Work, edge int, a
 		m.Offset = at.Offset
 	}
 	h := &handed{d: d, work: w}
-	h.hold = ledger.Hold{Delivery: h, At: time.Now(), Bytes: len(d.Bytes())}
+	h.hold = ledger.Hold{Delivery: h, At: time.Now(), Bytes: d.Size()}
 	if w != nil {
 		h.hold.Source = src.id
 	}
@@ -155,16 +151,12 @@ func (s *session) finish(m *wire.Finish) error {
 	if value != nil {
 		return finishFetched(value.(*exchange.Fetched), m) //nolint:forcetypeassert // an account has no others
 	}
-	var err error
-	if m.Code != 0 {
-		err = errors.New(m.Text)
-	}
-	id, flags := m.Delivery, m.Flags
-	return s.behind(source, func() error { return s.finishHeld(id, flags, err) })
+	id, flags, code, text := m.Delivery, m.Flags, m.Code, m.Text
+	return s.behind(source, func() error { return s.finishHeld(id, flags, code, text) })
 }
 
 // finishHeld finishes a delivery that the client has.
-func (s *session) finishHeld(id uint32, flags uint8, err error) error {
+func (s *session) finishHeld(id uint32, flags uint8, code wire.Code, text string) error {
 	d, fills := s.account.Finish(id, flags&wire.FinishKeep != 0)
 	h, has := d.(*handed)
 	if !has {
@@ -180,8 +172,18 @@ func (s *session) finishHeld(id uint32, flags uint8, err error) error {
 		_ = h.d.Finish(nil) // in the client's hands alone until now
 		return nil
 	}
+	var err error
+	if code != wire.OK && !tooEarly(h.d.Control().Stream().Request, code) {
+		err = errors.New(text)
+	}
 	h.work.Finished(err, flags&wire.FinishHandled != 0)
 	return nil
+}
+
+// tooEarly reports whether a client takes the deadline of a request for over that is not over by the clock of the
+// host. The request then ends at its deadline, by that clock.
+func tooEarly(r *bus.Request, code wire.Code) bool {
+	return code == wire.CodeOver && r.Control().EndsAtDeadline()
 }
 
 // releaseKept gives back a payload that outlived its delivery.
@@ -204,6 +206,9 @@ func (s *session) ended(m *wire.Ended) error {
 	}
 	if src.posting == nil || (m.Code == wire.OK && !src.posting.Asked()) {
 		return fmt.Errorf("%w: task %d was not asked to end", wire.ErrProtocol, m.Task)
+	}
+	if tooEarly(src.req, m.Code) {
+		return nil
 	}
 	var failure error
 	if m.Code != wire.OK {

@@ -21,8 +21,11 @@ func (s *session) submit(m *wire.Submit) error {
 	if err := s.sources.open(src, m.Source); err != nil {
 		return err
 	}
-	atOnce, placed := m.Flags&wire.SubmitTry != 0, false
-	first, err := s.line.empty(), s.mayBegin(m)
+	o := bus.Opening{
+		ID: terms.RequestID(s.node, src.id), Client: s.node, Deadline: terms.DeadlineOf(m.TimeLeft), Trace: terms.TraceOf(m.Trace), Sink: src,
+	}
+	atOnce, tell, placed := m.Flags&wire.SubmitTry != 0, m.Flags&wire.SubmitTell != 0, false
+	first, err := s.line.empty(), s.mayBegin(o)
 	if err == nil && (first || atOnce) {
 		err = s.srv.floor.Place(s.ctx, bus.Opening{Try: atOnce, Now: true})
 		placed = err == nil
@@ -31,23 +34,23 @@ func (s *session) submit(m *wire.Submit) error {
 	case err != nil && !errors.Is(err, bus.ErrCanceled):
 		src.refused(err)
 	case first && placed:
-		s.begin(src, m)
+		s.begin(src, o, tell)
 	default:
-		s.await(src, m, placed)
+		s.await(src, o, tell, placed)
 	}
 	return nil
 }
 
 // mayBegin says why a request of the client does not begin, if that is so whether or not there
 // is a place.
-func (s *session) mayBegin(m *wire.Submit) error {
+func (s *session) mayBegin(o bus.Opening) error {
 	if s.srv.refusing.Load() {
 		return errRefusing
 	}
 	if err := context.Cause(s.ctx); err != nil {
 		return errors.Join(err, bus.ErrClosed)
 	}
-	if err := messages.ValidateTraceState(m.Trace.State); err != nil {
+	if err := messages.ValidateTraceState(o.Trace.State); err != nil {
 		return fmt.Errorf("bus: submit: %w", err)
 	}
 	return nil
@@ -55,16 +58,14 @@ func (s *session) mayBegin(m *wire.Submit) error {
 
 // begin starts a request at the place that was taken for it. It reports false when the request was
 // refused: the place is given back then.
-func (s *session) begin(src *source, m *wire.Submit) bool {
-	err := s.mayBegin(m) // for what has come to be while the request waited
+func (s *session) begin(src *source, o bus.Opening, tell bool) bool {
+	err := s.mayBegin(o) // for what has come to be while the request waited
 	if err != nil {
 		s.srv.on.Places.Give()
 	}
 	var req *bus.Request
 	if err == nil {
-		req, err = s.srv.floor.Admit(s.ctx, bus.Opening{
-			ID: terms.RequestID(s.node, src.id), Client: s.node, Until: m.Deadline, Trace: terms.TraceOf(m.Trace), Sink: src,
-		})
+		req, err = s.srv.floor.Admit(s.ctx, o)
 	}
 	if err == nil && s.srv.refusing.Load() { // the drain may not have seen the request
 		err = errRefusing
@@ -75,7 +76,7 @@ func (s *session) begin(src *source, m *wire.Submit) bool {
 		return false
 	}
 	s.sources.opened()
-	src.begun(req, m.Flags&wire.SubmitTell != 0)
+	src.begun(req, tell)
 	return true
 }
 
@@ -90,7 +91,7 @@ func (src *source) begun(req *bus.Request, tell bool) {
 	over, withdrawn := src.over, src.withdrawn
 	src.mu.Unlock()
 	if withdrawn != nil {
-		req.Control().End(bus.Aborted, withdrawn)
+		req.Control().End(endOf(withdrawn), withdrawn)
 	}
 	if over {
 		src.Ended()
@@ -174,19 +175,30 @@ func (s *session) abortRequest(m *wire.AbortRequest) error {
 	if err != nil || src == nil {
 		return err
 	}
-	var reason error
-	if m.Text != "" {
-		reason = errors.New(m.Text)
+	cause := bus.ErrAborted
+	if m.Code == wire.CodeOver {
+		cause = bus.ErrDeadline
 	}
-	src.abort(reason)
+	if m.Text != "" {
+		cause = fmt.Errorf("%w: %s", cause, m.Text)
+	}
+	src.giveUp(cause)
 	return nil
 }
 
-// abort ends the request, or has it not begin.
-func (src *source) abort(reason error) {
-	if req := src.withdraw(errors.Join(bus.ErrAborted, reason)); req != nil {
-		req.Abort(reason)
+// giveUp ends the request, or has it not begin.
+func (src *source) giveUp(cause error) {
+	if req := src.withdraw(cause); req != nil {
+		req.Control().End(endOf(cause), cause)
 	}
+}
+
+// endOf is how a request ends that its client has given up.
+func endOf(cause error) bus.Outcome {
+	if errors.Is(cause, bus.ErrDeadline) {
+		return bus.PastDeadline
+	}
+	return bus.Aborted
 }
 
 // withdraw has the request not begin, unless it has: it returns the request then. One that begins
@@ -217,7 +229,11 @@ func (s *session) closeRequest(id uint32) error {
 
 // close ends the request, and gives up its results.
 func (src *source) close(reason error) {
-	src.abort(reason)
+	cause := bus.ErrAborted
+	if reason != nil {
+		cause = fmt.Errorf("%w: %w", cause, reason)
+	}
+	src.giveUp(cause)
 	if req := src.opens(); req != nil {
 		req.Close() // it is over
 	}

@@ -191,3 +191,18 @@ func OpenAt(n *Node) (questions, sources int) {
 func RequestIDOf(n *Node, nth uint32) messages.RequestID {
 	return terms.RequestID(n.link.welcome.Node, nth)
 }
+
+// WaitForPlaces is how many requests wait for a place among those that a node has open.
+func WaitForPlaces(n *Node) int {
+	caller := n.link.begun.carrier()
+	if caller == nil {
+		return 0
+	}
+	on, err := caller.Bus.Floor().Footing()
+	if err != nil {
+		return 0
+	}
+	on.Arena.Close()
+	waiting, _ := on.Places.Waiting()
+	return waiting
+}

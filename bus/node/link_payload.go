@@ -24,7 +24,7 @@ func (l *link) put(source uint32, d *bus.Delivery, edge int, returned func()) er
 	cause, soon := d.Control().EmittedFor()
 	m := &wire.Put{
 		Source: source, Delivery: cause, Edge: uint16(edge), Codec: uint32(d.PayloadCodec()),
-		Attempt: d.Attempt, Size: uint64(len(d.Bytes())), Key: d.Key, Attrs: d.Attrs,
+		Attempt: d.Attempt, Size: uint64(d.Size()), Key: d.Key, Attrs: d.Attrs,
 	}
 	if d.EOS {
 		m.Flags |= wire.FlagLast
@@ -76,7 +76,7 @@ func sentAlone(h *ledger.Hold, err error) error {
 // in the message, or in a segment.
 func (l *link) locate(m *wire.Put, d *bus.Delivery) (at ledger.Location, err error) {
 	inlineBytes := int(l.welcome.InlineBytes)
-	if id, given := d.Control().GivenBy(l); given && len(d.Bytes()) > inlineBytes {
+	if id, given := d.Control().GivenBy(l); given && d.Size() > inlineBytes {
 		m.Flags |= wire.FlagForward
 		m.Delivery = id
 		return ledger.Location{}, nil
@@ -121,7 +121,7 @@ func (g *given) Hold() ledger.Held { return g.d.Control().Hold() }
 // handOver makes a delivery one that another process has until it is returned.
 func handOver(d *bus.Delivery, returned func()) *ledger.Hold {
 	g := &given{d: d}
-	g.hold = ledger.Hold{Delivery: g, Returned: returned, Bytes: len(d.Bytes()), At: time.Now()}
+	g.hold = ledger.Hold{Delivery: g, Returned: returned, Bytes: d.Size(), At: time.Now()}
 	return &g.hold
 }
 

@@ -37,7 +37,7 @@ func (p *pair) Leaving() bool { return p.link.Leaving() }
 func (p *pair) put(to *route, d *bus.Delivery, h *ledger.Hold) error {
 	m := &wire.Deliver{
 		Source: to.source, Edge: to.edge, Codec: uint32(d.PayloadCodec()), Attempt: d.Attempt,
-		Seq: d.Seq, Size: uint64(len(d.Bytes())), Key: d.Key, Attrs: d.Attrs,
+		Seq: d.Seq, Size: uint64(d.Size()), Key: d.Key, Attrs: d.Attrs,
 	}
 	if d.EOS {
 		m.Flags |= wire.FlagLast

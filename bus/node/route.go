@@ -82,7 +82,7 @@ func (rs *routes) put(d *bus.Delivery, edge int, returned func()) error {
 	}
 	if to != nil {
 		to.deliveries++
-		to.bytes += uint64(len(d.Bytes()))
+		to.bytes += uint64(d.Size())
 	}
 	rs.mu.Unlock()
 	if to == nil {

@@ -134,12 +134,12 @@ func portsOf(edges []wire.Edge, tensors []wire.Tensors) []bus.Port {
 	all := make([]bus.Port, len(edges))
 	for i, e := range edges {
 		p := &all[i]
-		p.Name, p.Peer, p.Window, p.WindowBytes, p.Policy = e.Name, e.Peer, int(e.Window), int64(min(e.WindowBytes, math.MaxInt64)), bus.Policy(e.Policy)
+		p.Name, p.Peer, p.Window, p.WindowBytes, p.Policy = e.Name, e.Peer, int(e.Window), int64(min(e.WindowBytes, math.MaxInt64)), e.Policy
 		if e.Window == 0 {
 			p.Window = bus.Unbounded
 		}
 		if i < len(tensors) {
-			p.Tensors, p.TensorMinBytes = bus.TensorTransport(tensors[i].Transport), int64(min(tensors[i].MinBytes, math.MaxInt64))
+			p.Tensors, p.TensorMinBytes = tensors[i].Transport, int64(min(tensors[i].MinBytes, math.MaxInt64))
 		}
 	}
 	return all
@@ -171,7 +171,7 @@ func (l *link) openTask(m *wire.Open) (*nodeTask, error) {
 	return l.begun.task(m.Task, m.Stage, func(st *nodeStage) (*nodeTask, error) {
 		t := &nodeTask{link: l, stage: st, id: m.Task}
 		t.out.begin(l, m.Task, len(st.Results))
-		o := bus.Opening{ID: messages.RequestID(m.Request), Until: m.Deadline, Trace: terms.TraceOf(m.Trace), Sink: t, Try: true}
+		o := bus.Opening{ID: messages.RequestID(m.Request), Deadline: terms.DeadlineOf(m.TimeLeft), Trace: terms.TraceOf(m.Trace), Sink: t, Try: true}
 		err := st.Bus.Floor().Place(context.Background(), o)
 		if err == nil {
 			t.req, err = st.Bus.Floor().Admit(context.Background(), o)
@@ -276,6 +276,9 @@ func (l *link) endTask(t *nodeTask, err error) {
 	m := &wire.Ended{Task: t.id}
 	if err != nil {
 		m.Code, m.Text = wire.CodeInternal, err.Error()
+		if t.req.Outcome() == bus.PastDeadline { // by this clock: the host's decides
+			m.Code = wire.CodeOver
+		}
 		var at *bus.StageError
 		if errors.As(err, &at) {
 			m.Text = at.TextBeside(err) // the host knows the stage

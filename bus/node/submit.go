@@ -133,12 +133,9 @@ func (n *Node) submit(ctx context.Context, flags uint8, opts []bus.SubmitOption)
 }
 
 func (n *Node) open(ctx context.Context, flags uint8, opts []bus.SubmitOption) (*bus.Request, error) {
-	o, err := bus.OpeningOf(opts)
+	o, err := bus.OpeningOf(ctx, opts)
 	if err != nil {
 		return nil, err
-	}
-	if own, ok := ctx.Deadline(); ok && (o.Deadline.IsZero() || own.Before(o.Deadline)) {
-		o.Deadline = own
 	}
 	waiting, waited := untilDeadline(ctx, o.Deadline)
 	defer waited()
@@ -242,14 +239,12 @@ func (up *upstream) begin(ctx context.Context, caller *bus.Opened, flags uint8, 
 		return err
 	}
 	m := &wire.Submit{Source: up.source, Flags: flags, Trace: terms.Trace(o.Trace)}
-	if !o.Deadline.IsZero() { // the earlier one of the caller's two: see open
-		m.Deadline = o.Deadline.UnixNano()
-	}
 	begin := func() {
 		up.req = req
 		up.in.begin(req, caller.Results, true)
 	}
 	known, err := l.begun.request(up, begin, func() (err error) {
+		m.TimeLeft = terms.TimeLeft(o.Deadline) // at the end of all waits
 		if flags&wire.SubmitTell != 0 {
 			err = l.send(m)
 		} else {
@@ -290,7 +285,11 @@ func (up *upstream) Ended() {
 	if up.req.Outcome() == bus.Completed {
 		return
 	}
-	l.Queue(&wire.AbortRequest{Source: up.source, Text: terms.TextBehind(bus.ErrAborted, up.req.Err().Error())})
+	m := &wire.AbortRequest{Source: up.source, Text: terms.TextBehind(bus.ErrAborted, up.req.Err().Error())}
+	if up.req.Outcome() == bus.PastDeadline {
+		m.Code = wire.CodeOver
+	}
+	l.Queue(m)
 	l.Queue(&wire.Close{Source: up.source})
 }
 

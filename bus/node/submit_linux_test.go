@@ -20,16 +20,14 @@ func TestSubmitToAHostThatIsFull(t *testing.T) {
 	c := dialThin(t, h.path)
 	c.await(wire.KindWelcome)
 	const often = 1100 // more than may be open at once
-	deadline := time.Now().Add(50 * time.Millisecond).UnixNano()
 	for i := range uint32(often) {
-		c.send(&wire.Submit{Source: ownSource(i + 1), Deadline: deadline})
+		c.send(&wire.Submit{Source: ownSource(i + 1), TimeLeft: int64(50 * time.Millisecond)})
 		if i%500 == 499 {
 			for range 500 {
 				if m := c.await(wire.KindOver).(*wire.Over); m.Outcome != wire.OutcomeRefused || m.Code != uint32(wire.CodeOver) {
 					t.Fatalf("%+v, want that it is over", m)
 				}
 			}
-			deadline = time.Now().Add(50 * time.Millisecond).UnixNano()
 		}
 	}
 	n := h.join(t, node.JoinOptions{})

@@ -42,6 +42,26 @@ func RequestID(node, source uint32) messages.RequestID {
 	return messages.RequestID(uint64(node)<<32 | uint64(source&^wire.OwnSource))
 }
 
+// TimeLeft is the time until a deadline as a message has it that is sent now.
+func TimeLeft(deadline time.Time) int64 {
+	if deadline.IsZero() {
+		return 0
+	}
+	left := int64(time.Until(deadline))
+	if left == 0 {
+		return -1 // 0 would be none
+	}
+	return left
+}
+
+// DeadlineOf is the deadline of a message that has come now, by the monotonic clock; zero: it has none.
+func DeadlineOf(left int64) (deadline time.Time) {
+	if left == 0 {
+		return deadline
+	}
+	return time.Now().Add(time.Duration(left))
+}
+
 // Trace is a trace as a message has it.
 func Trace(t messages.TraceContext) wire.Trace {
 	return wire.Trace{TraceID: t.TraceID, SpanID: t.SpanID, Flags: t.Flags, State: t.State}

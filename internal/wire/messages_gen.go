@@ -1029,7 +1029,7 @@ func (m *Open) append(b []byte) ([]byte, error) {
 		binary.LittleEndian.PutUint32(p[4:], m.Stage)
 		binary.LittleEndian.PutUint64(p[8:], m.Request)
 		binary.LittleEndian.PutUint32(p[16:], m.Attempt)
-		binary.LittleEndian.PutUint64(p[20:], uint64(m.Deadline))
+		binary.LittleEndian.PutUint64(p[20:], uint64(m.TimeLeft))
 	}
 	if b, err = m.Trace.append(b, KindOpen, "trace"); err != nil {
 		return b, err
@@ -1040,7 +1040,7 @@ func (m *Open) append(b []byte) ([]byte, error) {
 func (m *Open) read(b []byte) error {
 	var err error
 	if len(b) < 28 {
-		return cutShort(b, KindOpen, sized{"task", 4}, sized{"stage", 4}, sized{"request", 8}, sized{"attempt", 4}, sized{"deadline", 8})
+		return cutShort(b, KindOpen, sized{"task", 4}, sized{"stage", 4}, sized{"request", 8}, sized{"attempt", 4}, sized{"time_left", 8})
 	}
 	{
 		p := (*[28]byte)(b)
@@ -1048,7 +1048,7 @@ func (m *Open) read(b []byte) error {
 		m.Stage = binary.LittleEndian.Uint32(p[4:])
 		m.Request = binary.LittleEndian.Uint64(p[8:])
 		m.Attempt = binary.LittleEndian.Uint32(p[16:])
-		m.Deadline = int64(binary.LittleEndian.Uint64(p[20:]))
+		m.TimeLeft = int64(binary.LittleEndian.Uint64(p[20:]))
 	}
 	b = b[28:]
 	if _, err = m.Trace.read(b, KindOpen, "trace"); err != nil {
@@ -1533,7 +1533,7 @@ func (m *Submit) append(b []byte) ([]byte, error) {
 	b = append(b, make([]byte, HeaderSize+9)...)
 	{
 		p := (*[9]byte)(b[len(b)-9:])
-		binary.LittleEndian.PutUint64(p[0:], uint64(m.Deadline))
+		binary.LittleEndian.PutUint64(p[0:], uint64(m.TimeLeft))
 		p[8] = m.Flags
 	}
 	if b, err = m.Trace.append(b, KindSubmit, "trace"); err != nil {
@@ -1550,11 +1550,11 @@ func (m *Submit) append(b []byte) ([]byte, error) {
 func (m *Submit) read(b []byte) error {
 	var err error
 	if len(b) < 9 {
-		return cutShort(b, KindSubmit, sized{"deadline", 8}, sized{"flags", 1})
+		return cutShort(b, KindSubmit, sized{"time_left", 8}, sized{"flags", 1})
 	}
 	{
 		p := (*[9]byte)(b)
-		m.Deadline = int64(binary.LittleEndian.Uint64(p[0:]))
+		m.TimeLeft = int64(binary.LittleEndian.Uint64(p[0:]))
 		m.Flags = p[8]
 	}
 	b = b[9:]
@@ -1614,10 +1614,11 @@ func (m *CloseSend) read(b []byte) error {
 }
 
 func (m *AbortRequest) append(b []byte) ([]byte, error) {
-	b = append(b, make([]byte, HeaderSize+4)...)
+	b = append(b, make([]byte, HeaderSize+6)...)
 	{
-		p := (*[4]byte)(b[len(b)-4:])
+		p := (*[6]byte)(b[len(b)-6:])
 		binary.LittleEndian.PutUint32(p[0:], m.Source)
+		binary.LittleEndian.PutUint16(p[4:], uint16(m.Code))
 	}
 	b = appendText(b, m.Text)
 	return b, nil
@@ -1625,14 +1626,15 @@ func (m *AbortRequest) append(b []byte) ([]byte, error) {
 
 func (m *AbortRequest) read(b []byte) error {
 	var err error
-	if len(b) < 4 {
-		return cutShort(b, KindAbortRequest, sized{"source", 4})
+	if len(b) < 6 {
+		return cutShort(b, KindAbortRequest, sized{"source", 4}, sized{"code", 2})
 	}
 	{
-		p := (*[4]byte)(b)
+		p := (*[6]byte)(b)
 		m.Source = binary.LittleEndian.Uint32(p[0:])
+		m.Code = Code(binary.LittleEndian.Uint16(p[4:]))
 	}
-	b = b[4:]
+	b = b[6:]
 	if _, err = readStr(b, KindAbortRequest, "text", &m.Text, MaxText); err != nil {
 		return err
 	}

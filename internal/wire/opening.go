@@ -82,10 +82,13 @@ const (
 	PolicyDropOldest Policy = 2
 )
 
-// String returns the policy's name.
-func (p Policy) String() string {
-	return word([]string{"block", "fail", "drop oldest"}, p, "policy")
-}
+var policyWords = [...]string{PolicyBlock: "block", PolicyFail: "fail", PolicyDropOldest: "drop-oldest"}
+
+// String returns the policy's word, which pipeline files use.
+func (p Policy) String() string { return word(policyWords[:], p, "policy") }
+
+// Valid reports whether there is such a policy.
+func (p Policy) Valid() bool { return int(p) < len(policyWords) }
 
 // Edge is an edge as a client sees it.
 //
@@ -95,7 +98,7 @@ type Edge struct {
 	Peer        string // the stage at the other end; empty: the caller
 	Window      uint32 // deliveries; 0: no bound
 	WindowBytes uint64 // 0: no bound
-	Policy      Policy // 0 block, 1 fail, 2 drop oldest
+	Policy      Policy // 0 block, 1 fail, 2 drop-oldest
 }
 
 // Tensors says how the tensors of an edge travel that lie in memory of a GPU.
@@ -116,10 +119,13 @@ const (
 	TransportPool    Transport = 2 // through a pool of GPU memory
 )
 
-// String returns the transport's name.
-func (t Transport) String() string {
-	return word([]string{"default", "cuda_ipc", "cuda_ipc_pool"}, t, "transport")
-}
+var transportWords = [...]string{TransportDefault: "default", TransportIPC: "cuda_ipc", TransportPool: "cuda_ipc_pool"}
+
+// String returns the transport's word, which pipeline files use.
+func (t Transport) String() string { return word(transportWords[:], t, "transport") }
+
+// Valid reports whether there is such a transport.
+func (t Transport) Valid() bool { return int(t) < len(transportWords) }
 
 // Trace is the W3C trace context of a request; zero when it is not traced.
 //

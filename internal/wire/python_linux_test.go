@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/internal/pythontest"
@@ -96,4 +97,21 @@ func again(t *testing.T, packet []byte) string {
 		t.Fatalf("%+v was read and cannot be written: %v", m, err)
 	}
 	return hex.EncodeToString(b)
+}
+
+// TestPythonsWords: the Python client's words for transports of tensors are those of Go. Its names of what is enumerated
+// are made with the messages.
+func TestPythonsWords(t *testing.T) {
+	process := pythontest.Start(t, pythontest.Command(t, "testdata/modes.py"))
+	var got []string
+	if err := process.Answer(&got); err != nil {
+		t.Fatal("the Python process has no answer: ", err)
+	}
+	var want []string
+	for v := wire.TransportDefault; v.Valid(); v++ {
+		want = append(want, v.String())
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("in Python tensors travel by %v, and in Go by %v", got, want)
+	}
 }

@@ -99,9 +99,9 @@ func servingSamples() []sample {
 			Outputs: []wire.Edge{{Name: "talker->vocoder", Peer: "vocoder", Policy: wire.PolicyDropOldest}, {Name: "talker->"}},
 		}},
 		{name: "serving-least", message: &wire.Serving{Token: 2}},
-		{name: "open", message: &wire.Open{Task: 9, Stage: 1, Request: 0xfedcba9876543210, Attempt: 2, Deadline: 1767225600000000001, Trace: trace()}},
+		{name: "open", message: &wire.Open{Task: 9, Stage: 1, Request: 0xfedcba9876543210, Attempt: 2, TimeLeft: 1500000001, Trace: trace()}},
 		{name: "open-not-traced", message: &wire.Open{Task: 9, Stage: 1, Request: 1}},
-		{name: "open-longest-state", message: &wire.Open{Task: 9, Stage: 1, Request: 1, Deadline: math.MaxInt64, Trace: wire.Trace{TraceID: [16]byte{15: 1}, SpanID: [8]byte{7: 1}, Flags: 255, State: strings.Repeat("s", wire.MaxTraceState)}}},
+		{name: "open-longest-state", message: &wire.Open{Task: 9, Stage: 1, Request: 1, TimeLeft: math.MaxInt64, Trace: wire.Trace{TraceID: [16]byte{15: 1}, SpanID: [8]byte{7: 1}, Flags: 255, State: strings.Repeat("s", wire.MaxTraceState)}}},
 		{name: "deliver", message: &wire.Deliver{Source: 9, Delivery: 100, Edge: 1, Codec: 3, Attempt: 1, Seq: 5, Dropped: 2, Segment: 3, Offset: 1 << 40, Size: 1 << 33, Key: "chunk-5", Attrs: map[string]string{"rate": "24000", "lang": "日本語"}}},
 		{name: "deliver-inline", message: &wire.Deliver{Source: 9, Delivery: 101, Flags: wire.FlagInline | wire.FlagMore, Codec: 1, Size: 5, Payload: []byte("hello")}},
 		{name: "deliver-inline-empty", message: &wire.Deliver{Source: 9, Delivery: 102, Flags: wire.FlagInline, Codec: 2}},
@@ -129,6 +129,8 @@ func servingSamples() []sample {
 		{name: "forget", message: &wire.Forget{Segment: 3}},
 		{name: "ended-somewhere", message: &wire.Ended{Task: 9, Code: wire.CodeInternal, Text: "no audio", Edge: "thinker->talker", Key: "chunk-5", Seq: math.MaxUint64}},
 		{name: "leave-of-stages", message: &wire.Leave{Stages: []uint32{0, math.MaxUint32}}},
+		{name: "open-late", message: &wire.Open{Task: 9, Stage: 1, Request: 1, TimeLeft: math.MinInt64}},
+		{name: "ended-late", message: &wire.Ended{Task: 9, Code: wire.CodeOver, Text: "2s after it began"}},
 	}
 }
 
@@ -145,13 +147,15 @@ func emittingSamples() []sample {
 
 func submittingSamples() []sample {
 	return []sample{
-		{name: "submit", message: &wire.Submit{Deadline: 1767225600000000001, Flags: wire.SubmitTry, Trace: trace(), Source: wire.OwnSource | 10}},
+		{name: "submit", message: &wire.Submit{TimeLeft: 1500000001, Flags: wire.SubmitTry, Trace: trace(), Source: wire.OwnSource | 10}},
 		{name: "submit-not-traced", message: &wire.Submit{Source: math.MaxUint32}},
 		{name: "submit-told", message: &wire.Submit{Flags: wire.SubmitTry | wire.SubmitTell, Source: wire.OwnSource | 10}},
 		{name: "submitted", message: &wire.Submitted{Source: wire.OwnSource | 10, Request: 0x300000000a}},
 		{name: "close-send", message: &wire.CloseSend{Source: wire.OwnSource | 10}},
 		{name: "abort-request", message: &wire.AbortRequest{Source: wire.OwnSource | 10, Text: "the caller hung up"}},
 		{name: "close", message: &wire.Close{Source: wire.OwnSource | 10}},
+		{name: "submit-late", message: &wire.Submit{TimeLeft: -1, Source: wire.OwnSource | 11}},
+		{name: "abort-request-late", message: &wire.AbortRequest{Source: wire.OwnSource | 11, Code: wire.CodeOver, Text: "2s after it began"}},
 	}
 }
 

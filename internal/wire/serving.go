@@ -50,7 +50,7 @@ type Open struct {
 	Stage    uint32
 	Request  uint64
 	Attempt  uint32
-	Deadline int64 // Unix nanoseconds; 0: none
+	TimeLeft int64 // see [deadlines](#deadlines)
 	Trace    Trace
 }
 

@@ -15,7 +15,7 @@ const OwnSource = 1 << 31
 //
 //wire:message 48 to the host
 type Submit struct {
-	Deadline int64 // Unix nanoseconds; 0: none
+	TimeLeft int64 // see [deadlines](#deadlines)
 	Flags    uint8 // 1: fail with code 11 rather than wait for a place; 2: say `submitted`
 	Trace    Trace
 	Source   uint32 // names the request on this connection: the client chooses it, with bit 31, and higher than all before it
@@ -41,6 +41,7 @@ type CloseSend struct {
 //wire:message 51 to the host
 type AbortRequest struct {
 	Source uint32
+	Code   Code   // 9: its deadline is over by the client's clock; else 0
 	Text   string `wire:"text"`
 }
 

@@ -19,6 +19,7 @@ SOURCE = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "src"))
 sys.path.insert(0, SOURCE)
 
 from omnibus import wire  # noqa: E402
+from omnibus.errors import Code  # noqa: E402
 from omnibus.memory import F_ADD_SEALS, F_GET_SEALS  # noqa: E402
 from omnibus.wire.packet import by_class  # noqa: E402
 
@@ -164,7 +165,13 @@ class FakeHost:
 
     def refuse(self, m: wire.Submit, code: int, text: str) -> None:
         """The request does not begin."""
-        self.send(over(m.source, wire.REFUSED, code=code, text=text))
+        self.send(over(m.source, wire.OUTCOME_REFUSED, code=code, text=text))
+
+    def given_up(self, source: int) -> None:
+        """The client has given up a request, whose deadline is over by its clock."""
+        m = self.expect(wire.AbortRequest)
+        assert (m.source, m.code) == (source, Code.OVER), m
+        assert self.expect(wire.Close).source == source
 
     def emitted(self) -> wire.Put:
         """The client emits something, and its place in the windows is free at once."""
@@ -216,7 +223,7 @@ def deliver(source: int, delivery: int, payload: bytes = b"", **more: Any) -> wi
     return wire.Deliver(source, delivery, **fields, payload=payload)
 
 
-def over(source: int, outcome: int = wire.COMPLETED, **more: Any) -> wire.Over:
+def over(source: int, outcome: int = wire.OUTCOME_COMPLETED, **more: Any) -> wire.Over:
     fields: dict[str, Any] = dict(stage="", edge="", key="", seq=0, text="")
     fields.update(more)
     return wire.Over(source, outcome, **fields)

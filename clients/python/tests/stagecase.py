@@ -19,7 +19,7 @@ NARROW = [wire.Edge("upper->caller", "", 1, 0)]
 
 
 def opened(task: int, **more: Any) -> wire.Open:
-    fields: dict[str, Any] = dict(stage=5, request=100 + task, attempt=0, deadline=0, trace=wire.Trace())
+    fields: dict[str, Any] = dict(stage=5, request=100 + task, attempt=0, time_left=0, trace=wire.Trace())
     fields.update(more)
     return wire.Open(task, **fields)
 

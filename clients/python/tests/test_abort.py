@@ -30,7 +30,7 @@ class AbortTest(StageCase):
         r = self.run_stage(slow)
         self.host.send(deliver(1, 7, encode(1)), deliver(1, 8, encode(2)))
         started.wait(60)
-        self.host.send(over(1, wire.PAST_DEADLINE))
+        self.host.send(over(1, wire.OUTCOME_DEADLINE))
         self.assertEqual(self.host.expect(wire.Finish).delivery, 8)  # it had not begun
         self.assertEqual(self.host.expect(wire.Finish).delivery, 7)
         self.host.send(opened(2), deliver(2, 9, flags=wire.BARE | wire.LAST))
@@ -51,7 +51,7 @@ class AbortTest(StageCase):
         r = self.run_stage(endless)
         self.host.send(deliver(1, 7, encode(1)))
         self.outputs(2)
-        self.host.send(over(1, wire.ABORTED))
+        self.host.send(over(1, wire.OUTCOME_ABORTED))
         while not isinstance(self.host.receive(), wire.Finish):
             pass
         self.assertTrue(closed.wait(60))
@@ -79,7 +79,7 @@ class AbortTest(StageCase):
         self.host.send(opened(2), deliver(1, 7, encode(1)), deliver(2, 8, encode(2)), deliver(1, 9, encode(3)))
         self.assertEqual(self.outputs(1), [20])
         self.assertEqual(self.host.expect(wire.Finish).delivery, 8)
-        self.host.send(over(1, wire.ABORTED))
+        self.host.send(over(1, wire.OUTCOME_ABORTED))
         self.assertEqual({self.host.expect(wire.Finish).delivery for _ in range(2)}, {7, 9})
         self.assertEqual(log, [1, 2, "cancelled"])
         self.host.send(wire.End(2))
@@ -199,7 +199,7 @@ class AbortTest(StageCase):
         with self.assertLogs("omnibus", "ERROR") as logged:
             self.host.send(opened(2), deliver(1, 7, encode(1)), deliver(2, 8, encode(2)))
             started.wait(60)
-            self.host.send(over(1, wire.ABORTED))
+            self.host.send(over(1, wire.OUTCOME_ABORTED))
             verdicts = {m.delivery: m for m in (self.host.expect(wire.Finish) for _ in range(2))}
         self.assertEqual({n: m.code for n, m in verdicts.items()}, {7: 9, 8: 14})
         self.assertTrue(verdicts[8].text.startswith("omnibus.errors.RequestOver: the request is over\n"), verdicts[8].text)

@@ -292,7 +292,7 @@ class PullTest(HostCase):
     def test_a_wait_without_time_sees_what_has_come(self) -> None:
         _, (d,), _ = self.pull(1, deliver(1, 7, encode(1)))
         self.assertFalse(d.task.wait_aborted(0))
-        self.host.send(over(1, wire.ABORTED))
+        self.host.send(over(1, wire.OUTCOME_ABORTED))
         self.assertTrue(d.task.wait_aborted(0))
 
     def test_end_is_answered_and_bye_ends_the_loop(self) -> None:
@@ -337,7 +337,7 @@ class PullTest(HostCase):
 
     def test_over_takes_back_what_waits(self) -> None:
         client, (d,), loop = self.pull(1, deliver(1, 7, encode(1)), deliver(1, 8, encode(2)))
-        self.host.send(over(1, wire.ABORTED))
+        self.host.send(over(1, wire.OUTCOME_ABORTED))
         while not d.task.aborted:  # type: ignore[union-attr]
             client.process()
         m = self.host.expect(wire.Finish)
@@ -466,7 +466,7 @@ class PullTest(HostCase):
                 async def wait_for_the_wrong_one(*of: Any) -> bool:
                     patch.stop()
                     well = await aio.news(*of)
-                    self.host.send(over(1, wire.ABORTED))
+                    self.host.send(over(1, wire.OUTCOME_ABORTED))
                     while not d.task.aborted:
                         bus.process()
                     self.host.send(opened(2), deliver(2, 9, encode(3)))

@@ -114,7 +114,7 @@ class ViewTest(RequestCase):
         r = self.beside(lambda: next(self.request))
         del view
         self.assertEqual(self.host.expect(wire.Release).delivery, 1)
-        self.host.send(over(3, wire.ABORTED))
+        self.host.send(over(3, wire.OUTCOME_ABORTED))
         with self.assertRaises(omnibus.RequestAborted):
             r()
 

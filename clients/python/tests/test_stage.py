@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 import unittest
 import weakref
 from collections.abc import Iterator
@@ -214,10 +215,14 @@ class HandlerTest(StageCase):
         r = self.beside(lambda: omnibus.run(f, path=self.host.path))
         self.host.welcome()
         self.host.serve("talk", replica=2)
-        self.host.send(opened(1, deadline=2_500_000_000, attempt=1))
+        before = time.time() + 2.5
+        self.host.send(opened(1, time_left=2_500_000_000, attempt=1))
         self.host.send(deliver(1, 7, encode(1), key="k", seq=3, attrs={"a": "b"}))
         self.host.expect(wire.Finish)
-        self.assertEqual(seen, [("talk", 101, 2, 2.5, False, 1), ("k", 3, {"a": "b"}, 101, 2.5)])
+        at, again = seen[0][3], seen[1][4]
+        for deadline in at, again:
+            self.assertTrue(before - 1e-3 <= deadline <= time.time() + 2.501, deadline - before)
+        self.assertEqual(seen, [("talk", 101, 2, at, False, 1), ("k", 3, {"a": "b"}, 101, again)])
         self.bye(r)
 
     def test_join_takes_the_parts(self) -> None:

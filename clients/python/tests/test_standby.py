@@ -97,7 +97,7 @@ class StandbyTest(StageCase):
                     self.until_asleep()
                 self.host.send(deliver(1, 8, encode(2)))
                 self.assertTrue(self.busy.wait(60))
-                self.host.send(over(1, wire.ABORTED))
+                self.host.send(over(1, wire.OUTCOME_ABORTED))
                 self.assertEqual(self.host.expect(wire.Finish).delivery, 8)
                 self.bye(r)
                 self.host.hang_up()
@@ -147,7 +147,7 @@ class StandbyTest(StageCase):
         for n in range(20):
             self.host.send(deliver(2, 210 + n, encode(0)))
             self.assertEqual(self.host.expect(wire.Finish).delivery, 210 + n)
-        self.host.send(over(1, wire.ABORTED))
+        self.host.send(over(1, wire.OUTCOME_ABORTED))
         self.assertEqual(self.host.expect(wire.Finish).delivery, 200)
         self.bye(r)
 

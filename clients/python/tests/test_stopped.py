@@ -111,14 +111,14 @@ class StoppedTest(HostCase):
         def denied(h: FakeHost) -> None:
             stop()
             m = h.expect(wire.Submit)
-            assert h.expect(wire.Close).source == m.source
+            h.given_up(m.source)
             h.refuse(m, Code.OVER, "the deadline")
 
         def taken(h: FakeHost) -> None:
             stop()
             h.submitted(3)  # and reads only then that nobody wants it any more
-            assert h.expect(wire.Close).source == 3
-            h.send(over(3, wire.ABORTED))
+            h.given_up(3)
+            h.send(over(3, wire.OUTCOME_ABORTED))
 
         async def submit(bus: Any) -> None:
             await self.late(bus, lambda: bus.submit("a", deadline=1, fail_fast=True))
@@ -138,7 +138,7 @@ class StoppedTest(HostCase):
             h.submitted(3)
             stop()
             h.emitted()
-            h.send(deliver(3, 30, encode("a")), over(3, wire.PAST_DEADLINE, text="at a stage"))
+            h.send(deliver(3, 30, encode("a")), over(3, wire.OUTCOME_DEADLINE, text="at a stage"))
             assert h.expect(wire.Finish).delivery == 30
 
         async def client(bus: Any) -> None:
@@ -165,10 +165,10 @@ class StoppedTest(HostCase):
     def test_emissions_of_a_task(self) -> None:
         def host(h: FakeHost) -> None:
             h.serve("upper", outputs=NARROW)
-            h.send(opened(3, deadline=1), deliver(3, 30, encode("a")))
+            h.send(opened(3, time_left=-1), deliver(3, 30, encode("a")))
             h.expect(wire.Put)
             stop()
-            h.send(over(3, wire.PAST_DEADLINE))
+            h.send(over(3, wire.OUTCOME_DEADLINE))
             assert h.expect(wire.Finish).delivery == 30
 
         async def client(bus: Any) -> None:
@@ -200,12 +200,12 @@ class StoppedTest(HostCase):
 
         def host(h: FakeHost) -> None:
             h.serve("upper", outputs=NARROW)
-            h.send(opened(3, deadline=1), deliver(3, 30, encode("a")))
+            h.send(opened(3, time_left=-1), deliver(3, 30, encode("a")))
             h.expect(wire.Put)
             stop()
             m = h.expect(wire.Finish)
             assert (m.delivery, m.code) == (30, Code.OVER), m
-            h.send(over(3, wire.PAST_DEADLINE), wire.Bye())
+            h.send(over(3, wire.OUTCOME_DEADLINE), wire.Bye())
 
         def function(text: str, task: omnibus.Task) -> None:
             task.emit(text)

@@ -63,7 +63,7 @@ class AsyncTest(HostCase):
         self.host.welcome()
         self.host.submitted(3)
         r()
-        self.assertEqual(self.host.expect(wire.Close).source, 3)
+        self.host.given_up(3)
 
     def test_a_host_that_is_stopped_before_it_has_the_request(self) -> None:
         async def caller() -> None:
@@ -72,7 +72,7 @@ class AsyncTest(HostCase):
                     with self.assertRaisesRegex(omnibus.DeadlineExceeded, "the host does not answer"):
                         await late
                 async with await bus.stream() as r:
-                    r.deadline = 1
+                    r._deadline = 1
                     bus.inputs[:] = [wire.Edge("caller->upper", "upper", 3, 0)]
                     with self.assertRaisesRegex(omnibus.DeadlineExceeded, "the host does not answer"):
                         while True:  # as far as there is credit
@@ -83,7 +83,7 @@ class AsyncTest(HostCase):
             self.host.welcome()
             for _ in "12":
                 m = self.host.expect(wire.Submit)
-                self.assertEqual(self.host.expect(wire.Close).source, m.source)
+                self.host.given_up(m.source)
             self.host.submitted(5)
             r()
 
@@ -128,7 +128,7 @@ class AsyncTest(HostCase):
                 m = self.host.expect(wire.Submit)
                 self.assertEqual(self.host.expect(wire.Close).source, m.source)
                 if crossed:
-                    self.host.begin(m, 3, over(3, wire.ABORTED))
+                    self.host.begin(m, 3, over(3, wire.OUTCOME_ABORTED))
                 else:
                     self.host.refuse(m, 9, "aborted")
                 r()

@@ -108,7 +108,7 @@ class GetTest(QueueCase):
 
     def test_it_is_over_before_it_is_used(self) -> None:
         self.answer(self.first(), 4)
-        self.host.send(over(4, wire.ABORTED, text="by somebody"))
+        self.host.send(over(4, wire.OUTCOME_ABORTED, text="by somebody"))
         got = self.beside(self.queue.get)
         self.host.submitted(5)
         self.asked(5)
@@ -165,7 +165,7 @@ class GetTest(QueueCase):
         got = self.beside(self.queue.get)
         self.host.submitted(3)
         self.asked(3)
-        self.host.send(over(3, wire.ABORTED, text="somebody did it"))
+        self.host.send(over(3, wire.OUTCOME_ABORTED, text="somebody did it"))
         with self.assertRaisesRegex(omnibus.RequestAborted, "somebody did it"):
             got()
 
@@ -184,7 +184,7 @@ class GetTest(QueueCase):
         got = self.beside(lambda: self.queue.get(0.01))
         self.asked(4)
         self.asked(4, "back")
-        self.host.send(over(4, wire.ABORTED, text="somebody did it"))
+        self.host.send(over(4, wire.OUTCOME_ABORTED, text="somebody did it"))
         with self.assertRaises(queue.Empty):
             got()
 

@@ -94,7 +94,7 @@ class TurnTest(StageCase):
         self.host.send(opened(2), opened(3), deliver(1, 7, encode(1)))
         self.host.send(deliver(2, 8, encode(2)), deliver(3, 9, encode(3)))
         self.assertEqual(self.host.expect(wire.Finish).delivery, 9)
-        self.host.send(over(2, wire.ABORTED))
+        self.host.send(over(2, wire.OUTCOME_ABORTED))
         self.assertEqual(self.host.expect(wire.Finish).delivery, 8)
         self.host.send(wire.Returned([first.put]))
         self.host.emitted()

@@ -77,7 +77,7 @@ class ValueTest(FindingCase):
     def test_at_a_stage(self) -> None:
         deliveries = self.beside(lambda: self.client.deliveries("upper"))
         self.host.serve()
-        self.host.send(opened(3, deadline=1))
+        self.host.send(opened(3, time_left=-1))
         self.hand(3)
         d = next(deliveries())
         with self.assertRaisesRegex(omnibus.DeadlineExceeded, f"stage upper, edge {EDGE_IN.name}"):

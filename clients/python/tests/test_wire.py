@@ -151,7 +151,7 @@ class FuzzTest(unittest.TestCase):
                 [submit._replace(source=1), submit._replace(source=0)],  # numbers without the bit
                 [wire.Serve(1, "m", wire.ENDS_UNASKED), wire.Finish(1), wire.Ended(1), wire.Ended(1)],
                 [wire.Submitted(submit.source, 1), wire.Submitted(submit.source, 1)],
-                [over(submit.source, wire.REFUSED, code=11), over(submit.source, wire.REFUSED)],
+                [over(submit.source, wire.OUTCOME_REFUSED, code=11), over(submit.source, wire.OUTCOME_REFUSED)],
             )
         ]
         r = random.Random(1)

@@ -46,8 +46,8 @@ func TestTable(t *testing.T) {
 //wire:message 7 to a peer; two descriptors: one, and another
 type Say struct {
 	TaskID uint32 `+"`wire:\"magic,reserved=3\"`"+` // of the task
-	// That is
-	// declared.
+	// 1 block,
+	// 2 fail
 	Policy Policy
 	State  string `+"`wire:\"most=MaxState\"`"+`
 	Places []Place
@@ -73,7 +73,7 @@ type Place struct { At [3]byte; Text string `+"`wire:\"text\"`"+` }
 		{form: magic, name: "magic", size: 8, doc: "`0x2`, the bytes `02 00 00 00 00 00 00 00`"},
 		{form: number, goName: "TaskID", name: "task_id", goType: "uint32", size: 4, doc: "of the task"},
 		{form: zeros, size: 3},
-		{form: enum, goName: "Policy", name: "policy", goType: "Policy", size: 1, least: 1, most: 2, doc: "That is declared."},
+		{form: enum, goName: "Policy", name: "policy", goType: "Policy", size: 1, least: 1, most: 2, doc: "1 block, 2 fail"},
 		{form: str, goName: "State", name: "state", goType: "string", most: 512, bound: "MaxState"},
 		{form: list, goName: "Places", name: "places", goType: "[]Place", of: place},
 	}
@@ -95,6 +95,7 @@ func TestTableRefuses(t *testing.T) {
 		"kind twice":      {"//wire:message 1 both\ntype A struct{}\n\n//wire:message 1 both\ntype B struct{}", "A and B both have kind 1"},
 		"no struct":       {"//wire:message 1 both\ntype A int", "A: not a struct"},
 		"type":            {field("F float64"), "A.F: no field is written as float64"},
+		"undescribed":     {field("F Policy // 1 block"), "A.F: the comment does not say what 2 is, PolicyFail"},
 		"list":            {field("F []Policy"), "A.F: no field is written as []Policy"},
 		"no constants":    {field("F Empty"), "A.F: the type Empty has no constants"},
 		"two at once":     {field("F, G uint8"), "A.a field is embedded"},

@@ -108,10 +108,28 @@ _join = bytearray().join
 		}
 		l.add("_%s_%s = Struct(\"<%s\").%s", what, codes, codes, method)
 	}
+	t.pythonValues(l)
 	l.WriteString(w.body.String())
 	l.add("\n\n#: Of each message: its kind, its class, how many descriptors come with it, and how it is written and read.")
 	l.add("TABLE: tuple[tuple[int, Any, int, Callable[..., bytearray], Callable[[bytes, int, int], Any]], ...] = (\n%s)", rows.String())
 	return []byte(l.String()), nil
+}
+
+// pythonValues writes the values of the enumerations that fields have, under their names.
+func (t *table) pythonValues(l *lines) {
+	said := map[string]bool{"uint8": true}
+	for _, s := range slices.Concat(t.parts, t.messages) {
+		for _, f := range s.fields {
+			if f.form != enum || said[f.goType] {
+				continue
+			}
+			said[f.goType] = true
+			l.add("")
+			for _, v := range t.values(f.goType) {
+				l.add("%s = %d", strings.ToUpper(snakeCase(v.name)), v.number)
+			}
+		}
+	}
 }
 
 // flat reports whether a part is written and read as fields of the messages that have it: one

@@ -205,6 +205,9 @@ func (t *table) addFields(s *structure, shape *ast.StructType) error {
 			if made[i].goName != "" {
 				made[i].doc = doc
 			}
+			if err := t.described(made[i], doc); err != nil {
+				return fmt.Errorf("%s: %w", f.Names[0].Name, err)
+			}
 		}
 		s.fields = append(s.fields, made...)
 	}
@@ -308,15 +311,41 @@ func (t *table) other(f *field, goType string) error {
 	if named == nil || listed || named.Type().Underlying() != types.Typ[types.Uint8] {
 		return fmt.Errorf("no field is written as %s: see the types in wiregen/main.go", goType)
 	}
-	f.form, f.size, f.least = enum, 1, 255
-	for _, c := range t.scope.Names() {
-		if c, ok := t.scope.Lookup(c).(*types.Const); ok && c.Type() == named.Type() {
+	values := t.values(name)
+	if len(values) == 0 {
+		return fmt.Errorf("the type %s has no constants", goType)
+	}
+	f.form, f.size, f.least, f.most = enum, 1, values[0].number, values[len(values)-1].number
+	return nil
+}
+
+// value is a constant of an enumeration.
+type value struct {
+	name   string
+	number int
+}
+
+// values are the constants of a type of package wire, from the least to the highest.
+func (t *table) values(goType string) (all []value) {
+	for _, name := range t.scope.Names() {
+		if c, ok := t.scope.Lookup(name).(*types.Const); ok && c.Type() == t.scope.Lookup(goType).Type() {
 			v, _ := constant.Int64Val(c.Val())
-			f.least, f.most = min(f.least, int(v)), max(f.most, int(v))
+			all = append(all, value{name, int(v)})
 		}
 	}
-	if f.least > f.most {
-		return fmt.Errorf("the type %s has no constants", goType)
+	slices.SortFunc(all, func(a, b value) int { return a.number - b.number })
+	return all
+}
+
+// described checks that the comment of a field says what each value of its enumeration is.
+func (t *table) described(f field, doc string) error {
+	if f.form != enum || f.goType == "uint8" {
+		return nil
+	}
+	for _, v := range t.values(f.goType) {
+		if !strings.Contains(" "+doc, fmt.Sprintf(" %d ", v.number)) {
+			return fmt.Errorf("the comment does not say what %d is, %s", v.number, v.name)
+		}
 	}
 	return nil
 }

@@ -56,7 +56,7 @@ async def arun(s: Session, work: Work[_R], limit: float | None = None) -> _R:
 async def _arun_for(e: Emitter, work: Work[_R]) -> _R:
     """As Emitter._run."""
     try:
-        return await arun(e._session, work, limit_of(e.deadline))
+        return await arun(e._session, work, limit_of(e._deadline))
     except OutOfTime:
         raise e._silence() from None
 

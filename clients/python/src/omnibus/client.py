@@ -200,7 +200,7 @@ class Client(BaseClient):
         Does not wait for the host to begin it: what the host refuses has no results, and asking for them raises why.
         A client has at most 1,024 requests that the host has not begun: one more waits, and the log says so.
         With `fail_fast` it waits for that, and raises Overloaded when there is no place. `timeout` is
-        in seconds from now, `deadline` in seconds since 1970: when it is over there is
+        in seconds from now, `deadline` in seconds since 1970, by this process's clock: when it is over there is
         DeadlineExceeded. A host that is stopped meanwhile is waited for until a second after it.
         """
         work, limit = first_work(

@@ -1,4 +1,8 @@
-"""Deadlines of requests: as the wire has them, as people have them, and until when a host is waited for."""
+"""Deadlines of requests: as the wire has them, by this process's monotonic clock, and until when a host is waited for.
+
+A deadline is an instant of time.monotonic(), which does not change when the wall clock is set. On the wire it is the
+time that is left when the message is encoded, in nanoseconds. Users give and get it in seconds since 1970.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +12,42 @@ import time
 #: How long after a deadline the host may take to say that a request is past it.
 SLACK = 1.0
 
-#: From here on the wire cannot say it, in seconds.
-_NEVER = 2**63 / 1e9
+#: So many seconds from now is never: a little less than the wire can say.
+_NEVER = 9e9
 
 
-def deadline_ns(timeout: float | None, deadline: float | None) -> int:
-    """A deadline as the wire has it; 0: none, as one is that never comes."""
-    soonest = math.inf if deadline is None else deadline
+def deadline_of(timeout: float | None, deadline: float | None) -> float | None:
+    """The deadline of a request, given in seconds from now, in seconds since 1970, or both: the earlier one.
+    None: there is none, as for one that never comes."""
+    left = math.inf if deadline is None else deadline - time.time()
     if timeout is not None:
-        soonest = min(soonest, time.time() + timeout)
-    return int(soonest * 1e9) if soonest < _NEVER else 0
+        left = min(left, timeout)
+    return time.monotonic() + left if left < _NEVER else None
 
 
-def seconds(unix_ns: int) -> float | None:
-    """A deadline of the wire, for people."""
-    return unix_ns / 1e9 if unix_ns else None
+def time_left(deadline: float | None) -> int:
+    """A deadline as the wire has it in a message that is encoded now. 0: there is none."""
+    if deadline is None:
+        return 0
+    left = min(max(deadline - time.monotonic(), -_NEVER), _NEVER)
+    return int(left * 1e9) or -1  # 0 would be none
+
+
+def of_wire(left: int) -> float | None:
+    """The deadline of a message that has come now."""
+    return time.monotonic() + left / 1e9 if left else None
+
+
+def seconds(deadline: float | None) -> float | None:
+    """A deadline in seconds since 1970, by the wall clock as it stands."""
+    return None if deadline is None else time.time() + deadline - time.monotonic()
+
+
+def over(deadline: float | None) -> bool:
+    """Whether it is over, by this process's clock."""
+    return deadline is not None and time.monotonic() >= deadline
 
 
 def limit_of(deadline: float | None) -> float | None:
-    """Until when a host is waited for, by time.monotonic: one that is stopped never says that the deadline is past."""
-    return None if deadline is None else time.monotonic() + max(deadline - time.time(), 0) + SLACK
+    """Until when a host is waited for: one that is stopped never says that the deadline is past."""
+    return None if deadline is None else max(deadline, time.monotonic()) + SLACK

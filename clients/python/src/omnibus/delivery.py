@@ -6,7 +6,7 @@ import time
 import weakref
 from typing import Any, Protocol
 
-from . import bundle, codec, tensor, wire
+from . import bundle, codec, deadlines, tensor, wire
 from .errors import Code, DeadlineExceeded, Finished, PayloadError
 from .memory import Mapping, View
 from .session import OutOfTime, Session
@@ -23,7 +23,7 @@ class Owner(Protocol):
     def request(self) -> int: ...
 
     @property
-    def deadline(self) -> float | None: ...
+    def _deadline(self) -> float | None: ...  # an instant of time.monotonic()
 
     def _finished(self, d: Delivery, code: int, /) -> None:
         """A delivery is finished. The lock is held."""
@@ -77,8 +77,8 @@ class Delivery:
 
     @property
     def deadline(self) -> float | None:
-        """The request's deadline, in seconds since 1970."""
-        return self._owner.deadline
+        """The request's deadline, in seconds since 1970 by the wall clock as it stands; None: it has none."""
+        return deadlines.seconds(self._owner._deadline)
 
     @property
     def finished(self) -> bool:
@@ -112,16 +112,15 @@ class Delivery:
         except OutOfTime:
             pass  # and with it what holds the payload
         late = "the host does not say where its tensors lie"
-        if timeout is not None and (self.deadline is None or time.time() < self.deadline):
+        if timeout is not None and not deadlines.over(self._owner._deadline):
             raise TimeoutError(f"{late}: {timeout} s have passed")
         raise DeadlineExceeded("" if self.task is None else self.task.stage, self.edge.name, self.key, self.seq, late)
 
     def _limit(self, timeout: float | None) -> float | None:
         """Until when value waits, of time.monotonic."""
-        now = time.monotonic()
-        limits = [] if timeout is None else [now + timeout]
-        if self.deadline is not None and not self._owner.over:
-            limits.append(now + self.deadline - time.time())
+        limits = [] if timeout is None else [time.monotonic() + timeout]
+        if self._owner._deadline is not None and not self._owner.over:
+            limits.append(self._owner._deadline)
         return min(limits, default=None)
 
     def _value(self, limit: float | None) -> Any:

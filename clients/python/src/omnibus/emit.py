@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from . import bundle, codec, tensor, wire
 from .buffer import Buffer, Envelope
-from .deadlines import limit_of
+from .deadlines import limit_of, seconds
 from .errors import OmnibusError, PayloadError
 from .puts import Puts
 from .scoreboard import Running
@@ -28,9 +28,14 @@ class Emitter:
     __slots__ = ()
     _session: Session
     number: int
-    deadline: float | None
+    _deadline: float | None  # an instant of time.monotonic()
     over: Any  # true when the request is
     _puts: Puts
+
+    @property
+    def deadline(self) -> float | None:
+        """The request's deadline, in seconds since 1970 by the wall clock as it stands; None: it has none."""
+        return seconds(self._deadline)
 
     def _finish_emission(self, rest: Work[None] | None) -> None:
         """Wait for what is left of an emission."""
@@ -40,7 +45,7 @@ class Emitter:
     def _run(self, work: Work[_T]) -> _T:
         """Do work of this source's, and wait for the host, which may be stopped, no longer than its deadline allows."""
         try:
-            return self._session.run(work, limit_of(self.deadline))
+            return self._session.run(work, limit_of(self._deadline))
         except OutOfTime:
             raise self._silence() from None
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
-from . import wire
+from . import deadlines, wire
 from .delivery import Delivery
 from .errors import Code, HostError, HostGone, RequestOver
 from .session import Session
@@ -161,7 +161,8 @@ class Served:
             return Verdict(Code.OVER, str(failure))
         log.error("stage %s, request %016x", task.stage, task.request, exc_info=failure)  # as omnibus status has it
         where = (failure.edge, failure.key, failure.seq) if isinstance(failure, HostError) else ("", "", 0)
-        return Verdict(Code.INTERNAL, error_text(failure), *where)
+        late = deadlines.over(task._deadline)  # by this process's clock: the host's decides
+        return Verdict(Code.OVER if late else Code.INTERNAL, error_text(failure), *where)
 
 
 class Functions(Served):

@@ -28,7 +28,6 @@ MODES = ("default", "cuda_ipc", "cuda_ipc_pool")
 #: messages of a source.
 MAX_OUT = 2048
 
-_BLOCK, _FAIL = 0, 1  # policies
 
 Payload: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -265,9 +264,9 @@ class _Credit(Kept):
             most = e.window_bytes
             # What does not fit a byte window takes all of it.
             if (e.window and n >= e.window) or (most and nbytes and nbytes + cost > most):
-                if e.policy == _FAIL:
+                if e.policy == wire.POLICY_FAIL:
                     raise WindowFull(Code.WINDOW_FULL, f"the window of {e.name} is full")
-                if e.policy == _BLOCK:
+                if e.policy == wire.POLICY_BLOCK:
                     return None
         for i in self._edges:
             most, used = out[i].window_bytes, under_way[i]

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
-from . import wire
+from . import deadlines, wire
 from .answers import Answer, Attempt, answered
-from .deadlines import deadline_ns, limit_of, seconds
+from .deadlines import deadline_of, limit_of, time_left
 from .delivery import Delivery
 from .emit import Emitter
 from .errors import Code, DeadlineExceeded, Finished, OmnibusError, ProtocolError, RequestOver, again, host_error
@@ -31,13 +31,13 @@ _R = TypeVar("_R", bound="BaseRequest")
 class BaseRequest(Emitter):
     """What `Request` and `AsyncRequest` have in common."""
 
-    __slots__ = ("number", "request", "deadline", "_session", "_results", "_ended", "_error", "_open", "_closed",
+    __slots__ = ("number", "request", "_deadline", "_session", "_results", "_ended", "_error", "_open", "_closed",
                  "_held", "_last", "_spent", "_on_news", "_puts", "_begun", "__weakref__")  # fmt: skip
 
-    def __init__(self, s: Session, number: int, deadline: int, tell: bool) -> None:
+    def __init__(self, s: Session, number: int, deadline: float | None, tell: bool) -> None:
         self.number = wire.OWN_SOURCE | number
         self.request = s.welcome.node << 32 | number  #: the id of the request
-        self.deadline = seconds(deadline)  #: in seconds since 1970, or None
+        self._deadline = deadline
         self._session = s
         self._puts = Puts(self, s, tensors_of(s.welcome.inputs, s.welcome.tensors))
         self._results: deque[Delivery] = deque()
@@ -64,7 +64,7 @@ class BaseRequest(Emitter):
 
     def abort(self, reason: str = "") -> None:
         """Abort the request. Its results end with RequestAborted."""
-        self._session.tell(wire.AbortRequest(self.number, reason))
+        self._session.tell(wire.AbortRequest(self.number, 0, reason))
 
     def close(self) -> None:
         """No more results are wanted; aborts the request if it is open. Idempotent.
@@ -85,6 +85,8 @@ class BaseRequest(Emitter):
         self._results.clear()
         self._last = self._spent = None
         if not self.over:
+            if deadlines.over(self._deadline):  # or the host, which may have read the submit late, takes it for aborted
+                self._session.post(wire.AbortRequest(self.number, Code.OVER, ""))
             self._session.post(wire.Close(self.number))
             self._tell()
             self._session.notify()  # for a thread that waits for a result
@@ -124,7 +126,7 @@ class BaseRequest(Emitter):
 
     def _patience(self) -> float | None:
         """For how many seconds a result is waited for."""
-        soonest = limit_of(self.deadline)
+        soonest = limit_of(self._deadline)
         return None if soonest is None else soonest - time.monotonic()
 
     def _silence(self) -> DeadlineExceeded:
@@ -164,10 +166,10 @@ class BaseRequest(Emitter):
         self._tell()
 
     def _over(self, m: wire.Over) -> None:
-        self._ended, self._error = True, refusal(m) if m.outcome == wire.REFUSED else ended(m)
+        self._ended, self._error = True, refusal(m) if m.outcome == wire.OUTCOME_REFUSED else ended(m)
         self._open = False
         self._session.sources.pop(self.number, None)
-        self._has_begun(self._error if m.outcome == wire.REFUSED else None)
+        self._has_begun(self._error if m.outcome == wire.OUTCOME_REFUSED else None)
         self._tell()
 
     def _gone(self, error: OmnibusError) -> None:
@@ -252,7 +254,7 @@ class Request(BaseRequest):
 
     def __next__(self) -> Delivery:
         self._spent, self._last = self._last, None
-        if not self._session.wait(self._come, None if self.deadline is None else self._patience()):
+        if not self._session.wait(self._come, None if self._deadline is None else self._patience()):
             raise self._unended()
         d = self._last
         if d is None:
@@ -285,9 +287,8 @@ def silent() -> DeadlineExceeded:
     return DeadlineExceeded("", "", "", 0, "the host does not answer")
 
 
-def open_work(kind: type[_R], s: Session, deadline: int, flags: int, trace: wire.Trace | None) -> Work[_R]:
-    """Submit a request, when there are not too many of which the host has not been heard. The deadline is as the wire
-    has it. With TELL the host is told at once, and else with the first input."""
+def open_work(kind: type[_R], s: Session, deadline: float | None, flags: int, trace: wire.Trace | None) -> Work[_R]:
+    """Submit a request, when there are not too many of which the host has not been heard. With TELL the host is told at once, and else with the first input."""
 
     def try_() -> _R | None:
         return _open(kind, s, deadline, flags, trace) if len(s.opening) < wire.MAX_QUESTIONS else None
@@ -317,7 +318,7 @@ def _say_full(s: Session) -> None:
         )
 
 
-def _open(kind: type[_R], s: Session, deadline: int, flags: int, trace: wire.Trace | None) -> _R:
+def _open(kind: type[_R], s: Session, deadline: float | None, flags: int, trace: wire.Trace | None) -> _R:
     """Submit a request. The lock is held."""
     if s.error is not None:
         raise again(s.error)
@@ -327,7 +328,7 @@ def _open(kind: type[_R], s: Session, deadline: int, flags: int, trace: wire.Tra
         flags |= wire.TELL  # so that those of which nothing is heard for long do not fill the places of all
     else:
         s.said_full = False
-    m = wire.Submit(deadline, flags, trace or wire.Trace(), r.number)
+    m = wire.Submit(time_left(deadline), flags, trace or wire.Trace(), r.number)
     if wanted:
         s.post(m)
     else:
@@ -339,7 +340,7 @@ def _open(kind: type[_R], s: Session, deadline: int, flags: int, trace: wire.Tra
 
 
 def submit_work(
-    kind: type[_R], s: Session, deadline: int, fail_fast: bool, trace: wire.Trace | None
+    kind: type[_R], s: Session, deadline: float | None, fail_fast: bool, trace: wire.Trace | None
 ) -> Work[_R]:
     """Submit a request, and wait until the host has begun it."""
     r = yield from open_work(kind, s, deadline, wire.TELL | (wire.FAIL_FAST if fail_fast else 0), trace)
@@ -352,15 +353,15 @@ def submit_ahead(s: Session) -> Answer | None:
     """Submit a request that nobody waits for yet, if there is a place for it. The lock is held."""
     if len(s.opening) >= wire.MAX_QUESTIONS:
         return None
-    return _open(Request, s, 0, wire.TELL | wire.FAIL_FAST, None)._begun
+    return _open(Request, s, None, wire.TELL | wire.FAIL_FAST, None)._begun
 
 
 def stream_work(
     kind: type[_R], s: Session, timeout: float | None, deadline: float | None, fail_fast: bool, trace: wire.Trace | None
 ) -> tuple[Work[_R], float | None]:
     """Submit a request; and until when the host is waited for, by time.monotonic: see `in_time`."""
-    ns = deadline_ns(timeout, deadline)
-    return submit_work(kind, s, ns, fail_fast, trace), limit_of(seconds(ns))
+    at = deadline_of(timeout, deadline)
+    return submit_work(kind, s, at, fail_fast, trace), limit_of(at)
 
 
 def first_work(
@@ -368,9 +369,9 @@ def first_work(
     value: Any, to: str | None, key: str, attrs: wire.Attrs | None, codec: int | None,
 ) -> tuple[Work[_R], float | None]:  # fmt: skip
     """stream_work, for a request with one input, which leaves with the request unless there is to be an answer first."""
-    ns = deadline_ns(timeout, deadline)
-    opened = submit_work(kind, s, ns, True, trace) if fail_fast else open_work(kind, s, ns, 0, trace)
-    return _send_first(opened, value, to, key, attrs, codec), limit_of(seconds(ns))
+    at = deadline_of(timeout, deadline)
+    opened = submit_work(kind, s, at, True, trace) if fail_fast else open_work(kind, s, at, 0, trace)
+    return _send_first(opened, value, to, key, attrs, codec), limit_of(at)
 
 
 def _send_first(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from . import codec as codecs
 from . import tensor, wire
 from .buffer import Buffer
-from .deadlines import limit_of, seconds
+from .deadlines import limit_of, of_wire
 from .delivery import Delivery
 from .emit import Emitter, tensor_in
 from .errors import (
@@ -58,7 +58,7 @@ class Stage:
         self.number = m.stage  #: on this connection
         self.replica = m.replica
         self.max_inflight = m.max_inflight
-        self.per_request = m.state == 0  #: whether all of a request comes here
+        self.per_request = m.state == wire.STATE_REQUEST  #: whether all of a request comes here
         self.join = bool(m.join)
         self.batch = m.batch
         self.inputs = m.inputs
@@ -87,7 +87,7 @@ class BaseTask(Emitter):
     """What `Task` and `AsyncTask` have in common."""
 
     __slots__ = (
-        "number", "request", "attempt", "deadline", "trace", "state", "over",
+        "number", "request", "attempt", "_deadline", "trace", "state", "over",
         "_session", "_stage", "_parts", "_held", "_lasts", "_unasked", "_current", "_sent", "_ending",
         "_inbox", "_busy", "_job", "_made", "_running", "_puts", "__weakref__",
     )  # fmt: skip
@@ -96,7 +96,7 @@ class BaseTask(Emitter):
         self.number = m.task
         self.request = m.request  #: the id of the request
         self.attempt = m.attempt  #: 0, or more when the request is run again at this stage
-        self.deadline = seconds(m.deadline)  #: in seconds since 1970, or None
+        self._deadline = of_wire(m.time_left)
         self.trace = m.trace  #: where the request belongs in a distributed trace
         self.state: dict[Any, Any] = {}  #: the stage's own, kept from delivery to delivery
         self.over: RequestEnded | None = None  #: how the request ended otherwise than well
@@ -347,7 +347,7 @@ class Task(BaseTask):
 
     def wait_aborted(self, timeout: float | None = None) -> bool:
         """Wait until the request is over, as it is a second after its deadline; False: the time is up."""
-        limit = limit_of(self.deadline)
+        limit = limit_of(self._deadline)
         left = None if limit is None else limit - time.monotonic()
         soonest = min((t for t in (timeout, left) if t is not None), default=None)
         try:
@@ -368,6 +368,6 @@ def sender_of(s: Session) -> Sender:
 
 def ended(m: wire.Over) -> RequestEnded | None:
     """How a request ended; None: it completed."""
-    kinds = {wire.FAILED: RequestFailed, wire.ABORTED: RequestAborted, wire.PAST_DEADLINE: DeadlineExceeded}
+    kinds = {wire.OUTCOME_FAILED: RequestFailed, wire.OUTCOME_ABORTED: RequestAborted, wire.OUTCOME_DEADLINE: DeadlineExceeded}
     kind = kinds.get(m.outcome)
     return kind(m.stage, m.edge, m.key, m.seq, m.text) if kind else None

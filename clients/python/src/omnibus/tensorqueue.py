@@ -245,7 +245,7 @@ class TensorQueue:
             if a.error is None and not a.value.over:
                 r: Request = a.value
                 return r
-        return s.run(submit_work(Request, s, 0, False, None), limit)
+        return s.run(submit_work(Request, s, None, False, None), limit)
 
     def _done(self, r: Request, d: Delivery) -> None:
         """A request has come to its end. What says so brings along the question for the next one."""

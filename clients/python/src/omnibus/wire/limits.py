@@ -34,5 +34,3 @@ FAIL_FAST, TELL = 1, 2  # of submit
 ENDS_UNASKED = 1  # of serve
 OWN_SOURCE = 1 << 31  # the bit of the numbers that clients choose for their requests
 MORE_PIECES = 1  # of reply
-
-COMPLETED, FAILED, ABORTED, PAST_DEADLINE, REFUSED = 1, 2, 3, 4, 5  # outcomes

@@ -93,6 +93,23 @@ _unpack_QH = Struct("<QH").unpack_from
 _unpack_QHHIH = Struct("<QHHIH").unpack_from
 _unpack_qB16s8sBH = Struct("<qB16s8sBH").unpack_from
 
+POLICY_BLOCK = 0
+POLICY_FAIL = 1
+POLICY_DROP_OLDEST = 2
+
+TRANSPORT_DEFAULT = 0
+TRANSPORT_IPC = 1
+TRANSPORT_POOL = 2
+
+STATE_REQUEST = 0
+STATE_NONE = 1
+
+OUTCOME_COMPLETED = 1
+OUTCOME_FAILED = 2
+OUTCOME_ABORTED = 3
+OUTCOME_DEADLINE = 4
+OUTCOME_REFUSED = 5
+
 
 @dataclass(slots=True)
 class Edge:
@@ -102,7 +119,7 @@ class Edge:
     peer: str = ""  #: the stage at the other end; empty: the caller
     window: int = 0  #: deliveries; 0: no bound
     window_bytes: int = 0  #: 0: no bound
-    policy: int = 0  #: 0 block, 1 fail, 2 drop oldest
+    policy: int = 0  #: 0 block, 1 fail, 2 drop-oldest
 
 
 def _put_edge(v: Edge) -> bytes:
@@ -444,21 +461,21 @@ class Open(NamedTuple):
     stage: int
     request: int
     attempt: int
-    deadline: int  #: Unix nanoseconds; 0: none
+    time_left: int  #: see [deadlines](#deadlines)
     trace: Trace
 
 
 def _put_open(m: Open, fds: int) -> bytearray:
-    task, stage, request, attempt, deadline, trace = m
+    task, stage, request, attempt, time_left, trace = m
     _trace_state = put_str(trace.state, 512) if trace.state else EMPTY
     _size = 61 + len(_trace_state)
-    return _join((_pack_IHBBIIQIq16s8sB(_size, 12, fds, 0, task, stage, request, attempt, deadline, trace.trace_id, trace.span_id, trace.flags), _trace_state))
+    return _join((_pack_IHBBIIQIq16s8sB(_size, 12, fds, 0, task, stage, request, attempt, time_left, trace.trace_id, trace.span_id, trace.flags), _trace_state))
 
 
 def _get_open(_b: bytes, _at: int, _end: int) -> Open:
     if _at + 55 > _end:
         raise cut(_end - _at, 55)
-    task, stage, request, attempt, deadline, trace_trace_id, trace_span_id, trace_flags, _n = _unpack_IIQIq16s8sBH(_b, _at)
+    task, stage, request, attempt, time_left, trace_trace_id, trace_span_id, trace_flags, _n = _unpack_IIQIq16s8sBH(_b, _at)
     _at += 55
     trace_state = ""
     if _n:
@@ -467,7 +484,7 @@ def _get_open(_b: bytes, _at: int, _end: int) -> Open:
             raise bad_str(_n, 512, _end - _at)
         trace_state = _b[_at:_to].decode()
         _at = _to
-    return _new(Open, (task, stage, request, attempt, deadline, Trace(trace_trace_id, trace_span_id, trace_flags, trace_state)))  # type: ignore[no-any-return]
+    return _new(Open, (task, stage, request, attempt, time_left, Trace(trace_trace_id, trace_span_id, trace_flags, trace_state)))  # type: ignore[no-any-return]
 
 
 class Deliver(NamedTuple):
@@ -938,23 +955,23 @@ def _get_spent(_b: bytes, _at: int, _end: int) -> Spent:
 class Submit(NamedTuple):
     """Submit opens a request."""
 
-    deadline: int  #: Unix nanoseconds; 0: none
+    time_left: int  #: see [deadlines](#deadlines)
     flags: int  #: 1: fail with code 11 rather than wait for a place; 2: say `submitted`
     trace: Trace
     source: int = 0  #: names the request on this connection: the client chooses it, with bit 31, and higher than all before it
 
 
 def _put_submit(m: Submit, fds: int) -> bytearray:
-    deadline, flags, trace, source = m
+    time_left, flags, trace, source = m
     _trace_state = put_str(trace.state, 512) if trace.state else EMPTY
     _size = 46 + len(_trace_state)
-    return _join((_pack_IHBBqB16s8sB(_size, 48, fds, 0, deadline, flags, trace.trace_id, trace.span_id, trace.flags), _trace_state, _pack_I(source)))
+    return _join((_pack_IHBBqB16s8sB(_size, 48, fds, 0, time_left, flags, trace.trace_id, trace.span_id, trace.flags), _trace_state, _pack_I(source)))
 
 
 def _get_submit(_b: bytes, _at: int, _end: int) -> Submit:
     if _at + 36 > _end:
         raise cut(_end - _at, 36)
-    deadline, flags, trace_trace_id, trace_span_id, trace_flags, _n = _unpack_qB16s8sBH(_b, _at)
+    time_left, flags, trace_trace_id, trace_span_id, trace_flags, _n = _unpack_qB16s8sBH(_b, _at)
     _at += 36
     trace_state = ""
     if _n:
@@ -967,7 +984,7 @@ def _get_submit(_b: bytes, _at: int, _end: int) -> Submit:
         raise cut(_end - _at, 4)
     (source,) = _unpack_I(_b, _at)
     _at += 4
-    return _new(Submit, (deadline, flags, Trace(trace_trace_id, trace_span_id, trace_flags, trace_state), source))  # type: ignore[no-any-return]
+    return _new(Submit, (time_left, flags, Trace(trace_trace_id, trace_span_id, trace_flags, trace_state), source))  # type: ignore[no-any-return]
 
 
 class Submitted(NamedTuple):
@@ -1007,21 +1024,22 @@ class AbortRequest(NamedTuple):
     """AbortRequest ends a request."""
 
     source: int = 0
+    code: int = 0  #: 9: its deadline is over by the client's clock; else 0
     text: str = ""
 
 
 def _put_abort_request(m: AbortRequest, fds: int) -> bytearray:
-    source, text = m
+    source, code, text = m
     _text = put_text(text) if text else EMPTY
-    _size = 12 + len(_text)
-    return _join((_pack_IHBBI(_size, 51, fds, 0, source), _text))
+    _size = 14 + len(_text)
+    return _join((_pack_IHBBIH(_size, 51, fds, 0, source, code), _text))
 
 
 def _get_abort_request(_b: bytes, _at: int, _end: int) -> AbortRequest:
-    if _at + 6 > _end:
-        raise cut(_end - _at, 6)
-    source, _n = _unpack_IH(_b, _at)
-    _at += 6
+    if _at + 8 > _end:
+        raise cut(_end - _at, 8)
+    source, code, _n = _unpack_IHH(_b, _at)
+    _at += 8
     text = ""
     if _n:
         _to = _at + _n
@@ -1029,7 +1047,7 @@ def _get_abort_request(_b: bytes, _at: int, _end: int) -> AbortRequest:
             raise bad_str(_n, 4096, _end - _at)
         text = _b[_at:_to].decode()
         _at = _to
-    return _new(AbortRequest, (source, text))  # type: ignore[no-any-return]
+    return _new(AbortRequest, (source, code, text))  # type: ignore[no-any-return]
 
 
 class Close(NamedTuple):

@@ -1,0 +1,65 @@
+package bus_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/bustest"
+)
+
+// TestDeadlinesAreOfTheMonotonicClock: a deadline of the wall clock is one of the monotonic clock from the submit on,
+// so that to set the wall clock neither ends nor prolongs the request.
+func TestDeadlinesAreOfTheMonotonicClock(t *testing.T) {
+	at := time.Now().Add(time.Hour).Round(0) // of the wall clock alone
+	ctx, cancel := context.WithDeadline(t.Context(), at)
+	defer cancel()
+	seen := make(chan time.Time, 1)
+	b := bustest.Open(t, bustest.Linear(bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
+		own, _ := t.Context().Deadline()
+		if seen <- own; !own.Equal(d.Deadline) {
+			return errors.New("the delivery has another deadline")
+		}
+		return nil
+	}}), bus.Options{})
+	for name, begin := range map[string]func() (*bus.Request, error){
+		"an option's": func() (*bus.Request, error) { return b.Submit(t.Context(), "x", bus.WithDeadline(at)) },
+		"a context's": func() (*bus.Request, error) { return b.Submit(ctx, "x") },
+		"of both":     func() (*bus.Request, error) { return b.Submit(ctx, "x", bus.WithDeadline(at.Add(time.Hour))) },
+	} {
+		r, err := begin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		bustest.MustReceive(t, r, nil)
+		if own := <-seen; !strings.Contains(own.String(), " m=") || own.Sub(at).Abs() > time.Minute {
+			t.Errorf("%s: it is %v, want %v by the monotonic clock", name, own, at)
+		}
+	}
+}
+
+// TestFarDeadlines: a deadline that no clock reaches is none, and one of long ago is over.
+func TestFarDeadlines(t *testing.T) {
+	b := bustest.Open(t, bustest.Linear(bus.Stage("m", bustest.Upper)), bus.Options{})
+	for _, at := range []time.Time{time.Now().Add(math.MaxInt64), time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), time.Unix(1<<60, 0)} {
+		r, err := b.Submit(t.Context(), "x", bus.WithDeadline(at))
+		if err != nil {
+			t.Fatal(err)
+		}
+		bustest.MustReceive(t, r, []string{"X"})
+	}
+	for _, at := range []time.Time{time.Now().Add(math.MinInt64), time.Time{}.Add(1), time.Unix(-1<<60, 0)} {
+		r, err := b.Stream(t.Context(), bus.WithDeadline(at))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Wait(bustest.Soon(t)); !errors.Is(err, bus.ErrDeadline) || !strings.Contains(err.Error(), " by 2562047h47m16.85477") {
+			t.Errorf("%v: %v, want ErrDeadline", at, err)
+		}
+		r.Close()
+	}
+}

@@ -1,0 +1,102 @@
+package bus_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// named is a constant of a package: its name, its type where that is written down, and its value as it stands there.
+type named struct{ name, typed, value string }
+
+// constantsOf are the constants of a package, in the order of its files. One that repeats a type and a value, as iota
+// does, has those of the one before.
+func constantsOf(t *testing.T, dir string) (all []named) {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil || len(paths) == 0 {
+		t.Fatal(paths, err)
+	}
+	for _, path := range paths {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, decl := range f.Decls {
+			d, ok := decl.(*ast.GenDecl)
+			if !ok || d.Tok != token.CONST {
+				continue
+			}
+			var last named
+			for _, spec := range d.Specs {
+				s := spec.(*ast.ValueSpec) //nolint:forcetypeassert // of a CONST there are no others
+				if len(s.Values) > 0 {
+					last = named{typed: wordOf(s.Type), value: wordOf(s.Values[0])}
+				}
+				for _, name := range s.Names {
+					all = append(all, named{name.Name, last.typed, last.value})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// wordOf is an identifier, with its package; other expressions have none.
+func wordOf(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return e.Name
+	case *ast.SelectorExpr:
+		return wordOf(e.X) + "." + e.Sel.Name
+	}
+	return ""
+}
+
+// TestEnumerationsOfTheWire: what is enumerated in messages has its names in this package, each value one, and no
+// value is in this package alone.
+func TestEnumerationsOfTheWire(t *testing.T) {
+	own, wire := constantsOf(t, "."), constantsOf(t, "../internal/wire")
+	for typed, there := range map[string]string{"Policy": "Policy", "TensorTransport": "Transport", "State": "State"} {
+		var want, got []string
+		for _, c := range wire {
+			if c.typed == there {
+				want = append(want, "wire."+c.name)
+			}
+		}
+		for _, c := range own {
+			if slices.Contains(want, c.value) {
+				got = append(got, c.value)
+			}
+			if c.typed == typed {
+				t.Errorf("%s is a %s of this package alone: declare it in internal/wire", c.name, typed)
+			}
+		}
+		if len(want) == 0 || !slices.Equal(got, want) {
+			t.Errorf("%s: this package has names for %v, and messages have %v", typed, got, want)
+		}
+	}
+}
+
+// TestOutcomesOfTheWire: an outcome has the number that it has in messages.
+func TestOutcomesOfTheWire(t *testing.T) {
+	named := func(dir string) (names []string) {
+		for _, c := range constantsOf(t, dir) {
+			if c.typed == "Outcome" {
+				names = append(names, strings.TrimPrefix(strings.TrimPrefix(c.name, "Outcome"), "Past"))
+			}
+		}
+		return names
+	}
+	want := append([]string{"Running"}, named("../internal/wire")...) // which have that it did not begin, too
+	if got := append(named("."), "Refused"); !slices.Equal(got, want) {
+		t.Errorf("the outcomes are %v, and those of messages %v", got, want)
+	}
+}
