@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/omnibus-runtime/omnibus/codec"
@@ -47,54 +48,42 @@ func (d *Delivery) inStore(arena *ledger.Segment) (ledger.Location, error) {
 	return ledger.Location{Seg: d.large, Own: true}, nil
 }
 
-// Locate finds where the payload of d lies, for the host or a peer of this node, and
-// takes it to where they can read it if that is nowhere.
-func (c DeliveryControl) Locate(inlineBytes int) (at ledger.Location, err error) {
-	d := c.d
-	switch {
-	case d.Size() <= inlineBytes:
-		return ledger.Location{}, nil
-	case !d.Handle.IsZero():
-		at, err = d.inStore(d.flow.req.bus.shared)
-	default: // the store had no room in one piece
-		var own *ledger.Payload
-		if own, err = ledger.Copied(d.Bytes()); err == nil {
-			at = ledger.Location{Seg: own.Segment(), Own: true, Made: true}
-		}
-	}
-	if err != nil {
-		return ledger.Location{}, fmt.Errorf("payload of %d bytes: %w", d.Size(), err)
-	}
-	return at, nil
+// Reader is a process that is to read a payload.
+type Reader struct {
+	InlineBytes int             // of the largest payload that goes to it in the message
+	Arena       *ledger.Segment // of a client of this host, which has the arena; nil: the host of this node, or a peer
+	Thin        bool            // a client in another language than Go: it copies small payloads anyway, and a message costs it less than a view
 }
 
-// LocateIn finds where the payload of d lies, for a client of this host, which has the arena, and
-// to which payloads of up to inlineBytes go in the message. To a thin client more do: one in another
-// language than Go copies small payloads anyway, and a message costs it less than a view. Where
-// memory or descriptors are wanting, the error says what for: the request is to fail with it.
-func (c DeliveryControl) LocateIn(arena *ledger.Segment, inlineBytes int, thin bool, client func() string) (at ledger.Location, err error) {
+// Locate finds where the reader finds the payload of d, and takes it from the heap to memory that the
+// reader can have if it is too large for the message.
+func (c DeliveryControl) Locate(r Reader) (at ledger.Location, err error) {
 	d := c.d
-	most := min(d.flow.req.bus.inlineBytes(d.flow.edge), wire.MaxInline)
-	if d.Handle.IsZero() && !d.foreign.InMemory() {
-		most = inlineBytes // what came in a message goes on in one
-	}
-	if d.PayloadCodec() != codec.IDBundle && thin { // whose bundles may say where tensors of a GPU are: views keep them
-		most = wire.MaxInline
-	}
 	switch {
-	case d.Size() <= most:
-		return ledger.Location{}, nil
+	case d.Size() <= d.mostInline(r):
+		return at, nil
 	case d.foreign.InMemory():
 		return ledger.Location{Seg: d.foreign.Segment(), Offset: d.foreign.Offset()}, nil
 	case !d.Handle.IsZero():
-		at, err = d.inStore(arena)
+		at, err = d.inStore(cmp.Or(r.Arena, d.flow.req.bus.shared))
 	default:
 		at, err = d.moveToMemory()
 	}
 	if err != nil {
-		err = d.errorAt(d.flow.edge.spec.To, fmt.Errorf("payload of %d bytes for %s: %w", d.Size(), client(), err))
+		return at, fmt.Errorf("payload of %d bytes: %w", d.Size(), err)
 	}
-	return at, err
+	return at, nil
+}
+
+// mostInline is the size of the largest payload like that of d that goes in the message.
+func (d *Delivery) mostInline(r Reader) int {
+	switch {
+	case r.Thin && d.PayloadCodec() != codec.IDBundle: // a bundle may say where tensors of a GPU are: views keep them
+		return wire.MaxInline
+	case r.Arena == nil, d.Handle.IsZero() && !d.foreign.InMemory(): // what came in a message goes on in one
+		return r.InlineBytes
+	}
+	return min(d.flow.req.bus.inlineBytes(d.flow.edge), wire.MaxInline)
 }
 
 // moveToMemory copies the payload of d from the heap to where other processes can read it.
@@ -105,5 +94,5 @@ func (d *Delivery) moveToMemory() (ledger.Location, error) {
 	}
 	d.foreign.Release()
 	d.Inline, d.foreign = p.Bytes(), p
-	return ledger.Location{Seg: p.Segment()}, nil
+	return ledger.Location{Seg: p.Segment(), Own: true}, nil
 }

@@ -1,6 +1,8 @@
 package host
 
 import (
+	"fmt"
+
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
 )
@@ -21,11 +23,14 @@ func (s *session) locateAll(ds []*bus.Delivery) ([]ledger.Location, error) {
 // locate says where the client finds a payload. The request of one that it cannot be given, for
 // want of memory or descriptors, fails with the error.
 func (s *session) locate(d *bus.Delivery) (ledger.Location, error) {
-	at, err := d.Control().LocateIn(s.srv.arena, s.srv.on.InlineBytes, s.thin(), s.Describe)
-	if err != nil || at.Seg == nil || at.Seg == s.srv.arena || at.Seg.Lasts() {
-		return at, err
+	at, err := d.Control().Locate(bus.Reader{Arena: s.srv.arena, InlineBytes: s.srv.on.InlineBytes, Thin: s.thin()})
+	switch {
+	case err != nil:
+		err = fmt.Errorf("%s: %w", s.Describe(), err)
+	case at.Seg != nil && at.Seg != s.srv.arena && !at.Seg.Lasts():
+		err = s.mayKeepFiles()
 	}
-	if err := s.mayKeepFiles(); err != nil {
+	if err != nil {
 		return ledger.Location{}, &bus.StageError{Stage: d.Control().Stream().To, Edge: d.Edge, Key: d.Key, Seq: d.Seq, Err: err}
 	}
 	return at, nil

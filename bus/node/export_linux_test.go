@@ -26,7 +26,7 @@ type Place struct {
 // PlaceOf tells where the payload of a delivery from another process lies.
 func PlaceOf(t testing.TB, d *bus.Delivery) Place {
 	t.Helper()
-	at, err := d.Control().LocateIn(nil, 0, false, func() string { return "a test" })
+	at, err := d.Control().Locate(bus.Reader{})
 	if err != nil || at.Seg == nil {
 		t.Errorf("the payload is not in shared memory: %v", err)
 		return Place{}

@@ -33,7 +33,6 @@ func (l *link) put(source uint32, d *bus.Delivery, edge int, returned func()) er
 	if err != nil {
 		return err
 	}
-	defer at.Release() // the host has it mapped, or will not
 	h := handOver(d, returned)
 	err = l.account.Hold(h, at, func(number, segment uint32) (err error) {
 		m.Put, m.Segment = number, segment
@@ -81,7 +80,7 @@ func (l *link) locate(m *wire.Put, d *bus.Delivery) (at ledger.Location, err err
 		m.Delivery = id
 		return ledger.Location{}, nil
 	}
-	if at, err = d.Control().Locate(inlineBytes); err != nil {
+	if at, err = d.Control().Locate(bus.Reader{InlineBytes: inlineBytes}); err != nil {
 		return ledger.Location{}, err
 	}
 	if at.Seg == nil {

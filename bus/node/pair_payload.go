@@ -42,11 +42,10 @@ func (p *pair) put(to *route, d *bus.Delivery, h *ledger.Hold) error {
 	if d.EOS {
 		m.Flags |= wire.FlagLast
 	}
-	at, err := d.Control().Locate(int(p.link.welcome.InlineBytes))
+	at, err := d.Control().Locate(bus.Reader{InlineBytes: int(p.link.welcome.InlineBytes)})
 	if err != nil {
 		return err
 	}
-	defer at.Release() // the peer has it mapped, or will not
 	if at.Seg == nil {
 		m.Flags |= wire.FlagInline
 		m.Payload = d.Bytes()
