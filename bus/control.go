@@ -1,9 +1,7 @@
 package bus
 
 import (
-	"context"
 	"sync/atomic"
-	"time"
 
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/internal/ledger"
@@ -12,19 +10,6 @@ import (
 // The controls are for packages bus/host and bus/node, which take a pipeline to other
 // processes. A program has no use for them: a delivery or a request that is finished here is
 // finished behind the back of the stage that has it.
-
-// Floor is what a host's end stands on.
-func (b *Bus) Floor() Floor { return ground{b} }
-
-// ground is a bus as a Floor.
-type ground struct{ *Bus }
-
-func (b ground) Place(ctx context.Context, o Opening) error             { return b.place(ctx, o) }
-func (b ground) Admit(ctx context.Context, o Opening) (*Request, error) { return b.admit(ctx, o) }
-func (b ground) Holders(past []Stream) string                           { return b.holders(past) }
-func (b ground) WatchStalls(done <-chan struct{}, look func(atLeast time.Duration) []Stall) {
-	b.watchStalls(done, look)
-}
 
 // DeliveryControl is a delivery in the hands of a package that takes it to another process,
 // or has it from there. It belongs to one goroutine at a time, as the delivery does.

@@ -60,10 +60,6 @@
 // handlers and submits requests with the same calls; clients in other languages
 // speak the protocol of docs/protocol.md. This package links neither, and no socket.
 //
-// What these two do with a pipeline goes through [Floor], through the controls of a
-// delivery, a request and an emitter ([DeliveryControl], [RequestControl],
-// [EmitterControl]), and through the types that these name. A program needs none of them.
-//
 // # Values under keys
 //
 // Beside the requests a bus keeps an exchange: [Bus.Exchange] is a transport of package
@@ -78,4 +74,18 @@
 // Abort what you Reserve. Do not hold on to a Delivery or its bytes after its
 // handler returned, unless it was kept. Until these are done the request is not
 // gone, and Close waits for it.
+//
+// # For packages bus/host and bus/node alone
+//
+// A program needs none of the following. The ends of a bus at other processes work through
+// [Floor] and [Footing], through the controls of a delivery, a request and an emitter
+// ([DeliveryControl], [RequestControl], [EmitterControl]), and with plain data:
+//
+//   - a stage that processes serve: [Station], [Replica], [Seat], [Posting], [Assignment], [Work],
+//     [Agent], [TaskAgent];
+//   - a part of a pipeline in a node: [Part], [Opened], [Port], [Opening], [OpeningOf], [OpenLane],
+//     [Home], [Sink], [Carrier], [Feeder];
+//   - payloads and emissions: [Reader], [DeliveryOf], [EndOfStream], [Emission], [Ordinal], [Origin],
+//     [FollowUp], [Turn];
+//   - reports: [Stream], [Bypass], [Holder], [RoomWaiting], [Pulse], [RequestStatus].
 package bus

@@ -68,32 +68,25 @@ func (g *graph) describe() {
 // place in the windows there.
 func (c RequestControl) Feed(at Port, d *Delivery, fu *FollowUp) { c.r.flows[at.Index].feed(d, fu) }
 
-// Floor is what the host's end of a bus stands on: a pipeline, wherever the work of its stages
-// is done.
-type Floor interface {
-	// Footing gives what it stands on. The store's arena is mapped once more for the caller,
-	// who closes it.
-	Footing() (Footing, error)
-	// Station finds a stage whose work other processes do; nil: there is none of this name,
-	// or this process does the work.
-	Station(name string) (st *Station, here bool)
-	// Place takes a place for a request, and Admit begins the request there, or gives the place back.
-	Place(ctx context.Context, o Opening) error
-	Admit(ctx context.Context, o Opening) (*Request, error)
-	// Abort ends a request by its number. It reports whether the request was alive.
-	Abort(id messages.RequestID, reason error) bool
-	// Check looks for what is broken in the store while it is in use.
-	Check() ([]shmstore.Violation, error)
-	Statuses() []RequestStatus
-	// Holders says which consumers have what is under way, with what went past this process.
-	Holders(past []Stream) string
-	// WatchStalls looks for stalls now and then, until done is closed, and has the bus report
-	// what look finds.
-	WatchStalls(done <-chan struct{}, look func(atLeast time.Duration) []Stall)
-	Stats() Stats
-	Pulse() Pulse
-	Running() []RunningHandler
-	Stalls(atLeast time.Duration) []Stall
+// Floor is a bus as the host's end of it sees it, wherever the work of the stages is done.
+type Floor struct{ *Bus }
+
+// Floor gives the bus to its end at a host or a node.
+func (b *Bus) Floor() Floor { return Floor{b} }
+
+// Place takes a place for a request.
+func (b Floor) Place(ctx context.Context, o Opening) error { return b.place(ctx, o) }
+
+// Admit begins a request at the place that [Floor.Place] took, or gives the place back.
+func (b Floor) Admit(ctx context.Context, o Opening) (*Request, error) { return b.admit(ctx, o) }
+
+// Holders says which consumers have what is under way, with what went past this process.
+func (b Floor) Holders(past []Stream) string { return b.holders(past) }
+
+// WatchStalls looks for stalls now and then, until done is closed, and has the bus report what
+// look finds.
+func (b Floor) WatchStalls(done <-chan struct{}, look func(atLeast time.Duration) []Stall) {
+	b.watchStalls(done, look)
 }
 
 // Footing is what a floor says of itself, once.
@@ -122,7 +115,7 @@ type Footing struct {
 }
 
 // Footing gives what a host's end stands on. The store's arena is mapped once more for it.
-func (b ground) Footing() (Footing, error) {
+func (b Floor) Footing() (Footing, error) {
 	arena, err := b.store.ArenaSegment()
 	return Footing{
 		Name: b.opts.Name, Opened: b.opened, Stages: b.graph.names(), Log: b.opts.Logger,
@@ -148,7 +141,7 @@ func (g *graph) leastHandleTimeout() (least time.Duration) {
 
 // Station finds a stage whose work other processes do; nil: there is none of this name, or
 // this process does the work.
-func (b ground) Station(name string) (st *Station, here bool) {
+func (b Floor) Station(name string) (st *Station, here bool) {
 	if s := b.graph.byName[name]; s != nil {
 		return s.remote, s.remote == nil
 	}
@@ -390,13 +383,13 @@ func (c RequestControl) Rooms() (all []RoomWaiting) {
 }
 
 // Check looks for what is broken in the store while it is in use.
-func (b ground) Check() (found []shmstore.Violation, err error) {
+func (b Floor) Check() (found []shmstore.Violation, err error) {
 	err = b.writer.Do(func(store *shmstore.Store) { found = store.Check() })
 	return found, err
 }
 
 // Abort ends a request by its number. It reports whether it is alive.
-func (b ground) Abort(id messages.RequestID, reason error) bool {
+func (b Floor) Abort(id messages.RequestID, reason error) bool {
 	for _, r := range b.requests() {
 		if r.id == id {
 			r.Abort(reason)

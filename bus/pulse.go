@@ -16,7 +16,7 @@ type Pulse struct {
 }
 
 // Pulse takes the locks that a status takes, and the store's writer.
-func (b ground) Pulse() Pulse {
+func (b Floor) Pulse() Pulse {
 	s := b.Stats()
 	p := Pulse{
 		Moved:  b.lastID.Load() + uint64(s.Completed+s.Failed+s.Aborted+s.Deadline), //nolint:gosec // counters

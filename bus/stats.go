@@ -134,7 +134,7 @@ type EdgeStatus struct {
 }
 
 // Statuses say how the requests stand that are alive.
-func (b ground) Statuses() []RequestStatus {
+func (b Floor) Statuses() []RequestStatus {
 	all := []RequestStatus{}
 	for _, r := range b.requests() {
 		all = append(all, r.status())
