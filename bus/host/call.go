@@ -116,7 +116,7 @@ func (s *Server) method(name string) (callMethod, error) {
 			return append([]bus.Stall{}, slices.Concat(s.floor.Stalls(0), u.stalls(s.floor, 0), s.exchangeStalls(0), u.unheard())...), nil
 		},
 		"check":  func(context.Context, []byte) (any, error) { return s.checkAll() },
-		"leases": func(context.Context, []byte) (any, error) { return s.Holdings(), nil },
+		"leases": func(context.Context, []byte) (any, error) { return s.leases(), nil },
 		"abort":  func(_ context.Context, arguments []byte) (any, error) { return s.abort(arguments) },
 	}[name]
 	if !ok {

@@ -483,7 +483,7 @@ type Holding struct {
 	// left are what it may read, though its connection is over. Those alone are its
 	// own, each in memory that was made for it; they are of no known age. Those unreported
 	// are what others may have from the process past the host: it has been asked, and has
-	// not said. Their number is not known.
+	// not said. Their number is not known, and only the method leases lists them.
 	Together string `json:"together,omitempty"` // kept, left, alone, or unreported
 	Payloads int    `json:"payloads,omitempty"`
 	// Of a payload in the exchange: its key, and whether the process has placed it,
@@ -500,14 +500,19 @@ func (s *Server) Holdings() []Holding {
 	for _, sess := range s.live() {
 		all = append(all, sess.holdings()...)
 	}
-	u := s.underWay(reportLease)
-	all = append(all, u.held...)
-	for _, silent := range u.silent {
-		all = append(all, Holding{PID: silent.by.proc.PID(), Name: silent.by.name, Direct: true, Together: "unreported"})
-	}
+	all = append(all, s.underWay(reportLease).held...)
 	all = append(all, Holding{PID: os.Getpid(), Name: "the host"}.values(s.on.Exchange.Values(), "placed")...)
 	all = append(all, Holding{Name: "nobody"}.values(s.on.Exchange.Lasting(), "lasting")...)
 	slices.SortStableFunc(all, func(a, b Holding) int { return int(b.Age - a.Age) })
+	return all
+}
+
+// leases are the holdings, and the processes whose reports they lack.
+func (s *Server) leases() []Holding {
+	all := s.Holdings()
+	for _, silent := range s.underWay(reportLease).silent {
+		all = append(all, Holding{PID: silent.by.proc.PID(), Name: silent.by.name, Direct: true, Together: "unreported"})
+	}
 	return all
 }
 

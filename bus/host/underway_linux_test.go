@@ -228,7 +228,7 @@ func TestReadersWaitForNoProcess(t *testing.T) {
 				all = append(all, p.Name)
 			}
 		}
-		for _, h := range a.server.Holdings() {
+		for _, h := range a.server.leases() {
 			if h.Together == "unreported" {
 				all = append(all, h.Name)
 			}
