@@ -1,20 +1,8 @@
-// Package bench measures what the store, the mailbox and the bus cost, each
-// beside plain Go that does the same: channels, copies, nothing. It serves both
-// `omnibus-bench` and `go test -bench .`. The others measure what goes to another
-// process: RunIPC payloads, beside sockets, for `omnibus-bench ipc`; RunConnector values
-// through connectors, beside vLLM-Omni's, for `omnibus-bench connector`; RunGPU tensors
-// in the memory of a GPU, beside raw copies, for `omnibus-bench gpu`; and RunPeers
-// messages, beside gRPC, NATS and others, in one table, for `omnibus-bench peers`.
-//
-// # Method
-//
-// A scenario is set up once, run once for warming up, and then measured in
-// rounds. A round runs ours and the baseline one after the other, each after a
-// garbage collection; who goes first alternates. So noise that lasts longer
-// than a round, such as a busy neighbour, hits both sides alike. Reported are
-// the medians of the rounds. The ratio is the median of the rounds' own ratios,
-// not the quotient of the two medians, and comes with its quartiles: where they
-// lie far apart the machine was not quiet, and the figures are worth little.
+// Package bench measures omnibus beside others that carry messages: Run has a table with a row
+// for each kind of work, for `omnibus-bench`. RunIPC measures payloads beside sockets, for
+// `omnibus-bench ipc`; RunConnector values through connectors, beside vLLM-Omni's, for
+// `omnibus-bench connector`; RunGPU tensors in the memory of a GPU, beside raw copies, for
+// `omnibus-bench gpu`. What parts of a bus cost is measured by the benchmarks of their packages.
 //
 // Users' stages compute. With Options.Busy processes do so beside what is measured, and
 // figures are means of all rounds: a wait for a processor is a part of the cost.
@@ -100,17 +88,9 @@
 // waiting for them has them all, so that the time is that of everything in between. A
 // pool that had other room would show: the stage would not wait.
 //
-// # Like with like
-//
-// Both sides handle the same number of objects of the same size, behind buffers
-// of the same length, and copy the payload equally often, unless not copying is
-// what is measured. Memory that is copied to has the same size on both sides and
-// was touched before. Goroutines and actors are there before the clock starts.
-// What each baseline is stands at the type of its scenario.
-//
 // # Concurrency
 //
-// Run, RunIPC, RunConnector, RunGPU and RunPeers have the process to themselves: allocations,
+// Run, RunIPC, RunConnector and RunGPU have the process to themselves: allocations,
 // memory and processor time are those of the whole process, whoever causes them.
 //
 // # What a crash leaves

@@ -56,7 +56,7 @@ func (t *gpuThroughput) round(ctx context.Context, swapped bool) ([]sample, erro
 		return nil, t.explained(err)
 	}
 	n := t.runs * t.flight
-	return []sample{{ours.microsPer(n), raw.microsPer(n)}}, nil
+	return []sample{{microsPer(ours, n), microsPer(raw, n)}}, nil
 }
 
 // explained adds what the peer said, if it is dead.

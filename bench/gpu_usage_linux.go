@@ -86,7 +86,9 @@ func (g *gpuEnd) count(ctx context.Context) (u gpuUsage, err error) {
 	// Twice, because a pool gives its contents up in two steps.
 	debug.FreeOSMemory()
 	debug.FreeOSMemory()
-	u[usedHeap] = int64(memoryInUse())
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	u[usedHeap] = int64(m.HeapInuse + m.StackInuse)
 	u[usedMemory], err = resident()
 	return u, err
 }
@@ -224,7 +226,7 @@ func (l *gpuLeases) grown(ctx context.Context) ([]sample, error) {
 	if err != nil {
 		return nil, err
 	}
-	samples := []sample{{ours: float64(sent)}, {ours: cost{elapsed: took}.microsPer(sent)}}
+	samples := []sample{{ours: float64(sent)}, {ours: microsPer(took, sent)}}
 	grown := after.minus(before)
 	for i, unit := range usageUnits {
 		samples = append(samples, sample{ours: float64(grown[i]) / unit})

@@ -35,6 +35,9 @@ func oneWay(size int) pattern {
 	return pattern{Size: size, Every: max(perSlice(size), 2), Answer: acknowledgement, Runs: 1}
 }
 
+// cacheLine is a size in bytes, and also what an object takes in a store besides its own.
+const cacheLine = 64
+
 // arenaPayloads bounds how many payloads a store has room for, in patterns that
 // have many in flight.
 const arenaPayloads = 16
@@ -185,7 +188,7 @@ func (r *race) round(ctx context.Context, _ bool) ([]sample, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", r.contenders[i].name, err)
 		}
-		micros[r.contenders[i].name] = cost{elapsed: took}.microsPer(r.pattern.Runs * r.pattern.Every)
+		micros[r.contenders[i].name] = microsPer(took, r.pattern.Runs*r.pattern.Every)
 	}
 	var samples []sample
 	for _, c := range r.comparisons {

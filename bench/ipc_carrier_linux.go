@@ -22,6 +22,15 @@ type carrier interface {
 	close() error
 }
 
+// touched returns memory that the system has handed out page by page.
+func touched(sizeBytes int64) []byte {
+	b := make([]byte, sizeBytes)
+	for i := range b {
+		b[i] = byte(i)
+	}
+	return b
+}
+
 // touch reads a byte of each step of a payload, and returns their sum, so that
 // the compiler cannot leave them out.
 func touch(payload []byte, step int) (sum uint64) {

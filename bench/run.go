@@ -55,7 +55,7 @@ type Options struct {
 	Busy int
 	// Driver is the one that RunGPU measures: DriverEmul, which is the default, or DriverCUDA.
 	Driver string
-	// Rounds and Slice are how often RunPeers measures each of those who do the work, and for
+	// Rounds and Slice are how often Run measures each of those who do the work, and for
 	// how long at a time. Default 9, and 200 ms.
 	Rounds int
 	Slice  time.Duration
@@ -89,7 +89,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Validate reports whether Run would refuse the size of the store, or Busy, or RunPeers
+// Validate reports whether Run would refuse the size of the store, or Busy, or Run
 // the rounds; the other options are looked at by those that they are for.
 func (o Options) Validate() error {
 	if o = o.withDefaults(); o.StoreBytes < MinStoreBytes {
@@ -115,9 +115,6 @@ func (o Options) roundsTime() time.Duration {
 	return roundsTime
 }
 
-// Names lists the names of all figures of Run, in the order of the report.
-func Names() []string { return namesOf(scenarios()) }
-
 // NamesIPC lists the names of all figures of RunIPC.
 func NamesIPC() []string { return namesOf(ipcScenarios()) }
 
@@ -131,11 +128,7 @@ func namesOf(all []scenario) []string {
 	return names
 }
 
-// Run measures what the options choose. The report has what was measured also
-// when there is an error: that of a scenario that broke, or of the context.
-func Run(ctx context.Context, opts Options) (Report, error) { return run(ctx, opts, scenarios()) }
-
-// RunIPC is Run for payloads that go to another process.
+// RunIPC is RunGPU for payloads that go to another process.
 func RunIPC(ctx context.Context, opts Options) (Report, error) {
 	return run(ctx, opts, ipcScenarios())
 }

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -133,57 +132,77 @@ func TestResultsThatMatch(t *testing.T) {
 	}
 }
 
-func TestRun(t *testing.T) {
+// TestRunScenarios checks that what matches is measured, and that a scenario without enough
+// memory is skipped by name.
+func TestRunScenarios(t *testing.T) {
+	small, large := new(fake).scenario(1), new(fake).scenario(1)
+	small.name, large.name, large.needs = "small", "large", MinStoreBytes+1
 	var progress []Progress
-	report, err := Run(t.Context(), Options{
+	report, err := run(t.Context(), Options{
 		Quick:      true,
 		StoreBytes: MinStoreBytes,
-		Match:      regexp.MustCompile("^mailbox/senders=1$|^store/copy|^store/zero-copy/size=64B/readers=8/allocs$"),
+		Match:      regexp.MustCompile("^small/b$|^large"),
 		Progress:   func(p Progress) { progress = append(progress, p) },
-	})
+	}, []scenario{small, large, new(fake).scenario(1)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantProgress := []Progress{
-		{"store/zero-copy/size=64B/readers=8", 1, 4},
-		{"store/copy/size=1MiB", 2, 4},
-		{"store/copy/size=64MiB", 3, 4},
-		{"mailbox/senders=1", 4, 4},
-	}
-	if diff := cmp.Diff(wantProgress, progress); diff != "" {
+	if diff := cmp.Diff([]Progress{{"small", 1, 2}, {"large", 2, 2}}, progress); diff != "" {
 		t.Errorf("progress (-want +got):\n%s", diff)
 	}
-	var names []string
-	for _, r := range report.Results {
-		names = append(names, r.Name)
+	want := Report{
+		Machine: thisMachine(), Quick: true,
+		Results: []Result{{Name: "small/b", Value: 3, Unit: "ns", Rounds: 1}},
+		Skipped: []Skip{{"large", "needs a store of 1048577 bytes"}},
 	}
-	if diff := cmp.Diff([]string{"store/zero-copy/size=64B/readers=8/allocs", "mailbox/senders=1"}, names); diff != "" {
-		t.Errorf("results (-want +got):\n%s", diff)
-	}
-	wantSkipped := []Skip{
-		{"store/copy/size=1MiB", "needs a store of 4194560 bytes"},
-		{"store/copy/size=64MiB", "needs a store of 268435712 bytes"},
-	}
-	if diff := cmp.Diff(wantSkipped, report.Skipped); diff != "" {
-		t.Errorf("skipped (-want +got):\n%s", diff)
-	}
-	if report.Machine != thisMachine() || !report.Quick {
-		t.Errorf("got %+v, quick %v", report.Machine, report.Quick)
+	if diff := cmp.Diff(want, report); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-func TestRunRefuses(t *testing.T) {
-	if _, err := Run(t.Context(), Options{StoreBytes: MinStoreBytes - 1}); !errors.Is(err, ErrOptions) {
+func TestRunScenariosRefuses(t *testing.T) {
+	if _, err := run(t.Context(), Options{StoreBytes: MinStoreBytes - 1}, nil); !errors.Is(err, ErrOptions) {
 		t.Errorf("a small store: %v", err)
 	}
-	if _, err := Run(t.Context(), Options{Match: regexp.MustCompile("^nothing$")}); !errors.Is(err, ErrNoMatch) {
+	if _, err := run(t.Context(), Options{Match: regexp.MustCompile("^nothing$")}, []scenario{new(fake).scenario(1)}); !errors.Is(err, ErrNoMatch) {
 		t.Errorf("a match for nothing: %v", err)
+	}
+}
+
+// TestMeasureBoth checks which side runs first, and that an error names the baseline.
+func TestMeasureBoth(t *testing.T) {
+	var order []string
+	ours := func() error { order = append(order, "ours"); return nil }
+	baseline := func() error { order = append(order, "baseline"); return nil }
+	for _, swapped := range []bool{false, true} {
+		order = nil
+		if _, _, err := measureBoth(swapped, ours, baseline); err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"ours", "baseline"}
+		if swapped {
+			slices.Reverse(want)
+		}
+		if !slices.Equal(order, want) {
+			t.Errorf("swapped %v: %v ran, want %v", swapped, order, want)
+		}
+	}
+
+	broken := errors.New("broken")
+	failing := func() error { return broken }
+	for _, swapped := range []bool{false, true} {
+		if _, _, err := measureBoth(swapped, failing, baseline); !errors.Is(err, broken) {
+			t.Errorf("ours broke, swapped %v: %v", swapped, err)
+		}
+		if _, _, err := measureBoth(swapped, ours, failing); !errors.Is(err, broken) || err.Error() != "baseline: broken" {
+			t.Errorf("the baseline broke, swapped %v: %v", swapped, err)
+		}
 	}
 }
 
 // TestNames checks that figures can be told apart, and chosen by their names.
 func TestNames(t *testing.T) {
-	names := slices.Concat(Names(), NamesIPC(), NamesPeers())
+	names := slices.Concat(Names(), NamesIPC())
 	for i, name := range names {
 		if slices.Index(names, name) != i {
 			t.Errorf("%s is there twice", name)
@@ -197,7 +216,7 @@ func TestNames(t *testing.T) {
 // TestEveryScenario runs one round of each, swapped, and the short ones only
 // when time is short.
 func TestEveryScenario(t *testing.T) {
-	for _, s := range slices.Concat(scenarios(), ipcScenarios()) {
+	for _, s := range ipcScenarios() {
 		t.Run(s.name, func(t *testing.T) {
 			if testing.Short() && s.needs > 16*mib {
 				t.Skipf("needs a store of %d bytes", s.needs)
@@ -215,12 +234,6 @@ func TestEveryScenario(t *testing.T) {
 					t.Error(err)
 				}
 			}()
-			switch trial := trial.(type) {
-			case *idleTrial:
-				trial.wait = time.Millisecond
-			case *growthTrial:
-				trial.requests = 2
-			}
 			round, err := trial.round(t.Context(), true)
 			if errors.Is(err, errors.ErrUnsupported) {
 				t.Skip(err)

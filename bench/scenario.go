@@ -13,9 +13,6 @@ const (
 	mib = 1 << 20
 )
 
-// stages is the length of the pipelines that are measured.
-const stages = 4
-
 // A scenario measures one thing, in one or several figures.
 type scenario struct {
 	name    string
@@ -75,30 +72,6 @@ func valueUpTo(limit float64) target { return target{ofValue, limit} }
 func ratioUpTo(limit float64) target { return target{ofRatio, limit} }
 func speedOf(times float64) target   { return target{ofSpeed, times} }
 
-// scenarios lists everything, in the order in which it is run and shown.
-func scenarios() []scenario {
-	var all []scenario
-	for _, size := range []int{64, mib} {
-		for _, limit := range putLimits {
-			all = append(all, putScenario(size, limit))
-		}
-	}
-	for _, size := range []int{mib, 64 * mib} {
-		all = append(all, copyScenario(size))
-	}
-	return append(all,
-		sendersScenario(1),
-		sendersScenario(4),
-		pingPongScenario(),
-		streamScenario(),
-		forwardScenario(),
-		inFlightScenario(),
-		idleCPUScenario(),
-		growthScenario(),
-		footprintScenario(),
-	)
-}
-
 // resultName is the name under which a metric is reported.
 func (s scenario) resultName(m metric) string {
 	if m.name == "" {
@@ -118,35 +91,22 @@ func sizeName(n int) string {
 	return fmt.Sprintf("%dB", n)
 }
 
-// A cost is what running something once took.
-type cost struct {
-	elapsed time.Duration
-	mallocs uint64 // heap objects that the process allocated
+// microsPer is the time of one of n operations, in microseconds.
+func microsPer(took time.Duration, n int) float64 {
+	return float64(took.Nanoseconds()) / float64(n) / 1000
 }
 
-// nsPer is the time of one of n operations, in nanoseconds.
-func (c cost) nsPer(n int) float64 { return float64(c.elapsed.Nanoseconds()) / float64(n) }
-
-func (c cost) microsPer(n int) float64 { return c.nsPer(n) / 1000 }
-
-// allocsPer is the allocations of one of n operations.
-func (c cost) allocsPer(n int) float64 { return float64(c.mallocs) / float64(n) }
-
-// measure runs f. It collects garbage before, so that nobody pays for what the
-// other side left behind.
-func measure(f func() error) (cost, error) {
+// measure runs f after a garbage collection, so that garbage of an earlier side is no part
+// of the time.
+func measure(f func() error) (time.Duration, error) {
 	runtime.GC()
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
 	start := time.Now()
 	err := f()
-	elapsed := time.Since(start)
-	runtime.ReadMemStats(&after)
-	return cost{elapsed, after.Mallocs - before.Mallocs}, err
+	return time.Since(start), err
 }
 
 // measureBoth measures ours and the baseline; swapped, the baseline goes first.
-func measureBoth(swapped bool, ours, baseline func() error) (our, base cost, err error) {
+func measureBoth(swapped bool, ours, baseline func() error) (our, base time.Duration, err error) {
 	if swapped {
 		if base, err = measure(baseline); err != nil {
 			return our, base, fmt.Errorf("baseline: %w", err)

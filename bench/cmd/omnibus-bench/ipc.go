@@ -1,9 +1,6 @@
 package main
 
 import (
-	"os"
-	"os/signal"
-
 	"github.com/spf13/cobra"
 
 	"github.com/omnibus-runtime/omnibus/bench"
@@ -42,16 +39,5 @@ func newIPCCmd() *cobra.Command {
 		Long:  ipcLong,
 	}
 	measures(cmd, bench.RunIPC, bench.NamesIPC)
-	cmd.AddCommand(&cobra.Command{
-		Use:    "peer DESCRIPTION",
-		Short:  "Be the other process of a measurement",
-		Hidden: true,
-		Args:   cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			// An interrupt typed at the terminal is for the process that measures.
-			signal.Ignore(os.Interrupt)
-			return bench.Peer(cmd.Context(), args[0], cmd.InOrStdin())
-		},
-	})
 	return cmd
 }

@@ -16,28 +16,6 @@ import (
 	"github.com/omnibus-runtime/omnibus/bench"
 )
 
-const rootLong = `Measure the store, the mailbox and the bus on this machine, each beside plain Go
-that does the same in the same run:
-
-  store/zero-copy       put, and take and release by each charged reader;
-                        beside a send and a receive on a channel
-  store/copy            copy a payload into the store; beside a copy to the heap
-  mailbox               send to an actor, and to and fro; beside channels
-  bus/stream/size=64B   stream through four stages that copy; beside four
-                        goroutines with channels
-  bus/stream/size=1MiB  fill payloads and forward them through four stages;
-                        beside filling alone
-  bus/one-in-flight     one message after the other, each a request of its own,
-                        and all within one; beside channels
-  idle                  processor time of an idle bus, what a million messages
-                        leave in memory, and the heap of an empty bus
-
-Both sides take turns, and the figures are medians. All are costs: lower is
-better, and targets are upper bounds. Quartiles of the ratio that lie far apart
-mean that the machine was busy; --busy makes it busy on purpose, as stages that compute
-do, and prints means. A missed target is no failure.
-An interrupted run writes what it has, and fails.`
-
 // The forms of a result.
 const (
 	outputText = "text"
@@ -80,7 +58,7 @@ func measure[R report](cmd *cobra.Command, c *common, names func() []string, run
 	if c.opts.Match, err = regexp.Compile(c.match); err != nil {
 		return &usageError{fmt.Sprintf("--run: %v", err)}
 	}
-	c.opts.Peer = []string{os.Args[0], "ipc", "peer"}
+	c.opts.Peer = []string{os.Args[0], "peer"}
 	c.opts.Progress = func(p bench.Progress) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "%d/%d %s\n", p.Number, p.Of, p.Scenario)
 	}

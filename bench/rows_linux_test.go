@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/omnibus-runtime/omnibus/bus"
 )
 
 // TestPeerRows has everybody do each kind of work a few times.
@@ -49,8 +52,8 @@ func openPeerTest(t *testing.T, spec peerSpec) side {
 	return s
 }
 
-func TestRunPeers(t *testing.T) {
-	report, err := RunPeers(t.Context(), Options{
+func TestRun(t *testing.T) {
+	report, err := Run(t.Context(), Options{
 		Peer: testPeer, Rounds: 2, Slice: time.Millisecond, Match: regexp.MustCompile("^(stream/64B|in-process/requests/4-stages)$"),
 	})
 	if err != nil {
@@ -75,13 +78,13 @@ func TestRunPeers(t *testing.T) {
 	}
 }
 
-func TestRunPeersRefuses(t *testing.T) {
+func TestRunRefuses(t *testing.T) {
 	for _, opts := range []Options{{Rounds: -1}, {Rounds: MaxRounds + 1}, {Slice: -1}, {Slice: MaxSlice + 1}} {
-		if _, err := RunPeers(t.Context(), opts); !errors.Is(err, ErrOptions) {
+		if _, err := Run(t.Context(), opts); !errors.Is(err, ErrOptions) {
 			t.Errorf("%+v: %v", opts, err)
 		}
 	}
-	if _, err := RunPeers(t.Context(), Options{Match: regexp.MustCompile("^nothing$")}); !errors.Is(err, ErrNoMatch) {
+	if _, err := Run(t.Context(), Options{Match: regexp.MustCompile("^nothing$")}); !errors.Is(err, ErrNoMatch) {
 		t.Errorf("a match for nothing: %v", err)
 	}
 }
@@ -90,7 +93,7 @@ func TestRunPeersRefuses(t *testing.T) {
 func TestWithoutZMQ(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	t.Setenv(pythonVariable, "")
-	r, err := RunPeers(t.Context(), Options{Peer: testPeer, Rounds: 1, Slice: time.Millisecond, Match: regexp.MustCompile("^(python/4KiB|in-process/stream)")})
+	r, err := Run(t.Context(), Options{Peer: testPeer, Rounds: 1, Slice: time.Millisecond, Match: regexp.MustCompile("^(python/4KiB|in-process/stream)")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,5 +164,31 @@ func TestReadAll(t *testing.T) {
 			}
 			payload[at] ^= 1
 		}
+	}
+}
+
+// TestStreamThatBreaks: neither side of a stream waits for the other when a message cannot be
+// sent.
+func TestStreamThatBreaks(t *testing.T) {
+	s := openPeerTest(t, peerSpec{Carrier: byLocalBus}).(*localBus)
+	broken, sent := errors.New("broken"), 0
+	err := s.stream(t.Context(), 1000, func(in bus.Emitter) error {
+		if sent++; sent == 500 {
+			return broken
+		}
+		return in.EmitBytes(touched(smallPayload))
+	})
+	if !errors.Is(err, broken) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestStreamNoticesWrongBytes: a stream of the local bus ends with an error when a result has
+// other bytes than were sent.
+func TestStreamNoticesWrongBytes(t *testing.T) {
+	s := openPeerTest(t, peerSpec{Carrier: byLocalBus}).(*localBus)
+	err := s.stream(t.Context(), 1000, func(in bus.Emitter) error { return in.EmitBytes(make([]byte, smallPayload)) })
+	if err == nil || !strings.Contains(err.Error(), "arrived as something else") {
+		t.Errorf("got %v", err)
 	}
 }

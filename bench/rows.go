@@ -31,7 +31,12 @@ const (
 	protoactor    = "protoactor"
 )
 
-// How many take part.
+const (
+	smallPayload = 64 // bytes
+	stages       = 4  // of a pipeline in this process
+)
+
+// How many processes or messages take part.
 const (
 	manyInFlight    = 16
 	fanOutProcesses = 8
@@ -99,8 +104,8 @@ func peerRows() []row {
 	return rows
 }
 
-// NamesPeers lists the names of all rows of RunPeers.
-func NamesPeers() []string {
+// Names lists the names of all rows of Run.
+func Names() []string {
 	var names []string
 	for _, r := range peerRows() {
 		names = append(names, r.name)
@@ -113,10 +118,10 @@ type gauge interface {
 	read() (float64, error)
 }
 
-// RunPeers does each kind of work by the bus and by its peers, in turn. The report has
+// Run does each kind of work by the bus and by its peers, in turn. The report has
 // what was measured also when there is an error.
-func RunPeers(ctx context.Context, opts Options) (report PeerReport, err error) {
-	report = PeerReport{Machine: thisMachine(), Commit: commit(ctx), Busy: opts.Busy, Rows: []PeerRow{}, Skipped: []Skip{}}
+func Run(ctx context.Context, opts Options) (report Table, err error) {
+	report = Table{Machine: thisMachine(), Commit: commit(ctx), Busy: opts.Busy, Rows: []Row{}, Skipped: []Skip{}}
 	if err := opts.Validate(); err != nil {
 		return report, err
 	}
@@ -155,8 +160,8 @@ type runner struct {
 }
 
 // measure sets all contenders of a row up, and runs the rounds.
-func (r row) measure(ctx context.Context, opts Options) (measured PeerRow, skipped []Skip, err error) {
-	measured = PeerRow{Name: r.name, Unit: r.unit}
+func (r row) measure(ctx context.Context, opts Options) (measured Row, skipped []Skip, err error) {
+	measured = Row{Name: r.name, Unit: r.unit}
 	var runners []*runner
 	defer func() {
 		for _, each := range runners {
@@ -229,6 +234,6 @@ func (r *runner) slice(ctx context.Context) error {
 		}
 	}
 	took, err := r.side.run(ctx, r.repeat)
-	r.figures = append(r.figures, cost{elapsed: took}.microsPer(r.repeat*r.every))
+	r.figures = append(r.figures, microsPer(took, r.repeat*r.every))
 	return err
 }

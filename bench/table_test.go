@@ -1,0 +1,78 @@
+package bench
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestPeerTable: columns that no row has are left out, and all cells of a column are
+// equally wide.
+func TestPeerTable(t *testing.T) {
+	report := Table{Machine: Machine{Go: "go1", OS: "linux", Arch: "amd64", CPU: "CPU", Cores: 2, GOMAXPROCS: 2}, Commit: "abc", Rounds: 3, Busy: 2}
+	report.Rows = []Row{
+		{"request", "µs", []Cell{{Column: ours, Median: 438.7, Factor: 1}, {Column: natsServer, Median: 164, Factor: 2.675}, {Column: grpcDirect, Median: 132, Factor: 3.324}}},
+		{"idle", "MiB", []Cell{{Column: ours, Median: 87.15, Factor: 1}, {Column: natsServer, Median: 0.2549, Factor: 341.9}}},
+		{"without", "µs", []Cell{{Column: natsServer, Median: 9.99}}},
+	}
+	report.Skipped = []Skip{{"python by zmq", "there is none"}}
+	const want = `Commit abc, go1, linux/amd64, CPU, 2 cores, GOMAXPROCS 2. Medians of 3 rounds beside 2 that compute; in brackets omnibus / peer.
+
+| µs a message | omnibus | grpc       | nats        |
+|--------------|---------|------------|-------------|
+| request      | 439     | 132 (3.32) | 164 (2.67)  |
+| idle (MiB)   | 87.2    |            | 0.255 (342) |
+| without      |         |            | 9.99        |
+
+skipped python by zmq: there is none
+`
+	var got strings.Builder
+	if err := report.WriteText(&got); err != nil {
+		t.Fatal(err)
+	}
+	if got.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", &got, want)
+	}
+}
+
+// TestPeerFactor: a factor is the median of the rounds' own, and not that of the medians.
+func TestPeerFactor(t *testing.T) {
+	first := &runner{column: ours, figures: []float64{10, 20, 60}}
+	got := cellOf("peer", []float64{5, 40, 6}, first)
+	if want := (Cell{Column: "peer", Median: 6, Least: 5, Factor: 2}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got := cellOf("peer", []float64{1}, &runner{column: "another", figures: []float64{2}}); got.Factor != 0 {
+		t.Errorf("beside nothing of omnibus the factor is %v", got.Factor)
+	}
+}
+
+// TestTurns checks that each side follows every other equally often.
+func TestTurns(t *testing.T) {
+	for n := 1; n <= 12; n++ {
+		behind := make(map[[2]int]int)
+		for round := range 2 * n {
+			order := turns(n, round)
+			for i, who := range order[1:] {
+				behind[[2]int{order[i], who}]++
+			}
+			if slices.Sort(order); !slices.Equal(order, firstInts(n)) {
+				t.Fatalf("%d run in a round, want each of %d once", order, n)
+			}
+		}
+		for a := range n {
+			for b := range n {
+				if want := 2; a != b && behind[[2]int{a, b}] != want {
+					t.Errorf("of %d, %d ran %d times behind %d, want %d", n, b, behind[[2]int{a, b}], a, want)
+				}
+			}
+		}
+	}
+}
+
+func firstInts(n int) (all []int) {
+	for i := range n {
+		all = append(all, i)
+	}
+	return all
+}
