@@ -1,8 +1,7 @@
 // Package bench measures omnibus beside others that carry messages: Run has a table with a row
-// for each kind of work, for `omnibus-bench`. RunIPC measures payloads beside sockets, for
-// `omnibus-bench ipc`; RunConnector values through connectors, beside vLLM-Omni's, for
-// `omnibus-bench connector`; RunGPU tensors in the memory of a GPU, beside raw copies, for
-// `omnibus-bench gpu`. What parts of a bus cost is measured by the benchmarks of their packages.
+// for each kind of work, for `omnibus-bench`. RunIPC measures payloads beside sockets, for `omnibus-bench ipc`; RunGPU
+// tensors in the memory of a GPU, beside raw copies, for `omnibus-bench gpu`. What parts of a bus cost
+// is measured by the benchmarks of their packages.
 //
 // Users' stages compute. With Options.Busy processes do so beside what is measured, and
 // figures are means of all rounds: a wait for a processor is a part of the cost.
@@ -27,26 +26,6 @@
 // machine does without any protocol: beside it one sees which targets can be
 // reached, and what ours costs. Where processes spin, each
 // has a processor of its own for that time; nobody else is told where to run.
-//
-// # Connectors
-//
-// There, a side is two processes of one language, and this one looks on. One puts a
-// value, writes its key and metadata to a pipe as a line of JSON, and waits for a line
-// on another; the other one gets the value, decodes it, adds up its words, and answers
-// with what they add up to, which is checked. That is the time of one value, and there
-// is one at a time. The value is a map of a text and an array of 64-bit words, in
-// vLLM-Omni's format for everybody: this module's own code for it on our sides, its
-// own on its. NumPy adds up in Python. Where it is missing, Python's sum does, and the
-// figures of Python say nothing. Nothing travels in the metadata, of whatever size.
-//
-// A ring is the exchange of a host, with the memory that it has by default. A bare file
-// is what a segment is compared with: one process encodes the value, with the same
-// code, into memory that it uses again, creates a file in /dev/shm, writes and closes
-// it; the other opens, reads, closes and removes it, and decodes the value in memory
-// that it uses again. So what a segment costs beside it is its lock, its journal, and
-// that it is whole when it appears. A locked file is the same with the lock alone, as
-// vLLM-Omni has it: a second file, which one makes, both open and lock, and the other
-// removes. The floor is memory that both have mapped, the same for each value.
 //
 // # Peers
 //
@@ -90,14 +69,14 @@
 //
 // # Concurrency
 //
-// Run, RunIPC, RunConnector and RunGPU have the process to themselves: allocations,
+// Run, RunIPC and RunGPU have the process to themselves: allocations,
 // memory and processor time are those of the whole process, whoever causes them.
 //
 // # What a crash leaves
 //
 // A peer ends when its standard input does, and so with the process that measures.
 // What they share has no name, but for sockets in a temporary directory, which a
-// crash leaves behind, and what is put through connectors: whoever opens the next
-// connector removes a segment of ours, and nobody a file of the others, whose name
-// begins with omnibus-bench or shm_omnibus-bench.
+// crash leaves behind, and values under keys: the next connector of omnibus that is opened
+// removes a segment of omnibus. A file of vLLM-Omni's connector stays in /dev/shm, with a name
+// that has omnibus-bench in it.
 package bench

@@ -74,22 +74,20 @@ type contender struct {
 
 // A peerSpec says what a peer does, and by what means.
 type peerSpec struct {
-	Carrier carrierName
-	Waiting string `json:",omitempty"` // of lanes: a name of waitings
-	Socket  string `json:",omitempty"` // the path of the socket to call at
-	// Connector says more of the carrier of that name.
-	Connector *connectorSpec `json:",omitempty"`
-	GPU       *gpuSpec       `json:",omitempty"` // likewise
-	Flight    int            `json:",omitempty"` // requests at a time, of a message each; 0: all messages are one stream
-	Fan       int            `json:",omitempty"` // processes side by side, which each get every payload
-	Chain     int            `json:",omitempty"` // processes in a row
-	HostCalls bool           `json:",omitempty"` // of a bus: the process that hosts it calls
-	Relayed   bool           `json:",omitempty"` // a process between the two passes on
-	Idle      bool           `json:",omitempty"` // the memory counts of the process in the middle
-	Whole     bool           `json:",omitempty"` // every byte of a payload is read, and not one of each cache line
-	Which     int            `json:",omitempty"` // of the processes of a side
-	Target    string         `json:",omitempty"` // the address of another process
-	Pattern   pattern        // Runs does not matter: the peer goes on until it is told to end
+	Carrier   carrierName
+	Waiting   string    `json:",omitempty"` // of lanes: a name of waitings
+	Socket    string    `json:",omitempty"` // the path of the socket to call at
+	GPU       *gpuSpec  `json:",omitempty"` // says more of the carrier of that name
+	Flight    int       `json:",omitempty"` // requests at a time, of a message each; 0: all messages are one stream
+	Fan       int       `json:",omitempty"` // processes side by side, which each get every payload
+	Chain     int       `json:",omitempty"` // processes in a row
+	HostCalls bool      `json:",omitempty"` // of a bus: the process that hosts it calls
+	Relayed   bool      `json:",omitempty"` // a process between the two passes on
+	Gauge     gaugeName `json:",omitempty"` // figure of an idle side; empty: the time of a message
+	Whole     bool      `json:",omitempty"` // every byte of a payload is read, and not one of each cache line
+	Which     int       `json:",omitempty"` // of the processes of a side
+	Target    string    `json:",omitempty"` // the address of another process
+	Pattern   pattern   // Runs does not matter: the peer goes on until it is told to end
 }
 
 // storeBytes is the size of the largest store that the carrier needs.
@@ -99,8 +97,6 @@ func (s peerSpec) storeBytes() int64 {
 		return s.Pattern.arenaBytes(s.Pattern.Size)
 	case byNode, byDirect, byPython, byForward:
 		return s.Pattern.busBytes()
-	case byConnector:
-		return s.Connector.storeBytes()
 	default:
 		return 0
 	}

@@ -29,8 +29,8 @@ func openSide(ctx context.Context, opts Options, spec peerSpec) (side, error) {
 		return openPythonSide(ctx, opts, spec)
 	case byQueue:
 		return openQueueSide(ctx, spec)
-	case byConnector:
-		return openConnectorSide(ctx, opts, spec)
+	case byRing, bySegment, byVLLMOmni:
+		return openValueSide(ctx, opts, spec)
 	case bySockets:
 		return openSocketsSide(ctx, opts, spec)
 	case byGRPC:
@@ -56,9 +56,6 @@ func runPeer(ctx context.Context, spec peerSpec, stdin io.Reader) error {
 	}
 	if spec.Carrier == byNothing {
 		return untilHungUp(stdin, computeForever)
-	}
-	if spec.Carrier == byConnector {
-		return serveConnector(ctx, spec, stdin)
 	}
 	if spec.Carrier == byGPU {
 		return serveGPU(ctx, spec, stdin)

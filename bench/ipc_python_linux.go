@@ -59,8 +59,13 @@ func pythonCommand(ctx context.Context, script string) *exec.Cmd {
 
 // needPython says what is missing for scripts that use a package.
 func needPython(ctx context.Context, name string) error {
-	if out, err := pythonCommand(ctx, "import "+name).CombinedOutput(); err != nil {
-		return fmt.Errorf("python3 with the package %s: %w: %w: %s", name, errors.ErrUnsupported, err, out[bytes.LastIndexByte(bytes.TrimSpace(out), '\n')+1:])
+	return needCommand(pythonCommand(ctx, "import "+name), "python3 with the package "+name)
+}
+
+// needCommand says that something is missing whose command fails.
+func needCommand(cmd *exec.Cmd, what string) error {
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %w: %s", what, errors.ErrUnsupported, err, out[bytes.LastIndexByte(bytes.TrimSpace(out), '\n')+1:])
 	}
 	return nil
 }

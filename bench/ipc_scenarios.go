@@ -18,8 +18,6 @@ const (
 	byForward carrierName = "forward"    // the same, and the stage copies nothing
 	byQueue   carrierName = "queue"      // by Python's multiprocessing.Queue
 
-	byConnector carrierName = "connector" // values, by the means that a connectorSpec says
-
 	// Those of the table of peers: see row. Each may have several processes.
 	byBus         carrierName = "bus"          // through a bus, with a host of its own
 	bySockets     carrierName = "sockets"      // through stream sockets
@@ -27,6 +25,9 @@ const (
 	byNATS        carrierName = "nats"         // through a NATS server
 	byPythonPair  carrierName = "python-pair"  // from Python through a bus to a stage in Python
 	byZMQ         carrierName = "zmq"          // between two processes in Python, by ZeroMQ
+	byRing        carrierName = "ring"         // values under keys in the memory of a host of a bus, in Python
+	bySegment     carrierName = "segment"      // the same in files, without a host
+	byVLLMOmni    carrierName = "vllm-omni"    // the same by vLLM-Omni's SharedMemoryConnector
 	byLocalBus    carrierName = "local-bus"    // through the stages of a bus in this process
 	byChannels    carrierName = "channels"     // through goroutines in this process
 	byActors      carrierName = "actors"       // through actors of protoactor-go in this process

@@ -2,14 +2,12 @@ package bench
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -146,33 +144,7 @@ func (c *cluster) timed(ctx context.Context, f func(context.Context) error) (tim
 	return time.Since(start), nil
 }
 
-// An idle side is one whose first process does nothing: its memory counts.
-type idleSide struct {
-	side
-	pid int
-}
-
-// read returns the memory that the process shares with none, in MiB.
-func (s idleSide) read() (float64, error) {
-	rollup, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", s.pid))
-	if err != nil {
-		return 0, err
-	}
-	var kibibytes int
-	for line := range bytes.Lines(rollup) {
-		words := strings.Fields(string(line))
-		if len(words) == 3 && (words[0] == "Private_Clean:" || words[0] == "Private_Dirty:") {
-			n, err := strconv.Atoi(words[1])
-			if err != nil {
-				return 0, fmt.Errorf("smaps_rollup: %w", err)
-			}
-			kibibytes += n
-		}
-	}
-	return float64(kibibytes) / kib, nil
-}
-
-// settled is a side that has run: whatever starts with the first messages is there.
+// settled returns a side after its first messages, which start what is started late.
 func settled(ctx context.Context, s side, c *cluster, spec peerSpec, err error) (side, error) {
 	if err == nil {
 		_, err = s.run(ctx, 4)
@@ -180,8 +152,12 @@ func settled(ctx context.Context, s side, c *cluster, spec peerSpec, err error) 
 	if err != nil {
 		return nil, errors.Join(c.explain(err), s.close(context.WithoutCancel(ctx)))
 	}
-	if spec.Idle {
-		return idleSide{s, c.peers[0].cmd.Process.Pid}, nil
+	if spec.Gauge == "" {
+		return s, nil
 	}
-	return s, nil
+	idle := idleSide{side: s, of: spec.Gauge}
+	for _, p := range c.peers {
+		idle.pids = append(idle.pids, p.cmd.Process.Pid)
+	}
+	return idle, nil
 }

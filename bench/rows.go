@@ -27,6 +27,8 @@ const (
 	natsServer    = "nats"
 	zeroMQ        = "zmq"
 	pythonQueue   = "mp.Queue"
+	segmentFiles  = "segment" // of omnibus, in place of its ring
+	vllmOmni      = "vllm-omni"
 	channelsInGo  = "channels"
 	protoactor    = "protoactor"
 )
@@ -41,7 +43,7 @@ const (
 	manyInFlight    = 16
 	fanOutProcesses = 8
 	chainProcesses  = 3
-	attachedToHost  = 10 // when the memory of an idle host is read
+	attachedToHost  = 10 // of rows about an idle host
 )
 
 // A row is a kind of work that omnibus and its peers do in turn, each in processes of
@@ -96,11 +98,17 @@ func peerRows() []row {
 	for _, size := range []int{4 * kib, mib} {
 		add("python/"+sizeName(size), micros, peerSpec{Pattern: roundTrip(size)}, by(ours, byPythonPair), by(zeroMQ, byZMQ), by(pythonQueue, byQueue))
 	}
+	for _, size := range []int{4 * kib, mib} {
+		add("value/"+sizeName(size), micros, peerSpec{Pattern: roundTrip(size)}, by(ours, byRing), by(segmentFiles, bySegment), by(vllmOmni, byVLLMOmni))
+	}
 	inProcess := []contender{by(ours, byLocalBus), by(channelsInGo, byChannels), by(protoactor, byActors)}
 	add(fmt.Sprintf("in-process/stream/%d-stages", stages), micros, peerSpec{Pattern: oneWay(smallPayload)}, slices.Clone(inProcess)...)
 	add(fmt.Sprintf("in-process/requests/%d-stages", stages), micros, peerSpec{Pattern: roundTrip(smallPayload), Flight: 1}, inProcess...)
 	// The process that calls is attached, too.
-	add(fmt.Sprintf("idle-memory/%d-attached", attachedToHost), "MiB", peerSpec{Pattern: oneWay(smallPayload), Fan: attachedToHost - 1, Idle: true}, node, nats)
+	idle := peerSpec{Pattern: oneWay(smallPayload), Fan: attachedToHost - 1, Gauge: ofMemory}
+	add(fmt.Sprintf("idle-memory/%d-attached", attachedToHost), "MiB", idle, node, nats)
+	idle.Gauge = ofProcessor
+	add(fmt.Sprintf("idle-cpu/%d-attached", attachedToHost), "% of a core", idle, node, nats)
 	return rows
 }
 
@@ -113,10 +121,21 @@ func Names() []string {
 	return names
 }
 
-// A gauge is a side of which not the time counts.
+// A gaugeName is what counts of an idle side.
+type gaugeName string
+
+const (
+	ofMemory    gaugeName = "memory"    // of its host or server
+	ofProcessor gaugeName = "processor" // of all its processes
+)
+
+// A gauge is a side whose figure is no time of a message. It is read once in a round, for as
+// long as idleSlices slices.
 type gauge interface {
-	read() (float64, error)
+	read(context.Context, time.Duration) (float64, error)
 }
+
+const idleSlices = 10
 
 // Run does each kind of work by the bus and by its peers, in turn. The report has
 // what was measured also when there is an error.
@@ -188,7 +207,7 @@ func (r row) measure(ctx context.Context, opts Options) (measured Row, skipped [
 			if err := ctx.Err(); err != nil {
 				return measured, skipped, err
 			}
-			if err := runners[i].slice(ctx); err != nil {
+			if err := runners[i].slice(ctx, opts.Slice); err != nil {
 				return measured, skipped, fmt.Errorf("%s: %w", runners[i].column, err)
 			}
 		}
@@ -221,9 +240,9 @@ func (r *runner) calibrate(ctx context.Context, slice time.Duration) error {
 }
 
 // slice runs the side once, and notes what a message took.
-func (r *runner) slice(ctx context.Context) error {
+func (r *runner) slice(ctx context.Context, slice time.Duration) error {
 	if g, ok := r.side.(gauge); ok {
-		figure, err := g.read()
+		figure, err := g.read(ctx, idleSlices*slice)
 		r.figures = append(r.figures, figure)
 		return err
 	}

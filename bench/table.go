@@ -40,11 +40,15 @@ type Cell struct {
 func cellOf(column string, figures []float64, first *runner) Cell {
 	cell := Cell{Column: column, Median: quantile(slices.Clone(figures), 0.5), Least: slices.Min(figures)}
 	if first.column == ours {
-		factors := make([]float64, len(figures))
+		var factors []float64
 		for i, f := range figures {
-			factors[i] = first.figures[i] / f
+			if f > 0 { // an idle side may use nothing
+				factors = append(factors, first.figures[i]/f)
+			}
 		}
-		cell.Factor = quantile(factors, 0.5)
+		if len(factors) > 0 {
+			cell.Factor = quantile(factors, 0.5)
+		}
 	}
 	return cell
 }
@@ -119,7 +123,7 @@ func (r Table) writeRows(out io.Writer) error {
 
 // columns are those that some row has, in the order of the list of all.
 func (r Table) columns() []string {
-	all := []string{ours, socket, socketRelayed, grpcDirect, grpcRelayed, natsServer, zeroMQ, pythonQueue, channelsInGo, protoactor}
+	all := []string{ours, socket, socketRelayed, grpcDirect, grpcRelayed, natsServer, zeroMQ, pythonQueue, segmentFiles, vllmOmni, channelsInGo, protoactor}
 	return slices.DeleteFunc(all, func(column string) bool {
 		return !slices.ContainsFunc(r.Rows, func(row Row) bool { return row.cell(column) != "" })
 	})
@@ -136,13 +140,13 @@ func (r Row) cell(column string) string {
 	return fmt.Sprintf("%s (%s)", significant(r.Cells[i].Median), significant(r.Cells[i].Factor))
 }
 
-// significant writes a figure with three digits that count.
+// significant writes a figure with three digits that count, and at most four decimals.
 func significant(v float64) string {
 	decimals := 2
 	for size := v; size >= 10 && decimals > 0; size /= 10 {
 		decimals--
 	}
-	if v < 1 {
+	for size := v; size > 0 && size < 1 && decimals < 4; size *= 10 {
 		decimals++
 	}
 	return fmt.Sprintf("%.*f", decimals, v)

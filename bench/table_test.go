@@ -14,6 +14,7 @@ func TestPeerTable(t *testing.T) {
 		{"request", "µs", []Cell{{Column: ours, Median: 438.7, Factor: 1}, {Column: natsServer, Median: 164, Factor: 2.675}, {Column: grpcDirect, Median: 132, Factor: 3.324}}},
 		{"idle", "MiB", []Cell{{Column: ours, Median: 87.15, Factor: 1}, {Column: natsServer, Median: 0.2549, Factor: 341.9}}},
 		{"without", "µs", []Cell{{Column: natsServer, Median: 9.99}}},
+		{"tiny", "µs", []Cell{{Column: ours, Median: 0.00342}, {Column: natsServer, Median: 0}}},
 	}
 	report.Skipped = []Skip{{"python by zmq", "there is none"}}
 	const want = `Commit abc, go1, linux/amd64, CPU, 2 cores, GOMAXPROCS 2. Medians of 3 rounds beside 2 that compute; in brackets omnibus / peer.
@@ -23,6 +24,7 @@ func TestPeerTable(t *testing.T) {
 | request      | 439     | 132 (3.32) | 164 (2.67)  |
 | idle (MiB)   | 87.2    |            | 0.255 (342) |
 | without      |         |            | 9.99        |
+| tiny         | 0.0034  |            | 0.00        |
 
 skipped python by zmq: there is none
 `
@@ -41,6 +43,9 @@ func TestPeerFactor(t *testing.T) {
 	got := cellOf("peer", []float64{5, 40, 6}, first)
 	if want := (Cell{Column: "peer", Median: 6, Least: 5, Factor: 2}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got := cellOf("peer", []float64{0, 40, 0}, first); got.Factor != 0.5 || got.Median != 0 {
+		t.Errorf("beside rounds without a figure: %+v", got)
 	}
 	if got := cellOf("peer", []float64{1}, &runner{column: "another", figures: []float64{2}}); got.Factor != 0 {
 		t.Errorf("beside nothing of omnibus the factor is %v", got.Factor)

@@ -222,7 +222,7 @@ var layers = []layer{
 	},
 	{
 		part:   "bench",
-		may:    []string{"bus", "bus/host", "bus/node", "bus/tensorqueue", "actors", "connector", "connector/bridge", "connector/shm", "cudaipc", "cudaipc/cuda", "cudaipc/emul", "cudaipc/lane", "cudaipc/pool", "shmstore", "codec", "codec/omni", "codec/python", "messages", "internal"},
+		may:    []string{"bus", "bus/host", "bus/node", "bus/tensorqueue", "connector", "connector/bridge", "cudaipc", "cudaipc/cuda", "cudaipc/emul", "cudaipc/lane", "cudaipc/pool", "shmstore", "codec", "codec/omni", "messages", "internal"},
 		reason: "it measures what a program sees that embeds the bus, and lies in a module of its own, which no part imports",
 	},
 	{

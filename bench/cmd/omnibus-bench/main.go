@@ -84,9 +84,12 @@ times as much omnibus takes.
   chain         through several processes, each of which reads what it gets and
                 sends as much on; one payload at a time
   python        payloads there and back between two processes in Python
+  value         a value of one array put under a key by a process in Python, and got and
+                added up by another
   in-process    messages of 64 B through four stages that copy them: in a stream, and
                 one request after the other
   idle-memory   what the host, or the server, has of its own with processes attached
+  idle-cpu      the processor time of all these processes while no message is sent
 
 Each side has processes of its own; every byte of a payload is read there, and of an
 answer here. Omnibus has a caller, a host and its stages, as nodes; with host-calls
@@ -99,6 +102,9 @@ the caller is the host. Its peers:
   nats          through a NATS server, by TCP: requests with replies, or subjects
   zmq           pairs of sockets, where OMNIBUS_PYTHON has zmq
   mp.Queue      Python's multiprocessing.Queue
+  segment       omnibus's own mode segment, in place of ring: files in /dev/shm
+  vllm-omni     vLLM-Omni's SharedMemoryConnector, where OMNIBUS_VLLM_OMNI names a
+                directory that has it
   channels      goroutines with channels
   protoactor    actors of protoactor-go, with its own mailboxes
 
@@ -120,7 +126,7 @@ func newRootCmd() *cobra.Command {
 	c.flags(cmd)
 	cmd.Flags().IntVar(&c.opts.Rounds, "rounds", bench.DefaultRounds, "measure each side `N` times")
 	cmd.Flags().DurationVar(&c.opts.Slice, "slice", bench.DefaultSlice, "measure each side for this `TIME` in a round")
-	cmd.AddCommand(newIPCCmd(), newConnectorCmd(), newGPUCmd(), newPeerCmd())
+	cmd.AddCommand(newIPCCmd(), newGPUCmd(), newPeerCmd())
 	return cmd
 }
 
