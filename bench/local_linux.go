@@ -12,27 +12,14 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 )
 
-// openLocalSide opens a side of one process only: stages in a row, each of which copies
-// its input. A repetition is a stream of the pattern's messages, or a request.
-func openLocalSide(ctx context.Context, spec peerSpec) (side, error) {
-	switch spec.Carrier {
-	case byChannels:
-		return newLocalChannels(spec), nil
-	case byActors:
-		return newLocalActors(spec), nil
-	default:
-	}
-	b, err := openLocalBus(ctx)
-	return &localBus{b, spec}, err
-}
-
-// A localBus has its stages in this process.
+// A localBus has its stages in this process: in a row, each copies its input. A repetition is a
+// stream of the pattern's messages, or a request. localChannels and localActors do likewise.
 type localBus struct {
 	bus  *bus.Bus
 	spec peerSpec
 }
 
-func openLocalBus(ctx context.Context) (*bus.Bus, error) {
+func openLocalBus(ctx context.Context, _ Options, spec peerSpec) (side, error) {
 	relay := func(t *bus.Task, d *bus.Delivery) error { return t.EmitBytes(d.Bytes()) }
 	var p bus.Pipeline
 	for i := range stages {
@@ -41,7 +28,8 @@ func openLocalBus(ctx context.Context) (*bus.Bus, error) {
 			p.Edges = append(p.Edges, bus.Edge{From: stageName(i - 1), To: stageName(i)})
 		}
 	}
-	return bus.Open(ctx, p, bus.Options{})
+	b, err := bus.Open(ctx, p, bus.Options{})
+	return &localBus{b, spec}, err
 }
 
 func (s *localBus) run(ctx context.Context, n int) (time.Duration, error) {
@@ -140,7 +128,7 @@ type localChannels struct {
 	spec peerSpec
 }
 
-func newLocalChannels(spec peerSpec) *localChannels {
+func openLocalChannels(_ context.Context, _ Options, spec peerSpec) (side, error) {
 	in := make(chan *message, bus.DefaultWindow)
 	out := in
 	for range stages {
@@ -153,7 +141,7 @@ func newLocalChannels(spec peerSpec) *localChannels {
 			close(to)
 		}()
 	}
-	return &localChannels{in, out, spec}
+	return &localChannels{in, out, spec}, nil
 }
 
 func (s *localChannels) run(_ context.Context, n int) (took time.Duration, err error) {
@@ -197,7 +185,7 @@ type localActors struct {
 	done   chan struct{} // all are there
 }
 
-func newLocalActors(spec peerSpec) *localActors {
+func openLocalActors(_ context.Context, _ Options, spec peerSpec) (side, error) {
 	system := actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return slog.New(slog.DiscardHandler) }))
 	s := &localActors{system: system, spec: spec, done: make(chan struct{}, 1)}
 	got := 0
@@ -223,7 +211,7 @@ func newLocalActors(spec peerSpec) *localActors {
 			}
 		}))
 	}
-	return s
+	return s, nil
 }
 
 func (s *localActors) run(ctx context.Context, n int) (time.Duration, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"runtime"
 	"slices"
 	"time"
@@ -17,7 +18,7 @@ const (
 	MaxSlice      = time.Minute
 )
 
-// The columns of the table of peers. Each but the first is a peer.
+// The columns of the table. Each but the first is a peer.
 const (
 	ours          = "omnibus"
 	socket        = "unix"
@@ -46,70 +47,92 @@ const (
 	attachedToHost  = 10 // of rows about an idle host
 )
 
-// A row is a kind of work that omnibus and its peers do in turn, each in processes of
-// its own: the first contender is omnibus, and every contender's name is a column.
+// A row is a kind of work that omnibus and its peers do in turn, each in processes of its own.
 type row struct {
 	name       string
 	unit       string
-	contenders []contender
+	contenders []contender // omnibus is the first
 }
 
-// peerRows lists the rows of the table of peers, in their order.
+// A contender is a side of a row.
+type contender struct {
+	column string
+	spec   peerSpec
+}
+
+// A way is a column, by the carrier that it has.
+type way struct {
+	column    string
+	carrier   carrierName
+	hostCalls bool // of a bus: the process that hosts it calls
+	relayed   bool // a process between the two passes on
+}
+
+var (
+	byNodes      = way{column: ours, carrier: byBus}
+	byHost       = way{column: ours, carrier: byBus, hostCalls: true}
+	unixSockets  = way{column: socket, carrier: bySockets}
+	unixRelayed  = way{column: socketRelayed, carrier: bySockets, relayed: true}
+	callsOfGRPC  = way{column: grpcDirect, carrier: byGRPC}
+	relayOfGRPC  = way{column: grpcRelayed, carrier: byGRPC, relayed: true}
+	serverOfNATS = way{column: natsServer, carrier: byNATS}
+)
+
+// rowOf is the row of a kind of work that goes these ways.
+func rowOf(name, unit string, work peerSpec, ways ...way) row {
+	r := row{name: name, unit: unit}
+	for _, w := range ways {
+		spec := work.as(w.carrier)
+		spec.HostCalls, spec.Relayed = w.hostCalls, w.relayed
+		r.contenders = append(r.contenders, contender{w.column, spec})
+	}
+	return r
+}
+
+// peerRows lists the rows of the table, in their order. The package's documentation says what each
+// measures.
 func peerRows() []row {
 	const micros = "µs"
 	var rows []row
-	add := func(name, unit string, work peerSpec, ways ...contender) {
-		for i := range ways {
-			by := ways[i].spec
-			ways[i].spec = work
-			ways[i].spec.Carrier, ways[i].spec.HostCalls, ways[i].spec.Relayed, ways[i].spec.Whole = by.Carrier, by.HostCalls, by.Relayed, true
-		}
-		rows = append(rows, row{name, unit, ways})
-	}
-	by := func(column string, carrier carrierName) contender {
-		return contender{name: column, spec: peerSpec{Carrier: carrier}}
-	}
-	relayed := func(column string, carrier carrierName) contender {
-		return contender{name: column, spec: peerSpec{Carrier: carrier, Relayed: true}}
-	}
-	host := contender{name: ours, spec: peerSpec{Carrier: byBus, HostCalls: true}}
-	node := by(ours, byBus)
-	sockets, nats, grpc := by(socket, bySockets), by(natsServer, byNATS), by(grpcDirect, byGRPC)
+	add := func(name string, work peerSpec, ways ...way) { rows = append(rows, rowOf(name, micros, work, ways...)) }
 
-	for _, caller := range []contender{node, host} {
+	for _, caller := range []way{byNodes, byHost} {
 		name := "request"
-		if caller.spec.HostCalls {
+		if caller.hostCalls {
 			name = "request/host-calls"
 		}
 		for _, flight := range []int{1, manyInFlight} {
-			add(fmt.Sprintf("%s/%d-in-flight", name, flight), micros, peerSpec{Pattern: roundTrip(smallPayload), Flight: flight},
-				caller, sockets, relayed(socketRelayed, bySockets), grpc, relayed(grpcRelayed, byGRPC), nats)
+			add(fmt.Sprintf("%s/%d-in-flight", name, flight), peerSpec{Pattern: roundTrip(smallPayload), Flight: flight},
+				caller, unixSockets, unixRelayed, callsOfGRPC, relayOfGRPC, serverOfNATS)
 		}
 	}
 	for _, size := range []int{smallPayload, 4 * kib, 64 * kib, mib} {
-		add("stream/"+sizeName(size), micros, peerSpec{Pattern: roundTrip(size)}, node, sockets, grpc, nats)
+		add("stream/"+sizeName(size), peerSpec{Pattern: roundTrip(size)}, byNodes, unixSockets, callsOfGRPC, serverOfNATS)
 	}
-	add("stream/host-calls/"+sizeName(smallPayload), micros, peerSpec{Pattern: roundTrip(smallPayload)}, host, sockets, grpc, nats)
+	add("stream/host-calls/"+sizeName(smallPayload), peerSpec{Pattern: roundTrip(smallPayload)}, byHost, unixSockets, callsOfGRPC, serverOfNATS)
 	for _, size := range []int{smallPayload, mib} {
-		add("one-way/"+sizeName(size), micros, peerSpec{Pattern: oneWay(size)}, node, sockets, grpc, nats)
+		add("one-way/"+sizeName(size), peerSpec{Pattern: oneWay(size)}, byNodes, unixSockets, callsOfGRPC, serverOfNATS)
 	}
-	add(fmt.Sprintf("fan-out/%s/to-%d", sizeName(mib), fanOutProcesses), micros, peerSpec{Pattern: oneWay(mib), Fan: fanOutProcesses}, node, sockets, nats)
-	add(fmt.Sprintf("chain/%s/of-%d", sizeName(mib), chainProcesses), micros, peerSpec{Pattern: roundTrip(mib), Chain: chainProcesses}, node, sockets, nats)
+	add(fmt.Sprintf("fan-out/%s/to-%d", sizeName(mib), fanOutProcesses), peerSpec{Pattern: oneWay(mib), Fan: fanOutProcesses},
+		byNodes, unixSockets, serverOfNATS)
+	add(fmt.Sprintf("chain/%s/of-%d", sizeName(mib), chainProcesses), peerSpec{Pattern: roundTrip(mib), Chain: chainProcesses},
+		byNodes, unixSockets, serverOfNATS)
 	for _, size := range []int{4 * kib, mib} {
-		add("python/"+sizeName(size), micros, peerSpec{Pattern: roundTrip(size)}, by(ours, byPythonPair), by(zeroMQ, byZMQ), by(pythonQueue, byQueue))
+		add("python/"+sizeName(size), peerSpec{Pattern: roundTrip(size)},
+			way{column: ours, carrier: byPythonPair}, way{column: zeroMQ, carrier: byZMQ}, way{column: pythonQueue, carrier: byQueue})
 	}
 	for _, size := range []int{4 * kib, mib} {
-		add("value/"+sizeName(size), micros, peerSpec{Pattern: roundTrip(size)}, by(ours, byRing), by(segmentFiles, bySegment), by(vllmOmni, byVLLMOmni))
+		add("value/"+sizeName(size), peerSpec{Pattern: roundTrip(size)},
+			way{column: ours, carrier: byRing}, way{column: segmentFiles, carrier: bySegment}, way{column: vllmOmni, carrier: byVLLMOmni})
 	}
-	inProcess := []contender{by(ours, byLocalBus), by(channelsInGo, byChannels), by(protoactor, byActors)}
-	add(fmt.Sprintf("in-process/stream/%d-stages", stages), micros, peerSpec{Pattern: oneWay(smallPayload)}, slices.Clone(inProcess)...)
-	add(fmt.Sprintf("in-process/requests/%d-stages", stages), micros, peerSpec{Pattern: roundTrip(smallPayload), Flight: 1}, inProcess...)
+	inProcess := []way{{column: ours, carrier: byLocalBus}, {column: channelsInGo, carrier: byChannels}, {column: protoactor, carrier: byActors}}
+	add(fmt.Sprintf("in-process/stream/%d-stages", stages), peerSpec{Pattern: oneWay(smallPayload)}, inProcess...)
+	add(fmt.Sprintf("in-process/requests/%d-stages", stages), peerSpec{Pattern: roundTrip(smallPayload), Flight: 1}, inProcess...)
 	// The process that calls is attached, too.
 	idle := peerSpec{Pattern: oneWay(smallPayload), Fan: attachedToHost - 1, Gauge: ofMemory}
-	add(fmt.Sprintf("idle-memory/%d-attached", attachedToHost), "MiB", idle, node, nats)
+	rows = append(rows, rowOf(fmt.Sprintf("idle-memory/%d-attached", attachedToHost), "MiB", idle, byNodes, serverOfNATS))
 	idle.Gauge = ofProcessor
-	add(fmt.Sprintf("idle-cpu/%d-attached", attachedToHost), "% of a core", idle, node, nats)
-	return rows
+	return append(rows, rowOf(fmt.Sprintf("idle-cpu/%d-attached", attachedToHost), "% of a core", idle, byNodes, serverOfNATS))
 }
 
 // Names lists the names of all rows of Run.
@@ -169,6 +192,8 @@ func Run(ctx context.Context, opts Options) (report Table, err error) {
 	return report, nil
 }
 
+func matches(match *regexp.Regexp, name string) bool { return match == nil || match.MatchString(name) }
+
 // A runner is a contender that is set up.
 type runner struct {
 	column  string
@@ -190,16 +215,16 @@ func (r row) measure(ctx context.Context, opts Options) (measured Row, skipped [
 	for _, c := range r.contenders {
 		s, err := openSide(ctx, opts, c.spec)
 		if errors.Is(err, errors.ErrUnsupported) {
-			skipped = append(skipped, Skip{r.name + " by " + c.name, err.Error()})
+			skipped = append(skipped, Skip{r.name + " by " + c.column, err.Error()})
 			continue
 		}
 		if err != nil {
-			return measured, skipped, fmt.Errorf("%s: %w", c.name, err)
+			return measured, skipped, fmt.Errorf("%s: %w", c.column, err)
 		}
-		each := &runner{column: c.name, side: s, every: c.spec.Pattern.Every}
+		each := &runner{column: c.column, side: s, every: c.spec.Pattern.Every}
 		runners = append(runners, each)
 		if err := each.calibrate(ctx, opts.Slice); err != nil {
-			return measured, skipped, fmt.Errorf("%s: %w", c.name, err)
+			return measured, skipped, fmt.Errorf("%s: %w", c.column, err)
 		}
 	}
 	for round := range opts.Rounds {
@@ -217,6 +242,28 @@ func (r row) measure(ctx context.Context, opts Options) (measured Row, skipped [
 	}
 	return measured, skipped, nil
 }
+
+// turns is the order in which n sides run in a round. In twice as many rounds each of
+// them has followed every other equally often: in which state processors and threads
+// are left by the one before is worth a tenth to a side that sleeps.
+func turns(n, round int) []int {
+	order := make([]int, n)
+	for i := range order {
+		order[i] = i / 2 // 0, n-1, 1, n-2, ...: a row of a Williams square, and the others are this one shifted
+		if i%2 == 1 {
+			order[i] = n - 1 - i/2
+		}
+		order[i] = (order[i] + round/2) % n
+	}
+	if round%2 == 1 {
+		slices.Reverse(order)
+	}
+	return order
+}
+
+// warmUpPart is the part of a slice that precedes it and does not count: after
+// the pause both processes have to come back.
+const warmUpPart = 8
 
 // calibrate finds how many repetitions make a slice.
 func (r *runner) calibrate(ctx context.Context, slice time.Duration) error {

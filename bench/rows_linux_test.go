@@ -17,7 +17,7 @@ import (
 func TestPeerRows(t *testing.T) {
 	for _, r := range peerRows() {
 		for _, c := range r.contenders {
-			t.Run(r.name+"/"+c.name, func(t *testing.T) {
+			t.Run(r.name+"/"+c.column, func(t *testing.T) {
 				s := openPeerTest(t, c.spec)
 				if g, ok := s.(gauge); ok {
 					figure, err := g.read(t.Context(), time.Millisecond)
@@ -118,7 +118,6 @@ func TestPeersDie(t *testing.T) {
 		"nats":          {Carrier: byNATS, Pattern: roundTrip(64)},
 	} {
 		for _, last := range []bool{false, true} {
-			spec.Whole = true
 			t.Run(name, func(t *testing.T) {
 				s := openPeerTest(t, spec)
 				var all []*peer
@@ -151,7 +150,7 @@ func TestPeersDie(t *testing.T) {
 // TestReadAll: a byte that is another is noticed in a payload of any size.
 func TestReadAll(t *testing.T) {
 	for _, size := range []int{1, 2, 8, 64, 257, 258, 4 * kib, mib} {
-		payload := touched(int64(size))
+		payload := touched(size)
 		if err := readAll(payload); err != nil {
 			t.Errorf("%d bytes: %v", size, err)
 		}
@@ -190,6 +189,23 @@ func TestStreamNoticesWrongBytes(t *testing.T) {
 	s := openPeerTest(t, peerSpec{Carrier: byLocalBus}).(*localBus)
 	err := s.stream(t.Context(), 1000, func(in bus.Emitter) error { return in.EmitBytes(make([]byte, smallPayload)) })
 	if err == nil || !strings.Contains(err.Error(), "arrived as something else") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestWithoutPeer: a program that is no peer is not run as one.
+func TestWithoutPeer(t *testing.T) {
+	if _, err := openSide(t.Context(), Options{}, peerSpec{Carrier: bySockets, Pattern: roundTrip(64)}); !errors.Is(err, ErrOptions) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestPeerRefuses: what a process says of its end reaches the report.
+func TestPeerRefuses(t *testing.T) {
+	s := openPeerTest(t, peerSpec{Carrier: bySockets, Pattern: roundTrip(64)}).(*socketsSide)
+	s.source[1]++ // the process gets other bytes than it expects
+	_, err := s.run(t.Context(), 1)
+	if !errors.Is(err, errPeerDied) || !strings.Contains(err.Error(), "arrived as something else") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -20,6 +20,12 @@ type Table struct {
 	Skipped []Skip  `json:"skipped"`
 }
 
+// A Skip is a column of a row, or a scenario of RunGPU, that was not measured, and why.
+type Skip struct {
+	Scenario string `json:"scenario"`
+	Reason   string `json:"reason"`
+}
+
 // A Row is one kind of work.
 type Row struct {
 	Name  string `json:"name"`

@@ -1,6 +1,8 @@
 package bench
 
 import (
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -80,4 +82,53 @@ func firstInts(n int) (all []int) {
 		all = append(all, i)
 	}
 	return all
+}
+
+// TestNames checks that rows and figures can be told apart, and rows chosen by their names.
+func TestNames(t *testing.T) {
+	names := slices.Concat(Names(), NamesGPU())
+	for i, name := range names {
+		if slices.Index(names, name) != i {
+			t.Errorf("%s is there twice", name)
+		}
+	}
+	for _, name := range Names() {
+		if strings.ContainsAny(name, " \t") || regexp.QuoteMeta(name) != name {
+			t.Errorf("%q is no name to type into a shell and a regular expression", name)
+		}
+	}
+}
+
+// TestRowsAreDocumented: the package's documentation says what each row and each column is.
+func TestRowsAreDocumented(t *testing.T) {
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range peerRows() {
+		kind, _, _ := strings.Cut(r.name, "/")
+		names := []string{kind}
+		for _, c := range r.contenders {
+			column, _, _ := strings.Cut(c.column, " ")
+			names = append(names, column)
+		}
+		for _, name := range names {
+			if !strings.Contains(string(doc), "\n//\t"+name+"  ") {
+				t.Errorf("%s: doc.go does not say what %s is", r.name, name)
+			}
+		}
+	}
+}
+
+// TestColumns: each column of a row is among those that a table shows.
+func TestColumns(t *testing.T) {
+	for _, r := range peerRows() {
+		var cells []Cell
+		for _, c := range r.contenders {
+			cells = append(cells, Cell{Column: c.column, Median: 1})
+		}
+		if got := (Table{Rows: []Row{{Cells: cells}}}).columns(); len(got) != len(cells) {
+			t.Errorf("%s has %d columns, and the table shows %q", r.name, len(cells), got)
+		}
+	}
 }

@@ -48,7 +48,7 @@ func TestValueRefuses(t *testing.T) {
 		`None`:                                   "nothing was there to get",
 	} {
 		directory := t.TempDir()
-		connectors := filepath.Join(directory, "vllm_omni/distributed/omni_connectors/connectors")
+		connectors := filepath.Join(directory, "vllm_omni", "distributed", "omni_connectors", "connectors")
 		if err := os.MkdirAll(connectors, 0o700); err != nil {
 			t.Fatal(err)
 		}

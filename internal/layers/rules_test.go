@@ -357,7 +357,6 @@ var closures = []ban{
 // strangers are modules that go.mod does not name, neither for itself nor for what others
 // bring along. The benchmarks have a go.mod of their own, which does.
 var strangers = []ban{
-	{path: "github.com/cloudwego/shmipc-go", reason: "it is what the lanes are measured against; a program that embeds the bus must not pay for it"},
 	{path: "github.com/nats-io", reason: "a program that embeds the bus on one host must not pay for a network stack, nor for what it is measured against"},
 	{path: "google.golang.org/grpc", reason: "a program that embeds the bus on one host must not pay for a network stack, nor for what it is measured against"},
 	{path: module + "/bench", reason: "what is measured must not need what measures it"},

@@ -9,6 +9,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -72,44 +73,15 @@ func withAdvice(err error) error {
 	return err
 }
 
-const rootLong = `Measure omnibus beside others that carry messages between processes, and print
-one table: a row for each kind of work, in µs a message, and in brackets how many
-times as much omnibus takes.
+const rootLong = `Measure omnibus beside other programs that carry messages, and print one table: a row
+for each kind of work, in µs a message, and in brackets how many times as much omnibus
+takes. What each row and each column is:
 
-  request       one message there and one back, each a request of its own, some at
-                a time
-  stream        payloads there and back, one after the other
-  one-way       payloads there, until the last was read
-  fan-out       the same to several processes, which all read every payload
-  chain         through several processes, each of which reads what it gets and
-                sends as much on; one payload at a time
-  python        payloads there and back between two processes in Python
-  value         a value of one array put under a key by a process in Python, and got and
-                added up by another
-  in-process    messages of 64 B through four stages that copy them: in a stream, and
-                one request after the other
-  idle-memory   what the host, or the server, has of its own with processes attached
-  idle-cpu      the processor time of all these processes while no message is sent
+  go -C bench doc .
 
-Each side has processes of its own; every byte of a payload is read there, and of an
-answer here. Omnibus has a caller, a host and its stages, as nodes; with host-calls
-the caller is the host. Its peers:
-
-  unix          stream sockets; relayed: a process between the two copies from one to
-                the other
-  grpc          through a Unix socket: calls for requests, a stream otherwise;
-                relayed: a server between the two, which calls the other
-  nats          through a NATS server, by TCP: requests with replies, or subjects
-  zmq           pairs of sockets, where OMNIBUS_PYTHON has zmq
-  mp.Queue      Python's multiprocessing.Queue
-  segment       omnibus's own mode segment, in place of ring: files in /dev/shm
-  vllm-omni     vLLM-Omni's SharedMemoryConnector, where OMNIBUS_VLLM_OMNI names a
-                directory that has it
-  channels      goroutines with channels
-  protoactor    actors of protoactor-go, with its own mailboxes
-
-They take turns, a slice each in a round. Figures are medians of the rounds; the factor
-is the median of the rounds' own.`
+Sides of a row take turns, a slice each in a round. Figures are medians of the rounds; a
+factor is the median of the rounds' own. An interrupted run writes what it has, and
+fails.`
 
 func newRootCmd() *cobra.Command {
 	cmd := &cobra.Command{
@@ -119,15 +91,40 @@ func newRootCmd() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	var c common
+	var output string
+	m := measurement[bench.Table]{names: bench.Names, run: bench.Run}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return measure(cmd, &c, bench.Names, bench.Run, func(bench.Table) error { return nil })
+		if output != outputText && output != outputJSON {
+			return &usageError{fmt.Sprintf("--output: must be one of %s, %s", outputText, outputJSON)}
+		}
+		return m.measure(cmd, func(t bench.Table) error {
+			if output == outputJSON {
+				return writeJSON(cmd.OutOrStdout(), t)
+			}
+			return t.WriteText(cmd.OutOrStdout())
+		})
 	}
-	c.flags(cmd)
-	cmd.Flags().IntVar(&c.opts.Rounds, "rounds", bench.DefaultRounds, "measure each side `N` times")
-	cmd.Flags().DurationVar(&c.opts.Slice, "slice", bench.DefaultSlice, "measure each side for this `TIME` in a round")
-	cmd.AddCommand(newIPCCmd(), newGPUCmd(), newPeerCmd())
+	m.flags(cmd)
+	cmd.Flags().StringVarP(&output, "output", "o", outputText, "form of the result: `text|json`")
+	cmd.Flags().IntVar(&m.opts.Busy, "busy", 0, "have `N` processes compute meanwhile; one for each core is what stages make of a machine")
+	cmd.Flags().IntVar(&m.opts.Rounds, "rounds", bench.DefaultRounds, "measure each side `N` times")
+	cmd.Flags().DurationVar(&m.opts.Slice, "slice", bench.DefaultSlice, "measure each side for this `TIME` in a round")
+	cmd.AddCommand(newGPUCmd(), newPeerCmd())
 	return cmd
+}
+
+// The forms of a result.
+const (
+	outputText = "text"
+	outputJSON = "json"
+)
+
+// writeJSON writes a report for programs to read.
+func writeJSON(out io.Writer, report any) error {
+	enc := json.NewEncoder(out)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(report)
 }
 
 // newPeerCmd is another process of a measurement.

@@ -7,10 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -34,14 +32,6 @@ const firstFile = 3
 
 // startPeer runs this program again as a peer, with the files.
 func startPeer(ctx context.Context, opts Options, spec peerSpec, files []*os.File) (*peer, error) {
-	cmd, err := peerCommand(ctx, opts, spec, files)
-	if err != nil {
-		return nil, err
-	}
-	return start(cmd)
-}
-
-func peerCommand(ctx context.Context, opts Options, spec peerSpec, files []*os.File) (*exec.Cmd, error) {
 	if len(opts.Peer) == 0 {
 		return nil, fmt.Errorf("%w: Peer says nothing: it is needed for other processes", ErrOptions)
 	}
@@ -56,7 +46,7 @@ func peerCommand(ctx context.Context, opts Options, spec peerSpec, files []*os.F
 	cmd := exec.CommandContext(ctx, exe)
 	cmd.Args = append(slices.Clone(opts.Peer), string(encoded))
 	cmd.ExtraFiles = files
-	return cmd, nil
+	return start(cmd)
 }
 
 // start runs a command as a peer.
@@ -114,28 +104,13 @@ func (p *peer) explain(err error) error {
 	}
 }
 
-// accept waits for the peer to call at the listener.
-func (p *peer) accept(ln net.Listener) (net.Conn, error) {
-	p.onExit(func(error) { _ = ln.Close() })
-	conn, err := ln.Accept()
-	if err != nil {
-		return nil, p.explain(err)
-	}
-	return conn, nil
-}
-
-// abandon ends a peer after an error.
-func (p *peer) abandon(err error) error {
-	return errors.Join(p.explain(err), p.close())
-}
-
 // peerGrace is what a peer may take to end.
 const peerGrace = 5 * time.Second
 
 // close has the peer end, and waits for that.
 func (p *peer) close() error {
 	p.mu.Lock()
-	p.tell = nil // nobody waits for it any more
+	p.tell = nil // no run waits for it any more
 	p.mu.Unlock()
 	_ = p.stdin.Close()
 	select {
@@ -148,15 +123,24 @@ func (p *peer) close() error {
 	return nil
 }
 
-// listen makes a socket for a peer to call at, in a directory of its own, which
-// remove removes.
-func listen() (ln net.Listener, remove func(), err error) {
-	dir, err := os.MkdirTemp("", "omnibus-bench")
-	if err != nil {
-		return nil, nil, err
+// untilHungUp runs f until it fails, or standard input ends.
+func untilHungUp(stdin io.Reader, f func() error) error {
+	answered := make(chan error, 1)
+	go func() { answered <- f() }()
+	over := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(io.Discard, stdin)
+		close(over)
+	}()
+	select {
+	case err := <-answered:
+		select {
+		case <-over: // the other process closed its end before it told this one
+			return nil
+		default:
+			return err
+		}
+	case <-over:
+		return nil // and what the goroutine holds goes with the process
 	}
-	if ln, err = net.Listen("unix", filepath.Join(dir, "socket")); err != nil {
-		return nil, nil, errors.Join(err, os.RemoveAll(dir))
-	}
-	return ln, func() { _ = ln.Close(); _ = os.RemoveAll(dir) }, nil
 }

@@ -21,6 +21,12 @@ import (
 //go:embed python_stage.py
 var stageScript string
 
+//go:embed python_caller.py
+var callerScript string
+
+//go:embed python_zmq.py
+var zmqScript string
+
 //go:embed python_queue.py
 var queueScript string
 
@@ -70,28 +76,10 @@ func needCommand(cmd *exec.Cmd, what string) error {
 	return nil
 }
 
-func openPythonSide(ctx context.Context, opts Options, spec peerSpec) (side, error) {
-	if err := needPython(ctx, pythonClient); err != nil {
-		return nil, err
-	}
-	spec.HostCalls = true
-	return openBusSide(ctx, opts, spec, func(spec peerSpec) (*peer, error) { return startPythonStage(ctx, spec) })
-}
-
-// startPythonStage starts a stage in Python that sends back what it gets.
-func startPythonStage(ctx context.Context, spec peerSpec) (*peer, error) {
-	cmd := pythonCommand(ctx, stageScript)
-	if spec.Carrier == byForward {
-		cmd.Args = append(cmd.Args, "forward")
-	}
-	cmd.Env = append(cmd.Env, node.EnvSocket+"="+spec.Socket, node.EnvStage+"="+peerStage)
-	return start(cmd)
-}
-
-// A queueSide is two of Python's queues, to a process that sends back what it
-// gets. Python measures; this side says how often, and is told how long.
-type queueSide struct {
-	peer *peer
+// A pythonPair is a process in Python that calls another one, and measures. This process says how
+// often, and is told how long.
+type pythonPair struct {
+	*cluster
 	questions
 }
 
@@ -113,29 +101,74 @@ func (q questions) put(n int) (time.Duration, error) {
 	return time.Duration(ns), err
 }
 
-func openQueueSide(ctx context.Context, spec peerSpec) (side, error) {
-	if err := needPython(ctx, "multiprocessing"); err != nil {
+// openPythonPair has a bus between the two, whose host is a process of its own.
+func openPythonPair(ctx context.Context, opts Options, spec peerSpec) (side, error) {
+	if err := needPython(ctx, pythonClient); err != nil {
 		return nil, err
 	}
-	cmd := pythonCommand(ctx, queueScript)
-	cmd.Args = append(cmd.Args, strconv.Itoa(spec.Pattern.Size))
-	out, err := cmd.StdoutPipe()
+	c, err := newCluster(opts)
 	if err != nil {
 		return nil, err
 	}
-	p, err := start(cmd)
-	if err != nil {
-		return nil, err
-	}
-	return &queueSide{p, questions{p.stdin, bufio.NewReader(out)}}, nil
+	s := &pythonPair{cluster: c}
+	return settled(ctx, s, c, spec, s.openBus(ctx, spec))
 }
 
-func (s *queueSide) run(_ context.Context, n int) (time.Duration, error) {
+func (s *pythonPair) openBus(ctx context.Context, spec peerSpec) error {
+	spec.Socket = s.path("host")
+	if _, err := s.start(ctx, spec.as(byBusHost)); err != nil {
+		return err
+	}
+	stage := pythonCommand(ctx, stageScript)
+	stage.Env = append(stage.Env, node.EnvSocket+"="+spec.Socket, node.EnvStage+"="+peerStage)
+	if err := s.add(start(stage)); err != nil {
+		return err
+	}
+	return s.call(pythonCommand(ctx, callerScript), strconv.Itoa(spec.Pattern.Size), spec.Socket)
+}
+
+// openZMQSide has two sockets of ZeroMQ between the two.
+func openZMQSide(ctx context.Context, opts Options, spec peerSpec) (side, error) {
+	return openScript(ctx, opts, spec, zmqScript, "zmq")
+}
+
+// openQueueSide has two of Python's queues between the two.
+func openQueueSide(ctx context.Context, opts Options, spec peerSpec) (side, error) {
+	return openScript(ctx, opts, spec, queueScript, "multiprocessing")
+}
+
+// openScript has a script that starts the other process itself.
+func openScript(ctx context.Context, opts Options, spec peerSpec, script, needs string) (side, error) {
+	if err := needPython(ctx, needs); err != nil {
+		return nil, err
+	}
+	c, err := newCluster(opts)
+	if err != nil {
+		return nil, err
+	}
+	s := &pythonPair{cluster: c}
+	return settled(ctx, s, c, spec, s.call(pythonCommand(ctx, script), strconv.Itoa(spec.Pattern.Size), s.path(needs)))
+}
+
+// call starts the process that calls.
+func (s *pythonPair) call(caller *exec.Cmd, args ...string) error {
+	caller.Args = append(caller.Args, args...)
+	out, err := caller.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	p, err := start(caller)
+	if err = s.add(p, err); err != nil {
+		return err
+	}
+	s.questions = questions{p.stdin, bufio.NewReader(out)}
+	return nil
+}
+
+func (s *pythonPair) run(_ context.Context, n int) (time.Duration, error) {
 	took, err := s.put(n)
 	if err != nil {
-		return 0, s.peer.explain(err)
+		return 0, s.explain(err)
 	}
 	return took, nil
 }
-
-func (s *queueSide) close(context.Context) error { return s.peer.close() }

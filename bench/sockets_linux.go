@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -26,7 +27,7 @@ func openSocketsSide(ctx context.Context, opts Options, spec peerSpec) (side, er
 	if err != nil {
 		return nil, err
 	}
-	s := &socketsSide{cluster: c, spec: spec, source: touched(int64(spec.Pattern.Size)), buffer: make([]byte, spec.Pattern.Answer)}
+	s := &socketsSide{cluster: c, spec: spec, source: touched(spec.Pattern.Size), buffer: make([]byte, spec.Pattern.Answer)}
 	return settled(ctx, s, c, spec, s.open(ctx))
 }
 
@@ -169,7 +170,7 @@ func serveSockets(_ context.Context, spec peerSpec) error {
 			return err
 		}
 	}
-	payload, answer := make([]byte, spec.Pattern.Size), touched(int64(spec.Pattern.Answer))
+	payload, answer := make([]byte, spec.Pattern.Size), touched(spec.Pattern.Answer)
 	for {
 		for range spec.Pattern.Every {
 			if _, err := io.ReadFull(in, payload); err != nil {
@@ -197,7 +198,7 @@ func serveSocketRelay(context.Context, peerSpec) error {
 	}
 	ended := make(chan error, 2)
 	pass := func(from, to net.Conn) {
-		buffer := make([]byte, packetBytes)
+		buffer := make([]byte, 64*kib)
 		for {
 			n, err := from.Read(buffer)
 			if err == nil {
@@ -220,4 +221,31 @@ func gone(err error) error {
 		return nil
 	}
 	return err
+}
+
+// socketPair makes a connection of which one end is to be passed on.
+func socketPair(kind int) (ours net.Conn, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("socketpair: %w", err)
+	}
+	theirs = os.NewFile(uintptr(fds[1]), "socket")
+	if ours, err = fileConn(fds[0]); err != nil {
+		_ = theirs.Close()
+		return nil, nil, err
+	}
+	return ours, theirs, nil
+}
+
+// fileConn makes a connection of a descriptor, which it takes over.
+func fileConn(fd int) (net.Conn, error) {
+	f := os.NewFile(uintptr(fd), "socket")
+	defer func() { _ = f.Close() }() // the connection has its own
+	return net.FileConn(f)
+}
+
+func closeFiles(files []*os.File) {
+	for _, f := range files {
+		_ = f.Close()
+	}
 }

@@ -39,7 +39,7 @@ func openNATSSide(ctx context.Context, opts Options, spec peerSpec) (side, error
 	if err != nil {
 		return nil, err
 	}
-	s := &natsSide{cluster: c, spec: spec, source: touched(int64(spec.Pattern.Size))}
+	s := &natsSide{cluster: c, spec: spec, source: touched(spec.Pattern.Size)}
 	return settled(ctx, s, c, spec, s.open(ctx))
 }
 
@@ -139,7 +139,7 @@ func serveNATS(ctx context.Context, spec peerSpec) error {
 	if spec.Which < spec.Chain-1 {
 		next = spec.natsWork(spec.Which + 1)
 	}
-	answer, read, failed := touched(int64(spec.Pattern.Answer)), 0, make(chan error, 1)
+	answer, read, failed := touched(spec.Pattern.Answer), 0, make(chan error, 1)
 	fail := func(err error) {
 		select {
 		case failed <- err:

@@ -38,7 +38,7 @@ func openGRPCSide(ctx context.Context, opts Options, spec peerSpec) (side, error
 	if err != nil {
 		return nil, err
 	}
-	s := &grpcSide{cluster: c, spec: spec, source: wrapperspb.Bytes(touched(int64(spec.Pattern.Size)))}
+	s := &grpcSide{cluster: c, spec: spec, source: wrapperspb.Bytes(touched(spec.Pattern.Size))}
 	return settled(ctx, s, c, spec, s.open(ctx))
 }
 
@@ -122,7 +122,7 @@ type grpcServer struct {
 }
 
 func serveGRPC(_ context.Context, spec peerSpec) error {
-	s := &grpcServer{spec: spec, answer: wrapperspb.Bytes(touched(int64(spec.Pattern.Answer)))}
+	s := &grpcServer{spec: spec, answer: wrapperspb.Bytes(touched(spec.Pattern.Answer))}
 	if spec.Carrier == byGRPCRelay {
 		var err error
 		if s.target, err = dialGRPC(spec.Target); err != nil {

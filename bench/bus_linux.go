@@ -78,42 +78,30 @@ type busSide struct {
 	source  []byte
 }
 
-// openBusSide opens a bus whose stages are started by startStage.
-func openBusSide(ctx context.Context, opts Options, spec peerSpec, startStage func(peerSpec) (*peer, error)) (side, error) {
+func openBusSide(ctx context.Context, opts Options, spec peerSpec) (side, error) {
 	c, err := newCluster(opts)
 	if err != nil {
 		return nil, err
 	}
-	s := &busSide{cluster: c, spec: spec, source: touched(int64(spec.Pattern.Size))}
+	s := &busSide{cluster: c, spec: spec, source: touched(spec.Pattern.Size)}
 	// The first run waits for the stages to be served, and the next ones until the host is
 	// out of the way.
-	return settled(ctx, s, c, spec, s.open(ctx, startStage))
+	return settled(ctx, s, c, spec, s.open(ctx))
 }
 
-// openNodeSide opens a bus whose stages this program serves.
-func openNodeSide(ctx context.Context, opts Options, spec peerSpec) (side, error) {
-	if spec.Carrier != byBus {
-		spec.HostCalls = spec.Carrier == byNode
-	}
-	return openBusSide(ctx, opts, spec, func(spec peerSpec) (*peer, error) {
-		spec.Carrier = byNode
-		return startPeer(ctx, opts, spec, nil)
-	})
-}
-
-func (s *busSide) open(ctx context.Context, startStage func(peerSpec) (*peer, error)) (err error) {
+func (s *busSide) open(ctx context.Context) (err error) {
 	spec := s.spec
 	spec.Socket = s.path("host")
-	if spec.Carrier == byBus && !spec.HostCalls {
-		_, err = s.start(ctx, spec.as(byBusHost))
+	if spec.HostCalls {
+		s.hosted, err = hostFor(ctx, spec, shmstore.Options{Memory: shmstore.Shared})
 	} else {
-		s.hosted, err = hostFor(ctx, spec, spec.busStore())
+		_, err = s.start(ctx, spec.as(byBusHost))
 	}
 	if err != nil {
 		return err
 	}
 	for spec.Which = range spec.workers() {
-		if err := s.add(startStage(spec)); err != nil {
+		if err := s.add(startPeer(ctx, s.opts, spec.as(byNode), nil)); err != nil {
 			return err
 		}
 	}
@@ -133,19 +121,9 @@ func (s *busSide) open(ctx context.Context, startStage func(peerSpec) (*peer, er
 	return err
 }
 
-// busStore describes the store of a bus: as large as the pattern needs, or, beside peers,
-// as it is by default.
-func (s peerSpec) busStore() shmstore.Options {
-	store := shmstore.Options{Memory: shmstore.Shared}
-	if !s.Whole {
-		store.ArenaBytes = s.Pattern.busBytes()
-	}
-	return store
-}
-
 // serveHost is the process that hosts a bus.
 func serveHost(ctx context.Context, spec peerSpec) error {
-	h, err := hostFor(ctx, spec, spec.busStore())
+	h, err := hostFor(ctx, spec, shmstore.Options{Memory: shmstore.Shared})
 	if err != nil {
 		return errors.Join(err, h.close(ctx))
 	}
@@ -213,7 +191,7 @@ func (s *busSide) check(answer []byte) error {
 	if len(answer) != s.spec.Pattern.Answer {
 		return fmt.Errorf("an answer of %d bytes instead of %d", len(answer), s.spec.Pattern.Answer)
 	}
-	return s.spec.read(answer)
+	return readAll(answer)
 }
 
 func (s *busSide) close(ctx context.Context) error {
@@ -238,9 +216,9 @@ func serveNode(ctx context.Context, spec peerSpec, stdin io.Reader) error {
 		_, _ = io.Copy(io.Discard, stdin)
 		cancel()
 	}()
-	answer, read := touched(int64(spec.Pattern.Answer)), 0
+	answer, read := touched(spec.Pattern.Answer), 0
 	err = node.Serve(ctx, bus.StageSpec{Name: stageName(spec.Which), Handle: func(t *bus.Task, d *bus.Delivery) error {
-		if err := spec.read(d.Bytes()); err != nil {
+		if err := readAll(d.Bytes()); err != nil {
 			return err
 		}
 		if read++; read < spec.Pattern.Every {

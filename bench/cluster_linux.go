@@ -101,18 +101,6 @@ func (c *cluster) close(context.Context) error {
 	return errors.Join(append(errs, os.RemoveAll(c.dir))...)
 }
 
-// as is the spec for another part of the same side.
-func (s peerSpec) as(by carrierName) peerSpec {
-	s.Carrier = by
-	return s
-}
-
-// workers is how many processes do the work of a side.
-func (s peerSpec) workers() int { return max(s.Fan, s.Chain, 1) }
-
-// answers is how many processes answer.
-func (s peerSpec) answers() int { return max(s.Fan, 1) }
-
 // requests makes n requests, as many at a time as the spec says.
 func (s peerSpec) requests(ctx context.Context, n int, request func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)

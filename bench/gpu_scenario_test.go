@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"errors"
-	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -59,29 +58,6 @@ func TestRounds(t *testing.T) {
 	}
 	if f.closed != 1 {
 		t.Errorf("closed %d times", f.closed)
-	}
-}
-
-// TestTrials checks that a scenario is set up anew for each trial, and that the rounds of all count.
-func TestTrials(t *testing.T) {
-	var trials []*fake
-	s := (&fake{}).scenario(2)
-	s.trials = 3
-	s.open = func(context.Context, Options) (trial, error) {
-		trials = append(trials, &fake{})
-		return trials[len(trials)-1], nil
-	}
-	rounds, err := s.measure(t.Context(), Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(trials) != 3 || len(rounds) != 6 {
-		t.Errorf("%d trials with %d rounds, want 3 with 6", len(trials), len(rounds))
-	}
-	for i, f := range trials {
-		if f.closed != 1 || len(f.swaps) != 2 {
-			t.Errorf("trial %d: closed %d times after %d rounds, want once after 2", i, f.closed, len(f.swaps))
-		}
 	}
 }
 
@@ -196,73 +172,6 @@ func TestMeasureBoth(t *testing.T) {
 		}
 		if _, _, err := measureBoth(swapped, ours, failing); !errors.Is(err, broken) || err.Error() != "baseline: broken" {
 			t.Errorf("the baseline broke, swapped %v: %v", swapped, err)
-		}
-	}
-}
-
-// TestNames checks that figures can be told apart, and chosen by their names.
-func TestNames(t *testing.T) {
-	names := slices.Concat(Names(), NamesIPC())
-	for i, name := range names {
-		if slices.Index(names, name) != i {
-			t.Errorf("%s is there twice", name)
-		}
-		if strings.ContainsAny(name, " \t") || regexp.QuoteMeta(name) != name {
-			t.Errorf("%q is no name to type into a shell and a regular expression", name)
-		}
-	}
-}
-
-// TestEveryScenario runs one round of each, swapped, and the short ones only
-// when time is short.
-func TestEveryScenario(t *testing.T) {
-	for _, s := range ipcScenarios() {
-		t.Run(s.name, func(t *testing.T) {
-			if testing.Short() && s.needs > 16*mib {
-				t.Skipf("needs a store of %d bytes", s.needs)
-			}
-			opts := Options{Quick: true, StoreBytes: max(s.needs, MinStoreBytes), Peer: testPeer}.withDefaults()
-			trial, err := s.open(t.Context(), opts)
-			if errors.Is(err, errors.ErrUnsupported) {
-				t.Skip(err)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() {
-				if err := trial.close(context.WithoutCancel(t.Context())); err != nil {
-					t.Error(err)
-				}
-			}()
-			round, err := trial.round(t.Context(), true)
-			if errors.Is(err, errors.ErrUnsupported) {
-				t.Skip(err)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			checkRound(t, s, round)
-		})
-	}
-}
-
-// checkRound looks for what no machine can measure.
-func checkRound(t *testing.T, s scenario, round []sample) {
-	t.Helper()
-	if len(round) != len(s.metrics) {
-		t.Fatalf("%d samples for %d metrics", len(round), len(s.metrics))
-	}
-	for i, m := range s.metrics {
-		got := round[i]
-		if math.IsNaN(got.ours) || math.IsInf(got.ours, 0) {
-			t.Errorf("%s: %v", m.name, got.ours)
-		}
-		timed := m.unit == "ns" || m.unit == "µs"
-		if timed && (got.ours <= 0 || got.baseline <= 0) {
-			t.Errorf("%s took %v, and the baseline %v", m.name, got.ours, got.baseline)
-		}
-		if m.target.of != ofNothing && m.target.of != ofValue && got.baseline == 0 {
-			t.Errorf("%s has a target for its ratio and no baseline", m.name)
 		}
 	}
 }
