@@ -78,7 +78,7 @@ lint: ## golangci-lint, gofumpt, vet for every system, tidy modules
 bench: ## run the benchmarks (BENCH, BENCHTIME)
 	$(GO) test ./... -run='^$$' -bench='$(strip $(BENCH))' -benchtime=$(strip $(BENCHTIME)) -benchmem
 
-bench-peers: ## measure omnibus beside gRPC, NATS, sockets and others, in one table (PEERS, ROUNDS, BUSY)
+bench-peers: ## measure omnibus beside gRPC, NATS, sockets, vLLM-Omni and others, in one table (PEERS, ROUNDS, BUSY)
 	$(GO) -C bench run ./cmd/omnibus-bench --run '$(strip $(PEERS))' --rounds $(strip $(ROUNDS)) --busy $(strip $(BUSY))
 
 bench-keyed: ## measure the client's objects under keys beside vLLM's storage, whose source OMNIBUS_VLLM names (ROUNDS, PYTHON)
