@@ -77,10 +77,9 @@ lint: ## golangci-lint, gofumpt, vet for every system, tidy modules
 
 bench: ## run the benchmarks (BENCH, BENCHTIME)
 	$(GO) test ./... -run='^$$' -bench='$(strip $(BENCH))' -benchtime=$(strip $(BENCHTIME)) -benchmem
-	$(GO) -C bench test ./... -run='^$$' -bench='$(strip $(BENCH))' -benchtime=$(strip $(BENCHTIME)) -benchmem
 
-bench-peers: ## measure omnibus beside gRPC, NATS, sockets and others, in one table (PEERS, ROUNDS, BUSY)
-	$(GO) -C bench run ./cmd/omnibus-bench peers --run '$(strip $(PEERS))' --rounds $(strip $(ROUNDS)) --busy $(strip $(BUSY))
+bench-peers: ## measure omnibus beside gRPC, NATS, sockets, vLLM-Omni and others, in one table (PEERS, ROUNDS, BUSY)
+	$(GO) -C bench run ./cmd/omnibus-bench --run '$(strip $(PEERS))' --rounds $(strip $(ROUNDS)) --busy $(strip $(BUSY))
 
 bench-keyed: ## measure the client's objects under keys beside vLLM's storage, whose source OMNIBUS_VLLM names (ROUNDS, PYTHON)
 	PYTHONPATH=clients/python/src $(strip $(PYTHON)) bench/python_keyed.py --rounds $(strip $(ROUNDS))

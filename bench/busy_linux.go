@@ -30,7 +30,7 @@ func compute(ctx context.Context, opts Options) (idle func() error, err error) {
 var computed uint64
 
 // computeForever keeps one core busy.
-func computeForever() error {
+func computeForever(context.Context, peerSpec) error {
 	for {
 		computed = computed*6364136223846793005 + 1
 	}

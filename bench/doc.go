@@ -1,82 +1,80 @@
-// Package bench measures what the store, the mailbox and the bus cost, each
-// beside plain Go that does the same: channels, copies, nothing. It serves both
-// `omnibus-bench` and `go test -bench .`. The others measure what goes to another
-// process: RunIPC payloads, beside sockets, for `omnibus-bench ipc`; RunConnector values
-// through connectors, beside vLLM-Omni's, for `omnibus-bench connector`; RunGPU tensors
-// in the memory of a GPU, beside raw copies, for `omnibus-bench gpu`; and RunPeers
-// messages, beside gRPC, NATS and others, in one table, for `omnibus-bench peers`.
+// Package bench measures omnibus beside other programs that carry messages. Run has one table for
+// that, with a row for each kind of work and a column for each program, for `omnibus-bench` and `make
+// bench-peers`. RunGPU measures tensors in the memory of a GPU beside raw copies, for `omnibus-bench gpu`.
+// The benchmarks of a package measure its parts.
+//
+// # Rows
+//
+// A figure is in µs a message, but for rows about an idle side.
+//
+//	request      one message of 64 B there and one back, each a request of its own, one or
+//	             16 at a time
+//	stream       payloads there and back in one request, one after the other
+//	one-way      payloads there, until the last of some was read
+//	fan-out      the same to eight processes, which each get every payload
+//	chain        through three processes, of which each sends as much to the next; one
+//	             payload at a time
+//	python       payloads there and back between two processes in Python, one after the other
+//	value        a value of one array put under a key by one process in Python, and got and added up
+//	             by another
+//	in-process   messages of 64 B through four stages in this process, which copy them: a stream, or
+//	             one request after the other
+//	idle-memory  MiB that a host or a server has of its own, with ten processes attached
+//	idle-cpu     the processor time of all processes of such a side that is sent no message, in
+//	             per cent of one core
+//
+// With host-calls in its name, a row has the process that hosts the bus as its caller. The list of
+// rows is peerRows.
+//
+// # Columns
+//
+//	omnibus       Go nodes at a host of their own; in Python its client, and OmnibusConnector in
+//	              mode ring
+//	unix          stream sockets; relayed: a process between the two copies from one to the
+//	              other
+//	grpc          gRPC through a Unix socket: calls for requests, a stream otherwise; relayed: a server
+//	              between the two, which calls the other
+//	nats          a NATS server, by TCP: requests with replies, or subjects
+//	zmq           pairs of sockets of ZeroMQ in Python
+//	mp.Queue      Python's multiprocessing.Queue
+//	segment       OmnibusConnector in mode segment, which has no host
+//	vllm-omni     vLLM-Omni's SharedMemoryConnector
+//	channels      goroutines with channels of the length of an edge's window
+//	protoactor    actors of protoactor-go, with its own mailboxes, which have no bound
+//
+// A program is taken as its documentation has it, and relays no more than it has to: gRPC and sockets
+// connect the two ends directly, NATS has its server in between. A host stands between the ends
+// of a request; so each of the first two is there with a process in between as well. The others
+// keep no books, repeat nothing and see no deaths.
+//
+// The environment variable OMNIBUS_PYTHON names the Python of rows that need one; python3 is the
+// default. OMNIBUS_VLLM_OMNI names a directory with the package vllm_omni. A column whose program is
+// missing on the machine is left out, with a reason below the table.
 //
 // # Method
 //
-// A scenario is set up once, run once for warming up, and then measured in
-// rounds. A round runs ours and the baseline one after the other, each after a
-// garbage collection; who goes first alternates. So noise that lasts longer
-// than a round, such as a busy neighbour, hits both sides alike. Reported are
-// the medians of the rounds. The ratio is the median of the rounds' own ratios,
-// not the quotient of the two medians, and comes with its quartiles: where they
-// lie far apart the machine was not quiet, and the figures are worth little.
+// Each side of a row is the processes that a user would have: a caller, which is this process or one
+// in Python, a host of a bus or a server, and those that do the work. Every byte of a payload is read
+// where it arrives, and the run fails when it is not as it was sent. Goroutines, actors and
+// processes are there before the clock starts.
 //
-// Users' stages compute. With Options.Busy processes do so beside what is measured, and
-// figures are means of all rounds: a wait for a processor is a part of the cost.
+// A side is measured in rounds, for a slice of time in each; all sides of a row take turns, in an
+// order in which each comes behind every other equally often. So noise that lasts longer than a
+// round hits all of them alike. A figure is the median of all rounds. A factor in brackets is omnibus by the
+// other program, the median of the rounds' own: below one, omnibus takes less.
 //
-// Every figure is a cost, so that lower is better, for ratios too: a copy that
-// must reach 0.9 of another's speed has a target of 1/0.9 on the ratio of times.
-// A target is for a quiet machine. Missing one is a finding and not an error.
-//
-// # Between processes
-//
-// There, every means is a side of a race, with a process of its own at the other
-// end: this program once more, which calls Peer. A round gives each side a slice
-// of some milliseconds, in turn, and in an order in which each comes behind every other
-// equally often. The best slices count, of either side: both processes need a processor, and what
-// else runs on the machine can only make a slice slower. The quartiles are still
-// those of the rounds' ratios, and say how much it did. Most figures are speeds,
-// the baseline's time by ours, with an x behind them.
-//
-// Whoever receives a payload reads a byte of each of its cache lines, and the run
-// fails when they do not add up to what was sent. A payload that is offered, and not copied,
-// was written into the store before the clock started. The floor is what the
-// machine does without any protocol: beside it one sees which targets can be
-// reached, and what ours costs. Where processes spin, each
-// has a processor of its own for that time; nobody else is told where to run.
-//
-// # Connectors
-//
-// There, a side is two processes of one language, and this one looks on. One puts a
-// value, writes its key and metadata to a pipe as a line of JSON, and waits for a line
-// on another; the other one gets the value, decodes it, adds up its words, and answers
-// with what they add up to, which is checked. That is the time of one value, and there
-// is one at a time. The value is a map of a text and an array of 64-bit words, in
-// vLLM-Omni's format for everybody: this module's own code for it on our sides, its
-// own on its. NumPy adds up in Python. Where it is missing, Python's sum does, and the
-// figures of Python say nothing. Nothing travels in the metadata, of whatever size.
-//
-// A ring is the exchange of a host, with the memory that it has by default. A bare file
-// is what a segment is compared with: one process encodes the value, with the same
-// code, into memory that it uses again, creates a file in /dev/shm, writes and closes
-// it; the other opens, reads, closes and removes it, and decodes the value in memory
-// that it uses again. So what a segment costs beside it is its lock, its journal, and
-// that it is whole when it appears. A locked file is the same with the lock alone, as
-// vLLM-Omni has it: a second file, which one makes, both open and lock, and the other
-// removes. The floor is memory that both have mapped, the same for each value.
-//
-// # Peers
-//
-// There, each side is the processes that a user would have: a caller, which is this process, a
-// host of a bus or a server, and those that do the work. Every byte of a payload is read where
-// it arrives. A side runs as often as fills its slice, in each round, in the order of a race.
-// Figures are medians of all rounds, whether processes compute beside or not: peers are compared as they
-// are, and not at their best. A factor is omnibus by the peer, the median of the rounds' own.
-//
-// A peer is taken as its documentation has it, and relays no more than it has to: gRPC and sockets
-// connect the two ends directly, NATS has its server in between. A host stands between the ends
-// of a request; so each of the first two is there with a process in between as well. Peers
-// keep no books, repeat nothing and see no deaths.
+// Users' stages compute. With Options.Busy, processes do so beside what is measured: a wait for a
+// processor is then a part of a figure.
 //
 // # GPUs
 //
-// There, this process sends and a peer receives, each with the GPU open, a store and a
-// lane of tensors of its own; handles travel in the lanes of a race. A round
+// RunGPU has a figure for each of its scenarios, and targets for one kind of GPU. A scenario is set up
+// once, runs once for warming up, and then in rounds, in which it and its raw copies take turns, each
+// after a garbage collection. The best rounds of both count: other processes can only make a
+// round slower. Missing a target is a finding and not an error.
+//
+// This process sends and a peer receives, each with the GPU open, a store and a
+// lane of tensors of its own; handles travel in a lane in each direction. A round
 // sends some tensors until the peer answers that it is done with the last, and
 // then has the GPU make as many raw copies of as many bytes, in one go. When the GPU of
 // the peer begins, its stream writes a word, which the peer spins on to see; both
@@ -95,29 +93,21 @@
 // again at the end. What is shown is the difference. Memory of the GPU is what the
 // driver says is in use on all of it.
 //
-// Whoever is killed is dead when its pidfd is readable: until then the kernel takes it
-// down, and nobody can do anything. Its chunks are free when a stage of a bus that was
+// A process that is killed is dead when its pidfd is readable: until then the kernel takes it
+// down, and no process can do anything. Its chunks are free when a stage of a bus that was
 // waiting for them has them all, so that the time is that of everything in between. A
 // pool that had other room would show: the stage would not wait.
 //
-// # Like with like
-//
-// Both sides handle the same number of objects of the same size, behind buffers
-// of the same length, and copy the payload equally often, unless not copying is
-// what is measured. Memory that is copied to has the same size on both sides and
-// was touched before. Goroutines and actors are there before the clock starts.
-// What each baseline is stands at the type of its scenario.
-//
 // # Concurrency
 //
-// Run, RunIPC, RunConnector, RunGPU and RunPeers have the process to themselves: allocations,
-// memory and processor time are those of the whole process, whoever causes them.
+// Run and RunGPU have the process to themselves: memory and processor time are those of the whole
+// process.
 //
 // # What a crash leaves
 //
-// A peer ends when its standard input does, and so with the process that measures.
+// Another process ends when its standard input does, and so with the process that measures.
 // What they share has no name, but for sockets in a temporary directory, which a
-// crash leaves behind, and what is put through connectors: whoever opens the next
-// connector removes a segment of ours, and nobody a file of the others, whose name
-// begins with omnibus-bench or shm_omnibus-bench.
+// crash leaves behind, and values under keys: the next connector of omnibus that is opened
+// removes a segment of omnibus. A file of vLLM-Omni's connector stays in /dev/shm, with a name
+// that has omnibus-bench in it.
 package bench

@@ -16,14 +16,10 @@ const (
 	DriverCUDA = "cuda"
 )
 
-const (
-	byGPU       carrierName = "gpu"        // in memory of a GPU, with handles in a lane
-	byGPUHolder carrierName = "gpu holder" // likewise, through a bus
-)
-
 // A gpuSpec says more of a peer that takes tensors on a GPU.
 type gpuSpec struct {
 	Driver      string
+	Waiting     string // of lanes: a name of laneWaitings
 	TensorBytes int64
 	PoolBytes   int64  // of its one arena
 	HoldBytes   int64  // of the copies that hold a stream up; 0: none does
@@ -110,7 +106,7 @@ func gpuThroughputScenarios(driver string, size int64) []scenario {
 			t = ofGPU(driver, speedOf(ofRawCopy))
 		}
 		s := scenario{
-			name: "gpu/" + way + "/size=" + sizeName(int(size)), metrics: []metric{{unit: "µs", target: t, speed: true, best: true}},
+			name: "gpu/" + way + "/size=" + sizeName(int(size)), metrics: []metric{{unit: "µs", target: t, speed: true}},
 			open: func(ctx context.Context, opts Options) (trial, error) {
 				return openGPUThroughput(ctx, opts, driver, way, size)
 			},
@@ -136,7 +132,14 @@ func gpuFlight(size int64) int { return int(min(max(64*mib/size, 2), 32)) }
 
 // spillBytes is the store that tensors of a size travel through in host memory.
 func spillBytes(size int64) int64 {
-	return pattern{Every: gpuFlight(size)}.arenaBytes(int(size) + bundleBytes)
+	return gpuStoreBytes(int(size)+bundleBytes, gpuFlight(size))
+}
+
+// gpuStoreBytes is the size of a store for payloads of a size, for one more than are in flight, of
+// which up to 16 have room at once.
+func gpuStoreBytes(sizeBytes, flight int) int64 {
+	const most, beside = 16, 128 // payloads, and bytes that a store and a lane have for each
+	return max(int64(min(flight, most)+1)*int64(sizeBytes+beside), mib)
 }
 
 // bundleBytes is room for what a payload has beside its tensors.

@@ -38,6 +38,9 @@ type gpuConsumer struct {
 	seq    uint32
 }
 
+// gpuPage is the unit of memory that a GPU is told of.
+const gpuPage = 4096
+
 func newGPUConsumer(g *gpuEnd) (*gpuConsumer, error) {
 	c := &gpuConsumer{gpuEnd: g}
 	release := g.lane.Mapped(g.reader.Arena())
@@ -51,7 +54,7 @@ func newGPUConsumer(g *gpuEnd) (*gpuConsumer, error) {
 	if c.out, err = g.alloc(g.spec.TensorBytes); err != nil {
 		return nil, err
 	}
-	_, words, err := g.pinned(floorPage)
+	_, words, err := g.pinned(gpuPage)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +62,7 @@ func newGPUConsumer(g *gpuEnd) (*gpuConsumer, error) {
 	if g.spec.HoldBytes == 0 {
 		return c, nil
 	}
-	if c.buffer, c.host, err = g.pinned((g.spec.TensorBytes + floorPage - 1) &^ (floorPage - 1)); err != nil {
+	if c.buffer, c.host, err = g.pinned((g.spec.TensorBytes + gpuPage - 1) &^ (gpuPage - 1)); err != nil {
 		return nil, err
 	}
 	c.buffer = c.buffer[:g.spec.TensorBytes]
@@ -158,11 +161,12 @@ func (c *gpuConsumer) start(m *gpulane.Message) error {
 	if err := c.stream.Submit(cudaipc.Op{Kind: cudaipc.OpWrite, Word: c.word, Value: c.seq}); err != nil {
 		return err
 	}
+	const looks = 1 << 10 // between yields
 	for !c.word.Reached(c.seq) {
 		if err := m.Err(); err != nil {
 			return err
 		}
-		for range floorLooks {
+		for range looks {
 			if c.word.Reached(c.seq) {
 				break
 			}

@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -23,10 +21,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// A gpuEnd is one of two processes with a GPU: a store at each end, as a
-// handleCarrier has, and a lane of tensors.
+// A gpuEnd is one of two processes with a GPU: a channel of handles, and a lane of tensors.
 type gpuEnd struct {
-	*handleCarrier
+	*gpuChannel
 	spec   gpuSpec
 	driver cudaipc.Driver
 	dev    cudaipc.Device
@@ -180,7 +177,7 @@ func (g *gpuEnd) answer(a answer) error {
 		b[0] = 1
 	}
 	binary.LittleEndian.PutUint64(b[8:], uint64(a.started))
-	return g.laneCarrier.send(b[:])
+	return g.sendFrame(framePayload, b[:])
 }
 
 // hear waits for an answer.
@@ -245,20 +242,13 @@ func openGPUPair(ctx context.Context, opts Options, spec peerSpec) (p *gpuPair, 
 }
 
 func (p *gpuPair) startPeer(ctx context.Context, opts Options, spec peerSpec) error {
-	l, files, err := makeLanes(spec.Waiting)
-	if err != nil {
-		return err
-	}
+	c, files, err := makeGPUChannel(spec)
 	defer func() { closeFiles(files) }()
-	conn, theirs, err := socketPair(unix.SOCK_SEQPACKET)
+	p.gpuChannel = c
+	p.later(func(context.Context) error { return c.close() })
 	if err != nil {
-		return errors.Join(err, l.close())
-	}
-	files = append(files, theirs)
-	if p.handleCarrier, err = newGPUCarrier(l, conn.(*net.UnixConn), spec); err != nil {
 		return err
 	}
-	p.later(func(context.Context) error { return p.handleCarrier.close() })
 	p.sender = p.lane.Sender(p.store.Arena(), func() {})
 	p.later(p.closeSender)
 	if p.peer, err = startPeer(ctx, opts, spec, files); err != nil {
@@ -280,13 +270,6 @@ func (p *gpuPair) forgetPeer() error {
 	return p.store.RemoveReader(p.id)
 }
 
-// newGPUCarrier makes the store of one end.
-func newGPUCarrier(l *laneCarrier, conn *net.UnixConn, spec peerSpec) (*handleCarrier, error) {
-	plain := spec
-	plain.Carrier = byHandle // nothing is in the store already
-	return newHandleCarrier(l, conn, plain, spec.Pattern.Size)
-}
-
 // closeSender gives back what was sent. The peer is gone then.
 func (p *gpuPair) closeSender(ctx context.Context) error {
 	var errs []error
@@ -304,23 +287,13 @@ func (p *gpuPair) tensor() *gpulane.Tensor {
 }
 
 // serveGPU is the peer of a gpuPair.
-func serveGPU(ctx context.Context, spec peerSpec, stdin io.Reader) error {
+func serveGPU(ctx context.Context, spec peerSpec) error {
 	node, err := node.Join(ctx, "bench", node.JoinOptions{Socket: spec.Socket})
 	if err != nil {
 		return err
 	}
-	l, err := openLanes(spec.Waiting, firstFile)
-	if err != nil {
-		return err
-	}
-	conn, err := fileConn(firstFile + laneFiles)
-	if err != nil {
-		return err
-	}
 	g := &gpuEnd{spec: *spec.GPU}
-	own := spec
-	own.Pattern.Size = 1 // it sends nothing
-	if g.handleCarrier, err = newGPUCarrier(l, conn.(*net.UnixConn), own); err != nil {
+	if g.gpuChannel, err = openGPUChannel(spec); err != nil {
 		return err
 	}
 	if err := g.attach(false); err != nil { // first: the other process waits for it
@@ -333,12 +306,10 @@ func serveGPU(ctx context.Context, spec peerSpec, stdin io.Reader) error {
 	if err != nil {
 		return err
 	}
-	return untilHungUp(stdin, func() error {
-		if spec.spins() {
-			if _, err := pin(1); err != nil { // for good
-				return err
-			}
+	if spec.GPU.Waiting == "spinning" {
+		if _, err := pin(1); err != nil { // for good
+			return err
 		}
-		return c.serve(ctx)
-	})
+	}
+	return c.serve(ctx)
 }

@@ -77,7 +77,7 @@ func TestGPULeasesLeak(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, m := range gpuLeasesScenario(Options{}).metrics {
-		r := summarise(m.name, m, samples[i:i+1], false)
+		r := summarise(m.name, m, samples[i:i+1])
 		switch m.name {
 		case "sent", "time", "heap", "memory":
 		default:
@@ -117,7 +117,7 @@ func leakAll(ctx context.Context, p *gpuPair) error {
 		return err
 	}
 	// The peer owes for this one, and is never told of it.
-	_, err = p.commit(ctx, map[string]any{"x": p.tensor()}, gpulane.Pool, p.handleCarrier.peer)
+	_, err = p.commit(ctx, map[string]any{"x": p.tensor()}, gpulane.Pool, p.readers)
 	return err
 }
 

@@ -39,8 +39,8 @@ func openGPUOrdering(ctx context.Context, opts Options) (trial, error) {
 	}
 	var err error
 	o.gpuPair, err = openGPUPair(ctx, opts, peerSpec{
-		Carrier: byGPU, Waiting: "ladder", Pattern: pattern{Size: bundleBytes, Every: 4},
-		GPU: &gpuSpec{Driver: opts.Driver, TensorBytes: orderingBytes, PoolBytes: orderingPool, HoldBytes: holdBytes},
+		Carrier: byGPU, Pattern: pattern{Size: bundleBytes, Every: 4},
+		GPU: &gpuSpec{Waiting: "ladder", Driver: opts.Driver, TensorBytes: orderingBytes, PoolBytes: orderingPool, HoldBytes: holdBytes},
 	})
 	if err != nil {
 		return nil, err
@@ -109,7 +109,7 @@ func (o *gpuOrdering) reused(ctx context.Context, do string) (wrong bool, err er
 		}
 	}
 	v := map[string]any{"do": doVerdict, "mark": int64(mark)}
-	if err := o.publish(ctx, v, gpulane.Default, o.handleCarrier.peer); err != nil {
+	if err := o.publish(ctx, v, gpulane.Default, o.readers); err != nil {
 		return false, err
 	}
 	a, err := o.hear()
@@ -121,7 +121,7 @@ func (o *gpuOrdering) send(ctx context.Context, do string) error {
 	if err := o.fill(); err != nil {
 		return err
 	}
-	return o.publish(ctx, map[string]any{"do": do, "mark": int64(o.mark), "x": o.tensor()}, gpulane.Pool, o.handleCarrier.peer)
+	return o.publish(ctx, map[string]any{"do": do, "mark": int64(o.mark), "x": o.tensor()}, gpulane.Pool, o.readers)
 }
 
 // overwrite fills a chunk that nobody reads.

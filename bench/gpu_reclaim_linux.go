@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -258,7 +257,7 @@ func awaitDeath(pidfd int) time.Time {
 
 // serveGPUHolder is a process of gpuReclaim. It keeps what it is sent, and says so when
 // that is all that there is.
-func serveGPUHolder(ctx context.Context, spec peerSpec, stdin io.Reader) error {
+func serveGPUHolder(ctx context.Context, spec peerSpec) error {
 	g := &gpuEnd{spec: *spec.GPU}
 	if err := g.openDevice(); err != nil {
 		return err
@@ -272,20 +271,18 @@ func serveGPUHolder(ctx context.Context, spec peerSpec, stdin io.Reader) error {
 		return err
 	}
 	held := 0
-	return untilHungUp(stdin, func() error {
-		return node.Serve(ctx, bus.StageSpec{Name: spec.GPU.Stage, Handle: func(t *bus.Task, d *bus.Delivery) error {
-			m, err := d.Tensors(t.Context())
-			if err != nil {
-				return err
-			}
-			if err := errors.Join(m.Await(stream), stream.Synchronize(t.Context()), m.Err()); err != nil {
-				return err
-			}
-			d.Keep()
-			if held++; held < reclaimChunks {
-				return nil
-			}
-			return t.EmitBytes([]byte("held"))
-		}})
-	})
+	return node.Serve(ctx, bus.StageSpec{Name: spec.GPU.Stage, Handle: func(t *bus.Task, d *bus.Delivery) error {
+		m, err := d.Tensors(t.Context())
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(m.Await(stream), stream.Synchronize(t.Context()), m.Err()); err != nil {
+			return err
+		}
+		d.Keep()
+		if held++; held < reclaimChunks {
+			return nil
+		}
+		return t.EmitBytes([]byte("held"))
+	}})
 }

@@ -31,7 +31,7 @@ func openGPUThroughput(ctx context.Context, opts Options, driver, way string, si
 	// Tensors in flight, as many again that are not given back yet, and pieces are at most half an arena.
 	pool := max(2*int64(t.flight)*(size+64*kib), 4*mib)
 	spec := peerSpec{
-		Carrier: byGPU, Waiting: "ladder", GPU: &gpuSpec{Driver: driver, TensorBytes: size, PoolBytes: pool},
+		Carrier: byGPU, GPU: &gpuSpec{Waiting: "ladder", Driver: driver, TensorBytes: size, PoolBytes: pool},
 		Pattern: pattern{Size: bundleBytes, Every: t.flight},
 	}
 	if way == gpuSpill {
@@ -56,7 +56,7 @@ func (t *gpuThroughput) round(ctx context.Context, swapped bool) ([]sample, erro
 		return nil, t.explained(err)
 	}
 	n := t.runs * t.flight
-	return []sample{{ours.microsPer(n), raw.microsPer(n)}}, nil
+	return []sample{{microsPer(ours, n), microsPer(raw, n)}}, nil
 }
 
 // explained adds what the peer said, if it is dead.
@@ -68,7 +68,7 @@ func (p *gpuPair) explained(err error) error {
 }
 
 func (t *gpuThroughput) ours(ctx context.Context) error {
-	mode, do, to := gpulane.Pool, doView, t.handleCarrier.peer
+	mode, do, to := gpulane.Pool, doView, t.readers
 	switch t.way {
 	case gpuIn:
 		to = 0
@@ -132,8 +132,8 @@ const latencyBytes = 4 * kib
 
 func openGPULatency(ctx context.Context, opts Options, waiting string, trips int) (trial, error) {
 	p, err := openGPUPair(ctx, opts, peerSpec{
-		Carrier: byGPU, Waiting: waiting, Pattern: pattern{Size: bundleBytes, Every: 1},
-		GPU: &gpuSpec{Driver: opts.Driver, TensorBytes: latencyBytes, PoolBytes: 4 * mib},
+		Carrier: byGPU, Pattern: pattern{Size: bundleBytes, Every: 1},
+		GPU: &gpuSpec{Waiting: waiting, Driver: opts.Driver, TensorBytes: latencyBytes, PoolBytes: 4 * mib},
 	})
 	if err != nil {
 		return nil, err
@@ -182,7 +182,7 @@ func (l *gpuLatency) run(ctx context.Context, n int) (starts, trips []float64, e
 	v := map[string]any{"do": doStart, "x": l.tensor()}
 	for range n {
 		before := monotonic()
-		if err := l.publish(ctx, v, gpulane.Pool, l.handleCarrier.peer); err != nil {
+		if err := l.publish(ctx, v, gpulane.Pool, l.readers); err != nil {
 			return nil, nil, err
 		}
 		a, err := l.hear()

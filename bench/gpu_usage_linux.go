@@ -51,7 +51,7 @@ func (u gpuUsage) minus(v gpuUsage) gpuUsage {
 
 // usage is what both processes have, when nothing is on its way.
 func (p *gpuPair) usage(ctx context.Context) (gpuUsage, error) {
-	if err := p.publish(ctx, map[string]any{"do": doCount}, gpulane.Default, p.handleCarrier.peer); err != nil {
+	if err := p.publish(ctx, map[string]any{"do": doCount}, gpulane.Default, p.readers); err != nil {
 		return gpuUsage{}, err
 	}
 	theirs, err := p.hearUsage()
@@ -86,7 +86,9 @@ func (g *gpuEnd) count(ctx context.Context) (u gpuUsage, err error) {
 	// Twice, because a pool gives its contents up in two steps.
 	debug.FreeOSMemory()
 	debug.FreeOSMemory()
-	u[usedHeap] = int64(memoryInUse())
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	u[usedHeap] = int64(m.HeapInuse + m.StackInuse)
 	u[usedMemory], err = resident()
 	return u, err
 }
@@ -150,7 +152,7 @@ func (g *gpuEnd) tell(u gpuUsage) error {
 	if err != nil {
 		return err
 	}
-	return g.laneCarrier.send(b)
+	return g.sendFrame(framePayload, b)
 }
 
 func (g *gpuEnd) hearUsage() (u gpuUsage, err error) {
@@ -177,13 +179,13 @@ type gpuLeases struct {
 
 func openGPULeases(ctx context.Context, opts Options, leases int) (trial, error) {
 	p, err := openGPUPair(ctx, opts, peerSpec{
-		Carrier: byGPU, Waiting: "ladder", Pattern: pattern{Size: bundleBytes, Every: leasesFlight},
-		GPU: &gpuSpec{Driver: opts.Driver, TensorBytes: latencyBytes, PoolBytes: 4 * mib},
+		Carrier: byGPU, Pattern: pattern{Size: bundleBytes, Every: leasesFlight},
+		GPU: &gpuSpec{Waiting: "ladder", Driver: opts.Driver, TensorBytes: latencyBytes, PoolBytes: 4 * mib},
 	})
 	if err != nil {
 		return nil, err
 	}
-	_, gate, err := p.pinned(floorPage)
+	_, gate, err := p.pinned(gpuPage)
 	if err != nil {
 		return nil, errors.Join(err, p.close(context.WithoutCancel(ctx)))
 	}
@@ -224,7 +226,7 @@ func (l *gpuLeases) grown(ctx context.Context) ([]sample, error) {
 	if err != nil {
 		return nil, err
 	}
-	samples := []sample{{ours: float64(sent)}, {ours: cost{elapsed: took}.microsPer(sent)}}
+	samples := []sample{{ours: float64(sent)}, {ours: microsPer(took, sent)}}
 	grown := after.minus(before)
 	for i, unit := range usageUnits {
 		samples = append(samples, sample{ours: float64(grown[i]) / unit})
@@ -255,7 +257,7 @@ func (l *gpuLeases) crowd(ctx context.Context) error {
 func (l *gpuLeases) flight(ctx context.Context, do string) error {
 	for i := range leasesFlight {
 		v := map[string]any{"do": do, "x": l.tensor(), "last": i == leasesFlight-1}
-		if err := l.publish(ctx, v, gpulane.Pool, l.handleCarrier.peer); err != nil {
+		if err := l.publish(ctx, v, gpulane.Pool, l.readers); err != nil {
 			return err
 		}
 	}

@@ -18,8 +18,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	if raceDetector { // which has each process wait for a second before it ends
-		_ = os.Setenv("GORACE", os.Getenv("GORACE")+" atexit_sleep_ms=0")
-	}
+	// The race detector has each process wait for a second before it ends.
+	_ = os.Setenv("GORACE", os.Getenv("GORACE")+" atexit_sleep_ms=0")
 	os.Exit(m.Run())
 }

@@ -1,6 +1,6 @@
 """Bytes to another process and back, through two queues.
 
-The argument is their number. For each line of standard input, so many round trips
+The first argument is their number. For each line of standard input, so many round trips
 are made, and what they took is printed in nanoseconds.
 """
 

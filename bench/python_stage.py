@@ -1,4 +1,4 @@
-"""A stage that sends back what it gets: a copy, or, with the argument "forward", itself."""
+"""A stage that sends back a copy of its input."""
 
 import os
 import signal
@@ -7,14 +7,9 @@ import threading
 
 from omnibus import run, stage
 
-forward = "forward" in sys.argv
-
 
 @stage
 def peer(payload: memoryview, task, delivery) -> None:
-    if forward:
-        task.forward(delivery)
-        return
     with task.reserve(len(payload)) as room:
         room.view[:] = payload
         room.send(len(payload))

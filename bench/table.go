@@ -1,119 +1,159 @@
 package bench
 
 import (
+	"context"
 	"fmt"
 	"io"
-	"math"
-	"strconv"
-	"text/tabwriter"
+	"os/exec"
+	"slices"
+	"strings"
+	"unicode/utf8"
 )
 
-// WriteText writes the report as a table, under a line about the machine.
-func (r Report) WriteText(out io.Writer) error {
-	mode := ""
-	if r.Quick {
-		mode = ", quick"
+// A Table is what Run measured.
+type Table struct {
+	Machine Machine `json:"machine"`
+	Commit  string  `json:"commit"`
+	Rounds  int     `json:"rounds"`
+	Busy    int     `json:"busy,omitempty"` // processes that computed meanwhile
+	Rows    []Row   `json:"rows"`
+	Skipped []Skip  `json:"skipped"`
+}
+
+// A Skip is a column of a row, or a scenario of RunGPU, that was not measured, and why.
+type Skip struct {
+	Scenario string `json:"scenario"`
+	Reason   string `json:"reason"`
+}
+
+// A Row is one kind of work.
+type Row struct {
+	Name  string `json:"name"`
+	Unit  string `json:"unit"`
+	Cells []Cell `json:"cells"`
+}
+
+// A Cell is what one of those who do the work took for a message.
+type Cell struct {
+	Column string  `json:"column"`
+	Median float64 `json:"median"`
+	Least  float64 `json:"least"`
+	// Factor is how many times as much omnibus took: the median of the rounds' own.
+	Factor float64 `json:"factor"`
+}
+
+// cellOf sums the rounds of a column up, beside those of the first.
+func cellOf(column string, figures []float64, first *runner) Cell {
+	cell := Cell{Column: column, Median: quantile(slices.Clone(figures), 0.5), Least: slices.Min(figures)}
+	if first.column == ours {
+		var factors []float64
+		for i, f := range figures {
+			if f > 0 { // an idle side may use nothing
+				factors = append(factors, first.figures[i]/f)
+			}
+		}
+		if len(factors) > 0 {
+			cell.Factor = quantile(factors, 0.5)
+		}
 	}
+	return cell
+}
+
+// commit names the commit of the checkout that this runs in, with a plus sign where
+// files are different.
+func commit(ctx context.Context) string {
+	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--exclude=*", "--dirty=+").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// WriteText writes the report as a table in Markdown, under a line about the machine.
+func (r Table) WriteText(out io.Writer) error {
+	beside := ""
 	if r.Busy > 0 {
-		mode += fmt.Sprintf(", means beside %d that compute", r.Busy)
+		beside = fmt.Sprintf(" beside %d that compute", r.Busy)
 	}
-	if _, err := fmt.Fprintf(out, "%v%s\n\n", r.Machine, mode); err != nil {
+	if _, err := fmt.Fprintf(out, "Commit %s, %v. Medians of %d rounds%s; in brackets omnibus / peer.\n\n", r.Commit, r.Machine, r.Rounds, beside); err != nil {
 		return err
 	}
-	if err := writeTable(out, r.Results); err != nil {
+	if err := r.writeRows(out); err != nil {
 		return err
 	}
 	for _, s := range r.Skipped {
-		if _, err := fmt.Fprintf(out, "skipped %s: %s\n", s.Scenario, s.Reason); err != nil {
+		if _, err := fmt.Fprintf(out, "\nskipped %s: %s\n", s.Scenario, s.Reason); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func writeTable(out io.Writer, results []Result) error {
-	if len(results) == 0 {
+func (r Table) writeRows(out io.Writer) error {
+	if len(r.Rows) == 0 {
 		return nil
 	}
-	// Errors of a tabwriter that is flushed at the end are those of the flush.
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NAME\t    OURS\tBASELINE\tUNIT\tRATIO\tQUARTILES\tTARGET\tMET\tROUNDS")
-	for _, r := range results {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\n", r.Name, number(&r.Value), number(r.Baseline), r.Unit,
-			ratio(r), quartiles(r), bound(r), met(r.Met), r.Rounds)
+	columns := r.columns()
+	lines := [][]string{append([]string{"µs a message"}, columns...), make([]string, len(columns)+1)}
+	for _, row := range r.Rows {
+		line := []string{row.Name}
+		if row.Unit != "µs" {
+			line[0] += " (" + row.Unit + ")"
+		}
+		for _, column := range columns {
+			line = append(line, row.cell(column))
+		}
+		lines = append(lines, line)
 	}
-	return w.Flush()
+	widths := make([]int, len(columns)+1)
+	for _, line := range lines {
+		for i, text := range line {
+			widths[i] = max(widths[i], utf8.RuneCountInString(text))
+		}
+	}
+	for _, line := range lines {
+		var text strings.Builder
+		for i, cell := range line {
+			fill := " "
+			if line[0] == "" { // below the heading
+				fill = "-"
+			}
+			text.WriteString("|" + fill + cell + strings.Repeat(fill, widths[i]-utf8.RuneCountInString(cell)) + fill)
+		}
+		if _, err := fmt.Fprintln(out, text.String()+"|"); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// absent stands where a figure does not apply.
-const absent = "-"
-
-// number writes a value with three digits that count, flush right under its
-// heading of eight letters.
-func number(v *float64) string {
-	if v == nil {
-		return fmt.Sprintf("%8s", absent)
-	}
-	return fmt.Sprintf("%8s", digits(*v))
+// columns are those that some row has, in the order of the list of all.
+func (r Table) columns() []string {
+	all := []string{ours, socket, socketRelayed, grpcDirect, grpcRelayed, natsServer, zeroMQ, pythonQueue, segmentFiles, vllmOmni, channelsInGo, protoactor}
+	return slices.DeleteFunc(all, func(column string) bool {
+		return !slices.ContainsFunc(r.Rows, func(row Row) bool { return row.cell(column) != "" })
+	})
 }
 
-func digits(v float64) string {
-	decimals := 0
-	switch size := math.Abs(v); {
-	case v == math.Trunc(v):
-	case size < 10:
-		decimals = 2
-	case size < 100:
-		decimals = 1
-	}
-	return strconv.FormatFloat(v, 'f', decimals, 64)
-}
-
-func limit(v float64) string { return strconv.FormatFloat(round2(v), 'f', -1, 64) }
-
-// ratio writes a ratio of costs, or of speeds with an x behind it.
-func ratio(r Result) string {
+func (r Row) cell(column string) string {
+	i := slices.IndexFunc(r.Cells, func(c Cell) bool { return c.Column == column })
 	switch {
-	case r.Ratio == nil:
-		return fmt.Sprintf("%5s", absent)
-	case r.Speed != nil:
-		return fmt.Sprintf("%5.2fx", *r.Speed)
-	default:
-		return fmt.Sprintf("%5.2f", *r.Ratio)
+	case i < 0:
+		return ""
+	case column == ours || r.Cells[i].Factor == 0:
+		return significant(r.Cells[i].Median)
 	}
+	return fmt.Sprintf("%s (%s)", significant(r.Cells[i].Median), significant(r.Cells[i].Factor))
 }
 
-func quartiles(r Result) string {
-	switch {
-	case r.RatioLow == nil || r.RatioHigh == nil:
-		return absent
-	case r.Speed != nil:
-		return fmt.Sprintf("%.2f–%.2fx", 1 / *r.RatioHigh, 1 / *r.RatioLow)
-	default:
-		return fmt.Sprintf("%.2f–%.2f", *r.RatioLow, *r.RatioHigh)
+// significant writes a figure with three digits that count, and at most four decimals.
+func significant(v float64) string {
+	decimals := 2
+	for size := v; size >= 10 && decimals > 0; size /= 10 {
+		decimals--
 	}
-}
-
-func bound(r Result) string {
-	switch {
-	case r.Target == nil:
-		return absent
-	case quantity(r.TargetOf) == ofRatio:
-		return fmt.Sprintf("ratio ≤ %s", limit(*r.Target))
-	case quantity(r.TargetOf) == ofSpeed:
-		return fmt.Sprintf("≥ %sx", limit(*r.Target))
-	default:
-		return fmt.Sprintf("≤ %s %s", limit(*r.Target), r.Unit)
+	for size := v; size > 0 && size < 1 && decimals < 4; size *= 10 {
+		decimals++
 	}
-}
-
-func met(v *bool) string {
-	switch {
-	case v == nil:
-		return absent
-	case *v:
-		return "yes"
-	default:
-		return "no"
-	}
+	return fmt.Sprintf("%.*f", decimals, v)
 }

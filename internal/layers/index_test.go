@@ -24,7 +24,6 @@ type index struct {
 	names    map[string]bool     // package.Name, package.Type.Member and Type.Member
 	within   map[string][]string // of a type: the types whose members it has too
 	words    map[string]bool     // the identifiers of sources, and the words of their strings, but for those of this package
-	measured map[string]bool     // the strings of the benchmarks' sources, quoted
 }
 
 var (
@@ -38,7 +37,6 @@ func readIndex(t *testing.T, root string) *index {
 	x := &index{
 		root: root, bases: make(map[string]bool), packages: make(map[string]bool),
 		types: make(map[string]bool), within: make(map[string][]string), names: make(map[string]bool), words: make(map[string]bool),
-		measured: make(map[string]bool),
 	}
 	err := filepath.WalkDir(root, func(file string, entry fs.DirEntry, err error) error {
 		switch {
@@ -119,9 +117,6 @@ func (x *index) addGo(file string) error {
 		if tok == token.IDENT || tok == token.STRING && dir != "internal/layers" {
 			x.addWords(text)
 		}
-		if tok == token.STRING && within(dir, "bench") {
-			x.measured[text] = true
-		}
 	}
 	pkg := strings.TrimSuffix(syntax.Name.Name, "_test")
 	x.packages[pkg] = true
@@ -194,10 +189,4 @@ func (x *index) hasMember(of, name string, depth int) bool {
 func (x *index) has(dir, name string) bool {
 	found, err := filepath.Glob(filepath.Join(x.root, filepath.FromSlash(dir), filepath.FromSlash(name)))
 	return err == nil && len(found) > 0
-}
-
-// benchmarks reports whether a path is the name of a benchmark, or of a measurement of one.
-func (x *index) benchmarks(ref string) bool {
-	dir := path.Dir(ref)
-	return x.measured[`"`+ref+`"`] || strings.Contains(dir, "/") && x.measured[`"`+dir+`"`]
 }

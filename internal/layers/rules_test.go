@@ -222,7 +222,7 @@ var layers = []layer{
 	},
 	{
 		part:   "bench",
-		may:    []string{"bus", "bus/host", "bus/node", "bus/tensorqueue", "actors", "connector", "connector/bridge", "connector/shm", "cudaipc", "cudaipc/cuda", "cudaipc/emul", "cudaipc/lane", "cudaipc/pool", "shmstore", "codec", "codec/omni", "codec/python", "messages", "internal"},
+		may:    []string{"bus", "bus/host", "bus/node", "bus/tensorqueue", "connector", "connector/bridge", "cudaipc", "cudaipc/cuda", "cudaipc/emul", "cudaipc/lane", "cudaipc/pool", "shmstore", "codec", "codec/omni", "messages", "internal"},
 		reason: "it measures what a program sees that embeds the bus, and lies in a module of its own, which no part imports",
 	},
 	{
@@ -357,7 +357,6 @@ var closures = []ban{
 // strangers are modules that go.mod does not name, neither for itself nor for what others
 // bring along. The benchmarks have a go.mod of their own, which does.
 var strangers = []ban{
-	{path: "github.com/cloudwego/shmipc-go", reason: "it is what the lanes are measured against; a program that embeds the bus must not pay for it"},
 	{path: "github.com/nats-io", reason: "a program that embeds the bus on one host must not pay for a network stack, nor for what it is measured against"},
 	{path: "google.golang.org/grpc", reason: "a program that embeds the bus on one host must not pay for a network stack, nor for what it is measured against"},
 	{path: module + "/bench", reason: "what is measured must not need what measures it"},

@@ -33,7 +33,7 @@ func TestPagesNameWhatIsThere(t *testing.T) {
 func TestPagesCanBeWrong(t *testing.T) {
 	x := readIndex(t, moduleRoot(t))
 	const text = "`Lease.Release`,\n`Lease.Steal` (shmstore/lease.go), `New` (ringbuf/ring.go) and `Store.evict` (shmstore/gone.go); `no.file`\n" +
-		"`shmstore/lease.go` `shmstore/leases.go` `bus/host.Listen` `bus/host.Gone` `../codec` `../codecs` `vllm/serve.py` `bus/one-in-flight`\n" +
+		"`shmstore/lease.go` `shmstore/leases.go` `bus/host.Listen` `bus/host.Gone` `../codec` `../codecs` `vllm/serve.py`\n" +
 		"`evict.go` `evicts.go` `*_unsafe.go` `TestPagesCanBeWrong` `TestPagesCanBeRight`\n" +
 		"`shmstore.Store` `shmstore.Shop` `shmstore.Options.Reuse` `shmstore.Options.Waste` `time.Duration` `Store.Admit(conn)` `Store.Refund`\n" +
 		"`tensorqueue.PutOptions` `PutOptions.Release` `omnibus.connect` `omnibus.disconnected` `omnibus.gpu.DeviceTensor` `omnibus.gpu.HostTensor`\n" +
@@ -133,7 +133,6 @@ func (x *index) lacksPath(page, ref string) string {
 	switch {
 	case !x.has("", first) && !x.has(path.Dir(page), first): // of another program
 	case x.has("", ref), x.has(path.Dir(page), ref):
-	case x.benchmarks(ref):
 	case x.has(dir, pkg) && x.names[name]: // bus/host.Listen
 	default:
 		return "there is no such path"

@@ -1,7 +1,8 @@
 package main
 
 import (
-	"context"
+	"encoding/json"
+	"errors"
 	"os"
 	"os/signal"
 
@@ -43,12 +44,22 @@ func newGPUCmd() *cobra.Command {
 		Short: "Measure tensors on a GPU against raw copies",
 		Long:  gpuLong,
 	}
-	var driver string
-	measures(cmd, func(ctx context.Context, opts bench.Options) (bench.Report, error) {
-		opts.Driver = driver
-		return bench.RunGPU(ctx, opts)
-	}, bench.NamesGPU)
-	cmd.Flags().StringVar(&driver, "driver", bench.DriverEmul, "the GPU's: `emul|cuda`")
+	var lines string
+	m := measurement[bench.Report]{names: bench.NamesGPU, run: bench.RunGPU}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return m.measure(cmd, func(r bench.Report) error {
+			err := r.WriteText(cmd.OutOrStdout())
+			if lines != "" {
+				err = errors.Join(err, appendLines(lines, r))
+			}
+			return err
+		})
+	}
+	m.flags(cmd)
+	cmd.Flags().StringVar(&m.opts.Driver, "driver", bench.DriverEmul, "the GPU's: `emul|cuda`")
+	cmd.Flags().BoolVar(&m.opts.Quick, "quick", false, "measure fewer rounds, for a first impression")
+	cmd.Flags().StringVar(&lines, "lines", "", "also append each figure to `FILE`, as a line of JSON")
+	cmd.Flags().Int64Var(&m.opts.StoreBytes, "store-bytes", bench.DefaultStoreBytes, "size `N` of the largest stores")
 	cmd.AddCommand(newGPUProducerCmd())
 	return cmd
 }
@@ -71,4 +82,20 @@ func newGPUProducerCmd() *cobra.Command {
 	cmd.Flags().StringVar(&p.Driver, "driver", bench.DriverEmul, "the GPU's: `emul|cuda`")
 	cmd.Flags().Int64Var(&p.LargestBytes, "largest", 16<<20, "size `N` of the largest tensors, of which the pool holds a few")
 	return cmd
+}
+
+// appendLines adds each figure of a report to a file, as a line of JSON.
+func appendLines(name string, report bench.Report) (err error) {
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	e := json.NewEncoder(f)
+	for _, r := range report.Results {
+		if err := e.Encode(r); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -1,6 +1,5 @@
-// Command omnibus-bench measures this machine: the bus beside plain Go, payloads
-// between processes, connectors, and tensors on a GPU, each beside others that do
-// the same; and omnibus beside its peers, in one table. Run it in a checkout:
+// Command omnibus-bench measures omnibus beside its peers, in one table; with the verb gpu, tensors
+// on a GPU beside raw copies. Run it in a checkout:
 //
 //	go -C bench run ./cmd/omnibus-bench --help
 //
@@ -10,10 +9,12 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 
 	"github.com/spf13/cobra"
 
@@ -72,15 +73,71 @@ func withAdvice(err error) error {
 	return err
 }
 
+const rootLong = `Measure omnibus beside other programs that carry messages, and print one table: a row
+for each kind of work, in µs a message, and in brackets how many times as much omnibus
+takes. What each row and each column is:
+
+  go -C bench doc .
+
+Sides of a row take turns, a slice each in a round. Figures are medians of the rounds; a
+factor is the median of the rounds' own. An interrupted run writes what it has, and
+fails.`
+
 func newRootCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "omnibus-bench",
-		Short:         "Measure this machine against plain Go",
+		Short:         "Measure omnibus beside gRPC, NATS, sockets and others",
 		Long:          rootLong,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	measures(cmd, bench.Run, bench.Names)
-	cmd.AddCommand(newIPCCmd(), newConnectorCmd(), newGPUCmd(), newPeersCmd())
+	var output string
+	m := measurement[bench.Table]{names: bench.Names, run: bench.Run}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if output != outputText && output != outputJSON {
+			return &usageError{fmt.Sprintf("--output: must be one of %s, %s", outputText, outputJSON)}
+		}
+		return m.measure(cmd, func(t bench.Table) error {
+			if output == outputJSON {
+				return writeJSON(cmd.OutOrStdout(), t)
+			}
+			return t.WriteText(cmd.OutOrStdout())
+		})
+	}
+	m.flags(cmd)
+	cmd.Flags().StringVarP(&output, "output", "o", outputText, "form of the result: `text|json`")
+	cmd.Flags().IntVar(&m.opts.Busy, "busy", 0, "have `N` processes compute meanwhile; one for each core is what stages make of a machine")
+	cmd.Flags().IntVar(&m.opts.Rounds, "rounds", bench.DefaultRounds, "measure each side `N` times")
+	cmd.Flags().DurationVar(&m.opts.Slice, "slice", bench.DefaultSlice, "measure each side for this `TIME` in a round")
+	cmd.AddCommand(newGPUCmd(), newPeerCmd())
 	return cmd
+}
+
+// The forms of a result.
+const (
+	outputText = "text"
+	outputJSON = "json"
+)
+
+// writeJSON writes a report for programs to read.
+func writeJSON(out io.Writer, report any) error {
+	enc := json.NewEncoder(out)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(report)
+}
+
+// newPeerCmd is another process of a measurement.
+func newPeerCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:    "peer DESCRIPTION",
+		Short:  "Be the other process of a measurement",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			// An interrupt typed at the terminal is for the process that measures.
+			signal.Ignore(os.Interrupt)
+			return bench.Peer(cmd.Context(), args[0], cmd.InOrStdin())
+		},
+	}
 }

@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"regexp"
@@ -16,75 +14,30 @@ import (
 	"github.com/omnibus-runtime/omnibus/bench"
 )
 
-const rootLong = `Measure the store, the mailbox and the bus on this machine, each beside plain Go
-that does the same in the same run:
-
-  store/zero-copy       put, and take and release by each charged reader;
-                        beside a send and a receive on a channel
-  store/copy            copy a payload into the store; beside a copy to the heap
-  mailbox               send to an actor, and to and fro; beside channels
-  bus/stream/size=64B   stream through four stages that copy; beside four
-                        goroutines with channels
-  bus/stream/size=1MiB  fill payloads and forward them through four stages;
-                        beside filling alone
-  bus/one-in-flight     one message after the other, each a request of its own,
-                        and all within one; beside channels
-  idle                  processor time of an idle bus, what a million messages
-                        leave in memory, and the heap of an empty bus
-
-Both sides take turns, and the figures are medians. All are costs: lower is
-better, and targets are upper bounds. Quartiles of the ratio that lie far apart
-mean that the machine was busy; --busy makes it busy on purpose, as stages that compute
-do, and prints means. A missed target is no failure.
-An interrupted run writes what it has, and fails.`
-
-// The forms of a result.
-const (
-	outputText = "text"
-	outputJSON = "json"
-)
-
-// writeJSON writes a report for programs to read.
-func writeJSON(out io.Writer, report any) error {
-	enc := json.NewEncoder(out)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	return enc.Encode(report)
+// A measurement is what both commands that measure have in common.
+type measurement[R any] struct {
+	opts  bench.Options
+	match string
+	names func() []string
+	run   func(context.Context, bench.Options) (R, error)
 }
 
-// A report is what was measured.
-type report interface {
-	WriteText(out io.Writer) error
-}
-
-// common is what all commands that measure have in common.
-type common struct {
-	opts   bench.Options
-	match  string
-	output string
-}
-
-func (c *common) flags(cmd *cobra.Command) {
+func (m *measurement[R]) flags(cmd *cobra.Command) {
 	cmd.Args = cobra.NoArgs
-	cmd.Flags().StringVarP(&c.output, "output", "o", outputText, "form of the result: `text|json`")
-	cmd.Flags().StringVar(&c.match, "run", "", "measure only what has a name that matches `REGEXP`")
-	cmd.Flags().IntVar(&c.opts.Busy, "busy", 0, "have `N` processes compute meanwhile; one for each core is what stages make of a machine")
+	cmd.Flags().StringVar(&m.match, "run", "", "measure only what has a name that matches `REGEXP`")
 }
 
-// measure measures until it is done or interrupted, and writes what there is.
-func measure[R report](cmd *cobra.Command, c *common, names func() []string, run func(context.Context, bench.Options) (R, error), kept func(R) error) error {
-	if c.output != outputText && c.output != outputJSON {
-		return &usageError{fmt.Sprintf("--output: must be one of %s, %s", outputText, outputJSON)}
-	}
+// measure measures until it is done or interrupted, and has write write what there is.
+func (m *measurement[R]) measure(cmd *cobra.Command, write func(R) error) error {
 	var err error
-	if c.opts.Match, err = regexp.Compile(c.match); err != nil {
+	if m.opts.Match, err = regexp.Compile(m.match); err != nil {
 		return &usageError{fmt.Sprintf("--run: %v", err)}
 	}
-	c.opts.Peer = []string{os.Args[0], "ipc", "peer"}
-	c.opts.Progress = func(p bench.Progress) {
+	m.opts.Peer = []string{os.Args[0], "peer"}
+	m.opts.Progress = func(p bench.Progress) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "%d/%d %s\n", p.Number, p.Of, p.Scenario)
 	}
-	if err := c.opts.Validate(); err != nil {
+	if err := m.opts.Validate(); err != nil {
 		return &usageError{err.Error()}
 	}
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
@@ -92,54 +45,14 @@ func measure[R report](cmd *cobra.Command, c *common, names func() []string, run
 	// From the first interrupt on, the next one ends the program at once.
 	defer context.AfterFunc(ctx, stop)()
 
-	report, err := run(ctx, c.opts)
+	report, err := m.run(ctx, m.opts)
 	switch {
 	case errors.Is(err, bench.ErrNoMatch):
-		return &usageError{fmt.Sprintf("--run: %v; there are\n  %s", err, strings.Join(names(), "\n  "))}
+		return &usageError{fmt.Sprintf("--run: %v; there are\n  %s", err, strings.Join(m.names(), "\n  "))}
 	case errors.Is(err, bench.ErrOptions):
 		return &usageError{err.Error()}
 	case err != nil && ctx.Err() != nil:
 		err = errors.New("interrupted")
 	}
-	err = errors.Join(err, kept(report))
-	if c.output == outputJSON {
-		return errors.Join(err, writeJSON(cmd.OutOrStdout(), report))
-	}
-	return errors.Join(err, report.WriteText(cmd.OutOrStdout()))
-}
-
-// measures makes a command one that measures scenarios, with the flags of those.
-func measures(cmd *cobra.Command, run func(context.Context, bench.Options) (bench.Report, error), names func() []string) {
-	var (
-		c     common
-		lines string
-	)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return measure(cmd, &c, names, run, func(report bench.Report) error {
-			if lines == "" {
-				return nil
-			}
-			return appendLines(lines, report)
-		})
-	}
-	c.flags(cmd)
-	cmd.Flags().BoolVar(&c.opts.Quick, "quick", false, "measure fewer rounds, for a first impression")
-	cmd.Flags().StringVar(&lines, "lines", "", "also append each figure to `FILE`, as a line of JSON")
-	cmd.Flags().Int64Var(&c.opts.StoreBytes, "store-bytes", bench.DefaultStoreBytes, "size `N` of the largest stores, and of what they are compared with")
-}
-
-// appendLines adds each figure of a report to a file, as a line of JSON.
-func appendLines(name string, report bench.Report) (err error) {
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	e := json.NewEncoder(f)
-	for _, r := range report.Results {
-		if err := e.Encode(r); err != nil {
-			return err
-		}
-	}
-	return nil
+	return errors.Join(err, write(report))
 }

@@ -1,0 +1,146 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A peer is another process that takes part in a side. It ends when its
+// standard input does, so that none outlives this process.
+type peer struct {
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	stderr bytes.Buffer
+	gone   chan struct{} // closed when it is dead
+	err    error         // how it ended, then
+
+	mu   sync.Mutex
+	tell func(error) // what is told of its death
+}
+
+// firstFile is the number that the first of a child's extra files has.
+const firstFile = 3
+
+// startPeer runs this program again as a peer, with the files.
+func startPeer(ctx context.Context, opts Options, spec peerSpec, files []*os.File) (*peer, error) {
+	if len(opts.Peer) == 0 {
+		return nil, fmt.Errorf("%w: Peer says nothing: it is needed for other processes", ErrOptions)
+	}
+	encoded, err := json.Marshal(spec)
+	if err != nil {
+		return nil, err
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, exe)
+	cmd.Args = append(slices.Clone(opts.Peer), string(encoded))
+	cmd.ExtraFiles = files
+	return start(cmd)
+}
+
+// start runs a command as a peer.
+func start(cmd *exec.Cmd) (*peer, error) {
+	p := &peer{cmd: cmd, gone: make(chan struct{})}
+	cmd.Stderr = &p.stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	p.stdin = stdin
+	// It may have processes of its own, which would outlive it if it were killed.
+	cmd.Cancel, cmd.WaitDelay = stdin.Close, peerGrace
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	go p.watch()
+	return p, nil
+}
+
+func (p *peer) watch() {
+	p.err = p.cmd.Wait()
+	close(p.gone)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.tell != nil {
+		p.tell(errPeerDied)
+	}
+}
+
+var errPeerDied = errors.New("the process at the other end has ended")
+
+// onExit has f told when the peer is dead, now or later.
+func (p *peer) onExit(f func(error)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.tell = f
+	select {
+	case <-p.gone:
+		f(errPeerDied)
+	default:
+	}
+}
+
+// lastWords is how long a process that is about to die may take for that.
+const lastWords = time.Second
+
+// explain adds what the peer said to an error that it may have caused.
+func (p *peer) explain(err error) error {
+	select {
+	case <-p.gone:
+		return fmt.Errorf("%w: %w: %w %s", err, errPeerDied, p.err, bytes.TrimSpace(p.stderr.Bytes()))
+	case <-time.After(lastWords):
+		return err
+	}
+}
+
+// peerGrace is what a peer may take to end.
+const peerGrace = 5 * time.Second
+
+// close has the peer end, and waits for that.
+func (p *peer) close() error {
+	p.mu.Lock()
+	p.tell = nil // no run waits for it any more
+	p.mu.Unlock()
+	_ = p.stdin.Close()
+	select {
+	case <-p.gone:
+	case <-time.After(peerGrace):
+		_ = p.cmd.Process.Kill()
+		<-p.gone
+		return fmt.Errorf("the process at the other end did not end within %v", peerGrace)
+	}
+	return nil
+}
+
+// untilHungUp runs f until it fails, or standard input ends.
+func untilHungUp(stdin io.Reader, f func() error) error {
+	answered := make(chan error, 1)
+	go func() { answered <- f() }()
+	over := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(io.Discard, stdin)
+		close(over)
+	}()
+	select {
+	case err := <-answered:
+		select {
+		case <-over: // the other process closed its end before it told this one
+			return nil
+		default:
+			return err
+		}
+	case <-over:
+		return nil // and what the goroutine holds goes with the process
+	}
+}

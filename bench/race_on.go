@@ -1,6 +1,0 @@
-//go:build race
-
-package bench
-
-// raceDetector leaves out what has races of its own.
-const raceDetector = true
