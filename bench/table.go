@@ -33,7 +33,7 @@ type Row struct {
 	Cells []Cell `json:"cells"`
 }
 
-// A Cell is what one of those who do the work took for a message.
+// A Cell is what one column took for a message.
 type Cell struct {
 	Column string  `json:"column"`
 	Median float64 `json:"median"`

@@ -47,6 +47,12 @@ class TimeLeftTest(unittest.TestCase):
             self.assertTrue(now + least <= at < now + 400, at - now)
 
 
+    def test_what_is_no_number(self) -> None:
+        for timeout, deadline in ((math.nan, None), (5.0, math.nan), (math.nan, time.time() + 5)):
+            with self.assertRaisesRegex(ValueError, "nan is no time"):
+                deadlines.deadline_of(timeout, deadline)
+
+
 class SubmitTest(HostCase):
     def test_the_wait_for_a_place_is_no_time_left(self) -> None:
         client = self.connect()

@@ -20,8 +20,10 @@ def deadline_of(timeout: float | None, deadline: float | None) -> float | None:
     """The deadline of a request, given in seconds from now, in seconds since 1970, or both: the earlier one.
     None: there is none, as for one that never comes."""
     left = math.inf if deadline is None else deadline - time.time()
-    if timeout is not None:
-        left = min(left, timeout)
+    given = math.inf if timeout is None else timeout
+    if math.isnan(left) or math.isnan(given):
+        raise ValueError(f"timeout={timeout}, deadline={deadline}: nan is no time")
+    left = min(left, given)
     return time.monotonic() + left if left < _NEVER else None
 
 
