@@ -24,12 +24,6 @@ func Patient(o Options) Options {
 	return o
 }
 
-// NeverSpilling are options of a bus whose payloads wait for room for as long as a test lasts.
-func NeverSpilling(o Options) Options {
-	o.spillAfter = time.Hour
-	return o
-}
-
 // Renumber adds to the sequence number of what a task emits next on its first edge.
 func Renumber(t *Task, by int) {
 	o := t.out
@@ -37,12 +31,6 @@ func Renumber(t *Task, by int) {
 	defer o.mu.Unlock()
 	o.req.flow(o.edges[0]).seq += uint64(by)
 }
-
-// SetDirectoryRoom bounds the names in the directory.
-func SetDirectoryRoom(b *Bus, names int) { b.directory.Bound(names) }
-
-// Published is how many names are in the directory.
-func Published(b *Bus) int { return b.directory.Len() }
 
 // Overdue has a request's deadline be over, of which its timer does not know. Nothing
 // may have been sent yet.
