@@ -399,24 +399,27 @@ func TestContextForgetsRequests(t *testing.T) {
 	b := bustest.Open(t, bustest.Linear(bus.Stage("a", bustest.Upper)), bus.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	submit := func(end func(*bus.Request)) weak.Pointer[bus.Request] {
-		r, err := b.Submit(ctx, "x")
+	begin := func(end func(*bus.Request)) weak.Pointer[bus.Request] {
+		r, err := b.Stream(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
 		end(r)
 		return weak.Make(r)
 	}
+	send := func(r *bus.Request) {
+		if err := errors.Join(r.Send(ctx, "x"), r.CloseSend(ctx)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	receive := func(r *bus.Request) { send(r); bustest.MustReceive(t, r, []string{"X"}) }
 	for name, end := range map[string]func(*bus.Request){
-		"received": func(r *bus.Request) { bustest.MustReceive(t, r, []string{"X"}) },
-		"closed": func(r *bus.Request) {
-			_ = r.Wait(t.Context())
-			r.Close()
-		},
-		"aborted": func(r *bus.Request) { r.Abort(nil) },
+		"received": receive,
+		"closed":   func(r *bus.Request) { send(r); _ = r.Wait(t.Context()); r.Close() },
+		"aborted":  func(r *bus.Request) { r.Abort(nil) }, // before it could complete: then its result would be kept for it
 	} {
-		r := submit(end)
-		submit(func(r *bus.Request) { bustest.MustReceive(t, r, []string{"X"}) }) // the stage may remember its last one
+		r := begin(end)
+		begin(receive) // the stage may remember its last one
 		mustDrain(t, b)
 		bustest.Await(t, func() bool {
 			runtime.GC()
