@@ -60,8 +60,8 @@ func TestTurns(t *testing.T) {
 		behind := make(map[[2]int]int)
 		for round := range 2 * n {
 			order := turns(n, round)
-			for i, who := range order[1:] {
-				behind[[2]int{order[i], who}]++
+			for i, column := range order[1:] {
+				behind[[2]int{order[i], column}]++
 			}
 			if slices.Sort(order); !slices.Equal(order, firstInts(n)) {
 				t.Fatalf("%d run in a round, want each of %d once", order, n)

@@ -126,7 +126,7 @@ func TestWaitForASlotIsNoTimeLeft(t *testing.T) {
 	c.send(&wire.Bye{})
 }
 
-// TestTimeLeftOfASubmit: a request ends by the time that its submit leaves, whatever the clock of the client says, and
+// TestTimeLeftOfASubmit: a request ends by the time that its submit leaves, also when the clock of the client is wrong, and
 // however much or little it is.
 func TestTimeLeftOfASubmit(t *testing.T) {
 	h := listen(t, bustest.Remotes(bustest.Linear(bus.Stage("m", bustest.Upper))), bus.Options{})
