@@ -128,7 +128,7 @@ type remoteTask struct {
 	attempt  int      // replays
 	retained []*Work  // finished, kept for a replay
 	lasts    []*Work  // that wait until all others are finished
-	ending   bool     // the worker wants the task to end
+	ending   bool     // its inputs have ended
 	endsLeft int      // postings that have not answered; -1: not asked yet
 	early    bool     // a posting has answered before it was waited for
 	ended    bool     // all have answered
