@@ -200,7 +200,7 @@ legend() {
 	ordering) echo 'ordering: tensors that were read too early, or overwritten before they were read; and mistakes made on purpose that no check noticed' ;;
 	throughput) echo 'throughput: one tensor, by how it travels; the baseline is raw copies of as many bytes on the same GPU, the ratio our speed by theirs' ;;
 	latency) echo 'latency: 4 KiB, from the call that sends it to when the other process'"'"'s GPU begins (start), and to its answer (trip)' ;;
-	leases) echo 'leases: what both processes have more of after so many small tensors' ;;
+	leases) echo 'leases: resources of which both processes have more after so many small tensors' ;;
 	reclaim) echo 'reclaim: processes killed while they hold all chunks; the time until they are dead (teardown, the kernel'"'"'s), and from there until all chunks are given out again (free)' ;;
 	torch) echo 'torch: tensors that PyTorch reads, beside torch.multiprocessing' ;;
 	esac

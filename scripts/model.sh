@@ -96,7 +96,7 @@ shift || true
 (($#)) || set -- "${all[@]}"
 for model; do [[ -f $models/$model.pml ]] || usage; done
 need spin 'install the package spin (Debian and Ubuntu: apt-get install spin), or build it from https://github.com/nimble-code/Spin'
-need gcc 'what Spin generates is a C program (Debian and Ubuntu: apt-get install gcc)'
+need gcc 'Spin generates a C program (Debian and Ubuntu: apt-get install gcc)'
 
 memory_mib=900 # for each of two runs at a time
 [[ $size == small ]] || memory_mib=4000

@@ -23,8 +23,8 @@
  * MUT 5 the total counts the direct path alone                 -> stream_is_whole
  * MUT 6 the host asks for the end before it says the total     -> stream_is_whole
  * MUT 7 the death of the producer is taken for the end         -> stream_is_whole
- * MUT 8 of a dead producer the host fails what it had relayed  -> stream_is_whole
- * MUT 9 of a dead consumer the host fails what it had relayed  -> stream_is_whole
+ * MUT 8 a producer's death does not fail the request           -> stream_is_whole
+ * MUT 9 a consumer's death fails only if relayed ones are open -> stream_is_whole
  * MUT 10 the total is not compared when the producer is dead   -> request_ends
  * MUT 11 a death is ignored when the total is known            -> request_ends
  * MUT 12 a consumer still expects more after a break           -> request_ends

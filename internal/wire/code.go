@@ -64,7 +64,7 @@ func (c Code) Error() string { return c.String() }
 // errors.Is(err, e.Code) holds.
 type Error struct {
 	Code Code
-	Text string // what, where and what to do; may be empty
+	Text string // the cause, its place and the remedy; may be empty
 }
 
 // Error returns the code's word and the text.
