@@ -20,7 +20,7 @@ PEERS    ?= .       # rows of bench-peers
 ROUNDS   ?= 9       # of bench-peers and bench-keyed
 PYTHON   ?= python3 # of bench-keyed
 BUSY     ?= 0       # processes that compute beside bench-peers
-RESULT   ?= bin/bench-peers # .json and .svg: where bench-peers puts its figures and their plot
+RESULT   ?= bench/results/peers # .json and .svg: where bench-peers puts its figures and their plot
 
 .DEFAULT_GOAL := help
 .PHONY: help build test python vllm-caches race stress soak chaos load model fuzz-smoke mutants lockcheck cover lint bench bench-peers bench-keyed check gpu-build gpu-check

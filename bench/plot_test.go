@@ -20,14 +20,13 @@ func TestPlotHasEachFactor(t *testing.T) {
 		{"value", "µs", []Cell{{Column: ours, Factor: 1}, {Column: vllmOmni, Factor: 1}, {Column: segmentFiles, Factor: 250}}},
 	}}
 	factors := []float64{10, 0.1, 0.02, 1, 250}
-	drawn, words := plotOf(t, table)
+	drawn, ticks, words := plotOf(t, table)
 	if len(drawn) != len(factors) {
 		t.Fatalf("%d bars, want %d", len(drawn), len(factors))
 	}
-	one, ten := drawn[0].x, drawn[0].x+drawn[0].width
 	for i, factor := range factors {
-		length := math.Log10(factor) * (ten - one)
-		if want := one + min(length, 0); math.Abs(drawn[i].x-want) > 0.11 {
+		length := math.Log10(factor) * (ticks["10"] - ticks["1"])
+		if want := ticks["1"] + min(length, 0); math.Abs(drawn[i].x-want) > 0.11 {
 			t.Errorf("the bar of %v begins at %v, want %v", factor, drawn[i].x, want)
 		}
 		if want := math.Abs(length); math.Abs(drawn[i].width-want) > 0.11 {
@@ -49,16 +48,18 @@ func TestPlotHasEachFactor(t *testing.T) {
 
 // TestPlotOfNothing: a table without factors, as of an interrupted run, is an axis without bars.
 func TestPlotOfNothing(t *testing.T) {
-	if drawn, _ := plotOf(t, Table{}); len(drawn) != 0 {
-		t.Errorf("%d bars", len(drawn))
+	if drawn, ticks, _ := plotOf(t, Table{}); len(drawn) != 0 || ticks["0.1"] >= ticks["1"] || ticks["1"] >= ticks["10"] {
+		t.Errorf("%d bars, and ticks at %v", len(drawn), ticks)
 	}
 }
 
 type drawnBar struct{ x, y, width float64 }
 
-// plotOf reads the bars and the texts of a table's plot.
-func plotOf(t *testing.T, table Table) (drawn []drawnBar, words string) {
+// plotOf reads the bars, the places of the axis's figures, and all texts of a table's plot.
+func plotOf(t *testing.T, table Table) (drawn []drawnBar, ticks map[string]float64, words string) {
 	t.Helper()
+	ticks = make(map[string]float64)
+	var last map[string]string
 	var svg strings.Builder
 	if err := table.WriteSVG(&svg); err != nil {
 		t.Fatal(err)
@@ -66,17 +67,20 @@ func plotOf(t *testing.T, table Table) (drawn []drawnBar, words string) {
 	for dec := xml.NewDecoder(strings.NewReader(svg.String())); ; {
 		token, err := dec.Token()
 		if errors.Is(err, io.EOF) {
-			return drawn, words
+			return drawn, ticks, words
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 		switch token := token.(type) {
 		case xml.CharData:
-			words += string(token) + "\n"
+			if words += string(token) + "\n"; last["text-anchor"] == "middle" {
+				ticks[string(token)] = pixels(t, last["x"])
+				last = nil
+			}
 		case xml.StartElement:
-			if a := attributes(token); a["class"] == "bar" {
-				drawn = append(drawn, drawnBar{pixels(t, a["x"]), pixels(t, a["y"]), pixels(t, a["width"])})
+			if last = attributes(token); last["class"] == "bar" {
+				drawn = append(drawn, drawnBar{pixels(t, last["x"]), pixels(t, last["y"]), pixels(t, last["width"])})
 			}
 		}
 	}
