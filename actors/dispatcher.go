@@ -35,7 +35,7 @@ const (
 // A Dispatcher may be shared by any number of actors. All methods are safe for
 // concurrent use.
 type Dispatcher struct {
-	lookout *Lookout // nil: a worker without work parks at once
+	spinner *Spinner // nil: a worker without work parks at once
 
 	mu     lockorder.Mutex[lockorder.Dispatcher]
 	idle   []*worker // parked, the last one on top
@@ -56,14 +56,14 @@ type worker struct {
 
 // NewDispatcher returns a dispatcher without workers; they come with the work. With a
 // lookout, a worker that has become idle looks for work before it parks.
-func NewDispatcher(lookout *Lookout) *Dispatcher { return &Dispatcher{lookout: lookout} }
+func NewDispatcher(spinner *Spinner) *Dispatcher { return &Dispatcher{spinner: spinner} }
 
 // Schedule runs fn on a worker and returns at once. fn must not panic.
 //
 // After Close it starts a goroutine for each fn, as the library's own
 // dispatcher does: an actor that stops late still gets its last messages.
 func (d *Dispatcher) Schedule(fn func()) {
-	d.lookout.Wake()
+	d.spinner.Wake()
 	if w := d.unpark(); w != nil {
 		w.work <- fn
 		return
@@ -87,7 +87,7 @@ func (d *Dispatcher) Close() {
 	d.mu.Unlock()
 
 	for _, w := range idle {
-		d.lookout.Wake()
+		d.spinner.Wake()
 		w.work <- nil
 	}
 	d.leaving.Wait()
@@ -99,22 +99,22 @@ func (d *Dispatcher) run(fn func()) {
 	begin := func() bool { return d.remove(w) }
 	called := func() bool { return len(w.work) > 0 }
 	for {
-		d.lookout.Awake()
+		d.spinner.Awake()
 		fn()
 		for {
 			if !d.park(w) {
 				return
 			}
-			if d.lookout.Polls() {
-				if !d.lookout.Poll(begin, called) {
+			if d.spinner.NeverParks() {
+				if !d.spinner.PollUntil(begin, called) {
 					break
 				}
-			} else if !d.lookout.Look(begin) {
+			} else if !d.spinner.Poll(begin) {
 				break
 			}
 		}
 		if fn = <-w.work; fn == nil {
-			d.lookout.Awake()
+			d.spinner.Awake()
 			d.leaving.Done()
 			return
 		}

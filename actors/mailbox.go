@@ -59,7 +59,7 @@ type Mailbox struct {
 	options     MailboxOptions
 	invoker     actor.MessageInvoker
 	dispatcher  actor.Dispatcher
-	lookout     *Lookout // of the dispatcher; nil: it has none
+	spinner     *Spinner // of the dispatcher; nil: it has none
 	life        life
 	processFunc func() // m.process, made once
 
@@ -150,7 +150,7 @@ func (m *Mailbox) RegisterHandlers(invoker actor.MessageInvoker, dispatcher acto
 	defer m.mu.Unlock()
 	m.invoker, m.dispatcher = invoker, dispatcher
 	if d, ours := dispatcher.(*Dispatcher); ours {
-		m.lookout = d.lookout
+		m.spinner = d.spinner
 	}
 	m.life = lifeOf(invoker)
 	m.batch = make([]entry, 0, min(drainBatch, m.options.Capacity))

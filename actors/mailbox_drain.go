@@ -91,7 +91,7 @@ func (m *Mailbox) step() bool {
 // then finds the worker still up, which saves parking it and waking another. A worker
 // that looks for work before it parks is up for longer than that.
 func (m *Mailbox) yieldAndUnlock() (again bool) {
-	again = !m.yielded && !m.lent && !m.lookout.isOn()
+	again = !m.yielded && !m.lent && !m.spinner.enabled()
 	m.yielded, m.lent = again, false
 	m.running = again
 	m.mu.Unlock()

@@ -20,8 +20,8 @@ type Options struct {
 	// Logger receives what protoactor has to say, below warnings at debug level,
 	// and panics of a user's actor at its end; nil discards it.
 	Logger *slog.Logger
-	// Lookout, if set, has a worker that has become idle look for work before it parks.
-	Lookout *Lookout
+	// Spinner, if set, has a worker that has become idle look for work before it parks.
+	Spinner *Spinner
 }
 
 // System is one protoactor system with its dispatcher and the supervisor
@@ -46,7 +46,7 @@ func NewSystem(opts Options) *System {
 	s := &System{
 		logger:     opts.Logger,
 		proto:      actor.NewActorSystemWithConfig(protoConfig(opts.Logger)),
-		dispatcher: NewDispatcher(opts.Lookout),
+		dispatcher: NewDispatcher(opts.Spinner),
 		stopped:    make(chan struct{}),
 	}
 	s.supervisor = newSupervisor(s.stopped)
@@ -88,7 +88,7 @@ func protoConfig(logger *slog.Logger) *actor.Config {
 func (s *System) Close(ctx context.Context) error {
 	s.closing.Do(func() { s.proto.Root.Stop(s.pid) })
 	if err := await(ctx, s.stopped); err != nil {
-		return fmt.Errorf("actors: close: %s: %w", whoIsLeft(s.supervisor.names()), err)
+		return fmt.Errorf("actors: close: %s: %w", unstopped(s.supervisor.names()), err)
 	}
 	s.shutdown.Do(func() {
 		s.proto.Shutdown()
@@ -100,7 +100,7 @@ func (s *System) Close(ctx context.Context) error {
 // maxNamed bounds the stages that an error names.
 const maxNamed = 8
 
-func whoIsLeft(names []string) string {
+func unstopped(names []string) string {
 	switch n := len(names); {
 	case n == 0:
 		return "the supervisor is still at work"

@@ -29,7 +29,7 @@ type Writer struct {
 	system   *System
 	pid      *actor.PID
 	requests sync.Pool   // of *reserve, without an owner
-	lookDue  atomic.Bool // a lookAgain is on its way
+	retryDue atomic.Bool // a lookAgain is on its way
 	closing  sync.Once
 	stopped  chan struct{} // closed by the actor, when all are answered
 
@@ -54,7 +54,7 @@ func (s *System) NewWriter(store *shmstore.Store) *Writer {
 		producers: make(map[*Producer]struct{}),
 	}
 	w.mailbox = NewMailbox(MailboxOptions{Bounded: never, OnDrop: refuseLate})
-	store.OnRoom(w.lookAgain)
+	store.OnRoom(w.retry)
 	a := &writerActor{w: w} // outlives a restart: others wait for answers from it
 	w.pid = s.proto.Root.Spawn(actor.PropsFromProducer(
 		func() actor.Actor { return a },
@@ -81,7 +81,7 @@ type (
 		state       atomic.Uint32
 		done        chan struct{} // capacity 1: the answer is in into and err
 	}
-	lookAgain struct{}
+	retry struct{}
 	// call runs a function on the writer's goroutine.
 	call struct {
 		f        func(*shmstore.Store)
@@ -191,7 +191,7 @@ func (w *Writer) newReserve() *reserve {
 // there when giveUp returns.
 func (w *Writer) giveUp(m *reserve) bool {
 	if m.state.CompareAndSwap(reserveOpen, reserveGivenUp) {
-		w.lookAgain()
+		w.retry()
 		return true
 	}
 	<-m.done
@@ -222,9 +222,9 @@ func (w *Writer) Post(f func(*shmstore.Store)) {
 	w.mailbox.PostUserMessage(&call{f: f, done: make(chan struct{})})
 }
 
-// LookAgain has the writer look for room again, for those who wait, after room has
+// Retry has the writer look for room again, for those who wait, after room has
 // come that no lease or reservation gave back.
-func (w *Writer) LookAgain() { w.lookAgain() }
+func (w *Writer) Retry() { w.retry() }
 
 // Close stops the actor, takes all extents back and waits for that. Waiting
 // reservations get ErrStopped. It returns early, with the context's error, when
@@ -237,12 +237,12 @@ func (w *Writer) Close(ctx context.Context) error {
 	return nil
 }
 
-// lookAgain has the writer look for room again. It is called by whoever
+// retry has the writer look for room again. It is called by whoever
 // releases a lease or a reservation while the writer wants room, and by
 // waiters that give up. One message is on its way at most.
-func (w *Writer) lookAgain() {
-	if w.lookDue.CompareAndSwap(false, true) {
-		w.mailbox.PostUserMessage(lookAgain{})
+func (w *Writer) retry() {
+	if w.retryDue.CompareAndSwap(false, true) {
+		w.mailbox.PostUserMessage(retry{})
 	}
 }
 
@@ -295,8 +295,8 @@ func (a *writerActor) Receive(c actor.Context) {
 	switch m := c.Message().(type) {
 	case *reserve:
 		a.reserve(m)
-	case lookAgain:
-		a.w.lookDue.Store(false)
+	case retry:
+		a.w.retryDue.Store(false)
 		a.serveWaiting()
 	case *call:
 		m.run(a.w.store)

@@ -82,7 +82,7 @@ func (r *gpuReclaim) openBus(ctx context.Context) (err error) {
 		Store: shmstore.Options{ArenaBytes: 16 * mib, Memory: shmstore.Shared},
 		GPU: &bus.GPUOptions{
 			Lane:     gpulane.Options{Driver: r.driver, Pool: pool.Options{ArenaBytes: reclaimPool, MaxBytes: reclaimPool}},
-			WhenFull: bus.WaitForRoom,
+			WhenFull: bus.WaitForSpace,
 		},
 	})
 	if err != nil {

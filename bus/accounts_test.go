@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -18,10 +18,10 @@ import (
 func TestFinishingGivesCreditBack(t *testing.T) {
 	for _, size := range []int{10, 1000} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			p := bustest.Linear(bus.Stage("a", bustest.Upper))
+			p := testbus.Linear(bus.Stage("a", testbus.Upper))
 			p.Edges = append(p.Edges, bus.Edge{From: "a", Window: 1, Policy: bus.Fail})
-			b := bustest.Open(t, p, bus.Options{})
-			r := bustest.StreamOf(t, b)
+			b := testbus.Open(t, p, bus.Options{})
+			r := testbus.StreamOf(t, b)
 			for range 10 {
 				if err := r.Send(t.Context(), strings.Repeat("x", size)); err != nil {
 					t.Fatal(err)
@@ -37,7 +37,7 @@ func TestFinishingGivesCreditBack(t *testing.T) {
 			if err := r.CloseSend(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			bustest.MustReceive(t, r, nil)
+			testbus.MustReceive(t, r, nil)
 			mustDrain(t, b)
 		})
 	}
@@ -49,9 +49,9 @@ func TestDroppedPayloadsAreReleased(t *testing.T) {
 	for _, abort := range []bool{false, true} {
 		t.Run(fmt.Sprintf("abort %v", abort), func(t *testing.T) {
 			const inputs = 40
-			g := bustest.NewGate()
-			b := bustest.Open(t, bustest.Windowed(g, bus.Edge{Window: 3, Policy: bus.DropOldest}), bus.Options{})
-			r := bustest.StreamOf(t, b)
+			g := testbus.NewGate()
+			b := testbus.Open(t, testbus.Windowed(g, bus.Edge{Window: 3, Policy: bus.DropOldest}), bus.Options{})
+			r := testbus.StreamOf(t, b)
 			for range inputs {
 				if err := r.Send(t.Context(), strings.Repeat("x", 5000)); err != nil {
 					t.Fatal(err)
@@ -68,7 +68,7 @@ func TestDroppedPayloadsAreReleased(t *testing.T) {
 			for range inputs {
 				g.Leave <- struct{}{}
 			}
-			if _, err := bustest.Receive(t, r); (err != nil) != abort {
+			if _, err := testbus.Receive(t, r); (err != nil) != abort {
 				t.Fatal(err)
 			}
 			if b.Stats().Edges[0].Dropped == 0 {
@@ -83,7 +83,7 @@ func TestDroppedPayloadsAreReleased(t *testing.T) {
 // handler has returned, unread by anybody else, until it is finished.
 func TestKeptPayloadStays(t *testing.T) {
 	kept := make(chan *bus.Kept, 2)
-	b, err := bus.Open(t.Context(), bustest.Linear(bus.StageSpec{Name: "keeps", Handle: func(_ *bus.Task, d *bus.Delivery) error {
+	b, err := bus.Open(t.Context(), testbus.Linear(bus.StageSpec{Name: "keeps", Handle: func(_ *bus.Task, d *bus.Delivery) error {
 		kept <- d.Keep()
 		return nil
 	}}), bus.Options{Store: shmstore.Options{ArenaBytes: 1 << 20, Memory: shmstore.Heap}})
@@ -91,13 +91,13 @@ func TestKeptPayloadStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.Background(), bustest.Patience)
+		ctx, cancel := context.WithTimeout(context.Background(), testbus.Patience)
 		defer cancel()
 		if err := b.Close(ctx); err != nil {
 			t.Error(err)
 		}
 	}()
-	r := bustest.StreamOf(t, b)
+	r := testbus.StreamOf(t, b)
 	for _, c := range []string{"a", "b"} {
 		if err := r.Send(t.Context(), strings.Repeat(c, 1000)); err != nil {
 			t.Fatal(err)
@@ -120,18 +120,18 @@ func TestKeptPayloadStays(t *testing.T) {
 // its deadline.
 func TestEndOfStreamReachesEveryStage(t *testing.T) {
 	end := func(name string) bus.StageSpec {
-		st := bustest.Suffix(name)
+		st := testbus.Suffix(name)
 		st.End = func(t *bus.Task) error { return t.Emit("end of " + name) }
 		return st
 	}
-	b := bustest.Open(t, bustest.Diamond(end("s"), end("l"), end("r")), bus.Options{})
-	r, err := b.Stream(t.Context(), bus.WithDeadline(time.Now().Add(bustest.Patience)))
+	b := testbus.Open(t, testbus.Diamond(end("s"), end("l"), end("r")), bus.Options{})
+	r, err := b.Stream(t.Context(), bus.WithDeadline(time.Now().Add(testbus.Patience)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := r.CloseSend(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	bustest.MustReceive(t, r, []string{"end of sl+end of sr", "end of l+end of r"})
+	testbus.MustReceive(t, r, []string{"end of sl+end of sr", "end of l+end of r"})
 	mustDrain(t, b)
 }

@@ -55,7 +55,7 @@ func drawAdmission(t *rapid.T) *admissionModel {
 		r.parts.Store(1) // the caller's
 		for at, st := range a.stages {
 			r.tasks[at].stage = st
-			r.tasks[at].outlet = outlet{req: r, task: &r.tasks[at]}
+			r.tasks[at].outlet = outputs{req: r, task: &r.tasks[at]}
 		}
 		m.requests = append(m.requests, r)
 		m.stays = append(m.stays, make([]stay, len(a.stages)))

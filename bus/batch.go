@@ -98,7 +98,7 @@ func (w *worker) callBatch(batch []*Delivery) error {
 			}
 		}()
 	}
-	w.turn.enter(batch[0].flow.req.id, 0) // of all of them
-	defer w.turn.leave()
+	w.handlerLock.lock(batch[0].flow.req.id, 0) // of all of them
+	defer w.handlerLock.unlock()
 	return w.stage.spec.Batch(batch)
 }

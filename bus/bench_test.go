@@ -6,7 +6,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // BenchmarkStream streams payloads through four stages in one request: 64 bytes that each
@@ -26,7 +26,7 @@ func BenchmarkStream(b *testing.B) {
 			for i := range 4 {
 				stages = append(stages, bus.StageSpec{Name: fmt.Sprint("s", i), Handle: each.handle})
 			}
-			r, err := bustest.Open(b, bustest.Linear(stages...), bus.Options{}).Stream(b.Context())
+			r, err := testbus.Open(b, testbus.Linear(stages...), bus.Options{}).Stream(b.Context())
 			if err != nil {
 				b.Fatal(err)
 			}

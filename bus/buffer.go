@@ -8,8 +8,8 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/actors"
 	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
 	memory "github.com/omnibus-runtime/omnibus/internal/headroom"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -24,14 +24,14 @@ type Buffer struct {
 	price     int64   // of size, in credit
 	edges     []*edge // those the payload goes to, once credit is taken
 	room      shmstore.Reservation
-	heap      []byte          // the payload, when it is not in the store; nil: it is in room
-	lent      *ledger.Payload // where heap lies, when it is memory shared with another process
-	first     *Delivery       // made early, when the payload travels inside it
-	void      bool            // the request is over: what is filled in goes nowhere
-	spilt     bool            // the store had no room in one piece
-	apart     bool            // it passes an edge alone, and lies in a segment of its own
-	unbounded bool            // no window bounds the bytes that lie so: it passes alone, or the bus overcommits
-	held      bool            // the request is held: see hold
+	heap      []byte            // the payload, when it is not in the store; nil: it is in room
+	lent      *accounts.Payload // where heap lies, when it is memory shared with another process
+	first     *Delivery         // made early, when the payload travels inside it
+	void      bool              // the request is over: what is filled in goes nowhere
+	spilt     bool              // the store had no room in one piece
+	apart     bool              // it passes an edge alone, and lies in a segment of its own
+	unbounded bool              // no window bounds the bytes that lie so: it passes alone, or the bus overcommits
+	held      bool              // the request is held: see hold
 	done      bool
 }
 
@@ -39,7 +39,7 @@ type Buffer struct {
 // to the heap instead. Its credit is taken, so the bytes are there; but they
 // may lie in pieces between payloads that somebody holds for long, and waiting
 // for those could be waiting for oneself. Where processes keep views of so much that
-// there need be no room at all (ledger.Views.Crowded), it does not wait.
+// there need be no room at all (accounts.Views.Crowded), it does not wait.
 const spillAfter = 20 * time.Millisecond
 
 // Reserve returns room for a payload of up to size bytes. It takes the edge's
@@ -84,7 +84,7 @@ func (e Emitter) reserve(size int, c codec.ID, em Emission) (Buffer, error) {
 // forgiving reports whether an emission succeeds, to no effect, because the
 // request is over: one actor that serves many requests need not look after
 // each one's end.
-func (o *outlet) forgiving() bool {
+func (o *outputs) forgiving() bool {
 	return o.task != nil && o.task.stage.shared() && o.req.over()
 }
 
@@ -125,8 +125,8 @@ func (b *Buffer) reserveRoom() (err error) {
 			return nil
 		}
 	}
-	ran := b.e.turn.pause()
-	defer b.e.turn.enter(b.e.out.req.id, ran)
+	ran := b.e.handlerLock.pause()
+	defer b.e.handlerLock.lock(b.e.out.req.id, ran)
 	// The first try does not wait: what waits is noted, and wants a timer.
 	b.room, err = b.takeRoom(atOnce, nil)
 	if errors.Is(err, actors.ErrCanceled) {
@@ -196,7 +196,7 @@ func (b *Buffer) awaitRoom() (shmstore.Reservation, error) {
 	if o.req.bus.kept.Crowded(int64(len(o.req.bus.store.Arena())) / headroom) {
 		return shmstore.Reservation{}, actors.ErrCanceled
 	}
-	defer o.waitsForRoom(nil)()
+	defer o.waitsForSpace(nil)()
 	enough := make(chan struct{})
 	timer := time.AfterFunc(o.req.bus.opts.spillAfter, func() { close(enough) })
 	defer timer.Stop()
@@ -289,7 +289,7 @@ func (b *Buffer) admit() error {
 }
 
 // chosen is the edges that an emission goes to, if it may go anywhere.
-func (o *outlet) chosen(em Emission) ([]*edge, error) {
+func (o *outputs) chosen(em Emission) ([]*edge, error) {
 	if err := em.check(); err != nil {
 		return nil, err
 	}
@@ -307,7 +307,7 @@ func (o *outlet) chosen(em Emission) ([]*edge, error) {
 }
 
 // indexOf is the place of an edge among those of the outlet.
-func (o *outlet) indexOf(ed *edge) int { return slices.Index(o.edges, ed) }
+func (o *outputs) indexOf(ed *edge) int { return slices.Index(o.edges, ed) }
 
 func (b *Buffer) admitTo(f *flow) error {
 	if largest := b.e.out.req.bus.store.MaxObjectBytes(); int64(b.size) > largest {
@@ -323,8 +323,8 @@ func (b *Buffer) admitTo(f *flow) error {
 	if f.enter(cost) {
 		return nil
 	}
-	ran := b.e.turn.pause()
-	defer b.e.turn.enter(b.e.out.req.id, ran)
+	ran := b.e.handlerLock.pause()
+	defer b.e.handlerLock.lock(b.e.out.req.id, ran)
 	return f.take(cost, b.e.cancel)
 }
 
@@ -358,10 +358,10 @@ func (b *Buffer) send(h messages.Handle, inline []byte) error {
 			return o.emissionError(ed, o.nextSeq(ed), b.em.Key, err)
 		}
 	}
-	var fu FollowUp
-	err := b.launch(made, &fu)
+	var after AfterUnlock
+	err := b.launch(made, &after)
 	if err == nil {
-		fu.Do()
+		after.Run()
 		return nil
 	}
 	b.refuse(made)
@@ -393,7 +393,7 @@ var errMustCopy = errors.New("the payload has to be copied")
 
 // launch sends deliveries that are prepared, unless the request is over, or one of the streams
 // has ended or takes no payload by reference.
-func (b *Buffer) launch(made []*Delivery, fu *FollowUp) error {
+func (b *Buffer) launch(made []*Delivery, after *AfterUnlock) error {
 	o := b.e.out
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -419,7 +419,7 @@ func (b *Buffer) launch(made []*Delivery, fu *FollowUp) error {
 		if b.spilt {
 			f.sent.spilt++
 		}
-		f.send(d, b.em, fu)
+		f.send(d, b.em, after)
 	}
 	return nil
 }

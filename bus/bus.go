@@ -16,11 +16,11 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/codec/bundle"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
 	"github.com/omnibus-runtime/omnibus/internal/directory"
 	"github.com/omnibus-runtime/omnibus/internal/exchange"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
-	"github.com/omnibus-runtime/omnibus/internal/heard"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/lastactive"
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/pool"
 	"github.com/omnibus-runtime/omnibus/messages"
@@ -36,8 +36,8 @@ type Bus struct {
 	keys   string // begins the keys of what connectors carry
 
 	store         *shmstore.Store
-	node          bool            // a node's: its edges end at a host
-	shared        *ledger.Segment // the store's arena, as others have it, of a node's; see opened
+	node          bool              // a node's: its edges end at a host
+	shared        *accounts.Segment // the store's arena, as others have it, of a node's; see opened
 	system        *actors.System
 	writer        *actors.Writer
 	inputProducer *actors.Producer
@@ -52,12 +52,12 @@ type Bus struct {
 	sweepDue   atomic.Bool
 
 	tensorFigures TensorFigures // of other processes
-	heard         *heard.Heard
+	lastActive    *lastactive.Tracker
 
-	places    pool.Pool // one for each request that may be alive
+	permits   pool.Pool // one for each request that may be alive
 	admission admission
-	kept      ledger.Views // in the store
-	joinBytes atomic.Int64 // held by inputs that wait in joins
+	kept      accounts.Views // in the store
+	joinBytes atomic.Int64   // held by inputs that wait in joins
 	joinLimit int64
 	outcomes  [PastDeadline + 1]atomic.Int64
 	lastID    atomic.Uint64
@@ -187,14 +187,14 @@ func (b *Bus) start() error {
 		return err
 	}
 	b.graph.describe()
-	b.places.Add(b.opts.MaxRequests)
-	var lookout *actors.Lookout // of stages: those of a host are not what its clients wait for
-	if b.heard = b.opts.heard; b.heard != nil {
-		lookout = b.heard.Lookout()
+	b.permits.Add(b.opts.MaxRequests)
+	var spinner *actors.Spinner // of stages: those of a host are not what its clients wait for
+	if b.lastActive = b.opts.lastActive; b.lastActive != nil {
+		spinner = b.lastActive.Spinner()
 	} else {
-		b.heard = heard.New(b.opts.Wait.Lookout)
+		b.lastActive = lastactive.New(b.opts.Wait.Spinner)
 	}
-	b.system = actors.NewSystem(actors.Options{Logger: b.opts.Logger, Lookout: lookout})
+	b.system = actors.NewSystem(actors.Options{Logger: b.opts.Logger, Spinner: spinner})
 	b.writer = b.system.NewWriter(b.store)
 	b.inputProducer = b.writer.NewProducer()
 	b.admission.stages, b.admission.unbounded = b.graph.stages, b.node
@@ -205,8 +205,8 @@ func (b *Bus) start() error {
 	}
 	go func() {
 		defer close(b.watchDone)
-		var places placeWatch
-		b.watchStalls(b.closing, func(atLeast time.Duration) []Stall { return b.look(&places, atLeast) })
+		var places permitWatch
+		b.watchStalls(b.closing, func(atLeast time.Duration) []Stall { return b.poll(&places, atLeast) })
 	}()
 	return nil
 }
@@ -216,18 +216,18 @@ func (b *Bus) now() time.Duration { return time.Since(b.opened) }
 func (b *Bus) nextKey() uint64 { return b.lastID.Add(1) }
 
 // SubmitOption adjusts one request.
-type SubmitOption func(*Opening)
+type SubmitOption func(*RequestOptions)
 
 // WithDeadline ends the request with ErrDeadline when it is not over by then. A deadline of the wall clock counts from
 // the submit on: to set that clock later changes nothing.
 func WithDeadline(at time.Time) SubmitOption {
-	return func(o *Opening) { o.Deadline = at }
+	return func(o *RequestOptions) { o.Deadline = at }
 }
 
 // WithTrace has every delivery of the request carry the trace context. One whose state
 // no message between processes takes is refused with a [*messages.MalformedError].
 func WithTrace(tc messages.TraceContext) SubmitOption {
-	return func(o *Opening) { o.Trace = tc }
+	return func(o *RequestOptions) { o.Trace = tc }
 }
 
 // Submit sends a request with one input, which goes to every first stage. It
@@ -280,33 +280,33 @@ func (b *Bus) Stream(ctx context.Context, opts ...SubmitOption) (*Request, error
 
 // begin begins a request with a caller's options, which is not to wait for its place if try is set.
 func (b *Bus) begin(ctx context.Context, try bool, opts []SubmitOption) (*Request, error) {
-	o, err := OpeningOf(ctx, opts)
+	o, err := RequestOptionsOf(ctx, opts)
 	if err != nil {
 		return nil, fmt.Errorf("bus: submit: %w", err)
 	}
 	o.Try = try
-	if err := b.place(ctx, o); err != nil {
+	if err := b.acquirePermit(ctx, o); err != nil {
 		return nil, err
 	}
 	return b.admit(ctx, o)
 }
 
-// place takes a place among MaxRequests, for admit. It waits for one as long as the context
+// acquirePermit takes a place among MaxRequests, for admit. It waits for one as long as the context
 // lets it, unless the request is not to wait.
-func (b *Bus) place(ctx context.Context, o Opening) error {
+func (b *Bus) acquirePermit(ctx context.Context, o RequestOptions) error {
 	if len(b.graph.edges) == 0 {
 		return fmt.Errorf("%w: the bus has no stages: it keeps values under keys and takes no requests", ErrConfig)
 	}
 	switch {
-	case b.places.TryTake():
+	case b.permits.TryTake():
 		return nil
 	case o.Try:
 		return fmt.Errorf("%w: %d requests are alive, MaxRequests is %d", ErrOverloaded, b.Stats().Live, b.opts.MaxRequests)
 	case o.Now:
 		return ErrCanceled
 	}
-	if !b.places.Wait(ctx.Done()) {
-		return b.noPlace(submitEnded(ctx))
+	if !b.permits.Wait(ctx.Done()) {
+		return b.noPermit(submitEnded(ctx))
 	}
 	return nil
 }
@@ -323,17 +323,17 @@ func submitEnded(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", ErrDeadline, cause)
 }
 
-// noPlace is the error of a request that has waited for a place in vain.
-func (b *Bus) noPlace(cause error) error {
+// noPermit is the error of a request that has waited for a place in vain.
+func (b *Bus) noPermit(cause error) error {
 	live, most := b.Stats().Live, b.opts.MaxRequests
 	return fmt.Errorf("bus: submit: %d requests are alive, MaxRequests is %d: %w", live, most, cause)
 }
 
-// OpeningOf applies options, and the deadline of a context. Only where there are options do they take memory
+// RequestOptionsOf applies options, and the deadline of a context. Only where there are options do they take memory
 // of their own.
-func OpeningOf(ctx context.Context, opts []SubmitOption) (o Opening, err error) {
+func RequestOptionsOf(ctx context.Context, opts []SubmitOption) (o RequestOptions, err error) {
 	if len(opts) > 0 {
-		given := new(Opening)
+		given := new(RequestOptions)
 		for _, opt := range opts {
 			opt(given)
 		}
@@ -344,15 +344,15 @@ func OpeningOf(ctx context.Context, opts []SubmitOption) (o Opening, err error) 
 }
 
 // admit begins a request at its place.
-func (b *Bus) admit(ctx context.Context, o Opening) (*Request, error) {
+func (b *Bus) admit(ctx context.Context, o RequestOptions) (*Request, error) {
 	if ctx.Err() != nil {
-		b.places.Give()
+		b.permits.Give()
 		return nil, fmt.Errorf("bus: submit: %w", submitEnded(ctx))
 	}
 	b.mu.Lock()
 	if b.closed() {
 		b.mu.Unlock()
-		b.places.Give() // the next that waits finds out the same way
+		b.permits.Give() // the next that waits finds out the same way
 		return nil, ErrClosed
 	}
 	faultpoint.Hit("bus-admits")
@@ -398,7 +398,7 @@ func (b *Bus) forget(r *Request) {
 		b.idle = nil
 	}
 	b.mu.Unlock()
-	b.places.Give()
+	b.permits.Give()
 }
 
 // requests is a snapshot of those alive.
@@ -461,12 +461,12 @@ func (b *Bus) Drain(ctx context.Context) error {
 	case <-idle:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("bus: %s: %w", b.whoIsLeft(), context.Cause(ctx))
+		return fmt.Errorf("bus: %s: %w", b.describeLive(), context.Cause(ctx))
 	}
 }
 
-// whoIsLeft names what requests that are not gone wait for.
-func (b *Bus) whoIsLeft() string {
+// describeLive names what requests that are not gone wait for.
+func (b *Bus) describeLive() string {
 	var left []string
 	for _, r := range b.requests() {
 		left = append(left, r.describe())
@@ -509,7 +509,7 @@ func (b *Bus) stop(ctx context.Context) error {
 		err = b.closeSender(ctx)
 	}
 	if err == nil {
-		err = ledger.Unmapped(ctx)
+		err = accounts.Unmapped(ctx)
 	}
 	if err != nil && ctx.Err() != nil {
 		return errors.Join(broken, err)

@@ -6,16 +6,16 @@ import (
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 func TestOneStage(t *testing.T) {
-	b := bustest.Open(t, bustest.Linear(bus.Stage("upper", bustest.Upper)), bus.Options{})
+	b := testbus.Open(t, testbus.Linear(bus.Stage("upper", testbus.Upper)), bus.Options{})
 	r, err := b.Submit(t.Context(), "hello")
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := bustest.Receive(t, r)
+	got, err := testbus.Receive(t, r)
 	if err != nil || len(got) != 1 || got[0] != "HELLO" {
 		t.Fatalf("got %q, %v", got, err)
 	}
@@ -28,8 +28,8 @@ func TestStream(t *testing.T) {
 	for _, size := range []int{10, 600, 5000} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			pad := strings.Repeat("x", size)
-			b := bustest.Open(t, bustest.Linear(bus.Stage("a", bustest.Upper), bus.Stage("b", bustest.Upper), bus.Stage("c", bustest.Upper)), bus.Options{})
-			r := bustest.StreamOf(t, b)
+			b := testbus.Open(t, testbus.Linear(bus.Stage("a", testbus.Upper), bus.Stage("b", testbus.Upper), bus.Stage("c", testbus.Upper)), bus.Options{})
+			r := testbus.StreamOf(t, b)
 			const n = 1000
 			sent := make(chan error, 1)
 			go func() {
@@ -41,7 +41,7 @@ func TestStream(t *testing.T) {
 				}
 				sent <- r.CloseSend(t.Context())
 			}()
-			got, err := bustest.Receive(t, r)
+			got, err := testbus.Receive(t, r)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -9,7 +9,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/connector"
 	connflow "github.com/omnibus-runtime/omnibus/connector/flow"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/messages"
 )
@@ -83,7 +83,7 @@ func (d *Delivery) unpack() error {
 	if err != nil {
 		return unreceived(err)
 	}
-	d.foreign, d.carried = ledger.OnHeap(v.Bytes(), v.Release), nil
+	d.foreign, d.carried = accounts.OnHeap(v.Bytes(), v.Release), nil
 	if d.Inline = d.foreign.Bytes(); d.Inline == nil { // it is empty, and no bare end
 		d.Inline = []byte{}
 	}

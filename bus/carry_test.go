@@ -12,7 +12,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -70,12 +70,12 @@ func TestCarriedEdge(t *testing.T) {
 	c := newCarrier(t)
 	fan := bus.Stage("fan", func(_ *bus.Task, in string) (string, error) { return in, nil })
 	p := bus.Pipeline{
-		Stages: []bus.StageSpec{fan, bus.Stage("left", bustest.Upper), bus.Stage("right", bustest.Upper)},
+		Stages: []bus.StageSpec{fan, bus.Stage("left", testbus.Upper), bus.Stage("right", testbus.Upper)},
 		Edges:  []bus.Edge{{From: "fan", To: "left", Connector: c.connector()}, {From: "fan", To: "right"}},
 	}
-	b := bustest.Open(t, p, bus.Options{})
+	b := testbus.Open(t, p, bus.Options{})
 	sizes := []int{8, 400, 4000, 60_000}
-	r := bustest.StreamOf(t, b)
+	r := testbus.StreamOf(t, b)
 	want := make(map[string]int)
 	for i, size := range sizes {
 		if err := r.Send(t.Context(), text(i, size)); err != nil {
@@ -86,7 +86,7 @@ func TestCarriedEdge(t *testing.T) {
 	if err := r.CloseSend(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	all, err := bustest.Receive(t, r)
+	all, err := testbus.Receive(t, r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,16 +115,16 @@ func TestCarriedKeys(t *testing.T) {
 	c := newCarrier(t)
 	for range 2 {
 		p := bus.Pipeline{
-			Stages: []bus.StageSpec{bus.Stage("fan", bustest.Upper), bus.Stage("left", bustest.Upper), bus.Stage("right", bustest.Upper)},
+			Stages: []bus.StageSpec{bus.Stage("fan", testbus.Upper), bus.Stage("left", testbus.Upper), bus.Stage("right", testbus.Upper)},
 			Edges:  []bus.Edge{{From: "fan", To: "left", Connector: c.connector()}, {From: "fan", To: "right", Connector: c.connector()}},
 		}
-		b := bustest.Open(t, p, bus.Options{})
+		b := testbus.Open(t, p, bus.Options{})
 		for i := range 2 {
 			r, err := b.Submit(t.Context(), text(i, 8))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := bustest.Receive(t, r); err != nil {
+			if _, err := testbus.Receive(t, r); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -139,14 +139,14 @@ func TestCarriedKeys(t *testing.T) {
 func TestCarriedPayloadIsMissing(t *testing.T) {
 	c := newCarrier(t)
 	c.lose = true
-	p := bustest.Linear(bus.Stage("first", bustest.Upper), bus.Stage("second", bustest.Upper))
+	p := testbus.Linear(bus.Stage("first", testbus.Upper), bus.Stage("second", testbus.Upper))
 	p.Edges[0].Connector = c.connector()
-	b := bustest.Open(t, p, bus.Options{})
+	b := testbus.Open(t, p, bus.Options{})
 	r, err := b.Submit(t.Context(), text(1, 4000))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = bustest.Receive(t, r)
+	_, err = testbus.Receive(t, r)
 	var at *bus.StageError
 	if !errors.Is(err, bus.ErrMissing) || !errors.As(err, &at) || at.Stage != "second" || at.Edge != "first->second" ||
 		!strings.Contains(err.Error(), "_first_0") {
@@ -158,16 +158,16 @@ func TestCarriedPayloadCannotBePut(t *testing.T) {
 	c := newCarrier(t)
 	c.full = connector.ErrFull
 	p := bus.Pipeline{
-		Stages: []bus.StageSpec{bus.Stage("fan", bustest.Upper), bus.Stage("left", bustest.Upper), bus.Stage("mid", bustest.Upper), bus.Stage("right", bustest.Upper)},
+		Stages: []bus.StageSpec{bus.Stage("fan", testbus.Upper), bus.Stage("left", testbus.Upper), bus.Stage("mid", testbus.Upper), bus.Stage("right", testbus.Upper)},
 		Edges:  []bus.Edge{{From: "fan", To: "left"}, {From: "fan", To: "mid", Connector: c.connector()}, {From: "fan", To: "right"}},
 	}
 	for _, size := range []int{8, 4000} {
-		b := bustest.Open(t, p, bus.Options{})
+		b := testbus.Open(t, p, bus.Options{})
 		r, err := b.Submit(t.Context(), text(1, size))
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = bustest.Receive(t, r)
+		_, err = testbus.Receive(t, r)
 		var at *bus.StageError
 		if !errors.Is(err, connector.ErrFull) || !errors.As(err, &at) || at.Stage != "fan" {
 			t.Errorf("%d bytes: the request ended with %v", size, err)
@@ -179,23 +179,23 @@ func TestCarriedPayloadCannotBePut(t *testing.T) {
 func TestCarriedAndAborted(t *testing.T) {
 	c := newCarrier(t)
 	handling := make(chan *bus.Request)
-	p := bustest.Linear(bus.Stage("first", bustest.Upper), bus.StageSpec{Name: "second", Handle: func(task *bus.Task, _ *bus.Delivery) error {
+	p := testbus.Linear(bus.Stage("first", testbus.Upper), bus.StageSpec{Name: "second", Handle: func(task *bus.Task, _ *bus.Delivery) error {
 		handling <- nil
 		<-task.Context().Done()
 		return nil
 	}})
 	p.Edges[0].Connector = c.connector()
-	b := bustest.Open(t, p, bus.Options{})
-	r := bustest.StreamOf(t, b)
+	b := testbus.Open(t, p, bus.Options{})
+	r := testbus.StreamOf(t, b)
 	for i := range 10 {
 		if err := r.Send(t.Context(), text(i, 4000)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	<-handling
-	bustest.Await(t, func() bool { return c.ring.Stats().Entries > 0 }) // one at least is to be given up unseen
+	testbus.Await(t, func() bool { return c.ring.Stats().Entries > 0 }) // one at least is to be given up unseen
 	r.Abort(nil)
-	if _, err := bustest.Receive(t, r); !errors.Is(err, bus.ErrAborted) {
+	if _, err := testbus.Receive(t, r); !errors.Is(err, bus.ErrAborted) {
 		t.Errorf("the request ended with %v", err)
 	}
 	if err := b.Drain(t.Context()); err != nil {
@@ -208,7 +208,7 @@ func TestCarriedAndAborted(t *testing.T) {
 
 // TestTensorsBesideAConnector: what a connector carries it encodes, in host memory.
 func TestTensorsBesideAConnector(t *testing.T) {
-	p := bustest.Linear(bus.Stage("first", bustest.Upper), bus.Stage("second", bustest.Upper))
+	p := testbus.Linear(bus.Stage("first", testbus.Upper), bus.Stage("second", testbus.Upper))
 	p.Edges[0].Connector, p.Edges[0].Tensors = newCarrier(t).connector(), bus.TensorsPool
 	if _, err := bus.Open(t.Context(), p, bus.Options{}); !errors.Is(err, bus.ErrConfig) || !strings.Contains(err.Error(), "Tensors is cuda_ipc_pool") {
 		t.Errorf("opened: %v", err)
@@ -217,7 +217,7 @@ func TestTensorsBesideAConnector(t *testing.T) {
 
 func TestConnectorOfTheCaller(t *testing.T) {
 	c := newCarrier(t)
-	p := bustest.Linear(bus.Stage("first", bustest.Upper))
+	p := testbus.Linear(bus.Stage("first", testbus.Upper))
 	p.Edges = append(p.Edges, bus.Edge{To: "first", Connector: c.connector()})
 	if _, err := bus.Open(t.Context(), p, bus.Options{}); !errors.Is(err, bus.ErrConfig) || !strings.Contains(err.Error(), "between two stages") {
 		t.Errorf("opened: %v", err)
@@ -233,9 +233,9 @@ func BenchmarkCarriedEdge(b *testing.B) {
 	forward := func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }
 	for _, size := range []int{64, 64 << 10} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
-			p := bustest.Linear(bus.StageSpec{Name: "a", Handle: forward}, bus.StageSpec{Name: "b", Handle: forward})
+			p := testbus.Linear(bus.StageSpec{Name: "a", Handle: forward}, bus.StageSpec{Name: "b", Handle: forward})
 			p.Edges[0].Connector = newCarrier(b).plain()
-			r, err := bustest.Open(b, p, bus.Options{}).Stream(b.Context())
+			r, err := testbus.Open(b, p, bus.Options{}).Stream(b.Context())
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/omnibus-runtime/omnibus/codec"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
 )
 
 // The controls are for packages bus/host and bus/node, which take a pipeline to other
@@ -23,7 +23,7 @@ func (d *Delivery) Control() DeliveryControl { return DeliveryControl{d} }
 func (c DeliveryControl) Discard() { c.d.discard() }
 
 // Hold keeps the payload until it is released.
-func (c DeliveryControl) Hold() ledger.Held { return c.d.hold() }
+func (c DeliveryControl) Hold() accounts.Held { return c.d.hold() }
 
 // Origin is what brought the delivery, when a client sent it; else nil.
 func (c DeliveryControl) Origin() Origin { return c.d.put }
@@ -62,11 +62,11 @@ func (r *Request) Control() RequestControl { return RequestControl{r} }
 // End ends the request, unless it is over.
 func (c RequestControl) End(o Outcome, err error) { c.r.end(o, err) }
 
-// Turn is where the session that handles packets about the request is noted; nil: none does.
-func (c RequestControl) Turn() *atomic.Pointer[Turn] { return &c.r.turn }
+// FlushBatch is where the session that handles packets about the request is noted; nil: none does.
+func (c RequestControl) FlushBatch() *atomic.Pointer[FlushBatch] { return &c.r.flushBatch }
 
-// Turn is what a session notes at the requests that it handles packets about.
-type Turn struct{ Of any }
+// FlushBatch is what a session notes at the requests that it handles packets about.
+type FlushBatch struct{ Owner any }
 
 // EmitterControl emits for another process.
 type EmitterControl struct{ e Emitter }
@@ -79,11 +79,11 @@ func (c EmitterControl) Copy(p []byte, of codec.ID, em Emission) error { return 
 
 // Lend emits a payload that lies in memory of another process. It takes the caller's
 // reference over, also if it fails.
-func (c EmitterControl) Lend(p *ledger.Payload, of codec.ID, em Emission) error {
+func (c EmitterControl) Lend(p *accounts.Payload, of codec.ID, em Emission) error {
 	return c.e.lend(p, of, em)
 }
 
 // Pass emits, by reference, what a delivery's Hold has kept.
-func (c EmitterControl) Pass(p ledger.Held, em Emission) error {
+func (c EmitterControl) Pass(p accounts.Held, em Emission) error {
 	return c.e.pass(p.(*payload), em) //nolint:forcetypeassert // Hold gives no others
 }

@@ -11,7 +11,7 @@ import (
 
 // limit takes the earlier of the option's deadline and the context's, by the monotonic clock from here on: to set
 // the wall clock neither ends nor prolongs a request.
-func (o *Opening) limit(ctx context.Context) {
+func (o *RequestOptions) limit(ctx context.Context) {
 	at := o.Deadline
 	if own, ok := ctx.Deadline(); ok && (at.IsZero() || own.Before(at)) {
 		at = own
@@ -42,7 +42,7 @@ const sayWithin = time.Second
 func (r *Request) watch() {
 	if !r.deadline.IsZero() {
 		at := r.deadline
-		if r.up != nil {
+		if r.owner != nil {
 			at = at.Add(sayWithin)
 		}
 		r.mu.Lock() // end, which may come from the timer at once, reads timer
@@ -54,7 +54,7 @@ func (r *Request) watch() {
 		r.mu.Lock()
 		r.unwatch = unwatch
 		r.mu.Unlock()
-		if r.wrecked() || r.results.callerGone() { // at once: the end has not seen unwatch
+		if r.endedEarly() || r.results.callerGone() { // at once: the end has not seen unwatch
 			unwatch()
 		}
 	}
@@ -65,7 +65,7 @@ func (r *Request) late() bool { return !r.deadline.IsZero() && time.Until(r.dead
 
 // expired is why a request ends whose deadline is over, with where it is. It takes locks.
 func (r *Request) expired() error {
-	if r.up != nil { // its stages are elsewhere
+	if r.owner != nil { // its stages are elsewhere
 		return r.expiredAt(nil)
 	}
 	return r.expiredAt(r.atStages())
@@ -77,7 +77,7 @@ func (r *Request) expiredAt(at []string) error {
 	if had < 0 {
 		text = fmt.Sprintf("by %v when the request began", r.began.Sub(r.deadline).Round(time.Microsecond))
 	}
-	if r.up != nil {
+	if r.owner != nil {
 		text += "; the host had not said by then how it ended there"
 	}
 	if len(at) > 0 && had >= 0 {
@@ -113,7 +113,7 @@ func (r *Request) contextEnded() {
 	case !r.lateWith(r.ctx):
 		r.Abort(context.Cause(r.ctx))
 		r.giveUpUnread()
-	case r.up != nil:
+	case r.owner != nil:
 		time.AfterFunc(sayWithin, r.endLate)
 	default:
 		r.endLate()

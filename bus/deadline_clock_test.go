@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // TestDeadlinesAreOfTheMonotonicClock: a deadline of the wall clock is one of the monotonic clock from the submit on,
@@ -19,7 +19,7 @@ func TestDeadlinesAreOfTheMonotonicClock(t *testing.T) {
 	ctx, cancel := context.WithDeadline(t.Context(), at)
 	defer cancel()
 	seen := make(chan time.Time, 1)
-	b := bustest.Open(t, bustest.Linear(bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
+	b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
 		own, _ := t.Context().Deadline()
 		if seen <- own; !own.Equal(d.Deadline) {
 			return errors.New("the delivery has another deadline")
@@ -35,7 +35,7 @@ func TestDeadlinesAreOfTheMonotonicClock(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		bustest.MustReceive(t, r, nil)
+		testbus.MustReceive(t, r, nil)
 		if own := <-seen; !strings.Contains(own.String(), " m=") || own.Sub(at).Abs() > time.Minute {
 			t.Errorf("%s: it is %v, want %v by the monotonic clock", name, own, at)
 		}
@@ -44,20 +44,20 @@ func TestDeadlinesAreOfTheMonotonicClock(t *testing.T) {
 
 // TestFarDeadlines: a deadline that no clock reaches is none, and one of long ago is over.
 func TestFarDeadlines(t *testing.T) {
-	b := bustest.Open(t, bustest.Linear(bus.Stage("m", bustest.Upper)), bus.Options{})
+	b := testbus.Open(t, testbus.Linear(bus.Stage("m", testbus.Upper)), bus.Options{})
 	for _, at := range []time.Time{time.Now().Add(math.MaxInt64), time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), time.Unix(1<<60, 0)} {
 		r, err := b.Submit(t.Context(), "x", bus.WithDeadline(at))
 		if err != nil {
 			t.Fatal(err)
 		}
-		bustest.MustReceive(t, r, []string{"X"})
+		testbus.MustReceive(t, r, []string{"X"})
 	}
 	for _, at := range []time.Time{time.Now().Add(math.MinInt64), time.Time{}.Add(1), time.Unix(-1<<60, 0)} {
 		r, err := b.Stream(t.Context(), bus.WithDeadline(at))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := r.Wait(bustest.Soon(t)); !errors.Is(err, bus.ErrDeadline) || !strings.Contains(err.Error(), " by 2562047h47m16.85477") {
+		if err := r.Wait(testbus.Soon(t)); !errors.Is(err, bus.ErrDeadline) || !strings.Contains(err.Error(), " by 2562047h47m16.85477") {
 			t.Errorf("%v: %v, want ErrDeadline", at, err)
 		}
 		r.Close()

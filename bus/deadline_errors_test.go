@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // TestDeadlineErrorsAreAlike: however a caller learns that the deadline of its request is over, and however it was
@@ -41,7 +41,7 @@ func TestDeadlineErrorsAreAlike(t *testing.T) {
 	for call, f := range calls {
 		for deadline, set := range deadlines {
 			t.Run(call+" "+deadline, func(t *testing.T) {
-				b := bustest.Open(t, bustest.Linear(bus.StageSpec{Name: "slow", Handle: waits, MaxInflight: 64}), bus.Options{MaxRequests: 64})
+				b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "slow", Handle: waits, MaxInflight: 64}), bus.Options{MaxRequests: 64})
 				var all sync.WaitGroup
 				for range 32 {
 					all.Go(func() {
@@ -65,8 +65,8 @@ func TestDeadlineErrorsAreAlike(t *testing.T) {
 
 // TestDeadlineBeforeARequestBegins: it is the same error where the request has no place yet.
 func TestDeadlineBeforeARequestBegins(t *testing.T) {
-	g := bustest.NewGate()
-	b := bustest.Open(t, bustest.Linear(g.Stage("slow")), bus.Options{MaxRequests: 1})
+	g := testbus.NewGate()
+	b := testbus.Open(t, testbus.Linear(g.Stage("slow")), bus.Options{MaxRequests: 1})
 	first, err := b.Submit(t.Context(), "x")
 	if err != nil {
 		t.Fatal(err)

@@ -9,8 +9,8 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
 	memory "github.com/omnibus-runtime/omnibus/internal/headroom"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -37,19 +37,19 @@ type Delivery struct {
 	cost    int64
 	sentAt  int64 // nanoseconds since the bus opened; 0: not sampled
 	state   atomic.Uint32
-	opened  bool            // the lease is taken
-	kept    bool            // out of a batch's hands
-	handled bool            // its handler has returned, and emits no more for it
-	tries   int             // how often a panic had it handled again
-	credit  uint64          // what finishing gives back to the flow
-	parked  int64           // bytes charged to the join account
-	foreign *ledger.Payload // where Inline lies, when it is neither in d nor on the heap
-	carried *carried        // what travels by a connector, until it is opened
-	fed     *fed            // whom to tell that it is finished, when it came from another process; nil: nobody
-	put     Origin          // what brought it, when a client sent it; nil: nothing to be told
-	cause   uint32          // the fed delivery whose handling sent it, for a node
-	message *lane.Message   // the payload, when it was opened as one with tensors
-	large   *ledger.Segment // of a payload that has a segment of its own, once other processes are to read it
+	opened  bool              // the lease is taken
+	kept    bool              // out of a batch's hands
+	handled bool              // its handler has returned, and emits no more for it
+	tries   int               // how often a panic had it handled again
+	credit  uint64            // what finishing gives back to the flow
+	parked  int64             // bytes charged to the join account
+	foreign *accounts.Payload // where Inline lies, when it is neither in d nor on the heap
+	carried *carried          // what travels by a connector, until it is opened
+	fed     *fed              // whom to tell that it is finished, when it came from another process; nil: nobody
+	put     Origin            // what brought it, when a client sent it; nil: nothing to be told
+	cause   uint32            // the fed delivery whose handling sent it, for a node
+	message *lane.Message     // the payload, when it was opened as one with tensors
+	large   *accounts.Segment // of a payload that has a segment of its own, once other processes are to read it
 	small   [smallBytes]byte
 }
 

@@ -78,14 +78,14 @@
 // # For packages bus/host and bus/node alone
 //
 // A program needs none of the following. The ends of a bus at other processes work through
-// [Floor] and [Footing], through the controls of a delivery, a request and an emitter
+// [Backend] and [Services], through the controls of a delivery, a request and an emitter
 // ([DeliveryControl], [RequestControl], [EmitterControl]), and with plain data:
 //
-//   - a stage that processes serve: [Station], [Replica], [Seat], [Posting], [Assignment], [Work],
-//     [Agent], [TaskAgent];
-//   - a part of a pipeline in a node: [Part], [Opened], [Port], [Opening], [OpeningOf], [OpenLane],
-//     [Home], [Sink], [Carrier], [Feeder];
-//   - payloads and emissions: [Reader], [DeliveryOf], [EndOfStream], [Emission], [Ordinal], [Origin],
-//     [FollowUp], [Turn];
-//   - reports: [Stream], [Bypass], [Holder], [RoomWaiting], [Pulse], [RequestStatus].
+//   - a stage that processes serve: [RemoteStage], [Replica], [ReplicaInfo], [ReplicaTask], [TaskInfo], [Work],
+//     [ReplicaConn], [TaskConn];
+//   - a part of a pipeline in a node: [Part], [OpenedPart], [Port], [RequestOptions], [RequestOptionsOf], [OpenLane],
+//     [RequestOwner], [Sink], [RemoteSink], [Feeder];
+//   - payloads and emissions: [Reader], [DeliveryOf], [EndOfStream], [Emission], [EmissionIndex], [Origin],
+//     [AfterUnlock], [Turn];
+//   - reports: [Stream], [DirectPath], [Holder], [SpaceWait], [Progress], [RequestStatus].
 package bus

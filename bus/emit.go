@@ -24,11 +24,11 @@ import (
 // the request ended when it is over. A key and attributes that no message between
 // processes takes are refused with a [*messages.MalformedError], whoever they are for.
 type Emitter struct {
-	out    *outlet
-	turn   turn            // given up while waiting; nil: none
-	cancel <-chan struct{} // of the caller's context
-	kept   bool            // a kept delivery's, beside the handler
-	cause  uint32          // the fed delivery that was kept
+	out         *outputs
+	handlerLock handlerLock     // given up while waiting; nil: none
+	cancel      <-chan struct{} // of the caller's context
+	kept        bool            // a kept delivery's, beside the handler
+	cause       uint32          // the fed delivery that was kept
 }
 
 // EmitOption adjusts one emission.

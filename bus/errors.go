@@ -32,12 +32,12 @@ var (
 	// ErrSequence reports a delivery that is missing, repeated or out of place, or missing in
 	// a branch of a join that ended before the others.
 	ErrSequence = errors.New("bus: sequence broken")
-	// ErrJoinRoom reports that inputs waiting in joins need more than the room
+	// ErrJoinFull reports that inputs waiting in joins need more than the room
 	// set aside for them.
-	ErrJoinRoom = errors.New("bus: no room left for inputs waiting in joins")
-	// ErrReplayRoom reports a stage that keeps more input for a replay than
+	ErrJoinFull = errors.New("bus: no room left for inputs waiting in joins")
+	// ErrReplayFull reports a stage that keeps more input for a replay than
 	// the edge's byte window allows.
-	ErrReplayRoom = errors.New("bus: input kept for replay exceeds the edge's byte window")
+	ErrReplayFull = errors.New("bus: input kept for replay exceeds the edge's byte window")
 	// ErrNoEdge reports an emission to a stage that is not a successor.
 	ErrNoEdge = errors.New("bus: no such edge")
 	// ErrPayload reports a payload that is not what the reader asked for.

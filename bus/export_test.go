@@ -42,7 +42,7 @@ func Overdue(r *Request) {
 }
 
 // Await waits for what other goroutines bring about, in tests of this package: the others have
-// bustest.Await.
+// testbus.Await.
 func Await(t *testing.T, happened func() bool) {
 	t.Helper()
 	limit := time.NewTimer(20 * time.Second)

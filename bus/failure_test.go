@@ -15,14 +15,14 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 // TestPanicFailsItsRequestOnly: a stage with state loses the request that was
 // being handled; others, open at the same stage, do not notice.
 func TestPanicFailsItsRequestOnly(t *testing.T) {
-	p := bustest.Linear(bus.Stage("a", bustest.Upper), bus.Stage("b", func(t *bus.Task, in string) (string, error) {
+	p := testbus.Linear(bus.Stage("a", testbus.Upper), bus.Stage("b", func(t *bus.Task, in string) (string, error) {
 		n, _ := t.State.(int)
 		t.State = n + 1
 		if in == "BOOM" {
@@ -30,10 +30,10 @@ func TestPanicFailsItsRequestOnly(t *testing.T) {
 		}
 		return fmt.Sprint(n), nil
 	}))
-	b := bustest.Open(t, p, bus.Options{})
+	b := testbus.Open(t, p, bus.Options{})
 	healthy := make([]*bus.Request, 3)
 	for i := range healthy {
-		r := bustest.StreamOf(t, b)
+		r := testbus.StreamOf(t, b)
 		if err := r.Send(t.Context(), "x"); err != nil {
 			t.Fatal(err)
 		}
@@ -43,7 +43,7 @@ func TestPanicFailsItsRequestOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = bustest.Receive(t, bad)
+	_, err = testbus.Receive(t, bad)
 	var at *bus.StageError
 	if !errors.Is(err, bus.ErrPanic) || !errors.As(err, &at) || at.Stage != "b" || at.Edge != "a->b" || !strings.Contains(err.Error(), "boom") {
 		t.Fatalf("got %v", err)
@@ -55,7 +55,7 @@ func TestPanicFailsItsRequestOnly(t *testing.T) {
 		if err := r.CloseSend(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		bustest.MustReceive(t, r, []string{"0", "1"})
+		testbus.MustReceive(t, r, []string{"0", "1"})
 	}
 	mustDrain(t, b)
 	if s := b.Stats().Stages[1]; s.Panics != 1 || s.Restarts != 1 || s.SlotsFree != s.Slots {
@@ -67,7 +67,7 @@ func TestPanicFailsItsRequestOnly(t *testing.T) {
 // between them the first time; consumers see each output once.
 func TestStatelessStageIsRetried(t *testing.T) {
 	var failed sync.Map
-	p := bustest.Linear(
+	p := testbus.Linear(
 		bus.StageSpec{Name: "a", State: bus.StateNone, Handle: func(t *bus.Task, d *bus.Delivery) error {
 			in, err := bus.Result[string](d)
 			if err != nil {
@@ -83,8 +83,8 @@ func TestStatelessStageIsRetried(t *testing.T) {
 		}},
 		bus.Stage("b", func(_ *bus.Task, in string) (string, error) { return in, nil }),
 	)
-	b := bustest.Open(t, p, bus.Options{})
-	r := bustest.SendAll(t, b, 10)
+	b := testbus.Open(t, p, bus.Options{})
+	r := testbus.SendAll(t, b, 10)
 	var want []string
 	for i := range 10 {
 		want = append(want, fmt.Sprint(i, "x"), fmt.Sprint(i, "y"))
@@ -92,7 +92,7 @@ func TestStatelessStageIsRetried(t *testing.T) {
 	for i := range want {
 		want[i] = strings.ReplaceAll(want[i], " ", "")
 	}
-	bustest.MustReceive(t, r, want)
+	testbus.MustReceive(t, r, want)
 	mustDrain(t, b)
 	if e := b.Stats().Edges[0]; e.Duplicates != 10 {
 		t.Errorf("%d duplicates removed, 10 were sent", e.Duplicates)
@@ -112,14 +112,14 @@ func TestPanicWhileFilling(t *testing.T) {
 			return nil
 		})
 	}}
-	p := bustest.Linear(tensor, bus.StageSpec{Name: "b", Handle: func(t *bus.Task, _ *bus.Delivery) error { return t.Emit("done") }})
+	p := testbus.Linear(tensor, bus.StageSpec{Name: "b", Handle: func(t *bus.Task, _ *bus.Delivery) error { return t.Emit("done") }})
 	p.Edges[0].Window, p.Edges[0].Policy = 1, bus.Fail // credit that is missing is not waited for
-	b := bustest.Open(t, p, bus.Options{})
+	b := testbus.Open(t, p, bus.Options{})
 	r, err := b.Submit(t.Context(), "x")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := bustest.Receive(t, r); err != nil || len(got) != 1 {
+	if got, err := testbus.Receive(t, r); err != nil || len(got) != 1 {
 		t.Errorf("received %q, %v", got, err)
 	}
 	mustDrain(t, b)
@@ -127,7 +127,7 @@ func TestPanicWhileFilling(t *testing.T) {
 
 func TestAttemptsAreBounded(t *testing.T) {
 	var tries atomic.Int32
-	b := bustest.Open(t, bustest.Linear(bus.StageSpec{Name: "a", State: bus.StateNone, Attempts: 3, Handle: func(*bus.Task, *bus.Delivery) error {
+	b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "a", State: bus.StateNone, Attempts: 3, Handle: func(*bus.Task, *bus.Delivery) error {
 		tries.Add(1)
 		panic("always")
 	}}), bus.Options{})
@@ -135,7 +135,7 @@ func TestAttemptsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bustest.Receive(t, r); !errors.Is(err, bus.ErrPanic) {
+	if _, err := testbus.Receive(t, r); !errors.Is(err, bus.ErrPanic) {
 		t.Fatalf("got %v", err)
 	}
 	if n := tries.Load(); n != 4 {
@@ -168,9 +168,9 @@ func TestReplay(t *testing.T) {
 		},
 		End: func(t *bus.Task) error { return t.Emit("end") },
 	}
-	b := bustest.Open(t, bustest.Linear(sum, bus.Stage("b", func(_ *bus.Task, in string) (string, error) { return in, nil })), bus.Options{})
-	r := bustest.SendAll(t, b, 8)
-	bustest.MustReceive(t, r, []string{"0", "01", "012", "0123", "01234", "012345", "0123456", "01234567", "end"})
+	b := testbus.Open(t, testbus.Linear(sum, bus.Stage("b", func(_ *bus.Task, in string) (string, error) { return in, nil })), bus.Options{})
+	r := testbus.SendAll(t, b, 8)
+	testbus.MustReceive(t, r, []string{"0", "01", "012", "0123", "01234", "012345", "0123456", "01234567", "end"})
 	if panics.Load() != 2 {
 		t.Error("the stage did not panic twice")
 	}
@@ -212,14 +212,14 @@ func TestReplayRoom(t *testing.T) {
 			if tt.shared {
 				src.Handle, src.Batch = nil, func(batch []*bus.Delivery) error { return emit(batch[0].Task()) }
 			}
-			p := bustest.Linear(src, keep)
+			p := testbus.Linear(src, keep)
 			p.Edges[0].WindowBytes, p.Edges[0].Policy = 10_000, tt.policy
-			b := bustest.Open(t, p, bus.Options{})
+			b := testbus.Open(t, p, bus.Options{})
 			r, err := b.Submit(t.Context(), "x")
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := bustest.Receive(t, r); !errors.Is(err, bus.ErrReplayRoom) || !strings.Contains(err.Error(), "src->keep") {
+			if _, err := testbus.Receive(t, r); !errors.Is(err, bus.ErrReplayFull) || !strings.Contains(err.Error(), "src->keep") {
 				t.Fatalf("got %v", err)
 			}
 			mustDrain(t, b)
@@ -228,14 +228,14 @@ func TestReplayRoom(t *testing.T) {
 }
 
 func TestPanicInEnd(t *testing.T) {
-	st := bus.Stage("a", bustest.Upper)
+	st := bus.Stage("a", testbus.Upper)
 	st.End = func(*bus.Task) error { panic("at the end") }
-	b := bustest.Open(t, bustest.Linear(st), bus.Options{})
+	b := testbus.Open(t, testbus.Linear(st), bus.Options{})
 	r, err := b.Submit(t.Context(), "x")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = bustest.Receive(t, r)
+	_, err = testbus.Receive(t, r)
 	if !errors.Is(err, bus.ErrPanic) || !strings.Contains(err.Error(), `"a"`) {
 		t.Fatalf("got %v", err)
 	}
@@ -257,7 +257,7 @@ func TestKeep(t *testing.T) {
 		}
 		return nil
 	}}
-	b := bustest.Open(t, bustest.Linear(st), bus.Options{})
+	b := testbus.Open(t, testbus.Linear(st), bus.Options{})
 	var rs []*bus.Request
 	for i := range requests {
 		r, err := b.Submit(t.Context(), strings.Repeat(fmt.Sprint(i), 1000))
@@ -284,7 +284,7 @@ func TestKeep(t *testing.T) {
 		}
 	}
 	for i, r := range rs {
-		bustest.MustReceive(t, r, []string{fmt.Sprint(i)})
+		testbus.MustReceive(t, r, []string{fmt.Sprint(i)})
 	}
 	mustDrain(t, b)
 }
@@ -293,7 +293,7 @@ func TestKeep(t *testing.T) {
 // back when the stage lets go.
 func TestAbortWhileKept(t *testing.T) {
 	kept := make(chan *bus.Kept, 1)
-	b := bustest.Open(t, bustest.Linear(bus.StageSpec{Name: "model", Handle: func(_ *bus.Task, d *bus.Delivery) error {
+	b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "model", Handle: func(_ *bus.Task, d *bus.Delivery) error {
 		kept <- d.Keep()
 		return nil
 	}}), bus.Options{})
@@ -333,10 +333,10 @@ func TestBatch(t *testing.T) {
 		}
 		return nil
 	}}
-	b := bustest.Open(t, bustest.Linear(st), bus.Options{})
+	b := testbus.Open(t, testbus.Linear(st), bus.Options{})
 	var wg sync.WaitGroup
 	for range 8 {
-		wg.Go(func() { bustest.MustReceive(t, bustest.SendAll(t, b, 50), bustest.Numbers(50)) })
+		wg.Go(func() { testbus.MustReceive(t, testbus.SendAll(t, b, 50), testbus.Numbers(50)) })
 	}
 	wg.Wait()
 	mustDrain(t, b)
@@ -363,17 +363,17 @@ func TestBatchPanic(t *testing.T) {
 		}
 		return nil
 	}}
-	b := bustest.Open(t, bustest.Linear(st), bus.Options{})
+	b := testbus.Open(t, testbus.Linear(st), bus.Options{})
 	var wg sync.WaitGroup
 	for range 5 {
-		wg.Go(func() { bustest.MustReceive(t, bustest.SendAll(t, b, 30), bustest.Numbers(30)) })
+		wg.Go(func() { testbus.MustReceive(t, testbus.SendAll(t, b, 30), testbus.Numbers(30)) })
 		wg.Go(func() {
 			r, err := b.Submit(t.Context(), "poison")
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			if _, err := bustest.Receive(t, r); !errors.Is(err, bus.ErrPanic) {
+			if _, err := testbus.Receive(t, r); !errors.Is(err, bus.ErrPanic) {
 				t.Errorf("got %v", err)
 			}
 		})
@@ -393,15 +393,15 @@ func TestBatchEmissionNeverWaits(t *testing.T) {
 		}
 		return nil
 	}}
-	p := bustest.Linear(st)
+	p := testbus.Linear(st)
 	p.Edges = append(p.Edges, bus.Edge{From: "batch", Window: 2})
-	b := bustest.Open(t, p, bus.Options{})
-	unread := bustest.SendAll(t, b, 50)
-	bustest.WaitForStall(t, b, "batch->", 0)
+	b := testbus.Open(t, p, bus.Options{})
+	unread := testbus.SendAll(t, b, 50)
+	testbus.WaitForStall(t, b, "batch->", 0)
 	for range 5 {
-		bustest.MustReceive(t, bustest.SendAll(t, b, 50), bustest.Numbers(50))
+		testbus.MustReceive(t, testbus.SendAll(t, b, 50), testbus.Numbers(50))
 	}
-	bustest.MustReceive(t, unread, bustest.Numbers(50))
+	testbus.MustReceive(t, unread, testbus.Numbers(50))
 	mustDrain(t, b)
 }
 
@@ -428,9 +428,9 @@ func (e *echo) Receive(c actor.Context) {
 }
 
 func TestActorAsStage(t *testing.T) {
-	b := bustest.Open(t, bustest.Linear(bus.StageSpec{Name: "echo", Props: actor.PropsFromProducer(func() actor.Actor { return &echo{} })}), bus.Options{})
+	b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "echo", Props: actor.PropsFromProducer(func() actor.Actor { return &echo{} })}), bus.Options{})
 	for range 3 {
-		bustest.MustReceive(t, bustest.SendAll(t, b, 100), bustest.Numbers(100))
+		testbus.MustReceive(t, testbus.SendAll(t, b, 100), testbus.Numbers(100))
 	}
 	mustDrain(t, b)
 }
@@ -438,15 +438,15 @@ func TestActorAsStage(t *testing.T) {
 func TestActorPanics(t *testing.T) {
 	for _, state := range []bus.State{bus.StateRequest, bus.StateNone} {
 		t.Run(state.String(), func(t *testing.T) {
-			b := bustest.Open(t, bustest.Linear(bus.StageSpec{Name: "echo", State: state, Props: actor.PropsFromProducer(func() actor.Actor { return &echo{} })}), bus.Options{})
+			b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "echo", State: state, Props: actor.PropsFromProducer(func() actor.Actor { return &echo{} })}), bus.Options{})
 			r, err := b.Submit(t.Context(), "boom")
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := bustest.Receive(t, r); !errors.Is(err, bus.ErrPanic) {
+			if _, err := testbus.Receive(t, r); !errors.Is(err, bus.ErrPanic) {
 				t.Fatalf("got %v", err)
 			}
-			bustest.MustReceive(t, bustest.SendAll(t, b, 10), bustest.Numbers(10))
+			testbus.MustReceive(t, testbus.SendAll(t, b, 10), testbus.Numbers(10))
 			mustDrain(t, b)
 		})
 	}
@@ -456,7 +456,7 @@ func TestReplicasShareTheLoad(t *testing.T) {
 	const replicas = 3
 	in := make(chan string, replicas)
 	leave := make(chan struct{})
-	b := bustest.Open(t, bustest.Linear(bus.StageSpec{Name: "a", Replicas: replicas, MaxInflight: 2, Handle: func(t *bus.Task, d *bus.Delivery) error {
+	b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "a", Replicas: replicas, MaxInflight: 2, Handle: func(t *bus.Task, d *bus.Delivery) error {
 		in <- fmt.Sprint(t.Replica())
 		<-leave
 		return nil
@@ -478,7 +478,7 @@ func TestReplicasShareTheLoad(t *testing.T) {
 	}
 	close(leave)
 	for _, r := range rs {
-		bustest.MustReceive(t, r, nil)
+		testbus.MustReceive(t, r, nil)
 	}
 }
 
@@ -493,9 +493,9 @@ func TestAbortUnderQueuedOutput(t *testing.T) {
 		}
 		return nil
 	}}
-	p := bustest.Linear(st)
+	p := testbus.Linear(st)
 	p.Edges = append(p.Edges, bus.Edge{From: "batch", Window: 1})
-	b := bustest.Open(t, p, bus.Options{})
+	b := testbus.Open(t, p, bus.Options{})
 	var wg sync.WaitGroup
 	for i := range 200 {
 		wg.Go(func() {
@@ -527,7 +527,7 @@ func TestAbortUnderQueuedOutput(t *testing.T) {
 // TestPanicAfterKeep: what was kept before the panic is not handled again.
 func TestPanicAfterKeep(t *testing.T) {
 	kept := make(chan *bus.Kept, 2)
-	b := bustest.Open(t, bustest.Linear(bus.StageSpec{Name: "a", State: bus.StateNone, Handle: func(_ *bus.Task, d *bus.Delivery) error {
+	b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "a", State: bus.StateNone, Handle: func(_ *bus.Task, d *bus.Delivery) error {
 		kept <- d.Keep()
 		panic("after keeping")
 	}}), bus.Options{})
@@ -535,7 +535,7 @@ func TestPanicAfterKeep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bustest.Receive(t, r); !errors.Is(err, bus.ErrPanic) {
+	if _, err := testbus.Receive(t, r); !errors.Is(err, bus.ErrPanic) {
 		t.Fatalf("got %v", err)
 	}
 	if err := (<-kept).Finish(nil); err != nil {
@@ -560,9 +560,9 @@ func TestCloseWithQueuedResults(t *testing.T) {
 		}
 		return nil
 	}}
-	p := bustest.Linear(st)
+	p := testbus.Linear(st)
 	p.Edges = append(p.Edges, bus.Edge{From: "batch", Window: 2})
-	b := bustest.Open(t, p, bus.Options{})
+	b := testbus.Open(t, p, bus.Options{})
 	r, err := b.Submit(t.Context(), strings.Repeat("x", 1000))
 	if err != nil {
 		t.Fatal(err)
@@ -584,7 +584,7 @@ func TestResultsBeforeTheFailure(t *testing.T) {
 			t.Run(fmt.Sprint(name, " after ", received), func(t *testing.T) {
 				t.Parallel()
 				goOn := make(chan struct{})
-				p := bustest.Linear(bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
+				p := testbus.Linear(bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
 					for _, v := range emitted {
 						if err := t.Emit(v); err != nil {
 							return err
@@ -593,7 +593,7 @@ func TestResultsBeforeTheFailure(t *testing.T) {
 					<-goOn
 					return errors.New("on purpose")
 				}})
-				b := bustest.Open(t, p, bus.Options{})
+				b := testbus.Open(t, p, bus.Options{})
 				ctx := t.Context()
 				if late {
 					var cancel context.CancelFunc
@@ -641,13 +641,13 @@ func TestResultsBeforeTheFailure(t *testing.T) {
 
 // TestResultsBeforeTheFailureGivenUp: a caller that closes a request which has failed receives no more of it.
 func TestResultsBeforeTheFailureGivenUp(t *testing.T) {
-	p := bustest.Linear(bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
+	p := testbus.Linear(bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
 		if err := t.Emit("one"); err != nil {
 			return err
 		}
 		return errors.New("on purpose")
 	}})
-	b := bustest.Open(t, p, bus.Options{})
+	b := testbus.Open(t, p, bus.Options{})
 	r, err := b.Submit(t.Context(), "in")
 	if err != nil {
 		t.Fatal(err)
@@ -665,7 +665,7 @@ func TestResultsBeforeTheFailureGivenUp(t *testing.T) {
 func TestResultsBeforeTheFailureForMany(t *testing.T) {
 	const results, receivers = 3, 8
 	for range 10 {
-		p := bustest.Linear(bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
+		p := testbus.Linear(bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
 			for range results {
 				if err := t.Emit(strings.Repeat("x", 1_000_000)); err != nil {
 					return err
@@ -673,7 +673,7 @@ func TestResultsBeforeTheFailureForMany(t *testing.T) {
 			}
 			return errors.New("on purpose")
 		}})
-		b := bustest.Open(t, p, bus.Options{Store: shmstore.Options{ArenaBytes: 64 << 20}, MaxRequests: 2})
+		b := testbus.Open(t, p, bus.Options{Store: shmstore.Options{ArenaBytes: 64 << 20}, MaxRequests: 2})
 		r, err := b.Submit(t.Context(), "in")
 		if err != nil {
 			t.Fatal(err)

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -68,7 +68,7 @@ func (f *fed) retain(d *Delivery) {
 // that this process is about to say: most likely it was not handled, and is to be
 // elsewhere.
 func (f *fed) leftBehind(d *Delivery) bool {
-	return f.from.Relays() && (d.flow == nil || d.flow.req.up == nil) && f.from.Leaving()
+	return f.from.Relays() && (d.flow == nil || d.flow.req.owner == nil) && f.from.Leaving()
 }
 
 // tell sends the finish of a delivery. A payload that stays is released when
@@ -112,7 +112,7 @@ func (d *Delivery) ridesAlong() bool {
 	switch {
 	case d.flow == nil:
 		return false
-	case d.flow.req.up != nil:
+	case d.flow.req.owner != nil:
 		return d.foreign == nil && d.fed.open != nil && uint64(d.fed.open.Load()) < d.flow.edge.limit/2
 	}
 	return d.EOS && d.flow.consumer != nil && d.flow.consumer.stage.spec.End == nil
@@ -132,7 +132,7 @@ func EndOfStream(seq uint64) *Delivery {
 
 // DeliveryOf makes a delivery of a message. find knows the segments that the sender has told of,
 // which are not forgotten meanwhile.
-func DeliveryOf(m *wire.Deliver, from Feeder, find func(number uint32) *ledger.Segment) (*Delivery, error) {
+func DeliveryOf(m *wire.Deliver, from Feeder, find func(number uint32) *accounts.Segment) (*Delivery, error) {
 	d := newDelivery()
 	d.Seq, d.Dropped, d.Attempt, d.Key, d.Attrs = m.Seq, m.Dropped, m.Attempt, m.Key, m.Attrs
 	d.EOS = m.Flags&wire.FlagLast != 0

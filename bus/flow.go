@@ -59,7 +59,7 @@ type flow struct {
 
 	// direct is set when deliveries may go from one process to another, past
 	// this one.
-	direct  atomic.Pointer[Bypass]
+	direct  atomic.Pointer[DirectPath]
 	counted bool // all of what went there is in sent, which changes no more; guarded by the outlet's mutex
 
 	// queue holds what the producer sent beyond the window, on edges that
@@ -84,7 +84,7 @@ type inflow struct {
 }
 
 // outlet is the producer's, which sends on the flow.
-func (f *flow) outlet() *outlet {
+func (f *flow) outlet() *outputs {
 	if f.producer == nil {
 		return &f.req.inputs
 	}
@@ -209,7 +209,7 @@ func (f *flow) hopeless(cost int64, open bool) error {
 	case f.consumer != nil && f.consumer.stay.Load() == stayLeft && !f.req.over():
 		return ErrAfterEnd
 	case f.outgrown(cost):
-		return ErrReplayRoom
+		return ErrReplayFull
 	case f.edge.spec.Policy == Fail && open:
 		return ErrWindowFull
 	}
@@ -222,24 +222,24 @@ func (f *flow) outgrown(cost int64) bool { return f.retained.Load()+cost > f.edg
 
 // push sends d on a queueing flow: at once if there is credit and nothing is
 // queued before it, else it waits in the queue. It never blocks.
-func (f *flow) push(d *Delivery, fu *FollowUp) {
+func (f *flow) push(d *Delivery, after *AfterUnlock) {
 	f.qmu.Lock()
 	f.queue = append(f.queue, d)
 	f.queuedBytes += d.cost
 	f.noteQueue()
-	f.sendQueued(fu)
-	for f.edge.spec.Policy == DropOldest && f.queuedPayloads() > f.edge.window && f.dropOldest(fu) {
+	f.sendQueued(after)
+	for f.edge.spec.Policy == DropOldest && f.queuedPayloads() > f.edge.window && f.dropOldest(after) {
 		continue
 	}
 	f.qmu.Unlock()
 	if f.blocked() {
-		fu.unblock(f)
+		after.unblock(f)
 	}
 }
 
 // feed takes in a delivery that another process has numbered and that has its
 // place in the windows there.
-func (f *flow) feed(d *Delivery, fu *FollowUp) {
+func (f *flow) feed(d *Delivery, after *AfterUnlock) {
 	d.flow = f
 	d.Request, d.Deadline, d.Trace, d.Edge = f.req.id, f.req.deadline, f.req.trace, f.edge.name
 	f.qmu.Lock()
@@ -248,15 +248,15 @@ func (f *flow) feed(d *Delivery, fu *FollowUp) {
 	}
 	f.queue = append(f.queue, d)
 	f.noteQueue()
-	f.sendQueued(fu)
+	f.sendQueued(after)
 	f.qmu.Unlock()
 	if f.blocked() {
-		fu.unblock(f)
+		after.unblock(f)
 	}
 }
 
 // blocked reports whether what is queued waits for more than credit.
-func (f *flow) blocked() bool { return !f.open() || f.req.wrecked() }
+func (f *flow) blocked() bool { return !f.open() || f.req.endedEarly() }
 
 // unblock has what is queued go on: with a slot at the consumer, or nowhere when the request
 // is over.
@@ -264,29 +264,29 @@ func (f *flow) unblock() {
 	if !f.open() {
 		f.req.wantSlot(f.consumer)
 	}
-	if f.req.wrecked() {
+	if f.req.endedEarly() {
 		f.discard()
 	}
 }
 
 // flush sends what the credit allows, and tells a producer that was held back.
 func (f *flow) flush() {
-	var fu FollowUp
+	var after AfterUnlock
 	f.qmu.Lock()
 	before := len(f.queue)
-	f.sendQueued(&fu)
+	f.sendQueued(&after)
 	drained := before > 0 && len(f.queue) == 0
 	f.qmu.Unlock()
-	fu.Do()
+	after.Run()
 	if drained && f.producer != nil {
-		f.producer.nudge()
+		f.producer.wake()
 	}
 }
 
 // sendQueued is called with qmu held, so that order is kept.
-func (f *flow) sendQueued(fu *FollowUp) {
+func (f *flow) sendQueued(after *AfterUnlock) {
 	sent := 0
-	for sent < len(f.queue) && !f.req.wrecked() && f.tryTake(f.queue[sent].cost) {
+	for sent < len(f.queue) && !f.req.endedEarly() && f.tryTake(f.queue[sent].cost) {
 		d := f.queue[sent]
 		f.queuedBytes -= d.cost
 		sent++
@@ -296,7 +296,7 @@ func (f *flow) sendQueued(fu *FollowUp) {
 			d.Dropped = d.Seq - f.handed
 			f.handed = d.Seq + 1
 		}
-		f.deliver(d, fu)
+		f.deliver(d, after)
 	}
 	if sent > 0 {
 		n := copy(f.queue, f.queue[sent:])
@@ -304,10 +304,10 @@ func (f *flow) sendQueued(fu *FollowUp) {
 		f.queue = f.queue[:n]
 		f.noteQueue()
 	}
-	if len(f.queue) > 0 && f.outgrown(f.queue[0].cost) && !f.req.wrecked() {
+	if len(f.queue) > 0 && f.outgrown(f.queue[0].cost) && !f.req.endedEarly() {
 		d := f.queue[0] // nobody waits who could be told
-		err := &StageError{Stage: f.outlet().name(), Edge: f.edge.name, Key: d.Key, Seq: d.Seq, Err: ErrReplayRoom}
-		fu.Fail(f.req, err)
+		err := &StageError{Stage: f.outlet().name(), Edge: f.edge.name, Key: d.Key, Seq: d.Seq, Err: ErrReplayFull}
+		after.Fail(f.req, err)
 	}
 }
 
@@ -332,7 +332,7 @@ func (f *flow) queuedPayloads() uint64 {
 
 // dropOldest, with qmu held, drops the oldest queued delivery unless it is the
 // end of the stream.
-func (f *flow) dropOldest(fu *FollowUp) bool {
+func (f *flow) dropOldest(after *AfterUnlock) bool {
 	if len(f.queue) == 0 || f.queue[0].EOS {
 		return false
 	}
@@ -341,22 +341,22 @@ func (f *flow) dropOldest(fu *FollowUp) bool {
 	f.queuedBytes -= d.cost
 	f.noteQueue()
 	f.edge.dropped.Add(1)
-	fu.drop(d)
+	after.drop(d)
 	return true
 }
 
 // makeRoom drops queued deliveries until one of the given cost fits into the
 // queue. On an edge that does not drop, it says that the queue is full.
 func (f *flow) makeRoom(cost int64) error {
-	var fu FollowUp
-	defer fu.Do()
+	var after AfterUnlock
+	defer after.Run()
 	f.qmu.Lock()
 	defer f.qmu.Unlock()
 	for f.queuedBytes+cost > f.edge.windowBytes {
 		if f.edge.spec.Policy != DropOldest {
 			return ErrWindowFull
 		}
-		if !f.dropOldest(&fu) {
+		if !f.dropOldest(&after) {
 			break
 		}
 	}
@@ -377,25 +377,25 @@ func (f *flow) discard() {
 
 // deliver puts d, whose credit is taken, in order at the consumer. The locks of the stream
 // are held.
-func (f *flow) deliver(d *Delivery, fu *FollowUp) {
+func (f *flow) deliver(d *Delivery, after *AfterUnlock) {
 	if f.consumer == nil {
 		switch {
 		case f.edge.leaves:
-			f.req.leave(d, fu)
+			f.req.leave(d, after)
 		case f.req.sink != nil:
-			f.req.passOn(d, fu)
+			f.req.passOn(d, after)
 		case !f.req.results.push(d): // the request is over: credit is of no use
-			fu.drop(d)
+			after.drop(d)
 		}
 		return
 	}
 	s := f.consumer.slot.Load()
 	if s == nil { // the request is over, its slot given back: credit is of no use
-		fu.drop(d)
+		after.drop(d)
 		return
 	}
 	if f.consumer.stage.remote != nil && !f.edge.queues() {
-		fu.lend(s.worker.actor.Queue(d)) // which runs no user's code
+		after.lend(s.worker.actor.Queue(d)) // which runs no user's code
 		return
 	}
 	s.worker.actor.Post(d)

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -17,16 +17,16 @@ import (
 // its first delivery, the producer sends w and no more.
 func TestWindowHoldsTheProducerBack(t *testing.T) {
 	const window, inputs = 3, 10
-	g := bustest.NewGate()
-	b := bustest.Open(t, bustest.Windowed(g, bus.Edge{Window: window}), bus.Options{})
-	r := bustest.StreamOf(t, b)
+	g := testbus.NewGate()
+	b := testbus.Open(t, testbus.Windowed(g, bus.Edge{Window: window}), bus.Options{})
+	r := testbus.StreamOf(t, b)
 	for i := range inputs {
 		if err := r.Send(t.Context(), fmt.Sprint(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	<-g.Entered
-	stalls := bustest.WaitForStall(t, b, "first->second", window)
+	stalls := testbus.WaitForStall(t, b, "first->second", window)
 	if got := b.Stats().Edges[0].Deliveries; got != window {
 		t.Errorf("%d deliveries sent, the window is %d", got, window)
 	}
@@ -39,23 +39,23 @@ func TestWindowHoldsTheProducerBack(t *testing.T) {
 	if err := r.CloseSend(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := bustest.Receive(t, r); err != nil || len(got) != inputs {
+	if got, err := testbus.Receive(t, r); err != nil || len(got) != inputs {
 		t.Fatalf("%d results, %v", len(got), err)
 	}
 }
 
 // TestByteWindowHoldsTheProducerBack does the same by bytes.
 func TestByteWindowHoldsTheProducerBack(t *testing.T) {
-	g := bustest.NewGate()
+	g := testbus.NewGate()
 	payload := strings.Repeat("p", 10_000)
-	b := bustest.Open(t, bustest.Windowed(g, bus.Edge{Window: bus.Unbounded, WindowBytes: 40_000}), bus.Options{})
-	r := bustest.StreamOf(t, b)
+	b := testbus.Open(t, testbus.Windowed(g, bus.Edge{Window: bus.Unbounded, WindowBytes: 40_000}), bus.Options{})
+	r := testbus.StreamOf(t, b)
 	for range 5 {
 		if err := r.Send(t.Context(), payload); err != nil {
 			t.Fatal(err)
 		}
 	}
-	bustest.WaitForStall(t, b, "first->second", 2)
+	testbus.WaitForStall(t, b, "first->second", 2)
 	if got := b.Stats().Edges[0].Deliveries; got != 2 {
 		t.Errorf("%d deliveries of 10 kB, which take 16 KiB each, fit a window of 40 kB", got)
 	}
@@ -65,21 +65,21 @@ func TestByteWindowHoldsTheProducerBack(t *testing.T) {
 	if err := r.CloseSend(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := bustest.Receive(t, r); err != nil || len(got) != 5 {
+	if got, err := testbus.Receive(t, r); err != nil || len(got) != 5 {
 		t.Fatalf("%d results, %v", len(got), err)
 	}
 }
 
 func TestPolicyFail(t *testing.T) {
-	g := bustest.NewGate()
-	b := bustest.Open(t, bustest.Windowed(g, bus.Edge{Window: 2, Policy: bus.Fail}), bus.Options{})
-	r := bustest.StreamOf(t, b)
+	g := testbus.NewGate()
+	b := testbus.Open(t, testbus.Windowed(g, bus.Edge{Window: 2, Policy: bus.Fail}), bus.Options{})
+	r := testbus.StreamOf(t, b)
 	for i := range 5 {
 		if err := r.Send(t.Context(), fmt.Sprint(i)); err != nil {
 			break // the request may be over already
 		}
 	}
-	_, err := bustest.Receive(t, r)
+	_, err := testbus.Receive(t, r)
 	var at *bus.StageError
 	if !errors.Is(err, bus.ErrWindowFull) || !errors.As(err, &at) {
 		t.Fatalf("got %v", err)
@@ -96,16 +96,16 @@ func TestPolicyFail(t *testing.T) {
 // newest and the end of the stream always arrive, and the producer never waits.
 func TestPolicyDropOldest(t *testing.T) {
 	const inputs, window = 50, 4
-	g := bustest.NewGate()
+	g := testbus.NewGate()
 	var dropped atomic.Int64
-	p := bustest.Windowed(g, bus.Edge{Window: window, Policy: bus.DropOldest})
+	p := testbus.Windowed(g, bus.Edge{Window: window, Policy: bus.DropOldest})
 	inner := p.Stages[1].Handle
 	p.Stages[1].Handle = func(t *bus.Task, d *bus.Delivery) error {
 		dropped.Add(int64(d.Dropped))
 		return inner(t, d)
 	}
-	b := bustest.Open(t, p, bus.Options{})
-	r := bustest.StreamOf(t, b)
+	b := testbus.Open(t, p, bus.Options{})
+	r := testbus.StreamOf(t, b)
 	for i := range inputs {
 		if err := r.Send(t.Context(), fmt.Sprint(i)); err != nil {
 			t.Fatal(err)
@@ -119,7 +119,7 @@ func TestPolicyDropOldest(t *testing.T) {
 	for range inputs {
 		g.Leave <- struct{}{}
 	}
-	got, err := bustest.Receive(t, r)
+	got, err := testbus.Receive(t, r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,15 +153,15 @@ func TestBrokenSequence(t *testing.T) {
 					}
 					return t.EmitBytes(make([]byte, size))
 				}}
-				b := bustest.Open(t, bustest.Linear(a, bus.Stage("b", bustest.Upper)), bus.Options{})
-				r := bustest.StreamOf(t, b)
+				b := testbus.Open(t, testbus.Linear(a, bus.Stage("b", testbus.Upper)), bus.Options{})
+				r := testbus.StreamOf(t, b)
 				go func() {
 					for range 10 {
 						_ = r.Send(t.Context(), "x")
 					}
 					_ = r.CloseSend(t.Context())
 				}()
-				_, err := bustest.Receive(t, r)
+				_, err := testbus.Receive(t, r)
 				if !errors.Is(err, bus.ErrSequence) || !strings.Contains(err.Error(), tc.says) || !strings.Contains(err.Error(), "a->b") {
 					t.Fatalf("got %v", err)
 				}
@@ -175,7 +175,7 @@ func TestBrokenSequence(t *testing.T) {
 func TestNoCopies(t *testing.T) {
 	const size = 10_000
 	var filled, seen, copied *byte
-	p := bustest.Linear(
+	p := testbus.Linear(
 		bus.StageSpec{Name: "fill", Handle: func(t *bus.Task, _ *bus.Delivery) error {
 			return t.EmitTensor(f32, []int{size / 4}, func(data []byte) error {
 				filled = &data[0]
@@ -196,12 +196,12 @@ func TestNoCopies(t *testing.T) {
 			return nil
 		}},
 	)
-	b := bustest.Open(t, p, bus.Options{})
+	b := testbus.Open(t, p, bus.Options{})
 	r, err := b.Submit(t.Context(), "go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bustest.Receive(t, r); err != nil {
+	if _, err := testbus.Receive(t, r); err != nil {
 		t.Fatal(err)
 	}
 	if filled == nil || filled != seen {
@@ -222,7 +222,7 @@ func TestNoCopies(t *testing.T) {
 // TestFullStoreNamesTheEdge: the smallest store that passes Open carries what
 // its windows promise.
 func TestWindowsMustFitTheStore(t *testing.T) {
-	p := bustest.Linear(bus.Stage("a", bustest.Upper))
+	p := testbus.Linear(bus.Stage("a", testbus.Upper))
 	p.Edges = append(p.Edges, bus.Edge{To: "a", WindowBytes: 10 << 20})
 	opts := bus.Options{Store: shmstore.Options{ArenaBytes: 1 << 20, Memory: shmstore.Heap}}
 	_, err := bus.Open(t.Context(), p, opts)
@@ -253,12 +253,12 @@ func TestFanOutStoresOnce(t *testing.T) {
 		},
 		Edges: []bus.Edge{{From: "src", To: "x"}, {From: "src", To: "y"}, {From: "src", To: "z"}},
 	}
-	b := bustest.Open(t, p, bus.Options{})
+	b := testbus.Open(t, p, bus.Options{})
 	r, err := b.Submit(t.Context(), "go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bustest.Receive(t, r); err != nil {
+	if _, err := testbus.Receive(t, r); err != nil {
 		t.Fatal(err)
 	}
 	if n := b.Stats().Store.ReservedTotal; n != 1 {
@@ -285,12 +285,12 @@ func TestEmitToOneEdge(t *testing.T) {
 		},
 		Edges: []bus.Edge{{From: "split", To: "x"}, {From: "split", To: "y"}},
 	}
-	b := bustest.Open(t, p, bus.Options{})
+	b := testbus.Open(t, p, bus.Options{})
 	r, err := b.Submit(context.Background(), "go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := bustest.Receive(t, r)
+	got, err := testbus.Receive(t, r)
 	if err != nil || len(got) != 2 || strings.Contains(strings.Join(got, ","), "x2") {
 		t.Fatalf("%v, %v", got, err)
 	}
@@ -299,7 +299,7 @@ func TestEmitToOneEdge(t *testing.T) {
 // TestUnboundedWindowOfALargeStore: more deliveries than a mailbox can be told
 // to hold are bounded by their bytes alone.
 func TestUnboundedWindowOfALargeStore(t *testing.T) {
-	p := bustest.Linear(bus.Stage("a", bustest.Upper), bus.Stage("b", bustest.Upper))
+	p := testbus.Linear(bus.Stage("a", testbus.Upper), bus.Stage("b", testbus.Upper))
 	p.Edges[0].Window = bus.Unbounded
 	p.Edges[0].WindowBytes = 200 << 20
 	_, err := bus.Open(t.Context(), p, bus.Options{Store: shmstore.Options{ArenaBytes: 64 << 20, Memory: shmstore.Heap}})
@@ -307,6 +307,6 @@ func TestUnboundedWindowOfALargeStore(t *testing.T) {
 		t.Fatalf("windows larger than the store: %v", err)
 	}
 	p.Edges[0].WindowBytes = 0
-	b := bustest.Open(t, p, bus.Options{MaxRequests: 1, Store: shmstore.Options{ArenaBytes: 512 << 20, Memory: shmstore.Heap}})
-	bustest.MustReceive(t, bustest.SendAll(t, b, 1000), bustest.Numbers(1000))
+	b := testbus.Open(t, p, bus.Options{MaxRequests: 1, Store: shmstore.Options{ArenaBytes: 512 << 20, Memory: shmstore.Heap}})
+	testbus.MustReceive(t, testbus.SendAll(t, b, 1000), testbus.Numbers(1000))
 }

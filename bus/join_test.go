@@ -9,15 +9,15 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 const f32 = codec.DTypeFloat32
 
 func TestJoin(t *testing.T) {
-	b := bustest.Open(t, bustest.Diamond(bustest.Suffix("s"), bustest.Suffix("l"), bustest.Suffix("r")), bus.Options{})
-	r := bustest.StreamOf(t, b)
+	b := testbus.Open(t, testbus.Diamond(testbus.Suffix("s"), testbus.Suffix("l"), testbus.Suffix("r")), bus.Options{})
+	r := testbus.StreamOf(t, b)
 	const n = 200
 	go func() {
 		for i := range n {
@@ -25,7 +25,7 @@ func TestJoin(t *testing.T) {
 		}
 		_ = r.CloseSend(t.Context())
 	}()
-	got, err := bustest.Receive(t, r)
+	got, err := testbus.Receive(t, r)
 	if err != nil || len(got) != n {
 		t.Fatalf("%d results, %v", len(got), err)
 	}
@@ -38,12 +38,12 @@ func TestJoin(t *testing.T) {
 
 func TestJoinBranchEndsWithoutOutput(t *testing.T) {
 	silent := bus.Expand("r", func(*bus.Task, string, func(string) error) error { return nil })
-	b := bustest.Open(t, bustest.Diamond(bustest.Suffix("s"), bustest.Suffix("l"), silent), bus.Options{})
+	b := testbus.Open(t, testbus.Diamond(testbus.Suffix("s"), testbus.Suffix("l"), silent), bus.Options{})
 	r, err := b.Submit(t.Context(), "x")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = bustest.Receive(t, r)
+	_, err = testbus.Receive(t, r)
 	var at *bus.StageError
 	if !errors.Is(err, bus.ErrSequence) || !errors.As(err, &at) {
 		t.Fatalf("got %v", err)
@@ -69,12 +69,12 @@ func TestJoinBranchRunsAhead(t *testing.T) {
 		return nil
 	}}
 	small := func(from, to string) bus.Edge { return bus.Edge{From: from, To: to, Window: 2} }
-	b := bustest.Open(t, bustest.Diamond(src, bustest.Suffix("l"), bustest.Suffix("r"), small("s", "l"), small("s", "r"), small("l", "join"), small("r", "join")), bus.Options{})
+	b := testbus.Open(t, testbus.Diamond(src, testbus.Suffix("l"), testbus.Suffix("r"), small("s", "l"), small("s", "r"), small("l", "join"), small("r", "join")), bus.Options{})
 	r, err := b.Submit(t.Context(), "go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := bustest.Receive(t, r); err != nil || len(got) != n {
+	if got, err := testbus.Receive(t, r); err != nil || len(got) != n {
 		t.Fatalf("%d results, %v", len(got), err)
 	}
 	if held := b.Stats().JoinBytes; held != 0 {
@@ -94,12 +94,12 @@ func TestJoinRoomIsBounded(t *testing.T) {
 	pass := func(name string) bus.StageSpec {
 		return bus.StageSpec{Name: name, Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }}
 	}
-	b := bustest.Open(t, bustest.Diamond(src, pass("l"), pass("r")), bus.Options{JoinBytes: 20_000})
+	b := testbus.Open(t, testbus.Diamond(src, pass("l"), pass("r")), bus.Options{JoinBytes: 20_000})
 	r, err := b.Submit(t.Context(), "go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bustest.Receive(t, r); !errors.Is(err, bus.ErrJoinRoom) || !strings.Contains(err.Error(), "l->join") {
+	if _, err := testbus.Receive(t, r); !errors.Is(err, bus.ErrJoinFull) || !strings.Contains(err.Error(), "l->join") {
 		t.Fatalf("got %v", err)
 	}
 }
@@ -108,13 +108,13 @@ func TestJoinRoomIsBounded(t *testing.T) {
 // the last stage takes one request at a time, and those that wait for it must
 // not fill what the first one still needs to finish.
 func TestSuspendedRequestHoldsNobodyUp(t *testing.T) {
-	last := bustest.Suffix("c")
+	last := testbus.Suffix("c")
 	last.MaxInflight = 1
-	p := bustest.Linear(bustest.Suffix("a"), bustest.Suffix("b"), last)
+	p := testbus.Linear(testbus.Suffix("a"), testbus.Suffix("b"), last)
 	for i := range p.Edges {
 		p.Edges[i].Window = 1
 	}
-	b := bustest.Open(t, p, bus.Options{})
+	b := testbus.Open(t, p, bus.Options{})
 	ctx := t.Context()
 	first, err := b.Stream(ctx)
 	if err != nil {
@@ -144,7 +144,7 @@ func TestSuspendedRequestHoldsNobodyUp(t *testing.T) {
 			_ = r.CloseSend(ctx)
 		}()
 	}
-	bustest.WaitForStall(t, b, "b->c", 0)
+	testbus.WaitForStall(t, b, "b->c", 0)
 	// The first one still gets through.
 	go func() {
 		for range 10 {
@@ -152,11 +152,11 @@ func TestSuspendedRequestHoldsNobodyUp(t *testing.T) {
 		}
 		_ = first.CloseSend(ctx)
 	}()
-	if got, err := bustest.Receive(t, first); err != nil || len(got) != 10 {
+	if got, err := testbus.Receive(t, first); err != nil || len(got) != 10 {
 		t.Fatalf("%d results, %v", len(got), err)
 	}
 	for _, r := range others {
-		if got, err := bustest.Receive(t, r); err != nil || len(got) != 10 {
+		if got, err := testbus.Receive(t, r); err != nil || len(got) != 10 {
 			t.Fatalf("%d results, %v", len(got), err)
 		}
 	}
@@ -177,11 +177,11 @@ func TestOutputRoomIsThereWhileInputIsHeld(t *testing.T) {
 			return nil
 		}}
 	}
-	p := bustest.Linear(grow("a"), grow("b"), grow("c"))
+	p := testbus.Linear(grow("a"), grow("b"), grow("c"))
 	for i := range p.Edges {
 		p.Edges[i].Window = 1
 	}
-	b := bustest.Open(t, p, bus.Options{
+	b := testbus.Open(t, p, bus.Options{
 		MaxRequests: 4,
 		Store:       shmstore.Options{ArenaBytes: 702_000, Memory: shmstore.Heap},
 	})

@@ -18,24 +18,24 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/connector"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 func TestAbort(t *testing.T) {
 	for _, size := range []int{10, 2000} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			g := bustest.NewGate()
-			b := bustest.Open(t, bustest.Windowed(g, bus.Edge{Window: 3}), bus.Options{})
-			r := bustest.StreamOf(t, b)
+			g := testbus.NewGate()
+			b := testbus.Open(t, testbus.Windowed(g, bus.Edge{Window: 3}), bus.Options{})
+			r := testbus.StreamOf(t, b)
 			for range 8 {
 				if err := r.Send(t.Context(), strings.Repeat("x", size)); err != nil {
 					t.Fatal(err)
 				}
 			}
-			bustest.WaitForStall(t, b, "first->second", 0)
+			testbus.WaitForStall(t, b, "first->second", 0)
 			why := errors.New("the user hung up")
 			r.Abort(why)
-			if _, err := bustest.Receive(t, r); !errors.Is(err, bus.ErrAborted) || !errors.Is(err, why) {
+			if _, err := testbus.Receive(t, r); !errors.Is(err, bus.ErrAborted) || !errors.Is(err, why) {
 				t.Fatalf("got %v", err)
 			}
 			if err := r.Send(t.Context(), "late"); !errors.Is(err, bus.ErrAborted) {
@@ -65,13 +65,13 @@ func mustDrain(t *testing.T, b *bus.Bus) {
 // TestDeadline: the time is the test's own, and stands still while anything happens.
 func TestDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := bustest.NewGate()
-		b := bustest.Open(t, bustest.Linear(g.Stage("slow")), bus.Options{})
+		g := testbus.NewGate()
+		b := testbus.Open(t, testbus.Linear(g.Stage("slow")), bus.Options{})
 		r, err := b.Submit(t.Context(), "x", bus.WithDeadline(time.Now().Add(20*time.Millisecond)))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := bustest.Receive(t, r); !errors.Is(err, bus.ErrDeadline) {
+		if _, err := testbus.Receive(t, r); !errors.Is(err, bus.ErrDeadline) {
 			t.Fatalf("got %v", err)
 		}
 		if r.Outcome() != bus.PastDeadline {
@@ -83,11 +83,11 @@ func TestDeadline(t *testing.T) {
 
 // TestDeadlineInThePast: such a request fails as such, with words that make sense.
 func TestDeadlineInThePast(t *testing.T) {
-	g := bustest.NewGate()
-	b := bustest.Open(t, bustest.Linear(g.Stage("slow")), bus.Options{})
+	g := testbus.NewGate()
+	b := testbus.Open(t, testbus.Linear(g.Stage("slow")), bus.Options{})
 	r, err := b.Submit(t.Context(), "x", bus.WithDeadline(time.Now().Add(-time.Hour)))
 	if err == nil {
-		_, err = bustest.Receive(t, r)
+		_, err = testbus.Receive(t, r)
 	}
 	if !errors.Is(err, bus.ErrDeadline) || !strings.Contains(err.Error(), "deadline exceeded: by 1h") || !strings.HasSuffix(err.Error(), " when the request began") {
 		t.Errorf("got %v", err)
@@ -113,7 +113,7 @@ func TestPastDeadlineWhoeverSaysSo(t *testing.T) {
 		"completed": {func(r *bus.Request) { send(r, "good") }, bus.Completed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := bustest.Open(t, bustest.Linear(bus.Stage("picky", func(_ *bus.Task, in string) (string, error) {
+			b := testbus.Open(t, testbus.Linear(bus.Stage("picky", func(_ *bus.Task, in string) (string, error) {
 				if in == "bad" {
 					return "", errors.New("it is bad")
 				}
@@ -149,8 +149,8 @@ func TestContextEndsTheRequest(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { // or the time may be up before the request has begun
-				g := bustest.NewGate()
-				b := bustest.Open(t, bustest.Linear(g.Stage("slow")), bus.Options{})
+				g := testbus.NewGate()
+				b := testbus.Open(t, testbus.Linear(g.Stage("slow")), bus.Options{})
 				ctx, cancel := tc.ctx(t.Context())
 				defer cancel()
 				r, err := b.Submit(ctx, "x")
@@ -161,7 +161,7 @@ func TestContextEndsTheRequest(t *testing.T) {
 					<-g.Entered
 					cancel()
 				}
-				if _, err := bustest.Receive(t, r); !errors.Is(err, tc.want) {
+				if _, err := testbus.Receive(t, r); !errors.Is(err, tc.want) {
 					t.Fatalf("got %v", err)
 				}
 				mustDrain(t, b)
@@ -171,7 +171,7 @@ func TestContextEndsTheRequest(t *testing.T) {
 }
 
 func TestCanceledContextSubmitsNothing(t *testing.T) {
-	b := bustest.Open(t, bustest.Linear(bus.Stage("a", bustest.Upper)), bus.Options{})
+	b := testbus.Open(t, testbus.Linear(bus.Stage("a", testbus.Upper)), bus.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := b.Submit(ctx, "x"); !errors.Is(err, context.Canceled) {
@@ -181,8 +181,8 @@ func TestCanceledContextSubmitsNothing(t *testing.T) {
 }
 
 func TestAdmission(t *testing.T) {
-	g := bustest.NewGate()
-	b := bustest.Open(t, bustest.Linear(g.Stage("slow")), bus.Options{MaxRequests: 2})
+	g := testbus.NewGate()
+	b := testbus.Open(t, testbus.Linear(g.Stage("slow")), bus.Options{MaxRequests: 2})
 	var rs []*bus.Request
 	for range 2 {
 		r, err := b.TrySubmit(t.Context(), "x")
@@ -203,7 +203,7 @@ func TestAdmission(t *testing.T) {
 	go func() {
 		r, err := b.Submit(t.Context(), "x")
 		if err == nil {
-			_, err = bustest.Receive(t, r)
+			_, err = testbus.Receive(t, r)
 		}
 		waited <- err
 	}()
@@ -211,7 +211,7 @@ func TestAdmission(t *testing.T) {
 		g.Leave <- struct{}{}
 	}
 	for _, r := range rs {
-		if _, err := bustest.Receive(t, r); err != nil {
+		if _, err := testbus.Receive(t, r); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -221,10 +221,10 @@ func TestAdmission(t *testing.T) {
 }
 
 func TestTrySubmitFindsNoSlot(t *testing.T) {
-	g := bustest.NewGate()
+	g := testbus.NewGate()
 	st := g.Stage("slow")
 	st.MaxInflight = 1
-	b := bustest.Open(t, bustest.Linear(st), bus.Options{})
+	b := testbus.Open(t, testbus.Linear(st), bus.Options{})
 	r, err := b.Submit(t.Context(), "x")
 	if err != nil {
 		t.Fatal(err)
@@ -233,14 +233,14 @@ func TestTrySubmitFindsNoSlot(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	g.Leave <- struct{}{}
-	if _, err := bustest.Receive(t, r); err != nil {
+	if _, err := testbus.Receive(t, r); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func TestClosedBus(t *testing.T) {
-	g := bustest.NewGate()
-	b := bustest.Open(t, bustest.Linear(g.Stage("slow")), bus.Options{})
+	g := testbus.NewGate()
+	b := testbus.Open(t, testbus.Linear(g.Stage("slow")), bus.Options{})
 	r, err := b.Submit(t.Context(), "x")
 	if err != nil {
 		t.Fatal(err)
@@ -266,7 +266,7 @@ func TestClosedBus(t *testing.T) {
 func TestCloseNamesAHandlerThatDoesNotReturn(t *testing.T) {
 	stuck := make(chan struct{})
 	entered := make(chan struct{})
-	b := bustest.Open(t, bustest.Linear(bus.StageSpec{Name: "stuck", Handle: func(*bus.Task, *bus.Delivery) error {
+	b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "stuck", Handle: func(*bus.Task, *bus.Delivery) error {
 		close(entered)
 		<-stuck
 		return nil
@@ -291,7 +291,7 @@ func TestCloseNamesAHandlerThatDoesNotReturn(t *testing.T) {
 func TestCloseGoesOn(t *testing.T) {
 	ignored := goleak.IgnoreCurrent()
 	for range 10 {
-		b, err := bus.Open(t.Context(), bustest.Linear(bus.StageSpec{Name: "m", Handle: func(*bus.Task, *bus.Delivery) error { return nil }, MaxInflight: 200}), bus.Options{MaxRequests: 200})
+		b, err := bus.Open(t.Context(), testbus.Linear(bus.StageSpec{Name: "m", Handle: func(*bus.Task, *bus.Delivery) error { return nil }, MaxInflight: 200}), bus.Options{MaxRequests: 200})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -312,14 +312,14 @@ func TestCloseGoesOn(t *testing.T) {
 // TestCloseWaitsForTheCallersPayloads: one that is being filled or sent when its
 // request ends has room in the store, which must not go before it is given back.
 func TestCloseWaitsForTheCallersPayloads(t *testing.T) {
-	b := bustest.Open(t, bustest.Linear(bus.Stage("a", bustest.Upper)), bus.Options{})
-	r := bustest.StreamOf(t, b)
+	b := testbus.Open(t, testbus.Linear(bus.Stage("a", testbus.Upper)), bus.Options{})
+	r := testbus.StreamOf(t, b)
 	buf, err := r.Input(t.Context()).Reserve(1000, codec.IDRaw)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.Abort(nil)
-	if _, err := bustest.Receive(t, r); !errors.Is(err, bus.ErrAborted) {
+	if _, err := testbus.Receive(t, r); !errors.Is(err, bus.ErrAborted) {
 		t.Fatalf("got %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -337,7 +337,7 @@ func TestCloseWaitsForTheCallersPayloads(t *testing.T) {
 }
 
 func TestUnreadResultsAreGivenBack(t *testing.T) {
-	b := bustest.Open(t, bustest.Linear(bus.Stage("a", bustest.Upper)), bus.Options{MaxRequests: 1})
+	b := testbus.Open(t, testbus.Linear(bus.Stage("a", testbus.Upper)), bus.Options{MaxRequests: 1})
 	for range 5 {
 		r, err := b.Submit(t.Context(), strings.Repeat("x", 3000))
 		if err != nil {
@@ -359,7 +359,7 @@ func TestContextEndsUnreadResults(t *testing.T) {
 		return errors.Join(emit(in), emit(in), emit(in))
 	})
 	for _, read := range []int{0, 1, 3} {
-		b := bustest.Open(t, bustest.Linear(expand), bus.Options{MaxRequests: 1})
+		b := testbus.Open(t, testbus.Linear(expand), bus.Options{MaxRequests: 1})
 		for range 3 { // more than there are places
 			ctx, cancel := context.WithCancel(t.Context())
 			r, err := b.Submit(ctx, "x")
@@ -396,7 +396,7 @@ func TestContextEndsUnreadResults(t *testing.T) {
 
 // TestContextForgetsRequests: a context that does not end keeps no request that is over.
 func TestContextForgetsRequests(t *testing.T) {
-	b := bustest.Open(t, bustest.Linear(bus.Stage("a", bustest.Upper)), bus.Options{})
+	b := testbus.Open(t, testbus.Linear(bus.Stage("a", testbus.Upper)), bus.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	begin := func(end func(*bus.Request)) weak.Pointer[bus.Request] {
@@ -412,7 +412,7 @@ func TestContextForgetsRequests(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	receive := func(r *bus.Request) { send(r); bustest.MustReceive(t, r, []string{"X"}) }
+	receive := func(r *bus.Request) { send(r); testbus.MustReceive(t, r, []string{"X"}) }
 	for name, end := range map[string]func(*bus.Request){
 		"received": receive,
 		"closed":   func(r *bus.Request) { send(r); _ = r.Wait(t.Context()); r.Close() },
@@ -421,7 +421,7 @@ func TestContextForgetsRequests(t *testing.T) {
 		r := begin(end)
 		begin(receive) // the stage may remember its last one
 		mustDrain(t, b)
-		bustest.Await(t, func() bool {
+		testbus.Await(t, func() bool {
 			runtime.GC()
 			return r.Value() == nil
 		})
@@ -430,7 +430,7 @@ func TestContextForgetsRequests(t *testing.T) {
 }
 
 func TestResultsInterruptedByTheCaller(t *testing.T) {
-	b := bustest.Open(t, bustest.Linear(bus.Expand("n", func(_ *bus.Task, in string, emit func(string) error) error {
+	b := testbus.Open(t, testbus.Linear(bus.Expand("n", func(_ *bus.Task, in string, emit func(string) error) error {
 		for range 100 {
 			if err := emit(strings.Repeat(in, 1000)); err != nil {
 				return err
@@ -454,7 +454,7 @@ func TestResultsInterruptedByTheCaller(t *testing.T) {
 
 func TestHandlerErrorNamesThePlace(t *testing.T) {
 	bad := errors.New("bad chunk")
-	b := bustest.Open(t, bustest.Linear(
+	b := testbus.Open(t, testbus.Linear(
 		bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
 			return t.EmitBytes(d.Bytes(), bus.Key(fmt.Sprintf("chunk-%d", d.Seq)))
 		}},
@@ -464,14 +464,14 @@ func TestHandlerErrorNamesThePlace(t *testing.T) {
 			}
 			return nil
 		}}), bus.Options{})
-	r := bustest.StreamOf(t, b)
+	r := testbus.StreamOf(t, b)
 	go func() {
 		for range 10 {
 			_ = r.Send(t.Context(), "x")
 		}
 		_ = r.CloseSend(t.Context())
 	}()
-	_, err := bustest.Receive(t, r)
+	_, err := testbus.Receive(t, r)
 	var at *bus.StageError
 	if !errors.Is(err, bad) || !errors.As(err, &at) {
 		t.Fatalf("got %v", err)
@@ -484,16 +484,16 @@ func TestHandlerErrorNamesThePlace(t *testing.T) {
 
 func TestWrongTypes(t *testing.T) {
 	number := bus.Stage("n", func(_ *bus.Task, in string) (int, error) { return len(in), nil })
-	if _, err := bus.Open(t.Context(), bustest.Linear(number, bus.Stage("s", bustest.Upper)), bus.Options{}); !errors.Is(err, bus.ErrConfig) || !strings.Contains(err.Error(), "n->s") {
+	if _, err := bus.Open(t.Context(), testbus.Linear(number, bus.Stage("s", testbus.Upper)), bus.Options{}); !errors.Is(err, bus.ErrConfig) || !strings.Contains(err.Error(), "n->s") {
 		t.Errorf("an edge whose types differ: %v", err)
 	}
 	untyped := bus.StageSpec{Name: "u", Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Emit(42) }}
-	b := bustest.Open(t, bustest.Linear(untyped, bus.Stage("s", bustest.Upper)), bus.Options{})
+	b := testbus.Open(t, testbus.Linear(untyped, bus.Stage("s", testbus.Upper)), bus.Options{})
 	r, err := b.Submit(t.Context(), "x")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = bustest.Receive(t, r)
+	_, err = testbus.Receive(t, r)
 	var at *bus.StageError
 	if !errors.Is(err, bus.ErrPayload) || !errors.As(err, &at) || at.Edge != "u->s" {
 		t.Errorf("a payload of the wrong type: %v", err)
@@ -502,7 +502,7 @@ func TestWrongTypes(t *testing.T) {
 
 // TestBusWithoutStages: it takes no requests, and keeps values under keys.
 func TestBusWithoutStages(t *testing.T) {
-	b := bustest.Open(t, bus.Pipeline{}, bus.Options{})
+	b := testbus.Open(t, bus.Pipeline{}, bus.Options{})
 	_, submitted := b.Submit(t.Context(), "a")
 	_, tried := b.TrySubmit(t.Context(), "a")
 	_, streamed := b.Stream(t.Context())
@@ -527,8 +527,8 @@ func TestBusWithoutStages(t *testing.T) {
 func joinOf(first, second string) bus.Pipeline {
 	return bus.Pipeline{
 		Stages: []bus.StageSpec{
-			bus.Stage("source", bustest.Upper),
-			bus.Stage("text", bustest.Upper),
+			bus.Stage("source", testbus.Upper),
+			bus.Stage("text", testbus.Upper),
 			bus.Stage("number", func(_ *bus.Task, in string) (int, error) { return len(in), nil }),
 			bus.Join2("join", func(_ *bus.Task, n int, text string) (string, error) { return strings.Repeat(text, n), nil }),
 		},
@@ -538,15 +538,15 @@ func joinOf(first, second string) bus.Pipeline {
 
 // TestDropsBeforeTheBranchesPart: an edge on every path to a join may drop: the branches miss the same deliveries.
 func TestDropsBeforeTheBranchesPart(t *testing.T) {
-	p := bustest.Diamond(bus.Stage("b", bustest.Upper), bus.Stage("c", bustest.Upper), bus.Stage("d", bustest.Upper))
-	p.Stages = append(p.Stages, bus.Stage("a", bustest.Upper))
+	p := testbus.Diamond(bus.Stage("b", testbus.Upper), bus.Stage("c", testbus.Upper), bus.Stage("d", testbus.Upper))
+	p.Stages = append(p.Stages, bus.Stage("a", testbus.Upper))
 	p.Edges = append(p.Edges, bus.Edge{From: "a", To: "b", Policy: bus.DropOldest}, bus.Edge{From: "join", Policy: bus.DropOldest})
-	bustest.Open(t, p, bus.Options{})
+	testbus.Open(t, p, bus.Options{})
 }
 
 // TestTypesOfInputs: what a first stage takes is known when a request begins.
 func TestTypesOfInputs(t *testing.T) {
-	b := bustest.Open(t, joinOf("number", "text"), bus.Options{})
+	b := testbus.Open(t, joinOf("number", "text"), bus.Options{})
 	if r, err := b.Submit(t.Context(), 3); !errors.Is(err, bus.ErrPayload) || !strings.Contains(err.Error(), `the input is int, and stage "source" takes string`) {
 		t.Errorf("submit a number: %v, %v", r, err)
 	}
@@ -554,17 +554,17 @@ func TestTypesOfInputs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bustest.MustReceive(t, r, []string{"X"})
-	open := bustest.Open(t, bustest.Linear(bus.Stage("any", func(_ *bus.Task, in any) (string, error) { return fmt.Sprint(in), nil })), bus.Options{})
+	testbus.MustReceive(t, r, []string{"X"})
+	open := testbus.Open(t, testbus.Linear(bus.Stage("any", func(_ *bus.Task, in any) (string, error) { return fmt.Sprint(in), nil })), bus.Options{})
 	if r, err = open.Submit(t.Context(), 3); err != nil {
 		t.Fatal(err)
 	}
-	bustest.MustReceive(t, r, []string{"3"})
+	testbus.MustReceive(t, r, []string{"3"})
 }
 
 func TestPipelinesThatCannotWork(t *testing.T) {
-	a, c := bus.Stage("a", bustest.Upper), bus.Stage("c", bustest.Upper)
-	scattered := bustest.Remotes(bustest.Diamond(a, c, bus.Stage("d", bustest.Upper)))
+	a, c := bus.Stage("a", testbus.Upper), bus.Stage("c", testbus.Upper)
+	scattered := testbus.Remotes(testbus.Diamond(a, c, bus.Stage("d", testbus.Upper)))
 	scattered.Stages[1].State, scattered.Stages[1].Remote = bus.StateNone, &bus.Remote{Routing: bus.LeastQueue}
 	three := joinOf("number", "text")
 	three.Edges = append(three.Edges, bus.Edge{From: "source", To: "join"})
@@ -574,9 +574,9 @@ func TestPipelinesThatCannotWork(t *testing.T) {
 	}{
 		"no such stage":              {bus.Pipeline{Edges: []bus.Edge{{From: "a"}}}, `there is no stage "a"`},
 		"twice":                      {bus.Pipeline{Stages: []bus.StageSpec{a, a}}, `stage "a" is listed twice`},
-		"no name":                    {bus.Pipeline{Stages: []bus.StageSpec{bus.Stage("", bustest.Upper)}}, "needs a name"},
-		"long name":                  {bus.Pipeline{Stages: []bus.StageSpec{bus.Stage(strings.Repeat("n", 100), bustest.Upper)}}, "its name has 100 bytes: use up to 99"},
-		"no UTF-8":                   {bus.Pipeline{Stages: []bus.StageSpec{bus.Stage("\xff", bustest.Upper)}}, "of UTF-8"},
+		"no name":                    {bus.Pipeline{Stages: []bus.StageSpec{bus.Stage("", testbus.Upper)}}, "needs a name"},
+		"long name":                  {bus.Pipeline{Stages: []bus.StageSpec{bus.Stage(strings.Repeat("n", 100), testbus.Upper)}}, "its name has 100 bytes: use up to 99"},
+		"no UTF-8":                   {bus.Pipeline{Stages: []bus.StageSpec{bus.Stage("\xff", testbus.Upper)}}, "of UTF-8"},
 		"no handler":                 {bus.Pipeline{Stages: []bus.StageSpec{{Name: "x"}}}, "set exactly one of"},
 		"unknown stage":              {bus.Pipeline{Stages: []bus.StageSpec{a}, Edges: []bus.Edge{{From: "a", To: "z"}}}, `there is no stage "z"`},
 		"self":                       {bus.Pipeline{Stages: []bus.StageSpec{a}, Edges: []bus.Edge{{From: "a", To: "a"}}}, "joins a stage to itself"},
@@ -585,10 +585,10 @@ func TestPipelinesThatCannotWork(t *testing.T) {
 		"tensors":                    {bus.Pipeline{Stages: []bus.StageSpec{a, c}, Edges: []bus.Edge{{From: "a", To: "c", Tensors: 3}}}, "unknown transport 3 of tensors"},
 		"few tensors":                {bus.Pipeline{Stages: []bus.StageSpec{a, c}, Edges: []bus.Edge{{From: "a", To: "c", TensorMinBytes: -1}}}, "TensorMinBytes is -1"},
 		"window":                     {bus.Pipeline{Stages: []bus.StageSpec{a, c}, Edges: []bus.Edge{{From: "a", To: "c", Window: -2}}}, "Window is -2"},
-		"join of one":                {bus.Pipeline{Stages: []bus.StageSpec{a, bustest.Concat("j")}, Edges: []bus.Edge{{From: "a", To: "j"}}}, "only one in-edge"},
-		"join of drops":              {bustest.Diamond(a, c, bus.Stage("d", bustest.Upper), bus.Edge{From: "c", To: "join", Policy: bus.DropOldest}), `edge c->join: its policy drops deliveries of one branch before the join "join"`},
-		"drops before a branch":      {bustest.Diamond(a, c, bus.Stage("d", bustest.Upper), bus.Edge{From: "a", To: "d", Policy: bus.DropOldest}), `edge a->d: its policy drops deliveries of one branch before the join "join"`},
-		"drops before a remote join": {bustest.Remotes(bustest.Diamond(a, c, bus.Stage("d", bustest.Upper), bus.Edge{From: "c", To: "join", Policy: bus.DropOldest})), `edge c->join: its policy`},
+		"join of one":                {bus.Pipeline{Stages: []bus.StageSpec{a, testbus.Concat("j")}, Edges: []bus.Edge{{From: "a", To: "j"}}}, "only one in-edge"},
+		"join of drops":              {testbus.Diamond(a, c, bus.Stage("d", testbus.Upper), bus.Edge{From: "c", To: "join", Policy: bus.DropOldest}), `edge c->join: its policy drops deliveries of one branch before the join "join"`},
+		"drops before a branch":      {testbus.Diamond(a, c, bus.Stage("d", testbus.Upper), bus.Edge{From: "a", To: "d", Policy: bus.DropOldest}), `edge a->d: its policy drops deliveries of one branch before the join "join"`},
+		"drops before a remote join": {testbus.Remotes(testbus.Diamond(a, c, bus.Stage("d", testbus.Upper), bus.Edge{From: "c", To: "join", Policy: bus.DropOldest})), `edge c->join: its policy`},
 		"branches of a join":         {three, `stage "join": its function joins 2 branches, and the pipeline gives it 3: number, text, source`},
 		"a join behind any order":    {scattered, `edge c->join: the routing least-queue of stage "c" reorders deliveries of one branch before the join "join"`},
 		"types of a join":            {joinOf("text", "number"), `edge text->join: stage "text" emits string, stage "join" takes int as its input 1`},
@@ -608,7 +608,7 @@ func TestPipelinesThatCannotWork(t *testing.T) {
 
 // TestManyRequestsAtOnce runs more requests than places and slots.
 func TestManyRequestsAtOnce(t *testing.T) {
-	b := bustest.Open(t, bustest.Linear(bus.Stage("a", bustest.Upper), bus.Stage("b", bustest.Upper), bus.Stage("c", bustest.Upper)), bus.Options{})
+	b := testbus.Open(t, testbus.Linear(bus.Stage("a", testbus.Upper), bus.Stage("b", testbus.Upper), bus.Stage("c", testbus.Upper)), bus.Options{})
 	var wg sync.WaitGroup
 	for i := range 200 {
 		wg.Go(func() {
@@ -618,7 +618,7 @@ func TestManyRequestsAtOnce(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			got, err := bustest.Receive(t, r)
+			got, err := testbus.Receive(t, r)
 			if want := strings.ToUpper(in); err != nil || len(got) != 1 || got[0] != want {
 				t.Errorf("request %d: %d results, %v", i, len(got), err)
 			}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/omnibus-runtime/omnibus/codec"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -38,32 +38,32 @@ func (d *Delivery) expose() (err error) {
 
 // inStore is where the payload of d, which is exposed, lies in its bus's store, whose arena
 // other processes have as a segment.
-func (d *Delivery) inStore(arena *ledger.Segment) (ledger.Location, error) {
+func (d *Delivery) inStore(arena *accounts.Segment) (accounts.Location, error) {
 	if !shmstore.IsLarge(d.Handle) {
-		return ledger.Location{Seg: arena, Offset: d.Handle.Offset}, nil
+		return accounts.Location{Seg: arena, Offset: d.Handle.Offset}, nil
 	}
 	if err := d.expose(); err != nil {
-		return ledger.Location{}, err
+		return accounts.Location{}, err
 	}
-	return ledger.Location{Seg: d.large, Own: true}, nil
+	return accounts.Location{Seg: d.large, Own: true}, nil
 }
 
 // Reader is a process that is to read a payload.
 type Reader struct {
-	InlineBytes int             // of the largest payload that goes to it in the message
-	Arena       *ledger.Segment // of a client of this host, which has the arena; nil: the host of this node, or a peer
-	Thin        bool            // a client in another language than Go: it copies small payloads anyway, and a message costs it less than a view
+	InlineBytes int               // of the largest payload that goes to it in the message
+	Arena       *accounts.Segment // of a client of this host, which has the arena; nil: the host of this node, or a peer
+	Thin        bool              // a client in another language than Go: it copies small payloads anyway, and a message costs it less than a view
 }
 
 // Locate finds where the reader finds the payload of d, and takes it from the heap to memory that the
 // reader can have if it is too large for the message.
-func (c DeliveryControl) Locate(r Reader) (at ledger.Location, err error) {
+func (c DeliveryControl) Locate(r Reader) (at accounts.Location, err error) {
 	d := c.d
 	switch {
 	case d.Size() <= d.mostInline(r):
 		return at, nil
 	case d.foreign.InMemory():
-		return ledger.Location{Seg: d.foreign.Segment(), Offset: d.foreign.Offset()}, nil
+		return accounts.Location{Seg: d.foreign.Segment(), Offset: d.foreign.Offset()}, nil
 	case !d.Handle.IsZero():
 		at, err = d.inStore(cmp.Or(r.Arena, d.flow.req.bus.shared))
 	default:
@@ -87,12 +87,12 @@ func (d *Delivery) mostInline(r Reader) int {
 }
 
 // moveToMemory copies the payload of d from the heap to where other processes can read it.
-func (d *Delivery) moveToMemory() (ledger.Location, error) {
-	p, err := ledger.Copied(d.Inline)
+func (d *Delivery) moveToMemory() (accounts.Location, error) {
+	p, err := accounts.Copied(d.Inline)
 	if err != nil {
-		return ledger.Location{}, err
+		return accounts.Location{}, err
 	}
 	d.foreign.Release()
 	d.Inline, d.foreign = p.Bytes(), p
-	return ledger.Location{Seg: p.Segment(), Own: true}, nil
+	return accounts.Location{Seg: p.Segment(), Own: true}, nil
 }

@@ -10,13 +10,13 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 // speechLike is a pipeline of the usual size.
 func speechLike() bus.Pipeline {
-	p := bustest.Linear(bus.Stage("thinker", bustest.Upper), bus.Stage("talker", bustest.Upper), bus.StageSpec{
+	p := testbus.Linear(bus.Stage("thinker", testbus.Upper), bus.Stage("talker", testbus.Upper), bus.StageSpec{
 		Name: "vocoder", Batch: func(batch []*bus.Delivery) error {
 			for _, d := range batch {
 				if err := d.Task().Forward(d); err != nil {
@@ -33,7 +33,7 @@ func speechLike() bus.Pipeline {
 // one that is closed in the middle of a request.
 func TestOpenAndCloseLeaveNoGoroutine(t *testing.T) {
 	ignored := goleak.IgnoreCurrent()
-	g := bustest.NewGate()
+	g := testbus.NewGate()
 	busy := speechLike()
 	busy.Stages[1] = g.Stage("talker")
 	for _, tc := range []struct {
@@ -42,7 +42,7 @@ func TestOpenAndCloseLeaveNoGoroutine(t *testing.T) {
 		use      func(*bus.Bus)
 	}{
 		{name: "idle", pipeline: speechLike(), use: func(*bus.Bus) {}},
-		{name: "worked", pipeline: speechLike(), use: func(b *bus.Bus) { bustest.MustReceive(t, bustest.SendAll(t, b, 20), bustest.Numbers(20)) }},
+		{name: "worked", pipeline: speechLike(), use: func(b *bus.Bus) { testbus.MustReceive(t, testbus.SendAll(t, b, 20), testbus.Numbers(20)) }},
 		{name: "at work", pipeline: busy, use: func(b *bus.Bus) {
 			if _, err := b.Submit(t.Context(), "x"); err != nil {
 				t.Fatal(err)
@@ -76,7 +76,7 @@ func TestEmptyBusIsSmall(t *testing.T) {
 		t.Skip("elsewhere the store itself is on the heap")
 	}
 	before := heapAndStacks()
-	b := bustest.Open(t, speechLike(), bus.Options{Store: shmstore.Options{ArenaBytes: 64 << 20, Memory: shmstore.Shared}})
+	b := testbus.Open(t, speechLike(), bus.Options{Store: shmstore.Options{ArenaBytes: 64 << 20, Memory: shmstore.Shared}})
 	took := heapAndStacks() - before
 	runtime.KeepAlive(b)
 	t.Logf("%d KiB", took>>10)
@@ -109,7 +109,7 @@ func TestMessagesLeaveNoMemory(t *testing.T) {
 	if testing.Short() {
 		messages /= 5
 	}
-	b := bustest.Open(t, speechLike(), bus.Options{})
+	b := testbus.Open(t, speechLike(), bus.Options{})
 	payload := strings.Repeat("x", 1000)
 	send := func(requests, each int) {
 		for range requests {
@@ -151,7 +151,7 @@ func TestMessagesLeaveNoMemory(t *testing.T) {
 // result that the caller gets, and three for its context, which can be canceled.
 func TestRequestTakesFewAllocations(t *testing.T) {
 	const most = 9
-	b := bustest.Open(t, bustest.Linear(bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
+	b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
 		return t.EmitBytes(d.Bytes())
 	}}), bus.Options{})
 	ctx, payload := t.Context(), make([]byte, 64)

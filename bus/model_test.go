@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -246,7 +246,7 @@ func (m *model) compute(inputs []string) map[string][]string {
 
 // run sends one request and compares its results, stream by stream. Results
 // that were dropped leave a gap, of the size that is told.
-func (m *model) run(ctx context.Context, b bustest.Submitter, inputs []string) error {
+func (m *model) run(ctx context.Context, b testbus.Submitter, inputs []string) error {
 	want := m.compute(inputs)
 	r, err := b.Stream(ctx)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/host"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -68,7 +68,7 @@ type cluster struct {
 }
 
 func startCluster(ctx context.Context, path string, p bus.Pipeline, opts bus.Options) (*cluster, error) {
-	b, err := bus.Open(ctx, bustest.Remotes(p), opts)
+	b, err := bus.Open(ctx, testbus.Remotes(p), opts)
 	if err != nil {
 		return nil, err
 	}

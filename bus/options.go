@@ -11,7 +11,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/connector"
 	memory "github.com/omnibus-runtime/omnibus/internal/headroom"
-	"github.com/omnibus-runtime/omnibus/internal/heard"
+	"github.com/omnibus-runtime/omnibus/internal/lastactive"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -91,8 +91,8 @@ type Options struct {
 	// Logger is told of panics, restarts and stalls; nil discards.
 	Logger *slog.Logger
 
-	spillAfter time.Duration // tests have more patience with a slow machine
-	heard      *heard.Heard  // of a node; nil: the bus has one of its own
+	spillAfter time.Duration       // tests have more patience with a slow machine
+	lastActive *lastactive.Tracker // of a node; nil: the bus has one of its own
 }
 
 func (o Options) withDefaults() Options {

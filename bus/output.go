@@ -16,8 +16,8 @@ func (o *output) next() (n uint64, repeat bool) {
 	return o.seen, o.seen <= o.latest && !slices.Contains(o.not, o.seen)
 }
 
-// went notes that an emission went out.
-func (o *output) went(n uint64) {
+// markSent notes that an emission went out.
+func (o *output) markSent(n uint64) {
 	if n <= o.latest {
 		o.not = slices.DeleteFunc(o.not, func(other uint64) bool { return other == n })
 		return

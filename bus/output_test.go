@@ -28,7 +28,7 @@ func TestOutput(t *testing.T) {
 					t.Skip("nothing waits")
 				}
 				i := rapid.IntRange(0, len(waiting)-1).Draw(t, "which")
-				o.went(waiting[i])
+				o.markSent(waiting[i])
 				out[waiting[i]] = true
 				waiting = append(waiting[:i], waiting[i+1:]...)
 			},

@@ -5,31 +5,31 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 // Open opens a bus whose edges end at the boundary of this process, with memory that others
 // can read.
-func (p Part) Open(ctx context.Context) (Opened, error) {
+func (p Part) Open(ctx context.Context) (OpenedPart, error) {
 	g := p.graph()
 	opts := p.Opts
-	opts.heard = p.Heard
+	opts.lastActive = p.LastActive
 	if opts.Store.ArenaBytes == 0 {
 		opts.Store.ArenaBytes, opts.Store.LargeObjectBytes = arenaFor(g, p.Requests)
 	}
 	opts.Store.Memory = shmstore.Shared
 	b, err := openGraph(ctx, g, opts.withDefaults(), p.Lane)
 	if err != nil {
-		return Opened{}, err
+		return OpenedPart{}, err
 	}
 	mem, err := b.store.ArenaSegment()
 	if err != nil {
-		return Opened{}, errors.Join(err, b.Close(ctx))
+		return OpenedPart{}, errors.Join(err, b.Close(ctx))
 	}
-	b.shared = ledger.Lasting(mem, nil)
+	b.shared = accounts.Lasting(mem, nil)
 	b.leastBytes = p.InlineBytes + 1
-	return Opened{b, b.shared, g.inputPorts, g.resultPorts}, nil
+	return OpenedPart{b, b.shared, g.inputPorts, g.resultPorts}, nil
 }
 
 // graph is that of the stage, where the host is the caller, or one of a process that submits

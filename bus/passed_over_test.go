@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // returns requires that a call does not wait.
@@ -16,7 +16,7 @@ func returns(t *testing.T, call func() error) error {
 	t.Helper()
 	returned := make(chan error, 1)
 	go func() { returned <- call() }()
-	return bustest.Next(t, returned)
+	return testbus.Next(t, returned)
 }
 
 // TestEndWaitsForItsSlot: a stage runs End for a request that has sent it nothing when its inputs have ended, also when
@@ -25,9 +25,9 @@ func returns(t *testing.T, call func() error) error {
 func TestEndWaitsForItsSlot(t *testing.T) {
 	for _, from := range []string{"", "router"} {
 		t.Run("behind "+from, func(t *testing.T) {
-			g := bustest.NewGate()
+			g := testbus.NewGate()
 			stalls := make(chan []bus.Stall, 2) // at each end
-			tail, other := one(g.Stage("tail")), bustest.Suffix("other")
+			tail, other := one(g.Stage("tail")), testbus.Suffix("other")
 			var b *bus.Bus
 			tail.End = func(t *bus.Task) error {
 				stalls <- b.Stalls(0)
@@ -38,7 +38,7 @@ func TestEndWaitsForItsSlot(t *testing.T) {
 				p.Stages = append(p.Stages, one(routing(from)))
 				p.Edges = []bus.Edge{{From: from, To: "tail"}, {From: from, To: "other"}}
 			}
-			b = bustest.Open(t, p, bus.Options{})
+			b = testbus.Open(t, p, bus.Options{})
 			send := func(r *bus.Request, to string) {
 				t.Helper()
 				var opts []bus.EmitOption
@@ -49,34 +49,34 @@ func TestEndWaitsForItsSlot(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			holds := bustest.StreamOf(t, b)
+			holds := testbus.StreamOf(t, b)
 			send(holds, "tail")
-			bustest.Next(t, g.Entered)
+			testbus.Next(t, g.Entered)
 			if err := holds.CloseSend(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			waits := bustest.StreamOf(t, b)
+			waits := testbus.StreamOf(t, b)
 			send(waits, "other")
 			if err := returns(t, func() error { return waits.CloseSend(t.Context()) }); err != nil {
 				t.Fatal(err)
 			}
-			s := bustest.WaitForStall(t, b, from+"->tail", 0)
+			s := testbus.WaitForStall(t, b, from+"->tail", 0)
 			if s.Request != waits.ID() || !strings.Contains(s.Holder, holds.ID().String()) {
 				t.Errorf("report: %v; request %v holds the slot", s, holds.ID())
 			}
 			if from != "" { // it has returned, and has given its slot back
-				bustest.Await(t, func() bool { return bustest.StageStats(b, from).SlotsFree == 1 })
+				testbus.Await(t, func() bool { return testbus.StageStats(b, from).SlotsFree == 1 })
 			}
 			g.Leave <- struct{}{}
-			bustest.Next(t, stalls)
-			bustest.MustComplete(t, holds, []string{"tail", "end"})
-			if all := bustest.Next(t, stalls); len(all) > 0 {
+			testbus.Next(t, stalls)
+			testbus.MustComplete(t, holds, []string{"tail", "end"})
+			if all := testbus.Next(t, stalls); len(all) > 0 {
 				t.Errorf("the end has its slot, and waits: %v", all)
 			}
-			if err := waits.Wait(bustest.Soon(t)); err != nil {
+			if err := waits.Wait(testbus.Soon(t)); err != nil {
 				t.Fatal(err)
 			}
-			if got, err := bustest.Receive(t, waits); err != nil || len(got) != 2 {
+			if got, err := testbus.Receive(t, waits); err != nil || len(got) != 2 {
 				t.Errorf("got %q, %v; want that of the other stage, and the end", got, err)
 			}
 		})
@@ -86,18 +86,18 @@ func TestEndWaitsForItsSlot(t *testing.T) {
 // TestPassedOver: a request that sends nothing to a stage, directly or by those before it, needs no slot there. That
 // goes on through stages and joins.
 func TestPassedOver(t *testing.T) {
-	held := bustest.Diamond(one(bustest.Suffix("s")), one(bustest.Suffix("l")), one(bustest.Suffix("r")))
+	held := testbus.Diamond(one(testbus.Suffix("s")), one(testbus.Suffix("l")), one(testbus.Suffix("r")))
 	for i := range held.Stages {
 		held.Stages[i].MaxInflight = 1
 	}
-	held.Stages = append(held.Stages, one(bustest.Suffix("z")), bustest.Suffix("other"))
+	held.Stages = append(held.Stages, one(testbus.Suffix("z")), testbus.Suffix("other"))
 	held.Edges = append(held.Edges, bus.Edge{From: "join", To: "z"})
-	b := bustest.Open(t, held, bus.Options{})
-	holds := bustest.StreamOf(t, b) // all slots but those of "other"
+	b := testbus.Open(t, held, bus.Options{})
+	holds := testbus.StreamOf(t, b) // all slots but those of "other"
 	if err := holds.Send(t.Context(), "x", bus.To("s")); err != nil {
 		t.Fatal(err)
 	}
-	d, err := holds.Recv(bustest.Soon(t))
+	d, err := holds.Recv(testbus.Soon(t))
 	if err == nil {
 		err = d.Finish(nil)
 	}
@@ -105,24 +105,24 @@ func TestPassedOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 {
-		r := bustest.StreamOf(t, b)
+		r := testbus.StreamOf(t, b)
 		if err := r.Send(t.Context(), "x", bus.To("other")); err != nil {
 			t.Fatal(err)
 		}
 		if err := returns(t, func() error { return r.CloseSend(t.Context()) }); err != nil {
 			t.Fatal(err)
 		}
-		bustest.MustComplete(t, r, []string{"xother"})
+		testbus.MustComplete(t, r, []string{"xother"})
 	}
-	empty := bustest.StreamOf(t, b)
+	empty := testbus.StreamOf(t, b)
 	if err := returns(t, func() error { return empty.CloseSend(t.Context()) }); err != nil {
 		t.Fatal(err)
 	}
-	bustest.MustComplete(t, empty, nil)
+	testbus.MustComplete(t, empty, nil)
 	if err := holds.CloseSend(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	bustest.MustComplete(t, holds, nil)
+	testbus.MustComplete(t, holds, nil)
 	for _, st := range b.Stats().Stages {
 		if st.AdmittedAbove != 0 {
 			t.Errorf("stage %q has admitted %d requests above its bound", st.Name, st.AdmittedAbove)
@@ -149,19 +149,19 @@ func TestJoinOfAStagePassedOver(t *testing.T) {
 				}
 				return emit(in)
 			})
-			b := bustest.Open(t, bustest.Diamond(src, left, bustest.Suffix("r")), bus.Options{})
+			b := testbus.Open(t, testbus.Diamond(src, left, testbus.Suffix("r")), bus.Options{})
 			r, err := b.Submit(t.Context(), "x")
 			if err != nil {
 				t.Fatal(err)
 			}
 			if first == "end" { // the source has left, and the stage behind it was passed over by then
-				bustest.Await(t, func() bool { st := bustest.StageStats(b, "s"); return st.SlotsFree == st.Slots })
+				testbus.Await(t, func() bool { st := testbus.StageStats(b, "s"); return st.SlotsFree == st.Slots })
 				close(ended)
 			} else {
-				bustest.Await(t, func() bool { return bustest.StageStats(b, "join").SlotsFree < bus.DefaultMaxInflight })
+				testbus.Await(t, func() bool { return testbus.StageStats(b, "join").SlotsFree < bus.DefaultMaxInflight })
 				close(delivered)
 			}
-			err = r.Wait(bustest.Soon(t))
+			err = r.Wait(testbus.Soon(t))
 			at, ok := errors.AsType[*bus.StageError](err)
 			if !errors.Is(err, bus.ErrSequence) || !ok || at.Stage != "join" || !strings.Contains(err.Error(), "ended early: r->join ended with 0 deliveries") {
 				t.Errorf("the request ended with %v", err)
@@ -175,9 +175,9 @@ func TestJoinOfAStagePassedOver(t *testing.T) {
 func TestSendGivenUp(t *testing.T) {
 	for _, canceled := range []bool{true, false} {
 		t.Run(fmt.Sprint("canceled: ", canceled), func(t *testing.T) {
-			a, b := bustest.NewGate(), bustest.NewGate()
-			on := bustest.Open(t, bus.Pipeline{Stages: []bus.StageSpec{one(a.Stage("a")), b.Stage("b")}}, bus.Options{})
-			holds, r := bustest.StreamOf(t, on), bustest.StreamOf(t, on)
+			a, b := testbus.NewGate(), testbus.NewGate()
+			on := testbus.Open(t, bus.Pipeline{Stages: []bus.StageSpec{one(a.Stage("a")), b.Stage("b")}}, bus.Options{})
+			holds, r := testbus.StreamOf(t, on), testbus.StreamOf(t, on)
 			if err := errors.Join(holds.Send(t.Context(), "holds", bus.To("a")), r.Send(t.Context(), "x", bus.To("b"))); err != nil {
 				t.Fatal(err)
 			}
@@ -185,39 +185,39 @@ func TestSendGivenUp(t *testing.T) {
 			defer cancel()
 			sent := make(chan error, 1)
 			go func() { sent <- r.Send(ctx, "given up", bus.To("a")) }()
-			bustest.WaitForStall(t, on, "->a", 0)
+			testbus.WaitForStall(t, on, "->a", 0)
 			want := bus.ErrAfterEnd
 			if canceled {
 				want = context.Canceled
 				cancel()
-				bustest.Await(t, func() bool { return len(sent) == 1 })
+				testbus.Await(t, func() bool { return len(sent) == 1 })
 			}
 			if err := r.CloseSend(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if err := bustest.Next(t, sent); !errors.Is(err, want) {
+			if err := testbus.Next(t, sent); !errors.Is(err, want) {
 				t.Errorf("the input that waits: %v, want %v", err, want)
 			}
 			b.Leave <- struct{}{}
-			bustest.MustComplete(t, r, []string{"x"})
+			testbus.MustComplete(t, r, []string{"x"})
 			a.Leave <- struct{}{}
 			if err := holds.CloseSend(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			bustest.MustComplete(t, holds, []string{"holds"})
+			testbus.MustComplete(t, holds, []string{"holds"})
 		})
 	}
 }
 
 // TestSendToAStagePassedOver: an input that comes behind the end of the inputs has the error of one, and takes no slot.
 func TestSendToAStagePassedOver(t *testing.T) {
-	g := bustest.NewGate()
-	b := bustest.Open(t, bus.Pipeline{Stages: []bus.StageSpec{bustest.Suffix("a"), g.Stage("b")}}, bus.Options{})
-	r := bustest.StreamOf(t, b)
+	g := testbus.NewGate()
+	b := testbus.Open(t, bus.Pipeline{Stages: []bus.StageSpec{testbus.Suffix("a"), g.Stage("b")}}, bus.Options{})
+	r := testbus.StreamOf(t, b)
 	if err := r.Send(t.Context(), "x", bus.To("b")); err != nil {
 		t.Fatal(err)
 	}
-	bustest.Next(t, g.Entered)
+	testbus.Next(t, g.Entered)
 	if err := r.CloseSend(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -229,9 +229,9 @@ func TestSendToAStagePassedOver(t *testing.T) {
 			}
 		}
 	}
-	if st := bustest.StageStats(b, "a"); st.SlotsFree != st.Slots {
+	if st := testbus.StageStats(b, "a"); st.SlotsFree != st.Slots {
 		t.Errorf("stage a, which was passed over, has %d of %d slots free", st.SlotsFree, st.Slots)
 	}
 	g.Leave <- struct{}{}
-	bustest.MustComplete(t, r, []string{"x"})
+	testbus.MustComplete(t, r, []string{"x"})
 }

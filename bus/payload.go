@@ -2,7 +2,7 @@ package bus
 
 import (
 	"github.com/omnibus-runtime/omnibus/codec"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -11,7 +11,7 @@ import (
 // payload is the payload of a delivery that is needed beyond its end.
 type payload struct {
 	codec   codec.ID
-	foreign *ledger.Payload
+	foreign *accounts.Payload
 	lease   shmstore.Lease // when neither of the others is there
 	of      *Bus           // whose store the lease is of
 	inline  []byte
@@ -43,8 +43,8 @@ func (p *payload) take(lease *shmstore.Lease, of *Bus) {
 	}
 }
 
-// Hold implements ledger.Held: it keeps a payload once more.
-func (p *payload) Hold() ledger.Held {
+// Hold implements accounts.Held: it keeps a payload once more.
+func (p *payload) Hold() accounts.Held {
 	again := &payload{codec: p.codec, foreign: p.foreign, inline: p.inline}
 	switch {
 	case p.foreign != nil:
@@ -55,7 +55,7 @@ func (p *payload) Hold() ledger.Held {
 	return again
 }
 
-// Release implements ledger.Held.
+// Release implements accounts.Held.
 func (p *payload) Release() {
 	switch {
 	case p.foreign != nil:
@@ -69,7 +69,7 @@ func (p *payload) Release() {
 
 // largeSegment opens the segment of a large object of the bus's store, whose
 // lease the caller holds, for passing it on. It is the caller's to release.
-func (b *Bus) largeSegment(h messages.Handle) (*ledger.Segment, error) {
+func (b *Bus) largeSegment(h messages.Handle) (*accounts.Segment, error) {
 	lockorder.AssertNone("the writer is asked")
 	var mem *shmstore.Segment
 	var err error
@@ -79,7 +79,7 @@ func (b *Bus) largeSegment(h messages.Handle) (*ledger.Segment, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ledger.Mapped(mem), nil
+	return accounts.Mapped(mem), nil
 }
 
 // pass sends a payload that is held on by reference.
@@ -99,7 +99,7 @@ func (e Emitter) pass(p *payload, em Emission) error {
 
 // lend sends a payload that lies elsewhere along the stage's edges. It takes
 // over the caller's reference, also if it fails.
-func (e Emitter) lend(p *ledger.Payload, c codec.ID, em Emission) error {
+func (e Emitter) lend(p *accounts.Payload, c codec.ID, em Emission) error {
 	size := len(p.Bytes())
 	b := Buffer{e: e, em: em, size: size, price: e.out.req.bus.price(size), codec: c, lent: p, heap: p.Bytes()}
 	err := b.admit()

@@ -14,18 +14,18 @@ func (rep *Replica) Detach(cause error) {
 	r.mu.Lock()
 	r.replicas = slices.DeleteFunc(r.replicas, func(other *Replica) bool { return other == rep })
 	r.serving = slices.DeleteFunc(r.serving, func(other *Replica) bool { return other == rep })
-	posts := make([]*Posting, 0, len(rep.postings))
-	for _, p := range rep.postings {
+	posts := make([]*ReplicaTask, 0, len(rep.tasks))
+	for _, p := range rep.tasks {
 		posts = append(posts, p)
 	}
-	slices.SortFunc(posts, func(a, b *Posting) int { return cmp.Compare(a.rt.task.Request(), b.rt.task.Request()) })
+	slices.SortFunc(posts, func(a, b *ReplicaTask) int { return cmp.Compare(a.rt.task.Request(), b.rt.task.Request()) })
 	var failed []*Work
-	var fu FollowUp
+	var after AfterUnlock
 	for _, p := range posts {
-		failed = append(failed, r.displace(p, cause, &fu)...)
+		failed = append(failed, r.displace(p, cause, &after)...)
 	}
 	r.mu.Unlock()
-	fu.Do()
+	after.Run()
 	for _, w := range failed {
 		for _, d := range w.parts {
 			_ = d.Finish(cause) // held by the replica alone, so not finished before
@@ -35,18 +35,18 @@ func (rep *Replica) Detach(cause error) {
 
 // Orphaned gives back what a replica that is gone had of requests that were
 // over, and is waited for no more. What was given to another replica is not its any more.
-func (w *Work) Orphaned(by Agent) {
+func (w *Work) Orphaned(by ReplicaConn) {
 	r := w.rt.task.stage.remote
 	r.mu.Lock()
-	if w.replica == nil || w.replica.agent != by {
+	if w.replica == nil || w.replica.conn != by {
 		r.mu.Unlock()
 		return
 	}
 	w.replica = nil
-	var fu FollowUp
-	r.done(w, &fu)
+	var after AfterUnlock
+	r.done(w, &after)
 	r.mu.Unlock()
-	fu.Do()
+	after.Run()
 	for _, d := range w.parts {
 		_ = d.Finish(nil) // held by the replica alone
 	}
@@ -54,9 +54,9 @@ func (w *Work) Orphaned(by Agent) {
 
 // displace, with mu held, moves one task away from a replica that is gone. It
 // returns the works that cannot be repeated.
-func (r *Station) displace(p *Posting, cause error, fu *FollowUp) (failed []*Work) {
+func (r *RemoteStage) displace(p *ReplicaTask, cause error, after *AfterUnlock) (failed []*Work) {
 	rt := p.rt
-	delete(p.replica.postings, rt)
+	delete(p.replica.tasks, rt)
 	if rt.home == p.replica {
 		rt.home = nil
 	}
@@ -68,30 +68,30 @@ func (r *Station) displace(p *Posting, cause error, fu *FollowUp) (failed []*Wor
 	switch {
 	case rt.ended: // the worker is about to hear of it
 	case spec.State == StateNone:
-		failed = r.repeatWorks(rt, p.replica, fu)
+		failed = r.repeatWorks(rt, p.replica, after)
 	case !rt.touched:
 	case spec.Replay && rt.attempt < spec.Attempts:
-		r.replayTask(rt, fu)
+		r.replayTask(rt, after)
 	default:
 		failed = r.worksAt(rt, p.replica)
 		if len(failed) == 0 { // its state is lost all the same
-			rt.task.failBehind(cause, fu)
+			rt.task.failBehind(cause, after)
 		}
 	}
 	for _, w := range failed {
-		rt.task.failAtBehind(w.parts[0], cause, fu)
+		rt.task.failAtBehind(w.parts[0], cause, after)
 		w.replica = nil
-		r.done(w, fu)
+		r.done(w, after)
 	}
 	if p.ending && rt.endsLeft == 0 {
 		rt.endsLeft, rt.output.seen = -1, rt.endFrom // who is left has answered, or nobody is: ask again
 	}
-	r.progress(rt, fu)
+	r.progress(rt, after)
 	return failed
 }
 
 // worksAt, with mu held, gives the works of a task that a replica has.
-func (r *Station) worksAt(rt *remoteTask, rep *Replica) []*Work {
+func (r *RemoteStage) worksAt(rt *remoteTask, rep *Replica) []*Work {
 	var at []*Work
 	for _, w := range rt.works {
 		if w.replica == rep {
@@ -103,14 +103,14 @@ func (r *Station) worksAt(rt *remoteTask, rep *Replica) []*Work {
 
 // repeatWorks, with mu held, has another replica do what this one did not
 // finish. It returns what has been tried as often as the stage allows.
-func (r *Station) repeatWorks(rt *remoteTask, rep *Replica, fu *FollowUp) (exhausted []*Work) {
+func (r *RemoteStage) repeatWorks(rt *remoteTask, rep *Replica, after *AfterUnlock) (exhausted []*Work) {
 	for _, w := range r.worksAt(rt, rep) {
 		if w.tries >= r.stage.spec.Attempts {
 			exhausted = append(exhausted, w)
 			continue
 		}
 		w.repeat()
-		r.route(w, fu)
+		r.route(w, after)
 	}
 	return exhausted
 }
@@ -126,7 +126,7 @@ func (w *Work) repeat() {
 
 // replayTask, with mu held, runs a request again at this stage from its first
 // input.
-func (r *Station) replayTask(rt *remoteTask, fu *FollowUp) {
+func (r *RemoteStage) replayTask(rt *remoteTask, after *AfterUnlock) {
 	rt.attempt++
 	rt.output.seen, rt.endsLeft, rt.touched, rt.early = 0, -1, false, false
 	again := slices.Concat(rt.retained, rt.works)
@@ -140,6 +140,6 @@ func (r *Station) replayTask(rt *remoteTask, fu *FollowUp) {
 	rt.retained, rt.works = nil, again
 	for _, w := range slices.Clone(again) { // route may take one off
 		w.repeat()
-		r.route(w, fu)
+		r.route(w, after)
 	}
 }

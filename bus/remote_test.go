@@ -21,7 +21,7 @@ func soon(t *testing.T) context.Context {
 // nothing.
 type gone struct{}
 
-func (gone) OpenTask(p *Posting)                          { p.Assign(gone{}, nil) }
+func (gone) OpenTask(p *ReplicaTask)                      { p.Assign(gone{}, nil) }
 func (gone) Describe() string                             { return "a process that is gone" }
 func (gone) DeliverWork(*Work, []*Delivery) (bool, error) { return false, nil }
 func (gone) EndTask()                                     {}
@@ -44,14 +44,14 @@ func goneReplica(t *testing.T) *Bus {
 			t.Errorf("close the bus: %v", err)
 		}
 	})
-	st, _ := b.Floor().Station("m")
+	st, _ := b.Backend().RemoteStage("m")
 	st.Attach(gone{}, 0, false).Begin()
 	return b
 }
 
 // given is what the stage knows of its one task when that many works were given to the
 // replica.
-func (b *Bus) given(t *testing.T, works int) (r *Station, task *remoteTask) {
+func (b *Bus) given(t *testing.T, works int) (r *RemoteStage, task *remoteTask) {
 	t.Helper()
 	r = b.graph.stages[0].remote
 	Await(t, func() bool {
@@ -91,9 +91,9 @@ func TestEndBehindTheLastHolder(t *testing.T) {
 	_, rt := b.given(t, 1)
 	rt.task.held.Add(1) // a reader's
 	rt.works[0].Finished(nil, true)
-	var answer *Posting
+	var answer *ReplicaTask
 	Await(t, func() bool { // until it is asked to end
-		answer = rt.home.postings[rt]
+		answer = rt.home.tasks[rt]
 		return answer.Asked()
 	})
 	answer.Answered(nil)
@@ -107,7 +107,7 @@ func TestEndBehindTheLastHolder(t *testing.T) {
 }
 
 // unwilling is a replica that can be given nothing.
-type unwilling struct{ TaskAgent }
+type unwilling struct{ TaskConn }
 
 var errUnwilling = errors.New("it takes nothing")
 
@@ -129,15 +129,15 @@ func TestReplayThatCannotBeGiven(t *testing.T) {
 	}
 	remote, task := b.given(t, works)
 	remote.mu.Lock()
-	p := task.home.postings[task]
-	p.agent = unwilling{p.agent}
-	var fu FollowUp
-	remote.replayTask(task, &fu)
+	p := task.home.tasks[task]
+	p.conn = unwilling{p.conn}
+	var after AfterUnlock
+	remote.replayTask(task, &after)
 	if left := len(task.works); left != 0 {
 		t.Errorf("the stage keeps %d of %d works", left, works)
 	}
 	remote.mu.Unlock()
-	fu.Do()
+	after.Run()
 	if err := r.Wait(soon(t)); !errors.Is(err, errUnwilling) {
 		t.Errorf("the request ended with %v", err)
 	}

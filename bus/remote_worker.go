@@ -28,7 +28,7 @@ func (w remoteWorker) Receive(message any) {
 	case *Task:
 		w.task = m
 		w.settle(m)
-	case farewell:
+	case taskGone:
 		w.leave(m.task)
 	}
 	w.task = nil

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -19,7 +19,7 @@ func TestEnvelope(t *testing.T) {
 	trace := messages.TraceContext{TraceID: [16]byte{1}, SpanID: [8]byte{2}, Flags: 1}
 	deadline := time.Now().Add(time.Hour)
 	var got messages.Delivery
-	b := bustest.Open(t, bustest.Linear(
+	b := testbus.Open(t, testbus.Linear(
 		bus.StageSpec{Name: "a", Handle: func(t *bus.Task, _ *bus.Delivery) error {
 			if at, ok := t.Context().Deadline(); !ok || !at.Equal(deadline) {
 				return errors.New("the handler's context has another deadline")
@@ -35,7 +35,7 @@ func TestEnvelope(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bustest.MustReceive(t, r, nil)
+	testbus.MustReceive(t, r, nil)
 	if got.Request != r.ID() || got.Edge != "a->b" || got.Key != "k" || got.Seq != 0 || got.Attempt != 0 ||
 		!got.Deadline.Equal(deadline) || got.Trace != trace || got.Attrs["lang"] != "en" || got.Attrs["voice"] != "deep" {
 		t.Errorf("envelope: %+v", got)
@@ -44,7 +44,7 @@ func TestEnvelope(t *testing.T) {
 
 // TestInlineThreshold: payloads up to it skip the store.
 func TestInlineThreshold(t *testing.T) {
-	b := bustest.Open(t, bustest.Linear(bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
+	b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
 		return errors.Join(t.EmitBytes(make([]byte, 100)), t.EmitBytes(make([]byte, 101)))
 	}}), bus.Options{InlineBytes: 100})
 	r, err := b.Submit(t.Context(), "x")
@@ -71,8 +71,8 @@ func TestInlineThreshold(t *testing.T) {
 func TestStallIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reports := make(chan []bus.Stall, 10)
-		g := bustest.NewGate()
-		p := bustest.Windowed(g, bus.Edge{Window: 1})
+		g := testbus.NewGate()
+		p := testbus.Windowed(g, bus.Edge{Window: 1})
 		b, err := bus.Open(t.Context(), p, bus.Options{
 			Store:        shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Heap},
 			StallTimeout: time.Second,
@@ -82,7 +82,7 @@ func TestStallIsReported(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Millisecond) //nolint:forbidigo // of the test's own time: what waits does not begin with a look
-		r := bustest.StreamOf(t, b)
+		r := testbus.StreamOf(t, b)
 		for range 3 {
 			if err := r.Send(t.Context(), "x"); err != nil {
 				t.Fatal(err)
@@ -107,19 +107,19 @@ func TestStallIsReported(t *testing.T) {
 
 // TestStallNamesTheCaller: results that nobody receives are the caller's.
 func TestStallNamesTheCaller(t *testing.T) {
-	p := bustest.Linear(bus.Stage("a", bustest.Upper))
+	p := testbus.Linear(bus.Stage("a", testbus.Upper))
 	p.Edges = append(p.Edges, bus.Edge{From: "a", Window: 2})
-	b := bustest.Open(t, p, bus.Options{})
-	r := bustest.SendAll(t, b, 5)
-	s := bustest.WaitForStall(t, b, "a->", 2)
+	b := testbus.Open(t, p, bus.Options{})
+	r := testbus.SendAll(t, b, 5)
+	s := testbus.WaitForStall(t, b, "a->", 2)
 	if !strings.Contains(s.Holder, "the caller") {
 		t.Errorf("report: %v", s)
 	}
-	bustest.MustReceive(t, r, bustest.Numbers(5))
+	testbus.MustReceive(t, r, testbus.Numbers(5))
 }
 
 func TestTooLittleMemory(t *testing.T) {
-	_, err := bus.Open(t.Context(), bustest.Linear(bus.Stage("a", bustest.Upper)), bus.Options{Store: shmstore.Options{ArenaBytes: 1 << 46}})
+	_, err := bus.Open(t.Context(), testbus.Linear(bus.Stage("a", testbus.Upper)), bus.Options{Store: shmstore.Options{ArenaBytes: 1 << 46}})
 	if err == nil || errors.Is(err, bus.ErrConfig) {
 		t.Fatalf("64 TiB: %v", err)
 	}

@@ -36,14 +36,14 @@ func (o Outcome) String() string {
 // still waits when CloseSend is called gets ErrAfterEnd.
 type Request struct {
 	id       messages.RequestID
-	key      uint64 // in this bus; the same as id, unless the request lives elsewhere
-	client   uint32 // that submitted it: see Opening
-	order    uint64 // in which requests get slots; of equal ones the lesser key comes first
-	up       Home   // where it lives, when this process submitted it; nil: here
-	sink     Sink   // takes the results; nil: they are received here
+	key      uint64       // in this bus; the same as id, unless the request lives elsewhere
+	client   uint32       // that submitted it: see RequestOptions
+	order    uint64       // in which requests get slots; of equal ones the lesser key comes first
+	owner    RequestOwner // where it lives, when this process submitted it; nil: here
+	sink     Sink         // takes the results; nil: they are received here
 	bus      *Bus
 	ctx      context.Context // what Submit was given
-	deadline time.Time       // see Opening; zero: none
+	deadline time.Time       // see RequestOptions; zero: none
 	trace    messages.TraceContext
 	traced   bool
 	began    time.Time
@@ -51,15 +51,15 @@ type Request struct {
 	done    chan struct{} // closed when the request is over
 	outcome atomic.Uint32
 	err     error                 // written before done is closed
-	fault   atomic.Pointer[error] // with which it is about to fail: see FollowUp.Fail
+	fault   atomic.Pointer[error] // with which it is about to fail: see AfterUnlock.Fail
 	givenUp atomic.Bool           // it does not complete: see EndsAtDeadline
 
 	tasks   []Task // by stage
 	flows   []flow // by edge
-	inputs  outlet
+	inputs  outputs
 	results results
 
-	turn atomic.Pointer[Turn] // of the session that handles packets about the request; nil: none does
+	flushBatch atomic.Pointer[FlushBatch] // of the session that handles packets about the request; nil: none does
 
 	openTasks atomic.Int32 // stages that have not ended it yet
 	parts     atomic.Int32 // slots held, the caller's part, and its payloads: 0 means gone
@@ -77,10 +77,10 @@ type Request struct {
 	unwatch func() bool                        // stops watching ctx, unless results depend on it: see watch
 }
 
-func newRequest(ctx context.Context, b *Bus, o Opening) *Request {
+func newRequest(ctx context.Context, b *Bus, o RequestOptions) *Request {
 	g := b.graph
 	r := &Request{
-		id: o.ID, key: b.nextKey(), client: o.Client, up: o.Up, sink: o.Sink, bus: b, ctx: ctx,
+		id: o.ID, key: b.nextKey(), client: o.Client, owner: o.Owner, sink: o.Sink, bus: b, ctx: ctx,
 		deadline: o.Deadline, trace: o.Trace, traced: !o.Trace.IsZero(), began: time.Now(),
 		done:  make(chan struct{}),
 		tasks: make([]Task, len(g.stages)),
@@ -94,7 +94,7 @@ func newRequest(ctx context.Context, b *Bus, o Opening) *Request {
 	for i, st := range g.stages {
 		t := &r.tasks[i]
 		t.stage = st
-		t.outlet = outlet{req: r, task: t, edges: st.out}
+		t.outlet = outputs{req: r, task: t, edges: st.out}
 		t.Emitter = Emitter{out: &t.outlet}
 	}
 	for i, e := range g.edges {
@@ -107,8 +107,8 @@ func newRequest(ctx context.Context, b *Bus, o Opening) *Request {
 			f.consumer = &r.tasks[e.to.index]
 		}
 	}
-	r.inputs = outlet{req: r, edges: g.inputs, producer: b.inputProducer}
-	r.results.init(len(g.results), b.heard.Lookout(), r.sink == nil)
+	r.inputs = outputs{req: r, edges: g.inputs, producer: b.inputProducer}
+	r.results.init(len(g.results), b.lastActive.Spinner(), r.sink == nil)
 	return r
 }
 
@@ -135,9 +135,9 @@ func (r *Request) Err() error {
 
 func (r *Request) over() bool { return r.Outcome() != Running }
 
-// wrecked reports whether the request is over and did not complete: nothing it
+// endedEarly reports whether the request is over and did not complete: nothing it
 // sent reaches anybody any more.
-func (r *Request) wrecked() bool { o := r.Outcome(); return o != Running && o != Completed }
+func (r *Request) endedEarly() bool { o := r.Outcome(); return o != Running && o != Completed }
 
 // cause is what an operation on a request that is over returns.
 func (r *Request) cause() error {
@@ -168,7 +168,7 @@ func (r *Request) Input(ctx context.Context) Emitter {
 // deadline, the error says so.
 func (r *Request) CloseSend(context.Context) error {
 	r.inputs.close()
-	if r.wrecked() {
+	if r.endedEarly() {
 		return r.cause()
 	}
 	return nil
@@ -232,21 +232,21 @@ func (r *Request) end(o Outcome, err error) {
 	}
 	if o != Completed {
 		r.bus.admission.withdraw(r)
-		r.scuttle()
+		r.releaseQueued()
 	}
-	if r.up != nil {
-		r.up.Ended()
+	if r.owner != nil {
+		r.owner.Ended()
 	}
 	r.endSink()
 }
 
-// scuttle reclaims what a request that did not complete leaves behind.
-func (r *Request) scuttle() {
+// releaseQueued reclaims what a request that did not complete leaves behind.
+func (r *Request) releaseQueued() {
 	for i := range r.flows {
 		r.flows[i].discard()
 	}
 	for i := range r.tasks {
-		r.tasks[i].nudge()
+		r.tasks[i].wake()
 	}
 	r.closeResults(r.Outcome() != Aborted)
 }

@@ -25,11 +25,11 @@ type results struct {
 	gone      bool // the caller's part is over
 	sinkEnded bool // the sink was told of the request's end
 	woken     bool // one of those who wait is about to run
-	lookout   *actors.Lookout
+	spinner   *actors.Spinner
 }
 
-func (rs *results) init(streams int, lookout *actors.Lookout, received bool) {
-	rs.streams, rs.lookout = streams, lookout
+func (rs *results) init(streams int, spinner *actors.Spinner, received bool) {
+	rs.streams, rs.spinner = streams, spinner
 	rs.queue = rs.few[:0]
 	if received { // else a sink takes them
 		rs.wake = make(chan struct{}, 1)
@@ -43,7 +43,7 @@ func (rs *results) push(d *Delivery) bool {
 	closed, asleep := rs.closed, rs.asleep > 0
 	if asleep && !closed && !rs.woken {
 		rs.woken = true
-		rs.lookout.Wake()
+		rs.spinner.Wake()
 	}
 	if !closed {
 		rs.queue = append(rs.queue, d)
@@ -102,14 +102,14 @@ func (rs *results) sleep(ctx context.Context, r *Request, over <-chan struct{}) 
 		rs.asleep--
 		if rs.woken {
 			rs.woken = false
-			rs.lookout.Awake()
+			rs.spinner.Awake()
 		}
 		rs.mu.Unlock()
 	}()
 	if d := rs.pop(); d != nil {
 		return d, nil
 	}
-	rs.look(ctx, over)
+	rs.poll(ctx, over)
 	select {
 	case <-rs.wake:
 	case <-over:
@@ -119,10 +119,10 @@ func (rs *results) sleep(ctx context.Context, r *Request, over <-chan struct{}) 
 	return nil, nil
 }
 
-// look looks for what other processes send, before the goroutine parks or in place of that.
-func (rs *results) look(ctx context.Context, over <-chan struct{}) {
-	if !rs.lookout.Polls() {
-		rs.lookout.Look(actors.Free)
+// poll looks for what other processes send, before the goroutine parks or in place of that.
+func (rs *results) poll(ctx context.Context, over <-chan struct{}) {
+	if !rs.spinner.NeverParks() {
+		rs.spinner.Poll(actors.Free)
 		return
 	}
 	called := func() bool {
@@ -135,7 +135,7 @@ func (rs *results) look(ctx context.Context, over <-chan struct{}) {
 			return len(rs.wake) > 0
 		}
 	}
-	for rs.lookout.Poll(actors.Free, called) {
+	for rs.spinner.PollUntil(actors.Free, called) {
 		continue
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // stateless is a stage whose handler also gets its input as a string.
@@ -37,8 +37,8 @@ func TestEachStageHasItsOwnAttempts(t *testing.T) {
 			return t.Emit(in)
 		})
 	}
-	b := bustest.Open(t, bustest.Linear(once("a"), once("b")), bus.Options{})
-	bustest.MustReceive(t, bustest.SendAll(t, b, 6), bustest.Numbers(6))
+	b := testbus.Open(t, testbus.Linear(once("a"), once("b")), bus.Options{})
+	testbus.MustReceive(t, testbus.SendAll(t, b, 6), testbus.Numbers(6))
 }
 
 // TestBatchRetryKeepsWhatWasFinished: what a batch sent for a delivery that it
@@ -59,8 +59,8 @@ func TestBatchRetryKeepsWhatWasFinished(t *testing.T) {
 		}
 		return nil
 	}}
-	b := bustest.Open(t, bustest.Linear(st), bus.Options{})
-	bustest.MustReceive(t, bustest.SendAll(t, b, 2), bustest.Numbers(2))
+	b := testbus.Open(t, testbus.Linear(st), bus.Options{})
+	testbus.MustReceive(t, testbus.SendAll(t, b, 2), testbus.Numbers(2))
 }
 
 // TestKeptOutputIsNotLostInARetry: a retry sends again what the handler sent,
@@ -68,7 +68,7 @@ func TestBatchRetryKeepsWhatWasFinished(t *testing.T) {
 // from it, so that the request fails by name instead.
 func TestKeptOutputIsNotLostInARetry(t *testing.T) {
 	kept := make(chan *bus.Kept, 1)
-	b := bustest.Open(t, bustest.Linear(stateless("k", func(_ *bus.Task, d *bus.Delivery, in string) error {
+	b := testbus.Open(t, testbus.Linear(stateless("k", func(_ *bus.Task, d *bus.Delivery, in string) error {
 		if in == "0" {
 			kept <- d.Keep()
 			return nil
@@ -76,7 +76,7 @@ func TestKeptOutputIsNotLostInARetry(t *testing.T) {
 		k := <-kept
 		panic(fmt.Sprint("after ", errors.Join(k.Emit("0"), k.Finish(nil))))
 	})), bus.Options{})
-	_, err := bustest.Receive(t, bustest.SendAll(t, b, 2))
+	_, err := testbus.Receive(t, testbus.SendAll(t, b, 2))
 	if !errors.Is(err, bus.ErrPanic) {
 		t.Fatalf("got %v", err)
 	}
@@ -86,14 +86,14 @@ func TestKeptOutputIsNotLostInARetry(t *testing.T) {
 // TestKeptInputIsNotReplayed: the input that a handler kept is not the bus's
 // to give again, so that a panic fails the request.
 func TestKeptInputIsNotReplayed(t *testing.T) {
-	b := bustest.Open(t, bustest.Linear(bus.StageSpec{Name: "r", Replay: true, Handle: func(t *bus.Task, d *bus.Delivery) error {
+	b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "r", Replay: true, Handle: func(t *bus.Task, d *bus.Delivery) error {
 		if d.Seq > 0 {
 			panic("state is lost")
 		}
 		k := d.Keep()
 		return errors.Join(k.Emit("0"), k.Finish(nil))
 	}}), bus.Options{})
-	if _, err := bustest.Receive(t, bustest.SendAll(t, b, 3)); !errors.Is(err, bus.ErrPanic) {
+	if _, err := testbus.Receive(t, testbus.SendAll(t, b, 3)); !errors.Is(err, bus.ErrPanic) {
 		t.Fatalf("got %v", err)
 	}
 	mustDrain(t, b)
@@ -102,9 +102,9 @@ func TestKeptInputIsNotReplayed(t *testing.T) {
 // TestRetryOntoAnEdgeThatDrops: what was dropped is still accounted for when
 // a retry sends some of it again.
 func TestRetryOntoAnEdgeThatDrops(t *testing.T) {
-	g := bustest.NewGate()
+	g := testbus.NewGate()
 	var failed atomic.Bool
-	p := bustest.Linear(bus.StageSpec{Name: "a", State: bus.StateNone, Handle: func(t *bus.Task, _ *bus.Delivery) error {
+	p := testbus.Linear(bus.StageSpec{Name: "a", State: bus.StateNone, Handle: func(t *bus.Task, _ *bus.Delivery) error {
 		for i := range 10 {
 			if err := t.Emit(fmt.Sprint(i)); err != nil {
 				return err
@@ -117,12 +117,12 @@ func TestRetryOntoAnEdgeThatDrops(t *testing.T) {
 		return nil
 	}}, g.Stage("b"))
 	p.Edges[0].Window, p.Edges[0].Policy = 2, bus.DropOldest
-	b := bustest.Open(t, p, bus.Options{})
+	b := testbus.Open(t, p, bus.Options{})
 	r, err := b.Submit(t.Context(), "go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := bustest.Receive(t, r)
+	got, err := testbus.Receive(t, r)
 	if err != nil || !slices.IsSorted(got) || len(got) < 2 {
 		t.Fatalf("got %v, %v", got, err)
 	}
@@ -131,16 +131,16 @@ func TestRetryOntoAnEdgeThatDrops(t *testing.T) {
 // TestTheNewestSurvivesItsEnd: on an edge that drops, with a window of one,
 // the end of the stream does not push out the last payload.
 func TestTheNewestSurvivesItsEnd(t *testing.T) {
-	g := bustest.NewGate()
-	b := bustest.Open(t, bustest.Windowed(g, bus.Edge{Window: 1, Policy: bus.DropOldest}), bus.Options{})
-	r := bustest.SendAll(t, b, 5)
+	g := testbus.NewGate()
+	b := testbus.Open(t, testbus.Windowed(g, bus.Edge{Window: 1, Policy: bus.DropOldest}), bus.Options{})
+	r := testbus.SendAll(t, b, 5)
 	for s := b.Stats(); s.Edges[0].Deliveries < 5 || s.Stages[0].SlotsFree < s.Stages[0].Slots; s = b.Stats() {
 		if err := t.Context().Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	close(g.Leave)
-	got, err := bustest.Receive(t, r)
+	got, err := testbus.Receive(t, r)
 	if err != nil || got[len(got)-1] != "4" {
 		t.Fatalf("got %v, %v", got, err)
 	}
@@ -148,15 +148,15 @@ func TestTheNewestSurvivesItsEnd(t *testing.T) {
 
 // TestKeepFromABatch: what a batch kept is finished by whoever kept it.
 func TestKeepFromABatch(t *testing.T) {
-	b := bustest.Open(t, bustest.Linear(bus.StageSpec{Name: "batch", Batch: func(batch []*bus.Delivery) error {
+	b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "batch", Batch: func(batch []*bus.Delivery) error {
 		for _, d := range batch {
 			k := d.Keep()
 			go func() { _ = errors.Join(k.Forward(k.Delivery()), k.Finish(nil)) }()
 		}
 		return nil
 	}}), bus.Options{})
-	got, err := bustest.Receive(t, bustest.SendAll(t, b, 20))
-	want := bustest.Numbers(20)
+	got, err := testbus.Receive(t, testbus.SendAll(t, b, 20))
+	want := testbus.Numbers(20)
 	slices.Sort(got) // they come as they are finished
 	slices.Sort(want)
 	if err != nil || !slices.Equal(got, want) {
@@ -168,11 +168,11 @@ func TestKeepFromABatch(t *testing.T) {
 // TestKeptDeliveriesEmitSideBySide, one of them in vain: for the race detector.
 func TestKeptDeliveriesEmitSideBySide(t *testing.T) {
 	kept := make(chan *bus.Kept, 2)
-	b := bustest.Open(t, bustest.Linear(bus.StageSpec{Name: "k", Handle: func(_ *bus.Task, d *bus.Delivery) error {
+	b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "k", Handle: func(_ *bus.Task, d *bus.Delivery) error {
 		kept <- d.Keep()
 		return nil
 	}}), bus.Options{})
-	r := bustest.SendAll(t, b, 2)
+	r := testbus.SendAll(t, b, 2)
 	x, y := <-kept, <-kept
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -189,13 +189,13 @@ func TestKeptDeliveriesEmitSideBySide(t *testing.T) {
 		}
 	})
 	wg.Wait()
-	bustest.MustReceive(t, r, []string{"x"})
+	testbus.MustReceive(t, r, []string{"x"})
 }
 
 // TestBatchEndPanics: what is left of a request is emitted for it alone, so
 // that a panic there fails it, and no other.
 func TestBatchEndPanics(t *testing.T) {
-	b := bustest.Open(t, bustest.Linear(bus.StageSpec{
+	b := testbus.Open(t, testbus.Linear(bus.StageSpec{
 		Name: "batch",
 		Batch: func(batch []*bus.Delivery) error {
 			for _, d := range batch {
@@ -219,7 +219,7 @@ func TestBatchEndPanics(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := bustest.Receive(t, r); errors.Is(err, bus.ErrPanic) != (in == "bad") {
+		if _, err := testbus.Receive(t, r); errors.Is(err, bus.ErrPanic) != (in == "bad") {
 			t.Errorf("%s: the request ended with %v", in, err)
 		}
 	}

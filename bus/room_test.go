@@ -6,7 +6,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -35,7 +35,7 @@ func count(t *testing.T, r *bus.Request) (n int) {
 // windows that just fit the store must count them so, or the store is full
 // before the credit is used up, with nobody to make room.
 func TestCreditCoversWhatIsGranted(t *testing.T) {
-	p := bustest.Linear(
+	p := testbus.Linear(
 		bus.Expand("a", func(_ *bus.Task, _ []byte, emit func([]byte) error) error {
 			for range 100 {
 				if err := emit(make([]byte, 33<<10)); err != nil {
@@ -49,7 +49,7 @@ func TestCreditCoversWhatIsGranted(t *testing.T) {
 	for i := range p.Stages {
 		p.Stages[i].MaxInflight = 1
 	}
-	b := bustest.Open(t, p, bus.Patient(raw(2<<20, 1)))
+	b := testbus.Open(t, p, bus.Patient(raw(2<<20, 1)))
 	r, err := b.Submit(t.Context(), []byte("x"))
 	if err != nil {
 		t.Fatal(err)
@@ -79,15 +79,15 @@ func TestScatteredRoomSpills(t *testing.T) {
 		first = &d.Bytes()[0]
 		return t.Forward(d)
 	}}
-	p := bustest.Linear(islands, pass)
+	p := testbus.Linear(islands, pass)
 	p.Edges = []bus.Edge{{To: "islands"}, {From: "islands", To: "pass"}, {From: "pass"}}
 	for i := range p.Edges {
 		p.Edges[i].WindowBytes = 3 << 20 // so that islands and what lies between them fill the store
 	}
 	opts := raw(4<<20, 1)
 	opts.Overcommit = true
-	b := bustest.Open(t, p, opts)
-	r := bustest.StreamOf(t, b)
+	b := testbus.Open(t, p, opts)
+	r := testbus.StreamOf(t, b)
 	trip := func() *bus.Delivery {
 		t.Helper()
 		if err := r.Send(t.Context(), make([]byte, small)); err != nil {
@@ -127,11 +127,11 @@ func TestScatteredRoomSpills(t *testing.T) {
 func TestRoomIsUsedAgain(t *testing.T) {
 	const messages, size = 50, 100 << 10
 	places := make(map[*byte]bool)
-	b := bustest.Open(t, bustest.Linear(bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
+	b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
 		places[&d.Bytes()[0]] = true
 		return t.EmitBytes(d.Bytes())
 	}}), raw(16<<20, 1))
-	r := bustest.StreamOf(t, b)
+	r := testbus.StreamOf(t, b)
 	for range messages {
 		if err := r.Send(t.Context(), make([]byte, size)); err != nil {
 			t.Fatal(err)
@@ -157,7 +157,7 @@ func TestRoomIsUsedAgain(t *testing.T) {
 func TestDropOldestStaysInItsWindow(t *testing.T) {
 	const window, payloads = 180 << 10, 20
 	gate := make(chan struct{})
-	p := bustest.Linear(
+	p := testbus.Linear(
 		bus.StageSpec{Name: "a", MaxInflight: 2, Handle: func(t *bus.Task, _ *bus.Delivery) error {
 			for range payloads {
 				if err := t.EmitBytes(make([]byte, window-256)); err != nil {
@@ -171,7 +171,7 @@ func TestDropOldestStaysInItsWindow(t *testing.T) {
 			return t.EmitBytes([]byte{byte(d.Dropped)})
 		}})
 	p.Edges[0].WindowBytes, p.Edges[0].Policy = window, bus.DropOldest
-	b := bustest.Open(t, p, bus.Patient(raw(2<<20, 2)))
+	b := testbus.Open(t, p, bus.Patient(raw(2<<20, 2)))
 	var rs []*bus.Request
 	for range 2 {
 		r, err := b.Submit(t.Context(), []byte("x"))
@@ -205,7 +205,7 @@ func TestDropOldestStaysInItsWindow(t *testing.T) {
 // what finds no room then goes to the heap.
 func TestOvercommit(t *testing.T) {
 	const n = 8
-	p := bustest.Linear(bus.Stage("a", func(_ *bus.Task, in []byte) (int, error) { return len(in), nil }))
+	p := testbus.Linear(bus.Stage("a", func(_ *bus.Task, in []byte) (int, error) { return len(in), nil }))
 	p.Stages[0].MaxInflight = n
 	p.Edges = []bus.Edge{{To: "a", WindowBytes: 1 << 20}, {From: "a", WindowBytes: 4 << 10}}
 	opts := raw(2<<20, n)
@@ -214,11 +214,11 @@ func TestOvercommit(t *testing.T) {
 		t.Fatalf("windows of 8 MiB over a store of 2: %v", err)
 	}
 	opts.Overcommit = true
-	b := bustest.Open(t, p, opts)
+	b := testbus.Open(t, p, opts)
 	held := make(chan struct{})
 	var all []*bus.Request
 	for range n {
-		r := bustest.StreamOf(t, b)
+		r := testbus.StreamOf(t, b)
 		room, err := r.Input(t.Context()).Reserve(400<<10, codec.IDRaw)
 		if err != nil {
 			t.Fatal(err)

@@ -70,13 +70,13 @@ func (st *stage) running(b *Bus) (all []RunningHandler) {
 	}
 	if st.remote != nil {
 		for _, rep := range st.remote.attached() {
-			for _, a := range rep.agent.Running(rep) {
-				add(rep.Number, rep.agent.Describe(), a)
+			for _, a := range rep.conn.Running(rep) {
+				add(rep.Number, rep.conn.Describe(), a)
 			}
 		}
 		return all
 	}
-	for replica, t := range st.turns {
+	for replica, t := range st.handlerLocks {
 		if a, runs := t.runs.Read(); runs {
 			add(replica, "", a)
 		}
@@ -85,7 +85,7 @@ func (st *stage) running(b *Bus) (all []RunningHandler) {
 }
 
 // attached lists the replicas that have not gone.
-func (r *Station) attached() []*Replica {
+func (r *RemoteStage) attached() []*Replica {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]*Replica(nil), r.serving...)

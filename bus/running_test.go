@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // hangs is a stage whose handler returns when the test has closed the channel, also when the request is over.
@@ -26,7 +26,7 @@ func TestHungHandlerIsReported(t *testing.T) {
 	until := make(chan struct{})
 	defer close(until)
 	reports := make(chan bus.Stall, 1000)
-	b := bustest.Open(t, bustest.Linear(hangs("b", until)), bus.Options{
+	b := testbus.Open(t, testbus.Linear(hangs("b", until)), bus.Options{
 		StallTimeout: 20 * time.Millisecond,
 		OnStall: func(all []bus.Stall) {
 			for _, s := range all {
@@ -38,7 +38,7 @@ func TestHungHandlerIsReported(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bustest.Await(t, func() bool { return len(b.Running()) == 1 })
+	testbus.Await(t, func() bool { return len(b.Running()) == 1 })
 	for range 3 {
 		r, err := b.Submit(t.Context(), "x")
 		if err != nil {
@@ -46,7 +46,7 @@ func TestHungHandlerIsReported(t *testing.T) {
 		}
 		t.Cleanup(func() { r.Close() })
 	}
-	bustest.Await(t, func() bool { return b.Stats().Stages[0].Queued == 3 })
+	testbus.Await(t, func() bool { return b.Stats().Stages[0].Queued == 3 })
 	_, err = first.Recv(t.Context())
 	if want := `stage "b" is at work; its handler at replica 0 has run for `; !errors.Is(err, bus.ErrDeadline) || !strings.Contains(err.Error(), want) {
 		t.Errorf("the request ends with %v, want %q", err, want)
@@ -65,17 +65,17 @@ func TestHungHandlerIsReported(t *testing.T) {
 
 // TestHandlerThatWaitsDoesNotRun: while an emission waits for its window, no handler is said to run.
 func TestHandlerThatWaitsDoesNotRun(t *testing.T) {
-	g := bustest.NewGate()
-	b := bustest.Open(t, bustest.Windowed(g, bus.Edge{Window: 1}), bus.Options{})
-	r := bustest.StreamOf(t, b)
+	g := testbus.NewGate()
+	b := testbus.Open(t, testbus.Windowed(g, bus.Edge{Window: 1}), bus.Options{})
+	r := testbus.StreamOf(t, b)
 	for range 3 {
 		if err := r.Send(t.Context(), "x"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	<-g.Entered
-	bustest.WaitForStall(t, b, "first->second", 1)
-	bustest.Await(t, func() bool { return len(b.Running()) == 1 })
+	testbus.WaitForStall(t, b, "first->second", 1)
+	testbus.Await(t, func() bool { return len(b.Running()) == 1 })
 	if h := b.Running()[0]; h.Stage != "second" || h.Request != r.ID() || h.Over {
 		t.Errorf("%+v runs, want the handler of second", h)
 	}
@@ -85,10 +85,10 @@ func TestHandlerThatWaitsDoesNotRun(t *testing.T) {
 	if err := r.CloseSend(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bustest.Receive(t, r); err != nil {
+	if _, err := testbus.Receive(t, r); err != nil {
 		t.Fatal(err)
 	}
-	bustest.Await(t, func() bool { return len(b.Running()) == 0 })
+	testbus.Await(t, func() bool { return len(b.Running()) == 0 })
 }
 
 // TestOneReportIsFewLines: however many requests wait in one place, the log has a line for the place.
@@ -96,9 +96,9 @@ func TestOneReportIsFewLines(t *testing.T) {
 	const requests = 200
 	until := make(chan struct{})
 	var log logged
-	p := bustest.Linear(bus.Stage("a", bustest.Upper), hangs("b", until))
+	p := testbus.Linear(bus.Stage("a", testbus.Upper), hangs("b", until))
 	p.Stages[0].MaxInflight = requests
-	b := bustest.Open(t, p, bus.Options{
+	b := testbus.Open(t, p, bus.Options{
 		MaxRequests: requests, StallTimeout: 100 * time.Millisecond,
 		Logger: slog.New(slog.NewTextHandler(&log, nil)),
 	})
@@ -109,7 +109,7 @@ func TestOneReportIsFewLines(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	bustest.Await(t, func() bool {
+	testbus.Await(t, func() bool {
 		text := strings.Join(log.lines(), "\n")
 		return strings.Contains(text, "more_requests=") && strings.Contains(text, "a handler has run for")
 	})
@@ -139,7 +139,7 @@ func TestOneReportIsFewLines(t *testing.T) {
 // name the stage.
 func TestUnservedStageIsNamed(t *testing.T) {
 	var log logged
-	b := bustest.Open(t, bustest.Remotes(bustest.Linear(bus.Stage("far", bustest.Upper))), bus.Options{
+	b := testbus.Open(t, testbus.Remotes(testbus.Linear(bus.Stage("far", testbus.Upper))), bus.Options{
 		StallTimeout: 20 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -156,7 +156,7 @@ func TestUnservedStageIsNamed(t *testing.T) {
 	if _, err = r.Recv(t.Context()); err == nil || !strings.Contains(err.Error(), `stage "far" keeps 1 delivery: no process serves it`) {
 		t.Errorf("the request ends with %v", err)
 	}
-	bustest.Await(t, func() bool {
+	testbus.Await(t, func() bool {
 		text := strings.Join(log.lines(), "\n")
 		return strings.Contains(text, `stage=far waited=`) && strings.Contains(text, `for="no process serves it"`)
 	})

@@ -10,11 +10,11 @@ import (
 // swift is the agent of a process that has handled a work, and ended its task, as soon as it
 // has been given the work.
 type swift struct {
-	posting *Posting
+	posting *ReplicaTask
 	done    chan struct{} // receives one for each work
 }
 
-func (s *swift) OpenTask(p *Posting) {
+func (s *swift) OpenTask(p *ReplicaTask) {
 	s.posting = p
 	p.Assign(s, nil)
 }
@@ -56,7 +56,7 @@ func TestSenderEndsTheRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	agent := &swift{done: make(chan struct{})}
-	st, _ := b.Floor().Station("m")
+	st, _ := b.Backend().RemoteStage("m")
 	st.Attach(agent, 0, true).Begin()
 	handle := st.stage.spec.Handle
 	st.stage.spec.Handle = func(task *Task, d *Delivery) error {
@@ -100,11 +100,11 @@ func sendOne(t *testing.T, b *Bus) {
 // begun begins a request whose results a sink takes.
 func begun(t *testing.T, b *Bus, sink Sink) *Request {
 	t.Helper()
-	o := Opening{Sink: sink}
-	if err := b.Floor().Place(t.Context(), o); err != nil {
+	o := RequestOptions{Sink: sink}
+	if err := b.Backend().AcquirePermit(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
-	r, err := b.Floor().Admit(t.Context(), o)
+	r, err := b.Backend().Admit(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}

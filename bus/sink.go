@@ -8,7 +8,7 @@ import (
 // Sink takes the results of a request that are not received in this process: a process that
 // submitted it takes them, or the host whose task it is.
 type Sink interface {
-	Carrier // of results
+	RemoteSink // of results
 	// Ended is called once, when the request is over and, if it completed, all results have
 	// been put. It is called with no lock held.
 	Ended()
@@ -16,8 +16,8 @@ type Sink interface {
 	Describe() string
 }
 
-// Carrier takes deliveries to another process.
-type Carrier interface {
+// RemoteSink takes deliveries to another process.
+type RemoteSink interface {
 	// Put sends a delivery on its way, and does not wait: it is called with the stream of the
 	// delivery locked. What is put is finished by the carrier; after an error it has nothing.
 	Put(d *Delivery, edge int) error
@@ -31,10 +31,10 @@ type Carrier interface {
 // delivery's request: the other process is gone, and the end of the request follows.
 var ErrNotTaken = errors.New("bus: the delivery was not taken")
 
-// Home is a request at the host where it lives, for a process that has submitted it. What is
+// RequestOwner is a request at the host where it lives, for a process that has submitted it. What is
 // sent goes there: the graph has no stage.
-type Home interface {
-	Carrier // of inputs
+type RequestOwner interface {
+	RemoteSink // of inputs
 	// InputEnded is told that the stream of an input has ended: with its last delivery, or
 	// without one. It is called with the stream locked, and does not wait.
 	InputEnded(bare bool)
@@ -43,7 +43,7 @@ type Home interface {
 }
 
 // leave has an input go to where the request lives. The stream is locked.
-func (r *Request) leave(d *Delivery, fu *FollowUp) {
+func (r *Request) leave(d *Delivery, after *AfterUnlock) {
 	_, err := d.flow.accept(d) // it is the first to see it, and in order
 	last, bare := d.EOS, d.Bare()
 	if bare {
@@ -52,20 +52,20 @@ func (r *Request) leave(d *Delivery, fu *FollowUp) {
 		d.state.Store(stateHeld)
 		r.parts.Add(1)
 		if err == nil {
-			err = r.put(d, r.up, r.bus.graph.inputs)
+			err = r.put(d, r.owner, r.bus.graph.inputs)
 		}
-		r.unput(d, err, fu) // before the host hears of the end, which it may answer as completed
+		r.unput(d, err, after) // before the host hears of the end, which it may answer as completed
 	}
 	if last {
-		r.up.InputEnded(bare)
+		r.owner.InputEnded(bare)
 	}
 }
 
 // passOn has the sink take a result, and notes what that says of its stream. The stream is
 // locked.
-func (r *Request) passOn(d *Delivery, fu *FollowUp) {
+func (r *Request) passOn(d *Delivery, after *AfterUnlock) {
 	if ok, err := d.flow.accept(d); err != nil || !ok {
-		r.turnAway(d, err, fu)
+		r.turnAway(d, err, after)
 		return
 	}
 	last := d.EOS
@@ -73,15 +73,15 @@ func (r *Request) passOn(d *Delivery, fu *FollowUp) {
 		d.discard() // it has no credit to give back
 	} else {
 		r.results.hold(d)
-		r.unput(d, r.put(d, r.sink, r.bus.graph.results), fu)
+		r.unput(d, r.put(d, r.sink, r.bus.graph.results), after)
 	}
 	if last && r.results.streamEnded() == 0 && r.over() {
-		fu.end(r)
+		after.end(r)
 	}
 }
 
 // put opens a delivery and gives it to a carrier, which knows its edge by the place among edges.
-func (r *Request) put(d *Delivery, to Carrier, edges []*edge) error {
+func (r *Request) put(d *Delivery, to RemoteSink, edges []*edge) error {
 	if err := d.open(); err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (f *flow) refers() bool {
 	switch {
 	case f.consumer != nil:
 	case f.edge.leaves:
-		return r.up.Returns(slices.Index(r.bus.graph.inputs, f.edge), f.seq)
+		return r.owner.Returns(slices.Index(r.bus.graph.inputs, f.edge), f.seq)
 	case r.sink != nil:
 		return r.sink.Returns(slices.Index(r.bus.graph.results, f.edge), f.seq)
 	}
@@ -103,23 +103,23 @@ func (f *flow) refers() bool {
 }
 
 // unput notes that a delivery was not put, unless err is nil.
-func (r *Request) unput(d *Delivery, err error, fu *FollowUp) {
+func (r *Request) unput(d *Delivery, err error, after *AfterUnlock) {
 	if err == nil {
 		return
 	}
 	if !errors.Is(err, ErrNotTaken) {
-		fu.Fail(r, err)
+		after.Fail(r, err)
 	}
-	fu.finish(d)
+	after.finish(d)
 }
 
 // turnAway notes that a delivery is dropped which is out of order, or a retry's repeat.
-func (r *Request) turnAway(d *Delivery, err error, fu *FollowUp) {
+func (r *Request) turnAway(d *Delivery, err error, after *AfterUnlock) {
 	if err != nil {
-		fu.Fail(r, d.errorAt("", err))
+		after.Fail(r, d.errorAt("", err))
 	}
-	fu.give(d.flow, d.credit)
-	fu.drop(d)
+	after.give(d.flow, d.credit)
+	after.drop(d)
 }
 
 // endSink tells the sink that the request is over, once it is and no result is to come.

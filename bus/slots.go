@@ -320,7 +320,7 @@ func (t *Task) begin() {
 		f.admit()
 	}
 	if r.over() { // it ended meanwhile: the worker cleans up
-		t.nudge()
+		t.wake()
 	}
 }
 
@@ -341,7 +341,7 @@ func (t *Task) beginAbove() {
 func (t *Task) take(s *slot) {
 	t.outlet.producer = s.worker.producer
 	if t.stage.spec.Props == nil { // an actor may emit when it handles nothing
-		t.Emitter.turn = s.worker.turn
+		t.Emitter.handlerLock = s.worker.handlerLock
 	}
 	t.slot.Store(s)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // one is a stage that has one slot.
@@ -37,20 +37,20 @@ func TestUnusedStageIsNotWaitedFor(t *testing.T) {
 	for _, order := range [][2]string{{"image", "text"}, {"text", "image"}} {
 		for _, alone := range []bool{false, true} {
 			t.Run(fmt.Sprint(order, " alone: ", alone), func(t *testing.T) {
-				g := bustest.NewGate()
-				stages := map[string]bus.StageSpec{"image": one(g.Stage("image")), "text": one(bustest.Suffix("text"))}
+				g := testbus.NewGate()
+				stages := map[string]bus.StageSpec{"image": one(g.Stage("image")), "text": one(testbus.Suffix("text"))}
 				p := bus.Pipeline{Stages: []bus.StageSpec{stages[order[0]], stages[order[1]]}}
 				from := ""
 				if !alone {
 					from = "router"
-					p.Stages = append([]bus.StageSpec{routing(from)}, append(p.Stages, bustest.Suffix("merge"))...)
+					p.Stages = append([]bus.StageSpec{routing(from)}, append(p.Stages, testbus.Suffix("merge"))...)
 					for _, branch := range order {
 						p.Edges = append(p.Edges, bus.Edge{From: from, To: branch}, bus.Edge{From: branch, To: "merge"})
 					}
 				}
-				b := bustest.Open(t, p, bus.Options{})
+				b := testbus.Open(t, p, bus.Options{})
 				send := func(to string) *bus.Request {
-					r := bustest.StreamOf(t, b)
+					r := testbus.StreamOf(t, b)
 					var opts []bus.EmitOption
 					if alone {
 						opts = append(opts, bus.To(to))
@@ -62,17 +62,17 @@ func TestUnusedStageIsNotWaitedFor(t *testing.T) {
 				for range 2 { // one holds the slot, the other waits for it
 					images = append(images, send("image"))
 				}
-				bustest.Next(t, g.Entered)
-				bustest.WaitForStall(t, b, from+"->image", 0)
+				testbus.Next(t, g.Entered)
+				testbus.WaitForStall(t, b, from+"->image", 0)
 				suffix := map[bool]string{false: "merge"}[alone]
 				for range 5 {
-					bustest.MustComplete(t, send("text"), []string{"texttext" + suffix})
+					testbus.MustComplete(t, send("text"), []string{"texttext" + suffix})
 				}
 				for range images {
 					g.Leave <- struct{}{}
 				}
 				for _, r := range images {
-					bustest.MustComplete(t, r, []string{"image" + suffix})
+					testbus.MustComplete(t, r, []string{"image" + suffix})
 				}
 			})
 		}
@@ -83,14 +83,14 @@ func TestUnusedStageIsNotWaitedFor(t *testing.T) {
 func TestOverWithItsOwnWork(t *testing.T) {
 	for _, inflight := range []int{1, 4} {
 		t.Run(fmt.Sprint(inflight), func(t *testing.T) {
-			slow := bustest.NewOneByOne()
-			p := bustest.Linear(
+			slow := testbus.NewOneByOne()
+			p := testbus.Linear(
 				bus.StageSpec{Name: "quick", Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }},
 				bus.StageSpec{Name: "slow", Handle: func(t *bus.Task, _ *bus.Delivery) error { return slow.Visit(t) }})
 			for i := range p.Stages {
 				p.Stages[i].MaxInflight = inflight
 			}
-			b := bustest.Open(t, p, bus.Options{})
+			b := testbus.Open(t, p, bus.Options{})
 			slow.Run(t, b, 4, "quick", "slow", int64(inflight))
 		})
 	}
@@ -125,9 +125,9 @@ func forwarding(name string, visit func()) map[string]bus.StageSpec {
 func TestRequestsThatHoldEachOthersStage(t *testing.T) {
 	for _, kind := range []string{"handle", "batch", "actor"} {
 		t.Run(kind, func(t *testing.T) {
-			c := bustest.NewCrossing()
+			c := testbus.NewCrossing()
 			left, right := forwarding("left", func() {})[kind], forwarding("right", c.Visit)[kind]
-			c.Run(t, bustest.Open(t, c.Pipeline(left, right), bus.Options{}))
+			c.Run(t, testbus.Open(t, c.Pipeline(left, right), bus.Options{}))
 		})
 	}
 }
@@ -147,8 +147,8 @@ func TestManyRequestsHoldEachOthersStage(t *testing.T) {
 		}
 		return nil
 	}}
-	p := bustest.Diamond(src, one(bustest.Suffix("l")), one(bustest.Suffix("r")), bus.Edge{From: "l", To: "join", Window: 1}, bus.Edge{From: "r", To: "join", Window: 1})
-	b := bustest.Open(t, p, bus.Options{MaxRequests: 8})
+	p := testbus.Diamond(src, one(testbus.Suffix("l")), one(testbus.Suffix("r")), bus.Edge{From: "l", To: "join", Window: 1}, bus.Edge{From: "r", To: "join", Window: 1})
+	b := testbus.Open(t, p, bus.Options{MaxRequests: 8})
 	ends := make(chan error)
 	const requests, inputs = 40, 20
 	for range requests {
@@ -164,7 +164,7 @@ func TestManyRequestsHoldEachOthersStage(t *testing.T) {
 				}
 				_ = r.CloseSend(t.Context())
 			}()
-			got, err := bustest.Receive(t, r)
+			got, err := testbus.Receive(t, r)
 			if err == nil && len(got) != inputs {
 				err = fmt.Errorf("%d results", len(got))
 			}
@@ -172,7 +172,7 @@ func TestManyRequestsHoldEachOthersStage(t *testing.T) {
 		}()
 	}
 	for range requests {
-		if err := bustest.Next(t, ends); err != nil {
+		if err := testbus.Next(t, ends); err != nil {
 			t.Error(err)
 		}
 	}
@@ -208,7 +208,7 @@ func TestChainKeepsItsBounds(t *testing.T) {
 	const requests, inputs = 12, 3
 	bounds := []int64{4, 3, 2}
 	open := make([]openTasks, len(bounds))
-	b := bustest.Open(t, bustest.Linear(open[0].stage("a", 2, 2), open[1].stage("b", 1, 3), open[2].stage("c", 2, 1)), bus.Options{MaxRequests: requests})
+	b := testbus.Open(t, testbus.Linear(open[0].stage("a", 2, 2), open[1].stage("b", 1, 3), open[2].stage("c", 2, 1)), bus.Options{MaxRequests: requests})
 	waiting := func() (n int) {
 		for _, s := range b.Stalls(0) {
 			if slices.Contains([]string{"->a", "a->b", "b->c"}, s.Edge) {
@@ -232,14 +232,14 @@ func TestChainKeepsItsBounds(t *testing.T) {
 				err = errors.Join(err, r.Send(t.Context(), "x"))
 			}
 			err = errors.Join(err, r.CloseSend(t.Context()))
-			got, failed := bustest.Receive(t, r)
+			got, failed := testbus.Receive(t, r)
 			if err := errors.Join(err, failed); err != nil || len(got) != inputs {
 				t.Errorf("%d results, %v", len(got), err)
 			}
 		})
 	}
 	// Two requests have all slots of c, and one waits there; it is one of three at b, and so on.
-	bustest.Await(t, func() bool { return waiting() == requests-2 })
+	testbus.Await(t, func() bool { return waiting() == requests-2 })
 	close(stopped)
 	all.Wait()
 	for i, st := range b.Stats().Stages {
@@ -252,19 +252,19 @@ func TestChainKeepsItsBounds(t *testing.T) {
 // TestOldestRequestGetsTheSlot: of requests that wait for a slot the one that was submitted first gets it, though
 // another began to wait before.
 func TestOldestRequestGetsTheSlot(t *testing.T) {
-	g := bustest.NewGate()
-	b := bustest.Open(t, bustest.Linear(one(g.Stage("m"))), bus.Options{})
+	g := testbus.NewGate()
+	b := testbus.Open(t, testbus.Linear(one(g.Stage("m"))), bus.Options{})
 	names := []string{"holds", "old", "young", "younger"}
 	requests := make(map[string]*bus.Request)
 	for _, name := range names {
-		requests[name] = bustest.StreamOf(t, b)
+		requests[name] = testbus.StreamOf(t, b)
 	}
 	send := func(name string, waiting int) {
 		go func() { _ = requests[name].Send(t.Context(), name, bus.Last()) }()
-		bustest.Await(t, func() bool { return len(b.Stalls(0)) == waiting })
+		testbus.Await(t, func() bool { return len(b.Stalls(0)) == waiting })
 	}
 	send("holds", 0)
-	if got := bustest.Next(t, g.Entered); got != "holds" {
+	if got := testbus.Next(t, g.Entered); got != "holds" {
 		t.Fatalf("%q has the slot", got)
 	}
 	for i, name := range []string{"younger", "old", "young"} {
@@ -272,13 +272,13 @@ func TestOldestRequestGetsTheSlot(t *testing.T) {
 	}
 	for _, want := range names[1:] {
 		g.Leave <- struct{}{}
-		if got := bustest.Next(t, g.Entered); got != want {
+		if got := testbus.Next(t, g.Entered); got != want {
 			t.Fatalf("%q has got the slot, want %q", got, want)
 		}
 	}
 	g.Leave <- struct{}{}
 	for _, name := range names {
-		bustest.MustComplete(t, requests[name], []string{name})
+		testbus.MustComplete(t, requests[name], []string{name})
 	}
 }
 
@@ -286,7 +286,7 @@ func TestOldestRequestGetsTheSlot(t *testing.T) {
 func TestTryTakesNoSlotThatIsWaitedFor(t *testing.T) {
 	had := make(chan string, 2)
 	leave := make(chan struct{})
-	b := bustest.Open(t, bustest.Linear(one(bus.Expand("m", func(_ *bus.Task, in string, _ func(string) error) error {
+	b := testbus.Open(t, testbus.Linear(one(bus.Expand("m", func(_ *bus.Task, in string, _ func(string) error) error {
 		if in == "holds" {
 			<-leave
 		} else {
@@ -299,10 +299,10 @@ func TestTryTakesNoSlotThatIsWaitedFor(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		waits := bustest.StreamOf(t, b)
+		waits := testbus.StreamOf(t, b)
 		sent := make(chan error, 1)
 		go func() { sent <- waits.Send(t.Context(), "waits", bus.Last()) }()
-		bustest.WaitForStall(t, b, "->m", 0)
+		testbus.WaitForStall(t, b, "->m", 0)
 		if _, err := b.TrySubmit(t.Context(), "tries"); !errors.Is(err, bus.ErrOverloaded) {
 			t.Fatalf("try: %v", err)
 		}
@@ -316,14 +316,14 @@ func TestTryTakesNoSlotThatIsWaitedFor(t *testing.T) {
 			}
 		}()
 		leave <- struct{}{}
-		first, second := bustest.Next(t, had), bustest.Next(t, had)
+		first, second := testbus.Next(t, had), testbus.Next(t, had)
 		if first != "waits" || second != "tries" {
 			t.Fatalf("the stage had %q and then %q", first, second)
 		}
-		for _, r := range []*bus.Request{holds, waits, bustest.Next(t, tried)} {
-			bustest.MustComplete(t, r, nil)
+		for _, r := range []*bus.Request{holds, waits, testbus.Next(t, tried)} {
+			testbus.MustComplete(t, r, nil)
 		}
-		if err := bustest.Next(t, sent); err != nil {
+		if err := testbus.Next(t, sent); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -332,33 +332,33 @@ func TestTryTakesNoSlotThatIsWaitedFor(t *testing.T) {
 // TestAbortedRequestWaitsNoMore: a request that ends while it waits for a slot is in no line any more, and the next
 // gets the slot.
 func TestAbortedRequestWaitsNoMore(t *testing.T) {
-	g := bustest.NewGate()
-	b := bustest.Open(t, bustest.Linear(one(g.Stage("m"))), bus.Options{})
+	g := testbus.NewGate()
+	b := testbus.Open(t, testbus.Linear(one(g.Stage("m"))), bus.Options{})
 	send := func(in string) (*bus.Request, <-chan error) {
-		r, sent := bustest.StreamOf(t, b), make(chan error, 1)
+		r, sent := testbus.StreamOf(t, b), make(chan error, 1)
 		go func() { sent <- r.Send(t.Context(), in, bus.Last()) }()
 		return r, sent
 	}
 	holds, _ := send("holds")
-	bustest.Next(t, g.Entered)
+	testbus.Next(t, g.Entered)
 	aborted, refused := send("aborted")
 	next, _ := send("next")
-	bustest.Await(t, func() bool { return bus.Waiting(b, "m") == 2 })
+	testbus.Await(t, func() bool { return bus.Waiting(b, "m") == 2 })
 	aborted.Abort(nil)
 	if n := bus.Waiting(b, "m"); n != 1 {
 		t.Errorf("%d requests wait for the slot, want 1", n)
 	}
-	if err := bustest.Next(t, refused); !errors.Is(err, bus.ErrAborted) {
+	if err := testbus.Next(t, refused); !errors.Is(err, bus.ErrAborted) {
 		t.Errorf("the input of the request that was aborted: %v", err)
 	}
 	g.Leave <- struct{}{}
-	if got := bustest.Next(t, g.Entered); got != "next" {
+	if got := testbus.Next(t, g.Entered); got != "next" {
 		t.Fatalf("%q has got the slot, want next", got)
 	}
 	g.Leave <- struct{}{}
-	bustest.MustComplete(t, holds, []string{"holds"})
-	bustest.MustComplete(t, next, []string{"next"})
-	if st := bustest.StageStats(b, "m"); st.SlotsFree != st.Slots {
+	testbus.MustComplete(t, holds, []string{"holds"})
+	testbus.MustComplete(t, next, []string{"next"})
+	if st := testbus.StageStats(b, "m"); st.SlotsFree != st.Slots {
 		t.Errorf("%d of %d slots are free", st.SlotsFree, st.Slots)
 	}
 }

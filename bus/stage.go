@@ -12,14 +12,14 @@ import (
 
 // stage is one node of the graph, with its slots.
 type stage struct {
-	spec     StageSpec
-	index    int // in topological order
-	in, out  []*edge
-	inPorts  []Port
-	outPorts []Port
-	remote   *Station           // nil: the work is done here
-	runs     *scoreboard.Writer // of a stage with one replica, where the host reads it; or nil
-	turns    []turn             // by replica
+	spec         StageSpec
+	index        int // in topological order
+	in, out      []*edge
+	inPorts      []Port
+	outPorts     []Port
+	remote       *RemoteStage       // nil: the work is done here
+	runs         *scoreboard.Writer // of a stage with one replica, where the host reads it; or nil
+	handlerLocks []handlerLock      // by replica
 
 	// Guarded by admission.mu.
 	workers       []*worker
@@ -40,7 +40,7 @@ type stage struct {
 func newStage(spec StageSpec) *stage {
 	st := &stage{spec: spec}
 	if spec.Remote != nil {
-		st.remote = &Station{stage: st, spec: *spec.Remote, tasks: make(map[*remoteTask]struct{})}
+		st.remote = &RemoteStage{stage: st, spec: *spec.Remote, tasks: make(map[*remoteTask]struct{})}
 	}
 	return st
 }
@@ -63,9 +63,9 @@ func (st *stage) passive() bool {
 // start makes the stage's slots and their actors. The replicas are interleaved: requests then
 // spread over them.
 func (st *stage) start(b *Bus) error {
-	st.turns = make([]turn, st.spec.Replicas)
-	for r := range st.turns {
-		st.turns[r] = st.newTurn()
+	st.handlerLocks = make([]handlerLock, st.spec.Replicas)
+	for r := range st.handlerLocks {
+		st.handlerLocks[r] = st.newHandlerLock()
 	}
 	for range st.bound() {
 		s, err := st.oneMore(b)
@@ -77,7 +77,7 @@ func (st *stage) start(b *Bus) error {
 	return nil
 }
 
-func (st *stage) newTurn() (t turn) {
+func (st *stage) newHandlerLock() (t handlerLock) {
 	if st.remote != nil {
 		return t
 	}
@@ -106,7 +106,7 @@ func (st *stage) oneMore(b *Bus) (*slot, error) {
 
 func (st *stage) spawn(b *Bus, replica, i int) (*worker, error) {
 	name := fmt.Sprintf("%s/%d/%d", st.spec.Name, replica, i)
-	w := &worker{bus: b, stage: st, replica: replica, turn: st.turns[replica], producer: b.writer.NewProducer()}
+	w := &worker{bus: b, stage: st, replica: replica, handlerLock: st.handlerLocks[replica], producer: b.writer.NewProducer()}
 	w.log = b.opts.Logger.With("stage", name)
 	// Credit bounds what a mailbox holds, so that no post has to wait, which is made under locks.
 	opts := actors.StageOptions{Mailbox: actors.MailboxOptions{Bounded: func(any) bool { return false }}, Props: st.spec.Props}
@@ -123,15 +123,15 @@ func (st *stage) spawn(b *Bus, replica, i int) (*worker, error) {
 	return w, err
 }
 
-// turn is the right to run a handler of one replica, and what the handler does. The zero turn is for
+// handlerLock is the right to run a handler of one replica, and what the handler does. The zero turn is for
 // emissions that no handler makes.
-type turn struct {
+type handlerLock struct {
 	mu   *lockorder.Right[lockorder.StageTurn] // nil: one actor runs all handlers
 	runs *scoreboard.Writer                    // nil: other processes run the handlers
 }
 
-// enter has a handler run, which has run for some time before it gave the turn up; below 0: no handler did.
-func (t turn) enter(request messages.RequestID, ran time.Duration) {
+// lock has a handler run, which has run for some time before it gave the turn up; below 0: no handler did.
+func (t handlerLock) lock(request messages.RequestID, ran time.Duration) {
 	if t.mu != nil {
 		t.mu.Lock()
 	}
@@ -140,8 +140,8 @@ func (t turn) enter(request messages.RequestID, ran time.Duration) {
 	}
 }
 
-// leave gives the turn up when the handler has returned.
-func (t turn) leave() {
+// unlock gives the turn up when the handler has returned.
+func (t handlerLock) unlock() {
 	if t.runs != nil {
 		t.runs.End()
 	}
@@ -151,7 +151,7 @@ func (t turn) leave() {
 }
 
 // pause gives the turn up while the handler waits for the bus. It returns how long the handler has run.
-func (t turn) pause() (ran time.Duration) {
+func (t handlerLock) pause() (ran time.Duration) {
 	if t.runs != nil {
 		ran = t.runs.Pause()
 	}

@@ -82,9 +82,9 @@ func (b *Bus) Stalls(atLeast time.Duration) []Stall {
 				all = append(all, f.stall(waited))
 			}
 		}
-		for _, o := range r.outlets() {
-			if waited, dev := o.waitedForRoom(now); waited > 0 && waited >= atLeast {
-				all = append(all, o.stall(waited, o.wanted(dev)+"; "+b.holders(nil)))
+		for _, o := range r.allOutputs() {
+			if waited, dev := o.waitedForSpace(now); waited > 0 && waited >= atLeast {
+				all = append(all, o.stall(waited, o.wanted(dev)+"; "+b.describeHolders(nil)))
 			}
 		}
 	}
@@ -118,9 +118,9 @@ func (st *stage) stalls(b *Bus, atLeast time.Duration) (all []Stall) {
 	return all
 }
 
-// outlets are where the request's payloads come from.
-func (r *Request) outlets() []*outlet {
-	all := []*outlet{&r.inputs}
+// allOutputs are where the request's payloads come from.
+func (r *Request) allOutputs() []*outputs {
+	all := []*outputs{&r.inputs}
 	for i := range r.tasks {
 		all = append(all, &r.tasks[i].outlet)
 	}
@@ -128,14 +128,14 @@ func (r *Request) outlets() []*outlet {
 }
 
 // stall reports a producer that waits for room.
-func (o *outlet) stall(waited time.Duration, holder string) Stall {
+func (o *outputs) stall(waited time.Duration, holder string) Stall {
 	f := o.req.flow(o.edges[0])
-	deliveries, bytes := f.underWay()
+	deliveries, bytes := f.inFlight()
 	return Stall{Request: o.req.id, Edge: f.edge.name, Waited: waited, Holder: holder, Deliveries: deliveries, Bytes: bytes}
 }
 
 // wanted says where there is no room.
-func (o *outlet) wanted(dev shmstore.Device) string {
+func (o *outputs) wanted(dev shmstore.Device) string {
 	if dev != nil {
 		return fmt.Sprintf("the GPU has no room: %v", dev)
 	}
@@ -159,7 +159,7 @@ func (b *Bus) loads(past []Stream) (all []Stream) {
 			l, ok := said[f]
 			if !ok {
 				l = f.stream()
-				l.Deliveries, l.Bytes = f.underWay()
+				l.Deliveries, l.Bytes = f.inFlight()
 			}
 			if l.Deliveries > 0 {
 				all = append(all, l)
@@ -172,9 +172,9 @@ func (b *Bus) loads(past []Stream) (all []Stream) {
 // maxLoads bounds the edges, or the requests, that a stall lists.
 const maxLoads = 8
 
-// holders says who has what is under way: the consumers of the edges with most bytes. Of what
+// describeHolders says who has what is under way: the consumers of the edges with most bytes. Of what
 // goes past this process, it is told.
-func (b *Bus) holders(past []Stream) string {
+func (b *Bus) describeHolders(past []Stream) string {
 	loads := b.loads(past)
 	if len(loads) == 0 {
 		return "nothing is under way"
@@ -204,9 +204,9 @@ func (s Stream) processes() string {
 	return ""
 }
 
-// underWay is what the consumer has, or is about to get: all that has credit, but
+// inFlight is what the consumer has, or is about to get: all that has credit, but
 // for emissions that have it and wait for room.
-func (f *flow) underWay() (deliveries int, bytes int64) {
+func (f *flow) inFlight() (deliveries int, bytes int64) {
 	u := f.used.Load()
 	deliveries, bytes = int(u>>countShift), int64(u&bytesMask)
 	return max(deliveries-f.outlet().waitNow(), 0), bytes
@@ -222,7 +222,7 @@ func (f *flow) waitingSince() int64 {
 }
 
 func (f *flow) stall(waited time.Duration) Stall {
-	deliveries, bytes := f.underWay()
+	deliveries, bytes := f.inFlight()
 	return Stall{Request: f.req.id, Edge: f.edge.name, Waited: waited, Holder: f.holder(), Deliveries: deliveries, Bytes: bytes}
 }
 
@@ -292,7 +292,7 @@ func (t *Task) holdsSlot() string {
 // sent is how many deliveries the task was sent that are not finished.
 func (t *Task) sent() (n int32) {
 	for _, e := range t.stage.in {
-		deliveries, _ := t.outlet.req.flow(e).underWay()
+		deliveries, _ := t.outlet.req.flow(e).inFlight()
 		n += int32(deliveries) //nolint:gosec // below a window
 	}
 	return n
@@ -342,8 +342,8 @@ type toldStall struct {
 	doubled int
 }
 
-// oldest is for how long the oldest stall of each place has lasted.
-func oldest(stalls []Stall) map[stallPlace]time.Duration {
+// oldestStall is for how long the oldest stall of each place has lasted.
+func oldestStall(stalls []Stall) map[stallPlace]time.Duration {
 	all := make(map[stallPlace]time.Duration)
 	for _, s := range stalls {
 		all[s.place()] = max(all[s.place()], s.Waited)
@@ -353,7 +353,7 @@ func oldest(stalls []Stall) map[stallPlace]time.Duration {
 
 // due leaves those of all present stalls whose place is to be reported.
 func (l *stallLog) due(stalls []Stall) []Stall {
-	places := oldest(stalls)
+	places := oldestStall(stalls)
 	seen := make(map[toldStall]bool, len(places))
 	due := slices.DeleteFunc(stalls, func(s Stall) bool {
 		key := toldStall{s.place(), bits.Len64(uint64(places[s.place()] / l.timeout))} //nolint:gosec // no time is below 0

@@ -134,7 +134,7 @@ type EdgeStatus struct {
 }
 
 // Statuses say how the requests stand that are alive.
-func (b Floor) Statuses() []RequestStatus {
+func (b Backend) Statuses() []RequestStatus {
 	all := []RequestStatus{}
 	for _, r := range b.requests() {
 		all = append(all, r.status())
@@ -146,7 +146,7 @@ func (r *Request) status() RequestStatus {
 	st := RequestStatus{ID: r.id, Outcome: r.Outcome().String(), Age: time.Since(r.began), State: r.describe(), Edges: []EdgeStatus{}}
 	for i := range r.flows {
 		f := &r.flows[i]
-		deliveries, bytes := f.underWay()
+		deliveries, bytes := f.inFlight()
 		queued := int(f.queued.Load())
 		if deliveries == 0 && queued == 0 {
 			continue
@@ -167,7 +167,7 @@ func (r *Request) sentOn(e *edge) sent {
 // sums, with the outlet's mutex held, is what was sent on the flow so far.
 func (f *flow) sums() sent {
 	so := f.sent
-	if by := f.stream().Past(); by != nil && !f.counted {
+	if by := f.stream().DirectPath(); by != nil && !f.counted {
 		n, bytes := by.Sums()
 		so.add(sent{deliveries: n, direct: n, bytes: bytes})
 	}

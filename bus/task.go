@@ -23,7 +23,7 @@ type Task struct {
 	State any
 
 	stage  *stage
-	outlet outlet
+	outlet outputs
 	slot   atomic.Pointer[slot] // held while the request is open here
 	stay   atomic.Int32         // changed under admission.mu
 	unsaid atomic.Int32         // inputs that have ended before the stage was sent anything: see outlet.endStream
@@ -123,13 +123,13 @@ func (t *Task) failAt(d *Delivery, err error) {
 }
 
 // failAtBehind is failAt for callers that hold locks.
-func (t *Task) failAtBehind(d *Delivery, err error, fu *FollowUp) {
-	fu.Fail(t.outlet.req, d.placed(t.stage.spec.Name, err))
+func (t *Task) failAtBehind(d *Delivery, err error, after *AfterUnlock) {
+	after.Fail(t.outlet.req, d.placed(t.stage.spec.Name, err))
 }
 
 // failBehind is Fail for callers that hold locks.
-func (t *Task) failBehind(err error, fu *FollowUp) {
-	fu.Fail(t.outlet.req, &StageError{Stage: t.stage.spec.Name, Err: err})
+func (t *Task) failBehind(err error, after *AfterUnlock) {
+	after.Fail(t.outlet.req, &StageError{Stage: t.stage.spec.Name, Err: err})
 }
 
 // hold notes a delivery that leaves the worker's hands.
@@ -145,22 +145,22 @@ func (t *Task) unhold() {
 	switch {
 	case t.held.Add(-1) != 0:
 	case t.stage.remote == nil:
-		t.nudge()
+		t.wake()
 	case t.answered.Load() || t.outlet.req.over():
-		t.look()
+		t.poll()
 	}
 }
 
-// look is nudge for callers that hold no locks: the worker of a remote stage, which runs no
+// poll is nudge for callers that hold no locks: the worker of a remote stage, which runs no
 // user's code, looks at once.
-func (t *Task) look() {
+func (t *Task) poll() {
 	if s := t.slot.Load(); s != nil {
 		s.worker.actor.PostAndRun(t)
 	}
 }
 
-// nudge has the worker look at the task again.
-func (t *Task) nudge() {
+// wake has the worker look at the task again.
+func (t *Task) wake() {
 	if s := t.slot.Load(); s != nil {
 		s.worker.actor.Post(t)
 	}

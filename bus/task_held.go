@@ -47,7 +47,7 @@ func (t *Task) letGo(d *Delivery) {
 		d.giveBack()
 		t.unhold()
 	case !t.clogged() || t.outlet.req.over():
-		t.nudge() // the queue was emptied a moment ago: nobody else may look again
+		t.wake() // the queue was emptied a moment ago: nobody else may look again
 	}
 }
 

@@ -26,7 +26,7 @@ type GPUOptions struct {
 	// WhenFull says what becomes of tensors that the pool has no room for.
 	WhenFull WhenFull
 	// FullTimeout is how long room is waited for before that; default 20 ms, unless
-	// WhenFull is WaitForRoom, which waits until the request is over.
+	// WhenFull is WaitForSpace, which waits until the request is over.
 	FullTimeout time.Duration
 }
 
@@ -63,7 +63,7 @@ func (b *Bus) openSender(ctx context.Context, of *lane.Lane) (err error) {
 			return err
 		}
 	}
-	b.sender = b.lane.Sender(b.store.Arena(), func() { b.writer.LookAgain() })
+	b.sender = b.lane.Sender(b.store.Arena(), func() { b.writer.Retry() })
 	b.store.OnLarge(b.sender.Mapped)
 	return nil
 }
@@ -90,8 +90,8 @@ type WhenFull uint8
 const (
 	// SpillToHost has them travel through host memory.
 	SpillToHost WhenFull = iota
-	// WaitForRoom has the stage wait, as it does for room in the store.
-	WaitForRoom
+	// WaitForSpace has the stage wait, as it does for room in the store.
+	WaitForSpace
 	// FailWhenFull fails the emission with lane.ErrPoolFull.
 	FailWhenFull
 )
@@ -271,11 +271,11 @@ func (b *Buffer) reserveOn(ctx context.Context, o *lane.Outgoing) (err error) {
 func (b *Buffer) awaitRoomOn(ctx context.Context, o *lane.Outgoing) (piece uint32, err error) {
 	dev, deviceBytes := o.On()
 	gpu := &b.e.out.req.bus.gpu
-	ran := b.e.turn.pause()
-	defer b.e.turn.enter(b.e.out.req.id, ran)
-	defer b.e.out.waitsForRoom(dev)()
+	ran := b.e.handlerLock.pause()
+	defer b.e.handlerLock.lock(b.e.out.req.id, ran)
+	defer b.e.out.waitsForSpace(dev)()
 	var late chan struct{}
-	if gpu.WhenFull != WaitForRoom {
+	if gpu.WhenFull != WaitForSpace {
 		late = make(chan struct{})
 		timer := time.AfterFunc(gpu.FullTimeout, func() { close(late) })
 		defer timer.Stop()
@@ -344,7 +344,7 @@ func (d *Delivery) Tensors(ctx context.Context) (*lane.Message, error) {
 		d.foreign.Segment().Register(l.Mapped)
 	}
 	m, err := l.Open(ctx, d.Bytes())
-	if err != nil && ctx.Err() != nil && d.flow.req.wrecked() {
+	if err != nil && ctx.Err() != nil && d.flow.req.endedEarly() {
 		err = d.flow.req.cause()
 	}
 	if err != nil {

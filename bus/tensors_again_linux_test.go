@@ -9,7 +9,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 	"github.com/omnibus-runtime/omnibus/cudaipc/emul"
 	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // TestTensorsAreHandledAgain: a handler that panics when it is done with a message
@@ -22,7 +22,7 @@ func TestTensorsAreHandledAgain(t *testing.T) {
 		"join":   {State: bus.StateNone},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := bustest.NewGPU(t, emul.Options{GranularityBytes: 1 << 16})
+			g := testbus.NewGPU(t, emul.Options{GranularityBytes: 1 << 16})
 			const n = 100 << 10
 			tries := 0
 			handle := func(t *bus.Task, d *bus.Delivery) error {
@@ -54,7 +54,7 @@ func TestTensorsAreHandledAgain(t *testing.T) {
 			default:
 				spec.Handle = handle
 			}
-			b := bustest.Open(t, bus.Pipeline{
+			b := testbus.Open(t, bus.Pipeline{
 				Stages: []bus.StageSpec{{Name: "first", Handle: func(t *bus.Task, _ *bus.Delivery) error {
 					src, free := g.Tensor(n, 7)
 					return t.EmitTensors(map[string]any{"x": src}, bus.TensorOptions{Release: free})
@@ -100,7 +100,7 @@ func TestPanicWhileFillingTensors(t *testing.T) {
 	for _, transport := range []bus.TensorTransport{bus.TensorsDefault, bus.TensorsIPC, bus.TensorsPool} {
 		t.Run(transport.String(), func(t *testing.T) {
 			const panics, n = 3, 100 << 10
-			g := bustest.NewGPU(t, emul.Options{GranularityBytes: 1 << 16})
+			g := testbus.NewGPU(t, emul.Options{GranularityBytes: 1 << 16})
 			left, made := panics, 0
 			var freed atomic.Int32
 			first := func(t *bus.Task, _ *bus.Delivery) error {
@@ -117,7 +117,7 @@ func TestPanicWhileFillingTensors(t *testing.T) {
 				}
 				return errors.Join(g.Check(t.Context(), m, n, 7), t.Emit("done"))
 			}
-			b := bustest.Open(t, bus.Pipeline{
+			b := testbus.Open(t, bus.Pipeline{
 				Stages: []bus.StageSpec{{Name: "first", State: bus.StateNone, Attempts: panics + 1, Handle: first}, {Name: "second", Handle: second}},
 				Edges:  []bus.Edge{{From: "first", To: "second", Window: 1, Tensors: transport}},
 			}, bus.Options{GPU: g.Options(pool.Options{ArenaBytes: 256 << 10, MaxBytes: 256 << 10})}) // which has room for two
@@ -125,7 +125,7 @@ func TestPanicWhileFillingTensors(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got, err := bustest.Receive(t, r); err != nil || len(got) != 1 {
+			if got, err := testbus.Receive(t, r); err != nil || len(got) != 1 {
 				t.Errorf("received %q, %v", got, err)
 			}
 			mustDrain(t, b)
@@ -138,7 +138,7 @@ func TestPanicWhileFillingTensors(t *testing.T) {
 			if made != panics+1 {
 				t.Errorf("tensors were made %d times", made)
 			}
-			bustest.Await(t, func() bool { return int(freed.Load()) == made })
+			testbus.Await(t, func() bool { return int(freed.Load()) == made })
 		})
 	}
 }

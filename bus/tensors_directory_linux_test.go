@@ -10,16 +10,16 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/emul"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // TestTensorsWithoutRoomInTheDirectory: tensors whose arena no other process could find
 // travel through host memory, as where there is no pool at all, and that is counted; the next
 // ones go by the pool when there is room again.
 func TestTensorsWithoutRoomInTheDirectory(t *testing.T) {
-	g := bustest.NewGPU(t, emul.Options{GranularityBytes: 1 << 16})
+	g := testbus.NewGPU(t, emul.Options{GranularityBytes: 1 << 16})
 	const n = 100 << 10
-	b := bustest.Open(t, bus.Pipeline{
+	b := testbus.Open(t, bus.Pipeline{
 		Stages: []bus.StageSpec{
 			{Name: "make", Handle: func(t *bus.Task, d *bus.Delivery) error {
 				src, free := g.Tensor(n, byte(d.Seq))
@@ -62,7 +62,7 @@ func TestTensorsWithoutRoomInTheDirectory(t *testing.T) {
 		names = append(names, name)
 	}
 	dir.Withdraw(names[0]) // for the words, and not for the arena
-	r := bustest.StreamOf(t, b)
+	r := testbus.StreamOf(t, b)
 	trip := func(want string) {
 		t.Helper()
 		if err := r.Send(t.Context(), []byte("go")); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 	"github.com/omnibus-runtime/omnibus/cudaipc/emul"
 	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -20,7 +20,7 @@ import (
 func TestTensorsThroughStages(t *testing.T) {
 	for _, transport := range []bus.TensorTransport{bus.TensorsDefault, bus.TensorsIPC, bus.TensorsPool} {
 		t.Run(transport.String(), func(t *testing.T) {
-			g := bustest.NewGPU(t, emul.Options{GranularityBytes: 1 << 16})
+			g := testbus.NewGPU(t, emul.Options{GranularityBytes: 1 << 16})
 			const n, messages = 100 << 10, 40
 			first := func(t *bus.Task, d *bus.Delivery) error {
 				src, free := g.Tensor(n, d.Bytes()[len(d.Bytes())-1])
@@ -49,11 +49,11 @@ func TestTensorsThroughStages(t *testing.T) {
 				}
 				return t.EmitBytes([]byte("well"))
 			}
-			b := bustest.Open(t, bus.Pipeline{
+			b := testbus.Open(t, bus.Pipeline{
 				Stages: []bus.StageSpec{{Name: "first", Handle: first}, {Name: "second", Handle: second}, {Name: "third", Handle: third}},
 				Edges:  []bus.Edge{{From: "first", To: "second", Tensors: transport}, {From: "second", To: "third"}},
 			}, bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20}, GPU: g.Options(pool.Options{ArenaBytes: 512 << 10, MaxBytes: 512 << 10})})
-			r := bustest.StreamOf(t, b)
+			r := testbus.StreamOf(t, b)
 			for i := range messages {
 				if err := r.Send(t.Context(), []byte{byte(i)}); err != nil {
 					t.Fatal(err)
@@ -81,7 +81,7 @@ func TestTensorsThroughStages(t *testing.T) {
 // TestTensorsOfUnlikeEdges: of one emission each edge gets its own, and the caller's
 // memory comes back once, whether it was sent or not.
 func TestTensorsOfUnlikeEdges(t *testing.T) {
-	g := bustest.NewGPU(t, emul.Options{})
+	g := testbus.NewGPU(t, emul.Options{})
 	const n = 100 << 10
 	began, emitted, released := make(chan struct{}), make(chan error, 1), make(chan struct{}, 10)
 	emit := func(t *bus.Task, opts ...bus.EmitOption) {
@@ -115,7 +115,7 @@ func TestTensorsOfUnlikeEdges(t *testing.T) {
 		}})
 		p.Edges = append(p.Edges, bus.Edge{From: "make", To: name, Tensors: transport})
 	}
-	b := bustest.Open(t, p, bus.Options{Store: shmstore.Options{ArenaBytes: 32 << 20}, GPU: g.Options(pool.Options{})})
+	b := testbus.Open(t, p, bus.Options{Store: shmstore.Options{ArenaBytes: 32 << 20}, GPU: g.Options(pool.Options{})})
 	for _, c := range []struct {
 		key  string
 		want error
@@ -164,10 +164,10 @@ func TestTensorsOfUnlikeEdges(t *testing.T) {
 // TestTensorsStayWithTheirPayload: a payload whose tensors lie in a GPU's memory is
 // neither copied to a connector nor to another bus.
 func TestTensorsStayWithTheirPayload(t *testing.T) {
-	g := bustest.NewGPU(t, emul.Options{})
-	other := bustest.Open(t, bus.Pipeline{Stages: []bus.StageSpec{{Name: "there", Handle: func(*bus.Task, *bus.Delivery) error { return nil }}}}, bus.Options{})
+	g := testbus.NewGPU(t, emul.Options{})
+	other := testbus.Open(t, bus.Pipeline{Stages: []bus.StageSpec{{Name: "there", Handle: func(*bus.Task, *bus.Delivery) error { return nil }}}}, bus.Options{})
 	errs := make(chan error, 2)
-	b := bustest.Open(t, bus.Pipeline{
+	b := testbus.Open(t, bus.Pipeline{
 		Stages: []bus.StageSpec{
 			{Name: "first", Handle: func(t *bus.Task, _ *bus.Delivery) error {
 				src, free := g.Tensor(4096, 7)
@@ -205,7 +205,7 @@ func TestBatchTensorsOfARequestThatIsOver(t *testing.T) {
 	const n = 10 << 10
 	var emitting atomic.Bool
 	copying, letGo := make(chan struct{}), make(chan struct{})
-	g := bustest.NewGPU(t, emul.Options{Delay: func(s emul.Step) time.Duration {
+	g := testbus.NewGPU(t, emul.Options{Delay: func(s emul.Step) time.Duration {
 		if s.Kind == cudaipc.OpCopy && emitting.CompareAndSwap(true, false) {
 			close(copying)
 			<-letGo
@@ -213,14 +213,14 @@ func TestBatchTensorsOfARequestThatIsOver(t *testing.T) {
 		return 0
 	}})
 	freed, emitted := make(chan struct{}), make(chan error, 1)
-	b := bustest.Open(t, bustest.Linear(bus.StageSpec{Name: "batch", State: bus.StateNone, Batch: func(batch []*bus.Delivery) error {
+	b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "batch", State: bus.StateNone, Batch: func(batch []*bus.Delivery) error {
 		src, free := g.Tensor(n, 1)
 		emitting.Store(true)
 		err := batch[0].Task().EmitTensors(map[string]any{"x": src}, bus.TensorOptions{Release: func() { free(); close(freed) }})
 		emitted <- err
 		return err
 	}}), bus.Options{GPU: g.Options(pool.Options{})})
-	r := bustest.StreamOf(t, b)
+	r := testbus.StreamOf(t, b)
 	if err := r.Send(t.Context(), "x"); err != nil {
 		t.Fatal(err)
 	}

@@ -51,10 +51,10 @@ func (w Wait) Validate() error {
 	return nil
 }
 
-// Lookout is for the goroutines of a process; nil: none looks.
-func (w Wait) Lookout(look actors.LookFunc) *actors.Lookout {
+// Spinner is for the goroutines of a process; nil: none looks.
+func (w Wait) Spinner(look actors.PollFunc) *actors.Spinner {
 	if w == WaitPark {
 		return nil
 	}
-	return actors.NewLookout(look, w == WaitPoll)
+	return actors.NewSpinner(look, w == WaitPoll)
 }

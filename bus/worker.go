@@ -14,16 +14,16 @@ import (
 // checks their order, and has them handled. All of it runs on the actor's
 // goroutine, except Failed and Dropped.
 type worker struct {
-	bus      *Bus
-	stage    *stage
-	replica  int
-	actor    *actors.Stage
-	turn     turn
-	producer *actors.Producer
-	batcher  *actors.Batcher[*Delivery]
-	log      *slog.Logger
-	panics   atomic.Int64
-	brief    atomic.Bool // the handler returned briefly after its last emission, the last time
+	bus         *Bus
+	stage       *stage
+	replica     int
+	actor       *actors.Stage
+	handlerLock handlerLock
+	producer    *actors.Producer
+	batcher     *actors.Batcher[*Delivery]
+	log         *slog.Logger
+	panics      atomic.Int64
+	brief       atomic.Bool // the handler returned briefly after its last emission, the last time
 
 	// What is being handled, for Failed, which runs while the actor stands
 	// still.
@@ -44,9 +44,9 @@ type Ended struct{ Task *Task }
 // batchDue tells a batching worker that a batch has waited long enough.
 type batchDue struct{ batch uint64 }
 
-// farewell follows the last delivery that a request which is over can have
+// taskGone follows the last delivery that a request which is over can have
 // sent to a worker: behind it, nothing of the request is left there.
-type farewell struct{ task *Task }
+type taskGone struct{ task *Task }
 
 // Receive implements actors.Receiver. A *Task is a request to look at the task
 // again.
@@ -56,7 +56,7 @@ func (w *worker) Receive(message any) {
 		w.arrive(m)
 	case *Task:
 		w.resume(m)
-	case farewell:
+	case taskGone:
 		w.leave(m.task)
 	case batchDue:
 		w.batcher.Due(m.batch)
@@ -164,8 +164,8 @@ func (w *worker) learn(t *Task, d *Delivery) {
 // call runs the handler in the replica's turn.
 func (w *worker) call(t *Task, parts []*Delivery) error {
 	lockorder.AssertNone("a handler is called")
-	w.turn.enter(t.outlet.req.id, 0)
-	defer w.turn.leave()
+	w.handlerLock.lock(t.outlet.req.id, 0)
+	defer w.handlerLock.unlock()
 	if w.stage.spec.Join != nil {
 		return w.stage.spec.Join(t, parts)
 	}
@@ -247,14 +247,14 @@ func (w *worker) takeLeave(t *Task) {
 	if t.held.Load() == 0 && !t.left && !t.leaving {
 		t.leaving = true
 		t.awaitSenders()
-		w.actor.Post(farewell{t})
+		w.actor.Post(taskGone{t})
 	}
 }
 
 func (w *worker) callEnd(t *Task) error {
 	lockorder.AssertNone("a handler is called")
-	w.turn.enter(t.outlet.req.id, 0)
-	defer w.turn.leave()
+	w.handlerLock.lock(t.outlet.req.id, 0)
+	defer w.handlerLock.unlock()
 	return w.stage.spec.End(t)
 }
 
@@ -281,7 +281,7 @@ func (w *worker) park(t *Task, d *Delivery) {
 	in.parked = append(in.parked, d)
 	if held := w.bus.joinBytes.Add(d.cost); held > w.bus.joinLimit {
 		t.failAt(d, fmt.Errorf("%w: inputs that wait in joins hold %d bytes, JoinBytes is %d; on this edge %d deliveries wait for another branch",
-			ErrJoinRoom, held, w.bus.joinLimit, len(in.parked)))
+			ErrJoinFull, held, w.bus.joinLimit, len(in.parked)))
 	}
 }
 
@@ -353,8 +353,8 @@ func (w *worker) pass(t *Task, d *Delivery) {
 	t.hold(d)
 	w.one[0] = d
 	w.task, w.parts = t, w.one[:]
-	w.turn.enter(t.outlet.req.id, 0)
-	defer w.turn.leave() // also when the actor panics
+	w.handlerLock.lock(t.outlet.req.id, 0)
+	defer w.handlerLock.unlock() // also when the actor panics
 	w.actor.Pass(d)
 	w.task, w.parts = nil, nil
 }

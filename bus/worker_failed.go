@@ -167,7 +167,7 @@ func (w *worker) Dropped(message any, _ actors.DropReason) {
 		// The bus is closing: the request is over, and what the task still
 		// holds is given back here, the worker being gone.
 		w.resume(m)
-	case farewell:
+	case taskGone:
 		w.leave(m.task)
 	}
 }

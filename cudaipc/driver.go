@@ -16,7 +16,7 @@ type Driver interface {
 	// nothing behind.
 	Probe(ctx context.Context) ([]Caps, error)
 	// Open opens a device by its UUID; the zero UUID is the first one. The error
-	// is [ErrNoDevice] for one that is not there. Opening it again returns
+	// is [ErrNoDevice] for one that is not there. RequestOptions it again returns
 	// another Device over the same context.
 	Open(uuid UUID) (Device, error)
 	// Usage is what is open, and was made and not closed, in this process.
@@ -46,7 +46,7 @@ type Device interface {
 	// Memory of an arena has none: [ErrUnsupported].
 	Export(p Ptr) (h Handle, offset int64, err error)
 	// Import maps the allocation behind another process's handle, and says how
-	// large it is. Opening it again counts, and returns the same address. The
+	// large it is. RequestOptions it again counts, and returns the same address. The
 	// errors are [ErrOwnHandle] for a handle of this process, and [ErrStaleHandle].
 	Import(h Handle) (base Ptr, sizeBytes int64, err error)
 	// Unimport undoes one Import.

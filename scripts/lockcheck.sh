@@ -10,7 +10,7 @@ trap 'rm -f "$log"' EXIT
 status=0
 go test -v -tags lockcheck -short -vet=off -timeout 10m -skip '^TestCountsOfARequest$' "$@" ./internal/lockorder \
 	./actors ./bus ./bus/host ./bus/node ./bus/tensorqueue ./connector/ring ./shmstore ./internal/directory \
-	./internal/exchange ./internal/ledger ./internal/peer ./internal/pool ./internal/process >"$log" 2>&1 || status=$?
+	./internal/exchange ./internal/accounts ./internal/peer ./internal/pool ./internal/process >"$log" 2>&1 || status=$?
 # A fault ends its process, which can be one that a test expects to die.
 if grep -q '^panic: lockorder: ' "$log"; then
 	status=1

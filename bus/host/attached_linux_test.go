@@ -7,8 +7,8 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
-	"github.com/omnibus-runtime/omnibus/internal/terms"
+	"github.com/omnibus-runtime/omnibus/internal/hostnode"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -34,7 +34,7 @@ func attach(t *testing.T, window int, handle func(*bus.Task, *bus.Delivery) erro
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := b.Close(bustest.Soon(t)); err != nil {
+		if err := b.Close(testbus.Soon(t)); err != nil {
 			t.Errorf("close the bus: %v", err)
 		}
 	})
@@ -44,7 +44,7 @@ func attach(t *testing.T, window int, handle func(*bus.Task, *bus.Delivery) erro
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := server.Close(bustest.Soon(t)); err != nil {
+		if err := server.Close(testbus.Soon(t)); err != nil {
 			t.Errorf("close the server: %v", err)
 		}
 	})
@@ -63,7 +63,7 @@ func joinTo(t *testing.T, path string) *node.Node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := n.Close(bustest.Soon(t)); err != nil {
+		if err := n.Close(testbus.Soon(t)); err != nil {
 			t.Errorf("close the node: %v", err)
 		}
 	})
@@ -74,7 +74,7 @@ func joinTo(t *testing.T, path string) *node.Node {
 func (a *attached) past(t *testing.T) (*bus.Request, *directFlow) {
 	t.Helper()
 	other := joinTo(t, a.server.Addr())
-	r := bustest.StreamOf(t, a.bus)
+	r := testbus.StreamOf(t, a.bus)
 	if err := r.Input(t.Context()).EmitBytes([]byte{0}); err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func (a *attached) past(t *testing.T) (*bus.Request, *directFlow) {
 		stream: src.opens().Control().Stream(src.ports[0]), producer: src,
 		consumer: &source{sess: sessions[1], id: wire.OwnSource}, told: true,
 	}
-	if !df.stream.GoPast(df) {
+	if !df.stream.OpenDirect(df) {
 		t.Fatal("the stream must not go past the host")
 	}
 	return r, df
@@ -110,8 +110,8 @@ func TestAskedWhenTheHostCloses(t *testing.T) {
 	a := attach(t, 4, func(*bus.Task, *bus.Delivery) error { return nil })
 	s := newAcquainted(t, a.server, 9)
 	s.cancel(errHostClosing)
-	if err := s.mayBegin(bus.Opening{}); terms.Failed(0, err).Code != wire.CodeClosing {
-		t.Errorf("%v, which is said as %v", err, terms.Failed(0, err).Code)
+	if err := s.mayBegin(bus.RequestOptions{}); hostnode.Failed(0, err).Code != wire.CodeClosing {
+		t.Errorf("%v, which is said as %v", err, hostnode.Failed(0, err).Code)
 	}
 }
 
@@ -119,15 +119,15 @@ func TestAskedWhenTheHostCloses(t *testing.T) {
 // gone, is given back with its request, also when that ends before the stage hears of it.
 func TestGivenToAGoneProcess(t *testing.T) {
 	a := attach(t, 8, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
-	bustest.Await(t, func() bool { return a.server.Serving("m") == 1 })
+	testbus.Await(t, func() bool { return a.server.Serving("m") == 1 })
 	sess := a.server.live()[0]
 	sess.account.Close(false) // as end does
 	r, err := a.bus.Submit(t.Context(), []byte("hello"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	bustest.Await(t, func() bool { return len(sess.sources.list()) == 1 }) // the stage gives work in one step with the task
+	testbus.Await(t, func() bool { return len(sess.sources.list()) == 1 }) // the stage gives work in one step with the task
 	r.Abort(nil)
 	r.Close()
-	bustest.Await(t, func() bool { return a.bus.Stats().Live == 0 })
+	testbus.Await(t, func() bool { return a.bus.Stats().Live == 0 })
 }

@@ -16,16 +16,16 @@ func TestNothingBehindALostStep(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = srv.Close(t.Context()) })
 	src := &source{sess: newAcquainted(t, srv, 1).session}
-	lost := stepFunc(func(pace) error { return bus.ErrCanceled })
+	lost := stepFunc(func(waitMode) error { return bus.ErrCanceled })
 	if err := src.do(lost); err != nil {
 		t.Fatal(err)
 	}
 	src.sess.working.Wait()
 	done := wait
-	if err := src.do(stepFunc(func(how pace) error { done = how; return nil })); err != nil {
+	if err := src.do(stepFunc(func(how waitMode) error { done = how; return nil })); err != nil {
 		t.Fatal(err)
 	}
-	if done != waive {
+	if done != skip {
 		t.Error("a step was done behind one that was lost")
 	}
 }

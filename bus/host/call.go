@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/terms"
+	"github.com/omnibus-runtime/omnibus/internal/hostnode"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/messages"
 )
@@ -23,15 +23,15 @@ const maxReplyPiece = 60_000
 // the order counts; what it asks may take a while.
 func (s *session) called(m *wire.Call) error {
 	token, method, arguments := m.Token, m.Method, append([]byte(nil), m.Arguments...)
-	if method != terms.MethodTensors {
+	if method != hostnode.MethodTensors {
 		return s.ask(token, func() error { return s.call(token, method, arguments) })
 	}
-	err := s.srv.on.Figures.Told(s, arguments)
+	err := s.srv.services.TensorFigures.Told(s, arguments)
 	if err == nil {
 		err = s.reply(token, struct{}{})
 	}
 	if err != nil {
-		s.queue(terms.Failed(token, err))
+		s.queue(hostnode.Failed(token, err))
 	}
 	return nil
 }
@@ -86,10 +86,10 @@ type Status struct {
 
 // Status takes a snapshot.
 func (s *Server) Status() Status {
-	u := s.underWay(reportLease) // first: the figures of the edges have what it says
+	u := s.inFlight(reportLease) // first: the figures of the edges have what it says
 	st := Status{
-		Bus: s.on.Name, PID: os.Getpid(), Socket: s.Addr(), Epoch: s.epoch, Age: time.Since(s.on.Opened), Stats: s.floor.Stats(), Processes: s.Processes(), Lanes: u.lanes(s.live()),
-		Requests: s.floor.Statuses(), Handlers: append([]bus.RunningHandler{}, s.floor.Running()...),
+		Bus: s.services.Name, PID: os.Getpid(), Socket: s.Addr(), Epoch: s.epoch, Age: time.Since(s.services.Opened), Stats: s.backend.Stats(), Processes: s.Processes(), Lanes: u.lanes(s.live()),
+		Requests: s.backend.Statuses(), Handlers: append([]bus.RunningHandler{}, s.backend.Running()...),
 	}
 	u.add(&st)
 	return st
@@ -110,17 +110,17 @@ func (s *Server) method(name string) (callMethod, error) {
 	}
 	f, ok := map[string]callMethod{
 		"status": func(context.Context, []byte) (any, error) { return s.Status(), nil },
-		"stats":  func(context.Context, []byte) (any, error) { return s.floor.Stats(), nil },
+		"stats":  func(context.Context, []byte) (any, error) { return s.backend.Stats(), nil },
 		"stalls": func(context.Context, []byte) (any, error) {
-			u := s.underWay(reportLease)
-			return append([]bus.Stall{}, slices.Concat(s.floor.Stalls(0), u.stalls(s.floor, 0), s.exchangeStalls(0), u.unheard())...), nil
+			u := s.inFlight(reportLease)
+			return append([]bus.Stall{}, slices.Concat(s.backend.Stalls(0), u.stalls(s.backend, 0), s.exchangeStalls(0), u.unheard())...), nil
 		},
 		"check":  func(context.Context, []byte) (any, error) { return s.checkAll() },
 		"leases": func(context.Context, []byte) (any, error) { return s.leases(), nil },
 		"abort":  func(_ context.Context, arguments []byte) (any, error) { return s.abort(arguments) },
 	}[name]
 	if !ok {
-		return nil, terms.Unknown(fmt.Sprintf("there is no method %q", name))
+		return nil, hostnode.Unknown(fmt.Sprintf("there is no method %q", name))
 	}
 	return f, nil
 }
@@ -129,7 +129,7 @@ func (s *Server) method(name string) (callMethod, error) {
 func (s *Server) checkAll() (CheckReport, error) {
 	began := time.Now()
 	report := CheckReport{Violations: []string{}}
-	found, err := s.floor.Check()
+	found, err := s.backend.Check()
 	for _, v := range append(found, s.Check()...) {
 		report.Violations = append(report.Violations, v.String())
 	}
@@ -149,8 +149,8 @@ func (s *Server) abort(arguments []byte) (any, error) {
 	if a.Reason == "" {
 		a.Reason = "aborted by hand"
 	}
-	if !s.floor.Abort(a.Request, errors.New(a.Reason)) {
-		return nil, terms.Unknown(fmt.Sprintf("request %v is not alive", a.Request))
+	if !s.backend.Abort(a.Request, errors.New(a.Reason)) {
+		return nil, hostnode.Unknown(fmt.Sprintf("request %v is not alive", a.Request))
 	}
 	return map[string]any{"aborted": a.Request}, nil
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // TestCanceledSubmitIsNoQuestion: who gives up waiting for a place at the host, without
@@ -42,15 +42,15 @@ func TestCanceledSubmitIsNoQuestion(t *testing.T) {
 			t.Cleanup(r.Close)
 			asked = append(asked, r)
 		}
-		bustest.Await(t, func() bool { requests, _ := waiting(); return requests == atOnce }) // at the host
+		testbus.Await(t, func() bool { requests, _ := waiting(); return requests == atOnce }) // at the host
 		cancel()
 		for _, r := range asked {
-			if err := r.Wait(bustest.Soon(t)); !errors.Is(err, context.Canceled) {
+			if err := r.Wait(testbus.Soon(t)); !errors.Is(err, context.Canceled) {
 				t.Fatal(err)
 			}
 			r.Close()
 		}
-		bustest.Await(t, func() bool { requests, questions := waiting(); return requests == 0 && questions == 0 })
+		testbus.Await(t, func() bool { requests, questions := waiting(); return requests == 0 && questions == 0 })
 	}
 	if n := a.bus.Stats().Live; n != attachedRequests {
 		t.Errorf("%d requests are alive", n)

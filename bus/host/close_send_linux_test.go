@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -16,14 +16,14 @@ import (
 // its session goes on.
 func TestCloseSendOfARequestThatIsOver(t *testing.T) {
 	broken := errors.New("broken")
-	b := bustest.Open(t, bustest.Linear(bus.StageSpec{Name: "m", Handle: func(*bus.Task, *bus.Delivery) error { return broken }}),
+	b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "m", Handle: func(*bus.Task, *bus.Delivery) error { return broken }}),
 		bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}})
 	srv, err := Listen(b, filepath.Join(t.TempDir(), "bus.sock"), ListenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := srv.Close(bustest.Soon(t)); err != nil {
+		if err := srv.Close(testbus.Soon(t)); err != nil {
 			t.Error(err)
 		}
 	})
@@ -49,7 +49,7 @@ func TestCloseSendOfARequestThatIsOver(t *testing.T) {
 			t.Fatal(err)
 		}
 		tc.end(r)
-		_ = r.Wait(bustest.Soon(t))
+		_ = r.Wait(testbus.Soon(t))
 		if r.Outcome() != tc.want {
 			t.Fatalf("the request is %v, want %v", r.Outcome(), tc.want)
 		}

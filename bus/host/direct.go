@@ -24,12 +24,12 @@ type directFlow struct {
 	deliveries, bytes atomic.Int64
 }
 
-// Sums implements bus.Bypass.
+// Sums implements bus.DirectPath.
 func (df *directFlow) Sums() (deliveries, bytes int64) { return df.deliveries.Load(), df.bytes.Load() }
 
 // directFlowOf is how a stream goes past the host; nil: it does not.
 func directFlowOf(st bus.Stream) *directFlow {
-	df, _ := st.Past().(*directFlow)
+	df, _ := st.DirectPath().(*directFlow)
 	return df
 }
 
@@ -42,7 +42,7 @@ func (s *session) directFrom(to *source, d *bus.Delivery, edge int) *directFlow 
 		return nil
 	}
 	st := d.Control().Stream()
-	if st.Past() != nil {
+	if st.DirectPath() != nil {
 		return nil
 	}
 	from := p.source
@@ -50,14 +50,14 @@ func (s *session) directFrom(to *source, d *bus.Delivery, edge int) *directFlow 
 	if df.out < 0 || from.opens() != st.Request || !s.canLane() || !from.sess.canLane() {
 		return nil
 	}
-	if !st.GoPast(df) || !s.srv.introductions.introduce(from.sess, s) {
+	if !st.OpenDirect(df) || !s.srv.introductions.introduce(from.sess, s) {
 		return nil
 	}
 	return df
 }
 
 func (s *session) canLane() bool {
-	_, begins := s.past.can()
+	_, begins := s.direct.can()
 	return begins
 }
 
@@ -66,8 +66,8 @@ func (s *session) expecting(m *wire.Expecting) error {
 	if _, err := s.source(m.Source); err != nil {
 		return err
 	}
-	if df := s.past.telling(m.Source, int(m.Edge)); df != nil { // else it is over
-		df.producer.sess.past.goes()
+	if df := s.direct.telling(m.Source, int(m.Edge)); df != nil { // else it is over
+		df.producer.sess.direct.goes()
 		df.producer.sess.queue(&wire.Direct{
 			Source: df.producer.id, Edge: uint16(df.out), PeerEdge: m.Edge, Peer: s.node, PeerSource: m.Source,
 		})
@@ -93,13 +93,13 @@ func (s *session) streamed(m *wire.Streamed) error {
 		return fmt.Errorf("%w: nothing was to go from source %d to another process", wire.ErrProtocol, src.id)
 	}
 	deliveries, bytes := believed(m.Deliveries), believed(m.Bytes)
-	return src.do(orWaive(func() error { return df.end(deliveries, bytes) }))
+	return src.do(orSkip(func() error { return df.end(deliveries, bytes) }))
 }
 
 // end ends the stream at the host, and tells the consumer how long it was.
 func (df *directFlow) end(deliveries, bytes int64) error {
-	through, ended := df.stream.EndPast(uint64(deliveries), bytes, func(past uint64) {
-		df.producer.sess.past.learn(df, past, uint64(bytes))
+	through, ended := df.stream.CloseDirect(uint64(deliveries), bytes, func(past uint64) {
+		df.producer.sess.direct.learn(df, past, uint64(bytes))
 		df.consumer.sess.queue(&wire.Streamed{Source: df.consumer.id, Edge: uint16(df.edge), Deliveries: uint64(deliveries), Bytes: uint64(bytes)})
 	})
 	if ended || uint64(deliveries) < through {

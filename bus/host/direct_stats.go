@@ -13,8 +13,8 @@ type LaneStatus struct {
 	Streams       int    `json:"streams"`    // that are not over
 	Deliveries    int64  `json:"deliveries"` // so far, as the sender says
 	Bytes         int64  `json:"bytes"`
-	UnderWay      int    `json:"under_way"` // deliveries that were sent and are not finished
-	UnderWayBytes int64  `json:"under_way_bytes"`
+	InFlight      int    `json:"under_way"` // deliveries that were sent and are not finished
+	InFlightBytes int64  `json:"under_way_bytes"`
 	Queued        int    `json:"queued"` // deliveries that wait for credit
 }
 
@@ -29,7 +29,7 @@ func believed(n uint64) int64 {
 type passed struct{ deliveries, bytes int64 }
 
 // lanes lists who sends to whom past the host.
-func (u underWay) lanes(live []*session) []LaneStatus {
+func (u inFlight) lanes(live []*session) []LaneStatus {
 	type pair struct{ from, to uint32 }
 	all := make(map[pair]*LaneStatus)
 	alive := make(map[uint32]bool, len(live))
@@ -37,7 +37,7 @@ func (u underWay) lanes(live []*session) []LaneStatus {
 		alive[s.node] = true
 	}
 	for _, s := range live {
-		for to, sum := range s.past.sums() {
+		for to, sum := range s.direct.sums() {
 			if alive[to] {
 				all[pair{s.node, to}] = &LaneStatus{From: s.node, To: to, Deliveries: sum.deliveries, Bytes: sum.bytes}
 			}
@@ -49,8 +49,8 @@ func (u underWay) lanes(live []*session) []LaneStatus {
 		}
 		if l := all[pair{r.from.node, r.to.node}]; l != nil {
 			l.Streams++
-			l.UnderWay += r.UnderWay
-			l.UnderWayBytes += r.UnderBytes
+			l.InFlight += r.InFlight
+			l.InFlightBytes += r.InFlightBytes
 			l.Queued += r.Queued
 		}
 	}

@@ -23,14 +23,14 @@ func TestPassedThatNobodyCounted(t *testing.T) {
 				t.Errorf("%s: edge %d: %+v", what, i, e)
 			}
 		}
-		for _, l := range (underWay{}).lanes(a.server.live()) {
+		for _, l := range (inFlight{}).lanes(a.server.live()) {
 			if l.Deliveries < 0 || l.Bytes < 0 {
 				t.Errorf("%s: %+v", what, l)
 			}
 		}
 	}
 	for _, n := range []uint64{1, math.MaxInt64, math.MaxInt64 + 1, math.MaxUint64} {
-		sess.past.learn(df, n, n)
+		sess.direct.learn(df, n, n)
 		look("while it lasts")
 	}
 	if err := sess.streamed(&wire.Streamed{Source: df.producer.id, Deliveries: math.MaxUint64, Bytes: math.MaxUint64}); err != nil {
@@ -43,7 +43,7 @@ func TestPassedThatNobodyCounted(t *testing.T) {
 // TestPassedIsForgotten with the node that it went to, but not that of one which came too
 // late to be seen alive.
 func TestPassedIsForgotten(t *testing.T) {
-	p, live := past{passed: map[uint32]passed{1: {}, 2: {}, 5: {}}}, new(session)
+	p, live := directPaths{passed: map[uint32]passed{1: {}, 2: {}, 5: {}}}, new(session)
 	p.forgetGone(map[uint32]*session{2: live, 3: live})
 	if left := slices.Sorted(maps.Keys(p.sums())); !slices.Equal(left, []uint32{2, 5}) {
 		t.Errorf("%v are left, want those that live, 2, and that came after, 5", left)

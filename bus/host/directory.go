@@ -8,16 +8,16 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/internal/directory"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/hostnode"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
-	"github.com/omnibus-runtime/omnibus/internal/terms"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
 // publish answers publish. It owns the descriptor.
 func (s *session) publish(m *wire.Publish, fd int) {
 	name := lane.Name{Pool: m.Pool, Number: m.Number}
-	if err := s.srv.on.Directory.PublishBy(s, name, fd, int64(min(m.Size, math.MaxInt64))); err != nil {
-		s.queue(terms.DirectoryFailed(m.Token, err))
+	if err := s.srv.services.Directory.PublishBy(s, name, fd, int64(min(m.Size, math.MaxInt64))); err != nil {
+		s.queue(hostnode.DirectoryFailed(m.Token, err))
 		return
 	}
 	faultpoint.Hit("host-published")
@@ -26,12 +26,12 @@ func (s *session) publish(m *wire.Publish, fd int) {
 
 // withdraw takes back what the client has published.
 func (s *session) withdraw(m *wire.Withdraw) {
-	s.srv.on.Directory.WithdrawBy(s, lane.Name{Pool: m.Pool, Number: m.Number})
+	s.srv.services.Directory.WithdrawBy(s, lane.Name{Pool: m.Pool, Number: m.Number})
 }
 
 // find answers find.
 func (s *session) find(m *wire.Find) {
-	err := s.srv.on.Directory.Lookup(lane.Name{Pool: m.Pool, Number: m.Number}, func(e directory.Entry) error {
+	err := s.srv.services.Directory.Lookup(lane.Name{Pool: m.Pool, Number: m.Number}, func(e directory.Entry) error {
 		found := &wire.Found{Token: m.Token, Owner: e.Owner, PID: uint32(e.PID), Size: uint64(e.SizeBytes)}
 		err := s.sender.Queue(found, e.FD, e.PIDFD)
 		if err == nil || errors.Is(err, peer.ErrGone) || errors.Is(err, peer.ErrClosed) {
@@ -42,7 +42,7 @@ func (s *session) find(m *wire.Find) {
 		return fmt.Errorf("%w: what was found cannot be sent: %w", lane.ErrFull, err)
 	})
 	if err != nil {
-		s.queue(terms.DirectoryFailed(m.Token, err))
+		s.queue(hostnode.DirectoryFailed(m.Token, err))
 	}
 }
 

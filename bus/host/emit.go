@@ -9,7 +9,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
 	"github.com/omnibus-runtime/omnibus/internal/process"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -18,7 +18,7 @@ import (
 // forwarding finds the payload that a message passes on by reference; nil: it
 // has its own. It is held until it is released: the client may give the delivery back
 // before the emission is made.
-func (s *session) forwarding(flags uint8, delivery uint32) (ledger.Held, error) {
+func (s *session) forwarding(flags uint8, delivery uint32) (accounts.Held, error) {
 	if flags&wire.FlagForward == 0 {
 		return nil, nil
 	}
@@ -109,36 +109,36 @@ type put struct {
 
 	// Until the emission is made:
 	emission bus.Emission
-	ordinal  bus.Ordinal
-	delivery uint32          // that it is made for
-	codec    codec.ID        // of the payload, which is one of these:
-	data     []byte          // ... in the message
-	lent     *ledger.Payload // ... in memory of the client's
-	forward  ledger.Held     // ... that of a delivery
+	index    bus.EmissionIndex
+	delivery uint32            // that it is made for
+	codec    codec.ID          // of the payload, which is one of these:
+	data     []byte            // ... in the message
+	lent     *accounts.Payload // ... in memory of the client's
+	forward  accounts.Held     // ... that of a delivery
 }
 
 // run implements step: it makes the emission, unless an earlier handling of the same input has
 // made it.
-func (p *put) run(how pace) error {
+func (p *put) run(how waitMode) error {
 	src := p.source
 	e, req := src.emits(how)
-	if how == waive || req == nil {
+	if how == skip || req == nil {
 		p.done()
 		return nil
 	}
-	repeat := src.posting != nil && p.ordinal.Count(src.posting, p.sess.workOf(p.delivery))
+	repeat := src.task != nil && p.index.Count(src.task, p.sess.workOf(p.delivery))
 	var err error
 	if !repeat {
 		err = p.emit(e)
 	}
 	switch {
-	case errors.Is(err, bus.ErrCanceled) && how == try:
+	case errors.Is(err, bus.ErrCanceled) && how == waitNot:
 		return err
 	case errors.Is(err, bus.ErrCanceled): // the session has ended
 		p.done()
 		return err
 	case err == nil && !repeat:
-		p.ordinal.Went()
+		p.index.MarkSent()
 	case err != nil:
 		req.Control().End(bus.Failed, err)
 	}
@@ -159,7 +159,7 @@ func (p *put) emit(e bus.Emitter) error {
 
 // workOf is the work that a delivery of the client's is part of; nil: of none, or it is finished.
 func (s *session) workOf(delivery uint32) (w *bus.Work) {
-	s.account.Look(delivery, func(h *ledger.Hold) {
+	s.account.Inspect(delivery, func(h *accounts.Hold) {
 		if h != nil && h.Delivery != nil {
 			w = h.Delivery.(*handed).work //nolint:forcetypeassert // an account has no others
 		}
@@ -182,7 +182,7 @@ func (p *put) done() {
 
 // putInPlace finds the payload of a put that lies in the client's memory. It returns the
 // put with the last reference to the payload.
-func (s *session) putInPlace(m *wire.Put, origin *put) (*ledger.Payload, error) {
+func (s *session) putInPlace(m *wire.Put, origin *put) (*accounts.Payload, error) {
 	p, err := s.putPayload(m, origin.release)
 	if err != nil {
 		return nil, err
@@ -256,7 +256,7 @@ func (p *put) Spent(bytesToo bool) {
 }
 
 // putPayload finds the payload of a put or a place that lies in memory of the client's.
-func (s *session) putPayload(m *wire.Put, returned func()) (*ledger.Payload, error) {
+func (s *session) putPayload(m *wire.Put, returned func()) (*accounts.Payload, error) {
 	seg := s.account.Memory(m.Segment)
 	if seg == nil {
 		return nil, fmt.Errorf("%w: segment %d was not offered", wire.ErrProtocol, m.Segment)

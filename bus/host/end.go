@@ -9,15 +9,15 @@ import (
 	"sync"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
-	"github.com/omnibus-runtime/omnibus/internal/terms"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
+	"github.com/omnibus-runtime/omnibus/internal/hostnode"
 )
 
 // ends is called when no message of the client is handled any more. A process whose connection
 // ends is mostly dying: it has a while for that, so that the reason can say so.
 func (s *session) ends(reason error) {
 	if errors.Is(reason, io.EOF) {
-		s.proc.Within(terms.DeathGrace, func(died bool) { s.end(reason, died) })
+		s.proc.Within(hostnode.DeathGrace, func(died bool) { s.end(reason, died) })
 		return
 	}
 	if errors.Is(reason, errBye) {
@@ -39,9 +39,9 @@ func (s *session) end(reason error, died bool) {
 	s.turnAwayAll(cause)
 	s.working.Wait()
 	s.wg.Wait() // nothing is emitted or finished for the client from here on
-	s.srv.on.Figures.Leave(s)
+	s.srv.services.TensorFigures.Leave(s)
 	s.sources.close()
-	s.past.close()
+	s.direct.close()
 	s.srv.introductions.forget(s)
 
 	// A host that closes reuses no memory: what is mapped stays as it is.
@@ -49,7 +49,7 @@ func (s *session) end(reason error, died bool) {
 	reads := !died && !closes && !s.byeSaid
 	had := s.account.Close(reads)
 	_ = s.leave() // first, so that nothing moves from one of its replicas to another
-	for _, rep := range s.seats.list() {
+	for _, rep := range s.replicas.list() {
 		rep.Detach(cause)
 		if f := s.srv.opts.OnGone; f != nil {
 			f(rep.Stage, rep.Number, s.proc.PID(), cause)
@@ -70,7 +70,7 @@ func (s *session) end(reason error, died bool) {
 func (s *session) abandon(cause error) {
 	s.turnAwayAll(cause)
 	for _, src := range s.sources.list() {
-		if src.posting == nil {
+		if src.task == nil {
 			src.close(cause)
 		}
 	}
@@ -78,8 +78,8 @@ func (s *session) abandon(cause error) {
 
 // drop has the supervisor take back the rest.
 func (s *session) drop() {
-	s.srv.on.Reclaim(func() (more bool) {
-		if s.account.GiveBackSome(ledger.All) {
+	s.srv.services.Reclaim(func() (more bool) {
+		if s.account.GiveBackSome(accounts.All) {
 			return true
 		}
 		for _, seg := range s.account.Drop() {
@@ -120,7 +120,7 @@ func (s *session) causeOf(reason error, died bool) error {
 }
 
 // takeBack gives back what the client had besides the work of its stages.
-func (s *session) takeBack(cause error, had ledger.Remains) {
+func (s *session) takeBack(cause error, had accounts.Remains) {
 	for _, h := range had.Back {
 		h.Free()
 	}
@@ -128,7 +128,7 @@ func (s *session) takeBack(cause error, had ledger.Remains) {
 		o.Close()
 	}
 	for _, src := range s.sources.take() {
-		if src.posting == nil {
+		if src.task == nil {
 			src.close(cause)
 		}
 	}

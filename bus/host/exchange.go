@@ -9,11 +9,11 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
 	"github.com/omnibus-runtime/omnibus/internal/exchange"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/hostnode"
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
-	"github.com/omnibus-runtime/omnibus/internal/terms"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -46,7 +46,7 @@ func (s *session) place(m *wire.Place) error {
 	p, err := s.placedPayload(m)
 	switch {
 	case errors.Is(err, connector.ErrFull):
-		s.queue(terms.Failed(m.Token, err))
+		s.queue(hostnode.Failed(m.Token, err))
 		return nil
 	case err != nil:
 		return err
@@ -54,7 +54,7 @@ func (s *session) place(m *wire.Place) error {
 	faultpoint.Hit("host-place")
 	entry, err := s.placePayload(m, p)
 	if err != nil {
-		s.queue(terms.Failed(m.Token, err))
+		s.queue(hostnode.Failed(m.Token, err))
 		return nil
 	}
 	s.queue(&wire.Placed{Token: m.Token, Entry: entry})
@@ -67,7 +67,7 @@ func (s *session) placePayload(m *wire.Place, p *placed) (entry uint64, err erro
 	err = errors.Join(edge.Check(), connector.CheckKey(m.Key))
 	var o *ring.Owner
 	if err == nil {
-		o, err = s.srv.on.Exchange.Owner(&s.account, m.Owner, maxOwners, fmt.Sprintf("process %d (%s)", s.proc.PID(), s.name))
+		o, err = s.srv.services.Exchange.Owner(&s.account, m.Owner, maxOwners, fmt.Sprintf("process %d (%s)", s.proc.PID(), s.name))
 	}
 	if err == nil {
 		err = s.ex.charge(p.own)
@@ -83,7 +83,7 @@ func (s *session) placePayload(m *wire.Place, p *placed) (entry uint64, err erro
 
 // placed is a payload that a client is about to place.
 type placed struct {
-	*ledger.Payload
+	*accounts.Payload
 	own     bool // it has a segment of its own
 	charged bool // it counts among the client's
 	void    bool // it was not placed: nothing is said of it
@@ -95,7 +95,7 @@ func (s *session) placedPayload(m *wire.Place) (*placed, error) {
 	number := m.Put
 	var err error
 	if m.Flags&wire.FlagInline != 0 {
-		p.Payload, err = s.srv.on.Exchange.Copied(m.Payload, func() { p.gone(s) })
+		p.Payload, err = s.srv.services.Exchange.Copied(m.Payload, func() { p.gone(s) })
 		return p, err
 	}
 	put := &wire.Put{Put: number, Flags: m.Flags &^ wire.FlagForward, Segment: m.Segment, Offset: m.Offset, Size: m.Size}
@@ -151,17 +151,17 @@ func (x *exchanging) placedNow() int {
 func (s *session) fetch(m *wire.Fetch) error {
 	edge := connector.Edge{From: m.From, To: m.To}
 	if err := errors.Join(edge.Check(), connector.CheckKey(m.Key)); err != nil {
-		s.queue(terms.Failed(m.Token, err))
+		s.queue(hostnode.Failed(m.Token, err))
 		return nil
 	}
-	token, key, entry, x := m.Token, m.Key, m.Entry, s.srv.on.Exchange
+	token, key, entry, x := m.Token, m.Key, m.Entry, s.srv.services.Exchange
 	got, err := x.Get(edge, key, entry)
 	if err == nil {
 		s.hand(token, got)
 		return nil
 	}
 	if m.Flags&wire.FetchWait == 0 || entry != 0 {
-		s.queue(terms.Failed(token, err))
+		s.queue(hostnode.Failed(token, err))
 		return nil
 	}
 	return s.askExchange(token, fmt.Sprintf("%q on %v, which nobody has placed", key, edge), func(ctx context.Context) (func(), error) {
@@ -173,21 +173,21 @@ func (s *session) fetch(m *wire.Fetch) error {
 // hand gives the client a value.
 func (s *session) hand(token uint32, f *exchange.Fetched) {
 	m := &wire.Fetched{Token: token, Size: uint64(len(f.Bytes()))}
-	var at ledger.Location
+	var at accounts.Location
 	if len(f.Bytes()) <= wire.MaxInline {
 		m.Flags, m.Payload = wire.FlagInline, f.Bytes()
 	} else {
 		p, err := f.InMemory()
 		if err != nil {
 			f.PutBack()
-			s.queue(terms.Failed(token, err))
+			s.queue(hostnode.Failed(token, err))
 			return
 		}
 		at.Seg, m.Offset = p.Segment(), p.Offset()
 	}
 	err := s.account.Hold(&f.Hold, at, func(number, segment uint32) error {
 		if s.ctx.Err() != nil {
-			return ledger.ErrOver
+			return accounts.ErrOver
 		}
 		m.Delivery, m.Segment = number, segment
 		s.queue(m)
@@ -214,6 +214,6 @@ func finishFetched(f *exchange.Fetched, m *wire.Finish) error {
 
 // cleanup answers cleanup.
 func (s *session) cleanup(m *wire.Cleanup) {
-	n := s.srv.on.Exchange.Cleanup(&s.account, m.Owner, m.Key)
+	n := s.srv.services.Exchange.Cleanup(&s.account, m.Owner, m.Key)
 	s.queue(&wire.Cleaned{Token: m.Token, Count: uint32(n)})
 }

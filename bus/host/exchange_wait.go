@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/connector"
-	"github.com/omnibus-runtime/omnibus/internal/terms"
+	"github.com/omnibus-runtime/omnibus/internal/hostnode"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -31,7 +31,7 @@ func (s *session) askExchange(token uint32, what string, find func(context.Conte
 		return fmt.Errorf("%w: question %d is open already", wire.ErrProtocol, token)
 	case many:
 		cancel(nil)
-		s.queue(terms.Failed(token, fmt.Errorf("%w: %d questions wait for the exchange", connector.ErrFull, maxExchangeWaits)))
+		s.queue(hostnode.Failed(token, fmt.Errorf("%w: %d questions wait for the exchange", connector.ErrFull, maxExchangeWaits)))
 		return nil
 	}
 	s.wg.Go(func() {
@@ -43,7 +43,7 @@ func (s *session) askExchange(token uint32, what string, find func(context.Conte
 		s.ex.waited(token)
 		cancel(nil)
 		if err != nil {
-			s.queue(terms.Failed(token, err))
+			s.queue(hostnode.Failed(token, err))
 			return
 		}
 		answer()

@@ -12,8 +12,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus/host"
 	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -164,7 +164,7 @@ func FuzzSession(f *testing.F) {
 	f.Add(packet(publish, &wire.Found{Token: 1}))
 	f.Add([]byte("nonsense"))
 
-	b := bustest.Open(f, bustest.Remotes(bustest.Linear(bus.Stage("m", bustest.Upper))),
+	b := testbus.Open(f, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))),
 		bus.Options{Store: shmstore.Options{ArenaBytes: 1 << 20, Memory: shmstore.Shared}})
 	path := filepath.Join(f.TempDir(), "bus.sock")
 	server, err := host.Listen(b, path, host.ListenOptions{})
@@ -201,7 +201,7 @@ func FuzzSession(f *testing.F) {
 			t.Skip("no packet")
 		}
 		p = renumber(p, host.LastSource(server))
-		r := bustest.StreamOf(t, n)
+		r := testbus.StreamOf(t, n)
 		for range 4 { // of which the host passes on two at least, and asks for the rest past it
 			if err := r.Send(t.Context(), "input"); err != nil {
 				t.Fatal(err)
@@ -238,7 +238,7 @@ func FuzzSession(f *testing.F) {
 			t.Fatal(err)
 		}
 		r.Close()
-		bustest.Await(t, func() bool { return b.Stats().Exchange.Entries == 0 && bustest.Published(t, b) == 1 })
+		testbus.Await(t, func() bool { return b.Stats().Exchange.Entries == 0 && testbus.Published(t, b) == 1 })
 		found, err := n.Directory().Find(t.Context(), lane.Name{Number: fuzzName})
 		if err != nil {
 			t.Fatalf("what another process has published: %v", err)

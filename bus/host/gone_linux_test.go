@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -13,17 +13,17 @@ import (
 // is about to be aborted with the client.
 func TestResultForAGoneClient(t *testing.T) {
 	forward := bus.StageSpec{Name: "m", Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }}
-	b := bustest.Open(t, bustest.Linear(forward), bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}})
+	b := testbus.Open(t, testbus.Linear(forward), bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}})
 	srv, err := Listen(b, t.TempDir()+"/bus.sock", ListenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := srv.Close(bustest.Soon(t)); err != nil {
+		if err := srv.Close(testbus.Soon(t)); err != nil {
 			t.Error(err)
 		}
 	}()
-	r := bustest.StreamOf(t, b)
+	r := testbus.StreamOf(t, b)
 	defer r.Close()
 	if err := r.Send(t.Context(), "hello"); err != nil {
 		t.Fatal(err)

@@ -89,7 +89,7 @@ type line struct {
 // waiting is a request that waits for its place.
 type waiting struct {
 	src     *source
-	opening bus.Opening
+	opening bus.RequestOptions
 	tell    bool // see wire.SubmitTell
 	ticket  pool.Waiter
 	timer   *time.Timer // of the deadline; nil: there is none
@@ -156,16 +156,16 @@ func (l *line) take() []*waiting {
 
 // await has a request begin when the client gets a place. It is for the reader's goroutine, so that the
 // tickets for places are taken in the order of the client's messages.
-func (s *session) await(src *source, o bus.Opening, tell, placed bool) {
+func (s *session) await(src *source, o bus.RequestOptions, tell, placed bool) {
 	w := &waiting{src: src, opening: o, tell: tell}
 	w.ticket = pool.Waiter{Client: s.node, Granted: func() { s.srv.grants.grant(s) }}
 	src.mu.Lock()
 	src.busy = true // what is asked for the request waits behind it
 	src.mu.Unlock()
 	s.working.Add(1) // until its first steps were tried
-	s.line.push(w, func() { src.withdraw(s.srv.on.NoPlace(bus.ErrDeadline)) })
+	s.line.push(w, func() { src.withdraw(s.srv.services.NoPermit(bus.ErrDeadline)) })
 	if !placed {
-		placed = s.srv.on.Places.Take(&w.ticket)
+		placed = s.srv.services.Permits.Take(&w.ticket)
 	}
 	if placed {
 		s.srv.grants.grant(s)
@@ -179,16 +179,16 @@ func (s *session) await(src *source, o bus.Opening, tell, placed bool) {
 func (s *session) beginNext() {
 	w := s.line.first()
 	if w == nil { // the request was withdrawn when its place had been granted
-		s.srv.on.Places.Give()
+		s.srv.services.Permits.Give()
 		return
 	}
 	defer s.working.Done()
 	defer s.line.begun()
 	w.stop()
 	if s.begin(w.src, w.opening, w.tell) {
-		w.src.goOn(try)
+		w.src.goOn(waitNot)
 	} else {
-		w.src.goOn(waive)
+		w.src.goOn(skip)
 	}
 }
 
@@ -204,9 +204,9 @@ func (w *waiting) turnAway(cause error) {
 	s := w.src.sess
 	defer s.working.Done()
 	w.stop()
-	s.srv.on.Places.Withdraw(&w.ticket)
+	s.srv.services.Permits.Withdraw(&w.ticket)
 	w.src.refused(cause)
-	w.src.goOn(waive)
+	w.src.goOn(skip)
 }
 
 // turnAwayAll ends all requests of the line.

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // filled is a host all of whose places are taken, and a session with requests in its line.
@@ -13,7 +13,7 @@ func filled(t *testing.T, submits int) (a *attached, sess *session, first, inLin
 	t.Helper()
 	a = attach(t, 4, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
 	for range attachedRequests {
-		first = append(first, bustest.StreamOf(t, a.bus))
+		first = append(first, testbus.StreamOf(t, a.bus))
 	}
 	sess = a.server.live()[0]
 	for range submits {
@@ -24,7 +24,7 @@ func filled(t *testing.T, submits int) (a *attached, sess *session, first, inLin
 		t.Cleanup(r.Close)
 		inLine = append(inLine, r)
 	}
-	bustest.Await(t, func() bool { return sess.inLine() == submits })
+	testbus.Await(t, func() bool { return sess.inLine() == submits })
 	return a, sess, first, inLine
 }
 
@@ -36,7 +36,7 @@ func (s *session) inLine() int {
 }
 
 // free reports whether all places are.
-func (a *attached) free() bool { return a.server.on.Places.Free() == attachedRequests }
+func (a *attached) free() bool { return a.server.services.Permits.Free() == attachedRequests }
 
 // TestWithdrawalMeetsTheBeginning: a close or an abort that comes while its request begins is not lost.
 func TestWithdrawalMeetsTheBeginning(t *testing.T) {
@@ -49,19 +49,19 @@ func TestWithdrawalMeetsTheBeginning(t *testing.T) {
 			w := sess.line.first() // as beginNext takes it
 			withdraw(w.src)
 			first[0].Close()
-			bustest.Await(t, func() bool { return a.server.on.Places.Free() == 1 }) // given back: there is no other in the line
-			if err := a.server.floor.Place(t.Context(), bus.Opening{Now: true}); err != nil {
+			testbus.Await(t, func() bool { return a.server.services.Permits.Free() == 1 }) // given back: there is no other in the line
+			if err := a.server.backend.AcquirePermit(t.Context(), bus.RequestOptions{Now: true}); err != nil {
 				t.Fatal(err)
 			}
 			if sess.begin(w.src, w.opening, w.tell) {
-				w.src.goOn(try)
+				w.src.goOn(waitNot)
 			}
 			sess.line.begun()
 			sess.working.Done()
 			for _, r := range first {
 				r.Close()
 			}
-			bustest.Await(t, a.free)
+			testbus.Await(t, a.free)
 		})
 	}
 }
@@ -77,17 +77,17 @@ func TestGrantedAndWithdrawn(t *testing.T) {
 		letGo := keepLocked(&a.server.grants.mu) // the place is granted, and the grants do not know yet
 		var closes sync.WaitGroup
 		closes.Go(first[0].Close)
-		bustest.Await(t, func() bool { return a.bus.Stats().Live == attachedRequests-1 })
+		testbus.Await(t, func() bool { return a.bus.Stats().Live == attachedRequests-1 })
 		src.close(nil)
 		letGo()
 		closes.Wait()
 		if submits > 1 {
-			bustest.Await(t, func() bool { return a.bus.Stats().Live == attachedRequests }) // the next one has begun
+			testbus.Await(t, func() bool { return a.bus.Stats().Live == attachedRequests }) // the next one has begun
 		}
 		for _, r := range append(first, inLine...) {
 			r.Close()
 		}
-		bustest.Await(t, a.free)
+		testbus.Await(t, a.free)
 	}
 }
 
@@ -97,17 +97,17 @@ func TestBeginsBehindTheOneBefore(t *testing.T) {
 	a, sess, first, _ := filled(t, 1)
 	w := sess.line.first() // as beginNext takes it
 	first[0].Close()
-	bustest.Await(t, func() bool { return a.server.on.Places.Free() == 1 })
+	testbus.Await(t, func() bool { return a.server.services.Permits.Free() == 1 })
 	letGo := keepLocked(&a.server.grants.mu)
 	r, err := a.node.Submit(t.Context(), "x")
 	if err != nil {
 		t.Error(err)
 	}
-	bustest.Await(t, func() bool { return sess.inLine() == 1 })
+	testbus.Await(t, func() bool { return sess.inLine() == 1 })
 	letGo()
 	w.turnAway(bus.ErrClosed)
 	sess.line.begun()
-	bustest.Await(t, func() bool { return a.bus.Stats().Live == attachedRequests })
+	testbus.Await(t, func() bool { return a.bus.Stats().Live == attachedRequests })
 	r.Close()
 }
 

@@ -7,13 +7,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
 	"github.com/omnibus-runtime/omnibus/internal/limits"
 )
 
 // warnKept says that the views that the client keeps fill memory.
 func (s *session) warnKept() {
-	all := s.account.Tally(ledger.Kept)
+	all := s.account.Tally(accounts.Kept)
 	s.srv.log.Warn("a process keeps views of so many payloads that they fill the memory that payloads come in: each one more takes memory of its own. "+
 		"Let it copy what it keeps for long (in Python .copy()), or let go of its views; omnibus leases shows how many there are",
 		slog.Int("pid", s.proc.PID()), slog.String("name", s.name), slog.Int("payloads", all.Payloads), slog.Int64("bytes", all.Bytes))
@@ -53,7 +53,7 @@ func (s *session) warnFiles() {
 }
 
 // keptStats are the figures of payloads that a client keeps.
-func keptStats(t ledger.Tally) KeptStats {
+func keptStats(t accounts.Tally) KeptStats {
 	if t.Payloads == 0 {
 		return KeptStats{}
 	}
@@ -61,7 +61,7 @@ func keptStats(t ledger.Tally) KeptStats {
 }
 
 // holding adds payloads to h.
-func (h Holding) holding(t ledger.Tally, what string) Holding {
+func (h Holding) holding(t accounts.Tally, what string) Holding {
 	h.Together, h.Payloads, h.Bytes, h.Age = what, t.Payloads, int(t.Bytes), time.Since(t.Oldest)
 	return h
 }
@@ -71,7 +71,7 @@ func (h Holding) holding(t ledger.Tally, what string) Holding {
 type aloneCount struct{ payloads, bytes atomic.Int64 }
 
 // count counts the segment of a payload that only the client has so far, until it is freed.
-func (a *aloneCount) count(p *ledger.Payload) {
+func (a *aloneCount) count(p *accounts.Payload) {
 	bytes := p.Segment().Mem().Size()
 	a.payloads.Add(1)
 	a.bytes.Add(bytes)

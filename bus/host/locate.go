@@ -4,12 +4,12 @@ import (
 	"fmt"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
 )
 
 // locateAll says where the client finds payloads.
-func (s *session) locateAll(ds []*bus.Delivery) ([]ledger.Location, error) {
-	all := make([]ledger.Location, 0, len(ds))
+func (s *session) locateAll(ds []*bus.Delivery) ([]accounts.Location, error) {
+	all := make([]accounts.Location, 0, len(ds))
 	for _, d := range ds {
 		at, err := s.locate(d)
 		if err != nil {
@@ -22,8 +22,8 @@ func (s *session) locateAll(ds []*bus.Delivery) ([]ledger.Location, error) {
 
 // locate says where the client finds a payload. The request of one that it cannot be given, for
 // want of memory or descriptors, fails with the error.
-func (s *session) locate(d *bus.Delivery) (ledger.Location, error) {
-	at, err := d.Control().Locate(bus.Reader{Arena: s.srv.arena, InlineBytes: s.srv.on.InlineBytes, Thin: s.thin()})
+func (s *session) locate(d *bus.Delivery) (accounts.Location, error) {
+	at, err := d.Control().Locate(bus.Reader{Arena: s.srv.arena, InlineBytes: s.srv.services.InlineBytes, Thin: s.thin()})
 	switch {
 	case err != nil:
 		err = fmt.Errorf("%s: %w", s.Describe(), err)
@@ -31,7 +31,7 @@ func (s *session) locate(d *bus.Delivery) (ledger.Location, error) {
 		err = s.mayKeepFiles()
 	}
 	if err != nil {
-		return ledger.Location{}, &bus.StageError{Stage: d.Control().Stream().To, Edge: d.Edge, Key: d.Key, Seq: d.Seq, Err: err}
+		return accounts.Location{}, &bus.StageError{Stage: d.Control().Stream().To, Edge: d.Edge, Key: d.Key, Seq: d.Seq, Err: err}
 	}
 	return at, nil
 }
@@ -39,6 +39,6 @@ func (s *session) locate(d *bus.Delivery) (ledger.Location, error) {
 // thin reports whether the client copies small payloads anyway, as one in another language
 // than Go does: a message costs it less than a view.
 func (s *session) thin() bool {
-	lanes, _ := s.past.can()
+	lanes, _ := s.direct.can()
 	return !lanes
 }

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -18,7 +18,7 @@ func TestLocateOpensOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := b.Close(bustest.Soon(t)); err != nil {
+		if err := b.Close(testbus.Soon(t)); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -27,7 +27,7 @@ func TestLocateOpensOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := srv.Close(bustest.Soon(t)); err != nil {
+		if err := srv.Close(testbus.Soon(t)); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -46,7 +46,7 @@ func TestLocateOpensOnce(t *testing.T) {
 		}
 	}
 	s := newAcquainted(t, srv, 9)
-	files := bustest.OpenFiles(t)
+	files := testbus.OpenFiles(t)
 	slot := parts[1].Handle.Slot
 	parts[1].Handle.Slot = 1 << 20 // where nothing is
 	if _, err := s.locateAll(parts); err == nil {
@@ -54,8 +54,8 @@ func TestLocateOpensOnce(t *testing.T) {
 	}
 	parts[1].Handle.Slot = slot
 	for range 2 {
-		if _, err := s.locateAll(parts); err != nil || bustest.OpenFiles(t) != files+len(parts) {
-			t.Fatalf("%d descriptors are open for %d parts: %v", bustest.OpenFiles(t)-files, len(parts), err)
+		if _, err := s.locateAll(parts); err != nil || testbus.OpenFiles(t) != files+len(parts) {
+			t.Fatalf("%d descriptors are open for %d parts: %v", testbus.OpenFiles(t)-files, len(parts), err)
 		}
 	}
 	for _, d := range parts {
@@ -63,5 +63,5 @@ func TestLocateOpensOnce(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	bustest.Await(t, func() bool { return bustest.OpenFiles(t) <= files })
+	testbus.Await(t, func() bool { return testbus.OpenFiles(t) <= files })
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
 	"github.com/omnibus-runtime/omnibus/internal/limits"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -35,12 +35,12 @@ const clientBytes = 1 << 30
 // mostBytes bounds the room of one client: with the machine's free memory alone for a
 // bound, a client could leave the others nothing.
 func (s *session) mostBytes() int64 {
-	return max(clientBytes, s.srv.on.ArenaBytes)
+	return max(clientBytes, s.srv.services.ArenaBytes)
 }
 
 // mostOffered bounds the bytes that the client has offered: its room, and as much as the
 // largest payload may have.
-func (s *session) mostOffered() int64 { return s.mostBytes() + s.srv.on.MostBytes }
+func (s *session) mostOffered() int64 { return s.mostBytes() + s.srv.services.MostBytes }
 
 // offeredCount counts the segments that a client has offered and that are mapped.
 type offeredCount struct {
@@ -61,18 +61,18 @@ func (s *session) mayOffer(bytes uint64) error {
 }
 
 // take takes memory over that the client offers, and counts it until it is unmapped.
-func (c *offeredCount) take(mem *shmstore.Segment) *ledger.Segment {
+func (c *offeredCount) take(mem *shmstore.Segment) *accounts.Segment {
 	bytes := mem.Size()
 	c.segments.Add(1)
 	c.bytes.Add(bytes)
-	return ledger.Lasting(mem, func() {
+	return accounts.Lasting(mem, func() {
 		c.segments.Add(-1)
 		c.bytes.Add(-bytes)
 	})
 }
 
 // lies counts a payload there until nobody needs it.
-func (c *offeredCount) lies(p *ledger.Payload) {
+func (c *offeredCount) lies(p *accounts.Payload) {
 	bytes := int64(len(p.Bytes()))
 	c.rooms.Add(1)
 	c.used.Add(bytes)

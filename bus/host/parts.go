@@ -117,13 +117,13 @@ func (ss *sourceSet) close() {
 	ss.gone = true
 }
 
-// seats are the replicas that a client is, by the numbers that it knows.
-type seats struct {
+// replicas are the replicas that a client is, by the numbers that it knows.
+type replicas struct {
 	mu  lockorder.Mutex[lockorder.Seats]
 	all []*bus.Replica
 }
 
-func (st *seats) add(rep *bus.Replica) (number int) {
+func (st *replicas) add(rep *bus.Replica) (number int) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.all = append(st.all, rep)
@@ -131,14 +131,14 @@ func (st *seats) add(rep *bus.Replica) (number int) {
 }
 
 // number is by what number the client knows a replica.
-func (st *seats) number(rep *bus.Replica) int {
+func (st *replicas) number(rep *bus.Replica) int {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return slices.Index(st.all, rep)
 }
 
 // find finds a replica by its number; nil: there is none.
-func (st *seats) find(number uint32) *bus.Replica {
+func (st *replicas) find(number uint32) *bus.Replica {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if uint64(number) >= uint64(len(st.all)) {
@@ -148,14 +148,14 @@ func (st *seats) find(number uint32) *bus.Replica {
 }
 
 // list is a snapshot.
-func (st *seats) list() []*bus.Replica {
+func (st *replicas) list() []*bus.Replica {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return slices.Clone(st.all)
 }
 
-// past is what goes from and to a client past the host.
-type past struct {
+// directPaths is what goes from and to a client past the host.
+type directPaths struct {
 	mu      lockorder.Mutex[lockorder.Past]
 	gone    bool                     // nothing begins to any more
 	lanes   bool                     // deliveries can go to the client, and come from it, directly
@@ -165,21 +165,21 @@ type past struct {
 }
 
 // open says that the client can.
-func (p *past) open() {
+func (p *directPaths) open() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lanes = true
 }
 
 // close lets nothing begin.
-func (p *past) close() {
+func (p *directPaths) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.gone = true
 }
 
 // can reports whether the client can, and whether anything may begin.
-func (p *past) can() (lanes, begins bool) {
+func (p *directPaths) can() (lanes, begins bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.lanes, p.lanes && !p.gone
@@ -187,35 +187,35 @@ func (p *past) can() (lanes, begins bool) {
 
 // reports reports whether the client may have something to say of what goes past the host:
 // that is so of a node with sources, too.
-func (p *past) reports(sources bool) bool {
+func (p *directPaths) reports(sources bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return !p.gone && (p.direct || p.lanes && sources)
 }
 
 // goes notes that something goes to another process.
-func (p *past) goes() {
+func (p *directPaths) goes() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.direct = true
 }
 
 // expect notes that a stream is to come to a source.
-func (p *past) expect(source uint32, df *directFlow) {
+func (p *directPaths) expect(source uint32, df *directFlow) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.expects[source] = append(p.expects[source], df)
 }
 
 // forget notes that a source is over.
-func (p *past) forget(source uint32) {
+func (p *directPaths) forget(source uint32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.expects, source)
 }
 
 // expected counts the sources that streams come to, and the streams that come to one.
-func (p *past) expected(source uint32) (sources, streams int) {
+func (p *directPaths) expected(source uint32) (sources, streams int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.expects), len(p.expects[source])
@@ -223,7 +223,7 @@ func (p *past) expected(source uint32) (sources, streams int) {
 
 // telling finds the stream that comes by an edge, if its producer has not been told; nil: there
 // is none, or it is over.
-func (p *past) telling(source uint32, edge int) (df *directFlow) {
+func (p *directPaths) telling(source uint32, edge int) (df *directFlow) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, d := range p.expects[source] {
@@ -236,7 +236,7 @@ func (p *past) telling(source uint32, edge int) (df *directFlow) {
 
 // learn takes in how much of a stream of the client's went past the host so far. It never
 // becomes less: a counter that did would count everything again.
-func (p *past) learn(df *directFlow, deliveries, bytes uint64) {
+func (p *directPaths) learn(df *directFlow, deliveries, bytes uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	more := passed{max(believed(deliveries)-df.deliveries.Load(), 0), max(believed(bytes)-df.bytes.Load(), 0)}
@@ -248,7 +248,7 @@ func (p *past) learn(df *directFlow, deliveries, bytes uint64) {
 }
 
 // sums is how much went to which node.
-func (p *past) sums() map[uint32]passed {
+func (p *directPaths) sums() map[uint32]passed {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return maps.Clone(p.passed)
@@ -256,7 +256,7 @@ func (p *past) sums() map[uint32]passed {
 
 // forgetGone forgets nodes that are gone. Those who came after the newest of the living were
 // not looked at.
-func (p *past) forgetGone(live map[uint32]*session) {
+func (p *directPaths) forgetGone(live map[uint32]*session) {
 	newest := slices.Max(append(slices.Collect(maps.Keys(live)), 0))
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -46,7 +46,7 @@ func (s *session) Running(rep *bus.Replica) (all []scoreboard.Activity) {
 	if b == nil {
 		return nil
 	}
-	number := uint32(s.seats.number(rep))
+	number := uint32(s.replicas.number(rep))
 	for i := range b.entries {
 		if a, found := b.entries[i].Read(); found && a.Stage == number {
 			a.For = min(a.For, time.Since(s.since)) // the client may say anything
@@ -98,7 +98,7 @@ func (s *session) checkHandlers(most time.Duration) {
 		default:
 			ran.seen += passed
 		}
-		rep := s.seats.find(a.Stage)
+		rep := s.replicas.find(a.Stage)
 		if rep == nil {
 			continue
 		}

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
 	"github.com/omnibus-runtime/omnibus/internal/limits"
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
@@ -72,18 +72,18 @@ func (o ListenOptions) mode() fs.FileMode {
 // Server lets processes take part in a bus over a socket. It is described in
 // docs/protocol.md.
 type Server struct {
-	floor bus.Floor
-	on    bus.Footing
-	opts  ListenOptions
-	ln    *peer.Listener
-	epoch uint64
-	log   *slog.Logger
+	backend  bus.Backend
+	services bus.Services
+	opts     ListenOptions
+	ln       *peer.Listener
+	epoch    uint64
+	log      *slog.Logger
 
-	arena    *ledger.Segment // of the bus's store
+	arena    *accounts.Segment // of the bus's store
 	unmap    sync.Once
 	sources  atomic.Uint32
 	refusing atomic.Bool  // no new requests
-	files    atomic.Int64 // segments that processes keep views in: see ledger.Account.Files
+	files    atomic.Int64 // segments that processes keep views in: see accounts.Account.Files
 
 	introductions introductions
 	grants        *grants
@@ -102,7 +102,7 @@ type Server struct {
 // stages, and submit requests. The store must be in shared memory. Close the
 // server before the bus.
 func Listen(b *bus.Bus, path string, opts ListenOptions) (*Server, error) {
-	on, err := b.Floor().Footing()
+	on, err := b.Backend().Services()
 	if err != nil {
 		return nil, fmt.Errorf("bus: listen: %w", err)
 	}
@@ -112,14 +112,14 @@ func Listen(b *bus.Bus, path string, opts ListenOptions) (*Server, error) {
 		return nil, fmt.Errorf("bus: listen: %w", err)
 	}
 	s := &Server{
-		floor: b.Floor(), on: on, opts: opts, ln: ln, epoch: newEpoch(), log: on.Log, arena: ledger.Lasting(on.Arena, nil),
+		backend: b.Backend(), services: on, opts: opts, ln: ln, epoch: newEpoch(), log: on.Log, arena: accounts.Lasting(on.Arena, nil),
 		sessions: make(map[*session]struct{}),
 	}
 	s.closing, s.close = context.WithCancel(context.Background())
-	s.grants = newGrants(on.Places)
+	s.grants = newGrants(on.Permits)
 	s.arena.CountIn(on.Kept)
 	s.wg.Go(func() { s.accept(s.ln.Accept) })
-	s.wg.Go(func() { b.Floor().WatchStalls(s.closing.Done(), s.watch) })
+	s.wg.Go(func() { b.Backend().WatchStalls(s.closing.Done(), s.watch) })
 	if least := on.HandleTimeout; least > 0 {
 		s.wg.Go(func() { s.watchHandlers(least) })
 	}
@@ -218,8 +218,8 @@ func (s *Server) handshake(conn *peer.Conn, in *peer.Receiver) (*session, error)
 		return nil, refuse(wire.CodeDenied, "user %d may not attach: add it to allow_uids, or run as the host's user", uid)
 	case !ok:
 		return nil, refuse(wire.CodeVersion, "the peer speaks versions %d to %d of the protocol, and this host version %d: use a client and a host of one release", hello.VersionMin, hello.VersionMax, wire.Version)
-	case hello.Bus != "" && hello.Bus != s.on.Name:
-		return nil, refuse(wire.CodeBus, "the bus %q lives here, not %q", s.on.Name, hello.Bus)
+	case hello.Bus != "" && hello.Bus != s.services.Name:
+		return nil, refuse(wire.CodeBus, "the bus %q lives here, not %q", s.services.Name, hello.Bus)
 	case pid == 0 || uint32(pid) != hello.PID:
 		return nil, refuse(wire.CodeDenied, "process %d calls itself %d: it lives in another pid namespace, where its death cannot be seen; run it in the host's", pid, hello.PID)
 	}
@@ -310,7 +310,7 @@ func (s *Server) forget(sess *session) {
 }
 
 // retireSegment tells everybody that nothing new will lie in a segment.
-func (s *Server) retireSegment(seg *ledger.Segment) {
+func (s *Server) retireSegment(seg *accounts.Segment) {
 	for _, sess := range s.live() {
 		sess.account.Retire(seg)
 	}
@@ -321,7 +321,7 @@ func (s *Server) retireSegment(seg *ledger.Segment) {
 // that have work and do not move.
 func (s *Server) watch(atLeast time.Duration) []bus.Stall {
 	// The next look comes within the lease, however long the stall timeout is.
-	stalls := s.underWay(max(reportLease, atLeast)).stalls(s.floor, atLeast)
+	stalls := s.inFlight(max(reportLease, atLeast)).stalls(s.backend, atLeast)
 	for _, sess := range s.live() {
 		sess.checkAlive(atLeast)
 	}
@@ -334,14 +334,14 @@ func (s *Server) Addr() string { return s.ln.Path() }
 // GiveUp fails the requests that wait for a process to serve the stage, now
 // and until one does. A nil error lets them wait again.
 func (s *Server) GiveUp(stage string, err error) {
-	if st, _ := s.floor.Station(stage); st != nil {
+	if st, _ := s.backend.RemoteStage(stage); st != nil {
 		st.GiveUp(err)
 	}
 }
 
 // Serving is how many processes serve a remote stage.
 func (s *Server) Serving(stage string) int {
-	if st, _ := s.floor.Station(stage); st != nil {
+	if st, _ := s.backend.RemoteStage(stage); st != nil {
 		return st.Served()
 	}
 	return 0
@@ -396,7 +396,7 @@ func (s *Server) Close(ctx context.Context) error {
 		s.wg.Wait()
 		s.grants.close()
 		s.unmap.Do(s.arena.Release)
-		_ = ledger.Unmapped(context.Background())
+		_ = accounts.Unmapped(context.Background())
 		close(gone)
 	}()
 	select {
@@ -500,9 +500,9 @@ func (s *Server) Holdings() []Holding {
 	for _, sess := range s.live() {
 		all = append(all, sess.holdings()...)
 	}
-	all = append(all, s.underWay(reportLease).held...)
-	all = append(all, Holding{PID: os.Getpid(), Name: "the host"}.values(s.on.Exchange.Values(), "placed")...)
-	all = append(all, Holding{Name: "nobody"}.values(s.on.Exchange.Lasting(), "lasting")...)
+	all = append(all, s.inFlight(reportLease).held...)
+	all = append(all, Holding{PID: os.Getpid(), Name: "the host"}.values(s.services.Exchange.Values(), "placed")...)
+	all = append(all, Holding{Name: "nobody"}.values(s.services.Exchange.Lasting(), "lasting")...)
 	slices.SortStableFunc(all, func(a, b Holding) int { return int(b.Age - a.Age) })
 	return all
 }
@@ -510,7 +510,7 @@ func (s *Server) Holdings() []Holding {
 // leases are the holdings, and the processes whose reports they lack.
 func (s *Server) leases() []Holding {
 	all := s.Holdings()
-	for _, silent := range s.underWay(reportLease).silent {
+	for _, silent := range s.inFlight(reportLease).silent {
 		all = append(all, Holding{PID: silent.by.proc.PID(), Name: silent.by.name, Direct: true, Together: "unreported"})
 	}
 	return all

@@ -10,12 +10,12 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/heard"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
+	"github.com/omnibus-runtime/omnibus/internal/hostnode"
+	"github.com/omnibus-runtime/omnibus/internal/lastactive"
 	"github.com/omnibus-runtime/omnibus/internal/limits"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/process"
-	"github.com/omnibus-runtime/omnibus/internal/terms"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -42,20 +42,20 @@ type session struct {
 	wg      sync.WaitGroup // goroutines that work for the client
 	working sync.WaitGroup // of those, the ones that do what it has said
 
-	account   ledger.Account                 // what it has here, and the memory that it and the host have told each other of
+	account   accounts.Account               // what it has here, and the memory that it and the host have told each other of
 	said      struct{ deliver wire.Deliver } // what is being queued, with the account's lock held
 	keptSaid  atomic.Bool                    // the log says that what it keeps fills memory
 	filesSaid atomic.Bool                    // the log says that what it keeps takes the host's descriptors
 	byeSaid   bool                           // the reader's
-	looks     heard.Connection               // at what the client sends
+	active    lastactive.Connection          // at what the client sends
 	board     atomic.Pointer[board]          // where the client says which handlers it runs; nil: it does not
-	pulse     atomic.Uint64                  // grows with the work that the client sends; odd while a message is being handled
+	progress  atomic.Uint64                  // grows with the work that the client sends; odd while a message is being handled
 
 	questions openQuestions
 	sources   sourceSet
 	line      line
-	seats     seats
-	past      past
+	replicas  replicas
+	direct    directPaths
 	reports   reports
 	ex        exchanging
 	movement  movement
@@ -68,7 +68,7 @@ func newSession(srv *Server, conn *peer.Conn, sender *peer.Sender, proc *process
 	s := &session{
 		srv: srv, conn: conn, sender: sender, proc: proc, node: node, name: hello.Name, since: time.Now(),
 		sources: sourceSet{all: make(map[uint32]*source)},
-		past:    past{expects: make(map[uint32][]*directFlow), passed: make(map[uint32]passed)},
+		direct:  directPaths{expects: make(map[uint32][]*directFlow), passed: make(map[uint32]passed)},
 		ex:      exchanging{waits: make(map[uint32]*exchangeWait)},
 	}
 	s.account.Open(s)
@@ -110,20 +110,20 @@ func (s *session) later(m wire.Message) {
 	s.queued(s.sender.Later(m))
 }
 
-// ShowMemory implements ledger.Teller.
+// ShowMemory implements accounts.Teller.
 func (s *session) ShowMemory(number uint32, mem *shmstore.Segment) error {
 	s.queue(&wire.Segment{Segment: number, Bytes: uint64(mem.Size())}, mem.FD())
 	return nil
 }
 
-// HideMemory implements ledger.Teller.
+// HideMemory implements accounts.Teller.
 func (s *session) HideMemory(number uint32) { s.queue(&wire.Forget{Segment: number}) }
 
 // queueFor is queue of a message about a request. While a session handles packets about the
 // request, the message travels with all else that they cause.
 func (s *session) queueFor(r *bus.Request, m wire.Message) {
-	if t := r.Control().Turn().Load(); t != nil {
-		t.Of.(*peer.Turn).Hold(s.sender) //nolint:forcetypeassert // sessionTurn notes no others
+	if t := r.Control().FlushBatch().Load(); t != nil {
+		t.Owner.(*peer.PacketBatch).Hold(s.sender) //nolint:forcetypeassert // sessionTurn notes no others
 	}
 	s.queue(m)
 }
@@ -146,8 +146,8 @@ func (s *session) run(in *peer.Receiver) {
 func (s *session) welcome() *wire.Welcome {
 	return &wire.Welcome{
 		Version: wire.Version, Segments: mostSegments(), Node: s.node, Epoch: s.srv.epoch,
-		InlineBytes: uint32(s.srv.on.InlineBytes), LargestMib: uint32(min(s.srv.on.MostBytes>>20, math.MaxUint32)), Bus: s.srv.on.Name,
-		Inputs: wireEdges(s.srv.on.Inputs), Results: wireEdges(s.srv.on.Results), Tensors: wireTensors(s.srv.on.Inputs),
+		InlineBytes: uint32(s.srv.services.InlineBytes), LargestMib: uint32(min(s.srv.services.MostBytes>>20, math.MaxUint32)), Bus: s.srv.services.Name,
+		Inputs: wireEdges(s.srv.services.Inputs), Results: wireEdges(s.srv.services.Results), Tensors: wireTensors(s.srv.services.Inputs),
 	}
 }
 
@@ -175,13 +175,13 @@ func wireTensors(ports []bus.Port) []wire.Tensors {
 // read handles messages until the connection ends. The error says why.
 func (s *session) read(in *peer.Receiver) error {
 	defer in.Close()
-	turn := sessionTurn{sess: s}
-	turn.note.Of = &turn.of
+	turn := packetBatch{sess: s}
+	turn.note.Owner = &turn.of
 	in.OnIdle(turn.end)
 	defer turn.end()
-	s.looks.Look = in.Look
-	defer s.srv.on.Directory.Leave(s)
-	defer s.srv.on.Heard.Gone(&s.looks)
+	s.active.Poll = in.Poll
+	defer s.srv.services.Directory.Leave(s)
+	defer s.srv.services.LastActive.Gone(&s.active)
 	came := false
 	err := in.Serve(func(h wire.Header, body []byte, fds []int) error {
 		if s.ctx.Err() != nil {
@@ -192,11 +192,11 @@ func (s *session) read(in *peer.Receiver) error {
 		if err != nil {
 			process.CloseAll(fds)
 		} else {
-			s.srv.on.Heard.From(&s.looks)
-			s.pulse.Add(1)
+			s.srv.services.LastActive.Active(&s.active)
+			s.progress.Add(1)
 			turn.take(m)
 			err = s.handle(m, fds)
-			s.pulse.Add(beat(m))
+			s.progress.Add(beat(m))
 		}
 		switch cause := context.Cause(s.ctx); {
 		case err != nil:
@@ -268,7 +268,7 @@ func (s *session) handle(m wire.Message, fds []int) error {
 	case *wire.Leave:
 		return s.leave(m.Stages...)
 	case *wire.Lanes:
-		s.past.open()
+		s.direct.open()
 	case *wire.Expecting:
 		return s.expecting(m)
 	case *wire.Streamed:
@@ -317,7 +317,7 @@ func (s *session) openLane(m *wire.Lane, fd int) error {
 		return err
 	}
 	s.queue(own, ownFD)
-	return s.conn.OpenLane(m, fd, terms.Lane(s.srv.on.Wait))
+	return s.conn.OpenLane(m, fd, hostnode.Lane(s.srv.services.Wait))
 }
 
 // ask answers a question on a goroutine of its own, for it may have to wait.
@@ -328,7 +328,7 @@ func (s *session) ask(token uint32, answer func() error) error {
 	s.wg.Go(func() {
 		defer s.questions.end()
 		if err := answer(); err != nil {
-			s.queue(terms.Failed(token, err))
+			s.queue(hostnode.Failed(token, err))
 		}
 	})
 	return nil

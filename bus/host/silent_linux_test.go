@@ -9,7 +9,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -43,7 +43,7 @@ func TestCloseWithASilentPeer(t *testing.T) {
 	if err := server.Close(ctx); err != nil {
 		t.Error(err)
 	}
-	if err := b.Close(bustest.Soon(t)); err != nil {
+	if err := b.Close(testbus.Soon(t)); err != nil {
 		t.Error(err)
 	}
 }

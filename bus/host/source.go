@@ -14,17 +14,17 @@ import (
 type source struct {
 	sess    *session
 	id      uint32
-	ports   []bus.Port   // that it emits on
-	posting *bus.Posting // nil: a request
-	task    *bus.Task    // the posting's
+	ports   []bus.Port       // that it emits on
+	task    *bus.ReplicaTask // nil: a request
+	busTask *bus.Task        // the posting's
 
-	mu      lockorder.Mutex[lockorder.Source] // guards what follows
-	emitter bus.Emitter                       // once the request has begun
-	req     *bus.Request                      // nil: it has not begun
-	over    bool                              // it was over before it had begun
-	queue   []step                            // behind what is being done
-	busy    bool
-	waives  bool // a step was not done because the session had ended: none behind it is
+	mu       lockorder.Mutex[lockorder.Source] // guards what follows
+	emitter  bus.Emitter                       // once the request has begun
+	req      *bus.Request                      // nil: it has not begun
+	over     bool                              // it was over before it had begun
+	queue    []step                            // behind what is being done
+	busy     bool
+	skipping bool // a step was not done because the session had ended: none behind it is
 
 	withdrawn error // why it is not to begin, or ends when it does; nil: it may begin
 }
@@ -33,24 +33,24 @@ type source struct {
 // bus.ErrCanceled: with try the step would have to wait, and nothing is done; with
 // wait the session ended first.
 type step interface {
-	run(how pace) error
+	run(how waitMode) error
 	// keep copies what is the reader's until it returns, for a step that is done later.
 	keep()
 }
 
 // stepFunc is a step that needs nothing of the reader's.
-type stepFunc func(how pace) error
+type stepFunc func(how waitMode) error
 
-func (f stepFunc) run(how pace) error { return f(how) }
-func (stepFunc) keep()                {}
+func (f stepFunc) run(how waitMode) error { return f(how) }
+func (stepFunc) keep()                    {}
 
-// pace says how a step is to be done.
-type pace int
+// waitMode says how a step is to be done.
+type waitMode int
 
 const (
-	try   pace = iota // without waiting
-	wait              // when it can be, unless the session ends
-	waive             // not any more: one before it was not done either
+	waitNot waitMode = iota // without waiting
+	wait                    // when it can be, unless the session ends
+	skip                    // not any more: one before it was not done either
 )
 
 // newSource gives a source its number, by which it is found from then on. It reports
@@ -75,7 +75,7 @@ func (s *session) source(id uint32) (*source, error) {
 
 func (s *session) dropSource(id uint32) {
 	s.sources.drop(id)
-	s.past.forget(id)
+	s.direct.forget(id)
 }
 
 // maxQueued bounds what a client may send for one source ahead of what the
@@ -86,7 +86,7 @@ const maxQueued = 4096
 // and it need not wait. It is for the reader's goroutine.
 func (src *source) do(f step) error {
 	src.mu.Lock()
-	busy, waives, full := src.busy, src.waives, len(src.queue) >= maxQueued
+	busy, waives, full := src.busy, src.skipping, len(src.queue) >= maxQueued
 	if busy && !full {
 		f.keep()
 		src.queue = append(src.queue, f)
@@ -94,14 +94,14 @@ func (src *source) do(f step) error {
 	src.mu.Unlock()
 	switch {
 	case busy && full:
-		_ = f.run(waive) // which gives back what it holds
+		_ = f.run(skip) // which gives back what it holds
 		return fmt.Errorf("%w: more than %d messages wait for source %d: wait for answers", wire.ErrProtocol, maxQueued, src.id)
 	case busy:
 		return nil
 	case waives:
-		return f.run(waive)
+		return f.run(skip)
 	}
-	err := f.run(try)
+	err := f.run(waitNot)
 	if !errors.Is(err, bus.ErrCanceled) {
 		return err
 	}
@@ -121,7 +121,7 @@ func (src *source) work(f step) {
 	for f != nil {
 		switch err := f.run(how); {
 		case errors.Is(err, bus.ErrCanceled):
-			how = waive
+			how = skip
 		case err != nil:
 			src.sess.fail(err)
 		}
@@ -131,12 +131,12 @@ func (src *source) work(f step) {
 
 // goOn does what waits for a request that begins, or has been refused. With try it waits for nothing:
 // the first step that has to wait, and what comes behind it, get a goroutine.
-func (src *source) goOn(how pace) {
+func (src *source) goOn(how waitMode) {
 	for f := src.next(how); f != nil; f = src.next(how) {
 		err := f.run(how)
 		switch {
 		case errors.Is(err, bus.ErrCanceled):
-			if how == try {
+			if how == waitNot {
 				src.sess.working.Go(func() { src.work(f) })
 				return
 			}
@@ -147,11 +147,11 @@ func (src *source) goOn(how pace) {
 }
 
 // next gives the next step of the queue, after one that was done so; nil: there is none.
-func (src *source) next(how pace) (f step) {
+func (src *source) next(how waitMode) (f step) {
 	src.mu.Lock()
 	defer src.mu.Unlock()
 	if len(src.queue) == 0 {
-		src.busy, src.waives = false, how == waive
+		src.busy, src.skipping = false, how == skip
 		return nil
 	}
 	f = src.queue[0]
@@ -174,11 +174,11 @@ func (src *source) pressed() bool {
 
 // emits is what the source emits by, which does not wait if it is only to try; with a nil
 // request it has not begun.
-func (src *source) emits(how pace) (bus.Emitter, *bus.Request) {
+func (src *source) emits(how waitMode) (bus.Emitter, *bus.Request) {
 	src.mu.Lock()
 	e, req := src.emitter, src.req
 	src.mu.Unlock()
-	if how == try {
+	if how == waitNot {
 		e = e.Control().Trying()
 	}
 	return e, req
@@ -187,7 +187,7 @@ func (src *source) emits(how pace) (bus.Emitter, *bus.Request) {
 // behind does something for the task of a source, if that is open, in its order.
 func (s *session) behind(source uint32, f func() error) error {
 	if src, _ := s.sources.find(source); src != nil {
-		return src.do(orWaive(f))
+		return src.do(orSkip(f))
 	}
 	return f()
 }
@@ -205,10 +205,10 @@ func (src *source) emission(edge uint16, flags uint8, key string, attrs map[stri
 	return em, nil
 }
 
-// orWaive makes something that never waits a step.
-func orWaive(f func() error) step {
-	return stepFunc(func(how pace) error {
-		if how == waive {
+// orSkip makes something that never waits a step.
+func orSkip(f func() error) step {
+	return stepFunc(func(how waitMode) error {
+		if how == skip {
 			return nil
 		}
 		return f()

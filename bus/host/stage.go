@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
 	"github.com/omnibus-runtime/omnibus/internal/exchange"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
-	"github.com/omnibus-runtime/omnibus/internal/terms"
+	"github.com/omnibus-runtime/omnibus/internal/hostnode"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -18,17 +18,17 @@ const maxServed = 1024
 
 // serve makes the client a replica of a stage.
 func (s *session) serve(m *wire.Serve) error {
-	st, here := s.srv.floor.Station(m.Stage)
+	st, here := s.srv.backend.RemoteStage(m.Stage)
 	refuse := func(code wire.Code, format string, args ...any) error {
 		s.queue(&wire.Failed{Token: m.Token, Code: code, Text: fmt.Sprintf(format, args...)})
 		return nil
 	}
-	served := len(s.seats.list())
+	served := len(s.replicas.list())
 	switch {
 	case here:
 		return refuse(wire.CodeTaken, "the stage %q runs inside the host", m.Stage)
 	case st == nil:
-		return refuse(wire.CodeUnknown, "the bus %q has no stage %q: its stages are %s", s.srv.on.Name, m.Stage, s.srv.on.Stages)
+		return refuse(wire.CodeUnknown, "the bus %q has no stage %q: its stages are %s", s.srv.services.Name, m.Stage, s.srv.services.Stages)
 	case served >= maxServed:
 		return refuse(wire.CodeOverloaded, "this client serves stages as %d replicas, and may be no more", served)
 	}
@@ -37,7 +37,7 @@ func (s *session) serve(m *wire.Serve) error {
 		from = max(f(m.Stage, s.proc.PID()), 0)
 	}
 	rep := st.Attach(s, from, m.Flags&wire.ServeEnds != 0)
-	number := s.seats.add(rep)
+	number := s.replicas.add(rep)
 	s.queue(&wire.Serving{
 		Token: m.Token, Stage: uint32(number), Replica: uint32(rep.Number),
 		MaxInflight: uint32(rep.Requests), State: rep.State, Join: rep.Join, Batch: uint32(rep.Batch),
@@ -53,7 +53,7 @@ func (s *session) serve(m *wire.Serve) error {
 // leave lets the client have no more tasks of stages that it serves; without numbers of
 // any.
 func (s *session) leave(stages ...uint32) error {
-	replicas := s.seats.list()
+	replicas := s.replicas.list()
 	left := make([]*bus.Replica, 0, len(replicas))
 	for _, number := range stages {
 		if int(number) >= len(replicas) {
@@ -71,15 +71,15 @@ func (s *session) leave(stages ...uint32) error {
 }
 
 // OpenTask announces a task. It is called with the stage's lock held.
-func (s *session) OpenTask(p *bus.Posting) {
-	src := &source{posting: p}
+func (s *session) OpenTask(p *bus.ReplicaTask) {
+	src := &source{task: p}
 	a := p.Assign(src, s.ctx.Done())
-	src.emitter, src.req, src.task, src.ports = a.Output, a.Request, a.Task, a.Ports
+	src.emitter, src.req, src.busTask, src.ports = a.Output, a.Request, a.Task, a.Ports
 	_ = s.newSource(src) // one that is gone is told for nothing
-	stage := s.seats.number(a.Replica)
+	stage := s.replicas.number(a.Replica)
 	s.later(&wire.Open{ // a delivery follows, or the end
 		Task: src.id, Stage: uint32(stage), Request: uint64(a.Task.Request()), Attempt: uint32(a.Attempt),
-		TimeLeft: terms.TimeLeft(a.Deadline), Trace: terms.Trace(a.Trace),
+		TimeLeft: hostnode.TimeLeft(a.Deadline), Trace: hostnode.Trace(a.Trace),
 	})
 }
 
@@ -99,7 +99,7 @@ func (src *source) DeliverWork(w *bus.Work, parts []*bus.Delivery) (taken bool, 
 }
 
 // deliver sends a delivery to the client.
-func (s *session) deliver(src *source, d *bus.Delivery, w *bus.Work, edge int, at ledger.Location, more bool) uint32 {
+func (s *session) deliver(src *source, d *bus.Delivery, w *bus.Work, edge int, at accounts.Location, more bool) uint32 {
 	m := wire.Deliver{
 		Source: src.id, Edge: uint16(edge), Codec: uint32(d.PayloadCodec()), Attempt: d.Attempt,
 		Seq: d.Seq, Dropped: d.Dropped, Size: uint64(d.Size()), Key: d.Key, Attrs: d.Attrs,
@@ -121,7 +121,7 @@ func (s *session) deliver(src *source, d *bus.Delivery, w *bus.Work, edge int, a
 		m.Offset = at.Offset
 	}
 	h := &handed{d: d, work: w}
-	h.hold = ledger.Hold{Delivery: h, At: time.Now(), Bytes: d.Size()}
+	h.hold = accounts.Hold{Delivery: h, At: time.Now(), Bytes: d.Size()}
 	if w != nil {
 		h.hold.Source = src.id
 	}
@@ -136,7 +136,7 @@ func (s *session) deliver(src *source, d *bus.Delivery, w *bus.Work, edge int, a
 		return 0
 	}
 	if direct != nil {
-		s.past.expect(src.id, direct)
+		s.direct.expect(src.id, direct)
 		s.queue(&wire.Expect{Source: src.id, Edge: uint16(edge), Peer: direct.producer.sess.node})
 	}
 	return m.Delivery
@@ -204,7 +204,7 @@ func (s *session) ended(m *wire.Ended) error {
 	if src == nil || err != nil {
 		return err
 	}
-	if src.posting == nil || (m.Code == wire.OK && !src.posting.Asked()) {
+	if src.task == nil || (m.Code == wire.OK && !src.task.Asked()) {
 		return fmt.Errorf("%w: task %d was not asked to end", wire.ErrProtocol, m.Task)
 	}
 	if tooEarly(src.req, m.Code) {
@@ -214,12 +214,12 @@ func (s *session) ended(m *wire.Ended) error {
 	if m.Code != wire.OK {
 		failure = errors.New(m.Text)
 		if m.Edge != "" {
-			failure = &bus.StageError{Stage: src.task.Stage(), Edge: m.Edge, Key: m.Key, Seq: m.Seq, Err: failure}
+			failure = &bus.StageError{Stage: src.busTask.Stage(), Edge: m.Edge, Key: m.Key, Seq: m.Seq, Err: failure}
 		}
 	}
-	return src.do(orWaive(func() error {
+	return src.do(orSkip(func() error {
 		s.dropSource(src.id)
-		if n := src.posting.Answered(failure); n > 0 {
+		if n := src.task.Answered(failure); n > 0 {
 			return fmt.Errorf("%w: task %d has ended, and the client has not finished %d inputs of it", wire.ErrProtocol, src.id, n)
 		}
 		return nil
@@ -234,17 +234,17 @@ func (src *source) TaskOver(known bool) {
 		if o == bus.Running { // the rest of the request goes on, and this part is complete
 			o = bus.Completed
 		}
-		src.sess.queueFor(src.req, terms.Over(src.id, o, src.req.Err()))
+		src.sess.queueFor(src.req, hostnode.Over(src.id, o, src.req.Err()))
 	}
 	src.sess.dropSource(src.id)
 }
 
 // handed is a delivery that the client has.
 type handed struct {
-	hold ledger.Hold
+	hold accounts.Hold
 	d    *bus.Delivery
 	work *bus.Work // that it is a part of; nil: a result
 }
 
-// Hold implements ledger.Delivery.
-func (h *handed) Hold() ledger.Held { return h.d.Control().Hold() }
+// Hold implements accounts.Delivery.
+func (h *handed) Hold() accounts.Held { return h.d.Control().Hold() }

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
 	"github.com/omnibus-runtime/omnibus/internal/exchange"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -27,25 +27,25 @@ func (s *session) checkAlive(limit time.Duration) {
 }
 
 func (s *session) stats() ProcessStats {
-	held, got := s.account.Tally(ledger.Sent), s.account.Tally(ledger.Fetched)
+	held, got := s.account.Tally(accounts.Sent), s.account.Tally(accounts.Fetched)
 	st := ProcessStats{
 		Node: s.node, PID: s.proc.PID(), Name: s.name, Stages: []string{}, Held: held.Payloads,
 		Placed: s.ex.placedNow(), Fetched: got.Payloads,
 		Age: time.Since(s.since), Stopped: s.proc.Stopped(),
 	}
-	for _, rep := range s.seats.list() {
+	for _, rep := range s.replicas.list() {
 		st.Stages = append(st.Stages, fmt.Sprintf("%s/%d", rep.Stage, rep.Number))
 	}
 	for _, src := range s.sources.list() {
-		if src.posting == nil && src.opens() != nil {
+		if src.task == nil && src.opens() != nil {
 			st.Requests++
 		}
-		_, streams := s.past.expected(src.id)
+		_, streams := s.direct.expected(src.id)
 		st.Direct += src.streamsDirect() + streams
 	}
 	st.Arena.Bytes, st.Arena.Used, st.Arena.Rooms = s.memory.bytes.Load(), s.memory.used.Load(), int(s.memory.rooms.Load())
 	st.Arena.Alone, st.Arena.AloneBytes = int(s.alone.payloads.Load()), s.alone.bytes.Load()
-	st.Kept, st.Left = keptStats(s.account.Tally(ledger.Kept)), keptStats(s.account.Tally(ledger.Left))
+	st.Kept, st.Left = keptStats(s.account.Tally(accounts.Kept)), keptStats(s.account.Tally(accounts.Left))
 	return st
 }
 
@@ -66,7 +66,7 @@ func (src *source) streamsDirect() (n int) {
 func (s *session) holdings() []Holding {
 	var all []Holding
 	keyed := Holding{PID: s.proc.PID(), Name: s.name}
-	s.account.Each(func(h *ledger.Hold) {
+	s.account.Each(func(h *accounts.Hold) {
 		if h, sent := h.Delivery.(*handed); sent { // the others are listed together
 			st := h.d.Control().Stream()
 			all = append(all, Holding{
@@ -75,10 +75,10 @@ func (s *session) holdings() []Holding {
 			})
 		}
 	})
-	if views := s.account.Tally(ledger.Kept); views.Payloads > 0 {
+	if views := s.account.Tally(accounts.Kept); views.Payloads > 0 {
 		all = append(all, keyed.holding(views, "kept"))
 	}
-	if left := s.account.Tally(ledger.Left); left.Payloads > 0 {
+	if left := s.account.Tally(accounts.Left); left.Payloads > 0 {
 		all = append(all, keyed.holding(left, "left"))
 	}
 	if n := int(s.alone.payloads.Load()); n > 0 {

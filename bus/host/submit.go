@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/terms"
+	"github.com/omnibus-runtime/omnibus/internal/hostnode"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/messages"
 )
@@ -17,17 +17,17 @@ var errRefusing = fmt.Errorf("%w: the host takes no new requests, it is going to
 // the same packet. It begins when there is a place for it, behind those that the client has
 // submitted before, and what is asked for it waits until then, in the queue of its source.
 func (s *session) submit(m *wire.Submit) error {
-	src := &source{sess: s, ports: s.srv.on.Inputs}
+	src := &source{sess: s, ports: s.srv.services.Inputs}
 	if err := s.sources.open(src, m.Source); err != nil {
 		return err
 	}
-	o := bus.Opening{
-		ID: terms.RequestID(s.node, src.id), Client: s.node, Deadline: terms.DeadlineOf(m.TimeLeft), Trace: terms.TraceOf(m.Trace), Sink: src,
+	o := bus.RequestOptions{
+		ID: hostnode.RequestID(s.node, src.id), Client: s.node, Deadline: hostnode.DeadlineOf(m.TimeLeft), Trace: hostnode.TraceOf(m.Trace), Sink: src,
 	}
 	atOnce, tell, placed := m.Flags&wire.SubmitTry != 0, m.Flags&wire.SubmitTell != 0, false
 	first, err := s.line.empty(), s.mayBegin(o)
 	if err == nil && (first || atOnce) {
-		err = s.srv.floor.Place(s.ctx, bus.Opening{Try: atOnce, Now: true})
+		err = s.srv.backend.AcquirePermit(s.ctx, bus.RequestOptions{Try: atOnce, Now: true})
 		placed = err == nil
 	}
 	switch {
@@ -43,7 +43,7 @@ func (s *session) submit(m *wire.Submit) error {
 
 // mayBegin says why a request of the client does not begin, if that is so whether or not there
 // is a place.
-func (s *session) mayBegin(o bus.Opening) error {
+func (s *session) mayBegin(o bus.RequestOptions) error {
 	if s.srv.refusing.Load() {
 		return errRefusing
 	}
@@ -58,14 +58,14 @@ func (s *session) mayBegin(o bus.Opening) error {
 
 // begin starts a request at the place that was taken for it. It reports false when the request was
 // refused: the place is given back then.
-func (s *session) begin(src *source, o bus.Opening, tell bool) bool {
+func (s *session) begin(src *source, o bus.RequestOptions, tell bool) bool {
 	err := s.mayBegin(o) // for what has come to be while the request waited
 	if err != nil {
-		s.srv.on.Places.Give()
+		s.srv.services.Permits.Give()
 	}
 	var req *bus.Request
 	if err == nil {
-		req, err = s.srv.floor.Admit(s.ctx, o)
+		req, err = s.srv.backend.Admit(s.ctx, o)
 	}
 	if err == nil && s.srv.refusing.Load() { // the drain may not have seen the request
 		err = errRefusing
@@ -103,7 +103,7 @@ func (src *source) refused(err error) {
 	s := src.sess
 	s.sources.opened()
 	s.dropSource(src.id)
-	failed := terms.Failed(0, err)
+	failed := hostnode.Failed(0, err)
 	m := &wire.Over{Source: src.id, Outcome: wire.OutcomeRefused, Code: uint32(failed.Code), Text: failed.Text}
 	if errors.Is(err, bus.ErrAborted) { // the client knows why
 		m.Outcome, m.Code = wire.OutcomeAborted, 0
@@ -114,7 +114,7 @@ func (src *source) refused(err error) {
 // submitted finds the source of a request that the client has opened; nil: it is over.
 func (s *session) submitted(id uint32) (*source, error) {
 	src, err := s.source(id)
-	if err == nil && src != nil && src.posting != nil {
+	if err == nil && src != nil && src.task != nil {
 		err = fmt.Errorf("%w: source %d is a task, not a request", wire.ErrProtocol, id)
 	}
 	return src, err
@@ -150,7 +150,7 @@ func (src *source) Ended() {
 	}
 	s := src.sess
 	s.dropSource(src.id)
-	s.queueFor(req, terms.Over(src.id, req.Outcome(), req.Err()))
+	s.queueFor(req, hostnode.Over(src.id, req.Outcome(), req.Err()))
 }
 
 // Describe implements bus.Sink.
@@ -162,7 +162,7 @@ func (s *session) closeSend(id uint32) error {
 	if err != nil || src == nil {
 		return err
 	}
-	return src.do(orWaive(func() error {
+	return src.do(orSkip(func() error {
 		if _, req := src.emits(wait); req != nil { // else the request was refused
 			_ = req.CloseSend(s.ctx) // an error says that the request is over
 		}

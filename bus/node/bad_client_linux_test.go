@@ -7,7 +7,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/codec"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -17,7 +17,7 @@ func (c *thinClient) work(h *hosted) *wire.Deliver {
 	c.t.Helper()
 	c.send(&wire.Serve{Token: 1, Stage: "m"})
 	c.await(wire.KindServing)
-	if err := bustest.StreamOf(c.t, h.bus).Send(c.t.Context(), "input"); err != nil {
+	if err := testbus.StreamOf(c.t, h.bus).Send(c.t.Context(), "input"); err != nil {
 		c.t.Fatal(err)
 	}
 	return c.await(wire.KindDeliver).(*wire.Deliver) //nolint:forcetypeassert // it is of that kind
@@ -54,7 +54,7 @@ func TestBadClients(t *testing.T) {
 		"ends a task that has inputs to come": {"was not asked to end", func(c *thinClient, h *hosted) {
 			c.send(&wire.Serve{Token: 1, Stage: "m", Flags: wire.ServeEnds})
 			c.await(wire.KindServing)
-			r := bustest.StreamOf(c.t, h.bus)
+			r := testbus.StreamOf(c.t, h.bus)
 			if err := r.Send(c.t.Context(), "input"); err != nil {
 				c.t.Fatal(err)
 			}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -125,7 +125,7 @@ func TestKilledBatchOfOneRequest(t *testing.T) {
 	h.childAs(t, "serve-batch", "m")
 	r := submitAll(t, h.bus, "a", "emit-kill", "b", "c", "d")
 	h.childAs(t, "serve-batch", "m")
-	bustest.MustReceive(t, r, outputs("a", "emit-kill", "b", "c", "d"))
+	testbus.MustReceive(t, r, outputs("a", "emit-kill", "b", "c", "d"))
 }
 
 // ... and of several.
@@ -134,8 +134,8 @@ func TestKilledBatchOfManyRequests(t *testing.T) {
 	h.childAs(t, "serve-batch", "m")
 	r, s := submitAll(t, h.bus, "emit-kill"), submitAll(t, h.bus, "a")
 	h.childAs(t, "serve-batch", "m")
-	bustest.MustReceive(t, r, outputs("emit-kill"))
-	bustest.MustReceive(t, s, outputs("a"))
+	testbus.MustReceive(t, r, outputs("emit-kill"))
+	testbus.MustReceive(t, s, outputs("a"))
 }
 
 // ... nor what it had emitted from an actor.
@@ -144,7 +144,7 @@ func TestKilledActor(t *testing.T) {
 	h.childAs(t, "serve-actor", "m")
 	r := submitAll(t, h.bus, "a", "emit-kill", "b")
 	h.childAs(t, "serve-actor", "m")
-	bustest.MustReceive(t, r, outputs("a", "emit-kill", "b"))
+	testbus.MustReceive(t, r, outputs("a", "emit-kill", "b"))
 }
 
 // What is emitted at the end is not taken for what was emitted before, when
@@ -153,28 +153,28 @@ func TestKilledAtTheEnd(t *testing.T) {
 	h := mortalHost(t, bus.StageSpec{State: bus.StateNone})
 	t.Setenv(dieEnv, "yes")
 	h.childAs(t, "serve-end", "m")
-	bustest.Await(t, func() bool { return h.server.Serving("m") == 1 })
+	testbus.Await(t, func() bool { return h.server.Serving("m") == 1 })
 	r := submitAll(t, h.bus, "a", "b")
 	t.Setenv(dieEnv, "")
-	bustest.Await(t, func() bool { return h.server.Serving("m") == 0 })
+	testbus.Await(t, func() bool { return h.server.Serving("m") == 0 })
 	h.childAs(t, "serve-end", "m")
-	bustest.MustReceive(t, r, []string{"one", "two", "end"})
+	testbus.MustReceive(t, r, []string{"one", "two", "end"})
 }
 
 // An input whose outputs wait for a place in the window is not finished: when
 // the process is killed, they come from another.
 func TestKilledWithQueuedOutput(t *testing.T) {
-	p := bustest.Linear(bus.StageSpec{Name: "m", State: bus.StateNone, Remote: &bus.Remote{}})
+	p := testbus.Linear(bus.StageSpec{Name: "m", State: bus.StateNone, Remote: &bus.Remote{}})
 	p.Edges = append(p.Edges, bus.Edge{From: "m", Window: 1})
 	h := listen(t, p, bus.Options{Store: shmstore.Options{ArenaBytes: 8 << 20}})
 	h.childAs(t, "serve-batch", "m")
 	r, s := submitAll(t, h.bus, "a"), submitAll(t, h.bus, "b")
-	bustest.Await(t, func() bool { return outOf(h.bus, "m") == 2 })
+	testbus.Await(t, func() bool { return outOf(h.bus, "m") == 2 })
 	u, v := submitAll(t, h.bus, "emit-kill"), submitAll(t, h.bus, "c")
 	h.childAs(t, "serve-batch", "m")
-	bustest.Await(t, func() bool { return outOf(h.bus, "m") == 4 })
+	testbus.Await(t, func() bool { return outOf(h.bus, "m") == 4 })
 	for r, in := range map[*bus.Request]string{r: "a", s: "b", u: "emit-kill", v: "c"} {
-		bustest.MustReceive(t, r, outputs(in))
+		testbus.MustReceive(t, r, outputs(in))
 	}
 }
 
@@ -205,9 +205,9 @@ func TestNodeBatchRounds(t *testing.T) {
 				return nil
 			}})
 			r, s := submitAll(t, h.bus, "a", "b"), submitAll(t, h.bus, "c", "d")
-			bustest.MustReceive(t, r, []string{large("a"), large("b")})
-			bustest.MustReceive(t, s, []string{large("c"), large("d")})
-			bustest.MustReceive(t, submitAll(t, h.bus, "e", "f", "g", "h"), []string{large("e"), large("f"), large("g"), large("h")})
+			testbus.MustReceive(t, r, []string{large("a"), large("b")})
+			testbus.MustReceive(t, s, []string{large("c"), large("d")})
+			testbus.MustReceive(t, submitAll(t, h.bus, "e", "f", "g", "h"), []string{large("e"), large("f"), large("g"), large("h")})
 			var got []int
 			for len(sizes) > 0 {
 				got = append(got, <-sizes)
@@ -233,5 +233,5 @@ func TestNodeBatchRoundPanics(t *testing.T) {
 		}
 		return nil
 	}})
-	bustest.MustReceive(t, submitAll(t, h.bus, "a", "b", "c", "d"), []string{large("a"), large("b"), large("c"), large("d")})
+	testbus.MustReceive(t, submitAll(t, h.bus, "a", "b", "c", "d"), []string{large("a"), large("b"), large("c"), large("d")})
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/host"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -56,7 +56,7 @@ func times(n int, message func(i uint32) wire.Message) []wire.Message {
 // waitingRequest submits a request that gets no place.
 func (c *thinClient) waitingRequest(h *hosted) (source uint32) {
 	c.t.Helper()
-	bustest.StreamOf(c.t, h.bus) // has the place
+	testbus.StreamOf(c.t, h.bus) // has the place
 	c.send(&wire.Submit{Source: ownSource(1)})
 	return ownSource(1)
 }
@@ -81,7 +81,7 @@ func TestBoundsOfWhatWaits(t *testing.T) {
 		"requests": {
 			most: requests, text: "1025 requests wait for a place, 1024 may",
 			begin: func(c *thinClient, h *hosted) func(i uint32) wire.Message {
-				bustest.StreamOf(c.t, h.bus) // has the place
+				testbus.StreamOf(c.t, h.bus) // has the place
 				return func(i uint32) wire.Message { return &wire.Submit{Source: ownSource(i)} }
 			},
 		},
@@ -113,7 +113,7 @@ func waitingHost(t *testing.T) *hosted {
 	t.Helper()
 	opts := storeOptions
 	opts.MaxRequests, opts.ExchangeStore = 1, exchangeStore
-	h := &hosted{bus: bustest.Open(t, bustest.Remotes(bustest.Linear(bus.Stage("m", bustest.Upper))), opts), path: filepath.Join(t.TempDir(), "bus.sock")}
+	h := &hosted{bus: testbus.Open(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), opts), path: filepath.Join(t.TempDir(), "bus.sock")}
 	var err error
 	h.server, err = host.Listen(h.bus, h.path, host.ListenOptions{Methods: map[string]func(context.Context, []byte) (any, error){
 		"wait": func(ctx context.Context, _ []byte) (any, error) {

@@ -13,7 +13,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/host"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -41,9 +41,9 @@ func TestAnswersAreForPrograms(t *testing.T) {
 // TestErrorsAreSaidOnce: an error that comes from the host is what it was there, and
 // its text is, too.
 func TestErrorsAreSaidOnce(t *testing.T) {
-	h := listen(t, bustest.Remotes(bustest.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
+	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
 	n := h.join(t, node.JoinOptions{})
-	r := bustest.StreamOf(t, n)
+	r := testbus.StreamOf(t, n)
 	h.bus.AbortAll(errors.New("enough"))
 	_, aborted := r.Recv(t.Context())
 	r.Close()
@@ -79,7 +79,7 @@ func TestErrorsAreSaidOnce(t *testing.T) {
 // TestServeAsTheWrongKind: who serves a stage with a handler of another kind is told so,
 // and so is who has sent it something, and nothing is left of it.
 func TestServeAsTheWrongKind(t *testing.T) {
-	h := listen(t, bustest.Remotes(bustest.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
+	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
 	n := h.join(t, node.JoinOptions{})
 	const want = `stage "a": the pipeline says join is false, the handler makes it true`
 	err := n.Serve(t.Context(), bus.StageSpec{Name: "a", Join: func(*bus.Task, []*bus.Delivery) error { return nil }})
@@ -98,10 +98,10 @@ func TestServeAsTheWrongKind(t *testing.T) {
 
 // TestServeAJoinOfOtherBranches: a function that joins two branches does not serve a stage that joins three.
 func TestServeAJoinOfOtherBranches(t *testing.T) {
-	p := bustest.Diamond(bus.Stage("a", bustest.Upper), bus.Stage("b", bustest.Upper), bus.Stage("c", bustest.Upper))
+	p := testbus.Diamond(bus.Stage("a", testbus.Upper), bus.Stage("b", testbus.Upper), bus.Stage("c", testbus.Upper))
 	p.Edges = append(p.Edges, bus.Edge{From: "a", To: "join"})
-	h := listen(t, bustest.Remotes(p), bus.Options{})
-	err := h.join(t, node.JoinOptions{}).Serve(t.Context(), bustest.Concat("join"))
+	h := listen(t, testbus.Remotes(p), bus.Options{})
+	err := h.join(t, node.JoinOptions{}).Serve(t.Context(), testbus.Concat("join"))
 	if want := "its function joins 2 branches, and the pipeline gives it 3: b, c, a"; !errors.Is(err, bus.ErrConfig) || !strings.Contains(err.Error(), want) {
 		t.Errorf("serve: %v, want %s", err, want)
 	}
@@ -111,7 +111,7 @@ func TestServeAJoinOfOtherBranches(t *testing.T) {
 // has taken are not served on. What came to them meanwhile is finished first, what comes
 // later is for others.
 func TestServeAllOrNothing(t *testing.T) {
-	h := listen(t, bustest.Remotes(bustest.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
+	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
 	waits, err := h.bus.Submit(t.Context(), "waits")
 	if err != nil {
 		t.Fatal(err)
@@ -126,7 +126,7 @@ func TestServeAllOrNothing(t *testing.T) {
 			<-goOn
 			finished.Store(true)
 			return t.Forward(d)
-		}}, bus.Stage("b", bustest.Upper))
+		}}, bus.Stage("b", testbus.Upper))
 	}()
 	<-begun
 	close(goOn)
@@ -142,33 +142,33 @@ func TestServeAllOrNothing(t *testing.T) {
 	if left := h.server.Serving("a"); left != 0 {
 		t.Fatalf("%d processes serve the stage still", left)
 	}
-	bustest.MustReceive(t, waits, []string{"waits"})
-	h.serve(t, bus.Stage("a", bustest.Upper))
+	testbus.MustReceive(t, waits, []string{"waits"})
+	h.serve(t, bus.Stage("a", testbus.Upper))
 	r, err := h.bus.Submit(t.Context(), "later")
 	if err != nil {
 		t.Fatal(err)
 	}
-	bustest.MustReceive(t, r, []string{"LATER"})
+	testbus.MustReceive(t, r, []string{"LATER"})
 }
 
 // TestServeSaysWhyInTime: a call of Serve that has failed waits for what its stages have
 // begun no longer than its context lasts.
 func TestServeSaysWhyInTime(t *testing.T) {
-	h := listen(t, bustest.Remotes(bustest.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
-	r := bustest.StreamOf(t, h.bus)
+	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
+	r := testbus.StreamOf(t, h.bus)
 	if err := r.Send(t.Context(), "of a stream that does not end"); err != nil {
 		t.Fatal(err)
 	}
 	n := h.join(t, node.JoinOptions{})
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
-	go func() { served <- n.Serve(ctx, bus.Stage("a", bustest.Upper), bus.Stage("b", bustest.Upper)) }()
+	go func() { served <- n.Serve(ctx, bus.Stage("a", testbus.Upper), bus.Stage("b", testbus.Upper)) }()
 	if d, err := r.Recv(t.Context()); err != nil {
 		t.Fatal(err)
 	} else {
 		_ = d.Finish(nil)
 	}
-	bustest.Await(t, func() bool { return h.server.Serving("a") == 0 })
+	testbus.Await(t, func() bool { return h.server.Serving("a") == 0 })
 	cancel()
 	if err := <-served; err == nil || !strings.Contains(err.Error(), `no stage "b"`) {
 		t.Errorf("serve: %v", err)
@@ -180,7 +180,7 @@ func TestServeSaysWhyInTime(t *testing.T) {
 // returned, and says so.
 func TestWhatAnEndedRequestWaitsFor(t *testing.T) {
 	begun, goOn := make(chan struct{}), make(chan struct{})
-	h := serveAll(t, bustest.Linear(bus.StageSpec{Name: "a", Handle: func(*bus.Task, *bus.Delivery) error {
+	h := serveAll(t, testbus.Linear(bus.StageSpec{Name: "a", Handle: func(*bus.Task, *bus.Delivery) error {
 		close(begun)
 		<-goOn
 		return nil
@@ -204,7 +204,7 @@ func TestWhatAnEndedRequestWaitsFor(t *testing.T) {
 
 // TestAnsweredAfterTheAnswer: what a call is to set off cannot overtake its answer.
 func TestAnsweredAfterTheAnswer(t *testing.T) {
-	b, err := bus.Open(t.Context(), bustest.Remotes(bustest.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
+	b, err := bus.Open(t.Context(), testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

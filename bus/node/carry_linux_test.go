@@ -7,7 +7,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -23,10 +23,10 @@ func TestCarriedBetweenProcesses(t *testing.T) {
 			t.Errorf("payloads are left in the connector: %v", err)
 		}
 	})
-	p := bustest.Linear(forwarding("a"), forwarding("b"))
+	p := testbus.Linear(forwarding("a"), forwarding("b"))
 	p.Edges[0].Connector = connector.New("Test", carrier.End(), nil)
 	h := serveAll(t, p, bus.Options{})
-	r := bustest.StreamOf(t, h.bus)
+	r := testbus.StreamOf(t, h.bus)
 	const inputs = 20
 	go func() {
 		for i := range inputs {

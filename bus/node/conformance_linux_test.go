@@ -15,8 +15,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/codec"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
 	"github.com/omnibus-runtime/omnibus/internal/pythontest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -25,7 +25,7 @@ import (
 
 // deployment opens a pipeline with the work done somewhere, and gives what
 // requests are submitted to.
-type deployment func(t *testing.T, p bus.Pipeline) bustest.Submitter
+type deployment func(t *testing.T, p bus.Pipeline) testbus.Submitter
 
 func TestConformance(t *testing.T) {
 	for name, deploy := range map[string]deployment{
@@ -43,16 +43,16 @@ func TestConformance(t *testing.T) {
 
 var storeOptions = bus.Options{Store: shmstore.Options{ArenaBytes: 16 << 20, Memory: shmstore.Shared}}
 
-func deployHere(t *testing.T, p bus.Pipeline) bustest.Submitter {
-	return bustest.Open(t, p, storeOptions)
+func deployHere(t *testing.T, p bus.Pipeline) testbus.Submitter {
+	return testbus.Open(t, p, storeOptions)
 }
 
-func deployNodes(t *testing.T, p bus.Pipeline) bustest.Submitter {
+func deployNodes(t *testing.T, p bus.Pipeline) testbus.Submitter {
 	return serveAll(t, p, storeOptions).join(t, node.JoinOptions{})
 }
 
-func deployPython(t *testing.T, p bus.Pipeline) bustest.Submitter {
-	h := listen(t, bustest.Remotes(p), storeOptions)
+func deployPython(t *testing.T, p bus.Pipeline) testbus.Submitter {
+	h := listen(t, testbus.Remotes(p), storeOptions)
 	for _, st := range p.Stages {
 		cmd := pythontest.Command(t, "testdata/conformance.py")
 		cmd.Env = append(cmd.Env, node.EnvSocket+"="+h.path, node.EnvStage+"="+st.Name)
@@ -64,7 +64,7 @@ func deployPython(t *testing.T, p bus.Pipeline) bustest.Submitter {
 // The stages of the suite, as Go does them; testdata/conformance.py has the
 // same.
 var behaviours = map[string]bus.StageSpec{
-	"upper": bus.Stage("upper", bustest.Upper),
+	"upper": bus.Stage("upper", testbus.Upper),
 	"twice": bus.Expand("twice", func(_ *bus.Task, in string, emit func(string) error) error {
 		return errors.Join(emit(in+"1"), emit(in+"2"))
 	}),
@@ -80,7 +80,7 @@ var behaviours = map[string]bus.StageSpec{
 			return t.Emit(fmt.Sprint("total ", n))
 		},
 	},
-	"concat": bustest.Concat("concat"),
+	"concat": testbus.Concat("concat"),
 	"picky": bus.Stage("picky", func(_ *bus.Task, in string) (string, error) {
 		if in == "bad" {
 			return "", errors.New("ValueError: I do not like it")
@@ -127,7 +127,7 @@ func line(names ...string) bus.Pipeline {
 	for i, n := range names {
 		specs[i] = behaviours[n]
 	}
-	return bustest.Linear(specs...)
+	return testbus.Linear(specs...)
 }
 
 // send streams inputs and ends them.
@@ -141,19 +141,19 @@ func send(ctx context.Context, r *bus.Request, inputs ...string) error {
 }
 
 // results sends inputs and collects the results.
-func results(t *testing.T, b bustest.Submitter, inputs ...string) ([]string, error) {
+func results(t *testing.T, b testbus.Submitter, inputs ...string) ([]string, error) {
 	t.Helper()
-	r := bustest.StreamOf(t, b)
+	r := testbus.StreamOf(t, b)
 	sent := make(chan error, 1)
 	go func() { sent <- send(t.Context(), r, inputs...) }()
-	got, err := bustest.Receive(t, r)
+	got, err := testbus.Receive(t, r)
 	if sendErr := <-sent; err == nil {
 		err = sendErr
 	}
 	return got, err
 }
 
-func wantResults(t *testing.T, b bustest.Submitter, inputs []string, want ...string) {
+func wantResults(t *testing.T, b testbus.Submitter, inputs []string, want ...string) {
 	t.Helper()
 	got, err := results(t, b, inputs...)
 	if err != nil || !slices.Equal(got, want) {
@@ -191,12 +191,12 @@ var conformance = []struct {
 	}},
 	{"an abort reaches the handler", func(t *testing.T, deploy deployment) {
 		b := deploy(t, line("stuck"))
-		r := bustest.StreamOf(t, b)
+		r := testbus.StreamOf(t, b)
 		if err := send(t.Context(), r, "x"); err != nil {
 			t.Fatal(err)
 		}
 		r.Abort(errors.New("enough"))
-		if _, err := bustest.Receive(t, r); !errors.Is(err, bus.ErrAborted) {
+		if _, err := testbus.Receive(t, r); !errors.Is(err, bus.ErrAborted) {
 			t.Fatalf("the request ended with %v", err)
 		}
 	}},
@@ -211,14 +211,14 @@ var conformance = []struct {
 			t.Fatal(err)
 		}
 		_ = send(t.Context(), r, "x") // the deadline may come first
-		if _, err := bustest.Receive(t, r); !errors.Is(err, bus.ErrDeadline) {
+		if _, err := testbus.Receive(t, r); !errors.Is(err, bus.ErrDeadline) {
 			t.Fatalf("the request ended with %v", err)
 		}
 	}},
 	{"large payloads, with key and attributes", func(t *testing.T, deploy deployment) {
 		b := deploy(t, line("add", "relay"))
 		for round := range 8 {
-			r := bustest.StreamOf(t, b)
+			r := testbus.StreamOf(t, b)
 			in := bytes.Repeat([]byte{byte(round)}, 300<<10)
 			if err := r.Input(t.Context()).EmitBytes(in, bus.Key("k"), bus.Attr("a", "b"), bus.Last()); err != nil {
 				t.Fatal(err)
@@ -241,7 +241,7 @@ var conformance = []struct {
 	}},
 	{"the envelope", func(t *testing.T, deploy deployment) {
 		b := deploy(t, line("relay"))
-		r := bustest.StreamOf(t, b)
+		r := testbus.StreamOf(t, b)
 		if err := r.Send(t.Context(), "x", bus.Key("name"), bus.Attr("voice", "alto"), bus.Last()); err != nil {
 			t.Fatal(err)
 		}
@@ -260,7 +260,7 @@ var conformance = []struct {
 		b := deploy(t, line("nest", "relay"))
 		small := codec.Tensor{DType: codec.DTypeInt16, Shape: []int{}, Data: []byte("ab")}
 		large := codec.Tensor{DType: codec.DTypeBFloat16, Shape: []int{100, 350}, Data: bytes.Repeat([]byte("0123456"), 10_000)}
-		r := bustest.StreamOf(t, b)
+		r := testbus.StreamOf(t, b)
 		if err := r.Input(t.Context()).EmitTensors(map[string]any{"small": small, "large": large, "step": 1}, bus.TensorOptions{}, bus.Last()); err != nil {
 			t.Fatal(err)
 		}

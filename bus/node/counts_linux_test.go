@@ -9,8 +9,8 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // TestCountsOfARequest: what a request of one message of 64 bytes costs, from a node through
@@ -18,7 +18,7 @@ import (
 // here, so that the counts are those of all three together.
 func TestCountsOfARequest(t *testing.T) {
 	const requests = 400
-	h := listen(t, bustest.Remotes(bustest.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
+	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
 	h.serve(t, bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error { return t.EmitBytes(d.Bytes()) }})
 	n := h.join(t, node.JoinOptions{})
 	payload := make([]byte, 64)

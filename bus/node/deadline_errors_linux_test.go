@@ -9,14 +9,14 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // TestDeadlineErrorsAreAlike: the deadline of a request is told in one way, by the context of its caller as by an option,
 // for requests that a stage has and for those that wait for a place.
 func TestDeadlineErrorsAreAlike(t *testing.T) {
 	waits := func(t *bus.Task, _ *bus.Delivery) error { <-t.Context().Done(); return t.Context().Err() }
-	h := serveAll(t, bustest.Linear(bus.StageSpec{Name: "slow", Handle: waits, MaxInflight: 8}), bus.Options{MaxRequests: 8})
+	h := serveAll(t, testbus.Linear(bus.StageSpec{Name: "slow", Handle: waits, MaxInflight: 8}), bus.Options{MaxRequests: 8})
 	n := h.join(t, node.JoinOptions{})
 	var all sync.WaitGroup
 	for i := range 48 {

@@ -12,12 +12,12 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
 func init() {
-	roles["host of a stage"] = hosting(bustest.Remotes(bustest.Linear(forwarding("a"))), bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}})
+	roles["host of a stage"] = hosting(testbus.Remotes(testbus.Linear(forwarding("a"))), bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}})
 }
 
 // TestDeadlinesAtAHostThatIsStopped: what has a deadline ends then, by the clock of the
@@ -51,14 +51,14 @@ func TestDeadlinesAtAHostThatIsStopped(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		bustest.MustReceive(t, r, []string{"x"})
+		testbus.MustReceive(t, r, []string{"x"})
 	}
 	trip(server) // so that each has all that it needs
 	trip(caller)
-	files := bustest.OpenFiles(t)
+	files := testbus.OpenFiles(t)
 	defer mustContinue(t, host) // nodes wait for it when they close
 	r := begunAndStopped(t, caller, host, began, stopped, []byte("x"))
-	ctx, cancel := context.WithTimeout(t.Context(), bustest.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testbus.Patience)
 	defer cancel()
 	for range cap(asked) {
 		select {
@@ -87,7 +87,7 @@ func TestDeadlinesAtAHostThatIsStopped(t *testing.T) {
 		}
 	}
 	mustContinue(t, host)
-	bustest.Await(t, func() bool { return statsOf(t, caller).Live == 0 })
+	testbus.Await(t, func() bool { return statsOf(t, caller).Live == 0 })
 	if s := statsOf(t, caller); s.Failed+s.Aborted > 0 || s.Completed != 2 {
 		t.Errorf("%d requests failed, %d were aborted and %d completed; all but two were past their deadlines", s.Failed, s.Aborted, s.Completed)
 	}
@@ -97,7 +97,7 @@ func TestDeadlinesAtAHostThatIsStopped(t *testing.T) {
 		}
 	}
 	trip(caller)
-	bustest.Await(t, func() bool { return bustest.OpenFiles(t) <= files })
+	testbus.Await(t, func() bool { return testbus.OpenFiles(t) <= files })
 }
 
 // TestCanceledAtAHostThatIsStopped: who gives up does not wait for the host, and what that
@@ -115,7 +115,7 @@ func TestCanceledAtAHostThatIsStopped(t *testing.T) {
 		}
 	}
 	mustContinue(t, cmd.Process)
-	bustest.Await(t, func() bool { return statsOf(t, n).Live == 0 })
+	testbus.Await(t, func() bool { return statsOf(t, n).Live == 0 })
 	if q, s := node.OpenAt(n); q+s > 0 {
 		t.Errorf("%d questions and %d requests are open", q, s)
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -90,9 +90,9 @@ func outputs(ins ...string) []string {
 }
 
 // submitAll sends a request with some inputs.
-func submitAll(t testing.TB, b bustest.Submitter, ins ...string) *bus.Request {
+func submitAll(t testing.TB, b testbus.Submitter, ins ...string) *bus.Request {
 	t.Helper()
-	r := bustest.StreamOf(t, b)
+	r := testbus.StreamOf(t, b)
 	for _, in := range ins {
 		if err := r.Send(t.Context(), large(in)); err != nil && r.Outcome() == bus.Running {
 			t.Fatal(err)
@@ -106,7 +106,7 @@ func submitAll(t testing.TB, b bustest.Submitter, ins ...string) *bus.Request {
 
 func mortalHost(t testing.TB, spec bus.StageSpec) *hosted {
 	spec.Name, spec.Remote = "m", &bus.Remote{Routing: bus.Sticky}
-	return listen(t, bustest.Linear(spec), bus.Options{Store: shmstore.Options{ArenaBytes: 8 << 20}})
+	return listen(t, testbus.Linear(spec), bus.Options{Store: shmstore.Options{ArenaBytes: 8 << 20}})
 }
 
 // What a killed process had not finished is done by another replica, and what
@@ -117,7 +117,7 @@ func TestKilledReplicaIsReplaced(t *testing.T) {
 	h.child(t, "m")
 	for _, when := range []string{"kill", "emit-kill"} {
 		r := submitAll(t, h.bus, "a", when, "b")
-		bustest.MustReceive(t, r, outputs("a", when, "b"))
+		testbus.MustReceive(t, r, outputs("a", when, "b"))
 		h.child(t, "m")
 	}
 }
@@ -128,7 +128,7 @@ func TestRequestWaitsForAProcess(t *testing.T) {
 	h.child(t, "m")
 	r := submitAll(t, h.bus, "a", "kill", "b")
 	h.child(t, "m")
-	bustest.MustReceive(t, r, outputs("a", "kill", "b"))
+	testbus.MustReceive(t, r, outputs("a", "kill", "b"))
 }
 
 func TestAttemptsOfProcessesAreBounded(t *testing.T) {
@@ -136,9 +136,9 @@ func TestAttemptsOfProcessesAreBounded(t *testing.T) {
 	for range 4 {
 		h.child(t, "m")
 	}
-	bustest.Await(t, func() bool { return h.server.Serving("m") == 4 })
+	testbus.Await(t, func() bool { return h.server.Serving("m") == 4 })
 	r := submitAll(t, h.bus, "kill-always")
-	_, err := bustest.Receive(t, r)
+	_, err := testbus.Receive(t, r)
 	var at *bus.StageError
 	if !errors.Is(err, bus.ErrProcessDied) || !errors.As(err, &at) || at.Stage != "m" || at.Edge != "->m" {
 		t.Fatalf("the request ended with %v", err)
@@ -157,7 +157,7 @@ func TestStateDiesWithItsProcess(t *testing.T) {
 			h.child(t, "m")
 			h.child(t, "m")
 			r := submitAll(t, h.bus, "a", "emit-kill", "b")
-			got, err := bustest.Receive(t, r)
+			got, err := testbus.Receive(t, r)
 			want := outputs("a", "emit-kill", "b")
 			switch {
 			case !replay && !errors.Is(err, bus.ErrProcessDied):
@@ -165,7 +165,7 @@ func TestStateDiesWithItsProcess(t *testing.T) {
 			case replay && (err != nil || strings.Join(got, "") != strings.Join(want, "")):
 				t.Fatalf("%d outputs, %v", len(got), err)
 			}
-			bustest.MustReceive(t, submitAll(t, h.bus, "c"), outputs("c"))
+			testbus.MustReceive(t, submitAll(t, h.bus, "c"), outputs("c"))
 		})
 	}
 }
@@ -182,7 +182,7 @@ func TestSubmitterDies(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	bustest.Await(t, func() bool { return h.bus.Stats().Live > 0 })
+	testbus.Await(t, func() bool { return h.bus.Stats().Live > 0 })
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}

@@ -5,13 +5,13 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // BenchmarkDirect sends 64 bytes from one node to another and back, past the
 // host. All are in one process.
 func BenchmarkDirect(b *testing.B) {
-	h := serveAll(b, bustest.Linear(pass("a")), bus.Options{})
+	h := serveAll(b, testbus.Linear(pass("a")), bus.Options{})
 	n := h.join(b, node.JoinOptions{})
 	r, err := n.Stream(b.Context())
 	if err != nil {
@@ -40,7 +40,7 @@ func BenchmarkDirect(b *testing.B) {
 // BenchmarkDirectOneWay sends 64 bytes to another node, which reads them.
 func BenchmarkDirectOneWay(b *testing.B) {
 	read := make(chan struct{})
-	h := serveAll(b, bustest.Linear(bus.StageSpec{Name: "a", Handle: func(_ *bus.Task, d *bus.Delivery) error {
+	h := serveAll(b, testbus.Linear(bus.StageSpec{Name: "a", Handle: func(_ *bus.Task, d *bus.Delivery) error {
 		if d.EOS {
 			close(read)
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/host"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -143,7 +143,7 @@ func wide(p bus.Pipeline) bus.Pipeline {
 // for as long as the third process reads it, also when the second is dead.
 func TestForwarderDies(t *testing.T) {
 	x, kept := keeping("x")
-	h := listen(t, narrow(bustest.Remotes(bustest.Linear(forwarding("f"), x))), bus.Options{})
+	h := listen(t, narrow(testbus.Remotes(testbus.Linear(forwarding("f"), x))), bus.Options{})
 	h.serve(t, x)
 	f := h.childAs(t, "forward", "f")
 	n := h.join(t, node.JoinOptions{Store: shmstore.Options{ArenaBytes: smallStore}})
@@ -154,7 +154,7 @@ func TestForwarderDies(t *testing.T) {
 		}
 		return <-kept
 	}
-	r := bustest.StreamOf(t, n)
+	r := testbus.StreamOf(t, n)
 	for i := range slowly {
 		mustFinish(t, send(r, i))
 	}
@@ -166,7 +166,7 @@ func TestForwarderDies(t *testing.T) {
 	wantDied(t, r.Wait(t.Context()), "f", f)
 
 	h.childAs(t, "forward", "f")
-	again := bustest.StreamOf(t, n)
+	again := testbus.StreamOf(t, n)
 	for i := range 10 * smallStore / directBlock {
 		mustFinish(t, send(again, 1000+i))
 	}
@@ -181,7 +181,7 @@ func TestForwarderDies(t *testing.T) {
 // back.
 func TestAllButTheReaderDie(t *testing.T) {
 	x, kept := keeping("x")
-	h := listen(t, narrow(bustest.Remotes(bustest.Linear(forwarding("f"), x))), bus.Options{})
+	h := listen(t, narrow(testbus.Remotes(testbus.Linear(forwarding("f"), x))), bus.Options{})
 	h.serve(t, x)
 	f := h.childAs(t, "forward late", "f")
 	caller := h.childAs(t, "send blocks", "")
@@ -196,7 +196,7 @@ func TestAllButTheReaderDie(t *testing.T) {
 		}
 	}
 	ofCaller := next()
-	r := bustest.StreamOf(t, h.bus)
+	r := testbus.StreamOf(t, h.bus)
 	go func() {
 		for i := 0; r.Input(context.Background()).EmitBytes(block(i, directBlock)) == nil; i++ {
 		}
@@ -218,14 +218,14 @@ func TestAllButTheReaderDie(t *testing.T) {
 	kill(t, f)
 	kill(t, caller)
 	wantDied(t, r.Wait(t.Context()), "f", f)
-	bustest.Await(t, func() bool { return len(h.server.Processes()) == 1 })
+	testbus.Await(t, func() bool { return len(h.server.Processes()) == 1 })
 	for _, k := range []*bus.Kept{ofCaller, ofHost} {
 		if !bytes.Equal(k.Delivery().Bytes(), block(0, directBlock)) {
 			t.Error("what is still read was overwritten")
 		}
 		mustFinish(t, k)
 	}
-	if err := h.bus.Drain(bustest.Soon(t)); err != nil { // and finds nothing held when it is closed
+	if err := h.bus.Drain(testbus.Soon(t)); err != nil { // and finds nothing held when it is closed
 		t.Error(err)
 	}
 }
@@ -236,10 +236,10 @@ const nodePlaces = 4
 // TestConsumerDies: what a process has got past the host and not finished is
 // lost with it. The request fails, and whoever sent it has it back.
 func TestConsumerDies(t *testing.T) {
-	h := listen(t, bustest.Remotes(bustest.Linear(forwarding("a"))), bus.Options{})
+	h := listen(t, testbus.Remotes(testbus.Linear(forwarding("a"))), bus.Options{})
 	a := h.childAs(t, "hold", "a")
 	n := h.join(t, node.JoinOptions{MaxRequests: nodePlaces})
-	r := bustest.StreamOf(t, n)
+	r := testbus.StreamOf(t, n)
 	for i := range slowly + 3 { // the last are within the window
 		if err := r.Input(t.Context()).EmitBytes(block(i, directBlock)); err != nil {
 			t.Fatal(err)
@@ -250,7 +250,7 @@ func TestConsumerDies(t *testing.T) {
 	r.Close()
 	h.childAs(t, "forward", "a")
 	for range nodePlaces { // the place is free when all of the request is back
-		bustest.Await(t, func() bool {
+		testbus.Await(t, func() bool {
 			r, err := n.Stream(t.Context())
 			if err == nil {
 				t.Cleanup(r.Close)
@@ -278,10 +278,10 @@ func TestProducerDies(t *testing.T) {
 		t.Run(fmt.Sprint("over=", over), func(t *testing.T) {
 			const outputs, least = 5 * slowly, 50
 			b, kept := keeping("b")
-			h := listen(t, wide(bustest.Remotes(bustest.Linear(forwarding("a"), b))), bus.Options{Store: shmstore.Options{ArenaBytes: 64 << 20}})
+			h := listen(t, wide(testbus.Remotes(testbus.Linear(forwarding("a"), b))), bus.Options{Store: shmstore.Options{ArenaBytes: 64 << 20}})
 			h.serve(t, b)
 			a := h.childAs(t, "emit", "a")
-			r := bustest.StreamOf(t, h.bus)
+			r := testbus.StreamOf(t, h.bus)
 			if err := r.Input(t.Context()).EmitBytes(block(outputs, 8)); err != nil {
 				t.Fatal(err)
 			}
@@ -302,10 +302,10 @@ func TestProducerDies(t *testing.T) {
 				if err := r.CloseSend(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				bustest.Await(t, func() bool { return directOf(h, a.Process.Pid) == 0 })
+				testbus.Await(t, func() bool { return directOf(h, a.Process.Pid) == 0 })
 			}
 			kill(t, a)
-			bustest.Await(t, func() bool { return directOf(h, a.Process.Pid) < 0 })
+			testbus.Await(t, func() bool { return directOf(h, a.Process.Pid) < 0 })
 			if !over {
 				go func() {
 					for k := range kept {

@@ -18,7 +18,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus/host"
 	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/codec"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // block is a payload that says its number and can be checked.
@@ -37,9 +37,9 @@ func pass(name string) bus.StageSpec {
 
 // streamBlocks sends n payloads of the given sizes through a request and checks
 // what comes back.
-func streamBlocks(t *testing.T, s bustest.Submitter, n int, sizes ...int) {
+func streamBlocks(t *testing.T, s testbus.Submitter, n int, sizes ...int) {
 	t.Helper()
-	r := bustest.StreamOf(t, s)
+	r := testbus.StreamOf(t, s)
 	go func() {
 		for i := range n {
 			if err := r.Input(t.Context()).EmitBytes(block(i, sizes[i%len(sizes)])); err != nil {
@@ -84,7 +84,7 @@ func wantDirect(t *testing.T, b *bus.Bus, n int) {
 
 // TestStreamsGoDirect: of a long stream the host sees the beginning and the end.
 func TestStreamsGoDirect(t *testing.T) {
-	h := serveAll(t, bustest.Linear(pass("a"), pass("b")), bus.Options{})
+	h := serveAll(t, testbus.Linear(pass("a"), pass("b")), bus.Options{})
 	n := h.join(t, node.JoinOptions{})
 	const deliveries = 2000
 	streamBlocks(t, n, deliveries, 8, 100, 700, 5000, 40_000)
@@ -94,8 +94,8 @@ func TestStreamsGoDirect(t *testing.T) {
 // TestStagesOfOneNode: two stages of one process exchange deliveries without the
 // host, too.
 func TestStagesOfOneNode(t *testing.T) {
-	p := bustest.Linear(pass("a"), pass("b"))
-	h := listen(t, bustest.Remotes(p), bus.Options{})
+	p := testbus.Linear(pass("a"), pass("b"))
+	h := listen(t, testbus.Remotes(p), bus.Options{})
 	n := h.join(t, node.JoinOptions{})
 	go func() { _ = n.Serve(context.Background(), p.Stages...) }()
 	const deliveries = 1000
@@ -106,9 +106,9 @@ func TestStagesOfOneNode(t *testing.T) {
 // TestProcessesTellDirectStreams: of a process, the host says how many streams
 // go past it.
 func TestProcessesTellDirectStreams(t *testing.T) {
-	h := serveAll(t, bustest.Linear(pass("a")), bus.Options{})
+	h := serveAll(t, testbus.Linear(pass("a")), bus.Options{})
 	n := h.join(t, node.JoinOptions{})
-	r := bustest.StreamOf(t, n)
+	r := testbus.StreamOf(t, n)
 	for i := range 2 {
 		if err := r.Input(t.Context()).EmitBytes(block(i, 8)); err != nil {
 			t.Fatal(err)
@@ -136,12 +136,12 @@ func TestProcessesTellDirectStreams(t *testing.T) {
 	if err := r.Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	bustest.Await(t, func() bool { return slices.Equal(direct(), []int{0, 0}) })
+	testbus.Await(t, func() bool { return slices.Equal(direct(), []int{0, 0}) })
 }
 
 // TestManyStreams: many requests at a time, each a stream of its own.
 func TestManyStreams(t *testing.T) {
-	h := serveAll(t, bustest.Linear(pass("a"), pass("b"), pass("c")), bus.Options{})
+	h := serveAll(t, testbus.Linear(pass("a"), pass("b"), pass("c")), bus.Options{})
 	n := h.join(t, node.JoinOptions{})
 	done := make(chan struct{})
 	const requests = 20
@@ -209,7 +209,7 @@ func TestForwardedPastTheHost(t *testing.T) {
 	h := serveAll(t, p, bus.Options{})
 	n := h.join(t, node.JoinOptions{})
 	const deliveries, size = 500, 5000
-	r := bustest.StreamOf(t, n)
+	r := testbus.StreamOf(t, n)
 	go func() {
 		for i := range deliveries {
 			if err := r.Input(t.Context()).EmitBytes(block(i, size)); err != nil {
@@ -252,7 +252,7 @@ func TestForwardedPastTheHost(t *testing.T) {
 func TestWhoHoldsWhatPastTheHost(t *testing.T) {
 	const window = 4
 	release := make(chan struct{})
-	p := bustest.Linear(pass("a"), bus.StageSpec{Name: "b", Handle: func(t *bus.Task, d *bus.Delivery) error {
+	p := testbus.Linear(pass("a"), bus.StageSpec{Name: "b", Handle: func(t *bus.Task, d *bus.Delivery) error {
 		if d.Seq >= 8 { // the stream is direct by then
 			select {
 			case <-release:
@@ -268,7 +268,7 @@ func TestWhoHoldsWhatPastTheHost(t *testing.T) {
 	go func() { defer close(done); streamBlocks(t, n, 50, 8, 5000) }()
 
 	var held []host.Holding
-	bustest.Await(t, func() bool { // those before are handled still, and may seem younger: two processes say how old
+	testbus.Await(t, func() bool { // those before are handled still, and may seem younger: two processes say how old
 		held = slices.DeleteFunc(h.server.Holdings(), func(h host.Holding) bool { return h.Edge != "a->b" || h.Seq < 8 })
 		return len(held) >= window
 	})
@@ -277,7 +277,7 @@ func TestWhoHoldsWhatPastTheHost(t *testing.T) {
 	}
 	var stalls []bus.Stall
 	i := -1
-	bustest.Await(t, func() bool { // the one behind them has yet to find the window full
+	testbus.Await(t, func() bool { // the one behind them has yet to find the window full
 		stalls = stallsOf(t, n)
 		i = slices.IndexFunc(stalls, func(s bus.Stall) bool { return s.Edge == "a->b" })
 		return i >= 0
@@ -292,7 +292,7 @@ func TestWhoHoldsWhatPastTheHost(t *testing.T) {
 	}
 	close(release)
 	<-done
-	bustest.Await(t, func() bool { // the last report says that nothing is held
+	testbus.Await(t, func() bool { // the last report says that nothing is held
 		return !slices.ContainsFunc(h.server.Holdings(), func(h host.Holding) bool { return h.Direct })
 	})
 }
@@ -301,7 +301,7 @@ func TestWhoHoldsWhatPastTheHost(t *testing.T) {
 // two of them, never becomes less, and is counted once on its edge, whichever way requests
 // end.
 func TestLanesAreSeen(t *testing.T) {
-	h := serveAll(t, bustest.Linear(pass("a")), bus.Options{})
+	h := serveAll(t, testbus.Linear(pass("a")), bus.Options{})
 	n := h.join(t, node.JoinOptions{})
 	var before []host.LaneStatus
 	var edges []bus.EdgeStats
@@ -352,7 +352,7 @@ func TestLanesAreSeen(t *testing.T) {
 		}
 	}
 	const deliveries = 10
-	r := bustest.StreamOf(t, n)
+	r := testbus.StreamOf(t, n)
 	var lanes []host.LaneStatus
 	few := func(l host.LaneStatus) bool { return l.Deliveries < deliveries }
 	for range 100_000 { // the first go through the host, until it has introduced the two
@@ -369,35 +369,35 @@ func TestLanesAreSeen(t *testing.T) {
 			t.Errorf("a lane of a request that is under way: %+v", l)
 		}
 	}
-	bustest.Await(t, counted)
+	testbus.Await(t, counted)
 	if err := r.CloseSend(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	bustest.Await(t, func() bool { return len(h.server.Status().Requests) == 0 })
+	testbus.Await(t, func() bool { return len(h.server.Status().Requests) == 0 })
 	if !counted() {
 		t.Errorf("%d deliveries of a request that is complete are %+v", sent, edges)
 	}
 
-	r = bustest.StreamOf(t, n)
+	r = testbus.StreamOf(t, n)
 	send(r, deliveries)
-	bustest.Await(t, counted)
+	testbus.Await(t, counted)
 	r.Abort(nil)
-	bustest.Await(t, func() bool { return len(h.server.Status().Requests) == 0 })
+	testbus.Await(t, func() bool { return len(h.server.Status().Requests) == 0 })
 	if !counted() {
 		t.Errorf("%d deliveries, of a request that was aborted too, are %+v", sent, edges)
 	}
 	for _, l := range look() {
-		if l.Streams != 0 || l.UnderWay != 0 || l.Deliveries < deliveries {
+		if l.Streams != 0 || l.InFlight != 0 || l.Deliveries < deliveries {
 			t.Errorf("a lane without a request: %+v", l)
 		}
 	}
 	if err := n.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	bustest.Await(t, func() bool { return len(h.server.Status().Lanes) == 0 })
+	testbus.Await(t, func() bool { return len(h.server.Status().Lanes) == 0 })
 }
 
 // TestDeathIsNotTakenForTheEnd: when a process dies that has inputs, some of which
@@ -408,8 +408,8 @@ func TestDeathIsNotTakenForTheEnd(t *testing.T) {
 			h := mortalHost(t, bus.StageSpec{State: state, Attempts: -1, Replicas: 2})
 			h.child(t, "m")
 			h.child(t, "m")
-			bustest.Await(t, func() bool { return h.server.Serving("m") == 2 })
-			r := bustest.StreamOf(t, h.join(t, node.JoinOptions{}))
+			testbus.Await(t, func() bool { return h.server.Serving("m") == 2 })
+			r := testbus.StreamOf(t, h.join(t, node.JoinOptions{}))
 			go func() { // fails when the request has
 				for i := range 200 {
 					in := "x"
@@ -442,9 +442,9 @@ func TestDeathIsNotTakenForTheEnd(t *testing.T) {
 // they came through the host or past it.
 func TestResultsThatAreInputs(t *testing.T) {
 	for _, inputs := range []int{1, 20} {
-		h := serveAll(t, bustest.Linear(forwarding("f")), bus.Options{})
+		h := serveAll(t, testbus.Linear(forwarding("f")), bus.Options{})
 		n := h.join(t, node.JoinOptions{})
-		r := bustest.StreamOf(t, n)
+		r := testbus.StreamOf(t, n)
 		for i := range inputs {
 			if err := r.Input(t.Context()).EmitBytes(block(i, 2000)); err != nil {
 				t.Fatal(err)

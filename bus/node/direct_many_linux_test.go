@@ -8,7 +8,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // visit has a caller come, stream through the bus, and go.
@@ -27,7 +27,7 @@ func (h *hosted) visit(t *testing.T) {
 // TestForwarderOutlivesCallers: a process that passes on what it gets offers the
 // serveAll the memory of each of its callers. Those come and go, and it stays.
 func TestForwarderOutlivesCallers(t *testing.T) {
-	p := bustest.Remotes(bustest.Linear(forwarding("f"), pass("x")))
+	p := testbus.Remotes(testbus.Linear(forwarding("f"), pass("x")))
 	p.Stages[1] = pass("x") // in the host, so that the host is offered all that f passes on
 	h := listen(t, p, bus.Options{})
 	_, served := h.serve(t, forwarding("f"))
@@ -44,7 +44,7 @@ func TestForwarderOutlivesCallers(t *testing.T) {
 // TestForwardedMemoryIsForgotten: what a caller had is unmapped in all
 // processes when it is gone.
 func TestForwardedMemoryIsForgotten(t *testing.T) {
-	h := serveAll(t, bustest.Linear(forwarding("f"), pass("x")), bus.Options{})
+	h := serveAll(t, testbus.Linear(forwarding("f"), pass("x")), bus.Options{})
 	mapped := func() int {
 		maps, err := os.ReadFile("/proc/self/maps")
 		if err != nil {
@@ -56,9 +56,9 @@ func TestForwardedMemoryIsForgotten(t *testing.T) {
 	for caller := range 20 {
 		h.visit(t)
 		if caller == 1 {
-			bustest.Await(t, func() bool { return len(h.server.Processes()) == 2 })
+			testbus.Await(t, func() bool { return len(h.server.Processes()) == 2 })
 			before = mapped()
 		}
 	}
-	bustest.Await(t, func() bool { return mapped() <= before+4 }) // what the last one had
+	testbus.Await(t, func() bool { return mapped() <= before+4 }) // what the last one had
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/host"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // TestStoppedProducerIsReported: of a process that is stopped, the last report holds. What others have from it, and
@@ -16,12 +16,12 @@ import (
 func TestStoppedProducerIsReported(t *testing.T) {
 	const window, outputs = 4, 50
 	b, kept := keeping("b")
-	p := bustest.Linear(forwarding("a"), b)
+	p := testbus.Linear(forwarding("a"), b)
 	p.Edges[0].Window = window
-	h := listen(t, bustest.Remotes(p), bus.Options{StallTimeout: time.Hour})
+	h := listen(t, testbus.Remotes(p), bus.Options{StallTimeout: time.Hour})
 	consumer, _ := h.serve(t, b)
 	a := h.childAs(t, "emit", "a")
-	r := bustest.StreamOf(t, h.bus)
+	r := testbus.StreamOf(t, h.bus)
 	if err := r.Input(t.Context()).EmitBytes(block(outputs, 8)); err != nil {
 		t.Fatal(err)
 	}
@@ -46,11 +46,11 @@ func TestStoppedProducerIsReported(t *testing.T) {
 			has = has[1:]
 		}
 	}
-	bustest.Await(t, func() bool { return len(held()) == window && waited() > 0 })
+	testbus.Await(t, func() bool { return len(held()) == window && waited() > 0 })
 	stopProcess(t, a.Process)
 	age, wait := held()[0].Age, waited()
 	const more = 2 * time.Second
-	bustest.Await(t, func() bool {
+	testbus.Await(t, func() bool {
 		now := held()
 		return len(now) == window && now[0].PID == os.Getpid() && now[0].Age > age+more && waited() > wait+more
 	})
@@ -73,5 +73,5 @@ func TestStoppedProducerIsReported(t *testing.T) {
 	if err := r.Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	bustest.Await(t, func() bool { return len(held()) == 0 && waited() == 0 })
+	testbus.Await(t, func() bool { return len(held()) == 0 && waited() == 0 })
 }

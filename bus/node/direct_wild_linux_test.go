@@ -16,7 +16,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // Where things are in the half that a process has of a connection's lanes; package lane
@@ -156,20 +156,20 @@ func TestWildWrites(t *testing.T) {
 
 func testWild(t *testing.T, role string) {
 	const inflight, replicas = 2, 2
-	p := bustest.Remotes(bustest.Linear(forwarding("a"), forwarding("b")))
+	p := testbus.Remotes(testbus.Linear(forwarding("a"), forwarding("b")))
 	p.Stages[0].Replicas, p.Stages[0].MaxInflight = replicas, inflight
 	h := listen(t, p, bus.Options{})
 	h.serve(t, forwarding("b"))
 	h.serve(t, forwarding("a"))
 	child := h.childAs(t, role, "a")
-	bustest.Await(t, func() bool { return h.server.Serving("a") == replicas })
+	testbus.Await(t, func() bool { return h.server.Serving("a") == replicas })
 	n := h.join(t, node.JoinOptions{})
 
 	var all sync.WaitGroup
 	noticed, notice := context.WithCancel(t.Context())
 	defer notice()
 	for range replicas * inflight { // as many with the one as with the other
-		r := bustest.StreamOf(t, n)
+		r := testbus.StreamOf(t, n)
 		all.Go(func() {
 			if err := streamUntil(t, r, math.MaxInt, noticed.Done()); err != nil {
 				notice()
@@ -186,7 +186,7 @@ func testWild(t *testing.T, role string) {
 	for round := 0; ; round++ {
 		var failed atomic.Int32
 		for range replicas * inflight {
-			r := bustest.StreamOf(t, n)
+			r := testbus.StreamOf(t, n)
 			all.Go(func() {
 				if err := streamUntil(t, r, wildAt/2, nil); err != nil {
 					failed.Add(1)
@@ -203,7 +203,7 @@ func testWild(t *testing.T, role string) {
 		}
 	}
 	kill(t, child) // until then it may read what it was given
-	bustest.Await(t, func() bool { return len(h.server.Holdings()) == 0 })
+	testbus.Await(t, func() bool { return len(h.server.Holdings()) == 0 })
 	for range nodePlaces { // the place is free when all of a request is back
 		streamBlocks(t, n, 10, 5000)
 	}
@@ -242,14 +242,14 @@ func streamUntil(t *testing.T, r *bus.Request, most int, enough <-chan struct{})
 	// something, and how long they take, depends on the scheduler.
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	patience := time.AfterFunc(bustest.Patience, cancel)
+	patience := time.AfterFunc(testbus.Patience, cancel)
 	defer patience.Stop()
 	got := 0
 	for d, err := range r.Results(ctx) {
 		if err != nil {
 			return err
 		}
-		patience.Reset(bustest.Patience)
+		patience.Reset(testbus.Patience)
 		if !bytes.Equal(d.Bytes(), block(got, directBlock)) {
 			t.Errorf("result %d is not what was sent", got)
 		}

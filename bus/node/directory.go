@@ -11,9 +11,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/internal/directory"
+	"github.com/omnibus-runtime/omnibus/internal/hostnode"
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/process"
-	"github.com/omnibus-runtime/omnibus/internal/terms"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -104,7 +104,7 @@ func (l *link) publish(ctx context.Context, name lane.Name, p *nodePublished) (a
 	p.link = l
 	token, q, err := l.note(1, nil)
 	if err != nil {
-		return func() error { return terms.DirectoryError(err) }
+		return func() error { return hostnode.DirectoryError(err) }
 	}
 	m := &wire.Publish{Token: token, Pool: name.Pool, Number: name.Number, Size: uint64(p.sizeBytes)}
 	err = l.send(m, p.fd)
@@ -113,7 +113,7 @@ func (l *link) publish(ctx context.Context, name lane.Name, p *nodePublished) (a
 		if err == nil {
 			_, err = l.await(ctx, q)
 		}
-		return terms.DirectoryError(err)
+		return hostnode.DirectoryError(err)
 	}
 }
 
@@ -186,7 +186,7 @@ func (d *nodeDirectory) Find(ctx context.Context, name lane.Name) (lane.Found, e
 	}
 	m, fds, err := l.find(ctx, name)
 	if err != nil {
-		return lane.Found{}, terms.DirectoryError(err)
+		return lane.Found{}, hostnode.DirectoryError(err)
 	}
 	owner, err := d.found.Watch(directory.Owner{Epoch: l.welcome.Epoch, Number: m.Owner}, fds[1], int(m.PID))
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus/host"
 	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -28,7 +28,7 @@ func init() {
 		select {} // until it is killed
 	}
 	roles["publishing host"] = func() {
-		b, err := bus.Open(context.Background(), bustest.Remotes(bustest.Linear(bus.Stage("m", bustest.Upper))), bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}})
+		b, err := bus.Open(context.Background(), testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}})
 		if err == nil {
 			err = b.Directory().Publish(context.Background(), named(2), int(os.Stdin.Fd()), 12)
 		}
@@ -46,7 +46,7 @@ func init() {
 // awaitFound waits until another process has published something.
 func awaitFound(t *testing.T, d lane.Directory, name lane.Name) lane.Found {
 	t.Helper()
-	bustest.Await(t, func() bool {
+	testbus.Await(t, func() bool {
 		_, err := d.Find(t.Context(), name)
 		if err != nil && !errors.Is(err, lane.ErrNotPublished) {
 			t.Fatal(err)
@@ -92,7 +92,7 @@ func TestPublisherDies(t *testing.T) {
 func TestPublisherDiesWithoutAHost(t *testing.T) {
 	h := &hosted{path: t.TempDir() + "/bus.sock"}
 	old := h.childAs(t, "publishing host", "")
-	bustest.Await(t, func() bool {
+	testbus.Await(t, func() bool {
 		n, err := node.Join(t.Context(), "first", node.JoinOptions{Socket: h.path})
 		return err == nil && n.Close(t.Context()) == nil
 	})
@@ -105,7 +105,7 @@ func TestPublisherDiesWithoutAHost(t *testing.T) {
 	}
 	kill(t, old)
 	<-host.Owner.Done()
-	bustest.Await(t, func() bool { return n.Epoch() == 0 })
+	testbus.Await(t, func() bool { return n.Epoch() == 0 })
 	if _, err := d.Find(t.Context(), named(1)); !errors.Is(err, lane.ErrUnavailable) || !errors.Is(err, bus.ErrHostGone) {
 		t.Errorf("find without a host: %v, want ErrUnavailable and ErrHostGone", err)
 	}
@@ -130,7 +130,7 @@ func TestNamesOutliveTheHost(t *testing.T) {
 	mustPublish(t, d, named(1), f, 1)
 	mustPublish(t, d, named(2), f, 2)
 	kill(t, old)
-	bustest.Await(t, func() bool { return n.Epoch() == 0 })
+	testbus.Await(t, func() bool { return n.Epoch() == 0 })
 	if _, err := d.Find(t.Context(), named(1)); !errors.Is(err, lane.ErrUnavailable) || !errors.Is(err, bus.ErrHostGone) {
 		t.Errorf("find without a host: %v, want ErrUnavailable and ErrHostGone", err)
 	}
@@ -142,7 +142,7 @@ func TestNamesOutliveTheHost(t *testing.T) {
 	mustPublish(t, d, named(4), f, 4)
 	d.Withdraw(named(4))
 	h.hostAlone(t)
-	bustest.Await(t, func() bool { return n.Epoch() != 0 })
+	testbus.Await(t, func() bool { return n.Epoch() != 0 })
 	other := h.join(t, node.JoinOptions{}).Directory()
 	wantSame(t, awaitFound(t, other, named(1)), f, 1)
 	wantSame(t, awaitFound(t, other, named(3)), f, 3)
@@ -173,7 +173,7 @@ func TestPublishWhileHostsComeAndGo(t *testing.T) {
 		}
 	}()
 	for range 10 {
-		bustest.Await(t, func() bool { return n.Epoch() != 0 })
+		testbus.Await(t, func() bool { return n.Epoch() != 0 })
 		node.CutOff(n)
 	}
 	<-published

@@ -16,7 +16,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -135,7 +135,7 @@ func TestPublishRefuses(t *testing.T) {
 	n := h.join(t, node.JoinOptions{})
 	f := someFile(t)
 	wantNotPublished(t, n.Directory(), named(1)) // by then each has the other's memory for packets
-	files := bustest.OpenFiles(t)
+	files := testbus.OpenFiles(t)
 	for _, d := range []lane.Directory{h.bus.Directory(), n.Directory()} {
 		for _, size := range []int64{0, -1, 1<<46 + 1, math.MaxInt64, math.MinInt64} {
 			if err := d.Publish(t.Context(), named(1), int(f.Fd()), size); !errors.Is(err, cudaipc.ErrInvalid) {
@@ -166,7 +166,7 @@ func TestPublishRefuses(t *testing.T) {
 	}
 	c.send(&wire.Bye{})
 	h.noProcess(t, 1)
-	bustest.Await(t, func() bool { return bustest.OpenFiles(t) <= files+1 }) // the thin client's end
+	testbus.Await(t, func() bool { return testbus.OpenFiles(t) <= files+1 }) // the thin client's end
 }
 
 // publish asks for a name, and returns the code of the answer.
@@ -206,8 +206,8 @@ func TestDirectoryIsBounded(t *testing.T) {
 	c, d := dialThin(t, h.path), dialThin(t, h.path)
 	c.await(wire.KindWelcome)
 	d.await(wire.KindWelcome)
-	bustest.SetDirectoryRoom(t, h.bus, each+1)
-	files := bustest.OpenFiles(t)
+	testbus.SetDirectoryRoom(t, h.bus, each+1)
+	files := testbus.OpenFiles(t)
 	want := func(c *thinClient, number uint32, want wire.Code) {
 		t.Helper()
 		if code := c.publish(named(number), f, 1); code != want {
@@ -217,7 +217,7 @@ func TestDirectoryIsBounded(t *testing.T) {
 	for i := range uint32(each) {
 		want(c, i, wire.OK)
 	}
-	if n := bustest.OpenFiles(t); n != files+each {
+	if n := testbus.OpenFiles(t); n != files+each {
 		t.Errorf("%d descriptors are open for %d names", n-files, each)
 	}
 	want(c, each, wire.CodeOverloaded)
@@ -231,7 +231,7 @@ func TestDirectoryIsBounded(t *testing.T) {
 	want(c, each+1, wire.OK)
 	c.send(&wire.Bye{})
 	h.noProcess(t, 1)
-	if n := bustest.Published(t, h.bus); n != 1 {
+	if n := testbus.Published(t, h.bus); n != 1 {
 		t.Fatalf("%d names are left of one, when the process that has published the others has gone", n)
 	}
 	for i := range uint32(each) {
@@ -240,8 +240,8 @@ func TestDirectoryIsBounded(t *testing.T) {
 	mustFind(t, h.bus.Directory(), named(each))
 	d.send(&wire.Finish{Delivery: 1 << 30}) // which is refused: it hangs up, and lives
 	d.await(wire.KindRefuse)
-	bustest.Await(t, func() bool { return bustest.Published(t, h.bus) == 0 })
-	bustest.Await(t, func() bool { return bustest.OpenFiles(t) <= files+2 }) // what was found, and its owner
+	testbus.Await(t, func() bool { return testbus.Published(t, h.bus) == 0 })
+	testbus.Await(t, func() bool { return testbus.OpenFiles(t) <= files+2 }) // what was found, and its owner
 }
 
 // TestBadPublishers: what breaks the protocol ends the session, whose descriptors are
@@ -261,7 +261,7 @@ func TestBadPublishers(t *testing.T) {
 			mustPublish(t, h.bus.Directory(), named(1), f, 1)
 			c := dialThin(t, h.path)
 			c.await(wire.KindWelcome)
-			files := bustest.OpenFiles(t)
+			files := testbus.OpenFiles(t)
 			least := bad.m.Kind().Descriptors()
 			packet, err := wire.Append(nil, bad.m, least)
 			if err != nil {
@@ -274,8 +274,8 @@ func TestBadPublishers(t *testing.T) {
 			if m := c.await(wire.KindRefuse).(*wire.Refuse); m.Code != wire.CodeProtocol || !strings.Contains(m.Text, bad.want) {
 				t.Errorf("refused with %v, %q; want %q", m.Code, m.Text, bad.want)
 			}
-			bustest.Await(t, func() bool { return bustest.OpenFiles(t) <= files })
-			if n := bustest.Published(t, h.bus); n != 1 {
+			testbus.Await(t, func() bool { return testbus.OpenFiles(t) <= files })
+			if n := testbus.Published(t, h.bus); n != 1 {
 				t.Errorf("%d names, want the host's", n)
 			}
 		})
@@ -286,7 +286,7 @@ func TestBadPublishers(t *testing.T) {
 // answered, has an answer to each question in the end, and leaves nothing.
 func TestFoundIsNotRead(t *testing.T) {
 	h := exchanging(t, bus.Options{})
-	files := bustest.OpenFiles(t)
+	files := testbus.OpenFiles(t)
 	f := someFile(t)
 	mustPublish(t, h.bus.Directory(), named(1), f, 1)
 	c := dialThin(t, h.path)
@@ -327,7 +327,7 @@ func TestFoundIsNotRead(t *testing.T) {
 	h.bus.Directory().Withdraw(named(1))
 	h.noProcess(t, 0)
 	_ = f.Close()
-	bustest.Await(t, func() bool { return bustest.OpenFiles(t) <= files+2 }) // the host's own pidfd, and the thin client's end
+	testbus.Await(t, func() bool { return testbus.OpenFiles(t) <= files+2 }) // the host's own pidfd, and the thin client's end
 }
 
 // TestOwnersAreWatchedOnce: however much is found of a process.
@@ -340,13 +340,13 @@ func TestOwnersAreWatchedOnce(t *testing.T) {
 	}
 	for _, d := range []lane.Directory{b.Directory(), h.bus.Directory()} {
 		first := mustFind(t, d, named(0))
-		files := bustest.OpenFiles(t)
+		files := testbus.OpenFiles(t)
 		for i := range uint32(10) {
 			if found := mustFind(t, d, named(i)); found.Owner != first.Owner {
 				t.Error("two watches of one process")
 			}
 		}
-		if n := bustest.OpenFiles(t) - files; n != 10 {
+		if n := testbus.OpenFiles(t) - files; n != 10 {
 			t.Errorf("%d descriptors for what was found, want 10", n)
 		}
 	}
@@ -359,12 +359,12 @@ func TestFoundForNobody(t *testing.T) {
 	n := h.join(t, node.JoinOptions{})
 	mustPublish(t, n.Directory(), named(1), someFile(t), 1)
 	mustFind(t, n.Directory(), named(1))
-	files := bustest.OpenFiles(t)
+	files := testbus.OpenFiles(t)
 	for range 5 {
 		node.FindForNobody(t, n, named(1), 1<<31)
 	}
 	// The host closes its duplicates when it has sent them, behind whoever got them.
-	bustest.Await(t, func() bool { return bustest.OpenFiles(t) <= files })
+	testbus.Await(t, func() bool { return testbus.OpenFiles(t) <= files })
 	wantNotPublished(t, n.Directory(), named(2))
 }
 
@@ -431,7 +431,7 @@ func TestDirectoryOfAHostThatIsStopped(t *testing.T) {
 	d, f := n.Directory(), someFile(t)
 	mustPublish(t, d, named(1), f, 1)
 	mustFind(t, d, named(1))
-	files := bustest.OpenFiles(t)
+	files := testbus.OpenFiles(t)
 	stopProcess(t, cmd.Process)
 	for range 3 {
 		if _, err := d.Find(&endsOnceAsked{Context: t.Context()}, named(1)); !errors.Is(err, context.Canceled) {
@@ -445,7 +445,7 @@ func TestDirectoryOfAHostThatIsStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantNotPublished(t, d, named(3)) // behind the answers
-	if now := bustest.OpenFiles(t); now != files {
+	if now := testbus.OpenFiles(t); now != files {
 		t.Errorf("%d descriptors are open, and %d were", now, files)
 	}
 	mustPublish(t, d, named(3), f, 7)

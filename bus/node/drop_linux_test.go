@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // TestDropOldestOfANode: a producer in another process is not held back either on an
@@ -33,9 +33,9 @@ func TestDropOldestOfANode(t *testing.T) {
 		dropped += int(d.Dropped)
 		return nil
 	}}
-	p := bustest.Linear(src, slow)
+	p := testbus.Linear(src, slow)
 	p.Edges[0].Policy, p.Edges[0].Window, p.Edges[0].WindowBytes = bus.DropOldest, bus.Unbounded, 10_000
-	remote := bustest.Remotes(p)
+	remote := testbus.Remotes(p)
 	remote.Stages[1] = p.Stages[1]
 	h := listen(t, remote, bus.Options{})
 	h.serve(t, src)
@@ -43,7 +43,7 @@ func TestDropOldestOfANode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bustest.MustReceive(t, r, nil)
+	testbus.MustReceive(t, r, nil)
 	if dropped == 0 || handled+dropped != inputs {
 		t.Errorf("%d handled and %d dropped of %d", handled, dropped, inputs)
 	}

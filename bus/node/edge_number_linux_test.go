@@ -43,9 +43,9 @@ func TestEdgeNumberOfAPeer(t *testing.T) {
 			h.listen()
 			_, up := a.submitted(t, h)
 			h.say(say(up.source))
-			<-h.pair.ended
+			<-h.peerLink.ended
 			h.mu.Lock()
-			err := h.pair.err
+			err := h.peerLink.err
 			h.mu.Unlock()
 			if !errors.Is(err, wire.ErrProtocol) {
 				t.Errorf("the connection ended with %v, want %v", err, wire.ErrProtocol)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // TestFailureIsNotTheEnd: a request that failed, for a stage that has read to the end of
@@ -17,16 +17,16 @@ func TestFailureIsNotTheEnd(t *testing.T) {
 	short := bus.StageSpec{Name: "short", Handle: func(*bus.Task, *bus.Delivery) error {
 		return fmt.Errorf("the model's file: %w", io.EOF)
 	}}
-	h := serveAll(t, bustest.Linear(short), bus.Options{})
-	for name, s := range map[string]bustest.Submitter{
-		"in one process":                  bustest.Open(t, bustest.Linear(short), bus.Options{}),
+	h := serveAll(t, testbus.Linear(short), bus.Options{})
+	for name, s := range map[string]testbus.Submitter{
+		"in one process":                  testbus.Open(t, testbus.Linear(short), bus.Options{}),
 		"of the host's, served by a node": h.bus,
 		"of a node's":                     h.join(t, node.JoinOptions{}),
-		"of a node's, served by the host": listen(t, bustest.Linear(short), bus.Options{}).join(t, node.JoinOptions{}),
+		"of a node's, served by the host": listen(t, testbus.Linear(short), bus.Options{}).join(t, node.JoinOptions{}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			for range 2 {
-				r := bustest.StreamOf(t, s)
+				r := testbus.StreamOf(t, s)
 				if err := r.Send(t.Context(), "x", bus.Last()); err != nil {
 					t.Fatal(err)
 				}

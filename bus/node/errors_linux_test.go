@@ -10,7 +10,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/codec"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -29,7 +29,7 @@ func emitting(t *testing.T, h *hosted) (c *thinClient, r *bus.Request, source ui
 // TestPutBehindTheLast: what a client puts and cannot be sent has no answer, so its request
 // fails: the payload must not be missing unnoticed.
 func TestPutBehindTheLast(t *testing.T) {
-	h := listen(t, bustest.Remotes(bustest.Linear(bus.Stage("m", bustest.Upper))), storeOptions)
+	h := listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), storeOptions)
 	c, r, source := emitting(t, h)
 	last, more := inMessage(1, source, "the last"), inMessage(2, source, "x")
 	last.Flags |= wire.FlagLast
@@ -50,7 +50,7 @@ func TestReasonOfANodeThatAborts(t *testing.T) {
 		"bus: request aborted: enough": errors.New("enough"),
 	} {
 		t.Run(want, func(t *testing.T) {
-			h := listen(t, bustest.Remotes(bustest.Linear(bus.Stage("m", bustest.Upper))), storeOptions)
+			h := listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), storeOptions)
 			n := h.join(t, node.JoinOptions{})
 			c := dialThin(t, h.path)
 			c.send(&wire.Serve{Token: 1, Stage: "m"})
@@ -83,9 +83,9 @@ func TestWhatAHandlerAdds(t *testing.T) {
 	} {
 		for _, remote := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, remote %t", what, remote), func(t *testing.T) {
-				p := bustest.Linear(spec)
+				p := testbus.Linear(spec)
 				if remote {
-					p = bustest.Remotes(p)
+					p = testbus.Remotes(p)
 				}
 				h := listen(t, p, storeOptions)
 				n := h.join(t, node.JoinOptions{})
@@ -129,9 +129,9 @@ func TestErrorOfAnotherRequest(t *testing.T) {
 	spec := bus.StageSpec{Name: "m", Handle: func(*bus.Task, *bus.Delivery) error { return inner }}
 	for _, remote := range []bool{false, true} {
 		t.Run(fmt.Sprintf("remote %t", remote), func(t *testing.T) {
-			p := bustest.Linear(spec)
+			p := testbus.Linear(spec)
 			if remote {
-				p = bustest.Remotes(p)
+				p = testbus.Remotes(p)
 			}
 			h := listen(t, p, storeOptions)
 			if remote {

@@ -9,7 +9,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
@@ -67,7 +67,7 @@ func (e *nodeExchange) Put(ctx context.Context, edge connector.Edge, key string,
 	defer stop()
 	var number uint64
 	var copied []byte // in the message
-	place := func(p *ledger.Payload) (err error) {
+	place := func(p *accounts.Payload) (err error) {
 		e.placing.RLock()
 		defer e.placing.RUnlock()
 		if e.ctx.Err() != nil {

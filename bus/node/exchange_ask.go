@@ -8,8 +8,8 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/waiting"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
@@ -39,7 +39,7 @@ func (l *link) awaitLate(ctx context.Context, q *question, ended func()) (wire.M
 
 // place puts a payload into the host's exchange. It takes the payload over, also
 // if it fails.
-func (l *link) place(ctx context.Context, owner uint32, edge connector.Edge, key string, p *ledger.Payload) (entry uint64, err error) {
+func (l *link) place(ctx context.Context, owner uint32, edge connector.Edge, key string, p *accounts.Payload) (entry uint64, err error) {
 	m := &wire.Place{Owner: owner, Size: uint64(len(p.Bytes())), From: edge.From, To: edge.To, Key: key}
 	token, q, err := l.note(1, nil)
 	if err != nil {
@@ -73,7 +73,7 @@ func notKnown(over error) error {
 }
 
 // sendPlace tells the host where the payload lies, which is its from then on.
-func (l *link) sendPlace(m *wire.Place, p *ledger.Payload) error {
+func (l *link) sendPlace(m *wire.Place, p *accounts.Payload) error {
 	if err := l.parting.why(); err != nil {
 		return err
 	}
@@ -82,20 +82,20 @@ func (l *link) sendPlace(m *wire.Place, p *ledger.Payload) error {
 		faultpoint.Hit("node-before-place")
 		return l.send(m)
 	}
-	h := &ledger.Hold{Returned: p.Release, Bytes: len(p.Bytes()), At: time.Now()}
-	err := l.account.Hold(h, ledger.Location{Seg: p.Segment(), Own: !p.Segment().Lasts()}, func(number, segment uint32) error {
+	h := &accounts.Hold{Returned: p.Release, Bytes: len(p.Bytes()), At: time.Now()}
+	err := l.account.Hold(h, accounts.Location{Seg: p.Segment(), Own: !p.Segment().Lasts()}, func(number, segment uint32) error {
 		m.Put, m.Segment, m.Offset, m.Flags = number, segment, p.Offset(), aloneFlag(h)
 		faultpoint.Hit("node-before-place")
 		return sentAlone(h, l.send(m))
 	})
-	if errors.Is(err, ledger.ErrOver) {
+	if errors.Is(err, accounts.ErrOver) {
 		return l.parting.why()
 	}
 	return err
 }
 
 // fetch asks the host for a payload of its exchange.
-func (l *link) fetch(ctx context.Context, m *wire.Fetch) (*ledger.Payload, error) {
+func (l *link) fetch(ctx context.Context, m *wire.Fetch) (*accounts.Payload, error) {
 	token, q, err := l.note(1, nil)
 	if err != nil {
 		return nil, err
@@ -124,7 +124,7 @@ func (l *link) fetch(ctx context.Context, m *wire.Fetch) (*ledger.Payload, error
 // arrived is a payload of the exchange, on its way to whoever asked for it.
 type arrived struct {
 	wire.Message
-	payload *ledger.Payload
+	payload *accounts.Payload
 }
 
 // fetched hands a payload to whoever asked for it. One that nobody waits for any
@@ -157,9 +157,9 @@ func (l *link) claim(token uint32) (q *question, wanted bool) {
 	return q, q != nil && l.parting.reads()
 }
 
-func (l *link) fetchedPayload(m *wire.Fetched) (*ledger.Payload, error) {
+func (l *link) fetchedPayload(m *wire.Fetched) (*accounts.Payload, error) {
 	if m.Flags&wire.FlagInline != 0 {
-		return ledger.OnHeap(append([]byte{}, m.Payload...), func() {
+		return accounts.OnHeap(append([]byte{}, m.Payload...), func() {
 			l.Rest(&wire.Finish{Delivery: m.Delivery})
 			l.parting.reading.Done()
 		}), nil

@@ -18,8 +18,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/shm"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -29,7 +29,7 @@ func init() {
 			fmt.Fprintln(os.Stderr, "child:", err)
 		}
 	}
-	roles["exchange host"] = hosting(bustest.Remotes(bustest.Linear(bus.Stage("m", bustest.Upper))),
+	roles["exchange host"] = hosting(testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))),
 		bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}})
 }
 
@@ -126,7 +126,7 @@ func (x *exchanger) die() {
 // noProcess waits for the host to be done with all children.
 func (h *hosted) noProcess(t *testing.T, but int) {
 	t.Helper()
-	bustest.Await(t, func() bool { return len(h.server.Processes()) == but })
+	testbus.Await(t, func() bool { return len(h.server.Processes()) == but })
 }
 
 // TestPutterDies: what it has placed goes with it, wherever it dies, but what others
@@ -209,7 +209,7 @@ func TestFetcherDies(t *testing.T) {
 		n := h.exchange(t)
 		x := h.exchanger(t, "")
 		x.mustAsk("await large")
-		bustest.Await(t, func() bool { return len(exchangeStalls(t, h)) == 1 })
+		testbus.Await(t, func() bool { return len(exchangeStalls(t, h)) == 1 })
 		x.die()
 		h.noProcess(t, 1)
 		put(t, n, "large", payloadOf("large"))
@@ -222,7 +222,7 @@ func TestFetcherDies(t *testing.T) {
 func wantWholeRoom(t *testing.T, n connector.Transport) {
 	t.Helper()
 	const size, all = 1 << 20, 6 // of 8 MiB, which may be cut up
-	ctx, cancel := context.WithTimeout(t.Context(), bustest.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testbus.Patience)
 	defer cancel()
 	for i := range all {
 		if _, err := n.Put(ctx, exchangeEdge, fmt.Sprint("room", i), size, func([]byte) error { return nil }); err != nil {
@@ -241,7 +241,7 @@ func wantWholeRoom(t *testing.T, n connector.Transport) {
 // others.
 func (h *hosted) wantPlaced(t *testing.T, want int) {
 	t.Helper()
-	bustest.Await(t, func() bool {
+	testbus.Await(t, func() bool {
 		n := 0
 		for _, p := range h.server.Processes() {
 			n += p.Placed
@@ -270,7 +270,7 @@ func TestExchangeHostDies(t *testing.T) {
 	if err := <-waited; !errors.Is(err, bus.ErrHostGone) || !isUnavailable(err) {
 		t.Errorf("an await whose host dies: %v, want ErrHostGone and ErrUnavailable", err)
 	}
-	bustest.Await(t, func() bool { return n.Epoch() == 0 })
+	testbus.Await(t, func() bool { return n.Epoch() == 0 })
 	_, err := e.Put(context.Background(), exchangeEdge, "k", 3000, filled(payloadOf("large")))
 	for name, err := range map[string]error{"put": err, "get": errOf(e.Get(t.Context(), exchangeEdge, "large", nil)), "cleanup": e.Cleanup(t.Context(), "k")} {
 		if !errors.Is(err, bus.ErrHostGone) || !isUnavailable(err) {
@@ -278,7 +278,7 @@ func TestExchangeHostDies(t *testing.T) {
 		}
 	}
 	h.hostAlone(t)
-	bustest.Await(t, func() bool { return n.Epoch() != 0 })
+	testbus.Await(t, func() bool { return n.Epoch() != 0 })
 	if n.Epoch() == epoch {
 		t.Error("the new host has the old one's epoch")
 	}
@@ -370,7 +370,7 @@ func TestHostsLeaveNothing(t *testing.T) {
 		if n == nil {
 			n = h.join(t, node.JoinOptions{Rejoin: true, ExchangeStore: exchangeStore})
 		}
-		bustest.Await(t, func() bool { return n.Epoch() != 0 })
+		testbus.Await(t, func() bool { return n.Epoch() != 0 })
 		e := n.Exchange()
 		for _, key := range []string{"small", "large", "huge "} {
 			put(t, e, key, payloadOf(key))
@@ -378,12 +378,12 @@ func TestHostsLeaveNothing(t *testing.T) {
 			get(t, e, key).Release()
 		}
 		if life == 0 {
-			files = bustest.OpenFiles(t)
+			files = testbus.OpenFiles(t)
 		}
-		bustest.Await(t, func() bool { return bustest.OpenFiles(t) <= files })
+		testbus.Await(t, func() bool { return testbus.OpenFiles(t) <= files })
 		epoch := n.Epoch()
 		kill(t, cmd)
-		bustest.Await(t, func() bool { return n.Epoch() != epoch })
+		testbus.Await(t, func() bool { return n.Epoch() != epoch })
 	}
 }
 

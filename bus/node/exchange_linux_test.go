@@ -17,7 +17,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/connectortest"
 	"github.com/omnibus-runtime/omnibus/connector/shm"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -31,7 +31,7 @@ var (
 func exchanging(t testing.TB, opts bus.Options) *hosted {
 	t.Helper()
 	opts.ExchangeStore = exchangeStore
-	return listen(t, bustest.Remotes(bustest.Linear(bus.Stage("m", bustest.Upper))), opts)
+	return listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), opts)
 }
 
 func (h *hosted) exchange(t testing.TB) connector.Transport {
@@ -71,7 +71,7 @@ func TestExchange(t *testing.T) {
 // it.
 func (h *hosted) wantEmpty(t testing.TB) {
 	t.Helper()
-	bustest.Await(t, func() bool { return len(h.server.Holdings()) == 0 })
+	testbus.Await(t, func() bool { return len(h.server.Holdings()) == 0 })
 	if st := h.bus.Stats().Exchange; st.Entries != 0 || st.Bytes != 0 {
 		t.Errorf("nobody holds anything of the exchange, which has %+v", st)
 	}
@@ -204,7 +204,7 @@ func TestExchangeSweeps(t *testing.T) {
 	h := exchanging(t, bus.Options{ExchangeTTL: 10 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	a := h.exchange(t)
 	put(t, a, "r1_thinker_0", bytes.Repeat([]byte("x"), 10_000))
-	bustest.Await(t, func() bool { return h.bus.Stats().Exchange.Swept == 1 })
+	testbus.Await(t, func() bool { return h.bus.Stats().Exchange.Swept == 1 })
 	wantNothing(t, a, "r1_thinker_0")
 	h.wantPlaced(t, 0)
 	for _, want := range []string{"r1_thinker_0", "thinker -> talker", fmt.Sprint("process ", os.Getpid())} {
@@ -245,7 +245,7 @@ func TestFetcherHangsUp(t *testing.T) {
 	c.await(wire.KindPlaced)
 	c.send(&wire.Release{Delivery: 1 << 30}) // which is refused
 	c.await(wire.KindRefuse)
-	bustest.Await(t, func() bool { return h.bus.Stats().Exchange.Entries == 0 })
+	testbus.Await(t, func() bool { return h.bus.Stats().Exchange.Entries == 0 })
 	for _, p := range h.server.Processes() {
 		if p.Name == t.Name() && p.Placed != 1 {
 			t.Errorf("%d payloads of the node are read, want the one that a living process has got", p.Placed)

@@ -17,7 +17,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/connector"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -168,7 +168,7 @@ func (m *exchangeModel) leave(t *rapid.T) {
 	if err := m.nodes[node].Close(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	bustest.Await(t, func() bool { return len(m.h.server.Processes()) < before })
+	testbus.Await(t, func() bool { return len(m.h.server.Processes()) < before })
 	m.release(func(_ modelKey, entry modelEntry) bool { return entry.end.node == node })
 	n := 0
 	m.ends = slices.DeleteFunc(m.ends, func(e *modelEnd) bool {
@@ -197,7 +197,7 @@ func (m *exchangeModel) check(t *rapid.T) {
 		size += int64(len(entry.payload))
 	}
 	var st bus.ExchangeStats
-	bustest.Await(t, func() bool { // nodes tell the host of what they do, and do not wait
+	testbus.Await(t, func() bool { // nodes tell the host of what they do, and do not wait
 		st = m.h.bus.Stats().Exchange
 		return st.Entries == len(m.lies) && st.Bytes == size
 	})
@@ -206,7 +206,7 @@ func (m *exchangeModel) check(t *rapid.T) {
 // TestExchangeAgainstModel has the ends of several nodes and the host do anything in
 // turn, and nodes come and go.
 func TestExchangeAgainstModel(t *testing.T) {
-	files := bustest.OpenFiles(t)
+	files := testbus.OpenFiles(t)
 	h := exchanging(t, bus.Options{})
 	rapid.Check(t, func(t *rapid.T) {
 		m := &exchangeModel{h: h, nodes: make([]*node.Node, 2), lies: make(map[modelKey]modelEntry)}
@@ -236,11 +236,11 @@ func TestExchangeAgainstModel(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		bustest.Await(t, func() bool { return len(h.server.Processes()) == 0 })
+		testbus.Await(t, func() bool { return len(h.server.Processes()) == 0 })
 	})
 	h.wantEmpty(t)
 	const lasting = 16 // the host's own socket, store and arena of the exchange
-	if now := bustest.OpenFiles(t); now > files+lasting {
+	if now := testbus.OpenFiles(t); now > files+lasting {
 		t.Errorf("%d descriptors are open, %d were before", now, files)
 	}
 }

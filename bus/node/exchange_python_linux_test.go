@@ -10,8 +10,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/connector"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
 	"github.com/omnibus-runtime/omnibus/internal/pythontest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // pythonEnd is a Python process of its own. It does what it is
@@ -133,14 +133,14 @@ func TestExchangePythonViews(t *testing.T) {
 		t.Fatalf("the leases are %+v, want three that were fetched", held)
 	}
 	b.do("drop", args{"key": "k0"}, nil)
-	bustest.Await(t, func() bool { return len(h.server.Holdings()) == 2 })
+	testbus.Await(t, func() bool { return len(h.server.Holdings()) == 2 })
 	// What is put now goes where the first lay, and nowhere else.
 	a.do("put", args{"key": "k3", "n": 3, "size": 1 << 20, "tensor": true}, true)
 	for n := 1; n < 3; n++ {
 		b.do("look", args{"key": fmt.Sprint("k", n)}, exchanged{N: n, Data: make([]byte, 1<<20)}.described())
 	}
 	a.Kill()
-	bustest.Await(t, func() bool { return len(h.server.Holdings()) == 2 })
+	testbus.Await(t, func() bool { return len(h.server.Holdings()) == 2 })
 	b.do("get", args{"key": "k3", "seconds": 0}, nil) // nobody had fetched it
 	for n := 1; n < 3; n++ {
 		b.do("look", args{"key": fmt.Sprint("k", n)}, exchanged{N: n, Data: make([]byte, 1<<20)}.described())
@@ -166,7 +166,7 @@ func TestExchangePythonDies(t *testing.T) {
 	}
 	b.do("hold", args{"key": "r3"}, true)
 	b.Kill()
-	bustest.Await(t, func() bool { return len(h.server.Holdings()) == 1 })
+	testbus.Await(t, func() bool { return len(h.server.Holdings()) == 1 })
 	a.do("close", nil, nil)
 	h.wantEmpty(t)
 

@@ -8,7 +8,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/connector"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -70,7 +70,7 @@ func TestNoRoomForMessages(t *testing.T) {
 
 func fillWithMessages(t *testing.T, size int) {
 	const half = 1 << 20
-	h := listen(t, bustest.Remotes(bustest.Linear(bus.Stage("m", bustest.Upper))), bus.Options{ExchangeStore: shmstore.Options{ArenaBytes: 2 * half}})
+	h := listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), bus.Options{ExchangeStore: shmstore.Options{ArenaBytes: 2 * half}})
 	c := dialThin(t, h.path)
 	value := block(1, size)
 	key := func(i int) string { return fmt.Sprint("r1_thinker_", i) }

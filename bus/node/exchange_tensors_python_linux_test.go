@@ -10,8 +10,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec/omni"
 	"github.com/omnibus-runtime/omnibus/connector"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
 	"github.com/omnibus-runtime/omnibus/internal/pythontest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // keyed is a Python process that puts values with tensors on an emulated GPU, with settings of its
@@ -181,7 +181,7 @@ func TestKeyedTensorsAreComplete(t *testing.T) {
 				t.Fatalf("a payload of %d bytes (%v), want one that does not travel in a message", size.Answer, err)
 			}
 			a.Kill()
-			bustest.Await(t, func() bool { return h.bus.Stats().Exchange.Entries == 0 })
+			testbus.Await(t, func() bool { return h.bus.Stats().Exchange.Entries == 0 })
 			b.do("get", args{"key": "lost"}, nil)
 			b.do("look", args{"key": "held"}, tensorsAt(2, onGPU, shared))
 			if shared { // the memory was its own, and no process had opened it
@@ -209,7 +209,7 @@ func TestKeyedTensorsOfTheDead(t *testing.T) {
 				t.Fatal(err)
 			}
 			a.Kill()
-			bustest.Await(t, func() bool { return len(h.server.Processes()) == 1 })
+			testbus.Await(t, func() bool { return len(h.server.Processes()) == 1 })
 			b.do("take", args{"key": "k"}, "Poisoned")
 			h.wantEmpty(t)
 		})

@@ -12,8 +12,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/connector"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
 	"github.com/omnibus-runtime/omnibus/internal/limits"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -65,7 +65,7 @@ func TestThinClientPlaces(t *testing.T) {
 		}
 	}
 	h.wantEmpty(t)
-	bustest.Await(t, func() bool { return placedBy(h, c) == 0 })
+	testbus.Await(t, func() bool { return placedBy(h, c) == 0 })
 	for _, p := range h.server.Processes() {
 		if p.Arena.Rooms != 0 || p.Arena.Used != 0 {
 			t.Errorf("%+v", p.Arena)
@@ -147,7 +147,7 @@ func TestThinClientFetches(t *testing.T) {
 	m := c.await(wire.KindFetched).(*wire.Fetched)
 	c.send(&wire.Finish{Delivery: m.Delivery})
 	c.send(fetchOf(6, "k", wire.FetchWait))
-	bustest.Await(t, func() bool { return len(stalls(t, h)) == 1 })
+	testbus.Await(t, func() bool { return len(stalls(t, h)) == 1 })
 	if s := stalls(t, h)[0]; !strings.Contains(s, `"k" on thinker -> talker, which nobody has placed`) {
 		t.Errorf("the stall says %q", s)
 	}

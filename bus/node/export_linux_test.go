@@ -8,10 +8,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
+	"github.com/omnibus-runtime/omnibus/internal/hostnode"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
-	"github.com/omnibus-runtime/omnibus/internal/terms"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/messages"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -34,7 +34,7 @@ func PlaceOf(t testing.TB, d *bus.Delivery) Place {
 	return Place{File: fileOf(t, at.Seg), Offset: int64(at.Offset)}
 }
 
-func lies(t testing.TB, p *ledger.Payload) Place {
+func lies(t testing.TB, p *accounts.Payload) Place {
 	t.Helper()
 	if !p.InMemory() {
 		t.Error("the payload is not in shared memory")
@@ -43,7 +43,7 @@ func lies(t testing.TB, p *ledger.Payload) Place {
 	return Place{File: fileOf(t, p.Segment()), Offset: int64(p.Offset())}
 }
 
-func fileOf(t testing.TB, seg *ledger.Segment) uint64 {
+func fileOf(t testing.TB, seg *accounts.Segment) uint64 {
 	t.Helper()
 	var st syscall.Stat_t
 	if err := syscall.Fstat(seg.Mem().FD(), &st); err != nil {
@@ -55,7 +55,7 @@ func fileOf(t testing.TB, seg *ledger.Segment) uint64 {
 // FetchedFrom tells where a payload lies that a node has from an exchange.
 func FetchedFrom(t testing.TB, p connector.Payload) Place {
 	t.Helper()
-	return lies(t, p.(*ledger.Payload))
+	return lies(t, p.(*accounts.Payload))
 }
 
 // ExchangeFile is the memory of what a node puts into an exchange.
@@ -120,10 +120,10 @@ func OfferInVain(t testing.TB, n *Node) (known int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seg := ledger.Lasting(mem, nil)
+	seg := accounts.Lasting(mem, nil)
 	mem.Close()
 	for range 2 {
-		err := l.account.Hold(&ledger.Hold{Returned: func() {}}, ledger.Location{Seg: seg}, func(_, _ uint32) error { return nil })
+		err := l.account.Hold(&accounts.Hold{Returned: func() {}}, accounts.Location{Seg: seg}, func(_, _ uint32) error { return nil })
 		if err == nil || errors.Is(err, bus.ErrHostGone) {
 			t.Errorf("offer of memory that is gone: %v", err)
 		}
@@ -132,18 +132,18 @@ func OfferInVain(t testing.TB, n *Node) (known int) {
 	return known
 }
 
-// Looks counts how often the goroutines of a node looked for what other processes send.
-func Looks(n *Node) int64 {
+// Polls counts how often the goroutines of a node looked for what other processes send.
+func Polls(n *Node) int64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.link.heard.Lookout().Looks()
+	return n.link.lastActive.Spinner().Polls()
 }
 
 // Waiting is how many requests of a node wait for their places there.
 func Waiting(t *testing.T, n *Node) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	waiting, _ := bustest.Footing(t, n.link.begun.carrier().Bus).Places.Waiting()
+	waiting, _ := testbus.Services(t, n.link.begun.carrier().Bus).Permits.Waiting()
 	return waiting
 }
 
@@ -189,7 +189,7 @@ func OpenAt(n *Node) (questions, sources int) {
 
 // RequestIDOf names the nth request that a node has submitted to its host.
 func RequestIDOf(n *Node, nth uint32) messages.RequestID {
-	return terms.RequestID(n.link.welcome.Node, nth)
+	return hostnode.RequestID(n.link.welcome.Node, nth)
 }
 
 // WaitForPlaces is how many requests wait for a place among those that a node has open.
@@ -198,11 +198,11 @@ func WaitForPlaces(n *Node) int {
 	if caller == nil {
 		return 0
 	}
-	on, err := caller.Bus.Floor().Footing()
+	on, err := caller.Bus.Backend().Services()
 	if err != nil {
 		return 0
 	}
 	on.Arena.Close()
-	waiting, _ := on.Places.Waiting()
+	waiting, _ := on.Permits.Waiting()
 	return waiting
 }

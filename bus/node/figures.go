@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/hostnode"
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
-	"github.com/omnibus-runtime/omnibus/internal/terms"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -57,5 +57,5 @@ func (l *link) tellFigures() {
 	if err != nil {
 		panic(err) // they are numbers
 	}
-	l.Queue(&wire.Call{Token: l.tokens.Add(1), Method: terms.MethodTensors, Arguments: arguments})
+	l.Queue(&wire.Call{Token: l.tokens.Add(1), Method: hostnode.MethodTensors, Arguments: arguments})
 }

@@ -4,14 +4,14 @@ import (
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // TestEmissionBehindAFinishByHand: a handler that finishes its delivery, and emits after that, loses nothing
 // at a node: the task ends when the handler has returned.
 func TestEmissionBehindAFinishByHand(t *testing.T) {
 	emits := make(chan struct{})
-	h := serveAll(t, bustest.Linear(bus.StageSpec{Name: "m", Handle: func(task *bus.Task, d *bus.Delivery) error {
+	h := serveAll(t, testbus.Linear(bus.StageSpec{Name: "m", Handle: func(task *bus.Task, d *bus.Delivery) error {
 		if err := d.Keep().Finish(nil); err != nil {
 			return err
 		}
@@ -23,12 +23,12 @@ func TestEmissionBehindAFinishByHand(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	bustest.Await(t, func() bool { // the delivery is finished
-		all := h.bus.Floor().Statuses()
+	testbus.Await(t, func() bool { // the delivery is finished
+		all := h.bus.Backend().Statuses()
 		return r.Outcome() != bus.Running || h.bus.Stats().Edges[0].Deliveries == 1 && len(all) == 1 && len(all[0].Edges) == 0
 	})
 	close(emits)
-	d, err := r.Recv(bustest.Soon(t))
+	d, err := r.Recv(testbus.Soon(t))
 	if err != nil {
 		t.Fatal(err)
 	}

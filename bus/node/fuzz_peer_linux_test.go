@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/process"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 	"github.com/omnibus-runtime/omnibus/shmstore/lane"
@@ -258,7 +258,7 @@ func (h *hostile) play(t testing.TB, script []byte) {
 	}
 	select {
 	case <-p.ended:
-	case <-time.After(bustest.Patience):
+	case <-time.After(testbus.Patience):
 		t.Fatal("the node does not notice that its peer is gone")
 	}
 	if p.mu.Lock(); p.err == nil {
@@ -266,7 +266,7 @@ func (h *hostile) play(t testing.TB, script []byte) {
 	}
 	p.mu.Unlock()
 	r.Close()
-	bustest.Await(t, func() bool {
+	testbus.Await(t, func() bool {
 		holds, _, shown := p.account.Sizes()
 		return holds+shown == 0 && h.tasks() == 0 && task.stage.Bus.Stats().Live == 0
 	})
@@ -282,7 +282,7 @@ func (h *hostile) play(t testing.TB, script []byte) {
 		t.Fatal(err)
 	}
 	other.Close()
-	bustest.Await(t, func() bool { return h.tasks() == 0 })
+	testbus.Await(t, func() bool { return h.tasks() == 0 })
 	_ = cmd.Wait() // it was killed
 }
 
@@ -316,6 +316,6 @@ func FuzzPeer(f *testing.F) {
 	files := len(openFilesBut(f, spare))
 	f.Fuzz(func(t *testing.T, script []byte) {
 		h.play(t, script)
-		bustest.Await(t, func() bool { return len(openFilesBut(t, spare)) <= files })
+		testbus.Await(t, func() bool { return len(openFilesBut(t, spare)) <= files })
 	})
 }

@@ -15,10 +15,10 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/host"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/process"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 	"github.com/omnibus-runtime/omnibus/shmstore/lane"
@@ -44,7 +44,7 @@ func attach(t testing.TB, window int, handle func(*bus.Task, *bus.Delivery) erro
 	}
 	a := &attached{bus: b}
 	t.Cleanup(func() {
-		if err := b.Close(bustest.Soon(t)); err != nil {
+		if err := b.Close(testbus.Soon(t)); err != nil {
 			t.Errorf("close the bus: %v", err)
 		}
 	})
@@ -53,7 +53,7 @@ func attach(t testing.TB, window int, handle func(*bus.Task, *bus.Delivery) erro
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := a.server.Close(bustest.Soon(t)); err != nil {
+		if err := a.server.Close(testbus.Soon(t)); err != nil {
 			t.Errorf("close the server: %v", err)
 		}
 	})
@@ -75,7 +75,7 @@ func joinTo(t testing.TB, path string) *Node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := n.Close(bustest.Soon(t)); err != nil {
+		if err := n.Close(testbus.Soon(t)); err != nil {
 			t.Errorf("close the node: %v", err)
 		}
 	})
@@ -86,7 +86,7 @@ func joinTo(t testing.TB, path string) *Node {
 func (a *attached) task(t testing.TB) *nodeTask {
 	t.Helper()
 	var task *nodeTask
-	bustest.Await(t, func() bool {
+	testbus.Await(t, func() bool {
 		tasks, _ := a.link.begun.list()
 		for _, task = range tasks {
 			return true
@@ -117,7 +117,7 @@ func (t *nodeTask) tellsNothing(tb testing.TB) {
 func (a *attached) opened(t testing.TB, node uint32, task *nodeTask) {
 	t.Helper()
 	p := a.link.peers.sender(node)
-	bustest.Await(t, func() bool { return p.connection() != nil })
+	testbus.Await(t, func() bool { return p.connection() != nil })
 	if err := a.link.handle(&wire.Direct{Source: task.id, Peer: node, PeerSource: 77}, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func silentLink(t testing.TB) *link {
 // hand is a peer of a node that the test holds: a process that does nothing, and
 // the other end of the connection that the node has to it.
 type hand struct {
-	*pair
+	*peerLink
 	t     testing.TB
 	conn  *peer.Conn
 	out   *peer.Sender
@@ -202,7 +202,7 @@ func (a *attached) meetHand(t testing.TB) *hand {
 	h := newHand(t, introduceTo(t, a.link, handNode, proc))
 	h.proc = proc
 	h.meet()
-	h.pair = a.link.peers.receiver(handNode)
+	h.peerLink = a.link.peers.receiver(handNode)
 	var err error
 	if h.mem, err = shmstore.NewSegment("hand", 1<<16); err != nil {
 		t.Fatal(err)
@@ -286,7 +286,7 @@ func (h *hand) heard() wire.Message {
 		return m
 	case err := <-h.ended:
 		h.t.Fatalf("the connection ended with %v", err)
-	case <-time.After(bustest.Patience):
+	case <-time.After(testbus.Patience):
 		h.t.Fatal("the node says nothing")
 	}
 	return nil
@@ -325,8 +325,8 @@ func (h *hand) die() {
 }
 
 // has are the deliveries that the peer has, as the node knows it.
-func (h *hand) has() (all []ledger.Hold) {
-	h.account.Each(func(o *ledger.Hold) { all = append(all, *o) })
+func (h *hand) has() (all []accounts.Hold) {
+	h.account.Each(func(o *accounts.Hold) { all = append(all, *o) })
 	return all
 }
 
@@ -334,7 +334,7 @@ func (h *hand) has() (all []ledger.Hold) {
 // is not free.
 func (h *hand) given(number uint32) (d *bus.Delivery, held int) {
 	h.t.Helper()
-	h.account.Look(number, func(o *ledger.Hold) {
+	h.account.Inspect(number, func(o *accounts.Hold) {
 		if o != nil {
 			d = o.Delivery.(*given).d
 			held = len(d.Bytes())
@@ -368,7 +368,7 @@ func mustEnd(t testing.TB, r *bus.Request) {
 }
 
 // upstream is the request of the node's that a caller has.
-func (a *attached) upstream(t testing.TB, r *bus.Request) *upstream {
+func (a *attached) upstream(t testing.TB, r *bus.Request) *remoteRequest {
 	t.Helper()
 	_, requests := a.link.begun.list()
 	for _, u := range requests {

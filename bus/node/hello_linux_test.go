@@ -9,7 +9,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -38,7 +38,7 @@ func (c *thinClient) wantRefused(code wire.Code, text string) {
 // TestHelloIsChecked: a process that asks for what this host is not, or is not the one that
 // it says, is refused and told why. Others are served.
 func TestHelloIsChecked(t *testing.T) {
-	h := listen(t, bustest.Remotes(bustest.Linear(bus.Stage("m", bustest.Upper))), bus.Options{Name: "b"})
+	h := listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), bus.Options{Name: "b"})
 	changed := func(change func(*wire.Hello)) *wire.Hello {
 		m := helloOf(wire.Version)
 		change(m)
@@ -86,7 +86,7 @@ func TestHelloIsChecked(t *testing.T) {
 // TestDescriptorsBeforeHello: a process that may not attach leaves no descriptor with the
 // host.
 func TestDescriptorsBeforeHello(t *testing.T) {
-	h := listen(t, bustest.Remotes(bustest.Linear(bus.Stage("m", bustest.Upper))), storeOptions)
+	h := listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), storeOptions)
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +99,7 @@ func TestDescriptorsBeforeHello(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.SetReadDeadline(time.Now().Add(bustest.Patience)); err != nil {
+	if err := r.SetReadDeadline(time.Now().Add(testbus.Patience)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.Read(make([]byte, 1)); err != io.EOF {

@@ -10,7 +10,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/host"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // hostAloneAs starts a host that can be killed.
@@ -25,7 +25,7 @@ func hostAloneAs(t *testing.T, role string) (*hosted, *exec.Cmd) {
 func (h *hosted) hostAs(t *testing.T, role string) *exec.Cmd {
 	t.Helper()
 	host := h.childAs(t, role, "")
-	bustest.Await(t, func() bool { // it listens
+	testbus.Await(t, func() bool { // it listens
 		n, err := node.Join(t.Context(), "first", node.JoinOptions{Socket: h.path})
 		return err == nil && n.Close(t.Context()) == nil
 	})

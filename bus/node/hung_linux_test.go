@@ -13,8 +13,8 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
 	"github.com/omnibus-runtime/omnibus/internal/pythontest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -69,22 +69,22 @@ func TestHandleTimeout(t *testing.T) {
 	for name, start := range hangers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := listen(t, bustest.Linear(bus.StageSpec{
+			h := listen(t, testbus.Linear(bus.StageSpec{
 				Name: "m", State: bus.StateNone, Attempts: 1, Remote: &bus.Remote{HandleTimeout: patient, FirstTimeout: patient},
 			}), bus.Options{})
 			hung := start(t, h)
-			bustest.Await(t, func() bool { return h.server.Serving("m") == 1 })
+			testbus.Await(t, func() bool { return h.server.Serving("m") == 1 })
 			r, err := h.bus.Submit(t.Context(), "hang")
 			if err != nil {
 				t.Fatal(err)
 			}
-			bustest.Await(t, func() bool { return len(h.bus.Running()) == 1 })
+			testbus.Await(t, func() bool { return len(h.bus.Running()) == 1 })
 			seen := h.bus.Running()[0]
 			if process := fmt.Sprintf("process %d ", hung.Process.Pid); seen.Stage != "m" || seen.Request != r.ID() || !strings.HasPrefix(seen.Process, process) || seen.Over {
 				t.Errorf("the host sees %+v, want that of %q for request %v", seen, process, r.ID())
 			}
 			start(t, h)
-			bustest.MustReceive(t, r, []string{"hang"})
+			testbus.MustReceive(t, r, []string{"hang"})
 			if st := h.bus.Stats().Stages[0]; st.HandleTimeouts != 1 {
 				t.Errorf("%d handlers have timed out, want 1", st.HandleTimeouts)
 			}
@@ -96,11 +96,11 @@ func TestHandleTimeout(t *testing.T) {
 // TestHandleTimeoutFailsTheRequest: where an input is not repeated, the error says which handler hangs, for which
 // request, and for how long.
 func TestHandleTimeoutFailsTheRequest(t *testing.T) {
-	h := listen(t, bustest.Linear(bus.StageSpec{
+	h := listen(t, testbus.Linear(bus.StageSpec{
 		Name: "m", State: bus.StateNone, Attempts: -1, Remote: &bus.Remote{HandleTimeout: 50 * time.Millisecond, FirstTimeout: 50 * time.Millisecond},
 	}), bus.Options{})
 	hung := hangers["Go"](t, h)
-	bustest.Await(t, func() bool { return h.server.Serving("m") == 1 })
+	testbus.Await(t, func() bool { return h.server.Serving("m") == 1 })
 	r, err := h.bus.Submit(t.Context(), "hang")
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +114,7 @@ func TestHandleTimeoutFailsTheRequest(t *testing.T) {
 
 // TestFirstTimeout: the first handler of a process has more time.
 func TestFirstTimeout(t *testing.T) {
-	h := listen(t, bustest.Linear(bus.StageSpec{
+	h := listen(t, testbus.Linear(bus.StageSpec{
 		Name: "m", Remote: &bus.Remote{HandleTimeout: time.Millisecond, FirstTimeout: time.Hour},
 	}), bus.Options{})
 	first := true
@@ -129,7 +129,7 @@ func TestFirstTimeout(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bustest.MustReceive(t, r, []string{"x"})
+	testbus.MustReceive(t, r, []string{"x"})
 }
 
 // TestWaitForAWindowIsReported: a handler of another process that waits for a window is reported by the edge, like
@@ -138,7 +138,7 @@ func TestWaitForAWindowIsReported(t *testing.T) {
 	for name, start := range hangers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			g := bustest.NewGate()
+			g := testbus.NewGate()
 			h := listen(t, bus.Pipeline{
 				Stages: []bus.StageSpec{
 					{Name: "m", State: bus.StateNone, Remote: &bus.Remote{HandleTimeout: patient, FirstTimeout: patient}}, g.Stage("second"),
@@ -153,7 +153,7 @@ func TestWaitForAWindowIsReported(t *testing.T) {
 			<-g.Entered
 			n := h.join(t, node.JoinOptions{})
 			var waited time.Duration
-			bustest.Await(t, func() bool { // for longer than a handler may run
+			testbus.Await(t, func() bool { // for longer than a handler may run
 				for _, s := range stallsOf(t, n) {
 					if s.Edge == "m->second" && s.Request == r.ID() && strings.Contains(s.Holder, `stage "second"`) {
 						waited = s.Waited
@@ -164,7 +164,7 @@ func TestWaitForAWindowIsReported(t *testing.T) {
 			for range 5 {
 				g.Leave <- struct{}{}
 			}
-			bustest.MustReceive(t, r, []string{"many", "many", "many", "many", "many"})
+			testbus.MustReceive(t, r, []string{"many", "many", "many", "many", "many"})
 		})
 	}
 }
@@ -186,7 +186,7 @@ func stallsOf(t *testing.T, n *node.Node) (all []bus.Stall) {
 // is not given up.
 func TestComputingProcessIsNotStuck(t *testing.T) {
 	t.Parallel()
-	h := listen(t, bustest.Linear(bus.StageSpec{Name: "m", State: bus.StateNone, Remote: &bus.Remote{}, MaxInflight: 64}),
+	h := listen(t, testbus.Linear(bus.StageSpec{Name: "m", State: bus.StateNone, Remote: &bus.Remote{}, MaxInflight: 64}),
 		bus.Options{StallTimeout: patient, InlineBytes: 32 << 10, MaxRequests: 64, Store: shmstore.Options{ArenaBytes: 64 << 20}})
 	hangers["Python"](t, h)
 	all := []*bus.Request{}
@@ -202,7 +202,7 @@ func TestComputingProcessIsNotStuck(t *testing.T) {
 		all = append(all, r)
 	}
 	for _, r := range all {
-		if got, err := bustest.Receive(t, r); err != nil || len(got) != 1 {
+		if got, err := testbus.Receive(t, r); err != nil || len(got) != 1 {
 			t.Fatalf("%d results, %v", len(got), err)
 		}
 	}

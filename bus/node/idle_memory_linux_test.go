@@ -11,7 +11,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // attachedToHost are the nodes of an idle host: one submits, and each of the others serves.
@@ -20,12 +20,12 @@ const attachedToHost = 10
 // idlePipeline hands each input to every node that serves.
 func idlePipeline() (p bus.Pipeline) {
 	for i := range attachedToHost - 1 {
-		p.Stages = append(p.Stages, bus.Stage("stage"+strconv.Itoa(i), bustest.Upper))
+		p.Stages = append(p.Stages, bus.Stage("stage"+strconv.Itoa(i), testbus.Upper))
 	}
 	return p
 }
 
-func init() { roles["host of many"] = hosting(bustest.Remotes(idlePipeline()), bus.Options{}) }
+func init() { roles["host of many"] = hosting(testbus.Remotes(idlePipeline()), bus.Options{}) }
 
 // privateBytes is the memory that a process shares with none.
 func privateBytes(t *testing.T, pid int) (sizeBytes int) {
@@ -78,7 +78,7 @@ func TestIdleHostIsSmall(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := bustest.Receive(t, r); err != nil || len(got) != attachedToHost-1 {
+		if got, err := testbus.Receive(t, r); err != nil || len(got) != attachedToHost-1 {
 			t.Fatalf("%d results, %v", len(got), err)
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -14,14 +14,14 @@ import (
 func TestInlineBytesOfAnEdge(t *testing.T) {
 	const size = 20_000
 	p := func() bus.Pipeline {
-		p := bustest.Linear(pass("a"), pass("b"), pass("c"))
+		p := testbus.Linear(pass("a"), pass("b"), pass("c"))
 		p.Edges[0].InlineBytes, p.Edges[1].InlineBytes = size, -1
 		return p
 	}
-	for name, s := range map[string]*bus.Bus{"in process": bustest.Open(t, p(), bus.Options{}), "nodes": serveAll(t, p(), bus.Options{}).bus} {
+	for name, s := range map[string]*bus.Bus{"in process": testbus.Open(t, p(), bus.Options{}), "nodes": serveAll(t, p(), bus.Options{}).bus} {
 		t.Run(name, func(t *testing.T) {
 			for _, n := range []int{10, 600, size, size + 1} {
-				r := bustest.StreamOf(t, s)
+				r := testbus.StreamOf(t, s)
 				if err := r.Input(t.Context()).EmitBytes(block(n, n), bus.Last()); err != nil {
 					t.Fatal(err)
 				}
@@ -56,7 +56,7 @@ func TestInlineBytesInMessages(t *testing.T) {
 	const size = 3000 // less than what submitAll sends
 	for most, inline := range map[int]bool{0: false, size + 100: true, -1: false} {
 		thin := most < 0 // one that is no node is sent all that a message takes
-		p := bustest.Remotes(bustest.Linear(bus.Stage("m", bustest.Upper)))
+		p := testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper)))
 		p.Edges = append(p.Edges, bus.Edge{To: "m", InlineBytes: most})
 		h := listen(t, p, storeOptions)
 		c := dialThin(t, h.path)

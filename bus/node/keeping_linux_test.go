@@ -10,7 +10,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/host"
 	"github.com/omnibus-runtime/omnibus/codec"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -158,7 +158,7 @@ func TestLeftPayloadsAreListed(t *testing.T) {
 	v.result() // which it has not finished
 	v.caller.send(&wire.Release{Delivery: 1 << 30})
 	v.caller.await(wire.KindRefuse)
-	bustest.Await(t, func() bool { return v.together()["left"].Payloads > 0 })
+	testbus.Await(t, func() bool { return v.together()["left"].Payloads > 0 })
 	if h := v.together()["left"]; h.Payloads != 3 || h.Bytes != 3*viewedBytes || h.Age <= 0 || h.PID == 0 {
 		t.Errorf("3 payloads of %d bytes are left, the host says %+v", viewedBytes, h)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/codec"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/messages"
 )
@@ -79,10 +79,10 @@ func TestLabelsAreCheckedWhereTheyAreGiven(t *testing.T) {
 		}
 		return t.Forward(d, longest...)
 	}}
-	p := bustest.Linear(stage)
+	p := testbus.Linear(stage)
 	p.Edges = []bus.Edge{{To: "a", Window: 1}, {From: "a", Window: 1}} // no place is kept
 	type stream func() (*bus.Request, error)
-	inProcess := bustest.Open(t, p, bus.Options{})
+	inProcess := testbus.Open(t, p, bus.Options{})
 	h := serveAll(t, p, bus.Options{})
 	n := h.join(t, node.JoinOptions{})
 	for name, begin := range map[string]stream{
@@ -118,7 +118,7 @@ func TestLabelsAreCheckedWhereTheyAreGiven(t *testing.T) {
 			if err := r.CloseSend(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			bustest.MustReceive(t, r, nil)
+			testbus.MustReceive(t, r, nil)
 		})
 	}
 }
@@ -131,7 +131,7 @@ func longestTrace(more int) messages.TraceContext {
 // TestTraceIsCheckedWhereItIsGiven: a trace that cannot go to another process is refused
 // to whoever submits, in process and out of it.
 func TestTraceIsCheckedWhereItIsGiven(t *testing.T) {
-	h := serveAll(t, bustest.Linear(bus.Stage("a", bustest.Upper)), bus.Options{})
+	h := serveAll(t, testbus.Linear(bus.Stage("a", testbus.Upper)), bus.Options{})
 	n := h.join(t, node.JoinOptions{})
 	for name, submit := range map[string]func() (*bus.Request, error){
 		"the host": func() (*bus.Request, error) { return h.bus.Submit(t.Context(), "x", bus.WithTrace(longestTrace(1))) },
@@ -151,19 +151,19 @@ func TestTraceIsCheckedWhereItIsGiven(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bustest.MustReceive(t, r, []string{"X"})
+	testbus.MustReceive(t, r, []string{"X"})
 }
 
 // TestLongestNames: names that a bus takes can be said to other processes.
 func TestLongestNames(t *testing.T) {
-	if b, err := bus.Open(t.Context(), bustest.Linear(bus.Stage("a", bustest.Upper)), bus.Options{Name: strings.Repeat("b", 201)}); !errors.Is(err, bus.ErrConfig) {
+	if b, err := bus.Open(t.Context(), testbus.Linear(bus.Stage("a", testbus.Upper)), bus.Options{Name: strings.Repeat("b", 201)}); !errors.Is(err, bus.ErrConfig) {
 		t.Errorf("got %v, %v", b, err)
 	}
 	first, second := strings.Repeat("a", 99), strings.Repeat("b", 99)
-	h := serveAll(t, bustest.Linear(bus.Stage(first, bustest.Upper), bus.Stage(second, bustest.Upper)), bus.Options{Name: strings.Repeat("n", 200)})
+	h := serveAll(t, testbus.Linear(bus.Stage(first, testbus.Upper), bus.Stage(second, testbus.Upper)), bus.Options{Name: strings.Repeat("n", 200)})
 	r, err := h.join(t, node.JoinOptions{}).Submit(t.Context(), "x")
 	if err != nil {
 		t.Fatal(err)
 	}
-	bustest.MustReceive(t, r, []string{"X"})
+	testbus.MustReceive(t, r, []string{"X"})
 }

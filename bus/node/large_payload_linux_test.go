@@ -10,7 +10,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -21,14 +21,14 @@ const huge = 6 << 20
 // others and in their order.
 func TestLargerThanTheWindow(t *testing.T) {
 	forward := bus.StageSpec{Name: "b", Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }}
-	b := bustest.Open(t, bustest.Linear(pass("a"), forward), bus.Options{})
+	b := testbus.Open(t, testbus.Linear(pass("a"), forward), bus.Options{})
 	streamBlocks(t, b, 12, 100, huge, 3000, huge+5)
 }
 
 // TestAboveTheLargest: above the bound that the store has for all large payloads there is
 // an error, which names it.
 func TestAboveTheLargest(t *testing.T) {
-	b := bustest.Open(t, bustest.Linear(bus.Stage("a", bustest.Upper)), bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, MaxLargeBytes: 5 << 20}})
+	b := testbus.Open(t, testbus.Linear(bus.Stage("a", testbus.Upper)), bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, MaxLargeBytes: 5 << 20}})
 	_, err := b.Submit(t.Context(), strings.Repeat("x", huge))
 	var at *bus.StageError
 	if !errors.As(err, &at) || at.Edge != "->a" || !errors.Is(err, bus.ErrTooLarge) || !strings.Contains(err.Error(), "large_bytes") {
@@ -40,12 +40,12 @@ func TestAboveTheLargest(t *testing.T) {
 // passes it while it waits.
 func TestLargePassesOnlyAlone(t *testing.T) {
 	handling, goOn := make(chan int, 8), make(chan struct{})
-	b := bustest.Open(t, bustest.Linear(bus.StageSpec{Name: "a", Handle: func(_ *bus.Task, d *bus.Delivery) error {
+	b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "a", Handle: func(_ *bus.Task, d *bus.Delivery) error {
 		handling <- len(d.Bytes())
 		<-goOn
 		return nil
 	}}), bus.Options{})
-	r := bustest.StreamOf(t, b)
+	r := testbus.StreamOf(t, b)
 	send := func(ctx context.Context, n int) error { return r.Input(ctx).EmitBytes(make([]byte, n)) }
 	if err := send(t.Context(), 1000); err != nil {
 		t.Fatal(err)
@@ -91,21 +91,21 @@ func TestLargeOnAllEdges(t *testing.T) {
 	forward := func(name string) bus.StageSpec {
 		return bus.StageSpec{Name: name, Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }}
 	}
-	p := bustest.Diamond(forward("s"), pass("l"), forward("r"), bus.Edge{From: "s", To: "r", WindowBytes: 8 << 10})
+	p := testbus.Diamond(forward("s"), pass("l"), forward("r"), bus.Edge{From: "s", To: "r", WindowBytes: 8 << 10})
 	p.Stages[3] = bus.StageSpec{Name: "join", Join: func(t *bus.Task, parts []*bus.Delivery) error {
 		if !bytes.Equal(parts[0].Bytes(), parts[1].Bytes()) {
 			return errors.New("the branches differ")
 		}
 		return t.Forward(parts[0])
 	}}
-	streamBlocks(t, bustest.Open(t, p, bus.Options{}), 12, 100, huge, 20<<10, huge)
+	streamBlocks(t, testbus.Open(t, p, bus.Options{}), 12, 100, huge, 20<<10, huge)
 }
 
 // TestLargeIsDropped: where the oldest is dropped, a large payload takes the whole queue,
 // and goes like any other when one more comes.
 func TestLargeIsDropped(t *testing.T) {
 	handling, goOn := make(chan int, 8), make(chan struct{})
-	b := bustest.Open(t, bus.Pipeline{
+	b := testbus.Open(t, bus.Pipeline{
 		Stages: []bus.StageSpec{
 			{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
 				for _, n := range []int{100, huge, 200, 300} {
@@ -151,16 +151,16 @@ func TestLargeIsReplayed(t *testing.T) {
 	for name, c := range map[string]struct {
 		sizes []int
 		want  error
-	}{"alone": {[]int{huge}, nil}, "with another": {[]int{100, huge}, bus.ErrReplayRoom}} {
+	}{"alone": {[]int{huge}, nil}, "with another": {[]int{100, huge}, bus.ErrReplayFull}} {
 		t.Run(name, func(t *testing.T) {
 			tries := 0
-			b := bustest.Open(t, bustest.Linear(bus.StageSpec{Name: "a", Replay: true, Handle: func(task *bus.Task, d *bus.Delivery) error {
+			b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "a", Replay: true, Handle: func(task *bus.Task, d *bus.Delivery) error {
 				if tries++; len(d.Bytes()) == huge && tries == 1 {
 					panic("once")
 				}
 				return task.EmitBytes(d.Bytes()[:3])
 			}}), bus.Options{})
-			r := bustest.StreamOf(t, b)
+			r := testbus.StreamOf(t, b)
 			sent := make(chan error, 1)
 			go func() {
 				var err error
@@ -190,7 +190,7 @@ func TestLargeIsReplayed(t *testing.T) {
 // TestLargeIsKeptNoLonger: the memory of large payloads that are gone is kept only up to the
 // size of the arena.
 func TestLargeIsKeptNoLonger(t *testing.T) {
-	b := bustest.Open(t, bustest.Linear(bus.Stage("a", func(_ *bus.Task, p []byte) ([]byte, error) { return p[:1], nil })), bus.Options{Serializer: codec.RawSerializer{}})
+	b := testbus.Open(t, testbus.Linear(bus.Stage("a", func(_ *bus.Task, p []byte) ([]byte, error) { return p[:1], nil })), bus.Options{Serializer: codec.RawSerializer{}})
 	for range 3 {
 		streamOfOne(t, b, huge)
 	}
@@ -205,14 +205,14 @@ func TestLargeIsKeptNoLonger(t *testing.T) {
 // TestLargeLiesApart: a payload that passes alone has a segment of its own also where the arena
 // has room for it, and would take it from the windows of others.
 func TestLargeLiesApart(t *testing.T) {
-	p := bustest.Linear(bus.StageSpec{Name: "a", Handle: func(_ *bus.Task, d *bus.Delivery) error {
+	p := testbus.Linear(bus.StageSpec{Name: "a", Handle: func(_ *bus.Task, d *bus.Delivery) error {
 		if apart := len(d.Bytes()) > 8<<10; shmstore.IsLarge(d.Handle) != apart {
 			t.Errorf("%d bytes lie in a segment of their own: %v", len(d.Bytes()), !apart)
 		}
 		return nil
 	}})
 	p.Edges = append(p.Edges, bus.Edge{To: "a", WindowBytes: 9 << 10})
-	b := bustest.Open(t, p, bus.Options{})
+	b := testbus.Open(t, p, bus.Options{})
 	for _, n := range []int{8 << 10, 100 << 10} {
 		streamOfOne(t, b, n)
 	}

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -28,7 +28,7 @@ func TestTaskForNodeThatCloses(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := a.node.Close(bustest.Soon(t)); err != nil {
+	if err := a.node.Close(testbus.Soon(t)); err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range []wire.Message{
@@ -59,7 +59,7 @@ func TestInputThatCannotBeSaid(t *testing.T) {
 	l.welcome.InlineBytes = 4 * wire.MaxPacket // payloads in messages that are too large for it
 	go n.run(l)
 	t.Cleanup(func() {
-		if err := n.Close(bustest.Soon(t)); err != nil {
+		if err := n.Close(testbus.Soon(t)); err != nil {
 			t.Errorf("close the node: %v", err)
 		}
 	})
@@ -116,15 +116,15 @@ func TestLostInputFailsTheRequest(t *testing.T) {
 	}
 	b := a.link.begun.carrier().Bus
 	for name, opts := range map[string][]bus.EmitOption{"the last input": {bus.Last()}, "one before the end": nil} {
-		o := bus.Opening{Up: &hastyHost{}}
-		if err := b.Floor().Place(t.Context(), o); err != nil {
+		o := bus.RequestOptions{Owner: &hastyHost{}}
+		if err := b.Backend().AcquirePermit(t.Context(), o); err != nil {
 			t.Fatal(err)
 		}
-		r, err := b.Floor().Admit(t.Context(), o)
+		r, err := b.Backend().Admit(t.Context(), o)
 		if err != nil {
 			t.Fatal(err)
 		}
-		o.Up.(*hastyHost).req = r
+		o.Owner.(*hastyHost).req = r
 		_ = r.Send(t.Context(), "x", opts...) // it may be over by then
 		_ = r.CloseSend(t.Context())
 		<-r.Done()
@@ -145,7 +145,7 @@ func TestConnectedTooLate(t *testing.T) {
 	if _, err := n.connect(t.Context()); !errors.Is(err, bus.ErrClosed) {
 		t.Errorf("a node that is closed connects: %v, want ErrClosed", err)
 	}
-	bustest.Await(t, func() bool { return len(a.server.Processes()) == 1 }) // the host has let in both
+	testbus.Await(t, func() bool { return len(a.server.Processes()) == 1 }) // the host has let in both
 }
 
 // TestRefusedWithDescriptors: what came behind the word of a host that refuses, and is
@@ -195,7 +195,7 @@ func TestRefusedWithDescriptors(t *testing.T) {
 // both. A call that has ended is served nowhere.
 func TestServedOnceAtAHost(t *testing.T) {
 	a := attach(t, 4, func(*bus.Task, *bus.Delivery) error { return nil })
-	bustest.Await(t, func() bool { return a.server.Serving("m") == 1 })
+	testbus.Await(t, func() bool { return a.server.Serving("m") == 1 })
 	a.node.serveAll(a.link)
 	if n := a.server.Serving("m"); n != 1 {
 		t.Errorf("one node serves the stage %d times", n)
@@ -206,7 +206,7 @@ func TestServedOnceAtAHost(t *testing.T) {
 	go func() {
 		served <- n.Serve(ctx, bus.StageSpec{Name: "m", Handle: func(*bus.Task, *bus.Delivery) error { return nil }})
 	}()
-	bustest.Await(t, func() bool { return a.server.Serving("m") == 2 })
+	testbus.Await(t, func() bool { return a.server.Serving("m") == 2 })
 	cancel()
 	if err := <-served; err != nil {
 		t.Fatal(err)
@@ -225,7 +225,7 @@ func TestServedOnceAtAHost(t *testing.T) {
 // at the next host has taken leave of it before they were, and does so again.
 func TestServeThatEndsAtTheNextHost(t *testing.T) {
 	a := attach(t, 4, func(*bus.Task, *bus.Delivery) error { return nil })
-	bustest.Await(t, func() bool { return a.server.Serving("m") == 1 })
+	testbus.Await(t, func() bool { return a.server.Serving("m") == 1 })
 	n := joinTo(t, a.server.Addr())
 	l, err := n.current(t.Context())
 	if err != nil {
@@ -249,7 +249,7 @@ func TestServeThatEndsAtTheNextHost(t *testing.T) {
 // told that there is no more of it, at once when it says by which number it has it.
 func TestServeThatIsCanceledLeaves(t *testing.T) {
 	a := attach(t, 4, func(*bus.Task, *bus.Delivery) error { return nil })
-	bustest.Await(t, func() bool { return a.server.Serving("m") == 1 })
+	testbus.Await(t, func() bool { return a.server.Serving("m") == 1 })
 	n := joinTo(t, a.server.Addr())
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -261,5 +261,5 @@ func TestServeThatIsCanceledLeaves(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A task that was opened in between finds the stage.
-	bustest.Await(t, func() bool { return len(l.begun.served()) == 1 && a.server.Serving("m") == 1 })
+	testbus.Await(t, func() bool { return len(l.begun.served()) == 1 && a.server.Serving("m") == 1 })
 }

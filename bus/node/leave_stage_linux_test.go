@@ -7,16 +7,16 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
 // TestServeThatEndsLeavesOthersAlone: a call of Serve that ends, or fails in part, takes
 // its own stages off the host, waits for its own tasks, and for no others.
 func TestServeThatEndsLeavesOthersAlone(t *testing.T) {
-	h := listen(t, bustest.Remotes(bustest.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
+	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
 	n := h.join(t, node.JoinOptions{})
-	g := bustest.NewGate()
+	g := testbus.NewGate()
 	lasts := make(chan error, 1)
 	go func() { lasts <- n.Serve(t.Context(), g.Stage("a")) }()
 	r, err := h.bus.Submit(t.Context(), "x")
@@ -24,29 +24,29 @@ func TestServeThatEndsLeavesOthersAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-g.Entered // a task of the first call is open all the time
-	for i, specs := range [][]bus.StageSpec{{bus.Stage("a", bustest.Upper)}, {bus.Stage("a", bustest.Upper), bus.Stage("b", bustest.Upper)}} {
+	for i, specs := range [][]bus.StageSpec{{bus.Stage("a", testbus.Upper)}, {bus.Stage("a", testbus.Upper), bus.Stage("b", testbus.Upper)}} {
 		ctx, cancel := context.WithCancel(t.Context())
 		t.Cleanup(cancel)
 		ended := make(chan error, 1)
 		go func() { ended <- n.Serve(ctx, specs...) }()
 		if len(specs) == 1 {
-			bustest.Await(t, func() bool { return h.server.Serving("a") == 2 })
+			testbus.Await(t, func() bool { return h.server.Serving("a") == 2 })
 			cancel()
 		}
 		if err := <-ended; (err != nil) != (len(specs) > 1) || err != nil && !strings.Contains(err.Error(), `no stage "b"`) {
 			t.Errorf("call %d of Serve ended with %v", i, err)
 		}
-		bustest.Await(t, func() bool { return h.server.Serving("a") == 1 })
+		testbus.Await(t, func() bool { return h.server.Serving("a") == 1 })
 	}
 	g.Leave <- struct{}{}
-	bustest.MustReceive(t, r, []string{"x"})
+	testbus.MustReceive(t, r, []string{"x"})
 	again, err := h.bus.Submit(t.Context(), "y")
 	if err != nil {
 		t.Fatal(err)
 	}
 	<-g.Entered
 	g.Leave <- struct{}{}
-	bustest.MustReceive(t, again, []string{"y"})
+	testbus.MustReceive(t, again, []string{"y"})
 	select {
 	case err := <-lasts:
 		t.Errorf("the first call of Serve has ended: %v", err)
@@ -66,7 +66,7 @@ func TestLeave(t *testing.T) {
 		"all":        {wire.Leave{}, [2]int{0, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := listen(t, bustest.Remotes(bustest.Linear(bus.StageSpec{Name: "a"}, bus.StageSpec{Name: "b"})), bus.Options{})
+			h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"}, bus.StageSpec{Name: "b"})), bus.Options{})
 			client := dialThin(t, h.path)
 			client.await(wire.KindWelcome)
 			for i, stage := range []string{"a", "b"} {
@@ -87,7 +87,7 @@ func TestLeave(t *testing.T) {
 
 // TestLeaveOfNoStage: who leaves what it does not serve breaks the protocol.
 func TestLeaveOfNoStage(t *testing.T) {
-	h := listen(t, bustest.Remotes(bustest.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
+	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
 	c := dialThin(t, h.path)
 	c.await(wire.KindWelcome)
 	c.send(&wire.Leave{Stages: []uint32{0}})

@@ -12,14 +12,14 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
 	"github.com/omnibus-runtime/omnibus/internal/exchange"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
-	"github.com/omnibus-runtime/omnibus/internal/heard"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/hostnode"
+	"github.com/omnibus-runtime/omnibus/internal/lastactive"
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/process"
-	"github.com/omnibus-runtime/omnibus/internal/terms"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -37,11 +37,11 @@ type link struct {
 	done      chan struct{} // the connection has ended
 
 	tokens  atomic.Uint32
-	account ledger.Account // what the host has of this process, and the memory that they have told each other of
+	account accounts.Account // what the host has of this process, and the memory that they have told each other of
 
-	wait  bus.Wait
-	heard *heard.Heard
-	looks heard.Connection // at what the host sends
+	wait       bus.Wait
+	lastActive *lastactive.Tracker
+	active     lastactive.Connection // at what the host sends
 
 	board    board          // which handlers run
 	exchange *exchange.Room // of what this process puts there
@@ -66,12 +66,12 @@ func dialLink(ctx context.Context, path string, trust peer.DialOptions, bus, nam
 	l := &link{
 		conn: conn, in: peer.NewReceiver(conn), wait: wait, drained: make(chan struct{}), done: make(chan struct{}),
 		pushing: pushing{asked: make(chan struct{}, 1)}, asked: asked{open: make(map[uint32]*question)},
-		begun: begun{began: make(chan struct{}, 1), tasks: make(map[uint32]*nodeTask), requests: make(map[uint32]*upstream)},
-		peers: peers{senders: make(map[uint32]*pair), receivers: make(map[uint32]*pair)},
+		begun: begun{began: make(chan struct{}, 1), tasks: make(map[uint32]*nodeTask), requests: make(map[uint32]*remoteRequest)},
+		peers: peers{senders: make(map[uint32]*peerLink), receivers: make(map[uint32]*peerLink)},
 	}
 	l.account.Open(l)
-	l.heard = heard.New(wait.Lookout)
-	l.looks.Look = l.in.Look
+	l.lastActive = lastactive.New(wait.Spinner)
+	l.active.Poll = l.in.Poll
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	err = l.introduce(bus, name)
 	switch waits := stop(); {
@@ -182,7 +182,7 @@ func (l *link) run() {
 	for _, u := range requests {
 		u.hostGone(err)
 	}
-	l.account.GiveBackAll(ledger.All)
+	l.account.GiveBackAll(accounts.All)
 	l.dropSegments()
 }
 
@@ -216,13 +216,13 @@ func (l *link) handle(m wire.Message, fds []int) error {
 	case *wire.Found:
 		return l.found(m, fds)
 	case *wire.Lane:
-		return l.conn.OpenLane(m, fds[0], terms.Lane(l.wait))
+		return l.conn.OpenLane(m, fds[0], hostnode.Lane(l.wait))
 	}
 	process.CloseAll(fds)
 	switch m := m.(type) {
 	case *wire.Deliver:
 		if m.Flags&wire.FlagAwaited != 0 {
-			l.heard.From(&l.looks)
+			l.lastActive.Active(&l.active)
 		}
 		return l.deliver(m)
 	case *wire.Returned:
@@ -288,7 +288,7 @@ func (l *link) learn(m *wire.Segment, fds []int) error {
 		return err
 	}
 	faultpoint.Hit("node-segment-mapped")
-	if !l.account.Show(m.Segment, ledger.Lasting(mem, nil), math.MaxInt) {
+	if !l.account.Show(m.Segment, accounts.Lasting(mem, nil), math.MaxInt) {
 		mem.Close()
 		return fmt.Errorf("%w: segment %d came twice", wire.ErrProtocol, m.Segment)
 	}
@@ -302,7 +302,7 @@ func (l *link) forget(number uint32) {
 	}
 }
 
-func (l *link) request(source uint32) *upstream {
+func (l *link) request(source uint32) *remoteRequest {
 	_, u := l.begun.find(source)
 	return u
 }
@@ -322,7 +322,7 @@ func (l *link) deliver(m *wire.Deliver) error {
 }
 
 func (l *link) over(m *wire.Over) {
-	outcome, err := terms.OutcomeOf(m)
+	outcome, err := hostnode.OutcomeOf(m)
 	t, u := l.begun.over(m.Source, outcome == bus.Completed)
 	switch {
 	case t != nil:
@@ -335,7 +335,7 @@ func (l *link) over(m *wire.Over) {
 
 // arrivals finds what comes to a task, or to a request that was submitted here;
 // nil: it is over.
-func (l *link) arrivals(source uint32) *arrivals {
+func (l *link) arrivals(source uint32) *resequencer {
 	switch t, u := l.begun.find(source); {
 	case t != nil:
 		return &t.in
@@ -347,7 +347,7 @@ func (l *link) arrivals(source uint32) *arrivals {
 
 // streams are those of a task, or of a request that was submitted here.
 type streams struct {
-	in      *arrivals
+	in      *resequencer
 	out     *routes
 	outputs []bus.Port
 }

@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/hostnode"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
-	"github.com/omnibus-runtime/omnibus/internal/terms"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -96,7 +96,7 @@ func (l *link) answered(m wire.Message, ok bool) (wire.Message, error) {
 	}
 	switch m := m.(type) {
 	case *wire.Failed:
-		return nil, terms.Error(m)
+		return nil, hostnode.Error(m)
 	case failedFirst:
 		return nil, m.err
 	}

@@ -17,8 +17,8 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // stopProcess stops a child of this process, and returns when it is stopped: until
@@ -45,7 +45,7 @@ func TestJoinAtAHostThatIsStopped(t *testing.T) {
 	host := h.hostAlone(t).Process
 	stopProcess(t, host)
 	want := fmt.Sprintf("the host, process %d, does not answer: it is stopped (SIGSTOP)", host.Pid)
-	bustest.Await(t, func() bool { // unless the time was over before there was a connection
+	testbus.Await(t, func() bool { // unless the time was over before there was a connection
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		_, err := node.Join(ctx, t.Name(), node.JoinOptions{Socket: h.path})

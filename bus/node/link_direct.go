@@ -60,7 +60,7 @@ func (l *link) direct(m *wire.Direct) error {
 // peerGone tells whoever expected something from a node that is gone. If it
 // lives, whoever sent it something that it does not finish any more fails: the
 // host does not know.
-func (l *link) peerGone(p *pair, died bool, cause error) {
+func (l *link) peerGone(p *peerLink, died bool, cause error) {
 	all := l.streams()
 	for _, e := range all {
 		e.in.peerGone(p, died, fmt.Errorf("deliveries from %s: %w", p.describe(), cause))

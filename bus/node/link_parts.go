@@ -123,10 +123,10 @@ type begun struct {
 	mu       lockorder.Mutex[lockorder.Begun]
 	stages   []*nodeStage
 	tasks    map[uint32]*nodeTask
-	requests map[uint32]*upstream
-	caller   *bus.Opened // carries what this process submits, once it does
-	lost     bool        // the host is gone
-	left     bool        // this process has said goodbye
+	requests map[uint32]*remoteRequest
+	caller   *bus.OpenedPart // carries what this process submits, once it does
+	lost     bool            // the host is gone
+	left     bool            // this process has said goodbye
 }
 
 // serve adds a stage.
@@ -144,14 +144,14 @@ func (b *begun) served() []*nodeStage {
 }
 
 // carrier is the bus that carries what this process submits; nil: it has not.
-func (b *begun) carrier() *bus.Opened {
+func (b *begun) carrier() *bus.OpenedPart {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.caller
 }
 
 // carry has a bus carry it. It reports false when the host is gone.
-func (b *begun) carry(caller *bus.Opened) bool {
+func (b *begun) carry(caller *bus.OpenedPart) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.lost {
@@ -187,7 +187,7 @@ func (b *begun) note() {
 }
 
 // request has a request begin, and the host told of it. It reports false when that is gone.
-func (b *begun) request(up *upstream, begin func(), tell func() error) (bool, error) {
+func (b *begun) request(up *remoteRequest, begin func(), tell func() error) (bool, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	begin()
@@ -200,14 +200,14 @@ func (b *begun) request(up *upstream, begin func(), tell func() error) (bool, er
 }
 
 // find finds a task or a request; both are nil of one that is over.
-func (b *begun) find(source uint32) (*nodeTask, *upstream) {
+func (b *begun) find(source uint32) (*nodeTask, *remoteRequest) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.tasks[source], b.requests[source]
 }
 
 // over forgets a task that is over at the host, or a request, unless results may be on their way.
-func (b *begun) over(source uint32, results bool) (*nodeTask, *upstream) {
+func (b *begun) over(source uint32, results bool) (*nodeTask, *remoteRequest) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t, u := b.tasks[source], b.requests[source]
@@ -228,7 +228,7 @@ func (b *begun) taskEnded(t *nodeTask) bool {
 }
 
 // requestEnded is taskEnded of a request.
-func (b *begun) requestEnded(up *upstream) bool {
+func (b *begun) requestEnded(up *remoteRequest) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	known := b.requests[up.source] == up
@@ -244,7 +244,7 @@ func (b *begun) none() bool {
 }
 
 // list is a snapshot of tasks and requests.
-func (b *begun) list() (map[uint32]*nodeTask, map[uint32]*upstream) {
+func (b *begun) list() (map[uint32]*nodeTask, map[uint32]*remoteRequest) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return maps.Clone(b.tasks), maps.Clone(b.requests)
@@ -252,7 +252,7 @@ func (b *begun) list() (map[uint32]*nodeTask, map[uint32]*upstream) {
 
 // lose lets nothing more begin, and returns what has. What is left of that is still found by what
 // other nodes send: results of a request that the host has completed may be on their way.
-func (b *begun) lose() (map[uint32]*nodeTask, map[uint32]*upstream) {
+func (b *begun) lose() (map[uint32]*nodeTask, map[uint32]*remoteRequest) {
 	b.mu.Lock()
 	b.lost = true
 	b.mu.Unlock()
@@ -260,13 +260,13 @@ func (b *begun) lose() (map[uint32]*nodeTask, map[uint32]*upstream) {
 }
 
 // leave lets no task begin, and returns what has begun: nothing is found of it any more.
-func (b *begun) leave() (map[uint32]*nodeTask, map[uint32]*upstream) {
+func (b *begun) leave() (map[uint32]*nodeTask, map[uint32]*remoteRequest) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.left = true
 	tasks, requests := b.tasks, b.requests
 	if !b.lost {
-		b.tasks, b.requests = make(map[uint32]*nodeTask), make(map[uint32]*upstream)
+		b.tasks, b.requests = make(map[uint32]*nodeTask), make(map[uint32]*remoteRequest)
 	}
 	return tasks, requests
 }
@@ -274,13 +274,13 @@ func (b *begun) leave() (map[uint32]*nodeTask, map[uint32]*upstream) {
 // peers are the nodes that a node was introduced to.
 type peers struct {
 	mu        lockorder.Mutex[lockorder.Peers]
-	senders   map[uint32]*pair // to send to
-	receivers map[uint32]*pair // to receive from: the same, but of a node with itself
-	alone     bool             // no node is met any more
+	senders   map[uint32]*peerLink // to send to
+	receivers map[uint32]*peerLink // to receive from: the same, but of a node with itself
+	alone     bool                 // no node is met any more
 }
 
 // add takes in a pair. It reports false of a node that is known, and if none is met any more.
-func (ps *peers) add(p *pair, self, receives bool) bool {
+func (ps *peers) add(p *peerLink, self, receives bool) bool {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	all := ps.senders
@@ -297,20 +297,20 @@ func (ps *peers) add(p *pair, self, receives bool) bool {
 	return true
 }
 
-func (ps *peers) sender(node uint32) *pair {
+func (ps *peers) sender(node uint32) *peerLink {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	return ps.senders[node]
 }
 
-func (ps *peers) receiver(node uint32) *pair {
+func (ps *peers) receiver(node uint32) *peerLink {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	return ps.receivers[node]
 }
 
 // list is a snapshot.
-func (ps *peers) list() (all []*pair) {
+func (ps *peers) list() (all []*peerLink) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	for node, p := range ps.senders {

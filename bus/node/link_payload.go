@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
-	"github.com/omnibus-runtime/omnibus/internal/terms"
+	"github.com/omnibus-runtime/omnibus/internal/hostnode"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
@@ -45,7 +45,7 @@ func (l *link) put(source uint32, d *bus.Delivery, edge int, returned func()) er
 		}
 		return sentAlone(h, err)
 	})
-	if errors.Is(err, ledger.ErrOver) {
+	if errors.Is(err, accounts.ErrOver) {
 		return cmp.Or(l.parting.lost(), bus.ErrNotTaken)
 	}
 	if err == nil {
@@ -55,7 +55,7 @@ func (l *link) put(source uint32, d *bus.Delivery, edge int, returned func()) er
 }
 
 // aloneFlag says of memory that is for this payload alone.
-func aloneFlag(h *ledger.Hold) uint8 {
+func aloneFlag(h *accounts.Hold) uint8 {
 	if h.Alone() {
 		return wire.FlagOwn
 	}
@@ -64,7 +64,7 @@ func aloneFlag(h *ledger.Hold) uint8 {
 
 // sentAlone is for a put that was sent, or not: memory for it alone is forgotten by the host, which
 // is not told to.
-func sentAlone(h *ledger.Hold, err error) error {
+func sentAlone(h *accounts.Hold, err error) error {
 	if err == nil {
 		h.ForgetAlone()
 	}
@@ -73,30 +73,30 @@ func sentAlone(h *ledger.Hold, err error) error {
 
 // locate says in m where the payload of d lies: with the host, whose delivery it came in,
 // in the message, or in a segment.
-func (l *link) locate(m *wire.Put, d *bus.Delivery) (at ledger.Location, err error) {
+func (l *link) locate(m *wire.Put, d *bus.Delivery) (at accounts.Location, err error) {
 	inlineBytes := int(l.welcome.InlineBytes)
 	if id, given := d.Control().GivenBy(l); given && d.Size() > inlineBytes {
 		m.Flags |= wire.FlagForward
 		m.Delivery = id
-		return ledger.Location{}, nil
+		return accounts.Location{}, nil
 	}
 	if at, err = d.Control().Locate(bus.Reader{InlineBytes: inlineBytes}); err != nil {
-		return ledger.Location{}, err
+		return accounts.Location{}, err
 	}
 	if at.Seg == nil {
 		m.Flags |= wire.FlagInline
 		m.Payload = d.Bytes()
 	}
-	m.Offset, at.Most = at.Offset, terms.MaxNodeOffered
+	m.Offset, at.Most = at.Offset, hostnode.MaxNodeOffered
 	return at, nil
 }
 
-// ShowMemory implements ledger.Teller.
+// ShowMemory implements accounts.Teller.
 func (l *link) ShowMemory(number uint32, mem *shmstore.Segment) error {
 	return l.send(&wire.Offer{Segment: number, Bytes: uint64(mem.Size())}, mem.FD())
 }
 
-// HideMemory implements ledger.Teller.
+// HideMemory implements accounts.Teller.
 func (l *link) HideMemory(number uint32) { l.Queue(&wire.Forget{Segment: number}) }
 
 func (l *link) returned(id uint32) {
@@ -110,25 +110,25 @@ func (l *link) spent(m *wire.Spent) {
 
 // given is a delivery that the host, or a peer, has.
 type given struct {
-	hold ledger.Hold
+	hold accounts.Hold
 	d    *bus.Delivery
 }
 
-// Hold implements ledger.Delivery.
-func (g *given) Hold() ledger.Held { return g.d.Control().Hold() }
+// Hold implements accounts.Delivery.
+func (g *given) Hold() accounts.Held { return g.d.Control().Hold() }
 
 // handOver makes a delivery one that another process has until it is returned.
-func handOver(d *bus.Delivery, returned func()) *ledger.Hold {
+func handOver(d *bus.Delivery, returned func()) *accounts.Hold {
 	g := &given{d: d}
-	g.hold = ledger.Hold{Delivery: g, Returned: returned, Bytes: d.Size(), At: time.Now()}
+	g.hold = accounts.Hold{Delivery: g, Returned: returned, Bytes: d.Size(), At: time.Now()}
 	return &g.hold
 }
 
 // spend gives back the credit of a delivery that another process has, or its place in the
 // window alone, while its payload is still needed.
-func spend(of *ledger.Account, number uint32, bytesToo bool) {
+func spend(of *accounts.Account, number uint32, bytesToo bool) {
 	var give func()
-	of.Look(number, func(hold *ledger.Hold) {
+	of.Inspect(number, func(hold *accounts.Hold) {
 		if hold != nil && hold.Delivery != nil { // not finished, so that nothing else looks at its credit
 			give = hold.Delivery.(*given).d.Control().Spend(bytesToo) //nolint:forcetypeassert // an account has no others
 		}

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
+	"github.com/omnibus-runtime/omnibus/internal/hostnode"
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
-	"github.com/omnibus-runtime/omnibus/internal/terms"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -68,7 +68,7 @@ func (l *link) report(lease time.Duration) {
 func (l *link) push() {
 	var known []byte // what the host was told last
 	for {
-		report := l.underWay()
+		report := l.inFlight()
 		b, err := json.Marshal(report)
 		// A host that does not read its socket gets no more reports: they would fill the backlog.
 		if err == nil && !bytes.Equal(b, known) && l.sender.Blocked() == 0 {
@@ -103,28 +103,28 @@ func (l *link) say(b []byte) {
 	l.Queue(&wire.Reported{Piece: b})
 }
 
-func (l *link) underWay() terms.Report {
-	r := terms.Report{Flows: []terms.Flow{}, Held: []terms.Held{}, Rooms: []terms.Room{}}
+func (l *link) inFlight() hostnode.Report {
+	r := hostnode.Report{Flows: []hostnode.Flow{}, Held: []hostnode.Held{}, SpaceWaits: []hostnode.SpaceWait{}}
 	now := time.Now()
 	for _, s := range l.streams() {
 		r.Flows = append(r.Flows, s.out.report(s.in.req, s.outputs)...)
-		for _, room := range s.in.req.Control().Rooms() {
-			r.Rooms = append(r.Rooms, terms.Room{Source: s.out.source, Waiting: room.Waited, Wanted: room.Wanted})
+		for _, room := range s.in.req.Control().SpaceWaits() {
+			r.SpaceWaits = append(r.SpaceWaits, hostnode.SpaceWait{Source: s.out.source, Waiting: room.Waited, Wanted: room.Wanted})
 		}
 	}
 	for _, p := range l.peers.list() {
 		r.Held = append(r.Held, p.report(now)...)
 	}
-	slices.SortFunc(r.Flows, func(a, b terms.Flow) int {
+	slices.SortFunc(r.Flows, func(a, b hostnode.Flow) int {
 		return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.Edge, b.Edge)) // the same is to look the same
 	})
-	slices.SortFunc(r.Held, func(a, b terms.Held) int { return cmp.Compare(b.Age, a.Age) })
+	slices.SortFunc(r.Held, func(a, b hostnode.Held) int { return cmp.Compare(b.Age, a.Age) })
 	r.Held = r.Held[:min(len(r.Held), maxHeldReports)]
 	return r
 }
 
 // report describes the streams that go to other nodes, and those through the host in which an emission waits.
-func (rs *routes) report(req *bus.Request, ports []bus.Port) (all []terms.Flow) {
+func (rs *routes) report(req *bus.Request, ports []bus.Port) (all []hostnode.Flow) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	for i := range rs.edges {
@@ -135,22 +135,22 @@ func (rs *routes) report(req *bus.Request, ports []bus.Port) (all []terms.Flow) 
 		st := req.Control().Stream(ports[i])
 		if e.to == nil {
 			if st.Waiting > 0 {
-				all = append(all, terms.Flow{Source: rs.source, Edge: uint16(i), UnderWay: st.Deliveries, UnderBytes: st.Bytes, Waiting: st.Waiting})
+				all = append(all, hostnode.Flow{Source: rs.source, Edge: uint16(i), InFlight: st.Deliveries, InFlightBytes: st.Bytes, Waiting: st.Waiting})
 			}
 			continue
 		}
-		all = append(all, terms.Flow{
+		all = append(all, hostnode.Flow{
 			Source: rs.source, Edge: uint16(i), Peer: e.to.pair.node, Deliveries: e.to.deliveries, Bytes: e.to.bytes,
-			UnderWay: st.Deliveries, UnderBytes: st.Bytes, Queued: st.Queued, Waiting: st.Waiting,
+			InFlight: st.Deliveries, InFlightBytes: st.Bytes, Queued: st.Queued, Waiting: st.Waiting,
 		})
 	}
 	return all
 }
 
 // report describes what the peer has.
-func (p *pair) report(now time.Time) (all []terms.Held) {
-	p.account.Each(func(h *ledger.Hold) {
-		all = append(all, terms.Held{
+func (p *peerLink) report(now time.Time) (all []hostnode.Held) {
+	p.account.Each(func(h *accounts.Hold) {
+		all = append(all, hostnode.Held{
 			Source: h.Source, Edge: uint16(h.Edge), Peer: p.node, Seq: h.Seq, Bytes: h.Bytes, Age: now.Sub(h.At),
 		})
 	})

@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
+	"github.com/omnibus-runtime/omnibus/internal/hostnode"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/process"
-	"github.com/omnibus-runtime/omnibus/internal/terms"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -22,7 +22,7 @@ func newReporting(t *testing.T) *routed {
 	r.link.done = make(chan struct{})
 	r.link.pushing.asked = make(chan struct{}, 1)
 	r.link.begun = begun{began: make(chan struct{}, 1), tasks: make(map[uint32]*nodeTask)}
-	r.link.peers.senders = map[uint32]*pair{r.pair.node: r.pair}
+	r.link.peers.senders = map[uint32]*peerLink{r.pair.node: r.pair}
 	return r
 }
 
@@ -32,14 +32,14 @@ const heldBytes = 100
 // hold has the peer have a payload.
 func (r *routed) hold() {
 	r.t.Helper()
-	h := &ledger.Hold{Source: 5, Bytes: heldBytes, At: time.Now(), Returned: func() {}}
-	if err := r.pair.account.Hold(h, ledger.Location{}, func(_, _ uint32) error { return nil }); err != nil {
+	h := &accounts.Hold{Source: 5, Bytes: heldBytes, At: time.Now(), Returned: func() {}}
+	if err := r.pair.account.Hold(h, accounts.Location{}, func(_, _ uint32) error { return nil }); err != nil {
 		r.t.Fatal(err)
 	}
 }
 
 // reported is the next report to the host, and of how many messages it is.
-func (r *routed) reported() (report terms.Report, pieces int) {
+func (r *routed) reported() (report hostnode.Report, pieces int) {
 	r.t.Helper()
 	read := make(chan error, 1)
 	go func() {
@@ -66,7 +66,7 @@ func (r *routed) reported() (report terms.Report, pieces int) {
 		if err != nil {
 			r.t.Fatal(err)
 		}
-	case <-bustest.Soon(r.t).Done():
+	case <-testbus.Soon(r.t).Done():
 		r.t.Fatal("nothing is reported")
 	}
 	return report, pieces
@@ -82,7 +82,7 @@ func awaitEnd(t *testing.T, l *link) {
 	}()
 	select {
 	case <-ended:
-	case <-bustest.Soon(t).Done():
+	case <-testbus.Soon(t).Done():
 		t.Fatal("the goroutine that reports goes on")
 	}
 }
@@ -117,7 +117,7 @@ func TestReportsGoOn(t *testing.T) {
 		}
 		last = got.Held[0].Age
 	}
-	r.pair.account.GiveBackAll(ledger.All)
+	r.pair.account.GiveBackAll(accounts.All)
 	for now, _ := r.reported(); !now.Empty(); now, _ = r.reported() {
 	}
 	close(r.link.done)
@@ -223,7 +223,7 @@ func TestReportsEndWithTheLink(t *testing.T) {
 		}
 		host <- conn
 	}()
-	n, err := Join(bustest.Soon(t), "node", JoinOptions{Socket: path})
+	n, err := Join(testbus.Soon(t), "node", JoinOptions{Socket: path})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,10 +233,10 @@ func TestReportsEndWithTheLink(t *testing.T) {
 		defer l.pushing.mu.Unlock()
 		return l.pushing.runs
 	}
-	bustest.Await(t, pushing)
+	testbus.Await(t, pushing)
 	_ = (<-host).Close()
 	awaitEnd(t, l)
-	if err := n.Close(bustest.Soon(t)); err != nil {
+	if err := n.Close(testbus.Soon(t)); err != nil {
 		t.Error(err)
 	}
 }

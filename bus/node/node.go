@@ -18,8 +18,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
 	"github.com/omnibus-runtime/omnibus/internal/exchange"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
 	"github.com/omnibus-runtime/omnibus/internal/limits"
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
@@ -393,7 +393,7 @@ func (n *Node) Close(ctx context.Context) error {
 		err = l.leave(ctx)
 	}
 	<-n.done
-	err = errors.Join(err, n.closeLane(ctx), ledger.Unmapped(ctx))
+	err = errors.Join(err, n.closeLane(ctx), accounts.Unmapped(ctx))
 	n.directory.found.Close(bus.ErrClosed)
 	if err != nil {
 		return fmt.Errorf("bus: close the node: %w", err)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // TestNodeForgetsWhatIsOver: a task whose part is done here, and whose request
@@ -63,7 +63,7 @@ func TestNodeForgetsWhatIsOver(t *testing.T) {
 // TestDrainIsToldToWhoComesLater: who attaches when the host drains already is told so
 // too, and its stages are not waited for.
 func TestDrainIsToldToWhoComesLater(t *testing.T) {
-	h := listen(t, bustest.Remotes(bustest.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
+	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
 	h.server.Drain()
 	n := h.join(t, node.JoinOptions{})
 	if _, err := n.Call(t.Context(), "status", nil); err != nil { // the answer comes behind it
@@ -72,7 +72,7 @@ func TestDrainIsToldToWhoComesLater(t *testing.T) {
 	if !node.ToldToDrain(n) {
 		t.Fatal("the host did not say that it is going to stop")
 	}
-	if err := n.Serve(t.Context(), bus.Stage("a", bustest.Upper)); err != nil { // it has nothing open
+	if err := n.Serve(t.Context(), bus.Stage("a", testbus.Upper)); err != nil { // it has nothing open
 		t.Fatal(err)
 	}
 }
@@ -84,7 +84,7 @@ func TestNodeLeavesWhatItHasNotHandled(t *testing.T) {
 	for name, handled := range map[string]error{"a handler that fails": context.Canceled, "a handler that ends": nil} {
 		t.Run(name, func(t *testing.T) {
 			spec := bus.StageSpec{Name: "a", State: bus.StateNone, Attempts: 1, Remote: &bus.Remote{}}
-			h := listen(t, bustest.Linear(spec), bus.Options{})
+			h := listen(t, testbus.Linear(spec), bus.Options{})
 			begun := make(chan struct{})
 			leaves, _ := h.serve(t, bus.StageSpec{Name: "a", Handle: func(t *bus.Task, _ *bus.Delivery) error {
 				close(begun)
@@ -97,7 +97,7 @@ func TestNodeLeavesWhatItHasNotHandled(t *testing.T) {
 				t.Fatal(err)
 			}
 			h.serve(t, bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }})
-			bustest.MustReceive(t, r, []string{large("one"), large("two"), large("three")})
+			testbus.MustReceive(t, r, []string{large("one"), large("two"), large("three")})
 		})
 	}
 }
@@ -107,7 +107,7 @@ func TestNodeLeavesWhatItHasNotHandled(t *testing.T) {
 // there all the same, as many as it has requests.
 func TestResultsHeldTakeNoPlaceAtANode(t *testing.T) {
 	const requests = 80 // more than a node submits by itself
-	h := listen(t, bustest.Remotes(bustest.Linear(bus.StageSpec{Name: "a", Handle: func(*bus.Task, *bus.Delivery) error { return nil }})), bus.Options{MaxRequests: requests})
+	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a", Handle: func(*bus.Task, *bus.Delivery) error { return nil }})), bus.Options{MaxRequests: requests})
 	h.serve(t, bus.StageSpec{Name: "a", Handle: func(t *bus.Task, _ *bus.Delivery) error {
 		return t.EmitBytes(make([]byte, 3000)) // larger than what travels in messages
 	}})

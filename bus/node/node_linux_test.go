@@ -15,7 +15,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus/host"
 	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/codec"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -30,7 +30,7 @@ type hosted struct {
 // each, and closes everything, and finds it clean, at the end of the test.
 func serveAll(t testing.TB, p bus.Pipeline, opts bus.Options) *hosted {
 	t.Helper()
-	h := listen(t, bustest.Remotes(p), opts)
+	h := listen(t, testbus.Remotes(p), opts)
 	for _, spec := range p.Stages {
 		if spec.Remote == nil {
 			h.serve(t, spec)
@@ -46,7 +46,7 @@ func listen(t testing.TB, p bus.Pipeline, opts bus.Options) *hosted {
 		opts.Store.ArenaBytes = 4 << 20
 	}
 	opts.Store.Memory = shmstore.Shared
-	b := bustest.Open(t, p, opts)
+	b := testbus.Open(t, p, opts)
 	h := &hosted{bus: b, path: filepath.Join(t.TempDir(), "bus.sock")}
 	var err error
 	if h.server, err = host.Listen(b, h.path, host.ListenOptions{}); err != nil {
@@ -116,7 +116,7 @@ func TestSocketPath(t *testing.T) {
 // TestBusNamedByPath: a name that leads out of the folder of sockets is refused, however
 // it is given, though somebody listens where it leads to. A socket's path may lead anywhere.
 func TestBusNamedByPath(t *testing.T) {
-	h := serveAll(t, bustest.Linear(bus.Stage("upper", bustest.Upper)), bus.Options{})
+	h := serveAll(t, testbus.Linear(bus.Stage("upper", testbus.Upper)), bus.Options{})
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
 	t.Setenv(node.EnvSocket, "")
 	path := strings.TrimSuffix(h.path, ".sock")
@@ -138,22 +138,22 @@ func TestBusNamedByPath(t *testing.T) {
 }
 
 func TestNodeServesStage(t *testing.T) {
-	h := serveAll(t, bustest.Linear(bus.Stage("upper", bustest.Upper)), bus.Options{})
+	h := serveAll(t, testbus.Linear(bus.Stage("upper", testbus.Upper)), bus.Options{})
 	r, err := h.bus.Submit(t.Context(), "hello")
 	if err != nil {
 		t.Fatal(err)
 	}
-	bustest.MustReceive(t, r, []string{"HELLO"})
+	testbus.MustReceive(t, r, []string{"HELLO"})
 }
 
 func TestNodesInALine(t *testing.T) {
-	h := serveAll(t, bustest.Linear(bus.Stage("upper", bustest.Upper), bustest.Suffix("a"), bustest.Suffix("b")), bus.Options{})
+	h := serveAll(t, testbus.Linear(bus.Stage("upper", testbus.Upper), testbus.Suffix("a"), testbus.Suffix("b")), bus.Options{})
 	for i := range 20 {
 		r, err := h.bus.Submit(t.Context(), fmt.Sprint("hello", i))
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := bustest.Receive(t, r)
+		got, err := testbus.Receive(t, r)
 		if err != nil || len(got) != 1 || !strings.HasPrefix(got[0], fmt.Sprint("HELLO", i)) {
 			t.Fatalf("got %q, %v", got, err)
 		}
@@ -161,14 +161,14 @@ func TestNodesInALine(t *testing.T) {
 }
 
 func TestNodeSubmits(t *testing.T) {
-	h := serveAll(t, bustest.Linear(bus.Stage("upper", bustest.Upper)), bus.Options{})
+	h := serveAll(t, testbus.Linear(bus.Stage("upper", testbus.Upper)), bus.Options{})
 	n := h.join(t, node.JoinOptions{})
 	r, err := n.Submit(t.Context(), "hello")
 	if err != nil {
 		t.Fatal(err)
 	}
-	bustest.MustReceive(t, r, []string{"HELLO"})
-	s := bustest.StreamOf(t, n)
+	testbus.MustReceive(t, r, []string{"HELLO"})
+	s := testbus.StreamOf(t, n)
 	go func() {
 		for i := range 300 {
 			if err := s.Send(t.Context(), fmt.Sprint("n", i)); err != nil {
@@ -183,7 +183,7 @@ func TestNodeSubmits(t *testing.T) {
 	for i := range 300 {
 		want = append(want, fmt.Sprint("N", i))
 	}
-	bustest.MustReceive(t, s, want)
+	testbus.MustReceive(t, s, want)
 }
 
 // Large payloads are read where they were written, in every hop.
@@ -202,10 +202,10 @@ func TestNodePayloadsAreShared(t *testing.T) {
 		}}
 	}
 	pass := bus.StageSpec{Name: "pass", Handle: func(task *bus.Task, d *bus.Delivery) error { return task.Forward(d) }}
-	h := serveAll(t, bustest.Linear(inc("one"), pass, inc("two")), bus.Options{Store: shmstore.Options{ArenaBytes: 32 << 20}})
+	h := serveAll(t, testbus.Linear(inc("one"), pass, inc("two")), bus.Options{Store: shmstore.Options{ArenaBytes: 32 << 20}})
 	n := h.join(t, node.JoinOptions{})
 	for round := range 30 {
-		r := bustest.StreamOf(t, n)
+		r := testbus.StreamOf(t, n)
 		in := bytes.Repeat([]byte{byte(round)}, size)
 		if err := r.Input(t.Context()).EmitBytes(in, bus.Last()); err != nil {
 			t.Fatal(err)
@@ -232,7 +232,7 @@ func TestNodePayloadsAreShared(t *testing.T) {
 }
 
 func TestNodeHandlerFails(t *testing.T) {
-	h := serveAll(t, bustest.Linear(bus.StageSpec{Name: "bad", Handle: func(_ *bus.Task, d *bus.Delivery) error {
+	h := serveAll(t, testbus.Linear(bus.StageSpec{Name: "bad", Handle: func(_ *bus.Task, d *bus.Delivery) error {
 		return errors.New("no such voice")
 	}}), bus.Options{})
 	n := h.join(t, node.JoinOptions{})
@@ -240,7 +240,7 @@ func TestNodeHandlerFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = bustest.Receive(t, r)
+	_, err = testbus.Receive(t, r)
 	var at *bus.StageError
 	if !errors.As(err, &at) || at.Stage != "bad" || !strings.Contains(err.Error(), "no such voice") {
 		t.Fatalf("the request ended with %v", err)
@@ -260,15 +260,15 @@ func TestNodeLargePayloads(t *testing.T) {
 		return out.Send(2 * len(d.Bytes()))
 	}}
 	opts := bus.Options{Store: shmstore.Options{ArenaBytes: 64 << 20, LargeObjectBytes: 1 << 20}, MaxRequests: 1}
-	p := bustest.Linear(pass, double)
+	p := testbus.Linear(pass, double)
 	p.Stages[0].MaxInflight, p.Stages[1].MaxInflight = 1, 1
-	h := listen(t, bustest.Remotes(p), opts)
+	h := listen(t, testbus.Remotes(p), opts)
 	for _, spec := range p.Stages {
 		n := h.join(t, node.JoinOptions{Store: shmstore.Options{LargeObjectBytes: 1 << 20}})
 		go func() { _ = n.Serve(context.Background(), spec) }() // ends with the node
 	}
 	for range 3 {
-		r := bustest.StreamOf(t, h.bus)
+		r := testbus.StreamOf(t, h.bus)
 		in := bytes.Repeat([]byte("large"), 1<<20)
 		if err := r.Input(t.Context()).EmitBytes(in, bus.Last()); err != nil {
 			t.Fatal(err)

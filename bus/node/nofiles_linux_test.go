@@ -12,7 +12,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/connector"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -30,7 +30,7 @@ func withoutFiles(t *testing.T, f func()) {
 
 // TestJoinWithoutFiles: who has no descriptor left for a connection is told what to do.
 func TestJoinWithoutFiles(t *testing.T) {
-	h := listen(t, bustest.Linear(bus.Stage("upper", bustest.Upper)), bus.Options{Store: shmstore.Options{Memory: shmstore.Shared}})
+	h := listen(t, testbus.Linear(bus.Stage("upper", testbus.Upper)), bus.Options{Store: shmstore.Options{Memory: shmstore.Shared}})
 	withoutFiles(t, func() {
 		n, err := node.Join(t.Context(), "late", node.JoinOptions{Socket: h.path})
 		want := fmt.Sprintf("bus: join: connect to %s: socket: too many open files: process %d may have 3 descriptors open: "+
@@ -56,13 +56,13 @@ func TestPayloadsThatCannotBePassedOn(t *testing.T) {
 	large := []byte(strings.Repeat("x", 40<<10)) // more than a message takes
 	for _, spec := range []bus.StageSpec{own, remote} {
 		t.Run(spec.Name, func(t *testing.T) {
-			h := listen(t, bustest.Linear(spec), bus.Options{Store: shmstore.Options{ArenaBytes: 8 << 20}, InlineBytes: 64 << 10})
+			h := listen(t, testbus.Linear(spec), bus.Options{Store: shmstore.Options{ArenaBytes: 8 << 20}, InlineBytes: 64 << 10})
 			n := h.join(t, node.JoinOptions{})
 			submit := n.Stream // its results are passed on
 			if spec.Remote != nil {
 				submit = h.bus.Stream // its inputs are
 				h.serve(t, bus.StageSpec{Name: "m", State: bus.StateNone, Handle: own.Handle})
-				bustest.Await(t, func() bool { return h.server.Serving("m") == 1 })
+				testbus.Await(t, func() bool { return h.server.Serving("m") == 1 })
 			}
 			trip := func(payload []byte) error {
 				r, err := submit(t.Context())

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -22,7 +22,7 @@ func TestOffersOfWhatCannotBeSent(t *testing.T) {
 			return l.put(1, d, 0, func() {})
 		},
 		"place": func(l *link) error {
-			p, err := ledger.Copied(payload)
+			p, err := accounts.Copied(payload)
 			if err != nil {
 				return err
 			}
@@ -37,7 +37,7 @@ func TestOffersOfWhatCannotBeSent(t *testing.T) {
 					t.Fatal("it was sent")
 				}
 			}
-			if _, err := a.node.Call(bustest.Soon(t), "status", nil); err != nil {
+			if _, err := a.node.Call(testbus.Soon(t), "status", nil); err != nil {
 				t.Fatal(err)
 			}
 			for _, p := range a.server.Processes() {

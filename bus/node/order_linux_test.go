@@ -9,7 +9,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -65,7 +65,7 @@ func numbered(prefix string, n int) (all []string) {
 func receiveAll(t *testing.T, all []*bus.Request) {
 	t.Helper()
 	for _, r := range all {
-		for _, err := range r.Results(bustest.Soon(t)) {
+		for _, err := range r.Results(testbus.Soon(t)) {
 			if err != nil {
 				t.Error(err)
 				return
@@ -80,11 +80,11 @@ func TestRequestsBeginInOrder(t *testing.T) {
 	for _, places := range []int{1, 3, 100} {
 		t.Run(fmt.Sprint(places), func(t *testing.T) {
 			var m recorder
-			h := listen(t, bustest.Linear(m.stage()), bus.Options{MaxRequests: places})
+			h := listen(t, testbus.Linear(m.stage()), bus.Options{MaxRequests: places})
 			n := h.join(t, node.JoinOptions{MaxRequests: 100})
 			first := make([]*bus.Request, min(places, 3)) // they have all places, or the slot
 			for i := range first {
-				first[i] = bustest.StreamOf(t, h.bus)
+				first[i] = testbus.StreamOf(t, h.bus)
 			}
 			if err := first[0].Send(t.Context(), "first"); err != nil {
 				t.Fatal(err)
@@ -108,9 +108,9 @@ func TestClientsTakeTurns(t *testing.T) {
 	for name, places := range map[string]int{"places": 1, "slots": 100} {
 		t.Run(name, func(t *testing.T) {
 			var m recorder
-			h := listen(t, bustest.Linear(m.stage()), bus.Options{MaxRequests: places})
+			h := listen(t, testbus.Linear(m.stage()), bus.Options{MaxRequests: places})
 			many, one := h.join(t, node.JoinOptions{MaxRequests: 100}), h.join(t, node.JoinOptions{})
-			first := bustest.StreamOf(t, h.bus)
+			first := testbus.StreamOf(t, h.bus)
 			if err := first.Send(t.Context(), "first"); err != nil {
 				t.Fatal(err)
 			}
@@ -132,8 +132,8 @@ func TestClientsTakeTurns(t *testing.T) {
 // for its own, and one that gets a place begins behind those that the client has submitted before.
 func TestTryDoesNotOvertake(t *testing.T) {
 	var m recorder
-	h := listen(t, bustest.Linear(m.stage()), bus.Options{MaxRequests: 1})
-	first := bustest.StreamOf(t, h.bus)
+	h := listen(t, testbus.Linear(m.stage()), bus.Options{MaxRequests: 1})
+	first := testbus.StreamOf(t, h.bus)
 	n := h.join(t, node.JoinOptions{})
 	all := submitEach(t, n, "a", "b")
 	if _, err := n.TrySubmit(t.Context(), "c"); !errors.Is(err, bus.ErrOverloaded) {
@@ -155,7 +155,7 @@ func TestLeftBeforeTheyBegin(t *testing.T) {
 	for name, places := range map[string]int{"places": 1, "windows": 5} {
 		t.Run(name, func(t *testing.T) {
 			forward := func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }
-			p := bustest.Linear(bus.StageSpec{Name: "m", Handle: forward})
+			p := testbus.Linear(bus.StageSpec{Name: "m", Handle: forward})
 			p.Edges = []bus.Edge{{To: "m", Window: 1}, {From: "m", Window: 1}}
 			h := listen(t, p, bus.Options{MaxRequests: places})
 			c := dialThin(t, h.path)
@@ -167,35 +167,35 @@ func TestLeftBeforeTheyBegin(t *testing.T) {
 			}
 			c.await(wire.KindDeliver) // of a result that is not finished
 			c.send(&wire.Bye{})
-			bustest.Await(t, func() bool { return h.bus.Stats().Live == 0 })
+			testbus.Await(t, func() bool { return h.bus.Stats().Live == 0 })
 		})
 	}
 }
 
 // TestRefusedWhileItWaits: a host that is going to stop refuses requests that wait for their places, too.
 func TestRefusedWhileItWaits(t *testing.T) {
-	h := listen(t, bustest.Linear(bus.Stage("m", bustest.Upper)), bus.Options{MaxRequests: 1})
-	first := bustest.StreamOf(t, h.bus)
+	h := listen(t, testbus.Linear(bus.Stage("m", testbus.Upper)), bus.Options{MaxRequests: 1})
+	first := testbus.StreamOf(t, h.bus)
 	n := h.join(t, node.JoinOptions{})
 	all := submitEach(t, n, "a", "b")
 	h.server.Refuse()
 	for _, r := range all {
-		if err := r.Wait(bustest.Soon(t)); !errors.Is(err, bus.ErrClosed) {
+		if err := r.Wait(testbus.Soon(t)); !errors.Is(err, bus.ErrClosed) {
 			t.Errorf("a request that waits ends with %v", err)
 		}
 	}
 	first.Close()
-	bustest.Await(t, func() bool { return h.bus.Stats().Live == 0 })
+	testbus.Await(t, func() bool { return h.bus.Stats().Live == 0 })
 }
 
 // TestWaitsWhenTheHostDies: a request that waits in a node for its place ends when the host is gone, also while
 // the caller has results of those that keep the places.
 func TestWaitsWhenTheHostDies(t *testing.T) {
 	var m recorder
-	h := listen(t, bustest.Linear(m.stage()), bus.Options{})
+	h := listen(t, testbus.Linear(m.stage()), bus.Options{})
 	n := h.join(t, node.JoinOptions{MaxRequests: 4})
 	for _, r := range submitEach(t, n, numbered("", 4)...) {
-		d, err := r.Recv(bustest.Soon(t))
+		d, err := r.Recv(testbus.Soon(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -203,10 +203,10 @@ func TestWaitsWhenTheHostDies(t *testing.T) {
 	}
 	failed := make(chan error)
 	go func() {
-		_, err := n.Submit(bustest.Soon(t), "x")
+		_, err := n.Submit(testbus.Soon(t), "x")
 		failed <- err
 	}()
-	bustest.Await(t, func() bool { return node.Waiting(t, n) == 1 })
+	testbus.Await(t, func() bool { return node.Waiting(t, n) == 1 })
 	node.CutOff(n)
 	if err := <-failed; !errors.Is(err, bus.ErrHostGone) {
 		t.Errorf("submit: %v", err)

@@ -9,8 +9,8 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/codec"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -63,7 +63,7 @@ func TestReturnedTravelsAlong(t *testing.T) {
 		}
 	}
 	t.Run("room for more", func(t *testing.T) {
-		c, put := open(t, 64, bus.Stage("m", bustest.Upper))
+		c, put := open(t, 64, bus.Stage("m", testbus.Upper))
 		var all [][]wire.Kind
 		for n := range uint32(2) {
 			put(n + 1)
@@ -84,11 +84,11 @@ func TestReturnedTravelsAlong(t *testing.T) {
 // host's store, and its place in the window comes back when it was handled.
 func TestPutIntoTheStore(t *testing.T) {
 	const size = 20_000
-	h := listen(t, bustest.Remotes(bustest.Linear(bus.Stage("m", bustest.Upper))), storeOptions)
+	h := listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), storeOptions)
 	c := dialThin(t, h.path)
 	c.send(&wire.Serve{Token: 1, Stage: "m"})
 	c.await(wire.KindServing)
-	r := bustest.StreamOf(t, h.bus)
+	r := testbus.StreamOf(t, h.bus)
 	if err := r.Send(t.Context(), "input"); err != nil {
 		t.Fatal(err)
 	}
@@ -115,8 +115,8 @@ func TestPutIntoTheStore(t *testing.T) {
 // TestPutThatWaits: a payload that came in a message, and for which there is no place yet, is
 // what it was when there is one, whatever has come in messages since.
 func TestPutThatWaits(t *testing.T) {
-	h := listen(t, bustest.Remotes(bus.Pipeline{
-		Stages: []bus.StageSpec{bus.Stage("m", bustest.Upper)},
+	h := listen(t, testbus.Remotes(bus.Pipeline{
+		Stages: []bus.StageSpec{bus.Stage("m", testbus.Upper)},
 		Edges:  []bus.Edge{{To: "m"}, {From: "m", Window: 1}},
 	}), storeOptions)
 	c, r, source := emitting(t, h)

@@ -12,7 +12,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/host"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -30,12 +30,12 @@ func TestRejoin(t *testing.T) {
 			served <- err
 			return
 		}
-		served <- errors.Join(n.Serve(ctx, bus.Stage("a", bustest.Upper)), n.Close(context.Background()))
+		served <- errors.Join(n.Serve(ctx, bus.Stage("a", testbus.Upper)), n.Close(context.Background()))
 	}()
 	for !strings.Contains(<-lines, "no host yet") { // it waits
 	}
 	for _, end := range []string{"drain", "close", "drain"} {
-		b := bustest.Open(t, bustest.Remotes(bustest.Linear(bus.StageSpec{Name: "a"})), bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}})
+		b := testbus.Open(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}})
 		s, err := host.Listen(b, path, host.ListenOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -44,7 +44,7 @@ func TestRejoin(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		bustest.MustReceive(t, r, []string{"X"})
+		testbus.MustReceive(t, r, []string{"X"})
 		if end == "drain" {
 			s.Drain()
 		}
@@ -68,7 +68,7 @@ func TestJoinWithoutAHost(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), path) {
 		t.Errorf("join: %v, want that the time is up, and where no host was", err)
 	}
-	h := listen(t, bustest.Linear(bus.Stage("a", bustest.Upper)), bus.Options{})
+	h := listen(t, testbus.Linear(bus.Stage("a", testbus.Upper)), bus.Options{})
 	if _, err := node.Join(t.Context(), t.Name(), node.JoinOptions{Socket: h.path, Bus: "another", Rejoin: true}); err == nil || !strings.Contains(err.Error(), "another") {
 		t.Errorf("join another bus: %v", err)
 	}
@@ -77,10 +77,10 @@ func TestJoinWithoutAHost(t *testing.T) {
 // TestRejoinOfAProcessThatTheHostStarted: it ends with the host, which would else have to wait for it.
 func TestRejoinOfAProcessThatTheHostStarted(t *testing.T) {
 	t.Setenv(node.EnvReplica, "0")
-	h := listen(t, bustest.Remotes(bustest.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
+	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
 	n := h.join(t, node.JoinOptions{Rejoin: true})
 	h.server.Drain()
-	if err := n.Serve(t.Context(), bus.Stage("a", bustest.Upper)); err != nil { // which returns
+	if err := n.Serve(t.Context(), bus.Stage("a", testbus.Upper)); err != nil { // which returns
 		t.Error(err)
 	}
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // TestRepeatBehindTheLast: what a replica has not finished of a request is handled by another,
@@ -15,9 +15,9 @@ import (
 func TestRepeatBehindTheLast(t *testing.T) {
 	for name, end := range map[string]func(*bus.Task) error{"no end": nil, "an end": func(*bus.Task) error { return nil }} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), bustest.Patience)
+			ctx, cancel := context.WithTimeout(t.Context(), testbus.Patience)
 			defer cancel()
-			h := listen(t, bustest.Linear(bus.StageSpec{Name: "m", State: bus.StateNone, Attempts: 2, Remote: &bus.Remote{Routing: bus.LeastQueue}, MaxInflight: 4}), bus.Options{})
+			h := listen(t, testbus.Linear(bus.StageSpec{Name: "m", State: bus.StateNone, Attempts: 2, Remote: &bus.Remote{Routing: bus.LeastQueue}, MaxInflight: 4}), bus.Options{})
 			var nodes []*node.Node
 			got := make(chan int, 8)
 			leaving := make(chan struct{})
@@ -32,7 +32,7 @@ func TestRepeatBehindTheLast(t *testing.T) {
 					return t.Forward(d)
 				}})
 				nodes = append(nodes, n)
-				bustest.Await(t, func() bool { return h.server.Serving("m") == i+1 })
+				testbus.Await(t, func() bool { return h.server.Serving("m") == i+1 })
 			}
 			r, err := h.bus.Stream(ctx)
 			if err != nil {
@@ -53,7 +53,7 @@ func TestRepeatBehindTheLast(t *testing.T) {
 			if err := nodes[0].Close(ctx); err != nil {
 				t.Fatal(err)
 			}
-			bustest.Await(t, func() bool { return h.server.Serving("m") == 1 })
+			testbus.Await(t, func() bool { return h.server.Serving("m") == 1 })
 			close(leaving)
 			var results []string
 			for d, err := range r.Results(ctx) {

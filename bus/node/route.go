@@ -4,7 +4,7 @@ import (
 	"errors"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
@@ -31,7 +31,7 @@ type outgoingEdge struct {
 
 // route leads to a task of another node, or to a request that it submitted.
 type route struct {
-	pair   *pair
+	pair   *peerLink
 	source uint32 // as the peer knows them
 	edge   uint16
 
@@ -115,7 +115,7 @@ func (rs *routes) end(edge int) {
 
 // unfinished finds an edge that leads to a pair that has ended, whose peer lives, and
 // that was not done with.
-func (rs *routes) unfinished(p *pair) (edge int, seq uint64, found bool) {
+func (rs *routes) unfinished(p *peerLink) (edge int, seq uint64, found bool) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	for i := range rs.edges {
@@ -127,9 +127,11 @@ func (rs *routes) unfinished(p *pair) (edge int, seq uint64, found bool) {
 }
 
 // owes reports whether the peer has not finished all that was sent on an edge.
-func (p *pair) owes(to *route, source uint32, edge int) bool {
+func (p *peerLink) owes(to *route, source uint32, edge int) bool {
 	owes := false
-	p.account.Each(func(h *ledger.Hold) { owes = owes || h.Source == source && h.Edge == edge && h.Why() == ledger.Sent })
+	p.account.Each(func(h *accounts.Hold) {
+		owes = owes || h.Source == source && h.Edge == edge && h.Why() == accounts.Sent
+	})
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return owes || to.lost

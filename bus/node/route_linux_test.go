@@ -16,7 +16,7 @@ import (
 type routed struct {
 	*routes
 	t    *testing.T
-	pair *pair
+	pair *peerLink
 	host *peer.Receiver
 	hand *hand
 }
@@ -39,7 +39,7 @@ func newRouted(t *testing.T, edges int) *routed {
 		in.Close()
 		_ = host.Close()
 	})
-	p := &pair{link: l, node: 7}
+	p := &peerLink{link: l, node: 7}
 	p.account.Open(p)
 	a, b, err := peer.Pair()
 	if err != nil {
@@ -53,7 +53,7 @@ func newRouted(t *testing.T, edges int) *routed {
 		_ = a.Close()
 	})
 	h := newHand(t, b)
-	h.pair = p
+	h.peerLink = p
 	h.listen()
 	return &routed{routes: new(routes).begin(l, 5, edges), t: t, pair: p, host: in, hand: h}
 }
@@ -161,7 +161,7 @@ func TestWhatComesBehindTheLeaving(t *testing.T) {
 	for name, past := range map[string]bool{"through the host": false, "past it": true} {
 		t.Run(name, func(t *testing.T) {
 			r := newRouted(t, 1)
-			r.link.peers.senders = map[uint32]*pair{7: r.pair}
+			r.link.peers.senders = map[uint32]*peerLink{7: r.pair}
 			if past {
 				r.open(0, &route{pair: r.pair, source: 77})
 			}

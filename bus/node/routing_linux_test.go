@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -19,13 +19,13 @@ type routed struct {
 func newRouted(t *testing.T, routing bus.Routing, replicas int) *routed {
 	t.Helper()
 	spec := bus.StageSpec{Name: "m", State: bus.StateNone, Remote: &bus.Remote{Routing: routing}, MaxInflight: 4}
-	r := &routed{t: t, hosted: listen(t, bustest.Linear(spec), bus.Options{Store: shmstore.Options{ArenaBytes: 8 << 20}})}
+	r := &routed{t: t, hosted: listen(t, testbus.Linear(spec), bus.Options{Store: shmstore.Options{ArenaBytes: 8 << 20}})}
 	for i := range replicas {
 		spec, kept := keeping("m")
 		spec.State = bus.StateNone
 		r.serve(t, spec)
 		r.kept = append(r.kept, kept)
-		bustest.Await(t, func() bool { return r.server.Serving("m") == i+1 })
+		testbus.Await(t, func() bool { return r.server.Serving("m") == i+1 })
 	}
 	return r
 }
@@ -54,7 +54,7 @@ func (r *routed) finish(k *bus.Kept) {
 	r.t.Helper()
 	before := len(r.server.Holdings())
 	mustFinish(r.t, k)
-	bustest.Await(r.t, func() bool { return len(r.server.Holdings()) < before })
+	testbus.Await(r.t, func() bool { return len(r.server.Holdings()) < before })
 }
 
 func (r *routed) open() *bus.Request {

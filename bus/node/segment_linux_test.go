@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -120,11 +120,11 @@ func (c *thinClient) count(kind wire.Kind) (n int) {
 // TestArenaIsGivenOnce: a client maps the arena of the bus's store once, and
 // not anew for each payload that comes when it has no other.
 func TestArenaIsGivenOnce(t *testing.T) {
-	h := listen(t, bustest.Remotes(bustest.Linear(bus.Stage("m", bustest.Upper))), storeOptions)
+	h := listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), storeOptions)
 	c := dialThin(t, h.path)
 	c.send(&wire.Serve{Token: 1, Stage: "m"})
 	c.await(wire.KindServing)
-	r := bustest.StreamOf(t, h.bus)
+	r := testbus.StreamOf(t, h.bus)
 	const payloads = 3
 	for range payloads {
 		if err := r.Input(t.Context()).EmitBytes(make([]byte, 40_000)); err != nil {

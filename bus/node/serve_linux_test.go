@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -12,7 +12,7 @@ import (
 // when that is enough, and neither it nor others are the worse for it.
 func TestServedWithoutEnd(t *testing.T) {
 	const enough = 1024 // as docs/bounds.md has it
-	h := listen(t, bustest.Remotes(bustest.Linear(bus.Stage("m", bustest.Upper))), storeOptions)
+	h := listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), storeOptions)
 	c := dialThin(t, h.path)
 	for range enough {
 		c.send(&wire.Serve{Token: 1, Stage: "m"})
@@ -29,5 +29,5 @@ func TestServedWithoutEnd(t *testing.T) {
 		t.Errorf("the next client is replica %d, want %d", m.Replica, enough)
 	}
 	c.send(&wire.Bye{})
-	bustest.Await(t, func() bool { return h.server.Serving("m") == 1 })
+	testbus.Await(t, func() bool { return h.server.Serving("m") == 1 })
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -36,11 +36,11 @@ func TestOverWithItsOwnWork(t *testing.T) {
 		for _, inflight := range []int{1, 4} {
 			for _, quickHere := range []bool{false, true} {
 				t.Run(fmt.Sprint(kind, inflight, quickHere), func(t *testing.T) {
-					slow := bustest.NewOneByOne()
+					slow := testbus.NewOneByOne()
 					quick := bus.StageSpec{Name: "quick", MaxInflight: inflight, Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }}
-					p := bustest.Linear(quick, bus.StageSpec{Name: "slow", MaxInflight: inflight, Remote: &bus.Remote{}})
+					p := testbus.Linear(quick, bus.StageSpec{Name: "slow", MaxInflight: inflight, Remote: &bus.Remote{}})
 					if !quickHere {
-						p = bustest.Remotes(p)
+						p = testbus.Remotes(p)
 					}
 					h := listen(t, p, bus.Options{})
 					if !quickHere {
@@ -59,7 +59,7 @@ func TestOverWithItsOwnWork(t *testing.T) {
 func TestRequestsThatHoldEachOthersStage(t *testing.T) {
 	for _, kind := range []string{"handle", "batch", "actor"} {
 		t.Run(kind, func(t *testing.T) {
-			c := bustest.NewCrossing()
+			c := testbus.NewCrossing()
 			remote := func(name string) bus.StageSpec {
 				return bus.StageSpec{Name: name, MaxInflight: 1, Remote: &bus.Remote{}}
 			}
@@ -90,10 +90,10 @@ func TestEndAtANode(t *testing.T) {
 		})},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := serveAll(t, bustest.Linear(spec), bus.Options{})
-			bustest.Await(t, func() bool { return h.server.Serving("m") == 1 })
+			h := serveAll(t, testbus.Linear(spec), bus.Options{})
+			testbus.Await(t, func() bool { return h.server.Serving("m") == 1 })
 			for _, inputs := range [][]string{{"x"}, nil, {"x", "y"}} {
-				r := bustest.StreamOf(t, h.bus)
+				r := testbus.StreamOf(t, h.bus)
 				for _, in := range inputs {
 					if err := r.Send(t.Context(), in); err != nil {
 						t.Fatal(err)
@@ -102,7 +102,7 @@ func TestEndAtANode(t *testing.T) {
 				if err := r.CloseSend(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				bustest.MustComplete(t, r, append(inputs, "end"))
+				testbus.MustComplete(t, r, append(inputs, "end"))
 			}
 		})
 	}
@@ -115,7 +115,7 @@ type endingClient struct {
 }
 
 func newEndingClient(t *testing.T, flags uint32) endingClient {
-	h := listen(t, bustest.Remotes(bustest.Linear(bus.Stage("m", bustest.Upper))), storeOptions)
+	h := listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), storeOptions)
 	c := endingClient{dialThin(t, h.path), h}
 	c.serve(flags)
 	return c
@@ -129,7 +129,7 @@ func (c endingClient) serve(flags uint32) {
 // handle has a request of one input at the client, which emits for it and finishes it.
 func (c endingClient) handle(apart bool, flags uint8) (r *bus.Request, task uint32) {
 	c.t.Helper()
-	r = bustest.StreamOf(c.t, c.h.bus)
+	r = testbus.StreamOf(c.t, c.h.bus)
 	var opts []bus.EmitOption
 	if !apart {
 		opts = append(opts, bus.Last())
@@ -149,7 +149,7 @@ func (c endingClient) handle(apart bool, flags uint8) (r *bus.Request, task uint
 // complete requires that a request completes with what the client has emitted.
 func (c endingClient) complete(r *bus.Request) {
 	c.t.Helper()
-	if err := r.Wait(bustest.Soon(c.t)); err != nil {
+	if err := r.Wait(testbus.Soon(c.t)); err != nil {
 		c.t.Fatal(err)
 	}
 	var got []string
@@ -177,11 +177,11 @@ func TestEndThatIsNotAskedFor(t *testing.T) {
 				c.complete(r)
 				c.send(&wire.Ended{Task: task})
 			}
-			none := bustest.StreamOf(t, c.h.bus)
+			none := testbus.StreamOf(t, c.h.bus)
 			if err := none.CloseSend(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if err := none.Wait(bustest.Soon(t)); err != nil { // it was passed over
+			if err := none.Wait(testbus.Soon(t)); err != nil { // it was passed over
 				t.Fatal(err)
 			}
 			c.send(&wire.Call{Token: 2, Method: "stats"})
@@ -225,8 +225,8 @@ func TestEndThatIsAskedFor(t *testing.T) {
 // TestEndOfAStageNotServedYet: whether a stage does something at the end is not known before a process serves it: the
 // first one is asked to end a task that has no delivery.
 func TestEndOfAStageNotServedYet(t *testing.T) {
-	h := listen(t, bustest.Remotes(bustest.Linear(bus.Stage("m", bustest.Upper))), storeOptions)
-	r := bustest.StreamOf(t, h.bus)
+	h := listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), storeOptions)
+	r := testbus.StreamOf(t, h.bus)
 	if err := r.CloseSend(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +234,7 @@ func TestEndOfAStageNotServedYet(t *testing.T) {
 	c.serve(wire.ServeEnds)
 	task := c.await(wire.KindEnd).(*wire.End).Task
 	c.send(&wire.Ended{Task: task})
-	if err := errors.Join(r.Wait(bustest.Soon(t)), r.Err()); err != nil {
+	if err := errors.Join(r.Wait(testbus.Soon(t)), r.Err()); err != nil {
 		t.Fatal(err)
 	}
 	c.send(&wire.Bye{})

@@ -9,8 +9,8 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/hostnode"
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
-	"github.com/omnibus-runtime/omnibus/internal/terms"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/messages"
 )
@@ -21,7 +21,7 @@ type nodeStage struct {
 	name   string
 	number uint32 // as the host has it
 	call   *serving
-	bus.Opened
+	bus.OpenedPart
 	ends bool           // it does something at the end of a task
 	busy sync.WaitGroup // tasks
 }
@@ -33,7 +33,7 @@ type nodeTask struct {
 	id    uint32
 	req   *bus.Request
 
-	in  arrivals
+	in  resequencer
 	out routes
 
 	mu    lockorder.Mutex[lockorder.NodeTask] // guards what follows
@@ -125,7 +125,7 @@ func (l *link) addStage(call *serving, spec bus.StageSpec, s *wire.Serving) erro
 	if err != nil {
 		return err
 	}
-	l.begun.serve(&nodeStage{name: spec.Name, number: s.Stage, call: call, Opened: at, ends: acts(spec)})
+	l.begun.serve(&nodeStage{name: spec.Name, number: s.Stage, call: call, OpenedPart: at, ends: acts(spec)})
 	return wrong
 }
 
@@ -147,13 +147,13 @@ func portsOf(edges []wire.Edge, tensors []wire.Tensors) []bus.Port {
 
 // openPart opens a bus whose edges end at the boundary of this process, with the node's
 // memory and settings, of whose requests so many may be alive.
-func (l *link) openPart(p bus.Part, most int) (bus.Opened, error) {
+func (l *link) openPart(p bus.Part, most int) (bus.OpenedPart, error) {
 	n := l.node
 	p.Opts = bus.Options{
 		Name: n.name, Store: n.opts.Store, MaxRequests: most,
 		Serializer: n.opts.Serializer, StallTimeout: -1, Logger: n.opts.Logger, GPU: n.opts.GPU,
 	}
-	p.Heard, p.Lane, p.InlineBytes = l.heard, n.lane, int(l.welcome.InlineBytes)
+	p.LastActive, p.Lane, p.InlineBytes = l.lastActive, n.lane, int(l.welcome.InlineBytes)
 	return p.Open(context.Background())
 }
 
@@ -171,10 +171,10 @@ func (l *link) openTask(m *wire.Open) (*nodeTask, error) {
 	return l.begun.task(m.Task, m.Stage, func(st *nodeStage) (*nodeTask, error) {
 		t := &nodeTask{link: l, stage: st, id: m.Task}
 		t.out.begin(l, m.Task, len(st.Results))
-		o := bus.Opening{ID: messages.RequestID(m.Request), Deadline: terms.DeadlineOf(m.TimeLeft), Trace: terms.TraceOf(m.Trace), Sink: t, Try: true}
-		err := st.Bus.Floor().Place(context.Background(), o)
+		o := bus.RequestOptions{ID: messages.RequestID(m.Request), Deadline: hostnode.DeadlineOf(m.TimeLeft), Trace: hostnode.TraceOf(m.Trace), Sink: t, Try: true}
+		err := st.Bus.Backend().AcquirePermit(context.Background(), o)
 		if err == nil {
-			t.req, err = st.Bus.Floor().Admit(context.Background(), o)
+			t.req, err = st.Bus.Backend().Admit(context.Background(), o)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("open task %d: %w", m.Task, err)

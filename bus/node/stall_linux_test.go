@@ -9,7 +9,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -19,12 +19,12 @@ func attachedAs(name string) string { return fmt.Sprintf("process %d (%s)", os.G
 // TestStallNamesProcesses: whatever an emission waits for, the report says which process
 // has it, and of which request.
 func TestStallNamesProcesses(t *testing.T) {
-	g := bustest.NewGate()
-	p := bustest.Remotes(bustest.Linear(bus.Stage("first", bustest.Upper), bus.StageSpec{Name: "second", MaxInflight: 1, Handle: g.Stage("second").Handle}))
+	g := testbus.NewGate()
+	p := testbus.Remotes(testbus.Linear(bus.Stage("first", testbus.Upper), bus.StageSpec{Name: "second", MaxInflight: 1, Handle: g.Stage("second").Handle}))
 	p.Edges = append(p.Edges, bus.Edge{From: "second", Window: 1})
 	h := listen(t, p, bus.Options{})
 	caller, first, second := h.joinAs(t, "caller", node.JoinOptions{}), h.joinAs(t, "serves first", node.JoinOptions{}), h.joinAs(t, "serves second", node.JoinOptions{})
-	go func() { _ = first.Serve(context.Background(), bus.Stage("first", bustest.Upper)) }() // ends with the node
+	go func() { _ = first.Serve(context.Background(), bus.Stage("first", testbus.Upper)) }() // ends with the node
 	go func() { _ = second.Serve(context.Background(), g.Stage("second")) }()
 
 	// All slots are taken.
@@ -37,19 +37,19 @@ func TestStallNamesProcesses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := bustest.WaitForStall(t, h.bus, "first->second", 0)
+	s := testbus.WaitForStall(t, h.bus, "first->second", 0)
 	if s.Request != waits.ID() || !strings.Contains(s.Holder, `stage "second"`) ||
 		!strings.Contains(s.Holder, holder.ID().String()) || !strings.Contains(s.Holder, attachedAs("serves second")) {
 		t.Errorf("slots are taken: %v", s)
 	}
 	g.Leave <- struct{}{}
-	bustest.MustReceive(t, holder, []string{"A"})
+	testbus.MustReceive(t, holder, []string{"A"})
 	<-g.Entered
 	g.Leave <- struct{}{}
-	bustest.MustReceive(t, waits, []string{"B"})
+	testbus.MustReceive(t, waits, []string{"B"})
 
 	// A slot is kept by a request whose caller sends nothing.
-	idle := bustest.StreamOf(t, caller)
+	idle := testbus.StreamOf(t, caller)
 	if err := idle.Send(t.Context(), "c"); err != nil {
 		t.Fatal(err)
 	}
@@ -58,8 +58,8 @@ func TestStallNamesProcesses(t *testing.T) {
 	if waits, err = caller.Submit(t.Context(), "d"); err != nil {
 		t.Fatal(err)
 	}
-	for s = bustest.WaitForStall(t, h.bus, "first->second", 0); strings.Contains(s.Holder, "keeps"); {
-		s = bustest.WaitForStall(t, h.bus, "first->second", 0) // it is at work a moment longer
+	for s = testbus.WaitForStall(t, h.bus, "first->second", 0); strings.Contains(s.Holder, "keeps"); {
+		s = testbus.WaitForStall(t, h.bus, "first->second", 0) // it is at work a moment longer
 	}
 	if !strings.Contains(s.Holder, idle.ID().String()) || !strings.Contains(s.Holder, attachedAs("caller")) {
 		t.Errorf("a request is idle: %v", s)
@@ -67,14 +67,14 @@ func TestStallNamesProcesses(t *testing.T) {
 	if err := idle.CloseSend(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	bustest.MustReceive(t, idle, []string{"C"})
+	testbus.MustReceive(t, idle, []string{"C"})
 	g.Leave <- struct{}{}
-	bustest.MustReceive(t, waits, []string{"D"})
+	testbus.MustReceive(t, waits, []string{"D"})
 }
 
 // TestStallNamesTheCallingProcess: results that a client does not finish are named with it.
 func TestStallNamesTheCallingProcess(t *testing.T) {
-	p := bustest.Linear(bus.Stage("a", bustest.Upper))
+	p := testbus.Linear(bus.Stage("a", testbus.Upper))
 	p.Edges = append(p.Edges, bus.Edge{From: "a", Window: 2})
 	h := listen(t, p, bus.Options{})
 	c := dialThin(t, h.path)
@@ -84,7 +84,7 @@ func TestStallNamesTheCallingProcess(t *testing.T) {
 	for put := range uint32(3) {
 		c.send(inMessage(put, submitted.Source, "x"))
 	}
-	s := bustest.WaitForStall(t, h.bus, "a->", 2)
+	s := testbus.WaitForStall(t, h.bus, "a->", 2)
 	if uint64(s.Request) != submitted.Request || !strings.Contains(s.Holder, fmt.Sprintf("process %d", os.Getpid())) {
 		t.Errorf("report: %v", s)
 	}

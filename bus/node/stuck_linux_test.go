@@ -7,15 +7,15 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // TestStuckProcess: a process that is stopped and has work fails the request that waits for
 // it, which names it once and says what it is.
 func TestStuckProcess(t *testing.T) {
-	h := listen(t, bustest.Remotes(bustest.Linear(bus.StageSpec{Name: "first"})), bus.Options{StallTimeout: 50 * time.Millisecond})
+	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "first"})), bus.Options{StallTimeout: 50 * time.Millisecond})
 	child := h.child(t, "first")
-	bustest.Await(t, func() bool { return h.server.Serving("first") == 1 })
+	testbus.Await(t, func() bool { return h.server.Serving("first") == 1 })
 	stopProcess(t, child.Process)
 	r, err := h.bus.Submit(t.Context(), "x")
 	if err != nil {

@@ -8,23 +8,23 @@ import (
 	"time"
 
 	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/hostnode"
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
-	"github.com/omnibus-runtime/omnibus/internal/terms"
 	"github.com/omnibus-runtime/omnibus/internal/waiting"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// upstream is a request of this process that lives at the host. Its graph has no stage: what
+// remoteRequest is a request of this process that lives at the host. Its graph has no stage: what
 // is sent goes to the host, and what comes from there are the results.
-type upstream struct {
+type remoteRequest struct {
 	link   *link
 	source uint32
 	req    *bus.Request
-	in     arrivals // results
-	out    routes   // of inputs
+	in     resequencer // results
+	out    routes      // of inputs
 
 	inputs  atomic.Int32 // streams that have not ended
 	answers chan error   // whether the host has a place; nil: Submit does not ask
@@ -61,22 +61,22 @@ func (l *link) callers() error {
 }
 
 // openCaller opens the bus that carries what this process submits.
-func (n *Node) openCaller(l *link) (bus.Opened, error) {
+func (n *Node) openCaller(l *link) (bus.OpenedPart, error) {
 	return l.openPart(bus.Part{
 		Arriving: portsOf(l.welcome.Results, nil), Leaving: portsOf(l.welcome.Inputs, l.welcome.Tensors), Requests: callerRequests,
 	}, max(callerRequests, n.opts.MaxRequests))
 }
 
 // Put implements bus.Carrier: it sends an input to the host.
-func (up *upstream) Put(d *bus.Delivery, edge int) error {
+func (up *remoteRequest) Put(d *bus.Delivery, edge int) error {
 	return up.out.put(d, edge, func() { _ = d.Finish(nil) }) // held here alone
 }
 
 // Returns implements bus.Carrier.
-func (up *upstream) Returns(edge int, seq uint64) bool { return up.out.relays(edge, seq) }
+func (up *remoteRequest) Returns(edge int, seq uint64) bool { return up.out.relays(edge, seq) }
 
 // InputEnded implements bus.Home. The host sees the end by the last input, if that says so.
-func (up *upstream) InputEnded(bare bool) {
+func (up *remoteRequest) InputEnded(bare bool) {
 	if left := up.inputs.Add(-1); left == 0 && bare {
 		faultpoint.Hit("node-before-close-send")
 		up.out.endAll()
@@ -133,7 +133,7 @@ func (n *Node) submit(ctx context.Context, flags uint8, opts []bus.SubmitOption)
 }
 
 func (n *Node) open(ctx context.Context, flags uint8, opts []bus.SubmitOption) (*bus.Request, error) {
-	o, err := bus.OpeningOf(ctx, opts)
+	o, err := bus.RequestOptionsOf(ctx, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -151,10 +151,10 @@ func (n *Node) open(ctx context.Context, flags uint8, opts []bus.SubmitOption) (
 		return nil, l.parting.lost()
 	}
 	o.Try = flags&wire.SubmitTry != 0
-	if err := l.takePlace(waiting, caller.Bus.Floor(), o); err != nil {
+	if err := l.acquirePermit(waiting, caller.Bus.Backend(), o); err != nil {
 		return nil, err
 	}
-	up, tell := &upstream{link: l}, flags&wire.SubmitTell != 0
+	up, tell := &remoteRequest{link: l}, flags&wire.SubmitTell != 0
 	if tell {
 		up.answers = make(chan error, 1)
 	}
@@ -170,10 +170,10 @@ func (n *Node) open(ctx context.Context, flags uint8, opts []bus.SubmitOption) (
 	return up.req, nil
 }
 
-// takePlace takes a place for a request of this process. The wait for one ends with the link, too.
-func (l *link) takePlace(ctx context.Context, floor bus.Floor, o bus.Opening) error {
+// acquirePermit takes a place for a request of this process. The wait for one ends with the link, too.
+func (l *link) acquirePermit(ctx context.Context, floor bus.Backend, o bus.RequestOptions) error {
 	o.Now = true
-	err := floor.Place(ctx, o)
+	err := floor.AcquirePermit(ctx, o)
 	if !errors.Is(err, bus.ErrCanceled) {
 		return err
 	}
@@ -187,7 +187,7 @@ func (l *link) takePlace(ctx context.Context, floor bus.Floor, o bus.Opening) er
 		}
 	}()
 	o.Now = false
-	return floor.Place(ctx, o)
+	return floor.AcquirePermit(ctx, o)
 }
 
 // untilDeadline is a context that ends at a request's deadline too, if there is one
@@ -200,7 +200,7 @@ func untilDeadline(ctx context.Context, at time.Time) (context.Context, context.
 }
 
 // await waits until the host has begun the request, or has refused it.
-func (up *upstream) await(ctx context.Context) error {
+func (up *remoteRequest) await(ctx context.Context) error {
 	select {
 	case err := <-up.answers:
 		return err
@@ -225,7 +225,7 @@ func (up *upstream) await(ctx context.Context) error {
 
 // begin makes a request and tells the host of it, with the first input or within a
 // millisecond. The host answers only if it is asked whether it has a place.
-func (up *upstream) begin(ctx context.Context, caller *bus.Opened, flags uint8, o bus.Opening) error {
+func (up *remoteRequest) begin(ctx context.Context, caller *bus.OpenedPart, flags uint8, o bus.RequestOptions) error {
 	l := up.link
 	l.calling.Lock() // the host sees numbers that rise
 	defer l.calling.Unlock()
@@ -233,18 +233,18 @@ func (up *upstream) begin(ctx context.Context, caller *bus.Opened, flags uint8, 
 	up.source = wire.OwnSource | l.lastSource
 	up.out.begin(l, up.source, len(caller.Inputs))
 	up.inputs.Store(int32(len(caller.Inputs)))
-	o.ID, o.Up = terms.RequestID(l.welcome.Node, up.source), up
-	req, err := caller.Bus.Floor().Admit(ctx, o)
+	o.ID, o.Owner = hostnode.RequestID(l.welcome.Node, up.source), up
+	req, err := caller.Bus.Backend().Admit(ctx, o)
 	if err != nil {
 		return err
 	}
-	m := &wire.Submit{Source: up.source, Flags: flags, Trace: terms.Trace(o.Trace)}
+	m := &wire.Submit{Source: up.source, Flags: flags, Trace: hostnode.Trace(o.Trace)}
 	begin := func() {
 		up.req = req
 		up.in.begin(req, caller.Results, true)
 	}
 	known, err := l.begun.request(up, begin, func() (err error) {
-		m.TimeLeft = terms.TimeLeft(o.Deadline) // at the end of all waits
+		m.TimeLeft = hostnode.TimeLeft(o.Deadline) // at the end of all waits
 		if flags&wire.SubmitTell != 0 {
 			err = l.send(m)
 		} else {
@@ -268,7 +268,7 @@ func (up *upstream) begin(ctx context.Context, caller *bus.Opened, flags uint8, 
 }
 
 // answer says whether the host has a place for the request.
-func (up *upstream) answer(err error) {
+func (up *remoteRequest) answer(err error) {
 	select {
 	case up.answers <- err: // nil: Submit does not ask
 	default:
@@ -276,7 +276,7 @@ func (up *upstream) answer(err error) {
 }
 
 // Ended implements bus.Home: it tells the host that the request is over here.
-func (up *upstream) Ended() {
+func (up *remoteRequest) Ended() {
 	l := up.link
 	if known := l.begun.requestEnded(up); !known {
 		return
@@ -285,7 +285,7 @@ func (up *upstream) Ended() {
 	if up.req.Outcome() == bus.Completed {
 		return
 	}
-	m := &wire.AbortRequest{Source: up.source, Text: terms.TextBehind(bus.ErrAborted, up.req.Err().Error())}
+	m := &wire.AbortRequest{Source: up.source, Text: hostnode.TextBehind(bus.ErrAborted, up.req.Err().Error())}
 	if up.req.Outcome() == bus.PastDeadline {
 		m.Code = wire.CodeOver
 	}
@@ -294,7 +294,7 @@ func (up *upstream) Ended() {
 }
 
 // over ends the request as it ended at the host.
-func (up *upstream) over(o bus.Outcome, err error) {
+func (up *remoteRequest) over(o bus.Outcome, err error) {
 	if o != bus.Completed {
 		up.in.drop()
 		up.req.Control().End(o, err)
@@ -308,12 +308,12 @@ func (up *upstream) over(o bus.Outcome, err error) {
 
 // complete ends a request that the host has completed, when all results are here. Inputs that
 // are read still, perhaps by the caller itself as results, keep its place.
-func (up *upstream) complete() {
+func (up *remoteRequest) complete() {
 	up.req.Control().End(bus.Completed, nil)
 }
 
 // hostGone ends the request, unless the host has completed it.
-func (up *upstream) hostGone(err error) {
+func (up *remoteRequest) hostGone(err error) {
 	up.mu.Lock()
 	over := up.overSaid
 	up.mu.Unlock()
@@ -352,7 +352,7 @@ func (l *link) leave(ctx context.Context) error {
 // here: their requests are over, and he looked before they were.
 func (l *link) returnAll() {
 	l.account.Close(false)
-	l.account.GiveBackAll(ledger.All)
+	l.account.GiveBackAll(accounts.All)
 	l.account.Wait() // for those that the reader has in its hands
 	l.returnPairs()
 }

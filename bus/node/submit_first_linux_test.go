@@ -6,14 +6,14 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // TestFirstRequestsTogether: what a node needs to submit is made once, also when many of
 // its goroutines submit their first request at the same time.
 func TestFirstRequestsTogether(t *testing.T) {
 	const together, places = 16, 500
-	h := listen(t, bustest.Linear(pass("m")), bus.Options{MaxRequests: together})
+	h := listen(t, testbus.Linear(pass("m")), bus.Options{MaxRequests: together})
 	// made is how much is allocated while so many requests begin.
 	made := func(requests int) uint64 {
 		n := h.join(t, node.JoinOptions{MaxRequests: places})

@@ -8,15 +8,15 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
 // TestSubmitToAHostThatIsFull: who gives up is forgotten at its deadline, and may
 // ask as often as it likes.
 func TestSubmitToAHostThatIsFull(t *testing.T) {
-	h := listen(t, bustest.Linear(bus.Stage("m", bustest.Upper)), bus.Options{MaxRequests: 1})
-	first := bustest.StreamOf(t, h.bus)
+	h := listen(t, testbus.Linear(bus.Stage("m", testbus.Upper)), bus.Options{MaxRequests: 1})
+	first := testbus.StreamOf(t, h.bus)
 	c := dialThin(t, h.path)
 	c.await(wire.KindWelcome)
 	const often = 1100 // more than may be open at once
@@ -52,8 +52,8 @@ func TestSubmitToAHostThatIsFull(t *testing.T) {
 // TestAbortBeforeItBegins: a request that a client aborts or closes while it waits for its
 // place has been aborted, whatever else it waits for.
 func TestAbortBeforeItBegins(t *testing.T) {
-	h := listen(t, bustest.Linear(bus.Stage("m", bustest.Upper)), bus.Options{MaxRequests: 1})
-	bustest.StreamOf(t, h.bus)
+	h := listen(t, testbus.Linear(bus.Stage("m", testbus.Upper)), bus.Options{MaxRequests: 1})
+	testbus.StreamOf(t, h.bus)
 	c := dialThin(t, h.path)
 	for i, m := range []wire.Message{&wire.AbortRequest{Source: ownSource(1), Text: "enough"}, &wire.Close{Source: ownSource(2)}} {
 		c.send(&wire.Submit{Source: ownSource(uint32(i + 1))})

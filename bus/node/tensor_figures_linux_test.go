@@ -8,7 +8,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -26,7 +26,7 @@ func TestFiguresOfProcesses(t *testing.T) {
 			t.Fatal(err)
 		}
 		maker := h.serveOn(t, m, making("make", m))
-		r := bustest.StreamOf(t, h.bus)
+		r := testbus.StreamOf(t, h.bus)
 		mustTrip(t, r, 3)
 		r.Close()
 		if missing == nil {
@@ -39,12 +39,12 @@ func TestFiguresOfProcesses(t *testing.T) {
 			return lane.Stats{Default: all.Default, Pool: all.Pool, Fallbacks: all.Fallbacks}
 		}
 		if missing == nil { // it tells of its own accord
-			bustest.Await(t, func() bool { return figures() == want })
+			testbus.Await(t, func() bool { return figures() == want })
 		}
 		if err := maker.Close(t.Context()); err != nil { // and the rest when it leaves
 			t.Fatal(err)
 		}
-		bustest.Await(t, func() bool { return len(h.server.Processes()) == 1 })
+		testbus.Await(t, func() bool { return len(h.server.Processes()) == 1 })
 		if got := figures(); got != want {
 			t.Fatalf("when it is gone: %+v, want %+v", got, want)
 		}
@@ -81,7 +81,7 @@ func TestNothingIsOpenOfTheDead(t *testing.T) {
 	if err := n.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	bustest.Await(t, func() bool { return len(h.server.Processes()) == 0 })
+	testbus.Await(t, func() bool { return len(h.server.Processes()) == 0 })
 	want.Open = 0
 	if got := h.bus.Stats().ProcessTensors; got != want {
 		t.Errorf("%+v, want %+v", got, want)
@@ -91,7 +91,7 @@ func TestNothingIsOpenOfTheDead(t *testing.T) {
 // TestLatestFiguresCount: of what a process tells the last counts, however soon it comes
 // behind the others.
 func TestLatestFiguresCount(t *testing.T) {
-	h := listen(t, bustest.Remotes(bustest.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
+	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
 	c := dialThin(t, h.path)
 	c.await(wire.KindWelcome)
 	const times = 300

@@ -16,8 +16,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/emul"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
 	"github.com/omnibus-runtime/omnibus/internal/pythontest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // makeTensors is a pipeline whose first stage, a Python process, sends tensors.
@@ -37,7 +37,7 @@ type got struct {
 
 // reader is a stage that checks the tensors it gets. Gate, if not nil, is waited for with
 // each message in hand.
-func gpuReader(g *bustest.GPU, gate <-chan struct{}) bus.StageSpec {
+func gpuReader(g *testbus.GPU, gate <-chan struct{}) bus.StageSpec {
 	return bus.StageSpec{Name: "reader", Handle: func(t *bus.Task, d *bus.Delivery) error {
 		m, err := d.Tensors(t.Context())
 		if err != nil {
@@ -114,10 +114,10 @@ func recvGot(t *testing.T, r *bus.Request) (v got) {
 func TestTensorsFromPython(t *testing.T) {
 	for _, transport := range []bus.TensorTransport{bus.TensorsDefault, bus.TensorsPool, bus.TensorsIPC} {
 		t.Run(transport.String(), func(t *testing.T) {
-			g := bustest.NewGPU(t, emul.Options{GranularityBytes: 1 << 16})
+			g := testbus.NewGPU(t, emul.Options{GranularityBytes: 1 << 16})
 			h := listen(t, makeTensors(transport, gpuReader(g, nil)), bus.Options{GPU: g.Options(pool.Options{})})
 			p := h.pythonAs(t, "testdata/maker.py")
-			r := bustest.StreamOf(t, h.bus)
+			r := testbus.StreamOf(t, h.bus)
 			var mu sync.Mutex // of n
 			n := 0
 			for _, kind := range []string{"chunk", "alias", "memory", "strided", "host"} {
@@ -168,10 +168,10 @@ func (p pythonEnd) emitsOne(t *testing.T, r *bus.Request, kind string, n int) ui
 func TestPythonPoolIsFull(t *testing.T) {
 	const room = 256 << 10 // an arena has two of these
 	start := func(t *testing.T, settings ...string) (pythonEnd, *bus.Request) {
-		g := bustest.NewGPU(t, emul.Options{GranularityBytes: 1 << 16})
+		g := testbus.NewGPU(t, emul.Options{GranularityBytes: 1 << 16})
 		h := listen(t, makeTensors(bus.TensorsPool, gpuReader(g, nil)), bus.Options{GPU: g.Options(pool.Options{})})
 		p := h.makerAs(t, settings...)
-		r := bustest.StreamOf(t, h.bus)
+		r := testbus.StreamOf(t, h.bus)
 		want := got{CRC: p.emitsOne(t, r, "memory", 1), DType: "uint8", OnDevice: true}
 		if v := recvGot(t, r); v != want {
 			t.Errorf("got %+v, want %+v", v, want)
@@ -222,10 +222,10 @@ func TestPythonPoolIsFull(t *testing.T) {
 
 // TestTensorsFromPythonAreSentOnce: what was sent is refused, and so is what a child inherits.
 func TestTensorsFromPythonAreSentOnce(t *testing.T) {
-	g := bustest.NewGPU(t, emul.Options{GranularityBytes: 1 << 16})
+	g := testbus.NewGPU(t, emul.Options{GranularityBytes: 1 << 16})
 	h := listen(t, makeTensors(bus.TensorsPool, gpuReader(g, nil)), bus.Options{GPU: g.Options(pool.Options{})})
 	p := h.pythonAs(t, "testdata/maker.py")
-	r := bustest.StreamOf(t, h.bus)
+	r := testbus.StreamOf(t, h.bus)
 	number(t, r, 0)
 	p.do("again", nil, []string{"Finished", "Finished", "Finished"})
 	recvGot(t, r)
@@ -241,7 +241,7 @@ func TestTensorsFromPythonToPython(t *testing.T) {
 		t.Run(transport.String(), func(t *testing.T) {
 			h := listen(t, makeTensors(transport, bus.StageSpec{Name: "reader", Remote: &bus.Remote{}}), bus.Options{})
 			p, reader := h.pythonAs(t, "testdata/maker.py"), h.pythonAs(t, "testdata/tensors.py")
-			r := bustest.StreamOf(t, h.bus)
+			r := testbus.StreamOf(t, h.bus)
 			var crcs []uint32
 			take := func(i int, kind string) {
 				t.Helper()
@@ -270,7 +270,7 @@ func TestTensorsFromPythonToPython(t *testing.T) {
 		t.Run(transport.String()+" to one that dies", func(t *testing.T) {
 			h := listen(t, makeTensors(transport, bus.StageSpec{Name: "reader", Remote: &bus.Remote{}}), bus.Options{})
 			p, reader := h.pythonAs(t, "testdata/maker.py"), h.pythonAs(t, "testdata/tensors.py")
-			r := bustest.StreamOf(t, h.bus)
+			r := testbus.StreamOf(t, h.bus)
 			for i := range 2 {
 				crc := p.emitsOne(t, r, "memory", i)
 				reader.do("take", args{"n": i}, []any{"uint8", []int{n}, "emul"})
@@ -312,7 +312,7 @@ func TestTensorsFromPythonOnCUDA(t *testing.T) {
 			p := h.pythonAs(t, "testdata/cuda.py")
 			t.Setenv(node.EnvStage, "reader")
 			reader := h.pythonAs(t, "testdata/cuda.py")
-			r := bustest.StreamOf(t, h.bus)
+			r := testbus.StreamOf(t, h.bus)
 			emit := func(kind string, n int, stuck bool) uint32 {
 				t.Helper()
 				number(t, r, 0)
@@ -342,7 +342,7 @@ func TestTensorsFromPythonOnCUDA(t *testing.T) {
 
 // TestTensorsOfPythonRequests: inputs travel as their edges say, each its own way.
 func TestTensorsOfPythonRequests(t *testing.T) {
-	g := bustest.NewGPU(t, emul.Options{GranularityBytes: 1 << 16})
+	g := testbus.NewGPU(t, emul.Options{GranularityBytes: 1 << 16})
 	reader, other := gpuReader(g, nil), gpuReader(g, nil)
 	other.Name = "other"
 	h := listen(t, bus.Pipeline{
@@ -363,13 +363,13 @@ func TestTensorsOfPythonRequests(t *testing.T) {
 func TestTensorsOfPythonFunctions(t *testing.T) {
 	for _, role := range []string{"runs", "runs async"} {
 		t.Run(role, func(t *testing.T) {
-			g := bustest.NewGPU(t, emul.Options{GranularityBytes: 1 << 16})
+			g := testbus.NewGPU(t, emul.Options{GranularityBytes: 1 << 16})
 			gate := make(chan struct{})
 			h := listen(t, makeTensors(bus.TensorsPool, gpuReader(g, gate)), bus.Options{GPU: g.Options(pool.Options{})})
 			cmd := pythontest.Command(t, "testdata/maker.py")
 			cmd.Env = append(cmd.Env, node.EnvSocket+"="+h.path, "ROLE="+role)
 			p := pythontest.Start(t, cmd)
-			r := bustest.StreamOf(t, h.bus)
+			r := testbus.StreamOf(t, h.bus)
 			number(t, r, 5)
 			if err := r.CloseSend(t.Context()); err != nil {
 				t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -57,7 +57,7 @@ func TestStoresOfOthersAreRegistered(t *testing.T) {
 	reader := mustMachine(t)
 	child := h.childAs(t, "make tensors", "make")
 	n := h.serveOn(t, reader, unwrapping("read", reader))
-	r := bustest.StreamOf(t, h.bus)
+	r := testbus.StreamOf(t, h.bus)
 	mustTrip(t, r, slowly+20)
 	before := n.TensorStats()
 	if before.Registered < 2 || before.Registered > 3 || before.StagedBytes+before.PageableBytes+before.Refused != 0 {
@@ -70,7 +70,7 @@ func TestStoresOfOthersAreRegistered(t *testing.T) {
 	kill(t, child)
 	wantDied(t, r.Wait(t.Context()), "make", child)
 	const own = 2 // the reader's store, and the words of its messages
-	bustest.Await(t, func() bool { return reader.driver.Usage().HostMemories == own })
+	testbus.Await(t, func() bool { return reader.driver.Usage().HostMemories == own })
 }
 
 // TestMemoryOfNodesIsRegistered: the memory of nodes is made of whole pages, whatever they
@@ -94,7 +94,7 @@ func TestMemoryOfNodesIsRegistered(t *testing.T) {
 				go func() { _ = n.Serve(context.Background(), stage(m)) }() // ends with the node
 				nodes = append(nodes, n)
 			}
-			mustTrip(t, bustest.StreamOf(t, h.bus), slowly+20)
+			mustTrip(t, testbus.StreamOf(t, h.bus), slowly+20)
 			for i, n := range nodes {
 				if s := n.TensorStats(); s.Registered == 0 || s.Refused > 0 {
 					t.Errorf("node %d: %+v", i, s)

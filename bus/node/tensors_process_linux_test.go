@@ -20,7 +20,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/emul"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -81,7 +81,7 @@ func mustMachine(t *testing.T) *machine {
 func (m *machine) join() node.JoinOptions {
 	return node.JoinOptions{
 		Store: shmstore.Options{ArenaBytes: 16 << 20},
-		GPU:   &bus.GPUOptions{Lane: lane.Options{Driver: m.driver, Pool: tensorPool()}, WhenFull: bus.WaitForRoom},
+		GPU:   &bus.GPUOptions{Lane: lane.Options{Driver: m.driver, Pool: tensorPool()}, WhenFull: bus.WaitForSpace},
 	}
 }
 
@@ -253,7 +253,7 @@ func TestTensorsBetweenProcesses(t *testing.T) {
 			h.childAs(t, "make tensors", "make")
 			pass := h.childAs(t, "forward", "pass")
 			h.childAs(t, "read tensors", "read")
-			r := bustest.StreamOf(t, h.bus)
+			r := testbus.StreamOf(t, h.bus)
 			mustTrip(t, r, slowly+20)
 			if n := directOf(h, pass.Process.Pid); (n > 0) != (transport == bus.TensorsDefault) {
 				t.Errorf("%d streams go past the host", n)
@@ -270,7 +270,7 @@ func TestTensorsOfHandles(t *testing.T) {
 	h.serveOn(t, m, reading("read", m))
 	for range 2 {
 		child := h.childAs(t, "make tensors without arenas", "make")
-		r := bustest.StreamOf(t, h.bus)
+		r := testbus.StreamOf(t, h.bus)
 		mustTrip(t, r, slowly+20)
 		if n := m.driver.Usage().Imports; n == 0 {
 			t.Error("nothing is opened by a handle")
@@ -295,7 +295,7 @@ func TestTensorConsumerDies(t *testing.T) {
 				h.serveOn(t, m, making("make", m))
 				for range 3 {
 					child := h.childAs(t, "read tensors", "read")
-					r := bustest.StreamOf(t, h.bus)
+					r := testbus.StreamOf(t, h.bus)
 					mustTrip(t, r, before)
 					if got, err := trip(t, r, before, stuckRead); err != nil || got != "reading" {
 						t.Fatalf("%q, %v", got, err)
@@ -305,7 +305,7 @@ func TestTensorConsumerDies(t *testing.T) {
 					r.Close()
 				}
 				h.childAs(t, "read tensors", "read")
-				mustTrip(t, bustest.StreamOf(t, h.bus), 10)
+				mustTrip(t, testbus.StreamOf(t, h.bus), 10)
 			})
 		}
 	}
@@ -336,7 +336,7 @@ func TestTensorProducerDies(t *testing.T) {
 				}
 				h.serveOn(t, m, spec)
 				child := h.childAs(t, "make tensors", "make")
-				r := bustest.StreamOf(t, h.bus)
+				r := testbus.StreamOf(t, h.bus)
 				mustTrip(t, r, before)
 				if err := r.Input(t.Context()).EmitBytes(input(before, stuckMade)); err != nil {
 					t.Fatal(err)
@@ -348,7 +348,7 @@ func TestTensorProducerDies(t *testing.T) {
 				}
 				wantDied(t, r.Wait(t.Context()), "make", child)
 				h.childAs(t, "make tensors", "make")
-				mustTrip(t, bustest.StreamOf(t, h.bus), 5)
+				mustTrip(t, testbus.StreamOf(t, h.bus), 5)
 			})
 		}
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/emul"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -54,7 +54,7 @@ func TestTensorsToPython(t *testing.T) {
 		{"cuda_ipc_pool by handles", bus.TensorsPool, map[string]string{"Arenas": "for a test"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			g := bustest.NewGPU(t, emul.Options{GranularityBytes: 1 << 16, Missing: c.missing})
+			g := testbus.NewGPU(t, emul.Options{GranularityBytes: 1 << 16, Missing: c.missing})
 			first := bus.StageSpec{Name: "first", Handle: func(t *bus.Task, d *bus.Delivery) error {
 				src, free := g.Tensor(n, d.Bytes()[len(d.Bytes())-1])
 				return t.EmitTensors(map[string]any{"x": src}, bus.TensorOptions{Release: free})
@@ -63,7 +63,7 @@ func TestTensorsToPython(t *testing.T) {
 				GPU: g.Options(pool.Options{ArenaBytes: 512 << 10, MaxBytes: 512 << 10}),
 			})
 			p := h.pythonAs(t, "testdata/tensors.py")
-			r := bustest.StreamOf(t, h.bus)
+			r := testbus.StreamOf(t, h.bus)
 			number(t, r, 200)
 			number(t, r, 201)
 			for i := 200; i < 202; i++ {
@@ -93,7 +93,7 @@ func TestTensorsToPython(t *testing.T) {
 // has let go of the last view, long after the delivery is finished.
 func TestBufferIsBackWithTheLastView(t *testing.T) {
 	const n = 4 << 10
-	g := bustest.NewGPU(t, emul.Options{})
+	g := testbus.NewGPU(t, emul.Options{})
 	back := make(chan struct{})
 	first := bus.StageSpec{Name: "first", Handle: func(t *bus.Task, _ *bus.Delivery) error {
 		src, free := g.Tensor(n, 7)
@@ -104,7 +104,7 @@ func TestBufferIsBackWithTheLastView(t *testing.T) {
 	}}
 	h := listen(t, readTensors(first, bus.TensorsIPC), bus.Options{GPU: g.Options(pool.Options{})})
 	p := h.pythonAs(t, "testdata/tensors.py")
-	number(t, bustest.StreamOf(t, h.bus), 0)
+	number(t, testbus.StreamOf(t, h.bus), 0)
 	p.do("take", args{"n": 0}, []any{"uint8", []int{n}, "emul"})
 	p.do("view", args{"n": 0}, crcOf(7, n))
 	p.do("finish", args{"n": 0}, nil)
@@ -120,7 +120,7 @@ func TestBufferIsBackWithTheLastView(t *testing.T) {
 
 // TestStridedTensorToPython: a view of the producer's own buffer comes as such.
 func TestStridedTensorToPython(t *testing.T) {
-	g := bustest.NewGPU(t, emul.Options{})
+	g := testbus.NewGPU(t, emul.Options{})
 	first := bus.StageSpec{Name: "first", Handle: func(t *bus.Task, _ *bus.Delivery) error {
 		src, free := g.Tensor(24, 0)
 		data := make([]byte, 24)
@@ -142,7 +142,7 @@ func TestStridedTensorToPython(t *testing.T) {
 		t.Run(transport.String(), func(t *testing.T) {
 			h := listen(t, readTensors(first, transport), bus.Options{GPU: g.Options(pool.Options{})})
 			p := h.pythonAs(t, "testdata/tensors.py")
-			number(t, bustest.StreamOf(t, h.bus), 0)
+			number(t, testbus.StreamOf(t, h.bus), 0)
 			p.do("take", args{"n": 0}, []any{"int16", []int{2, 3}, "emul"})
 			p.do("view", args{"n": 0}, crc32.ChecksumIEEE(want))
 			p.do("drop", args{"n": 0}, nil)
@@ -179,7 +179,7 @@ func sendTensors(opts emul.Options, stuck *atomic.Bool) error {
 	if err != nil {
 		return err
 	}
-	g := &bustest.GPU{Driver: driver, Dev: dev, Stream: stream}
+	g := &testbus.GPU{Driver: driver, Dev: dev, Stream: stream}
 	n, err := node.Join(context.Background(), "child", node.JoinOptions{GPU: &bus.GPUOptions{Lane: lane.Options{Driver: driver}}})
 	if err != nil {
 		return err
@@ -199,7 +199,7 @@ func TestTensorProducerOfPythonDies(t *testing.T) {
 	})
 	cmd := h.childAs(t, "tensors", "first")
 	p := h.pythonAs(t, "testdata/tensors.py")
-	r := bustest.StreamOf(t, h.bus)
+	r := testbus.StreamOf(t, h.bus)
 	number(t, r, 0)
 	p.do("take", args{"n": 0}, []any{"uint8", []int{5000}, "emul"})
 	p.do("view", args{"n": 0}, crcOf(7, 5000))

@@ -11,7 +11,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 func init() {
@@ -34,7 +34,7 @@ func TestTensorsAtAHostThatIsStopped(t *testing.T) {
 	spec, kept := keeping("read")
 	spec.State = bus.StateRequest
 	h.serveOn(t, reader, spec)
-	r := bustest.StreamOf(t, n)
+	r := testbus.StreamOf(t, n)
 	released := make(chan struct{}, 1)
 	emit := func(ctx context.Context, number int) error {
 		p, err := m.dev.Alloc(tensorBytes)
@@ -58,7 +58,7 @@ func TestTensorsAtAHostThatIsStopped(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			sent := make(chan error)
 			go func() { sent <- emit(ctx, 100) }()
-			bustest.Await(t, func() bool {
+			testbus.Await(t, func() bool {
 				select {
 				case err := <-sent:
 					t.Fatalf("with %d names of %d the emission ended by itself: %v", node.PublishedBy(n), names, err)
@@ -140,7 +140,7 @@ func waitsPastDeadline(t *testing.T, spec bus.StageSpec, m *machine, other bus.S
 	if err := r.Wait(t.Context()); !errors.Is(err, bus.ErrDeadline) {
 		t.Errorf("the request ended with %v, want ErrDeadline", err)
 	}
-	again := bustest.StreamOf(t, caller)
+	again := testbus.StreamOf(t, caller)
 	mustTrip(t, again, 1)
 }
 

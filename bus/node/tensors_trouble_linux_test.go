@@ -17,7 +17,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec"
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
@@ -51,7 +51,7 @@ func telling(m *machine) (spec bus.StageSpec, began chan struct{}, told chan err
 func TestTensorHostDies(t *testing.T) {
 	h := &hosted{path: t.TempDir() + "/bus.sock"}
 	host := h.childAs(t, "tensor host", "")
-	bustest.Await(t, func() bool {
+	testbus.Await(t, func() bool {
 		n, err := node.Join(t.Context(), "first", node.JoinOptions{Socket: h.path})
 		return err == nil && n.Close(t.Context()) == nil
 	})
@@ -59,7 +59,7 @@ func TestTensorHostDies(t *testing.T) {
 	h.serveOn(t, maker, making("make", maker))
 	spec, began, told := telling(reader)
 	h.serveOn(t, reader, spec)
-	r := bustest.StreamOf(t, h.join(t, node.JoinOptions{}))
+	r := testbus.StreamOf(t, h.join(t, node.JoinOptions{}))
 	maker.delay.Store(int64(100 * time.Millisecond))
 	if err := r.Input(t.Context()).EmitBytes(input(1, plainly)); err != nil {
 		t.Fatal(err)
@@ -132,7 +132,7 @@ func TestTensorGPUFails(t *testing.T) {
 			reads, began, told := telling(reader)
 			h.serveOn(t, reader, reads)
 			m.delay.Store(int64(stuck))
-			r := bustest.StreamOf(t, h.bus)
+			r := testbus.StreamOf(t, h.bus)
 			if err := r.Input(t.Context()).EmitBytes(input(1, stuckMade)); err != nil {
 				t.Fatal(err)
 			}
@@ -144,7 +144,7 @@ func TestTensorGPUFails(t *testing.T) {
 				t.Errorf("the reader is told %v, want ErrPoisoned", err)
 			}
 			_ = r.Wait(t.Context())
-			again := bustest.StreamOf(t, h.bus)
+			again := testbus.StreamOf(t, h.bus)
 			if err := again.Input(t.Context()).EmitBytes(input(7, plainly)); err != nil {
 				t.Fatal(err)
 			}
@@ -164,7 +164,7 @@ func TestTensorPoolFull(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		when bus.WhenFull
-	}{{"spill", bus.SpillToHost}, {"wait", bus.WaitForRoom}, {"fail", bus.FailWhenFull}} {
+	}{{"spill", bus.SpillToHost}, {"wait", bus.WaitForSpace}, {"fail", bus.FailWhenFull}} {
 		t.Run(c.name, func(t *testing.T) {
 			h := listen(t, tensorLine(bus.TensorsPool, "make", "read"), tensorHost())
 			maker, reader := mustMachine(t), mustMachine(t)
@@ -175,7 +175,7 @@ func TestTensorPoolFull(t *testing.T) {
 			spec, kept := keeping("read")
 			spec.State = bus.StateRequest
 			h.serveOn(t, reader, spec)
-			r := bustest.StreamOf(t, h.bus)
+			r := testbus.StreamOf(t, h.bus)
 			send := func(i int) {
 				if err := r.Input(t.Context()).EmitBytes(input(i, plainly)); err != nil {
 					t.Fatal(err)
@@ -190,7 +190,7 @@ func TestTensorPoolFull(t *testing.T) {
 				if err := r.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), lane.ErrPoolFull.Error()) {
 					t.Errorf("the request ended with %v, want ErrPoolFull", err)
 				}
-			case bus.WaitForRoom:
+			case bus.WaitForSpace:
 				reader.want(t, held[0], 0, true)
 				wantRoomStall(t, n, r)
 				mustFinish(t, held[0])
@@ -243,7 +243,7 @@ func TestRoomStall(t *testing.T) {
 	reports := make(chan []bus.Stall)
 	spec, kept := keeping("read")
 	spec.State = bus.StateRequest
-	b := bustest.Open(t, bus.Pipeline{
+	b := testbus.Open(t, bus.Pipeline{
 		Stages: []bus.StageSpec{making("make", m), spec},
 		Edges:  []bus.Edge{{From: "make", To: "read", Tensors: bus.TensorsPool, Window: 8, WindowBytes: 1 << 20}},
 	}, bus.Options{
@@ -255,7 +255,7 @@ func TestRoomStall(t *testing.T) {
 			}
 		},
 	})
-	r := bustest.StreamOf(t, b)
+	r := testbus.StreamOf(t, b)
 	for i := range 3 {
 		if err := r.Input(t.Context()).EmitBytes(input(i, plainly)); err != nil {
 			t.Fatal(err)
@@ -284,13 +284,13 @@ func TestRoomStall(t *testing.T) {
 // its caller wants, whatever else would become of it, and is then not sent; the request
 // goes on.
 func TestRoomWaitIsTheCallers(t *testing.T) {
-	for name, when := range map[string]bus.WhenFull{"spill": bus.SpillToHost, "wait": bus.WaitForRoom, "fail": bus.FailWhenFull} {
+	for name, when := range map[string]bus.WhenFull{"spill": bus.SpillToHost, "wait": bus.WaitForSpace, "fail": bus.FailWhenFull} {
 		t.Run(name, func(t *testing.T) {
 			f := fillPool(t, when, time.Hour)
 			ctx, cancel := context.WithCancel(t.Context())
 			sent := make(chan error)
 			go func() { sent <- f.emit(ctx) }()
-			bustest.Await(t, func() bool { return len(f.bus.Stalls(1)) > 0 })
+			testbus.Await(t, func() bool { return len(f.bus.Stalls(1)) > 0 })
 			cancel()
 			if err := <-sent; !errors.Is(err, bus.ErrCanceled) {
 				t.Errorf("the wait ended with %v, want errCanceled", err)
@@ -321,7 +321,7 @@ func TestRoomWaitIsOver(t *testing.T) {
 	f = fillPool(t, bus.FailWhenFull, time.Hour)
 	sent := make(chan error)
 	go func() { sent <- f.emit(t.Context()) }()
-	bustest.Await(t, func() bool { return len(f.bus.Stalls(1)) > 0 })
+	testbus.Await(t, func() bool { return len(f.bus.Stalls(1)) > 0 })
 	f.request.Abort(nil)
 	if err := <-sent; !errors.Is(err, bus.ErrAborted) {
 		t.Errorf("the request is over: %v, want ErrAborted", err)
@@ -346,11 +346,11 @@ func fillPool(t *testing.T, when bus.WhenFull, timeout time.Duration) *fullPool 
 	gpu.WhenFull, gpu.FullTimeout = when, timeout
 	spec, kept := keeping("read")
 	spec.State = bus.StateRequest
-	b := bustest.Open(t, bus.Pipeline{
+	b := testbus.Open(t, bus.Pipeline{
 		Stages: []bus.StageSpec{spec},
 		Edges:  []bus.Edge{{To: "read", Tensors: bus.TensorsPool, Window: 8, WindowBytes: 1 << 20}},
 	}, bus.Options{Store: shmstore.Options{ArenaBytes: 32 << 20}, GPU: gpu})
-	r := bustest.StreamOf(t, b)
+	r := testbus.StreamOf(t, b)
 	p, err := m.dev.Alloc(tensorBytes)
 	if err != nil {
 		t.Fatal(err)

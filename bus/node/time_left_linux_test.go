@@ -11,9 +11,9 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 	"github.com/omnibus-runtime/omnibus/internal/process"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
@@ -52,7 +52,7 @@ func thinHost(t *testing.T) (*node.Node, *thinClient) {
 	t.Cleanup(func() {
 		c.in.Close()
 		_ = conn.Close()
-		_ = n.Close(bustest.Soon(t)) // its host is gone
+		_ = n.Close(testbus.Soon(t)) // its host is gone
 	})
 	return n, c
 }
@@ -80,7 +80,7 @@ func TestWaitForAPlaceIsNoTimeLeft(t *testing.T) {
 			}
 		}()
 	}
-	bustest.Await(t, func() bool { return node.WaitForPlaces(n) == 2 })
+	testbus.Await(t, func() bool { return node.WaitForPlaces(n) == 2 })
 	waiting := time.Now()
 	for _, r := range first[:2] {
 		r.Close()
@@ -95,9 +95,9 @@ func TestWaitForAPlaceIsNoTimeLeft(t *testing.T) {
 
 // TestWaitForASlotIsNoTimeLeft: a process is told how much time is left when its task is opened.
 func TestWaitForASlotIsNoTimeLeft(t *testing.T) {
-	spec := bus.Stage("m", bustest.Upper)
+	spec := bus.Stage("m", testbus.Upper)
 	spec.MaxInflight = 1
-	h := listen(t, bustest.Remotes(bustest.Linear(spec)), bus.Options{})
+	h := listen(t, testbus.Remotes(testbus.Linear(spec)), bus.Options{})
 	c := dialThin(t, h.path)
 	c.send(&wire.Serve{Token: 1, Stage: "m"})
 	c.await(wire.KindServing)
@@ -115,7 +115,7 @@ func TestWaitForASlotIsNoTimeLeft(t *testing.T) {
 			t.Cleanup(r.Close)
 		}
 	}()
-	bustest.Await(t, func() bool { return h.bus.Stats().Live == 2 })
+	testbus.Await(t, func() bool { return h.bus.Stats().Live == 2 })
 	waiting := time.Now()
 	first.Close()
 	c.send(&wire.Finish{Delivery: d.Delivery})
@@ -129,7 +129,7 @@ func TestWaitForASlotIsNoTimeLeft(t *testing.T) {
 // TestTimeLeftOfASubmit: a request ends by the time that its submit leaves, also when the clock of the client is wrong, and
 // however much or little it is.
 func TestTimeLeftOfASubmit(t *testing.T) {
-	h := listen(t, bustest.Remotes(bustest.Linear(bus.Stage("m", bustest.Upper))), bus.Options{})
+	h := listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), bus.Options{})
 	c := dialThin(t, h.path)
 	c.await(wire.KindWelcome)
 	var source uint32
@@ -166,7 +166,7 @@ func TestTimeLeftOfASubmit(t *testing.T) {
 // TestHostDecidesOnDeadlines: a process that takes the deadline of a request for over does not end the request, nor can
 // it complete without what the process has left out. Where there is no deadline, the process has failed.
 func TestHostDecidesOnDeadlines(t *testing.T) {
-	h := listen(t, bustest.Remotes(bustest.Linear(bus.Stage("m", bustest.Upper))), bus.Options{})
+	h := listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), bus.Options{})
 	c := dialThin(t, h.path)
 	c.send(&wire.Serve{Token: 1, Stage: "m", Flags: wire.ServeEnds})
 	c.await(wire.KindServing)
@@ -204,7 +204,7 @@ func TestHostDecidesOnDeadlines(t *testing.T) {
 			for _, m := range tc.answers(task, delivery) {
 				c.send(m)
 			}
-			err = r.Wait(bustest.Soon(t))
+			err = r.Wait(testbus.Soon(t))
 			if r.Outcome() != tc.want || errors.Is(err, bus.ErrDeadline) != (tc.want == bus.PastDeadline) {
 				t.Errorf("it is %v: %v; want %v", r.Outcome(), err, tc.want)
 			}

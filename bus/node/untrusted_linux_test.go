@@ -15,7 +15,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // strangerUID is a user that no test runs as.
@@ -113,7 +113,7 @@ func TestJoinNamedStranger(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have files of two users")
 	}
-	h := listen(t, bustest.Linear(bus.Stage("a", bustest.Upper)), bus.Options{})
+	h := listen(t, testbus.Linear(bus.Stage("a", testbus.Upper)), bus.Options{})
 	if err := os.Chown(h.path, strangerUID, strangerUID); err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // TestWait: streams arrive whole in whichever way the nodes wait for each other. Nothing
@@ -18,25 +18,25 @@ func TestWait(t *testing.T) {
 	for _, wait := range bus.Waits() {
 		t.Run(string(wait), func(t *testing.T) {
 			opts := node.JoinOptions{Wait: wait}
-			h := listen(t, bustest.Remotes(bustest.Linear(forwarding("a"))), bus.Options{})
+			h := listen(t, testbus.Remotes(testbus.Linear(forwarding("a"))), bus.Options{})
 			server := h.join(t, opts)
 			go func() { _ = server.Serve(context.Background(), forwarding("a")) }() // ends with the node
 			caller := h.join(t, opts)
 			for range 5 {
 				streamBlocks(t, caller, 500, 100)
 			}
-			r := bustest.StreamOf(t, caller)
+			r := testbus.StreamOf(t, caller)
 			defer r.Close()
 			go func() { _, _ = r.Recv(t.Context()) }() // waits, until the request is closed
 			for name, n := range map[string]*node.Node{"server": server, "caller": caller} {
-				looks := node.Looks(n)
+				looks := node.Polls(n)
 				switch wait {
 				case bus.WaitPark:
 					if looks != 0 {
 						t.Errorf("the %s, which parks, has looked %d times", name, looks)
 					}
 				case bus.WaitPoll:
-					bustest.Await(t, func() bool { return node.Looks(n) > looks+10 })
+					testbus.Await(t, func() bool { return node.Polls(n) > looks+10 })
 				case bus.WaitBalanced:
 				}
 			}
@@ -49,33 +49,33 @@ func TestWait(t *testing.T) {
 func TestWaitOfAHost(t *testing.T) {
 	for _, wait := range bus.Waits() {
 		t.Run(string(wait), func(t *testing.T) {
-			h := listen(t, bustest.Remotes(bustest.Linear(forwarding("a"))), bus.Options{Wait: wait})
+			h := listen(t, testbus.Remotes(testbus.Linear(forwarding("a"))), bus.Options{Wait: wait})
 			server := h.join(t, node.JoinOptions{Wait: bus.WaitBalanced})
 			go func() { _ = server.Serve(context.Background(), forwarding("a")) }() // ends with the node
 			caller := h.join(t, node.JoinOptions{})
 			for range 20 {
 				streamBlocks(t, caller, 1, 100)
 			}
-			if ofHost, ofNode := bustest.Looks(t, h.bus), node.Looks(server); ofHost != 0 || ofNode != 0 {
+			if ofHost, ofNode := testbus.Polls(t, h.bus), node.Polls(server); ofHost != 0 || ofNode != 0 {
 				t.Errorf("the host has looked %d times and the node %d times for requests of a node", ofHost, ofNode)
 			}
 			for range 20 {
 				streamBlocks(t, h.bus, 1, 100)
 			}
-			hostLooks := func() bool { return bustest.Looks(t, h.bus) > 0 }
-			bustest.Await(t, func() bool { // on busy cores a result may be there before a goroutine waits for it: then none looks
+			hostLooks := func() bool { return testbus.Polls(t, h.bus) > 0 }
+			testbus.Await(t, func() bool { // on busy cores a result may be there before a goroutine waits for it: then none looks
 				streamBlocks(t, h.bus, 1, 100)
-				return node.Looks(server) > 0 && (hostLooks() || wait == bus.WaitPark)
+				return node.Polls(server) > 0 && (hostLooks() || wait == bus.WaitPark)
 			})
 			if wait == bus.WaitPark && hostLooks() {
-				t.Errorf("the host, which parks, has looked %d times", bustest.Looks(t, h.bus))
+				t.Errorf("the host, which parks, has looked %d times", testbus.Polls(t, h.bus))
 			}
 			if wait == bus.WaitPoll {
-				r := bustest.StreamOf(t, h.bus)
+				r := testbus.StreamOf(t, h.bus)
 				defer r.Close()
 				go func() { _, _ = r.Recv(t.Context()) }() // waits, until the request is closed
-				looks := bustest.Looks(t, h.bus)
-				bustest.Await(t, func() bool { return bustest.Looks(t, h.bus) > looks+10 })
+				looks := testbus.Polls(t, h.bus)
+				testbus.Await(t, func() bool { return testbus.Polls(t, h.bus) > looks+10 })
 			}
 		})
 	}
@@ -84,13 +84,13 @@ func TestWaitOfAHost(t *testing.T) {
 // TestWaitIsKnown: the environment says how to wait where the options do not, and an
 // unknown way is refused by its name.
 func TestWaitIsKnown(t *testing.T) {
-	h := listen(t, bustest.Linear(bus.Stage("a", bustest.Upper)), bus.Options{})
+	h := listen(t, testbus.Linear(bus.Stage("a", testbus.Upper)), bus.Options{})
 	t.Setenv(bus.EnvWait, "nap")
 	_, err := node.Join(t.Context(), "unknown", node.JoinOptions{Socket: h.path})
 	if !errors.Is(err, bus.ErrConfig) || !strings.Contains(err.Error(), `"nap": use one of [park balanced poll]`) {
 		t.Errorf("error %v, want one that names it", err)
 	}
-	if _, err := bus.Open(t.Context(), bustest.Linear(bus.Stage("a", bustest.Upper)), bus.Options{}); !errors.Is(err, bus.ErrConfig) {
+	if _, err := bus.Open(t.Context(), testbus.Linear(bus.Stage("a", testbus.Upper)), bus.Options{}); !errors.Is(err, bus.ErrConfig) {
 		t.Errorf("a bus opens with %v, want ErrConfig", err)
 	}
 	h.join(t, node.JoinOptions{Wait: bus.WaitPark}) // whatever the environment says

@@ -7,7 +7,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 	"github.com/omnibus-runtime/omnibus/bus/node"
 	"github.com/omnibus-runtime/omnibus/codec"
-	"github.com/omnibus-runtime/omnibus/internal/bustest"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
 // TestLargerThanTheWindowAcrossProcesses: payloads that do not fit a window pass between nodes,
@@ -25,7 +25,7 @@ func TestLargerThanTheWindowAcrossProcesses(t *testing.T) {
 	}
 	forward := bus.StageSpec{Name: "b", Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }}
 	for name, more := range map[string]bus.Pipeline{
-		"past the host": bustest.Linear(reserving("a"), forward, reserving("c")),
+		"past the host": testbus.Linear(reserving("a"), forward, reserving("c")),
 		"through the host": {
 			Stages: []bus.StageSpec{reserving("a"), forward, reserving("c")},
 			Edges:  []bus.Edge{{From: "a", To: "b", Policy: bus.Fail, Window: bus.Unbounded}, {From: "b", To: "c"}},
@@ -54,7 +54,7 @@ func TestLargeInTheHandsOfTheKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := bustest.Receive(t, r)
+	got, err := testbus.Receive(t, r)
 	if err != nil || len(got) != 2 || got[0] != in+" once" || got[1] != in+" twice" {
 		t.Errorf("%d results: %v", len(got), err)
 	}

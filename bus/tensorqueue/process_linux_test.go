@@ -55,7 +55,7 @@ func (g *gpu) close() error {
 func (g *gpu) options() *bus.GPUOptions {
 	return &bus.GPUOptions{
 		Lane:     lane.Options{Driver: g.driver, Pool: pool.Options{ArenaBytes: 512 << 10, MaxBytes: 512 << 10}},
-		WhenFull: bus.WaitForRoom,
+		WhenFull: bus.WaitForSpace,
 	}
 }
 

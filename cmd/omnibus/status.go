@@ -233,7 +233,7 @@ func laneTable(s *host.Status) *table {
 		names[p.Node] = processText(p)
 	}
 	for _, l := range s.Lanes {
-		t.add(names[l.From]+" -> "+names[l.To], l.Streams, underWayText(l.UnderWay, l.UnderWayBytes), l.Queued, l.Deliveries, sizeText(l.Bytes))
+		t.add(names[l.From]+" -> "+names[l.To], l.Streams, underWayText(l.InFlight, l.InFlightBytes), l.Queued, l.Deliveries, sizeText(l.Bytes))
 	}
 	return t
 }

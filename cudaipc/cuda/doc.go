@@ -84,7 +84,7 @@
 //   - cuMemImportFromShareableHandle leaves the descriptor to the caller.
 //   - cuMemExportToShareableHandle makes a descriptor that passes through sockets.
 //   - A handle is opened at the base that cuMemGetAddressRange names.
-//   - Opening a handle of the process itself is CUDA_ERROR_INVALID_CONTEXT; one
+//   - RequestOptions a handle of the process itself is CUDA_ERROR_INVALID_CONTEXT; one
 //     that is no longer good is one of INVALID_VALUE, MAP_FAILED, INVALID_HANDLE
 //     and OPERATING_SYSTEM, and so is a descriptor that is none of CUDA's.
 //   - Memory that other processes have open by a handle can be freed, if they do not

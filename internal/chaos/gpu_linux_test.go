@@ -136,7 +136,7 @@ func serveGPUStage() (err error) {
 		}
 		opts.GPU = &bus.GPUOptions{
 			Lane:     lane.Options{Driver: g.driver, Pool: pool.Options{ArenaBytes: gpuArena, MaxBytes: 2 * gpuArena}},
-			WhenFull: bus.WaitForRoom,
+			WhenFull: bus.WaitForSpace,
 		}
 	}
 	n, err := node.Join(context.Background(), name, opts)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -35,9 +35,9 @@ type Exchange struct {
 	// inMessages are the bytes of room that clients' values of messages take there, most is their bound.
 	inMessages atomic.Int64
 	most       int64
-	account    ledger.Account // what this process has placed, and has got
+	account    accounts.Account // what this process has placed, and has got
 	// nobody is the account of what outlives its processes, see connector.Config; its owner is lasting.
-	nobody  ledger.Account
+	nobody  accounts.Account
 	lasting *ring.Owner
 
 	mu     lockorder.Mutex[lockorder.Exchange]
@@ -67,7 +67,7 @@ func New(opts Options) *Exchange {
 // Owner finds an owner of values that a process has placed, which has an account and is called
 // who in reports; one that is not there is made, unless there are most already. [wire.LastingOwner]
 // has what outlives its processes.
-func (x *Exchange) Owner(of *ledger.Account, number uint32, most int, who string) (*ring.Owner, error) {
+func (x *Exchange) Owner(of *accounts.Account, number uint32, most int, who string) (*ring.Owner, error) {
 	if number != wire.LastingOwner {
 		return owner(of, number, most, func() *ring.Owner { return x.table.Owner(who) })
 	}
@@ -79,7 +79,7 @@ func (x *Exchange) Owner(of *ledger.Account, number uint32, most int, who string
 
 // Cleanup takes back what an owner has placed under a key and no process has got; with no key, all
 // of it, and that is the owner's end. It returns how many values that were.
-func (x *Exchange) Cleanup(of *ledger.Account, number uint32, key string) int {
+func (x *Exchange) Cleanup(of *accounts.Account, number uint32, key string) int {
 	o := cleans(of, number, key == "")
 	if key != "" && number == wire.LastingOwner { // never everything: others have put that
 		o = x.lasting
@@ -115,7 +115,7 @@ func (x *Exchange) Await(ctx context.Context, edge connector.Edge, key string, e
 // Copied copies the value of a message to where this process's own values lie. It does not
 // wait: where it fails with [connector.ErrFull], the client can still put the value into memory
 // of its own.
-func (x *Exchange) Copied(data []byte, gone func()) (p *ledger.Payload, err error) {
+func (x *Exchange) Copied(data []byte, gone func()) (p *accounts.Payload, err error) {
 	n := x.room.takes(len(data), x.opts.InlineBytes)
 	if x.inMessages.Add(n) > x.most {
 		x.inMessages.Add(-n)
@@ -124,7 +124,7 @@ func (x *Exchange) Copied(data []byte, gone func()) (p *ledger.Payload, err erro
 	err = x.room.Put(unwaited, len(data), x.opts.InlineBytes, func(dst []byte) error {
 		copy(dst, data)
 		return nil
-	}, func(made *ledger.Payload) error {
+	}, func(made *accounts.Payload) error {
 		p = made
 		return nil
 	})
@@ -201,7 +201,7 @@ func (e *end) Put(ctx context.Context, edge connector.Edge, key string, size int
 		return nil, connector.ErrClosed
 	}
 	var number uint64
-	err := e.exchange.room.Put(ctx, size, e.exchange.opts.InlineBytes, fill, func(p *ledger.Payload) (err error) {
+	err := e.exchange.room.Put(ctx, size, e.exchange.opts.InlineBytes, fill, func(p *accounts.Payload) (err error) {
 		number, err = e.owner.Put(edge, key, p)
 		return err
 	})
@@ -263,7 +263,7 @@ func (e *end) closed() bool {
 // payload is a payload that the host's process has got.
 type payload struct {
 	ring.Taken
-	account *ledger.Account
+	account *accounts.Account
 	number  uint32
 }
 
@@ -280,7 +280,7 @@ func (e *end) take(meta connector.Metadata, get func(number uint64) (ring.Taken,
 		return nil, err
 	}
 	p := &payload{Taken: got, account: &e.exchange.account}
-	err = p.account.Hold(&newFetched(got).Hold, ledger.Location{}, func(number, _ uint32) error {
+	err = p.account.Hold(&newFetched(got).Hold, accounts.Location{}, func(number, _ uint32) error {
 		p.number = number
 		return nil
 	})

@@ -8,7 +8,7 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 	"github.com/omnibus-runtime/omnibus/internal/waiting"
 	"github.com/omnibus-runtime/omnibus/shmstore"
@@ -24,7 +24,7 @@ type Room struct {
 
 	mu      lockorder.Mutex[lockorder.ExchangeRoom]
 	room    *ring.Room
-	arena   *ledger.Segment // of the room; nil: no other process can read it
+	arena   *accounts.Segment // of the room; nil: no other process can read it
 	closed  bool
 	putting sync.WaitGroup // added to under mu, while not closed
 }
@@ -34,13 +34,13 @@ const largeBytes = 1 << 30
 
 // Put makes a payload of size bytes, which fill writes, with one reference, and
 // places it; place takes it over. One of at most inline bytes is on the heap.
-func (r *Room) Put(ctx context.Context, size, inline int, fill func(dst []byte) error, place func(*ledger.Payload) error) error {
+func (r *Room) Put(ctx context.Context, size, inline int, fill func(dst []byte) error, place func(*accounts.Payload) error) error {
 	if size <= inline {
 		data := make([]byte, size)
 		if err := fill(data); err != nil {
 			return err
 		}
-		return place(ledger.OnHeap(data, func() {}))
+		return place(accounts.OnHeap(data, func() {}))
 	}
 	room, arena, err := r.open()
 	if err != nil {
@@ -71,10 +71,10 @@ func (r *Room) takes(size, inline int) int64 {
 }
 
 // payloadOf makes an object of a room a payload.
-func payloadOf(o *ring.Object, arena *ledger.Segment) (*ledger.Payload, error) {
+func payloadOf(o *ring.Object, arena *accounts.Segment) (*accounts.Payload, error) {
 	switch {
 	case arena == nil:
-		return ledger.OnHeap(o.Bytes(), o.Release), nil
+		return accounts.OnHeap(o.Bytes(), o.Release), nil
 	case !o.Large():
 		return arena.Payload(o.Offset(), len(o.Bytes()), o.Release), nil
 	}
@@ -82,18 +82,18 @@ func payloadOf(o *ring.Object, arena *ledger.Segment) (*ledger.Payload, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ledger.AloneIn(mem, len(o.Bytes()), o.Release), nil
+	return accounts.AloneIn(mem, len(o.Bytes()), o.Release), nil
 }
 
 // Memory is where its values lie that other processes can read; nil: nothing does yet.
-func (r *Room) Memory() *ledger.Segment {
+func (r *Room) Memory() *accounts.Segment {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.arena
 }
 
 // open returns the room, for a put, which ends with putting.Done.
-func (r *Room) open() (*ring.Room, *ledger.Segment, error) {
+func (r *Room) open() (*ring.Room, *accounts.Segment, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -118,7 +118,7 @@ func (r *Room) create() error {
 	mem, err := room.Arena()
 	switch {
 	case err == nil:
-		r.arena = ledger.Lasting(mem, nil)
+		r.arena = accounts.Lasting(mem, nil)
 	case !errors.Is(err, shmstore.ErrUnsupported):
 		return errors.Join(err, room.Close())
 	}

@@ -7,20 +7,20 @@ import (
 
 	"github.com/omnibus-runtime/omnibus/connector"
 	"github.com/omnibus-runtime/omnibus/connector/ring"
-	"github.com/omnibus-runtime/omnibus/internal/ledger"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
 )
 
 // Fetched is a value that another process has got, or is to be given.
 type Fetched struct {
-	Hold ledger.Hold // for the process's account
+	Hold accounts.Hold // for the process's account
 	got  ring.Taken
-	copy *ledger.Payload // which the other process reads instead, when the value is on the heap
+	copy *accounts.Payload // which the other process reads instead, when the value is on the heap
 }
 
 // newFetched makes a value that was got one to be held.
 func newFetched(got ring.Taken) *Fetched {
 	f := &Fetched{got: got}
-	f.Hold = ledger.Hold{Value: f, At: time.Now(), Bytes: len(got.Bytes())}
+	f.Hold = accounts.Hold{Value: f, At: time.Now(), Bytes: len(got.Bytes())}
 	return f
 }
 
@@ -28,17 +28,17 @@ func newFetched(got ring.Taken) *Fetched {
 func (f *Fetched) Bytes() []byte { return f.got.Bytes() }
 
 // InMemory is the value where another process can read it: one on the heap is copied for that.
-func (f *Fetched) InMemory() (*ledger.Payload, error) {
-	p := f.got.Payload.(*ledger.Payload) //nolint:forcetypeassert // the table has no others
+func (f *Fetched) InMemory() (*accounts.Payload, error) {
+	p := f.got.Payload.(*accounts.Payload) //nolint:forcetypeassert // the table has no others
 	if p.InMemory() {
 		return p, nil
 	}
 	var err error
-	f.copy, err = ledger.Copied(p.Bytes())
+	f.copy, err = accounts.Copied(p.Bytes())
 	return f.copy, err
 }
 
-// GiveBack implements ledger.Value.
+// GiveBack implements accounts.Value.
 func (f *Fetched) GiveBack() { f.settle(f.got.Release) }
 
 // PutBack ends the hold of a value that was not read: it lies under its key again.
@@ -55,8 +55,8 @@ const unbounded = math.MaxInt
 
 // owner finds an owner of values that a process has placed. One that is not there create makes,
 // unless there are most already.
-func owner(of *ledger.Account, number uint32, most int, create func() *ring.Owner) (*ring.Owner, error) {
-	o, has := of.Owner(number, most, func() ledger.Owner { return create() }).(*ring.Owner)
+func owner(of *accounts.Account, number uint32, most int, create func() *ring.Owner) (*ring.Owner, error) {
+	o, has := of.Owner(number, most, func() accounts.Owner { return create() }).(*ring.Owner)
 	if !has {
 		return nil, fmt.Errorf("%w: %d owners of this client have not cleaned up everything, more may not be", connector.ErrFull, most)
 	}
@@ -65,7 +65,7 @@ func owner(of *ledger.Account, number uint32, most int, create func() *ring.Owne
 
 // cleans finds an owner that cleans up; nil: it has nothing. It is forgotten if that is its
 // end.
-func cleans(of *ledger.Account, number uint32, over bool) *ring.Owner {
+func cleans(of *accounts.Account, number uint32, over bool) *ring.Owner {
 	o, _ := of.Cleans(number, over).(*ring.Owner)
 	return o
 }
@@ -77,9 +77,9 @@ type Value struct {
 }
 
 // Values lists what a process has placed in the exchange, and has got from it.
-func Values(of *ledger.Account) (all []Value) {
-	of.Each(func(hold *ledger.Hold) {
-		if f, is := hold.Value.(*Fetched); is && hold.Why() == ledger.Fetched { // what is left is listed together
+func Values(of *accounts.Account) (all []Value) {
+	of.Each(func(hold *accounts.Hold) {
+		if f, is := hold.Value.(*Fetched); is && hold.Why() == accounts.Fetched { // what is left is listed together
 			e := f.got.Entry()
 			e.Age = time.Since(hold.At)
 			all = append(all, Value{Entry: e, Got: true})

@@ -24,7 +24,7 @@
 // # A hang
 //
 // A host hangs when nothing moves for a bound, and work waits for it: see
-// host.Server.Pulse. Then /healthz and /readyz say so, and the log does. When a run does not
+// host.Server.Progress. Then /healthz and /readyz say so, and the log does. When a run does not
 // end in time after Options.Quit, its processes are killed, and Run returns.
 //
 // # Main

@@ -23,7 +23,7 @@ func (h *running) watchHealth(stallTimeout time.Duration) {
 	if stallTimeout <= 0 {
 		stallTimeout = DefaultStallTimeout
 	}
-	h.health = hang.Watch(hangTimeouts*stallTimeout, h.server.Pulse, h.logHang)
+	h.health = hang.Watch(hangTimeouts*stallTimeout, h.server.Progress, h.logHang)
 }
 
 // logHang writes when a hang begins and when it ends.

@@ -134,8 +134,8 @@ var laneMetrics = []metric[host.LaneStatus]{
 	counter("lane_deliveries_total", "Deliveries that went from one process to another past the host.", byLane, func(l host.LaneStatus) float64 { return float64(l.Deliveries) }),
 	counter("lane_payload_bytes_total", "Bytes of payload that went from one process to another past the host.", byLane, func(l host.LaneStatus) float64 { return float64(l.Bytes) }),
 	gauge("lane_streams", "Streams of requests that go from one process to another past the host.", byLane, func(l host.LaneStatus) float64 { return float64(l.Streams) }),
-	gauge("lane_inflight_deliveries", "Deliveries past the host that were sent and are not finished.", byLane, func(l host.LaneStatus) float64 { return float64(l.UnderWay) }),
-	gauge("lane_inflight_bytes", "Payload of the deliveries past the host that were sent and are not finished.", byLane, func(l host.LaneStatus) float64 { return float64(l.UnderWayBytes) }),
+	gauge("lane_inflight_deliveries", "Deliveries past the host that were sent and are not finished.", byLane, func(l host.LaneStatus) float64 { return float64(l.InFlight) }),
+	gauge("lane_inflight_bytes", "Payload of the deliveries past the host that were sent and are not finished.", byLane, func(l host.LaneStatus) float64 { return float64(l.InFlightBytes) }),
 	gauge("lane_queued_deliveries", "Deliveries that wait for credit to go past the host.", byLane, func(l host.LaneStatus) float64 { return float64(l.Queued) }),
 }
 

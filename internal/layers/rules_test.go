@@ -26,7 +26,7 @@ var layers = []layer{
 		reason: "it turns messages into bytes and back, for a host that is not believed and a client that is not: it knows no socket, no store and no bus, so that its tests need none",
 	},
 	{
-		part:   "internal/heard",
+		part:   "internal/lastactive",
 		may:    []string{"actors"},
 		reason: "it says which connection to look at; what a connection is, its users know",
 	},
@@ -36,7 +36,7 @@ var layers = []layer{
 		reason: "it moves packets and descriptors and watches processes; what they are for is the bus's business",
 	},
 	{
-		part:   "internal/ledger",
+		part:   "internal/accounts",
 		may:    []string{"codec", "internal/wire", "shmstore", "internal"},
 		reason: "it says which process has which payload, and in which memory: deliveries, requests and connections are for the layers above, which its interfaces name",
 	},
@@ -164,7 +164,7 @@ var layers = []layer{
 	},
 	{
 		part:   "internal/exchange",
-		may:    []string{"connector", "connector/ring", "internal/ledger", "internal/wire", "shmstore", "internal"},
+		may:    []string{"connector", "connector/ring", "internal/accounts", "internal/wire", "shmstore", "internal"},
 		reason: "it is a table of values and the memory that one process puts them into; the messages by which others ask it are the bus's business",
 	},
 	{
@@ -174,26 +174,26 @@ var layers = []layer{
 	},
 	{
 		part:   "bus",
-		may:    []string{"connector", "connector/flow", "connector/ring", "cudaipc", "cudaipc/lane", "codec/bundle", "actors", "shmstore", "ringbuf", "codec", "messages", "internal/directory", "internal/exchange", "internal/heard", "internal/ledger", "internal/wire", "internal"},
+		may:    []string{"connector", "connector/flow", "connector/ring", "cudaipc", "cudaipc/lane", "codec/bundle", "actors", "shmstore", "ringbuf", "codec", "messages", "internal/directory", "internal/exchange", "internal/lastactive", "internal/accounts", "internal/wire", "internal"},
 		reason: "a program can build a bus from code alone, without configuration files, sockets or the command; the host's exchange is a transport over ring's table, and an edge with a connector is a path of flow, as between any two stages; other transports are not for the bus to link",
 	},
 	{
-		part:   "internal/terms",
+		part:   "internal/hostnode",
 		may:    []string{"bus", "connector", "cudaipc", "cudaipc/lane", "internal/wire", "messages", "shmstore", "internal"},
 		reason: "it is what a host and a node say alike, as values: it has no connection and starts nothing",
 	},
 	{
 		part:   "bus/host",
-		may:    []string{"bus", "connector", "connector/ring", "cudaipc/lane", "codec", "messages", "shmstore", "internal/directory", "internal/exchange", "internal/heard", "internal/ledger", "internal/peer", "internal/terms", "internal/wire", "internal"},
+		may:    []string{"bus", "connector", "connector/ring", "cudaipc/lane", "codec", "messages", "shmstore", "internal/directory", "internal/exchange", "internal/lastactive", "internal/accounts", "internal/peer", "internal/hostnode", "internal/wire", "internal"},
 		reason: "it is one end of a process boundary, and knows of the other what that says",
 	},
 	{
 		part:   "bus/node",
-		may:    []string{"bus", "connector", "cudaipc", "cudaipc/lane", "codec", "messages", "shmstore", "connector/ring", "internal/directory", "internal/exchange", "internal/heard", "internal/ledger", "internal/peer", "internal/terms", "internal/wire", "internal"},
+		may:    []string{"bus", "connector", "cudaipc", "cudaipc/lane", "codec", "messages", "shmstore", "connector/ring", "internal/directory", "internal/exchange", "internal/lastactive", "internal/accounts", "internal/peer", "internal/hostnode", "internal/wire", "internal"},
 		reason: "it is the other end of a process boundary, and knows of the host what that says",
 	},
 	{
-		part:   "internal/bustest",
+		part:   "internal/testbus",
 		may:    []string{"bus", "codec", "cudaipc", "cudaipc/emul", "cudaipc/lane", "cudaipc/pool", "shmstore"},
 		reason: "it is for tests of package bus and of those below it",
 	},

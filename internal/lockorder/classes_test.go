@@ -19,8 +19,8 @@ import (
 // while it holds one, or, as cudaipc, has locks that come after all of theirs.
 var ordered = []string{
 	"actors", "bus", "bus/host", "bus/node", "bus/tensorqueue", "connector/ring", "shmstore", "shmstore/lane",
-	"internal/directory", "internal/exchange", "internal/heard", "internal/ledger", "internal/peer", "internal/pool",
-	"internal/process", "internal/terms",
+	"internal/directory", "internal/exchange", "internal/lastactive", "internal/accounts", "internal/peer", "internal/pool",
+	"internal/process", "internal/hostnode",
 }
 
 // TestMutexesHaveClasses: the checker sees each lock of the ordered packages, and order.go says

@@ -25,7 +25,7 @@ type (
 	ExchangePlacing [120]lock // bus/node.nodeExchange.placing: one Close of an end, behind what is being placed
 	Node            [130]lock // bus/node.Node.mu: the link, and what is served
 	Server          [140]lock // bus/host.Server.mu: the sessions
-	RemoteStage     [150]lock // bus.Station.mu: replicas, works and postings of one stage
+	RemoteStage     [150]lock // bus.RemoteStage.mu: replicas, works and postings of one stage
 	Begun           [160]lock // bus/node.begun.mu: a node's stages, tasks and requests
 	Arrivals        [170]lock // bus/node.arrivals.mu: streams that come
 
@@ -43,7 +43,7 @@ type (
 	Exchange    [330]lock // internal/exchange.Exchange.mu: ends of the exchange in the host's process
 	ToldFigures [335]lock // bus/node.toldFigures.mu: what a host was told of the lane
 	Directory   [340]lock // internal/directory.Directory.mu: names, and the processes that published them
-	Account     [350]lock // internal/ledger.Account.mu: what another process has here, and which memory it was told of
+	Account     [350]lock // internal/accounts.Account.mu: what another process has here, and which memory it was told of
 	PacketBatch [360]lock // internal/peer.Turn.mu: the packets that are being handled
 	Sender      [370]lock // internal/peer.Sender.mu: what is being sent
 
@@ -87,8 +87,8 @@ type (
 	Watches   [900]lock // internal/directory.Watches.mu: watches of processes
 	Process   [900]lock // internal/process.Process.mu: what is called when a process dies
 	RingTable [900]lock // connector/ring.Table.mu: what lies under which key
-	Ranges    [900]lock // internal/ledger.ranges.mu: where the live payloads of a client lie
-	Unmapper  [900]lock // internal/ledger.unmapper.mu: what is to be given back to the system
+	Ranges    [900]lock // internal/accounts.ranges.mu: where the live payloads of a client lie
+	Unmapper  [900]lock // internal/accounts.unmapper.mu: what is to be given back to the system
 
 	Supervisor [900]lock // actors.supervisor.mu: stages that have not ended
 	Writer     [900]lock // actors.Writer.mu: which producers have extents

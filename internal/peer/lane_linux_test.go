@@ -149,7 +149,7 @@ func lookOn(r *Receiver, n int, enough func() bool) (stop func()) {
 				case <-over:
 					return
 				default:
-					r.Look(enough, always)
+					r.Poll(enough, always)
 					runtime.Gosched() // another may receive
 				}
 			}
@@ -191,7 +191,7 @@ func TestLookLeavesItToServe(t *testing.T) {
 	sleeps(a)
 	found := make(chan bool, 1)
 	go func() {
-		for !rec.in.Look(never, func() bool { found <- true; return false }) && len(found) == 0 {
+		for !rec.in.Poll(never, func() bool { found <- true; return false }) && len(found) == 0 {
 			runtime.Gosched()
 		}
 	}()

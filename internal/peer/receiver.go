@@ -209,12 +209,12 @@ func (r *Receiver) one() error {
 	return r.handle(h, body, fds)
 }
 
-// Look handles what the peer sends by the lane on the goroutine that calls it, which waits for
+// Poll handles what the peer sends by the lane on the goroutine that calls it, which waits for
 // the peer and holds no lock: for up to some tens of microseconds, as long as that has paid
 // lately, or until stop reports true. Nothing has to be woken then, in either process, when
 // the peer answers. Before it handles anything it calls begin, and leaves it to Serve when
 // that reports false. Any goroutine may call it.
-func (r *Receiver) Look(stop, begin func() bool) (handled bool) {
+func (r *Receiver) Poll(stop, begin func() bool) (handled bool) {
 	lockorder.AssertNone("a goroutine looks at a connection")
 	if !r.reading.TryLock() {
 		return false // another goroutine receives

@@ -62,7 +62,7 @@ func TestUnknownIsSkippedByLook(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.out.frames++
-	rec.in.Look(never, always)
+	rec.in.Poll(never, always)
 	_ = a.Close()
 	if err := <-rec.ended; err != io.EOF {
 		t.Errorf("the end is %v, want EOF", err)

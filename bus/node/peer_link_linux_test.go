@@ -1,0 +1,510 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/testbus"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+func echo(t *bus.Task, d *bus.Delivery) error { return t.EmitBytes(bytes.Clone(d.Bytes())) }
+
+// submitted is a request of the node's own, one result of which has come
+// through the host and the rest of which is to come from the hand.
+func (a *attached) submitted(t *testing.T, h *hand) (*bus.Request, *remoteRequest) {
+	t.Helper()
+	r, err := a.node.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := emit(t, r, []byte{0}).Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	up := a.upstream(t, r)
+	if err := a.link.handle(&wire.Expect{Source: up.source, Peer: h.node}, nil); err != nil {
+		t.Fatal(err)
+	}
+	return r, up
+}
+
+// TestWhatTheDeadHadSent: what a peer had sent when it died is handled, also what this side
+// had not looked at when it learned of the death. A child of the peer's may keep its end of
+// the connection open, as the test does.
+func TestWhatTheDeadHadSent(t *testing.T) {
+	a := attach(t, 8, echo)
+	h := a.meetHand(t)
+	h.listen()
+	r, up := a.submitted(t, h)
+	if err := a.link.handle(&wire.Streamed{Source: up.source, Deliveries: 4}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.CloseSend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	testbus.Await(t, up.isOver)
+	large := small(up.source, 2, 2) // goes by the socket
+	large.Payload = append(large.Payload, make([]byte, wire.MaxInline-1)...)
+	large.Size = wire.MaxInline
+	h.account.Inspect(nowhere, func(*accounts.Hold) { // the node waits for the account with what comes first
+		h.say(&wire.Forget{Segment: nowhere}, small(up.source, 1, 1), large, small(up.source, 3, 3))
+		h.die()
+		testbus.Await(t, h.conn.HungUp)
+	})
+	mustEndAfter(t, r, 3)
+}
+
+// mustEndAfter requires that so many results come in order, the first of them 1, and then the end.
+func mustEndAfter(t *testing.T, r *bus.Request, results byte) {
+	t.Helper()
+	for seq := range results {
+		d, err := r.Recv(testbus.Soon(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.Bytes()[0] != seq+1 {
+			t.Errorf("result %d is %d", seq+1, d.Bytes()[0])
+		}
+		if err := d.Finish(nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustEnd(t, r)
+}
+
+// TestPeerThatDoesNotRead: a peer that reads nothing is given up with the first message
+// that is not kept for it.
+func TestPeerThatDoesNotRead(t *testing.T) {
+	for name, send := range map[string]func(h *hand, s *peer.Sender, m *wire.Deliver) error{
+		"a delivery": func(h *hand, _ *peer.Sender, m *wire.Deliver) error { return h.send(m) },
+		"an answer":  func(h *hand, s *peer.Sender, m *wire.Deliver) error { h.Queue(m); return s.Err() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := attach(t, 8, echo)
+			h := a.meetHand(t)
+			testbus.Await(t, func() bool { return h.connection() != nil })
+			sender := h.connection() // the pair forgets it when it ends
+			var err error
+			for err == nil {
+				err = send(h, sender, &wire.Deliver{Payload: make([]byte, wire.MaxInline), Size: wire.MaxInline, Flags: wire.FlagInline})
+			}
+			if !errors.Is(err, peer.ErrBacklog) {
+				t.Errorf("a message is %v, want %v", err, peer.ErrBacklog)
+			}
+			<-h.peerLink.ended
+			h.peerLink.mu.Lock()
+			defer h.peerLink.mu.Unlock()
+			if !errors.Is(h.peerLink.err, peer.ErrBacklog) {
+				t.Errorf("the pair ended with %v, want %v", h.peerLink.err, peer.ErrBacklog)
+			}
+		})
+	}
+}
+
+// isOver reports whether the host has said that the request is over.
+func (up *remoteRequest) isOver() bool {
+	up.mu.Lock()
+	defer up.mu.Unlock()
+	return up.overSaid
+}
+
+// TestResultsBehindTheEnd: the results of a completed request are received, also
+// when the host says that it is over while they are on their way, and also when
+// it is gone by then.
+func TestResultsBehindTheEnd(t *testing.T) {
+	for name, gone := range map[string]bool{"the host lives": false, "the host is gone": true} {
+		t.Run(name, func(t *testing.T) {
+			a := attach(t, 8, echo)
+			h := a.meetHand(t)
+			h.listen()
+			r, up := a.submitted(t, h)
+			if err := a.link.handle(&wire.Streamed{Source: up.source, Deliveries: 4}, nil); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.CloseSend(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			testbus.Await(t, up.isOver)
+			if gone {
+				if err := a.server.Close(testbus.Soon(t)); err != nil {
+					t.Fatal(err)
+				}
+				<-a.link.done
+			}
+			h.say(small(up.source, 3, 3), small(up.source, 1, 1), small(up.source, 2, 2))
+			mustEndAfter(t, r, 3)
+		})
+	}
+}
+
+// served is a request of the host's whose task has one input and one output
+// behind it; what follows comes from the hand.
+func (a *attached) served(t *testing.T, h *hand) (*bus.Request, *nodeTask) {
+	t.Helper()
+	r, err := a.bus.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	if err := emit(t, r, []byte{0}).Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	task := a.task(t)
+	if err := a.link.handle(&wire.Expect{Source: task.id, Peer: h.node}, nil); err != nil {
+		t.Fatal(err)
+	}
+	return r, task
+}
+
+// emittedNow is what a task has emitted that is under way, as the node knows it.
+func (t *nodeTask) emittedNow() bus.Stream { return t.req.Control().Stream(t.stage.Results[0]) }
+
+// between is a node that gets the inputs of a task from the hand, and emits 4 KiB
+// to it for each.
+func between(t *testing.T, window int) (*attached, *hand, *bus.Request, *nodeTask) {
+	t.Helper()
+	a := attach(t, window, func(t *bus.Task, _ *bus.Delivery) error { return t.EmitBytes(make([]byte, 4096)) })
+	h := a.meetHand(t)
+	h.listen()
+	r, task := a.served(t, h)
+	testbus.Await(t, func() bool { return task.emittedNow().Deliveries == 0 })
+	a.direct(t, h.node, task)
+	return a, h, r, task
+}
+
+// TestCreditOfAKeptPayload: a delivery that was handled gives its place in the
+// window back, and its payload when that is released.
+func TestCreditOfAKeptPayload(t *testing.T) {
+	_, h, _, task := between(t, 2)
+	h.say(small(task.id, 1, 1))
+	var d *wire.Deliver
+	for d == nil {
+		d, _ = h.heard().(*wire.Deliver)
+	}
+	if d.Source != 77 || d.Flags&wire.FlagInline != 0 || d.Size != 4096 {
+		t.Fatalf("the node emitted %+v", d)
+	}
+	if st := task.emittedNow(); st.Deliveries != 1 {
+		t.Fatalf("%d deliveries are under way, want 1", st.Deliveries)
+	}
+	h.say(&wire.Finish{Delivery: d.Delivery, Flags: wire.FinishKeep})
+	h.handled()
+	if st := task.emittedNow(); st.Deliveries != 0 || st.Bytes != 0 {
+		t.Errorf("%d deliveries and %d bytes are under way when all is handled", st.Deliveries, st.Bytes)
+	}
+	kept, held := h.given(d.Delivery)
+	if len(h.has()) != 1 || held != 4096 {
+		t.Fatalf("%d bytes are held, and the peer has %v, want the payload that it keeps", held, h.has())
+	}
+	h.say(&wire.Release{Delivery: d.Delivery})
+	h.handled()
+	if err := kept.Finish(nil); err == nil || len(h.has()) != 0 { // it was not finished before
+		t.Errorf("the payload is not given back when all is released, or the peer has %v", h.has())
+	}
+}
+
+// TestWhatADeadPeerHad: what a peer has not given back, finished or not, comes back when it is dead.
+func TestWhatADeadPeerHad(t *testing.T) {
+	_, h, r, task := between(t, 8)
+	for seq := range uint32(4) {
+		h.say(small(task.id, seq+1, uint64(seq+1)))
+	}
+	var ids []uint32
+	for len(ids) < 4 {
+		if d, ok := h.heard().(*wire.Deliver); ok {
+			ids = append(ids, d.Delivery)
+		}
+	}
+	h.say(&wire.Finish{Delivery: ids[0], Flags: wire.FinishKeep}, &wire.Finish{Delivery: ids[2], Flags: wire.FinishKeep})
+	h.handled()
+	if len(h.has()) != 4 {
+		t.Fatalf("the peer has %v, want all four", h.has())
+	}
+	h.die()
+	testbus.Await(t, func() bool { return len(h.has()) == 0 && task.emittedNow().Deliveries == 0 })
+	r.Close()
+	testbus.Await(t, func() bool { return task.stage.Bus.Stats().Live == 0 }) // the rest is finished, too
+}
+
+// TestWhatALivingPeerHas: a peer that hangs up may still be reading.
+func TestWhatALivingPeerHas(t *testing.T) {
+	_, h, r, task := between(t, 8)
+	h.say(small(task.id, 1, 1))
+	for h.heard().Kind() != wire.KindDeliver {
+	}
+	h.hangUp()
+	testbus.Await(t, func() bool {
+		h.peerLink.mu.Lock()
+		defer h.peerLink.mu.Unlock()
+		return h.peerLink.left
+	})
+	if len(h.has()) != 1 {
+		t.Errorf("the peer has %v, want what it may be reading", h.has())
+	}
+	h.die()
+	testbus.Await(t, func() bool { return len(h.has()) == 0 })
+	r.Close()
+}
+
+// TestExpectedOfAPeerThatIsGone: a stream that was to come from a peer whose pair has ended goes on
+// through the host, also when the node finds out later that the peer lives.
+func TestExpectedOfAPeerThatIsGone(t *testing.T) {
+	a := attach(t, 8, func(t *bus.Task, d *bus.Delivery) error { return t.EmitBytes(d.Bytes()) })
+	h := a.meetHand(t)
+	h.hangUp()
+	<-h.peerLink.ended
+	r, task := a.served(t, h)
+	a.link.peerGone(h.peerLink, false, errors.New("it closed the connection"))
+	in := a.link.arrivals(task.id)
+	in.mu.Lock()
+	lost := in.streams[0].lost
+	in.mu.Unlock()
+	if lost {
+		t.Error("the request fails, and nothing of it is lost")
+	}
+	if err := emit(t, r, []byte{1}).Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.CloseSend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Wait(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestForwardedFromAPeer: a payload that came from a peer is copied where it is forwarded to the host. The peer has
+// its memory back when the handler returns, and what the host has does not change with it.
+func TestForwardedFromAPeer(t *testing.T) {
+	a := attach(t, 8, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
+	h := a.meetHand(t)
+	h.listen()
+	r, task := a.served(t, h)
+	copy(h.mem.Bytes()[4096:], "of the peer's")
+	h.say(h.large(task.id, 5, 1))
+	d, err := r.Recv(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = d.Finish(nil) }()
+	if f, ok := h.heard().(*wire.Finish); !ok || f.Delivery != 5 || f.Flags&wire.FinishKeep != 0 {
+		t.Errorf("the peer was told %+v, and has not got its payload back", f)
+	}
+	if at := PlaceOf(t, d); at.File == fileOf(t, accounts.Mapped(h.mem)) {
+		t.Errorf("the host reads the peer's memory, at %+v", at)
+	}
+	clear(h.mem.Bytes())
+	h.die()
+	<-h.peerLink.ended
+	if got := d.Bytes(); len(got) != 4096 || !bytes.HasPrefix(got, []byte("of the peer's")) {
+		t.Errorf("%d bytes came, which begin with %q", len(got), got[:16])
+	}
+	if st := task.stage.Bus.Stats().Edges[1]; st.Copies != 2 { // the first was small
+		t.Errorf("the stage has copied %d payloads, want 2", st.Copies)
+	}
+}
+
+// TestForwardWaitsForItsWindow: where the window of a stream is full, a forwarded payload waits for its place there
+// while another request goes on at the same replica. It arrives whole, and the peer has its memory back then.
+func TestForwardWaitsForItsWindow(t *testing.T) {
+	a := attach(t, 1, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
+	h := a.meetHand(t)
+	h.listen()
+	r, task := a.served(t, h)
+	copy(h.mem.Bytes()[4096:], "of the peer's")
+	h.say(h.large(task.id, 5, 1))
+	first, err := r.Recv(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for h.heard().Kind() != wire.KindFinish {
+	}
+	h.say(h.large(task.id, 6, 2)) // first fills the window
+	testbus.Await(t, func() bool {
+		waits := false
+		for _, s := range task.stage.Bus.Stalls(0) {
+			waits = waits || s.Edge == task.stage.Results[0].Name
+		}
+		return waits
+	})
+	other, err := a.bus.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	for range 3 {
+		if err := emit(t, other, make([]byte, 4096)).Finish(nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case m := <-h.said:
+		t.Fatalf("the peer was told %+v of a payload that is not copied", m)
+	default:
+	}
+	if err := first.Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	second, err := r.Recv(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f, ok := h.heard().(*wire.Finish); !ok || f.Delivery != 6 || f.Flags&wire.FinishKeep != 0 {
+		t.Errorf("the peer was told %+v, and has not got its payload back", f)
+	}
+	if !bytes.HasPrefix(second.Bytes(), []byte("of the peer's")) {
+		t.Errorf("the payload begins with %q", second.Bytes()[:16])
+	}
+	if err := second.Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	testbus.Await(t, func() bool { return task.emittedNow().Deliveries == 0 })
+}
+
+// TestForwardedThroughTheHost: a payload that came through the host and leaves through it is forwarded by reference:
+// it is copied nowhere.
+func TestForwardedThroughTheHost(t *testing.T) {
+	a := attach(t, 8, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
+	r, err := a.bus.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for range 3 {
+		if err := emit(t, r, make([]byte, 100<<10)).Finish(nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if st := a.task(t).stage.Bus.Stats().Edges[1]; st.Deliveries != 3 || st.Copies != 0 {
+		t.Errorf("the stage has forwarded %d payloads, and copied %d", st.Deliveries, st.Copies)
+	}
+}
+
+// TestForwardedFromTheHost: a payload that came through the host is copied where it leaves past it, and the host
+// has its own back when the handler returns. What was let in by reference before the edge was opened goes to the
+// host, and so does what comes before it.
+func TestForwardedFromTheHost(t *testing.T) {
+	kept := make(chan *bus.Kept, 1)
+	a := attach(t, 8, func(t *bus.Task, d *bus.Delivery) error {
+		if d.Seq == 1 {
+			kept <- d.Keep()
+			return nil
+		}
+		return t.Forward(d)
+	})
+	h := a.meetHand(t)
+	h.listen()
+	r, task := a.served(t, h)
+	if err := r.Input(t.Context()).EmitBytes(make([]byte, 100<<10)); err != nil {
+		t.Fatal(err)
+	}
+	k := <-kept
+	defer func() { _ = k.Finish(nil) }() // so that all closes, if it is not finished below
+	if !task.Returns(0, 1) {
+		t.Error("a payload of the host's may not go back there")
+	}
+	a.opened(t, h.node, task)
+	if task.Returns(0, 2) {
+		t.Error("a payload of the host's may go back there on an edge that leads past it")
+	}
+	if err := k.Forward(k.Delivery()); err != nil {
+		t.Fatal(err)
+	}
+	d, err := r.Recv(testbus.Soon(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	task.tellsNothing(t)
+	if err := errors.Join(d.Finish(nil), k.Forward(k.Delivery()), k.Finish(nil)); err != nil {
+		t.Fatal(err)
+	}
+	m, ok := h.heard().(*wire.Deliver)
+	if !ok || m.Seq != 2 || m.Size != 100<<10 {
+		t.Fatalf("the peer was given %+v", m)
+	}
+	testbus.Await(t, func() bool {
+		holds := 0
+		for _, held := range a.server.Holdings() {
+			if held.Seq == 1 {
+				holds++
+			}
+		}
+		return holds == 0
+	})
+	h.say(&wire.Finish{Delivery: m.Delivery})
+	testbus.Await(t, func() bool { return task.emittedNow().Deliveries == 0 })
+}
+
+// TestEarlyWhenTheNodeLeaves: what waits for its turn is given back when the node
+// leaves.
+func TestEarlyWhenTheNodeLeaves(t *testing.T) {
+	a := attach(t, 8, echo)
+	h := a.meetHand(t)
+	h.listen()
+	_, up := a.submitted(t, h)
+	h.say(h.large(up.source, 9, 3))
+	h.handled()
+	up.in.mu.Lock()
+	early := len(up.in.streams[0].early)
+	up.in.mu.Unlock()
+	if early != 1 {
+		t.Fatalf("%d deliveries wait for their turn, want 1", early)
+	}
+	if err := a.node.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-h.ended; !errors.Is(err, io.EOF) {
+		t.Errorf("the connection ended with %v", err)
+	}
+	for {
+		select {
+		case m := <-h.said:
+			if f, ok := m.(*wire.Finish); ok && f.Delivery == 9 {
+				return
+			}
+		default:
+			t.Fatal("the node has left, and has not given back what it had")
+		}
+	}
+}
+
+// TestPeerBreaksTheProtocol: what a peer may not say ends the connection to it,
+// and nothing else.
+func TestPeerBreaksTheProtocol(t *testing.T) {
+	for name, m := range map[string]wire.Message{
+		"finish of nothing":      &wire.Finish{Delivery: 1},
+		"release of nothing":     &wire.Release{Delivery: 1},
+		"payload out of bounds":  &wire.Deliver{Source: nowhere, Segment: 1, Offset: 1 << 16, Size: 1},
+		"payload beyond the end": &wire.Deliver{Source: nowhere, Segment: 1, Offset: 4096, Size: 1<<64 - 1},
+		"a message for the host": &wire.Ended{Task: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := attach(t, 8, echo)
+			h := a.meetHand(t)
+			h.listen()
+			h.say(m)
+			<-h.peerLink.ended
+			h.mu.Lock()
+			err := h.peerLink.err
+			h.mu.Unlock()
+			if !errors.Is(err, wire.ErrProtocol) {
+				t.Errorf("the connection ended with %v", err)
+			}
+			r, err := a.node.Stream(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := emit(t, r, []byte("hello")).Finish(nil); err != nil {
+				t.Fatal(err)
+			}
+			r.Close()
+			h.die()
+		})
+	}
+}

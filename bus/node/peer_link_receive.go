@@ -1,0 +1,106 @@
+package node
+
+import (
+	"fmt"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/accounts"
+	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
+	"github.com/omnibus-runtime/omnibus/internal/hostnode"
+	"github.com/omnibus-runtime/omnibus/internal/peer"
+	"github.com/omnibus-runtime/omnibus/internal/process"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// decoded are the messages that come most, for reading into again.
+type decoded struct {
+	deliver wire.Deliver
+	finish  wire.Finish
+}
+
+func (r *decoded) parse(h wire.Header, body []byte) (wire.Message, error) {
+	if h.Kind == wire.KindDeliver {
+		return &r.deliver, wire.Decode(body, &r.deliver)
+	}
+	if h.Kind == wire.KindFinish {
+		return &r.finish, wire.Decode(body, &r.finish)
+	}
+	return wire.Parse(h, body)
+}
+
+// handle handles one message, on the goroutine of run or on one that looks. It owns the
+// descriptors.
+func (p *peerLink) handle(sender *peer.Sender, h wire.Header, body []byte, fds []int) error {
+	m, err := p.read.parse(h, body)
+	if err != nil {
+		process.CloseAll(fds)
+		return err
+	}
+	if m, is := m.(*wire.Lane); is {
+		if err := p.conn.OpenLane(m, fds[0], hostnode.Lane(p.link.wait)); err != nil {
+			return fmt.Errorf("meet a peer: %w", err)
+		}
+		p.begin(sender)
+		return nil
+	}
+	if p.connection() == nil {
+		process.CloseAll(fds)
+		return fmt.Errorf("%w: %v instead of lane", wire.ErrProtocol, h.Kind)
+	}
+	p.link.lastActive.Active(&p.active)
+	switch m := m.(type) {
+	case *wire.Segment:
+		return p.show(m, fds[0])
+	case *wire.Forget:
+		if seg := p.account.Hide(m.Segment); seg != nil {
+			seg.Release()
+		}
+		return nil
+	case *wire.Deliver:
+		return p.deliver(m)
+	case *wire.Finish:
+		return p.finished(m)
+	case *wire.Release:
+		return p.released(m.Delivery)
+	case *wire.Streamed:
+		if a := p.link.arrivals(m.Source); a != nil {
+			return a.streamed(p, m.Edge, m.Deliveries)
+		}
+		return nil // it is over here
+	}
+	process.CloseAll(fds)
+	return fmt.Errorf("%w: %v from a peer", wire.ErrProtocol, h.Kind)
+}
+
+// maxPeerSegments bounds the segments of a peer that are known: its stores', and
+// those that payloads have of their own.
+const maxPeerSegments = 4096
+
+// show takes in memory that the peer writes and that its deliveries will name.
+func (p *peerLink) show(m *wire.Segment, fd int) error {
+	mem, err := shmstore.OpenFillingSegment("peer", fd, int64(m.Bytes))
+	if err != nil {
+		return err
+	}
+	if !p.account.Show(m.Segment, accounts.Lasting(mem, nil), maxPeerSegments) {
+		mem.Close()
+		return fmt.Errorf("%w: segment %d came before, or is one of more than %d", wire.ErrProtocol, m.Segment, maxPeerSegments)
+	}
+	return nil
+}
+
+// deliver hands a delivery to the stream that it is for.
+func (p *peerLink) deliver(m *wire.Deliver) error {
+	d, err := bus.DeliveryOf(m, p, p.account.Memory)
+	if err != nil {
+		return err
+	}
+	faultpoint.Hit("node-delivered-direct")
+	a := p.link.arrivals(m.Source)
+	if a == nil {
+		d.Control().Discard() // its request is over, which the peer learns
+		return nil
+	}
+	return a.direct(p, m.Edge, d)
+}

@@ -1,0 +1,241 @@
+package bus
+
+import (
+	"errors"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/actors"
+	"github.com/omnibus-runtime/omnibus/codec"
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// ErrCanceled reports a wait that the caller's context ended.
+var ErrCanceled = errors.New("bus: wait canceled")
+
+// outputs is where the payloads of one request leave one stage, or enter the
+// graph. Its lock makes the emissions of one request one stream.
+type outputs struct {
+	req   *Request
+	task  *Task // nil: the caller
+	edges []*edge
+
+	mu       lockorder.Mutex[lockorder.Outlet] // guards the producer's side of the flows
+	producer *actors.Producer
+	byKept   uint64 // emissions by deliveries that were kept; guarded by mu
+
+	spaceMu lockorder.Mutex[lockorder.OutletRoom] // guards what follows
+	waiting int                                   // emissions that wait for room
+	since   time.Time                             // when the first of them began to
+	on      shmstore.Device                       // where that wants room; nil: in the store alone
+}
+
+// waitsForSpace notes, for reports, that an emission waits for room in the store and,
+// unless dev is nil, on a device. It is to call the function when it has waited.
+func (o *outputs) waitsForSpace(dev shmstore.Device) (waited func()) {
+	o.spaceMu.Lock()
+	defer o.spaceMu.Unlock()
+	if o.waiting++; o.waiting == 1 {
+		o.since, o.on = time.Now(), dev
+	}
+	return func() {
+		o.spaceMu.Lock()
+		defer o.spaceMu.Unlock()
+		o.waiting--
+	}
+}
+
+// waitedForSpace is how long an emission has waited, or 0, and for what.
+func (o *outputs) waitedForSpace(now time.Time) (waited time.Duration, dev shmstore.Device) {
+	o.spaceMu.Lock()
+	defer o.spaceMu.Unlock()
+	if o.waiting == 0 {
+		return 0, nil
+	}
+	return now.Sub(o.since), o.on
+}
+
+// waitNow is how many emissions wait for room.
+func (o *outputs) waitNow() int {
+	o.spaceMu.Lock()
+	defer o.spaceMu.Unlock()
+	return o.waiting
+}
+
+// sendSmall is the short way for what most small payloads are: inline, along
+// a single edge that has credit. It reports false, with nothing done, for
+// those that are not.
+func (o *outputs) sendSmall(p []byte, c codec.ID, em Emission) bool {
+	if len(p) > smallBytes || len(o.edges) != 1 || em.to != "" || len(p) > o.req.bus.inlineBytes(o.edges[0]) {
+		return false
+	}
+	ed := o.edges[0]
+	f := o.req.flow(ed)
+	price := o.req.bus.price(len(p))
+	if ed.queues() || ed.path != nil || o.req.over() || em.check() != nil || !f.enter(price) {
+		return false
+	}
+	var after AfterUnlock
+	o.mu.Lock()
+	if f.ended || o.req.over() { // for the long way to explain
+		o.mu.Unlock()
+		f.give(oneDelivery | uint64(price))
+		return false
+	}
+	d := newDelivery()
+	d.Inline = d.small[:copy(d.small[:], p):len(p)]
+	d.Codec = uint32(c)
+	d.cost, d.put = price, held(em.Put)
+	f.sent.copies++
+	f.send(d, em, &after)
+	o.mu.Unlock()
+	after.Run()
+	return true
+}
+
+// number makes d the next delivery of the flow.
+func (f *flow) number(d *Delivery) {
+	d.flow = f
+	d.Request, d.Deadline = f.req.id, f.req.deadline
+	if f.req.traced {
+		d.Trace = f.req.trace
+	}
+	d.Edge, d.Seq, d.Attempt = f.edge.name, f.seq, f.attempt
+	f.seq++
+	if d.Seq < latencySampleFirst || d.Seq%latencySampleEvery == 0 {
+		d.sentAt = max(int64(f.req.bus.now()), 1)
+	}
+}
+
+// send numbers, counts and launches a delivery that has its payload, with the outlet's lock
+// held.
+func (f *flow) send(d *Delivery, em Emission, after *AfterUnlock) {
+	f.number(d)
+	d.Key, d.Attrs, d.EOS = em.Key, em.Attrs, em.Last
+	if d.cause == 0 && f.req.bus.node && f.producer != nil {
+		d.cause = f.producer.handling.Load()
+		f.producer.emitted.Store(int64(f.req.bus.now()))
+	}
+	f.ended = em.Last
+	f.sent.deliveries++
+	f.sent.bytes += int64(d.Size())
+	if d.Handle.IsZero() && d.foreign == nil && d.carried == nil && len(d.Inline) <= f.req.bus.inlineBytes(f.edge) {
+		f.sent.inline++
+	}
+	f.launch(d, after)
+}
+
+// launch sends a numbered delivery, with the outlet's lock held.
+func (f *flow) launch(d *Delivery, after *AfterUnlock) {
+	d.credit = oneDelivery | uint64(d.cost)
+	if d.cost == 0 {
+		d.credit = 0
+	}
+	if f.edge.queues() {
+		f.push(d, after)
+		return
+	}
+	f.deliver(d, after)
+}
+
+// close ends the streams that have not ended. A stage that was sent nothing by the time at which all
+// of its inputs have ended, and that does nothing at the end, is passed over: its streams end here too,
+// and so on in the order of the stages.
+func (o *outputs) close() {
+	first := [1]*outputs{o}
+	for due := first[:]; len(due) > 0; due = due[1:] {
+		for _, ed := range due[0].edges {
+			f := o.req.flow(ed)
+			if due[0].endStream(f) && f.consumer.passedOver() {
+				due = append(due, &f.consumer.outlet)
+			}
+		}
+		if due[0] != o {
+			o.req.taskDone()
+		}
+	}
+}
+
+// endStream ends a stream that has not ended. An end takes no slot: where the consumer has none and
+// nothing waits for one, the end stays unsaid until the consumer gets a slot.
+func (o *outputs) endStream(f *flow) (unsaid bool) {
+	var after AfterUnlock
+	defer after.Run()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if f.ended || o.req.over() {
+		return false
+	}
+	f.ended = true
+	f.unsaid = !f.open() && f.queued.Load() == 0
+	if !f.unsaid {
+		f.sayEnd(&after)
+	}
+	return f.unsaid
+}
+
+// sayEnd, with the outlet's lock held, sends the end of the stream.
+func (f *flow) sayEnd(after *AfterUnlock) {
+	d := newDelivery()
+	f.number(d)
+	d.EOS = true
+	f.launch(d, after)
+}
+
+// sayUnsaid sends an end to a consumer that has got a slot.
+func (f *flow) sayUnsaid() {
+	var after AfterUnlock
+	defer after.Run()
+	o := f.outlet()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if f.unsaid && !o.req.over() {
+		f.unsaid = false
+		f.queuedSince.Store(0)
+		f.sayEnd(&after)
+	}
+}
+
+// passedOver is called for each end that stays unsaid. It reports whether the stage is passed over by
+// the last one. A stage that does something at the end wants a slot for that.
+func (t *Task) passedOver() bool {
+	r := t.outlet.req
+	if int(t.unsaid.Add(1)) < len(t.stage.in) {
+		return false
+	}
+	if t.stage.passive() {
+		if !r.bus.admission.skip(t) {
+			return false
+		}
+		for _, e := range t.stage.in { // an input that waits hears of the end
+			r.flow(e).admit()
+		}
+		return true
+	}
+	r.flow(t.stage.in[0]).queuedSince.CompareAndSwap(0, time.Now().UnixNano()) // for reports
+	r.wantSlot(t)
+	return false
+}
+
+func (o *outputs) name() string {
+	if o.task == nil {
+		return ""
+	}
+	return o.task.stage.spec.Name
+}
+
+// nextSeq is the number of the next delivery on an edge.
+func (o *outputs) nextSeq(ed *edge) uint64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.req.flow(ed).seq
+}
+
+// emissionError names the place of an emission that failed. How the request
+// ended is passed on as it is.
+func (o *outputs) emissionError(ed *edge, seq uint64, key string, err error) error {
+	if o.req.over() || errors.Is(err, ErrCanceled) {
+		return err
+	}
+	return &StageError{Stage: o.name(), Edge: ed.name, Key: key, Seq: seq, Err: err}
+}

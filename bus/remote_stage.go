@@ -1,0 +1,514 @@
+package bus
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/omnibus-runtime/omnibus/internal/lockorder"
+	"github.com/omnibus-runtime/omnibus/internal/scoreboard"
+)
+
+// Remote describes a stage whose work is done by other processes, which attach
+// to the bus (see package bus/host): its replicas. While there is none, deliveries
+// wait.
+//
+// When a process dies, what it had not finished goes to another replica, or to
+// the next one that attaches, as far as State, Attempts and Replay allow; else
+// the request fails, with what is known of the death. What a repeated handling
+// emits again is dropped, as many emissions as went out before: it must emit
+// the same things in the same order.
+type Remote struct {
+	// Join hands over one delivery of each in-edge together.
+	Join bool
+	// Routing chooses the replica.
+	Routing Routing
+	// Batch is how many deliveries the process may handle together; 0 or 1: one.
+	Batch int
+	// HandleTimeout is how long a handler may run for one delivery, or for the end of a request's inputs, without
+	// the time in which it waits for the bus; 0: for ever. Then its process gets no more work, and what it had is
+	// repeated elsewhere, or fails, as if the process had died. Actors ([StageSpec.Props]) are not looked at.
+	HandleTimeout time.Duration
+	// FirstTimeout takes its place for a process that has finished no delivery yet, and may have to compile, or
+	// to load, first; 0: [DefaultFirstTimeout]. It is at least HandleTimeout.
+	FirstTimeout time.Duration
+}
+
+// DefaultFirstTimeout is how long the first handler of a process may run where there is a HandleTimeout.
+const DefaultFirstTimeout = 10 * time.Minute
+
+// Routing says which replica of a remote stage gets a delivery.
+type Routing int
+
+const (
+	// Sticky keeps a request at one replica, the one with the fewest requests when it
+	// came, and of those the one with the least work. It is the only way for stages
+	// with state.
+	Sticky Routing = iota
+	// LeastQueue gives each delivery to the replica with the least work. Results may come in another
+	// order than the inputs, as with RoundRobin: a join that pairs them with others is refused.
+	LeastQueue
+	// RoundRobin gives deliveries to the replicas in turn.
+	RoundRobin
+)
+
+var routings = [...]string{Sticky: "sticky", LeastQueue: "least-queue", RoundRobin: "round-robin"}
+
+// String returns the word that pipeline files use.
+func (r Routing) String() string {
+	if r.Valid() {
+		return routings[r]
+	}
+	return fmt.Sprintf("routing %d", int(r))
+}
+
+// Valid reports whether there is such a routing.
+func (r Routing) Valid() bool { return r >= 0 && int(r) < len(routings) }
+
+// RemoteStage is the part of a stage that knows its replicas.
+type RemoteStage struct {
+	stage *stage
+	spec  Remote
+
+	mu       lockorder.Mutex[lockorder.RemoteStage] // guards what follows
+	serving  []*Replica                             // attached, in the order in which they came
+	replicas []*Replica                             // of those, the ones that take work
+	next     int                                    // of RoundRobin
+	tasks    map[*remoteTask]struct{}
+	waiting  []*Work   // for a replica, oldest first
+	since    time.Time // when the first of them began to wait
+	lost     error     // why no replica will come any more
+	timedOut int64     // handlers that ran for longer than HandleTimeout
+}
+
+// Replica is one process that serves a stage.
+type Replica struct {
+	ReplicaInfo
+	remote *RemoteStage
+	conn   ReplicaConn
+	ends   bool // it says unasked that a task has ended: see posting.unasked
+
+	// Guarded by remote.mu.
+	load     int  // deliveries it has not finished
+	finished bool // a delivery, at any time
+	tasks    map[*remoteTask]*ReplicaTask
+}
+
+// ReplicaConn speaks for the process behind a replica.
+type ReplicaConn interface {
+	// OpenTask announces a task, and assigns it. It is called with the stage's lock held.
+	OpenTask(p *ReplicaTask)
+	Describe() string
+	// Running lists the handlers of the replica that have not returned. It is called without locks.
+	Running(rep *Replica) []scoreboard.Activity
+}
+
+// TaskConn speaks for it about one task. All of it is called with the stage's lock held, and
+// does not wait.
+type TaskConn interface {
+	// DeliverWork gives the process all of a work. It reports whether the process is
+	// there to have it. After an error it has nothing of it, and the request fails.
+	DeliverWork(w *Work, parts []*Delivery) (taken bool, err error)
+	EndTask()
+	// TaskOver ends the task. The process may know of that by itself.
+	TaskOver(known bool)
+}
+
+// remoteTask is a task whose work is done by replicas.
+type remoteTask struct {
+	task *Task
+
+	// Guarded by remote.mu.
+	home     *Replica // where the request stays; nil: nowhere yet, or anywhere
+	works    []*Work  // not finished, in the order in which they came
+	touched  bool     // a replica has had a delivery of it
+	output   output   // of the whole request
+	attempt  int      // replays
+	retained []*Work  // finished, kept for a replay
+	lasts    []*Work  // that wait until all others are finished
+	ending   bool     // its inputs have ended
+	endsLeft int      // postings that have not answered; -1: not asked yet
+	early    bool     // a posting has answered before it was waited for
+	ended    bool     // all have answered
+	endFrom  uint64   // emissions that were made before they were asked
+	endErr   error
+}
+
+// ReplicaTask is a task as one replica knows it. ReplicaConn and ending are guarded by remote.mu.
+type ReplicaTask struct {
+	rt      *remoteTask
+	replica *Replica
+	conn    TaskConn
+	ending  bool // its answer is waited for
+	handled bool // the handler of the delivery that was finished last has returned
+	lasts   int  // streams of which it has had the last delivery
+}
+
+// endsUnasked reports whether the replica says by itself that the task has ended: it has had
+// the end of every input, and its stage does nothing else.
+func (p *ReplicaTask) endsUnasked() bool {
+	return p.replica.ends && p.lasts == len(p.replica.remote.stage.in)
+}
+
+// Work is what a replica handles at once: one delivery, or one of each branch. All but
+// rt and parts is guarded by remote.mu.
+type Work struct {
+	rt      *remoteTask
+	parts   []*Delivery
+	replica *Replica     // nil: waits for one
+	one     [1]*Delivery // backs parts for all but joins
+	left    int          // parts that the replica has not finished
+	adrift  bool         // the replica was gone when the work was given to it: it has none of it
+	err     error
+	tries   int
+	output  output // of this work alone, for stages without state
+}
+
+// give hands one delivery, or one of each branch, to a replica.
+func (r *RemoteStage) give(t *Task, parts ...*Delivery) {
+	for _, d := range parts {
+		d.state.Store(stateHeld)
+		t.hold(d)
+	}
+	var after AfterUnlock
+	defer after.Run()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rt := r.taskOf(t)
+	w := &Work{rt: rt}
+	w.parts = append(w.one[:0], parts...)
+	rt.works = append(rt.works, w)
+	r.route(w, &after)
+}
+
+// taskOf gives what the stage knows of a task. It is for the worker.
+func (r *RemoteStage) taskOf(t *Task) *remoteTask {
+	rt, ok := t.State.(*remoteTask)
+	if !ok {
+		rt = &remoteTask{task: t, endsLeft: -1}
+		t.State = rt
+		r.tasks[rt] = struct{}{}
+	}
+	return rt
+}
+
+// sticky reports whether requests stay with one replica.
+func (r *RemoteStage) sticky() bool {
+	return r.stage.spec.State == StateRequest || r.spec.Routing == Sticky
+}
+
+// route, with mu held, gives work to a replica, or has it wait for one. Where a request may
+// be at several replicas, its last inputs wait until all others are finished: a replica that
+// has had them has ended its part, and could handle no repeat of another's.
+func (r *RemoteStage) route(w *Work, after *AfterUnlock) {
+	if !r.sticky() && w.last() && len(w.rt.works) > 1 {
+		w.rt.lasts = append(w.rt.lasts, w)
+		r.routeLast(w.rt, after)
+		return
+	}
+	r.send(w, after)
+}
+
+// routeLast, with mu held, gives the first of the last inputs to a replica, when nothing else
+// is unfinished.
+func (r *RemoteStage) routeLast(rt *remoteTask, after *AfterUnlock) {
+	if len(rt.lasts) == 0 || len(rt.works) > len(rt.lasts) {
+		return
+	}
+	w := rt.lasts[0]
+	rt.lasts = slices.Delete(rt.lasts, 0, 1)
+	r.send(w, after)
+}
+
+// last reports whether the work has the last delivery of an input.
+func (w *Work) last() bool {
+	return slices.ContainsFunc(w.parts, func(d *Delivery) bool { return d.EOS })
+}
+
+// send, with mu held, gives work to a replica, or has it wait for one.
+func (r *RemoteStage) send(w *Work, after *AfterUnlock) {
+	rep := w.rt.home
+	if rep == nil {
+		rep = r.choose()
+	}
+	if rep == nil {
+		if len(r.waiting) == 0 {
+			r.since = time.Now()
+		}
+		r.waiting = append(r.waiting, w)
+		if r.lost != nil {
+			w.rt.task.failAtBehind(w.parts[0], r.lost, after)
+		}
+		return
+	}
+	if r.sticky() {
+		w.rt.home = rep
+	}
+	w.replica, w.left = rep, len(w.parts)
+	w.rt.touched = true
+	rep.load += len(w.parts)
+	p := rep.post(w.rt)
+	for _, d := range w.parts {
+		if d.EOS {
+			p.lasts++
+		}
+	}
+	taken, err := p.conn.DeliverWork(w, w.parts)
+	w.adrift = !taken
+	if err != nil {
+		rep.load -= len(w.parts)
+		w.replica = nil
+		after.Fail(w.rt.task.outlet.req, err)
+		after.finish(w.parts...)
+		r.done(w, after)
+		r.progress(w.rt, after)
+	}
+}
+
+// choose, with mu held, picks the replica for the next work; nil: there is none.
+func (r *RemoteStage) choose() *Replica {
+	if len(r.replicas) == 0 {
+		return nil
+	}
+	if r.spec.Routing == RoundRobin {
+		r.next++
+		return r.replicas[r.next%len(r.replicas)]
+	}
+	return slices.MinFunc(r.replicas, func(a, b *Replica) int {
+		if r.sticky() { // what goes past the host is no load, and a request at rest is to come back
+			return cmp.Or(len(a.tasks)-len(b.tasks), a.load-b.load)
+		}
+		return a.load - b.load
+	})
+}
+
+// post, with mu held, makes a task known to the replica.
+func (rep *Replica) post(rt *remoteTask) *ReplicaTask {
+	p := rep.tasks[rt]
+	if p == nil {
+		p = &ReplicaTask{rt: rt, replica: rep}
+		rep.tasks[rt] = p
+		rep.conn.OpenTask(p)
+	}
+	return p
+}
+
+// Finished is called when a replica has finished one part of a work, and with handled set
+// if it emits no more for that.
+func (w *Work) Finished(err error, handled bool) {
+	r := w.rt.task.stage.remote
+	var after AfterUnlock
+	defer after.Run()
+	r.mu.Lock()
+	w.replica.load--
+	w.replica.finished = true
+	w.left--
+	if p := w.replica.tasks[w.rt]; p != nil {
+		p.handled = handled
+	}
+	if w.err == nil {
+		w.err = err
+	}
+	if w.left > 0 {
+		r.mu.Unlock()
+		return
+	}
+	w.replica = nil
+	r.done(w, &after)
+	retain := r.stage.spec.Replay && w.err == nil && !w.rt.task.outlet.req.over()
+	var places []func()
+	if retain {
+		for _, d := range w.parts { // a replay, or the task's end, may come as soon as the lock is let go
+			places = append(places, d.retainHeld())
+		}
+		w.rt.retained = append(w.rt.retained, w)
+	}
+	ended := r.tryEnd(w.rt, &after)
+	r.mu.Unlock()
+	for _, givePlace := range places {
+		givePlace()
+	}
+	if !retain {
+		for _, d := range w.parts {
+			_ = d.Finish(w.err) // a repeat was finished before
+		}
+	}
+	if ended { // after that, so that the worker looks once
+		w.rt.task.answered.Store(true)
+		w.rt.task.poll()
+	}
+}
+
+// done, with mu held, takes a work off the list of those not finished.
+func (r *RemoteStage) done(w *Work, after *AfterUnlock) {
+	rt := w.rt
+	if i := slices.Index(rt.works, w); i >= 0 {
+		rt.works = slices.Delete(rt.works, i, i+1)
+	}
+	r.routeLast(rt, after)
+}
+
+// retainHeld ends the work on a delivery and keeps its payload for a replay, as
+// [Task.retain] does. What it returns gives its place in the window back.
+func (d *Delivery) retainHeld() (then func()) {
+	if !d.state.CompareAndSwap(stateHeld, stateFinished) {
+		return func() {}
+	}
+	givePlace := d.retainBytes()
+	return func() {
+		givePlace()
+		d.flow.consumer.unhold()
+	}
+}
+
+// Attach takes a replica in, which gets no work before it begins.
+func (r *RemoteStage) Attach(a ReplicaConn, from int, ends bool) *Replica {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rep := &Replica{remote: r, conn: a, ends: ends, tasks: make(map[*remoteTask]*ReplicaTask)}
+	spec := &r.stage.spec
+	rep.ReplicaInfo = ReplicaInfo{
+		Stage: spec.Name, Number: r.freeNumber(from), Requests: spec.MaxInflight * spec.Replicas, // all: other replicas may die
+		State: spec.State, Join: r.spec.Join, Batch: r.spec.Batch, Ins: r.stage.inPorts, Outs: r.stage.outPorts,
+	}
+	r.serving = append(r.serving, rep)
+	return rep
+}
+
+// freeNumber, with mu held, gives the lowest number from one on that no replica has.
+func (r *RemoteStage) freeNumber(from int) int {
+	taken := make(map[int]bool, len(r.serving))
+	for _, rep := range r.serving {
+		taken[rep.Number] = true
+	}
+	for taken[from] {
+		from++
+	}
+	return from
+}
+
+// Begin has a replica that attached take work, beginning with what waits.
+func (rep *Replica) Begin() {
+	r := rep.remote
+	var after AfterUnlock
+	defer after.Run()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lost = nil
+	r.replicas = append(r.replicas, rep)
+	waiting := r.waiting
+	r.waiting = nil
+	for _, w := range waiting {
+		r.send(w, &after)
+	}
+	for rt := range r.tasks {
+		r.progress(rt, &after)
+	}
+}
+
+// Retire has a replica take no more work that could go elsewhere.
+func (rep *Replica) Retire() {
+	r := rep.remote
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.replicas = slices.DeleteFunc(r.replicas, func(other *Replica) bool { return other == rep })
+}
+
+// HandleLimit is how long a handler of the replica may run now; 0: for ever.
+func (rep *Replica) HandleLimit() time.Duration {
+	r := rep.remote
+	if r.spec.HandleTimeout == 0 {
+		return 0
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !rep.finished {
+		return max(cmp.Or(r.spec.FirstTimeout, DefaultFirstTimeout), r.spec.HandleTimeout)
+	}
+	return r.spec.HandleTimeout
+}
+
+// TimedOut counts a handler that has run for longer.
+func (rep *Replica) TimedOut() {
+	r := rep.remote
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.timedOut++
+}
+
+// handleTimeouts is how many handlers ran for longer than HandleTimeout.
+func (r *RemoteStage) handleTimeouts() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.timedOut
+}
+
+// Served is how many replicas take work.
+func (r *RemoteStage) Served() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.replicas)
+}
+
+// GiveUp fails what waits for a replica, now and until one attaches.
+func (r *RemoteStage) GiveUp(err error) {
+	r.mu.Lock()
+	r.lost = err
+	var tasks []*Task
+	for rt := range r.tasks {
+		waits := slices.ContainsFunc(r.waiting, func(w *Work) bool { return w.rt == rt })
+		if waits || (rt.ending && rt.endsLeft < 0 && len(rt.works) == 0) {
+			tasks = append(tasks, rt.task)
+		}
+	}
+	r.mu.Unlock()
+	for _, t := range tasks {
+		t.Fail(err)
+	}
+}
+
+// unserved is what waits for a process to serve the stage, if it has for long.
+func (r *RemoteStage) unserved(atLeast time.Duration) []Stall {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.waiting) == 0 || len(r.serving) > 0 || time.Since(r.since) < atLeast {
+		return nil
+	}
+	s := Stall{
+		Request: r.waiting[0].rt.task.Request(), Stage: r.stage.spec.Name, Waited: time.Since(r.since), Holder: "no process serves it",
+	}
+	for _, w := range r.waiting {
+		s.Deliveries += len(w.parts)
+	}
+	return []Stall{s}
+}
+
+// describe says who has the deliveries of a task.
+func (r *RemoteStage) describe(t *Task) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var who []string
+	for rt := range r.tasks {
+		if rt.task != t {
+			continue
+		}
+		for _, p := range r.replicaTasks(rt) {
+			n := 0
+			for _, w := range r.worksAt(rt, p.replica) {
+				n += w.left
+			}
+			who = append(who, fmt.Sprintf("%s has %d of them", p.replica.conn.Describe(), n))
+		}
+	}
+	switch {
+	case len(who) > 0:
+		return strings.Join(who, ", ")
+	case t.outlet.req.over():
+		return "the process that handles them has not come to an end yet"
+	case len(r.serving) == 0:
+		return "no process serves it"
+	}
+	return "they wait for a replica"
+}

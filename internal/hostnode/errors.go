@@ -1,0 +1,145 @@
+package hostnode
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/connector"
+	"github.com/omnibus-runtime/omnibus/cudaipc"
+	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
+	"github.com/omnibus-runtime/omnibus/internal/limits"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+	"github.com/omnibus-runtime/omnibus/shmstore"
+)
+
+// Unknown is an error that says of what there is none.
+type Unknown string
+
+func (e Unknown) Error() string { return string(e) }
+
+// codes say by which codes errors travel, the special ones first.
+type codes []struct {
+	err  error
+	code wire.Code
+}
+
+// errorCodes are those of all errors but the directory's.
+var errorCodes = codes{
+	{bus.ErrTooLarge, wire.CodeTooLarge},
+	{bus.ErrWindowFull, wire.CodeWindowFull},
+	{bus.ErrNoEdge, wire.CodeUnknown},
+	{bus.ErrOverloaded, wire.CodeOverloaded},
+	{bus.ErrClosed, wire.CodeClosing},
+	{bus.ErrCanceled, wire.CodeClosing}, // by the end of the session
+	{bus.ErrEnded, wire.CodeOver},
+	{bus.ErrAborted, wire.CodeOver},
+	{bus.ErrDeadline, wire.CodeOver},
+	{shmstore.ErrMemory, wire.CodeMemory},
+	{bus.ErrPayload, wire.CodeInvalid},
+	{bus.ErrConfig, wire.CodeInvalid},
+	{bus.ErrAfterEnd, wire.CodeInvalid},
+	{connector.ErrNotFound, wire.CodeNothing},
+	{connector.ErrFull, wire.CodeOverloaded},
+	{connector.ErrKey, wire.CodeInvalid},
+	{connector.ErrUnavailable, wire.CodeMemory}, // a table has no other
+}
+
+// directoryCodes are those of the errors of a directory.
+var directoryCodes = codes{
+	{lane.ErrNotPublished, wire.CodeNothing},
+	{lane.ErrPublished, wire.CodeTaken},
+	{lane.ErrFull, wire.CodeOverloaded},
+	{lane.ErrUnavailable, wire.CodeClosing},
+	{cudaipc.ErrInvalid, wire.CodeInvalid},
+}
+
+// failed answers a question with an error.
+func (all codes) failed(token uint32, err error) *wire.Failed {
+	m := &wire.Failed{Token: token, Code: wire.CodeInternal, Text: err.Error()}
+	if _, unknown := errors.AsType[Unknown](err); unknown {
+		m.Code = wire.CodeUnknown
+		return m
+	}
+	for _, c := range all {
+		if errors.Is(err, c.err) {
+			m.Code = c.code
+			break
+		}
+	}
+	return m
+}
+
+// of gives the error that a code stands for; nil: the table has none.
+func (all codes) of(code wire.Code) error {
+	for _, c := range all {
+		if c.code == code {
+			return c.err
+		}
+	}
+	return nil
+}
+
+// Failed answers a question with an error. Of what this process lacks it says so, for
+// the client may be told to raise its own limits by errors that read the same.
+func Failed(token uint32, err error) *wire.Failed {
+	m := errorCodes.failed(token, err)
+	if l, lacks := limits.Met(err); lacks {
+		m.Code, m.Text = wire.CodeMemory, fmt.Sprintf("%v: in the host, process %d: %s", err, os.Getpid(), l.Advice)
+	}
+	return m
+}
+
+// Error gives the error that Failed made an answer of. Unknown stands for too much to be
+// one error.
+func Error(f *wire.Failed) error {
+	failed := &wire.Error{Code: f.Code, Text: f.Text}
+	if f.Code == wire.CodeUnknown {
+		return failed
+	}
+	if sentinel := errorCodes.of(f.Code); sentinel != nil {
+		return &saidError{sentinel, failed}
+	}
+	return failed
+}
+
+// DirectoryFailed answers a question about descriptors with an error.
+func DirectoryFailed(token uint32, err error) *wire.Failed { return directoryCodes.failed(token, err) }
+
+// DirectoryError says in the directory's words why a question of it failed.
+func DirectoryError(err error) error {
+	var failed *wire.Error
+	switch {
+	case errors.Is(err, bus.ErrHostGone):
+		return fmt.Errorf("%w: %w", lane.ErrUnavailable, err)
+	case errors.As(err, &failed):
+		if of := directoryCodes.of(failed.Code); of != nil {
+			return fmt.Errorf("%w: %w", of, failed)
+		}
+	}
+	return err
+}
+
+// saidError is an error in the host's words, which mostly begin with those of the
+// sentinel that it is.
+type saidError struct {
+	sentinel error
+	said     *wire.Error
+}
+
+func (e *saidError) Error() string {
+	if rest := TextBehind(e.sentinel, e.said.Text); rest != "" {
+		return e.sentinel.Error() + ": " + rest
+	}
+	return e.sentinel.Error()
+}
+
+func (e *saidError) Unwrap() []error { return []error{e.sentinel, e.said} }
+
+// TextBehind is the text of an error without the words of a sentinel, for a process that
+// adds them.
+func TextBehind(sentinel error, text string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(text, sentinel.Error()), ": ")
+}

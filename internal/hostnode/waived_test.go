@@ -1,0 +1,17 @@
+package hostnode
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/bus"
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+// TestWaivedIsNoFault: an emission that the end of the session left undone is not
+// a fault of the host to its client.
+func TestWaivedIsNoFault(t *testing.T) {
+	if m := Failed(7, fmt.Errorf("emit: %w", bus.ErrCanceled)); m.Code != wire.CodeClosing {
+		t.Errorf("the code is %v, want %v", m.Code, wire.CodeClosing)
+	}
+}

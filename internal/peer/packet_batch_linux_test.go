@@ -1,0 +1,90 @@
+package peer
+
+import (
+	"os"
+	"testing"
+
+	"github.com/omnibus-runtime/omnibus/internal/wire"
+)
+
+func queue(t *testing.T, s *Sender, from, to uint32) {
+	t.Helper()
+	for i := from; i < to; i++ {
+		if err := s.Queue(&wire.Release{Delivery: i}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestTurn: what a turn causes leaves in one packet, behind what rested before, and when the
+// last of the turns that hold a Sender is over.
+func TestTurn(t *testing.T) {
+	s, peer := resting(t)
+	var a, b PacketBatch
+	a.Hold(s) // a turn that has not begun holds nothing
+	queue(t, s, 0, 1)
+	wantPacket(t, peer, 0, 1)
+
+	later(t, s, 1, 2)
+	a.Begin()
+	b.Begin()
+	a.Hold(s)
+	a.Hold(s)
+	b.Hold(s)
+	queue(t, s, 2, 4)
+	a.End()
+	wantSilence(t, peer)
+	queue(t, s, 4, 5)
+	b.End()
+	wantPacket(t, peer, 1, 5)
+
+	a.Begin() // again, without a word
+	a.Hold(s)
+	later(t, s, 5, 6)
+	a.End()
+	wantSilence(t, peer)
+	queue(t, s, 6, 7)
+	wantPacket(t, peer, 5, 7)
+}
+
+// TestTurnAndClose: a Sender that is closed during a turn sends what it has.
+func TestTurnAndClose(t *testing.T) {
+	s, peer := resting(t)
+	var a PacketBatch
+	a.Begin()
+	a.Hold(s)
+	queue(t, s, 0, 3)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wantPacket(t, peer, 0, 3)
+	a.End()
+}
+
+// TestTurnWithDescriptors: descriptors do not wait for the end of a turn, nor does what was
+// queued before them: a turn may cause more of them than a process can keep.
+func TestTurnWithDescriptors(t *testing.T) {
+	s, _ := resting(t)
+	var a PacketBatch
+	a.Begin()
+	a.Hold(s)
+	queue(t, s, 0, 1)
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	for range 3 {
+		if err := s.Queue(&wire.Segment{}, int(null.Fd())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := backlog(s); n != 0 {
+		t.Errorf("%d bytes wait", n)
+	}
+	queue(t, s, 1, 2)
+	if n := backlog(s); n == 0 {
+		t.Error("what came behind them has not waited")
+	}
+	a.End()
+}
