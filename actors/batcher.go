@@ -14,9 +14,9 @@ type Batcher[T any] struct {
 	run  func([]T)
 	due  func(batch uint64)
 
-	items []T
-	batch uint64 // number of the batch being gathered
-	timer *time.Timer
+	items  []T
+	number uint64 // number of the batch being gathered
+	timer  *time.Timer
 }
 
 // NewBatcher returns a batcher that hands full batches to run, whose they are
@@ -39,16 +39,16 @@ func (b *Batcher[T]) Add(item T) {
 		b.flush()
 	case len(b.items) > 1:
 	case b.wait <= 0:
-		b.due(b.batch)
+		b.due(b.number)
 	default:
-		n := b.batch
+		n := b.number
 		b.timer = time.AfterFunc(b.wait, func() { b.due(n) })
 	}
 }
 
 // Due runs the batch of that number, unless it ran already.
 func (b *Batcher[T]) Due(batch uint64) {
-	if batch == b.batch && len(b.items) > 0 {
+	if batch == b.number && len(b.items) > 0 {
 		b.flush()
 	}
 }
@@ -63,23 +63,23 @@ func (b *Batcher[T]) Take(which func(T) bool) (taken []T) {
 		return mine
 	})
 	if len(taken) > 0 && len(b.items) == 0 {
-		b.forget()
+		b.startBatch()
 	}
 	return taken
 }
 
 // flush forgets the batch before it runs it: a panic leaves nothing behind.
 func (b *Batcher[T]) flush() {
-	b.run(b.forget())
+	b.run(b.startBatch())
 }
 
-// forget begins a new batch.
-func (b *Batcher[T]) forget() (items []T) {
+// startBatch begins a new batch.
+func (b *Batcher[T]) startBatch() (items []T) {
 	if b.timer != nil {
 		b.timer.Stop()
 		b.timer = nil
 	}
 	items, b.items = b.items, nil
-	b.batch++
+	b.number++
 	return items
 }

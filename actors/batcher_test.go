@@ -123,7 +123,7 @@ func TestBatcherWithoutWait(t *testing.T) {
 	b.check(t, []int{0, 1, 2}, []int{3})
 }
 
-func TestBatcherOutlivesPanic(t *testing.T) {
+func TestBatcherSurvivesPanic(t *testing.T) {
 	var ran [][]int
 	b := actors.NewBatcher(2, time.Hour, func(batch []int) {
 		ran = append(ran, batch)

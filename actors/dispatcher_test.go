@@ -31,7 +31,7 @@ func TestDispatcherReusesWorkers(t *testing.T) {
 	})
 }
 
-func TestDispatcherBlockedWorkersHoldUpNobody(t *testing.T) {
+func TestDispatcherRunsBesideBlockedWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDispatcher(nil)
 		defer d.Close()

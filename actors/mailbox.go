@@ -60,7 +60,7 @@ type Mailbox struct {
 	invoker     actor.MessageInvoker
 	dispatcher  actor.Dispatcher
 	spinner     *Spinner // of the dispatcher; nil: it has none
-	life        life
+	actorInfo   actorInfo
 	processFunc func() // m.process, made once
 
 	// attention tells the actor what else there is to do before the next
@@ -70,16 +70,16 @@ type Mailbox struct {
 	_ cpu.CacheLinePad // senders write below, on every post
 
 	// What every post writes comes first, so that it spans few cache lines.
-	mu       lockorder.Mutex[lockorder.Mailbox]
-	running  bool  // a worker is in process, or about to be
-	started  bool  // Start was called
-	ending   bool  // the actor has ended or is about to
-	accepted int64 // user messages taken from senders
-	controls int64 // of these, control messages
-	seen     int64 // the last known number of bounded messages that are gone
-	users    queue[entry]
-	waiters  queue[*waiter]
-	system   queue[any]
+	mu             lockorder.Mutex[lockorder.Mailbox]
+	running        bool  // a worker is in process, or about to be
+	started        bool  // Start was called
+	closed         bool  // the actor has ended or is about to
+	accepted       int64 // user messages taken from senders
+	controls       int64 // of these, control messages
+	seenTaken      int64 // the last known number of bounded messages that are gone
+	users          queue[entry]
+	waitingSenders queue[*waitingSender]
+	system         queue[any]
 
 	_ cpu.CacheLinePad // the actor writes below, on every message
 
@@ -94,13 +94,13 @@ type Mailbox struct {
 
 	// batch[next:] are the messages that left the queue but still wait. They
 	// belong to the running worker, or to the holder of mu if none is running.
-	batch   []entry
-	next    int
-	current any // the message in the actor's hands
-	phase   phase
-	stop    bool // a Stop has reached the actor
-	yielded bool // the worker found nothing to do and is looking once more
-	lent    bool // the worker is a sender, which has better things to do than look once more
+	batch        []entry
+	next         int
+	current      any // the message in the actor's hands
+	phase        phase
+	stopReceived bool // a Stop has reached the actor
+	yielded      bool // the worker found nothing to do and is looking once more
+	inline       bool // the worker is a sender, which has better things to do than look once more
 }
 
 var _ actor.Mailbox = (*Mailbox)(nil)
@@ -108,7 +108,7 @@ var _ actor.Mailbox = (*Mailbox)(nil)
 // The bits of Mailbox.attention.
 const (
 	attendSystem    uint32 = 1 << iota // system messages wait
-	attendWaiters                      // senders wait for room
+	attendSenders                      // senders wait for room
 	attendSuspended                    // user messages have to wait
 )
 
@@ -127,8 +127,8 @@ type entry struct {
 	control bool // does not count against the capacity
 }
 
-// waiter is a sender that waits for room.
-type waiter struct {
+// waitingSender is a sender that waits for room.
+type waitingSender struct {
 	entry    entry
 	admitted chan bool // has room for one; false: the mailbox has closed
 }
@@ -152,7 +152,7 @@ func (m *Mailbox) RegisterHandlers(invoker actor.MessageInvoker, dispatcher acto
 	if d, ours := dispatcher.(*Dispatcher); ours {
 		m.spinner = d.spinner
 	}
-	m.life = lifeOf(invoker)
+	m.actorInfo = actorInfoOf(invoker)
 	m.batch = make([]entry, 0, min(drainBatch, m.options.Capacity))
 }
 
@@ -175,7 +175,7 @@ func (m *Mailbox) PostUserMessage(message any) { m.Queue(message).Start() }
 
 // PostAndRun is PostUserMessage for a sender that waits for the actor's answer
 // and has nothing else to do: see [Run.Lend].
-func (m *Mailbox) PostAndRun(message any) { m.Queue(message).Lend() }
+func (m *Mailbox) PostAndRun(message any) { m.Queue(message).RunInline() }
 
 // Queue puts the message in order, as PostUserMessage does, and runs nothing: a sender may
 // hold locks that the actor wants. The caller starts or lends the run that Queue returns
@@ -202,18 +202,18 @@ func (r Run) Start() {
 	}
 }
 
-// Lend runs the actor on the caller's goroutine, until the actor has nothing left to do or
+// RunInline runs the actor on the caller's goroutine, until the actor has nothing left to do or
 // has done enough for others. That saves waking a worker and being woken by it, which can
 // take longer than the work itself. The caller holds no lock that the actor might want.
-func (r Run) Lend() {
+func (r Run) RunInline() {
 	if r.mailbox != nil {
-		r.mailbox.lent = true // the caller's while it runs
+		r.mailbox.inline = true // the caller's while it runs
 		r.mailbox.process()
 	}
 }
 
-// Due reports whether there is an actor to run.
-func (r Run) Due() bool { return r.mailbox != nil }
+// Needed reports whether there is an actor to run.
+func (r Run) Needed() bool { return r.mailbox != nil }
 
 // PostSystemMessage gives a message of the library to the actor, ahead of all
 // user messages. It is always accepted.
@@ -242,11 +242,11 @@ func (m *Mailbox) UserMessageCount() int { return m.Len() }
 func (m *Mailbox) accept(message any) (wake, ok bool) {
 	e := entry{message: message, control: m.isControl(message)}
 	m.mu.Lock()
-	if m.ending {
+	if m.closed {
 		m.mu.Unlock()
 		return false, false
 	}
-	if !e.control && !m.hasRoomLocked() {
+	if !e.control && !m.hasSpaceLocked() {
 		return false, m.waitAndUnlock(e)
 	}
 	m.acceptLocked(e)
@@ -257,9 +257,9 @@ func (m *Mailbox) accept(message any) (wake, ok bool) {
 
 // waitAndUnlock waits until the mailbox has taken e, or has closed.
 func (m *Mailbox) waitAndUnlock(e entry) (admitted bool) {
-	w := &waiter{entry: e, admitted: make(chan bool, 1)}
-	m.waiters.push(w)
-	m.attendLocked(attendWaiters, true)
+	w := &waitingSender{entry: e, admitted: make(chan bool, 1)}
+	m.waitingSenders.push(w)
+	m.attendLocked(attendSenders, true)
 	// The actor raises taken and then looks for waiters; the sender becomes a
 	// waiter and then looks at taken again. So one of them sees the other.
 	m.admitLocked()
@@ -280,9 +280,9 @@ func (m *Mailbox) isControl(message any) bool {
 	return m.options.Bounded != nil && !m.options.Bounded(message)
 }
 
-// hasRoomLocked tells whether one more bounded message may be taken now.
-func (m *Mailbox) hasRoomLocked() bool {
-	if m.waiters.len() > 0 {
+// hasSpaceLocked tells whether one more bounded message may be taken now.
+func (m *Mailbox) hasSpaceLocked() bool {
+	if m.waitingSenders.len() > 0 {
 		return false // they come first
 	}
 	return m.belowCapacityLocked()
@@ -291,13 +291,13 @@ func (m *Mailbox) hasRoomLocked() bool {
 func (m *Mailbox) belowCapacityLocked() bool {
 	capacity := int64(m.options.Capacity)
 	bounded := m.accepted - m.controls
-	if bounded-m.seen < capacity {
+	if bounded-m.seenTaken < capacity {
 		return true
 	}
 	// Only now look at what the actor writes: its cache line is busy.
 	taken := m.taken.Load()
-	m.seen = taken - m.takenControls.Load()
-	return bounded-m.seen < capacity
+	m.seenTaken = taken - m.takenControls.Load()
+	return bounded-m.seenTaken < capacity
 }
 
 func (m *Mailbox) acceptLocked(e entry) {
@@ -310,12 +310,12 @@ func (m *Mailbox) acceptLocked(e entry) {
 
 // admitLocked takes the messages of waiting senders while there is room.
 func (m *Mailbox) admitLocked() {
-	for m.waiters.len() > 0 && m.belowCapacityLocked() {
-		w, _ := m.waiters.pop()
+	for m.waitingSenders.len() > 0 && m.belowCapacityLocked() {
+		w, _ := m.waitingSenders.pop()
 		m.acceptLocked(w.entry)
 		w.admitted <- true
 	}
-	m.attendLocked(attendWaiters, m.waiters.len() > 0)
+	m.attendLocked(attendSenders, m.waitingSenders.len() > 0)
 }
 
 // attendLocked sets or clears a bit of attention.
@@ -361,9 +361,9 @@ func (m *Mailbox) drop(message any, reason DropReason) {
 // discardAndUnlock turns waiting senders away, unlocks, and drops the messages
 // that wait. The worker calls it, which owns the batch.
 func (m *Mailbox) discardAndUnlock() {
-	m.attendLocked(attendWaiters, false)
-	waiters := m.waiters
-	m.waiters = queue[*waiter]{}
+	m.attendLocked(attendSenders, false)
+	waiters := m.waitingSenders
+	m.waitingSenders = queue[*waitingSender]{}
 	rest := slices.Clone(m.batch[m.next:])
 	clear(m.batch[m.next:])
 	m.next = len(m.batch)

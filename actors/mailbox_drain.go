@@ -12,7 +12,7 @@ const drainBatch = 64
 
 // lendLimit is how many messages a sender that runs the actor handles before a
 // worker takes over.
-const lendLimit = 64
+const inlineLimit = 64
 
 // process is what the dispatcher runs: it handles messages until none is left.
 // Of one mailbox, one process runs at a time.
@@ -30,19 +30,19 @@ func (m *Mailbox) drain() (done bool) {
 		}
 	}()
 	limit := max(1, m.dispatcher.Throughput())
-	if m.lent {
-		limit = lendLimit
+	if m.inline {
+		limit = inlineLimit
 	}
 	for n := 0; ; n++ {
 		if n == limit {
-			if m.lent {
+			if m.inline {
 				m.handOver()
 				return true
 			}
 			n = 0
 			runtime.Gosched()
 		}
-		if m.attention.Load()&^attendWaiters == 0 && m.next < len(m.batch) {
+		if m.attention.Load()&^attendSenders == 0 && m.next < len(m.batch) {
 			m.invokeUser()
 		} else if !m.step() {
 			return true
@@ -54,7 +54,7 @@ func (m *Mailbox) drain() (done bool) {
 // there is more.
 func (m *Mailbox) handOver() {
 	m.mu.Lock()
-	m.lent = false
+	m.inline = false
 	m.running = m.hasWorkLocked()
 	more := m.running
 	m.mu.Unlock()
@@ -91,8 +91,8 @@ func (m *Mailbox) step() bool {
 // then finds the worker still up, which saves parking it and waking another. A worker
 // that looks for work before it parks is up for longer than that.
 func (m *Mailbox) yieldAndUnlock() (again bool) {
-	again = !m.yielded && !m.lent && !m.spinner.enabled()
-	m.yielded, m.lent = again, false
+	again = !m.yielded && !m.inline && !m.spinner.enabled()
+	m.yielded, m.inline = again, false
 	m.running = again
 	m.mu.Unlock()
 	if again {
@@ -107,7 +107,7 @@ func (m *Mailbox) invokeUser() {
 	m.batch[m.next] = entry{}
 	m.next++
 	m.countTaken(e)
-	if m.attention.Load()&attendWaiters != 0 {
+	if m.attention.Load()&attendSenders != 0 {
 		m.admit()
 	}
 	m.current, m.phase = e.message, inUserMessage
@@ -131,14 +131,14 @@ func (m *Mailbox) invokeSystem(message any) {
 		m.suspend(false)
 		return
 	case *actor.Stop:
-		m.stop = true
-		m.endIfLast(nil)
+		m.stopReceived = true
+		m.closeIfLast(nil)
 	case *actor.Terminated:
-		if m.stop {
-			m.endIfLast(message.Who)
+		if m.stopReceived {
+			m.closeIfLast(message.Who)
 		}
 	case *actor.Restart:
-		if m.stop && !m.reopen() {
+		if m.stopReceived && !m.reopen() {
 			return
 		}
 	}
@@ -153,27 +153,27 @@ func (m *Mailbox) suspend(on bool) {
 	m.attendLocked(attendSuspended, on)
 }
 
-// endIfLast closes the mailbox if the actor, which has had its Stop, waits for
+// closeIfLast closes the mailbox if the actor, which has had its Stop, waits for
 // no child but gone.
-func (m *Mailbox) endIfLast(gone *actor.PID) {
-	if m.life.hasChildrenBut(gone) {
+func (m *Mailbox) closeIfLast(gone *actor.PID) {
+	if m.actorInfo.hasOtherChildren(gone) {
 		return
 	}
 	m.mu.Lock()
-	m.ending = true
+	m.closed = true
 	m.discardAndUnlock()
 }
 
 // reopen forgets the Stop for an actor that is about to restart. It returns
 // false if the actor has ended.
 func (m *Mailbox) reopen() bool {
-	if m.life.hasEnded() {
+	if m.actorInfo.hasEnded() {
 		return false
 	}
-	m.stop = false
+	m.stopReceived = false
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.ending = false
+	m.closed = false
 	return true
 }
 
@@ -198,52 +198,52 @@ func (m *Mailbox) fail(reason any) {
 	m.invoker.EscalateFailure(reason, message)
 }
 
-// life is what a mailbox knows about its actor. The zero value is the life of
+// actorInfo is what a mailbox knows about its actor. The zero value is the life of
 // an invoker that is not an actor's context: it has no children and ends with
 // its Stop.
-type life struct {
-	self    self
+type actorInfo struct {
+	context actorContext
 	process actor.Process
 }
 
-// self is the part of an actor's context that life is read from.
-type self interface {
+// actorContext is the part of an actor's context that life is read from.
+type actorContext interface {
 	Self() *actor.PID
 	ActorSystem() *actor.ActorSystem
 	Children() []*actor.PID
 }
 
-func lifeOf(invoker actor.MessageInvoker) life {
-	context, ok := invoker.(self)
+func actorInfoOf(invoker actor.MessageInvoker) actorInfo {
+	context, ok := invoker.(actorContext)
 	if !ok {
-		return life{}
+		return actorInfo{}
 	}
-	l := life{self: context}
+	l := actorInfo{context: context}
 	l.process, _ = l.registered()
 	return l
 }
 
-func (l life) registered() (actor.Process, bool) {
-	return l.self.ActorSystem().ProcessRegistry.GetLocal(l.self.Self().Id)
+func (l actorInfo) registered() (actor.Process, bool) {
+	return l.context.ActorSystem().ProcessRegistry.GetLocal(l.context.Self().Id)
 }
 
 // hasEnded tells whether the actor has left the process registry. The process
 // is compared, not only the name: the name is free for another actor at once.
-func (l life) hasEnded() bool {
-	if l.self == nil {
+func (l actorInfo) hasEnded() bool {
+	if l.context == nil {
 		return true
 	}
 	process, ok := l.registered()
 	return !ok || process != l.process
 }
 
-// hasChildrenBut tells whether the actor has a child other than gone. It must
+// hasOtherChildren tells whether the actor has a child other than gone. It must
 // be called on the actor's goroutine.
-func (l life) hasChildrenBut(gone *actor.PID) bool {
-	if l.self == nil {
+func (l actorInfo) hasOtherChildren(gone *actor.PID) bool {
+	if l.context == nil {
 		return false
 	}
-	for _, child := range l.self.Children() {
+	for _, child := range l.context.Children() {
 		if gone == nil || !child.Equal(gone) {
 			return true
 		}

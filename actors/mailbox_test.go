@@ -278,9 +278,9 @@ func TestMailboxControlMessages(t *testing.T) {
 	})
 }
 
-// TestMailboxPillNeedsNoRoom checks that a full mailbox without a Bounded
+// TestPoisonPillIgnoresCapacity checks that a full mailbox without a Bounded
 // function takes the library's own messages.
-func TestMailboxPillNeedsNoRoom(t *testing.T) {
+func TestPoisonPillIgnoresCapacity(t *testing.T) {
 	inBubble(t, actors.MailboxOptions{Capacity: 1}, &recorder{}, func(t *testing.T, m *actors.Mailbox) {
 		m.PostSystemMessage(&actor.SuspendMailbox{})
 		for i, message := range []any{
@@ -384,9 +384,9 @@ func TestMailboxNilMessage(t *testing.T) {
 	})
 }
 
-// TestMailboxEnd ends an actor that stands still in the middle of a batch, and that
+// TestMailboxStop ends an actor that stands still in the middle of a batch, and that
 // senders wait for.
-func TestMailboxEnd(t *testing.T) {
+func TestMailboxStop(t *testing.T) {
 	r, drops := &recorder{}, &dropLog{}
 	options := actors.MailboxOptions{Capacity: 3, OnDrop: drops.onDrop}
 	inBubble(t, options, r, func(t *testing.T, m *actors.Mailbox) {
@@ -451,7 +451,7 @@ func checkSeen(t *testing.T, got []string, want ...string) {
 	}
 }
 
-func TestMailboxPoisonDropsWhatIsBehind(t *testing.T) {
+func TestPoisonPillDropsLaterMessages(t *testing.T) {
 	system, drops := quietSystem(), &dropLog{}
 	var seen []string
 	pid, m := spawnInline(system, actors.MailboxOptions{OnDrop: drops.onDrop}, lifecycle(&seen, nil))

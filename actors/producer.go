@@ -33,14 +33,14 @@ type Producer struct {
 	w  *Writer
 	mu lockorder.Mutex[lockorder.Producer]
 	// Guarded by mu.
-	class  [extentMaxLog - extentMinLog + 1]extent
-	listed bool // in the writer's list of those that hold extents
+	class      [extentMaxLog - extentMinLog + 1]extent
+	registered bool // in the writer's list of those that hold extents
 }
 
 // extent holds reservations of the same size, see classBytes.
 type extent struct {
-	free []shmstore.Reservation
-	next int // how many to ask for when free is empty; 0: as at the start
+	free      []shmstore.Reservation
+	nextCount int // how many to ask for when free is empty; 0: as at the start
 }
 
 // NewProducer returns a producer that holds nothing yet.
@@ -60,7 +60,7 @@ func (p *Producer) Reserve(done, cancel <-chan struct{}, size int, c codec.ID) (
 		return got[0], nil
 	}
 	class := classOf(size)
-	r, ok := p.take(class, c)
+	r, ok := p.takeFree(class, c)
 	if ok {
 		return r, nil
 	}
@@ -83,7 +83,7 @@ func (p *Producer) TryReserve(size int, c codec.ID) (shmstore.Reservation, bool)
 	if size <= 0 || size > p.w.classBytes(len(p.class)-1) {
 		return shmstore.Reservation{}, false
 	}
-	return p.take(classOf(size), c)
+	return p.takeFree(classOf(size), c)
 }
 
 // classBytes is the size of the reservations of a class: a power of two, or the
@@ -97,7 +97,7 @@ func classOf(size int) int {
 	return max(bits.Len(uint(size-1)), extentMinLog) - extentMinLog
 }
 
-func (p *Producer) take(class int, c codec.ID) (shmstore.Reservation, bool) {
+func (p *Producer) takeFree(class int, c codec.ID) (shmstore.Reservation, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e := &p.class[class]
@@ -114,30 +114,30 @@ func (p *Producer) take(class int, c codec.ID) (shmstore.Reservation, bool) {
 // reservations: the caller has something in hand whatever becomes of the rest.
 func (p *Producer) refill(done, cancel <-chan struct{}, class int) (shmstore.Reservation, error) {
 	p.mu.Lock()
-	n := max(p.class[class].next, 1)
+	n := max(p.class[class].nextCount, 1)
 	p.mu.Unlock()
 	got, err := p.w.Reserve(done, cancel, nil, n, p.w.classBytes(class), codec.IDRaw)
 	if err != nil {
 		return shmstore.Reservation{}, err
 	}
-	p.keep(class, n, got[1:])
+	p.keepRest(class, n, got[1:])
 	return got[0], nil
 }
 
-// keep puts the rest of an extent of n aside, unless somebody waits for room.
-func (p *Producer) keep(class, n int, rest []shmstore.Reservation) {
+// keepRest puts the rest of an extent of n aside, unless somebody waits for room.
+func (p *Producer) keepRest(class, n int, rest []shmstore.Reservation) {
 	bound := min(extentSlots, extentBytes/p.w.classBytes(class))
 	p.mu.Lock()
 	e := &p.class[class]
 	fit := min(len(rest), bound-len(e.free)) // less if several refilled at once
 	e.free = append(e.free, rest[:fit]...)
-	e.next = min(2*n, bound)
+	e.nextCount = min(2*n, bound)
 	p.mu.Unlock()
 	abort(rest[fit:])
 
-	p.w.list(p) // only now: a revocation in between must find what was kept
+	p.w.register(p) // only now: a revocation in between must find what was kept
 	if p.w.scarce.Load() {
-		p.giveBack()
+		p.releaseExtents()
 	}
 }
 
@@ -152,24 +152,24 @@ func (p *Producer) Close() {
 	p.w.mu.Lock()
 	delete(p.w.producers, p)
 	p.w.mu.Unlock()
-	p.giveBack()
+	p.releaseExtents()
 }
 
-func (p *Producer) giveBack() {
+func (p *Producer) releaseExtents() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.listed = false
+	p.registered = false
 	for i := range p.class {
 		e := &p.class[i]
 		abort(e.free)
-		e.free, e.next = e.free[:0], 0
+		e.free, e.nextCount = e.free[:0], 0
 	}
 }
 
-func (w *Writer) list(p *Producer) {
+func (w *Writer) register(p *Producer) {
 	p.mu.Lock()
-	listed := p.listed
-	p.listed = true
+	listed := p.registered
+	p.registered = true
 	p.mu.Unlock()
 	if listed {
 		return
@@ -189,13 +189,13 @@ func (w *Writer) revokeExtents() {
 	clear(w.producers)
 	w.mu.Unlock()
 	for _, p := range all {
-		p.giveBack()
+		p.releaseExtents()
 	}
 }
 
-// RoomBytes is how many bytes of the store a reservation of size bytes takes,
+// SpaceBytes is how many bytes of the store a reservation of size bytes takes,
 // header and alignment apart.
-func (w *Writer) RoomBytes(size int) int {
+func (w *Writer) SpaceBytes(size int) int {
 	if size <= 0 || size > 1<<extentMaxLog {
 		return size
 	}

@@ -60,9 +60,9 @@ func TestProducerExtentsDouble(t *testing.T) {
 	}
 }
 
-// TestProducerAsksNobody takes what an extent holds: that is no round trip and
+// TestExtentNeedsNoRequest takes what an extent holds: that is no round trip and
 // no garbage.
-func TestProducerAsksNobody(t *testing.T) {
+func TestExtentNeedsNoRequest(t *testing.T) {
 	h := newHost(t, shmstore.Options{ArenaBytes: 4 << 20})
 	p := h.NewProducer()
 	defer p.Close()
@@ -129,7 +129,7 @@ func TestProducerExtentsAreTakenBack(t *testing.T) {
 		for range 2 {
 			fillExtent(t, h, p)
 			large := h.request(t, nil, nil, 1, 60<<10)
-			large.mustHaveRoom(t, "who needs the whole store")
+			large.mustBeGranted(t, "who needs the whole store")
 			if _, ok := p.TryReserve(fourKB, codec.IDRaw); ok {
 				t.Error("the producer still has what was taken back")
 			}
@@ -155,7 +155,7 @@ func TestProducerKeepsNothingWhileOthersWait(t *testing.T) {
 		large.mustWait(t, "who needs the room of the extent")
 		p.Keep(fourKB, granted[1:])
 		synctest.Wait()
-		large.mustHaveRoom(t, "who needs the room of the extent")
+		large.mustBeGranted(t, "who needs the room of the extent")
 		abortAll(large.got)
 		granted[0].Abort()
 		// With nobody waiting, extents are kept again.
@@ -163,8 +163,8 @@ func TestProducerKeepsNothingWhileOthersWait(t *testing.T) {
 	})
 }
 
-// TestProducerKeepsNothingAfterTheEnd closes the writer in that moment.
-func TestProducerKeepsNothingAfterTheEnd(t *testing.T) {
+// TestProducerKeepsNothingAfterWriterClose closes the writer in that moment.
+func TestProducerKeepsNothingAfterWriterClose(t *testing.T) {
 	h := newHost(t, small)
 	p := h.NewProducer()
 	fillExtent(t, h, p)

@@ -102,9 +102,9 @@ func TestQueueShrinks(t *testing.T) {
 	}
 }
 
-// TestQueueKeepsWhatItNeeds checks that a buffer which bursts fill by more than
+// TestQueueKeepsNeededBuffer checks that a buffer which bursts fill by more than
 // a quarter stays.
-func TestQueueKeepsWhatItNeeds(t *testing.T) {
+func TestQueueKeepsNeededBuffer(t *testing.T) {
 	var q queue[*int]
 	for burst := range 100 {
 		if burst > 0 && len(q.buffer) != 512 {

@@ -14,7 +14,7 @@ import (
 type Spinner struct {
 	poll       PollFunc
 	on         atomic.Bool
-	woken      atomic.Int32 // goroutines that were woken and do not run yet
+	waking     atomic.Int32 // goroutines that were woken and do not run yet
 	enough     func() bool
 	neverParks bool
 	polling    atomic.Bool // a goroutine polls
@@ -30,32 +30,32 @@ type PollFunc func(enough, begin func() bool) (handled bool)
 
 // NewSpinner makes a lookout that looks so. With polls, one goroutine at a time looks again
 // and again in place of parking: see Poll.
-func NewSpinner(look PollFunc, polls bool) *Spinner {
-	l := &Spinner{poll: look, neverParks: polls}
-	l.enough = func() bool { return l.woken.Load() > 0 }
-	return l
+func NewSpinner(poll PollFunc, neverParks bool) *Spinner {
+	s := &Spinner{poll: poll, neverParks: neverParks}
+	s.enough = func() bool { return s.waking.Load() > 0 }
+	return s
 }
 
 // Enable says whether there is something to look at.
-func (l *Spinner) Enable(on bool) {
-	if l != nil {
-		l.on.Store(on)
+func (s *Spinner) Enable(on bool) {
+	if s != nil {
+		s.on.Store(on)
 	}
 }
 
-func (l *Spinner) enabled() bool { return l != nil && l.on.Load() }
+func (s *Spinner) enabled() bool { return s != nil && s.on.Load() }
 
 // Wake is called before a goroutine is woken, and Awake by that goroutine.
-func (l *Spinner) Wake() {
-	if l != nil {
-		l.woken.Add(1)
+func (s *Spinner) Wake() {
+	if s != nil {
+		s.waking.Add(1)
 	}
 }
 
 // Awake undoes a Wake.
-func (l *Spinner) Awake() {
-	if l != nil {
-		l.woken.Add(-1)
+func (s *Spinner) Awake() {
+	if s != nil {
+		s.waking.Add(-1)
 	}
 }
 
@@ -63,29 +63,29 @@ func (l *Spinner) Awake() {
 // handles nothing unless begin reports true: what it handles may wait for a lock, and
 // nothing may depend on the goroutine meanwhile. It reports whether it has handled
 // anything.
-func (l *Spinner) Poll(begin func() bool) (handled bool) {
-	if !l.enabled() || l.enough() {
+func (s *Spinner) Poll(begin func() bool) (handled bool) {
+	if !s.enabled() || s.enough() {
 		return false
 	}
-	l.polled.Add(1)
-	return l.poll(l.enough, begin)
+	s.polled.Add(1)
+	return s.poll(s.enough, begin)
 }
 
 // NeverParks reports whether Poll takes the place of Look.
-func (l *Spinner) NeverParks() bool { return l != nil && l.neverParks }
+func (s *Spinner) NeverParks() bool { return s != nil && s.neverParks }
 
 // PollUntil is Look again and again, until something was handled or called reports true: that
 // the goroutine need not park any more. It returns at once while another goroutine polls.
-func (l *Spinner) PollUntil(begin, called func() bool) (handled bool) {
-	if !l.polling.CompareAndSwap(false, true) {
+func (s *Spinner) PollUntil(begin, called func() bool) (handled bool) {
+	if !s.polling.CompareAndSwap(false, true) {
 		return false
 	}
-	defer l.polling.Store(false)
-	enough := func() bool { return l.enough() || called() }
-	for l.enabled() && !called() {
-		if !l.enough() {
-			l.polled.Add(1)
-			if l.poll(enough, begin) {
+	defer s.polling.Store(false)
+	enough := func() bool { return s.enough() || called() }
+	for s.enabled() && !called() {
+		if !s.enough() {
+			s.polled.Add(1)
+			if s.poll(enough, begin) {
 				return true
 			}
 		}
@@ -95,12 +95,12 @@ func (l *Spinner) PollUntil(begin, called func() bool) (handled bool) {
 }
 
 // Polls counts the looks since the lookout was made.
-func (l *Spinner) Polls() int64 {
-	if l == nil {
+func (s *Spinner) Polls() int64 {
+	if s == nil {
 		return 0
 	}
-	return l.polled.Load()
+	return s.polled.Load()
 }
 
-// Free is the begin of a goroutine on which nothing depends.
-func Free() bool { return true }
+// AlwaysBegin is the begin of a goroutine on which nothing depends.
+func AlwaysBegin() bool { return true }

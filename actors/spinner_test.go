@@ -5,8 +5,8 @@ import (
 	"testing/synctest"
 )
 
-// TestLookout: an idle worker looks, and not while another goroutine is about to run.
-func TestLookout(t *testing.T) {
+// TestSpinnerPolls: an idle worker looks, and not while another goroutine is about to run.
+func TestSpinnerPolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		looks := 0
 		l := NewSpinner(func(enough, _ func() bool) bool {
@@ -42,9 +42,9 @@ func TestLookout(t *testing.T) {
 	})
 }
 
-// TestLookoutHandles: a worker that handles what it has found is given no work, which
+// TestPollingWorkerGetsNoWork: a worker that handles what it has found is given no work, which
 // goes to another: it may wait for a lock that is held until that work is done.
-func TestLookoutHandles(t *testing.T) {
+func TestPollingWorkerGetsNoWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d *Dispatcher
 		released, found := make(chan struct{}), false
@@ -74,8 +74,8 @@ func TestLookoutHandles(t *testing.T) {
 	})
 }
 
-// TestLookoutNoTime: a worker that was given work while it looked leaves what it found.
-func TestLookoutNoTime(t *testing.T) {
+// TestScheduledWorkerHandlesNothingFound: a worker that was given work while it looked leaves what it found.
+func TestScheduledWorkerHandlesNothingFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d *Dispatcher
 		ran, looks := false, 0
@@ -99,9 +99,9 @@ func TestLookoutNoTime(t *testing.T) {
 	})
 }
 
-// TestPoll: an idle worker of a lookout that polls looks again and again, as long as there is
+// TestPollUntil: an idle worker of a lookout that polls looks again and again, as long as there is
 // something to look at, takes the work that comes meanwhile, and is the only one.
-func TestPoll(t *testing.T) {
+func TestPollUntil(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d *Dispatcher
 		var l *Spinner
@@ -129,8 +129,8 @@ func TestPoll(t *testing.T) {
 	})
 }
 
-// TestNothingPollsInVain: where there is nothing to look at a goroutine parks.
-func TestNothingPollsInVain(t *testing.T) {
+// TestDisabledSpinnerParks: where there is nothing to look at a goroutine parks.
+func TestDisabledSpinnerParks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewSpinner(func(func() bool, func() bool) bool {
 			t.Error("a worker looks where there is nothing to look at")

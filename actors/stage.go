@@ -53,16 +53,16 @@ type Stage struct {
 	system   *System
 	restarts atomic.Int64
 
-	users bool          // there are Props
-	pause time.Duration // before the last restart at the start; for the supervisor
+	hasProps   bool          // there are Props
+	startDelay time.Duration // before the last restart at the start; for the supervisor
 
 	// Of stages with Props; on the stage's goroutine.
-	passage   passage // while a message is being received
-	departing bool    // the user's actor has been told to stop
+	forwarding    forwarding // while a message is being received
+	actorStopping bool       // the user's actor has been told to stop
 }
 
-// passage is the way to the user's actor for what arrived in an envelope.
-type passage struct {
+// forwarding is the way to the user's actor for what arrived in an envelope.
+type forwarding struct {
 	next     actor.ReceiverFunc
 	context  actor.ReceiverContext
 	envelope *actor.MessageEnvelope
@@ -72,11 +72,11 @@ type passage struct {
 // that have not ended. The error is ErrStopped when the system closes, and
 // a *Panic if the Props fail to make an actor. It panics if the mailbox options are invalid.
 func (s *System) Spawn(name string, r Receiver, opts StageOptions) (*Stage, error) {
-	st := &Stage{name: name, receiver: r, system: s, users: opts.Props != nil}
+	st := &Stage{name: name, receiver: r, system: s, hasProps: opts.Props != nil}
 	opts.Mailbox.OnDrop = st.dropped
 	st.mailbox = NewMailbox(opts.Mailbox)
 	m := &spawnStage{stage: st, props: st.props(opts.Props), reply: make(chan error, 1)}
-	s.reports.PostUserMessage(m)
+	s.supervisorMailbox.PostUserMessage(m)
 	if err := <-m.reply; err != nil {
 		return nil, fmt.Errorf("actors: spawn stage %q: %w", name, err)
 	}
@@ -100,39 +100,39 @@ func (st *Stage) intercept(next actor.ReceiverFunc) actor.ReceiverFunc {
 		defer rethrow()
 		switch envelope.Message.(type) {
 		case *actor.Started:
-			st.departing = false
+			st.actorStopping = false
 			next(c, envelope)
 			if st.restarts.Load() > 0 {
-				st.passage = passage{next, c, envelope}
-				defer st.endPassage()
+				st.forwarding = forwarding{next, c, envelope}
+				defer st.clearForwarding()
 				st.receiver.Restarted()
 			}
 		case *actor.Stopping:
-			st.departing = true
-			st.contain(next, c, envelope)
+			st.actorStopping = true
+			st.notifyEnd(next, c, envelope)
 		case *actor.Stopped, *actor.Restarting:
-			st.contain(next, c, envelope)
+			st.notifyEnd(next, c, envelope)
 		case *actor.Terminated: // of a child of the actor
-			if st.departing {
-				st.contain(next, c, envelope)
+			if st.actorStopping {
+				st.notifyEnd(next, c, envelope)
 				return
 			}
 			next(c, envelope)
 		case *actor.PoisonPill:
 			next(c, envelope)
 		default:
-			st.passage = passage{next, c, envelope}
-			defer st.endPassage()
+			st.forwarding = forwarding{next, c, envelope}
+			defer st.clearForwarding()
 			st.receiver.Receive(envelope.Message)
 		}
 	}
 }
 
-func (st *Stage) endPassage() { st.passage = passage{} }
+func (st *Stage) clearForwarding() { st.forwarding = forwarding{} }
 
-// contain tells the user's actor of its end. Were a panic let through, the
+// notifyEnd tells the user's actor of its end. Were a panic let through, the
 // library would forget to go on with it, and the supervisor wait for ever.
-func (st *Stage) contain(next actor.ReceiverFunc, c actor.ReceiverContext, envelope *actor.MessageEnvelope) {
+func (st *Stage) notifyEnd(next actor.ReceiverFunc, c actor.ReceiverContext, envelope *actor.MessageEnvelope) {
 	defer func() {
 		if r := recover(); r != nil {
 			st.system.logger.Error("actor panicked at its end",
@@ -146,7 +146,7 @@ func (st *Stage) contain(next actor.ReceiverFunc, c actor.ReceiverContext, envel
 // the message that is being received. It is for the receiver, from Receive or
 // Restarted, of a stage with Props; elsewhere it does nothing.
 func (st *Stage) Pass(message any) {
-	if p := st.passage; p.next != nil {
+	if p := st.forwarding; p.next != nil {
 		p.next(p.context, &actor.MessageEnvelope{Header: p.envelope.Header, Sender: p.envelope.Sender, Message: message})
 	}
 }
@@ -157,7 +157,7 @@ func (st *Stage) dropped(message any, reason DropReason) {
 	if reason == DropPanic {
 		return
 	}
-	st.system.reports.PostUserMessage(&reclaim{stage: st, message: message, reason: reason})
+	st.system.supervisorMailbox.PostUserMessage(&reclaim{stage: st, message: message, reason: reason})
 }
 
 // Post queues a message. It waits while the mailbox is full, and reports a

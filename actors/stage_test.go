@@ -174,10 +174,10 @@ func TestPanicIsAnError(t *testing.T) {
 	})
 }
 
-// TestStageStandsStillWhileFailed holds the supervisor in Failed: the stage waits
+// TestStagePausesWhileFailedRuns holds the supervisor in Failed: the stage waits
 // for it, and so does whoever wants something of the supervisor, but no other
 // stage.
-func TestStageStandsStillWhileFailed(t *testing.T) {
+func TestStagePausesWhileFailedRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSystem(t)
 		gate := make(chan struct{})
@@ -234,9 +234,9 @@ func TestStageRestartedPanics(t *testing.T) {
 	})
 }
 
-// TestStageDropsWhatIsLeft closes a system while a handler runs, with messages
+// TestCloseDropsQueuedMessages closes a system while a handler runs, with messages
 // behind it and a sender that waits for room.
-func TestStageDropsWhatIsLeft(t *testing.T) {
+func TestCloseDropsQueuedMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := actors.NewSystem(actors.Options{})
 		gate := make(chan struct{})

@@ -41,13 +41,13 @@ type (
 		message any
 		reason  DropReason
 	}
-	// reclaiming takes back a part of what a process had that is gone.
-	reclaiming struct {
+	// reclaimParts takes back a part of what a process had that is gone.
+	reclaimParts struct {
 		part func() (more bool)
 		next *Mailbox // where the next part waits, behind the messages that have come meanwhile
 	}
-	// restart lets a stage try again that failed to start.
-	restart struct {
+	// retryStart lets a stage try again that failed to start.
+	retryStart struct {
 		parent actor.Supervisor
 		child  *actor.PID
 	}
@@ -56,8 +56,8 @@ type (
 // A user's actor that panics while it starts is restarted after a pause, which
 // doubles each time up to a bound.
 const (
-	firstPause = 10 * time.Millisecond
-	lastPause  = time.Second
+	minStartDelay = 10 * time.Millisecond
+	maxStartDelay = time.Second
 )
 
 // Receive implements actor.Actor.
@@ -67,11 +67,11 @@ func (s *supervisor) Receive(c actor.Context) {
 		m.reply <- s.spawn(c, m)
 	case *reclaim:
 		m.stage.receiver.Dropped(m.message, m.reason)
-	case *reclaiming:
+	case *reclaimParts:
 		if m.part() {
 			m.next.PostUserMessage(m)
 		}
-	case *restart:
+	case *retryStart:
 		if !s.stopping {
 			m.parent.RestartChildren(m.child)
 		}
@@ -94,7 +94,7 @@ func reclaimLate(message any, _ DropReason) {
 		m.reply <- ErrStopped
 	case *reclaim:
 		m.stage.receiver.Dropped(m.message, m.reason)
-	case *reclaiming:
+	case *reclaimParts:
 		for m.part() {
 		}
 	}
@@ -156,21 +156,21 @@ func (s *supervisor) HandleFailure(_ *actor.ActorSystem, parent actor.Supervisor
 	switch {
 	case s.stopping:
 		parent.ResumeChildren(child)
-	case st == nil || at != nil || !st.users:
+	case st == nil || at != nil || !st.hasProps:
 		parent.RestartChildren(child)
 	default: // at its start, for which a user's actor may have a lasting reason
-		again := &restart{parent: parent, child: child}
-		time.AfterFunc(st.nextPause(), func() { st.system.reports.PostUserMessage(again) })
+		again := &retryStart{parent: parent, child: child}
+		time.AfterFunc(st.nextStartDelay(), func() { st.system.supervisorMailbox.PostUserMessage(again) })
 	}
 	if st != nil && at != nil {
-		st.pause = 0
+		st.startDelay = 0
 	}
 }
 
-// nextPause is how long to wait before the stage may try to start again.
-func (st *Stage) nextPause() time.Duration {
-	st.pause = min(max(2*st.pause, firstPause), lastPause)
-	return st.pause
+// nextStartDelay is how long to wait before the stage may try to start again.
+func (st *Stage) nextStartDelay() time.Duration {
+	st.startDelay = min(max(2*st.startDelay, minStartDelay), maxStartDelay)
+	return st.startDelay
 }
 
 // userMessage is the message that somebody sent, or nil if it is one of the

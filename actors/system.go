@@ -27,13 +27,13 @@ type Options struct {
 // System is one protoactor system with its dispatcher and the supervisor
 // actor under which all stages run. Its methods are safe for concurrent use.
 type System struct {
-	logger     *slog.Logger
-	proto      *actor.ActorSystem
-	dispatcher *Dispatcher
-	supervisor *supervisor
-	pid        *actor.PID    // the supervisor's
-	reports    *Mailbox      // the supervisor's, posted to directly: it outlives the address
-	stopped    chan struct{} // closed by the supervisor when its last child is gone
+	logger            *slog.Logger
+	proto             *actor.ActorSystem
+	dispatcher        *Dispatcher
+	supervisor        *supervisor
+	pid               *actor.PID    // the supervisor's
+	supervisorMailbox *Mailbox      // the supervisor's, posted to directly: it outlives the address
+	stopped           chan struct{} // closed by the supervisor when its last child is gone
 
 	closing, shutdown sync.Once
 }
@@ -50,11 +50,11 @@ func NewSystem(opts Options) *System {
 		stopped:    make(chan struct{}),
 	}
 	s.supervisor = newSupervisor(s.stopped)
-	s.reports = NewMailbox(MailboxOptions{Bounded: never, OnDrop: reclaimLate})
+	s.supervisorMailbox = NewMailbox(MailboxOptions{Bounded: neverBounded, OnDrop: reclaimLate})
 	s.pid = s.proto.Root.Spawn(actor.PropsFromProducer(
 		func() actor.Actor { return s.supervisor },
 		actor.WithDispatcher(s.dispatcher),
-		actor.WithMailbox(func() actor.Mailbox { return s.reports }),
+		actor.WithMailbox(func() actor.Mailbox { return s.supervisorMailbox }),
 	))
 	return s
 }
@@ -63,11 +63,11 @@ func NewSystem(opts Options) *System {
 // messages that have come in between: part takes back what a process had that is gone, some at a
 // time, and waits for nothing. When the system has closed, the caller does it itself.
 func (s *System) Reclaim(part func() (more bool)) {
-	s.reports.PostUserMessage(&reclaiming{part: part, next: s.reports})
+	s.supervisorMailbox.PostUserMessage(&reclaimParts{part: part, next: s.supervisorMailbox})
 }
 
-// never marks mailboxes whose messages are few and must always be taken.
-func never(any) bool { return false }
+// neverBounded marks mailboxes whose messages are few and must always be taken.
+func neverBounded(any) bool { return false }
 
 // deadLetterInterval is for how long a goroutine of protoactor counts dead
 // letters after the first: so long it may outlive Close.

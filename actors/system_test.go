@@ -163,9 +163,9 @@ func TestSystemCloseBeforeWriter(t *testing.T) {
 	closeNow(t, h)
 }
 
-// TestSystemCloseNamesWhoIsLeft closes a system while handlers run, gives up,
+// TestSystemCloseNamesRunningStages closes a system while handlers run, gives up,
 // and closes it once more when they have come back.
-func TestSystemCloseNamesWhoIsLeft(t *testing.T) {
+func TestSystemCloseNamesRunningStages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := actors.NewSystem(actors.Options{})
 		gate := make(chan struct{})

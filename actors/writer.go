@@ -53,7 +53,7 @@ func (s *System) NewWriter(store *shmstore.Store) *Writer {
 		stopped:   make(chan struct{}),
 		producers: make(map[*Producer]struct{}),
 	}
-	w.mailbox = NewMailbox(MailboxOptions{Bounded: never, OnDrop: refuseLate})
+	w.mailbox = NewMailbox(MailboxOptions{Bounded: neverBounded, OnDrop: refuseLate})
 	store.OnRoom(w.retry)
 	a := &writerActor{w: w} // outlives a restart: others wait for answers from it
 	w.pid = s.proto.Root.Spawn(actor.PropsFromProducer(
@@ -72,7 +72,7 @@ type (
 		size, n     int
 		codec       codec.ID
 		alone       bool            // in a segment of its own
-		makes       bool            // the writer makes memory itself
+		writerMakes bool            // the writer makes memory itself
 		device      shmstore.Device // nil: none
 		deviceBytes int64
 		into        []shmstore.Reservation
@@ -105,21 +105,21 @@ const (
 // has had no time to look is waited for. An error of the store that waiting cannot mend, such
 // as shmstore.ErrTooLarge, comes back at once.
 func (w *Writer) Reserve(done, cancel <-chan struct{}, dst []shmstore.Reservation, n, size int, c codec.ID) ([]shmstore.Reservation, error) {
-	return w.reserveMade(done, cancel, dst, n, size, c, false)
+	return w.reserveWithMemory(done, cancel, dst, n, size, c, false)
 }
 
 // ReserveAlone is Reserve for one object that gets a segment of its own.
 func (w *Writer) ReserveAlone(done, cancel <-chan struct{}, size int, c codec.ID) (shmstore.Reservation, error) {
 	var one [1]shmstore.Reservation
-	got, err := w.reserveMade(done, cancel, one[:0], 1, size, c, true)
+	got, err := w.reserveWithMemory(done, cancel, one[:0], 1, size, c, true)
 	if err != nil {
 		return shmstore.Reservation{}, err
 	}
 	return got[0], nil
 }
 
-// reserveMade reserves, and makes memory that is left to be made.
-func (w *Writer) reserveMade(done, cancel <-chan struct{}, dst []shmstore.Reservation, n, size int, c codec.ID, alone bool) ([]shmstore.Reservation, error) {
+// reserveWithMemory reserves, and makes memory that is left to be made.
+func (w *Writer) reserveWithMemory(done, cancel <-chan struct{}, dst []shmstore.Reservation, n, size int, c codec.ID, alone bool) ([]shmstore.Reservation, error) {
 	got, err := w.reserve(done, cancel, dst, n, size, c, alone, false)
 	if err != nil || !got[len(dst)].Unmade() {
 		return got, err
@@ -138,8 +138,8 @@ func (w *Writer) reserveMade(done, cancel <-chan struct{}, dst []shmstore.Reserv
 // is for the writer: it can evict others for it, and have the caller wait.
 func (w *Writer) reserve(done, cancel <-chan struct{}, dst []shmstore.Reservation, n, size int, c codec.ID, alone, makes bool) ([]shmstore.Reservation, error) {
 	m := w.newReserve()
-	m.size, m.n, m.codec, m.alone, m.makes, m.into, m.err = size, n, c, alone, makes, dst, nil
-	if err := w.ask(done, cancel, m); err != nil {
+	m.size, m.n, m.codec, m.alone, m.writerMakes, m.into, m.err = size, n, c, alone, makes, dst, nil
+	if err := w.submit(done, cancel, m); err != nil {
 		return dst, err // m is not used again: the writer may still know it
 	}
 	into := m.into
@@ -152,14 +152,14 @@ func (w *Writer) reserve(done, cancel <-chan struct{}, dst []shmstore.Reservatio
 // see shmstore.Store.ReserveOn. It waits for room in both memories.
 func (w *Writer) ReserveOn(done, cancel <-chan struct{}, dev shmstore.Device, deviceBytes int64, size int, c codec.ID) (r shmstore.Reservation, piece uint32, err error) {
 	m := &reserve{size: size, n: 1, codec: c, device: dev, deviceBytes: deviceBytes, done: make(chan struct{}, 1)}
-	if err := w.ask(done, cancel, m); err != nil {
+	if err := w.submit(done, cancel, m); err != nil {
 		return shmstore.Reservation{}, 0, err
 	}
 	return m.into[0], m.piece, nil
 }
 
-// ask waits until m is answered, or until done or cancel is closed.
-func (w *Writer) ask(done, cancel <-chan struct{}, m *reserve) error {
+// submit waits until m is answered, or until done or cancel is closed.
+func (w *Writer) submit(done, cancel <-chan struct{}, m *reserve) error {
 	lockorder.AssertNone("a goroutine waits for room in the store")
 	m.state.Store(reserveOpen)
 	w.mailbox.PostAndRun(m)
@@ -266,8 +266,8 @@ func (m *reserve) answer(got []shmstore.Reservation, err error) bool {
 	return true
 }
 
-// settled reports whether m needs no answer any more.
-func (m *reserve) settled() bool { return m.state.Load() != reserveOpen }
+// resolved reports whether m needs no answer any more.
+func (m *reserve) resolved() bool { return m.state.Load() != reserveOpen }
 
 // run calls f. A panic is for the caller of Do: it says nothing about the
 // writer. Should f end the goroutine instead, the mailbox reports m as dropped.
@@ -286,7 +286,7 @@ func (m *call) run(store *shmstore.Store) {
 // writerActor is the writer's side that runs on its own goroutine.
 type writerActor struct {
 	w       *Writer
-	waiting waiters
+	waiting reserveQueue
 	scratch []shmstore.Reservation
 }
 
@@ -307,10 +307,10 @@ func (a *writerActor) Receive(c actor.Context) {
 
 // grant answers m, unless it has to wait for what it lacks.
 func (a *writerActor) grant(m *reserve) (lacks shortage) {
-	if m.settled() {
+	if m.resolved() {
 		return shortage{} // given up
 	}
-	got, err := a.place(m)
+	got, err := a.tryReserve(m)
 	if errors.Is(err, shmstore.ErrFull) {
 		return shortageOf(m, err)
 	}
@@ -323,13 +323,13 @@ func (a *writerActor) grant(m *reserve) (lacks shortage) {
 	return shortage{}
 }
 
-// place asks the store for what m wants.
-func (a *writerActor) place(m *reserve) (got []shmstore.Reservation, err error) {
+// tryReserve asks the store for what m wants.
+func (a *writerActor) tryReserve(m *reserve) (got []shmstore.Reservation, err error) {
 	switch {
 	case m.device != nil:
 	case m.alone:
-		return a.w.store.ReserveAlone(a.scratch[:0], m.size, m.codec, m.makes)
-	case m.makes:
+		return a.w.store.ReserveAlone(a.scratch[:0], m.size, m.codec, m.writerMakes)
+	case m.writerMakes:
 		return a.w.store.ReserveExtent(a.scratch[:0], m.n, m.size, m.codec, 0)
 	default:
 		return a.w.store.ReserveAhead(a.scratch[:0], m.n, m.size, m.codec, 0)
@@ -348,7 +348,7 @@ func (a *writerActor) stop() {
 	for _, m := range a.waiting.queue {
 		m.answer(nil, ErrStopped)
 	}
-	a.waiting = waiters{}
+	a.waiting = reserveQueue{}
 	a.w.scarce.Store(true)
 	a.w.revokeExtents()
 	a.w.store.WantRoom(false)

@@ -41,9 +41,9 @@ func (d *countedDevice) Pieces() int     { return len(d.pieces) }
 func (d *countedDevice) MaxBytes() int64 { return d.capacity }
 
 // requestOn is request for an object of size bytes with a piece of a device.
-func (h *host) requestOn(t *testing.T, done, cancel <-chan struct{}, dev shmstore.Device, deviceBytes int64, size int) *waiter {
+func (h *host) requestOn(t *testing.T, done, cancel <-chan struct{}, dev shmstore.Device, deviceBytes int64, size int) *waitingSender {
 	t.Helper()
-	w := &waiter{}
+	w := &waitingSender{}
 	producer := h.NewProducer()
 	go func() {
 		r, _, err := producer.ReserveOn(done, cancel, dev, deviceBytes, size, codec.IDRaw)
@@ -57,7 +57,7 @@ func (h *host) requestOn(t *testing.T, done, cancel <-chan struct{}, dev shmstor
 }
 
 // abort gives what w has got back, and lets the writer see it.
-func (w *waiter) abort() {
+func (w *waitingSender) abort() {
 	abortAll(w.got)
 	synctest.Wait()
 }
@@ -92,7 +92,7 @@ func TestWriterServesDeviceInOrder(t *testing.T) {
 		h, device := newHost(t, roomy), newCountedDevice(10)
 		first := h.requestOn(t, nil, nil, device, 4, 100)
 		second := h.requestOn(t, nil, nil, device, 4, 100)
-		second.mustHaveRoom(t, "the second")
+		second.mustBeGranted(t, "the second")
 		large := h.requestOn(t, nil, nil, device, 9, 100)
 		small := h.requestOn(t, nil, nil, device, 2, 100) // fits all the time
 		large.mustWait(t, "the large one")
@@ -101,17 +101,17 @@ func TestWriterServesDeviceInOrder(t *testing.T) {
 		large.mustWait(t, "the large one, with half the room")
 		small.mustWait(t, "the small one behind it")
 		second.abort()
-		large.mustHaveRoom(t, "the large one")
+		large.mustBeGranted(t, "the large one")
 		small.mustWait(t, "the small one, with one byte left")
 		large.abort()
-		small.mustHaveRoom(t, "the small one, last")
+		small.mustBeGranted(t, "the small one, last")
 		small.abort()
 	})
 }
 
-// TestFullDeviceBlocksNobodyElse: neither those who want no device, nor those who
+// TestFullDeviceBlocksOnlyItsWaiters: neither those who want no device, nor those who
 // want another, nor the extents of small payloads.
-func TestFullDeviceBlocksNobodyElse(t *testing.T) {
+func TestFullDeviceBlocksOnlyItsWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, device, other := newHost(t, roomy), newCountedDevice(10), newCountedDevice(10)
 		held := h.requestOn(t, nil, nil, device, 10, 100)
@@ -119,9 +119,9 @@ func TestFullDeviceBlocksNobodyElse(t *testing.T) {
 		waits.mustWait(t, "the one that lacks the device")
 
 		plain := h.request(t, nil, nil, 1, twelveKB)
-		plain.mustHaveRoom(t, "one without a piece")
+		plain.mustBeGranted(t, "one without a piece")
 		elsewhere := h.requestOn(t, nil, nil, other, 10, 100)
-		elsewhere.mustHaveRoom(t, "one on another device")
+		elsewhere.mustBeGranted(t, "one on another device")
 		producer := h.NewProducer()
 		for range 2 { // the second time two are granted, so that one is at hand
 			r, err := producer.Reserve(nil, nil, 100, codec.IDRaw)
@@ -140,8 +140,8 @@ func TestFullDeviceBlocksNobodyElse(t *testing.T) {
 		synctest.Wait()
 		waits.mustWait(t, "the one that lacks the device")
 		held.abort()
-		waits.mustHaveRoom(t, "the one that waited")
-		for _, w := range []*waiter{waits, plain, elsewhere} {
+		waits.mustBeGranted(t, "the one that waited")
+		for _, w := range []*waitingSender{waits, plain, elsewhere} {
 			w.abort()
 		}
 	})
@@ -162,26 +162,26 @@ func TestFullArenaIsServedInOrder(t *testing.T) {
 		}
 		abortAll(held[:1])
 		synctest.Wait()
-		for _, w := range []*waiter{before, on, behindOn, behind} {
+		for _, w := range []*waitingSender{before, on, behindOn, behind} {
 			w.mustWait(t, "one behind a large one")
 		}
 		abortAll(held[1:2])
 		synctest.Wait()
-		before.mustHaveRoom(t, "the first")
+		before.mustBeGranted(t, "the first")
 		on.mustWait(t, "the one on the device")
 		abortAll(held[2:3])
 		synctest.Wait()
-		on.mustHaveRoom(t, "the one on the device")
+		on.mustBeGranted(t, "the one on the device")
 		behindOn.mustWait(t, "the next on the device")
 		behind.mustWait(t, "the last")
 		abortAll(held[3:4])
 		synctest.Wait()
-		behind.mustHaveRoom(t, "the last: the one in front lacks the device alone")
+		behind.mustBeGranted(t, "the last: the one in front lacks the device alone")
 		behindOn.mustWait(t, "the next on the device")
 		on.abort()
-		behindOn.mustHaveRoom(t, "the next on the device")
+		behindOn.mustBeGranted(t, "the next on the device")
 		abortAll(held[4:])
-		for _, w := range []*waiter{before, behindOn, behind} {
+		for _, w := range []*waitingSender{before, behindOn, behind} {
 			w.abort()
 		}
 	})
@@ -197,7 +197,7 @@ func TestDeviceWaiterIsNotOvertakenInTheArena(t *testing.T) {
 		held := h.occupy(t, twelveKB)
 		on.mustWait(t, "the one on the device")
 		holder.abort() // now it lacks the arena
-		var waiting []*waiter
+		var waiting []*waitingSender
 		for i := range held {
 			small := h.request(t, nil, nil, 1, twelveKB)
 			small.mustWait(t, "a small one behind")
@@ -209,10 +209,10 @@ func TestDeviceWaiterIsNotOvertakenInTheArena(t *testing.T) {
 				break
 			}
 		}
-		on.mustHaveRoom(t, "the one on the device")
+		on.mustBeGranted(t, "the one on the device")
 		on.abort()
 		for _, small := range waiting {
-			small.mustHaveRoom(t, "a small one behind")
+			small.mustBeGranted(t, "a small one behind")
 			small.abort()
 		}
 	})
@@ -231,8 +231,8 @@ func TestDeviceWaiterGivesUp(t *testing.T) {
 		small.mustWait(t, "the small one, with one left in front")
 		close(cancel)
 		synctest.Wait()
-		small.mustHaveRoom(t, "the small one, with nobody in front")
-		for _, w := range []*waiter{large, larger} {
+		small.mustBeGranted(t, "the small one, with nobody in front")
+		for _, w := range []*waitingSender{large, larger} {
 			if !w.over || !errors.Is(w.err, actors.ErrCanceled) {
 				t.Errorf("one that gave up: answered %t, %v", w.over, w.err)
 			}
@@ -248,7 +248,7 @@ func TestWriterRefusesOnDeviceAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, device := newHost(t, roomy), newCountedDevice(10)
 		check := func() {
-			for want, w := range map[error]*waiter{
+			for want, w := range map[error]*waitingSender{
 				shmstore.ErrTooLarge: h.requestOn(t, nil, nil, device, 11, 100),
 				shmstore.ErrSize:     h.requestOn(t, nil, nil, device, -1, 100),
 			} {
@@ -264,7 +264,7 @@ func TestWriterRefusesOnDeviceAtOnce(t *testing.T) {
 		closeNow(t, h)
 		synctest.Wait()
 		late := h.requestOn(t, nil, nil, device, 1, 100)
-		for _, w := range []*waiter{waits, late} {
+		for _, w := range []*waitingSender{waits, late} {
 			if !w.over || !errors.Is(w.err, actors.ErrStopped) {
 				t.Errorf("after Close: answered %t, %v", w.over, w.err)
 			}

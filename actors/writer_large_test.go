@@ -21,7 +21,7 @@ func TestWriterServesOthersWhileMemoryIsMade(t *testing.T) {
 			<-made
 			return func(unmap, _ func()) { unmap() }
 		})
-		var large [2]*waiter
+		var large [2]*waitingSender
 		for i := range large {
 			large[i] = h.request(t, nil, nil, 1, 100<<10)
 		}
@@ -29,7 +29,7 @@ func TestWriterServesOthersWhileMemoryIsMade(t *testing.T) {
 			t.Fatalf("the memory of %d large objects is being made, want %d", len(making), len(large))
 		}
 		small := h.request(t, nil, nil, 1, twelveKB)
-		small.mustHaveRoom(t, "who wants little, while much is being made,")
+		small.mustBeGranted(t, "who wants little, while much is being made,")
 		if err := h.Do(func(s *shmstore.Store) {
 			if vs := s.Check(); len(vs) > 0 {
 				t.Errorf("while memory is made: %v", vs)
@@ -40,7 +40,7 @@ func TestWriterServesOthersWhileMemoryIsMade(t *testing.T) {
 		close(made)
 		synctest.Wait()
 		for _, w := range large {
-			w.mustHaveRoom(t, "who wanted much")
+			w.mustBeGranted(t, "who wanted much")
 			if n := len(w.got[0].Bytes()); n != 100<<10 {
 				t.Errorf("%d bytes, want %d", n, 100<<10)
 			}
@@ -48,7 +48,7 @@ func TestWriterServesOthersWhileMemoryIsMade(t *testing.T) {
 		}
 		abortAll(small.got)
 		again := h.request(t, nil, nil, 1, 100<<10)
-		again.mustHaveRoom(t, "who wants as much again")
+		again.mustBeGranted(t, "who wants as much again")
 		abortAll(again.got)
 		if len(making) != len(large) {
 			t.Error("memory was made where there was some at hand")
@@ -56,9 +56,9 @@ func TestWriterServesOthersWhileMemoryIsMade(t *testing.T) {
 	})
 }
 
-// TestWriterMakesForMany: many make memory at a time, of many lengths, more than there may be,
+// TestWriterMakesMemoryConcurrently: many make memory at a time, of many lengths, more than there may be,
 // while the writer looks at its accounts.
-func TestWriterMakesForMany(t *testing.T) {
+func TestWriterMakesMemoryConcurrently(t *testing.T) {
 	const goroutines, rounds, least, spread = 6, 200, 20 << 10, 60 << 10
 	h := newHost(t, shmstore.Options{ArenaBytes: 64 << 10, LargeObjectBytes: 16 << 10, MaxLargeBytes: 256 << 10, Reuse: true})
 	var wg sync.WaitGroup

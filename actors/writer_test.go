@@ -22,8 +22,8 @@ var roomy = shmstore.Options{ArenaBytes: 64 << 10, MaxObjectBytes: 40 << 10}
 
 const twelveKB = 12 << 10
 
-// waiter is a reservation that is asked for on a goroutine of its own.
-type waiter struct {
+// waitingSender is a reservation that is asked for on a goroutine of its own.
+type waitingSender struct {
 	got  []shmstore.Reservation
 	err  error
 	over bool
@@ -31,9 +31,9 @@ type waiter struct {
 
 // request starts a waiter in the bubble of the test and gives it the time to
 // reach the writer's queue, or to be answered.
-func (h *host) request(t *testing.T, done, cancel <-chan struct{}, n, size int) *waiter {
+func (h *host) request(t *testing.T, done, cancel <-chan struct{}, n, size int) *waitingSender {
 	t.Helper()
-	w := &waiter{}
+	w := &waitingSender{}
 	go func() {
 		w.got, w.err = h.Reserve(done, cancel, nil, n, size, codec.IDRaw)
 		w.over = true
@@ -42,23 +42,23 @@ func (h *host) request(t *testing.T, done, cancel <-chan struct{}, n, size int) 
 	return w
 }
 
-func (w *waiter) mustWait(t *testing.T, who string) {
+func (w *waitingSender) mustWait(t *testing.T, who string) {
 	t.Helper()
 	if w.over {
 		t.Errorf("%s was answered with %d reservations and %v, and should wait", who, len(w.got), w.err)
 	}
 }
 
-func (w *waiter) mustHaveRoom(t *testing.T, who string) {
+func (w *waitingSender) mustBeGranted(t *testing.T, who string) {
 	t.Helper()
 	if !w.over || w.err != nil || len(w.got) == 0 {
 		t.Fatalf("%s should have room: answered %v, %d reservations, error %v", who, w.over, len(w.got), w.err)
 	}
 }
 
-// TestCanceledForWantOfRoomAlone: who waits no longer for room gets what there is all the
+// TestCanceledReserveTakesFreeSpace: who waits no longer for room gets what there is all the
 // same when the writer comes to look.
-func TestCanceledForWantOfRoomAlone(t *testing.T) {
+func TestCanceledReserveTakesFreeSpace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, roomy)
 		hold, late := make(chan struct{}), make(chan struct{})
@@ -69,7 +69,7 @@ func TestCanceledForWantOfRoomAlone(t *testing.T) {
 		w.mustWait(t, "whoever is late at a writer that has had no time")
 		close(hold)
 		synctest.Wait()
-		w.mustHaveRoom(t, "whoever asked in time")
+		w.mustBeGranted(t, "whoever asked in time")
 		w.got[0].Abort()
 	})
 }
@@ -115,7 +115,7 @@ func TestWriterServesInOrder(t *testing.T) {
 		h := newHost(t, roomy)
 		held := h.occupy(t, twelveKB)
 		little := h.request(t, nil, nil, 1, 1000)
-		little.mustHaveRoom(t, "what fits into the gap at the end")
+		little.mustBeGranted(t, "what fits into the gap at the end")
 		abortAll(little.got)
 
 		large := h.request(t, nil, nil, 1, 3*twelveKB)
@@ -127,13 +127,13 @@ func TestWriterServesInOrder(t *testing.T) {
 			held[i].Abort()
 			synctest.Wait()
 		}
-		large.mustHaveRoom(t, "the large one")
+		large.mustBeGranted(t, "the large one")
 		larger.mustWait(t, "the one behind")
 		small.mustWait(t, "the small one behind both")
 		abortAll(large.got)
 		synctest.Wait()
-		larger.mustHaveRoom(t, "the one behind")
-		small.mustHaveRoom(t, "the small one, last")
+		larger.mustBeGranted(t, "the one behind")
+		small.mustBeGranted(t, "the small one, last")
 		abortAll(slices.Concat(larger.got, small.got, held[3:]))
 	})
 }
@@ -155,7 +155,7 @@ func TestWriterServesOneForEachRelease(t *testing.T) {
 			}
 			leases = append(leases, lease)
 		}
-		waiters := make([]*waiter, len(leases))
+		waiters := make([]*waitingSender, len(leases))
 		for i := range waiters {
 			waiters[i] = h.request(t, nil, nil, 1, twelveKB)
 		}
@@ -169,15 +169,15 @@ func TestWriterServesOneForEachRelease(t *testing.T) {
 			}
 		}
 		for i, w := range waiters {
-			w.mustHaveRoom(t, fmt.Sprint("waiter ", i))
+			w.mustBeGranted(t, fmt.Sprint("waiter ", i))
 			abortAll(w.got)
 		}
 	})
 }
 
-// TestWriterForgetsWhoGivesUp has a large reservation in front of a small one
+// TestWriterSkipsCanceledReservations has a large reservation in front of a small one
 // given up: nothing is released, so only that can let the small one through.
-func TestWriterForgetsWhoGivesUp(t *testing.T) {
+func TestWriterSkipsCanceledReservations(t *testing.T) {
 	for _, by := range []string{"done", "cancel"} {
 		t.Run(by, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -198,12 +198,12 @@ func TestWriterForgetsWhoGivesUp(t *testing.T) {
 
 				close(end)
 				synctest.Wait()
-				for _, w := range []*waiter{large, between, last} {
+				for _, w := range []*waitingSender{large, between, last} {
 					if !w.over || !errors.Is(w.err, actors.ErrCanceled) || len(w.got) != 0 {
 						t.Errorf("one that gave up: answered %v, %d reservations, error %v", w.over, len(w.got), w.err)
 					}
 				}
-				small.mustHaveRoom(t, "the small one, with nobody in front")
+				small.mustBeGranted(t, "the small one, with nobody in front")
 				abortAll(held)
 				synctest.Wait()
 				if granted := h.stats(t).ReservedTotal - before; granted != 1 {
@@ -283,7 +283,7 @@ func TestWriterRefusesAtOnce(t *testing.T) {
 		check()
 		abortAll(held)
 		synctest.Wait()
-		first.mustHaveRoom(t, "the one that waited")
+		first.mustBeGranted(t, "the one that waited")
 		abortAll(first.got)
 	})
 }
@@ -292,7 +292,7 @@ func TestWriterCloseAnswersAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, roomy)
 		held := h.occupy(t, twelveKB)
-		var waiters []*waiter
+		var waiters []*waitingSender
 		for range 3 {
 			waiters = append(waiters, h.request(t, nil, nil, 1, twelveKB))
 		}
@@ -394,15 +394,15 @@ func TestWriterDoPanics(t *testing.T) {
 		w.mustWait(t, "the waiting one")
 		abortAll(held)
 		synctest.Wait()
-		w.mustHaveRoom(t, "the one that waited all along")
+		w.mustBeGranted(t, "the one that waited all along")
 		abortAll(w.got)
 	})
 }
 
 func breakDown(cause error) { panic(cause) }
 
-// TestWriterOutlivesItsGoroutine ends the writer's goroutine from inside.
-func TestWriterOutlivesItsGoroutine(t *testing.T) {
+// TestWriterSurvivesGoexit ends the writer's goroutine from inside.
+func TestWriterSurvivesGoexit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, roomy)
 		held := h.occupy(t, twelveKB)
@@ -412,7 +412,7 @@ func TestWriterOutlivesItsGoroutine(t *testing.T) {
 		}
 		abortAll(held)
 		synctest.Wait()
-		w.mustHaveRoom(t, "the one that waited all along")
+		w.mustBeGranted(t, "the one that waited all along")
 		abortAll(w.got)
 	})
 }

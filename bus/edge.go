@@ -130,7 +130,7 @@ func (e *edge) alone(price int64) bool { return price > e.windowBytes }
 // to the size that they are granted in.
 func (b *Bus) price(n int) int64 {
 	if n > b.opts.InlineBytes {
-		n = b.writer.RoomBytes(n)
+		n = b.writer.SpaceBytes(n)
 	}
 	return (int64(n)+payloadAlign-1)&^(payloadAlign-1) + payloadAlign
 }

@@ -45,7 +45,7 @@ func (d *Delivery) inStore(arena *accounts.Segment) (accounts.Location, error) {
 	if err := d.expose(); err != nil {
 		return accounts.Location{}, err
 	}
-	return accounts.Location{Seg: d.large, Own: true}, nil
+	return accounts.Location{Seg: d.large, Alone: true}, nil
 }
 
 // Reader is a process that is to read a payload.
@@ -94,5 +94,5 @@ func (d *Delivery) moveToMemory() (accounts.Location, error) {
 	}
 	d.foreign.Release()
 	d.Inline, d.foreign = p.Bytes(), p
-	return accounts.Location{Seg: p.Segment(), Own: true}, nil
+	return accounts.Location{Seg: p.Segment(), Alone: true}, nil
 }

@@ -20,14 +20,14 @@ type outputs struct {
 	task  *Task // nil: the caller
 	edges []*edge
 
-	mu       lockorder.Mutex[lockorder.Outlet] // guards the producer's side of the flows
+	mu       lockorder.Mutex[lockorder.Outputs] // guards the producer's side of the flows
 	producer *actors.Producer
 	byKept   uint64 // emissions by deliveries that were kept; guarded by mu
 
-	spaceMu lockorder.Mutex[lockorder.OutletRoom] // guards what follows
-	waiting int                                   // emissions that wait for room
-	since   time.Time                             // when the first of them began to
-	on      shmstore.Device                       // where that wants room; nil: in the store alone
+	spaceMu lockorder.Mutex[lockorder.OutputsSpace] // guards what follows
+	waiting int                                     // emissions that wait for room
+	since   time.Time                               // when the first of them began to
+	on      shmstore.Device                         // where that wants room; nil: in the store alone
 }
 
 // waitsForSpace notes, for reports, that an emission waits for room in the store and,

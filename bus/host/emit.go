@@ -31,7 +31,7 @@ func (s *session) forwarding(flags uint8, delivery uint32) (accounts.Held, error
 // offer takes in memory that the client fills and keeps the books of.
 func (s *session) offer(m *wire.Offer, fds []int) error {
 	err := s.mayOffer(m.Bytes)
-	if s.account.Memory(m.Segment) != nil {
+	if s.account.PeerSegment(m.Segment) != nil {
 		err = fmt.Errorf("%w: segment %d was offered before", wire.ErrProtocol, m.Segment)
 	}
 	if err != nil {
@@ -42,7 +42,7 @@ func (s *session) offer(m *wire.Offer, fds []int) error {
 	if err != nil {
 		return offerError(err)
 	}
-	s.account.Show(m.Segment, s.memory.take(mem), maxOffered)
+	s.account.AddPeerSegment(m.Segment, s.memory.take(mem), maxOffered)
 	return nil
 }
 
@@ -60,7 +60,7 @@ func offerError(err error) error {
 
 // forgetOffer lets go of memory that the client puts nothing more in.
 func (s *session) forgetOffer(number uint32) error {
-	seg := s.account.Hide(number)
+	seg := s.account.RemovePeerSegment(number)
 	if seg == nil {
 		return fmt.Errorf("%w: segment %d was not offered", wire.ErrProtocol, number)
 	}
@@ -257,16 +257,16 @@ func (p *put) Spent(bytesToo bool) {
 
 // putPayload finds the payload of a put or a place that lies in memory of the client's.
 func (s *session) putPayload(m *wire.Put, returned func()) (*accounts.Payload, error) {
-	seg := s.account.Memory(m.Segment)
+	seg := s.account.PeerSegment(m.Segment)
 	if seg == nil {
 		return nil, fmt.Errorf("%w: segment %d was not offered", wire.ErrProtocol, m.Segment)
 	}
 	if m.Flags&wire.FlagOwn != 0 {
-		s.account.Hide(m.Segment)
+		s.account.RemovePeerSegment(m.Segment)
 		seg.Retire()
 		defer seg.Release() // the payload keeps it
 	}
-	p, err := seg.Claimed(m.Offset, m.Size, s.thin(), returned) // a node may put one payload several times
+	p, err := seg.CheckedPayload(m.Offset, m.Size, s.thin(), returned) // a node may put one payload several times
 	if err != nil {
 		return nil, fmt.Errorf("segment %d: %w", m.Segment, err)
 	}

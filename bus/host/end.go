@@ -17,7 +17,7 @@ import (
 // ends is mostly dying: it has a while for that, so that the reason can say so.
 func (s *session) ends(reason error) {
 	if errors.Is(reason, io.EOF) {
-		s.proc.Within(hostnode.DeathGrace, func(died bool) { s.end(reason, died) })
+		s.proc.OnExitWithin(hostnode.DeathGrace, func(died bool) { s.end(reason, died) })
 		return
 	}
 	if errors.Is(reason, errBye) {
@@ -56,7 +56,7 @@ func (s *session) end(reason error, died bool) {
 		}
 	}
 	s.takeBack(cause, had)
-	if !reads || !had.Stays {
+	if !reads || !had.NeedsDrop {
 		s.drop()
 		return
 	}
@@ -120,8 +120,8 @@ func (s *session) causeOf(reason error, died bool) error {
 }
 
 // takeBack gives back what the client had besides the work of its stages.
-func (s *session) takeBack(cause error, had accounts.Remains) {
-	for _, h := range had.Back {
+func (s *session) takeBack(cause error, had accounts.CloseResult) {
+	for _, h := range had.ToFree {
 		h.Free()
 	}
 	for _, o := range had.Owners { // which report what lies there until it is gone

@@ -185,9 +185,9 @@ func (s *session) hand(token uint32, f *exchange.Fetched) {
 		}
 		at.Seg, m.Offset = p.Segment(), p.Offset()
 	}
-	err := s.account.Hold(&f.Hold, at, func(number, segment uint32) error {
+	err := s.account.AddAndSend(&f.Hold, at, func(number, segment uint32) error {
 		if s.ctx.Err() != nil {
-			return accounts.ErrOver
+			return accounts.ErrClosed
 		}
 		m.Delivery, m.Segment = number, segment
 		s.queue(m)

@@ -76,7 +76,7 @@ func (c *offeredCount) lies(p *accounts.Payload) {
 	bytes := int64(len(p.Bytes()))
 	c.rooms.Add(1)
 	c.used.Add(bytes)
-	p.Before(func() {
+	p.BeforeFree(func() {
 		c.rooms.Add(-1)
 		c.used.Add(-bytes)
 	})

@@ -119,7 +119,7 @@ func (ss *sourceSet) close() {
 
 // replicas are the replicas that a client is, by the numbers that it knows.
 type replicas struct {
-	mu  lockorder.Mutex[lockorder.Seats]
+	mu  lockorder.Mutex[lockorder.Replicas]
 	all []*bus.Replica
 }
 
@@ -156,7 +156,7 @@ func (st *replicas) list() []*bus.Replica {
 
 // directPaths is what goes from and to a client past the host.
 type directPaths struct {
-	mu      lockorder.Mutex[lockorder.Past]
+	mu      lockorder.Mutex[lockorder.DirectPaths]
 	gone    bool                     // nothing begins to any more
 	lanes   bool                     // deliveries can go to the client, and come from it, directly
 	direct  bool                     // something has gone to another process

@@ -44,7 +44,7 @@ func (s *session) hasWork() bool {
 
 // keeps reports whether the client has memory that is not of work: views, or values of the exchange.
 func (s *session) keeps() bool {
-	for _, why := range []accounts.Why{accounts.Kept, accounts.Left, accounts.Fetched} {
+	for _, why := range []accounts.HoldState{accounts.Kept, accounts.HungUp, accounts.Fetched} {
 		if s.account.Tally(why).Payloads > 0 {
 			return true
 		}

@@ -107,23 +107,23 @@ func (s *session) queued(err error) {
 
 // later is queue of a message that the client need not have before the next one.
 func (s *session) later(m wire.Message) {
-	s.queued(s.sender.Later(m))
+	s.queued(s.sender.QueueLater(m))
 }
 
-// ShowMemory implements accounts.Teller.
+// ShowMemory implements accounts.Announcer.
 func (s *session) ShowMemory(number uint32, mem *shmstore.Segment) error {
 	s.queue(&wire.Segment{Segment: number, Bytes: uint64(mem.Size())}, mem.FD())
 	return nil
 }
 
-// HideMemory implements accounts.Teller.
+// HideMemory implements accounts.Announcer.
 func (s *session) HideMemory(number uint32) { s.queue(&wire.Forget{Segment: number}) }
 
 // queueFor is queue of a message about a request. While a session handles packets about the
 // request, the message travels with all else that they cause.
 func (s *session) queueFor(r *bus.Request, m wire.Message) {
 	if t := r.Control().FlushBatch().Load(); t != nil {
-		t.Owner.(*peer.PacketBatch).Hold(s.sender) //nolint:forcetypeassert // sessionTurn notes no others
+		t.Owner.(*peer.PacketBatch).Add(s.sender) //nolint:forcetypeassert // sessionTurn notes no others
 	}
 	s.queue(m)
 }
@@ -180,7 +180,7 @@ func (s *session) read(in *peer.Receiver) error {
 	in.OnIdle(turn.end)
 	defer turn.end()
 	s.active.Poll = in.Poll
-	defer s.srv.services.Directory.Leave(s)
+	defer s.srv.services.Directory.WithdrawAll(s)
 	defer s.srv.services.LastActive.Gone(&s.active)
 	came := false
 	err := in.Serve(func(h wire.Header, body []byte, fds []int) error {

@@ -43,8 +43,8 @@ type link struct {
 	lastActive *lastactive.Tracker
 	active     lastactive.Connection // at what the host sends
 
-	board    board          // which handlers run
-	exchange *exchange.Room // of what this process puts there
+	board    board                // which handlers run
+	exchange *exchange.ValueStore // of what this process puts there
 	figures  toldFigures
 
 	calling    lockorder.Right[lockorder.LinkCalling] // one opens begun.caller, and then a request at a time; comes before the locks of the parts
@@ -288,7 +288,7 @@ func (l *link) learn(m *wire.Segment, fds []int) error {
 		return err
 	}
 	faultpoint.Hit("node-segment-mapped")
-	if !l.account.Show(m.Segment, accounts.Lasting(mem, nil), math.MaxInt) {
+	if !l.account.AddPeerSegment(m.Segment, accounts.Lasting(mem, nil), math.MaxInt) {
 		mem.Close()
 		return fmt.Errorf("%w: segment %d came twice", wire.ErrProtocol, m.Segment)
 	}
@@ -296,7 +296,7 @@ func (l *link) learn(m *wire.Segment, fds []int) error {
 }
 
 func (l *link) forget(number uint32) {
-	seg := l.account.Hide(number)
+	seg := l.account.RemovePeerSegment(number)
 	if seg != nil {
 		seg.Release()
 	}

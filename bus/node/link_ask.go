@@ -60,7 +60,7 @@ func (l *link) settle(token uint32) bool { return l.asked.settle(token) != nil }
 func (l *link) send(m wire.Message, fds ...int) error { return l.sendError(l.sender.Queue(m, fds...)) }
 
 // later is send of a message that can wait a little: see [peer.Sender.Later].
-func (l *link) later(m wire.Message) error { return l.sendError(l.sender.Later(m)) }
+func (l *link) later(m wire.Message) error { return l.sendError(l.sender.QueueLater(m)) }
 
 func (l *link) sendError(err error) error {
 	if err == nil || l.sender.Err() == nil && !errors.Is(err, peer.ErrClosed) {

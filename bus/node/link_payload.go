@@ -15,7 +15,7 @@ import (
 
 // receive makes a delivery of a message from the host.
 func (l *link) receive(m *wire.Deliver) (*bus.Delivery, error) {
-	return bus.DeliveryOf(m, l, l.account.Memory)
+	return bus.DeliveryOf(m, l, l.account.PeerSegment)
 }
 
 // put sends the payload of d for a source of the host's. When it is returned,
@@ -34,7 +34,7 @@ func (l *link) put(source uint32, d *bus.Delivery, edge int, returned func()) er
 		return err
 	}
 	h := handOver(d, returned)
-	err = l.account.Hold(h, at, func(number, segment uint32) (err error) {
+	err = l.account.AddAndSend(h, at, func(number, segment uint32) (err error) {
 		m.Put, m.Segment = number, segment
 		m.Flags |= aloneFlag(h)
 		faultpoint.Hit("node-before-put")
@@ -45,7 +45,7 @@ func (l *link) put(source uint32, d *bus.Delivery, edge int, returned func()) er
 		}
 		return sentAlone(h, err)
 	})
-	if errors.Is(err, accounts.ErrOver) {
+	if errors.Is(err, accounts.ErrClosed) {
 		return cmp.Or(l.parting.lost(), bus.ErrNotTaken)
 	}
 	if err == nil {
@@ -87,16 +87,16 @@ func (l *link) locate(m *wire.Put, d *bus.Delivery) (at accounts.Location, err e
 		m.Flags |= wire.FlagInline
 		m.Payload = d.Bytes()
 	}
-	m.Offset, at.Most = at.Offset, hostnode.MaxNodeOffered
+	m.Offset, at.MaxKnown = at.Offset, hostnode.MaxNodeOffered
 	return at, nil
 }
 
-// ShowMemory implements accounts.Teller.
+// ShowMemory implements accounts.Announcer.
 func (l *link) ShowMemory(number uint32, mem *shmstore.Segment) error {
 	return l.send(&wire.Offer{Segment: number, Bytes: uint64(mem.Size())}, mem.FD())
 }
 
-// HideMemory implements accounts.Teller.
+// HideMemory implements accounts.Announcer.
 func (l *link) HideMemory(number uint32) { l.Queue(&wire.Forget{Segment: number}) }
 
 func (l *link) returned(id uint32) {

@@ -39,12 +39,12 @@ type peerLink struct {
 
 	read decoded // by the goroutine that receives
 
-	mu      lockorder.Mutex[lockorder.Pair] // guards what follows; comes after the account's
-	sender  *peer.Sender                    // nil: the two have not met, or the peer is gone
-	err     error                           // why nothing goes to the peer any more
-	waiting []func()                        // for the two to meet
-	left    bool                            // parting is over
-	stopped bool                            // nothing is emitted any more
+	mu      lockorder.Mutex[lockorder.PeerLink] // guards what follows; comes after the account's
+	sender  *peer.Sender                        // nil: the two have not met, or the peer is gone
+	err     error                               // why nothing goes to the peer any more
+	waiting []func()                            // for the two to meet
+	left    bool                                // parting is over
+	stopped bool                                // nothing is emitted any more
 }
 
 // meet makes a pair of what the host says of a peer. It owns the descriptors.
@@ -180,7 +180,7 @@ func (p *peerLink) end(cause error, stayed bool) {
 	if stayed {
 		wait = 0
 	}
-	p.proc.Within(wait, func(died bool) {
+	p.proc.OnExitWithin(wait, func(died bool) {
 		p.leave(func() { p.link.peerGone(p, died, cause) })
 	})
 }

@@ -45,9 +45,9 @@ func (c *thinClient) packets(kind wire.Kind) (all [][]wire.Kind) {
 func TestReturnedTravelsAlong(t *testing.T) {
 	open := func(t *testing.T, window int, spec bus.StageSpec) (c *thinClient, put func(number uint32)) {
 		t.Helper()
-		was := peer.LaterWait
-		t.Cleanup(func() { peer.LaterWait = was })
-		peer.LaterWait = time.Hour // what can wait for the next packet to a process waits for one
+		was := peer.QueueLaterDelay
+		t.Cleanup(func() { peer.QueueLaterDelay = was })
+		peer.QueueLaterDelay = time.Hour // what can wait for the next packet to a process waits for one
 		h := listen(t, bus.Pipeline{
 			Stages: []bus.StageSpec{spec},
 			Edges:  []bus.Edge{{To: "m", Window: window}, {From: "m"}},

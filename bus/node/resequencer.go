@@ -20,7 +20,7 @@ type resequencer struct {
 	// closes has the end of a stream fed too, as a bare delivery.
 	closes bool
 
-	mu      lockorder.Mutex[lockorder.Arrivals] // taken before the locks of flows
+	mu      lockorder.Mutex[lockorder.Resequencer] // taken before the locks of flows
 	streams []arriving
 	one     [1]arriving // backs streams where there is but one
 	done    func()      // once all has come that is to come; nil: the host has not said that it is over

@@ -29,8 +29,8 @@ type remoteRequest struct {
 	inputs  atomic.Int32 // streams that have not ended
 	answers chan error   // whether the host has a place; nil: Submit does not ask
 
-	mu       lockorder.Mutex[lockorder.Upstream] // guards what follows
-	overSaid bool                                // the host has completed the request
+	mu       lockorder.Mutex[lockorder.RemoteRequest] // guards what follows
+	overSaid bool                                     // the host has completed the request
 }
 
 // callerRequests is how many requests at a time, with full windows, the memory

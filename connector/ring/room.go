@@ -94,7 +94,7 @@ func (r *Room) Arena() (*shmstore.Segment, error) {
 
 // RoomBytes is how many bytes of the store an object of size bytes takes, header and
 // alignment apart.
-func (r *Room) RoomBytes(size int) int { return r.writer.RoomBytes(size) }
+func (r *Room) RoomBytes(size int) int { return r.writer.SpaceBytes(size) }
 
 // Write makes an object of size bytes, which are more than none, and has fill
 // write them. Its error is returned as it is; others are [connector.ErrFull], with

@@ -20,28 +20,28 @@ import (
 // The other process is told of a payload with mu held: Close finds every payload that it was
 // told of, and it is told of none that Close does not find. No payload is given back under mu.
 type Account struct {
-	by       Teller
-	allFiles *atomic.Int64 // files of all accounts that it was given to; nil: they are not added up
+	announcer Announcer
+	allFiles  *atomic.Int64 // files of all accounts that it was given to; nil: they are not added up
 
-	mu        lockorder.Mutex[lockorder.Account] // guards what follows, with what is in it
-	closed    bool
-	holds     map[uint32]*Hold    // by the number that the other process knows
-	last      uint32              // number of the last of them
-	told      map[*Segment]*told  // our memory that it was told of, for more than one payload
-	lastTold  uint32              // number of the last of them
-	shown     map[uint32]*Segment // its memory that it has told us of
-	owners    map[uint32]Owner    // of the values that it has placed, by its numbers
-	files     int                 // see Files
-	returning sync.WaitGroup      // holds that are being given back; added to while they are there
+	mu            lockorder.Mutex[lockorder.Account] // guards what follows, with what is in it
+	closed        bool
+	holds         map[uint32]*Hold               // by the number that the other process knows
+	lastHold      uint32                         // number of the last of them
+	announced     map[*Segment]*announcedSegment // our memory that it was told of, for more than one payload
+	lastAnnounced uint32                         // number of the last of them
+	peerSegments  map[uint32]*Segment            // its memory that it has told us of
+	owners        map[uint32]Owner               // of the values that it has placed, by its numbers
+	files         int                            // see Files
+	returning     sync.WaitGroup                 // holds that are being given back; added to while they are there
 }
 
 // ErrOver says that the other process is given nothing any more.
-var ErrOver = errors.New("the other process is given nothing any more")
+var ErrClosed = errors.New("the other process is given nothing any more")
 
 // Open opens it, before others have it. by tells the other process; nil: it is this one, which
 // is told of no memory.
-func (a *Account) Open(by Teller) {
-	a.by, a.holds, a.told, a.shown, a.owners = by, make(map[uint32]*Hold), make(map[*Segment]*told), make(map[uint32]*Segment), make(map[uint32]Owner)
+func (a *Account) Open(announcer Announcer) {
+	a.announcer, a.holds, a.announced, a.peerSegments, a.owners = announcer, make(map[uint32]*Hold), make(map[*Segment]*announcedSegment), make(map[uint32]*Segment), make(map[uint32]Owner)
 }
 
 // CountFiles has n count the segments that Files counts, with those of other accounts. It is for the one that opens
@@ -57,7 +57,7 @@ func (a *Account) Files() int {
 }
 
 // countFile, with mu held, counts a segment from its first view that is kept to its last.
-func (a *Account) countFile(t *told) {
+func (a *Account) countFile(t *announcedSegment) {
 	if t == nil || t.file == t.isFile() {
 		return
 	}
@@ -72,31 +72,31 @@ func (a *Account) countFile(t *told) {
 	}
 }
 
-// Hold enters a payload, and the memory that it lies in, and has say tell the other process of
+// AddAndSend enters a payload, and the memory that it lies in, and has say tell the other process of
 // it, with the account's lock held. It is ErrOver when that is given nothing any more, and what
 // say returns: the payload is not entered then.
-func (a *Account) Hold(h *Hold, at Location, say func(number, segment uint32) error) error {
+func (a *Account) AddAndSend(h *Hold, at Location, send func(number, segment uint32) error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
-		return ErrOver
+		return ErrClosed
 	}
 	segment := uint32(0)
 	if at.Seg != nil {
 		var err error
-		if h.told, err = a.tell(at); err != nil {
+		if h.segment, err = a.announce(at); err != nil {
 			return err
 		}
-		segment = h.told.number
+		segment = h.segment.number
 	}
 	if h.Value != nil {
-		h.why = Fetched
+		h.state = Fetched
 	}
-	for a.last++; a.last == 0 || a.holds[a.last] != nil; a.last++ { // the numbers came round
+	for a.lastHold++; a.lastHold == 0 || a.holds[a.lastHold] != nil; a.lastHold++ { // the numbers came round
 	}
-	number := a.last
+	number := a.lastHold
 	a.holds[number] = h
-	if err := say(number, segment); err != nil {
+	if err := send(number, segment); err != nil {
 		a.remove(number, h)
 		return err
 	}
@@ -107,15 +107,15 @@ func (a *Account) Hold(h *Hold, at Location, say func(number, segment uint32) er
 func (a *Account) remove(number uint32, h *Hold) {
 	delete(a.holds, number)
 	if h.kept != nil {
-		h.count(-1)
-		a.countFile(h.told)
+		h.countKept(-1)
+		a.countFile(h.segment)
 	}
-	a.untell(h.told)
+	a.releaseAnnounced(h.segment)
 }
 
 // find, with mu held, finds a payload that the other process has as a delivery.
 func (a *Account) find(number uint32) *Hold {
-	if h := a.holds[number]; h != nil && h.why != Fetched {
+	if h := a.holds[number]; h != nil && h.state != Fetched {
 		return h
 	}
 	return nil
@@ -137,10 +137,10 @@ func (a *Account) Share(number uint32) Held {
 }
 
 // Inspect looks at one hold, with the account's lock held; nil: the other process has no such.
-func (a *Account) Inspect(number uint32, look func(h *Hold)) {
+func (a *Account) Inspect(number uint32, visit func(h *Hold)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	look(a.holds[number])
+	visit(a.holds[number])
 }
 
 // Finishing notes that the other process is done with a payload, once: with a delivery, which
@@ -150,9 +150,9 @@ func (a *Account) Finishing(number uint32) (source uint32, value Value, ok bool)
 	defer a.mu.Unlock()
 	h := a.holds[number]
 	switch {
-	case h == nil || h.finishing || h.why == Kept || h.why == Left:
+	case h == nil || h.finishing || h.state == Kept || h.state == HungUp:
 		return 0, nil, false
-	case h.why == Fetched:
+	case h.state == Fetched:
 		a.remove(number, h)
 	}
 	h.finishing = true
@@ -171,8 +171,8 @@ func (a *Account) Finish(number uint32, keep bool) (d Delivery, fills bool) {
 	d = h.Delivery
 	if keep && !h.released {
 		h.keep(Kept)
-		a.countFile(h.told)
-		return d, h.told.fills()
+		a.countFile(h.segment)
+		return d, h.segment.fillsWindow()
 	}
 	a.remove(number, h)
 	return d, false
@@ -182,7 +182,7 @@ func (a *Account) Finish(number uint32, keep bool) (d Delivery, fills bool) {
 func (a *Account) Handled(number uint32) {
 	a.Inspect(number, func(h *Hold) {
 		if h != nil {
-			h.why = Kept
+			h.state = Kept
 		}
 	})
 }
@@ -192,7 +192,7 @@ func (a *Account) Handled(number uint32) {
 func (a *Account) Release(number uint32) bool {
 	a.mu.Lock()
 	h := a.find(number)
-	kept := h != nil && h.why == Kept
+	kept := h != nil && h.state == Kept
 	switch {
 	case kept:
 		a.remove(number, h)
@@ -207,10 +207,10 @@ func (a *Account) Release(number uint32) bool {
 }
 
 // Has reports whether the other process has a payload, and what for.
-func (a *Account) Has(number uint32) (why Why, has bool) {
+func (a *Account) Has(number uint32) (why HoldState, has bool) {
 	a.Inspect(number, func(h *Hold) {
 		if h != nil {
-			why, has = h.why, true
+			why, has = h.state, true
 		}
 	})
 	return why, has
@@ -233,17 +233,17 @@ func (a *Account) GiveBack(number uint32, before func()) {
 	}
 }
 
-// Remains are what an account had that goes elsewhere when it closes.
-type Remains struct {
+// CloseResult are what an account had that goes elsewhere when it closes.
+type CloseResult struct {
 	Unfinished []Delivery // that the other process will not finish
-	Back       []*Hold    // to be freed
+	ToFree     []*Hold    // to be freed
 	Owners     []Owner    // to be closed: what was not fetched goes with them
-	Stays      bool       // the rest stays until it is dropped
+	NeedsDrop  bool       // the rest stays until it is dropped
 }
 
 // Close lets the other process have nothing new, and takes from it what it has not finished.
 // What lies in memory that it was told of stays, if it may go on reading.
-func (a *Account) Close(reads bool) (r Remains) {
+func (a *Account) Close(reads bool) (r CloseResult) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
@@ -252,21 +252,21 @@ func (a *Account) Close(reads bool) (r Remains) {
 		if h.Returned != nil { // its sender takes it back
 			continue
 		}
-		stays, sent := reads && h.told != nil, h.Delivery != nil
+		stays, sent := reads && h.segment != nil, h.Delivery != nil
 		switch {
 		case sent:
 			r.Unfinished = append(r.Unfinished, h.Delivery)
 			if stays {
-				h.keep(Left)
-				a.countFile(h.told)
+				h.keep(HungUp)
+				a.countFile(h.segment)
 			}
 		case stays:
-			h.why = Left
+			h.state = HungUp
 		default:
-			r.Back = append(r.Back, h)
+			r.ToFree = append(r.ToFree, h)
 		}
 		if stays {
-			r.Stays = true
+			r.NeedsDrop = true
 		} else {
 			a.remove(number, h)
 		}
@@ -279,8 +279,8 @@ func (a *Account) Close(reads bool) (r Remains) {
 func (a *Account) Drop() []*Segment {
 	a.mu.Lock()
 	a.closed = true
-	told, shown := a.told, a.shown
-	a.told, a.shown = nil, nil
+	told, shown := a.announced, a.peerSegments
+	a.announced, a.peerSegments = nil, nil
 	a.mu.Unlock()
 	a.GiveBackAll(All)
 	for seg := range told {
@@ -293,7 +293,7 @@ func (a *Account) Drop() []*Segment {
 func All(*Hold) bool { return true }
 
 // givenBack is how much of what the other process has is given back at a time.
-const givenBack = 64
+const giveBackBatch = 64
 
 // GiveBackAll gives back what which reports of what the other process has.
 func (a *Account) GiveBackAll(which func(*Hold) bool) {
@@ -310,7 +310,7 @@ func (a *Account) GiveBackSome(which func(*Hold) bool) (more bool) {
 			continue
 		}
 		a.remove(number, h)
-		if back = append(back, h); len(back) == givenBack {
+		if back = append(back, h); len(back) == giveBackBatch {
 			break
 		}
 	}
@@ -318,7 +318,7 @@ func (a *Account) GiveBackSome(which func(*Hold) bool) (more bool) {
 	for _, h := range back {
 		h.Free()
 	}
-	return len(back) == givenBack
+	return len(back) == giveBackBatch
 }
 
 // Wait returns when each payload that GiveBack has begun to give back is back. The account is
@@ -326,11 +326,11 @@ func (a *Account) GiveBackSome(which func(*Hold) bool) (more bool) {
 func (a *Account) Wait() { a.returning.Wait() }
 
 // Each looks at all that the other process has, with the account's lock held.
-func (a *Account) Each(look func(h *Hold)) {
+func (a *Account) Each(visit func(h *Hold)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, h := range a.holds {
-		look(h)
+		visit(h)
 	}
 }
 
@@ -339,13 +339,13 @@ func (a *Account) Each(look func(h *Hold)) {
 func (a *Account) Sizes() (holds, told, shown int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return len(a.holds), len(a.told), len(a.shown)
+	return len(a.holds), len(a.announced), len(a.peerSegments)
 }
 
 // Tally adds up what the other process has for one reason.
-func (a *Account) Tally(reason Why) (all Tally) {
+func (a *Account) Tally(reason HoldState) (all Tally) {
 	a.Each(func(h *Hold) {
-		if h.why == reason {
+		if h.state == reason {
 			all.add(h)
 		}
 	})
@@ -356,18 +356,18 @@ func (a *Account) Tally(reason Why) (all Tally) {
 func (a *Account) Check() (wrong []error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	counts := make(map[*told]told)
-	for _, t := range a.told {
-		counts[t] = told{}
+	counts := make(map[*announcedSegment]announcedSegment)
+	for _, t := range a.announced {
+		counts[t] = announcedSegment{}
 	}
 	for number, h := range a.holds {
-		if h.told != nil {
-			c := counts[h.told]
+		if h.segment != nil {
+			c := counts[h.segment]
 			c.uses++
 			if h.kept != nil {
 				c.keeps, c.keepsBytes = c.keeps+1, c.keepsBytes+int64(h.Bytes)
 			}
-			counts[h.told] = c
+			counts[h.segment] = c
 		}
 		if h.Delivery != nil && a.closed && h.Returned == nil {
 			wrong = append(wrong, fmt.Errorf("delivery %d is unfinished, and the account is closed", number))
@@ -381,7 +381,7 @@ func (a *Account) Check() (wrong []error) {
 		if t.file != t.isFile() {
 			wrong = append(wrong, fmt.Errorf("segment %d is counted as kept by views alone: %t; %d views are kept there", t.number, t.file, t.keeps))
 		}
-		if t.uses != c.uses || t.keeps != c.keeps || t.keepsBytes != c.keepsBytes || (!t.alone && a.told != nil && a.told[t.seg] != t) {
+		if t.uses != c.uses || t.keeps != c.keeps || t.keepsBytes != c.keepsBytes || (!t.alone && a.announced != nil && a.announced[t.seg] != t) {
 			wrong = append(wrong, fmt.Errorf("segment %d is counted for %d payloads and %d that are kept, of %d bytes; there are %d, %d and %d",
 				t.number, t.uses, t.keeps, t.keepsBytes, c.uses, c.keeps, c.keepsBytes))
 		}
@@ -389,8 +389,8 @@ func (a *Account) Check() (wrong []error) {
 	if files != a.files {
 		wrong = append(wrong, fmt.Errorf("%d segments are counted that views alone keep, there are %d", a.files, files))
 	}
-	for number, seg := range a.shown {
-		if err := seg.puts.check(uint64(seg.mem.Size())); err != nil {
+	for number, seg := range a.peerSegments {
+		if err := seg.claimed.check(uint64(seg.mem.Size())); err != nil {
 			wrong = append(wrong, fmt.Errorf("segment %d: %w", number, err))
 		}
 	}

@@ -25,7 +25,7 @@ type accountModel struct {
 }
 
 type modelHold struct {
-	why                 Why
+	why                 HoldState
 	in                  uint32 // number of the memory; 0: none
 	seg                 *Segment
 	bytes               int
@@ -56,7 +56,7 @@ func (h *testHeld) Release() { h.p.Release() }
 
 var errRefused = errors.New("not sent")
 
-// ShowMemory implements Teller.
+// ShowMemory implements Announcer.
 func (m *accountModel) ShowMemory(number uint32, _ *shmstore.Segment) error {
 	if m.knows[number] {
 		m.t.Fatalf("segment %d is told of twice", number)
@@ -65,7 +65,7 @@ func (m *accountModel) ShowMemory(number uint32, _ *shmstore.Segment) error {
 	return nil
 }
 
-// HideMemory implements Teller.
+// HideMemory implements Announcer.
 func (m *accountModel) HideMemory(number uint32) {
 	if !m.knows[number] {
 		m.t.Fatalf("segment %d is forgotten, of which nothing was told", number)
@@ -82,10 +82,10 @@ func (m *accountModel) deliver(t *rapid.T) {
 	h := &modelHold{bytes: size, d: &testDelivery{p}}
 	var at Location
 	if rapid.Bool().Draw(t, "in memory") {
-		at = Location{Seg: rapid.SampledFrom(m.memory).Draw(t, "memory"), Own: rapid.Bool().Draw(t, "alone")}
+		at = Location{Seg: rapid.SampledFrom(m.memory).Draw(t, "memory"), Alone: rapid.Bool().Draw(t, "alone")}
 	}
 	sent := rapid.IntRange(0, 5).Draw(t, "sent") > 0
-	err := m.account.Hold(&Hold{Delivery: h.d, Bytes: size}, at, func(number, segment uint32) error {
+	err := m.account.AddAndSend(&Hold{Delivery: h.d, Bytes: size}, at, func(number, segment uint32) error {
 		if (segment != 0) != (at.Seg != nil) || segment != 0 && !m.knows[segment] {
 			t.Fatalf("delivery %d lies in segment %d, and the process knows %v", number, segment, m.knows)
 		}
@@ -180,7 +180,7 @@ func (m *accountModel) agree(t *rapid.T) {
 	if wrong := m.account.Check(); len(wrong) > 0 {
 		t.Fatal(wrong)
 	}
-	want := make(map[Why]Tally)
+	want := make(map[HoldState]Tally)
 	for n, h := range m.holds {
 		if h.in != 0 && !m.account.closed && !m.knows[h.in] {
 			t.Fatalf("the process has delivery %d in segment %d, which it was told to forget", n, h.in)
@@ -189,7 +189,7 @@ func (m *accountModel) agree(t *rapid.T) {
 		sum.Payloads, sum.Bytes = sum.Payloads+1, sum.Bytes+int64(h.bytes)
 		want[h.why] = sum
 	}
-	for _, reason := range []Why{Sent, Kept, Fetched, Left} {
+	for _, reason := range []HoldState{Sent, Kept, Fetched, HungUp} {
 		if got := m.account.Tally(reason); got.Payloads != want[reason].Payloads || got.Bytes != want[reason].Bytes {
 			t.Fatalf("for reason %d the process has %+v, want %+v", reason, got, want[reason])
 		}
@@ -212,23 +212,23 @@ func (m *accountModel) end(t *rapid.T) {
 			unfinished++
 		}
 		if reads && h.in != 0 {
-			h.why, h.d = Left, nil
+			h.why, h.d = HungUp, nil
 			stays++
 		} else {
 			delete(m.holds, n)
 		}
 	}
-	if len(had.Unfinished) != unfinished || had.Stays != (stays > 0) {
-		t.Fatalf("it had %d unfinished, and more: %v; want %d, %d", len(had.Unfinished), had.Stays, unfinished, stays)
+	if len(had.Unfinished) != unfinished || had.NeedsDrop != (stays > 0) {
+		t.Fatalf("it had %d unfinished, and more: %v; want %d, %d", len(had.Unfinished), had.NeedsDrop, unfinished, stays)
 	}
-	for _, h := range had.Back {
+	for _, h := range had.ToFree {
 		h.Free()
 	}
 	for _, u := range had.Unfinished {
 		u.(*testDelivery).p.Release()
 	}
 	m.agree(t)
-	if err := m.account.Hold(&Hold{}, Location{}, nil); !errors.Is(err, ErrOver) {
+	if err := m.account.AddAndSend(&Hold{}, Location{}, nil); !errors.Is(err, ErrClosed) {
 		t.Fatalf("a payload for a process that is over: %v", err)
 	}
 	if m.alive < stays {
@@ -273,7 +273,7 @@ func TestAccountAgainstModel(t *testing.T) {
 func (a *Account) knows(seg *Segment) uint32 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if t := a.told[seg]; t != nil {
+	if t := a.announced[seg]; t != nil {
 		return t.number
 	}
 	return 0
@@ -283,30 +283,30 @@ func (a *Account) knows(seg *Segment) uint32 {
 func TestGiveBackInParts(t *testing.T) {
 	var a Account
 	a.Open(nil)
-	const n = 5*givenBack/2 + 1
+	const n = 5*giveBackBatch/2 + 1
 	back := 0
 	for range n {
 		h := &Hold{Returned: func() { back++ }}
-		if err := a.Hold(h, Location{}, func(_, _ uint32) error { return nil }); err != nil {
+		if err := a.AddAndSend(h, Location{}, func(_, _ uint32) error { return nil }); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if more := a.GiveBackSome(All); !more || back != givenBack {
-		t.Errorf("%d are given back at first, and there are more: %v; want %d", back, more, givenBack)
+	if more := a.GiveBackSome(All); !more || back != giveBackBatch {
+		t.Errorf("%d are given back at first, and there are more: %v; want %d", back, more, giveBackBatch)
 	}
 	if a.GiveBackAll(All); back != n {
 		t.Errorf("%d of %d are given back", back, n)
 	}
 }
 
-// TestAccountNumbersComeRound: a payload is given no number that another has, and not 0, which
+// TestAccountNumbersWrap: a payload is given no number that another has, and not 0, which
 // names none.
-func TestAccountNumbersComeRound(t *testing.T) {
+func TestAccountNumbersWrap(t *testing.T) {
 	var a Account
 	a.Open(nil)
 	var numbers []uint32
 	hold := func() {
-		err := a.Hold(&Hold{}, Location{}, func(number, _ uint32) error {
+		err := a.AddAndSend(&Hold{}, Location{}, func(number, _ uint32) error {
 			numbers = append(numbers, number)
 			return nil
 		})
@@ -315,7 +315,7 @@ func TestAccountNumbersComeRound(t *testing.T) {
 		}
 	}
 	hold()
-	a.last = math.MaxUint32 - 1
+	a.lastHold = math.MaxUint32 - 1
 	hold()
 	hold()
 	if want := []uint32{1, math.MaxUint32, 2}; !slices.Equal(numbers, want) {

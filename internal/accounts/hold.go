@@ -16,11 +16,11 @@ type Hold struct {
 	Edge int
 	Seq  uint64
 
-	why       Why
-	finishing bool  // the other process has said that it is done
-	released  bool  // ... and that the payload may go
-	told      *told // memory of ours that it lies in; nil: it came in a message, or lies elsewhere
-	kept      Held  // the payload of a delivery that is finished; nil: it is none
+	state     HoldState
+	finishing bool              // the other process has said that it is done
+	released  bool              // ... and that the payload may go
+	segment   *announcedSegment // memory of ours that it lies in; nil: it came in a message, or lies elsewhere
+	kept      Held              // the payload of a delivery that is finished; nil: it is none
 }
 
 // Delivery is a delivery that was sent to the other process.
@@ -41,40 +41,40 @@ type Value interface {
 	GiveBack()
 }
 
-// Why says what the other process has a payload for.
-type Why uint8
+// HoldState says what the other process has a payload for.
+type HoldState uint8
 
 // What it has one for.
 const (
-	Sent    Why = iota // it has not finished the delivery
-	Kept               // it has, and reads the payload still
-	Fetched            // it has got the value under a key
-	Left               // it has hung up, and lives: it may be reading
+	Sent    HoldState = iota // it has not finished the delivery
+	Kept                     // it has, and reads the payload still
+	Fetched                  // it has got the value under a key
+	HungUp                   // it has hung up, and lives: it may be reading
 )
 
-// Why is what the other process has it for. It is for what an account calls with its lock held.
-func (h *Hold) Why() Why { return h.why }
+// State is what the other process has it for. It is for what an account calls with its lock held.
+func (h *Hold) State() HoldState { return h.state }
 
 // Alone reports whether it lies in memory that is for it alone.
-func (h *Hold) Alone() bool { return h.told != nil && h.told.alone }
+func (h *Hold) Alone() bool { return h.segment != nil && h.segment.alone }
 
 // ForgetAlone says that memory for this payload alone was sent with it: the other process
 // forgets it by itself. It is for what Account.Hold calls.
 func (h *Hold) ForgetAlone() {
 	if h.Alone() {
-		h.told = nil
+		h.segment = nil
 	}
 }
 
 // keep, with the account's lock held, has the payload of a delivery outlive it.
-func (h *Hold) keep(as Why) {
-	h.why, h.kept = as, h.Delivery.Hold()
+func (h *Hold) keep(as HoldState) {
+	h.state, h.kept = as, h.Delivery.Hold()
 	h.Delivery = nil
-	h.count(1)
+	h.countKept(1)
 }
 
-func (h *Hold) count(n int) {
-	if t := h.told; t != nil {
+func (h *Hold) countKept(n int) {
+	if t := h.segment; t != nil {
 		bytes := int64(n * h.Bytes)
 		t.keeps, t.keepsBytes = t.keeps+n, t.keepsBytes+bytes
 		t.seg.views.bytes.Add(bytes)

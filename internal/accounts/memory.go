@@ -2,14 +2,14 @@ package accounts
 
 import "github.com/omnibus-runtime/omnibus/shmstore"
 
-// Teller tells the other process of memory. It does not wait.
-type Teller interface {
+// Announcer tells the other process of memory. It does not wait.
+type Announcer interface {
 	ShowMemory(number uint32, mem *shmstore.Segment) error
 	HideMemory(number uint32) // nothing more will lie there
 }
 
-// told is memory of ours that the other process was told of.
-type told struct {
+// announcedSegment is memory of ours that the other process was told of.
+type announcedSegment struct {
 	seg     *Segment
 	number  uint32
 	uses    int
@@ -22,44 +22,44 @@ type told struct {
 }
 
 // isFile reports whether views that the other process keeps are what the memory stays for.
-func (t *told) isFile() bool { return t.keeps > 0 && !t.lasting }
+func (t *announcedSegment) isFile() bool { return t.keeps > 0 && !t.lasting }
 
-// tell, with mu held, tells the other process of memory of ours unless it knows it, and counts
+// announce, with mu held, tells the other process of memory of ours unless it knows it, and counts
 // one payload more there.
-func (a *Account) tell(at Location) (*told, error) {
-	t := a.told[at.Seg]
-	if t != nil && !at.Own {
+func (a *Account) announce(at Location) (*announcedSegment, error) {
+	t := a.announced[at.Seg]
+	if t != nil && !at.Alone {
 		t.uses++
 		return t, nil
 	}
-	a.lastTold++
-	alone := at.Own || at.Most > 0 && len(a.told) >= at.Most
-	t = &told{seg: at.Seg, number: a.lastTold, uses: 1, alone: alone, lasting: !alone && at.Seg.lasting.Load()}
-	if err := a.by.ShowMemory(t.number, t.seg.mem); err != nil {
+	a.lastAnnounced++
+	alone := at.Alone || at.MaxKnown > 0 && len(a.announced) >= at.MaxKnown
+	t = &announcedSegment{seg: at.Seg, number: a.lastAnnounced, uses: 1, alone: alone, lasting: !alone && at.Seg.lasting.Load()}
+	if err := a.announcer.ShowMemory(t.number, t.seg.mem); err != nil {
 		return nil, err
 	}
 	if !t.alone {
 		t.seg.retain()
-		a.told[t.seg] = t
+		a.announced[t.seg] = t
 	}
 	return t, nil
 }
 
-// untell, with mu held, counts one payload less. Memory that nothing more will lie in is
+// releaseAnnounced, with mu held, counts one payload less. Memory that nothing more will lie in is
 // forgotten with the last.
-func (a *Account) untell(t *told) {
+func (a *Account) releaseAnnounced(t *announcedSegment) {
 	if t == nil {
 		return
 	}
 	if t.uses--; t.uses > 0 || t.lasting {
 		return
 	}
-	if a.told[t.seg] == t {
-		delete(a.told, t.seg)
+	if a.announced[t.seg] == t {
+		delete(a.announced, t.seg)
 		defer t.seg.Release()
 	}
 	if !a.closed { // else it forgets everything
-		a.by.HideMemory(t.number)
+		a.announcer.HideMemory(t.number)
 	}
 }
 
@@ -67,48 +67,48 @@ func (a *Account) untell(t *told) {
 func (a *Account) Retire(seg *Segment) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if t := a.told[seg]; t != nil {
+	if t := a.announced[seg]; t != nil {
 		t.lasting = false
 		a.countFile(t)
 		t.uses++
-		a.untell(t)
+		a.releaseAnnounced(t)
 	}
 }
 
-// Show takes in memory that the other process tells us of, up to so much at a time. It
+// AddPeerSegment takes in memory that the other process tells us of, up to so much at a time. It
 // reports false of a number that is taken, and of memory that is too much.
-func (a *Account) Show(number uint32, seg *Segment, most int) bool {
+func (a *Account) AddPeerSegment(number uint32, seg *Segment, most int) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.shown[number] != nil || len(a.shown) >= most {
+	if a.peerSegments[number] != nil || len(a.peerSegments) >= most {
 		return false
 	}
-	a.shown[number] = seg
+	a.peerSegments[number] = seg
 	return true
 }
 
-// Memory finds memory of the other process's; nil: it was not told of.
-func (a *Account) Memory(number uint32) *Segment {
+// PeerSegment finds memory of the other process's; nil: it was not told of.
+func (a *Account) PeerSegment(number uint32) *Segment {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.shown[number]
+	return a.peerSegments[number]
 }
 
-// Hide forgets memory of the other process's, which is the caller's then; nil: it was not told of.
-func (a *Account) Hide(number uint32) *Segment {
+// RemovePeerSegment forgets memory of the other process's, which is the caller's then; nil: it was not told of.
+func (a *Account) RemovePeerSegment(number uint32) *Segment {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	seg := a.shown[number]
-	delete(a.shown, number)
+	seg := a.peerSegments[number]
+	delete(a.peerSegments, number)
 	return seg
 }
 
 // fewKept are so many that a process may keep them for a moment: what it handles
 // next is there before it lets go of the last.
-const fewKept = 4
+const maxTransientKept = 4
 
-// fills reports whether the other process keeps views of half of a memory that payloads come in
+// fillsWindow reports whether the other process keeps views of half of a memory that payloads come in
 // again and again.
-func (t *told) fills() bool {
-	return t != nil && t.lasting && t.keeps > fewKept && t.keepsBytes*2 >= t.seg.mem.Size()
+func (t *announcedSegment) fillsWindow() bool {
+	return t != nil && t.lasting && t.keeps > maxTransientKept && t.keepsBytes*2 >= t.seg.mem.Size()
 }

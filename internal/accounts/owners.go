@@ -25,13 +25,13 @@ func (a *Account) Owner(number uint32, most int, create func() Owner) Owner {
 	return a.owners[number]
 }
 
-// Cleans finds an owner that cleans up; nil: it has nothing. It is forgotten if that is its
+// CleanupOwner finds an owner that cleans up; nil: it has nothing. It is forgotten if that is its
 // end.
-func (a *Account) Cleans(number uint32, over bool) Owner {
+func (a *Account) CleanupOwner(number uint32, final bool) Owner {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	o := a.owners[number]
-	if over {
+	if final {
 		delete(a.owners, number)
 	}
 	return o

@@ -18,8 +18,8 @@ type Payload struct {
 	free   func() // called once, with the last reference
 
 	// In a node: the process that gave it, and the number that it has there.
-	from any
-	id   uint32
+	origin       any
+	originNumber uint32
 }
 
 // OnHeap makes bytes that lie in no segment a payload with one reference.
@@ -47,16 +47,16 @@ func Copied(data []byte) (*Payload, error) {
 	return AloneIn(mem, len(data), func() {}), nil
 }
 
-// Given notes that a process has given the payload, by so which number. It is for the one
+// SetOrigin notes that a process has given the payload, by so which number. It is for the one
 // that makes the payload, before others have it.
-func (p *Payload) Given(from any, number uint32) { p.from, p.id = from, number }
+func (p *Payload) SetOrigin(from any, number uint32) { p.origin, p.originNumber = from, number }
 
-// GivenBy is the number under which the payload came from there, if it did.
-func (p *Payload) GivenBy(from any) (number uint32, given bool) {
-	if p == nil || p.from != from {
+// NumberFrom is the number under which the payload came from there, if it did.
+func (p *Payload) NumberFrom(from any) (number uint32, given bool) {
+	if p == nil || p.origin != from {
 		return 0, false
 	}
-	return p.id, true
+	return p.originNumber, true
 }
 
 // Bytes is the payload in this process, to be read.
@@ -74,9 +74,9 @@ func (p *Payload) InMemory() bool { return p != nil && p.seg != nil }
 // Shared reports whether it has more than one reference.
 func (p *Payload) Shared() bool { return p.refs.Load() > 1 }
 
-// Before has f called when the payload is freed, before what is to be called so far. It is for
+// BeforeFree has f called when the payload is freed, before what is to be called so far. It is for
 // the one that makes the payload, before others have it.
-func (p *Payload) Before(f func()) {
+func (p *Payload) BeforeFree(f func()) {
 	then := p.free
 	p.free = func() {
 		f()
@@ -84,9 +84,9 @@ func (p *Payload) Before(f func()) {
 	}
 }
 
-// After is Before behind what is to be called so far; it is for holders of a reference who let
+// AfterFree is Before behind what is to be called so far; it is for holders of a reference who let
 // no other end the last one meanwhile.
-func (p *Payload) After(f func()) {
+func (p *Payload) AfterFree(f func()) {
 	first := p.free
 	p.free = func() {
 		first()

@@ -16,11 +16,11 @@ type Segment struct {
 	refs    atomic.Int32 // the owner's, and one for each payload
 	lasting atomic.Bool  // more payloads may come to lie here
 	views   *Views
-	puts    ranges // of payloads in it, when another process says where they lie
-	gone    func() // called once, with the last reference; nil: nothing is to be done
+	claimed ranges // of payloads in it, when another process says where they lie
+	onFree  func() // called once, with the last reference; nil: nothing is to be done
 
-	told  sync.Once
-	unmap func(func()) // has the GPU lane forget it first; nil: it was never told
+	registerOnce sync.Once
+	unmap        func(func()) // has the GPU lane forget it first; nil: it was never told
 }
 
 // Views counts the bytes in one memory whose deliveries are finished, and which are still
@@ -45,7 +45,7 @@ func Mapped(mem *shmstore.Segment) *Segment { return newSegment(mem) }
 // called with the last one; nil: nothing is to be done.
 func Lasting(mem *shmstore.Segment, gone func()) *Segment {
 	s := newSegment(mem)
-	s.gone = gone
+	s.onFree = gone
 	s.lasting.Store(true)
 	return s
 }
@@ -70,8 +70,8 @@ func (s *Segment) Release() {
 	if s.refs.Add(-1) > 0 {
 		return
 	}
-	if s.gone != nil {
-		s.gone()
+	if s.onFree != nil {
+		s.onFree()
 	}
 	back := func() { unmapping.close(s.mem) }
 	if s.unmap == nil {
@@ -85,7 +85,7 @@ func (s *Segment) Release() {
 // returns has the lane forget the memory before that is unmapped. It is for holders of a
 // reference.
 func (s *Segment) Register(lane func(mem []byte) (unmap func(func()))) {
-	s.told.Do(func() { s.unmap = lane(s.mem.Bytes()) })
+	s.registerOnce.Do(func() { s.unmap = lane(s.mem.Bytes()) })
 }
 
 // Payload makes the bytes from offset on a payload with one reference.
@@ -96,10 +96,10 @@ func (s *Segment) Payload(offset int64, size int, free func()) *Payload {
 	return p
 }
 
-// Claimed is Payload for bytes of which another process says where they lie: it is
+// CheckedPayload is Payload for bytes of which another process says where they lie: it is
 // wire.ErrProtocol where they do not. If alone, no two such payloads may overlap; that this one
 // lies there is forgotten before free is called.
-func (s *Segment) Claimed(offset, size uint64, alone bool, free func()) (*Payload, error) {
+func (s *Segment) CheckedPayload(offset, size uint64, alone bool, free func()) (*Payload, error) {
 	if most := uint64(s.mem.Size()); offset > most || size > most-offset {
 		return nil, fmt.Errorf("%w: %d bytes at %d of a segment of %d", wire.ErrProtocol, size, offset, most)
 	}
@@ -109,11 +109,11 @@ func (s *Segment) Claimed(offset, size uint64, alone bool, free func()) (*Payloa
 	if !alone || size == 0 {
 		return s.Payload(int64(offset), int(size), free), nil
 	}
-	if err := s.puts.add(offset, size); err != nil {
+	if err := s.claimed.add(offset, size); err != nil {
 		return nil, err
 	}
 	return s.Payload(int64(offset), int(size), func() {
-		s.puts.remove(offset)
+		s.claimed.remove(offset)
 		free()
 	}), nil
 }

@@ -20,15 +20,15 @@ func Unmapped(ctx context.Context) error { return unmapping.wait(ctx) }
 // processes want the processor. Who lets go last may be anybody, and a session that has
 // others wait for it.
 type unmapper struct {
-	mu   lockorder.Mutex[lockorder.Unmapper]
-	todo []func() // in order
-	runs bool     // a goroutine does it
+	mu      lockorder.Mutex[lockorder.Unmapper]
+	todo    []func() // in order
+	running bool     // a goroutine does it
 }
 
 const (
-	// unmapBeside is from how many bytes on memory is given back beside. What is
+	// unmapAsyncBytes is from how many bytes on memory is given back beside. What is
 	// smaller takes less than a goroutine's way to a processor that is busy.
-	unmapBeside = 1 << 20
+	unmapAsyncBytes = 1 << 20
 	// maxUnmapping bounds what waits: whoever makes memory faster than it is given
 	// back does that part too.
 	maxUnmapping = 16
@@ -36,31 +36,31 @@ const (
 
 // close closes a segment that nobody refers to.
 func (u *unmapper) close(mem *shmstore.Segment) {
-	if mem.Size() < unmapBeside || !u.begin(mem.Close, maxUnmapping) {
+	if mem.Size() < unmapAsyncBytes || !u.enqueue(mem.Close, maxUnmapping) {
 		mem.Close()
 	}
 }
 
-// begin has something done, behind what waits. It reports false if that is most.
-func (u *unmapper) begin(f func(), most int) bool {
+// enqueue has something done, behind what waits. It reports false if that is most.
+func (u *unmapper) enqueue(f func(), most int) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if most > 0 && len(u.todo) >= most {
 		return false
 	}
 	u.todo = append(u.todo, f)
-	if !u.runs {
-		u.runs = true
-		go u.work()
+	if !u.running {
+		u.running = true
+		go u.run()
 	}
 	return true
 }
 
-func (u *unmapper) work() {
+func (u *unmapper) run() {
 	for {
 		u.mu.Lock()
 		if len(u.todo) == 0 {
-			u.todo, u.runs = nil, false
+			u.todo, u.running = nil, false
 			u.mu.Unlock()
 			return
 		}
@@ -75,13 +75,13 @@ func (u *unmapper) work() {
 // ends.
 func (u *unmapper) wait(ctx context.Context) error {
 	u.mu.Lock()
-	idle := !u.runs
+	idle := !u.running
 	u.mu.Unlock()
 	if idle {
 		return nil
 	}
 	done := make(chan struct{})
-	u.begin(func() { close(done) }, 0)
+	u.enqueue(func() { close(done) }, 0)
 	select {
 	case <-done:
 		return nil

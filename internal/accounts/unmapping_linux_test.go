@@ -17,7 +17,7 @@ func TestUnmapper(t *testing.T) {
 		t.Errorf("wait for nothing: %v", err)
 	}
 	held := make(chan struct{})
-	u.begin(func() { <-held }, 0)
+	u.enqueue(func() { <-held }, 0)
 	open := func(bytes int64) *shmstore.Segment {
 		t.Helper()
 		mem, err := shmstore.NewSegment("test", bytes)
@@ -27,15 +27,15 @@ func TestUnmapper(t *testing.T) {
 		u.close(mem)
 		return mem
 	}
-	small := open(unmapBeside - 1)
+	small := open(unmapAsyncBytes - 1)
 	var beside []*shmstore.Segment
 	for range maxUnmapping { // one more may have been taken up
-		beside = append(beside, open(unmapBeside))
+		beside = append(beside, open(unmapAsyncBytes))
 	}
 	for range 2 {
-		open(unmapBeside)
+		open(unmapAsyncBytes)
 	}
-	most := open(unmapBeside)
+	most := open(unmapAsyncBytes)
 	if small.FD() != -1 || most.FD() != -1 {
 		t.Errorf("descriptors %d of little memory and %d behind much: not closed at once", small.FD(), most.FD())
 	}

@@ -22,14 +22,14 @@ const (
 
 // Directory is the table. It is this process's own [lane.Directory], too.
 type Directory struct {
-	over  error   // why nothing is published any more, when it is closed
-	found Watches // of what this process has found
+	closedErr error   // why nothing is published any more, when it is closed
+	watches   Watches // of what this process has found
 
 	mu         lockorder.Mutex[lockorder.Directory] // comes before a sender's
-	most       int                                  // names
+	maxNames   int                                  // names
 	names      map[lane.Name]*published
 	publishers map[Process]*publisher // nil: this process
-	last       uint32                 // number of the last one that is no nil
+	lastNumber uint32                 // number of the last one that is no nil
 	self       int                    // a pidfd of this process; -1: not opened
 	closed     bool
 }
@@ -56,18 +56,18 @@ type publisher struct {
 }
 
 // New makes an empty directory. Once it is closed, it fails with [lane.ErrUnavailable] and over.
-func New(over error) *Directory {
+func New(closedErr error) *Directory {
 	return &Directory{
-		most: min(maxPublished, limits.Files()/publishedShare), over: over, self: -1,
+		maxNames: min(maxPublished, limits.Files()/publishedShare), closedErr: closedErr, self: -1,
 		names: make(map[lane.Name]*published), publishers: make(map[Process]*publisher),
 	}
 }
 
-// Bound lets it have no more names than that.
-func (d *Directory) Bound(names int) {
+// SetMaxNames lets it have no more names than that.
+func (d *Directory) SetMaxNames(names int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.most = names
+	d.maxNames = names
 }
 
 // Len counts the names.
@@ -85,8 +85,8 @@ func CheckSize(sizeBytes int64) error {
 	return nil
 }
 
-// Own duplicates a descriptor that is to be published.
-func Own(fd int) (int, error) {
+// DuplicateFD duplicates a descriptor that is to be published.
+func DuplicateFD(fd int) (int, error) {
 	own, err := process.Duplicate(fd)
 	if err != nil {
 		return -1, fmt.Errorf("%w: publish: %w", cudaipc.ErrInvalid, err)
@@ -99,7 +99,7 @@ func Own(fd int) (int, error) {
 func (d *Directory) PublishBy(of Process, name lane.Name, fd int, sizeBytes int64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.dropOver(name)
+	d.dropIfGone(name)
 	by := d.publishers[of]
 	err := CheckSize(sizeBytes)
 	switch {
@@ -108,7 +108,7 @@ func (d *Directory) PublishBy(of Process, name lane.Name, fd int, sizeBytes int6
 		err = d.unavailable()
 	case d.names[name] != nil:
 		err = fmt.Errorf("%w: it is published by %s", lane.ErrPublished, d.names[name].by.describe())
-	case len(d.names) >= d.most:
+	case len(d.names) >= d.maxNames:
 		err = fmt.Errorf("%w: it has %d names, and the host may have no more (raise its `ulimit -n`)", lane.ErrFull, len(d.names))
 	case by != nil && len(by.names) >= maxPublishedBy:
 		err = fmt.Errorf("%w: this process has published %d names, and no more may be", lane.ErrFull, len(by.names))
@@ -120,8 +120,8 @@ func (d *Directory) PublishBy(of Process, name lane.Name, fd int, sizeBytes int6
 	if by == nil {
 		by = &publisher{process: of, names: make(map[lane.Name]struct{})}
 		if of != nil {
-			d.last++
-			by.number = d.last
+			d.lastNumber++
+			by.number = d.lastNumber
 		}
 		d.publishers[of] = by
 	}
@@ -130,7 +130,9 @@ func (d *Directory) PublishBy(of Process, name lane.Name, fd int, sizeBytes int6
 	return nil
 }
 
-func (d *Directory) unavailable() error { return fmt.Errorf("%w: %w", lane.ErrUnavailable, d.over) }
+func (d *Directory) unavailable() error {
+	return fmt.Errorf("%w: %w", lane.ErrUnavailable, d.closedErr)
+}
 
 // WithdrawBy takes back what a process has published under a name; nil is this process.
 func (d *Directory) WithdrawBy(of Process, name lane.Name) {
@@ -148,8 +150,8 @@ func (d *Directory) remove(name lane.Name, p *published) {
 	delete(p.by.names, name)
 }
 
-// Leave takes back all that a process has published.
-func (d *Directory) Leave(of Process) {
+// WithdrawAll takes back all that a process has published.
+func (d *Directory) WithdrawAll(of Process) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.dropAll(d.publishers[of])
@@ -166,10 +168,10 @@ func (d *Directory) dropAll(by *publisher) {
 	}
 }
 
-// dropOver, with mu held, forgets all names of the process that has this one, if it is dead or
+// dropIfGone, with mu held, forgets all names of the process that has this one, if it is dead or
 // has hung up. The kernel is asked, which knows before the session ends: what a process publishes
 // when it has joined anew must not find its own names taken.
-func (d *Directory) dropOver(name lane.Name) {
+func (d *Directory) dropIfGone(name lane.Name) {
 	if p := d.names[name]; p != nil && p.by.process != nil && p.by.process.Gone() {
 		d.dropAll(p.by)
 	}
@@ -188,7 +190,7 @@ type Entry struct {
 func (d *Directory) Lookup(name lane.Name, use func(Entry) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.dropOver(name)
+	d.dropIfGone(name)
 	p := d.names[name]
 	switch {
 	case d.closed:
@@ -229,7 +231,7 @@ func (d *Directory) Close() {
 		process.CloseAll([]int{d.self})
 	}
 	d.self, d.closed = -1, true
-	d.found.Close(d.over)
+	d.watches.Close(d.closedErr)
 }
 
 // pid is the number of the process.
@@ -253,7 +255,7 @@ func (d *Directory) Publish(ctx context.Context, name lane.Name, fd int, sizeByt
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	own, err := Own(fd)
+	own, err := DuplicateFD(fd)
 	if err != nil {
 		return err
 	}
@@ -274,7 +276,7 @@ func (d *Directory) Find(ctx context.Context, name lane.Name) (lane.Found, error
 		if err != nil {
 			return err
 		}
-		if found.Owner, err = d.found.Watch(Owner{Number: e.Owner}, own, e.PID); err != nil {
+		if found.Owner, err = d.watches.Watch(Owner{Number: e.Owner}, own, e.PID); err != nil {
 			return err
 		}
 		found.FD, err = process.Duplicate(e.FD)

@@ -11,9 +11,9 @@ import (
 // Watches are of the processes whose descriptors this one has found: one for each, however much
 // is found of it.
 type Watches struct {
-	mu      lockorder.Mutex[lockorder.Watches]
-	watched map[Owner]*process.Process
-	over    error // why there are no more; nil: they are open
+	mu        lockorder.Mutex[lockorder.Watches]
+	watched   map[Owner]*process.Process
+	closedErr error // why there are no more; nil: they are open
 }
 
 // Owner is a process that publishes, at one life of a host.
@@ -27,16 +27,16 @@ func (w *Watches) Watch(of Owner, pidfd, pid int) (lane.Owner, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p := w.watched[of]
-	if p != nil || w.over != nil {
+	if p != nil || w.closedErr != nil {
 		process.CloseAll([]int{pidfd})
 	}
 	switch {
-	case w.over != nil:
-		return nil, fmt.Errorf("%w: %w", lane.ErrUnavailable, w.over)
+	case w.closedErr != nil:
+		return nil, fmt.Errorf("%w: %w", lane.ErrUnavailable, w.closedErr)
 	case p != nil:
 		return p, nil
 	}
-	w.forgetDead()
+	w.closeDead()
 	p, err := process.Adopt(pidfd, pid)
 	if err != nil {
 		return nil, err
@@ -48,9 +48,9 @@ func (w *Watches) Watch(of Owner, pidfd, pid int) (lane.Owner, error) {
 	return p, nil
 }
 
-// forgetDead, with mu held, ends the watches that have seen what they watched for.
+// closeDead, with mu held, ends the watches that have seen what they watched for.
 // So there are no more of them than processes that live, and one.
-func (w *Watches) forgetDead() {
+func (w *Watches) closeDead() {
 	for of, p := range w.watched {
 		select {
 		case <-p.Done():
@@ -62,10 +62,10 @@ func (w *Watches) forgetDead() {
 }
 
 // Close ends them. over is why no more may begin.
-func (w *Watches) Close(over error) {
+func (w *Watches) Close(closedErr error) {
 	w.mu.Lock()
 	watched := w.watched
-	w.watched, w.over = nil, over
+	w.watched, w.closedErr = nil, closedErr
 	w.mu.Unlock()
 	for _, p := range watched {
 		_ = p.Close() // a watch holds nothing that could be lost

@@ -21,7 +21,7 @@ const maxLasting = 4096
 
 // Options are the settings of an exchange.
 type Options struct {
-	Room        shmstore.Options // of what this process puts
+	Store       shmstore.Options // of what this process puts
 	InlineBytes int              // values of up to so many are on the heap
 	TTL         time.Duration    // how long a value lies there until a process comes for it; 0: for ever
 	Logger      *slog.Logger
@@ -31,19 +31,19 @@ type Options struct {
 type Exchange struct {
 	opts  Options
 	table *ring.Table
-	room  Room // of what this process puts
+	store ValueStore // of what this process puts
 	// inMessages are the bytes of room that clients' values of messages take there, most is their bound.
-	inMessages atomic.Int64
-	most       int64
-	account    accounts.Account // what this process has placed, and has got
-	// nobody is the account of what outlives its processes, see connector.Config; its owner is lasting.
-	nobody  accounts.Account
-	lasting *ring.Owner
+	inMessages    atomic.Int64
+	maxInMessages int64
+	account       accounts.Account // what this process has placed, and has got
+	// lastingAccount is the account of what outlives its processes, see connector.Config; its owner is lasting.
+	lastingAccount accounts.Account
+	lasting        *ring.Owner
 
-	mu     lockorder.Mutex[lockorder.Exchange]
-	ends   map[*end]struct{}
-	opened uint32 // ends so far
-	closed bool
+	mu         lockorder.Mutex[lockorder.Exchange]
+	endpoints  map[*endpoint]struct{}
+	lastNumber uint32 // ends so far
+	closed     bool
 }
 
 // messagesShare is one in how many bytes of the host's memory for values may be taken by those of
@@ -54,22 +54,22 @@ const messagesShare = 2
 func New(opts Options) *Exchange {
 	x := &Exchange{
 		opts: opts, table: ring.NewTable(opts.TTL, opts.Logger),
-		room: Room{opts: opts.Room}, most: opts.Room.WithDefaults().ArenaBytes / messagesShare,
-		ends: make(map[*end]struct{}),
+		store: ValueStore{opts: opts.Store}, maxInMessages: opts.Store.WithDefaults().ArenaBytes / messagesShare,
+		endpoints: make(map[*endpoint]struct{}),
 	}
 	x.account.Open(nil) // which tells this process of no memory
-	x.nobody.Open(nil)
+	x.lastingAccount.Open(nil)
 	x.lasting = x.table.Owner("nobody in particular")
-	_, _ = owner(&x.nobody, wire.LastingOwner, 1, func() *ring.Owner { return x.lasting })
+	_, _ = owner(&x.lastingAccount, wire.LastingOwner, 1, func() *ring.Owner { return x.lasting })
 	return x
 }
 
 // Owner finds an owner of values that a process has placed, which has an account and is called
 // who in reports; one that is not there is made, unless there are most already. [wire.LastingOwner]
 // has what outlives its processes.
-func (x *Exchange) Owner(of *accounts.Account, number uint32, most int, who string) (*ring.Owner, error) {
+func (x *Exchange) Owner(of *accounts.Account, number uint32, most int, label string) (*ring.Owner, error) {
 	if number != wire.LastingOwner {
-		return owner(of, number, most, func() *ring.Owner { return x.table.Owner(who) })
+		return owner(of, number, most, func() *ring.Owner { return x.table.Owner(label) })
 	}
 	if x.lasting.Len() >= maxLasting {
 		return nil, fmt.Errorf("%w: %d payloads that outlive their processes lie in the exchange, and no more may", connector.ErrFull, maxLasting)
@@ -80,7 +80,7 @@ func (x *Exchange) Owner(of *accounts.Account, number uint32, most int, who stri
 // Cleanup takes back what an owner has placed under a key and no process has got; with no key, all
 // of it, and that is the owner's end. It returns how many values that were.
 func (x *Exchange) Cleanup(of *accounts.Account, number uint32, key string) int {
-	o := cleans(of, number, key == "")
+	o := cleanupOwner(of, number, key == "")
 	if key != "" && number == wire.LastingOwner { // never everything: others have put that
 		o = x.lasting
 	}
@@ -116,12 +116,12 @@ func (x *Exchange) Await(ctx context.Context, edge connector.Edge, key string, e
 // wait: where it fails with [connector.ErrFull], the client can still put the value into memory
 // of its own.
 func (x *Exchange) Copied(data []byte, gone func()) (p *accounts.Payload, err error) {
-	n := x.room.takes(len(data), x.opts.InlineBytes)
-	if x.inMessages.Add(n) > x.most {
+	n := x.store.spaceBytes(len(data), x.opts.InlineBytes)
+	if x.inMessages.Add(n) > x.maxInMessages {
 		x.inMessages.Add(-n)
-		return nil, fmt.Errorf("%w: values of messages may take %d bytes of the host's memory, and the %d that one of %d takes are too many", connector.ErrFull, x.most, n, len(data))
+		return nil, fmt.Errorf("%w: values of messages may take %d bytes of the host's memory, and the %d that one of %d takes are too many", connector.ErrFull, x.maxInMessages, n, len(data))
 	}
-	err = x.room.Put(unwaited, len(data), x.opts.InlineBytes, func(dst []byte) error {
+	err = x.store.Put(canceled, len(data), x.opts.InlineBytes, func(dst []byte) error {
 		copy(dst, data)
 		return nil
 	}, func(made *accounts.Payload) error {
@@ -132,7 +132,7 @@ func (x *Exchange) Copied(data []byte, gone func()) (p *accounts.Payload, err er
 		x.inMessages.Add(-n)
 		return nil, fmt.Errorf("%w: the host has no memory for a value of %d bytes: %w", connector.ErrFull, len(data), err)
 	}
-	p.After(func() {
+	p.AfterFree(func() {
 		x.inMessages.Add(-n)
 		gone()
 	})
@@ -140,7 +140,7 @@ func (x *Exchange) Copied(data []byte, gone func()) (p *accounts.Payload, err er
 }
 
 // unwaited is the context of what does not wait.
-var unwaited = func() context.Context {
+var canceled = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx
@@ -151,43 +151,43 @@ var unwaited = func() context.Context {
 func (x *Exchange) Close() error {
 	x.mu.Lock()
 	x.closed = true
-	ends := x.ends
-	x.ends = make(map[*end]struct{})
+	ends := x.endpoints
+	x.endpoints = make(map[*endpoint]struct{})
 	x.mu.Unlock()
 	for e := range ends {
 		_ = e.Close()
 	}
 	x.lasting.Close()
 	x.table.Stop()
-	if err := x.room.Close(context.Background()); err != nil {
+	if err := x.store.Close(context.Background()); err != nil {
 		return fmt.Errorf("exchange: payloads were not released: %w", err)
 	}
 	return nil
 }
 
 // Open opens an end of the exchange for this process. Of a lasting one, values outlive it.
-func (x *Exchange) Open(lasting bool) connector.Transport { return x.open(lasting) }
+func (x *Exchange) Open(lasting bool) connector.Transport { return x.openEndpoint(lasting) }
 
-func (x *Exchange) open(lasting bool) *end {
-	e := &end{exchange: x, owner: x.lasting, number: wire.LastingOwner, done: make(chan struct{})}
+func (x *Exchange) openEndpoint(lasting bool) *endpoint {
+	e := &endpoint{exchange: x, owner: x.lasting, number: wire.LastingOwner, done: make(chan struct{})}
 	x.mu.Lock()
-	over := x.closed
+	final := x.closed
 	if !lasting {
-		for x.opened++; x.opened == wire.LastingOwner || x.account.Cleans(x.opened, false) != nil; x.opened++ { // the numbers came round
+		for x.lastNumber++; x.lastNumber == wire.LastingOwner || x.account.CleanupOwner(x.lastNumber, false) != nil; x.lastNumber++ { // the numbers came round
 		}
-		e.number = x.opened
+		e.number = x.lastNumber
 		e.owner, _ = owner(&x.account, e.number, unbounded, func() *ring.Owner { return x.table.Owner("the host") })
 	}
-	x.ends[e] = struct{}{}
+	x.endpoints[e] = struct{}{}
 	x.mu.Unlock()
-	if over {
+	if final {
 		_ = e.Close()
 	}
 	return e
 }
 
-// end is one end of the exchange in the host's process.
-type end struct {
+// endpoint is one end of the exchange in the host's process.
+type endpoint struct {
 	exchange *Exchange
 	owner    *ring.Owner
 	number   uint32 // of the owner; wire.LastingOwner is shared by all processes
@@ -196,12 +196,12 @@ type end struct {
 }
 
 // Put implements [connector.Transport].
-func (e *end) Put(ctx context.Context, edge connector.Edge, key string, size int, fill func(dst []byte) error) (connector.Metadata, error) {
+func (e *endpoint) Put(ctx context.Context, edge connector.Edge, key string, size int, fill func(dst []byte) error) (connector.Metadata, error) {
 	if e.closed() {
 		return nil, connector.ErrClosed
 	}
 	var number uint64
-	err := e.exchange.room.Put(ctx, size, e.exchange.opts.InlineBytes, fill, func(p *accounts.Payload) (err error) {
+	err := e.exchange.store.Put(ctx, size, e.exchange.opts.InlineBytes, fill, func(p *accounts.Payload) (err error) {
 		number, err = e.owner.Put(edge, key, p)
 		return err
 	})
@@ -212,19 +212,19 @@ func (e *end) Put(ctx context.Context, edge connector.Edge, key string, size int
 }
 
 // Get implements [connector.Transport].
-func (e *end) Get(_ context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
-	return e.take(meta, func(number uint64) (ring.Taken, error) { return e.exchange.table.Get(edge, key, number) })
+func (e *endpoint) Get(_ context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
+	return e.receive(meta, func(number uint64) (ring.Taken, error) { return e.exchange.table.Get(edge, key, number) })
 }
 
 // Await implements [connector.Transport].
-func (e *end) Await(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
-	return e.take(meta, func(number uint64) (ring.Taken, error) {
+func (e *endpoint) Await(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
+	return e.receive(meta, func(number uint64) (ring.Taken, error) {
 		return e.exchange.table.Await(ctx, e.done, edge, key, number)
 	})
 }
 
 // Cleanup implements [connector.Transport].
-func (e *end) Cleanup(_ context.Context, key string) error {
+func (e *endpoint) Cleanup(_ context.Context, key string) error {
 	if e.closed() {
 		return connector.ErrClosed
 	}
@@ -233,25 +233,25 @@ func (e *end) Cleanup(_ context.Context, key string) error {
 }
 
 // Close implements [connector.Transport].
-func (e *end) Close() error {
+func (e *endpoint) Close() error {
 	e.once.Do(func() {
 		close(e.done)
 		if e.number != wire.LastingOwner {
-			cleans(&e.exchange.account, e.number, true).Close()
+			cleanupOwner(&e.exchange.account, e.number, true).Close()
 		}
-		e.exchange.forget(e)
+		e.exchange.remove(e)
 	})
 	return nil
 }
 
-// forget forgets an end that is closed.
-func (x *Exchange) forget(e *end) {
+// remove forgets an end that is closed.
+func (x *Exchange) remove(e *endpoint) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	delete(x.ends, e)
+	delete(x.endpoints, e)
 }
 
-func (e *end) closed() bool {
+func (e *endpoint) closed() bool {
 	select {
 	case <-e.done:
 		return true
@@ -267,7 +267,7 @@ type payload struct {
 	number  uint32
 }
 
-func (e *end) take(meta connector.Metadata, get func(number uint64) (ring.Taken, error)) (connector.Payload, error) {
+func (e *endpoint) receive(meta connector.Metadata, get func(number uint64) (ring.Taken, error)) (connector.Payload, error) {
 	if e.closed() {
 		return nil, connector.ErrClosed
 	}
@@ -280,7 +280,7 @@ func (e *end) take(meta connector.Metadata, get func(number uint64) (ring.Taken,
 		return nil, err
 	}
 	p := &payload{Taken: got, account: &e.exchange.account}
-	err = p.account.Hold(&newFetched(got).Hold, accounts.Location{}, func(number, _ uint32) error {
+	err = p.account.AddAndSend(&newFetched(got).Hold, accounts.Location{}, func(number, _ uint32) error {
 		p.number = number
 		return nil
 	})
@@ -296,7 +296,7 @@ func (p *payload) Release() {
 func (x *Exchange) Values() []Value { return Values(&x.account) }
 
 // Lasting lists what outlives its processes.
-func (x *Exchange) Lasting() []Value { return Values(&x.nobody) }
+func (x *Exchange) Lasting() []Value { return Values(&x.lastingAccount) }
 
 // Stats are the figures of the table.
 func (x *Exchange) Stats() ring.Stats { return x.table.Stats() }

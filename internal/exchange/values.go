@@ -39,13 +39,13 @@ func (f *Fetched) InMemory() (*accounts.Payload, error) {
 }
 
 // GiveBack implements accounts.Value.
-func (f *Fetched) GiveBack() { f.settle(f.got.Release) }
+func (f *Fetched) GiveBack() { f.release(f.got.Release) }
 
 // PutBack ends the hold of a value that was not read: it lies under its key again.
-func (f *Fetched) PutBack() { f.settle(f.got.PutBack) }
+func (f *Fetched) PutBack() { f.release(f.got.PutBack) }
 
-// settle ends the hold of a value.
-func (f *Fetched) settle(end func()) {
+// release ends the hold of a value.
+func (f *Fetched) release(end func()) {
 	f.copy.Release()
 	end()
 }
@@ -63,10 +63,10 @@ func owner(of *accounts.Account, number uint32, most int, create func() *ring.Ow
 	return o, nil
 }
 
-// cleans finds an owner that cleans up; nil: it has nothing. It is forgotten if that is its
+// cleanupOwner finds an owner that cleans up; nil: it has nothing. It is forgotten if that is its
 // end.
-func cleans(of *accounts.Account, number uint32, over bool) *ring.Owner {
-	o, _ := of.Cleans(number, over).(*ring.Owner)
+func cleanupOwner(of *accounts.Account, number uint32, final bool) *ring.Owner {
+	o, _ := of.CleanupOwner(number, final).(*ring.Owner)
 	return o
 }
 
@@ -79,7 +79,7 @@ type Value struct {
 // Values lists what a process has placed in the exchange, and has got from it.
 func Values(of *accounts.Account) (all []Value) {
 	of.Each(func(hold *accounts.Hold) {
-		if f, is := hold.Value.(*Fetched); is && hold.Why() == accounts.Fetched { // what is left is listed together
+		if f, is := hold.Value.(*Fetched); is && hold.State() == accounts.Fetched { // what is left is listed together
 			e := f.got.Entry()
 			e.Age = time.Since(hold.At)
 			all = append(all, Value{Entry: e, Got: true})

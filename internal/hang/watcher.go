@@ -20,16 +20,16 @@ type Hang struct {
 
 // Watcher probes a program. Its methods are safe for concurrent use, and do not wait for a probe.
 type Watcher struct {
-	bound   time.Duration
-	probe   Probe
-	changed func(h Hang, hangs bool)
-	stop    chan struct{}
-	once    sync.Once
+	bound     time.Duration
+	probe     Probe
+	changed   func(h Hang, hangs bool)
+	stop      chan struct{}
+	closeOnce sync.Once
 
 	mu      sync.Mutex    // guards what follows
 	still   time.Duration // how long nothing has moved while work waited, or the probe did not return
 	pending bool          // a probe has not returned
-	silent  bool          // ... which was to return before the next was due
+	overdue bool          // ... which was to return before the next was due
 	moved   uint64        // by the last probe
 	waits   string        // by the last probe
 }
@@ -43,24 +43,24 @@ func Watch(bound time.Duration, probe Probe, changed func(h Hang, hangs bool)) *
 }
 
 // Close ends the probes. It does not wait for one that does not return.
-func (w *Watcher) Close() { w.once.Do(func() { close(w.stop) }) }
+func (w *Watcher) Close() { w.closeOnce.Do(func() { close(w.stop) }) }
 
 // Hang reports whether the program hangs.
 func (w *Watcher) Hang() (Hang, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	h := Hang{Lasted: w.still, Waits: w.waits}
-	if w.silent {
+	if w.overdue {
 		h.Waits = ""
 	}
 	return h, w.still >= w.bound
 }
 
 func (w *Watcher) watch() {
-	tick := time.NewTicker(w.between())
+	tick := time.NewTicker(w.interval())
 	defer tick.Stop()
 	last, hung := time.Now(), false
-	w.begin()
+	w.startProbe()
 	for {
 		select {
 		case <-w.stop:
@@ -68,9 +68,9 @@ func (w *Watcher) watch() {
 		case <-tick.C:
 		}
 		now := time.Now()
-		w.passed(now.Sub(last))
+		w.addStill(now.Sub(last))
 		last = now
-		w.begin()
+		w.startProbe()
 		if h, hangs := w.Hang(); hangs != hung {
 			hung = hangs
 			w.changed(h, hangs)
@@ -78,38 +78,38 @@ func (w *Watcher) watch() {
 	}
 }
 
-// between is the time from one probe to the next.
-func (w *Watcher) between() time.Duration { return max(w.bound/Probes, time.Millisecond) }
+// interval is the time from one probe to the next.
+func (w *Watcher) interval() time.Duration { return max(w.bound/Probes, time.Millisecond) }
 
-// passed counts time in which nothing has moved. A program that was stopped (SIGSTOP) could not
+// addStill counts time in which nothing has moved. A program that was stopped (SIGSTOP) could not
 // move: of that time no more than two probes' is counted.
-func (w *Watcher) passed(d time.Duration) {
+func (w *Watcher) addStill(d time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.silent = w.pending
-	if w.silent || w.waits != "" {
-		w.still += min(d, 2*w.between())
+	w.overdue = w.pending
+	if w.overdue || w.waits != "" {
+		w.still += min(d, 2*w.interval())
 	}
 }
 
-// begin starts a probe, unless one has not returned.
-func (w *Watcher) begin() {
+// startProbe starts a probe, unless one has not returned.
+func (w *Watcher) startProbe() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.pending {
 		return
 	}
 	w.pending = true
-	go func() { w.take(w.probe()) }()
+	go func() { w.recordProbe(w.probe()) }()
 }
 
-// take notes what a probe has found.
-func (w *Watcher) take(moved uint64, waits string) {
+// recordProbe notes what a probe has found.
+func (w *Watcher) recordProbe(moved uint64, waits string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if waits == "" || moved != w.moved {
 		w.still = 0
 	}
-	w.pending, w.silent = false, false
+	w.pending, w.overdue = false, false
 	w.moved, w.waits = moved, waits
 }

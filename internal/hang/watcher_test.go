@@ -123,7 +123,7 @@ func TestProbeThatDoesNotReturn(t *testing.T) {
 // TestStoppedProgramDoesNotHang: of a time in which the program was stopped little is counted.
 func TestStoppedProgramDoesNotHang(t *testing.T) {
 	w := &Watcher{bound: bound, waits: "a request"}
-	w.passed(time.Hour)
+	w.addStill(time.Hour)
 	if h, hangs := w.Hang(); hangs || h.Lasted == 0 {
 		t.Errorf("%+v, %v", h, hangs)
 	}

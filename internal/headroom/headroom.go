@@ -51,9 +51,9 @@ func (p Probe) Check(needBytes uint64) *Shortage {
 	return nil
 }
 
-// Most is how much memory this process can have at most: the lowest limit that can be read, less
+// MaxBytes is how much memory this process can have at most: the lowest limit that can be read, less
 // the part that is never used; 0 where none can be read. How much of it is free it does not say.
-func (p Probe) Most() uint64 {
+func (p Probe) MaxBytes() uint64 {
 	var most uint64
 	for i, l := range p.limits() {
 		if i == 0 || l.totalBytes < most {
@@ -143,14 +143,14 @@ var errNoLimit = errors.New("no limit")
 // groupLimit reads the headroom of one group. Pages of files that nobody uses
 // count as free, as they do in MemAvailable.
 func (p Probe) groupLimit(c controller, dir string) (limit, error) {
-	most, err := p.number(path.Join(dir, c.limit))
+	most, err := p.readNumber(path.Join(dir, c.limit))
 	if err != nil {
 		return limit{}, err
 	}
 	if most >= unlimitedBytes {
 		return limit{}, errNoLimit
 	}
-	used, err := p.number(path.Join(dir, c.usage))
+	used, err := p.readNumber(path.Join(dir, c.usage))
 	if err != nil {
 		return limit{}, err
 	}
@@ -165,7 +165,7 @@ func (p Probe) groupLimit(c controller, dir string) (limit, error) {
 	}, nil
 }
 
-func (p Probe) number(name string) (uint64, error) {
+func (p Probe) readNumber(name string) (uint64, error) {
 	b, err := fs.ReadFile(p.Cgroup, name)
 	if err != nil {
 		return 0, err

@@ -13,15 +13,15 @@ import (
 )
 
 // lookEvery is how often anything may have changed where the system has no watch left.
-const lookEvery = 5 * time.Millisecond
+const pollInterval = 5 * time.Millisecond
 
 // A Watch calls a function when files change.
 type Watch struct {
-	tell   func(name []byte)
-	file   *os.File // nil: there is none left
-	blind  sync.Once
-	closed chan struct{}
-	ended  sync.WaitGroup
+	notify   func(name []byte)
+	file     *os.File // nil: there is none left
+	pollOnce sync.Once
+	closed   chan struct{}
+	ended    sync.WaitGroup
 }
 
 // New begins a watch of nothing yet. Goroutines of its own call tell, with the name of
@@ -30,11 +30,11 @@ type Watch struct {
 //
 // All processes of a user have 128 watches, unless somebody has raised
 // fs.inotify.max_user_instances. Where none is left, tell is called every few milliseconds.
-func New(tell func(name []byte)) *Watch {
-	w := &Watch{tell: tell, closed: make(chan struct{})}
+func New(notify func(name []byte)) *Watch {
+	w := &Watch{notify: notify, closed: make(chan struct{})}
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
-		w.goBlind()
+		w.startPolling()
 		return w
 	}
 	w.file = os.NewFile(uintptr(fd), "inotify")
@@ -56,7 +56,7 @@ func (w *Watch) Add(path string, changes uint32) error {
 		return fmt.Errorf("watch %s: %w", path, err)
 	}
 	if errors.Is(added, unix.ENOSPC) || errors.Is(added, unix.ENOMEM) {
-		w.goBlind() // fs.inotify.max_user_watches
+		w.startPolling() // fs.inotify.max_user_watches
 		return nil
 	}
 	if added != nil {
@@ -65,16 +65,16 @@ func (w *Watch) Add(path string, changes uint32) error {
 	return nil
 }
 
-// goBlind has tell called from time to time, for who cannot be told what changes.
-func (w *Watch) goBlind() {
-	w.blind.Do(func() {
+// startPolling has tell called from time to time, for who cannot be told what changes.
+func (w *Watch) startPolling() {
+	w.pollOnce.Do(func() {
 		w.ended.Go(func() {
-			t := time.NewTicker(lookEvery)
+			t := time.NewTicker(pollInterval)
 			defer t.Stop()
 			for {
 				select {
 				case <-t.C:
-					w.tell(nil)
+					w.notify(nil)
 				case <-w.closed:
 					return
 				}
@@ -91,18 +91,18 @@ func (w *Watch) run() {
 		if err != nil {
 			return
 		}
-		each(buffer[:n], w.tell)
+		each(buffer[:n], w.notify)
 	}
 }
 
 // each calls tell for each of the kernel's events. Those that say that some were lost have
 // no name, either.
-func each(events []byte, tell func(name []byte)) {
+func each(events []byte, notify func(name []byte)) {
 	const lenAt = 12 // in struct inotify_event
 	for len(events) >= unix.SizeofInotifyEvent {
 		end := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(events[lenAt:]))
 		name, _, _ := bytes.Cut(events[unix.SizeofInotifyEvent:end], []byte{0})
-		tell(name)
+		notify(name)
 		events = events[end:]
 	}
 }

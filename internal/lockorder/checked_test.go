@@ -35,27 +35,27 @@ func wantNone(t *testing.T, report string) {
 	}
 }
 
-func lockOutlet(mu *Mutex[Outlet]) { mu.Lock() }
+func lockOutputs(mu *Mutex[Outputs]) { mu.Lock() }
 
 func lockBus(mu *Mutex[Bus]) { mu.Lock() }
 
 // TestWrongOrderIsReported: no other goroutine has to want the locks, and both stacks are there.
 func TestWrongOrderIsReported(t *testing.T) {
 	var bus Mutex[Bus]
-	var outlet Mutex[Outlet]
+	var outputs Mutex[Outputs]
 	wantFault(t, fault(t, func() {
-		lockOutlet(&outlet)
+		lockOutputs(&outputs)
 		lockBus(&bus)
 		bus.Unlock()
-		outlet.Unlock()
-	}), "Bus (rank", "is taken while Outlet (rank", "lockorder.lockOutlet", "checked_test.go", "TestWrongOrderIsReported")
+		outputs.Unlock()
+	}), "Bus (rank", "is taken while Outputs (rank", "lockorder.lockOutputs", "checked_test.go", "TestWrongOrderIsReported")
 	wantNone(t, fault(t, func() {
 		bus.Lock()
-		outlet.Lock()
+		outputs.Lock()
 		bus.Unlock()
-		outlet.Unlock()
-		outlet.Lock()
-		outlet.Unlock()
+		outputs.Unlock()
+		outputs.Lock()
+		outputs.Unlock()
 		bus.Lock()
 		bus.Unlock()
 	}))
@@ -63,8 +63,8 @@ func TestWrongOrderIsReported(t *testing.T) {
 
 // TestOneClassTwiceIsReported: one per request is one class, and one rank is one class.
 func TestOneClassTwiceIsReported(t *testing.T) {
-	var one, other Mutex[Outlet]
-	wantFault(t, fault(t, func() { one.Lock(); other.Lock(); other.Unlock(); one.Unlock() }), "Outlet", "while Outlet")
+	var one, other Mutex[Outputs]
+	wantFault(t, fault(t, func() { one.Lock(); other.Lock(); other.Unlock(); one.Unlock() }), "Outputs", "while Outputs")
 	var results Mutex[Results]
 	var held Mutex[TaskHeld]
 	wantFault(t, fault(t, func() { results.Lock(); held.Lock(); held.Unlock(); results.Unlock() }), "TaskHeld", "while Results")
@@ -84,39 +84,39 @@ func TestReadersKeepTheOrder(t *testing.T) {
 // TestTryLockHasNoOrder: it waits for nothing. What is taken under it has one.
 func TestTryLockHasNoOrder(t *testing.T) {
 	var bus Mutex[Bus]
-	var outlet Mutex[Outlet]
+	var outputs Mutex[Outputs]
 	var latency Mutex[Latency]
 	wantNone(t, fault(t, func() {
-		outlet.Lock()
+		outputs.Lock()
 		if !bus.TryLock() {
 			t.Error("TryLock did not get a free lock")
 		}
 		if bus.TryLock() {
 			t.Error("TryLock got a lock twice")
 		}
-		outlet.Unlock()
+		outputs.Unlock()
 		latency.Lock()
 		latency.Unlock()
 		bus.Unlock()
 	}))
 	wantFault(t, fault(t, func() {
-		if outlet.TryLock() {
+		if outputs.TryLock() {
 			bus.Lock()
 			bus.Unlock()
-			outlet.Unlock()
+			outputs.Unlock()
 		}
-	}), "Bus", "while Outlet")
+	}), "Bus", "while Outputs")
 }
 
 // TestUnlockOnAnotherGoroutine: the lock is no longer held by the goroutine that took it, and the
 // one that unlocked it holds what it had.
 func TestUnlockOnAnotherGoroutine(t *testing.T) {
-	var outlet Mutex[Outlet]
+	var outputs Mutex[Outputs]
 	var placing RWMutex[ExchangePlacing]
 	wantNone(t, fault(t, func() {
-		outlet.Lock()
-		elsewhere(outlet.Unlock)
-		AssertNone("the outlet is unlocked elsewhere")
+		outputs.Lock()
+		elsewhere(outputs.Unlock)
+		AssertNone("the outputs is unlocked elsewhere")
 		placing.RLock()
 		elsewhere(placing.RUnlock)
 		AssertNone("the reader is unlocked elsewhere")
@@ -137,8 +137,8 @@ func TestUnlockOnAnotherGoroutine(t *testing.T) {
 // TestHandlersMayRunUnderRights: a Right is no lock on data, and has its place in the order.
 func TestHandlersMayRunUnderRights(t *testing.T) {
 	var asleep Right[FlowAsleep]
-	var turn Right[StageTurn]
-	var outlet Mutex[Outlet]
+	var turn Right[HandlerLock]
+	var outputs Mutex[Outputs]
 	wantNone(t, fault(t, func() {
 		turn.Lock()
 		asleep.Lock()
@@ -148,18 +148,18 @@ func TestHandlersMayRunUnderRights(t *testing.T) {
 	}))
 	wantFault(t, fault(t, func() {
 		turn.Lock()
-		outlet.Lock()
+		outputs.Lock()
 		AssertNone("a handler is called")
-		outlet.Unlock()
+		outputs.Unlock()
 		turn.Unlock()
-	}), "a handler is called while Outlet", "TestHandlersMayRunUnderRights")
-	wantFault(t, fault(t, func() { asleep.Lock(); turn.Lock(); turn.Unlock(); asleep.Unlock() }), "StageTurn", "while FlowAsleep")
+	}), "a handler is called while Outputs", "TestHandlersMayRunUnderRights")
+	wantFault(t, fault(t, func() { asleep.Lock(); turn.Lock(); turn.Unlock(); asleep.Unlock() }), "HandlerLock", "while FlowAsleep")
 	wantNone(t, fault(t, func() {
-		outlet.Lock()
+		outputs.Lock()
 		if asleep.TryLock() {
 			asleep.Unlock()
 		}
-		outlet.Unlock()
+		outputs.Unlock()
 	}))
 }
 
@@ -186,10 +186,10 @@ func TestConditionsWait(t *testing.T) {
 
 // TestLocksAllocateNothing: tests that count allocations hold under the tag too.
 func TestLocksAllocateNothing(t *testing.T) {
-	var outlet Mutex[Outlet]
+	var outputs Mutex[Outputs]
 	lock := func() {
-		outlet.Lock()
-		outlet.Unlock()
+		outputs.Lock()
+		outputs.Unlock()
 	}
 	if n := testing.AllocsPerRun(100, lock); n != 0 {
 		t.Errorf("a lock allocates %v times", n)

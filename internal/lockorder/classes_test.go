@@ -164,7 +164,7 @@ func (c *classes) wrong(order *ast.File) (wrong []string) {
 	return wrong
 }
 
-func TestClassesCanBeWrong(t *testing.T) {
+func TestClassFaultsAreReported(t *testing.T) {
 	parse := func(src string) *ast.File {
 		f, err := parser.ParseFile(token.NewFileSet(), "a.go", src, parser.ParseComments)
 		if err != nil {
@@ -178,8 +178,8 @@ func TestClassesCanBeWrong(t *testing.T) {
 type box struct {
 	plain sync.Mutex
 	also  *sync.RWMutex
-	mu    lockorder.Mutex[lockorder.Outlet]
-	more  lockorder.RWMutex[lockorder.Outlet]
+	mu    lockorder.Mutex[lockorder.Outputs]
+	more  lockorder.RWMutex[lockorder.Outputs]
 	right lockorder.Right[lockorder.Latency]
 	lock  *lockorder.Mutex[lockorder.FlowAsleep]
 	own   lockorder.Mutex[own]
@@ -193,7 +193,7 @@ var table struct{ mu sync.Mutex }
 	got := c.wrong(parse(`package lockorder
 
 type (
-	Outlet     [1]lock  // bus.box.more: one
+	Outputs     [1]lock  // bus.box.more: one
 	Latency    [2]lock  // bus.box.right: another
 	FlowAsleep [3]right // bus.lock: of no type
 	Bus        [4]lock  // bus.box.fine: right
@@ -202,7 +202,7 @@ type (
 `))
 	want := []string{
 		"bus.box.plain is a mutex of package sync", "bus.box.also is a mutex of package sync", "bus.mu is a mutex of package sync",
-		"bus.box.mu and bus.box.more have the class Outlet", "bus.box.right is a Right, or its class Latency",
+		"bus.box.mu and bus.box.more have the class Outputs", "bus.box.right is a Right, or its class Latency",
 		"the comment of class FlowAsleep", "no field has the class Request", "the class Gone of bus.box.gone is not in",
 		"the class none of bus.box.own is not in",
 	}

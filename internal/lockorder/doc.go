@@ -4,8 +4,8 @@
 // The type of a mutex names its class: a type and a field, and no instance of it. The file
 // order.go ranks the classes.
 //
-//	type outlet struct {
-//		mu lockorder.Mutex[lockorder.Outlet]
+//	type outputs struct {
+//		mu lockorder.Mutex[lockorder.Outputs]
 //	}
 //
 // In a normal build each mutex is an alias of that of package sync, and [AssertNone] is empty.

@@ -24,23 +24,23 @@ type Conn struct {
 	out outgoing
 	in  *lane.Receiver // nil: all comes by the socket
 
-	control []byte  // Receive's room for control messages
-	try     attempt // what trySend is about
-	take    taking  // what Receive is about
+	control   []byte   // Receive's room for control messages
+	sending   sendCall // what trySend is about
+	receiving recvCall // what Receive is about
 }
 
-// taking holds the arguments and the results of a Receive, as attempt does.
-type taking struct {
+// recvCall holds the arguments and the results of a Receive, as attempt does.
+type recvCall struct {
 	do                   func(fd uintptr) bool // runs on the descriptor; false: it is to wait
 	buf                  []byte
-	rests                func() bool // before it waits: whether it is to; nil: it is
+	mayWait              func() bool // before it waits: whether it is to; nil: it is
 	n, controlLen, flags int
 	err                  error
 }
 
-// attempt holds the arguments and the results of a trySend. They are fields and
+// sendCall holds the arguments and the results of a trySend. They are fields and
 // not variables of a closure, so that a packet costs no allocation.
-type attempt struct {
+type sendCall struct {
 	do      func(fd uintptr) bool // runs on the descriptor; always true
 	head    []byte                // before the packet
 	packet  []byte

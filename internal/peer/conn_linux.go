@@ -40,7 +40,7 @@ func (c *Conn) init() (err error) {
 	if c.raw, err = c.unix.SyscallConn(); err != nil {
 		return err
 	}
-	c.try.do, c.take.do = c.attempt, c.taken
+	c.sending.do, c.receiving.do = c.trySendmsg, c.tryRecvmsg
 	var cred *unix.Ucred
 	var credErr error
 	err = c.raw.Control(func(fd uintptr) {
@@ -116,7 +116,7 @@ func (c *Conn) send(packet []byte, fds []int) error {
 	}
 	_, _, err := c.unix.WriteMsgUnix(packet, control, nil)
 	if err == nil {
-		c.out.wentBySocket()
+		c.out.countPacket()
 	}
 	return sendError(err)
 }
@@ -125,10 +125,10 @@ func (c *Conn) send(packet []byte, fds []int) error {
 // an error, when there is no room.
 func (c *Conn) trySend(packet []byte, fds []int) (sent bool, err error) {
 	if len(fds) == 0 {
-		sent, err = c.out.byLane(packet)
+		sent, err = c.out.trySendFrame(packet)
 	}
 	if !sent && err == nil {
-		sent, err = c.bySocket(packet, fds)
+		sent, err = c.trySendPacket(packet, fds)
 	}
 	if sent {
 		packetsSent.Add(1)
@@ -136,44 +136,44 @@ func (c *Conn) trySend(packet []byte, fds []int) (sent bool, err error) {
 	return sent, err
 }
 
-// bySocket is trySend by the socket. With a packet of no bytes it wakes the peer.
-func (c *Conn) bySocket(packet []byte, fds []int) (sent bool, err error) {
+// trySendPacket is trySend by the socket. With a packet of no bytes it wakes the peer.
+func (c *Conn) trySendPacket(packet []byte, fds []int) (sent bool, err error) {
 	head := c.out.head()
 	if len(head)+len(packet) > wire.MaxPacket { // then a packet of its own tells of the frames
-		if sent, err := c.bySocket(nil, nil); !sent {
+		if sent, err := c.trySendPacket(nil, nil); !sent {
 			return false, err
 		}
 		head = nil
 	}
 	out, sleep := c.out.sleeping()
-	c.try.head, c.try.packet, c.try.control = head, packet, nil
+	c.sending.head, c.sending.packet, c.sending.control = head, packet, nil
 	if len(fds) > 0 {
-		c.try.control = unix.UnixRights(fds...)
+		c.sending.control = unix.UnixRights(fds...)
 	}
-	err = c.raw.Write(c.try.do)
+	err = c.raw.Write(c.sending.do)
 	if err == nil {
-		err = c.try.err
+		err = c.sending.err
 	}
-	c.try.head, c.try.packet, c.try.control = nil, nil, nil
+	c.sending.head, c.sending.packet, c.sending.control = nil, nil, nil
 	if errors.Is(err, unix.EAGAIN) {
 		return false, nil
 	}
 	if err != nil {
 		return false, sendError(err)
 	}
-	c.out.wentBySocket()
+	c.out.countPacket()
 	if out != nil { // it is awake now
 		out.Woken(sleep)
 	}
 	return true, nil
 }
 
-// attempt sends the packet of c.try. It always returns true: false would make
+// trySendmsg sends the packet of c.try. It always returns true: false would make
 // the runtime wait for room.
-func (c *Conn) attempt(fd uintptr) bool {
+func (c *Conn) trySendmsg(fd uintptr) bool {
 	for {
-		c.try.err = sendmsg(fd, c.try.head, c.try.packet, c.try.control)
-		if !errors.Is(c.try.err, unix.EINTR) {
+		c.sending.err = sendmsg(fd, c.sending.head, c.sending.packet, c.sending.control)
+		if !errors.Is(c.sending.err, unix.EINTR) {
 			return true
 		}
 	}
@@ -190,9 +190,9 @@ func sendError(err error) error {
 	}
 }
 
-// taken receives what c.take is about, unless it has to wait for that.
-func (c *Conn) taken(fd uintptr) bool {
-	t := &c.take
+// tryRecvmsg receives what c.take is about, unless it has to wait for that.
+func (c *Conn) tryRecvmsg(fd uintptr) bool {
+	t := &c.receiving
 	for {
 		t.n, t.controlLen, t.flags, t.err = recvmsg(fd, t.buf, c.control)
 		switch {
@@ -201,15 +201,15 @@ func (c *Conn) taken(fd uintptr) bool {
 			// says so once, before what the peer itself had sent: that comes now.
 			continue
 		case errors.Is(t.err, unix.EAGAIN):
-			return t.rests != nil && !t.rests()
+			return t.mayWait != nil && !t.mayWait()
 		}
 		return true
 	}
 }
 
-func (c *Conn) receive(buf []byte, rests func() bool) (int, []int, error) {
-	t := &c.take
-	t.buf, t.rests, t.controlLen = buf, rests, 0
+func (c *Conn) receive(buf []byte, mayWait func() bool) (int, []int, error) {
+	t := &c.receiving
+	t.buf, t.mayWait, t.controlLen = buf, mayWait, 0
 	err := c.raw.Read(t.do)
 	n, controlLen, flags := t.n, t.controlLen, t.flags
 	if err == nil {
@@ -217,7 +217,7 @@ func (c *Conn) receive(buf []byte, rests func() bool) (int, []int, error) {
 	} else {
 		controlLen = 0
 	}
-	t.buf, t.rests = nil, nil
+	t.buf, t.mayWait = nil, nil
 	if errors.Is(err, unix.EAGAIN) {
 		return 0, nil, errAwake
 	}

@@ -86,9 +86,9 @@ func stranger(t *testing.T, path string) (heard func() string) {
 	}
 }
 
-// TestDialStranger: who listens may be another user although the files are not, if they
+// TestDialRefusesOtherUser: who listens may be another user although the files are not, if they
 // have been exchanged since they were looked at. Nothing is said to it.
-func TestDialStranger(t *testing.T) {
+func TestDialRefusesOtherUser(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	heard := stranger(t, path)
 	checkNoLeak(t, func() {
@@ -106,8 +106,8 @@ func TestDialStranger(t *testing.T) {
 	}
 }
 
-// TestDialNamedStranger: what a caller asks for, it gets.
-func TestDialNamedStranger(t *testing.T) {
+// TestDialAllowedUID: what a caller asks for, it gets.
+func TestDialAllowedUID(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	heard := stranger(t, path)
 	for _, name := range []string{filepath.Dir(path), path} {
@@ -199,9 +199,9 @@ type timed struct{ context.Context }
 
 func (timed) Deadline() (time.Time, bool) { return time.Now().Add(-time.Second), true }
 
-// TestDialSaysWhyItsTimeIsUp: where a connection finds its time over before its context does, the error is that of
+// TestDialTimeoutReportsCause: where a connection finds its time over before its context does, the error is that of
 // the context.
-func TestDialSaysWhyItsTimeIsUp(t *testing.T) {
+func TestDialTimeoutReportsCause(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	listenAt(t, path)
 	ctx, cancel := context.WithCancelCause(t.Context())

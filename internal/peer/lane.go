@@ -19,16 +19,16 @@ const laneBytes = 64 << 10
 // laneMemory is what the two sides of a connection share: each writes to its own, and
 // reads the peer's.
 type laneMemory struct {
-	own, its *shmstore.Segment
-	left     atomic.Int32 // of its users, the Sender and the Receiver
+	own, theirs *shmstore.Segment
+	released    atomic.Int32 // of its users, the Sender and the Receiver
 }
 
-// leave is called once by each of the two users, at its end.
-func (m *laneMemory) leave() {
-	if m.left.Add(1) < 2 {
+// release is called once by each of the two users, at its end.
+func (m *laneMemory) release() {
+	if m.released.Add(1) < 2 {
 		return
 	}
-	for _, mem := range []*shmstore.Segment{m.own, m.its} {
+	for _, mem := range []*shmstore.Segment{m.own, m.theirs} {
 		if mem != nil {
 			mem.Close()
 		}
@@ -74,7 +74,7 @@ func (c *Conn) OpenLane(m *wire.Lane, fd int, opts lane.Options) error {
 	geo, err := lane.Layout(0, laneBytes)
 	switch {
 	case err != nil:
-	case c.mem.own == nil || c.mem.its != nil:
+	case c.mem.own == nil || c.mem.theirs != nil:
 		err = errLaneTwice
 	case m.Capacity != laneBytes:
 		err = protocolError("a lane of %d bytes: it has %d", m.Capacity, laneBytes)
@@ -83,15 +83,15 @@ func (c *Conn) OpenLane(m *wire.Lane, fd int, opts lane.Options) error {
 		process.CloseAll([]int{fd})
 		return err
 	}
-	if c.mem.its, err = shmstore.OpenSegment("lane", fd, int64(geo.SenderBytes()+geo.ReceiverBytes())); err != nil {
+	if c.mem.theirs, err = shmstore.OpenSegment("lane", fd, int64(geo.SenderBytes()+geo.ReceiverBytes())); err != nil {
 		return err
 	}
 	sending, receiving := halves(geo, c.mem.own)
-	itsSending, itsReceiving := halves(geo, c.mem.its)
-	if c.in, err = lane.NewReceiver(geo, receiving, itsSending, opts); err != nil {
+	theirSending, theirReceiving := halves(geo, c.mem.theirs)
+	if c.in, err = lane.NewReceiver(geo, receiving, theirSending, opts); err != nil {
 		return fmt.Errorf("%w: %w", wire.ErrProtocol, err)
 	}
-	out, err := lane.NewSender(geo, sending, itsReceiving, c.wake)
+	out, err := lane.NewSender(geo, sending, theirReceiving, c.wake)
 	if err != nil {
 		return fmt.Errorf("%w: %w", wire.ErrProtocol, err)
 	}
@@ -103,20 +103,20 @@ func (c *Conn) OpenLane(m *wire.Lane, fd int, opts lane.Options) error {
 func (c *Conn) wake() {
 	// Where the socket has no room it has packets, which wake the peer too. That the peer
 	// is gone is for the goroutine that receives to find out.
-	_, _ = c.bySocket(nil, nil)
+	_, _ = c.trySendPacket(nil, nil)
 }
 
 // outgoing is the lane that this side sends in. Only the goroutine that sends uses it.
 type outgoing struct {
-	lane   atomic.Pointer[lane.Sender] // nil: all goes by the socket
-	sent   uint32                      // packets by the socket, modulo packetNumbers
-	frames uint64                      // by the lane
-	told   uint64                      // of those, before the last packet by the socket
-	after  []byte
+	lane      atomic.Pointer[lane.Sender] // nil: all goes by the socket
+	sent      uint32                      // packets by the socket, modulo packetNumbers
+	frames    uint64                      // by the lane
+	announced uint64                      // of those, before the last packet by the socket
+	headBuf   []byte
 }
 
-// byLane leaves a packet in shared memory, unless the peer sleeps or there is no room.
-func (o *outgoing) byLane(p []byte) (sent bool, err error) {
+// trySendFrame leaves a packet in shared memory, unless the peer sleeps or there is no room.
+func (o *outgoing) trySendFrame(p []byte) (sent bool, err error) {
 	out := o.lane.Load()
 	if out == nil {
 		return false, nil
@@ -152,15 +152,15 @@ func (o *outgoing) sleeping() (out *lane.Sender, sleep uint32) {
 
 // head is what a packet by the socket begins with.
 func (o *outgoing) head() []byte {
-	if o.frames == o.told {
+	if o.frames == o.announced {
 		return nil
 	}
-	o.after, _ = wire.Append(o.after[:0], &wire.After{Frames: o.frames}, 0) // it breaks no bound
-	return o.after
+	o.headBuf, _ = wire.Append(o.headBuf[:0], &wire.After{Frames: o.frames}, 0) // it breaks no bound
+	return o.headBuf
 }
 
-// wentBySocket counts a packet.
-func (o *outgoing) wentBySocket() {
+// countPacket counts a packet.
+func (o *outgoing) countPacket() {
 	o.sent = (o.sent + 1) % packetNumbers
-	o.told = o.frames
+	o.announced = o.frames
 }

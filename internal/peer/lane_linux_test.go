@@ -106,7 +106,7 @@ func TestLanesKeepTheOrder(t *testing.T) {
 	a, b := laned(t)
 	s := newSender(t, a, SenderOptions{})
 	rec := serve(b, 0)
-	stop := lookOn(rec.in, 2, never)
+	stop := pollLoop(rec.in, 2, never)
 	defer stop()
 	null := devNull(t)
 	random := rand.New(rand.NewPCG(1, 2))
@@ -138,8 +138,8 @@ func TestLanesKeepTheOrder(t *testing.T) {
 	}
 }
 
-// lookOn has n goroutines look again and again, until stop, which waits for them.
-func lookOn(r *Receiver, n int, enough func() bool) (stop func()) {
+// pollLoop has n goroutines look again and again, until stop, which waits for them.
+func pollLoop(r *Receiver, n int, enough func() bool) (stop func()) {
 	over := make(chan struct{})
 	var looking sync.WaitGroup
 	for range n {
@@ -161,14 +161,14 @@ func lookOn(r *Receiver, n int, enough func() bool) (stop func()) {
 	})
 }
 
-// TestLookersBesideServe: each message is handled once, in order, by whichever goroutine
+// TestPollBesideServe: each message is handled once, in order, by whichever goroutine
 // finds it, while others look and the peer parks in between.
-func TestLookersBesideServe(t *testing.T) {
+func TestPollBesideServe(t *testing.T) {
 	const n = 500
 	a, b := laned(t)
 	s := newSender(t, a, SenderOptions{})
 	rec := serve(b, 0)
-	stop := lookOn(rec.in, 3, func() bool { return len(rec.came) > 0 })
+	stop := pollLoop(rec.in, 3, func() bool { return len(rec.came) > 0 })
 	for i := range uint32(n) {
 		if err := s.Queue(&wire.Finish{Delivery: i + 1}); err != nil {
 			t.Fatal(err)
@@ -184,8 +184,8 @@ func TestLookersBesideServe(t *testing.T) {
 	}
 }
 
-// TestLookLeavesItToServe: what a goroutine finds that has no time is handled all the same.
-func TestLookLeavesItToServe(t *testing.T) {
+// TestPollLeavesMessagesToServe: what a goroutine finds that has no time is handled all the same.
+func TestPollLeavesMessagesToServe(t *testing.T) {
 	a, b := laned(t)
 	rec := serve(b, 0)
 	sleeps(a)
@@ -206,13 +206,13 @@ func TestLookLeavesItToServe(t *testing.T) {
 	}
 }
 
-// TestLookFails: an error of the handler ends Serve, also where Look received the message.
-func TestLookFails(t *testing.T) {
+// TestPollHandlerError: an error of the handler ends Serve, also where Look received the message.
+func TestPollHandlerError(t *testing.T) {
 	for range 20 {
 		a, b := laned(t)
 		s := newSender(t, a, SenderOptions{})
 		rec := serve(b, 2)
-		stop := lookOn(rec.in, 1, never)
+		stop := pollLoop(rec.in, 1, never)
 		for i := range uint32(3) {
 			if err := s.Queue(&wire.Finish{Delivery: i + 1}); err != nil {
 				t.Fatal(err)
@@ -228,9 +228,9 @@ func TestLookFails(t *testing.T) {
 	}
 }
 
-// TestFramesOfTheGoneAreReceived: what a peer has left in the lane comes before its end, also
+// TestFramesOfDeadPeerAreReceived: what a peer has left in the lane comes before its end, also
 // where it died between a frame and the packet that would have woken the receiver.
-func TestFramesOfTheGoneAreReceived(t *testing.T) {
+func TestFramesOfDeadPeerAreReceived(t *testing.T) {
 	a, b := laned(t)
 	rec := serve(b, 0)
 	sleeps(a)
@@ -239,7 +239,7 @@ func TestFramesOfTheGoneAreReceived(t *testing.T) {
 		t.Fatal(err)
 	}
 	sending, _ := halves(geo, a.mem.own)
-	_, receiving := halves(geo, a.mem.its)
+	_, receiving := halves(geo, a.mem.theirs)
 	out, err := lane.NewSender(geo, sending, receiving, func() {})
 	if err != nil {
 		t.Fatal(err)
@@ -260,8 +260,8 @@ func TestFramesOfTheGoneAreReceived(t *testing.T) {
 	}
 }
 
-// TestLanesOfLiars: a peer that breaks the rules of a lane is named, and its connection ends.
-func TestLanesOfLiars(t *testing.T) {
+// TestLaneProtocolViolations: a peer that breaks the rules of a lane is named, and its connection ends.
+func TestLaneProtocolViolations(t *testing.T) {
 	after := func(frames ...uint64) []byte {
 		var p []byte
 		for _, n := range frames {
@@ -296,9 +296,9 @@ func TestLanesOfLiars(t *testing.T) {
 	}
 }
 
-// TestHeadThatLies: a peer that spoils the head of a lane is given up by the side that sends,
+// TestCorruptLaneHead: a peer that spoils the head of a lane is given up by the side that sends,
 // although it sends nothing wrong itself: what was lost would never come.
-func TestHeadThatLies(t *testing.T) {
+func TestCorruptLaneHead(t *testing.T) {
 	lie := func(t *testing.T, b *Conn) {
 		geo, err := lane.Layout(0, laneBytes)
 		if err != nil {
@@ -348,9 +348,9 @@ func TestHeadThatLies(t *testing.T) {
 	})
 }
 
-// TestSentBeforeTheHangUp: what the peer sent, by the lane and by the socket, is received also
+// TestReceiveAfterHangUp: what the peer sent, by the lane and by the socket, is received also
 // when this side has ended the connection before it looked at the first of it.
-func TestSentBeforeTheHangUp(t *testing.T) {
+func TestReceiveAfterHangUp(t *testing.T) {
 	a, b := laned(t)
 	s := newSender(t, a, SenderOptions{})
 	const n = 10
@@ -417,7 +417,7 @@ func TestLaneRefuses(t *testing.T) {
 			}
 			for _, conn := range []*Conn{a, b} {
 				for range 2 {
-					conn.mem.leave()
+					conn.mem.release()
 				}
 				conn.Close()
 			}
@@ -437,13 +437,13 @@ func TestOrder(t *testing.T) {
 		return p
 	}
 	frame := func(id uint32) {
-		if sent, err := a.out.byLane(finish(id)); !sent || err != nil {
+		if sent, err := a.out.trySendFrame(finish(id)); !sent || err != nil {
 			t.Fatalf("frame %d: %v, %v", id, sent, err)
 		}
 	}
 	packet := func(id uint32) []byte {
 		p := append([]byte(nil), a.out.head()...)
-		a.out.wentBySocket()
+		a.out.countPacket()
 		return append(p, finish(id)...)
 	}
 	want := func(ids ...uint32) {
@@ -460,25 +460,25 @@ func TestOrder(t *testing.T) {
 	}
 	frame(1)
 	frame(2)
-	if err := in.order.arrived(packet(3), nil, true); err != nil {
+	if err := in.order.addPacket(packet(3), nil, true); err != nil {
 		t.Fatal(err)
 	}
 	want(1, 2, 3)
 	late := packet(4)
 	frame(5)
 	want()
-	if in.order.free() {
+	if in.order.noHeldFrame() {
 		t.Error("a frame that comes after a packet is waited for by the lane")
 	}
-	if err := in.order.arrived(late, nil, true); err != nil {
+	if err := in.order.addPacket(late, nil, true); err != nil {
 		t.Fatal(err)
 	}
 	want(4, 5)
 }
 
-// TestFrameStaysAsItCame: a frame that has been received is not the peer's to change, while the peer may still
+// TestReceivedFrameIsCopied: a frame that has been received is not the peer's to change, while the peer may still
 // write where the frame lay.
-func TestFrameStaysAsItCame(t *testing.T) {
+func TestReceivedFrameIsCopied(t *testing.T) {
 	a, b := laned(t)
 	in := NewReceiver(b)
 	defer in.Close()
@@ -503,10 +503,10 @@ func TestFrameStaysAsItCame(t *testing.T) {
 	}
 }
 
-// TestFrameBehindItsPacket: a frame that claims fewer packets before it than have come is no frame of a peer that
+// TestMisplacedFrame: a frame that claims fewer packets before it than have come is no frame of a peer that
 // keeps the order, and ends the connection. One that claims more waits for them, also where the numbers of
 // packets come round.
-func TestFrameBehindItsPacket(t *testing.T) {
+func TestMisplacedFrame(t *testing.T) {
 	const last = packetNumbers - 1
 	for name, tc := range map[string]struct {
 		packets uint32 // that have come
@@ -534,7 +534,7 @@ func TestFrameBehindItsPacket(t *testing.T) {
 			if _, _, comes := in.order.next(b.in); comes != tc.comes {
 				t.Errorf("the frame comes: %t, want %t", comes, tc.comes)
 			}
-			if err := in.order.broken(b.in); errors.Is(err, wire.ErrProtocol) != tc.broken {
+			if err := in.order.violation(b.in); errors.Is(err, wire.ErrProtocol) != tc.broken {
 				t.Errorf("error %v, want one: %t", err, tc.broken)
 			}
 		})
@@ -546,7 +546,7 @@ func TestFrameBehindItsPacket(t *testing.T) {
 func TestLargestPacketBehindFrames(t *testing.T) {
 	for name, send := range map[string]func(*Conn, []byte) error{
 		"at once": func(c *Conn, p []byte) error {
-			if sent, err := c.bySocket(p, nil); !sent {
+			if sent, err := c.trySendPacket(p, nil); !sent {
 				return fmt.Errorf("not sent: %w", err)
 			}
 			return nil
@@ -556,7 +556,7 @@ func TestLargestPacketBehindFrames(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a, b := laned(t)
 			in := NewReceiver(b)
-			if sent, err := a.out.byLane(mustAppend(t, &wire.Finish{Delivery: 1})); !sent || err != nil {
+			if sent, err := a.out.trySendFrame(mustAppend(t, &wire.Finish{Delivery: 1})); !sent || err != nil {
 				t.Fatalf("a frame: %v, %v", sent, err)
 			}
 			if err := send(a, largestPacket(t)); err != nil {

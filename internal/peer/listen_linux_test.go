@@ -90,9 +90,9 @@ func TestSocketMode(t *testing.T) {
 	}
 }
 
-// TestModeFromTheStart looks at the file before Listen has narrowed or widened
+// TestSocketModeAtBind looks at the file before Listen has narrowed or widened
 // it.
-func TestModeFromTheStart(t *testing.T) {
+func TestSocketModeAtBind(t *testing.T) {
 	defer unix.Umask(unix.Umask(0))
 	path := filepath.Join(filepath.Dir(filepath.Dir(socketPath(t))), "s")
 	f, err := bindSocket(path, 0o600)
@@ -164,7 +164,7 @@ func TestListenRefuses(t *testing.T) {
 	}
 }
 
-func TestTwoHosts(t *testing.T) {
+func TestSecondListenerIsRefused(t *testing.T) {
 	path := socketPath(t)
 	first := start(t, "listen", path)
 	_, err := Listen(path, ListenOptions{})
@@ -190,9 +190,9 @@ func TestTwoHosts(t *testing.T) {
 	conn.Close()
 }
 
-// TestSocketOfALivingHost: a host whose lock file was removed keeps its socket, and so does a program whose socket is none
+// TestLiveSocketIsKept: a host whose lock file was removed keeps its socket, and so does a program whose socket is none
 // of a host.
-func TestSocketOfALivingHost(t *testing.T) {
+func TestLiveSocketIsKept(t *testing.T) {
 	l := listenAt(t, filepath.Join(t.TempDir(), "a.sock"))
 	if err := os.Remove(l.Path() + ".lock"); err != nil {
 		t.Fatal(err)
@@ -227,9 +227,9 @@ func TestLockWithoutNumber(t *testing.T) {
 	}
 }
 
-// TestLockIsNoLink: in a folder that is shared another user can have the lock's name lead to
+// TestLockRefusesSymlink: in a folder that is shared another user can have the lock's name lead to
 // a file of this one's, which would be emptied.
-func TestLockIsNoLink(t *testing.T) {
+func TestLockRefusesSymlink(t *testing.T) {
 	path := socketPath(t)
 	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
 		t.Fatal(err)
@@ -249,9 +249,9 @@ func TestLockIsNoLink(t *testing.T) {
 	}
 }
 
-// TestCloseLeavesWhatIsNotOurs closes a listener whose socket file has been
+// TestCloseKeepsReplacedSocket closes a listener whose socket file has been
 // replaced.
-func TestCloseLeavesWhatIsNotOurs(t *testing.T) {
+func TestCloseKeepsReplacedSocket(t *testing.T) {
 	l := listenAt(t, socketPath(t))
 	if err := errors.Join(os.Rename(l.Path(), l.Path()+".old"), os.WriteFile(l.Path(), []byte("new"), 0o600)); err != nil {
 		t.Fatal(err)

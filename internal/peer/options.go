@@ -21,7 +21,7 @@ const (
 
 // LaterWait is how long a message of Later waits for another that it can travel with. It is
 // for Senders that are made from then on; only tests change it.
-var LaterWait = time.Millisecond
+var QueueLaterDelay = time.Millisecond
 
 // SenderOptions are the options of [NewSender]. The zero value works.
 type SenderOptions struct {

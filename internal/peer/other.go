@@ -36,7 +36,7 @@ func (*Conn) trySend([]byte, []int) (bool, error)             { return false, Er
 func (*Conn) hungUp() bool                                    { return true }
 func (*Conn) hangUp()                                         {}
 func (*Conn) receive([]byte, func() bool) (int, []int, error) { return 0, nil, ErrUnsupported }
-func (*Conn) bySocket([]byte, []int) (bool, error)            { return false, ErrUnsupported }
+func (*Conn) trySendPacket([]byte, []int) (bool, error)       { return false, ErrUnsupported }
 
 func watch(*Conn, watchOptions) (*process.Process, error) { return nil, ErrUnsupported }
 

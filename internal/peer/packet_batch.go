@@ -18,40 +18,40 @@ type PacketBatch struct {
 }
 
 // Begin begins the turn.
-func (t *PacketBatch) Begin() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.on = true
+func (b *PacketBatch) Begin() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.on = true
 }
 
-// Hold has what is queued with a Sender from now on wait for the end of the turn, unless
+// Add has what is queued with a Sender from now on wait for the end of the turn, unless
 // the turn is over.
-func (t *PacketBatch) Hold(s *Sender) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.on && !slices.Contains(t.senders, s) {
-		t.senders = append(t.senders, s)
-		s.hold(1)
+func (b *PacketBatch) Add(s *Sender) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.on && !slices.Contains(b.senders, s) {
+		b.senders = append(b.senders, s)
+		s.addBatches(1)
 	}
 }
 
 // End sends what has waited.
-func (t *PacketBatch) End() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.on = false
-	for _, s := range t.senders {
-		s.hold(-1)
+func (b *PacketBatch) End() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.on = false
+	for _, s := range b.senders {
+		s.addBatches(-1)
 	}
-	clear(t.senders)
-	t.senders = t.senders[:0]
+	clear(b.senders)
+	b.senders = b.senders[:0]
 }
 
-// hold has messages wait until as many turns have ended as have begun.
-func (s *Sender) hold(turns int) {
+// addBatches has messages wait until as many turns have ended as have begun.
+func (s *Sender) addBatches(batches int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.held += turns; s.held == 0 && !s.resting {
+	if s.batches += batches; s.batches == 0 && !s.delayed {
 		s.flushLocked()
 	}
 }

@@ -17,23 +17,23 @@ import (
 // Receiver takes the messages of a connection one by one. Its methods are for one
 // goroutine, but for Look.
 type Receiver struct {
-	conn  *Conn
-	buf   []byte // a packet by the socket
-	rest  []byte // messages of the packet that Next has not returned
-	fds   []int  // their descriptors
-	idle  func()
-	rests func() bool // mayWait, made once
-	order order
-	over  error // why nothing more comes by the socket
+	conn        *Conn
+	buf         []byte // a packet by the socket
+	rest        []byte // messages of the packet that Next has not returned
+	fds         []int  // their descriptors
+	onIdle      func()
+	mayWaitFunc func() bool // mayWait, made once
+	order       packetOrder
+	socketErr   error // why nothing more comes by the socket
 
-	reading lockorder.Right[lockorder.ReceiverReading] // held by the goroutine that receives; guards all but arrived
-	handle  Handler                                    // nil: Serve has not begun, or has returned
-	waits   bool                                       // Serve waits for the socket, and does not hold the lock
-	since   time.Time                                  // when it began to, or the last Look ended
-	woken   bool                                       // Look has woken Serve
-	failed  error                                      // what Look failed with, for Serve
-	arrived atomic.Bool
-	closing sync.Once
+	reading      lockorder.Right[lockorder.ReceiverReading] // held by the goroutine that receives; guards all but arrived
+	handle       Handler                                    // nil: Serve has not begun, or has returned
+	waiting      bool                                       // Serve waits for the socket, and does not hold the lock
+	waitingSince time.Time                                  // when it began to, or the last Look ended
+	woken        bool                                       // Look has woken Serve
+	pollErr      error                                      // what Look failed with, for Serve
+	socketReady  atomic.Bool
+	closing      sync.Once
 }
 
 // Handler handles a message. The body is valid until it returns; the descriptors are the
@@ -42,13 +42,13 @@ type Handler func(h wire.Header, body []byte, fds []int) error
 
 // OnIdle has f called each time Next finds no packet and is about to wait for one. It must not
 // wait itself.
-func (r *Receiver) OnIdle(f func()) { r.idle = f }
+func (r *Receiver) OnIdle(f func()) { r.onIdle = f }
 
 // NewReceiver returns a Receiver for a connection from which nobody else
 // receives.
 func NewReceiver(conn *Conn) *Receiver {
 	r := &Receiver{conn: conn, buf: make([]byte, wire.MaxPacket)}
-	r.rests = r.mayWait
+	r.mayWaitFunc = r.mayWait
 	return r
 }
 
@@ -74,7 +74,7 @@ func (r *Receiver) next() (h wire.Header, body []byte, fds []int, err error) {
 	}
 	h, body, rest, err := wire.Next(r.rest)
 	if err == nil {
-		fds, err = r.take(h, len(rest) == 0)
+		fds, err = r.takeDescriptors(h, len(rest) == 0)
 	}
 	if err != nil {
 		r.discard()
@@ -84,9 +84,9 @@ func (r *Receiver) next() (h wire.Header, body []byte, fds []int, err error) {
 	return h, body, fds, nil
 }
 
-// take returns the descriptors of a message. The last message of a packet must
+// takeDescriptors returns the descriptors of a message. The last message of a packet must
 // have all that are left.
-func (r *Receiver) take(h wire.Header, last bool) ([]int, error) {
+func (r *Receiver) takeDescriptors(h wire.Header, last bool) ([]int, error) {
 	if n := len(r.fds); h.Descriptors > n || last && h.Descriptors < n {
 		return nil, &wire.Error{
 			Code: wire.CodeProtocol,
@@ -105,25 +105,25 @@ func (r *Receiver) packet() ([]byte, []int, error) {
 		if p, fds, ok := r.order.next(r.conn.in); ok {
 			return p, fds, nil
 		}
-		if err := r.order.broken(r.conn.in); err != nil {
+		if err := r.order.violation(r.conn.in); err != nil {
 			return nil, nil, err
 		}
-		if r.over != nil {
-			return nil, nil, r.over
+		if r.socketErr != nil {
+			return nil, nil, r.socketErr
 		}
 		p, fds, err := r.await()
 		switch {
-		case r.failed != nil:
+		case r.pollErr != nil:
 			process.CloseAll(fds)
-			return nil, nil, r.failed
+			return nil, nil, r.pollErr
 		case err == nil:
-			if err := r.order.arrived(p, fds, r.conn.in != nil); err != nil {
+			if err := r.order.addPacket(p, fds, r.conn.in != nil); err != nil {
 				return nil, nil, err
 			}
 		case errors.Is(err, net.ErrClosed):
 			return nil, nil, err
 		case !errors.Is(err, errAwake):
-			r.over = err // what the peer has left in the lane comes still
+			r.socketErr = err // what the peer has left in the lane comes still
 		}
 	}
 }
@@ -131,14 +131,14 @@ func (r *Receiver) packet() ([]byte, []int, error) {
 // await receives a packet by the socket. While Serve waits for that, Look can handle what
 // comes by the lane. The error is errAwake when there may be something by the lane.
 func (r *Receiver) await() ([]byte, []int, error) {
-	n, fds, err := r.conn.receive(r.buf, r.rests)
-	if r.waits {
-		r.arrived.Store(true) // ends a Look
+	n, fds, err := r.conn.receive(r.buf, r.mayWaitFunc)
+	if r.waiting {
+		r.socketReady.Store(true) // ends a Look
 		r.reading.Lock()
-		r.arrived.Store(false)
-		r.waits = false
+		r.socketReady.Store(false)
+		r.waiting = false
 		if in := r.conn.in; in != nil {
-			in.Slept(time.Since(r.since))
+			in.Slept(time.Since(r.waitingSince))
 		}
 	}
 	if in := r.conn.in; in != nil {
@@ -163,18 +163,18 @@ var errAwake = errors.New("not to wait")
 // mayWait is called when there is nothing to receive by the socket. It is false if the
 // Receiver is not to wait for it.
 func (r *Receiver) mayWait() bool {
-	if r.waits { // it has waited, and something came by the lane
+	if r.waiting { // it has waited, and something came by the lane
 		return false
 	}
-	if r.idle != nil {
-		r.idle()
+	if r.onIdle != nil {
+		r.onIdle()
 	}
-	if !r.order.dozes(r.conn.in) {
+	if !r.order.doze(r.conn.in) {
 		return false
 	}
-	r.since = time.Now()
+	r.waitingSince = time.Now()
 	if r.handle != nil {
-		r.waits = true
+		r.waiting = true
 		r.reading.Unlock()
 	}
 	return true
@@ -189,14 +189,14 @@ func (r *Receiver) Serve(handle Handler) error {
 	r.handle = handle
 	defer func() { r.handle = nil }()
 	for {
-		if err := r.one(); err != nil {
+		if err := r.handleNext(); err != nil {
 			return err
 		}
 	}
 }
 
-// one handles the next message, if its kind is known.
-func (r *Receiver) one() error {
+// handleNext handles the next message, if its kind is known.
+func (r *Receiver) handleNext() error {
 	h, body, fds, err := r.next()
 	switch {
 	case err != nil:
@@ -221,54 +221,54 @@ func (r *Receiver) Poll(stop, begin func() bool) (handled bool) {
 	}
 	defer r.reading.Unlock()
 	in := r.conn.in
-	enough := func() bool { return r.arrived.Load() || stop() }
-	if in == nil || !r.waits || r.woken || !r.order.free() || enough() {
+	enough := func() bool { return r.socketReady.Load() || stop() }
+	if in == nil || !r.waiting || r.woken || !r.order.noHeldFrame() || enough() {
 		return false
 	}
-	defer func() { r.since = time.Now() }()
+	defer func() { r.waitingSince = time.Now() }()
 	for {
 		in.Rouse()
 		if !in.Look(enough) && in.Doze() {
 			return handled
 		}
 		if !handled && !begin() {
-			r.wake()
+			r.wakeServe()
 			return false
 		}
 		handled = true
-		switch r.frames(); {
-		case r.failed != nil, in.Err() != nil:
-			r.wake()
+		switch r.handleFrames(); {
+		case r.pollErr != nil, in.Err() != nil:
+			r.wakeServe()
 			return true
-		case !r.order.free(): // Serve receives the packet that comes first
+		case !r.order.noHeldFrame(): // Serve receives the packet that comes first
 			return true
 		case enough():
-			if !r.order.dozes(in) {
-				r.wake()
+			if !r.order.doze(in) {
+				r.wakeServe()
 			}
 			return true
 		}
 	}
 }
 
-// frames handles what has come by the lane.
-func (r *Receiver) frames() {
-	for r.failed == nil {
+// handleFrames handles what has come by the lane.
+func (r *Receiver) handleFrames() {
+	for r.pollErr == nil {
 		p, _, ok := r.order.next(r.conn.in)
 		if !ok {
 			break
 		}
-		for r.rest = p; len(r.rest) > 0 && r.failed == nil; {
-			r.failed = r.one()
+		for r.rest = p; len(r.rest) > 0 && r.pollErr == nil; {
+			r.pollErr = r.handleNext()
 		}
 	}
-	if r.idle != nil {
-		r.idle()
+	if r.onIdle != nil {
+		r.onIdle()
 	}
 }
 
-// wake has Serve go on.
-func (r *Receiver) wake() {
+// wakeServe has Serve go on.
+func (r *Receiver) wakeServe() {
 	r.woken = true
 	_ = r.conn.unix.SetReadDeadline(time.Unix(1, 0)) // of one that is closed, Serve does not wait
 }
@@ -277,7 +277,7 @@ func (r *Receiver) wake() {
 // lane's memory. The connection stays open. It comes after Serve.
 func (r *Receiver) Close() {
 	r.discard()
-	r.closing.Do(r.conn.mem.leave)
+	r.closing.Do(r.conn.mem.release)
 }
 
 func (r *Receiver) discard() {

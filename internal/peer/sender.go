@@ -29,10 +29,10 @@ import (
 // is lost, the next would make no sense to the peer. Both ends are told of that by
 // the end of what they receive.
 type Sender struct {
-	conn *Conn
-	opts SenderOptions
-	wait time.Duration // of what rests; tests change it
-	done chan struct{} // closed when the goroutine has ended
+	conn  *Conn
+	opts  SenderOptions
+	delay time.Duration // of what rests; tests change it
+	done  chan struct{} // closed when the goroutine has ended
 
 	closeOnce sync.Once
 	closeErr  error
@@ -46,12 +46,12 @@ type Sender struct {
 	// writing says that somebody sends a packet that has left the queue. Only
 	// who has set it may use the connection, so that packets keep their order.
 	writing bool
-	// resting says that all of the queue can wait until the timer wakes it.
-	resting      bool
-	rested       time.Time // since when
+	// delayed says that all of the queue can wait until the timer wakes it.
+	delayed      bool
+	delayedSince time.Time // since when
 	timer        *time.Timer
-	ticking      bool // the timer runs
-	held         int  // turns that gather what is queued: see Turn
+	timerRunning bool // the timer runs
+	batches      int  // turns that gather what is queued: see Turn
 	closing      bool
 	blockedSince time.Time // when the goroutine began to wait for room; zero: it does not
 	err          error     // why nothing more can be sent
@@ -71,7 +71,7 @@ func NewSender(conn *Conn, opts SenderOptions) (*Sender, error) {
 		return nil, fmt.Errorf("sender options: %w", err)
 	}
 	opts = opts.withDefaults()
-	s := &Sender{conn: conn, opts: opts, wait: LaterWait, done: make(chan struct{}), work: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
+	s := &Sender{conn: conn, opts: opts, delay: QueueLaterDelay, done: make(chan struct{}), work: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
 	s.timer.Stop()
 	go s.run()
 	return s, nil
@@ -89,16 +89,16 @@ func NewSender(conn *Conn, opts SenderOptions) (*Sender, error) {
 func (s *Sender) Queue(m wire.Message, fds ...int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if (s.resting || s.held > 0) && len(fds) > 0 {
+	if (s.delayed || s.batches > 0) && len(fds) > 0 {
 		s.flushLocked() // else they are duplicated, for which there may be no room
 	}
-	err := s.overLocked()
+	err := s.closedErrLocked()
 	switch {
 	case err != nil:
-	case s.held > 0 && len(fds) == 0:
+	case s.batches > 0 && len(fds) == 0:
 		err = s.enqueue(m, fds)
-		s.resting = s.resting && err != nil
-	case s.resting:
+		s.delayed = s.delayed && err != nil
+	case s.delayed:
 		if err = s.enqueue(m, fds); err == nil {
 			s.flushLocked()
 		}
@@ -113,8 +113,8 @@ func (s *Sender) Queue(m wire.Message, fds ...int) error {
 	return nil
 }
 
-// overLocked is why nothing can be queued any more.
-func (s *Sender) overLocked() error {
+// closedErrLocked is why nothing can be queued any more.
+func (s *Sender) closedErrLocked() error {
 	switch {
 	case s.err != nil:
 		return s.err
@@ -124,13 +124,13 @@ func (s *Sender) overLocked() error {
 	return nil
 }
 
-// Later is Queue of a message that the peer need not know of at once: it is sent
+// QueueLater is Queue of a message that the peer need not know of at once: it is sent
 // before the next one that is queued, or after a millisecond.
-func (s *Sender) Later(m wire.Message) error {
+func (s *Sender) QueueLater(m wire.Message) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	idle := !s.writing && len(s.queue) == 0
-	err := s.overLocked()
+	err := s.closedErrLocked()
 	if err == nil {
 		err = s.enqueue(m, nil)
 	}
@@ -139,35 +139,35 @@ func (s *Sender) Later(m wire.Message) error {
 	}
 	switch {
 	case idle:
-		s.rest()
-	case s.resting && len(s.queue) > 1 && s.held == 0: // a whole packet
+		s.startDelay()
+	case s.delayed && len(s.queue) > 1 && s.batches == 0: // a whole packet
 		s.flushLocked()
 	}
 	return nil
 }
 
-// rest leaves the queue to the next message, or to the timer. s.mu is held. A timer that
+// startDelay leaves the queue to the next message, or to the timer. s.mu is held. A timer that
 // runs is left alone: to set one may wake a thread.
-func (s *Sender) rest() {
-	s.resting, s.rested = true, time.Now()
-	if !s.ticking {
-		s.ticking = true
-		s.timer.Reset(s.wait)
+func (s *Sender) startDelay() {
+	s.delayed, s.delayedSince = true, time.Now()
+	if !s.timerRunning {
+		s.timerRunning = true
+		s.timer.Reset(s.delay)
 	}
 }
 
-// tick sends what has rested for long enough. s.mu is held.
-func (s *Sender) tick() {
-	s.ticking = false
-	if !s.resting {
+// timerFired sends what has rested for long enough. s.mu is held.
+func (s *Sender) timerFired() {
+	s.timerRunning = false
+	if !s.delayed {
 		return
 	}
-	if s.held > 0 {
-		s.resting = false // it is sent when the turns are over
+	if s.batches > 0 {
+		s.delayed = false // it is sent when the turns are over
 		return
 	}
-	if left := s.wait - time.Since(s.rested); left > 0 {
-		s.ticking = true
+	if left := s.delay - time.Since(s.delayedSince); left > 0 {
+		s.timerRunning = true
 		s.timer.Reset(left)
 		return
 	}
@@ -190,14 +190,14 @@ func (s *Sender) await() {
 		s.mu.Lock()
 	case <-s.timer.C:
 		s.mu.Lock()
-		s.tick()
+		s.timerFired()
 	}
 }
 
 // flushLocked sends the queue on the caller's goroutine, as far as there is room. s.mu is
 // held, and given up while it sends, when nobody else does.
 func (s *Sender) flushLocked() {
-	s.resting = false
+	s.delayed = false
 	for len(s.queue) > 0 && !s.writing && s.err == nil {
 		p := s.queue[0]
 		s.queue = slices.Delete(s.queue, 0, 1)
@@ -215,7 +215,7 @@ func (s *Sender) flushLocked() {
 			s.fail(err)
 		}
 	}
-	if len(s.queue) > 0 && s.held == 0 || s.closing {
+	if len(s.queue) > 0 && s.batches == 0 || s.closing {
 		s.signal()
 	}
 }
@@ -279,14 +279,14 @@ func (s *Sender) sendNow(m wire.Message, fds []int) error {
 	sent, err := s.conn.trySend(p.buf, p.fds)
 	s.mu.Lock()
 	s.writing = false
-	if isOver(err) {
+	if endsConnection(err) {
 		s.fail(err)
 	}
 	switch {
 	case sent || err != nil:
-		s.forget(p)
+		s.uncount(p)
 	default:
-		err = s.postpone(p)
+		err = s.requeue(p)
 	}
 	if len(s.queue) > 0 || s.closing {
 		s.signal()
@@ -294,12 +294,12 @@ func (s *Sender) sendNow(m wire.Message, fds []int) error {
 	return err
 }
 
-// postpone queues the packet of a sendNow that found no room, before what has
+// requeue queues the packet of a sendNow that found no room, before what has
 // come meanwhile. s.mu is held.
-func (s *Sender) postpone(p *packet) error {
+func (s *Sender) requeue(p *packet) error {
 	own, err := process.DuplicateAll(p.fds)
 	if err != nil {
-		s.forget(p)
+		s.uncount(p)
 		return err
 	}
 	copy(p.fds, own)
@@ -307,8 +307,8 @@ func (s *Sender) postpone(p *packet) error {
 	return nil
 }
 
-// forget takes a packet out of the account. s.mu is held.
-func (s *Sender) forget(p *packet) {
+// uncount takes a packet out of the account. s.mu is held.
+func (s *Sender) uncount(p *packet) {
 	s.bytes -= len(p.buf)
 	s.descriptors -= len(p.fds)
 	p.recycle()
@@ -317,11 +317,11 @@ func (s *Sender) forget(p *packet) {
 // run sends what is queued until the Sender is closed or has failed.
 func (s *Sender) run() {
 	defer close(s.done)
-	defer s.conn.mem.leave()
+	defer s.conn.mem.release()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for {
-		for s.writing || (len(s.queue) == 0 || s.resting || s.held > 0) && !s.closing && s.err == nil {
+		for s.writing || (len(s.queue) == 0 || s.delayed || s.batches > 0) && !s.closing && s.err == nil {
 			s.await()
 		}
 		if len(s.queue) == 0 {
@@ -362,12 +362,12 @@ func (s *Sender) setBlocked(since time.Time) {
 // are therefore the Sender's. s.mu is held.
 func (s *Sender) discard(p *packet) {
 	process.CloseAll(p.fds)
-	s.forget(p)
+	s.uncount(p)
 }
 
-// isOver reports whether an error of the connection is its end, or a peer that breaks the rules
+// endsConnection reports whether an error of the connection is its end, or a peer that breaks the rules
 // of its lane. After any other, nothing was sent.
-func isOver(err error) bool {
+func endsConnection(err error) bool {
 	return errors.Is(err, ErrGone) || errors.Is(err, net.ErrClosed) || errors.Is(err, wire.ErrProtocol)
 }
 
@@ -423,13 +423,13 @@ func (s *Sender) Close() error {
 		s.mu.Unlock()
 		deadlineErr := s.conn.SetWriteDeadline(time.Now().Add(s.opts.FlushTimeout))
 		<-s.done
-		s.closeErr = s.endOfQueue(deadlineErr)
+		s.closeErr = s.closeResult(deadlineErr)
 	})
 	return s.closeErr
 }
 
-// endOfQueue returns what has become of the queue, and takes the deadline away.
-func (s *Sender) endOfQueue(deadlineErr error) error {
+// closeResult returns what has become of the queue, and takes the deadline away.
+func (s *Sender) closeResult(deadlineErr error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {

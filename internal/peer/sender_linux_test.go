@@ -326,9 +326,9 @@ func TestSenderDescriptors(t *testing.T) {
 func TestSenderPostpones(t *testing.T) {
 	a, b := pair(t)
 	s := newSender(t, a, SenderOptions{})
-	attempt := a.try.do
+	attempt := a.sending.do
 	first := true
-	a.try.do = func(fd uintptr) bool {
+	a.sending.do = func(fd uintptr) bool {
 		if !first {
 			return attempt(fd)
 		}
@@ -336,7 +336,7 @@ func TestSenderPostpones(t *testing.T) {
 		if err := s.Queue(&wire.Forget{Segment: 2}); err != nil {
 			t.Error(err)
 		}
-		a.try.err = unix.EAGAIN
+		a.sending.err = unix.EAGAIN
 		return true
 	}
 	file, err := os.Open(os.DevNull)

@@ -52,9 +52,9 @@ func TestUnknownIsSkipped(t *testing.T) {
 	}
 }
 
-// TestUnknownIsSkippedByLook: one who looks for messages does not wait for a packet behind a
+// TestUnknownIsSkippedByPoll: one who looks for messages does not wait for a packet behind a
 // message that is skipped.
-func TestUnknownIsSkippedByLook(t *testing.T) {
+func TestUnknownIsSkippedByPoll(t *testing.T) {
 	a, b := laned(t)
 	rec := serve(b, 0)
 	sleeps(a)

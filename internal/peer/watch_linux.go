@@ -43,14 +43,14 @@ func openPIDFD(conn *Conn, opts watchOptions) (int, error) {
 		return -1, ErrGone // the second is what kernels before 6.15 say of one that was waited for
 	case errors.Is(err, unix.ENOPROTOOPT):
 		fd, err := process.OpenByNumber(conn.pid, conn.since)
-		return fd, gone(err)
+		return fd, asPeerGone(err)
 	default:
 		return -1, fmt.Errorf("ask the socket for its process: %w", err)
 	}
 }
 
-// gone says of a process that is dead that the peer is.
-func gone(err error) error {
+// asPeerGone says of a process that is dead that the peer is.
+func asPeerGone(err error) error {
 	if errors.Is(err, process.ErrGone) {
 		return fmt.Errorf("%w: %w", ErrGone, err)
 	}

@@ -80,8 +80,8 @@ func TestAtExit(t *testing.T) {
 	called, lived, died := make(chan string, 9), make(chan bool, 9), make(chan bool, 9)
 	p.OnExit(func() { called <- "before" })
 	p.OnExit(func() { called <- "stopped" })()
-	p.Within(0, func(dead bool) { lived <- dead })
-	p.Within(time.Hour, func(dead bool) { died <- dead })
+	p.OnExitWithin(0, func(dead bool) { lived <- dead })
+	p.OnExitWithin(time.Hour, func(dead bool) { died <- dead })
 	if <-lived {
 		t.Error("a process that lives is dead")
 	}
@@ -98,7 +98,7 @@ func TestAtExit(t *testing.T) {
 	if got := <-called; got != "after" {
 		t.Errorf("called is what was %s", got)
 	}
-	p.Within(0, func(dead bool) { lived <- dead })
+	p.OnExitWithin(0, func(dead bool) { lived <- dead })
 	if !<-lived || len(called)+len(lived)+len(died) > 0 {
 		t.Error("a function is called wrongly, or twice")
 	}
@@ -157,9 +157,9 @@ func TestProcessStops(t *testing.T) {
 	}
 }
 
-// TestStoppedIsNotAnother: the number of a process that is dead belongs to one that is
+// TestReusedPIDIsNotStopped: the number of a process that is dead belongs to one that is
 // stopped.
-func TestStoppedIsNotAnother(t *testing.T) {
+func TestReusedPIDIsNotStopped(t *testing.T) {
 	dead, _ := child(t)
 	fd, err := unix.PidfdOpen(dead.Process.Pid, 0)
 	if err != nil {

@@ -8,10 +8,10 @@ import (
 
 // Pool hands out a fixed number of places, first come, first served. It has none at first.
 type Pool struct {
-	mu    lockorder.Mutex[lockorder.Pool]
-	free  int
-	lines map[uint32]*line // by client: those in which waiters stand
-	next  list.List        // of the same lines: the one whose turn it is first
+	mu       lockorder.Mutex[lockorder.Pool]
+	free     int
+	lines    map[uint32]*line // by client: those in which waiters stand
+	rotation list.List        // of the same lines: the one whose turn it is first
 
 	waiting int    // waiters in all lines
 	granted uint64 // places that waiters have got so far
@@ -21,7 +21,7 @@ type Pool struct {
 type line struct {
 	client  uint32
 	waiters list.List
-	at      *list.Element // among the lines
+	element *list.Element // among the lines
 }
 
 // Waiter is a place in a line of a pool.
@@ -32,7 +32,7 @@ type Waiter struct {
 	// gave the place back.
 	Granted func()
 
-	at *list.Element // in the line; nil: it does not wait
+	element *list.Element // in the line; nil: it does not wait
 }
 
 // TryTake takes a place if one is free, which none is while others wait.
@@ -49,7 +49,7 @@ func (p *Pool) Take(w *Waiter) bool {
 	defer p.mu.Unlock()
 	ok := p.take()
 	if !ok {
-		w.at = p.line(w.Client).waiters.PushBack(w)
+		w.element = p.line(w.Client).waiters.PushBack(w)
 		p.waiting++
 	}
 	return ok
@@ -68,7 +68,7 @@ func (p *Pool) line(client uint32) *line {
 	l := p.lines[client]
 	if l == nil {
 		l = &line{client: client}
-		l.at = p.next.PushBack(l)
+		l.element = p.rotation.PushBack(l)
 		if p.lines == nil {
 			p.lines = make(map[uint32]*line)
 		}
@@ -77,13 +77,13 @@ func (p *Pool) line(client uint32) *line {
 	return l
 }
 
-// leave takes a waiter out of its line, and the line away behind its last waiter.
-func (p *Pool) leave(l *line, w *Waiter) {
-	l.waiters.Remove(w.at)
-	w.at = nil
+// removeWaiter takes a waiter out of its line, and the line away behind its last waiter.
+func (p *Pool) removeWaiter(l *line, w *Waiter) {
+	l.waiters.Remove(w.element)
+	w.element = nil
 	p.waiting--
 	if l.waiters.Len() == 0 {
-		p.next.Remove(l.at)
+		p.rotation.Remove(l.element)
 		delete(p.lines, l.client)
 	}
 }
@@ -93,18 +93,18 @@ func (p *Pool) leave(l *line, w *Waiter) {
 func (p *Pool) Withdraw(w *Waiter) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if w.at == nil {
+	if w.element == nil {
 		return false
 	}
-	p.leave(p.lines[w.Client], w)
+	p.removeWaiter(p.lines[w.Client], w)
 	return true
 }
 
 // Add adds places, before others use the pool.
-func (p *Pool) Add(places int) {
+func (p *Pool) Add(permits int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.free += places
+	p.free += permits
 }
 
 // Free counts the places that are free.
@@ -123,25 +123,25 @@ func (p *Pool) Waiting() (waiters int, granted uint64) {
 
 // Give puts a place back, or hands it to the first waiter of the line whose turn it is.
 func (p *Pool) Give() {
-	if w := p.turn(); w != nil {
+	if w := p.nextWaiter(); w != nil {
 		lockorder.AssertNone("a waiter is granted what it waits for")
 		w.Granted()
 	}
 }
 
-// turn takes out the waiter that is granted a place; nil: there is none, and the place is free.
-func (p *Pool) turn() *Waiter {
+// nextWaiter takes out the waiter that is granted a place; nil: there is none, and the place is free.
+func (p *Pool) nextWaiter() *Waiter {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	first := p.next.Front()
+	first := p.rotation.Front()
 	if first == nil {
 		p.free++
 		return nil
 	}
-	p.next.MoveToBack(first)
+	p.rotation.MoveToBack(first)
 	l := first.Value.(*line)               //nolint:forcetypeassert // next has no others
 	w := l.waiters.Front().Value.(*Waiter) //nolint:forcetypeassert // a line has no others
-	p.leave(l, w)
+	p.removeWaiter(l, w)
 	p.granted++
 	return w
 }

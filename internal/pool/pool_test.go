@@ -56,10 +56,10 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestTurnsOfClients: what is given back goes to the clients that wait in turns, and within the line
+// TestClientsAlternate: what is given back goes to the clients that wait in turns, and within the line
 // of one client to the waiter that came first. A waiter that is withdrawn is granted nothing, a thing is
 // free only while no waiter waits for it, and no later try overtakes a waiter.
-func TestTurnsOfClients(t *testing.T) {
+func TestClientsAlternate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var p Pool
 		const places = 3

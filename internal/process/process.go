@@ -87,9 +87,9 @@ func (p *Process) OnExit(f func()) (stop func()) {
 	}
 }
 
-// Within has f called once, on a goroutine of its own: with true when the process is dead, or
+// OnExitWithin has f called once, on a goroutine of its own: with true when the process is dead, or
 // with false when the process still lives after so long, or the watch was closed before it died.
-func (p *Process) Within(wait time.Duration, f func(died bool)) {
+func (p *Process) OnExitWithin(wait time.Duration, f func(died bool)) {
 	var once sync.Once
 	stop := p.OnExit(func() { once.Do(func() { f(true) }) })
 	time.AfterFunc(wait, func() {
@@ -98,8 +98,8 @@ func (p *Process) Within(wait time.Duration, f func(died bool)) {
 	})
 }
 
-// exit tells of the death of the process.
-func (p *Process) exit() {
+// notifyExit tells of the death of the process.
+func (p *Process) notifyExit() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.dead = true

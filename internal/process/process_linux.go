@@ -49,7 +49,7 @@ func (p *Process) wait() {
 		exited = p.poll()
 	}
 	if exited {
-		p.exit()
+		p.notifyExit()
 	}
 }
 

@@ -34,8 +34,8 @@ type Activity struct {
 	Since int64
 }
 
-// Over gives the entries in memory of [Bytes] that begins at a multiple of 8.
-func Over(memory []byte) []Entry { return over(memory) }
+// EntriesIn gives the entries in memory of [Bytes] that begins at a multiple of 8.
+func EntriesIn(memory []byte) []Entry { return entriesIn(memory) }
 
 // Writer writes an entry, for one goroutine at a time.
 type Writer struct {

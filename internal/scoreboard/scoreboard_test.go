@@ -10,7 +10,7 @@ import (
 func TestActivity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := make([]byte, Bytes) // which begins at a page
-		entries := Over(memory)
+		entries := EntriesIn(memory)
 		w := WriterOf(&entries[3], 7, memory)
 		if a, found := entries[3].Read(); found {
 			t.Fatalf("%+v runs, and nothing has begun", a)

@@ -45,7 +45,7 @@ func Published(t testing.TB, b *bus.Bus) int {
 // SetDirectoryRoom bounds them.
 func SetDirectoryRoom(t testing.TB, b *bus.Bus, names int) {
 	t.Helper()
-	Services(t, b).Directory.Bound(names)
+	Services(t, b).Directory.SetMaxNames(names)
 }
 
 // Polls counts how often goroutines that wait for results of a bus looked for what other

@@ -7,7 +7,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// waiters are the reservations that wait for room, in one queue by the order in
+// reserveQueue are the reservations that wait for room, in one queue by the order in
 // which they came. Each blocks those behind it that need what it lacks, and
 // nobody else.
 //
@@ -26,11 +26,11 @@ import (
 //     of one memory while it waits for the other. What it lacks is looked at anew
 //     each time, so it may turn from one that blocks a device into one that
 //     blocks the arena, at the place in the order that it always had.
-type waiters struct {
+type reserveQueue struct {
 	queue []*reserve // oldest first
 	// What those in the queue lacked when they were last served.
-	arena   bool
-	devices []shmstore.Device
+	arenaShort  bool
+	fullDevices []shmstore.Device
 }
 
 // shortage is what a reservation lacks: nothing, the arena, or a device.
@@ -48,15 +48,15 @@ func shortageOf(m *reserve, err error) shortage {
 }
 
 // blocks reports whether m has to wait for somebody in front of it.
-func (w *waiters) blocks(m *reserve) bool {
-	return w.arena || m.device != nil && slices.Contains(w.devices, m.device)
+func (w *reserveQueue) blocks(m *reserve) bool {
+	return w.arenaShort || m.device != nil && slices.Contains(w.fullDevices, m.device)
 }
 
-// lack takes down what somebody in the queue lacks.
-func (w *waiters) lack(s shortage) {
-	w.arena = w.arena || s.arena
+// addShortage takes down what somebody in the queue lacks.
+func (w *reserveQueue) addShortage(s shortage) {
+	w.arenaShort = w.arenaShort || s.arena
 	if s.device != nil {
-		w.devices = append(w.devices, s.device)
+		w.fullDevices = append(w.fullDevices, s.device)
 	}
 }
 
@@ -75,24 +75,24 @@ func (a *writerActor) reserve(m *reserve) {
 	}
 	if lacks := a.grant(m); lacks != (shortage{}) {
 		a.waiting.queue = append(a.waiting.queue, m)
-		a.waiting.lack(lacks)
-		a.wantRoom()
+		a.waiting.addShortage(lacks)
+		a.wantSpace()
 	}
 }
 
-// wantRoom raises the flag that makes releases speak up, takes back what lies
+// wantSpace raises the flag that makes releases speak up, takes back what lies
 // unused in extents if the arena is short of room, and then looks again: a
 // release before the flag was seen would otherwise go unnoticed.
-func (a *writerActor) wantRoom() {
+func (a *writerActor) wantSpace() {
 	a.w.store.WantRoom(true)
-	a.takeExtentsBack()
+	a.revokeIfShort()
 	a.serveWaiting()
 }
 
-// takeExtentsBack does so if somebody lacks the arena, and the extents were not
+// revokeIfShort does so if somebody lacks the arena, and the extents were not
 // taken back for it yet. It reports whether it did.
-func (a *writerActor) takeExtentsBack() bool {
-	if !a.waiting.arena || a.w.scarce.Load() {
+func (a *writerActor) revokeIfShort() bool {
+	if !a.waiting.arenaShort || a.w.scarce.Load() {
 		return false
 	}
 	a.w.scarce.Store(true)
@@ -102,12 +102,12 @@ func (a *writerActor) takeExtentsBack() bool {
 
 // serveWaiting grants what it can, in order, and forgets who has given up.
 func (a *writerActor) serveWaiting() {
-	for again := true; again; again = a.takeExtentsBack() {
+	for again := true; again; again = a.revokeIfShort() {
 		a.serveOnce()
 	}
-	a.w.scarce.Store(a.waiting.arena)
+	a.w.scarce.Store(a.waiting.arenaShort)
 	if len(a.waiting.queue) == 0 {
-		a.waiting = waiters{}
+		a.waiting = reserveQueue{}
 		a.w.store.WantRoom(false)
 	}
 }
@@ -115,16 +115,16 @@ func (a *writerActor) serveWaiting() {
 // serveOnce goes through the queue once.
 func (a *writerActor) serveOnce() {
 	w := &a.waiting
-	w.arena, w.devices = false, w.devices[:0]
+	w.arenaShort, w.fullDevices = false, w.fullDevices[:0]
 	w.queue = slices.DeleteFunc(w.queue, func(m *reserve) bool {
-		if m.settled() {
+		if m.resolved() {
 			return true
 		}
 		if w.blocks(m) {
 			return false
 		}
 		lacks := a.grant(m)
-		w.lack(lacks)
+		w.addShortage(lacks)
 		return lacks == (shortage{})
 	})
 }

@@ -14,16 +14,16 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// NewRoom makes room with these settings, when it is needed first.
-func NewRoom(opts shmstore.Options) *Room { return &Room{opts: opts} }
+// NewValueStore makes room with these settings, when it is needed first.
+func NewValueStore(opts shmstore.Options) *ValueStore { return &ValueStore{opts: opts} }
 
-// Room is the memory of what one process puts into an exchange. It is
+// ValueStore is the memory of what one process puts into an exchange. It is
 // made when it is needed first.
-type Room struct {
+type ValueStore struct {
 	opts shmstore.Options
 
-	mu      lockorder.Mutex[lockorder.ExchangeRoom]
-	room    *ring.Room
+	mu      lockorder.Mutex[lockorder.ValueStore]
+	ring    *ring.Room
 	arena   *accounts.Segment // of the room; nil: no other process can read it
 	closed  bool
 	putting sync.WaitGroup // added to under mu, while not closed
@@ -34,7 +34,7 @@ const largeBytes = 1 << 30
 
 // Put makes a payload of size bytes, which fill writes, with one reference, and
 // places it; place takes it over. One of at most inline bytes is on the heap.
-func (r *Room) Put(ctx context.Context, size, inline int, fill func(dst []byte) error, place func(*accounts.Payload) error) error {
+func (r *ValueStore) Put(ctx context.Context, size, inline int, fill func(dst []byte) error, place func(*accounts.Payload) error) error {
 	if size <= inline {
 		data := make([]byte, size)
 		if err := fill(data); err != nil {
@@ -42,7 +42,7 @@ func (r *Room) Put(ctx context.Context, size, inline int, fill func(dst []byte) 
 		}
 		return place(accounts.OnHeap(data, func() {}))
 	}
-	room, arena, err := r.open()
+	room, arena, err := r.beginPut()
 	if err != nil {
 		return err
 	}
@@ -59,10 +59,10 @@ func (r *Room) Put(ctx context.Context, size, inline int, fill func(dst []byte) 
 	return place(p)
 }
 
-// takes is how many bytes a payload of size bytes takes, where there is room at all.
-func (r *Room) takes(size, inline int) int64 {
+// spaceBytes is how many bytes a payload of size bytes takes, where there is room at all.
+func (r *ValueStore) spaceBytes(size, inline int) int64 {
 	if size > inline {
-		if room, _, err := r.open(); err == nil {
+		if room, _, err := r.beginPut(); err == nil {
 			defer r.putting.Done()
 			size = room.RoomBytes(size)
 		}
@@ -86,29 +86,29 @@ func payloadOf(o *ring.Object, arena *accounts.Segment) (*accounts.Payload, erro
 }
 
 // Memory is where its values lie that other processes can read; nil: nothing does yet.
-func (r *Room) Memory() *accounts.Segment {
+func (r *ValueStore) Memory() *accounts.Segment {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.arena
 }
 
-// open returns the room, for a put, which ends with putting.Done.
-func (r *Room) open() (*ring.Room, *accounts.Segment, error) {
+// beginPut returns the room, for a put, which ends with putting.Done.
+func (r *ValueStore) beginPut() (*ring.Room, *accounts.Segment, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return nil, nil, connector.ErrClosed
 	}
-	if r.room == nil {
+	if r.ring == nil {
 		if err := r.create(); err != nil {
 			return nil, nil, err
 		}
 	}
 	r.putting.Add(1)
-	return r.room, r.arena, nil
+	return r.ring, r.arena, nil
 }
 
-func (r *Room) create() error {
+func (r *ValueStore) create() error {
 	opts := r.opts
 	opts.MaxLargeBytes = cmp.Or(opts.MaxLargeBytes, largeBytes)
 	room, err := ring.NewRoom(opts, 0)
@@ -122,35 +122,35 @@ func (r *Room) create() error {
 	case !errors.Is(err, shmstore.ErrUnsupported):
 		return errors.Join(err, room.Close())
 	}
-	r.room = room
+	r.ring = room
 	return nil
 }
 
 // Stop lets no value be put any more: a value that is released from here on is not
 // written over.
-func (r *Room) Stop() {
+func (r *ValueStore) Stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true
-	if r.room != nil {
-		r.room.Stop()
+	if r.ring != nil {
+		r.ring.Stop()
 	}
 }
 
 // Close gives the memory back, once no value is being put. What others have mapped stays.
-func (r *Room) Close(ctx context.Context) error {
+func (r *ValueStore) Close(ctx context.Context) error {
 	r.Stop()
 	if err := waiting.For(ctx, &r.putting); err != nil {
 		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.room == nil {
+	if r.ring == nil {
 		return nil
 	}
 	if r.arena != nil {
 		r.arena.Release()
 		r.arena = nil
 	}
-	return r.room.Close()
+	return r.ring.Close()
 }

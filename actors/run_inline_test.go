@@ -25,9 +25,9 @@ func (d *countingDispatcher) Schedule(f func()) {
 
 func (d *countingDispatcher) Throughput() int { return 300 }
 
-// lender is the mailbox of an idle actor. For an int it posts that many messages
+// inlineRunner is the mailbox of an idle actor. For an int it posts that many messages
 // to itself, and when it has handled them it says so on done.
-func lender(t *testing.T) (m *actors.Mailbox, d *countingDispatcher, done chan int) {
+func inlineRunner(t *testing.T) (m *actors.Mailbox, d *countingDispatcher, done chan int) {
 	t.Helper()
 	system := actor.NewActorSystemWithConfig(actor.Configure(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger {
 		return slog.New(slog.DiscardHandler)
@@ -60,7 +60,7 @@ func lender(t *testing.T) (m *actors.Mailbox, d *countingDispatcher, done chan i
 // TestPostAndRunNeedsNoWorker: an idle actor runs on its sender's goroutine,
 // and has handled the message when the call returns.
 func TestPostAndRunNeedsNoWorker(t *testing.T) {
-	m, d, done := lender(t)
+	m, d, done := inlineRunner(t)
 	before := d.scheduled.Load()
 	m.PostAndRun(10)
 	if len(done) != 1 || d.scheduled.Load() != before {
@@ -71,7 +71,7 @@ func TestPostAndRunNeedsNoWorker(t *testing.T) {
 // TestPostAndRunHandsOver: who lends its goroutine serves others for a while,
 // not for ever.
 func TestPostAndRunHandsOver(t *testing.T) {
-	m, d, done := lender(t)
+	m, d, done := inlineRunner(t)
 	before := d.scheduled.Load()
 	m.PostAndRun(200)
 	<-done
@@ -87,15 +87,15 @@ func TestQueueRunsNothing(t *testing.T) {
 		name    string
 		begin   func(actors.Run)
 		workers int32
-	}{{"lend", actors.Run.Lend, 0}, {"start", actors.Run.Start, 1}} {
+	}{{"lend", actors.Run.RunInline, 0}, {"start", actors.Run.Start, 1}} {
 		t.Run(how.name, func(t *testing.T) {
-			m, d, done := lender(t)
+			m, d, done := inlineRunner(t)
 			before := d.scheduled.Load()
 			run := m.Queue(0)
-			if !run.Due() {
+			if !run.Needed() {
 				t.Fatal("an idle actor is not to be run")
 			}
-			if second := m.Queue(1); second.Due() {
+			if second := m.Queue(1); second.Needed() {
 				t.Error("an actor is to be run twice")
 			}
 			if n := m.Len(); n != 2 || len(done) != 0 {
