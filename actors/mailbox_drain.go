@@ -6,16 +6,15 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 )
 
-// drainBatch is how many messages the actor takes out of the queue under one
-// lock.
+// drainBatch is how many messages the actor takes out of the queue at a time.
 const drainBatch = 64
 
-// lendLimit is how many messages a sender that runs the actor handles before a
-// worker takes over.
+// inlineLimit is how many messages a sender in RunInline handles before a worker
+// takes over.
 const inlineLimit = 64
 
-// process is what the dispatcher runs: it handles messages until none is left.
-// Of one mailbox, one process runs at a time.
+// process handles messages until none is left. The dispatcher runs it, or a sender
+// in RunInline; at most one process of a mailbox runs at a time.
 func (m *Mailbox) process() {
 	for !m.drain() {
 	}
@@ -50,8 +49,8 @@ func (m *Mailbox) drain() (done bool) {
 	}
 }
 
-// handOver ends the run of a sender that has done enough for others: a worker goes on, if
-// there is more.
+// handOver ends a run in RunInline that has handled inlineLimit messages: if more wait, a
+// worker goes on.
 func (m *Mailbox) handOver() {
 	m.mu.Lock()
 	m.inline = false
@@ -61,9 +60,8 @@ func (m *Mailbox) handOver() {
 	m.schedule(more)
 }
 
-// step does what is more urgent than the next message of the batch, and handles
-// that message if nothing is. It returns false, and the mailbox no longer counts
-// as running, when there was nothing to do at all.
+// step handles a system message if one waits, else the next user message. If
+// neither waits, it returns false, and the mailbox no longer counts as running.
 func (m *Mailbox) step() bool {
 	m.mu.Lock()
 	if message, ok := m.system.pop(); ok {
@@ -86,10 +84,10 @@ func (m *Mailbox) step() bool {
 	return true
 }
 
-// yieldAndUnlock lets others run once, and then ends the run if they have
-// brought nothing. Who was sent a message often answers at once; such an answer
-// then finds the worker still up, which saves parking it and waking another. A worker
-// that looks for work before it parks is up for longer than that.
+// yieldAndUnlock yields the processor once, and ends the run if no message has
+// arrived by then. The receiver of a message often answers at once; such an answer
+// finds the worker still running, which saves parking it and waking another. With an
+// enabled spinner it does not yield: the worker polls before it parks.
 func (m *Mailbox) yieldAndUnlock() (again bool) {
 	again = !m.yielded && !m.inline && !m.spinner.enabled()
 	m.yielded, m.inline = again, false
@@ -121,7 +119,7 @@ func (m *Mailbox) admit() {
 	m.admitLocked()
 }
 
-// invokeSystem obeys a system message or hands it to the actor.
+// invokeSystem carries out a system message or hands it to the actor.
 func (m *Mailbox) invokeSystem(message any) {
 	switch message := message.(type) {
 	case *actor.SuspendMailbox:
@@ -153,8 +151,8 @@ func (m *Mailbox) suspend(on bool) {
 	m.attendLocked(attendSuspended, on)
 }
 
-// closeIfLast closes the mailbox if the actor, which has had its Stop, waits for
-// no child but gone.
+// closeIfLast closes the mailbox if the actor, which has had its Stop, has no
+// child other than gone.
 func (m *Mailbox) closeIfLast(gone *actor.PID) {
 	if m.actorInfo.hasOtherChildren(gone) {
 		return
@@ -164,8 +162,8 @@ func (m *Mailbox) closeIfLast(gone *actor.PID) {
 	m.discardAndUnlock()
 }
 
-// reopen forgets the Stop for an actor that is about to restart. It returns
-// false if the actor has ended.
+// reopen undoes the Stop of an actor that is about to restart. It returns false if
+// the actor has ended.
 func (m *Mailbox) reopen() bool {
 	if m.actorInfo.hasEnded() {
 		return false
@@ -177,36 +175,36 @@ func (m *Mailbox) reopen() bool {
 	return true
 }
 
-// fail deals with a handler that did not return: reason is what it panicked
-// with, or nil if it ended the goroutine.
+// fail escalates the failure of a handler that did not return. reason is the value
+// of its panic, or nil if it ended the goroutine.
 func (m *Mailbox) fail(reason any) {
 	message, was := m.current, m.phase
 	m.current, m.phase = nil, betweenMessages
 	if was == betweenMessages {
-		// Not a handler but OnDrop or the dispatcher. Who goes on after that
-		// loses messages in silence.
+		// OnDrop or the dispatcher panicked, not a handler. A mailbox that went
+		// on would lose messages without a report.
 		panic(reason)
 	}
 	if was == inUserMessage {
 		m.drop(message, DropPanic)
 	}
 	if reason == nil {
-		// The goroutine is on its way out; another has to go on.
+		// The goroutine exits; another has to go on.
 		defer m.dispatcher.Schedule(m.processFunc)
 		reason = errHandlerExited
 	}
 	m.invoker.EscalateFailure(reason, message)
 }
 
-// actorInfo is what a mailbox knows about its actor. The zero value is the life of
-// an invoker that is not an actor's context: it has no children and ends with
-// its Stop.
+// actorInfo reads the state of the mailbox's actor. The zero value belongs to an
+// invoker that is not an actor's context: it has no children and ends with its
+// Stop.
 type actorInfo struct {
 	context actorContext
 	process actor.Process
 }
 
-// actorContext is the part of an actor's context that life is read from.
+// actorContext is the part of an actor's context that actorInfo reads.
 type actorContext interface {
 	Self() *actor.PID
 	ActorSystem() *actor.ActorSystem
@@ -227,8 +225,8 @@ func (l actorInfo) registered() (actor.Process, bool) {
 	return l.context.ActorSystem().ProcessRegistry.GetLocal(l.context.Self().Id)
 }
 
-// hasEnded tells whether the actor has left the process registry. The process
-// is compared, not only the name: the name is free for another actor at once.
+// hasEnded reports whether the actor has left the process registry. It compares
+// the process, not only the name: another actor may take the name at once.
 func (l actorInfo) hasEnded() bool {
 	if l.context == nil {
 		return true
@@ -237,7 +235,7 @@ func (l actorInfo) hasEnded() bool {
 	return !ok || process != l.process
 }
 
-// hasOtherChildren tells whether the actor has a child other than gone. It must
+// hasOtherChildren reports whether the actor has a child other than gone. It must
 // be called on the actor's goroutine.
 func (l actorInfo) hasOtherChildren(gone *actor.PID) bool {
 	if l.context == nil {

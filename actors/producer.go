@@ -18,38 +18,38 @@ const (
 	extentSlots  = 64
 )
 
-// Producer reserves room for one source of payloads. Small reservations come
-// from extents that the writer granted earlier, so that most of them cost a
-// few nanoseconds instead of a round trip; an extent starts with one
-// reservation and doubles each time it runs out, so that who sends little
-// holds little. Large reservations go to the writer one by one.
+// Producer reserves space for one source of payloads. Small reservations come
+// from extents that the writer granted earlier: most of them cost a few
+// nanoseconds instead of a round trip. An extent starts with one reservation and
+// doubles each time it runs out, so that a producer of few payloads holds few
+// reservations. Large reservations go to the writer one by one.
 //
-// When somebody waits for room, the writer takes back what lies unused in all
-// extents, and until nobody waits any more no producer keeps any.
+// When a reservation waits for space in the arena, the writer takes back the
+// unused reservations of all extents. Until no reservation waits any more, no
+// producer keeps an extent.
 //
-// A Producer is safe for concurrent use. Close it, or what it holds stays
-// reserved until somebody else waits for room.
+// A Producer is safe for concurrent use. Close it, or its unused reservations
+// stay until another reservation waits for space.
 type Producer struct {
 	w  *Writer
 	mu lockorder.Mutex[lockorder.Producer]
 	// Guarded by mu.
 	class      [extentMaxLog - extentMinLog + 1]extent
-	registered bool // in the writer's list of those that hold extents
+	registered bool // in Writer.producers
 }
 
 // extent holds reservations of the same size, see classBytes.
 type extent struct {
 	free      []shmstore.Reservation
-	nextCount int // how many to ask for when free is empty; 0: as at the start
+	nextCount int // how many to ask for when free is empty; 0: one, as at the start
 }
 
 // NewProducer returns a producer that holds nothing yet.
 func (w *Writer) NewProducer() *Producer { return &Producer{w: w} }
 
-// Reserve returns room for size bytes, or for somewhat more. It waits for room
-// until done or cancel is closed; either may be nil. The codec is what the
-// payload's handle will say of its encoding. The errors are those of
-// Writer.Reserve.
+// Reserve returns space for size bytes, or for somewhat more. It waits for space
+// until done or cancel is closed; either may be nil. The payload's handle will
+// carry the codec. The errors are those of Writer.Reserve.
 func (p *Producer) Reserve(done, cancel <-chan struct{}, size int, c codec.ID) (shmstore.Reservation, error) {
 	if size <= 0 || size > p.w.classBytes(len(p.class)-1) {
 		var one [1]shmstore.Reservation
@@ -71,14 +71,14 @@ func (p *Producer) Reserve(done, cancel <-chan struct{}, size int, c codec.ID) (
 	return r, err
 }
 
-// ReserveOn returns room for size bytes, with a piece of dev: see
-// Writer.ReserveOn. None of it comes from extents.
+// ReserveOn returns space for size bytes, with a piece of dev: see
+// Writer.ReserveOn. It does not use extents.
 func (p *Producer) ReserveOn(done, cancel <-chan struct{}, dev shmstore.Device, deviceBytes int64, size int, c codec.ID) (r shmstore.Reservation, piece uint32, err error) {
 	return p.w.ReserveOn(done, cancel, dev, deviceBytes, size, c)
 }
 
-// TryReserve is Reserve for room that is at hand: it reports false where
-// Reserve would have to ask the writer.
+// TryReserve reserves from an extent only: it reports false where Reserve would
+// have to ask the writer.
 func (p *Producer) TryReserve(size int, c codec.ID) (shmstore.Reservation, bool) {
 	if size <= 0 || size > p.w.classBytes(len(p.class)-1) {
 		return shmstore.Reservation{}, false
@@ -111,7 +111,7 @@ func (p *Producer) takeFree(class int, c codec.ID) (shmstore.Reservation, bool) 
 }
 
 // refill asks the writer for the next extent, and returns the first of its
-// reservations: the caller has something in hand whatever becomes of the rest.
+// reservations: the caller has one even if the others are revoked at once.
 func (p *Producer) refill(done, cancel <-chan struct{}, class int) (shmstore.Reservation, error) {
 	p.mu.Lock()
 	n := max(p.class[class].nextCount, 1)
@@ -124,7 +124,7 @@ func (p *Producer) refill(done, cancel <-chan struct{}, class int) (shmstore.Res
 	return got[0], nil
 }
 
-// keepRest puts the rest of an extent of n aside, unless somebody waits for room.
+// keepRest keeps the rest of an extent of n, unless a reservation waits for space.
 func (p *Producer) keepRest(class, n int, rest []shmstore.Reservation) {
 	bound := min(extentSlots, extentBytes/p.w.classBytes(class))
 	p.mu.Lock()
@@ -135,7 +135,7 @@ func (p *Producer) keepRest(class, n int, rest []shmstore.Reservation) {
 	p.mu.Unlock()
 	abort(rest[fit:])
 
-	p.w.register(p) // only now: a revocation in between must find what was kept
+	p.w.register(p) // only now: a revocation in between must find the kept reservations
 	if p.w.scarce.Load() {
 		p.releaseExtents()
 	}
@@ -147,7 +147,7 @@ func abort(rs []shmstore.Reservation) {
 	}
 }
 
-// Close gives unused reservations back. The producer may be used again.
+// Close releases unused reservations. The producer may be used again.
 func (p *Producer) Close() {
 	p.w.mu.Lock()
 	delete(p.w.producers, p)
@@ -179,7 +179,7 @@ func (w *Writer) register(p *Producer) {
 	w.mu.Unlock()
 }
 
-// revokeExtents takes back what lies unused in every producer's extents.
+// revokeExtents takes back the unused reservations of every producer's extents.
 func (w *Writer) revokeExtents() {
 	w.mu.Lock()
 	all := make([]*Producer, 0, len(w.producers))

@@ -7,39 +7,39 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// reserveQueue are the reservations that wait for room, in one queue by the order in
-// which they came. Each blocks those behind it that need what it lacks, and
-// nobody else.
+// reserveQueue holds the reservations that wait for space, oldest first. Each
+// blocks the later reservations that need the memory which it lacks, and no other.
 //
-// What may be lacking is room in the arena, which everybody needs, or on one
-// device. A queue for each would not do, because a reservation on a device needs
-// room in two memories: at the head of the one queue it would have to compete for
-// the other memory with those who wait for nothing else, and could lose for ever.
-// One queue in which everybody waits for the head would tie the memories
-// together: a slow consumer on a GPU would stop all traffic that has nothing to
-// do with it. So the queue gives the order and the shortage says whom it binds:
+// A reservation may lack space in the arena, which every reservation needs, or on
+// one device. One queue for each memory would let a reservation starve: one on a
+// device needs space in two memories, and at the head of its queue it would compete
+// for the arena with reservations that need the arena alone. One queue that always
+// waits for its head would tie the memories together: a slow consumer on a GPU
+// would stop traffic that uses no GPU. So the queue gives the order, and the
+// shortage of a reservation says which later ones it blocks:
 //
-//   - Nobody starves for the arena. The oldest that lacks it blocks all behind.
-//   - Nobody starves for a device. The oldest that lacks it blocks all behind who
-//     want it, and the arena is free for the others meanwhile.
-//   - Who waits for both gets both at one moment, or nothing: nobody holds room
-//     of one memory while it waits for the other. What it lacks is looked at anew
-//     each time, so it may turn from one that blocks a device into one that
-//     blocks the arena, at the place in the order that it always had.
+//   - No reservation starves for the arena. The oldest that lacks it blocks all
+//     later ones.
+//   - No reservation starves for a device. The oldest that lacks it blocks the later
+//     ones on that device; the others can use the arena meanwhile.
+//   - A reservation that needs both gets both at once, or neither: it holds no space
+//     of one memory while it waits for the other. Its shortage is determined anew
+//     each time: a reservation that blocked a device may block the arena later,
+//     without a change of its place in the order.
 type reserveQueue struct {
 	queue []*reserve // oldest first
-	// What those in the queue lacked when they were last served.
+	// What the reservations in the queue lacked when they were last served.
 	arenaShort  bool
 	fullDevices []shmstore.Device
 }
 
-// shortage is what a reservation lacks: nothing, the arena, or a device.
+// shortage is the memory that a reservation lacks: none, the arena, or a device.
 type shortage struct {
 	arena  bool
 	device shmstore.Device
 }
 
-// shortageOf is what m lacks by what the full store says.
+// shortageOf is the shortage of m by the error of the full store.
 func shortageOf(m *reserve, err error) shortage {
 	if full, ok := errors.AsType[*shmstore.FullError](err); ok && full.Resource == shmstore.ResourceDevice {
 		return shortage{device: m.device}
@@ -47,12 +47,12 @@ func shortageOf(m *reserve, err error) shortage {
 	return shortage{arena: true}
 }
 
-// blocks reports whether m has to wait for somebody in front of it.
+// blocks reports whether m has to wait for an older reservation.
 func (w *reserveQueue) blocks(m *reserve) bool {
 	return w.arenaShort || m.device != nil && slices.Contains(w.fullDevices, m.device)
 }
 
-// addShortage takes down what somebody in the queue lacks.
+// addShortage notes the shortage of a reservation in the queue.
 func (w *reserveQueue) addShortage(s shortage) {
 	w.arenaShort = w.arenaShort || s.arena
 	if s.device != nil {
@@ -60,14 +60,14 @@ func (w *reserveQueue) addShortage(s shortage) {
 	}
 }
 
-// mayFit reports whether room is all that m can lack. What else is wrong with
-// it need not wait to be told.
+// mayFit reports whether m can be granted once there is space. A reservation that
+// cannot is refused at once.
 func (m *reserve) mayFit(store *shmstore.Store) bool {
 	return m.n >= 1 && m.size >= 0 && int64(m.size) <= store.MaxObjectBytes() &&
 		(m.device == nil || m.deviceBytes >= 0 && m.deviceBytes <= m.device.MaxBytes())
 }
 
-// reserve grants m, or lets it wait behind those that came before.
+// reserve grants m, or queues it behind the older reservations.
 func (a *writerActor) reserve(m *reserve) {
 	if a.waiting.blocks(m) && m.mayFit(a.w.store) {
 		a.waiting.queue = append(a.waiting.queue, m)
@@ -80,17 +80,17 @@ func (a *writerActor) reserve(m *reserve) {
 	}
 }
 
-// wantSpace raises the flag that makes releases speak up, takes back what lies
-// unused in extents if the arena is short of room, and then looks again: a
-// release before the flag was seen would otherwise go unnoticed.
+// wantSpace sets the flag that makes releases call retry, takes unused reservations
+// back from extents if the arena is short of space, and then serves the queue again:
+// a release that came before the flag was set calls no retry.
 func (a *writerActor) wantSpace() {
 	a.w.store.WantRoom(true)
 	a.revokeIfShort()
 	a.serveWaiting()
 }
 
-// revokeIfShort does so if somebody lacks the arena, and the extents were not
-// taken back for it yet. It reports whether it did.
+// revokeIfShort revokes all extents if a reservation lacks the arena and they have
+// not been revoked since then. It reports whether it has revoked them.
 func (a *writerActor) revokeIfShort() bool {
 	if !a.waiting.arenaShort || a.w.scarce.Load() {
 		return false
@@ -100,7 +100,8 @@ func (a *writerActor) revokeIfShort() bool {
 	return true
 }
 
-// serveWaiting grants what it can, in order, and forgets who has given up.
+// serveWaiting grants the reservations that fit, in order, and removes those whose
+// caller has given up.
 func (a *writerActor) serveWaiting() {
 	for again := true; again; again = a.revokeIfShort() {
 		a.serveOnce()

@@ -13,35 +13,34 @@ import (
 
 // Receiver is the work of a stage. The methods of one Receiver are never
 // called concurrently with Receive, except Dropped. Failed and Dropped must not
-// panic: nobody is above the supervisor to deal with that.
+// panic: the supervisor has no supervisor.
 type Receiver interface {
 	// Receive handles one message. A panic is a failure of the stage.
 	Receive(message any)
-	// Failed is called on the supervisor's goroutine, while the stage stands
-	// still, with the message whose handling panicked, or with nil if it was
-	// Restarted that did, or the start of a user's actor. It decides what
-	// becomes of the message; the stage is then restarted, unless it was told
-	// to stop meanwhile.
+	// Failed is called on the supervisor's goroutine, while the stage is
+	// suspended, with the message whose handler panicked. The message is nil
+	// if Restarted panicked, or the start of a user's actor. Failed disposes
+	// of the message. The stage is then restarted, unless it is stopping.
 	Failed(message any, cause *Panic)
 	// Restarted is called on the stage's goroutine before the first message
 	// after a restart. A panic is a failure of the stage.
 	Restarted()
-	// Dropped is told, once, of a message that will never be handled because
-	// the stage stopped: on the supervisor's goroutine, or, when the system has
-	// stopped, on that of who posts.
+	// Dropped is called once for each message that will never be handled
+	// because the stage stopped: on the supervisor's goroutine, or, when the
+	// system has stopped, on the sender's.
 	Dropped(message any, reason DropReason)
 }
 
 // StageOptions describe a stage. The zero value works.
 type StageOptions struct {
-	// Mailbox bounds the stage's queue; its OnDrop is taken by the system.
+	// Mailbox bounds the stage's queue; the system replaces its OnDrop.
 	Mailbox MailboxOptions
-	// Props, when set, is a protoactor actor of the user's own that stands
-	// behind the receiver: what the receiver hands to Stage.Pass, it receives.
-	// Mailbox and dispatcher are the system's; those of the Props are ignored.
-	// Receiver middleware of the Props sees what reaches the stage, before the
-	// receiver does, and not what is passed on. A panic of the actor at its own
-	// end is logged, and changes nothing about it.
+	// Props, if set, describes a protoactor actor of the user behind the
+	// receiver: it receives the messages that the receiver hands to Stage.Pass.
+	// The mailbox and the dispatcher of the Props are ignored. Receiver
+	// middleware of the Props sees the messages that reach the stage, before
+	// the receiver does, and not those of Stage.Pass. A panic of the actor while
+	// it ends is logged, and it ends all the same.
 	Props *Props
 }
 
@@ -54,14 +53,14 @@ type Stage struct {
 	restarts atomic.Int64
 
 	hasProps   bool          // there are Props
-	startDelay time.Duration // before the last restart at the start; for the supervisor
+	startDelay time.Duration // before the last retry of a failed start; only the supervisor uses it
 
 	// Of stages with Props; on the stage's goroutine.
 	forwarding    forwarding // while a message is being received
 	actorStopping bool       // the user's actor has been told to stop
 }
 
-// forwarding is the way to the user's actor for what arrived in an envelope.
+// forwarding is how Pass reaches the user's actor while an envelope is received.
 type forwarding struct {
 	next     actor.ReceiverFunc
 	context  actor.ReceiverContext
@@ -94,7 +93,7 @@ func (st *Stage) props(own *Props) *actor.Props {
 	return actor.PropsFromProducer(func() actor.Actor { return (*stageActor)(st) }, place...)
 }
 
-// intercept puts the receiver in front of a user's actor.
+// intercept is a middleware that calls the receiver in place of the user's actor.
 func (st *Stage) intercept(next actor.ReceiverFunc) actor.ReceiverFunc {
 	return func(c actor.ReceiverContext, envelope *actor.MessageEnvelope) {
 		defer rethrow()
@@ -130,8 +129,9 @@ func (st *Stage) intercept(next actor.ReceiverFunc) actor.ReceiverFunc {
 
 func (st *Stage) clearForwarding() { st.forwarding = forwarding{} }
 
-// notifyEnd tells the user's actor of its end. Were a panic let through, the
-// library would forget to go on with it, and the supervisor wait for ever.
+// notifyEnd passes a message about its end to the user's actor. If a panic
+// escaped, the library would not finish the end, and the supervisor would wait for
+// ever.
 func (st *Stage) notifyEnd(next actor.ReceiverFunc, c actor.ReceiverContext, envelope *actor.MessageEnvelope) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -142,17 +142,17 @@ func (st *Stage) notifyEnd(next actor.ReceiverFunc, c actor.ReceiverContext, env
 	next(c, envelope)
 }
 
-// Pass hands a message on to the user's actor, as if it came from the sender of
-// the message that is being received. It is for the receiver, from Receive or
-// Restarted, of a stage with Props; elsewhere it does nothing.
+// Pass forwards a message to the user's actor, with the sender of the message that
+// is being received. The receiver of a stage with Props calls it in Receive or
+// Restarted; elsewhere it does nothing.
 func (st *Stage) Pass(message any) {
 	if p := st.forwarding; p.next != nil {
 		p.next(p.context, &actor.MessageEnvelope{Header: p.envelope.Header, Sender: p.envelope.Sender, Message: message})
 	}
 }
 
-// dropped is the mailbox's report. A panic is left to HandleFailure, which is
-// told of the same message with its cause.
+// dropped is the mailbox's OnDrop. It ignores panics: HandleFailure gets the same
+// message with its cause.
 func (st *Stage) dropped(message any, reason DropReason) {
 	if reason == DropPanic {
 		return
@@ -160,22 +160,22 @@ func (st *Stage) dropped(message any, reason DropReason) {
 	st.system.supervisorMailbox.PostUserMessage(&reclaim{stage: st, message: message, reason: reason})
 }
 
-// Post queues a message. It waits while the mailbox is full, and reports a
-// message that came too late through Receiver.Dropped.
+// Post queues a message. It waits while the mailbox is full. A message to a stage
+// that has stopped goes to Receiver.Dropped.
 func (st *Stage) Post(message any) { st.mailbox.PostUserMessage(message) }
 
-// PostAndRun is Post, but has an idle stage run on the caller's goroutine, until it has
-// nothing left to do: see [Mailbox.PostAndRun].
+// PostAndRun is Post, but runs an idle stage on the caller's goroutine: see
+// [Mailbox.PostAndRun].
 func (st *Stage) PostAndRun(message any) { st.mailbox.PostAndRun(message) }
 
-// Queue is Post for callers that hold locks: it runs nothing, see [Mailbox.Queue].
+// Queue is Post for callers that hold locks: it runs no handler, see [Mailbox.Queue].
 func (st *Stage) Queue(message any) Run { return st.mailbox.Queue(message) }
 
 // Restarts counts the restarts after panics.
 func (st *Stage) Restarts() int64 { return st.restarts.Load() }
 
-// stageActor is the protoactor face of a Stage. One value serves every
-// incarnation: what must not survive a panic is for the Receiver to discard.
+// stageActor is the protoactor actor of a Stage. One value serves every
+// incarnation: the Receiver discards the state that must not survive a panic.
 type stageActor Stage
 
 // Receive implements actor.Actor.

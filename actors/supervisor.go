@@ -12,14 +12,13 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
-// supervisor is the parent of every stage. Being an actor, it restarts stages
-// and reclaims messages one at a time, on its own goroutine, while the stages
-// go on.
+// supervisor is the parent of every stage. As an actor, it restarts stages and
+// reclaims messages one at a time, on its own goroutine, while the stages run.
 type supervisor struct {
 	stopped  chan<- struct{} // closed when the last stage has ended
 	stopping bool
 
-	mu     lockorder.Mutex[lockorder.Supervisor] // lets others than the supervisor read
+	mu     lockorder.Mutex[lockorder.Supervisor] // for readers other than the supervisor
 	stages map[string]*Stage                     // by process id: those that have not ended
 }
 
@@ -34,26 +33,26 @@ type (
 		props *actor.Props
 		reply chan error
 	}
-	// reclaim carries a message that nobody will handle. The stage's receiver
-	// gives back what it holds.
+	// reclaim carries a message that will not be handled. The stage's receiver
+	// releases its resources.
 	reclaim struct {
 		stage   *Stage
 		message any
 		reason  DropReason
 	}
-	// reclaimParts takes back a part of what a process had that is gone.
+	// reclaimParts reclaims the resources of a dead process, a part at a time.
 	reclaimParts struct {
 		part func() (more bool)
-		next *Mailbox // where the next part waits, behind the messages that have come meanwhile
+		next *Mailbox // of the supervisor: the next part waits behind the messages that came meanwhile
 	}
-	// retryStart lets a stage try again that failed to start.
+	// retryStart restarts a stage that failed to start.
 	retryStart struct {
 		parent actor.Supervisor
 		child  *actor.PID
 	}
 )
 
-// A user's actor that panics while it starts is restarted after a pause, which
+// A user's actor that panics while it starts is restarted after a delay, which
 // doubles each time up to a bound.
 const (
 	minStartDelay = 10 * time.Millisecond
@@ -86,8 +85,8 @@ func (s *supervisor) Receive(c actor.Context) {
 	}
 }
 
-// reclaimLate serves what reaches the supervisor when it has stopped already:
-// nothing runs beside it any more.
+// reclaimLate handles the messages that reach the supervisor after it has stopped:
+// no stage runs beside it any more.
 func reclaimLate(message any, _ DropReason) {
 	switch m := message.(type) {
 	case *spawnStage:
@@ -100,14 +99,14 @@ func reclaimLate(message any, _ DropReason) {
 	}
 }
 
-// spawn makes the stage a child. A panic is one of a user's Props: protoactor
-// makes the first actor of a process here, not on the stage's goroutine.
+// spawn makes the stage a child. It returns a panic of a user's Props as an error:
+// protoactor makes the first actor of a process here, not on the stage's goroutine.
 func (s *supervisor) spawn(c actor.Context, m *spawnStage) (err error) {
 	if s.stopping {
-		return ErrStopped // protoactor would let the child in, and wait for it
+		return ErrStopped // protoactor would accept the child, and wait for its end
 	}
-	// protoactor looks at the addresses, and a stage's is free a moment before
-	// the supervisor hears of its end.
+	// protoactor compares addresses, and a stage's is free a moment before the
+	// supervisor receives its Terminated.
 	if slices.Contains(s.names(), m.stage.name) {
 		return errors.New("another stage has the name, and has not ended")
 	}
@@ -140,12 +139,12 @@ func (s *supervisor) names() []string {
 
 // HandleFailure implements actor.SupervisorStrategy; protoactor calls it on
 // the supervisor's goroutine while the failed child's mailbox is suspended.
-// The receiver decides first what becomes of the message, so that a message to
-// be handled again is in place before the child starts anew.
+// The receiver disposes of the message first, so that a message to be handled
+// again is queued before the child restarts.
 //
-// While the system closes, nothing is restarted: each stage has had its Stop by
-// then, and a restart would call it off. It is resumed only because a user's
-// actor may have to serve its children until they have ended.
+// While the system closes, no stage is restarted: each has had its Stop by then,
+// and a restart would cancel it. The stage is resumed, because a user's actor may
+// have to serve its children until they have ended.
 func (s *supervisor) HandleFailure(_ *actor.ActorSystem, parent actor.Supervisor, child *actor.PID, _ *actor.RestartStatistics, reason, message any) {
 	st := s.stages[child.Id]
 	at := userMessage(message)
@@ -158,7 +157,7 @@ func (s *supervisor) HandleFailure(_ *actor.ActorSystem, parent actor.Supervisor
 		parent.ResumeChildren(child)
 	case st == nil || at != nil || !st.hasProps:
 		parent.RestartChildren(child)
-	default: // at its start, for which a user's actor may have a lasting reason
+	default: // at its start: the cause may last, so the retry is delayed
 		again := &retryStart{parent: parent, child: child}
 		time.AfterFunc(st.nextStartDelay(), func() { st.system.supervisorMailbox.PostUserMessage(again) })
 	}
@@ -167,14 +166,14 @@ func (s *supervisor) HandleFailure(_ *actor.ActorSystem, parent actor.Supervisor
 	}
 }
 
-// nextStartDelay is how long to wait before the stage may try to start again.
+// nextStartDelay is how long to wait before the next try to start the stage.
 func (st *Stage) nextStartDelay() time.Duration {
 	st.startDelay = min(max(2*st.startDelay, minStartDelay), maxStartDelay)
 	return st.startDelay
 }
 
-// userMessage is the message that somebody sent, or nil if it is one of the
-// library's own.
+// userMessage is the message without its envelope; nil: it is a message of the
+// library.
 func userMessage(message any) any {
 	message = actor.UnwrapEnvelopeMessage(message)
 	if _, ok := message.(actor.SystemMessage); ok {
@@ -183,7 +182,7 @@ func userMessage(message any) any {
 	return message
 }
 
-// Panic is what a handler panicked with, as an error.
+// Panic is the panic of a handler, as an error.
 type Panic struct {
 	Value any
 	Stack []byte // of the goroutine that panicked, when it was caught there
@@ -192,7 +191,7 @@ type Panic struct {
 // Error implements error.
 func (p *Panic) Error() string { return fmt.Sprintf("panic: %v", p.Value) }
 
-// Unwrap gives the error that was panicked with, if it was one.
+// Unwrap returns the value of the panic if it is an error, else nil.
 func (p *Panic) Unwrap() error {
 	err, _ := p.Value.(error)
 	return err
@@ -205,8 +204,8 @@ func asPanic(reason any) *Panic {
 	return &Panic{Value: reason}
 }
 
-// rethrow, deferred around a handler, adds the stack to a panic on its way to
-// the supervisor: by the time the supervisor sees it, the stack is gone.
+// rethrow, deferred around a handler, adds the stack to a panic: the supervisor
+// runs on another goroutine and cannot read it.
 func rethrow() {
 	if r := recover(); r != nil {
 		panic(&Panic{Value: r, Stack: debug.Stack()})

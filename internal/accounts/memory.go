@@ -2,30 +2,30 @@ package accounts
 
 import "github.com/omnibus-runtime/omnibus/shmstore"
 
-// Announcer tells the other process of memory. It does not wait.
+// Announcer announces memory to the other process. It does not block.
 type Announcer interface {
 	ShowMemory(number uint32, mem *shmstore.Segment) error
-	HideMemory(number uint32) // nothing more will lie there
+	HideMemory(number uint32) // no more payloads come into it
 }
 
-// announcedSegment is memory of ours that the other process was told of.
+// announcedSegment is memory of this process that was announced to the other process.
 type announcedSegment struct {
 	seg     *Segment
 	number  uint32
 	uses    int
-	lasting bool // more payloads may come in it
-	alone   bool // it is for one payload, and named by that alone
+	lasting bool // more payloads may come into it
+	alone   bool // it is for one payload, whose message alone names it
 
 	file       bool // Account.Files counts it
-	keeps      int  // payloads in it that the other process has finished, and still reads
+	keeps      int  // payloads in it that the other process has finished and still reads
 	keepsBytes int64
 }
 
-// isFile reports whether views that the other process keeps are what the memory stays for.
+// isFile reports whether the memory stays only for views that the other process keeps.
 func (t *announcedSegment) isFile() bool { return t.keeps > 0 && !t.lasting }
 
-// announce, with mu held, tells the other process of memory of ours unless it knows it, and counts
-// one payload more there.
+// announce, with mu held, announces memory to the other process, unless it was announced before,
+// and counts one more payload in it.
 func (a *Account) announce(at Location) (*announcedSegment, error) {
 	t := a.announced[at.Seg]
 	if t != nil && !at.Alone {
@@ -45,8 +45,8 @@ func (a *Account) announce(at Location) (*announcedSegment, error) {
 	return t, nil
 }
 
-// releaseAnnounced, with mu held, counts one payload less. Memory that nothing more will lie in is
-// forgotten with the last.
+// releaseAnnounced, with mu held, counts one payload less. Memory that no more payloads come into
+// is forgotten with the last one.
 func (a *Account) releaseAnnounced(t *announcedSegment) {
 	if t == nil {
 		return
@@ -58,12 +58,12 @@ func (a *Account) releaseAnnounced(t *announcedSegment) {
 		delete(a.announced, t.seg)
 		defer t.seg.Release()
 	}
-	if !a.closed { // else it forgets everything
+	if !a.closed { // else the other process forgets all memory
 		a.announcer.HideMemory(t.number)
 	}
 }
 
-// Retire notes that nothing new will lie in memory of ours.
+// Retire notes that no more payloads come into memory of this process.
 func (a *Account) Retire(seg *Segment) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -75,8 +75,8 @@ func (a *Account) Retire(seg *Segment) {
 	}
 }
 
-// AddPeerSegment takes in memory that the other process tells us of, up to so much at a time. It
-// reports false of a number that is taken, and of memory that is too much.
+// AddPeerSegment adds memory that the other process has announced. It reports false if the number
+// is in use, or if there are most segments already.
 func (a *Account) AddPeerSegment(number uint32, seg *Segment, most int) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -87,14 +87,15 @@ func (a *Account) AddPeerSegment(number uint32, seg *Segment, most int) bool {
 	return true
 }
 
-// PeerSegment finds memory of the other process's; nil: it was not told of.
+// PeerSegment finds memory of the other process; nil: it was not announced.
 func (a *Account) PeerSegment(number uint32) *Segment {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.peerSegments[number]
 }
 
-// RemovePeerSegment forgets memory of the other process's, which is the caller's then; nil: it was not told of.
+// RemovePeerSegment removes memory of the other process, and passes it to the caller; nil: it was
+// not announced.
 func (a *Account) RemovePeerSegment(number uint32) *Segment {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -103,12 +104,12 @@ func (a *Account) RemovePeerSegment(number uint32) *Segment {
 	return seg
 }
 
-// fewKept are so many that a process may keep them for a moment: what it handles
-// next is there before it lets go of the last.
+// maxTransientKept is how many payloads a process may keep in passing: it gets the next
+// delivery before it releases the payload of the last.
 const maxTransientKept = 4
 
-// fillsWindow reports whether the other process keeps views of half of a memory that payloads come in
-// again and again.
+// fillsWindow reports whether the other process keeps views of half of a segment that more
+// payloads come into.
 func (t *announcedSegment) fillsWindow() bool {
 	return t != nil && t.lasting && t.keeps > maxTransientKept && t.keepsBytes*2 >= t.seg.mem.Size()
 }

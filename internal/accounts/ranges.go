@@ -9,7 +9,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// ranges are the parts of a segment that live payloads of a client lie in, in order.
+// ranges are the parts of a segment that the live payloads of a client occupy, in order.
 type ranges struct {
 	mu    lockorder.Mutex[lockorder.Ranges]
 	spans []span
@@ -17,7 +17,7 @@ type ranges struct {
 
 type span struct{ from, to uint64 }
 
-// add notes a payload. It is an error if another lies there.
+// add notes a payload. It is an error if the payload overlaps another.
 func (r *ranges) add(offset, size uint64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -31,7 +31,7 @@ func (r *ranges) add(offset, size uint64) error {
 	return nil
 }
 
-// remove notes that the last reference to a payload is gone.
+// remove removes a payload whose last reference was released.
 func (r *ranges) remove(offset uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -39,7 +39,7 @@ func (r *ranges) remove(offset uint64) {
 	r.spans = slices.Delete(r.spans, i, i+1)
 }
 
-// check reports payloads that do not lie within the segment, or over each other.
+// check reports payloads that exceed the segment, or overlap.
 func (r *ranges) check(size uint64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,24 +12,24 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/process"
 )
 
-// What the directory takes.
+// Bounds of the directory.
 const (
 	maxPublishedBy    = 1024    // names of one process
 	maxPublished      = 1 << 14 // names of all together
-	publishedShare    = 4       // one in so many of the descriptors that the host may open
+	publishedShare    = 4       // divisor of the descriptors that the host may open
 	maxPublishedBytes = 1 << 46 // as large as a store may be
 )
 
-// Directory is the table. It is this process's own [lane.Directory], too.
+// Directory is the table of names. It is also the [lane.Directory] of this process.
 type Directory struct {
-	closedErr error   // why nothing is published any more, when it is closed
-	watches   Watches // of what this process has found
+	closedErr error   // the cause of errors after Close
+	watches   Watches // of the processes whose names this process has found
 
-	mu         lockorder.Mutex[lockorder.Directory] // comes before a sender's
+	mu         lockorder.Mutex[lockorder.Directory] // taken before a sender's
 	maxNames   int                                  // names
 	names      map[lane.Name]*published
 	publishers map[Process]*publisher // nil: this process
-	lastNumber uint32                 // number of the last one that is no nil
+	lastNumber uint32                 // number of the last publisher other than this process
 	self       int                    // a pidfd of this process; -1: not opened
 	closed     bool
 }
@@ -38,7 +38,7 @@ type Directory struct {
 type Process interface {
 	PID() int
 	FD() int    // its pidfd
-	Gone() bool // it is dead, or has hung up
+	Gone() bool // the process is dead, or has hung up
 }
 
 // published is a descriptor with a name.
@@ -48,14 +48,14 @@ type published struct {
 	by        *publisher
 }
 
-// publisher is a process that has published something.
+// publisher is a process that has published names.
 type publisher struct {
 	number  uint32  // never another's; 0: this process
 	process Process // nil: this process
 	names   map[lane.Name]struct{}
 }
 
-// New makes an empty directory. Once it is closed, it fails with [lane.ErrUnavailable] and over.
+// New returns an empty directory. After Close its errors match [lane.ErrUnavailable] and closedErr.
 func New(closedErr error) *Directory {
 	return &Directory{
 		maxNames: min(maxPublished, limits.Files()/publishedShare), closedErr: closedErr, self: -1,
@@ -63,7 +63,7 @@ func New(closedErr error) *Directory {
 	}
 }
 
-// SetMaxNames lets it have no more names than that.
+// SetMaxNames bounds the names of all processes together.
 func (d *Directory) SetMaxNames(names int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -77,7 +77,7 @@ func (d *Directory) Len() int {
 	return len(d.names)
 }
 
-// CheckSize looks at the size of what is behind a descriptor.
+// CheckSize checks the size of the memory of a descriptor.
 func CheckSize(sizeBytes int64) error {
 	if sizeBytes < 1 || sizeBytes > maxPublishedBytes {
 		return fmt.Errorf("%w: a descriptor of %d bytes: use 1 to %d", cudaipc.ErrInvalid, sizeBytes, int64(maxPublishedBytes))
@@ -85,7 +85,7 @@ func CheckSize(sizeBytes int64) error {
 	return nil
 }
 
-// DuplicateFD duplicates a descriptor that is to be published.
+// DuplicateFD duplicates a descriptor for PublishBy.
 func DuplicateFD(fd int) (int, error) {
 	own, err := process.Duplicate(fd)
 	if err != nil {
@@ -94,8 +94,8 @@ func DuplicateFD(fd int) (int, error) {
 	return own, nil
 }
 
-// PublishBy puts a descriptor of a process's under a name; nil is this process. It owns the
-// descriptor, also if it fails.
+// PublishBy publishes a descriptor of a process under a name; nil is this process. It owns the
+// descriptor, even if it fails.
 func (d *Directory) PublishBy(of Process, name lane.Name, fd int, sizeBytes int64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -134,7 +134,7 @@ func (d *Directory) unavailable() error {
 	return fmt.Errorf("%w: %w", lane.ErrUnavailable, d.closedErr)
 }
 
-// WithdrawBy takes back what a process has published under a name; nil is this process.
+// WithdrawBy removes a name that the process has published; nil is this process.
 func (d *Directory) WithdrawBy(of Process, name lane.Name) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -143,14 +143,14 @@ func (d *Directory) WithdrawBy(of Process, name lane.Name) {
 	}
 }
 
-// remove, with mu held, forgets a name.
+// remove, with mu held, removes a name and closes its descriptor.
 func (d *Directory) remove(name lane.Name, p *published) {
 	process.CloseAll([]int{p.fd})
 	delete(d.names, name)
 	delete(p.by.names, name)
 }
 
-// WithdrawAll takes back all that a process has published.
+// WithdrawAll removes all names of a process.
 func (d *Directory) WithdrawAll(of Process) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -158,7 +158,7 @@ func (d *Directory) WithdrawAll(of Process) {
 	delete(d.publishers, of)
 }
 
-// dropAll, with mu held, forgets all names of a process, if it has any.
+// dropAll, with mu held, removes all names of a process, if it has any.
 func (d *Directory) dropAll(by *publisher) {
 	if by == nil {
 		return
@@ -168,25 +168,26 @@ func (d *Directory) dropAll(by *publisher) {
 	}
 }
 
-// dropIfGone, with mu held, forgets all names of the process that has this one, if it is dead or
-// has hung up. The kernel is asked, which knows before the session ends: what a process publishes
-// when it has joined anew must not find its own names taken.
+// dropIfGone, with mu held, removes all names of the publisher of this name, if that process is
+// dead or has hung up. It asks the kernel, which knows before the session ends: a process that joins
+// again must not find its own names taken.
 func (d *Directory) dropIfGone(name lane.Name) {
 	if p := d.names[name]; p != nil && p.by.process != nil && p.by.process.Gone() {
 		d.dropAll(p.by)
 	}
 }
 
-// Entry is what lies under a name.
+// Entry describes the memory under a name.
 type Entry struct {
-	FD        int // of the memory, and
-	PIDFD     int // of the process that published it: neither is the caller's
+	FD        int // of the memory; the directory's
+	PIDFD     int // of the process that published it; the directory's
 	SizeBytes int64
 	Owner     uint32 // number of that process, never another's; 0: the host's
 	PID       int    // of it
 }
 
-// Lookup finds a descriptor, and has it used while it is not closed.
+// Lookup finds a name and calls use with its entry. The descriptors are open until use returns. The
+// error is that of use, or matches [lane.ErrNotPublished] or [lane.ErrUnavailable].
 func (d *Directory) Lookup(name lane.Name, use func(Entry) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -205,7 +206,7 @@ func (d *Directory) Lookup(name lane.Name, use func(Entry) error) error {
 	return use(Entry{FD: p.fd, PIDFD: pidfd, SizeBytes: p.sizeBytes, Owner: p.by.number, PID: p.by.pid()})
 }
 
-// pidfd, with mu held, is that of a process that has published something.
+// pidfd, with mu held, is the pidfd of a publisher.
 func (d *Directory) pidfd(by *publisher) (int, error) {
 	if by.process != nil {
 		return by.process.FD(), nil
@@ -220,7 +221,7 @@ func (d *Directory) pidfd(by *publisher) (int, error) {
 	return d.self, nil
 }
 
-// Close forgets everything, once no client is left.
+// Close removes all names; no client is left.
 func (d *Directory) Close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -234,7 +235,7 @@ func (d *Directory) Close() {
 	d.watches.Close(d.closedErr)
 }
 
-// pid is the number of the process.
+// pid is the process id of the publisher.
 func (by *publisher) pid() int {
 	if by.process == nil {
 		return os.Getpid()

@@ -8,21 +8,21 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/process"
 )
 
-// Watches are of the processes whose descriptors this one has found: one for each, however much
-// is found of it.
+// Watches are the watches of the processes whose descriptors this process has found: one for each
+// process.
 type Watches struct {
 	mu        lockorder.Mutex[lockorder.Watches]
 	watched   map[Owner]*process.Process
-	closedErr error // why there are no more; nil: they are open
+	closedErr error // set by Close
 }
 
-// Owner is a process that publishes, at one life of a host.
+// Owner identifies a process that publishes, within one epoch of a host.
 type Owner struct {
 	Epoch  uint64
 	Number uint32
 }
 
-// Watch finds the watch of a process, or begins it. It owns the pidfd.
+// Watch finds the watch of a process, or starts it. It owns the pidfd.
 func (w *Watches) Watch(of Owner, pidfd, pid int) (lane.Owner, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -48,8 +48,8 @@ func (w *Watches) Watch(of Owner, pidfd, pid int) (lane.Owner, error) {
 	return p, nil
 }
 
-// closeDead, with mu held, ends the watches that have seen what they watched for.
-// So there are no more of them than processes that live, and one.
+// closeDead, with mu held, closes the watches of dead processes. So there are at most as many
+// watches as live processes, plus one.
 func (w *Watches) closeDead() {
 	for of, p := range w.watched {
 		select {
@@ -61,13 +61,13 @@ func (w *Watches) closeDead() {
 	}
 }
 
-// Close ends them. over is why no more may begin.
+// Close closes all watches. Watch then fails with closedErr.
 func (w *Watches) Close(closedErr error) {
 	w.mu.Lock()
 	watched := w.watched
 	w.watched, w.closedErr = nil, closedErr
 	w.mu.Unlock()
 	for _, p := range watched {
-		_ = p.Close() // a watch holds nothing that could be lost
+		_ = p.Close() // a watch has no data to lose
 	}
 }

@@ -16,57 +16,57 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// maxLasting bounds the values that outlive their processes, of all of these together.
+// maxLasting bounds the values that outlive their processes, over all processes.
 const maxLasting = 4096
 
 // Options are the settings of an exchange.
 type Options struct {
-	Store       shmstore.Options // of what this process puts
+	Store       shmstore.Options // of the values that this process puts
 	InlineBytes int              // values of up to so many are on the heap
-	TTL         time.Duration    // how long a value lies there until a process comes for it; 0: for ever
+	TTL         time.Duration    // how long a value waits to be fetched; 0: for ever
 	Logger      *slog.Logger
 }
 
-// Exchange is the host's table of values under keys, those of clients among them.
+// Exchange is the host's table of values under keys, including those of clients.
 type Exchange struct {
 	opts  Options
 	table *ring.Table
-	store ValueStore // of what this process puts
-	// inMessages are the bytes of room that clients' values of messages take there, most is their bound.
+	store ValueStore // of the values that this process puts
+	// inMessages are the bytes of store taken by clients' values from messages, maxInMessages is their bound.
 	inMessages    atomic.Int64
 	maxInMessages int64
-	account       accounts.Account // what this process has placed, and has got
-	// lastingAccount is the account of what outlives its processes, see connector.Config; its owner is lasting.
+	account       accounts.Account // of the values that this process has placed and fetched
+	// lastingAccount has the values that outlive their processes, see connector.Config; their owner is lasting.
 	lastingAccount accounts.Account
 	lasting        *ring.Owner
 
 	mu         lockorder.Mutex[lockorder.Exchange]
 	endpoints  map[*endpoint]struct{}
-	lastNumber uint32 // ends so far
+	lastNumber uint32 // of an endpoint's owner
 	closed     bool
 }
 
-// messagesShare is one in how many bytes of the host's memory for values may be taken by those of
-// messages. Clients can fill memory of their own instead; what the host's process puts cannot lie elsewhere.
+// messagesShare is the divisor of the host's memory for values that gives the share for values from messages.
+// Clients can use memory of their own instead; the values of the host's process cannot lie elsewhere.
 const messagesShare = 2
 
-// New makes an empty exchange.
+// New returns an empty exchange.
 func New(opts Options) *Exchange {
 	x := &Exchange{
 		opts: opts, table: ring.NewTable(opts.TTL, opts.Logger),
 		store: ValueStore{opts: opts.Store}, maxInMessages: opts.Store.WithDefaults().ArenaBytes / messagesShare,
 		endpoints: make(map[*endpoint]struct{}),
 	}
-	x.account.Open(nil) // which tells this process of no memory
+	x.account.Open(nil) // this process needs no announcements of memory
 	x.lastingAccount.Open(nil)
-	x.lasting = x.table.Owner("nobody in particular")
+	x.lasting = x.table.Owner("no process")
 	_, _ = owner(&x.lastingAccount, wire.LastingOwner, 1, func() *ring.Owner { return x.lasting })
 	return x
 }
 
-// Owner finds an owner of values that a process has placed, which has an account and is called
-// who in reports; one that is not there is made, unless there are most already. [wire.LastingOwner]
-// has what outlives its processes.
+// Owner finds an owner of values of a process by the account of that process, or creates it with a
+// label for reports. The error is connector.ErrFull if there are most owners already.
+// [wire.LastingOwner] owns the values that outlive their processes.
 func (x *Exchange) Owner(of *accounts.Account, number uint32, most int, label string) (*ring.Owner, error) {
 	if number != wire.LastingOwner {
 		return owner(of, number, most, func() *ring.Owner { return x.table.Owner(label) })
@@ -77,11 +77,11 @@ func (x *Exchange) Owner(of *accounts.Account, number uint32, most int, label st
 	return x.lasting, nil
 }
 
-// Cleanup takes back what an owner has placed under a key and no process has got; with no key, all
-// of it, and that is the owner's end. It returns how many values that were.
+// Cleanup takes back the values of an owner under a key that no process has fetched. With an empty
+// key it takes back all of them, and the owner ends. It returns how many values it took back.
 func (x *Exchange) Cleanup(of *accounts.Account, number uint32, key string) int {
 	o := cleanupOwner(of, number, key == "")
-	if key != "" && number == wire.LastingOwner { // never everything: others have put that
+	if key != "" && number == wire.LastingOwner { // never all: other processes have put them
 		o = x.lasting
 	}
 	switch {
@@ -93,7 +93,7 @@ func (x *Exchange) Cleanup(of *accounts.Account, number uint32, key string) int 
 	return o.Cleanup(key)
 }
 
-// Get gets the value of an entry under a key; 0: the oldest. It is connector.ErrNotFound where
+// Get gets the value of an entry under a key; 0: the oldest. The error is connector.ErrNotFound if
 // there is none.
 func (x *Exchange) Get(edge connector.Edge, key string, entry uint64) (*Fetched, error) {
 	got, err := x.table.Get(edge, key, entry)
@@ -103,7 +103,7 @@ func (x *Exchange) Get(edge connector.Edge, key string, entry uint64) (*Fetched,
 	return newFetched(got), nil
 }
 
-// Await is Get that waits for one until ctx ends.
+// Await is Get, but waits for a value until ctx ends.
 func (x *Exchange) Await(ctx context.Context, edge connector.Edge, key string, entry uint64) (*Fetched, error) {
 	got, err := x.table.Await(ctx, nil, edge, key, entry)
 	if err != nil {
@@ -112,9 +112,9 @@ func (x *Exchange) Await(ctx context.Context, edge connector.Edge, key string, e
 	return newFetched(got), nil
 }
 
-// Copied copies the value of a message to where this process's own values lie. It does not
-// wait: where it fails with [connector.ErrFull], the client can still put the value into memory
-// of its own.
+// Copied copies the value of a message into the store of this process's values. It does not
+// block: if it fails with [connector.ErrFull], the client can still put the value into memory
+// of its own. gone is called when the payload is freed.
 func (x *Exchange) Copied(data []byte, gone func()) (p *accounts.Payload, err error) {
 	n := x.store.spaceBytes(len(data), x.opts.InlineBytes)
 	if x.inMessages.Add(n) > x.maxInMessages {
@@ -139,14 +139,14 @@ func (x *Exchange) Copied(data []byte, gone func()) (p *accounts.Payload, err er
 	return p, nil
 }
 
-// unwaited is the context of what does not wait.
+// canceled is the context of calls that must not block.
 var canceled = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx
 }()
 
-// Close ends the exchange, once no client is left. It reports what this process
+// Close ends the exchange; no client is left. The error reports payloads that this process
 // has not released.
 func (x *Exchange) Close() error {
 	x.mu.Lock()
@@ -165,7 +165,8 @@ func (x *Exchange) Close() error {
 	return nil
 }
 
-// Open opens an end of the exchange for this process. Of a lasting one, values outlive it.
+// Open opens an endpoint of the exchange for this process. The values of a lasting endpoint
+// outlive it.
 func (x *Exchange) Open(lasting bool) connector.Transport { return x.openEndpoint(lasting) }
 
 func (x *Exchange) openEndpoint(lasting bool) *endpoint {
@@ -173,7 +174,7 @@ func (x *Exchange) openEndpoint(lasting bool) *endpoint {
 	x.mu.Lock()
 	final := x.closed
 	if !lasting {
-		for x.lastNumber++; x.lastNumber == wire.LastingOwner || x.account.CleanupOwner(x.lastNumber, false) != nil; x.lastNumber++ { // the numbers came round
+		for x.lastNumber++; x.lastNumber == wire.LastingOwner || x.account.CleanupOwner(x.lastNumber, false) != nil; x.lastNumber++ { // the numbers have wrapped
 		}
 		e.number = x.lastNumber
 		e.owner, _ = owner(&x.account, e.number, unbounded, func() *ring.Owner { return x.table.Owner("the host") })
@@ -186,7 +187,7 @@ func (x *Exchange) openEndpoint(lasting bool) *endpoint {
 	return e
 }
 
-// endpoint is one end of the exchange in the host's process.
+// endpoint is one transport of the exchange in the host's process.
 type endpoint struct {
 	exchange *Exchange
 	owner    *ring.Owner
@@ -244,7 +245,7 @@ func (e *endpoint) Close() error {
 	return nil
 }
 
-// remove forgets an end that is closed.
+// remove removes a closed endpoint.
 func (x *Exchange) remove(e *endpoint) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -260,7 +261,7 @@ func (e *endpoint) closed() bool {
 	}
 }
 
-// payload is a payload that the host's process has got.
+// payload is a value that the host's process has fetched.
 type payload struct {
 	ring.Taken
 	account *accounts.Account
@@ -292,10 +293,10 @@ func (p *payload) Release() {
 	p.account.GiveBack(p.number, func() {})
 }
 
-// Values lists what this process has in the exchange, and has got from it.
+// Values lists the values that this process has placed in the exchange, and has fetched from it.
 func (x *Exchange) Values() []Value { return Values(&x.account) }
 
-// Lasting lists what outlives its processes.
+// Lasting lists the values that outlive their processes.
 func (x *Exchange) Lasting() []Value { return Values(&x.lastingAccount) }
 
 // Stats are the figures of the table.

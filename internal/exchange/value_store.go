@@ -14,26 +14,26 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// NewValueStore makes room with these settings, when it is needed first.
+// NewValueStore returns a store with these options. It makes the memory at the first put.
 func NewValueStore(opts shmstore.Options) *ValueStore { return &ValueStore{opts: opts} }
 
-// ValueStore is the memory of what one process puts into an exchange. It is
-// made when it is needed first.
+// ValueStore is the memory for the values that one process puts into an exchange. The
+// memory is made at the first put.
 type ValueStore struct {
 	opts shmstore.Options
 
 	mu      lockorder.Mutex[lockorder.ValueStore]
 	ring    *ring.Room
-	arena   *accounts.Segment // of the room; nil: no other process can read it
+	arena   *accounts.Segment // of ring; nil: no other process can read it
 	closed  bool
 	putting sync.WaitGroup // added to under mu, while not closed
 }
 
-// largeBytes is the default for the large objects of such a room together.
+// largeBytes is the default bound for all large objects of a store together.
 const largeBytes = 1 << 30
 
-// Put makes a payload of size bytes, which fill writes, with one reference, and
-// places it; place takes it over. One of at most inline bytes is on the heap.
+// Put makes a payload of size bytes, which fill writes, with one reference, and calls
+// place, which owns the payload. A payload of at most inline bytes is on the heap.
 func (r *ValueStore) Put(ctx context.Context, size, inline int, fill func(dst []byte) error, place func(*accounts.Payload) error) error {
 	if size <= inline {
 		data := make([]byte, size)
@@ -59,7 +59,7 @@ func (r *ValueStore) Put(ctx context.Context, size, inline int, fill func(dst []
 	return place(p)
 }
 
-// spaceBytes is how many bytes a payload of size bytes takes, where there is room at all.
+// spaceBytes is how many bytes of the store a payload of size bytes takes.
 func (r *ValueStore) spaceBytes(size, inline int) int64 {
 	if size > inline {
 		if room, _, err := r.beginPut(); err == nil {
@@ -70,7 +70,7 @@ func (r *ValueStore) spaceBytes(size, inline int) int64 {
 	return int64(size)
 }
 
-// payloadOf makes an object of a room a payload.
+// payloadOf makes a payload of an object of the store.
 func payloadOf(o *ring.Object, arena *accounts.Segment) (*accounts.Payload, error) {
 	switch {
 	case arena == nil:
@@ -85,14 +85,15 @@ func payloadOf(o *ring.Object, arena *accounts.Segment) (*accounts.Payload, erro
 	return accounts.AloneIn(mem, len(o.Bytes()), o.Release), nil
 }
 
-// Memory is where its values lie that other processes can read; nil: nothing does yet.
+// Memory is the segment of the values that other processes can read; nil: there is none yet.
 func (r *ValueStore) Memory() *accounts.Segment {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.arena
 }
 
-// beginPut returns the room, for a put, which ends with putting.Done.
+// beginPut returns the memory for a put, and makes it at the first. The caller ends the put
+// with putting.Done.
 func (r *ValueStore) beginPut() (*ring.Room, *accounts.Segment, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -126,8 +127,8 @@ func (r *ValueStore) create() error {
 	return nil
 }
 
-// Stop lets no value be put any more: a value that is released from here on is not
-// written over.
+// Stop refuses new values: the memory of a value that is released from here on is not
+// used again.
 func (r *ValueStore) Stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -137,7 +138,8 @@ func (r *ValueStore) Stop() {
 	}
 }
 
-// Close gives the memory back, once no value is being put. What others have mapped stays.
+// Close waits until no value is being put, and gives the memory back. Mappings in other
+// processes stay. The error is the cause of ctx if that ends first.
 func (r *ValueStore) Close(ctx context.Context) error {
 	r.Stop()
 	if err := waiting.For(ctx, &r.putting); err != nil {

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// Probes is how many probes there are within the bound.
+// Probes is how many probes are made within the bound.
 const Probes = 16
 
-// Probe gives a figure that changes when anything moves, and what waits for the program; empty:
-// nothing does.
+// Probe returns a figure that changes with any progress, and names the waiting work; empty: no work
+// waits.
 type Probe func() (moved uint64, waits string)
 
-// Hang is a state in which nothing moves.
+// Hang is a state without progress.
 type Hang struct {
 	Lasted time.Duration
 	Waits  string // empty: the probe has not returned
@@ -26,23 +26,23 @@ type Watcher struct {
 	stop      chan struct{}
 	closeOnce sync.Once
 
-	mu      sync.Mutex    // guards what follows
-	still   time.Duration // how long nothing has moved while work waited, or the probe did not return
+	mu      sync.Mutex    // guards the fields below
+	still   time.Duration // how long there was no progress while work waited or the probe did not return
 	pending bool          // a probe has not returned
-	overdue bool          // ... which was to return before the next was due
+	overdue bool          // ... and the next one was due
 	moved   uint64        // by the last probe
 	waits   string        // by the last probe
 }
 
-// Watch probes until the watcher is closed. It calls changed, which may wait, when a hang has lasted
-// for the bound, and when that is over.
+// Watch probes until the watcher is closed. It calls changed, which may block, when a hang has lasted
+// for the bound, and when the hang has ended.
 func Watch(bound time.Duration, probe Probe, changed func(h Hang, hangs bool)) *Watcher {
 	w := &Watcher{bound: bound, probe: probe, changed: changed, stop: make(chan struct{})}
 	go w.watch()
 	return w
 }
 
-// Close ends the probes. It does not wait for one that does not return.
+// Close ends the probes. It does not wait for a probe.
 func (w *Watcher) Close() { w.closeOnce.Do(func() { close(w.stop) }) }
 
 // Hang reports whether the program hangs.
@@ -81,8 +81,8 @@ func (w *Watcher) watch() {
 // interval is the time from one probe to the next.
 func (w *Watcher) interval() time.Duration { return max(w.bound/Probes, time.Millisecond) }
 
-// addStill counts time in which nothing has moved. A program that was stopped (SIGSTOP) could not
-// move: of that time no more than two probes' is counted.
+// addStill counts time without progress. A program that was stopped (SIGSTOP) could make no
+// progress: of that time at most two intervals are counted.
 func (w *Watcher) addStill(d time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -92,7 +92,7 @@ func (w *Watcher) addStill(d time.Duration) {
 	}
 }
 
-// startProbe starts a probe, unless one has not returned.
+// startProbe starts a probe, unless one is running.
 func (w *Watcher) startProbe() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -103,7 +103,7 @@ func (w *Watcher) startProbe() {
 	go func() { w.recordProbe(w.probe()) }()
 }
 
-// recordProbe notes what a probe has found.
+// recordProbe records the result of a probe.
 func (w *Watcher) recordProbe(moved uint64, waits string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -12,24 +12,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lookEvery is how often anything may have changed where the system has no watch left.
+// pollInterval is the period of notify(nil) if the system has no watch left.
 const pollInterval = 5 * time.Millisecond
 
 // A Watch calls a function when files change.
 type Watch struct {
 	notify   func(name []byte)
-	file     *os.File // nil: there is none left
+	file     *os.File // nil: the system has no watch left
 	pollOnce sync.Once
 	closed   chan struct{}
 	ended    sync.WaitGroup
 }
 
-// New begins a watch of nothing yet. Goroutines of its own call tell, with the name of
-// what changed in a directory. There is none where a file changed that is itself watched, and
-// where changes were lost: then anything may have. The name is valid for that call.
+// New returns a watch without files. Its goroutines call notify with the name of the file that
+// changed in a watched directory. The name is empty if a watched file itself changed, or if events
+// were lost: then any file may have changed. The name is valid during the call.
 //
-// All processes of a user have 128 watches, unless somebody has raised
-// fs.inotify.max_user_instances. Where none is left, tell is called every few milliseconds.
+// All processes of a user share 128 watches, unless fs.inotify.max_user_instances was raised.
+// If none is left, notify is called without a name every few milliseconds.
 func New(notify func(name []byte)) *Watch {
 	w := &Watch{notify: notify, closed: make(chan struct{})}
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
@@ -42,7 +42,7 @@ func New(notify func(name []byte)) *Watch {
 	return w
 }
 
-// Add watches a file too, or a directory, for changes such as unix.IN_MODIFY.
+// Add adds a file or a directory to the watch, for changes such as unix.IN_MODIFY.
 func (w *Watch) Add(path string, changes uint32) error {
 	if w.file == nil {
 		return nil
@@ -65,7 +65,7 @@ func (w *Watch) Add(path string, changes uint32) error {
 	return nil
 }
 
-// startPolling has tell called from time to time, for who cannot be told what changes.
+// startPolling calls notify periodically, since the system reports no changes.
 func (w *Watch) startPolling() {
 	w.pollOnce.Do(func() {
 		w.ended.Go(func() {
@@ -95,8 +95,7 @@ func (w *Watch) run() {
 	}
 }
 
-// each calls tell for each of the kernel's events. Those that say that some were lost have
-// no name, either.
+// each calls notify for each of the kernel's events. Events about lost events have no name.
 func each(events []byte, notify func(name []byte)) {
 	const lenAt = 12 // in struct inotify_event
 	for len(events) >= unix.SizeofInotifyEvent {
@@ -107,8 +106,8 @@ func each(events []byte, notify func(name []byte)) {
 	}
 }
 
-// Close ends the watch: tell is not called any more. It is called once, and nothing
-// else after it.
+// Close ends the watch: notify is not called any more. Close is called once, as the last
+// method.
 func (w *Watch) Close() {
 	close(w.closed)
 	if w.file != nil {

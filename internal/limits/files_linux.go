@@ -3,8 +3,8 @@ package limits
 import "golang.org/x/sys/unix"
 
 const (
-	minFiles = 256     // what every system allows
-	maxFiles = 1 << 30 // "no limit" is a number beyond it
+	minFiles = 256     // allowed by every system
+	maxFiles = 1 << 30 // "no limit" is a larger number
 )
 
 // Files is how many descriptors this process may have open.

@@ -34,7 +34,7 @@ func (m *Mutex[C]) Unlock() {
 }
 
 // Right is a mutex of class C that guards no data: a goroutine may wait, and call handlers,
-// while it has it.
+// while it holds a Right.
 type Right[C any] struct {
 	mu   sync.Mutex
 	held heldLock // guarded by mu
@@ -84,7 +84,7 @@ func (m *RWMutex[C]) Unlock() {
 }
 
 // RLock locks m for reading. The process ends if a lock that the goroutine holds forbids it. m
-// itself does: a writer that waits keeps a second RLock out.
+// itself forbids it: a second RLock would block behind a waiting writer.
 func (m *RWMutex[C]) RLock() {
 	c := classOf[C](false)
 	c.check()

@@ -25,7 +25,8 @@ func classOf[C any](right bool) class {
 
 func (c class) String() string { return fmt.Sprintf("%s (rank %d)", c.name, c.rank) }
 
-// heldLock is a lock that a goroutine has. It is part of the lock, but where readers share that.
+// heldLock records that a goroutine holds a lock. It is part of the lock, except for readers, which
+// share the lock.
 type heldLock struct {
 	class
 	lock  any         // pointer to the lock
@@ -34,13 +35,13 @@ type heldLock struct {
 	depth int
 }
 
-// goroutine has the locks of a goroutine, in the order in which it took them.
+// goroutine records the locks that a goroutine holds, in the order in which it took them.
 type goroutine struct {
 	id   uintptr
 	held []*heldLock
 }
 
-// goroutines are those that hold locks. spare are their entries that are in no use.
+// goroutines are the goroutines that hold locks. spare are unused entries.
 var goroutines = struct {
 	sync.Mutex
 	all   map[uintptr]*goroutine
@@ -55,8 +56,8 @@ func (c class) check() {
 	}
 }
 
-// AssertNone ends the process if the goroutine holds a lock that is no [Right]: what it is about to
-// do can wait, end a request or call a handler.
+// AssertNone ends the process if the goroutine holds a lock other than a [Right]: the action that
+// what describes can wait, end a request or call a handler.
 func AssertNone(what string) {
 	if h := firstHeld(func(h *heldLock) bool { return !h.right }); h != nil {
 		fail(fmt.Sprintf("lockorder: %s while %v is held\nIt does so at\n%s%v was taken at\n%s",
@@ -70,7 +71,7 @@ var fail = func(report string) {
 	select {}
 }
 
-// firstHeld is the oldest hold of the calling goroutine that is as said, or nil.
+// firstHeld is the oldest lock that the calling goroutine holds and is reports true for, or nil.
 func firstHeld(is func(*heldLock) bool) *heldLock {
 	id := goroutineID()
 	goroutines.Lock()
@@ -83,7 +84,7 @@ func firstHeld(is func(*heldLock) bool) *heldLock {
 	return nil
 }
 
-// record notes that the calling goroutine has the lock.
+// record notes that the calling goroutine holds the lock.
 func (h *heldLock) record(c class, lock any) {
 	h.class, h.lock = c, lock
 	h.depth = runtime.Callers(3, h.stack[:])
@@ -104,7 +105,7 @@ func (h *heldLock) record(c class, lock any) {
 	h.owner = g
 }
 
-// clear forgets the hold, on whichever goroutine. A hold of a free lock may be dropped, or nil:
+// clear notes that the lock is released, on any goroutine. It does nothing for a free lock or nil:
 // package sync reports the unlock of an unlocked lock.
 func (h *heldLock) clear() {
 	if h == nil {
@@ -124,7 +125,7 @@ func (h *heldLock) clear() {
 	}
 }
 
-// readHold is the calling goroutine's hold of a lock, or that of another goroutine if it has none, or nil.
+// readHold is the calling goroutine's record of a lock, or that of another goroutine if it has none, or nil.
 func readHold(lock any) *heldLock {
 	is := func(h *heldLock) bool { return h.lock == lock }
 	if own := firstHeld(is); own != nil {
@@ -159,7 +160,7 @@ func trace(stack []uintptr) string {
 	}
 }
 
-// goroutineID tells the goroutines that live apart: it is the address of the runtime's own entry. The
-// number that the runtime prints would take a walk of the whole stack, at each lock.
-// No goroutine ends while it holds a lock, as the next one may get its entry.
+// goroutineID identifies a live goroutine: it is the address of the runtime's entry. To read the
+// number that the runtime prints would take a walk of the whole stack, at each lock. No goroutine
+// may end while it holds a lock, since a new goroutine may get its entry.
 func goroutineID() uintptr

@@ -9,9 +9,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore/lane"
 )
 
-// packetOrder puts what comes by the lane and what comes by the socket into the order in which
-// the peer has sent it. A frame says how many packets its sender had sent by the socket
-// before it, and such a packet how many frames.
+// packetOrder puts the frames of the lane and the packets of the socket into the order in which
+// the peer has sent them. A frame has the number of packets that its sender had sent by the
+// socket before it, and such a packet the number of frames before it.
 type packetOrder struct {
 	copied  []byte // a frame, which is the peer's to change
 	frames  uint64 // how many have come
@@ -21,7 +21,7 @@ type packetOrder struct {
 	after   uint64 // how many frames come before early
 }
 
-// frame is one that lies in the lane.
+// frame is a frame in the lane.
 type frame struct {
 	body    []byte
 	after   lane.Kind // how many packets come before it
@@ -31,14 +31,15 @@ type frame struct {
 // packetNumbers is how many numbers a frame has for the packets before it.
 const packetNumbers = 1 << 31
 
-// next returns a packet whose turn it is. It is valid until the next call.
+// next returns the packet that comes next in the order, if it has come. It is valid until the
+// next call.
 func (o *packetOrder) next(in *lane.Receiver) (p []byte, fds []int, ok bool) {
 	for {
 		for o.early.buf != nil && o.after == o.frames {
 			p, fds = o.early.buf, o.early.fds
 			o.early = packet{}
 			o.packets = (o.packets + 1) % packetNumbers
-			if len(p) > 0 { // else it was there to wake this side
+			if len(p) > 0 { // an empty packet only wakes this side
 				return p, fds, true
 			}
 		}
@@ -51,7 +52,7 @@ func (o *packetOrder) next(in *lane.Receiver) (p []byte, fds []int, ok bool) {
 	}
 }
 
-// frame returns a copy of the next frame, if it is its turn.
+// frame returns a copy of the next frame, if it comes next in the order.
 func (o *packetOrder) frame(in *lane.Receiver) (p []byte, ok bool) {
 	if !o.ahead.present {
 		body, kind, ok := in.Next()
@@ -71,14 +72,15 @@ func (o *packetOrder) frame(in *lane.Receiver) (p []byte, ok bool) {
 	return o.copied, true
 }
 
-// misplaced reports whether the next frame names no packet, or one before the last that has come. Fewer packets
-// than half of their numbers are on the way at a time.
+// misplaced reports whether the number of the next frame is invalid, or names a packet before the last that has come.
+// Fewer packets than half of the numbers are on the way at a time.
 func (o *packetOrder) misplaced() bool {
 	behind := (o.packets - uint32(o.ahead.after)) % packetNumbers
 	return o.ahead.after >= packetNumbers || behind > 0 && behind < packetNumbers/2
 }
 
-// violation is the error of a peer that breaks the rules; next has found nothing.
+// violation is the error of a peer that breaks the protocol, or nil. The caller calls it when next
+// has returned no packet.
 func (o *packetOrder) violation(in *lane.Receiver) error {
 	if in == nil {
 		return nil
@@ -95,7 +97,7 @@ func (o *packetOrder) violation(in *lane.Receiver) error {
 	return nil
 }
 
-// addPacket takes in a packet that has come by the socket.
+// addPacket adds a packet that has come by the socket.
 func (o *packetOrder) addPacket(p []byte, fds []int, lanes bool) error {
 	if lanes {
 		h, body, rest, err := wire.Next(p)
@@ -115,13 +117,13 @@ func (o *packetOrder) addPacket(p []byte, fds []int, lanes bool) error {
 	return nil
 }
 
-// noHeldFrame reports whether the next frame needs to wait for no packet.
+// noHeldFrame reports whether no frame waits for a packet before it.
 func (o *packetOrder) noHeldFrame() bool { return !o.ahead.present }
 
-// doze says by the lane that this side sleeps. It is false if there is a frame to receive,
-// or the lane has ended.
+// doze announces by the lane that this side sleeps. It returns false if there is a frame to
+// receive, or the lane has ended.
 func (o *packetOrder) doze(in *lane.Receiver) bool {
-	if in == nil || o.ahead.present { // the packet before the frame was sent
+	if in == nil || o.ahead.present { // the packet before the frame was sent, and wakes this side
 		return true
 	}
 	in.Rouse()

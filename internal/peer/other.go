@@ -29,7 +29,7 @@ func (*Listener) Accept() (*Conn, error) { return nil, ErrUnsupported }
 // Close does nothing.
 func (*Listener) Close() error { return nil }
 
-// What follows is never called: there is no connection.
+// The functions below are never called: there is no connection.
 
 func (*Conn) send([]byte, []int) error                        { return ErrUnsupported }
 func (*Conn) trySend([]byte, []int) (bool, error)             { return false, ErrUnsupported }

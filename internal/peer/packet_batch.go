@@ -6,26 +6,27 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
-// PacketBatch is the handling of the packets that are there: what they cause is sent when all of
-// their messages are handled, in as few packets as possible. The zero Turn is over.
+// PacketBatch spans the handling of the packets that have arrived: messages that the handlers queue
+// are sent when all of these packets are handled, in as few packets as possible. The zero value is
+// a batch that has ended.
 //
 // Its methods are safe for concurrent use: a message that another goroutine queues in the
 // meantime travels with the others.
 type PacketBatch struct {
 	mu      lockorder.Mutex[lockorder.PacketBatch]
 	on      bool
-	senders []*Sender // that wait for the end
+	senders []*Sender // wait for the end
 }
 
-// Begin begins the turn.
+// Begin begins the batch.
 func (b *PacketBatch) Begin() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.on = true
 }
 
-// Add has what is queued with a Sender from now on wait for the end of the turn, unless
-// the turn is over.
+// Add makes messages that are queued with s from now on wait for the end of the batch, unless
+// the batch has ended.
 func (b *PacketBatch) Add(s *Sender) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -35,7 +36,7 @@ func (b *PacketBatch) Add(s *Sender) {
 	}
 }
 
-// End sends what has waited.
+// End ends the batch and sends the messages that have waited.
 func (b *PacketBatch) End() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -47,7 +48,7 @@ func (b *PacketBatch) End() {
 	b.senders = b.senders[:0]
 }
 
-// addBatches has messages wait until as many turns have ended as have begun.
+// addBatches counts batches that begin, or end if negative. Messages wait while the count is not 0.
 func (s *Sender) addBatches(batches int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
