@@ -5,13 +5,13 @@ import (
 	"testing/synctest"
 )
 
-// TestSpinnerPolls: an idle worker looks, and not while another goroutine is about to run.
+// TestSpinnerPolls: an idle worker polls, except while a woken goroutine waits to run.
 func TestSpinnerPolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		looks := 0
 		l := NewSpinner(func(enough, _ func() bool) bool {
 			if enough() {
-				t.Error("a goroutine looks while another is about to run")
+				t.Error("a goroutine polls while a woken goroutine waits to run")
 			}
 			looks++
 			return false
@@ -20,30 +20,30 @@ func TestSpinnerPolls(t *testing.T) {
 		d.Schedule(func() {})
 		synctest.Wait()
 		if looks != 0 {
-			t.Error("a worker looks where there is nothing to look at")
+			t.Error("a worker polls with a disabled spinner")
 		}
 		l.Enable(true)
 		d.Schedule(func() {})
 		synctest.Wait()
 		if looks != 1 || idleWorkers(d) != 1 {
-			t.Errorf("%d looks of %d idle workers, want one of one", looks, idleWorkers(d))
+			t.Errorf("%d polls of %d idle workers, want one of one", looks, idleWorkers(d))
 		}
 		l.Wake()
 		d.Schedule(func() {})
 		synctest.Wait()
 		if looks != 1 {
-			t.Error("a worker looks while a goroutine that was woken does not run yet")
+			t.Error("a worker polls while a woken goroutine waits to run")
 		}
 		l.Awake()
 		d.Close()
 		if l.enough() {
-			t.Error("a goroutine counts as woken when all have run")
+			t.Error("a goroutine counts as woken after all have run")
 		}
 	})
 }
 
-// TestPollingWorkerGetsNoWork: a worker that handles what it has found is given no work, which
-// goes to another: it may wait for a lock that is held until that work is done.
+// TestPollingWorkerGetsNoWork: scheduled work goes to another worker than one that handles work from
+// its poll, since that one may wait for a lock that is held until the scheduled work is done.
 func TestPollingWorkerGetsNoWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d *Dispatcher
@@ -54,13 +54,13 @@ func TestPollingWorkerGetsNoWork(t *testing.T) {
 			}
 			found = true
 			if !begin() {
-				t.Error("an idle worker has no time")
+				t.Error("begin of an idle worker reports false")
 			}
 			d.Schedule(func() { close(released) })
 			if !enough() {
-				t.Error("a worker that has woken another has not enough to do")
+				t.Error("enough reports false while a woken goroutine waits to run")
 			}
-			<-released // a deadlock, if the work was given to this one
+			<-released // a deadlock, if this worker was given the work
 			return true
 		}, false)
 		l.Enable(true)
@@ -74,7 +74,7 @@ func TestPollingWorkerGetsNoWork(t *testing.T) {
 	})
 }
 
-// TestScheduledWorkerHandlesNothingFound: a worker that was given work while it looked leaves what it found.
+// TestScheduledWorkerHandlesNothingFound: a worker that was given work while it polled handles no work of its poll.
 func TestScheduledWorkerHandlesNothingFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d *Dispatcher
@@ -83,7 +83,7 @@ func TestScheduledWorkerHandlesNothingFound(t *testing.T) {
 			if looks++; looks == 1 {
 				d.Schedule(func() { ran = true }) // to the worker that parked last: this one
 				if begin() {
-					t.Error("a worker that was given work has time")
+					t.Error("begin of a worker that was given work reports true")
 				}
 			}
 			return false
@@ -99,8 +99,8 @@ func TestScheduledWorkerHandlesNothingFound(t *testing.T) {
 	})
 }
 
-// TestPollUntil: an idle worker of a lookout that polls looks again and again, as long as there is
-// something to look at, takes the work that comes meanwhile, and is the only one.
+// TestPollUntil: with a spinner that never parks, one idle worker polls again and again while the
+// spinner is enabled, runs work that is scheduled meanwhile, and no other worker polls.
 func TestPollUntil(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d *Dispatcher
@@ -123,17 +123,17 @@ func TestPollUntil(t *testing.T) {
 		d.Schedule(func() {})
 		synctest.Wait()
 		if looks != 1000 || !ran || idleWorkers(d) != 1 {
-			t.Errorf("%d looks, its work is done: %t, %d idle workers; want 1000 looks of one that works", looks, ran, idleWorkers(d))
+			t.Errorf("%d polls, its work is done: %t, %d idle workers; want 1000 polls of one that works", looks, ran, idleWorkers(d))
 		}
 		d.Close()
 	})
 }
 
-// TestDisabledSpinnerParks: where there is nothing to look at a goroutine parks.
+// TestDisabledSpinnerParks: a worker with a disabled spinner parks.
 func TestDisabledSpinnerParks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewSpinner(func(func() bool, func() bool) bool {
-			t.Error("a worker looks where there is nothing to look at")
+			t.Error("a worker polls with a disabled spinner")
 			return false
 		}, true)
 		d := NewDispatcher(l)

@@ -11,7 +11,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// countedDevice has room for so many bytes. Only the writer calls it.
+// countedDevice is a device with a capacity in bytes. Only the writer calls it.
 type countedDevice struct {
 	capacity, used int64
 	next           uint32
@@ -56,7 +56,7 @@ func (h *host) requestOn(t *testing.T, done, cancel <-chan struct{}, dev shmstor
 	return w
 }
 
-// abort gives what w has got back, and lets the writer see it.
+// abort aborts the reservations of w, and waits until the writer has served its queue.
 func (w *waitingSender) abort() {
 	abortAll(w.got)
 	synctest.Wait()
@@ -66,7 +66,7 @@ func TestWriterGrantsOnDevice(t *testing.T) {
 	h := newHost(t, roomy)
 	device := newCountedDevice(10)
 	var pieces []uint32
-	for range 3 { // the pieces of what is settled make room
+	for range 3 { // pieces of released objects are evicted
 		r, piece, err := h.ReserveOn(nil, nil, device, 6, 100, codec.IDMsgpack)
 		if err != nil {
 			t.Fatal(err)
@@ -81,11 +81,11 @@ func TestWriterGrantsOnDevice(t *testing.T) {
 		pieces = append(pieces, piece)
 	}
 	if st := h.stats(t); !slices.Equal(pieces, []uint32{1, 2, 3}) || st.Pieces != 1 || st.DeviceEvictedTotal != 2 {
-		t.Errorf("pieces %v, %d in use, %d evicted for room", pieces, st.Pieces, st.DeviceEvictedTotal)
+		t.Errorf("pieces %v, %d in use, %d evicted", pieces, st.Pieces, st.DeviceEvictedTotal)
 	}
 }
 
-// TestWriterServesDeviceInOrder: a piece that would fit waits behind one that
+// TestWriterServesDeviceInOrder: a piece that would fit waits behind an older one that
 // does not.
 func TestWriterServesDeviceInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestWriterServesDeviceInOrder(t *testing.T) {
 		large.mustWait(t, "the large one")
 		small.mustWait(t, "the small one behind")
 		first.abort()
-		large.mustWait(t, "the large one, with half the room")
+		large.mustWait(t, "the large one, with half the space")
 		small.mustWait(t, "the small one behind it")
 		second.abort()
 		large.mustBeGranted(t, "the large one")
@@ -109,8 +109,8 @@ func TestWriterServesDeviceInOrder(t *testing.T) {
 	})
 }
 
-// TestFullDeviceBlocksOnlyItsWaiters: neither those who want no device, nor those who
-// want another, nor the extents of small payloads.
+// TestFullDeviceBlocksOnlyItsWaiters: a full device blocks neither reservations without a
+// device, nor those on another device, nor the extents of small payloads.
 func TestFullDeviceBlocksOnlyItsWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, device, other := newHost(t, roomy), newCountedDevice(10), newCountedDevice(10)
@@ -123,7 +123,7 @@ func TestFullDeviceBlocksOnlyItsWaiters(t *testing.T) {
 		elsewhere := h.requestOn(t, nil, nil, other, 10, 100)
 		elsewhere.mustBeGranted(t, "one on another device")
 		producer := h.NewProducer()
-		for range 2 { // the second time two are granted, so that one is at hand
+		for range 2 { // the second time two are granted, so that one is kept
 			r, err := producer.Reserve(nil, nil, 100, codec.IDRaw)
 			if err != nil {
 				t.Fatal(err)
@@ -132,7 +132,7 @@ func TestFullDeviceBlocksOnlyItsWaiters(t *testing.T) {
 		}
 		r, atHand := producer.TryReserve(100, codec.IDRaw)
 		if !atHand {
-			t.Error("no extent is kept while somebody waits for a device")
+			t.Error("no extent is kept while a reservation waits for a device")
 		} else {
 			r.Abort()
 		}
@@ -147,8 +147,8 @@ func TestFullDeviceBlocksOnlyItsWaiters(t *testing.T) {
 	})
 }
 
-// TestFullArenaIsServedInOrder: who has room on the device and none in the arena
-// waits there like everybody else, in front of those who came later.
+// TestFullArenaIsServedInOrder: a reservation with space on its device and none in the
+// arena waits for the arena, before later reservations.
 func TestFullArenaIsServedInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, device := newHost(t, roomy), newCountedDevice(10)
@@ -158,7 +158,7 @@ func TestFullArenaIsServedInOrder(t *testing.T) {
 		behindOn := h.requestOn(t, nil, nil, device, 1, 100)
 		behind := h.request(t, nil, nil, 1, twelveKB)
 		if n := device.Pieces(); n != 0 {
-			t.Errorf("%d pieces are in use by those who wait for the arena", n)
+			t.Errorf("%d pieces are in use by reservations that wait for the arena", n)
 		}
 		abortAll(held[:1])
 		synctest.Wait()
@@ -187,8 +187,8 @@ func TestFullArenaIsServedInOrder(t *testing.T) {
 	})
 }
 
-// TestDeviceWaiterIsNotOvertakenInTheArena: who waits for a device and then finds
-// the arena full blocks it from then on, however many small ones come after.
+// TestDeviceWaiterIsNotOvertakenInTheArena: a reservation that waits for a device and then
+// finds the arena full blocks the arena from then on, also for later small reservations.
 func TestDeviceWaiterIsNotOvertakenInTheArena(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, device := newHost(t, roomy), newCountedDevice(10)
@@ -231,10 +231,10 @@ func TestDeviceWaiterGivesUp(t *testing.T) {
 		small.mustWait(t, "the small one, with one left in front")
 		close(cancel)
 		synctest.Wait()
-		small.mustBeGranted(t, "the small one, with nobody in front")
+		small.mustBeGranted(t, "the small one, the only one in the queue")
 		for _, w := range []*waitingSender{large, larger} {
 			if !w.over || !errors.Is(w.err, actors.ErrCanceled) {
-				t.Errorf("one that gave up: answered %t, %v", w.over, w.err)
+				t.Errorf("a canceled reservation: answered %t, %v", w.over, w.err)
 			}
 		}
 		small.abort()
@@ -242,8 +242,8 @@ func TestDeviceWaiterGivesUp(t *testing.T) {
 	})
 }
 
-// TestWriterRefusesOnDeviceAtOnce asks for what no release can make possible,
-// with and without others that wait, and for anything after Close.
+// TestWriterRefusesOnDeviceAtOnce makes requests that no release can satisfy, with and
+// without waiting reservations, and requests after Close.
 func TestWriterRefusesOnDeviceAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, device := newHost(t, roomy), newCountedDevice(10)
