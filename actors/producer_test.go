@@ -338,10 +338,10 @@ func BenchmarkReserve(b *testing.B) {
 					r.Abort()
 				}
 			}
-			var room [1]shmstore.Reservation
+			var one [1]shmstore.Reservation
 			byRequest := func(n int) {
 				for range n {
-					got, err := h.Reserve(nil, nil, room[:0], 1, size, codec.IDRaw)
+					got, err := h.Reserve(nil, nil, one[:0], 1, size, codec.IDRaw)
 					if err != nil {
 						b.Fatal(err)
 					}

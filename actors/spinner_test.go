@@ -8,35 +8,35 @@ import (
 // TestSpinnerPolls: an idle worker polls, except while a woken goroutine waits to run.
 func TestSpinnerPolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		looks := 0
-		l := NewSpinner(func(enough, _ func() bool) bool {
+		polls := 0
+		s := NewSpinner(func(enough, _ func() bool) bool {
 			if enough() {
 				t.Error("a goroutine polls while a woken goroutine waits to run")
 			}
-			looks++
+			polls++
 			return false
 		}, false)
-		d := NewDispatcher(l)
+		d := NewDispatcher(s)
 		d.Schedule(func() {})
 		synctest.Wait()
-		if looks != 0 {
+		if polls != 0 {
 			t.Error("a worker polls with a disabled spinner")
 		}
-		l.Enable(true)
+		s.Enable(true)
 		d.Schedule(func() {})
 		synctest.Wait()
-		if looks != 1 || idleWorkers(d) != 1 {
-			t.Errorf("%d polls of %d idle workers, want one of one", looks, idleWorkers(d))
+		if polls != 1 || idleWorkers(d) != 1 {
+			t.Errorf("%d polls of %d idle workers, want one of one", polls, idleWorkers(d))
 		}
-		l.Wake()
+		s.Wake()
 		d.Schedule(func() {})
 		synctest.Wait()
-		if looks != 1 {
+		if polls != 1 {
 			t.Error("a worker polls while a woken goroutine waits to run")
 		}
-		l.Awake()
+		s.Awake()
 		d.Close()
-		if l.enough() {
+		if s.enough() {
 			t.Error("a goroutine counts as woken after all have run")
 		}
 	})
@@ -48,7 +48,7 @@ func TestPollingWorkerGetsNoWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d *Dispatcher
 		released, found := make(chan struct{}), false
-		l := NewSpinner(func(enough, begin func() bool) bool {
+		s := NewSpinner(func(enough, begin func() bool) bool {
 			if found {
 				return false
 			}
@@ -63,8 +63,8 @@ func TestPollingWorkerGetsNoWork(t *testing.T) {
 			<-released // a deadlock, if this worker was given the work
 			return true
 		}, false)
-		l.Enable(true)
-		d = NewDispatcher(l)
+		s.Enable(true)
+		d = NewDispatcher(s)
 		d.Schedule(func() {})
 		synctest.Wait()
 		if idle := idleWorkers(d); idle != 2 {
@@ -78,9 +78,9 @@ func TestPollingWorkerGetsNoWork(t *testing.T) {
 func TestScheduledWorkerHandlesNothingFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d *Dispatcher
-		ran, looks := false, 0
-		l := NewSpinner(func(_, begin func() bool) bool {
-			if looks++; looks == 1 {
+		ran, polls := false, 0
+		s := NewSpinner(func(_, begin func() bool) bool {
+			if polls++; polls == 1 {
 				d.Schedule(func() { ran = true }) // to the worker that parked last: this one
 				if begin() {
 					t.Error("begin of a worker that was given work reports true")
@@ -88,8 +88,8 @@ func TestScheduledWorkerHandlesNothingFound(t *testing.T) {
 			}
 			return false
 		}, false)
-		l.Enable(true)
-		d = NewDispatcher(l)
+		s.Enable(true)
+		d = NewDispatcher(s)
 		d.Schedule(func() {})
 		synctest.Wait()
 		if !ran || idleWorkers(d) != 1 {
@@ -104,26 +104,26 @@ func TestScheduledWorkerHandlesNothingFound(t *testing.T) {
 func TestPollUntil(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d *Dispatcher
-		var l *Spinner
-		looks, ran := 0, false
-		l = NewSpinner(func(_, begin func() bool) bool {
-			switch looks++; looks {
+		var s *Spinner
+		polls, ran := 0, false
+		s = NewSpinner(func(_, begin func() bool) bool {
+			switch polls++; polls {
 			case 100:
-				if l.PollUntil(begin, func() bool { return false }) {
+				if s.PollUntil(begin, func() bool { return false }) {
 					t.Error("two goroutines poll")
 				}
 				d.Schedule(func() { ran = true })
 			case 1000:
-				l.Enable(false)
+				s.Enable(false)
 			}
 			return false
 		}, true)
-		d = NewDispatcher(l)
-		l.Enable(true)
+		d = NewDispatcher(s)
+		s.Enable(true)
 		d.Schedule(func() {})
 		synctest.Wait()
-		if looks != 1000 || !ran || idleWorkers(d) != 1 {
-			t.Errorf("%d polls, its work is done: %t, %d idle workers; want 1000 polls of one that works", looks, ran, idleWorkers(d))
+		if polls != 1000 || !ran || idleWorkers(d) != 1 {
+			t.Errorf("%d polls, its work is done: %t, %d idle workers; want 1000 polls of one that works", polls, ran, idleWorkers(d))
 		}
 		d.Close()
 	})
@@ -132,11 +132,11 @@ func TestPollUntil(t *testing.T) {
 // TestDisabledSpinnerParks: a worker with a disabled spinner parks.
 func TestDisabledSpinnerParks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := NewSpinner(func(func() bool, func() bool) bool {
+		s := NewSpinner(func(func() bool, func() bool) bool {
 			t.Error("a worker polls with a disabled spinner")
 			return false
 		}, true)
-		d := NewDispatcher(l)
+		d := NewDispatcher(s)
 		d.Schedule(func() {})
 		synctest.Wait()
 		if idleWorkers(d) != 1 {

@@ -41,9 +41,9 @@ func (d *countedDevice) Pieces() int     { return len(d.pieces) }
 func (d *countedDevice) MaxBytes() int64 { return d.capacity }
 
 // requestOn is request for an object of size bytes with a piece of a device.
-func (h *host) requestOn(t *testing.T, done, cancel <-chan struct{}, dev shmstore.Device, deviceBytes int64, size int) *waitingSender {
+func (h *host) requestOn(t *testing.T, done, cancel <-chan struct{}, dev shmstore.Device, deviceBytes int64, size int) *pending {
 	t.Helper()
-	w := &waitingSender{}
+	w := &pending{}
 	producer := h.NewProducer()
 	go func() {
 		r, _, err := producer.ReserveOn(done, cancel, dev, deviceBytes, size, codec.IDRaw)
@@ -57,7 +57,7 @@ func (h *host) requestOn(t *testing.T, done, cancel <-chan struct{}, dev shmstor
 }
 
 // abort aborts the reservations of w, and waits until the writer has served its queue.
-func (w *waitingSender) abort() {
+func (w *pending) abort() {
 	abortAll(w.got)
 	synctest.Wait()
 }
@@ -141,7 +141,7 @@ func TestFullDeviceBlocksOnlyItsWaiters(t *testing.T) {
 		waits.mustWait(t, "the one that lacks the device")
 		held.abort()
 		waits.mustBeGranted(t, "the one that waited")
-		for _, w := range []*waitingSender{waits, plain, elsewhere} {
+		for _, w := range []*pending{waits, plain, elsewhere} {
 			w.abort()
 		}
 	})
@@ -162,7 +162,7 @@ func TestFullArenaIsServedInOrder(t *testing.T) {
 		}
 		abortAll(held[:1])
 		synctest.Wait()
-		for _, w := range []*waitingSender{before, on, behindOn, behind} {
+		for _, w := range []*pending{before, on, behindOn, behind} {
 			w.mustWait(t, "one behind a large one")
 		}
 		abortAll(held[1:2])
@@ -181,7 +181,7 @@ func TestFullArenaIsServedInOrder(t *testing.T) {
 		on.abort()
 		behindOn.mustBeGranted(t, "the next on the device")
 		abortAll(held[4:])
-		for _, w := range []*waitingSender{before, behindOn, behind} {
+		for _, w := range []*pending{before, behindOn, behind} {
 			w.abort()
 		}
 	})
@@ -197,7 +197,7 @@ func TestDeviceWaiterIsNotOvertakenInTheArena(t *testing.T) {
 		held := h.occupy(t, twelveKB)
 		on.mustWait(t, "the one on the device")
 		holder.abort() // now it lacks the arena
-		var waiting []*waitingSender
+		var waiting []*pending
 		for i := range held {
 			small := h.request(t, nil, nil, 1, twelveKB)
 			small.mustWait(t, "a small one behind")
@@ -232,7 +232,7 @@ func TestDeviceWaiterGivesUp(t *testing.T) {
 		close(cancel)
 		synctest.Wait()
 		small.mustBeGranted(t, "the small one, the only one in the queue")
-		for _, w := range []*waitingSender{large, larger} {
+		for _, w := range []*pending{large, larger} {
 			if !w.over || !errors.Is(w.err, actors.ErrCanceled) {
 				t.Errorf("a canceled reservation: answered %t, %v", w.over, w.err)
 			}
@@ -248,7 +248,7 @@ func TestWriterRefusesOnDeviceAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, device := newHost(t, roomy), newCountedDevice(10)
 		check := func() {
-			for want, w := range map[error]*waitingSender{
+			for want, w := range map[error]*pending{
 				shmstore.ErrTooLarge: h.requestOn(t, nil, nil, device, 11, 100),
 				shmstore.ErrSize:     h.requestOn(t, nil, nil, device, -1, 100),
 			} {
@@ -264,7 +264,7 @@ func TestWriterRefusesOnDeviceAtOnce(t *testing.T) {
 		closeNow(t, h)
 		synctest.Wait()
 		late := h.requestOn(t, nil, nil, device, 1, 100)
-		for _, w := range []*waitingSender{waits, late} {
+		for _, w := range []*pending{waits, late} {
 			if !w.over || !errors.Is(w.err, actors.ErrStopped) {
 				t.Errorf("after Close: answered %t, %v", w.over, w.err)
 			}

@@ -20,7 +20,7 @@ func TestWriterServesOthersWhileMemoryIsMade(t *testing.T) {
 			<-made
 			return func(unmap, _ func()) { unmap() }
 		})
-		var large [2]*waitingSender
+		var large [2]*pending
 		for i := range large {
 			large[i] = h.request(t, nil, nil, 1, 100<<10)
 		}

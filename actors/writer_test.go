@@ -23,7 +23,7 @@ var roomy = shmstore.Options{ArenaBytes: 64 << 10, MaxObjectBytes: 40 << 10}
 const twelveKB = 12 << 10
 
 // pending is a reservation that is requested on a goroutine of its own.
-type waitingSender struct {
+type pending struct {
 	got  []shmstore.Reservation
 	err  error
 	over bool
@@ -31,9 +31,9 @@ type waitingSender struct {
 
 // request starts a waiter in the bubble of the test, and returns when it is in the
 // writer's queue or answered.
-func (h *host) request(t *testing.T, done, cancel <-chan struct{}, n, size int) *waitingSender {
+func (h *host) request(t *testing.T, done, cancel <-chan struct{}, n, size int) *pending {
 	t.Helper()
-	w := &waitingSender{}
+	w := &pending{}
 	go func() {
 		w.got, w.err = h.Reserve(done, cancel, nil, n, size, codec.IDRaw)
 		w.over = true
@@ -42,14 +42,14 @@ func (h *host) request(t *testing.T, done, cancel <-chan struct{}, n, size int) 
 	return w
 }
 
-func (w *waitingSender) mustWait(t *testing.T, name string) {
+func (w *pending) mustWait(t *testing.T, name string) {
 	t.Helper()
 	if w.over {
 		t.Errorf("%s was answered with %d reservations and %v, and should wait", name, len(w.got), w.err)
 	}
 }
 
-func (w *waitingSender) mustBeGranted(t *testing.T, name string) {
+func (w *pending) mustBeGranted(t *testing.T, name string) {
 	t.Helper()
 	if !w.over || w.err != nil || len(w.got) == 0 {
 		t.Fatalf("%s should be granted: answered %v, %d reservations, error %v", name, w.over, len(w.got), w.err)
@@ -155,7 +155,7 @@ func TestWriterServesOneForEachRelease(t *testing.T) {
 			}
 			leases = append(leases, lease)
 		}
-		waiters := make([]*waitingSender, len(leases))
+		waiters := make([]*pending, len(leases))
 		for i := range waiters {
 			waiters[i] = h.request(t, nil, nil, 1, twelveKB)
 		}
@@ -198,7 +198,7 @@ func TestWriterSkipsCanceledReservations(t *testing.T) {
 
 				close(end)
 				synctest.Wait()
-				for _, w := range []*waitingSender{large, between, last} {
+				for _, w := range []*pending{large, between, last} {
 					if !w.over || !errors.Is(w.err, actors.ErrCanceled) || len(w.got) != 0 {
 						t.Errorf("a canceled reservation: answered %v, %d reservations, error %v", w.over, len(w.got), w.err)
 					}
@@ -292,7 +292,7 @@ func TestWriterCloseAnswersAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, roomy)
 		held := h.occupy(t, twelveKB)
-		var waiters []*waitingSender
+		var waiters []*pending
 		for range 3 {
 			waiters = append(waiters, h.request(t, nil, nil, 1, twelveKB))
 		}
