@@ -488,7 +488,7 @@ func TestMailboxDropsBeforeStopped(t *testing.T) {
 }
 
 // TestMailboxStoppingParentServesItsChildren stops an actor whose child sends
-// messages to it while the child stops.
+// messages to it before the child stops.
 func TestMailboxStoppingParentServesItsChildren(t *testing.T) {
 	system, drops := quietSystem(), &dropLog{}
 	var seen []string

@@ -10,7 +10,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// TestRanges: payloads that lie apart are taken, and none that lies over another.
+// TestRanges: payloads that do not overlap are accepted, and payloads that overlap are refused.
 func TestRanges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var r ranges

@@ -7,8 +7,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestUnmapper: who lets go of memory does not wait until the system has it, unless so much
-// waits that it had better do that itself, or there is little of it.
+// TestUnmapper: a goroutine that releases memory does not wait for the system, unless maxUnmapping
+// segments wait already, or the memory is small.
 func TestUnmapper(t *testing.T) {
 	var u unmapper
 	canceled, cancel := context.WithCancel(t.Context())
@@ -29,7 +29,7 @@ func TestUnmapper(t *testing.T) {
 	}
 	small := open(unmapAsyncBytes - 1)
 	var beside []*shmstore.Segment
-	for range maxUnmapping { // one more may have been taken up
+	for range maxUnmapping { // the goroutine may have taken one more
 		beside = append(beside, open(unmapAsyncBytes))
 	}
 	for range 2 {
@@ -41,7 +41,7 @@ func TestUnmapper(t *testing.T) {
 	}
 	for _, mem := range beside[:maxUnmapping-1] {
 		if mem.FD() == -1 {
-			t.Error("memory was given back by who let go of it")
+			t.Error("memory was given back by the goroutine that released it")
 		}
 	}
 	if err := u.wait(canceled); err == nil {

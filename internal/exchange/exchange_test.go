@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestHostOwnerNumbersWrap: no two ends of the exchange in the host's process have one owner, and
-// none has the number of the lasting owner, which its Close leaves alone.
+// TestHostOwnerNumbersWrap: no two endpoints in the host's process have one owner, and none has the
+// number of the lasting owner, which Close of an endpoint does not close.
 func TestHostOwnerNumbersWrap(t *testing.T) {
 	x := New(Options{Logger: slog.New(slog.DiscardHandler)})
 	ends := []*endpoint{x.openEndpoint(false)}

@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// fault is the report of f, on a goroutine that goes on as if nothing was wrong. It is empty if
-// there was none.
+// fault is the report of a fault in f, or empty. The goroutine goes on after the fault.
 func fault(t *testing.T, f func()) (report string) {
 	t.Helper()
 	ends := fail
@@ -31,7 +30,7 @@ func wantFault(t *testing.T, report string, parts ...string) {
 func wantNone(t *testing.T, report string) {
 	t.Helper()
 	if report != "" {
-		t.Errorf("a fault where there is none:\n%s", report)
+		t.Errorf("an unexpected fault:\n%s", report)
 	}
 }
 
@@ -39,7 +38,7 @@ func lockOutputs(mu *Mutex[Outputs]) { mu.Lock() }
 
 func lockBus(mu *Mutex[Bus]) { mu.Lock() }
 
-// TestWrongOrderIsReported: no other goroutine has to want the locks, and both stacks are there.
+// TestWrongOrderIsReported: the report has both stacks, and no second goroutine is needed.
 func TestWrongOrderIsReported(t *testing.T) {
 	var bus Mutex[Bus]
 	var outputs Mutex[Outputs]
@@ -61,7 +60,8 @@ func TestWrongOrderIsReported(t *testing.T) {
 	}))
 }
 
-// TestOneClassTwiceIsReported: one per request is one class, and one rank is one class.
+// TestOneClassTwiceIsReported: two instances of one class, or two classes of one rank, are not
+// held together.
 func TestOneClassTwiceIsReported(t *testing.T) {
 	var one, other Mutex[Outputs]
 	wantFault(t, fault(t, func() { one.Lock(); other.Lock(); other.Unlock(); one.Unlock() }), "Outputs", "while Outputs")
@@ -81,7 +81,8 @@ func TestReadersKeepTheOrder(t *testing.T) {
 	wantNone(t, fault(t, func() { AssertNone("a handler is called") }))
 }
 
-// TestTryLockHasNoOrder: it waits for nothing. What is taken under it has one.
+// TestTryLockHasNoOrder: TryLock is allowed at any rank. Locks that are taken under its lock have
+// to follow the order.
 func TestTryLockHasNoOrder(t *testing.T) {
 	var bus Mutex[Bus]
 	var outputs Mutex[Outputs]
@@ -108,8 +109,8 @@ func TestTryLockHasNoOrder(t *testing.T) {
 	}), "Bus", "while Outputs")
 }
 
-// TestUnlockOnAnotherGoroutine: the lock is no longer held by the goroutine that took it, and the
-// one that unlocked it holds what it had.
+// TestUnlockOnAnotherGoroutine: the goroutine that took the lock does not hold it any more, and the
+// locks of the goroutine that unlocked it are unchanged.
 func TestUnlockOnAnotherGoroutine(t *testing.T) {
 	var outputs Mutex[Outputs]
 	var placing RWMutex[ExchangePlacing]
@@ -134,7 +135,7 @@ func TestUnlockOnAnotherGoroutine(t *testing.T) {
 	wantFault(t, fault(t, func() { AssertNone("the queue is locked") }), "the queue is locked while FlowQueue")
 }
 
-// TestHandlersMayRunUnderRights: a Right is no lock on data, and has its place in the order.
+// TestHandlersMayRunUnderRights: AssertNone allows a Right, and a Right has a rank in the order.
 func TestHandlersMayRunUnderRights(t *testing.T) {
 	var asleep Right[FlowAsleep]
 	var turn Right[HandlerLock]
@@ -163,7 +164,7 @@ func TestHandlersMayRunUnderRights(t *testing.T) {
 	}))
 }
 
-// TestConditionsWait: Wait gives the lock up, and takes it again in the order.
+// TestConditionsWait: Wait of a condition releases the lock, and takes it again in the order.
 func TestConditionsWait(t *testing.T) {
 	var mu Mutex[Sender]
 	cond := sync.NewCond(&mu)
@@ -184,7 +185,7 @@ func TestConditionsWait(t *testing.T) {
 	}))
 }
 
-// TestLocksAllocateNothing: tests that count allocations hold under the tag too.
+// TestLocksAllocateNothing: tests that count allocations pass with the tag too.
 func TestLocksAllocateNothing(t *testing.T) {
 	var outputs Mutex[Outputs]
 	lock := func() {

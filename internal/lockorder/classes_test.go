@@ -14,17 +14,17 @@ import (
 	"testing"
 )
 
-// ordered are the packages whose mutexes have classes: those that a delivery goes through. A
-// package that is left out takes none of their locks under its own and calls into none of them
-// while it holds one, or, as cudaipc, has locks that come after all of theirs.
+// ordered are the packages whose mutexes have classes: those that a delivery goes through. Any
+// other package takes none of their locks under its own and calls none of them while it holds a
+// lock, or, as cudaipc, has locks that come after all of theirs.
 var ordered = []string{
 	"actors", "bus", "bus/host", "bus/node", "bus/tensorqueue", "connector/ring", "shmstore", "shmstore/lane",
 	"internal/directory", "internal/exchange", "internal/lastactive", "internal/accounts", "internal/peer", "internal/pool",
 	"internal/process", "internal/hostnode",
 }
 
-// TestMutexesHaveClasses: the checker sees each lock of the ordered packages, and order.go says
-// where each stands.
+// TestMutexesHaveClasses: each mutex of the ordered packages has a class of its own in order.go,
+// whose comment names the field.
 func TestMutexesHaveClasses(t *testing.T) {
 	root := filepath.Join("..", "..")
 	set := token.NewFileSet()
@@ -65,14 +65,14 @@ func TestMutexesHaveClasses(t *testing.T) {
 	}
 }
 
-// classes are the fields that are mutexes of a class, and those that have none.
+// classes are the fields that are mutexes with a class, and those without one.
 type classes struct {
 	fields map[string][]string // by class
 	rights map[string]bool     // the fields that are rights
 	plain  []string
 }
 
-// read takes down the mutexes of a file.
+// read collects the mutexes of a file.
 func (c *classes) read(dir string, f *ast.File) {
 	if c.fields == nil {
 		c.fields, c.rights = make(map[string][]string), make(map[string]bool)

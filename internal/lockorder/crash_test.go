@@ -11,7 +11,7 @@ import (
 
 const crashes = "LOCKORDER_TEST_CRASHES"
 
-// TestFaultEndsTheProcess: no recover hides it.
+// TestFaultEndsTheProcess: recover does not hide a fault.
 func TestFaultEndsTheProcess(t *testing.T) {
 	if os.Getenv(crashes) != "" {
 		defer func() { _ = recover() }()

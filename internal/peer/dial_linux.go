@@ -29,7 +29,7 @@ func Dial(ctx context.Context, path string, opts DialOptions) (*Conn, error) {
 	case errors.Is(err, unix.ECONNREFUSED) && !isSocket(path), errors.Is(err, unix.EPROTOTYPE):
 		return nil, fmt.Errorf("connect to %s: it is no socket of a host; is this its address? %w", path, err)
 	case errors.Is(err, unix.ECONNREFUSED):
-		return nil, fmt.Errorf("connect to %s: nobody listens; the host has died or stopped, start it again: %w", path, err)
+		return nil, fmt.Errorf("connect to %s: no process listens; the host has died or stopped, start it again: %w", path, err)
 	case errors.Is(err, fs.ErrPermission):
 		return nil, fmt.Errorf("connect to %s: not allowed; run as the host's user, or have the host admit this one: %w", path, err)
 	case ctx.Err() != nil && !errors.Is(err, ErrUntrusted):
@@ -95,7 +95,7 @@ func (o DialOptions) checkFolder(dir string) error {
 	case s.Uid != 0 && !o.trusts(s.Uid):
 		return o.untrusted(s.Uid, fmt.Sprintf("the folder %s belongs to", dir), "set XDG_RUNTIME_DIR to a folder of this user's, or have the host listen in one")
 	case s.Mode&0o022 != 0 && s.Mode&unix.S_ISVTX == 0:
-		return fmt.Errorf("%w: others may write to the folder %s (mode %04o), and could listen there in the host's place: chmod go-w it, or have the host listen in a folder of its own",
+		return fmt.Errorf("%w: others may write to the folder %s (mode %04o), and could listen there instead of the host: chmod go-w it, or have the host listen in a folder of its own",
 			ErrUntrusted, dir, s.Mode&0o7777)
 	}
 	return nil

@@ -19,7 +19,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore/lane"
 )
 
-// laned returns a connection whose packets go by lanes as well.
+// laned returns a connection with lanes.
 func laned(t testing.TB) (a, b *Conn) {
 	t.Helper()
 	a, b = pair(t)
@@ -46,11 +46,11 @@ func mustShare(t testing.TB, c *Conn) (m *wire.Lane, fd int) {
 	return m, fd
 }
 
-// served are the numbers of the finishes that a Receiver has handled.
+// served records the numbers of the finishes that a Receiver has handled.
 type served struct {
 	in    *Receiver
 	came  chan uint32
-	fail  uint32 // the one that it fails on
+	fail  uint32 // the handler fails on this number
 	ended chan error
 }
 
@@ -82,7 +82,7 @@ func (s *served) handle(h wire.Header, body []byte, fds []int) error {
 	return nil
 }
 
-// sleeps waits until the side that receives says by the lane that it sleeps.
+// sleeps waits until the receiving side announces by the lane that it sleeps.
 func sleeps(from *Conn) {
 	for {
 		if out, _ := from.out.sleeping(); out != nil {
@@ -92,15 +92,15 @@ func sleeps(from *Conn) {
 	}
 }
 
-// never is how a goroutine looks that has nothing better to do.
+// never is the stop of a Poll that is not stopped.
 func never() bool { return false }
 
-// always is how it says that nothing depends on it.
+// always is the begin of a goroutine on which no other depends.
 func always() bool { return true }
 
-// TestLanesKeepTheOrder: messages come in the order in which they were queued, by whichever
-// way each goes: small ones, those with descriptors and those that no frame has room for, to a
-// receiver that sleeps now and then, with others that look beside it.
+// TestLanesKeepTheOrder: messages come in the order in which they were queued, by the lane or the
+// socket: small ones, those with descriptors and those too large for a frame, to a receiver that
+// sleeps now and then, while other goroutines poll.
 func TestLanesKeepTheOrder(t *testing.T) {
 	const n = 8_000
 	a, b := laned(t)
@@ -138,7 +138,7 @@ func TestLanesKeepTheOrder(t *testing.T) {
 	}
 }
 
-// pollLoop has n goroutines look again and again, until stop, which waits for them.
+// pollLoop starts n goroutines that poll until stop is called, which waits for them.
 func pollLoop(r *Receiver, n int, enough func() bool) (stop func()) {
 	over := make(chan struct{})
 	var looking sync.WaitGroup
@@ -150,7 +150,7 @@ func pollLoop(r *Receiver, n int, enough func() bool) (stop func()) {
 					return
 				default:
 					r.Poll(enough, always)
-					runtime.Gosched() // another may receive
+					runtime.Gosched() // another goroutine may receive
 				}
 			}
 		})
@@ -161,8 +161,8 @@ func pollLoop(r *Receiver, n int, enough func() bool) (stop func()) {
 	})
 }
 
-// TestPollBesideServe: each message is handled once, in order, by whichever goroutine
-// finds it, while others look and the peer parks in between.
+// TestPollBesideServe: each message is handled once, in order, by Serve or a Poll, while other
+// goroutines poll and the peer parks in between.
 func TestPollBesideServe(t *testing.T) {
 	const n = 500
 	a, b := laned(t)
@@ -184,7 +184,7 @@ func TestPollBesideServe(t *testing.T) {
 	}
 }
 
-// TestPollLeavesMessagesToServe: what a goroutine finds that has no time is handled all the same.
+// TestPollLeavesMessagesToServe: Serve handles the messages of a Poll whose begin reports false.
 func TestPollLeavesMessagesToServe(t *testing.T) {
 	a, b := laned(t)
 	rec := serve(b, 0)
@@ -206,7 +206,7 @@ func TestPollLeavesMessagesToServe(t *testing.T) {
 	}
 }
 
-// TestPollHandlerError: an error of the handler ends Serve, also where Look received the message.
+// TestPollHandlerError: an error of the handler ends Serve, also if Poll has called the handler.
 func TestPollHandlerError(t *testing.T) {
 	for range 20 {
 		a, b := laned(t)
@@ -223,13 +223,13 @@ func TestPollHandlerError(t *testing.T) {
 		}
 		stop()
 		if n := len(rec.came); n != 1 {
-			t.Errorf("%d messages handled, want the one before that which failed", n)
+			t.Errorf("%d messages handled, want the one before the failed one", n)
 		}
 	}
 }
 
-// TestFramesOfDeadPeerAreReceived: what a peer has left in the lane comes before its end, also
-// where it died between a frame and the packet that would have woken the receiver.
+// TestFramesOfDeadPeerAreReceived: frames that a peer has left in the lane come before its end, also
+// if it died between a frame and the packet that would have woken the receiver.
 func TestFramesOfDeadPeerAreReceived(t *testing.T) {
 	a, b := laned(t)
 	rec := serve(b, 0)
@@ -260,7 +260,7 @@ func TestFramesOfDeadPeerAreReceived(t *testing.T) {
 	}
 }
 
-// TestLaneProtocolViolations: a peer that breaks the rules of a lane is named, and its connection ends.
+// TestLaneProtocolViolations: a peer that breaks the protocol of the lane causes ErrProtocol, and the connection ends.
 func TestLaneProtocolViolations(t *testing.T) {
 	after := func(frames ...uint64) []byte {
 		var p []byte
@@ -287,7 +287,7 @@ func TestLaneProtocolViolations(t *testing.T) {
 			a, b := laned(t)
 			rec := serve(b, 0)
 			sleeps(a)
-			a.out.frames++ // as if the frame were one
+			a.out.frames++ // as if the frame were valid
 			lie(a)
 			if err := <-rec.ended; !errors.Is(err, wire.ErrProtocol) {
 				t.Errorf("the end is %v, want %v", err, wire.ErrProtocol)
@@ -296,8 +296,8 @@ func TestLaneProtocolViolations(t *testing.T) {
 	}
 }
 
-// TestCorruptLaneHead: a peer that spoils the head of a lane is given up by the side that sends,
-// although it sends nothing wrong itself: what was lost would never come.
+// TestCorruptLaneHead: the sending side ends the connection to a peer that corrupts the head of the
+// lane, although the peer sends no invalid packet: lost frames would never come.
 func TestCorruptLaneHead(t *testing.T) {
 	lie := func(t *testing.T, b *Conn) {
 		geo, err := lane.Layout(0, laneBytes)
@@ -313,10 +313,10 @@ func TestCorruptLaneHead(t *testing.T) {
 			t.Errorf("the end is %v, want %v", err, wire.ErrProtocol)
 		}
 		if !b.HungUp() {
-			t.Error("the peer is not told")
+			t.Error("the peer does not see the end")
 		}
 	}
-	t.Run("before there is no room", func(t *testing.T) {
+	t.Run("while there is space", func(t *testing.T) {
 		a, b := laned(t)
 		s := newSender(t, a, SenderOptions{})
 		lie(t, b)
@@ -329,7 +329,7 @@ func TestCorruptLaneHead(t *testing.T) {
 		}
 		ends(t, s, a, b)
 	})
-	t.Run("while messages wait for room", func(t *testing.T) {
+	t.Run("while messages wait for space", func(t *testing.T) {
 		a, b := laned(t)
 		s := newSender(t, a, SenderOptions{})
 		for s.Blocked() == 0 { // the lane is full first, and then the socket
@@ -341,15 +341,15 @@ func TestCorruptLaneHead(t *testing.T) {
 		buf := make([]byte, wire.MaxPacket)
 		var err error
 		for err == nil {
-			_, _, _ = tryReceive(b, buf) // makes room; there may be nothing yet
+			_, _, _ = tryReceive(b, buf) // makes space; there may be no packet yet
 			err = s.Queue(&wire.Finish{Delivery: 1})
 		}
 		ends(t, s, a, b)
 	})
 }
 
-// TestReceiveAfterHangUp: what the peer sent, by the lane and by the socket, is received also
-// when this side has ended the connection before it looked at the first of it.
+// TestReceiveAfterHangUp: packets that the peer has sent, by the lane and the socket, are received
+// even if this side ends the connection before it receives the first.
 func TestReceiveAfterHangUp(t *testing.T) {
 	a, b := laned(t)
 	s := newSender(t, a, SenderOptions{})
@@ -370,7 +370,7 @@ func TestReceiveAfterHangUp(t *testing.T) {
 	}
 }
 
-// TestLaneRefuses: memory that makes no lane is refused, and its descriptor closed.
+// TestLaneRefuses: memory that is no valid lane is refused, and its descriptor closed.
 func TestLaneRefuses(t *testing.T) {
 	checkNoLeak(t, func() {
 		for name, c := range map[string]struct {
@@ -425,7 +425,7 @@ func TestLaneRefuses(t *testing.T) {
 	})
 }
 
-// TestOrder: a packet waits for the frames before it, and a frame for the packets.
+// TestOrder: a packet waits for the frames before it, and a frame for the packets before it.
 func TestOrder(t *testing.T) {
 	a, b := laned(t)
 	in := NewReceiver(b)
@@ -468,7 +468,7 @@ func TestOrder(t *testing.T) {
 	frame(5)
 	want()
 	if in.order.noHeldFrame() {
-		t.Error("a frame that comes after a packet is waited for by the lane")
+		t.Error("doze reports false while a frame waits for a packet")
 	}
 	if err := in.order.addPacket(late, nil, true); err != nil {
 		t.Fatal(err)
@@ -476,8 +476,7 @@ func TestOrder(t *testing.T) {
 	want(4, 5)
 }
 
-// TestReceivedFrameIsCopied: a frame that has been received is not the peer's to change, while the peer may still
-// write where the frame lay.
+// TestReceivedFrameIsCopied: the peer cannot change a received frame by writing to the lane.
 func TestReceivedFrameIsCopied(t *testing.T) {
 	a, b := laned(t)
 	in := NewReceiver(b)
@@ -503,9 +502,8 @@ func TestReceivedFrameIsCopied(t *testing.T) {
 	}
 }
 
-// TestMisplacedFrame: a frame that claims fewer packets before it than have come is no frame of a peer that
-// keeps the order, and ends the connection. One that claims more waits for them, also where the numbers of
-// packets come round.
+// TestMisplacedFrame: a frame that names fewer packets before it than have come is a protocol error, and ends
+// the connection. A frame that names more waits for them, also if the numbers of packets wrap.
 func TestMisplacedFrame(t *testing.T) {
 	const last = packetNumbers - 1
 	for name, tc := range map[string]struct {
@@ -541,8 +539,8 @@ func TestMisplacedFrame(t *testing.T) {
 	}
 }
 
-// TestLargestPacketBehindFrames: a packet by the socket that is as large as packets may be
-// arrives also where it comes behind a frame, which its sender has to tell of.
+// TestLargestPacketBehindFrames: a packet of the largest size by the socket arrives also after a
+// frame, although its sender has to announce the frame.
 func TestLargestPacketBehindFrames(t *testing.T) {
 	for name, send := range map[string]func(*Conn, []byte) error{
 		"at once": func(c *Conn, p []byte) error {
@@ -576,7 +574,7 @@ func TestLargestPacketBehindFrames(t *testing.T) {
 	}
 }
 
-// largestPacket is as long as a packet may be: finishes, from number 2 on.
+// largestPacket is a packet of the largest size: finishes, from number 2 on.
 func largestPacket(t *testing.T) []byte {
 	t.Helper()
 	empty := len(mustAppend(t, &wire.Finish{}))
@@ -584,7 +582,7 @@ func largestPacket(t *testing.T) []byte {
 	for i := uint32(2); len(p) < wire.MaxPacket; i++ {
 		n := wire.MaxPacket - len(p) - empty
 		if n > wire.MaxText {
-			n = wire.MaxText - empty // the last one has room for its header
+			n = wire.MaxText - empty // leaves space for the header of the last one
 		}
 		p = append(p, mustAppend(t, &wire.Finish{Delivery: i, Text: strings.Repeat("x", n)})...)
 	}

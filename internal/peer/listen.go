@@ -16,7 +16,7 @@ func checkPath(path string) error {
 	case path == "":
 		return errors.New("socket path: empty")
 	case path[0] == '@' || path[0] == 0:
-		return fmt.Errorf("socket path %q: it would be no file, and so nobody's in particular; begin it with ./ if it is one", path)
+		return fmt.Errorf("socket path %q: it would be an abstract address, which is no file and has no owner; begin it with ./ if it is a file", path)
 	case len(path) > maxPathBytes:
 		return fmt.Errorf("socket path %s: %d bytes, and the system allows %d; use a shorter one, for example by setting XDG_RUNTIME_DIR", path, len(path), maxPathBytes)
 	default:

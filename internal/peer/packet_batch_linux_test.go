@@ -16,12 +16,12 @@ func queue(t *testing.T, s *Sender, from, to uint32) {
 	}
 }
 
-// TestPacketBatch: what a turn causes leaves in one packet, behind what rested before, and when the
-// last of the turns that hold a Sender is over.
+// TestPacketBatch: the messages of a batch are sent in one packet, after messages that were delayed
+// before, when the last batch of the Sender has ended.
 func TestPacketBatch(t *testing.T) {
 	s, peer := delayedSender(t)
 	var a, b PacketBatch
-	a.Add(s) // a turn that has not begun holds nothing
+	a.Add(s) // no effect before Begin
 	queue(t, s, 0, 1)
 	wantPacket(t, peer, 0, 1)
 
@@ -38,7 +38,7 @@ func TestPacketBatch(t *testing.T) {
 	b.End()
 	wantPacket(t, peer, 1, 5)
 
-	a.Begin() // again, without a word
+	a.Begin() // again, without messages
 	a.Add(s)
 	queueLater(t, s, 5, 6)
 	a.End()
@@ -47,7 +47,7 @@ func TestPacketBatch(t *testing.T) {
 	wantPacket(t, peer, 5, 7)
 }
 
-// TestPacketBatchAndClose: a Sender that is closed during a turn sends what it has.
+// TestPacketBatchAndClose: a Sender that is closed during a batch sends its queue.
 func TestPacketBatchAndClose(t *testing.T) {
 	s, peer := delayedSender(t)
 	var a PacketBatch
@@ -61,8 +61,8 @@ func TestPacketBatchAndClose(t *testing.T) {
 	a.End()
 }
 
-// TestPacketBatchWithDescriptors: descriptors do not wait for the end of a turn, nor does what was
-// queued before them: a turn may cause more of them than a process can keep.
+// TestPacketBatchWithDescriptors: messages with descriptors do not wait for the end of a batch, nor do
+// messages queued before them: a batch may have more descriptors than a process can keep.
 func TestPacketBatchWithDescriptors(t *testing.T) {
 	s, _ := delayedSender(t)
 	var a PacketBatch
@@ -84,7 +84,7 @@ func TestPacketBatchWithDescriptors(t *testing.T) {
 	}
 	queue(t, s, 1, 2)
 	if n := backlog(s); n == 0 {
-		t.Error("what came behind them has not waited")
+		t.Error("messages behind the descriptors did not wait")
 	}
 	a.End()
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// delayedSender is a Sender of which nothing goes by itself, and its peer.
+// delayedSender is a Sender whose delay does not end, and its peer.
 func delayedSender(t *testing.T) (*Sender, *Conn) {
 	a, b := pair(t)
 	s := newSender(t, a, SenderOptions{})
@@ -29,7 +29,7 @@ func queueLater(t *testing.T, s *Sender, from, to uint32) {
 	}
 }
 
-// wantPacket receives a packet, and looks what is in it.
+// wantPacket receives a packet, and checks its messages.
 func wantPacket(t *testing.T, c *Conn, from, to uint32) {
 	t.Helper()
 	r := NewReceiver(c)
@@ -49,11 +49,11 @@ func wantPacket(t *testing.T, c *Conn, from, to uint32) {
 func wantSilence(t *testing.T, c *Conn) {
 	t.Helper()
 	if n, _, err := tryReceive(c, make([]byte, 100)); !errors.Is(err, unix.EAGAIN) {
-		t.Errorf("%d bytes more have come, %v", n, err)
+		t.Errorf("an unexpected packet of %d bytes, %v", n, err)
 	}
 }
 
-// TestQueueLater: what can wait is sent before the next message, in its packet.
+// TestQueueLater: delayed messages are sent before the next message, in its packet.
 func TestQueueLater(t *testing.T) {
 	s, peer := delayedSender(t)
 	for range 3 {
@@ -67,13 +67,13 @@ func TestQueueLater(t *testing.T) {
 		}
 		wantPacket(t, peer, 0, 6)
 		if backlog(s) != 0 {
-			t.Errorf("Backlog %d when all is sent", backlog(s))
+			t.Errorf("Backlog %d when all messages are sent", backlog(s))
 		}
 	}
 }
 
-// TestQueueLaterSends: what nobody queues behind goes by itself, as does a whole packet, and
-// what rests at the end.
+// TestQueueLaterSends: delayed messages are sent after the delay, when they fill a packet, and at
+// Close.
 func TestQueueLaterSends(t *testing.T) {
 	t.Run("in time", func(t *testing.T) {
 		s, peer := delayedSender(t)
@@ -104,7 +104,7 @@ func TestQueueLaterSends(t *testing.T) {
 	})
 }
 
-// TestQueueLaterDescriptor: a descriptor goes behind what rests, and without a duplicate.
+// TestQueueLaterDescriptor: a descriptor is sent after delayed messages, without a duplicate.
 func TestQueueLaterDescriptor(t *testing.T) {
 	s, peer := delayedSender(t)
 	queueLater(t, s, 0, 2)
@@ -124,8 +124,8 @@ func TestQueueLaterDescriptor(t *testing.T) {
 	}
 }
 
-// TestQueueLaterOrder: from several goroutines, messages that can wait and such that
-// cannot come in the order of each of them, and none is lost.
+// TestQueueLaterOrder: delayed and urgent messages of several goroutines come in the order
+// of each goroutine, and none is lost.
 func TestQueueLaterOrder(t *testing.T) {
 	queueFromSeveral(t, func(s *Sender, producer uint32, m wire.Message) error {
 		if m := m.(*wire.Finish); m.Delivery%(producer+2) == 0 {

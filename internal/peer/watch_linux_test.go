@@ -62,7 +62,7 @@ func TestProcessDies(t *testing.T) {
 			}
 			<-p.Done()
 			if !p.Exited() {
-				t.Error("Done is closed, and Exited says no")
+				t.Error("Done is closed, and Exited reports false")
 			}
 			_ = cmd.Wait() // it was killed
 			if p.Stopped() {
@@ -72,8 +72,8 @@ func TestProcessDies(t *testing.T) {
 	}
 }
 
-// TestAtExit: a function is called for a death that comes, and for one that has come, once, and
-// not when it was stopped before.
+// TestAtExit: a function is called once when the process dies, at once if it is dead, and not after
+// stop.
 func TestAtExit(t *testing.T) {
 	cmd, conn := child(t)
 	p := watchChild(t, conn, watchOptions{})
@@ -83,7 +83,7 @@ func TestAtExit(t *testing.T) {
 	p.OnExitWithin(0, func(dead bool) { lived <- dead })
 	p.OnExitWithin(time.Hour, func(dead bool) { died <- dead })
 	if <-lived {
-		t.Error("a process that lives is dead")
+		t.Error("a live process counts as dead")
 	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -92,7 +92,7 @@ func TestAtExit(t *testing.T) {
 		t.Errorf("called is what was %s", got)
 	}
 	if !<-died {
-		t.Error("a process that is dead lives")
+		t.Error("a dead process counts as alive")
 	}
 	p.OnExit(func() { called <- "after" })()
 	if got := <-called; got != "after" {
@@ -100,7 +100,7 @@ func TestAtExit(t *testing.T) {
 	}
 	p.OnExitWithin(0, func(dead bool) { lived <- dead })
 	if !<-lived || len(called)+len(lived)+len(died) > 0 {
-		t.Error("a function is called wrongly, or twice")
+		t.Error("a stopped function was called, or a function twice")
 	}
 	_ = cmd.Wait() // it was killed
 }
@@ -125,7 +125,7 @@ func TestProcessClose(t *testing.T) {
 					t.Errorf("Close: %v", err)
 				}
 				if isClosed(p.Done()) || p.Exited() {
-					t.Error("the process lives, and the watch says no")
+					t.Error("a live process counts as dead")
 				}
 			})
 		})
@@ -157,8 +157,7 @@ func TestProcessStops(t *testing.T) {
 	}
 }
 
-// TestReusedPIDIsNotStopped: the number of a process that is dead belongs to one that is
-// stopped.
+// TestReusedPIDIsNotStopped: the id of a dead process belongs to a stopped process.
 func TestReusedPIDIsNotStopped(t *testing.T) {
 	dead, _ := child(t)
 	fd, err := unix.PidfdOpen(dead.Process.Pid, 0)
@@ -180,7 +179,7 @@ func TestReusedPIDIsNotStopped(t *testing.T) {
 	}
 	defer p.Close()
 	if p.Stopped() {
-		t.Error("a dead process is Stopped, because another is that has its number now")
+		t.Error("a dead process is Stopped because a stopped process has its id")
 	}
 }
 

@@ -7,28 +7,28 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestFirstComeFirstServed: a place that comes back goes to the waiter that came first, and is not
-// taken by one that came later, nor granted to one that has given up.
+// TestFirstComeFirstServed: a permit that is given back goes to the waiter that came first. Neither a
+// later caller nor a withdrawn waiter gets it.
 func TestFirstComeFirstServed(t *testing.T) {
 	var p Pool
 	p.Add(1)
 	if !p.TryTake() || p.Free() != 0 {
-		t.Fatalf("of one place %d are free behind the first", p.Free())
+		t.Fatalf("%d permits of one are free after the first Take", p.Free())
 	}
 	var granted []int
 	waiters := make([]*Waiter, 3)
 	for i := range waiters {
 		waiters[i] = &Waiter{Granted: func() { granted = append(granted, i) }}
 		if p.Take(waiters[i]) {
-			t.Fatal("took what is not there")
+			t.Fatal("took a permit of an empty pool")
 		}
 	}
 	if !p.Withdraw(waiters[1]) {
-		t.Error("a waiter was granted nothing, and cannot give up")
+		t.Error("a waiter without a permit cannot be withdrawn")
 	}
 	p.Give()
 	if p.TryTake() {
-		t.Error("one that came later took what a waiter waits for")
+		t.Error("a later caller overtook a waiter")
 	}
 	p.Give()
 	p.Give()
@@ -36,17 +36,17 @@ func TestFirstComeFirstServed(t *testing.T) {
 		t.Errorf("granted to %d, want %d, and %d are free", granted, want, p.Free())
 	}
 	if p.Withdraw(waiters[0]) {
-		t.Error("a waiter that was granted something gives up")
+		t.Error("a waiter with a permit was withdrawn")
 	}
 }
 
-// TestWait: a wait ends with a place, or with done, and then has none.
+// TestWait: a wait ends with a permit, or without one when done is closed.
 func TestWait(t *testing.T) {
 	var p Pool
 	done := make(chan struct{})
 	close(done)
 	if p.Wait(done) {
-		t.Error("took what is not there when the wait was over")
+		t.Error("a wait ended by done took a permit")
 	}
 	got := make(chan bool)
 	go func() { got <- p.Wait(nil) }()
@@ -56,9 +56,9 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestClientsAlternate: what is given back goes to the clients that wait in turns, and within the line
-// of one client to the waiter that came first. A waiter that is withdrawn is granted nothing, a thing is
-// free only while no waiter waits for it, and no later try overtakes a waiter.
+// TestClientsAlternate: permits that are given back go to the waiting clients alternately, and within the
+// line of a client to the waiter that came first. A withdrawn waiter gets no permit, a permit is free only
+// while no waiter waits, and TryTake overtakes no waiter.
 func TestClientsAlternate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var p Pool
@@ -142,7 +142,7 @@ func TestClientsAlternate(t *testing.T) {
 				client := rapid.SampledFrom(turns).Draw(t, "client")
 				w := leave(client, rapid.IntRange(0, len(lines[client])-1).Draw(t, "waiter"))
 				if !p.Withdraw(&w.Waiter) || p.Withdraw(&w.Waiter) {
-					t.Fatal("a waiter gives up once")
+					t.Fatal("a waiter was withdrawn twice")
 				}
 			},
 			"": func(t *rapid.T) {
