@@ -83,14 +83,14 @@ func (s *System) Spawn(name string, r Receiver, opts StageOptions) (*Stage, erro
 }
 
 func (st *Stage) props(own *Props) *actor.Props {
-	place := []actor.PropsOption{
+	options := []actor.PropsOption{
 		actor.WithDispatcher(st.system.dispatcher),
 		actor.WithMailbox(func() actor.Mailbox { return st.mailbox }),
 	}
 	if own != nil {
-		return own.Clone(append(place, actor.WithReceiverMiddleware(st.intercept))...)
+		return own.Clone(append(options, actor.WithReceiverMiddleware(st.intercept))...)
 	}
-	return actor.PropsFromProducer(func() actor.Actor { return (*stageActor)(st) }, place...)
+	return actor.PropsFromProducer(func() actor.Actor { return (*stageActor)(st) }, options...)
 }
 
 // intercept is a middleware that calls the receiver in place of the user's actor.

@@ -283,11 +283,11 @@ func (a *Account) Close(reads bool) (r CloseResult) {
 func (a *Account) Drop() []*Segment {
 	a.mu.Lock()
 	a.closed = true
-	told, shown := a.announced, a.peerSegments
+	announced, shown := a.announced, a.peerSegments
 	a.announced, a.peerSegments = nil, nil
 	a.mu.Unlock()
 	a.GiveBackAll(All)
-	for seg := range told {
+	for seg := range announced {
 		seg.Release()
 	}
 	return slices.Collect(maps.Values(shown))
@@ -341,7 +341,7 @@ func (a *Account) Each(visit func(h *Hold)) {
 
 // Sizes counts the holds, the segments announced to the other process, and the segments that the
 // other process has announced.
-func (a *Account) Sizes() (holds, told, shown int) {
+func (a *Account) Sizes() (holds, announced, shown int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.holds), len(a.announced), len(a.peerSegments)

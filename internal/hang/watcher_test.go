@@ -11,12 +11,12 @@ const bound = 16 * time.Second
 
 // program is the watched program of the tests.
 type program struct {
-	mu    sync.Mutex
-	moved uint64
-	waits string
-	stuck chan struct{} // nil: a probe returns at once
-	began int           // probes
-	told  []bool        // by changed
+	mu       sync.Mutex
+	moved    uint64
+	waits    string
+	stuck    chan struct{} // nil: a probe returns at once
+	began    int           // probes
+	reported []bool        // by changed
 }
 
 // set changes the program between two probes.
@@ -41,7 +41,7 @@ func watched(t *testing.T, test func(p *program, w *Watcher)) {
 	t.Helper()
 	synctest.Test(t, func(*testing.T) {
 		p := &program{}
-		w := Watch(bound, p.probe, func(_ Hang, hangs bool) { p.set(func() { p.told = append(p.told, hangs) }) })
+		w := Watch(bound, p.probe, func(_ Hang, hangs bool) { p.set(func() { p.reported = append(p.reported, hangs) }) })
 		defer w.Close()
 		synctest.Wait()
 		test(p, w)
@@ -70,8 +70,8 @@ func TestHangs(t *testing.T) {
 		if h, hangs := w.Hang(); hangs {
 			t.Errorf("a hang after progress: %+v", h)
 		}
-		if len(p.told) != 2 || !p.told[0] || p.told[1] {
-			t.Errorf("changed was called with %v, want the begin and the end", p.told)
+		if len(p.reported) != 2 || !p.reported[0] || p.reported[1] {
+			t.Errorf("changed was called with %v, want the begin and the end", p.reported)
 		}
 	})
 }
@@ -86,8 +86,8 @@ func TestMovementIsNoHang(t *testing.T) {
 		}
 		p.set(func() { p.waits = "" })
 		pass(4 * bound)
-		if h, hangs := w.Hang(); hangs || len(p.told) > 0 {
-			t.Errorf("%+v, told %v", h, p.told)
+		if h, hangs := w.Hang(); hangs || len(p.reported) > 0 {
+			t.Errorf("%+v, reported %v", h, p.reported)
 		}
 	})
 }

@@ -16,8 +16,8 @@ import (
 // Close.
 func TestWatch(t *testing.T) {
 	dir := t.TempDir()
-	told := make(chan string, 100)
-	w := New(func(name []byte) { told <- string(name) })
+	notified := make(chan string, 100)
+	w := New(func(name []byte) { notified <- string(name) })
 	if err := w.Add(dir, unix.IN_CREATE); err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +26,7 @@ func TestWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if name := <-told; name != "made" {
+	if name := <-notified; name != "made" {
 		t.Errorf("notify got %q for a file that was made", name)
 	}
 	if err := w.Add(f.Name(), unix.IN_MODIFY); err != nil {
@@ -35,7 +35,7 @@ func TestWatch(t *testing.T) {
 	if _, err := f.WriteString("x"); err != nil {
 		t.Fatal(err)
 	}
-	if name := <-told; name != "" {
+	if name := <-notified; name != "" {
 		t.Errorf("notify got %q for a file that was written to", name)
 	}
 	if err := w.Add(filepath.Join(dir, "missing"), unix.IN_MODIFY); !errors.Is(err, fs.ErrNotExist) {
@@ -45,8 +45,8 @@ func TestWatch(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "later"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if len(told) > 0 {
-		t.Errorf("notify got %q after Close", <-told)
+	if len(notified) > 0 {
+		t.Errorf("notify got %q after Close", <-notified)
 	}
 }
 
@@ -68,10 +68,10 @@ func TestNoWatch(t *testing.T) {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &none); err != nil {
 		t.Fatal(err)
 	}
-	told := make(chan string)
+	notified := make(chan string)
 	w := New(func(name []byte) {
 		select {
-		case told <- string(name):
+		case notified <- string(name):
 		case <-t.Context().Done():
 		}
 	})
@@ -83,7 +83,7 @@ func TestNoWatch(t *testing.T) {
 		t.Error(added)
 	}
 	for range 3 {
-		if name := <-told; name != "" {
+		if name := <-notified; name != "" {
 			t.Errorf("notify got %q", name)
 		}
 	}
@@ -94,14 +94,14 @@ func TestNoWatch(t *testing.T) {
 	}()
 	for {
 		select {
-		case <-told:
+		case <-notified:
 			continue
 		case <-closed:
 		}
 		break
 	}
 	select {
-	case name := <-told:
+	case name := <-notified:
 		t.Errorf("notify got %q after Close", name)
 	default:
 	}

@@ -138,23 +138,23 @@ func TestUnlockOnAnotherGoroutine(t *testing.T) {
 // TestHandlersMayRunUnderRights: AssertNone allows a Right, and a Right has a rank in the order.
 func TestHandlersMayRunUnderRights(t *testing.T) {
 	var asleep Right[FlowAsleep]
-	var turn Right[HandlerLock]
+	var handler Right[HandlerLock]
 	var outputs Mutex[Outputs]
 	wantNone(t, fault(t, func() {
-		turn.Lock()
+		handler.Lock()
 		asleep.Lock()
 		AssertNone("a handler is called")
 		asleep.Unlock()
-		turn.Unlock()
+		handler.Unlock()
 	}))
 	wantFault(t, fault(t, func() {
-		turn.Lock()
+		handler.Lock()
 		outputs.Lock()
 		AssertNone("a handler is called")
 		outputs.Unlock()
-		turn.Unlock()
+		handler.Unlock()
 	}), "a handler is called while Outputs", "TestHandlersMayRunUnderRights")
-	wantFault(t, fault(t, func() { asleep.Lock(); turn.Lock(); turn.Unlock(); asleep.Unlock() }), "HandlerLock", "while FlowAsleep")
+	wantFault(t, fault(t, func() { asleep.Lock(); handler.Lock(); handler.Unlock(); asleep.Unlock() }), "HandlerLock", "while FlowAsleep")
 	wantNone(t, fault(t, func() {
 		outputs.Lock()
 		if asleep.TryLock() {

@@ -302,7 +302,7 @@ func TestDialRefuses(t *testing.T) {
 		"a directory":        {path: filepath.Dir(path), want: "no socket of a host"},
 		"another's":          {path: path + "3", want: "no socket of a host"},
 		"nothing there":      {path: path, want: "is the host running"},
-		"no process listens": {path: stale, want: "nobody listens"},
+		"no process listens": {path: stale, want: "no process listens"},
 		"too long":           {path: "/" + strings.Repeat("x", 107), want: "108 bytes, and the system allows 107"},
 		"empty":              {path: "", want: "empty"},
 		"abstract":           {path: "@bus", want: "it would be an abstract address"},

@@ -95,7 +95,7 @@ func (o DialOptions) checkFolder(dir string) error {
 	case s.Uid != 0 && !o.trusts(s.Uid):
 		return o.untrusted(s.Uid, fmt.Sprintf("the folder %s belongs to", dir), "set XDG_RUNTIME_DIR to a folder of this user's, or have the host listen in one")
 	case s.Mode&0o022 != 0 && s.Mode&unix.S_ISVTX == 0:
-		return fmt.Errorf("%w: others may write to the folder %s (mode %04o), and could listen there instead of the host: chmod go-w it, or have the host listen in a folder of its own",
+		return fmt.Errorf("%w: others may write to the folder %s (mode %04o), and could listen there in the host's place: chmod go-w it, or have the host listen in a folder of its own",
 			ErrUntrusted, dir, s.Mode&0o7777)
 	}
 	return nil

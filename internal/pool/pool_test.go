@@ -62,26 +62,26 @@ func TestWait(t *testing.T) {
 func TestClientsAlternate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var p Pool
-		const places = 3
-		p.Add(places)
+		const permits = 3
+		p.Add(permits)
 		type ticket struct {
 			Waiter
 			number int
 		}
 		var (
-			lines   [4][]*ticket // by client
-			turns   []uint32     // clients that wait, the next one first
-			taken   int
-			numbers int
-			grants  uint64
-			granted *ticket
-			old     *ticket // one that was granted
+			lines    [4][]*ticket // by client
+			rotation []uint32     // clients that wait, the next one first
+			taken    int
+			numbers  int
+			grants   uint64
+			granted  *ticket
+			old      *ticket // one that was granted
 		)
 		leave := func(client uint32, i int) *ticket {
 			w := lines[client][i]
 			lines[client] = slices.Delete(lines[client], i, i+1)
 			if len(lines[client]) == 0 {
-				turns = slices.DeleteFunc(turns, func(c uint32) bool { return c == client })
+				rotation = slices.DeleteFunc(rotation, func(c uint32) bool { return c == client })
 			}
 			return w
 		}
@@ -92,22 +92,22 @@ func TestClientsAlternate(t *testing.T) {
 				w.Client = uint32(rapid.IntRange(0, len(lines)-1).Draw(t, "client"))
 				w.Granted = func() { granted = w }
 				ok := p.Take(&w.Waiter)
-				if free := taken < places; ok != free {
-					t.Fatalf("took %v, and %d of %d are taken", ok, taken, places)
+				if free := taken < permits; ok != free {
+					t.Fatalf("took %v, and %d of %d are taken", ok, taken, permits)
 				}
 				if ok {
 					taken++
 					return
 				}
 				if len(lines[w.Client]) == 0 {
-					turns = append(turns, w.Client)
+					rotation = append(rotation, w.Client)
 				}
 				lines[w.Client] = append(lines[w.Client], w)
 			},
 			"try": func(t *rapid.T) {
 				ok := p.TryTake()
-				if ok != (taken < places) {
-					t.Fatalf("took %v, and %d of %d are taken", ok, taken, places)
+				if ok != (taken < permits) {
+					t.Fatalf("took %v, and %d of %d are taken", ok, taken, permits)
 				}
 				if ok {
 					taken++
@@ -119,9 +119,9 @@ func TestClientsAlternate(t *testing.T) {
 				}
 				taken--
 				var want *ticket
-				if len(turns) > 0 {
-					next := turns[0]
-					turns = append(turns[1:], next)
+				if len(rotation) > 0 {
+					next := rotation[0]
+					rotation = append(rotation[1:], next)
 					want = leave(next, 0)
 				}
 				granted = nil
@@ -136,18 +136,18 @@ func TestClientsAlternate(t *testing.T) {
 				}
 			},
 			"withdraw": func(t *rapid.T) {
-				if len(turns) == 0 {
+				if len(rotation) == 0 {
 					t.Skip()
 				}
-				client := rapid.SampledFrom(turns).Draw(t, "client")
+				client := rapid.SampledFrom(rotation).Draw(t, "client")
 				w := leave(client, rapid.IntRange(0, len(lines[client])-1).Draw(t, "waiter"))
 				if !p.Withdraw(&w.Waiter) || p.Withdraw(&w.Waiter) {
 					t.Fatal("a waiter was withdrawn twice")
 				}
 			},
 			"": func(t *rapid.T) {
-				if free := p.Free(); free != places-taken || free > 0 && len(turns) > 0 {
-					t.Fatalf("%d are free, %d of %d are taken, %d clients wait", free, taken, places, len(turns))
+				if free := p.Free(); free != permits-taken || free > 0 && len(rotation) > 0 {
+					t.Fatalf("%d are free, %d of %d are taken, %d clients wait", free, taken, permits, len(rotation))
 				}
 				waiting := 0
 				for _, l := range lines {
