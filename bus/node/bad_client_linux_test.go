@@ -38,8 +38,8 @@ func (c *thinClient) offer(mem *shmstore.Segment, number uint32) {
 // says is sealed, is refused and told so. The host goes on, and has everything back.
 func TestBadClients(t *testing.T) {
 	const maxOffered, clientBytes = 4096, 1 << 30
-	mem, _ := offering(t, 1<<12, 1<<12)
-	large, _ := offering(t, 64<<20, 64<<20)
+	mem, _ := newOffer(t, 1<<12, 1<<12)
+	large, _ := newOffer(t, 64<<20, 64<<20)
 	for name, bad := range map[string]struct {
 		text string
 		do   func(c *thinClient, h *hosted)
@@ -179,7 +179,7 @@ func TestBadClients(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := exchanging(t, bus.Options{Store: shmstore.Options{MaxLargeBytes: 1 << 20}})
+			h := exchangeHost(t, bus.Options{Store: shmstore.Options{MaxLargeBytes: 1 << 20}})
 			c := dialThin(t, h.path)
 			c.await(wire.KindWelcome)
 			bad.do(c, h)

@@ -149,7 +149,7 @@ func TestKilledActor(t *testing.T) {
 
 // What is emitted at the end is not taken for what was emitted before, when
 // another process is asked for it.
-func TestKilledAtTheEnd(t *testing.T) {
+func TestKilledInEndHandler(t *testing.T) {
 	h := mortalHost(t, bus.StageSpec{State: bus.StateNone})
 	t.Setenv(dieEnv, "yes")
 	h.childAs(t, "serve-end", "m")
@@ -169,17 +169,17 @@ func TestKilledWithQueuedOutput(t *testing.T) {
 	h := listen(t, p, bus.Options{Store: shmstore.Options{ArenaBytes: 8 << 20}})
 	h.childAs(t, "serve-batch", "m")
 	r, s := submitAll(t, h.bus, "a"), submitAll(t, h.bus, "b")
-	testbus.Await(t, func() bool { return outOf(h.bus, "m") == 2 })
+	testbus.Await(t, func() bool { return emittedBy(h.bus, "m") == 2 })
 	u, v := submitAll(t, h.bus, "emit-kill"), submitAll(t, h.bus, "c")
 	h.childAs(t, "serve-batch", "m")
-	testbus.Await(t, func() bool { return outOf(h.bus, "m") == 4 })
+	testbus.Await(t, func() bool { return emittedBy(h.bus, "m") == 4 })
 	for r, in := range map[*bus.Request]string{r: "a", s: "b", u: "emit-kill", v: "c"} {
 		testbus.MustReceive(t, r, outputs(in))
 	}
 }
 
-// outOf is how many results of a stage have gone out.
-func outOf(b *bus.Bus, stage string) int64 {
+// emittedBy is how many results of a stage have gone out.
+func emittedBy(b *bus.Bus, stage string) int64 {
 	for _, e := range b.Stats().Edges {
 		if e.From == stage {
 			return e.Deliveries

@@ -61,10 +61,10 @@ func (c *thinClient) waitingRequest(h *hosted) (source uint32) {
 	return ownSource(1)
 }
 
-// TestBoundsOfWhatWaits: a client may have so many messages of one source wait, so many requests, and so many
+// TestQueuesPerClientAreBounded: a client may have so many messages of one source wait, so many requests, and so many
 // calls. The one behind the last ends the connection, and no other client is the worse for it. The numbers are those of
 // docs/bounds.md.
-func TestBoundsOfWhatWaits(t *testing.T) {
+func TestQueuesPerClientAreBounded(t *testing.T) {
 	const queued, requests, calls = 4096, 1024, 1024
 	for name, tc := range map[string]struct {
 		begin func(c *thinClient, h *hosted) (message func(i uint32) wire.Message)
@@ -132,9 +132,9 @@ func waitingHost(t *testing.T) *hosted {
 	return h
 }
 
-// TestBoundsOfWhatIsPlaced: a client may have so many payloads in the exchange, and all together so many that outlive
+// TestPlacedPayloadsAreBounded: a client may have so many payloads in the exchange, and all together so many that outlive
 // their processes. One more is refused until one is taken back.
-func TestBoundsOfWhatIsPlaced(t *testing.T) {
+func TestPlacedPayloadsAreBounded(t *testing.T) {
 	const lasting = math.MaxUint32 // the owner that belongs to all clients
 	for name, tc := range map[string]struct {
 		most  int
@@ -144,7 +144,7 @@ func TestBoundsOfWhatIsPlaced(t *testing.T) {
 		"to last":     {most: 4096, owner: lasting},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := exchanging(t, bus.Options{})
+			h := exchangeHost(t, bus.Options{})
 			c := dialThin(t, h.path)
 			c.await(wire.KindWelcome)
 			place := func(i uint32) wire.Message {

@@ -17,9 +17,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// TestAnswersAreForPrograms: a list of which nothing is there is an empty one, and the
+// TestCallAnswersAreCompactJSON: a list of which nothing is there is an empty one, and the
 // names of edges are as everywhere.
-func TestAnswersAreForPrograms(t *testing.T) {
+func TestCallAnswersAreCompactJSON(t *testing.T) {
 	h := listen(t, bus.Pipeline{
 		Stages: []bus.StageSpec{{Name: "a", Remote: &bus.Remote{}}, {Name: "b", Remote: &bus.Remote{}}},
 		Edges:  []bus.Edge{{From: "a", To: "b"}},
@@ -38,9 +38,9 @@ func TestAnswersAreForPrograms(t *testing.T) {
 	}
 }
 
-// TestErrorsAreSaidOnce: an error that comes from the host is what it was there, and
+// TestHostErrorTextIsNotRepeated: an error that comes from the host is what it was there, and
 // its text is, too.
-func TestErrorsAreSaidOnce(t *testing.T) {
+func TestHostErrorTextIsNotRepeated(t *testing.T) {
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
 	n := h.join(t, node.JoinOptions{})
 	r := testbus.StreamOf(t, n)
@@ -76,9 +76,9 @@ func TestErrorsAreSaidOnce(t *testing.T) {
 	}
 }
 
-// TestServeAsTheWrongKind: who serves a stage with a handler of another kind is told so,
+// TestServeWithWrongHandlerKind: who serves a stage with a handler of another kind is told so,
 // and so is who has sent it something, and nothing is left of it.
-func TestServeAsTheWrongKind(t *testing.T) {
+func TestServeWithWrongHandlerKind(t *testing.T) {
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
 	n := h.join(t, node.JoinOptions{})
 	const want = `stage "a": the pipeline says join is false, the handler makes it true`
@@ -96,8 +96,8 @@ func TestServeAsTheWrongKind(t *testing.T) {
 	r.Close()
 }
 
-// TestServeAJoinOfOtherBranches: a function that joins two branches does not serve a stage that joins three.
-func TestServeAJoinOfOtherBranches(t *testing.T) {
+// TestServeJoinWithWrongBranches: a function that joins two branches does not serve a stage that joins three.
+func TestServeJoinWithWrongBranches(t *testing.T) {
 	p := testbus.Diamond(bus.Stage("a", testbus.Upper), bus.Stage("b", testbus.Upper), bus.Stage("c", testbus.Upper))
 	p.Edges = append(p.Edges, bus.Edge{From: "a", To: "join"})
 	h := listen(t, testbus.Remotes(p), bus.Options{})
@@ -151,9 +151,9 @@ func TestServeAllOrNothing(t *testing.T) {
 	testbus.MustReceive(t, r, []string{"LATER"})
 }
 
-// TestServeSaysWhyInTime: a call of Serve that has failed waits for what its stages have
+// TestFailedServeReturnsWithContext: a call of Serve that has failed waits for what its stages have
 // begun no longer than its context lasts.
-func TestServeSaysWhyInTime(t *testing.T) {
+func TestFailedServeReturnsWithContext(t *testing.T) {
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
 	r := testbus.StreamOf(t, h.bus)
 	if err := r.Send(t.Context(), "of a stream that does not end"); err != nil {
@@ -176,9 +176,9 @@ func TestServeSaysWhyInTime(t *testing.T) {
 	r.Close()
 }
 
-// TestWhatAnEndedRequestWaitsFor: a request that is over is there until its handler has
+// TestEndedRequestNamesItsHandler: a request that is over is there until its handler has
 // returned, and says so.
-func TestWhatAnEndedRequestWaitsFor(t *testing.T) {
+func TestEndedRequestNamesItsHandler(t *testing.T) {
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	h := serveAll(t, testbus.Linear(bus.StageSpec{Name: "a", Handle: func(*bus.Task, *bus.Delivery) error {
 		close(begun)
@@ -202,8 +202,8 @@ func TestWhatAnEndedRequestWaitsFor(t *testing.T) {
 	r.Close()
 }
 
-// TestAnsweredAfterTheAnswer: what a call is to set off cannot overtake its answer.
-func TestAnsweredAfterTheAnswer(t *testing.T) {
+// TestAnsweredHookRunsAfterReply: what a call is to set off cannot overtake its answer.
+func TestAnsweredHookRunsAfterReply(t *testing.T) {
 	b, err := bus.Open(t.Context(), testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -20,10 +20,10 @@ func init() {
 	roles["host of a stage"] = hosting(testbus.Remotes(testbus.Linear(forwarding("a"))), bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}})
 }
 
-// TestDeadlinesAtAHostThatIsStopped: what has a deadline ends then, by the clock of the
+// TestDeadlinesWhenHostIsStopped: what has a deadline ends then, by the clock of the
 // process that waits, and leaves nothing when the host goes on. The host agrees with it
 // on how the requests ended.
-func TestDeadlinesAtAHostThatIsStopped(t *testing.T) {
+func TestDeadlinesWhenHostIsStopped(t *testing.T) {
 	h, cmd := hostAloneAs(t, "host of a stage")
 	host := cmd.Process
 	server, caller := h.join(t, node.JoinOptions{}), h.join(t, node.JoinOptions{})
@@ -34,7 +34,7 @@ func TestDeadlinesAtAHostThatIsStopped(t *testing.T) {
 			if _, limited := t.Context().Deadline(); !limited {
 				return t.Forward(d)
 			}
-			if err := beginning(t, began, stopped); err != nil {
+			if err := waitForStop(t, began, stopped); err != nil {
 				return err
 			}
 			go func() {
@@ -57,7 +57,7 @@ func TestDeadlinesAtAHostThatIsStopped(t *testing.T) {
 	trip(caller)
 	files := testbus.OpenFiles(t)
 	defer mustContinue(t, host) // nodes wait for it when they close
-	r := begunAndStopped(t, caller, host, began, stopped, []byte("x"))
+	r := stopHostInRequest(t, caller, host, began, stopped, []byte("x"))
 	ctx, cancel := context.WithTimeout(t.Context(), testbus.Patience)
 	defer cancel()
 	for range cap(asked) {
@@ -92,7 +92,7 @@ func TestDeadlinesAtAHostThatIsStopped(t *testing.T) {
 		t.Errorf("%d requests failed, %d were aborted and %d completed; all but two were past their deadlines", s.Failed, s.Aborted, s.Completed)
 	}
 	for _, n := range []*node.Node{server, caller} {
-		if q, s := node.OpenAt(n); q+s > 0 {
+		if q, s := node.OpenCounts(n); q+s > 0 {
 			t.Errorf("%d questions and %d requests and tasks are open", q, s)
 		}
 	}
@@ -100,9 +100,9 @@ func TestDeadlinesAtAHostThatIsStopped(t *testing.T) {
 	testbus.Await(t, func() bool { return testbus.OpenFiles(t) <= files })
 }
 
-// TestCanceledAtAHostThatIsStopped: who gives up does not wait for the host, and what that
+// TestCancelWhenHostIsStopped: who gives up does not wait for the host, and what that
 // has begun by then is aborted.
-func TestCanceledAtAHostThatIsStopped(t *testing.T) {
+func TestCancelWhenHostIsStopped(t *testing.T) {
 	h, cmd := hostAloneAs(t, "host of a stage")
 	n := h.join(t, node.JoinOptions{})
 	stopProcess(t, cmd.Process)
@@ -116,7 +116,7 @@ func TestCanceledAtAHostThatIsStopped(t *testing.T) {
 	}
 	mustContinue(t, cmd.Process)
 	testbus.Await(t, func() bool { return statsOf(t, n).Live == 0 })
-	if q, s := node.OpenAt(n); q+s > 0 {
+	if q, s := node.OpenCounts(n); q+s > 0 {
 		t.Errorf("%d questions and %d requests are open", q, s)
 	}
 }
@@ -143,8 +143,8 @@ func statsOf(t *testing.T, n *node.Node) (s bus.Stats) {
 // errTooLate ends a stage's work on a request that is begun once more.
 var errTooLate = errors.New("the deadline was over when the host was stopped")
 
-// beginning says that a stage has begun, and waits until its host is stopped.
-func beginning(t *bus.Task, began chan<- struct{}, stopped <-chan bool) error {
+// waitForStop says that a stage has begun, and waits until its host is stopped.
+func waitForStop(t *bus.Task, began chan<- struct{}, stopped <-chan bool) error {
 	select {
 	case began <- struct{}{}:
 		if !<-stopped {
@@ -156,9 +156,9 @@ func beginning(t *bus.Task, began chan<- struct{}, stopped <-chan bool) error {
 	}
 }
 
-// begunAndStopped is a request with a deadline, which is long enough for a stage to begin
+// stopHostInRequest is a request with a deadline, which is long enough for a stage to begin
 // on its input, and for the host to be stopped then: it has not said how the request ended.
-func begunAndStopped(t *testing.T, caller *node.Node, host *os.Process, began <-chan struct{}, stopped chan<- bool, in []byte) *bus.Request {
+func stopHostInRequest(t *testing.T, caller *node.Node, host *os.Process, began <-chan struct{}, stopped chan<- bool, in []byte) *bus.Request {
 	t.Helper()
 	for limit := 500 * time.Millisecond; ; limit *= 2 {
 		deadline := time.Now().Add(limit)

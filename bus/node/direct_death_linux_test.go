@@ -28,11 +28,11 @@ const (
 
 // slowly is how many deliveries go before those that a test is about, no more at
 // a time than a window holds: behind them a stream goes past the host.
-const slowly = 300
+const warmup = 300
 
 // latest is the number of the input with which a late forwarder passes on the
 // first: by then streams have long gone past the host.
-const latest = 500
+const lateForwardAt = 500
 
 func init() {
 	serve := func(spec bus.StageSpec) func() {
@@ -51,14 +51,14 @@ func init() {
 			t.State = d.Keep()
 			return nil
 		}
-		if err := t.Forward(d); err != nil || d.Seq != latest {
+		if err := t.Forward(d); err != nil || d.Seq != lateForwardAt {
 			return err
 		}
 		first := t.State.(*bus.Kept)
 		return errors.Join(t.Forward(first.Delivery()), first.Finish(nil))
 	}})
 	roles["hold"] = serve(bus.StageSpec{Handle: func(_ *bus.Task, d *bus.Delivery) error {
-		if d.Seq >= slowly {
+		if d.Seq >= warmup {
 			d.Keep() // until it is killed
 		}
 		return nil
@@ -155,10 +155,10 @@ func TestForwarderDies(t *testing.T) {
 		return <-kept
 	}
 	r := testbus.StreamOf(t, n)
-	for i := range slowly {
+	for i := range warmup {
 		mustFinish(t, send(r, i))
 	}
-	last := send(r, slowly)
+	last := send(r, warmup)
 	if h.relayed(last, "f->x") {
 		t.Fatal("the host still relays")
 	}
@@ -170,16 +170,16 @@ func TestForwarderDies(t *testing.T) {
 	for i := range 10 * smallStore / directBlock {
 		mustFinish(t, send(again, 1000+i))
 	}
-	if want := block(slowly, directBlock); !bytes.Equal(last.Delivery().Bytes(), want) {
+	if want := block(warmup, directBlock); !bytes.Equal(last.Delivery().Bytes(), want) {
 		t.Errorf("what is still read was overwritten: it begins with %v", last.Delivery().Bytes()[:8])
 	}
 	mustFinish(t, last)
 }
 
-// TestAllButTheReaderDie: one process has passed on what another put, and what
+// TestForwarderAndProducerDie: one process has passed on what another put, and what
 // the host put; both are dead. When who reads it is done, the host has its own
 // back.
-func TestAllButTheReaderDie(t *testing.T) {
+func TestForwarderAndProducerDie(t *testing.T) {
 	x, kept := keeping("x")
 	h := listen(t, narrow(testbus.Remotes(testbus.Linear(forwarding("f"), x))), bus.Options{})
 	h.serve(t, x)
@@ -231,16 +231,16 @@ func TestAllButTheReaderDie(t *testing.T) {
 }
 
 // nodePlaces is how many requests of a node can be alive at least.
-const nodePlaces = 4
+const nodePermits = 4
 
 // TestConsumerDies: what a process has got past the host and not finished is
 // lost with it. The request fails, and whoever sent it has it back.
 func TestConsumerDies(t *testing.T) {
 	h := listen(t, testbus.Remotes(testbus.Linear(forwarding("a"))), bus.Options{})
 	a := h.childAs(t, "hold", "a")
-	n := h.join(t, node.JoinOptions{MaxRequests: nodePlaces})
+	n := h.join(t, node.JoinOptions{MaxRequests: nodePermits})
 	r := testbus.StreamOf(t, n)
-	for i := range slowly + 3 { // the last are within the window
+	for i := range warmup + 3 { // the last are within the window
 		if err := r.Input(t.Context()).EmitBytes(block(i, directBlock)); err != nil {
 			t.Fatal(err)
 		}
@@ -249,7 +249,7 @@ func TestConsumerDies(t *testing.T) {
 	wantDied(t, r.Wait(t.Context()), "a", a)
 	r.Close()
 	h.childAs(t, "forward", "a")
-	for range nodePlaces { // the place is free when all of the request is back
+	for range nodePermits { // the place is free when all of the request is back
 		testbus.Await(t, func() bool {
 			r, err := n.Stream(t.Context())
 			if err == nil {
@@ -276,7 +276,7 @@ func directOf(h *hosted, pid int) int {
 func TestProducerDies(t *testing.T) {
 	for _, over := range []bool{true, false} {
 		t.Run(fmt.Sprint("over=", over), func(t *testing.T) {
-			const outputs, least = 5 * slowly, 50
+			const outputs, least = 5 * warmup, 50
 			b, kept := keeping("b")
 			h := listen(t, wide(testbus.Remotes(testbus.Linear(forwarding("a"), b))), bus.Options{Store: shmstore.Options{ArenaBytes: 64 << 20}})
 			h.serve(t, b)
@@ -285,7 +285,7 @@ func TestProducerDies(t *testing.T) {
 			if err := r.Input(t.Context()).EmitBytes(block(outputs, 8)); err != nil {
 				t.Fatal(err)
 			}
-			begin := slowly
+			begin := warmup
 			for range begin {
 				mustFinish(t, <-kept)
 			}

@@ -103,9 +103,9 @@ func TestStagesOfOneNode(t *testing.T) {
 	wantDirect(t, h.bus, deliveries)
 }
 
-// TestProcessesTellDirectStreams: of a process, the host says how many streams
+// TestProcessesCountDirectStreams: of a process, the host says how many streams
 // go past it.
-func TestProcessesTellDirectStreams(t *testing.T) {
+func TestProcessesCountDirectStreams(t *testing.T) {
 	h := serveAll(t, testbus.Linear(pass("a")), bus.Options{})
 	n := h.join(t, node.JoinOptions{})
 	r := testbus.StreamOf(t, n)
@@ -161,27 +161,27 @@ func forwarding(name string) bus.StageSpec {
 	return bus.StageSpec{Name: name, Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }}
 }
 
-// places records where the payloads lie that stages see.
-type places struct {
+// locations records where the payloads lie that stages see.
+type locations struct {
 	mu sync.Mutex
-	by map[string]map[uint64]node.Place // by stage and sequence
+	by map[string]map[uint64]node.Location // by stage and sequence
 }
 
-func (p *places) record(t *testing.T, where string, d *bus.Delivery) {
-	at := node.PlaceOf(t, d)
+func (p *locations) record(t *testing.T, where string, d *bus.Delivery) {
+	at := node.LocationOf(t, d)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.by == nil {
-		p.by = make(map[string]map[uint64]node.Place)
+		p.by = make(map[string]map[uint64]node.Location)
 	}
 	if p.by[where] == nil {
-		p.by[where] = make(map[uint64]node.Place)
+		p.by[where] = make(map[uint64]node.Location)
 	}
 	p.by[where][d.Seq] = at
 }
 
 // same requires that the payloads lay in the same place at both.
-func (p *places) same(t *testing.T, a, b string, n int) {
+func (p *locations) same(t *testing.T, a, b string, n int) {
 	t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -192,10 +192,10 @@ func (p *places) same(t *testing.T, a, b string, n int) {
 	}
 }
 
-// TestForwardedPastTheHost: a payload that came past the host is copied where a stage forwards it,
+// TestForwardOnDirectPathCopies: a payload that came past the host is copied where a stage forwards it,
 // once for all processes that it goes to.
-func TestForwardedPastTheHost(t *testing.T) {
-	var at places
+func TestForwardOnDirectPathCopies(t *testing.T) {
+	var at locations
 	forwarding := func(name string) bus.StageSpec {
 		return bus.StageSpec{Name: name, Handle: func(task *bus.Task, d *bus.Delivery) error {
 			at.record(t, name, d)
@@ -235,7 +235,7 @@ func TestForwardedPastTheHost(t *testing.T) {
 	const begin = 100
 	for _, m := range at.by {
 		for seq := range uint64(begin) {
-			m[seq] = node.Place{File: 1}
+			m[seq] = node.Location{File: 1}
 		}
 	}
 	at.same(t, "b", "c", deliveries)
@@ -248,8 +248,8 @@ func TestForwardedPastTheHost(t *testing.T) {
 	}
 }
 
-// TestWhoHoldsWhatPastTheHost: what the host does not carry it can still tell.
-func TestWhoHoldsWhatPastTheHost(t *testing.T) {
+// TestDirectHoldingsAreReported: what the host does not carry it can still tell.
+func TestDirectHoldingsAreReported(t *testing.T) {
 	const window = 4
 	release := make(chan struct{})
 	p := testbus.Linear(pass("a"), bus.StageSpec{Name: "b", Handle: func(t *bus.Task, d *bus.Delivery) error {
@@ -297,10 +297,10 @@ func TestWhoHoldsWhatPastTheHost(t *testing.T) {
 	})
 }
 
-// TestLanesAreSeen: what goes from one process to another past the host is told for each
+// TestDirectLanesAreReported: what goes from one process to another past the host is told for each
 // two of them, never becomes less, and is counted once on its edge, whichever way requests
 // end.
-func TestLanesAreSeen(t *testing.T) {
+func TestDirectLanesAreReported(t *testing.T) {
 	h := serveAll(t, testbus.Linear(pass("a")), bus.Options{})
 	n := h.join(t, node.JoinOptions{})
 	var before []host.LaneStatus
@@ -400,9 +400,9 @@ func TestLanesAreSeen(t *testing.T) {
 	testbus.Await(t, func() bool { return len(h.server.Status().Lanes) == 0 })
 }
 
-// TestDeathIsNotTakenForTheEnd: when a process dies that has inputs, some of which
+// TestConsumerDeathFailsDirectRequest: when a process dies that has inputs, some of which
 // came past the host, the request fails, whether or not its stage has state.
-func TestDeathIsNotTakenForTheEnd(t *testing.T) {
+func TestConsumerDeathFailsDirectRequest(t *testing.T) {
 	for _, state := range []bus.State{bus.StateNone, bus.StateRequest} {
 		t.Run(state.String(), func(t *testing.T) {
 			h := mortalHost(t, bus.StageSpec{State: state, Attempts: -1, Replicas: 2})

@@ -11,8 +11,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// visit has a caller come, stream through the bus, and go.
-func (h *hosted) visit(t *testing.T) {
+// streamAsNewCaller has a caller come, stream through the bus, and go.
+func (h *hosted) streamAsNewCaller(t *testing.T) {
 	t.Helper()
 	n, err := node.Join(t.Context(), "caller", node.JoinOptions{Socket: h.path})
 	if err != nil {
@@ -32,7 +32,7 @@ func TestForwarderOutlivesCallers(t *testing.T) {
 	h := listen(t, p, bus.Options{})
 	_, served := h.serve(t, forwarding("f"))
 	for caller := range 80 {
-		h.visit(t)
+		h.streamAsNewCaller(t)
 		select {
 		case err := <-served:
 			t.Fatalf("after %d callers the process that forwards was gone: %v", caller+1, err)
@@ -54,7 +54,7 @@ func TestForwardedMemoryIsForgotten(t *testing.T) {
 	}
 	var before int
 	for caller := range 20 {
-		h.visit(t)
+		h.streamAsNewCaller(t)
 		if caller == 1 {
 			testbus.Await(t, func() bool { return len(h.server.Processes()) == 2 })
 			before = mapped()

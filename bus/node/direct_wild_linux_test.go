@@ -30,7 +30,7 @@ const (
 
 // wildAt is the number of the delivery with which a stage begins to write where it
 // should not, for as long as the request lives: streams go past the host by then.
-const wildAt = slowly
+const wildAt = warmup
 
 // spoils are what a process may do to its own side of its lanes, by name.
 var spoils = map[string]func(memory *os.File, at int64) error{
@@ -204,7 +204,7 @@ func testWild(t *testing.T, role string) {
 	}
 	kill(t, child) // until then it may read what it was given
 	testbus.Await(t, func() bool { return len(h.server.Holdings()) == 0 })
-	for range nodePlaces { // the place is free when all of a request is back
+	for range nodePermits { // the place is free when all of a request is back
 		streamBlocks(t, n, 10, 5000)
 	}
 }

@@ -29,12 +29,12 @@ func (n *Node) Directory() lane.Directory { return &n.directory }
 
 // nodeDirectory is a node's part of the directory, which outlives hosts.
 type nodeDirectory struct {
-	node  *Node
-	found directory.Watches
+	node    *Node
+	watches directory.Watches
 
-	mu    lockorder.Mutex[lockorder.NodeDirectory] // comes before the node's, and a link's
-	names map[lane.Name]*nodePublished
-	over  error // why nothing is published any more
+	mu        lockorder.Mutex[lockorder.NodeDirectory] // comes before the node's, and a link's
+	names     map[lane.Name]*nodePublished
+	closedErr error // why nothing is published any more
 }
 
 // nodePublished is a descriptor that this process publishes.
@@ -78,10 +78,10 @@ func (n *Node) rejoins() bool { return n.opts.Rejoin && n.ctx.Err() == nil }
 func (d *nodeDirectory) add(ctx context.Context, name lane.Name, p *nodePublished) (answer func() error, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	l, err := d.host()
+	l, err := d.currentLink()
 	switch {
-	case d.over != nil:
-		return nil, fmt.Errorf("%w: %w", lane.ErrUnavailable, d.over)
+	case d.closedErr != nil:
+		return nil, fmt.Errorf("%w: %w", lane.ErrUnavailable, d.closedErr)
 	case d.names[name] != nil:
 		return nil, fmt.Errorf("%w: it is published by this process", lane.ErrPublished)
 	case err != nil && errors.Is(err, bus.ErrHostGone) && d.node.rejoins():
@@ -102,14 +102,14 @@ func (d *nodeDirectory) add(ctx context.Context, name lane.Name, p *nodePublishe
 // ctx ends. The node's directory is locked, so that a withdrawal comes behind it.
 func (l *link) publish(ctx context.Context, name lane.Name, p *nodePublished) (answer func() error) {
 	p.link = l
-	token, q, err := l.note(1, nil)
+	token, q, err := l.newQuestion(1, nil)
 	if err != nil {
 		return func() error { return hostnode.DirectoryError(err) }
 	}
 	m := &wire.Publish{Token: token, Pool: name.Pool, Number: name.Number, Size: uint64(p.sizeBytes)}
 	err = l.send(m, p.fd)
 	return func() error {
-		defer l.settle(token)
+		defer l.removeQuestion(token)
 		if err == nil {
 			_, err = l.await(ctx, q)
 		}
@@ -117,9 +117,9 @@ func (l *link) publish(ctx context.Context, name lane.Name, p *nodePublished) (a
 	}
 }
 
-// host is the host of now.
-func (d *nodeDirectory) host() (*link, error) {
-	l, err := d.node.host()
+// currentLink is the host of now.
+func (d *nodeDirectory) currentLink() (*link, error) {
+	l, err := d.node.currentLink()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", lane.ErrUnavailable, err)
 	}
@@ -168,7 +168,7 @@ func (d *nodeDirectory) republish(l *link) {
 func (d *nodeDirectory) publishAt(l *link, name lane.Name) error {
 	d.mu.Lock()
 	p := d.names[name]
-	now, err := d.host()
+	now, err := d.currentLink()
 	if p == nil || p.link == l || now != l {
 		d.mu.Unlock()
 		return err
@@ -180,7 +180,7 @@ func (d *nodeDirectory) publishAt(l *link, name lane.Name) error {
 
 // Find implements [lane.Directory].
 func (d *nodeDirectory) Find(ctx context.Context, name lane.Name) (lane.Found, error) {
-	l, err := d.host()
+	l, err := d.currentLink()
 	if err != nil {
 		return lane.Found{}, err
 	}
@@ -188,7 +188,7 @@ func (d *nodeDirectory) Find(ctx context.Context, name lane.Name) (lane.Found, e
 	if err != nil {
 		return lane.Found{}, hostnode.DirectoryError(err)
 	}
-	owner, err := d.found.Watch(directory.Owner{Epoch: l.welcome.Epoch, Number: m.Owner}, fds[1], int(m.PID))
+	owner, err := d.watches.Watch(directory.Owner{Epoch: l.welcome.Epoch, Number: m.Owner}, fds[1], int(m.PID))
 	if err != nil {
 		process.CloseAll(fds[:1])
 		return lane.Found{}, err
@@ -196,12 +196,12 @@ func (d *nodeDirectory) Find(ctx context.Context, name lane.Name) (lane.Found, e
 	return lane.Found{FD: fds[0], SizeBytes: int64(m.Size), Owner: owner}, nil
 }
 
-// end is called when there will be no host any more.
-func (d *nodeDirectory) end(err error) {
+// close is called when there will be no host any more.
+func (d *nodeDirectory) close(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, p := range d.names {
 		process.CloseAll([]int{p.fd})
 	}
-	d.names, d.over = nil, err
+	d.names, d.closedErr = nil, err
 }

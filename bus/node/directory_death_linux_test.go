@@ -68,7 +68,7 @@ func isAlive(o lane.Owner) bool {
 // TestPublisherDies: whoever has found something of it notices, and from its death
 // on nobody finds anything, however soon they ask.
 func TestPublisherDies(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	n := h.join(t, node.JoinOptions{})
 	for range 5 {
 		cmd := h.childAs(t, "publisher", "")
@@ -159,7 +159,7 @@ func TestNamesOutliveTheHost(t *testing.T) {
 
 // TestPublishWhileHostsComeAndGo: whatever it crosses, a name is there in the end.
 func TestPublishWhileHostsComeAndGo(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	n := h.join(t, node.JoinOptions{Rejoin: true})
 	f := someFile(t)
 	const names = 200
@@ -174,7 +174,7 @@ func TestPublishWhileHostsComeAndGo(t *testing.T) {
 	}()
 	for range 10 {
 		testbus.Await(t, func() bool { return n.Epoch() != 0 })
-		node.CutOff(n)
+		node.BreakConnection(n)
 	}
 	<-published
 	for i := range uint32(names) {

@@ -99,7 +99,7 @@ func TestDirectory(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := exchanging(t, bus.Options{})
+			h := exchangeHost(t, bus.Options{})
 			a, b := ends(t, h)
 			f, other := someFile(t), someFile(t)
 			wantNotPublished(t, b, named(1))
@@ -131,7 +131,7 @@ func TestDirectory(t *testing.T) {
 
 // TestPublishRefuses: arguments that make no sense, which cost nothing.
 func TestPublishRefuses(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	n := h.join(t, node.JoinOptions{})
 	f := someFile(t)
 	wantNotPublished(t, n.Directory(), named(1)) // by then each has the other's memory for packets
@@ -165,7 +165,7 @@ func TestPublishRefuses(t *testing.T) {
 		}
 	}
 	c.send(&wire.Bye{})
-	h.noProcess(t, 1)
+	h.awaitProcesses(t, 1)
 	testbus.Await(t, func() bool { return testbus.OpenFiles(t) <= files+1 }) // the thin client's end
 }
 
@@ -201,7 +201,7 @@ func (c *thinClient) publish(name lane.Name, f *os.File, size uint64) wire.Code 
 // many; what is refused is closed, and what is withdrawn makes room.
 func TestDirectoryIsBounded(t *testing.T) {
 	const each = 1024
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	f := someFile(t)
 	c, d := dialThin(t, h.path), dialThin(t, h.path)
 	c.await(wire.KindWelcome)
@@ -230,7 +230,7 @@ func TestDirectoryIsBounded(t *testing.T) {
 	c.send(&wire.Withdraw{Pool: named(7).Pool, Number: 7})
 	want(c, each+1, wire.OK)
 	c.send(&wire.Bye{})
-	h.noProcess(t, 1)
+	h.awaitProcesses(t, 1)
 	if n := testbus.Published(t, h.bus); n != 1 {
 		t.Fatalf("%d names are left of one, when the process that has published the others has gone", n)
 	}
@@ -256,7 +256,7 @@ func TestBadPublishers(t *testing.T) {
 		"finds with descriptor": {"1 descriptors", &wire.Find{}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := exchanging(t, bus.Options{})
+			h := exchangeHost(t, bus.Options{})
 			f := someFile(t)
 			mustPublish(t, h.bus.Directory(), named(1), f, 1)
 			c := dialThin(t, h.path)
@@ -285,7 +285,7 @@ func TestBadPublishers(t *testing.T) {
 // TestFoundIsNotRead: a client that asks and asks, and does not read what it is
 // answered, has an answer to each question in the end, and leaves nothing.
 func TestFoundIsNotRead(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	files := testbus.OpenFiles(t)
 	f := someFile(t)
 	mustPublish(t, h.bus.Directory(), named(1), f, 1)
@@ -325,14 +325,14 @@ func TestFoundIsNotRead(t *testing.T) {
 	}
 	c.send(&wire.Bye{})
 	h.bus.Directory().Withdraw(named(1))
-	h.noProcess(t, 0)
+	h.awaitProcesses(t, 0)
 	_ = f.Close()
 	testbus.Await(t, func() bool { return testbus.OpenFiles(t) <= files+2 }) // the host's own pidfd, and the thin client's end
 }
 
 // TestOwnersAreWatchedOnce: however much is found of a process.
 func TestOwnersAreWatchedOnce(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	a, b := h.join(t, node.JoinOptions{}), h.join(t, node.JoinOptions{})
 	f := someFile(t)
 	for i := range uint32(10) {
@@ -352,16 +352,16 @@ func TestOwnersAreWatchedOnce(t *testing.T) {
 	}
 }
 
-// TestFoundForNobody: descriptors that come for somebody who does not wait any more
+// TestFoundWithoutWaiterIsClosed: descriptors that come for somebody who does not wait any more
 // are closed; those for a question of another kind end the connection.
-func TestFoundForNobody(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+func TestFoundWithoutWaiterIsClosed(t *testing.T) {
+	h := exchangeHost(t, bus.Options{})
 	n := h.join(t, node.JoinOptions{})
 	mustPublish(t, n.Directory(), named(1), someFile(t), 1)
 	mustFind(t, n.Directory(), named(1))
 	files := testbus.OpenFiles(t)
 	for range 5 {
-		node.FindForNobody(t, n, named(1), 1<<31)
+		node.FindWithoutWaiter(t, n, named(1), 1<<31)
 	}
 	// The host closes its duplicates when it has sent them, behind whoever got them.
 	testbus.Await(t, func() bool { return testbus.OpenFiles(t) <= files })
@@ -370,7 +370,7 @@ func TestFoundForNobody(t *testing.T) {
 
 // TestDirectoryCloses: with the bus, and with the node.
 func TestDirectoryCloses(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	n := h.join(t, node.JoinOptions{Rejoin: true})
 	f := someFile(t)
 	mustPublish(t, n.Directory(), named(1), f, 1)
@@ -422,9 +422,9 @@ func (c *endsOnceAsked) Err() error {
 
 func (c *endsOnceAsked) Value(any) any { return nil }
 
-// TestDirectoryOfAHostThatIsStopped: questions end with their contexts, and what comes
+// TestDirectoryWhenHostIsStopped: questions end with their contexts, and what comes
 // afterwards is closed, or taken back.
-func TestDirectoryOfAHostThatIsStopped(t *testing.T) {
+func TestDirectoryWhenHostIsStopped(t *testing.T) {
 	h := &hosted{path: t.TempDir() + "/bus.sock"}
 	cmd := h.hostAlone(t)
 	n := h.join(t, node.JoinOptions{})

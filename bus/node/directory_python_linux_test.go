@@ -15,7 +15,7 @@ import (
 // TestDirectoryWithPython: what Python publishes Go finds, and the other way round,
 // and both see the other's death.
 func TestDirectoryWithPython(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	p := h.pythonAs(t, "testdata/directory.py")
 	d := h.join(t, node.JoinOptions{}).Directory()
 	of := func(number uint32) args {

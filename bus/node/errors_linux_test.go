@@ -26,9 +26,9 @@ func emitting(t *testing.T, h *hosted) (c *thinClient, r *bus.Request, source ui
 	return c, r, c.await(wire.KindDeliver).(*wire.Deliver).Source
 }
 
-// TestPutBehindTheLast: what a client puts and cannot be sent has no answer, so its request
+// TestPutAfterLastFailsRequest: what a client puts and cannot be sent has no answer, so its request
 // fails: the payload must not be missing unnoticed.
-func TestPutBehindTheLast(t *testing.T) {
+func TestPutAfterLastFailsRequest(t *testing.T) {
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), storeOptions)
 	c, r, source := emitting(t, h)
 	last, more := inMessage(1, source, "the last"), inMessage(2, source, "x")
@@ -43,8 +43,8 @@ func TestPutBehindTheLast(t *testing.T) {
 	}
 }
 
-// TestReasonOfANodeThatAborts: who aborts says why once, wherever the reason is read.
-func TestReasonOfANodeThatAborts(t *testing.T) {
+// TestAbortReasonIsNotRepeated: who aborts says why once, wherever the reason is read.
+func TestAbortReasonIsNotRepeated(t *testing.T) {
 	for want, reason := range map[string]error{
 		"bus: request aborted":         nil,
 		"bus: request aborted: enough": errors.New("enough"),
@@ -68,9 +68,9 @@ func TestReasonOfANodeThatAborts(t *testing.T) {
 	}
 }
 
-// TestWhatAHandlerAdds: what a handler says about an error of its emission comes to the caller with
+// TestHandlerErrorKeepsItsPlace: what a handler says about an error of its emission comes to the caller with
 // the place, whichever of the two is in the host's process.
-func TestWhatAHandlerAdds(t *testing.T) {
+func TestHandlerErrorKeepsItsPlace(t *testing.T) {
 	for what, spec := range map[string]bus.StageSpec{
 		"frame": {Name: "m", Handle: func(t *bus.Task, _ *bus.Delivery) error {
 			_, err := t.Reserve(1<<46, codec.IDRaw, bus.Key("k")) // more than any machine has

@@ -63,7 +63,7 @@ func (e *nodeExchange) Put(ctx context.Context, edge connector.Edge, key string,
 	if err != nil {
 		return nil, err
 	}
-	ctx, stop := e.until(ctx)
+	ctx, stop := e.withClose(ctx)
 	defer stop()
 	var number uint64
 	var copied []byte // in the message
@@ -88,7 +88,7 @@ func (e *nodeExchange) Put(ctx context.Context, edge connector.Edge, key string,
 		}, place)
 	}
 	if err != nil {
-		return nil, e.explain(l, err)
+		return nil, e.connectorError(l, err)
 	}
 	return ring.Metadata(number), nil
 }
@@ -111,11 +111,11 @@ func (e *nodeExchange) fetch(ctx context.Context, meta connector.Metadata, m *wi
 	if m.Entry, err = ring.Number(meta); err != nil {
 		return nil, err
 	}
-	ctx, stop := e.until(ctx)
+	ctx, stop := e.withClose(ctx)
 	defer stop()
 	p, err := l.fetch(ctx, m)
 	if err != nil {
-		return nil, e.explain(l, err)
+		return nil, e.connectorError(l, err)
 	}
 	return p, nil
 }
@@ -126,10 +126,10 @@ func (e *nodeExchange) Cleanup(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := e.until(ctx)
+	ctx, stop := e.withClose(ctx)
 	defer stop()
 	if err := l.cleanup(ctx, e.owner, key); err != nil {
-		return e.explain(l, err)
+		return e.connectorError(l, err)
 	}
 	return nil
 }
@@ -143,20 +143,20 @@ func (e *nodeExchange) Close() error {
 	e.cancel()
 	e.placing.Lock() // what is on its way is placed first
 	defer e.placing.Unlock()
-	l, err := e.current()
+	l, err := e.currentLink()
 	if over || err != nil || e.owner == wire.LastingOwner {
 		return nil // closed before, or there is nothing of ours
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeWait)
 	defer cancel()
 	if err := l.cleanup(ctx, e.owner, ""); err != nil && !errors.Is(err, bus.ErrHostGone) {
-		return e.explain(l, err)
+		return e.connectorError(l, err)
 	}
 	return nil
 }
 
-// until has a context end with the transport, too.
-func (e *nodeExchange) until(ctx context.Context) (context.Context, func()) {
+// withClose has a context end with the transport, too.
+func (e *nodeExchange) withClose(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(e.ctx, cancel)
 	return ctx, func() {
@@ -170,19 +170,19 @@ func (e *nodeExchange) link() (*link, error) {
 	if e.ctx.Err() != nil {
 		return nil, connector.ErrClosed
 	}
-	return e.current()
+	return e.currentLink()
 }
 
-func (e *nodeExchange) current() (*link, error) {
-	l, err := e.node.host()
+func (e *nodeExchange) currentLink() (*link, error) {
+	l, err := e.node.currentLink()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", connector.ErrUnavailable, err)
 	}
 	return l, nil
 }
 
-// explain says in the connector's words why an operation failed.
-func (e *nodeExchange) explain(l *link, err error) error {
+// connectorError says in the connector's words why an operation failed.
+func (e *nodeExchange) connectorError(l *link, err error) error {
 	if e.ctx.Err() != nil {
 		return connector.ErrClosed
 	}
@@ -199,7 +199,7 @@ func (e *nodeExchange) explain(l *link, err error) error {
 		}
 	}
 	if errors.Is(err, connector.ErrClosed) { // the room of a host that is gone
-		return fmt.Errorf("%w: %w", connector.ErrUnavailable, l.gone())
+		return fmt.Errorf("%w: %w", connector.ErrUnavailable, l.hostGoneErr())
 	}
 	return err
 }

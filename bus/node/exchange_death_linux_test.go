@@ -123,8 +123,8 @@ func (x *exchanger) die() {
 	_ = x.cmd.Wait()
 }
 
-// noProcess waits for the host to be done with all children.
-func (h *hosted) noProcess(t *testing.T, but int) {
+// awaitProcesses waits for the host to be done with all children.
+func (h *hosted) awaitProcesses(t *testing.T, but int) {
 	t.Helper()
 	testbus.Await(t, func() bool { return len(h.server.Processes()) == but })
 }
@@ -135,18 +135,18 @@ func TestPutterDies(t *testing.T) {
 	for _, key := range []string{"small", "large", "huge "} {
 		for _, fault := range []string{"node-before-place", "node-placed"} {
 			t.Run(key+" at "+fault, func(t *testing.T) {
-				h := exchanging(t, bus.Options{})
+				h := exchangeHost(t, bus.Options{})
 				n := h.exchange(t)
 				if h.exchanger(t, fault).ask("put " + key) {
 					t.Fatal("the child lives")
 				}
-				h.noProcess(t, 1)
+				h.awaitProcesses(t, 1)
 				wantNothing(t, n, key)
 				h.wantEmpty(t)
 			})
 		}
 		t.Run(key+" later", func(t *testing.T) {
-			h := exchanging(t, bus.Options{})
+			h := exchangeHost(t, bus.Options{})
 			n := h.exchange(t)
 			x := h.exchanger(t, "")
 			x.mustAsk("put " + key)
@@ -158,7 +158,7 @@ func TestPutterDies(t *testing.T) {
 			}
 			x.mustAsk("put " + key + "more")
 			x.die()
-			h.noProcess(t, 1)
+			h.awaitProcesses(t, 1)
 			wantNothing(t, n, key+"more")
 			for _, p := range []connector.Payload{held, here} {
 				if want := payloadOf(key); key != "small" && !bytes.Equal(p.Bytes(), want) {
@@ -176,7 +176,7 @@ func TestPutterDies(t *testing.T) {
 func TestFetcherDies(t *testing.T) {
 	for _, key := range []string{"small", "large", "huge "} {
 		t.Run(key+" held", func(t *testing.T) {
-			h := exchanging(t, bus.Options{})
+			h := exchangeHost(t, bus.Options{})
 			n := h.exchange(t)
 			meta := putAs(t, n, key, payloadOf(key))
 			x := h.exchanger(t, "")
@@ -185,41 +185,41 @@ func TestFetcherDies(t *testing.T) {
 				t.Errorf("the child has something: %+v", h.server.Holdings())
 			}
 			x.die()
-			h.noProcess(t, 1)
+			h.awaitProcesses(t, 1)
 			h.wantEmpty(t)
 			h.wantPlaced(t, 0)
 			wantGone(t, n, key, meta)
 			wantNothing(t, n, key)
-			wantWholeRoom(t, n)
+			wantAllSpace(t, n)
 		})
 		t.Run(key+" as it comes", func(t *testing.T) {
-			h := exchanging(t, bus.Options{})
+			h := exchangeHost(t, bus.Options{})
 			n := h.exchange(t)
 			put(t, n, key, payloadOf(key))
 			if h.exchanger(t, "node-fetched").ask("get " + key) {
 				t.Fatal("the child lives")
 			}
-			h.noProcess(t, 1)
+			h.awaitProcesses(t, 1)
 			h.wantEmpty(t)
 			h.wantPlaced(t, 0)
 		})
 	}
 	t.Run("waiting", func(t *testing.T) {
-		h := exchanging(t, bus.Options{})
+		h := exchangeHost(t, bus.Options{})
 		n := h.exchange(t)
 		x := h.exchanger(t, "")
 		x.mustAsk("await large")
 		testbus.Await(t, func() bool { return len(exchangeStalls(t, h)) == 1 })
 		x.die()
-		h.noProcess(t, 1)
+		h.awaitProcesses(t, 1)
 		put(t, n, "large", payloadOf("large"))
 		get(t, n, "large").Release()
 		h.wantEmpty(t)
 	})
 }
 
-// wantWholeRoom fails if some of the room of a node stays taken.
-func wantWholeRoom(t *testing.T, n connector.Transport) {
+// wantAllSpace fails if some of the room of a node stays taken.
+func wantAllSpace(t *testing.T, n connector.Transport) {
 	t.Helper()
 	const size, all = 1 << 20, 6 // of 8 MiB, which may be cut up
 	ctx, cancel := context.WithTimeout(t.Context(), testbus.Patience)
@@ -331,9 +331,9 @@ func TestExchangeHostStops(t *testing.T) {
 	}
 }
 
-// TestPutAtAHostThatIsStopped: a put that ends without an answer blames the host, and not the
+// TestPutWhenHostIsStopped: a put that ends without an answer blames the host, and not the
 // room, whose time it was.
-func TestPutAtAHostThatIsStopped(t *testing.T) {
+func TestPutWhenHostIsStopped(t *testing.T) {
 	h := &hosted{path: t.TempDir() + "/bus.sock"}
 	cmd := h.hostAlone(t)
 	n := h.join(t, node.JoinOptions{ExchangeStore: exchangeStore})
@@ -359,9 +359,9 @@ func TestPutAtAHostThatIsStopped(t *testing.T) {
 	}
 }
 
-// TestHostsLeaveNothing: what a node has of the exchange of one host goes when it
+// TestExchangeIsReleasedAtNextHost: what a node has of the exchange of one host goes when it
 // has joined the next.
-func TestHostsLeaveNothing(t *testing.T) {
+func TestExchangeIsReleasedAtNextHost(t *testing.T) {
 	h := &hosted{path: t.TempDir() + "/bus.sock"}
 	n := (*node.Node)(nil)
 	files := 0
@@ -390,7 +390,7 @@ func TestHostsLeaveNothing(t *testing.T) {
 // TestNodeClosesWithPayloads: a node waits for those who hold payloads of the
 // exchange, and says so when they do not let go.
 func TestNodeClosesWithPayloads(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	n := h.join(t, node.JoinOptions{ExchangeStore: exchangeStore})
 	e := n.Exchange()
 	put(t, e, "large", payloadOf("large"))
@@ -412,6 +412,6 @@ func TestNodeClosesWithPayloads(t *testing.T) {
 	if err := <-closed; err != nil {
 		t.Error(err)
 	}
-	h.noProcess(t, 0)
+	h.awaitProcesses(t, 0)
 	h.wantEmpty(t)
 }

@@ -27,8 +27,8 @@ var (
 	exchangeStore = shmstore.Options{ArenaBytes: 8 << 20, MaxLargeBytes: 16 << 20}
 )
 
-// exchanging is a host with nothing to do but to exchange, and no node yet.
-func exchanging(t testing.TB, opts bus.Options) *hosted {
+// exchangeHost is a host with nothing to do but to exchange, and no node yet.
+func exchangeHost(t testing.TB, opts bus.Options) *hosted {
 	t.Helper()
 	opts.ExchangeStore = exchangeStore
 	return listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), opts)
@@ -59,7 +59,7 @@ func TestExchange(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			connectortest.Run(t, connectortest.Ends{Told: true, Open: func(t *testing.T) (put, get connector.Transport) {
-				h := exchanging(t, bus.Options{})
+				h := exchangeHost(t, bus.Options{})
 				t.Cleanup(func() { h.wantEmpty(t) })
 				return open(t, h)
 			}})
@@ -122,9 +122,9 @@ func wantGone(t testing.TB, e connector.Transport, key string, meta connector.Me
 	}
 }
 
-// TestExchangeIsSeen: reports say who has placed and who has fetched what.
-func TestExchangeIsSeen(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+// TestExchangeIsReported: reports say who has placed and who has fetched what.
+func TestExchangeIsReported(t *testing.T) {
+	h := exchangeHost(t, bus.Options{})
 	a, b := h.exchange(t), h.exchange(t)
 	payload := bytes.Repeat([]byte("x"), 10_000)
 	put(t, a, "r1_thinker_0", payload)
@@ -152,11 +152,11 @@ func TestExchangeIsSeen(t *testing.T) {
 
 func isUnavailable(err error) bool { return errors.Is(err, connector.ErrUnavailable) }
 
-// TestExchangeTakesBackNoRead: what a client has got stays as it is when it is cleaned up, put again
+// TestCleanupKeepsFetchedPayloads: what a client has got stays as it is when it is cleaned up, put again
 // and its producer's room is filled, and neither it nor what was cleaned up or replaced is got by
 // its number.
-func TestExchangeTakesBackNoRead(t *testing.T) {
-	h := exchanging(t, bus.Options{ExchangeTTL: time.Hour})
+func TestCleanupKeepsFetchedPayloads(t *testing.T) {
+	h := exchangeHost(t, bus.Options{ExchangeTTL: time.Hour})
 	from, to := h.exchange(t), h.exchange(t)
 	held := putAs(t, from, "r1", payloadOf("large"))
 	p := get(t, to, "r1")
@@ -186,7 +186,7 @@ func TestExchangeTakesBackNoRead(t *testing.T) {
 // TestExchangeCopiesNothing: who gets a payload reads it where its producer wrote
 // it.
 func TestExchangeCopiesNothing(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	a := h.join(t, node.JoinOptions{ExchangeStore: exchangeStore})
 	put(t, a.Exchange(), "k", bytes.Repeat([]byte("x"), 100_000))
 	p := get(t, h.exchange(t), "k")
@@ -201,7 +201,7 @@ func TestExchangeCopiesNothing(t *testing.T) {
 // log says what it was, and whose.
 func TestExchangeSweeps(t *testing.T) {
 	var log lockedBuffer
-	h := exchanging(t, bus.Options{ExchangeTTL: 10 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	h := exchangeHost(t, bus.Options{ExchangeTTL: 10 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	a := h.exchange(t)
 	put(t, a, "r1_thinker_0", bytes.Repeat([]byte("x"), 10_000))
 	testbus.Await(t, func() bool { return h.bus.Stats().Exchange.Swept == 1 })
@@ -217,12 +217,12 @@ func TestExchangeSweeps(t *testing.T) {
 // TestExchangeLateAnswer: what comes for somebody who does not wait any more lies
 // under its key again.
 func TestExchangeLateAnswer(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	n := h.join(t, node.JoinOptions{ExchangeStore: exchangeStore})
 	e := n.Exchange()
 	for _, payload := range [][]byte{[]byte("small"), bytes.Repeat([]byte("x"), 100_000)} {
 		put(t, e, "k", payload)
-		node.FetchForNobody(t, n, exchangeEdge, "k")
+		node.FetchWithoutWaiter(t, n, exchangeEdge, "k")
 		p := get(t, e, "k")
 		if !bytes.Equal(p.Bytes(), payload) {
 			t.Errorf("%d bytes lie there again, of %d", len(p.Bytes()), len(payload))
@@ -235,7 +235,7 @@ func TestExchangeLateAnswer(t *testing.T) {
 // TestFetcherHangsUp: a process that hangs up and lives may still read what it has
 // got, so that stays in place; what it has placed does not.
 func TestFetcherHangsUp(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	a := h.exchange(t)
 	put(t, a, "k", bytes.Repeat([]byte("x"), 100_000))
 	c := dialThin(t, h.path)
@@ -277,7 +277,7 @@ func (l *lockedBuffer) String() string {
 // TestSharedMemoryConnector: the type of connector, in the processes of a bus, goes
 // through the host, and one that closes takes along only what it has put.
 func TestSharedMemoryConnector(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	var types connector.Registry
 	if err := types.Register(shm.Type()); err != nil {
 		t.Fatal(err)

@@ -72,7 +72,7 @@ var exchangeSizes = []int{256, 1 << 20, 12 << 20}
 // TestExchangeWithPython: Go and Python put and get the same values, whoever is at
 // which end, and whoever comes first.
 func TestExchangeWithPython(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	ends := map[string]connector.Transport{"the host": h.bus.Exchange(), "a node": h.exchange(t)}
 	p, other := h.python(t), h.python(t)
 	for name, end := range ends {
@@ -123,7 +123,7 @@ func TestExchangeWithPython(t *testing.T) {
 // TestExchangePythonViews: a payload stays as long as something in Python views
 // it, whatever becomes of who put it, and no longer.
 func TestExchangePythonViews(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	a, b := h.python(t), h.python(t)
 	for n := range 3 {
 		a.do("put", args{"key": fmt.Sprint("k", n), "n": n, "size": 1 << 20, "tensor": true}, true)
@@ -152,7 +152,7 @@ func TestExchangePythonViews(t *testing.T) {
 // TestExchangePythonDies: nothing stays of a process that was killed, or that
 // cleans up.
 func TestExchangePythonDies(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	a, b := h.python(t), h.python(t)
 	for _, key := range []string{"r1_thinker_0", "r1_thinker_1", "r2_thinker_0", "r3"} {
 		a.do("put", args{"key": key, "n": 1, "size": 1 << 20, "tensor": true}, true)

@@ -16,11 +16,11 @@ import (
 // TestSmallValuesTravelInMessages: values of up to 32 KiB come and go in messages, wherever they
 // were put, and the client that puts them offers no memory.
 func TestSmallValuesTravelInMessages(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	n := h.join(t, node.JoinOptions{ExchangeStore: exchangeStore})
 	c := dialThin(t, h.path)
 	c.await(wire.KindWelcome)
-	mem, _ := offering(t, 1<<17, 1<<17)
+	mem, _ := newOffer(t, 1<<17, 1<<17)
 	c.offer(mem, 1)
 	want := block(1, wire.MaxInline)
 	lie := 0 // in that memory
@@ -59,10 +59,10 @@ func TestSmallValuesTravelInMessages(t *testing.T) {
 	c.send(&wire.Bye{})
 }
 
-// TestNoRoomForMessages: values of messages take half of the host's memory, with the room that
+// TestInlineValuesAreBounded: values of messages take half of the host's memory, with the room that
 // each is rounded up to. A node puts more of them into memory of its own, and the host's
 // process finds room for what it puts.
-func TestNoRoomForMessages(t *testing.T) {
+func TestInlineValuesAreBounded(t *testing.T) {
 	for _, size := range []int{wire.MaxInline, wire.MaxInline/2 + 1} { // which take the same room
 		t.Run(fmt.Sprint(size), func(t *testing.T) { fillWithMessages(t, size) })
 	}

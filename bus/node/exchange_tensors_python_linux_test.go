@@ -53,7 +53,7 @@ func (p pythonEnd) errorsOf(t *testing.T) string {
 func TestKeyedTensors(t *testing.T) {
 	for transport, shared := range map[string]bool{"cuda_ipc_pool": false, "cuda_ipc": true} {
 		t.Run(transport, func(t *testing.T) {
-			h := exchanging(t, bus.Options{})
+			h := exchangeHost(t, bus.Options{})
 			a, b := h.keyed(t, args{"tensor_transport": transport}), h.keyed(t, args{"tensor_transport": "default"})
 			a.do("raw", nil, true)
 			b.do("raw", nil, false)
@@ -91,7 +91,7 @@ func TestKeyedTensorsOfTorch(t *testing.T) {
 	pythontest.Interpreter(t, "torch")
 	for _, transport := range []string{"cuda_ipc_pool", "cuda_ipc"} {
 		t.Run(transport, func(t *testing.T) {
-			h := exchanging(t, bus.Options{})
+			h := exchangeHost(t, bus.Options{})
 			extra := args{"torch": true, "tensor_transport": transport}
 			a, b, c := h.keyed(t, extra), h.keyed(t, extra), h.keyed(t, nil)
 			first := transport == "cuda_ipc_pool"
@@ -118,7 +118,7 @@ func TestKeyedTensorsOfTorch(t *testing.T) {
 // TestKeyedTensorsComeBack: memory is free when a value is replaced, cleaned up, swept, or its
 // connector is closed, and no process has got it; and when the process that has it is killed.
 func TestKeyedTensorsComeBack(t *testing.T) {
-	h := exchanging(t, bus.Options{ExchangeTTL: time.Hour})
+	h := exchangeHost(t, bus.Options{ExchangeTTL: time.Hour})
 	a, b := h.keyed(t, nil), h.keyed(t, nil)
 	free := func() { t.Helper(); a.do("until_in_use", args{"n": 0}, 0) }
 	for n := range 3 { // more than the pool has room for
@@ -151,7 +151,7 @@ func TestKeyedTensorsComeBack(t *testing.T) {
 
 // TestKeyedTensorsAreSwept: a value that no process gets in time gives its memory back.
 func TestKeyedTensorsAreSwept(t *testing.T) {
-	h := exchanging(t, bus.Options{ExchangeTTL: time.Millisecond})
+	h := exchangeHost(t, bus.Options{ExchangeTTL: time.Millisecond})
 	a := h.keyed(t, nil)
 	a.do("put", args{"key": "k", "n": 1}, true)
 	a.do("until_in_use", args{"n": 0}, 0)
@@ -164,7 +164,7 @@ func TestKeyedTensorsAreComplete(t *testing.T) {
 	for _, transport := range []string{"cuda_ipc_pool", "cuda_ipc"} {
 		t.Run(transport, func(t *testing.T) {
 			shared := transport == "cuda_ipc"
-			h := exchanging(t, bus.Options{})
+			h := exchangeHost(t, bus.Options{})
 			a, b := h.keyed(t, args{"tensor_transport": transport}), h.keyed(t, nil)
 			a.do("put_late", args{"key": "late", "n": 1}, []any{false, nil})
 			b.do("get", args{"key": "late"}, nil)
@@ -196,12 +196,12 @@ func TestKeyedTensorsAreComplete(t *testing.T) {
 	}
 }
 
-// TestKeyedTensorsOfTheDead: what a process that was killed has put, and no other had opened, is
+// TestKeyedTensorsPoisonedByDeath: what a process that was killed has put, and no other had opened, is
 // poisoned, which is said.
-func TestKeyedTensorsOfTheDead(t *testing.T) {
+func TestKeyedTensorsPoisonedByDeath(t *testing.T) {
 	for _, transport := range []string{"cuda_ipc_pool", "cuda_ipc"} {
 		t.Run(transport, func(t *testing.T) {
-			h := exchanging(t, bus.Options{})
+			h := exchangeHost(t, bus.Options{})
 			a, b := h.keyed(t, args{"tensor_transport": transport}), h.keyed(t, nil)
 			a.do("put", args{"key": "k", "n": 1}, true)
 			b.tell("fetch", args{"key": "k"})
@@ -219,7 +219,7 @@ func TestKeyedTensorsOfTheDead(t *testing.T) {
 // TestKeyedTensorsNeverComplete: a value of a process that does not wait until its tensors are
 // complete is not given out before, and is poisoned when that process is killed.
 func TestKeyedTensorsNeverComplete(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	a, b := h.keyed(t, nil), h.keyed(t, nil)
 	fetch := func(key string) {
 		t.Helper()
@@ -239,10 +239,10 @@ func TestKeyedTensorsNeverComplete(t *testing.T) {
 	h.wantEmpty(t)
 }
 
-// TestKeyedTensorsUnseen: a process that does not see the GPU says so, and the value stays where it
+// TestKeyedTensorsOnInvisibleGPU: a process that does not see the GPU says so, and the value stays where it
 // was, for one that does.
-func TestKeyedTensorsUnseen(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+func TestKeyedTensorsOnInvisibleGPU(t *testing.T) {
+	h := exchangeHost(t, bus.Options{})
 	a, b, c := h.keyed(t, nil), h.keyed(t, nil), h.keyed(t, nil)
 	a.do("put", args{"key": "k", "n": 1}, true)
 	b.do("blind", nil, nil)
@@ -265,7 +265,7 @@ func TestKeyedTensorsUnseen(t *testing.T) {
 // TestKeyedTensorsInGo: a program in Go that gets such a value does not take it for another, and its
 // memory comes back.
 func TestKeyedTensorsInGo(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	a := h.keyed(t, nil)
 	a.do("put", args{"key": "k", "n": 1}, true)
 	c := connector.New("exchange", h.exchange(t), omni.Serializer{})
@@ -284,7 +284,7 @@ func TestKeyedTensorsInGo(t *testing.T) {
 // TestKeyedTensorsFallBack: what is too small, and what finds no room, goes through host memory, and
 // is counted.
 func TestKeyedTensorsFallBack(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	for _, of := range []struct {
 		name  string
 		extra args
@@ -322,7 +322,7 @@ func TestKVCachesOfVLLMOmni(t *testing.T) {
 	for _, module := range []string{"torch", "msgspec", "numpy"} {
 		pythontest.Interpreter(t, module)
 	}
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	t.Setenv("ROLE", "sends")
 	a := h.pythonAs(t, "testdata/kvmanager.py")
 	t.Setenv("ROLE", "receives")

@@ -44,11 +44,11 @@ func fetchOf(token uint32, key string, flags uint8) *wire.Fetch {
 // TestThinClientPlaces: a client places what it has written into memory of its own, and
 // the room comes back.
 func TestThinClientPlaces(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	b := h.exchange(t)
 	c := dialThin(t, h.path)
 	c.await(wire.KindWelcome)
-	mem, _ := offering(t, 1<<17, 1<<17)
+	mem, _ := newOffer(t, 1<<17, 1<<17)
 	c.offer(mem, 1)
 	for i, size := range []int{40_000, 100_000} {
 		want := bytes.Repeat([]byte{byte(i + 1)}, size)
@@ -110,7 +110,7 @@ func stalls(t *testing.T, h *hosted) (all []string) {
 // TestThinClientFetches: what lies under a key is got once, and what is finished
 // unread lies there again, unless something else does or its owner is gone.
 func TestThinClientFetches(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	a := h.exchange(t)
 	c := dialThin(t, h.path)
 	c.send(fetchOf(1, "k", 0))
@@ -162,7 +162,7 @@ func TestThinClientFetches(t *testing.T) {
 
 // TestThinClientCleansUp: an owner's own, by exactly its key, and everything.
 func TestThinClientCleansUp(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	c := dialThin(t, h.path)
 	for i, key := range []string{"r1_thinker_0", "r1_thinker_1", "other", "more"} {
 		c.send(placeInline(uint32(i), key, key))
@@ -189,7 +189,7 @@ func TestThinClientCleansUp(t *testing.T) {
 
 // TestExchangeAnswers: what a client may ask in vain is answered, not punished.
 func TestExchangeAnswers(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	c := dialThin(t, h.path)
 	c.send(placeInline(1, "a/b", "x"))
 	c.wantFailed(1, wire.CodeInvalid)
@@ -234,7 +234,7 @@ func TestBadExchangePeers(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := exchanging(t, bus.Options{})
+			h := exchangeHost(t, bus.Options{})
 			c := dialThin(t, h.path)
 			c.send(bad.do(c))
 			if m := c.await(wire.KindRefuse).(*wire.Refuse); m.Code != wire.CodeProtocol || !strings.Contains(m.Text, bad.want) {
@@ -250,7 +250,7 @@ func errOf(_ connector.Payload, err error) error { return err }
 // TestExchangeBounds: a client has so many owners, and so many questions that wait.
 func TestExchangeBounds(t *testing.T) {
 	const owners, waits = 4096, 4096
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	c := dialThin(t, h.path)
 	place := func(owner uint32) {
 		m := placeInline(owner, fmt.Sprint("k", owner), "x")
@@ -283,12 +283,12 @@ func TestExchangeBounds(t *testing.T) {
 // of which takes a descriptor of the host's; more are refused until one comes back.
 func TestExchangeOwnSegments(t *testing.T) {
 	const most = 64
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	b := h.exchange(t)
 	c := dialThin(t, h.path)
 	c.await(wire.KindWelcome)
 	place := func(i uint32) {
-		mem, _ := offering(t, 1<<12, 1<<12)
+		mem, _ := newOffer(t, 1<<12, 1<<12)
 		c.offer(mem, i)
 		m := placeAt(i, i, fmt.Sprint("k", i), 1<<12)
 		m.Flags |= wire.FlagOwn
@@ -311,7 +311,7 @@ func TestExchangeOwnSegments(t *testing.T) {
 
 // TestWelcomeSaysTheBounds: a client hears how large a payload may be, and how many segments it may offer.
 func TestWelcomeSaysTheBounds(t *testing.T) {
-	h := exchanging(t, bus.Options{Store: shmstore.Options{MaxLargeBytes: 64 << 20}})
+	h := exchangeHost(t, bus.Options{Store: shmstore.Options{MaxLargeBytes: 64 << 20}})
 	c := connectThin(t, h.path)
 	c.send(helloOf(wire.Version))
 	m := c.await(wire.KindWelcome).(*wire.Welcome)

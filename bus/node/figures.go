@@ -12,43 +12,43 @@ import (
 )
 
 // tellAfter is how long a process lets figures change before it tells the host.
-const tellAfter = time.Second
+const figuresDelay = time.Second
 
 // tensorReport tells the host of a node the figures of the node's lane.
 type tensorReport struct {
-	node *Node
-	due  atomic.Bool // a timer runs
+	node      *Node
+	scheduled atomic.Bool // a timer runs
 }
 
-// counted is for lane.Lane.OnCount.
-func (r *tensorReport) counted() {
-	if r.due.CompareAndSwap(false, true) {
-		time.AfterFunc(tellAfter, r.tell)
+// schedule is for lane.Lane.OnCount.
+func (r *tensorReport) schedule() {
+	if r.scheduled.CompareAndSwap(false, true) {
+		time.AfterFunc(figuresDelay, r.send)
 	}
 }
 
-func (r *tensorReport) tell() {
-	r.due.Store(false) // what is counted from here on is for the next
+func (r *tensorReport) send() {
+	r.scheduled.Store(false) // what is counted from here on is for the next
 	r.node.mu.Lock()
 	l := r.node.link
 	r.node.mu.Unlock()
 	if l != nil {
-		l.tellFigures()
+		l.sendFigures()
 	}
 }
 
-// toldFigures is what a link's host knows of the lane.
-type toldFigures struct {
-	mu     lockorder.Mutex[lockorder.ToldFigures]
-	before lane.Stats // when the link was made
-	last   lane.Stats
+// sentFigures is what a link's host knows of the lane.
+type sentFigures struct {
+	mu   lockorder.Mutex[lockorder.ToldFigures]
+	base lane.Stats // when the link was made
+	last lane.Stats
 }
 
-// tellFigures tells the host what is new. No goroutine waits for the answer.
-func (l *link) tellFigures() {
+// sendFigures tells the host what is new. No goroutine waits for the answer.
+func (l *link) sendFigures() {
 	l.figures.mu.Lock()
 	defer l.figures.mu.Unlock()
-	figures := l.node.lane.Stats().Since(l.figures.before)
+	figures := l.node.lane.Stats().Since(l.figures.base)
 	if figures == l.figures.last {
 		return
 	}

@@ -21,12 +21,12 @@ import (
 // rawPeer is the other end of a node's connection to a peer, made by hand: what
 // it sends need be no message, and need not keep the order.
 type rawPeer struct {
-	conn     *peer.Conn
-	own, its *shmstore.Segment
-	lane     *lane.Sender
-	packets  uint32 // that were sent by the socket
-	frames   uint64 // ... and by the lane
-	told     uint64 // of those, before the last packet
+	conn      *peer.Conn
+	own, its  *shmstore.Segment
+	lane      *lane.Sender
+	packets   uint32 // that were sent by the socket
+	frames    uint64 // ... and by the lane
+	announced uint64 // of those, before the last packet
 }
 
 const rawLaneBytes = 64 << 10
@@ -50,7 +50,7 @@ func meetRaw(conn *peer.Conn) (_ *rawPeer, err error) {
 	}
 	geo.FormatSender(p.own.Bytes()[:n:n])
 	geo.FormatReceiver(p.own.Bytes()[n:])
-	if err := p.say(&wire.Lane{Capacity: rawLaneBytes}, p.own.FD()); err != nil {
+	if err := p.sendMessage(&wire.Lane{Capacity: rawLaneBytes}, p.own.FD()); err != nil {
 		return nil, err
 	}
 	in := peer.NewReceiver(conn)
@@ -72,7 +72,7 @@ func (p *rawPeer) wake() { _ = p.packet(nil) } // of a node that is gone nothing
 
 // packet sends a packet by the socket, behind the frames that were sent.
 func (p *rawPeer) packet(b []byte, fds ...int) error {
-	if p.frames != p.told {
+	if p.frames != p.announced {
 		head, err := wire.Append(nil, &wire.After{Frames: p.frames}, 0)
 		if err != nil {
 			return err
@@ -82,13 +82,13 @@ func (p *rawPeer) packet(b []byte, fds ...int) error {
 	err := p.conn.Send(b, fds)
 	if err == nil {
 		p.packets++
-		p.told = p.frames
+		p.announced = p.frames
 	}
 	return err
 }
 
-// say sends a message by the socket.
-func (p *rawPeer) say(m wire.Message, fds ...int) error {
+// sendMessage sends a message by the socket.
+func (p *rawPeer) sendMessage(m wire.Message, fds ...int) error {
 	b, err := wire.Append(nil, m, len(fds))
 	if err != nil {
 		return err
@@ -96,8 +96,8 @@ func (p *rawPeer) say(m wire.Message, fds ...int) error {
 	return p.packet(b, fds...)
 }
 
-// send leaves a frame in the lane, whatever it is. It reports false when none can be sent.
-func (p *rawPeer) send(after uint32, b []byte) bool {
+// sendFrame leaves a frame in the lane, whatever it is. It reports false when none can be sent.
+func (p *rawPeer) sendFrame(after uint32, b []byte) bool {
 	p.frames++ // a wake-up comes after it
 	err := p.lane.TrySend(lane.Kind(after), b)
 	if err != nil {
@@ -150,7 +150,7 @@ func (p *rawPeer) do(s []byte, task uint32, mem *shmstore.Segment) bool {
 	}
 	message := func(m wire.Message) bool {
 		b, err := wire.Append(nil, m, 0)
-		return err != nil || p.send(p.packets, b)
+		return err != nil || p.sendFrame(p.packets, b)
 	}
 	switch s[0] % rawSteps {
 	case rawDeliver:
@@ -172,23 +172,23 @@ func (p *rawPeer) do(s []byte, task uint32, mem *shmstore.Segment) bool {
 	case rawFrame:
 		body := s[3 : 3+min(int(s[7]), 4)]
 		b := binary.LittleEndian.AppendUint32(nil, uint32(wire.HeaderSize+len(body)))
-		return p.send(p.packets, append(append(b, s[1], s[2], 0, 0), body...))
+		return p.sendFrame(p.packets, append(append(b, s[1], s[2], 0, 0), body...))
 	case rawSegment:
 		m := &wire.Segment{Segment: uint32(s[1]), Bytes: uint64(mem.Size())}
 		if s[2] != 0 {
 			m.Bytes = uint64(binary.LittleEndian.Uint32(s[3:]))
 		}
-		return p.say(m, mem.FD()) == nil
+		return p.sendMessage(m, mem.FD()) == nil
 	case rawForget:
-		return p.say(&wire.Forget{Segment: uint32(s[1])}) == nil
+		return p.sendMessage(&wire.Forget{Segment: uint32(s[1])}) == nil
 	case rawPoke:
 		at := int(binary.LittleEndian.Uint16(s[1:])) * 8 % len(p.own.Bytes())
 		binary.LittleEndian.PutUint32(p.own.Bytes()[at:], binary.LittleEndian.Uint32(s[3:]))
-		return p.say(&wire.Forget{Segment: nowhere}) == nil // wakes the node
+		return p.sendMessage(&wire.Forget{Segment: unknownSource}) == nil // wakes the node
 	case rawAfter:
-		return p.say(&wire.After{Frames: uint64(binary.LittleEndian.Uint16(s[1:]))}) == nil
+		return p.sendMessage(&wire.After{Frames: uint64(binary.LittleEndian.Uint16(s[1:]))}) == nil
 	case rawEarly:
-		return p.send(p.packets+uint32(s[1]), s[2:2+min(int(s[7]), 4)])
+		return p.sendFrame(p.packets+uint32(s[1]), s[2:2+min(int(s[7]), 4)])
 	}
 	return true
 }
@@ -219,7 +219,7 @@ func openFilesBut(t testing.TB, name string) (all []string) {
 
 // tasks is how many the node has.
 func (h *hostile) tasks() int {
-	tasks, _ := h.link.begun.list()
+	tasks, _ := h.link.work.list()
 	return len(tasks)
 }
 
@@ -234,9 +234,9 @@ func (h *hostile) play(t testing.TB, script []byte) {
 	if err := emit(t, r, []byte{0}).Finish(nil); err != nil {
 		t.Fatal(err)
 	}
-	task, cmd := h.task(t), lasting(t)
+	task, cmd := h.task(t), sleepingProcess(t)
 	h.peers++
-	node := handNode + h.peers
+	node := testPeerNode + h.peers
 	raw, err := meetRaw(introduceTo(t, h.link, node, cmd))
 	if err != nil {
 		t.Fatal(err)
@@ -245,7 +245,7 @@ func (h *hostile) play(t testing.TB, script []byte) {
 	if err := h.link.handle(&wire.Expect{Source: task.id, Peer: node}, nil); err != nil {
 		t.Fatal(err)
 	}
-	h.direct(t, node, task)
+	h.openSilentDirect(t, node, task)
 	for i := 0; i < rawMostSteps && len(script) >= rawStepBytes; i++ {
 		if !raw.do(script[:rawStepBytes], task.id, h.mem) {
 			break

@@ -50,10 +50,10 @@ func refuseLabels(emit func(opts ...bus.EmitOption) error) error {
 	return errors.Join(errs...)
 }
 
-// TestLabelsAreCheckedWhereTheyAreGiven: a key and attributes that cannot go to another
+// TestLabelsAreCheckedAtEmit: a key and attributes that cannot go to another
 // process are refused to whoever gives them, in process and out of it; nothing is sent
 // by that, nothing stays reserved, and the stream goes on with the longest that can.
-func TestLabelsAreCheckedWhereTheyAreGiven(t *testing.T) {
+func TestLabelsAreCheckedAtEmit(t *testing.T) {
 	longest := append(manyAttrs(wire.MaxAttrs, wire.MaxAttrName, wire.MaxAttrValue), bus.Key(strings.Repeat("k", wire.MaxName)))
 	stage := bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
 		if len(d.Attrs) != wire.MaxAttrs || len(d.Key) != wire.MaxName {
@@ -128,9 +128,9 @@ func longestTrace(more int) messages.TraceContext {
 	return messages.TraceContext{TraceID: [16]byte{1}, SpanID: [8]byte{1}, State: strings.Repeat("s", wire.MaxTraceState+more)}
 }
 
-// TestTraceIsCheckedWhereItIsGiven: a trace that cannot go to another process is refused
+// TestTraceIsCheckedAtSubmit: a trace that cannot go to another process is refused
 // to whoever submits, in process and out of it.
-func TestTraceIsCheckedWhereItIsGiven(t *testing.T) {
+func TestTraceIsCheckedAtSubmit(t *testing.T) {
 	h := serveAll(t, testbus.Linear(bus.Stage("a", testbus.Upper)), bus.Options{})
 	n := h.join(t, node.JoinOptions{})
 	for name, submit := range map[string]func() (*bus.Request, error){

@@ -25,9 +25,9 @@ func TestLargerThanTheWindow(t *testing.T) {
 	streamBlocks(t, b, 12, 100, huge, 3000, huge+5)
 }
 
-// TestAboveTheLargest: above the bound that the store has for all large payloads there is
+// TestPayloadAboveMaxLarge: above the bound that the store has for all large payloads there is
 // an error, which names it.
-func TestAboveTheLargest(t *testing.T) {
+func TestPayloadAboveMaxLarge(t *testing.T) {
 	b := testbus.Open(t, testbus.Linear(bus.Stage("a", testbus.Upper)), bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, MaxLargeBytes: 5 << 20}})
 	_, err := b.Submit(t.Context(), strings.Repeat("x", huge))
 	var at *bus.StageError
@@ -187,9 +187,9 @@ func TestLargeIsReplayed(t *testing.T) {
 	}
 }
 
-// TestLargeIsKeptNoLonger: the memory of large payloads that are gone is kept only up to the
+// TestSpareLargeMemoryIsBounded: the memory of large payloads that are gone is kept only up to the
 // size of the arena.
-func TestLargeIsKeptNoLonger(t *testing.T) {
+func TestSpareLargeMemoryIsBounded(t *testing.T) {
 	b := testbus.Open(t, testbus.Linear(bus.Stage("a", func(_ *bus.Task, p []byte) ([]byte, error) { return p[:1], nil })), bus.Options{Serializer: codec.RawSerializer{}})
 	for range 3 {
 		streamOfOne(t, b, huge)
@@ -202,9 +202,9 @@ func TestLargeIsKeptNoLonger(t *testing.T) {
 	}
 }
 
-// TestLargeLiesApart: a payload that passes alone has a segment of its own also where the arena
+// TestLargePayloadHasOwnSegment: a payload that passes alone has a segment of its own also where the arena
 // has room for it, and would take it from the windows of others.
-func TestLargeLiesApart(t *testing.T) {
+func TestLargePayloadHasOwnSegment(t *testing.T) {
 	p := testbus.Linear(bus.StageSpec{Name: "a", Handle: func(_ *bus.Task, d *bus.Delivery) error {
 		if apart := len(d.Bytes()) > 8<<10; shmstore.IsLarge(d.Handle) != apart {
 			t.Errorf("%d bytes lie in a segment of their own: %v", len(d.Bytes()), !apart)

@@ -41,9 +41,9 @@ func TestTaskForNodeThatCloses(t *testing.T) {
 	}
 }
 
-// TestInputThatCannotBeSaid: a request with an input that the node cannot send to the
+// TestUnsendableInputFailsRequest: a request with an input that the node cannot send to the
 // host fails, with the reason, and others of the node go on.
-func TestInputThatCannotBeSaid(t *testing.T) {
+func TestUnsendableInputFailsRequest(t *testing.T) {
 	a := attach(t, 4, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
 	n := &Node{opts: JoinOptions{Socket: a.server.Addr()}.withDefaults(), done: make(chan struct{}), linked: make(chan struct{})}
 	n.directory.node, n.report.node = n, n
@@ -111,10 +111,10 @@ func (h *hastyHost) InputEnded(bool) {
 // the host, which knows nothing of that input, completes it in the same moment.
 func TestLostInputFailsTheRequest(t *testing.T) {
 	a := attach(t, 4, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
-	if err := a.link.callers(); err != nil {
+	if err := a.link.ensureCaller(); err != nil {
 		t.Fatal(err)
 	}
-	b := a.link.begun.carrier().Bus
+	b := a.link.work.callerPart().Bus
 	for name, opts := range map[string][]bus.EmitOption{"the last input": {bus.Last()}, "one before the end": nil} {
 		o := bus.RequestOptions{Owner: &hastyHost{}}
 		if err := b.Backend().AcquirePermit(t.Context(), o); err != nil {
@@ -135,9 +135,9 @@ func TestLostInputFailsTheRequest(t *testing.T) {
 	}
 }
 
-// TestConnectedTooLate: a node that finds its host again when Close has seen that there
+// TestConnectAfterClose: a node that finds its host again when Close has seen that there
 // is none does not keep the connection, of which nobody would take leave.
-func TestConnectedTooLate(t *testing.T) {
+func TestConnectAfterClose(t *testing.T) {
 	a := attach(t, 4, func(*bus.Task, *bus.Delivery) error { return nil })
 	n := &Node{opts: JoinOptions{Socket: a.server.Addr()}.withDefaults(), linked: make(chan struct{})}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
@@ -211,11 +211,11 @@ func TestServedOnceAtAHost(t *testing.T) {
 	if err := <-served; err != nil {
 		t.Fatal(err)
 	}
-	again, err := n.current(t.Context())
+	again, err := n.awaitLink(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.serveAll(&link{node: n, sender: again.sender, asked: asked{open: make(map[uint32]*question)}, done: make(chan struct{})})
+	n.serveAll(&link{node: n, sender: again.sender, questions: questions{pending: make(map[uint32]*question)}, done: make(chan struct{})})
 	if calls := len(n.calls); calls != 0 {
 		t.Errorf("%d calls of Serve are served at the next host, of one that has ended", calls)
 	}
@@ -227,7 +227,7 @@ func TestServeThatEndsAtTheNextHost(t *testing.T) {
 	a := attach(t, 4, func(*bus.Task, *bus.Delivery) error { return nil })
 	testbus.Await(t, func() bool { return a.server.Serving("m") == 1 })
 	n := joinTo(t, a.server.Addr())
-	l, err := n.current(t.Context())
+	l, err := n.awaitLink(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +236,7 @@ func TestServeThatEndsAtTheNextHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.serveAgain(l, &serving{specs: []bus.StageSpec{checked}, at: l})
+	n.serveAgain(l, &serveCall{specs: []bus.StageSpec{checked}, link: l})
 	if _, err := n.Call(t.Context(), "stats", nil); err != nil { // the host has heard all before
 		t.Fatal(err)
 	}
@@ -256,10 +256,10 @@ func TestServeThatIsCanceledLeaves(t *testing.T) {
 	if err := n.Serve(ctx, bus.StageSpec{Name: "m", Handle: func(*bus.Task, *bus.Delivery) error { return nil }}); err != nil {
 		t.Error(err)
 	}
-	l, err := n.current(t.Context())
+	l, err := n.awaitLink(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	// A task that was opened in between finds the stage.
-	testbus.Await(t, func() bool { return len(l.begun.served()) == 1 && a.server.Serving("m") == 1 })
+	testbus.Await(t, func() bool { return len(l.work.servedStages()) == 1 && a.server.Serving("m") == 1 })
 }

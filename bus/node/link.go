@@ -45,16 +45,16 @@ type link struct {
 
 	board    board          // which handlers run
 	exchange *exchange.Room // of what this process puts there
-	figures  toldFigures
+	figures  sentFigures
 
-	calling    lockorder.Right[lockorder.LinkCalling] // one opens begun.caller, and then a request at a time; comes before the locks of the parts
+	callerMu   lockorder.Right[lockorder.LinkCalling] // one opens begun.caller, and then a request at a time; comes before the locks of the parts
 	lastSource uint32                                 // of a request; guarded by calling
 
-	pushing pushing
-	parting parting
-	asked   asked
-	begun   begun
-	peers   peers
+	reports   reportLease
+	state     linkState
+	questions questions
+	work      linkWork
+	peers     peers
 }
 
 // dialLink connects and introduces this process.
@@ -65,8 +65,8 @@ func dialLink(ctx context.Context, path string, trust peer.DialOptions, bus, nam
 	}
 	l := &link{
 		conn: conn, in: peer.NewReceiver(conn), wait: wait, drained: make(chan struct{}), done: make(chan struct{}),
-		pushing: pushing{asked: make(chan struct{}, 1)}, asked: asked{open: make(map[uint32]*question)},
-		begun: begun{began: make(chan struct{}, 1), tasks: make(map[uint32]*nodeTask), requests: make(map[uint32]*remoteRequest)},
+		reports: reportLease{askedAgain: make(chan struct{}, 1)}, questions: questions{pending: make(map[uint32]*question)},
+		work:  linkWork{began: make(chan struct{}, 1), tasks: make(map[uint32]*nodeTask), requests: make(map[uint32]*remoteRequest)},
 		peers: peers{senders: make(map[uint32]*peerLink), receivers: make(map[uint32]*peerLink)},
 	}
 	l.account.Open(l)
@@ -76,7 +76,7 @@ func dialLink(ctx context.Context, path string, trust peer.DialOptions, bus, nam
 	err = l.introduce(bus, name)
 	switch waits := stop(); {
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		err = unanswered(ctx, conn)
+		err = unansweredErr(ctx, conn)
 	case err == nil && waits:
 		return l, nil
 	case err == nil:
@@ -95,9 +95,9 @@ func (l *link) hangUp() {
 	}
 }
 
-// unanswered is the error of a host that listens and has not said anything when the
+// unansweredErr is the error of a host that listens and has not said anything when the
 // context of whoever joins was over. It is to blame if it is stopped, or the time was up.
-func unanswered(ctx context.Context, conn *peer.Conn) error {
+func unansweredErr(ctx context.Context, conn *peer.Conn) error {
 	pid, _, _ := conn.Credentials()
 	why := "had not answered yet"
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -161,26 +161,26 @@ func (l *link) run() {
 	case errors.Is(err, io.EOF):
 		err = errors.New("the host is gone")
 	}
-	l.parting.lose(err)
-	err = l.parting.lost()
-	questions := l.asked.end()
-	tasks, requests := l.begun.lose()
+	l.state.setHostGone(err)
+	err = l.state.hostErr()
+	questions := l.questions.close()
+	tasks, requests := l.work.markLost()
 	l.account.Close(false)
 	l.exchange.Stop() // what is returned from here on may be read still
 	_ = l.conn.Close()
 	_ = l.sender.Close()
 	close(l.done)
-	l.pushing.ended.Wait()
+	l.reports.ended.Wait()
 	l.board.close()
 	for _, q := range questions {
 		close(q.answers)
 	}
 	for _, t := range tasks {
 		t.req.Control().End(bus.Aborted, err)
-		t.ask() // one whose work is done waits for the host to ask, which it does not
+		t.askEnd() // one whose work is done waits for the host to ask, which it does not
 	}
-	for _, u := range requests {
-		u.hostGone(err)
+	for _, rr := range requests {
+		rr.hostGone(err)
 	}
 	l.account.GiveBackAll(accounts.All)
 	l.dropSegments()
@@ -210,9 +210,9 @@ func (l *link) read() error {
 func (l *link) handle(m wire.Message, fds []int) error {
 	switch m := m.(type) {
 	case *wire.Segment:
-		return l.learn(m, fds)
+		return l.mapSegment(m, fds)
 	case *wire.Introduce:
-		return l.meet(m, fds)
+		return l.meetPeer(m, fds)
 	case *wire.Found:
 		return l.found(m, fds)
 	case *wire.Lane:
@@ -232,21 +232,21 @@ func (l *link) handle(m wire.Message, fds []int) error {
 	case *wire.Spent:
 		l.spent(m)
 	case *wire.Open:
-		return l.open(m)
+		return l.startTask(m)
 	case *wire.End:
-		if t, _ := l.begun.find(m.Task); t != nil {
-			t.end()
+		if t, _ := l.work.find(m.Task); t != nil {
+			t.endInputs()
 		}
 	case *wire.Over:
-		l.over(m)
+		l.handleOver(m)
 	case *wire.Forget:
-		l.forget(m.Segment)
+		l.forgetSegment(m.Segment)
 	case *wire.Expect:
 		return l.expect(m)
 	case *wire.Direct:
 		return l.direct(m)
 	case *wire.Report:
-		l.report(time.Duration(m.Millis) * time.Millisecond)
+		l.startReports(time.Duration(m.Millis) * time.Millisecond)
 	case *wire.Placed:
 		l.answer(m.Token, m)
 	case *wire.Fetched:
@@ -256,7 +256,7 @@ func (l *link) handle(m wire.Message, fds []int) error {
 	case *wire.Published:
 		l.answer(m.Token, m)
 	case *wire.Streamed:
-		if a := l.arrivals(m.Source); a != nil {
+		if a := l.resequencerOf(m.Source); a != nil {
 			return a.streamed(nil, m.Edge, m.Deliveries)
 		}
 	case *wire.Failed:
@@ -264,8 +264,8 @@ func (l *link) handle(m wire.Message, fds []int) error {
 	case *wire.Serving:
 		l.answer(m.Token, m)
 	case *wire.Submitted:
-		if u := l.request(m.Source); u != nil {
-			u.answer(nil)
+		if rr := l.requestOf(m.Source); rr != nil {
+			rr.answer(nil)
 		}
 	case *wire.Reply:
 		l.answer(m.Token, m)
@@ -281,8 +281,8 @@ func (l *link) handle(m wire.Message, fds []int) error {
 	return nil
 }
 
-// learn maps a segment.
-func (l *link) learn(m *wire.Segment, fds []int) error {
+// mapSegment maps a segment.
+func (l *link) mapSegment(m *wire.Segment, fds []int) error {
 	mem, err := shmstore.OpenFillingSegment("host", fds[0], int64(m.Bytes))
 	if err != nil {
 		return err
@@ -295,16 +295,16 @@ func (l *link) learn(m *wire.Segment, fds []int) error {
 	return nil
 }
 
-func (l *link) forget(number uint32) {
+func (l *link) forgetSegment(number uint32) {
 	seg := l.account.Hide(number)
 	if seg != nil {
 		seg.Release()
 	}
 }
 
-func (l *link) request(source uint32) *remoteRequest {
-	_, u := l.begun.find(source)
-	return u
+func (l *link) requestOf(source uint32) *remoteRequest {
+	_, rr := l.work.find(source)
+	return rr
 }
 
 // deliver hands a delivery to its task, or a result to its request.
@@ -314,33 +314,33 @@ func (l *link) deliver(m *wire.Deliver) error {
 		return err
 	}
 	faultpoint.Hit("node-delivered")
-	if a := l.arrivals(m.Source); a != nil {
+	if a := l.resequencerOf(m.Source); a != nil {
 		return a.relayed(m.Edge, d)
 	}
 	d.Control().Discard() // its request is over, which the host learns
 	return nil
 }
 
-func (l *link) over(m *wire.Over) {
+func (l *link) handleOver(m *wire.Over) {
 	outcome, err := hostnode.OutcomeOf(m)
-	t, u := l.begun.over(m.Source, outcome == bus.Completed)
+	t, rr := l.work.forgetOver(m.Source, outcome == bus.Completed)
 	switch {
 	case t != nil:
-		t.over(outcome, err)
-	case u != nil:
-		u.answer(err) // of one that did not begin
-		u.over(outcome, err)
+		t.requestOver(outcome, err)
+	case rr != nil:
+		rr.answer(err) // of one that did not begin
+		rr.hostEnded(outcome, err)
 	}
 }
 
-// arrivals finds what comes to a task, or to a request that was submitted here;
+// resequencerOf finds what comes to a task, or to a request that was submitted here;
 // nil: it is over.
-func (l *link) arrivals(source uint32) *resequencer {
-	switch t, u := l.begun.find(source); {
+func (l *link) resequencerOf(source uint32) *resequencer {
+	switch t, rr := l.work.find(source); {
 	case t != nil:
 		return &t.in
-	case u != nil:
-		return &u.in
+	case rr != nil:
+		return &rr.in
 	}
 	return nil
 }
@@ -354,13 +354,13 @@ type streams struct {
 
 // streams is a snapshot of those of all that is open.
 func (l *link) streams() []streams {
-	tasks, requests := l.begun.list()
+	tasks, requests := l.work.list()
 	all := make([]streams, 0, len(tasks)+len(requests))
 	for _, t := range tasks {
 		all = append(all, streams{&t.in, &t.out, t.stage.Results})
 	}
-	for _, u := range requests {
-		all = append(all, streams{&u.in, &u.out, l.begun.carrier().Inputs})
+	for _, rr := range requests {
+		all = append(all, streams{&rr.in, &rr.out, l.work.callerPart().Inputs})
 	}
 	return all
 }

@@ -39,8 +39,8 @@ func stopProcess(t *testing.T, p *os.Process) {
 	}
 }
 
-// TestJoinAtAHostThatIsStopped ends with its context, and says who is to blame.
-func TestJoinAtAHostThatIsStopped(t *testing.T) {
+// TestJoinWhenHostIsStopped ends with its context, and says who is to blame.
+func TestJoinWhenHostIsStopped(t *testing.T) {
 	h := &hosted{path: t.TempDir() + "/bus.sock"}
 	host := h.hostAlone(t).Process
 	stopProcess(t, host)
@@ -60,8 +60,8 @@ func TestJoinAtAHostThatIsStopped(t *testing.T) {
 	h.join(t, node.JoinOptions{})
 }
 
-// TestJoinIsGivenUp: who gives joining up does not blame a host that had no time to answer.
-func TestJoinIsGivenUp(t *testing.T) {
+// TestJoinIsCanceled: who gives joining up does not blame a host that had no time to answer.
+func TestJoinIsCanceled(t *testing.T) {
 	path := t.TempDir() + "/bus.sock"
 	l, err := peer.Listen(path, peer.ListenOptions{})
 	if err != nil {
@@ -115,7 +115,7 @@ func TestHostDoesNotRead(t *testing.T) {
 		asked <- err
 	}()
 	<-waits // or it would ask the next host
-	node.SayMuch(n)
+	node.FillBacklog(n)
 	if err := <-asked; !errors.Is(err, bus.ErrHostGone) {
 		t.Errorf("a question to a host that does not read: %v, want ErrHostGone", err)
 	}
@@ -128,8 +128,8 @@ func TestHostDoesNotRead(t *testing.T) {
 	}
 }
 
-// TestJoinAtWhoHangsUp: who goes wrong while a node joins is named.
-func TestJoinAtWhoHangsUp(t *testing.T) {
+// TestJoinNamesSocketOnHangUp: who goes wrong while a node joins is named.
+func TestJoinNamesSocketOnHangUp(t *testing.T) {
 	path := t.TempDir() + "/bus.sock"
 	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
 	if err != nil {
@@ -146,8 +146,8 @@ func TestJoinAtWhoHangsUp(t *testing.T) {
 	}
 }
 
-// TestNoNewHost: a node that looks for a new host says why there is none, and where.
-func TestNoNewHost(t *testing.T) {
+// TestRejoinLogsMissingHost: a node that looks for a new host says why there is none, and where.
+func TestRejoinLogsMissingHost(t *testing.T) {
 	h := &hosted{path: t.TempDir() + "/bus.sock"}
 	host := h.hostAlone(t)
 	lines := make(lineWriter, 16)
@@ -176,11 +176,11 @@ func (w lineWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestOfferThatCannotBeSent: what the host was not told of is not known to it.
-func TestOfferThatCannotBeSent(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+// TestUnsendableOfferIsForgotten: what the host was not told of is not known to it.
+func TestUnsendableOfferIsForgotten(t *testing.T) {
+	h := exchangeHost(t, bus.Options{})
 	n := h.join(t, node.JoinOptions{})
-	if known := node.OfferInVain(t, n); known != 0 {
+	if known := node.OfferUnsendable(t, n); known != 0 {
 		t.Errorf("the host is taken to know of %d segments", known)
 	}
 	if _, err := n.Call(t.Context(), "stats", nil); err != nil {

@@ -14,7 +14,7 @@ func (l *link) expect(m *wire.Expect) error {
 	if p == nil {
 		return fmt.Errorf("%w: deliveries are to be expected from node %d, which was not introduced", wire.ErrProtocol, m.Peer)
 	}
-	a := l.arrivals(m.Source)
+	a := l.resequencerOf(m.Source)
 	if a == nil {
 		return nil // it is over
 	}
@@ -24,7 +24,7 @@ func (l *link) expect(m *wire.Expect) error {
 	select {
 	case <-p.ended: // it is gone already: the host goes on relaying
 		if p.met.Load() { // else peerGone fails the request: the peer did not say what comes from it
-			a.forsake(m.Edge)
+			a.relayOnly(m.Edge)
 		}
 		return nil
 	default:
@@ -39,10 +39,10 @@ func (l *link) expect(m *wire.Expect) error {
 func (l *link) direct(m *wire.Direct) error {
 	p := l.peers.sender(m.Peer)
 	var rs *routes
-	if t, u := l.begun.find(m.Source); t != nil {
+	if t, rr := l.work.find(m.Source); t != nil {
 		rs = &t.out
-	} else if u != nil {
-		rs = &u.out
+	} else if rr != nil {
+		rs = &rr.out
 	}
 	switch {
 	case p == nil:
@@ -53,7 +53,7 @@ func (l *link) direct(m *wire.Direct) error {
 		return fmt.Errorf("%w: edge %d of %d", wire.ErrProtocol, m.Edge, len(rs.edges))
 	}
 	faultpoint.Hit("node-routed")
-	p.whenMet(func() { rs.open(m.Edge, &route{pair: p, source: m.PeerSource, edge: m.PeerEdge}) })
+	p.whenMet(func() { rs.openDirect(m.Edge, &route{peer: p, source: m.PeerSource, edge: m.PeerEdge}) })
 	return nil
 }
 
@@ -81,8 +81,8 @@ func (l *link) peerGone(p *peerLink, died bool, cause error) {
 	}
 }
 
-// closePairs ends the connections to other nodes. There will be no new ones.
-func (l *link) closePairs() {
+// closePeers ends the connections to other nodes. There will be no new ones.
+func (l *link) closePeers() {
 	l.peers.close()
 	for _, p := range l.peers.list() {
 		p.close()

@@ -33,20 +33,20 @@ func (l *link) put(source uint32, d *bus.Delivery, edge int, returned func()) er
 	if err != nil {
 		return err
 	}
-	h := handOver(d, returned)
+	h := newHold(d, returned)
 	err = l.account.Hold(h, at, func(number, segment uint32) (err error) {
 		m.Put, m.Segment = number, segment
 		m.Flags |= aloneFlag(h)
 		faultpoint.Hit("node-before-put")
 		if soon { // then its finish follows
-			err = l.later(m)
+			err = l.sendLater(m)
 		} else {
 			err = l.send(m)
 		}
-		return sentAlone(h, err)
+		return forgetAlone(h, err)
 	})
 	if errors.Is(err, accounts.ErrOver) {
-		return cmp.Or(l.parting.lost(), bus.ErrNotTaken)
+		return cmp.Or(l.state.hostErr(), bus.ErrNotTaken)
 	}
 	if err == nil {
 		faultpoint.Hit("node-put")
@@ -62,9 +62,9 @@ func aloneFlag(h *accounts.Hold) uint8 {
 	return 0
 }
 
-// sentAlone is for a put that was sent, or not: memory for it alone is forgotten by the host, which
+// forgetAlone is for a put that was sent, or not: memory for it alone is forgotten by the host, which
 // is not told to.
-func sentAlone(h *accounts.Hold, err error) error {
+func forgetAlone(h *accounts.Hold, err error) error {
 	if err == nil {
 		h.ForgetAlone()
 	}
@@ -105,32 +105,32 @@ func (l *link) returned(id uint32) {
 
 // spent gives credit back for a payload that the host still needs.
 func (l *link) spent(m *wire.Spent) {
-	spend(&l.account, m.Put, m.Flags&wire.SpentBytes != 0)
+	returnCredit(&l.account, m.Put, m.Flags&wire.SpentBytes != 0)
 }
 
-// given is a delivery that the host, or a peer, has.
-type given struct {
+// sentDelivery is a delivery that the host, or a peer, has.
+type sentDelivery struct {
 	hold accounts.Hold
 	d    *bus.Delivery
 }
 
 // Hold implements accounts.Delivery.
-func (g *given) Hold() accounts.Held { return g.d.Control().Hold() }
+func (g *sentDelivery) Hold() accounts.Held { return g.d.Control().Hold() }
 
-// handOver makes a delivery one that another process has until it is returned.
-func handOver(d *bus.Delivery, returned func()) *accounts.Hold {
-	g := &given{d: d}
+// newHold makes a delivery one that another process has until it is returned.
+func newHold(d *bus.Delivery, returned func()) *accounts.Hold {
+	g := &sentDelivery{d: d}
 	g.hold = accounts.Hold{Delivery: g, Returned: returned, Bytes: d.Size(), At: time.Now()}
 	return &g.hold
 }
 
-// spend gives back the credit of a delivery that another process has, or its place in the
+// returnCredit gives back the credit of a delivery that another process has, or its place in the
 // window alone, while its payload is still needed.
-func spend(of *accounts.Account, number uint32, bytesToo bool) {
+func returnCredit(of *accounts.Account, number uint32, bytesToo bool) {
 	var give func()
 	of.Inspect(number, func(hold *accounts.Hold) {
 		if hold != nil && hold.Delivery != nil { // not finished, so that nothing else looks at its credit
-			give = hold.Delivery.(*given).d.Control().Spend(bytesToo) //nolint:forcetypeassert // an account has no others
+			give = hold.Delivery.(*sentDelivery).d.Control().Spend(bytesToo) //nolint:forcetypeassert // an account has no others
 		}
 	})
 	if give != nil {

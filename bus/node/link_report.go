@@ -21,72 +21,72 @@ const maxHeldReports = 4096
 // pushEvery is the time between two reports of what changes.
 const pushEvery = 250 * time.Millisecond
 
-// pushing is for how long a link reports what it has under way.
-type pushing struct {
-	asked chan struct{}  // takes one: the host has asked again, and is to be told all
-	ended sync.WaitGroup // of link.push
+// reportLease is for how long a link reports what it has under way.
+type reportLease struct {
+	askedAgain chan struct{}  // takes one: the host has asked again, and is to be told all
+	ended      sync.WaitGroup // of link.push
 
-	mu    lockorder.Mutex[lockorder.Pushing]
-	until time.Time // the end of the lease
-	runs  bool      // link.push does
+	mu      lockorder.Mutex[lockorder.Pushing]
+	until   time.Time // the end of the lease
+	running bool      // link.push does
 }
 
 // extend sets the end of the lease. It reports false if a goroutine pushes already, which is told.
-func (p *pushing) extend(lease time.Duration) (start bool) {
+func (p *reportLease) extend(lease time.Duration) (start bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.until = time.Now().Add(lease)
-	if p.runs {
+	if p.running {
 		select {
-		case p.asked <- struct{}{}:
+		case p.askedAgain <- struct{}{}:
 		default:
 		}
 		return false
 	}
-	p.runs = true
+	p.running = true
 	return true
 }
 
-// left is how long the lease lasts. If that is no time, the goroutine that pushes has to end.
-func (p *pushing) left() time.Duration {
+// remaining is how long the lease lasts. If that is no time, the goroutine that pushes has to end.
+func (p *reportLease) remaining() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	left := time.Until(p.until)
-	p.runs = left > 0
+	p.running = left > 0
 	return left
 }
 
-// report has the link report at once, and on until the lease ends.
-func (l *link) report(lease time.Duration) {
-	if l.pushing.extend(lease) {
-		l.pushing.ended.Go(l.push)
+// startReports has the link report at once, and on until the lease ends.
+func (l *link) startReports(lease time.Duration) {
+	if l.reports.extend(lease) {
+		l.reports.ended.Go(l.pushReports)
 	}
 }
 
-// push tells the host what is under way, as often as that changes, until the lease or the link ends. What is under
+// pushReports tells the host what is under way, as often as that changes, until the lease or the link ends. What is under
 // way has an age, which changes: a report that the host knows already is one of nothing that moves or waits.
-func (l *link) push() {
+func (l *link) pushReports() {
 	var known []byte // what the host was told last
 	for {
-		report := l.inFlight()
+		report := l.inFlightReport()
 		b, err := json.Marshal(report)
 		// A host that does not read its socket gets no more reports: they would fill the backlog.
 		if err == nil && !bytes.Equal(b, known) && l.sender.Blocked() == 0 {
-			l.say(b)
+			l.sendReport(b)
 			known = b
 		}
 		next, began := pushEvery, chan struct{}(nil)
-		left := l.pushing.left()
+		left := l.reports.remaining()
 		if left <= 0 {
 			return
 		}
-		if report.Empty() && bytes.Equal(b, known) && l.begun.none() {
-			next, began = left, l.begun.began // nothing is under way before something begins
+		if report.Empty() && bytes.Equal(b, known) && l.work.empty() {
+			next, began = left, l.work.began // nothing is under way before something begins
 		}
 		select {
 		case <-time.After(next):
 		case <-began:
-		case <-l.pushing.asked:
+		case <-l.reports.askedAgain:
 			known = nil
 		case <-l.done:
 			return
@@ -94,8 +94,8 @@ func (l *link) push() {
 	}
 }
 
-// say sends a report.
-func (l *link) say(b []byte) {
+// sendReport sends a report.
+func (l *link) sendReport(b []byte) {
 	for len(b) > wire.MaxPiece {
 		l.Queue(&wire.Reported{Flags: wire.ReplyMore, Piece: b[:wire.MaxPiece]})
 		b = b[wire.MaxPiece:]
@@ -103,17 +103,17 @@ func (l *link) say(b []byte) {
 	l.Queue(&wire.Reported{Piece: b})
 }
 
-func (l *link) inFlight() hostnode.Report {
+func (l *link) inFlightReport() hostnode.Report {
 	r := hostnode.Report{Flows: []hostnode.Flow{}, Held: []hostnode.Held{}, SpaceWaits: []hostnode.SpaceWait{}}
 	now := time.Now()
 	for _, s := range l.streams() {
-		r.Flows = append(r.Flows, s.out.report(s.in.req, s.outputs)...)
+		r.Flows = append(r.Flows, s.out.flowReport(s.in.req, s.outputs)...)
 		for _, room := range s.in.req.Control().SpaceWaits() {
 			r.SpaceWaits = append(r.SpaceWaits, hostnode.SpaceWait{Source: s.out.source, Waiting: room.Waited, Wanted: room.Wanted})
 		}
 	}
 	for _, p := range l.peers.list() {
-		r.Held = append(r.Held, p.report(now)...)
+		r.Held = append(r.Held, p.heldReport(now)...)
 	}
 	slices.SortFunc(r.Flows, func(a, b hostnode.Flow) int {
 		return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.Edge, b.Edge)) // the same is to look the same
@@ -123,8 +123,8 @@ func (l *link) inFlight() hostnode.Report {
 	return r
 }
 
-// report describes the streams that go to other nodes, and those through the host in which an emission waits.
-func (rs *routes) report(req *bus.Request, ports []bus.Port) (all []hostnode.Flow) {
+// flowReport describes the streams that go to other nodes, and those through the host in which an emission waits.
+func (rs *routes) flowReport(req *bus.Request, ports []bus.Port) (all []hostnode.Flow) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	for i := range rs.edges {
@@ -140,15 +140,15 @@ func (rs *routes) report(req *bus.Request, ports []bus.Port) (all []hostnode.Flo
 			continue
 		}
 		all = append(all, hostnode.Flow{
-			Source: rs.source, Edge: uint16(i), Peer: e.to.pair.node, Deliveries: e.to.deliveries, Bytes: e.to.bytes,
+			Source: rs.source, Edge: uint16(i), Peer: e.to.peer.node, Deliveries: e.to.deliveries, Bytes: e.to.bytes,
 			InFlight: st.Deliveries, InFlightBytes: st.Bytes, Queued: st.Queued, Waiting: st.Waiting,
 		})
 	}
 	return all
 }
 
-// report describes what the peer has.
-func (p *peerLink) report(now time.Time) (all []hostnode.Held) {
+// heldReport describes what the peer has.
+func (p *peerLink) heldReport(now time.Time) (all []hostnode.Held) {
 	p.account.Each(func(h *accounts.Hold) {
 		all = append(all, hostnode.Held{
 			Source: h.Source, Edge: uint16(h.Edge), Peer: p.node, Seq: h.Seq, Bytes: h.Bytes, Age: now.Sub(h.At),

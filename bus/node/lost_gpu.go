@@ -6,9 +6,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// ofLostGPU reports whether all that an error says is that a GPU has failed before. What
+// onlyLostGPU reports whether all that an error says is that a GPU has failed before. What
 // was to be closed on it is, and nobody uses anything of the host's any more.
-func ofLostGPU(err error) bool {
+func onlyLostGPU(err error) bool {
 	switch e := err.(type) { //nolint:errorlint // it looks at each part
 	case nil:
 		return false
@@ -16,12 +16,12 @@ func ofLostGPU(err error) bool {
 		return errors.Is(e, cudaipc.ErrSticky)
 	case interface{ Unwrap() []error }:
 		for _, part := range e.Unwrap() {
-			if !ofLostGPU(part) {
+			if !onlyLostGPU(part) {
 				return false
 			}
 		}
 		return true
 	default:
-		return ofLostGPU(errors.Unwrap(err))
+		return onlyLostGPU(errors.Unwrap(err))
 	}
 }

@@ -133,17 +133,17 @@ type Node struct {
 	cancel context.CancelFunc
 	done   chan struct{} // the node has ended
 
-	directory nodeDirectory
-	lane      *lane.Lane
-	report    tensorReport
-	closing   sync.WaitGroup // of what ran for hosts that are gone
+	directory    nodeDirectory
+	lane         *lane.Lane
+	report       tensorReport
+	closingLinks sync.WaitGroup // of what ran for hosts that are gone
 
-	mu     lockorder.Mutex[lockorder.Node]
-	link   *link         // to the host of now; nil: there is none
-	linked chan struct{} // closed when there is one, and replaced when it is gone
-	calls  []*serving    // of Serve
-	owners uint32        // ends of the exchange that were opened
-	err    error         // why there will be no host any more
+	mu       lockorder.Mutex[lockorder.Node]
+	link     *link         // to the host of now; nil: there is none
+	linked   chan struct{} // closed when there is one, and replaced when it is gone
+	calls    []*serveCall  // of Serve
+	owners   uint32        // ends of the exchange that were opened
+	finalErr error         // why there will be no host any more
 }
 
 // Join connects to the host of a bus. The name is for reports. The context is
@@ -172,10 +172,10 @@ func Join(ctx context.Context, name string, opts JoinOptions) (*Node, error) {
 		return nil, fmt.Errorf("bus: join: %w", limits.Explain(err))
 	}
 	n.report.node = n
-	n.lane.OnCount(n.report.counted)
+	n.lane.OnCount(n.report.schedule)
 	l, err := n.connect(ctx)
-	if err != nil && opts.Rejoin && noHostYet(err) {
-		l, err = n.find(ctx, noHostYet)
+	if err != nil && opts.Rejoin && hostAbsent(err) {
+		l, err = n.findHost(ctx, hostAbsent)
 	}
 	if err != nil {
 		n.cancel()
@@ -199,7 +199,7 @@ func (n *Node) connect(ctx context.Context) (*link, error) {
 		l.hangUp()
 		return nil, bus.ErrClosed
 	}
-	l.figures.before = n.lane.Stats()
+	l.figures.base = n.lane.Stats()
 	n.link = l
 	close(n.linked)
 	return l, nil
@@ -216,13 +216,13 @@ func (n *Node) run(l *link) {
 		n.mu.Unlock()
 		n.closeLink(l)
 		if !n.opts.Rejoin || n.ctx.Err() != nil {
-			n.end(l.parting.lost())
+			n.finish(l.state.hostErr())
 			return
 		}
-		n.opts.Logger.Warn("the host is gone; looking for a new one", slog.String("socket", n.opts.Socket), slog.Any("error", l.parting.lost()))
+		n.opts.Logger.Warn("the host is gone; looking for a new one", slog.String("socket", n.opts.Socket), slog.Any("error", l.state.hostErr()))
 		var err error
-		if l, err = n.find(n.ctx, mayChange); err != nil {
-			n.end(err)
+		if l, err = n.findHost(n.ctx, isTransient); err != nil {
+			n.finish(err)
 			return
 		}
 		n.opts.Logger.Info("joined a new host", slog.Uint64("epoch", l.welcome.Epoch))
@@ -240,8 +240,8 @@ const (
 	rejoinMost  = time.Second
 )
 
-// find connects to a host as soon as there is one. It gives up when the error is none that passes.
-func (n *Node) find(ctx context.Context, passes func(error) bool) (*link, error) {
+// findHost connects to a host as soon as there is one. It gives up when the error is none that passes.
+func (n *Node) findHost(ctx context.Context, passes func(error) bool) (*link, error) {
 	said := ""
 	for pause := rejoinFirst; ; pause = min(2*pause, rejoinMost) {
 		l, err := n.connect(ctx)
@@ -265,16 +265,16 @@ func (n *Node) find(ctx context.Context, passes func(error) bool) (*link, error)
 	}
 }
 
-// mayChange reports whether the next attempt to connect may end otherwise: a host that refuses this node
+// isTransient reports whether the next attempt to connect may end otherwise: a host that refuses this node
 // does not change its mind, unless it is about to end.
-func mayChange(err error) bool {
+func isTransient(err error) bool {
 	var refused *wire.Error
 	return !errors.As(err, &refused) || refused.Code == wire.CodeClosing
 }
 
-// noHostYet reports whether a host was not there, or was about to end. A node that has never seen its host waits
+// hostAbsent reports whether a host was not there, or was about to end. A node that has never seen its host waits
 // for nothing else: the address, or the users that it is for, are wrong then.
-func noHostYet(err error) bool {
+func hostAbsent(err error) bool {
 	for _, absent := range []error{fs.ErrNotExist, syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE, io.EOF} {
 		if errors.Is(err, absent) {
 			return true
@@ -284,20 +284,20 @@ func noHostYet(err error) bool {
 	return errors.As(err, &refused) && refused.Code == wire.CodeClosing
 }
 
-// end notes that there will be no host any more.
-func (n *Node) end(err error) {
-	n.directory.end(err)
+// finish notes that there will be no host any more.
+func (n *Node) finish(err error) {
+	n.directory.close(err)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.err = err
+	n.finalErr = err
 	close(n.linked)
 }
 
-// current waits for a host.
-func (n *Node) current(ctx context.Context) (*link, error) {
+// awaitLink waits for a host.
+func (n *Node) awaitLink(ctx context.Context) (*link, error) {
 	for {
 		n.mu.Lock()
-		l, linked, err := n.link, n.linked, n.err
+		l, linked, err := n.link, n.linked, n.finalErr
 		n.mu.Unlock()
 		switch {
 		case l != nil:
@@ -313,10 +313,10 @@ func (n *Node) current(ctx context.Context) (*link, error) {
 	}
 }
 
-// host is the host of now.
-func (n *Node) host() (*link, error) {
+// currentLink is the host of now.
+func (n *Node) currentLink() (*link, error) {
 	n.mu.Lock()
-	l, gone := n.link, n.err
+	l, gone := n.link, n.finalErr
 	n.mu.Unlock()
 	if l == nil && gone == nil {
 		gone = fmt.Errorf("%w, and there is no new one yet", bus.ErrHostGone)
@@ -330,23 +330,23 @@ func (n *Node) host() (*link, error) {
 // closeLink ends what ran for a host that is gone.
 func (n *Node) closeLink(l *link) {
 	ctx := context.Background() // handlers end by themselves, now that their tasks are over
-	n.closing.Go(func() {
+	n.closingLinks.Go(func() {
 		for _, p := range l.peers.list() {
-			p.stop()
+			p.stopEmissions()
 		}
 		err := l.closeStages(ctx)
-		for _, st := range l.begun.served() {
+		for _, st := range l.work.servedStages() {
 			st.Arena.Release()
 		}
-		if caller := l.begun.carrier(); caller != nil {
+		if caller := l.work.callerPart(); caller != nil {
 			// Callers may still read results of requests that completed, and peers
 			// their inputs, of which each has a mapping of its own.
 			err = errors.Join(err, caller.Bus.Drain(ctx))
-			l.returnPairs()
+			l.giveBackPeers()
 			err = errors.Join(err, l.closeCaller(ctx))
 			caller.Arena.Release()
 		}
-		l.closePairs()
+		l.closePeers()
 		err = errors.Join(err, l.exchange.Close(ctx))
 		if err != nil {
 			n.opts.Logger.Error("close what ran for a host that is gone", slog.Any("error", err))
@@ -357,7 +357,7 @@ func (n *Node) closeLink(l *link) {
 // Call asks the host about the bus: see docs/protocol.md for the methods. The
 // answer is JSON.
 func (n *Node) Call(ctx context.Context, method string, arguments []byte) ([]byte, error) {
-	l, err := n.current(ctx)
+	l, err := n.awaitLink(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -390,11 +390,11 @@ func (n *Node) Close(ctx context.Context) error {
 	n.mu.Unlock()
 	var err error
 	if l != nil {
-		err = l.leave(ctx)
+		err = l.close(ctx)
 	}
 	<-n.done
 	err = errors.Join(err, n.closeLane(ctx), accounts.Unmapped(ctx))
-	n.directory.found.Close(bus.ErrClosed)
+	n.directory.watches.Close(bus.ErrClosed)
 	if err != nil {
 		return fmt.Errorf("bus: close the node: %w", err)
 	}
@@ -403,7 +403,7 @@ func (n *Node) Close(ctx context.Context) error {
 
 // closeLane closes the lane, when nothing that uses it is open any more.
 func (n *Node) closeLane(ctx context.Context) error {
-	if err := waiting.For(ctx, &n.closing); err != nil {
+	if err := waiting.For(ctx, &n.closingLinks); err != nil {
 		return fmt.Errorf("what ran for hosts that are gone is not over: %w", err)
 	}
 	return n.lane.Close(ctx)

@@ -9,10 +9,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// TestNodeForgetsWhatIsOver: a task whose part is done here, and whose request
+// TestNodeForgetsEndedTasks: a task whose part is done here, and whose request
 // ends otherwise before the host has asked for the end of the task, is over: the
 // node does not wait for the question.
-func TestNodeForgetsWhatIsOver(t *testing.T) {
+func TestNodeForgetsEndedTasks(t *testing.T) {
 	taken, release := make(chan struct{}, 1), make(chan struct{})
 	h := listen(t, bus.Pipeline{
 		Stages: []bus.StageSpec{
@@ -60,16 +60,16 @@ func TestNodeForgetsWhatIsOver(t *testing.T) {
 	}
 }
 
-// TestDrainIsToldToWhoComesLater: who attaches when the host drains already is told so
+// TestLateClientIsToldToDrain: who attaches when the host drains already is told so
 // too, and its stages are not waited for.
-func TestDrainIsToldToWhoComesLater(t *testing.T) {
+func TestLateClientIsToldToDrain(t *testing.T) {
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
 	h.server.Drain()
 	n := h.join(t, node.JoinOptions{})
 	if _, err := n.Call(t.Context(), "status", nil); err != nil { // the answer comes behind it
 		t.Fatal(err)
 	}
-	if !node.ToldToDrain(n) {
+	if !node.DrainReceived(n) {
 		t.Fatal("the host did not say that it is going to stop")
 	}
 	if err := n.Serve(t.Context(), bus.Stage("a", testbus.Upper)); err != nil { // it has nothing open
@@ -77,10 +77,10 @@ func TestDrainIsToldToWhoComesLater(t *testing.T) {
 	}
 }
 
-// TestNodeLeavesWhatItHasNotHandled: what a node that closes was given and has not
+// TestClosingNodeReturnsUnhandled: what a node that closes was given and has not
 // handled is handled elsewhere, where the stage promises at least once: a delivery in
 // a handler's hands, whatever that says when its task is aborted, and those behind it.
-func TestNodeLeavesWhatItHasNotHandled(t *testing.T) {
+func TestClosingNodeReturnsUnhandled(t *testing.T) {
 	for name, handled := range map[string]error{"a handler that fails": context.Canceled, "a handler that ends": nil} {
 		t.Run(name, func(t *testing.T) {
 			spec := bus.StageSpec{Name: "a", State: bus.StateNone, Attempts: 1, Remote: &bus.Remote{}}
@@ -102,10 +102,10 @@ func TestNodeLeavesWhatItHasNotHandled(t *testing.T) {
 	}
 }
 
-// TestResultsHeldTakeNoPlaceAtANode: what a stage has emitted is the node's until
+// TestHeldResultsTakeNoPermit: what a stage has emitted is the node's until
 // nobody reads it any more, and its requests stay for so long. The host opens tasks
 // there all the same, as many as it has requests.
-func TestResultsHeldTakeNoPlaceAtANode(t *testing.T) {
+func TestHeldResultsTakeNoPermit(t *testing.T) {
 	const requests = 80 // more than a node submits by itself
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a", Handle: func(*bus.Task, *bus.Delivery) error { return nil }})), bus.Options{MaxRequests: requests})
 	h.serve(t, bus.StageSpec{Name: "a", Handle: func(t *bus.Task, _ *bus.Delivery) error {

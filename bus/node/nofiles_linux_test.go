@@ -19,7 +19,7 @@ import (
 // withoutFiles has f run while this process can open nothing.
 func withoutFiles(t *testing.T, f func()) {
 	t.Helper()
-	limited(t, os.Getpid(), unix.RLIMIT_NOFILE, 3, func() {
+	withLimit(t, os.Getpid(), unix.RLIMIT_NOFILE, 3, func() {
 		if file, err := os.Open(os.DevNull); err == nil {
 			_ = file.Close()
 			t.Fatal("files can still be opened")
@@ -45,10 +45,10 @@ func TestJoinWithoutFiles(t *testing.T) {
 	_ = h.join(t, node.JoinOptions{})
 }
 
-// TestPayloadsThatCannotBePassedOn: a payload on the heap is copied to where another
+// TestPayloadCopyWithoutDescriptors: a payload on the heap is copied to where another
 // process can read it. Without a descriptor for that its request fails, and neither
 // the process nor its other requests do.
-func TestPayloadsThatCannotBePassedOn(t *testing.T) {
+func TestPayloadCopyWithoutDescriptors(t *testing.T) {
 	own := bus.StageSpec{Name: "own", State: bus.StateNone, Handle: func(t *bus.Task, d *bus.Delivery) error {
 		return t.EmitBytes(d.Bytes())
 	}}
@@ -102,11 +102,11 @@ func TestPayloadsThatCannotBePassedOn(t *testing.T) {
 	}
 }
 
-// TestValueThatCannotBePassedOn: a value on the heap is copied to where another process can read
+// TestValueCopyWithoutDescriptors: a value on the heap is copied to where another process can read
 // it. Without a descriptor for that the client is told so, and the value lies under its key still.
-func TestValueThatCannotBePassedOn(t *testing.T) {
+func TestValueCopyWithoutDescriptors(t *testing.T) {
 	large := []byte(strings.Repeat("x", 40<<10)) // more than a message takes
-	h := exchanging(t, bus.Options{InlineBytes: 64 << 10})
+	h := exchangeHost(t, bus.Options{InlineBytes: 64 << 10})
 	put(t, h.bus.Exchange(), "k", large)
 	n := h.exchange(t)
 	_, _ = n.Get(t.Context(), exchangeEdge, "another", nil) // nothing; by then the node has all that the host gives a node

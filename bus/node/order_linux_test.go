@@ -15,15 +15,15 @@ import (
 
 // recorder is a stage that notes in which order its inputs come.
 type recorder struct {
-	mu  sync.Mutex
-	had []string
+	mu     sync.Mutex
+	inputs []string
 }
 
 func (r *recorder) stage() bus.StageSpec {
 	st := bus.Stage("m", func(_ *bus.Task, in string) (string, error) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.had = append(r.had, in)
+		r.inputs = append(r.inputs, in)
 		return in, nil
 	})
 	st.MaxInflight = 1
@@ -33,7 +33,7 @@ func (r *recorder) stage() bus.StageSpec {
 func (r *recorder) list() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Clone(r.had)
+	return slices.Clone(r.inputs)
 }
 
 // submitEach submits requests with the inputs, and returns when the host has read them.
@@ -149,9 +149,9 @@ func TestTryDoesNotOvertake(t *testing.T) {
 	}
 }
 
-// TestLeftBeforeTheyBegin: a client that says bye takes the requests along that wait for their
+// TestByeDropsWaitingRequests: a client that says bye takes the requests along that wait for their
 // places, and those whose inputs wait for a window: nothing of them stays at the host.
-func TestLeftBeforeTheyBegin(t *testing.T) {
+func TestByeDropsWaitingRequests(t *testing.T) {
 	for name, places := range map[string]int{"places": 1, "windows": 5} {
 		t.Run(name, func(t *testing.T) {
 			forward := func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }
@@ -172,8 +172,8 @@ func TestLeftBeforeTheyBegin(t *testing.T) {
 	}
 }
 
-// TestRefusedWhileItWaits: a host that is going to stop refuses requests that wait for their places, too.
-func TestRefusedWhileItWaits(t *testing.T) {
+// TestHostRefusesWaitingRequests: a host that is going to stop refuses requests that wait for their places, too.
+func TestHostRefusesWaitingRequests(t *testing.T) {
 	h := listen(t, testbus.Linear(bus.Stage("m", testbus.Upper)), bus.Options{MaxRequests: 1})
 	first := testbus.StreamOf(t, h.bus)
 	n := h.join(t, node.JoinOptions{})
@@ -188,9 +188,9 @@ func TestRefusedWhileItWaits(t *testing.T) {
 	testbus.Await(t, func() bool { return h.bus.Stats().Live == 0 })
 }
 
-// TestWaitsWhenTheHostDies: a request that waits in a node for its place ends when the host is gone, also while
+// TestHostDeathEndsPermitWait: a request that waits in a node for its place ends when the host is gone, also while
 // the caller has results of those that keep the places.
-func TestWaitsWhenTheHostDies(t *testing.T) {
+func TestHostDeathEndsPermitWait(t *testing.T) {
 	var m recorder
 	h := listen(t, testbus.Linear(m.stage()), bus.Options{})
 	n := h.join(t, node.JoinOptions{MaxRequests: 4})
@@ -206,8 +206,8 @@ func TestWaitsWhenTheHostDies(t *testing.T) {
 		_, err := n.Submit(testbus.Soon(t), "x")
 		failed <- err
 	}()
-	testbus.Await(t, func() bool { return node.Waiting(t, n) == 1 })
-	node.CutOff(n)
+	testbus.Await(t, func() bool { return node.PermitWaiters(t, n) == 1 })
+	node.BreakConnection(n)
 	if err := <-failed; !errors.Is(err, bus.ErrHostGone) {
 		t.Errorf("submit: %v", err)
 	}

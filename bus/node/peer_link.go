@@ -28,27 +28,27 @@ type peerLink struct {
 	proc *process.Process
 	conn *peer.Conn
 
-	met      atomic.Bool   // deliveries could go to the peer
-	closing  sync.Once     // by this side
-	ended    chan struct{} // nothing comes any more
-	dropping sync.Once     // of what the peer had
-	parting  sync.Once     // the link is told that the peer is gone, unless this side has closed the pair
+	met       atomic.Bool   // deliveries could go to the peer
+	closeOnce sync.Once     // by this side
+	ended     chan struct{} // nothing comes any more
+	dropOnce  sync.Once     // of what the peer had
+	goneOnce  sync.Once     // the link is told that the peer is gone, unless this side has closed the pair
 
 	active  lastactive.Connection // at what it sends
 	account accounts.Account      // what the peer has, and the memory that the two have told each other of
 
-	read decoded // by the goroutine that receives
+	reused reusedMessages // by the goroutine that receives
 
-	mu      lockorder.Mutex[lockorder.Pair] // guards what follows; comes after the account's
-	sender  *peer.Sender                    // nil: the two have not met, or the peer is gone
-	err     error                           // why nothing goes to the peer any more
-	waiting []func()                        // for the two to meet
-	left    bool                            // parting is over
-	stopped bool                            // nothing is emitted any more
+	mu               lockorder.Mutex[lockorder.Pair] // guards what follows; comes after the account's
+	sender           *peer.Sender                    // nil: the two have not met, or the peer is gone
+	err              error                           // why nothing goes to the peer any more
+	waiting          []func()                        // for the two to meet
+	gone             bool                            // parting is over
+	emissionsStopped bool                            // nothing is emitted any more
 }
 
-// meet makes a pair of what the host says of a peer. It owns the descriptors.
-func (l *link) meet(m *wire.Introduce, fds []int) error {
+// meetPeer makes a pair of what the host says of a peer. It owns the descriptors.
+func (l *link) meetPeer(m *wire.Introduce, fds []int) error {
 	conn, err := peer.Open(fds[0])
 	if err != nil {
 		process.CloseAll(fds[1:])
@@ -85,29 +85,29 @@ func (p *peerLink) describe() string {
 const backlogBytes = 64 << 20
 
 // lastWords is how long it may take to send the last messages to a peer.
-const lastWords = 100 * time.Millisecond
+const flushTimeout = 100 * time.Millisecond
 
 // run meets the peer and handles what it sends until it is gone.
 func (p *peerLink) run() {
 	in := peer.NewReceiver(p.conn)
 	p.active.Poll = in.Poll
-	sender, err := peer.NewSender(p.conn, peer.SenderOptions{BacklogBytes: backlogBytes, FlushTimeout: lastWords})
-	stayed := false
+	sender, err := peer.NewSender(p.conn, peer.SenderOptions{BacklogBytes: backlogBytes, FlushTimeout: flushTimeout})
+	alive := false
 	if err == nil {
-		stayed, err = p.serve(in, sender)
+		alive, err = p.serve(in, sender)
 	}
 	_ = p.conn.Close()
 	if sender != nil {
 		_ = sender.Close() // the connection is closed: it waits for nothing
 	}
 	in.Close()
-	p.end(err, stayed)
+	p.handleDisconnect(err, alive)
 }
 
 // serve handles what the peer sends. The error says why nothing comes any more, and stayed
 // whether the peer was there still: then it is what the peer did, or this side. One that was
 // not met is waited for as if it were dying, for the host may be saying what comes from it.
-func (p *peerLink) serve(in *peer.Receiver, sender *peer.Sender) (stayed bool, err error) {
+func (p *peerLink) serve(in *peer.Receiver, sender *peer.Sender) (alive bool, err error) {
 	own, fd, err := p.conn.ShareLane()
 	if err == nil {
 		err = sender.Queue(own, fd)
@@ -139,8 +139,8 @@ func isGone(err error) bool {
 	return errors.Is(err, peer.ErrGone) || errors.Is(err, peer.ErrClosed) || errors.Is(err, net.ErrClosed)
 }
 
-// begin lets deliveries go to the peer.
-func (p *peerLink) begin(sender *peer.Sender) {
+// markMet lets deliveries go to the peer.
+func (p *peerLink) markMet(sender *peer.Sender) {
 	p.met.Store(true)
 	p.mu.Lock()
 	p.sender = sender
@@ -165,10 +165,10 @@ func (p *peerLink) whenMet(open func()) {
 	}
 }
 
-// end gives up the peer. A peer that stayed broke the rules; any other is mostly dying, and has
+// handleDisconnect gives up the peer. A peer that stayed broke the rules; any other is mostly dying, and has
 // a while for that: the error of the side that found the fault comes before that of the peer,
 // which only sees a connection that ends.
-func (p *peerLink) end(cause error, stayed bool) {
+func (p *peerLink) handleDisconnect(cause error, alive bool) {
 	p.mu.Lock()
 	p.err = fmt.Errorf("deliveries to %s: %w", p.describe(), cause)
 	p.waiting = nil
@@ -177,18 +177,18 @@ func (p *peerLink) end(cause error, stayed bool) {
 	close(p.ended)
 	p.link.lastActive.Gone(&p.active)
 	wait := hostnode.DeathGrace
-	if stayed {
+	if alive {
 		wait = 0
 	}
 	p.proc.Within(wait, func(died bool) {
-		p.leave(func() { p.link.peerGone(p, died, cause) })
+		p.markGone(func() { p.link.peerGone(p, died, cause) })
 	})
 }
 
-// leave is called when the peer is gone, and when this side closes the pair: what the peer was
+// markGone is called when the peer is gone, and when this side closes the pair: what the peer was
 // the last to read is given back when it is dead.
-func (p *peerLink) leave(tell func()) {
-	p.parting.Do(func() {
+func (p *peerLink) markGone(tell func()) {
+	p.goneOnce.Do(func() {
 		tell()
 		if holds, _, _ := p.account.Sizes(); holds > 0 {
 			p.proc.OnExit(p.drop)
@@ -196,24 +196,24 @@ func (p *peerLink) leave(tell func()) {
 			p.drop() // a peer that has left with a goodbye has given all back, and may live for long
 		}
 		p.mu.Lock()
-		p.left = true
+		p.gone = true
 		p.mu.Unlock()
 	})
-	p.dropStopped()
+	p.dropIfStopped()
 }
 
-// stop says that nothing is emitted any more, so that no room is used again: what the peer had is given
+// stopEmissions says that nothing is emitted any more, so that no room is used again: what the peer had is given
 // back when it has left, also if it lives and reads on.
-func (p *peerLink) stop() {
+func (p *peerLink) stopEmissions() {
 	p.mu.Lock()
-	p.stopped = true
+	p.emissionsStopped = true
 	p.mu.Unlock()
-	p.dropStopped()
+	p.dropIfStopped()
 }
 
-func (p *peerLink) dropStopped() {
+func (p *peerLink) dropIfStopped() {
 	p.mu.Lock()
-	due := p.left && p.stopped
+	due := p.gone && p.emissionsStopped
 	p.mu.Unlock()
 	if due {
 		p.drop()
@@ -222,7 +222,7 @@ func (p *peerLink) dropStopped() {
 
 // drop gives back what the peer had, and lets go of the peer's memory.
 func (p *peerLink) drop() {
-	p.dropping.Do(func() {
+	p.dropOnce.Do(func() {
 		p.mu.Lock()
 		p.sender = nil // what the link remembers of it is little
 		p.mu.Unlock()
@@ -233,8 +233,8 @@ func (p *peerLink) drop() {
 	})
 }
 
-// giveUp takes what was sent for given back, now and later.
-func (p *peerLink) giveUp() {
+// giveBackAll takes what was sent for given back, now and later.
+func (p *peerLink) giveBackAll() {
 	p.account.Close(true)
 	p.account.GiveBackAll(accounts.All)
 }
@@ -242,15 +242,15 @@ func (p *peerLink) giveUp() {
 // close ends the pair from this side, and returns when nothing comes any more and all is given
 // back.
 func (p *peerLink) close() {
-	p.closing.Do(func() {
+	p.closeOnce.Do(func() {
 		if sender := p.connection(); sender != nil {
 			_ = sender.Close()
 		}
 		_ = p.conn.Close()
 	})
 	<-p.ended
-	p.leave(func() {})
-	p.stop()
+	p.markGone(func() {})
+	p.stopEmissions()
 }
 
 func (p *peerLink) connection() *peer.Sender {

@@ -106,7 +106,7 @@ func (p *peerLink) finished(m *wire.Finish) error {
 		return fmt.Errorf("%w: delivery %d is not the peer's to finish", wire.ErrProtocol, m.Delivery)
 	case m.Flags&wire.FinishKeep != 0:
 		p.account.Handled(m.Delivery)
-		spend(&p.account, m.Delivery, true)
+		returnCredit(&p.account, m.Delivery, true)
 	default:
 		p.giveBack(m.Delivery)
 	}

@@ -13,13 +13,13 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// decoded are the messages that come most, for reading into again.
-type decoded struct {
+// reusedMessages are the messages that come most, for reading into again.
+type reusedMessages struct {
 	deliver wire.Deliver
 	finish  wire.Finish
 }
 
-func (r *decoded) parse(h wire.Header, body []byte) (wire.Message, error) {
+func (r *reusedMessages) parse(h wire.Header, body []byte) (wire.Message, error) {
 	if h.Kind == wire.KindDeliver {
 		return &r.deliver, wire.Decode(body, &r.deliver)
 	}
@@ -32,7 +32,7 @@ func (r *decoded) parse(h wire.Header, body []byte) (wire.Message, error) {
 // handle handles one message, on the goroutine of run or on one that looks. It owns the
 // descriptors.
 func (p *peerLink) handle(sender *peer.Sender, h wire.Header, body []byte, fds []int) error {
-	m, err := p.read.parse(h, body)
+	m, err := p.reused.parse(h, body)
 	if err != nil {
 		process.CloseAll(fds)
 		return err
@@ -41,7 +41,7 @@ func (p *peerLink) handle(sender *peer.Sender, h wire.Header, body []byte, fds [
 		if err := p.conn.OpenLane(m, fds[0], hostnode.Lane(p.link.wait)); err != nil {
 			return fmt.Errorf("meet a peer: %w", err)
 		}
-		p.begin(sender)
+		p.markMet(sender)
 		return nil
 	}
 	if p.connection() == nil {
@@ -51,7 +51,7 @@ func (p *peerLink) handle(sender *peer.Sender, h wire.Header, body []byte, fds [
 	p.link.lastActive.Active(&p.active)
 	switch m := m.(type) {
 	case *wire.Segment:
-		return p.show(m, fds[0])
+		return p.mapSegment(m, fds[0])
 	case *wire.Forget:
 		if seg := p.account.Hide(m.Segment); seg != nil {
 			seg.Release()
@@ -64,7 +64,7 @@ func (p *peerLink) handle(sender *peer.Sender, h wire.Header, body []byte, fds [
 	case *wire.Release:
 		return p.released(m.Delivery)
 	case *wire.Streamed:
-		if a := p.link.arrivals(m.Source); a != nil {
+		if a := p.link.resequencerOf(m.Source); a != nil {
 			return a.streamed(p, m.Edge, m.Deliveries)
 		}
 		return nil // it is over here
@@ -77,8 +77,8 @@ func (p *peerLink) handle(sender *peer.Sender, h wire.Header, body []byte, fds [
 // those that payloads have of their own.
 const maxPeerSegments = 4096
 
-// show takes in memory that the peer writes and that its deliveries will name.
-func (p *peerLink) show(m *wire.Segment, fd int) error {
+// mapSegment takes in memory that the peer writes and that its deliveries will name.
+func (p *peerLink) mapSegment(m *wire.Segment, fd int) error {
 	mem, err := shmstore.OpenFillingSegment("peer", fd, int64(m.Bytes))
 	if err != nil {
 		return err
@@ -97,7 +97,7 @@ func (p *peerLink) deliver(m *wire.Deliver) error {
 		return err
 	}
 	faultpoint.Hit("node-delivered-direct")
-	a := p.link.arrivals(m.Source)
+	a := p.link.resequencerOf(m.Source)
 	if a == nil {
 		d.Control().Discard() // its request is over, which the peer learns
 		return nil

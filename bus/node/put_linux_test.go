@@ -40,9 +40,9 @@ func (c *thinClient) packets(kind wire.Kind) (all [][]wire.Kind) {
 	}
 }
 
-// TestReturnedTravelsAlong: that a put is returned is told with what the host sends next, and
+// TestReturnedIsBatched: that a put is returned is told with what the host sends next, and
 // at once where the window has no place for another payload.
-func TestReturnedTravelsAlong(t *testing.T) {
+func TestReturnedIsBatched(t *testing.T) {
 	open := func(t *testing.T, window int, spec bus.StageSpec) (c *thinClient, put func(number uint32)) {
 		t.Helper()
 		was := peer.LaterWait
@@ -112,9 +112,9 @@ func TestPutIntoTheStore(t *testing.T) {
 	}
 }
 
-// TestPutThatWaits: a payload that came in a message, and for which there is no place yet, is
+// TestWaitingPutKeepsPayload: a payload that came in a message, and for which there is no place yet, is
 // what it was when there is one, whatever has come in messages since.
-func TestPutThatWaits(t *testing.T) {
+func TestWaitingPutKeepsPayload(t *testing.T) {
 	h := listen(t, testbus.Remotes(bus.Pipeline{
 		Stages: []bus.StageSpec{bus.Stage("m", testbus.Upper)},
 		Edges:  []bus.Edge{{To: "m"}, {From: "m", Window: 1}},

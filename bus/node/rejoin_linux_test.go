@@ -74,8 +74,8 @@ func TestJoinWithoutAHost(t *testing.T) {
 	}
 }
 
-// TestRejoinOfAProcessThatTheHostStarted: it ends with the host, which would else have to wait for it.
-func TestRejoinOfAProcessThatTheHostStarted(t *testing.T) {
+// TestStartedProcessDoesNotRejoin: it ends with the host, which would else have to wait for it.
+func TestStartedProcessDoesNotRejoin(t *testing.T) {
 	t.Setenv(node.EnvReplica, "0")
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
 	n := h.join(t, node.JoinOptions{Rejoin: true})

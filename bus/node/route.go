@@ -16,22 +16,22 @@ type routes struct {
 	link   *link
 	source uint32 // as the host knows it
 
-	mu    lockorder.Mutex[lockorder.Routes]
-	edges []outgoingEdge
-	one   [1]outgoingEdge // backs edges where there is but one
+	mu     lockorder.Mutex[lockorder.Routes]
+	edges  []outgoingEdge
+	single [1]outgoingEdge // backs edges where there is but one
 }
 
 // outgoingEdge is one edge of a source.
 type outgoingEdge struct {
-	next  uint64 // the sequence behind the last delivery
-	to    *route // nil: through the host
-	from  uint64 // the sequence from which on deliveries may go to the peer
-	ended bool   // nothing more goes out, as far as others are told
+	nextSeq    uint64 // the sequence behind the last delivery
+	to         *route // nil: through the host
+	directFrom uint64 // the sequence from which on deliveries may go to the peer
+	ended      bool   // nothing more goes out, as far as others are told
 }
 
 // route leads to a task of another node, or to a request that it submitted.
 type route struct {
-	pair   *peerLink
+	peer   *peerLink
 	source uint32 // as the peer knows them
 	edge   uint16
 
@@ -39,17 +39,17 @@ type route struct {
 	lost              bool   // some after the pair had ended; guarded by the pair
 }
 
-// begin makes rs ready for so many edges.
-func (rs *routes) begin(l *link, source uint32, edges int) *routes {
+// init makes rs ready for so many edges.
+func (rs *routes) init(l *link, source uint32, edges int) *routes {
 	rs.link, rs.source = l, source
-	if rs.edges = rs.one[:]; edges != 1 {
+	if rs.edges = rs.single[:]; edges != 1 {
 		rs.edges = make([]outgoingEdge, edges)
 	}
 	return rs
 }
 
-// open has the deliveries of an edge go to another node from now on.
-func (rs *routes) open(edge uint16, to *route) {
+// openDirect has the deliveries of an edge go to another node from now on.
+func (rs *routes) openDirect(edge uint16, to *route) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	if e := &rs.edges[edge]; e.to == nil && !e.ended {
@@ -66,7 +66,7 @@ func (rs *routes) relays(edge int, seq uint64) bool {
 	if e.to != nil {
 		return false
 	}
-	e.from = seq + 1
+	e.directFrom = seq + 1
 	return true
 }
 
@@ -75,9 +75,9 @@ func (rs *routes) relays(edge int, seq uint64) bool {
 func (rs *routes) put(d *bus.Delivery, edge int, returned func()) error {
 	rs.mu.Lock()
 	e := &rs.edges[edge]
-	e.next = d.Seq + 1
+	e.nextSeq = d.Seq + 1
 	to := e.to
-	if d.Seq < e.from {
+	if d.Seq < e.directFrom {
 		to = nil
 	}
 	if to != nil {
@@ -89,18 +89,18 @@ func (rs *routes) put(d *bus.Delivery, edge int, returned func()) error {
 		return rs.link.put(rs.source, d, edge, returned)
 	}
 	last := d.EOS
-	h := handOver(d, returned)
+	h := newHold(d, returned)
 	h.Source, h.Edge, h.Seq = rs.source, edge, d.Seq
-	err := to.pair.put(to, d, h)
+	err := to.peer.put(to, d, h)
 	if last && (err == nil || errors.Is(err, bus.ErrNotTaken)) {
-		rs.end(edge)
+		rs.endStream(edge)
 	}
 	return err
 }
 
-// end tells host and peer how long a stream was of which a part went to the
+// endStream tells host and peer how long a stream was of which a part went to the
 // peer.
-func (rs *routes) end(edge int) {
+func (rs *routes) endStream(edge int) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	e := &rs.edges[edge]
@@ -109,8 +109,8 @@ func (rs *routes) end(edge int) {
 	if ended || e.to == nil || e.to.deliveries == 0 {
 		return
 	}
-	e.to.pair.Queue(&wire.Streamed{Source: e.to.source, Edge: e.to.edge, Deliveries: e.next, Bytes: e.to.bytes})
-	rs.link.Queue(&wire.Streamed{Source: rs.source, Edge: uint16(edge), Deliveries: e.next, Bytes: e.to.bytes})
+	e.to.peer.Queue(&wire.Streamed{Source: e.to.source, Edge: e.to.edge, Deliveries: e.nextSeq, Bytes: e.to.bytes})
+	rs.link.Queue(&wire.Streamed{Source: rs.source, Edge: uint16(edge), Deliveries: e.nextSeq, Bytes: e.to.bytes})
 }
 
 // unfinished finds an edge that leads to a pair that has ended, whose peer lives, and
@@ -119,15 +119,15 @@ func (rs *routes) unfinished(p *peerLink) (edge int, seq uint64, found bool) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	for i := range rs.edges {
-		if e := &rs.edges[i]; e.to != nil && e.to.pair == p && (!e.ended || p.owes(e.to, rs.source, i)) {
-			return i, e.next, true
+		if e := &rs.edges[i]; e.to != nil && e.to.peer == p && (!e.ended || p.hasUnfinished(e.to, rs.source, i)) {
+			return i, e.nextSeq, true
 		}
 	}
 	return 0, 0, false
 }
 
-// owes reports whether the peer has not finished all that was sent on an edge.
-func (p *peerLink) owes(to *route, source uint32, edge int) bool {
+// hasUnfinished reports whether the peer has not finished all that was sent on an edge.
+func (p *peerLink) hasUnfinished(to *route, source uint32, edge int) bool {
 	owes := false
 	p.account.Each(func(h *accounts.Hold) {
 		owes = owes || h.Source == source && h.Edge == edge && h.Why() == accounts.Sent
@@ -137,9 +137,9 @@ func (p *peerLink) owes(to *route, source uint32, edge int) bool {
 	return owes || to.lost
 }
 
-// endAll ends all streams: nothing more is emitted.
-func (rs *routes) endAll() {
+// endStreams ends all streams: nothing more is emitted.
+func (rs *routes) endStreams() {
 	for edge := range rs.edges {
-		rs.end(edge)
+		rs.endStream(edge)
 	}
 }

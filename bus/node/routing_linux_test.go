@@ -9,17 +9,17 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// routed is a stage with a replica in each of some nodes, which keep what they get.
-type routed struct {
+// routingFixture is a stage with a replica in each of some nodes, which keep what they get.
+type routingFixture struct {
 	*hosted
 	t    *testing.T
 	kept []<-chan *bus.Kept // by replica
 }
 
-func newRouted(t *testing.T, routing bus.Routing, replicas int) *routed {
+func newRoutingFixture(t *testing.T, routing bus.Routing, replicas int) *routingFixture {
 	t.Helper()
 	spec := bus.StageSpec{Name: "m", State: bus.StateNone, Remote: &bus.Remote{Routing: routing}, MaxInflight: 4}
-	r := &routed{t: t, hosted: listen(t, testbus.Linear(spec), bus.Options{Store: shmstore.Options{ArenaBytes: 8 << 20}})}
+	r := &routingFixture{t: t, hosted: listen(t, testbus.Linear(spec), bus.Options{Store: shmstore.Options{ArenaBytes: 8 << 20}})}
 	for i := range replicas {
 		spec, kept := keeping("m")
 		spec.State = bus.StateNone
@@ -31,7 +31,7 @@ func newRouted(t *testing.T, routing bus.Routing, replicas int) *routed {
 }
 
 // send sends a delivery, and says which replica got it.
-func (r *routed) send(to *bus.Request) (int, *bus.Kept) {
+func (r *routingFixture) send(to *bus.Request) (int, *bus.Kept) {
 	r.t.Helper()
 	if err := to.Input(r.t.Context()).EmitBytes([]byte("work")); err != nil {
 		r.t.Fatal(err)
@@ -50,14 +50,14 @@ func (r *routed) send(to *bus.Request) (int, *bus.Kept) {
 }
 
 // finish finishes a delivery, and returns when the host knows.
-func (r *routed) finish(k *bus.Kept) {
+func (r *routingFixture) finish(k *bus.Kept) {
 	r.t.Helper()
 	before := len(r.server.Holdings())
 	mustFinish(r.t, k)
 	testbus.Await(r.t, func() bool { return len(r.server.Holdings()) < before })
 }
 
-func (r *routed) open() *bus.Request {
+func (r *routingFixture) open() *bus.Request {
 	r.t.Helper()
 	req, err := r.bus.Stream(r.t.Context())
 	if err != nil {
@@ -68,7 +68,7 @@ func (r *routed) open() *bus.Request {
 }
 
 func TestRoundRobin(t *testing.T) {
-	r := newRouted(t, bus.RoundRobin, 3)
+	r := newRoutingFixture(t, bus.RoundRobin, 3)
 	req := r.open()
 	var got []int
 	for range 9 {
@@ -85,7 +85,7 @@ func TestRoundRobin(t *testing.T) {
 
 // TestLeastQueue: who has least gets the next, whoever had the last.
 func TestLeastQueue(t *testing.T) {
-	r := newRouted(t, bus.LeastQueue, 3)
+	r := newRoutingFixture(t, bus.LeastQueue, 3)
 	req := r.open()
 	held := make(map[int]*bus.Kept)
 	for range 3 {
@@ -112,7 +112,7 @@ func TestLeastQueue(t *testing.T) {
 // streams go past the host: no replica gets more of them than its share.
 func TestStickySpreads(t *testing.T) {
 	const replicas, each = 2, 2
-	r := newRouted(t, bus.Sticky, replicas)
+	r := newRoutingFixture(t, bus.Sticky, replicas)
 	open := make(map[int]int)
 	for range replicas * each {
 		home, k := r.send(r.open())
@@ -128,7 +128,7 @@ func TestStickySpreads(t *testing.T) {
 
 // TestSticky: a request stays where it began, which is where there was least to do.
 func TestSticky(t *testing.T) {
-	r := newRouted(t, bus.Sticky, 2)
+	r := newRoutingFixture(t, bus.Sticky, 2)
 	homes := make(map[int]bool)
 	var held []*bus.Kept
 	requests := []*bus.Request{r.open(), r.open()}

@@ -117,9 +117,9 @@ func (c *thinClient) count(kind wire.Kind) (n int) {
 	return n
 }
 
-// TestArenaIsGivenOnce: a client maps the arena of the bus's store once, and
+// TestArenaIsMappedOnce: a client maps the arena of the bus's store once, and
 // not anew for each payload that comes when it has no other.
-func TestArenaIsGivenOnce(t *testing.T) {
+func TestArenaIsMappedOnce(t *testing.T) {
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), storeOptions)
 	c := dialThin(t, h.path)
 	c.send(&wire.Serve{Token: 1, Stage: "m"})

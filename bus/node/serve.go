@@ -12,10 +12,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// serving is a call of Serve.
-type serving struct {
+// serveCall is a call of Serve.
+type serveCall struct {
 	specs []bus.StageSpec
-	at    *link // where they were served last, or are about to be; guarded by the node's mu
+	link  *link // where they were served last, or are about to be; guarded by the node's mu
 }
 
 // Serve has this process do the work of stages of the host's pipeline, which
@@ -35,41 +35,41 @@ func (n *Node) Serve(ctx context.Context, specs ...bus.StageSpec) error {
 			return err
 		}
 	}
-	call := &serving{specs: specs}
-	l, err := n.begin(ctx, call)
+	call := &serveCall{specs: specs}
+	l, err := n.addCall(ctx, call)
 	if err != nil {
 		return err
 	}
-	defer n.stop(call)
+	defer n.removeCall(call)
 	for i, spec := range specs {
 		err := n.serve(ctx, l, call, spec)
 		switch {
 		case err == nil:
 		case ctx.Err() != nil, errors.Is(err, bus.ErrHostGone) && n.rejoins():
-			return n.attend(ctx, call) // which leaves, or waits for the next host
+			return n.awaitServeEnd(ctx, call) // which leaves, or waits for the next host
 		case i > 0:
 			n.opts.Logger.Error("one stage cannot be served, and so the others are not: what they have begun is finished first",
 				slog.String("stage", spec.Name), slog.Any("error", err))
-			n.withdraw(ctx, call)
+			n.leaveCall(ctx, call)
 			return err
 		default:
 			return err
 		}
 	}
-	return n.attend(ctx, call)
+	return n.awaitServeEnd(ctx, call)
 }
 
-// begin notes a call of Serve, for the host that it gives, and those that come behind.
-func (n *Node) begin(ctx context.Context, call *serving) (*link, error) {
+// addCall notes a call of Serve, for the host that it gives, and those that come behind.
+func (n *Node) addCall(ctx context.Context, call *serveCall) (*link, error) {
 	for {
-		l, err := n.current(ctx)
+		l, err := n.awaitLink(ctx)
 		if err != nil {
 			return nil, err
 		}
 		n.mu.Lock()
 		now := n.link == l // else the next one may have been missed
 		if now {
-			call.at = l
+			call.link = l
 			n.calls = append(n.calls, call)
 		}
 		n.mu.Unlock()
@@ -79,25 +79,25 @@ func (n *Node) begin(ctx context.Context, call *serving) (*link, error) {
 	}
 }
 
-// stop forgets it, and says to which host, if there is one, it may have been told.
-func (n *Node) stop(call *serving) *link {
+// removeCall forgets it, and says to which host, if there is one, it may have been told.
+func (n *Node) removeCall(call *serveCall) *link {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.calls = slices.DeleteFunc(n.calls, func(c *serving) bool { return c == call })
+	n.calls = slices.DeleteFunc(n.calls, func(c *serveCall) bool { return c == call })
 	return n.link
 }
 
-// withdraw takes leave of the host, and waits until what has begun is finished, or the
+// leaveCall takes leave of the host, and waits until what has begun is finished, or the
 // context ends.
-func (n *Node) withdraw(ctx context.Context, call *serving) {
-	if l := n.stop(call); l != nil { // the next one may be there already
-		idle(ctx, l.leaveStages(call))
+func (n *Node) leaveCall(ctx context.Context, call *serveCall) {
+	if l := n.removeCall(call); l != nil { // the next one may be there already
+		awaitIdle(ctx, l.leaveStages(call))
 	}
 }
 
 // leaveStages has the host open no more tasks of a call's stages. One that it has not
 // said to be served yet follows when it does: see serve.
-func (l *link) leaveStages(call *serving) (left []*nodeStage) {
+func (l *link) leaveStages(call *serveCall) (left []*nodeStage) {
 	left = l.stagesOf(call)
 	if len(left) == 0 {
 		return nil // no number would be all of them
@@ -111,21 +111,21 @@ func (l *link) leaveStages(call *serving) (left []*nodeStage) {
 }
 
 // stagesOf are those that the host has said to be served by a call.
-func (l *link) stagesOf(call *serving) []*nodeStage {
-	return slices.DeleteFunc(l.begun.served(), func(st *nodeStage) bool { return st.call != call })
+func (l *link) stagesOf(call *serveCall) []*nodeStage {
+	return slices.DeleteFunc(l.work.servedStages(), func(st *nodeStage) bool { return st.call != call })
 }
 
-// has reports whether a call has not ended.
-func (n *Node) has(call *serving) bool {
+// isServing reports whether a call has not ended.
+func (n *Node) isServing(call *serveCall) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Contains(n.calls, call)
 }
 
-// attend waits for a reason to stop serving.
-func (n *Node) attend(ctx context.Context, call *serving) error {
+// awaitServeEnd waits for a reason to stop serving.
+func (n *Node) awaitServeEnd(ctx context.Context, call *serveCall) error {
 	for {
-		l, err := n.current(ctx)
+		l, err := n.awaitLink(ctx)
 		switch {
 		case ctx.Err() != nil && l == nil:
 			return nil // told to stop while there was no host
@@ -134,10 +134,10 @@ func (n *Node) attend(ctx context.Context, call *serving) error {
 		}
 		select {
 		case <-ctx.Done():
-			n.withdraw(context.Background(), call)
+			n.leaveCall(context.Background(), call)
 			return nil
 		case <-l.drained:
-			idle(context.Background(), l.stagesOf(call))
+			awaitIdle(context.Background(), l.stagesOf(call))
 			if !n.opts.Rejoin || os.Getenv(EnvReplica) != "" {
 				return nil
 			}
@@ -148,7 +148,7 @@ func (n *Node) attend(ctx context.Context, call *serving) error {
 		case <-l.done:
 			if !n.opts.Rejoin {
 				<-n.done
-				return l.parting.lost()
+				return l.state.hostErr()
 			}
 		}
 	}
@@ -156,11 +156,11 @@ func (n *Node) attend(ctx context.Context, call *serving) error {
 
 // serveAll serves the node's stages at a new host.
 func (n *Node) serveAll(l *link) {
-	var calls []*serving
+	var calls []*serveCall
 	n.mu.Lock()
 	for _, call := range n.calls {
-		if call.at != l { // it does so itself
-			call.at = l
+		if call.link != l { // it does so itself
+			call.link = l
 			calls = append(calls, call)
 		}
 	}
@@ -171,7 +171,7 @@ func (n *Node) serveAll(l *link) {
 }
 
 // serveAgain serves the stages of a call at a new host.
-func (n *Node) serveAgain(l *link, call *serving) {
+func (n *Node) serveAgain(l *link, call *serveCall) {
 	for _, spec := range call.specs {
 		if err := n.serve(n.ctx, l, call, spec); err != nil {
 			n.opts.Logger.Error("serve a stage at the new host", slog.String("stage", spec.Name), slog.Any("error", err))

@@ -8,9 +8,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// TestServedWithoutEnd: a client that says again and again that it serves a stage is told
+// TestServesPerClientAreBounded: a client that says again and again that it serves a stage is told
 // when that is enough, and neither it nor others are the worse for it.
-func TestServedWithoutEnd(t *testing.T) {
+func TestServesPerClientAreBounded(t *testing.T) {
 	const enough = 1024 // as docs/bounds.md has it
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), storeOptions)
 	c := dialThin(t, h.path)

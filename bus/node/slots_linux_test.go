@@ -29,9 +29,9 @@ func kinds(name string, handle bus.Handler) map[string]bus.StageSpec {
 	}
 }
 
-// TestOverWithItsOwnWork: a request is over when its own delivery is handled at a node, and waits for no handler of
+// TestRequestEndsWithOwnWork: a request is over when its own delivery is handled at a node, and waits for no handler of
 // another's.
-func TestOverWithItsOwnWork(t *testing.T) {
+func TestRequestEndsWithOwnWork(t *testing.T) {
 	for _, kind := range []string{"handle", "batch"} {
 		for _, inflight := range []int{1, 4} {
 			for _, quickHere := range []bool{false, true} {
@@ -164,10 +164,10 @@ func (c endingClient) complete(r *bus.Request) {
 	}
 }
 
-// TestEndThatIsNotAskedFor: a client whose stage does nothing at the end is not asked to end a task whose handlers have
+// TestTaskEndIsNotAsked: a client whose stage does nothing at the end is not asked to end a task whose handlers have
 // returned. An answer that comes unasked then has no effect. The client hears of the end of the task, unless
 // it has the ends of all inputs.
-func TestEndThatIsNotAskedFor(t *testing.T) {
+func TestTaskEndIsNotAsked(t *testing.T) {
 	for _, apart := range []bool{false, true} {
 		t.Run(fmt.Sprint("end apart: ", apart), func(t *testing.T) {
 			c := newEndingClient(t, wire.ServeEnds)
@@ -196,9 +196,9 @@ func TestEndThatIsNotAskedFor(t *testing.T) {
 	}
 }
 
-// TestEndThatIsAskedFor: a client is asked to end a task if its stage does something at the end, and if the handler
+// TestTaskEndIsAsked: a client is asked to end a task if its stage does something at the end, and if the handler
 // that has finished the last delivery has not returned. The request is not over before the answer.
-func TestEndThatIsAskedFor(t *testing.T) {
+func TestTaskEndIsAsked(t *testing.T) {
 	for name, tc := range map[string]struct {
 		serve  uint32
 		finish uint8

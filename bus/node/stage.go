@@ -20,10 +20,10 @@ import (
 type nodeStage struct {
 	name   string
 	number uint32 // as the host has it
-	call   *serving
+	call   *serveCall
 	bus.OpenedPart
-	ends bool           // it does something at the end of a task
-	busy sync.WaitGroup // tasks
+	actsAtEnd bool           // it does something at the end of a task
+	openTasks sync.WaitGroup // tasks
 }
 
 // nodeTask is one request at a stage that is served here.
@@ -36,36 +36,36 @@ type nodeTask struct {
 	in  resequencer
 	out routes
 
-	mu    lockorder.Mutex[lockorder.NodeTask] // guards what follows
-	known bool                                // it has all that it needs
-	early bool                                // its request was over before
-	asked bool                                // the host waits for the task's end
-	done  bool                                // the work here is done
-	told  bool                                // the host was told, or need not be
+	mu         lockorder.Mutex[lockorder.NodeTask] // guards what follows
+	ready      bool                                // it has all that it needs
+	endedEarly bool                                // its request was over before
+	endAsked   bool                                // the host waits for the task's end
+	workDone   bool                                // the work here is done
+	endSent    bool                                // the host was told, or need not be
 }
 
 // serve offers the host to do the work of a stage. When the context ends before the
 // host has said what the stage is like, it is served all the same: tasks may be on
 // their way, and it is for the caller to leave.
-func (n *Node) serve(ctx context.Context, l *link, call *serving, spec bus.StageSpec) error {
+func (n *Node) serve(ctx context.Context, l *link, call *serveCall, spec bus.StageSpec) error {
 	// The board comes before the question: the answer, which is read elsewhere, uses it.
 	if err := l.shareScoreboard(); err != nil {
 		return fmt.Errorf("bus: serve stage %q: %w", spec.Name, err)
 	}
-	token, q, err := l.note(1, func(m wire.Message) error {
+	token, q, err := l.newQuestion(1, func(m wire.Message) error {
 		s, ok := m.(*wire.Serving)
 		if !ok {
 			return fmt.Errorf("%w: %v instead of serving", wire.ErrProtocol, m.Kind())
 		}
 		err := l.addStage(call, spec, s)
-		if !n.has(call) { // it has taken leave of those that were known by then
+		if !n.isServing(call) { // it has taken leave of those that were known by then
 			l.leaveStages(call)
 		}
 		return err
 	})
 	if err == nil {
 		m := &wire.Serve{Token: token, Stage: spec.Name}
-		if !acts(spec) {
+		if !actsAtEnd(spec) {
 			m.Flags = wire.ServeEnds
 		}
 		err = l.send(m)
@@ -74,7 +74,7 @@ func (n *Node) serve(ctx context.Context, l *link, call *serving, spec bus.Stage
 		_, err = l.await(ctx, q)
 	}
 	if ctx.Err() == nil {
-		l.settle(token)
+		l.removeQuestion(token)
 	}
 	if err != nil {
 		return fmt.Errorf("bus: serve stage %q: %w", spec.Name, err)
@@ -82,11 +82,11 @@ func (n *Node) serve(ctx context.Context, l *link, call *serving, spec bus.Stage
 	return nil
 }
 
-// acts reports whether a stage does something at the end of a task.
-func acts(spec bus.StageSpec) bool { return spec.End != nil || spec.Props != nil }
+// actsAtEnd reports whether a stage does something at the end of a task.
+func actsAtEnd(spec bus.StageSpec) bool { return spec.End != nil || spec.Props != nil }
 
-// refusing is a stage that fails what comes: the host takes it for served.
-func refusing(name string, join bool, err error) bus.StageSpec {
+// refusingStage is a stage that fails what comes: the host takes it for served.
+func refusingStage(name string, join bool, err error) bus.StageSpec {
 	spec := bus.StageSpec{Name: name, Handle: func(*bus.Task, *bus.Delivery) error { return err }}
 	if join {
 		spec.Handle, spec.Join = nil, func(*bus.Task, []*bus.Delivery) error { return err }
@@ -97,14 +97,14 @@ func refusing(name string, join bool, err error) bus.StageSpec {
 
 // addStage opens the bus that does a stage's work. It runs on the link's
 // reader: tasks may follow at once.
-func (l *link) addStage(call *serving, spec bus.StageSpec, s *wire.Serving) error {
-	if int(s.Stage) != len(l.begun.served()) {
-		return fmt.Errorf("%w: stage %q has the number %d, not %d", wire.ErrProtocol, spec.Name, s.Stage, len(l.begun.served()))
+func (l *link) addStage(call *serveCall, spec bus.StageSpec, s *wire.Serving) error {
+	if int(s.Stage) != len(l.work.servedStages()) {
+		return fmt.Errorf("%w: stage %q has the number %d, not %d", wire.ErrProtocol, spec.Name, s.Stage, len(l.work.servedStages()))
 	}
 	var wrong error
 	if join := spec.Join != nil; join != s.Join {
 		wrong = fmt.Errorf("%w: stage %q: the pipeline says join is %v, the handler makes it %v", bus.ErrConfig, spec.Name, s.Join, join)
-		spec = refusing(spec.Name, s.Join, wrong)
+		spec = refusingStage(spec.Name, s.Join, wrong)
 	}
 	var from []string
 	for _, e := range s.Inputs {
@@ -112,7 +112,7 @@ func (l *link) addStage(call *serving, spec bus.StageSpec, s *wire.Serving) erro
 	}
 	if err := spec.CheckInputs(from); err != nil {
 		wrong = err
-		spec = refusing(spec.Name, s.Join, wrong)
+		spec = refusingStage(spec.Name, s.Join, wrong)
 	}
 	spec.Replicas, spec.MaxInflight = 1, int(min(max(s.MaxInflight, 1), bus.MaxInflight))
 	// The host says how many there are: one is over there while others read on what it
@@ -125,7 +125,7 @@ func (l *link) addStage(call *serving, spec bus.StageSpec, s *wire.Serving) erro
 	if err != nil {
 		return err
 	}
-	l.begun.serve(&nodeStage{name: spec.Name, number: s.Stage, call: call, OpenedPart: at, ends: acts(spec)})
+	l.work.addStage(&nodeStage{name: spec.Name, number: s.Stage, call: call, OpenedPart: at, actsAtEnd: actsAtEnd(spec)})
 	return wrong
 }
 
@@ -157,20 +157,20 @@ func (l *link) openPart(p bus.Part, most int) (bus.OpenedPart, error) {
 	return p.Open(context.Background())
 }
 
-// open begins a task.
-func (l *link) open(m *wire.Open) error {
-	t, err := l.openTask(m)
+// startTask begins a task.
+func (l *link) startTask(m *wire.Open) error {
+	t, err := l.newTask(m)
 	if t != nil {
-		t.begun()
+		t.markReady()
 	}
 	return err
 }
 
-// openTask makes a task known; nil: it is not to be handled here.
-func (l *link) openTask(m *wire.Open) (*nodeTask, error) {
-	return l.begun.task(m.Task, m.Stage, func(st *nodeStage) (*nodeTask, error) {
+// newTask makes a task known; nil: it is not to be handled here.
+func (l *link) newTask(m *wire.Open) (*nodeTask, error) {
+	return l.work.addTask(m.Task, m.Stage, func(st *nodeStage) (*nodeTask, error) {
 		t := &nodeTask{link: l, stage: st, id: m.Task}
-		t.out.begin(l, m.Task, len(st.Results))
+		t.out.init(l, m.Task, len(st.Results))
 		o := bus.RequestOptions{ID: messages.RequestID(m.Request), Deadline: hostnode.DeadlineOf(m.TimeLeft), Trace: hostnode.TraceOf(m.Trace), Sink: t, Try: true}
 		err := st.Bus.Backend().AcquirePermit(context.Background(), o)
 		if err == nil {
@@ -179,73 +179,73 @@ func (l *link) openTask(m *wire.Open) (*nodeTask, error) {
 		if err != nil {
 			return nil, fmt.Errorf("open task %d: %w", m.Task, err)
 		}
-		t.in.begin(t.req, st.Inputs, true)
+		t.in.init(t.req, st.Inputs, true)
 		faultpoint.Hit("node-task-opened")
-		st.busy.Add(1)
+		st.openTasks.Add(1)
 		return t, nil
 	})
 }
 
-// begun has the end of a task noted from here on, and one that has come already, with a
+// markReady has the end of a task noted from here on, and one that has come already, with a
 // deadline that is over.
-func (t *nodeTask) begun() {
+func (t *nodeTask) markReady() {
 	t.mu.Lock()
-	t.known = true
-	early := t.early
+	t.ready = true
+	early := t.endedEarly
 	t.mu.Unlock()
 	if early {
 		t.Ended()
 	}
 }
 
-// end ends the inputs, when all is there that is on its way.
-func (t *nodeTask) end() { t.in.over(t.ask) }
+// endInputs ends the inputs, when all is there that is on its way.
+func (t *nodeTask) endInputs() { t.in.whenComplete(t.askEnd) }
 
-// ask notes that the host waits for the task's end.
-func (t *nodeTask) ask() {
+// askEnd notes that the host waits for the task's end.
+func (t *nodeTask) askEnd() {
 	t.mu.Lock()
-	t.asked = true
+	t.endAsked = true
 	t.mu.Unlock()
-	t.tell()
+	t.sendEnd()
 }
 
 // Ended implements bus.Sink. An end that the host sees as well as this process is not asked
 // for: of a stage that does nothing at the end, whose inputs have all come through the host.
 func (t *nodeTask) Ended() {
 	t.mu.Lock()
-	known := t.known
-	t.early = !known
+	known := t.ready
+	t.endedEarly = !known
 	t.mu.Unlock()
 	if !known {
 		return // begun comes back to it
 	}
-	seen := !t.stage.ends && t.in.throughHost()
+	seen := !t.stage.actsAtEnd && t.in.throughHost()
 	t.mu.Lock()
-	t.done = true
-	t.asked = t.asked || seen || t.req.Outcome() != bus.Completed
+	t.workDone = true
+	t.endAsked = t.endAsked || seen || t.req.Outcome() != bus.Completed
 	t.mu.Unlock()
-	t.tell()
+	t.sendEnd()
 }
 
-// tell tells the host how the task ended, once it has and the host waits for it.
-func (t *nodeTask) tell() {
+// sendEnd tells the host how the task ended, once it has and the host waits for it.
+func (t *nodeTask) sendEnd() {
 	t.mu.Lock()
-	due := t.done && t.asked && !t.told
-	t.told = t.told || due
+	due := t.workDone && t.endAsked && !t.endSent
+	t.endSent = t.endSent || due
 	t.mu.Unlock()
 	if due {
-		t.link.endTask(t, t.req.Err())
-		t.stage.busy.Done()
+		t.link.sendTaskEnd(t, t.req.Err())
+		t.stage.openTasks.Done()
 	}
 }
 
-// over stops the task: its request is over.
-func (t *nodeTask) over(o bus.Outcome, err error) {
+// requestOver stops the task: its request is over.
+func (t *nodeTask) requestOver(o bus.Outcome, err error) {
 	if o == bus.Completed || o == bus.Running {
 		o, err = bus.Aborted, bus.ErrAborted // no process waits for it any more
 	}
 	t.req.Control().End(o, err)
-	t.ask() // one that has completed waits for the end, which does not come
+	t.askEnd() // one that has completed waits for the end, which does not come
 }
 
 // Put implements bus.Carrier: it sends what the stage emits to the host, before the stage can
@@ -264,13 +264,13 @@ func (t *nodeTask) Returns(edge int, seq uint64) bool { return t.out.relays(edge
 // Describe implements bus.Sink.
 func (t *nodeTask) Describe() string { return "the host" }
 
-// endTask tells the host how a task ended, unless it knows.
-func (l *link) endTask(t *nodeTask, err error) {
+// sendTaskEnd tells the host how a task ended, unless it knows.
+func (l *link) sendTaskEnd(t *nodeTask, err error) {
 	t.in.drop()
 	if err == nil {
-		t.out.endAll()
+		t.out.endStreams()
 	}
-	if known := l.begun.taskEnded(t); !known {
+	if known := l.work.forgetTask(t); !known {
 		return
 	}
 	m := &wire.Ended{Task: t.id}

@@ -13,8 +13,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// attachedAs is how a report names a process of the test that joined by that name.
-func attachedAs(name string) string { return fmt.Sprintf("process %d (%s)", os.Getpid(), name) }
+// processLabel is how a report names a process of the test that joined by that name.
+func processLabel(name string) string { return fmt.Sprintf("process %d (%s)", os.Getpid(), name) }
 
 // TestStallNamesProcesses: whatever an emission waits for, the report says which process
 // has it, and of which request.
@@ -39,7 +39,7 @@ func TestStallNamesProcesses(t *testing.T) {
 	}
 	s := testbus.WaitForStall(t, h.bus, "first->second", 0)
 	if s.Request != waits.ID() || !strings.Contains(s.Holder, `stage "second"`) ||
-		!strings.Contains(s.Holder, holder.ID().String()) || !strings.Contains(s.Holder, attachedAs("serves second")) {
+		!strings.Contains(s.Holder, holder.ID().String()) || !strings.Contains(s.Holder, processLabel("serves second")) {
 		t.Errorf("slots are taken: %v", s)
 	}
 	g.Leave <- struct{}{}
@@ -61,7 +61,7 @@ func TestStallNamesProcesses(t *testing.T) {
 	for s = testbus.WaitForStall(t, h.bus, "first->second", 0); strings.Contains(s.Holder, "keeps"); {
 		s = testbus.WaitForStall(t, h.bus, "first->second", 0) // it is at work a moment longer
 	}
-	if !strings.Contains(s.Holder, idle.ID().String()) || !strings.Contains(s.Holder, attachedAs("caller")) {
+	if !strings.Contains(s.Holder, idle.ID().String()) || !strings.Contains(s.Holder, processLabel("caller")) {
 		t.Errorf("a request is idle: %v", s)
 	}
 	if err := idle.CloseSend(t.Context()); err != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// TestSubmitToAHostThatIsFull: who gives up is forgotten at its deadline, and may
+// TestSubmitToFullHost: who gives up is forgotten at its deadline, and may
 // ask as often as it likes.
-func TestSubmitToAHostThatIsFull(t *testing.T) {
+func TestSubmitToFullHost(t *testing.T) {
 	h := listen(t, testbus.Linear(bus.Stage("m", testbus.Upper)), bus.Options{MaxRequests: 1})
 	first := testbus.StreamOf(t, h.bus)
 	c := dialThin(t, h.path)

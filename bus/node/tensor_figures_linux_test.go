@@ -54,8 +54,8 @@ func TestFiguresOfProcesses(t *testing.T) {
 	}
 }
 
-// TestFiguresThatNobodyCounted: a process cannot have the bus's figures wrap, or shrink.
-func TestFiguresThatNobodyCounted(t *testing.T) {
+// TestInvalidFiguresAreRefused: a process cannot have the bus's figures wrap, or shrink.
+func TestInvalidFiguresAreRefused(t *testing.T) {
 	h := listen(t, tensorLine(bus.TensorsPool, "make", "read"), tensorHost())
 	n := h.join(t, node.JoinOptions{})
 	for _, bad := range []string{"", "no JSON", `{"fallbacks":-1}`, `{"open":-1}`, `{"cuda_ipc_pool":{"bytes":9223372036854775807}}`, `{"spilt":1e300}`} {
@@ -69,9 +69,9 @@ func TestFiguresThatNobodyCounted(t *testing.T) {
 	}
 }
 
-// TestNothingIsOpenOfTheDead: what a process counted stays counted, and what it had open
+// TestDeadProcessHasNothingOpen: what a process counted stays counted, and what it had open
 // is not open any more.
-func TestNothingIsOpenOfTheDead(t *testing.T) {
+func TestDeadProcessHasNothingOpen(t *testing.T) {
 	h := listen(t, tensorLine(bus.TensorsPool, "make", "read"), tensorHost())
 	n := h.join(t, node.JoinOptions{})
 	want := lane.Stats{Spilt: 2, Open: 3}

@@ -58,7 +58,7 @@ func TestStoresOfOthersAreRegistered(t *testing.T) {
 	child := h.childAs(t, "make tensors", "make")
 	n := h.serveOn(t, reader, unwrapping("read", reader))
 	r := testbus.StreamOf(t, h.bus)
-	mustTrip(t, r, slowly+20)
+	mustTrip(t, r, warmup+20)
 	before := n.TensorStats()
 	if before.Registered < 2 || before.Registered > 3 || before.StagedBytes+before.PageableBytes+before.Refused != 0 {
 		t.Errorf("%+v, want the node's own store and the maker's registered, and nothing copied otherwise", before)
@@ -94,7 +94,7 @@ func TestMemoryOfNodesIsRegistered(t *testing.T) {
 				go func() { _ = n.Serve(context.Background(), stage(m)) }() // ends with the node
 				nodes = append(nodes, n)
 			}
-			mustTrip(t, testbus.StreamOf(t, h.bus), slowly+20)
+			mustTrip(t, testbus.StreamOf(t, h.bus), warmup+20)
 			for i, n := range nodes {
 				if s := n.TensorStats(); s.Registered == 0 || s.Refused > 0 {
 					t.Errorf("node %d: %+v", i, s)

@@ -142,15 +142,15 @@ func reading(name string, m *machine) bus.StageSpec {
 			}
 		}
 		number, _ := v["number"].(int64)
-		if err := m.look(t.Context(), msg, filling(uint64(number))); err != nil {
+		if err := m.checkTensor(t.Context(), msg, filling(uint64(number))); err != nil {
 			return err
 		}
 		return t.Emit(fmt.Sprint("well ", number))
 	}}
 }
 
-// look reads the tensor of a message.
-func (m *machine) look(ctx context.Context, msg *lane.Message, want []byte) error {
+// checkTensor reads the tensor of a message.
+func (m *machine) checkTensor(ctx context.Context, msg *lane.Message, want []byte) error {
 	if err := msg.Await(m.stream); err != nil {
 		return err
 	}
@@ -254,7 +254,7 @@ func TestTensorsBetweenProcesses(t *testing.T) {
 			pass := h.childAs(t, "forward", "pass")
 			h.childAs(t, "read tensors", "read")
 			r := testbus.StreamOf(t, h.bus)
-			mustTrip(t, r, slowly+20)
+			mustTrip(t, r, warmup+20)
 			if n := directOf(h, pass.Process.Pid); (n > 0) != (transport == bus.TensorsDefault) {
 				t.Errorf("%d streams go past the host", n)
 			}
@@ -271,7 +271,7 @@ func TestTensorsOfHandles(t *testing.T) {
 	for range 2 {
 		child := h.childAs(t, "make tensors without arenas", "make")
 		r := testbus.StreamOf(t, h.bus)
-		mustTrip(t, r, slowly+20)
+		mustTrip(t, r, warmup+20)
 		if n := m.driver.Usage().Imports; n == 0 {
 			t.Error("nothing is opened by a handle")
 		}
@@ -288,7 +288,7 @@ func TestTensorsOfHandles(t *testing.T) {
 // read is free: two messages fill the pool, and later ones are as they were sent.
 func TestTensorConsumerDies(t *testing.T) {
 	for _, transport := range transports[1:] {
-		for _, before := range []int{3, slowly} {
+		for _, before := range []int{3, warmup} {
 			t.Run(fmt.Sprint(transport, " after ", before), func(t *testing.T) {
 				h := listen(t, tensorLine(transport, "make", "read"), tensorHost())
 				m := mustMachine(t)
@@ -315,7 +315,7 @@ func TestTensorConsumerDies(t *testing.T) {
 // complete. Whoever reads them is told, by streams and by calls.
 func TestTensorProducerDies(t *testing.T) {
 	for _, transport := range transports[1:] {
-		for _, before := range []int{3, slowly} {
+		for _, before := range []int{3, warmup} {
 			t.Run(fmt.Sprint(transport, " after ", before), func(t *testing.T) {
 				h := listen(t, tensorLine(transport, "make", "read"), tensorHost())
 				m := mustMachine(t)

@@ -21,10 +21,10 @@ func init() {
 	}, tensorHost())
 }
 
-// TestTensorsAtAHostThatIsStopped: an emission that has memory to publish waits for the
+// TestTensorsWhenHostIsStopped: an emission that has memory to publish waits for the
 // serveAll no longer than its caller wants. It leaves nothing, and the next one goes by the
 // pool.
-func TestTensorsAtAHostThatIsStopped(t *testing.T) {
+func TestTensorsWhenHostIsStopped(t *testing.T) {
 	h, cmd := hostAloneAs(t, "host of a tensor stage")
 	host := cmd.Process
 	m, reader := mustMachine(t), mustMachine(t)
@@ -61,17 +61,17 @@ func TestTensorsAtAHostThatIsStopped(t *testing.T) {
 			testbus.Await(t, func() bool {
 				select {
 				case err := <-sent:
-					t.Fatalf("with %d names of %d the emission ended by itself: %v", node.PublishedBy(n), names, err)
+					t.Fatalf("with %d names of %d the emission ended by itself: %v", node.PublishedCount(n), names, err)
 				default:
 				}
-				return node.PublishedBy(n) > names
+				return node.PublishedCount(n) > names
 			})
 			cancel()
 			if err := <-sent; !errors.Is(err, bus.ErrCanceled) {
 				t.Fatalf("with %d names the emission ended with %v, want errCanceled", names, err)
 			}
 			<-released
-			if left := node.PublishedBy(n); left != names {
+			if left := node.PublishedCount(n); left != names {
 				t.Errorf("%d names are left of %d", left, names)
 			}
 		}
@@ -82,7 +82,7 @@ func TestTensorsAtAHostThatIsStopped(t *testing.T) {
 			}
 			<-released
 			k := <-kept
-			reader.want(t, k, uint64(len(held)), true)
+			reader.wantTensor(t, k, uint64(len(held)), true)
 			held = append(held, k)
 		}
 	}
@@ -91,17 +91,17 @@ func TestTensorsAtAHostThatIsStopped(t *testing.T) {
 	}
 }
 
-// TestDeadlineAtAHostThatIsStopped: nobody says that a request is past its deadline, and a
+// TestTensorDeadlineWhenHostIsStopped: nobody says that a request is past its deadline, and a
 // stage that has memory to publish for it waits no longer all the same.
-func TestDeadlineAtAHostThatIsStopped(t *testing.T) {
+func TestTensorDeadlineWhenHostIsStopped(t *testing.T) {
 	maker, reader := mustMachine(t), mustMachine(t)
 	inner := making("make", maker)
 	waitsPastDeadline(t, inner, maker, reading("read", reader), reader, inner.Handle)
 }
 
-// TestTensorsToFindAtAHostThatIsStopped: who opens tensors in memory that is to be found
+// TestTensorFindWhenHostIsStopped: who opens tensors in memory that is to be found
 // waits for the host no longer than until the request's deadline, and opens the next ones.
-func TestTensorsToFindAtAHostThatIsStopped(t *testing.T) {
+func TestTensorFindWhenHostIsStopped(t *testing.T) {
 	maker, reader := mustMachine(t), mustMachine(t)
 	waitsPastDeadline(t, reading("read", reader), reader, making("make", maker), maker, func(t *bus.Task, d *bus.Delivery) error {
 		_, err := d.Tensors(t.Context())
@@ -121,7 +121,7 @@ func waitsPastDeadline(t *testing.T, spec bus.StageSpec, m *machine, other bus.S
 		if _, limited := t.Context().Deadline(); !limited {
 			return usual(t, d)
 		}
-		if err := beginning(t, began, stopped); err != nil {
+		if err := waitForStop(t, began, stopped); err != nil {
 			return err
 		}
 		err := waits(t, d)
@@ -132,7 +132,7 @@ func waitsPastDeadline(t *testing.T, spec bus.StageSpec, m *machine, other bus.S
 	h.serveOn(t, m, spec)
 	caller := h.join(t, node.JoinOptions{})
 	defer mustContinue(t, host) // nodes wait for it when they close
-	r := begunAndStopped(t, caller, host, began, stopped, input(1, plainly))
+	r := stopHostInRequest(t, caller, host, began, stopped, input(1, plainly))
 	if err := <-told; !errors.Is(err, bus.ErrDeadline) {
 		t.Errorf("the stage's wait ended with %v, want ErrDeadline", err)
 	}

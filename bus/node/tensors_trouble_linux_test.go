@@ -191,15 +191,15 @@ func TestTensorPoolFull(t *testing.T) {
 					t.Errorf("the request ended with %v, want ErrPoolFull", err)
 				}
 			case bus.WaitForSpace:
-				reader.want(t, held[0], 0, true)
-				wantRoomStall(t, n, r)
+				reader.wantTensor(t, held[0], 0, true)
+				wantSpaceStall(t, n, r)
 				mustFinish(t, held[0])
 				held[0] = <-kept
-				reader.want(t, held[0], 2, true)
+				reader.wantTensor(t, held[0], 2, true)
 			default:
-				reader.want(t, held[0], 0, true)
+				reader.wantTensor(t, held[0], 0, true)
 				held = append(held, <-kept)
-				reader.want(t, held[2], 2, false)
+				reader.wantTensor(t, held[2], 2, false)
 			}
 			for _, k := range held {
 				_ = k.Finish(nil)
@@ -208,9 +208,9 @@ func TestTensorPoolFull(t *testing.T) {
 	}
 }
 
-// wantRoomStall expects a report of an emission that waits for room in a pool, which
+// wantSpaceStall expects a report of an emission that waits for room in a pool, which
 // says who has what lies there.
-func wantRoomStall(t *testing.T, n *node.Node, r *bus.Request) {
+func wantSpaceStall(t *testing.T, n *node.Node, r *bus.Request) {
 	t.Helper()
 	for t.Context().Err() == nil {
 		answer, err := n.Call(t.Context(), "stalls", nil)
@@ -237,8 +237,8 @@ func wantRoomStall(t *testing.T, n *node.Node, r *bus.Request) {
 	t.Error("nothing is said to wait for room")
 }
 
-// TestRoomStall is the same within one process, where the report comes by itself.
-func TestRoomStall(t *testing.T) {
+// TestSpaceStall is the same within one process, where the report comes by itself.
+func TestSpaceStall(t *testing.T) {
 	m := mustMachine(t)
 	reports := make(chan []bus.Stall)
 	spec, kept := keeping("read")
@@ -280,10 +280,10 @@ func TestRoomStall(t *testing.T) {
 	r.Abort(nil)
 }
 
-// TestRoomWaitIsTheCallers: an input that waits for room on a GPU does so for as long as
+// TestSpaceWaitEndsWithCallerContext: an input that waits for room on a GPU does so for as long as
 // its caller wants, whatever else would become of it, and is then not sent; the request
 // goes on.
-func TestRoomWaitIsTheCallers(t *testing.T) {
+func TestSpaceWaitEndsWithCallerContext(t *testing.T) {
 	for name, when := range map[string]bus.WhenFull{"spill": bus.SpillToHost, "wait": bus.WaitForSpace, "fail": bus.FailWhenFull} {
 		t.Run(name, func(t *testing.T) {
 			f := fillPool(t, when, time.Hour)
@@ -308,9 +308,9 @@ func TestRoomWaitIsTheCallers(t *testing.T) {
 	}
 }
 
-// TestRoomWaitIsOver when room was waited for as long as the options say, and when the
+// TestSpaceWaitTimesOut when room was waited for as long as the options say, and when the
 // request is.
-func TestRoomWaitIsOver(t *testing.T) {
+func TestSpaceWaitTimesOut(t *testing.T) {
 	f := fillPool(t, bus.FailWhenFull, time.Millisecond)
 	if err := f.emit(t.Context()); !errors.Is(err, lane.ErrPoolFull) {
 		t.Errorf("%v, want ErrPoolFull", err)
@@ -376,8 +376,8 @@ func fillPool(t *testing.T, when bus.WhenFull, timeout time.Duration) *fullPool 
 	return f
 }
 
-// want looks at what was kept.
-func (m *machine) want(t *testing.T, k *bus.Kept, number uint64, onDevice bool) {
+// wantTensor looks at what was kept.
+func (m *machine) wantTensor(t *testing.T, k *bus.Kept, number uint64, onDevice bool) {
 	t.Helper()
 	msg, err := k.Delivery().Tensors(t.Context())
 	if err != nil {
@@ -386,7 +386,7 @@ func (m *machine) want(t *testing.T, k *bus.Kept, number uint64, onDevice bool) 
 	if msg.OnDevice() != onDevice {
 		t.Errorf("tensor %d is on a GPU: %t", number, msg.OnDevice())
 	}
-	if err := m.look(t.Context(), msg, filling(number)); err != nil {
+	if err := m.checkTensor(t.Context(), msg, filling(number)); err != nil {
 		t.Errorf("tensor %d: %v", number, err)
 	}
 }

@@ -57,9 +57,9 @@ func thinHost(t *testing.T) (*node.Node, *thinClient) {
 	return n, c
 }
 
-// TestWaitForAPlaceIsNoTimeLeft: the host is told how much time is left when the request is submitted to it, and not
+// TestTimeLeftAfterPermitWait: the host is told how much time is left when the request is submitted to it, and not
 // when its caller began to wait for a place.
-func TestWaitForAPlaceIsNoTimeLeft(t *testing.T) {
+func TestTimeLeftAfterPermitWait(t *testing.T) {
 	n, host := thinHost(t)
 	first := make([]*bus.Request, 4) // as many as a node has places for
 	for i := range first {
@@ -80,7 +80,7 @@ func TestWaitForAPlaceIsNoTimeLeft(t *testing.T) {
 			}
 		}()
 	}
-	testbus.Await(t, func() bool { return node.WaitForPlaces(n) == 2 })
+	testbus.Await(t, func() bool { return node.SubmitWaiters(n) == 2 })
 	waiting := time.Now()
 	for _, r := range first[:2] {
 		r.Close()
@@ -93,8 +93,8 @@ func TestWaitForAPlaceIsNoTimeLeft(t *testing.T) {
 	}
 }
 
-// TestWaitForASlotIsNoTimeLeft: a process is told how much time is left when its task is opened.
-func TestWaitForASlotIsNoTimeLeft(t *testing.T) {
+// TestTimeLeftAfterSlotWait: a process is told how much time is left when its task is opened.
+func TestTimeLeftAfterSlotWait(t *testing.T) {
 	spec := bus.Stage("m", testbus.Upper)
 	spec.MaxInflight = 1
 	h := listen(t, testbus.Remotes(testbus.Linear(spec)), bus.Options{})

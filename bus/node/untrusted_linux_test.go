@@ -48,9 +48,9 @@ func init() {
 	}
 }
 
-// TestJoinStranger: another user has made the folder of the bus's socket, and listens
+// TestJoinUntrustedHost: another user has made the folder of the bus's socket, and listens
 // there. It is told nothing.
-func TestJoinStranger(t *testing.T) {
+func TestJoinUntrustedHost(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have processes and files of two users")
 	}
@@ -107,9 +107,9 @@ func TestJoinStranger(t *testing.T) {
 	}
 }
 
-// TestJoinNamedStranger: a program that names the user of a host can join it, and serves
+// TestJoinAllowedUID: a program that names the user of a host can join it, and serves
 // and submits as with any other.
-func TestJoinNamedStranger(t *testing.T) {
+func TestJoinAllowedUID(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have files of two users")
 	}

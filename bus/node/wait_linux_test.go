@@ -81,9 +81,9 @@ func TestWaitOfAHost(t *testing.T) {
 	}
 }
 
-// TestWaitIsKnown: the environment says how to wait where the options do not, and an
+// TestUnknownWaitIsRefused: the environment says how to wait where the options do not, and an
 // unknown way is refused by its name.
-func TestWaitIsKnown(t *testing.T) {
+func TestUnknownWaitIsRefused(t *testing.T) {
 	h := listen(t, testbus.Linear(bus.Stage("a", testbus.Upper)), bus.Options{})
 	t.Setenv(bus.EnvWait, "nap")
 	_, err := node.Join(t.Context(), "unknown", node.JoinOptions{Socket: h.path})

@@ -19,30 +19,30 @@ type Connection struct{ Poll actors.PollFunc }
 // New makes the lookout of a process; lookout makes it of what looks, and gives nil where none
 // is to look.
 func New(spinner func(actors.PollFunc) *actors.Spinner) *Tracker {
-	h := new(Tracker)
-	h.spinner = spinner(h.poll)
-	return h
+	t := new(Tracker)
+	t.spinner = spinner(t.poll)
+	return t
 }
 
 // Spinner is what goroutines look by; nil: none looks.
-func (h *Tracker) Spinner() *actors.Spinner { return h.spinner }
+func (t *Tracker) Spinner() *actors.Spinner { return t.spinner }
 
 // Active says that something has come by a connection.
-func (h *Tracker) Active(c *Connection) {
-	if h.last.Load() != c && h.last.Swap(c) == nil {
-		h.spinner.Enable(true)
+func (t *Tracker) Active(c *Connection) {
+	if t.last.Load() != c && t.last.Swap(c) == nil {
+		t.spinner.Enable(true)
 	}
 }
 
 // Gone says that nothing more comes by a connection.
-func (h *Tracker) Gone(c *Connection) {
-	if h.last.CompareAndSwap(c, nil) {
-		h.spinner.Enable(false)
+func (t *Tracker) Gone(c *Connection) {
+	if t.last.CompareAndSwap(c, nil) {
+		t.spinner.Enable(false)
 	}
 }
 
 // poll is an actors.PollFunc.
-func (h *Tracker) poll(enough, begin func() bool) (handled bool) {
-	c := h.last.Load()
+func (t *Tracker) poll(enough, begin func() bool) (handled bool) {
+	c := t.last.Load()
 	return c != nil && c.Poll(enough, begin)
 }

@@ -6,9 +6,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/actors"
 )
 
-// TestLooksWhereSomethingCameLast: what looks is sent to the connection by which something has
+// TestPollsLastActiveConnection: what looks is sent to the connection by which something has
 // come last, and nowhere when that is gone.
-func TestLooksWhereSomethingCameLast(t *testing.T) {
+func TestPollsLastActiveConnection(t *testing.T) {
 	var look actors.PollFunc
 	h := New(func(f actors.PollFunc) *actors.Spinner {
 		look = f

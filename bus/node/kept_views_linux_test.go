@@ -40,7 +40,7 @@ func view(t *testing.T, opts bus.Options) *viewing {
 	v.producer.await(wire.KindWelcome)
 	v.producer.send(&wire.Serve{Token: 1, Stage: "a"})
 	v.producer.await(wire.KindServing)
-	v.memory, _ = offering(t, viewedArena, viewedArena)
+	v.memory, _ = newOffer(t, viewedArena, viewedArena)
 	v.producer.offer(v.memory, 1)
 	v.caller = dialThin(t, v.path)
 	v.caller.send(&wire.Submit{Source: ownSource(1)})
@@ -56,7 +56,7 @@ func (v *viewing) result() (delivery uint32, alone bool) {
 	v.put++
 	m := &wire.Put{Put: v.put, Source: v.task, Edge: wire.AllEdges, Codec: uint32(codec.IDRaw), Segment: 1, Offset: uint64(v.put-1) * viewedBytes, Size: viewedBytes}
 	if alone = int64(m.Offset+m.Size) > v.memory.Size(); alone {
-		own, _ := offering(v.producer.t, viewedBytes, viewedBytes)
+		own, _ := newOffer(v.producer.t, viewedBytes, viewedBytes)
 		m.Segment, m.Offset, m.Flags = 1+v.put, 0, wire.FlagOwn
 		v.producer.offer(own, m.Segment)
 	}
@@ -170,9 +170,9 @@ func TestLeftPayloadsAreListed(t *testing.T) {
 	}
 }
 
-// TestNobodyWaitsForKeptViews: a payload for which there is no room, because a process keeps
+// TestKeptViewsDoNotBlockEmissions: a payload for which there is no room, because a process keeps
 // views of what lies there, gets memory at once.
-func TestNobodyWaitsForKeptViews(t *testing.T) {
+func TestKeptViewsDoNotBlockEmissions(t *testing.T) {
 	t.Run("in the store of the host", func(t *testing.T) {
 		const size, n = 40 << 10, 40
 		h := listen(t, bus.Pipeline{

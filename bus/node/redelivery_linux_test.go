@@ -10,9 +10,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// TestRepeatBehindTheLast: what a replica has not finished of a request is handled by another,
+// TestRedeliveryAfterLast: what a replica has not finished of a request is handled by another,
 // though the last input has come meanwhile.
-func TestRepeatBehindTheLast(t *testing.T) {
+func TestRedeliveryAfterLast(t *testing.T) {
 	for name, end := range map[string]func(*bus.Task) error{"no end": nil, "an end": func(*bus.Task) error { return nil }} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), testbus.Patience)

@@ -43,9 +43,9 @@ func TestLargerThanTheWindowAcrossProcesses(t *testing.T) {
 	}
 }
 
-// TestLargeInTheHandsOfTheKilled: a process is killed that has a large payload in hand; another
+// TestLargePayloadIsRedelivered: a process is killed that has a large payload in hand; another
 // gets it.
-func TestLargeInTheHandsOfTheKilled(t *testing.T) {
+func TestLargePayloadIsRedelivered(t *testing.T) {
 	h := mortalHost(t, bus.StageSpec{Replicas: 2, State: bus.StateNone})
 	h.child(t, "m")
 	h.child(t, "m")

@@ -11,9 +11,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestCarriedBetweenProcesses: stages of other processes get and give payloads
+// TestConnectorEdgeBetweenProcesses: stages of other processes get and give payloads
 // of an edge with a connector like any others; none goes past the host.
-func TestCarriedBetweenProcesses(t *testing.T) {
+func TestConnectorEdgeBetweenProcesses(t *testing.T) {
 	carrier, err := ring.New(ring.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Heap}})
 	if err != nil {
 		t.Fatal(err)
