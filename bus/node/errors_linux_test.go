@@ -43,7 +43,7 @@ func TestPutAfterLastFailsRequest(t *testing.T) {
 	}
 }
 
-// TestAbortReasonIsNotRepeated: who aborts says why once, wherever the reason is read.
+// TestAbortReasonIsNotRepeated: caller aborts says why once, wherever the reason is read.
 func TestAbortReasonIsNotRepeated(t *testing.T) {
 	for want, reason := range map[string]error{
 		"bus: request aborted":         nil,
@@ -92,7 +92,7 @@ func TestHandlerErrorKeepsItsPlace(t *testing.T) {
 				if remote {
 					h.serve(t, spec)
 				}
-				for who, submit := range map[string]func(context.Context, any, ...bus.SubmitOption) (*bus.Request, error){"host": h.bus.Submit, "node": n.Submit} {
+				for caller, submit := range map[string]func(context.Context, any, ...bus.SubmitOption) (*bus.Request, error){"host": h.bus.Submit, "node": n.Submit} {
 					r, err := submit(t.Context(), "x")
 					if err != nil {
 						t.Fatal(err)
@@ -104,7 +104,7 @@ func TestHandlerErrorKeepsItsPlace(t *testing.T) {
 						want.Edge, want.Key = "->m", ""
 					}
 					if !ok || at.Stage != want.Stage || at.Edge != want.Edge || at.Key != want.Key || at.Seq != 0 {
-						t.Errorf("%s: not the place: %v", who, err)
+						t.Errorf("%s: not the place: %v", caller, err)
 					}
 					for _, once := range []string{"frame 7: ", "payload too large", "m->, sequence 0", "end of stream: "} {
 						want := 1
@@ -112,7 +112,7 @@ func TestHandlerErrorKeepsItsPlace(t *testing.T) {
 							want = 0
 						}
 						if n := strings.Count(err.Error(), once); n != want {
-							t.Errorf("%s: %q is there %d times: %v", who, once, n, err)
+							t.Errorf("%s: %q is there %d times: %v", caller, once, n, err)
 						}
 					}
 					r.Close()

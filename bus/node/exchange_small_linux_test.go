@@ -83,11 +83,11 @@ func fillWithMessages(t *testing.T, size int) {
 	c.wantFailed(most, wire.CodeOverloaded)
 
 	n := h.join(t, node.JoinOptions{ExchangeStore: exchangeStore})
-	for who, end := range map[string]connector.Transport{"the node": n.Exchange(), "the host": h.bus.Exchange()} {
+	for writer, end := range map[string]connector.Transport{"the node": n.Exchange(), "the host": h.bus.Exchange()} {
 		put(t, end, "more", value)
 		p := get(t, end, "more")
 		if !bytes.Equal(p.Bytes(), value) {
-			t.Errorf("what %s has put is %d bytes, or others", who, len(p.Bytes()))
+			t.Errorf("what %s has put is %d bytes, or others", writer, len(p.Bytes()))
 		}
 		p.Release()
 	}

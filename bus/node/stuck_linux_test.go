@@ -22,8 +22,8 @@ func TestStuckProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = r.Recv(t.Context())
-	who := fmt.Sprintf("process %d ", child.Process.Pid)
-	if err == nil || strings.Count(err.Error(), who) != 1 || !strings.Contains(err.Error(), "which is stopped (SIGSTOP?): it made no progress for 50ms") {
-		t.Errorf("got %v, want %q once, and what it does", err, who)
+	process := fmt.Sprintf("process %d ", child.Process.Pid)
+	if err == nil || strings.Count(err.Error(), process) != 1 || !strings.Contains(err.Error(), "which is stopped (SIGSTOP?): it made no progress for 50ms") {
+		t.Errorf("got %v, want %q once, and what it does", err, process)
 	}
 }

@@ -225,10 +225,10 @@ func wantSpaceStall(t *testing.T, n *node.Node, r *bus.Request) {
 			if !strings.Contains(s.Holder, "the GPU has no room") {
 				continue
 			}
-			who := fmt.Sprintf("process %d", os.Getpid())
-			what := fmt.Sprintf("deliveries under way: 2 of request %v on edge make->read (%s ", r.ID(), who)
+			process := fmt.Sprintf("process %d", os.Getpid())
+			what := fmt.Sprintf("deliveries under way: 2 of request %v on edge make->read (%s ", r.ID(), process)
 			if s.Request != r.ID() || s.Edge != "make->read" || s.Waited <= 0 || !strings.Contains(s.Holder, "in use in 2 pieces") ||
-				!strings.Contains(s.Holder, who) || !strings.Contains(s.Holder, what) {
+				!strings.Contains(s.Holder, process) || !strings.Contains(s.Holder, what) {
 				t.Errorf("report: %v", s)
 			}
 			return
