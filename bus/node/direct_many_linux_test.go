@@ -11,7 +11,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// streamAsNewCaller has a caller come, stream through the bus, and go.
+// streamAsNewCaller joins a node, streams through the bus, and closes the node.
 func (h *hosted) streamAsNewCaller(t *testing.T) {
 	t.Helper()
 	n, err := node.Join(t.Context(), "caller", node.JoinOptions{Socket: h.path})
@@ -24,8 +24,8 @@ func (h *hosted) streamAsNewCaller(t *testing.T) {
 	}
 }
 
-// TestForwarderOutlivesCallers: a process that passes on what it gets offers the
-// serveAll the memory of each of its callers. Those come and go, and it stays.
+// TestForwarderOutlivesCallers: a process that forwards payloads offers the host the memory of each
+// of its callers. It outlives many callers.
 func TestForwarderOutlivesCallers(t *testing.T) {
 	p := testbus.Remotes(testbus.Linear(forwarding("f"), pass("x")))
 	p.Stages[1] = pass("x") // in the host, so that the host is offered all that f passes on
@@ -41,8 +41,7 @@ func TestForwarderOutlivesCallers(t *testing.T) {
 	}
 }
 
-// TestForwardedMemoryIsForgotten: what a caller had is unmapped in all
-// processes when it is gone.
+// TestForwardedMemoryIsForgotten: the memory of a caller that is gone is unmapped in all processes.
 func TestForwardedMemoryIsForgotten(t *testing.T) {
 	h := serveAll(t, testbus.Linear(forwarding("f"), pass("x")), bus.Options{})
 	mapped := func() int {
@@ -60,5 +59,5 @@ func TestForwardedMemoryIsForgotten(t *testing.T) {
 			before = mapped()
 		}
 	}
-	testbus.Await(t, func() bool { return mapped() <= before+4 }) // what the last one had
+	testbus.Await(t, func() bool { return mapped() <= before+4 }) // memory of the last caller
 }

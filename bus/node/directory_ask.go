@@ -10,14 +10,14 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// foundAnswer is an answer with descriptors, which are its receiver's.
+// foundAnswer is an answer with descriptors, which the receiver owns.
 type foundAnswer struct {
 	*wire.Found
 	fds []int
 }
 
-// find asks the host for what lies under a name: the descriptor, and a pidfd of
-// its owner, which are the caller's.
+// find asks the host for the descriptor of a name. It returns the descriptor and a pidfd of its
+// publisher; the caller owns both.
 func (l *link) find(ctx context.Context, name lane.Name) (*wire.Found, []int, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, nil, err //nolint:wrapcheck // the context's
@@ -37,13 +37,13 @@ func (l *link) find(ctx context.Context, name lane.Name) (*wire.Found, []int, er
 	}
 	found, ok := answer.(foundAnswer)
 	if !ok {
-		return nil, nil, fmt.Errorf("%w: %v instead of what was found", wire.ErrProtocol, answer.Kind())
+		return nil, nil, fmt.Errorf("%w: %v instead of a descriptor", wire.ErrProtocol, answer.Kind())
 	}
 	return found.Found, found.fds, nil
 }
 
-// found hands descriptors to whoever asked for them. It owns them; those that
-// nobody waits for any more are closed.
+// found passes descriptors to the question that asked for them. It owns them, and closes those
+// whose question is no longer open.
 func (l *link) found(m *wire.Found, fds []int) error {
 	q := l.questions.find(m.Token, true)
 	if q == nil || !q.descriptors {
@@ -54,6 +54,6 @@ func (l *link) found(m *wire.Found, fds []int) error {
 		return nil
 	}
 	faultpoint.Hit("node-found")
-	q.answers <- foundAnswer{m, fds} // it has room: the question was open
+	q.answers <- foundAnswer{m, fds} // does not block: the channel has space for one answer
 	return nil
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
 
-// TestDirectoryWithPython: what Python publishes Go finds, and the other way round,
-// and both see the other's death.
+// TestDirectoryWithPython: Go finds descriptors that Python publishes, and Python finds those of
+// Go. Both notice the death of the publisher.
 func TestDirectoryWithPython(t *testing.T) {
 	h := exchangeHost(t, bus.Options{})
 	p := h.pythonAs(t, "testdata/directory.py")
@@ -46,7 +46,7 @@ func TestDirectoryWithPython(t *testing.T) {
 	p.do("withdraw", of(2), nil) // not its own
 	mustFind(t, d, named(2))
 	p.do("withdraw", of(1), nil)
-	p.do("find", of(1), "Nothing") // behind the withdrawal
+	p.do("find", of(1), "Nothing") // sent after the withdrawal
 	wantNotPublished(t, d, named(1))
 
 	other := h.childAs(t, "publisher", "")

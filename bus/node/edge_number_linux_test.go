@@ -7,8 +7,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// TestEdgeNumberOfTheHost: an edge number that is the number of edges names none. So does such a number of a
-// stage. Both break the protocol.
+// TestEdgeNumberOfTheHost: an edge number equal to the number of edges breaks the protocol, and so
+// does a stage number equal to the number of stages.
 func TestEdgeNumberOfTheHost(t *testing.T) {
 	a := attach(t, 8, echo)
 	h := a.meetTestPeer(t)
@@ -27,7 +27,8 @@ func TestEdgeNumberOfTheHost(t *testing.T) {
 	}
 }
 
-// TestEdgeNumberOfAPeer: an edge number that is the number of edges ends the connection to the peer that says it.
+// TestEdgeNumberOfAPeer: an edge number equal to the number of edges ends the connection to the
+// peer.
 func TestEdgeNumberOfAPeer(t *testing.T) {
 	for name, say := range map[string]func(source uint32) wire.Message{
 		"a delivery": func(source uint32) wire.Message {

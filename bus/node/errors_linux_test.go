@@ -14,7 +14,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// emitting has a thin client serve the one stage of a pipeline, with a task open.
+// emitting has a thin client serve the only stage of a pipeline, with an open task.
 func emitting(t *testing.T, h *hosted) (c *thinClient, r *bus.Request, source uint32) {
 	t.Helper()
 	c = dialThin(t, h.path)
@@ -26,8 +26,8 @@ func emitting(t *testing.T, h *hosted) (c *thinClient, r *bus.Request, source ui
 	return c, r, c.await(wire.KindDeliver).(*wire.Deliver).Source
 }
 
-// TestPutAfterLastFailsRequest: what a client puts and cannot be sent has no answer, so its request
-// fails: the payload must not be missing unnoticed.
+// TestPutAfterLastFailsRequest: a put that the host cannot send has no answer, so that its request
+// fails: no payload may be lost unnoticed.
 func TestPutAfterLastFailsRequest(t *testing.T) {
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), storeOptions)
 	c, r, source := emitting(t, h)
@@ -43,7 +43,7 @@ func TestPutAfterLastFailsRequest(t *testing.T) {
 	}
 }
 
-// TestAbortReasonIsNotRepeated: caller aborts says why once, wherever the reason is read.
+// TestAbortReasonIsNotRepeated: the reason of an abort is in the error once, in each process.
 func TestAbortReasonIsNotRepeated(t *testing.T) {
 	for want, reason := range map[string]error{
 		"bus: request aborted":         nil,
@@ -68,8 +68,8 @@ func TestAbortReasonIsNotRepeated(t *testing.T) {
 	}
 }
 
-// TestHandlerErrorKeepsItsPlace: what a handler says about an error of its emission comes to the caller with
-// the place, whichever of the two is in the host's process.
+// TestHandlerErrorKeepsItsPlace: a handler's text around an emission's error reaches the caller
+// together with the place of the error, for stages and callers in any process.
 func TestHandlerErrorKeepsItsPlace(t *testing.T) {
 	for what, spec := range map[string]bus.StageSpec{
 		"frame": {Name: "m", Handle: func(t *bus.Task, _ *bus.Delivery) error {
@@ -100,7 +100,7 @@ func TestHandlerErrorKeepsItsPlace(t *testing.T) {
 					err = r.Wait(t.Context())
 					at, ok := errors.AsType[*bus.StageError](err)
 					want := bus.StageError{Stage: "m", Edge: "m->", Key: "k"}
-					if remote && what == "frame" { // the delivery; its text has the emission
+					if remote && what == "frame" { // the place of the delivery; the text has the emission's
 						want.Edge, want.Key = "->m", ""
 					}
 					if !ok || at.Stage != want.Stage || at.Edge != want.Edge || at.Key != want.Key || at.Seq != 0 {

@@ -23,12 +23,12 @@ func openTransport(t *testing.T, x connector.Exchange, lasting bool) connector.T
 	return e
 }
 
-// TestLastingPayloadsOutliveOwner: what is put to last stays when its transport is closed and its
-// process has left, for anybody to get, or to clean up; all else goes.
+// TestLastingPayloadsOutliveOwner: a lasting payload stays after its transport is closed and its
+// process has left. Any process can get it, or clean it up. Other payloads go with their owner.
 func TestLastingPayloadsOutliveOwner(t *testing.T) {
 	h := exchangeHost(t, bus.Options{})
 	n := h.join(t, node.JoinOptions{ExchangeStore: exchangeStore})
-	for _, size := range []int{10, 100_000, 3 << 20} { // in a message, in room, in a segment of its own
+	for _, size := range []int{10, 100_000, 3 << 20} { // in a message, in the arena, in a segment of its own
 		for key, lasting := range map[string]bool{"stays": true, "r1_thinker_0": true, "goes": false} {
 			end := openTransport(t, n, lasting)
 			put(t, end, key, block(size, size))
@@ -53,7 +53,7 @@ func TestLastingPayloadsOutliveOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, last := range []connector.Transport{h.exchange(t), openTransport(t, h.bus, true)} {
-		if err := last.Close(); err != nil { // which takes nothing of the others
+		if err := last.Close(); err != nil { // removes no payload of other owners
 			t.Fatal(err)
 		}
 	}
@@ -68,7 +68,7 @@ func TestLastingPayloadsOutliveOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	if e := h.bus.Stats().Exchange.Entries; e != 1 {
-		t.Errorf("%d payloads behind a cleanup of somebody else's", e)
+		t.Errorf("%d payloads after a cleanup of another owner's key, want 1", e)
 	}
 	if err := openTransport(t, m, true).Cleanup(t.Context(), "r1_thinker_0"); err != nil {
 		t.Fatal(err)
@@ -76,7 +76,8 @@ func TestLastingPayloadsOutliveOwner(t *testing.T) {
 	h.wantEmpty(t)
 }
 
-// TestLastingPayloadsAreReported: reports list what is nobody's, once, whoever put it.
+// TestLastingPayloadsAreReported: the host lists each lasting payload once, without an owner,
+// whichever process put it.
 func TestLastingPayloadsAreReported(t *testing.T) {
 	h := exchangeHost(t, bus.Options{})
 	n := h.join(t, node.JoinOptions{ExchangeStore: exchangeStore})

@@ -21,8 +21,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// exchangeModel is what an exchange with several ends should be: a map, whose
-// entries belong to the end that put them.
+// exchangeModel is the model of an exchange with several ends: a map whose entries belong to the
+// end that put them.
 type exchangeModel struct {
 	h      *hosted
 	nodes  []*node.Node
@@ -73,7 +73,7 @@ func (m *exchangeModel) open(node int) {
 	m.ends = append(m.ends, &modelEnd{Transport: e, node: node})
 }
 
-// release drops what an end has put and nobody has got.
+// release drops the entries that of selects.
 func (m *exchangeModel) release(of func(modelKey, modelEntry) bool) {
 	maps.DeleteFunc(m.placed, of)
 }
@@ -112,7 +112,7 @@ func (m *exchangeModel) get(t *rapid.T) {
 		delete(m.placed, at)
 		m.held = append(m.held, modelHeld{got, want.payload, e.node})
 	case errors.Is(missing, context.DeadlineExceeded) && errors.Is(err, missing):
-		// Its time may be over before it has looked. What lies there lies there still.
+		// The context may end before the lookup: then the entry stays.
 	case lies || !errors.Is(err, missing):
 		t.Fatalf("%v: %v, and there are %d bytes: %v", at, err, len(want.payload), lies)
 	}
@@ -155,7 +155,7 @@ func (m *exchangeModel) reopen(t *rapid.T) {
 	m.open(e.node)
 }
 
-// rejoin closes a node, and what it holds before, and joins anew.
+// rejoin releases a node's payloads, closes the node, and joins again.
 func (m *exchangeModel) rejoin(t *rapid.T) {
 	node := rapid.IntRange(0, len(m.nodes)-1).Draw(t, "node")
 	m.held = slices.DeleteFunc(m.held, func(h modelHeld) bool {
@@ -197,14 +197,14 @@ func (m *exchangeModel) check(t *rapid.T) {
 		size += int64(len(entry.payload))
 	}
 	var st bus.ExchangeStats
-	testbus.Await(t, func() bool { // nodes tell the host of what they do, and do not wait
+	testbus.Await(t, func() bool { // nodes send messages to the host without waiting
 		st = m.h.bus.Stats().Exchange
 		return st.Entries == len(m.placed) && st.Bytes == size
 	})
 }
 
-// TestExchangeAgainstModel has the ends of several nodes and the host do anything in
-// turn, and nodes come and go.
+// TestExchangeAgainstModel runs random operations of several nodes and the host, with nodes that
+// leave and join.
 func TestExchangeAgainstModel(t *testing.T) {
 	files := testbus.OpenFiles(t)
 	h := exchangeHost(t, bus.Options{})
@@ -245,8 +245,8 @@ func TestExchangeAgainstModel(t *testing.T) {
 	}
 }
 
-// TestEachValueIsFetchedOnce: of many who ask for the same keys, and most of whom give
-// up, each value reaches exactly one.
+// TestEachValueIsFetchedOnce: many readers await the same keys with short timeouts, and each value
+// reaches exactly one of them.
 func TestEachValueIsFetchedOnce(t *testing.T) {
 	const keys, readers = 60, 3
 	h := exchangeHost(t, bus.Options{})

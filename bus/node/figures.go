@@ -11,13 +11,14 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// tellAfter is how long a process lets figures change before it tells the host.
+// figuresDelay is how long a process collects changes of its figures before it sends them to the
+// host.
 const figuresDelay = time.Second
 
-// tensorReport tells the host of a node the figures of the node's lane.
+// tensorReport sends the figures of the node's lane to the host.
 type tensorReport struct {
 	node      *Node
-	scheduled atomic.Bool // a timer runs
+	scheduled atomic.Bool // a timer is running
 }
 
 // schedule is for lane.Lane.OnCount.
@@ -28,7 +29,7 @@ func (r *tensorReport) schedule() {
 }
 
 func (r *tensorReport) send() {
-	r.scheduled.Store(false) // what is counted from here on is for the next
+	r.scheduled.Store(false) // later counts schedule the next report
 	r.node.mu.Lock()
 	l := r.node.link
 	r.node.mu.Unlock()
@@ -37,14 +38,14 @@ func (r *tensorReport) send() {
 	}
 }
 
-// sentFigures is what a link's host knows of the lane.
+// sentFigures are the figures of the lane that a link has sent to its host.
 type sentFigures struct {
 	mu   lockorder.Mutex[lockorder.ToldFigures]
-	base lane.Stats // when the link was made
+	base lane.Stats // at the start of the link
 	last lane.Stats
 }
 
-// sendFigures tells the host what is new. No goroutine waits for the answer.
+// sendFigures sends the figures if they have changed. The answer is ignored.
 func (l *link) sendFigures() {
 	l.figures.mu.Lock()
 	defer l.figures.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 )
 
 func init() {
-	// host of results hosts a stage whose results go to callers. It logs to a file beside its socket.
+	// The role hosts a stage whose results go to callers. It logs to a file next to its socket.
 	roles["host of results"] = func() {
 		file, err := os.Create(os.Getenv(node.EnvSocket) + ".log")
 		if err != nil {
@@ -46,7 +46,7 @@ func filesOf(t *testing.T, pid int) int {
 	return len(files)
 }
 
-// submitRequest has the caller submit one more request, and returns the stage's task for it.
+// submitRequest has the caller submit another request, and returns the stage's task for it.
 func (v *viewing) submitRequest(caller *thinClient, n uint32) (task uint32) {
 	caller.t.Helper()
 	caller.send(&wire.Submit{Source: ownSource(n)})
@@ -56,8 +56,8 @@ func (v *viewing) submitRequest(caller *thinClient, n uint32) (task uint32) {
 	return d.Source
 }
 
-// emitAlone has the stage emit a payload in a segment of its own, and returns what comes of it at the caller: a delivery,
-// or the end of the request.
+// emitAlone has the stage emit a payload in its own segment, and returns the message for the
+// caller: a delivery, or the end of the request.
 func (v *viewing) emitAlone(caller *thinClient, task uint32) wire.Message {
 	caller.t.Helper()
 	v.put++
@@ -65,7 +65,7 @@ func (v *viewing) emitAlone(caller *thinClient, task uint32) wire.Message {
 	v.producer.offer(own, 1+v.put)
 	own.Close()
 	v.producer.send(&wire.Put{Put: v.put, Source: task, Edge: wire.AllEdges, Flags: wire.FlagOwn, Codec: uint32(codec.IDRaw), Segment: 1 + v.put, Size: viewedBytes})
-	v.producer.handled() // its connection goes on
+	v.producer.handled() // its connection is still open
 	for {
 		h, body, fds, err := caller.in.Next()
 		if err != nil {
@@ -87,9 +87,9 @@ func (v *viewing) emitAlone(caller *thinClient, task uint32) wire.Message {
 	}
 }
 
-// TestKeptViewsTakeNoDescriptorsOfOthers: a process keeps views of more payloads than the host has descriptors for. Its
-// requests fail, with a reason that names it, and go on when it lets go of its views. The connection of the process
-// that sends the payloads goes on, and another process gets its results.
+// TestKeptViewsTakeNoDescriptorsOfOthers: a process keeps views of more payloads than the host has
+// descriptors for. Its requests fail with an error that names the process, until it releases views.
+// The producer's connection stays, and another process gets its results.
 func TestKeptViewsTakeNoDescriptorsOfOthers(t *testing.T) {
 	h, host := hostAloneAs(t, "host of results")
 	v := &viewing{hosted: h, producer: dialThin(t, h.path), caller: dialThin(t, h.path)}
@@ -108,7 +108,7 @@ func TestKeptViewsTakeNoDescriptorsOfOthers(t *testing.T) {
 				if over, is := m.(*wire.Over); is {
 					return over
 				}
-				id := m.(*wire.Deliver).Delivery //nolint:forcetypeassert // it is no other
+				id := m.(*wire.Deliver).Delivery //nolint:forcetypeassert // the only other kind
 				v.caller.send(&wire.Finish{Delivery: id, Flags: wire.FinishKeep})
 				v.caller.handled()
 				kept = append(kept, id)
@@ -132,7 +132,7 @@ func TestKeptViewsTakeNoDescriptorsOfOthers(t *testing.T) {
 			}
 		}
 		task := v.submitRequest(other, 1)
-		for range 3 * 4 { // as many as it can finish
+		for range 3 * 4 { // more than one window
 			m, is := v.emitAlone(other, task).(*wire.Deliver)
 			if !is {
 				t.Fatal("a process that keeps no views gets nothing")
@@ -145,11 +145,11 @@ func TestKeptViewsTakeNoDescriptorsOfOthers(t *testing.T) {
 		}
 		kept = nil
 		if failed(v.submitRequest(v.caller, 9)); len(kept) != n {
-			t.Errorf("%d payloads are kept when all were let go of, want %d", len(kept), n)
+			t.Errorf("%d payloads are kept after all were released, want %d", len(kept), n)
 		}
 	})
 	log, err := os.ReadFile(h.path + ".log")
 	if n := strings.Count(string(log), "is given no large payloads"); err != nil || n != 1 {
-		t.Errorf("the log says so %d times, %v:\n%s", n, err, log)
+		t.Errorf("the log has the warning %d times, %v:\n%s", n, err, log)
 	}
 }

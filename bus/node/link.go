@@ -24,31 +24,31 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// link is a node's connection to its host, for one life of the host. Its
-// reader goroutine hands messages to whom they are for.
+// link is a node's connection to its host, for one life of the host. A reader goroutine handles the
+// host's messages.
 type link struct {
 	node      *Node
 	conn      *peer.Conn
 	in        *peer.Receiver
 	sender    *peer.Sender
 	welcome   wire.Welcome
-	drained   chan struct{} // the host is going to stop
+	drained   chan struct{} // closed when the host drains
 	drainOnce sync.Once
-	done      chan struct{} // the connection has ended
+	done      chan struct{} // closed when the connection has ended
 
 	tokens  atomic.Uint32
-	account accounts.Account // what the host has of this process, and the memory that they have told each other of
+	account accounts.Account // the payloads that the host holds, and the segments that either side has announced
 
 	wait       bus.Wait
 	lastActive *lastactive.Tracker
-	active     lastactive.Connection // at what the host sends
+	active     lastactive.Connection // polls the host's messages
 
-	board    board          // which handlers run
-	exchange *exchange.Room // of what this process puts there
+	board    board          // shows the host the running handlers
+	exchange *exchange.Room // memory for this process's payloads of the exchange
 	figures  sentFigures
 
-	callerMu   lockorder.Right[lockorder.LinkCalling] // one opens begun.caller, and then a request at a time; comes before the locks of the parts
-	lastSource uint32                                 // of a request; guarded by calling
+	callerMu   lockorder.Right[lockorder.LinkCalling] // serializes ensureCaller and the starts of requests; taken before the locks of the parts
+	lastSource uint32                                 // of a request; guarded by callerMu
 
 	reports   reportLease
 	state     linkState
@@ -57,7 +57,7 @@ type link struct {
 	peers     peers
 }
 
-// dialLink connects and introduces this process.
+// dialLink connects to a host, and introduces this process.
 func dialLink(ctx context.Context, path string, trust peer.DialOptions, bus, name string, wait bus.Wait) (*link, error) {
 	conn, err := peer.Dial(ctx, path, trust)
 	if err != nil {
@@ -80,13 +80,13 @@ func dialLink(ctx context.Context, path string, trust peer.DialOptions, bus, nam
 	case err == nil && waits:
 		return l, nil
 	case err == nil:
-		err = context.Cause(ctx) // and no packet gets through any more
+		err = context.Cause(ctx) // the deadline of the connection is in the past by now
 	}
 	l.hangUp()
 	return nil, fmt.Errorf("at %s: %w", path, err)
 }
 
-// hangUp ends a connection that nobody reads from, with what has come by it.
+// hangUp closes a connection that has no reader goroutine, and discards the received messages.
 func (l *link) hangUp() {
 	_ = l.conn.Close()
 	l.in.Close()
@@ -95,8 +95,8 @@ func (l *link) hangUp() {
 	}
 }
 
-// unansweredErr is the error of a host that listens and has not said anything when the
-// context of whoever joins was over. It is to blame if it is stopped, or the time was up.
+// unansweredErr is the error of a host that listens, but has not answered before the context ended.
+// It blames the host if the host process is stopped, or if the deadline of the context has passed.
 func unansweredErr(ctx context.Context, conn *peer.Conn) error {
 	pid, _, _ := conn.Credentials()
 	why := "had not answered yet"
@@ -152,7 +152,7 @@ func (l *link) introduce(bus, name string) error {
 	return err
 }
 
-// run reads until the connection ends.
+// run reads until the connection ends, and then ends all that depends on it.
 func (l *link) run() {
 	err := l.read()
 	switch broken := l.sender.Err(); {
@@ -166,7 +166,7 @@ func (l *link) run() {
 	questions := l.questions.close()
 	tasks, requests := l.work.markLost()
 	l.account.Close(false)
-	l.exchange.Stop() // what is returned from here on may be read still
+	l.exchange.Stop() // memory that is returned from here on may still be read
 	_ = l.conn.Close()
 	_ = l.sender.Close()
 	close(l.done)
@@ -177,7 +177,7 @@ func (l *link) run() {
 	}
 	for _, t := range tasks {
 		t.req.Control().End(bus.Aborted, err)
-		t.askEnd() // one whose work is done waits for the host to ask, which it does not
+		t.askEnd() // a completed task waits for a message End, which does not come
 	}
 	for _, rr := range requests {
 		rr.hostGone(err)
@@ -186,8 +186,8 @@ func (l *link) run() {
 	l.dropSegments()
 }
 
-// dropSegments lets go of what the host has told us of. What is in use stays
-// mapped until it is released.
+// dropSegments unmaps the segments of the host. A segment in use stays mapped until its last
+// release.
 func (l *link) dropSegments() {
 	for _, seg := range l.account.Drop() {
 		seg.Release()
@@ -281,7 +281,7 @@ func (l *link) handle(m wire.Message, fds []int) error {
 	return nil
 }
 
-// mapSegment maps a segment.
+// mapSegment handles the message Segment: it maps memory of the host.
 func (l *link) mapSegment(m *wire.Segment, fds []int) error {
 	mem, err := shmstore.OpenFillingSegment("host", fds[0], int64(m.Bytes))
 	if err != nil {
@@ -307,7 +307,7 @@ func (l *link) requestOf(source uint32) *remoteRequest {
 	return rr
 }
 
-// deliver hands a delivery to its task, or a result to its request.
+// deliver passes a delivery to its task, or a result to its request.
 func (l *link) deliver(m *wire.Deliver) error {
 	d, err := l.receive(m)
 	if err != nil {
@@ -317,7 +317,7 @@ func (l *link) deliver(m *wire.Deliver) error {
 	if a := l.resequencerOf(m.Source); a != nil {
 		return a.relayed(m.Edge, d)
 	}
-	d.Control().Discard() // its request is over, which the host learns
+	d.Control().Discard() // its request has ended: the host gets the delivery back
 	return nil
 }
 
@@ -328,13 +328,12 @@ func (l *link) handleOver(m *wire.Over) {
 	case t != nil:
 		t.requestOver(outcome, err)
 	case rr != nil:
-		rr.answer(err) // of one that did not begin
+		rr.answer(err) // if the request was not admitted
 		rr.hostEnded(outcome, err)
 	}
 }
 
-// resequencerOf finds what comes to a task, or to a request that was submitted here;
-// nil: it is over.
+// resequencerOf is the resequencer of a task or of a submitted request; nil: it has ended.
 func (l *link) resequencerOf(source uint32) *resequencer {
 	switch t, rr := l.work.find(source); {
 	case t != nil:
@@ -345,14 +344,14 @@ func (l *link) resequencerOf(source uint32) *resequencer {
 	return nil
 }
 
-// streams are those of a task, or of a request that was submitted here.
+// streams are the streams of a task, or of a submitted request.
 type streams struct {
 	in      *resequencer
 	out     *routes
 	outputs []bus.Port
 }
 
-// streams is a snapshot of those of all that is open.
+// streams is a snapshot of the streams of all open tasks and requests.
 func (l *link) streams() []streams {
 	tasks, requests := l.work.list()
 	all := make([]streams, 0, len(tasks)+len(requests))

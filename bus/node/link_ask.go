@@ -11,13 +11,13 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// question is one that waits for its answer.
+// question is a call to the host whose answer has not come.
 type question struct {
 	answers chan wire.Message
-	// onAnswer, on the reader's goroutine, sees the answer before anything that
-	// comes behind it; nil: it need not.
+	// onAnswer, if not nil, is called on the reader's goroutine with the answer, before later
+	// messages are handled.
 	onAnswer func(wire.Message) error
-	// descriptors: they come with the answer, which is one of link.found.
+	// descriptors: the answer brings descriptors, by link.found.
 	descriptors bool
 }
 
@@ -35,14 +35,14 @@ func (l *link) ask(ctx context.Context, ask func(token uint32) wire.Message) err
 	return err
 }
 
-// newQuestion remembers a question with room for some answers.
+// newQuestion registers a question with space for some answers.
 func (l *link) newQuestion(answers int, first func(wire.Message) error) (uint32, *question, error) {
 	q := &question{answers: make(chan wire.Message, answers), onAnswer: first}
 	token, err := l.addQuestion(q)
 	return token, q, err
 }
 
-// addQuestion remembers a question.
+// addQuestion registers a question.
 func (l *link) addQuestion(q *question) (token uint32, err error) {
 	token = l.tokens.Add(1)
 	if !l.questions.add(token, q) {
@@ -51,15 +51,14 @@ func (l *link) addQuestion(q *question) (token uint32, err error) {
 	return token, nil
 }
 
-// removeQuestion forgets a question. It reports whether it was open still.
+// removeQuestion unregisters a question. It reports whether the question was open.
 func (l *link) removeQuestion(token uint32) bool { return l.questions.remove(token) != nil }
 
-// send queues a message whose loss somebody wants to know of. If it could not be queued
-// the host is gone, unless it only does not read, or this process lacks something, such
-// as descriptors.
+// send queues a message, and reports its loss. The error is ErrHostGone, unless the host is only
+// not reading, or this process lacks a resource such as descriptors.
 func (l *link) send(m wire.Message, fds ...int) error { return l.sendError(l.sender.Queue(m, fds...)) }
 
-// sendLater is send of a message that can wait a little: see [peer.Sender.Later].
+// sendLater is send of a message that may be delayed: see [peer.Sender.Later].
 func (l *link) sendLater(m wire.Message) error { return l.sendError(l.sender.Later(m)) }
 
 func (l *link) sendError(err error) error {
@@ -78,9 +77,9 @@ func (l *link) await(ctx context.Context, q *question) (wire.Message, error) {
 	}
 }
 
-// finalAnswer settles a question whose answer is not to be lost. If nothing came for it while
-// somebody waited, and it is open no more, the reader has the answer in its hands, or the
-// host is gone.
+// finalAnswer unregisters a question whose answer must not be lost, after a wait that returned
+// answer and err. If the question was no longer open, the reader is about to deliver its answer, or
+// the host is gone.
 func (l *link) finalAnswer(token uint32, q *question, answer wire.Message, err error) (wire.Message, error) {
 	if l.removeQuestion(token) || answer != nil {
 		return answer, err
@@ -89,7 +88,7 @@ func (l *link) finalAnswer(token uint32, q *question, answer wire.Message, err e
 	return l.checkAnswer(m, ok)
 }
 
-// checkAnswer looks at what came for a question.
+// checkAnswer turns the value received for a question into an answer or an error.
 func (l *link) checkAnswer(m wire.Message, ok bool) (wire.Message, error) {
 	if !ok {
 		return nil, l.state.hostErr()
@@ -103,7 +102,7 @@ func (l *link) checkAnswer(m wire.Message, ok bool) (wire.Message, error) {
 	return m, nil
 }
 
-// failedAnswer is an answer that was of no use.
+// failedAnswer is an answer that could not be used.
 type failedAnswer struct {
 	wire.Message
 	err error
@@ -116,7 +115,7 @@ func (l *link) answer(token uint32, m wire.Message) {
 	q := l.questions.find(token, false)
 	_, failed := m.(*wire.Failed)
 	switch {
-	case q == nil: // nobody waits any more
+	case q == nil: // no caller waits
 		return
 	case q.onAnswer != nil && !failed:
 		if err := q.onAnswer(m); err != nil {
@@ -125,11 +124,11 @@ func (l *link) answer(token uint32, m wire.Message) {
 	}
 	select {
 	case q.answers <- m:
-	default: // more pieces than anybody asks for
+	default: // more pieces than the question has space for
 	}
 }
 
-// call asks about the bus.
+// call sends a method call to the host, and joins the pieces of the answer.
 func (l *link) call(ctx context.Context, method string, arguments []byte) ([]byte, error) {
 	token, q, err := l.newQuestion(maxReplyPieces, nil)
 	if err != nil {
@@ -156,5 +155,5 @@ func (l *link) call(ctx context.Context, method string, arguments []byte) ([]byt
 	}
 }
 
-// maxReplyPieces bounds the answer to a call, at 60,000 bytes each.
+// maxReplyPieces bounds the answer to a call, at 60,000 bytes a piece.
 const maxReplyPieces = 1024

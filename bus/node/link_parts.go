@@ -11,18 +11,18 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// What follows are parts of a link. Each has a lock, which its methods alone take. Nothing else
-// is called while it is held, but for what says so.
+// The types below are parts of a link. Each part has a lock that only its methods take. A method calls
+// other code under its lock only where its comment says so.
 
-// linkState is how a link ends. Its lock comes after those of the other parts.
+// linkState is whether and why a link has ended. Its lock comes after the locks of the other parts.
 type linkState struct {
 	mu       lockorder.Mutex[lockorder.Parting]
-	closeErr error          // why this side ended it; nil: it has not
-	goneErr  error          // why the host is gone; nil: it is not
-	readers  sync.WaitGroup // payloads of the exchange; added to while not closing
+	closeErr error          // why this side closed the link; nil: it has not
+	goneErr  error          // why the host is gone; nil: it is there
+	readers  sync.WaitGroup // fetched payloads of the exchange; added to only before close
 }
 
-// close has this side end it.
+// close records that this side closes the link.
 func (p *linkState) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -31,7 +31,7 @@ func (p *linkState) close() {
 	}
 }
 
-// setHostGone notes that the connection is over, and why.
+// setHostGone records why the connection has ended.
 func (p *linkState) setHostGone(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -41,7 +41,7 @@ func (p *linkState) setHostGone(err error) {
 	p.goneErr = fmt.Errorf("%w: %w", bus.ErrHostGone, err)
 }
 
-// err says why nothing more is begun; nil: it may be.
+// err is why nothing new may begin; nil: it may.
 func (p *linkState) err() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -51,14 +51,15 @@ func (p *linkState) err() error {
 	return p.closeErr
 }
 
-// hostErr says why the host is; nil: it is not.
+// hostErr is why the host is gone; nil: it is there.
 func (p *linkState) hostErr() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.goneErr
 }
 
-// addReader counts one payload of the exchange more, unless this side ends it.
+// addReader counts a fetched payload of the exchange. It reports false when this side has closed
+// the link.
 func (p *linkState) addReader() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -68,13 +69,13 @@ func (p *linkState) addReader() bool {
 	return p.closeErr == nil
 }
 
-// questions is what a node has asked its host, by tokens.
+// questions are the open questions of a link, by token.
 type questions struct {
 	mu      lockorder.Mutex[lockorder.Asked]
 	pending map[uint32]*question // nil: the host is gone
 }
 
-// add remembers a question. It reports false when the host is gone.
+// add registers a question. It reports false when the host is gone.
 func (a *questions) add(token uint32, q *question) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -85,7 +86,7 @@ func (a *questions) add(token uint32, q *question) bool {
 	return true
 }
 
-// remove forgets a question; nil: it is not open.
+// remove unregisters a question, and returns it; nil: it is not open.
 func (a *questions) remove(token uint32) *question {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -94,8 +95,8 @@ func (a *questions) remove(token uint32) *question {
 	return q
 }
 
-// find finds a question, and forgets it if it is for descriptors: the caller that asked waits for
-// what comes then, also when its context is over.
+// find returns an open question. With descriptors, it also unregisters a question for descriptors:
+// its caller then waits for the answer even if its context has ended.
 func (a *questions) find(token uint32, descriptors bool) *question {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -106,7 +107,7 @@ func (a *questions) find(token uint32, descriptors bool) *question {
 	return q
 }
 
-// close forgets all questions, and lets none be asked any more.
+// close unregisters all questions, and has add report false.
 func (a *questions) close() map[uint32]*question {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -115,18 +116,19 @@ func (a *questions) close() map[uint32]*question {
 	return all
 }
 
-// linkWork is what a node does for its host, and has it do. Its lock is held while a task or a
-// request begins: it comes before those of a bus, of arrivals and of senders.
+// linkWork are the stages and tasks of a link, and the requests that were submitted by it. Its lock
+// is held while a task or a request begins: it comes before the locks of a bus, of resequencers and
+// of senders.
 type linkWork struct {
-	began chan struct{} // takes one: a task or a request has begun
+	began chan struct{} // has capacity 1: signals that a task or a request has begun
 
 	mu       lockorder.Mutex[lockorder.Begun]
 	stages   []*nodeStage
 	tasks    map[uint32]*nodeTask
 	requests map[uint32]*remoteRequest
-	caller   *bus.OpenedPart // carries what this process submits, once it does
+	caller   *bus.OpenedPart // the bus of submitted requests; nil before the first
 	lost     bool            // the host is gone
-	closed   bool            // this process has said goodbye
+	closed   bool            // this side has closed the link
 }
 
 // addStage adds a stage.
@@ -136,21 +138,21 @@ func (b *linkWork) addStage(st *nodeStage) {
 	b.stages = append(b.stages, st)
 }
 
-// servedStages is a snapshot of the stages that are served here.
+// servedStages is a snapshot of the served stages.
 func (b *linkWork) servedStages() []*nodeStage {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.stages)
 }
 
-// callerPart is the bus that carries what this process submits; nil: it has not.
+// callerPart is the bus of submitted requests; nil: there is none yet.
 func (b *linkWork) callerPart() *bus.OpenedPart {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.caller
 }
 
-// setCaller has a bus carry it. It reports false when the host is gone.
+// setCaller sets the bus of submitted requests. It reports false when the host is gone.
 func (b *linkWork) setCaller(caller *bus.OpenedPart) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -160,7 +162,7 @@ func (b *linkWork) setCaller(caller *bus.OpenedPart) bool {
 	return !b.lost
 }
 
-// addTask has a task begin at a stage; nil: it is not to be handled here.
+// addTask has begin create a task, under the lock, and registers it; nil: the link is closed.
 func (b *linkWork) addTask(id, stage uint32, begin func(st *nodeStage) (*nodeTask, error)) (*nodeTask, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -168,7 +170,7 @@ func (b *linkWork) addTask(id, stage uint32, begin func(st *nodeStage) (*nodeTas
 		return nil, fmt.Errorf("%w: a task for stage %d of %d", wire.ErrProtocol, stage, len(b.stages))
 	}
 	if b.closed {
-		return nil, nil // the host has not heard the goodbye, and takes back what it gives us now
+		return nil, nil // the host has not received Bye yet, and redelivers this task's work then
 	}
 	t, err := begin(b.stages[stage])
 	if err == nil {
@@ -178,7 +180,7 @@ func (b *linkWork) addTask(id, stage uint32, begin func(st *nodeStage) (*nodeTas
 	return t, err
 }
 
-// notifyBegan says that something has begun.
+// notifyBegan signals that a task or a request has begun.
 func (b *linkWork) notifyBegan() {
 	select {
 	case b.began <- struct{}{}:
@@ -186,7 +188,8 @@ func (b *linkWork) notifyBegan() {
 	}
 }
 
-// addRequest has a request begin, and the host told of it. It reports false when that is gone.
+// addRequest calls begin, registers the request, and calls tell, all under the lock. It reports
+// false, without registering, when the host is gone.
 func (b *linkWork) addRequest(rr *remoteRequest, begin func(), tell func() error) (bool, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -199,14 +202,15 @@ func (b *linkWork) addRequest(rr *remoteRequest, begin func(), tell func() error
 	return true, tell()
 }
 
-// find finds a task or a request; both are nil of one that is over.
+// find returns the task or the request of a source; both are nil if it has ended.
 func (b *linkWork) find(source uint32) (*nodeTask, *remoteRequest) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.tasks[source], b.requests[source]
 }
 
-// forgetOver forgets a task that is over at the host, or a request, unless results may be on their way.
+// forgetOver unregisters the task or the request that has ended at the host, and returns it. With
+// results, a request stays registered, since direct results may be on their way.
 func (b *linkWork) forgetOver(source uint32, results bool) (*nodeTask, *remoteRequest) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -218,7 +222,8 @@ func (b *linkWork) forgetOver(source uint32, results bool) (*nodeTask, *remoteRe
 	return t, rr
 }
 
-// forgetTask forgets a task that is over here. It reports whether the host does not know.
+// forgetTask unregisters a task that has ended here. It reports false if the host had ended it
+// before.
 func (b *linkWork) forgetTask(t *nodeTask) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -227,7 +232,7 @@ func (b *linkWork) forgetTask(t *nodeTask) bool {
 	return known
 }
 
-// forgetRequest is taskEnded of a request.
+// forgetRequest is forgetTask for a request.
 func (b *linkWork) forgetRequest(rr *remoteRequest) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -250,8 +255,8 @@ func (b *linkWork) list() (map[uint32]*nodeTask, map[uint32]*remoteRequest) {
 	return maps.Clone(b.tasks), maps.Clone(b.requests)
 }
 
-// markLost lets nothing more begin, and returns what has. What is left of that is still found by what
-// other nodes send: results of a request that the host has completed may be on their way.
+// markLost has no more requests begin, and returns all tasks and requests. They stay registered for
+// messages of peers: direct results of a completed request may be on their way.
 func (b *linkWork) markLost() (map[uint32]*nodeTask, map[uint32]*remoteRequest) {
 	b.mu.Lock()
 	b.lost = true
@@ -259,7 +264,7 @@ func (b *linkWork) markLost() (map[uint32]*nodeTask, map[uint32]*remoteRequest) 
 	return b.list()
 }
 
-// close lets no task begin, and returns what has begun: nothing is found of it any more.
+// close has no more tasks begin, and returns and unregisters all tasks and requests.
 func (b *linkWork) close() (map[uint32]*nodeTask, map[uint32]*remoteRequest) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -271,21 +276,22 @@ func (b *linkWork) close() (map[uint32]*nodeTask, map[uint32]*remoteRequest) {
 	return tasks, requests
 }
 
-// peers are the nodes that a node was introduced to.
+// peers are the nodes that the host has introduced to this node.
 type peers struct {
 	mu        lockorder.Mutex[lockorder.Peers]
 	senders   map[uint32]*peerLink // to send to
-	receivers map[uint32]*peerLink // to receive from: the same, but of a node with itself
-	closed    bool                 // no node is met any more
+	receivers map[uint32]*peerLink // to receive from: the same links, except for a node's link with itself
+	closed    bool                 // no peer is added any more
 }
 
-// add takes in a pair. It reports false of a node that is known, and if none is met any more.
+// add adds a peer. It reports false for a known node, and after close. A node has two links with
+// itself; receives selects the receiving one.
 func (ps *peers) add(p *peerLink, self, receives bool) bool {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	all := ps.senders
 	if self && receives {
-		all = ps.receivers // of a node with itself
+		all = ps.receivers // the receiving link of a node with itself
 	}
 	if all[p.node] != nil || ps.closed {
 		return false
@@ -309,7 +315,7 @@ func (ps *peers) receiver(node uint32) *peerLink {
 	return ps.receivers[node]
 }
 
-// list is a snapshot.
+// list is a snapshot of all links.
 func (ps *peers) list() (all []*peerLink) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -322,7 +328,7 @@ func (ps *peers) list() (all []*peerLink) {
 	return all
 }
 
-// close lets no node be met any more.
+// close has no more peers added.
 func (ps *peers) close() {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()

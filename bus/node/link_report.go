@@ -15,23 +15,24 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// maxHeldReports bounds the deliveries of a report: the oldest count.
+// maxHeldReports bounds the held deliveries in a report, which lists the oldest.
 const maxHeldReports = 4096
 
-// pushEvery is the time between two reports of what changes.
+// pushEvery is the time between two reports that differ.
 const pushEvery = 250 * time.Millisecond
 
-// reportLease is for how long a link reports what it has under way.
+// reportLease is how long a link reports its work in flight.
 type reportLease struct {
-	askedAgain chan struct{}  // takes one: the host has asked again, and is to be told all
-	ended      sync.WaitGroup // of link.push
+	askedAgain chan struct{}  // has capacity 1: the host has asked again, and gets a full report
+	ended      sync.WaitGroup // counts the goroutine of link.pushReports
 
 	mu      lockorder.Mutex[lockorder.Pushing]
 	until   time.Time // the end of the lease
-	running bool      // link.push does
+	running bool      // link.pushReports runs
 }
 
-// extend sets the end of the lease. It reports false if a goroutine pushes already, which is told.
+// extend sets the end of the lease. If pushReports runs already, extend notifies it and reports
+// false.
 func (p *reportLease) extend(lease time.Duration) (start bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -47,7 +48,7 @@ func (p *reportLease) extend(lease time.Duration) (start bool) {
 	return true
 }
 
-// remaining is how long the lease lasts. If that is no time, the goroutine that pushes has to end.
+// remaining is the rest of the lease. If it is not positive, the calling goroutine has to end.
 func (p *reportLease) remaining() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -56,17 +57,18 @@ func (p *reportLease) remaining() time.Duration {
 	return left
 }
 
-// startReports has the link report at once, and on until the lease ends.
+// startReports handles the message Report: the link reports at once, and on until the lease ends.
 func (l *link) startReports(lease time.Duration) {
 	if l.reports.extend(lease) {
 		l.reports.ended.Go(l.pushReports)
 	}
 }
 
-// pushReports tells the host what is under way, as often as that changes, until the lease or the link ends. What is under
-// way has an age, which changes: a report that the host knows already is one of nothing that moves or waits.
+// pushReports sends a report of the work in flight, as often as it changes, until the lease or the
+// link ends. Work in flight has an age, so that its report changes each time: an unchanged report
+// is one without flows, held deliveries and waits.
 func (l *link) pushReports() {
-	var known []byte // what the host was told last
+	var known []byte // the last report that was sent
 	for {
 		report := l.inFlightReport()
 		b, err := json.Marshal(report)
@@ -81,7 +83,7 @@ func (l *link) pushReports() {
 			return
 		}
 		if report.Empty() && bytes.Equal(b, known) && l.work.empty() {
-			next, began = left, l.work.began // nothing is under way before something begins
+			next, began = left, l.work.began // the next report changes only when a task or a request begins
 		}
 		select {
 		case <-time.After(next):
@@ -94,7 +96,7 @@ func (l *link) pushReports() {
 	}
 }
 
-// sendReport sends a report.
+// sendReport sends a report in pieces.
 func (l *link) sendReport(b []byte) {
 	for len(b) > wire.MaxPiece {
 		l.Queue(&wire.Reported{Flags: wire.ReplyMore, Piece: b[:wire.MaxPiece]})
@@ -116,14 +118,14 @@ func (l *link) inFlightReport() hostnode.Report {
 		r.Held = append(r.Held, p.heldReport(now)...)
 	}
 	slices.SortFunc(r.Flows, func(a, b hostnode.Flow) int {
-		return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.Edge, b.Edge)) // the same is to look the same
+		return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.Edge, b.Edge)) // a fixed order, so that equal reports have equal bytes
 	})
 	slices.SortFunc(r.Held, func(a, b hostnode.Held) int { return cmp.Compare(b.Age, a.Age) })
 	r.Held = r.Held[:min(len(r.Held), maxHeldReports)]
 	return r
 }
 
-// flowReport describes the streams that go to other nodes, and those through the host in which an emission waits.
+// flowReport describes the direct streams, and the relayed streams in which an emission waits.
 func (rs *routes) flowReport(req *bus.Request, ports []bus.Port) (all []hostnode.Flow) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -147,7 +149,7 @@ func (rs *routes) flowReport(req *bus.Request, ports []bus.Port) (all []hostnode
 	return all
 }
 
-// heldReport describes what the peer has.
+// heldReport describes the deliveries that the peer holds.
 func (p *peerLink) heldReport(now time.Time) (all []hostnode.Held) {
 	p.account.Each(func(h *accounts.Hold) {
 		all = append(all, hostnode.Held{

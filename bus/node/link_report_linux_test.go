@@ -15,7 +15,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// newReporting makes a link to a host that the test is, with one peer.
+// newReporting makes a link with one peer, whose host is the test.
 func newReporting(t *testing.T) *routingFixture {
 	t.Helper()
 	r := newRoutingFixture(t, 1)
@@ -29,7 +29,7 @@ func newReporting(t *testing.T) *routingFixture {
 // heldBytes is the size of a payload that the peer has.
 const heldBytes = 100
 
-// hold has the peer have a payload.
+// hold has the peer hold a payload.
 func (r *routingFixture) hold() {
 	r.t.Helper()
 	h := &accounts.Hold{Source: 5, Bytes: heldBytes, At: time.Now(), Returned: func() {}}
@@ -38,7 +38,7 @@ func (r *routingFixture) hold() {
 	}
 }
 
-// reported is the next report to the host, and of how many messages it is.
+// reported reads the next report to the host, and counts its messages.
 func (r *routingFixture) reported() (report hostnode.Report, pieces int) {
 	r.t.Helper()
 	read := make(chan error, 1)
@@ -87,8 +87,8 @@ func awaitEnd(t *testing.T, l *link) {
 	}
 }
 
-// TestEmptyReportIsSentOnce: a node with nothing under way says so once in a lease, and its goroutine ends with the
-// lease.
+// TestEmptyReportIsSentOnce: a node without work in flight sends one report in a lease, and its
+// goroutine ends with the lease.
 func TestEmptyReportIsSentOnce(t *testing.T) {
 	r := newReporting(t)
 	r.link.startReports(3 * pushEvery)
@@ -103,8 +103,8 @@ func TestEmptyReportIsSentOnce(t *testing.T) {
 	}
 }
 
-// TestReportsRepeat: what a peer holds is reported again and again, with an age that grows, and that it is given back is
-// reported too.
+// TestReportsRepeat: a delivery that a peer holds is reported repeatedly, with a growing age, and
+// its return is reported too.
 func TestReportsRepeat(t *testing.T) {
 	r := newReporting(t)
 	r.hold()
@@ -124,7 +124,7 @@ func TestReportsRepeat(t *testing.T) {
 	awaitEnd(t, r.link)
 }
 
-// TestReportsBeginWithWork: the goroutine of a node that has nothing to do sleeps until a task begins.
+// TestReportsBeginWithWork: the reporting goroutine of an idle node sleeps until a task begins.
 func TestReportsBeginWithWork(t *testing.T) {
 	r := newReporting(t)
 	r.link.startReports(time.Hour)
@@ -140,13 +140,14 @@ func TestReportsBeginWithWork(t *testing.T) {
 	}
 	r.link.work.forgetOver(1, false)
 	if got, _ := r.reported(); len(got.Held) != 1 {
-		t.Errorf("reported are %+v, want what is held", got)
+		t.Errorf("reported are %+v, want the held payload", got)
 	}
 	close(r.link.done)
 	awaitEnd(t, r.link)
 }
 
-// TestRepeatedReportRequestIsAnswered: a host that asks again is told all, also what has not changed.
+// TestRepeatedReportRequestIsAnswered: a host that asks again gets a full report, even if it has
+// not changed.
 func TestRepeatedReportRequestIsAnswered(t *testing.T) {
 	r := newReporting(t)
 	for range 3 {
@@ -187,7 +188,7 @@ func TestHostThatDoesNotReadGetsNoReports(t *testing.T) {
 	}
 }
 
-// TestReportInPieces: a report is as long as it has to be.
+// TestReportInPieces: a large report is sent in several messages.
 func TestReportInPieces(t *testing.T) {
 	r := newReporting(t)
 	for range 2 * wire.MaxPiece / len(`{"source":5,"edge":0,"peer":7,"seq":0,"bytes":100,"age_ns":1}`) {
@@ -200,7 +201,7 @@ func TestReportInPieces(t *testing.T) {
 	awaitEnd(t, r.link)
 }
 
-// TestReportsEndWithTheLink: the link waits for the goroutine that reports.
+// TestReportsEndWithTheLink: the end of the link waits for the reporting goroutine.
 func TestReportsEndWithTheLink(t *testing.T) {
 	path := t.TempDir() + "/bus.sock"
 	ln, err := peer.Listen(path, peer.ListenOptions{})

@@ -22,7 +22,7 @@ func TestOnlyLostGPU(t *testing.T) {
 		{fmt.Errorf("stage: %w", errors.Join(lost, other)), false},
 		{fmt.Errorf("%w: %w", other, lost), false},
 		{&cudaipc.Error{Call: "Free", Err: cudaipc.ErrInvalid}, false},
-		{fmt.Errorf("%w, it says", cudaipc.ErrSticky), false}, // by whom, and of what
+		{fmt.Errorf("%w, it says", cudaipc.ErrSticky), false}, // no *cudaipc.Error
 	} {
 		if got := onlyLostGPU(c.err); got != c.want {
 			t.Errorf("%v: %t", c.err, got)

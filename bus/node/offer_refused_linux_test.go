@@ -13,7 +13,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// newOffer makes memory, and the packet that offers it as of some size.
+// newOffer makes a segment, and the packet that offers it with a certain size.
 func newOffer(t *testing.T, sizeBytes int64, said uint64) (mem *shmstore.Segment, packet []byte) {
 	t.Helper()
 	mem, err := shmstore.NewSegment("offered", sizeBytes)
@@ -27,7 +27,7 @@ func newOffer(t *testing.T, sizeBytes int64, said uint64) (mem *shmstore.Segment
 	return mem, packet
 }
 
-// withLimit has f run while a process may have less of something.
+// withLimit runs f while a process has a lower resource limit.
 func withLimit(t *testing.T, pid, resource int, most uint64, f func()) {
 	t.Helper()
 	var before unix.Rlimit
@@ -59,8 +59,8 @@ func addressBytes(t *testing.T, pid int) uint64 {
 	return pages * uint64(os.Getpagesize())
 }
 
-// TestRefusedOffers: the client whose memory the host does not take is told why, and
-// what to do about it, whatever the reason is.
+// TestRefusedOffers: a client whose segment the host cannot map is refused, with the reason and the
+// remedy.
 func TestRefusedOffers(t *testing.T) {
 	const large = 64 << 20
 	for name, tc := range map[string]struct {
@@ -116,7 +116,7 @@ func TestRefusedOffers(t *testing.T) {
 	}
 }
 
-// holes is a sealed memfd that no memory was ever given to.
+// holes is a sealed memfd without any allocated memory.
 func holes(t testing.TB, sizeBytes int64) (fd int) {
 	t.Helper()
 	return memfd(t, sizeBytes)
@@ -140,7 +140,7 @@ func memfd(t testing.TB, sizeBytes int64, pieces ...[2]int64) (fd int) {
 		t.Fatal(err)
 	}
 	for _, p := range pieces {
-		if _, err := unix.Pwrite(fd, make([]byte, p[1]), p[0]); err != nil { // what is allocated alone is a hole as well
+		if _, err := unix.Pwrite(fd, make([]byte, p[1]), p[0]); err != nil { // allocated but unwritten memory is a hole too
 			t.Fatal(err)
 		}
 	}

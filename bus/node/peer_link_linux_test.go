@@ -16,8 +16,8 @@ import (
 
 func echo(t *bus.Task, d *bus.Delivery) error { return t.EmitBytes(bytes.Clone(d.Bytes())) }
 
-// submitExpecting is a request of the node's own, one result of which has come
-// through the host and the rest of which is to come from the hand.
+// submitExpecting is a request of the node. One result has come through the host, and the others
+// are to come from the test peer.
 func (a *attached) submitExpecting(t *testing.T, h *testPeer) (*bus.Request, *remoteRequest) {
 	t.Helper()
 	r, err := a.node.Stream(t.Context())
@@ -34,9 +34,9 @@ func (a *attached) submitExpecting(t *testing.T, h *testPeer) (*bus.Request, *re
 	return r, rr
 }
 
-// TestDeadPeersMessagesAreHandled: what a peer had sent when it died is handled, also what this side
-// had not looked at when it learned of the death. A child of the peer's may keep its end of
-// the connection open, as the test does.
+// TestDeadPeersMessagesAreHandled: the messages that a peer had sent before its death are handled,
+// even those that this side had not read when it noticed the death. A child of the peer may keep
+// the peer's end of the connection open, as the test does.
 func TestDeadPeersMessagesAreHandled(t *testing.T) {
 	a := attach(t, 8, echo)
 	h := a.meetTestPeer(t)
@@ -49,10 +49,10 @@ func TestDeadPeersMessagesAreHandled(t *testing.T) {
 		t.Fatal(err)
 	}
 	testbus.Await(t, rr.isCompleted)
-	large := small(rr.source, 2, 2) // goes by the socket
+	large := small(rr.source, 2, 2) // too large for the lane: sent by the socket
 	large.Payload = append(large.Payload, make([]byte, wire.MaxInline-1)...)
 	large.Size = wire.MaxInline
-	h.account.Inspect(unknownSource, func(*accounts.Hold) { // the node waits for the account with what comes first
+	h.account.Inspect(unknownSource, func(*accounts.Hold) { // the lock blocks the node at the first message
 		h.sendMessages(&wire.Forget{Segment: unknownSource}, small(rr.source, 1, 1), large, small(rr.source, 3, 3))
 		h.die()
 		testbus.Await(t, h.conn.HungUp)
@@ -60,7 +60,7 @@ func TestDeadPeersMessagesAreHandled(t *testing.T) {
 	mustEndAfter(t, r, 3)
 }
 
-// mustEndAfter requires that so many results come in order, the first of them 1, and then the end.
+// mustEndAfter requires so many results in order, starting with 1, and then the end.
 func mustEndAfter(t *testing.T, r *bus.Request, results byte) {
 	t.Helper()
 	for seq := range results {
@@ -78,8 +78,8 @@ func mustEndAfter(t *testing.T, r *bus.Request, results byte) {
 	mustEnd(t, r)
 }
 
-// TestPeerThatDoesNotRead: a peer that reads nothing is given up with the first message
-// that is not kept for it.
+// TestPeerThatDoesNotRead: the link to a peer that does not read fails with the first message that
+// exceeds the backlog.
 func TestPeerThatDoesNotRead(t *testing.T) {
 	for name, send := range map[string]func(h *testPeer, s *peer.Sender, m *wire.Deliver) error{
 		"a delivery": func(h *testPeer, _ *peer.Sender, m *wire.Deliver) error { return h.send(m) },
@@ -89,34 +89,33 @@ func TestPeerThatDoesNotRead(t *testing.T) {
 			a := attach(t, 8, echo)
 			h := a.meetTestPeer(t)
 			testbus.Await(t, func() bool { return h.connection() != nil })
-			sender := h.connection() // the pair forgets it when it ends
+			sender := h.connection() // the peer link drops it at its end
 			var err error
 			for err == nil {
 				err = send(h, sender, &wire.Deliver{Payload: make([]byte, wire.MaxInline), Size: wire.MaxInline, Flags: wire.FlagInline})
 			}
 			if !errors.Is(err, peer.ErrBacklog) {
-				t.Errorf("a message is %v, want %v", err, peer.ErrBacklog)
+				t.Errorf("send: %v, want %v", err, peer.ErrBacklog)
 			}
 			<-h.peerLink.ended
 			h.peerLink.mu.Lock()
 			defer h.peerLink.mu.Unlock()
 			if !errors.Is(h.peerLink.err, peer.ErrBacklog) {
-				t.Errorf("the pair ended with %v, want %v", h.peerLink.err, peer.ErrBacklog)
+				t.Errorf("the link ended with %v, want %v", h.peerLink.err, peer.ErrBacklog)
 			}
 		})
 	}
 }
 
-// isCompleted reports whether the host has said that the request is over.
+// isCompleted reports whether the host has completed the request.
 func (rr *remoteRequest) isCompleted() bool {
 	rr.mu.Lock()
 	defer rr.mu.Unlock()
 	return rr.completedByHost
 }
 
-// TestResultsAfterOver: the results of a completed request are received, also
-// when the host says that it is over while they are on their way, and also when
-// it is gone by then.
+// TestResultsAfterOver: direct results that come after the message Over are received, even after
+// the host is gone.
 func TestResultsAfterOver(t *testing.T) {
 	for name, gone := range map[string]bool{"the host lives": false, "the host is gone": true} {
 		t.Run(name, func(t *testing.T) {
@@ -143,8 +142,8 @@ func TestResultsAfterOver(t *testing.T) {
 	}
 }
 
-// serveExpecting is a request of the host's whose task has one input and one output
-// behind it; what follows comes from the hand.
+// serveExpecting is a request of the host. Its task has had one input and one output, and further
+// inputs come from the test peer.
 func (a *attached) serveExpecting(t *testing.T, h *testPeer) (*bus.Request, *nodeTask) {
 	t.Helper()
 	r, err := a.bus.Stream(t.Context())
@@ -162,11 +161,11 @@ func (a *attached) serveExpecting(t *testing.T, h *testPeer) (*bus.Request, *nod
 	return r, task
 }
 
-// inFlight is what a task has emitted that is under way, as the node knows it.
+// inFlight counts the task's emissions that are not finished, as the node sees it.
 func (t *nodeTask) inFlight() bus.Stream { return t.req.Control().Stream(t.stage.Results[0]) }
 
-// betweenPeers is a node that gets the inputs of a task from the hand, and emits 4 KiB
-// to it for each.
+// betweenPeers is a task whose inputs come from the test peer, and which emits 4 KiB to it for
+// each.
 func betweenPeers(t *testing.T, window int) (*attached, *testPeer, *bus.Request, *nodeTask) {
 	t.Helper()
 	a := attach(t, window, func(t *bus.Task, _ *bus.Delivery) error { return t.EmitBytes(make([]byte, 4096)) })
@@ -178,8 +177,8 @@ func betweenPeers(t *testing.T, window int) (*attached, *testPeer, *bus.Request,
 	return a, h, r, task
 }
 
-// TestCreditOfAKeptPayload: a delivery that was handled gives its place in the
-// window back, and its payload when that is released.
+// TestCreditOfAKeptPayload: Finish with FinishKeep returns the slot in the window, and Release
+// returns the payload.
 func TestCreditOfAKeptPayload(t *testing.T) {
 	_, h, _, task := betweenPeers(t, 2)
 	h.sendMessages(small(task.id, 1, 1))
@@ -191,12 +190,12 @@ func TestCreditOfAKeptPayload(t *testing.T) {
 		t.Fatalf("the node emitted %+v", d)
 	}
 	if st := task.inFlight(); st.Deliveries != 1 {
-		t.Fatalf("%d deliveries are under way, want 1", st.Deliveries)
+		t.Fatalf("%d deliveries are in flight, want 1", st.Deliveries)
 	}
 	h.sendMessages(&wire.Finish{Delivery: d.Delivery, Flags: wire.FinishKeep})
 	h.handled()
 	if st := task.inFlight(); st.Deliveries != 0 || st.Bytes != 0 {
-		t.Errorf("%d deliveries and %d bytes are under way when all is handled", st.Deliveries, st.Bytes)
+		t.Errorf("%d deliveries and %d bytes are in flight after all were handled", st.Deliveries, st.Bytes)
 	}
 	kept, held := h.heldDelivery(d.Delivery)
 	if len(h.holds()) != 1 || held != 4096 {
@@ -205,11 +204,12 @@ func TestCreditOfAKeptPayload(t *testing.T) {
 	h.sendMessages(&wire.Release{Delivery: d.Delivery})
 	h.handled()
 	if err := kept.Finish(nil); err == nil || len(h.holds()) != 0 { // it was not finished before
-		t.Errorf("the payload is not given back when all is released, or the peer has %v", h.holds())
+		t.Errorf("the payload is not given back after its release, or the peer holds %v", h.holds())
 	}
 }
 
-// TestDeadPeerReturnsHolds: what a peer has not given back, finished or not, comes back when it is dead.
+// TestDeadPeerReturnsHolds: the deliveries that a dead peer has not given back, finished or not,
+// come back.
 func TestDeadPeerReturnsHolds(t *testing.T) {
 	_, h, r, task := betweenPeers(t, 8)
 	for seq := range uint32(4) {
@@ -229,10 +229,11 @@ func TestDeadPeerReturnsHolds(t *testing.T) {
 	h.die()
 	testbus.Await(t, func() bool { return len(h.holds()) == 0 && task.inFlight().Deliveries == 0 })
 	r.Close()
-	testbus.Await(t, func() bool { return task.stage.Bus.Stats().Live == 0 }) // the rest is finished, too
+	testbus.Await(t, func() bool { return task.stage.Bus.Stats().Live == 0 }) // the other deliveries are finished, too
 }
 
-// TestDisconnectedPeerKeepsHolds: a peer that hangs up may still be reading.
+// TestDisconnectedPeerKeepsHolds: a peer that has hung up may still read its deliveries until it is
+// dead.
 func TestDisconnectedPeerKeepsHolds(t *testing.T) {
 	_, h, r, task := betweenPeers(t, 8)
 	h.sendMessages(small(task.id, 1, 1))
@@ -245,15 +246,15 @@ func TestDisconnectedPeerKeepsHolds(t *testing.T) {
 		return h.peerLink.gone
 	})
 	if len(h.holds()) != 1 {
-		t.Errorf("the peer has %v, want what it may be reading", h.holds())
+		t.Errorf("the peer holds %v, want the delivery that it may be reading", h.holds())
 	}
 	h.die()
 	testbus.Await(t, func() bool { return len(h.holds()) == 0 })
 	r.Close()
 }
 
-// TestExpectFromGonePeerIsRelayed: a stream that was to come from a peer whose pair has ended goes on
-// through the host, also when the node finds out later that the peer lives.
+// TestExpectFromGonePeerIsRelayed: a stream from a peer whose link has ended continues through the
+// host, even if the node notices later that the peer process lives.
 func TestExpectFromGonePeerIsRelayed(t *testing.T) {
 	a := attach(t, 8, func(t *bus.Task, d *bus.Delivery) error { return t.EmitBytes(d.Bytes()) })
 	h := a.meetTestPeer(t)
@@ -266,7 +267,7 @@ func TestExpectFromGonePeerIsRelayed(t *testing.T) {
 	lost := in.streams[0].peerGone
 	in.mu.Unlock()
 	if lost {
-		t.Error("the request fails, and nothing of it is lost")
+		t.Error("the stream counts as lost, although no delivery is missing")
 	}
 	if err := emit(t, r, []byte{1}).Finish(nil); err != nil {
 		t.Fatal(err)
@@ -279,8 +280,9 @@ func TestExpectFromGonePeerIsRelayed(t *testing.T) {
 	}
 }
 
-// TestForwardedFromAPeer: a payload that came from a peer is copied where it is forwarded to the host. The peer has
-// its memory back when the handler returns, and what the host has does not change with it.
+// TestForwardedFromAPeer: a payload from a peer is copied when it is forwarded to the host. The
+// peer gets its memory back when the handler returns, and later changes of that memory do not
+// affect the copy.
 func TestForwardedFromAPeer(t *testing.T) {
 	a := attach(t, 8, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
 	h := a.meetTestPeer(t)
@@ -310,8 +312,9 @@ func TestForwardedFromAPeer(t *testing.T) {
 	}
 }
 
-// TestForwardWaitsForItsWindow: where the window of a stream is full, a forwarded payload waits for its place there
-// while another request goes on at the same replica. It arrives whole, and the peer has its memory back then.
+// TestForwardWaitsForItsWindow: a forward on a full window waits for a slot while another request
+// continues at the same replica. The payload arrives complete, and the peer gets its memory back
+// then.
 func TestForwardWaitsForItsWindow(t *testing.T) {
 	a := attach(t, 1, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
 	h := a.meetTestPeer(t)
@@ -367,8 +370,8 @@ func TestForwardWaitsForItsWindow(t *testing.T) {
 	testbus.Await(t, func() bool { return task.inFlight().Deliveries == 0 })
 }
 
-// TestForwardedThroughTheHost: a payload that came through the host and leaves through it is forwarded by reference:
-// it is copied nowhere.
+// TestForwardedThroughTheHost: a payload that comes through the host and leaves through it is
+// forwarded by reference, without a copy.
 func TestForwardedThroughTheHost(t *testing.T) {
 	a := attach(t, 8, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
 	r, err := a.bus.Stream(t.Context())
@@ -386,9 +389,9 @@ func TestForwardedThroughTheHost(t *testing.T) {
 	}
 }
 
-// TestForwardedFromTheHost: a payload that came through the host is copied where it leaves past it, and the host
-// has its own back when the handler returns. What was let in by reference before the edge was opened goes to the
-// host, and so does what comes before it.
+// TestForwardedFromTheHost: a payload that comes through the host is copied where it leaves on a
+// direct path, and the host gets its payload back when the handler returns. An emission that was
+// admitted by reference before the path was opened goes to the host, and so does each earlier one.
 func TestForwardedFromTheHost(t *testing.T) {
 	kept := make(chan *bus.Kept, 1)
 	a := attach(t, 8, func(t *bus.Task, d *bus.Delivery) error {
@@ -405,13 +408,13 @@ func TestForwardedFromTheHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := <-kept
-	defer func() { _ = k.Finish(nil) }() // so that all closes, if it is not finished below
+	defer func() { _ = k.Finish(nil) }() // for a test that fails before the Finish below
 	if !task.Returns(0, 1) {
-		t.Error("a payload of the host's may not go back there")
+		t.Error("a payload of the host may not return to the host")
 	}
 	a.openDirect(t, h.node, task)
 	if task.Returns(0, 2) {
-		t.Error("a payload of the host's may go back there on an edge that leads past it")
+		t.Error("a payload of the host may return to the host on an edge with a direct path")
 	}
 	if err := k.Forward(k.Delivery()); err != nil {
 		t.Fatal(err)
@@ -441,8 +444,8 @@ func TestForwardedFromTheHost(t *testing.T) {
 	testbus.Await(t, func() bool { return task.inFlight().Deliveries == 0 })
 }
 
-// TestCloseFinishesEarlyDeliveries: what waits for its turn is given back when the node
-// leaves.
+// TestCloseFinishesEarlyDeliveries: the deliveries that wait for an earlier one are given back when
+// the node closes.
 func TestCloseFinishesEarlyDeliveries(t *testing.T) {
 	a := attach(t, 8, echo)
 	h := a.meetTestPeer(t)
@@ -454,7 +457,7 @@ func TestCloseFinishesEarlyDeliveries(t *testing.T) {
 	early := len(rr.in.streams[0].early)
 	rr.in.mu.Unlock()
 	if early != 1 {
-		t.Fatalf("%d deliveries wait for their turn, want 1", early)
+		t.Fatalf("%d deliveries wait for an earlier one, want 1", early)
 	}
 	if err := a.node.Close(context.Background()); err != nil {
 		t.Fatal(err)
@@ -469,13 +472,13 @@ func TestCloseFinishesEarlyDeliveries(t *testing.T) {
 				return
 			}
 		default:
-			t.Fatal("the node has left, and has not given back what it had")
+			t.Fatal("the node has closed without giving back the delivery")
 		}
 	}
 }
 
-// TestPeerBreaksTheProtocol: what a peer may not say ends the connection to it,
-// and nothing else.
+// TestPeerBreaksTheProtocol: a message that breaks the protocol ends the link to the peer, and
+// nothing else.
 func TestPeerBreaksTheProtocol(t *testing.T) {
 	for name, m := range map[string]wire.Message{
 		"finish of nothing":      &wire.Finish{Delivery: 1},

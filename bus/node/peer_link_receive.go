@@ -13,7 +13,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// reusedMessages are the messages that come most, for reading into again.
+// reusedMessages are the two most frequent messages, decoded into the same memory each time.
 type reusedMessages struct {
 	deliver wire.Deliver
 	finish  wire.Finish
@@ -29,7 +29,7 @@ func (r *reusedMessages) parse(h wire.Header, body []byte) (wire.Message, error)
 	return wire.Parse(h, body)
 }
 
-// handle handles one message, on the goroutine of run or on one that looks. It owns the
+// handle handles one message, on the goroutine of run or on a goroutine that polls. It owns the
 // descriptors.
 func (p *peerLink) handle(sender *peer.Sender, h wire.Header, body []byte, fds []int) error {
 	m, err := p.reused.parse(h, body)
@@ -67,17 +67,17 @@ func (p *peerLink) handle(sender *peer.Sender, h wire.Header, body []byte, fds [
 		if a := p.link.resequencerOf(m.Source); a != nil {
 			return a.streamed(p, m.Edge, m.Deliveries)
 		}
-		return nil // it is over here
+		return nil // it has ended here
 	}
 	process.CloseAll(fds)
 	return fmt.Errorf("%w: %v from a peer", wire.ErrProtocol, h.Kind)
 }
 
-// maxPeerSegments bounds the segments of a peer that are known: its stores', and
-// those that payloads have of their own.
+// maxPeerSegments bounds the known segments of a peer: those of its stores, and those of single
+// payloads.
 const maxPeerSegments = 4096
 
-// mapSegment takes in memory that the peer writes and that its deliveries will name.
+// mapSegment handles the message Segment: it maps memory of the peer.
 func (p *peerLink) mapSegment(m *wire.Segment, fd int) error {
 	mem, err := shmstore.OpenFillingSegment("peer", fd, int64(m.Bytes))
 	if err != nil {
@@ -90,7 +90,7 @@ func (p *peerLink) mapSegment(m *wire.Segment, fd int) error {
 	return nil
 }
 
-// deliver hands a delivery to the stream that it is for.
+// deliver passes a delivery to its stream.
 func (p *peerLink) deliver(m *wire.Deliver) error {
 	d, err := bus.DeliveryOf(m, p, p.account.Memory)
 	if err != nil {
@@ -99,7 +99,7 @@ func (p *peerLink) deliver(m *wire.Deliver) error {
 	faultpoint.Hit("node-delivered-direct")
 	a := p.link.resequencerOf(m.Source)
 	if a == nil {
-		d.Control().Discard() // its request is over, which the peer learns
+		d.Control().Discard() // its request has ended: the peer gets the delivery back
 		return nil
 	}
 	return a.direct(p, m.Edge, d)

@@ -11,9 +11,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// resequencer are the streams that come to a task of this process, or to a request
-// that it submitted, from others. A stream may come on two ways, its beginning
-// through the host and the rest from another node: here it is one again.
+// resequencer orders the inputs of a task, or the results of a submitted request. A stream may come
+// in two parts, first through the host and then directly from another node; the resequencer hands
+// on its deliveries in the order of their sequence numbers.
 type resequencer struct {
 	req   *bus.Request
 	ports []bus.Port
@@ -23,31 +23,31 @@ type resequencer struct {
 	mu           lockorder.Mutex[lockorder.Arrivals] // taken before the locks of flows
 	streams      []incomingStream
 	single       [1]incomingStream // backs streams where there is but one
-	done         func()            // once all has come that is to come; nil: the host has not said that it is over
-	doneDue      func()            // done, when it is to be called, without mu
+	done         func()            // called when all streams are complete; nil: whenComplete was not called
+	doneDue      func()            // done, to be called without mu
 	afterUnlock  bus.AfterUnlock
-	dropped      bool // nothing more is wanted
-	inconsistent bool // the request fails, also if the host completes it
+	dropped      bool // drop was called
+	inconsistent bool // the request fails, even if the host completes it
 }
 
 // incomingStream is one stream.
 type incomingStream struct {
-	next            uint64          // the sequence behind the last delivery handed on
-	early           []*bus.Delivery // those that overtook others, by sequence
-	total           uint64          // how long it is, when that is known
+	next            uint64          // the next sequence number to hand on
+	early           []*bus.Delivery // deliveries that came before an earlier one, by sequence number
+	total           uint64          // the length of the stream, if totalKnown
 	totalKnown      bool
 	ended           bool // the end was handed on
-	endedByDelivery bool // ... with the last delivery
+	endedByDelivery bool // ... by the last delivery
 
-	from              *peerLink    // who may send besides the host; nil: nobody
-	peerGone          bool         // ... and is gone
-	firstDirect       uint64       // the sequence of the first delivery that came from there
-	directCount       uint64       // how many came
-	unfinishedDirect  atomic.Int64 // of those, not finished
-	unfinishedRelayed atomic.Int64 // that came through the host, and are not finished
+	from              *peerLink    // the node that may send it directly; nil: only the host sends it
+	peerGone          bool         // from is gone
+	firstDirect       uint64       // the sequence number of the first direct delivery
+	directCount       uint64       // the number of direct deliveries
+	unfinishedDirect  atomic.Int64 // direct deliveries that are not finished
+	unfinishedRelayed atomic.Int64 // relayed deliveries that are not finished
 }
 
-// init makes a ready for the streams of the ports.
+// init prepares a for the streams of the ports.
 func (a *resequencer) init(req *bus.Request, ports []bus.Port, closes bool) *resequencer {
 	a.req, a.ports, a.feedsEnd = req, ports, closes
 	if a.streams = a.single[:]; len(ports) != 1 {
@@ -56,7 +56,7 @@ func (a *resequencer) init(req *bus.Request, ports []bus.Port, closes bool) *res
 	return a
 }
 
-// stream, with mu held, finds a stream by what a message calls it.
+// stream, with mu held, finds the stream of an edge number in a message.
 func (a *resequencer) stream(edge uint16) (*incomingStream, error) {
 	if int(edge) >= len(a.streams) {
 		return nil, fmt.Errorf("%w: edge %d of %d", wire.ErrProtocol, edge, len(a.streams))
@@ -64,7 +64,7 @@ func (a *resequencer) stream(edge uint16) (*incomingStream, error) {
 	return &a.streams[edge], nil
 }
 
-// relayed takes in a delivery that came through the host.
+// relayed handles a delivery that came through the host.
 func (a *resequencer) relayed(edge uint16, d *bus.Delivery) error {
 	a.mu.Lock()
 	defer a.unlock()
@@ -75,7 +75,7 @@ func (a *resequencer) relayed(edge uint16, d *bus.Delivery) error {
 	}
 	st.unfinishedRelayed.Add(1)
 	d.Control().CountIn(&st.unfinishedRelayed)
-	if st.from == nil { // in order already, or in none: see Routing
+	if st.from == nil { // the host keeps the order that Routing promises
 		a.feed(int(edge), st, d)
 		return nil
 	}
@@ -87,8 +87,8 @@ func (a *resequencer) relayed(edge uint16, d *bus.Delivery) error {
 	return nil
 }
 
-// failInconsistent, with mu held, fails the request, and gives up who sends to it, when that
-// says one thing here and another to the host.
+// failInconsistent, with mu held, fails the request and the link to its sender: the sender
+// contradicts here what it has told the host.
 func (a *resequencer) failInconsistent(edge uint16, st *incomingStream, err error) {
 	a.inconsistent = true
 	err = fmt.Errorf("deliveries from %s: %w", st.from.describe(), err)
@@ -98,7 +98,7 @@ func (a *resequencer) failInconsistent(edge uint16, st *incomingStream, err erro
 	}
 }
 
-// direct takes in a delivery that came from another node.
+// direct handles a delivery that came from another node.
 func (a *resequencer) direct(p *peerLink, edge uint16, d *bus.Delivery) error {
 	a.mu.Lock()
 	defer a.unlock()
@@ -123,8 +123,7 @@ func (a *resequencer) direct(p *peerLink, edge uint16, d *bus.Delivery) error {
 	return a.insert(int(edge), st, d)
 }
 
-// insert, with mu held, hands a delivery on when it is its turn, and those that
-// waited for it.
+// insert, with mu held, takes in a delivery, and hands on all that are next in order.
 func (a *resequencer) insert(edge int, st *incomingStream, d *bus.Delivery) error {
 	i, found := slices.BinarySearchFunc(st.early, d.Seq, func(e *bus.Delivery, seq uint64) int {
 		return cmp.Compare(e.Seq, seq)
@@ -149,7 +148,7 @@ func (a *resequencer) insert(edge int, st *incomingStream, d *bus.Delivery) erro
 	return nil
 }
 
-// feed, with mu held, hands a delivery on.
+// feed, with mu held, hands on a delivery.
 func (a *resequencer) feed(edge int, st *incomingStream, d *bus.Delivery) {
 	st.next = d.Seq + 1
 	if d.EOS {
@@ -158,7 +157,7 @@ func (a *resequencer) feed(edge int, st *incomingStream, d *bus.Delivery) {
 	a.req.Control().Feed(a.ports[edge], d, &a.afterUnlock)
 }
 
-// expect has deliveries of a stream come from another node from now on.
+// expect allows direct deliveries of a stream from a node.
 func (a *resequencer) expect(edge uint16, p *peerLink) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -172,15 +171,15 @@ func (a *resequencer) expect(edge uint16, p *peerLink) error {
 	return err
 }
 
-// relayOnly has a stream that was to come from another node come through the host alone.
+// relayOnly reverts expect: the stream comes through the host alone.
 func (a *resequencer) relayOnly(edge uint16) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.streams[edge].from = nil
 }
 
-// streamed says how long a stream is, as a node says or, with none, the host,
-// which has it from whoever sends.
+// streamed records the length of a stream, as its sender p says. With p nil the host has passed on
+// the sender's message.
 func (a *resequencer) streamed(p *peerLink, edge uint16, total uint64) error {
 	a.mu.Lock()
 	defer a.unlock()
@@ -206,8 +205,8 @@ func (a *resequencer) streamed(p *peerLink, edge uint16, total uint64) error {
 	return nil
 }
 
-// throughHost reports whether all streams have ended with a delivery that came through the
-// host, and nothing of them on another way.
+// throughHost reports whether all streams have ended with a relayed delivery, and none had a direct
+// one.
 func (a *resequencer) throughHost() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -219,8 +218,8 @@ func (a *resequencer) throughHost() bool {
 	return true
 }
 
-// whenComplete says that the host has no more to say: done is called when all has come
-// that is on its way.
+// whenComplete is called when the host has ended the task or request: done is called after the
+// deliveries that are still on their way have come.
 func (a *resequencer) whenComplete(done func()) {
 	a.mu.Lock()
 	defer a.unlock()
@@ -228,8 +227,8 @@ func (a *resequencer) whenComplete(done func()) {
 	a.endCompleteStreams()
 }
 
-// endCompleteStreams, with mu held, ends the streams that are complete, and calls done when
-// all are.
+// endCompleteStreams, with mu held, ends the streams that are complete, and has unlock call done
+// when all are.
 func (a *resequencer) endCompleteStreams() {
 	if a.inconsistent {
 		return
@@ -250,7 +249,7 @@ func (a *resequencer) endCompleteStreams() {
 	}
 }
 
-// unlock lets mu go, does what was left for that, and calls done if that is due.
+// unlock unlocks mu, runs the calls that were left for that, and calls done if it is due.
 func (a *resequencer) unlock() {
 	due, then := a.doneDue, a.afterUnlock
 	a.doneDue, a.afterUnlock = nil, bus.AfterUnlock{}
@@ -261,7 +260,7 @@ func (a *resequencer) unlock() {
 	}
 }
 
-// endStream, with mu held, ends a stream whose last delivery did not.
+// endStream, with mu held, ends a stream whose last delivery did not carry the end.
 func (a *resequencer) endStream(edge int, st *incomingStream) {
 	st.ended = true
 	if !a.feedsEnd {
@@ -270,8 +269,8 @@ func (a *resequencer) endStream(edge int, st *incomingStream) {
 	a.req.Control().Feed(a.ports[edge], bus.EndOfStream(st.next), &a.afterUnlock)
 }
 
-// peerGone says that nothing comes from a node any more. If it lives, or had
-// more to send, the request cannot go on; if not, it is for the host to say.
+// peerGone handles the loss of a node. A stream that waits for the node fails its request if the
+// node lives, or if its length shows that deliveries are missing. Otherwise the host decides.
 func (a *resequencer) peerGone(p *peerLink, died bool, cause error) {
 	a.mu.Lock()
 	defer a.unlock()
@@ -291,8 +290,9 @@ func (a *resequencer) peerGone(p *peerLink, died bool, cause error) {
 	a.endCompleteStreams()
 }
 
-// failIfIncomplete, with mu held, fails the request if a delivery will never come: what went
-// past the host ends the stream, and what did not may still be on its way.
+// failIfIncomplete, with mu held, fails the request if a delivery of a gone node can never come.
+// Direct deliveries are the end of a stream: if the last direct one has come, the missing ones are
+// relayed and may still come.
 func (a *resequencer) failIfIncomplete(edge uint16) {
 	st := &a.streams[edge]
 	if st.next < st.total && (st.directCount == 0 || st.firstDirect+st.directCount < st.total) {
@@ -300,12 +300,12 @@ func (a *resequencer) failIfIncomplete(edge uint16) {
 	}
 }
 
-// fail, with mu held, has the request fail on a stream when mu is let go.
+// fail, with mu held, has unlock fail the request on a stream.
 func (a *resequencer) fail(edge uint16, err error) {
 	a.afterUnlock.Fail(a.req, &bus.StageError{Edge: a.ports[edge].Name, Seq: a.streams[edge].next, Err: err})
 }
 
-// drop gives back what waits for its turn in vain.
+// drop gives back the early deliveries, and later ones at once.
 func (a *resequencer) drop() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// recordingFeeder is a bus.Feeder that keeps what it is told.
+// recordingFeeder is a bus.Feeder that records its messages.
 type recordingFeeder struct {
 	mu  sync.Mutex
 	all []wire.Message
@@ -48,8 +48,7 @@ func (a *recordingFeeder) finished() (ids []uint32) {
 	return ids
 }
 
-// resequencerFixture are the streams that come to a stage of a node, which sends on what
-// it gets.
+// resequencerFixture is the resequencer of a stage that emits a copy of each input.
 type resequencerFixture struct {
 	*resequencer
 	t        *testing.T
@@ -60,7 +59,7 @@ type resequencerFixture struct {
 	complete chan struct{}
 }
 
-// streamed is what the peer says of the length of a stream.
+// streamed is the length of a stream, from the peer.
 func (a *resequencerFixture) streamed(edge uint16, total uint64) error {
 	return a.resequencer.streamed(a.peer, edge, total)
 }
@@ -139,7 +138,7 @@ func (a *resequencerFixture) wantRefused(err error, what string) {
 	}
 }
 
-// isComplete reports whether all has come, as far as is known here.
+// isComplete reports whether the resequencer has called done.
 func (a *resequencerFixture) isComplete() bool {
 	select {
 	case <-a.complete:
@@ -149,7 +148,7 @@ func (a *resequencerFixture) isComplete() bool {
 	}
 }
 
-// ended reports whether the request is over.
+// ended reports whether the request has ended.
 func (a *resequencerFixture) ended() bool {
 	select {
 	case <-a.r.Done():
@@ -159,8 +158,7 @@ func (a *resequencerFixture) ended() bool {
 	}
 }
 
-// results requires that the stage has seen n deliveries in order and the end
-// of its input.
+// results requires n results in order, and then the end.
 func (a *resequencerFixture) results(n int) {
 	a.t.Helper()
 	for i := range n {
@@ -171,7 +169,7 @@ func (a *resequencerFixture) results(n int) {
 	}
 }
 
-// result requires that the next result is a certain one.
+// result requires a certain next result.
 func (a *resequencerFixture) result(want byte) {
 	a.t.Helper()
 	d, err := a.r.Recv(a.t.Context())
@@ -184,8 +182,8 @@ func (a *resequencerFixture) result(want byte) {
 	a.must(d.Finish(nil))
 }
 
-// TestRelayedAndDirectStreamInOrder: what comes through the host and what comes from a node
-// is one stream, in order, and ends when all of it is there.
+// TestRelayedAndDirectStreamInOrder: relayed and direct deliveries form one stream in order, which
+// ends when all of them have come.
 func TestRelayedAndDirectStreamInOrder(t *testing.T) {
 	a := newResequencerFixture(t)
 	a.must(a.fromHost(0), a.expect(0, a.peer))
@@ -201,8 +199,8 @@ func TestRelayedAndDirectStreamInOrder(t *testing.T) {
 	a.results(4)
 }
 
-// TestStreamEndsWhenKnown: that the length is known ends a stream whose last
-// delivery is here, and not before.
+// TestStreamEndsWhenKnown: a stream of known length ends when its last delivery has come, and not
+// before.
 func TestStreamEndsWhenKnown(t *testing.T) {
 	a := newResequencerFixture(t)
 	a.must(a.fromHost(0), a.expect(0, a.peer), a.streamed(0, 2))
@@ -215,8 +213,7 @@ func TestStreamEndsWhenKnown(t *testing.T) {
 	}
 }
 
-// TestEndOfExpectedStream: a stream that nobody sent past the host ends when the
-// host says so.
+// TestEndOfExpectedStream: an expected stream without direct deliveries ends when the host ends it.
 func TestEndOfExpectedStream(t *testing.T) {
 	a := newResequencerFixture(t)
 	a.must(a.fromHost(0), a.expect(0, a.peer), a.fromHost(1))
@@ -224,7 +221,7 @@ func TestEndOfExpectedStream(t *testing.T) {
 	a.results(2)
 }
 
-// TestResequencerRefuses: a node that does not keep to the protocol is found out.
+// TestResequencerRefuses: a breach of the protocol by a peer is an error.
 func TestResequencerRefuses(t *testing.T) {
 	for name, try := range map[string]func(a *resequencerFixture) error{
 		"unexpected": func(a *resequencerFixture) error {
@@ -259,8 +256,7 @@ func TestResequencerRefuses(t *testing.T) {
 	}
 }
 
-// TestDirectWindow: a node that sends more than the window is refused, however
-// it orders what it sends.
+// TestDirectWindow: a peer that exceeds the window is refused, in any order of its deliveries.
 func TestDirectWindow(t *testing.T) {
 	a := newResequencerFixture(t)
 	a.must(a.expect(0, a.peer))
@@ -274,8 +270,8 @@ func TestDirectWindow(t *testing.T) {
 	a.drop()
 }
 
-// TestDropFinishesEarlyDeliveries: what waits for its turn goes back at the end, and what
-// comes after that, too.
+// TestDropFinishesEarlyDeliveries: drop gives back the early deliveries, and later ones when they
+// come.
 func TestDropFinishesEarlyDeliveries(t *testing.T) {
 	a := newResequencerFixture(t)
 	a.must(a.expect(0, a.peer), a.fromPeer(2), a.fromPeer(1))
@@ -289,13 +285,12 @@ func TestDropFinishesEarlyDeliveries(t *testing.T) {
 	}
 }
 
-// TestPeerGoneOrComplete: the end of a node fails what can never be complete,
-// and nothing else.
+// TestPeerGoneOrComplete: the loss of a peer fails only the streams that can never be complete.
 func TestPeerGoneOrComplete(t *testing.T) {
 	cause := errors.New("the cause")
 	for name, tc := range map[string]struct {
 		do   func(a *resequencerFixture)
-		fail string // what the error says; empty: the request goes on
+		fail string // text of the error; empty: the request continues
 	}{
 		"it died, and more was to come": {
 			do:   func(a *resequencerFixture) { a.must(a.streamed(0, 3)); a.peerGone(a.peer, true, cause) },

@@ -8,8 +8,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// TestReturnedSpaceIsFree: what a put has taken of a client's own memory is free when the put is
-// returned, and not before.
+// TestReturnedSpaceIsFree: the space of a put in the client's memory can be reused when the put is
+// returned.
 func TestReturnedSpaceIsFree(t *testing.T) {
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), storeOptions)
 	c := dialThin(t, h.path)

@@ -9,37 +9,36 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// routes say where the deliveries go that a task of this process emits, or that
-// are the inputs of a request it submitted: to the host, until that says of an
-// edge that they go to another node.
+// routes are the ways out for the emissions of a task, or for the inputs of a submitted request. An
+// edge leads to the host until the host opens a direct path to another node.
 type routes struct {
 	link   *link
-	source uint32 // as the host knows it
+	source uint32 // the number in messages to the host
 
 	mu     lockorder.Mutex[lockorder.Routes]
 	edges  []outgoingEdge
-	single [1]outgoingEdge // backs edges where there is but one
+	single [1]outgoingEdge // backs edges if there is only one
 }
 
 // outgoingEdge is one edge of a source.
 type outgoingEdge struct {
-	nextSeq    uint64 // the sequence behind the last delivery
+	nextSeq    uint64 // the next sequence number
 	to         *route // nil: through the host
-	directFrom uint64 // the sequence from which on deliveries may go to the peer
-	ended      bool   // nothing more goes out, as far as others are told
+	directFrom uint64 // the first sequence number that may take the direct path
+	ended      bool   // its length was sent, if needed
 }
 
-// route leads to a task of another node, or to a request that it submitted.
+// route is the direct path to a task of another node, or to a request that it submitted.
 type route struct {
 	peer   *peerLink
-	source uint32 // as the peer knows them
+	source uint32 // in messages to the peer
 	edge   uint16
 
-	deliveries, bytes uint64 // that went this way
-	lost              bool   // some after the pair had ended; guarded by the pair
+	deliveries, bytes uint64 // sent on the path
+	lost              bool   // a delivery was refused, since the link had ended; guarded by the peer link's mu
 }
 
-// init makes rs ready for so many edges.
+// init prepares rs for so many edges.
 func (rs *routes) init(l *link, source uint32, edges int) *routes {
 	rs.link, rs.source = l, source
 	if rs.edges = rs.single[:]; edges != 1 {
@@ -48,7 +47,7 @@ func (rs *routes) init(l *link, source uint32, edges int) *routes {
 	return rs
 }
 
-// openDirect has the deliveries of an edge go to another node from now on.
+// openDirect has the later deliveries of an edge take a direct path.
 func (rs *routes) openDirect(edge uint16, to *route) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -57,8 +56,9 @@ func (rs *routes) openDirect(edge uint16, to *route) {
 	}
 }
 
-// relays reports whether the delivery of a number goes through the host. If so, it will also when
-// the edge is opened before the delivery is put: until then deliveries with lower numbers are put.
+// relays reports whether the delivery with a sequence number goes through the host. If so, it does
+// even if openDirect is called before the delivery is put, and so do all deliveries with lower
+// numbers.
 func (rs *routes) relays(edge int, seq uint64) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -70,8 +70,8 @@ func (rs *routes) relays(edge int, seq uint64) bool {
 	return true
 }
 
-// put sends a delivery on its way. The calls for one edge come one after the
-// other. When it is returned, nobody needs its payload any more.
+// put sends a delivery. The calls for one edge must be sequential. returned is called when no other
+// process needs the payload.
 func (rs *routes) put(d *bus.Delivery, edge int, returned func()) error {
 	rs.mu.Lock()
 	e := &rs.edges[edge]
@@ -98,8 +98,7 @@ func (rs *routes) put(d *bus.Delivery, edge int, returned func()) error {
 	return err
 }
 
-// endStream tells host and peer how long a stream was of which a part went to the
-// peer.
+// endStream sends the length of a stream that was direct in part, to the host and to the peer.
 func (rs *routes) endStream(edge int) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -113,8 +112,8 @@ func (rs *routes) endStream(edge int) {
 	rs.link.Queue(&wire.Streamed{Source: rs.source, Edge: uint16(edge), Deliveries: e.nextSeq, Bytes: e.to.bytes})
 }
 
-// unfinished finds an edge that leads to a pair that has ended, whose peer lives, and
-// that was not done with.
+// unfinished finds an edge with a direct path to a peer whose link has ended while the process
+// lives: an edge that has not ended, or with deliveries that the peer has not finished.
 func (rs *routes) unfinished(p *peerLink) (edge int, seq uint64, found bool) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -126,7 +125,7 @@ func (rs *routes) unfinished(p *peerLink) (edge int, seq uint64, found bool) {
 	return 0, 0, false
 }
 
-// hasUnfinished reports whether the peer has not finished all that was sent on an edge.
+// hasUnfinished reports whether the peer has not finished all deliveries of a path.
 func (p *peerLink) hasUnfinished(to *route, source uint32, edge int) bool {
 	owes := false
 	p.account.Each(func(h *accounts.Hold) {

@@ -11,8 +11,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// routingFixture are the routes of a task, with the other ends of the connections to its
-// host and to a peer.
+// routingFixture are the routes of a task, with the other ends of the connections to its host and
+// to a peer.
 type routingFixture struct {
 	*routes
 	t        *testing.T
@@ -58,7 +58,7 @@ func newRoutingFixture(t *testing.T, edges int) *routingFixture {
 	return &routingFixture{routes: new(routes).init(l, 5, edges), t: t, peer: p, host: in, testPeer: h}
 }
 
-// emitted sends a delivery on an edge.
+// emitted puts a delivery on an edge.
 func (r *routingFixture) emitted(edge int, seq uint64, last bool) {
 	r.t.Helper()
 	d := new(bus.Delivery)
@@ -68,10 +68,10 @@ func (r *routingFixture) emitted(edge int, seq uint64, last bool) {
 	}
 }
 
-// toHost is what the host has been told so far: kinds, and the ends of streams.
+// toHost are the messages to the host so far: their kinds, and the lengths of streams.
 func (r *routingFixture) toHost() (kinds []wire.Kind, ends []wire.Streamed) {
 	r.t.Helper()
-	r.link.Queue(&wire.Leave{}) // behind all of it
+	r.link.Queue(&wire.Leave{}) // marks the end
 	for {
 		h, body, fds, err := r.host.Next()
 		process.CloseAll(fds)
@@ -92,10 +92,10 @@ func (r *routingFixture) toHost() (kinds []wire.Kind, ends []wire.Streamed) {
 	}
 }
 
-// toPeer is what the peer has been told so far.
+// toPeer are the messages to the peer so far.
 func (r *routingFixture) toPeer() (kinds []wire.Kind, ends []wire.Streamed) {
 	r.t.Helper()
-	r.peer.Queue(&wire.Release{}) // behind all of it
+	r.peer.Queue(&wire.Release{}) // marks the end
 	for {
 		switch m := r.testPeer.nextMessage().(type) {
 		case *wire.Release:
@@ -108,8 +108,8 @@ func (r *routingFixture) toPeer() (kinds []wire.Kind, ends []wire.Streamed) {
 	}
 }
 
-// TestStreamLengthIsSent: host and peer learn how long a stream was of which a part
-// went past the host: what the host carried counts, too.
+// TestStreamLengthIsSent: host and peer receive the length of a stream that was direct in part. The
+// length includes the relayed deliveries.
 func TestStreamLengthIsSent(t *testing.T) {
 	for name, last := range map[string]bool{"ended behind its last delivery": false, "ended with it": true} {
 		t.Run(name, func(t *testing.T) {
@@ -120,7 +120,7 @@ func TestStreamLengthIsSent(t *testing.T) {
 			r.emitted(0, 2, false)
 			r.emitted(0, 3, last)
 			r.endStreams()
-			r.endStreams() // of no consequence
+			r.endStreams() // has no effect
 
 			kinds, ends := r.toPeer()
 			want := wire.Streamed{Source: 77, Edge: 3, Deliveries: 4, Bytes: 4}
@@ -136,8 +136,8 @@ func TestStreamLengthIsSent(t *testing.T) {
 	}
 }
 
-// TestRelayedStreamNeedsNoLength: of a stream of which nothing went past the host its
-// end needs no word, and nothing goes past it later.
+// TestRelayedStreamNeedsNoLength: no length is sent for a stream without direct deliveries, and
+// after its end no direct path can be opened.
 func TestRelayedStreamNeedsNoLength(t *testing.T) {
 	r := newRoutingFixture(t, 2)
 	r.emitted(0, 0, true)
@@ -145,7 +145,7 @@ func TestRelayedStreamNeedsNoLength(t *testing.T) {
 	for edge := range uint16(2) {
 		r.openDirect(edge, &route{peer: r.peer, source: 77, edge: edge})
 	}
-	r.emitted(0, 1, false) // a task that goes on when it may not is for the host to judge
+	r.emitted(0, 1, false) // the host judges an emission after the end
 	r.endStreams()
 	if kinds, _ := r.toPeer(); len(kinds) != 0 {
 		t.Errorf("the peer was told %v", kinds)
@@ -155,8 +155,8 @@ func TestRelayedStreamNeedsNoLength(t *testing.T) {
 	}
 }
 
-// TestPutAfterCloseIsNotTaken: who looked whether a request is over before it was,
-// and sends when all that is out was taken for returned, has nothing out.
+// TestPutAfterCloseIsNotTaken: a put that comes after all holds were given back is not taken, even
+// if its emitter checked the request before it ended.
 func TestPutAfterCloseIsNotTaken(t *testing.T) {
 	for name, past := range map[string]bool{"through the host": false, "past it": true} {
 		t.Run(name, func(t *testing.T) {
@@ -176,9 +176,9 @@ func TestPutAfterCloseIsNotTaken(t *testing.T) {
 			}
 			r.link.giveBackAll()
 			<-before
-			behind := func() { t.Error("what was not taken is returned") }
+			behind := func() { t.Error("a put that was not taken is returned") }
 			if err := put(behind); !errors.Is(err, bus.ErrNotTaken) {
-				t.Errorf("a put behind the leaving: %v, want ErrNotTaken", err)
+				t.Errorf("a put after giveBackAll: %v, want ErrNotTaken", err)
 			}
 			toHost, _ := r.toHost()
 			toPeer, _ := r.toPeer()

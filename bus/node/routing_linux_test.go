@@ -9,7 +9,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// routingFixture is a stage with a replica in each of some nodes, which keep what they get.
+// routingFixture is a stage with a replica in each of several nodes, which keep their deliveries.
 type routingFixture struct {
 	*hosted
 	t    *testing.T
@@ -30,7 +30,7 @@ func newRoutingFixture(t *testing.T, routing bus.Routing, replicas int) *routing
 	return r
 }
 
-// send sends a delivery, and says which replica got it.
+// send sends a delivery, and returns the replica that received it.
 func (r *routingFixture) send(to *bus.Request) (int, *bus.Kept) {
 	r.t.Helper()
 	if err := to.Input(r.t.Context()).EmitBytes([]byte("work")); err != nil {
@@ -49,7 +49,7 @@ func (r *routingFixture) send(to *bus.Request) (int, *bus.Kept) {
 	return 0, nil
 }
 
-// finish finishes a delivery, and returns when the host knows.
+// finish finishes a delivery, and returns when the host has received Finish.
 func (r *routingFixture) finish(k *bus.Kept) {
 	r.t.Helper()
 	before := len(r.server.Holdings())
@@ -83,7 +83,7 @@ func TestRoundRobin(t *testing.T) {
 	}
 }
 
-// TestLeastQueue: who has least gets the next, whoever had the last.
+// TestLeastQueue: the replica with the fewest deliveries gets the next one, whichever had the last.
 func TestLeastQueue(t *testing.T) {
 	r := newRoutingFixture(t, bus.LeastQueue, 3)
 	req := r.open()
@@ -108,8 +108,8 @@ func TestLeastQueue(t *testing.T) {
 	}
 }
 
-// TestStickySpreads: requests that are open and at rest count, too, as do those whose
-// streams go past the host: no replica gets more of them than its share.
+// TestStickySpreads: open requests count even when they are idle or their streams are direct, so
+// that no replica gets more than its share of requests.
 func TestStickySpreads(t *testing.T) {
 	const replicas, each = 2, 2
 	r := newRoutingFixture(t, bus.Sticky, replicas)
@@ -126,7 +126,7 @@ func TestStickySpreads(t *testing.T) {
 	}
 }
 
-// TestSticky: a request stays where it began, which is where there was least to do.
+// TestSticky: a request stays at its first replica, which was the one with the fewest requests.
 func TestSticky(t *testing.T) {
 	r := newRoutingFixture(t, bus.Sticky, 2)
 	homes := make(map[int]bool)

@@ -15,16 +15,17 @@ import (
 // serveCall is a call of Serve.
 type serveCall struct {
 	specs []bus.StageSpec
-	link  *link // where they were served last, or are about to be; guarded by the node's mu
+	link  *link // the last link at which the stages are or will be served; guarded by the node's mu
 }
 
-// Serve has this process do the work of stages of the host's pipeline, which
-// are Remote there, until the context ends, or the host drains or is gone. With
-// JoinOptions.Rejoin it goes on at the next host. Where the pipeline says something about a stage, it wins. When the
-// context ends, the node gets no more work of these stages, and what has begun is
-// finished first. It is the same where the host refuses
-// a stage when it has taken others, of which none is served on; but what they have begun
-// is waited for until the context ends, and no longer.
+// Serve runs the handlers of stages that are Remote in the host's pipeline, until the context ends,
+// the host drains, or the host is gone. With JoinOptions.Rejoin it continues at the next host. A
+// setting of the pipeline overrides the same setting of a spec.
+//
+// When the context ends, the node gets no more work for these stages, and Serve returns after the
+// open tasks are finished. When the host refuses a stage after it has accepted others, Serve leaves
+// the accepted stages too, waits for their open tasks until the context ends, and returns the
+// error.
 func (n *Node) Serve(ctx context.Context, specs ...bus.StageSpec) error {
 	for i, spec := range specs {
 		if spec.Remote != nil {
@@ -46,9 +47,9 @@ func (n *Node) Serve(ctx context.Context, specs ...bus.StageSpec) error {
 		switch {
 		case err == nil:
 		case ctx.Err() != nil, errors.Is(err, bus.ErrHostGone) && n.rejoins():
-			return n.awaitServeEnd(ctx, call) // which leaves, or waits for the next host
+			return n.awaitServeEnd(ctx, call) // leaves the stages, or waits for the next host
 		case i > 0:
-			n.opts.Logger.Error("one stage cannot be served, and so the others are not: what they have begun is finished first",
+			n.opts.Logger.Error("a stage cannot be served: the others are left, and their open tasks are finished first",
 				slog.String("stage", spec.Name), slog.Any("error", err))
 			n.leaveCall(ctx, call)
 			return err
@@ -59,7 +60,7 @@ func (n *Node) Serve(ctx context.Context, specs ...bus.StageSpec) error {
 	return n.awaitServeEnd(ctx, call)
 }
 
-// addCall notes a call of Serve, for the host that it gives, and those that come behind.
+// addCall registers a call of Serve at the current host, which it returns, and for later hosts.
 func (n *Node) addCall(ctx context.Context, call *serveCall) (*link, error) {
 	for {
 		l, err := n.awaitLink(ctx)
@@ -67,7 +68,7 @@ func (n *Node) addCall(ctx context.Context, call *serveCall) (*link, error) {
 			return nil, err
 		}
 		n.mu.Lock()
-		now := n.link == l // else the next one may have been missed
+		now := n.link == l // otherwise serveAll of the next link may have run before
 		if now {
 			call.link = l
 			n.calls = append(n.calls, call)
@@ -79,7 +80,7 @@ func (n *Node) addCall(ctx context.Context, call *serveCall) (*link, error) {
 	}
 }
 
-// removeCall forgets it, and says to which host, if there is one, it may have been told.
+// removeCall unregisters the call. It returns the link of the current host, if any.
 func (n *Node) removeCall(call *serveCall) *link {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -87,20 +88,20 @@ func (n *Node) removeCall(call *serveCall) *link {
 	return n.link
 }
 
-// leaveCall takes leave of the host, and waits until what has begun is finished, or the
-// context ends.
+// leaveCall unregisters the call, leaves its stages at the current host, and waits for their open
+// tasks until the context ends.
 func (n *Node) leaveCall(ctx context.Context, call *serveCall) {
-	if l := n.removeCall(call); l != nil { // the next one may be there already
+	if l := n.removeCall(call); l != nil { // a host may have come since
 		awaitIdle(ctx, l.leaveStages(call))
 	}
 }
 
-// leaveStages has the host open no more tasks of a call's stages. One that it has not
-// said to be served yet follows when it does: see serve.
+// leaveStages asks the host to open no more tasks of a call's stages. A stage whose message Serving
+// has not come yet is left when it comes: see serve.
 func (l *link) leaveStages(call *serveCall) (left []*nodeStage) {
 	left = l.stagesOf(call)
 	if len(left) == 0 {
-		return nil // no number would be all of them
+		return nil // a Leave without numbers leaves all stages of the node
 	}
 	m := &wire.Leave{}
 	for _, st := range left {
@@ -110,25 +111,25 @@ func (l *link) leaveStages(call *serveCall) (left []*nodeStage) {
 	return left
 }
 
-// stagesOf are those that the host has said to be served by a call.
+// stagesOf are the stages of a call that the host has confirmed.
 func (l *link) stagesOf(call *serveCall) []*nodeStage {
 	return slices.DeleteFunc(l.work.servedStages(), func(st *nodeStage) bool { return st.call != call })
 }
 
-// isServing reports whether a call has not ended.
+// isServing reports whether the call is registered.
 func (n *Node) isServing(call *serveCall) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Contains(n.calls, call)
 }
 
-// awaitServeEnd waits for a reason to stop serving.
+// awaitServeEnd waits until Serve has to return, and leaves the stages if the context has ended.
 func (n *Node) awaitServeEnd(ctx context.Context, call *serveCall) error {
 	for {
 		l, err := n.awaitLink(ctx)
 		switch {
 		case ctx.Err() != nil && l == nil:
-			return nil // told to stop while there was no host
+			return nil // the context ended while there was no host
 		case err != nil:
 			return err
 		}
@@ -141,7 +142,7 @@ func (n *Node) awaitServeEnd(ctx context.Context, call *serveCall) error {
 			if !n.opts.Rejoin || os.Getenv(EnvReplica) != "" {
 				return nil
 			}
-			select { // the next host is there when this one has ended
+			select { // the next host comes after this link has ended
 			case <-ctx.Done():
 			case <-l.done:
 			}
@@ -159,7 +160,7 @@ func (n *Node) serveAll(l *link) {
 	var calls []*serveCall
 	n.mu.Lock()
 	for _, call := range n.calls {
-		if call.link != l { // it does so itself
+		if call.link != l { // otherwise Serve itself serves them
 			call.link = l
 			calls = append(calls, call)
 		}
@@ -170,7 +171,7 @@ func (n *Node) serveAll(l *link) {
 	}
 }
 
-// serveAgain serves the stages of a call at a new host.
+// serveAgain serves the stages of one call at a new host.
 func (n *Node) serveAgain(l *link, call *serveCall) {
 	for _, spec := range call.specs {
 		if err := n.serve(n.ctx, l, call, spec); err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// remoteRequest is a request of this process that lives at the host. Its graph has no stage: what
-// is sent goes to the host, and what comes from there are the results.
+// remoteRequest is a request of this process that the host executes. Its bus has no stage: inputs
+// go to the host, and results come from there or from a peer.
 type remoteRequest struct {
 	link   *link
 	source uint32
@@ -26,20 +26,19 @@ type remoteRequest struct {
 	in     resequencer // results
 	out    routes      // of inputs
 
-	openInputs atomic.Int32 // streams that have not ended
-	started    chan error   // whether the host has a place; nil: Submit does not ask
+	openInputs atomic.Int32 // counts the input streams that have not ended
+	started    chan error   // nil error: the host has admitted the request; nil channel: Submit does not ask
 
-	mu              lockorder.Mutex[lockorder.Upstream] // guards what follows
-	completedByHost bool                                // the host has completed the request
+	mu              lockorder.Mutex[lockorder.Upstream] // guards the field below
+	completedByHost bool                                // the host has sent Over with the outcome Completed
 }
 
-// callerRequests is how many requests at a time, with full windows, the memory
-// for a node's inputs is made for. Beyond that payloads get segments of their
-// own.
+// callerRequests is how many requests with full windows the memory for a node's inputs has space
+// for. Further payloads get their own segments.
 const callerRequests = 4
 
-// ensureCaller opens the bus that carries what this process submits, unless it is open. Those who
-// come meanwhile wait for it: it is work for each place that a request may have.
+// ensureCaller opens the bus of submitted requests once. Concurrent callers wait, since opening
+// allocates for each permit.
 func (l *link) ensureCaller() error {
 	if l.work.callerPart() != nil {
 		return nil
@@ -49,33 +48,34 @@ func (l *link) ensureCaller() error {
 	if l.work.callerPart() != nil {
 		return nil
 	}
-	at, err := l.node.openCaller(l) // allocates memory, which takes a moment
+	at, err := l.node.openCaller(l) // slow: allocates memory
 	if err != nil {
 		return err
 	}
 	if !l.work.setCaller(&at) { // the host is gone
-		_ = at.Bus.Close(context.Background()) // it has never been used
+		_ = at.Bus.Close(context.Background()) // never used
 		at.Arena.Release()
 	}
 	return nil
 }
 
-// openCaller opens the bus that carries what this process submits.
+// openCaller opens the bus of submitted requests.
 func (n *Node) openCaller(l *link) (bus.OpenedPart, error) {
 	return l.openPart(bus.Part{
 		Arriving: portsOf(l.welcome.Results, nil), Leaving: portsOf(l.welcome.Inputs, l.welcome.Tensors), Requests: callerRequests,
 	}, max(callerRequests, n.opts.MaxRequests))
 }
 
-// Put implements bus.Carrier: it sends an input to the host.
+// Put implements bus.RemoteSink: it sends an input to the host or to a peer.
 func (rr *remoteRequest) Put(d *bus.Delivery, edge int) error {
-	return rr.out.put(d, edge, func() { _ = d.Finish(nil) }) // held here alone
+	return rr.out.put(d, edge, func() { _ = d.Finish(nil) }) // no other reader in this process
 }
 
-// Returns implements bus.Carrier.
+// Returns implements bus.RemoteSink.
 func (rr *remoteRequest) Returns(edge int, seq uint64) bool { return rr.out.relays(edge, seq) }
 
-// InputEnded implements bus.Home. The host sees the end by the last input, if that says so.
+// InputEnded implements bus.RequestOwner. The message CloseSend is sent only if the last input did
+// not carry the end.
 func (rr *remoteRequest) InputEnded(bare bool) {
 	if left := rr.openInputs.Add(-1); left == 0 && bare {
 		faultpoint.Hit("node-before-close-send")
@@ -84,9 +84,9 @@ func (rr *remoteRequest) InputEnded(bare bool) {
 	}
 }
 
-// Submit sends a request with one input: see Bus.Submit. It waits for a place among
-// JoinOptions.MaxRequests, and not for the host: a request that the host refuses, or that
-// waits there for its place until the deadline, ends with that.
+// Submit sends a request with one input: see Bus.Submit. It waits for a permit among
+// JoinOptions.MaxRequests, but not for the host. A request that the host refuses, or that waits at
+// the host for a permit until its deadline, ends with that error.
 func (n *Node) Submit(ctx context.Context, v any, opts ...bus.SubmitOption) (*bus.Request, error) {
 	r, err := n.submit(ctx, 0, opts)
 	if err != nil {
@@ -95,9 +95,8 @@ func (n *Node) Submit(ctx context.Context, v any, opts ...bus.SubmitOption) (*bu
 	return sendOneInput(ctx, r, v)
 }
 
-// TrySubmit is Submit for callers that would rather shed load than wait: when
-// the host, or this node, has no place for the request, it returns
-// ErrOverloaded.
+// TrySubmit is Submit for callers that shed load instead of waiting: when the host or this node has
+// no permit for the request, it returns ErrOverloaded.
 func (n *Node) TrySubmit(ctx context.Context, v any, opts ...bus.SubmitOption) (*bus.Request, error) {
 	r, err := n.submit(ctx, wire.SubmitTry|wire.SubmitTell, opts)
 	if err != nil {
@@ -106,7 +105,7 @@ func (n *Node) TrySubmit(ctx context.Context, v any, opts ...bus.SubmitOption) (
 	return sendOneInput(ctx, r, v)
 }
 
-// sendOneInput sends the one input of a request.
+// sendOneInput sends the only input of a request.
 func sendOneInput(ctx context.Context, r *bus.Request, v any) (*bus.Request, error) {
 	if err := r.Send(ctx, v, bus.Last()); err != nil {
 		r.Close()
@@ -115,8 +114,8 @@ func sendOneInput(ctx context.Context, r *bus.Request, v any) (*bus.Request, err
 	return r, nil
 }
 
-// Stream starts a request whose inputs follow: see Bus.Stream. It waits until the host has
-// begun it.
+// Stream starts a request whose inputs follow: see Bus.Stream. It waits until the host has admitted
+// the request.
 func (n *Node) Stream(ctx context.Context, opts ...bus.SubmitOption) (*bus.Request, error) {
 	return n.submit(ctx, wire.SubmitTell, opts)
 }
@@ -170,7 +169,7 @@ func (n *Node) openRequest(ctx context.Context, flags uint8, opts []bus.SubmitOp
 	return rr.req, nil
 }
 
-// acquirePermit takes a place for a request of this process. The wait for one ends with the link, too.
+// acquirePermit acquires a permit for a request of this process. The wait also ends with the link.
 func (l *link) acquirePermit(ctx context.Context, floor bus.Backend, o bus.RequestOptions) error {
 	o.Now = true
 	err := floor.AcquirePermit(ctx, o)
@@ -179,7 +178,7 @@ func (l *link) acquirePermit(ctx context.Context, floor bus.Backend, o bus.Reque
 	}
 	ctx, lost := context.WithCancelCause(ctx)
 	defer lost(nil)
-	go func() { // until takePlace returns
+	go func() { // until acquirePermit returns
 		select {
 		case <-l.done:
 			lost(l.state.hostErr())
@@ -190,8 +189,8 @@ func (l *link) acquirePermit(ctx context.Context, floor bus.Backend, o bus.Reque
 	return floor.AcquirePermit(ctx, o)
 }
 
-// untilDeadline is a context that ends at a request's deadline too, if there is one
-// and it comes first.
+// untilDeadline returns a context that also ends at the request's deadline, if the deadline is set
+// and earlier.
 func untilDeadline(ctx context.Context, at time.Time) (context.Context, context.CancelFunc) {
 	if own, limited := ctx.Deadline(); at.IsZero() || limited && !at.Before(own) {
 		return ctx, func() {}
@@ -199,7 +198,7 @@ func untilDeadline(ctx context.Context, at time.Time) (context.Context, context.
 	return context.WithDeadlineCause(ctx, at, bus.ErrDeadline)
 }
 
-// awaitStart waits until the host has begun the request, or has refused it.
+// awaitStart waits until the host has admitted or refused the request.
 func (rr *remoteRequest) awaitStart(ctx context.Context) error {
 	select {
 	case err := <-rr.started:
@@ -209,11 +208,11 @@ func (rr *remoteRequest) awaitStart(ctx context.Context) error {
 	case <-rr.req.Done():
 	}
 	select {
-	case err := <-rr.started: // the reason
+	case err := <-rr.started: // the reason of a refusal
 		return err
 	default:
 	}
-	if at, limited := ctx.Deadline(); limited && !time.Now().Before(at) { // or is about to say so
+	if at, limited := ctx.Deadline(); limited && !time.Now().Before(at) { // the context ends at the same time
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}
@@ -223,11 +222,11 @@ func (rr *remoteRequest) awaitStart(ctx context.Context) error {
 	return bus.ErrEnded
 }
 
-// start makes a request and tells the host of it, with the first input or within a
-// millisecond. The host answers only if it is asked whether it has a place.
+// start admits a request here and sends Submit to the host, with the first input or within a
+// millisecond. The host answers only if the flag SubmitTell is set.
 func (rr *remoteRequest) start(ctx context.Context, caller *bus.OpenedPart, flags uint8, o bus.RequestOptions) error {
 	l := rr.link
-	l.callerMu.Lock() // the host sees numbers that rise
+	l.callerMu.Lock() // the host requires rising source numbers
 	defer l.callerMu.Unlock()
 	l.lastSource++
 	rr.source = wire.OwnSource | l.lastSource
@@ -244,7 +243,7 @@ func (rr *remoteRequest) start(ctx context.Context, caller *bus.OpenedPart, flag
 		rr.in.init(req, caller.Results, true)
 	}
 	known, err := l.work.addRequest(rr, begin, func() (err error) {
-		m.TimeLeft = hostnode.TimeLeft(o.Deadline) // at the end of all waits
+		m.TimeLeft = hostnode.TimeLeft(o.Deadline) // after all waits of this process
 		if flags&wire.SubmitTell != 0 {
 			err = l.send(m)
 		} else {
@@ -261,13 +260,13 @@ func (rr *remoteRequest) start(ctx context.Context, caller *bus.OpenedPart, flag
 		req.Close()
 		return err
 	}
-	if req.Outcome() != bus.Running { // its context ended meanwhile, when it was not known yet
+	if req.Outcome() != bus.Running { // its context ended before addRequest, so that Ended had no effect
 		rr.Ended()
 	}
 	return nil
 }
 
-// answer says whether the host has a place for the request.
+// answer passes on whether the host has admitted the request.
 func (rr *remoteRequest) answer(err error) {
 	select {
 	case rr.started <- err: // nil: Submit does not ask
@@ -275,7 +274,7 @@ func (rr *remoteRequest) answer(err error) {
 	}
 }
 
-// Ended implements bus.Home: it tells the host that the request is over here.
+// Ended implements bus.RequestOwner: it reports to the host that the request has ended here.
 func (rr *remoteRequest) Ended() {
 	l := rr.link
 	if known := l.work.forgetRequest(rr); !known {
@@ -293,7 +292,7 @@ func (rr *remoteRequest) Ended() {
 	l.Queue(&wire.Close{Source: rr.source})
 }
 
-// hostEnded ends the request as it ended at the host.
+// hostEnded ends the request with the outcome at the host.
 func (rr *remoteRequest) hostEnded(o bus.Outcome, err error) {
 	if o != bus.Completed {
 		rr.in.drop()
@@ -306,13 +305,13 @@ func (rr *remoteRequest) hostEnded(o bus.Outcome, err error) {
 	rr.in.whenComplete(rr.complete)
 }
 
-// complete ends a request that the host has completed, when all results are here. Inputs that
-// are read still, perhaps by the caller itself as results, keep its place.
+// complete ends a request that the host has completed, after all results have come. Inputs that are
+// still read, perhaps by the caller itself as results, keep the request's permit.
 func (rr *remoteRequest) complete() {
 	rr.req.Control().End(bus.Completed, nil)
 }
 
-// hostGone ends the request, unless the host has completed it.
+// hostGone fails the request, unless the host has completed it.
 func (rr *remoteRequest) hostGone(err error) {
 	rr.mu.Lock()
 	over := rr.completedByHost
@@ -322,49 +321,49 @@ func (rr *remoteRequest) hostGone(err error) {
 	}
 }
 
-// close ends what is open, gives everything back, and says goodbye. What this
-// process emitted stays readable for others: they have it mapped.
+// close ends all tasks and requests, releases all memory, and sends Bye. Other processes can still
+// read this process's emissions, which they have mapped.
 func (l *link) close(ctx context.Context) error {
 	l.state.close()
 	tasks, requests := l.work.close()
 	for _, t := range tasks {
-		t.req.Control().End(bus.Aborted, bus.ErrClosed) // and endTask drops what it waits for
+		t.req.Control().End(bus.Aborted, bus.ErrClosed) // sendTaskEnd drops the early deliveries
 	}
 	for _, rr := range requests {
 		rr.req.Control().End(bus.Aborted, bus.ErrClosed)
-		rr.in.drop() // it is not known here any more: see ended
+		rr.in.drop() // work.close has removed it, so that Ended does not drop them
 	}
-	// Nothing is emitted any more, so that what others still read is safe.
+	// Nothing is emitted from here on, so that no memory is reused that other processes still read.
 	l.exchange.Stop()
 	l.giveBackAll()
 	err := errors.Join(l.closeStages(ctx), l.closeCaller(ctx), l.closeExchange(ctx))
 	l.closePeers()
 	l.sendFigures()
 	if err == nil || onlyLostGPU(err) {
-		l.Queue(&wire.Bye{}) // without it the host waits until this process is dead
+		l.Queue(&wire.Bye{}) // without Bye the host waits for the death of this process
 	}
-	_ = l.sender.Close() // sends what is queued
+	_ = l.sender.Close() // sends the queued messages
 	_ = l.conn.Close()
 	return err
 }
 
-// giveBackAll takes all puts for returned, and those for which somebody is on the way
-// here: their requests are over, and he looked before they were.
+// giveBackAll treats all puts as returned, and has later ones refused: an emitter may have checked
+// its request before the request ended.
 func (l *link) giveBackAll() {
 	l.account.Close(false)
 	l.account.GiveBackAll(accounts.All)
-	l.account.Wait() // for those that the reader has in its hands
+	l.account.Wait() // waits for the puts that the reader is returning
 	l.giveBackPeers()
 }
 
-// giveBackPeers takes all that peers have for returned.
+// giveBackPeers treats all deliveries to peers as returned.
 func (l *link) giveBackPeers() {
 	for _, p := range l.peers.list() {
 		p.giveBackAll()
 	}
 }
 
-// closeStages ends the work of stages, and waits for handlers.
+// closeStages closes the buses of the stages, which waits for their handlers.
 func (l *link) closeStages(ctx context.Context) error {
 	var errs []error
 	for _, st := range l.work.servedStages() {
@@ -375,8 +374,7 @@ func (l *link) closeStages(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// closeCaller ends what this process submitted, and waits for callers that hold
-// results.
+// closeCaller ends the submitted requests, and waits until their results are finished.
 func (l *link) closeCaller(ctx context.Context) error {
 	caller := l.work.callerPart()
 	if caller == nil {
@@ -388,7 +386,7 @@ func (l *link) closeCaller(ctx context.Context) error {
 	return nil
 }
 
-// awaitIdle waits until no task is open at any of the stages, or the context ends.
+// awaitIdle waits until none of the stages has an open task, or the context ends.
 func awaitIdle(ctx context.Context, stages []*nodeStage) {
 	for _, st := range stages {
 		if waiting.For(ctx, &st.openTasks) != nil {
@@ -397,8 +395,8 @@ func awaitIdle(ctx context.Context, stages []*nodeStage) {
 	}
 }
 
-// Queue sends a message that the host has to have: a link that cannot send it ends,
-// as one whose host is gone does, which the reader notices.
+// Queue sends a message that must not be lost. If it cannot be sent, the link fails as if the host
+// were gone, which the reader notices.
 func (l *link) Queue(m wire.Message) {
 	if err := l.sender.Queue(m); err != nil && !errors.Is(err, peer.ErrClosed) {
 		l.sender.Fail(err)

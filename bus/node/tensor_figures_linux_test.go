@@ -12,9 +12,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// TestFiguresOfProcesses: what the lanes of other processes count are figures of the bus,
-// while they are there and when they have left: the host sees no other way why tensors
-// went by host memory.
+// TestFiguresOfProcesses: the bus's figures include the lanes of other processes, before and after
+// these have left. Only they show the host why tensors travelled in host memory.
 func TestFiguresOfProcesses(t *testing.T) {
 	h := listen(t, tensorLine(bus.TensorsPool, "make", "read"), tensorHost())
 	reader := mustMachine(t)
@@ -38,10 +37,10 @@ func TestFiguresOfProcesses(t *testing.T) {
 			all := h.bus.Stats().ProcessTensors
 			return lane.Stats{Default: all.Default, Pool: all.Pool, Fallbacks: all.Fallbacks}
 		}
-		if missing == nil { // it tells of its own accord
+		if missing == nil { // sent after figuresDelay
 			testbus.Await(t, func() bool { return figures() == want })
 		}
-		if err := maker.Close(t.Context()); err != nil { // and the rest when it leaves
+		if err := maker.Close(t.Context()); err != nil { // the remaining counts are sent by Close
 			t.Fatal(err)
 		}
 		testbus.Await(t, func() bool { return len(h.server.Processes()) == 1 })
@@ -54,7 +53,7 @@ func TestFiguresOfProcesses(t *testing.T) {
 	}
 }
 
-// TestInvalidFiguresAreRefused: a process cannot have the bus's figures wrap, or shrink.
+// TestInvalidFiguresAreRefused: a process cannot make the bus's figures overflow or shrink.
 func TestInvalidFiguresAreRefused(t *testing.T) {
 	h := listen(t, tensorLine(bus.TensorsPool, "make", "read"), tensorHost())
 	n := h.join(t, node.JoinOptions{})
@@ -69,8 +68,8 @@ func TestInvalidFiguresAreRefused(t *testing.T) {
 	}
 }
 
-// TestDeadProcessHasNothingOpen: what a process counted stays counted, and what it had open
-// is not open any more.
+// TestDeadProcessHasNothingOpen: the counts of a process stay after it has left, except its open
+// tensors.
 func TestDeadProcessHasNothingOpen(t *testing.T) {
 	h := listen(t, tensorLine(bus.TensorsPool, "make", "read"), tensorHost())
 	n := h.join(t, node.JoinOptions{})
@@ -88,8 +87,8 @@ func TestDeadProcessHasNothingOpen(t *testing.T) {
 	}
 }
 
-// TestLatestFiguresCount: of what a process tells the last counts, however soon it comes
-// behind the others.
+// TestLatestFiguresCount: only the last figures of a process count, however quickly they follow
+// each other.
 func TestLatestFiguresCount(t *testing.T) {
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
 	c := dialThin(t, h.path)

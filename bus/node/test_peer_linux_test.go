@@ -32,7 +32,7 @@ type attached struct {
 	link   *link
 }
 
-// attach opens a host whose stage a node of this process serves.
+// attach opens a host, and a node in this process that serves its stage.
 func attach(t testing.TB, window int, handle func(*bus.Task, *bus.Delivery) error) *attached {
 	t.Helper()
 	b, err := bus.Open(t.Context(), bus.Pipeline{
@@ -82,7 +82,7 @@ func joinTo(t testing.TB, path string) *Node {
 	return n
 }
 
-// task is the one that the node has, once it has it.
+// task waits for the node's task.
 func (a *attached) task(t testing.TB) *nodeTask {
 	t.Helper()
 	var task *nodeTask
@@ -96,15 +96,15 @@ func (a *attached) task(t testing.TB) *nodeTask {
 	return task
 }
 
-// openSilentDirect has the outputs of a task go to a peer that the test holds. The host does not know of it,
-// and is not told how long their stream was: TestStreamLengthIsSent is for that.
+// openSilentDirect has the outputs of a task go to a test peer. The host does not know of it, and
+// gets no length of their stream: TestStreamLengthIsSent tests the length.
 func (a *attached) openSilentDirect(t testing.TB, node uint32, task *nodeTask) {
 	t.Helper()
 	task.silence(t)
 	a.openDirect(t, node, task)
 }
 
-// silence has a task tell the host nothing more of its streams.
+// silence has a task send the host no further message about its streams.
 func (t *nodeTask) silence(tb testing.TB) {
 	tb.Helper()
 	silent := silentLink(tb)
@@ -123,7 +123,7 @@ func (a *attached) openDirect(t testing.TB, node uint32, task *nodeTask) {
 	}
 }
 
-// silentLink is a link that says nothing to its host.
+// silentLink is a link that can send nothing.
 func silentLink(t testing.TB) *link {
 	t.Helper()
 	node, host, err := peer.Pair()
@@ -140,25 +140,25 @@ func silentLink(t testing.TB) *link {
 	return &link{sender: sender}
 }
 
-// testPeer is a peer of a node that the test holds: a process that does nothing, and
-// the other end of the connection that the node has to it.
+// testPeer is a peer of a node: a process that does nothing, and the other end of the node's
+// connection to it, which the test holds.
 type testPeer struct {
 	*peerLink
 	t         testing.TB
 	conn      *peer.Conn
 	out       *peer.Sender
 	in        *peer.Receiver
-	listening sync.WaitGroup    // listen
-	received  chan wire.Message // by the node
+	listening sync.WaitGroup    // counts the goroutine of listen
+	received  chan wire.Message // messages from the node
 	ended     chan error
 	proc      *exec.Cmd
-	mem       *shmstore.Segment // offered to the node, as 1
+	mem       *shmstore.Segment // announced to the node as segment 1
 }
 
-// handNode is the first number of nodes that the host does not know.
+// testPeerNode is the first number of nodes that the host does not know.
 const testPeerNode = 1000
 
-// sleepingProcess begins a process that lives until it is killed.
+// sleepingProcess starts a process that lives until it is killed.
 func sleepingProcess(t testing.TB) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("sleep", "3600")
@@ -172,8 +172,8 @@ func sleepingProcess(t testing.TB) *exec.Cmd {
 	return cmd
 }
 
-// introduceTo has the node meet a process, as if the host had said so, to speak a
-// version. It returns the other end of their connection.
+// introduceTo introduces a process to the node, as the host does. It returns the other end of their
+// connection.
 func introduceTo(t testing.TB, l *link, node uint32, cmd *exec.Cmd) *peer.Conn {
 	t.Helper()
 	ends, err := peer.Sockets()
@@ -195,7 +195,7 @@ func introduceTo(t testing.TB, l *link, node uint32, cmd *exec.Cmd) *peer.Conn {
 	return conn
 }
 
-// meetTestPeer introduces a node to the test.
+// meetTestPeer introduces a test peer to the node.
 func (a *attached) meetTestPeer(t testing.TB) *testPeer {
 	t.Helper()
 	proc := sleepingProcess(t)
@@ -226,7 +226,7 @@ func newTestPeer(t testing.TB, conn *peer.Conn) *testPeer {
 	return h
 }
 
-// meet does what a peer does first.
+// meet exchanges lanes with the node.
 func (h *testPeer) meet() {
 	h.t.Helper()
 	own, fd, err := h.conn.ShareLane()
@@ -249,7 +249,7 @@ func (h *testPeer) meet() {
 	}
 }
 
-// hangUp closes the test's end. It may be called again.
+// hangUp closes the test's end. It may be called twice.
 func (h *testPeer) hangUp() {
 	_ = h.out.Close()
 	_ = h.conn.Close()
@@ -257,7 +257,7 @@ func (h *testPeer) hangUp() {
 	h.in.Close()
 }
 
-// listen has the hand take in what the node says.
+// listen receives the node's messages.
 func (h *testPeer) listen() { h.listening.Go(func() { h.ended <- h.in.Serve(h.receive) }) }
 
 func (h *testPeer) receive(head wire.Header, body []byte, fds []int) error {
@@ -278,7 +278,7 @@ func (h *testPeer) sendMessages(ms ...wire.Message) {
 	}
 }
 
-// nextMessage is the next that the node says.
+// nextMessage is the next message from the node.
 func (h *testPeer) nextMessage() wire.Message {
 	h.t.Helper()
 	select {
@@ -287,15 +287,15 @@ func (h *testPeer) nextMessage() wire.Message {
 	case err := <-h.ended:
 		h.t.Fatalf("the connection ended with %v", err)
 	case <-time.After(testbus.Patience):
-		h.t.Fatal("the node says nothing")
+		h.t.Fatal("no message from the node")
 	}
 	return nil
 }
 
-// nowhere is a source that no node has.
+// unknownSource is a source that no node has.
 const unknownSource = 1 << 31
 
-// handled is a barrier: the node has handled all that was said.
+// handled returns when the node has handled all earlier messages.
 func (h *testPeer) handled() {
 	h.t.Helper()
 	h.sendMessages(&wire.Deliver{Source: unknownSource, Delivery: unknownSource, Flags: wire.FlagInline})
@@ -306,12 +306,12 @@ func (h *testPeer) handled() {
 	}
 }
 
-// large is a delivery whose payload lies in the hand's memory.
+// large is a delivery whose payload lies in the test peer's memory.
 func (h *testPeer) large(source, id uint32, seq uint64) *wire.Deliver {
 	return &wire.Deliver{Source: source, Delivery: id, Seq: seq, Segment: 1, Offset: 4096, Size: 4096, Codec: 1}
 }
 
-// small is one whose payload is in the message.
+// small is a delivery whose payload is in the message.
 func small(source, id uint32, seq uint64) *wire.Deliver {
 	return &wire.Deliver{Source: source, Delivery: id, Seq: seq, Flags: wire.FlagInline, Payload: []byte{byte(seq)}, Size: 1, Codec: 1}
 }
@@ -324,14 +324,14 @@ func (h *testPeer) die() {
 	}
 }
 
-// holds are the deliveries that the peer has, as the node knows it.
+// holds are the deliveries that the peer holds, as the node sees it.
 func (h *testPeer) holds() (all []accounts.Hold) {
 	h.account.Each(func(o *accounts.Hold) { all = append(all, *o) })
 	return all
 }
 
-// heldDelivery is a delivery that the peer has, as the node has it, and how much of it lies in memory that
-// is not free.
+// heldDelivery is a delivery that the peer holds, as the node has it, and how many of its bytes are
+// still in use.
 func (h *testPeer) heldDelivery(number uint32) (d *bus.Delivery, held int) {
 	h.t.Helper()
 	h.account.Inspect(number, func(o *accounts.Hold) {
@@ -341,12 +341,12 @@ func (h *testPeer) heldDelivery(number uint32) (d *bus.Delivery, held int) {
 		}
 	})
 	if d == nil {
-		h.t.Fatalf("the peer does not have delivery %d", number)
+		h.t.Fatalf("the peer does not hold delivery %d", number)
 	}
 	return d, held
 }
 
-// emit sends one input and requires one result.
+// emit sends one input and receives one result.
 func emit(t testing.TB, r *bus.Request, payload []byte) *bus.Delivery {
 	t.Helper()
 	if err := r.Input(t.Context()).EmitBytes(payload); err != nil {
@@ -367,7 +367,7 @@ func mustEnd(t testing.TB, r *bus.Request) {
 	}
 }
 
-// requestOf is the request of the node's that a caller has.
+// requestOf is the node's remoteRequest of a caller's request.
 func (a *attached) requestOf(t testing.TB, r *bus.Request) *remoteRequest {
 	t.Helper()
 	_, requests := a.link.work.list()
