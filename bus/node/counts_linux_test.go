@@ -58,7 +58,7 @@ func TestCountsOfARequest(t *testing.T) {
 		t.Errorf("%d requests start %d goroutines", requests, goroutines)
 	}
 	allocations := (after.Mallocs - before.Mallocs) / requests
-	if allocations > 75 && !racing() { // with the detector pools forget some of what they have
+	if allocations > 75 && !racing() { // with the race detector a sync.Pool drops some of its objects
 		t.Errorf("a request takes %d allocations, want at most 75", allocations)
 	}
 	t.Logf("%d packets, %d allocations; all of them started %d goroutines", packets[requests/2], allocations, goroutines)

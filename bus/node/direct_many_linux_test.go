@@ -28,7 +28,7 @@ func (h *hosted) streamAsNewCaller(t *testing.T) {
 // of its callers. It outlives many callers.
 func TestForwarderOutlivesCallers(t *testing.T) {
 	p := testbus.Remotes(testbus.Linear(forwarding("f"), pass("x")))
-	p.Stages[1] = pass("x") // in the host, so that the host is offered all that f passes on
+	p.Stages[1] = pass("x") // in the host, so that f offers the host each payload that it forwards
 	h := listen(t, p, bus.Options{})
 	_, served := h.serve(t, forwarding("f"))
 	for caller := range 80 {

@@ -114,7 +114,7 @@ func TestDirectory(t *testing.T) {
 				}
 			}
 			kept := mustFind(t, b, named(1))
-			b.Withdraw(named(1)) // not its own
+			b.Withdraw(named(1)) // not published by b
 			wantSame(t, mustFind(t, b, named(1)), f, 1<<30)
 			a.Withdraw(named(1))
 			wantNotPublished(t, a, named(1)) // sent after the withdrawal

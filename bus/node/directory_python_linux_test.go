@@ -43,7 +43,7 @@ func TestDirectoryWithPython(t *testing.T) {
 	p.do("find", of(2), []any{"from Go", 5, os.Getpid(), false})
 	mustPublish(t, h.bus.Directory(), named(3), f, 6)
 	p.do("find", of(3), []any{"from Go", 6, os.Getpid(), false})
-	p.do("withdraw", of(2), nil) // not its own
+	p.do("withdraw", of(2), nil) // not published by the Python process
 	mustFind(t, d, named(2))
 	p.do("withdraw", of(1), nil)
 	p.do("find", of(1), "Nothing") // sent after the withdrawal

@@ -122,8 +122,9 @@ func TestHandlerErrorKeepsItsPlace(t *testing.T) {
 	}
 }
 
-// TestErrorOfAnotherRequest: the request that fails names its own stage and delivery, also where
-// what failed was another one, of this or of another bus, which its handler had submitted.
+// TestErrorOfAnotherRequest: the error of a failed request names the request's own stage and
+// delivery, even if its handler failed with the error of another request, of this or of another
+// bus.
 func TestErrorOfAnotherRequest(t *testing.T) {
 	inner := &bus.StageError{Stage: "inner", Edge: "a->inner", Key: "other", Seq: 5, Err: errors.New("boom")}
 	spec := bus.StageSpec{Name: "m", Handle: func(*bus.Task, *bus.Delivery) error { return inner }}

@@ -39,7 +39,7 @@ func TestForwardOutlivesItsDelivery(t *testing.T) {
 			}
 			c.send(&wire.Finish{Delivery: gets.Delivery})
 			c.send(&wire.Call{Token: 4, Method: "check"})
-			c.await(wire.KindReply) // the host has handled all that
+			c.await(wire.KindReply) // the host has handled all earlier messages
 			var got []string
 			for range 2 {
 				d, err := r.Recv(t.Context())

@@ -152,7 +152,7 @@ func (l *link) introduce(bus, name string) error {
 	return err
 }
 
-// run reads until the connection ends, and then ends all that depends on it.
+// run reads until the connection ends, and then ends the link's questions, tasks and requests.
 func (l *link) run() {
 	err := l.read()
 	switch broken := l.sender.Err(); {

@@ -54,7 +54,7 @@ func TestNodeForgetsEndedTasks(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.server.Drain()
-	if err := <-served; err != nil { // it has nothing open
+	if err := <-served; err != nil { // no task is open
 		t.Fatal(err)
 	}
 }
@@ -71,7 +71,7 @@ func TestLateClientIsToldToDrain(t *testing.T) {
 	if !node.DrainReceived(n) {
 		t.Fatal("the host did not say that it is going to stop")
 	}
-	if err := n.Serve(t.Context(), bus.Stage("a", testbus.Upper)); err != nil { // it has nothing open
+	if err := n.Serve(t.Context(), bus.Stage("a", testbus.Upper)); err != nil { // no task is open
 		t.Fatal(err)
 	}
 }

@@ -249,7 +249,7 @@ func (a *resequencer) endCompleteStreams() {
 	}
 }
 
-// unlock unlocks mu, runs the calls that were left for that, and calls done if it is due.
+// unlock unlocks mu, runs the calls in afterUnlock, and calls done if it is due.
 func (a *resequencer) unlock() {
 	due, then := a.doneDue, a.afterUnlock
 	a.doneDue, a.afterUnlock = nil, bus.AfterUnlock{}

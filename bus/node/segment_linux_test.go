@@ -16,7 +16,7 @@ type thinClient struct {
 	t    *testing.T
 	conn *peer.Conn
 	in   *peer.Receiver
-	seen []wire.Kind // of what came
+	seen []wire.Kind // kinds of the received messages
 }
 
 func dialThin(t *testing.T, path string) *thinClient {
