@@ -15,7 +15,7 @@ type (
 	ReceiverReading [10]right // internal/peer.Receiver.reading: which goroutine handles the messages of a connection
 	HandlerLock     [30]right // bus.handlerLock.mu: the handler of one replica; an emission that waits gives it up
 	FlowAsleep      [40]right // bus.flow.asleep: one sleeper at a time in a flow
-	LinkCalling     [50]right // bus/node.link.calling: opening the bus for a node's requests, and submitting
+	LinkCalling     [50]right // bus/node.link.callerMu: opening the bus for a node's requests, and submitting
 	BusStop         [60]right // bus.Bus.stopMu: one stop at a time
 	KeyedWriter     [70]right // shmstore/keyed.Store.writer: the store's writer
 
@@ -26,7 +26,7 @@ type (
 	Node            [130]lock // bus/node.Node.mu: the link, and the stages that are served
 	Server          [140]lock // bus/host.Server.mu: the sessions
 	RemoteStage     [150]lock // bus.RemoteStage.mu: replicas, works and tasks of one stage
-	Begun           [160]lock // bus/node.begun.mu: a node's stages, tasks and requests
+	LinkWork        [160]lock // bus/node.linkWork.mu: a node's stages, tasks and requests
 	Resequencer     [170]lock // bus/node.resequencer.mu: the order of incoming streams
 
 	// A bus.
@@ -40,8 +40,8 @@ type (
 
 	Introduced  [310]lock // bus/host.introductions.mu: which processes were introduced to which
 	Routes      [320]lock // bus/node.routes.mu: where edges lead
-	Exchange    [330]lock // internal/exchange.Exchange.mu: ends of the exchange in the host's process
-	ToldFigures [335]lock // bus/node.toldFigures.mu: the figures of the lane that a host was sent
+	Exchange    [330]lock // internal/exchange.Exchange.mu: endpoints of the exchange in the host's process
+	SentFigures [335]lock // bus/node.sentFigures.mu: the figures of the lane that a host was sent
 	Directory   [340]lock // internal/directory.Directory.mu: names, and the processes that published them
 	Account     [350]lock // internal/accounts.Account.mu: the payloads that another process has, and the announced memory
 	PacketBatch [360]lock // internal/peer.PacketBatch.mu: the packets that are being handled
@@ -79,10 +79,10 @@ type (
 	RemoteRequest [900]lock // bus/node.remoteRequest.mu: the state of a request at the host
 	NodeTask      [900]lock // bus/node.nodeTask.mu: the deliveries of a task, and whether it has ended
 	PeerLink      [900]lock // bus/node.peerLink.mu: how the two nodes are connected
-	Asked         [900]lock // bus/node.asked.mu: the questions of a node to its host
+	NodeQuestions [900]lock // bus/node.questions.mu: the questions of a node to its host
 	Peers         [900]lock // bus/node.peers.mu: the nodes that a node was introduced to
-	Parting       [900]lock // bus/node.parting.mu: how a link ends
-	Pushing       [900]lock // bus/node.pushing.mu: for how long a link reports
+	LinkState     [900]lock // bus/node.linkState.mu: how a link ends
+	ReportLease   [900]lock // bus/node.reportLease.mu: for how long a link reports
 
 	Watches   [900]lock // internal/directory.Watches.mu: watches of processes
 	Process   [900]lock // internal/process.Process.mu: the functions called when a process dies
