@@ -68,7 +68,7 @@ type Mailbox struct {
 
 	_ cpu.CacheLinePad // senders write below, on every post
 
-	// What every post writes comes first, so that it spans few cache lines.
+	// The fields that every post writes come first: they span few cache lines.
 	mu             lockorder.Mutex[lockorder.Mailbox]
 	running        bool  // a worker is in process, or about to be
 	started        bool  // Start was called

@@ -44,7 +44,7 @@ type extent struct {
 	nextCount int // how many to ask for when free is empty; 0: one, as at the start
 }
 
-// NewProducer returns a producer that holds nothing yet.
+// NewProducer returns a producer without extents.
 func (w *Writer) NewProducer() *Producer { return &Producer{w: w} }
 
 // Reserve returns space for size bytes, or for somewhat more. It waits for space

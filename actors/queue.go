@@ -1,7 +1,7 @@
 package actors
 
-// minQueueLength is the smallest buffer that a queue keeps once it has held
-// anything. It is a power of two, as every buffer length is.
+// minQueueLength is the smallest length of a buffer once a queue has held a
+// value. It is a power of two, as every buffer length is.
 const minQueueLength = 8
 
 // shrinkWindow is the window, in buffer lengths of values taken out, after which

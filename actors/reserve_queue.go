@@ -28,7 +28,7 @@ import (
 //     without a change of its place in the order.
 type reserveQueue struct {
 	queue []*reserve // oldest first
-	// What the reservations in the queue lacked when they were last served.
+	// The shortages of the queued reservations when they were last served.
 	arenaShort  bool
 	fullDevices []shmstore.Device
 }

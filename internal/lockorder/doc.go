@@ -17,7 +17,7 @@
 //
 //   - Lock and RLock take a class only while all classes that the goroutine holds have lesser
 //     ranks. So a goroutine never holds two locks of one class, nor two of one rank.
-//   - TryLock waits for nothing, and is allowed at any rank. The lock counts as held.
+//   - TryLock never blocks, and is allowed at any rank. The lock counts as held.
 //   - The goroutine that locks holds the lock until it is unlocked, on any goroutine. A
 //     goroutine that unlocks a [RWMutex] for reading ends its own hold, or that of another
 //     reader if it has none.
