@@ -12,10 +12,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestFinishingGivesCreditBack: on an edge with room for one delivery that
+// TestFinishReturnsCredit: on an edge with room for one delivery that
 // fails rather than waits, any number gets through as long as each is finished
 // before the next one is sent.
-func TestFinishingGivesCreditBack(t *testing.T) {
+func TestFinishReturnsCredit(t *testing.T) {
 	for _, size := range []int{10, 1000} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			p := testbus.Linear(bus.Stage("a", testbus.Upper))

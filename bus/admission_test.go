@@ -43,7 +43,7 @@ func drawAdmission(t *rapid.T) *admissionModel {
 		st := &stage{index: i, spec: StageSpec{Replicas: 1, MaxInflight: bound}}
 		for n := range modelRequests { // those above the bound are there, too: none has to be made
 			s := &slot{&worker{}, n >= bound}
-			idle := st.idle(s.above)
+			idle := st.idleSlots(s.above)
 			*idle = append(*idle, s)
 		}
 		a.stages = append(a.stages, st)
@@ -52,10 +52,10 @@ func drawAdmission(t *rapid.T) *admissionModel {
 	m.above = make([]int64, len(a.stages))
 	for i := range rapid.IntRange(2, modelRequests).Draw(t, "requests") {
 		r := &Request{bus: m.bus, key: uint64(i), order: uint64(rapid.IntRange(1, 4).Draw(t, "order")), tasks: make([]Task, len(a.stages))}
-		r.parts.Store(1) // the caller's
+		r.refs.Store(1) // the caller's
 		for at, st := range a.stages {
 			r.tasks[at].stage = st
-			r.tasks[at].outlet = outputs{req: r, task: &r.tasks[at]}
+			r.tasks[at].outputs = outputs{req: r, task: &r.tasks[at]}
 		}
 		m.requests = append(m.requests, r)
 		m.stays = append(m.stays, make([]stay, len(a.stages)))
@@ -113,7 +113,7 @@ func (m *admissionModel) want(t *rapid.T, stays ...stay) {
 
 func (m *admissionModel) give(t *rapid.T) {
 	if r, s, ok := m.task(t, stayHolding); ok {
-		m.requests[r].giveSlot(&m.requests[r].tasks[s])
+		m.requests[r].releaseSlot(&m.requests[r].tasks[s])
 		m.stays[r][s] = stayLeft
 		m.settle(s)
 	}
@@ -269,7 +269,7 @@ func (m *admissionModel) check(t *rapid.T) {
 	for s, st := range a.stages {
 		var line []int
 		for _, w := range st.waits {
-			line = append(line, slices.Index(m.requests, w.outlet.req))
+			line = append(line, slices.Index(m.requests, w.outputs.req))
 		}
 		if want := m.at(s, stayWaiting); !slices.Equal(line, want) {
 			t.Fatalf("requests %v wait at stage %d, want %v", line, s, want)
@@ -279,7 +279,7 @@ func (m *admissionModel) check(t *rapid.T) {
 			t.Fatalf("stage %d has %d requests, %d slots are free, and %d were granted above the bound; want %d, %d and %d",
 				s, len(st.holders), len(st.free)+len(st.spare), st.admittedAbove, holders, modelRequests-holders, m.above[s])
 		}
-		if holders < m.bounds[s] && slices.ContainsFunc(st.waits, func(w *Task) bool { return !w.outlet.req.over() }) {
+		if holders < m.bounds[s] && slices.ContainsFunc(st.waits, func(w *Task) bool { return !w.outputs.req.over() }) {
 			t.Fatalf("stage %d has a free slot, and requests %v wait", s, line)
 		}
 	}

@@ -11,17 +11,17 @@ import (
 // in the AfterUnlock, and Do does it. The zero value has nothing to do. It is for one goroutine.
 type AfterUnlock struct {
 	actor actors.Run    // of a worker that runs no user's code
-	rest  *deferredWork // nil: nothing but the run is to be done
+	work  *deferredWork // nil: nothing but the run is to be done
 }
 
 // deferredWork is what few emissions leave behind, in the order in which it is done.
 type deferredWork struct {
-	failures []failure
-	finished []*Delivery // that no carrier took
-	dropped  []*Delivery // unseen, whose credit is of no use
-	credits  []credit
-	blocked  []*flow    // see flow.unblock
-	ended    []*Request // whose sinks may be told that they are over
+	failures   []failure
+	finished   []*Delivery // that no carrier took
+	dropped    []*Delivery // unseen, whose credit is of no use
+	credits    []credit
+	blocked    []*flow    // see flow.unblock
+	endedSinks []*Request // whose sinks may be told that they are over
 }
 
 // failure is why a request fails.
@@ -39,8 +39,8 @@ type credit struct {
 // Run does what was noted. The caller holds no lock.
 func (after *AfterUnlock) Run() {
 	lockorder.AssertNone("what was left is done")
-	if r := after.rest; r != nil {
-		after.rest = nil
+	if r := after.work; r != nil {
+		after.work = nil
 		r.run()
 	}
 	run := after.actor
@@ -59,19 +59,19 @@ func (r *deferredWork) run() {
 		d.discard()
 	}
 	for _, c := range r.credits {
-		c.flow.give(c.amount)
+		c.flow.giveCredit(c.amount)
 	}
 	for _, f := range r.blocked {
 		f.unblock()
 	}
-	for _, req := range r.ended {
+	for _, req := range r.endedSinks {
 		req.endSink()
 	}
 }
 
-// lend notes that the caller's goroutine may run the actor. Of several actors it runs one, and
+// runActor notes that the caller's goroutine may run the actor. Of several actors it runs one, and
 // workers run the others at the same time.
-func (after *AfterUnlock) lend(run actors.Run) {
+func (after *AfterUnlock) runActor(run actors.Run) {
 	if after.actor.Due() {
 		run.Start()
 		return
@@ -81,44 +81,44 @@ func (after *AfterUnlock) lend(run actors.Run) {
 
 // Fail notes that a request fails. The request does not complete meanwhile.
 func (after *AfterUnlock) Fail(r *Request, err error) {
-	r.fault.CompareAndSwap(nil, &err)
-	more := after.more()
+	r.pendingErr.CompareAndSwap(nil, &err)
+	more := after.ensureWork()
 	more.failures = append(more.failures, failure{r, err})
 }
 
 // finish notes a delivery that is held, and finished without having been handled.
 func (after *AfterUnlock) finish(ds ...*Delivery) {
-	more := after.more()
+	more := after.ensureWork()
 	more.finished = append(more.finished, ds...)
 }
 
 // drop notes a delivery whose request needs it no more.
 func (after *AfterUnlock) drop(d *Delivery) {
-	more := after.more()
+	more := after.ensureWork()
 	more.dropped = append(more.dropped, d)
 }
 
-// give notes that credit goes back.
-func (after *AfterUnlock) give(f *flow, amount uint64) {
-	more := after.more()
+// giveCredit notes that credit goes back.
+func (after *AfterUnlock) giveCredit(f *flow, amount uint64) {
+	more := after.ensureWork()
 	more.credits = append(more.credits, credit{f, amount})
 }
 
 // unblock notes a flow whose queue waits for a slot.
 func (after *AfterUnlock) unblock(f *flow) {
-	more := after.more()
+	more := after.ensureWork()
 	more.blocked = append(more.blocked, f)
 }
 
-// end notes that the sink of a request may be told of its end.
-func (after *AfterUnlock) end(r *Request) {
-	more := after.more()
-	more.ended = append(more.ended, r)
+// endSink notes that the sink of a request may be told of its end.
+func (after *AfterUnlock) endSink(r *Request) {
+	more := after.ensureWork()
+	more.endedSinks = append(more.endedSinks, r)
 }
 
-func (after *AfterUnlock) more() *deferredWork {
-	if after.rest == nil {
-		after.rest = new(deferredWork)
+func (after *AfterUnlock) ensureWork() *deferredWork {
+	if after.work == nil {
+		after.work = new(deferredWork)
 	}
-	return after.rest
+	return after.work
 }

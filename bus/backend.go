@@ -43,8 +43,8 @@ func (e *edge) port() Port {
 	}
 }
 
-// describe has the graph say what its ports are, when its windows are known.
-func (g *graph) describe() {
+// buildPorts has the graph say what its ports are, when its windows are known.
+func (g *graph) buildPorts() {
 	in := func(edges []*edge) (all []Port) {
 		for _, e := range edges {
 			all = append(all, e.port())
@@ -91,8 +91,8 @@ func (b Backend) DescribeHolders(past []Stream) string { return b.describeHolder
 
 // WatchStalls looks for stalls now and then, until done is closed, and has the bus report what
 // look finds.
-func (b Backend) WatchStalls(done <-chan struct{}, look func(atLeast time.Duration) []Stall) {
-	b.watchStalls(done, look)
+func (b Backend) WatchStalls(done <-chan struct{}, find func(atLeast time.Duration) []Stall) {
+	b.watchStalls(done, find)
 }
 
 // Services is what a floor says of itself, once.
@@ -182,16 +182,16 @@ type TaskInfo struct {
 func (p *ReplicaTask) Assign(to TaskConn, cancel <-chan struct{}) TaskInfo {
 	p.conn = to
 	t := p.rt.task
-	r := t.outlet.req
+	r := t.outputs.req
 	return TaskInfo{
-		Request: r, Task: t, Output: Emitter{out: &t.outlet, cancel: cancel}, Attempt: p.rt.attempt,
+		Request: r, Task: t, Output: Emitter{out: &t.outputs, cancel: cancel}, Attempt: p.rt.attempt,
 		Deadline: r.deadline, Trace: r.trace, Ports: t.stage.outPorts, Replica: p.replica,
 	}
 }
 
 // EmissionIndex is the place of an emission among those of a work, or of a request.
 type EmissionIndex struct {
-	of     *output
+	output *output
 	remote *RemoteStage
 	n      uint64
 	repeat bool
@@ -204,35 +204,35 @@ func (o *EmissionIndex) Count(p *ReplicaTask, w *Work) (repeat bool) {
 	if o.n > 0 {
 		return o.repeat
 	}
-	o.of, o.remote = &p.rt.output, p.replica.remote
+	o.output, o.remote = &p.rt.output, p.replica.remote
 	o.remote.mu.Lock()
 	defer o.remote.mu.Unlock()
 	if w != nil && o.remote.stage.spec.State == StateNone {
-		o.of = &w.output
+		o.output = &w.output
 	}
-	o.n, o.repeat = o.of.next()
+	o.n, o.repeat = o.output.next()
 	return o.repeat
 }
 
 // MarkSent notes that the emission went out, if it was counted.
 func (o *EmissionIndex) MarkSent() {
-	if o.of == nil {
+	if o.output == nil {
 		return
 	}
 	o.remote.mu.Lock()
 	defer o.remote.mu.Unlock()
-	o.of.markSent(o.n)
+	o.output.markSent(o.n)
 }
 
-// Trying is an emitter that does not wait.
-func (c EmitterControl) Trying() Emitter {
+// NoWait is an emitter that does not wait.
+func (c EmitterControl) NoWait() Emitter {
 	c.e.cancel = atOnce
 	return c.e
 }
 
-// Pressed reports whether a window that it emits into has no place for another payload
+// WindowFull reports whether a window that it emits into has no place for another payload
 // like those in it.
-func (c EmitterControl) Pressed() bool {
+func (c EmitterControl) WindowFull() bool {
 	e := c.e
 	return slices.ContainsFunc(e.out.edges, func(to *edge) bool { return e.out.req.flow(to).full() })
 }
@@ -258,16 +258,16 @@ type Origin interface {
 	Spent(bytesToo bool)
 }
 
-// held is an origin with a delivery more.
-func held(o Origin) Origin {
+// holdOrigin is an origin with a delivery more.
+func holdOrigin(o Origin) Origin {
 	if o != nil {
 		o.Hold()
 	}
 	return o
 }
 
-// unheld ends a delivery of an origin.
-func unheld(o Origin) {
+// unholdOrigin ends a delivery of an origin.
+func unholdOrigin(o Origin) {
 	if o != nil {
 		o.Unhold()
 	}
@@ -354,7 +354,7 @@ func (s Stream) OpenDirect(by DirectPath) bool {
 // and whether the stream had ended.
 func (s Stream) CloseDirect(deliveries uint64, bytes int64, tell func(past uint64)) (through uint64, ended bool) {
 	f := s.flow
-	o := f.outlet()
+	o := f.outputs()
 	o.mu.Lock()
 	through, ended = f.seq, f.ended
 	if ended || deliveries < through {
@@ -381,8 +381,8 @@ type SpaceWait struct {
 func (c RequestControl) SpaceWaits() (all []SpaceWait) {
 	now := time.Now()
 	for _, o := range c.r.allOutputs() {
-		if waited, dev := o.waitedForSpace(now); waited > 0 {
-			all = append(all, SpaceWait{waited, o.wanted(dev)})
+		if waited, dev := o.spaceWaited(now); waited > 0 {
+			all = append(all, SpaceWait{waited, o.describeSpace(dev)})
 		}
 	}
 	return all

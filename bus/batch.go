@@ -22,15 +22,15 @@ func (w *worker) ungather(t *Task) {
 
 // runBatch handles a full or overdue batch.
 func (w *worker) runBatch(batch []*Delivery) {
-	w.rest = batch
+	w.batchRest = batch
 	w.runRest()
 }
 
 // runRest handles what is left of a batch, in rounds.
 func (w *worker) runRest() {
-	for len(w.rest) > 0 {
+	for len(w.batchRest) > 0 {
 		var batch []*Delivery
-		batch, w.rest = w.nextRound(w.rest)
+		batch, w.batchRest = w.nextRound(w.batchRest)
 		w.handleBatch(batch)
 	}
 }
@@ -59,7 +59,7 @@ func (w *worker) handleBatch(batch []*Delivery) {
 	w.parts = batch
 	live := batch[:0]
 	for _, d := range batch {
-		switch err := d.open(); {
+		switch err := d.openPayload(); {
 		case d.flow.req.over():
 			_ = d.Finish(nil)
 		case err != nil:
@@ -90,7 +90,7 @@ func (w *worker) callBatch(batch []*Delivery) error {
 	lockorder.AssertNone("a handler is called")
 	if w.stage.oneEach {
 		for _, d := range batch {
-			d.Task().handling.Store(d.fed.number())
+			d.Task().handling.Store(d.fed.hostID())
 		}
 		defer func() {
 			for _, d := range batch {

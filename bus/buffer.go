@@ -17,22 +17,22 @@ import (
 // Buffer is room for one payload, to be filled in place and sent. It belongs
 // to one goroutine. Send it or Abort it.
 type Buffer struct {
-	e         Emitter
-	em        Emission
-	codec     codec.ID
-	size      int     // reserved
-	price     int64   // of size, in credit
-	edges     []*edge // those the payload goes to, once credit is taken
-	room      shmstore.Reservation
-	heap      []byte            // the payload, when it is not in the store; nil: it is in room
-	lent      *accounts.Payload // where heap lies, when it is memory shared with another process
-	first     *Delivery         // made early, when the payload travels inside it
-	void      bool              // the request is over: what is filled in goes nowhere
-	spilt     bool              // the store had no room in one piece
-	apart     bool              // it passes an edge alone, and lies in a segment of its own
-	unbounded bool              // no window bounds the bytes that lie so: it passes alone, or the bus overcommits
-	held      bool              // the request is held: see hold
-	done      bool
+	e           Emitter
+	em          Emission
+	codec       codec.ID
+	size        int     // reserved
+	price       int64   // of size, in credit
+	edges       []*edge // those the payload goes to, once credit is taken
+	reservation shmstore.Reservation
+	heap        []byte            // the payload, when it is not in the store; nil: it is in room
+	lent        *accounts.Payload // where heap lies, when it is memory shared with another process
+	first       *Delivery         // made early, when the payload travels inside it
+	void        bool              // the request is over: what is filled in goes nowhere
+	spilled     bool              // the store had no room in one piece
+	ownSegment  bool              // it passes an edge alone, and lies in a segment of its own
+	unbounded   bool              // no window bounds the bytes that lie so: it passes alone, or the bus overcommits
+	requestHeld bool              // the request is held: see hold
+	done        bool
 }
 
 // spillAfter is how long a payload waits for room in the store before it goes
@@ -68,12 +68,12 @@ func (e Emitter) reserve(size int, c codec.ID, em Emission) (Buffer, error) {
 		b.reserveInline()
 		return b, nil
 	}
-	b.apart = slices.ContainsFunc(b.edges, func(ed *edge) bool { return ed.alone(b.price) })
-	err := b.reserveRoom()
+	b.ownSegment = slices.ContainsFunc(b.edges, func(ed *edge) bool { return ed.exceedsWindow(b.price) })
+	err := b.reserveSpace()
 	switch {
 	case err == nil:
-	case e.out.forgiving():
-		b.avoid()
+	case e.out.discardsWhenOver():
+		b.discardOutput()
 		err = nil
 	default:
 		b.giveCredit()
@@ -81,15 +81,15 @@ func (e Emitter) reserve(size int, c codec.ID, em Emission) (Buffer, error) {
 	return b, err
 }
 
-// forgiving reports whether an emission succeeds, to no effect, because the
+// discardsWhenOver reports whether an emission succeeds, to no effect, because the
 // request is over: one actor that serves many requests need not look after
 // each one's end.
-func (o *outputs) forgiving() bool {
+func (o *outputs) discardsWhenOver() bool {
 	return o.task != nil && o.task.stage.shared() && o.req.over()
 }
 
-// avoid makes b a buffer that leads nowhere.
-func (b *Buffer) avoid() {
+// discardOutput makes b a buffer that leads nowhere.
+func (b *Buffer) discardOutput() {
 	b.giveCredit()
 	b.void, b.heap = true, make([]byte, b.size)
 }
@@ -103,37 +103,37 @@ func (b *Buffer) reserveInline() {
 	b.heap = b.first.small[:b.size:b.size]
 }
 
-// reserveRoom takes room in the store, or on the heap if the store has none in
+// reserveSpace takes room in the store, or on the heap if the store has none in
 // one piece.
-func (b *Buffer) reserveRoom() (err error) {
+func (b *Buffer) reserveSpace() (err error) {
 	o := b.e.out
-	if err := b.hold(); err != nil {
+	if err := b.holdRequest(); err != nil {
 		return err
 	}
 	defer func() {
-		if err == nil && !b.spilt && o.req.over() { // a host that is lost may be reading what was given back before
-			b.room.Abort()
+		if err == nil && !b.spilled && o.req.over() { // a host that is lost may be reading what was given back before
+			b.reservation.Abort()
 			err = o.req.cause()
 		}
-		if err != nil || b.spilt {
-			b.unhold()
+		if err != nil || b.spilled {
+			b.unholdRequest()
 		}
 	}()
 	var ok bool
-	if !b.apart {
-		if b.room, ok = o.producer.TryReserve(b.size, b.codec); ok {
+	if !b.ownSegment {
+		if b.reservation, ok = o.producer.TryReserve(b.size, b.codec); ok {
 			return nil
 		}
 	}
 	ran := b.e.handlerLock.pause()
 	defer b.e.handlerLock.lock(b.e.out.req.id, ran)
 	// The first try does not wait: what waits is noted, and wants a timer.
-	b.room, err = b.takeRoom(atOnce, nil)
+	b.reservation, err = b.reserveInStore(atOnce, nil)
 	if errors.Is(err, actors.ErrCanceled) {
 		if b.e.cancel == atOnce {
 			return ErrCanceled
 		}
-		b.room, err = b.awaitRoom()
+		b.reservation, err = b.awaitSpace()
 	}
 	switch {
 	case errors.Is(err, actors.ErrCanceled) && o.req.over():
@@ -146,10 +146,10 @@ func (b *Buffer) reserveRoom() (err error) {
 	return nil
 }
 
-// takeRoom takes room in the store, in a segment of its own for what passes alone: the windows
+// reserveInStore takes room in the store, in a segment of its own for what passes alone: the windows
 // leave no share of the arena for it.
-func (b *Buffer) takeRoom(done, cancel <-chan struct{}) (shmstore.Reservation, error) {
-	if b.apart {
+func (b *Buffer) reserveInStore(done, cancel <-chan struct{}) (shmstore.Reservation, error) {
+	if b.ownSegment {
 		return b.e.out.req.bus.writer.ReserveAlone(done, cancel, b.size, b.codec)
 	}
 	return b.e.out.producer.Reserve(done, cancel, b.size, b.codec)
@@ -162,45 +162,45 @@ func (b *Buffer) spill() error {
 			return fmt.Errorf("%w: %d bytes, and payloads leave no room in the store, which Store.MaxLargeBytes (large_bytes in a file) bounds, nor %s on the heap", shmstore.ErrMemory, b.size, s.Limit)
 		}
 	}
-	b.heap, b.spilt = make([]byte, b.size), true
+	b.heap, b.spilled = make([]byte, b.size), true
 	return nil
 }
 
-// hold holds the request of a payload that is the caller's and takes room in the
+// holdRequest holds the request of a payload that is the caller's and takes room in the
 // store. A stage's need no such thing: the request has a slot there.
-func (b *Buffer) hold() error {
+func (b *Buffer) holdRequest() error {
 	o := b.e.out
 	if o.task != nil {
 		return nil
 	}
-	if !o.req.hold() {
+	if !o.req.holdForPayload() {
 		return o.req.cause()
 	}
-	b.held = true
+	b.requestHeld = true
 	return nil
 }
 
-func (b *Buffer) unhold() {
-	if b.held {
-		b.held = false
-		b.e.out.req.unhold()
+func (b *Buffer) unholdRequest() {
+	if b.requestHeld {
+		b.requestHeld = false
+		b.e.out.req.unholdForPayload()
 	}
 }
 
 // atOnce is a wait that is over before it begins.
 var atOnce = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-func (b *Buffer) awaitRoom() (shmstore.Reservation, error) {
+func (b *Buffer) awaitSpace() (shmstore.Reservation, error) {
 	o := b.e.out
-	b.unbounded = b.apart || o.req.bus.opts.Overcommit
+	b.unbounded = b.ownSegment || o.req.bus.opts.Overcommit
 	if o.req.bus.kept.Crowded(int64(len(o.req.bus.store.Arena())) / headroom) {
 		return shmstore.Reservation{}, actors.ErrCanceled
 	}
-	defer o.waitsForSpace(nil)()
+	defer o.beginSpaceWait(nil)()
 	enough := make(chan struct{})
 	timer := time.AfterFunc(o.req.bus.opts.spillAfter, func() { close(enough) })
 	defer timer.Stop()
-	return b.takeRoom(o.req.done, enough)
+	return b.reserveInStore(o.req.done, enough)
 }
 
 // Bytes is the memory to fill. What is copied there is best copied with [codec.Copy].
@@ -208,7 +208,7 @@ func (b *Buffer) Bytes() []byte {
 	if b.heap != nil {
 		return b.heap
 	}
-	return b.room.Bytes()[:b.size]
+	return b.reservation.Bytes()[:b.size]
 }
 
 // fill has a function of others fill b, and aborts b if it fails or panics.
@@ -231,9 +231,9 @@ func (b *Buffer) Abort() {
 	}
 	b.done = true
 	if b.heap == nil {
-		b.room.Abort()
+		b.reservation.Abort()
 	}
-	b.unhold()
+	b.unholdRequest()
 	if b.first != nil {
 		b.first.recycle()
 	}
@@ -258,7 +258,7 @@ func (b *Buffer) Send(n int, opts ...EmitOption) error {
 	if b.heap != nil {
 		return b.send(messages.Handle{}, b.heap[:n:n])
 	}
-	h, err := b.room.Commit(n, len(b.edges))
+	h, err := b.reservation.Commit(n, len(b.edges))
 	if err != nil {
 		b.Abort()
 		return fmt.Errorf("commit %d bytes: %w", n, err)
@@ -276,8 +276,8 @@ func (b *Buffer) admit() error {
 	for i, ed := range edges {
 		if err := b.admitTo(o.req.flow(ed)); err != nil {
 			b.edges = edges[:i]
-			if o.forgiving() {
-				b.avoid()
+			if o.discardsWhenOver() {
+				b.discardOutput()
 				return nil
 			}
 			b.giveCredit()
@@ -318,14 +318,14 @@ func (b *Buffer) admitTo(f *flow) error {
 		return b.e.out.req.cause()
 	}
 	if f.edge.queues() {
-		return f.makeRoom(cost)
+		return f.makeQueueSpace(cost)
 	}
-	if f.enter(cost) {
+	if f.tryTakeWithSlot(cost) {
 		return nil
 	}
 	ran := b.e.handlerLock.pause()
 	defer b.e.handlerLock.lock(b.e.out.req.id, ran)
-	return f.take(cost, b.e.cancel)
+	return f.waitForCredit(cost, b.e.cancel)
 }
 
 func (b *Buffer) giveCredit() {
@@ -337,7 +337,7 @@ func (b *Buffer) giveCredit() {
 
 func (b *Buffer) giveCreditOf(ed *edge) {
 	if !ed.queues() {
-		b.e.out.req.flow(ed).give(oneDelivery | uint64(ed.charge(b.price)))
+		b.e.out.req.flow(ed).giveCredit(oneDelivery | uint64(ed.charge(b.price)))
 	}
 }
 
@@ -345,7 +345,7 @@ func (b *Buffer) giveCreditOf(ed *edge) {
 func (b *Buffer) send(h messages.Handle, inline []byte) error {
 	b.done = true
 	o := b.e.out
-	defer b.unhold()
+	defer b.unholdRequest()
 	var few [2]*Delivery
 	made := few[:0]
 	for _, ed := range b.edges {
@@ -368,7 +368,7 @@ func (b *Buffer) send(h messages.Handle, inline []byte) error {
 	switch {
 	case !errors.Is(err, ErrEnded):
 		return err
-	case o.forgiving():
+	case o.discardsWhenOver():
 		return nil
 	}
 	return o.req.cause()
@@ -384,7 +384,7 @@ func (b *Buffer) delivery(f *flow, h messages.Handle, inline []byte) *Delivery {
 	if inline != nil {
 		d.Inline, d.Codec, d.foreign = inline, uint32(b.codec), b.lent
 	}
-	d.cost, d.cause, d.put = f.edge.charge(b.price), b.e.cause, held(b.em.Put)
+	d.cost, d.cause, d.origin = f.edge.charge(b.price), b.e.cause, holdOrigin(b.em.Put)
 	return d
 }
 
@@ -404,7 +404,7 @@ func (b *Buffer) launch(made []*Delivery, after *AfterUnlock) error {
 		switch f := d.flow; {
 		case f.ended:
 			return &StageError{Stage: o.name(), Edge: f.edge.name, Key: b.em.Key, Seq: f.seq, Err: ErrAfterEnd}
-		case b.lent != nil && !f.refers():
+		case b.lent != nil && !f.mayRefer():
 			return errMustCopy
 		}
 	}
@@ -416,8 +416,8 @@ func (b *Buffer) launch(made []*Delivery, after *AfterUnlock) error {
 		if b.em.copies {
 			f.sent.copies++
 		}
-		if b.spilt {
-			f.sent.spilt++
+		if b.spilled {
+			f.sent.spilled++
 		}
 		f.send(d, b.em, after)
 	}

@@ -29,11 +29,11 @@ import (
 
 // Bus is a running pipeline. Its methods are safe for concurrent use.
 type Bus struct {
-	opts   Options
-	graph  *graph
-	codecs *codec.Registry
-	opened time.Time
-	keys   string // begins the keys of what connectors carry
+	opts      Options
+	graph     *graph
+	codecs    *codec.Registry
+	opened    time.Time
+	keyPrefix string // begins the keys of what connectors carry
 
 	store         *shmstore.Store
 	node          bool              // a node's: its edges end at a host
@@ -68,10 +68,10 @@ type Bus struct {
 	stopped   bool                               // nothing is left to be closed; guarded by stopMu
 	watchDone chan struct{}
 
-	mu   lockorder.Mutex[lockorder.Bus] // guards what follows and edge.sent; no request begins behind closing
-	live map[uint64]*Request            // by Request.key
-	last map[uint32]uint64              // the order of the last request of each client that has one alive
-	idle chan struct{}                  // closed when live empties; nil: no goroutine waits
+	mu        lockorder.Mutex[lockorder.Bus] // guards what follows and edge.sent; no request begins behind closing
+	live      map[uint64]*Request            // by Request.key
+	lastOrder map[uint32]uint64              // the order of the last request of each client that has one alive
+	idle      chan struct{}                  // closed when live empties; nil: no goroutine waits
 }
 
 // Open checks the pipeline, takes the memory for its store, and starts its
@@ -106,7 +106,7 @@ func (p Pipeline) Bounds(opts Options) ([]EdgeBounds, error) {
 		return nil, fmt.Errorf("bus: open: %w", err)
 	}
 	store = store.WithDefaults()
-	if err := g.size(store.ArenaBytes, g.joinRoom(opts.JoinBytes, store.ArenaBytes), opts.MaxRequests, opts.Overcommit); err != nil {
+	if err := g.sizeWindows(store.ArenaBytes, g.joinSpace(opts.JoinBytes, store.ArenaBytes), opts.MaxRequests, opts.Overcommit); err != nil {
 		return nil, err
 	}
 	all := make([]EdgeBounds, len(g.edges))
@@ -146,9 +146,9 @@ func openGraph(ctx context.Context, g *graph, opts Options, of *lane.Lane) (*Bus
 		return nil, fmt.Errorf("bus: open: %w", err)
 	}
 	b := &Bus{
-		opts: opts, graph: g, codecs: codecs, opened: time.Now(), keys: newKeys(), store: store, node: node,
+		opts: opts, graph: g, codecs: codecs, opened: time.Now(), keyPrefix: newKeyPrefix(), store: store, node: node,
 		closing: make(chan struct{}), watchDone: make(chan struct{}),
-		live: make(map[uint64]*Request), last: make(map[uint32]uint64),
+		live: make(map[uint64]*Request), lastOrder: make(map[uint32]uint64),
 	}
 	if !node {
 		b.exchange, b.directory = newExchange(opts), directory.New(ErrClosed)
@@ -180,13 +180,13 @@ func registry(s codec.Serializer) (*codec.Registry, error) {
 
 func (b *Bus) start() error {
 	arena := b.store.Stats().ArenaBytes
-	b.joinLimit = b.graph.joinRoom(b.opts.JoinBytes, arena)
+	b.joinLimit = b.graph.joinSpace(b.opts.JoinBytes, arena)
 	if b.node {
 		b.joinLimit = maxWindowBytes // the host has set the room aside
-	} else if err := b.graph.size(arena, b.joinLimit, b.opts.MaxRequests, b.opts.Overcommit); err != nil {
+	} else if err := b.graph.sizeWindows(arena, b.joinLimit, b.opts.MaxRequests, b.opts.Overcommit); err != nil {
 		return err
 	}
-	b.graph.describe()
+	b.graph.buildPorts()
 	b.permits.Add(b.opts.MaxRequests)
 	var spinner *actors.Spinner // of stages: those of a host are not what its clients wait for
 	if b.lastActive = b.opts.lastActive; b.lastActive != nil {
@@ -205,8 +205,8 @@ func (b *Bus) start() error {
 	}
 	go func() {
 		defer close(b.watchDone)
-		var places permitWatch
-		b.watchStalls(b.closing, func(atLeast time.Duration) []Stall { return b.poll(&places, atLeast) })
+		var permits permitWatch
+		b.watchStalls(b.closing, func(atLeast time.Duration) []Stall { return b.findStalls(&permits, atLeast) })
 	}()
 	return nil
 }
@@ -249,7 +249,7 @@ func (b *Bus) TrySubmit(ctx context.Context, v any, opts ...SubmitOption) (*Requ
 		return nil, err
 	}
 	for _, e := range b.graph.inputs {
-		if r.wantSlot(r.flow(e).consumer); !r.flow(e).open() {
+		if r.wantSlot(r.flow(e).consumer); !r.flow(e).consumerOpen() {
 			r.Close()
 			return nil, fmt.Errorf("%w: stage %q has no slot free: %d replicas hold %d requests each", ErrOverloaded, e.spec.To, e.to.spec.Replicas, e.to.spec.MaxInflight)
 		}
@@ -268,18 +268,18 @@ func sendOnly(ctx context.Context, r *Request, v any) (*Request, error) {
 
 // tryStream is Stream for callers that do not wait for a place.
 func (b *Bus) tryStream(ctx context.Context, opts ...SubmitOption) (*Request, error) {
-	return b.begin(ctx, true, opts)
+	return b.beginRequest(ctx, true, opts)
 }
 
 // Stream starts a request whose inputs follow: Send them, then CloseSend. It
 // waits for a place among MaxRequests; the context is the request's from then
 // on.
 func (b *Bus) Stream(ctx context.Context, opts ...SubmitOption) (*Request, error) {
-	return b.begin(ctx, false, opts)
+	return b.beginRequest(ctx, false, opts)
 }
 
-// begin begins a request with a caller's options, which is not to wait for its place if try is set.
-func (b *Bus) begin(ctx context.Context, try bool, opts []SubmitOption) (*Request, error) {
+// beginRequest begins a request with a caller's options, which is not to wait for its place if try is set.
+func (b *Bus) beginRequest(ctx context.Context, try bool, opts []SubmitOption) (*Request, error) {
 	o, err := RequestOptionsOf(ctx, opts)
 	if err != nil {
 		return nil, fmt.Errorf("bus: submit: %w", err)
@@ -339,7 +339,7 @@ func RequestOptionsOf(ctx context.Context, opts []SubmitOption) (o RequestOption
 		}
 		o = *given
 	}
-	o.limit(ctx)
+	o.limitDeadline(ctx)
 	return o, messages.ValidateTraceState(o.Trace.State)
 }
 
@@ -367,8 +367,8 @@ func (b *Bus) admit(ctx context.Context, o RequestOptions) (*Request, error) {
 // putInOrder, with mu held, puts a request behind those that its client has submitted before. Those of
 // other clients that have not come to a slot yet take turns with it.
 func (b *Bus) putInOrder(r *Request) {
-	r.order = max(b.last[r.client], b.admission.served.Load()) + 1
-	b.last[r.client] = r.order
+	r.order = max(b.lastOrder[r.client], b.admission.served.Load()) + 1
+	b.lastOrder[r.client] = r.order
 }
 
 func (b *Bus) closed() bool {
@@ -383,15 +383,15 @@ func (b *Bus) closed() bool {
 // forget is called when nothing of a request is left.
 func (b *Bus) forget(r *Request) {
 	for i := range r.flows {
-		r.flows[i].sum()
+		r.flows[i].freezeSent()
 	}
 	b.mu.Lock()
 	for i, e := range b.graph.edges {
 		e.sent.add(r.flows[i].sent) // which changes no more
 	}
 	delete(b.live, r.key)
-	if b.last[r.client] == r.order {
-		delete(b.last, r.client)
+	if b.lastOrder[r.client] == r.order {
+		delete(b.lastOrder, r.client)
 	}
 	if len(b.live) == 0 && b.idle != nil {
 		close(b.idle)

@@ -21,8 +21,8 @@ var ErrMissing = errors.New("bus: payload is missing")
 // carried is a payload that travels by the connector of its edge: sent with its
 // delivery, and received when that is opened.
 type carried struct {
-	told connflow.Notification
-	size int
+	notification connflow.Notification
+	size         int
 }
 
 // carry puts the payload of a delivery that is about to be sent. It uses up what
@@ -50,7 +50,7 @@ func (f *flow) carry(d *Delivery) error {
 	if err != nil {
 		return err
 	}
-	d.carried = &carried{told: told, size: sent.Bytes}
+	d.carried = &carried{notification: told, size: sent.Bytes}
 	return nil
 }
 
@@ -58,7 +58,7 @@ func (f *flow) carry(d *Delivery) error {
 // transports for which the key alone says where a value lies, for all edges and all
 // programs: so what stands for the request is of this bus and this edge alone.
 func (f *flow) key() string {
-	return fmt.Sprintf("%s-%d-%d_%s_%d", f.req.bus.keys, f.req.id, f.edge.index, f.edge.spec.From, f.carries.Add(1)-1)
+	return fmt.Sprintf("%s-%d-%d_%s_%d", f.req.bus.keyPrefix, f.req.id, f.edge.index, f.edge.spec.From, f.connectorSends.Add(1)-1)
 }
 
 // pathOf is how the payloads of an edge travel that has a connector.
@@ -69,13 +69,13 @@ func pathOf(spec Edge) *connflow.Path {
 	return connflow.NewPath(connector.Edge{From: spec.From, To: spec.To}, spec.Connector)
 }
 
-// newKeys makes what begins the keys of one bus and of no other.
-func newKeys() string { return rand.Text()[:13] } // 65 bits
+// newKeyPrefix makes what begins the keys of one bus and of no other.
+func newKeyPrefix() string { return rand.Text()[:13] } // 65 bits
 
-// unpack receives the payload that the delivery stands for.
-func (d *Delivery) unpack() error {
+// receiveCarried receives the payload that the delivery stands for.
+func (d *Delivery) receiveCarried() error {
 	lockorder.AssertNone("a connector gives a payload")
-	v, got, err := d.flow.edge.path.Receive(d.flow.req.context(), d.carried.told)
+	v, got, err := d.flow.edge.path.Receive(d.flow.req.context(), d.carried.notification)
 	if err == nil && got.Bytes != d.carried.size {
 		v.Release()
 		err = fmt.Errorf("%w: %d bytes came of %d", ErrMissing, got.Bytes, d.carried.size)
@@ -100,11 +100,11 @@ func unreceived(err error) error {
 	return err
 }
 
-// forget reclaims a payload that nobody will get. What cannot be reclaimed now is
+// cleanUpCarried reclaims a payload that nobody will get. What cannot be reclaimed now is
 // the connector's to sweep.
-func (d *Delivery) forget() {
+func (d *Delivery) cleanUpCarried() {
 	lockorder.AssertNone("a connector cleans up")
-	_ = d.flow.edge.path.Connector().Cleanup(context.Background(), d.carried.told.RequestID)
+	_ = d.flow.edge.path.Connector().Cleanup(context.Background(), d.carried.notification.RequestID)
 }
 
 func (g *graph) specs() []Edge {

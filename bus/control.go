@@ -23,14 +23,14 @@ func (d *Delivery) Control() DeliveryControl { return DeliveryControl{d} }
 func (c DeliveryControl) Discard() { c.d.discard() }
 
 // Hold keeps the payload until it is released.
-func (c DeliveryControl) Hold() accounts.Held { return c.d.hold() }
+func (c DeliveryControl) Hold() accounts.Held { return c.d.holdPayload() }
 
 // Origin is what brought the delivery, when a client sent it; else nil.
-func (c DeliveryControl) Origin() Origin { return c.d.put }
+func (c DeliveryControl) Origin() Origin { return c.d.origin }
 
-// CountIn has the delivery be counted until it is finished. It is for one that came from
+// CountUnfinished has the delivery be counted until it is finished. It is for one that came from
 // another process.
-func (c DeliveryControl) CountIn(open *atomic.Int64) { c.d.fed.open = open }
+func (c DeliveryControl) CountUnfinished(open *atomic.Int64) { c.d.fed.unfinished = open }
 
 // Spend takes the delivery's credit, or its place in the window alone, for a payload that
 // another process still needs. The function that it returns gives the credit back; nil: there
@@ -49,7 +49,7 @@ func (c DeliveryControl) Spend(bytesToo bool) (give func()) {
 		return nil
 	}
 	f := d.flow
-	return func() { f.give(credit) }
+	return func() { f.giveCredit(credit) }
 }
 
 // RequestControl is a request in the hands of a package that opens requests for other
@@ -75,15 +75,17 @@ type EmitterControl struct{ e Emitter }
 func (e Emitter) Control() EmitterControl { return EmitterControl{e} }
 
 // Copy emits a copy of a payload.
-func (c EmitterControl) Copy(p []byte, of codec.ID, em Emission) error { return c.e.copied(p, of, em) }
+func (c EmitterControl) Copy(p []byte, of codec.ID, em Emission) error {
+	return c.e.emitCopy(p, of, em)
+}
 
 // Lend emits a payload that lies in memory of another process. It takes the caller's
 // reference over, also if it fails.
 func (c EmitterControl) Lend(p *accounts.Payload, of codec.ID, em Emission) error {
-	return c.e.lend(p, of, em)
+	return c.e.emitLent(p, of, em)
 }
 
 // Pass emits, by reference, what a delivery's Hold has kept.
 func (c EmitterControl) Pass(p accounts.Held, em Emission) error {
-	return c.e.pass(p.(*payload), em) //nolint:forcetypeassert // Hold gives no others
+	return c.e.emitPayload(p.(*payload), em) //nolint:forcetypeassert // Hold gives no others
 }

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// limit takes the earlier of the option's deadline and the context's, by the monotonic clock from here on: to set
+// limitDeadline takes the earlier of the option's deadline and the context's, by the monotonic clock from here on: to set
 // the wall clock neither ends nor prolongs a request.
-func (o *RequestOptions) limit(ctx context.Context) {
+func (o *RequestOptions) limitDeadline(ctx context.Context) {
 	at := o.Deadline
 	if own, ok := ctx.Deadline(); ok && (at.IsZero() || own.Before(at)) {
 		at = own
@@ -35,7 +35,7 @@ func (c RequestControl) EndsAtDeadline() bool {
 
 // sayWithin is how long a node waits, behind the deadline of a request, for the host to say how it ended: the host
 // knows where it was, but may be stopped.
-const sayWithin = time.Second
+const hostGrace = time.Second
 
 // watch ends the request at its deadline, and with its context.
 // The context of a completed request is watched until the caller's part is over.
@@ -43,7 +43,7 @@ func (r *Request) watch() {
 	if !r.deadline.IsZero() {
 		at := r.deadline
 		if r.owner != nil {
-			at = at.Add(sayWithin)
+			at = at.Add(hostGrace)
 		}
 		r.mu.Lock() // end, which may come from the timer at once, reads timer
 		r.timer = time.AfterFunc(time.Until(at), func() { r.end(PastDeadline, r.expired()) })
@@ -54,7 +54,7 @@ func (r *Request) watch() {
 		r.mu.Lock()
 		r.unwatch = unwatch
 		r.mu.Unlock()
-		if r.endedEarly() || r.results.callerGone() { // at once: the end has not seen unwatch
+		if r.endedEarly() || r.results.callerHasEnded() { // at once: the end has not seen unwatch
 			unwatch()
 		}
 	}
@@ -114,7 +114,7 @@ func (r *Request) contextEnded() {
 		r.Abort(context.Cause(r.ctx))
 		r.giveUpUnread()
 	case r.owner != nil:
-		time.AfterFunc(sayWithin, r.endLate)
+		time.AfterFunc(hostGrace, r.endLate)
 	default:
 		r.endLate()
 	}
@@ -152,11 +152,11 @@ func (rs *results) received() bool {
 	return rs.streams == 0
 }
 
-// callerGone reports whether the caller's part of the request is over.
-func (rs *results) callerGone() bool {
+// callerHasEnded reports whether the caller's part of the request is over.
+func (rs *results) callerHasEnded() bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	return rs.gone
+	return rs.callerEnded
 }
 
 // unwatchEnded is called when the caller's part is over: that of a completed request comes behind its end.

@@ -32,25 +32,25 @@ const smallBytes = 80
 type Delivery struct {
 	messages.Delivery
 
-	flow    *flow
-	lease   shmstore.Lease
-	cost    int64
-	sentAt  int64 // nanoseconds since the bus opened; 0: not sampled
-	state   atomic.Uint32
-	opened  bool              // the lease is taken
-	kept    bool              // out of a batch's hands
-	handled bool              // its handler has returned, and emits no more for it
-	tries   int               // how often a panic had it handled again
-	credit  uint64            // what finishing gives back to the flow
-	parked  int64             // bytes charged to the join account
-	foreign *accounts.Payload // where Inline lies, when it is neither in d nor on the heap
-	carried *carried          // what travels by a connector, until it is opened
-	fed     *fed              // whom to tell that it is finished, when it came from another process; nil: nobody
-	put     Origin            // what brought it, when a client sent it; nil: nothing to be told
-	cause   uint32            // the fed delivery whose handling sent it, for a node
-	message *lane.Message     // the payload, when it was opened as one with tensors
-	large   *accounts.Segment // of a payload that has a segment of its own, once other processes are to read it
-	small   [smallBytes]byte
+	flow       *flow
+	lease      shmstore.Lease
+	cost       int64
+	sentAt     int64 // nanoseconds since the bus opened; 0: not sampled
+	state      atomic.Uint32
+	opened     bool              // the lease is taken
+	kept       bool              // out of a batch's hands
+	handled    bool              // its handler has returned, and emits no more for it
+	tries      int               // how often a panic had it handled again
+	credit     uint64            // what finishing gives back to the flow
+	joinBytes  int64             // bytes charged to the join account
+	foreign    *accounts.Payload // where Inline lies, when it is neither in d nor on the heap
+	carried    *carried          // what travels by a connector, until it is opened
+	fed        *fed              // whom to tell that it is finished, when it came from another process; nil: nobody
+	origin     Origin            // what brought it, when a client sent it; nil: nothing to be told
+	cause      uint32            // the fed delivery whose handling sent it, for a node
+	message    *lane.Message     // the payload, when it was opened as one with tensors
+	ownSegment *accounts.Segment // of a payload that has a segment of its own, once other processes are to read it
+	small      [smallBytes]byte
 }
 
 // States of a delivery. It is finished exactly once.
@@ -135,7 +135,7 @@ func (d *Delivery) Keep() *Kept {
 	default:
 		panic("bus: Keep is for a handler's delivery, once, before the handler returns")
 	}
-	return &Kept{Emitter: Emitter{out: &t.outlet, kept: true, cause: d.fed.number()}, d: d}
+	return &Kept{Emitter: Emitter{out: &t.outputs, kept: true, cause: d.fed.hostID()}, d: d}
 }
 
 var errFinished = errors.New("bus: delivery was finished before")
@@ -155,28 +155,28 @@ func (d *Delivery) Finish(err error) error {
 		t.failAt(d, err)
 	}
 	if d.message == nil { // as a rule, and it makes no closure
-		d.end()
+		d.releaseHeld()
 		return nil
 	}
-	d.whenUnread(d.end)
+	d.whenUnread(d.releaseHeld)
 	return nil
 }
 
-// end gives a delivery back that was held and is finished.
-func (d *Delivery) end() {
+// releaseHeld gives a delivery back that was held and is finished.
+func (d *Delivery) releaseHeld() {
 	t := d.flow.consumer
 	switch {
-	case d.flow.edge.leaves:
-		d.giveBack()
-		d.flow.req.partGone()
+	case d.flow.edge.toOwner:
+		d.release()
+		d.flow.req.releaseRef()
 	case t == nil:
-		d.giveBack()
+		d.release()
 		d.flow.req.resultFinished()
 	case !t.stage.shared():
-		d.giveBack()
+		d.release()
 		t.unhold()
 	default:
-		t.letGo(d)
+		t.releaseInHand(d)
 	}
 }
 
@@ -194,13 +194,13 @@ func (k *Kept) Delivery() *Delivery { return k.d }
 // call returns an error.
 func (k *Kept) Finish(err error) error { return k.d.Finish(err) }
 
-// open takes the lease on the payload, or gets it from the edge's connector.
-func (d *Delivery) open() error {
+// openPayload takes the lease on the payload, or gets it from the edge's connector.
+func (d *Delivery) openPayload() error {
 	if d.sentAt != 0 {
 		d.flow.edge.latency.record(d.flow.req.bus.now() - time.Duration(d.sentAt))
 	}
 	if d.carried != nil {
-		return d.unpack()
+		return d.receiveCarried()
 	}
 	if d.opened || d.Handle.IsZero() {
 		return nil
@@ -231,23 +231,23 @@ func (d *Delivery) recycle() {
 func (d *Delivery) reclaim() {
 	d.awaitUnread()
 	if d.state.Load() == stateSent { // nobody else knows it: no race to win
-		d.giveBack()
+		d.release()
 		d.recycle()
 	} else if d.state.CompareAndSwap(stateHeld, stateFinished) {
-		d.giveBack()
+		d.release()
 	}
 }
 
 // copiedUnasked are so many bytes that a copy of a result takes without a look at the memory that is left.
-const copiedUnasked = 1 << 20
+const uncheckedCopyBytes = 1 << 20
 
 // appendCopy appends a copy of a result that nothing is owed for. There is none of a payload in the memory of
 // a GPU, of one that a connector has, or where the machine has no memory for it.
 func (d *Delivery) appendCopy(to []*Delivery) []*Delivery {
-	if d.carried != nil || d.flow.edge.spec.Tensors != TensorsDefault || d.open() != nil {
+	if d.carried != nil || d.flow.edge.spec.Tensors != TensorsDefault || d.openPayload() != nil {
 		return to
 	}
-	if n := d.Size(); n > copiedUnasked && memory.System().Check(uint64(n)) != nil {
+	if n := d.Size(); n > uncheckedCopyBytes && memory.System().Check(uint64(n)) != nil {
 		return to
 	}
 	c := newDelivery()
@@ -267,28 +267,28 @@ func (d *Delivery) discard() {
 	d.recycle()
 }
 
-// giveBack releases the payload and returns the credit. Called once.
-func (d *Delivery) giveBack() {
+// release releases the payload and returns the credit. Called once.
+func (d *Delivery) release() {
 	d.fed.finish(d)
 	d.releasePayload()
-	if d.parked != 0 {
-		d.flow.req.bus.joinBytes.Add(-d.parked)
+	if d.joinBytes != 0 {
+		d.flow.req.bus.joinBytes.Add(-d.joinBytes)
 	}
-	d.spent(d.credit)
-	d.flow.give(d.credit)
+	d.notifyOrigin(d.credit)
+	d.flow.giveCredit(d.credit)
 }
 
-// spent tells the process that put the payload that credit comes back.
-func (d *Delivery) spent(credit uint64) {
-	if credit != 0 && d.put != nil {
-		d.put.Spent(credit&bytesMask != 0)
+// notifyOrigin tells the process that put the payload that credit comes back.
+func (d *Delivery) notifyOrigin(credit uint64) {
+	if credit != 0 && d.origin != nil {
+		d.origin.Spent(credit&bytesMask != 0)
 	}
 }
 
 func (d *Delivery) releasePayload() {
 	switch {
 	case d.carried != nil:
-		d.forget()
+		d.cleanUpCarried()
 	case d.foreign != nil:
 		d.foreign.Release()
 	case d.Handle.IsZero():
@@ -299,13 +299,13 @@ func (d *Delivery) releasePayload() {
 		// are broken, which the check at Close reports.
 		_ = d.flow.req.bus.store.Local().Drop(d.Handle)
 	}
-	if d.large != nil {
-		d.large.Release()
+	if d.ownSegment != nil {
+		d.ownSegment.Release()
 	}
 	if !d.Handle.IsZero() {
-		d.flow.req.bus.settled(d.Handle)
+		d.flow.req.bus.payloadReleased(d.Handle)
 	}
-	unheld(d.put)
+	unholdOrigin(d.origin)
 }
 
 // errorAt says where a failure happened.

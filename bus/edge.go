@@ -35,7 +35,7 @@ type edge struct {
 	windowBytes int64
 	limit       uint64 // of a fed edge: deliveries that may be unfinished
 	fed         bool   // what comes has been numbered elsewhere: see flow.feed
-	leaves      bool   // it takes the inputs of requests to their host
+	toOwner     bool   // it takes the inputs of requests to their host
 	device      bool   // its payloads may have tensors in the memory of a GPU
 	dropped     atomic.Int64
 	duplicates  atomic.Int64
@@ -54,7 +54,7 @@ type sent struct {
 	inline     int64
 	direct     int64 // past this process
 	copies     int64
-	spilt      int64
+	spilled    int64
 }
 
 func (s *sent) add(o sent) {
@@ -63,7 +63,7 @@ func (s *sent) add(o sent) {
 	s.inline += o.inline
 	s.direct += o.direct
 	s.copies += o.copies
-	s.spilt += o.spilt
+	s.spilled += o.spilled
 }
 
 // queues reports whether deliveries wait in a queue of the producer's instead
@@ -122,8 +122,8 @@ func (b *Bus) mostInline(edges []*edge) (most int) {
 // of it, and so passes alone.
 func (e *edge) charge(price int64) int64 { return min(price, e.windowBytes) }
 
-// alone reports whether a payload of a price has the edge to itself.
-func (e *edge) alone(price int64) bool { return price > e.windowBytes }
+// exceedsWindow reports whether a payload of a price has the edge to itself.
+func (e *edge) exceedsWindow(price int64) bool { return price > e.windowBytes }
 
 // price is what a payload of n bytes takes of a byte window: the room it takes
 // in the store, with alignment and header. Small reservations are rounded up,

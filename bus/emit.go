@@ -104,7 +104,7 @@ func (e Emitter) encode(s codec.Serializer, v any, em Emission) error {
 	if err != nil {
 		return fmt.Errorf("%w: encode %T with %s: %w", ErrPayload, v, s.Name(), err)
 	}
-	return e.copied(enc, s.ID(), em)
+	return e.emitCopy(enc, s.ID(), em)
 }
 
 var scratchPool = sync.Pool{New: func() any { return new([]byte) }}
@@ -112,10 +112,10 @@ var scratchPool = sync.Pool{New: func() any { return new([]byte) }}
 // EmitBytes sends a copy of p. To fill the payload in place instead, use
 // Reserve.
 func (e Emitter) EmitBytes(p []byte, opts ...EmitOption) error {
-	return e.copied(p, codec.IDRaw, Emission{}.with(opts))
+	return e.emitCopy(p, codec.IDRaw, Emission{}.with(opts))
 }
 
-func (e Emitter) copied(p []byte, c codec.ID, em Emission) error {
+func (e Emitter) emitCopy(p []byte, c codec.ID, em Emission) error {
 	if !e.kept && e.out.sendSmall(p, c, em) {
 		return nil
 	}
@@ -163,34 +163,34 @@ func (e Emitter) Forward(d *Delivery, opts ...EmitOption) error {
 func (e Emitter) forward(d *Delivery, em Emission) error {
 	switch {
 	case d.flow.req.bus != e.out.req.bus:
-		return e.moved(d, em, "to another bus")
+		return e.forwardCopy(d, em, "to another bus")
 	case d.Handle.IsZero() && len(d.Inline) <= smallBytes:
-		return e.copied(d.Bytes(), d.PayloadCodec(), em)
+		return e.emitCopy(d.Bytes(), d.PayloadCodec(), em)
 	case d.foreign != nil && d.fed != nil && !d.fed.from.Relays():
-		return e.moved(d, em, "what came past the host")
+		return e.forwardCopy(d, em, "what came past the host")
 	case d.foreign != nil:
 		d.foreign.Retain(1)
-		err := e.lend(d.foreign, d.PayloadCodec(), em)
+		err := e.emitLent(d.foreign, d.PayloadCodec(), em)
 		if errors.Is(err, errMustCopy) {
-			return e.moved(d, em, "past the host")
+			return e.forwardCopy(d, em, "past the host")
 		}
 		return err
 	case !d.Handle.IsZero():
-		return e.share(&d.lease, d.PayloadCodec(), em)
+		return e.emitLease(&d.lease, d.PayloadCodec(), em)
 	}
-	return e.again(d.Inline, d.PayloadCodec(), em)
+	return e.emitHeap(d.Inline, d.PayloadCodec(), em)
 }
 
-// moved sends a copy of the payload of d, unless that belongs to the object that it lies in.
-func (e Emitter) moved(d *Delivery, em Emission, how string) error {
+// forwardCopy sends a copy of the payload of d, unless that belongs to the object that it lies in.
+func (e Emitter) forwardCopy(d *Delivery, em Emission, how string) error {
 	if err := checkMovable(d.PayloadCodec(), d.Bytes()); err != nil {
 		return fmt.Errorf("forward %s: %w", how, err)
 	}
-	return e.copied(d.Bytes(), d.PayloadCodec(), em)
+	return e.emitCopy(d.Bytes(), d.PayloadCodec(), em)
 }
 
-// again sends a payload that is on the heap, where the collector counts.
-func (e Emitter) again(p []byte, c codec.ID, em Emission) error {
+// emitHeap sends a payload that is on the heap, where the collector counts.
+func (e Emitter) emitHeap(p []byte, c codec.ID, em Emission) error {
 	b := Buffer{e: e, em: em, size: len(p), price: e.out.req.bus.price(len(p)), codec: c}
 	if err := b.admit(); err != nil || b.void {
 		return err
@@ -198,19 +198,19 @@ func (e Emitter) again(p []byte, c codec.ID, em Emission) error {
 	return b.send(messages.Handle{}, p)
 }
 
-// share sends the payload under a lease on by reference.
-func (e Emitter) share(lease *shmstore.Lease, c codec.ID, em Emission) error {
+// emitLease sends the payload under a lease on by reference.
+func (e Emitter) emitLease(lease *shmstore.Lease, c codec.ID, em Emission) error {
 	size := len(lease.Bytes())
 	b := Buffer{e: e, em: em, size: size, price: e.out.req.bus.price(size), codec: c}
 	if err := b.admit(); err != nil || b.void {
 		return err
 	}
-	err := b.hold()
+	err := b.holdRequest()
 	if err == nil {
 		err = lease.Share(len(b.edges))
 	}
 	if err != nil {
-		b.unhold()
+		b.unholdRequest()
 		b.giveCredit()
 		return fmt.Errorf("forward: %w", err)
 	}

@@ -109,14 +109,14 @@ func (e ended) Is(target error) bool {
 
 func (e ended) As(target any) bool { return errors.As(e.error, target) }
 
-// placeIn is where an error says that it happened, if that is at the stage: one that a handler
+// locationIn is where an error says that it happened, if that is at the stage: one that a handler
 // lets out may be that of another request.
-func placeIn(err error, stage string) (at *StageError, ok bool) {
+func locationIn(err error, stage string) (at *StageError, ok bool) {
 	at, ok = errors.AsType[*StageError](err)
 	return at, ok && at.Stage == stage
 }
 
-// TextBeside is the text of an error that has a place in it, without that.
-func (e *StageError) TextBeside(err error) string {
+// TextWithoutLocation is the text of an error that has a place in it, without that.
+func (e *StageError) TextWithoutLocation(err error) string {
 	return strings.Replace(err.Error(), e.Error(), e.Err.Error(), 1)
 }

@@ -177,10 +177,10 @@ func TestReplay(t *testing.T) {
 	mustDrain(t, b)
 }
 
-// TestReplayRoom: input kept for a replay counts against the byte window, and
+// TestReplayWindow: input kept for a replay counts against the byte window, and
 // a request that outgrows it fails instead of waiting for ever, also where what is
 // emitted queues.
-func TestReplayRoom(t *testing.T) {
+func TestReplayWindow(t *testing.T) {
 	const fit = 9 // of these payloads in the byte window
 	for _, tt := range []struct {
 		name   string
@@ -639,8 +639,8 @@ func TestResultsBeforeTheFailure(t *testing.T) {
 	}
 }
 
-// TestResultsBeforeTheFailureGivenUp: a caller that closes a request which has failed receives no more of it.
-func TestResultsBeforeTheFailureGivenUp(t *testing.T) {
+// TestCloseDropsResultsBeforeTheFailure: a caller that closes a request which has failed receives no more of it.
+func TestCloseDropsResultsBeforeTheFailure(t *testing.T) {
 	p := testbus.Linear(bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
 		if err := t.Emit("one"); err != nil {
 			return err

@@ -11,27 +11,27 @@ import (
 
 // fed is what a delivery that came from another process owes it.
 type fed struct {
-	from Feeder
-	id   uint32
-	err  error
-	done bool
-	open *atomic.Int64 // counts those not finished; nil: nobody does
+	from       Feeder
+	id         uint32
+	err        error
+	answered   bool
+	unfinished *atomic.Int64 // counts those not finished; nil: nobody does
 }
 
 // Feeder is where deliveries come from: the host, or another node.
 type Feeder interface {
 	// Queue sends an answer. It does not wait, and may be called under locks.
 	Queue(m wire.Message)
-	// Rest is queue of an answer that can wait for the next message, up to a millisecond.
-	Rest(m wire.Message)
+	// QueueLater is queue of an answer that can wait for the next message, up to a millisecond.
+	QueueLater(m wire.Message)
 	// Relays reports whether it passes on what others have sent, and numbers it.
 	Relays() bool
 	// Leaving reports whether this process says goodbye, or has lost its host.
 	Leaving() bool
 }
 
-// number is what the host calls the delivery; 0: it does not know it.
-func (f *fed) number() uint32 {
+// hostID is what the host calls the delivery; 0: it does not know it.
+func (f *fed) hostID() uint32 {
 	if f == nil || !f.from.Relays() {
 		return 0
 	}
@@ -41,41 +41,41 @@ func (f *fed) number() uint32 {
 // fail tells whoever sent d why it could not be handled, before the host hears that
 // the task has failed: it then knows where. The payload stays until d is finished.
 func (f *fed) fail(d *Delivery, err error) {
-	if f != nil && !f.done {
+	if f != nil && !f.answered {
 		f.err = err
-		f.tell(d, d.foreign != nil)
+		f.sendFinish(d, d.foreign != nil)
 	}
 }
 
 // finish tells whoever sent d that the work on d is done. A payload that was sent on
 // by reference stays with this process until that is returned.
 func (f *fed) finish(d *Delivery) {
-	if f == nil || f.done {
+	if f == nil || f.answered {
 		return
 	}
-	f.tell(d, d.foreign != nil && d.foreign.Shared())
+	f.sendFinish(d, d.foreign != nil && d.foreign.Shared())
 }
 
 // retain tells whoever sent d that it was handled, and that its payload stays here
 // for a replay.
 func (f *fed) retain(d *Delivery) {
-	if f != nil && !f.done {
-		f.tell(d, d.foreign != nil)
+	if f != nil && !f.answered {
+		f.sendFinish(d, d.foreign != nil)
 	}
 }
 
-// leftBehind reports whether a delivery is the host's to take back, with the goodbye
+// returnsUnhandled reports whether a delivery is the host's to take back, with the goodbye
 // that this process is about to say: most likely it was not handled, and is to be
 // elsewhere.
-func (f *fed) leftBehind(d *Delivery) bool {
+func (f *fed) returnsUnhandled(d *Delivery) bool {
 	return f.from.Relays() && (d.flow == nil || d.flow.req.owner == nil) && f.from.Leaving()
 }
 
-// tell sends the finish of a delivery. A payload that stays is released when
+// sendFinish sends the finish of a delivery. A payload that stays is released when
 // the last of its references here is.
-func (f *fed) tell(d *Delivery, stays bool) {
-	f.done = true
-	if f.leftBehind(d) {
+func (f *fed) sendFinish(d *Delivery, stays bool) {
+	f.answered = true
+	if f.returnsUnhandled(d) {
 		return
 	}
 	m := &wire.Finish{Delivery: f.id}
@@ -93,27 +93,27 @@ func (f *fed) tell(d *Delivery, stays bool) {
 		id, from := f.id, f.from
 		d.foreign.After(func() { from.Queue(&wire.Release{Delivery: id}) })
 	}
-	if f.open != nil {
-		f.open.Add(-1)
+	if f.unfinished != nil {
+		f.unfinished.Add(-1)
 	}
 	faultpoint.Hit("node-before-finish")
-	if f.err == nil && d.ridesAlong() {
-		f.from.Rest(m)
+	if f.err == nil && d.finishCanWait() {
+		f.from.QueueLater(m)
 	} else {
 		f.from.Queue(m)
 	}
 	faultpoint.Hit("node-finished")
 }
 
-// ridesAlong reports whether the finish of a delivery can wait for the next message: that of
+// finishCanWait reports whether the finish of a delivery can wait for the next message: that of
 // a small result, while its window has places enough, and that of the last input of a task,
 // which the end of the task follows.
-func (d *Delivery) ridesAlong() bool {
+func (d *Delivery) finishCanWait() bool {
 	switch {
 	case d.flow == nil:
 		return false
 	case d.flow.req.owner != nil:
-		return d.foreign == nil && d.fed.open != nil && uint64(d.fed.open.Load()) < d.flow.edge.limit/2
+		return d.foreign == nil && d.fed.unfinished != nil && uint64(d.fed.unfinished.Load()) < d.flow.edge.limit/2
 	}
 	return d.EOS && d.flow.consumer != nil && d.flow.consumer.stage.spec.End == nil
 }

@@ -40,22 +40,22 @@ type flow struct {
 	// wanted is set while a producer sleeps in wake. Whoever makes credit or
 	// a slot available looks at it afterwards. asleep lets one sleep at a
 	// time: deliveries that were kept may be many goroutines' producers.
-	asleep lockorder.Right[lockorder.FlowAsleep]
-	wanted atomic.Bool
-	// whole is set while a payload that passes alone waits for all others to be finished.
+	sleepRight    lockorder.Right[lockorder.FlowAsleep]
+	producerWaits atomic.Bool
+	// exclusive is set while a payload that passes alone waits for all others to be finished.
 	// Nothing passes it by then, so that small ones that keep coming do not hold it up for good.
-	whole atomic.Bool
-	wake  chan struct{}
-	since atomic.Int64 // when the producer began to wait, unix nanoseconds; 0: it does not
+	exclusive atomic.Bool
+	wake      chan struct{}
+	waitBegan atomic.Int64 // when the producer began to wait, unix nanoseconds; 0: it does not
 
 	// Producer's side, guarded by its outlet's mutex.
-	seq     uint64
-	mark    uint64 // seq before the delivery being handled, for redelivery
-	attempt uint32
-	ended   bool // the stream has ended
-	unsaid  bool // the consumer, which has no slot, is told of that when it gets one
-	sent    sent
-	carries atomic.Uint64 // payloads that went by the edge's connector: see key
+	seq            uint64
+	mark           uint64 // seq before the delivery being handled, for redelivery
+	attempt        uint32
+	ended          bool // the stream has ended
+	endPending     bool // the consumer, which has no slot, is told of that when it gets one
+	sent           sent
+	connectorSends atomic.Uint64 // payloads that went by the edge's connector: see key
 
 	// direct is set when deliveries may go from one process to another, past
 	// this one.
@@ -64,13 +64,13 @@ type flow struct {
 
 	// queue holds what the producer sent beyond the window, on edges that
 	// queue. queued mirrors its length.
-	qmu         lockorder.Mutex[lockorder.FlowQueue]
-	queue       []*Delivery
-	few         [1]*Delivery // the memory of a queue that is fed
-	queuedBytes int64
-	handed      uint64 // the sequence behind the last one handed on
-	queued      atomic.Int32
-	queuedSince atomic.Int64 // when the queue last moved while it held something; 0: it is empty
+	qmu           lockorder.Mutex[lockorder.FlowQueue]
+	queue         []*Delivery
+	queueBuf      [1]*Delivery // the memory of a queue that is fed
+	queuedBytes   int64
+	nextForwarded uint64 // the sequence behind the last one handed on
+	queued        atomic.Int32
+	queuedSince   atomic.Int64 // when the queue last moved while it held something; 0: it is empty
 
 	in inflow
 }
@@ -83,23 +83,23 @@ type inflow struct {
 	parked  []*Delivery // waiting in a join, oldest first
 }
 
-// outlet is the producer's, which sends on the flow.
-func (f *flow) outlet() *outputs {
+// outputs is the producer's, which sends on the flow.
+func (f *flow) outputs() *outputs {
 	if f.producer == nil {
 		return &f.req.inputs
 	}
-	return &f.producer.outlet
+	return &f.producer.outputs
 }
 
-// open reports whether the consumer has a place for this request.
-func (f *flow) open() bool {
+// consumerOpen reports whether the consumer has a place for this request.
+func (f *flow) consumerOpen() bool {
 	return f.consumer == nil || f.consumer.slot.Load() != nil
 }
 
-// tryTake takes credit for one delivery of the given cost. The end of a stream
+// tryTakeCredit takes credit for one delivery of the given cost. The end of a stream
 // costs nothing.
-func (f *flow) tryTake(cost int64) bool {
-	if !f.open() {
+func (f *flow) tryTakeCredit(cost int64) bool {
+	if !f.consumerOpen() {
 		return false
 	}
 	if cost == 0 {
@@ -123,20 +123,20 @@ func (f *flow) full() bool {
 	return n >= f.edge.window || n > 0 && bytes+bytes/int64(n) > f.edge.windowBytes
 }
 
-// give returns credit and lets in whoever waits for it.
-func (f *flow) give(credit uint64) {
+// giveCredit returns credit and lets in whoever waits for it.
+func (f *flow) giveCredit(credit uint64) {
 	if credit != 0 {
 		f.used.Add(-credit)
 	}
-	f.admit()
+	f.resumeProducer()
 }
 
-// admit is called after something changed that may let the producer go on.
-func (f *flow) admit() {
+// resumeProducer is called after something changed that may let the producer go on.
+func (f *flow) resumeProducer() {
 	if f.queued.Load() > 0 {
 		f.flush()
 	}
-	if f.wanted.Load() {
+	if f.producerWaits.Load() {
 		select {
 		case f.wake <- struct{}{}:
 		default:
@@ -144,52 +144,52 @@ func (f *flow) admit() {
 	}
 }
 
-// enter is tryTake for the first delivery too: it takes a free slot at the
+// tryTakeWithSlot is tryTake for the first delivery too: it takes a free slot at the
 // consumer if the request has none.
-func (f *flow) enter(cost int64) bool {
-	if f.whole.Load() {
+func (f *flow) tryTakeWithSlot(cost int64) bool {
+	if f.exclusive.Load() {
 		return false
 	}
-	if f.tryTake(cost) {
+	if f.tryTakeCredit(cost) {
 		return true
 	}
-	if f.open() {
+	if f.consumerOpen() {
 		return false
 	}
 	f.req.wantSlot(f.consumer)
-	return f.tryTake(cost)
+	return f.tryTakeCredit(cost)
 }
 
-// take waits for credit, until the request is over or cancel is closed.
-func (f *flow) take(cost int64, cancel <-chan struct{}) error {
+// waitForCredit waits for credit, until the request is over or cancel is closed.
+func (f *flow) waitForCredit(cost int64, cancel <-chan struct{}) error {
 	lockorder.AssertNone("an emission waits")
-	if !f.asleep.TryLock() {
+	if !f.sleepRight.TryLock() {
 		select {
 		case <-cancel: // it may not wait, for another either
 			return ErrCanceled
 		default:
-			f.asleep.Lock()
+			f.sleepRight.Lock()
 		}
 	}
-	defer f.asleep.Unlock()
-	f.whole.Store(cost == f.edge.windowBytes)
-	defer f.whole.Store(false)
+	defer f.sleepRight.Unlock()
+	f.exclusive.Store(cost == f.edge.windowBytes)
+	defer f.exclusive.Store(false)
 	if f.wake == nil {
 		f.wake = make(chan struct{}, 1)
 	}
-	f.since.Store(time.Now().UnixNano())
-	f.wanted.Store(true)
+	f.waitBegan.Store(time.Now().UnixNano())
+	f.producerWaits.Store(true)
 	defer func() {
-		f.wanted.Store(false)
-		f.since.Store(0)
+		f.producerWaits.Store(false)
+		f.waitBegan.Store(0)
 	}()
 	f.req.wantSlot(f.consumer)
 	for {
-		open := f.open() // before the try, so that a slot granted after it is tried too
-		if f.tryTake(cost) {
+		open := f.consumerOpen() // before the try, so that a slot granted after it is tried too
+		if f.tryTakeCredit(cost) {
 			return nil
 		}
-		if err := f.hopeless(cost, open); err != nil {
+		if err := f.waitError(cost, open); err != nil {
 			return err
 		}
 		select {
@@ -202,13 +202,13 @@ func (f *flow) take(cost int64, cancel <-chan struct{}) error {
 	}
 }
 
-// hopeless says why waiting for credit is no use, after it was refused while
+// waitError says why waiting for credit is no use, after it was refused while
 // the consumer was open or not.
-func (f *flow) hopeless(cost int64, open bool) error {
+func (f *flow) waitError(cost int64, open bool) error {
 	switch {
 	case f.consumer != nil && f.consumer.stay.Load() == stayLeft && !f.req.over():
 		return ErrAfterEnd
-	case f.outgrown(cost):
+	case f.exceedsReplayWindow(cost):
 		return ErrReplayFull
 	case f.edge.spec.Policy == Fail && open:
 		return ErrWindowFull
@@ -216,9 +216,11 @@ func (f *flow) hopeless(cost int64, open bool) error {
 	return nil
 }
 
-// outgrown reports whether there will never be credit for so many bytes beside what is
+// exceedsReplayWindow reports whether there will never be credit for so many bytes beside what is
 // kept for a replay.
-func (f *flow) outgrown(cost int64) bool { return f.retained.Load()+cost > f.edge.windowBytes }
+func (f *flow) exceedsReplayWindow(cost int64) bool {
+	return f.retained.Load()+cost > f.edge.windowBytes
+}
 
 // push sends d on a queueing flow: at once if there is credit and nothing is
 // queued before it, else it waits in the queue. It never blocks.
@@ -244,7 +246,7 @@ func (f *flow) feed(d *Delivery, after *AfterUnlock) {
 	d.Request, d.Deadline, d.Trace, d.Edge = f.req.id, f.req.deadline, f.req.trace, f.edge.name
 	f.qmu.Lock()
 	if f.queue == nil {
-		f.queue = f.few[:0]
+		f.queue = f.queueBuf[:0]
 	}
 	f.queue = append(f.queue, d)
 	f.noteQueue()
@@ -256,16 +258,16 @@ func (f *flow) feed(d *Delivery, after *AfterUnlock) {
 }
 
 // blocked reports whether what is queued waits for more than credit.
-func (f *flow) blocked() bool { return !f.open() || f.req.endedEarly() }
+func (f *flow) blocked() bool { return !f.consumerOpen() || f.req.endedEarly() }
 
 // unblock has what is queued go on: with a slot at the consumer, or nowhere when the request
 // is over.
 func (f *flow) unblock() {
-	if !f.open() {
+	if !f.consumerOpen() {
 		f.req.wantSlot(f.consumer)
 	}
 	if f.req.endedEarly() {
-		f.discard()
+		f.discardQueue()
 	}
 }
 
@@ -286,15 +288,15 @@ func (f *flow) flush() {
 // sendQueued is called with qmu held, so that order is kept.
 func (f *flow) sendQueued(after *AfterUnlock) {
 	sent := 0
-	for sent < len(f.queue) && !f.req.endedEarly() && f.tryTake(f.queue[sent].cost) {
+	for sent < len(f.queue) && !f.req.endedEarly() && f.tryTakeCredit(f.queue[sent].cost) {
 		d := f.queue[sent]
 		f.queuedBytes -= d.cost
 		sent++
 		// Numbers are given without gaps: one that shows now was dropped here.
 		// What a retry sends again was handed on, or dropped, before.
-		if d.Seq >= f.handed && !f.edge.fed {
-			d.Dropped = d.Seq - f.handed
-			f.handed = d.Seq + 1
+		if d.Seq >= f.nextForwarded && !f.edge.fed {
+			d.Dropped = d.Seq - f.nextForwarded
+			f.nextForwarded = d.Seq + 1
 		}
 		f.deliver(d, after)
 	}
@@ -304,9 +306,9 @@ func (f *flow) sendQueued(after *AfterUnlock) {
 		f.queue = f.queue[:n]
 		f.noteQueue()
 	}
-	if len(f.queue) > 0 && f.outgrown(f.queue[0].cost) && !f.req.endedEarly() {
+	if len(f.queue) > 0 && f.exceedsReplayWindow(f.queue[0].cost) && !f.req.endedEarly() {
 		d := f.queue[0] // nobody waits who could be told
-		err := &StageError{Stage: f.outlet().name(), Edge: f.edge.name, Key: d.Key, Seq: d.Seq, Err: ErrReplayFull}
+		err := &StageError{Stage: f.outputs().name(), Edge: f.edge.name, Key: d.Key, Seq: d.Seq, Err: ErrReplayFull}
 		after.Fail(f.req, err)
 	}
 }
@@ -345,9 +347,9 @@ func (f *flow) dropOldest(after *AfterUnlock) bool {
 	return true
 }
 
-// makeRoom drops queued deliveries until one of the given cost fits into the
+// makeQueueSpace drops queued deliveries until one of the given cost fits into the
 // queue. On an edge that does not drop, it says that the queue is full.
-func (f *flow) makeRoom(cost int64) error {
+func (f *flow) makeQueueSpace(cost int64) error {
 	var after AfterUnlock
 	defer after.Run()
 	f.qmu.Lock()
@@ -363,8 +365,8 @@ func (f *flow) makeRoom(cost int64) error {
 	return nil
 }
 
-// discard drops the whole queue of a request that is over.
-func (f *flow) discard() {
+// discardQueue drops the whole queue of a request that is over.
+func (f *flow) discardQueue() {
 	f.qmu.Lock()
 	q := f.queue
 	f.queue, f.queuedBytes = nil, 0
@@ -380,10 +382,10 @@ func (f *flow) discard() {
 func (f *flow) deliver(d *Delivery, after *AfterUnlock) {
 	if f.consumer == nil {
 		switch {
-		case f.edge.leaves:
-			f.req.leave(d, after)
+		case f.edge.toOwner:
+			f.req.sendToOwner(d, after)
 		case f.req.sink != nil:
-			f.req.passOn(d, after)
+			f.req.sendToSink(d, after)
 		case !f.req.results.push(d): // the request is over: credit is of no use
 			after.drop(d)
 		}
@@ -395,7 +397,7 @@ func (f *flow) deliver(d *Delivery, after *AfterUnlock) {
 		return
 	}
 	if f.consumer.stage.remote != nil && !f.edge.queues() {
-		after.lend(s.worker.actor.Queue(d)) // which runs no user's code
+		after.runActor(s.worker.actor.Queue(d)) // which runs no user's code
 		return
 	}
 	s.worker.actor.Post(d)

@@ -48,7 +48,7 @@ func compile(p Pipeline) (*graph, error) {
 		}
 	}
 	if len(errs) == 0 {
-		errs = append(errs, g.close(), g.sort(), g.checkJoins(), g.checkTypes())
+		errs = append(errs, g.addCallerEdges(), g.sort(), g.checkJoins(), g.checkTypes())
 		g.markDevices()
 	}
 	return g, errors.Join(errs...)
@@ -152,12 +152,12 @@ func (g *graph) connect(spec Edge) error {
 	case spec.Connector != nil && (spec.From == "" || spec.To == ""):
 		return bad("a connector carries payloads between two stages, not from or to the caller")
 	}
-	g.add(&edge{name: name, spec: spec, path: pathOf(spec)}, g.byName[spec.From], g.byName[spec.To])
+	g.addEdge(&edge{name: name, spec: spec, path: pathOf(spec)}, g.byName[spec.From], g.byName[spec.To])
 	return nil
 }
 
-// add adds an edge between two stages, of which nil is the caller.
-func (g *graph) add(e *edge, from, to *stage) {
+// addEdge adds an edge between two stages, of which nil is the caller.
+func (g *graph) addEdge(e *edge, from, to *stage) {
 	e.index, e.from, e.to = len(g.edges), from, to
 	g.edges = append(g.edges, e)
 	if from != nil {
@@ -174,8 +174,8 @@ func (g *graph) add(e *edge, from, to *stage) {
 	}
 }
 
-// close adds the edges between the caller and the stages at both ends.
-func (g *graph) close() error {
+// addCallerEdges adds the edges between the caller and the stages at both ends.
+func (g *graph) addCallerEdges() error {
 	var errs []error
 	for _, st := range g.stages {
 		if len(st.in) == 0 {
@@ -287,13 +287,13 @@ func (s *StageSpec) joins() bool { return s.Join != nil || s.Remote != nil && s.
 // branches by the place of deliveries in them.
 func (g *graph) checkBranches(join *stage) error {
 	var errs []error
-	before := join.before(nil)
+	before := join.edgesBefore(nil)
 	for _, e := range g.edges {
 		does := e.displaces()
 		if does == "" || !before[e] {
 			continue
 		}
-		for other := range join.before(e) {
+		for other := range join.edgesBefore(e) {
 			if other.from == nil { // a way around the edge
 				errs = append(errs, fmt.Errorf("%w: edge %s: %s of one branch before the join %q, which pairs the branches by place: it would pair them wrongly", ErrConfig, e.name, does, join.spec.Name))
 				break
@@ -314,8 +314,8 @@ func (e *edge) displaces() string {
 	return ""
 }
 
-// before are the edges on the paths that lead to a stage, but for those through the edge without.
-func (st *stage) before(without *edge) map[*edge]bool {
+// edgesBefore are the edges on the paths that lead to a stage, but for those through the edge without.
+func (st *stage) edgesBefore(without *edge) map[*edge]bool {
 	all := make(map[*edge]bool)
 	for next := []*stage{st}; len(next) > 0; {
 		at := next[0]
@@ -337,9 +337,9 @@ func (st *stage) before(without *edge) map[*edge]bool {
 // them.
 const headroom = 4 // a quarter
 
-// joinRoom is what is set aside for joins, of an arena; 0 bytes are the default, of a graph
+// joinSpace is what is set aside for joins, of an arena; 0 bytes are the default, of a graph
 // that has any.
-func (g *graph) joinRoom(joinBytes, arenaBytes int64) int64 {
+func (g *graph) joinSpace(joinBytes, arenaBytes int64) int64 {
 	switch {
 	case !slices.ContainsFunc(g.stages, func(st *stage) bool { return st.spec.joins() }):
 		return 0
@@ -349,10 +349,10 @@ func (g *graph) joinRoom(joinBytes, arenaBytes int64) int64 {
 	return joinBytes
 }
 
-// size gives every edge its byte window and checks that all of them fit the
+// sizeWindows gives every edge its byte window and checks that all of them fit the
 // store together, so that credit, once taken, always finds room. With overcommit
 // those that are set by name need not, and leave the others their shares.
-func (g *graph) size(arenaBytes, joinBytes int64, maxRequests int, overcommit bool) error {
+func (g *graph) sizeWindows(arenaBytes, joinBytes int64, maxRequests int, overcommit bool) error {
 	usable := arenaBytes - arenaBytes/headroom - joinBytes
 	var fixed, shares int64
 	for _, e := range g.edges {

@@ -82,7 +82,7 @@ func TestJoinBranchRunsAhead(t *testing.T) {
 	}
 }
 
-func TestJoinRoomIsBounded(t *testing.T) {
+func TestJoinSpaceIsBounded(t *testing.T) {
 	src := bus.StageSpec{Name: "s", Handle: func(t *bus.Task, _ *bus.Delivery) error {
 		for range 100 {
 			if err := t.EmitBytes(make([]byte, 1000), bus.To("l")); err != nil {
@@ -104,10 +104,10 @@ func TestJoinRoomIsBounded(t *testing.T) {
 	}
 }
 
-// TestSuspendedRequestHoldsNobodyUp drives the deadlock of a shared window:
+// TestSuspendedRequestBlocksNoOther drives the deadlock of a shared window:
 // the last stage takes one request at a time, and those that wait for it must
 // not fill what the first one still needs to finish.
-func TestSuspendedRequestHoldsNobodyUp(t *testing.T) {
+func TestSuspendedRequestBlocksNoOther(t *testing.T) {
 	last := testbus.Suffix("c")
 	last.MaxInflight = 1
 	p := testbus.Linear(testbus.Suffix("a"), testbus.Suffix("b"), last)
@@ -162,10 +162,10 @@ func TestSuspendedRequestHoldsNobodyUp(t *testing.T) {
 	}
 }
 
-// TestOutputRoomIsThereWhileInputIsHeld drives the deadlock of stages that
+// TestOutputSpaceWhileInputIsHeld drives the deadlock of stages that
 // hold their input while they reserve output, in a store so small that all
 // windows together just fit.
-func TestOutputRoomIsThereWhileInputIsHeld(t *testing.T) {
+func TestOutputSpaceWhileInputIsHeld(t *testing.T) {
 	const size = 20_000
 	grow := func(name string) bus.StageSpec {
 		return bus.StageSpec{Name: name, Handle: func(t *bus.Task, d *bus.Delivery) error {

@@ -14,12 +14,12 @@ import (
 // takes the payload, and what goes to another process is made to lie where that can read it.
 func (d *Delivery) prepare() error {
 	f := d.flow
-	away := f.consumer == nil && (f.edge.leaves || f.req.sink != nil)
+	away := f.consumer == nil && (f.edge.toOwner || f.req.sink != nil)
 	if f.edge.path != nil {
 		if err := f.carry(d); err != nil || !away {
 			return err
 		}
-		return d.unpack()
+		return d.receiveCarried()
 	}
 	if away {
 		return d.expose()
@@ -30,8 +30,8 @@ func (d *Delivery) prepare() error {
 // expose opens the segment of a large payload for other processes, until the payload is given
 // back. It asks the writer, and so may wait.
 func (d *Delivery) expose() (err error) {
-	if d.large == nil && shmstore.IsLarge(d.Handle) {
-		d.large, err = d.flow.req.bus.largeSegment(d.Handle)
+	if d.ownSegment == nil && shmstore.IsLarge(d.Handle) {
+		d.ownSegment, err = d.flow.req.bus.largeSegment(d.Handle)
 	}
 	return err
 }
@@ -45,7 +45,7 @@ func (d *Delivery) inStore(arena *accounts.Segment) (accounts.Location, error) {
 	if err := d.expose(); err != nil {
 		return accounts.Location{}, err
 	}
-	return accounts.Location{Seg: d.large, Own: true}, nil
+	return accounts.Location{Seg: d.ownSegment, Own: true}, nil
 }
 
 // Reader is a process that is to read a payload.

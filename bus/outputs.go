@@ -24,42 +24,42 @@ type outputs struct {
 	producer *actors.Producer
 	byKept   uint64 // emissions by deliveries that were kept; guarded by mu
 
-	spaceMu lockorder.Mutex[lockorder.OutletRoom] // guards what follows
-	waiting int                                   // emissions that wait for room
-	since   time.Time                             // when the first of them began to
-	on      shmstore.Device                       // where that wants room; nil: in the store alone
+	spaceMu        lockorder.Mutex[lockorder.OutletRoom] // guards what follows
+	spaceWaits     int                                   // emissions that wait for room
+	spaceWaitBegan time.Time                             // when the first of them began to
+	spaceDevice    shmstore.Device                       // where that wants room; nil: in the store alone
 }
 
-// waitsForSpace notes, for reports, that an emission waits for room in the store and,
+// beginSpaceWait notes, for reports, that an emission waits for room in the store and,
 // unless dev is nil, on a device. It is to call the function when it has waited.
-func (o *outputs) waitsForSpace(dev shmstore.Device) (waited func()) {
+func (o *outputs) beginSpaceWait(dev shmstore.Device) (waited func()) {
 	o.spaceMu.Lock()
 	defer o.spaceMu.Unlock()
-	if o.waiting++; o.waiting == 1 {
-		o.since, o.on = time.Now(), dev
+	if o.spaceWaits++; o.spaceWaits == 1 {
+		o.spaceWaitBegan, o.spaceDevice = time.Now(), dev
 	}
 	return func() {
 		o.spaceMu.Lock()
 		defer o.spaceMu.Unlock()
-		o.waiting--
+		o.spaceWaits--
 	}
 }
 
-// waitedForSpace is how long an emission has waited, or 0, and for what.
-func (o *outputs) waitedForSpace(now time.Time) (waited time.Duration, dev shmstore.Device) {
+// spaceWaited is how long an emission has waited, or 0, and for what.
+func (o *outputs) spaceWaited(now time.Time) (waited time.Duration, dev shmstore.Device) {
 	o.spaceMu.Lock()
 	defer o.spaceMu.Unlock()
-	if o.waiting == 0 {
+	if o.spaceWaits == 0 {
 		return 0, nil
 	}
-	return now.Sub(o.since), o.on
+	return now.Sub(o.spaceWaitBegan), o.spaceDevice
 }
 
-// waitNow is how many emissions wait for room.
-func (o *outputs) waitNow() int {
+// spaceWaiters is how many emissions wait for room.
+func (o *outputs) spaceWaiters() int {
 	o.spaceMu.Lock()
 	defer o.spaceMu.Unlock()
-	return o.waiting
+	return o.spaceWaits
 }
 
 // sendSmall is the short way for what most small payloads are: inline, along
@@ -72,20 +72,20 @@ func (o *outputs) sendSmall(p []byte, c codec.ID, em Emission) bool {
 	ed := o.edges[0]
 	f := o.req.flow(ed)
 	price := o.req.bus.price(len(p))
-	if ed.queues() || ed.path != nil || o.req.over() || em.check() != nil || !f.enter(price) {
+	if ed.queues() || ed.path != nil || o.req.over() || em.check() != nil || !f.tryTakeWithSlot(price) {
 		return false
 	}
 	var after AfterUnlock
 	o.mu.Lock()
 	if f.ended || o.req.over() { // for the long way to explain
 		o.mu.Unlock()
-		f.give(oneDelivery | uint64(price))
+		f.giveCredit(oneDelivery | uint64(price))
 		return false
 	}
 	d := newDelivery()
 	d.Inline = d.small[:copy(d.small[:], p):len(p)]
 	d.Codec = uint32(c)
-	d.cost, d.put = price, held(em.Put)
+	d.cost, d.origin = price, holdOrigin(em.Put)
 	f.sent.copies++
 	f.send(d, em, &after)
 	o.mu.Unlock()
@@ -138,16 +138,16 @@ func (f *flow) launch(d *Delivery, after *AfterUnlock) {
 	f.deliver(d, after)
 }
 
-// close ends the streams that have not ended. A stage that was sent nothing by the time at which all
+// closeStreams ends the streams that have not ended. A stage that was sent nothing by the time at which all
 // of its inputs have ended, and that does nothing at the end, is passed over: its streams end here too,
 // and so on in the order of the stages.
-func (o *outputs) close() {
+func (o *outputs) closeStreams() {
 	first := [1]*outputs{o}
 	for due := first[:]; len(due) > 0; due = due[1:] {
 		for _, ed := range due[0].edges {
 			f := o.req.flow(ed)
-			if due[0].endStream(f) && f.consumer.passedOver() {
-				due = append(due, &f.consumer.outlet)
+			if due[0].endStream(f) && f.consumer.trySkip() {
+				due = append(due, &f.consumer.outputs)
 			}
 		}
 		if due[0] != o {
@@ -167,40 +167,40 @@ func (o *outputs) endStream(f *flow) (unsaid bool) {
 		return false
 	}
 	f.ended = true
-	f.unsaid = !f.open() && f.queued.Load() == 0
-	if !f.unsaid {
-		f.sayEnd(&after)
+	f.endPending = !f.consumerOpen() && f.queued.Load() == 0
+	if !f.endPending {
+		f.sendEnd(&after)
 	}
-	return f.unsaid
+	return f.endPending
 }
 
-// sayEnd, with the outlet's lock held, sends the end of the stream.
-func (f *flow) sayEnd(after *AfterUnlock) {
+// sendEnd, with the outlet's lock held, sends the end of the stream.
+func (f *flow) sendEnd(after *AfterUnlock) {
 	d := newDelivery()
 	f.number(d)
 	d.EOS = true
 	f.launch(d, after)
 }
 
-// sayUnsaid sends an end to a consumer that has got a slot.
-func (f *flow) sayUnsaid() {
+// sendPendingEnd sends an end to a consumer that has got a slot.
+func (f *flow) sendPendingEnd() {
 	var after AfterUnlock
 	defer after.Run()
-	o := f.outlet()
+	o := f.outputs()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if f.unsaid && !o.req.over() {
-		f.unsaid = false
+	if f.endPending && !o.req.over() {
+		f.endPending = false
 		f.queuedSince.Store(0)
-		f.sayEnd(&after)
+		f.sendEnd(&after)
 	}
 }
 
-// passedOver is called for each end that stays unsaid. It reports whether the stage is passed over by
+// trySkip is called for each end that stays unsaid. It reports whether the stage is passed over by
 // the last one. A stage that does something at the end wants a slot for that.
-func (t *Task) passedOver() bool {
-	r := t.outlet.req
-	if int(t.unsaid.Add(1)) < len(t.stage.in) {
+func (t *Task) trySkip() bool {
+	r := t.outputs.req
+	if int(t.pendingEnds.Add(1)) < len(t.stage.in) {
 		return false
 	}
 	if t.stage.passive() {
@@ -208,7 +208,7 @@ func (t *Task) passedOver() bool {
 			return false
 		}
 		for _, e := range t.stage.in { // an input that waits hears of the end
-			r.flow(e).admit()
+			r.flow(e).resumeProducer()
 		}
 		return true
 	}

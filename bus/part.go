@@ -55,10 +55,10 @@ func (p Part) graph() *graph {
 		return g
 	}
 	for _, e := range arriving {
-		g.add(e, nil, st)
+		g.addEdge(e, nil, st)
 	}
 	for _, e := range leaving {
-		g.add(e, st, nil)
+		g.addEdge(e, st, nil)
 	}
 	return g
 }
@@ -96,7 +96,7 @@ func (g *graph) addPorts(inputs, results []*edge) {
 	g.inputs, g.results = inputs, results
 	g.edges = slices.Concat(inputs, results)
 	for i, e := range g.edges {
-		e.index, e.leaves = i, i < len(inputs)
+		e.index, e.toOwner = i, i < len(inputs)
 	}
 }
 

@@ -28,15 +28,15 @@ func (w *permitWatch) waited(waiting int, granted uint64, now time.Time) time.Du
 	return now.Sub(w.since)
 }
 
-// poll finds stalls, and has the log name the requests that keep their places while others wait for one:
+// findStalls finds stalls, and has the log name the requests that keep their places while others wait for one:
 // each request once, such as one whose results are not received, or of which a stage never finishes what
 // it has kept.
-func (b *Bus) poll(w *permitWatch, atLeast time.Duration) []Stall {
+func (b *Bus) findStalls(w *permitWatch, atLeast time.Duration) []Stall {
 	waiting, granted := b.permits.Waiting()
 	now := time.Now()
 	if w.waited(waiting, granted, now) >= atLeast {
-		for _, r := range b.longest(maxLoads) {
-			if !r.named.Swap(true) {
+		for _, r := range b.oldestRequests(maxListed) {
+			if !r.logged.Swap(true) {
 				age := now.Sub(r.began).Round(time.Millisecond)
 				b.opts.Logger.Warn("requests wait for a place that this request keeps",
 					slog.String("bus", b.opts.Name), slog.Int("waiting", waiting),
@@ -47,8 +47,8 @@ func (b *Bus) poll(w *permitWatch, atLeast time.Duration) []Stall {
 	return b.Stalls(atLeast)
 }
 
-// longest are the requests that have been alive for longest.
-func (b *Bus) longest(most int) []*Request {
+// oldestRequests are the requests that have been alive for longest.
+func (b *Bus) oldestRequests(most int) []*Request {
 	all := b.requests()
 	slices.SortStableFunc(all, func(x, y *Request) int { return cmp.Compare(x.began.UnixNano(), y.began.UnixNano()) })
 	return all[:min(len(all), most)]

@@ -34,10 +34,10 @@ func (l *logged) lines() []string {
 	return strings.Split(strings.TrimSpace(l.all.String()), "\n")
 }
 
-// TestLogNamesRequestsThatKeepPlaces: when a request waits for a place for longer than the stall timeout, and
+// TestLogNamesRequestsThatHoldPermits: when a request waits for a place for longer than the stall timeout, and
 // none is granted, the log names each request that keeps one, with its age, once. Time passes as the
 // test says.
-func TestLogNamesRequestsThatKeepPlaces(t *testing.T) {
+func TestLogNamesRequestsThatHoldPermits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logged
 		keeps := make(chan *bus.Kept, 1)
@@ -102,9 +102,9 @@ func TestLogNamesRequestsThatKeepPlaces(t *testing.T) {
 	})
 }
 
-// TestFailFailsTheSendAlone: an input that finds its window full, on an edge whose policy is Fail, is not
+// TestFullWindowFailsOnlyTheSend: an input that finds its window full, on an edge whose policy is Fail, is not
 // sent, and the request goes on.
-func TestFailFailsTheSendAlone(t *testing.T) {
+func TestFullWindowFailsOnlyTheSend(t *testing.T) {
 	g := testbus.NewGate()
 	p := testbus.Linear(g.Stage("m"))
 	p.Edges = []bus.Edge{{To: "m", Window: 1, Policy: bus.Fail}}

@@ -45,7 +45,7 @@ func (r *RemoteStage) working() bool {
 		}
 	}
 	for rt := range r.tasks {
-		if rt.endsLeft > 0 || len(r.replicas) == 0 {
+		if rt.answersLeft > 0 || len(r.replicas) == 0 {
 			return true
 		}
 	}
@@ -84,7 +84,7 @@ func (r *Request) inFlight() (moving, blocked, unread, carried bool) {
 		carried = carried || deliveries > 0 && f.edge.path != nil
 	}
 	for _, o := range r.allOutputs() {
-		blocked = blocked || o.waitNow() > 0 || o.task != nil && o.task.stay.Load() == stayWaiting
+		blocked = blocked || o.spaceWaiters() > 0 || o.task != nil && o.task.stay.Load() == stayWaiting
 	}
 	return moving, blocked, unread, carried
 }

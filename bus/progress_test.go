@@ -20,16 +20,16 @@ func (l lostResults) Returns(int, uint64) bool { return true }
 func (lostResults) Ended()                     {}
 func (lostResults) Describe() string           { return "a process that loses results" }
 
-// TestPulseSaysWhichStepIsNext: a request is at its caller, at work, blocked, or waits for the bus.
-func TestPulseSaysWhichStepIsNext(t *testing.T) {
+// TestProgressSaysWhichStepIsNext: a request is at its caller, at work, blocked, or waits for the bus.
+func TestProgressSaysWhichStepIsNext(t *testing.T) {
 	gate := testbus.NewGate()
 	pipeline := testbus.Linear(gate.Stage("m"))
 	pipeline.Stages[0].MaxInflight = 1
 	b := testbus.Open(t, pipeline, bus.Options{MaxRequests: 2})
-	pulse := b.Backend().Progress
+	progress := b.Backend().Progress
 	expect := func(when string, want bus.Progress) bus.Progress {
 		t.Helper()
-		got := pulse()
+		got := progress()
 		want.Moved = got.Moved
 		if got != want {
 			t.Errorf("%s: %+v, want %+v", when, got, want)
@@ -51,7 +51,7 @@ func TestPulseSaysWhichStepIsNext(t *testing.T) {
 	second := testbus.StreamOf(t, b)
 	waits := make(chan error)
 	go func() { waits <- second.Send(t.Context(), "y") }()
-	testbus.Await(t, func() bool { return pulse().Blocked == 1 })
+	testbus.Await(t, func() bool { return progress().Blocked == 1 })
 	expect("another waits for its slot", bus.Progress{Working: true, Blocked: 1})
 	second.Close()
 	if err := <-waits; err == nil {
@@ -59,7 +59,7 @@ func TestPulseSaysWhichStepIsNext(t *testing.T) {
 	}
 
 	gate.Leave <- struct{}{}
-	testbus.Await(t, func() bool { return !pulse().Working || b.Stats().Edges[1].Deliveries > 0 })
+	testbus.Await(t, func() bool { return !progress().Working || b.Stats().Edges[1].Deliveries > 0 })
 	if err := first.CloseSend(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -73,9 +73,9 @@ func TestPulseSaysWhichStepIsNext(t *testing.T) {
 	}
 }
 
-// TestPulseOfRemoteStage: work that waits for a replica does not wait for the bus, and work that
+// TestProgressOfRemoteStage: work that waits for a replica does not wait for the bus, and work that
 // nothing has does.
-func TestPulseOfRemoteStage(t *testing.T) {
+func TestProgressOfRemoteStage(t *testing.T) {
 	b := testbus.Open(t, bus.Pipeline{
 		Stages: []bus.StageSpec{{Name: "m", Remote: &bus.Remote{}, State: bus.StateRequest}},
 		Edges:  []bus.Edge{{To: "m"}, {From: "m"}},
@@ -88,44 +88,44 @@ func TestPulseOfRemoteStage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pulse := b.Backend().Progress
+	progress := b.Backend().Progress
 	if err := r.Send(t.Context(), "x"); err != nil {
 		t.Fatal(err)
 	}
-	testbus.Await(t, func() bool { return pulse().Working }) // it waits for a replica
+	testbus.Await(t, func() bool { return progress().Working }) // it waits for a replica
 	st, _ := b.Backend().RemoteStage("m")
-	agent := &oneTask{works: make(chan *bus.Work, 1), ends: make(chan struct{})}
-	st.Attach(agent, 0, false).Begin()
-	w := <-agent.works
-	if p := pulse(); !p.Working {
+	conn := &oneTask{works: make(chan *bus.Work, 1), ends: make(chan struct{})}
+	st.Attach(conn, 0, false).Begin()
+	w := <-conn.works
+	if p := progress(); !p.Working {
 		t.Errorf("the replica has a delivery: %+v", p)
 	}
-	if err := agent.output.Emit("y"); err != nil {
+	if err := conn.output.Emit("y"); err != nil {
 		t.Fatal(err)
 	}
 	lost := <-sink.came
 	w.Finished(nil, true)
-	if p := pulse(); p.Working || p.AtCaller || p.Waiting != 1 {
+	if p := progress(); p.Working || p.AtCaller || p.Waiting != 1 {
 		t.Errorf("nothing has the result: %+v", p)
 	}
 	if err := lost.Finish(nil); err != nil {
 		t.Error(err)
 	}
-	if p := pulse(); !p.AtCaller || p.Waiting > 0 {
+	if p := progress(); !p.AtCaller || p.Waiting > 0 {
 		t.Errorf("the next input is the caller's to send: %+v", p)
 	}
 	if err := r.CloseSend(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	<-agent.ends
-	if p := pulse(); !p.Working || p.Waiting != 1 {
+	<-conn.ends
+	if p := progress(); !p.Working || p.Waiting != 1 {
 		t.Errorf("the replica is to answer that the task has ended: %+v", p)
 	}
-	if n := agent.posting.Answered(nil); n > 0 {
+	if n := conn.task.TaskEnded(nil); n > 0 {
 		t.Fatalf("%d inputs are not finished", n)
 	}
 	testbus.Await(t, func() bool { return r.Outcome() == bus.Completed })
-	if p := pulse(); p.Working || p.Waiting > 0 {
+	if p := progress(); p.Working || p.Waiting > 0 {
 		t.Errorf("it is over: %+v", p)
 	}
 	r.Close()
@@ -134,12 +134,12 @@ func TestPulseOfRemoteStage(t *testing.T) {
 	if err := unread.Send(t.Context(), "z"); err != nil {
 		t.Fatal(err)
 	}
-	w = <-agent.works
-	if err := agent.output.Emit("y"); err != nil {
+	w = <-conn.works
+	if err := conn.output.Emit("y"); err != nil {
 		t.Fatal(err)
 	}
 	w.Finished(nil, true)
-	if p := pulse(); !p.AtCaller || p.Working || p.Waiting > 0 {
+	if p := progress(); !p.AtCaller || p.Working || p.Waiting > 0 {
 		t.Errorf("the caller does not read a result: %+v", p)
 	}
 	unread.Close()
@@ -147,13 +147,13 @@ func TestPulseOfRemoteStage(t *testing.T) {
 
 // oneTask is the agent of a replica that is given one task after the other.
 type oneTask struct {
-	works   chan *bus.Work
-	ends    chan struct{} // closed when the first task is to end
-	posting *bus.ReplicaTask
-	output  bus.Emitter
+	works  chan *bus.Work
+	ends   chan struct{} // closed when the first task is to end
+	task   *bus.ReplicaTask
+	output bus.Emitter
 }
 
-func (o *oneTask) OpenTask(p *bus.ReplicaTask)              { o.posting, o.output = p, p.Assign(o, nil).Output }
+func (o *oneTask) OpenTask(p *bus.ReplicaTask)              { o.task, o.output = p, p.Assign(o, nil).Output }
 func (*oneTask) Running(*bus.Replica) []scoreboard.Activity { return nil }
 
 func (o *oneTask) Describe() string { return "a replica" }

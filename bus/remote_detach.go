@@ -14,15 +14,15 @@ func (rep *Replica) Detach(cause error) {
 	r.mu.Lock()
 	r.replicas = slices.DeleteFunc(r.replicas, func(other *Replica) bool { return other == rep })
 	r.serving = slices.DeleteFunc(r.serving, func(other *Replica) bool { return other == rep })
-	posts := make([]*ReplicaTask, 0, len(rep.tasks))
+	replicaTasks := make([]*ReplicaTask, 0, len(rep.tasks))
 	for _, p := range rep.tasks {
-		posts = append(posts, p)
+		replicaTasks = append(replicaTasks, p)
 	}
-	slices.SortFunc(posts, func(a, b *ReplicaTask) int { return cmp.Compare(a.rt.task.Request(), b.rt.task.Request()) })
+	slices.SortFunc(replicaTasks, func(a, b *ReplicaTask) int { return cmp.Compare(a.rt.task.Request(), b.rt.task.Request()) })
 	var failed []*Work
 	var after AfterUnlock
-	for _, p := range posts {
-		failed = append(failed, r.displace(p, cause, &after)...)
+	for _, p := range replicaTasks {
+		failed = append(failed, r.moveTask(p, cause, &after)...)
 	}
 	r.mu.Unlock()
 	after.Run()
@@ -33,9 +33,9 @@ func (rep *Replica) Detach(cause error) {
 	}
 }
 
-// Orphaned gives back what a replica that is gone had of requests that were
+// ReleaseOrphan gives back what a replica that is gone had of requests that were
 // over, and is waited for no more. What was given to another replica is not its any more.
-func (w *Work) Orphaned(by ReplicaConn) {
+func (w *Work) ReleaseOrphan(by ReplicaConn) {
 	r := w.rt.task.stage.remote
 	r.mu.Lock()
 	if w.replica == nil || w.replica.conn != by {
@@ -44,7 +44,7 @@ func (w *Work) Orphaned(by ReplicaConn) {
 	}
 	w.replica = nil
 	var after AfterUnlock
-	r.done(w, &after)
+	r.removeWork(w, &after)
 	r.mu.Unlock()
 	after.Run()
 	for _, d := range w.parts {
@@ -52,16 +52,16 @@ func (w *Work) Orphaned(by ReplicaConn) {
 	}
 }
 
-// displace, with mu held, moves one task away from a replica that is gone. It
+// moveTask, with mu held, moves one task away from a replica that is gone. It
 // returns the works that cannot be repeated.
-func (r *RemoteStage) displace(p *ReplicaTask, cause error, after *AfterUnlock) (failed []*Work) {
+func (r *RemoteStage) moveTask(p *ReplicaTask, cause error, after *AfterUnlock) (failed []*Work) {
 	rt := p.rt
 	delete(p.replica.tasks, rt)
-	if rt.home == p.replica {
-		rt.home = nil
+	if rt.stickyReplica == p.replica {
+		rt.stickyReplica = nil
 	}
 	if p.ending {
-		rt.endsLeft--
+		rt.answersLeft--
 	}
 	spec := &r.stage.spec
 	cause = fmt.Errorf("%w: %w", ErrProcessDied, cause)
@@ -69,24 +69,24 @@ func (r *RemoteStage) displace(p *ReplicaTask, cause error, after *AfterUnlock) 
 	case rt.ended: // the worker is about to hear of it
 	case spec.State == StateNone:
 		failed = r.repeatWorks(rt, p.replica, after)
-	case !rt.touched:
+	case !rt.delivered:
 	case spec.Replay && rt.attempt < spec.Attempts:
 		r.replayTask(rt, after)
 	default:
 		failed = r.worksAt(rt, p.replica)
 		if len(failed) == 0 { // its state is lost all the same
-			rt.task.failBehind(cause, after)
+			rt.task.failAfterUnlock(cause, after)
 		}
 	}
 	for _, w := range failed {
-		rt.task.failAtBehind(w.parts[0], cause, after)
+		rt.task.failAtAfterUnlock(w.parts[0], cause, after)
 		w.replica = nil
-		r.done(w, after)
+		r.removeWork(w, after)
 	}
-	if p.ending && rt.endsLeft == 0 {
-		rt.endsLeft, rt.output.seen = -1, rt.endFrom // who is left has answered, or nobody is: ask again
+	if p.ending && rt.answersLeft == 0 {
+		rt.answersLeft, rt.output.seen = -1, rt.endEmissions // who is left has answered, or nobody is: ask again
 	}
-	r.progress(rt, after)
+	r.checkEnd(rt, after)
 	return failed
 }
 
@@ -128,7 +128,7 @@ func (w *Work) repeat() {
 // input.
 func (r *RemoteStage) replayTask(rt *remoteTask, after *AfterUnlock) {
 	rt.attempt++
-	rt.output.seen, rt.endsLeft, rt.touched, rt.early = 0, -1, false, false
+	rt.output.seen, rt.answersLeft, rt.delivered, rt.answeredEarly = 0, -1, false, false
 	again := slices.Concat(rt.retained, rt.works)
 	for _, w := range rt.retained {
 		for _, d := range w.parts {

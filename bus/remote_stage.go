@@ -79,16 +79,16 @@ type RemoteStage struct {
 	tasks    map[*remoteTask]struct{}
 	waiting  []*Work   // for a replica, oldest first
 	since    time.Time // when the first of them began to wait
-	lost     error     // why no replica will come any more
+	lostErr  error     // why no replica will come any more
 	timedOut int64     // handlers that ran for longer than HandleTimeout
 }
 
 // Replica is one process that serves a stage.
 type Replica struct {
 	ReplicaInfo
-	remote *RemoteStage
-	conn   ReplicaConn
-	ends   bool // it says unasked that a task has ended: see posting.unasked
+	remote      *RemoteStage
+	conn        ReplicaConn
+	endsUnasked bool // it says unasked that a task has ended: see posting.unasked
 
 	// Guarded by remote.mu.
 	load     int  // deliveries it has not finished
@@ -121,53 +121,53 @@ type remoteTask struct {
 	task *Task
 
 	// Guarded by remote.mu.
-	home     *Replica // where the request stays; nil: nowhere yet, or anywhere
-	works    []*Work  // not finished, in the order in which they came
-	touched  bool     // a replica has had a delivery of it
-	output   output   // of the whole request
-	attempt  int      // replays
-	retained []*Work  // finished, kept for a replay
-	lasts    []*Work  // that wait until all others are finished
-	ending   bool     // its inputs have ended
-	endsLeft int      // postings that have not answered; -1: not asked yet
-	early    bool     // a posting has answered before it was waited for
-	ended    bool     // all have answered
-	endFrom  uint64   // emissions that were made before they were asked
-	endErr   error
+	stickyReplica *Replica // where the request stays; nil: nowhere yet, or anywhere
+	works         []*Work  // not finished, in the order in which they came
+	delivered     bool     // a replica has had a delivery of it
+	output        output   // of the whole request
+	attempt       int      // replays
+	retained      []*Work  // finished, kept for a replay
+	lastWorks     []*Work  // that wait until all others are finished
+	ending        bool     // its inputs have ended
+	answersLeft   int      // postings that have not answered; -1: not asked yet
+	answeredEarly bool     // a posting has answered before it was waited for
+	ended         bool     // all have answered
+	endEmissions  uint64   // emissions that were made before they were asked
+	endErr        error
 }
 
 // ReplicaTask is a task as one replica knows it. ReplicaConn and ending are guarded by remote.mu.
 type ReplicaTask struct {
-	rt      *remoteTask
-	replica *Replica
-	conn    TaskConn
-	ending  bool // its answer is waited for
-	handled bool // the handler of the delivery that was finished last has returned
-	lasts   int  // streams of which it has had the last delivery
+	rt          *remoteTask
+	replica     *Replica
+	conn        TaskConn
+	ending      bool // its answer is waited for
+	handled     bool // the handler of the delivery that was finished last has returned
+	endedInputs int  // streams of which it has had the last delivery
 }
 
 // endsUnasked reports whether the replica says by itself that the task has ended: it has had
 // the end of every input, and its stage does nothing else.
 func (p *ReplicaTask) endsUnasked() bool {
-	return p.replica.ends && p.lasts == len(p.replica.remote.stage.in)
+	return p.replica.endsUnasked && p.endedInputs == len(p.replica.remote.stage.in)
 }
 
 // Work is what a replica handles at once: one delivery, or one of each branch. All but
 // rt and parts is guarded by remote.mu.
 type Work struct {
-	rt      *remoteTask
-	parts   []*Delivery
-	replica *Replica     // nil: waits for one
-	one     [1]*Delivery // backs parts for all but joins
-	left    int          // parts that the replica has not finished
-	adrift  bool         // the replica was gone when the work was given to it: it has none of it
-	err     error
-	tries   int
-	output  output // of this work alone, for stages without state
+	rt          *remoteTask
+	parts       []*Delivery
+	replica     *Replica     // nil: waits for one
+	partsBuf    [1]*Delivery // backs parts for all but joins
+	left        int          // parts that the replica has not finished
+	undelivered bool         // the replica was gone when the work was given to it: it has none of it
+	err         error
+	tries       int
+	output      output // of this work alone, for stages without state
 }
 
-// give hands one delivery, or one of each branch, to a replica.
-func (r *RemoteStage) give(t *Task, parts ...*Delivery) {
+// giveWork hands one delivery, or one of each branch, to a replica.
+func (r *RemoteStage) giveWork(t *Task, parts ...*Delivery) {
 	for _, d := range parts {
 		d.state.Store(stateHeld)
 		t.hold(d)
@@ -178,7 +178,7 @@ func (r *RemoteStage) give(t *Task, parts ...*Delivery) {
 	defer r.mu.Unlock()
 	rt := r.taskOf(t)
 	w := &Work{rt: rt}
-	w.parts = append(w.one[:0], parts...)
+	w.parts = append(w.partsBuf[:0], parts...)
 	rt.works = append(rt.works, w)
 	r.route(w, &after)
 }
@@ -187,7 +187,7 @@ func (r *RemoteStage) give(t *Task, parts ...*Delivery) {
 func (r *RemoteStage) taskOf(t *Task) *remoteTask {
 	rt, ok := t.State.(*remoteTask)
 	if !ok {
-		rt = &remoteTask{task: t, endsLeft: -1}
+		rt = &remoteTask{task: t, answersLeft: -1}
 		t.State = rt
 		r.tasks[rt] = struct{}{}
 	}
@@ -203,8 +203,8 @@ func (r *RemoteStage) sticky() bool {
 // be at several replicas, its last inputs wait until all others are finished: a replica that
 // has had them has ended its part, and could handle no repeat of another's.
 func (r *RemoteStage) route(w *Work, after *AfterUnlock) {
-	if !r.sticky() && w.last() && len(w.rt.works) > 1 {
-		w.rt.lasts = append(w.rt.lasts, w)
+	if !r.sticky() && w.endsInput() && len(w.rt.works) > 1 {
+		w.rt.lastWorks = append(w.rt.lastWorks, w)
 		r.routeLast(w.rt, after)
 		return
 	}
@@ -214,22 +214,22 @@ func (r *RemoteStage) route(w *Work, after *AfterUnlock) {
 // routeLast, with mu held, gives the first of the last inputs to a replica, when nothing else
 // is unfinished.
 func (r *RemoteStage) routeLast(rt *remoteTask, after *AfterUnlock) {
-	if len(rt.lasts) == 0 || len(rt.works) > len(rt.lasts) {
+	if len(rt.lastWorks) == 0 || len(rt.works) > len(rt.lastWorks) {
 		return
 	}
-	w := rt.lasts[0]
-	rt.lasts = slices.Delete(rt.lasts, 0, 1)
+	w := rt.lastWorks[0]
+	rt.lastWorks = slices.Delete(rt.lastWorks, 0, 1)
 	r.send(w, after)
 }
 
-// last reports whether the work has the last delivery of an input.
-func (w *Work) last() bool {
+// endsInput reports whether the work has the last delivery of an input.
+func (w *Work) endsInput() bool {
 	return slices.ContainsFunc(w.parts, func(d *Delivery) bool { return d.EOS })
 }
 
 // send, with mu held, gives work to a replica, or has it wait for one.
 func (r *RemoteStage) send(w *Work, after *AfterUnlock) {
-	rep := w.rt.home
+	rep := w.rt.stickyReplica
 	if rep == nil {
 		rep = r.choose()
 	}
@@ -238,32 +238,32 @@ func (r *RemoteStage) send(w *Work, after *AfterUnlock) {
 			r.since = time.Now()
 		}
 		r.waiting = append(r.waiting, w)
-		if r.lost != nil {
-			w.rt.task.failAtBehind(w.parts[0], r.lost, after)
+		if r.lostErr != nil {
+			w.rt.task.failAtAfterUnlock(w.parts[0], r.lostErr, after)
 		}
 		return
 	}
 	if r.sticky() {
-		w.rt.home = rep
+		w.rt.stickyReplica = rep
 	}
 	w.replica, w.left = rep, len(w.parts)
-	w.rt.touched = true
+	w.rt.delivered = true
 	rep.load += len(w.parts)
-	p := rep.post(w.rt)
+	p := rep.openTask(w.rt)
 	for _, d := range w.parts {
 		if d.EOS {
-			p.lasts++
+			p.endedInputs++
 		}
 	}
 	taken, err := p.conn.DeliverWork(w, w.parts)
-	w.adrift = !taken
+	w.undelivered = !taken
 	if err != nil {
 		rep.load -= len(w.parts)
 		w.replica = nil
-		after.Fail(w.rt.task.outlet.req, err)
+		after.Fail(w.rt.task.outputs.req, err)
 		after.finish(w.parts...)
-		r.done(w, after)
-		r.progress(w.rt, after)
+		r.removeWork(w, after)
+		r.checkEnd(w.rt, after)
 	}
 }
 
@@ -284,8 +284,8 @@ func (r *RemoteStage) choose() *Replica {
 	})
 }
 
-// post, with mu held, makes a task known to the replica.
-func (rep *Replica) post(rt *remoteTask) *ReplicaTask {
+// openTask, with mu held, makes a task known to the replica.
+func (rep *Replica) openTask(rt *remoteTask) *ReplicaTask {
 	p := rep.tasks[rt]
 	if p == nil {
 		p = &ReplicaTask{rt: rt, replica: rep}
@@ -316,19 +316,19 @@ func (w *Work) Finished(err error, handled bool) {
 		return
 	}
 	w.replica = nil
-	r.done(w, &after)
-	retain := r.stage.spec.Replay && w.err == nil && !w.rt.task.outlet.req.over()
-	var places []func()
+	r.removeWork(w, &after)
+	retain := r.stage.spec.Replay && w.err == nil && !w.rt.task.outputs.req.over()
+	var credits []func()
 	if retain {
 		for _, d := range w.parts { // a replay, or the task's end, may come as soon as the lock is let go
-			places = append(places, d.retainHeld())
+			credits = append(credits, d.retainHeld())
 		}
 		w.rt.retained = append(w.rt.retained, w)
 	}
 	ended := r.tryEnd(w.rt, &after)
 	r.mu.Unlock()
-	for _, givePlace := range places {
-		givePlace()
+	for _, giveCredit := range credits {
+		giveCredit()
 	}
 	if !retain {
 		for _, d := range w.parts {
@@ -337,12 +337,12 @@ func (w *Work) Finished(err error, handled bool) {
 	}
 	if ended { // after that, so that the worker looks once
 		w.rt.task.answered.Store(true)
-		w.rt.task.poll()
+		w.rt.task.wakeAndRun()
 	}
 }
 
-// done, with mu held, takes a work off the list of those not finished.
-func (r *RemoteStage) done(w *Work, after *AfterUnlock) {
+// removeWork, with mu held, takes a work off the list of those not finished.
+func (r *RemoteStage) removeWork(w *Work, after *AfterUnlock) {
 	rt := w.rt
 	if i := slices.Index(rt.works, w); i >= 0 {
 		rt.works = slices.Delete(rt.works, i, i+1)
@@ -356,9 +356,9 @@ func (d *Delivery) retainHeld() (then func()) {
 	if !d.state.CompareAndSwap(stateHeld, stateFinished) {
 		return func() {}
 	}
-	givePlace := d.retainBytes()
+	giveCredit := d.retainBytes()
 	return func() {
-		givePlace()
+		giveCredit()
 		d.flow.consumer.unhold()
 	}
 }
@@ -367,7 +367,7 @@ func (d *Delivery) retainHeld() (then func()) {
 func (r *RemoteStage) Attach(a ReplicaConn, from int, ends bool) *Replica {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	rep := &Replica{remote: r, conn: a, ends: ends, tasks: make(map[*remoteTask]*ReplicaTask)}
+	rep := &Replica{remote: r, conn: a, endsUnasked: ends, tasks: make(map[*remoteTask]*ReplicaTask)}
 	spec := &r.stage.spec
 	rep.ReplicaInfo = ReplicaInfo{
 		Stage: spec.Name, Number: r.freeNumber(from), Requests: spec.MaxInflight * spec.Replicas, // all: other replicas may die
@@ -396,7 +396,7 @@ func (rep *Replica) Begin() {
 	defer after.Run()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.lost = nil
+	r.lostErr = nil
 	r.replicas = append(r.replicas, rep)
 	waiting := r.waiting
 	r.waiting = nil
@@ -404,7 +404,7 @@ func (rep *Replica) Begin() {
 		r.send(w, &after)
 	}
 	for rt := range r.tasks {
-		r.progress(rt, &after)
+		r.checkEnd(rt, &after)
 	}
 }
 
@@ -455,11 +455,11 @@ func (r *RemoteStage) Served() int {
 // GiveUp fails what waits for a replica, now and until one attaches.
 func (r *RemoteStage) GiveUp(err error) {
 	r.mu.Lock()
-	r.lost = err
+	r.lostErr = err
 	var tasks []*Task
 	for rt := range r.tasks {
 		waits := slices.ContainsFunc(r.waiting, func(w *Work) bool { return w.rt == rt })
-		if waits || (rt.ending && rt.endsLeft < 0 && len(rt.works) == 0) {
+		if waits || (rt.ending && rt.answersLeft < 0 && len(rt.works) == 0) {
 			tasks = append(tasks, rt.task)
 		}
 	}
@@ -489,7 +489,7 @@ func (r *RemoteStage) unserved(atLeast time.Duration) []Stall {
 func (r *RemoteStage) describe(t *Task) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var who []string
+	var holders []string
 	for rt := range r.tasks {
 		if rt.task != t {
 			continue
@@ -499,13 +499,13 @@ func (r *RemoteStage) describe(t *Task) string {
 			for _, w := range r.worksAt(rt, p.replica) {
 				n += w.left
 			}
-			who = append(who, fmt.Sprintf("%s has %d of them", p.replica.conn.Describe(), n))
+			holders = append(holders, fmt.Sprintf("%s has %d of them", p.replica.conn.Describe(), n))
 		}
 	}
 	switch {
-	case len(who) > 0:
-		return strings.Join(who, ", ")
-	case t.outlet.req.over():
+	case len(holders) > 0:
+		return strings.Join(holders, ", ")
+	case t.outputs.req.over():
 		return "the process that handles them has not come to an end yet"
 	case len(r.serving) == 0:
 		return "no process serves it"

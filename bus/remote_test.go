@@ -65,10 +65,10 @@ func (b *Bus) given(t *testing.T, works int) (r *RemoteStage, task *remoteTask) 
 	return r, task
 }
 
-// TestGivenToAGoneReplica: work that was given to a replica just when its process
+// TestWorkOfGoneReplicaIsReleased: work that was given to a replica just when its process
 // was found to be gone is given back with its request, also when that ends before
 // the stage hears of it.
-func TestGivenToAGoneReplica(t *testing.T) {
+func TestWorkOfGoneReplicaIsReleased(t *testing.T) {
 	b := goneReplica(t)
 	r, err := b.Submit(t.Context(), []byte("hello"))
 	if err != nil {
@@ -80,9 +80,9 @@ func TestGivenToAGoneReplica(t *testing.T) {
 	Await(t, func() bool { return b.Stats().Live == 0 })
 }
 
-// TestEndBehindTheLastHolder: a task whose replicas have emitted all ends when the last of its
+// TestTaskEndsAfterLastHolder: a task whose replicas have emitted all ends when the last of its
 // deliveries is finished, which may be read for longer than the replica says.
-func TestEndBehindTheLastHolder(t *testing.T) {
+func TestTaskEndsAfterLastHolder(t *testing.T) {
 	b := goneReplica(t)
 	r, err := b.Submit(t.Context(), []byte("hello"))
 	if err != nil {
@@ -93,10 +93,10 @@ func TestEndBehindTheLastHolder(t *testing.T) {
 	rt.works[0].Finished(nil, true)
 	var answer *ReplicaTask
 	Await(t, func() bool { // until it is asked to end
-		answer = rt.home.tasks[rt]
-		return answer.Asked()
+		answer = rt.stickyReplica.tasks[rt]
+		return answer.MayEnd()
 	})
-	answer.Answered(nil)
+	answer.TaskEnded(nil)
 	if r.over() {
 		t.Error("the request has ended while a delivery of it is held")
 	}
@@ -113,9 +113,9 @@ var errUnwilling = errors.New("it takes nothing")
 
 func (unwilling) DeliverWork(*Work, []*Delivery) (bool, error) { return false, errUnwilling }
 
-// TestReplayThatCannotBeGiven: the works of a replay that no replica can be given are
+// TestUndeliverableReplayIsReleased: the works of a replay that no replica can be given are
 // given back, each of them.
-func TestReplayThatCannotBeGiven(t *testing.T) {
+func TestUndeliverableReplayIsReleased(t *testing.T) {
 	b := goneReplica(t)
 	r, err := b.Stream(t.Context())
 	if err != nil {
@@ -129,7 +129,7 @@ func TestReplayThatCannotBeGiven(t *testing.T) {
 	}
 	remote, task := b.given(t, works)
 	remote.mu.Lock()
-	p := task.home.tasks[task]
+	p := task.stickyReplica.tasks[task]
 	p.conn = unwilling{p.conn}
 	var after AfterUnlock
 	remote.replayTask(task, &after)

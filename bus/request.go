@@ -48,11 +48,11 @@ type Request struct {
 	traced   bool
 	began    time.Time
 
-	done    chan struct{} // closed when the request is over
-	outcome atomic.Uint32
-	err     error                 // written before done is closed
-	fault   atomic.Pointer[error] // with which it is about to fail: see AfterUnlock.Fail
-	givenUp atomic.Bool           // it does not complete: see EndsAtDeadline
+	done       chan struct{} // closed when the request is over
+	outcome    atomic.Uint32
+	err        error                 // written before done is closed
+	pendingErr atomic.Pointer[error] // with which it is about to fail: see AfterUnlock.Fail
+	givenUp    atomic.Bool           // it does not complete: see EndsAtDeadline
 
 	tasks   []Task // by stage
 	flows   []flow // by edge
@@ -62,11 +62,11 @@ type Request struct {
 	flushBatch atomic.Pointer[FlushBatch] // of the session that handles packets about the request; nil: none does
 
 	openTasks atomic.Int32 // stages that have not ended it yet
-	parts     atomic.Int32 // slots held, the caller's part, and its payloads: 0 means gone
+	refs      atomic.Int32 // slots held, the caller's part, and its payloads: 0 means gone
 	inHand    atomic.Int32 // payloads that the caller has room for in the store, and has not sent
 
 	unread atomic.Pointer[error] // why results were given up that the caller had not received: ctx ended
-	named  atomic.Bool           // the log says that requests wait for its place
+	logged atomic.Bool           // the log says that requests wait for its place
 
 	// Guarded by admission.mu.
 	waiting  []*Task // for slots
@@ -90,12 +90,12 @@ func newRequest(ctx context.Context, b *Bus, o RequestOptions) *Request {
 		r.id = messages.RequestID(r.key)
 	}
 	r.openTasks.Store(int32(len(g.stages)))
-	r.parts.Store(1)
+	r.refs.Store(1)
 	for i, st := range g.stages {
 		t := &r.tasks[i]
 		t.stage = st
-		t.outlet = outputs{req: r, task: t, edges: st.out}
-		t.Emitter = Emitter{out: &t.outlet}
+		t.outputs = outputs{req: r, task: t, edges: st.out}
+		t.Emitter = Emitter{out: &t.outputs}
 	}
 	for i, e := range g.edges {
 		f := &r.flows[i]
@@ -167,7 +167,7 @@ func (r *Request) Input(ctx context.Context) Emitter {
 // CloseSend ends the inputs. It does not wait. Where the request has failed, was aborted or is past its
 // deadline, the error says so.
 func (r *Request) CloseSend(context.Context) error {
-	r.inputs.close()
+	r.inputs.closeStreams()
 	if r.endedEarly() {
 		return r.cause()
 	}
@@ -186,12 +186,12 @@ func (r *Request) Abort(reason error) {
 
 // fail ends the request because of a delivery.
 func (r *Request) fail(d *Delivery, stage string, err error) {
-	r.end(Failed, d.placed(stage, err))
+	r.end(Failed, d.withLocation(stage, err))
 }
 
-// placed is an error with the place of the delivery, unless it says its own: that of an emission.
-func (d *Delivery) placed(stage string, err error) error {
-	if _, said := placeIn(err, stage); said {
+// withLocation is an error with the place of the delivery, unless it says its own: that of an emission.
+func (d *Delivery) withLocation(stage string, err error) error {
+	if _, located := locationIn(err, stage); located {
 		return err
 	}
 	return d.errorAt(stage, err)
@@ -211,7 +211,7 @@ func (r *Request) end(o Outcome, err error) {
 		r.mu.Unlock()
 		return
 	}
-	if fault := r.fault.Load(); o == Completed && fault != nil {
+	if fault := r.pendingErr.Load(); o == Completed && fault != nil {
 		o, err = Failed, *fault
 		if r.late() {
 			o, err = PastDeadline, r.expiredAt(nil)
@@ -243,7 +243,7 @@ func (r *Request) end(o Outcome, err error) {
 // releaseQueued reclaims what a request that did not complete leaves behind.
 func (r *Request) releaseQueued() {
 	for i := range r.flows {
-		r.flows[i].discard()
+		r.flows[i].discardQueue()
 	}
 	for i := range r.tasks {
 		r.tasks[i].wake()
@@ -258,33 +258,33 @@ func (r *Request) taskDone() {
 	}
 }
 
-// hold keeps the request from being gone while the caller has a payload in hand,
+// holdForPayload keeps the request from being gone while the caller has a payload in hand,
 // whose room is the store's: the end of the request does not wait for whoever is
 // sending to it. It reports false when the request is gone.
-func (r *Request) hold() bool {
+func (r *Request) holdForPayload() bool {
 	for {
-		n := r.parts.Load()
+		n := r.refs.Load()
 		if n == 0 {
 			return false
 		}
-		if r.parts.CompareAndSwap(n, n+1) {
+		if r.refs.CompareAndSwap(n, n+1) {
 			r.inHand.Add(1)
 			return true
 		}
 	}
 }
 
-// unhold undoes one hold.
-func (r *Request) unhold() {
+// unholdForPayload undoes one hold.
+func (r *Request) unholdForPayload() {
 	r.inHand.Add(-1)
-	r.partGone()
+	r.releaseRef()
 }
 
-// partGone is called when a slot is given back, when the caller is done, and when
+// releaseRef is called when a slot is given back, when the caller is done, and when
 // it has a payload in hand no more.
 // After the last one nothing of the request is left.
-func (r *Request) partGone() {
-	if r.parts.Add(-1) == 0 {
+func (r *Request) releaseRef() {
+	if r.refs.Add(-1) == 0 {
 		r.bus.forget(r)
 	}
 }
@@ -324,7 +324,7 @@ func (r *Request) acceptResult(d *Delivery) (bool, error) {
 	if d.Bare() {
 		return false, nil
 	}
-	return true, d.open()
+	return true, d.openPayload()
 }
 
 // Results iterates over the results, finishing each one after the loop body
@@ -374,7 +374,7 @@ func (r *Request) closeResults(copies bool) {
 	copies = copies && r.sink == nil
 	unread := r.results.close(copies)
 	for _, e := range r.bus.graph.results {
-		r.flow(e).discard()
+		r.flow(e).discardQueue()
 	}
 	var all []*Delivery
 	for _, d := range unread {
@@ -384,22 +384,22 @@ func (r *Request) closeResults(copies bool) {
 		d.reclaim()
 	}
 	if copies {
-		r.results.copied(all)
+		r.results.setCopies(all)
 	}
 	r.endSink() // of a request that has completed: no result is to come any more
-	r.partDone()
+	r.tryEndCaller()
 }
 
 // resultFinished is called when the caller finished a result.
 func (r *Request) resultFinished() {
 	r.results.finished()
-	r.partDone()
+	r.tryEndCaller()
 }
 
-// partDone ends the caller's part if there is nothing left of it.
-func (r *Request) partDone() {
+// tryEndCaller ends the caller's part if there is nothing left of it.
+func (r *Request) tryEndCaller() {
 	if r.results.callerDone() {
 		r.unwatchEnded()
-		r.partGone()
+		r.releaseRef()
 	}
 }

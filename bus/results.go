@@ -11,26 +11,26 @@ import (
 // results is the caller's end of a request: what the last stages sent and the
 // caller has not received.
 type results struct {
-	mu        lockorder.Mutex[lockorder.Results] // guards all of it
-	queue     []*Delivery                        // queue[head:] are waiting
-	few       [2]*Delivery                       // the queue's memory, as long as it is short
-	head      int
-	wake      chan struct{} // capacity 1: something changed
-	asleep    int           // how many wait in wake
-	streams   int           // those whose end has not been received
-	held      int           // received and not finished
-	ended     bool          // the caller has seen the end, or does not want it
-	closed    bool
-	copying   bool // what was unread when the request failed is on its way back into the queue
-	gone      bool // the caller's part is over
-	sinkEnded bool // the sink was told of the request's end
-	woken     bool // one of those who wait is about to run
-	spinner   *actors.Spinner
+	mu            lockorder.Mutex[lockorder.Results] // guards all of it
+	queue         []*Delivery                        // queue[head:] are waiting
+	queueBuf      [2]*Delivery                       // the queue's memory, as long as it is short
+	head          int
+	wake          chan struct{} // capacity 1: something changed
+	asleep        int           // how many wait in wake
+	streams       int           // those whose end has not been received
+	held          int           // received and not finished
+	ended         bool          // the caller has seen the end, or does not want it
+	closed        bool
+	copiesPending bool // what was unread when the request failed is on its way back into the queue
+	callerEnded   bool // the caller's part is over
+	sinkEnded     bool // the sink was told of the request's end
+	woken         bool // one of those who wait is about to run
+	spinner       *actors.Spinner
 }
 
 func (rs *results) init(streams int, spinner *actors.Spinner, received bool) {
 	rs.streams, rs.spinner = streams, spinner
-	rs.queue = rs.few[:0]
+	rs.queue = rs.queueBuf[:0]
 	if received { // else a sink takes them
 		rs.wake = make(chan struct{}, 1)
 	}
@@ -55,8 +55,8 @@ func (rs *results) push(d *Delivery) bool {
 	return !closed
 }
 
-// hold counts a result that goes its own way.
-func (rs *results) hold(d *Delivery) {
+// countHeld counts a result that goes its own way.
+func (rs *results) countHeld(d *Delivery) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	rs.held++
@@ -79,7 +79,7 @@ func (rs *results) next(ctx context.Context, r *Request) (*Delivery, error) {
 		if d := rs.pop(); d != nil {
 			return d, nil
 		}
-		if err := rs.end(r); err != nil {
+		if err := rs.endError(r); err != nil {
 			return nil, err
 		}
 		d, err := rs.sleep(ctx, r, over)
@@ -165,13 +165,13 @@ func (rs *results) pop() *Delivery {
 	return d
 }
 
-// end says how the results end when none is left, or nil when more may come.
-func (rs *results) end(r *Request) error {
+// endError says how the results end when none is left, or nil when more may come.
+func (rs *results) endError(r *Request) error {
 	if !r.over() {
 		return nil
 	}
 	if r.Outcome() != Completed {
-		return rs.failed(r)
+		return rs.failure(r)
 	}
 	rs.mu.Lock()
 	over := rs.closed || (rs.streams == 0 && rs.head == len(rs.queue))
@@ -181,14 +181,14 @@ func (rs *results) end(r *Request) error {
 		return nil
 	}
 	rs.signal() // for others that wait
-	r.partDone()
+	r.tryEndCaller()
 	return io.EOF
 }
 
-// failed says how the results of a request end that did not complete, or nil when copies of some follow.
-func (rs *results) failed(r *Request) error {
+// failure says how the results of a request end that did not complete, or nil when copies of some follow.
+func (rs *results) failure(r *Request) error {
 	rs.mu.Lock()
-	more := rs.copying || rs.head < len(rs.queue)
+	more := rs.copiesPending || rs.head < len(rs.queue)
 	rs.mu.Unlock()
 	if more {
 		return nil
@@ -213,15 +213,15 @@ func (rs *results) close(copies bool) []*Delivery {
 	defer rs.mu.Unlock()
 	q := rs.queue[rs.head:]
 	rs.queue, rs.head, rs.closed, rs.ended = nil, 0, true, true
-	rs.copying = copies
+	rs.copiesPending = copies
 	return q
 }
 
-// copied has copies be received in place of what close took, unless the caller wants them no more.
-func (rs *results) copied(all []*Delivery) {
+// setCopies has copies be received in place of what close took, unless the caller wants them no more.
+func (rs *results) setCopies(all []*Delivery) {
 	rs.mu.Lock()
-	if rs.copying {
-		rs.queue, rs.copying = all, false
+	if rs.copiesPending {
+		rs.queue, rs.copiesPending = all, false
 	}
 	rs.mu.Unlock()
 	rs.signal()
@@ -239,9 +239,9 @@ func (rs *results) finished() {
 func (rs *results) callerDone() bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if rs.gone || !rs.ended || rs.held > 0 {
+	if rs.callerEnded || !rs.ended || rs.held > 0 {
 		return false
 	}
-	rs.gone = true
+	rs.callerEnded = true
 	return true
 }

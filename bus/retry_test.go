@@ -128,9 +128,9 @@ func TestRetryOntoAnEdgeThatDrops(t *testing.T) {
 	}
 }
 
-// TestTheNewestSurvivesItsEnd: on an edge that drops, with a window of one,
+// TestEndOfStreamDropsNoPayload: on an edge that drops, with a window of one,
 // the end of the stream does not push out the last payload.
-func TestTheNewestSurvivesItsEnd(t *testing.T) {
+func TestEndOfStreamDropsNoPayload(t *testing.T) {
 	g := testbus.NewGate()
 	b := testbus.Open(t, testbus.Windowed(g, bus.Edge{Window: 1, Policy: bus.DropOldest}), bus.Options{})
 	r := testbus.SendAll(t, b, 5)

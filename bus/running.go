@@ -94,9 +94,9 @@ func (r *RemoteStage) attached() []*Replica {
 // longRunning is how long a handler has to run for a text about its stage to name it.
 const longRunning = time.Second
 
-// handlers goes on in a text about a request at the stage with handlers that have run for long, or run for the
+// describeHandlers goes on in a text about a request at the stage with handlers that have run for long, or run for the
 // request; empty: none does.
-func (st *stage) handlers(r *Request) string {
+func (st *stage) describeHandlers(r *Request) string {
 	var long strings.Builder
 	for _, h := range st.running(r.bus) {
 		switch {

@@ -63,8 +63,8 @@ func TestHungHandlerIsReported(t *testing.T) {
 	}
 }
 
-// TestHandlerThatWaitsDoesNotRun: while an emission waits for its window, no handler is said to run.
-func TestHandlerThatWaitsDoesNotRun(t *testing.T) {
+// TestWaitingHandlerIsNotRunning: while an emission waits for its window, no handler is said to run.
+func TestWaitingHandlerIsNotRunning(t *testing.T) {
 	g := testbus.NewGate()
 	b := testbus.Open(t, testbus.Windowed(g, bus.Edge{Window: 1}), bus.Options{})
 	r := testbus.StreamOf(t, b)
@@ -91,8 +91,8 @@ func TestHandlerThatWaitsDoesNotRun(t *testing.T) {
 	testbus.Await(t, func() bool { return len(b.Running()) == 0 })
 }
 
-// TestOneReportIsFewLines: however many requests wait in one place, the log has a line for the place.
-func TestOneReportIsFewLines(t *testing.T) {
+// TestStallLogHasOneLinePerPlace: however many requests wait in one place, the log has a line for the place.
+func TestStallLogHasOneLinePerPlace(t *testing.T) {
 	const requests = 200
 	until := make(chan struct{})
 	var log logged

@@ -10,12 +10,12 @@ import (
 // swift is the agent of a process that has handled a work, and ended its task, as soon as it
 // has been given the work.
 type swift struct {
-	posting *ReplicaTask
-	done    chan struct{} // receives one for each work
+	task *ReplicaTask
+	done chan struct{} // receives one for each work
 }
 
 func (s *swift) OpenTask(p *ReplicaTask) {
-	s.posting = p
+	s.task = p
 	p.Assign(s, nil)
 }
 func (s *swift) Describe() string { return "a process that is swift" }
@@ -26,10 +26,10 @@ func (s *swift) Running(*Replica) []scoreboard.Activity { return nil }
 func (s *swift) TaskOver(bool) {}
 
 func (s *swift) DeliverWork(w *Work, _ []*Delivery) (bool, error) {
-	posting := s.posting
+	task := s.task
 	go func() { // as the session of the process does
 		w.Finished(nil, true)
-		posting.Answered(nil)
+		task.TaskEnded(nil)
 		s.done <- struct{}{}
 	}()
 	return true, nil
@@ -55,13 +55,13 @@ func TestSenderEndsTheRequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	agent := &swift{done: make(chan struct{})}
+	conn := &swift{done: make(chan struct{})}
 	st, _ := b.Backend().RemoteStage("m")
-	st.Attach(agent, 0, true).Begin()
+	st.Attach(conn, 0, true).Begin()
 	handle := st.stage.spec.Handle
 	st.stage.spec.Handle = func(task *Task, d *Delivery) error {
 		err := handle(task, d)
-		<-agent.done // so that the worker finds the work done
+		<-conn.done // so that the worker finds the work done
 		return err
 	}
 	for range 100 { // the worker is idle, as a rule, when the next request comes

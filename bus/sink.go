@@ -42,59 +42,59 @@ type RequestOwner interface {
 	Ended()
 }
 
-// leave has an input go to where the request lives. The stream is locked.
-func (r *Request) leave(d *Delivery, after *AfterUnlock) {
+// sendToOwner has an input go to where the request lives. The stream is locked.
+func (r *Request) sendToOwner(d *Delivery, after *AfterUnlock) {
 	_, err := d.flow.accept(d) // it is the first to see it, and in order
 	last, bare := d.EOS, d.Bare()
 	if bare {
 		d.discard()
 	} else {
 		d.state.Store(stateHeld)
-		r.parts.Add(1)
+		r.refs.Add(1)
 		if err == nil {
 			err = r.put(d, r.owner, r.bus.graph.inputs)
 		}
-		r.unput(d, err, after) // before the host hears of the end, which it may answer as completed
+		r.handlePutError(d, err, after) // before the host hears of the end, which it may answer as completed
 	}
 	if last {
 		r.owner.InputEnded(bare)
 	}
 }
 
-// passOn has the sink take a result, and notes what that says of its stream. The stream is
+// sendToSink has the sink take a result, and notes what that says of its stream. The stream is
 // locked.
-func (r *Request) passOn(d *Delivery, after *AfterUnlock) {
+func (r *Request) sendToSink(d *Delivery, after *AfterUnlock) {
 	if ok, err := d.flow.accept(d); err != nil || !ok {
-		r.turnAway(d, err, after)
+		r.rejectResult(d, err, after)
 		return
 	}
 	last := d.EOS
 	if d.Bare() {
 		d.discard() // it has no credit to give back
 	} else {
-		r.results.hold(d)
-		r.unput(d, r.put(d, r.sink, r.bus.graph.results), after)
+		r.results.countHeld(d)
+		r.handlePutError(d, r.put(d, r.sink, r.bus.graph.results), after)
 	}
 	if last && r.results.streamEnded() == 0 && r.over() {
-		after.end(r)
+		after.endSink(r)
 	}
 }
 
 // put opens a delivery and gives it to a carrier, which knows its edge by the place among edges.
 func (r *Request) put(d *Delivery, to RemoteSink, edges []*edge) error {
-	if err := d.open(); err != nil {
+	if err := d.openPayload(); err != nil {
 		return err
 	}
 	return to.Put(d, slices.Index(edges, d.flow.edge))
 }
 
-// refers reports whether the next delivery of the flow, which leaves its bus, may refer to a payload
+// mayRefer reports whether the next delivery of the flow, which leaves its bus, may refer to a payload
 // outside the store. The stream is locked.
-func (f *flow) refers() bool {
+func (f *flow) mayRefer() bool {
 	r := f.req
 	switch {
 	case f.consumer != nil:
-	case f.edge.leaves:
+	case f.edge.toOwner:
 		return r.owner.Returns(slices.Index(r.bus.graph.inputs, f.edge), f.seq)
 	case r.sink != nil:
 		return r.sink.Returns(slices.Index(r.bus.graph.results, f.edge), f.seq)
@@ -102,8 +102,8 @@ func (f *flow) refers() bool {
 	return true
 }
 
-// unput notes that a delivery was not put, unless err is nil.
-func (r *Request) unput(d *Delivery, err error, after *AfterUnlock) {
+// handlePutError notes that a delivery was not put, unless err is nil.
+func (r *Request) handlePutError(d *Delivery, err error, after *AfterUnlock) {
 	if err == nil {
 		return
 	}
@@ -113,19 +113,19 @@ func (r *Request) unput(d *Delivery, err error, after *AfterUnlock) {
 	after.finish(d)
 }
 
-// turnAway notes that a delivery is dropped which is out of order, or a retry's repeat.
-func (r *Request) turnAway(d *Delivery, err error, after *AfterUnlock) {
+// rejectResult notes that a delivery is dropped which is out of order, or a retry's repeat.
+func (r *Request) rejectResult(d *Delivery, err error, after *AfterUnlock) {
 	if err != nil {
 		after.Fail(r, d.errorAt("", err))
 	}
-	after.give(d.flow, d.credit)
+	after.giveCredit(d.flow, d.credit)
 	after.drop(d)
 }
 
 // endSink tells the sink that the request is over, once it is and no result is to come.
 func (r *Request) endSink() {
 	o := r.Outcome()
-	if r.sink == nil || o == Running || !r.results.endSink(o == Completed) {
+	if r.sink == nil || o == Running || !r.results.claimSinkEnd(o == Completed) {
 		return
 	}
 	if o != Completed { // a result may be on its way to the sink, which must not come behind the end
@@ -135,12 +135,12 @@ func (r *Request) endSink() {
 	}
 	r.sink.Ended()
 	if o == Completed { // else what is unread is given up, and with it the sink's part
-		r.partDone()
+		r.tryEndCaller()
 	}
 }
 
-// endSink reports, once, that the sink is to be told of the request's end.
-func (rs *results) endSink(completed bool) bool {
+// claimSinkEnd reports, once, that the sink is to be told of the request's end.
+func (rs *results) claimSinkEnd(completed bool) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	if rs.sinkEnded || completed && rs.streams > 0 && !rs.closed {

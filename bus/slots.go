@@ -60,24 +60,24 @@ func (r *Request) wantSlot(t *Task) {
 		if a.belowBound(t.stage) {
 			a.grant(t, &g)
 		} else {
-			a.wait(t)
+			a.enqueue(t)
 		}
-		a.settle(t.stage, &g)
+		a.grantSlots(t.stage, &g)
 	}
 	a.mu.Unlock()
-	g.begin()
+	g.beginStays()
 }
 
-// giveSlot ends the request's stay at a stage.
-func (r *Request) giveSlot(t *Task) {
+// releaseSlot ends the request's stay at a stage.
+func (r *Request) releaseSlot(t *Task) {
 	var g granted
 	a := &r.bus.admission
 	a.mu.Lock()
 	a.release(t)
-	a.settle(t.stage, &g)
+	a.grantSlots(t.stage, &g)
 	a.mu.Unlock()
-	r.partGone()
-	g.begin()
+	r.releaseRef()
+	g.beginStays()
 }
 
 // skip has a request take no slot at a stage, also where it waits for one, for an input that was given up.
@@ -89,8 +89,8 @@ func (a *admission) skip(t *Task) bool {
 	case stayNone:
 		t.stay.Store(stayLeft)
 	case stayWaiting:
-		a.unwait(t, stayLeft)
-		a.reckon(t.outlet.req)
+		a.dequeue(t, stayLeft)
+		a.countBackward(t.outputs.req)
 	default:
 		return false
 	}
@@ -102,27 +102,27 @@ func (a *admission) withdraw(r *Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for len(r.waiting) > 0 {
-		a.unwait(r.waiting[0], stayLeft)
+		a.dequeue(r.waiting[0], stayLeft)
 	}
-	a.reckon(r)
+	a.countBackward(r)
 }
 
 // belowBound, with mu held, reports whether a stage may take one request more.
 func (a *admission) belowBound(st *stage) bool { return a.unbounded || len(st.holders) < st.bound() }
 
-// settle, with mu held, is called after each change at a stage: it grants free slots, and breaks
+// grantSlots, with mu held, is called after each change at a stage: it grants free slots, and breaks
 // circles. A circle may close when a wait begins, when a request gets one slot while it waits for
 // another, and when a slot above the bound comes back, which is granted to no wait.
-func (a *admission) settle(st *stage, g *granted) {
+func (a *admission) grantSlots(st *stage, g *granted) {
 	for len(st.waits) > 0 && a.belowBound(st) {
-		if t := st.waits[0]; t.outlet.req.over() { // and is about to withdraw
-			a.unwait(t, stayLeft)
+		if t := st.waits[0]; t.outputs.req.over() { // and is about to withdraw
+			a.dequeue(t, stayLeft)
 		} else {
 			a.grant(t, g)
 		}
 	}
 	for a.backward > 0 {
-		t := a.circle()
+		t := a.oldestOnCycle()
 		if t == nil {
 			return
 		}
@@ -131,18 +131,18 @@ func (a *admission) settle(st *stage, g *granted) {
 	}
 }
 
-// wait, with mu held, puts a task in line.
-func (a *admission) wait(t *Task) {
-	st, r := t.stage, t.outlet.req
+// enqueue, with mu held, puts a task in line.
+func (a *admission) enqueue(t *Task) {
+	st, r := t.stage, t.outputs.req
 	st.waits = slices.Insert(st.waits, st.position(r), t)
 	r.waiting = append(r.waiting, t)
 	t.stay.Store(stayWaiting)
-	a.reckon(r)
+	a.countBackward(r)
 }
 
-// unwait, with mu held, takes a task out of its line.
-func (a *admission) unwait(t *Task, to stay) {
-	st, r := t.stage, t.outlet.req
+// dequeue, with mu held, takes a task out of its line.
+func (a *admission) dequeue(t *Task, to stay) {
+	st, r := t.stage, t.outputs.req
 	at := st.position(r)
 	st.waits = slices.Delete(st.waits, at, at+1)
 	r.waiting = slices.DeleteFunc(r.waiting, func(w *Task) bool { return w == t })
@@ -151,7 +151,7 @@ func (a *admission) unwait(t *Task, to stay) {
 
 // position, with the lock of the admission held, is the place of a request among the waits of a stage.
 func (st *stage) position(r *Request) int {
-	at, _ := slices.BinarySearchFunc(st.waits, r, func(w *Task, r *Request) int { return w.outlet.req.compare(r) })
+	at, _ := slices.BinarySearchFunc(st.waits, r, func(w *Task, r *Request) int { return w.outputs.req.compare(r) })
 	return at
 }
 
@@ -162,23 +162,23 @@ func (r *Request) compare(o *Request) int {
 
 // grant, with mu held, gives a task a slot. Where none is free, begin makes one.
 func (a *admission) grant(t *Task, g *granted) {
-	st, r := t.stage, t.outlet.req
+	st, r := t.stage, t.outputs.req
 	if t.stay.Load() == stayWaiting {
-		a.unwait(t, stayHolding)
+		a.dequeue(t, stayHolding)
 	}
 	t.stay.Store(stayHolding)
-	idle := st.idle(len(st.holders) >= st.bound())
+	idle := st.idleSlots(len(st.holders) >= st.bound())
 	if n := len(*idle); n > 0 {
-		t.take((*idle)[n-1])
+		t.useSlot((*idle)[n-1])
 		*idle = (*idle)[:n-1]
 	}
 	t.heldAt = len(st.holders)
 	st.holders = append(st.holders, t)
-	r.parts.Add(1)
+	r.refs.Add(1)
 	if r.order > a.served.Load() {
 		a.served.Store(r.order)
 	}
-	a.reckon(r)
+	a.countBackward(r)
 	if g.first == nil {
 		g.first = t
 	} else {
@@ -192,7 +192,7 @@ func (a *admission) release(t *Task) {
 	st := t.stage
 	t.stay.Store(stayLeft) // before there is no slot: see Task.begin
 	if s := t.slot.Swap(nil); s != nil {
-		idle := st.idle(s.above)
+		idle := st.idleSlots(s.above)
 		*idle = append(*idle, s)
 	}
 	last := len(st.holders) - 1
@@ -200,20 +200,20 @@ func (a *admission) release(t *Task) {
 	st.holders[t.heldAt].heldAt = t.heldAt
 	st.holders[last] = nil
 	st.holders = st.holders[:last]
-	a.reckon(t.outlet.req)
+	a.countBackward(t.outputs.req)
 }
 
-// idle, with the lock of the admission held, are the slots that no request has: those above the bound
+// idleSlots, with the lock of the admission held, are the slots that no request has: those above the bound
 // stay apart, so that requests spread over the replicas.
-func (st *stage) idle(above bool) *[]*slot {
+func (st *stage) idleSlots(above bool) *[]*slot {
 	if above {
 		return &st.spare
 	}
 	return &st.free
 }
 
-// reckon, with mu held, counts a request in backward, or out, after a change of its slots and waits.
-func (a *admission) reckon(r *Request) {
+// countBackward, with mu held, counts a request in backward, or out, after a change of its slots and waits.
+func (a *admission) countBackward(r *Request) {
 	was := r.backward
 	r.backward = slices.ContainsFunc(r.waiting, func(w *Task) bool {
 		return r.holdsBehind(w.stage)
@@ -236,21 +236,21 @@ func (r *Request) holdsBehind(st *stage) bool {
 	return false
 }
 
-// circle, with mu held, gives the oldest wait on a circle of waits whose request holds a slot; nil: there
+// oldestOnCycle, with mu held, gives the oldest wait on a circle of waits whose request holds a slot; nil: there
 // is no circle.
-func (a *admission) circle() *Task {
+func (a *admission) oldestOnCycle() *Task {
 	for _, st := range a.stages {
 		st.stuck = len(st.waits) > 0
 	}
 	// A stage is stuck while each request that holds a slot of it waits for a stuck stage.
 	a.narrow(func(st *stage) bool {
-		return !slices.ContainsFunc(st.holders, func(h *Task) bool { return !h.outlet.req.waitsStuck() })
+		return !slices.ContainsFunc(st.holders, func(h *Task) bool { return !h.outputs.req.waitsStuck() })
 	})
 	// It is on a circle, and not behind one, while a request waits for it that holds a slot on a circle.
 	a.narrow(func(st *stage) bool { return st.oldestStuck() != nil })
 	var oldest *Task
 	for _, st := range a.stages {
-		if t := st.oldestStuck(); st.stuck && (oldest == nil || t.outlet.req.compare(oldest.outlet.req) < 0) {
+		if t := st.oldestStuck(); st.stuck && (oldest == nil || t.outputs.req.compare(oldest.outputs.req) < 0) {
 			oldest = t
 		}
 	}
@@ -277,7 +277,7 @@ func (r *Request) waitsStuck() bool {
 
 // oldestStuck is the oldest wait at a stage whose request holds a slot of a stuck stage.
 func (st *stage) oldestStuck() *Task {
-	i := slices.IndexFunc(st.waits, func(w *Task) bool { return w.outlet.req.holdsStuck() })
+	i := slices.IndexFunc(st.waits, func(w *Task) bool { return w.outputs.req.holdsStuck() })
 	if i < 0 {
 		return nil
 	}
@@ -297,49 +297,49 @@ func (r *Request) holdsStuck() bool {
 	return false
 }
 
-// begin lets in what waits to be sent to the tasks. The caller holds no lock.
-func (g *granted) begin() {
+// beginStays lets in what waits to be sent to the tasks. The caller holds no lock.
+func (g *granted) beginStays() {
 	for t := g.first; t != nil; {
 		next := t.granted // a task that has begun may leave
 		t.granted = nil
 		if t.slot.Load() == nil && t.stay.Load() == stayHolding {
-			go t.beginAbove() // the actor is made by the supervisor, whose goroutine this may be
+			go t.beginStayAbove() // the actor is made by the supervisor, whose goroutine this may be
 		} else {
-			t.begin()
+			t.beginStay()
 		}
 		t = next
 	}
 }
 
-// begin lets in what waits to be sent to a task that has got a slot.
-func (t *Task) begin() {
-	r := t.outlet.req
+// beginStay lets in what waits to be sent to a task that has got a slot.
+func (t *Task) beginStay() {
+	r := t.outputs.req
 	for _, e := range t.stage.in {
 		f := r.flow(e)
-		f.sayUnsaid()
-		f.admit()
+		f.sendPendingEnd()
+		f.resumeProducer()
 	}
 	if r.over() { // it ended meanwhile: the worker cleans up
 		t.wake()
 	}
 }
 
-// beginAbove makes a slot for a task that was granted one above the bound of its stage.
-func (t *Task) beginAbove() {
-	r := t.outlet.req
-	s, err := t.stage.oneMore(r.bus)
+// beginStayAbove makes a slot for a task that was granted one above the bound of its stage.
+func (t *Task) beginStayAbove() {
+	r := t.outputs.req
+	s, err := t.stage.makeSlot(r.bus)
 	if err != nil {
 		t.Fail(fmt.Errorf("one request more: %w", err))
-		r.giveSlot(t)
+		r.releaseSlot(t)
 		return
 	}
-	t.take(s)
-	t.begin()
+	t.useSlot(s)
+	t.beginStay()
 }
 
-// take has the task be served by the actor of a slot.
-func (t *Task) take(s *slot) {
-	t.outlet.producer = s.worker.producer
+// useSlot has the task be served by the actor of a slot.
+func (t *Task) useSlot(s *slot) {
+	t.outputs.producer = s.worker.producer
 	if t.stage.spec.Props == nil { // an actor may emit when it handles nothing
 		t.Emitter.handlerLock = s.worker.handlerLock
 	}

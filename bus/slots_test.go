@@ -31,9 +31,9 @@ func routing(name string) bus.StageSpec {
 	}}
 }
 
-// TestUnusedStageIsNotWaitedFor: a request does not wait for a slot of a stage that it sends nothing to, whichever
+// TestUnusedStageNeedsNoSlot: a request does not wait for a slot of a stage that it sends nothing to, whichever
 // comes first in the pipeline.
-func TestUnusedStageIsNotWaitedFor(t *testing.T) {
+func TestUnusedStageNeedsNoSlot(t *testing.T) {
 	for _, order := range [][2]string{{"image", "text"}, {"text", "image"}} {
 		for _, alone := range []bool{false, true} {
 			t.Run(fmt.Sprint(order, " alone: ", alone), func(t *testing.T) {
@@ -79,8 +79,8 @@ func TestUnusedStageIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-// TestOverWithItsOwnWork: a request is over when its own delivery is handled, and waits for no handler of another's.
-func TestOverWithItsOwnWork(t *testing.T) {
+// TestRequestEndsWithItsOwnWork: a request is over when its own delivery is handled, and waits for no handler of another's.
+func TestRequestEndsWithItsOwnWork(t *testing.T) {
 	for _, inflight := range []int{1, 4} {
 		t.Run(fmt.Sprint(inflight), func(t *testing.T) {
 			slow := testbus.NewOneByOne()
@@ -120,9 +120,9 @@ func forwarding(name string, visit func()) map[string]bus.StageSpec {
 	}
 }
 
-// TestRequestsThatHoldEachOthersStage: two requests of which each waits for the other's slot both complete, at
+// TestSlotCycleIsBroken: two requests of which each waits for the other's slot both complete, at
 // each kind of stage. One of them is let in above the bound.
-func TestRequestsThatHoldEachOthersStage(t *testing.T) {
+func TestSlotCycleIsBroken(t *testing.T) {
 	for _, kind := range []string{"handle", "batch", "actor"} {
 		t.Run(kind, func(t *testing.T) {
 			c := testbus.NewCrossing()
@@ -132,9 +132,9 @@ func TestRequestsThatHoldEachOthersStage(t *testing.T) {
 	}
 }
 
-// TestManyRequestsHoldEachOthersStage: a source sends to two branches in a different order for each request, and each
+// TestSlotCyclesOfManyRequests: a source sends to two branches in a different order for each request, and each
 // branch has one slot. All requests complete.
-func TestManyRequestsHoldEachOthersStage(t *testing.T) {
+func TestSlotCyclesOfManyRequests(t *testing.T) {
 	src := bus.StageSpec{Name: "s", MaxInflight: 8, Handle: func(t *bus.Task, d *bus.Delivery) error {
 		order := []string{"l", "r"}
 		if t.Request()%2 == 0 {
@@ -202,9 +202,9 @@ func (o *openTasks) stage(name string, replicas, inflight int) bus.StageSpec {
 	}
 }
 
-// TestChainKeepsItsBounds: where requests pass the stages in one order, no more of them are open at a stage than
+// TestChainKeepsMaxInflight: where requests pass the stages in one order, no more of them are open at a stage than
 // Replicas times MaxInflight.
-func TestChainKeepsItsBounds(t *testing.T) {
+func TestChainKeepsMaxInflight(t *testing.T) {
 	const requests, inputs = 12, 3
 	bounds := []int64{4, 3, 2}
 	open := make([]openTasks, len(bounds))
@@ -282,8 +282,8 @@ func TestOldestRequestGetsTheSlot(t *testing.T) {
 	}
 }
 
-// TestTryTakesNoSlotThatIsWaitedFor: a request that does not wait gets a slot only when no other waits for it.
-func TestTryTakesNoSlotThatIsWaitedFor(t *testing.T) {
+// TestTrySubmitTakesNoAwaitedSlot: a request that does not wait gets a slot only when no other waits for it.
+func TestTrySubmitTakesNoAwaitedSlot(t *testing.T) {
 	had := make(chan string, 2)
 	leave := make(chan struct{})
 	b := testbus.Open(t, testbus.Linear(one(bus.Expand("m", func(_ *bus.Task, in string, _ func(string) error) error {
@@ -329,9 +329,9 @@ func TestTryTakesNoSlotThatIsWaitedFor(t *testing.T) {
 	}
 }
 
-// TestAbortedRequestWaitsNoMore: a request that ends while it waits for a slot is in no line any more, and the next
+// TestAbortedRequestLeavesSlotQueue: a request that ends while it waits for a slot is in no line any more, and the next
 // gets the slot.
-func TestAbortedRequestWaitsNoMore(t *testing.T) {
+func TestAbortedRequestLeavesSlotQueue(t *testing.T) {
 	g := testbus.NewGate()
 	b := testbus.Open(t, testbus.Linear(one(g.Stage("m"))), bus.Options{})
 	send := func(in string) (*bus.Request, <-chan error) {

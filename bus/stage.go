@@ -68,7 +68,7 @@ func (st *stage) start(b *Bus) error {
 		st.handlerLocks[r] = st.newHandlerLock()
 	}
 	for range st.bound() {
-		s, err := st.oneMore(b)
+		s, err := st.makeSlot(b)
 		if err != nil {
 			return err
 		}
@@ -90,8 +90,8 @@ func (st *stage) newHandlerLock() (t handlerLock) {
 	return t
 }
 
-// oneMore makes one slot more, which stays until the bus is closed. It waits for the supervisor.
-func (st *stage) oneMore(b *Bus) (*slot, error) {
+// makeSlot makes one slot more, which stays until the bus is closed. It waits for the supervisor.
+func (st *stage) makeSlot(b *Bus) (*slot, error) {
 	b.admission.mu.Lock()
 	i := st.made
 	st.made++

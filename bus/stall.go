@@ -83,8 +83,8 @@ func (b *Bus) Stalls(atLeast time.Duration) []Stall {
 			}
 		}
 		for _, o := range r.allOutputs() {
-			if waited, dev := o.waitedForSpace(now); waited > 0 && waited >= atLeast {
-				all = append(all, o.stall(waited, o.wanted(dev)+"; "+b.describeHolders(nil)))
+			if waited, dev := o.spaceWaited(now); waited > 0 && waited >= atLeast {
+				all = append(all, o.stall(waited, o.describeSpace(dev)+"; "+b.describeHolders(nil)))
 			}
 		}
 	}
@@ -122,7 +122,7 @@ func (st *stage) stalls(b *Bus, atLeast time.Duration) (all []Stall) {
 func (r *Request) allOutputs() []*outputs {
 	all := []*outputs{&r.inputs}
 	for i := range r.tasks {
-		all = append(all, &r.tasks[i].outlet)
+		all = append(all, &r.tasks[i].outputs)
 	}
 	return all
 }
@@ -134,8 +134,8 @@ func (o *outputs) stall(waited time.Duration, holder string) Stall {
 	return Stall{Request: o.req.id, Edge: f.edge.name, Waited: waited, Holder: holder, Deliveries: deliveries, Bytes: bytes}
 }
 
-// wanted says where there is no room.
-func (o *outputs) wanted(dev shmstore.Device) string {
+// describeSpace says where there is no room.
+func (o *outputs) describeSpace(dev shmstore.Device) string {
 	if dev != nil {
 		return fmt.Sprintf("the GPU has no room: %v", dev)
 	}
@@ -146,17 +146,17 @@ func (o *outputs) wanted(dev shmstore.Device) string {
 		st.FreeBytes, st.ArenaBytes, st.LargestFree, st.Reserved)
 }
 
-// loads are the streams of all requests that have something under way, by themselves or, of
+// activeStreams are the streams of all requests that have something under way, by themselves or, of
 // those that go past this process, as is said of them.
-func (b *Bus) loads(past []Stream) (all []Stream) {
-	said := make(map[*flow]Stream, len(past))
+func (b *Bus) activeStreams(past []Stream) (all []Stream) {
+	given := make(map[*flow]Stream, len(past))
 	for _, s := range past {
-		said[s.flow] = s
+		given[s.flow] = s
 	}
 	for _, r := range b.requests() {
 		for i := range r.flows {
 			f := &r.flows[i]
-			l, ok := said[f]
+			l, ok := given[f]
 			if !ok {
 				l = f.stream()
 				l.Deliveries, l.Bytes = f.inFlight()
@@ -170,21 +170,21 @@ func (b *Bus) loads(past []Stream) (all []Stream) {
 }
 
 // maxLoads bounds the edges, or the requests, that a stall lists.
-const maxLoads = 8
+const maxListed = 8
 
 // describeHolders says who has what is under way: the consumers of the edges with most bytes. Of what
 // goes past this process, it is told.
 func (b *Bus) describeHolders(past []Stream) string {
-	loads := b.loads(past)
-	if len(loads) == 0 {
+	streams := b.activeStreams(past)
+	if len(streams) == 0 {
 		return "nothing is under way"
 	}
-	slices.SortStableFunc(loads, func(a, b Stream) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	slices.SortStableFunc(streams, func(a, b Stream) int { return cmp.Compare(b.Bytes, a.Bytes) })
 	var all []string
-	for _, l := range loads[:min(len(loads), maxLoads)] {
+	for _, l := range streams[:min(len(streams), maxListed)] {
 		all = append(all, fmt.Sprintf("%d of request %v on edge %s%s", l.Deliveries, l.Request.id, l.Edge, l.processes()))
 	}
-	if more := len(loads) - len(all); more > 0 {
+	if more := len(streams) - len(all); more > 0 {
 		all = append(all, fmt.Sprintf("those on %d others", more))
 	}
 	return "deliveries under way: " + strings.Join(all, ", ")
@@ -209,13 +209,13 @@ func (s Stream) processes() string {
 func (f *flow) inFlight() (deliveries int, bytes int64) {
 	u := f.used.Load()
 	deliveries, bytes = int(u>>countShift), int64(u&bytesMask)
-	return max(deliveries-f.outlet().waitNow(), 0), bytes
+	return max(deliveries-f.outputs().spaceWaiters(), 0), bytes
 }
 
 // waitingSince is when the producer began to wait, or when the oldest queued
 // delivery was held back; 0 when nothing waits.
 func (f *flow) waitingSince() int64 {
-	if since := f.since.Load(); since != 0 {
+	if since := f.waitBegan.Load(); since != 0 {
 		return since
 	}
 	return f.queuedSince.Load()
@@ -231,11 +231,11 @@ func (f *flow) holder() string {
 	switch {
 	case f.consumer == nil:
 		return f.req.submitter() + " has not finished the results it was given, or does not receive"
-	case !f.open():
+	case !f.consumerOpen():
 		return f.consumer.stage.slotHolders(f.req)
 	}
 	t := f.consumer
-	running := t.stage.handlers(f.req)
+	running := t.stage.describeHandlers(f.req)
 	if n := t.held.Load(); n > 0 || t.stage.remote != nil {
 		return fmt.Sprintf("stage %q keeps %s of this request%s", t.stage.spec.Name, countOf(n), t.processes()) + running
 	}
@@ -260,26 +260,26 @@ func countOf(n int32) string {
 
 // slotHolders names the requests that hold a stage's slots, and the processes that have deliveries of them.
 func (st *stage) slotHolders(r *Request) string {
-	var loads []string
+	var holders []string
 	more := 0
 	for _, other := range r.bus.requests() {
 		switch {
 		case other.tasks[st.index].slot.Load() == nil:
-		case len(loads) == maxLoads:
+		case len(holders) == maxListed:
 			more++
 		default:
-			loads = append(loads, other.tasks[st.index].holdsSlot())
+			holders = append(holders, other.tasks[st.index].describeSlot())
 		}
 	}
 	if more > 0 {
-		loads = append(loads, fmt.Sprintf("and %d more", more))
+		holders = append(holders, fmt.Sprintf("and %d more", more))
 	}
-	return fmt.Sprintf("all %d slots of stage %q are taken: %s", st.bound(), st.spec.Name, strings.Join(loads, "; ")) + st.handlers(r)
+	return fmt.Sprintf("all %d slots of stage %q are taken: %s", st.bound(), st.spec.Name, strings.Join(holders, "; ")) + st.describeHandlers(r)
 }
 
-// holdsSlot says why the task keeps its slot.
-func (t *Task) holdsSlot() string {
-	r := t.outlet.req
+// describeSlot says why the task keeps its slot.
+func (t *Task) describeSlot() string {
+	r := t.outputs.req
 	if n := t.held.Load(); n > 0 {
 		return fmt.Sprintf("request %v keeps %s there%s", r.id, countOf(n), t.processes())
 	}
@@ -292,7 +292,7 @@ func (t *Task) holdsSlot() string {
 // sent is how many deliveries the task was sent that are not finished.
 func (t *Task) sent() (n int32) {
 	for _, e := range t.stage.in {
-		deliveries, _ := t.outlet.req.flow(e).inFlight()
+		deliveries, _ := t.outputs.req.flow(e).inFlight()
 		n += int32(deliveries) //nolint:gosec // below a window
 	}
 	return n
@@ -308,7 +308,7 @@ func (r *Request) submitter() string {
 
 // stallLooks is how often within the stall timeout somebody looks for stalls: a
 // report is late by a part of it at most.
-const stallLooks = 4
+const stallChecks = 4
 
 // minStallTick bounds how often that is.
 const minStallTick = 10 * time.Millisecond
@@ -316,8 +316,8 @@ const minStallTick = 10 * time.Millisecond
 // stallLog knows what was reported, so that the stalls of one place are when the oldest has lasted for the
 // timeout, and again whenever that has doubled.
 type stallLog struct {
-	timeout time.Duration
-	told    map[toldStall]bool // at the last look
+	timeout  time.Duration
+	reported map[reportedStall]bool // at the last look
 }
 
 // stallPlace is what the requests of several stalls wait for together.
@@ -336,8 +336,8 @@ func (s Stall) place() stallPlace {
 	return p
 }
 
-// toldStall is a place, and how often the timeout has doubled for which the oldest stall there had lasted.
-type toldStall struct {
+// reportedStall is a place, and how often the timeout has doubled for which the oldest stall there had lasted.
+type reportedStall struct {
 	stallPlace
 	doubled int
 }
@@ -354,31 +354,31 @@ func oldestStall(stalls []Stall) map[stallPlace]time.Duration {
 // due leaves those of all present stalls whose place is to be reported.
 func (l *stallLog) due(stalls []Stall) []Stall {
 	places := oldestStall(stalls)
-	seen := make(map[toldStall]bool, len(places))
+	seen := make(map[reportedStall]bool, len(places))
 	due := slices.DeleteFunc(stalls, func(s Stall) bool {
-		key := toldStall{s.place(), bits.Len64(uint64(places[s.place()] / l.timeout))} //nolint:gosec // no time is below 0
+		key := reportedStall{s.place(), bits.Len64(uint64(places[s.place()] / l.timeout))} //nolint:gosec // no time is below 0
 		seen[key] = true
-		return l.told[key]
+		return l.reported[key]
 	})
-	l.told = seen
+	l.reported = seen
 	return due
 }
 
 // watchStalls looks for stalls now and then, until done is closed, and has the bus report
 // what look finds.
-func (b *Bus) watchStalls(done <-chan struct{}, look func(atLeast time.Duration) []Stall) {
+func (b *Bus) watchStalls(done <-chan struct{}, find func(atLeast time.Duration) []Stall) {
 	if b.opts.StallTimeout < 0 {
 		return
 	}
 	log := stallLog{timeout: b.opts.StallTimeout}
-	tick := time.NewTicker(max(log.timeout/stallLooks, minStallTick))
+	tick := time.NewTicker(max(log.timeout/stallChecks, minStallTick))
 	defer tick.Stop()
 	for {
 		select {
 		case <-done:
 			return
 		case <-tick.C:
-			b.reportStalls(log.due(look(log.timeout)))
+			b.reportStalls(log.due(find(log.timeout)))
 		}
 	}
 }
@@ -403,7 +403,7 @@ func (b *Bus) reportStalls(stalls []Stall) {
 			continue
 		}
 		delete(more, s.place())
-		if lines++; lines > maxLoads {
+		if lines++; lines > maxListed {
 			b.opts.Logger.Warn("stalled", slog.Int("more_places", len(more)+1))
 			return
 		}
@@ -429,15 +429,15 @@ func (r *Request) atStages() (has []string) {
 		t := &r.tasks[i]
 		name := t.stage.spec.Name
 		if t.stay.Load() == stayWaiting {
-			has = append(has, fmt.Sprintf("it waits for a slot of stage %q", name)+t.stage.handlers(r))
+			has = append(has, fmt.Sprintf("it waits for a slot of stage %q", name)+t.stage.describeHandlers(r))
 		}
 		if t.slot.Load() == nil {
 			continue
 		}
 		if n := t.held.Load(); n > 0 {
-			has = append(has, fmt.Sprintf("stage %q keeps %s%s", name, countOf(n), t.processes())+t.stage.handlers(r))
+			has = append(has, fmt.Sprintf("stage %q keeps %s%s", name, countOf(n), t.processes())+t.stage.describeHandlers(r))
 		} else {
-			has = append(has, fmt.Sprintf("stage %q is at work", name)+t.stage.handlers(r))
+			has = append(has, fmt.Sprintf("stage %q is at work", name)+t.stage.describeHandlers(r))
 		}
 	}
 	return has

@@ -158,14 +158,14 @@ func (r *Request) status() RequestStatus {
 
 // sentOn is what the request sent on an edge so far.
 func (r *Request) sentOn(e *edge) sent {
-	o := r.flow(e).outlet()
+	o := r.flow(e).outputs()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return r.flow(e).sums()
+	return r.flow(e).sentSoFar()
 }
 
-// sums, with the outlet's mutex held, is what was sent on the flow so far.
-func (f *flow) sums() sent {
+// sentSoFar, with the outlet's mutex held, is what was sent on the flow so far.
+func (f *flow) sentSoFar() sent {
 	so := f.sent
 	if by := f.stream().DirectPath(); by != nil && !f.counted {
 		n, bytes := by.Sums()
@@ -174,12 +174,12 @@ func (f *flow) sums() sent {
 	return so
 }
 
-// sum counts, for good, what was sent on the flow of a request that is gone.
-func (f *flow) sum() {
-	o := f.outlet()
+// freezeSent counts, for good, what was sent on the flow of a request that is gone.
+func (f *flow) freezeSent() {
+	o := f.outputs()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	f.sent, f.counted = f.sums(), true
+	f.sent, f.counted = f.sentSoFar(), true
 }
 
 func (s *EdgeStats) add(more sent) {
@@ -188,7 +188,7 @@ func (s *EdgeStats) add(more sent) {
 	s.Inline += more.inline
 	s.Direct += more.direct
 	s.Copies += more.copies
-	s.Spilled += more.spilt
+	s.Spilled += more.spilled
 }
 
 func (b *Bus) stageStats(st *stage) StageStats {

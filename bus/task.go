@@ -22,11 +22,11 @@ type Task struct {
 	// to the next. It is nil at first, and again when the request is replayed.
 	State any
 
-	stage  *stage
-	outlet outputs
-	slot   atomic.Pointer[slot] // held while the request is open here
-	stay   atomic.Int32         // changed under admission.mu
-	unsaid atomic.Int32         // inputs that have ended before the stage was sent anything: see outlet.endStream
+	stage       *stage
+	outputs     outputs
+	slot        atomic.Pointer[slot] // held while the request is open here
+	stay        atomic.Int32         // changed under admission.mu
+	pendingEnds atomic.Int32         // inputs that have ended before the stage was sent anything: see outlet.endStream
 
 	// Guarded by admission.mu.
 	heldAt  int   // the place among the stage's holders
@@ -36,32 +36,32 @@ type Task struct {
 	emitted  atomic.Int64  // when something was emitted for it last, since the bus was opened
 
 	// held counts deliveries in other hands than the worker's.
-	held     atomic.Int32
-	answered atomic.Bool // of a remote stage: its replicas have emitted all
-	heldMu   lockorder.Mutex[lockorder.TaskHeld]
-	inHand   []*Delivery // those held by a batch or an actor, oldest first
-	behind   []*Delivery // finished, and to be given back behind what is queued
+	held               atomic.Int32
+	answered           atomic.Bool // of a remote stage: its replicas have emitted all
+	heldMu             lockorder.Mutex[lockorder.TaskHeld]
+	inHand             []*Delivery // those held by a batch or an actor, oldest first
+	releaseAfterOutput []*Delivery // finished, and to be given back behind what is queued
 
 	// For the worker's goroutine only.
 	pending  []*Delivery // input held back while an out-edge's queue is not empty
 	retained []*Delivery // input handled and kept for a replay
 
-	replaying []*Delivery // input that a replay has yet to come to
-	attempt   int         // replays so far
-	everKept  bool        // a handler kept a delivery: a replay could not give it back
-	markKept  uint64      // outlet.byKept when the output was marked
-	ending    bool        // End has run, or is running
-	told      bool        // the user's actor, or the replicas, know that the request is over
-	leaving   bool        // a farewell is on its way
-	left      bool        // the slot is given back
-	round     uint64      // the last of a batch's rounds that it was in
+	replaying    []*Delivery // input that a replay has yet to come to
+	attempt      int         // replays so far
+	everKept     bool        // a handler kept a delivery: a replay could not give it back
+	markKept     uint64      // outlet.byKept when the output was marked
+	ending       bool        // End has run, or is running
+	endAnnounced bool        // the user's actor, or the replicas, know that the request is over
+	gonePosted   bool        // a farewell is on its way
+	stayEnded    bool        // the slot is given back
+	round        uint64      // the last of a batch's rounds that it was in
 }
 
 // Request is the id of the request.
-func (t *Task) Request() messages.RequestID { return t.outlet.req.id }
+func (t *Task) Request() messages.RequestID { return t.outputs.req.id }
 
 // Context is done when the request is over; its deadline is the request's.
-func (t *Task) Context() context.Context { return t.outlet.req.context() }
+func (t *Task) Context() context.Context { return t.outputs.req.context() }
 
 // Stage is the name of the stage.
 func (t *Task) Stage() string { return t.stage.spec.Name }
@@ -73,12 +73,12 @@ func (t *Task) Replica() int { return t.slot.Load().worker.replica }
 
 // Fail ends the request with an error that names the stage.
 func (t *Task) Fail(err error) {
-	t.outlet.req.end(Failed, &StageError{Stage: t.stage.spec.Name, Err: err})
+	t.outputs.req.end(Failed, &StageError{Stage: t.stage.spec.Name, Err: err})
 }
 
 // briefly is how long after its last emission a handler may take to return, for what it emits
 // to wait for that.
-const briefly = 50 * time.Microsecond
+const briefReturn = 50 * time.Microsecond
 
 // endsSoon reports whether what the handler emits now can wait for its return: it returned
 // briefly after its emission the last time.
@@ -87,13 +87,13 @@ func (t *Task) endsSoon() bool {
 		return false
 	}
 	s := t.slot.Load()
-	return s != nil && s.worker.brief.Load()
+	return s != nil && s.worker.returnsBriefly.Load()
 }
 
-// failWhere is Fail for an error that may say where it happened.
-func (t *Task) failWhere(err error) {
+// failLocated is Fail for an error that may say where it happened.
+func (t *Task) failLocated(err error) {
 	if at, ok := errors.AsType[*StageError](err); ok {
-		t.outlet.req.end(Failed, at)
+		t.outputs.req.end(Failed, at)
 		return
 	}
 	t.Fail(err)
@@ -102,16 +102,16 @@ func (t *Task) failWhere(err error) {
 // failAtEnd is Fail for an error of the stage's End, which may say where it happened.
 func (t *Task) failAtEnd(err error) {
 	const what = "end of stream: "
-	at, said := placeIn(err, t.stage.spec.Name)
+	at, located := locationIn(err, t.stage.spec.Name)
 	text := err.Error()
-	if said {
-		text = at.TextBeside(err)
+	if located {
+		text = at.TextWithoutLocation(err)
 	}
 	if !strings.HasPrefix(text, what) { // as that of a node's own End does, which comes from there
 		err = fmt.Errorf(what+"%w", err)
 	}
-	if said {
-		t.outlet.req.end(Failed, err)
+	if located {
+		t.outputs.req.end(Failed, err)
 		return
 	}
 	t.Fail(err)
@@ -119,24 +119,24 @@ func (t *Task) failAtEnd(err error) {
 
 func (t *Task) failAt(d *Delivery, err error) {
 	d.fed.fail(d, err)
-	t.outlet.req.fail(d, t.stage.spec.Name, err)
+	t.outputs.req.fail(d, t.stage.spec.Name, err)
 }
 
-// failAtBehind is failAt for callers that hold locks.
-func (t *Task) failAtBehind(d *Delivery, err error, after *AfterUnlock) {
-	after.Fail(t.outlet.req, d.placed(t.stage.spec.Name, err))
+// failAtAfterUnlock is failAt for callers that hold locks.
+func (t *Task) failAtAfterUnlock(d *Delivery, err error, after *AfterUnlock) {
+	after.Fail(t.outputs.req, d.withLocation(t.stage.spec.Name, err))
 }
 
-// failBehind is Fail for callers that hold locks.
-func (t *Task) failBehind(err error, after *AfterUnlock) {
-	after.Fail(t.outlet.req, &StageError{Stage: t.stage.spec.Name, Err: err})
+// failAfterUnlock is Fail for callers that hold locks.
+func (t *Task) failAfterUnlock(err error, after *AfterUnlock) {
+	after.Fail(t.outputs.req, &StageError{Stage: t.stage.spec.Name, Err: err})
 }
 
 // hold notes a delivery that leaves the worker's hands.
 func (t *Task) hold(d *Delivery) {
 	t.held.Add(1)
 	if t.stage.shared() {
-		t.takeIn(d)
+		t.addInHand(d)
 	}
 }
 
@@ -146,14 +146,14 @@ func (t *Task) unhold() {
 	case t.held.Add(-1) != 0:
 	case t.stage.remote == nil:
 		t.wake()
-	case t.answered.Load() || t.outlet.req.over():
-		t.poll()
+	case t.answered.Load() || t.outputs.req.over():
+		t.wakeAndRun()
 	}
 }
 
-// poll is nudge for callers that hold no locks: the worker of a remote stage, which runs no
+// wakeAndRun is nudge for callers that hold no locks: the worker of a remote stage, which runs no
 // user's code, looks at once.
-func (t *Task) poll() {
+func (t *Task) wakeAndRun() {
 	if s := t.slot.Load(); s != nil {
 		s.worker.actor.PostAndRun(t)
 	}
@@ -169,17 +169,17 @@ func (t *Task) wake() {
 // inputEnded reports whether every in-edge's stream has ended.
 func (t *Task) inputEnded() bool {
 	for _, e := range t.stage.in {
-		if !t.outlet.req.flow(e).in.eos {
+		if !t.outputs.req.flow(e).in.eos {
 			return false
 		}
 	}
 	return true
 }
 
-// clogged reports whether an out-edge's queue holds something back.
-func (t *Task) clogged() bool {
+// outputQueued reports whether an out-edge's queue holds something back.
+func (t *Task) outputQueued() bool {
 	for _, e := range t.stage.out {
-		if e.spec.Policy != DropOldest && t.outlet.req.flow(e).queued.Load() > 0 {
+		if e.spec.Policy != DropOldest && t.outputs.req.flow(e).queued.Load() > 0 {
 			return true
 		}
 	}
@@ -188,31 +188,31 @@ func (t *Task) clogged() bool {
 
 // markOutput remembers how far each output was, for a retry to start from.
 func (t *Task) markOutput() {
-	t.outlet.mu.Lock()
-	defer t.outlet.mu.Unlock()
+	t.outputs.mu.Lock()
+	defer t.outputs.mu.Unlock()
 	for _, e := range t.stage.out {
-		f := t.outlet.req.flow(e)
+		f := t.outputs.req.flow(e)
 		f.mark = f.seq
 	}
-	t.markKept = t.outlet.byKept
+	t.markKept = t.outputs.byKept
 }
 
 // outputIsOwn reports whether all that was sent since the output was marked
 // came from the handler. What a kept delivery sent in between cannot be told
 // from it, and would be lost with it in a retry.
 func (t *Task) outputIsOwn() bool {
-	t.outlet.mu.Lock()
-	defer t.outlet.mu.Unlock()
-	return t.outlet.byKept == t.markKept
+	t.outputs.mu.Lock()
+	defer t.outputs.mu.Unlock()
+	return t.outputs.byKept == t.markKept
 }
 
 // rewindOutput numbers what a retry sends as what it sent before, so that
 // consumers can tell repeats.
 func (t *Task) rewindOutput(toStart bool) {
-	t.outlet.mu.Lock()
-	defer t.outlet.mu.Unlock()
+	t.outputs.mu.Lock()
+	defer t.outputs.mu.Unlock()
 	for _, e := range t.stage.out {
-		f := t.outlet.req.flow(e)
+		f := t.outputs.req.flow(e)
 		f.seq, f.attempt, f.ended = f.mark, f.attempt+1, false
 		if toStart {
 			f.seq = 0
@@ -229,15 +229,15 @@ func (t *Task) retain(d *Delivery) {
 
 // retainBytes keeps the delivery's bytes. What it returns gives its place in the
 // window back.
-func (d *Delivery) retainBytes() (givePlace func()) {
+func (d *Delivery) retainBytes() (giveCredit func()) {
 	if d.credit < oneDelivery { // it was retained before
 		return func() {}
 	}
 	d.credit -= oneDelivery
 	d.flow.retained.Add(d.cost)
 	return func() {
-		d.spent(oneDelivery)
-		d.flow.give(oneDelivery)
+		d.notifyOrigin(oneDelivery)
+		d.flow.giveCredit(oneDelivery)
 	}
 }
 
@@ -246,14 +246,14 @@ func (d *Delivery) retainBytes() (givePlace func()) {
 // sent under them for a request that is over.
 func (t *Task) awaitSenders() {
 	for _, e := range t.stage.in {
-		t.outlet.req.flow(e).awaitSender()
+		t.outputs.req.flow(e).awaitSender()
 	}
 }
 
 // awaitSender returns when what was being sent on the flow when it was called is in order.
 func (f *flow) awaitSender() {
 	lockorder.AssertNone("senders are waited for")
-	barrier(&f.outlet().mu)
+	barrier(&f.outputs().mu)
 	barrier(&f.qmu)
 }
 
@@ -266,7 +266,7 @@ func barrier(mu sync.Locker) {
 // discardInput finishes, unseen, all input that the worker still has.
 func (t *Task) discardInput() {
 	for _, e := range t.stage.in {
-		in := &t.outlet.req.flow(e).in
+		in := &t.outputs.req.flow(e).in
 		reclaimAll(&in.parked)
 	}
 	reclaimAll(&t.pending)

@@ -126,7 +126,7 @@ func (e Emitter) EmitTensors(v any, t TensorOptions, opts ...EmitOption) error {
 		t.release()
 		return err
 	}
-	if alike(edges) {
+	if sameTransport(edges) {
 		return e.emitTensors(v, t, em, edges[0])
 	}
 	left := atomic.Int32{}
@@ -155,8 +155,8 @@ func (t TensorOptions) release() {
 	}
 }
 
-// alike reports whether tensors travel the same way on all edges.
-func alike(edges []*edge) bool {
+// sameTransport reports whether tensors travel the same way on all edges.
+func sameTransport(edges []*edge) bool {
 	for _, ed := range edges[1:] {
 		if ed.spec.Tensors != edges[0].spec.Tensors || ed.spec.TensorMinBytes != edges[0].spec.TensorMinBytes {
 			return false
@@ -171,7 +171,7 @@ func (e Emitter) emitTensors(v any, t TensorOptions, em Emission, ed *edge) erro
 	defer done()
 	err := e.sendTensors(ctx, v, t, em, ed)
 	switch {
-	case err == nil || e.out.forgiving():
+	case err == nil || e.out.discardsWhenOver():
 		return nil
 	case ctx.Err() == nil || !errors.Is(err, ctx.Err()) && !errors.Is(err, context.Cause(ctx)):
 		return err
@@ -248,39 +248,39 @@ func (e Emitter) reserveOn(ctx context.Context, o *lane.Outgoing, em Emission) (
 // reserveOn takes room in the store, with a piece of a device that other processes
 // find. It does not go to the heap: the piece is the object's.
 func (b *Buffer) reserveOn(ctx context.Context, o *lane.Outgoing) (err error) {
-	if err := b.hold(); err != nil {
+	if err := b.holdRequest(); err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			b.unhold()
+			b.unholdRequest()
 		}
 	}()
-	piece, err := b.awaitRoomOn(ctx, o)
+	piece, err := b.awaitSpaceOn(ctx, o)
 	if err != nil {
 		return err
 	}
 	o.Reserved(piece)
 	if err = o.Publish(ctx); err != nil {
-		b.room.Abort()
+		b.reservation.Abort()
 	}
 	return err
 }
 
-// awaitRoomOn waits for room in both memories.
-func (b *Buffer) awaitRoomOn(ctx context.Context, o *lane.Outgoing) (piece uint32, err error) {
+// awaitSpaceOn waits for room in both memories.
+func (b *Buffer) awaitSpaceOn(ctx context.Context, o *lane.Outgoing) (piece uint32, err error) {
 	dev, deviceBytes := o.On()
 	gpu := &b.e.out.req.bus.gpu
 	ran := b.e.handlerLock.pause()
 	defer b.e.handlerLock.lock(b.e.out.req.id, ran)
-	defer b.e.out.waitsForSpace(dev)()
+	defer b.e.out.beginSpaceWait(dev)()
 	var late chan struct{}
 	if gpu.WhenFull != WaitForSpace {
 		late = make(chan struct{})
 		timer := time.AfterFunc(gpu.FullTimeout, func() { close(late) })
 		defer timer.Stop()
 	}
-	b.room, piece, err = b.e.out.producer.ReserveOn(ctx.Done(), late, dev, deviceBytes, b.size, b.codec)
+	b.reservation, piece, err = b.e.out.producer.ReserveOn(ctx.Done(), late, dev, deviceBytes, b.size, b.codec)
 	switch {
 	case err == nil:
 		return piece, nil
@@ -292,10 +292,10 @@ func (b *Buffer) awaitRoomOn(ctx context.Context, o *lane.Outgoing) (piece uint3
 	return 0, fmt.Errorf("reserve %d bytes, and %d on a GPU: %w", b.size, deviceBytes, err)
 }
 
-// settled has buffers go back to their owners that were sent as they are and that
+// payloadReleased has buffers go back to their owners that were sent as they are and that
 // nobody reads any more: a payload, which may have had some, was given back just now.
 // Other memory waits until its room is wanted.
-func (b *Bus) settled(h messages.Handle) {
+func (b *Bus) payloadReleased(h messages.Handle) {
 	if shmstore.IsLarge(h) { // no reservation may come for long, and it has much
 		b.writer.Post(func(s *shmstore.Store) { s.TrimLarge() })
 	}

@@ -13,10 +13,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// TestTensorsWithoutRoomInTheDirectory: tensors whose arena no other process could find
+// TestTensorsWithFullDirectory: tensors whose arena no other process could find
 // travel through host memory, as where there is no pool at all, and that is counted; the next
 // ones go by the pool when there is room again.
-func TestTensorsWithoutRoomInTheDirectory(t *testing.T) {
+func TestTensorsWithFullDirectory(t *testing.T) {
 	g := testbus.NewGPU(t, emul.Options{GranularityBytes: 1 << 16})
 	const n = 100 << 10
 	b := testbus.Open(t, bus.Pipeline{

@@ -78,9 +78,9 @@ func TestTensorsThroughStages(t *testing.T) {
 	}
 }
 
-// TestTensorsOfUnlikeEdges: of one emission each edge gets its own, and the caller's
+// TestTensorsOnEdgesOfTwoTransports: of one emission each edge gets its own, and the caller's
 // memory comes back once, whether it was sent or not.
-func TestTensorsOfUnlikeEdges(t *testing.T) {
+func TestTensorsOnEdgesOfTwoTransports(t *testing.T) {
 	g := testbus.NewGPU(t, emul.Options{})
 	const n = 100 << 10
 	began, emitted, released := make(chan struct{}), make(chan error, 1), make(chan struct{}, 10)
@@ -161,9 +161,9 @@ func TestTensorsOfUnlikeEdges(t *testing.T) {
 	}
 }
 
-// TestTensorsStayWithTheirPayload: a payload whose tensors lie in a GPU's memory is
+// TestDeviceTensorsAreNotCopied: a payload whose tensors lie in a GPU's memory is
 // neither copied to a connector nor to another bus.
-func TestTensorsStayWithTheirPayload(t *testing.T) {
+func TestDeviceTensorsAreNotCopied(t *testing.T) {
 	g := testbus.NewGPU(t, emul.Options{})
 	other := testbus.Open(t, bus.Pipeline{Stages: []bus.StageSpec{{Name: "there", Handle: func(*bus.Task, *bus.Delivery) error { return nil }}}}, bus.Options{})
 	errs := make(chan error, 2)
@@ -199,9 +199,9 @@ func TestTensorsStayWithTheirPayload(t *testing.T) {
 	r.Close()
 }
 
-// TestBatchTensorsOfARequestThatIsOver: an emission of a stage that serves many requests
+// TestBatchTensorsOfEndedRequest: an emission of a stage that serves many requests
 // succeeds, to no effect, when its own is over: also when it is over only while a GPU copies.
-func TestBatchTensorsOfARequestThatIsOver(t *testing.T) {
+func TestBatchTensorsOfEndedRequest(t *testing.T) {
 	const n = 10 << 10
 	var emitting atomic.Bool
 	copying, letGo := make(chan struct{}), make(chan struct{})

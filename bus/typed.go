@@ -114,8 +114,8 @@ func (g *graph) checkTypes() error {
 		if e.from == nil {
 			continue
 		}
-		if out, in := e.from.spec.out, e.takes(); out != nil && in != nil && out != in {
-			return fmt.Errorf("%w: edge %s: stage %q emits %v, stage %q takes %v%s", ErrConfig, e.name, e.from.spec.Name, out, e.to.spec.Name, in, e.place())
+		if out, in := e.from.spec.out, e.inputType(); out != nil && in != nil && out != in {
+			return fmt.Errorf("%w: edge %s: stage %q emits %v, stage %q takes %v%s", ErrConfig, e.name, e.from.spec.Name, out, e.to.spec.Name, in, e.inputPosition())
 		}
 	}
 	return nil
@@ -129,16 +129,16 @@ func (s *StageSpec) CheckInputs(from []string) error {
 	return nil
 }
 
-// takes is the type that the stage at the end of the edge takes from it; nil: it is not known.
-func (e *edge) takes() reflect.Type {
+// inputType is the type that the stage at the end of the edge takes from it; nil: it is not known.
+func (e *edge) inputType() reflect.Type {
 	if e.to == nil || e.in >= len(e.to.spec.in) && len(e.to.spec.in) != 1 {
 		return nil
 	}
 	return e.to.spec.in[min(e.in, len(e.to.spec.in)-1)]
 }
 
-// place says which of several inputs of its stage the edge is.
-func (e *edge) place() string {
+// inputPosition says which of several inputs of its stage the edge is.
+func (e *edge) inputPosition() string {
 	if len(e.to.spec.in) < 2 {
 		return ""
 	}
@@ -148,7 +148,7 @@ func (e *edge) place() string {
 // checkInput compares the type of an input with what the first stages take, where that is known.
 func (g *graph) checkInput(v any) error {
 	for _, e := range g.inputs {
-		in := e.takes()
+		in := e.inputType()
 		if in == nil || v == nil {
 			continue
 		}

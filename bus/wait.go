@@ -52,9 +52,9 @@ func (w Wait) Validate() error {
 }
 
 // Spinner is for the goroutines of a process; nil: none looks.
-func (w Wait) Spinner(look actors.PollFunc) *actors.Spinner {
+func (w Wait) Spinner(poll actors.PollFunc) *actors.Spinner {
 	if w == WaitPark {
 		return nil
 	}
-	return actors.NewSpinner(look, w == WaitPoll)
+	return actors.NewSpinner(poll, w == WaitPoll)
 }

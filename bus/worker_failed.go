@@ -20,18 +20,18 @@ func (w *worker) Failed(_ any, cause *actors.Panic) {
 	err := fmt.Errorf("%w: %w", ErrPanic, cause)
 	switch {
 	case w.stage.spec.Props != nil:
-		w.retry = func() { w.failActor(err) }
+		w.onRestarted = func() { w.failActor(err) }
 	case t != nil: // of a batching stage: in End
-		w.retry = func() { w.retryTask(t, parts, err) }
+		w.onRestarted = func() { w.retryTask(t, parts, err) }
 	case w.stage.spec.Batch != nil:
-		w.retry = func() { w.retryBatch(parts, err) }
+		w.onRestarted = func() { w.retryBatch(parts, err) }
 	}
 }
 
 // Restarted implements actors.Receiver.
 func (w *worker) Restarted() {
-	if again := w.retry; again != nil {
-		w.retry = nil
+	if again := w.onRestarted; again != nil {
+		w.onRestarted = nil
 		again()
 	}
 }
@@ -41,7 +41,7 @@ func (w *worker) Restarted() {
 func (w *worker) retryTask(t *Task, parts []*Delivery, err error) {
 	spec := &w.stage.spec
 	switch {
-	case t.outlet.req.over():
+	case t.outputs.req.over():
 	case spec.Replay && !t.everKept && t.attempt < spec.Attempts:
 		w.replay(t, parts)
 		return
@@ -52,7 +52,7 @@ func (w *worker) retryTask(t *Task, parts []*Delivery, err error) {
 		}
 		w.handle(t, parts)
 		w.join(t)
-		w.settle(t)
+		w.tryEndTask(t)
 		return
 	case len(parts) > 0:
 		t.failAt(parts[0], err)
@@ -62,7 +62,7 @@ func (w *worker) retryTask(t *Task, parts []*Delivery, err error) {
 	for _, d := range parts {
 		w.finish(t, d)
 	}
-	w.settle(t)
+	w.tryEndTask(t)
 }
 
 // inHand reports whether the worker still has all parts: one that was kept may
@@ -98,12 +98,12 @@ func (w *worker) replay(t *Task, parts []*Delivery) {
 	t.attempt++
 	t.State, t.ending = nil, false
 	t.rewindOutput(true)
-	for len(t.replaying) > 0 && !t.outlet.req.over() {
+	for len(t.replaying) > 0 && !t.outputs.req.over() {
 		d := t.replaying[0]
 		t.replaying = t.replaying[1:]
 		w.handleOne(t, d)
 	}
-	w.settle(t)
+	w.tryEndTask(t)
 }
 
 // retryBatch handles the deliveries of a failed batch one by one, so that the
@@ -119,10 +119,10 @@ func (w *worker) retryBatch(parts []*Delivery, err error) {
 			}
 		}
 	}
-	w.again = append(parts[:len(parts):len(parts)], w.again...)
-	for len(w.again) > 0 {
-		d := w.again[0]
-		w.again = w.again[1:]
+	w.batchRetry = append(parts[:len(parts):len(parts)], w.batchRetry...)
+	for len(w.batchRetry) > 0 {
+		d := w.batchRetry[0]
+		w.batchRetry = w.batchRetry[1:]
 		if w.stage.spec.State == StateNone && d.retry(w.stage.spec.Attempts) {
 			w.handleBatch([]*Delivery{d})
 			continue
@@ -149,7 +149,7 @@ func (w *worker) failActor(err error) {
 		for _, d := range held {
 			if w.stage.spec.State == StateNone && d.retry(w.stage.spec.Attempts) {
 				t.held.Add(-1)
-				w.pass(t, d)
+				w.passToActor(t, d)
 				continue
 			}
 			_ = d.Finish(err) // one finished a moment ago says so: no matter
@@ -168,6 +168,6 @@ func (w *worker) Dropped(message any, _ actors.DropReason) {
 		// holds is given back here, the worker being gone.
 		w.resume(m)
 	case taskGone:
-		w.leave(m.task)
+		w.endStay(m.task)
 	}
 }

@@ -160,7 +160,7 @@ func (l *link) claim(token uint32) (q *question, wanted bool) {
 func (l *link) fetchedPayload(m *wire.Fetched) (*accounts.Payload, error) {
 	if m.Flags&wire.FlagInline != 0 {
 		return accounts.OnHeap(append([]byte{}, m.Payload...), func() {
-			l.Rest(&wire.Finish{Delivery: m.Delivery})
+			l.QueueLater(&wire.Finish{Delivery: m.Delivery})
 			l.parting.reading.Done()
 		}), nil
 	}

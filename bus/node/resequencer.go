@@ -74,7 +74,7 @@ func (a *resequencer) relayed(edge uint16, d *bus.Delivery) error {
 		return err
 	}
 	st.relayed.Add(1)
-	d.Control().CountIn(&st.relayed)
+	d.Control().CountUnfinished(&st.relayed)
 	if st.from == nil { // in order already, or in none: see Routing
 		a.feed(int(edge), st, d)
 		return nil
@@ -119,7 +119,7 @@ func (a *resequencer) direct(p *peerLink, edge uint16, d *bus.Delivery) error {
 	}
 	st.directs++
 	st.open.Add(1)
-	d.Control().CountIn(&st.open)
+	d.Control().CountUnfinished(&st.open)
 	return a.sort(int(edge), st, d)
 }
 

@@ -31,7 +31,7 @@ func (a *answers) Queue(m wire.Message) {
 	a.all = append(a.all, m)
 }
 
-func (a *answers) Rest(m wire.Message) { a.Queue(m) }
+func (a *answers) QueueLater(m wire.Message) { a.Queue(m) }
 func (a *answers) Leaving() bool       { return false }
 func (a *answers) Relays() bool        { return false }
 

@@ -281,7 +281,7 @@ func (l *link) endTask(t *nodeTask, err error) {
 		}
 		var at *bus.StageError
 		if errors.As(err, &at) {
-			m.Text = at.TextBeside(err) // the host knows the stage
+			m.Text = at.TextWithoutLocation(err) // the host knows the stage
 			m.Edge, m.Key, m.Seq = at.Edge, at.Key, at.Seq
 		}
 	}

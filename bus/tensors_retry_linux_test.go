@@ -12,9 +12,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// TestTensorsAreHandledAgain: a handler that panics when it is done with a message
+// TestTensorsAreReopenedOnRetry: a handler that panics when it is done with a message
 // does not leave that to the next attempt, which opens the payload anew.
-func TestTensorsAreHandledAgain(t *testing.T) {
+func TestTensorsAreReopenedOnRetry(t *testing.T) {
 	for name, spec := range map[string]bus.StageSpec{
 		"handle": {State: bus.StateNone},
 		"replay": {Replay: true},

@@ -31,10 +31,10 @@ func count(t *testing.T, r *bus.Request) (n int) {
 	return n
 }
 
-// TestCreditCoversWhatIsGranted: reservations of extents are rounded up, and
+// TestPriceCoversReservation: reservations of extents are rounded up, and
 // windows that just fit the store must count them so, or the store is full
 // before the credit is used up, with nobody to make room.
-func TestCreditCoversWhatIsGranted(t *testing.T) {
+func TestPriceCoversReservation(t *testing.T) {
 	p := testbus.Linear(
 		bus.Expand("a", func(_ *bus.Task, _ []byte, emit func([]byte) error) error {
 			for range 100 {
@@ -64,11 +64,11 @@ func TestCreditCoversWhatIsGranted(t *testing.T) {
 	}
 }
 
-// TestScatteredRoomSpills: payloads kept for a replay lie as islands all over
+// TestFragmentedStoreSpills: payloads kept for a replay lie as islands all over
 // the store. One that is larger than the pieces between them goes to the heap,
 // and on by reference from there, rather than wait for islands that its own
 // request holds.
-func TestScatteredRoomSpills(t *testing.T) {
+func TestFragmentedStoreSpills(t *testing.T) {
 	const inputs, small, large = 18, 100 << 10, 1000 << 10
 	size := small
 	islands := bus.StageSpec{Name: "islands", MaxInflight: 1, Replay: true, Handle: func(t *bus.Task, _ *bus.Delivery) error {
@@ -122,9 +122,9 @@ func TestScatteredRoomSpills(t *testing.T) {
 	}
 }
 
-// TestRoomIsUsedAgain: payloads that follow each other lie where those lay that all
+// TestStoreSpaceIsReused: payloads that follow each other lie where those lay that all
 // have finished, and not all over the store.
-func TestRoomIsUsedAgain(t *testing.T) {
+func TestStoreSpaceIsReused(t *testing.T) {
 	const messages, size = 50, 100 << 10
 	places := make(map[*byte]bool)
 	b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {

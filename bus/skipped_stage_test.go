@@ -19,10 +19,10 @@ func returns(t *testing.T, call func() error) error {
 	return testbus.Next(t, returned)
 }
 
-// TestEndWaitsForItsSlot: a stage runs End for a request that has sent it nothing when its inputs have ended, also when
+// TestEndWaitsForSlot: a stage runs End for a request that has sent it nothing when its inputs have ended, also when
 // all its slots are taken then. The end waits for a slot, and what has sent it waits for nothing. A report names
 // the request that holds the slot.
-func TestEndWaitsForItsSlot(t *testing.T) {
+func TestEndWaitsForSlot(t *testing.T) {
 	for _, from := range []string{"", "router"} {
 		t.Run("behind "+from, func(t *testing.T) {
 			g := testbus.NewGate()
@@ -83,9 +83,9 @@ func TestEndWaitsForItsSlot(t *testing.T) {
 	}
 }
 
-// TestPassedOver: a request that sends nothing to a stage, directly or by those before it, needs no slot there. That
+// TestStageWithoutInputIsSkipped: a request that sends nothing to a stage, directly or by those before it, needs no slot there. That
 // goes on through stages and joins.
-func TestPassedOver(t *testing.T) {
+func TestStageWithoutInputIsSkipped(t *testing.T) {
 	held := testbus.Diamond(one(testbus.Suffix("s")), one(testbus.Suffix("l")), one(testbus.Suffix("r")))
 	for i := range held.Stages {
 		held.Stages[i].MaxInflight = 1
@@ -130,9 +130,9 @@ func TestPassedOver(t *testing.T) {
 	}
 }
 
-// TestJoinOfAStagePassedOver: a join one of whose branches was passed over, while another has a delivery, says that the
+// TestJoinOfSkippedStage: a join one of whose branches was passed over, while another has a delivery, says that the
 // branch ended early, whichever of the two comes first.
-func TestJoinOfAStagePassedOver(t *testing.T) {
+func TestJoinOfSkippedStage(t *testing.T) {
 	for _, first := range []string{"end", "delivery"} {
 		t.Run(first, func(t *testing.T) {
 			delivered, ended := make(chan struct{}), make(chan struct{})
@@ -170,9 +170,9 @@ func TestJoinOfAStagePassedOver(t *testing.T) {
 	}
 }
 
-// TestSendGivenUp: a request whose one input to a stage was given up while it waited for a slot there needs none, and an
+// TestCanceledSendNeedsNoSlot: a request whose one input to a stage was given up while it waited for a slot there needs none, and an
 // input that waits when the inputs end hears of that.
-func TestSendGivenUp(t *testing.T) {
+func TestCanceledSendNeedsNoSlot(t *testing.T) {
 	for _, canceled := range []bool{true, false} {
 		t.Run(fmt.Sprint("canceled: ", canceled), func(t *testing.T) {
 			a, b := testbus.NewGate(), testbus.NewGate()
@@ -209,8 +209,8 @@ func TestSendGivenUp(t *testing.T) {
 	}
 }
 
-// TestSendToAStagePassedOver: an input that comes behind the end of the inputs has the error of one, and takes no slot.
-func TestSendToAStagePassedOver(t *testing.T) {
+// TestSendToSkippedStage: an input that comes behind the end of the inputs has the error of one, and takes no slot.
+func TestSendToSkippedStage(t *testing.T) {
 	g := testbus.NewGate()
 	b := testbus.Open(t, bus.Pipeline{Stages: []bus.StageSpec{testbus.Suffix("a"), g.Stage("b")}}, bus.Options{})
 	r := testbus.StreamOf(t, b)

@@ -2,9 +2,9 @@ package bus
 
 import "testing"
 
-// TestOnlyOnceGoesDirect: a stream may go past the host only where nothing of it
+// TestDirectPathNeedsAtMostOnce: a stream may go past the host only where nothing of it
 // would ever be repeated, dropped or joined there.
-func TestOnlyOnceGoesDirect(t *testing.T) {
+func TestDirectPathNeedsAtMostOnce(t *testing.T) {
 	state := StageSpec{Remote: &Remote{}, State: StateRequest}
 	for name, tc := range map[string]struct {
 		from, to StageSpec
@@ -38,9 +38,9 @@ func TestOnlyOnceGoesDirect(t *testing.T) {
 	}
 }
 
-// TestForwardedTensorsStayWithTheHost: a payload with tensors in the memory of a GPU cannot be copied. Edges to
+// TestForwardedTensorsTakeNoDirectPath: a payload with tensors in the memory of a GPU cannot be copied. Edges to
 // which a stage may forward one do not go past the host, however far they are from where it was emitted.
-func TestForwardedTensorsStayWithTheHost(t *testing.T) {
+func TestForwardedTensorsTakeNoDirectPath(t *testing.T) {
 	state := func(name string) StageSpec {
 		return StageSpec{Name: name, Remote: &Remote{}, State: StateRequest}
 	}

@@ -11,10 +11,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestAnEndIsNoCanceledWait: a request that a program aborts because of a wait that was
+// TestAbortReasonIsNoErrorOfTheCall: a request that a program aborts because of a wait that was
 // canceled elsewhere is over, for each call that follows; no call takes that for
 // a wait of its own that was canceled, or for the end of the results.
-func TestAnEndIsNoCanceledWait(t *testing.T) {
+func TestAbortReasonIsNoErrorOfTheCall(t *testing.T) {
 	b, err := Open(t.Context(), Pipeline{
 		Stages: []StageSpec{{Name: "m", Handle: func(t *Task, d *Delivery) error { return t.Forward(d) }}},
 	}, Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Heap}, MaxRequests: 4})
@@ -44,9 +44,9 @@ func TestAnEndIsNoCanceledWait(t *testing.T) {
 	}
 }
 
-// TestClosedRequestTellsItsSink: the sink of a completed request that is closed with results
+// TestCloseNotifiesSink: the sink of a completed request that is closed with results
 // to come hears of the end, and nothing of the request is left.
-func TestClosedRequestTellsItsSink(t *testing.T) {
+func TestCloseNotifiesSink(t *testing.T) {
 	b, err := Open(t.Context(), Pipeline{
 		Stages: []StageSpec{{Name: "m", Handle: func(t *Task, d *Delivery) error { return t.Forward(d) }}},
 	}, Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Heap}, MaxRequests: 4})
@@ -95,9 +95,9 @@ func (s *inPut) Ended() {
 }
 func (*inPut) Describe() string { return "another process" }
 
-// TestEndIsBehindTheResultOnItsWay: a sink hears of the end of an aborted request behind the
+// TestSinkEndedFollowsPut: a sink hears of the end of an aborted request behind the
 // result that it is being given, which another process would else take for one of no request.
-func TestEndIsBehindTheResultOnItsWay(t *testing.T) {
+func TestSinkEndedFollowsPut(t *testing.T) {
 	b, err := Open(t.Context(), Pipeline{
 		Stages: []StageSpec{{Name: "m", Handle: func(t *Task, d *Delivery) error { return t.Forward(d) }}},
 	}, Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Heap}, MaxRequests: 4})

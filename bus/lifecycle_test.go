@@ -95,9 +95,9 @@ func TestDeadlineInThePast(t *testing.T) {
 	mustDrain(t, b)
 }
 
-// TestPastDeadlineWhoeverSaysSo: a request whose deadline is over ends of that, also if its
+// TestExpiredRequestEndsPastDeadline: a request whose deadline is over ends of that, also if its
 // timer is not the first to say so. One that is complete is complete.
-func TestPastDeadlineWhoeverSaysSo(t *testing.T) {
+func TestExpiredRequestEndsPastDeadline(t *testing.T) {
 	send := func(r *bus.Request, in string) {
 		if err := r.Send(t.Context(), in, bus.Last()); err != nil {
 			t.Error(err)
@@ -287,8 +287,8 @@ func TestCloseNamesAHandlerThatDoesNotReturn(t *testing.T) {
 	}
 }
 
-// TestCloseGoesOn: what a Close left, whose context ended, is for the next.
-func TestCloseGoesOn(t *testing.T) {
+// TestCloseResumesAfterContextEnds: what a Close left, whose context ended, is for the next.
+func TestCloseResumesAfterContextEnds(t *testing.T) {
 	ignored := goleak.IgnoreCurrent()
 	for range 10 {
 		b, err := bus.Open(t.Context(), testbus.Linear(bus.StageSpec{Name: "m", Handle: func(*bus.Task, *bus.Delivery) error { return nil }, MaxInflight: 200}), bus.Options{MaxRequests: 200})
@@ -336,7 +336,7 @@ func TestCloseWaitsForTheCallersPayloads(t *testing.T) {
 	}
 }
 
-func TestUnreadResultsAreGivenBack(t *testing.T) {
+func TestCloseReleasesUnreadResults(t *testing.T) {
 	b := testbus.Open(t, testbus.Linear(bus.Stage("a", testbus.Upper)), bus.Options{MaxRequests: 1})
 	for range 5 {
 		r, err := b.Submit(t.Context(), strings.Repeat("x", 3000))
@@ -351,10 +351,10 @@ func TestUnreadResultsAreGivenBack(t *testing.T) {
 	mustDrain(t, b)
 }
 
-// TestContextEndsUnreadResults: the results of a completed request that the caller has not received go with
+// TestContextReleasesUnreadResults: the results of a completed request that the caller has not received go with
 // the request's context, and its place is free again. A caller that asks for them is told so, and one that
 // has received them all reads the end.
-func TestContextEndsUnreadResults(t *testing.T) {
+func TestContextReleasesUnreadResults(t *testing.T) {
 	expand := bus.Expand("n", func(_ *bus.Task, in string, emit func(string) error) error {
 		return errors.Join(emit(in), emit(in), emit(in))
 	})
@@ -394,8 +394,8 @@ func TestContextEndsUnreadResults(t *testing.T) {
 	}
 }
 
-// TestContextForgetsRequests: a context that does not end keeps no request that is over.
-func TestContextForgetsRequests(t *testing.T) {
+// TestContextKeepsNoEndedRequest: a context that does not end keeps no request that is over.
+func TestContextKeepsNoEndedRequest(t *testing.T) {
 	b := testbus.Open(t, testbus.Linear(bus.Stage("a", testbus.Upper)), bus.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -452,7 +452,7 @@ func TestResultsInterruptedByTheCaller(t *testing.T) {
 	mustDrain(t, b)
 }
 
-func TestHandlerErrorNamesThePlace(t *testing.T) {
+func TestHandlerErrorNamesLocation(t *testing.T) {
 	bad := errors.New("bad chunk")
 	b := testbus.Open(t, testbus.Linear(
 		bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
@@ -536,8 +536,8 @@ func joinOf(first, second string) bus.Pipeline {
 	}
 }
 
-// TestDropsBeforeTheBranchesPart: an edge on every path to a join may drop: the branches miss the same deliveries.
-func TestDropsBeforeTheBranchesPart(t *testing.T) {
+// TestDropsBeforeFanOutAreAllowed: an edge on every path to a join may drop: the branches miss the same deliveries.
+func TestDropsBeforeFanOutAreAllowed(t *testing.T) {
 	p := testbus.Diamond(bus.Stage("b", testbus.Upper), bus.Stage("c", testbus.Upper), bus.Stage("d", testbus.Upper))
 	p.Stages = append(p.Stages, bus.Stage("a", testbus.Upper))
 	p.Edges = append(p.Edges, bus.Edge{From: "a", To: "b", Policy: bus.DropOldest}, bus.Edge{From: "join", Policy: bus.DropOldest})
