@@ -32,8 +32,8 @@ func (a *answers) Queue(m wire.Message) {
 }
 
 func (a *answers) QueueLater(m wire.Message) { a.Queue(m) }
-func (a *answers) Leaving() bool       { return false }
-func (a *answers) Relays() bool        { return false }
+func (a *answers) Leaving() bool             { return false }
+func (a *answers) Relays() bool              { return false }
 
 // finished are the deliveries that were given back, in order.
 func (a *answers) finished() (ids []uint32) {
