@@ -5,38 +5,38 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
-// AfterUnlock is what a function leaves to its caller to do once locks are let go. Under a lock
-// of the bus a delivery is numbered and put in order, at an actor, a queue or the sender of a
-// connection. Nothing that can end a request, call a handler or wait runs there: it is noted
-// in the AfterUnlock, and Do does it. The zero value has nothing to do. It is for one goroutine.
+// AfterUnlock collects the work that a function defers until its caller has released its locks.
+// Under a lock of the bus a delivery is only numbered and put in order, at an actor, a queue or
+// the sender of a connection. A step that can end a request, call a handler or wait is noted in
+// the AfterUnlock, and Run does it. The zero value is empty. It is for one goroutine.
 type AfterUnlock struct {
-	actor actors.Run    // of a worker that runs no user's code
-	work  *deferredWork // nil: nothing but the run is to be done
+	actor actors.Run    // of a worker that runs no user code
+	work  *deferredWork // nil: there is no other work
 }
 
-// deferredWork is what few emissions leave behind, in the order in which it is done.
+// deferredWork is the rarer work. Its fields are in the order in which run does them.
 type deferredWork struct {
 	failures   []failure
-	finished   []*Delivery // that no carrier took
-	dropped    []*Delivery // unseen, whose credit is of no use
+	finished   []*Delivery // that no RemoteSink took
+	dropped    []*Delivery // not handled, and their credit has no further use
 	credits    []credit
 	blocked    []*flow    // see flow.unblock
-	endedSinks []*Request // whose sinks may be told that they are over
+	endedSinks []*Request // whose sinks may have to be told of the end
 }
 
-// failure is why a request fails.
+// failure is a request and the error with which it fails.
 type failure struct {
 	req *Request
 	err error
 }
 
-// credit goes back to a flow.
+// credit is an amount that a flow gets back.
 type credit struct {
 	flow   *flow
 	amount uint64
 }
 
-// Run does what was noted. The caller holds no lock.
+// Run does the noted work. The caller holds no lock.
 func (after *AfterUnlock) Run() {
 	lockorder.AssertNone("what was left is done")
 	if r := after.work; r != nil {
@@ -49,11 +49,11 @@ func (after *AfterUnlock) Run() {
 }
 
 func (r *deferredWork) run() {
-	for _, f := range r.failures { // first: what is finished behind it is not taken for handled
+	for _, f := range r.failures { // first: a delivery that is finished afterwards does not count as handled
 		f.req.end(Failed, f.err)
 	}
 	for _, d := range r.finished {
-		_ = d.Finish(nil) // held by the bus alone
+		_ = d.Finish(nil) // only the bus holds it
 	}
 	for _, d := range r.dropped {
 		d.discard()
@@ -79,38 +79,38 @@ func (after *AfterUnlock) runActor(run actors.Run) {
 	after.actor = run
 }
 
-// Fail notes that a request fails. The request does not complete meanwhile.
+// Fail notes that a request fails. The request does not complete before Run.
 func (after *AfterUnlock) Fail(r *Request, err error) {
 	r.pendingErr.CompareAndSwap(nil, &err)
 	more := after.ensureWork()
 	more.failures = append(more.failures, failure{r, err})
 }
 
-// finish notes a delivery that is held, and finished without having been handled.
+// finish notes held deliveries, which are finished unhandled.
 func (after *AfterUnlock) finish(ds ...*Delivery) {
 	more := after.ensureWork()
 	more.finished = append(more.finished, ds...)
 }
 
-// drop notes a delivery whose request needs it no more.
+// drop notes a delivery that its request no longer needs.
 func (after *AfterUnlock) drop(d *Delivery) {
 	more := after.ensureWork()
 	more.dropped = append(more.dropped, d)
 }
 
-// giveCredit notes that credit goes back.
+// giveCredit notes credit that a flow gets back.
 func (after *AfterUnlock) giveCredit(f *flow, amount uint64) {
 	more := after.ensureWork()
 	more.credits = append(more.credits, credit{f, amount})
 }
 
-// unblock notes a flow whose queue waits for a slot.
+// unblock notes a flow whose queue waits for a slot, or whose request has ended: see flow.unblock.
 func (after *AfterUnlock) unblock(f *flow) {
 	more := after.ensureWork()
 	more.blocked = append(more.blocked, f)
 }
 
-// endSink notes that the sink of a request may be told of its end.
+// endSink notes that the sink of a request may have to be told of the end.
 func (after *AfterUnlock) endSink(r *Request) {
 	more := after.ensureWork()
 	more.endedSinks = append(more.endedSinks, r)

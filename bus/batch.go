@@ -9,14 +9,14 @@ func (w *worker) gather(t *Task, d *Delivery) {
 	w.batcher.Add(d)
 }
 
-// ungather gives back what waits in the batch of a request that is over: it need not
-// wait for the others.
+// ungather finishes the gathered deliveries of an ended request, which need not wait for the rest of
+// the batch.
 func (w *worker) ungather(t *Task) {
 	if w.batcher == nil {
 		return
 	}
 	for _, d := range w.batcher.Take(func(d *Delivery) bool { return d.Task() == t }) {
-		_ = d.Finish(nil) // the batch's alone
+		_ = d.Finish(nil) // only the batch holds it
 	}
 }
 
@@ -26,7 +26,7 @@ func (w *worker) runBatch(batch []*Delivery) {
 	w.runRest()
 }
 
-// runRest handles what is left of a batch, in rounds.
+// runRest handles the rest of a batch, in rounds.
 func (w *worker) runRest() {
 	for len(w.batchRest) > 0 {
 		var batch []*Delivery
@@ -35,9 +35,9 @@ func (w *worker) runRest() {
 	}
 }
 
-// nextRound gives what the handler gets now, and what it gets later. That is
-// everything at once, unless an emission has to name the delivery that it is
-// made for: then it is one delivery of each request, the oldest.
+// nextRound splits a batch into the deliveries for the handler's next call and
+// the rest. The next call gets all of them, unless an emission has to name the
+// delivery for which it is made: then it gets the oldest one of each request.
 func (w *worker) nextRound(batch []*Delivery) (now, later []*Delivery) {
 	if !w.stage.oneEach {
 		return batch, nil
@@ -77,14 +77,14 @@ func (w *worker) handleBatch(batch []*Delivery) {
 		for _, d := range live {
 			if !d.kept {
 				d.handled = true
-				_ = d.Finish(err) // those finished by the handler say so: no matter
+				_ = d.Finish(err) // an error means that the handler has finished it
 			}
 		}
 	}
 	w.parts = nil
 }
 
-// callBatch calls the handler. What it emits for a request meanwhile names the
+// callBatch calls the handler. With oneEach, emissions for a request name the
 // request's delivery.
 func (w *worker) callBatch(batch []*Delivery) error {
 	lockorder.AssertNone("a handler is called")
@@ -98,7 +98,7 @@ func (w *worker) callBatch(batch []*Delivery) error {
 			}
 		}()
 	}
-	w.handlerLock.lock(batch[0].flow.req.id, 0) // of all of them
+	w.handlerLock.lock(batch[0].flow.req.id, 0) // stands for the whole batch
 	defer w.handlerLock.unlock()
 	return w.stage.spec.Batch(batch)
 }

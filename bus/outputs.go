@@ -13,25 +13,25 @@ import (
 // ErrCanceled reports a wait that the caller's context ended.
 var ErrCanceled = errors.New("bus: wait canceled")
 
-// outputs is where the payloads of one request leave one stage, or enter the
-// graph. Its lock makes the emissions of one request one stream.
+// outputs sends the payloads that one request emits at one stage, or its inputs.
+// Its lock orders the emissions on each edge.
 type outputs struct {
 	req   *Request
 	task  *Task // nil: the caller
 	edges []*edge
 
-	mu       lockorder.Mutex[lockorder.Outlet] // guards the producer's side of the flows
+	mu       lockorder.Mutex[lockorder.Outlet] // guards the producer's side of the flows, and byKept
 	producer *actors.Producer
-	byKept   uint64 // emissions by deliveries that were kept; guarded by mu
+	byKept   uint64 // emissions by kept deliveries
 
-	spaceMu        lockorder.Mutex[lockorder.OutletRoom] // guards what follows
-	spaceWaits     int                                   // emissions that wait for room
-	spaceWaitBegan time.Time                             // when the first of them began to
-	spaceDevice    shmstore.Device                       // where that wants room; nil: in the store alone
+	spaceMu        lockorder.Mutex[lockorder.OutletRoom] // guards the fields below
+	spaceWaits     int                                   // emissions that wait for space
+	spaceWaitBegan time.Time                             // when the first of them began to wait
+	spaceDevice    shmstore.Device                       // the device on which it needs space, too; nil: it needs space in the store only
 }
 
-// beginSpaceWait notes, for reports, that an emission waits for room in the store and,
-// unless dev is nil, on a device. It is to call the function when it has waited.
+// beginSpaceWait notes, for reports, that an emission waits for space in the store and,
+// unless dev is nil, on a device. The emission calls waited when the wait has ended.
 func (o *outputs) beginSpaceWait(dev shmstore.Device) (waited func()) {
 	o.spaceMu.Lock()
 	defer o.spaceMu.Unlock()
@@ -45,7 +45,8 @@ func (o *outputs) beginSpaceWait(dev shmstore.Device) (waited func()) {
 	}
 }
 
-// spaceWaited is how long an emission has waited, or 0, and for what.
+// spaceWaited is how long an emission has waited for space, and on which device; 0: no emission
+// waits.
 func (o *outputs) spaceWaited(now time.Time) (waited time.Duration, dev shmstore.Device) {
 	o.spaceMu.Lock()
 	defer o.spaceMu.Unlock()
@@ -55,16 +56,16 @@ func (o *outputs) spaceWaited(now time.Time) (waited time.Duration, dev shmstore
 	return now.Sub(o.spaceWaitBegan), o.spaceDevice
 }
 
-// spaceWaiters is how many emissions wait for room.
+// spaceWaiters is how many emissions wait for space.
 func (o *outputs) spaceWaiters() int {
 	o.spaceMu.Lock()
 	defer o.spaceMu.Unlock()
 	return o.spaceWaits
 }
 
-// sendSmall is the short way for what most small payloads are: inline, along
-// a single edge that has credit. It reports false, with nothing done, for
-// those that are not.
+// sendSmall is the fast path of a small payload that travels inline along a
+// single edge that has credit. For other payloads it does nothing and reports
+// false.
 func (o *outputs) sendSmall(p []byte, c codec.ID, em Emission) bool {
 	if len(p) > smallBytes || len(o.edges) != 1 || em.to != "" || len(p) > o.req.bus.inlineBytes(o.edges[0]) {
 		return false
@@ -77,7 +78,7 @@ func (o *outputs) sendSmall(p []byte, c codec.ID, em Emission) bool {
 	}
 	var after AfterUnlock
 	o.mu.Lock()
-	if f.ended || o.req.over() { // for the long way to explain
+	if f.ended || o.req.over() { // the slow path returns the error
 		o.mu.Unlock()
 		f.giveCredit(oneDelivery | uint64(price))
 		return false
@@ -107,8 +108,7 @@ func (f *flow) number(d *Delivery) {
 	}
 }
 
-// send numbers, counts and launches a delivery that has its payload, with the outlet's lock
-// held.
+// send, with the lock of the outputs held, numbers, counts and launches a delivery that has its payload.
 func (f *flow) send(d *Delivery, em Emission, after *AfterUnlock) {
 	f.number(d)
 	d.Key, d.Attrs, d.EOS = em.Key, em.Attrs, em.Last
@@ -125,7 +125,7 @@ func (f *flow) send(d *Delivery, em Emission, after *AfterUnlock) {
 	f.launch(d, after)
 }
 
-// launch sends a numbered delivery, with the outlet's lock held.
+// launch, with the lock of the outputs held, sends a numbered delivery.
 func (f *flow) launch(d *Delivery, after *AfterUnlock) {
 	d.credit = oneDelivery | uint64(d.cost)
 	if d.cost == 0 {
@@ -138,9 +138,9 @@ func (f *flow) launch(d *Delivery, after *AfterUnlock) {
 	f.deliver(d, after)
 }
 
-// closeStreams ends the streams that have not ended. A stage that was sent nothing by the time at which all
-// of its inputs have ended, and that does nothing at the end, is passed over: its streams end here too,
-// and so on in the order of the stages.
+// closeStreams ends the streams that have not ended. A stage that was sent no delivery before all of
+// its inputs ended, and that does nothing at the end, is skipped: its streams end here, too, and so do
+// those of further skipped stages, in the order of the stages.
 func (o *outputs) closeStreams() {
 	first := [1]*outputs{o}
 	for due := first[:]; len(due) > 0; due = due[1:] {
@@ -157,7 +157,7 @@ func (o *outputs) closeStreams() {
 }
 
 // endStream ends a stream that has not ended. An end takes no slot: where the consumer has none and
-// nothing waits for one, the end stays unsaid until the consumer gets a slot.
+// no delivery waits for one, the end stays pending until the consumer gets a slot.
 func (o *outputs) endStream(f *flow) (unsaid bool) {
 	var after AfterUnlock
 	defer after.Run()
@@ -174,7 +174,7 @@ func (o *outputs) endStream(f *flow) (unsaid bool) {
 	return f.endPending
 }
 
-// sendEnd, with the outlet's lock held, sends the end of the stream.
+// sendEnd, with the lock of the outputs held, sends the end of the stream.
 func (f *flow) sendEnd(after *AfterUnlock) {
 	d := newDelivery()
 	f.number(d)
@@ -182,7 +182,7 @@ func (f *flow) sendEnd(after *AfterUnlock) {
 	f.launch(d, after)
 }
 
-// sendPendingEnd sends an end to a consumer that has got a slot.
+// sendPendingEnd sends a pending end to a consumer that has got a slot.
 func (f *flow) sendPendingEnd() {
 	var after AfterUnlock
 	defer after.Run()
@@ -196,8 +196,8 @@ func (f *flow) sendPendingEnd() {
 	}
 }
 
-// trySkip is called for each end that stays unsaid. It reports whether the stage is passed over by
-// the last one. A stage that does something at the end wants a slot for that.
+// trySkip is called for each end that stays pending. With the last one it skips a stage that does nothing
+// at the end, and reports true; any other stage asks for a slot.
 func (t *Task) trySkip() bool {
 	r := t.outputs.req
 	if int(t.pendingEnds.Add(1)) < len(t.stage.in) {
@@ -207,7 +207,7 @@ func (t *Task) trySkip() bool {
 		if !r.bus.admission.skip(t) {
 			return false
 		}
-		for _, e := range t.stage.in { // an input that waits hears of the end
+		for _, e := range t.stage.in { // a waiting input fails then with ErrAfterEnd
 			r.flow(e).resumeProducer()
 		}
 		return true
@@ -224,15 +224,15 @@ func (o *outputs) name() string {
 	return o.task.stage.spec.Name
 }
 
-// nextSeq is the number of the next delivery on an edge.
+// nextSeq is the sequence of the next delivery on an edge.
 func (o *outputs) nextSeq(ed *edge) uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.req.flow(ed).seq
 }
 
-// emissionError names the place of an emission that failed. How the request
-// ended is passed on as it is.
+// emissionError adds stage, edge, key and sequence to the error of an emission.
+// The error of an ended request and ErrCanceled stay as they are.
 func (o *outputs) emissionError(ed *edge, seq uint64, key string, err error) error {
 	if o.req.over() || errors.Is(err, ErrCanceled) {
 		return err

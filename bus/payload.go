@@ -8,17 +8,16 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// payload is the payload of a delivery that is needed beyond its end.
+// payload is a payload that outlives its delivery.
 type payload struct {
 	codec   codec.ID
 	foreign *accounts.Payload
-	lease   shmstore.Lease // when neither of the others is there
-	owner   *Bus           // whose store the lease is of
+	lease   shmstore.Lease // if foreign and inline are nil
+	owner   *Bus           // the bus of the lease's store
 	inline  []byte
 }
 
-// holdPayload keeps the payload of d, which is in the caller's hands, until it is
-// released.
+// holdPayload holds the payload of d, which the caller holds, until it is released.
 func (d *Delivery) holdPayload() *payload {
 	p := &payload{codec: d.PayloadCodec(), foreign: d.foreign, inline: d.Inline}
 	switch {
@@ -34,8 +33,8 @@ func (d *Delivery) holdPayload() *payload {
 	return p
 }
 
-// takeLease takes a lease of its own on what is under another. That keeps the object in
-// place meanwhile. A store that closes keeps its memory while it is open.
+// takeLease takes another lease on the object of a lease, which keeps the object in
+// place meanwhile. A closing store keeps its memory while a lease is open.
 func (p *payload) takeLease(lease *shmstore.Lease, of *Bus) {
 	if lease.Share(1) == nil {
 		p.owner = of
@@ -43,7 +42,7 @@ func (p *payload) takeLease(lease *shmstore.Lease, of *Bus) {
 	}
 }
 
-// Hold implements accounts.Held: it keeps a payload once more.
+// Hold implements accounts.Held: it holds the payload once more.
 func (p *payload) Hold() accounts.Held {
 	again := &payload{codec: p.codec, foreign: p.foreign, inline: p.inline}
 	switch {
@@ -67,8 +66,8 @@ func (p *payload) Release() {
 	}
 }
 
-// largeSegment opens the segment of a large object of the bus's store, whose
-// lease the caller holds, for passing it on. It is the caller's to release.
+// largeSegment exposes the segment of a large object of the bus's store, whose
+// lease the caller holds. The caller releases the segment.
 func (b *Bus) largeSegment(h messages.Handle) (*accounts.Segment, error) {
 	lockorder.AssertNone("the writer is asked")
 	var mem *shmstore.Segment
@@ -82,7 +81,7 @@ func (b *Bus) largeSegment(h messages.Handle) (*accounts.Segment, error) {
 	return accounts.Mapped(mem), nil
 }
 
-// emitPayload sends a payload that is held on by reference.
+// emitPayload sends a held payload by reference; a small one is copied.
 func (e Emitter) emitPayload(p *payload, em Emission) error {
 	if p.foreign != nil {
 		p.foreign.Retain(1)
@@ -97,8 +96,8 @@ func (e Emitter) emitPayload(p *payload, em Emission) error {
 	return e.emitHeap(p.inline, p.codec, em)
 }
 
-// emitLent sends a payload that lies elsewhere along the stage's edges. It takes
-// over the caller's reference, also if it fails.
+// emitLent sends a payload that lies outside the store along the stage's edges. It
+// takes over the caller's reference, also after an error.
 func (e Emitter) emitLent(p *accounts.Payload, c codec.ID, em Emission) error {
 	size := len(p.Bytes())
 	b := Buffer{e: e, em: em, size: size, price: e.out.req.bus.price(size), codec: c, lent: p, heap: p.Bytes()}
@@ -110,7 +109,7 @@ func (e Emitter) emitLent(p *accounts.Payload, c codec.ID, em Emission) error {
 	return b.sendLent(size)
 }
 
-// sendLent sends the first n bytes of a payload that lies elsewhere.
+// sendLent sends the first n bytes of a payload that lies outside the store.
 func (b *Buffer) sendLent(n int) error {
 	p := b.lent
 	p.Retain(len(b.edges))

@@ -2,8 +2,8 @@ package bus
 
 import "slices"
 
-// endTask has the replicas emit what is left of the request, when they have finished its inputs. It
-// reports whether they have: if not, the worker is told to look when they have.
+// endTask has the replicas end the task when they have finished its inputs. It reports whether the task
+// has ended; if not, the worker is woken when it has.
 func (r *RemoteStage) endTask(t *Task) (ended bool, err error) {
 	var after AfterUnlock
 	defer after.Run()
@@ -17,7 +17,7 @@ func (r *RemoteStage) endTask(t *Task) (ended bool, err error) {
 	return rt.ended, rt.endErr
 }
 
-// checkEnd, with mu held, is called when something has changed that may let a task end.
+// checkEnd, with mu held, is called after a change that may let a task end. It wakes the worker of an ended task.
 func (r *RemoteStage) checkEnd(rt *remoteTask, after *AfterUnlock) {
 	if r.tryEnd(rt, after) {
 		rt.task.answered.Store(true)
@@ -42,7 +42,7 @@ func (r *RemoteStage) tryEnd(rt *remoteTask, after *AfterUnlock) (ended bool) {
 			if r.lostErr != nil {
 				rt.task.failAfterUnlock(r.lostErr, after)
 			}
-			return false // attach comes back to it
+			return false // Begin of the next replica tries again
 		}
 		replicaTasks = append(replicaTasks, rep.openTask(rt))
 		rt.stickyReplica = rep
@@ -57,8 +57,8 @@ func (r *RemoteStage) tryEnd(rt *remoteTask, after *AfterUnlock) (ended bool) {
 	return false
 }
 
-// needsNoAnswer, with mu held, reports whether a task whose work is done needs no answer: the replicas that
-// know it do nothing at the end and emit no more, and nothing of it went past this process.
+// needsNoAnswer, with mu held, reports whether a task whose work is done ends without answers: the replicas
+// that know it do nothing at the end and emit nothing more, and none of its streams has a direct path.
 func (r *RemoteStage) needsNoAnswer(rt *remoteTask, replicaTasks []*ReplicaTask) bool {
 	past := func(e *edge) bool { return rt.task.outputs.req.flow(e).direct.Load() != nil }
 	acts := func(p *ReplicaTask) bool { return !p.replica.endsUnasked || !p.handled }
@@ -66,16 +66,16 @@ func (r *RemoteStage) needsNoAnswer(rt *remoteTask, replicaTasks []*ReplicaTask)
 		!slices.ContainsFunc(r.stage.in, past) && !slices.ContainsFunc(r.stage.out, past)
 }
 
-// passive reports whether the replicas do nothing at the end of a task. Of a stage without
-// replicas it is not known.
+// passive reports whether the replicas are known to do nothing at the end of a task: a stage without
+// replicas is not passive.
 func (r *RemoteStage) passive() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.serving) > 0 && !slices.ContainsFunc(r.serving, func(rep *Replica) bool { return !rep.endsUnasked })
 }
 
-// replicaTasks, with mu held, gives the replicas that know the task, those that
-// take no new work among them.
+// replicaTasks, with mu held, returns the task at each replica that knows it,
+// also at replicas that take no new work.
 func (r *RemoteStage) replicaTasks(rt *remoteTask) []*ReplicaTask {
 	var replicaTasks []*ReplicaTask
 	for _, rep := range r.serving {
@@ -86,7 +86,7 @@ func (r *RemoteStage) replicaTasks(rt *remoteTask) []*ReplicaTask {
 	return replicaTasks
 }
 
-// MayEnd reports whether a replica may say that a task has ended.
+// MayEnd reports whether the replica may say that the task has ended.
 func (p *ReplicaTask) MayEnd() bool {
 	r := p.replica.remote
 	r.mu.Lock()
@@ -94,16 +94,15 @@ func (p *ReplicaTask) MayEnd() bool {
 	return p.ending || p.endsUnasked()
 }
 
-// TaskEnded is called, without locks, when a replica has ended its part of a task. An end that
-// comes before all that the replica was given is finished has no effect: that is how much it
-// returns.
+// TaskEnded is called, without locks, when a replica has ended its part of a task. Where the replica
+// has works that are not finished, the end has no effect, and TaskEnded returns their number.
 func (p *ReplicaTask) TaskEnded(err error) (unfinished int) {
 	rt, r := p.rt, p.replica.remote
 	r.mu.Lock()
 	known, waited := p.replica.tasks[rt] == p, p.ending
 	ended := false
 	switch {
-	case !known: // it was told that the request is over
+	case !known: // the replica was told that the request is over
 	case waited:
 		delete(p.replica.tasks, rt)
 		ended = r.countAnswer(rt, err)
@@ -124,7 +123,7 @@ func (p *ReplicaTask) TaskEnded(err error) (unfinished int) {
 	return unfinished
 }
 
-// countAnswer, with mu held, counts one answer to end, and reports whether it was the last.
+// countAnswer, with mu held, counts the answer of one replica to the end, and reports whether it was the last.
 func (r *RemoteStage) countAnswer(rt *remoteTask, err error) bool {
 	if rt.endErr == nil {
 		rt.endErr = err
@@ -134,18 +133,18 @@ func (r *RemoteStage) countAnswer(rt *remoteTask, err error) bool {
 	return rt.ended
 }
 
-// closeTask forgets a task whose request is over, or whose part here is.
+// closeTask removes a task whose request is over, or which has ended at this stage.
 func (r *RemoteStage) closeTask(t *Task) {
 	var after AfterUnlock
 	r.mu.Lock()
 	rt := r.taskOf(t)
-	rt.ending = false // no replica is asked any more
+	rt.ending = false // no further replica is asked
 	delete(r.tasks, rt)
 	for _, p := range r.replicaTasks(rt) {
 		delete(p.replica.tasks, rt)
 		p.conn.TaskOver(rt.ended && p.endsUnasked())
 	}
-	idle := rt.lastWorks // no replica has them, so they are finished here
+	idle := rt.lastWorks // no replica has them, so closeTask finishes them
 	rt.lastWorks = nil
 	for _, w := range idle {
 		r.removeWork(w, &after)
@@ -158,7 +157,7 @@ func (r *RemoteStage) closeTask(t *Task) {
 		return w.rt == rt
 	})
 	for _, w := range slices.Clone(rt.works) {
-		if w.replica != nil && w.undelivered { // whose detach does not find the task any more
+		if w.replica != nil && w.undelivered { // Detach of its replica does not find the task any more
 			idle = append(idle, w)
 			w.replica = nil
 			r.removeWork(w, &after)
@@ -170,7 +169,7 @@ func (r *RemoteStage) closeTask(t *Task) {
 	after.Run()
 	for _, w := range idle {
 		for _, d := range w.parts {
-			_ = d.Finish(nil) // held here alone
+			_ = d.Finish(nil) // only the stage holds it
 		}
 	}
 	for _, w := range retained {

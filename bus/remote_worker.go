@@ -7,11 +7,11 @@ import (
 	"github.com/omnibus-runtime/omnibus/actors"
 )
 
-// remoteWorker is the receiver behind one actor of a remote stage: it checks the order of the
-// inputs, and gives them to a replica. It runs no user's code.
+// remoteWorker is the receiver of one actor of a remote stage: it checks the order of the
+// inputs, and gives them to a replica. It runs no user code.
 type remoteWorker struct{ *worker }
 
-// receiver is what the worker's actor has for its messages.
+// receiver is the receiver of the worker's actor.
 func (w *worker) receiver() actors.Receiver {
 	if w.stage.remote != nil {
 		return remoteWorker{w}
@@ -55,7 +55,7 @@ func (w remoteWorker) arrive(t *Task, d *Delivery) {
 	w.tryEndTask(t)
 }
 
-// giveWork hands one delivery, or one of each branch, to a replica, where the payloads are to be had.
+// giveWork gives one delivery, or one of each branch, to a replica, after opening and exposing the payloads.
 func (w remoteWorker) giveWork(t *Task, parts ...*Delivery) {
 	err := openAll(parts)
 	for i := 0; i < len(parts) && err == nil; i++ {
@@ -73,7 +73,7 @@ func (w remoteWorker) giveWork(t *Task, parts ...*Delivery) {
 	}
 }
 
-// tryEndTask ends the task when its inputs have ended and the replicas have emitted all.
+// tryEndTask ends the task when its inputs and the replicas have ended, or its request is over.
 func (w remoteWorker) tryEndTask(t *Task) {
 	remote := w.stage.remote
 	switch {
@@ -92,7 +92,7 @@ func (w remoteWorker) tryEndTask(t *Task) {
 		}
 		t.answered.Store(true)
 		if t.held.Load() > 0 {
-			return // unhold comes back to it, which looks at the two in the other order
+			return // unhold then wakes the worker: it reads held first, and answered second
 		}
 		t.ending = true
 		remote.closeTask(t)
@@ -103,7 +103,7 @@ func (w remoteWorker) tryEndTask(t *Task) {
 	}
 }
 
-// Failed implements actors.Receiver: the bus has a fault. The request fails with it.
+// Failed implements actors.Receiver: the bus has a fault, with which the request fails.
 func (w remoteWorker) Failed(_ any, cause *actors.Panic) {
 	w.panics.Add(1)
 	w.log.Error("the bus panicked", slog.Any("panic", cause.Value), slog.String("stack", string(cause.Stack)))
