@@ -2,10 +2,9 @@ package bus
 
 import "slices"
 
-// A batch, or an actor, holds several deliveries of a request at once. This is
-// what a task knows of them.
+// This file has the deliveries of a task that a batch, or an actor, holds.
 
-// addInHand notes a delivery that a batch or an actor now holds.
+// addInHand adds a delivery that a batch or an actor holds.
 func (t *Task) addInHand(d *Delivery) {
 	t.heldMu.Lock()
 	defer t.heldMu.Unlock()
@@ -13,9 +12,9 @@ func (t *Task) addInHand(d *Delivery) {
 	t.setHandling()
 }
 
-// setHandling, with heldMu held, has what an actor emits name the delivery that it
-// has of the request, if there is but one: the actor does not say for which of
-// several it emits, unless it does so through a Kept.
+// setHandling, with heldMu held, sets the delivery that an actor's emissions name:
+// the one that it holds of the request, if it is the only one. For one of several
+// deliveries an actor emits through a Kept.
 func (t *Task) setHandling() {
 	if t.stage.spec.Props == nil || !t.outputs.req.bus.node {
 		return
@@ -30,7 +29,7 @@ func (t *Task) setHandling() {
 // releaseInHand ends the work on a delivery that a batch or an actor has finished.
 func (t *Task) releaseInHand(d *Delivery) {
 	if t.stage.spec.State == StateNone {
-		t.markOutput() // what was sent until now is not sent again in a retry
+		t.markOutput() // a retry does not repeat the emissions so far
 	}
 	t.heldMu.Lock()
 	if i := slices.Index(t.inHand, d); i >= 0 {
@@ -47,12 +46,12 @@ func (t *Task) releaseInHand(d *Delivery) {
 		d.release()
 		t.unhold()
 	case !t.outputQueued() || t.outputs.req.over():
-		t.wake() // the queue was emptied a moment ago: nobody else may look again
+		t.wake() // the queue became empty meanwhile: flush may have woken the worker before the delivery was added
 	}
 }
 
-// releaseFinished gives back what was finished while outputs were queued, once they
-// are out: the host takes an input that is finished for one whose outputs it has.
+// releaseFinished releases deliveries that were finished while outputs were queued,
+// once the queues are empty: for the host a finished input has sent all its outputs.
 func (t *Task) releaseFinished() {
 	if t.outputQueued() && !t.outputs.req.over() {
 		return
@@ -67,8 +66,7 @@ func (t *Task) releaseFinished() {
 	}
 }
 
-// takeInHand gives the deliveries that a batch or an actor holds, and forgets
-// them.
+// takeInHand returns and removes the deliveries that a batch or an actor holds.
 func (t *Task) takeInHand() []*Delivery {
 	t.heldMu.Lock()
 	defer t.heldMu.Unlock()

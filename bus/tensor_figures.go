@@ -8,14 +8,14 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
-// TensorFigures are what the processes of a bus have told.
+// TensorFigures are the figures that the processes of a bus have reported.
 type TensorFigures struct {
 	mu       lockorder.Mutex[lockorder.TensorFigure]
 	current  map[any]lane.Stats // by process
-	departed lane.Stats         // of those that have left
+	departed lane.Stats         // sums of processes that have left
 }
 
-// Set takes the figures of a process, in place of those that it told before.
+// Set replaces the figures of a process. The arguments are JSON; the errors wrap ErrPayload.
 func (f *TensorFigures) Set(of any, arguments []byte) error {
 	var figures lane.Stats
 	if err := json.Unmarshal(arguments, &figures); err != nil {
@@ -33,7 +33,7 @@ func (f *TensorFigures) Set(of any, arguments []byte) error {
 	return nil
 }
 
-// Remove keeps what a process has counted, which is gone, and tells no more.
+// Remove adds the counters of a process that has left to the sums.
 func (f *TensorFigures) Remove(of any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
-// worker is the receiver behind one actor of a stage: it takes deliveries in,
-// checks their order, and has them handled. All of it runs on the actor's
+// worker is the receiver of one actor of a stage: it takes deliveries in,
+// checks their order, and calls the handler. Its methods run on the actor's
 // goroutine, except Failed and Dropped.
 type worker struct {
 	bus            *Bus
@@ -23,33 +23,31 @@ type worker struct {
 	batcher        *actors.Batcher[*Delivery]
 	log            *slog.Logger
 	panics         atomic.Int64
-	returnsBriefly atomic.Bool // the handler returned briefly after its last emission, the last time
+	returnsBriefly atomic.Bool // the last handler returned within briefReturn of its last emission
 
-	// What is being handled, for Failed, which runs while the actor stands
-	// still.
+	// The work of the present handler, for Failed, which runs while the actor is stopped.
 	task        *Task
 	parts       []*Delivery
 	partsBuf    [1]*Delivery // backs parts for all but joins and batches
-	onRestarted func()       // what Restarted has to do first
-	batchRetry  []*Delivery  // of a batch that failed, still to be tried one by one
-	batchRest   []*Delivery  // of a batch, for the next rounds
+	onRestarted func()       // run by Restarted
+	batchRetry  []*Delivery  // of a failed batch, to be retried one by one
+	batchRest   []*Delivery  // of a batch, for further rounds
 	round       uint64       // counts the rounds
 }
 
-// Ended tells a user's actor (StageSpec.Props) that a request is over while it
-// holds deliveries of it. It should finish them: until then they keep their
-// payloads and the request its slot, and the bus cannot close.
+// Ended tells an actor (StageSpec.Props) that a request is over while the actor
+// holds deliveries of it. The actor should finish them: until then they keep
+// their payloads and the request keeps its slot, and the bus cannot close.
 type Ended struct{ Task *Task }
 
 // batchDue tells a batching worker that a batch has waited long enough.
 type batchDue struct{ batch uint64 }
 
-// taskGone follows the last delivery that a request which is over can have
-// sent to a worker: behind it, nothing of the request is left there.
+// taskGone follows the last delivery of an ended request in a worker's mailbox:
+// behind it there is none of the request.
 type taskGone struct{ task *Task }
 
-// Receive implements actors.Receiver. A *Task is a request to look at the task
-// again.
+// Receive implements actors.Receiver. A *Task asks the worker to check the task again.
 func (w *worker) Receive(message any) {
 	switch m := message.(type) {
 	case *Delivery:
@@ -77,8 +75,8 @@ func (w *worker) arrive(d *Delivery) {
 	w.dispatch(t, d)
 }
 
-// accept takes in a delivery that is the next of its stream. Another one is given back, and so is
-// each of a request that is over.
+// accept takes in a delivery that is the next of its stream. It releases any other delivery, and all of a
+// request that is over, and reports false.
 func (t *Task) accept(d *Delivery) bool {
 	next := !t.outputs.req.over()
 	if next {
@@ -93,7 +91,7 @@ func (t *Task) accept(d *Delivery) bool {
 	return next
 }
 
-// dispatch starts the work on a delivery whose turn in its stream has come.
+// dispatch starts the work on an accepted delivery.
 func (w *worker) dispatch(t *Task, d *Delivery) {
 	spec := &w.stage.spec
 	switch {
@@ -119,8 +117,8 @@ func (w *worker) handleOne(t *Task, d *Delivery) {
 	w.handle(t, w.partsBuf[:])
 }
 
-// handle has the stage handle one delivery, or one of each branch, and
-// finishes what the handler did not keep.
+// handle calls the handler with one delivery, or one of each branch, and
+// finishes the deliveries that the handler did not keep.
 func (w *worker) handle(t *Task, parts []*Delivery) {
 	w.task, w.parts = t, parts
 	spec := &w.stage.spec
@@ -153,15 +151,15 @@ func openAll(parts []*Delivery) error {
 	return nil
 }
 
-// noteBriefReturn notes, for a node, whether the handler has returned briefly after it emitted. Where
-// it has kept its delivery, no finish follows that the emission could travel with.
+// noteBriefReturn notes, in a node, whether the handler has returned within briefReturn of its last
+// emission. If the handler kept its delivery, no finish follows with which the emission could be batched.
 func (w *worker) noteBriefReturn(t *Task, d *Delivery) {
 	if at := t.emitted.Swap(0); at != 0 {
 		w.returnsBriefly.Store(d.state.Load() == stateSent && w.bus.now()-time.Duration(at) < briefReturn)
 	}
 }
 
-// call runs the handler in the replica's turn.
+// call runs the handler under the replica's handlerLock.
 func (w *worker) call(t *Task, parts []*Delivery) error {
 	lockorder.AssertNone("a handler is called")
 	w.handlerLock.lock(t.outputs.req.id, 0)
@@ -179,14 +177,14 @@ func (w *worker) finish(t *Task, d *Delivery) {
 	d.awaitUnread()
 	d.handled = true
 	if w.stage.spec.Replay && !t.outputs.req.over() {
-		d.fed.retain(d) // when its outputs are out
+		d.fed.retain(d) // its outputs are sent
 		t.retain(d)
 		return
 	}
 	d.reclaim()
 }
 
-// resume looks at a task again: something it waited for may have happened.
+// resume continues a task after a change for which it may have waited.
 func (w *worker) resume(t *Task) {
 	if t.stayEnded {
 		return
@@ -200,8 +198,8 @@ func (w *worker) resume(t *Task) {
 	w.tryEndTask(t)
 }
 
-// tryEndTask ends the task when there is nothing left to do: it runs End, closes
-// the outputs and gives the slot back.
+// tryEndTask ends the task when it has no work left: it runs End, closes the
+// outputs and returns the slot.
 func (w *worker) tryEndTask(t *Task) {
 	req := t.outputs.req
 	if req.over() {
@@ -231,7 +229,7 @@ func (w *worker) closeTask(t *Task) {
 	t.outputs.req.taskDone()
 }
 
-// releaseEnded gives back what a task has of a request that is over.
+// releaseEnded releases what a task has of a request that is over.
 func (w *worker) releaseEnded(t *Task) {
 	t.discardInput()
 	w.ungather(t)
@@ -242,7 +240,7 @@ func (w *worker) releaseEnded(t *Task) {
 	w.postTaskGone(t)
 }
 
-// postTaskGone posts the farewell of a request that is over, once no holder has a delivery of it.
+// postTaskGone posts taskGone for a request that is over, once no holder has a delivery of it.
 func (w *worker) postTaskGone(t *Task) {
 	if t.held.Load() == 0 && !t.stayEnded && !t.gonePosted {
 		t.gonePosted = true
@@ -258,7 +256,7 @@ func (w *worker) callEnd(t *Task) error {
 	return w.stage.spec.End(t)
 }
 
-// endStay gives the task's slot back.
+// endStay returns the task's slot.
 func (w *worker) endStay(t *Task) {
 	if t.stayEnded {
 		return
@@ -270,9 +268,9 @@ func (w *worker) endStay(t *Task) {
 	t.outputs.req.releaseSlot(t)
 }
 
-// park sets an input aside until the other branches have theirs. Its credit
-// goes back, so that a branch that runs ahead holds up nobody; its bytes count
-// against the room set aside for joins.
+// park sets an input aside until the other branches have theirs. Its credit is
+// returned, so that a branch that runs ahead blocks no other; its bytes count
+// against JoinBytes.
 func (w *worker) park(t *Task, d *Delivery) {
 	d.notifyOrigin(d.credit)
 	d.flow.giveCredit(d.credit)
@@ -292,8 +290,8 @@ func (w *worker) join(t *Task) {
 	}
 }
 
-// joined takes the next input of every branch; nil: one has none. The request fails when a branch
-// has ended while another has an input more.
+// joined takes the next input of every branch; nil: a branch has none. The request fails when a branch
+// has ended and another has a further input.
 func (t *Task) joined() []*Delivery {
 	if t.outputs.req.over() {
 		return nil
@@ -309,7 +307,7 @@ func (t *Task) joined() []*Delivery {
 	return nil
 }
 
-// branches gives an in-flow that has no input waiting, and one that has.
+// branches returns a flow without a waiting input, and one with a waiting input; nil: there is none.
 func (t *Task) branches() (missing, waiting *flow) {
 	for _, e := range t.stage.in {
 		f := t.outputs.req.flow(e)
@@ -334,7 +332,7 @@ func (t *Task) takeParts() []*Delivery {
 	return parts
 }
 
-// payloads is how many payloads the stream brought, the bare end not counted.
+// payloads is the number of payloads of the stream so far, without a bare end.
 func (in *inflow) payloads() uint64 {
 	if in.bareEnd {
 		return in.expect - 1
@@ -342,7 +340,7 @@ func (in *inflow) payloads() uint64 {
 	return in.expect
 }
 
-// passToActor hands a delivery to the user's actor.
+// passToActor passes a delivery to the program's actor.
 func (w *worker) passToActor(t *Task, d *Delivery) {
 	if err := d.openPayload(); err != nil {
 		t.failAt(d, err)
