@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestAdmissionAgainstModel: requests want slots, give them back, are passed over and end, in any order. Each stage
-// then has the requests, and the line, that a model has which looks for circles by trying all sets of stages.
+// TestAdmissionAgainstModel: requests ask for slots, release them, skip stages and end, in any order. Each stage then
+// has the holders and the waits of a model that finds cycles by trying all sets of stages.
 func TestAdmissionAgainstModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := drawAdmission(rt)
@@ -21,18 +21,18 @@ func TestAdmissionAgainstModel(t *testing.T) {
 	})
 }
 
-// modelRequests is how many there are at most.
+// modelRequests is the largest number of requests.
 const modelRequests = 6
 
-// admissionModel is an admission, and what it should have come to.
+// admissionModel is an admission and its expected state.
 type admissionModel struct {
 	bus      *Bus
 	requests []*Request
 	stays    [][]stay // by request and stage
 	bounds   []int    // of the stages
-	above    []int64  // slots granted above them
+	above    []int64  // slots granted above the bounds
 	served   uint64
-	grants   []string // so far, for reports
+	grants   []string // all grants so far, for reports
 }
 
 func drawAdmission(t *rapid.T) *admissionModel {
@@ -41,7 +41,7 @@ func drawAdmission(t *rapid.T) *admissionModel {
 	for i := range rapid.IntRange(3, 5).Draw(t, "stages") {
 		bound := rapid.SampledFrom([]int{1, 1, 2}).Draw(t, "bound")
 		st := &stage{index: i, spec: StageSpec{Replicas: 1, MaxInflight: bound}}
-		for n := range modelRequests { // those above the bound are there, too: none has to be made
+		for n := range modelRequests { // with those above the bound, so that none has to be made
 			s := &slot{&worker{}, n >= bound}
 			idle := st.idleSlots(s.above)
 			*idle = append(*idle, s)
@@ -63,7 +63,7 @@ func drawAdmission(t *rapid.T) *admissionModel {
 	return m
 }
 
-// step has one thing happen. Most often a request wants a slot of one more stage: circles are rare.
+// step does one operation. Most often a request asks for another slot, since cycles are rare.
 func (m *admissionModel) step(t *rapid.T) {
 	const wants = 12
 	switch n := rapid.IntRange(0, wants+6).Draw(t, "step"); {
@@ -82,7 +82,7 @@ func (m *admissionModel) step(t *rapid.T) {
 	}
 }
 
-// task draws one that stays in one of some ways. It reports false when there is none.
+// task draws a request and a stage with one of the given stays. It reports false when there is none.
 func (m *admissionModel) task(t *rapid.T, stays ...stay) (r, s int, ok bool) {
 	var all [][2]int
 	for r := range m.requests {
@@ -133,7 +133,7 @@ func (m *admissionModel) skip(t *rapid.T) {
 	}
 }
 
-// end is the first part of the end of a request: its waits are taken back by the other.
+// end is the first step of a request's end; withdraw is the second.
 func (m *admissionModel) end(t *rapid.T) {
 	rapid.SampledFrom(m.requests).Draw(t, "request").outcome.Store(uint32(Aborted))
 }
@@ -151,7 +151,7 @@ func (m *admissionModel) withdraw(t *rapid.T) {
 	}
 }
 
-// at gives the requests that stay so at a stage, the oldest first.
+// at returns the requests with the given stay at a stage, the oldest first.
 func (m *admissionModel) at(s int, stay stay) (all []int) {
 	for r := range m.requests {
 		if m.stays[r][s] == stay {
@@ -174,7 +174,7 @@ func (m *admissionModel) grant(r, s int) {
 	m.grants = append(m.grants, fmt.Sprintf("%d at %d", r, s))
 }
 
-// settle grants free slots of a stage, and what breaks circles.
+// settle grants free slots of a stage, and slots that break cycles.
 func (m *admissionModel) settle(s int) {
 	for _, r := range m.at(s, stayWaiting) {
 		switch {
@@ -203,8 +203,8 @@ func (m *admissionModel) settle(s int) {
 	}
 }
 
-// circle is the largest set of stages of which none can get free by itself: each request that holds a slot
-// of one waits for one, and a request that holds a slot of one waits for each.
+// circle is the largest set of stages that block each other: each request with a slot of one of them waits for one
+// of them, and for each of them waits a request with a slot of one.
 func (m *admissionModel) circle() (largest []int) {
 	for set := range 1 << len(m.bounds) {
 		var stages []int
@@ -232,7 +232,7 @@ func (m *admissionModel) closed(stages []int) bool {
 	return true
 }
 
-// stuck reports whether a request that is not over stays so at one of the stages.
+// stuck reports whether a request that is not over has the given stay at one of the stages.
 func (m *admissionModel) stuck(r int, as stay, stages []int) bool {
 	return !m.requests[r].over() && slices.ContainsFunc(stages, func(s int) bool { return m.stays[r][s] == as })
 }
@@ -259,7 +259,7 @@ func (m *admissionModel) check(t *rapid.T) {
 		if req.backward {
 			backward++
 		}
-		if want := m.isBackward(r); !req.over() && req.backward != want { // else until it is withdrawn
+		if want := m.isBackward(r); !req.over() && req.backward != want { // otherwise it changes at the withdraw
 			t.Fatalf("request %d is backward: %v; it stays %v", r, req.backward, m.stays[r])
 		}
 	}
@@ -284,6 +284,6 @@ func (m *admissionModel) check(t *rapid.T) {
 		}
 	}
 	if circle := m.circle(); len(circle) > 0 {
-		t.Fatalf("a circle of stages %v is left", circle)
+		t.Fatalf("a cycle of stages %v is left", circle)
 	}
 }

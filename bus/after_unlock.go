@@ -38,7 +38,7 @@ type credit struct {
 
 // Run does the noted work. The caller holds no lock.
 func (after *AfterUnlock) Run() {
-	lockorder.AssertNone("what was left is done")
+	lockorder.AssertNone("deferred work is done")
 	if r := after.work; r != nil {
 		after.work = nil
 		r.run()

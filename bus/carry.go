@@ -78,7 +78,7 @@ func (d *Delivery) receiveCarried() error {
 	v, got, err := d.flow.edge.path.Receive(d.flow.req.context(), d.carried.notification)
 	if err == nil && got.Bytes != d.carried.size {
 		v.Release()
-		err = fmt.Errorf("%w: %d bytes came of %d", ErrMissing, got.Bytes, d.carried.size)
+		err = fmt.Errorf("%w: received %d bytes of %d", ErrMissing, got.Bytes, d.carried.size)
 	}
 	if err != nil {
 		return unreceived(err)

@@ -2,8 +2,8 @@ package bus
 
 import "testing"
 
-// TestDirectPathNeedsAtMostOnce: a stream may go past the host only where nothing of it
-// would ever be repeated, dropped or joined there.
+// TestDirectPathNeedsAtMostOnce: a stream may take a direct path only if the host never has to
+// repeat, drop or join its deliveries.
 func TestDirectPathNeedsAtMostOnce(t *testing.T) {
 	state := StageSpec{Remote: &Remote{}, State: StateRequest}
 	for name, tc := range map[string]struct {
@@ -32,20 +32,20 @@ func TestDirectPathNeedsAtMostOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := g.edges[0].direct(); got != tc.direct {
-				t.Errorf("%s may go past the host: %v, want %v", g.edges[0].name, got, tc.direct)
+				t.Errorf("%s may take a direct path: %v, want %v", g.edges[0].name, got, tc.direct)
 			}
 		})
 	}
 }
 
-// TestForwardedTensorsTakeNoDirectPath: a payload with tensors in the memory of a GPU cannot be copied. Edges to
-// which a stage may forward one do not go past the host, however far they are from where it was emitted.
+// TestForwardedTensorsTakeNoDirectPath: a payload with tensors in GPU memory cannot be copied. Edges to which a stage
+// may forward such a payload have no direct path, also behind further stages.
 func TestForwardedTensorsTakeNoDirectPath(t *testing.T) {
 	state := func(name string) StageSpec {
 		return StageSpec{Name: name, Remote: &Remote{}, State: StateRequest}
 	}
 	g, err := compile(Pipeline{
-		Stages: []StageSpec{state("read"), state("pass"), state("make"), state("beside")}, // not in their order
+		Stages: []StageSpec{state("read"), state("pass"), state("make"), state("beside")}, // not in topological order
 		Edges: []Edge{
 			{To: "make"},
 			{From: "make", To: "pass", Tensors: TensorsPool},
@@ -61,7 +61,7 @@ func TestForwardedTensorsTakeNoDirectPath(t *testing.T) {
 	want := map[string]bool{"->make": true, "make->pass": false, "pass->read": false, "read->": false, "make->beside": true, "beside->": true}
 	for _, e := range g.edges {
 		if got := e.direct(); got != want[e.name] {
-			t.Errorf("%s may go past the host: %v, want %v", e.name, got, want[e.name])
+			t.Errorf("%s may take a direct path: %v, want %v", e.name, got, want[e.name])
 		}
 	}
 }

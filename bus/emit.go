@@ -166,12 +166,12 @@ func (e Emitter) forward(d *Delivery, em Emission) error {
 	case d.Handle.IsZero() && len(d.Inline) <= smallBytes:
 		return e.emitCopy(d.Bytes(), d.PayloadCodec(), em)
 	case d.foreign != nil && d.fed != nil && !d.fed.from.Relays():
-		return e.forwardCopy(d, em, "what came past the host")
+		return e.forwardCopy(d, em, "from a direct path")
 	case d.foreign != nil:
 		d.foreign.Retain(1)
 		err := e.emitLent(d.foreign, d.PayloadCodec(), em)
 		if errors.Is(err, errMustCopy) {
-			return e.forwardCopy(d, em, "past the host")
+			return e.forwardCopy(d, em, "by a direct path")
 		}
 		return err
 	case !d.Handle.IsZero():

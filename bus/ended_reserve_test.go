@@ -9,7 +9,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// echoBus is a bus that gives back what comes, in its store.
+// echoBus is a bus whose results are its inputs, in its store.
 func echoBus(t *testing.T) *Bus {
 	t.Helper()
 	b, err := Open(t.Context(), Pipeline{
@@ -22,8 +22,8 @@ func echoBus(t *testing.T) *Bus {
 	return b
 }
 
-// TestReserveFailsForEndedRequest: an emission that was let in, and whose request has ended since,
-// gets no room: a host that is lost may be reading what was given back when it ended.
+// TestReserveFailsForEndedRequest: an emission that has credit, and whose request has ended since, gets no
+// space: a lost host may still be reading payloads that were released at the end.
 func TestReserveFailsForEndedRequest(t *testing.T) {
 	b := echoBus(t)
 	r, err := b.Stream(t.Context())
@@ -38,8 +38,8 @@ func TestReserveFailsForEndedRequest(t *testing.T) {
 	}
 	r.Abort(errors.New("the host is gone"))
 	if err := buf.reserveSpace(); !errors.Is(err, ErrAborted) {
-		buf.Abort() // so that all closes
-		t.Fatalf("it gets room: %v", err)
+		buf.Abort() // so that the bus closes
+		t.Fatalf("the emission gets space: %v", err)
 	}
 	buf.giveCredit()
 	r.Close()
@@ -48,7 +48,7 @@ func TestReserveFailsForEndedRequest(t *testing.T) {
 	}
 }
 
-// heldInStore holds a payload that lies in the store of a bus, of a request that is gone.
+// heldInStore holds a payload in the store of a bus, of a request that is forgotten.
 func heldInStore(t *testing.T, b *Bus) *payload {
 	t.Helper()
 	r, err := b.Stream(t.Context())
@@ -70,8 +70,8 @@ func heldInStore(t *testing.T, b *Bus) *payload {
 	return held
 }
 
-// TestSpillNeedsMemory: a payload that the store has no room for, and the machine no
-// memory, is refused where no window bounds it.
+// TestSpillNeedsMemory: a payload that no window bounds is refused if neither the store nor the
+// machine has memory for it.
 func TestSpillNeedsMemory(t *testing.T) {
 	b := &Buffer{size: 1 << 56, unbounded: true}
 	if err := b.spill(); !errors.Is(err, shmstore.ErrMemory) {
@@ -83,8 +83,7 @@ func TestSpillNeedsMemory(t *testing.T) {
 	}
 }
 
-// TestCloseReportsUnreleasedPayload: of all that can go wrong when a bus is closed, that a payload was
-// not given back can be told apart.
+// TestCloseReportsUnreleasedPayload: the error of Close for an unreleased payload is ErrNotClean.
 func TestCloseReportsUnreleasedPayload(t *testing.T) {
 	b := echoBus(t)
 	held := heldInStore(t, b)

@@ -385,7 +385,7 @@ func (g *graph) sizeWindows(arenaBytes, joinBytes int64, maxRequests int, overco
 
 func (g *graph) explainSize(arena, join, fixed, shares int64, maxRequests int) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "of %d bytes, %d are headroom and %d are set aside for joins; %d are asked for by name", arena, arena/headroom, join, fixed)
+	fmt.Fprintf(&b, "of %d bytes, %d are headroom and %d are set aside for joins; %d are set by WindowBytes", arena, arena/headroom, join, fixed)
 	if shares > 0 {
 		fmt.Fprintf(&b, ", and %d shares of at least %d are needed", shares, minWindowBytes)
 	}

@@ -78,7 +78,7 @@ func TestJoinBranchRunsAhead(t *testing.T) {
 		t.Fatalf("%d results, %v", len(got), err)
 	}
 	if held := b.Stats().JoinBytes; held != 0 {
-		t.Errorf("%d bytes left on the join account", held)
+		t.Errorf("JoinBytes is %d at the end, want 0", held)
 	}
 }
 
@@ -105,8 +105,8 @@ func TestJoinSpaceIsBounded(t *testing.T) {
 }
 
 // TestSuspendedRequestBlocksNoOther drives the deadlock of a shared window:
-// the last stage takes one request at a time, and those that wait for it must
-// not fill what the first one still needs to finish.
+// the last stage takes one request at a time, and the requests that wait for it
+// must not use up the credit that the first one needs to finish.
 func TestSuspendedRequestBlocksNoOther(t *testing.T) {
 	last := testbus.Suffix("c")
 	last.MaxInflight = 1
@@ -162,9 +162,9 @@ func TestSuspendedRequestBlocksNoOther(t *testing.T) {
 	}
 }
 
-// TestOutputSpaceWhileInputIsHeld drives the deadlock of stages that
-// hold their input while they reserve output, in a store so small that all
-// windows together just fit.
+// TestOutputSpaceWhileInputIsHeld drives the deadlock of stages that hold their
+// input while they reserve output, in the smallest store that all windows
+// together fit.
 func TestOutputSpaceWhileInputIsHeld(t *testing.T) {
 	const size = 20_000
 	grow := func(name string) bus.StageSpec {

@@ -37,7 +37,7 @@ func (b *Bus) findStalls(w *permitWatch, atLeast time.Duration) []Stall {
 		for _, r := range b.oldestRequests(maxListed) {
 			if !r.logged.Swap(true) {
 				age := now.Sub(r.began).Round(time.Millisecond)
-				b.opts.Logger.Warn("requests wait for a place that this request keeps",
+				b.opts.Logger.Warn("requests wait for a permit that this request holds",
 					slog.String("bus", b.opts.Name), slog.Int("waiting", waiting),
 					slog.Any("request", r.id), slog.Duration("age", age), slog.String("has", r.describe()))
 			}

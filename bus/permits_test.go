@@ -16,7 +16,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// logged is what a bus logs.
+// logged collects the log of a bus.
 type logged struct {
 	mu  sync.Mutex
 	all bytes.Buffer
@@ -34,9 +34,8 @@ func (l *logged) lines() []string {
 	return strings.Split(strings.TrimSpace(l.all.String()), "\n")
 }
 
-// TestLogNamesRequestsThatHoldPermits: when a request waits for a place for longer than the stall timeout, and
-// none is granted, the log names each request that keeps one, with its age, once. Time passes as the
-// test says.
+// TestLogNamesRequestsThatHoldPermits: when requests wait for permits for longer than the stall timeout, and none is
+// granted, the log names each request that holds one, with its age, once. The clock is that of synctest.
 func TestLogNamesRequestsThatHoldPermits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logged

@@ -8,7 +8,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// lostResults takes results and forgets them: the request waits for what does not come.
+// lostResults takes results and does not finish them: the request waits for ever.
 type lostResults struct{ came chan *bus.Delivery }
 
 func (l lostResults) Put(d *bus.Delivery, _ int) error {
@@ -20,7 +20,7 @@ func (l lostResults) Returns(int, uint64) bool { return true }
 func (lostResults) Ended()                     {}
 func (lostResults) Describe() string           { return "a process that loses results" }
 
-// TestProgressSaysWhichStepIsNext: a request is at its caller, at work, blocked, or waits for the bus.
+// TestProgressSaysWhichStepIsNext: Progress counts a request as at its caller, working, blocked, or waiting.
 func TestProgressSaysWhichStepIsNext(t *testing.T) {
 	gate := testbus.NewGate()
 	pipeline := testbus.Linear(gate.Stage("m"))
@@ -45,7 +45,7 @@ func TestProgressSaysWhichStepIsNext(t *testing.T) {
 	<-gate.Entered
 	sent := expect("its handler computes", bus.Progress{Working: true})
 	if before.Moved == begun.Moved || begun.Moved == sent.Moved {
-		t.Errorf("a request that begins, or a delivery, is no movement: %d, %d, %d", before.Moved, begun.Moved, sent.Moved)
+		t.Errorf("Moved does not change with a new request, or a delivery: %d, %d, %d", before.Moved, begun.Moved, sent.Moved)
 	}
 
 	second := testbus.StreamOf(t, b)
@@ -66,15 +66,15 @@ func TestProgressSaysWhichStepIsNext(t *testing.T) {
 	testbus.Await(t, func() bool { return first.Outcome() == bus.Completed })
 	done := expect("its results are not read", bus.Progress{AtCaller: true})
 	if done.Moved == sent.Moved {
-		t.Error("the end of a request is no movement")
+		t.Error("Moved does not change with the end of a request")
 	}
 	if _, err := testbus.Receive(t, first); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestProgressOfRemoteStage: work that waits for a replica does not wait for the bus, and work that
-// nothing has does.
+// TestProgressOfRemoteStage: work that waits for a replica counts as Working, and a lost result counts as
+// Waiting.
 func TestProgressOfRemoteStage(t *testing.T) {
 	b := testbus.Open(t, bus.Pipeline{
 		Stages: []bus.StageSpec{{Name: "m", Remote: &bus.Remote{}, State: bus.StateRequest}},
@@ -106,27 +106,27 @@ func TestProgressOfRemoteStage(t *testing.T) {
 	lost := <-sink.came
 	w.Finished(nil, true)
 	if p := progress(); p.Working || p.AtCaller || p.Waiting != 1 {
-		t.Errorf("nothing has the result: %+v", p)
+		t.Errorf("the result is lost: %+v", p)
 	}
 	if err := lost.Finish(nil); err != nil {
 		t.Error(err)
 	}
 	if p := progress(); !p.AtCaller || p.Waiting > 0 {
-		t.Errorf("the next input is the caller's to send: %+v", p)
+		t.Errorf("the caller has to send the next input: %+v", p)
 	}
 	if err := r.CloseSend(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	<-conn.ends
 	if p := progress(); !p.Working || p.Waiting != 1 {
-		t.Errorf("the replica is to answer that the task has ended: %+v", p)
+		t.Errorf("the replica has to answer the end of the task: %+v", p)
 	}
 	if n := conn.task.TaskEnded(nil); n > 0 {
 		t.Fatalf("%d inputs are not finished", n)
 	}
 	testbus.Await(t, func() bool { return r.Outcome() == bus.Completed })
 	if p := progress(); p.Working || p.Waiting > 0 {
-		t.Errorf("it is over: %+v", p)
+		t.Errorf("the request is over: %+v", p)
 	}
 	r.Close()
 
@@ -145,10 +145,10 @@ func TestProgressOfRemoteStage(t *testing.T) {
 	unread.Close()
 }
 
-// oneTask is the agent of a replica that is given one task after the other.
+// oneTask is the connection of a replica that gets one task after the other.
 type oneTask struct {
 	works  chan *bus.Work
-	ends   chan struct{} // closed when the first task is to end
+	ends   chan struct{} // closed when the first task has to end
 	task   *bus.ReplicaTask
 	output bus.Emitter
 }

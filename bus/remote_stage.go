@@ -505,7 +505,7 @@ func (r *RemoteStage) describe(t *Task) string {
 	case len(holders) > 0:
 		return strings.Join(holders, ", ")
 	case t.outputs.req.over():
-		return "the process that handles them has not come to an end yet"
+		return "the process that handles them has not finished them yet"
 	case len(r.serving) == 0:
 		return "no process serves it"
 	}

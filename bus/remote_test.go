@@ -10,15 +10,14 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// soon is a context that ends when a test has waited enough.
+// soon is a context that ends after 20 s.
 func soon(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// gone is the agent of a process that was just found to be gone: it takes what it is given for
-// nothing.
+// gone is the connection of a process that is gone: it takes no delivery.
 type gone struct{}
 
 func (gone) OpenTask(p *ReplicaTask)                      { p.Assign(gone{}, nil) }
@@ -28,8 +27,7 @@ func (gone) EndTask()                                     {}
 func (gone) TaskOver(bool)                                {}
 func (gone) Running(*Replica) []scoreboard.Activity       { return nil }
 
-// goneReplica is a bus whose stage has one replica, of a process that was just found to
-// be gone.
+// goneReplica is a bus whose stage has one replica, of a process that is gone.
 func goneReplica(t *testing.T) *Bus {
 	t.Helper()
 	b, err := Open(t.Context(), Pipeline{
@@ -49,8 +47,8 @@ func goneReplica(t *testing.T) *Bus {
 	return b
 }
 
-// given is what the stage knows of its one task when that many works were given to the
-// replica.
+// given waits until so many works were given to the replica, and returns the stage and its only
+// task.
 func (b *Bus) given(t *testing.T, works int) (r *RemoteStage, task *remoteTask) {
 	t.Helper()
 	r = b.graph.stages[0].remote
@@ -65,9 +63,8 @@ func (b *Bus) given(t *testing.T, works int) (r *RemoteStage, task *remoteTask) 
 	return r, task
 }
 
-// TestWorkOfGoneReplicaIsReleased: work that was given to a replica just when its process
-// was found to be gone is given back with its request, also when that ends before
-// the stage hears of it.
+// TestWorkOfGoneReplicaIsReleased: work that was given to a replica whose process is gone is
+// released with its request, also if the request ends before Detach.
 func TestWorkOfGoneReplicaIsReleased(t *testing.T) {
 	b := goneReplica(t)
 	r, err := b.Submit(t.Context(), []byte("hello"))
@@ -80,8 +77,8 @@ func TestWorkOfGoneReplicaIsReleased(t *testing.T) {
 	Await(t, func() bool { return b.Stats().Live == 0 })
 }
 
-// TestTaskEndsAfterLastHolder: a task whose replicas have emitted all ends when the last of its
-// deliveries is finished, which may be read for longer than the replica says.
+// TestTaskEndsAfterLastHolder: a task whose replicas have answered the end waits for the last of its
+// deliveries: a reader may hold it for longer than the replica.
 func TestTaskEndsAfterLastHolder(t *testing.T) {
 	b := goneReplica(t)
 	r, err := b.Submit(t.Context(), []byte("hello"))
@@ -89,7 +86,7 @@ func TestTaskEndsAfterLastHolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, rt := b.given(t, 1)
-	rt.task.held.Add(1) // a reader's
+	rt.task.held.Add(1) // of a reader
 	rt.works[0].Finished(nil, true)
 	var answer *ReplicaTask
 	Await(t, func() bool { // until it is asked to end
@@ -106,15 +103,14 @@ func TestTaskEndsAfterLastHolder(t *testing.T) {
 	}
 }
 
-// unwilling is a replica that can be given nothing.
+// unwilling is a connection whose DeliverWork fails.
 type unwilling struct{ TaskConn }
 
 var errUnwilling = errors.New("it takes nothing")
 
 func (unwilling) DeliverWork(*Work, []*Delivery) (bool, error) { return false, errUnwilling }
 
-// TestUndeliverableReplayIsReleased: the works of a replay that no replica can be given are
-// given back, each of them.
+// TestUndeliverableReplayIsReleased: all works of a replay that cannot be sent to the replica are released.
 func TestUndeliverableReplayIsReleased(t *testing.T) {
 	b := goneReplica(t)
 	r, err := b.Stream(t.Context())

@@ -11,9 +11,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestAbortReasonIsNoErrorOfTheCall: a request that a program aborts because of a wait that was
-// canceled elsewhere is over, for each call that follows; no call takes that for
-// a wait of its own that was canceled, or for the end of the results.
+// TestAbortReasonIsNoErrorOfTheCall: a request is aborted with ErrCanceled or io.EOF as the reason.
+// The calls that follow return ErrAborted, which is neither: a canceled wait of the call, or the
+// end of the results.
 func TestAbortReasonIsNoErrorOfTheCall(t *testing.T) {
 	b, err := Open(t.Context(), Pipeline{
 		Stages: []StageSpec{{Name: "m", Handle: func(t *Task, d *Delivery) error { return t.Forward(d) }}},
@@ -44,8 +44,8 @@ func TestAbortReasonIsNoErrorOfTheCall(t *testing.T) {
 	}
 }
 
-// TestCloseNotifiesSink: the sink of a completed request that is closed with results
-// to come hears of the end, and nothing of the request is left.
+// TestCloseNotifiesSink: the sink of a completed request that is closed before all results
+// have come is told of the end, and the request is forgotten.
 func TestCloseNotifiesSink(t *testing.T) {
 	b, err := Open(t.Context(), Pipeline{
 		Stages: []StageSpec{{Name: "m", Handle: func(t *Task, d *Delivery) error { return t.Forward(d) }}},
@@ -56,7 +56,7 @@ func TestCloseNotifiesSink(t *testing.T) {
 	sink := elsewhere{make(chan struct{})}
 	r := begun(t, b, sink)
 	for range r.tasks {
-		r.taskDone() // as stages that have put the ends of their streams into queues
+		r.taskDone() // as stages whose ends of streams are queued
 	}
 	if got := r.Outcome(); got != Completed {
 		t.Fatalf("the request is %v", got)
@@ -65,18 +65,18 @@ func TestCloseNotifiesSink(t *testing.T) {
 	select {
 	case <-sink.ended:
 	case <-soon(t).Done():
-		t.Error("the sink has not heard of the end")
+		t.Error("the sink was not told of the end")
 	}
 	if err := b.Close(soon(t)); err != nil {
 		t.Error(err)
 	}
 }
 
-// inPut is a sink that is in the middle of taking a result.
+// inPut is a sink whose Put blocks.
 type inPut struct {
 	entered, leave chan struct{}
 	put            atomic.Bool
-	behind         atomic.Bool // the end came behind the result
+	behind         atomic.Bool // the end came after the result
 	ended          chan struct{}
 }
 
@@ -95,8 +95,8 @@ func (s *inPut) Ended() {
 }
 func (*inPut) Describe() string { return "another process" }
 
-// TestSinkEndedFollowsPut: a sink hears of the end of an aborted request behind the
-// result that it is being given, which another process would else take for one of no request.
+// TestSinkEndedFollowsPut: a sink is told of the end of an aborted request after a Put that is
+// running. Otherwise the other process would get a result of an unknown request.
 func TestSinkEndedFollowsPut(t *testing.T) {
 	b, err := Open(t.Context(), Pipeline{
 		Stages: []StageSpec{{Name: "m", Handle: func(t *Task, d *Delivery) error { return t.Forward(d) }}},
@@ -113,13 +113,13 @@ func TestSinkEndedFollowsPut(t *testing.T) {
 		<-sink.entered
 		go r.Abort(nil)
 		<-r.Done()
-		for range 100 { // an end that does not wait comes now
+		for range 100 { // an end that does not wait for Put comes now
 			runtime.Gosched()
 		}
 		close(sink.leave)
 		<-sink.ended
 		if !sink.behind.Load() {
-			t.Fatal("the sink heard of the end first")
+			t.Fatal("the sink was told of the end first")
 		}
 	}
 	if err := b.Close(soon(t)); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// hangs is a stage whose handler returns when the test has closed the channel, also when the request is over.
+// hangs is a stage whose handler returns when until is closed, and not when the request is over.
 func hangs(name string, until <-chan struct{}) bus.StageSpec {
 	return bus.StageSpec{Name: name, Handle: func(*bus.Task, *bus.Delivery) error {
 		<-until
@@ -20,8 +20,8 @@ func hangs(name string, until <-chan struct{}) bus.StageSpec {
 	}}
 }
 
-// TestHungHandlerIsReported: a handler that does not return is reported by stage, replica and request, with what
-// waits behind it, also when all requests are over. The errors of the requests name it.
+// TestHungHandlerIsReported: a handler that does not return is reported with stage, replica, request and the number of
+// waiting deliveries, also when all requests are over. The errors of the requests name it.
 func TestHungHandlerIsReported(t *testing.T) {
 	until := make(chan struct{})
 	defer close(until)
@@ -63,7 +63,7 @@ func TestHungHandlerIsReported(t *testing.T) {
 	}
 }
 
-// TestWaitingHandlerIsNotRunning: while an emission waits for its window, no handler is said to run.
+// TestWaitingHandlerIsNotRunning: a handler whose emission waits for its window is not listed as running.
 func TestWaitingHandlerIsNotRunning(t *testing.T) {
 	g := testbus.NewGate()
 	b := testbus.Open(t, testbus.Windowed(g, bus.Edge{Window: 1}), bus.Options{})
@@ -91,7 +91,7 @@ func TestWaitingHandlerIsNotRunning(t *testing.T) {
 	testbus.Await(t, func() bool { return len(b.Running()) == 0 })
 }
 
-// TestStallLogHasOneLinePerPlace: however many requests wait in one place, the log has a line for the place.
+// TestStallLogHasOneLinePerPlace: the log has one line for all requests that wait in one place.
 func TestStallLogHasOneLinePerPlace(t *testing.T) {
 	const requests = 200
 	until := make(chan struct{})
@@ -127,7 +127,7 @@ func TestStallLogHasOneLinePerPlace(t *testing.T) {
 		}
 	}
 	if most := int(longest/(100*time.Millisecond)) + 1; handlers > most || waits > most {
-		t.Errorf("%d lines of the handler and %d of what waits in %v:\n%s", handlers, waits, longest, strings.Join(log.lines(), "\n"))
+		t.Errorf("%d lines of the handler and %d of waits in %v:\n%s", handlers, waits, longest, strings.Join(log.lines(), "\n"))
 	}
 	close(until)
 	for _, r := range all {
@@ -135,8 +135,8 @@ func TestStallLogHasOneLinePerPlace(t *testing.T) {
 	}
 }
 
-// TestUnservedStageIsNamed: deliveries for a stage that no process serves are reported, and the errors of requests
-// name the stage.
+// TestUnservedStageIsNamed: deliveries for a stage without a process are reported, and the errors of requests name the
+// stage.
 func TestUnservedStageIsNamed(t *testing.T) {
 	var log logged
 	b := testbus.Open(t, testbus.Remotes(testbus.Linear(bus.Stage("far", testbus.Upper))), bus.Options{

@@ -7,11 +7,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// swift is the agent of a process that has handled a work, and ended its task, as soon as it
-// has been given the work.
+// swift is the connection of a process that finishes each work, and ends its task, at once.
 type swift struct {
 	task *ReplicaTask
-	done chan struct{} // receives one for each work
+	done chan struct{} // receives one value for each work
 }
 
 func (s *swift) OpenTask(p *ReplicaTask) {
@@ -35,7 +34,7 @@ func (s *swift) DeliverWork(w *Work, _ []*Delivery) (bool, error) {
 	return true, nil
 }
 
-// elsewhere is a sink: the results of its request are for another process.
+// elsewhere is a sink that finishes each result.
 type elsewhere struct{ ended chan struct{} }
 
 func (elsewhere) Put(d *Delivery, _ int) error { return d.Finish(nil) }
@@ -45,8 +44,8 @@ func (e elsewhere) Ended()                 { close(e.ended) }
 func (elsewhere) Describe() string         { return "another process" }
 
 // TestSenderEndsTheRequest: the goroutine that sends the last input of a request runs the
-// stage's worker. Where that finds the work done, it ends the request and forgets it, which
-// locks what the sender has sent by.
+// stage's worker. If the work is done by then, the worker ends and forgets the request, which
+// takes the locks by which the goroutine has sent.
 func TestSenderEndsTheRequest(t *testing.T) {
 	b, err := Open(t.Context(), Pipeline{
 		Stages: []StageSpec{{Name: "m", Remote: &Remote{}}},
@@ -61,10 +60,10 @@ func TestSenderEndsTheRequest(t *testing.T) {
 	handle := st.stage.spec.Handle
 	st.stage.spec.Handle = func(task *Task, d *Delivery) error {
 		err := handle(task, d)
-		<-conn.done // so that the worker finds the work done
+		<-conn.done // so that the work is done when the worker runs
 		return err
 	}
-	for range 100 { // the worker is idle, as a rule, when the next request comes
+	for range 100 { // the worker is usually idle when the next request comes
 		sendOne(t, b)
 	}
 	Await(t, func() bool { return b.Stats().Live == 0 })
@@ -73,7 +72,7 @@ func TestSenderEndsTheRequest(t *testing.T) {
 	}
 }
 
-// sendOne sends a request of one input, whose results are for another process.
+// sendOne sends a request of one input whose results a sink takes.
 func sendOne(t *testing.T, b *Bus) {
 	t.Helper()
 	r := begun(t, b, elsewhere{make(chan struct{})})
@@ -85,7 +84,7 @@ func sendOne(t *testing.T, b *Bus) {
 			t.Error(err)
 		}
 	case <-soon(t).Done():
-		t.Fatal("the sender has not come back")
+		t.Fatal("the sender has not returned")
 	}
 	select {
 	case <-r.Done():

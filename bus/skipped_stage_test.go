@@ -11,7 +11,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// returns requires that a call does not wait.
+// returns requires that a call returns without waiting.
 func returns(t *testing.T, call func() error) error {
 	t.Helper()
 	returned := make(chan error, 1)
@@ -19,9 +19,9 @@ func returns(t *testing.T, call func() error) error {
 	return testbus.Next(t, returned)
 }
 
-// TestEndWaitsForSlot: a stage runs End for a request that has sent it nothing when its inputs have ended, also when
-// all its slots are taken then. The end waits for a slot, and what has sent it waits for nothing. A report names
-// the request that holds the slot.
+// TestEndWaitsForSlot: a stage runs End for a request that has sent it no delivery when its inputs have ended, also
+// when all its slots are taken. The end waits for a slot, and its sender does not wait. A report names the request that
+// holds the slot.
 func TestEndWaitsForSlot(t *testing.T) {
 	for _, from := range []string{"", "router"} {
 		t.Run("behind "+from, func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestEndWaitsForSlot(t *testing.T) {
 			if s.Request != waits.ID() || !strings.Contains(s.Holder, holds.ID().String()) {
 				t.Errorf("report: %v; request %v holds the slot", s, holds.ID())
 			}
-			if from != "" { // it has returned, and has given its slot back
+			if from != "" { // it has returned and released its slot
 				testbus.Await(t, func() bool { return testbus.StageStats(b, from).SlotsFree == 1 })
 			}
 			g.Leave <- struct{}{}
@@ -77,14 +77,14 @@ func TestEndWaitsForSlot(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got, err := testbus.Receive(t, waits); err != nil || len(got) != 2 {
-				t.Errorf("got %q, %v; want that of the other stage, and the end", got, err)
+				t.Errorf("got %q, %v; want the result of the other stage, and the end", got, err)
 			}
 		})
 	}
 }
 
-// TestStageWithoutInputIsSkipped: a request that sends nothing to a stage, directly or by those before it, needs no slot there. That
-// goes on through stages and joins.
+// TestStageWithoutInputIsSkipped: a request that sends no delivery to a stage needs no slot there, nor at the stages and
+// joins behind it.
 func TestStageWithoutInputIsSkipped(t *testing.T) {
 	held := testbus.Diamond(one(testbus.Suffix("s")), one(testbus.Suffix("l")), one(testbus.Suffix("r")))
 	for i := range held.Stages {
@@ -130,8 +130,8 @@ func TestStageWithoutInputIsSkipped(t *testing.T) {
 	}
 }
 
-// TestJoinOfSkippedStage: a join one of whose branches was passed over, while another has a delivery, says that the
-// branch ended early, whichever of the two comes first.
+// TestJoinOfSkippedStage: if one branch of a join is skipped, and another has a delivery, the join reports that the
+// branch ended early, in both orders of the two events.
 func TestJoinOfSkippedStage(t *testing.T) {
 	for _, first := range []string{"end", "delivery"} {
 		t.Run(first, func(t *testing.T) {
@@ -154,7 +154,7 @@ func TestJoinOfSkippedStage(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if first == "end" { // the source has left, and the stage behind it was passed over by then
+			if first == "end" { // the source has ended, and the stage behind it was skipped before that
 				testbus.Await(t, func() bool { st := testbus.StageStats(b, "s"); return st.SlotsFree == st.Slots })
 				close(ended)
 			} else {
@@ -170,8 +170,8 @@ func TestJoinOfSkippedStage(t *testing.T) {
 	}
 }
 
-// TestCanceledSendNeedsNoSlot: a request whose one input to a stage was given up while it waited for a slot there needs none, and an
-// input that waits when the inputs end hears of that.
+// TestCanceledSendNeedsNoSlot: a request whose only input to a stage was canceled while it waited for a slot needs no
+// slot there, and an input that waits when the inputs end fails with ErrAfterEnd.
 func TestCanceledSendNeedsNoSlot(t *testing.T) {
 	for _, canceled := range []bool{true, false} {
 		t.Run(fmt.Sprint("canceled: ", canceled), func(t *testing.T) {
@@ -209,7 +209,7 @@ func TestCanceledSendNeedsNoSlot(t *testing.T) {
 	}
 }
 
-// TestSendToSkippedStage: an input that comes behind the end of the inputs has the error of one, and takes no slot.
+// TestSendToSkippedStage: an input after the end of the inputs fails with ErrAfterEnd, and takes no slot.
 func TestSendToSkippedStage(t *testing.T) {
 	g := testbus.NewGate()
 	b := testbus.Open(t, bus.Pipeline{Stages: []bus.StageSpec{testbus.Suffix("a"), g.Stage("b")}}, bus.Options{})
@@ -230,7 +230,7 @@ func TestSendToSkippedStage(t *testing.T) {
 		}
 	}
 	if st := testbus.StageStats(b, "a"); st.SlotsFree != st.Slots {
-		t.Errorf("stage a, which was passed over, has %d of %d slots free", st.SlotsFree, st.Slots)
+		t.Errorf("stage a, which was skipped, has %d of %d slots free", st.SlotsFree, st.Slots)
 	}
 	g.Leave <- struct{}{}
 	testbus.MustComplete(t, r, []string{"x"})

@@ -328,7 +328,7 @@ func (t *Task) beginStayAbove() {
 	r := t.outputs.req
 	s, err := t.stage.makeSlot(r.bus)
 	if err != nil {
-		t.Fail(fmt.Errorf("one request more: %w", err))
+		t.Fail(fmt.Errorf("slot above the bound: %w", err))
 		r.releaseSlot(t)
 		return
 	}

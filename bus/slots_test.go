@@ -14,13 +14,13 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// one is a stage that has one slot.
+// one is the stage with one slot.
 func one(st bus.StageSpec) bus.StageSpec {
 	st.MaxInflight = 1
 	return st
 }
 
-// routing is a stage that sends each input to the stage that it names.
+// routing is a stage that sends each input to the stage that the input names.
 func routing(name string) bus.StageSpec {
 	return bus.StageSpec{Name: name, Handle: func(t *bus.Task, d *bus.Delivery) error {
 		to, err := bus.Result[string](d)
@@ -31,8 +31,8 @@ func routing(name string) bus.StageSpec {
 	}}
 }
 
-// TestUnusedStageNeedsNoSlot: a request does not wait for a slot of a stage that it sends nothing to, whichever
-// comes first in the pipeline.
+// TestUnusedStageNeedsNoSlot: a request does not wait for a slot of a stage to which it sends no delivery, in each
+// order of the stages in the pipeline.
 func TestUnusedStageNeedsNoSlot(t *testing.T) {
 	for _, order := range [][2]string{{"image", "text"}, {"text", "image"}} {
 		for _, alone := range []bool{false, true} {
@@ -79,7 +79,8 @@ func TestUnusedStageNeedsNoSlot(t *testing.T) {
 	}
 }
 
-// TestRequestEndsWithItsOwnWork: a request is over when its own delivery is handled, and waits for no handler of another's.
+// TestRequestEndsWithItsOwnWork: a request is over when its own delivery is handled, without waiting for handlers of
+// other requests.
 func TestRequestEndsWithItsOwnWork(t *testing.T) {
 	for _, inflight := range []int{1, 4} {
 		t.Run(fmt.Sprint(inflight), func(t *testing.T) {
@@ -96,7 +97,7 @@ func TestRequestEndsWithItsOwnWork(t *testing.T) {
 	}
 }
 
-// forwarding is a stage of each kind with one slot, that calls visit for each delivery and passes it on.
+// forwarding has a stage of each kind, with one slot, that calls visit for each delivery and forwards it.
 func forwarding(name string, visit func()) map[string]bus.StageSpec {
 	forward := func(t *bus.Task, d *bus.Delivery) error {
 		visit()
@@ -120,8 +121,8 @@ func forwarding(name string, visit func()) map[string]bus.StageSpec {
 	}
 }
 
-// TestSlotCycleIsBroken: two requests of which each waits for the other's slot both complete, at
-// each kind of stage. One of them is let in above the bound.
+// TestSlotCycleIsBroken: two requests, each of which waits for the other's slot, both complete, at each kind of stage.
+// One of them is admitted above the bound.
 func TestSlotCycleIsBroken(t *testing.T) {
 	for _, kind := range []string{"handle", "batch", "actor"} {
 		t.Run(kind, func(t *testing.T) {
@@ -249,7 +250,7 @@ func TestChainKeepsMaxInflight(t *testing.T) {
 	}
 }
 
-// TestOldestRequestGetsTheSlot: of requests that wait for a slot the one that was submitted first gets it, though
+// TestOldestRequestGetsTheSlot: of the requests that wait for a slot, the one that was submitted first gets it, even if
 // another began to wait before.
 func TestOldestRequestGetsTheSlot(t *testing.T) {
 	g := testbus.NewGate()
@@ -282,7 +283,7 @@ func TestOldestRequestGetsTheSlot(t *testing.T) {
 	}
 }
 
-// TestTrySubmitTakesNoAwaitedSlot: a request that does not wait gets a slot only when no other waits for it.
+// TestTrySubmitTakesNoAwaitedSlot: TrySubmit gets a slot only if no other request waits for it.
 func TestTrySubmitTakesNoAwaitedSlot(t *testing.T) {
 	had := make(chan string, 2)
 	leave := make(chan struct{})
@@ -329,8 +330,8 @@ func TestTrySubmitTakesNoAwaitedSlot(t *testing.T) {
 	}
 }
 
-// TestAbortedRequestLeavesSlotQueue: a request that ends while it waits for a slot is in no line any more, and the next
-// gets the slot.
+// TestAbortedRequestLeavesSlotQueue: a request that ends while it waits for a slot no longer waits, and the next
+// request gets the slot.
 func TestAbortedRequestLeavesSlotQueue(t *testing.T) {
 	g := testbus.NewGate()
 	b := testbus.Open(t, testbus.Linear(one(g.Stage("m"))), bus.Options{})

@@ -2,7 +2,7 @@ package bus
 
 import "testing"
 
-// TestSlotAboveBoundIsKeptApart: when a slot that was made to break a circle is back, requests spread over the
+// TestSlotAboveBoundIsKeptApart: after the return of a slot that was made to break a cycle, requests spread over the
 // replicas as before.
 func TestSlotAboveBoundIsKeptApart(t *testing.T) {
 	b, err := Open(t.Context(), Pipeline{Stages: []StageSpec{{

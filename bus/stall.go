@@ -184,7 +184,7 @@ func (b *Bus) describeHolders(past []Stream) string {
 		all = append(all, fmt.Sprintf("%d of request %v on edge %s%s", l.Deliveries, l.Request.id, l.Edge, l.processes()))
 	}
 	if more := len(streams) - len(all); more > 0 {
-		all = append(all, fmt.Sprintf("those on %d others", more))
+		all = append(all, fmt.Sprintf("and those of %d other streams", more))
 	}
 	return "deliveries under way: " + strings.Join(all, ", ")
 }

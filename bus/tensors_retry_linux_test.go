@@ -12,8 +12,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// TestTensorsAreReopenedOnRetry: a handler that panics when it is done with a message
-// does not leave that to the next attempt, which opens the payload anew.
+// TestTensorsAreReopenedOnRetry: after a panic of a handler that has used a message, the
+// next attempt opens the payload again.
 func TestTensorsAreReopenedOnRetry(t *testing.T) {
 	for name, spec := range map[string]bus.StageSpec{
 		"handle": {State: bus.StateNone},
@@ -80,7 +80,7 @@ func TestTensorsAreReopenedOnRetry(t *testing.T) {
 	}
 }
 
-// panicking is a stream that panics until it has done so often enough.
+// panicking is a stream that panics a number of times.
 type panicking struct {
 	cudaipc.Stream
 	left *int
@@ -94,8 +94,8 @@ func (s panicking) Submit(ops ...cudaipc.Op) error {
 	return s.Stream.Submit(ops...)
 }
 
-// TestPanicWhileFillingTensors: what was reserved in either memory for tensors whose
-// stream panics comes back, with its credit and the sender's memory.
+// TestPanicWhileFillingTensors: after a panic of the tensors' stream, the reservations in
+// the store and on the GPU, the credit and the sender's memory are released.
 func TestPanicWhileFillingTensors(t *testing.T) {
 	for _, transport := range []bus.TensorTransport{bus.TensorsDefault, bus.TensorsIPC, bus.TensorsPool} {
 		t.Run(transport.String(), func(t *testing.T) {
@@ -120,7 +120,7 @@ func TestPanicWhileFillingTensors(t *testing.T) {
 			b := testbus.Open(t, bus.Pipeline{
 				Stages: []bus.StageSpec{{Name: "first", State: bus.StateNone, Attempts: panics + 1, Handle: first}, {Name: "second", Handle: second}},
 				Edges:  []bus.Edge{{From: "first", To: "second", Window: 1, Tensors: transport}},
-			}, bus.Options{GPU: g.Options(pool.Options{ArenaBytes: 256 << 10, MaxBytes: 256 << 10})}) // which has room for two
+			}, bus.Options{GPU: g.Options(pool.Options{ArenaBytes: 256 << 10, MaxBytes: 256 << 10})}) // for two tensors
 			r, err := b.Submit(t.Context(), "x")
 			if err != nil {
 				t.Fatal(err)
