@@ -89,7 +89,7 @@ type EdgeBounds struct {
 	From   string `json:"from"` // empty: the caller
 	To     string `json:"to"`   // empty: the caller
 	Window int64  `json:"window_bytes"`
-	// Largest is the largest payload. One that is larger than the window passes alone.
+	// Largest is the largest payload. One that is larger than the window travels alone.
 	Largest int64 `json:"largest_bytes"`
 }
 

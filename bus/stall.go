@@ -168,7 +168,7 @@ func (b *Bus) activeStreams(past []Stream) (all []Stream) {
 	return all
 }
 
-// maxLoads bounds the edges, or the requests, that a stall lists.
+// maxListed bounds the edges, or the requests, that a stall lists.
 const maxListed = 8
 
 // describeHolders names the holders of deliveries in flight: the consumers of the streams with most bytes.
