@@ -186,14 +186,14 @@ func (m *admissionModel) settle(s int) {
 		}
 	}
 	for {
-		circle := m.circle()
-		if len(circle) == 0 {
+		cycle := m.cycle()
+		if len(cycle) == 0 {
 			return
 		}
 		oldest := [2]int{-1}
-		for _, s := range circle {
+		for _, s := range cycle {
 			for _, r := range m.at(s, stayWaiting) {
-				if m.stuck(r, stayHolding, circle) && (oldest[0] < 0 || m.age(r, oldest[0]) < 0) {
+				if m.stuck(r, stayHolding, cycle) && (oldest[0] < 0 || m.age(r, oldest[0]) < 0) {
 					oldest = [2]int{r, s}
 				}
 			}
@@ -203,9 +203,9 @@ func (m *admissionModel) settle(s int) {
 	}
 }
 
-// circle is the largest set of stages that block each other: each request with a slot of one of them waits for one
+// cycle is the largest set of stages that block each other: each request with a slot of one of them waits for one
 // of them, and for each of them waits a request with a slot of one.
-func (m *admissionModel) circle() (largest []int) {
+func (m *admissionModel) cycle() (largest []int) {
 	for set := range 1 << len(m.bounds) {
 		var stages []int
 		for s := range m.bounds {
@@ -283,7 +283,7 @@ func (m *admissionModel) check(t *rapid.T) {
 			t.Fatalf("stage %d has a free slot, and requests %v wait", s, line)
 		}
 	}
-	if circle := m.circle(); len(circle) > 0 {
-		t.Fatalf("a cycle of stages %v is left", circle)
+	if cycle := m.cycle(); len(cycle) > 0 {
+		t.Fatalf("a cycle of stages %v is left", cycle)
 	}
 }

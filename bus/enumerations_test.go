@@ -10,12 +10,12 @@ import (
 	"testing"
 )
 
-// named is a constant of a package: its name, its declared type, and its value as written.
-type named struct{ name, typed, value string }
+// constant is a constant of a package: its name, its declared type, and its value as written.
+type constant struct{ name, typed, value string }
 
 // constantsOf are the constants of a package, in the order of its files. A constant without type and value has those of
 // the one before, as with iota.
-func constantsOf(t *testing.T, dir string) (all []named) {
+func constantsOf(t *testing.T, dir string) (all []constant) {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil || len(paths) == 0 {
@@ -34,14 +34,14 @@ func constantsOf(t *testing.T, dir string) (all []named) {
 			if !ok || d.Tok != token.CONST {
 				continue
 			}
-			var last named
+			var last constant
 			for _, spec := range d.Specs {
 				s := spec.(*ast.ValueSpec) //nolint:forcetypeassert // a CONST has only these
 				if len(s.Values) > 0 {
-					last = named{typed: wordOf(s.Type), value: wordOf(s.Values[0])}
+					last = constant{typed: wordOf(s.Type), value: wordOf(s.Values[0])}
 				}
 				for _, name := range s.Names {
-					all = append(all, named{name.Name, last.typed, last.value})
+					all = append(all, constant{name.Name, last.typed, last.value})
 				}
 			}
 		}

@@ -16,19 +16,19 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// logged collects the log of a bus.
-type logged struct {
+// logBuffer collects the log of a bus.
+type logBuffer struct {
 	mu  sync.Mutex
 	all bytes.Buffer
 }
 
-func (l *logged) Write(p []byte) (int, error) {
+func (l *logBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.all.Write(p)
 }
 
-func (l *logged) lines() []string {
+func (l *logBuffer) lines() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Split(strings.TrimSpace(l.all.String()), "\n")
@@ -38,7 +38,7 @@ func (l *logged) lines() []string {
 // granted, the log names each request that holds one, with its age, once. The clock is that of synctest.
 func TestLogNamesRequestsThatHoldPermits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log logged
+		var log logBuffer
 		keeps := make(chan *bus.Kept, 1)
 		handle := func(t *bus.Task, d *bus.Delivery) error {
 			var in string

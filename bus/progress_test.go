@@ -8,17 +8,17 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// lostResults takes results and does not finish them: the request waits for ever.
-type lostResults struct{ came chan *bus.Delivery }
+// losingSink takes results and does not finish them: the request waits for ever.
+type losingSink struct{ came chan *bus.Delivery }
 
-func (l lostResults) Put(d *bus.Delivery, _ int) error {
+func (l losingSink) Put(d *bus.Delivery, _ int) error {
 	l.came <- d
 	return nil
 }
 
-func (l lostResults) Returns(int, uint64) bool { return true }
-func (lostResults) Ended()                     {}
-func (lostResults) Describe() string           { return "a process that loses results" }
+func (l losingSink) Returns(int, uint64) bool { return true }
+func (losingSink) Ended()                     {}
+func (losingSink) Describe() string           { return "a process that loses results" }
 
 // TestProgressSaysWhichStepIsNext: Progress counts a request as at its caller, working, blocked, or waiting.
 func TestProgressSaysWhichStepIsNext(t *testing.T) {
@@ -80,7 +80,7 @@ func TestProgressOfRemoteStage(t *testing.T) {
 		Stages: []bus.StageSpec{{Name: "m", Remote: &bus.Remote{}, State: bus.StateRequest}},
 		Edges:  []bus.Edge{{To: "m"}, {From: "m"}},
 	}, bus.Options{})
-	sink := lostResults{came: make(chan *bus.Delivery, 1)}
+	sink := losingSink{came: make(chan *bus.Delivery, 1)}
 	if err := b.Backend().AcquirePermit(t.Context(), bus.RequestOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func TestProgressOfRemoteStage(t *testing.T) {
 	}
 	testbus.Await(t, func() bool { return progress().Working }) // it waits for a replica
 	st, _ := b.Backend().RemoteStage("m")
-	conn := &oneTask{works: make(chan *bus.Work, 1), ends: make(chan struct{})}
+	conn := &taskConn{works: make(chan *bus.Work, 1), ends: make(chan struct{})}
 	st.Attach(conn, 0, false).Begin()
 	w := <-conn.works
 	if p := progress(); !p.Working {
@@ -145,22 +145,22 @@ func TestProgressOfRemoteStage(t *testing.T) {
 	unread.Close()
 }
 
-// oneTask is the connection of a replica that gets one task after the other.
-type oneTask struct {
+// taskConn is the connection of a replica that gets one task after the other.
+type taskConn struct {
 	works  chan *bus.Work
 	ends   chan struct{} // closed when the first task has to end
 	task   *bus.ReplicaTask
 	output bus.Emitter
 }
 
-func (o *oneTask) OpenTask(p *bus.ReplicaTask)              { o.task, o.output = p, p.Assign(o, nil).Output }
-func (*oneTask) Running(*bus.Replica) []scoreboard.Activity { return nil }
+func (o *taskConn) OpenTask(p *bus.ReplicaTask)              { o.task, o.output = p, p.Assign(o, nil).Output }
+func (*taskConn) Running(*bus.Replica) []scoreboard.Activity { return nil }
 
-func (o *oneTask) Describe() string { return "a replica" }
-func (o *oneTask) EndTask()         { close(o.ends) }
-func (o *oneTask) TaskOver(bool)    {}
+func (o *taskConn) Describe() string { return "a replica" }
+func (o *taskConn) EndTask()         { close(o.ends) }
+func (o *taskConn) TaskOver(bool)    {}
 
-func (o *oneTask) DeliverWork(w *bus.Work, _ []*bus.Delivery) (bool, error) {
+func (o *taskConn) DeliverWork(w *bus.Work, _ []*bus.Delivery) (bool, error) {
 	o.works <- w
 	return true, nil
 }

@@ -17,15 +17,15 @@ func soon(t *testing.T) context.Context {
 	return ctx
 }
 
-// gone is the connection of a process that is gone: it takes no delivery.
-type gone struct{}
+// goneConn is the connection of a process that is gone: it takes no delivery.
+type goneConn struct{}
 
-func (gone) OpenTask(p *ReplicaTask)                      { p.Assign(gone{}, nil) }
-func (gone) Describe() string                             { return "a process that is gone" }
-func (gone) DeliverWork(*Work, []*Delivery) (bool, error) { return false, nil }
-func (gone) EndTask()                                     {}
-func (gone) TaskOver(bool)                                {}
-func (gone) Running(*Replica) []scoreboard.Activity       { return nil }
+func (goneConn) OpenTask(p *ReplicaTask)                      { p.Assign(goneConn{}, nil) }
+func (goneConn) Describe() string                             { return "a process that is gone" }
+func (goneConn) DeliverWork(*Work, []*Delivery) (bool, error) { return false, nil }
+func (goneConn) EndTask()                                     {}
+func (goneConn) TaskOver(bool)                                {}
+func (goneConn) Running(*Replica) []scoreboard.Activity       { return nil }
 
 // goneReplica is a bus whose stage has one replica, of a process that is gone.
 func goneReplica(t *testing.T) *Bus {
@@ -43,13 +43,13 @@ func goneReplica(t *testing.T) *Bus {
 		}
 	})
 	st, _ := b.Backend().RemoteStage("m")
-	st.Attach(gone{}, 0, false).Begin()
+	st.Attach(goneConn{}, 0, false).Begin()
 	return b
 }
 
-// given waits until so many works were given to the replica, and returns the stage and its only
+// waitForWorks waits until so many works were given to the replica, and returns the stage and its only
 // task.
-func (b *Bus) given(t *testing.T, works int) (r *RemoteStage, task *remoteTask) {
+func (b *Bus) waitForWorks(t *testing.T, works int) (r *RemoteStage, task *remoteTask) {
 	t.Helper()
 	r = b.graph.stages[0].remote
 	Await(t, func() bool {
@@ -71,7 +71,7 @@ func TestWorkOfGoneReplicaIsReleased(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.given(t, 1)
+	b.waitForWorks(t, 1)
 	r.Abort(nil)
 	r.Close()
 	Await(t, func() bool { return b.Stats().Live == 0 })
@@ -85,7 +85,7 @@ func TestTaskEndsAfterLastHolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rt := b.given(t, 1)
+	_, rt := b.waitForWorks(t, 1)
 	rt.task.held.Add(1) // of a reader
 	rt.works[0].Finished(nil, true)
 	var answer *ReplicaTask
@@ -103,12 +103,12 @@ func TestTaskEndsAfterLastHolder(t *testing.T) {
 	}
 }
 
-// unwilling is a connection whose DeliverWork fails.
-type unwilling struct{ TaskConn }
+// failingConn is a connection whose DeliverWork fails.
+type failingConn struct{ TaskConn }
 
 var errUnwilling = errors.New("it takes nothing")
 
-func (unwilling) DeliverWork(*Work, []*Delivery) (bool, error) { return false, errUnwilling }
+func (failingConn) DeliverWork(*Work, []*Delivery) (bool, error) { return false, errUnwilling }
 
 // TestUndeliverableReplayIsReleased: all works of a replay that cannot be sent to the replica are released.
 func TestUndeliverableReplayIsReleased(t *testing.T) {
@@ -123,10 +123,10 @@ func TestUndeliverableReplayIsReleased(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	remote, task := b.given(t, works)
+	remote, task := b.waitForWorks(t, works)
 	remote.mu.Lock()
 	p := task.stickyReplica.tasks[task]
-	p.conn = unwilling{p.conn}
+	p.conn = failingConn{p.conn}
 	var after AfterUnlock
 	remote.replayTask(task, &after)
 	if left := len(task.works); left != 0 {

@@ -53,8 +53,8 @@ func TestCloseNotifiesSink(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sink := elsewhere{make(chan struct{})}
-	r := begun(t, b, sink)
+	sink := finishingSink{make(chan struct{})}
+	r := beginWithSink(t, b, sink)
 	for range r.tasks {
 		r.taskDone() // as stages whose ends of streams are queued
 	}
@@ -72,28 +72,28 @@ func TestCloseNotifiesSink(t *testing.T) {
 	}
 }
 
-// inPut is a sink whose Put blocks.
-type inPut struct {
+// blockingSink is a sink whose Put blocks.
+type blockingSink struct {
 	entered, leave chan struct{}
 	put            atomic.Bool
 	behind         atomic.Bool // the end came after the result
 	ended          chan struct{}
 }
 
-func (s *inPut) Put(d *Delivery, _ int) error {
+func (s *blockingSink) Put(d *Delivery, _ int) error {
 	close(s.entered)
 	<-s.leave
 	s.put.Store(true)
 	return ErrNotTaken
 }
 
-func (s *inPut) Returns(int, uint64) bool { return true }
+func (s *blockingSink) Returns(int, uint64) bool { return true }
 
-func (s *inPut) Ended() {
+func (s *blockingSink) Ended() {
 	s.behind.Store(s.put.Load())
 	close(s.ended)
 }
-func (*inPut) Describe() string { return "another process" }
+func (*blockingSink) Describe() string { return "another process" }
 
 // TestSinkEndedFollowsPut: a sink is told of the end of an aborted request after a Put that is
 // running. Otherwise the other process would get a result of an unknown request.
@@ -105,8 +105,8 @@ func TestSinkEndedFollowsPut(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 20 {
-		sink := &inPut{entered: make(chan struct{}), leave: make(chan struct{}), ended: make(chan struct{})}
-		r := begun(t, b, sink)
+		sink := &blockingSink{entered: make(chan struct{}), leave: make(chan struct{}), ended: make(chan struct{})}
+		r := beginWithSink(t, b, sink)
 		if err := r.Send(t.Context(), []byte("hello")); err != nil {
 			t.Fatal(err)
 		}

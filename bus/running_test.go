@@ -12,8 +12,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// hangs is a stage whose handler returns when until is closed, and not when the request is over.
-func hangs(name string, until <-chan struct{}) bus.StageSpec {
+// hangingStage is a stage whose handler returns when until is closed, and not when the request is over.
+func hangingStage(name string, until <-chan struct{}) bus.StageSpec {
 	return bus.StageSpec{Name: name, Handle: func(*bus.Task, *bus.Delivery) error {
 		<-until
 		return nil
@@ -26,7 +26,7 @@ func TestHungHandlerIsReported(t *testing.T) {
 	until := make(chan struct{})
 	defer close(until)
 	reports := make(chan bus.Stall, 1000)
-	b := testbus.Open(t, testbus.Linear(hangs("b", until)), bus.Options{
+	b := testbus.Open(t, testbus.Linear(hangingStage("b", until)), bus.Options{
 		StallTimeout: 20 * time.Millisecond,
 		OnStall: func(all []bus.Stall) {
 			for _, s := range all {
@@ -95,8 +95,8 @@ func TestWaitingHandlerIsNotRunning(t *testing.T) {
 func TestStallLogHasOneLinePerPlace(t *testing.T) {
 	const requests = 200
 	until := make(chan struct{})
-	var log logged
-	p := testbus.Linear(bus.Stage("a", testbus.Upper), hangs("b", until))
+	var log logBuffer
+	p := testbus.Linear(bus.Stage("a", testbus.Upper), hangingStage("b", until))
 	p.Stages[0].MaxInflight = requests
 	b := testbus.Open(t, p, bus.Options{
 		MaxRequests: requests, StallTimeout: 100 * time.Millisecond,
@@ -138,7 +138,7 @@ func TestStallLogHasOneLinePerPlace(t *testing.T) {
 // TestUnservedStageIsNamed: deliveries for a stage without a process are reported, and the errors of requests name the
 // stage.
 func TestUnservedStageIsNamed(t *testing.T) {
-	var log logged
+	var log logBuffer
 	b := testbus.Open(t, testbus.Remotes(testbus.Linear(bus.Stage("far", testbus.Upper))), bus.Options{
 		StallTimeout: 20 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 	})

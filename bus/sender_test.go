@@ -7,24 +7,24 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// swift is the connection of a process that finishes each work, and ends its task, at once.
-type swift struct {
+// instantConn is the connection of a process that finishes each work, and ends its task, at once.
+type instantConn struct {
 	task *ReplicaTask
 	done chan struct{} // receives one value for each work
 }
 
-func (s *swift) OpenTask(p *ReplicaTask) {
+func (s *instantConn) OpenTask(p *ReplicaTask) {
 	s.task = p
 	p.Assign(s, nil)
 }
-func (s *swift) Describe() string { return "a process that is swift" }
-func (s *swift) EndTask()         {}
+func (s *instantConn) Describe() string { return "a process that is swift" }
+func (s *instantConn) EndTask()         {}
 
-func (s *swift) Running(*Replica) []scoreboard.Activity { return nil }
+func (s *instantConn) Running(*Replica) []scoreboard.Activity { return nil }
 
-func (s *swift) TaskOver(bool) {}
+func (s *instantConn) TaskOver(bool) {}
 
-func (s *swift) DeliverWork(w *Work, _ []*Delivery) (bool, error) {
+func (s *instantConn) DeliverWork(w *Work, _ []*Delivery) (bool, error) {
 	task := s.task
 	go func() { // as the session of the process does
 		w.Finished(nil, true)
@@ -34,14 +34,14 @@ func (s *swift) DeliverWork(w *Work, _ []*Delivery) (bool, error) {
 	return true, nil
 }
 
-// elsewhere is a sink that finishes each result.
-type elsewhere struct{ ended chan struct{} }
+// finishingSink is a sink that finishes each result.
+type finishingSink struct{ ended chan struct{} }
 
-func (elsewhere) Put(d *Delivery, _ int) error { return d.Finish(nil) }
+func (finishingSink) Put(d *Delivery, _ int) error { return d.Finish(nil) }
 
-func (elsewhere) Returns(int, uint64) bool { return true }
-func (e elsewhere) Ended()                 { close(e.ended) }
-func (elsewhere) Describe() string         { return "another process" }
+func (finishingSink) Returns(int, uint64) bool { return true }
+func (e finishingSink) Ended()                 { close(e.ended) }
+func (finishingSink) Describe() string         { return "another process" }
 
 // TestSenderEndsTheRequest: the goroutine that sends the last input of a request runs the
 // stage's worker. If the work is done by then, the worker ends and forgets the request, which
@@ -54,7 +54,7 @@ func TestSenderEndsTheRequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn := &swift{done: make(chan struct{})}
+	conn := &instantConn{done: make(chan struct{})}
 	st, _ := b.Backend().RemoteStage("m")
 	st.Attach(conn, 0, true).Begin()
 	handle := st.stage.spec.Handle
@@ -75,7 +75,7 @@ func TestSenderEndsTheRequest(t *testing.T) {
 // sendOne sends a request of one input whose results a sink takes.
 func sendOne(t *testing.T, b *Bus) {
 	t.Helper()
-	r := begun(t, b, elsewhere{make(chan struct{})})
+	r := beginWithSink(t, b, finishingSink{make(chan struct{})})
 	sent := make(chan error, 1)
 	go func() { sent <- r.Send(t.Context(), []byte("hello"), Last()) }()
 	select {
@@ -96,8 +96,8 @@ func sendOne(t *testing.T, b *Bus) {
 	}
 }
 
-// begun begins a request whose results a sink takes.
-func begun(t *testing.T, b *Bus, sink Sink) *Request {
+// beginWithSink begins a request whose results a sink takes.
+func beginWithSink(t *testing.T, b *Bus, sink Sink) *Request {
 	t.Helper()
 	o := RequestOptions{Sink: sink}
 	if err := b.Backend().AcquirePermit(t.Context(), o); err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// returns requires that a call returns without waiting.
-func returns(t *testing.T, call func() error) error {
+// mustReturn requires that a call returns without waiting.
+func mustReturn(t *testing.T, call func() error) error {
 	t.Helper()
 	returned := make(chan error, 1)
 	go func() { returned <- call() }()
@@ -27,7 +27,7 @@ func TestEndWaitsForSlot(t *testing.T) {
 		t.Run("behind "+from, func(t *testing.T) {
 			g := testbus.NewGate()
 			stalls := make(chan []bus.Stall, 2) // at each end
-			tail, other := one(g.Stage("tail")), testbus.Suffix("other")
+			tail, other := withOneSlot(g.Stage("tail")), testbus.Suffix("other")
 			var b *bus.Bus
 			tail.End = func(t *bus.Task) error {
 				stalls <- b.Stalls(0)
@@ -35,7 +35,7 @@ func TestEndWaitsForSlot(t *testing.T) {
 			}
 			p := bus.Pipeline{Stages: []bus.StageSpec{tail, other}}
 			if from != "" {
-				p.Stages = append(p.Stages, one(routing(from)))
+				p.Stages = append(p.Stages, withOneSlot(routingStage(from)))
 				p.Edges = []bus.Edge{{From: from, To: "tail"}, {From: from, To: "other"}}
 			}
 			b = testbus.Open(t, p, bus.Options{})
@@ -45,7 +45,7 @@ func TestEndWaitsForSlot(t *testing.T) {
 				if from == "" {
 					opts = append(opts, bus.To(to))
 				}
-				if err := returns(t, func() error { return r.Send(t.Context(), to, opts...) }); err != nil {
+				if err := mustReturn(t, func() error { return r.Send(t.Context(), to, opts...) }); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -57,7 +57,7 @@ func TestEndWaitsForSlot(t *testing.T) {
 			}
 			waits := testbus.StreamOf(t, b)
 			send(waits, "other")
-			if err := returns(t, func() error { return waits.CloseSend(t.Context()) }); err != nil {
+			if err := mustReturn(t, func() error { return waits.CloseSend(t.Context()) }); err != nil {
 				t.Fatal(err)
 			}
 			s := testbus.WaitForStall(t, b, from+"->tail", 0)
@@ -86,11 +86,11 @@ func TestEndWaitsForSlot(t *testing.T) {
 // TestStageWithoutInputIsSkipped: a request that sends no delivery to a stage needs no slot there, nor at the stages and
 // joins behind it.
 func TestStageWithoutInputIsSkipped(t *testing.T) {
-	held := testbus.Diamond(one(testbus.Suffix("s")), one(testbus.Suffix("l")), one(testbus.Suffix("r")))
+	held := testbus.Diamond(withOneSlot(testbus.Suffix("s")), withOneSlot(testbus.Suffix("l")), withOneSlot(testbus.Suffix("r")))
 	for i := range held.Stages {
 		held.Stages[i].MaxInflight = 1
 	}
-	held.Stages = append(held.Stages, one(testbus.Suffix("z")), testbus.Suffix("other"))
+	held.Stages = append(held.Stages, withOneSlot(testbus.Suffix("z")), testbus.Suffix("other"))
 	held.Edges = append(held.Edges, bus.Edge{From: "join", To: "z"})
 	b := testbus.Open(t, held, bus.Options{})
 	holds := testbus.StreamOf(t, b) // all slots but those of "other"
@@ -109,13 +109,13 @@ func TestStageWithoutInputIsSkipped(t *testing.T) {
 		if err := r.Send(t.Context(), "x", bus.To("other")); err != nil {
 			t.Fatal(err)
 		}
-		if err := returns(t, func() error { return r.CloseSend(t.Context()) }); err != nil {
+		if err := mustReturn(t, func() error { return r.CloseSend(t.Context()) }); err != nil {
 			t.Fatal(err)
 		}
 		testbus.MustComplete(t, r, []string{"xother"})
 	}
 	empty := testbus.StreamOf(t, b)
-	if err := returns(t, func() error { return empty.CloseSend(t.Context()) }); err != nil {
+	if err := mustReturn(t, func() error { return empty.CloseSend(t.Context()) }); err != nil {
 		t.Fatal(err)
 	}
 	testbus.MustComplete(t, empty, nil)
@@ -176,7 +176,7 @@ func TestCanceledSendNeedsNoSlot(t *testing.T) {
 	for _, canceled := range []bool{true, false} {
 		t.Run(fmt.Sprint("canceled: ", canceled), func(t *testing.T) {
 			a, b := testbus.NewGate(), testbus.NewGate()
-			on := testbus.Open(t, bus.Pipeline{Stages: []bus.StageSpec{one(a.Stage("a")), b.Stage("b")}}, bus.Options{})
+			on := testbus.Open(t, bus.Pipeline{Stages: []bus.StageSpec{withOneSlot(a.Stage("a")), b.Stage("b")}}, bus.Options{})
 			holds, r := testbus.StreamOf(t, on), testbus.StreamOf(t, on)
 			if err := errors.Join(holds.Send(t.Context(), "holds", bus.To("a")), r.Send(t.Context(), "x", bus.To("b"))); err != nil {
 				t.Fatal(err)
@@ -223,7 +223,7 @@ func TestSendToSkippedStage(t *testing.T) {
 	}
 	for _, in := range []string{"late", strings.Repeat("late", 1000)} {
 		for _, to := range []string{"a", "b"} {
-			err := returns(t, func() error { return r.Send(t.Context(), in, bus.To(to)) })
+			err := mustReturn(t, func() error { return r.Send(t.Context(), in, bus.To(to)) })
 			if at, ok := errors.AsType[*bus.StageError](err); !errors.Is(err, bus.ErrAfterEnd) || !ok || at.Edge != "->"+to {
 				t.Errorf("%d bytes to %s behind the end: %v, want ErrAfterEnd with the edge", len(in), to, err)
 			}

@@ -14,14 +14,14 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// one is the stage with one slot.
-func one(st bus.StageSpec) bus.StageSpec {
+// withOneSlot is the stage with one slot.
+func withOneSlot(st bus.StageSpec) bus.StageSpec {
 	st.MaxInflight = 1
 	return st
 }
 
-// routing is a stage that sends each input to the stage that the input names.
-func routing(name string) bus.StageSpec {
+// routingStage is a stage that sends each input to the stage that the input names.
+func routingStage(name string) bus.StageSpec {
 	return bus.StageSpec{Name: name, Handle: func(t *bus.Task, d *bus.Delivery) error {
 		to, err := bus.Result[string](d)
 		if err != nil {
@@ -38,12 +38,12 @@ func TestUnusedStageNeedsNoSlot(t *testing.T) {
 		for _, alone := range []bool{false, true} {
 			t.Run(fmt.Sprint(order, " alone: ", alone), func(t *testing.T) {
 				g := testbus.NewGate()
-				stages := map[string]bus.StageSpec{"image": one(g.Stage("image")), "text": one(testbus.Suffix("text"))}
+				stages := map[string]bus.StageSpec{"image": withOneSlot(g.Stage("image")), "text": withOneSlot(testbus.Suffix("text"))}
 				p := bus.Pipeline{Stages: []bus.StageSpec{stages[order[0]], stages[order[1]]}}
 				from := ""
 				if !alone {
 					from = "router"
-					p.Stages = append([]bus.StageSpec{routing(from)}, append(p.Stages, testbus.Suffix("merge"))...)
+					p.Stages = append([]bus.StageSpec{routingStage(from)}, append(p.Stages, testbus.Suffix("merge"))...)
 					for _, branch := range order {
 						p.Edges = append(p.Edges, bus.Edge{From: from, To: branch}, bus.Edge{From: branch, To: "merge"})
 					}
@@ -97,8 +97,8 @@ func TestRequestEndsWithItsOwnWork(t *testing.T) {
 	}
 }
 
-// forwarding has a stage of each kind, with one slot, that calls visit for each delivery and forwards it.
-func forwarding(name string, visit func()) map[string]bus.StageSpec {
+// forwardingStages has a stage of each kind, with one slot, that calls visit for each delivery and forwards it.
+func forwardingStages(name string, visit func()) map[string]bus.StageSpec {
 	forward := func(t *bus.Task, d *bus.Delivery) error {
 		visit()
 		return t.Forward(d)
@@ -127,7 +127,7 @@ func TestSlotCycleIsBroken(t *testing.T) {
 	for _, kind := range []string{"handle", "batch", "actor"} {
 		t.Run(kind, func(t *testing.T) {
 			c := testbus.NewCrossing()
-			left, right := forwarding("left", func() {})[kind], forwarding("right", c.Visit)[kind]
+			left, right := forwardingStages("left", func() {})[kind], forwardingStages("right", c.Visit)[kind]
 			c.Run(t, testbus.Open(t, c.Pipeline(left, right), bus.Options{}))
 		})
 	}
@@ -148,7 +148,7 @@ func TestSlotCyclesOfManyRequests(t *testing.T) {
 		}
 		return nil
 	}}
-	p := testbus.Diamond(src, one(testbus.Suffix("l")), one(testbus.Suffix("r")), bus.Edge{From: "l", To: "join", Window: 1}, bus.Edge{From: "r", To: "join", Window: 1})
+	p := testbus.Diamond(src, withOneSlot(testbus.Suffix("l")), withOneSlot(testbus.Suffix("r")), bus.Edge{From: "l", To: "join", Window: 1}, bus.Edge{From: "r", To: "join", Window: 1})
 	b := testbus.Open(t, p, bus.Options{MaxRequests: 8})
 	ends := make(chan error)
 	const requests, inputs = 40, 20
@@ -254,7 +254,7 @@ func TestChainKeepsMaxInflight(t *testing.T) {
 // another began to wait before.
 func TestOldestRequestGetsTheSlot(t *testing.T) {
 	g := testbus.NewGate()
-	b := testbus.Open(t, testbus.Linear(one(g.Stage("m"))), bus.Options{})
+	b := testbus.Open(t, testbus.Linear(withOneSlot(g.Stage("m"))), bus.Options{})
 	names := []string{"holds", "old", "young", "younger"}
 	requests := make(map[string]*bus.Request)
 	for _, name := range names {
@@ -287,7 +287,7 @@ func TestOldestRequestGetsTheSlot(t *testing.T) {
 func TestTrySubmitTakesNoAwaitedSlot(t *testing.T) {
 	had := make(chan string, 2)
 	leave := make(chan struct{})
-	b := testbus.Open(t, testbus.Linear(one(bus.Expand("m", func(_ *bus.Task, in string, _ func(string) error) error {
+	b := testbus.Open(t, testbus.Linear(withOneSlot(bus.Expand("m", func(_ *bus.Task, in string, _ func(string) error) error {
 		if in == "holds" {
 			<-leave
 		} else {
@@ -334,7 +334,7 @@ func TestTrySubmitTakesNoAwaitedSlot(t *testing.T) {
 // request gets the slot.
 func TestAbortedRequestLeavesSlotQueue(t *testing.T) {
 	g := testbus.NewGate()
-	b := testbus.Open(t, testbus.Linear(one(g.Stage("m"))), bus.Options{})
+	b := testbus.Open(t, testbus.Linear(withOneSlot(g.Stage("m"))), bus.Options{})
 	send := func(in string) (*bus.Request, <-chan error) {
 		r, sent := testbus.StreamOf(t, b), make(chan error, 1)
 		go func() { sent <- r.Send(t.Context(), in, bus.Last()) }()

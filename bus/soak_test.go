@@ -109,7 +109,7 @@ func runSoak(t *testing.T, memory shmstore.Memory, requests int) {
 	if err := b.Close(context.Background()); err != nil { // checks the store
 		t.Error(err)
 	}
-	s.judge(requests, stats)
+	s.checkRecord(requests, stats)
 	t.Logf("%d requests in %v, %.0f a second, %d times round the store", requests, took.Round(time.Millisecond), float64(requests)/took.Seconds(), s.wraps())
 	t.Logf("%d completed, %d failed, %d aborted, %d past their deadline, %d refused; %d overloads, %d chunks dropped",
 		s.outcomes[bus.Completed].Load(), s.outcomes[bus.Failed].Load(), s.outcomes[bus.Aborted].Load(), s.outcomes[bus.PastDeadline].Load(),
@@ -127,7 +127,7 @@ func (s *soak) sendAll(requests int) {
 				if index > uint64(requests) || s.ctx.Err() != nil {
 					return
 				}
-				s.play(planRequest(*soakSeed, index))
+				s.runRequest(planRequest(*soakSeed, index))
 			}
 		})
 	}
@@ -160,8 +160,8 @@ func (s *soak) broken(e *soakRequest, where string, err error) {
 	}
 }
 
-// judge checks the record as a whole.
-func (s *soak) judge(requests int, stats bus.Stats) {
+// checkRecord checks the record as a whole.
+func (s *soak) checkRecord(requests int, stats bus.Stats) {
 	t := s.t
 	if s.ctx.Err() != nil {
 		return // stopped
@@ -201,18 +201,18 @@ func (s *soak) judge(requests int, stats bus.Stats) {
 	}
 }
 
-// play sends one request, and checks it at its end.
-func (s *soak) play(e *soakRequest) {
+// runRequest sends one request, and checks it at its end.
+func (s *soak) runRequest(e *soakRequest) {
 	ctx, cancel := s.context(e)
 	defer cancel(nil)
 	r, err := s.submit(ctx, cancel, e)
 	if err != nil {
-		s.turnedAway(e, err)
+		s.checkRefused(e, err)
 		return
 	}
 	chunks, err := s.receive(r, e)
 	<-r.Done()
-	if err := s.verdict(r, e, chunks, err); err != nil {
+	if err := s.checkEnd(r, e, chunks, err); err != nil {
 		s.broken(e, "the end", err)
 	}
 	s.outcomes[r.Outcome()].Add(1)
@@ -286,9 +286,9 @@ func (s *soak) sendInputs(ctx context.Context, r *bus.Request, e *soakRequest) e
 	return r.CloseSend(ctx)
 }
 
-// turnedAway checks a request that did not begin, or whose context ended while
+// checkRefused checks a request that did not begin, or whose context ended while
 // it was being sent.
-func (s *soak) turnedAway(e *soakRequest, err error) {
+func (s *soak) checkRefused(e *soakRequest, err error) {
 	switch {
 	case e.end == pastDeadline && errors.Is(err, bus.ErrDeadline):
 		s.outcomes[bus.PastDeadline].Add(1)
@@ -342,8 +342,8 @@ func (s *soak) finish(e *soakRequest, d *bus.Delivery) error {
 	return d.Finish(nil)
 }
 
-// verdict compares the end of a request with its plan.
-func (s *soak) verdict(r *bus.Request, e *soakRequest, chunks uint64, err error) error {
+// checkEnd compares the end of a request with its plan.
+func (s *soak) checkEnd(r *bus.Request, e *soakRequest, chunks uint64, err error) error {
 	outcome := r.Outcome()
 	r.Abort(errSoakLate)
 	switch {

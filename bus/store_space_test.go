@@ -10,8 +10,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// raw are the options of a small bus for payloads of plain bytes.
-func raw(arenaBytes int64, maxRequests int) bus.Options {
+// rawOptions are the options of a small bus for payloads of plain bytes.
+func rawOptions(arenaBytes int64, maxRequests int) bus.Options {
 	return bus.Options{
 		MaxRequests: maxRequests,
 		Serializer:  codec.RawSerializer{},
@@ -19,8 +19,8 @@ func raw(arenaBytes int64, maxRequests int) bus.Options {
 	}
 }
 
-// count receives all results of a request, and counts them.
-func count(t *testing.T, r *bus.Request) (n int) {
+// countResults receives all results of a request, and counts them.
+func countResults(t *testing.T, r *bus.Request) (n int) {
 	t.Helper()
 	for _, err := range r.Results(t.Context()) {
 		if err != nil {
@@ -49,12 +49,12 @@ func TestPriceCoversReservation(t *testing.T) {
 	for i := range p.Stages {
 		p.Stages[i].MaxInflight = 1
 	}
-	b := testbus.Open(t, p, bus.Patient(raw(2<<20, 1)))
+	b := testbus.Open(t, p, bus.Patient(rawOptions(2<<20, 1)))
 	r, err := b.Submit(t.Context(), []byte("x"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := count(t, r); n != 100 {
+	if n := countResults(t, r); n != 100 {
 		t.Errorf("%d results", n)
 	}
 	for _, e := range b.Stats().Edges {
@@ -84,7 +84,7 @@ func TestFragmentedStoreSpills(t *testing.T) {
 	for i := range p.Edges {
 		p.Edges[i].WindowBytes = 3 << 20 // so that kept payloads and the gaps between them fill the store
 	}
-	opts := raw(4<<20, 1)
+	opts := rawOptions(4<<20, 1)
 	opts.Overcommit = true
 	b := testbus.Open(t, p, opts)
 	r := testbus.StreamOf(t, b)
@@ -130,7 +130,7 @@ func TestStoreSpaceIsReused(t *testing.T) {
 	b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
 		places[&d.Bytes()[0]] = true
 		return t.EmitBytes(d.Bytes())
-	}}), raw(16<<20, 1))
+	}}), rawOptions(16<<20, 1))
 	r := testbus.StreamOf(t, b)
 	for range messages {
 		if err := r.Send(t.Context(), make([]byte, size)); err != nil {
@@ -171,7 +171,7 @@ func TestDropOldestStaysInItsWindow(t *testing.T) {
 			return t.EmitBytes([]byte{byte(d.Dropped)})
 		}})
 	p.Edges[0].WindowBytes, p.Edges[0].Policy = window, bus.DropOldest
-	b := testbus.Open(t, p, bus.Patient(raw(2<<20, 2)))
+	b := testbus.Open(t, p, bus.Patient(rawOptions(2<<20, 2)))
 	var rs []*bus.Request
 	for range 2 {
 		r, err := b.Submit(t.Context(), []byte("x"))
@@ -208,7 +208,7 @@ func TestOvercommit(t *testing.T) {
 	p := testbus.Linear(bus.Stage("a", func(_ *bus.Task, in []byte) (int, error) { return len(in), nil }))
 	p.Stages[0].MaxInflight = n
 	p.Edges = []bus.Edge{{To: "a", WindowBytes: 1 << 20}, {From: "a", WindowBytes: 4 << 10}}
-	opts := raw(2<<20, n)
+	opts := rawOptions(2<<20, n)
 	opts.Serializer = nil
 	if _, err := bus.Open(t.Context(), p, opts); !errors.Is(err, bus.ErrConfig) {
 		t.Fatalf("windows of 8 MiB over a store of 2: %v", err)
@@ -233,7 +233,7 @@ func TestOvercommit(t *testing.T) {
 	}
 	close(held) // all payloads have memory at the same time
 	for _, r := range all {
-		if got := count(t, r); got != 1 {
+		if got := countResults(t, r); got != 1 {
 			t.Errorf("%d results", got)
 		}
 	}

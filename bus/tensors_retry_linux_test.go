@@ -80,13 +80,13 @@ func TestTensorsAreReopenedOnRetry(t *testing.T) {
 	}
 }
 
-// panicking is a stream that panics a number of times.
-type panicking struct {
+// panickingStream is a stream that panics a number of times.
+type panickingStream struct {
 	cudaipc.Stream
 	left *int
 }
 
-func (s panicking) Submit(ops ...cudaipc.Op) error {
+func (s panickingStream) Submit(ops ...cudaipc.Op) error {
 	if *s.left > 0 {
 		*s.left--
 		panic("half way")
@@ -107,7 +107,7 @@ func TestPanicWhileFillingTensors(t *testing.T) {
 				src, free := g.Tensor(n, 7)
 				made++
 				return t.EmitTensors(map[string]any{"x": src}, bus.TensorOptions{
-					Stream: panicking{g.Stream, &left}, Release: func() { free(); freed.Add(1) },
+					Stream: panickingStream{g.Stream, &left}, Release: func() { free(); freed.Add(1) },
 				})
 			}
 			second := func(t *bus.Task, d *bus.Delivery) error {

@@ -42,8 +42,8 @@ func Published(t testing.TB, b *bus.Bus) int {
 	return Services(t, b).Directory.Len()
 }
 
-// SetDirectoryRoom bounds the names in the directory of a bus.
-func SetDirectoryRoom(t testing.TB, b *bus.Bus, names int) {
+// SetDirectoryLimit bounds the names in the directory of a bus.
+func SetDirectoryLimit(t testing.TB, b *bus.Bus, names int) {
 	t.Helper()
 	Services(t, b).Directory.Bound(names)
 }
