@@ -32,22 +32,20 @@ func (c DeliveryControl) Origin() Origin { return c.d.origin }
 // it is finished.
 func (c DeliveryControl) CountUnfinished(open *atomic.Int64) { c.d.fed.unfinished = open }
 
-// Spend takes the credit of the delivery, for a payload that another process still needs: the credit for
-// one delivery, and with bytesToo the credit for the bytes. The delivery returns the rest when it is
-// finished. give returns the taken credit; nil: there was none.
+// Spend takes the delivery's credit for a payload that another process still needs. Without bytesToo it takes only
+// the credit for one delivery, for a payload that the host keeps for a replay. give returns the taken credit; with
+// bytesToo it is nil if there was none.
 func (c DeliveryControl) Spend(bytesToo bool) (give func()) {
 	d := c.d
-	var credit uint64
-	if d.credit >= oneDelivery {
-		credit = oneDelivery
+	if !bytesToo {
+		return d.retainBytes()
 	}
-	if bytesToo {
-		credit += d.credit & bytesMask
-	}
-	d.credit -= credit
+	credit := d.credit
 	if credit == 0 {
 		return nil
 	}
+	d.unretain()
+	d.credit = 0
 	f := d.flow
 	return func() { f.giveCredit(credit) }
 }

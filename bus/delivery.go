@@ -276,6 +276,7 @@ func (d *Delivery) release() {
 		d.flow.req.bus.joinBytes.Add(-d.joinBytes)
 	}
 	d.notifyOrigin(d.credit)
+	d.unretain()
 	d.flow.giveCredit(d.credit)
 }
 

@@ -174,7 +174,6 @@ func (r *RemoteStage) closeTask(t *Task) {
 	}
 	for _, w := range retained {
 		for _, d := range w.parts {
-			d.flow.retained.Add(-d.cost)
 			d.release()
 		}
 	}

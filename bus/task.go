@@ -234,10 +234,20 @@ func (d *Delivery) retainBytes() (giveCredit func()) {
 		return func() {}
 	}
 	d.credit -= oneDelivery
-	d.flow.retained.Add(d.cost)
+	f, origin := d.flow, d.origin // the delivery may be released before giveCredit is called
+	f.retained.Add(d.cost)
 	return func() {
-		d.notifyOrigin(oneDelivery)
-		d.flow.giveCredit(oneDelivery)
+		if origin != nil {
+			origin.Spent(false)
+		}
+		f.giveCredit(oneDelivery)
+	}
+}
+
+// unretain ends the retention of a delivery whose credit for the bytes is about to be returned.
+func (d *Delivery) unretain() {
+	if d.credit != 0 && d.credit < oneDelivery { // the credit for one delivery was returned before
+		d.flow.retained.Add(-int64(d.credit))
 	}
 }
 

@@ -11,8 +11,8 @@ go test -coverprofile=coverage/profile.out ./... >coverage/log.txt || {
 }
 module=$(go list -m)
 printf '%-32s %s\n' package coverage
-# A line is "ok <package> <time> coverage: <share> of statements". What has no
-# tests is generated, and counts neither here nor in the total.
+# A line is "ok <package> <time> coverage: <share> of statements". Packages without
+# tests are generated, and count neither here nor in the total.
 awk -v module="$module/" '$1 == "ok" && /coverage: [0-9]/ {
 	package = $2
 	sub(module, "", package)

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Runs every fuzz target for a short while: scripts/fuzz-smoke.sh [TIME], where
-# TIME is as for -fuzztime, 5s by default. The targets are found, not listed, so
-# that none is forgotten.
+# TIME is as for -fuzztime, 5s by default. The script searches for the targets.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 fuzztime=${1:-5s}
@@ -9,9 +8,9 @@ corpus=$(go env GOCACHE)/fuzz # where go test keeps it too
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 
-# Each package is built once and by itself: builds side by side would all compile,
-# with the fuzzer's counters, what they have in common, and that is nearly all. Those
-# without a target in their files for this system are not built.
+# Each package is built once, one after the other: concurrent builds would each
+# compile their common dependencies, with the fuzzer's counters, which is nearly all
+# of the work. Packages without a target in their files for this system are skipped.
 packages=$(go list -f '{{.ImportPath}} {{.Dir}}{{range .TestGoFiles}} {{.}}{{end}}{{range .XTestGoFiles}} {{.}}{{end}}' ./...)
 targets=()
 while read -r package dir files; do
@@ -31,17 +30,17 @@ if ((${#targets[@]} == 0)); then
 	exit 1
 fi
 
-# fuzz writes a log of its own, which is printed in one piece: targets run side by
-# side, one processor each.
+# fuzz writes a log of its own, which is printed in one piece: targets run
+# concurrently, one processor each.
 fuzz() { # fuzz LOG DIRECTORY BINARY PACKAGE TARGET
 	echo "== $4 $5" >"$1"
 	(cd "$2" && "$3" -test.run='^$' -test.fuzz="^$5\$" -test.fuzztime="$fuzztime" -test.parallel=1 -test.fuzzcachedir="$corpus/$4") >>"$1" 2>&1
 }
 
-# Before Go 1.27 a target may fail at the end of its time although it found
-# nothing (golang/go#75804). It then says that its context is over, and no failing
-# input is written. Such a target is run again until it ends otherwise, or its
-# chances are used up; whatever else fails, fails.
+# Before Go 1.27 a target may fail at the end of its time without a failing input
+# (golang/go#75804). It then reports that its context is over, and writes no failing
+# input. Such a target is run again, at most chances times in all. Any other failure
+# counts.
 chances=5
 ran_out() { # ran_out LOG
 	grep -q '^    context deadline exceeded$' "$1" && ! grep -q -i 'failing input' "$1"

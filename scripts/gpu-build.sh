@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Builds what scripts/gpu-check.sh needs into a folder that can be carried to a
-# machine without Go and without a network: the folder has the script itself, and
-# the programs for each architecture. They load the CUDA driver when they run, so a
-# machine without a GPU builds them, and they need the C library of the machine.
+# Builds scripts/gpu-check.sh and its programs, for each architecture, into a folder
+# for a machine without Go and without a network. The programs load the CUDA driver
+# when they run, so the build needs no GPU. They need the C library of the machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

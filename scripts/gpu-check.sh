@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
 # Checks and measures the GPU lane on a machine with an NVIDIA GPU, which needs
-# neither Go nor a network: `make gpu-build` builds what this runs. Each step has a
-# time limit of its own, and all of them have one deadline. Without a GPU everything
-# runs on an emulated one, and says nothing about GPUs.
+# neither Go nor a network: `make gpu-build` builds the programs. Each step has a time
+# limit of its own, and all of them have one deadline. Without a GPU all steps run on
+# an emulated one, whose figures say nothing about a real one.
 #
 #   usage: gpu-check.sh [-d cuda|emul] [-q] [-t SECONDS] [-o FOLDER] [PROGRAMS]
 #
 #   -d  the driver; default cuda if there is a GPU that it can use
 #   -q  a short form: fewer rounds, sizes and kills, in less than a minute on emul
 #   -t  the deadline; default 540 s, more than the limits of all steps together. A step
-#       gets what is left of it, if that is less than its limit; one for which nothing
-#       is left is not run, and the results say so
-#   -o  where results go; default a new folder, whose name is printed
-#   PROGRAMS  the folder of make gpu-build; default where this script lies, or bin/gpu
+#       gets the remaining time, if that is less than its limit; if none remains, the
+#       step is not run, and the results say so
+#   -o  the folder of results; default a new one, whose name is printed
+#   PROGRAMS  the folder of make gpu-build; default the folder of this script, or bin/gpu
 #
 # In the folder of the results: results.jsonl has a line for each step, and for each
 # figure; table.txt is both for people; and each step has a log. The exit status is 1
-# when a step has failed, or was not run. A gate that is not met is no failure.
+# if a step has failed, or was not run. A gate that is not met is no failure.
 set -uo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -58,13 +58,14 @@ mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 2
 : >"$out/results.jsonl"
 : >"$out/steps.txt"
 
-# Whoever is interrupted at its limit has the grace to write what it has. What is kept of
-# the deadline is for the table, and for the second that SECONDS may be behind.
+# A command that is interrupted at its limit has the grace, in seconds, to write its
+# results. The kept seconds before the deadline are for the table, and for the second
+# by which SECONDS may be behind.
 kept=5 grace=2
 left() { echo $((deadline - kept - grace - SECONDS)); }
 
-# within runs a command for so many seconds, or for those that are left. A driver that
-# hangs has processes that do not die: then nobody waits for them.
+# within runs a command for so many seconds, or for the remaining ones. It does not
+# wait for processes that a hanging driver keeps from dying.
 within() { # within SECONDS COMMAND...
 	local limit=$1 left
 	shift
@@ -81,7 +82,7 @@ if [[ -z $driver ]]; then
 	fi
 fi
 
-# step runs a command under a time limit, and notes how it ended. A command that says
+# step runs a command under a time limit, and records its result. A command that says
 # "not available yet" has nothing to run.
 unavailable=3
 failed=0
@@ -135,7 +136,7 @@ measure() { # measure FIGURES: a regular expression
 	limited "$bin/omnibus-bench" gpu --driver "$driver" ${quick:+--quick} --lines "$out/results.jsonl" --store-bytes "$store" --run "$1"
 }
 
-# Figures may miss their gates; what is out of order is wrong.
+# Figures may miss their gates; a wrong order is a failure.
 ordering() {
 	measure '^gpu/ordering' || return
 	! grep -q '"name":"gpu/ordering/.*"met":false' "$out/results.jsonl"
@@ -152,7 +153,7 @@ torch() {
 	PYTHONPATH=$programs/python limited python3 "$programs/python/gpu_torch.py" --driver "$driver" --programs "$bin" ${quick:+--quick} --lines "$out/results.jsonl"
 }
 
-# Processes that are killed with tensors in hand, or as many as start in 45 s.
+# Kills processes that hold tensors, or as many as start in 45 s.
 kills() { # kills NUMBER
 	limited "$bin/chaos.test" -test.v -test.run '^TestChaosGPU$' "-chaos.gpu=$1" -chaos.within=45s "-chaos.driver=$driver"
 }
@@ -171,7 +172,7 @@ if command -v nvidia-smi >/dev/null; then
 	within 10 nvidia-smi >"$out/nvidia-smi.log" 2>&1
 fi
 
-# The largest tensors through host memory need as much of it, and of what may be locked.
+# The store, in bytes, has to hold the largest tensors, in memory that can be locked.
 store=$((257 << 20)) sizes='' killed=100
 if [[ $driver == cuda ]]; then
 	# A process that opens a GPU may take a second to start.
@@ -193,20 +194,20 @@ done
 step torch 45 torch
 step kills 75 kills "$killed"
 
-# legend says what figures are.
+# legend describes the figures of a step.
 legend() {
 	case $1 in
-	ordering) echo 'ordering: tensors that were read too early, or overwritten before they were read; and mistakes made on purpose that nobody noticed' ;;
+	ordering) echo 'ordering: tensors that were read too early, or overwritten before they were read; and mistakes made on purpose that no check noticed' ;;
 	throughput) echo 'throughput: one tensor, by how it travels; the baseline is raw copies of as many bytes on the same GPU, the ratio our speed by theirs' ;;
 	latency) echo 'latency: 4 KiB, from the call that sends it to when the other process'"'"'s GPU begins (start), and to its answer (trip)' ;;
-	leases) echo 'leases: what both processes have more of after so many small tensors' ;;
+	leases) echo 'leases: resources of which both processes have more after so many small tensors' ;;
 	reclaim) echo 'reclaim: processes killed while they hold all chunks; the time until they are dead (teardown, the kernel'"'"'s), and from there until all chunks are given out again (free)' ;;
 	torch) echo 'torch: tensors that PyTorch reads, beside torch.multiprocessing' ;;
 	esac
 }
 
 {
-	# Each log has the machine, which is the same for all.
+	# Each log names the machine, which is the same in all.
 	cat "$out"/{ordering,throughput,latency,leases,reclaim}.log | grep -m 1 '^go1'
 	for name in ordering throughput latency leases reclaim torch; do
 		printf '\n%s\n' "$(legend "$name")"

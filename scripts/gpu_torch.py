@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """Tensors on a GPU, from a Go program into PyTorch: checked, and measured beside torch.multiprocessing.
 
-It needs torch, the package omnibus (clients/python) and the programs of scripts/gpu-build.sh, of which it
-starts one that puts tensors into tensor queues, one for each transport, and sends them as results of a stage.
-Checked is of each tensor that it came the way it was to, that torch reads it where it lies, and what its
-elements add up to there; and that its memory is another's as soon as the last view of it is gone, and not before.
-The exit status is 1 when something is wrong, and 3 when this machine has no torch, or none that sees the GPU.
+It needs torch, the package omnibus (clients/python) and the programs of scripts/gpu-build.sh. One of these puts
+tensors into tensor queues, one for each transport, and sends them as results of a stage. The script checks that each
+tensor came by its transport, that torch reads it in place, and the sum of its elements there; and that its memory is
+reused as soon as the last view of it is gone, and not before. The exit status is 1 if a check fails, and 3 if this
+machine has no torch, or none that sees the GPU.
 
-The figures are times from the order to the last tensor's last element, for each tensor. Beside them stands a second
-process with torch that puts as many into a torch.multiprocessing.Queue. It sends a copy of its own tensor, as who fills that
-again has to; beside cuda_ipc, where nobody copies, it sends that itself. With --driver emul all of this is host memory.
+The figures are times from the order to the last tensor's last element, for each tensor. For comparison a second
+process with torch puts as many into a torch.multiprocessing.Queue. It sends a copy of its own tensor, as a producer
+that refills the tensor has to; beside cuda_ipc, which copies nothing, it sends the tensor itself. With --driver emul
+all of this is host memory.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ UNAVAILABLE = 3
 
 DTYPES = ("float32", "bfloat16")
 
-#: How many of the largest tensors the producer's pool has room for, and not for one more.
+#: The number of largest tensors that fit into the producer's pool.
 IN_POOL = 4
 SMALL, LARGE = 4 * KIB, 16 * MIB
-#: From here on nobody sends tensors through host memory who has a choice.
+#: The largest tensors that are measured through host memory: for larger ones it is only a fallback.
 MOST_BY_DEFAULT = 16 * MIB
 
-#: How long, in seconds, the rounds of one figure may take, and all of them.
+#: Bounds, in seconds, of the rounds of one figure, and of all figures.
 A_FIGURE, ALL_FIGURES = 1.0, 18.0
 
 
-# What is checked.
+# The checks.
 
 
 class Checks:
-    """Counts what it has looked at, and raises Wrong for what is not right."""
+    """Counts the checked tensors, and raises Wrong if a check fails."""
 
     def __init__(self, arrays, producer: Producer) -> None:
         self.arrays, self.producer = arrays, producer
@@ -53,7 +54,7 @@ class Checks:
         self._number = 0
 
     def hold_all(self, way: str, dtype: str, size: int) -> None:
-        """As many as the pool holds have to be there at once, whatever there was before."""
+        """The pool can be filled with held tensors, after earlier tensors of any size."""
         held = []
         for inputs in self._ordered(way, dtype, size, IN_POOL):
             held.append((inputs["sum"], self._taken(way, inputs)))
@@ -65,13 +66,13 @@ class Checks:
         self.producer.done(way)
 
     def hold_some(self, way: str, dtype: str, size: int) -> None:
-        """Many go through the memory beside two that are held, by a view of each."""
+        """Many tensors pass through the pool while two are held, by a view of each."""
         held = []
         for inputs in self._ordered(way, dtype, size, 2 + 2 * IN_POOL):
             x = self._taken(way, inputs)
             if len(held) < 2:
                 held.append((element(size, dtype, inputs["number"]), self.arrays.last_row(x)))
-            del x, inputs  # before the next one is waited for, which may need its room
+            del x, inputs  # before the wait for the next one, which may need its space
         for want, row in held:
             if (got := self.arrays.last(row)) != want:
                 raise Wrong(f"{way}: the last element of a view is {got}, and not {want} any more")
@@ -125,11 +126,11 @@ def check(checks: Checks, ways, largest: int) -> None:
     checks.hold_all("cuda_ipc_pool", "float32", largest)
 
 
-# What is measured.
+# The measurements.
 
 
 class Race:
-    """Both ways, in turn: the best of each count."""
+    """Alternates between the two senders, and keeps the best time of each count."""
 
     number = 7
 
@@ -186,7 +187,7 @@ class Race:
                 last = self.arrays.last(x)
                 del x
                 self._right(last, size)
-        except (EOFError, OSError, RuntimeError) as e:  # it is not what is checked here
+        except (EOFError, OSError, RuntimeError) as e:  # torch.multiprocessing is not under test
             self.missing = f"{type(e).__name__}: {e}".strip(": ")
             self.close()
             return None
@@ -242,7 +243,7 @@ def digits(v: float) -> str:
 
 
 def run(options: argparse.Namespace) -> str:
-    """Check and measure everything. What it returns is a summary."""
+    """Check and measure everything. Returns a summary."""
     arrays = {"torch": Torch, "plain": Plain}[options.arrays](options.driver)
     largest = options.largest or (64 * MIB if options.driver == "cuda" else LARGE)
     producer = Producer(options.programs, options.driver, largest)

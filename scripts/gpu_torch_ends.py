@@ -1,4 +1,4 @@
-"""Both ends of gpu_torch.py: what reads tensors in its process, and the processes that send them."""
+"""Both ends of gpu_torch.py: the readers of tensors in its process, and the processes that send them."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from omnibus.gpu import DeviceTensor, NoDriver
 from omnibus.tensor import data_bytes
 
 TRANSPORTS = ("default", "cuda_ipc", "cuda_ipc_pool")
-#: The way past the queues: tensors are results of a request, in a pool.
+#: The path without queues: tensors are results of a request, in a pool.
 STAGE = "stage"
 
-#: Elements are whole numbers below this, which a bfloat16 has exactly: those of a row go on in the next.
+#: Elements are whole numbers below this, which a bfloat16 represents exactly. The count continues in the next row.
 PERIOD = 251
 COLUMNS = 1024
 
-#: How long, in seconds, an answer may take, and the other process with torch to begin: importing that takes half a
-#: minute on a machine that has other things to do.
+#: Timeouts, in seconds, of an answer, and of the start of the other process with torch: that import takes half a
+#: minute on a loaded machine.
 PATIENCE, BEGINNING = 20, 90
 
 
 class Unavailable(Exception):
-    """What this needs is not on this machine."""
+    """A program or a device is missing on this machine."""
 
 
 class Wrong(Exception):
-    """Something is not as it is promised to be."""
+    """A promise does not hold."""
 
 
-# What reads tensors.
+# The readers of tensors.
 
 
 class Torch:
@@ -67,7 +67,7 @@ class Torch:
         return x.data_ptr()
 
     def last(self, x) -> float:
-        """The last element, on the device where the others are wanted."""
+        """The last element, read after a copy of x to the device."""
         return x.to(self.device)[-1, -1].item()
 
     def last_row(self, x):
@@ -75,7 +75,7 @@ class Torch:
         return x[-1:]
 
     def total(self, x) -> int:
-        """What the elements add up to, each with a weight by its row and its column: exact in a float64."""
+        """The sum of the elements, each with a weight by its row and its column: exact in a float64."""
         torch, x = self.torch, x.to(self.device).double()
         rows = torch.arange(1, x.shape[0] + 1, device=self.device).double()
         columns = (torch.arange(x.shape[1], device=self.device) % 7 + 1).double()
@@ -166,7 +166,7 @@ class Producer:
             raise
 
     def order(self, way: str, dtype: str, size: int, count: int, number: int, fresh: bool) -> None:
-        """Have it send tensors. Each has its number, which counts if they are fresh; otherwise all are the first."""
+        """Order tensors. Fresh ones are numbered from number on; otherwise all have the first number."""
         order = {"transport": way, "dtype": dtype, "bytes": size, "count": count, "number": number, "fresh": fresh}
         line = json.dumps(order).encode()
         if way == STAGE:
@@ -179,7 +179,7 @@ class Producer:
             raise Wrong("the producer has ended") from None
 
     def get(self, way: str):
-        """A tensor, and what it should be. From the stage it is done when the next one is asked for."""
+        """A tensor, and its expected content. A tensor of the stage is done at the next call."""
         if way == STAGE:
             for d in self._request:
                 return d.value()
@@ -189,11 +189,11 @@ class Producer:
         except queue.Empty:
             raise Wrong(f"{way}: a tensor that was to come has not") from None
         except omnibus.OmnibusError:
-            self._answer()  # which says why the queue is closed
+            self._answer()  # raises with the reason why the queue is closed
             raise
 
     def done(self, way: str) -> None:
-        """Wait until all that was sent is done; in a queue its memory is the producer's again."""
+        """Wait until all sent tensors are done; in a queue the producer then has their memory back."""
         if way != STAGE:
             self._answer()
             return
@@ -211,7 +211,7 @@ class Producer:
         return answer
 
     def close(self) -> None:
-        """Let it come to its end, which is not a good one if somebody has kept something."""
+        """Wait for the end of the producer. Its status is not 0 if a reader has kept memory: raises Wrong."""
         for q in self._queues.values():
             q.close()
         self._bus.close()
@@ -249,7 +249,7 @@ class Other:
         self._ready = False
 
     def wait(self) -> None:
-        """Wait until it has begun, which takes it as long as this process took. Raises OSError."""
+        """Wait until it has started, which includes the import of torch. Raises OSError."""
         if not self._ready:
             if not self._orders.poll(BEGINNING):
                 raise TimeoutError("the process with torch does not begin")
@@ -272,7 +272,7 @@ class Other:
 
 
 def produce(orders, q, device: str) -> None:
-    """What the other process does."""
+    """The body of the other process."""
     import torch
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Everything that can be said about the code without running it. All checks run,
-# whatever the first of them finds; the exit status is 1 when one complains.
+# Static checks of the code. All checks run, also after a failure; the exit status is
+# 1 if one fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

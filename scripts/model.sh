@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Checks the models in docs/model with Spin: each protocol must keep all its
-# promises in every state there is, and each planted mistake must break the one
-# that its line names.
+# promises in every state, and each planted mistake must break the promise that its
+# line names.
 #
 #   scripts/model.sh [small|full] [model...]
 #
-# Exit status: 1 when anything came out otherwise, 2 for a wrong call, 3 when
-# Spin or a C compiler is missing.
+# Exit status: 1 if a run has another outcome, 2 for a wrong call, 3 if Spin or gcc is
+# missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 models=$PWD/docs/model
@@ -27,8 +27,8 @@ row() { # row VERDICT MODEL WHAT STATES DEPTH SECONDS OUTCOME
 	printf '%-6s  %-9s  %-38s  %10s  %5s  %7s  %s\n' "$@"
 }
 
-# What there is to run, one line each: MODEL MUT PROMISE FLAGS. MUT is 0 and
-# PROMISE is - for the protocol itself.
+# The runs, one line each: MODEL MUT PROMISE FLAGS. MUT is 0 and PROMISE is - for the
+# protocol itself.
 plan() { # plan MODEL...
 	local model flags mut promise
 	for model; do
@@ -41,20 +41,20 @@ plan() { # plan MODEL...
 	done
 }
 
-# The name of the promise that a run broke, or why it came to no end; nothing if
-# it kept them all.
+# The name of the promise that a run broke, or why it did not finish; nothing if it
+# kept all promises.
 outcome() { # outcome MODEL FLAG...
 	local model=$1
 	shift
 	if grep -q 'assertion violated' out; then
-		# Only Spin knows the name, so it plays the trail back.
+		# Only Spin knows the name, so it replays the trail.
 		spin -t "$@" "$model.pml" |
 			sed -n 's/.*text of failed assertion.*!(\([a-z_]*\)).*/\1/p' | sed 1q
 	elif grep -q 'non-progress cycle (' out; then
 		echo no_idle_cycle
 	elif ! grep -q 'errors: ' out; then
 		echo "nothing: the run did not end: $(grep -v '^Depth=' out | sed 1q)"
-	else # a state without a way out, or a limit that was too small
+	else # a deadlock, or a limit that was too small
 		sed -n 's/^pan:1: \(.*\) (at depth.*/\1/p; s/^error: //p; s/^pan: reached/reached/p' out | sed 1q
 	fi
 }
@@ -96,7 +96,7 @@ shift || true
 (($#)) || set -- "${all[@]}"
 for model; do [[ -f $models/$model.pml ]] || usage; done
 need spin 'install the package spin (Debian and Ubuntu: apt-get install spin), or build it from https://github.com/nimble-code/Spin'
-need gcc 'what Spin generates is a C program (Debian and Ubuntu: apt-get install gcc)'
+need gcc 'Spin generates a C program (Debian and Ubuntu: apt-get install gcc)'
 
 memory_mib=900 # for each of two runs at a time
 [[ $size == small ]] || memory_mib=4000

@@ -5,12 +5,12 @@
 #   scripts/vllm-caches.sh [folder]
 #
 # It needs Go, Python 3.10 to 3.13 and a network, and installs some 6 GB into the
-# folder, for which CI has no room. The next run finds them there.
+# folder, too much for CI. The next run uses them again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/omnibus-vllm}
 vllm=0.30.0
-# What vLLM imports with the classes that the tests use, and nothing of its own.
+# The imports of those classes of vLLM that the tests use.
 packages=(
 	torch==2.13.0 numpy packaging regex psutil pyzmq urllib3 'transformers>=5.10.4' cbor2 aiohttp requests openai-harmony openai
 	pillow pybase64 cachetools msgspec cloudpickle uvloop py-cpuinfo prometheus-client fastapi partial-json-parser xgrammar

@@ -1,23 +1,24 @@
 /*
- * Reservations that nobody commits: slot, room and debts come back, once.
+ * Reservations that are never committed: slot, space and debts come back, once.
  *
  * One slot, for which the writer grants GENS reservations, each with a debt of
  * the one reader. A goroutine of the owner's process takes each from an extent,
- * which the writer may revoke meanwhile, fills it, and commits or aborts it. It
- * steps out of reserved itself. A client that puts a small payload into the host's
- * store has such a goroutine in the host: it is granted nothing.
+ * which the writer may revoke meanwhile, fills it, and commits or aborts it; the
+ * goroutine itself ends the state reserved. For a small payload that a client puts
+ * into the host's store, such a goroutine runs in the host; the client is granted
+ * no reservation.
  *
- * A committed delivery waits in a queue of the sender's own; from there it is
- * sent, or dropped by its edge's policy.
+ * A committed delivery waits in a queue of the sender. It is then sent, or dropped
+ * by its edge's policy.
  *
  * small: -DGENS=2
  * full:  -DGENS=5
  *
- * MUT 1 the slot of an aborted one is freed, its debt is kept   -> slot_comes_back
- * MUT 2 its debt is given back twice                            -> owed_at_least_done
- * MUT 3 a frame is taken back after it was published            -> owed_at_least_done
+ * MUT 1 an abort frees the slot and keeps the debt              -> slot_comes_back
+ * MUT 2 an abort returns the debt twice                         -> owed_at_least_done
+ * MUT 3 a frame is withdrawn after it was published             -> owed_at_least_done
  * MUT 4 the writer revokes without the producer's lock          -> payload_intact
- * MUT 5 an abort after the commit is believed                   -> reservation_ends_once
+ * MUT 5 an abort after the commit takes effect                  -> reservation_ends_once
  */
 #include "model.h"
 
@@ -40,8 +41,8 @@ byte sent;                /* the frame in the lane, for MUT 3 */
 
 chan lane = [GENS] of { byte };
 
-/* The extent: a reservation nobody has begun to fill. Under the producer's
- * lock, so that who takes it out of there has it alone. */
+/* The extent: a reservation that no goroutine has begun to fill. The producer's
+ * lock guards it, so that one goroutine takes it. */
 byte unused;
 
 inline publish(g) {
@@ -76,7 +77,7 @@ end:	do
 #endif
 	:: isAborted(word) -> free_aborted()
 	:: queue > 0 -> sent = queue; lane!queue; queue = 0
-	:: queue > 0 -> queue = 0; owed--       /* drop oldest, before anybody has seen it */
+	:: queue > 0 -> queue = 0; owed--       /* drop oldest, before a reader has seen it */
 #if MUT == 3
 	:: sent > 0 && sent == GEN(word) && owed > done_ -> owed--; sent = 0
 #endif

@@ -1,12 +1,12 @@
 /*
- * The writer dies: what is committed is still read, what is not has failed.
+ * The writer dies: committed work is still read, other work fails.
  *
  * One writer puts WORKS objects, one slot each: reserve, fill, commit, write a
  * frame, publish it. It dies at any step, or not at all, and between puts it
- * evicts what nobody holds. One reader node takes frames from the lane, holds
- * what it took as long as it likes, and pulls by handles of its own, which it
- * guesses for reservations too. It learns of the death some time after: then
- * it takes what the lane still has, and fails the rest.
+ * evicts objects without debts and pins. One reader node takes frames from the
+ * lane, holds their objects for any time, and pulls by handles of its own, which
+ * it guesses for reservations too. It learns of the death some time after: then it
+ * takes the remaining frames of the lane, and fails the rest.
  *
  * small: -DWORKS=2
  * full:  -DWORKS=4
@@ -16,9 +16,9 @@
  * MUT 3 the frame is published before it is written            -> frame_names_an_object
  * MUT 4 a reader that learns of the death leaves the lane unread -> committed_work_arrives
  * MUT 5 a reader looks for frames, and then learns of the death -> committed_work_arrives
- * MUT 6 what was not committed is not failed                   -> work_ends_once
- * MUT 7 what was taken is failed too                           -> work_ends_once
- * MUT 8 a dead writer's memory is used for something else      -> payload_intact
+ * MUT 6 uncommitted work is not failed                         -> work_ends_once
+ * MUT 7 work that was taken is failed too                      -> work_ends_once
+ * MUT 8 a dead writer's memory is used again                   -> payload_intact
  * MUT 9 a reader waits for a dead writer to finish its eviction -> nobody_waits_for_the_dead
  */
 #include "model.h"
@@ -39,9 +39,9 @@ byte word[SLOTS], bytes[SLOTS], frame[SLOTS], published; /* written by the write
 byte pin[SLOTS];                                    /* written by the reader */
 bool settled[SLOTS];
 
-bool dead;              /* what the kernel knows */
+bool dead;              /* the kernel knows it */
 bool told;              /* the reader's node has seen the pidfd */
-byte committed;         /* for the promises alone: what the writer has published */
+byte committed;         /* for the promises alone: works that the writer has published */
 byte taken[SLOTS], failed[SLOTS];
 bool waits;
 
@@ -82,7 +82,7 @@ proctype Writer() {
 	} unless { dead }
 }
 
-/* The kernel: a death, and some time later its news. */
+/* The kernel: a death, and some time later the pidfd is readable. */
 proctype Kernel() {
 	if
 	:: dead = true; told = true
@@ -91,7 +91,7 @@ proctype Kernel() {
 }
 
 #if MUT == 8
-/* Whoever thinks that a dead writer's segments are free. */
+/* MUT 8: a process that takes a dead writer's segments for free. */
 proctype Reuse() {
 	byte w;
 	if
@@ -124,7 +124,7 @@ inline take(w) {
 #define owner_stalled told
 #endif
 
-/* A pull by a handle that nobody was charged for. */
+/* A pull by a handle that charged no debt. */
 inline pull(w) {
 	pin[w]++;
 	waits = true;

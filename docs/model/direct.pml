@@ -1,15 +1,15 @@
 /*
- * A stream begins through the host and goes on past it: nothing is lost,
- * repeated or out of order, and nobody takes a part for the whole.
+ * A stream begins through the host and goes on by a direct path: no delivery is
+ * lost, repeated or out of order, and no process takes a part for the whole.
  *
- * A producer sends DELIVERIES payloads to a consumer. With the second one the
- * host has the consumer expect more from the producer itself, and then tells
- * that; it may go that way from then on, in a lane of shared memory, or not. How
- * long the stream was is said in the lane and, before the producer's end, to the
- * host, which passes it on before it asks the consumer to end. FAULTS times one
- * of the three dies, at any step, or producer and consumer break off their
- * connection and live on, or the caller aborts the request. What a producer that
- * dies has not brought to its socket or its lane is lost; what it has is read.
+ * A producer sends DELIVERIES payloads to a consumer. At the second one the host
+ * has the consumer expect more from the producer itself, and then tells the
+ * producer, which may use the direct path from then on, a lane of shared memory,
+ * or not. The producer says the length of the stream in the lane and, before its
+ * end, to the host, which passes it on before it asks the consumer to end. FAULTS
+ * times one of the three dies, at any step, or producer and consumer break their
+ * connection and live on, or the caller aborts the request. Messages that a dead
+ * producer has not written to its socket or its lane are lost; others are read.
  *
  * When the host dies each of the two ends its part.
  *
@@ -17,28 +17,28 @@
  * full:  -DDELIVERIES=5 -DFAULTS=2
  *
  * MUT 1 the producer is told before the consumer expects it   -> frames_are_expected
- * MUT 2 the consumer does not wait for those in between        -> in_order
+ * MUT 2 the consumer does not wait for earlier deliveries      -> in_order
  * MUT 3 the consumer ends without waiting for the total        -> stream_is_whole
- * MUT 4 the producer says streamed behind its end              -> stream_is_whole
- * MUT 5 the total counts what went past the host alone         -> stream_is_whole
+ * MUT 4 the producer says streamed after its end               -> stream_is_whole
+ * MUT 5 the total counts the direct path alone                 -> stream_is_whole
  * MUT 6 the host asks for the end before it says the total     -> stream_is_whole
  * MUT 7 the death of the producer is taken for the end         -> stream_is_whole
- * MUT 8 of a dead producer the host fails what it had relayed  -> stream_is_whole
- * MUT 9 of a dead consumer the host fails what it had relayed  -> stream_is_whole
+ * MUT 8 a producer's death does not fail the request           -> stream_is_whole
+ * MUT 9 a consumer's death fails only if relayed ones are open -> stream_is_whole
  * MUT 10 the total is not compared when the producer is dead   -> request_ends
- * MUT 11 a death is not looked at when the total is known      -> request_ends
- * MUT 12 more is expected of a peer that has broken off        -> request_ends
- * MUT 13 a break is of no consequence                          -> request_ends
- * MUT 14 a death behind the end fails the request again        -> request_ends_once
- * MUT 15 the producer lets go when it has sent                 -> payload_intact
- * MUT 16 what was sent is given back when the peer breaks off  -> payload_intact
- * MUT 17 what was sent is not given back when the peer dies    -> room_comes_back
+ * MUT 11 a death is ignored when the total is known            -> request_ends
+ * MUT 12 a consumer still expects more after a break           -> request_ends
+ * MUT 13 a break has no effect                                 -> request_ends
+ * MUT 14 a death after the end fails the request again         -> request_ends_once
+ * MUT 15 the producer releases when it has sent                -> payload_intact
+ * MUT 16 a break releases the payloads at the peer             -> payload_intact
+ * MUT 17 a peer's death does not release its payloads          -> room_comes_back
  * MUT 18 all deliveries are finished at the host               -> room_comes_back
- * MUT 19 what waits for its turn is not finished at a failure  -> room_comes_back
- * MUT 20 what comes for a request that is over is not finished -> room_comes_back
+ * MUT 19 early deliveries are not finished at a failure        -> room_comes_back
+ * MUT 20 deliveries of an ended request are not finished       -> room_comes_back
  * MUT 21 the consumer leaves a dead producer's lane unread     -> failure_has_a_cause
  * MUT 22 the host leaves a dead producer's socket unread       -> failure_has_a_cause
- * MUT 23 what the host still relays is missed at a death       -> failure_has_a_cause
+ * MUT 23 a death ignores deliveries that the host relays       -> failure_has_a_cause
  * MUT 24 without the host the consumer waits for more          -> task_ends
  */
 #include "model.h"
@@ -55,7 +55,7 @@ mtype = { frames_are_expected, in_order, stream_is_whole, request_ends, request_
 	payload_intact, room_comes_back, failure_has_a_cause, task_ends };
 mtype = { put, deliver, expect, expecting, direct, streamed, end_, ended, failed, over };
 
-/* Sockets, each with room for all that is ever said there. */
+/* Sockets, each with space for all messages of a run. */
 chan toHost = [N + 2] of { mtype, byte };     /* from the producer */
 chan toProducer = [2] of { mtype };
 chan toConsumer = [N + 4] of { mtype, byte };
@@ -64,26 +64,26 @@ chan fromConsumer = [2] of { mtype };
 chan lane = [N + 1] of { mtype, byte };       /* from the producer to the consumer */
 chan ready = [N] of { byte };                 /* in the consumer, for its handler */
 
-/* At the death of the producer: how many of the last words it had not brought
- * to where they are read. */
+/* At the death of the producer: the number of its last messages that it had not
+ * written to the lane or the socket. */
 byte lostToHost, lostInLane;
 byte lostToProducer, lostToConsumer; /* the same, at the death of the host */
 
 bool deadP, deadC, deadH;
 bool broken;             /* the connection of producer and consumer */
-bool complete;           /* the producer died with all said */
-bool left;               /* the producer lives, and has closed the lane behind what it sent */
+bool complete;           /* the producer died after all its messages */
+bool left;               /* the producer lives, and has closed the lane after its messages */
 bool aborted;            /* by the caller */
 
-/* A finish is one step with what it gives back, though it travels: later is
- * only safer, and no protocol waits for less. */
+/* A finish and the return of its payload are one step, although the finish
+ * travels: a later return is only safer, and no process waits for it. */
 bool kept[N];            /* the producer's payload is in place */
-byte held;               /* a bit for each that went through the host and is not finished */
-bool past[N];            /* ... and went past the host */
+byte held;               /* a bit for each relayed, unfinished delivery */
+bool past[N];            /* ... and each on the direct path */
 bool told;               /* the producer has said that it ends */
 
-bool expects;            /* the consumer takes what comes past the host */
-bool dropped;            /* the consumer wants nothing more */
+bool expects;            /* the consumer takes deliveries on the direct path */
+bool dropped;            /* the consumer wants no more deliveries */
 bool done;               /* ... or has handled all */
 byte handled;
 bool completed;
@@ -132,7 +132,7 @@ inline say_streamed() {
 }
 
 proctype Producer() {
-	byte next, n, from;      /* from: the first that went past the host */
+	byte next, n, from;      /* from: the first on the direct path */
 	bool routed, gone, stop;
 	mtype m;
 	{
@@ -314,8 +314,8 @@ inline fail() {
 	fi
 }
 
-/* The producer is dead: of what went past the host not all is here. What comes
- * through the host may still be on its way. */
+/* The producer is dead, and deliveries of the direct path are missing. Relayed
+ * ones may still be on their way. */
 #if MUT == 23
 #define lacking (next < total)
 #else
@@ -427,7 +427,7 @@ end:	do
 	} unless { deadC }
 }
 
-/* ---- what goes wrong */
+/* ---- faults */
 
 proctype Faults() {
 	byte faults;
@@ -462,8 +462,8 @@ proctype Faults() {
 	od
 }
 
-/* Who has broken off and lives may read on: what it has stays until it is dead.
- * With the host gone nodes reuse no memory. */
+/* A living peer may read on after a break: its payloads stay until it is dead.
+ * Without the host nodes reuse no memory. */
 proctype Watch() {
 	byte n;
 end:	timeout -> atomic {

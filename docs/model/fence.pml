@@ -8,17 +8,17 @@
  *
  * ORDER 1, as on amd64: they do so in the order of the program. An atomic store
  * waits until all have arrived, itself included.
- * ORDER 0, as on arm64: a plain store may overtake any other one, save one to
- * the same place. An atomic store comes after all that were before it; plain
- * ones may still overtake it. An atomic load waits for the atomic stores before
- * it. (Of a plain and an atomic store to one place that are both under way, the
- * plain one overtakes nothing: that is the one freedom left out.)
+ * ORDER 0, as on arm64: a plain store may overtake any other store, except one to
+ * the same location. An atomic store comes after all earlier stores; later plain
+ * stores may still overtake it. An atomic load waits for the atomic stores before
+ * it. (One freedom is left out: of a plain and an atomic store to one location
+ * that are both late, the plain one overtakes no other.)
  *
  * The reader's half is an atomic addition to its pin, and atomic loads.
  *
  * The owner puts an object into each of two slots, evicts both in one step,
  * and puts a second one into each, for which it charges the reader. The reader
- * has the handles of the first two and uses them whenever it likes: it
+ * has the handles of the first two and uses them at any time: it
  * collects a debt if it finds one (Reader.Take), and pins otherwise (Reader.Pin).
  *
  * small: -DORDER=0
@@ -28,7 +28,7 @@
  *
  * MUT 1 the last closing of a step is a plain store too        -> payload_intact
  * MUT 2 live is a plain store, where stores are reordered      -> payload_intact
- * MUT 3 the reader looks before its pin can be seen            -> payload_intact
+ * MUT 3 the reader loads the word before its pin is visible    -> payload_intact
  * MUT 4 a debt is a plain store, where stores are reordered    -> debt_of_its_generation
  */
 #include "model.h"
@@ -42,12 +42,12 @@
 
 mtype = { payload_intact, debt_of_its_generation, slot_comes_back, delivery_finds_its_debt };
 
-/* Places the owner writes, as all others see them; only its own stores are late. */
+/* Locations that the owner writes, as all others see them; only its own stores are late. */
 #define WORD(s)  (3 * (s))
 #define BYTES(s) (3 * (s) + 1)
 #define OWED(s)  (3 * (s) + 2)
 byte seen[6];
-chan late = [12] of { byte, bit, byte }; /* place, whether atomic, value */
+chan late = [12] of { byte, bit, byte }; /* location, whether atomic, value */
 
 inline plain(place, value) { late!place,0,value }
 #if ORDER == 1
@@ -67,8 +67,8 @@ chan lane = [2] of { byte }; /* slots whose second object was sent */
 #define FIRST  1
 #define SECOND 2
 
-/* The oldest of all may always arrive. With ORDER 0 the oldest one to a place
- * may too, if none to that place is atomic. */
+/* The oldest store may always arrive. With ORDER 0 the oldest store to a location
+ * may too, if none to that location is atomic. */
 #define overtakes(place) (ORDER == 0 && late??[place,0,_] && !late??[place,1,_])
 
 proctype Memory() {
@@ -89,8 +89,8 @@ end:	do
 /* grant, fill, commit */
 inline put(s, g) {
 	plain(WORD(s), RESERVED(g));
-	/* Not before free, and reserved: a debt that is seen while the word still
-	 * says closing would be taken for one of the old object. */
+	/* Not before free and reserved are stored: a debt that is visible while the word
+	 * is still closing would be taken for one of the old object. */
 #if ORDER == 1 || MUT == 4
 	plain(OWED(s), g - FIRST);
 #else
@@ -104,7 +104,7 @@ inline put(s, g) {
 #endif
 }
 
-/* What tells a consumer of a delivery is an atomic store. */
+/* An atomic store announces a delivery to a consumer. */
 inline send(s) { atomic { empty(late) -> lane!s } }
 
 #define candidate(s) (!second[s] && pin[s] == 0)
@@ -127,7 +127,7 @@ proctype Owner() {
 		if
 		:: !second[0] && !second[1] ->
 			plain(WORD(0), CLOSING(FIRST));
-			/* what fences the last one fences all */
+			/* the fence of the last store fences all */
 #if MUT == 1
 			plain(WORD(1), CLOSING(FIRST))
 		:: second[0] -> plain(WORD(1), CLOSING(FIRST))
@@ -148,7 +148,7 @@ proctype Owner() {
 
 #define isPresent(w, g) ((w) == LIVE(g) || (w) == CLOSING(g))
 
-/* Collects a debt if one is left: word, debts, word again. */
+/* Collects a remaining debt: it loads the word, the debts, the word again. */
 inline collect(s, g, held) {
 	word = seen[WORD(s)];
 	if

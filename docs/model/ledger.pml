@@ -3,22 +3,22 @@
  *
  * One directory slot, its owner, three reader nodes. The owner charges reader
  * 0, reader 1 or both for each object, publishes it and sends it. A reader may
- * hand the handle on by reference, 0 to 1 and 1 to 2; the next one was not
- * charged, so it pins. Reader 2 also pulls by a handle that it remembers, when
- * it likes. Up to DEATHS readers die, each at any step.
+ * forward the handle by reference, 0 to 1 and 1 to 2; the receiver was not
+ * charged, so it pins. Reader 2 also pulls at any time by a handle that it
+ * remembers. Up to DEATHS readers die, each at any step.
  *
  * small: -DGENS=2 -DDEATHS=1
  * full:  -DGENS=2 -DDEATHS=3
  * full:  -DGENS=3 -DDEATHS=1
  *
- * MUT 1  evicts without a look at the debts                  -> payload_intact
- * MUT 2  looks at the pins first, stores closing after that  -> payload_intact
- * MUT 3  stores closing and frees without a look at the pins -> payload_intact
- * MUT 4  forgets a reader that is not dead                   -> payload_intact
+ * MUT 1  the owner evicts without a check of the debts       -> payload_intact
+ * MUT 2  the owner checks the pins, then stores closing      -> payload_intact
+ * MUT 3  the owner frees without a check of the pins         -> payload_intact
+ * MUT 4  the owner forgets a reader that is not dead         -> payload_intact
  * MUT 5  a reader settles one debt twice                     -> payload_intact
- * MUT 6  a reader raises its pin and does not look again     -> payload_intact
- * MUT 7  a forwarder lets go as soon as it has sent          -> forward_arrives
- * MUT 8  stores free instead of closing, then waits for pins -> forward_arrives
+ * MUT 6  a reader raises its pin and does not check again    -> payload_intact
+ * MUT 7  a forwarder releases as soon as it has sent         -> forward_arrives
+ * MUT 8  the owner stores free before it waits for pins      -> forward_arrives
  * MUT 9  a receiver moves the head before it has pinned      -> forward_arrives
  * MUT 10 a reader takes closing for gone                     -> forward_arrives
  * MUT 11 a reader keeps its pin on a stale handle            -> slot_comes_back
@@ -52,8 +52,8 @@ chan lane[2] = [GENS] of { byte };
 chan hand[3] = [1] of { byte };
 bool passed[3];
 
-bool dead[3];    /* what the kernel knows */
-byte remembered; /* a handle that reader 2 keeps in mind */
+bool dead[3];    /* the kernel knows it */
+byte remembered; /* a handle that reader 2 keeps */
 
 #define settled(r)  (gone[r] || doneBy[r] == owedBy[r])
 #define unpinned(r) (gone[r] || pinBy[r] == 0)
@@ -70,7 +70,7 @@ inline put() {
 	remembered = gen
 }
 
-/* The looks at several readers are separate steps in the code. */
+/* The checks of several readers are separate steps in the code. */
 inline look_at_pins(busy) {
 	busy = !unpinned(0);
 	busy = busy || !unpinned(1);
@@ -95,8 +95,8 @@ inline evict(busy) {
 #endif
 }
 
-/* What a forgotten reader wrote is never looked at again; cleared here, states
- * that differ in it alone are one. */
+/* The ledger of a forgotten reader is never read again. Clearing it here merges
+ * states that differ in it alone. */
 inline forget(r) {
 	gone[r] = true;
 	if
@@ -109,8 +109,8 @@ inline forget(r) {
 	fi
 }
 
-/* After a try that found a pin, the owner waits until whoever was in the way
- * lets go, and wakes it: see wake.pml. */
+/* After a try that found a pin, the owner waits until the reader releases it and
+ * wakes the owner: see wake.pml. */
 #define mayTry(busy) (isLive(word) && (!busy || unpinned(0) && unpinned(1) && unpinned(2)))
 
 #if MUT == 4
@@ -128,8 +128,8 @@ end:	do
 #if MUT == 1
 	:: mayTry(busy) -> evict(busy)
 #else
-	/* done only grows, and this process alone adds debts: so one look at both
-	 * readers finds what one after the other would. */
+	/* done only grows, and only this process adds debts: so one load of both
+	 * readers finds the same as one after the other. */
 	:: mayTry(busy) && settled(0) && settled(1) -> evict(busy)
 #endif
 	:: d_step { mayForget(0) -> forget(0) }
@@ -138,10 +138,10 @@ end:	do
 	od
 }
 
-/* A payload is bad for good once it is bad: one look, at the end, is enough. */
+/* A bad payload stays bad: one check, at the end, is enough. */
 #define use(g) CHECK(payload_intact, bytes == g)
 
-/* Hand over hand: its own hold goes only when the next one has its own. */
+/* A forwarder releases its hold only when the receiver has its own. */
 inline pass_on(r, g) {
 	if
 	:: true
@@ -188,7 +188,7 @@ end:	do
 		if :: r == 0 -> doneBy[0]++ :: else fi;
 #endif
 		d_step { doneBy[r]++; g = 0 }
-	:: r > 0 && nempty(hand[r]) ->            /* forwarded: nobody charged this reader */
+	:: r > 0 && nempty(hand[r]) ->            /* forwarded: this reader was not charged */
 		hand[r]?g;
 #if MUT == 9
 		passed[r] = true;
@@ -200,7 +200,7 @@ end:	do
 			pass_on(r, g);
 			use(g);
 			d_step { pinBy[r]--; g = 0; held = false }
-		:: else ->                            /* only if the forwarder let go by dying */
+		:: else ->                            /* only if the forwarder died */
 			CHECK(forward_arrives, dead[r-1]);
 			passed[r] = true
 		fi
@@ -231,7 +231,7 @@ proctype Death() {
 	od
 }
 
-/* When nothing can move any more, all must have come to its end. */
+/* Checks the final state, when no other process can move. */
 proctype Watch() {
 end:	timeout -> CHECK(slot_comes_back, word == EMPTY && (gen == GENS || (gone[0] && gone[1])))
 }

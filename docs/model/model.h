@@ -1,15 +1,15 @@
 /*
- * What the models share. Spin runs the C preprocessor over each of them.
+ * Definitions that the models share. Spin runs the C preprocessor over each of them.
  *
  * MUT selects a planted mistake; 0 is the protocol. scripts/model.sh reads the
  * sizes and the mistakes from the first comment of each model:
  *
  *     small: FLAGS   runs of the protocol, also the flags of its mistakes
  *     full:  FLAGS   runs of the protocol that take longer
- *     MUT n  what is done wrong -> the promise that breaks
+ *     MUT n  the mistake -> the promise that breaks
  *
- * Flags with -DNP look for cycles instead: there must be none in which nothing
- * is gained, and the promise no_idle_cycle is that one.
+ * Flags with -DNP look for cycles instead: there must be none without progress,
+ * which is the promise no_idle_cycle.
  */
 #ifndef MUT
 #define MUT 0
@@ -17,8 +17,8 @@
 
 /*
  * A promise is a symbolic constant, declared as an mtype at the head of its
- * model. It is never 0, so the second operand is false and only there to make
- * Spin print the name: "text of failed assertion: assert(((...)||!(name)))".
+ * model. It is never 0, so the second operand is false; it makes Spin print the
+ * name: "text of failed assertion: assert(((...)||!(name)))".
  */
 #define CHECK(promise, condition) assert((condition) || !(promise))
 

@@ -2,19 +2,19 @@
  * A reader's index is used again, with a new ledger.
  *
  * Reader A has an index of the store and dies at any step; B gets that index
- * when the owner has removed A. Meanwhile the owner fills one slot again and
- * again, charging whoever has the index, and aborts some reservations. A ledger
- * is memory that its reader alone writes; the dead one's stays what it was.
- * Column, ledger and lane of an index belong together: all are new for a
- * newcomer, and nothing that is there already is charged to it. The newcomer
- * also pulls, as soon as it has the store's memory.
+ * when the owner has removed A. Meanwhile the owner fills one slot repeatedly,
+ * charges the present reader of the index, and aborts some reservations. Only its
+ * reader writes a ledger; a dead reader's ledger stays unchanged. Column, ledger
+ * and lane of an index belong together: all are new for a newcomer, and no earlier
+ * object is charged to it. The newcomer also pulls, as soon as it has the store's
+ * memory.
  *
  * small: -DGENS=3
  * full:  -DGENS=6
  *
  * MUT 1 the newcomer gets the old column                          -> slot_comes_back
  * MUT 2 the old ledger's done is taken for the newcomer's         -> payload_intact
- * MUT 3 what is reserved stays charged to the index               -> debts_are_its_own
+ * MUT 3 a reservation stays charged to the index                  -> debts_are_its_own
  * MUT 4 a closed socket is taken for a death                      -> payload_intact
  * MUT 5 the newcomer gets the memory before it is in the scan     -> payload_intact
  * MUT 6 the newcomer gets the old lane                            -> debts_are_its_own
@@ -42,7 +42,7 @@ chan lane[2] = [GENS] of { byte };
 byte reader = NONE;
 byte column, ledger, laneAt;
 bool charged;               /* of the object in the slot: the index owes for it */
-byte chargedTo;             /* who that was, for the promises alone */
+byte chargedTo;             /* the charged reader, for the promises alone */
 
 bool mapped[2];             /* reader r has the memory of the store */
 bool dead, hungUp, joined;

@@ -1,9 +1,9 @@
 /*
- * At least once: a payload stays until the stage has done with it, whoever
- * dies, and what is handled again comes out once.
+ * At least once: a payload stays until the stage has completed it, also if a
+ * process dies, and the result of a repeat is delivered once.
  *
- * A producer node sends WORKS payloads to a stage; the stage handles each,
- * sends what came of it to the next one, then says that it has completed it.
+ * A producer node sends WORKS payloads to a stage; the stage handles each, sends
+ * the result to the next stage, then says that it has completed the payload.
  * The stage dies at any step, up to DEATHS times, and is started again. The
  * producer holds a debt of its own for each payload until the completion, so
  * that it can deliver it once more; the stage's own debt goes when it has
@@ -13,12 +13,12 @@
  * small: -DWORKS=2 -DDEATHS=1
  * full:  -DWORKS=3 -DDEATHS=2
  *
- * MUT 1 the producer lets go when it has sent               -> payload_intact
- * MUT 2 the producer lets go when the stage has released    -> payload_intact
+ * MUT 1 the producer releases when it has sent              -> payload_intact
+ * MUT 2 the producer releases when the stage has released   -> payload_intact
  * MUT 3 the stage says completed before its result is sent  -> every_result_arrives
  * MUT 4 a duplicate is not removed                          -> each_result_once
- * MUT 5 the producer does not let go when the stage is done -> room_comes_back
- * MUT 6 nothing is delivered again                          -> every_result_arrives
+ * MUT 5 the producer does not release after a completion    -> room_comes_back
+ * MUT 6 no payload is delivered again                       -> every_result_arrives
  * MUT 7 a repeat gets the next sequence                     -> every_result_arrives
  * MUT 8 a late completion ends the debt of the repeat too  -> payload_intact
  */
@@ -40,7 +40,7 @@ bool own[SLOTS];                /* the producer's own debt */
 bool held[SLOTS];               /* the stage's debt: see ledger.pml */
 bool completed[SLOTS];
 
-/* Work and, for results, the sequence. What is in the lanes of a dead stage is
+/* Work and, for results, the sequence. Results in the lane of a dead stage are
  * still consumed; the lane into it dies with it. */
 chan toStage = [WORKS] of { byte, byte };
 chan results = [WORKS * (DEATHS + 1)] of { byte, byte };
@@ -59,8 +59,8 @@ inline deliver(w) {
 	toStage!w,w
 }
 
-/* The pidfd is readable: its debts are forgotten, a new process gets what was
- * not completed. */
+/* The pidfd is readable: its debts are forgotten, a new process gets the payloads
+ * that were not completed. */
 inline start_again() {
 	d_step {
 		for (w : 1 .. WORKS) { held[w] = false };

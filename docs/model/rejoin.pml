@@ -1,23 +1,22 @@
 /*
- * A node joins again: what belongs to an older epoch is not believed.
+ * A node joins again: messages of an older epoch have no effect.
  *
  * A host delivers WORKS payloads to one client and frees each when the client
  * has released it. The connection breaks at any step, at most JOINS - 1 times,
  * and the client, which lives on, joins again. Both sides number deliveries
- * from 1 in each epoch, so a number alone does not say which delivery is
- * meant. Packets of older connections may still be read by either side. What
- * the client held, it may go on reading until it says hello again; until then
- * the host keeps it.
+ * from 1 in each epoch, so a number alone does not identify a delivery. Either
+ * side may still read packets of older connections. The client may go on reading
+ * its payloads until it says hello again; until then the host keeps them.
  *
  * small: -DWORKS=2 -DJOINS=2
  * full:  -DWORKS=3 -DJOINS=3
  *
- * MUT 1 a release of an older epoch is believed              -> payload_intact
- * MUT 2 a delivery of an older epoch is believed             -> payload_intact
- * MUT 3 what was held is freed when the connection breaks    -> payload_intact
- * MUT 4 what was held is not given back at the new hello     -> room_comes_back
+ * MUT 1 a release of an older epoch takes effect             -> payload_intact
+ * MUT 2 a delivery of an older epoch is taken                -> payload_intact
+ * MUT 3 a break of the connection frees held payloads        -> payload_intact
+ * MUT 4 the new hello does not free held payloads            -> room_comes_back
  * MUT 5 the client says hello while it still reads           -> payload_intact
- * MUT 6 what was not released is not delivered again         -> work_arrives
+ * MUT 6 an unreleased payload is not delivered again         -> work_arrives
  */
 #include "model.h"
 
@@ -30,7 +29,7 @@
 
 mtype = { payload_intact, room_comes_back, work_arrives };
 
-/* The host's memory: by the work that is in it; 0 is free. */
+/* The work in each slot of the host's memory; 0 is free. */
 #define SLOTS 2
 byte bytes[SLOTS];
 
@@ -110,7 +109,7 @@ end:	do
 #if MUT == 3
 	:: broken && !freed -> d_step { give_back(); freed = true }
 #endif
-	:: hello?_ ->              /* the client says that it has let go of all */
+	:: hello?_ ->              /* the client has released all payloads */
 		d_step { give_back(); joins++; number = 0 }
 #if MUT == 3
 		freed = false;
@@ -119,7 +118,7 @@ end:	do
 	od
 }
 
-/* What reads payloads in the client. */
+/* The reader of payloads in the client. */
 proctype Worker() {
 	byte e, n, slot, work;
 end:	do
@@ -143,7 +142,7 @@ end:	do
 
 inline joined() { atomic { welcome?mine -> broken = false } }
 
-/* What keeps the client's connection. */
+/* The client's connection. */
 proctype Connection() {
 end:	do
 	:: broken && mine == 0 && !reading -> hello!0; joined()

@@ -1,18 +1,17 @@
 /*
- * The second look at the local debts: a hold that is handed on while the owner
- * looks.
+ * The second check of the local debts: a hold is handed on during the owner's
+ * check.
  *
- * One slot. Readers in the owner's process share an account: a lease may be
- * taken by a pin, made into a debt for somebody else by Share, and let go. So
- * a debt can appear after the owner has looked at the debts, and the pin it
- * came from can be gone before the owner looks at the pins. HOPS bounds how
- * often a hold is handed on.
+ * One slot. Readers in the owner's process share an account: a reader may take a
+ * lease by a pin, make it a debt of another reader by Share, and release it. So a
+ * debt can appear after the owner has checked the debts, and its pin can be gone
+ * before the owner checks the pins. HOPS bounds the number of such hand-overs.
  *
  * small: -DHOPS=3 -DREADERS=2
  * full:  -DHOPS=6 -DREADERS=2
  *
- * MUT 1 the owner looks at the local debts only once              -> payload_intact
- * MUT 2 the second look comes before the look at the pins         -> payload_intact
+ * MUT 1 the owner checks the local debts only once                -> payload_intact
+ * MUT 2 the second check comes before that of the pins            -> payload_intact
  * MUT 3 Share adds its debt after the lease is released           -> payload_intact
  * MUT 4 the owner reads owed before done                          -> done_within_owed
  * MUT 5 a handle is taken twice, and taken not compared with owed -> done_within_owed
@@ -81,7 +80,7 @@ proctype Owner() {
 	closed = true
 }
 
-/* Whoever has a lease may hand the object on; the lease holds it meanwhile. */
+/* A reader with a lease may hand the object on; the lease holds it meanwhile. */
 inline hand_on() {
 	if
 	:: hops < HOPS ->
@@ -92,8 +91,8 @@ inline hand_on() {
 	fi
 }
 
-/* Take, use, Release. Somebody takes the same handle a second time: that finds
- * no debt, or takes the place of the rightful one. */
+/* Take, use, Release. Another reader takes the same handle a second time: it finds
+ * no debt, or takes the debt of the rightful reader. */
 inline take() {
 	do
 	:: word != LIVE(1) && word != CLOSING(1) -> break

@@ -1,16 +1,15 @@
 /*
- * A request on the short path: the caller numbers it, what belongs together
- * travels in one packet, and a stage says unasked that its task has ended.
+ * A request on the short path: the caller numbers it, messages share packets, and a
+ * stage says unasked that its task has ended.
  *
  * A caller submits REQUESTS requests, one after the other, the first with INPUTS
  * inputs and each other with one; the last input has the flag. It may abort ABORTS of
  * them. The host refuses a request, or gives its inputs to REPLICAS replicas of a stage
  * without state, with STICKY all of a request to one. A replica puts one output
  * for each input and then finishes it. FAULTS times a replica's process dies, at any
- * step, or says that a task has ended that has not. What a process that dies has not
- * sent is lost, whole packets of it; what it has sent is read. The host repeats what
- * was not finished, and drops what has gone out before. A process that breaks the
- * protocol counts as dead.
+ * step, or says falsely that a task has ended. Unsent packets of a dead process are
+ * lost; sent ones are read. The host repeats unfinished inputs, and drops outputs that
+ * were delivered before. A process that breaks the protocol counts as dead.
  *
  * small: -DREQUESTS=1 -DINPUTS=2 -DABORTS=0
  * small: -DREQUESTS=2 -DINPUTS=1 -DREPLICAS=1
@@ -20,17 +19,17 @@
  *
  * MUT 1 over leaves before the last result                      -> over_is_last
  * MUT 2 a stage says finish before its put                      -> finished_is_out
- * MUT 3 the host takes an end of a part of the inputs           -> end_is_whole
- * MUT 4 the host takes an end while an input is not finished    -> end_is_whole
- * MUT 5 a task that has ended gets a repeat, and is not opened  -> finished_is_out
- * MUT 6 a task gets a repeat behind its last input              -> honest_is_believed
+ * MUT 3 the host accepts an end after a part of the inputs      -> end_is_whole
+ * MUT 4 the host accepts an end with an unfinished input        -> end_is_whole
+ * MUT 5 an ended task gets a repeat, and is not opened          -> finished_is_out
+ * MUT 6 a task gets a repeat after its last input               -> honest_is_believed
  * MUT 7 the number of a request is used again                   -> own_results
- * MUT 8 a refused request's input is handled all the same       -> refused_has_no_result
+ * MUT 8 an input of a refused request is handled                -> refused_has_no_result
  * MUT 9 a repeat's output is not dropped                        -> each_result_once
- * MUT 10 an abort behind the end is answered with over as well  -> over_once
- * MUT 11 what comes for a refused request is not given back     -> all_comes_back
- * MUT 12 results behind an abort are not finished               -> all_comes_back
- * MUT 13 a task that was asked to end dies, and nobody is asked -> nobody_waits
+ * MUT 10 an abort after the end is answered with over as well   -> over_once
+ * MUT 11 an input of a refused request is not returned          -> all_comes_back
+ * MUT 12 results after an abort are not finished                -> all_comes_back
+ * MUT 13 a task dies that was to end, and no other is asked     -> nobody_waits
  */
 #include "model.h"
 
@@ -40,7 +39,7 @@
 #ifndef ABORTS
 #define ABORTS 1
 #endif
-/* These take more than is small. */
+/* These need larger sizes than small. */
 #if MUT == 7
 #undef REQUESTS
 #define REQUESTS 2
@@ -68,7 +67,7 @@ mtype = { over_is_last, over_once, finished_is_out, end_is_whole, honest_is_beli
 	refused_has_no_result, each_result_once, all_comes_back, nobody_waits };
 mtype = { submit, input, abort, result, over, refused, open, deliver, end_, put, finish, ended };
 
-#define faulty(r)   ((r) == 0 || FAULTS > 1)    /* of replicas that are alike it is enough */
+#define faulty(r)   ((r) == 0 || FAULTS > 1)    /* for identical replicas that is enough */
 #define inputsOf(q) ((q) == 0 -> INPUTS : 1)
 #define lastOf(q)   (inputsOf(q) - 1)
 #define W(q, i)     ((q) * INPUTS + (i))
@@ -80,9 +79,8 @@ mtype = { submit, input, abort, result, over, refused, open, deliver, end_, put,
 #define NUMBER(q)   ((q) + 1)
 #endif
 
-/* Sockets, each with room for all that is ever said there. What is said for a
- * request to the caller names, behind its number, whose it is: nobody but the
- * CHECKs looks at that. */
+/* Sockets, each with space for all messages of a run. A message to the caller
+ * has the request after the number: only the CHECKs read it. */
 chan toHost = [REQUESTS * 2 + INPUTS + 1] of { mtype, byte, byte };        /* number, input */
 chan toCaller = [REQUESTS * 3 + INPUTS] of { mtype, byte, byte, byte };    /* number, request, input */
 chan toStage[REPLICAS] = [8] of { mtype, byte, byte };                      /* task, input */
@@ -90,23 +88,23 @@ chan unsent[REPLICAS] = [8] of { mtype, byte, byte };                       /* i
 chan fromStage[REPLICAS] = [10] of { mtype, byte, byte };
 
 bool dead[REPLICAS];            /* the process is killed, or the host has hung up */
-bool gone[REPLICAS];            /* and it is no more: its pidfd is readable */
+bool gone[REPLICAS];            /* and it is gone: its pidfd is readable */
 byte known[REPLICAS];           /* tasks that the process has open */
-bool rash[REPLICAS];            /* it has said an end that it should not */
+bool rash[REPLICAS];            /* it has said a false end */
 byte faults;
 
-/* The host's books: of requests, of inputs, of tasks. */
+/* The host's state: of requests, of inputs, of tasks. */
 #define RUNS  1
 #define OVER  2
 byte submits;
-byte bySource[REQUESTS + 1];    /* the request behind a number, plus one */
+byte bySource[REQUESTS + 1];    /* the request of a number, plus one */
 byte state[REQUESTS];
 #if MUT == 1
 bool saidOver[REQUESTS];
 #endif
 bool ending[REQUESTS];          /* the last input has come */
-bool asked[REQUESTS];           /* ... and all are finished: answers are waited for, */
-byte left[REQUESTS];            /* so many */
+bool asked[REQUESTS];           /* ... and all are finished: the host waits for answers, */
+byte left[REQUESTS];            /* of this number */
 bool early[REQUESTS];           /* one answered before that */
 byte home[REQUESTS];            /* where it stays, with STICKY: the replica plus one */
 
@@ -114,9 +112,9 @@ byte home[REQUESTS];            /* where it stays, with STICKY: the replica plus
 #define FINISHED 2
 #define GIVEN(t) (3 + (t))      /* to a replica, for this task */
 byte work[REQUESTS * INPUTS];
-bool out[REQUESTS * INPUTS];    /* its output has gone out */
+bool out[REQUESTS * INPUTS];    /* its output was delivered */
 
-byte tasks;                     /* so many were opened */
+byte tasks;                     /* number of opened tasks */
 byte whose[TASKS];              /* the request */
 byte at[TASKS];                 /* the replica */
 bool opened[TASKS];             /* the host waits for the task's end */
@@ -124,7 +122,7 @@ bool last[TASKS];               /* it has had the last input */
 bool due[TASKS];                /* its end is waited for */
 
 bool attached[REPLICAS];
-bool busy[REPLICAS];            /* a put waits for credit, and what comes behind it */
+bool busy[REPLICAS];            /* a put waits for credit, and later messages for it */
 byte busyTask[REPLICAS], busyInput[REPLICAS];
 
 bool lent[REQUESTS * INPUTS];   /* the caller's payload: it has been sent and has not come back */
@@ -140,7 +138,7 @@ proctype Caller() {
 	bool begun;
 	byte aborts;
 	mtype m;
-	do :: aborts < ABORTS -> aborts++ :: break od;          /* so many it leaves to end */
+	do :: aborts < ABORTS -> aborts++ :: break od;          /* the other requests end by themselves */
 end:	do
 	:: atomic { !begun && r < REQUESTS ->         /* one packet */
 		toHost!submit,NUMBER(r),0;
@@ -193,7 +191,7 @@ end:	do
 
 /* ---- a replica */
 
-/* What is said waits for what may be said with it, and for its packet: see Sender. */
+/* A message waits for others to share its packet: see Sender. */
 inline say_ended(task) {
 	unsent[me]!ended,task,0;
 	known[me] = known[me] & ~BIT(task)
@@ -262,7 +260,7 @@ end:	do
 	od
 }
 
-/* ---- the host: each message is one step with what it causes, which leaves at once */
+/* ---- the host: a message and its effects are one step, and are sent at once */
 
 inline choose(who) {
 	if
@@ -275,8 +273,8 @@ inline choose(who) {
 	fi
 }
 
-/* A repeat may come behind the last input: then the task may have ended already,
- * though the host has not heard it. */
+/* A repeat may come after the last input: then the task may have ended already
+ * before the host has read that. */
 #if MUT == 5
 bool answered[TASKS];
 #define takesMore(t) ((opened[t] && !last[t]) || answered[t])
@@ -340,7 +338,7 @@ inline finish_work(who, which) {
 	lent[W(who, which)] = false
 }
 
-/* Has the replicas end a request whose inputs are finished. */
+/* Asks the replicas to end a request whose inputs are finished. */
 inline progress(who) {
 	all = state[who] == RUNS && ending[who] && !asked[who];
 	for (w : 0 .. lastOf(who)) { all = all && work[W(who, w)] == FINISHED };
@@ -377,7 +375,7 @@ inline progress(who) {
 	fi
 }
 
-/* What waits gets a replica, and what is finished its end. */
+/* Gives waiting inputs to a replica, and ends finished requests. */
 inline go_on() {
 	for (q : 0 .. REQUESTS - 1) {
 		for (i : 0 .. lastOf(q)) {
@@ -463,7 +461,7 @@ inline drain(c) {
 	od
 }
 
-/* The pidfd is readable, and all that the process has sent is read. */
+/* The pidfd is readable, and all messages of the process are read. */
 inline detach(r) {
 	attached[r] = false; busy[r] = false; busyTask[r] = 0; busyInput[r] = 0;
 	drain(toStage[r]); drain(unsent[r]); drain(fromStage[r]);
@@ -554,7 +552,7 @@ end:	do
 #if MUT == 11
 			skip
 #else
-			lent[W(submits - 1, which)] = false    /* nothing comes later for an older one */
+			lent[W(submits - 1, which)] = false    /* no message comes later for an older one */
 #endif
 		:: m == abort && bySource[n] -> q = bySource[n] - 1; end_request(q)
 		:: m == abort && !bySource[n] ->
@@ -567,7 +565,7 @@ end:	do
 	od
 }
 
-/* ---- what goes wrong */
+/* ---- faults */
 
 proctype Faults() {
 end:	do
@@ -598,7 +596,7 @@ end:	timeout -> atomic {
 init {
 	byte r;
 	atomic {
-		do :: faults < FAULTS -> faults++ :: break od;          /* so many do not happen */
+		do :: faults < FAULTS -> faults++ :: break od;          /* this number of faults does not happen */
 		run Caller(); run Taking(); run Faults(); run Watch();
 		for (r : 0 .. REPLICAS - 1) { attached[r] = true; run Stage(r); run Sender(r); run Serving(r) }
 	}

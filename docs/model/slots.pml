@@ -3,28 +3,28 @@
  *
  * REQUESTS requests go through a graph: a | b -> merge, whose stages have one slot each. The
  * producer in front of a request sends to a, to b, to both in either order or at once, or to neither.
- * a and b send on what they get. A request takes a slot for its first delivery to a stage. An end takes
- * none: it is said when the stage has a slot, and a stage that was sent nothing is passed over.
+ * a and b forward their deliveries. A request takes a slot for its first delivery to a stage. An end takes
+ * none: the stage is told of it when the request has a slot there, and a stage without deliveries is passed over.
  * ABORTS requests are over at some step. A straggler asks for a slot of a stage that its request has left.
  *
  * small: -DREQUESTS=2
  * full:  -DREQUESTS=3 -DABORTS=0
  *
- * MUT 1 circles are looked for only when a wait begins            -> every_request_ends
+ * MUT 1 the search for cycles runs only when a wait begins        -> every_request_ends
  * MUT 2 a node opens no task above the bound                      -> every_request_ends
  * MUT 3 two requests are served by one actor                      -> every_request_ends
  * MUT 4 a straggler takes a slot of a stage that was left         -> every_request_ends
- * MUT 5 no circle is looked for when a slot above the bound is back -> every_request_ends
+ * MUT 5 no search for cycles when a slot above the bound is back  -> every_request_ends
  * MUT 6 the youngest request gets the free slot                   -> oldest_first
  * MUT 7 a request that holds the slot of a later stage never waits -> bound_is_kept
- * MUT 8 an end is noted some time after the look for a slot       -> every_request_ends
- * MUT 9 a request that is over gives no slot back of which no part was told -> slots_come_back
+ * MUT 8 an end is noted some time after the check for a slot      -> every_request_ends
+ * MUT 9 an ended request keeps a slot of which no part was told   -> slots_come_back
  * MUT 10 an end takes a slot                                      -> own_stages_only
- * MUT 11 no circle is looked for when a request gets a slot       -> every_request_ends
+ * MUT 11 no search for cycles when a request gets a slot          -> every_request_ends
  */
 #include "model.h"
 
-/* These take more than is small. */
+/* These need larger sizes than small. */
 #if MUT == 1 || MUT == 5 || MUT == 6 || MUT == 11
 #undef REQUESTS
 #define REQUESTS 3
@@ -62,7 +62,7 @@ byte aborts;
 #define TO(s)   (s)
 #define FROM(s) (2 + (s))
 #define S(q, f) ((q) * 4 + (f))
-bool uses[REQUESTS * STAGES];           /* the request is to send something to the stage */
+bool uses[REQUESTS * STAGES];           /* the request is to send a delivery to the stage */
 bool sent[REQUESTS * 4];                /* the delivery */
 bool unsaid[REQUESTS * 4], said[REQUESTS * 4];
 
@@ -86,7 +86,7 @@ inline grant(t, s) {
 	holders[s]++
 }
 
-/* The oldest wait on a circle whose request holds a slot. */
+/* The oldest wait on a cycle whose request holds a slot. */
 inline circle() {
 	for (i : 0 .. STAGES - 1) {
 		stuck[i] = false;
@@ -97,7 +97,7 @@ inline circle() {
 			for (j : 0 .. REQUESTS - 1) { if :: holds(j, i) && !waitsStuck(j) -> stuck[i] = false :: else fi }
 		}
 	}
-	for (k : 1 .. STAGES) {                 /* and one waits for it that holds a slot on the circle */
+	for (k : 1 .. STAGES) {                 /* and a request that holds a slot on the cycle waits for it */
 		for (i : 0 .. STAGES - 1) {
 			keeps = false;
 			for (j : 0 .. REQUESTS - 1) { if :: waits(j, i) && holdsStuck(j) -> keeps = true :: else fi }
@@ -186,9 +186,9 @@ inline want(q, s) {
 	}
 }
 
-/* ---- a request: what its producer does, its part at a and b, and that at merge */
+/* ---- a request: its producer, its part at a and b, and its part at merge */
 
-/* What the producer sends to, in which order. */
+/* The stages to which the producer sends, and their order. */
 #define NEITHER 0
 #define TO_A    1
 #define TO_B    2
@@ -202,14 +202,14 @@ byte done_[REQUESTS];           /* deliveries that are sent, then ends */
 #define second(q) (kind[q] == B_A -> A : B)
 #define many(q)   (kind[q] == NEITHER -> 0 : (kind[q] <= TO_B -> 1 : 2))
 
-/* A part: it is told of the grant, sends on what it gets, ends its stream, leaves. */
+/* A part: it is told of the grant, forwards its deliveries, ends its stream, leaves. */
 #define TOLD    1
 #define EMITS   2
 #define EMITTED 3
 #define CLOSED  4
 byte part[REQUESTS * STAGES];
 
-/* A process that serves the stage opens the tasks that it is told of; an actor does one thing at a time. */
+/* A process that serves the stage opens the announced tasks; an actor handles one message at a time. */
 byte opened[STAGES], emitting[STAGES];
 #if MUT == 2
 #define mayBegin(q, s)  (opened[s] == 0)
@@ -223,7 +223,7 @@ inline say(q, f) {
 	if :: unsaid[S(q, f)] -> unsaid[S(q, f)] = false; said[S(q, f)] = true :: else fi
 }
 
-/* Under the lock of the stream. A stage that was sent nothing is passed over. */
+/* Under the lock of the stream. A stage without deliveries is passed over. */
 inline end_stream(q, f, s) {
 	if
 	:: holds(q, s) -> said[S(q, f)] = true

@@ -1,23 +1,23 @@
 /*
- * Waking: nobody sleeps while there is work for him.
+ * Waking: no process sleeps while there is work for it.
  *
  * One node sends FRAMES objects to CONSUMERS others, by a lane of one frame
- * each; its store has room for OBJECTS. So it waits for room in the store (done
+ * each; its store has space for OBJECTS. So it waits for space in the store (done
  * moves), and the consumers wait for frames (a header is stored). For space in a
- * lane (a head moves) it does not sleep: it sends later. Every wait is the same four steps: raise the
- * flag, fence, look again, park. Every store that could end a wait is followed
- * by a fence and a look at the flag; who finds it raised writes the eventfd.
- * Parking on an eventfd returns at once if it was written before. In a lane
- * flags are counters, odd while raised, and each number is answered once: so
- * they are with COUNTED, which multiplies the states.
+ * lane (a head moves) it does not sleep: it sends later. Every wait is the same
+ * four steps: raise the flag, fence, check again, park. Every store that could end
+ * a wait is followed by a fence and a load of the flag; a process that finds it
+ * raised writes the eventfd. Parking on an eventfd returns at once if it was
+ * written before. In a lane flags are counters, odd while raised, and each number
+ * is answered once; COUNTED models that, and multiplies the states.
  *
- * A frame is published by its header: 1, where before it was 0. The header
- * behind it is cleared first, because its place held the frame before.
+ * A header of 1, formerly 0, publishes a frame. The header after it is cleared
+ * first, because an earlier frame lay there.
  *
  * Memory is that of amd64: each node's stores wait in a buffer of its own, in
  * order, and reach the others some time after. A fence waits until the buffer
- * is empty. Each place has one writing node, which knows what it wrote. Up to
- * DEATHS consumers die at any step.
+ * is empty. One node writes each location, and sees its own stores. Up to DEATHS
+ * consumers die at any step.
  *
  * small: -DFRAMES=3
  * small: -DFRAMES=3 -DNP
@@ -26,21 +26,21 @@
  * full:  -DFRAMES=4 -DCOUNTED=1
  * full:  -DFRAMES=2 -DOBJECTS=1 -DCONSUMERS=2
  *
- * MUT 1  a consumer looks first, raises its flag after        -> frames_are_taken
- * MUT 2  the sender does not look at the flag after a header  -> frames_are_taken
- * MUT 3  no fence between a consumer's flag and its look      -> frames_are_taken
- * MUT 4  no fence between a header and the look at the flag   -> frames_are_taken
- * MUT 5  the owner looks first, raises wantRoom after         -> room_is_used
- * MUT 6  a reader does not look at wantRoom after its done    -> room_is_used
- * MUT 7  no fence between done and the look at wantRoom       -> room_is_used
- * MUT 8  a death wakes nobody                                 -> a_death_wakes
- * MUT 9  who wakes up clears the eventfd after its look       -> frames_are_taken
+ * MUT 1  a consumer checks first, then raises its flag        -> frames_are_taken
+ * MUT 2  the sender does not load the flag after a header     -> frames_are_taken
+ * MUT 3  no fence between a consumer's flag and its check     -> frames_are_taken
+ * MUT 4  no fence between a header and the load of the flag   -> frames_are_taken
+ * MUT 5  the owner checks first, then raises wantRoom         -> room_is_used
+ * MUT 6  a reader does not load wantRoom after its done       -> room_is_used
+ * MUT 7  no fence between done and the load of wantRoom       -> room_is_used
+ * MUT 8  a death wakes no process                             -> a_death_wakes
+ * MUT 9  a woken process clears the eventfd after its check   -> frames_are_taken
  * MUT 10 a header is stored before its frame                  -> frames_in_order
- * MUT 11 the sender does not look at the head before a frame  -> frames_in_order
- * MUT 12 a consumer looks again instead of parking            -> no_idle_cycle
+ * MUT 11 the sender does not load the head before a frame     -> frames_in_order
+ * MUT 12 a consumer polls instead of parking                  -> no_idle_cycle
  * MUT 13 a consumer's next sleep has the number of the last   -> frames_are_taken
- * MUT 14 the header behind a frame is not cleared             -> frames_in_order
- * MUT 15 the header behind a frame is cleared after it is out -> frames_in_order
+ * MUT 14 the header after a frame is not cleared              -> frames_in_order
+ * MUT 15 the next header is cleared after the frame is out    -> frames_in_order
  */
 #include "model.h"
 
@@ -57,16 +57,16 @@
 #define COUNTED (MUT == 13) /* 0: flags are 0 and 1, and answered whenever they are seen */
 #endif
 #ifndef OBJECTS
-#define OBJECTS 2  /* for which the store has room; a lane holds one frame */
+#define OBJECTS 2  /* for which the store has space; a lane holds one frame */
 #endif
 
 mtype = { frames_are_taken, room_is_used, a_death_wakes, frames_in_order };
 
-/* Places, as all others see them. The sender writes these: */
+/* Locations, as all other nodes see them. The sender writes these: */
 #define HEADER(c, n) (3 * (c) + (n) % 2) /* of frame n; 1 if it is there */
-#define FRAME(c)     (3 * (c) + 2)       /* the one that was written last */
+#define FRAME(c)     (3 * (c) + 2)       /* the last frame */
 #define WANTROOM     (3 * CONSUMERS)
-/* and consumer c these: */
+/* Consumer c writes these: */
 #define ASLEEP(c)    (3 * CONSUMERS + 1 + 3 * (c))
 #define HEAD(c)      (3 * CONSUMERS + 2 + 3 * (c))
 #define DONE(c)      (3 * CONSUMERS + 3 + 3 * (c))
@@ -77,13 +77,13 @@ byte seen[6 * CONSUMERS + 1];
 #define NODES (CONSUMERS + 1)
 chan late[NODES] = [4] of { byte, byte };
 bool eventfd[NODES];
-bool dead[CONSUMERS];   /* what the kernel knows */
-bool gone[CONSUMERS];   /* what the sender knows */
+bool dead[CONSUMERS];   /* the kernel knows it */
+bool gone[CONSUMERS];   /* the sender knows it */
 
 inline store(node, place, value) { late[node]!place,value }
 inline fence(node) { empty(late[node]) }
 
-/* The buffer of a node; it drains even when the node has died. */
+/* The buffer of a node; it drains even after the node has died. */
 proctype Drain(byte node) {
 	byte place, value;
 end:	do
@@ -108,15 +108,15 @@ inline answer(node, flag, answered) {
 	if :: wake -> wake = false; eventfd[node] = true :: else fi
 }
 
-/* Who is parked for what: for the promises alone. */
+/* The condition for which each node is parked: for the promises alone. */
 mtype = { nothing, room };
 mtype waitsFor = nothing;
 byte waitsOn;
 
 inline park(node) { d_step { eventfd[node] -> eventfd[node] = false } }
 
-/* Cleared on the way out of the wait and looked at afterwards, a write is
- * never lost; cleared on the way in, one may be. */
+/* If the eventfd is cleared after the wait and before the check, no write is
+ * lost; if it is cleared before the wait, one may be. */
 #if MUT == 9
 #define beforePark(node) eventfd[node] = false
 #else

@@ -3,10 +3,10 @@
  * written, and is used again.
  *
  * The producer gives the chunk out as one generation after the other. Its stream
- * copies into it and writes ready behind that; each consumer's stream waits for the
- * mirror that its own watcher raises, reads, and writes ack behind that. At any step
- * a process may die, with its streams, or a process's GPU may fail, which ends the
- * streams alone: up to FAULTS of these.
+ * copies into it, then writes ready; each consumer's stream waits for the mirror that
+ * its own watcher raises, reads, then writes ack. At any step a process may die, with
+ * its streams, or a process's GPU may fail, which ends the streams alone: up to FAULTS
+ * of these.
  *
  * small: -DGENS=2 -DFAULTS=2
  * full:  -DGENS=3 -DFAULTS=3
@@ -17,16 +17,16 @@
  * MUT 3 fault is written behind ready                            -> read_whole
  * MUT 4 the mirror is raised before the lease is marked          -> read_whole
  * MUT 5 a chunk is used again under the same generation          -> read_whole
- * MUT 6 a lease goes when its message is closed                  -> chunk_alone
+ * MUT 6 closing a message releases its lease                     -> chunk_alone
  * MUT 7 a freed chunk is given out while a stream writes to it   -> chunk_alone
  * MUT 8 a line of words is used again under the same number      -> read_whole
  * MUT 9 a reader is forgotten that is not dead                   -> chunk_alone
  * MUT 10 a failed GPU of a consumer keeps its leases              -> chunk_comes_back
  * MUT 11 a dead consumer's debts are kept                         -> chunk_comes_back
- * MUT 12 a late chunk is not looked at again                      -> chunk_comes_back
- * MUT 13 nobody looks whether the producer is dead                -> nobody_waits
- * MUT 14 a failed GPU of the producer is told nobody              -> nobody_waits
- * MUT 15 a consumer's stream waits for the producer's word        -> read_whole
+ * MUT 12 a late chunk is not checked again                        -> chunk_comes_back
+ * MUT 13 no watcher checks whether the producer is dead           -> nobody_waits
+ * MUT 14 no consumer is told that the producer's GPU failed       -> nobody_waits
+ * MUT 15 a consumer's stream waits for the producer's message     -> read_whole
  */
 #include "model.h"
 
@@ -44,7 +44,7 @@ mtype = { FREE, USED, LATE };
 #define CONSUMERS 1
 #endif
 
-/* The chunk: the generation that it holds as a whole, or 0. */
+/* The chunk: the generation that it holds completely, or 0. */
 byte content;
 byte gen;
 mtype slot = FREE;
@@ -53,7 +53,7 @@ bool writing, reading[CONSUMERS];
 /* The producer's words. */
 byte ready, fault;
 
-/* Each consumer's line of words, for one message after the other. */
+/* Each consumer's line of words, for successive messages. */
 byte mirror[CONSUMERS], ack[CONSUMERS], seq[CONSUMERS];
 
 bool dead, failed;                          /* the producer, its GPU */
@@ -61,8 +61,8 @@ bool gone[CONSUMERS], broke[CONSUMERS];     /* a consumer, its GPU */
 
 bool owes[CONSUMERS];                       /* the store's debt */
 bool poisoned[CONSUMERS];                   /* the message's Err */
-bool waiting[CONSUMERS];                    /* a stream does */
-bool watched[CONSUMERS], leased[CONSUMERS]; /* what the watcher looks for */
+bool waiting[CONSUMERS];                    /* a stream waits */
+bool watched[CONSUMERS], leased[CONSUMERS]; /* the watcher checks for it */
 
 chan work = [GENS] of { byte };                /* the producer's stream */
 chan inbox[CONSUMERS] = [GENS] of { byte };
@@ -70,7 +70,7 @@ chan jobs[CONSUMERS] = [GENS] of { byte, byte, bool }; /* generation, number, wa
 
 #define written(g) (ready >= (g))
 #define settled (written(gen) || failed)
-/* A stream is at the chunk, or will be. */
+/* A stream uses the chunk, or will. */
 #define isRead(c) (!gone[c] && !broke[c] && (reading[c] || len(jobs[c]) > 0))
 #if CONSUMERS == 1
 #define inUse ((!failed && (writing || len(work) > 0)) || isRead(0))
@@ -80,7 +80,7 @@ chan jobs[CONSUMERS] = [GENS] of { byte, byte, bool }; /* generation, number, wa
 #define owed (owes[0] || owes[1])
 #endif
 
-/* The store's writer, and whoever emits. */
+/* The store's writer, and the emitting stage. */
 proctype Producer() {
 	byte sent;
 	bool committed;
@@ -141,7 +141,7 @@ end:	do
 	} unless { dead || failed }
 }
 
-/* It says so when its GPU has failed: once, for no message follows. */
+/* It reports the failure of its GPU once: no message follows. */
 proctype ProducerWatcher() {
 	{
 end:	do
@@ -169,7 +169,7 @@ proctype Consumer(byte me) {
 	bool read;
 	{
 end:	do
-	:: atomic { inbox[me]?_ -> owes[me] = false } /* nobody looks at it */
+	:: atomic { inbox[me]?_ -> owes[me] = false } /* it is not opened */
 	:: atomic { inbox[me]?g ->
 #if MUT == 8
 		seq[me] = 1;

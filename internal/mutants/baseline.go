@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// binary is the tests of a package as it is, compiled.
+// binary is the compiled test of an unchanged package.
 type binary struct {
 	path  string
-	build outcome // why there is none
-	err   error   // why that is not known
+	build outcome // the failed build, if there is no binary
+	err   error   // the build could not run
 }
 
-// baseline runs a suite on the code as it is. All suites of a package share one
+// baseline runs a suite on the unchanged code. All suites of a package share one
 // binary: linking takes longer than most of them.
 func (r *runner) baseline(ctx context.Context, s suite) (outcome, error) {
 	flags, ok := testFlags(s.flags)
@@ -52,8 +52,8 @@ func (r *runner) compile(ctx context.Context, pkg string) binary {
 	return binary{path: path}
 }
 
-// testFlags gives flags of go test the names that a binary knows them by. It reports
-// false when there are others, which mean something to the compiler.
+// testFlags translates flags of go test to those of a test binary. It reports false if
+// there are others, which are for the compiler.
 func testFlags(flags string) (of []string, ok bool) {
 	known := []string{"count", "cpu", "parallel", "short", "timeout"}
 	for f := range strings.FieldsSeq(flags) {

@@ -18,27 +18,27 @@ const (
 	// buildAllowance is added to the time limit of the tests: the limit of
 	// go test starts when the test binary does.
 	buildAllowance = 5 * time.Minute
-	// killDelay is how long a killed go test may keep its pipes open.
+	// killDelay bounds the time for which a killed go test may keep its pipes open.
 	killDelay = 5 * time.Second
-	// maxOutputBytes bounds what is shown of a failed build.
+	// maxOutputBytes bounds the printed output of a failed build.
 	maxOutputBytes = 4 << 10
 )
 
-// rapidFlags make property tests fit for planted mistakes: they leave no file
-// behind in the source tree, do not search long for the smallest example that
-// fails, and come to the same verdict every time.
+// rapidFlags make property tests fit for planted mistakes: they write no file into
+// the source tree, limit the search for the smallest failing example, and fix the
+// seed.
 var rapidFlags = []string{"-rapid.nofailfile", "-rapid.shrinktime=1s", "-rapid.seed=1"}
 
-// quickBuild are flags that take a third off the time of building a mutant: without
-// optimizing the package, without the tables for debuggers, and without vet, which
-// would refuse some before a test sees them.
+// quickBuild are flags that save a third of the time of building a mutant: no
+// optimization of the package, no tables for debuggers, and no vet, which would refuse
+// some mutants before a test runs.
 var quickBuild = []string{"-vet=off", "-gcflags=-N -l -dwarf=false", "-ldflags=-w"}
 
-// outcome is what one run of go test said.
+// outcome is the result of one run of go test.
 type outcome struct {
-	took     time.Duration // of the command: with building, unless it is that of a binary
+	took     time.Duration // of the command, with the build unless it is a test binary
 	failed   []string      // tests that failed
-	ran      int           // tests that came to an end
+	ran      int           // tests that ended
 	ok       bool          // the package passed
 	noBuild  bool
 	timedOut bool
@@ -68,7 +68,7 @@ func (r *runner) goTest(ctx context.Context, s suite, limit time.Duration, extra
 	return r.command(ctx, r.root, args)
 }
 
-// command runs a go command in dir that says what tests do in JSON.
+// command runs a go command in dir whose output is that of go test -json.
 func (r *runner) command(ctx context.Context, dir string, args []string) (outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout+buildAllowance)
 	defer cancel()
@@ -84,7 +84,7 @@ func (r *runner) command(ctx context.Context, dir string, args []string) (outcom
 	if ctx.Err() != nil {
 		return outcome{}, fmt.Errorf("%v: %w", cmd, ctx.Err())
 	}
-	// Any exit status is an answer; not having started is not.
+	// Any exit status is a result; only a command that did not start is an error.
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 		return outcome{}, fmt.Errorf("%v: %w", cmd, err)
 	}
@@ -112,8 +112,8 @@ func (r *runner) goTestArgs(ctx context.Context, s suite, limit time.Duration, e
 	return args, nil
 }
 
-// drawsRandom reports whether the tests of pkg use rapid: only then do they know
-// its flags.
+// drawsRandom reports whether the tests of pkg use rapid, and therefore accept its
+// flags.
 func (r *runner) drawsRandom(ctx context.Context, pkg string) (bool, error) {
 	found := r.usesRapid.get(pkg, func() rapid {
 		cmd := exec.CommandContext(ctx, "go", "list", "-deps", "-test", pkg)
@@ -135,12 +135,12 @@ type event struct {
 	FailedBuild string
 }
 
-// readEvents sums up the output of go test -json.
+// readEvents summarizes the output of go test -json.
 func readEvents(stdout *bytes.Buffer) outcome {
 	var out outcome
 	var text strings.Builder
 	lines := bufio.NewScanner(stdout)
-	lines.Buffer(nil, stdout.Len()+1) // one line may be all there is
+	lines.Buffer(nil, stdout.Len()+1) // a single line may be the whole output
 	for lines.Scan() {
 		var e event
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {

@@ -22,7 +22,7 @@ import (
 // Exit codes.
 const (
 	exitCaught   = 0 // every mutant was caught
-	exitSurvived = 1 // at least one was not, or could not be tried
+	exitSurvived = 1 // at least one was not caught, or could not be tried
 	exitUsage    = 2 // the command could not start
 )
 
@@ -59,7 +59,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return tryAll(ctx, newRunner(absRoot, tmp, *timeout), mutants, *parallel, stdout)
 }
 
-// prepare finds the module, and of its mutants a part of those that name matches.
+// prepare finds the module, and the mutants that match name and belong to part.
 func prepare(ctx context.Context, root, dir, name, part string) (mutants []mutant, absRoot string, err error) {
 	pattern, err := regexp.Compile(name)
 	if err != nil {
@@ -88,7 +88,7 @@ func prepare(ctx context.Context, root, dir, name, part string) (mutants []mutan
 	return mutants, root, nil
 }
 
-// partOf is every so manieth mutant: all parts together are all.
+// partOf returns part i of n, for part "i/n": every nth mutant, beginning with the ith.
 func partOf(mutants []mutant, part string) (those []mutant, err error) {
 	var i, n int
 	if _, err := fmt.Sscanf(part, "%d/%d", &i, &n); err != nil || i < 1 || i > n {
@@ -112,7 +112,7 @@ func moduleRoot(ctx context.Context) (string, error) {
 	return filepath.Dir(file), nil
 }
 
-// decide tries some mutants at a time, and hands over each verdict as it falls.
+// decide tries parallel mutants at a time, and sends each verdict as it comes.
 func decide(ctx context.Context, r *runner, mutants []mutant, parallel int) <-chan verdict {
 	verdicts := make(chan verdict)
 	next := make(chan mutant)

@@ -15,7 +15,7 @@ import (
 // mutant is one planted mistake.
 type mutant struct {
 	name  string // of its file, without the extension
-	why   string // what is broken
+	why   string // the description of the mistake
 	file  string // the source file, relative to the module
 	suite suite  // the test that has to fail
 	edits []edit
@@ -32,7 +32,7 @@ type suite struct {
 type edit struct{ old, new []byte }
 
 // errNotApplicable reports a mutant whose old text is not in the source exactly
-// once. The code has moved on; the mutant has to follow.
+// once. The code has changed; the mutant has to follow.
 var errNotApplicable = errors.New("does not apply")
 
 // loadMutants reads every mutant in dir, in the order of their names.
@@ -78,7 +78,7 @@ func parseMutant(name string, archive *txtar.Archive) (mutant, error) {
 	return m, m.validate()
 }
 
-// header returns where the value of a header line goes, nil for any other line.
+// header returns the field for the value of a header line, nil for any other line.
 func (m *mutant) header(key string) *string {
 	switch key {
 	case "file":
@@ -104,7 +104,7 @@ func parseEdits(files []txtar.File) ([]edit, error) {
 		}
 		e := edit{old: pair[0].Data, new: pair[1].Data}
 		if len(bytes.TrimSpace(e.old)) == 0 {
-			return nil, errors.New("a section `old` is empty, so that nobody knows where `new` belongs")
+			return nil, errors.New("a section `old` is empty, so that `new` has no place")
 		}
 		if bytes.Equal(e.old, e.new) {
 			return nil, errors.New("`old` and `new` are the same")
@@ -134,7 +134,7 @@ func (m mutant) validate() error {
 	return nil
 }
 
-// apply returns the source file of the mutant, changed.
+// apply returns the changed source file of the mutant.
 func (m mutant) apply(root string) ([]byte, error) {
 	src, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(m.file)))
 	if err != nil {
@@ -156,7 +156,7 @@ func (e edit) apply(src []byte) ([]byte, error) {
 	return slices.Concat(src[:at[0]], e.new, src[at[0]+len(e.old):]), nil
 }
 
-// places returns the offsets of the lines at which the old text starts.
+// places returns the offsets of the lines at which the old text begins.
 func (e edit) places(src []byte) []int {
 	var at []int
 	for offset := 0; offset < len(src); {

@@ -19,14 +19,14 @@ import (
 
 const fixture = "testdata/fixture"
 
-// Every mutant of the fixture module is named after what must become of it.
+// Every mutant of the fixture module is named after its expected verdict.
 func TestVerdicts(t *testing.T) {
 	tests := []struct {
 		name    string
 		by      string
 		err     error
-		tried   bool          // whether the runner got as far as changing the code
-		timeout time.Duration // 0 means more than enough
+		tried   bool          // whether the runner changed the code
+		timeout time.Duration // 0 means a long one
 	}{
 		{name: "caught", by: "TestLimit/none TestLimit/three", tried: true},
 		{name: "crash", by: "by crash", tried: true},
@@ -137,7 +137,7 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// Tests that draw random values need flags that other tests do not know.
+// Tests that draw random values need flags that other tests do not accept.
 func TestDrawsRandom(t *testing.T) {
 	root, err := filepath.Abs(filepath.Join("..", ".."))
 	if err != nil {
@@ -151,8 +151,8 @@ func TestDrawsRandom(t *testing.T) {
 	}
 }
 
-// The mutants of the project must follow the code, and the tests that catch them. Finding out
-// takes no build, so it is done with every run of the tests.
+// The mutants of the project must follow the code and its tests. This check needs no build, so
+// every run of the tests includes it.
 func TestListApplies(t *testing.T) {
 	mutants, err := loadMutants("list")
 	if err != nil {
@@ -173,8 +173,8 @@ func TestListApplies(t *testing.T) {
 
 var testFunc = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
 
-// testExists reports whether a package declares a test that a pattern of -run matches. What
-// the pattern says of subtests is not looked at: only a run knows their names.
+// testExists reports whether a package declares a test that a pattern of -run matches. It
+// ignores the pattern's subtests, whose names only a run knows.
 func testExists(t *testing.T, dir, pattern string) bool {
 	t.Helper()
 	top, _, _ := strings.Cut(pattern, "/")
@@ -259,7 +259,7 @@ func TestTestFlags(t *testing.T) {
 	}
 }
 
-// All parts together are all mutants, each once.
+// The parts together are all mutants, each once.
 func TestPartOf(t *testing.T) {
 	all := []mutant{{name: "a"}, {name: "b"}, {name: "c"}, {name: "d"}, {name: "e"}}
 	seen := map[string]int{}

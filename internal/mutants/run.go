@@ -21,27 +21,27 @@ var (
 // runner runs mutants against the module at root, any number at a time.
 type runner struct {
 	root    string
-	dir     string        // for what is compiled
+	dir     string        // for compiled files
 	timeout time.Duration // of the tests of one mutant
 
-	checked   once[suite, checked] // what each suite says of the code as it is
+	checked   once[suite, checked] // the result of each suite on the unchanged code
 	binaries  once[string, binary]
 	usesRapid once[string, rapid]
 }
 
-// checked is what a suite says of the code as it is, and how long it takes for that.
+// checked is the result of a suite on the unchanged code, and its time.
 type checked struct {
 	took time.Duration
 	err  error
 }
 
-// rapid is whether the tests of a package draw random values.
+// rapid says whether the tests of a package draw random values.
 type rapid struct {
 	uses bool
 	err  error
 }
 
-// once keeps what was found out for a key. Whoever comes second waits for it.
+// once caches the result of a function by key. A second caller of a key waits for the first.
 type once[K comparable, V any] struct {
 	mu    sync.Mutex
 	found map[K]func() V
@@ -61,15 +61,15 @@ func (o *once[K, V]) get(key K, find func() V) V {
 	return found()
 }
 
-// newRunner returns a runner that writes into dir and nowhere else.
+// newRunner returns a runner that writes only into dir.
 func newRunner(root, dir string, timeout time.Duration) *runner {
 	return &runner{root: root, dir: dir, timeout: timeout}
 }
 
-// verdict is what became of one mutant.
+// verdict is the result of one mutant.
 type verdict struct {
 	mutant mutant
-	by     string        // the tests that failed, or how else it was caught
+	by     string        // the tests that failed, or the other way in which it was caught
 	err    error         // why it was not caught
 	took   time.Duration // for the mutant alone, without the baseline
 }
@@ -87,7 +87,7 @@ func (r *runner) try(ctx context.Context, m mutant) verdict {
 	return v
 }
 
-// check runs a suite on the code as it is, once.
+// check runs a suite on the unchanged code, once.
 func (r *runner) check(ctx context.Context, s suite) checked {
 	return r.checked.get(s, func() checked {
 		out, err := r.baseline(ctx, s)
@@ -102,10 +102,10 @@ func (r *runner) check(ctx context.Context, s suite) checked {
 	})
 }
 
-// hangs is after how long a test hangs that took so long on the code as it is.
+// hangs returns the time after which a test hangs, from its time on the unchanged code.
 func hangs(took time.Duration) time.Duration { return 20*time.Second + 20*took }
 
-// plant runs the test of m on the changed code and says who caught it.
+// plant runs the test of m on the changed code and returns the tests that caught it.
 func (r *runner) plant(ctx context.Context, m mutant, limit time.Duration) (by string, err error) {
 	changed, err := m.apply(r.root)
 	if err != nil {
@@ -128,8 +128,8 @@ func (r *runner) plant(ctx context.Context, m mutant, limit time.Duration) (by s
 	return out.verdict()
 }
 
-// writeOverlay writes what the -overlay flag of the go command wants: a list of
-// files to read in the place of others.
+// writeOverlay writes the file for the go command's -overlay flag: a list of files
+// and their replacements.
 func writeOverlay(dir, file string, changed []byte) (string, error) {
 	replacement := filepath.Join(dir, "changed.go")
 	if err := os.WriteFile(replacement, changed, 0o600); err != nil {

@@ -1,6 +1,6 @@
 package wire
 
-// Offer brings the descriptor of a segment of the client's, to be read.
+// Offer brings the descriptor of a segment of the client's, which the host reads.
 //
 //wire:message 41 to the host; one descriptor
 type Offer struct {
@@ -8,8 +8,7 @@ type Offer struct {
 	Bytes   uint64
 }
 
-// Put emits a payload that lies in a segment that was offered, or in the
-// message.
+// Put emits a payload that lies in an offered segment, or in the message.
 //
 //wire:message 42 to the host
 type Put struct {
@@ -35,11 +34,11 @@ type Returned struct {
 	Puts []uint32 // at most 16,381
 }
 
-// SpentBytes is the flag of a Spent that gives the bytes back too.
+// SpentBytes is the flag of a Spent that returns the credit for the bytes too.
 const SpentBytes = 1
 
-// Spent gives the place of a put in the windows back, while its payload is
-// still needed: Returned comes later.
+// Spent returns the credit of a put in the windows while its payload is still needed: Returned
+// comes later.
 //
 //wire:message 44 to the client
 type Spent struct {

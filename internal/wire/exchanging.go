@@ -1,13 +1,13 @@
 package wire
 
-// Place puts a payload under a key of an edge. It lies in a segment that was
-// offered, or in the message.
+// Place puts a payload under a key of an edge. The payload lies in an offered segment, or in the
+// message.
 //
 //wire:message 80 to the host
 type Place struct {
 	Token   uint32
-	Owner   uint32 `wire:"reserved=4"` // which of the client's: `cleanup` names it
-	Put     uint32 // of a payload in a segment that was offered: its number, for `returned`
+	Owner   uint32 `wire:"reserved=4"` // a number of the client's, for `cleanup`
+	Put     uint32 // number for `returned`, of a payload in an offered segment
 	Flags   uint8  `wire:"reserved=3"` // 4 inline, 32 own segment
 	Segment uint32
 	Offset  uint64
@@ -18,26 +18,26 @@ type Place struct {
 	Payload []byte `wire:"inline"` // if it is inline; else empty
 }
 
-// Placed answers Place: whoever asks for the key finds the payload.
+// Placed answers Place: a client that asks for the key finds the payload.
 //
 //wire:message 81 to the client
 type Placed struct {
 	Token uint32 `wire:"reserved=4"`
-	Entry uint64 // the payload's number, which is never another's
+	Entry uint64 // the payload's number: never 0, and never another's
 }
 
 // Flags of a Fetch.
 const (
-	FetchWait = 1 // until something is placed
+	FetchWait = 1 // wait until a payload is placed
 )
 
-// Fetch asks for what lies under a key of an edge.
+// Fetch asks for the payload under a key of an edge.
 //
 //wire:message 82 to the host
 type Fetch struct {
 	Token uint32
-	Flags uint8  `wire:"reserved=3"` // 1: wait until something is placed
-	Entry uint64 // the number of the payload that is meant; 0: any
+	Flags uint8  `wire:"reserved=3"` // 1: wait until a payload is placed
+	Entry uint64 // the payload's number; 0: any
 	From  string
 	To    string
 	Key   string `wire:"most=MaxExchangeKey"`
@@ -56,15 +56,15 @@ type Fetched struct {
 	Payload  []byte `wire:"inline"` // if it is inline; else empty
 }
 
-// Cancel has a question answered that waits: a Fetch, or a Submit.
+// Cancel ends the wait of a Fetch: the host answers it at once.
 //
 //wire:message 84 to the host
 type Cancel struct {
 	Token uint32
 }
 
-// Cleanup releases the payloads that an owner has placed and that were not fetched: under
-// exactly this key, on any edge, or all of them.
+// Cleanup takes back the payloads of an owner that no client has fetched: under exactly this
+// key, on any edge, or all of them.
 //
 //wire:message 85 to the host
 type Cleanup struct {
@@ -78,5 +78,5 @@ type Cleanup struct {
 //wire:message 86 to the client
 type Cleaned struct {
 	Token uint32
-	Count uint32 // of the payloads that were taken back
+	Count uint32 // of payloads that were taken back
 }

@@ -8,13 +8,13 @@ import (
 	"unicode/utf8"
 )
 
-// This file has what the generated code calls for fields that have a length of their own, and
-// for errors. Each function takes the kind and the field for its errors. Those that append
-// return the longer slice; those that read return what follows the field, and check every
-// length against the bytes that are left before they make anything for it.
+// The generated code calls the functions of this file for fields of variable length, and for
+// errors. Each takes the kind and the field for its errors. Functions that append return the
+// longer slice. Functions that read return the bytes after the field, and check every length
+// against the remaining bytes before they allocate for it.
 
-// fieldError is the error for a field. Bytes that are wrong are the peer's fault
-// (CodeProtocol), values that are wrong the caller's (CodeInvalid).
+// fieldError is the error for a field. The code says whose fault it is: CodeProtocol for bytes of
+// the peer, CodeInvalid for values of the caller.
 func fieldError(code Code, k Kind, field, format string, args ...any) error {
 	return &Error{Code: code, Text: fmt.Sprintf("%v.%s: ", k, field) + fmt.Sprintf(format, args...)}
 }
@@ -23,7 +23,7 @@ func tooShort(k Kind, field string, left, needed int) error {
 	return fieldError(CodeProtocol, k, field, "cut short: %d bytes are left and %d are needed", left, needed)
 }
 
-// sized is a field of a size that is known.
+// sized is a field of fixed size.
 type sized struct {
 	field string
 	bytes int
@@ -58,7 +58,7 @@ func notUTF8(code Code, k Kind, field string) error {
 	return fieldError(code, k, field, "text that is not UTF-8")
 }
 
-// appendStr writes text of at most so many bytes.
+// appendStr writes text of at most most bytes.
 func appendStr(b []byte, k Kind, field, s string, most int) ([]byte, error) {
 	switch {
 	case len(s) > most:
@@ -70,8 +70,8 @@ func appendStr(b []byte, k Kind, field, s string, most int) ([]byte, error) {
 	return append(b, s...), nil
 }
 
-// appendText writes the text of an error: one that is too long is cut, and one that is
-// not UTF-8 is mended, because failing to report a failure helps nobody.
+// appendText writes the text of an error. It cuts a text that is too long and repairs one that is
+// not UTF-8, so that a failure is always reported.
 func appendText(b []byte, s string) []byte {
 	if len(s) > MaxText || !utf8.ValidString(s) {
 		s = clip(s)
@@ -94,8 +94,8 @@ func clip(text string) string {
 	return text[:end]
 }
 
-// readStr reads text into p. Text that is already there is kept when the message says the
-// same, so that a message that is used again does not allocate for a key that repeats.
+// readStr reads text into p. It keeps an equal text that is already there, so that a reused
+// message does not allocate for a repeated key.
 func readStr(b []byte, k Kind, field string, p *string, most int) ([]byte, error) {
 	if len(b) < 2 {
 		return b, tooShort(k, field, len(b), 2)
@@ -122,7 +122,7 @@ func strError(k Kind, field string, n, most, left int) error {
 	return tooShort(k, field, left, n)
 }
 
-// appendBytes writes at most so many bytes.
+// appendBytes writes at most most bytes.
 func appendBytes(b []byte, k Kind, field string, p []byte, most int) ([]byte, error) {
 	if len(p) > most {
 		return b, fieldError(CodeInvalid, k, field, "%d bytes, and at most %d are allowed", len(p), most)
@@ -131,7 +131,7 @@ func appendBytes(b []byte, k Kind, field string, p []byte, most int) ([]byte, er
 	return append(b, p...), nil
 }
 
-// readBytes reads bytes, which stay those of the packet.
+// readBytes sets p to bytes of the packet, without a copy.
 func readBytes(b []byte, k Kind, field string, p *[]byte, most int) ([]byte, error) { //nolint:unparam // a message may go on behind them
 	if len(b) < 4 {
 		return b, tooShort(k, field, len(b), 4)
@@ -151,7 +151,7 @@ func readBytes(b []byte, k Kind, field string, p *[]byte, most int) ([]byte, err
 	return b[n:], nil
 }
 
-// checkInline checks that the payload in a message is what the other fields say.
+// checkInline checks that the payload in a message agrees with the flags and the size.
 func checkInline(code Code, k Kind, flags uint8, size uint64, payload []byte) error {
 	switch {
 	case flags&FlagInline == 0 && len(payload) > 0:
@@ -170,7 +170,7 @@ func appendCount(b []byte, k Kind, field string, n int) ([]byte, error) {
 	return binary.LittleEndian.AppendUint16(b, uint16(n)), nil
 }
 
-// readCount reads the length of a list, of which each element has at least so many bytes.
+// readCount reads the length of a list whose elements have at least each bytes.
 func readCount(b []byte, k Kind, field string, each int) (n int, rest []byte, err error) {
 	if len(b) < 2 {
 		return 0, b, tooShort(k, field, len(b), 2)
@@ -194,7 +194,7 @@ func appendNumbers(b []byte, k Kind, field string, list []uint32) ([]byte, error
 	return b, nil
 }
 
-// readNumbers reads into the slice that is there, if it is long enough.
+// readNumbers reads into the slice at p if its capacity suffices.
 func readNumbers(b []byte, k Kind, field string, p *[]uint32) ([]byte, error) { //nolint:unparam // a message may go on behind them
 	n, b, err := readCount(b, k, field, 4)
 	if err != nil {
@@ -208,8 +208,7 @@ func readNumbers(b []byte, k Kind, field string, p *[]uint32) ([]byte, error) { 
 	return b[4*n:], nil
 }
 
-// appendAttrs writes text by name, in the order of the names so that one message has one
-// form.
+// appendAttrs writes the attributes in the order of their names, so that a message has one form.
 func appendAttrs(b []byte, k Kind, field string, attrs map[string]string) ([]byte, error) {
 	if len(attrs) == 0 {
 		return append(b, 0, 0), nil
@@ -243,7 +242,7 @@ func tooManyAttrs(code Code, k Kind, field string, n int) error {
 	return fieldError(code, k, field, "%d of them, and at most %d are allowed", n, MaxAttrs)
 }
 
-// readAttrs makes a new map, or none when there are no attributes.
+// readAttrs sets p to a new map, or to nil if there are no attributes.
 func readAttrs(b []byte, k Kind, field string, p *map[string]string) ([]byte, error) {
 	const pairBytes = 4
 	*p = nil

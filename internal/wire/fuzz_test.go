@@ -13,8 +13,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// FuzzNext reads packets from outside to their end. What is read must be
-// writable, and read the same again.
+// FuzzNext reads packets from outside to their end. Decoded messages must encode, and decode to
+// the same.
 func FuzzNext(f *testing.F) {
 	var packet []byte
 	for _, s := range samples() {
@@ -77,8 +77,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// checkParse parses a message. If that succeeds, what it is written as must
-// parse to the same.
+// checkParse parses a message. If that succeeds, its encoding must parse to the same.
 func checkParse(t *testing.T, h wire.Header, body []byte) {
 	m, err := wire.Parse(h, body)
 	if err != nil {
@@ -112,12 +111,12 @@ func mustBeProtocol(t *testing.T, err error) {
 	}
 }
 
-// TestParseAllocatesLittle reads counts that promise more than there is, and
-// measures what is allocated for them.
+// TestParseAllocatesLittle reads counts that exceed the bytes of their message, and measures the
+// allocations.
 func TestParseAllocatesLittle(t *testing.T) {
 	const bound = 4 << 10 // an error and its text
 	for _, s := range malformedSamples(t) {
-		least := uint64(math.MaxUint64) // what the rest of the process allocates counts as well
+		least := uint64(math.MaxUint64) // allocations of the rest of the process count as well
 		for range 3 {
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)

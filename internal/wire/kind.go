@@ -1,26 +1,26 @@
 package wire
 
-// Kind says what a message is.
+// Kind is the type of a message on the wire.
 type Kind uint16
 
-// Direction says who sends a message.
+// Direction is a set of bits that say from where to where a message goes.
 type Direction uint8
 
-// The directions; a message may have several.
+// The directions.
 const (
 	ToHost   Direction = 1
 	ToClient Direction = 2
 	ToPeer   Direction = 4 // from one client to another
 )
 
-// kindInfo is what is known of a kind without its fields.
+// kindInfo has the properties of a kind, except its fields.
 type kindInfo struct {
 	name        string
 	direction   Direction
-	descriptors int // how many come with the message
+	descriptors int // number that comes with the message
 }
 
-// info returns what is known of k, and nil when it is no kind.
+// info returns the properties of k, or nil if no message has this kind.
 func (k Kind) info() *kindInfo {
 	if int(k) >= len(kinds) || kinds[k].name == "" {
 		return nil
@@ -28,10 +28,10 @@ func (k Kind) info() *kindInfo {
 	return &kinds[k]
 }
 
-// Known reports whether k is a kind of message.
+// Known reports whether a message has this kind.
 func (k Kind) Known() bool { return k.info() != nil }
 
-// String returns the name that the protocol gives the message.
+// String returns the message's name in the protocol.
 func (k Kind) String() string {
 	if info := k.info(); info != nil {
 		return info.name
@@ -39,7 +39,7 @@ func (k Kind) String() string {
 	return word(nil, k, "kind")
 }
 
-// Direction says who sends messages of this kind; 0 when it is no kind.
+// Direction returns the directions of messages of this kind; 0 if no message has it.
 func (k Kind) Direction() Direction {
 	if info := k.info(); info != nil {
 		return info.direction
@@ -47,7 +47,7 @@ func (k Kind) Direction() Direction {
 	return 0
 }
 
-// Descriptors returns how many descriptors come with a message of this kind.
+// Descriptors returns the number of descriptors that come with a message of this kind.
 func (k Kind) Descriptors() int {
 	if info := k.info(); info != nil {
 		return info.descriptors

@@ -1,12 +1,12 @@
 package wire
 
-// Lanes says that the client can exchange deliveries with others directly.
+// Lanes says that the client can exchange deliveries with other clients directly.
 //
-//wire:message 64 to the host; this client can exchange deliveries with others
+//wire:message 64 to the host; the client can exchange deliveries with other clients
 type Lanes struct{}
 
-// Introduce makes two clients known to each other. Its descriptors are a
-// connection to the peer, on which both say Lane, and the peer's pidfd.
+// Introduce connects two clients. Its descriptors are a connection to the peer, on which both send
+// Lane, and the peer's pidfd.
 //
 //wire:message 65 to the client; two descriptors: one end of a socket pair, the peer's pidfd
 type Introduce struct {
@@ -16,8 +16,8 @@ type Introduce struct {
 	Name string // of the peer, for people
 }
 
-// Expect says that deliveries may come from a peer: those of an input of a
-// task, or of a result of a request.
+// Expect says that deliveries of an input of a task, or of a result of a request, may come from a
+// peer.
 //
 //wire:message 66 to the client
 type Expect struct {
@@ -34,7 +34,7 @@ type Expecting struct {
 	Edge   uint16 `wire:"reserved=2"`
 }
 
-// Direct says that what goes out on an edge may go to a peer, which expects it.
+// Direct says that emissions on an edge may go to a peer, which expects them.
 //
 //wire:message 68 to the client
 type Direct struct {
@@ -45,8 +45,8 @@ type Direct struct {
 	PeerSource uint32 // the source as the peer knows it
 }
 
-// Streamed says that a stream of which a part went to a peer has ended, and how
-// long it was. Source and Edge are the receiver's.
+// Streamed ends a stream of which a part went to a peer, with its length. Source and Edge are the
+// receiver's.
 //
 //wire:message 69 both, and to a peer
 type Streamed struct {
@@ -56,18 +56,18 @@ type Streamed struct {
 	Bytes      uint64 // of the payloads that went to the peer
 }
 
-// The numbers 70 to 73 were those of messages that are gone, and stay unused.
+// Kinds 70 to 73 belonged to removed messages, and stay unused.
 
-// Report asks a client to say what it has under way that the host does not see: at once, and for
-// this long a few times a second, as far as it changes.
+// Report asks a client for its deliveries on direct paths, which the host does not see: at once,
+// and for Millis milliseconds a few times a second if they have changed.
 //
 //wire:message 74 to the client
 type Report struct {
-	Millis uint32 // from now on
+	Millis uint32 // duration, from now on
 }
 
-// Reported is what a client has under way, in one piece or more, with flag ReplyMore on all but
-// the last. It replaces the report before.
+// Reported lists a client's deliveries on direct paths, in one piece or more, with flag ReplyMore
+// on all but the last. It replaces the report before.
 //
 //wire:message 75 to the host
 type Reported struct {
@@ -75,17 +75,17 @@ type Reported struct {
 	Piece []byte `wire:"most=MaxPiece"` // of JSON
 }
 
-// Lane brings one side's memory of the two lanes of a connection.
+// Lane brings one side's segment of the two lanes of a connection.
 //
 //wire:message 76 both, and to a peer; one descriptor: a segment
 type Lane struct {
-	Capacity uint32 // of the lane that this side sends in: 65,536
+	Capacity uint32 // bytes of the lane in which this side sends: 65,536
 }
 
-// After begins a packet that comes after frames of the lane beside the socket. Alone in
-// its packet it wakes the receiver.
+// After begins a packet by the socket that was sent after frames in the lane. Alone in its packet
+// it wakes the receiver.
 //
 //wire:message 77 both, and to a peer
 type After struct {
-	Frames uint64 // that its sender has sent before, since the connection began
+	Frames uint64 // sent before by this side, since the connection began
 }

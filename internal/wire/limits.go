@@ -2,7 +2,7 @@ package wire
 
 import "math"
 
-// The bounds of the protocol. Both sides refuse what breaks one.
+// The bounds of the protocol. Both sides refuse a message that exceeds one.
 const (
 	// MaxPacket bounds a packet, in bytes: all its messages together.
 	MaxPacket = 64 << 10
@@ -12,8 +12,8 @@ const (
 	// MaxName bounds the keys of emissions and the names of stages, edges, methods, clients and
 	// buses, in bytes.
 	MaxName = 200
-	// MaxExchangeKey bounds the keys of the exchange, in bytes: with what is added the name of a
-	// file has 255.
+	// MaxExchangeKey bounds the keys of the exchange, in bytes: with the affixes of its lock a key
+	// is the name of a file, of at most 255.
 	MaxExchangeKey = 237
 	// MaxText bounds the text of an error, in bytes. [Append] cuts longer ones.
 	MaxText = 4096
@@ -32,10 +32,9 @@ const (
 	// MaxTraceState bounds the state of a trace, in bytes.
 	MaxTraceState = 512
 
-	// MaxQuestions bounds the questions that a client has open, and the grants
-	// that it has not used.
+	// MaxQuestions bounds the open questions of a client.
 	MaxQuestions = 1024
-	// MaxReturned is how many puts fit into one [Returned].
+	// MaxReturned is the number of puts that fit into one [Returned].
 	MaxReturned = (MaxPacket - HeaderSize - 2) / 4
 )
 
@@ -48,15 +47,15 @@ const (
 // Magic is the first field of a [Hello]: the bytes 01 'O' 'M' 'N' 'I' 'B' 'U' 'S'.
 const Magic uint64 = 0x53554249_4e4d4f01
 
-// LastingOwner is the Owner of a Place whose payload outlives the client, and of a
-// Cleanup of such payloads, whoever placed them.
+// LastingOwner is the Owner of a Place whose payload outlives the client, and of a Cleanup of such
+// payloads of all clients.
 const LastingOwner = math.MaxUint32
 
-// AllEdges is the Edge of what is emitted on every edge of its source.
+// AllEdges is the Edge of an emission on every edge of its source.
 const AllEdges = 65535
 
-// Negotiate returns the newest version that both sides speak, each of them
-// everything from its min to its max. ok is false when there is none.
+// Negotiate returns the newest version that both sides speak, each of them all versions from its
+// min to its max. ok is false if there is none.
 func Negotiate(minA, maxA, minB, maxB uint16) (version uint16, ok bool) {
 	version = min(maxA, maxB)
 	if version < max(minA, minB) {
@@ -72,6 +71,6 @@ const maxInlineMessage = HeaderSize + 64 +
 	2 + MaxAttrs*(2+MaxAttrName+2+MaxAttrValue) +
 	4 + MaxInline
 
-// A payload within its bounds fits into a packet whatever else the message
-// says: Append cannot fail for the sum of what is allowed one by one.
+// A message with a payload fits into a packet if each field is within its bound, so Append never
+// fails for the sum of allowed fields.
 var _ [MaxPacket - maxInlineMessage]struct{}

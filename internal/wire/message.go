@@ -2,16 +2,15 @@ package wire
 
 //go:generate go run ./wiregen
 
-// Message is one message of the protocol: a pointer to one of the structs of this package
-// that have a kind.
+// Message is one message of the protocol: a pointer to a struct of this package that has a kind.
 type Message interface {
-	// Kind says which message it is.
+	// Kind returns the kind of the message.
 	Kind() Kind
-	// append writes the fields behind b and room for a header.
+	// append writes space for a header and the fields after b.
 	append(b []byte) ([]byte, error)
-	// read sets all fields. The bytes may go on behind them.
+	// read sets all fields. Bytes after them are ignored.
 	read(b []byte) error
 }
 
-// notAMessage is the panic for a Message of another package.
+// notAMessage is the panic for another implementation of Message.
 const notAMessage = "wire: a message that is not a pointer to a struct of this package"

@@ -73,7 +73,7 @@ const (
 	KindFound     Kind = 92
 )
 
-// kinds is indexed by Kind. An entry without a name is no kind.
+// kinds is indexed by Kind. No message has a kind whose entry has no name.
 var kinds = [...]kindInfo{
 	KindHello:        {name: "hello", direction: ToHost, descriptors: 0},
 	KindWelcome:      {name: "welcome", direction: ToClient, descriptors: 0},
@@ -129,7 +129,7 @@ var kinds = [...]kindInfo{
 	KindFound:        {name: "found", direction: ToClient, descriptors: 2},
 }
 
-// newMessage returns a message of the kind, or nil when it is no kind.
+// newMessage returns a message of the kind, or nil if no message has it.
 func newMessage(k Kind) Message {
 	switch k {
 	case KindHello:
@@ -240,8 +240,8 @@ func newMessage(k Kind) Message {
 	return nil
 }
 
-// appendMessage writes m behind b, with room for its header. It does so by the type that m
-// has, because a call through the interface would move m to the heap: this way neither
+// appendMessage appends space for a header and the fields of m to b. It switches on the type
+// of m, because a call through the interface would move m to the heap: this way neither
 // sending nor reading a message allocates.
 func appendMessage(b []byte, m Message) ([]byte, Kind, error) {
 	var k Kind

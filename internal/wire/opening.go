@@ -8,7 +8,7 @@ type Hello struct {
 	VersionMin uint16 `wire:"magic"` // the oldest version that the client speaks
 	VersionMax uint16 // the newest version that the client speaks
 	PID        uint32 // the process, as the client sees itself
-	Bus        string // the bus that the client wants; empty: whichever this is
+	Bus        string // the bus that the client wants; empty: any
 	Name       string // for people
 }
 
@@ -16,10 +16,10 @@ type Hello struct {
 //
 //wire:message 2 to the client
 type Welcome struct {
-	Version     uint16 // agreed on
-	Segments    uint16 // that the client may offer at a time; 0: the host does not say
+	Version     uint16 // of this connection
+	Segments    uint16 // number that the client may have offered at a time; 0: the host does not say
 	Node        uint32 // the client's number
-	Epoch       uint64 // a new one for each start of a host
+	Epoch       uint64 // a new number for each start of a host
 	InlineBytes uint32 // the largest payload that may travel in a message
 	LargestMib  uint32 // the largest payload at all, in MiB, rounded down; 0: the host does not say
 	Bus         string
@@ -28,16 +28,15 @@ type Welcome struct {
 	Tensors     []Tensors // of the inputs, in their order
 }
 
-// Refuse is the last message of a host that does not want the client, or no
-// longer.
+// Refuse is the last message of a host that refuses a client, or ends its session.
 //
-//wire:message 3 to the client; the host closes behind it
+//wire:message 3 to the client; the host closes after it
 type Refuse struct {
 	Code Code
 	Text string `wire:"text"`
 }
 
-// Failed answers a question that has no other answer.
+// Failed answers a question that the host cannot answer otherwise.
 //
 //wire:message 4 to the client
 type Failed struct {
@@ -72,7 +71,7 @@ type Reply struct {
 //wire:message 60 both
 type Bye struct{}
 
-// Policy says what an edge does when its window is full.
+// Policy is the behaviour of an edge whose window is full.
 type Policy uint8
 
 // The policies.
@@ -101,15 +100,15 @@ type Edge struct {
 	Policy      Policy // 0 block, 1 fail, 2 drop-oldest
 }
 
-// Tensors says how the tensors of an edge travel that lie in memory of a GPU.
+// Tensors says how an edge carries tensors in GPU memory.
 //
 //wire:part
 type Tensors struct {
 	Transport Transport // 0 default, 1 cuda_ipc, 2 cuda_ipc_pool
-	MinBytes  uint64    // smaller ones, together in one payload, travel by 0
+	MinBytes  uint64    // if all tensors of a payload together are smaller, they travel by 0
 }
 
-// Transport is one way for them to travel.
+// Transport is a way for tensors to travel.
 type Transport uint8
 
 // The transports.

@@ -10,30 +10,29 @@ import (
 //	offset  type  field
 //	0       u32   length of the whole message, with the header
 //	4       u16   kind
-//	6       u8    how many of the packet's descriptors belong to it
-//	7       u8    1: skip the message if you do not know its kind; else 0
+//	6       u8    number of the packet's descriptors that belong to the message
+//	7       u8    1: a receiver that does not know the kind skips the message; else 0
 const HeaderSize = 8
 
-// skippable is the bit of the last byte of a header that has a receiver go on without a
-// message whose kind it does not know. No other bit means anything yet.
+// skippable is the bit of a header's last byte that lets a receiver skip a message of unknown
+// kind. No other bit has a meaning yet.
 const skippable = 1
 
-// Header is what stands before the fields of a message.
+// Header is the decoded header of a message.
 type Header struct {
 	Kind        Kind
-	Descriptors int // how many of the packet's descriptors belong to the message
-	// Skip is set for a message of a kind that this package does not know, and that its sender
-	// says can be gone without. Its descriptors are the receiver's to close.
+	Descriptors int // number of the packet's descriptors that belong to the message
+	// Skip is set for a message of unknown kind that its sender allows to skip. The receiver closes
+	// its descriptors.
 	Skip bool
 }
 
-// Append writes m behind b, and returns the longer slice. descriptors is how
-// many of them will travel with the message. The text of an error that is longer
-// than [MaxText] is cut; any other broken bound is an error that is
-// [CodeInvalid], and leaves b as it was.
+// Append appends m to b, and returns the longer slice. descriptors is the number of descriptors
+// that travel with the message. The text of an error that is longer than [MaxText] is cut; any
+// other exceeded bound is an error that is [CodeInvalid], and leaves b unchanged.
 //
-// Append does not keep m. Whether b still fits into a packet is for the caller
-// to see: a message by itself always does.
+// Append does not keep m. A single message always fits into a packet; the caller checks whether b
+// still does.
 func Append(b []byte, m Message, descriptors int) ([]byte, error) {
 	start := len(b)
 	longer, kind, err := appendMessage(b, m)
@@ -50,9 +49,8 @@ func Append(b []byte, m Message, descriptors int) ([]byte, error) {
 	return longer, nil
 }
 
-// Next cuts the first message off a packet, which must not be empty. rest is
-// what follows it, and empty behind the last message. An error is
-// [ErrProtocol]; the packet is then of no more use.
+// Next cuts the first message off a packet, which must not be empty. rest is the remaining packet,
+// empty after the last message. An error is [ErrProtocol]; the packet is then unusable.
 func Next(packet []byte) (h Header, body, rest []byte, err error) {
 	if len(packet) > MaxPacket {
 		return Header{}, nil, nil, protocolError("packet of %d bytes, and at most %d are allowed", len(packet), MaxPacket)
@@ -77,8 +75,7 @@ func Next(packet []byte) (h Header, body, rest []byte, err error) {
 	return h, packet[HeaderSize:length:length], packet[length:], nil
 }
 
-// Parse reads the message behind a header that came from [Next]. An error is
-// [ErrProtocol].
+// Parse reads the body of a message whose header came from [Next]. An error is [ErrProtocol].
 func Parse(h Header, body []byte) (Message, error) {
 	m := newMessage(h.Kind)
 	if m == nil {
@@ -90,14 +87,14 @@ func Parse(h Header, body []byte) (Message, error) {
 	return m, nil
 }
 
-// Decode reads a message into m, whose type the caller has chosen by the
-// header's kind. It sets every field of m; after an error, which is [ErrProtocol], they mean nothing.
-// Lists that m has are used again, all but attributes.
+// Decode reads a message into m, whose type the caller has chosen by the header's kind. It sets
+// every field of m; after an error, which is [ErrProtocol], their values are undefined. Slices of m
+// are reused, but not the map of attributes.
 func Decode(body []byte, m Message) error {
 	return readMessage(body, m)
 }
 
-// checkMessage checks what a header says against the bounds.
+// checkMessage checks a header against the bounds.
 func checkMessage(code Code, k Kind, length, descriptors int) error {
 	info := k.info()
 	switch {

@@ -1,13 +1,13 @@
 package wire
 
-// Publish puts a descriptor under a name, where all who are attached find it.
+// Publish puts a descriptor under a name, where every attached client finds it.
 //
 //wire:message 88 to the host; one descriptor
 type Publish struct {
 	Token  uint32
 	Number uint32
 	Pool   [16]byte // with the number: the name
-	Size   uint64   // of what is behind the descriptor, in bytes: for the client that finds it
+	Size   uint64   // in bytes, of the memory behind the descriptor; the host only passes it on
 }
 
 // Published answers Publish.
@@ -17,7 +17,7 @@ type Published struct {
 	Token uint32
 }
 
-// Withdraw takes back what the client has published under a name.
+// Withdraw removes a name that the client has published.
 //
 //wire:message 90 to the host
 type Withdraw struct {
@@ -34,13 +34,13 @@ type Find struct {
 	Pool   [16]byte
 }
 
-// Found answers Find. Its descriptors are a duplicate of what was published, and
-// the pidfd of the process that did.
+// Found answers Find. Its descriptors are a duplicate of the published one, and the pidfd of its
+// publisher.
 //
-//wire:message 92 to the client; two descriptors: what was published, and its owner's pidfd
+//wire:message 92 to the client; two descriptors: the published one, and its owner's pidfd
 type Found struct {
 	Token uint32
-	Owner uint32 // who published it: the same number for the same process; 0: the host
+	Owner uint32 // the publisher: one number for each process; 0: the host
 	PID   uint32 `wire:"reserved=4"`
 	Size  uint64 // as published
 }

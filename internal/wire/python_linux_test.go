@@ -39,7 +39,7 @@ func TestPythonAgrees(t *testing.T) {
 				was := b[at]
 				b[at] ^= byte(1 << random.IntN(8))
 				if random.IntN(2) == 0 {
-					b[at] = byte(random.IntN(8)) // what is enumerated goes up to 5
+					b[at] = byte(random.IntN(8)) // enumerated values go up to 5
 				}
 				p.Changes = append(p.Changes, [2]int{at, int(b[at])})
 				want = append(want, again(t, b))
@@ -80,8 +80,7 @@ func TestPythonAgrees(t *testing.T) {
 	}
 }
 
-// again is what a message is written as after it was read, in hexadecimal digits; empty when
-// it is refused.
+// again decodes a message and returns its encoding in hexadecimal digits, or "" if it is refused.
 func again(t *testing.T, packet []byte) string {
 	t.Helper()
 	h, body, _, err := wire.Next(packet)
@@ -99,8 +98,8 @@ func again(t *testing.T, packet []byte) string {
 	return hex.EncodeToString(b)
 }
 
-// TestPythonsWords: the Python client's words for transports of tensors are those of Go. Its names of what is enumerated
-// are made with the messages.
+// TestPythonsWords: the Python client's words for transports of tensors are those of Go. Its names of enumerated values
+// are generated with the messages.
 func TestPythonsWords(t *testing.T) {
 	process := pythontest.Start(t, pythontest.Command(t, "testdata/modes.py"))
 	var got []string

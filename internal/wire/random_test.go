@@ -13,7 +13,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// table is docs/protocol.json, as far as random messages need it.
+// table has the parts of docs/protocol.json that random messages need.
 type table struct {
 	Messages []structure
 	Parts    []structure
@@ -113,7 +113,7 @@ func randomFields(t *rapid.T, name string, v reflect.Value) {
 	}
 }
 
-// randomField draws a field whose type does not say what it may hold.
+// randomField draws a field whose type does not determine its bounds.
 func randomField(t *rapid.T, name, of string, least, most uint64, field reflect.Value) {
 	switch field.Kind() {
 	case reflect.Struct:

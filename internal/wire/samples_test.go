@@ -19,8 +19,8 @@ type sample struct {
 	message     wire.Message
 }
 
-// samples returns the messages of testdata/vectors.json. New ones go to the
-// end of their part; a change of one that is there changes the protocol.
+// samples returns the messages of testdata/vectors.json. Add new ones at the end of their part; a
+// change of an existing one changes the protocol.
 func samples() []sample {
 	var all []sample
 	all = append(all, openingSamples()...)
@@ -54,7 +54,7 @@ func counting(n int) []byte {
 	return b
 }
 
-// mostAttrs returns as many attributes as there may be.
+// mostAttrs returns MaxAttrs attributes.
 func mostAttrs() map[string]string {
 	attrs := map[string]string{}
 	for i := range wire.MaxAttrs {
@@ -221,7 +221,7 @@ func directorySamples() []sample {
 	}
 }
 
-// allKinds returns every kind there is.
+// allKinds returns every kind of message.
 func allKinds() []wire.Kind {
 	var all []wire.Kind
 	for kind := range wire.Kind(math.MaxUint16) {
@@ -251,7 +251,7 @@ func malformedSamples(t *testing.T) []malformedSample {
 		copy(b[at:], replacement)
 		return b
 	}
-	// raw returns a message of these bytes, which need not be its fields.
+	// raw returns a message with this body, which need not be valid.
 	raw := func(kind wire.Kind, body ...byte) []byte {
 		b := binary.LittleEndian.AppendUint32(nil, uint32(wire.HeaderSize+len(body)))
 		b = binary.LittleEndian.AppendUint16(b, uint16(kind))
@@ -324,8 +324,7 @@ func malformedSamples(t *testing.T) []malformedSample {
 	}
 }
 
-// skippedSamples returns packets with messages of kinds that there are none of, and that can
-// be gone without.
+// skippedSamples returns packets with messages of unknown kinds that a receiver may skip.
 func skippedSamples(t testing.TB) []skipped {
 	unknown := func(kind uint16, descriptors uint8, body string) []byte {
 		b := binary.LittleEndian.AppendUint32(nil, uint32(wire.HeaderSize+len(body)))

@@ -9,12 +9,12 @@ type Serve struct {
 	Flags uint32 // 1: the stage emits nothing at the end of a task
 }
 
-// ServeEnds is the flag of a Serve whose stage does nothing at the end of a task. A task ends
-// with its last Finish, if that has FinishHandled. The client says unasked that a task has ended when all of
-// its inputs have come by Deliver, the last of each with FlagLast, and are finished.
+// ServeEnds is the flag of a Serve whose stage emits nothing at the end of a task. A task ends
+// with its last Finish, if that has FinishHandled. The client sends Ended unasked when all
+// inputs of the task have come by Deliver, the last of each with FlagLast, and are finished.
 const ServeEnds = 1
 
-// State says how long a stage keeps what it knows.
+// State is the lifetime of a stage's state.
 type State uint8
 
 // The states.
@@ -54,8 +54,7 @@ type Open struct {
 	Trace    Trace
 }
 
-// The flags of a payload: of Deliver and Put, as far as each has
-// them.
+// The flags of a payload. The messages that have a flag stand behind it.
 const (
 	FlagLast   = 1 // the last of its stream
 	FlagBare   = 2 // without a payload (Deliver)
@@ -63,20 +62,19 @@ const (
 	FlagMore   = 8 // more parts of a joined delivery follow (Deliver)
 )
 
-// Deliver brings one delivery to a stage, or one result to whoever submitted
-// the request.
+// Deliver brings one delivery to a stage, or one result to the client that submitted the request.
 //
 //wire:message 13 to the client or a peer
 type Deliver struct {
 	Source   uint32 // the task, or the request whose result this is
 	Delivery uint32 // its number, for `finish`; never reused on this connection
 	Edge     uint16 // index among the stage's inputs, or among `results`
-	// 1 the last of its stream; 2 bare, without a payload (not sent by a host: the end of a stream
+	// 1 the last of its stream; 2 bare, without a payload (a host sends none: the end of a stream
 	// without a payload is `end`); 4 inline; 8 more parts follow; 64 the host itself waits for the
-	// results of the request, and may look for them
+	// results of the request, and may poll for them
 	Flags uint8 `wire:"reserved=1"`
 	// see [payloads](#payloads): 1 raw bytes, 2 msgpack, 3 tensor, 7 bundle, up to 255 the
-	// serializers below package `codec`, from 256 on the bus's own
+	// serializers below package `codec`, from 256 on those of the bus
 	Codec   uint32
 	Attempt uint32 // 0 for the first; a repeat has the same seq and a higher attempt
 	Seq     uint64 // position in the stream
@@ -92,10 +90,9 @@ type Deliver struct {
 // The flags of Finish.
 const (
 	FinishKeep = 1 // the payload stays until Release
-	// FinishUnread: what was fetched has not been looked at, and goes back under
-	// its key.
+	// FinishUnread: the fetched payload was not read, and goes back under its key.
 	FinishUnread = 2
-	// FinishHandled: the handler of the delivery has returned, so that the client emits no more for it.
+	// FinishHandled: the handler of the delivery has returned; the client emits no more for it.
 	FinishHandled = 4
 )
 
@@ -105,11 +102,11 @@ const (
 type Finish struct {
 	Delivery uint32
 	Flags    uint8  // 1: the payload stays until `release`; 2: unread, see [the exchange](#the-exchange); 4: the client emits no more for it
-	Code     Code   // 0: it went well; else why the request has failed
+	Code     Code   // 0: success; else why the request has failed
 	Text     string `wire:"text"`
 }
 
-// Release gives a payload back that FinishKeep has kept.
+// Release returns a payload that FinishKeep has kept.
 //
 //wire:message 15 to the host or a peer
 type Release struct {
@@ -123,13 +120,13 @@ type End struct {
 	Task uint32
 }
 
-// Ended answers End: the task has emitted all it will. Edge, Key and Seq say
-// where it failed, as far as that is known.
+// Ended answers End: the task emits no more. Edge, Key and Seq say where it failed, if that is
+// known.
 //
 //wire:message 17 to the host
 type Ended struct {
 	Task uint32
-	Code Code   // 0: it went well; else why the request has failed
+	Code Code   // 0: success; else why the request has failed
 	Text string `wire:"text"`
 	Edge string
 	Key  string
@@ -160,8 +157,7 @@ func (o Outcome) String() string {
 	return word(words, o, "outcome")
 }
 
-// Over says that a request has ended. Stage, Edge, Key and Seq say where, as
-// far as that is known.
+// Over says that a request has ended. Stage, Edge, Key and Seq say where, if that is known.
 //
 //wire:message 18 to the client
 type Over struct {
@@ -182,13 +178,13 @@ type Leave struct {
 	Stages []uint32 // numbers that `serving` gave; none: all
 }
 
-// Drain says that the host is going to stop, or that another process takes the place of the client's.
+// Drain says that the host is about to stop, or that another process replaces the client.
 //
-//wire:message 20 to the client; the host is going to stop, or another process takes your place: finish what you have, and end
+//wire:message 20 to the client; the host is about to stop, or another process replaces the client: it finishes its open tasks, and leaves
 type Drain struct{}
 
-// Scoreboard brings memory in which the client says which handlers it runs: entries as package
-// scoreboard lays them out.
+// Scoreboard brings memory in which the client reports its running handlers, laid out as in
+// package scoreboard.
 //
 //wire:message 21 to the host; one descriptor: a segment of 4,096 bytes
 type Scoreboard struct{}
@@ -201,7 +197,7 @@ type Segment struct {
 	Bytes   uint64
 }
 
-// Forget says that no more deliveries will name the segment.
+// Forget says that no more deliveries name the segment.
 //
 //wire:message 25 both, and to a peer
 type Forget struct {

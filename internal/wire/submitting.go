@@ -2,13 +2,13 @@ package wire
 
 // Flags of Submit.
 const (
-	// SubmitTry has the request refused with CodeOverloaded rather than wait for a place.
+	// SubmitTry has the host refuse the request with CodeOverloaded if there is no permit, in place of a wait.
 	SubmitTry = 1
-	// SubmitTell has the host say with Submitted that the request has begun.
+	// SubmitTell has the host send Submitted when the request begins.
 	SubmitTell = 2
 )
 
-// OwnSource is the bit that the numbers have which clients choose for their requests.
+// OwnSource is the bit of a number that a client has chosen for its request.
 const OwnSource = 1 << 31
 
 // Submit opens a request.
@@ -16,12 +16,12 @@ const OwnSource = 1 << 31
 //wire:message 48 to the host
 type Submit struct {
 	TimeLeft int64 // see [deadlines](#deadlines)
-	Flags    uint8 // 1: fail with code 11 rather than wait for a place; 2: say `submitted`
+	Flags    uint8 // 1: fail with code 11 if there is no permit; 2: say `submitted`
 	Trace    Trace
 	Source   uint32 // names the request on this connection: the client chooses it, with bit 31, and higher than all before it
 }
 
-// Submitted says that a request has begun whose Submit has SubmitTell.
+// Submitted says that a request with SubmitTell has begun.
 //
 //wire:message 49 to the client
 type Submitted struct {
@@ -41,13 +41,13 @@ type CloseSend struct {
 //wire:message 51 to the host
 type AbortRequest struct {
 	Source uint32
-	Code   Code   // 9: its deadline is over by the client's clock; else 0
+	Code   Code   // 9: the deadline is over by the client's clock; else 0
 	Text   string `wire:"text"`
 }
 
-// Close says that no more results of a request are wanted.
+// Close gives up the results of a request.
 //
-//wire:message 52 to the host; no more results are wanted: aborts the request if it is open
+//wire:message 52 to the host; the client wants no more results: aborts the request if it is open
 type Close struct {
 	Source uint32
 }

@@ -29,9 +29,8 @@ type malformed struct {
 	Hex  string `json:"hex"`
 }
 
-// TestVectors compares the encoding with the file that clients in other
-// languages check themselves against. A difference is a change of the protocol:
-// it needs a new version, not -update.
+// TestVectors compares the encoding with the file that tests of clients in other languages use. A
+// difference is a change of the protocol: it needs a new version, not -update.
 func TestVectors(t *testing.T) {
 	var vectors []vector
 	for _, s := range samples() {
@@ -50,7 +49,7 @@ func TestVectors(t *testing.T) {
 	golden.JSON(t, "testdata/vectors.json", vectors)
 }
 
-// TestVectorsDecode reads what the file says and expects what was meant.
+// TestVectorsDecode decodes the bytes of the file and expects its fields.
 func TestVectorsDecode(t *testing.T) {
 	var vectors []vector
 	golden.ReadJSON(t, "testdata/vectors.json", &vectors)
@@ -97,8 +96,8 @@ func TestVectorsAreComplete(t *testing.T) {
 	}
 }
 
-// TestMalformed holds the decoder to refusing what breaks the protocol, and to
-// the file of it that other clients use.
+// TestMalformed: the decoder refuses packets that break the protocol, and the file of them for
+// other clients is current.
 func TestMalformed(t *testing.T) {
 	var vectors []malformed
 	for _, s := range malformedSamples(t) {
@@ -112,7 +111,7 @@ func TestMalformed(t *testing.T) {
 	golden.JSON(t, "testdata/malformed.json", vectors)
 }
 
-// skipped is a packet with messages that a receiver which does not know them goes on without.
+// skipped is a packet with messages of unknown kinds that a receiver skips.
 type skipped struct {
 	Name        string      `json:"name"`
 	Descriptors int         `json:"descriptors"`
@@ -120,8 +119,8 @@ type skipped struct {
 	Kinds       []wire.Kind `json:"kinds"` // of the messages that are read
 }
 
-// TestSkipped reads packets with messages that their sender says can be gone without, and
-// holds them to the file that other clients use.
+// TestSkipped: the decoder skips messages of unknown kinds that allow it, and the file of such
+// packets for other clients is current.
 func TestSkipped(t *testing.T) {
 	all := skippedSamples(t)
 	for _, s := range all {
@@ -173,8 +172,7 @@ func fromHex(t *testing.T, s string) []byte {
 	return b
 }
 
-// structFields returns the fields of a message by the names that the protocol
-// gives them.
+// structFields returns the fields of a message by their names in the protocol.
 func structFields(t *testing.T, v reflect.Value) map[string]any {
 	t.Helper()
 	fields := map[string]any{}
@@ -215,8 +213,8 @@ func plain(t *testing.T, v reflect.Value) any {
 	}
 }
 
-// protocolName is what docs/protocol.json calls a message or a field, by its name in Go.
-// Package wiregen makes these names.
+// protocolName returns the name in docs/protocol.json of a message or a field, from its name in
+// Go. Command wiregen generates these names.
 func protocolName(t *testing.T, goName string) string {
 	t.Helper()
 	for name, s := range readTable() {

@@ -55,8 +55,7 @@ func TestRoundTrip(t *testing.T) {
 	})
 }
 
-// TestDecodeAgain reads into structs that hold another message: nothing of it
-// may stay.
+// TestDecodeAgain decodes into structs that hold another message: none of its values may stay.
 func TestDecodeAgain(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kind := rapid.SampledFrom(allKinds()).Draw(t, "kind")
@@ -194,7 +193,7 @@ func TestReturnedFits(t *testing.T) {
 	}
 }
 
-// TestTextIsCut sends error texts that cannot travel as they are.
+// TestTextIsCut encodes error texts that are too long or not UTF-8.
 func TestTextIsCut(t *testing.T) {
 	tests := []struct {
 		name string
@@ -237,7 +236,7 @@ func TestNextRefusesLongPacket(t *testing.T) {
 	}
 }
 
-// TestReservedIsNotLookedAt reads a message whose reserved bytes are set.
+// TestReservedIsNotLookedAt decodes a message whose reserved bytes are set.
 func TestReservedIsNotLookedAt(t *testing.T) {
 	want := &wire.Place{Token: 1, Owner: 2, Put: 3, From: "a", To: "b", Key: "k"}
 	b, err := wire.Append(nil, want, 0)
@@ -304,7 +303,7 @@ func TestCodes(t *testing.T) {
 	}
 }
 
-// TestAllocations holds the messages that come and go most to none.
+// TestAllocations: encoding and decoding of the most frequent messages do not allocate.
 func TestAllocations(t *testing.T) {
 	buf := make([]byte, 0, wire.MaxPacket)
 	deliver := &wire.Deliver{Source: 1, Delivery: 2, Segment: 3, Size: 1 << 20, Key: "the key"}

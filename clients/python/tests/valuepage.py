@@ -7,9 +7,9 @@ from valuelist import ARRIVES, NONE, REFUSED, ROWS, Answers
 PAGE = """\
 # Values
 
-What Python programs send, and what arrives. No value changes in silence: it arrives as the table says, or its sender
-raises `PayloadError` with the path to it, such as `at ['outputs'][3]`, and sends nothing. The `put` of a connector
-returns False then, and logs the error.
+For programs in Python that send values: how each kind arrives. A value either arrives as the table says, or its sender
+raises `PayloadError` with the path to it, such as `at ['outputs'][3]`, and sends nothing. The `put` of a connector then
+returns False and logs the error.
 
 | column | the value is |
 |---|---|
@@ -17,12 +17,12 @@ returns False then, and logs the error.
 | bundle | emitted or submitted with tensors in it or beside it, or put into a `TensorQueue` |
 | connectors | put through a connector, in mode `ring` or `segment` |
 | tensor | emitted or submitted alone, and is a tensor |
-| through Go | got by a Go process, which decodes it into an `any`, and sends it on in the same format |
+| through Go | decoded by a Go process into an `any`, and sent on in the same format |
 
 | answer | |
 |---|---|
 | equal | it arrives with its type, order and bits |
-| a type, or other words | it arrives as that |
+| a type, or other words | it arrives as this type |
 | refused | its sender raises `PayloadError` |
 | the same | a Go process in the middle changes nothing but the order of keys |
 | msgpack is refused by Go | decoding msgpack into an `any` is an error that names the key; Python processes get the value |
@@ -30,18 +30,18 @@ returns False then, and logs the error.
 {table}
 
 - At most 64 containers are nested; two of them are the item of a `TensorQueue`.
-- With torch installed, a `Tensor` comes out of a connector as a `torch.Tensor`, unless that torch lacks the element
-  type. A tensor of torch is sent if `omnibus.Tensor` has its element type.
-- Without NumPy, an `ndarray` comes out of a connector as a `Tensor`, or, where no `Tensor` has such elements, as the
-  `dict` that travels. Without Pillow, an image does so too. When that `dict` is put again, an array or image arrives.
+- With torch installed, a connector returns a `Tensor` as a `torch.Tensor`, unless that torch lacks the element type. A
+  tensor of torch is sent if `omnibus.Tensor` has its element type.
+- Without NumPy, a connector returns an `ndarray` as a `Tensor` or, if `Tensor` lacks the element type, as the `dict` that
+  travels. Without Pillow, it returns an image as that `dict`. If the `dict` is put again, an array or image arrives.
 - Attributes of a subclass of `dict`, `list` or `ndarray`, the `info` of an image, and the name of a dataclass are not
   sent.
-- Where vLLM is loaded, a `dict` that has the keys of one of vLLM's outputs comes out of a connector as that output,
-  without other keys, as it does from vLLM-Omni's serializer.
+- Where vLLM is loaded, a connector returns a `dict` with the keys of one of vLLM's outputs as that output, without other
+  keys, as vLLM-Omni's serializer does.
 - vLLM-Omni's own connectors cannot read a `dict` that has `__tensor__` alone.
 
-The list of values is `clients/python/tests/valuelist.py`. Tests send each by every way, alone and inside of containers.
-After a change of the list, `go test ./codec/internal/codectest -update` writes this page.
+The list of values is `clients/python/tests/valuelist.py`. Tests send each in every way, alone and inside of
+containers. After a change of the list, `go test ./codec/internal/codectest -update` writes this page.
 """
 
 HEAD = ("value", "msgpack", "bundle", "connectors", "tensor", "through Go")

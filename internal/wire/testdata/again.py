@@ -1,5 +1,5 @@
-"""Reads a list of packets, of one message each, and what changes them, one byte at a time. It answers how it writes
-each packet as it is and with each change: nothing for those that it refuses."""
+"""Reads a list of packets, of one message each, and changes of single bytes. It answers with the encoding of the
+decoded message of each packet, unchanged and with each change; with "" for a packet that it refuses."""
 
 import json
 import sys

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 )
 
-// The table as JSON. docs/protocol.md says what the types of fields are.
+// The table as JSON. docs/protocol.md defines the types of fields.
 type (
 	jsonTable struct {
 		Version  int          `json:"version"`
@@ -33,7 +33,7 @@ type (
 	}
 )
 
-// json makes docs/protocol.json.
+// json generates docs/protocol.json.
 func (t *table) json([]byte) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -65,7 +65,7 @@ func jsonFieldOf(f field) jsonField {
 		j.Of = f.of.name
 	case enum, boolean:
 		j.Least, j.Most = &f.least, &f.most
-	case text, inline: // what is cut, and what agrees with flags and size
+	case text, inline: // text is cut; inline agrees with flags and size
 		j.Type, j.Most = string(f.form), &f.most
 	case str, data:
 		j.Most = &f.most

@@ -1,25 +1,25 @@
-// Command wiregen writes what is made from the table of messages, which are the structs of
-// package wire. `go generate ./internal/wire` runs it there. It writes
+// Command wiregen generates code and documents from the table of messages, the structs of package
+// wire. `go generate ./internal/wire` runs it there. It writes
 //
-//   - messages_gen.go: the kinds, and how each message is appended and read;
+//   - messages_gen.go: the kinds, and the functions that append and read each message;
 //   - the module omnibus.wire.messages of the Python client: the same in Python;
-//   - the tables in docs/protocol.md, between comments that name their kinds;
+//   - the parts of docs/protocol.md between comments that name their kinds;
 //   - docs/protocol.json: the table, for clients in other languages.
 //
 // # The table
 //
-// A struct with one of these lines behind its comment is in the table:
+// A struct with one of these lines after its comment is in the table:
 //
 //	//wire:message KIND DIRECTION; NOTE
 //	//wire:part
 //
-// A message has a kind, and a direction in the words of docs/protocol.md. The note may be left
-// out. One that begins with "one descriptor", "two descriptors" or "three descriptors" says
-// how many come with the message. A part is a struct that messages have in common, by itself
-// or in a list.
+// A message has a kind, and a direction in the words of docs/protocol.md. The note is optional. A
+// note that begins with "one descriptor", "two descriptors" or "three descriptors" gives the number
+// of descriptors of the message. A part is a struct that several messages contain, by itself or in
+// a list.
 //
-// The fields stand in the order of the wire, and are named there like in Go, in snake case.
-// Their comments are those of docs/protocol.md. The Go type says how a field is written:
+// The fields are in the order of the wire, and have the names of Go there, in snake case. Their
+// comments are those of docs/protocol.md. The Go type determines the encoding of a field:
 //
 //	uint8 to uint64, int64   little endian
 //	bool                     u8, 0 or 1
@@ -31,14 +31,14 @@
 //	map[string]string        attrs
 //	[]uint32, []PART, PART   a u16 count and that many; or one
 //
-// A tag says the rest, such as `wire:"inline,reserved=3"`:
+// A tag adds to that, such as `wire:"inline,reserved=3"`:
 //
 //	most=NAME    the bound of a string or of bytes, a constant of package wire
-//	text         the text of an error, which is cut
+//	text         the text of an error, which is cut at MaxText bytes
 //	inline       the field Payload: at most MaxInline bytes, which agree with the fields Flags and Size
 //	0..1         the bounds of a uint8
-//	reserved=N   N zero bytes stand behind the field
-//	magic        the u64 Magic stands before the field
+//	reserved=N   N zero bytes follow the field
+//	magic        the u64 Magic precedes the field
 //
 // A mistake in the table is an error that names the struct and the field.
 package main
@@ -51,8 +51,8 @@ import (
 	"path/filepath"
 )
 
-// files are what is made, by their paths from the folder of package wire. A maker is given what
-// the file has now.
+// files has the function that generates each file, by the file's path from the folder of package
+// wire. The function gets the present content.
 var files = map[string]func(t *table, there []byte) ([]byte, error){
 	"messages_gen.go":                                   (*table).goCode,
 	"../../docs/protocol.md":                            (*table).page,
@@ -73,7 +73,7 @@ func main() {
 	}
 }
 
-// outputs are the files of the table in a folder.
+// outputs generates the files from the structs in a folder.
 func outputs(dir string) (map[string][]byte, error) {
 	t, err := readTable(dir)
 	if err != nil {

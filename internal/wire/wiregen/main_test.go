@@ -10,7 +10,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/golden"
 )
 
-// TestFilesAreCurrent compares the files with what the generator makes of the structs.
+// TestFilesAreCurrent compares the files with the output of the generator.
 func TestFilesAreCurrent(t *testing.T) {
 	made, err := outputs("..")
 	if err != nil {
@@ -21,7 +21,7 @@ func TestFilesAreCurrent(t *testing.T) {
 	}
 }
 
-// constants are what a table needs of package wire.
+// constants are those of package wire that a table needs.
 const constants = `package wire
 const Version, Magic, MaxName, MaxText, MaxInline, MaxState = 1, 2, 200, 4096, 1 << 15, 512
 type Policy uint8
@@ -90,7 +90,7 @@ type Place struct { At [3]byte; Text string `+"`wire:\"text\"`"+` }
 func TestTableRefuses(t *testing.T) {
 	field := func(f string) string { return "//wire:message 1 both\ntype A struct {\n" + f + "\n}" }
 	for name, tt := range map[string]struct{ source, want string }{
-		"direction":       {"//wire:message 1 to nobody\ntype A struct{}", "A: //wire:message 1 to nobody: want"},
+		"direction":       {"//wire:message 1 to the moon\ntype A struct{}", "A: //wire:message 1 to the moon: want"},
 		"kind":            {"//wire:message 65536 both\ntype A struct{}", "A: kind 65536"},
 		"kind twice":      {"//wire:message 1 both\ntype A struct{}\n\n//wire:message 1 both\ntype B struct{}", "A and B both have kind 1"},
 		"no struct":       {"//wire:message 1 both\ntype A int", "A: not a struct"},

@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// made is what the generator writes in docs/protocol.md: what stands between two comments, of
-// which the first says what that is.
-var made = regexp.MustCompile(`(?s)(<!-- made by go generate ./internal/wire: ([^\n]*) -->\n).*?(<!-- end -->)`)
+// made finds a generated part of docs/protocol.md: the text between two comments, of which the
+// first names the part.
+var made = regexp.MustCompile(`(?s)(<!-- made by go generate ./internal/wire: ([^\n]*) -->\n).*?(<!-- end of the generated part -->)`)
 
-// kinds are the messages of a section.
+// kinds matches the name of a part that lists messages.
 var kinds = regexp.MustCompile(`^kinds? (\d+)(?: to (\d+))?$`)
 
-// page makes docs/protocol.md out of what it is: all but what it has to say stays.
+// page returns docs/protocol.md with its generated parts replaced. It is an error if a message is in none of them.
 func (t *table) page(there []byte) ([]byte, error) {
 	var failed error
 	left := slices.Clone(t.messages)
@@ -61,7 +61,7 @@ func (t *table) page(there []byte) ([]byte, error) {
 	return page, failed
 }
 
-// named is a struct of the table; one without fields if there is none.
+// named returns the struct of that name, or one without fields.
 func (t *table) named(name string) *structure {
 	for _, s := range slices.Concat(t.messages, t.parts) {
 		if s.name == name {
@@ -71,7 +71,7 @@ func (t *table) named(name string) *structure {
 	return &structure{}
 }
 
-// row is the fields of a struct in words, and what else comes with it.
+// row returns the fields of a struct as text, and its note.
 func row(s *structure, own bool) string {
 	var all []string
 	for _, f := range s.fields {
@@ -98,7 +98,7 @@ func row(s *structure, own bool) string {
 	return text
 }
 
-// words are the type of a field as the page has it, and what is to be said of it.
+// words returns the type of a field as docs/protocol.md names it, and the note of the field.
 func words(f field) (kind, note string) {
 	note = f.doc
 	switch f.form {
@@ -126,7 +126,7 @@ func words(f field) (kind, note string) {
 	return typeOf(f), note
 }
 
-// typeOf is the type as docs/protocol.md names it; empty of one that it has no name for.
+// typeOf returns the type as docs/protocol.md names it, or "" for a number of another size.
 func typeOf(f field) string {
 	switch f.form {
 	case text:

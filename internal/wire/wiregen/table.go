@@ -19,12 +19,12 @@ import (
 	"unicode"
 )
 
-// form says how a field is written.
+// form is the encoding of a field.
 type form string
 
-// The forms. Those up to magic have a size that is known.
+// The forms. Those up to magic have a fixed size.
 const (
-	number  form = "number" // as long as size says
+	number  form = "number" // of size bytes
 	signed  form = "i64"
 	enum    form = "enum"
 	boolean form = "bool"
@@ -47,7 +47,7 @@ type field struct {
 	name   string // on the wire
 	form   form
 	goType string
-	size   int // in bytes, of the forms that have one
+	size   int // in bytes; 0 if it is not fixed
 	least  int // of enum
 	most   int // of enum, str, text, data, inline
 	bound  string
@@ -74,8 +74,8 @@ type table struct {
 	scope    *types.Scope
 }
 
-// readTable reads the structs of package wire. What is generated is not looked at, so there may be errors
-// of types; a constant or a type that the table needs and that is not there is an error here.
+// readTable reads the structs of package wire. It skips generated files, and therefore ignores
+// errors of types; a missing constant or type that the table needs is an error.
 func readTable(dir string) (*table, error) {
 	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
@@ -144,7 +144,7 @@ func newTable(fset *token.FileSet, files []*ast.File) (*table, error) {
 	return t, err
 }
 
-// directions are the words of docs/protocol.md, and what they are in Go.
+// directions maps the words of docs/protocol.md to Go.
 var directions = map[string]string{
 	"to the host":             "ToHost",
 	"to the client":           "ToClient",
@@ -155,7 +155,7 @@ var directions = map[string]string{
 	"both, and to a peer":     "ToHost | ToClient | ToPeer",
 }
 
-// directive reads the comment of a struct. It is nil for one that is not in the table.
+// directive reads the comment of a struct. It returns nil for a struct that is not in the table.
 func directive(name string, doc *ast.CommentGroup) (*structure, error) {
 	line := ""
 	for _, c := range doc.List {
@@ -214,7 +214,7 @@ func (t *table) addFields(s *structure, shape *ast.StructType) error {
 	return nil
 }
 
-// forms are those of Go types that need no tag.
+// forms maps the Go types that need no tag to their fields.
 var forms = map[string]field{
 	"uint8":             {form: number, size: 1},
 	"uint16":            {form: number, size: 2},
@@ -229,7 +229,7 @@ var forms = map[string]field{
 	"map[string]string": {form: attrs},
 }
 
-// field makes a field, with what is reserved before and behind it.
+// field returns a field, with the magic before it and the reserved bytes after it.
 func (t *table) field(goName, goType, tag string) (made []field, err error) {
 	f, ok := forms[goType]
 	f.goName, f.name, f.goType = goName, snakeCase(goName), goType
@@ -289,7 +289,7 @@ func (t *table) field(goName, goType, tag string) (made []field, err error) {
 	return slices.Concat(before, []field{f}, behind), nil
 }
 
-// other fills in a field whose type is declared in package wire, or is an array.
+// other sets the form of a field whose type is declared in package wire, or is an array.
 func (t *table) other(f *field, goType string) error {
 	if match := regexp.MustCompile(`^\[(\d+)\]byte$`).FindStringSubmatch(goType); match != nil {
 		n, err := strconv.Atoi(match[1])
@@ -337,7 +337,7 @@ func (t *table) values(goType string) (all []value) {
 	return all
 }
 
-// described checks that the comment of a field says what each value of its enumeration is.
+// described checks that the comment of a field names each value of its enumeration.
 func (t *table) described(f field, doc string) error {
 	if f.form != enum || f.goType == "uint8" {
 		return nil
@@ -363,7 +363,7 @@ func (t *table) constant(name string) (uint64, error) {
 	return v, nil
 }
 
-// least is the number of bytes that a part has at least.
+// least is the smallest encoding of a part, in bytes.
 func (s *structure) least() (n int) {
 	for _, f := range s.fields {
 		switch f.form {
@@ -380,7 +380,7 @@ func (s *structure) least() (n int) {
 	return n
 }
 
-// runs cuts fields into those of known size that follow each other, and single others.
+// runs groups consecutive fields of fixed size; every other field is a group by itself.
 func runs(fields []field) (all [][]field) {
 	known := false
 	for _, f := range fields {

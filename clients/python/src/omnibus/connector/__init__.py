@@ -4,7 +4,7 @@
         ok, size, metadata = c.put("0", "1", "request_0_0", {"hidden": tensor})
         found = c.get("0", "1", "request_0_0", metadata)
 
-In a deployment the YAML names it; see the README, and `register`.
+In a deployment the YAML names it; see docs/connectors/vllm-omni.md, and `register`.
 """
 
 from ..omni.decoder import decode
