@@ -147,7 +147,7 @@ def hold(nbytes):
 
 
 def in_use():
-    """How many chunks somebody has."""
+    """The number of chunks in use."""
     client.process()
     gc.collect()
     with client._session.locked:
