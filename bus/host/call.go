@@ -19,12 +19,12 @@ import (
 // maxReplyPiece bounds what one reply carries.
 const maxReplyPiece = 60_000
 
-// called has a call answered. What the client tells of itself is taken in at once, for
+// handleCall has a call answered. What the client tells of itself is taken in at once, for
 // the order counts; what it asks may take a while.
-func (s *session) called(m *wire.Call) error {
+func (s *session) handleCall(m *wire.Call) error {
 	token, method, arguments := m.Token, m.Method, append([]byte(nil), m.Arguments...)
 	if method != hostnode.MethodTensors {
-		return s.ask(token, func() error { return s.call(token, method, arguments) })
+		return s.answerAsync(token, func() error { return s.call(token, method, arguments) })
 	}
 	err := s.srv.services.TensorFigures.Told(s, arguments)
 	if err == nil {
@@ -113,7 +113,7 @@ func (s *Server) method(name string) (callMethod, error) {
 		"stats":  func(context.Context, []byte) (any, error) { return s.backend.Stats(), nil },
 		"stalls": func(context.Context, []byte) (any, error) {
 			u := s.inFlight(reportLease)
-			return append([]bus.Stall{}, slices.Concat(s.backend.Stalls(0), u.stalls(s.backend, 0), s.exchangeStalls(0), u.unheard())...), nil
+			return append([]bus.Stall{}, slices.Concat(s.backend.Stalls(0), u.stalls(s.backend, 0), s.exchangeStalls(0), u.silentStalls())...), nil
 		},
 		"check":  func(context.Context, []byte) (any, error) { return s.checkAll() },
 		"leases": func(context.Context, []byte) (any, error) { return s.leases(), nil },

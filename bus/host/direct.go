@@ -13,12 +13,12 @@ import (
 // the host. The host keeps the request: its slots, its end, and the ends of its
 // streams.
 type directFlow struct {
-	stream   bus.Stream
-	producer *source
-	out      int // index of the edge among the producer's
-	consumer *source
-	edge     int  // ... and as the consumer knows it
-	told     bool // the producer was
+	stream    bus.Stream
+	producer  *source
+	out       int // index of the edge among the producer's
+	consumer  *source
+	edge      int  // ... and as the consumer knows it
+	announced bool // the producer was
 
 	// What went past the host, as the producer said last; written by past.learn.
 	deliveries, bytes atomic.Int64
@@ -47,7 +47,7 @@ func (s *session) directFrom(to *source, d *bus.Delivery, edge int) *directFlow 
 	}
 	from := p.source
 	df := &directFlow{stream: st, producer: from, out: slices.IndexFunc(from.ports, func(p bus.Port) bool { return p.Index == st.Index }), consumer: to, edge: edge}
-	if df.out < 0 || from.opens() != st.Request || !s.canLane() || !from.sess.canLane() {
+	if df.out < 0 || from.request() != st.Request || !s.canLane() || !from.sess.canLane() {
 		return nil
 	}
 	if !st.OpenDirect(df) || !s.srv.introductions.introduce(from.sess, s) {
@@ -57,7 +57,7 @@ func (s *session) directFrom(to *source, d *bus.Delivery, edge int) *directFlow 
 }
 
 func (s *session) canLane() bool {
-	_, begins := s.direct.can()
+	_, begins := s.direct.state()
 	return begins
 }
 
@@ -66,8 +66,8 @@ func (s *session) expecting(m *wire.Expecting) error {
 	if _, err := s.source(m.Source); err != nil {
 		return err
 	}
-	if df := s.direct.telling(m.Source, int(m.Edge)); df != nil { // else it is over
-		df.producer.sess.direct.goes()
+	if df := s.direct.takeUnannounced(m.Source, int(m.Edge)); df != nil { // else it is over
+		df.producer.sess.direct.markUsed()
 		df.producer.sess.queue(&wire.Direct{
 			Source: df.producer.id, Edge: uint16(df.out), PeerEdge: m.Edge, Peer: s.node, PeerSource: m.Source,
 		})
@@ -86,20 +86,20 @@ func (s *session) streamed(m *wire.Streamed) error {
 		return fmt.Errorf("%w: edge %d of %d", wire.ErrProtocol, m.Edge, len(src.ports))
 	}
 	var df *directFlow
-	if req := src.opens(); req != nil {
+	if req := src.request(); req != nil {
 		df = directFlowOf(req.Control().Stream(src.ports[m.Edge]))
 	}
 	if df == nil || df.producer != src {
 		return fmt.Errorf("%w: nothing was to go from source %d to another process", wire.ErrProtocol, src.id)
 	}
-	deliveries, bytes := believed(m.Deliveries), believed(m.Bytes)
-	return src.do(orSkip(func() error { return df.end(deliveries, bytes) }))
+	deliveries, bytes := clampTotal(m.Deliveries), clampTotal(m.Bytes)
+	return src.do(orSkip(func() error { return df.closeStream(deliveries, bytes) }))
 }
 
-// end ends the stream at the host, and tells the consumer how long it was.
-func (df *directFlow) end(deliveries, bytes int64) error {
+// closeStream ends the stream at the host, and tells the consumer how long it was.
+func (df *directFlow) closeStream(deliveries, bytes int64) error {
 	through, ended := df.stream.CloseDirect(uint64(deliveries), bytes, func(past uint64) {
-		df.producer.sess.direct.learn(df, past, uint64(bytes))
+		df.producer.sess.direct.update(df, past, uint64(bytes))
 		df.consumer.sess.queue(&wire.Streamed{Source: df.consumer.id, Edge: uint16(df.edge), Deliveries: uint64(deliveries), Bytes: uint64(bytes)})
 	})
 	if ended || uint64(deliveries) < through {

@@ -18,15 +18,15 @@ type LaneStatus struct {
 	Queued        int    `json:"queued"` // deliveries that wait for credit
 }
 
-// believed is what a process says it has sent, up to more than anything sends: sums of
+// clampTotal is what a process says it has sent, up to more than anything sends: sums of
 // that stay far from what 64 bits hold.
-func believed(n uint64) int64 {
+func clampTotal(n uint64) int64 {
 	const most = 1 << 53
 	return int64(min(n, most))
 }
 
-// passed is how much went past the host.
-type passed struct{ deliveries, bytes int64 }
+// directTotals is how much went past the host.
+type directTotals struct{ deliveries, bytes int64 }
 
 // lanes lists who sends to whom past the host.
 func (u inFlight) lanes(live []*session) []LaneStatus {
@@ -37,7 +37,7 @@ func (u inFlight) lanes(live []*session) []LaneStatus {
 		alive[s.node] = true
 	}
 	for _, s := range live {
-		for to, sum := range s.direct.sums() {
+		for to, sum := range s.direct.snapshot() {
 			if alive[to] {
 				all[pair{s.node, to}] = &LaneStatus{From: s.node, To: to, Deliveries: sum.deliveries, Bytes: sum.bytes}
 			}

@@ -42,7 +42,7 @@ func (s *session) offer(m *wire.Offer, fds []int) error {
 	if err != nil {
 		return offerError(err)
 	}
-	s.account.Show(m.Segment, s.memory.take(mem), maxOffered)
+	s.account.Show(m.Segment, s.memory.adopt(mem), maxOffered)
 	return nil
 }
 
@@ -78,7 +78,7 @@ func (s *session) put(m *wire.Put) error {
 	if err != nil {
 		return err
 	}
-	p := &put{sess: s, id: m.Put, source: src, passed: forward != nil, forward: forward, delivery: m.Delivery, codec: codec.ID(m.Codec), data: m.Payload}
+	p := &put{sess: s, id: m.Put, source: src, forwarded: forward != nil, forward: forward, delivery: m.Delivery, codec: codec.ID(m.Codec), data: m.Payload}
 	p.refs.Store(1)
 	if m.Flags&(wire.FlagInline|wire.FlagForward) == 0 {
 		if p.lent, err = s.putInPlace(m, p); err != nil {
@@ -99,13 +99,13 @@ func (s *session) put(m *wire.Put) error {
 
 // put is a payload that a client keeps the books of, as the host knows it.
 type put struct {
-	sess   *session
-	id     uint32
-	source *source      // nil: it was over already
-	refs   atomic.Int32 // the emission's, its deliveries', and that of memory of the client's
-	gone   atomic.Bool  // returned
-	full   atomic.Bool  // a window had no place for another payload when a delivery ended
-	passed bool         // the payload is a delivery's: the client has nothing to keep once it is on its way
+	sess       *session
+	id         uint32
+	source     *source      // nil: it was over already
+	refs       atomic.Int32 // the emission's, its deliveries', and that of memory of the client's
+	returned   atomic.Bool  // returned
+	windowFull atomic.Bool  // a window had no place for another payload when a delivery ended
+	forwarded  bool         // the payload is a delivery's: the client has nothing to keep once it is on its way
 
 	// Until the emission is made:
 	emission bus.Emission
@@ -121,7 +121,7 @@ type put struct {
 // made it.
 func (p *put) run(how waitMode) error {
 	src := p.source
-	e, req := src.emits(how)
+	e, req := src.emitterFor(how)
 	if how == skip || req == nil {
 		p.done()
 		return nil
@@ -132,7 +132,7 @@ func (p *put) run(how waitMode) error {
 		err = p.emit(e)
 	}
 	switch {
-	case errors.Is(err, bus.ErrCanceled) && how == waitNot:
+	case errors.Is(err, bus.ErrCanceled) && how == noWait:
 		return err
 	case errors.Is(err, bus.ErrCanceled): // the session has ended
 		p.done()
@@ -161,14 +161,14 @@ func (p *put) emit(e bus.Emitter) error {
 func (s *session) workOf(delivery uint32) (w *bus.Work) {
 	s.account.Inspect(delivery, func(h *accounts.Hold) {
 		if h != nil && h.Delivery != nil {
-			w = h.Delivery.(*handed).work //nolint:forcetypeassert // an account has no others
+			w = h.Delivery.(*sentDelivery).work //nolint:forcetypeassert // an account has no others
 		}
 	})
 	return w
 }
 
-// keep implements step.
-func (p *put) keep() { p.data = append([]byte(nil), p.data...) }
+// retain implements step.
+func (p *put) retain() { p.data = append([]byte(nil), p.data...) }
 
 // done ends what the emission needed.
 func (p *put) done() {
@@ -196,7 +196,7 @@ func (s *session) putInPlace(m *wire.Put, origin *put) (*accounts.Payload, error
 
 // Hold implements bus.Origin, for holders of a reference.
 func (p *put) Hold() {
-	if !p.passed {
+	if !p.forwarded {
 		p.refs.Add(1)
 	}
 }
@@ -204,11 +204,11 @@ func (p *put) Hold() {
 // Unhold is called before the delivery gives its credit back: the client may be waiting for
 // that, also where the emission has yet to end.
 func (p *put) Unhold() {
-	if p.passed {
+	if p.forwarded {
 		return
 	}
-	if p.source.pressed() {
-		p.full.Store(true)
+	if p.source.underPressure() {
+		p.windowFull.Store(true)
 	}
 	p.release()
 }
@@ -219,17 +219,17 @@ func (p *put) release() {
 	if p.refs.Add(-1) > 0 {
 		return
 	}
-	p.gone.Store(true)
-	p.sess.tellBack(&wire.Returned{Puts: []uint32{p.id}}, p.full.Load() || p.source.pressed())
+	p.returned.Store(true)
+	p.sess.queueReturn(&wire.Returned{Puts: []uint32{p.id}}, p.windowFull.Load() || p.source.underPressure())
 }
 
 // returnPut tells the client that nobody needs what it put into the exchange any more.
-func (s *session) returnPut(id uint32) { s.tellBack(&wire.Returned{Puts: []uint32{id}}, true) }
+func (s *session) returnPut(id uint32) { s.queueReturn(&wire.Returned{Puts: []uint32{id}}, true) }
 
-// tellBack tells the client what comes back to it: at once, or with the next packet, and
+// queueReturn tells the client what comes back to it: at once, or with the next packet, and
 // within a millisecond. A host that closes does not know: it lets go of what others may
 // go on reading.
-func (s *session) tellBack(m wire.Message, now bool) {
+func (s *session) queueReturn(m wire.Message, now bool) {
 	select {
 	case <-s.srv.closing.Done():
 		return
@@ -239,20 +239,20 @@ func (s *session) tellBack(m wire.Message, now bool) {
 		s.queue(m)
 		return
 	}
-	s.later(m)
+	s.queueLater(m)
 }
 
 // Spent tells the client that credit came back for a payload that is still
 // needed.
 func (p *put) Spent(bytesToo bool) {
-	if p.gone.Load() {
+	if p.returned.Load() {
 		return
 	}
 	m := &wire.Spent{Put: p.id}
 	if bytesToo {
 		m.Flags = wire.SpentBytes
 	}
-	p.sess.tellBack(m, p.source.pressed())
+	p.sess.queueReturn(m, p.source.underPressure())
 }
 
 // putPayload finds the payload of a put or a place that lies in memory of the client's.
@@ -266,10 +266,10 @@ func (s *session) putPayload(m *wire.Put, returned func()) (*accounts.Payload, e
 		seg.Retire()
 		defer seg.Release() // the payload keeps it
 	}
-	p, err := seg.Claimed(m.Offset, m.Size, s.thin(), returned) // a node may put one payload several times
+	p, err := seg.Claimed(m.Offset, m.Size, s.copiesSmall(), returned) // a node may put one payload several times
 	if err != nil {
 		return nil, fmt.Errorf("segment %d: %w", m.Segment, err)
 	}
-	s.memory.lies(p)
+	s.memory.countPayload(p)
 	return p, nil
 }

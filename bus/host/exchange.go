@@ -25,17 +25,17 @@ const (
 	maxOwners        = 4096    // owners that have placed something, and not cleaned up everything
 )
 
-// exchanging is what a client has of the exchange, but for the values, which are in its
+// exchangeState is what a client has of the exchange, but for the values, which are in its
 // account.
-type exchanging struct {
+type exchangeState struct {
 	mu     lockorder.Mutex[lockorder.Exchanging] // guards what follows
 	waits  map[uint32]*exchangeWait              // by the token of the question
 	placed int                                   // payloads in the table, or fetched and not finished
 	own    int                                   // of those, in segments of their own
 }
 
-// everyWait is a snapshot of the questions that wait.
-func (x *exchanging) everyWait() []*exchangeWait {
+// allWaits is a snapshot of the questions that wait.
+func (x *exchangeState) allWaits() []*exchangeWait {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return slices.Collect(maps.Values(x.waits))
@@ -70,11 +70,11 @@ func (s *session) placePayload(m *wire.Place, p *placed) (entry uint64, err erro
 		o, err = s.srv.services.Exchange.Owner(&s.account, m.Owner, maxOwners, fmt.Sprintf("process %d (%s)", s.proc.PID(), s.name))
 	}
 	if err == nil {
-		err = s.ex.charge(p.own)
+		err = s.exchange.charge(p.own)
 		p.charged = err == nil
 	}
 	if err != nil {
-		p.void = true
+		p.failed = true
 		p.Release()
 		return 0, err
 	}
@@ -86,7 +86,7 @@ type placed struct {
 	*accounts.Payload
 	own     bool // it has a segment of its own
 	charged bool // it counts among the client's
-	void    bool // it was not placed: nothing is said of it
+	failed  bool // it was not placed: nothing is said of it
 }
 
 // placedPayload finds the payload of a place.
@@ -95,28 +95,28 @@ func (s *session) placedPayload(m *wire.Place) (*placed, error) {
 	number := m.Put
 	var err error
 	if m.Flags&wire.FlagInline != 0 {
-		p.Payload, err = s.srv.services.Exchange.Copied(m.Payload, func() { p.gone(s) })
+		p.Payload, err = s.srv.services.Exchange.Copied(m.Payload, func() { p.released(s) })
 		return p, err
 	}
 	put := &wire.Put{Put: number, Flags: m.Flags &^ wire.FlagForward, Segment: m.Segment, Offset: m.Offset, Size: m.Size}
 	p.Payload, err = s.putPayload(put, func() {
-		p.gone(s)
-		if !p.void {
+		p.released(s)
+		if !p.failed {
 			s.returnPut(number)
 		}
 	})
 	return p, err
 }
 
-// gone says that the last reference to the payload is gone.
-func (p *placed) gone(s *session) {
+// released says that the last reference to the payload is gone.
+func (p *placed) released(s *session) {
 	if p.charged {
-		s.ex.discharge(p.own)
+		s.exchange.discharge(p.own)
 	}
 }
 
 // charge counts a payload of the client's.
-func (x *exchanging) charge(own bool) error {
+func (x *exchangeState) charge(own bool) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.placed >= maxPlaced || (own && x.own >= maxPlacedOwn) {
@@ -131,7 +131,7 @@ func (x *exchanging) charge(own bool) error {
 }
 
 // discharge counts one less.
-func (x *exchanging) discharge(own bool) {
+func (x *exchangeState) discharge(own bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.placed--
@@ -140,8 +140,8 @@ func (x *exchanging) discharge(own bool) {
 	}
 }
 
-// placedNow counts the payloads of the client's that lie in the exchange.
-func (x *exchanging) placedNow() int {
+// placedCount counts the payloads of the client's that lie in the exchange.
+func (x *exchangeState) placedCount() int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.placed
@@ -157,7 +157,7 @@ func (s *session) fetch(m *wire.Fetch) error {
 	token, key, entry, x := m.Token, m.Key, m.Entry, s.srv.services.Exchange
 	got, err := x.Get(edge, key, entry)
 	if err == nil {
-		s.hand(token, got)
+		s.sendFetched(token, got)
 		return nil
 	}
 	if m.Flags&wire.FetchWait == 0 || entry != 0 {
@@ -166,12 +166,12 @@ func (s *session) fetch(m *wire.Fetch) error {
 	}
 	return s.askExchange(token, fmt.Sprintf("%q on %v, which nobody has placed", key, edge), func(ctx context.Context) (func(), error) {
 		got, err := x.Await(ctx, edge, key, entry)
-		return func() { s.hand(token, got) }, err
+		return func() { s.sendFetched(token, got) }, err
 	})
 }
 
-// hand gives the client a value.
-func (s *session) hand(token uint32, f *exchange.Fetched) {
+// sendFetched gives the client a value.
+func (s *session) sendFetched(token uint32, f *exchange.Fetched) {
 	m := &wire.Fetched{Token: token, Size: uint64(len(f.Bytes()))}
 	var at accounts.Location
 	if len(f.Bytes()) <= wire.MaxInline {

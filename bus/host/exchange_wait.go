@@ -24,12 +24,12 @@ var errWithdrawn = fmt.Errorf("%w: the question was canceled", connector.ErrNotF
 // returns gives the answer.
 func (s *session) askExchange(token uint32, what string, find func(context.Context) (answer func(), err error)) error {
 	ctx, cancel := context.WithCancelCause(s.ctx)
-	again, many := s.ex.waitFor(token, &exchangeWait{cancel: cancel, what: what, since: time.Now()})
+	duplicate, full := s.exchange.addWait(token, &exchangeWait{cancel: cancel, what: what, since: time.Now()})
 	switch {
-	case again:
+	case duplicate:
 		cancel(nil)
 		return fmt.Errorf("%w: question %d is open already", wire.ErrProtocol, token)
-	case many:
+	case full:
 		cancel(nil)
 		s.queue(hostnode.Failed(token, fmt.Errorf("%w: %d questions wait for the exchange", connector.ErrFull, maxExchangeWaits)))
 		return nil
@@ -40,7 +40,7 @@ func (s *session) askExchange(token uint32, what string, find func(context.Conte
 			err = context.Cause(ctx)
 		}
 		// First: the client may use the token again when it has its answer.
-		s.ex.waited(token)
+		s.exchange.removeWait(token)
 		cancel(nil)
 		if err != nil {
 			s.queue(hostnode.Failed(token, err))
@@ -53,29 +53,29 @@ func (s *session) askExchange(token uint32, what string, find func(context.Conte
 
 // cancelQuestion ends a question that waits.
 func (s *session) cancelQuestion(token uint32) {
-	if w := s.ex.wait(token); w != nil {
+	if w := s.exchange.findWait(token); w != nil {
 		w.cancel(errWithdrawn)
 	}
 }
 
-// waitFor takes in a question that waits, unless one is open by that token, or as many as may be.
-func (x *exchanging) waitFor(token uint32, w *exchangeWait) (again, many bool) {
+// addWait takes in a question that waits, unless one is open by that token, or as many as may be.
+func (x *exchangeState) addWait(token uint32, w *exchangeWait) (duplicate, full bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	again, many = x.waits[token] != nil, len(x.waits) >= maxExchangeWaits
-	if !again && !many {
+	duplicate, full = x.waits[token] != nil, len(x.waits) >= maxExchangeWaits
+	if !duplicate && !full {
 		x.waits[token] = w
 	}
-	return again, many
+	return duplicate, full
 }
 
-func (x *exchanging) wait(token uint32) *exchangeWait {
+func (x *exchangeState) findWait(token uint32) *exchangeWait {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.waits[token]
 }
 
-func (x *exchanging) waited(token uint32) {
+func (x *exchangeState) removeWait(token uint32) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	delete(x.waits, token)

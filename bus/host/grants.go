@@ -15,18 +15,18 @@ import (
 // before it begins the next request, so that requests come to the first stages in the order in which
 // they begin. A step that has to wait gets a goroutine of its own.
 type grants struct {
-	places *pool.Pool
+	permits *pool.Pool
 
 	mu     lockorder.Mutex[lockorder.Grants]
-	news   *sync.Cond
+	cond   *sync.Cond
 	queue  []*session // one entry for each place that was granted and is not used yet
 	closed bool
 	done   chan struct{}
 }
 
 func newGrants(places *pool.Pool) *grants {
-	g := &grants{places: places, done: make(chan struct{})}
-	g.news = sync.NewCond(&g.mu)
+	g := &grants{permits: places, done: make(chan struct{})}
+	g.cond = sync.NewCond(&g.mu)
 	go g.run()
 	return g
 }
@@ -37,11 +37,11 @@ func (g *grants) grant(s *session) {
 	closed := g.closed
 	if !closed {
 		g.queue = append(g.queue, s)
-		g.news.Signal()
+		g.cond.Signal()
 	}
 	g.mu.Unlock()
 	if closed {
-		g.places.Give()
+		g.permits.Give()
 	}
 }
 
@@ -50,7 +50,7 @@ func (g *grants) next() *session {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for len(g.queue) == 0 && !g.closed {
-		g.news.Wait()
+		g.cond.Wait()
 	}
 	if len(g.queue) == 0 {
 		return nil
@@ -72,38 +72,38 @@ func (g *grants) run() {
 func (g *grants) close() {
 	g.mu.Lock()
 	g.closed = true
-	g.news.Broadcast()
+	g.cond.Broadcast()
 	g.mu.Unlock()
 	<-g.done
 }
 
-// line is the requests of a client that wait for their place, in the order of its messages. A
+// submitQueue is the requests of a client that wait for their place, in the order of its messages. A
 // grant is for the client, and not for one of them: the first one begins. Nothing is called
 // while the lock is held.
-type line struct {
+type submitQueue struct {
 	mu        lockorder.Mutex[lockorder.Line]
-	waiting   []*waiting
+	waiting   []*waitingSubmit
 	beginning bool // one was taken out by the grants, and its first steps are not tried yet
 }
 
-// waiting is a request that waits for its place.
-type waiting struct {
+// waitingSubmit is a request that waits for its place.
+type waitingSubmit struct {
 	src     *source
 	opening bus.RequestOptions
-	tell    bool // see wire.SubmitTell
+	notify  bool // see wire.SubmitTell
 	ticket  pool.Waiter
 	timer   *time.Timer // of the deadline; nil: there is none
 }
 
 // empty reports whether a request may begin without overtaking another one of the client.
-func (l *line) empty() bool {
+func (l *submitQueue) empty() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.waiting) == 0 && !l.beginning
 }
 
 // push adds a request, which late is called for at its deadline.
-func (l *line) push(w *waiting, late func()) {
+func (l *submitQueue) push(w *waitingSubmit, late func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.waiting = append(l.waiting, w)
@@ -112,8 +112,8 @@ func (l *line) push(w *waiting, late func()) {
 	}
 }
 
-// first takes out the request that begins; nil: all were withdrawn.
-func (l *line) first() *waiting {
+// takeFirst takes out the request that begins; nil: all were withdrawn.
+func (l *submitQueue) takeFirst() *waitingSubmit {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.waiting) == 0 {
@@ -125,18 +125,18 @@ func (l *line) first() *waiting {
 	return w
 }
 
-// begun says that what the client has sent for the first request was tried.
-func (l *line) begun() {
+// beginDone says that what the client has sent for the first request was tried.
+func (l *submitQueue) beginDone() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.beginning = false
 }
 
-// leave takes out the request of a source; nil: it is not there, or it begins.
-func (l *line) leave(src *source) *waiting {
+// remove takes out the request of a source; nil: it is not there, or it begins.
+func (l *submitQueue) remove(src *source) *waitingSubmit {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i := slices.IndexFunc(l.waiting, func(w *waiting) bool { return w.src == src })
+	i := slices.IndexFunc(l.waiting, func(w *waitingSubmit) bool { return w.src == src })
 	if i < 0 {
 		return nil
 	}
@@ -145,8 +145,8 @@ func (l *line) leave(src *source) *waiting {
 	return w
 }
 
-// take takes out all.
-func (l *line) take() []*waiting {
+// removeAll takes out all.
+func (l *submitQueue) removeAll() []*waitingSubmit {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all := l.waiting
@@ -154,16 +154,16 @@ func (l *line) take() []*waiting {
 	return all
 }
 
-// await has a request begin when the client gets a place. It is for the reader's goroutine, so that the
+// enqueueSubmit has a request begin when the client gets a place. It is for the reader's goroutine, so that the
 // tickets for places are taken in the order of the client's messages.
-func (s *session) await(src *source, o bus.RequestOptions, tell, placed bool) {
-	w := &waiting{src: src, opening: o, tell: tell}
+func (s *session) enqueueSubmit(src *source, o bus.RequestOptions, tell, placed bool) {
+	w := &waitingSubmit{src: src, opening: o, notify: tell}
 	w.ticket = pool.Waiter{Client: s.node, Granted: func() { s.srv.grants.grant(s) }}
 	src.mu.Lock()
 	src.busy = true // what is asked for the request waits behind it
 	src.mu.Unlock()
 	s.working.Add(1) // until its first steps were tried
-	s.line.push(w, func() { src.withdraw(s.srv.services.NoPermit(bus.ErrDeadline)) })
+	s.submits.push(w, func() { src.withdraw(s.srv.services.NoPermit(bus.ErrDeadline)) })
 	if !placed {
 		placed = s.srv.services.Permits.Take(&w.ticket)
 	}
@@ -177,41 +177,41 @@ func (s *session) await(src *source, o bus.RequestOptions, tell, placed bool) {
 
 // beginNext begins the first request of the client's line at the place that the client has got.
 func (s *session) beginNext() {
-	w := s.line.first()
+	w := s.submits.takeFirst()
 	if w == nil { // the request was withdrawn when its place had been granted
 		s.srv.services.Permits.Give()
 		return
 	}
 	defer s.working.Done()
-	defer s.line.begun()
-	w.stop()
-	if s.begin(w.src, w.opening, w.tell) {
-		w.src.goOn(waitNot)
+	defer s.submits.beginDone()
+	w.stopTimer()
+	if s.beginRequest(w.src, w.opening, w.notify) {
+		w.src.resume(noWait)
 	} else {
-		w.src.goOn(skip)
+		w.src.resume(skip)
 	}
 }
 
-func (w *waiting) stop() {
+func (w *waitingSubmit) stopTimer() {
 	if w.timer != nil {
 		w.timer.Stop()
 	}
 }
 
-// turnAway ends a request that has left the line before it began. A place that was granted meanwhile
+// reject ends a request that has left the line before it began. A place that was granted meanwhile
 // goes to the next of the line, or back.
-func (w *waiting) turnAway(cause error) {
+func (w *waitingSubmit) reject(cause error) {
 	s := w.src.sess
 	defer s.working.Done()
-	w.stop()
+	w.stopTimer()
 	s.srv.services.Permits.Withdraw(&w.ticket)
-	w.src.refused(cause)
-	w.src.goOn(skip)
+	w.src.refuse(cause)
+	w.src.resume(skip)
 }
 
-// turnAwayAll ends all requests of the line.
-func (s *session) turnAwayAll(cause error) {
-	for _, w := range s.line.take() {
-		w.turnAway(cause)
+// rejectAll ends all requests of the line.
+func (s *session) rejectAll(cause error) {
+	for _, w := range s.submits.removeAll() {
+		w.reject(cause)
 	}
 }

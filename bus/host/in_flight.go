@@ -31,12 +31,12 @@ const (
 
 // reports are those of one node: what it has under way past the host, as it said last.
 type reports struct {
-	mu     lockorder.Mutex[lockorder.Reports]
-	asked  time.Time // the beginning of the lease
-	until  time.Time // the end of the lease; zero: the node was never asked
-	pieces []byte    // of the next report
-	last   *hostnode.Report
-	came   time.Time // when the last report did
+	mu         lockorder.Mutex[lockorder.Reports]
+	leaseBegan time.Time // the beginning of the lease
+	leaseEnds  time.Time // the end of the lease; zero: the node was never asked
+	pieces     []byte    // of the next report
+	last       *hostnode.Report
+	lastAt     time.Time // when the last report did
 }
 
 // A reported is the last report of a node, as a reader finds it.
@@ -50,20 +50,20 @@ type reported struct {
 func (r *reports) read(now time.Time, lease time.Duration) (last reported, ask bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if now.After(r.until) { // the node says nothing any more: its last report does not hold
-		r.asked, r.last = now, nil
+	if now.After(r.leaseEnds) { // the node says nothing any more: its last report does not hold
+		r.leaseBegan, r.last = now, nil
 	}
-	if r.until.Sub(now) < lease/2 {
-		r.until, ask = now.Add(lease), true
+	if r.leaseEnds.Sub(now) < lease/2 {
+		r.leaseEnds, ask = now.Add(lease), true
 	}
 	if r.last == nil {
-		return reported{silent: max(now.Sub(r.asked), 1)}, ask
+		return reported{silent: max(now.Sub(r.leaseBegan), 1)}, ask
 	}
 	last.Report = *r.last
 	// All that a report gives an age had begun before the report was made. It goes on in a process that is stopped, so
 	// its age grows while reports are missing. While they come, the next one may say that it has ended: the ages are
 	// those of the report then, so that no wait looks longer than it was.
-	if late := now.Sub(r.came); late >= reportOverdue {
+	if late := now.Sub(r.lastAt); late >= reportOverdue {
 		last.late = late
 	}
 	return last, ask
@@ -73,7 +73,7 @@ func (r *reports) read(now time.Time, lease time.Duration) (last reported, ask b
 func (r *reports) add(m *wire.Reported) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.until.IsZero() {
+	if r.leaseEnds.IsZero() {
 		return fmt.Errorf("%w: a report: none was asked for", wire.ErrProtocol)
 	}
 	if len(r.pieces)+len(m.Piece) > maxReportBytes {
@@ -97,14 +97,14 @@ func (r *reports) add(m *wire.Reported) error {
 			*w = strings.Clone((*w)[:maxWanted]) // without the memory of the rest
 		}
 	}
-	r.last, r.came = &report, time.Now()
+	r.last, r.lastAt = &report, time.Now()
 	return nil
 }
 
 // inFlight is what goes past the host, and what waits at the client, as its last report says. It is empty if the
 // client is no Go node, or has nothing to report.
 func (s *session) inFlight(lease time.Duration) reported {
-	if !s.direct.reports(len(s.sources.list()) > 0) {
+	if !s.direct.mayReport(len(s.sources.list()) > 0) {
 		return reported{}
 	}
 	r, ask := s.reports.read(time.Now(), lease)
@@ -123,11 +123,11 @@ type inFlight struct {
 	held       []Holding
 	holds      map[uint32]int // how many of them each node has
 	// silent are the processes that have been asked and have not reported.
-	silent []silence
+	silent []silentProcess
 }
 
-// silence is a process that has been asked what it has under way, and has not reported.
-type silence struct {
+// silentProcess is a process that has been asked what it has under way, and has not reported.
+type silentProcess struct {
 	by    *session
 	since time.Duration
 }
@@ -159,7 +159,7 @@ func (s *Server) inFlight(lease time.Duration) inFlight {
 	for _, sess := range sessions {
 		r := sess.inFlight(lease)
 		if r.silent > 0 {
-			all.silent = append(all.silent, silence{sess, r.silent})
+			all.silent = append(all.silent, silentProcess{sess, r.silent})
 		}
 		sess.explain(r, byNode, &all)
 	}
@@ -168,13 +168,13 @@ func (s *Server) inFlight(lease time.Duration) inFlight {
 
 // explain adds what a client says about its sources.
 func (s *session) explain(r reported, byNode map[uint32]*session, all *inFlight) {
-	s.direct.forgetGone(byNode)
+	s.direct.forgetDeparted(byNode)
 	streamOf := func(source uint32, edge uint16) (found bus.Stream, ok bool) {
 		src, _ := s.sources.find(source)
 		if src == nil || int(edge) >= len(src.ports) {
 			return found, false
 		}
-		req := src.opens()
+		req := src.request()
 		if req == nil {
 			return found, false
 		}
@@ -194,7 +194,7 @@ func (s *session) explain(r reported, byNode map[uint32]*session, all *inFlight)
 		}
 		all.flows = append(all.flows, directReport{fr, st, s, byNode[fr.Peer]})
 		if df := directFlowOf(st); df != nil && df.producer.sess == s {
-			s.direct.learn(df, fr.Deliveries, fr.Bytes)
+			s.direct.update(df, fr.Deliveries, fr.Bytes)
 		}
 	}
 	for _, rr := range r.SpaceWaits {
@@ -218,7 +218,7 @@ func (s *session) explain(r reported, byNode map[uint32]*session, all *inFlight)
 
 // stalls are those that have waited for at least that long.
 func (u inFlight) stalls(on bus.Backend, atLeast time.Duration) []bus.Stall {
-	return append(u.windowStalls(atLeast), u.roomStalls(on, atLeast)...)
+	return append(u.windowStalls(atLeast), u.spaceStalls(on, atLeast)...)
 }
 
 // windowStalls are those of emissions that wait for credit.
@@ -235,27 +235,27 @@ func (u inFlight) windowStalls(atLeast time.Duration) (all []bus.Stall) {
 		if r.Waiting == 0 || r.Waiting < atLeast {
 			continue
 		}
-		who := "the process at the other end, which is gone"
+		process := "the process at the other end, which is gone"
 		if r.to != nil {
-			who = r.to.Describe()
+			process = r.to.Describe()
 		}
 		all = append(all, bus.Stall{
 			Request: r.stream.Request.ID(), Edge: r.stream.Edge, Waited: r.Waiting, Deliveries: r.InFlight, Bytes: r.InFlightBytes,
-			Holder: fmt.Sprintf("%s has not given back %d deliveries, which it has directly from the process that waits", who, r.InFlight),
+			Holder: fmt.Sprintf("%s has not given back %d deliveries, which it has directly from the process that waits", process, r.InFlight),
 		})
 	}
 	return all
 }
 
-// roomStalls are those of emissions that wait for room.
-func (u inFlight) roomStalls(on bus.Backend, atLeast time.Duration) (all []bus.Stall) {
+// spaceStalls are those of emissions that wait for room.
+func (u inFlight) spaceStalls(on bus.Backend, atLeast time.Duration) (all []bus.Stall) {
 	holders := ""
 	for _, r := range u.spaceWaits {
 		if r.Waiting < atLeast {
 			continue
 		}
 		if holders == "" {
-			holders = on.DescribeHolders(u.past())
+			holders = on.DescribeHolders(u.directStreams())
 		}
 		all = append(all, bus.Stall{
 			Request: r.stream.Request.ID(), Edge: r.stream.Edge, Waited: r.Waiting, Deliveries: r.stream.Deliveries, Bytes: r.stream.Bytes,
@@ -265,16 +265,16 @@ func (u inFlight) roomStalls(on bus.Backend, atLeast time.Duration) (all []bus.S
 	return all
 }
 
-// unheard are the processes that have not reported, as the host waits for them.
-func (u inFlight) unheard() (all []bus.Stall) {
+// silentStalls are the processes that have not reported, as the host waits for them.
+func (u inFlight) silentStalls() (all []bus.Stall) {
 	for _, s := range u.silent {
 		all = append(all, bus.Stall{Process: "the host", Waited: s.since, Holder: s.by.Describe() + " to say what it has under way"})
 	}
 	return all
 }
 
-// past are the streams that go past the host, with what those who send say of them.
-func (u inFlight) past() []bus.Stream {
+// directStreams are the streams that go past the host, with what those who send say of them.
+func (u inFlight) directStreams() []bus.Stream {
 	all := make([]bus.Stream, 0, len(u.flows))
 	for _, r := range u.flows {
 		st := r.stream
@@ -296,7 +296,7 @@ func (u inFlight) add(st *Status) {
 	for i := range st.Processes {
 		p := &st.Processes[i]
 		p.Held += u.holds[p.Node]
-		p.Unreported = slices.ContainsFunc(u.silent, func(s silence) bool { return s.by.node == p.Node })
+		p.Unreported = slices.ContainsFunc(u.silent, func(s silentProcess) bool { return s.by.node == p.Node })
 	}
 	for _, r := range u.flows {
 		if req := byID[r.stream.Request.ID()]; req != nil && r.InFlight+r.Queued > 0 {

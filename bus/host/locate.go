@@ -23,7 +23,7 @@ func (s *session) locateAll(ds []*bus.Delivery) ([]accounts.Location, error) {
 // locate says where the client finds a payload. The request of one that it cannot be given, for
 // want of memory or descriptors, fails with the error.
 func (s *session) locate(d *bus.Delivery) (accounts.Location, error) {
-	at, err := d.Control().Locate(bus.Reader{Arena: s.srv.arena, InlineBytes: s.srv.services.InlineBytes, Thin: s.thin()})
+	at, err := d.Control().Locate(bus.Reader{Arena: s.srv.arena, InlineBytes: s.srv.services.InlineBytes, Thin: s.copiesSmall()})
 	switch {
 	case err != nil:
 		err = fmt.Errorf("%s: %w", s.Describe(), err)
@@ -36,9 +36,9 @@ func (s *session) locate(d *bus.Delivery) (accounts.Location, error) {
 	return at, nil
 }
 
-// thin reports whether the client copies small payloads anyway, as one in another language
+// copiesSmall reports whether the client copies small payloads anyway, as one in another language
 // than Go does: a message costs it less than a view.
-func (s *session) thin() bool {
-	lanes, _ := s.direct.can()
+func (s *session) copiesSmall() bool {
+	lanes, _ := s.direct.state()
 	return !lanes
 }

@@ -20,22 +20,22 @@ const (
 // host has a descriptor open for each.
 const (
 	segmentsShare = 4
-	fewSegments   = 16
+	minSegments   = 16
 )
 
 // mostSegments is how many segments a client is told that it may offer at a time.
 func mostSegments() uint16 {
-	return uint16(min(max(limits.Files()/segmentsShare, fewSegments), maxOffered)) //nolint:gosec // 4,096 at most
+	return uint16(min(max(limits.Files()/segmentsShare, minSegments), maxOffered)) //nolint:gosec // 4,096 at most
 }
 
 // clientBytes is how much memory the host takes from one client at the least, beside
 // its largest payload.
-const clientBytes = 1 << 30
+const minClientBytes = 1 << 30
 
 // mostBytes bounds the room of one client: with the machine's free memory alone for a
 // bound, a client could leave the others nothing.
 func (s *session) mostBytes() int64 {
-	return max(clientBytes, s.srv.services.ArenaBytes)
+	return max(minClientBytes, s.srv.services.ArenaBytes)
 }
 
 // mostOffered bounds the bytes that the client has offered: its room, and as much as the
@@ -45,7 +45,7 @@ func (s *session) mostOffered() int64 { return s.mostBytes() + s.srv.services.Mo
 // offeredCount counts the segments that a client has offered and that are mapped.
 type offeredCount struct {
 	segments, bytes atomic.Int64
-	rooms, used     atomic.Int64 // payloads there that are not returned, and their bytes
+	payloads, used  atomic.Int64 // payloads there that are not returned, and their bytes
 }
 
 // mayOffer reports whether the client may offer so many bytes more. It is for the
@@ -60,8 +60,8 @@ func (s *session) mayOffer(bytes uint64) error {
 			"Let the client copy what others keep views of, or raise large_bytes in the pipeline file", bytes, n, has, maxOffered, most)}
 }
 
-// take takes memory over that the client offers, and counts it until it is unmapped.
-func (c *offeredCount) take(mem *shmstore.Segment) *accounts.Segment {
+// adopt takes memory over that the client offers, and counts it until it is unmapped.
+func (c *offeredCount) adopt(mem *shmstore.Segment) *accounts.Segment {
 	bytes := mem.Size()
 	c.segments.Add(1)
 	c.bytes.Add(bytes)
@@ -71,13 +71,13 @@ func (c *offeredCount) take(mem *shmstore.Segment) *accounts.Segment {
 	})
 }
 
-// lies counts a payload there until nobody needs it.
-func (c *offeredCount) lies(p *accounts.Payload) {
+// countPayload counts a payload there until nobody needs it.
+func (c *offeredCount) countPayload(p *accounts.Payload) {
 	bytes := int64(len(p.Bytes()))
-	c.rooms.Add(1)
+	c.payloads.Add(1)
 	c.used.Add(bytes)
 	p.Before(func() {
-		c.rooms.Add(-1)
+		c.payloads.Add(-1)
 		c.used.Add(-bytes)
 	})
 }

@@ -11,7 +11,7 @@ import (
 // next one. It is for the session's reader.
 type packetBatch struct {
 	sess     *session
-	of       peer.PacketBatch
+	batch    peer.PacketBatch
 	note     bus.FlushBatch // of, at the requests
 	requests []*bus.Request
 	messages int
@@ -21,8 +21,8 @@ type packetBatch struct {
 // end does not hold up what it has caused.
 const maxBatch = 64
 
-// take has what a message causes wait for the end of the turn.
-func (t *packetBatch) take(m wire.Message) {
+// add has what a message causes wait for the end of the turn.
+func (t *packetBatch) add(m wire.Message) {
 	var source uint32
 	switch m := m.(type) {
 	case *wire.Put:
@@ -39,17 +39,17 @@ func (t *packetBatch) take(m wire.Message) {
 		return
 	}
 	if t.messages++; t.messages > maxBatch {
-		t.end()
+		t.flush()
 	}
-	if req := src.opens(); req != nil && req.Control().FlushBatch().Load() != &t.note {
-		t.of.Begin()
+	if req := src.request(); req != nil && req.Control().FlushBatch().Load() != &t.note {
+		t.batch.Begin()
 		req.Control().FlushBatch().Store(&t.note)
 		t.requests = append(t.requests, req)
 	}
 }
 
-// end sends what has waited.
-func (t *packetBatch) end() {
+// flush sends what has waited.
+func (t *packetBatch) flush() {
 	t.messages = 0
 	if len(t.requests) == 0 {
 		return
@@ -59,5 +59,5 @@ func (t *packetBatch) end() {
 	}
 	clear(t.requests)
 	t.requests = t.requests[:0]
-	t.of.End()
+	t.batch.End()
 }

@@ -20,7 +20,7 @@ type openQuestions struct {
 	open int
 }
 
-func (q *openQuestions) begin() error {
+func (q *openQuestions) add() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.open++; q.open > maxQuestions {
@@ -29,7 +29,7 @@ func (q *openQuestions) begin() error {
 	return nil
 }
 
-func (q *openQuestions) end() {
+func (q *openQuestions) done() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.open--
@@ -38,7 +38,7 @@ func (q *openQuestions) end() {
 // sourceSet is what a client emits for.
 type sourceSet struct {
 	mu      lockorder.Mutex[lockorder.SourceSet]
-	gone    bool // the client is: there are no new ones
+	closed  bool // the client is: there are no new ones
 	all     map[uint32]*source
 	opening int    // requests that wait for a place
 	lastOwn uint32 // number of the last request that the client has numbered
@@ -49,15 +49,15 @@ type sourceSet struct {
 func (ss *sourceSet) add(src *source) bool {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	if ss.gone {
+	if ss.closed {
 		return false
 	}
 	ss.all[src.id] = src
 	return true
 }
 
-// open takes a request in, by the number that the client has chosen.
-func (ss *sourceSet) open(src *source, number uint32) error {
+// addNumbered takes a request in, by the number that the client has chosen.
+func (ss *sourceSet) addNumbered(src *source, number uint32) error {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	switch {
@@ -74,8 +74,8 @@ func (ss *sourceSet) open(src *source, number uint32) error {
 	return nil
 }
 
-// opened notes that a request waits for its place no more.
-func (ss *sourceSet) opened() {
+// openingDone notes that a request waits for its place no more.
+func (ss *sourceSet) openingDone() {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	ss.opening--
@@ -101,8 +101,8 @@ func (ss *sourceSet) list() []*source {
 	return slices.Collect(maps.Values(ss.all))
 }
 
-// take takes them all out.
-func (ss *sourceSet) take() map[uint32]*source {
+// removeAll takes them all out.
+func (ss *sourceSet) removeAll() map[uint32]*source {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	all := ss.all
@@ -114,7 +114,7 @@ func (ss *sourceSet) take() map[uint32]*source {
 func (ss *sourceSet) close() {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	ss.gone = true
+	ss.closed = true
 }
 
 // replicas are the replicas that a client is, by the numbers that it knows.
@@ -157,15 +157,15 @@ func (st *replicas) list() []*bus.Replica {
 // directPaths is what goes from and to a client past the host.
 type directPaths struct {
 	mu      lockorder.Mutex[lockorder.Past]
-	gone    bool                     // nothing begins to any more
+	closed  bool                     // nothing begins to any more
 	lanes   bool                     // deliveries can go to the client, and come from it, directly
-	direct  bool                     // something has gone to another process
+	used    bool                     // something has gone to another process
 	expects map[uint32][]*directFlow // what comes to its sources
-	passed  map[uint32]passed        // what went to other nodes, by node
+	totals  map[uint32]directTotals  // what went to other nodes, by node
 }
 
-// open says that the client can.
-func (p *directPaths) open() {
+// enable says that the client can.
+func (p *directPaths) enable() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lanes = true
@@ -175,29 +175,29 @@ func (p *directPaths) open() {
 func (p *directPaths) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.gone = true
+	p.closed = true
 }
 
-// can reports whether the client can, and whether anything may begin.
-func (p *directPaths) can() (lanes, begins bool) {
+// state reports whether the client can, and whether anything may begin.
+func (p *directPaths) state() (lanes, begins bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.lanes, p.lanes && !p.gone
+	return p.lanes, p.lanes && !p.closed
 }
 
-// reports reports whether the client may have something to say of what goes past the host:
+// mayReport reports whether the client may have something to say of what goes past the host:
 // that is so of a node with sources, too.
-func (p *directPaths) reports(sources bool) bool {
+func (p *directPaths) mayReport(sources bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return !p.gone && (p.direct || p.lanes && sources)
+	return !p.closed && (p.used || p.lanes && sources)
 }
 
-// goes notes that something goes to another process.
-func (p *directPaths) goes() {
+// markUsed notes that something goes to another process.
+func (p *directPaths) markUsed() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.direct = true
+	p.used = true
 }
 
 // expect notes that a stream is to come to a source.
@@ -221,74 +221,74 @@ func (p *directPaths) expected(source uint32) (sources, streams int) {
 	return len(p.expects), len(p.expects[source])
 }
 
-// telling finds the stream that comes by an edge, if its producer has not been told; nil: there
+// takeUnannounced finds the stream that comes by an edge, if its producer has not been told; nil: there
 // is none, or it is over.
-func (p *directPaths) telling(source uint32, edge int) (df *directFlow) {
+func (p *directPaths) takeUnannounced(source uint32, edge int) (df *directFlow) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, d := range p.expects[source] {
-		if d.edge == edge && !d.told {
-			df, d.told = d, true
+		if d.edge == edge && !d.announced {
+			df, d.announced = d, true
 		}
 	}
 	return df
 }
 
-// learn takes in how much of a stream of the client's went past the host so far. It never
+// update takes in how much of a stream of the client's went past the host so far. It never
 // becomes less: a counter that did would count everything again.
-func (p *directPaths) learn(df *directFlow, deliveries, bytes uint64) {
+func (p *directPaths) update(df *directFlow, deliveries, bytes uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	more := passed{max(believed(deliveries)-df.deliveries.Load(), 0), max(believed(bytes)-df.bytes.Load(), 0)}
+	more := directTotals{max(clampTotal(deliveries)-df.deliveries.Load(), 0), max(clampTotal(bytes)-df.bytes.Load(), 0)}
 	df.deliveries.Add(more.deliveries)
 	df.bytes.Add(more.bytes)
 	to := df.consumer.sess.node
-	sum := p.passed[to]
-	p.passed[to] = passed{sum.deliveries + more.deliveries, sum.bytes + more.bytes}
+	sum := p.totals[to]
+	p.totals[to] = directTotals{sum.deliveries + more.deliveries, sum.bytes + more.bytes}
 }
 
-// sums is how much went to which node.
-func (p *directPaths) sums() map[uint32]passed {
+// snapshot is how much went to which node.
+func (p *directPaths) snapshot() map[uint32]directTotals {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return maps.Clone(p.passed)
+	return maps.Clone(p.totals)
 }
 
-// forgetGone forgets nodes that are gone. Those who came after the newest of the living were
+// forgetDeparted forgets nodes that are gone. Those who came after the newest of the living were
 // not looked at.
-func (p *directPaths) forgetGone(live map[uint32]*session) {
+func (p *directPaths) forgetDeparted(live map[uint32]*session) {
 	newest := slices.Max(append(slices.Collect(maps.Keys(live)), 0))
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	maps.DeleteFunc(p.passed, func(node uint32, _ passed) bool { return node < newest && live[node] == nil })
+	maps.DeleteFunc(p.totals, func(node uint32, _ directTotals) bool { return node < newest && live[node] == nil })
 }
 
-// movement is whether a client that has work moves.
-type movement struct {
-	mu     lockorder.Mutex[lockorder.Movement]
-	looked time.Time
-	used   time.Duration // of processors, at the last look
-	stood  time.Duration // since it moved
-	stuck  bool          // it was found to be
+// stallDetector is whether a client that has work moves.
+type stallDetector struct {
+	mu        lockorder.Mutex[lockorder.Movement]
+	lastCheck time.Time
+	used      time.Duration // of processors, at the last look
+	idle      time.Duration // since it moved
+	stuck     bool          // it was found to be
 }
 
 // looksWithin is how many looks a client that does not move is given before it is stuck.
-const looksWithin = 4
+const checksPerLimit = 4
 
-// still reports, once, that a client has not moved for a time, and has used no processor. Each look counts
+// stuckNow reports, once, that a client has not moved for a time, and has used no processor. Each look counts
 // for a part of that time at most: while the host itself is stopped, it does not look.
-func (m *movement) still(moves bool, used, limit time.Duration) bool {
+func (m *stallDetector) stuckNow(moves bool, used, limit time.Duration) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
-	passed := min(now.Sub(m.looked), limit/looksWithin)
-	m.looked = now
+	passed := min(now.Sub(m.lastCheck), limit/checksPerLimit)
+	m.lastCheck = now
 	if moves || used != m.used {
-		m.used, m.stood = used, 0
+		m.used, m.idle = used, 0
 		return false
 	}
-	m.stood += passed
-	stuck := !m.stuck && m.stood >= limit
+	m.idle += passed
+	stuck := !m.stuck && m.idle >= limit
 	m.stuck = m.stuck || stuck
 	return stuck
 }

@@ -18,13 +18,13 @@ func (s *Server) Progress() (moved uint64, waits string) {
 	kept := p.Stored
 	var all []string
 	for _, sess := range s.live() {
-		pulse := sess.progress.Load()
-		moved += pulse
-		if pulse%2 == 1 {
+		progress := sess.progress.Load()
+		moved += progress
+		if progress%2 == 1 {
 			all = append(all, "a message of "+sess.Describe()+" is being handled")
 		}
 		p.Working = p.Working || sess.hasWork()
-		kept = kept || sess.keeps()
+		kept = kept || sess.keepsMemory()
 	}
 	if p.Waiting > 0 && !p.Working {
 		all = append(all, fmt.Sprintf("%d requests with work that no process has", p.Waiting))
@@ -42,8 +42,8 @@ func (s *session) hasWork() bool {
 	return s.account.Tally(accounts.Sent).Payloads > 0 || expects > 0 || s.sender.Blocked() > 0
 }
 
-// keeps reports whether the client has memory that is not of work: views, or values of the exchange.
-func (s *session) keeps() bool {
+// keepsMemory reports whether the client has memory that is not of work: views, or values of the exchange.
+func (s *session) keepsMemory() bool {
 	for _, why := range []accounts.Why{accounts.Kept, accounts.Left, accounts.Fetched} {
 		if s.account.Tally(why).Payloads > 0 {
 			return true
@@ -52,9 +52,9 @@ func (s *session) keeps() bool {
 	return false
 }
 
-// beat is what a message adds to the pulse of its session when it has been handled. The pulse was raised
+// progressWhenHandled is what a message adds to the pulse of its session when it has been handled. The pulse was raised
 // by one when that began. A message that is no work, such as the question for a status, is no movement.
-func beat(m wire.Message) uint64 {
+func progressWhenHandled(m wire.Message) uint64 {
 	switch m.(type) {
 	case *wire.Put, *wire.Finish, *wire.Release, *wire.Ended, *wire.CloseSend, *wire.Submit, *wire.Close,
 		*wire.AbortRequest, *wire.Streamed, *wire.Place, *wire.Fetch, *wire.Withdraw, *wire.Cleanup, *wire.Serve, *wire.Leave:

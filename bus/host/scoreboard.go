@@ -14,10 +14,10 @@ import (
 
 // board is the memory in which a client says which handlers it runs.
 type board struct {
-	memory  *shmstore.Segment
-	entries []scoreboard.Entry
-	looked  time.Time                       // for watchHandlers, like the next one
-	ran     [scoreboard.Entries]runningTime // by entry
+	memory    *shmstore.Segment
+	entries   []scoreboard.Entry
+	lastCheck time.Time                       // for watchHandlers, like the next one
+	running   [scoreboard.Entries]runningTime // by entry
 }
 
 // runningTime is for how long the host has seen one handler run.
@@ -57,11 +57,11 @@ func (s *session) Running(rep *bus.Replica) (all []scoreboard.Activity) {
 }
 
 // handlerLooks is how often within the least handle timeout the host looks.
-const handlerLooks = 8
+const handlerChecks = 8
 
 // watchHandlers ends sessions with handlers that run for longer than their stages allow.
 func (s *Server) watchHandlers(least time.Duration) {
-	every := min(max(least/handlerLooks, 5*time.Millisecond), time.Second)
+	every := min(max(least/handlerChecks, 5*time.Millisecond), time.Second)
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -84,10 +84,10 @@ func (s *session) checkHandlers(most time.Duration) {
 		return
 	}
 	now := time.Now()
-	passed := min(now.Sub(b.looked), most)
-	b.looked = now
+	passed := min(now.Sub(b.lastCheck), most)
+	b.lastCheck = now
 	for i := range b.entries {
-		ran := &b.ran[i]
+		ran := &b.running[i]
 		a, found := b.entries[i].Read()
 		switch {
 		case !found || a.Edge >= 0:
@@ -103,14 +103,14 @@ func (s *session) checkHandlers(most time.Duration) {
 			continue
 		}
 		if limit := rep.HandleLimit(); limit > 0 && ran.seen >= limit {
-			s.hung(rep, a, limit)
+			s.endHung(rep, a, limit)
 			return
 		}
 	}
 }
 
-// hung ends a session whose client has a handler that does not return.
-func (s *session) hung(rep *bus.Replica, a scoreboard.Activity, limit time.Duration) {
+// endHung ends a session whose client has a handler that does not return.
+func (s *session) endHung(rep *bus.Replica, a scoreboard.Activity, limit time.Duration) {
 	rep.TimedOut()
 	reason := fmt.Errorf("%w: stage %q, replica %d, %s: a handler has run for %v for request %v, and may for %v",
 		bus.ErrHandleTimeout, rep.Stage, rep.Number, s.Describe(), a.For.Round(time.Millisecond), messages.RequestID(a.Request), limit)

@@ -119,7 +119,7 @@ func Listen(b *bus.Bus, path string, opts ListenOptions) (*Server, error) {
 	s.grants = newGrants(on.Permits)
 	s.arena.CountIn(on.Kept)
 	s.wg.Go(func() { s.accept(s.ln.Accept) })
-	s.wg.Go(func() { b.Backend().WatchStalls(s.closing.Done(), s.watch) })
+	s.wg.Go(func() { b.Backend().WatchStalls(s.closing.Done(), s.checkStalls) })
 	if least := on.HandleTimeout; least > 0 {
 		s.wg.Go(func() { s.watchHandlers(least) })
 	}
@@ -199,7 +199,7 @@ func (s *Server) handshake(conn *peer.Conn, in *peer.Receiver) (*session, error)
 	if err := conn.SetDeadline(time.Now().Add(helloTimeout)); err != nil {
 		return nil, err
 	}
-	defer s.hurry(conn)()
+	defer s.expireOnClose(conn)()
 	hello, err := receiveHello(in)
 	select {
 	case <-s.closing.Done():
@@ -238,9 +238,9 @@ func (s *Server) handshake(conn *peer.Conn, in *peer.Receiver) (*session, error)
 	return sess, nil
 }
 
-// hurry has a peer be waited for no longer when the host closes, until the function
+// expireOnClose has a peer be waited for no longer when the host closes, until the function
 // that it returns is called.
-func (s *Server) hurry(conn *peer.Conn) (enough func()) {
+func (s *Server) expireOnClose(conn *peer.Conn) (enough func()) {
 	over := make(chan struct{})
 	go func() {
 		select {
@@ -302,7 +302,7 @@ func (s *Server) live() []*session {
 	return all
 }
 
-func (s *Server) forget(sess *session) {
+func (s *Server) removeSession(sess *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sessions, sess)
@@ -317,9 +317,9 @@ func (s *Server) retireSegment(seg *accounts.Segment) {
 	seg.Release()
 }
 
-// watch finds what waits past the host, and for the exchange, and gives up processes
+// checkStalls finds what waits past the host, and for the exchange, and gives up processes
 // that have work and do not move.
-func (s *Server) watch(atLeast time.Duration) []bus.Stall {
+func (s *Server) checkStalls(atLeast time.Duration) []bus.Stall {
 	// The next look comes within the lease, however long the stall timeout is.
 	stalls := s.inFlight(max(reportLease, atLeast)).stalls(s.backend, atLeast)
 	for _, sess := range s.live() {
@@ -351,7 +351,7 @@ func (s *Server) Serving(stage string) int {
 func (s *Server) Retire(retires func(pid int) bool) {
 	for _, sess := range s.live() {
 		if retires(sess.proc.PID()) {
-			_ = sess.leave() // of all stages there is none too many
+			_ = sess.leaveStages() // of all stages there is none too many
 			sess.queue(&wire.Drain{})
 		}
 	}
@@ -362,7 +362,7 @@ func (s *Server) Retire(retires func(pid int) bool) {
 func (s *Server) Refuse() {
 	s.refusing.Store(true)
 	for _, sess := range s.live() {
-		sess.turnAwayAll(errRefusing)
+		sess.rejectAll(errRefusing)
 	}
 }
 
@@ -409,11 +409,11 @@ func (s *Server) Close(ctx context.Context) error {
 
 // unfinished says what Close waits for.
 func (s *Server) unfinished() string {
-	var who string
+	var process string
 	for _, sess := range s.live() {
-		who = cmp.Or(who, "processes still hold payloads:") + " " + sess.Describe()
+		process = cmp.Or(process, "processes still hold payloads:") + " " + sess.Describe()
 	}
-	return cmp.Or(who, "no process is attached any more, and its memory is not given back yet: close it with more time")
+	return cmp.Or(process, "no process is attached any more, and its memory is not given back yet: close it with more time")
 }
 
 var errHostClosing = fmt.Errorf("%w: the host closes", bus.ErrClosed)
@@ -448,9 +448,9 @@ type KeptStats struct {
 
 // ArenaStats are the figures of the memory that a process has offered.
 type ArenaStats struct {
-	Bytes int64 `json:"bytes"`
-	Used  int64 `json:"used_bytes"`
-	Rooms int   `json:"rooms"` // payloads that lie there and are not returned
+	Bytes    int64 `json:"bytes"`
+	Used     int64 `json:"used_bytes"`
+	Payloads int   `json:"rooms"` // payloads that lie there and are not returned
 	// Of these, those that have a segment alone, because they are large or there was no
 	// room for them.
 	Alone      int   `json:"alone"`

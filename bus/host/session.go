@@ -42,23 +42,23 @@ type session struct {
 	wg      sync.WaitGroup // goroutines that work for the client
 	working sync.WaitGroup // of those, the ones that do what it has said
 
-	account   accounts.Account               // what it has here, and the memory that it and the host have told each other of
-	said      struct{ deliver wire.Deliver } // what is being queued, with the account's lock held
-	keptSaid  atomic.Bool                    // the log says that what it keeps fills memory
-	filesSaid atomic.Bool                    // the log says that what it keeps takes the host's descriptors
-	byeSaid   bool                           // the reader's
-	active    lastactive.Connection          // at what the client sends
-	board     atomic.Pointer[board]          // where the client says which handlers it runs; nil: it does not
-	progress  atomic.Uint64                  // grows with the work that the client sends; odd while a message is being handled
+	account     accounts.Account               // what it has here, and the memory that it and the host have told each other of
+	outgoing    struct{ deliver wire.Deliver } // what is being queued, with the account's lock held
+	keptLogged  atomic.Bool                    // the log says that what it keeps fills memory
+	filesLogged atomic.Bool                    // the log says that what it keeps takes the host's descriptors
+	byeReceived bool                           // the reader's
+	active      lastactive.Connection          // at what the client sends
+	board       atomic.Pointer[board]          // where the client says which handlers it runs; nil: it does not
+	progress    atomic.Uint64                  // grows with the work that the client sends; odd while a message is being handled
 
 	questions openQuestions
 	sources   sourceSet
-	line      line
+	submits   submitQueue
 	replicas  replicas
 	direct    directPaths
 	reports   reports
-	ex        exchanging
-	movement  movement
+	exchange  exchangeState
+	stall     stallDetector
 }
 
 // maxQuestions is how many of a client's questions may be open.
@@ -67,9 +67,9 @@ const maxQuestions = 1024
 func newSession(srv *Server, conn *peer.Conn, sender *peer.Sender, proc *process.Process, hello *wire.Hello, node uint32) *session {
 	s := &session{
 		srv: srv, conn: conn, sender: sender, proc: proc, node: node, name: hello.Name, since: time.Now(),
-		sources: sourceSet{all: make(map[uint32]*source)},
-		direct:  directPaths{expects: make(map[uint32][]*directFlow), passed: make(map[uint32]passed)},
-		ex:      exchanging{waits: make(map[uint32]*exchangeWait)},
+		sources:  sourceSet{all: make(map[uint32]*source)},
+		direct:   directPaths{expects: make(map[uint32][]*directFlow), totals: make(map[uint32]directTotals)},
+		exchange: exchangeState{waits: make(map[uint32]*exchangeWait)},
 	}
 	s.account.Open(s)
 	s.account.CountFiles(&srv.files)
@@ -95,19 +95,19 @@ func (s *session) Describe() string {
 // queue sends a message. That the client has hung up is for the reader to find
 // out, which may have a last message to read.
 func (s *session) queue(m wire.Message, fds ...int) {
-	s.queued(s.sender.Queue(m, fds...))
+	s.checkQueued(s.sender.Queue(m, fds...))
 }
 
-// queued is told what became of a message.
-func (s *session) queued(err error) {
+// checkQueued is told what became of a message.
+func (s *session) checkQueued(err error) {
 	if err != nil && !errors.Is(err, peer.ErrGone) && !errors.Is(err, peer.ErrClosed) {
 		s.fail(limits.Explain(err))
 	}
 }
 
-// later is queue of a message that the client need not have before the next one.
-func (s *session) later(m wire.Message) {
-	s.queued(s.sender.Later(m))
+// queueLater is queue of a message that the client need not have before the next one.
+func (s *session) queueLater(m wire.Message) {
+	s.checkQueued(s.sender.Later(m))
 }
 
 // ShowMemory implements accounts.Teller.
@@ -140,7 +140,7 @@ func (s *session) run(in *peer.Receiver) {
 	stop := s.proc.OnExit(s.conn.HangUp)
 	err := s.read(in)
 	stop()
-	s.ends(err)
+	s.connectionEnded(err)
 }
 
 func (s *session) welcome() *wire.Welcome {
@@ -175,10 +175,10 @@ func wireTensors(ports []bus.Port) []wire.Tensors {
 // read handles messages until the connection ends. The error says why.
 func (s *session) read(in *peer.Receiver) error {
 	defer in.Close()
-	turn := packetBatch{sess: s}
-	turn.note.Owner = &turn.of
-	in.OnIdle(turn.end)
-	defer turn.end()
+	batch := packetBatch{sess: s}
+	batch.note.Owner = &batch.batch
+	in.OnIdle(batch.flush)
+	defer batch.flush()
 	s.active.Poll = in.Poll
 	defer s.srv.services.Directory.Leave(s)
 	defer s.srv.services.LastActive.Gone(&s.active)
@@ -194,15 +194,15 @@ func (s *session) read(in *peer.Receiver) error {
 		} else {
 			s.srv.services.LastActive.Active(&s.active)
 			s.progress.Add(1)
-			turn.take(m)
+			batch.add(m)
 			err = s.handle(m, fds)
-			s.progress.Add(beat(m))
+			s.progress.Add(progressWhenHandled(m))
 		}
 		switch cause := context.Cause(s.ctx); {
 		case err != nil:
 			came = true
 		case cause != nil:
-		case s.byeSaid:
+		case s.byeReceived:
 			return errBye
 		}
 		return err
@@ -264,11 +264,11 @@ func (s *session) handle(m wire.Message, fds []int) error {
 	case *wire.Release:
 		return s.releaseKept(m.Delivery)
 	case *wire.Ended:
-		return s.ended(m)
+		return s.taskEnded(m)
 	case *wire.Leave:
-		return s.leave(m.Stages...)
+		return s.leaveStages(m.Stages...)
 	case *wire.Lanes:
-		s.direct.open()
+		s.direct.enable()
 	case *wire.Expecting:
 		return s.expecting(m)
 	case *wire.Streamed:
@@ -300,9 +300,9 @@ func (s *session) handle(m wire.Message, fds []int) error {
 	case *wire.Close:
 		return s.closeRequest(m.Source)
 	case *wire.Call:
-		return s.called(m)
+		return s.handleCall(m)
 	case *wire.Bye:
-		s.byeSaid = true
+		s.byeReceived = true
 	default:
 		return fmt.Errorf("%w: %v is not for the host", wire.ErrProtocol, m.Kind())
 	}
@@ -320,13 +320,13 @@ func (s *session) openLane(m *wire.Lane, fd int) error {
 	return s.conn.OpenLane(m, fd, hostnode.Lane(s.srv.services.Wait))
 }
 
-// ask answers a question on a goroutine of its own, for it may have to wait.
-func (s *session) ask(token uint32, answer func() error) error {
-	if err := s.questions.begin(); err != nil {
+// answerAsync answers a question on a goroutine of its own, for it may have to wait.
+func (s *session) answerAsync(token uint32, answer func() error) error {
+	if err := s.questions.add(); err != nil {
 		return err
 	}
 	s.wg.Go(func() {
-		defer s.questions.end()
+		defer s.questions.done()
 		if err := answer(); err != nil {
 			s.queue(hostnode.Failed(token, err))
 		}

@@ -18,13 +18,13 @@ type source struct {
 	task    *bus.ReplicaTask // nil: a request
 	busTask *bus.Task        // the posting's
 
-	mu       lockorder.Mutex[lockorder.Source] // guards what follows
-	emitter  bus.Emitter                       // once the request has begun
-	req      *bus.Request                      // nil: it has not begun
-	over     bool                              // it was over before it had begun
-	queue    []step                            // behind what is being done
-	busy     bool
-	skipping bool // a step was not done because the session had ended: none behind it is
+	mu         lockorder.Mutex[lockorder.Source] // guards what follows
+	emitter    bus.Emitter                       // once the request has begun
+	req        *bus.Request                      // nil: it has not begun
+	endedEarly bool                              // it was over before it had begun
+	queue      []step                            // behind what is being done
+	busy       bool
+	skipping   bool // a step was not done because the session had ended: none behind it is
 
 	withdrawn error // why it is not to begin, or ends when it does; nil: it may begin
 }
@@ -34,22 +34,22 @@ type source struct {
 // wait the session ended first.
 type step interface {
 	run(how waitMode) error
-	// keep copies what is the reader's until it returns, for a step that is done later.
-	keep()
+	// retain copies what is the reader's until it returns, for a step that is done later.
+	retain()
 }
 
 // stepFunc is a step that needs nothing of the reader's.
 type stepFunc func(how waitMode) error
 
 func (f stepFunc) run(how waitMode) error { return f(how) }
-func (stepFunc) keep()                    {}
+func (stepFunc) retain()                  {}
 
 // waitMode says how a step is to be done.
 type waitMode int
 
 const (
-	waitNot waitMode = iota // without waiting
-	wait                    // when it can be, unless the session ends
+	noWait  waitMode = iota // without waiting
+	mayWait                 // when it can be, unless the session ends
 	skip                    // not any more: one before it was not done either
 )
 
@@ -86,9 +86,9 @@ const maxQueued = 4096
 // and it need not wait. It is for the reader's goroutine.
 func (src *source) do(f step) error {
 	src.mu.Lock()
-	busy, waives, full := src.busy, src.skipping, len(src.queue) >= maxQueued
+	busy, skipping, full := src.busy, src.skipping, len(src.queue) >= maxQueued
 	if busy && !full {
-		f.keep()
+		f.retain()
 		src.queue = append(src.queue, f)
 	}
 	src.mu.Unlock()
@@ -98,26 +98,26 @@ func (src *source) do(f step) error {
 		return fmt.Errorf("%w: more than %d messages wait for source %d: wait for answers", wire.ErrProtocol, maxQueued, src.id)
 	case busy:
 		return nil
-	case waives:
+	case skipping:
 		return f.run(skip)
 	}
-	err := f.run(waitNot)
+	err := f.run(noWait)
 	if !errors.Is(err, bus.ErrCanceled) {
 		return err
 	}
-	f.keep()
+	f.retain()
 	src.mu.Lock()
 	src.busy = true
 	src.mu.Unlock()
-	src.sess.working.Go(func() { src.work(f) })
+	src.sess.working.Go(func() { src.runQueue(f) })
 	return nil
 }
 
-// work does what had to wait, and what came behind it. When the session ends
+// runQueue does what had to wait, and what came behind it. When the session ends
 // first, nothing behind it is done: an input counts as finished only if all its
 // outputs are out.
-func (src *source) work(f step) {
-	how := wait
+func (src *source) runQueue(f step) {
+	how := mayWait
 	for f != nil {
 		switch err := f.run(how); {
 		case errors.Is(err, bus.ErrCanceled):
@@ -129,15 +129,15 @@ func (src *source) work(f step) {
 	}
 }
 
-// goOn does what waits for a request that begins, or has been refused. With try it waits for nothing:
+// resume does what waits for a request that begins, or has been refused. With try it waits for nothing:
 // the first step that has to wait, and what comes behind it, get a goroutine.
-func (src *source) goOn(how waitMode) {
+func (src *source) resume(how waitMode) {
 	for f := src.next(how); f != nil; f = src.next(how) {
 		err := f.run(how)
 		switch {
 		case errors.Is(err, bus.ErrCanceled):
-			if how == waitNot {
-				src.sess.working.Go(func() { src.work(f) })
+			if how == noWait {
+				src.sess.working.Go(func() { src.runQueue(f) })
 				return
 			}
 		case err != nil:
@@ -160,9 +160,9 @@ func (src *source) next(how waitMode) (f step) {
 	return f
 }
 
-// pressed reports whether the client may be waiting for what comes back: a message of it
+// underPressure reports whether the client may be waiting for what comes back: a message of it
 // waits here, or a window that it emits into has no place for another payload like those in it.
-func (src *source) pressed() bool {
+func (src *source) underPressure() bool {
 	if src == nil {
 		return true
 	}
@@ -172,20 +172,20 @@ func (src *source) pressed() bool {
 	return busy || !begun || e.Control().Pressed()
 }
 
-// emits is what the source emits by, which does not wait if it is only to try; with a nil
+// emitterFor is what the source emits by, which does not wait if it is only to try; with a nil
 // request it has not begun.
-func (src *source) emits(how waitMode) (bus.Emitter, *bus.Request) {
+func (src *source) emitterFor(how waitMode) (bus.Emitter, *bus.Request) {
 	src.mu.Lock()
 	e, req := src.emitter, src.req
 	src.mu.Unlock()
-	if how == waitNot {
+	if how == noWait {
 		e = e.Control().Trying()
 	}
 	return e, req
 }
 
-// behind does something for the task of a source, if that is open, in its order.
-func (s *session) behind(source uint32, f func() error) error {
+// inSourceOrder does something for the task of a source, if that is open, in its order.
+func (s *session) inSourceOrder(source uint32, f func() error) error {
 	if src, _ := s.sources.find(source); src != nil {
 		return src.do(orSkip(f))
 	}

@@ -50,9 +50,9 @@ func (s *session) serve(m *wire.Serve) error {
 	return nil
 }
 
-// leave lets the client have no more tasks of stages that it serves; without numbers of
+// leaveStages lets the client have no more tasks of stages that it serves; without numbers of
 // any.
-func (s *session) leave(stages ...uint32) error {
+func (s *session) leaveStages(stages ...uint32) error {
 	replicas := s.replicas.list()
 	left := make([]*bus.Replica, 0, len(replicas))
 	for _, number := range stages {
@@ -77,7 +77,7 @@ func (s *session) OpenTask(p *bus.ReplicaTask) {
 	src.emitter, src.req, src.busTask, src.ports = a.Output, a.Request, a.Task, a.Ports
 	_ = s.newSource(src) // one that is gone is told for nothing
 	stage := s.replicas.number(a.Replica)
-	s.later(&wire.Open{ // a delivery follows, or the end
+	s.queueLater(&wire.Open{ // a delivery follows, or the end
 		Task: src.id, Stage: uint32(stage), Request: uint64(a.Task.Request()), Attempt: uint32(a.Attempt),
 		TimeLeft: hostnode.TimeLeft(a.Deadline), Trace: hostnode.Trace(a.Trace),
 	})
@@ -120,16 +120,16 @@ func (s *session) deliver(src *source, d *bus.Delivery, w *bus.Work, edge int, a
 	} else {
 		m.Offset = at.Offset
 	}
-	h := &handed{d: d, work: w}
+	h := &sentDelivery{d: d, work: w}
 	h.hold = accounts.Hold{Delivery: h, At: time.Now(), Bytes: d.Size()}
 	if w != nil {
 		h.hold.Source = src.id
 	}
 	err := s.account.Hold(&h.hold, at, func(number, segment uint32) error {
 		m.Delivery, m.Segment = number, segment
-		s.said.deliver = m // which costs no memory
-		s.queueFor(d.Control().Stream().Request, &s.said.deliver)
-		s.said.deliver = wire.Deliver{}
+		s.outgoing.deliver = m // which costs no memory
+		s.queueFor(d.Control().Stream().Request, &s.outgoing.deliver)
+		s.outgoing.deliver = wire.Deliver{}
 		return nil
 	})
 	if err != nil { // detach finds the work without a number
@@ -152,17 +152,17 @@ func (s *session) finish(m *wire.Finish) error {
 		return finishFetched(value.(*exchange.Fetched), m) //nolint:forcetypeassert // an account has no others
 	}
 	id, flags, code, text := m.Delivery, m.Flags, m.Code, m.Text
-	return s.behind(source, func() error { return s.finishHeld(id, flags, code, text) })
+	return s.inSourceOrder(source, func() error { return s.finishHeld(id, flags, code, text) })
 }
 
 // finishHeld finishes a delivery that the client has.
 func (s *session) finishHeld(id uint32, flags uint8, code wire.Code, text string) error {
 	d, fills := s.account.Finish(id, flags&wire.FinishKeep != 0)
-	h, has := d.(*handed)
+	h, has := d.(*sentDelivery)
 	if !has {
 		return fmt.Errorf("%w: delivery %d was finished before", wire.ErrProtocol, id)
 	}
-	if fills && !s.keptSaid.Swap(true) {
+	if fills && !s.keptLogged.Swap(true) {
 		s.warnKept()
 	}
 	if flags&wire.FinishKeep != 0 {
@@ -173,16 +173,16 @@ func (s *session) finishHeld(id uint32, flags uint8, code wire.Code, text string
 		return nil
 	}
 	var err error
-	if code != wire.OK && !tooEarly(h.d.Control().Stream().Request, code) {
+	if code != wire.OK && !deadlineTooEarly(h.d.Control().Stream().Request, code) {
 		err = errors.New(text)
 	}
 	h.work.Finished(err, flags&wire.FinishHandled != 0)
 	return nil
 }
 
-// tooEarly reports whether a client takes the deadline of a request for over that is not over by the clock of the
+// deadlineTooEarly reports whether a client takes the deadline of a request for over that is not over by the clock of the
 // host. The request then ends at its deadline, by that clock.
-func tooEarly(r *bus.Request, code wire.Code) bool {
+func deadlineTooEarly(r *bus.Request, code wire.Code) bool {
 	return code == wire.CodeOver && r.Control().EndsAtDeadline()
 }
 
@@ -198,8 +198,8 @@ func (s *session) releaseKept(id uint32) error {
 // held.
 func (src *source) EndTask() { src.sess.queueFor(src.req, &wire.End{Task: src.id}) }
 
-// ended handles the answer to it, behind what was emitted before.
-func (s *session) ended(m *wire.Ended) error {
+// taskEnded handles the answer to it, behind what was emitted before.
+func (s *session) taskEnded(m *wire.Ended) error {
 	src, err := s.source(m.Task)
 	if src == nil || err != nil {
 		return err
@@ -207,7 +207,7 @@ func (s *session) ended(m *wire.Ended) error {
 	if src.task == nil || (m.Code == wire.OK && !src.task.Asked()) {
 		return fmt.Errorf("%w: task %d was not asked to end", wire.ErrProtocol, m.Task)
 	}
-	if tooEarly(src.req, m.Code) {
+	if deadlineTooEarly(src.req, m.Code) {
 		return nil
 	}
 	var failure error
@@ -239,12 +239,12 @@ func (src *source) TaskOver(known bool) {
 	src.sess.dropSource(src.id)
 }
 
-// handed is a delivery that the client has.
-type handed struct {
+// sentDelivery is a delivery that the client has.
+type sentDelivery struct {
 	hold accounts.Hold
 	d    *bus.Delivery
 	work *bus.Work // that it is a part of; nil: a result
 }
 
 // Hold implements accounts.Delivery.
-func (h *handed) Hold() accounts.Held { return h.d.Control().Hold() }
+func (h *sentDelivery) Hold() accounts.Held { return h.d.Control().Hold() }

@@ -18,25 +18,25 @@ var errRefusing = fmt.Errorf("%w: the host takes no new requests, it is going to
 // submitted before, and what is asked for it waits until then, in the queue of its source.
 func (s *session) submit(m *wire.Submit) error {
 	src := &source{sess: s, ports: s.srv.services.Inputs}
-	if err := s.sources.open(src, m.Source); err != nil {
+	if err := s.sources.addNumbered(src, m.Source); err != nil {
 		return err
 	}
 	o := bus.RequestOptions{
 		ID: hostnode.RequestID(s.node, src.id), Client: s.node, Deadline: hostnode.DeadlineOf(m.TimeLeft), Trace: hostnode.TraceOf(m.Trace), Sink: src,
 	}
 	atOnce, tell, placed := m.Flags&wire.SubmitTry != 0, m.Flags&wire.SubmitTell != 0, false
-	first, err := s.line.empty(), s.mayBegin(o)
+	first, err := s.submits.empty(), s.mayBegin(o)
 	if err == nil && (first || atOnce) {
 		err = s.srv.backend.AcquirePermit(s.ctx, bus.RequestOptions{Try: atOnce, Now: true})
 		placed = err == nil
 	}
 	switch {
 	case err != nil && !errors.Is(err, bus.ErrCanceled):
-		src.refused(err)
+		src.refuse(err)
 	case first && placed:
-		s.begin(src, o, tell)
+		s.beginRequest(src, o, tell)
 	default:
-		s.await(src, o, tell, placed)
+		s.enqueueSubmit(src, o, tell, placed)
 	}
 	return nil
 }
@@ -56,9 +56,9 @@ func (s *session) mayBegin(o bus.RequestOptions) error {
 	return nil
 }
 
-// begin starts a request at the place that was taken for it. It reports false when the request was
+// beginRequest starts a request at the place that was taken for it. It reports false when the request was
 // refused: the place is given back then.
-func (s *session) begin(src *source, o bus.RequestOptions, tell bool) bool {
+func (s *session) beginRequest(src *source, o bus.RequestOptions, tell bool) bool {
 	err := s.mayBegin(o) // for what has come to be while the request waited
 	if err != nil {
 		s.srv.services.Permits.Give()
@@ -72,36 +72,36 @@ func (s *session) begin(src *source, o bus.RequestOptions, tell bool) bool {
 		req.Control().End(bus.Aborted, err)
 	}
 	if err != nil {
-		src.refused(err)
+		src.refuse(err)
 		return false
 	}
-	s.sources.opened()
-	src.begun(req, tell)
+	s.sources.openingDone()
+	src.started(req, tell)
 	return true
 }
 
-// begun lets what was asked for the request be done. A request that was withdrawn while it began ends.
-func (src *source) begun(req *bus.Request, tell bool) {
+// started lets what was asked for the request be done. A request that was withdrawn while it began ends.
+func (src *source) started(req *bus.Request, tell bool) {
 	if tell { // before Ended finds the request: nothing is told behind its end
 		src.sess.queue(&wire.Submitted{Source: src.id, Request: uint64(req.ID())})
 	}
 	src.mu.Lock()
 	src.emitter = req.Input(src.sess.ctx)
 	src.req = req
-	over, withdrawn := src.over, src.withdrawn
+	over, withdrawn := src.endedEarly, src.withdrawn
 	src.mu.Unlock()
 	if withdrawn != nil {
-		req.Control().End(endOf(withdrawn), withdrawn)
+		req.Control().End(outcomeOf(withdrawn), withdrawn)
 	}
 	if over {
 		src.Ended()
 	}
 }
 
-// refused ends a source whose request does not begin, and tells the client why.
-func (src *source) refused(err error) {
+// refuse ends a source whose request does not begin, and tells the client why.
+func (src *source) refuse(err error) {
 	s := src.sess
-	s.sources.opened()
+	s.sources.openingDone()
 	s.dropSource(src.id)
 	failed := hostnode.Failed(0, err)
 	m := &wire.Over{Source: src.id, Outcome: wire.OutcomeRefused, Code: uint32(failed.Code), Text: failed.Text}
@@ -120,8 +120,8 @@ func (s *session) submitted(id uint32) (*source, error) {
 	return src, err
 }
 
-// opens is the request, or that of the task; nil: it has not begun.
-func (src *source) opens() *bus.Request {
+// request is the request, or that of the task; nil: it has not begun.
+func (src *source) request() *bus.Request {
 	src.mu.Lock()
 	defer src.mu.Unlock()
 	return src.req
@@ -143,7 +143,7 @@ func (src *source) Returns(int, uint64) bool { return true }
 func (src *source) Ended() {
 	src.mu.Lock()
 	req := src.req
-	src.over = req == nil // begun comes back to it
+	src.endedEarly = req == nil // begun comes back to it
 	src.mu.Unlock()
 	if req == nil {
 		return
@@ -163,7 +163,7 @@ func (s *session) closeSend(id uint32) error {
 		return err
 	}
 	return src.do(orSkip(func() error {
-		if _, req := src.emits(wait); req != nil { // else the request was refused
+		if _, req := src.emitterFor(mayWait); req != nil { // else the request was refused
 			_ = req.CloseSend(s.ctx) // an error says that the request is over
 		}
 		return nil
@@ -182,19 +182,19 @@ func (s *session) abortRequest(m *wire.AbortRequest) error {
 	if m.Text != "" {
 		cause = fmt.Errorf("%w: %s", cause, m.Text)
 	}
-	src.giveUp(cause)
+	src.endRequest(cause)
 	return nil
 }
 
-// giveUp ends the request, or has it not begin.
-func (src *source) giveUp(cause error) {
+// endRequest ends the request, or has it not begin.
+func (src *source) endRequest(cause error) {
 	if req := src.withdraw(cause); req != nil {
-		req.Control().End(endOf(cause), cause)
+		req.Control().End(outcomeOf(cause), cause)
 	}
 }
 
-// endOf is how a request ends that its client has given up.
-func endOf(cause error) bus.Outcome {
+// outcomeOf is how a request ends that its client has given up.
+func outcomeOf(cause error) bus.Outcome {
 	if errors.Is(cause, bus.ErrDeadline) {
 		return bus.PastDeadline
 	}
@@ -213,8 +213,8 @@ func (src *source) withdraw(cause error) *bus.Request {
 	if req != nil {
 		return req
 	}
-	if w := src.sess.line.leave(src); w != nil {
-		w.turnAway(cause)
+	if w := src.sess.submits.remove(src); w != nil {
+		w.reject(cause)
 	}
 	return nil
 }
@@ -233,8 +233,8 @@ func (src *source) close(reason error) {
 	if reason != nil {
 		cause = fmt.Errorf("%w: %w", cause, reason)
 	}
-	src.giveUp(cause)
-	if req := src.opens(); req != nil {
+	src.endRequest(cause)
+	if req := src.request(); req != nil {
 		req.Close() // it is over
 	}
 }

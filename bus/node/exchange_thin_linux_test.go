@@ -67,7 +67,7 @@ func TestThinClientPlaces(t *testing.T) {
 	h.wantEmpty(t)
 	testbus.Await(t, func() bool { return placedBy(h, c) == 0 })
 	for _, p := range h.server.Processes() {
-		if p.Arena.Rooms != 0 || p.Arena.Used != 0 {
+		if p.Arena.Payloads != 0 || p.Arena.Used != 0 {
 			t.Errorf("%+v", p.Arena)
 		}
 	}

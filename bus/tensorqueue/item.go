@@ -41,10 +41,10 @@ var errWithdrawn = errors.New("tensorqueue: the producer is gone")
 // errNoItem is for what is no item, as far as the value goes.
 var errNoItem = fmt.Errorf("it is no map of %q, %q and %q", keyRID, keyShmName, keyInputs)
 
-// open makes an item of what the owner sent.
-func (q *Queue) open(ctx context.Context, r *request, d *bus.Delivery) (*Item, error) {
+// newItem makes an item of what the owner sent.
+func (q *Queue) newItem(ctx context.Context, r *request, d *bus.Delivery) (*Item, error) {
 	if d.PayloadCodec() != codec.IDBundle {
-		err := said(d)
+		err := readAnswer(d)
 		if err == nil {
 			err = fmt.Errorf("tensorqueue: the owner says %q to who gets", wordQueued)
 		}
@@ -133,7 +133,7 @@ func (it *Item) Close() error {
 		if err != nil && !errors.Is(q.explain(q.ctx, err), ErrClosed) { // nobody to tell, and nobody else gets it
 			it.err = fmt.Errorf("tensorqueue: close an item: %w", err)
 		}
-		q.leave(it.request, func() {})
+		q.finishAsync(it.request, func() {})
 	})
 	return it.err
 }

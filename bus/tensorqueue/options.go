@@ -45,7 +45,7 @@ const (
 
 // givingUp is how long the owner may take to say what became of an item that was put,
 // when the putter waits for room no longer. It is a variable for tests alone.
-var givingUp = time.Second
+var withdrawTimeout = time.Second
 
 var (
 	// ErrClosed reports a queue that is closed, or whose owner is gone.

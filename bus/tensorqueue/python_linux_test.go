@@ -120,9 +120,9 @@ func TestPythonPutterDies(t *testing.T) {
 	other.Want(item("next", 2, 64))
 }
 
-// TestNoBoundWithPython: an end in Python fills a queue without a bound, its store and
+// TestUnboundedQueueWithPython: an end in Python fills a queue without a bound, its store and
 // segments beyond it, and what it has put is withdrawn when it is killed.
-func TestNoBoundWithPython(t *testing.T) {
+func TestUnboundedQueueWithPython(t *testing.T) {
 	const n = 600
 	q, opts := open(t, tensorqueue.Options{})
 	p := python(t, opts)

@@ -26,13 +26,13 @@ type Queue struct {
 	// Of those who joined.
 	node *node.Node
 
-	ctx     context.Context // ends with Close
-	cancel  context.CancelCauseFunc
-	closed  atomic.Bool
-	putting chan struct{}                 // holds putsAtOnce
-	put     tally                         // items of this process that are not done
-	leaving tally                         // items that were closed or given back, until the owner knows
-	backs   atomic.Pointer[chan struct{}] // closed when all that was given back is
+	ctx              context.Context // ends with Close
+	cancel           context.CancelCauseFunc
+	closed           atomic.Bool
+	putSlots         chan struct{}                 // holds putsAtOnce
+	unfinishedPuts   pendingCount                  // items of this process that are not done
+	unfinishedCloses pendingCount                  // items that were closed or given back, until the owner knows
+	lastGiveBack     atomic.Pointer[chan struct{}] // closed when all that was given back is
 }
 
 // Open makes a queue that this process owns.
@@ -49,7 +49,7 @@ func Open(ctx context.Context, opts Options) (*Queue, error) {
 	}
 	h := &hub{maxSize: opts.MaxSize}
 	b, err := bus.Open(ctx, bus.Pipeline{
-		Stages: []bus.StageSpec{{Name: opts.Name, Batch: h.handle, End: h.end, MaxInflight: opts.requests(), Attempts: -1}},
+		Stages: []bus.StageSpec{{Name: opts.Name, Batch: h.handle, End: h.requestEnded, MaxInflight: opts.requests(), Attempts: -1}},
 		Edges: []bus.Edge{
 			{To: opts.Name, WindowBytes: opts.MaxItemBytes, Tensors: opts.Transport, TensorMinBytes: opts.TensorMinBytes},
 			{From: opts.Name, WindowBytes: opts.MaxItemBytes},
@@ -95,7 +95,7 @@ func Join(ctx context.Context, opts Options) (*Queue, error) {
 }
 
 func newQueue(maxSize int) *Queue {
-	q := &Queue{maxSize: maxSize, putting: make(chan struct{}, putsAtOnce)}
+	q := &Queue{maxSize: maxSize, putSlots: make(chan struct{}, putsAtOnce)}
 	q.ctx, q.cancel = context.WithCancelCause(context.Background())
 	return q
 }
@@ -111,8 +111,8 @@ func (q *Queue) MaxSize() int { return q.maxSize }
 // item is not in the queue.
 func (q *Queue) Put(ctx context.Context, rid, shmName string, inputs map[string]any, opts PutOptions) error {
 	select {
-	case q.putting <- struct{}{}:
-		defer func() { <-q.putting }()
+	case q.putSlots <- struct{}{}:
+		defer func() { <-q.putSlots }()
 	case <-q.ctx.Done():
 		release(opts)
 		return ErrClosed
@@ -120,14 +120,14 @@ func (q *Queue) Put(ctx context.Context, rid, shmName string, inputs map[string]
 		release(opts)
 		return &FullError{MaxSize: q.maxSize, Err: context.Cause(ctx)}
 	}
-	r, err := q.begin(ctx)
+	r, err := q.openRequest(ctx)
 	if err != nil {
 		release(opts)
 		return err
 	}
 	// From here on the request does not end with the call: it could after the item
 	// was sent, and nobody knew whether somebody has it.
-	if err := r.loosen(); err != nil {
+	if err := r.detach(); err != nil {
 		release(opts)
 		r.close()
 		return q.explain(ctx, err)
@@ -146,9 +146,9 @@ func (q *Queue) Put(ctx context.Context, rid, shmName string, inputs map[string]
 		r.close()
 		return q.explain(ctx, err)
 	}
-	q.put.add(1)
+	q.unfinishedPuts.add(1)
 	go func() {
-		defer q.put.add(-1)
+		defer q.unfinishedPuts.add(-1)
 		r.finish(q.ctx)
 	}()
 	return nil
@@ -165,14 +165,14 @@ func release(opts PutOptions) {
 func (q *Queue) awaitQueued(ctx context.Context, r *request) error {
 	d, err := r.Recv(ctx)
 	if err == nil {
-		return errors.Join(said(d), r.CloseSend(q.ctx))
+		return errors.Join(readAnswer(d), r.CloseSend(q.ctx))
 	}
 	cause := context.Cause(ctx)
 	if cause == nil {
 		return err
 	}
 	full := &FullError{MaxSize: q.maxSize, Err: cause}
-	answer, cancel := context.WithTimeout(q.ctx, givingUp)
+	answer, cancel := context.WithTimeout(q.ctx, withdrawTimeout)
 	defer cancel()
 	if err := r.Send(answer, wordBack, bus.Last()); err != nil {
 		return full
@@ -180,14 +180,14 @@ func (q *Queue) awaitQueued(ctx context.Context, r *request) error {
 	if d, err = r.Recv(answer); err != nil {
 		return full
 	}
-	if err = said(d); errors.Is(err, ErrFull) {
+	if err = readAnswer(d); errors.Is(err, ErrFull) {
 		return full
 	}
 	return err
 }
 
-// said reads the owner's word for how something went.
-func said(d *bus.Delivery) error {
+// readAnswer reads the owner's word for how something went.
+func readAnswer(d *bus.Delivery) error {
 	var word string
 	err := d.Decode(&word)
 	if ferr := d.Finish(nil); err == nil {
@@ -221,14 +221,14 @@ func (q *Queue) Get(ctx context.Context) (*Item, error) {
 }
 
 func (q *Queue) get(ctx context.Context) (*Item, error) {
-	if err := q.awaitBacks(ctx); err != nil {
+	if err := q.awaitGiveBacks(ctx); err != nil {
 		return nil, q.explain(ctx, err)
 	}
-	r, err := q.begin(ctx)
+	r, err := q.openRequest(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err = r.loosen(); err == nil {
+	if err = r.detach(); err == nil {
 		err = r.Send(ctx, wordGet)
 	}
 	if err != nil {
@@ -246,7 +246,7 @@ func (q *Queue) receive(ctx context.Context, r *request) (*Item, error) {
 	d, err := r.Recv(ctx)
 	switch {
 	case err == nil:
-		return q.open(ctx, r, d)
+		return q.newItem(ctx, r, d)
 	case context.Cause(ctx) != nil:
 		q.giveBack(r) // an item may have come all the same
 		return nil, err
@@ -262,8 +262,8 @@ func (q *Queue) receive(ctx context.Context, r *request) (*Item, error) {
 func (q *Queue) giveBack(r *request) {
 	_ = r.Send(q.ctx, wordBack, bus.Last()) // the request may be over
 	back := make(chan struct{})
-	before := q.backs.Swap(&back)
-	q.leave(r, func() {
+	before := q.lastGiveBack.Swap(&back)
+	q.finishAsync(r, func() {
 		if before != nil {
 			<-*before
 		}
@@ -271,10 +271,10 @@ func (q *Queue) giveBack(r *request) {
 	})
 }
 
-// awaitBacks waits until what was given back here so far is in the queue again: it
+// awaitGiveBacks waits until what was given back here so far is in the queue again: it
 // comes before what is got next.
-func (q *Queue) awaitBacks(ctx context.Context) error {
-	if last := q.backs.Load(); last != nil {
+func (q *Queue) awaitGiveBacks(ctx context.Context) error {
+	if last := q.lastGiveBack.Load(); last != nil {
 		select {
 		case <-*last:
 		case <-ctx.Done():
@@ -284,11 +284,11 @@ func (q *Queue) awaitBacks(ctx context.Context) error {
 	return nil
 }
 
-// leave waits, beside the caller, until the owner has done what a request was told.
-func (q *Queue) leave(r *request, then func()) {
-	q.leaving.add(1)
+// finishAsync waits, beside the caller, until the owner has done what a request was told.
+func (q *Queue) finishAsync(r *request, then func()) {
+	q.unfinishedCloses.add(1)
 	go func() {
-		defer q.leaving.add(-1)
+		defer q.unfinishedCloses.add(-1)
 		r.finish(q.ctx)
 		then()
 	}()
@@ -303,7 +303,7 @@ type request struct {
 	cancel context.CancelCauseFunc
 }
 
-func (q *Queue) begin(ctx context.Context) (*request, error) {
+func (q *Queue) openRequest(ctx context.Context) (*request, error) {
 	own, cancel := context.WithCancelCause(q.ctx)
 	r := &request{call: ctx, unbind: context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) }), cancel: cancel}
 	var err error
@@ -315,8 +315,8 @@ func (q *Queue) begin(ctx context.Context) (*request, error) {
 	return r, nil
 }
 
-// loosen has the request go on when the call is over.
-func (r *request) loosen() error {
+// detach has the request go on when the call is over.
+func (r *request) detach() error {
 	if r.unbind() {
 		return nil
 	}
@@ -384,7 +384,7 @@ func (q *Queue) figures(ctx context.Context) (figures, error) {
 // Drain waits until all that this process has put is done: taken and closed, by
 // whomever. It keeps nothing new out.
 func (q *Queue) Drain(ctx context.Context) error {
-	if err := q.put.wait(ctx); err != nil {
+	if err := q.unfinishedPuts.wait(ctx); err != nil {
 		return fmt.Errorf("tensorqueue: drain: items of this process are not done: %w", err)
 	}
 	return nil
@@ -400,7 +400,7 @@ func (q *Queue) Close(ctx context.Context) error {
 	if q.hub != nil {
 		q.hub.close()
 	}
-	err := q.leaving.wait(ctx) // the owner would take them for given back
+	err := q.unfinishedCloses.wait(ctx) // the owner would take them for given back
 	q.cancel(ErrClosed)
 	if err != nil {
 		return fmt.Errorf("tensorqueue: close: the owner has not heard of all items that were closed: %w", err)
@@ -411,7 +411,7 @@ func (q *Queue) Close(ctx context.Context) error {
 		err = errors.Join(q.server.Close(ctx), q.bus.Close(ctx))
 	}
 	if err == nil {
-		err = q.put.wait(ctx)
+		err = q.unfinishedPuts.wait(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("tensorqueue: close: %w", err)

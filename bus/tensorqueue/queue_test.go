@@ -60,8 +60,8 @@ func closeQueue(t *testing.T, q *tensorqueue.Queue) {
 	}
 }
 
-// ends are an owner and one who has joined, in both orders.
-func ends(t *testing.T, opts tensorqueue.Options, f func(t *testing.T, from, to *tensorqueue.Queue)) {
+// eachPair are an owner and one who has joined, in both orders.
+func eachPair(t *testing.T, opts tensorqueue.Options, f func(t *testing.T, from, to *tensorqueue.Queue)) {
 	t.Run("owner to joined", func(t *testing.T) {
 		owner, opts := open(t, opts)
 		f(t, owner, join(t, opts))
@@ -164,7 +164,7 @@ func ended() context.Context {
 }
 
 func TestItemsArriveAsTheyWerePut(t *testing.T) {
-	ends(t, tensorqueue.Options{}, func(t *testing.T, from, to *tensorqueue.Queue) {
+	eachPair(t, tensorqueue.Options{}, func(t *testing.T, from, to *tensorqueue.Queue) {
 		pixels := make([]byte, 100<<10)
 		for i := range pixels {
 			pixels[i] = byte(i * 7)
@@ -204,8 +204,8 @@ func TestItemsArriveAsTheyWerePut(t *testing.T) {
 	})
 }
 
-func TestOrderIsThatOfThePuts(t *testing.T) {
-	ends(t, tensorqueue.Options{MaxSize: 4}, func(t *testing.T, from, to *tensorqueue.Queue) {
+func TestGetsFollowPutOrder(t *testing.T) {
+	eachPair(t, tensorqueue.Options{MaxSize: 4}, func(t *testing.T, from, to *tensorqueue.Queue) {
 		const n = 100
 		defer puts(t, from, n)()
 		for i := range n {
@@ -215,7 +215,7 @@ func TestOrderIsThatOfThePuts(t *testing.T) {
 }
 
 func TestFullQueueMakesPutsWait(t *testing.T) {
-	ends(t, tensorqueue.Options{MaxSize: 2}, func(t *testing.T, from, to *tensorqueue.Queue) {
+	eachPair(t, tensorqueue.Options{MaxSize: 2}, func(t *testing.T, from, to *tensorqueue.Queue) {
 		put(t, from, "a")
 		put(t, from, "b")
 		var full *tensorqueue.FullError
@@ -247,7 +247,7 @@ func TestFullQueueMakesPutsWait(t *testing.T) {
 }
 
 func TestGetWaitsUntilItsContextEnds(t *testing.T) {
-	ends(t, tensorqueue.Options{}, func(t *testing.T, from, to *tensorqueue.Queue) {
+	eachPair(t, tensorqueue.Options{}, func(t *testing.T, from, to *tensorqueue.Queue) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer cancel()
 		if _, err := to.Get(ctx); !errors.Is(err, context.DeadlineExceeded) {
@@ -272,7 +272,7 @@ func TestGetWaitsUntilItsContextEnds(t *testing.T) {
 // TestGetsThatTimeOutLoseNothing: however a get's end and an item's arrival fall
 // together, somebody gets each item.
 func TestGetsThatTimeOutLoseNothing(t *testing.T) {
-	ends(t, tensorqueue.Options{}, func(t *testing.T, from, to *tensorqueue.Queue) {
+	eachPair(t, tensorqueue.Options{}, func(t *testing.T, from, to *tensorqueue.Queue) {
 		const n = 60
 		defer puts(t, from, n)()
 		for i, pause := 0, time.Microsecond; i < n; pause = (pause*5/4)%(2*time.Millisecond) + time.Microsecond {
@@ -297,7 +297,7 @@ func TestGetsThatTimeOutLoseNothing(t *testing.T) {
 // TestPutsThatTimeOutPutNothing: however a put's end and a get fall together, an item
 // that is got is one that was put, and the other way round.
 func TestPutsThatTimeOutPutNothing(t *testing.T) {
-	ends(t, tensorqueue.Options{}, func(t *testing.T, from, to *tensorqueue.Queue) {
+	eachPair(t, tensorqueue.Options{}, func(t *testing.T, from, to *tensorqueue.Queue) {
 		var put []string
 		var putting sync.WaitGroup
 		putting.Go(func() {
@@ -364,7 +364,7 @@ func TestCloseEndsEverything(t *testing.T) {
 
 // TestCloseOfAFullQueue: puts that wait end, and what is in the queue is dropped.
 func TestCloseOfAFullQueue(t *testing.T) {
-	ends(t, tensorqueue.Options{MaxSize: 1}, func(t *testing.T, from, to *tensorqueue.Queue) {
+	eachPair(t, tensorqueue.Options{MaxSize: 1}, func(t *testing.T, from, to *tensorqueue.Queue) {
 		held := heldOf(t, from, to)
 		put(t, from, "in the queue")
 		waiting := make(chan error)
@@ -388,8 +388,8 @@ func TestCloseOfAFullQueue(t *testing.T) {
 	})
 }
 
-// TestCloseMakesNoRoom: what Close drops makes room for none of the puts that wait.
-func TestCloseMakesNoRoom(t *testing.T) {
+// TestCloseAdmitsNoWaitingPut: what Close drops makes room for none of the puts that wait.
+func TestCloseAdmitsNoWaitingPut(t *testing.T) {
 	_, opts := open(t, tensorqueue.Options{MaxSize: 1})
 	for range 20 {
 		q := join(t, opts)
@@ -418,9 +418,9 @@ func heldOf(t *testing.T, from, to *tensorqueue.Queue) *tensorqueue.Item {
 	return get(t, to)
 }
 
-// TestOnlyItsOwnAreWithdrawn: what a producer that leaves has put goes from amid the items of
+// TestCloseWithdrawsOnlyOwnItems: what a producer that leaves has put goes from amid the items of
 // others, which keep their order.
-func TestOnlyItsOwnAreWithdrawn(t *testing.T) {
+func TestCloseWithdrawsOnlyOwnItems(t *testing.T) {
 	q, opts := open(t, tensorqueue.Options{})
 	leaves, err := tensorqueue.Join(t.Context(), opts)
 	if err != nil {
@@ -442,11 +442,11 @@ func TestOnlyItsOwnAreWithdrawn(t *testing.T) {
 	}
 }
 
-// TestNoBoundButMemory: a queue without a bound takes what is put, in order, in its store and
+// TestUnboundedQueue: a queue without a bound takes what is put, in order, in its store and
 // beyond it, and withdraws all of it with the process that put it.
-func TestNoBoundButMemory(t *testing.T) {
+func TestUnboundedQueue(t *testing.T) {
 	const n, each = 300, 4 << 10
-	ends(t, tensorqueue.Options{StoreBytes: 5 << 18}, func(t *testing.T, from, to *tensorqueue.Queue) {
+	eachPair(t, tensorqueue.Options{StoreBytes: 5 << 18}, func(t *testing.T, from, to *tensorqueue.Queue) {
 		x := codec.Tensor{DType: codec.DTypeUint8, Shape: []int{each}, Data: bytes.Repeat([]byte{7}, each)}
 		for i := range n {
 			if err := from.Put(t.Context(), strconv.Itoa(i), "", map[string]any{"x": x}, tensorqueue.PutOptions{}); err != nil {

@@ -75,7 +75,7 @@ func (h *running) stopProcesses(ctx context.Context, stop func(*child.Child, con
 	if h.children == nil {
 		return nil
 	}
-	h.main.stop(canceled(ctx))
+	h.main.stop(canceledContext(ctx))
 	var errs []error
 	for _, s := range h.stages {
 		errs = append(errs, h.stopReplicas(s, func(c *child.Child) error { return stop(c, ctx) })...)
@@ -99,7 +99,7 @@ func (h *running) stopReplicas(s *stage, stop func(*child.Child) error) []error 
 	return errs
 }
 
-func canceled(ctx context.Context) context.Context {
+func canceledContext(ctx context.Context) context.Context {
 	ctx, cancel := context.WithCancel(ctx)
 	cancel()
 	return ctx
@@ -132,19 +132,19 @@ func (h *running) closeBus() error {
 func (h *running) summarise(s bus.Stats, broken error) {
 	if len(h.pipeline.Stages) == 0 {
 		fmt.Fprintf(h.opts.Outlet, "done: %s left, %d swept; %s; ran %v\n",
-			count(int64(s.Exchange.Entries), "value"), s.Exchange.Swept, storeAfter(broken), time.Since(h.began).Round(time.Millisecond))
+			count(int64(s.Exchange.Entries), "value"), s.Exchange.Swept, storeSummary(broken), time.Since(h.began).Round(time.Millisecond))
 		return
 	}
 	fmt.Fprintf(h.opts.Outlet, "done: %s; %s; ran %v\n", strings.Join([]string{
 		count(s.Completed, "request") + " completed",
 		fmt.Sprintf("%d failed", s.Failed), fmt.Sprintf("%d aborted", s.Aborted), fmt.Sprintf("%d past their deadline", s.Deadline),
 		count(int64(h.restarts()), "restart"),
-	}, ", "), storeAfter(broken), time.Since(h.began).Round(time.Millisecond))
+	}, ", "), storeSummary(broken), time.Since(h.began).Round(time.Millisecond))
 }
 
-// storeAfter says how the store was when it was closed, by what went wrong with that. A
+// storeSummary says how the store was when it was closed, by what went wrong with that. A
 // socket or a connector that could not be closed says nothing of the store.
-func storeAfter(broken error) string {
+func storeSummary(broken error) string {
 	switch {
 	case errors.Is(broken, bus.ErrNotClean):
 		return "store NOT clean"

@@ -128,7 +128,7 @@ func (h *running) open(ctx context.Context) error {
 	h.server, err = host.Listen(h.bus, h.socket, host.ListenOptions{
 		AllowUIDs: h.pipeline.Bus.AllowUIDs,
 		Autopsy:   h.autopsy, Number: h.number, OnServe: h.onServe, OnGone: h.onGone, OnStuck: h.onStuck, OnHung: h.onHung,
-		Methods: h.methods(), Answered: h.answered,
+		Methods: h.methods(), Answered: h.onAnswered,
 	})
 	if err != nil {
 		return fmt.Errorf("the bus %q: %w", h.pipeline.Name, err)
@@ -193,8 +193,8 @@ func (h *running) writeNotes(ctx context.Context) {
 	}
 }
 
-// answered does what a call asked for, behind its answer.
-func (h *running) answered(method string) {
+// onAnswered does what a call asked for, behind its answer.
+func (h *running) onAnswered(method string) {
 	if method == methodDrain {
 		h.drainOnce.Do(func() { close(h.drain) })
 	}

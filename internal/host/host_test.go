@@ -416,7 +416,7 @@ func (u *unread) Write([]byte) (int, error) {
 }
 
 // Who has stopped reading what a run prints does not keep it from ending.
-func TestEndsUnread(t *testing.T) {
+func TestRunEndsThoughOutputIsUnread(t *testing.T) {
 	u := &unread{tried: make(chan struct{}), over: make(chan struct{})}
 	t.Cleanup(func() { close(u.over) })
 	r := start(t, "stages: [{stage_id: a, omnibus: {exec: [SELF]}}]", func(o *host.Options) {
@@ -431,7 +431,7 @@ func TestEndsUnread(t *testing.T) {
 
 // A process that lives on without its connection is in the way of the next one, which
 // requests wait for.
-func TestProcessLivesOnInVain(t *testing.T) {
+func TestProcessWithoutConnectionIsKilled(t *testing.T) {
 	r := start(t, "stages: [{stage_id: a, omnibus: {exec: [SELF], start_timeout: 4s}}]")
 	r.await("ready: ")
 	n := r.join()
@@ -530,8 +530,8 @@ stages: [{stage_id: a, omnibus: {grace: 1h, exec: [sh, -c, "trap : TERM; SELF; e
 	}
 }
 
-// TestStartThatTakesLong: while a start waits, a line says for which stages.
-func TestStartThatTakesLong(t *testing.T) {
+// TestSlowStartIsReported: while a start waits, a line says for which stages.
+func TestSlowStartIsReported(t *testing.T) {
 	r := start(t, "stages: [{stage_id: a, omnibus: {exec: [sh, -c, 'sleep 60']}}, {stage_id: b, omnibus: {attach: true}}]",
 		func(o *host.Options) { o.StartReport = 10 * time.Millisecond })
 	r.await(`starting for 0s: stage "a": its process a/0 has not served it yet (start_timeout 10m0s); stage "b": no process has attached yet (start_timeout 10m0s)`)

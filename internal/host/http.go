@@ -93,12 +93,12 @@ const maxSocketPath = len(syscall.RawSockaddrUnix{}.Path) - 1
 // listenUnix opens a socket for this user alone. It has its mode before it has
 // its name. A socket that nobody answers at was left behind, and is replaced.
 func listenUnix(path string) (l net.Listener, identity os.FileInfo, err error) {
-	born := bornAt(path)
+	born := tempSocketPath(path)
 	if longest := max(len(path), len(born)); longest > maxSocketPath {
 		return nil, nil, fmt.Errorf("socket path %s: %d bytes, and the system allows %d: choose a shorter one (http), or a loopback address", path, longest, maxSocketPath)
 	}
 	for _, name := range []string{path, born} {
-		if err := removeDead(name); err != nil {
+		if err := removeStaleSocket(name); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -121,12 +121,12 @@ func listenUnix(path string) (l net.Listener, identity os.FileInfo, err error) {
 // aliveTimeout is how long a socket may take to say that a process listens there.
 const aliveTimeout = time.Second
 
-// bornAt is where a socket is before it has its name: hardly ever a longer path.
-func bornAt(path string) string {
+// tempSocketPath is where a socket is before it has its name: hardly ever a longer path.
+func tempSocketPath(path string) string {
 	return filepath.Join(filepath.Dir(path), fmt.Sprintf(".%d", os.Getpid()))
 }
 
-func removeDead(path string) error {
+func removeStaleSocket(path string) error {
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -146,8 +146,8 @@ func removeDead(path string) error {
 	return os.Remove(path)
 }
 
-// where is what a client needs to find the server.
-func (w *web) where() string {
+// address is what a client needs to find the server.
+func (w *web) address() string {
 	switch {
 	case w == nil:
 		return ""

@@ -38,7 +38,7 @@ func TestListenUnix(t *testing.T) {
 	stale.SetUnlinkOnClose(false)
 	_ = stale.Close()
 	// So is that of one with this process's number, killed before its socket had its name.
-	if err := os.Link(path, bornAt(path)); err != nil {
+	if err := os.Link(path, tempSocketPath(path)); err != nil {
 		t.Fatal(err)
 	}
 	l, _, err := listenUnix(path)
@@ -116,7 +116,7 @@ func TestPortTaken(t *testing.T) {
 
 // A client that reads no answers, or never ends its question, is let go of: it would
 // have a goroutine and a descriptor for as long as it lives.
-func TestClientsThatHold(t *testing.T) {
+func TestSlowHTTPClientsAreDropped(t *testing.T) {
 	page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 64<<10)) })
 	for name, question := range map[string]string{
 		"reads nothing":         "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",

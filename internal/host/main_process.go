@@ -25,13 +25,13 @@ func (Interrupt) Error() string { return "interrupted" }
 // It is not a child like the others: it has the terminal, and its output is the
 // run's, byte by byte.
 type mainProcess struct {
-	cmd  *exec.Cmd
-	over chan struct{}
-	err  error // of Wait; behind over
+	cmd   *exec.Cmd
+	ended chan struct{}
+	err   error // of Wait; behind over
 
-	mu     sync.Mutex // keeps signals away from a pid that is reaped
-	reaped bool
-	asked  bool // to end: dying of it is no failure
+	mu           sync.Mutex // keeps signals away from a pid that is reaped
+	reaped       bool
+	endRequested bool // to end: dying of it is no failure
 }
 
 // startMain starts the main process, if there is to be one.
@@ -39,7 +39,7 @@ func (h *running) startMain() error {
 	if h.command == nil {
 		return nil
 	}
-	m := &mainProcess{cmd: h.command, over: make(chan struct{})}
+	m := &mainProcess{cmd: h.command, ended: make(chan struct{})}
 	started := make(chan error)
 	go m.run(started)
 	if err := <-started; err != nil {
@@ -91,7 +91,7 @@ func (m *mainProcess) run(started chan<- error) {
 	m.mu.Lock()
 	m.reaped = true
 	m.mu.Unlock()
-	close(m.over)
+	close(m.ended)
 }
 
 // done is closed when the process has ended.
@@ -99,7 +99,7 @@ func (m *mainProcess) done() <-chan struct{} {
 	if m == nil {
 		return nil
 	}
-	return m.over
+	return m.ended
 }
 
 // interrupt passes on why the run ends, unless the process knows.
@@ -127,7 +127,7 @@ func (m *mainProcess) signal(sig os.Signal) {
 	if m.reaped {
 		return
 	}
-	m.asked = true
+	m.endRequested = true
 	if sig != nil {
 		_ = m.cmd.Process.Signal(sig)
 	}
@@ -140,16 +140,16 @@ func (m *mainProcess) stop(ctx context.Context) {
 		return
 	}
 	select {
-	case <-m.over:
+	case <-m.ended:
 		return
 	case <-ctx.Done():
 		m.terminate()
 	}
 	select {
-	case <-m.over:
+	case <-m.ended:
 	case <-time.After(killAfter):
 		m.kill()
-		<-m.over
+		<-m.ended
 	}
 }
 
@@ -183,7 +183,7 @@ func (m *mainProcess) result(cause error) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	asked := m.asked || errors.As(cause, &Interrupt{})
+	asked := m.endRequested || errors.As(cause, &Interrupt{})
 	if asked && (code == codeInterrupted || code == codeTerminated || code == codeKilled) {
 		return nil
 	}

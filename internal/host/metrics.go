@@ -85,7 +85,7 @@ var stageMetrics = []metric[bus.StageStats]{
 // The figures of each stage that processes serve.
 var servedMetrics = []metric[StageStatus]{
 	gauge("stage_processes", "Processes that serve the stage.", byStage, func(s StageStatus) float64 { return float64(s.Serving) }),
-	gauge("stage_given_up", "1 when the stage's processes are not started again.", byStage, func(s StageStatus) float64 { return truth(s.GivenUp) }),
+	gauge("stage_given_up", "1 when the stage's processes are not started again.", byStage, func(s StageStatus) float64 { return boolValue(s.GivenUp) }),
 }
 
 // The figures of each edge.
@@ -152,18 +152,18 @@ var processMetrics = []metric[host.ProcessStats]{
 	gauge("process_alone_bytes", "Segments that the process has offered for one payload each.", byProcess, func(p host.ProcessStats) float64 { return float64(p.Arena.AloneBytes) }),
 	gauge("process_arena_bytes", "Room for the process's payloads.", byProcess, func(p host.ProcessStats) float64 { return float64(p.Arena.Bytes) }),
 	gauge("process_arena_used_bytes", "Room that the process's payloads take.", byProcess, func(p host.ProcessStats) float64 { return float64(p.Arena.Used) }),
-	gauge("process_stopped", "1 when the process is stopped (SIGSTOP).", byProcess, func(p host.ProcessStats) float64 { return truth(p.Stopped) }),
+	gauge("process_stopped", "1 when the process is stopped (SIGSTOP).", byProcess, func(p host.ProcessStats) float64 { return boolValue(p.Stopped) }),
 }
 
 // The figures of each process that the host started.
 var childMetrics = []metric[ChildStatus]{
-	gauge("process_up", "1 when the process serves its stage.", byChild, func(c ChildStatus) float64 { return truth(c.State == "running") }),
+	gauge("process_up", "1 when the process serves its stage.", byChild, func(c ChildStatus) float64 { return boolValue(c.State == "running") }),
 	counter("process_restarts_total", "How often the process was started again.", byChild, func(c ChildStatus) float64 { return float64(c.Restarts) }),
 }
 
 var requestsDesc = prometheus.NewDesc("omnibus_requests_total", "Requests that are over.", []string{"result"}, nil)
 
-func truth(b bool) float64 {
+func boolValue(b bool) float64 {
 	if b {
 		return 1
 	}

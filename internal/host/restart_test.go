@@ -138,9 +138,9 @@ func (r *run) awaitRetired(n *node.Node) {
 	}
 }
 
-// TestGivenUpAgain: what requests hear of a stage that was given up is of its last process, also after a restart that failed.
+// TestStageGivenUpAfterRestart: what requests hear of a stage that was given up is of its last process, also after a restart that failed.
 // That this one ended with status 0 does not make the run a good one.
-func TestGivenUpAgain(t *testing.T) {
+func TestStageGivenUpAfterRestart(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "tries"), []byte("0"), 0o600); err != nil {
 		t.Fatal(err)
@@ -209,9 +209,9 @@ func TestExitWithZero(t *testing.T) {
 	}
 }
 
-// TestNeverServedIsNotStartedAgain: the run that a process has ended starts no other one in its place, while the
+// TestUnservedStageEndsTheStart: the run that a process has ended starts no other one in its place, while the
 // processes of other stages take their time.
-func TestNeverServedIsNotStartedAgain(t *testing.T) {
+func TestUnservedStageEndsTheStart(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "deaf")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)

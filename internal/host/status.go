@@ -42,7 +42,7 @@ type ChildStatus struct {
 // status takes a snapshot.
 func (h *running) status() Status {
 	s := Status{
-		Status: h.server.Status(), HTTP: h.web.where(),
+		Status: h.server.Status(), HTTP: h.web.address(),
 		Stages: make([]StageStatus, 0, len(h.stages)), Children: h.childStatus(),
 	}
 	h.mu.Lock()

@@ -56,8 +56,8 @@ var directoryCodes = codes{
 	{cudaipc.ErrInvalid, wire.CodeInvalid},
 }
 
-// failed answers a question with an error.
-func (all codes) failed(token uint32, err error) *wire.Failed {
+// answer answers a question with an error.
+func (all codes) answer(token uint32, err error) *wire.Failed {
 	m := &wire.Failed{Token: token, Code: wire.CodeInternal, Text: err.Error()}
 	if _, unknown := errors.AsType[Unknown](err); unknown {
 		m.Code = wire.CodeUnknown
@@ -72,8 +72,8 @@ func (all codes) failed(token uint32, err error) *wire.Failed {
 	return m
 }
 
-// of gives the error that a code stands for; nil: the table has none.
-func (all codes) of(code wire.Code) error {
+// sentinel gives the error that a code stands for; nil: the table has none.
+func (all codes) sentinel(code wire.Code) error {
 	for _, c := range all {
 		if c.code == code {
 			return c.err
@@ -85,7 +85,7 @@ func (all codes) of(code wire.Code) error {
 // Failed answers a question with an error. Of what this process lacks it says so, for
 // the client may be told to raise its own limits by errors that read the same.
 func Failed(token uint32, err error) *wire.Failed {
-	m := errorCodes.failed(token, err)
+	m := errorCodes.answer(token, err)
 	if l, lacks := limits.Met(err); lacks {
 		m.Code, m.Text = wire.CodeMemory, fmt.Sprintf("%v: in the host, process %d: %s", err, os.Getpid(), l.Advice)
 	}
@@ -99,14 +99,14 @@ func Error(f *wire.Failed) error {
 	if f.Code == wire.CodeUnknown {
 		return failed
 	}
-	if sentinel := errorCodes.of(f.Code); sentinel != nil {
-		return &saidError{sentinel, failed}
+	if sentinel := errorCodes.sentinel(f.Code); sentinel != nil {
+		return &remoteError{sentinel, failed}
 	}
 	return failed
 }
 
 // DirectoryFailed answers a question about descriptors with an error.
-func DirectoryFailed(token uint32, err error) *wire.Failed { return directoryCodes.failed(token, err) }
+func DirectoryFailed(token uint32, err error) *wire.Failed { return directoryCodes.answer(token, err) }
 
 // DirectoryError says in the directory's words why a question of it failed.
 func DirectoryError(err error) error {
@@ -115,28 +115,28 @@ func DirectoryError(err error) error {
 	case errors.Is(err, bus.ErrHostGone):
 		return fmt.Errorf("%w: %w", lane.ErrUnavailable, err)
 	case errors.As(err, &failed):
-		if of := directoryCodes.of(failed.Code); of != nil {
+		if of := directoryCodes.sentinel(failed.Code); of != nil {
 			return fmt.Errorf("%w: %w", of, failed)
 		}
 	}
 	return err
 }
 
-// saidError is an error in the host's words, which mostly begin with those of the
+// remoteError is an error in the host's words, which mostly begin with those of the
 // sentinel that it is.
-type saidError struct {
+type remoteError struct {
 	sentinel error
-	said     *wire.Error
+	remote   *wire.Error
 }
 
-func (e *saidError) Error() string {
-	if rest := TextBehind(e.sentinel, e.said.Text); rest != "" {
+func (e *remoteError) Error() string {
+	if rest := TextBehind(e.sentinel, e.remote.Text); rest != "" {
 		return e.sentinel.Error() + ": " + rest
 	}
 	return e.sentinel.Error()
 }
 
-func (e *saidError) Unwrap() []error { return []error{e.sentinel, e.said} }
+func (e *remoteError) Unwrap() []error { return []error{e.sentinel, e.remote} }
 
 // TextBehind is the text of an error without the words of a sentinel, for a process that
 // adds them.

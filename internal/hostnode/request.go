@@ -93,9 +93,9 @@ func OutcomeOf(m *wire.Over) (bus.Outcome, error) {
 	case o == bus.Completed:
 		return o, nil
 	case o == bus.Aborted:
-		return o, &saidError{bus.ErrAborted, &wire.Error{Code: wire.CodeOver, Text: m.Text}}
+		return o, &remoteError{bus.ErrAborted, &wire.Error{Code: wire.CodeOver, Text: m.Text}}
 	case o == bus.PastDeadline:
-		return o, &saidError{bus.ErrDeadline, &wire.Error{Code: wire.CodeOver, Text: m.Text}}
+		return o, &remoteError{bus.ErrDeadline, &wire.Error{Code: wire.CodeOver, Text: m.Text}}
 	case m.Outcome == wire.OutcomeRefused:
 		err := Error(&wire.Failed{Code: wire.Code(m.Code), Text: m.Text})
 		if errors.Is(err, bus.ErrEnded) { // before it began: the host says so at its deadline

@@ -29,15 +29,15 @@ type Child struct {
 	manager *Manager
 
 	// Of the supervising goroutine.
-	backoff history
-	asks    []chan<- error // calls of Restart that wait for the present process to be ready
+	backoff        history
+	restartWaiters []chan<- error // calls of Restart that wait for the present process to be ready
 
-	stopOnce, hasteOnce sync.Once
-	stop                chan struct{} // closed by Stop: end
-	haste               chan struct{} // closed by Stop: without grace
-	again               chan chan<- error
-	done                chan struct{} // closed when it was stopped
-	knows               atomic.Bool   // set by Leave, before Stop
+	stopOnce, killNowOnce sync.Once
+	stop                  chan struct{} // closed by Stop: end
+	killNow               chan struct{} // closed by Stop: without grace
+	restartCalls          chan chan<- error
+	done                  chan struct{} // closed when it was stopped
+	toldToEnd             atomic.Bool   // set by Leave, before Stop
 
 	mu       sync.Mutex
 	run      *run // the present process, or the last one
@@ -51,23 +51,23 @@ type Child struct {
 // A run is one process of a child. The fields are guarded by the child's mutex.
 type run struct {
 	process
-	started  time.Time
-	ready    chan struct{} // closed by Ready
-	attached []int         // the pids that Ready was called with
-	reason   string        // why this package ended it
-	death    *Death        // nil while it lives; set before buried is closed
-	buried   chan struct{}
+	started    time.Time
+	ready      chan struct{} // closed by Ready
+	attached   []int         // the pids that Ready was called with
+	reason     string        // why this package ended it
+	death      *Death        // nil while it lives; set before buried is closed
+	deathKnown chan struct{}
 }
 
 func newChild(s Spec, m *Manager) *Child {
 	return &Child{
 		spec: s, manager: m,
-		backoff: history{Backoff: s.Backoff},
-		stop:    make(chan struct{}),
-		haste:   make(chan struct{}),
-		again:   make(chan chan<- error),
-		done:    make(chan struct{}),
-		state:   Starting, since: time.Now(),
+		backoff:      history{Backoff: s.Backoff},
+		stop:         make(chan struct{}),
+		killNow:      make(chan struct{}),
+		restartCalls: make(chan chan<- error),
+		done:         make(chan struct{}),
+		state:        Starting, since: time.Now(),
 	}
 }
 
@@ -101,7 +101,7 @@ func (c *Child) Kill(reason string) {
 	r := c.run
 	c.mu.Unlock()
 	if r != nil {
-		c.end(r, reason, process.kill)
+		c.endProcess(r, reason, process.kill)
 	}
 }
 
@@ -115,7 +115,7 @@ func (c *Child) Quit(reason string) {
 	r := c.run
 	c.mu.Unlock()
 	if r != nil {
-		c.end(r, reason, process.quit)
+		c.endProcess(r, reason, process.quit)
 		time.AfterFunc(quitWait, r.kill)
 	}
 }
@@ -128,9 +128,9 @@ func (c *Child) Restart(ctx context.Context, tell func()) error {
 	if isClosed(c.manager.refused) {
 		return ErrClosed
 	}
-	ask := make(chan error, 1)
+	result := make(chan error, 1)
 	select {
-	case c.again <- ask:
+	case c.restartCalls <- result:
 	case <-c.done:
 		return errStopped
 	case <-ctx.Done():
@@ -138,7 +138,7 @@ func (c *Child) Restart(ctx context.Context, tell func()) error {
 	}
 	tell() // now that its end is no death
 	select {
-	case err := <-ask:
+	case err := <-result:
 		return err
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -149,7 +149,7 @@ func (c *Child) Restart(ctx context.Context, tell func()) error {
 // a part of the grace to do so by itself, because a signal would keep programs that know
 // nothing of it, such as "go run", from putting away what they have made.
 func (c *Child) Leave(ctx context.Context) error {
-	c.knows.Store(true)
+	c.toldToEnd.Store(true)
 	return c.Stop(ctx)
 }
 
@@ -160,14 +160,14 @@ func (c *Child) Leave(ctx context.Context) error {
 func (c *Child) Stop(ctx context.Context) error {
 	c.stopOnce.Do(func() { close(c.stop) })
 	grace := c.spec.Grace
-	if c.knows.Load() {
+	if c.toldToEnd.Load() {
 		grace += c.spec.leaveWait()
 	}
 	select {
 	case <-c.done:
 		return nil
 	case <-ctx.Done():
-		c.hasteOnce.Do(func() { close(c.haste) })
+		c.killNowOnce.Do(func() { close(c.killNow) })
 	case <-time.After(grace):
 		// The supervisor, whose own clock this is, kills now.
 	}
@@ -203,15 +203,15 @@ func (c *Child) setState(s State) {
 	}
 }
 
-// begin starts a process.
-func (c *Child) begin() (*run, error) {
-	c.manager.births.RLock()
-	defer c.manager.births.RUnlock()
+// startProcess starts a process.
+func (c *Child) startProcess() (*run, error) {
+	c.manager.starting.RLock()
+	defer c.manager.starting.RUnlock()
 	p, err := c.manager.start(&c.spec)
 	if err != nil {
 		return nil, err
 	}
-	r := &run{process: p, started: time.Now(), ready: make(chan struct{}), buried: make(chan struct{})}
+	r := &run{process: p, started: time.Now(), ready: make(chan struct{}), deathKnown: make(chan struct{})}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.run, c.err = r, nil
@@ -219,17 +219,17 @@ func (c *Child) begin() (*run, error) {
 	return r, nil
 }
 
-// end signals a process that is to end.
-func (c *Child) end(r *run, reason string, signal func(process)) {
+// endProcess signals a process that is to end.
+func (c *Child) endProcess(r *run, reason string, signal func(process)) {
 	c.mu.Lock()
-	c.condemn(r, reason)
+	c.markEnding(r, reason)
 	c.mu.Unlock()
 	signal(r.process)
 }
 
-// condemn notes that a process is about to be ended, and why if it is the first
+// markEnding notes that a process is about to be ended, and why if it is the first
 // reason. It cannot become ready any more. The mutex must be held.
-func (c *Child) condemn(r *run, reason string) {
+func (c *Child) markEnding(r *run, reason string) {
 	if r.death != nil {
 		return
 	}

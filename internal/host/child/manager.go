@@ -13,7 +13,7 @@ import (
 
 // maxGraves bounds the dead processes that Autopsy knows of. A question about
 // one comes when its connection breaks, a moment after it.
-const maxGraves = 64
+const maxDead = 64
 
 // Options are the options of a [Manager].
 type Options struct {
@@ -57,15 +57,15 @@ type Manager struct {
 
 	events sync.Mutex // orders OnEvent
 
-	// births is held for reading while a process is started: it runs, and may be
+	// starting is held for reading while a process is started: it runs, and may be
 	// asked for, before the goroutine that starts it does again.
-	births sync.RWMutex
+	starting sync.RWMutex
 
 	refused chan struct{} // closed, with mu held, by Refuse
 
 	mu       sync.Mutex
 	children map[*Child]struct{} // those that were not stopped
-	graves   []*grave            // oldest first, at most maxGraves
+	dead     []*deadProcess      // oldest first, at most maxGraves
 
 	closeOnce sync.Once
 }
@@ -105,7 +105,7 @@ func (m *Manager) Start(spec Spec) (*Child, error) {
 	}
 	m.children[c] = struct{}{} // before it starts, so that Close waits for it
 	m.mu.Unlock()
-	r, err := c.begin()
+	r, err := c.startProcess()
 	if err != nil {
 		m.forget(c)
 		return nil, err
@@ -122,21 +122,21 @@ func (m *Manager) Find(pid int) (*Child, bool) {
 }
 
 // lookup finds a process that lives, or else the last dead one.
-func (m *Manager) lookup(pid int) (*Child, *run, *grave) {
+func (m *Manager) lookup(pid int) (*Child, *run, *deadProcess) {
 	m.mu.Lock()
 	c, r := m.find(pid)
 	m.mu.Unlock()
 	if r != nil {
 		return c, r, nil
 	}
-	m.births.Lock() // all that were being started are known
-	defer m.births.Unlock()
+	m.starting.Lock() // all that were being started are known
+	defer m.starting.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if c, r = m.find(pid); r != nil {
 		return c, r, nil
 	}
-	return nil, nil, m.grave(pid)
+	return nil, nil, m.findDead(pid)
 }
 
 // find wants the mutex held.
@@ -164,7 +164,7 @@ func (m *Manager) Autopsy(ctx context.Context, pid int) (Death, bool) {
 		return Death{}, false
 	}
 	select {
-	case <-r.buried:
+	case <-r.deathKnown:
 	case <-ctx.Done():
 	}
 	return c.examine(r, pid), true
@@ -184,15 +184,15 @@ func (c *Child) examine(r *run, pid int) Death {
 }
 
 // A grave is a process that is dead. It does not change.
-type grave struct {
+type deadProcess struct {
 	death    *Death
 	attached []int
 }
 
-// grave returns the last dead process with the pid; nil if there is none. It
+// findDead returns the last dead process with the pid; nil if there is none. It
 // wants the mutex held.
-func (m *Manager) grave(pid int) *grave {
-	for _, g := range slices.Backward(m.graves) {
+func (m *Manager) findDead(pid int) *deadProcess {
+	for _, g := range slices.Backward(m.dead) {
 		if g.death.PID == pid || slices.Contains(g.attached, pid) {
 			return g
 		}
@@ -200,19 +200,19 @@ func (m *Manager) grave(pid int) *grave {
 	return nil
 }
 
-// bury makes a death known, in one step: there is no moment at which a process
+// recordDeath makes a death known, in one step: there is no moment at which a process
 // is neither alive nor dead.
-func (m *Manager) bury(c *Child, r *run, death *Death) {
+func (m *Manager) recordDeath(c *Child, r *run, death *Death) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	death.Reason, death.Ready = r.reason, len(r.attached) > 0
 	r.death, c.death = death, death
-	if len(m.graves) == maxGraves {
-		m.graves = slices.Delete(m.graves, 0, 1)
+	if len(m.dead) == maxDead {
+		m.dead = slices.Delete(m.dead, 0, 1)
 	}
-	m.graves = append(m.graves, &grave{death, r.attached})
+	m.dead = append(m.dead, &deadProcess{death, r.attached})
 }
 
 // Close stops all children as [Child.Stop] does, at the same time, and waits.
@@ -249,7 +249,7 @@ func (m *Manager) Refuse() []*Child {
 func (m *Manager) Kill(reason string) {
 	for _, c := range m.Refuse() {
 		c.stopOnce.Do(func() { close(c.stop) })
-		c.hasteOnce.Do(func() { close(c.haste) })
+		c.killNowOnce.Do(func() { close(c.killNow) })
 		c.Kill(reason)
 	}
 }

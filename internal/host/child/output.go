@@ -18,24 +18,24 @@ const (
 	maxLineBytes = 4096
 	// readBytes is the capacity of a pipe: one read takes all that is there.
 	readBytes = 64 << 10
-	// maxRestBytes is what a process may make its pipe hold on Linux, without a privilege.
-	maxRestBytes = 1 << 20
+	// maxRemainderBytes is what a process may make its pipe hold on Linux, without a privilege.
+	maxRemainderBytes = 1 << 20
 )
 
 // An output takes what one process prints.
 type output struct {
-	prefix  string
-	kept    *ring
-	console *console
+	prefix    string
+	lastLines *ring
+	console   *console
 }
 
 func newOutput(name string, lines int, c *console) *output {
-	return &output{prefix: name + " | ", kept: &ring{size: lines}, console: c}
+	return &output{prefix: name + " | ", lastLines: &ring{size: lines}, console: c}
 }
 
 // A rest is what lies in a pipe whose writer is dead. Others may hold it open, and write
 // on: it is no more than a pipe can hold.
-type rest struct {
+type remainder struct {
 	pipe *os.File
 	left int
 }
@@ -49,7 +49,7 @@ func (o *output) read(pipe *os.File) {
 	for {
 		n, err := from.Read(buf)
 		if from == pipe && errors.Is(err, os.ErrDeadlineExceeded) {
-			from, err = &rest{pipe, maxRestBytes}, nil
+			from, err = &remainder{pipe, maxRemainderBytes}, nil
 		}
 		lines := s.split(buf[:n])
 		if err != nil {
@@ -69,7 +69,7 @@ func (o *output) print(lines []string) {
 	}
 	var text bytes.Buffer
 	for _, line := range lines {
-		o.kept.add(line)
+		o.lastLines.add(line)
 		text.WriteString(o.prefix)
 		text.WriteString(line)
 		text.WriteByte('\n')
@@ -97,7 +97,7 @@ func (s *splitter) split(data []byte) []string {
 		}
 		s.add(data[:i])
 		if data[i] == '\n' {
-			lines = append(lines, s.end())
+			lines = append(lines, s.finishLine())
 		} else {
 			s.reset = true
 		}
@@ -111,7 +111,7 @@ func (s *splitter) flush() []string {
 	if len(s.line) == 0 {
 		return nil
 	}
-	return []string{s.end()}
+	return []string{s.finishLine()}
 }
 
 func (s *splitter) add(data []byte) {
@@ -126,7 +126,7 @@ func (s *splitter) add(data []byte) {
 	s.dropped += len(data) - n
 }
 
-func (s *splitter) end() string {
+func (s *splitter) finishLine() string {
 	whole := s.line
 	if s.dropped > 0 {
 		whole = wholeRunes(s.line)

@@ -132,7 +132,7 @@ func TestOutputSurvivesItsWriter(t *testing.T) {
 	}()
 	o.read(r)
 	o.print([]string{"four"})
-	if diff := cmp.Diff([]string{"three", "four"}, o.kept.last(10)); diff != "" {
+	if diff := cmp.Diff([]string{"three", "four"}, o.lastLines.last(10)); diff != "" {
 		t.Errorf("kept (-want +got):\n%s", diff)
 	}
 	if n := strings.Count(log.String(), "no space left"); n != 1 {

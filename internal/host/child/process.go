@@ -150,4 +150,4 @@ func (p *osProcess) exit() (code int, text string) {
 	return p.state.ExitCode(), p.state.String()
 }
 
-func (p *osProcess) lines(n int) []string { return p.out.kept.last(n) }
+func (p *osProcess) lines(n int) []string { return p.out.lastLines.last(n) }

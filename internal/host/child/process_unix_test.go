@@ -319,7 +319,7 @@ func TestReadyThenStop(t *testing.T) {
 	r.next(EventStopped)
 }
 
-func TestStopDeaf(t *testing.T) {
+func TestStopKillsAProcessThatIgnoresSIGTERM(t *testing.T) {
 	r := newRig(t)
 	s := play(t, "deaf")
 	s.Grace = time.Millisecond

@@ -24,7 +24,7 @@ func (c *Child) supervise(r *run) {
 // watch returns when the process is dead.
 func (c *Child) watch(r *run) *Death {
 	c.emit(Event{Kind: EventStarted, PID: r.pid()})
-	w := watcher{Child: c, run: r, ready: r.ready, stop: c.stop, haste: c.haste, again: c.again}
+	w := watcher{Child: c, run: r, ready: r.ready, stop: c.stop, killNow: c.killNow, restartCalls: c.restartCalls}
 	clock := time.NewTimer(c.spec.StartTimeout)
 	defer clock.Stop()
 	for w.step(clock) {
@@ -32,11 +32,11 @@ func (c *Child) watch(r *run) *Death {
 	if isClosed(w.ready) {
 		w.announce() // both had happened, and the death was seen first
 	}
-	death := c.bury(r)
+	death := c.recordDeath(r)
 	if death.Reason != ReasonRestart { // else those that wait for this process wait for the next one
-		c.settle(errors.New(death.Report()))
+		c.answerRestarts(errors.New(death.Report()))
 	}
-	c.asks = append(c.asks, w.asks...)
+	c.restartWaiters = append(c.restartWaiters, w.nextWaiters...)
 	return death
 }
 
@@ -44,12 +44,12 @@ func (c *Child) watch(r *run) *Death {
 // seen.
 type watcher struct {
 	*Child
-	run                *run
-	ready, stop, haste <-chan struct{}
-	again              <-chan chan<- error
-	asks               []chan<- error // for the process after this one
-	leaving            bool           // it was not asked by a signal yet
-	ending             bool           // it was
+	run                  *run
+	ready, stop, killNow <-chan struct{}
+	restartCalls         <-chan chan<- error
+	nextWaiters          []chan<- error // for the process after this one
+	leaving              bool           // it was not asked by a signal yet
+	ending               bool           // it was
 }
 
 // step handles one thing that happens, and reports whether to go on. The clock
@@ -65,13 +65,13 @@ func (w *watcher) step(clock *time.Timer) bool {
 		}
 	case <-w.stop:
 		w.stop = nil
-		if w.knows.Load() {
+		if w.toldToEnd.Load() {
 			w.leave(clock, stopped)
 		} else {
 			w.terminate(clock, stopped)
 		}
-	case ask := <-w.again:
-		w.asks = append(w.asks, ask)
+	case result := <-w.restartCalls:
+		w.nextWaiters = append(w.nextWaiters, result)
 		switch {
 		case w.leaving || w.ending:
 		case w.ready == nil: // it serves, and was told to leave
@@ -79,9 +79,9 @@ func (w *watcher) step(clock *time.Timer) bool {
 		default:
 			w.terminate(clock, ReasonRestart)
 		}
-	case <-w.haste:
-		w.haste = nil
-		w.end(w.run, stopped, process.kill)
+	case <-w.killNow:
+		w.killNow = nil
+		w.endProcess(w.run, stopped, process.kill)
 	case <-clock.C:
 		w.expire(clock)
 	}
@@ -91,29 +91,29 @@ func (w *watcher) step(clock *time.Timer) bool {
 // leave waits a part of the grace for a process that was told to leave.
 func (w *watcher) leave(clock *time.Timer, reason string) {
 	w.leaving = true
-	w.end(w.run, reason, func(process) {})
+	w.endProcess(w.run, reason, func(process) {})
 	clock.Reset(w.spec.leaveWait())
 }
 
 // terminate asks the process to end, within the grace.
 func (w *watcher) terminate(clock *time.Timer, reason string) {
 	w.ending = true
-	w.end(w.run, reason, process.terminate)
+	w.endProcess(w.run, reason, process.terminate)
 	clock.Reset(w.spec.Grace)
 }
 
 func (w *watcher) announce() {
 	w.ready = nil
 	w.emit(Event{Kind: EventReady, PID: w.run.pid()})
-	w.settle(nil)
+	w.answerRestarts(nil)
 }
 
-// settle answers the calls of Restart that wait for the present process.
-func (c *Child) settle(err error) {
-	for _, ask := range c.asks {
-		ask <- err // it has room
+// answerRestarts answers the calls of Restart that wait for the present process.
+func (c *Child) answerRestarts(err error) {
+	for _, result := range c.restartWaiters {
+		result <- err // it has room
 	}
-	c.asks = nil
+	c.restartWaiters = nil
 }
 
 // expire goes one step further with a process that used up its time to leave, to
@@ -138,19 +138,19 @@ func (w *watcher) claimTimeout() bool {
 	if len(w.run.attached) > 0 {
 		return false
 	}
-	w.condemn(w.run, fmt.Sprintf("never became ready within %v, its start_timeout", w.spec.StartTimeout))
+	w.markEnding(w.run, fmt.Sprintf("never became ready within %v, its start_timeout", w.spec.StartTimeout))
 	return true
 }
 
-// bury makes the death of a process known.
-func (c *Child) bury(r *run) *Death {
+// recordDeath makes the death of a process known.
+func (c *Child) recordDeath(r *run) *Death {
 	code, text := r.exit()
 	death := &Death{
 		Name: c.spec.Name, PID: r.pid(), Status: text, Code: code,
 		Ran: time.Since(r.started), Lines: r.lines(deathLines),
 	}
-	c.manager.bury(c, r, death)
-	close(r.buried)
+	c.manager.recordDeath(c, r, death)
+	close(r.deathKnown)
 	c.emit(Event{Kind: EventExited, PID: death.PID, Death: death})
 	return death
 }
@@ -158,25 +158,25 @@ func (c *Child) bury(r *run) *Death {
 // successor returns the process after one that has ended; nil if there is none,
 // for good.
 func (c *Child) successor(last *Death) *run {
-	var unborn error
-	for c.await(last, unborn) {
-		r, err := c.begin()
+	var startErr error
+	for c.awaitStart(last, startErr) {
+		r, err := c.startProcess()
 		if err == nil {
 			return r
 		}
-		c.settle(err)
-		last, unborn = c.unborn(err), err
+		c.answerRestarts(err)
+		last, startErr = c.startFailed(err), err
 	}
-	c.settle(errStopped)
+	c.answerRestarts(errStopped)
 	return nil
 }
 
-// await returns when the next process is to start, and false if the child is stopped
+// awaitStart returns when the next process is to start, and false if the child is stopped
 // before. A child that has ended waits for Restart.
-func (c *Child) await(last *Death, unborn error) bool {
-	if !c.stops() && len(c.asks) == 0 {
-		e, s := c.decide(last, unborn)
-		c.enter(s, e)
+func (c *Child) awaitStart(last *Death, startErr error) bool {
+	if !c.isStopping() && len(c.restartWaiters) == 0 {
+		e, s := c.decide(last, startErr)
+		c.transition(s, e)
 		var pause <-chan time.Time
 		if e.Kind == EventRestarting {
 			timer := time.NewTimer(e.Pause)
@@ -185,19 +185,19 @@ func (c *Child) await(last *Death, unborn error) bool {
 		}
 		select {
 		case <-pause:
-			c.count()
+			c.countRestart()
 			return true
-		case ask := <-c.again:
-			c.asks = append(c.asks, ask)
+		case result := <-c.restartCalls:
+			c.restartWaiters = append(c.restartWaiters, result)
 		case <-c.stop:
 		case <-c.manager.refused:
 		}
-		if e.Kind != EventRestarting && c.stops() {
+		if e.Kind != EventRestarting && c.isStopping() {
 			return false // its last event was sent
 		}
 	}
-	if c.stops() {
-		c.enter(Stopped, Event{Kind: EventStopped, Death: last})
+	if c.isStopping() {
+		c.transition(Stopped, Event{Kind: EventStopped, Death: last})
 		return false
 	}
 	c.backoff = history{Backoff: c.spec.Backoff} // Restart does not count, and begins the count anew
@@ -205,11 +205,11 @@ func (c *Child) await(last *Death, unborn error) bool {
 }
 
 // decide returns what follows a death: another process, or the end.
-func (c *Child) decide(last *Death, unborn error) (Event, State) {
+func (c *Child) decide(last *Death, startErr error) (Event, State) {
 	var pause time.Duration
-	err := unborn
+	err := startErr
 	switch {
-	case unborn != nil && isPermanent(unborn):
+	case startErr != nil && isPermanent(startErr):
 	case c.spec.Restart != Always && last.succeeded():
 		return Event{Kind: EventDone, Death: last}, Done
 	case c.spec.Restart == Never:
@@ -223,18 +223,18 @@ func (c *Child) decide(last *Death, unborn error) (Event, State) {
 	return Event{Kind: EventRestarting, Pause: pause, Death: last}, Waiting
 }
 
-// stops reports whether no process is started any more.
-func (c *Child) stops() bool { return isClosed(c.stop) || isClosed(c.manager.refused) }
+// isStopping reports whether no process is started any more.
+func (c *Child) isStopping() bool { return isClosed(c.stop) || isClosed(c.manager.refused) }
 
-// count counts a process that is started again by itself.
-func (c *Child) count() {
+// countRestart counts a process that is started again by itself.
+func (c *Child) countRestart() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.restarts++
 }
 
-// unborn is the death of a process that could not be started.
-func (c *Child) unborn(err error) *Death {
+// startFailed is the death of a process that could not be started.
+func (c *Child) startFailed(err error) *Death {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	text := err.Error()
@@ -248,8 +248,8 @@ func (c *Child) unborn(err error) *Death {
 
 func (d *Death) succeeded() bool { return d.Code == 0 && d.Reason == "" }
 
-// enter sets the state and sends the event of it.
-func (c *Child) enter(s State, e Event) {
+// transition sets the state and sends the event of it.
+func (c *Child) transition(s State, e Event) {
 	c.mu.Lock()
 	c.setState(s)
 	c.err = e.Err

@@ -148,7 +148,7 @@ func (s *stage) want(t *testing.T, record ...string) {
 	}
 }
 
-func TestLives(t *testing.T) {
+func TestSupervision(t *testing.T) {
 	noMemory := &StartError{Name: "talker/0", Program: "talker", Path: "/bin/talker", Err: syscall.ENOMEM}
 	gone := &StartError{Name: "talker/0", Program: "talker", Search: "/bin", Err: syscall.ENOENT}
 	tests := []struct {
@@ -665,20 +665,20 @@ func TestAutopsy(t *testing.T) {
 }
 
 // The dead are remembered for a while, not for ever.
-func TestGravesAreBounded(t *testing.T) {
+func TestDeadProcessesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t, Spec{StartTimeout: time.Minute, Backoff: Backoff{Limit: -1}}, script{after: time.Second})
-		for s.child.Status().Restarts < maxGraves+3 {
+		for s.child.Status().Restarts < maxDead+3 {
 			wait(time.Minute)
 		}
 		_ = s.Close(t.Context())
-		if n := len(s.graves); n != maxGraves {
-			t.Errorf("%d graves, want %d", n, maxGraves)
+		if n := len(s.dead); n != maxDead {
+			t.Errorf("%d graves, want %d", n, maxDead)
 		}
 		if _, ok := s.Autopsy(t.Context(), 100); ok {
 			t.Error("the oldest is still known")
 		}
-		if _, ok := s.Autopsy(t.Context(), 100+maxGraves); !ok {
+		if _, ok := s.Autopsy(t.Context(), 100+maxDead); !ok {
 			t.Error("a young one is not known")
 		}
 	})
@@ -695,8 +695,8 @@ func TestFindAProcessThatIsBeingStarted(t *testing.T) {
 			_, ok := m.Find(p.id)
 			found <- ok
 		}()
-		for len(found) == 0 && m.births.TryRLock() { // until who asks waits, or has its answer
-			m.births.RUnlock()
+		for len(found) == 0 && m.starting.TryRLock() { // until who asks waits, or has its answer
+			m.starting.RUnlock()
 			runtime.Gosched()
 		}
 		return p, nil

@@ -141,9 +141,9 @@ const (
 	// smallFiles is a size of files that is too small for the larger segments of
 	// the default sizes: a store is one file, and so are an arena and a large payload.
 	smallFiles = 256 << 20
-	// fewAddresses is a size of the address space in which a host with a store of the
+	// smallAddressSpace is a size of the address space in which a host with a store of the
 	// default size hardly starts: Go reserves more than what it uses, 2 GiB together.
-	fewAddresses = 4 << 30
+	smallAddressSpace = 4 << 30
 )
 
 func fileSizes() Check {
@@ -151,7 +151,7 @@ func fileSizes() Check {
 }
 
 func addresses() Check {
-	return limit("address space", unix.RLIMIT_AS, fewAddresses, "a host reserves some 2 GiB beside its store, and each process maps what others share; raise `ulimit -v`")
+	return limit("address space", unix.RLIMIT_AS, smallAddressSpace, "a host reserves some 2 GiB beside its store, and each process maps what others share; raise `ulimit -v`")
 }
 
 // limit looks at a limit in bytes, with advice for one that is little. The soft one counts,
@@ -188,10 +188,10 @@ func memory() Check {
 	if !ok {
 		return note(name, "no MemAvailable in /proc/meminfo", "what is free is not known")
 	}
-	return room(name, available<<10, "available")
+	return spaceCheck(name, available<<10, "available")
 }
 
-func room(name string, bytes int64, what string) Check {
+func spaceCheck(name string, bytes int64, what string) Check {
 	c := found(name, "%d MiB %s", bytes>>20, what)
 	if bytes < littleMemory {
 		c.Verdict, c.Advice = Note, "little: the store and the arenas of the processes are allocated when they start; set omnibus.ring_bytes"
@@ -223,7 +223,7 @@ func cgroup() Check {
 	if !ok {
 		return found(name, "no limit found")
 	}
-	return room(name, limit-used, fmt.Sprintf("left of %d MiB", limit>>20))
+	return spaceCheck(name, limit-used, fmt.Sprintf("left of %d MiB", limit>>20))
 }
 
 // groupLimit returns the tightest limit between the process's group and the

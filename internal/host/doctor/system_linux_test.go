@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestSocketsThatCannotBe(t *testing.T) {
+func TestSocketPathTooLong(t *testing.T) {
 	c := sockets(filepath.Join(t.TempDir(), strings.Repeat("deep/", 30)))
 	if c.Verdict != Failed || !strings.Contains(c.Advice, "XDG_RUNTIME_DIR") {
 		t.Errorf("got %+v", c)
 	}
 }
 
-// TestNoWatches: where no watch is left it works all the same.
-func TestNoWatches(t *testing.T) {
+// TestNoInotifyWatches: where no watch is left it works all the same.
+func TestNoInotifyWatches(t *testing.T) {
 	if c := watches(); c != found("watching files", "inotify") {
 		t.Errorf("got %+v", c)
 	}

@@ -76,8 +76,8 @@ func (c *client) want(r *bus.Request, want string) {
 	}
 }
 
-// others is who hears nothing, of requests of which one hears the owner's word.
-func (c *client) others(requests []*bus.Request, want string) []*bus.Request {
+// othersThan is who hears nothing, of requests of which one hears the owner's word.
+func (c *client) othersThan(requests []*bus.Request, want string) []*bus.Request {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(c.t.Context())
 	defer cancel()
@@ -135,8 +135,8 @@ func itemOf(rid string, inputs any) map[string]any {
 	return map[string]any{"rid": rid, "shm_name": "", "inputs": inputs}
 }
 
-// TestPutsThatAreGivenUp: the owner says what became of each.
-func TestPutsThatAreGivenUp(t *testing.T) {
+// TestBackIsAnswered: the owner says what became of each.
+func TestBackIsAnswered(t *testing.T) {
 	q, opts := open(t, tensorqueue.Options{MaxSize: 1})
 	c := newClient(t, opts)
 	in := c.begin(encoded(t, itemOf("in", nil)))
@@ -171,7 +171,7 @@ func TestTooManyPuts(t *testing.T) {
 	for i := range waiting {
 		waiting[i] = c.put(payload)
 	}
-	waiting = c.others(waiting, "busy") // to one of them, whichever was heard last
+	waiting = c.othersThan(waiting, "busy") // to one of them, whichever was heard last
 	if err := q.Put(t.Context(), "one more", "", nil, tensorqueue.PutOptions{}); !errors.Is(err, tensorqueue.ErrBusy) {
 		t.Errorf("one more put: %v, want ErrBusy", err)
 	}
@@ -195,7 +195,7 @@ func TestTooManyPuts(t *testing.T) {
 
 // TestTooManyGets: one more than may have an item, or wait for one, is told so.
 func TestTooManyGets(t *testing.T) {
-	ends(t, tensorqueue.Options{}, func(t *testing.T, from, to *tensorqueue.Queue) {
+	eachPair(t, tensorqueue.Options{}, func(t *testing.T, from, to *tensorqueue.Queue) {
 		taken := make([]*tensorqueue.Item, tensorqueue.MaxTaken)
 		for i := range taken {
 			put(t, from, "many")
@@ -225,8 +225,8 @@ func TestTooManyGets(t *testing.T) {
 	})
 }
 
-// TestItemsThatAreNone: each is an error for one getter, and is done then.
-func TestItemsThatAreNone(t *testing.T) {
+// TestInvalidItems: each is an error for one getter, and is done then.
+func TestInvalidItems(t *testing.T) {
 	q, opts := open(t, tensorqueue.Options{})
 	c := newClient(t, opts)
 	for name, payload := range map[string][]byte{
@@ -258,9 +258,9 @@ func TestItemsThatAreNone(t *testing.T) {
 	}
 }
 
-// TestItemsStayForOthers: a getter that cannot open an item for a reason of its own
+// TestItemThatCannotBeOpenedStays: a getter that cannot open an item for a reason of its own
 // leaves it to others.
-func TestItemsStayForOthers(t *testing.T) {
+func TestItemThatCannotBeOpenedStays(t *testing.T) {
 	g, q, opts := openGPU(t, tensorqueue.Options{Transport: bus.TensorsPool})
 	if err := g.put(t.Context(), q, 7); err != nil {
 		t.Fatal(err)
@@ -276,9 +276,9 @@ func TestItemsStayForOthers(t *testing.T) {
 	closeItem(t, it)
 }
 
-// TestItemsOfTheDead: a getter does not hear of an item that is gone with its
+// TestItemsOfDeadProducerAreSkipped: a getter does not hear of an item that is gone with its
 // producer, and takes the next.
-func TestItemsOfTheDead(t *testing.T) {
+func TestItemsOfDeadProducerAreSkipped(t *testing.T) {
 	g, q, opts := openGPU(t, tensorqueue.Options{})
 	c := newClient(t, opts)
 	tensor := &lane.Tensor{DType: codec.DTypeUint8, Shape: []int{100}}
@@ -292,8 +292,8 @@ func TestItemsOfTheDead(t *testing.T) {
 	}
 }
 
-// TestOwnerThatIsNone: a word that is for who puts is no item.
-func TestOwnerThatIsNone(t *testing.T) {
+// TestWrongWordFromOwner: a word that is for who puts is no item.
+func TestWrongWordFromOwner(t *testing.T) {
 	opts := tensorqueue.Options{Name: "none", Socket: filepath.Join(t.TempDir(), "none.sock")}
 	b, err := bus.Open(t.Context(), bus.Pipeline{
 		Stages: []bus.StageSpec{{Name: opts.Name, Handle: func(t *bus.Task, _ *bus.Delivery) error {

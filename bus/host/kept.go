@@ -24,7 +24,7 @@ const keptShare = 2
 
 // fewFiles are so many of them that a process may keep however many others keep: what it handles next is there
 // before it lets go of the last.
-const fewFiles = 4
+const freeFiles = 4
 
 // mayKeepFiles reports why the client is given no payload more that lies in a segment of its own: it keeps views in
 // such segments, and all processes together keep as many as the host has descriptors for. Requests that need one more
@@ -32,7 +32,7 @@ const fewFiles = 4
 // the lock of a stage, and logs nothing.
 func (s *session) mayKeepFiles() error {
 	files := s.account.Files()
-	if files <= fewFiles {
+	if files <= freeFiles {
 		return nil
 	}
 	all, most := s.srv.files.Load(), limits.Files()
@@ -46,7 +46,7 @@ func (s *session) mayKeepFiles() error {
 
 // warnFiles says, once, that the client is given no payload more that lies in a segment of its own.
 func (s *session) warnFiles() {
-	if err := s.mayKeepFiles(); err != nil && !s.filesSaid.Swap(true) {
+	if err := s.mayKeepFiles(); err != nil && !s.filesLogged.Swap(true) {
 		s.srv.log.Warn("a process is given no large payloads until it lets go of views",
 			slog.Int("pid", s.proc.PID()), slog.String("name", s.name), slog.Any("error", err))
 	}

@@ -14,7 +14,7 @@ import (
 func stopWaiting(pipe *os.File) { _ = pipe.SetReadDeadline(time.Unix(0, 1)) }
 
 // Read takes what lies in the pipe, and has come to the end when nothing does.
-func (r *rest) Read(p []byte) (n int, err error) {
+func (r *remainder) Read(p []byte) (n int, err error) {
 	if r.left == 0 {
 		return 0, io.EOF
 	}

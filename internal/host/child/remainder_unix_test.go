@@ -34,7 +34,7 @@ func (w slowWriter) Write(p []byte) (int, error) {
 }
 
 // What a process wrote before its death is read, however late its reader comes to it.
-func TestLastWordsOfASlowReader(t *testing.T) {
+func TestOutputBeforeDeathIsRead(t *testing.T) {
 	r, w := heldPipe(t)
 	slow := slowWriter{began: make(chan struct{}, 1), may: make(chan struct{})}
 	o := newOutput("talker/0", 10, &console{log: slog.New(slog.DiscardHandler), w: slow})
@@ -49,13 +49,13 @@ func TestLastWordsOfASlowReader(t *testing.T) {
 	stopWaiting(r)
 	close(slow.may)
 	<-read
-	if got, want := o.kept.last(10), []string{"first", "why it dies", "and half a line"}; !slices.Equal(got, want) {
+	if got, want := o.lastLines.last(10), []string{"first", "why it dies", "and half a line"}; !slices.Equal(got, want) {
 		t.Errorf("kept %q, want %q", got, want)
 	}
 }
 
 // A descendant that writes whenever something was read keeps nobody waiting for the end.
-func TestLastWordsOfADescendant(t *testing.T) {
+func TestDescendantDoesNotDelayTheEnd(t *testing.T) {
 	r, w := heldPipe(t)
 	say(t, w, "last words\n")
 	stopWaiting(r)

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// TestCleanWithoutItsSocket: what has nothing to do with payloads goes wrong while a run is
+// TestStoreCleanThoughSocketIsGone: what has nothing to do with payloads goes wrong while a run is
 // closed. It is said, and not that the store is not clean.
-func TestCleanWithoutItsSocket(t *testing.T) {
+func TestStoreCleanThoughSocketIsGone(t *testing.T) {
 	r := start(t, twoStages)
 	r.await("ready: ")
 	if err := os.Remove(strings.TrimSuffix(r.socket, ".sock") + ".http.sock"); err != nil {

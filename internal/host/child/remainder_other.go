@@ -16,4 +16,4 @@ const outputWait = 500 * time.Millisecond
 func stopWaiting(pipe *os.File) { time.AfterFunc(outputWait, func() { _ = pipe.Close() }) }
 
 // Read is not called: the pipe is closed when time is up.
-func (r *rest) Read([]byte) (int, error) { return 0, io.EOF }
+func (r *remainder) Read([]byte) (int, error) { return 0, io.EOF }

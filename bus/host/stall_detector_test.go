@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestMovement: a client is stuck when it has not moved, and used no processor, for a time in which the host looked.
-func TestMovement(t *testing.T) {
+// TestStallDetector: a client is stuck when it has not moved, and used no processor, for a time in which the host looked.
+func TestStallDetector(t *testing.T) {
 	const limit = 4 * time.Second
 	type look struct {
 		after time.Duration
@@ -27,10 +27,10 @@ func TestMovement(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var m movement
+				var m stallDetector
 				for i, l := range looks {
 					time.Sleep(l.after) //nolint:forbidigo // of the test's own time
-					if stuck := m.still(l.moves, l.used, limit); stuck != l.stuck {
+					if stuck := m.stuckNow(l.moves, l.used, limit); stuck != l.stuck {
 						t.Errorf("look %d: stuck %v, want %v", i, stuck, l.stuck)
 					}
 				}
