@@ -12,8 +12,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestCloseSendAfterRequestEnded: a client that ends the inputs of a request which is over meanwhile breaks no rule:
-// its session goes on.
+// TestCloseSendAfterRequestEnded: a client that closes the inputs of a request that has just ended
+// breaks no rule. Its session goes on.
 func TestCloseSendAfterRequestEnded(t *testing.T) {
 	broken := errors.New("broken")
 	b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "m", Handle: func(*bus.Task, *bus.Delivery) error { return broken }}),
@@ -43,7 +43,7 @@ func TestCloseSendAfterRequestEnded(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(r.Close)
-		// Its end has not come to the source yet.
+		// The source has not been told of its end yet.
 		src := &source{sess: s.session, req: r, emitter: r.Input(t.Context())}
 		if err := s.sources.addNumbered(src, wire.OwnSource|uint32(i+1)); err != nil {
 			t.Fatal(err)

@@ -10,8 +10,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// TestDirectTotalsDoNotOverflow: a process cannot have the figures of lanes and edges wrap
-// by what it says of a stream, while that lasts or at its end.
+// TestDirectTotalsDoNotOverflow: a process cannot make the figures of lanes and edges overflow by its
+// reports on a stream, neither while the stream lasts nor at its end.
 func TestDirectTotalsDoNotOverflow(t *testing.T) {
 	a := openTestHost(t, 8, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
 	r, df := a.openDirect(t)
@@ -40,8 +40,8 @@ func TestDirectTotalsDoNotOverflow(t *testing.T) {
 	r.Abort(nil)
 }
 
-// TestDirectTotalsForgetDepartedNodes with the node that it went to, but not that of one which came too
-// late to be seen alive.
+// TestDirectTotalsForgetDepartedNodes: the totals of a departed node are removed. Those of a node that
+// came after the snapshot stay.
 func TestDirectTotalsForgetDepartedNodes(t *testing.T) {
 	p, live := directPaths{totals: map[uint32]directTotals{1: {}, 2: {}, 5: {}}}, new(session)
 	p.forgetDeparted(map[uint32]*session{2: live, 3: live})

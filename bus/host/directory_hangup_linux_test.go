@@ -10,8 +10,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/process"
 )
 
-// TestPublishAfterHangUp: the names of a session that the host takes to be alive
-// are free as soon as its process has hung up: it may have joined anew.
+// TestPublishAfterHangUp: the names of a session become free as soon as its process has hung up, even
+// before the session ends: the process may have joined again.
 func TestPublishAfterHangUp(t *testing.T) {
 	srv := new(Server)
 	old, other := newTestSession(t, srv, 1), newTestSession(t, srv, 2)
@@ -19,7 +19,7 @@ func TestPublishAfterHangUp(t *testing.T) {
 	defer d.Close()
 	names := []lane.Name{{Number: 1}, {Number: 2}}
 	publish := func(a *testSession, name lane.Name) error {
-		fd, err := process.Self() // something
+		fd, err := process.Self() // any descriptor
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,15 +13,15 @@ import (
 // exchangeWait is a question about the exchange that waits.
 type exchangeWait struct {
 	cancel context.CancelCauseFunc
-	what   string // it waits for
+	what   string // the value that it waits for
 	since  time.Time
 }
 
-// errWithdrawn says that the client does not wait any more.
+// errWithdrawn says that the client canceled its question.
 var errWithdrawn = fmt.Errorf("%w: the question was canceled", connector.ErrNotFound)
 
-// askExchange answers a question that waits until it is canceled. What find
-// returns gives the answer.
+// askExchange answers a question with the function that find returns. Find waits until its context
+// ends; the client may cancel it.
 func (s *session) askExchange(token uint32, what string, find func(context.Context) (answer func(), err error)) error {
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	duplicate, full := s.exchange.addWait(token, &exchangeWait{cancel: cancel, what: what, since: time.Now()})
@@ -39,7 +39,7 @@ func (s *session) askExchange(token uint32, what string, find func(context.Conte
 		if err != nil && ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		// First: the client may use the token again when it has its answer.
+		// First: the client may use the token again once it has the answer.
 		s.exchange.removeWait(token)
 		cancel(nil)
 		if err != nil {
@@ -58,7 +58,7 @@ func (s *session) cancelQuestion(token uint32) {
 	}
 }
 
-// addWait takes in a question that waits, unless one is open by that token, or as many as may be.
+// addWait adds a question that waits. It fails if the token is in use, or the client has too many.
 func (x *exchangeState) addWait(token uint32, w *exchangeWait) (duplicate, full bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

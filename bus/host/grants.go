@@ -10,16 +10,16 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/pool"
 )
 
-// grants begins the requests that had to wait for their place, in the order in which places are
-// granted. Its goroutine waits for nothing else: it tries what a client has sent behind its submit
-// before it begins the next request, so that requests come to the first stages in the order in which
-// they begin. A step that has to wait gets a goroutine of its own.
+// grants begins the requests that had to wait for a permit, in the order of the grants. Its goroutine
+// first tries the messages that the client sent behind its submit, without waiting, and then begins the
+// next request. So requests reach the first stages in the order in which they begin. A step that has to
+// wait gets a goroutine of its own.
 type grants struct {
 	permits *pool.Pool
 
 	mu     lockorder.Mutex[lockorder.Grants]
 	cond   *sync.Cond
-	queue  []*session // one entry for each place that was granted and is not used yet
+	queue  []*session // one entry for each permit that was granted and is not used yet
 	closed bool
 	done   chan struct{}
 }
@@ -31,7 +31,7 @@ func newGrants(places *pool.Pool) *grants {
 	return g
 }
 
-// grant is told that a client has got a place. Behind close the place goes back at once.
+// grant adds a permit that a client was granted. After close it returns the permit at once.
 func (g *grants) grant(s *session) {
 	g.mu.Lock()
 	closed := g.closed
@@ -45,7 +45,7 @@ func (g *grants) grant(s *session) {
 	}
 }
 
-// next waits for a grant; nil: there is none, and none comes.
+// next waits for a grant; nil: grants is closed.
 func (g *grants) next() *session {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -68,7 +68,7 @@ func (g *grants) run() {
 	}
 }
 
-// close ends the goroutine, when no request of a client waits any more.
+// close ends the goroutine. No request of a client waits any more.
 func (g *grants) close() {
 	g.mu.Lock()
 	g.closed = true
@@ -77,42 +77,42 @@ func (g *grants) close() {
 	<-g.done
 }
 
-// submitQueue is the requests of a client that wait for their place, in the order of its messages. A
-// grant is for the client, and not for one of them: the first one begins. Nothing is called
-// while the lock is held.
+// submitQueue holds the requests of a client that wait for a permit, in the order of its messages. A
+// grant is for the client, not for one request: the first request gets it. No function is called with
+// the lock held.
 type submitQueue struct {
 	mu        lockorder.Mutex[lockorder.Line]
 	waiting   []*waitingSubmit
-	beginning bool // one was taken out by the grants, and its first steps are not tried yet
+	beginning bool // a request was taken out by the grants, and its first steps are not tried yet
 }
 
-// waitingSubmit is a request that waits for its place.
+// waitingSubmit is a request that waits for a permit.
 type waitingSubmit struct {
 	src     *source
 	opening bus.RequestOptions
 	notify  bool // see wire.SubmitTell
 	ticket  pool.Waiter
-	timer   *time.Timer // of the deadline; nil: there is none
+	timer   *time.Timer // of the deadline; nil: the request has none
 }
 
-// empty reports whether a request may begin without overtaking another one of the client.
+// empty reports whether a request may begin without overtaking another request of the client.
 func (l *submitQueue) empty() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.waiting) == 0 && !l.beginning
 }
 
-// push adds a request, which late is called for at its deadline.
+// push adds a request. At its deadline late is called.
 func (l *submitQueue) push(w *waitingSubmit, late func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.waiting = append(l.waiting, w)
-	if at := w.opening.Deadline; !at.IsZero() { // under the lock: late finds the request in the line
+	if at := w.opening.Deadline; !at.IsZero() { // under the lock: late finds the request in the queue
 		w.timer = time.AfterFunc(time.Until(at), late)
 	}
 }
 
-// takeFirst takes out the request that begins; nil: all were withdrawn.
+// takeFirst removes the request that begins; nil: all requests were withdrawn.
 func (l *submitQueue) takeFirst() *waitingSubmit {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,14 +125,14 @@ func (l *submitQueue) takeFirst() *waitingSubmit {
 	return w
 }
 
-// beginDone says that what the client has sent for the first request was tried.
+// beginDone is called when the messages behind the submit have been tried.
 func (l *submitQueue) beginDone() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.beginning = false
 }
 
-// remove takes out the request of a source; nil: it is not there, or it begins.
+// remove removes the request of a source; nil: it is not in the queue, or it is beginning.
 func (l *submitQueue) remove(src *source) *waitingSubmit {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -145,7 +145,7 @@ func (l *submitQueue) remove(src *source) *waitingSubmit {
 	return w
 }
 
-// removeAll takes out all.
+// removeAll empties the queue, and returns its requests.
 func (l *submitQueue) removeAll() []*waitingSubmit {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -154,13 +154,13 @@ func (l *submitQueue) removeAll() []*waitingSubmit {
 	return all
 }
 
-// enqueueSubmit has a request begin when the client gets a place. It is for the reader's goroutine, so that the
-// tickets for places are taken in the order of the client's messages.
+// enqueueSubmit makes a request begin when the client gets a permit. It runs on the reader's goroutine,
+// so that the tickets for permits are taken in the order of the client's messages.
 func (s *session) enqueueSubmit(src *source, o bus.RequestOptions, tell, placed bool) {
 	w := &waitingSubmit{src: src, opening: o, notify: tell}
 	w.ticket = pool.Waiter{Client: s.node, Granted: func() { s.srv.grants.grant(s) }}
 	src.mu.Lock()
-	src.busy = true // what is asked for the request waits behind it
+	src.busy = true // later steps of the request wait
 	src.mu.Unlock()
 	s.working.Add(1) // until its first steps were tried
 	s.submits.push(w, func() { src.withdraw(s.srv.services.NoPermit(bus.ErrDeadline)) })
@@ -170,15 +170,15 @@ func (s *session) enqueueSubmit(src *source, o bus.RequestOptions, tell, placed 
 	if placed {
 		s.srv.grants.grant(s)
 	}
-	if s.srv.refusing.Load() { // since before the request was in the line, perhaps
+	if s.srv.refusing.Load() { // may have been set before the request was in the queue
 		src.withdraw(errRefusing)
 	}
 }
 
-// beginNext begins the first request of the client's line at the place that the client has got.
+// beginNext begins the first request of the client's queue with the permit that the client was granted.
 func (s *session) beginNext() {
 	w := s.submits.takeFirst()
-	if w == nil { // the request was withdrawn when its place had been granted
+	if w == nil { // the request was withdrawn after its permit was granted
 		s.srv.services.Permits.Give()
 		return
 	}
@@ -198,8 +198,8 @@ func (w *waitingSubmit) stopTimer() {
 	}
 }
 
-// reject ends a request that has left the line before it began. A place that was granted meanwhile
-// goes to the next of the line, or back.
+// reject ends a request that was removed from the queue before it began. A permit that was granted
+// meanwhile goes to the next request in the queue, or back to the pool.
 func (w *waitingSubmit) reject(cause error) {
 	s := w.src.sess
 	defer s.working.Done()
@@ -209,7 +209,7 @@ func (w *waitingSubmit) reject(cause error) {
 	w.src.resume(skip)
 }
 
-// rejectAll ends all requests of the line.
+// rejectAll ends all requests in the queue.
 func (s *session) rejectAll(cause error) {
 	for _, w := range s.submits.removeAll() {
 		w.reject(cause)

@@ -8,7 +8,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// fillPermits is a host all of whose places are taken, and a session with requests in its line.
+// fillPermits returns a host without a free permit, and a session with requests in its queue.
 func fillPermits(t *testing.T, submits int) (a *testHost, sess *session, first, inLine []*bus.Request) {
 	t.Helper()
 	a = openTestHost(t, 4, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
@@ -28,17 +28,17 @@ func fillPermits(t *testing.T, submits int) (a *testHost, sess *session, first, 
 	return a, sess, first, inLine
 }
 
-// inLine is how many requests wait for their places.
+// inLine returns how many requests wait for permits.
 func (s *session) inLine() int {
 	s.submits.mu.Lock()
 	defer s.submits.mu.Unlock()
 	return len(s.submits.waiting)
 }
 
-// free reports whether all places are.
+// free reports whether all permits are free.
 func (a *testHost) free() bool { return a.server.services.Permits.Free() == testHostRequests }
 
-// TestWithdrawDuringBegin: a close or an abort that comes while its request begins is not lost.
+// TestWithdrawDuringBegin: a close or an abort of a request that is just beginning is not lost.
 func TestWithdrawDuringBegin(t *testing.T) {
 	for name, withdraw := range map[string]func(*source){
 		"close": func(src *source) { src.close(nil) },
@@ -46,10 +46,10 @@ func TestWithdrawDuringBegin(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, sess, first, _ := fillPermits(t, 1)
-			w := sess.submits.takeFirst() // as beginNext takes it
+			w := sess.submits.takeFirst() // as beginNext does
 			withdraw(w.src)
 			first[0].Close()
-			testbus.Await(t, func() bool { return a.server.services.Permits.Free() == 1 }) // given back: there is no other in the line
+			testbus.Await(t, func() bool { return a.server.services.Permits.Free() == 1 }) // given back: the queue holds no other request
 			if err := a.server.backend.AcquirePermit(t.Context(), bus.RequestOptions{Now: true}); err != nil {
 				t.Fatal(err)
 			}
@@ -66,15 +66,15 @@ func TestWithdrawDuringBegin(t *testing.T) {
 	}
 }
 
-// TestWithdrawAfterGrantFreesPermit: a request that is withdrawn when its place has been granted gives the place
-// to the next one of the line, or back.
+// TestWithdrawAfterGrantFreesPermit: a request that is withdrawn after its permit was granted gives the
+// permit to the next request in the queue, or back.
 func TestWithdrawAfterGrantFreesPermit(t *testing.T) {
 	for _, submits := range []int{1, 3} {
 		a, sess, first, inLine := fillPermits(t, submits)
 		sess.submits.mu.Lock()
 		src := sess.submits.waiting[0].src
 		sess.submits.mu.Unlock()
-		unlock := holdLock(&a.server.grants.mu) // the place is granted, and the grants do not know yet
+		unlock := holdLock(&a.server.grants.mu) // the permit is granted, and the grants do not know it yet
 		var closes sync.WaitGroup
 		closes.Go(first[0].Close)
 		testbus.Await(t, func() bool { return a.bus.Stats().Live == testHostRequests-1 })
@@ -91,11 +91,11 @@ func TestWithdrawAfterGrantFreesPermit(t *testing.T) {
 	}
 }
 
-// TestRequestsBeginInSubmitOrder: a request does not begin, also where there is a place, while one that the
-// client has submitted before is about to.
+// TestRequestsBeginInSubmitOrder: a request does not begin while an earlier request of the client is
+// about to begin, even if a permit is free.
 func TestRequestsBeginInSubmitOrder(t *testing.T) {
 	a, sess, first, _ := fillPermits(t, 1)
-	w := sess.submits.takeFirst() // as beginNext takes it
+	w := sess.submits.takeFirst() // as beginNext does
 	first[0].Close()
 	testbus.Await(t, func() bool { return a.server.services.Permits.Free() == 1 })
 	unlock := holdLock(&a.server.grants.mu)
@@ -111,7 +111,7 @@ func TestRequestsBeginInSubmitOrder(t *testing.T) {
 	r.Close()
 }
 
-// holdLock has a goroutine of its own hold a lock until it is let go.
+// holdLock locks mu on another goroutine until the returned function is called.
 func holdLock(mu sync.Locker) (unlock func()) {
 	locked, enough, unlocked := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() {

@@ -15,42 +15,43 @@ import (
 	"github.com/omnibus-runtime/omnibus/messages"
 )
 
-// reportLease is for how long a node is asked to report. A scraper that comes once a minute, and is late, finds
-// the lease going on.
+// reportLease is how long a node is asked to report. The lease outlasts the pause of a scraper that
+// comes once a minute, even if it comes late.
 const reportLease = 90 * time.Second
 
-// reportOverdue is the age at which a report has missed several successors: its node is stopped, or hangs.
+// reportOverdue is the age of a report after which its node counts as stopped or hung: several reports
+// are missing.
 const reportOverdue = time.Second
 
-// A report is bounded: its bytes, its entries, and the words in it.
+// Bounds of a report.
 const (
 	maxReportBytes   = 4 << 20
 	maxReportEntries = 1 << 16
 	maxWanted        = 256
 )
 
-// reports are those of one node: what it has under way past the host, as it said last.
+// reports holds the last report of one node about its direct deliveries.
 type reports struct {
 	mu         lockorder.Mutex[lockorder.Reports]
-	leaseBegan time.Time // the beginning of the lease
-	leaseEnds  time.Time // the end of the lease; zero: the node was never asked
+	leaseBegan time.Time // start of the lease
+	leaseEnds  time.Time // end of the lease; zero: the node was never asked
 	pieces     []byte    // of the next report
 	last       *hostnode.Report
-	lastAt     time.Time // when the last report did
+	lastAt     time.Time // when the last report came
 }
 
-// A reported is the last report of a node, as a reader finds it.
+// A reported is the last report of a node, as a reader gets it.
 type reported struct {
 	hostnode.Report
-	late   time.Duration // what the ages of the report lack
-	silent time.Duration // since the node was asked, if no report has come; else 0
+	late   time.Duration // to be added to the ages in the report
+	silent time.Duration // time since the node was asked, if no report has come; else 0
 }
 
-// read returns the last report. If ask is true, the caller has to queue [wire.Report] for the lease.
+// read returns the last report. If ask is true, the caller must queue [wire.Report] for the lease.
 func (r *reports) read(now time.Time, lease time.Duration) (last reported, ask bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if now.After(r.leaseEnds) { // the node says nothing any more: its last report does not hold
+	if now.After(r.leaseEnds) { // the node reports no longer: its last report does not hold
 		r.leaseBegan, r.last = now, nil
 	}
 	if r.leaseEnds.Sub(now) < lease/2 {
@@ -60,16 +61,16 @@ func (r *reports) read(now time.Time, lease time.Duration) (last reported, ask b
 		return reported{silent: max(now.Sub(r.leaseBegan), 1)}, ask
 	}
 	last.Report = *r.last
-	// All that a report gives an age had begun before the report was made. It goes on in a process that is stopped, so
-	// its age grows while reports are missing. While they come, the next one may say that it has ended: the ages are
-	// those of the report then, so that no wait looks longer than it was.
+	// Each wait with an age had begun before the report was made. In a stopped process it goes on, so
+	// its age grows while reports are overdue. While reports come, the next one may say that the wait
+	// has ended: then the ages stay those of the report, so that no wait looks longer than it was.
 	if late := now.Sub(r.lastAt); late >= reportOverdue {
 		last.late = late
 	}
 	return last, ask
 }
 
-// add takes in a report, or a piece of one.
+// add adds a report, or a piece of one.
 func (r *reports) add(m *wire.Reported) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,15 +95,15 @@ func (r *reports) add(m *wire.Reported) error {
 	}
 	for i := range report.SpaceWaits {
 		if w := &report.SpaceWaits[i].Wanted; len(*w) > maxWanted {
-			*w = strings.Clone((*w)[:maxWanted]) // without the memory of the rest
+			*w = strings.Clone((*w)[:maxWanted]) // does not keep the whole text alive
 		}
 	}
 	r.last, r.lastAt = &report, time.Now()
 	return nil
 }
 
-// inFlight is what goes past the host, and what waits at the client, as its last report says. It is empty if the
-// client is no Go node, or has nothing to report.
+// inFlight returns the client's last report: its direct deliveries, and the emissions that wait at the
+// client. The report is empty if the client is not a Go node or has nothing to report.
 func (s *session) inFlight(lease time.Duration) reported {
 	if !s.direct.mayReport(len(s.sources.list()) > 0) {
 		return reported{}
@@ -114,41 +115,40 @@ func (s *session) inFlight(lease time.Duration) reported {
 	return r
 }
 
-// inFlight is what goes past the host, or waits for room, as the processes that send
-// it say.
+// inFlight is what processes report: direct deliveries, and emissions that wait for space.
 type inFlight struct {
 	flows      []directReport
-	waits      []directReport // streams through the host in which an emission waits at its process
+	waits      []directReport // streams through the host with an emission that waits at its process
 	spaceWaits []spaceWait
 	held       []Holding
-	holds      map[uint32]int // how many of them each node has
-	// silent are the processes that have been asked and have not reported.
+	holds      map[uint32]int // number of held, by node
+	// silent are the processes that were asked and have not reported.
 	silent []silentProcess
 }
 
-// silentProcess is a process that has been asked what it has under way, and has not reported.
+// silentProcess is a process that was asked for its direct deliveries and has not reported.
 type silentProcess struct {
 	by    *session
 	since time.Duration
 }
 
-// directReport is one stream that goes from one process to another.
+// directReport is the report on one stream to another process.
 type directReport struct {
 	hostnode.Flow
 	stream bus.Stream
 	from   *session
-	to     *session // nil: it is gone
+	to     *session // nil: the process has departed
 }
 
-// spaceWait is an emission in another process that waits for room.
+// spaceWait is an emission in another process that waits for space.
 type spaceWait struct {
 	hostnode.SpaceWait
-	stream bus.Stream // the first that it is for
+	stream bus.Stream // first stream of the emission
 	by     *session
 }
 
-// inFlight is what all processes have reported. It waits for none. Processes that have been asked go on reporting for
-// the time of the lease.
+// inFlight collects the last reports of all processes. It does not wait for reports. The processes go
+// on reporting until the lease ends.
 func (s *Server) inFlight(lease time.Duration) inFlight {
 	sessions := s.live()
 	byNode := make(map[uint32]*session, len(sessions))
@@ -166,7 +166,7 @@ func (s *Server) inFlight(lease time.Duration) inFlight {
 	return all
 }
 
-// explain adds what a client says about its sources.
+// explain adds a client's report to all.
 func (s *session) explain(r reported, byNode map[uint32]*session, all *inFlight) {
 	s.direct.forgetDeparted(byNode)
 	streamOf := func(source uint32, edge uint16) (found bus.Stream, ok bool) {
@@ -216,12 +216,12 @@ func (s *session) explain(r reported, byNode map[uint32]*session, all *inFlight)
 	}
 }
 
-// stalls are those that have waited for at least that long.
+// stalls returns the waits of at least atLeast.
 func (u inFlight) stalls(on bus.Backend, atLeast time.Duration) []bus.Stall {
 	return append(u.windowStalls(atLeast), u.spaceStalls(on, atLeast)...)
 }
 
-// windowStalls are those of emissions that wait for credit.
+// windowStalls returns the emissions that wait for credit.
 func (u inFlight) windowStalls(atLeast time.Duration) (all []bus.Stall) {
 	for _, r := range u.waits {
 		if r.Waiting >= atLeast {
@@ -235,19 +235,19 @@ func (u inFlight) windowStalls(atLeast time.Duration) (all []bus.Stall) {
 		if r.Waiting == 0 || r.Waiting < atLeast {
 			continue
 		}
-		process := "the process at the other end, which is gone"
+		process := "a process that has departed"
 		if r.to != nil {
 			process = r.to.Describe()
 		}
 		all = append(all, bus.Stall{
 			Request: r.stream.Request.ID(), Edge: r.stream.Edge, Waited: r.Waiting, Deliveries: r.InFlight, Bytes: r.InFlightBytes,
-			Holder: fmt.Sprintf("%s has not given back %d deliveries, which it has directly from the process that waits", process, r.InFlight),
+			Holder: fmt.Sprintf("%s has not given back %d direct deliveries of the process that waits", process, r.InFlight),
 		})
 	}
 	return all
 }
 
-// spaceStalls are those of emissions that wait for room.
+// spaceStalls returns the emissions that wait for space.
 func (u inFlight) spaceStalls(on bus.Backend, atLeast time.Duration) (all []bus.Stall) {
 	holders := ""
 	for _, r := range u.spaceWaits {
@@ -265,7 +265,7 @@ func (u inFlight) spaceStalls(on bus.Backend, atLeast time.Duration) (all []bus.
 	return all
 }
 
-// silentStalls are the processes that have not reported, as the host waits for them.
+// silentStalls returns a stall for each process that has not reported: the host waits for it.
 func (u inFlight) silentStalls() (all []bus.Stall) {
 	for _, s := range u.silent {
 		all = append(all, bus.Stall{Process: "the host", Waited: s.since, Holder: s.by.Describe() + " to say what it has under way"})
@@ -273,7 +273,7 @@ func (u inFlight) silentStalls() (all []bus.Stall) {
 	return all
 }
 
-// directStreams are the streams that go past the host, with what those who send say of them.
+// directStreams returns the direct streams, with the figures that their producers reported.
 func (u inFlight) directStreams() []bus.Stream {
 	all := make([]bus.Stream, 0, len(u.flows))
 	for _, r := range u.flows {
@@ -287,7 +287,7 @@ func (u inFlight) directStreams() []bus.Stream {
 	return all
 }
 
-// add has a status show what goes past the host.
+// add adds the direct deliveries to a status.
 func (u inFlight) add(st *Status) {
 	byID := make(map[messages.RequestID]*bus.RequestStatus, len(st.Requests))
 	for i := range st.Requests {

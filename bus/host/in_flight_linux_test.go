@@ -15,23 +15,23 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// TestReportLeaseIsRenewed: the first reader of a lease asks, and so does one that comes when half of it is over. A report
-// holds as long as the lease does.
+// TestReportLeaseIsRenewed: the first reader asks for reports, and so does a reader after half of the
+// lease. A report holds until its lease ends.
 func TestReportLeaseIsRenewed(t *testing.T) {
 	const lease = time.Minute
 	var r reports
 	begin := time.Now()
 	for _, c := range []struct {
-		at     time.Duration // since the beginning
+		at     time.Duration // since the start
 		asks   bool
 		silent time.Duration
-		then   string // is reported
+		then   string // the next report
 	}{
 		{at: 0, asks: true, silent: 1},
 		{at: time.Second, silent: time.Second, then: `{"held":[{"seq":7}]}`},
 		{at: lease / 2},
 		{at: lease/2 + 1, asks: true},
-		{at: lease + 1}, // of the first lease
+		{at: lease + 1}, // the second lease goes on
 		{at: lease + lease/2 + 2, asks: true, silent: 1},
 		{at: lease + lease/2 + 3, silent: 1},
 	} {
@@ -47,8 +47,8 @@ func TestReportLeaseIsRenewed(t *testing.T) {
 	}
 }
 
-// TestAgesOfLateReportGrow: what a process that is stopped has under way grows older, by the age of its last
-// report. While reports come, nothing seems to wait for longer than it has.
+// TestAgesOfLateReportGrow: the waits of a stopped process grow older while its reports are overdue.
+// While reports come, no wait looks longer than it was.
 func TestAgesOfLateReportGrow(t *testing.T) {
 	a := openTestHost(t, 4, func(task *bus.Task, d *bus.Delivery) error { return task.Forward(d) })
 	r, df := a.openDirect(t)
@@ -75,7 +75,7 @@ func TestAgesOfLateReportGrow(t *testing.T) {
 	ages := func(late time.Duration) (all []time.Duration) {
 		sess.reports.mu.Lock()
 		sess.reports.lastAt = sess.reports.lastAt.Add(-late)
-		sess.reports.leaseEnds = time.Now().Add(time.Hour) // the node itself is not asked
+		sess.reports.leaseEnds = time.Now().Add(time.Hour) // the node itself is not asked again
 		sess.reports.mu.Unlock()
 		u := a.server.inFlight(reportLease)
 		for _, s := range u.stalls(a.server.backend, 0) {
@@ -96,7 +96,7 @@ func TestAgesOfLateReportGrow(t *testing.T) {
 	say(time.Minute)
 	got := ages(time.Hour / 2)
 	if len(got) != 4 {
-		t.Fatalf("%d ages, want those of two emissions that wait for windows, one for room, and a delivery", len(got))
+		t.Fatalf("%d ages, want those of two emissions that wait for windows, one for space, and a delivery", len(got))
 	}
 	for _, age := range got {
 		if age < time.Minute+time.Hour/2 {
@@ -104,13 +104,13 @@ func TestAgesOfLateReportGrow(t *testing.T) {
 		}
 	}
 	say(0)
-	if got := ages(time.Hour / 2); len(got) != 3 || got[0] != 0 { // the other two are those of the room and the delivery
+	if got := ages(time.Hour / 2); len(got) != 3 || got[0] != 0 { // the other two wait for space, or are held
 		t.Errorf("ages are %v, and no emission waits for a window", got)
 	}
 }
 
-// TestReportsAreBounded: of all that a client reports the host keeps one report. One that is too large, that is no
-// report, or that the host has not asked for ends the session.
+// TestReportsAreBounded: the host keeps one report of a client. A report that is too large or invalid,
+// or that the host has not asked for, ends the session.
 func TestReportsAreBounded(t *testing.T) {
 	say := func(r *reports, flags uint8, piece string) error {
 		return r.add(&wire.Reported{Flags: flags, Piece: []byte(piece)})
@@ -152,7 +152,7 @@ func TestReportsAreBounded(t *testing.T) {
 	}
 }
 
-// silentClient is a client that can exchange deliveries with others, has a request, and does not answer.
+// silentClient is a client that can use direct paths, has a request, and does not answer.
 type silentClient struct {
 	t    *testing.T
 	conn *peer.Conn
@@ -198,7 +198,7 @@ func (c *silentClient) send(ms ...wire.Message) {
 	}
 }
 
-// nextLease is the next lease that the client is asked for.
+// nextLease returns the lease of the next question for reports.
 func (c *silentClient) nextLease() time.Duration {
 	c.t.Helper()
 	for {
@@ -217,7 +217,7 @@ func (c *silentClient) nextLease() time.Duration {
 	}
 }
 
-// TestStatusDoesNotWaitForReports: a status, the list of what waits and that of what is held name a process that has not
+// TestStatusDoesNotWaitForReports: a status, the stalls and the leases name a process that has not
 // reported, and do not wait for it.
 func TestStatusDoesNotWaitForReports(t *testing.T) {
 	a := openTestHost(t, 4, func(task *bus.Task, d *bus.Delivery) error { return task.Forward(d) })
@@ -256,7 +256,7 @@ func TestStatusDoesNotWaitForReports(t *testing.T) {
 	}
 	c.send(&wire.Reported{Piece: []byte("{}")})
 	testbus.Await(t, func() bool { return len(unreported()) == 0 })
-	a.server.checkStalls(time.Hour) // whose next look comes after a quarter of that
+	a.server.checkStalls(time.Hour) // the next check comes after a quarter of that
 	if lease := c.nextLease(); lease != time.Hour {
 		t.Errorf("the watcher has the process report for %v, want an hour", lease)
 	}

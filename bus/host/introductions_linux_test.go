@@ -15,7 +15,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// lastingProcess is a watch of this process.
+// lastingProcess returns a watch of this process.
 func lastingProcess(t testing.TB) *process.Process {
 	t.Helper()
 	fd, err := unix.PidfdOpen(os.Getpid(), 0)
@@ -30,8 +30,7 @@ func lastingProcess(t testing.TB) *process.Process {
 	return proc
 }
 
-// testSession is a node as the host knows it, with the other end of its
-// connection.
+// testSession is a session, with the node's end of its connection.
 type testSession struct {
 	*session
 	t      *testing.T
@@ -39,7 +38,7 @@ type testSession struct {
 	in     *peer.Receiver
 }
 
-// newTestSession makes the host's end of a connection, and the node's.
+// newTestSession makes both ends of a connection, and the session.
 func newTestSession(t *testing.T, srv *Server, node uint32) *testSession {
 	t.Helper()
 	host, client, err := peer.Pair()
@@ -61,7 +60,7 @@ func newTestSession(t *testing.T, srv *Server, node uint32) *testSession {
 	return a
 }
 
-// echoBus is a bus that gives back what comes, in its store.
+// echoBus opens a bus whose stage forwards its inputs.
 func echoBus(t *testing.T) *bus.Bus {
 	t.Helper()
 	b, err := bus.Open(t.Context(), bus.Pipeline{
@@ -74,7 +73,7 @@ func echoBus(t *testing.T) *bus.Bus {
 	return b
 }
 
-// TestIntroducedOnce: each learns of the other once, by its own side.
+// TestIntroducedOnce: each node is told of the other once, with its own side.
 func TestIntroducedOnce(t *testing.T) {
 	srv := &Server{log: slog.New(slog.DiscardHandler)}
 	owner, middle, reader := newTestSession(t, srv, 1), newTestSession(t, srv, 2), newTestSession(t, srv, 3)
@@ -110,7 +109,8 @@ func TestIntroducedOnce(t *testing.T) {
 	}
 }
 
-// TestDepartedNodeIsNotIntroduced: a node whose session is over is introduced to none, and nothing of it is remembered.
+// TestDepartedNodeIsNotIntroduced: a node whose session has ended is not introduced, and its
+// introductions are forgotten.
 func TestDepartedNodeIsNotIntroduced(t *testing.T) {
 	srv := &Server{log: slog.New(slog.DiscardHandler)}
 	a, b, c := newTestSession(t, srv, 1), newTestSession(t, srv, 2), newTestSession(t, srv, 3)
@@ -121,7 +121,7 @@ func TestDepartedNodeIsNotIntroduced(t *testing.T) {
 	b.cancel(errBye)
 	in.forget(b.session)
 	if in.introduce(a.session, b.session) || in.introduce(b.session, c.session) {
-		t.Error("a node that is gone is introduced")
+		t.Error("a departed node is introduced")
 	}
 	for _, s := range []*testSession{a, b, c} {
 		if n := len(in.peers[s.session]); n != 0 {

@@ -8,8 +8,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestLocateOpensSegmentOnce: the segment of a large payload is opened once for all processes that the
-// payload goes to, and closed when the payload is given back.
+// TestLocateOpensSegmentOnce: the segment of a large payload is opened once for all processes that get
+// the payload, and closed when the payload is given back.
 func TestLocateOpensSegmentOnce(t *testing.T) {
 	b, err := bus.Open(t.Context(), bus.Pipeline{
 		Stages: []bus.StageSpec{{Name: "m", Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }}},
@@ -48,9 +48,9 @@ func TestLocateOpensSegmentOnce(t *testing.T) {
 	s := newTestSession(t, srv, 9)
 	files := testbus.OpenFiles(t)
 	slot := parts[1].Handle.Slot
-	parts[1].Handle.Slot = 1 << 20 // where nothing is
+	parts[1].Handle.Slot = 1 << 20 // a slot without a payload
 	if _, err := s.locateAll(parts); err == nil {
-		t.Error("a part is given that is not there")
+		t.Error("a payload was located in an empty slot")
 	}
 	parts[1].Handle.Slot = slot
 	for range 2 {

@@ -6,22 +6,22 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// packetBatch is the handling of all packets of a client's that are there: what they cause for
-// requests, at all processes that take part in them, is sent before the session waits for the
-// next one. It is for the session's reader.
+// packetBatch handles all packets of a client that have arrived as one batch. The messages that the
+// batch causes for requests, at all processes that take part in them, are sent before the session waits
+// for the next packet. Only the session's reader uses it.
 type packetBatch struct {
 	sess     *session
 	batch    peer.PacketBatch
-	note     bus.FlushBatch // of, at the requests
+	note     bus.FlushBatch // refers to batch, at the requests
 	requests []*bus.Request
 	messages int
 }
 
-// mostInTurn is how many messages a turn has at most, so that a client which sends without
-// end does not hold up what it has caused.
+// maxBatch is how many messages a batch has at most, so that a client which sends without pause does
+// not delay the messages that it causes.
 const maxBatch = 64
 
-// add has what a message causes wait for the end of the turn.
+// add delays the messages that m causes until the batch is flushed.
 func (t *packetBatch) add(m wire.Message) {
 	var source uint32
 	switch m := m.(type) {
@@ -48,7 +48,7 @@ func (t *packetBatch) add(m wire.Message) {
 	}
 }
 
-// flush sends what has waited.
+// flush sends the delayed messages.
 func (t *packetBatch) flush() {
 	t.messages = 0
 	if len(t.requests) == 0 {

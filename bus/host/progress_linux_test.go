@@ -13,7 +13,7 @@ import (
 )
 
 // TestProgressWhileProcessComputes: nothing waits for the host while a process has a delivery or a
-// result, and each thing that a process does is a movement.
+// result, and each action of a process counts as progress.
 func TestProgressWhileProcessComputes(t *testing.T) {
 	entered, leave := make(chan struct{}), make(chan struct{})
 	a := openTestHost(t, 4, func(task *bus.Task, d *bus.Delivery) error {
@@ -56,7 +56,7 @@ func TestProgressWhileProcessComputes(t *testing.T) {
 	testbus.Await(t, func() bool { _, waits := a.server.Progress(); return waits == "" })
 	moved("a process has a result")
 	if p := a.bus.Backend().Progress(); p.Waiting != 1 {
-		t.Errorf("of the result the bus alone knows nothing: %+v", p)
+		t.Errorf("the result is no progress of the bus itself: %+v", p)
 	}
 	still("it keeps it")
 	if err := d.Finish(nil); err != nil {
@@ -65,7 +65,7 @@ func TestProgressWhileProcessComputes(t *testing.T) {
 	testbus.Await(t, func() bool { now, waits := a.server.Progress(); return now != last && waits == "" })
 }
 
-// TestProgressWhileMessageIsHandled: it waits for the host, until it has been handled.
+// TestProgressWhileMessageIsHandled: a message waits for the host until it has been handled.
 func TestProgressWhileMessageIsHandled(t *testing.T) {
 	b := testbus.Open(t, bus.Pipeline{
 		Stages: []bus.StageSpec{{Name: "m", Remote: &bus.Remote{}, State: bus.StateRequest}},

@@ -9,8 +9,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestResultForDepartedClient: a result that finds its client gone does not fail the request, which
-// is about to be aborted with the client.
+// TestResultForDepartedClient: a result for a departed client does not fail its request, which is about
+// to be aborted with the client.
 func TestResultForDepartedClient(t *testing.T) {
 	forward := bus.StageSpec{Name: "m", Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }}
 	b := testbus.Open(t, testbus.Linear(forward), bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}})
@@ -36,7 +36,7 @@ func TestResultForDepartedClient(t *testing.T) {
 	src := &source{sess: s.session}
 	s.account.Close(true)
 	if err := src.Put(d, 0); !errors.Is(err, bus.ErrNotTaken) {
-		t.Errorf("a put to a client that is gone: %v, want ErrNotTaken", err)
+		t.Errorf("a put to a departed client: %v, want ErrNotTaken", err)
 	}
 	if err := d.Finish(nil); err != nil {
 		t.Error(err)

@@ -20,12 +20,12 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// session is one attached process, as the host sees it. Everything the process
-// has is in here, so that it can be taken back when the process dies.
+// session is the host's view of one attached process. It records everything that the process holds, so
+// that the host can take it back when the process dies.
 //
-// Its reader goroutine handles messages as they come. What may have to wait,
-// for credit or room, waits elsewhere: emissions in the queue of their source,
-// which keeps their order, questions on goroutines of their own.
+// The reader goroutine handles messages in their order. Emissions that wait for credit or space wait in
+// the queue of their source, which keeps their order. Questions that may wait are answered on
+// goroutines of their own.
 type session struct {
 	srv    *Server
 	conn   *peer.Conn
@@ -37,19 +37,19 @@ type session struct {
 
 	ctx     context.Context // ends with the session
 	cancel  context.CancelCauseFunc
-	alone   aloneCount     // memory that was made for one of its payloads each
-	memory  offeredCount   // its own that it has offered
+	alone   aloneCount     // segments for one payload each
+	memory  offeredCount   // segments that the client has offered
 	wg      sync.WaitGroup // goroutines that work for the client
-	working sync.WaitGroup // of those, the ones that do what it has said
+	working sync.WaitGroup // of those, the goroutines that run the client's requests and emissions
 
-	account     accounts.Account               // what it has here, and the memory that it and the host have told each other of
-	outgoing    struct{ deliver wire.Deliver } // what is being queued, with the account's lock held
-	keptLogged  atomic.Bool                    // the log says that what it keeps fills memory
-	filesLogged atomic.Bool                    // the log says that what it keeps takes the host's descriptors
-	byeReceived bool                           // the reader's
-	active      lastactive.Connection          // at what the client sends
-	board       atomic.Pointer[board]          // where the client says which handlers it runs; nil: it does not
-	progress    atomic.Uint64                  // grows with the work that the client sends; odd while a message is being handled
+	account     accounts.Account               // what the client holds, and the segments that client and host know of each other
+	outgoing    struct{ deliver wire.Deliver } // the message being queued; used with the account's lock held
+	keptLogged  atomic.Bool                    // the log has the warning about kept views that fill memory
+	filesLogged atomic.Bool                    // the log has the warning about kept views that use the host's descriptors
+	byeReceived bool                           // used by the reader alone
+	active      lastactive.Connection          // when the client was last active
+	board       atomic.Pointer[board]          // where the client says which handlers it runs; nil: the client has none
+	progress    atomic.Uint64                  // grows with each message that is work; odd while a message is being handled
 
 	questions openQuestions
 	sources   sourceSet
@@ -61,7 +61,7 @@ type session struct {
 	stall     stallDetector
 }
 
-// maxQuestions is how many of a client's questions may be open.
+// maxQuestions is how many questions of a client may be open.
 const maxQuestions = 1024
 
 func newSession(srv *Server, conn *peer.Conn, sender *peer.Sender, proc *process.Process, hello *wire.Hello, node uint32) *session {
@@ -92,20 +92,20 @@ func (s *session) Describe() string {
 	return fmt.Sprintf("process %d%s%s", s.proc.PID(), name, state)
 }
 
-// queue sends a message. That the client has hung up is for the reader to find
-// out, which may have a last message to read.
+// queue sends a message. It ignores that the client has hung up: the reader finds out, after it has
+// read the last messages.
 func (s *session) queue(m wire.Message, fds ...int) {
 	s.checkQueued(s.sender.Queue(m, fds...))
 }
 
-// checkQueued is told what became of a message.
+// checkQueued ends the session if a message could not be queued.
 func (s *session) checkQueued(err error) {
 	if err != nil && !errors.Is(err, peer.ErrGone) && !errors.Is(err, peer.ErrClosed) {
 		s.fail(limits.Explain(err))
 	}
 }
 
-// queueLater is queue of a message that the client need not have before the next one.
+// queueLater queues a message that may wait for the next one.
 func (s *session) queueLater(m wire.Message) {
 	s.checkQueued(s.sender.Later(m))
 }
@@ -119,24 +119,25 @@ func (s *session) ShowMemory(number uint32, mem *shmstore.Segment) error {
 // HideMemory implements accounts.Teller.
 func (s *session) HideMemory(number uint32) { s.queue(&wire.Forget{Segment: number}) }
 
-// queueFor is queue of a message about a request. While a session handles packets about the
-// request, the message travels with all else that they cause.
+// queueFor queues a message about a request. While a session handles a batch of packets about the
+// request, the message is sent with all other messages that the batch causes.
 func (s *session) queueFor(r *bus.Request, m wire.Message) {
 	if t := r.Control().FlushBatch().Load(); t != nil {
-		t.Owner.(*peer.PacketBatch).Hold(s.sender) //nolint:forcetypeassert // sessionTurn notes no others
+		t.Owner.(*peer.PacketBatch).Hold(s.sender) //nolint:forcetypeassert // only packetBatch stores a FlushBatch
 	}
 	s.queue(m)
 }
 
-// fail ends the session from elsewhere, which the reader notices.
+// fail ends the session from another goroutine; the reader notices.
 func (s *session) fail(cause error) {
 	s.cancel(cause)
 	s.conn.HangUp()
 }
 
-// run handles messages until the connection ends, and has everything taken back.
+// run handles messages until the connection ends, then takes back everything that the client holds.
 func (s *session) run(in *peer.Receiver) {
-	// Behind what the process has sent, for a child of it may keep the socket open.
+	// OnExit hangs up after the process's last messages. A child of the process may keep the socket
+	// open.
 	stop := s.proc.OnExit(s.conn.HangUp)
 	err := s.read(in)
 	stop()
@@ -151,7 +152,7 @@ func (s *session) welcome() *wire.Welcome {
 	}
 }
 
-// wireEdges describes edges to a client at one of their ends.
+// wireEdges describes edges to the client at one of their ends.
 func wireEdges(ports []bus.Port) []wire.Edge {
 	all := make([]wire.Edge, len(ports))
 	for i, p := range ports {
@@ -163,7 +164,7 @@ func wireEdges(ports []bus.Port) []wire.Edge {
 	return all
 }
 
-// wireTensors says how tensors travel on edges, to whoever emits there.
+// wireTensors tells the client, which emits on the edges, how tensors travel there.
 func wireTensors(ports []bus.Port) []wire.Tensors {
 	all := make([]wire.Tensors, len(ports))
 	for i, p := range ports {
@@ -213,7 +214,7 @@ func (s *session) read(in *peer.Receiver) error {
 	case errors.Is(err, errBye):
 		return err
 	}
-	if code, said := codeOf(err); said || came { // else the connection is over
+	if code, said := codeOf(err); said || came { // else the connection has ended
 		s.refuse(code, err)
 	}
 	return err
@@ -221,16 +222,17 @@ func (s *session) read(in *peer.Receiver) error {
 
 var errBye = errors.New("it left")
 
-// errStuck says that a process that lives reads nothing, or does nothing.
+// errStuck says that a live process reads no messages, or makes no progress.
 var errStuck = errors.New("it made no progress")
 
-// refuse tells a client why the host does not go on with it.
+// refuse tells a client why the host ends the session.
 func (s *session) refuse(code wire.Code, err error) {
 	s.queue(&wire.Refuse{Code: code, Text: err.Error()})
-	_ = s.sender.Close() // flushes
+	_ = s.sender.Close() // flushes the queue
 }
 
-// codeOf is the code by which an error ends a session, and whether it says so itself.
+// codeOf returns the code by which an error ends a session, and whether the error names that code
+// itself.
 func codeOf(err error) (code wire.Code, said bool) {
 	switch {
 	case errors.Is(err, shmstore.ErrProtocol):
@@ -241,8 +243,7 @@ func codeOf(err error) (code wire.Code, said bool) {
 	return wire.CodeInternal, false
 }
 
-// handle handles one message. It owns the descriptors. An error ends the
-// session.
+// handle handles one message. It owns the descriptors. An error ends the session.
 func (s *session) handle(m wire.Message, fds []int) error {
 	switch m := m.(type) {
 	case *wire.Offer:
@@ -309,7 +310,7 @@ func (s *session) handle(m wire.Message, fds []int) error {
 	return nil
 }
 
-// openLane has packets go past the kernel, both ways.
+// openLane moves packets in both directions from the socket to shared memory.
 func (s *session) openLane(m *wire.Lane, fd int) error {
 	own, ownFD, err := s.conn.ShareLane()
 	if err != nil {
@@ -320,7 +321,7 @@ func (s *session) openLane(m *wire.Lane, fd int) error {
 	return s.conn.OpenLane(m, fd, hostnode.Lane(s.srv.services.Wait))
 }
 
-// answerAsync answers a question on a goroutine of its own, for it may have to wait.
+// answerAsync answers a question on a goroutine of its own, since the answer may have to wait.
 func (s *session) answerAsync(token uint32, answer func() error) error {
 	if err := s.questions.add(); err != nil {
 		return err

@@ -7,8 +7,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 )
 
-// TestNoStepRunsAfterCanceledStep: a session ends while a step waits. None that comes behind it is done, however late
-// it comes: the emissions of a source are one stream.
+// TestNoStepRunsAfterCanceledStep: after a session ends while a step waits, no later step of the source
+// runs, however late it comes: the emissions of a source are one stream.
 func TestNoStepRunsAfterCanceledStep(t *testing.T) {
 	srv, err := Listen(echoBus(t), filepath.Join(t.TempDir(), "host.sock"), ListenOptions{})
 	if err != nil {
@@ -26,6 +26,6 @@ func TestNoStepRunsAfterCanceledStep(t *testing.T) {
 		t.Fatal(err)
 	}
 	if done != skip {
-		t.Error("a step was done behind one that was lost")
+		t.Error("a step ran after a canceled one")
 	}
 }

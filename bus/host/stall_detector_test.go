@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// TestStallDetector: a client is stuck when it has not moved, and used no processor, for a time in which the host looked.
+// TestStallDetector: a client is stuck when it has made no progress and used no processor time during
+// the time in which the host checked.
 func TestStallDetector(t *testing.T) {
 	const limit = 4 * time.Second
 	type look struct {

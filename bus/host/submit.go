@@ -13,9 +13,9 @@ import (
 
 var errRefusing = fmt.Errorf("%w: the host takes no new requests, it is going to stop", bus.ErrClosed)
 
-// submit opens a request. The client numbers it: what the client sends for it may come in
-// the same packet. It begins when there is a place for it, behind those that the client has
-// submitted before, and what is asked for it waits until then, in the queue of its source.
+// submit opens a request. The client chooses its number, so that messages for it may follow in the same
+// packet. The request begins when it has a permit, after the requests that the client submitted before;
+// until then the steps for it wait in the queue of its source.
 func (s *session) submit(m *wire.Submit) error {
 	src := &source{sess: s, ports: s.srv.services.Inputs}
 	if err := s.sources.addNumbered(src, m.Source); err != nil {
@@ -41,8 +41,7 @@ func (s *session) submit(m *wire.Submit) error {
 	return nil
 }
 
-// mayBegin says why a request of the client does not begin, if that is so whether or not there
-// is a place.
+// mayBegin returns the reason why a request of the client may not begin, permit or not.
 func (s *session) mayBegin(o bus.RequestOptions) error {
 	if s.srv.refusing.Load() {
 		return errRefusing
@@ -56,10 +55,10 @@ func (s *session) mayBegin(o bus.RequestOptions) error {
 	return nil
 }
 
-// beginRequest starts a request at the place that was taken for it. It reports false when the request was
-// refused: the place is given back then.
+// beginRequest begins a request with a permit that was acquired for it. It reports false when the
+// request was refused: the permit is given back.
 func (s *session) beginRequest(src *source, o bus.RequestOptions, tell bool) bool {
-	err := s.mayBegin(o) // for what has come to be while the request waited
+	err := s.mayBegin(o) // the state may have changed while the request waited
 	if err != nil {
 		s.srv.services.Permits.Give()
 	}
@@ -67,7 +66,7 @@ func (s *session) beginRequest(src *source, o bus.RequestOptions, tell bool) boo
 	if err == nil {
 		req, err = s.srv.backend.Admit(s.ctx, o)
 	}
-	if err == nil && s.srv.refusing.Load() { // the drain may not have seen the request
+	if err == nil && s.srv.refusing.Load() { // Refuse may not have seen the request
 		err = errRefusing
 		req.Control().End(bus.Aborted, err)
 	}
@@ -80,9 +79,9 @@ func (s *session) beginRequest(src *source, o bus.RequestOptions, tell bool) boo
 	return true
 }
 
-// started lets what was asked for the request be done. A request that was withdrawn while it began ends.
+// started lets the steps for the request run. A request that was withdrawn while it began ends.
 func (src *source) started(req *bus.Request, tell bool) {
-	if tell { // before Ended finds the request: nothing is told behind its end
+	if tell { // before Ended finds the request: no message may follow Over
 		src.sess.queue(&wire.Submitted{Source: src.id, Request: uint64(req.ID())})
 	}
 	src.mu.Lock()
@@ -98,20 +97,20 @@ func (src *source) started(req *bus.Request, tell bool) {
 	}
 }
 
-// refuse ends a source whose request does not begin, and tells the client why.
+// refuse ends a source whose request does not begin, and tells the client the reason.
 func (src *source) refuse(err error) {
 	s := src.sess
 	s.sources.openingDone()
 	s.dropSource(src.id)
 	failed := hostnode.Failed(0, err)
 	m := &wire.Over{Source: src.id, Outcome: wire.OutcomeRefused, Code: uint32(failed.Code), Text: failed.Text}
-	if errors.Is(err, bus.ErrAborted) { // the client knows why
+	if errors.Is(err, bus.ErrAborted) { // the client aborted it
 		m.Outcome, m.Code = wire.OutcomeAborted, 0
 	}
 	s.queue(m)
 }
 
-// submitted finds the source of a request that the client has opened; nil: it is over.
+// submitted returns the source of a request that the client submitted; nil: the request has ended.
 func (s *session) submitted(id uint32) (*source, error) {
 	src, err := s.source(id)
 	if err == nil && src != nil && src.task != nil {
@@ -120,30 +119,30 @@ func (s *session) submitted(id uint32) (*source, error) {
 	return src, err
 }
 
-// request is the request, or that of the task; nil: it has not begun.
+// request returns the request of the source or of its task; nil: it has not begun.
 func (src *source) request() *bus.Request {
 	src.mu.Lock()
 	defer src.mu.Unlock()
 	return src.req
 }
 
-// Put implements bus.Carrier: it hands a result to the client.
+// Put implements bus.RemoteSink: it sends a result to the client.
 func (src *source) Put(d *bus.Delivery, edge int) error {
 	at, err := src.sess.locate(d)
 	if err == nil && src.sess.deliver(src, d, nil, edge, at, false) == 0 {
-		err = bus.ErrNotTaken // the client is gone, and its requests are aborted
+		err = bus.ErrNotTaken // the client has departed, and its requests are aborted
 	}
 	return err
 }
 
-// Returns implements bus.Carrier. The host counts the readers of a payload that it passes on.
+// Returns implements bus.RemoteSink. The host counts the readers of a payload that it forwards.
 func (src *source) Returns(int, uint64) bool { return true }
 
 // Ended implements bus.Sink.
 func (src *source) Ended() {
 	src.mu.Lock()
 	req := src.req
-	src.endedEarly = req == nil // begun comes back to it
+	src.endedEarly = req == nil // started calls Ended again
 	src.mu.Unlock()
 	if req == nil {
 		return
@@ -156,7 +155,7 @@ func (src *source) Ended() {
 // Describe implements bus.Sink.
 func (src *source) Describe() string { return src.sess.Describe() }
 
-// closeSend ends a request's inputs, behind those that were sent before.
+// closeSend closes a request's inputs, after the messages that were sent before.
 func (s *session) closeSend(id uint32) error {
 	src, err := s.submitted(id)
 	if err != nil || src == nil {
@@ -164,7 +163,7 @@ func (s *session) closeSend(id uint32) error {
 	}
 	return src.do(orSkip(func() error {
 		if _, req := src.emitterFor(mayWait); req != nil { // else the request was refused
-			_ = req.CloseSend(s.ctx) // an error says that the request is over
+			_ = req.CloseSend(s.ctx) // an error says that the request has ended
 		}
 		return nil
 	}))
@@ -186,14 +185,14 @@ func (s *session) abortRequest(m *wire.AbortRequest) error {
 	return nil
 }
 
-// endRequest ends the request, or has it not begin.
+// endRequest ends the request, or keeps it from beginning.
 func (src *source) endRequest(cause error) {
 	if req := src.withdraw(cause); req != nil {
 		req.Control().End(outcomeOf(cause), cause)
 	}
 }
 
-// outcomeOf is how a request ends that its client has given up.
+// outcomeOf returns the outcome of a request that its client ended.
 func outcomeOf(cause error) bus.Outcome {
 	if errors.Is(cause, bus.ErrDeadline) {
 		return bus.PastDeadline
@@ -201,8 +200,8 @@ func outcomeOf(cause error) bus.Outcome {
 	return bus.Aborted
 }
 
-// withdraw has the request not begin, unless it has: it returns the request then. One that begins
-// meanwhile ends, in begun.
+// withdraw keeps the request from beginning. It returns the request if it has begun. A request that is
+// just beginning is ended by started.
 func (src *source) withdraw(cause error) *bus.Request {
 	src.mu.Lock()
 	req := src.req
@@ -227,7 +226,7 @@ func (s *session) closeRequest(id uint32) error {
 	return err
 }
 
-// close ends the request, and gives up its results.
+// close ends the request, and drops its results.
 func (src *source) close(reason error) {
 	cause := bus.ErrAborted
 	if reason != nil {
@@ -235,6 +234,6 @@ func (src *source) close(reason error) {
 	}
 	src.endRequest(cause)
 	if req := src.request(); req != nil {
-		req.Close() // it is over
+		req.Close() // the request has ended
 	}
 }

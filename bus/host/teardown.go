@@ -13,22 +13,22 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/hostnode"
 )
 
-// connectionEnded is called when no message of the client is handled any more. A process whose connection
-// ends is mostly dying: it has a while for that, so that the reason can say so.
+// connectionEnded is called after the client's last message was handled. A process whose connection
+// ends is mostly dying: it gets DeathGrace to die, so that the errors of its requests can say so.
 func (s *session) connectionEnded(reason error) {
 	if errors.Is(reason, io.EOF) {
 		s.proc.Within(hostnode.DeathGrace, func(died bool) { s.teardown(reason, died) })
 		return
 	}
 	if errors.Is(reason, errBye) {
-		s.endRequests(s.causeOf(reason, false)) // none of its requests waits for it any more
-		s.working.Wait()                        // all that it said before is done
+		s.endRequests(s.causeOf(reason, false)) // no request waits for the client any more
+		s.working.Wait()                        // all its earlier messages are done
 	}
 	s.teardown(reason, s.proc.Exited())
 }
 
-// teardown takes back what the client had, but for what it may be reading: that stays until it is
-// dead, or the host closes and reuses no memory.
+// teardown takes back what the client holds, except payloads that it may still be reading. Those stay
+// until the process is dead, or until the host closes, since a closing host reuses no memory.
 func (s *session) teardown(reason error, died bool) {
 	cause := s.causeOf(reason, died)
 	holds, _, segments := s.account.Sizes()
@@ -38,17 +38,17 @@ func (s *session) teardown(reason error, died bool) {
 	_ = s.conn.Close()
 	s.rejectAll(cause)
 	s.working.Wait()
-	s.wg.Wait() // nothing is emitted or finished for the client from here on
+	s.wg.Wait() // from here on no emission or finish runs for the client
 	s.srv.services.TensorFigures.Leave(s)
 	s.sources.close()
 	s.direct.close()
 	s.srv.introductions.forget(s)
 
-	// A host that closes reuses no memory: what is mapped stays as it is.
+	// A closing host reuses no memory: what is mapped stays as it is.
 	closes := errors.Is(reason, errHostClosing)
 	reads := !died && !closes && !s.byeReceived
 	had := s.account.Close(reads)
-	_ = s.leaveStages() // first, so that nothing moves from one of its replicas to another
+	_ = s.leaveStages() // first, so that no work moves from one of its replicas to another
 	for _, rep := range s.replicas.list() {
 		rep.Detach(cause)
 		if f := s.srv.opts.OnGone; f != nil {
@@ -66,7 +66,7 @@ func (s *session) teardown(reason error, died bool) {
 	context.AfterFunc(s.srv.closing, drop)
 }
 
-// endRequests ends the client's requests, those too that have not begun.
+// endRequests ends the client's requests, including those that have not begun.
 func (s *session) endRequests(cause error) {
 	s.rejectAll(cause)
 	for _, src := range s.sources.list() {
@@ -76,7 +76,7 @@ func (s *session) endRequests(cause error) {
 	}
 }
 
-// releaseRest has the supervisor take back the rest.
+// releaseRest has the supervisor release the rest of the account, then drop the session.
 func (s *session) releaseRest() {
 	s.srv.services.Reclaim(func() (more bool) {
 		if s.account.GiveBackSome(accounts.All) {
@@ -87,7 +87,7 @@ func (s *session) releaseRest() {
 		}
 		_ = s.sender.Close()
 		if b := s.board.Load(); b != nil {
-			b.memory.Close() // a look that is under way reads zeros
+			b.memory.Close() // a check that is running reads zeros
 		}
 		_ = s.proc.Close()
 		s.srv.removeSession(s)
@@ -95,7 +95,7 @@ func (s *session) releaseRest() {
 	})
 }
 
-// causeOf says what happened, for the errors of requests.
+// causeOf describes the end of the session, for the errors of requests.
 func (s *session) causeOf(reason error, died bool) error {
 	process := fmt.Sprintf("process %d", s.proc.PID())
 	switch {
@@ -104,7 +104,7 @@ func (s *session) causeOf(reason error, died bool) error {
 	case errors.Is(reason, errBye):
 		return fmt.Errorf("%s left", process)
 	case errors.Is(reason, errStuck), errors.Is(reason, bus.ErrHandleTimeout):
-		return reason // which names it
+		return reason // names the process
 	case died:
 		text := "died"
 		if f := s.srv.opts.Autopsy; f != nil {
@@ -119,12 +119,12 @@ func (s *session) causeOf(reason error, died bool) error {
 	return fmt.Errorf("%s: %w", process, reason)
 }
 
-// reclaim gives back what the client had besides the work of its stages.
+// reclaim releases what the client held besides the work of its stages.
 func (s *session) reclaim(cause error, had accounts.Remains) {
 	for _, h := range had.Back {
 		h.Free()
 	}
-	for _, o := range had.Owners { // which report what lies there until it is gone
+	for _, o := range had.Owners { // owners report their values until these are gone
 		o.Close()
 	}
 	for _, src := range s.sources.removeAll() {
@@ -134,9 +134,9 @@ func (s *session) reclaim(cause error, had accounts.Remains) {
 	}
 	for _, u := range had.Unfinished {
 		if h := u.(*sentDelivery); h.work == nil { //nolint:forcetypeassert // an account has no others
-			_ = h.d.Finish(nil) // a result, in the client's hands alone
+			_ = h.d.Finish(nil) // a result: only the client held it
 		} else {
-			h.work.Orphaned(s) // of a request that is over, and that is at no other replica
+			h.work.Orphaned(s) // the request has ended, and no other replica has the work
 		}
 	}
 }

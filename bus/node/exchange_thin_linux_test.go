@@ -148,7 +148,7 @@ func TestThinClientFetches(t *testing.T) {
 	c.send(&wire.Finish{Delivery: m.Delivery})
 	c.send(fetchOf(6, "k", wire.FetchWait))
 	testbus.Await(t, func() bool { return len(stalls(t, h)) == 1 })
-	if s := stalls(t, h)[0]; !strings.Contains(s, `"k" on thinker -> talker, which nobody has placed`) {
+	if s := stalls(t, h)[0]; !strings.Contains(s, `"k" on thinker -> talker, which no process has placed`) {
 		t.Errorf("the stall says %q", s)
 	}
 	c.send(&wire.Cancel{Token: 6})
