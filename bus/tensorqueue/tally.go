@@ -6,12 +6,12 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
-// pendingCount counts what is under way, for those who wait until nothing is. More may
-// come while they do.
+// pendingCount counts what is pending, for callers that wait until the count is zero. It may grow while
+// they wait.
 type pendingCount struct {
 	mu   lockorder.Mutex[lockorder.Tally]
 	n    int
-	zero chan struct{} // closed when n is 0; nil: nobody waits
+	zero chan struct{} // closed when n is 0; nil: no caller waits
 }
 
 func (t *pendingCount) add(n int) {

@@ -15,25 +15,25 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// Unknown is an error that says of what there is none.
+// Unknown is an error for something that does not exist, such as a method.
 type Unknown string
 
 func (e Unknown) Error() string { return string(e) }
 
-// codes say by which codes errors travel, the special ones first.
+// codes maps errors to the codes by which they travel, special errors first.
 type codes []struct {
 	err  error
 	code wire.Code
 }
 
-// errorCodes are those of all errors but the directory's.
+// errorCodes maps all errors except those of a directory.
 var errorCodes = codes{
 	{bus.ErrTooLarge, wire.CodeTooLarge},
 	{bus.ErrWindowFull, wire.CodeWindowFull},
 	{bus.ErrNoEdge, wire.CodeUnknown},
 	{bus.ErrOverloaded, wire.CodeOverloaded},
 	{bus.ErrClosed, wire.CodeClosing},
-	{bus.ErrCanceled, wire.CodeClosing}, // by the end of the session
+	{bus.ErrCanceled, wire.CodeClosing}, // the session ended
 	{bus.ErrEnded, wire.CodeOver},
 	{bus.ErrAborted, wire.CodeOver},
 	{bus.ErrDeadline, wire.CodeOver},
@@ -44,10 +44,10 @@ var errorCodes = codes{
 	{connector.ErrNotFound, wire.CodeNothing},
 	{connector.ErrFull, wire.CodeOverloaded},
 	{connector.ErrKey, wire.CodeInvalid},
-	{connector.ErrUnavailable, wire.CodeMemory}, // a table has no other
+	{connector.ErrUnavailable, wire.CodeMemory}, // a table has no other cause
 }
 
-// directoryCodes are those of the errors of a directory.
+// directoryCodes maps the errors of a directory.
 var directoryCodes = codes{
 	{lane.ErrNotPublished, wire.CodeNothing},
 	{lane.ErrPublished, wire.CodeTaken},
@@ -56,7 +56,7 @@ var directoryCodes = codes{
 	{cudaipc.ErrInvalid, wire.CodeInvalid},
 }
 
-// answer answers a question with an error.
+// answer makes the answer to a question that failed.
 func (all codes) answer(token uint32, err error) *wire.Failed {
 	m := &wire.Failed{Token: token, Code: wire.CodeInternal, Text: err.Error()}
 	if _, unknown := errors.AsType[Unknown](err); unknown {
@@ -72,7 +72,7 @@ func (all codes) answer(token uint32, err error) *wire.Failed {
 	return m
 }
 
-// sentinel gives the error that a code stands for; nil: the table has none.
+// sentinel returns the error of a code; nil: the table has none.
 func (all codes) sentinel(code wire.Code) error {
 	for _, c := range all {
 		if c.code == code {
@@ -82,8 +82,8 @@ func (all codes) sentinel(code wire.Code) error {
 	return nil
 }
 
-// Failed answers a question with an error. Of what this process lacks it says so, for
-// the client may be told to raise its own limits by errors that read the same.
+// Failed makes the answer to a question that failed. If this process lacks memory or descriptors, the
+// text names the process: the same error may tell the client to raise its own limits.
 func Failed(token uint32, err error) *wire.Failed {
 	m := errorCodes.answer(token, err)
 	if l, lacks := limits.Met(err); lacks {
@@ -92,8 +92,7 @@ func Failed(token uint32, err error) *wire.Failed {
 	return m
 }
 
-// Error gives the error that Failed made an answer of. Unknown stands for too much to be
-// one error.
+// Error returns the error of an answer made by Failed. CodeUnknown has many causes and no sentinel.
 func Error(f *wire.Failed) error {
 	failed := &wire.Error{Code: f.Code, Text: f.Text}
 	if f.Code == wire.CodeUnknown {
@@ -105,10 +104,10 @@ func Error(f *wire.Failed) error {
 	return failed
 }
 
-// DirectoryFailed answers a question about descriptors with an error.
+// DirectoryFailed makes the answer to a question about descriptors that failed.
 func DirectoryFailed(token uint32, err error) *wire.Failed { return directoryCodes.answer(token, err) }
 
-// DirectoryError says in the directory's words why a question of it failed.
+// DirectoryError turns the error of a question into one of the directory's errors.
 func DirectoryError(err error) error {
 	var failed *wire.Error
 	switch {
@@ -122,8 +121,7 @@ func DirectoryError(err error) error {
 	return err
 }
 
-// remoteError is an error in the host's words, which mostly begin with those of the
-// sentinel that it is.
+// remoteError is an error with the host's text, which mostly begins with the sentinel's text.
 type remoteError struct {
 	sentinel error
 	remote   *wire.Error
@@ -138,8 +136,8 @@ func (e *remoteError) Error() string {
 
 func (e *remoteError) Unwrap() []error { return []error{e.sentinel, e.remote} }
 
-// TextBehind is the text of an error without the words of a sentinel, for a process that
-// adds them.
+// TextBehind returns an error's text without the leading text of a sentinel, for a process that adds
+// it.
 func TextBehind(sentinel error, text string) string {
 	return strings.TrimPrefix(strings.TrimPrefix(text, sentinel.Error()), ": ")
 }
