@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestStoreCleanThoughSocketIsGone: what has nothing to do with payloads goes wrong while a run is
-// closed. It is said, and not that the store is not clean.
+// TestStoreCleanThoughSocketIsGone: an error while a run closes that has nothing to do with payloads is
+// reported, and the store is reported as clean.
 func TestStoreCleanThoughSocketIsGone(t *testing.T) {
 	r := start(t, twoStages)
 	r.await("ready: ")

@@ -9,8 +9,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 )
 
-// TestStoreSummary: of a run whose sockets or connectors could not be closed nobody is to look
-// for a payload that was lost.
+// TestStoreSummary: sockets or connectors that cannot be closed do not make the store unclean.
 func TestStoreSummary(t *testing.T) {
 	other := errors.New("remove a socket: it is gone")
 	lost := fmt.Errorf("%w: payloads were not given back", bus.ErrNotClean)

@@ -7,8 +7,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/host"
 )
 
-// TestWaitReachesProcesses: the processes of a run wait as its file says, or as its options do
-// in place of that.
+// TestWaitReachesProcesses: the processes of a run use the wait mode of the file, or that of the
+// options if given.
 func TestWaitReachesProcesses(t *testing.T) {
 	t.Setenv(bus.EnvWait, string(bus.WaitBalanced))
 	file := `omnibus: {wait: park, main: [sh, -c, "echo waits by $` + bus.EnvWait + `"]}

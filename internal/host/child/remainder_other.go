@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// outputWait is how long output is read after the death of a process, where what lies
-// in a pipe cannot be told from what is yet to come.
+// outputWait is how long output is read after the death of a process, on systems where the rest in a
+// pipe cannot be told from later output.
 const outputWait = 500 * time.Millisecond
 
-// stopWaiting has whoever reads a pipe come to an end.
+// stopWaiting ends the reading of a pipe after outputWait.
 func stopWaiting(pipe *os.File) { time.AfterFunc(outputWait, func() { _ = pipe.Close() }) }
 
-// Read is not called: the pipe is closed when time is up.
+// Read is not called: the pipe is closed after outputWait.
 func (r *remainder) Read([]byte) (int, error) { return 0, io.EOF }

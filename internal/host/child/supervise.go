@@ -12,8 +12,8 @@ var errNever = errors.New("its restart policy is never")
 // errStopped is the error of Restart for a child that Stop or Close ended.
 var errStopped = errors.New("it is being stopped, for good")
 
-// supervise keeps the child running until it is stopped. It is the child's
-// goroutine, and alone sends its events.
+// supervise keeps the child running until it is stopped. It runs on the child's goroutine, which alone
+// sends the child's events.
 func (c *Child) supervise(r *run) {
 	defer c.manager.forget(c)
 	for r != nil {
@@ -21,7 +21,7 @@ func (c *Child) supervise(r *run) {
 	}
 }
 
-// watch returns when the process is dead.
+// watch watches a process until it is dead, and returns its death.
 func (c *Child) watch(r *run) *Death {
 	c.emit(Event{Kind: EventStarted, PID: r.pid()})
 	w := watcher{Child: c, run: r, ready: r.ready, stop: c.stop, killNow: c.killNow, restartCalls: c.restartCalls}
@@ -30,30 +30,30 @@ func (c *Child) watch(r *run) *Death {
 	for w.step(clock) {
 	}
 	if isClosed(w.ready) {
-		w.announce() // both had happened, and the death was seen first
+		w.announce() // the process became ready and died, and the death was seen first
 	}
 	death := c.recordDeath(r)
-	if death.Reason != ReasonRestart { // else those that wait for this process wait for the next one
+	if death.Reason != ReasonRestart { // else the callers that wait for this process wait for its successor
 		c.answerRestarts(errors.New(death.Report()))
 	}
 	c.restartWaiters = append(c.restartWaiters, w.nextWaiters...)
 	return death
 }
 
-// A watcher holds what is still waited for. A channel is nil when it has been
-// seen.
+// A watcher holds the channels that watch still waits for. A channel is nil when it has been received
+// from.
 type watcher struct {
 	*Child
 	run                  *run
 	ready, stop, killNow <-chan struct{}
 	restartCalls         <-chan chan<- error
-	nextWaiters          []chan<- error // for the process after this one
-	leaving              bool           // it was not asked by a signal yet
-	ending               bool           // it was
+	nextWaiters          []chan<- error // for the successor
+	leaving              bool           // told to leave, and not signalled yet
+	ending               bool           // signalled
 }
 
-// step handles one thing that happens, and reports whether to go on. The clock
-// is that of the start timeout, and later of the grace.
+// step handles one event, and reports whether the process lives. The clock is that of the start
+// timeout, and later of the grace.
 func (w *watcher) step(clock *time.Timer) bool {
 	select {
 	case <-w.run.done():
@@ -74,7 +74,7 @@ func (w *watcher) step(clock *time.Timer) bool {
 		w.nextWaiters = append(w.nextWaiters, result)
 		switch {
 		case w.leaving || w.ending:
-		case w.ready == nil: // it serves, and was told to leave
+		case w.ready == nil: // it was ready, and was told to leave
 			w.leave(clock, ReasonRestart)
 		default:
 			w.terminate(clock, ReasonRestart)
@@ -88,14 +88,14 @@ func (w *watcher) step(clock *time.Timer) bool {
 	return true
 }
 
-// leave waits a part of the grace for a process that was told to leave.
+// leave gives a process that was told to leave a part of the grace.
 func (w *watcher) leave(clock *time.Timer, reason string) {
 	w.leaving = true
 	w.endProcess(w.run, reason, func(process) {})
 	clock.Reset(w.spec.leaveWait())
 }
 
-// terminate asks the process to end, within the grace.
+// terminate sends SIGTERM; the grace begins.
 func (w *watcher) terminate(clock *time.Timer, reason string) {
 	w.ending = true
 	w.endProcess(w.run, reason, process.terminate)
@@ -111,13 +111,12 @@ func (w *watcher) announce() {
 // answerRestarts answers the calls of Restart that wait for the present process.
 func (c *Child) answerRestarts(err error) {
 	for _, result := range c.restartWaiters {
-		result <- err // it has room
+		result <- err // the channel has space
 	}
 	c.restartWaiters = nil
 }
 
-// expire goes one step further with a process that used up its time to leave, to
-// stop or to start.
+// expire takes the next step against a process that used up its time to leave, to end or to start.
 func (w *watcher) expire(clock *time.Timer) {
 	switch {
 	case w.leaving:
@@ -130,8 +129,8 @@ func (w *watcher) expire(clock *time.Timer) {
 	}
 }
 
-// claimTimeout condemns a process that is late, unless it became ready at the
-// last moment: then Ready has said so, and the process may live.
+// claimTimeout marks a late process as ending, unless Ready was called at the last moment: then the
+// process may live.
 func (w *watcher) claimTimeout() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -142,7 +141,7 @@ func (w *watcher) claimTimeout() bool {
 	return true
 }
 
-// recordDeath makes the death of a process known.
+// recordDeath records the death of a process.
 func (c *Child) recordDeath(r *run) *Death {
 	code, text := r.exit()
 	death := &Death{
@@ -155,8 +154,7 @@ func (c *Child) recordDeath(r *run) *Death {
 	return death
 }
 
-// successor returns the process after one that has ended; nil if there is none,
-// for good.
+// successor returns the process after one that has ended; nil: there is none, for good.
 func (c *Child) successor(last *Death) *run {
 	var startErr error
 	for c.awaitStart(last, startErr) {
@@ -171,8 +169,8 @@ func (c *Child) successor(last *Death) *run {
 	return nil
 }
 
-// awaitStart returns when the next process is to start, and false if the child is stopped
-// before. A child that has ended waits for Restart.
+// awaitStart waits until the next process is to start, and reports false if the child is stopped first.
+// A child that is done or given up waits for Restart.
 func (c *Child) awaitStart(last *Death, startErr error) bool {
 	if !c.isStopping() && len(c.restartWaiters) == 0 {
 		e, s := c.decide(last, startErr)
@@ -200,11 +198,11 @@ func (c *Child) awaitStart(last *Death, startErr error) bool {
 		c.transition(Stopped, Event{Kind: EventStopped, Death: last})
 		return false
 	}
-	c.backoff = history{Backoff: c.spec.Backoff} // Restart does not count, and begins the count anew
+	c.backoff = history{Backoff: c.spec.Backoff} // Restart does not count, and resets the count
 	return true
 }
 
-// decide returns what follows a death: another process, or the end.
+// decide decides what follows a death: another process, or the end.
 func (c *Child) decide(last *Death, startErr error) (Event, State) {
 	var pause time.Duration
 	err := startErr
@@ -223,17 +221,17 @@ func (c *Child) decide(last *Death, startErr error) (Event, State) {
 	return Event{Kind: EventRestarting, Pause: pause, Death: last}, Waiting
 }
 
-// isStopping reports whether no process is started any more.
+// isStopping reports whether no further process is started.
 func (c *Child) isStopping() bool { return isClosed(c.stop) || isClosed(c.manager.refused) }
 
-// countRestart counts a process that is started again by itself.
+// countRestart counts a restart that was not made by hand.
 func (c *Child) countRestart() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.restarts++
 }
 
-// startFailed is the death of a process that could not be started.
+// startFailed records a process that could not be started as a death.
 func (c *Child) startFailed(err error) *Death {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -248,7 +246,7 @@ func (c *Child) startFailed(err error) *Death {
 
 func (d *Death) succeeded() bool { return d.Code == 0 && d.Reason == "" }
 
-// transition sets the state and sends the event of it.
+// transition sets the state and sends its event.
 func (c *Child) transition(s State, e Event) {
 	c.mu.Lock()
 	c.setState(s)
