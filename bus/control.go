@@ -32,22 +32,20 @@ func (c DeliveryControl) Origin() Origin { return c.d.put }
 // another process.
 func (c DeliveryControl) CountIn(open *atomic.Int64) { c.d.fed.open = open }
 
-// Spend takes the delivery's credit, or its place in the window alone, for a payload that
-// another process still needs. The function that it returns gives the credit back; nil: there
-// is none.
+// Spend takes the delivery's credit for a payload that another process still needs, or its place in
+// the window alone for one that the host keeps for a replay. The function that it returns gives the
+// credit back; nil: there is none.
 func (c DeliveryControl) Spend(bytesToo bool) (give func()) {
 	d := c.d
-	var credit uint64
-	if d.credit >= oneDelivery {
-		credit = oneDelivery
+	if !bytesToo {
+		return d.retainBytes()
 	}
-	if bytesToo {
-		credit += d.credit & bytesMask
-	}
-	d.credit -= credit
+	credit := d.credit
 	if credit == 0 {
 		return nil
 	}
+	d.unretain()
+	d.credit = 0
 	f := d.flow
 	return func() { f.give(credit) }
 }

@@ -275,6 +275,7 @@ func (d *Delivery) giveBack() {
 		d.flow.req.bus.joinBytes.Add(-d.parked)
 	}
 	d.spent(d.credit)
+	d.unretain()
 	d.flow.give(d.credit)
 }
 

@@ -175,7 +175,6 @@ func (r *RemoteStage) over(t *Task) {
 	}
 	for _, w := range retained {
 		for _, d := range w.parts {
-			d.flow.retained.Add(-d.cost)
 			d.giveBack()
 		}
 	}

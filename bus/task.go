@@ -227,17 +227,27 @@ func (t *Task) retain(d *Delivery) {
 	d.retainBytes()()
 }
 
-// retainBytes keeps the delivery's bytes. What it returns gives its place in the
-// window back.
+// retainBytes keeps the delivery's bytes. The function that it returns gives the
+// delivery's place in the window back.
 func (d *Delivery) retainBytes() (givePlace func()) {
 	if d.credit < oneDelivery { // it was retained before
 		return func() {}
 	}
 	d.credit -= oneDelivery
-	d.flow.retained.Add(d.cost)
+	f, put := d.flow, d.put // the delivery may be given back before the place is
+	f.retained.Add(d.cost)
 	return func() {
-		d.spent(oneDelivery)
-		d.flow.give(oneDelivery)
+		if put != nil {
+			put.Spent(false)
+		}
+		f.give(oneDelivery)
+	}
+}
+
+// unretain ends the retention of a delivery whose bytes are about to be given back.
+func (d *Delivery) unretain() {
+	if d.credit != 0 && d.credit < oneDelivery { // the place alone came back before
+		d.flow.retained.Add(-int64(d.credit))
 	}
 }
 
