@@ -16,7 +16,7 @@ func TestDirectTotalsDoNotOverflow(t *testing.T) {
 	a := openTestHost(t, 8, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
 	r, df := a.openDirect(t)
 	sess := df.producer.sess
-	look := func(what string) {
+	check := func(what string) {
 		t.Helper()
 		for i, e := range a.bus.Stats().Edges {
 			if e.Deliveries < 0 || e.Direct < 0 || e.Bytes < 0 {
@@ -31,12 +31,12 @@ func TestDirectTotalsDoNotOverflow(t *testing.T) {
 	}
 	for _, n := range []uint64{1, math.MaxInt64, math.MaxInt64 + 1, math.MaxUint64} {
 		sess.direct.update(df, n, n)
-		look("while it lasts")
+		check("while it lasts")
 	}
 	if err := sess.streamed(&wire.Streamed{Source: df.producer.id, Deliveries: math.MaxUint64, Bytes: math.MaxUint64}); err != nil {
 		t.Fatal(err)
 	}
-	look("at its end")
+	check("at its end")
 	r.Abort(nil)
 }
 

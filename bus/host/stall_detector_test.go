@@ -10,14 +10,14 @@ import (
 // the time in which the host checked.
 func TestStallDetector(t *testing.T) {
 	const limit = 4 * time.Second
-	type look struct {
+	type check struct {
 		after time.Duration
 		moves bool
 		used  time.Duration
 		stuck bool
 	}
-	second := func(moves bool, used time.Duration, stuck bool) look { return look{time.Second, moves, used, stuck} }
-	for name, looks := range map[string][]look{
+	second := func(moves bool, used time.Duration, stuck bool) check { return check{time.Second, moves, used, stuck} }
+	for name, checks := range map[string][]check{
 		"it moves":                     {second(true, 0, false), second(true, 0, false), second(true, 0, false), second(true, 0, false), second(true, 0, false)},
 		"it does not":                  {second(true, 0, false), second(false, 0, false), second(false, 0, false), second(false, 0, false), second(false, 0, true), second(false, 0, false)},
 		"it moves once":                {second(true, 0, false), second(false, 0, false), second(false, 0, false), second(false, 0, false), second(true, 0, false), second(false, 0, false)},
@@ -29,10 +29,10 @@ func TestStallDetector(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var m stallDetector
-				for i, l := range looks {
+				for i, l := range checks {
 					time.Sleep(l.after) //nolint:forbidigo // of the test's own time
 					if stuck := m.stuckNow(l.moves, l.used, limit); stuck != l.stuck {
-						t.Errorf("look %d: stuck %v, want %v", i, stuck, l.stuck)
+						t.Errorf("check %d: stuck %v, want %v", i, stuck, l.stuck)
 					}
 				}
 			})
