@@ -9,9 +9,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestResultForAGoneClient: a result that finds its client gone does not fail the request, which
-// is about to be aborted with the client.
-func TestResultForAGoneClient(t *testing.T) {
+// TestResultForDepartedClient: a result for a departed client does not fail its request, which is about
+// to be aborted with the client.
+func TestResultForDepartedClient(t *testing.T) {
 	forward := bus.StageSpec{Name: "m", Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }}
 	b := testbus.Open(t, testbus.Linear(forward), bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}})
 	srv, err := Listen(b, t.TempDir()+"/bus.sock", ListenOptions{})
@@ -32,11 +32,11 @@ func TestResultForAGoneClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newAcquainted(t, srv, 9)
+	s := newTestSession(t, srv, 9)
 	src := &source{sess: s.session}
 	s.account.Close(true)
 	if err := src.Put(d, 0); !errors.Is(err, bus.ErrNotTaken) {
-		t.Errorf("a put to a client that is gone: %v, want ErrNotTaken", err)
+		t.Errorf("a put to a departed client: %v, want ErrNotTaken", err)
 	}
 	if err := d.Finish(nil); err != nil {
 		t.Error(err)

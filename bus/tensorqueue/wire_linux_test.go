@@ -18,7 +18,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
 
-// client speaks with the owner of a queue as the package's documentation says.
+// client talks to the owner of a queue as the package's documentation describes.
 type client struct {
 	t *testing.T
 	n *node.Node
@@ -63,7 +63,7 @@ func (c *client) begin(payload []byte, opts ...bus.EmitOption) *bus.Request {
 	return r
 }
 
-// want is the owner's word.
+// want checks the owner's answer.
 func (c *client) want(r *bus.Request, want string) {
 	c.t.Helper()
 	d, err := r.Recv(c.t.Context())
@@ -76,8 +76,9 @@ func (c *client) want(r *bus.Request, want string) {
 	}
 }
 
-// others is who hears nothing, of requests of which one hears the owner's word.
-func (c *client) others(requests []*bus.Request, want string) []*bus.Request {
+// othersThan waits until the owner answers one of the requests with want, and returns the other
+// requests.
+func (c *client) othersThan(requests []*bus.Request, want string) []*bus.Request {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(c.t.Context())
 	defer cancel()
@@ -104,12 +105,12 @@ func (c *client) others(requests []*bus.Request, want string) []*bus.Request {
 		}
 	}
 	if len(silent) != len(requests)-1 {
-		c.t.Fatalf("%d of %d hear the owner's word, want one", len(requests)-len(silent), len(requests))
+		c.t.Fatalf("%d of %d requests were answered, want one", len(requests)-len(silent), len(requests))
 	}
 	return silent
 }
 
-// encoded is a bundle, with one place if there is a tensor in it that has one.
+// encoded encodes a bundle. With a place, its first tensor lies there.
 func encoded(t *testing.T, v any, places ...bundle.Place) []byte {
 	t.Helper()
 	p, err := bundle.NewPlan(v)
@@ -135,12 +136,12 @@ func itemOf(rid string, inputs any) map[string]any {
 	return map[string]any{"rid": rid, "shm_name": "", "inputs": inputs}
 }
 
-// TestPutsThatAreGivenUp: the owner says what became of each.
-func TestPutsThatAreGivenUp(t *testing.T) {
+// TestBackIsAnswered: the owner answers "back" with what became of each put.
+func TestBackIsAnswered(t *testing.T) {
 	q, opts := open(t, tensorqueue.Options{MaxSize: 1})
 	c := newClient(t, opts)
 	in := c.begin(encoded(t, itemOf("in", nil)))
-	c.want(in, "queued") // before the next: two requests are heard in any order
+	c.want(in, "queued") // before the next: two requests may arrive in any order
 	waits := c.begin(encoded(t, itemOf("waits", nil)))
 	for _, r := range []*bus.Request{in, waits} {
 		if err := r.Send(t.Context(), "back", bus.Last()); err != nil {
@@ -149,18 +150,18 @@ func TestPutsThatAreGivenUp(t *testing.T) {
 	}
 	c.want(waits, "full")
 	if err := waits.Wait(t.Context()); err != nil {
-		t.Errorf("the request of the one that has waited: %v", err)
+		t.Errorf("the request of the put that waited: %v", err)
 	}
 	wantItem(t, q, "in", 0)                            // it stays in the queue
-	if d, err := in.Recv(t.Context()); err != io.EOF { // itself: there is no other word
-		t.Errorf("the other is told %+v, %v", d, err)
+	if d, err := in.Recv(t.Context()); err != io.EOF { // there is no second word
+		t.Errorf("the first put gets a second word: %+v, %v", d, err)
 	}
 	if n := size(t, q); n != 0 {
 		t.Errorf("%d items are left", n)
 	}
 }
 
-// TestTooManyPuts: one more than may wait is told so.
+// TestTooManyPuts: one Put more than may wait fails with ErrBusy.
 func TestTooManyPuts(t *testing.T) {
 	q, opts := open(t, tensorqueue.Options{MaxSize: 1})
 	c := newClient(t, opts)
@@ -171,7 +172,7 @@ func TestTooManyPuts(t *testing.T) {
 	for i := range waiting {
 		waiting[i] = c.put(payload)
 	}
-	waiting = c.others(waiting, "busy") // to one of them, whichever was heard last
+	waiting = c.othersThan(waiting, "busy") // one of them, whichever arrived last
 	if err := q.Put(t.Context(), "one more", "", nil, tensorqueue.PutOptions{}); !errors.Is(err, tensorqueue.ErrBusy) {
 		t.Errorf("one more put: %v, want ErrBusy", err)
 	}
@@ -185,7 +186,7 @@ func TestTooManyPuts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for it := get(t, q); ; it = get(t, q) { // those that were let in before they were withdrawn come first
+	for it := get(t, q); ; it = get(t, q) { // items that were admitted before they were withdrawn come first
 		closeItem(t, it)
 		if it.RID == "again" {
 			return
@@ -193,9 +194,9 @@ func TestTooManyPuts(t *testing.T) {
 	}
 }
 
-// TestTooManyGets: one more than may have an item, or wait for one, is told so.
+// TestTooManyGets: one Get more than may wait or have an item fails with ErrBusy.
 func TestTooManyGets(t *testing.T) {
-	ends(t, tensorqueue.Options{}, func(t *testing.T, from, to *tensorqueue.Queue) {
+	eachPair(t, tensorqueue.Options{}, func(t *testing.T, from, to *tensorqueue.Queue) {
 		taken := make([]*tensorqueue.Item, tensorqueue.MaxTaken)
 		for i := range taken {
 			put(t, from, "many")
@@ -211,7 +212,7 @@ func TestTooManyGets(t *testing.T) {
 		for {
 			it, err := from.Get(t.Context())
 			if errors.Is(err, tensorqueue.ErrBusy) {
-				continue // the owner has yet to hear of it
+				continue // the owner has not received the close yet
 			}
 			if err != nil || it.RID != "one more" {
 				t.Errorf("got %+v, %v", it, err)
@@ -225,8 +226,8 @@ func TestTooManyGets(t *testing.T) {
 	})
 }
 
-// TestItemsThatAreNone: each is an error for one getter, and is done then.
-func TestItemsThatAreNone(t *testing.T) {
+// TestInvalidItems: each invalid item is an error for one getter, and is then removed.
+func TestInvalidItems(t *testing.T) {
 	q, opts := open(t, tensorqueue.Options{})
 	c := newClient(t, opts)
 	for name, payload := range map[string][]byte{
@@ -245,7 +246,7 @@ func TestItemsThatAreNone(t *testing.T) {
 			}
 			wantItem(t, q, "good", 0)
 			if err := r.Wait(t.Context()); err != nil {
-				t.Errorf("whoever put it: %v", err)
+				t.Errorf("the request that put it: %v", err)
 			}
 		})
 	}
@@ -258,9 +259,9 @@ func TestItemsThatAreNone(t *testing.T) {
 	}
 }
 
-// TestItemsStayForOthers: a getter that cannot open an item for a reason of its own
-// leaves it to others.
-func TestItemsStayForOthers(t *testing.T) {
+// TestItemThatCannotBeOpenedStays: an item that one process cannot open, for lack of a GPU, stays for
+// others.
+func TestItemThatCannotBeOpenedStays(t *testing.T) {
 	g, q, opts := openGPU(t, tensorqueue.Options{Transport: bus.TensorsPool})
 	if err := g.put(t.Context(), q, 7); err != nil {
 		t.Fatal(err)
@@ -276,9 +277,9 @@ func TestItemsStayForOthers(t *testing.T) {
 	closeItem(t, it)
 }
 
-// TestItemsOfTheDead: a getter does not hear of an item that is gone with its
-// producer, and takes the next.
-func TestItemsOfTheDead(t *testing.T) {
+// TestItemsOfDeadProducerAreSkipped: a getter skips an item whose memory is gone with its producer, and
+// gets the next one.
+func TestItemsOfDeadProducerAreSkipped(t *testing.T) {
 	g, q, opts := openGPU(t, tensorqueue.Options{})
 	c := newClient(t, opts)
 	tensor := &lane.Tensor{DType: codec.DTypeUint8, Shape: []int{100}}
@@ -288,12 +289,12 @@ func TestItemsOfTheDead(t *testing.T) {
 	put(t, q, "good")
 	wantItem(t, q, "good", 0)
 	if err := r.Wait(t.Context()); err != nil {
-		t.Errorf("whoever put what is gone: %v", err)
+		t.Errorf("the request that put the lost item: %v", err)
 	}
 }
 
-// TestOwnerThatIsNone: a word that is for who puts is no item.
-func TestOwnerThatIsNone(t *testing.T) {
+// TestWrongWordFromOwner: the answer to a put is no answer to a get.
+func TestWrongWordFromOwner(t *testing.T) {
 	opts := tensorqueue.Options{Name: "none", Socket: filepath.Join(t.TempDir(), "none.sock")}
 	b, err := bus.Open(t.Context(), bus.Pipeline{
 		Stages: []bus.StageSpec{{Name: opts.Name, Handle: func(t *bus.Task, _ *bus.Delivery) error {

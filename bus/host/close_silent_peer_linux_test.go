@@ -13,8 +13,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestCloseWithASilentPeer: a host that closes does not wait for one that has connected,
-// and says nothing.
+// TestCloseWithASilentPeer: a closing host does not wait for a peer that has connected and sends
+// nothing.
 func TestCloseWithASilentPeer(t *testing.T) {
 	b, err := bus.Open(t.Context(), bus.Pipeline{Stages: []bus.StageSpec{{Name: "m", Remote: &bus.Remote{}}}},
 		bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}})
@@ -31,7 +31,7 @@ func TestCloseWithASilentPeer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	later, err := node.Join(t.Context(), "node", node.JoinOptions{Socket: path}) // the silent one was let in before it
+	later, err := node.Join(t.Context(), "node", node.JoinOptions{Socket: path}) // the host accepted the silent peer before this node
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// stopWaiting has whoever reads a pipe take what is there and wait for no more.
+// stopWaiting makes the reader of a pipe read what is there, and not wait for more.
 func stopWaiting(pipe *os.File) { _ = pipe.SetReadDeadline(time.Unix(0, 1)) }
 
-// Read takes what lies in the pipe, and has come to the end when nothing does.
-func (r *rest) Read(p []byte) (n int, err error) {
+// Read reads what is left in the pipe; io.EOF: the pipe is empty.
+func (r *remainder) Read(p []byte) (n int, err error) {
 	if r.left == 0 {
 		return 0, io.EOF
 	}
 	p = p[:min(len(p), r.left)]
-	_ = r.pipe.SetReadDeadline(time.Time{}) // over, it keeps everybody from reading
+	_ = r.pipe.SetReadDeadline(time.Time{}) // a passed deadline would fail every read
 	conn, err := r.pipe.SyscallConn()
 	if err != nil {
 		return 0, err

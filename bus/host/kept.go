@@ -11,7 +11,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/limits"
 )
 
-// warnKept says that the views that the client keeps fill memory.
+// warnKept logs that the views that the client keeps fill memory.
 func (s *session) warnKept() {
 	all := s.account.Tally(accounts.Kept)
 	s.srv.log.Warn("a process keeps views of so many payloads that they fill the memory that payloads come in: each one more takes memory of its own. "+
@@ -19,20 +19,22 @@ func (s *session) warnKept() {
 		slog.Int("pid", s.proc.PID()), slog.String("name", s.name), slog.Int("payloads", all.Payloads), slog.Int64("bytes", all.Bytes))
 }
 
-// keptShare is the part of the descriptors that the host may open, for segments that processes keep views in.
+// keptShare: one in keptShare of the descriptors that the host may open is for segments in which
+// processes keep views.
 const keptShare = 2
 
-// fewFiles are so many of them that a process may keep however many others keep: what it handles next is there
-// before it lets go of the last.
-const fewFiles = 4
+// freeFiles is how many such segments a process may keep regardless of other processes: its next input
+// arrives before it releases the last one.
+const freeFiles = 4
 
-// mayKeepFiles reports why the client is given no payload more that lies in a segment of its own: it keeps views in
-// such segments, and all processes together keep as many as the host has descriptors for. Requests that need one more
-// fail for the client, before the host has no descriptor left for what other processes send. It may be called under
-// the lock of a stage, and logs nothing.
+// mayKeepFiles returns an error if the client may get no further payload in a segment of its own: the
+// client keeps views in such segments, and all processes together keep as many segments as the host has
+// descriptors for. Requests that need another segment fail for this client, before the host has no
+// descriptor left for payloads of other processes. It may be called under the lock of a stage, and logs
+// nothing.
 func (s *session) mayKeepFiles() error {
 	files := s.account.Files()
-	if files <= fewFiles {
+	if files <= freeFiles {
 		return nil
 	}
 	all, most := s.srv.files.Load(), limits.Files()
@@ -44,15 +46,15 @@ func (s *session) mayKeepFiles() error {
 		"or %s, for the host", s.Describe(), files, os.Getpid(), most, all, limits.FilesAdvice)
 }
 
-// warnFiles says, once, that the client is given no payload more that lies in a segment of its own.
+// warnFiles logs, once, that the client gets no further payload in a segment of its own.
 func (s *session) warnFiles() {
-	if err := s.mayKeepFiles(); err != nil && !s.filesSaid.Swap(true) {
+	if err := s.mayKeepFiles(); err != nil && !s.filesLogged.Swap(true) {
 		s.srv.log.Warn("a process is given no large payloads until it lets go of views",
 			slog.Int("pid", s.proc.PID()), slog.String("name", s.name), slog.Any("error", err))
 	}
 }
 
-// keptStats are the figures of payloads that a client keeps.
+// keptStats returns the figures of payloads that a client keeps.
 func keptStats(t accounts.Tally) KeptStats {
 	if t.Payloads == 0 {
 		return KeptStats{}
@@ -60,17 +62,17 @@ func keptStats(t accounts.Tally) KeptStats {
 	return KeptStats{Payloads: t.Payloads, Bytes: t.Bytes, Oldest: time.Since(t.Oldest)}
 }
 
-// holding adds payloads to h.
+// holding returns h with the figures of a group of payloads.
 func (h Holding) holding(t accounts.Tally, what string) Holding {
 	h.Together, h.Payloads, h.Bytes, h.Age = what, t.Payloads, int(t.Bytes), time.Since(t.Oldest)
 	return h
 }
 
-// aloneCount counts memory that was made for one payload of a client's each. What lies
-// in the exchange is listed there.
+// aloneCount counts the segments that hold one payload of a client each. Payloads in the exchange are
+// not counted here.
 type aloneCount struct{ payloads, bytes atomic.Int64 }
 
-// count counts the segment of a payload that only the client has so far, until it is freed.
+// count counts the segment of a payload until it is freed. So far only the client has the payload.
 func (a *aloneCount) count(p *accounts.Payload) {
 	bytes := p.Segment().Mem().Size()
 	a.payloads.Add(1)

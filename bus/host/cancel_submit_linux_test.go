@@ -9,11 +9,11 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// TestCanceledSubmitIsNoQuestion: who gives up waiting for a place at the host, without
-// a deadline, is forgotten there, and may ask as often as it likes.
-func TestCanceledSubmitIsNoQuestion(t *testing.T) {
-	a := attach(t, 4, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
-	for range attachedRequests {
+// TestCanceledSubmitIsForgotten: the host forgets a submit whose client stops waiting for a permit,
+// without a deadline. The client may submit again any number of times.
+func TestCanceledSubmitIsForgotten(t *testing.T) {
+	a := openTestHost(t, 4, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
+	for range testHostRequests {
 		r, err := a.bus.Stream(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -29,7 +29,7 @@ func TestCanceledSubmitIsNoQuestion(t *testing.T) {
 		defer sess.sources.mu.Unlock()
 		return sess.sources.opening, questions
 	}
-	const atOnce = 50 // which a node may have
+	const atOnce = 50 // as many as a node may have
 	for range maxQuestions/atOnce + 1 {
 		ctx, cancel := context.WithCancel(t.Context())
 		t.Cleanup(cancel)
@@ -52,7 +52,7 @@ func TestCanceledSubmitIsNoQuestion(t *testing.T) {
 		}
 		testbus.Await(t, func() bool { requests, questions := waiting(); return requests == 0 && questions == 0 })
 	}
-	if n := a.bus.Stats().Live; n != attachedRequests {
+	if n := a.bus.Stats().Live; n != testHostRequests {
 		t.Errorf("%d requests are alive", n)
 	}
 }

@@ -6,17 +6,18 @@ import (
 	"time"
 )
 
-// TestMovement: a client is stuck when it has not moved, and used no processor, for a time in which the host looked.
-func TestMovement(t *testing.T) {
+// TestStallDetector: a client is stuck when it has made no progress and used no processor time during
+// the time in which the host checked.
+func TestStallDetector(t *testing.T) {
 	const limit = 4 * time.Second
-	type look struct {
+	type check struct {
 		after time.Duration
 		moves bool
 		used  time.Duration
 		stuck bool
 	}
-	second := func(moves bool, used time.Duration, stuck bool) look { return look{time.Second, moves, used, stuck} }
-	for name, looks := range map[string][]look{
+	second := func(moves bool, used time.Duration, stuck bool) check { return check{time.Second, moves, used, stuck} }
+	for name, checks := range map[string][]check{
 		"it moves":                     {second(true, 0, false), second(true, 0, false), second(true, 0, false), second(true, 0, false), second(true, 0, false)},
 		"it does not":                  {second(true, 0, false), second(false, 0, false), second(false, 0, false), second(false, 0, false), second(false, 0, true), second(false, 0, false)},
 		"it moves once":                {second(true, 0, false), second(false, 0, false), second(false, 0, false), second(false, 0, false), second(true, 0, false), second(false, 0, false)},
@@ -27,11 +28,11 @@ func TestMovement(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var m movement
-				for i, l := range looks {
+				var m stallDetector
+				for i, l := range checks {
 					time.Sleep(l.after) //nolint:forbidigo // of the test's own time
-					if stuck := m.still(l.moves, l.used, limit); stuck != l.stuck {
-						t.Errorf("look %d: stuck %v, want %v", i, stuck, l.stuck)
+					if stuck := m.stuckNow(l.moves, l.used, limit); stuck != l.stuck {
+						t.Errorf("check %d: stuck %v, want %v", i, stuck, l.stuck)
 					}
 				}
 			})

@@ -10,8 +10,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/host"
 )
 
-// TestGivenUpBeforeReady: a stage whose processes have served it, and are gone for good
-// before the others serve theirs, ends the run. It never is ready, and nobody waits for it.
+// TestGivenUpBeforeReady: a stage that was served and is given up before the other stages are ready
+// ends the run. The run never becomes ready.
 func TestGivenUpBeforeReady(t *testing.T) {
 	for restart, want := range map[string]string{
 		"never":                       "its restart policy is never",

@@ -8,9 +8,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// TestWaivedIsNoFault: an emission that the end of the session left undone is not
-// a fault of the host to its client.
-func TestWaivedIsNoFault(t *testing.T) {
+// TestCanceledEmissionReportsClosing: an emission that was canceled by the end of the session is not
+// reported as an internal error.
+func TestCanceledEmissionReportsClosing(t *testing.T) {
 	if m := Failed(7, fmt.Errorf("emit: %w", bus.ErrCanceled)); m.Code != wire.CodeClosing {
 		t.Errorf("the code is %v, want %v", m.Code, wire.CodeClosing)
 	}

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// heldPipe is one whose writing end outlives the process, as a descendant holds it.
+// heldPipe returns a pipe whose writing end outlives the process, as if a descendant held it.
 func heldPipe(t *testing.T) (r, w *os.File) {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -21,7 +21,7 @@ func heldPipe(t *testing.T) (r, w *os.File) {
 	return r, w
 }
 
-// slowWriter takes nothing until it may.
+// slowWriter blocks until may is closed.
 type slowWriter struct{ began, may chan struct{} }
 
 func (w slowWriter) Write(p []byte) (int, error) {
@@ -33,8 +33,8 @@ func (w slowWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// What a process wrote before its death is read, however late its reader comes to it.
-func TestLastWordsOfASlowReader(t *testing.T) {
+// Output from before a process's death is read, however late its reader is.
+func TestOutputBeforeDeathIsRead(t *testing.T) {
 	r, w := heldPipe(t)
 	slow := slowWriter{began: make(chan struct{}, 1), may: make(chan struct{})}
 	o := newOutput("talker/0", 10, &console{log: slog.New(slog.DiscardHandler), w: slow})
@@ -49,20 +49,20 @@ func TestLastWordsOfASlowReader(t *testing.T) {
 	stopWaiting(r)
 	close(slow.may)
 	<-read
-	if got, want := o.kept.last(10), []string{"first", "why it dies", "and half a line"}; !slices.Equal(got, want) {
+	if got, want := o.lastLines.last(10), []string{"first", "why it dies", "and half a line"}; !slices.Equal(got, want) {
 		t.Errorf("kept %q, want %q", got, want)
 	}
 }
 
-// A descendant that writes whenever something was read keeps nobody waiting for the end.
-func TestLastWordsOfADescendant(t *testing.T) {
+// A descendant that writes after every read does not delay the end of the reading.
+func TestDescendantDoesNotDelayTheEnd(t *testing.T) {
 	r, w := heldPipe(t)
 	say(t, w, "last words\n")
 	stopWaiting(r)
 	newOutput("talker/0", 10, &console{log: slog.New(slog.DiscardHandler), w: echo{w}}).read(r)
 }
 
-// echo writes a piece for each piece that comes out of it.
+// echo writes a piece after each piece that it gets.
 type echo struct{ to *os.File }
 
 func (e echo) Write(p []byte) (int, error) {

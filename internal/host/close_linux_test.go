@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// TestCleanWithoutItsSocket: what has nothing to do with payloads goes wrong while a run is
-// closed. It is said, and not that the store is not clean.
-func TestCleanWithoutItsSocket(t *testing.T) {
+// TestStoreCleanThoughSocketIsGone: an error while a run closes that has nothing to do with payloads is
+// reported, and the store is reported as clean.
+func TestStoreCleanThoughSocketIsGone(t *testing.T) {
 	r := start(t, twoStages)
 	r.await("ready: ")
 	if err := os.Remove(strings.TrimSuffix(r.socket, ".sock") + ".http.sock"); err != nil {

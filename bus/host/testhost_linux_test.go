@@ -13,23 +13,23 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// attached is a host with one stage, "m", and a node that serves it.
-type attached struct {
+// testHost is a host with one stage, "m", and a node that serves it.
+type testHost struct {
 	bus    *bus.Bus
 	server *Server
 	node   *node.Node
 }
 
-// attachedRequests is how many requests may be alive there.
-const attachedRequests = 4
+// testHostRequests is how many requests may be alive there.
+const testHostRequests = 4
 
-// attach opens a host whose stage a node of this process serves.
-func attach(t *testing.T, window int, handle func(*bus.Task, *bus.Delivery) error) *attached {
+// openTestHost opens a host, and a node of this process that serves its stage.
+func openTestHost(t *testing.T, window int, handle func(*bus.Task, *bus.Delivery) error) *testHost {
 	t.Helper()
 	b, err := bus.Open(t.Context(), bus.Pipeline{
 		Stages: []bus.StageSpec{{Name: "m", Remote: &bus.Remote{}, State: bus.StateRequest}},
 		Edges:  []bus.Edge{{To: "m", Window: window}, {From: "m", Window: window}},
-	}, bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}, MaxRequests: attachedRequests})
+	}, bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}, MaxRequests: testHostRequests})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,15 +48,15 @@ func attach(t *testing.T, window int, handle func(*bus.Task, *bus.Delivery) erro
 			t.Errorf("close the server: %v", err)
 		}
 	})
-	a := &attached{bus: b, server: server, node: joinTo(t, path)}
+	a := &testHost{bus: b, server: server, node: joinNode(t, path)}
 	go func() {
 		_ = a.node.Serve(context.Background(), bus.StageSpec{Name: "m", State: bus.StateRequest, Handle: handle}) // ends with the node
 	}()
 	return a
 }
 
-// joinTo makes this process a node.
-func joinTo(t *testing.T, path string) *node.Node {
+// joinNode joins the bus as a node.
+func joinNode(t *testing.T, path string) *node.Node {
 	t.Helper()
 	n, err := node.Join(t.Context(), "node", node.JoinOptions{Socket: path})
 	if err != nil {
@@ -70,10 +70,10 @@ func joinTo(t *testing.T, path string) *node.Node {
 	return n
 }
 
-// past is a request whose task, at the node, emits past the host, to another process.
-func (a *attached) past(t *testing.T) (*bus.Request, *directFlow) {
+// openDirect returns a request whose task, at the node, emits directly to another process.
+func (a *testHost) openDirect(t *testing.T) (*bus.Request, *directFlow) {
 	t.Helper()
-	other := joinTo(t, a.server.Addr())
+	other := joinNode(t, a.server.Addr())
 	r := testbus.StreamOf(t, a.bus)
 	if err := r.Input(t.Context()).EmitBytes([]byte{0}); err != nil {
 		t.Fatal(err)
@@ -85,7 +85,7 @@ func (a *attached) past(t *testing.T) (*bus.Request, *directFlow) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := other.Call(t.Context(), "stats", nil); err != nil { // it is attached
+	if _, err := other.Call(t.Context(), "stats", nil); err != nil { // after this the node is attached
 		t.Fatal(err)
 	}
 	sessions := a.server.live()
@@ -95,38 +95,38 @@ func (a *attached) past(t *testing.T) (*bus.Request, *directFlow) {
 	}
 	src := tasks[0]
 	df := &directFlow{
-		stream: src.opens().Control().Stream(src.ports[0]), producer: src,
-		consumer: &source{sess: sessions[1], id: wire.OwnSource}, told: true,
+		stream: src.request().Control().Stream(src.ports[0]), producer: src,
+		consumer: &source{sess: sessions[1], id: wire.OwnSource}, announced: true,
 	}
 	if !df.stream.OpenDirect(df) {
-		t.Fatal("the stream must not go past the host")
+		t.Fatal("the stream cannot use a direct path")
 	}
 	return r, df
 }
 
-// TestAskedWhenTheHostCloses: a question that the end of the host overtakes is answered
-// with that, and not as a fault of the host's.
-func TestAskedWhenTheHostCloses(t *testing.T) {
-	a := attach(t, 4, func(*bus.Task, *bus.Delivery) error { return nil })
-	s := newAcquainted(t, a.server, 9)
+// TestSubmitDuringCloseReportsClosing: a submit that comes while the host closes is answered with
+// CodeClosing, and not as an internal error.
+func TestSubmitDuringCloseReportsClosing(t *testing.T) {
+	a := openTestHost(t, 4, func(*bus.Task, *bus.Delivery) error { return nil })
+	s := newTestSession(t, a.server, 9)
 	s.cancel(errHostClosing)
 	if err := s.mayBegin(bus.RequestOptions{}); hostnode.Failed(0, err).Code != wire.CodeClosing {
-		t.Errorf("%v, which is said as %v", err, hostnode.Failed(0, err).Code)
+		t.Errorf("%v is sent with the code %v", err, hostnode.Failed(0, err).Code)
 	}
 }
 
-// TestGivenToAGoneProcess: work that a process cannot take any more, as it was just found to be
-// gone, is given back with its request, also when that ends before the stage hears of it.
-func TestGivenToAGoneProcess(t *testing.T) {
-	a := attach(t, 8, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
+// TestWorkForDeadProcessIsReturned: work for a process that was just found dead is given back with its
+// request, also when the request ends before the stage is told.
+func TestWorkForDeadProcessIsReturned(t *testing.T) {
+	a := openTestHost(t, 8, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
 	testbus.Await(t, func() bool { return a.server.Serving("m") == 1 })
 	sess := a.server.live()[0]
-	sess.account.Close(false) // as end does
+	sess.account.Close(false) // as teardown does
 	r, err := a.bus.Submit(t.Context(), []byte("hello"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	testbus.Await(t, func() bool { return len(sess.sources.list()) == 1 }) // the stage gives work in one step with the task
+	testbus.Await(t, func() bool { return len(sess.sources.list()) == 1 }) // the stage delivers the work in the same step that opens the task
 	r.Abort(nil)
 	r.Close()
 	testbus.Await(t, func() bool { return a.bus.Stats().Live == 0 })
