@@ -408,7 +408,7 @@ class TensorsTest(PutsCase):
     def test_the_host_is_told_the_figures(self) -> None:
         """In a while, and before the client leaves; and never again what it knows."""
         d = self.task(tensors=wire.Tensors(2, 4097))
-        with mock.patch("omnibus.gpu.sender.TELL_AFTER", 0.0):
+        with mock.patch("omnibus.gpu.sender.REPORT_SECONDS", 0.0):
             d.emit({"x": self.filled()})
         _, memory = self.host.offered()
         self.put()
@@ -420,7 +420,7 @@ class TensorsTest(PutsCase):
             "cuda_ipc_pool": {"messages": 0, "bytes": 0}, "fallbacks": 0, "small": 1, "spilt": 0,
         }  # fmt: skip
         self.assertEqual(json.loads(self.host.figures.pop()), want)
-        with mock.patch("omnibus.gpu.sender.TELL_AFTER", 60.0):
+        with mock.patch("omnibus.gpu.sender.REPORT_SECONDS", 60.0):
             d.emit({"x": self.filled()})
         self.put()
         self.client.close()

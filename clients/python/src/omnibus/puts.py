@@ -226,7 +226,7 @@ class RetainingPut(OutstandingPut):
 
     def session_ended(self) -> None:
         # Other processes may still read lent buffers, and no host says when they stop.
-        orphaned_memory.extend(p.lent for p in self.retained or () if p.lent)
+        orphaned_memory.extend(p.kept_alive for p in self.retained or () if p.kept_alive)
         RetainingPut.returned(self)
 
 

@@ -13,16 +13,16 @@ from typing import Any
 from unittest import mock
 
 from segmentcase import VALUE
-from sparecase import Other, SpareCase
+from filepoolcase import Other, FilePoolCase
 
-from omnibus.connector import encode, journal, segment, spares
-from omnibus.connector.files import Directory
+from omnibus.connector import encode, journal, segment, file_pool
+from omnibus.connector.shm_files import Directory
 from omnibus.connector.journal import lock_name
 from omnibus.connector.segment import Segments
 from omnibus.connector.sweeper import Sweeper
 
 
-class LeftTest(SpareCase):
+class LeftTest(FilePoolCase):
     def home(self, name: str) -> str:
         return self.path(f"{journal.journals_name()}/{name}")
 
@@ -40,7 +40,7 @@ class LeftTest(SpareCase):
         del other
         self.assertLessEqual(len(os.listdir("/proc/self/fd")), len(before) + 2)  # a pipe is to be collected
 
-    def test_close_leaves_what_others_have_put(self) -> None:
+    def test_close_keeps_values_of_other_connectors(self) -> None:
         a, b = self.connector(), self.connector()
         self.put(a, "k")
         self.put(b, "k", VALUE)
@@ -60,8 +60,8 @@ class LeftTest(SpareCase):
         a.close()
         self.assertEqual(os.listdir(self.dir), [])
 
-    def test_at_the_end_of_a_process(self) -> None:
-        """It says nothing, waits for nobody, and leaves nothing."""
+    def test_files_are_closed_at_exit(self) -> None:
+        """It logs nothing, does not wait, and leaves no files."""
         script = (
             "import sys; from omnibus.connector import OmnibusConnector\n"
             "c = OmnibusConnector({'mode': 'segment', 'dir': sys.argv[1], 'ttl': 0})\n"
@@ -73,7 +73,7 @@ class LeftTest(SpareCase):
         self.assertEqual(os.listdir(self.dir), [])
 
     def test_sweeping(self) -> None:
-        """By the names alone, as the Go package gives them, too: whose journal is gone is nobody's."""
+        """Second names, also of the Go package, are removed if their journal is missing."""
         lives = self.connector()
         self.put_and_get(lives, "k")
         own = self.second_names()
@@ -93,8 +93,8 @@ class LeftTest(SpareCase):
         for name in stays[1:]:
             os.unlink(self.home(name))
 
-    def test_a_value_in_it_is_no_journal(self) -> None:
-        """What is in a spare is a value, which may say anything, and is not done."""
+    def test_the_content_of_a_second_name_is_not_read_as_a_journal(self) -> None:
+        """A pooled file holds a value of any content, which is not read as records."""
         a = self.connector()
         self.put(a, "k", VALUE)
         f = Directory(self.dir)
@@ -108,8 +108,8 @@ class LeftTest(SpareCase):
         self.assertEqual(self.got(a, "k"), VALUE)
 
 
-class ValuesTest(SpareCase):
-    """What is taken back, where a later value lies in the same file."""
+class ValuesTest(FilePoolCase):
+    """Removals, with a later value in the same file."""
 
     def transport(self, c: OmnibusConnector) -> Segments:
         assert isinstance(c._transport, Segments)
@@ -139,12 +139,12 @@ class ValuesTest(SpareCase):
             self.assertEqual(self.got(a, "again"), VALUE)
 
     def test_a_later_value_of_the_same_name(self) -> None:
-        """It was put between the look at who is late, or is to be cleaned up, and the removal. That is not for it."""
+        """A value that is put between the check of the TTL, or a cleanup, and the removal stays."""
         now = 1000.0
         for how in ("_sweep", "cleanup"):
             a, other = self.by_hand(self.connector(ttl=60)), Other(self)
             t, inodes = self.transport(a), []
-            settle = t._settle
+            settle = t._remove_files
 
             def later(p: Any) -> None:
                 if len(inodes) == 1:  # noqa: B023
@@ -155,31 +155,31 @@ class ValuesTest(SpareCase):
             with self.subTest(how), mock.patch.object(segment, "time", mock.Mock(monotonic=lambda: now)):
                 inodes.append(self.put(a, "k"))
                 now += 60
-                with mock.patch.object(t, "_settle", later):
+                with mock.patch.object(t, "_remove_files", later):
                     t._sweep() if how == "_sweep" else a.cleanup("k")
                 self.assertEqual((len(inodes), len(set(inodes))), (2, 1))
                 self.assertEqual(self.got(a, "k"), VALUE)
             a.close()
 
     def test_a_later_value_that_is_not_in_the_accounts_yet(self) -> None:
-        """A lock was left, and is removed just then, by a consumer that had unlocked it before."""
+        """A lock without a segment, which its consumer removes just then."""
         a = self.connector()
         first, t = self.put(a, "k"), self.transport(a)
         os.unlink(self.path("k"))
-        hold = t._hold
+        hold = t._add_put
 
         def late(p: Any) -> Any:
             os.unlink(self.path(lock_name("k")))
-            t._settle(t._held["k"])
+            t._remove_files(t._puts["k"])
             return hold(p)
 
-        with mock.patch.object(t, "_hold", late):
+        with mock.patch.object(t, "_add_put", late):
             self.assertEqual(a.put("0", "1", "k", VALUE)[0], True)
         found = os.stat(self.path("k"))
         self.assertEqual((found.st_ino, found.st_size), (first, len(bytes(encode(VALUE)))))
 
     def test_a_lock_that_was_left(self) -> None:
-        """As by a consumer that died between the two, or is about to remove it."""
+        """A lock without a segment, of a consumer that has died, or is about to remove it."""
         for how in ("cleanup", "reap", "close"):
             with self.subTest(how):
                 a, b = self.connector(), self.connector()
@@ -198,7 +198,7 @@ class ValuesTest(SpareCase):
                 a.close()
                 self.assertEqual(self.left(), [])
 
-    def test_what_another_has_put_under_the_key_since(self) -> None:
+    def test_a_later_value_of_another_process_stays(self) -> None:
         a, b = self.connector(), self.connector()
         first = self.put(a, "k")
         self.assertIsNotNone(self.got(b, "k"))
@@ -209,23 +209,23 @@ class ValuesTest(SpareCase):
         self.assertEqual(self.got(b, "k"), VALUE)
 
 
-class RestTest(SpareCase):
-    rest_seconds = spares.REST_SECONDS
+class RestTest(FilePoolCase):
+    idle_seconds = file_pool.IDLE_SECONDS
 
-    def test_what_is_not_used_is_let_go(self) -> None:
+    def test_idle_files_are_closed(self) -> None:
         descriptors = len(os.listdir("/proc/self/fd"))
         a = self.by_hand(self.connector(ttl=0))
         transport = a._transport
         assert isinstance(transport, Segments)
         own = len(os.listdir("/proc/self/fd"))
         now = 1000.0
-        with mock.patch.object(spares, "time", mock.Mock(monotonic=lambda: now)):
+        with mock.patch.object(file_pool, "time", mock.Mock(monotonic=lambda: now)):
             self.assertIsNone(transport._tidy())
             lies = self.put(a, "lies", VALUE)
             self.put_and_get(a, "k")
             now += 3
             self.put_and_get(a, "k")
-            self.kept(a).look()
+            self.kept(a).check_used()
             self.assertEqual(transport._tidy(), 2)
             self.assertEqual(len(self.second_names()), 2)
             now += 2
@@ -239,11 +239,11 @@ class RestTest(SpareCase):
         a.close()
         self.assertEqual(len(os.listdir("/proc/self/fd")), descriptors)
 
-    def test_in_a_thread_that_ends(self) -> None:
+    def test_the_sweeper_thread_ends_when_idle(self) -> None:
         for ttl in (0, 600):
             a = self.connector(ttl=ttl)
             sweeper = a._transport._sweeper  # type: ignore[union-attr]
-            with mock.patch.object(spares, "REST_SECONDS", 0.01), mock.patch.object(segment, "REST_SECONDS", 0.01):
+            with mock.patch.object(file_pool, "IDLE_SECONDS", 0.01), mock.patch.object(segment, "IDLE_SECONDS", 0.01):
                 for _ in range(2):
                     self.put_and_get(a, "k")
                     while self.second_names() or sweeper._thread is not None:
@@ -253,40 +253,40 @@ class RestTest(SpareCase):
     def test_a_thread_that_waits_for_something_later(self) -> None:
         a = self.connector(ttl=600)
         sweeper = a._transport._sweeper  # type: ignore[union-attr]
-        self.kept(a)._off = True
+        self.kept(a)._disabled = True
         self.put(a, "lies", VALUE)
         while not sweeper._mu._waiters:
             time.sleep(0.001)
-        self.kept(a)._off = False
-        with mock.patch.object(spares, "REST_SECONDS", 0.01), mock.patch.object(segment, "REST_SECONDS", 0.01):
+        self.kept(a)._disabled = False
+        with mock.patch.object(file_pool, "IDLE_SECONDS", 0.01), mock.patch.object(segment, "IDLE_SECONDS", 0.01):
             self.put_and_get(a, "k")
             while self.second_names():
                 time.sleep(0.001)
         self.assertEqual(self.got(a, "lies"), VALUE)
 
-    def test_what_comes_while_it_sweeps(self) -> None:
+    def test_a_call_scheduled_during_a_sweep_runs(self) -> None:
         looks: list[float] = []
         done = threading.Event()
 
         def sweep() -> float | None:
             looks.append(time.monotonic())
             if len(looks) == 1:
-                sweeper.begin(0.01)
+                sweeper.schedule(0.01)
             else:
                 done.set()
             return None if len(looks) > 1 else 600
 
         sweeper = Sweeper(sweep)
-        sweeper.begin(0)
+        sweeper.schedule(0)
         self.assertIsNone(sweeper._thread)
-        sweeper.begin(0.01)
+        sweeper.schedule(0.01)
         self.assertTrue(done.wait(60))
         sweeper.stop()
 
 
-class ForkTest(SpareCase):
-    def test_a_child_has_none(self) -> None:
-        """Neither descriptors nor files; and the parent's stay what they are."""
+class ForkTest(FilePoolCase):
+    def test_a_child_has_no_pooled_files(self) -> None:
+        """A child has no descriptors and files of the pool, and the parent's stay valid."""
         before = os.listdir("/proc/self/fd")
         c = self.connector()
         first, lies = self.put(c, "k"), self.put(c, "lies", VALUE)
@@ -308,8 +308,8 @@ class ForkTest(SpareCase):
         self.assertEqual(self.put(c, "k"), first)
         self.assertEqual(self.got(c, "lies"), VALUE)
 
-    def test_a_living_child_keeps_nothing(self) -> None:
-        """Its parent uses files again, also what it had begun to read, and is swept when it is dead."""
+    def test_a_living_child_keeps_no_file_open(self) -> None:
+        """The parent reuses files, also one that the child was reading, and is swept after its death."""
         waits, leave = os.pipe()
         c = self.connector()
         first = self.put_and_get(c, "k")

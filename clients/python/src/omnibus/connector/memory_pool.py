@@ -1,4 +1,4 @@
-"""Memory of this process that other processes may be let into, handed out in blocks."""
+"""Memory of this process that other processes may read and write, allocated in blocks."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _ALIGNMENT = 4096
 
 
 class Block:
-    """A piece of the pool, which one user has."""
+    """An allocated range of the pool."""
 
-    __slots__ = ("offset", "room", "size")
+    __slots__ = ("offset", "capacity", "size")
 
-    def __init__(self, offset: int, room: int, size: int) -> None:
-        self.offset, self.room, self.size = offset, room, size
+    def __init__(self, offset: int, capacity: int, size: int) -> None:
+        self.offset, self.capacity, self.size = offset, capacity, size
 
 
-class Pool:
+class MemoryPool:
     """One range of memory, at one address for as long as the pool lives. Safe from any thread.
 
-    Pages are taken when they are first written, and stay.
+    The system allocates pages at their first write, and they stay allocated.
     """
 
     def __init__(self, size: int) -> None:
@@ -39,33 +39,33 @@ class Pool:
         self._mu = threading.Lock()
         self._free = [(0, self.size)]  # offset and size, by offset; no two touch
 
-    def take(self, size: int) -> Block:
-        """A block. Raises TooLarge or NoRoom."""
-        room = _rounded(size)
-        if room > self.size:
+    def allocate(self, size: int) -> Block:
+        """Allocate a block. Raises TooLarge or NoRoom."""
+        capacity = _rounded(size)
+        if capacity > self.size:
             raise TooLarge(f"a value of {size} bytes: memory_pool_size is {self.size}; raise it")
         with self._mu:
             for i, (offset, free) in enumerate(self._free):
-                if free >= room:
-                    self._free[i : i + 1] = [(offset + room, free - room)] if free > room else []
-                    return Block(offset, room, size)
+                if free >= capacity:
+                    self._free[i : i + 1] = [(offset + capacity, free - capacity)] if free > capacity else []
+                    return Block(offset, capacity, size)
         raise NoRoom(f"no {size} bytes are left together of memory_pool_size, {self.size}: raise it, or get values sooner")
 
-    def give(self, block: Block) -> None:
-        """Take a block back, which neither side uses any more."""
-        offset, room = block.offset, block.room
+    def free(self, block: Block) -> None:
+        """Free a block, which neither side uses any more."""
+        offset, capacity = block.offset, block.capacity
         with self._mu:
             i = bisect.bisect(self._free, (offset,))
-            if i < len(self._free) and self._free[i][0] == offset + room:
-                room += self._free.pop(i)[1]
+            if i < len(self._free) and self._free[i][0] == offset + capacity:
+                capacity += self._free.pop(i)[1]
             if i and sum(self._free[i - 1]) == offset:
                 offset, before = self._free.pop(i - 1)
-                room += before
+                capacity += before
                 i -= 1
-            self._free.insert(i, (offset, room))
+            self._free.insert(i, (offset, capacity))
 
     def free_bytes(self) -> int:
-        """How much no block has."""
+        """The bytes that are not allocated."""
         with self._mu:
             return sum(size for _, size in self._free)
 

@@ -14,17 +14,17 @@ from typing import Any
 from unittest import mock
 
 from segmentcase import VALUE
-from sparecase import Other, SpareCase, digest
+from filepoolcase import Other, FilePoolCase, digest
 
-from omnibus.connector import OmnibusConnector, encode, files, journal, spares
-from omnibus.connector.files import Directory, Lock
+from omnibus.connector import OmnibusConnector, encode, shm_files, journal, file_pool
+from omnibus.connector.shm_files import Directory, Lock
 from omnibus.connector.journal import lock_name
 
 
-class AgainTest(SpareCase):
-    """Whose file it is, and when it may be used for another value."""
+class AgainTest(FilePoolCase):
+    """The ownership of files, and their reuse for other values."""
 
-    def test_after_it_was_got_here(self) -> None:
+    def test_a_file_is_reused_after_a_get_here(self) -> None:
         for generation in (1, 2):
             with self.subTest(generation=generation):
                 c = self.connector(generation=generation, shm_threshold_bytes=0)
@@ -37,7 +37,7 @@ class AgainTest(SpareCase):
                 self.assertEqual(c.health()["pending"], 0)
                 c.close()
 
-    def test_after_another_process_got_it(self) -> None:
+    def test_a_file_is_reused_after_a_get_elsewhere(self) -> None:
         a, other = self.connector(), Other(self)
         first = self.put(a, "a")
         self.assertEqual(other.ask("get", "a"), "True")
@@ -47,8 +47,8 @@ class AgainTest(SpareCase):
         a.reap_consumed()
         self.assertEqual((a.health()["pending"], self.left()), (0, []))
 
-    def test_not_while_another_process_has_it(self) -> None:
-        """Open, or mapped with its descriptor closed: what it reads does not change."""
+    def test_a_file_open_elsewhere_is_not_reused(self) -> None:
+        """A file that is open, or mapped, in another process does not change there."""
         a, other = self.connector(), Other(self)
         for how in ("open", "map"):
             with self.subTest(how):
@@ -61,7 +61,7 @@ class AgainTest(SpareCase):
                 self.assertIn(first, [self.put(a, f"k{i}") for i in range(2)])
                 a.cleanup("k0"), a.cleanup("k1")
 
-    def test_not_while_it_has_its_key(self) -> None:
+    def test_a_file_with_its_key_is_not_reused(self) -> None:
         a = self.connector()
         values = {f"k{i}": bytes([i]) * 10_000 for i in range(10)}
         inodes = {self.put(a, key, value) for key, value in values.items()}
@@ -81,16 +81,16 @@ class AgainTest(SpareCase):
             self.assertEqual(self.got(b, "k"), value)
         self.assertEqual(len(inodes), 1)
 
-    def test_the_nearest_in_size(self) -> None:
+    def test_the_file_of_the_nearest_size_is_reused(self) -> None:
         a = self.connector()
         inode = {size: self.put(a, f"k{size}", bytes(size)) for size in (1000, 50_000, 200_000)}
         a.cleanup("k1000"), a.cleanup("k50000"), a.cleanup("k200000")
-        self.kept(a).look()
+        self.kept(a).check_used()
         for size, nearest in ((150_000, 200_000), (10, 1000), (180_000, 50_000)):
             self.assertEqual(self.put(a, f"l{size}", bytes(size)), inode[nearest])
 
-    def test_whoever_changes_its_length(self) -> None:
-        """Whoever may open it may cut it short, or make it longer."""
+    def test_a_reader_that_changes_the_length(self) -> None:
+        """A process that opens the file may truncate or extend it."""
         a = self.connector()
         for length in (10, 1 << 20):
             first = self.put(a, "k", VALUE)
@@ -101,7 +101,7 @@ class AgainTest(SpareCase):
             self.assertEqual(self.kept(a)._bytes, len(bytes(encode(VALUE))))
 
     def test_readers_of_shared_memory(self) -> None:
-        """As vLLM-Omni does it: attach, copy, close, unlink."""
+        """Readers like those of vLLM-Omni: attach, copy, close, unlink."""
         a = OmnibusConnector({"mode": "segment"})
         self.addCleanup(a.close)
         key, other = f"omnibus-test-spare-{os.getpid()}", Other(self)
@@ -123,12 +123,12 @@ class AgainTest(SpareCase):
         self.assertIn(put(VALUE), (first, second))
 
     def test_a_reader_that_opened_it_too_late(self) -> None:
-        """It had found the name, and had it open when another value was being written to the file already."""
+        """The reader found the name, and opens the file during the write of another value."""
         a, b = self.connector(), self.connector()
         self.put_and_get(a, "k", b"old" * 9000)
         reads, written = threading.Event(), threading.Event()
         got: list[Any] = []
-        write, read, open_any = files.write_all, files.read_all, Directory.open_any
+        write, read, open_any = shm_files.write_all, shm_files.read_all, Directory.open_non_directory
 
         def late(directory: Directory, name: str, how: int) -> int | None:
             if name == "k":
@@ -154,8 +154,8 @@ class AgainTest(SpareCase):
 
         size, get = len(bytes(encode(b"old" * 9000))), threading.Thread(target=getting)
         with (
-            mock.patch.object(files, "write_all", writing), mock.patch.object(files, "read_all", reading),
-            mock.patch.object(Directory, "open_any", late),
+            mock.patch.object(shm_files, "write_all", writing), mock.patch.object(shm_files, "read_all", reading),
+            mock.patch.object(Directory, "open_non_directory", late),
         ):  # fmt: skip
             self.assertTrue(a.put("0", "1", "k", b"new" * 9000)[0])
             written.set()
@@ -163,10 +163,10 @@ class AgainTest(SpareCase):
         self.assertEqual(got, [None])
         self.assertEqual(self.got(b, "k"), b"new" * 9000)
 
-    def test_a_reader_of_one_that_was_replaced_since(self) -> None:
-        """It has the earlier one open, and sees the later one under its name."""
+    def test_a_reader_of_a_replaced_value(self) -> None:
+        """The reader has the earlier value open, and finds the later one under the name."""
         a, b, c = self.connector(), self.connector(), self.connector()
-        open_any, values = Directory.open_any, [b"old" * 9000, b"new" * 9000]
+        open_any, values = Directory.open_non_directory, [b"old" * 9000, b"new" * 9000]
         self.put(a, "k", values[0])
 
         def slow(directory: Directory, name: str, how: int) -> int | None:
@@ -180,12 +180,12 @@ class AgainTest(SpareCase):
         os.unlink(self.path(lock_name("k")))  # as a consumer of vLLM-Omni may, which is late
         size, began, got = len(bytes(encode(values[0]))), list[str](), list[Any]()
         metadata = {"shm": {"name": "k", "size": size}, "size": size}
-        with mock.patch.object(Directory, "open_any", slow):
+        with mock.patch.object(Directory, "open_non_directory", slow):
             self.assertIsNone(b.get("0", "1", "k", metadata))
         self.assertEqual((got[0][0], self.got(b, "k")), tuple(values))
 
-    def test_a_put_in_the_middle_of_a_look(self) -> None:
-        """As a signal's handler does it. What that has found free, and used, is free no more."""
+    def test_a_put_during_a_check(self) -> None:
+        """A signal handler puts during the check. A file that it has reused is not free any more."""
         a = self.connector()
         self.put_and_get(a, "k")
         real, within = fcntl.fcntl, list[int]()
@@ -197,36 +197,36 @@ class AgainTest(SpareCase):
                 self.put(a, "between", VALUE)
             return done
 
-        with mock.patch.object(spares.fcntl, "fcntl", interrupted):
+        with mock.patch.object(file_pool.fcntl, "fcntl", interrupted):
             self.put(a, "l")
         self.assertEqual((self.got(a, "between"), self.got(a, "l")), (VALUE, b"x" * 10_000))
 
     def test_a_reader_that_opens_it_while_it_is_leased(self) -> None:
-        """It had found the name, and looks again."""
+        """The reader found the name, opens it during the lease, and checks it again."""
         a, b = self.connector(), self.connector()
         self.put(a, "k", VALUE)
-        (spare,) = self.kept(a)._mine
+        (spare,) = self.kept(a)._files
         fcntl.fcntl(spare.fd, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(spare.fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         self.assertIsNone(self.got(b, "k"))
         fcntl.fcntl(spare.fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
         self.assertEqual((self.got(b, "k"), b.health()["busy"], b.health()["errors"]), (VALUE, 1, 0))
 
-    def test_one_that_is_let_go_while_it_is_read(self) -> None:
+    def test_a_file_closed_during_a_read(self) -> None:
         a, b = self.connector(), self.connector()
         self.put(a, "k", VALUE)
-        read = files.read_all
+        read = shm_files.read_all
 
         def reading(fd: int, size: int) -> bytes:
             self.kept(a).close()
             return read(fd, size)
 
-        with mock.patch.object(files, "read_all", reading):
+        with mock.patch.object(shm_files, "read_all", reading):
             self.assertEqual(self.got(b, "k"), VALUE)
         self.assertEqual(self.left(), [])
 
     def test_a_second_name_that_is_gone(self) -> None:
-        """As one that a sweeper of before there were any takes for a dead one's journal."""
+        """An old sweeper takes a second name for a dead process's journal, and removes it."""
         a = self.connector()
         for by_another in (False, True):
             first = self.put(a, "k", VALUE)
@@ -249,17 +249,17 @@ class AgainTest(SpareCase):
         name = self.path(f"{journal.journals_name()}/{self.kept(a)._prefix}1")
         open(name, "x").close()
         self.put_and_get(a, "k", VALUE)
-        self.assertEqual(len(self.kept(a)._mine), 0)
+        self.assertEqual(len(self.kept(a)._files), 0)
         first = self.put_and_get(a, "k")
         self.assertEqual(self.put_and_get(a, "k"), first)
         a.close()
         os.unlink(name)
 
-    def test_what_could_not_be_put_is_free(self) -> None:
+    def test_the_file_of_a_failed_put_is_free(self) -> None:
         a = self.connector(timeout=0.01)
         first = self.put_and_get(a, "k")
         self.put(a, "taken")
-        lock = Lock.of(Directory(self.dir), lock_name("taken"))
+        lock = Lock.open(Directory(self.dir), lock_name("taken"))
         assert lock is not None
         for _ in range(3):
             self.assertFalse(a.put("0", "1", "taken", VALUE)[0])
@@ -267,10 +267,10 @@ class AgainTest(SpareCase):
         self.assertEqual(len(self.second_names()), 2)
         self.assertEqual((self.got(a, "taken"), first in [self.put(a, "k"), self.put(a, "l")]), (b"x" * 10_000, True))
 
-    def test_without_leases(self) -> None:
-        """On a kernel that has none all is as it was."""
+    def test_no_file_is_reused_without_leases(self) -> None:
+        """A kernel without leases disables the pool."""
         a, other = self.connector(), Other(self)
-        with mock.patch.object(spares.fcntl, "fcntl", side_effect=OSError(errno.EINVAL, "Invalid argument")):
+        with mock.patch.object(file_pool.fcntl, "fcntl", side_effect=OSError(errno.EINVAL, "Invalid argument")):
             self.assertNotIn(self.put_and_get(a, "k"), [self.put(a, "l")])
         real = fcntl.fcntl
 
@@ -280,7 +280,7 @@ class AgainTest(SpareCase):
             return real(fd, what, *more)
 
         b = self.connector()
-        with mock.patch.object(spares.fcntl, "fcntl", no_leases):
+        with mock.patch.object(file_pool.fcntl, "fcntl", no_leases):
             self.put(b, "a")
             lies = self.put(b, "b", VALUE)
             self.assertIsNotNone(self.got(b, "a"))
@@ -294,7 +294,7 @@ class AgainTest(SpareCase):
         self.assertEqual(other.ask("get", "l"), "True")
 
     def test_leases_that_are_never_granted(self) -> None:
-        """As on a kernel for which a second name is somebody else: it is given up, but not where one ever was."""
+        """On a kernel that refuses leases on files with two names the pool is disabled, unless a lease was ever granted."""
         real, refuses = fcntl.fcntl, False
 
         def refusing(fd: int, what: int, *more: Any) -> Any:
@@ -304,7 +304,7 @@ class AgainTest(SpareCase):
 
         for granted in (False, True):
             a = self.connector()
-            with mock.patch.object(spares.fcntl, "fcntl", refusing), mock.patch.object(spares, "_REFUSALS", 10):
+            with mock.patch.object(file_pool.fcntl, "fcntl", refusing), mock.patch.object(file_pool, "_REFUSALS", 10):
                 refuses = not granted
                 self.put_and_get(a, "k")
                 self.put_and_get(a, "k")
@@ -314,8 +314,8 @@ class AgainTest(SpareCase):
             self.assertEqual(bool(self.second_names()), granted)
             a.close()
 
-    def test_a_lease_that_is_broken_ends_no_process(self) -> None:
-        """By somebody who opens it by its second name at that moment, each time."""
+    def test_a_broken_lease_does_not_kill_the_process(self) -> None:
+        """A process opens the second name at that moment, each time."""
         a, real, opened = self.connector(), fcntl.fcntl, []
 
         def breaking(fd: int, what: int, argument: int) -> Any:
@@ -326,12 +326,12 @@ class AgainTest(SpareCase):
                     os.open(self.path(f"{journal.journals_name()}/{opened[-1]}"), os.O_RDONLY | os.O_NONBLOCK)
             return result
 
-        with mock.patch.object(spares.fcntl, "fcntl", breaking):
+        with mock.patch.object(file_pool.fcntl, "fcntl", breaking):
             inodes = {self.put_and_get(a, "k") for _ in range(4)}
         self.assertEqual((len(inodes), len(opened)), (1, 3))
 
     def test_many_at_once(self) -> None:
-        """Threads that put what says what it is, and others that get it."""
+        """Threads put values that describe themselves, and others get them."""
         a, b = self.connector(), self.connector()
         at = {f"{t}_{i}": random.Random(f"{t}_{i}").randbytes(1 << (i % 12 + 6)) for t in range(4) for i in range(50)}
         wrong: list[str] = []
@@ -356,25 +356,25 @@ class AgainTest(SpareCase):
         for _ in range(0, len(at), 64):  # as many as it looks at
             a.reap_consumed()
         self.assertEqual((a.health()["pending"], a.health()["errors"], b.health()["errors"]), (0, 0, 0))
-        self.assertLessEqual(len(self.second_names()), spares.MOST)
+        self.assertLessEqual(len(self.second_names()), file_pool.MAX_FILES)
 
 
-class BoundsTest(SpareCase):
-    def test_count(self) -> None:
+class BoundsTest(FilePoolCase):
+    def test_the_number_of_files_is_bounded(self) -> None:
         a = self.connector()
-        for i in range(spares.MOST + 8):
+        for i in range(file_pool.MAX_FILES + 8):
             self.put(a, f"k{i}", VALUE)
-        self.assertEqual(len(self.second_names()), spares.MOST)
-        for i in range(spares.MOST + 8):
+        self.assertEqual(len(self.second_names()), file_pool.MAX_FILES)
+        for i in range(file_pool.MAX_FILES + 8):
             self.assertEqual(self.got(a, f"k{i}"), VALUE)
-        self.assertEqual(len(self.second_names()), spares.MOST)
+        self.assertEqual(len(self.second_names()), file_pool.MAX_FILES)
 
     def bounded(self, most: int) -> OmnibusConnector:
         a = self.connector()
         self.kept(a)._most_bytes = most
         return a
 
-    def test_bytes(self) -> None:
+    def test_the_bytes_of_files_are_bounded(self) -> None:
         a = self.bounded(100_000)
         for i in range(5):
             self.put(a, f"k{i}", bytes(30_000))
@@ -383,18 +383,18 @@ class BoundsTest(SpareCase):
         self.put(a, "large", bytes(150_000))
         self.assertEqual(len(self.second_names()), 3)
 
-    def test_room_is_made(self) -> None:
+    def test_free_files_are_closed_for_space(self) -> None:
         a = self.bounded(100_000)
         inodes = {n: self.put(a, f"k{n}", bytes(n)) for n in (10_000, 20_000, 60_000)}
         a.cleanup("k10000"), a.cleanup("k20000"), a.cleanup("k60000")
-        self.kept(a).look()
+        self.kept(a).check_used()
         self.assertEqual(self.put(a, "k", bytes(75_000)), inodes[60_000])
-        self.assertEqual({s.segment.inode for s in self.kept(a)._mine}, {inodes[20_000], inodes[60_000]})
+        self.assertEqual({s.segment.inode for s in self.kept(a)._files}, {inodes[20_000], inodes[60_000]})
         self.assertIsNotNone(self.got(a, "k"))
         self.assertEqual(self.put(a, "k", bytes(99_000)), inodes[60_000])
         self.assertEqual(len(self.second_names()), 1)
 
-    def test_no_room_is_made_that_is_not_enough(self) -> None:
+    def test_files_stay_if_closing_them_makes_too_little_space(self) -> None:
         a = self.bounded(100_000)
         self.put(a, "used", bytes(60_000))
         inodes = [self.put(a, f"k{i}", bytes(10_000 * i)) for i in (1, 2)]

@@ -1,7 +1,8 @@
-"""Values of the exchange whose tensors stay on a GPU: a bundle of the value in OmniSerializer's format, in which a
-number stands for each such tensor, and of these.
+"""Values of the exchange whose tensors stay on a GPU.
 
-No value in that format begins as a bundle does, so those who get a value see which it is.
+Such a value is a bundle of its encoding in OmniSerializer's format, in which a number stands for each tensor on a GPU,
+and of these tensors. No encoding in that format begins with the magic number of a bundle, so a receiver can tell the two
+apart.
 """
 
 from __future__ import annotations
@@ -19,25 +20,25 @@ from ..exchange import Exchange, FetchedPayload
 from ..gpu import lane
 from ..gpu.layout import Layout
 from ..gpu.sender import OnGPU, Sender
-from ..gpu.sender import of as sender_of
+from ..gpu.sender import for_session as sender_for
 from ..gpu.tensor import DeviceTensor
 from ..omni import decoder
 from ..omni.encoder import Encoded, encode
 from ..session import OutOfTime
 from ..sources import Source
 from ..tensor import Tensor
-from .contract import Edge, Placed, Unavailable, entry_metadata
+from .contract import Edge, PutResult, Unavailable, entry_metadata
 
 
-class _Beside:
-    """The tensors of a value that stay where they are."""
+class _DeviceTensors:
+    """The tensors of a value that stay on a GPU."""
 
     def __init__(self, sender: Sender, mode: int) -> None:
         self.sender, self.mode = sender, mode
         self.tensors: list[OnGPU] = []
 
-    def number(self, value: Any) -> int | None:
-        """The number of a tensor; None: it is not on a GPU, or cannot stay there."""
+    def index_of(self, value: Any) -> int | None:
+        """The number of a tensor; None: the value is no tensor on a GPU, or the tensor cannot stay there."""
         torch = sys.modules.get("torch")
         try:
             if torch is not None and isinstance(value, torch.Tensor):
@@ -45,8 +46,8 @@ class _Beside:
             t = self.sender.on_gpu(value)
         except ForkedError:
             raise
-        except (PayloadError, RuntimeError) as e:  # its elements, or its layout, are torch's alone
-            self.sender.falls_back(self.mode, e)
+        except (PayloadError, RuntimeError) as e:  # its dtype or layout exists in torch only
+            self.sender.count_fallback(self.mode, e)
             return None
         if t is None or not t.nbytes:
             return None
@@ -54,22 +55,24 @@ class _Beside:
         return len(self.tensors) - 1
 
 
-def put(exchange: Exchange, edge: Edge, key: str, value: Any, how: wire.Tensors, timeout: float) -> Placed | Encoded:
-    """Put a value whose tensors stay on a GPU. Without such tensors, and where they go through host memory, which is
-    counted, nothing is put, and the value encoded is returned."""
-    sender = sender_of(exchange._session)
-    beside = _Beside(sender, how.transport)
-    payload = encode(value, beside.number)
+def put_value(exchange: Exchange, edge: Edge, key: str, value: Any, how: wire.Tensors, timeout: float) -> PutResult | Encoded:
+    """Put a value whose tensors stay on a GPU.
+
+    If it has no such tensors, or they must go through host memory, which is counted, nothing is put, and the encoded
+    value is returned."""
+    sender = sender_for(exchange._session)
+    beside = _DeviceTensors(sender, how.transport)
+    payload = encode(value, beside.index_of)
     if not beside.tensors:
         return payload
     text = Source("uint8", (payload.size,), payload.write)
     layout = Layout(sender, Plan([text, *beside.tensors], _as_it_is), wire.MAX_INLINE_BYTES + 1)
     entry = exchange.put_on_gpu(*edge, key, layout, how, timeout)
     if entry is None:
-        layout.in_host_memory()
+        layout.use_host_memory()
         layout.count()
         return encode(value)
-    return Placed(entry_metadata(entry), payload.size + layout.nbytes)
+    return PutResult(entry_metadata(entry), payload.size + layout.nbytes)
 
 
 def _as_it_is(source: Any) -> Source:
@@ -77,44 +80,44 @@ def _as_it_is(source: Any) -> Source:
     return source
 
 
-def take(payload: FetchedPayload, limit: float) -> tuple[Any, int]:
-    """The value of a payload that is a bundle, and its size. Its tensors are complete, and keep the payload.
+def take_value(payload: FetchedPayload, limit: float) -> tuple[Any, int]:
+    """The value of a payload that is a bundle, and its size. Its tensors are complete, and keep the payload alive.
 
-    A value that this process cannot read lies under its key again: Unavailable says why. Raises Poisoned for
-    tensors that are gone, or never were complete.
+    A value that this process cannot read is put back under its key, and Unavailable says why. Raises Poisoned for
+    tensors that are lost or were never completed.
     """
     if payload.is_inline:
         raise PayloadError("a value with tensors on a GPU that is not in shared memory: nothing keeps them")
     try:
-        value = lane.of(payload._session).open(Bundle(payload.data), payload.data, limit)
+        value = lane.for_session(payload._session).decode(Bundle(payload.data), payload.data, limit)
         text, *tensors = value if isinstance(value, list) else [value]
         if not isinstance(text, Tensor) or not all(isinstance(t, DeviceTensor) for t in tensors):
             raise PayloadError("a bundle that is no value of a connector")
         for t in tensors:
             if not t.wait(limit - time.monotonic()):
                 raise OutOfTime
-        beside = [_taken(payload, t) for t in tensors]
+        beside = [_for_framework(payload, t) for t in tensors]
     except (ForeignDevice, DriverError) as e:
-        raise _left(payload, str(e)) from e
+        raise _put_back(payload, str(e)) from e
     except OutOfTime:
-        raise _left(payload, "neither its process nor the host said in time where they are") from None
+        raise _put_back(payload, "neither its process nor the host said in time where they are") from None
     except Nothing as e:
         raise Poisoned(f"the process that put the tensors has ended, and its memory is gone: {e}") from None
     size = sum(data_bytes(t.dtype, t.shape) for t in (text, *tensors))
     return decoder.decode(text.raw(), beside=beside), size
 
 
-def _taken(payload: FetchedPayload, t: DeviceTensor) -> Any:
-    """A tensor as this process has them."""
+def _for_framework(payload: FetchedPayload, t: DeviceTensor) -> Any:
+    """A tensor in the type of this process's framework."""
     try:
         return decoder.of_framework(t)
     except Poisoned:
         raise
-    except Exception as e:  # a torch that was built without CUDA, for one
-        raise _left(payload, f"torch does not take {t!r}: {e}") from e
+    except Exception as e:  # for example a torch without CUDA
+        raise _put_back(payload, f"torch does not take {t!r}: {e}") from e
 
 
-def _left(payload: FetchedPayload, why: str) -> Unavailable:
-    """Have the value lie under its key again."""
+def _put_back(payload: FetchedPayload, why: str) -> Unavailable:
+    """Put the value back under its key, and return the error."""
     payload.put_back()
     return Unavailable(f"its tensors on a GPU cannot be had here, and it lies under its key as before: {why}")

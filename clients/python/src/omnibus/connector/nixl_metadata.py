@@ -1,4 +1,4 @@
-"""What a producer of NixlConnector's says of a value, and the value of what was read of its memory."""
+"""The metadata of a value of a NixlConnector, and the payload of the memory that was read by them."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ _TENSOR_MARK, _TUPLE_MARK = "__nixl_tensor_index__", "__nixl_tuple__"
 _ALIGNMENT = 64
 
 
-class Plan(NamedTuple):
-    """What a producer says of a value, checked."""
+class ReadPlan(NamedTuple):
+    """Where a value lies at its producer, and where its parts go here. Checked."""
 
     kind: str
     agent: bytes
     generation: str
-    told: int  # the size, as its put has returned it
+    declared_size: int  # the size that its put returned
     tensors: list[tuple[str, tuple[int, ...], int, int]]  # type, shape, offset here, bytes
     regions: dict[str, list[tuple[int, int, int, int]]]  # by type of memory: address there, bytes, device, offset here
     size: int
 
 
-def generation_of(answer: bytes) -> Any:
+def parse_generation(answer: bytes) -> Any:
     try:
         return unpackb(answer).get("generation")
     except (AttributeError, PayloadError):
         return None
 
 
-def plan_of(address: str, answer: bytes) -> Plan:
-    """What a producer says of a value. Raises BadMetadata: nothing is read that is not as it says in each respect."""
+def parse_plan(address: str, answer: bytes) -> ReadPlan:
+    """The plan of a producer's answer. Raises BadMetadata for any inconsistency, so that no read follows it."""
     def bad(why: str) -> BadMetadata:
         return BadMetadata(f"the sender at {address} {why}: it is of another version, or another program")
 
     try:
-        said = unpackb(answer)
+        answered = unpackb(answer)
     except PayloadError as e:
         raise bad(f"answers in another format ({e})") from None
-    if not isinstance(said, dict) or said.get("schema_version") != SCHEMA:
+    if not isinstance(answered, dict) or answered.get("schema_version") != SCHEMA:
         raise bad(f"does not answer in version {SCHEMA} of the schema")
-    kind, agent, told, generation = said.get("kind"), said.get("agent_metadata"), said.get("size"), said.get("generation")
-    specs, groups = said.get("tensor_specs"), said.get("descriptor_groups")
+    kind, agent, told, generation = answered.get("kind"), answered.get("agent_metadata"), answered.get("size"), answered.get("generation")
+    specs, groups = answered.get("tensor_specs"), answered.get("descriptor_groups")
     if kind not in (OBJECT, TENSORS, STRUCTURED):
         raise bad(f"has a value of kind {kind!r:.80}, which is not known")
     if not isinstance(agent, bytes) or not isinstance(generation, str) or type(told) is not int:
@@ -76,10 +76,10 @@ def plan_of(address: str, answer: bytes) -> Plan:
     left = {i for i, t in enumerate(tensors) if t[3]}
     for group in groups:
         group = group if isinstance(group, dict) else {}
-        memory, indices, its = group.get("memory_type"), group.get("tensor_indices"), group.get("regions")
-        if memory not in ("DRAM", "VRAM") or not isinstance(indices, list) or not isinstance(its, list) or len(indices) != len(its):
+        memory, indices, region_list = group.get("memory_type"), group.get("tensor_indices"), group.get("regions")
+        if memory not in ("DRAM", "VRAM") or not isinstance(indices, list) or not isinstance(region_list, list) or len(indices) != len(region_list):
             raise bad("does not say where the value lies")
-        for i, region in zip(indices, its):
+        for i, region in zip(indices, region_list):
             if type(i) is not int or i not in left or not isinstance(region, list) or len(region) not in (3, 4):
                 raise bad("does not say where each tensor lies, once")
             if any(type(n) is not int or n < 0 for n in region[:3]) or region[1] != tensors[i][3] or not 0 < region[0] <= (1 << 64) - region[1] or region[2] >> 31:
@@ -88,23 +88,23 @@ def plan_of(address: str, answer: bytes) -> Plan:
             regions.setdefault(memory, []).append((region[0], region[1], region[2], tensors[i][2]))
     if left:
         raise bad("does not say where each tensor lies")
-    return Plan(kind, agent, generation, told, tensors, regions, end)
+    return ReadPlan(kind, agent, generation, told, tensors, regions, end)
 
 
-def payload_of(plan: Plan, room: memoryview) -> bytes:
+def build_payload(plan: ReadPlan, memory: memoryview) -> bytes:
     """The bytes of a value in the format of the serializer."""
     if plan.kind == OBJECT:
-        return bytes(room[: plan.tensors[0][3]])
-    made = [Tensor(dtype, shape, room[at : at + size]) for dtype, shape, at, size in plan.tensors]
+        return bytes(memory[: plan.tensors[0][3]])
+    made = [Tensor(dtype, shape, memory[at : at + size]) for dtype, shape, at, size in plan.tensors]
     if plan.kind == TENSORS:
         return bytes(encode(made[0] if len(made) == 1 else made))
-    return bytes(encode(_restored(unpackb(made[0].raw()), made[1:])))
+    return bytes(encode(_with_tensors(unpackb(made[0].raw()), made[1:])))
 
 
-def _restored(v: Any, tensors: list[Tensor]) -> Any:
-    """A structure with its tensors in it."""
+def _with_tensors(v: Any, tensors: list[Tensor]) -> Any:
+    """A structure with its tensors in place of their marks."""
     if isinstance(v, list):
-        return [_restored(x, tensors) for x in v]
+        return [_with_tensors(x, tensors) for x in v]
     if not isinstance(v, dict):
         return v
     if v.keys() == {_TENSOR_MARK}:
@@ -113,5 +113,5 @@ def _restored(v: Any, tensors: list[Tensor]) -> Any:
             raise PayloadError(f"a structure names tensor {i!r:.80} of {len(tensors)}")
         return tensors[i]
     if v.keys() == {_TUPLE_MARK} and isinstance(v[_TUPLE_MARK], list):
-        return tuple(_restored(x, tensors) for x in v[_TUPLE_MARK])
-    return {k: _restored(x, tensors) for k, x in v.items()}
+        return tuple(_with_tensors(x, tensors) for x in v[_TUPLE_MARK])
+    return {k: _with_tensors(x, tensors) for k, x in v.items()}

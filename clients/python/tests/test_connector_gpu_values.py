@@ -16,7 +16,7 @@ from omnibus.connector import CudaIpcConnector, OmnibusConnector, encode
 from omnibus.devices.contract import uuid_of, uuid_text
 from omnibus.errors import PayloadError
 from omnibus.gpu import Options, emul
-from omnibus.gpu.chunk import Chunk, Spare
+from omnibus.gpu.chunk import Chunk, PrivateMemory
 from omnibus.omni.decoder import decode
 from omnibus.omni.encoder import BESIDE
 
@@ -24,14 +24,14 @@ GPU = {"device": uuid_text(emul.uuid(5))}
 
 
 class Elsewhere:
-    """A tensor on a GPU that CUDA has, and this process has not."""
+    """A tensor on a CUDA device that is not visible to this process."""
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, 0
 
 
 class SettingsTest(unittest.TestCase):
-    def test_what_makes_no_sense(self) -> None:
+    def test_invalid_settings(self) -> None:
         for extra, says in (
             ({"tensor_transport": "cuda"}, "tensor_transport must be default or cuda_ipc or cuda_ipc_pool, not 'cuda'"),
             ({"tensor_transport": "cuda_ipc", "mode": "segment"}, "tensor_transport cuda_ipc needs .* use mode ring, not segment"),
@@ -55,7 +55,7 @@ class SettingsTest(unittest.TestCase):
 
 
 class EncodingTest(unittest.TestCase):
-    def test_what_travels_beside(self) -> None:
+    def test_external_tensors_are_numbered(self) -> None:
         beside: list[Any] = []
 
         def number(v: Any) -> int | None:
@@ -82,8 +82,8 @@ class EncodingTest(unittest.TestCase):
         self.assertEqual(buffer[:4], MAGIC)
 
     def test_tensors_of_other_libraries(self) -> None:
-        """An object whose memory is read through DLPack is a tensor, also to be put on from here."""
-        chunk = Chunk(Spare(emul.device(emul.uuid(5)), 64), 64)
+        """An object with DLPack memory encodes as a tensor, which can be put again."""
+        chunk = Chunk(PrivateMemory(emul.device(emul.uuid(5)), 64), 64)
         t = chunk.empty((2, 2), "int16")
         dlpack.borrow(t).view()[:] = bytes(range(8))
         want = bytes(encode({"x": Tensor("int16", (2, 2), bytes(range(8)))}))
@@ -91,7 +91,7 @@ class EncodingTest(unittest.TestCase):
 
 
 class WithoutDeviceTest(HostCase):
-    """A connector that would have tensors stay on a GPU, in a process that has none."""
+    """A connector with a tensor transport, in a process without a GPU."""
 
     def connector(self, kind: type[OmnibusConnector], **extra: Any) -> OmnibusConnector:
         made = self.beside(lambda: kind({"socket": self.host.path, "timeout": 0.2, **extra}))
@@ -101,7 +101,7 @@ class WithoutDeviceTest(HostCase):
         self.addCleanup(self.host.close_socket)
         return c
 
-    def test_raw_data_is_asked_for(self) -> None:
+    def test_supports_raw_data_with_a_tensor_transport(self) -> None:
         c = self.connector(CudaIpcConnector, gpu=GPU)
         self.assertTrue(c.supports_raw_data)
         self.assertFalse(OmnibusConnector({"mode": "segment"}).supports_raw_data)

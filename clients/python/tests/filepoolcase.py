@@ -1,4 +1,4 @@
-"""What tests of spares begin with. Run as a program it is the other process, and does what it reads."""
+"""Test cases with pooled files. Run as a program it is another process, which executes the commands it reads."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from unittest import mock
 
 from segmentcase import SegmentCase
 
-from omnibus.connector import OmnibusConnector, journal, segment, spares
+from omnibus.connector import OmnibusConnector, journal, segment, file_pool
 from omnibus.connector.segment import Segments
-from omnibus.connector.spares import Spares
+from omnibus.connector.file_pool import FilePool
 
 
-class SpareCase(SegmentCase):
-    #: After how long a spare is let go: not while a test waits for a processor, or for another process to begin.
-    rest_seconds = 3600.0
+class FilePoolCase(SegmentCase):
+    #: Until an idle file is closed: longer than a test waits for a processor, or for another process to start.
+    idle_seconds = 3600.0
 
     def setUp(self) -> None:
         super().setUp()
-        for module in (spares, segment):
-            patch = mock.patch.object(module, "REST_SECONDS", self.rest_seconds)
+        for module in (file_pool, segment):
+            patch = mock.patch.object(module, "IDLE_SECONDS", self.idle_seconds)
             patch.start()
             self.addCleanup(patch.stop)
 
-    def kept(self, c: OmnibusConnector) -> Spares:
+    def kept(self, c: OmnibusConnector) -> FilePool:
         assert isinstance(c._transport, Segments)
-        return c._transport._spares
+        return c._transport._files
 
     def second_names(self) -> list[str]:
         return sorted(n for n in os.listdir(self.path(journal.journals_name())) if n.startswith("spare-"))
@@ -56,7 +56,7 @@ class SpareCase(SegmentCase):
 class Other:
     """Another process, with a connector of its own."""
 
-    def __init__(self, test: SpareCase) -> None:
+    def __init__(self, test: FilePoolCase) -> None:
         self._process = subprocess.Popen(
             [sys.executable, os.path.abspath(__file__), test.dir],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -84,7 +84,7 @@ def digest(content: bytes) -> str:
 
 
 class Serving:
-    """That process."""
+    """The commands of that process."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -115,7 +115,7 @@ class Serving:
         return "True"
 
     def attach(self, name: str) -> str:
-        """As vLLM-Omni's readers begin."""
+        """Attach as vLLM-Omni's readers do."""
         self._has = shared_memory.SharedMemory(name=name)
         return digest(bytes(self._has.buf))
 

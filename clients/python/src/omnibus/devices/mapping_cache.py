@@ -1,4 +1,4 @@
-"""Memory of other processes that is mapped once, however many tensors lie in it."""
+"""A cache of mapped memory of other processes, so that tensors in the same memory share one mapping."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable
 from .contract import Memory
 
 
-class _Share:
-    """Memory that is mapped for as long as this is referred to.
+class _Mapping:
+    """Mapped memory. It is unmapped when the last reference is gone.
 
-    It has no destructor, so that nobody finds it by a weak reference once it goes. What has
-    one, as the memory itself, is found until that has come to its end, and may be unmapped by then.
+    This class has no destructor, so a weak reference is cleared before the memory's destructor runs. A weak reference
+    to an object with a destructor may still work while that unmaps the memory.
     """
 
     __slots__ = ("address", "size", "_memory", "__weakref__")
@@ -24,18 +24,18 @@ class _Share:
         self._memory = memory
 
 
-class Shared:
-    """What is mapped, by the handles of its owners. While one mapping goes another may come."""
+class MappingCache:
+    """Mappings by the handles of their owners. A new mapping may be created while an old one is being unmapped."""
 
     def __init__(self, open: Callable[[bytes], Memory]) -> None:
         self._map = open
         self._lock = threading.Lock()
-        self._open: weakref.WeakValueDictionary[bytes, _Share] = weakref.WeakValueDictionary()
+        self._open: weakref.WeakValueDictionary[bytes, _Mapping] = weakref.WeakValueDictionary()
 
     def get(self, handle: bytes) -> Memory:
         """The memory behind a handle."""
         with self._lock:
             share = self._open.get(handle)
             if share is None:
-                share = self._open[handle] = _Share(self._map(handle))
+                share = self._open[handle] = _Mapping(self._map(handle))
             return share

@@ -13,22 +13,22 @@ from typing import Any
 from unittest import mock
 
 from segmentcase import VALUE
-from sparecase import SpareCase
+from filepoolcase import FilePoolCase
 
-from omnibus.connector import files, journal
+from omnibus.connector import shm_files, journal
 from omnibus.connector.contract import NoRoom
 
 
-class RoomTest(SpareCase):
+class RoomTest(FilePoolCase):
     def test_no_room(self) -> None:
-        """All go but what is being written, and of what is used the values stay."""
+        """All files are closed but those being written; values in used files stay."""
         a = self.connector()
         keys = "abcdef"
         for key in keys:
             self.put(a, key, VALUE)
         for key in keys[1:]:
             self.assertEqual(self.got(a, key), VALUE)
-        write, tries = files.write_all, []
+        write, tries = shm_files.write_all, []
 
         def full(fd: int, pieces: Any) -> None:
             tries.append(len(self.second_names()))
@@ -36,7 +36,7 @@ class RoomTest(SpareCase):
                 raise NoRoom("no room")
             write(fd, pieces)
 
-        with mock.patch.object(files, "write_all", full):
+        with mock.patch.object(shm_files, "write_all", full):
             most = 1
             self.assertTrue(a.put("0", "1", "k", b"k")[0])
             self.assertEqual(tries, [6, 0])
@@ -48,7 +48,7 @@ class RoomTest(SpareCase):
         self.assertEqual(os.listdir(self.dir), [])
 
     def test_getting_makes_room(self) -> None:
-        """Who has got nothing yet gets a value from a directory that is full."""
+        """A connector without a get so far gets a value from a full directory."""
         a, b = self.connector(), self.connector()
         self.assertTrue(a.put("0", "1", "k", VALUE)[0])
         with mock.patch.object(journal.os, "pwrite", side_effect=OSError(errno.ENOSPC, "full")):
@@ -66,7 +66,7 @@ class RoomTest(SpareCase):
         self.assertEqual(len(os.listdir("/proc/self/fd")), before)
 
     def test_no_descriptor(self) -> None:
-        """Then they give theirs, whether they have a value or not."""
+        """The files of the pool are closed, with and without a value."""
         for generation, got, (what, do) in itertools.product((1, 2), (0, 4), (
             ("put", lambda a, _: self.assertTrue(a.put("0", "1", "k", VALUE)[0])),
             ("get", lambda a, there: self.assertEqual(a.get("0", "1", "there", there)[0], VALUE)),
