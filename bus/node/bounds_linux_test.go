@@ -80,7 +80,7 @@ func TestQueuesPerClientAreBounded(t *testing.T) {
 			},
 		},
 		"requests": {
-			most: requests, text: "1025 requests wait for a place, 1024 may",
+			most: requests, text: "1025 requests wait for a permit, 1024 may",
 			begin: func(c *thinClient, h *hosted) func(i uint32) wire.Message {
 				testbus.StreamOf(c.t, h.bus) // holds the only permit
 				return func(i uint32) wire.Message { return &wire.Submit{Source: ownSource(i)} }

@@ -206,7 +206,7 @@ func TestDirectoryIsBounded(t *testing.T) {
 	c, d := dialThin(t, h.path), dialThin(t, h.path)
 	c.await(wire.KindWelcome)
 	d.await(wire.KindWelcome)
-	testbus.SetDirectoryRoom(t, h.bus, each+1)
+	testbus.SetDirectoryLimit(t, h.bus, each+1)
 	files := testbus.OpenFiles(t)
 	want := func(c *thinClient, number uint32, want wire.Code) {
 		t.Helper()

@@ -159,7 +159,7 @@ func (l *link) claimFetched(token uint32) (q *question, wanted bool) {
 func (l *link) payloadOf(m *wire.Fetched) (*accounts.Payload, error) {
 	if m.Flags&wire.FlagInline != 0 {
 		return accounts.OnHeap(append([]byte{}, m.Payload...), func() {
-			l.Rest(&wire.Finish{Delivery: m.Delivery})
+			l.QueueLater(&wire.Finish{Delivery: m.Delivery})
 			l.state.readers.Done()
 		}), nil
 	}

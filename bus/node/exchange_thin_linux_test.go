@@ -66,7 +66,7 @@ func TestThinClientPlaces(t *testing.T) {
 	h.wantEmpty(t)
 	testbus.Await(t, func() bool { return placedBy(h, c) == 0 })
 	for _, p := range h.server.Processes() {
-		if p.Arena.Rooms != 0 || p.Arena.Used != 0 {
+		if p.Arena.Payloads != 0 || p.Arena.Used != 0 {
 			t.Errorf("%+v", p.Arena)
 		}
 	}
@@ -146,7 +146,7 @@ func TestThinClientFetches(t *testing.T) {
 	c.send(&wire.Finish{Delivery: m.Delivery})
 	c.send(fetchOf(6, "k", wire.FetchWait))
 	testbus.Await(t, func() bool { return len(stalls(t, h)) == 1 })
-	if s := stalls(t, h)[0]; !strings.Contains(s, `"k" on thinker -> talker, which nobody has placed`) {
+	if s := stalls(t, h)[0]; !strings.Contains(s, `"k" on thinker -> talker, which no process has placed`) {
 		t.Errorf("the stall says %q", s)
 	}
 	c.send(&wire.Cancel{Token: 6})

@@ -22,8 +22,8 @@ func (p *peerLink) Queue(m wire.Message) {
 	}
 }
 
-// Rest implements bus.Feeder.
-func (p *peerLink) Rest(m wire.Message) { p.Queue(m) }
+// QueueLater implements bus.Feeder.
+func (p *peerLink) QueueLater(m wire.Message) { p.Queue(m) }
 
 // Relays implements bus.Feeder.
 func (p *peerLink) Relays() bool { return false }

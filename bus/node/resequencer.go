@@ -74,7 +74,7 @@ func (a *resequencer) relayed(edge uint16, d *bus.Delivery) error {
 		return err
 	}
 	st.unfinishedRelayed.Add(1)
-	d.Control().CountIn(&st.unfinishedRelayed)
+	d.Control().CountUnfinished(&st.unfinishedRelayed)
 	if st.from == nil { // the host keeps the order that Routing promises
 		a.feed(int(edge), st, d)
 		return nil
@@ -119,7 +119,7 @@ func (a *resequencer) direct(p *peerLink, edge uint16, d *bus.Delivery) error {
 	}
 	st.directCount++
 	st.unfinishedDirect.Add(1)
-	d.Control().CountIn(&st.unfinishedDirect)
+	d.Control().CountUnfinished(&st.unfinishedDirect)
 	return a.insert(int(edge), st, d)
 }
 

@@ -31,9 +31,9 @@ func (a *recordingFeeder) Queue(m wire.Message) {
 	a.all = append(a.all, m)
 }
 
-func (a *recordingFeeder) Rest(m wire.Message) { a.Queue(m) }
-func (a *recordingFeeder) Leaving() bool       { return false }
-func (a *recordingFeeder) Relays() bool        { return false }
+func (a *recordingFeeder) QueueLater(m wire.Message) { a.Queue(m) }
+func (a *recordingFeeder) Leaving() bool             { return false }
+func (a *recordingFeeder) Relays() bool              { return false }
 
 // finished are the deliveries that were given back, in order.
 func (a *recordingFeeder) finished() (ids []uint32) {

@@ -285,7 +285,7 @@ func (l *link) sendTaskEnd(t *nodeTask, err error) {
 		}
 		var at *bus.StageError
 		if errors.As(err, &at) {
-			m.Text = at.TextBeside(err) // the host adds the stage
+			m.Text = at.TextWithoutLocation(err) // the host adds the stage
 			m.Edge, m.Key, m.Seq = at.Edge, at.Key, at.Seq
 		}
 	}

@@ -403,8 +403,8 @@ func (l *link) Queue(m wire.Message) {
 	}
 }
 
-// Rest implements bus.Feeder.
-func (l *link) Rest(m wire.Message) {
+// QueueLater implements bus.Feeder.
+func (l *link) QueueLater(m wire.Message) {
 	if err := l.sendLater(m); err != nil && !errors.Is(err, peer.ErrClosed) {
 		l.sender.Fail(err)
 	}

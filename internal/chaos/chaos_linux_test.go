@@ -203,7 +203,7 @@ func (c *run) look(pid int) (h holding, attached bool) {
 		}
 		attached = true
 		h.deliveries += p.Held
-		h.rooms += p.Arena.Rooms
+		h.rooms += p.Arena.Payloads
 		h.requests += p.Requests
 		h.direct += p.Direct
 	}

@@ -137,7 +137,7 @@ func TestUnlockOnAnotherGoroutine(t *testing.T) {
 
 // TestHandlersMayRunUnderRights: AssertNone allows a Right, and a Right has a rank in the order.
 func TestHandlersMayRunUnderRights(t *testing.T) {
-	var asleep Right[FlowAsleep]
+	var asleep Right[FlowSleep]
 	var handler Right[HandlerLock]
 	var outputs Mutex[Outputs]
 	wantNone(t, fault(t, func() {
@@ -154,7 +154,7 @@ func TestHandlersMayRunUnderRights(t *testing.T) {
 		outputs.Unlock()
 		handler.Unlock()
 	}), "a handler is called while Outputs", "TestHandlersMayRunUnderRights")
-	wantFault(t, fault(t, func() { asleep.Lock(); handler.Lock(); handler.Unlock(); asleep.Unlock() }), "HandlerLock", "while FlowAsleep")
+	wantFault(t, fault(t, func() { asleep.Lock(); handler.Lock(); handler.Unlock(); asleep.Unlock() }), "HandlerLock", "while FlowSleep")
 	wantNone(t, fault(t, func() {
 		outputs.Lock()
 		if asleep.TryLock() {

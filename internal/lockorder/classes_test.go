@@ -181,7 +181,7 @@ type box struct {
 	mu    lockorder.Mutex[lockorder.Outputs]
 	more  lockorder.RWMutex[lockorder.Outputs]
 	right lockorder.Right[lockorder.Latency]
-	lock  *lockorder.Mutex[lockorder.FlowAsleep]
+	lock  *lockorder.Mutex[lockorder.FlowSleep]
 	own   lockorder.Mutex[own]
 	gone  lockorder.Mutex[lockorder.Gone]
 	fine  lockorder.Mutex[lockorder.Bus]
@@ -195,7 +195,7 @@ var table struct{ mu sync.Mutex }
 type (
 	Outputs     [1]lock  // bus.box.more: one
 	Latency    [2]lock  // bus.box.right: another
-	FlowAsleep [3]right // bus.lock: of no type
+	FlowSleep [3]right // bus.lock: of no type
 	Bus        [4]lock  // bus.box.fine: right
 	Request    [5]lock  // bus.Request.mu: gone
 )
@@ -203,7 +203,7 @@ type (
 	want := []string{
 		"bus.box.plain is a mutex of package sync", "bus.box.also is a mutex of package sync", "bus.mu is a mutex of package sync",
 		"bus.box.mu and bus.box.more have the class Outputs", "bus.box.right is a Right, or its class Latency",
-		"the comment of class FlowAsleep", "no field has the class Request", "the class Gone of bus.box.gone is not in",
+		"the comment of class FlowSleep", "no field has the class Request", "the class Gone of bus.box.gone is not in",
 		"the class none of bus.box.own is not in",
 	}
 	if len(got) != len(want) {

@@ -14,7 +14,7 @@ type (
 
 	ReceiverReading [10]right // internal/peer.Receiver.reading: which goroutine handles the messages of a connection
 	HandlerLock     [30]right // bus.handlerLock.mu: the handler of one replica; an emission that waits gives it up
-	FlowAsleep      [40]right // bus.flow.asleep: one sleeper at a time in a flow
+	FlowSleep       [40]right // bus.flow.sleepRight: one sleeper at a time in a flow
 	LinkCalling     [50]right // bus/node.link.callerMu: opening the bus for a node's requests, and submitting
 	BusStop         [60]right // bus.Bus.stopMu: one stop at a time
 	KeyedWriter     [70]right // shmstore/keyed.Store.writer: the store's writer
@@ -63,18 +63,18 @@ type (
 	Latency      [900]lock // bus.latency.mu: a histogram
 	TensorFigure [900]lock // bus.TensorFigures.mu: the tensor figures of processes
 	Hub          [900]lock // bus/tensorqueue.hub.mu: the queue, at its owner
-	Tally        [900]lock // bus/tensorqueue.tally.mu: how many operations are unfinished
+	PendingCount [900]lock // bus/tensorqueue.pendingCount.mu: how many operations are unfinished
 
-	Source      [900]lock // bus/host.source.mu: messages that wait behind an emission; whether a request has begun, or is withdrawn
-	Line        [900]lock // bus/host.line.mu: the requests of a client that wait for permits
-	Grants      [900]lock // bus/host.grants.mu: the permits that were granted
-	Questions   [900]lock // bus/host.openQuestions.mu: questions of a client that are being answered
-	SourceSet   [900]lock // bus/host.sourceSet.mu: the tasks that a client emits for
-	Replicas    [900]lock // bus/host.replicas.mu: the replicas of a client
-	DirectPaths [900]lock // bus/host.directPaths.mu: the direct paths from and to a client
-	Movement    [900]lock // bus/host.movement.mu: whether a client with work makes progress
-	Exchanging  [900]lock // bus/host.exchanging.mu: the values of a client in the exchange
-	Reports     [900]lock // bus/host.reports.mu: the last report of a client, and its lease
+	Source        [900]lock // bus/host.source.mu: messages that wait behind an emission; whether a request has begun, or is withdrawn
+	SubmitQueue   [900]lock // bus/host.submitQueue.mu: the requests of a client that wait for permits
+	Grants        [900]lock // bus/host.grants.mu: the permits that were granted
+	Questions     [900]lock // bus/host.openQuestions.mu: questions of a client that are being answered
+	SourceSet     [900]lock // bus/host.sourceSet.mu: the tasks that a client emits for
+	Replicas      [900]lock // bus/host.replicas.mu: the replicas of a client
+	DirectPaths   [900]lock // bus/host.directPaths.mu: the direct paths from and to a client
+	StallDetector [900]lock // bus/host.stallDetector.mu: whether a client with work makes progress
+	ExchangeState [900]lock // bus/host.exchangeState.mu: the values of a client in the exchange
+	Reports       [900]lock // bus/host.reports.mu: the last report of a client, and its lease
 
 	RemoteRequest [900]lock // bus/node.remoteRequest.mu: the state of a request at the host
 	NodeTask      [900]lock // bus/node.nodeTask.mu: the deliveries of a task, and whether it has ended

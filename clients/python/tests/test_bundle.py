@@ -284,7 +284,7 @@ class EmitTest(RequestCase):
         self.host.offered()
         self.host.nothing()
         self.assertTrue(all(s.free_list.empty for s in self.client._session.allocator._segments.values()))
-        self.assertEqual(self.request._puts.in_flight, [[0, 0]])
+        self.assertEqual(self.request._puts.in_flight, [[0, 0, 0]])
 
     def test_value_of_a_delivery(self) -> None:
         value = {"a": [Tensor("float32", (256,), bytes(1024)), 5]}

@@ -12,7 +12,7 @@ from dlpackcase import as_it_is, need, without_donors, without_numpy
 from omnibus import bundle, dlpack
 from omnibus.errors import PayloadError
 from omnibus.gpu import emul
-from omnibus.gpu.chunk import Chunk, Spare
+from omnibus.gpu.chunk import Chunk, PrivateMemory
 from omnibus.tensor import DTYPES, Tensor
 
 
@@ -73,7 +73,7 @@ class TorchTest(unittest.TestCase):
                 x[0] += 1
                 self.assertEqual((x[0] == t.data[0], t.data[0] == 0), (not copy.get("copy"), bool(copy.get("copy"))))
                 t.data[0] = 0
-        out = Chunk(Spare(emul.device(emul.uuid(5)), 256), 256).empty(2, "int16")
+        out = Chunk(PrivateMemory(emul.device(emul.uuid(5)), 256), 256).empty(2, "int16")
         with self.assertRaisesRegex(BufferError, "in place"):
             torch.from_dlpack(out, copy=True)
 
@@ -116,7 +116,7 @@ class TorchTest(unittest.TestCase):
     def test_a_producer_fills_a_chunk(self) -> None:
         """On an emulated GPU, where it is read."""
         torch = self.torch
-        c = Chunk(Spare(emul.device(emul.uuid(5)), 4096), 4096)
+        c = Chunk(PrivateMemory(emul.device(emul.uuid(5)), 4096), 4096)
         out = c.empty((2, 3), torch.bfloat16)
         x = torch.from_dlpack(out)
         self.assertEqual((x.data_ptr(), x.dtype, x.shape), (out.pointer, torch.bfloat16, (2, 3)))

@@ -60,7 +60,7 @@ class EmitTest(HostCase):
         self.host.offered()
         self.host.nothing()
         self.assertTrue(all(s.free_list.empty for s in self.client._session.allocator._segments.values()))
-        self.assertEqual(self.task._puts.in_flight, [[0, 0]])
+        self.assertEqual(self.task._puts.in_flight, [[0, 0, 0]])
 
     def test_reserve(self) -> None:
         for size in (1000, 50_000):

@@ -213,9 +213,6 @@ class WindowTest(PutsCase):
         self.host.offered()
         m = self.put()
         done = self.waits(lambda: d.emit(BIG, codec=omnibus.RAW))
-        self.host.send(wire.Spent(m.put, 0))  # its count, but not its bytes
-        self.heard()
-        self.host.nothing()
         self.host.send(wire.Spent(m.put, wire.SPENT_BYTES))
         done()
         second = self.put()
@@ -236,6 +233,30 @@ class WindowTest(PutsCase):
         self.returned(m)
         behind()
         self.put()
+
+    def test_a_window_full_of_input_kept_for_a_replay(self) -> None:
+        d = self.task(wire.Edge("upper->next", "next", 0, 16_000))
+        d.emit(BIG, codec=omnibus.RAW)
+        self.host.offered()
+        m = self.put()
+        done = self.waits(lambda: d.emit(BIG, codec=omnibus.RAW))
+        self.host.send(wire.Spent(m.put, 0))  # the count, but not the bytes
+        with self.assertRaisesRegex(omnibus.WindowFull, "kept for a replay fills the byte window of upper->next"):
+            done()
+        d.emit(BIG[:1000], codec=omnibus.RAW)  # there is space beside them
+        small = self.put()
+        self.host.send(wire.Spent(m.put, wire.SPENT_BYTES))
+        self.returned(m)  # which gives nothing back a second time
+        self.heard()
+        d.emit(BIG, codec=omnibus.RAW)
+        self.put()
+        done = self.waits(lambda: d.emit(BIG, codec=omnibus.RAW))  # it waits for what no replay keeps
+        self.returned(small)
+        self.heard()
+        self.host.nothing()
+        self.host.send(over(1))
+        with self.assertRaises(omnibus.RequestOver):
+            done()
 
     def test_policies(self) -> None:
         d = self.task(wire.Edge("upper->next", "next", 1, 0, 1), wire.Edge("upper->other", "other", 1, 0, 2))
@@ -387,7 +408,7 @@ class TensorsTest(PutsCase):
     def test_the_host_is_told_the_figures(self) -> None:
         """In a while, and before the client leaves; and never again what it knows."""
         d = self.task(tensors=wire.Tensors(2, 4097))
-        with mock.patch("omnibus.gpu.sender.TELL_AFTER", 0.0):
+        with mock.patch("omnibus.gpu.sender.REPORT_SECONDS", 0.0):
             d.emit({"x": self.filled()})
         _, memory = self.host.offered()
         self.put()
@@ -399,7 +420,7 @@ class TensorsTest(PutsCase):
             "cuda_ipc_pool": {"messages": 0, "bytes": 0}, "fallbacks": 0, "small": 1, "spilt": 0,
         }  # fmt: skip
         self.assertEqual(json.loads(self.host.figures.pop()), want)
-        with mock.patch("omnibus.gpu.sender.TELL_AFTER", 60.0):
+        with mock.patch("omnibus.gpu.sender.REPORT_SECONDS", 60.0):
             d.emit({"x": self.filled()})
         self.put()
         self.client.close()

@@ -421,7 +421,7 @@ class DescriptorsTest(RequestCase):
         for descriptors in (0, 1):  # for the memory, and for its mapping
             with self.room_for(descriptors), self.assertRaisesRegex(omnibus.OutOfMemory, "ulimit -n"):
                 self.request.send(payload, codec=omnibus.RAW)
-            self.assertEqual(self.request._puts.in_flight, [[0, 0]])
+            self.assertEqual(self.request._puts.in_flight, [[0, 0, 0]])
         self.request.send(payload, codec=omnibus.RAW)
         self.assertEqual(self.host.filled()[1], payload)
 

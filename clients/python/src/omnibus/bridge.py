@@ -30,8 +30,8 @@ import threading
 from typing import Any
 
 from .connector.contract import BadKey, BadMetadata, Damaged, Edge, Gone, Missing, NoRoom, Unavailable
-from .connector.drop_in import ENGINES
-from .connector.stores import Keeper, Name, TooLarge
+from .connector.drop_in import BACKENDS
+from .connector.stores import Name, TooLarge, ValueStore
 
 _HEADER = struct.Struct("<IIQ")
 _MAX_PACKET_BYTES = 64 << 10
@@ -52,7 +52,7 @@ _CODES = (
 class Bridge:
     """Executes the operations that arrive at its sockets on an engine."""
 
-    def __init__(self, sockets: list[socket.socket], values: Keeper) -> None:
+    def __init__(self, sockets: list[socket.socket], values: ValueStore) -> None:
         self._sockets, self._values = sockets, values
         self._buffers: dict[int, memoryview] = {}
 
@@ -102,7 +102,7 @@ class Bridge:
             return OK, 0, json.dumps(metadata) if metadata else ""
         elif op == PUT_BACK:
             name, metadata = self._parse_get(text)
-            values.back(name, [self._buffers[number][:size]], metadata)
+            values.put_back(name, [self._buffers[number][:size]], metadata)
         elif op == GET:
             buffer = self._buffers[number]
             try:
@@ -111,7 +111,7 @@ class Bridge:
                 raise Missing(str(e)) from None
             if size != _UNKNOWN_SIZE:
                 metadata["size"] = size
-            payload, found = values.take(name, metadata, len(buffer))
+            payload, found = values.take_value(name, metadata, len(buffer))
             if payload is None:
                 return BUFFER_TOO_SMALL, found, ""
             buffer[:found] = memoryview(payload).cast("B")  # engines give buffers of several types
@@ -143,7 +143,7 @@ def main(kind: str, sockets: str, settings: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     lanes = [socket.socket(fileno=_FIRST_FD + i) for i in range(int(sockets))]
     try:
-        values = ENGINES[kind](json.loads(settings))
+        values = BACKENDS[kind](json.loads(settings))
     except Exception as e:
         code, _, text = failure(e)
         lanes[0].send(_HEADER.pack(code, 0, 0) + text.encode())
@@ -151,7 +151,7 @@ def main(kind: str, sockets: str, settings: str) -> None:
     lanes[0].send(_HEADER.pack(OK, 0, 0))
     Bridge(lanes, values).run()
     try:
-        values.leave()
+        values.withdraw()
     finally:
         os._exit(0)  # joining the engine's own threads would take seconds
 

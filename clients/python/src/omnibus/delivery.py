@@ -134,7 +134,7 @@ class Delivery:
 
             if window is None:
                 raise PayloadError("bundle: places outside a payload that is not in shared memory: nothing keeps them")
-            return lane.of(self._session).open(b, data, limit)
+            return lane.for_session(self._session).decode(b, data, limit)
         return codec.decode(data, self.codec)
 
     def keep(self) -> Delivery:

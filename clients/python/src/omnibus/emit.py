@@ -105,8 +105,8 @@ class Emitter:
         """Emit a value that may contain tensors on a GPU."""
         from .gpu import emission, sender  # loaded only where an edge carries GPU tensors
 
-        of = sender.of(self._session)
-        way = emission.Emission(self._puts, of, bundle.Plan(value, of.of), e)
+        of = sender.for_session(self._session)
+        way = emission.Emission(self._puts, of, bundle.Plan(value, of.source_for), e)
         rest = way.work() if way.tensors else self._emit_from_host(value, e, codec_)
         if rest is not None:
             yield from rest

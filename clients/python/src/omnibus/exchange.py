@@ -99,7 +99,7 @@ class Exchange:
         def fill(view: memoryview) -> OutstandingPut | None:
             if not s.run(layout.fill_work(view)):
                 return None
-            layout.settle()
+            layout.wait_complete()
             return RetainingPut(s, layout.pieces)
 
         entry = None
@@ -107,7 +107,7 @@ class Exchange:
             if s.run(layout.choose_work(how)):
                 entry = self._put_in_place(source, target, key, layout.plan.size(), fill, timeout)
         finally:
-            layout.sent(entry is not None)
+            layout.mark_sent(entry is not None)
         if entry is not None:
             layout.count()
         return entry

@@ -66,8 +66,9 @@ class Puts:
     def __init__(self, emitter: PutSource, s: Session, tensors: list[wire.Tensors]) -> None:
         self.emitter = emitter
         self.session = s
-        # By edge: puts that hold credit, and their bytes; guarded by the session's lock.
-        self.in_flight = [[0, 0] for _ in tensors]
+        # By edge: puts that hold credit, their bytes, and how many of these are kept for a replay; guarded by the
+        # session's lock.
+        self.in_flight = [[0, 0, 0] for _ in tensors]
         self.outstanding = 0  # puts that hold credit
         self._all = range(len(tensors))
         self.set_transports(tensors)
@@ -225,7 +226,7 @@ class RetainingPut(OutstandingPut):
 
     def session_ended(self) -> None:
         # Other processes may still read lent buffers, and no host says when they stop.
-        orphaned_memory.extend(p.lent for p in self.retained or () if p.lent)
+        orphaned_memory.extend(p.kept_alive for p in self.retained or () if p.kept_alive)
         RetainingPut.returned(self)
 
 
@@ -261,18 +262,21 @@ class _Credit(RetainingPut):
         if puts.outstanding >= MAX_OUT:
             return None
         for i in self._edges:
-            e, (n, nbytes) = out[i], under_way[i]
+            e, (n, nbytes, retained) = out[i], under_way[i]
             most = e.window_bytes
             # A payload larger than the byte window takes all of it.
             if (e.window and n >= e.window) or (most and nbytes and nbytes + cost > most):
                 if e.policy == wire.POLICY_FAIL:
                     raise WindowFull(Code.WINDOW_FULL, f"the window of {e.name} is full")
                 if e.policy == wire.POLICY_BLOCK:
+                    if retained and retained + self._share(i) > most:
+                        text = f"input that is kept for a replay fills the byte window of {e.name}: make it larger"
+                        raise WindowFull(Code.WINDOW_FULL, text)
                     return None
         for i in self._edges:
-            most, used = out[i].window_bytes, under_way[i]
+            used = under_way[i]
             used[0] += 1
-            used[1] += most if 0 < most < cost else cost
+            used[1] += self._share(i)
         puts.outstanding += 1
         self._n, self._bytes = 1, True
         return self
@@ -286,14 +290,22 @@ class _Credit(RetainingPut):
             self.release()
             self._puts.session.notify()
 
+    def _share(self, edge: int) -> int:
+        """The bytes of the put in the byte window of an edge, which a larger payload takes all of."""
+        most = self._puts.emitter._out_edges()[edge].window_bytes
+        return most if 0 < most < self._cost else self._cost
+
     def spent(self, bytes_too: bool) -> None:
-        puts, n, cost = self._puts, self._n, self._cost if bytes_too and self._bytes else 0
+        """Give back the count, and the bytes unless the host keeps the payload for a replay."""
+        puts, n, retained = self._puts, self._n, self._bytes and not self._n
         for i in self._edges:
             used = puts.in_flight[i]
             used[0] -= n
-            if cost:
-                most = puts.emitter._out_edges()[i].window_bytes
-                used[1] -= most if 0 < most < cost else cost
+            if bytes_too and self._bytes:
+                used[1] -= self._share(i)
+                used[2] -= self._share(i) if retained else 0
+            elif n:
+                used[2] += self._share(i)
         puts.outstanding -= n
         self._n = 0
         if bytes_too:

@@ -332,7 +332,7 @@ class Session(SessionBase):
         with self.locked:
             if self.error is None:
                 if self.sender is not None:
-                    self.sender.tell_locked()
+                    self.sender.report_locked()
                 if not self.viewed_payloads and not any(getattr(s, "_holds_deliveries", False) for s in self.sources.values()):
                     self.post(wire.Bye())
                 self.viewed_payloads.release_gone_locked()

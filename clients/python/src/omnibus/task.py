@@ -364,7 +364,7 @@ def sender_of(s: Session) -> Sender:
     """The sender of GPU tensors of a session."""
     from .gpu import sender  # loaded only where a GPU is used
 
-    return sender.of(s)
+    return sender.for_session(s)
 
 
 def end_error(m: wire.Over) -> RequestEnded | None:
