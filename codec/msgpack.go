@@ -153,7 +153,7 @@ func (d *pooledDecoder) decode(src []byte, v any) (err error) {
 	d.dec.Reset(&d.fencedReader)
 	d.dec.SetMapDecoder(decodeMap)
 	if err := d.dec.Decode(v); err != nil {
-		return mismatch(v, d.refused(err))
+		return mismatch(v, d.explainExtension(err))
 	}
 	if d.pos != len(d.src) {
 		return mismatch(v, fmt.Errorf("%d bytes left over", len(d.src)-d.pos))
@@ -241,9 +241,9 @@ func describeKey(t pack.Token) string {
 	return fmt.Sprintf("the bytes %.40q", t.Data)
 }
 
-// refused says of an extension that the library does not know what it knows less of:
+// explainExtension says of an extension that the library does not know what it knows less of:
 // that it is for pickled objects. Programs may have extensions of these types.
-func (d *pooledDecoder) refused(err error) error {
+func (d *pooledDecoder) explainExtension(err error) error {
 	r := pack.NewReader(d.src)
 	for !r.Done() {
 		t, bad := r.Next()

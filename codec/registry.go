@@ -34,7 +34,7 @@ var builtins = []Serializer{RawSerializer{}, MsgpackSerializer{}, TensorSerializ
 // name and ID alone: this package cannot import them, and a program that does
 // not either is not to carry what they depend on. "kv" has no package any more: its name and its
 // ID stay reserved, and a program may register its own under both.
-var below = map[string]ID{"omni": IDOmni, "kv": IDKV, "proto": IDProto, "bundle": IDBundle}
+var subpackageIDs = map[string]ID{"omni": IDOmni, "kv": IDKV, "proto": IDProto, "bundle": IDBundle}
 
 // Default returns a new registry that holds the built-in serializers. The
 // caller may register more; other registries do not see them.
@@ -81,7 +81,7 @@ func (r *Registry) Register(s Serializer) error {
 
 // allowed tells whether a serializer may have that name and that ID.
 func allowed(s Serializer, name string, id ID) bool {
-	if reserved, ok := below[name]; ok {
+	if reserved, ok := subpackageIDs[name]; ok {
 		return id == reserved
 	}
 	return name != "" && (id >= FirstUserID || slices.Contains(builtins, s))

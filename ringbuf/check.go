@@ -40,11 +40,11 @@ const maxViolations = 100
 // broken bookkeeping, and is for the writer's goroutine like every method. Its
 // time grows with the number of chunks and gaps.
 func (r *Ring) Check() []Violation {
-	c := checker{Ring: r, spans: make([]bool, len(r.recs)), filed: make([]bool, len(r.recs))}
+	c := checker{Ring: r, spans: make([]bool, len(r.recs)), listed: make([]bool, len(r.recs))}
 	c.checkSpans()
 	c.checkAges()
 	c.checkBins()
-	c.checkGapsFiled()
+	c.checkGapsListed()
 	c.checkRecords()
 	return c.found
 }
@@ -55,8 +55,8 @@ type checker struct {
 	*Ring
 	found []Violation
 
-	spans []bool // by record: in the address list
-	filed []bool // by record: the current gap or in a bin
+	spans  []bool // by record: in the address list
+	listed []bool // by record: the current gap or in a bin
 }
 
 func (c *checker) report(invariant, format string, args ...any) {
@@ -175,7 +175,7 @@ func (c *checker) checkBins() {
 		}
 		prev := none
 		for gap := head; gap != none; gap = c.recs[gap].next {
-			if !c.fileOnce(gap, fmt.Sprintf("bin %d", b)) {
+			if !c.noteGap(gap, fmt.Sprintf("bin %d", b)) {
 				break
 			}
 			s := &c.recs[gap]
@@ -185,33 +185,33 @@ func (c *checker) checkBins() {
 			if c.binOf(s.span) != b {
 				c.report(InvariantBinMembership, "a gap of %d bytes is in bin %d, it belongs in %d", s.span, b, c.binOf(s.span))
 			}
-			if s.span > c.bins.most[b] {
-				c.report(InvariantBinBound, "a gap of %d bytes is in bin %d, whose bound says %d", s.span, b, c.bins.most[b])
+			if s.span > c.bins.bound[b] {
+				c.report(InvariantBinBound, "a gap of %d bytes is in bin %d, whose bound says %d", s.span, b, c.bins.bound[b])
 			}
 			prev = gap
 		}
 	}
 	if c.current != none {
-		c.fileOnce(c.current, "the current gap")
+		c.noteGap(c.current, "the current gap")
 	}
 }
 
-// fileOnce notes that a gap was found in a place, and reports whether it is
+// noteGap notes that a gap was found in a place, and reports whether it is
 // one that was not found before.
-func (c *checker) fileOnce(gap uint32, place string) bool {
-	if !c.exists(gap) || c.recs[gap].kind != gapSpan || c.filed[gap] {
+func (c *checker) noteGap(gap uint32, place string) bool {
+	if !c.exists(gap) || c.recs[gap].kind != gapSpan || c.listed[gap] {
 		c.report(InvariantGapList, "record %d in %s is no gap or is in two places", gap, place)
 		return false
 	}
-	c.filed[gap] = true
+	c.listed[gap] = true
 	return true
 }
 
-// checkGapsFiled looks for gaps that no allocation would ever find.
-func (c *checker) checkGapsFiled() {
+// checkGapsListed looks for gaps that no allocation would ever find.
+func (c *checker) checkGapsListed() {
 	for ref := range c.recs {
 		s := &c.recs[ref]
-		if s.kind == gapSpan && !c.filed[ref] {
+		if s.kind == gapSpan && !c.listed[ref] {
 			c.report(InvariantGapList, "the gap of %d bytes at %d is not filed", s.span, s.off)
 		}
 	}

@@ -16,32 +16,32 @@ const binProbes = 8
 // granules, at the end of the buffer, counts the last one as if it were.
 type gapBins struct {
 	heads    [64]uint32
-	most     [64]uint64 // no gap of the bin has more bytes; some may have fewer
+	bound    [64]uint64 // no gap of the bin has more bytes; some may have fewer
 	nonEmpty uint64     // bit b: heads[b] is not none
 }
 
 func (r *Ring) binOf(span uint64) int { return bits.Len64(r.geo.granules(span)) - 1 }
 
-// file puts a gap that is in no bin where gaps belong: it becomes the current
+// addGap puts a gap that is in no bin where gaps belong: it becomes the current
 // gap if there is none, else it waits in its bin.
-func (r *Ring) file(gap uint32) {
+func (r *Ring) addGap(gap uint32) {
 	if r.current == none {
 		r.current = gap
 	} else {
-		r.park(gap)
+		r.addToBin(gap)
 	}
 }
 
-// unfile takes a gap out of its bin, or away from being the current one.
-func (r *Ring) unfile(gap uint32) {
+// removeGap takes a gap out of its bin, or away from being the current one.
+func (r *Ring) removeGap(gap uint32) {
 	if r.current == gap {
 		r.current = none
 	} else {
-		r.unpark(gap)
+		r.removeFromBin(gap)
 	}
 }
 
-func (r *Ring) park(gap uint32) {
+func (r *Ring) addToBin(gap uint32) {
 	span := r.recs[gap].span
 	b := r.binOf(span)
 	head := r.bins.heads[b]
@@ -50,11 +50,11 @@ func (r *Ring) park(gap uint32) {
 		r.recs[head].prev = gap
 	}
 	r.bins.heads[b] = gap
-	r.bins.most[b] = max(r.bins.most[b], span)
+	r.bins.bound[b] = max(r.bins.bound[b], span)
 	r.bins.nonEmpty |= 1 << b
 }
 
-func (r *Ring) unpark(gap uint32) {
+func (r *Ring) removeFromBin(gap uint32) {
 	prev, next := r.recs[gap].prev, r.recs[gap].next
 	if next != none {
 		r.recs[next].prev = prev
@@ -66,7 +66,7 @@ func (r *Ring) unpark(gap uint32) {
 	b := r.binOf(r.recs[gap].span)
 	r.bins.heads[b] = next
 	if next == none {
-		r.bins.most[b] = 0
+		r.bins.bound[b] = 0
 		r.bins.nonEmpty &^= 1 << b
 	}
 }
@@ -79,9 +79,9 @@ func (r *Ring) nextGap(need uint64) uint32 {
 	if gap == none {
 		return none
 	}
-	r.unpark(gap)
+	r.removeFromBin(gap)
 	if r.current != none {
-		r.park(r.current)
+		r.addToBin(r.current)
 	}
 	r.current = gap
 	return gap
@@ -92,7 +92,7 @@ func (r *Ring) nextGap(need uint64) uint32 {
 // returns none only if no gap fits.
 func (r *Ring) findGap(need uint64) uint32 {
 	b := r.binOf(need)
-	mayFit := need <= r.bins.most[b]
+	mayFit := need <= r.bins.bound[b]
 	if mayFit {
 		if gap := r.probe(b, need, binProbes); gap != none {
 			return gap
@@ -130,7 +130,7 @@ func (r *Ring) search(b int, need uint64) uint32 {
 		}
 		most = max(most, r.recs[gap].span)
 	}
-	r.bins.most[b] = most
+	r.bins.bound[b] = most
 	return none
 }
 
@@ -162,15 +162,15 @@ func (r *Ring) coalesce(ref uint32) {
 		return
 	}
 	if leftGap {
-		r.unfile(left)
+		r.removeGap(left)
 		r.absorb(left, ref)
 		ref = left
 	}
 	if rightGap {
-		r.unfile(right)
+		r.removeGap(right)
 		r.absorb(ref, right)
 	}
-	r.file(ref)
+	r.addGap(ref)
 }
 
 // growsInPlace reports whether a gap that grows by so many bytes is still
@@ -184,7 +184,7 @@ func (r *Ring) growsInPlace(gap uint32, grows uint64) bool {
 	if r.binOf(span) != b {
 		return false
 	}
-	r.bins.most[b] = max(r.bins.most[b], span+grows)
+	r.bins.bound[b] = max(r.bins.bound[b], span+grows)
 	return true
 }
 

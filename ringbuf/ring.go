@@ -73,7 +73,7 @@ func (r *Ring) clear() {
 	all := r.takeRecord()
 	r.recs[all] = record{kind: gapSpan, off: r.geo.lead, span: r.free}
 	r.recs.linkBefore(none, all)
-	r.file(all)
+	r.addGap(all)
 }
 
 // Allocate makes a chunk with a payload of size bytes and writes its header.
@@ -86,7 +86,7 @@ func (r *Ring) Allocate(size int, tag uint32) (c Chunk, ok bool) {
 	}
 	need := HeaderSize + uint64(size)
 	if r.reuse && r.current != none {
-		r.park(r.current)
+		r.addToBin(r.current)
 		r.current = none
 	}
 	gap := r.current

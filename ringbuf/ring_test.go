@@ -149,8 +149,8 @@ func TestStaleness(t *testing.T) {
 	mustBeSound(t, r)
 }
 
-// TestWriterBelievesNoByte wipes the buffer: only Check notices.
-func TestWriterBelievesNoByte(t *testing.T) {
+// TestWriterReadsNoHeader wipes the buffer: only Check notices.
+func TestWriterReadsNoHeader(t *testing.T) {
 	r, buf := newRing(t, 4096, ringbuf.Options{})
 	chunks := []ringbuf.Chunk{allocate(t, r, 100), allocate(t, r, 200), allocate(t, r, 300)}
 	for i := range buf {
@@ -171,9 +171,9 @@ func TestWriterBelievesNoByte(t *testing.T) {
 	}
 }
 
-// TestIslandBlocksNothing keeps one chunk for ever and runs a hundred rounds
+// TestLongLivedChunkBlocksNothing keeps one chunk for ever and runs a hundred rounds
 // of traffic past it.
-func TestIslandBlocksNothing(t *testing.T) {
+func TestLongLivedChunkBlocksNothing(t *testing.T) {
 	r, _ := newRing(t, 64*100, ringbuf.Options{})
 	allocate(t, r, 40)
 	island := allocate(t, r, 40)

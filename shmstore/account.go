@@ -16,17 +16,17 @@ const maxDebts = 1 << 30
 type account struct {
 	id     ReaderID
 	name   string
-	owed   debt    // written here
-	ledger []entry // written by the reader
-	reader *Reader // if it is in this process
+	owed   debtColumn // written here
+	ledger []entry    // written by the reader
+	reader *Reader    // if it is in this process
 
 	segments []*segment // that owed and ledger are in, if it is not
 }
 
-// lag is the number of debts the reader has not settled for a slot. A
+// openDebts is the number of debts the reader has not settled for a slot. A
 // negative lag is a lie. What was settled is read first: a lease that was
 // shared and then released has raised owed before done.
-func (a *account) lag(slot uint32) int32 {
+func (a *account) openDebts(slot uint32) int32 {
 	done := a.ledger[slot].done.Load()
 	return int32(atomic.LoadUint32(&a.owed[slot]) - done)
 }
@@ -71,7 +71,7 @@ func (s *Store) DeclareReader(name string) (*Reader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("declare reader %q: %w", name, err)
 	}
-	return s.declare(id, name), nil
+	return s.addLocalReader(id, name), nil
 }
 
 // freeIndex finds a reader index that is not in use.
@@ -85,8 +85,8 @@ func (s *Store) freeIndex() (ReaderID, error) {
 	return ReaderID(bits.TrailingZeros64(^uint64(s.present | s.admitting))), nil
 }
 
-// declare adds a reader with a ledger on the heap.
-func (s *Store) declare(id ReaderID, name string) *Reader {
+// addLocalReader adds a reader with a ledger on the heap.
+func (s *Store) addLocalReader(id ReaderID, name string) *Reader {
 	r := &Reader{
 		leaseView: leaseView{
 			id:       id,
@@ -103,7 +103,7 @@ func (s *Store) declare(id ReaderID, name string) *Reader {
 		segments: []*segment{s.arenaSegment, s.directorySegment},
 		large:    s.large,
 	}
-	s.join(&account{id: id, name: name, owed: r.owed, ledger: r.ledger, reader: r})
+	s.addAccount(&account{id: id, name: name, owed: r.owed, ledger: r.ledger, reader: r})
 	return r
 }
 
@@ -117,11 +117,11 @@ func staggered[T any](id ReaderID, slots uint32, entriesPerLine int) []T {
 	return make([]T, skip+int(slots))[skip:]
 }
 
-// join puts an account into the scan. From here on, the reader can be charged
+// addAccount puts an account into the scan. From here on, the reader can be charged
 // and its pins count.
-func (s *Store) join(a *account) {
-	at, _ := slices.BinarySearchFunc(s.accounts, a.id, func(a *account, id ReaderID) int { return cmp.Compare(a.id, id) })
-	s.accounts = slices.Insert(s.accounts, at, a)
+func (s *Store) addAccount(a *account) {
+	index, _ := slices.BinarySearchFunc(s.accounts, a.id, func(a *account, id ReaderID) int { return cmp.Compare(a.id, id) })
+	s.accounts = slices.Insert(s.accounts, index, a)
 	s.columns[a.id] = a.owed
 	s.present |= Readers(a.id)
 }
@@ -135,9 +135,9 @@ func (s *Store) RemoveReader(id ReaderID) error {
 	if id == LocalReader || !s.present.Has(id) {
 		return fmt.Errorf("remove reader %d: %w", id, ErrUnknownReader)
 	}
-	at := slices.IndexFunc(s.accounts, func(a *account) bool { return a.id == id })
-	a := s.accounts[at]
-	s.accounts = slices.Delete(s.accounts, at, at+1)
+	index := slices.IndexFunc(s.accounts, func(a *account) bool { return a.id == id })
+	a := s.accounts[index]
+	s.accounts = slices.Delete(s.accounts, index, index+1)
 	s.columns[id] = nil
 	s.present &^= Readers(id)
 	s.quarantine &^= Readers(id)

@@ -133,7 +133,7 @@ func (a *Admission) Join() (ReaderID, error) {
 		return 0, ErrClosed
 	}
 	s.admitting &^= Readers(a.id)
-	s.join(a.account)
+	s.addAccount(a.account)
 	grant := message{kind: messageGrant, geometry: geometry{store: s.geo.store}}
 	err := sendNow(a.conn, grant, s.arenaSegment.fd, s.directorySegment.fd, a.account.segments[0].fd)
 	if err == nil {
@@ -240,7 +240,7 @@ func attach(conn *net.UnixConn) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := exchange(conn, offer.message, ledger)
+	r, err := requestGrant(conn, offer.message, ledger)
 	if err != nil {
 		ledger.release()
 		return nil, err
@@ -251,8 +251,8 @@ func attach(conn *net.UnixConn) (*Reader, error) {
 	return r, nil
 }
 
-// exchange gives the ledger away and maps the store it gets in return.
-func exchange(conn *net.UnixConn, offer message, ledger *segment) (*Reader, error) {
+// requestGrant gives the ledger away and maps the store it gets in return.
+func requestGrant(conn *net.UnixConn, offer message, ledger *segment) (*Reader, error) {
 	faultpoint.Hit("attach-before-ledger")
 	err := send(conn, message{kind: messageLedger, geometry: geometry{store: offer.store}}, ledger.fd)
 	if err != nil {
@@ -296,7 +296,7 @@ func exchange(conn *net.UnixConn, offer message, ledger *segment) (*Reader, erro
 
 // newRemoteReader is a reader of a store in another process. Of its segments, the
 // ledger among them, the arena is the first and the directory the second.
-func newRemoteReader(id ReaderID, geo geometry, owed debt, ledger *segment, segments []*segment) *Reader {
+func newRemoteReader(id ReaderID, geo geometry, owed debtColumn, ledger *segment, segments []*segment) *Reader {
 	arena, directory, slots := segments[0], segments[1], int(geo.slots)
 	return &Reader{
 		leaseView: leaseView{
@@ -405,7 +405,7 @@ func receive(conn *net.UnixConn, want messageKind, descriptors int) (received, [
 	if err != nil {
 		return received{}, nil, fmt.Errorf("receive message %d: %w", want, err)
 	}
-	fds, from, err := controlOf(oob[:oobn])
+	fds, from, err := parseControl(oob[:oobn])
 	switch {
 	case err != nil:
 	case flags&unix.MSG_CTRUNC != 0:
@@ -424,9 +424,9 @@ func receive(conn *net.UnixConn, want messageKind, descriptors int) (received, [
 	return m, fds, nil
 }
 
-// controlOf returns all descriptors in control messages, also together
+// parseControl returns all descriptors in control messages, also together
 // with an error, and their sender.
-func controlOf(oob []byte) (fds []int, from sender, err error) {
+func parseControl(oob []byte) (fds []int, from sender, err error) {
 	if len(oob) == 0 {
 		return nil, from, nil
 	}

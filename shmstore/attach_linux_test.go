@@ -411,8 +411,8 @@ func TestAdmissionsAtOnce(t *testing.T) {
 	wantClean(t, s)
 }
 
-// TestHalfAnAdmission: a reader that has sent its ledger and is not admitted leaves nothing, and is told nothing.
-func TestHalfAnAdmission(t *testing.T) {
+// TestCanceledAdmission: a reader that has sent its ledger and is not admitted leaves nothing, and is told nothing.
+func TestCanceledAdmission(t *testing.T) {
 	s := create(t, small(Shared))
 	for name, end := range map[string]func(a *Admission, owner, reader *net.UnixConn){
 		"cancelled": func(a *Admission, _, _ *net.UnixConn) {

@@ -44,9 +44,9 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// TestOnlyTheOfferHasAGeometry: a message in which nobody looks for a geometry, or for an index,
+// TestOnlyGeometryMessagesHaveAGeometry: a message in which nobody looks for a geometry, or for an index,
 // has none.
-func TestOnlyTheOfferHasAGeometry(t *testing.T) {
+func TestOnlyGeometryMessagesHaveAGeometry(t *testing.T) {
 	for _, kind := range []messageKind{messageHello, messageLedger, messageGrant} {
 		for name, change := range map[string]func(m *message){
 			"an arena": func(m *message) { m.arena = 1 },

@@ -282,8 +282,8 @@ func benchmarkCopy(b *testing.B, memory Memory, size int) {
 			b.Fatal(err)
 		}
 		t1 := time.Now()
-		at := rounds % objects * (size + 1<<10)
-		copy(heap[at:at+size], src)
+		index := rounds % objects * (size + 1<<10)
+		copy(heap[index:index+size], src)
 		storeTimes.add(t1.Sub(t0))
 		heapTimes.add(time.Since(t1))
 		rounds++

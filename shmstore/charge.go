@@ -10,7 +10,7 @@ import (
 // [ErrStale], [ErrCorrupt], [ErrClosed], [ErrUnknownReader] and [ErrQuarantined]; then nothing was charged.
 // Writer only.
 func (s *Store) Charge(h Handle, readers ReaderSet) error {
-	if err := s.mayCharge(readers); err != nil {
+	if err := s.checkCharge(readers); err != nil {
 		return fmt.Errorf("charge: %w", err)
 	}
 	slot, err := s.liveSlot(h)

@@ -68,7 +68,7 @@ func runChild() error {
 			return err
 		}
 		if request[0] == askAdd {
-			fds, _, err := controlOf(rights[:oobn])
+			fds, _, err := parseControl(rights[:oobn])
 			if err == nil {
 				err = r.AddSegment(h, fds[0])
 			}

@@ -45,7 +45,7 @@ type deviceUse struct {
 
 // heldPiece is what an object holds of a device.
 type heldPiece struct {
-	on        *deviceUse // nil: nothing
+	device    *deviceUse // nil: nothing
 	sizeBytes int64
 	piece     uint32
 }
@@ -59,7 +59,7 @@ type heldPiece struct {
 // oldest first; a [Grower] is then asked to grow. If that does not help, the error is a [*FullError] with
 // [ResourceDevice]; a piece above dev.MaxBytes is [ErrTooLarge]. Writer only.
 func (s *Store) ReserveOn(dev Device, deviceBytes int64, size int, c codec.ID, charge ReaderSet) (r Reservation, piece uint32, err error) {
-	err = s.mayReserve(size, charge)
+	err = s.checkReserve(size, charge)
 	switch {
 	case err != nil:
 	case deviceBytes < 0:
@@ -72,7 +72,7 @@ func (s *Store) ReserveOn(dev Device, deviceBytes int64, size int, c codec.ID, c
 	}
 	// The device comes first: who waits for it should not evict others from the
 	// arena meanwhile.
-	use := s.use(dev)
+	use := s.deviceUseOf(dev)
 	piece, ok := s.allocateOn(use, deviceBytes)
 	if !ok {
 		return Reservation{}, 0, fmt.Errorf("reserve: %w", s.deviceFullError(use, deviceBytes, size))
@@ -82,7 +82,7 @@ func (s *Store) ReserveOn(dev Device, deviceBytes int64, size int, c codec.ID, c
 		dev.Free(piece)
 		return Reservation{}, 0, fmt.Errorf("reserve: %w", err)
 	}
-	s.attach(r.slot, heldPiece{on: use, piece: piece, sizeBytes: deviceBytes})
+	s.attachPiece(r.slot, heldPiece{device: use, piece: piece, sizeBytes: deviceBytes})
 	return r, piece, nil
 }
 
@@ -90,31 +90,31 @@ func (s *Store) ReserveOn(dev Device, deviceBytes int64, size int, c codec.ID, c
 // how many others hold one. With none left the store forgets the device, until
 // it is used again. Writer only.
 func (s *Store) FreeUnusedOn(dev Device) (left int) {
-	at := s.indexOf(dev)
-	if at < 0 || s.closed.Load() {
+	index := s.deviceIndex(dev)
+	if index < 0 || s.closed.Load() {
 		return 0
 	}
-	use := s.devices[at]
+	use := s.devices[index]
 	for _, slot := range slices.Clone(use.slots) {
 		s.evictSlot(slot)
 	}
 	if len(use.slots) == 0 {
-		s.devices = slices.Delete(s.devices, at, at+1)
+		s.devices = slices.Delete(s.devices, index, index+1)
 	}
 	return len(use.slots)
 }
 
-// use finds a device among those that are known, or makes it known.
-func (s *Store) use(dev Device) *deviceUse {
-	if at := s.indexOf(dev); at >= 0 {
-		return s.devices[at]
+// deviceUseOf finds a device among those that are known, or makes it known.
+func (s *Store) deviceUseOf(dev Device) *deviceUse {
+	if index := s.deviceIndex(dev); index >= 0 {
+		return s.devices[index]
 	}
 	use := &deviceUse{dev: dev}
 	s.devices = append(s.devices, use)
 	return use
 }
 
-func (s *Store) indexOf(dev Device) int {
+func (s *Store) deviceIndex(dev Device) int {
 	return slices.IndexFunc(s.devices, func(use *deviceUse) bool { return use.dev == dev })
 }
 
@@ -122,9 +122,9 @@ func (s *Store) indexOf(dev Device) int {
 func (s *Store) allocateOn(use *deviceUse, sizeBytes int64) (piece uint32, ok bool) {
 	before := s.counters.evicted
 	piece, ok = use.dev.Allocate(sizeBytes)
-	for at := 0; !ok && at < len(use.slots); {
-		if !s.evictSlot(use.slots[at]) {
-			at++ // it stays; otherwise the next one has moved up
+	for index := 0; !ok && index < len(use.slots); {
+		if !s.evictSlot(use.slots[index]) {
+			index++ // it stays; otherwise the next one has moved up
 			continue
 		}
 		piece, ok = use.dev.Allocate(sizeBytes)
@@ -136,37 +136,37 @@ func (s *Store) allocateOn(use *deviceUse, sizeBytes int64) (piece uint32, ok bo
 	return piece, ok
 }
 
-// attach gives the object in slot, which is the youngest, its piece.
-func (s *Store) attach(slot uint32, held heldPiece) {
+// attachPiece gives the object in slot, which is the youngest, its piece.
+func (s *Store) attachPiece(slot uint32, held heldPiece) {
 	if missing := int(slot) + 1 - len(s.pieces); missing > 0 {
 		s.pieces = append(s.pieces, make([]heldPiece, missing)...)
 	}
 	s.pieces[slot] = held
-	held.on.slots = append(held.on.slots, slot)
-	held.on.sizeBytes += held.sizeBytes
+	held.device.slots = append(held.device.slots, slot)
+	held.device.sizeBytes += held.sizeBytes
 }
 
-// heldBy is what the object in slot holds of a device.
-func (s *Store) heldBy(slot uint32) heldPiece {
+// pieceOf is what the object in slot holds of a device.
+func (s *Store) pieceOf(slot uint32) heldPiece {
 	if int(slot) >= len(s.pieces) {
 		return heldPiece{}
 	}
 	return s.pieces[slot]
 }
 
-// detach frees the piece of an object that nobody holds.
-func (s *Store) detach(slot uint32) {
+// detachPiece frees the piece of an object that nobody holds.
+func (s *Store) detachPiece(slot uint32) {
 	held := s.pieces[slot]
 	s.pieces[slot] = heldPiece{}
-	held.on.slots = s.without(held.on.slots, slot)
-	held.on.sizeBytes -= held.sizeBytes
-	held.on.dev.Free(held.piece)
+	held.device.slots = s.withoutSlot(held.device.slots, slot)
+	held.device.sizeBytes -= held.sizeBytes
+	held.device.dev.Free(held.piece)
 }
 
-// without takes a slot out of a list that ascends by generation.
-func (s *Store) without(slots []uint32, slot uint32) []uint32 {
-	at, _ := slices.BinarySearchFunc(slots, s.records[slot].gen, func(slot uint32, gen uint64) int { return cmp.Compare(s.records[slot].gen, gen) })
-	return slices.Delete(slots, at, at+1)
+// withoutSlot takes a slot out of a list that ascends by generation.
+func (s *Store) withoutSlot(slots []uint32, slot uint32) []uint32 {
+	index, _ := slices.BinarySearchFunc(slots, s.records[slot].gen, func(slot uint32, gen uint64) int { return cmp.Compare(s.records[slot].gen, gen) })
+	return slices.Delete(slots, index, index+1)
 }
 
 // freePieces frees the pieces of all objects, for the store is closed.
@@ -189,7 +189,7 @@ func (s *Store) deviceFullError(use *deviceUse, deviceBytes int64, size int) *Fu
 		NeededBytes:       size,
 		FreeBytes:         int64(s.ring.Stats().FreeBytes),
 		FreeSlots:         int(s.geo.slots) - s.inUse,
-		LargeBytes:        int64(s.largeTaken()),
+		LargeBytes:        int64(s.largeBytesUsed()),
 		NeededDeviceBytes: deviceBytes,
 		Pieces:            len(use.slots),
 		PieceBytes:        use.sizeBytes,
@@ -230,11 +230,11 @@ func (c *checker) checkDevices() {
 	}
 	holding := 0
 	for slot, held := range c.pieces {
-		if held.on == nil {
+		if held.device == nil {
 			continue
 		}
 		holding++
-		if slot >= len(c.records) || c.records[slot].gen == 0 || c.indexOf(held.on.dev) < 0 {
+		if slot >= len(c.records) || c.records[slot].gen == 0 || c.deviceIndex(held.device.dev) < 0 {
 			c.report(InvariantDevices, "slot %d has no object or an unknown device, and holds piece %d", slot, held.piece)
 		}
 	}
@@ -249,9 +249,9 @@ func (c *checker) checkPieces(device int, use *deviceUse) {
 	var lastGen uint64
 	var sum int64
 	for _, slot := range use.slots {
-		held, gen := c.heldBy(slot), c.records[slot].gen
-		if held.on != use || gen <= lastGen {
-			c.report(InvariantDevices, "slot %d has generation %d after %d on device %d; it holds a piece of it: %t", slot, gen, lastGen, device, held.on == use)
+		held, gen := c.pieceOf(slot), c.records[slot].gen
+		if held.device != use || gen <= lastGen {
+			c.report(InvariantDevices, "slot %d has generation %d after %d on device %d; it holds a piece of it: %t", slot, gen, lastGen, device, held.device == use)
 			continue
 		}
 		if other, twice := holders[held.piece]; twice {

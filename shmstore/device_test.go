@@ -8,9 +8,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec"
 )
 
-// TestPieceGoesWithItsObject frees objects in every way there is, and looks at
+// TestPieceIsFreedWithItsObject frees objects in every way there is, and looks at
 // the device before and after.
-func TestPieceGoesWithItsObject(t *testing.T) {
+func TestPieceIsFreedWithItsObject(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		free func(t *testing.T, s *Store, h Handle)

@@ -12,12 +12,12 @@ import "sync/atomic"
 // writer raises the flag and then looks at the ledgers, a reader moves its
 // ledger and then looks at the flag, and Go's atomics are totally ordered.
 type doorbell struct {
-	flag *atomic.Uint32
-	ring atomic.Pointer[func()]
+	flag   *atomic.Uint32
+	onRoom atomic.Pointer[func()]
 }
 
-// want raises or lowers the flag. Only the owner's writer may call it.
-func (d *doorbell) want(wanted bool) {
+// setWanted raises or lowers the flag. Only the owner's writer may call it.
+func (d *doorbell) setWanted(wanted bool) {
 	if now := d.flag.Load(); (now%2 == 1) != wanted {
 		d.flag.Store(now + 1)
 	}
@@ -26,16 +26,16 @@ func (d *doorbell) want(wanted bool) {
 // press is called after every step that may have made room.
 func (d *doorbell) press() {
 	if d.flag.Load()%2 == 1 {
-		d.answer()
+		d.notify()
 	}
 }
 
-// answer is apart from press, and not to be inlined itself, so that press is
+// notify is apart from press, and not to be inlined itself, so that press is
 // small enough to be.
 //
 //go:noinline
-func (d *doorbell) answer() {
-	if ring := d.ring.Load(); ring != nil {
+func (d *doorbell) notify() {
+	if ring := d.onRoom.Load(); ring != nil {
 		(*ring)()
 	}
 }

@@ -7,23 +7,23 @@ import (
 	"github.com/omnibus-runtime/omnibus/ringbuf"
 )
 
-// makeRoom evicts until an object of size bytes can be placed, and places it.
+// makeSpace evicts until an object of size bytes can be placed, and places it.
 // It fails after a whole pass from the oldest object to the youngest that
 // freed nothing; every pass before freed something, so it ends.
 //
 // Large objects are spared as long as others can go: all that they have of the arena is a slot and a cache line each.
-func (s *Store) makeRoom(size int) (slot uint32, ok bool) {
+func (s *Store) makeSpace(size int) (slot uint32, ok bool) {
 	for {
 		freed := false
 		next, more := s.ring.Oldest()
 		for more {
 			var freedBytes uint64
-			next, more, freedBytes = s.step(next, maxCandidates, s.inArena, false)
+			next, more, freedBytes = s.evictBatch(next, maxCandidates, s.inArena, false)
 			if freedBytes == 0 {
 				continue
 			}
 			freed = true
-			if slot, ok = s.tryPlace(size); ok {
+			if slot, ok = s.tryAllocateSlot(size); ok {
 				return slot, true
 			}
 		}
@@ -32,7 +32,7 @@ func (s *Store) makeRoom(size int) (slot uint32, ok bool) {
 		}
 	}
 	for s.evictLarge() {
-		if slot, ok = s.tryPlace(size); ok {
+		if slot, ok = s.tryAllocateSlot(size); ok {
 			return slot, true
 		}
 	}
@@ -42,8 +42,8 @@ func (s *Store) makeRoom(size int) (slot uint32, ok bool) {
 // A store that reuses looks at more objects than it gives out reservations: if it looked
 // at as many, those that nobody holds would pile up among others that stay.
 const (
-	looksPerReservation = 2
-	looksMore           = 6
+	candidatesPerReservation = 2
+	extraCandidates          = 6
 )
 
 // reclaim frees objects that may go, in a store that reuses, although there may be
@@ -53,23 +53,23 @@ func (s *Store) reclaim(n int) {
 	if !s.reuse {
 		return
 	}
-	for looks := looksPerReservation*n + looksMore; looks > 0; looks -= maxCandidates {
-		first := s.hand
+	for looks := candidatesPerReservation*n + extraCandidates; looks > 0; looks -= maxCandidates {
+		first := s.nextReclaim
 		if first == (ringbuf.Chunk{}) {
 			first, _ = s.ring.Oldest()
 		}
-		s.hand, _, _ = s.step(first, min(looks, maxCandidates), math.MaxUint64, false)
-		if s.hand == (ringbuf.Chunk{}) {
+		s.nextReclaim, _, _ = s.evictBatch(first, min(looks, maxCandidates), math.MaxUint64, false)
+		if s.nextReclaim == (ringbuf.Chunk{}) {
 			return // all were looked at, or the hand was on one that is gone
 		}
 	}
 }
 
-// step looks at up to limit chunks from first on, maxCandidates at the most, in
+// evictBatch looks at up to limit chunks from first on, maxCandidates at the most, in
 // order of age, and frees those that may go. It stops looking once the candidates
 // add up to target bytes. It returns the chunk to go on with, if there is one. Large
 // objects that may still be read are candidates only if that is wanted.
-func (s *Store) step(first ringbuf.Chunk, limit int, target uint64, large bool) (next ringbuf.Chunk, more bool, freedBytes uint64) {
+func (s *Store) evictBatch(first ringbuf.Chunk, limit int, target uint64, large bool) (next ringbuf.Chunk, more bool, freedBytes uint64) {
 	chunks := s.scratch.chunks[:s.ring.Run(first, s.scratch.chunks[:limit+1])]
 	var live, aborted, seen uint64
 	n := 0
@@ -136,19 +136,19 @@ func (s *Store) evict(live, aborted uint64) (freed, freedBytes uint64) {
 
 	freed = settled&^held | aborted
 	s.reopen(settled &^ freed)
-	return freed, s.free(freed, aborted)
+	return freed, s.freeCandidates(freed, aborted)
 }
 
-// free empties the slots of candidates that nobody holds, and returns their
+// freeCandidates empties the slots of candidates that nobody holds, and returns their
 // bytes.
-func (s *Store) free(candidates, aborted uint64) (freedBytes uint64) {
+func (s *Store) freeCandidates(candidates, aborted uint64) (freedBytes uint64) {
 	chunks := s.scratch.chunks[:0] // written behind where it is read
 	for i, slot := range s.scratch.upTo(candidates) {
 		switch bit := uint64(1) << i; {
 		case candidates&bit == 0:
 			continue
 		case aborted&bit != 0:
-			s.forgive(slot)
+			s.uncharge(slot)
 			s.counters.aborted++
 		default:
 			s.counters.evicted++
@@ -159,7 +159,7 @@ func (s *Store) free(candidates, aborted uint64) (freedBytes uint64) {
 			poison(s.arena[chunk.Addr:][:chunk.Size])
 		}
 		if s.lines[slot].isLarge() {
-			freedBytes += s.dropLarge(slot)
+			freedBytes += s.releaseLarge(slot)
 		} else {
 			freedBytes += chunk.Size
 		}
@@ -174,8 +174,8 @@ func (s *Store) free(candidates, aborted uint64) (freedBytes uint64) {
 // vacate empties a slot.
 func (s *Store) vacate(slot uint32) {
 	rec := &s.records[slot]
-	if int(slot) < len(s.pieces) && s.pieces[slot].on != nil {
-		s.detach(slot)
+	if int(slot) < len(s.pieces) && s.pieces[slot].device != nil {
+		s.detachPiece(slot)
 	}
 	s.lines[slot].word.storeRelaxed(wordOf(0, stateFree))
 	rec.gen, rec.charged = 0, 0
@@ -207,7 +207,7 @@ func (s *Store) unsettledBy(a *account, candidates uint64) (held uint64) {
 		return 0
 	}
 	for i, slot := range s.scratch.upTo(candidates) {
-		lag := a.lag(slot)
+		lag := a.openDebts(slot)
 		if lag == 0 || candidates>>i&1 == 0 {
 			continue
 		}
@@ -262,8 +262,8 @@ func (s *Store) reopen(candidates uint64) {
 	}
 }
 
-// forgive takes the debts of an aborted reservation back.
-func (s *Store) forgive(slot uint32) {
+// uncharge takes the debts of an aborted reservation back.
+func (s *Store) uncharge(slot uint32) {
 	for id := range (s.records[slot].charged & s.present).All() {
 		owed := &s.columns[id][slot]
 		relaxedStore32(owed, *owed-1)

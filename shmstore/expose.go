@@ -10,7 +10,7 @@ func (s *Store) ArenaSegment() (*Segment, error) {
 	if s.memory != Shared {
 		return nil, fmt.Errorf("%w: the store is in %v memory, which no other process can read", ErrUnsupported, s.memory)
 	}
-	fd, err := readOnly(s.arenaSegment.fd)
+	fd, err := duplicateReadOnly(s.arenaSegment.fd)
 	if err != nil {
 		return nil, fmt.Errorf("expose the arena: %w", err)
 	}

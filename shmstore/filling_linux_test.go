@@ -127,8 +127,8 @@ func TestFilledByPeers(t *testing.T) {
 	wantError(t, "a segment that is too short", err, ErrProtocol)
 }
 
-// TestReadersGiveNoPages: a process that is given the arena cannot have it take memory on its writer's account.
-func TestReadersGiveNoPages(t *testing.T) {
+// TestReadersCannotAddPages: a process that is given the arena cannot have it take memory on its writer's account.
+func TestReadersCannotAddPages(t *testing.T) {
 	s := filling(t)
 	mem, err := s.ArenaSegment()
 	if err != nil {

@@ -64,9 +64,9 @@ func TestForgedHandles(t *testing.T) {
 	})
 }
 
-// TestOwnerThatLies: a line that agrees with the handle, and leads out of the arena, is refused:
+// TestLyingOwner: a line that agrees with the handle, and leads out of the arena, is refused:
 // a reader trusts neither.
-func TestOwnerThatLies(t *testing.T) {
+func TestLyingOwner(t *testing.T) {
 	s := create(t, small(Heap))
 	good := mustPut(t, s, content(100, 1), Readers(0))
 	ln := &s.lines[good.Slot]

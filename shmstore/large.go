@@ -25,20 +25,20 @@ type largeObject struct {
 	segment *segment // nil: whoever reserved it is still to make it, see Store.Make
 	size    uint64   // as it was asked for
 	slot    uint32
-	gone    func(unmap, stays func()) // what the owner's OnLarge has returned; nil: nobody was told
+	forget  func(unmap, stays func()) // what the owner's OnLarge has returned; nil: nobody was told
 }
 
 // release gives the segment back, when whoever was told of it has forgotten it, and
 // calls then; or stays, when it will not be forgotten.
 func (o *largeObject) release(then, stays func()) {
-	if o.gone == nil {
+	if o.forget == nil {
 		if o.segment != nil {
 			o.segment.release()
 		}
 		then()
 		return
 	}
-	o.gone(func() {
+	o.forget(func() {
 		o.segment.release()
 		then()
 	}, stays)
@@ -76,17 +76,17 @@ func (t *largeTable) tryAdd(gen uint64, o largeObject) (exists bool, err error) 
 	return exists, nil
 }
 
-// give has an object, whose reservation is open, have its segment.
-func (t *largeTable) give(gen uint64, seg *segment, gone func(unmap, stays func())) {
+// setSegment has an object, whose reservation is open, have its segment.
+func (t *largeTable) setSegment(gen uint64, seg *segment, forget func(unmap, stays func())) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	o := t.objects[gen]
-	o.segment, o.gone = seg, gone
+	o.segment, o.forget = seg, forget
 	t.objects[gen] = o
 }
 
-// dropIf releases the segments of all objects that are gone.
-func (t *largeTable) dropIf(gone func(gen uint64, o largeObject) bool) {
+// releaseIf releases the segments of all objects that are gone.
+func (t *largeTable) releaseIf(gone func(gen uint64, o largeObject) bool) {
 	var dropped []largeObject
 	t.mu.Lock()
 	for gen, o := range t.objects {
@@ -101,8 +101,8 @@ func (t *largeTable) dropIf(gone func(gen uint64, o largeObject) bool) {
 	}
 }
 
-// take takes one object out, whose segment is the caller's to release.
-func (t *largeTable) take(gen uint64) (o largeObject) {
+// remove takes one object out, whose segment is the caller's to release.
+func (t *largeTable) remove(gen uint64) (o largeObject) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	o = t.objects[gen]
@@ -115,7 +115,7 @@ func (t *largeTable) close() {
 	t.mu.Lock()
 	t.closed = true
 	t.mu.Unlock()
-	t.dropIf(func(uint64, largeObject) bool { return true })
+	t.releaseIf(func(uint64, largeObject) bool { return true })
 }
 
 // wholePages is how much memory a segment of so many bytes takes.
@@ -124,13 +124,13 @@ func wholePages(sizeBytes uint64) uint64 { return (sizeBytes + pageBytes - 1) &^
 // reserveLarge is reserve for an object that gets a segment of its own: now, or from
 // [Store.Make] if there is none at hand and that is to come later. If it fails, nothing is
 // left but the evictions it tried.
-func (s *Store) reserveLarge(size int, c codec.ID, charge ReaderSet, later bool) (Reservation, error) {
+func (s *Store) reserveLarge(size int, c codec.ID, charge ReaderSet, deferMemory bool) (Reservation, error) {
 	needed := wholePages(uint64(size))
 	o, spare := s.takeSpare(needed)
-	if !spare && !s.makeLargeRoom(needed) {
+	if !spare && !s.makeLargeSpace(needed) {
 		return Reservation{}, s.largeFullError(size)
 	}
-	slot, ok := s.place(0)
+	slot, ok := s.allocateSlot(0)
 	if !ok {
 		if spare {
 			s.spares.keep(o)
@@ -140,13 +140,13 @@ func (s *Store) reserveLarge(size int, c codec.ID, charge ReaderSet, later bool)
 	// If another went for the slot, its segment may be a spare now, with more than it was counted with.
 	for s.largeBytes+s.spares.sizeBytes+needed > s.maxLarge && s.dropSpare() {
 	}
-	if !spare && !later {
+	if !spare && !deferMemory {
 		var err error
 		if o.segment, err = s.makeLargeSegment(size); err != nil {
-			s.unplace(slot)
+			s.releaseSlot(slot)
 			return Reservation{}, err
 		}
-		o.gone = s.tellOfLarge(o.segment)
+		o.forget = s.announceLarge(o.segment)
 	}
 	o.size, o.slot = uint64(size), slot
 	r := s.grant(slot, size, c, charge)
@@ -172,13 +172,13 @@ func (s *Store) Make(r *Reservation) error {
 	if err != nil {
 		return fmt.Errorf("make the memory of %d bytes: %w", r.size, err)
 	}
-	s.large.give(r.gen, seg, s.tellOfLarge(seg))
+	s.large.setSegment(r.gen, seg, s.announceLarge(seg))
 	r.view.data = seg.data
 	return nil
 }
 
-// tellOfLarge tells of memory, if somebody wants to know.
-func (s *Store) tellOfLarge(seg *segment) (gone func(unmap, stays func())) {
+// announceLarge tells of memory, if somebody wants to know.
+func (s *Store) announceLarge(seg *segment) (forget func(unmap, stays func())) {
 	if s.onLarge == nil {
 		return nil
 	}
@@ -196,10 +196,10 @@ func (s *Store) tellOfLarge(seg *segment) (gone func(unmap, stays func())) {
 // [Store.OnRoom] is then called. OnLarge comes before the first large object is made. What it
 // installs must not call the store; [Store.Make] calls it on its caller's goroutine. Writer
 // only.
-func (s *Store) OnLarge(made func(mem []byte) (gone func(unmap, stays func()))) { s.onLarge = made }
+func (s *Store) OnLarge(made func(mem []byte) (forget func(unmap, stays func()))) { s.onLarge = made }
 
-// unplace undoes place.
-func (s *Store) unplace(slot uint32) {
+// releaseSlot undoes place.
+func (s *Store) releaseSlot(slot uint32) {
 	if err := s.ring.Release(s.records[slot].chunk); err != nil {
 		panic("shmstore: a slot that was just placed has no chunk: " + err.Error())
 	}
@@ -207,21 +207,21 @@ func (s *Store) unplace(slot uint32) {
 	s.inUse--
 }
 
-// makeLargeRoom drops spare segments, and then evicts large objects, the oldest first,
+// makeLargeSpace drops spare segments, and then evicts large objects, the oldest first,
 // until those that stay leave room for one more. It does not wait for those that leave.
-func (s *Store) makeLargeRoom(neededBytes uint64) bool {
-	for s.largeBytes+s.spares.sizeBytes+s.staying.Load()+neededBytes > s.maxLarge {
+func (s *Store) makeLargeSpace(neededBytes uint64) bool {
+	for s.largeBytes+s.spares.sizeBytes+s.stayingBytes.Load()+neededBytes > s.maxLarge {
 		if !s.dropSpare() && !s.evictLarge() {
 			return false
 		}
 	}
-	return s.largeTaken()+neededBytes <= s.maxLarge
+	return s.largeBytesUsed()+neededBytes <= s.maxLarge
 }
 
-// largeTaken is how much of the room for large objects is taken: by objects, in the pages
+// largeBytesUsed is how much of the room for large objects is taken: by objects, in the pages
 // that they need, and by segments without one.
-func (s *Store) largeTaken() uint64 {
-	return s.largeBytes + s.spares.sizeBytes + s.leaving.Load() + s.staying.Load()
+func (s *Store) largeBytesUsed() uint64 {
+	return s.largeBytes + s.spares.sizeBytes + s.leavingBytes.Load() + s.stayingBytes.Load()
 }
 
 func (s *Store) largeFullError(size int) *FullError {
@@ -238,7 +238,7 @@ func (s *Store) evictLarge() bool { return slices.ContainsFunc(s.largeSlots, s.e
 // long as there is not enough memory for it.
 func (s *Store) makeLargeSegment(size int) (*segment, error) {
 	for {
-		leaving := s.leaving.Load() > 0 // as of before the look
+		leaving := s.leavingBytes.Load() > 0 // as of before the look
 		seg, err := s.newLargeSegment(size)
 		if !errors.Is(err, ErrMemory) {
 			return seg, err
@@ -269,12 +269,12 @@ func (s *Store) newLargeSegment(size int) (*segment, error) {
 	return newSegment(s.memory, kindLarge, int(segmentBytes))
 }
 
-// dropLarge takes the segment away from a large object that nobody holds, and
+// releaseLarge takes the segment away from a large object that nobody holds, and
 // returns the object's bytes.
-func (s *Store) dropLarge(slot uint32) (sizeBytes uint64) {
+func (s *Store) releaseLarge(slot uint32) (sizeBytes uint64) {
 	gen := s.records[slot].gen
-	o := s.large.take(gen)
-	s.largeSlots = s.without(s.largeSlots, slot)
+	o := s.large.remove(gen)
+	s.largeSlots = s.withoutSlot(s.largeSlots, slot)
 	s.largeBytes -= wholePages(o.size)
 	if o.segment == nil {
 		return o.size // it was never made

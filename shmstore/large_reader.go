@@ -34,16 +34,16 @@ func (r *Reader) viewLarge(h *Handle, reason error) (*leaseView, *line, error) {
 	case ok && h.Size > uint64(len(o.segment.data)):
 		return nil, nil, ErrCorrupt
 	case !ok:
-		return nil, nil, r.whyMissing(ln, h)
+		return nil, nil, r.missingReason(ln, h)
 	}
 	view := r.leaseView
-	view.data, view.own = o.segment.data, o.segment
+	view.data, view.segment = o.segment.data, o.segment
 	return &view, ln, nil
 }
 
-// whyMissing says why there is no segment for a large object. In the owner's
+// missingReason says why there is no segment for a large object. In the owner's
 // process every present object has one.
-func (r *Reader) whyMissing(ln *line, h *Handle) error {
+func (r *Reader) missingReason(ln *line, h *Handle) error {
 	present := isPresent(ln.word.load(), h.Gen)
 	matches := ln.matches(h)
 	switch {
@@ -103,7 +103,7 @@ func (r *Reader) AddSegment(h Handle, fd int) error {
 
 func (r *Reader) addSegment(h *Handle, fd int) error {
 	seg := &segment{fd: fd}
-	err := r.mayAdd(h)
+	err := r.checkAdd(h)
 	if err != nil {
 		seg.release()
 		return err
@@ -115,8 +115,8 @@ func (r *Reader) addSegment(h *Handle, fd int) error {
 	return r.large.add(h.Gen, largeObject{segment: seg, size: h.Size, slot: h.Slot})
 }
 
-// mayAdd checks the handle before its descriptor is looked at.
-func (r *Reader) mayAdd(h *Handle) error {
+// checkAdd checks the handle before its descriptor is looked at.
+func (r *Reader) checkAdd(h *Handle) error {
 	if !r.remote {
 		return fmt.Errorf("%w: reader %d is in the owner's process", ErrUnsupported, r.id)
 	}
@@ -124,7 +124,7 @@ func (r *Reader) mayAdd(h *Handle) error {
 		return fmt.Errorf("%w: the object is in the arena", ErrUnsupported)
 	} else if ln, err := r.locateLarge(h, err); err != nil {
 		return err
-	} else if err := r.whyMissing(ln, h); !errors.Is(err, ErrSegment) {
+	} else if err := r.missingReason(ln, h); !errors.Is(err, ErrSegment) {
 		return err
 	}
 	return nil
@@ -138,7 +138,7 @@ func (r *Reader) DropSegments() {
 	if !r.remote {
 		return
 	}
-	r.large.dropIf(func(gen uint64, o largeObject) bool {
+	r.large.releaseIf(func(gen uint64, o largeObject) bool {
 		return !isPresent(r.lines[o.slot].word.load(), gen)
 	})
 }

@@ -7,7 +7,7 @@ import (
 
 // largeLooks is how many large objects a store that reuses looks at, for each that it
 // makes. Held ones do not keep the others from it: it goes on where it stopped.
-const largeLooks = 8
+const largeCandidates = 8
 
 const (
 	// sizesPerDoubling is how many sizes the segments of large objects have from each
@@ -27,7 +27,7 @@ type spares struct {
 
 // keep takes a segment over.
 func (p *spares) keep(o largeObject) {
-	p.segments = append(p.segments, largeObject{segment: o.segment, gone: o.gone})
+	p.segments = append(p.segments, largeObject{segment: o.segment, forget: o.forget})
 	p.sizeBytes += uint64(len(o.segment.data))
 }
 
@@ -35,9 +35,9 @@ func (p *spares) keep(o largeObject) {
 // was kept last, unless it has many more.
 func (p *spares) take(neededBytes uint64) (o largeObject, ok bool) {
 	best, most := -1, neededBytes+neededBytes/spareExcess
-	for at, o := range slices.Backward(p.segments) {
+	for index, o := range slices.Backward(p.segments) {
 		if n := uint64(len(o.segment.data)); n >= neededBytes && n <= most {
-			best, most = at, n-1
+			best, most = index, n-1
 		}
 	}
 	if best < 0 {
@@ -46,9 +46,9 @@ func (p *spares) take(neededBytes uint64) (o largeObject, ok bool) {
 	return p.remove(best), true
 }
 
-func (p *spares) remove(at int) largeObject {
-	o := p.segments[at]
-	p.segments = slices.Delete(p.segments, at, at+1)
+func (p *spares) remove(index int) largeObject {
+	o := p.segments[index]
+	p.segments = slices.Delete(p.segments, index, index+1)
 	p.sizeBytes -= uint64(len(o.segment.data))
 	return o
 }
@@ -70,12 +70,12 @@ func (s *Store) takeSpare(neededBytes uint64) (o largeObject, ok bool) {
 	if !s.reuse {
 		return largeObject{}, false
 	}
-	for range min(largeLooks, len(s.largeSlots)) {
-		if s.largeHand >= len(s.largeSlots) {
-			s.largeHand = 0
+	for range min(largeCandidates, len(s.largeSlots)) {
+		if s.nextLargeReclaim >= len(s.largeSlots) {
+			s.nextLargeReclaim = 0
 		}
-		if !s.evictSlot(s.largeSlots[s.largeHand]) {
-			s.largeHand++ // otherwise the next one has moved up
+		if !s.evictSlot(s.largeSlots[s.nextLargeReclaim]) {
+			s.nextLargeReclaim++ // otherwise the next one has moved up
 		}
 	}
 	return s.spares.take(neededBytes)
@@ -106,18 +106,18 @@ func (s *Store) dropSpares() {
 
 // discard gives the segment of a large object back that is gone.
 func (s *Store) discard(o largeObject) {
-	if o.gone == nil {
+	if o.forget == nil {
 		o.segment.release()
 		return
 	}
 	segmentBytes := uint64(len(o.segment.data))
-	s.leaving.Add(segmentBytes)
+	s.leavingBytes.Add(segmentBytes)
 	left := func() {
-		s.leaving.Add(-segmentBytes)
+		s.leavingBytes.Add(-segmentBytes)
 		s.doorbell.press()
 	}
 	o.release(left, func() {
-		s.staying.Add(segmentBytes)
+		s.stayingBytes.Add(segmentBytes)
 		left()
 	})
 }

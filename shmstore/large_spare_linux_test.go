@@ -34,7 +34,7 @@ func TestLargeReuseReachesAll(t *testing.T) {
 	opts.Slots, opts.MaxLargeBytes = 64, 64*3*pageBytes
 	s, f := create(t, opts), &forgetful{}
 	s.OnLarge(f.made)
-	const held = 2*largeLooks + 1
+	const held = 2*largeCandidates + 1
 	for range held {
 		mustPut(t, s, content(largeSize, 1), Readers(0))
 	}
@@ -47,10 +47,10 @@ func TestLargeReuseReachesAll(t *testing.T) {
 	}
 }
 
-// TestSparesGiveWay: segments without an object go when there is no room for others, when
+// TestSparesAreDroppedFirst: segments without an object go when there is no room for others, when
 // memory is short, and with FreeUnused and Close; and nothing that is held goes in
 // their place.
-func TestSparesGiveWay(t *testing.T) {
+func TestSparesAreDroppedFirst(t *testing.T) {
 	for name, tc := range map[string]struct {
 		end  func(t *testing.T, s *Store)
 		left int64 // pages
@@ -116,9 +116,9 @@ func TestLargeReuseOfNewLengths(t *testing.T) {
 	}
 }
 
-// TestLargeReuseFitsAsMany: segments that are larger than what lies there takes keep no object
+// TestLargeReuseKeepsCapacity: segments that are larger than what lies there takes keep no object
 // out, neither when they are made nor when they are free, nor when there is no memory for them.
-func TestLargeReuseFitsAsMany(t *testing.T) {
+func TestLargeReuseKeepsCapacity(t *testing.T) {
 	const objects, needed = 8, 33 * pageBytes
 	opts := Options{
 		Memory: Auto, ArenaBytes: minArenaBytes, Slots: objects,
@@ -156,10 +156,10 @@ func TestLargeReuseFitsAsMany(t *testing.T) {
 	}
 }
 
-// TestSpareOfWhoGaveTheSlot: where an object that gets a spare segment finds no slot, and
+// TestSpareIsDroppedWithoutSpace: where an object that gets a spare segment finds no slot, and
 // another goes for that, its segment is kept only if there is room for both.
-func TestSpareOfWhoGaveTheSlot(t *testing.T) {
-	const objects, needed, rounded = largeLooks + 2, 33, 36 // pages
+func TestSpareIsDroppedWithoutSpace(t *testing.T) {
+	const objects, needed, rounded = largeCandidates + 2, 33, 36 // pages
 	opts := Options{
 		Memory: Auto, ArenaBytes: minArenaBytes, Slots: objects + 1, Reuse: true,
 		LargeObjectBytes: 1 << 10, MaxObjectBytes: rounded * pageBytes, MaxLargeBytes: ((objects-1)*needed + rounded) * pageBytes,
@@ -177,7 +177,7 @@ func TestSpareOfWhoGaveTheSlot(t *testing.T) {
 		mustPut(t, s, content(10, 0), Readers(0))
 	}
 	wantLarge(t, s, objects-1, opts.MaxLargeBytes)
-	last := 1 + (s.largeHand+largeLooks)%(objects-1) // the one that is not looked at
+	last := 1 + (s.nextLargeReclaim+largeCandidates)%(objects-1) // the one that is not looked at
 	wantBytes(t, s.Local().Take, all[last], content(needed*pageBytes, uint64(last)))
 	mustPut(t, s, content(rounded*pageBytes, 1), Readers(0))
 	wantLarge(t, s, objects-1, ((objects-2)*needed+rounded)*pageBytes)

@@ -180,8 +180,8 @@ func TestLargeTakesSlots(t *testing.T) {
 }
 
 // TestLargeAborted: a reservation that was given back makes room for the next.
-// TestOwnSegmentsStay: the owner's process lets go of no segment that is being filled.
-func TestOwnSegmentsStay(t *testing.T) {
+// TestDropSegmentsKeepsOwnSegments: the owner's process lets go of no segment that is being filled.
+func TestDropSegmentsKeepsOwnSegments(t *testing.T) {
 	s := create(t, withLarge(Heap))
 	r := mustReserve(t, s, largeSize, 0)
 	s.Local().DropSegments()
@@ -331,7 +331,7 @@ func TestCheckFindsLargeDamage(t *testing.T) {
 		"a byte too many":           func(s *Store) { s.largeBytes++ },
 		"not listed":                func(s *Store) { s.largeSlots = s.largeSlots[1:] },
 		"listed out of order":       func(s *Store) { slices.Reverse(s.largeSlots) },
-		"no segment":                func(s *Store) { s.large.take(s.records[0].gen) },
+		"no segment":                func(s *Store) { s.large.remove(s.records[0].gen) },
 		"a segment too many":        func(s *Store) { s.large.objects[99] = largeObject{segment: &segment{}} },
 		"released":                  func(s *Store) { s.large.objects[s.records[0].gen].segment.released = true },
 		"said to be in the arena":   func(s *Store) { s.lines[0].offset = 64 },
@@ -357,9 +357,9 @@ func TestCheckFindsLargeDamage(t *testing.T) {
 	}
 }
 
-// TestWhatIsAllowedFits: in an empty store there is room for each object that is not
+// TestEveryAllowedSizeFits: in an empty store there is room for each object that is not
 // too large for it, whatever its options.
-func TestWhatIsAllowedFits(t *testing.T) {
+func TestEveryAllowedSizeFits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		arena := rapid.Int64Range(minArenaBytes, 4*minArenaBytes).Draw(t, "arena")
 		// near draws a size that is often at an edge.

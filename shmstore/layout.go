@@ -138,7 +138,7 @@ func (w *directoryWord) store(word uint64) { atomic.StoreUint64(&w.bits, word) }
 // ordered with, free and reserved, and for closing where a fence follows.
 func (w *directoryWord) storeRelaxed(word uint64) { relaxedStore64(&w.bits, word) }
 
-func (w *directoryWord) exchange(old, word uint64) bool {
+func (w *directoryWord) compareAndSwap(old, word uint64) bool {
 	return atomic.CompareAndSwapUint64(&w.bits, old, word)
 }
 

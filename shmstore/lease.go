@@ -22,7 +22,7 @@ import (
 type Lease struct {
 	view    *leaseView
 	payload extent
-	place   leasePlace
+	held    heldSlot
 }
 
 // leaseView is the part of a reader that a lease works with. A lease on a large
@@ -33,12 +33,12 @@ type leaseView struct {
 	data     []byte // the arena, or the segment of a large object
 	lines    []line
 	ledger   []entry         // written by this reader, read by the owner
-	owed     debt            // written by the owner
+	owed     debtColumn      // written by the owner
 	taken    []atomic.Uint32 // debts ever collected; known to this reader alone
 	wantRoom *atomic.Uint32  // the doorbell's flag
 	doorbell *doorbell
 	leases   *leaseBook
-	own      *segment // that memory is in, of a large object: a lease keeps it mapped
+	segment  *segment // that memory is in, of a large object: a lease keeps it mapped
 	remote   bool     // in another process than the owner
 	id       ReaderID
 }
@@ -46,28 +46,28 @@ type leaseView struct {
 // extent is where a payload is in its memory.
 type extent struct{ offset, size uint64 }
 
-// leasePlace says what is held, and how.
-type leasePlace struct {
+// heldSlot says what is held, and how.
+type heldSlot struct {
 	serial leaseSerial
 	slot   uint32
-	held   holding
+	by     holdKind
 }
 
-// holding is what keeps a leased object in place.
-type holding uint8
+// holdKind is what keeps a leased object in place.
+type holdKind uint8
 
 const (
-	heldByDebt holding = iota + 1
+	heldByDebt holdKind = iota + 1
 	heldByPin
 )
 
 // newLease is the lease on an object that is held by now. The view is the
 // object's: in a segment of its own, it begins at 0.
-func newLease(v *leaseView, h *Handle, held holding) Lease {
+func newLease(v *leaseView, h *Handle, held holdKind) Lease {
 	return Lease{
 		view:    v,
 		payload: extent{h.Offset &^ largeOffset, h.Size},
-		place:   leasePlace{serial: v.leases.open(), slot: h.Slot, held: held},
+		held:    heldSlot{serial: v.leases.open(), slot: h.Slot, by: held},
 	}
 }
 
@@ -94,14 +94,14 @@ func (l *Lease) Handle() Handle {
 		Gen:    genOf(ln.word.load()),
 		Offset: atomic.LoadUint64(&ln.offset),
 		Size:   l.payload.size,
-		Slot:   l.place.slot,
+		Slot:   l.held.slot,
 		Codec:  atomic.LoadUint32(&ln.codec),
 	}
 }
 
 // line is the directory line of the object. It does not change under a lease,
 // save between live and closing.
-func (l *Lease) line() *line { return &l.view.lines[l.place.slot] }
+func (l *Lease) line() *line { return &l.view.lines[l.held.slot] }
 
 // Release gives the object back. Releasing a lease twice is a bug that could
 // free bytes somebody else reads; it panics.
@@ -110,11 +110,11 @@ func (l *Lease) Release() {
 	if v == nil {
 		panic("shmstore: Release of a lease that was released before, or never taken")
 	}
-	v.leases.close(l.place.serial, l)
+	v.leases.close(l.held.serial, l)
 	faultpoint.Hit("before-release")
-	slot := l.place.slot
+	slot := l.held.slot
 	e := &v.ledger[slot]
-	if l.place.held == heldByPin {
+	if l.held.by == heldByPin {
 		if e.pin.Load() == 0 {
 			l.panicReleased()
 		}
@@ -133,7 +133,7 @@ func (l *Lease) Release() {
 // room.
 func (v *leaseView) pressDoorbell() {
 	if v.wantRoom.Load()%2 == 1 {
-		v.doorbell.answer()
+		v.doorbell.notify()
 	}
 }
 

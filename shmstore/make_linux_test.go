@@ -14,7 +14,7 @@ func ahead(t *testing.T, s *Store, unmade bool) *Reservation {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got[0].Unmade() != unmade {
+	if got[0].NeedsMemory() != unmade {
 		t.Fatalf("a reservation without memory: %t, want %t", !unmade, unmade)
 	}
 	wantClean(t, s)
@@ -44,7 +44,7 @@ func TestMake(t *testing.T) {
 			wantBytes(t, s.Local().Take, h, want)
 		}
 		small, err := s.ReserveAhead(nil, 2, 100, codec.IDRaw, 0)
-		if err != nil || len(small) != 2 || small[0].Unmade() {
+		if err != nil || len(small) != 2 || small[0].NeedsMemory() {
 			t.Errorf("small objects ahead: %d, %v", len(small), err)
 		}
 		for i := range small {
@@ -53,16 +53,16 @@ func TestMake(t *testing.T) {
 	}
 }
 
-// TestNeverMade: a reservation whose memory is never made, or cannot be, takes nothing once it
+// TestReservationWithoutMemory: a reservation whose memory is never made, or cannot be, takes nothing once it
 // was aborted, and cannot be committed.
-func TestNeverMade(t *testing.T) {
+func TestReservationWithoutMemory(t *testing.T) {
 	s := create(t, reusing(Shared))
 	r := ahead(t, s, true)
 	wantPanic(t, "Commit of a reservation without memory", func() { _, _ = r.Commit(largeSize, 0) })
 	available := int64(0)
 	scarce(t, func() int64 { return available })
-	if err := s.Make(r); !errors.Is(err, ErrMemory) || !r.Unmade() {
-		t.Errorf("error %v, want %v; without memory: %t", err, ErrMemory, r.Unmade())
+	if err := s.Make(r); !errors.Is(err, ErrMemory) || !r.NeedsMemory() {
+		t.Errorf("error %v, want %v; without memory: %t", err, ErrMemory, r.NeedsMemory())
 	}
 	available = 1 << 30
 	if err := s.Make(r); err != nil { // it is as it was

@@ -35,8 +35,8 @@ func (seg *segment) fill(endBytes int) error {
 // would soon have all of it.
 func (s *Store) fillsLater() bool { return s.memory == Shared && s.reuse }
 
-// newSegment makes the arena or the directory.
-func (s *Store) newSegment(kind segmentKind, sizeBytes int) (*segment, error) {
+// newStoreSegment makes the arena or the directory.
+func (s *Store) newStoreSegment(kind segmentKind, sizeBytes int) (*segment, error) {
 	if !s.fillsLater() {
 		return newSegment(s.memory, kind, sizeBytes)
 	}

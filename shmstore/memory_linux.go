@@ -307,24 +307,24 @@ var systemProbe = &limits{probe: headroom.System()}
 // To read the limits takes longer than to make a small segment. So one look that finds
 // room for lookBytes serves small segments that take no more together, for lookFor.
 const (
-	lookBytes  = 16 << 20
-	lookFor    = 100 * time.Millisecond
-	smallBytes = 1 << 20
+	cachedHeadroom     = 16 << 20
+	cachedHeadroomTime = 100 * time.Millisecond
+	smallBytes         = 1 << 20
 )
 
 // limits are those of a process, with what is left of the last look at them.
 type limits struct {
 	probe headroom.Probe
 
-	mu        lockorder.Mutex[lockorder.Limits] // guards what follows
-	leftBytes uint64
-	until     time.Time
+	mu          lockorder.Mutex[lockorder.Limits] // guards what follows
+	cachedBytes uint64
+	until       time.Time
 }
 
 func checkHeadroom(needBytes uint64) error { return systemProbe.check(needBytes) }
 
 // checkSegmentHeadroom is for segments that are made one for each payload.
-func checkSegmentHeadroom(needBytes uint64) error { return systemProbe.checkLately(needBytes) }
+func checkSegmentHeadroom(needBytes uint64) error { return systemProbe.checkCached(needBytes) }
 
 func (l *limits) check(needBytes uint64) error {
 	if short := l.probe.Check(needBytes); short != nil {
@@ -334,28 +334,28 @@ func (l *limits) check(needBytes uint64) error {
 	return nil
 }
 
-// checkLately is check, which the last look may answer.
-func (l *limits) checkLately(needBytes uint64) error {
+// checkCached is check, which the last look may answer.
+func (l *limits) checkCached(needBytes uint64) error {
 	small := needBytes <= smallBytes
-	if small && l.covered(needBytes) {
+	if small && l.takeCached(needBytes) {
 		return nil
 	}
-	if small && l.probe.Check(lookBytes) == nil {
+	if small && l.probe.Check(cachedHeadroom) == nil {
 		l.mu.Lock()
-		l.leftBytes, l.until = lookBytes-needBytes, time.Now().Add(lookFor)
+		l.cachedBytes, l.until = cachedHeadroom-needBytes, time.Now().Add(cachedHeadroomTime)
 		l.mu.Unlock()
 		return nil
 	}
 	return l.check(needBytes)
 }
 
-// covered takes a need from what the last look found.
-func (l *limits) covered(needBytes uint64) bool {
+// takeCached takes a need from what the last look found.
+func (l *limits) takeCached(needBytes uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if needBytes > l.leftBytes || time.Now().After(l.until) {
+	if needBytes > l.cachedBytes || time.Now().After(l.until) {
 		return false
 	}
-	l.leftBytes -= needBytes
+	l.cachedBytes -= needBytes
 	return true
 }

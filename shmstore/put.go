@@ -38,7 +38,7 @@ func (s *Store) FreeOldest(bytes int64) (freedBytes int64) {
 	next, more := s.ring.Oldest()
 	for more && freedBytes < bytes {
 		var n uint64
-		next, more, n = s.step(next, maxCandidates, uint64(bytes-freedBytes), true)
+		next, more, n = s.evictBatch(next, maxCandidates, uint64(bytes-freedBytes), true)
 		freedBytes += int64(n)
 	}
 	return freedBytes

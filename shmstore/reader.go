@@ -159,12 +159,12 @@ func (r *Reader) pin(ln *line, h *Handle) error {
 		err = ErrClosed
 	}
 	if err != nil {
-		r.unpin(h.Slot)
+		r.lowerPin(h.Slot)
 	}
 	return err
 }
 
-func (r *Reader) unpin(slot uint32) {
+func (r *Reader) lowerPin(slot uint32) {
 	r.ledger[slot].pin.Add(^uint32(0))
 	r.pressDoorbell() // the pin may have been what kept an eviction from it
 }
@@ -211,7 +211,7 @@ func (r *Reader) awaitLive(ln *line, h *Handle) error {
 // readers of the owner's process.
 func (r *Reader) OnRoom(ring func()) {
 	if r.remote {
-		r.doorbell.ring.Store(&ring)
+		r.doorbell.onRoom.Store(&ring)
 	}
 }
 

@@ -44,7 +44,7 @@ type grantView struct {
 // made and touched here: that takes about as long as clearing so much memory.
 // Then the error may also be a [*MemoryError], or one of the system's.
 func (s *Store) Reserve(size int, c codec.ID, charge ReaderSet) (Reservation, error) {
-	if err := s.mayReserve(size, charge); err != nil {
+	if err := s.checkReserve(size, charge); err != nil {
 		return Reservation{}, fmt.Errorf("reserve %d bytes: %w", size, err)
 	}
 	r, err := s.reserve(size, c, charge)
@@ -60,7 +60,7 @@ func (s *Store) reserve(size int, c codec.ID, charge ReaderSet) (Reservation, er
 		return s.reserveLarge(size, c, charge, false)
 	}
 	s.reclaim(1)
-	slot, ok := s.place(size)
+	slot, ok := s.allocateSlot(size)
 	if !ok {
 		return Reservation{}, s.fullError(size)
 	}
@@ -86,26 +86,26 @@ func (s *Store) ReserveAhead(dst []Reservation, n, size int, c codec.ID, charge 
 // ReserveAlone is [Store.ReserveAhead] for one object that gets a segment of its own, however
 // small it is: what has no share of the arena takes none of it. With makes it waits for the
 // system, as [Store.Reserve] does. Writer only.
-func (s *Store) ReserveAlone(dst []Reservation, size int, c codec.ID, makes bool) ([]Reservation, error) {
-	if err := s.mayReserve(size, 0); err != nil {
+func (s *Store) ReserveAlone(dst []Reservation, size int, c codec.ID, makeMemory bool) ([]Reservation, error) {
+	if err := s.checkReserve(size, 0); err != nil {
 		return dst, fmt.Errorf("reserve %d bytes alone: %w", size, err)
 	}
-	r, err := s.reserveLarge(max(size, 1), c, 0, !makes)
+	r, err := s.reserveLarge(max(size, 1), c, 0, !makeMemory)
 	if err != nil {
 		return dst, fmt.Errorf("reserve: %w", err)
 	}
 	return append(dst, r), nil
 }
 
-func (s *Store) reserveExtent(dst []Reservation, n, size int, c codec.ID, charge ReaderSet, later bool) ([]Reservation, error) {
+func (s *Store) reserveExtent(dst []Reservation, n, size int, c codec.ID, charge ReaderSet, deferMemory bool) ([]Reservation, error) {
 	if n < 1 {
 		return dst, fmt.Errorf("reserve an extent of %d objects: %w", n, ErrSize)
 	}
-	if err := s.mayReserve(size, charge); err != nil {
+	if err := s.checkReserve(size, charge); err != nil {
 		return dst, fmt.Errorf("reserve an extent of %d bytes each: %w", size, err)
 	}
 	if uint64(size) > s.inArena {
-		r, err := s.reserveLarge(size, c, charge, later)
+		r, err := s.reserveLarge(size, c, charge, deferMemory)
 		if err != nil {
 			return dst, fmt.Errorf("reserve an extent: %w", err)
 		}
@@ -113,7 +113,7 @@ func (s *Store) reserveExtent(dst []Reservation, n, size int, c codec.ID, charge
 	}
 	s.reclaim(n)
 	for i := range n {
-		slot, ok := s.place(size)
+		slot, ok := s.allocateSlot(size)
 		switch {
 		case ok:
 			dst = append(dst, s.grant(slot, size, c, charge))
@@ -126,8 +126,8 @@ func (s *Store) reserveExtent(dst []Reservation, n, size int, c codec.ID, charge
 	return dst, nil
 }
 
-// mayReserve checks the arguments of a reservation.
-func (s *Store) mayReserve(size int, charge ReaderSet) error {
+// checkReserve checks the arguments of a reservation.
+func (s *Store) checkReserve(size int, charge ReaderSet) error {
 	switch {
 	case s.closed.Load():
 		return ErrClosed
@@ -136,11 +136,11 @@ func (s *Store) mayReserve(size int, charge ReaderSet) error {
 	case uint64(size) > s.geo.maxObject:
 		return fmt.Errorf("%w: the largest is %d bytes", ErrTooLarge, s.geo.maxObject)
 	}
-	return s.mayCharge(charge)
+	return s.checkCharge(charge)
 }
 
-// mayCharge checks that every reader of the set is there and trustworthy.
-func (s *Store) mayCharge(charge ReaderSet) error {
+// checkCharge checks that every reader of the set is there and trustworthy.
+func (s *Store) checkCharge(charge ReaderSet) error {
 	if absent := charge &^ s.present; absent != 0 {
 		return fmt.Errorf("%w: %v", ErrUnknownReader, absent)
 	}
@@ -150,24 +150,24 @@ func (s *Store) mayCharge(charge ReaderSet) error {
 	return nil
 }
 
-// place finds a slot and room for size bytes and fills in the slot's chunk.
-func (s *Store) place(size int) (slot uint32, ok bool) {
-	s.short = nil
-	if slot, ok = s.tryPlace(size); ok {
+// allocateSlot finds a slot and room for size bytes and fills in the slot's chunk.
+func (s *Store) allocateSlot(size int) (slot uint32, ok bool) {
+	s.memoryErr = nil
+	if slot, ok = s.tryAllocateSlot(size); ok {
 		return slot, true
 	}
-	return s.makeRoom(size)
+	return s.makeSpace(size)
 }
 
-// tryPlace is place without eviction.
-func (s *Store) tryPlace(size int) (slot uint32, ok bool) {
+// tryAllocateSlot is place without eviction.
+func (s *Store) tryAllocateSlot(size int) (slot uint32, ok bool) {
 	fresh := len(s.freeSlots) == 0
 	switch {
 	case !fresh:
 		slot = s.freeSlots[len(s.freeSlots)-1]
 	case len(s.records) < int(s.geo.slots):
 		slot = uint32(len(s.records))
-		if s.short = s.directorySegment.fill(directoryBytes(int(slot) + 1)); s.short != nil {
+		if s.memoryErr = s.directorySegment.fill(directoryBytes(int(slot) + 1)); s.memoryErr != nil {
 			return 0, false
 		}
 	default:
@@ -203,9 +203,9 @@ func (s *Store) grant(slot uint32, size int, c codec.ID, charge ReaderSet) Reser
 	return Reservation{view: &s.grantView, gen: gen, size: uint64(size), slot: slot}
 }
 
-// Unmade reports whether the reservation has no memory yet: before anything else is done
+// NeedsMemory reports whether the reservation has no memory yet: before anything else is done
 // with it than to abort it, its holder calls [Store.Make].
-func (r *Reservation) Unmade() bool { return r.view.data == nil }
+func (r *Reservation) NeedsMemory() bool { return r.view.data == nil }
 
 // Bytes is the memory to fill. It is not zeroed, and not to be touched after
 // Commit or Abort. What is copied there is best copied with [codec.Copy].
@@ -221,7 +221,7 @@ func (r *Reservation) Bytes() []byte {
 // [ErrSize] leaves the reservation as it was. Any goroutine may call it.
 func (r *Reservation) Commit(size, local int) (h Handle, err error) {
 	r.mustBeOpen("Commit")
-	if r.Unmade() {
+	if r.NeedsMemory() {
 		panic("shmstore: Commit of a reservation without memory")
 	}
 	if size < 0 || uint64(size) > r.size || local < 0 || local > maxDebts {
@@ -235,7 +235,7 @@ func (r *Reservation) Commit(size, local int) (h Handle, err error) {
 		relaxedStore32(owed, *owed+uint32(local))
 	}
 	offset, codecID := atomic.LoadUint64(&ln.offset), atomic.LoadUint32(&ln.codec)
-	r.settle("Commit", stateLive)
+	r.finish("Commit", stateLive)
 	h.Store, h.Gen = r.view.geo.store, r.gen
 	h.Offset, h.Size = offset, uint64(size)
 	h.Slot, h.Codec = r.slot, codecID
@@ -246,7 +246,7 @@ func (r *Reservation) Commit(size, local int) (h Handle, err error) {
 // the room and the debts. Any goroutine may call it.
 func (r *Reservation) Abort() {
 	r.mustBeOpen("Abort")
-	r.settle("Abort", stateAborted)
+	r.finish("Abort", stateAborted)
 	r.view.doorbell.press()
 }
 
@@ -259,10 +259,10 @@ func (r *Reservation) mustBeOpen(op string) {
 	}
 }
 
-// settle ends the reservation. Of two calls that race, one panics.
-func (r *Reservation) settle(op string, to state) {
+// finish ends the reservation. Of two calls that race, one panics.
+func (r *Reservation) finish(op string, to state) {
 	word := &r.view.lines[r.slot].word
-	if !word.exchange(wordOf(r.gen, stateFree), wordOf(r.gen, to)) {
+	if !word.compareAndSwap(wordOf(r.gen, stateFree), wordOf(r.gen, to)) {
 		panic("shmstore: " + op + " of a reservation that was committed or aborted at the same time")
 	}
 }
@@ -277,8 +277,8 @@ func (s *Store) fullError(size int) *FullError {
 		FreeBytes:   int64(ring.FreeBytes),
 		FreeSlots:   int(s.geo.slots) - s.inUse,
 		Holders:     s.Holders(),
-		LargeBytes:  int64(s.largeTaken()),
-		Memory:      s.short,
+		LargeBytes:  int64(s.largeBytesUsed()),
+		Memory:      s.memoryErr,
 	}
 	if e.FreeSlots == 0 {
 		e.Resource = ResourceSlots

@@ -146,12 +146,12 @@ func unplaced(t *testing.T, next mix, reuse bool) (failed int) {
 	r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same each time
 	ends := make(map[int][]Lease)
 	held := 0
-	release := func(at int) {
-		for _, l := range ends[at] {
+	release := func(index int) {
+		for _, l := range ends[index] {
 			held -= len(l.Bytes())
 			l.Release()
 		}
-		delete(ends, at)
+		delete(ends, index)
 	}
 	for i := range objects {
 		release(i)
@@ -176,8 +176,8 @@ func unplaced(t *testing.T, next mix, reuse bool) (failed int) {
 		ends[i+life] = append(ends[i+life], l)
 		held += size
 	}
-	for at := range ends {
-		release(at)
+	for index := range ends {
+		release(index)
 	}
 	return failed
 }

@@ -31,7 +31,7 @@ func (l *Lease) Share(n int) error {
 	}
 	// The lease is given back after this, so whoever sees it gone also sees
 	// the new debts: see evict.
-	owed, e := &l.view.owed[l.place.slot], &l.view.ledger[l.place.slot]
+	owed, e := &l.view.owed[l.held.slot], &l.view.ledger[l.held.slot]
 	for {
 		done := e.done.Load() // read first, as in lag
 		now := atomic.LoadUint32(owed)

@@ -55,7 +55,7 @@ func (s *Store) Stats() Stats {
 		Readers:            s.present,
 		Quarantined:        s.quarantine,
 		MaxLargeBytes:      int64(s.maxLarge),
-		LargeBytes:         int64(s.largeTaken()),
+		LargeBytes:         int64(s.largeBytesUsed()),
 		LargeObjects:       len(s.largeSlots),
 		Pieces:             pieces,
 		PieceBytes:         pieceBytes,
@@ -125,7 +125,7 @@ func (s *Store) addHeld(h *Holder, a *account, slot uint32) {
 	if rec.gen == 0 || stateOf(s.lines[slot].word.load()) != stateLive {
 		return
 	}
-	debts, pins := a.lag(slot), a.ledger[slot].pin.Load()
+	debts, pins := a.openDebts(slot), a.ledger[slot].pin.Load()
 	distrusted := h.Quarantined && s.mayHold(slot).Has(a.id)
 	if debts <= 0 && pins == 0 && !distrusted {
 		return
@@ -134,7 +134,7 @@ func (s *Store) addHeld(h *Holder, a *account, slot uint32) {
 	h.Bytes += int64(s.objectBytes(slot))
 	h.Debts += int(max(debts, 0))
 	h.Pins += int(pins)
-	if held := s.heldBy(slot); held.on != nil {
+	if held := s.pieceOf(slot); held.device != nil {
 		h.Pieces++
 		h.PieceBytes += held.sizeBytes
 	}

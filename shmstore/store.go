@@ -18,18 +18,18 @@ type Handle = messages.Handle
 // Store is the owner's side of a payload store. Most of its methods are for
 // one goroutine, the writer; those that any goroutine may call say so.
 type Store struct {
-	grantView         // of the objects in the arena
-	inArena    uint64 // size of the largest object there; above it they are large
-	maxLarge   uint64
-	keepLarge  uint64 // of that, with segments that are kept for reuse
-	memory     Memory
-	reuse      bool
-	maxReaders int
-	closed     atomic.Bool
-	large      *largeTable
-	onLarge    func(mem []byte) (gone func(unmap, stays func())) // nil: nobody wants to know
-	leaving    atomic.Uint64                                     // bytes of large objects that are gone, and still mapped for a while
-	staying    atomic.Uint64                                     // and that stay mapped for good
+	grantView           // of the objects in the arena
+	inArena      uint64 // size of the largest object there; above it they are large
+	maxLarge     uint64
+	keepLarge    uint64 // of that, with segments that are kept for reuse
+	memory       Memory
+	reuse        bool
+	maxReaders   int
+	closed       atomic.Bool
+	large        *largeTable
+	onLarge      func(mem []byte) (forget func(unmap, stays func())) // nil: nobody wants to know
+	leavingBytes atomic.Uint64                                       // bytes of large objects that are gone, and still mapped for a while
+	stayingBytes atomic.Uint64                                       // and that stay mapped for good
 
 	// The mapped segments; arena, lines and directory are views of them.
 	arenaSegment, directorySegment *segment
@@ -37,32 +37,32 @@ type Store struct {
 	directory                      []byte
 
 	// All below is the writer's alone.
-	ring          *ringbuf.Ring
-	generation    uint64   // the last one given out
-	records       []record // one for each slot that was ever used
-	freeSlots     []uint32 // of those, the ones without an object
-	inUse         int      // of those, the ones with an object
-	largeSlots    []uint32 // of the large objects, ascending by generation
-	largeBytes    uint64   // of their segments
-	largeHand     int      // of a store that reuses: the one of largeSlots to look at next
-	spares        spares
-	accounts      []*account          // of the present readers, ascending by id
-	columns       [readerIndexes]debt // their owed columns, by id; nil if absent
-	present       ReaderSet
-	admitting     ReaderSet // indexes that admissions have
-	quarantine    ReaderSet
-	counters      counters
-	hand          ringbuf.Chunk // of a store that reuses: where the next look begins; zero: at the oldest object
-	whileClosing  func()        // for tests: between closing slots and looking at pins
-	short         error         // why there was no memory for room, in the present attempt; nil: there was
-	scratch       batch
-	devices       []*deviceUse // that objects were reserved on
-	pieces        []heldPiece  // by slot; as long as the highest that ever held one
-	deviceEvicted uint64       // of the evicted, those for room on a device
+	ring             *ringbuf.Ring
+	generation       uint64   // the last one given out
+	records          []record // one for each slot that was ever used
+	freeSlots        []uint32 // of those, the ones without an object
+	inUse            int      // of those, the ones with an object
+	largeSlots       []uint32 // of the large objects, ascending by generation
+	largeBytes       uint64   // of their segments
+	nextLargeReclaim int      // of a store that reuses: the one of largeSlots to look at next
+	spares           spares
+	accounts         []*account                // of the present readers, ascending by id
+	columns          [readerIndexes]debtColumn // their owed columns, by id; nil if absent
+	present          ReaderSet
+	admitting        ReaderSet // indexes that admissions have
+	quarantine       ReaderSet
+	counters         counters
+	nextReclaim      ringbuf.Chunk // of a store that reuses: where the next look begins; zero: at the oldest object
+	whileClosing     func()        // for tests: between closing slots and looking at pins
+	memoryErr        error         // why there was no memory for room, in the present attempt; nil: there was
+	scratch          batch
+	devices          []*deviceUse // that objects were reserved on
+	pieces           []heldPiece  // by slot; as long as the highest that ever held one
+	deviceEvicted    uint64       // of the evicted, those for room on a device
 }
 
-// debt is the column of an account: what a reader owes, slot by slot.
-type debt []uint32
+// debtColumn is the column of an account: what a reader owes, slot by slot.
+type debtColumn []uint32
 
 // record is what the writer alone knows about a slot.
 type record struct {
@@ -101,11 +101,11 @@ func Create(opts Options) (*Store, error) {
 		reuse:      opts.Reuse,
 		maxReaders: opts.MaxReaders,
 	}
-	if err := s.allocate(opts); err != nil {
+	if err := s.allocateSegments(opts); err != nil {
 		return nil, fmt.Errorf("create store of %d bytes: %w", opts.ArenaBytes, err)
 	}
 	s.doorbell.flag = wantRoomOf(s.directory)
-	s.local = s.declare(LocalReader, "local")
+	s.local = s.addLocalReader(LocalReader, "local")
 	return s, nil
 }
 
@@ -120,8 +120,8 @@ func newStoreID() uint64 {
 	}
 }
 
-// allocate makes the arena, the directory and the ring.
-func (s *Store) allocate(opts Options) error {
+// allocateSegments makes the arena, the directory and the ring.
+func (s *Store) allocateSegments(opts Options) error {
 	dirBytes := directoryBytes(opts.Slots)
 	if opts.Memory == Shared {
 		if err := checkHeadroom(uint64(opts.ArenaBytes) + uint64(dirBytes)); err != nil {
@@ -129,10 +129,10 @@ func (s *Store) allocate(opts Options) error {
 		}
 	}
 	var err error
-	if s.arenaSegment, err = s.newSegment(kindArena, int(opts.ArenaBytes)); err != nil {
+	if s.arenaSegment, err = s.newStoreSegment(kindArena, int(opts.ArenaBytes)); err != nil {
 		return err
 	}
-	if s.directorySegment, err = s.newSegment(kindDirectory, dirBytes); err != nil {
+	if s.directorySegment, err = s.newStoreSegment(kindDirectory, dirBytes); err != nil {
 		s.arenaSegment.release()
 		return err
 	}
@@ -160,7 +160,7 @@ func (s *Store) allocate(opts Options) error {
 // fillArena is ringbuf.Options.Fill.
 func (s *Store) fillArena(endBytes uint64) (filledBytes uint64) {
 	if err := s.arenaSegment.fill(int(endBytes)); err != nil {
-		s.short = err
+		s.memoryErr = err
 	}
 	return uint64(s.arenaSegment.filled)
 }
@@ -182,11 +182,11 @@ func (s *Store) Local() *Reader { return s.local }
 // room while [Store.WantRoom] is raised. It runs on the releasing goroutine,
 // possibly several times and at once on several, and must not block. Any
 // goroutine may call OnRoom.
-func (s *Store) OnRoom(ring func()) { s.doorbell.ring.Store(&ring) }
+func (s *Store) OnRoom(ring func()) { s.doorbell.onRoom.Store(&ring) }
 
 // WantRoom says whether the writer is waiting for room. To wait without
 // missing a wake-up, raise the flag, try once more, and only then wait.
-func (s *Store) WantRoom(wanted bool) { s.doorbell.want(wanted) }
+func (s *Store) WantRoom(wanted bool) { s.doorbell.setWanted(wanted) }
 
 // Close ends the store: it refuses new reservations and new leases, and gives the memory back. While leases or reservations of this
 // process are open it leaves the memory mapped instead, for a live view must

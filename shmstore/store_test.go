@@ -135,9 +135,9 @@ func TestReservationIsUsedOnce(t *testing.T) {
 	again.Abort()
 }
 
-// TestIslands: what is held blocks nobody, and the oldest that is not held
+// TestHeldObjectsBlockNoOthers: what is held blocks nobody, and the oldest that is not held
 // goes first.
-func TestIslands(t *testing.T) {
+func TestHeldObjectsBlockNoOthers(t *testing.T) {
 	eachMemory(t, func(t *testing.T, memory Memory) {
 		s := create(t, small(memory))
 		l := mustLease(t, s.Local().Take, mustPut(t, s, content(512, 1), Readers(0)))

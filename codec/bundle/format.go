@@ -14,10 +14,10 @@ import (
 type format struct {
 	plan *Plan // encoding
 
-	bundle *Bundle // decoding
-	as     func(t *Tensor) (any, error)
-	next   int   // the number of the tensor that comes next
-	err    error // what as returned
+	bundle  *Bundle // decoding
+	replace func(t *Tensor) (any, error)
+	next    int   // the number of the tensor that comes next
+	err     error // what as returned
 }
 
 var _ msgspec.Format = (*format)(nil)
@@ -88,8 +88,8 @@ func (f *format) Ext(typ int8, data []byte) (any, error) {
 	}
 	t := &f.bundle.Tensors[f.next]
 	f.next++
-	if f.as != nil {
-		v, err := f.as(t)
+	if f.replace != nil {
+		v, err := f.replace(t)
 		f.err = err
 		return v, err
 	}

@@ -215,12 +215,12 @@ func zero(b []byte) bool {
 // tensor in the order of the tree, what stands for it in the value; nil stands
 // for what [Serializer] decodes. Binary data are views of the payload. The error
 // is one of as, or a [*codec.PayloadError].
-func (b *Bundle) Decode(v any, as func(t *Tensor) (any, error)) error {
-	return b.decode(v, as, false)
+func (b *Bundle) Decode(v any, replace func(t *Tensor) (any, error)) error {
+	return b.decode(v, replace, false)
 }
 
-func (b *Bundle) decode(v any, as func(t *Tensor) (any, error), keepOrder bool) error {
-	f := &format{bundle: b, as: as}
+func (b *Bundle) decode(v any, replace func(t *Tensor) (any, error), keepOrder bool) error {
+	f := &format{bundle: b, replace: replace}
 	err := msgspec.Decode(f, b.tree, v, keepOrder)
 	var bad *codec.PayloadError
 	switch {

@@ -42,7 +42,7 @@ func (s *Store) listen(l *peer.Listener) error {
 		return shmstore.ErrClosed
 	}
 	s.listeners = append(s.listeners, l)
-	s.running.Go(func() { s.accept(l) })
+	s.goroutines.Go(func() { s.accept(l) })
 	return nil
 }
 
@@ -62,7 +62,7 @@ func (s *Store) accept(l *peer.Listener) {
 		conn, err := l.Accept()
 		switch {
 		case err == nil:
-			s.running.Go(func() { s.serve(conn) })
+			s.goroutines.Go(func() { s.serve(conn) })
 			continue
 		case errors.Is(err, net.ErrClosed):
 			return
@@ -101,7 +101,7 @@ func (s *Store) Admit(conn *net.UnixConn) (shmstore.ReaderID, error) {
 func (s *Store) admit(conn *net.UnixConn) (id shmstore.ReaderID, err error) {
 	defer func() {
 		if err != nil {
-			s.hangUp(conn)
+			s.disconnect(conn)
 		}
 	}()
 	a, err := s.startAdmission(conn)
@@ -156,7 +156,7 @@ func (s *Store) join(a *shmstore.Admission, conn *net.UnixConn, reader *process.
 	}
 	s.readers |= shmstore.Readers(id)
 	s.conns[conn] = id
-	s.running.Go(func() { s.watch(conn, reader) })
+	s.goroutines.Go(func() { s.watch(conn, reader) })
 	return id, nil
 }
 
@@ -164,20 +164,20 @@ func (s *Store) join(a *shmstore.Admission, conn *net.UnixConn, reader *process.
 // forked may have the connection, too, and keeps it open: so both are watched.
 func (s *Store) watch(conn *net.UnixConn, reader *process.Process) {
 	stop := reader.OnExit(func() { _ = conn.Close() }) // it ends the read
-	awaitEnd(conn)
+	awaitDisconnect(conn)
 	stop()
-	s.hangUp(conn)
+	s.disconnect(conn)
 	_ = reader.Close() // a pidfd holds nothing that could be lost
 }
 
-// awaitEnd returns when a connection over which nothing more is sent has ended, or something is sent all the same.
-func awaitEnd(conn *net.UnixConn) {
+// awaitDisconnect returns when a connection over which nothing more is sent has ended, or something is sent all the same.
+func awaitDisconnect(conn *net.UnixConn) {
 	var b [1]byte
 	_, _ = conn.Read(b[:])
 }
 
-// hangUp closes a connection, and removes the reader that has it.
-func (s *Store) hangUp(conn *net.UnixConn) {
+// disconnect closes a connection, and removes the reader that has it.
+func (s *Store) disconnect(conn *net.UnixConn) {
 	_ = conn.Close() // the other process may have done so before
 	s.writer.Lock()
 	defer s.writer.Unlock()
@@ -196,7 +196,7 @@ func (s *Store) RemoveReader(id shmstore.ReaderID) error {
 	if conn == nil {
 		return fmt.Errorf("keyed: remove reader %d: %w", id, shmstore.ErrUnknownReader)
 	}
-	s.hangUp(conn)
+	s.disconnect(conn)
 	return nil
 }
 
@@ -222,7 +222,7 @@ func (s *Store) Close() error {
 	for _, conn := range s.openConns() {
 		_ = conn.Close() // the other process may have done so before
 	}
-	s.running.Wait()
+	s.goroutines.Wait()
 	return errors.Join(errs...)
 }
 

@@ -301,8 +301,8 @@ type failing struct{ codec.RawSerializer }
 func (failing) Size(any) (int, bool)               { return 100, true }
 func (failing) EncodeInto(dst []byte, v any) error { return v.(func() error)() }
 
-// TestPutThatFails: nothing is put, and the key is free.
-func TestPutThatFails(t *testing.T) {
+// TestFailedPutFreesTheKey: nothing is put, and the key is free.
+func TestFailedPutFreesTheKey(t *testing.T) {
 	s, err := keyed.Create(keyed.Options{Store: shmstore.Options{ArenaBytes: 64 * kib}, Serializer: failing{}})
 	if err != nil {
 		t.Fatal(err)
@@ -360,9 +360,9 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// TestSilentPeerHoldsUpNothing: while an admission waits for a process that says nothing, values are put and got, and
+// TestSilentPeerBlocksNothing: while an admission waits for a process that says nothing, values are put and got, and
 // another reader is admitted.
-func TestSilentPeerHoldsUpNothing(t *testing.T) {
+func TestSilentPeerBlocksNothing(t *testing.T) {
 	s, readers, _ := cache(t, 64*kib, 1)
 	ends := connPair(t)
 	admitted := make(chan error, 1)

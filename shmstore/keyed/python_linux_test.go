@@ -78,8 +78,8 @@ func TestPythonReads(t *testing.T) {
 	put(t, s, "more", make([]byte, 8*kib))
 }
 
-// TestReaderThatLies: a reader that settles more than it owes is removed, and holds up no put.
-func TestReaderThatLies(t *testing.T) {
+// TestLyingReader: a reader that settles more than it owes is removed, and holds up no put.
+func TestLyingReader(t *testing.T) {
 	s, path := storeOf(t, shmstore.Options{ArenaBytes: 16 * kib, MaxObjectBytes: 8 * kib}), filepath.Join(t.TempDir(), "store.sock")
 	if err := s.Listen(path); err != nil {
 		t.Fatal(err)

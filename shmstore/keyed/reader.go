@@ -22,13 +22,13 @@ const dialTimeout = 5 * time.Second
 
 // Reader is one process's end of a store of another process.
 type Reader struct {
-	reader *shmstore.Reader
-	codecs *codec.Registry
-	conn   *net.UnixConn
-	owner  *process.Process // nil: the connection alone says whether it lives
-	gone   atomic.Bool      // the owner is, or the reader is closed
-	closed atomic.Bool
-	ended  chan struct{} // closed when the owner is not watched any more
+	reader       *shmstore.Reader
+	codecs       *codec.Registry
+	conn         *net.UnixConn
+	owner        *process.Process // nil: the connection alone says whether it lives
+	disconnected atomic.Bool      // the owner is, or the reader is closed
+	closed       atomic.Bool
+	watchEnded   chan struct{} // closed when the owner is not watched any more
 }
 
 // Dial makes this process a reader of the store that listens at the path: see [Store.Listen]. It decodes with the
@@ -74,7 +74,7 @@ func Open(conn *net.UnixConn, serializers ...codec.Serializer) (*Reader, error) 
 }
 
 func open(conn *net.UnixConn, owner *process.Process, serializers []codec.Serializer) (*Reader, error) {
-	r := &Reader{codecs: codec.Default(), conn: conn, owner: owner, ended: make(chan struct{})}
+	r := &Reader{codecs: codec.Default(), conn: conn, owner: owner, watchEnded: make(chan struct{})}
 	var err error
 	for _, s := range serializers {
 		if err == nil {
@@ -88,8 +88,8 @@ func open(conn *net.UnixConn, owner *process.Process, serializers []codec.Serial
 		err = fmt.Errorf("%w: %w", ErrOwnerGone, err)
 	}
 	if err != nil {
-		close(r.ended)
-		return nil, errors.Join(err, r.hangUp())
+		close(r.watchEnded)
+		return nil, errors.Join(err, r.closeConn())
 	}
 	go r.watch()
 	return r, nil
@@ -97,21 +97,21 @@ func open(conn *net.UnixConn, owner *process.Process, serializers []codec.Serial
 
 // watch notices that the owner is gone, or has removed this reader. It ends with the connection.
 func (r *Reader) watch() {
-	defer close(r.ended)
+	defer close(r.watchEnded)
 	if r.owner != nil { // a process that it has forked may have the connection, too
 		defer r.owner.OnExit(func() { _ = r.conn.Close() })()
 	}
-	awaitEnd(r.conn)
-	r.gone.Store(true)
+	awaitDisconnect(r.conn)
+	r.disconnected.Store(true)
 }
 
-// hangUp closes what is open beside the store's memory.
-func (r *Reader) hangUp() error {
+// closeConn closes what is open beside the store's memory.
+func (r *Reader) closeConn() error {
 	err := r.conn.Close()
 	if errors.Is(err, net.ErrClosed) {
 		err = nil // by watch, or by a Close before this
 	}
-	<-r.ended
+	<-r.watchEnded
 	if r.owner != nil {
 		err = errors.Join(err, r.owner.Close())
 	}
@@ -122,8 +122,8 @@ func (r *Reader) hangUp() error {
 // [shmstore.ErrNoDebt] where it was not charged, or has collected all, [shmstore.ErrCorrupt] of a handle that is none
 // of this store, and [ErrOwnerGone].
 func (r *Reader) Get(h shmstore.Handle) (*Value, error) {
-	if r.gone.Load() {
-		return nil, r.goneError()
+	if r.disconnected.Load() {
+		return nil, r.disconnectedError()
 	}
 	lease, err := r.reader.Take(h)
 	if err != nil {
@@ -132,8 +132,8 @@ func (r *Reader) Get(h shmstore.Handle) (*Value, error) {
 	return &Value{lease: lease, codecs: r.codecs}, nil
 }
 
-// goneError is why a reader whose connection has ended gets nothing: it was closed here, or the owner is gone.
-func (r *Reader) goneError() error {
+// disconnectedError is why a reader whose connection has ended gets nothing: it was closed here, or the owner is gone.
+func (r *Reader) disconnectedError() error {
 	if r.closed.Load() {
 		return fmt.Errorf("keyed: %w", shmstore.ErrClosed)
 	}
@@ -142,8 +142,8 @@ func (r *Reader) goneError() error {
 
 // Drop settles one charge without reading. The errors are those of Get.
 func (r *Reader) Drop(h shmstore.Handle) error {
-	if r.gone.Load() {
-		return r.goneError()
+	if r.disconnected.Load() {
+		return r.disconnectedError()
 	}
 	if err := r.reader.Drop(h); err != nil {
 		return fmt.Errorf("keyed: %w", err)
@@ -158,7 +158,7 @@ func (r *Reader) Close() error {
 	if err := r.reader.Close(); err != nil {
 		return fmt.Errorf("keyed: %w", err)
 	}
-	return r.hangUp()
+	return r.closeConn()
 }
 
 // Value is a value that was got. It stays what it is until Release, also when the owner is gone.

@@ -110,8 +110,8 @@ func (o outdated) Size(v any) (int, bool) {
 // EncodeInto finds the length that the value has now.
 func (o outdated) EncodeInto(dst []byte, v any) error { return o.RawSerializer.EncodeInto(dst, v) }
 
-// TestValueThatChanges: a value that grows or shrinks while it is put is refused by name, and nothing is left.
-func TestValueThatChanges(t *testing.T) {
+// TestValueOfChangingSizeIsRefused: a value that grows or shrinks while it is put is refused by name, and nothing is left.
+func TestValueOfChangingSizeIsRefused(t *testing.T) {
 	for _, by := range []int{1, -1} {
 		s, err := keyed.Create(keyed.Options{Store: shmstore.Options{ArenaBytes: arenaBytes}, Serializer: outdated{by: by}})
 		if err != nil {
@@ -183,8 +183,8 @@ func TestForgedHandles(t *testing.T) {
 	read(t, readers[0], other, block(2, 2*kib))
 }
 
-// TestPiecesJoin: after objects of many sizes were put and freed, an object as large as the arena allows fits.
-func TestPiecesJoin(t *testing.T) {
+// TestFreedSpaceIsJoined: after objects of many sizes were put and freed, an object as large as the arena allows fits.
+func TestFreedSpaceIsJoined(t *testing.T) {
 	s, err := keyed.Create(keyed.Options{
 		Store:      shmstore.Options{ArenaBytes: arenaBytes, MaxObjectBytes: arenaBytes - 64},
 		Serializer: codec.RawSerializer{},
@@ -204,8 +204,8 @@ func TestPiecesJoin(t *testing.T) {
 	put(t, s, "all", block(1, arenaBytes-64))
 }
 
-// TestLastCharge: an object that was put and asked for stays until the last reader has settled both charges.
-func TestLastCharge(t *testing.T) {
+// TestObjectStaysUntilLastCharge: an object that was put and asked for stays until the last reader has settled both charges.
+func TestObjectStaysUntilLastCharge(t *testing.T) {
 	s, readers, _ := cache(t, arenaBytes, 3)
 	h := put(t, s, "key", block(1, kib))
 	if _, err := s.GetCached("key"); err != nil {
@@ -222,8 +222,8 @@ func TestLastCharge(t *testing.T) {
 	}
 }
 
-// TestPutBehindClear: a key that was cleared is put again, and its old handle stays stale.
-func TestPutBehindClear(t *testing.T) {
+// TestPutAfterClear: a key that was cleared is put again, and its old handle stays stale.
+func TestPutAfterClear(t *testing.T) {
 	s, readers, _ := cache(t, arenaBytes, 1)
 	old := put(t, s, "key", block(1, kib))
 	read(t, readers[0], old, block(1, kib))

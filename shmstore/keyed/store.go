@@ -52,9 +52,9 @@ type Store struct {
 	bySlot  map[uint32]*entry // the entry whose object has, or had, the slot
 	stats   Stats
 
-	closing   chan struct{}    // closed by Close, with the writer's right
-	listeners []*peer.Listener // added with the right until then
-	running   sync.WaitGroup   // goroutines of listeners and readers, which are added until then
+	closing    chan struct{}    // closed by Close, with the writer's right
+	listeners  []*peer.Listener // added with the right until then
+	goroutines sync.WaitGroup   // goroutines of listeners and readers, which are added until then
 }
 
 // entry is a key, and its object once that is put.
@@ -106,10 +106,10 @@ func (s *Store) put(key string, value any) (h shmstore.Handle, err error) {
 	}
 	defer func() {
 		if h.IsZero() { // also when the serializer panics
-			s.forget(e)
+			s.releaseClaim(e)
 		}
 	}()
-	size, fill, err := s.encoding(value)
+	size, fill, err := s.planEncoding(value)
 	if err != nil {
 		return h, err
 	}
@@ -142,8 +142,8 @@ func (s *Store) claim(key string) (*entry, error) {
 	return e, nil
 }
 
-// encoding says how many bytes a value takes, and what writes them.
-func (s *Store) encoding(value any) (size int, fill func(dst []byte) error, err error) {
+// planEncoding says how many bytes a value takes, and what writes them.
+func (s *Store) planEncoding(value any) (size int, fill func(dst []byte) error, err error) {
 	if sizer, ok := s.serializer.(codec.Sizer); ok {
 		if size, ok := sizer.Size(value); ok {
 			return size, func(dst []byte) error { return sizer.EncodeInto(dst, value) }, nil
@@ -158,15 +158,15 @@ func (s *Store) reserve(size int) (shmstore.Reservation, error) {
 	defer s.writer.Unlock()
 	r, err := s.store.Reserve(size, s.serializer.ID(), s.readers)
 	if errors.Is(err, shmstore.ErrQuarantined) {
-		s.expel()
+		s.disconnectQuarantined()
 		r, err = s.store.Reserve(size, s.serializer.ID(), s.readers)
 	}
 	return r, err
 }
 
-// expel ends the connections of readers that have settled more than they owed, and charges them no more. The writer's
+// disconnectQuarantined ends the connections of readers that have settled more than they owed, and charges them no more. The writer's
 // right is held.
-func (s *Store) expel() {
+func (s *Store) disconnectQuarantined() {
 	bad := s.store.Stats().Quarantined
 	s.readers &^= bad
 	for conn, id := range s.conns {
@@ -185,7 +185,7 @@ func (s *Store) commit(e *entry, r shmstore.Reservation, size int) (shmstore.Han
 		return h, err
 	}
 	if old := s.bySlot[h.Slot]; old != nil {
-		s.drop(old)
+		s.removeEntry(old)
 	}
 	s.bySlot[h.Slot], e.handle = e, h
 	s.stats.Puts++
@@ -196,8 +196,8 @@ func (s *Store) commit(e *entry, r shmstore.Reservation, size int) (shmstore.Han
 	return h, nil
 }
 
-// drop forgets a key, unless it has another object by now. The writer's right is held.
-func (s *Store) drop(e *entry) {
+// removeEntry forgets a key, unless it has another object by now. The writer's right is held.
+func (s *Store) removeEntry(e *entry) {
 	if s.byKey[e.key] == e {
 		delete(s.byKey, e.key)
 	}
@@ -206,16 +206,16 @@ func (s *Store) drop(e *entry) {
 	}
 }
 
-func (s *Store) forget(e *entry) {
+func (s *Store) releaseClaim(e *entry) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	s.drop(e)
+	s.removeEntry(e)
 }
 
 // GetCached returns the handle of the value under a key, and charges each reader once more. The error is
 // [ErrNotFound] where there is none.
 func (s *Store) GetCached(key string) (shmstore.Handle, error) {
-	h, err := s.charged(key, true)
+	h, err := s.find(key, true)
 	if err != nil {
 		return h, fmt.Errorf("keyed: get %.64q: %w", key, err)
 	}
@@ -224,7 +224,7 @@ func (s *Store) GetCached(key string) (shmstore.Handle, error) {
 
 // Touch charges each reader once more for the value under a key, for a handle that they have, or will be sent.
 func (s *Store) Touch(key string) error {
-	if _, err := s.charged(key, true); err != nil {
+	if _, err := s.find(key, true); err != nil {
 		return fmt.Errorf("keyed: touch %.64q: %w", key, err)
 	}
 	return nil
@@ -232,19 +232,19 @@ func (s *Store) Touch(key string) error {
 
 // IsCached reports whether there is a value under a key. It may be gone with the next Put.
 func (s *Store) IsCached(key string) bool {
-	_, err := s.charged(key, false)
+	_, err := s.find(key, false)
 	return err == nil
 }
 
-// charged finds a value that is there, and charges the readers for it, if that is wanted.
-func (s *Store) charged(key string, charge bool) (h shmstore.Handle, err error) {
+// find finds a value that is there, and charges the readers for it, if that is wanted.
+func (s *Store) find(key string, charge bool) (h shmstore.Handle, err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	e := s.byKey[key]
 	if e == nil || e.handle.IsZero() {
 		err = ErrNotFound
 	} else if err = s.charge(e.handle, charge); errors.Is(err, shmstore.ErrStale) {
-		s.drop(e)
+		s.removeEntry(e)
 		err = ErrNotFound
 	}
 	switch {
@@ -268,7 +268,7 @@ func (s *Store) charge(h shmstore.Handle, charge bool) error {
 	}
 	err := s.store.Charge(h, s.readers)
 	if errors.Is(err, shmstore.ErrQuarantined) {
-		s.expel()
+		s.disconnectQuarantined()
 		err = s.store.Charge(h, s.readers)
 	}
 	return err
@@ -297,7 +297,7 @@ func (s *Store) Clear() error {
 }
 
 func (s *Store) evict(e *entry) error {
-	s.drop(e)
+	s.removeEntry(e)
 	if e.handle.IsZero() {
 		return nil
 	}

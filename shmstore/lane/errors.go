@@ -17,9 +17,9 @@ var (
 	ErrPeer = errors.New("the peer broke the rules of the lane")
 )
 
-// broken is the [ErrPeer] of a peer that wrote a value of something (a head, frame, skip or
+// peerError is the [ErrPeer] of a peer that wrote a value of something (a head, frame, skip or
 // header) at a position, which is that of the frame, or of the last good head.
-func broken(what string, position, value, least, most uint64) error {
+func peerError(what string, position, value, least, most uint64) error {
 	return fmt.Errorf("%w: %s %d at position %d is not a valid one in [%d, %d]: end the peer, and make a new lane",
 		ErrPeer, what, value, position, least, most)
 }

@@ -54,9 +54,9 @@ var errGone = errors.New("the receiver is gone")
 // await waits for a frame: it looks, and sleeps then until the sender wakes it. When sleep fails,
 // what was sent before comes first.
 func await(r *Receiver, sleep func() error) error {
-	for !r.Look(never) && r.Doze() {
+	for !r.Poll(never) && r.PrepareSleep() {
 		err := sleep()
-		r.Rouse()
+		r.EndSleep()
 		if err != nil && r.header().Load() == 0 {
 			return err
 		}

@@ -67,10 +67,10 @@ func FuzzReceiver(f *testing.F) {
 				if r.next != r.head && poisoned == nil {
 					break
 				}
-				if found := r.Look(func() bool { return true }); found != (r.Err() != nil || r.header().Load() != 0) || r.Doze() == found {
+				if found := r.Poll(func() bool { return true }); found != (r.Err() != nil || r.header().Load() != 0) || r.PrepareSleep() == found {
 					t.Fatalf("found %v in a lane with %v", found, r.Err())
 				}
-				r.Rouse()
+				r.EndSleep()
 			}
 			if r.next-r.head > r.capacity-headerBytes {
 				t.Fatalf("head %d, next %d", r.head, r.next)
@@ -197,7 +197,7 @@ func TestSenderErrors(t *testing.T) {
 				}
 				r.Advance()
 			}
-			dozes, err := r.Doze(), r.Err()
+			dozes, err := r.PrepareSleep(), r.Err()
 			switch {
 			case tc.what == "":
 				if !dozes || err != nil || r.head != tc.end {

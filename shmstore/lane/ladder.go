@@ -7,22 +7,22 @@ import (
 )
 
 const (
-	// longestLook is the most that a receiver on the ladder looks before it sleeps, and
+	// maxPoll is the most that a receiver on the ladder looks before it sleeps, and
 	// firstLook what it looks in a new lane. Two sleeps with their wake-ups cost about as
 	// much, on two processors: a receiver that looks for longer loses more than it can win.
-	longestLook = 100 * time.Microsecond
-	firstLook   = 50 * time.Microsecond
-	// leastLook is what a look grows from, and below which it is none.
-	leastLook = time.Microsecond
+	maxPoll     = 100 * time.Microsecond
+	initialPoll = 50 * time.Microsecond
+	// minPoll is what a look grows from, and below which it is none.
+	minPoll = time.Microsecond
 	// shortSleep is a sleep that should rather have been spent looking. It is longer than
 	// the longest look: where both processes sleep, each does for two wake-ups and the work
 	// of the other, and would never begin to look.
-	shortSleep = 2 * longestLook
-	// pollingLook is for how long a receiver looks that polls.
-	pollingLook = 5 * time.Millisecond
-	// looksPerClock is how often the header is read between two looks at the
+	shortSleep = 2 * maxPoll
+	// pollingBudget is for how long a receiver looks that polls.
+	pollingBudget = 5 * time.Millisecond
+	// loadsPerClock is how often the header is read between two looks at the
 	// clock: about a microsecond.
-	looksPerClock = 32
+	loadsPerClock = 32
 )
 
 // ladder bounds how long a receiver looks. With a budget of 0 it does not look.
@@ -36,24 +36,24 @@ func newLadder(w Waiting) ladder {
 	l := ladder{cores: &machine}
 	switch w {
 	case Ladder:
-		l.budget, l.learns = firstLook, true
+		l.budget, l.learns = initialPoll, true
 	case Polling:
-		l.budget, l.cores = pollingLook, nil
+		l.budget, l.cores = pollingBudget, nil
 	case Parked:
 	}
 	return l
 }
 
-// climb looks until a header is there, stop reports true, or the budget is spent; it
+// poll looks until a header is there, stop reports true, or the budget is spent; it
 // reports whether the header is there. It never yields the processor: a neighbour that
 // computes would keep it for a whole slice.
-func (l *ladder) climb(header *atomic.Uint64, stop func() bool) (found bool) {
+func (l *ladder) poll(header *atomic.Uint64, stop func() bool) (found bool) {
 	now := time.Now()
-	if l.budget == 0 || l.cores.short(now) {
+	if l.budget == 0 || l.cores.pollsUseless(now) {
 		return false
 	}
 	for end := now.Add(l.budget); ; {
-		for range looksPerClock {
+		for range loadsPerClock {
 			if header.Load() != 0 {
 				l.grow()
 				return true
@@ -63,8 +63,8 @@ func (l *ladder) climb(header *atomic.Uint64, stop func() bool) (found bool) {
 		last := now
 		now = time.Now()
 		switch {
-		case now.Sub(last) > lostSlice:
-			l.cores.lost(now)
+		case now.Sub(last) > suspendedTime:
+			l.cores.noteSuspended(now)
 			return false
 		case stop():
 			return false
@@ -81,7 +81,7 @@ func (l *ladder) learn(slept time.Duration) {
 		return
 	}
 	if l.learns {
-		if l.budget /= 2; l.budget < leastLook {
+		if l.budget /= 2; l.budget < minPoll {
 			l.budget = 0
 		}
 	}
@@ -89,7 +89,7 @@ func (l *ladder) learn(slept time.Duration) {
 
 func (l *ladder) grow() {
 	if l.learns {
-		l.budget = min(max(2*l.budget, leastLook), longestLook)
+		l.budget = min(max(2*l.budget, minPoll), maxPoll)
 	}
 }
 
@@ -98,41 +98,41 @@ func (l *ladder) grow() {
 // kernel has given its processor to a thread that computes. A peer that answers does
 // not run for so long.
 type cores struct {
-	alone bool // there is one: the sender cannot run while the receiver looks
-	began time.Time
-	until atomic.Int64 // no receiver looks until then, in nanoseconds since began
-	pause atomic.Int64 // how long that was from the last loss on
+	single       bool // there is one: the sender cannot run while the receiver looks
+	epoch        time.Time
+	backoffUntil atomic.Int64 // no receiver looks until then, in nanoseconds since began
+	lastBackoff  atomic.Int64 // how long that was from the last loss on
 }
 
 const (
-	// lostSlice is how long a look is suspended at least by a process that computes. The
+	// suspendedTime is how long a look is suspended at least by a process that computes. The
 	// kernel's slices are of 0.7 ms and more.
-	lostSlice = 500 * time.Microsecond
-	// looklessTime is for how long no receiver of this process looks after that. It doubles when
+	suspendedTime = 500 * time.Microsecond
+	// minBackoff is for how long no receiver of this process looks after that. It doubles when
 	// looks are suspended again soon after, up to longestLookless: a machine that computes
 	// all the time is seldom asked whether it still does.
-	looklessTime    = time.Second
-	longestLookless = 32 * time.Second
+	minBackoff = time.Second
+	maxBackoff = 32 * time.Second
 )
 
 // machine is shared by all lanes of the process.
-var machine = cores{alone: runtime.NumCPU() == 1, began: time.Now()}
+var machine = cores{single: runtime.NumCPU() == 1, epoch: time.Now()}
 
-func (c *cores) short(now time.Time) bool {
-	return c != nil && (c.alone || int64(now.Sub(c.began)) < c.until.Load())
+func (c *cores) pollsUseless(now time.Time) bool {
+	return c != nil && (c.single || int64(now.Sub(c.epoch)) < c.backoffUntil.Load())
 }
 
-// lost notes a look that was suspended. Of several goroutines that do so at once the last
+// noteSuspended notes a look that was suspended. Of several goroutines that do so at once the last
 // counts.
-func (c *cores) lost(now time.Time) {
+func (c *cores) noteSuspended(now time.Time) {
 	if c == nil {
 		return
 	}
-	at, last := int64(now.Sub(c.began)), c.pause.Load()
-	pause := int64(looklessTime)
-	if last > 0 && at-c.until.Load() < last {
-		pause = min(2*last, int64(longestLookless))
+	at, last := int64(now.Sub(c.epoch)), c.lastBackoff.Load()
+	pause := int64(minBackoff)
+	if last > 0 && at-c.backoffUntil.Load() < last {
+		pause = min(2*last, int64(maxBackoff))
 	}
-	c.pause.Store(pause)
-	c.until.Store(at + pause)
+	c.lastBackoff.Store(pause)
+	c.backoffUntil.Store(at + pause)
 }

@@ -132,8 +132,8 @@ func TestMisuse(t *testing.T) {
 	a, b := geo.heapSegments()
 	for name, misuse := range map[string]func(s *Sender, r *Receiver){
 		"kind of a skip":        func(s *Sender, _ *Receiver) { _ = s.TrySend(MaxKind+1, nil) },
-		"doze with frames held": func(s *Sender, r *Receiver) { _ = s.TrySend(1, nil); r.Next(); r.Doze() },
-		"look with frames held": func(s *Sender, r *Receiver) { _ = s.TrySend(1, nil); r.Next(); r.Look(never) },
+		"doze with frames held": func(s *Sender, r *Receiver) { _ = s.TrySend(1, nil); r.Next(); r.PrepareSleep() },
+		"look with frames held": func(s *Sender, r *Receiver) { _ = s.TrySend(1, nil); r.Next(); r.Poll(never) },
 		"no geometry":           func(*Sender, *Receiver) { Geometry{}.FormatSender(a) },
 		"wrong size":            func(*Sender, *Receiver) { geo.FormatReceiver(b[:64]) },
 		"not aligned":           func(*Sender, *Receiver) { geo.FormatReceiver(alignedBytes(len(b) + 8)[8:]) },

@@ -57,7 +57,7 @@ func (r *Receiver) Next() (frame []byte, kind Kind, ok bool) {
 		return nil, 0, false
 	}
 	if header&present == 0 { // no sender stores one
-		return nil, 0, r.poison("header", header, present, math.MaxUint64)
+		return nil, 0, r.fail("header", header, present, math.MaxUint64)
 	}
 	kind, length := splitHeader(header)
 	if kind == skipKind {
@@ -68,8 +68,8 @@ func (r *Receiver) Next() (frame []byte, kind Kind, ok bool) {
 	}
 	span := spanOf(length)
 	// A second skip would have to cover the whole lane, and is no frame.
-	if kind == skipKind || span > r.most() {
-		return nil, 0, r.poison("frame", span, headerBytes, r.most())
+	if kind == skipKind || span > r.maxNext() {
+		return nil, 0, r.fail("frame", span, headerBytes, r.maxNext())
 	}
 	begin := r.offset() + headerBytes
 	end := begin + length
@@ -91,31 +91,31 @@ func (r *Receiver) loadHeader() uint64 {
 	return header
 }
 
-// room is how many bytes there can be in frames that were not returned yet. The
+// maxUnread is how many bytes there can be in frames that were not returned yet. The
 // header behind them is in the lane too.
-func (r *Receiver) room() uint64 { return r.head + r.capacity - headerBytes - r.next }
+func (r *Receiver) maxUnread() uint64 { return r.head + r.capacity - headerBytes - r.next }
 
-// most is how many bytes the next frame can take: not beyond the end of the
+// maxNext is how many bytes the next frame can take: not beyond the end of the
 // frames either.
-func (r *Receiver) most() uint64 { return min(r.room(), r.capacity-r.offset(), r.maxSpan) }
+func (r *Receiver) maxNext() uint64 { return min(r.maxUnread(), r.capacity-r.offset(), r.maxSpan) }
 
 // skip passes over the rest of the frames, and returns the header behind it, of
 // the frame that was published together with the skip.
 func (r *Receiver) skip(length uint64) (header uint64, ok bool) {
 	rest := r.capacity - r.offset()
-	if headerBytes+length != rest || rest >= r.room() {
-		return 0, r.poison("skip", headerBytes+length, rest, rest)
+	if headerBytes+length != rest || rest >= r.maxUnread() {
+		return 0, r.fail("skip", headerBytes+length, rest, rest)
 	}
 	r.next += rest
 	if header = r.loadHeader(); header&present == 0 {
-		return 0, r.poison("frame", 0, headerBytes, r.most())
+		return 0, r.fail("frame", 0, headerBytes, r.maxNext())
 	}
 	return header, true
 }
 
-// poison ends the lane for good. It is false, for its caller to return.
-func (r *Receiver) poison(what string, value, least, most uint64) bool {
-	r.err = broken(what, r.next, value, least, most)
+// fail ends the lane for good. It is false, for its caller to return.
+func (r *Receiver) fail(what string, value, least, most uint64) bool {
+	r.err = peerError(what, r.next, value, least, most)
 	return false
 }
 
@@ -130,11 +130,11 @@ func (r *Receiver) Advance() {
 	faultpoint.Hit("lane-advanced")
 }
 
-// Doze says that this side sleeps: from here on the sender wakes it. Then it looks a last
+// PrepareSleep says that this side sleeps: from here on the sender wakes it. Then it looks a last
 // time, and takes that back if there is a frame, or the lane has ended: Doze is false, and
 // Next says which. Each sleep has a number of its own, because the sender answers a number
 // once. Advance comes before it.
-func (r *Receiver) Doze() bool {
+func (r *Receiver) PrepareSleep() bool {
 	r.mustHoldNone()
 	r.page.asleep.Add(1)
 	if r.err != nil || r.header().Load() != 0 {
@@ -144,19 +144,19 @@ func (r *Receiver) Doze() bool {
 	return true
 }
 
-// Rouse ends a Doze, if there was one: the sender need not wake this side.
-func (r *Receiver) Rouse() {
+// EndSleep ends a Doze, if there was one: the sender need not wake this side.
+func (r *Receiver) EndSleep() {
 	if r.page.asleep.Load()%2 == 1 {
 		r.page.asleep.Add(1)
 	}
 }
 
-// Look looks for a frame for as long as [Options] say, or until stop reports true, which it
+// Poll looks for a frame for as long as [Options] say, or until stop reports true, which it
 // is asked about every microsecond. It reports whether there is a frame, or the lane has
 // ended. It comes after Rouse and Advance, and before Doze or Next.
-func (r *Receiver) Look(stop func() bool) bool {
+func (r *Receiver) Poll(stop func() bool) bool {
 	r.mustHoldNone()
-	return r.err != nil || r.ladder.climb(r.header(), stop)
+	return r.err != nil || r.ladder.poll(r.header(), stop)
 }
 
 // mustHoldNone panics in a receiver that is to wait for a frame and holds others: the
@@ -167,8 +167,8 @@ func (r *Receiver) mustHoldNone() {
 	}
 }
 
-// Slept is told how long this side slept, for the next Look to be longer or shorter.
-func (r *Receiver) Slept(d time.Duration) { r.ladder.learn(d) }
+// RecordSleep is told how long this side slept, for the next Look to be longer or shorter.
+func (r *Receiver) RecordSleep(d time.Duration) { r.ladder.learn(d) }
 
 // Err returns what ended the lane, which is [ErrPeer], or nil.
 func (r *Receiver) Err() error { return r.err }

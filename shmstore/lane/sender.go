@@ -9,13 +9,13 @@ import (
 
 // Sender is the sending side of a lane. It is for one goroutine at a time.
 type Sender struct {
-	wake     func()
-	peer     *receiverPage
-	frames   []byte
-	capacity uint64
-	maxFrame int
-	broken   error  // what the receiver did, for good
-	answered uint32 // the sleep of the receiver that needs no wake-up any more
+	wake       func()
+	peer       *receiverPage
+	frames     []byte
+	capacity   uint64
+	maxFrame   int
+	broken     error  // what the receiver did, for good
+	wokenSleep uint32 // the sleep of the receiver that needs no wake-up any more
 
 	// Positions, private: what this side wrote is never read back from
 	// memory, and head is the last one that was found to be good.
@@ -54,9 +54,9 @@ func (s *Sender) TrySend(kind Kind, payload []byte) error {
 	if len(payload) > s.maxFrame {
 		return fmt.Errorf("%w: %d bytes of at most %d: send it by other means, or use a larger lane", ErrTooLarge, n, s.maxFrame)
 	}
-	at := s.place(n)
+	at := s.frameStart(n)
 	end := at + spanOf(n)
-	if err := s.makeRoom(end + headerBytes); err != nil {
+	if err := s.checkSpace(end + headerBytes); err != nil {
 		return err
 	}
 	copy(s.frames[s.offset(at)+headerBytes:], payload)
@@ -71,10 +71,10 @@ func (s *Sender) TrySend(kind Kind, payload []byte) error {
 	s.next = end
 	// The store is a fence: either the receiver sees the header when it looks a last time
 	// before it sleeps, or this side sees its counter.
-	sleep, sleeps := s.Sleeps()
+	sleep, sleeps := s.ReceiverSleeps()
 	faultpoint.Hit("lane-published")
 	if sleeps {
-		s.Woken(sleep)
+		s.MarkWoken(sleep)
 		s.wake()
 	}
 	return nil
@@ -82,9 +82,9 @@ func (s *Sender) TrySend(kind Kind, payload []byte) error {
 
 func (s *Sender) offset(position uint64) uint64 { return position & (s.capacity - 1) }
 
-// place is where a frame of n payload bytes begins: at the end of the others, or behind a
+// frameStart is where a frame of n payload bytes begins: at the end of the others, or behind a
 // skip.
-func (s *Sender) place(n uint64) uint64 {
+func (s *Sender) frameStart(n uint64) uint64 {
 	left := s.capacity - s.offset(s.next)
 	if spanOf(n) > left {
 		return s.next + left
@@ -92,8 +92,8 @@ func (s *Sender) place(n uint64) uint64 {
 	return s.next
 }
 
-// makeRoom reports whether the lane has room up to a position.
-func (s *Sender) makeRoom(end uint64) error {
+// checkSpace reports whether the lane has room up to a position.
+func (s *Sender) checkSpace(end uint64) error {
 	if end-s.head <= s.capacity {
 		return nil
 	}
@@ -111,7 +111,7 @@ func (s *Sender) readHead() error {
 	head := s.peer.head.Load()
 	// Unsigned: a head before the last one is very far ahead of it.
 	if head-s.head > s.next-s.head || head%frameAlign != 0 {
-		s.broken = broken("head", s.head, head, s.head, s.next)
+		s.broken = peerError("head", s.head, head, s.head, s.next)
 		return s.broken
 	}
 	s.head = head
@@ -123,13 +123,13 @@ func (s *Sender) putHeader(position, header uint64) {
 	binary.NativeEndian.PutUint64(s.frames[s.offset(position):], header)
 }
 
-// Sleeps reports whether the receiver sleeps and was not woken yet, and the number of the
+// ReceiverSleeps reports whether the receiver sleeps and was not woken yet, and the number of the
 // sleep.
-func (s *Sender) Sleeps() (sleep uint32, sleeps bool) {
+func (s *Sender) ReceiverSleeps() (sleep uint32, sleeps bool) {
 	sleep = s.peer.asleep.Load() // any value is harmless
-	return sleep, sleep%2 == 1 && sleep != s.answered
+	return sleep, sleep%2 == 1 && sleep != s.wokenSleep
 }
 
-// Woken says that the receiver was woken from a sleep, and needs no wake-up from that any
+// MarkWoken says that the receiver was woken from a sleep, and needs no wake-up from that any
 // more.
-func (s *Sender) Woken(sleep uint32) { s.answered = sleep }
+func (s *Sender) MarkWoken(sleep uint32) { s.wokenSleep = sleep }

@@ -28,17 +28,17 @@ func (w *Writer) put(b ...byte) {
 
 // maxCopied bounds one copy. From 1 MiB on, on many processors, Go copies past their
 // caches, and whoever reads it next would have to wait for memory.
-const maxCopied = 256 << 10
+const copyPieceBytes = 256 << 10
 
 // wholeFrom is from where on that is as well: so much does not stay in the caches, and
 // is copied faster past them.
-const wholeFrom = 8 << 20
+const uncachedFrom = 8 << 20
 
 // Copy is copy, for data that is read soon after. It is copied in pieces, and so must not overlap.
 func Copy[T ~[]byte | ~string](dst []byte, src T) (n int) {
-	if src = src[:min(len(src), len(dst))]; len(src) < wholeFrom {
-		for ; len(src)-n > maxCopied; n += maxCopied {
-			copy(dst[n:], src[n:n+maxCopied])
+	if src = src[:min(len(src), len(dst))]; len(src) < uncachedFrom {
+		for ; len(src)-n > copyPieceBytes; n += copyPieceBytes {
+			copy(dst[n:], src[n:n+copyPieceBytes])
 		}
 	}
 	return n + copy(dst[n:], src[n:])
@@ -46,7 +46,7 @@ func Copy[T ~[]byte | ~string](dst []byte, src T) (n int) {
 
 // Append is append, for data that is read soon after, and that is not part of what dst has room for.
 func Append[T ~[]byte | ~string](dst []byte, src T) []byte {
-	if len(src) <= maxCopied {
+	if len(src) <= copyPieceBytes {
 		return append(dst, src...)
 	}
 	n := len(dst)
