@@ -17,7 +17,7 @@ const (
 	InvariantChunkCount    = "chunk count"     // as many chunks live as are counted
 	InvariantFreeCount     = "free count"      // the gaps add up to the bytes counted free
 	InvariantGapList       = "gap list"        // each gap is the current one or in one bin, and links back
-	InvariantBinMembership = "bin membership"  // each waiting gap is in the bin of its size
+	InvariantBinMembership = "bin membership"  // each gap in a bin is in that of its size
 	InvariantBinBound      = "bin bound"       // no gap is larger than its bin's bound
 	InvariantBinMap        = "bin map"         // the bit map of bins in use agrees with the bins
 	InvariantRecords       = "lost record"     // every record is a span or spare, and only one of them
@@ -34,9 +34,9 @@ func (v Violation) String() string { return v.Invariant + ": " + v.Detail }
 // maxViolations bounds Check's answer: one cause can break every record.
 const maxViolations = 100
 
-// Check compares everything the ring knows with everything else it knows and
+// Check compares the parts of the ring's bookkeeping with each other and
 // with the headers in the buffer. It returns nil for a sound ring, and else
-// what is broken, at most 100 findings. It changes nothing, does not panic on
+// the broken invariants, at most 100. It changes nothing, does not panic on
 // broken bookkeeping, and is for the writer's goroutine like every method. Its
 // time grows with the number of chunks and gaps.
 func (r *Ring) Check() []Violation {
@@ -167,7 +167,7 @@ func (c *checker) checkAges() {
 	}
 }
 
-// checkBins walks every bin and looks at the current gap.
+// checkBins checks every bin and the current gap.
 func (c *checker) checkBins() {
 	for b, head := range c.bins.heads {
 		if used := c.bins.nonEmpty>>b&1 != 0; used != (head != none) {
@@ -196,8 +196,8 @@ func (c *checker) checkBins() {
 	}
 }
 
-// noteGap notes that a gap was found in a place, and reports whether it is
-// one that was not found before.
+// noteGap records that a gap was found in a place, and reports whether it is a gap that
+// was not found before.
 func (c *checker) noteGap(gap uint32, place string) bool {
 	if !c.exists(gap) || c.recs[gap].kind != gapSpan || c.listed[gap] {
 		c.report(InvariantGapList, "record %d in %s is no gap or is in two places", gap, place)
@@ -207,7 +207,7 @@ func (c *checker) noteGap(gap uint32, place string) bool {
 	return true
 }
 
-// checkGapsListed looks for gaps that no allocation would ever find.
+// checkGapsListed reports gaps that are in no bin, which no allocation would find.
 func (c *checker) checkGapsListed() {
 	for ref := range c.recs {
 		s := &c.recs[ref]
@@ -217,7 +217,7 @@ func (c *checker) checkGapsListed() {
 	}
 }
 
-// checkRecords accounts for every record: the sentinel, a span, or spare.
+// checkRecords checks that every record is the sentinel, a span, or spare.
 func (c *checker) checkRecords() {
 	spare := make([]bool, len(c.recs))
 	for ref := c.spare; ref != none; ref = c.recs[ref].next {

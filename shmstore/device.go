@@ -8,42 +8,41 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec"
 )
 
-// Device is memory that a store does not map and whose lifetime it keeps: that
-// of a GPU, for one. It hands out pieces, each of which belongs to one object
-// from [Store.ReserveOn] on until the object's room is used again.
+// Device is memory that a store does not map, for example that of a GPU. A device
+// allocates pieces, each of which belongs to one object from [Store.ReserveOn] on until
+// the store frees the object.
 //
-// A device serves one store: nobody but its writer may allocate and free. It is
-// told from others by ==, and none of its methods may call the store, or wait
-// for anybody.
+// A device serves one store: only that store's writer may allocate and free. Devices are
+// compared with ==. None of the methods may call the store, or block.
 type Device interface {
-	// Allocate gives a piece out, which stays in use until it is freed. It
-	// reports false while there is no room: that must change, at the latest when
-	// all pieces are free.
+	// Allocate allocates a piece, which stays in use until it is freed. It
+	// reports false while there is no space. When all pieces are free, every size up to
+	// MaxBytes must fit.
 	Allocate(sizeBytes int64) (piece uint32, ok bool)
-	// Free takes a piece back that nobody uses any more.
+	// Free frees a piece. No reader uses it any more.
 	Free(piece uint32)
 	// Pieces is the number of pieces in use.
 	Pieces() int
-	// MaxBytes is the size of the largest piece that Allocate can ever give out.
+	// MaxBytes is the size of the largest piece that Allocate can ever allocate.
 	MaxBytes() int64
 }
 
-// Grower is a device that can get more memory than it has. It is asked when no
-// eviction makes room, so that what it has is used first.
+// Grower is a device that can get more memory than it has. The store calls Grow when no
+// eviction makes space, so that the present memory is used first.
 type Grower interface {
 	Device
-	// Grow reports whether Allocate has room for a piece of this size now.
+	// Grow reports whether Allocate has space for a piece of this size now.
 	Grow(sizeBytes int64) bool
 }
 
-// deviceUse is what the writer knows of one device.
+// deviceUse is the writer's account of one device.
 type deviceUse struct {
 	dev       Device
 	slots     []uint32 // of the objects that hold a piece, ascending by generation
-	sizeBytes int64    // of their pieces, as they were asked for
+	sizeBytes int64    // of their pieces, as requested
 }
 
-// heldPiece is what an object holds of a device.
+// heldPiece is the piece of a device that an object holds.
 type heldPiece struct {
 	device    *deviceUse // nil: nothing
 	sizeBytes int64
@@ -51,13 +50,13 @@ type heldPiece struct {
 }
 
 // ReserveOn is [Store.Reserve] for an object that holds a piece of dev beside
-// its own bytes: deviceBytes of it, which may be none. The piece is the object's
-// in all that happens to it. It is freed when the object's slot is, be that by
-// an eviction, a deletion or an abort, and at the latest when the store closes.
+// its own bytes: deviceBytes of it, which may be 0. The piece is freed with the object's
+// slot, by an eviction, a deletion or an abort, and at the latest when the store closes.
 //
-// When dev has no room, settled objects that hold pieces of it are evicted, the
-// oldest first; a [Grower] is then asked to grow. If that does not help, the error is a [*FullError] with
-// [ResourceDevice]; a piece above dev.MaxBytes is [ErrTooLarge]. Writer only.
+// When dev has no space, settled objects that hold pieces of it are evicted, the
+// oldest first; a [Grower] is then asked to grow. If that does not help, the error is a
+// [*FullError] with [ResourceDevice]; a piece above dev.MaxBytes is [ErrTooLarge]. Writer
+// only.
 func (s *Store) ReserveOn(dev Device, deviceBytes int64, size int, c codec.ID, charge ReaderSet) (r Reservation, piece uint32, err error) {
 	err = s.checkReserve(size, charge)
 	switch {
@@ -70,8 +69,8 @@ func (s *Store) ReserveOn(dev Device, deviceBytes int64, size int, c codec.ID, c
 	if err != nil {
 		return Reservation{}, 0, fmt.Errorf("reserve %d bytes and %d on a device: %w", size, deviceBytes, err)
 	}
-	// The device comes first: who waits for it should not evict others from the
-	// arena meanwhile.
+	// The device comes first: a producer that waits for space on it should not evict
+	// objects from the arena meanwhile.
 	use := s.deviceUseOf(dev)
 	piece, ok := s.allocateOn(use, deviceBytes)
 	if !ok {
@@ -87,8 +86,8 @@ func (s *Store) ReserveOn(dev Device, deviceBytes int64, size int, c codec.ID, c
 }
 
 // FreeUnusedOn evicts all settled objects that hold a piece of dev, and returns
-// how many others hold one. With none left the store forgets the device, until
-// it is used again. Writer only.
+// how many other objects hold one. With none left the store drops its account of the
+// device, until the device is used again. Writer only.
 func (s *Store) FreeUnusedOn(dev Device) (left int) {
 	index := s.deviceIndex(dev)
 	if index < 0 || s.closed.Load() {
@@ -104,7 +103,7 @@ func (s *Store) FreeUnusedOn(dev Device) (left int) {
 	return len(use.slots)
 }
 
-// deviceUseOf finds a device among those that are known, or makes it known.
+// deviceUseOf returns the account of a device, and makes one for a new device.
 func (s *Store) deviceUseOf(dev Device) *deviceUse {
 	if index := s.deviceIndex(dev); index >= 0 {
 		return s.devices[index]
@@ -118,13 +117,14 @@ func (s *Store) deviceIndex(dev Device) int {
 	return slices.IndexFunc(s.devices, func(use *deviceUse) bool { return use.dev == dev })
 }
 
-// allocateOn allocates a piece, and evicts for it.
+// allocateOn allocates a piece. If there is no space, it evicts objects, and then grows
+// the device.
 func (s *Store) allocateOn(use *deviceUse, sizeBytes int64) (piece uint32, ok bool) {
 	before := s.counters.evicted
 	piece, ok = use.dev.Allocate(sizeBytes)
 	for index := 0; !ok && index < len(use.slots); {
 		if !s.evictSlot(use.slots[index]) {
-			index++ // it stays; otherwise the next one has moved up
+			index++ // it stays; an evicted one leaves the list, and the next moves up
 			continue
 		}
 		piece, ok = use.dev.Allocate(sizeBytes)
@@ -136,7 +136,7 @@ func (s *Store) allocateOn(use *deviceUse, sizeBytes int64) (piece uint32, ok bo
 	return piece, ok
 }
 
-// attachPiece gives the object in slot, which is the youngest, its piece.
+// attachPiece records the piece of the object in slot, which is the youngest.
 func (s *Store) attachPiece(slot uint32, held heldPiece) {
 	if missing := int(slot) + 1 - len(s.pieces); missing > 0 {
 		s.pieces = append(s.pieces, make([]heldPiece, missing)...)
@@ -146,7 +146,7 @@ func (s *Store) attachPiece(slot uint32, held heldPiece) {
 	held.device.sizeBytes += held.sizeBytes
 }
 
-// pieceOf is what the object in slot holds of a device.
+// pieceOf returns the piece that the object in slot holds.
 func (s *Store) pieceOf(slot uint32) heldPiece {
 	if int(slot) >= len(s.pieces) {
 		return heldPiece{}
@@ -154,7 +154,7 @@ func (s *Store) pieceOf(slot uint32) heldPiece {
 	return s.pieces[slot]
 }
 
-// detachPiece frees the piece of an object that nobody holds.
+// detachPiece frees the piece of an object that no reader holds.
 func (s *Store) detachPiece(slot uint32) {
 	held := s.pieces[slot]
 	s.pieces[slot] = heldPiece{}
@@ -163,13 +163,13 @@ func (s *Store) detachPiece(slot uint32) {
 	held.device.dev.Free(held.piece)
 }
 
-// withoutSlot takes a slot out of a list that ascends by generation.
+// withoutSlot removes a slot from a list that ascends by generation.
 func (s *Store) withoutSlot(slots []uint32, slot uint32) []uint32 {
 	index, _ := slices.BinarySearchFunc(slots, s.records[slot].gen, func(slot uint32, gen uint64) int { return cmp.Compare(s.records[slot].gen, gen) })
 	return slices.Delete(slots, index, index+1)
 }
 
-// freePieces frees the pieces of all objects, for the store is closed.
+// freePieces frees the pieces of all objects, because the store is closed.
 func (s *Store) freePieces() {
 	for _, use := range s.devices {
 		for _, slot := range use.slots {
@@ -179,9 +179,9 @@ func (s *Store) freePieces() {
 	s.devices, s.pieces = nil, nil
 }
 
-// deviceFullError explains why a device had no room. It looks at nothing but the
-// objects that hold pieces of it: others have nothing to do with it, and whoever
-// waits for room asks often.
+// deviceFullError explains why a device had no space. It checks only the
+// objects that hold pieces of the device, because a producer that waits for space
+// tries often.
 func (s *Store) deviceFullError(use *deviceUse, deviceBytes int64, size int) *FullError {
 	s.counters.full++
 	e := &FullError{
@@ -209,7 +209,7 @@ func (s *Store) deviceFullError(use *deviceUse, deviceBytes int64, size int) *Fu
 	return e
 }
 
-// piecesInUse adds up what all devices gave to objects.
+// piecesInUse adds up the pieces of all devices that objects hold.
 func (s *Store) piecesInUse() (pieces int, sizeBytes int64) {
 	for _, use := range s.devices {
 		pieces += len(use.slots)
@@ -218,7 +218,7 @@ func (s *Store) piecesInUse() (pieces int, sizeBytes int64) {
 	return pieces, sizeBytes
 }
 
-// checkDevices compares what objects hold with what devices say is in use.
+// checkDevices compares the pieces that objects hold with the counts of the devices.
 func (c *checker) checkDevices() {
 	listed := 0
 	for i, use := range c.devices {
@@ -243,7 +243,7 @@ func (c *checker) checkDevices() {
 	}
 }
 
-// checkPieces looks at the objects that hold a piece of one device.
+// checkPieces checks the objects that hold a piece of one device.
 func (c *checker) checkPieces(device int, use *deviceUse) {
 	holders := make(map[uint32]uint32, len(use.slots))
 	var lastGen uint64

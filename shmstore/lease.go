@@ -8,33 +8,33 @@ import (
 )
 
 // Lease is the right to read one object. It is released exactly once; until
-// then the bytes stay what they are. It is a plain value so that taking one
+// then the bytes do not change. It is a plain value so that taking one
 // allocates nothing: pass it on by moving it, and release only one of its
-// copies. With the race detector, or the build tag invariants, a copy that is
-// released too is caught.
+// copies. With the race detector, or the build tag invariants, the release of a
+// second copy panics.
 //
-// It is as large as a struct may be that the compiler keeps in registers, and
-// nests its fields because it must not have more than four of them. A larger
-// one is copied through the stack wherever it is returned, with wider moves
-// than it was stored with, which stalls the processor and makes taking it half
-// as slow again. So what the directory says as long as the object is held is
-// not here: generation and codec.
+// It has the largest size that the compiler keeps in registers, and nests its
+// fields because such a struct has at most four of them. A larger struct is
+// copied through the stack wherever it is returned, with wider moves than it was
+// stored with, which stalls the processor: Take then takes half as long again. So
+// a lease leaves out generation and codec, which the directory line keeps while
+// the object is held.
 type Lease struct {
 	view    *leaseView
 	payload extent
 	held    heldSlot
 }
 
-// leaseView is the part of a reader that a lease works with. A lease on a large
-// object has a view of its own, which differs in the memory alone: so reading
-// others costs no look at which of the two they are.
+// leaseView is the part of a reader that a lease uses. A lease on a large
+// object has a view of its own, which differs in the memory alone: so a read of an
+// object in the arena needs no check for large ones.
 type leaseView struct {
 	geo      geometry
 	data     []byte // the arena, or the segment of a large object
 	lines    []line
 	ledger   []entry         // written by this reader, read by the owner
 	owed     debtColumn      // written by the owner
-	taken    []atomic.Uint32 // debts ever collected; known to this reader alone
+	taken    []atomic.Uint32 // debts ever collected; private to this reader
 	wantRoom *atomic.Uint32  // the doorbell's flag
 	doorbell *doorbell
 	leases   *leaseBook
@@ -43,7 +43,7 @@ type leaseView struct {
 	id       ReaderID
 }
 
-// extent is where a payload is in its memory.
+// extent is the range of a payload in its memory.
 type extent struct{ offset, size uint64 }
 
 // heldSlot says what is held, and how.
@@ -53,7 +53,7 @@ type heldSlot struct {
 	by     holdKind
 }
 
-// holdKind is what keeps a leased object in place.
+// holdKind tells whether a debt or a pin keeps a leased object in place.
 type holdKind uint8
 
 const (
@@ -61,8 +61,8 @@ const (
 	heldByPin
 )
 
-// newLease is the lease on an object that is held by now. The view is the
-// object's: in a segment of its own, it begins at 0.
+// newLease returns a lease on an object that a debt or a pin holds already. The view is
+// the object's: in a segment of its own, it begins at 0.
 func newLease(v *leaseView, h *Handle, held holdKind) Lease {
 	return Lease{
 		view:    v,
@@ -72,7 +72,7 @@ func newLease(v *leaseView, h *Handle, held holdKind) Lease {
 }
 
 // Bytes is the object: a view that must not be written to, valid until
-// Release. In another process than the owner's, writing to it is fatal.
+// Release. In a process other than the owner's, writing to it is fatal.
 // After Release it is nil.
 func (l *Lease) Bytes() []byte {
 	if l.view == nil {
@@ -99,12 +99,12 @@ func (l *Lease) Handle() Handle {
 	}
 }
 
-// line is the directory line of the object. It does not change under a lease,
-// save between live and closing.
+// line is the directory line of the object. Under a lease only its state changes, between
+// live and closing.
 func (l *Lease) line() *line { return &l.view.lines[l.held.slot] }
 
-// Release gives the object back. Releasing a lease twice is a bug that could
-// free bytes somebody else reads; it panics.
+// Release settles the debt or lowers the pin. Releasing a lease twice is a bug that could
+// free bytes that another lease reads; it panics.
 func (l *Lease) Release() {
 	v := l.view
 	if v == nil {
@@ -129,17 +129,16 @@ func (l *Lease) Release() {
 	v.pressDoorbell()
 }
 
-// pressDoorbell is called after every move of the ledger that may have made
-// room.
+// pressDoorbell is called after every change of the ledger that may have freed
+// space.
 func (v *leaseView) pressDoorbell() {
 	if v.wantRoom.Load()%2 == 1 {
 		v.doorbell.notify()
 	}
 }
 
-// panicReleased catches most copies of a lease that are released twice, in
-// every build, before they do harm: the reader holds nothing of this slot any
-// more.
+// panicReleased reports the release of a second copy of a lease. In every build most of
+// them are found before they do harm, because the reader holds nothing of this slot then.
 func (l *Lease) panicReleased() {
 	panic(fmt.Sprintf("shmstore: Release of a copy of a lease on %v that was released before", l.Handle()))
 }

@@ -18,8 +18,8 @@ func (s *Store) Put(data []byte, charge ReaderSet) (Handle, error) {
 	return r.Commit(len(data), 0)
 }
 
-// FreeUnused evicts all settled objects. Segments that are kept for the next large
-// objects go, too. It returns the bytes of the objects it freed. Writer only.
+// FreeUnused evicts all settled objects, and unmaps the segments that are kept for the next
+// large objects. It returns the bytes of the objects it freed. Writer only.
 func (s *Store) FreeUnused() (freedBytes int64) {
 	if s.closed.Load() {
 		return 0

@@ -7,13 +7,12 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec"
 )
 
-// Reservation is the right to fill the bytes of one object that nobody can
-// read yet. It is a plain value; whoever holds it, on any goroutine, calls
-// exactly one of Commit and Abort, once. Doing more than that is a bug and
-// panics.
+// Reservation is the right to fill the bytes of one object that no reader can
+// read yet. It is a plain value; its holder, on any goroutine, calls
+// exactly one of Commit and Abort, once. A second call is a bug and panics.
 //
 // It is small enough for registers, see [Lease]. Offset and codec are in the
-// directory line, which is the holder's until it is committed.
+// directory line, which the holder of the reservation writes until it commits.
 type Reservation struct {
 	view *grantView
 	gen  uint64
@@ -21,8 +20,8 @@ type Reservation struct {
 	slot uint32
 }
 
-// grantView is the part of a store that a reservation works with. As with
-// [leaseView], a large object has one of its own, with its own memory.
+// grantView is the part of a store that a reservation uses. As with
+// [leaseView], a large object has a view of its own, with its own memory.
 type grantView struct {
 	geo      geometry
 	data     []byte // the arena, or the segment of a large object
@@ -34,15 +33,15 @@ type grantView struct {
 // Reserve grants size bytes for one object encoded by c, and charges the
 // given readers with one debt each. Writer only.
 //
-// When there is no room, settled objects are evicted, the oldest first. The
+// When there is no space, settled objects are evicted, the oldest first. The
 // errors are [ErrSize], [ErrTooLarge], [ErrClosed], [ErrUnknownReader], [ErrQuarantined], and a
-// [*FullError] when nothing more can be evicted. Room that was never used is given its
-// memory here: where the machine has none, the store is full with what it has, and the
-// error matches [ErrMemory] too.
+// [*FullError] when nothing more can be evicted. With Options.Reuse, space that was never
+// used gets its memory here: if the machine has none, the store is full with what it has,
+// and the error matches [ErrMemory] too.
 //
-// An object above Options.LargeObjectBytes gets a segment of its own, which is
-// made and touched here: that takes about as long as clearing so much memory.
-// Then the error may also be a [*MemoryError], or one of the system's.
+// An object above Options.LargeObjectBytes gets a segment of its own, which Reserve
+// makes and touches: that takes about as long as clearing so much memory. For such an
+// object the error may also be a [*MemoryError], or one of the system's.
 func (s *Store) Reserve(size int, c codec.ID, charge ReaderSet) (Reservation, error) {
 	if err := s.checkReserve(size, charge); err != nil {
 		return Reservation{}, fmt.Errorf("reserve %d bytes: %w", size, err)
@@ -68,24 +67,24 @@ func (s *Store) reserve(size int, c codec.ID, charge ReaderSet) (Reservation, er
 }
 
 // ReserveExtent grants up to n objects of up to size bytes each, all with the
-// same charges, and appends them to dst: as many as fit, and an error if not
-// even one does. A producer works through an extent without asking again, and
-// aborts what it does not need. Large objects are granted one at a time. Writer
-// only.
+// same charges, and appends them to dst: as many as fit, and an error if none
+// does. A producer uses the reservations of an extent one by one, and aborts those that it
+// does not need. Large objects are granted one at a time. Writer only.
 func (s *Store) ReserveExtent(dst []Reservation, n, size int, c codec.ID, charge ReaderSet) ([]Reservation, error) {
 	return s.reserveExtent(dst, n, size, c, charge, false)
 }
 
-// ReserveAhead is ReserveExtent, but that it does not wait for the system: a large object
-// for which no memory is at hand gets a reservation without, see [Reservation.Unmade].
-// Writer only.
+// ReserveAhead is ReserveExtent, but it does not wait for the system: a large object for
+// which no spare segment is kept gets a reservation without memory, see
+// [Reservation.NeedsMemory]. Writer only.
 func (s *Store) ReserveAhead(dst []Reservation, n, size int, c codec.ID, charge ReaderSet) ([]Reservation, error) {
 	return s.reserveExtent(dst, n, size, c, charge, true)
 }
 
 // ReserveAlone is [Store.ReserveAhead] for one object that gets a segment of its own, however
-// small it is: what has no share of the arena takes none of it. With makes it waits for the
-// system, as [Store.Reserve] does. Writer only.
+// small it is: the arena keeps its space for the payloads that it was sized for. If
+// makeMemory is true, it makes the memory and waits for the system, as [Store.Reserve] does.
+// Writer only.
 func (s *Store) ReserveAlone(dst []Reservation, size int, c codec.ID, makeMemory bool) ([]Reservation, error) {
 	if err := s.checkReserve(size, 0); err != nil {
 		return dst, fmt.Errorf("reserve %d bytes alone: %w", size, err)
@@ -139,7 +138,7 @@ func (s *Store) checkReserve(size int, charge ReaderSet) error {
 	return s.checkCharge(charge)
 }
 
-// checkCharge checks that every reader of the set is there and trustworthy.
+// checkCharge checks that every reader of the set is present and not quarantined.
 func (s *Store) checkCharge(charge ReaderSet) error {
 	if absent := charge &^ s.present; absent != 0 {
 		return fmt.Errorf("%w: %v", ErrUnknownReader, absent)
@@ -150,7 +149,8 @@ func (s *Store) checkCharge(charge ReaderSet) error {
 	return nil
 }
 
-// allocateSlot finds a slot and room for size bytes and fills in the slot's chunk.
+// allocateSlot finds a slot and space for size bytes, evicts for them if there are none,
+// and fills in the slot's chunk.
 func (s *Store) allocateSlot(size int) (slot uint32, ok bool) {
 	s.memoryErr = nil
 	if slot, ok = s.tryAllocateSlot(size); ok {
@@ -159,7 +159,7 @@ func (s *Store) allocateSlot(size int) (slot uint32, ok bool) {
 	return s.makeSpace(size)
 }
 
-// tryAllocateSlot is place without eviction.
+// tryAllocateSlot is allocateSlot without eviction.
 func (s *Store) tryAllocateSlot(size int) (slot uint32, ok bool) {
 	fresh := len(s.freeSlots) == 0
 	switch {
@@ -173,7 +173,7 @@ func (s *Store) tryAllocateSlot(size int) (slot uint32, ok bool) {
 	default:
 		return 0, false
 	}
-	// The ring has no empty chunks; an empty object takes a byte of room.
+	// The ring has no empty chunks; an empty object takes one byte.
 	chunk, ok := s.ring.Allocate(max(size, 1), slot)
 	if !ok {
 		return 0, false
@@ -188,7 +188,7 @@ func (s *Store) tryAllocateSlot(size int) (slot uint32, ok bool) {
 	return slot, true
 }
 
-// grant makes a placed slot into a reservation.
+// grant makes an allocated slot into a reservation.
 func (s *Store) grant(slot uint32, size int, c codec.ID, charge ReaderSet) Reservation {
 	s.generation++
 	gen := s.generation
@@ -203,12 +203,12 @@ func (s *Store) grant(slot uint32, size int, c codec.ID, charge ReaderSet) Reser
 	return Reservation{view: &s.grantView, gen: gen, size: uint64(size), slot: slot}
 }
 
-// NeedsMemory reports whether the reservation has no memory yet: before anything else is done
-// with it than to abort it, its holder calls [Store.Make].
+// NeedsMemory reports whether the reservation has no memory yet: its holder calls
+// [Store.Make] before any other use of it, except Abort.
 func (r *Reservation) NeedsMemory() bool { return r.view.data == nil }
 
-// Bytes is the memory to fill. It is not zeroed, and not to be touched after
-// Commit or Abort. What is copied there is best copied with [codec.Copy].
+// Bytes is the memory to fill. It is not zeroed, and must not be touched after
+// Commit or Abort. Copy payloads into it with [codec.Copy].
 func (r *Reservation) Bytes() []byte {
 	begin := atomic.LoadUint64(&r.view.lines[r.slot].offset) &^ largeOffset
 	end := begin + r.size
@@ -227,8 +227,8 @@ func (r *Reservation) Commit(size, local int) (h Handle, err error) {
 	if size < 0 || uint64(size) > r.size || local < 0 || local > maxDebts {
 		return h, fmt.Errorf("commit %d bytes of %d for %d local deliveries: %w", size, r.size, local, ErrSize)
 	}
-	// Nobody else can evict or charge the slot before it is live: until then
-	// its line and its local account are the holder's to write.
+	// The writer neither evicts nor charges the slot before it is live: until then
+	// only the holder writes its line and its local account.
 	ln := &r.view.lines[r.slot]
 	relaxedStore64(&ln.size, uint64(size))
 	if owed := &r.view.local.owed[r.slot]; local > 0 {
@@ -242,8 +242,8 @@ func (r *Reservation) Commit(size, local int) (h Handle, err error) {
 	return h, nil
 }
 
-// Abort gives the reservation back. The writer's next scan returns the slot,
-// the room and the debts. Any goroutine may call it.
+// Abort ends the reservation without an object. The writer's next scan frees the slot,
+// the space and the debts. Any goroutine may call it.
 func (r *Reservation) Abort() {
 	r.mustBeOpen("Abort")
 	r.finish("Abort", stateAborted)
@@ -267,7 +267,7 @@ func (r *Reservation) finish(op string, to state) {
 	}
 }
 
-// fullError explains why nothing could be placed.
+// fullError explains why an object of size bytes found no space.
 func (s *Store) fullError(size int) *FullError {
 	s.counters.full++
 	ring := s.ring.Stats()

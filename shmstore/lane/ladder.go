@@ -7,29 +7,29 @@ import (
 )
 
 const (
-	// maxPoll is the most that a receiver on the ladder looks before it sleeps, and
-	// firstLook what it looks in a new lane. Two sleeps with their wake-ups cost about as
-	// much, on two processors: a receiver that looks for longer loses more than it can win.
+	// maxPoll is the longest poll of a receiver with Ladder before it sleeps, and
+	// initialPoll that in a new lane. Two sleeps with their wake-ups cost about as
+	// much, on two processors: a longer poll costs more than it can save.
 	maxPoll     = 100 * time.Microsecond
 	initialPoll = 50 * time.Microsecond
-	// minPoll is what a look grows from, and below which it is none.
+	// minPoll is the shortest poll. A shorter budget is 0, and grows from minPoll.
 	minPoll = time.Microsecond
-	// shortSleep is a sleep that should rather have been spent looking. It is longer than
-	// the longest look: where both processes sleep, each does for two wake-ups and the work
-	// of the other, and would never begin to look.
+	// shortSleep is a sleep that polling should have replaced. It is longer than
+	// maxPoll: if both processes sleep, each sleep lasts for two wake-ups and the work
+	// of the other process, and with maxPoll as the bound neither would begin to poll.
 	shortSleep = 2 * maxPoll
-	// pollingBudget is for how long a receiver looks that polls.
+	// pollingBudget is how long a receiver with Polling polls.
 	pollingBudget = 5 * time.Millisecond
-	// loadsPerClock is how often the header is read between two looks at the
+	// loadsPerClock is how often the header is loaded between two readings of the
 	// clock: about a microsecond.
 	loadsPerClock = 32
 )
 
-// ladder bounds how long a receiver looks. With a budget of 0 it does not look.
+// ladder bounds how long a receiver polls. With a budget of 0 it does not poll.
 type ladder struct {
 	budget time.Duration
-	learns bool   // the budget follows what looking brought
-	cores  *cores // nil: it looks whatever else wants to run
+	learns bool   // the budget grows and shrinks with the success of polls
+	cores  *cores // nil: it polls even if more threads want to run than there are processors
 }
 
 func newLadder(w Waiting) ladder {
@@ -44,8 +44,8 @@ func newLadder(w Waiting) ladder {
 	return l
 }
 
-// poll looks until a header is there, stop reports true, or the budget is spent; it
-// reports whether the header is there. It never yields the processor: a neighbour that
+// poll loads the header until it is not zero, stop reports true, or the budget is spent;
+// it reports whether the header is not zero. It never yields the processor: a thread that
 // computes would keep it for a whole slice.
 func (l *ladder) poll(header *atomic.Uint64, stop func() bool) (found bool) {
 	now := time.Now()
@@ -74,7 +74,7 @@ func (l *ladder) poll(header *atomic.Uint64, stop func() bool) (found bool) {
 	}
 }
 
-// learn is told how long a sleep took.
+// learn adapts the budget to how long a sleep took.
 func (l *ladder) learn(slept time.Duration) {
 	if slept < shortSleep {
 		l.grow()
@@ -93,24 +93,24 @@ func (l *ladder) grow() {
 	}
 }
 
-// cores knows whether more threads want to run than there are processors. A receiver that
-// looks reads the clock every microsecond; when it finds half a millisecond gone, the
+// cores detects whether more threads want to run than there are processors. A poll
+// reads the clock every microsecond; if half a millisecond passed between two readings, the
 // kernel has given its processor to a thread that computes. A peer that answers does
 // not run for so long.
 type cores struct {
-	single       bool // there is one: the sender cannot run while the receiver looks
+	single       bool // one processor: the sender cannot run while the receiver polls
 	epoch        time.Time
-	backoffUntil atomic.Int64 // no receiver looks until then, in nanoseconds since began
-	lastBackoff  atomic.Int64 // how long that was from the last loss on
+	backoffUntil atomic.Int64 // no receiver polls until then, in nanoseconds since epoch
+	lastBackoff  atomic.Int64 // the length of the last backoff, in nanoseconds
 }
 
 const (
-	// suspendedTime is how long a look is suspended at least by a process that computes. The
+	// suspendedTime is the least time for which a thread that computes suspends a poll. The
 	// kernel's slices are of 0.7 ms and more.
 	suspendedTime = 500 * time.Microsecond
-	// minBackoff is for how long no receiver of this process looks after that. It doubles when
-	// looks are suspended again soon after, up to longestLookless: a machine that computes
-	// all the time is seldom asked whether it still does.
+	// minBackoff is how long no receiver of this process polls after a suspended poll. It
+	// doubles, up to maxBackoff, if a poll is suspended again within the length of the last
+	// backoff after its end: so a machine that computes all the time is polled seldom.
 	minBackoff = time.Second
 	maxBackoff = 32 * time.Second
 )
@@ -122,8 +122,8 @@ func (c *cores) pollsUseless(now time.Time) bool {
 	return c != nil && (c.single || int64(now.Sub(c.epoch)) < c.backoffUntil.Load())
 }
 
-// noteSuspended notes a look that was suspended. Of several goroutines that do so at once the last
-// counts.
+// noteSuspended begins a backoff after a poll that was suspended. Of several goroutines
+// that call it at once the last counts.
 func (c *cores) noteSuspended(now time.Time) {
 	if c == nil {
 		return

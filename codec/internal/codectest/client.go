@@ -22,8 +22,8 @@ import (
 var client []byte
 
 // AgainstClient has this repository's Python client decode payloads, of which many are
-// not well formed. Both must refuse the same, and make the same of the others. Decode keeps
-// the order of dicts; canonical describes what only the format has.
+// not well formed. Both must refuse the same payloads, and decode the others to the same
+// values. Decode keeps the order of dicts; special describes values that only the format has.
 func AgainstClient(t *testing.T, format string, payloads [][]byte, decode func([]byte) (any, error), special func(any) string) {
 	t.Helper()
 	pythontest.Interpreter(t, "numpy")
@@ -131,7 +131,7 @@ func canonicalDict(v python.Dict, special func(any) string) string {
 	return "{" + strings.Join(keys, " ") + "}"
 }
 
-// A Hostile writes msgpack that is nearly well formed, with much that decoders trip over.
+// A Hostile writes msgpack that is nearly well formed, with many cases that decoders get wrong.
 type Hostile struct {
 	*rand.Rand
 	out     []byte
@@ -139,7 +139,7 @@ type Hostile struct {
 	bundle  bool
 }
 
-// NewHostile makes one that always writes the same.
+// NewHostile returns a Hostile. With the same seed it writes the same values.
 func NewHostile(seed uint64) *Hostile { return &Hostile{Rand: rand.New(rand.NewPCG(seed, 0))} } //nolint:gosec // to be repeated
 
 // Value writes a value.
@@ -150,7 +150,7 @@ func (h *Hostile) Value() []byte {
 	return h.out
 }
 
-// Tree writes that of a bundle, and says how many tensors are in it.
+// Tree writes the tree of a bundle, and returns the number of tensors in it.
 func (h *Hostile) Tree() (tree []byte, tensors int) {
 	h.bundle, h.tensors = true, 0
 	return h.Value(), h.tensors
@@ -238,7 +238,7 @@ func (h *Hostile) number() {
 	))
 }
 
-// data writes binary data, now and then so much that decoders do not copy it.
+// data writes binary data, sometimes so much that decoders do not copy it.
 func (h *Hostile) data() {
 	n := []int{0, 1, 2, 3, 4, 8, 12, 16, 24}[h.IntN(9)]
 	if h.IntN(50) == 0 {
@@ -264,8 +264,8 @@ func (h *Hostile) extension() {
 	))
 }
 
-// marked writes a marked dictionary, most often with all that it takes, in most cases in the
-// order in which everybody writes it. Half of them are sound, but for that.
+// marked writes a marked dictionary, mostly with all entries, and mostly in the order in
+// which serializers write them. Apart from that half of the dictionaries are valid.
 func (h *Hostile) marked(deep int) {
 	mark := h.pick("__tensor__", "__ndarray__", "__pil_image__")
 	sound := map[string]string{"__tensor__": "int8", "__ndarray__": "|u1", "__pil_image__": "L"}[mark]

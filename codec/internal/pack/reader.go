@@ -32,9 +32,9 @@ type Reader struct {
 	src    []byte
 	pos    int
 	values int // begun so far
-	// totalMissing is the sum of missing. Each value takes at least one byte, so that
-	// it never needs to exceed the bytes left; what is allocated for declared
-	// lengths is thereby bounded even across nested containers.
+	// totalMissing is the sum of missing. Each value takes at least one byte, so
+	// the sum of a valid payload never exceeds the bytes left. This bounds the memory for
+	// declared lengths even across nested containers.
 	totalMissing uint64
 	missing      [MaxDepth]uint64 // values that each open container still lacks
 	depth        int              // open containers
@@ -92,7 +92,7 @@ func (r *Reader) Next() (Token, error) {
 	return t, nil
 }
 
-// content reads what follows the head of a value.
+// content reads the bytes of a value behind its head.
 func (r *Reader) content(t *Token, code byte, count uint64) error {
 	switch t.Kind {
 	case Array:
@@ -125,7 +125,7 @@ func (r *Reader) content(t *Token, code byte, count uint64) error {
 	}
 }
 
-// scalar reads a number of size bytes, or one that is in its code.
+// scalar reads a number of size bytes, or, if size is 0, one in its code.
 func (r *Reader) scalar(t *Token, code byte, size int) {
 	bits := r.number(size)
 	switch {
@@ -155,7 +155,7 @@ func (r *Reader) number(size int) (bits uint64) {
 // openContainer begins a container of values.
 func (r *Reader) openContainer(start int, values uint64) error {
 	switch left := uint64(len(r.src) - r.pos); {
-	case values > left || values+r.totalMissing > left: // a lie that need not be followed to its end
+	case values > left || values+r.totalMissing > left: // the payload is too short for the declared length
 		return r.fail(start, "%d values declared, %d bytes left", values+r.totalMissing, left)
 	case values == 0:
 		return nil
