@@ -174,7 +174,7 @@ func decodeMap(dec *msgpack.Decoder) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		switch n := reflect.ValueOf(key); n.Kind() { // keys of equal value are equal, whatever their encoded length
+		switch n := reflect.ValueOf(key); n.Kind() { // keys of equal value are equal, in every encoded length
 		case reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 			key = n.Int()
 		case reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:

@@ -17,7 +17,7 @@ func mixedRing(t *testing.T) (*Ring, []Chunk) {
 	for i := range 7 {
 		c, ok := r.Allocate(100+i, 0)
 		if !ok {
-			t.Fatal("no room")
+			t.Fatal("no space")
 		}
 		chunks = append(chunks, c)
 	}
@@ -32,7 +32,7 @@ func mixedRing(t *testing.T) (*Ring, []Chunk) {
 	return r, []Chunk{chunks[0], chunks[2], chunks[5], chunks[6]}
 }
 
-// parked returns a gap that waits in a bin.
+// parked returns a gap in a bin.
 func parked(r *Ring) uint32 {
 	for _, head := range r.bins.heads {
 		if head != none {
@@ -42,8 +42,8 @@ func parked(r *Ring) uint32 {
 	panic("no gap waits in a bin")
 }
 
-// TestCheckNames breaks one thing at a time and wants its name. Where one
-// broken field breaks a second promise by necessity, the other name is listed.
+// TestCheckNames breaks one invariant at a time and wants its name. If one
+// broken field necessarily breaks a second invariant, the other name is listed.
 func TestCheckNames(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
@@ -234,8 +234,8 @@ func TestCheckNames(t *testing.T) {
 	}
 }
 
-// TestCheckSurvivesAnything sets every link, in turn, to every value of
-// interest, and wants an answer and neither a panic nor an endless walk.
+// TestCheckSurvivesAnything sets every link, in turn, to several critical values,
+// and wants an answer and neither a panic nor an endless walk.
 func TestCheckSurvivesAnything(t *testing.T) {
 	links := map[string]func(*record) *uint32{
 		"left":  func(s *record) *uint32 { return &s.left },
@@ -267,7 +267,7 @@ func TestCheckBoundsItsAnswer(t *testing.T) {
 	}
 	for range 3 * maxViolations {
 		if _, ok := r.Allocate(1, 0); !ok {
-			t.Fatal("no room")
+			t.Fatal("no space")
 		}
 	}
 	clear(r.buf)
@@ -283,7 +283,7 @@ func TestViolationString(t *testing.T) {
 	}
 }
 
-// TestFailedSearchIsNotRepeated: a search that looked at a whole bin in vain
+// TestFailedSearchIsNotRepeated: a search of a whole bin without success
 // leaves the exact bound behind.
 func TestFailedSearchIsNotRepeated(t *testing.T) {
 	r, _ := mixedRing(t)

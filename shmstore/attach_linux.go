@@ -125,8 +125,8 @@ func (a *Admission) Watch() (*process.Process, error) {
 	return process.Watch(a.from.pid, a.from.seen)
 }
 
-// Join makes the process a reader, and sends it the grant. Call it after Exchange. It does not wait. After an error, which
-// is [ErrClosed] or one of the system's, nothing of the reader is left. Writer only.
+// Join makes the process a reader, and sends it the grant. Call it after Exchange. It does not wait. After an error,
+// which is [ErrClosed] or one of the system's, nothing of the reader is left. Writer only.
 func (a *Admission) Join() (ReaderID, error) {
 	s := a.store
 	if s.closed.Load() {

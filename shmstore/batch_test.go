@@ -6,8 +6,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSpanAgreesWithSlots compares what the writer finds out about a batch, along
-// the span or slot by slot, with what each entry says: for neighbours and for
+// TestSpanAgreesWithSlots compares the writer's results for a batch, along
+// the span or slot by slot, with the ledger entries: for neighbours and for
 // slots far apart, with other objects held in between.
 func TestSpanAgreesWithSlots(t *testing.T) {
 	const slots = 3 * maxCandidates

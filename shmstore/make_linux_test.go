@@ -7,7 +7,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec"
 )
 
-// ahead reserves a large object, which is to be without memory or not.
+// ahead reserves a large object, and checks whether it needs memory.
 func ahead(t *testing.T, s *Store, unmade bool) *Reservation {
 	t.Helper()
 	got, err := s.ReserveAhead(nil, 1, largeSize, codec.IDRaw, 0)
@@ -21,8 +21,8 @@ func ahead(t *testing.T, s *Store, unmade bool) *Reservation {
 	return &got[0]
 }
 
-// TestMake: a large object is reserved before it has memory, and gets it from whoever
-// reserved it; one for which there is some at hand has it at once.
+// TestMake: a large object is reserved before it has memory, and the holder of the
+// reservation makes the memory; with a spare segment it has memory at once.
 func TestMake(t *testing.T) {
 	for _, memory := range memories() {
 		s := create(t, reusing(memory))
@@ -53,7 +53,7 @@ func TestMake(t *testing.T) {
 	}
 }
 
-// TestReservationWithoutMemory: a reservation whose memory is never made, or cannot be, takes nothing once it
+// TestReservationWithoutMemory: a reservation whose memory is never made, or cannot be made, takes nothing after it
 // was aborted, and cannot be committed.
 func TestReservationWithoutMemory(t *testing.T) {
 	s := create(t, reusing(Shared))
@@ -65,7 +65,7 @@ func TestReservationWithoutMemory(t *testing.T) {
 		t.Errorf("error %v, want %v; without memory: %t", err, ErrMemory, r.NeedsMemory())
 	}
 	available = 1 << 30
-	if err := s.Make(r); err != nil { // it is as it was
+	if err := s.Make(r); err != nil { // the reservation is unchanged
 		t.Error(err)
 	}
 	r.Abort()

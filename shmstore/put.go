@@ -29,8 +29,8 @@ func (s *Store) FreeUnused() (freedBytes int64) {
 	return freedBytes
 }
 
-// FreeOldest evicts settled objects, the oldest first, until at least so many bytes are freed, or none is left. It returns
-// the bytes that it freed, which need not be in one piece. Writer only.
+// FreeOldest evicts settled objects, the oldest first, until at least so many bytes are freed, or none is left. It
+// returns the bytes that it freed, which need not be in one piece. Writer only.
 func (s *Store) FreeOldest(bytes int64) (freedBytes int64) {
 	if s.closed.Load() {
 		return 0

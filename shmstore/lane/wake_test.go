@@ -9,38 +9,38 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestReceiverChecksAfterRaising: a receiver raises its counter before it looks a last time. Here the
-// look fails, and the counter must be raised already.
+// TestReceiverChecksAfterRaising: a receiver raises its counter before it checks a last time. Here the
+// check fails, and the counter must be raised already.
 func TestReceiverChecksAfterRaising(t *testing.T) {
 	_, r := heapLane(t, 1<<10)
 	r.frames = nil
 	func() {
 		defer func() { _ = recover() }()
 		r.PrepareSleep()
-		t.Error("a header that is not there was read")
+		t.Error("a header outside the mapping was read")
 	}()
 	if r.page.asleep.Load() != 1 {
 		t.Error("the header was read before the counter was raised: a wake-up can be lost")
 	}
 }
 
-// TestSenderChecksAfterStoring: a sender stores a header before it looks at the receiver's counter. Here
-// the look fails, and the frame must be there already.
+// TestSenderChecksAfterStoring: a sender stores a header before it reads the receiver's counter. Here
+// the read fails, and the frame must be published already.
 func TestSenderChecksAfterStoring(t *testing.T) {
 	s, r := heapLane(t, 1<<10)
 	s.peer = nil
 	func() {
 		defer func() { _ = recover() }()
 		_ = s.TrySend(1, nil)
-		t.Error("a counter that is not there was read")
+		t.Error("a counter outside the mapping was read")
 	}()
 	if _, _, ok := r.Next(); !ok {
 		t.Error("the counter was read before the header was stored: a wake-up can be lost")
 	}
 }
 
-// TestOneWakePerSleep: a sleep is answered once, one that is over is not, and one that the
-// sender has answered by other means is not either.
+// TestOneWakePerSleep: a sender wakes the receiver once for a sleep, not for one that has ended, and not for one
+// that it has marked as woken.
 func TestOneWakePerSleep(t *testing.T) {
 	wakes := 0
 	s, r := heapLaneWith(t, 1<<12, Options{}, func() { wakes++ })
@@ -91,8 +91,8 @@ func TestNoSleepWithFrames(t *testing.T) {
 	}
 }
 
-// TestEachSleepHasItsNumber: a receiver that was woken for nothing sleeps again under
-// another number, because the old one counts as answered.
+// TestEachSleepHasItsNumber: a receiver that was woken without a frame sleeps again with
+// another number, because the sender has woken it for the old one.
 func TestEachSleepHasItsNumber(t *testing.T) {
 	_, r := heapLane(t, 1<<10)
 	var numbers []uint32
@@ -100,20 +100,20 @@ func TestEachSleepHasItsNumber(t *testing.T) {
 		r.PrepareSleep()
 		numbers = append(numbers, r.page.asleep.Load())
 		r.EndSleep()
-		r.EndSleep() // of one that is awake changes nothing
+		r.EndSleep() // changes nothing if the receiver does not sleep
 	}
 	if diff := cmp.Diff([]uint32{1, 3, 5}, numbers); diff != "" || r.page.asleep.Load() != 6 {
 		t.Errorf("numbers of sleeps, and then %d:\n%s", r.page.asleep.Load(), diff)
 	}
 }
 
-// TestPollFindsTheNextFrame: what a receiver looks at is what the next frame changes.
+// TestPollFindsTheNextFrame: the next frame changes the header that a receiver polls.
 func TestPollFindsTheNextFrame(t *testing.T) {
 	s, r := heapLaneWith(t, 1<<10, Options{Waiting: Polling}, func() {})
 	for n := 0; n < 20; n++ {
 		sent := false
 		found := r.Poll(func() bool {
-			stop := sent // it has looked since
+			stop := sent // it has polled since the frame was sent
 			if !sent {
 				mustSend(t, s, 100)
 				sent = true
@@ -121,7 +121,7 @@ func TestPollFindsTheNextFrame(t *testing.T) {
 			return stop
 		})
 		switch {
-		case !sent: // the look was suspended for a slice, and ended
+		case !sent: // the poll was suspended for a slice, and ended
 			n--
 		case !found:
 			t.Fatal("a frame was sent, and not found")
@@ -149,7 +149,7 @@ func TestNoWakeUpIsLost(t *testing.T) {
 	}()
 	for round := int64(1); round <= rounds; round++ {
 		begun.Store(round)
-		for range rand.IntN(200) { // for a different while each time, so that they meet in all ways
+		for range rand.IntN(200) { // a different time each round, so that all interleavings occur
 			stalled.Add(1)
 		}
 		sleeps := r.PrepareSleep()
@@ -168,7 +168,7 @@ func TestNoWakeUpIsLost(t *testing.T) {
 	}
 }
 
-// meet waits for the other side to come to a round.
+// meet waits for the other side to reach a round.
 func meet(at *atomic.Int64, round int64) {
 	for i := 1; at.Load() < round; i++ {
 		if i%1000 == 0 {
