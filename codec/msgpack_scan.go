@@ -22,7 +22,7 @@ const (
 type extent struct{ start, end int }
 
 // internedStringType is the extension type of the library's interned
-// strings, whose meaning depends on what was decoded before.
+// strings, whose meaning depends on strings that were decoded before.
 const internedStringType = -0x80
 
 // scanMsgpack checks that src is exactly one msgpack value, within the

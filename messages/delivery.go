@@ -20,7 +20,7 @@ func (id RequestID) MarshalText() ([]byte, error) { return []byte(id.String()), 
 func (id *RequestID) UnmarshalText(text []byte) error {
 	n, err := strconv.ParseUint(string(text), 16, 64)
 	if err != nil {
-		return fmt.Errorf("messages: %q is no request: one is named by up to 16 hexadecimal digits", text)
+		return fmt.Errorf("messages: %q is no request id: want up to 16 hexadecimal digits", text)
 	}
 	*id = RequestID(n)
 	return nil

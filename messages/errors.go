@@ -7,7 +7,7 @@ import "fmt"
 type MalformedError struct {
 	Message string // for example "Delivery"
 	Field   string // for example "key"
-	Reason  string // what is wrong and what would be right
+	Reason  string // the fault, and the expected value
 }
 
 // Error names the field and the reason.

@@ -10,7 +10,7 @@ const (
 	InvariantAdjacentGaps  = "adjacent gaps"   // two gaps side by side are one
 	InvariantAlignment     = "bad alignment"   // payloads stand at multiples of Align
 	InvariantPayload       = "payload bounds"  // a payload fills its span, save for padding
-	InvariantHeader        = "header mismatch" // the header says what the writer wrote
+	InvariantHeader        = "header mismatch" // the header is the one that the writer wrote
 	InvariantAddressIndex  = "address index"   // every live chunk is found by its address
 	InvariantAgeLinks      = "age links"       // the age list is whole and links back
 	InvariantIDOrder       = "id order"        // ids grow with age order and are all given out
@@ -23,7 +23,7 @@ const (
 	InvariantRecords       = "lost record"     // every record is a span or spare, and only one of them
 )
 
-// Violation is one broken invariant, with what was found.
+// Violation is one broken invariant, with the values found.
 type Violation struct {
 	Invariant string // one of the Invariant constants
 	Detail    string

@@ -43,8 +43,8 @@
 // Allocate and Release do a constant amount of work in the common case and
 // allocate no memory once the tables have grown to their working size. When
 // the gap in use runs out, the next one comes from bins of like-sized gaps.
-// Only a search that finds nothing larger looks at every gap of one bin, and
-// it does not look again until one of them grows.
+// Only if no bin has a larger gap does a search check every gap of one bin, and
+// it does so again only after one of them has grown.
 // The tables take 56 bytes for each chunk or gap alive at the same time, and
 // at most 4 bytes for each Align bytes of buffer (each 16 bytes, if Align is
 // smaller) to find chunks by address. They never shrink.

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// maxDebts bounds what a reader may owe for one object. It keeps the
+// maxDebts bounds the debts of a reader for one object. It keeps the
 // difference of two counters that wrap well inside an int32.
 const maxDebts = 1 << 30
 

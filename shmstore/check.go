@@ -164,7 +164,7 @@ func (c *checker) checkReaders() {
 	}
 }
 
-// checkAccount compares what a reader owes, has collected and has settled.
+// checkAccount compares a reader's counts of owed, collected and settled debts.
 func (c *checker) checkAccount(a *account) {
 	for slot := range c.records {
 		state := stateOf(c.lines[slot].word.load())

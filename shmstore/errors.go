@@ -131,7 +131,7 @@ func (e *FullError) Is(target error) bool { return target == ErrFull }
 // MemoryError gives the figures behind a refusal. It matches [ErrMemory].
 type MemoryError struct {
 	NeededBytes    uint64
-	AvailableBytes uint64 // what the limit leaves now
+	AvailableBytes uint64 // the memory that the limit leaves now
 	KeepBytes      uint64 // the part of it that is never used
 	Limit          string // the file the limit was read from
 }

@@ -205,7 +205,7 @@ func (s *Store) OnLarge(made func(mem []byte) (forget func(unmap, stays func()))
 // releaseSlot undoes allocateSlot.
 func (s *Store) releaseSlot(slot uint32) {
 	if err := s.ring.Release(s.records[slot].chunk); err != nil {
-		panic("shmstore: a slot that was just placed has no chunk: " + err.Error())
+		panic("shmstore: a slot that was just allocated has no chunk: " + err.Error())
 	}
 	s.freeSlots = append(s.freeSlots, slot)
 	s.inUse--

@@ -42,7 +42,7 @@ import (
 // release reads it:
 //
 //	offset  size  field      writer  access
-//	    64     4  wantRoom   owner   atomic; odd while the owner waits for room
+//	    64     4  wantRoom   owner   atomic; odd while the owner waits for space
 //
 // Directory line, 64 bytes, one cache line a slot:
 //

@@ -46,7 +46,7 @@ type leaseView struct {
 // extent is the range of a payload in its memory.
 type extent struct{ offset, size uint64 }
 
-// heldSlot says what is held, and how.
+// heldSlot is the slot of a leased object, and the kind of its hold.
 type heldSlot struct {
 	serial leaseSerial
 	slot   uint32

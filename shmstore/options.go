@@ -135,8 +135,8 @@ func (o Options) inArena() int64 {
 // largest is the size of the largest object that fits anywhere.
 func (o Options) largest() int64 { return max(o.inArena(), o.MaxLargeBytes/pageBytes*pageBytes) }
 
-// Validate reports the first option that [Create] would refuse. It looks at
-// the options as they are after defaults were filled in.
+// Validate reports the first option that [Create] would refuse. It checks
+// the options with all defaults filled in.
 func (o Options) Validate() error {
 	o = o.WithDefaults()
 	switch {

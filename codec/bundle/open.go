@@ -183,7 +183,7 @@ func (r *reader) locate(t *Tensor, places []Place) string {
 		t.Data = []byte{}
 		return ""
 	case !zero(r.payload[r.end:want]):
-		return "what is before its data is not zero"
+		return "the bytes before its data are not zero"
 	}
 	r.end = want + int(size)
 	t.Data = r.payload[want:r.end:r.end]
@@ -198,7 +198,7 @@ func (r *reader) padding(allowed bool) error {
 		return malformed(r.end, fmt.Sprintf("%d bytes behind the bundle", len(rest)))
 	}
 	if !zero(rest) {
-		return malformed(r.end, "what is behind the bundle is not zero")
+		return malformed(r.end, "the bytes behind the bundle are not zero")
 	}
 	return nil
 }

@@ -164,7 +164,7 @@ func (r *Receiver) Poll(stop func() bool) bool {
 // a full lane the sender has no space for a frame.
 func (r *Receiver) mustHoldNone() {
 	if r.next != r.head && r.err == nil {
-		panic("lane: a wait with frames that were not let go of")
+		panic("lane: a wait with frames that were not freed: call Advance first")
 	}
 }
 

@@ -78,7 +78,7 @@ func atIndex(err error, i int) error {
 	return at(err, func() string { return fmt.Sprintf("[%d]", i) })
 }
 
-// maxStepBytes bounds what a key from outside adds to an error.
+// maxStepBytes bounds the bytes that a key of a payload adds to an error.
 const maxStepBytes = 64
 
 func atKey(err error, key any) error {
