@@ -77,7 +77,7 @@ func (c *Connector) Put(ctx context.Context, edge Edge, key string, value any) (
 		size, meta, err = c.put(ctx, edge, key, payload)
 	}
 	if err != nil {
-		return 0, nil, c.failed("put", edge, key, err)
+		return 0, nil, c.wrapError("put", edge, key, err)
 	}
 	c.counters.put(size, meta)
 	return size, meta, nil
@@ -85,15 +85,15 @@ func (c *Connector) Put(ctx context.Context, edge Edge, key string, value any) (
 
 // PutBytes is Put for a value that is encoded already.
 func (c *Connector) PutBytes(ctx context.Context, edge Edge, key string, payload []byte) (size int, meta Metadata, err error) {
-	size, meta, err = c.put(ctx, edge, key, encoded{len(payload), func(dst []byte) error { codec.Copy(dst, payload); return nil }})
+	size, meta, err = c.put(ctx, edge, key, encodedValue{len(payload), func(dst []byte) error { codec.Copy(dst, payload); return nil }})
 	if err != nil {
-		return 0, nil, c.failed("put", edge, key, err)
+		return 0, nil, c.wrapError("put", edge, key, err)
 	}
 	c.counters.put(size, meta)
 	return size, meta, nil
 }
 
-func (c *Connector) put(ctx context.Context, edge Edge, key string, payload encoded) (int, Metadata, error) {
+func (c *Connector) put(ctx context.Context, edge Edge, key string, payload encodedValue) (int, Metadata, error) {
 	if err := c.check(ctx, edge, key); err != nil {
 		return 0, nil, err
 	}
@@ -122,7 +122,7 @@ func (c *Connector) check(ctx context.Context, edge Edge, key string) error {
 // without them (nil) where the transport can. It does not wait: nothing there is
 // [ErrNotFound].
 func (c *Connector) Get(ctx context.Context, edge Edge, key string, meta Metadata) (*Value, error) {
-	return c.take(ctx, "get", c.transport.Get, edge, key, meta)
+	return c.getValue(ctx, "get", c.transport.Get, edge, key, meta)
 }
 
 // Peek is Get, but leaves the value there. Where the transport is no [Peeker], it is
@@ -130,28 +130,28 @@ func (c *Connector) Get(ctx context.Context, edge Edge, key string, meta Metadat
 func (c *Connector) Peek(ctx context.Context, edge Edge, key string, meta Metadata) (*Value, error) {
 	peeker, ok := c.transport.(Peeker)
 	if !ok {
-		return nil, c.failed("peek", edge, key, fmt.Errorf("%w: this transport hands each value to one reader, who takes it: Get it", ErrUnavailable))
+		return nil, c.wrapError("peek", edge, key, fmt.Errorf("%w: this transport hands each value to one reader, who takes it: Get it", ErrUnavailable))
 	}
-	return c.take(ctx, "peek", peeker.Peek, edge, key, meta)
+	return c.getValue(ctx, "peek", peeker.Peek, edge, key, meta)
 }
 
 // Await is Get, but waits until the value is there or the context ends.
 func (c *Connector) Await(ctx context.Context, edge Edge, key string, meta Metadata) (*Value, error) {
-	return c.take(ctx, "await", c.transport.Await, edge, key, meta)
+	return c.getValue(ctx, "await", c.transport.Await, edge, key, meta)
 }
 
 type getter func(context.Context, Edge, string, Metadata) (Payload, error)
 
-func (c *Connector) take(ctx context.Context, op string, get getter, edge Edge, key string, meta Metadata) (*Value, error) {
-	payload, err := c.taken(ctx, get, edge, key, meta.For(key))
+func (c *Connector) getValue(ctx context.Context, op string, get getter, edge Edge, key string, meta Metadata) (*Value, error) {
+	payload, err := c.getPayload(ctx, get, edge, key, meta.For(key))
 	if err != nil {
-		return nil, c.failed(op, edge, key, err)
+		return nil, c.wrapError(op, edge, key, err)
 	}
 	c.counters.got(payload)
 	return &Value{payload: payload, serializer: c.serializer}, nil
 }
 
-func (c *Connector) taken(ctx context.Context, get getter, edge Edge, key string, meta Metadata) (Payload, error) {
+func (c *Connector) getPayload(ctx context.Context, get getter, edge Edge, key string, meta Metadata) (Payload, error) {
 	if err := c.check(ctx, edge, key); err != nil {
 		return nil, err
 	}
@@ -173,7 +173,7 @@ func (c *Connector) Cleanup(ctx context.Context, key string) error {
 		err = c.transport.Cleanup(ctx, key)
 	}
 	if err != nil {
-		return c.failed("cleanup", Edge{}, key, err)
+		return c.wrapError("cleanup", Edge{}, key, err)
 	}
 	c.counters.cleanups.Add(1)
 	return nil
@@ -189,33 +189,33 @@ func (c *Connector) Close() error {
 	return nil
 }
 
-// failed counts an error and says where it happened.
-func (c *Connector) failed(op string, edge Edge, key string, err error) error {
+// wrapError counts an error and says where it happened.
+func (c *Connector) wrapError(op string, edge Edge, key string, err error) error {
 	c.counters.failed(err)
 	return &Error{Op: op, Type: c.typ, Edge: edge, Key: key, Err: err}
 }
 
-// encoded is a value on its way into a transport's memory.
-type encoded struct {
+// encodedValue is a value on its way into a transport's memory.
+type encodedValue struct {
 	size int
 	fill func(dst []byte) error
 }
 
 // encode encodes a value of a known size in place, and any other beforehand.
-func (c *Connector) encode(value any) (encoded, error) {
+func (c *Connector) encode(value any) (encodedValue, error) {
 	if sizer, ok := c.serializer.(codec.Sizer); ok {
 		if size, ok := sizer.Size(value); ok {
-			return encoded{size, func(dst []byte) error { return unencodable(sizer.EncodeInto(dst, value)) }}, nil
+			return encodedValue{size, func(dst []byte) error { return encodeError(sizer.EncodeInto(dst, value)) }}, nil
 		}
 	}
 	payload, err := c.serializer.Append(nil, value)
 	if err != nil {
-		return encoded{}, unencodable(err)
+		return encodedValue{}, encodeError(err)
 	}
-	return encoded{len(payload), func(dst []byte) error { codec.Copy(dst, payload); return nil }}, nil
+	return encodedValue{len(payload), func(dst []byte) error { codec.Copy(dst, payload); return nil }}, nil
 }
 
-func unencodable(err error) error {
+func encodeError(err error) error {
 	if err == nil {
 		return nil
 	}

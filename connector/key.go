@@ -24,14 +24,14 @@ func (e Edge) String() string { return e.From + " -> " + e.To }
 // characters, or are no UTF-8.
 func (e Edge) Check() error {
 	for _, stage := range []string{e.From, e.To} {
-		if stage == "" || len(stage) > maxStageBytes || strings.ContainsFunc(stage, control) || !utf8.ValidString(stage) {
+		if stage == "" || len(stage) > maxStageBytes || strings.ContainsFunc(stage, isControl) || !utf8.ValidString(stage) {
 			return fmt.Errorf("%w: %q is no name of a stage: it takes 1 to %d printable bytes of UTF-8", ErrKey, clip(stage), maxStageBytes)
 		}
 	}
 	return nil
 }
 
-func control(r rune) bool { return r < ' ' || r == 0x7f }
+func isControl(r rune) bool { return r < ' ' || r == 0x7f }
 
 // CheckKey refuses keys that cannot be the name of a file: empty ones, those above [MaxKeyBytes],
 // "." and "..", and those with a slash. It refuses control characters, which would come to logs and
@@ -46,7 +46,7 @@ func CheckKey(key string) error {
 		return fmt.Errorf("%w: %q contains a slash", ErrKey, clip(key))
 	case key == ".", key == "..":
 		return fmt.Errorf("%w: %q is a directory", ErrKey, key)
-	case strings.ContainsFunc(key, control):
+	case strings.ContainsFunc(key, isControl):
 		return fmt.Errorf("%w: %q contains a control character", ErrKey, clip(key))
 	case !utf8.ValidString(key):
 		return fmt.Errorf("%w: %q is not UTF-8", ErrKey, clip(key))

@@ -57,7 +57,7 @@ func (m Metadata) Text(key string) (string, error) {
 // Int returns a whole number of at least 0 within the metadata, whatever the
 // control plane made of its type.
 func (m Metadata) Int(key string) (int64, error) {
-	n, ok := whole(m[key])
+	n, ok := wholeNumber(m[key])
 	if !ok || n < 0 {
 		return 0, fmt.Errorf("%w: %q is %s, not a whole number of at least 0", ErrMetadata, key, describe(m[key]))
 	}
@@ -96,7 +96,7 @@ func (m Metadata) inline() (payload []byte, ok bool, err error) {
 	if err != nil {
 		return nil, true, err
 	}
-	if _, told := m[metaSize]; told {
+	if _, hasSize := m[metaSize]; hasSize {
 		size, err := m.Int(metaSize)
 		if err != nil {
 			return nil, true, err

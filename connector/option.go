@@ -36,9 +36,9 @@ type Option struct {
 	Choices  []string
 	// Doc is one sentence for its users.
 	Doc string
-	// Gone, where it is not empty, says what to do instead: the type had this option once,
+	// Removed, where it is not empty, says what to do instead: the type had this option once,
 	// and refuses every value of it. Nothing else but the key is looked at.
-	Gone string
+	Removed string
 }
 
 // want says what the option takes.
@@ -66,8 +66,8 @@ func (o Option) want() string {
 
 // Read returns a setting's value as the type of the option's default.
 func (o Option) Read(value any) (any, error) {
-	if o.Gone != "" {
-		return nil, fmt.Errorf("%w: %s is gone: %s", ErrSettings, o.Key, o.Gone)
+	if o.Removed != "" {
+		return nil, fmt.Errorf("%w: %s is gone: %s", ErrSettings, o.Key, o.Removed)
 	}
 	var v any
 	ok := false
@@ -96,13 +96,13 @@ func (o Option) text(value any) (string, bool) {
 }
 
 func (o Option) integer(value any) (int64, bool) {
-	n, ok := whole(value)
+	n, ok := wholeNumber(value)
 	return n, ok && n >= o.Min && (o.Max == 0 || n <= o.Max)
 }
 
-// whole returns a whole number, whatever the configuration or the control plane made of
+// wholeNumber returns a whole number, whatever the configuration or the control plane made of
 // its type.
-func whole(value any) (int64, bool) {
+func wholeNumber(value any) (int64, bool) {
 	switch v := value.(type) {
 	case int:
 		return int64(v), true
@@ -144,7 +144,7 @@ func duration(value any) (time.Duration, bool) {
 		return d, err == nil && d >= 0
 	}
 	seconds, ok := value.(float64)
-	if n, isWhole := whole(value); isWhole {
+	if n, isWhole := wholeNumber(value); isWhole {
 		seconds, ok = float64(n), true
 	}
 	const most = math.MaxInt64 / float64(time.Second)

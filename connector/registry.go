@@ -41,11 +41,11 @@ func (r *Registry) Type(name string) (Type, error) {
 	if t, ok := r.types[name]; ok {
 		return t, nil
 	}
-	return Type{}, fmt.Errorf("%w %q: this program has %s%s", ErrUnknown, clip(name), strings.Join(r.names(), ", "), elsewhere[name])
+	return Type{}, fmt.Errorf("%w %q: this program has %s%s", ErrUnknown, clip(name), strings.Join(r.names(), ", "), unknownTypeHints[name])
 }
 
 // elsewhere says of types that no program in Go opens where they are.
-var elsewhere = map[string]string{
+var unknownTypeHints = map[string]string{
 	"CudaIpcConnector": "; it is for edges of a pipeline file, on which Task.EmitTensors sends tensors on a GPU, and for programs in Python",
 }
 

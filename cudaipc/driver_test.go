@@ -7,7 +7,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-func TestReachedGoesInACircle(t *testing.T) {
+func TestReachedWrapsAround(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		word, v uint32

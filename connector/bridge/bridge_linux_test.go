@@ -221,7 +221,7 @@ func eachServer(t *testing.T, test func(t *testing.T, engine string)) {
 
 // suite runs the suite with what it is to know of an engine.
 func suite(t *testing.T, engine string, ends connectortest.Ends) {
-	ends.Told, ends.Addressed = engine == nixl, isPeer(engine)
+	ends.MetadataUnique, ends.Addressed = engine == nixl, isPeer(engine)
 	connectortest.Run(t, ends)
 }
 
@@ -324,7 +324,7 @@ func none(t *testing.T, end *transport, key string) {
 // bridge is the process of a transport's bridge.
 func bridge(t *testing.T, end *transport) *os.Process {
 	t.Helper()
-	l, err := end.process.current(t.Context())
+	l, err := end.process.awaitLink(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -359,7 +359,7 @@ func TestBridgeDies(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, err := range []error{<-failed, <-over} {
-			if !errors.Is(err, connector.ErrUnavailable) || !errors.Is(err, errGone) || !strings.Contains(err.Error(), end.process.engine) {
+			if !errors.Is(err, connector.ErrUnavailable) || !errors.Is(err, errBridgeDied) || !strings.Contains(err.Error(), end.process.engine) {
 				t.Errorf("a call that the bridge had when it died: %v", err)
 			}
 		}
@@ -410,9 +410,9 @@ func stop(t *testing.T, end *transport) (resume func()) {
 	}
 }
 
-// TestGivenUp: a put whose deadline passes while the bridge is stopped is taken back when that goes on, and a value that
+// TestTimedOutCallsAreUndone: a put whose deadline passes while the bridge is stopped is taken back when that goes on, and a value that
 // such a get takes is put back.
-func TestGivenUp(t *testing.T) {
+func TestTimedOutCallsAreUndone(t *testing.T) {
 	each(t, func(t *testing.T, engine string) {
 		s := shared(t, engine)
 		end, other := s.open(t, engine, map[string]any{"timeout": 20}), s.open(t, engine, nil)
@@ -455,7 +455,7 @@ func TestGivenUp(t *testing.T) {
 // and a further one whose deadline passes was never asked for.
 func TestLanes(t *testing.T) {
 	end := shared(t, folder).open(t, folder, map[string]any{"timeout": 20})
-	l, err := end.process.current(t.Context())
+	l, err := end.process.awaitLink(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -616,8 +616,8 @@ func TestOtherMetadata(t *testing.T) {
 	})
 }
 
-// TestGone: an await of what metadata name, and is not there any more, ends.
-func TestGone(t *testing.T) {
+// TestAwaitOfGotValueEnds: an await of what metadata name, and is not there any more, ends.
+func TestAwaitOfGotValueEnds(t *testing.T) {
 	end := shared(t, folder).open(t, folder, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -626,8 +626,8 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestForgets: what others have got is not remembered for ever.
-func TestForgets(t *testing.T) {
+// TestGotValuesAreForgotten: what others have got is not remembered for ever.
+func TestGotValuesAreForgotten(t *testing.T) {
 	s := shared(t, folder)
 	end, other := s.open(t, folder, nil), s.open(t, folder, nil)
 	for i := range 2 * firstPrune {
@@ -640,15 +640,15 @@ func TestForgets(t *testing.T) {
 	}
 }
 
-// TestBuffersAreUsedAgain: memory does not grow with the values that pass.
-func TestBuffersAreUsedAgain(t *testing.T) {
+// TestBufferReuse: memory does not grow with the values that pass.
+func TestBufferReuse(t *testing.T) {
 	end := shared(t, folder).open(t, folder, map[string]any{"timeout": 22})
 	value := make([]byte, 1<<20)
 	for range 20 {
 		put(t, end, "again", value)
 		get(t, end, "again", value)
 	}
-	l, err := end.process.current(t.Context())
+	l, err := end.process.awaitLink(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	leastBuffer = 64 << 10
-	mostFree    = 64 << 20 // bytes of buffers that are kept for later
+	minBuffer = 64 << 10
+	maxFree    = 64 << 20 // bytes of buffers that are kept for later
 )
 
 // A buffer is memory that this process and the bridge have mapped. Only this process writes to one
@@ -37,7 +37,7 @@ type buffers struct {
 
 // get returns a buffer of at least so many bytes, which no other call has.
 func (b *buffers) get(size int, forGet bool) (*buffer, error) {
-	room := max(leastBuffer, 1<<bits.Len(uint(max(size, 1)-1))) //nolint:gosec // positive
+	room := max(minBuffer, 1<<bits.Len(uint(max(size, 1)-1))) //nolint:gosec // positive
 	b.mu.Lock()
 	for i := len(b.free) - 1; i >= 0; i-- { // the last is the warmest
 		if free := b.free[i]; free.forGet == forGet && len(free.data) == room {
@@ -54,7 +54,7 @@ func (b *buffers) get(size int, forGet bool) (*buffer, error) {
 // put takes a buffer back that neither side uses any more.
 func (b *buffers) put(free *buffer) {
 	b.mu.Lock()
-	keep := !b.closed && b.bytes+len(free.data) <= mostFree
+	keep := !b.closed && b.bytes+len(free.data) <= maxFree
 	if keep {
 		b.free = append(b.free, free)
 		b.bytes += len(free.data)
@@ -77,7 +77,7 @@ func (b *buffers) close() {
 }
 
 func newBuffer(size int, forGet bool) (*buffer, error) {
-	if size > leastBuffer {
+	if size > minBuffer {
 		if short := headroom.System().Check(uint64(size)); short != nil { //nolint:gosec // positive
 			return nil, fmt.Errorf("a buffer of %d bytes: %s leaves %d", size, short.Limit, short.AvailableBytes)
 		}

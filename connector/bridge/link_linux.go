@@ -23,8 +23,8 @@ import (
 // The packets are those of the Python module omnibus.bridge.
 const (
 	headerBytes = 16
-	mostPacket  = 64 << 10
-	untold      = ^uint64(0)
+	maxPacket  = 64 << 10
+	unknownSize      = ^uint64(0)
 )
 
 // lanes is how many calls are with a bridge at a time.
@@ -38,7 +38,7 @@ const (
 	opRemove
 	opPresent
 	opDrop
-	opBack
+	opPutBack
 )
 
 func (op operation) String() string {
@@ -60,20 +60,20 @@ var failures = map[uint32]error{
 var errTaken = fmt.Errorf("%w, and there will not be", connector.ErrNotFound)
 
 // errGone says that the bridge died with a call under way.
-var errGone = errors.New("the bridge died")
+var errBridgeDied = errors.New("the bridge died")
 
 // An answer is what became of a call.
 type answer struct {
 	code uint32
 	size uint64
 	text string
-	gone bool // the bridge, without an answer
+	bridgeDied bool // the bridge, without an answer
 }
 
 func (a answer) err() error {
 	switch {
-	case a.gone:
-		return errGone
+	case a.bridgeDied:
+		return errBridgeDied
 	case a.code == codeOK || a.code == codeSmall:
 		return nil
 	case failures[a.code] != nil:
@@ -116,26 +116,26 @@ func start(ctx context.Context, python, engine, settings string) (*link, error) 
 	for range lanes {
 		own, its, err := socketPair()
 		if err != nil {
-			l.hangUp()
+			l.closeSockets()
 			return nil, fmt.Errorf("a socket for the bridge to %s: %w", engine, err)
 		}
-		l.lanes = append(l.lanes, &lane{l, own, make([]byte, mostPacket)})
+		l.lanes = append(l.lanes, &lane{l, own, make([]byte, maxPacket)})
 		l.cmd.ExtraFiles = append(l.cmd.ExtraFiles, its)
 	}
 	l.idle = slices.Clone(l.lanes)
 	if err := l.cmd.Start(); err != nil {
-		l.hangUp()
+		l.closeSockets()
 		return nil, fmt.Errorf("%w: the bridge to %s is a Python program, and %w: set the option %s to an interpreter that has omnibus[%s]",
 			connector.ErrUnavailable, engine, err, optPython, extra)
 	}
 	go func() {
 		_ = l.cmd.Wait()
 		close(l.dead)
-		l.hangUp()
+		l.closeSockets()
 	}()
 	a, ok := l.lanes[0].await(ctx)
 	err := a.err()
-	if errors.Is(err, errGone) {
+	if errors.Is(err, errBridgeDied) {
 		err = fmt.Errorf("%w: the bridge to %s, %s -m omnibus.bridge, does not start: %s: set the option %s to an interpreter that has omnibus[%s]",
 			connector.ErrUnavailable, engine, python, l.tail, optPython, extra)
 	}
@@ -167,15 +167,15 @@ func socketPair() (own *net.UnixConn, its *os.File, err error) {
 	return own, its, nil
 }
 
-func (l *link) hangUp() {
+func (l *link) closeSockets() {
 	for _, ln := range l.lanes {
 		_ = ln.conn.Close()
 	}
 }
 
-// take returns the idle lane that was used last: its thread, and what that has in caches, are the warmest. The caller is one
+// takeLane returns the idle lane that was used last: its thread, and what that has in caches, are the warmest. The caller is one
 // of at most as many as there are lanes.
-func (l *link) take() *lane {
+func (l *link) takeLane() *lane {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	last := len(l.idle) - 1
@@ -184,7 +184,7 @@ func (l *link) take() *lane {
 	return ln
 }
 
-func (l *link) give(ln *lane) {
+func (l *link) returnLane(ln *lane) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.idle = append(l.idle, ln)
@@ -218,9 +218,9 @@ func (ln *lane) await(ctx context.Context) (answer, bool) {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return answer{}, false
 	case err != nil || n < headerBytes:
-		ln.link.hangUp()
+		ln.link.closeSockets()
 		<-ln.link.dead
-		return answer{gone: true}, true
+		return answer{bridgeDied: true}, true
 	}
 	return answer{binary.LittleEndian.Uint32(ln.packet), binary.LittleEndian.Uint64(ln.packet[8:]), string(ln.packet[headerBytes:n]), false}, true
 }
@@ -250,12 +250,12 @@ func (l *link) stop(patience time.Duration) {
 // tail keeps the end of what is written.
 type tail []byte
 
-const mostTail = 4 << 10
+const maxTail = 4 << 10
 
 // Write implements [io.Writer].
 func (t *tail) Write(p []byte) (int, error) {
 	*t = append(*t, p...)
-	*t = (*t)[max(0, len(*t)-mostTail):]
+	*t = (*t)[max(0, len(*t)-maxTail):]
 	return len(p), nil
 }
 

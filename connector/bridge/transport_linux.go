@@ -17,12 +17,12 @@ import (
 
 const (
 	// How long Await waits until it looks again: at first, and at most.
-	firstLook = time.Millisecond
-	lastLook  = 20 * time.Millisecond
+	minPoll = time.Millisecond
+	maxPoll  = 20 * time.Millisecond
 
-	mostTold   = 1 << 30 // bytes that there is room for before the value is looked at
-	mostNames  = 64      // in a packet
-	mostText   = 4 << 10 // of metadata
+	maxTrustedSize   = 1 << 30 // bytes that there is room for before the value is looked at
+	maxNames  = 64      // in a packet
+	maxText   = 4 << 10 // of metadata
 	firstPrune = 1024    // values that are remembered before it is asked which of them have been got
 )
 
@@ -52,15 +52,15 @@ func open(ctx context.Context, engine string, options []connector.Option, config
 		return nil, fmt.Errorf("%w: what is put into %s is taken back when the process that put it ends: use %s for values that last",
 			connector.ErrUnavailable, engine, "SharedMemoryConnector")
 	}
-	p, err := use(ctx, engine, said(options, config.Settings), config)
+	p, err := acquireProcess(ctx, engine, settingsMap(options, config.Settings), config)
 	if err != nil {
 		return nil, err
 	}
 	return &transport{process: p, own: make(map[name]struct{}), pruneAt: firstPrune}, nil
 }
 
-// said are the settings as the bridge takes them.
-func said(options []connector.Option, settings connector.Settings) map[string]any {
+// settingsMap are the settings as the bridge takes them.
+func settingsMap(options []connector.Option, settings connector.Settings) map[string]any {
 	all := make(map[string]any, len(options))
 	for _, o := range options {
 		switch o.Kind { //nolint:exhaustive // there are no others
@@ -86,7 +86,7 @@ func (t *transport) Put(ctx context.Context, edge connector.Edge, key string, si
 	ctx, cancel := context.WithTimeout(ctx, t.process.timeout+grace)
 	defer cancel()
 	n := nameOf(edge, key)
-	if err := t.process.settled(ctx, n); err != nil {
+	if err := t.process.awaitCertain(ctx, n); err != nil {
 		return nil, err
 	}
 	b, err := t.process.buffers.get(size, false)
@@ -97,7 +97,7 @@ func (t *transport) Put(ctx context.Context, edge connector.Edge, key string, si
 		t.process.buffers.put(b)
 		return nil, err
 	}
-	prune, ok := t.remember(n)
+	prune, ok := t.addOwn(n)
 	if !ok {
 		t.process.buffers.put(b)
 		return nil, connector.ErrClosed
@@ -123,10 +123,10 @@ func (t *transport) Put(ctx context.Context, edge connector.Edge, key string, si
 // SharesKeys implements [connector.KeySharer].
 func (t *transport) SharesKeys() bool { return sharesKeys[t.process.engine] }
 
-// telling is a name with what an engine is told of the value.
-func (t *transport) telling(n name, meta connector.Metadata) (name, error) {
+// withMetadata is a name with what an engine is told of the value.
+func (t *transport) withMetadata(n name, meta connector.Metadata) (name, error) {
 	all := make(map[string]any)
-	for _, key := range told[t.process.engine] {
+	for _, key := range metadataKeys[t.process.engine] {
 		if meta[key] != nil {
 			all[key] = meta[key]
 		}
@@ -135,7 +135,7 @@ func (t *transport) telling(n name, meta connector.Metadata) (name, error) {
 		return n, nil
 	}
 	text, err := json.Marshal(all)
-	if err != nil || len(text) > mostText {
+	if err != nil || len(text) > maxText {
 		return n, fmt.Errorf("%w: %d bytes of JSON, %w", connector.ErrMetadata, len(text), err)
 	}
 	return n + "\n" + name(text), nil
@@ -147,8 +147,8 @@ func (t *transport) isClosed() bool {
 	return t.closed
 }
 
-// remember notes a value that is about to be put, and says whether it is time to prune.
-func (t *transport) remember(n name) (prune, ok bool) {
+// addOwn notes a value that is about to be put, and says whether it is time to prune.
+func (t *transport) addOwn(n name) (prune, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -163,24 +163,24 @@ func (t *transport) Get(ctx context.Context, edge connector.Edge, key string, me
 	if t.isClosed() {
 		return nil, connector.ErrClosed
 	}
-	size, room := untold, int(t.lastSize.Load())
+	size, room := unknownSize, int(t.lastSize.Load())
 	if meta["size"] != nil {
 		said, err := meta.Int("size")
 		if err != nil {
 			return nil, err
 		}
 		size = uint64(said) //nolint:gosec // at least 0
-		if said <= mostTold {
+		if said <= maxTrustedSize {
 			room = int(said)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, t.process.timeout+grace)
 	defer cancel()
 	n := nameOf(edge, key)
-	if err := t.process.settled(ctx, n); err != nil {
+	if err := t.process.awaitCertain(ctx, n); err != nil {
 		return nil, err
 	}
-	telling, err := t.telling(n, meta)
+	telling, err := t.withMetadata(n, meta)
 	if err != nil {
 		return nil, err
 	}
@@ -208,12 +208,12 @@ func (t *transport) Get(ctx context.Context, edge connector.Edge, key string, me
 
 // Await implements [connector.Transport]. The stores do not tell of a put, so it looks.
 func (t *transport) Await(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
-	for pause := firstLook; ; pause = min(2*pause, lastLook) {
+	for pause := minPoll; ; pause = min(2*pause, maxPoll) {
 		got, err := t.Get(ctx, edge, key, meta)
 		if err == nil || !errors.Is(err, connector.ErrNotFound) || errors.Is(err, errTaken) {
 			return got, err
 		}
-		if ended := t.process.wait(ctx, pause); ended != nil {
+		if ended := t.process.sleep(ctx, pause); ended != nil {
 			return nil, fmt.Errorf("%w: %s", ended, err.Error())
 		}
 	}
@@ -253,7 +253,7 @@ func (t *transport) prune(ctx context.Context) {
 
 // ask asks about names, and has each done with its answer, under the lock.
 func (t *transport) ask(ctx context.Context, op operation, names []name, each func(n name, text string, i int)) error {
-	for some := range slices.Chunk(names, mostNames) {
+	for some := range slices.Chunk(names, maxNames) {
 		text := make([]string, len(some))
 		for i, n := range some {
 			text[i] = string(n)
@@ -283,7 +283,7 @@ func (t *transport) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), t.process.timeout+grace)
 	defer cancel()
 	err := t.remove(ctx, t.names())
-	t.process.leave()
+	t.process.release()
 	return err
 }
 

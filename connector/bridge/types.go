@@ -16,7 +16,7 @@ const (
 )
 
 // told are the metadata that a get tells an engine, of those that its put has returned or vLLM-Omni's does.
-var told = map[string][]string{
+var metadataKeys = map[string][]string{
 	nixl:     {"schema_version", "generation", "sender_host", "sender_zmq_port", "source_host", "source_port"},
 	transfer: {"source_host", "source_port", "data_size"},
 }

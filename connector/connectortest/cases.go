@@ -26,7 +26,7 @@ func testGotOnce(p *pair) {
 	want := pattern(1, 1000)
 	meta := p.put(edge, "once", want)
 	p.get(edge, "once", meta, want)
-	p.none(edge, "once", meta)
+	p.wantNone(edge, "once", meta)
 	// The key is free again.
 	want = pattern(2, 2000)
 	p.get(edge, "once", p.put(edge, "once", want), want)
@@ -35,7 +35,7 @@ func testGotOnce(p *pair) {
 func testEdges(p *pair) {
 	want := pattern(3, 1000)
 	meta := p.put(edge, "edges", want)
-	p.none(other, "nobody put this", nil)
+	p.wantNone(other, "nobody put this", nil)
 	p.get(edge, "edges", meta, want)
 }
 
@@ -44,19 +44,19 @@ func testReplaced(p *pair) {
 	want := pattern(5, 3000)
 	meta := p.put(edge, "twice", want)
 	p.get(edge, "twice", meta, want)
-	p.none(edge, "twice", p.bare(meta))
+	p.wantNone(edge, "twice", p.keyOnly(meta))
 }
 
-// testTold asks for values that have gone, by their metadata, while others lie under
+// testMetadataUnique asks for values that have gone, by their metadata, while others lie under
 // their key.
-func testTold(p *pair) {
-	if !p.told {
+func testMetadataUnique(p *pair) {
+	if !p.metadataUnique {
 		return // metadata are not of one value
 	}
 	replaced := p.put(edge, "told", pattern(20, 1000))
 	want := pattern(21, 1000)
 	meta := p.put(edge, "told", want)
-	p.none(edge, "told", replaced)
+	p.wantNone(edge, "told", replaced)
 	// It has been: there is nothing to wait for.
 	if _, err := p.receiver.Await(p.t.Context(), edge, "told", replaced); !errors.Is(err, connector.ErrNotFound) {
 		p.t.Errorf("await of what was replaced: %v, want ErrNotFound", err)
@@ -64,7 +64,7 @@ func testTold(p *pair) {
 	p.get(edge, "told", meta, want)
 	want = pattern(22, 1000)
 	next := p.put(edge, "told", want)
-	p.none(edge, "told", meta)
+	p.wantNone(edge, "told", meta)
 	p.get(edge, "told", next, want)
 }
 
@@ -107,21 +107,21 @@ func testForeign(p *pair) {
 		want := pattern(7, 1000)
 		put := p.put(edge, key, want)
 		if p.byMetadata {
-			p.none(edge, key, meta)
+			p.wantNone(edge, key, meta)
 			meta = put
 		}
 		p.get(edge, key, meta, want)
 	}
 }
 
-func testBare(p *pair) {
-	p.none(edge, "never put", nil)
+func testWithoutMetadata(p *pair) {
+	p.wantNone(edge, "never put", nil)
 	want := pattern(8, 10_000)
 	meta := p.put(edge, "bare", want)
 	if p.byMetadata {
-		p.none(edge, "bare", nil)
+		p.wantNone(edge, "bare", nil)
 	}
-	p.get(edge, "bare", p.bare(meta), want)
+	p.get(edge, "bare", p.keyOnly(meta), want)
 }
 
 func testFillFails(p *pair) {
@@ -129,7 +129,7 @@ func testFillFails(p *pair) {
 	if !errors.Is(err, errFill) {
 		p.t.Fatalf("a put whose value cannot be written: %v", err)
 	}
-	p.none(edge, "fails", nil)
+	p.wantNone(edge, "fails", nil)
 	want := pattern(9, 1000)
 	p.get(edge, "fails", p.put(edge, "fails", want), want)
 }
@@ -146,8 +146,8 @@ func testCleanupKey(p *pair) {
 			p.t.Fatal(err)
 		}
 	}
-	p.none(edge, "q_0_0", meta)
-	p.none(edge, "q_0_0", nil)
+	p.wantNone(edge, "q_0_0", meta)
+	p.wantNone(edge, "q_0_0", nil)
 	for key, meta := range metas {
 		p.get(edge, key, meta, kept)
 	}
@@ -180,9 +180,9 @@ func testPeek(p *pair) {
 		return got
 	}
 	first, second := peek(), peek()
-	p.same(first, want)
+	p.wantPayload(first, want)
 	p.get(edge, "peek", meta, want)
-	p.same(second, want) // it stays when the value has been got
+	p.wantPayload(second, want) // it stays when the value has been got
 	if _, err := peeker.Peek(p.t.Context(), edge, "peek", meta); !errors.Is(err, connector.ErrNotFound) {
 		p.t.Errorf("peek at what was got: %v, want ErrNotFound", err)
 	}
@@ -208,7 +208,7 @@ func testAwait(p *pair) {
 	<-begun
 	p.put(edge, "await", want)
 	if payload := <-got; payload != nil {
-		p.same(payload, want)
+		p.wantPayload(payload, want)
 	}
 	// What is there already is returned at once, whatever the context.
 	meta := p.put(edge, "await", want)
@@ -216,7 +216,7 @@ func testAwait(p *pair) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	p.same(payload, want)
+	p.wantPayload(payload, want)
 }
 
 func testAwaitEnds(p *pair) {
@@ -267,9 +267,9 @@ func testClose(p *pair) {
 		p.t.Fatal(err)
 	}
 	if p.sender != p.receiver {
-		p.none(edge, "left", left)
+		p.wantNone(edge, "left", left)
 	}
-	p.same(held, want)
+	p.wantPayload(held, want)
 }
 
 func testClosed(p *pair) {

@@ -13,7 +13,7 @@ type Child struct {
 	*Relay
 	cmd   *exec.Cmd
 	stdin io.Closer
-	ended bool
+	stopped bool
 }
 
 // Spawn starts the test's own program once more, whose TestMain is to [Serve] when it
@@ -31,19 +31,19 @@ func Spawn(t testing.TB, doomed bool, env ...string) *Child {
 	}
 	c.stdin, c.Relay = stdin, NewRelay(stdout, stdin)
 	t.Cleanup(func() {
-		if err := c.End(); err != nil && !doomed {
+		if err := c.Stop(); err != nil && !doomed {
 			t.Errorf("the child: %v", err)
 		}
 	})
 	return c
 }
 
-// End ends the child, if nothing has yet.
-func (c *Child) End() error {
-	if c.ended {
+// Stop ends the child, if nothing has yet.
+func (c *Child) Stop() error {
+	if c.stopped {
 		return nil
 	}
-	c.ended = true
+	c.stopped = true
 	_ = c.stdin.Close()
 	return c.cmd.Wait() //nolint:wrapcheck // whoever asked knows whose it is
 }
@@ -51,7 +51,7 @@ func (c *Child) End() error {
 // Kill ends the child as a crash would.
 func (c *Child) Kill() {
 	_ = c.cmd.Process.Kill()
-	_ = c.End()
+	_ = c.Stop()
 }
 
 // PID is the child's process id.

@@ -106,14 +106,14 @@ var sentinels = map[string]error{
 	"deadline": context.DeadlineExceeded, "canceled": context.Canceled, "fill": errFill,
 }
 
-// relayed is an error from the other process.
-type relayed struct {
+// relayedError is an error from the other process.
+type relayedError struct {
 	text string
 	is   []error
 }
 
-func (e relayed) Error() string   { return e.text }
-func (e relayed) Unwrap() []error { return e.is }
+func (e relayedError) Error() string   { return e.text }
+func (e relayedError) Unwrap() []error { return e.is }
 
 func (r *reply) fail(err error) {
 	if err == nil {
@@ -131,7 +131,7 @@ func (r *reply) err() error {
 	if r.Error == "" {
 		return nil
 	}
-	e := relayed{text: "in the other process: " + r.Error}
+	e := relayedError{text: "in the other process: " + r.Error}
 	for _, name := range r.Is {
 		e.is = append(e.is, sentinels[name])
 	}
@@ -191,19 +191,19 @@ func (r *Relay) ask(ctx context.Context, q request) (reply, error) {
 	}
 	select {
 	case answer, ok := <-c:
-		return done(answer, ok)
+		return replyResult(answer, ok)
 	case <-ctx.Done():
 	}
 	_ = r.out.send(request{ID: q.ID, Op: opCancel}, nil) // if it is gone, the receiver knows
 	answer, ok := <-c
-	answer, err := done(answer, ok)
+	answer, err := replyResult(answer, ok)
 	if err != nil {
 		err = fmt.Errorf("%w: %w", ctx.Err(), err)
 	}
 	return answer, err
 }
 
-func done(answer reply, ok bool) (reply, error) {
+func replyResult(answer reply, ok bool) (reply, error) {
 	if !ok {
 		return answer, ErrGone
 	}
@@ -224,27 +224,27 @@ func (r *Relay) Put(ctx context.Context, edge connector.Edge, key string, size i
 
 // Get implements [connector.Transport].
 func (r *Relay) Get(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
-	return r.take(ctx, request{Op: opGet, Edge: edge, Key: key, Meta: meta})
+	return r.getPayload(ctx, request{Op: opGet, Edge: edge, Key: key, Meta: meta})
 }
 
 // Await implements [connector.Transport].
 func (r *Relay) Await(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
-	return r.take(ctx, request{Op: opAwait, Edge: edge, Key: key, Meta: meta})
+	return r.getPayload(ctx, request{Op: opAwait, Edge: edge, Key: key, Meta: meta})
 }
 
-func (r *Relay) take(ctx context.Context, q request) (connector.Payload, error) {
+func (r *Relay) getPayload(ctx context.Context, q request) (connector.Payload, error) {
 	answer, err := r.ask(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	return brought(answer.Payload), nil
+	return relayedPayload(answer.Payload), nil
 }
 
-// brought is a payload that the other process has released already.
-type brought []byte
+// relayedPayload is a payload that the other process has released already.
+type relayedPayload []byte
 
-func (b brought) Bytes() []byte { return b }
-func (b brought) Release()      {}
+func (b relayedPayload) Bytes() []byte { return b }
+func (b relayedPayload) Release()      {}
 
 // Cleanup implements [connector.Transport].
 func (r *Relay) Cleanup(ctx context.Context, key string) error {

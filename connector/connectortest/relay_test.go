@@ -11,8 +11,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// relayed serves a transport behind two pipes, and returns its relay.
-func relayed(t *testing.T, transport connector.Transport) *connectortest.Relay {
+// relayedError serves a transport behind two pipes, and returns its relay.
+func relayedError(t *testing.T, transport connector.Transport) *connectortest.Relay {
 	t.Helper()
 	in, toServer := io.Pipe()
 	fromServer, out := io.Pipe()
@@ -38,7 +38,7 @@ func relayed(t *testing.T, transport connector.Transport) *connectortest.Relay {
 }
 
 func TestRelay(t *testing.T) {
-	connectortest.Run(t, connectortest.Ends{Told: true, Open: func(t *testing.T) (put, get connector.Transport) {
+	connectortest.Run(t, connectortest.Ends{MetadataUnique: true, Open: func(t *testing.T) (put, get connector.Transport) {
 		r, err := ring.New(ring.Options{Store: shmstore.Options{Memory: shmstore.Heap}})
 		if err != nil {
 			t.Fatal(err)
@@ -48,6 +48,6 @@ func TestRelay(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		return relayed(t, r.End()), relayed(t, r.End())
+		return relayedError(t, r.End()), relayedError(t, r.End())
 	}})
 }

@@ -20,9 +20,9 @@ type Ends struct {
 	Next func(t *testing.T) connector.Transport
 	// ByMetadata says that a Get finds nothing without the metadata of its Put.
 	ByMetadata bool
-	// Told says that metadata tell the value of their Put from others under the
+	// MetadataUnique says that metadata tell the value of their Put from others under the
 	// same key, before it and after it.
-	Told bool
+	MetadataUnique bool
 	// Addressed says that metadata name the sender by its address, so that such an address
 	// is not another connector's.
 	Addressed bool
@@ -47,10 +47,10 @@ func Run(t *testing.T, ends Ends) {
 		{"got once", testGotOnce},
 		{"edges apart", testEdges},
 		{"replaced", testReplaced},
-		{"told apart", testTold},
+		{"told apart", testMetadataUnique},
 		{"metadata over the wire", testWire},
 		{"foreign metadata", testForeign},
-		{"without metadata", testBare},
+		{"without metadata", testWithoutMetadata},
 		{"fill fails", testFillFails},
 		{"cleanup of a key", testCleanupKey},
 		{"cleanup is for one's own", testCleanupOwn},
@@ -72,18 +72,18 @@ type suite struct{ ends Ends }
 func (s *suite) open(t *testing.T) *pair {
 	t.Helper()
 	put, get := s.ends.Open(t)
-	p := &pair{t: t, sender: put, receiver: get, next: s.ends.Next, byMetadata: s.ends.ByMetadata, told: s.ends.Told, addressed: s.ends.Addressed}
+	p := &pair{t: t, sender: put, receiver: get, next: s.ends.Next, byMetadata: s.ends.ByMetadata, metadataUnique: s.ends.MetadataUnique, addressed: s.ends.Addressed}
 	for _, end := range []connector.Transport{put, get} {
 		t.Cleanup(func() {
 			if end != p.killed {
-				shut(t, end)
+				closeEnd(t, end)
 			}
 		})
 	}
 	return p
 }
 
-func shut(t *testing.T, end connector.Transport) {
+func closeEnd(t *testing.T, end connector.Transport) {
 	t.Helper()
 	if err := end.Close(); err != nil {
 		t.Errorf("close: %v", err)
@@ -97,7 +97,7 @@ type pair struct {
 	next             func(*testing.T) connector.Transport // nil where nobody may die
 	killed           connector.Transport
 
-	byMetadata, told, addressed bool
+	byMetadata, metadataUnique, addressed bool
 }
 
 // pattern is a payload that no other of its size is like.
@@ -144,10 +144,10 @@ func (p *pair) get(edge connector.Edge, key string, meta connector.Metadata, wan
 	if err != nil {
 		p.t.Fatalf("get %q: %v", key, err)
 	}
-	p.same(got, want)
+	p.wantPayload(got, want)
 }
 
-func (p *pair) same(got connector.Payload, want []byte) {
+func (p *pair) wantPayload(got connector.Payload, want []byte) {
 	p.t.Helper()
 	if !bytes.Equal(got.Bytes(), want) {
 		p.t.Fatalf("got %d bytes that are not the %d that were put", len(got.Bytes()), len(want))
@@ -155,8 +155,8 @@ func (p *pair) same(got connector.Payload, want []byte) {
 	got.Release()
 }
 
-// none asks for something that is not there.
-func (p *pair) none(edge connector.Edge, key string, meta connector.Metadata) {
+// wantNone asks for something that is not there.
+func (p *pair) wantNone(edge connector.Edge, key string, meta connector.Metadata) {
 	p.t.Helper()
 	got, err := p.receiver.Get(context.Background(), edge, key, meta)
 	if err == nil {
@@ -167,8 +167,8 @@ func (p *pair) none(edge connector.Edge, key string, meta connector.Metadata) {
 	}
 }
 
-// bare is the metadata for a Get that is to find its value by the key.
-func (p *pair) bare(meta connector.Metadata) connector.Metadata {
+// keyOnly is the metadata for a Get that is to find its value by the key.
+func (p *pair) keyOnly(meta connector.Metadata) connector.Metadata {
 	if p.byMetadata {
 		return meta
 	}

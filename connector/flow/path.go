@@ -15,18 +15,18 @@ import (
 // at the other, by a path of its own or by the same.
 type Path struct {
 	edge connector.Edge
-	by   *connector.Connector
+	conn   *connector.Connector
 
 	sending, inFlight, receiving atomic.Int64 // nanoseconds
 }
 
 // NewPath makes a path. The connector is not the path's to close.
 func NewPath(edge connector.Edge, by *connector.Connector) *Path {
-	return &Path{edge: edge, by: by}
+	return &Path{edge: edge, conn: by}
 }
 
 // Connector returns the connector of the edge.
-func (p *Path) Connector() *connector.Connector { return p.by }
+func (p *Path) Connector() *connector.Connector { return p.conn }
 
 // Times add up the transfers of a path, as [Transfer] has them.
 type Times struct {
@@ -43,18 +43,18 @@ func (p *Path) Times() Times {
 // Send puts a value under a key, and returns what to tell the other end.
 func (p *Path) Send(ctx context.Context, key string, value any) (Notification, Transfer, error) {
 	begun := time.Now()
-	size, meta, err := p.by.Put(ctx, p.edge, key, value)
-	return p.sent(begun, key, size, meta, err)
+	size, meta, err := p.conn.Put(ctx, p.edge, key, value)
+	return p.finishSend(begun, key, size, meta, err)
 }
 
 // SendBytes is Send for a value that is encoded already.
 func (p *Path) SendBytes(ctx context.Context, key string, payload []byte) (Notification, Transfer, error) {
 	begun := time.Now()
-	size, meta, err := p.by.PutBytes(ctx, p.edge, key, payload)
-	return p.sent(begun, key, size, meta, err)
+	size, meta, err := p.conn.PutBytes(ctx, p.edge, key, payload)
+	return p.finishSend(begun, key, size, meta, err)
 }
 
-func (p *Path) sent(begun time.Time, key string, size int, meta connector.Metadata, err error) (Notification, Transfer, error) {
+func (p *Path) finishSend(begun time.Time, key string, size int, meta connector.Metadata, err error) (Notification, Transfer, error) {
 	if err != nil {
 		return Notification{}, Transfer{}, err
 	}
@@ -79,7 +79,7 @@ func (p *Path) Receive(ctx context.Context, n Notification) (*connector.Value, T
 		return nil, Transfer{}, fmt.Errorf("flow: %s was told of a value for %s", p.edge, n.edge())
 	}
 	begun := time.Now()
-	v, err := p.by.Get(ctx, p.edge, n.RequestID, n.Metadata)
+	v, err := p.conn.Get(ctx, p.edge, n.RequestID, n.Metadata)
 	if errors.Is(err, connector.ErrNotFound) {
 		err = &MissingError{Request: n.RequestID, Edge: p.edge, Err: err}
 	}

@@ -38,7 +38,7 @@ type Transfer struct {
 type Stage struct {
 	id     string
 	byEdge map[connector.Edge]*Path
-	open   []*connector.Connector
+	connectors   []*connector.Connector
 	// branches says that a request may be on several edges at once.
 	branches bool
 }
@@ -55,7 +55,7 @@ func (p Plan) Open(ctx context.Context, types *connector.Registry, stage string,
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("stage %q as %s on %s: %w", stage, need.Role, need.Use, err), s.Close())
 		}
-		s.open = append(s.open, c)
+		s.connectors = append(s.connectors, c)
 		for _, edge := range need.Edges {
 			s.byEdge[edge] = NewPath(edge, c)
 		}
@@ -88,7 +88,7 @@ func (s *Stage) Send(ctx context.Context, to, request string, samplingParams, va
 
 // key is the key of a request's value on a path.
 func (s *Stage) key(p *Path, request string) string {
-	if s.branches && p.by.SharesKeys() {
+	if s.branches && p.conn.SharesKeys() {
 		return qualified(p.edge, request)
 	}
 	return request
@@ -125,7 +125,7 @@ func (s *Stage) Cleanup(ctx context.Context, request string) error {
 	var errs []error
 	for edge, p := range s.byEdge {
 		if edge.From == s.id {
-			errs = append(errs, p.by.Cleanup(ctx, s.key(p, request)))
+			errs = append(errs, p.conn.Cleanup(ctx, s.key(p, request)))
 		}
 	}
 	return errors.Join(errs...)
@@ -134,7 +134,7 @@ func (s *Stage) Cleanup(ctx context.Context, request string) error {
 // Close closes the connectors.
 func (s *Stage) Close() error {
 	var errs []error
-	for _, c := range s.open {
+	for _, c := range s.connectors {
 		errs = append(errs, c.Close())
 	}
 	return errors.Join(errs...)

@@ -4,7 +4,7 @@
 // A [Table] is the exchange itself: which payload lies under which key, who put it,
 // who waits for it, and what becomes of it when nobody comes. It knows payloads
 // only as something to give back, so a host keeps those of other processes in the
-// same table. A [Room] is a store with a writer actor, whose puts wait for room in order. A [Ring] is a table
+// same table. A [Store] is a store with a writer actor, whose puts wait for room in order. A [Ring] is a table
 // over a room, for one process; each [End] of it is a transport.
 //
 //	put:  reserve room -> fill -> commit -> lease ---> table: (edge, key) -> payload

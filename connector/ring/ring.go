@@ -26,7 +26,7 @@ type Options struct {
 // A Ring is a table over a room of its own.
 type Ring struct {
 	table *Table
-	room  *Room
+	store  *Store
 }
 
 // New makes an empty ring.
@@ -37,11 +37,11 @@ func New(opts Options) (*Ring, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	room, err := NewRoom(opts.Store, opts.Timeout)
+	room, err := NewStore(opts.Store, opts.Timeout)
 	if err != nil {
 		return nil, err
 	}
-	return &Ring{table: NewTable(opts.TTL, opts.Log), room: room}, nil
+	return &Ring{table: NewTable(opts.TTL, opts.Log), store: room}, nil
 }
 
 // End opens an end, which is a transport.
@@ -50,7 +50,7 @@ func (r *Ring) End() *End {
 }
 
 // Check returns what is wrong with the store; nothing ever should be.
-func (r *Ring) Check() []shmstore.Violation { return r.room.Check() }
+func (r *Ring) Check() []shmstore.Violation { return r.store.Check() }
 
 // Stats returns what lies in the ring.
 func (r *Ring) Stats() Stats { return r.table.Stats() }
@@ -59,5 +59,5 @@ func (r *Ring) Stats() Stats { return r.table.Stats() }
 // and the error says so; calling Close again tries again.
 func (r *Ring) Close() error {
 	r.table.Stop()
-	return r.room.Close()
+	return r.store.Close()
 }

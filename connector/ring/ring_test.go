@@ -44,7 +44,7 @@ func open(t *testing.T, opts ring.Options) *ring.Ring {
 func TestTransport(t *testing.T) {
 	for name, apart := range map[string]bool{"one end": false, "two ends": true} {
 		t.Run(name, func(t *testing.T) {
-			connectortest.Run(t, connectortest.Ends{Told: true, Open: func(t *testing.T) (put, get connector.Transport) {
+			connectortest.Run(t, connectortest.Ends{MetadataUnique: true, Open: func(t *testing.T) (put, get connector.Transport) {
 				r := open(t, ring.Options{})
 				if end := r.End(); !apart {
 					return end, end
@@ -60,9 +60,9 @@ func put(end *ring.End, key string, size int) error {
 	return err
 }
 
-// TestRoom: a put without room waits until something is released, and no longer
+// TestPutWaitsForSpace: a put without room waits until something is released, and no longer
 // than its time.
-func TestRoom(t *testing.T) {
+func TestPutWaitsForSpace(t *testing.T) {
 	const size = 6 << 10
 	r := open(t, ring.Options{Store: shmstore.Options{ArenaBytes: 8 << 10, MaxObjectBytes: 7 << 10}, Timeout: time.Hour})
 	end := r.End()
@@ -95,7 +95,7 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-func TestNoRoomInTime(t *testing.T) {
+func TestPutTimesOut(t *testing.T) {
 	r := open(t, ring.Options{Store: shmstore.Options{ArenaBytes: 8 << 10, MaxObjectBytes: 7 << 10}, Timeout: time.Nanosecond})
 	end := r.End()
 	defer end.Close()
@@ -152,9 +152,9 @@ func TestSweep(t *testing.T) {
 	})
 }
 
-// TestCloseLetsOthersIn: an owner of many values takes them out in batches, with the table's lock free
+// TestCloseAndSweepWorkInBatches: an owner of many values takes them out in batches, with the table's lock free
 // between these, and so does a sweep.
-func TestCloseLetsOthersIn(t *testing.T) {
+func TestCloseAndSweepWorkInBatches(t *testing.T) {
 	for name, end := range map[string]func(*ring.Table, *ring.Owner){
 		"close": func(_ *ring.Table, o *ring.Owner) { o.Close() },
 		"sweep": func(*ring.Table, *ring.Owner) { <-time.After(2 * time.Minute) },
@@ -417,11 +417,11 @@ func TestPutsWaitInOrder(t *testing.T) {
 	})
 }
 
-// TestStoppedRoom: a put that waits for room in a room that stops fails with ErrClosed, and the
+// TestStoppedStore: a put that waits for room in a room that stops fails with ErrClosed, and the
 // room leaves no goroutine behind: the bubble ends without any.
-func TestStoppedRoom(t *testing.T) {
+func TestStoppedStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		room, err := ring.NewRoom(shmstore.Options{ArenaBytes: 8 << 10, MaxObjectBytes: 7 << 10, Memory: shmstore.Heap}, time.Hour)
+		room, err := ring.NewStore(shmstore.Options{ArenaBytes: 8 << 10, MaxObjectBytes: 7 << 10, Memory: shmstore.Heap}, time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,24 +14,24 @@ import (
 )
 
 // A place is where a payload lies.
-type place struct {
+type address struct {
 	edge connector.Edge
 	key  string
 }
 
 // An entry is a payload that was put and not got.
 type entry struct {
-	place   place
+	address   address
 	number  uint64 // never another entry's
 	payload connector.Payload
 	owner   *Owner
-	at      time.Time     // when it was placed
+	placedAt      time.Time     // when it was placed
 	element *list.Element // of the table's oldest
 }
 
 // batch is how many entries one hold of the table's lock takes out: a table has tens of thousands,
 // and other processes wait for the lock.
-const batch = 128
+const maxBatch = 128
 
 // Table says what lies under which key. It is for any goroutine.
 type Table struct {
@@ -39,14 +39,14 @@ type Table struct {
 	log *slog.Logger
 
 	mu      lockorder.Mutex[lockorder.RingTable]
-	held    map[place]*entry
+	entries    map[address]*entry
 	oldest  list.List // the same entries, *entry, in the order in which they were placed
-	last    uint64    // number given out
+	lastNumber    uint64    // number given out
 	bytes   int64     // of what is held
 	swept   int64     // so far
 	watched map[connector.Edge]*edgeWatch
 	stopped bool
-	waiting map[place][]chan struct{} // closed with the next put
+	waiting map[address][]chan struct{} // closed with the next put
 	sweeper *time.Timer               // runs while something is held and there is a TTL
 }
 
@@ -54,7 +54,7 @@ type Table struct {
 // told; zero is never.
 func NewTable(ttl time.Duration, log *slog.Logger) *Table {
 	// Numbers begin anywhere, so that those of another table say nothing here.
-	return &Table{ttl: ttl, log: log, last: rand.Uint64(), held: make(map[place]*entry), waiting: make(map[place][]chan struct{}), watched: make(map[connector.Edge]*edgeWatch)}
+	return &Table{ttl: ttl, log: log, lastNumber: rand.Uint64(), entries: make(map[address]*entry), waiting: make(map[address][]chan struct{}), watched: make(map[connector.Edge]*edgeWatch)}
 }
 
 // An Owner is somebody who puts. What it put and nobody got goes with it.
@@ -63,14 +63,14 @@ type Owner struct {
 	name  string
 
 	// Guarded by the table's lock.
-	mine   map[string][]*entry // by key: an entry for each edge
-	count  int                 // of the entries
+	byKey   map[string][]*entry // by key: an entry for each edge
+	entryCount  int                 // of the entries
 	closed bool
 }
 
 // Owner adds somebody who puts. The name is for reports.
 func (t *Table) Owner(name string) *Owner {
-	return &Owner{table: t, name: name, mine: make(map[string][]*entry)}
+	return &Owner{table: t, name: name, byKey: make(map[string][]*entry)}
 }
 
 // Put places a payload, in place of what lay there, and returns its number, which
@@ -78,18 +78,18 @@ func (t *Table) Owner(name string) *Owner {
 // [connector.ErrClosed] if the owner is closed.
 func (o *Owner) Put(edge connector.Edge, key string, payload connector.Payload) (number uint64, err error) {
 	t := o.table
-	e := &entry{place: place{edge, key}, payload: payload, owner: o}
+	e := &entry{address: address{edge, key}, payload: payload, owner: o}
 	t.mu.Lock()
 	if o.closed {
 		t.mu.Unlock()
 		payload.Release()
 		return 0, connector.ErrClosed
 	}
-	if t.last++; t.last == 0 {
-		t.last++
+	if t.lastNumber++; t.lastNumber == 0 {
+		t.lastNumber++
 	}
-	e.number = t.last
-	old := t.held[e.place]
+	e.number = t.lastNumber
+	old := t.entries[e.address]
 	if old != nil {
 		t.drop(old)
 	}
@@ -104,17 +104,17 @@ func (o *Owner) Put(edge connector.Edge, key string, payload connector.Payload) 
 // add takes an entry in, where none is.
 func (t *Table) add(e *entry) {
 	o := e.owner
-	e.at = time.Now()
-	t.held[e.place] = e
+	e.placedAt = time.Now()
+	t.entries[e.address] = e
 	e.element = t.oldest.PushBack(e)
 	t.bytes += int64(len(e.payload.Bytes()))
-	o.mine[e.place.key] = append(o.mine[e.place.key], e)
-	o.count++
-	t.placed(e.place.edge)
-	for _, w := range t.waiting[e.place] {
+	o.byKey[e.address.key] = append(o.byKey[e.address.key], e)
+	o.entryCount++
+	t.countEntry(e.address.edge)
+	for _, w := range t.waiting[e.address] {
 		close(w)
 	}
-	delete(t.waiting, e.place)
+	delete(t.waiting, e.address)
 	if t.ttl > 0 && t.sweeper == nil {
 		t.sweeper = time.AfterFunc(t.ttl, t.sweep)
 	}
@@ -122,20 +122,20 @@ func (t *Table) add(e *entry) {
 
 // drop takes an entry out. The payload is released without the lock.
 func (t *Table) drop(e *entry) {
-	o, key := e.owner, e.place.key
-	delete(t.held, e.place)
+	o, key := e.owner, e.address.key
+	delete(t.entries, e.address)
 	t.oldest.Remove(e.element)
 	t.bytes -= int64(len(e.payload.Bytes()))
-	all := o.mine[key]
+	all := o.byKey[key]
 	i := slices.Index(all, e)
 	all[i], all[len(all)-1] = all[len(all)-1], nil
 	if all = all[:len(all)-1]; len(all) > 0 {
-		o.mine[key] = all
+		o.byKey[key] = all
 	} else {
-		delete(o.mine, key)
+		delete(o.byKey, key)
 	}
-	o.count--
-	t.removed(e.place.edge)
+	o.entryCount--
+	t.uncountEntry(e.address.edge)
 }
 
 // Taken is a payload that was got.
@@ -150,7 +150,7 @@ func (got Taken) PutBack() {
 	e := got.entry
 	t := e.owner.table
 	t.mu.Lock()
-	back := !e.owner.closed && t.held[e.place] == nil
+	back := !e.owner.closed && t.entries[e.address] == nil
 	if back {
 		t.add(e)
 	}
@@ -168,12 +168,12 @@ func (got Taken) Entry() Entry { return got.entry.report() }
 func (t *Table) Get(edge connector.Edge, key string, number uint64) (Taken, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.take(place{edge, key}, number)
+	return t.takeLocked(address{edge, key}, number)
 }
 
-func (t *Table) take(at place, number uint64) (Taken, error) {
-	t.asked(at.edge)
-	e := t.held[at]
+func (t *Table) takeLocked(at address, number uint64) (Taken, error) {
+	t.markAsked(at.edge)
+	e := t.entries[at]
 	if e == nil || (number != 0 && e.number != number) {
 		return Taken{}, connector.ErrNotFound
 	}
@@ -191,8 +191,8 @@ type Sharer interface {
 func (t *Table) Peek(edge connector.Edge, key string, number uint64) (connector.Payload, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.asked(edge)
-	e := t.held[place{edge, key}]
+	t.markAsked(edge)
+	e := t.entries[address{edge, key}]
 	if e == nil || (number != 0 && e.number != number) {
 		return nil, connector.ErrNotFound
 	}
@@ -207,10 +207,10 @@ func (t *Table) Peek(edge connector.Edge, key string, number uint64) (connector.
 // closed, with [connector.ErrClosed]. What has a number was there: it is not waited
 // for.
 func (t *Table) Await(ctx context.Context, gone <-chan struct{}, edge connector.Edge, key string, number uint64) (Taken, error) {
-	at := place{edge, key}
+	at := address{edge, key}
 	for {
 		t.mu.Lock()
-		got, err := t.take(at, number)
+		got, err := t.takeLocked(at, number)
 		if err == nil || number != 0 {
 			t.mu.Unlock()
 			return got, err
@@ -226,13 +226,13 @@ func (t *Table) Await(ctx context.Context, gone <-chan struct{}, edge connector.
 		case <-gone:
 			err = connector.ErrClosed
 		}
-		t.leave(at, put)
+		t.stopWaiting(at, put)
 		return Taken{}, err
 	}
 }
 
-// leave forgets somebody who waits no more.
-func (t *Table) leave(at place, put chan struct{}) {
+// stopWaiting forgets somebody who waits no more.
+func (t *Table) stopWaiting(at address, put chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all := t.waiting[at]
@@ -252,7 +252,7 @@ func (t *Table) leave(at place, put chan struct{}) {
 // returns their number.
 func (o *Owner) Cleanup(key string) int {
 	return o.release(func() *entry {
-		if all := o.mine[key]; len(all) > 0 {
+		if all := o.byKey[key]; len(all) > 0 {
 			return all[0]
 		}
 		return nil
@@ -267,7 +267,7 @@ func (o *Owner) Close() int {
 	o.closed = true
 	t.mu.Unlock()
 	return o.release(func() *entry {
-		for _, all := range o.mine {
+		for _, all := range o.byKey {
 			return all[0]
 		}
 		return nil
@@ -277,21 +277,21 @@ func (o *Owner) Close() int {
 // release takes out the entries that next returns, under the lock, until it returns nil.
 func (o *Owner) release(next func() *entry) (n int) {
 	for {
-		out := o.table.dropped(next)
+		out := o.table.dropBatch(next)
 		for _, e := range out {
 			e.payload.Release()
 		}
-		if n += len(out); len(out) < batch {
+		if n += len(out); len(out) < maxBatch {
 			return n
 		}
 	}
 }
 
-// dropped takes out entries that next returns, a batch at most.
-func (t *Table) dropped(next func() *entry) (out []*entry) {
+// dropBatch takes out entries that next returns, a batch at most.
+func (t *Table) dropBatch(next func() *entry) (out []*entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for len(out) < batch {
+	for len(out) < maxBatch {
 		e := next()
 		if e == nil {
 			break
@@ -306,31 +306,31 @@ func (t *Table) dropped(next func() *entry) (out []*entry) {
 func (t *Table) sweep() {
 	now := time.Now()
 	for {
-		out, ttl := t.late(now)
+		out, ttl := t.takeExpired(now)
 		for _, e := range out {
-			t.log.Warn("no reader came for a value", "edge", e.place.edge.String(), "key", e.place.key,
+			t.log.Warn("no reader came for a value", "edge", e.address.edge.String(), "key", e.address.key,
 				"bytes", len(e.payload.Bytes()), "from", e.owner.name, "after", ttl)
 			e.payload.Release()
 		}
-		if len(out) < batch {
+		if len(out) < maxBatch {
 			return
 		}
 	}
 }
 
-// late takes out entries that lie for longer than the TTL, a batch at most. Where these are fewer, it
+// takeExpired takes out entries that lie for longer than the TTL, a batch at most. Where these are fewer, it
 // has set the timer for the next.
-func (t *Table) late(now time.Time) (out []*entry, ttl time.Duration) {
+func (t *Table) takeExpired(now time.Time) (out []*entry, ttl time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for t.ttl > 0 && len(out) < batch { // 0: stopped meanwhile
+	for t.ttl > 0 && len(out) < maxBatch { // 0: stopped meanwhile
 		first := t.oldest.Front()
 		if first == nil {
 			t.sweeper = nil
 			break
 		}
 		e := first.Value.(*entry) //nolint:forcetypeassert // the list has no others
-		if left := t.ttl - now.Sub(e.at); left > 0 {
+		if left := t.ttl - now.Sub(e.placedAt); left > 0 {
 			t.sweeper.Reset(left)
 			break
 		}
@@ -352,7 +352,7 @@ type Stats struct {
 func (t *Table) Stats() Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return Stats{Entries: len(t.held), Bytes: t.bytes, Swept: t.swept}
+	return Stats{Entries: len(t.entries), Bytes: t.bytes, Swept: t.swept}
 }
 
 // An Entry is a payload that nobody has got yet, for reports.
@@ -364,14 +364,14 @@ type Entry struct {
 }
 
 func (e *entry) report() Entry {
-	return Entry{Edge: e.place.edge, Key: e.place.key, Bytes: len(e.payload.Bytes()), Age: time.Since(e.at)}
+	return Entry{Edge: e.address.edge, Key: e.address.key, Bytes: len(e.payload.Bytes()), Age: time.Since(e.placedAt)}
 }
 
 // Len returns the number of payloads that the owner put and that were not got.
 func (o *Owner) Len() int {
 	o.table.mu.Lock()
 	defer o.table.mu.Unlock()
-	return o.count
+	return o.entryCount
 }
 
 // Entries lists the payloads that the owner put and that were not got, in no order.
@@ -379,7 +379,7 @@ func (o *Owner) Entries() (all []Entry) {
 	t := o.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, mine := range o.mine {
+	for _, mine := range o.byKey {
 		for _, e := range mine {
 			all = append(all, e.report())
 		}

@@ -205,9 +205,9 @@ func TestCutShort(t *testing.T) {
 	}
 }
 
-// TestNoRoom: a value for which there is no room is an error, whether the directory or
+// TestNoSpace: a value for which there is no room is an error, whether the directory or
 // the machine is full, and leaves nothing.
-func TestNoRoom(t *testing.T) {
+func TestNoSpace(t *testing.T) {
 	dir := segment.SmallShm(t, "256k")
 	end := open(t, segment.Options{Dir: dir})
 	put(t, end, "small", old)
@@ -227,9 +227,9 @@ func TestNoRoom(t *testing.T) {
 	wantValue(t, end, "large", put(t, end, "large", make([]byte, 128<<10)), make([]byte, 128<<10))
 }
 
-// TestGetMakesRoom: who has got nothing yet gets a value from a directory that is full, and
+// TestGetFromFullDirectory: who has got nothing yet gets a value from a directory that is full, and
 // leaves nothing of it.
-func TestGetMakesRoom(t *testing.T) {
+func TestGetFromFullDirectory(t *testing.T) {
 	dir := segment.SmallShm(t, "256k")
 	putter, getter := open(t, segment.Options{Dir: dir}), open(t, segment.Options{Dir: dir})
 	put(t, putter, "key", old)

@@ -19,8 +19,8 @@ type buffer struct {
 	bytes []byte // nil once it is released
 }
 
-// takeBuffer returns one with so many bytes, which contain anything.
-func takeBuffer(size int) *buffer {
+// getBuffer returns one with so many bytes, which contain anything.
+func getBuffer(size int) *buffer {
 	if size >= minPooled {
 		if b, ok := buffers[bits.Len(uint(size))].Get().(*[]byte); ok && cap(*b) >= size { //nolint:gosec // a length
 			return &buffer{(*b)[:size:cap(*b)]}

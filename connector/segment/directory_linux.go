@@ -31,9 +31,9 @@ func openDirectory(path string) (directory, error) {
 
 func (d directory) close() { _ = unix.Close(d.fd) }
 
-// room returns how many bytes the file system has, and how many of them nobody uses; 0 where
+// space returns how many bytes the file system has, and how many of them nobody uses; 0 where
 // it has no limit.
-func (d directory) room() (whole, left int64) {
+func (d directory) space() (whole, left int64) {
 	var st unix.Statfs_t
 	if unix.Fstatfs(d.fd, &st) != nil {
 		return 0, 0
@@ -53,7 +53,7 @@ type file struct {
 	identity
 	mode  uint32
 	owner uint32
-	names uint32
+	links uint32
 	size  int64
 	bytes int64 // that have memory behind them
 }
@@ -72,12 +72,12 @@ func describe(fd int, name string, flags int) (file, error) {
 	const block = 512
 	return file{
 		identity: identity{inode: st.Ino, born: st.Btime.Sec*1e9 + int64(st.Btime.Nsec)},
-		mode:     uint32(st.Mode), owner: st.Uid, names: st.Nlink,
+		mode:     uint32(st.Mode), owner: st.Uid, links: st.Nlink,
 		size: int64(st.Size), bytes: int64(st.Blocks) * block, //nolint:gosec // the kernel's own figures
 	}, nil
 }
 
-func described(fd int) (file, error) { return describe(fd, "", unix.AT_EMPTY_PATH) }
+func describeFD(fd int) (file, error) { return describe(fd, "", unix.AT_EMPTY_PATH) }
 
 // check refuses whatever is no segment and no lock of this user.
 func (d directory) check(f file) error {
@@ -90,13 +90,13 @@ func (d directory) check(f file) error {
 	return nil
 }
 
-// still says whether what is open is what was seen under a name, and has that name still.
-func (d directory) still(fd int, name string, seen file) bool {
-	now, err := described(fd)
+// isSame says whether what is open is what was seen under a name, and has that name still.
+func (d directory) isSame(fd int, name string, seen file) bool {
+	now, err := describeFD(fd)
 	if err != nil || now.identity != seen.identity {
 		return false
 	}
-	if now.names == seen.names {
+	if now.links == seen.links {
 		return true
 	}
 	again, err := d.lookup(name) // it has another name, as spares have
@@ -109,7 +109,7 @@ func (d directory) open(name string, how int) (fd int, f file, err error) {
 	if err != nil {
 		return -1, file{}, err
 	}
-	f, err = described(fd)
+	f, err = describeFD(fd)
 	if err == nil {
 		err = d.check(f)
 	}
@@ -132,7 +132,7 @@ func (d directory) openAny(name string, how int) (int, error) {
 		return -1, fmt.Errorf("%w: it had the file leased", connector.ErrBusy)
 	}
 	if err != nil {
-		return -1, fmt.Errorf("open: %w", full(err))
+		return -1, fmt.Errorf("open: %w", spaceError(err))
 	}
 	return fd, nil
 }
@@ -144,7 +144,7 @@ const ownerOnly = 0o600
 func (d directory) create() (int, error) {
 	fd, err := unix.Openat(d.fd, ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, ownerOnly)
 	if err != nil {
-		return -1, fmt.Errorf("make a file in %s: %w", d.path, full(err))
+		return -1, fmt.Errorf("make a file in %s: %w", d.path, spaceError(err))
 	}
 	return fd, nil
 }
@@ -157,7 +157,7 @@ var linkByProc atomic.Bool
 func (d directory) link(fd int, name string) error {
 	if !linkByProc.Load() {
 		err := unix.Linkat(fd, "", d.fd, name, unix.AT_EMPTY_PATH)
-		if !missing(err) { // which the directory could be, too
+		if !isMissing(err) { // which the directory could be, too
 			return err
 		}
 	}
@@ -171,8 +171,8 @@ func (d directory) link(fd int, name string) error {
 // unlink takes a name away. That it is gone already is fs.ErrNotExist.
 func (d directory) unlink(name string) error { return unix.Unlinkat(d.fd, name, 0) }
 
-// full says the system's errors for want of room in the connector's words.
-func full(err error) error {
+// spaceError says the system's errors for want of room in the connector's words.
+func spaceError(err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return fmt.Errorf("%w: %w: make %s larger, or remove what lies there", connector.ErrFull, err, defaultDir)
 	}
@@ -187,4 +187,4 @@ func full(err error) error {
 	return err
 }
 
-func missing(err error) bool { return errors.Is(err, fs.ErrNotExist) }
+func isMissing(err error) bool { return errors.Is(err, fs.ErrNotExist) }

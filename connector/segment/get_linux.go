@@ -26,16 +26,16 @@ func (t *Transport) Peek(ctx context.Context, _ connector.Edge, key string, meta
 }
 
 func (t *Transport) get(ctx context.Context, key string, meta connector.Metadata, consume bool) (payload connector.Payload, err error) {
-	if err := t.enter(); err != nil {
+	if err := t.beginOperation(); err != nil {
 		return nil, err
 	}
-	defer t.leave()
+	defer t.endOperation()
 	at, err := locate(key, meta)
 	if err != nil {
 		return nil, err
 	}
-	err = t.patiently(ctx, t.done, func() error {
-		payload, err = t.take(at, consume)
+	err = t.retryBusy(ctx, t.done, func() error {
+		payload, err = t.readLocked(at, consume)
 		return err
 	})
 	return payload, err
@@ -43,25 +43,25 @@ func (t *Transport) get(ctx context.Context, key string, meta connector.Metadata
 
 // Await implements [connector.Transport].
 func (t *Transport) Await(ctx context.Context, _ connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
-	if err := t.enter(); err != nil {
+	if err := t.beginOperation(); err != nil {
 		return nil, err
 	}
-	defer t.leave()
+	defer t.endOperation()
 	at, err := locate(key, meta)
 	if err != nil {
 		return nil, err
 	}
-	w, err := t.watching()
+	w, err := t.startWatch()
 	if err != nil {
 		return nil, err
 	}
 	changed := w.subscribe(at.name)
 	defer w.unsubscribe(at.name, changed)
-	nap := firstNap
+	nap := minPause
 	for {
 		var payload connector.Payload
-		err := t.spares.orElse(func() (err error) {
-			payload, err = t.take(at, true)
+		err := t.spares.retryWithoutSpares(func() (err error) {
+			payload, err = t.readLocked(at, true)
 			return err
 		})
 		var again <-chan time.Time
@@ -69,9 +69,9 @@ func (t *Transport) Await(ctx context.Context, _ connector.Edge, key string, met
 		case errors.Is(err, connector.ErrBusy):
 			// Its end is not always told: a lock can be given up without closing it.
 			again = time.After(nap)
-			nap = min(2*nap, lastNap)
+			nap = min(2*nap, maxPause)
 		case errors.Is(err, connector.ErrNotFound):
-			nap = firstNap
+			nap = minPause
 		default:
 			return payload, err
 		}
@@ -89,17 +89,17 @@ func (t *Transport) Await(ctx context.Context, _ connector.Edge, key string, met
 	}
 }
 
-// take reads a segment under its lock, and then removes both.
+// readLocked reads a segment under its lock, and then removes both.
 //
 // Without metadata, a segment that has no lock is not there: its writer may be at
 // work. With them the writer has finished, and a lock may never have been, or be gone
 // already: whoever unlinks the segment has got it.
-func (t *Transport) take(at address, consume bool) (connector.Payload, error) {
+func (t *Transport) readLocked(at address, consume bool) (connector.Payload, error) {
 	l, err := t.dir.lockOf(at.name)
-	if missing(err) && at.put() {
+	if isMissing(err) && at.fromMetadata() {
 		err = nil
 	}
-	if missing(err) {
+	if isMissing(err) {
 		return nil, connector.ErrNotFound
 	}
 	if err != nil {
@@ -109,7 +109,7 @@ func (t *Transport) take(at address, consume bool) (connector.Payload, error) {
 		defer l.unlock()
 	}
 	fd, err := t.dir.openAny(at.name, unix.O_RDONLY)
-	if missing(err) {
+	if isMissing(err) {
 		return nil, connector.ErrNotFound
 	}
 	if err != nil {
@@ -118,7 +118,7 @@ func (t *Transport) take(at address, consume bool) (connector.Payload, error) {
 	defer unix.Close(fd)
 	// A file that is open is not used for another value: what has the name now is what is read.
 	f, err := t.dir.lookup(at.name)
-	if missing(err) {
+	if isMissing(err) {
 		return nil, connector.ErrNotFound
 	}
 	if err == nil {
@@ -128,7 +128,7 @@ func (t *Transport) take(at address, consume bool) (connector.Payload, error) {
 		return nil, err
 	}
 	payload, err := t.read(fd, f, at)
-	if err == nil && !t.dir.still(fd, at.name, f) {
+	if err == nil && !t.dir.isSame(fd, at.name, f) {
 		payload.Release()
 		err = connector.ErrNotFound // somebody was faster
 	}
@@ -148,7 +148,7 @@ func (t *Transport) take(at address, consume bool) (connector.Payload, error) {
 // time, which is an error here and not the end of this process.
 func (t *Transport) read(fd int, f file, at address) (connector.Payload, error) {
 	size := at.size
-	if !at.put() {
+	if !at.fromMetadata() {
 		if f.size == 0 {
 			return nil, connector.ErrNotFound // its writer has died, or is none that locks
 		}
@@ -165,7 +165,7 @@ func (t *Transport) read(fd int, f file, at address) (connector.Payload, error) 
 		return nil, err
 	}
 	faultpoint.Hit("segment-get-opened")
-	b := takeBuffer(int(size))
+	b := getBuffer(int(size))
 	if err := readFull(fd, b.bytes); err != nil {
 		b.Release()
 		return nil, err
@@ -209,7 +209,7 @@ func (t *Transport) consume(name string, f file, l *lock) error {
 		}
 	}
 	err := t.dir.unlink(name)
-	if missing(err) {
+	if isMissing(err) {
 		return connector.ErrNotFound
 	}
 	if err != nil {
@@ -220,6 +220,6 @@ func (t *Transport) consume(name string, f file, l *lock) error {
 		l.remove()
 		faultpoint.Hit("segment-get-unlocked")
 	}
-	t.got(name, f.identity)
+	t.untrackConsumed(name, f.identity)
 	return nil
 }

@@ -95,9 +95,9 @@ func FuzzJournal(f *testing.F) {
 	})
 }
 
-// TestNoteOfTheLiving: whoever opens a transport while a value is being put to last leaves
+// TestNoteOfLiveWriter: whoever opens a transport while a value is being put to last leaves
 // its note; one that is not put leaves none.
-func TestNoteOfTheLiving(t *testing.T) {
+func TestNoteOfLiveWriter(t *testing.T) {
 	opened, err := New(Options{Dir: t.TempDir(), Lasting: true})
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +110,7 @@ func TestNoteOfTheLiving(t *testing.T) {
 		}
 		return len(slices.DeleteFunc(names, func(n os.DirEntry) bool { return !strings.HasPrefix(n.Name(), notePrefix) }))
 	}
-	err = end.recorded(&entry{record: record{purpose: putting, name: "key"}}, func() error {
+	err = end.publishRecorded(&entry{record: record{purpose: putting, name: "key"}}, func() error {
 		_, err := end.journal.sweepNotes(end.dir, end.opts.Log)
 		if n := notes(); n != 1 {
 			t.Errorf("while it is put it has %d notes", n)
@@ -121,7 +121,7 @@ func TestNoteOfTheLiving(t *testing.T) {
 		t.Errorf("once it has been put, and is not there, it has %d notes: %v, %v", notes(), err, sweep)
 	}
 	failed := errors.New("it cannot be put")
-	if err := end.recorded(&entry{record: record{purpose: putting, name: "key"}}, func() error { return failed }); !errors.Is(err, failed) || notes() != 0 {
+	if err := end.publishRecorded(&entry{record: record{purpose: putting, name: "key"}}, func() error { return failed }); !errors.Is(err, failed) || notes() != 0 {
 		t.Errorf("what was not put has %d notes: %v", notes(), err)
 	}
 	if err := end.Close(); err != nil {
@@ -129,9 +129,9 @@ func TestNoteOfTheLiving(t *testing.T) {
 	}
 }
 
-// TestSweepOfWhatIsLocked: what a living process has locked just now is removed as soon as
+// TestSweepOfLockedValue: what a living process has locked just now is removed as soon as
 // it has let go, or at the end.
-func TestSweepOfWhatIsLocked(t *testing.T) {
+func TestSweepOfLockedValue(t *testing.T) {
 	for what, held := range map[string]time.Duration{"for a moment": sweepPatience / 2, "for long": 2 * sweepPatience} {
 		t.Run(what, func(t *testing.T) {
 			dir := Shm(t)
@@ -158,7 +158,7 @@ func TestSweepOfWhatIsLocked(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, err := d.lookup("key"); missing(err) != (held < sweepPatience) {
+				if _, err := d.lookup("key"); isMissing(err) != (held < sweepPatience) {
 					t.Errorf("the value of the dead: %v", err)
 				}
 				time.Sleep(held) //nolint:forbidigo // of the bubble
@@ -171,8 +171,8 @@ func TestSweepOfWhatIsLocked(t *testing.T) {
 	}
 }
 
-// TestBounded: neither table nor journal grow with values that somebody else got.
-func TestBounded(t *testing.T) {
+// TestTableAndJournalAreBounded: neither table nor journal grow with values that somebody else got.
+func TestTableAndJournalAreBounded(t *testing.T) {
 	dir := Shm(t)
 	open := func() *Transport {
 		end, err := New(Options{Dir: dir})
@@ -199,8 +199,8 @@ func TestBounded(t *testing.T) {
 		}
 	}
 	const most = 4
-	if len(writer.held) > most || len(writer.oldest) > most || writer.journal.rows > most || reader.journal.rows > most {
-		t.Errorf("%d held, %d to look at, %d and %d rows", len(writer.held), len(writer.oldest), writer.journal.rows, reader.journal.rows)
+	if len(writer.entries) > most || len(writer.oldest) > most || writer.journal.rows > most || reader.journal.rows > most {
+		t.Errorf("%d held, %d to look at, %d and %d rows", len(writer.entries), len(writer.oldest), writer.journal.rows, reader.journal.rows)
 	}
 }
 
@@ -265,7 +265,7 @@ func TestOrphanedLock(t *testing.T) {
 	defer late.unlock()
 	for _, step := range []func(){func() {}, consumer.remove, consumer.unlock} {
 		step()
-		if err := late.take(); !errors.Is(err, connector.ErrBusy) {
+		if err := late.acquire(); !errors.Is(err, connector.ErrBusy) {
 			t.Errorf("%v, want ErrBusy", err)
 		}
 	}
@@ -296,17 +296,17 @@ func TestLink(t *testing.T) {
 				t.Errorf("a name was given twice: %v", err)
 			}
 			named, err := d.lookup("key")
-			made, madeErr := described(fd)
-			if err := errors.Join(err, madeErr, d.unlink("key")); err != nil || named.identity != made.identity || made.names != 1 {
+			made, madeErr := describeFD(fd)
+			if err := errors.Join(err, madeErr, d.unlink("key")); err != nil || named.identity != made.identity || made.links != 1 {
 				t.Errorf("%+v has the name of %+v: %v", named, made, err)
 			}
 		})
 	}
 }
 
-// TestTold: who waits is woken by what has its name, or its lock's, and by the word
+// TestWatchNotifies: who waits is woken by what has its name, or its lock's, and by the word
 // that some of it was lost.
-func TestTold(t *testing.T) {
+func TestWatchNotifies(t *testing.T) {
 	w := &watch{waiting: make(map[string][]chan struct{})}
 	changed := w.subscribe("key")
 	for what, tc := range map[string]struct {
@@ -320,7 +320,7 @@ func TestTold(t *testing.T) {
 		"both, twice": {[]string{"key2", "key", "key2", "key"}, 1},
 	} {
 		for _, name := range tc.names {
-			w.tell([]byte(name))
+			w.notify([]byte(name))
 		}
 		if len(changed) != tc.want {
 			t.Errorf("%s: told %d times, want %d", what, len(changed), tc.want)
@@ -380,9 +380,9 @@ func TestBuffers(t *testing.T) {
 	}
 }
 
-// TestLooks: the free memory is looked at once in lookAhead bytes where there is so
+// TestMemoryProbeInterval: the free memory is looked at once in lookAhead bytes where there is so
 // much, once in lookEvery where there is less, and again after a time.
-func TestLooks(t *testing.T) {
+func TestMemoryProbeInterval(t *testing.T) {
 	free := func(kib int) fstest.MapFS {
 		return fstest.MapFS{"meminfo": {Data: fmt.Appendf(nil, "MemAvailable: %d kB\n", kib)}}
 	}
@@ -397,18 +397,18 @@ func TestLooks(t *testing.T) {
 	}
 	take(mib, nil)
 	m.probe.Proc = none
-	take(lookAhead/2, nil)
-	take(lookAhead/2, nil)
+	take(probeAhead/2, nil)
+	take(probeAhead/2, nil)
 	take(1, connector.ErrFull)
 
 	m.probe.Proc = much
-	take(lookEvery, nil)
-	m.probe.Proc, m.until = none, m.until.Add(-lookAgain)
-	take(lookEvery, connector.ErrFull)
+	take(unprobedBytes, nil)
+	m.probe.Proc, m.until = none, m.until.Add(-probeValidity)
+	take(unprobedBytes, connector.ErrFull)
 
 	m.probe.Proc = little
-	take(lookEvery, nil)
+	take(unprobedBytes, nil)
 	m.probe.Proc = none
-	take(lookEvery-1, nil)
+	take(unprobedBytes-1, nil)
 	take(1, connector.ErrFull)
 }

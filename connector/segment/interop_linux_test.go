@@ -225,7 +225,7 @@ func TestKilledBesidePython(t *testing.T) {
 				_, _, err = c.Put(t.Context(), edge, key, pattern(i, 100_000))
 			}
 			wantErr(t, "put of a process that is killed", err, connectortest.ErrGone)
-			_ = victim.End()
+			_ = victim.Stop()
 			if a := p.ask(t, order{Op: "get", Key: key, Seed: i, Size: 100_000}); a.Found && !a.Equal {
 				t.Errorf("%s: Python got what was never put", point)
 			}

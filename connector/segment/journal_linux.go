@@ -115,7 +115,7 @@ func (j *journal) release(row int) {
 
 func (j *journal) write(row int, text []byte) error {
 	if _, err := unix.Pwrite(j.fd, text, int64(row)*rowBytes); err != nil {
-		return fmt.Errorf("write the journal: %w", full(err))
+		return fmt.Errorf("write the journal: %w", spaceError(err))
 	}
 	return nil
 }

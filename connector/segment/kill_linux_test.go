@@ -70,7 +70,7 @@ func TestWriterKilled(t *testing.T) {
 				victim := spawn(t, s.opts, "segment-"+point)
 				_, err := tryPut(t.Context(), victim, "key", fresh)
 				wantErr(t, "put of a process that is killed", err, connectortest.ErrGone)
-				_ = victim.End()
+				_ = victim.Stop()
 				next := s.after(t)
 				wantNone(t, next, "key", nil)
 				wantValue(t, s.bystander, "key", put(t, next, "key", old), old)
@@ -100,7 +100,7 @@ func TestReplacerKilled(t *testing.T) {
 				}
 				_, err := tryPut(t.Context(), victim, "key", fresh)
 				wantErr(t, "put of a process that is killed", err, connectortest.ErrGone)
-				_ = victim.End()
+				_ = victim.Stop()
 				next := s.after(t, "key", "shm_key_lockfile.lock")
 				payload, err := next.Get(t.Context(), edge, "key", nil)
 				switch {
@@ -121,9 +121,9 @@ func TestReplacerKilled(t *testing.T) {
 	}
 }
 
-// TestKilledAfterAll: what a killed writer had put, and others have got, takes nothing
+// TestKilledWriterKeepsLaterValues: what a killed writer had put, and others have got, takes nothing
 // along that others have put in its place.
-func TestKilledAfterAll(t *testing.T) {
+func TestKilledWriterKeepsLaterValues(t *testing.T) {
 	s := newScene(t, segment.ByKey)
 	victim := spawn(t, s.opts, "")
 	for i := range 3 {
@@ -156,7 +156,7 @@ func TestReaderKilled(t *testing.T) {
 				s.before = gone
 				_, err := victim.Get(t.Context(), edge, "key", meta)
 				wantErr(t, "get of a process that is killed", err, connectortest.ErrGone)
-				_ = victim.End()
+				_ = victim.Stop()
 				next := s.after(t, gone...)
 				if i < 2 || point == "get-recorded" {
 					wantValue(t, next, "key", meta, old)
@@ -184,7 +184,7 @@ func TestReclaimerKilled(t *testing.T) {
 				victim := spawn(t, s.opts, "segment-"+point)
 				put(t, victim, "key", old)
 				wantErr(t, what, reclaim(t.Context(), victim), connectortest.ErrGone)
-				_ = victim.End()
+				_ = victim.Stop()
 				s.after(t)
 			})
 		}
@@ -202,15 +202,15 @@ func TestSweeperKilled(t *testing.T) {
 			dead.Kill()
 			victim := spawn(t, s.opts, "segment-"+point)
 			wantErr(t, "a call", victim.Cleanup(t.Context(), "key"), connectortest.ErrGone)
-			_ = victim.End()
+			_ = victim.Stop()
 			s.after(t)
 		})
 	}
 }
 
-// TestRampage kills one process after the other, each at a random point of its
+// TestRandomKills kills one process after the other, each at a random point of its
 // work on few keys that all share, and sees that values are whole and nothing stays.
-func TestRampage(t *testing.T) {
+func TestRandomKills(t *testing.T) {
 	points := []string{
 		"spare-named", "allocated", "filled", "put-recorded", "put-locked", "put-replacing", "put-linked", "put",
 		"get-opened", "get-read", "get-recorded", "get-unlinked", "get-unlocked", "get", "settle-unlinked", "settle-unlocked",
@@ -251,7 +251,7 @@ func TestRampage(t *testing.T) {
 			}
 		}
 		wantErr(t, point, err, connectortest.ErrGone)
-		_ = victim.End()
+		_ = victim.Stop()
 	}
 	next := open(t, segment.Options{Dir: dir})
 	for i := range 3 {

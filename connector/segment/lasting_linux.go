@@ -54,8 +54,8 @@ type noteFile struct {
 	fd   int
 }
 
-// note writes down a value that is lasting. Of others the journal knows enough.
-func (t *Transport) note(e *entry) (*noteFile, error) {
+// writeNote writes down a value that is lasting. Of others the journal knows enough.
+func (t *Transport) writeNote(e *entry) (*noteFile, error) {
 	if !t.opts.Lasting {
 		return nil, nil
 	}
@@ -71,14 +71,14 @@ func (t *Transport) note(e *entry) (*noteFile, error) {
 	file := &noteFile{dir: t.journal.dir, fd: fd}
 	if err = file.write(n); err != nil {
 		_ = unix.Close(fd)
-		return nil, fmt.Errorf("write down what is to last: %w", full(err))
+		return nil, fmt.Errorf("write down what is to last: %w", spaceError(err))
 	}
 	faultpoint.Hit("segment-put-noted")
 	return file, nil
 }
 
 func (f *noteFile) write(n note) error {
-	own, err := described(f.fd)
+	own, err := describeFD(f.fd)
 	if err != nil {
 		return err
 	}
@@ -113,15 +113,15 @@ func (j *journal) notes(dir directory, do func(note) (removed bool, err error)) 
 	var errs []error
 	for _, n := range names {
 		if strings.HasPrefix(n.Name(), notePrefix) {
-			errs = append(errs, j.visit(dir, n.Name(), do))
+			errs = append(errs, j.visitNote(dir, n.Name(), do))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (j *journal) visit(dir directory, name string, do func(note) (removed bool, err error)) error {
+func (j *journal) visitNote(dir directory, name string, do func(note) (removed bool, err error)) error {
 	fd, _, err := j.dir.orphan(name)
-	if missing(err) {
+	if isMissing(err) {
 		return nil
 	}
 	if err != nil {
@@ -134,7 +134,7 @@ func (j *journal) visit(dir directory, name string, do func(note) (removed bool,
 		return err
 	}
 	n, ok := parseNote(text[:size])
-	if ok && dir.there(n.record) {
+	if ok && dir.exists(n.record) {
 		if removed, err := do(n); err != nil || !removed {
 			return err
 		}
@@ -154,7 +154,7 @@ func (j *journal) sweepNotes(dir directory, log *slog.Logger) (next time.Time, e
 			}
 			return false, nil
 		}
-		if err := dir.settle(n.record); err != nil {
+		if err := dir.removeRecorded(n.record); err != nil {
 			return false, err
 		}
 		log.Warn("nobody came for a lasting value", slog.String("key", n.key))
@@ -172,7 +172,7 @@ func (t *Transport) removeLasting(key string) error {
 		if n.key != key {
 			return false, nil
 		}
-		err := t.dir.settle(n.record)
+		err := t.dir.removeRecorded(n.record)
 		return err == nil, err
 	})
 	if err != nil {
@@ -183,10 +183,10 @@ func (t *Transport) removeLasting(key string) error {
 
 // sweepLasting comes again for as long as the transport is open.
 func (t *Transport) sweepLasting() {
-	if t.enter() != nil {
+	if t.beginOperation() != nil {
 		return
 	}
-	defer t.leave()
+	defer t.endOperation()
 	next, err := t.journal.sweepNotes(t.dir, t.opts.Log)
 	again := t.opts.TTL
 	if !next.IsZero() {
@@ -197,5 +197,5 @@ func (t *Transport) sweepLasting() {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.sweeper.Reset(max(again, lastNap))
+	t.sweeper.Reset(max(again, maxPause))
 }

@@ -142,9 +142,9 @@ func TestLastingSweptAlive(t *testing.T) {
 	})
 }
 
-// TestLastingOverAtOnce: a program whose values are over at once does not look for them
+// TestLastingMinTTL: a program whose values are over at once does not look for them
 // without a pause.
-func TestLastingOverAtOnce(t *testing.T) {
+func TestLastingMinTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end := open(t, segment.Options{Dir: segment.Shm(t), Lasting: true, TTL: time.Nanosecond})
 		put(t, end, "key", old)
@@ -175,8 +175,8 @@ func TestLastingCleanup(t *testing.T) {
 	}
 }
 
-// TestLastingForAges: a time that ends behind all that a note can say is none that is over.
-func TestLastingForAges(t *testing.T) {
+// TestLastingMaxTTL: a time that ends behind all that a note can say is none that is over.
+func TestLastingMaxTTL(t *testing.T) {
 	opts := segment.Options{Dir: segment.Shm(t), TTL: math.MaxInt64}
 	lasting(t, opts, "r1_thinker_0")
 	open(t, opts) // which sweeps
@@ -210,7 +210,7 @@ func TestLastingWriterKilled(t *testing.T) {
 				victim := spawn(t, opts, "segment-"+point)
 				_, err := tryPut(t.Context(), victim, "key", fresh)
 				wantErr(t, "put of a process that is killed", err, connectortest.ErrGone)
-				_ = victim.End()
+				_ = victim.Stop()
 				wantNone(t, open(t, segment.Options{Dir: opts.Dir}), "key", nil)
 				if left := values(t, opts.Dir); len(left) > 0 {
 					t.Errorf("%q is left", left)

@@ -29,7 +29,7 @@ func (d directory) newLock(name string) (*lock, error) {
 		return nil, err
 	}
 	l := &lock{dir: d, name: lockName(name), fd: fd}
-	f, err := described(fd)
+	f, err := describeFD(fd)
 	l.id = f.identity
 	if err == nil {
 		err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
@@ -49,16 +49,16 @@ func (d directory) lockOf(name string) (*lock, error) {
 		return nil, err
 	}
 	l.fd = fd
-	if err := l.take(); err != nil {
+	if err := l.acquire(); err != nil {
 		l.unlock()
 		return nil, err
 	}
 	return l, nil
 }
 
-// take locks the file. A consumer removes it with the segment: whoever locks it
+// acquire locks the file. A consumer removes it with the segment: whoever locks it
 // after that has locked nothing, and has to look again.
-func (l *lock) take() error {
+func (l *lock) acquire() error {
 	err := unix.Flock(l.fd, unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return errHeld
@@ -66,11 +66,11 @@ func (l *lock) take() error {
 	if err != nil {
 		return fmt.Errorf("lock: %w", err)
 	}
-	f, err := described(l.fd)
+	f, err := describeFD(l.fd)
 	if err != nil {
 		return err
 	}
-	if f.names == 0 {
+	if f.links == 0 {
 		return errHeld
 	}
 	l.id = f.identity
@@ -83,7 +83,7 @@ func (l *lock) link() error {
 		return nil
 	}
 	if err := l.dir.link(l.fd, l.name); err != nil {
-		return fmt.Errorf("make the lock: %w", full(err))
+		return fmt.Errorf("make the lock: %w", spaceError(err))
 	}
 	l.linked = true
 	return nil

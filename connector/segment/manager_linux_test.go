@@ -120,10 +120,10 @@ func wantError(t *testing.T, p *pythontest.Process, want string) {
 	}
 }
 
-// TestMetadataOfTheDead: metadata whose writer was killed before they were read are removed
+// TestMetadataOfDeadWriter: metadata whose writer was killed before they were read are removed
 // when any process opens segments, in Go or in Python; a damaged segment is refused, and can be
 // cleaned up.
-func TestMetadataOfTheDead(t *testing.T) {
+func TestMetadataOfDeadWriter(t *testing.T) {
 	for _, by := range []string{"Go", "Python"} {
 		t.Run(by, func(t *testing.T) {
 			rid := fmt.Sprintf("dead-%s-%d", by, os.Getpid())

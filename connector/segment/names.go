@@ -54,8 +54,8 @@ type address struct {
 	size int64 // 0: as long as the segment is
 }
 
-// put says that the value was put for certain, because there are metadata of it.
-func (a address) put() bool { return a.size > 0 }
+// fromMetadata says that the value was put for certain, because there are metadata of it.
+func (a address) fromMetadata() bool { return a.size > 0 }
 
 // locate finds out where a value lies: by its metadata, or by its key if they are
 // none of this format. Metadata come from other processes: what they name is read

@@ -88,9 +88,9 @@ func spareNames(t rapid.TB, end *Transport) (names []string) {
 	return names
 }
 
-// TestUsedAgain: the file of a value is used for another once nobody has it, and in no
+// TestFileReuse: the file of a value is used for another once nobody has it, and in no
 // case before.
-func TestUsedAgain(t *testing.T) {
+func TestFileReuse(t *testing.T) {
 	for _, generation := range []int{ByMetadata, ByKey} {
 		hold := map[string]func(t *testing.T, path string) (letGo func() error){
 			"that was got": nil,
@@ -230,7 +230,7 @@ func TestSparesAgainstModel(t *testing.T) {
 					}
 				}
 				p.mu.Unlock()
-				p.rested()
+				p.dropIdle()
 			},
 			"": func(t *rapid.T) {
 				for _, v := range views {
@@ -273,8 +273,8 @@ func TestSparesAgainstModel(t *testing.T) {
 	})
 }
 
-// TestSparesOfMany: goroutines that put and get at once never have each other's files.
-func TestSparesOfMany(t *testing.T) {
+// TestSparesConcurrently: goroutines that put and get at once never have each other's files.
+func TestSparesConcurrently(t *testing.T) {
 	dir := Shm(t)
 	end := opened(t, Options{Dir: dir}, 100<<10)
 	var all sync.WaitGroup
@@ -290,14 +290,14 @@ func TestSparesOfMany(t *testing.T) {
 	all.Wait()
 }
 
-// TestSparesRest: what is not used for a while goes, and takes no value along.
-func TestSparesRest(t *testing.T) {
+// TestIdleSparesAreDropped: what is not used for a while goes, and takes no value along.
+func TestIdleSparesAreDropped(t *testing.T) {
 	dir := Shm(t)
 	synctest.Test(t, func(t *testing.T) {
 		end := opened(t, Options{Dir: dir}, 0)
 		value := contents(1, 10_000)
 		mustPut(t, end, "early", value)
-		time.Sleep(spareRest / 2) //nolint:forbidigo // of the bubble
+		time.Sleep(spareIdle / 2) //nolint:forbidigo // of the bubble
 		mustPut(t, end, "late", value)
 		mustPut(t, end, "got", value)
 		mustGet(t, end, "got", nil, value)
@@ -306,11 +306,11 @@ func TestSparesRest(t *testing.T) {
 			if got := spareNames(t, end); len(got) != want {
 				t.Errorf("%q, want %d", got, want)
 			}
-			time.Sleep(spareRest * 3 / 4) //nolint:forbidigo // of the bubble
+			time.Sleep(spareIdle * 3 / 4) //nolint:forbidigo // of the bubble
 		}
 		mustGet(t, end, "early", nil, value)
 		mustGet(t, end, "late", nil, value)
-		if end.spares.count != 0 || end.spares.bytes != 0 || end.spares.rest != nil {
+		if end.spares.count != 0 || end.spares.bytes != 0 || end.spares.idleTimer != nil {
 			t.Errorf("%d files of %d bytes are counted", end.spares.count, end.spares.bytes)
 		}
 	})
@@ -321,19 +321,19 @@ func TestSparesRest(t *testing.T) {
 func TestSpareOfTheSameKey(t *testing.T) {
 	end := opened(t, Options{Dir: Shm(t)}, 0)
 	first, _ := mustPut(t, end, "key", contents(1, 10_000))
-	e := end.held["key"]
+	e := end.entries["key"]
 	mustGet(t, end, "key", nil, contents(1, 10_000))
 	if second, _ := mustPut(t, end, "key", contents(2, 10_000)); second != first {
 		t.Fatal("it has another file")
 	}
-	if err := end.settle(e); err != nil {
+	if err := end.removeEntry(e); err != nil {
 		t.Error(err)
 	}
 	mustGet(t, end, "key", nil, contents(2, 10_000))
 }
 
-// TestSpareStretched: whoever had a file may have made it longer, or shorter.
-func TestSpareStretched(t *testing.T) {
+// TestSpareWasResized: whoever had a file may have made it longer, or shorter.
+func TestSpareWasResized(t *testing.T) {
 	dir := Shm(t)
 	end := opened(t, Options{Dir: dir}, 0)
 	for _, size := range []int64{100_000, 10} {
@@ -362,8 +362,8 @@ func TestLeasesNeverGiven(t *testing.T) {
 	}
 	defer f.Close()
 	mustGet(t, end, "key", meta, value)
-	for range maxRefused {
-		end.spares.look()
+	for range maxLeaseRefusals {
+		end.spares.checkGiven()
 	}
 	mustPut(t, end, "key", value)
 	mustGet(t, end, "key", nil, value)
@@ -394,9 +394,9 @@ func TestNoLeases(t *testing.T) {
 	}
 }
 
-// TestLeased: who opens a file by a name that it had until now may come upon the lease of its
+// TestOpenDuringLease: who opens a file by a name that it had until now may come upon the lease of its
 // writer. That is no failure, but a reason to look again.
-func TestLeased(t *testing.T) {
+func TestOpenDuringLease(t *testing.T) {
 	dir := Shm(t)
 	end, reader := opened(t, Options{Dir: dir}, 0), opened(t, Options{Dir: dir, Timeout: time.Millisecond}, 0)
 	value := contents(1, 10_000)
@@ -426,8 +426,8 @@ func TestLeased(t *testing.T) {
 	}
 }
 
-// TestSpareGone: a second name that somebody has removed is no sign that a value was got.
-func TestSpareGone(t *testing.T) {
+// TestSpareNameRemoved: a second name that somebody has removed is no sign that a value was got.
+func TestSpareNameRemoved(t *testing.T) {
 	end := opened(t, Options{Dir: Shm(t)}, 0)
 	value := contents(1, 10_000)
 	mustPut(t, end, "key", value)

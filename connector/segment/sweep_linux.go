@@ -25,14 +25,14 @@ func journalsName() string { return ".omnibus-" + strconv.Itoa(os.Geteuid()) }
 func (d directory) openJournals() (directory, error) {
 	const mode = 0o700
 	if err := unix.Mkdirat(d.fd, journalsName(), mode); err != nil && !errors.Is(err, fs.ErrExist) {
-		return directory{}, full(err)
+		return directory{}, spaceError(err)
 	}
 	fd, err := unix.Openat(d.fd, journalsName(), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return directory{}, err
 	}
 	j := directory{fd, d.path + "/" + journalsName(), d.user}
-	f, err := described(fd)
+	f, err := describeFD(fd)
 	if err == nil && (int(f.owner) != d.user || f.mode&0o077 != 0) {
 		err = fmt.Errorf("%w: %s is not this user's alone", connector.ErrUnavailable, j.path)
 	}
@@ -52,7 +52,7 @@ func (d directory) openJournal() (*journal, error) {
 	const most = 16 // others that close, and take the directory away
 	for range most {
 		journals, err := d.openJournals()
-		if err != nil && !missing(err) {
+		if err != nil && !isMissing(err) {
 			return nil, err
 		}
 		if err != nil {
@@ -64,7 +64,7 @@ func (d directory) openJournal() (*journal, error) {
 			return j, nil
 		}
 		journals.close()
-		if !missing(err) {
+		if !isMissing(err) {
 			return nil, err
 		}
 	}
@@ -76,7 +76,7 @@ func (d directory) newJournal() (*journal, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := described(fd)
+	f, err := describeFD(fd)
 	name := fmt.Sprintf("%d-%d", os.Getpid(), f.inode)
 	if err == nil {
 		err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
@@ -110,7 +110,7 @@ func (j *journal) sweep(dir directory, log *slog.Logger) error {
 		}
 	}
 	for _, name := range spares {
-		if _, err := j.dir.lookup(journalOf(name)); missing(err) {
+		if _, err := j.dir.lookup(journalOf(name)); isMissing(err) {
 			_ = j.dir.unlink(name)
 		}
 	}
@@ -140,7 +140,7 @@ func (d directory) orphan(name string) (fd int, f file, err error) {
 // sweepOne sweeps a journal if its process is dead.
 func (j *journal) sweepOne(dir directory, name string, log *slog.Logger) error {
 	fd, f, err := j.dir.orphan(name)
-	if missing(err) || errors.Is(err, errHeld) {
+	if isMissing(err) || errors.Is(err, errHeld) {
 		return nil
 	}
 	if err != nil {
@@ -153,10 +153,10 @@ func (j *journal) sweepOne(dir directory, name string, log *slog.Logger) error {
 	}
 	values := 0
 	for _, r := range records {
-		if dir.there(r) {
+		if dir.exists(r) {
 			values++
 		}
-		err = errors.Join(err, dir.settle(r))
+		err = errors.Join(err, dir.removeRecorded(r))
 		faultpoint.Hit("segment-swept")
 	}
 	if err != nil {

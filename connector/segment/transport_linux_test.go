@@ -88,9 +88,9 @@ func TestNoBytes(t *testing.T) {
 	}
 }
 
-// TestOneGets: of many readers, in two processes, one gets each value, with
+// TestOneReaderGetsValue: of many readers, in two processes, one gets each value, with
 // metadata and without.
-func TestOneGets(t *testing.T) {
+func TestOneReaderGetsValue(t *testing.T) {
 	for _, generation := range []int{segment.ByMetadata, segment.ByKey} {
 		dir := segment.Shm(t)
 		opts := segment.Options{Generation: generation, Dir: dir}
@@ -124,9 +124,9 @@ func TestOneGets(t *testing.T) {
 	}
 }
 
-// TestReplacedWhole: whoever reads a key that is put again and again gets one of the
+// TestReplacedValueIsWhole: whoever reads a key that is put again and again gets one of the
 // values, whole.
-func TestReplacedWhole(t *testing.T) {
+func TestReplacedValueIsWhole(t *testing.T) {
 	dir := segment.Shm(t)
 	writer := open(t, segment.Options{Dir: dir})
 	reader := spawn(t, childOptions{Generation: segment.ByKey, Dir: dir}, "")

@@ -21,15 +21,15 @@ type watch struct {
 // changes are what a writer does: it makes files, and closes what it wrote to.
 const changes = unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_CLOSE_WRITE
 
-// watching returns the watch of the transport, and begins it for the first who waits.
-func (t *Transport) watching() (*watch, error) {
+// startWatch returns the watch of the transport, and begins it for the first who waits.
+func (t *Transport) startWatch() (*watch, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.watch != nil {
 		return t.watch, nil
 	}
 	w := &watch{waiting: make(map[string][]chan struct{})}
-	w.files = inotify.New(w.tell)
+	w.files = inotify.New(w.notify)
 	if err := w.files.Add(t.opts.Dir, changes); err != nil {
 		w.files.Close()
 		return nil, fmt.Errorf("%w: %w", connector.ErrUnavailable, err)
@@ -68,8 +68,8 @@ func (w *watch) unsubscribe(name string, changed chan struct{}) {
 	}
 }
 
-// tell wakes whoever waits for a name, or all of them: what was lost has none.
-func (w *watch) tell(name []byte) {
+// notify wakes whoever waits for a name, or all of them: what was lost has none.
+func (w *watch) notify(name []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(name) > 0 {

@@ -17,7 +17,7 @@ func openOwn(t *testing.T, ringBytes int) *end {
 	if err != nil {
 		t.Fatal(err)
 	}
-	opened, err := own.open(connector.Config{Settings: settings})
+	opened, err := ownRing.open(connector.Config{Settings: settings})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,9 +28,9 @@ func openOwn(t *testing.T, ringBytes int) *end {
 	return e
 }
 
-// TestClosedMeanwhile closes the last end of the ring while a value is on its way: the
+// TestCloseDuringPutAndGet closes the last end of the ring while a value is on its way: the
 // ring stays until that is over, and then it is gone.
-func TestClosedMeanwhile(t *testing.T) {
+func TestCloseDuringPutAndGet(t *testing.T) {
 	t.Run("put", func(t *testing.T) {
 		e := openOwn(t, 1<<20)
 		_, err := e.Put(t.Context(), ab, "k", 1000, func([]byte) error { return e.Close() })
@@ -43,7 +43,7 @@ func TestClosedMeanwhile(t *testing.T) {
 		if _, err := e.Put(t.Context(), ab, "k", 1000, func([]byte) error { return nil }); err != nil {
 			t.Fatal(err)
 		}
-		got, err := e.take(func() (connector.Payload, error) {
+		got, err := e.getRetained(func() (connector.Payload, error) {
 			got, err := e.End.Get(context.Background(), ab, "k", nil)
 			return got, errors.Join(err, e.Close())
 		})

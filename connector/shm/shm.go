@@ -40,7 +40,7 @@ const (
 	defaultTTL       = 10 * time.Minute
 	defaultTimeout   = 30 * time.Second
 	defaultRing      = 64 << 20
-	leastRing        = 64 << 10
+	minRing        = 64 << 10
 )
 
 // Type returns the type, to be registered.
@@ -53,9 +53,9 @@ func Type() connector.Type {
 			{Key: optTTL, Kind: connector.Duration, Default: defaultTTL, Doc: "How long a value may lie until somebody comes for it; 0 is for ever."},
 			{Key: optTimeout, Kind: connector.Duration, Default: defaultTimeout, Min: 1, Doc: "How long a put waits for room, and in segments for a lock that another process holds."},
 			{Key: optGeneration, Kind: connector.Integer, Default: int64(segment.ByKey), Min: segment.ByMetadata, Max: segment.ByKey, Doc: "Of segments, how values are put: 2 as vLLM-Omni since 0.14, by key; 1 as before it, by metadata."},
-			{Key: optRing, Kind: connector.Integer, Default: int64(defaultRing), Min: leastRing, Doc: "The memory of a process that is attached to no host, in bytes."},
-			{Key: optStore, Gone: "leave it out, and attach both processes to one host, which keeps the values, or take mode segment"},
-			{Key: optReaders, Gone: "leave it out, together with store"},
+			{Key: optRing, Kind: connector.Integer, Default: int64(defaultRing), Min: minRing, Doc: "The memory of a process that is attached to no host, in bytes."},
+			{Key: optStore, Removed: "leave it out, and attach both processes to one host, which keeps the values, or take mode segment"},
+			{Key: optReaders, Removed: "leave it out, together with store"},
 		},
 		Open: open,
 	}
@@ -109,7 +109,7 @@ func openRing(_ context.Context, config connector.Config) (connector.Transport, 
 		t.threshold = noThreshold // who gets it has only the key
 	}
 	if p, ok := under.(connector.Peeker); ok {
-		return peeking{t, p}, nil
+		return peekTransport{t, p}, nil
 	}
 	return t, nil
 }
@@ -122,7 +122,7 @@ func findRing(config connector.Config) (connector.Transport, error) {
 	case config.Lasting:
 		return nil, fmt.Errorf("%w: what lies in this process's ring ends with it: attach to a host", connector.ErrUnavailable)
 	}
-	return own.open(config)
+	return ownRing.open(config)
 }
 
 // transport leaves small values in the metadata.
@@ -132,8 +132,8 @@ type transport struct {
 	timeout   time.Duration
 }
 
-// peeking is one over a transport whose values can be looked at.
-type peeking struct {
+// peekTransport is one over a transport whose values can be looked at.
+type peekTransport struct {
 	*transport
 	connector.Peeker
 }

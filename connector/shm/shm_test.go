@@ -111,12 +111,12 @@ func newExchange(t *testing.T) exchange {
 
 func TestTransport(t *testing.T) {
 	t.Run("by itself", func(t *testing.T) {
-		connectortest.Run(t, connectortest.Ends{Told: true, Open: func(t *testing.T) (put, get connector.Transport) {
+		connectortest.Run(t, connectortest.Ends{MetadataUnique: true, Open: func(t *testing.T) (put, get connector.Transport) {
 			return transport(t, nil), transport(t, nil)
 		}})
 	})
 	t.Run("in an exchange", func(t *testing.T) {
-		connectortest.Run(t, connectortest.Ends{Told: true, Open: func(t *testing.T) (put, get connector.Transport) {
+		connectortest.Run(t, connectortest.Ends{MetadataUnique: true, Open: func(t *testing.T) (put, get connector.Transport) {
 			x := newExchange(t)
 			return transport(t, x), transport(t, x)
 		}})
@@ -318,9 +318,9 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestRingGoesWithItsUsers: a value keeps the ring, and the last user takes it
+// TestLastUserClosesRing: a value keeps the ring, and the last user takes it
 // along, so that the next may have another.
-func TestRingGoesWithItsUsers(t *testing.T) {
+func TestLastUserClosesRing(t *testing.T) {
 	c := mustOpen(t, map[string]any{"ring_bytes": 1 << 20}, nil)
 	want := strings.Repeat("v", 100_000)
 	_, meta, err := c.Put(t.Context(), edge, "k", want)
@@ -345,9 +345,9 @@ func TestRingGoesWithItsUsers(t *testing.T) {
 	mustOpen(t, map[string]any{"ring_bytes": 2 << 20}, nil)
 }
 
-// TestGone: an option that the connector had once is refused, and the error says what to
+// TestRemovedOptions: an option that the connector had once is refused, and the error says what to
 // do instead: left to the stages, it would have two processes put into rings of their own.
-func TestGone(t *testing.T) {
+func TestRemovedOptions(t *testing.T) {
 	for key, value := range map[string]any{"store": "speech", "readers": 2} {
 		for _, mode := range []string{"ring", "segment"} {
 			_, err := open(t, map[string]any{"mode": mode, key: value}, nil)
@@ -473,7 +473,7 @@ func TestPage(t *testing.T) {
 		said[m[1]] = m[2]
 	}
 	for _, o := range shm.Type().Options {
-		if o.Gone != "" {
+		if o.Removed != "" {
 			continue
 		}
 		if _, err := o.Read(o.Default); err != nil { // it depends on others, and the page says how

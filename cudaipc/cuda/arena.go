@@ -38,13 +38,13 @@ func (g *gpu) newArena(sizeBytes int64) (a *arena, err error) {
 		return nil, g.invalid(symMemCreate, "an arena of %d bytes", sizeBytes)
 	}
 	a = &arena{g: g, fd: -1}
-	err = g.bringIn(func(c *caller) error {
+	err = g.doMapping(func(c *caller) error {
 		unit, err := g.granularity(c)
 		if err != nil {
 			return err
 		}
 		if sizeBytes > math.MaxInt64-unit {
-			return g.tooMuch(symMemCreate, sizeBytes)
+			return g.outOfMemory(symMemCreate, sizeBytes)
 		}
 		a.bytes = (sizeBytes + unit - 1) / unit * unit
 		g.describe(c)
@@ -60,7 +60,7 @@ func (g *gpu) newArena(sizeBytes int64) (a *arena, err error) {
 			unix.Close(a.fd)
 		}
 		return err
-	}, a.keep, func(c *caller) { unix.Close(a.fd); _ = a.unmap(c) })
+	}, a.track, func(c *caller) { unix.Close(a.fd); _ = a.unmap(c) })
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +144,7 @@ func (g *gpu) importArena(fd int, sizeBytes int64) (a *arena, err error) {
 		return nil, g.invalid(symMemImportFromShareableHandle, "an arena of %d bytes behind descriptor %d", sizeBytes, fd)
 	}
 	a = &arena{g: g, bytes: sizeBytes, fd: -1}
-	err = g.bringIn(func(c *caller) error {
+	err = g.doMapping(func(c *caller) error {
 		unit, err := g.granularity(c)
 		if err != nil {
 			return err
@@ -155,21 +155,21 @@ func (g *gpu) importArena(fd int, sizeBytes int64) (a *arena, err error) {
 		// The descriptor travels as a pointer by value, not behind one.
 		got := c.call(symMemImportFromShareableHandle, address(&c.word), uintptr(fd), handleDescriptor)
 		if got != success {
-			return stale(g.fail(c, symMemImportFromShareableHandle, got), got)
+			return asStale(g.fail(c, symMemImportFromShareableHandle, got), got)
 		}
 		memory := uintptr(c.word)
 		defer c.call(symMemRelease, memory)
 		a.base, err = g.mapMemory(c, memory, sizeBytes)
 		return err
-	}, a.keep, func(c *caller) { _ = a.unmap(c) })
+	}, a.track, func(c *caller) { _ = a.unmap(c) })
 	if err != nil {
 		return nil, err
 	}
 	return a, nil
 }
 
-// stale says of a handle or descriptor what the driver can only say in general.
-func stale(err error, got code) error {
+// asStale says of a handle or descriptor what the driver can only say in general.
+func asStale(err error, got code) error {
 	switch got {
 	case invalidValue, mapFailed, operatingSystem, invalidHandle:
 		var e *cudaipc.Error
@@ -181,8 +181,8 @@ func stale(err error, got code) error {
 	return err
 }
 
-// keep notes that the arena is mapped.
-func (a *arena) keep() {
+// track notes that the arena is mapped.
+func (a *arena) track() {
 	a.g.arenas[a.base] = a
 	a.g.ranges.add(a.base, a.bytes)
 }
@@ -204,8 +204,8 @@ func (a *arena) Close() error {
 		unix.Close(a.fd)
 	}
 	g := a.g
-	settled := g.settle()
-	return g.takeAway(func(*caller) error {
+	settled := g.synchronize()
+	return g.doFreeing(func(*caller) error {
 		delete(g.arenas, a.base)
 		g.ranges.remove(a.base)
 		return nil

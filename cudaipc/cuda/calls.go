@@ -14,34 +14,34 @@ import "runtime"
 // it, takes as long as that is large. Both are called apart: with the context, and
 // without the lock.
 
-// begin is the beginning of calls. The error is the sticky one, which does not matter
+// lockContext is the beginning of calls. The error is the sticky one, which does not matter
 // to those that take something down (last), or that the GPU is closed.
-func (g *gpu) begin(last bool) (*caller, error) {
+func (g *gpu) lockContext(last bool) (*caller, error) {
 	if !last {
 		if err := g.failed(); err != nil {
 			return nil, err
 		}
 	}
 	g.mu.Lock()
-	if g.ended {
+	if g.stopped {
 		g.mu.Unlock()
 		return nil, g.closed(symCtxPushCurrent, contextGone, "GPU")
 	}
-	if err := g.enter(g.caller); err != nil {
+	if err := g.pushContext(g.caller); err != nil {
 		g.mu.Unlock()
 		return nil, err
 	}
 	return g.caller, nil
 }
 
-func (g *gpu) end(c *caller) {
-	leave(c)
+func (g *gpu) unlockContext(c *caller) {
+	popContext(c)
 	g.mu.Unlock()
 }
 
-// enter makes the context the thread's, on top of what it has: that may be somebody
+// pushContext makes the context the thread's, on top of what it has: that may be somebody
 // else's, who knows nothing of this.
-func (g *gpu) enter(c *caller) error {
+func (g *gpu) pushContext(c *caller) error {
 	runtime.LockOSThread()
 	if got := c.call(symCtxPushCurrent, g.context); got != success {
 		runtime.UnlockOSThread()
@@ -55,8 +55,8 @@ func (g *gpu) enter(c *caller) error {
 	return nil
 }
 
-// leave leaves the thread as it was.
-func leave(c *caller) {
+// popContext leaves the thread as it was.
+func popContext(c *caller) {
 	c.number = c.mode
 	c.call(symThreadExchangeCaptureMode, address(&c.number))
 	c.call(symCtxPopCurrent, address(&c.word))
@@ -65,21 +65,21 @@ func leave(c *caller) {
 
 // do makes calls.
 func (g *gpu) do(run func(*caller) error) error {
-	c, err := g.begin(false)
+	c, err := g.lockContext(false)
 	if err != nil {
 		return err
 	}
-	defer g.end(c)
+	defer g.unlockContext(c)
 	return run(c)
 }
 
-// undo makes calls that take something down. On a device that has failed there is
+// doClosing makes calls that take something down. On a device that has failed there is
 // nothing left to take down, so what the driver says then is no error.
-func (g *gpu) undo(run func(*caller) error) error {
-	c, err := g.begin(true)
+func (g *gpu) doClosing(run func(*caller) error) error {
+	c, err := g.lockContext(true)
 	if err == nil {
 		err = run(c)
-		g.end(c)
+		g.unlockContext(c)
 	}
 	if g.failed() == nil {
 		return err
@@ -87,42 +87,42 @@ func (g *gpu) undo(run func(*caller) error) error {
 	return nil
 }
 
-// apart makes calls that may wait, and look at nothing of the GPU's but its context.
-func (g *gpu) apart(run func(*caller) error) error {
+// doUnlocked makes calls that may wait, and look at nothing of the GPU's but its context.
+func (g *gpu) doUnlocked(run func(*caller) error) error {
 	g.mu.Lock()
-	if g.ended {
+	if g.stopped {
 		g.mu.Unlock()
 		return g.closed(symCtxPushCurrent, contextGone, "GPU")
 	}
-	g.waiting.Add(1)
+	g.unlocked.Add(1)
 	g.mu.Unlock()
-	defer g.waiting.Done()
+	defer g.unlocked.Done()
 	c, err := newCaller(&g.lib.addresses)
 	if err != nil {
 		return err
 	}
 	defer c.free()
-	if err := g.enter(c); err != nil {
+	if err := g.pushContext(c); err != nil {
 		return err
 	}
-	defer leave(c)
+	defer popContext(c)
 	return run(c)
 }
 
-// bringIn is apart, for what makes memory known to the GPU or maps it, which can take
+// doMapping is apart, for what makes memory known to the GPU or maps it, which can take
 // long, and then note with the lock. If the GPU was closed meanwhile, the memory is
 // given back by the last function instead.
-func (g *gpu) bringIn(bring func(*caller) error, note func(), giveBack func(*caller)) error {
+func (g *gpu) doMapping(bring func(*caller) error, note func(), giveBack func(*caller)) error {
 	if err := g.failed(); err != nil {
 		return err
 	}
-	return g.apart(func(c *caller) error {
+	return g.doUnlocked(func(c *caller) error {
 		if err := bring(c); err != nil {
 			return err
 		}
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if g.ended {
+		if g.stopped {
 			giveBack(c)
 			return g.closed(symCtxPushCurrent, contextGone, "GPU")
 		}
@@ -131,12 +131,12 @@ func (g *gpu) bringIn(bring func(*caller) error, note func(), giveBack func(*cal
 	})
 }
 
-// takeAway is undo and then apart: first what is known of something goes, and then the
+// doFreeing is undo and then apart: first what is known of something goes, and then the
 // thing. The errors of a device that has failed are none.
-func (g *gpu) takeAway(forget, free func(*caller) error) error {
-	err := g.undo(forget)
+func (g *gpu) doFreeing(forget, free func(*caller) error) error {
+	err := g.doClosing(forget)
 	if err == nil {
-		err = g.apart(free)
+		err = g.doUnlocked(free)
 	}
 	if g.failed() == nil {
 		return err
@@ -161,15 +161,15 @@ func (g *gpu) retain() error {
 func (g *gpu) stop() {
 	c := g.caller
 	g.mu.Lock()
-	g.ended = true
-	if g.enter(c) == nil {
-		for _, point := range append(g.spare, g.tails...) {
+	g.stopped = true
+	if g.pushContext(c) == nil {
+		for _, point := range append(g.sparePoints, g.closedTails...) {
 			_ = g.dropEvent(c, point)
 		}
-		leave(c)
+		popContext(c)
 	}
 	g.mu.Unlock()
-	g.waiting.Wait()
+	g.unlocked.Wait()
 	c.call(symPrimaryCtxRelease, uintptr(g.card.number))
 	c.free()
 }

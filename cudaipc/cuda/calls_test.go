@@ -97,7 +97,7 @@ func TestOperationsAreCalls(t *testing.T) {
 	dev := f.device()
 	s, e := f.stream(dev), f.event(dev)
 	const a, b, word = 0x1234567890abcd00, 0x7edcba9876543200, 0x1122334455667788
-	g := dev.use.gpu
+	g := dev.ref.gpu
 	if err := g.do(func(*caller) error { g.ranges = spans{{a, a + 1<<50}, {b, b + 1<<50}, {word, word + 4}}; return nil }); err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestOperationsAreCalls(t *testing.T) {
 }
 
 // A word that is none does not get as far as the driver.
-func TestWordsAreLookedAt(t *testing.T) {
+func TestBadWordsAreRefused(t *testing.T) {
 	f := newFake(t)
 	dev := f.device()
 	_, h := f.host(dev, 4096)
@@ -248,14 +248,14 @@ func TestContextIsCurrent(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if got := dev.use.gpu.lib.plain.call(symEventCreate, address(&dev.use.gpu.lib.plain.word), eventDisableTiming); got != invalidContext {
+	if got := dev.ref.gpu.lib.plain.call(symEventCreate, address(&dev.ref.gpu.lib.plain.word), eventDisableTiming); got != invalidContext {
 		t.Errorf("without the context a call returns %d: the test sees nothing", got)
 	}
 }
 
 // The thread of whoever calls has its own context again afterwards, and captures as
 // before; meanwhile what it captures, and others, does not see the calls.
-func TestThreadsStayAsTheyAre(t *testing.T) {
+func TestThreadStateIsRestored(t *testing.T) {
 	const theirContext, theirMode = 0x1230, 1
 	f := newFake(t)
 	dev := f.device()
@@ -263,7 +263,7 @@ func TestThreadsStayAsTheyAre(t *testing.T) {
 	s, e := f.stream(dev), f.event(dev)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	c := dev.use.gpu.lib.plain
+	c := dev.ref.gpu.lib.plain
 	exchange := func(mode int32) int32 {
 		c.number = mode
 		if got := c.call(symThreadExchangeCaptureMode, address(&c.number)); got != success {
@@ -314,7 +314,7 @@ func TestThreadsStayAsTheyAre(t *testing.T) {
 		}
 	}
 	c.number = 0
-	if got := dev.use.gpu.do(func(c *caller) error {
+	if got := dev.ref.gpu.do(func(c *caller) error {
 		if c.number = captureRelaxed; c.call(symThreadExchangeCaptureMode, address(&c.number)) != success || c.number != captureRelaxed {
 			return fmt.Errorf("mode %d", c.number)
 		}
@@ -350,7 +350,7 @@ func newTaking(t *testing.T) *taking {
 	if err := errors.Join(err, hostErr, streamErr, otherErr); err != nil {
 		t.Fatal(err)
 	}
-	k := &taking{f, d, opened.(*device).use.gpu, h.Word(0), other.(*stream), make(chan error, 1)}
+	k := &taking{f, d, opened.(*device).ref.gpu, h.Word(0), other.(*stream), make(chan error, 1)}
 	if err := s.Submit(cudaipc.Op{Kind: cudaipc.OpWait, Word: k.word, Value: 1}); err != nil {
 		t.Fatal(err)
 	}
@@ -364,7 +364,7 @@ func newTaking(t *testing.T) *taking {
 
 // What takes memory away may wait in the driver for what was submitted meanwhile, and
 // that for what is yet to be submitted.
-func TestTakingAwayHoldsNobodyUp(t *testing.T) {
+func TestFreeDoesNotBlockSubmit(t *testing.T) {
 	k := newTaking(t)
 	submitted := make(chan error, 1)
 	go func() { submitted <- k.other.Submit(cudaipc.Op{Kind: cudaipc.OpWrite, Word: k.word, Value: 1}) }()
@@ -381,7 +381,7 @@ func TestTakingAwayHoldsNobodyUp(t *testing.T) {
 }
 
 // The context stays until memory is taken away.
-func TestCloseWaitsForTakingAway(t *testing.T) {
+func TestCloseWaitsForFree(t *testing.T) {
 	const release = "cuDevicePrimaryCtxRelease_v2"
 	k := newTaking(t)
 	before := k.count(release)

@@ -12,7 +12,7 @@ import (
 // device implements cudaipc.Device: one use of a GPU.
 type device struct {
 	driver *driver
-	use    *use
+	ref    *gpuRef
 	once   sync.Once
 	closed atomic.Bool
 }
@@ -20,7 +20,7 @@ type device struct {
 // gpu is what to make a call on, unless it is clear that the call would fail.
 // A feature is named by its field in cudaipc.Caps.
 func (d *device) gpu(s symbol, feature string) (*gpu, error) {
-	g := d.use.gpu
+	g := d.ref.gpu
 	if d.closed.Load() {
 		return nil, g.closed(s, contextGone, "GPU")
 	}
@@ -34,7 +34,7 @@ func (d *device) gpu(s symbol, feature string) (*gpu, error) {
 }
 
 // Caps implements cudaipc.Device.
-func (d *device) Caps() cudaipc.Caps { return d.use.caps }
+func (d *device) Caps() cudaipc.Caps { return d.ref.caps }
 
 // NewArena implements cudaipc.Device.
 func (d *device) NewArena(sizeBytes int64) (cudaipc.Arena, error) {
@@ -42,7 +42,7 @@ func (d *device) NewArena(sizeBytes int64) (cudaipc.Arena, error) {
 	if err != nil {
 		return nil, err
 	}
-	return made(g.newArena(sizeBytes))
+	return arenaOrNil(g.newArena(sizeBytes))
 }
 
 // ImportArena implements cudaipc.Device.
@@ -51,11 +51,11 @@ func (d *device) ImportArena(fd int, sizeBytes int64) (cudaipc.Arena, error) {
 	if err != nil {
 		return nil, err
 	}
-	return made(g.importArena(fd, sizeBytes))
+	return arenaOrNil(g.importArena(fd, sizeBytes))
 }
 
-// made keeps a nil pointer from becoming an interface that is none.
-func made(a *arena, err error) (cudaipc.Arena, error) {
+// arenaOrNil keeps a nil pointer from becoming an interface that is none.
+func arenaOrNil(a *arena, err error) (cudaipc.Arena, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -166,9 +166,9 @@ func (d *device) NewEvent() (cudaipc.Event, error) {
 // Err implements cudaipc.Device. It asks the driver, which tells of what went
 // wrong on the device when the next call is made.
 func (d *device) Err() error {
-	g := d.use.gpu
+	g := d.ref.gpu
 	if !d.closed.Load() && g.failed() == nil {
-		g.look()
+		g.poll()
 	}
 	return g.failed()
 }
@@ -180,7 +180,7 @@ func (d *device) Close() error {
 		d.driver.mu.Lock()
 		defer d.driver.mu.Unlock()
 		if !d.driver.closed {
-			d.driver.release(d.use)
+			d.driver.release(d.ref)
 		}
 	})
 	return nil

@@ -98,7 +98,7 @@ func TestProbeOfAnUnusableDevice(t *testing.T) {
 
 // While a stream waits, other calls are made, also from goroutines that wait
 // for that stream.
-func TestNothingBlocksOthers(t *testing.T) {
+func TestWaitsDoNotBlockOtherCalls(t *testing.T) {
 	f := newFake(t)
 	dev := f.device()
 	_, h := f.host(dev, 4096)
@@ -238,7 +238,7 @@ func TestClosedStreamsAreWaitedFor(t *testing.T) {
 
 // A stream that is somebody else's is not destroyed, and kept track of while it has work
 // from here.
-func TestWrappedStreamsStay(t *testing.T) {
+func TestWrappedStreamsAreNotDestroyed(t *testing.T) {
 	f := newFake(t)
 	dev := f.device()
 	_, h := f.host(dev, 4096)
@@ -264,7 +264,7 @@ func TestWrappedStreamsStay(t *testing.T) {
 }
 
 // A program that is started gets no descriptor of an arena.
-func TestDescriptorsStayHere(t *testing.T) {
+func TestDescriptorsCloseOnExec(t *testing.T) {
 	f := newFake(t)
 	a, err := f.device().NewArena(1)
 	if err != nil {
@@ -305,7 +305,7 @@ func TestAllocationsAreWholeBlocks(t *testing.T) {
 }
 
 // The last to close a GPU gives the context back, and nobody twice.
-func TestContextIsGivenBack(t *testing.T) {
+func TestLastCloseReleasesContext(t *testing.T) {
 	f := newFake(t)
 	d := f.open()
 	a, err := d.Open(cudaipc.UUID{})

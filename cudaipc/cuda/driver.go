@@ -21,11 +21,11 @@ type driver struct {
 
 	mu     sync.Mutex // held while a context is made: nobody makes it twice
 	closed bool
-	open   map[cudaipc.UUID]*use
+	open   map[cudaipc.UUID]*gpuRef
 }
 
-// use counts who has a GPU open.
-type use struct {
+// gpuRef counts who has a GPU open.
+type gpuRef struct {
 	*gpu
 	count int
 }
@@ -43,11 +43,11 @@ func Open(o Options) (cudaipc.Driver, error) {
 		lib.close()
 		return nil, err
 	}
-	return &driver{lib: lib, cards: cards, open: make(map[cudaipc.UUID]*use)}, nil
+	return &driver{lib: lib, cards: cards, open: make(map[cudaipc.UUID]*gpuRef)}, nil
 }
 
-// ended is the error of a driver that was closed.
-func (d *driver) ended() error {
+// errClosed is the error of a driver that was closed.
+func (d *driver) errClosed() error {
 	return refusal(symInit, deinitialized, cudaipc.UUID{}, cudaipc.ErrClosed, "the driver")
 }
 
@@ -60,7 +60,7 @@ func (d *driver) Probe(ctx context.Context) ([]cudaipc.Caps, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return nil, d.ended()
+		return nil, d.errClosed()
 	}
 	all := make([]cudaipc.Caps, 0, len(d.cards))
 	for i := range d.cards {
@@ -94,7 +94,7 @@ func (d *driver) Open(uuid cudaipc.UUID) (cudaipc.Device, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return nil, d.ended()
+		return nil, d.errClosed()
 	}
 	for i := range d.cards {
 		if of := &d.cards[i]; of.uuid == uuid || uuid == (cudaipc.UUID{}) {
@@ -117,25 +117,25 @@ func (d *driver) openCard(of *card) (cudaipc.Device, error) {
 			return nil, err
 		}
 	}
-	return &device{driver: d, use: u}, nil
+	return &device{driver: d, ref: u}, nil
 }
 
 // acquire takes part in a GPU, or starts it. With d.mu held, like release.
-func (d *driver) acquire(of *card) (*use, error) {
+func (d *driver) acquire(of *card) (*gpuRef, error) {
 	u, ok := d.open[of.uuid]
 	if !ok {
 		g, err := startGPU(d.lib, *of, d.peers(of))
 		if err != nil {
 			return nil, err
 		}
-		u = &use{gpu: g}
+		u = &gpuRef{gpu: g}
 		d.open[of.uuid] = u
 	}
 	u.count++
 	return u, nil
 }
 
-func (d *driver) release(u *use) {
+func (d *driver) release(u *gpuRef) {
 	if u.count--; u.count == 0 {
 		delete(d.open, u.card.uuid)
 		u.stop()

@@ -104,7 +104,7 @@ func TestStickyCodes(t *testing.T) {
 func codeOf(n int32) code { return code(n) }
 
 // Err finds out, even if no call has failed yet. Closing goes on as ever.
-func TestErrAsks(t *testing.T) {
+func TestErrQueriesDriver(t *testing.T) {
 	f := newFake(t)
 	dev := f.device()
 	if err := dev.Err(); err != nil {
@@ -152,7 +152,7 @@ func TestImportErrors(t *testing.T) {
 }
 
 // However far the making of something gets, nothing stays of what fails.
-func TestNothingStays(t *testing.T) {
+func TestFailedCallsLeaveNothing(t *testing.T) {
 	f := newFake(t)
 	dev := f.device()
 	mem := pages(t, 4096)

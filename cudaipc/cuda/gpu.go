@@ -19,23 +19,23 @@ type gpu struct {
 	context uintptr
 
 	sticky  atomic.Pointer[cudaipc.Error]
-	waiting sync.WaitGroup // for calls without mu
-	mapping sync.Mutex     // of handles: one is not opened while it is being closed
+	unlocked sync.WaitGroup // for calls without mu
+	importMu sync.Mutex     // of handles: one is not opened while it is being closed
 
 	mu     sync.Mutex // around calls, and all below
 	caller *caller
-	ended  bool
+	stopped  bool
 
 	access  []int32 // devices that see its arenas: itself, and its peers
 	ranges  spans   // memory that CUDA knows, for sure
-	spare   []uintptr
-	tails   []uintptr // points behind streams that were closed while they worked
+	sparePoints   []uintptr
+	closedTails   []uintptr // points behind streams that were closed while they worked
 	streams map[*stream]struct{}
 	allocs  map[cudaipc.Ptr]int64
 	arenas  map[cudaipc.Ptr]*arena
 	imports map[cudaipc.Handle]*imported
 	bases   map[cudaipc.Ptr]cudaipc.Handle
-	own     map[cudaipc.Handle]cudaipc.Ptr // what was exported of allocs
+	exported     map[cudaipc.Handle]cudaipc.Ptr // what was exported of allocs
 	hosts   int                            // pieces of registered memory
 	events  int                            // points too
 }
@@ -51,7 +51,7 @@ func startGPU(lib *library, of card, peers []int32) (*gpu, error) {
 		arenas:  make(map[cudaipc.Ptr]*arena),
 		imports: make(map[cudaipc.Handle]*imported),
 		bases:   make(map[cudaipc.Ptr]cudaipc.Handle),
-		own:     make(map[cudaipc.Handle]cudaipc.Ptr),
+		exported:     make(map[cudaipc.Handle]cudaipc.Ptr),
 	}
 	var err error
 	if g.caller, err = newCaller(&lib.addresses); err != nil {
@@ -100,8 +100,8 @@ func (g *gpu) unsupported(s symbol, why string) error {
 	return refusal(s, notSupported, g.card.uuid, cudaipc.ErrUnsupported, "%s", why)
 }
 
-// tooMuch is the error for a size that is beyond counting.
-func (g *gpu) tooMuch(s symbol, bytes int64) error {
+// outOfMemory is the error for a size that is beyond counting.
+func (g *gpu) outOfMemory(s symbol, bytes int64) error {
 	return refusal(s, outOfMemory, g.card.uuid, cudaipc.ErrOutOfMemory, "nothing has %d bytes", bytes)
 }
 
@@ -139,9 +139,9 @@ func (s spans) contain(p cudaipc.Ptr) bool {
 	return false
 }
 
-// look makes calls that do nothing, to be told of failures. Those that end the
+// poll makes calls that do nothing, to be told of failures. Those that end the
 // device are what it is about.
-func (g *gpu) look() {
+func (g *gpu) poll() {
 	_ = g.do(func(c *caller) error {
 		for s := range g.streams {
 			if got := c.call(symStreamQuery, s.raw); got != success && got != notReady {
@@ -172,7 +172,7 @@ func (g *gpu) addUsage(u *cudaipc.Usage) {
 		u.Allocations += len(g.allocs)
 		u.HostMemories += g.hosts
 		u.Streams += len(g.streams)
-		u.Events += g.events - len(g.spare) - len(g.tails)
+		u.Events += g.events - len(g.sparePoints) - len(g.closedTails)
 		return nil
 	})
 }

@@ -32,9 +32,9 @@ func (g *gpu) registerHost(mem []byte, readOnly bool) (*hostMemory, error) {
 	}
 	m := &hostMemory{g: g, mem: mem}
 	forget := func(c *caller) { c.call(symMemHostUnregister, uintptr(host)) }
-	return m, g.bringIn(func(c *caller) error {
+	return m, g.doMapping(func(c *caller) error {
 		if got := c.call(symMemHostRegister, uintptr(host), uintptr(len(mem)), flags); got != success {
-			return refused(g.fail(c, symMemHostRegister, got), got, readOnly)
+			return asUnsupported(g.fail(c, symMemHostRegister, got), got, readOnly)
 		}
 		if err := g.must(c, symMemHostGetDevicePointer, address(&c.word), uintptr(host), 0); err != nil {
 			forget(c)
@@ -51,9 +51,9 @@ func (g *gpu) registerHost(mem []byte, readOnly bool) (*hostMemory, error) {
 	}, forget)
 }
 
-// refused says of memory for reading what the driver says in several ways: it
+// asUnsupported says of memory for reading what the driver says in several ways: it
 // would have to pin the pages for writing, and may not.
-func refused(err error, got code, readOnly bool) error {
+func asUnsupported(err error, got code, readOnly bool) error {
 	switch got {
 	case invalidValue, operatingSystem, notPermitted, notSupported:
 		var e *cudaipc.Error
@@ -87,9 +87,9 @@ func (m *hostMemory) Close() error {
 		return nil
 	}
 	g := m.g
-	settled := g.settle()
+	settled := g.synchronize()
 	host := cudaipc.HostPtr(m.mem)
-	return g.takeAway(func(*caller) error {
+	return g.doFreeing(func(*caller) error {
 		g.hosts--
 		g.ranges.remove(m.dev)
 		if m.dev != host {

@@ -51,8 +51,8 @@ func (l *library) start(handle uintptr) error {
 	if got := c.call(symDriverGetVersion, address(&c.number)); got == success {
 		l.version = int(c.number)
 	}
-	l.forget()
-	if s, ok := l.lacks(forAll); ok {
+	l.dropOlder()
+	if s, ok := l.missingSymbol(forAll); ok {
 		return fmt.Errorf("%w: %s, of CUDA %s, has no %v, which came with CUDA %s; install a newer driver",
 			cudaipc.ErrDriverTooOld, l.path, release(l.version), s, release(specs[s].version))
 	}
@@ -63,9 +63,9 @@ func (l *library) start(handle uintptr) error {
 	return nil
 }
 
-// forget drops what a driver that is older than a signature says it has: that
+// dropOlder drops what a driver that is older than a signature says it has: that
 // is an older signature.
-func (l *library) forget() {
+func (l *library) dropOlder() {
 	for s := range specs {
 		if specs[s].version > l.version {
 			l.addresses[s] = 0
@@ -96,8 +96,8 @@ func (l *library) resolve(exported func(name string) uintptr) {
 	}
 }
 
-// lacks returns the first symbol of a feature that the library does not have.
-func (l *library) lacks(f feature) (symbol, bool) {
+// missingSymbol returns the first symbol of a feature that the library does not have.
+func (l *library) missingSymbol(f feature) (symbol, bool) {
 	for s := range symbolCount {
 		if specs[s].feature == f && l.addresses[s] == 0 {
 			return s, true

@@ -141,7 +141,7 @@ func TestMissingFeatures(t *testing.T) {
 }
 
 // A function that is missing is an error, whatever it was for.
-func TestNothingMissingIsCalled(t *testing.T) {
+func TestMissingSymbolsAreNotCalled(t *testing.T) {
 	f := newFake(t)
 	lib, err := load(f.path)
 	if err != nil {

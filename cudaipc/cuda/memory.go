@@ -26,7 +26,7 @@ func (g *gpu) alloc(sizeBytes int64) (p cudaipc.Ptr, err error) {
 	case sizeBytes <= 0:
 		return 0, g.invalid(symMemAlloc, "an allocation of %d bytes", sizeBytes)
 	case sizeBytes > math.MaxInt64-blockBytes:
-		return 0, g.tooMuch(symMemAlloc, sizeBytes)
+		return 0, g.outOfMemory(symMemAlloc, sizeBytes)
 	}
 	bytes := (sizeBytes + blockBytes - 1) / blockBytes * blockBytes
 	err = g.do(func(c *caller) error {
@@ -43,7 +43,7 @@ func (g *gpu) alloc(sizeBytes int64) (p cudaipc.Ptr, err error) {
 
 // freeMemory frees what alloc made, and nothing else.
 func (g *gpu) freeMemory(p cudaipc.Ptr) error {
-	if err := g.settle(); err != nil {
+	if err := g.synchronize(); err != nil {
 		return err
 	}
 	return g.free(p)
@@ -56,9 +56,9 @@ func (g *gpu) free(p cudaipc.Ptr) error {
 		}
 		delete(g.allocs, p)
 		g.ranges.remove(p)
-		for h, base := range g.own {
+		for h, base := range g.exported {
 			if base == p {
-				delete(g.own, h)
+				delete(g.exported, h)
 			}
 		}
 		return nil
@@ -66,7 +66,7 @@ func (g *gpu) free(p cudaipc.Ptr) error {
 	if err != nil {
 		return err
 	}
-	return g.apart(func(c *caller) error { return g.must(c, symMemFree, uintptr(p)) })
+	return g.doUnlocked(func(c *caller) error { return g.must(c, symMemFree, uintptr(p)) })
 }
 
 // export finds the allocation around an address, which may be anybody's in
@@ -90,7 +90,7 @@ func (g *gpu) exportHandle(p cudaipc.Ptr) (h cudaipc.Handle, offset int64, err e
 		}
 		h, offset = c.handle, int64(p-base)
 		if _, ok := g.allocs[base]; ok {
-			g.own[h] = base
+			g.exported[h] = base
 		}
 		return nil
 	})
@@ -98,11 +98,11 @@ func (g *gpu) exportHandle(p cudaipc.Ptr) (h cudaipc.Handle, offset int64, err e
 }
 
 func (g *gpu) importHandle(h cudaipc.Handle) (base cudaipc.Ptr, sizeBytes int64, err error) {
-	g.mapping.Lock()
-	defer g.mapping.Unlock()
+	g.importMu.Lock()
+	defer g.importMu.Unlock()
 	known := false
 	err = g.do(func(*caller) error {
-		if _, ok := g.own[h]; ok {
+		if _, ok := g.exported[h]; ok {
 			return refusal(symIpcOpenMemHandle, invalidContext, g.card.uuid, cudaipc.ErrOwnHandle, "use the address")
 		}
 		open, ok := g.imports[h]
@@ -116,7 +116,7 @@ func (g *gpu) importHandle(h cudaipc.Handle) (base cudaipc.Ptr, sizeBytes int64,
 		return base, sizeBytes, err
 	}
 	closeAgain := func(c *caller) { c.call(symIpcCloseMemHandle, uintptr(base)) }
-	err = g.bringIn(func(c *caller) error {
+	err = g.doMapping(func(c *caller) error {
 		if base, err = g.open(c, h); err != nil {
 			return err
 		}
@@ -148,7 +148,7 @@ func (g *gpu) open(c *caller, h cudaipc.Handle) (cudaipc.Ptr, error) {
 	if e := (*cudaipc.Error)(nil); got == invalidContext && errors.As(err, &e) {
 		e.Err = cudaipc.ErrOwnHandle
 	}
-	return 0, stale(err, got)
+	return 0, asStale(err, got)
 }
 
 func (g *gpu) unimport(base cudaipc.Ptr) error {
@@ -170,9 +170,9 @@ func (g *gpu) unimport(base cudaipc.Ptr) error {
 		return err
 	}
 	// Whatever comes of that, the import ends: nobody would end it later.
-	settled := g.settle()
-	g.mapping.Lock()
-	defer g.mapping.Unlock()
+	settled := g.synchronize()
+	g.importMu.Lock()
+	defer g.importMu.Unlock()
 	err = g.do(func(*caller) error {
 		h, ok := g.bases[base]
 		if !ok {
@@ -192,7 +192,7 @@ func (g *gpu) unimport(base cudaipc.Ptr) error {
 	if err != nil || !last {
 		return err
 	}
-	return g.apart(func(c *caller) error {
+	return g.doUnlocked(func(c *caller) error {
 		if err := g.must(c, symIpcCloseMemHandle, uintptr(base)); err != nil {
 			return err
 		}

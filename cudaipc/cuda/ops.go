@@ -18,7 +18,7 @@ func (g *gpu) submit(c *caller, s *stream, ops []cudaipc.Op) (queued int, point 
 	}
 	for i := range ops {
 		op := &ops[i]
-		if g.plain(c, op) {
+		if g.isPlainCopy(c, op) {
 			switch got := c.call(symStreamQuery, s.raw); got {
 			case success:
 			case notReady:
@@ -35,18 +35,18 @@ func (g *gpu) submit(c *caller, s *stream, ops []cudaipc.Op) (queued int, point 
 	return len(ops), 0, nil
 }
 
-func (g *gpu) plain(c *caller, op *cudaipc.Op) bool {
+func (g *gpu) isPlainCopy(c *caller, op *cudaipc.Op) bool {
 	switch op.Kind {
 	case cudaipc.OpCopy, cudaipc.OpCopy2D:
-		return op.Bytes > 0 && (!g.knows(c, op.Dst) || !g.knows(c, op.Src))
+		return op.Bytes > 0 && (!g.isKnown(c, op.Dst) || !g.isKnown(c, op.Src))
 	default:
 		return false
 	}
 }
 
-// knows reports whether an address is memory that CUDA has made, or that it
+// isKnown reports whether an address is memory that CUDA has made, or that it
 // has pinned: all but plain host memory.
-func (g *gpu) knows(c *caller, p cudaipc.Ptr) bool {
+func (g *gpu) isKnown(c *caller, p cudaipc.Ptr) bool {
 	if g.ranges.contain(p) {
 		return true
 	}
@@ -98,7 +98,7 @@ func (g *gpu) word(c *caller, s symbol, stream uintptr, op *cudaipc.Op, flags ui
 		return g.unsupported(s, why)
 	}
 	// A GPU that comes upon an address which is none is lost for good.
-	if op.Word.Dev%4 != 0 || !g.knows(c, op.Word.Dev) {
+	if op.Word.Dev%4 != 0 || !g.isKnown(c, op.Word.Dev) {
 		return g.invalid(s, "no word is at %#x", uint64(op.Word.Dev))
 	}
 	return g.must(c, s, stream, uintptr(op.Word.Dev), uintptr(op.Value), flags)
@@ -134,12 +134,12 @@ func (g *gpu) copy2D(c *caller, stream uintptr, op *cudaipc.Op) error {
 		return g.invalid(symMemcpy2DAsync, "a copy from %#x to %#x", uint64(op.Src), uint64(op.Dst))
 	}
 	c.plot = rectangle{
-		src: g.side(c, op.Src, op.SrcPitch), dst: g.side(c, op.Dst, op.DstPitch),
+		src: g.planeOf(c, op.Src, op.SrcPitch), dst: g.planeOf(c, op.Dst, op.DstPitch),
 		width: uint64(op.Bytes), lines: uint64(op.Rows),
 	}
 	got := c.call(symMemcpy2DAsync, address(&c.plot), stream)
 	if got == invalidValue {
-		return g.rows(c, stream, op)
+		return g.copyRows(c, stream, op)
 	}
 	if got != success {
 		return g.fail(c, symMemcpy2DAsync, got)
@@ -153,14 +153,14 @@ func fits(op *cudaipc.Op, pitch int64) bool {
 	return pitch >= op.Bytes && (pitch == 0 || op.Rows <= math.MaxInt64/pitch)
 }
 
-func (g *gpu) side(c *caller, p cudaipc.Ptr, pitch int64) plane {
-	if g.knows(c, p) {
+func (g *gpu) planeOf(c *caller, p cudaipc.Ptr, pitch int64) plane {
+	if g.isKnown(c, p) {
 		return plane{kind: memoryUnified, device: uint64(p), pitch: uint64(pitch)}
 	}
 	return plane{kind: memoryHost, host: uint64(p), pitch: uint64(pitch)}
 }
 
-func (g *gpu) rows(c *caller, stream uintptr, op *cudaipc.Op) error {
+func (g *gpu) copyRows(c *caller, stream uintptr, op *cudaipc.Op) error {
 	dst, src := uintptr(op.Dst), uintptr(op.Src)
 	for range op.Rows {
 		if err := g.must(c, symMemcpyAsync, dst, src, uintptr(op.Bytes), stream); err != nil {

@@ -19,10 +19,10 @@ import (
 // asleep and to be woken twice; naps are then a part of the time that has passed, so
 // that nobody oversleeps by more than that.
 const (
-	eagerly     = 100 * time.Microsecond
-	napPart     = 8
-	shortestNap = 20 * time.Microsecond
-	longestNap  = time.Millisecond
+	spinFor     = 100 * time.Microsecond
+	pauseFraction     = 8
+	minPause = 20 * time.Microsecond
+	maxPause  = time.Millisecond
 	maxSpare    = 64 // points kept for the next
 )
 
@@ -37,8 +37,8 @@ func (g *gpu) record(c *caller, s *stream) (uintptr, error) {
 
 func (g *gpu) recordRaw(c *caller, stream uintptr) (uintptr, error) {
 	var point uintptr
-	if n := len(g.spare); n > 0 {
-		point, g.spare = g.spare[n-1], g.spare[:n-1]
+	if n := len(g.sparePoints); n > 0 {
+		point, g.sparePoints = g.sparePoints[n-1], g.sparePoints[:n-1]
 	} else {
 		var err error
 		if point, err = g.makeEvent(c); err != nil {
@@ -46,7 +46,7 @@ func (g *gpu) recordRaw(c *caller, stream uintptr) (uintptr, error) {
 		}
 	}
 	if err := g.must(c, symEventRecord, point, stream); err != nil {
-		g.putBack(c, point)
+		g.releasePoint(c, point)
 		return 0, err
 	}
 	return point, nil
@@ -64,10 +64,10 @@ func (g *gpu) query(c *caller, point uintptr) (bool, error) {
 	}
 }
 
-// putBack keeps a point for the next record, which may come before it is done.
-func (g *gpu) putBack(c *caller, point uintptr) {
-	if len(g.spare) < maxSpare {
-		g.spare = append(g.spare, point)
+// releasePoint keeps a point for the next record, which may come before it is done.
+func (g *gpu) releasePoint(c *caller, point uintptr) {
+	if len(g.sparePoints) < maxSpare {
+		g.sparePoints = append(g.sparePoints, point)
 		return
 	}
 	_ = g.dropEvent(c, point) // nobody waits for it
@@ -89,45 +89,45 @@ func (g *gpu) dropEvent(c *caller, event uintptr) error {
 
 // await waits for a point, and gives it back. Not between begin and end.
 func (g *gpu) await(ctx context.Context, point uintptr) error {
-	var n nap
-	defer n.end()
+	var n backoff
+	defer n.stop()
 	for {
-		ready, err := g.reached(point)
+		ready, err := g.pollPoint(point)
 		if err != nil || ready {
 			return err
 		}
-		if err := n.rest(ctx); err != nil {
+		if err := n.wait(ctx); err != nil {
 			// If that fails the device is gone, and the point with it.
-			if c, failed := g.begin(true); failed == nil {
-				g.putBack(c, point)
-				g.end(c)
+			if c, failed := g.lockContext(true); failed == nil {
+				g.releasePoint(c, point)
+				g.unlockContext(c)
 			}
 			return err
 		}
 	}
 }
 
-// reached reports whether a point is done, which is then given back.
-func (g *gpu) reached(point uintptr) (bool, error) {
-	c, err := g.begin(false)
+// pollPoint reports whether a point is done, which is then given back.
+func (g *gpu) pollPoint(point uintptr) (bool, error) {
+	c, err := g.lockContext(false)
 	if err != nil {
 		return false, err
 	}
-	defer g.end(c)
+	defer g.unlockContext(c)
 	ready, err := g.query(c, point)
 	if ready || err != nil {
-		g.putBack(c, point)
+		g.releasePoint(c, point)
 	}
 	return ready, err
 }
 
-// settle waits until all that was submitted up to now is done. Taking memory
+// synchronize waits until all that was submitted up to now is done. Taking memory
 // away makes the driver wait for that inside a call, and whoever wants to go on
 // meanwhile may have to wait for the driver.
-func (g *gpu) settle() error {
+func (g *gpu) synchronize() error {
 	var points []uintptr
 	err := g.do(func(c *caller) error {
-		points, g.tails = g.tails, nil
+		points, g.closedTails = g.closedTails, nil
 		for s := range g.streams {
 			point, err := g.recordRaw(c, s.raw)
 			if err != nil {
@@ -145,22 +145,22 @@ func (g *gpu) settle() error {
 	return err
 }
 
-// nap paces the questions: at once at first, then less and less often.
-type nap struct {
+// backoff paces the questions: at once at first, then less and less often.
+type backoff struct {
 	since time.Time
 	timer *time.Timer
 }
 
-func (n *nap) rest(ctx context.Context) error {
+func (n *backoff) wait(ctx context.Context) error {
 	if n.since.IsZero() {
 		n.since = time.Now()
 	}
 	passed := time.Since(n.since)
-	if passed < eagerly {
+	if passed < spinFor {
 		runtime.Gosched()
 		return ctx.Err()
 	}
-	next := min(max(passed/napPart, shortestNap), longestNap)
+	next := min(max(passed/pauseFraction, minPause), maxPause)
 	if n.timer == nil {
 		n.timer = time.NewTimer(next)
 	} else {
@@ -174,7 +174,7 @@ func (n *nap) rest(ctx context.Context) error {
 	}
 }
 
-func (n *nap) end() {
+func (n *backoff) stop() {
 	if n.timer != nil {
 		n.timer.Stop()
 	}

@@ -97,7 +97,7 @@ func (g *gpu) probe(ctx context.Context, caps cudaipc.Caps) (cudaipc.Caps, error
 
 // tooOld is the error for a feature that the library has no functions for.
 func (g *gpu) tooOld(f feature) error {
-	if s, ok := g.lib.lacks(f); ok {
+	if s, ok := g.lib.missingSymbol(f); ok {
 		return fmt.Errorf("%w: it has no %v, which came with CUDA %s", cudaipc.ErrDriverTooOld, s, release(specs[s].version))
 	}
 	return nil
@@ -110,11 +110,11 @@ func (g *gpu) tryArenas(caps *cudaipc.Caps) error {
 		return err
 	})
 	if err != nil {
-		return g.because(err, attrVirtualMemory, "virtual memory management")
+		return g.withAttribute(err, attrVirtualMemory, "virtual memory management")
 	}
 	a, err := g.newArena(caps.GranularityBytes)
 	if err != nil {
-		return g.because(err, attrDescriptors, "memory behind descriptors")
+		return g.withAttribute(err, attrDescriptors, "memory behind descriptors")
 	}
 	b, err := g.importArena(a.FD(), a.Bytes())
 	if err != nil {
@@ -123,8 +123,8 @@ func (g *gpu) tryArenas(caps *cudaipc.Caps) error {
 	return errors.Join(b.Close(), a.Close())
 }
 
-// because adds what the driver itself says about a feature that failed.
-func (g *gpu) because(err error, attribute int, feature string) error {
+// withAttribute adds what the driver itself says about a feature that failed.
+func (g *gpu) withAttribute(err error, attribute int, feature string) error {
 	if g.lib.attribute(attribute, g.card.number) == 0 {
 		return fmt.Errorf("%w; the driver says that the device has no %s", err, feature)
 	}
@@ -143,10 +143,10 @@ func (g *gpu) tryHandles() error {
 
 // tryRegister registers a page, mapped as those of a store are.
 func (g *gpu) tryRegister(readOnly bool) error {
-	m, err := g.page(readOnly)
+	m, err := g.registerTestPage(readOnly)
 	if err != nil {
 		if readOnly {
-			return g.because(err, attrReadOnlyHostRegister, "registration of memory for reading")
+			return g.withAttribute(err, attrReadOnlyHostRegister, "registration of memory for reading")
 		}
 		return err
 	}
@@ -156,7 +156,7 @@ func (g *gpu) tryRegister(readOnly bool) error {
 // tryWords has a stream wait for a word that the CPU then writes, and write
 // another one.
 func (g *gpu) tryWords(ctx context.Context) error {
-	m, err := g.page(false)
+	m, err := g.registerTestPage(false)
 	if err != nil {
 		return err
 	}
@@ -196,7 +196,7 @@ type testPage struct {
 	mem []byte
 }
 
-func (g *gpu) page(readOnly bool) (*testPage, error) {
+func (g *gpu) registerTestPage(readOnly bool) (*testPage, error) {
 	fd, err := unix.MemfdCreate("omnibus-probe", unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("a page to try: %w", err)

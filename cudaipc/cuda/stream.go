@@ -46,7 +46,7 @@ func (g *gpu) wrapStream(raw uintptr) (*stream, error) {
 		if err != nil {
 			return err
 		}
-		g.putBack(c, point)
+		g.releasePoint(c, point)
 		g.streams[s] = struct{}{}
 		return nil
 	})
@@ -56,12 +56,12 @@ func (g *gpu) wrapStream(raw uintptr) (*stream, error) {
 // each copy of plain memory that has to wait for what is before it.
 func (s *stream) Submit(ops ...cudaipc.Op) error {
 	for {
-		c, err := s.g.begin(false)
+		c, err := s.g.lockContext(false)
 		if err != nil {
 			return err
 		}
 		queued, point, err := s.g.submit(c, s, ops)
-		s.g.end(c)
+		s.g.unlockContext(c)
 		if err != nil || point == 0 {
 			return err
 		}
@@ -74,12 +74,12 @@ func (s *stream) Submit(ops ...cudaipc.Op) error {
 
 // Synchronize implements cudaipc.Stream.
 func (s *stream) Synchronize(ctx context.Context) error {
-	c, err := s.g.begin(false)
+	c, err := s.g.lockContext(false)
 	if err != nil {
 		return err
 	}
 	point, err := s.g.record(c, s)
-	s.g.end(c)
+	s.g.unlockContext(c)
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (s *stream) Close() error {
 	if s.closed.Swap(true) {
 		return nil
 	}
-	return s.g.takeAway(func(c *caller) error {
+	return s.g.doFreeing(func(c *caller) error {
 		delete(s.g.streams, s)
 		// CUDA destroys a stream when its work is done. Until then settle has to
 		// know of it.
@@ -104,7 +104,7 @@ func (s *stream) Close() error {
 			if err != nil {
 				return err
 			}
-			s.g.tails = append(s.g.tails, point)
+			s.g.closedTails = append(s.g.closedTails, point)
 		}
 		return nil
 	}, func(c *caller) error {
@@ -147,7 +147,7 @@ func (e *event) Close() error {
 	if e.closed.Swap(true) {
 		return nil
 	}
-	return e.g.undo(func(c *caller) error {
+	return e.g.doClosing(func(c *caller) error {
 		return e.g.dropEvent(c, e.raw)
 	})
 }

@@ -116,7 +116,7 @@ func testNoArena(r *rig) {
 }
 
 func testWithoutArenas(r *rig) {
-	r.lack("Arenas")
+	r.needMissing("Arenas")
 	_, err := r.dev.NewArena(mib)
 	r.wantErr("NewArena", err, cudaipc.ErrUnsupported)
 	_, err = r.dev.ImportArena(0, mib)

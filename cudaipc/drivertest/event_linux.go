@@ -21,7 +21,7 @@ func testEventHoldsBack(r *rig) {
 	r.fill(b, 2, n)
 	r.submit(s, waitOp(gate, 1), copyOp(b, a, n), recordOp(e))
 	r.submit(u, awaitOp(e), writeOp(out, 1), copyOp(h.Ptr(0), b, n))
-	r.stuck(u)
+	r.wantBlocked(u)
 	if done, err := e.Done(); done || err != nil || out.Host.Load() != 0 {
 		r.Errorf("before its time: event %t (%v), word behind it %d", done, err, out.Host.Load())
 	}
@@ -49,7 +49,7 @@ func testEventAsItIs(r *rig) {
 	r.submit(s, waitOp(second, 1), recordOp(e))
 	first.Host.Store(1)
 	r.synchronize(u)
-	r.stuck(s)
+	r.wantBlocked(s)
 	if done, err := e.Done(); done || err != nil {
 		r.Errorf("the second point is done before its time (%v)", err)
 	}
@@ -57,7 +57,7 @@ func testEventAsItIs(r *rig) {
 	r.submit(u, awaitOp(e))
 	r.submit(v, recordOp(e))
 	r.synchronize(v)
-	r.stuck(u)
+	r.wantBlocked(u)
 	second.Host.Store(1)
 	r.synchronize(s)
 	r.synchronize(u)

@@ -153,7 +153,7 @@ func testNoHandle(r *rig) {
 }
 
 func testWithoutHandles(r *rig) {
-	r.lack("Handles")
+	r.needMissing("Handles")
 	_, _, err := r.dev.Export(r.alloc(mib))
 	r.wantErr("Export", err, cudaipc.ErrUnsupported)
 	_, _, err = r.dev.Import(cudaipc.Handle{})

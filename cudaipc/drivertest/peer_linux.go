@@ -101,7 +101,7 @@ type peer struct {
 	rig  *rig
 	cmd  *exec.Cmd
 	conn *net.UnixConn
-	gone bool
+	killed bool
 }
 
 // peer starts the other process.
@@ -127,7 +127,7 @@ func (r *rig) peer() *peer {
 	}
 	p := &peer{rig: r, cmd: cmd, conn: conn}
 	r.Cleanup(func() {
-		if p.gone {
+		if p.killed {
 			return
 		}
 		_ = p.conn.Close()
@@ -141,7 +141,7 @@ func (r *rig) peer() *peer {
 // kill has the process end without a farewell.
 func (p *peer) kill() {
 	p.rig.Helper()
-	p.gone = true
+	p.killed = true
 	if err := p.cmd.Process.Kill(); err != nil {
 		p.rig.Fatal(err)
 	}

@@ -148,8 +148,8 @@ func (r *rig) need(field string) {
 	}
 }
 
-// lack skips the test of a refusal, when there is none.
-func (r *rig) lack(field string) {
+// needMissing skips the test of a refusal, when there is none.
+func (r *rig) needMissing(field string) {
 	r.Helper()
 	if _, missing := r.caps.Why[field]; !missing {
 		r.Skipf("the device has %s", field)
@@ -234,7 +234,7 @@ func (r *rig) submit(s cudaipc.Stream, ops ...cudaipc.Op) {
 	r.Helper()
 	for _, op := range ops {
 		if op.Kind == cudaipc.OpWait {
-			r.letGo(op.Word.Host, op.Value)
+			r.releaseOnFailure(op.Word.Host, op.Value)
 		}
 	}
 	if err := s.Submit(ops...); err != nil {
@@ -242,9 +242,9 @@ func (r *rig) submit(s cudaipc.Stream, ops ...cudaipc.Op) {
 	}
 }
 
-// letGo has a test that failed leave no stream waiting: freeing what the rig has
+// releaseOnFailure has a test that failed leave no stream waiting: freeing what the rig has
 // made would wait for it.
-func (r *rig) letGo(word *atomic.Uint32, v uint32) {
+func (r *rig) releaseOnFailure(word *atomic.Uint32, v uint32) {
 	r.Cleanup(func() {
 		if r.Failed() {
 			word.Store(v)
@@ -259,9 +259,9 @@ func (r *rig) synchronize(s cudaipc.Stream) {
 	}
 }
 
-// stuck wants a stream to be held back. A driver that does hold it back never
+// wantBlocked wants a stream to be held back. A driver that does hold it back never
 // fails here; one that does not has some time to show.
-func (r *rig) stuck(s cudaipc.Stream) {
+func (r *rig) wantBlocked(s cudaipc.Stream) {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(r.ctx, 10*time.Millisecond)
 	defer cancel()

@@ -20,11 +20,11 @@ func TestMain(m *testing.M) { drivertest.Main(m, open) }
 // brokenVariable names the broken driver that a run of the tests is for.
 const brokenVariable = "OMNIBUS_DRIVERTEST_BROKEN"
 
-// TestBroken runs the suite on a broken driver, for TestSuiteSees.
+// TestBroken runs the suite on a broken driver, for TestSuiteFindsDefects.
 func TestBroken(t *testing.T) {
 	name, set := os.LookupEnv(brokenVariable)
 	if !set {
-		t.Skip("for TestSuiteSees")
+		t.Skip("for TestSuiteFindsDefects")
 	}
 	drivertest.Run(t, func() (cudaipc.Driver, error) {
 		d, err := open()
@@ -35,9 +35,9 @@ func TestBroken(t *testing.T) {
 	})
 }
 
-// TestSuiteSees: each promise of the contract, broken in turn, has a test of the
+// TestSuiteFindsDefects: each promise of the contract, broken in turn, has a test of the
 // suite fail.
-func TestSuiteSees(t *testing.T) {
+func TestSuiteFindsDefects(t *testing.T) {
 	for name, d := range defects {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -51,16 +51,16 @@ func TestSuiteSees(t *testing.T) {
 	}
 }
 
-// TestSound: the wrappers break nothing by themselves.
-func TestSound(t *testing.T) {
+// TestWrappersPass: the wrappers break nothing by themselves.
+func TestWrappersPass(t *testing.T) {
 	drivertest.Run(t, func() (cudaipc.Driver, error) {
 		d, err := open()
 		return broken{d, defect{}}, err
 	})
 }
 
-// TestNotHere: a driver that is not to be had is no failure.
-func TestNotHere(t *testing.T) {
+// TestUnavailableDriverSkips: a driver that is not to be had is no failure.
+func TestUnavailableDriverSkips(t *testing.T) {
 	drivertest.Run(t, func() (cudaipc.Driver, error) { return nil, cudaipc.ErrNoDriver })
 	drivertest.Run(t, func() (cudaipc.Driver, error) { return emul.New(emul.Options{Devices: emul.NoDevices}) })
 }

@@ -64,7 +64,7 @@ func testWaitHoldsBack(r *rig) {
 	if beside.Host.Load() != 1 {
 		r.Error("a synchronized stream has not written its word")
 	}
-	r.stuck(held)
+	r.wantBlocked(held)
 	done, err := e.Done()
 	if done || err != nil || behind.Host.Load() != 0 {
 		r.Errorf("behind the wait: event %t (%v), word %d", done, err, behind.Host.Load())
@@ -99,7 +99,7 @@ func testWordsInACircle(r *rig) {
 		if cudaipc.Reached(c.word, c.v) {
 			r.synchronize(s)
 		} else {
-			r.stuck(s)
+			r.wantBlocked(s)
 			if done, err := e.Done(); done || err != nil {
 				r.Fatalf("word %d, waiting for %d: passed (%v)", c.word, c.v, err)
 			}
@@ -162,7 +162,7 @@ func testWordFromThere(r *rig) {
 		r.Fatal(err)
 	}
 	other.ask(request{Do: doWrite, Memory: there.Memory, Offset: wordGap, Value: 4})
-	r.stuck(s)
+	r.wantBlocked(s)
 	if done, err := e.Done(); done || err != nil {
 		r.Errorf("passed before its time: %v", err)
 	}
@@ -190,7 +190,7 @@ func testBadWords(r *rig) {
 }
 
 func testWithoutWords(r *rig) {
-	r.lack("Words")
+	r.needMissing("Words")
 	_, h := r.host(wordsBytes)
 	s := r.stream()
 	r.wantErr("OpWrite", s.Submit(writeOp(h.Word(0), 1)), cudaipc.ErrUnsupported)

@@ -36,7 +36,7 @@ func testWrappedStream(r *rig) {
 	r.submit(own, writeOp(out, 1))
 	r.submit(other, awaitOp(e), copyOp(h.Ptr(0), c, n))
 	for _, s := range []cudaipc.Stream{own, w, other} {
-		r.stuck(s)
+		r.wantBlocked(s)
 	}
 	if out.Host.Load() != 0 {
 		r.Error("an operation has overtaken those of the other name")
@@ -66,7 +66,7 @@ func testCloseWrapped(r *rig) {
 	r.wantErr("Submit to a wrapped stream that is closed", w.Submit(writeOp(out, 3)), cudaipc.ErrClosed)
 	r.wantErr("Synchronize of a wrapped stream that is closed", w.Synchronize(r.ctx), cudaipc.ErrClosed)
 	r.submit(own, writeOp(out, 2))
-	r.stuck(own)
+	r.wantBlocked(own)
 	gate.Host.Store(1)
 	r.synchronize(own)
 	if got := out.Host.Load(); got != 2 {
@@ -89,7 +89,7 @@ func testDefaultStreams(r *rig) {
 	a, b := r.wrap(cudaipc.LegacyStream), r.wrap(cudaipc.LegacyStream)
 	r.submit(a, waitOp(gate, 1))
 	r.submit(b, writeOp(out, 1))
-	r.stuck(b)
+	r.wantBlocked(b)
 	gate.Host.Store(1)
 	r.synchronize(b)
 	if out.Host.Load() != 1 {

@@ -28,11 +28,11 @@ func (a *arena) FD() int { return a.fd }
 // Close implements [cudaipc.Arena]. An operation that comes afterwards finds
 // nothing there.
 func (a *arena) Close() error {
-	if a.closed.Swap(true) || !a.primary.drop(a.memory) {
+	if a.closed.Swap(true) || !a.primary.untrack(a.memory) {
 		return nil
 	}
 	a.primary.release(a.memory)
-	return a.primary.alive("Arena.Close")
+	return a.primary.failure("Arena.Close")
 }
 
 // hostMemory is host memory that the device knows.
@@ -45,7 +45,7 @@ type hostMemory struct {
 // RegisterHost implements [cudaipc.Device].
 func (v *device) RegisterHost(mem []byte, readOnly bool) (cudaipc.HostMemory, error) {
 	const call = "RegisterHost"
-	if err := v.begin(call); err != nil {
+	if err := v.check(call); err != nil {
 		return nil, err
 	}
 	if err := v.missing(call, "RegisterHost"); err != nil {
@@ -100,5 +100,5 @@ func (h *hostMemory) Close() error {
 	p.mu.Lock()
 	p.hosts--
 	p.mu.Unlock()
-	return p.alive("HostMemory.Close")
+	return p.failure("HostMemory.Close")
 }

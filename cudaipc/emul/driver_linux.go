@@ -55,7 +55,7 @@ func (d *Driver) Name() string { return name }
 
 // Probe implements [cudaipc.Driver].
 func (d *Driver) Probe(ctx context.Context) ([]cudaipc.Caps, error) {
-	if err := cmp.Or(ctx.Err(), d.begin("Probe")); err != nil {
+	if err := cmp.Or(ctx.Err(), d.check("Probe")); err != nil {
 		return nil, err
 	}
 	if len(d.gpus) == 0 {
@@ -103,7 +103,7 @@ func (d *Driver) peers() bool { return !d.opts.lacks("Peers") }
 
 // Open implements [cudaipc.Driver].
 func (d *Driver) Open(uuid cudaipc.UUID) (cudaipc.Device, error) {
-	if err := d.begin("Open"); err != nil {
+	if err := d.check("Open"); err != nil {
 		return nil, err
 	}
 	for i, g := range d.gpus {
@@ -124,7 +124,7 @@ func (d *Driver) open(i int, g *gpu) (cudaipc.Device, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.cause != nil {
-		return nil, again("Open", g.cause)
+		return nil, repeatError("Open", g.cause)
 	}
 	if g.opened++; g.opened == 1 {
 		g.primary = newPrimary(d, g)
@@ -174,8 +174,8 @@ func (d *Driver) Close() error {
 	return nil
 }
 
-// begin says why a call cannot be made, if so.
-func (d *Driver) begin(call string) error {
+// check says why a call cannot be made, if so.
+func (d *Driver) check(call string) error {
 	d.mu.Lock()
 	closed := d.closed
 	d.mu.Unlock()
@@ -237,7 +237,7 @@ func (g *gpu) failed(call string) error {
 	if g.cause == nil {
 		return nil
 	}
-	return again(call, g.cause)
+	return repeatError(call, g.cause)
 }
 
 // charge takes memory of the device, if it has so much.

@@ -198,9 +198,9 @@ func TestIllegalAccess(t *testing.T) {
 	}
 }
 
-// TestWordGoes: a stream that waits for a word in memory that is not registered
+// TestUnregisteredWordEndsWait: a stream that waits for a word in memory that is not registered
 // any more does not wait for ever.
-func TestWordGoes(t *testing.T) {
+func TestUnregisteredWordEndsWait(t *testing.T) {
 	b := newBench(t, emul.Options{})
 	if err := b.stream.Submit(cudaipc.Op{Kind: cudaipc.OpWait, Word: b.host.Word(64), Value: 1}); err != nil {
 		t.Fatal(err)
@@ -398,8 +398,8 @@ func TestNoPeers(t *testing.T) {
 	}
 }
 
-// TestApart: two drivers in one process are one process, unless told otherwise.
-func TestApart(t *testing.T) {
+// TestDriversApart: two drivers in one process are one process, unless told otherwise.
+func TestDriversApart(t *testing.T) {
 	a := newBench(t, emul.Options{})
 	p := a.alloc(4096)
 	h, _, err := a.dev.Export(p)

@@ -39,9 +39,9 @@ func (r result) with(call string, device cudaipc.UUID, kind error, reason string
 	return &cudaipc.Error{Call: call, Code: r.code, Name: r.name, Device: device, Err: err}
 }
 
-// again is the error that calls return after a device has failed: the first
+// repeatError is the error that calls return after a device has failed: the first
 // one, under the name of the call.
-func again(call string, cause *cudaipc.Error) error {
+func repeatError(call string, cause *cudaipc.Error) error {
 	err := *cause
 	if err.Call != call {
 		err.Err = fmt.Errorf("%w (in %s before)", cause.Err, cause.Call)

@@ -23,7 +23,7 @@ type point struct {
 
 // NewEvent implements [cudaipc.Device].
 func (v *device) NewEvent() (cudaipc.Event, error) {
-	if err := v.begin("NewEvent"); err != nil {
+	if err := v.check("NewEvent"); err != nil {
 		return nil, err
 	}
 	p := v.primary
@@ -44,8 +44,8 @@ func (e *event) record() *point {
 	return e.at
 }
 
-// now returns the point that the event is; ok is false when it is closed.
-func (e *event) now() (at *point, ok bool) {
+// current returns the point that the event is; ok is false when it is closed.
+func (e *event) current() (at *point, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.at, !e.closed
@@ -54,11 +54,11 @@ func (e *event) now() (at *point, ok bool) {
 // Done implements [cudaipc.Event].
 func (e *event) Done() (bool, error) {
 	const call = "Event.Done"
-	at, ok := e.now()
+	at, ok := e.current()
 	if !ok {
 		return false, invalidHandle.with(call, e.primary.gpu.uuid, cudaipc.ErrClosed, "the event is")
 	}
-	if err := e.primary.alive(call); err != nil {
+	if err := e.primary.failure(call); err != nil {
 		return false, err
 	}
 	if at == nil {
@@ -67,7 +67,7 @@ func (e *event) Done() (bool, error) {
 	select {
 	case <-at.passed:
 		if at.failed != nil {
-			return false, again(call, at.failed)
+			return false, repeatError(call, at.failed)
 		}
 		return true, nil
 	default:
@@ -88,5 +88,5 @@ func (e *event) Close() error {
 	p.mu.Lock()
 	p.events--
 	p.mu.Unlock()
-	return p.alive("Event.Close")
+	return p.failure("Event.Close")
 }

@@ -20,7 +20,7 @@ const (
 	memfdPrefix   = "/memfd:"
 	memfdSuffix   = " (deleted)"
 	arenaName     = "omnibus-emul-arena-"
-	handledName   = "omnibus-emul-handle-"
+	handleName   = "omnibus-emul-handle-"
 	sizeSeals     = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 	mapShared     = unix.PROT_READ | unix.PROT_WRITE
 	noExecUnknown = unix.EINVAL // of kernels before 6.3
@@ -115,9 +115,9 @@ var handleMagic = [8]byte{'o', 'm', 'n', 'i', 'e', 'm', 'u', 1}
 // nonce names an allocation, never to be used again.
 type nonce [16]byte
 
-// handled is what a handle says: the allocation, and the descriptor by which its
+// handleInfo is what a handle says: the allocation, and the descriptor by which its
 // process has it.
-type handled struct {
+type handleInfo struct {
 	pid, fd   uint32
 	bytes     int64
 	nonce     nonce
@@ -125,7 +125,7 @@ type handled struct {
 	namespace uint64 // in which pid counts
 }
 
-func (h handled) encode() (b cudaipc.Handle) {
+func (h handleInfo) encode() (b cudaipc.Handle) {
 	copy(b[0:], handleMagic[:])
 	binary.LittleEndian.PutUint32(b[8:], h.pid)
 	binary.LittleEndian.PutUint32(b[12:], h.fd)
@@ -137,7 +137,7 @@ func (h handled) encode() (b cudaipc.Handle) {
 }
 
 // decodeHandle believes nothing: ok is false for what encode cannot have made.
-func decodeHandle(b cudaipc.Handle) (h handled, ok bool) {
+func decodeHandle(b cudaipc.Handle) (h handleInfo, ok bool) {
 	h.pid = binary.LittleEndian.Uint32(b[8:])
 	h.fd = binary.LittleEndian.Uint32(b[12:])
 	h.bytes = int64(binary.LittleEndian.Uint64(b[16:]))
@@ -150,12 +150,12 @@ func decodeHandle(b cudaipc.Handle) (h handled, ok bool) {
 	return h, ok
 }
 
-func (h handled) name() string { return handledName + hex.EncodeToString(h.nonce[:]) }
+func (h handleInfo) name() string { return handleName + hex.EncodeToString(h.nonce[:]) }
 
 // open opens the memory behind a handle of another process; the reason is for
 // those who wonder why not. Looking at the name first keeps it from opening
 // whatever else has the number by now, and looking at it afterwards makes sure.
-func (h handled) open() (fd int, reason string) {
+func (h handleInfo) open() (fd int, reason string) {
 	if h.namespace != pidNamespace() {
 		return -1, "of a process in another container"
 	}

@@ -18,7 +18,7 @@ type primary struct {
 	halted   chan struct{} // the device has failed, or is being closed
 	haltOnce sync.Once
 
-	making sync.Mutex // of the default stream
+	legacyMu sync.Mutex // of the default stream
 
 	mu      sync.Mutex
 	closed  bool
@@ -36,7 +36,7 @@ type memory struct {
 	*region
 	fd      int // -1 for imports
 	charged int64
-	handled handled // of allocations and imports
+	handle handleInfo // of allocations and imports
 	opens   int     // of imports
 }
 
@@ -62,8 +62,8 @@ func (p *primary) isHalted() bool {
 	}
 }
 
-// alive says why nothing can be done on the device, if so.
-func (p *primary) alive(call string) error {
+// failure says why nothing can be done on the device, if so.
+func (p *primary) failure(call string) error {
 	p.mu.Lock()
 	closed := p.closed
 	p.mu.Unlock()
@@ -76,8 +76,8 @@ func (p *primary) alive(call string) error {
 // fail ends the device at the address of an operation.
 func (p *primary) fail(cause *cudaipc.Error) { p.gpu.fail(cause) }
 
-// quiet waits until what was submitted before is done.
-func (p *primary) quiet() {
+// synchronize waits until what was submitted before is done.
+func (p *primary) synchronize() {
 	p.mu.Lock()
 	all := make([]*stream, 0, len(p.streams))
 	for s := range p.streams {
@@ -89,8 +89,8 @@ func (p *primary) quiet() {
 	}
 }
 
-// keep enters memory into the books, unless the device was closed meanwhile.
-func (p *primary) keep(call string, m *memory) error {
+// track enters memory into the books, unless the device was closed meanwhile.
+func (p *primary) track(call string, m *memory) error {
 	p.mu.Lock()
 	closed := p.closed
 	if !closed {
@@ -104,8 +104,8 @@ func (p *primary) keep(call string, m *memory) error {
 	return nil
 }
 
-// drop takes memory out of the books; false means that somebody else has.
-func (p *primary) drop(m *memory) bool {
+// untrack takes memory out of the books; false means that somebody else has.
+func (p *primary) untrack(m *memory) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.memory[cudaipc.Ptr(m.base)] != m {
@@ -119,7 +119,7 @@ func (p *primary) drop(m *memory) bool {
 func (p *primary) release(m *memory) {
 	p.driver.regions.remove(m.region)
 	if m.kind == ofAllocation {
-		ownHandles.Delete(m.handled.nonce)
+		ownHandles.Delete(m.handle.nonce)
 	}
 	if m.fd >= 0 {
 		unix.Close(m.fd)
@@ -165,8 +165,8 @@ func (p *primary) addUsage(u *cudaipc.Usage) {
 	u.Events += p.events
 }
 
-// causeOfDeath is why the device was halted.
-func (p *primary) causeOfDeath() *cudaipc.Error {
+// haltCause is why the device was halted.
+func (p *primary) haltCause() *cudaipc.Error {
 	p.gpu.mu.Lock()
 	defer p.gpu.mu.Unlock()
 	if p.gpu.cause != nil {

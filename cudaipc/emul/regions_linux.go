@@ -30,14 +30,14 @@ type region struct {
 // that nothing is unmapped under it.
 type regions struct {
 	mu    sync.Mutex
-	left  sync.Cond
+	released  sync.Cond
 	space space
 	all   []*region // by address
 }
 
 func newRegions() *regions {
 	r := &regions{}
-	r.left.L = &r.mu
+	r.released.L = &r.mu
 	return r
 }
 
@@ -70,13 +70,13 @@ func (r *regions) insert(a *region) {
 func (r *regions) mapDevice(p *primary, kind regionKind, fd int, bytes, align int64) (*region, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	base, err := r.space.take(uintptr(bytes), uintptr(align))
+	base, err := r.space.reserve(uintptr(bytes), uintptr(align))
 	if err != nil {
 		return nil, err
 	}
 	a := &region{span: span{base, uintptr(bytes)}, kind: kind, primary: p}
 	if err := mapOver(a.span, fd); err != nil {
-		r.space.give(a.span)
+		r.space.release(a.span)
 		return nil, err
 	}
 	r.insert(a)
@@ -90,7 +90,7 @@ func (r *regions) addHost(p *primary, s span, readOnly bool) (a *region, ok bool
 	defer r.mu.Unlock()
 	page := uintptr(pageBytes)
 	pages := span{s.base, alignUp(s.bytes, page)}
-	if len(r.touching(pages)) > 0 || r.space.holds(pages) {
+	if len(r.touching(pages)) > 0 || r.space.overlaps(pages) {
 		return nil, false
 	}
 	a = &region{span: s, kind: ofHost, primary: p, readOnly: readOnly}
@@ -108,13 +108,13 @@ func (r *regions) remove(a *region) {
 	}
 	r.all = slices.Delete(r.all, i, i+1)
 	for a.users > 0 {
-		r.left.Wait()
+		r.released.Wait()
 	}
 	if a.kind == ofHost {
 		return
 	}
 	if unmapInPlace(a.span) == nil {
-		r.space.give(a.span)
+		r.space.release(a.span)
 	}
 }
 
@@ -136,9 +136,9 @@ const (
 	write
 )
 
-// enter makes sure of a range that a stream of p is about to touch, until leave.
+// acquire makes sure of a range that a stream of p is about to touch, until leave.
 // The region is nil for host memory that is not registered.
-func (r *regions) enter(p *primary, at cudaipc.Ptr, bytes int64, how access) (a *region, ok bool) {
+func (r *regions) acquire(p *primary, at cudaipc.Ptr, bytes int64, how access) (a *region, ok bool) {
 	s := span{uintptr(at), uintptr(bytes)}
 	if s.base == 0 || s.end() < s.base {
 		return nil, false
@@ -147,7 +147,7 @@ func (r *regions) enter(p *primary, at cudaipc.Ptr, bytes int64, how access) (a 
 	defer r.mu.Unlock()
 	found := r.touching(s)
 	if len(found) == 0 {
-		return nil, !r.space.holds(s)
+		return nil, !r.space.overlaps(s)
 	}
 	a = found[0]
 	switch {
@@ -161,13 +161,13 @@ func (r *regions) enter(p *primary, at cudaipc.Ptr, bytes int64, how access) (a 
 	return nil, false
 }
 
-func (r *regions) leave(a *region) {
+func (r *regions) release(a *region) {
 	if a == nil {
 		return
 	}
 	r.mu.Lock()
 	if a.users--; a.users == 0 {
-		r.left.Broadcast()
+		r.released.Broadcast()
 	}
 	r.mu.Unlock()
 }

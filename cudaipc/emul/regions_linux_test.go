@@ -24,7 +24,7 @@ func TestRemoveWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := cudaipc.Ptr(a.base)
-	in, ok := r.enter(p, at, 1, write)
+	in, ok := r.acquire(p, at, 1, write)
 	if !ok {
 		t.Fatal("memory that is there cannot be entered")
 	}
@@ -39,10 +39,10 @@ func TestRemoveWaits(t *testing.T) {
 	if bad := touch(func() { peek(at) }); bad != nil {
 		t.Error("the memory went under an operation")
 	}
-	if _, ok := r.enter(p, at, 1, write); ok {
+	if _, ok := r.acquire(p, at, 1, write); ok {
 		t.Error("memory that is being removed was entered")
 	}
-	r.leave(in)
+	r.release(in)
 	<-removed
 	if bad := touch(func() { peek(at) }); bad == nil {
 		t.Error("the memory is still there")

@@ -28,9 +28,9 @@ type space struct {
 	free     []span // by address, none next to another
 }
 
-// take returns addresses for so many bytes, a multiple of the page size, from a
+// reserve returns addresses for so many bytes, a multiple of the page size, from a
 // multiple of align on.
-func (s *space) take(bytes, align uintptr) (uintptr, error) {
+func (s *space) reserve(bytes, align uintptr) (uintptr, error) {
 	for i, f := range s.free {
 		if base := alignUp(f.base, align); base >= f.base && base < f.end() && bytes <= f.end()-base {
 			s.cut(i, span{base, bytes})
@@ -43,8 +43,8 @@ func (s *space) take(bytes, align uintptr) (uintptr, error) {
 		return 0, err
 	}
 	s.reserved = append(s.reserved, span{base, grow})
-	s.give(span{base, grow})
-	return s.take(bytes, align)
+	s.release(span{base, grow})
+	return s.reserve(bytes, align)
 }
 
 // cut takes a part out of a free span.
@@ -60,8 +60,8 @@ func (s *space) cut(i int, part span) {
 	s.free = slices.Replace(s.free, i, i+1, rest...)
 }
 
-// give takes addresses back that have no memory any more.
-func (s *space) give(part span) {
+// release takes addresses back that have no memory any more.
+func (s *space) release(part span) {
 	i, _ := slices.BinarySearchFunc(s.free, part.base, func(f span, base uintptr) int {
 		if f.base < base {
 			return -1
@@ -79,8 +79,8 @@ func (s *space) give(part span) {
 	}
 }
 
-// holds reports whether any of the addresses are reserved.
-func (s *space) holds(part span) bool {
+// overlaps reports whether any of the addresses are reserved.
+func (s *space) overlaps(part span) bool {
 	return slices.ContainsFunc(s.reserved, part.overlaps)
 }
 

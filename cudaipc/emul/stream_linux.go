@@ -38,14 +38,14 @@ type waiter struct {
 
 // NewStream implements [cudaipc.Device].
 func (v *device) NewStream() (cudaipc.Stream, error) {
-	if err := v.begin("NewStream"); err != nil {
+	if err := v.check("NewStream"); err != nil {
 		return nil, err
 	}
-	return made(v.primary.newStream("NewStream"))
+	return streamOrNil(v.primary.newStream("NewStream"))
 }
 
-// made keeps a nil pointer from becoming an interface that is none.
-func made(s *stream, err error) (cudaipc.Stream, error) {
+// streamOrNil keeps a nil pointer from becoming an interface that is none.
+func streamOrNil(s *stream, err error) (cudaipc.Stream, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func (s *stream) Raw() uintptr { return rawStreams + uintptr(s.number) }
 // Submit implements [cudaipc.Stream].
 func (s *stream) Submit(ops ...cudaipc.Op) error {
 	const call = "Submit"
-	if err := s.primary.alive(call); err != nil {
+	if err := s.primary.failure(call); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -93,22 +93,22 @@ func (s *stream) Submit(ops ...cudaipc.Op) error {
 		s.queue = append(s.queue, t)
 		s.submitted++
 	}
-	s.nudge()
+	s.wakeUp()
 	return err
 }
 
 // unusable says why nothing can be submitted. It is called with mu held.
 func (s *stream) unusable(call string) error {
 	if s.drained {
-		if err := s.primary.alive(call); err != nil {
+		if err := s.primary.failure(call); err != nil {
 			return err
 		}
 	}
 	return invalidHandle.with(call, s.primary.gpu.uuid, cudaipc.ErrClosed, "the stream is")
 }
 
-// nudge wakes the goroutine, or sees to it that it does not fall asleep.
-func (s *stream) nudge() {
+// wakeUp wakes the goroutine, or sees to it that it does not fall asleep.
+func (s *stream) wakeUp() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -125,7 +125,7 @@ func (s *stream) Synchronize(ctx context.Context) error {
 		return invalidHandle.with(call, s.primary.gpu.uuid, cudaipc.ErrClosed, "the stream is")
 	}
 	err := s.wait(ctx)
-	if failed := s.primary.alive(call); failed != nil {
+	if failed := s.primary.failure(call); failed != nil {
 		return failed
 	}
 	return err
@@ -162,17 +162,17 @@ func (s *stream) Close() error {
 	}
 	s.closed = true
 	idle := s.done == s.submitted
-	s.nudge()
+	s.wakeUp()
 	s.mu.Unlock()
 	if idle {
 		<-s.ended
 	}
-	return s.primary.alive("Stream.Close")
+	return s.primary.failure("Stream.Close")
 }
 
 // run does one operation after the other until the stream is closed.
 func (s *stream) run() {
-	defer s.leave()
+	defer s.unregister()
 	r := newRunner(s)
 	for {
 		t, ok := s.next()
@@ -234,7 +234,7 @@ func (s *stream) finish(t task) {
 // drain drops what was submitted, the current operation first, when the device
 // has come to an end. Nobody waits for it any more.
 func (s *stream) drain(current task) {
-	cause := s.primary.causeOfDeath()
+	cause := s.primary.haltCause()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drained = true
@@ -252,8 +252,8 @@ func (s *stream) drain(current task) {
 	s.waiting = nil
 }
 
-// leave takes the stream out of the books.
-func (s *stream) leave() {
+// unregister takes the stream out of the books.
+func (s *stream) unregister() {
 	s.primary.mu.Lock()
 	delete(s.primary.streams, s)
 	s.primary.mu.Unlock()

@@ -14,13 +14,13 @@ const rawStreams uintptr = 1 << 8
 // wrapped is a stream that is somebody else's.
 type wrapped struct {
 	*stream
-	let atomic.Bool // go of
+	closed atomic.Bool // go of
 }
 
 // WrapStream implements [cudaipc.Device].
 func (v *device) WrapStream(raw uintptr) (cudaipc.Stream, error) {
 	const call = "WrapStream"
-	if err := v.begin(call); err != nil {
+	if err := v.check(call); err != nil {
 		return nil, err
 	}
 	switch raw {
@@ -46,8 +46,8 @@ func (v *device) WrapStream(raw uintptr) (cudaipc.Stream, error) {
 
 // legacyStream is the default stream, which is there as long as the device is.
 func (p *primary) legacyStream(call string) (*stream, error) {
-	p.making.Lock()
-	defer p.making.Unlock()
+	p.legacyMu.Lock()
+	defer p.legacyMu.Unlock()
 	if p.legacy != nil {
 		return p.legacy, nil
 	}
@@ -60,8 +60,8 @@ func (p *primary) legacyStream(call string) (*stream, error) {
 	return s, err
 }
 
-func (w *wrapped) gone(call string) error {
-	if !w.let.Load() {
+func (w *wrapped) closedErr(call string) error {
+	if !w.closed.Load() {
 		return nil
 	}
 	return invalidHandle.with(call, w.primary.gpu.uuid, cudaipc.ErrClosed, "the stream is")
@@ -69,7 +69,7 @@ func (w *wrapped) gone(call string) error {
 
 // Submit implements [cudaipc.Stream].
 func (w *wrapped) Submit(ops ...cudaipc.Op) error {
-	if err := w.gone("Submit"); err != nil {
+	if err := w.closedErr("Submit"); err != nil {
 		return err
 	}
 	return w.stream.Submit(ops...)
@@ -77,7 +77,7 @@ func (w *wrapped) Submit(ops ...cudaipc.Op) error {
 
 // Synchronize implements [cudaipc.Stream].
 func (w *wrapped) Synchronize(ctx context.Context) error {
-	if err := w.gone("Synchronize"); err != nil {
+	if err := w.closedErr("Synchronize"); err != nil {
 		return err
 	}
 	return w.stream.Synchronize(ctx)
@@ -85,8 +85,8 @@ func (w *wrapped) Synchronize(ctx context.Context) error {
 
 // Close implements [cudaipc.Stream]. The stream is still its owner's.
 func (w *wrapped) Close() error {
-	if w.let.Swap(true) {
+	if w.closed.Swap(true) {
 		return nil
 	}
-	return w.primary.alive("Stream.Close")
+	return w.primary.failure("Stream.Close")
 }

@@ -24,43 +24,43 @@ type device struct {
 	// asks itself: a call of the driver may wait for streams, which wait for words
 	// that the watcher is to raise.
 	failed atomic.Bool
-	asking atomic.Bool
-	asked  sync.WaitGroup
+	polling atomic.Bool
+	polls  sync.WaitGroup
 
-	making sync.Mutex // of words
+	wordsMu sync.Mutex // of words
 
 	mu      sync.Mutex // guards all below
 	words   *words     // made with the first line
-	held    map[*line]int
+	lineRefs    map[*line]int
 	streams []cudaipc.Stream // idle ones of the lane's own
 	events  []cudaipc.Event
 
 	stagings     []*staging // that nobody fills; a stream may still read them
 	stagingsMade int
 
-	made []func() error // closes what was made
+	closers []func() error // closes what was made
 }
 
-// ask has it found out whether the device has failed.
-func (d *device) ask() {
-	if !d.asking.CompareAndSwap(false, true) {
+// pollFailure has it found out whether the device has failed.
+func (d *device) pollFailure() {
+	if !d.polling.CompareAndSwap(false, true) {
 		return
 	}
-	d.asked.Go(func() {
+	d.polls.Go(func() {
 		if d.Err() != nil {
 			d.failed.Store(true)
 		}
-		d.asking.Store(false)
+		d.polling.Store(false)
 	})
 }
 
-func (d *device) lost() bool { return d.Err() != nil }
+func (d *device) hasFailed() bool { return d.Err() != nil }
 
 // makeWords makes the words with the first line. No lock that the watcher takes is
 // held during a call of the driver, here and below.
 func (d *device) makeWords() error {
-	d.making.Lock()
-	defer d.making.Unlock()
+	d.wordsMu.Lock()
+	defer d.wordsMu.Unlock()
 	d.mu.Lock()
 	made := d.words != nil
 	d.mu.Unlock()
@@ -74,7 +74,7 @@ func (d *device) makeWords() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.words = w
-	d.made = append(d.made, w.close)
+	d.closers = append(d.closers, w.close)
 	return nil
 }
 
@@ -85,26 +85,26 @@ func (d *device) takeLine() (*line, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	l := d.words.take()
+	l := d.words.takeLine()
 	if l == nil {
 		return nil, fmt.Errorf("%w: %d on %v: close those that are done", ErrTooMany, maxMessages, d.uuid)
 	}
-	d.held[l] = 1
+	d.lineRefs[l] = 1
 	return l, nil
 }
 
 func (d *device) holdLine(l *line) {
 	d.mu.Lock()
-	d.held[l]++
+	d.lineRefs[l]++
 	d.mu.Unlock()
 }
 
 func (d *device) giveLine(l *line) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.held[l]--; d.held[l] == 0 {
-		delete(d.held, l)
-		d.words.give(l)
+	if d.lineRefs[l]--; d.lineRefs[l] == 0 {
+		delete(d.lineRefs, l)
+		d.words.giveLine(l)
 	}
 }
 
@@ -115,7 +115,7 @@ func (d *device) takeStream() (cudaipc.Stream, error) {
 	}
 	s, err := d.NewStream()
 	if err == nil {
-		d.noteMade(s.Close)
+		d.onClose(s.Close)
 	}
 	return s, err
 }
@@ -133,10 +133,10 @@ func takeIdle[T any](d *device, idle *[]T) (one T, ok bool) {
 	return one, true
 }
 
-func (d *device) noteMade(closeIt func() error) {
+func (d *device) onClose(closeIt func() error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.made = append(d.made, closeIt)
+	d.closers = append(d.closers, closeIt)
 }
 
 func (d *device) giveStream(s cudaipc.Stream) {
@@ -151,7 +151,7 @@ func (d *device) takeEvent() (cudaipc.Event, error) {
 	}
 	e, err := d.NewEvent()
 	if err == nil {
-		d.noteMade(e.Close)
+		d.onClose(e.Close)
 	}
 	return e, err
 }
@@ -162,9 +162,9 @@ func (d *device) giveEvent(e cudaipc.Event) {
 	d.mu.Unlock()
 }
 
-// follow has what is submitted to next later wait for what first has been given
+// orderAfter has what is submitted to next later wait for what first has been given
 // so far.
-func (d *device) follow(next, first cudaipc.Stream) error {
+func (d *device) orderAfter(next, first cudaipc.Stream) error {
 	e, err := d.takeEvent()
 	if err != nil {
 		return err
@@ -176,9 +176,9 @@ func (d *device) follow(next, first cudaipc.Stream) error {
 	return next.Submit(cudaipc.Op{Kind: cudaipc.OpAwait, Event: e})
 }
 
-// bridge has s wait for op, a wait that is done when over reports true, which
+// waitOnOwnStream has s wait for op, a wait that is done when over reports true, which
 // runs on a stream of its own.
-func (d *device) bridge(s cudaipc.Stream, op cudaipc.Op, over func() bool) error {
+func (d *device) waitOnOwnStream(s cudaipc.Stream, op cudaipc.Op, over func() bool) error {
 	own, err := d.takeStream()
 	if err != nil {
 		return err
@@ -189,20 +189,20 @@ func (d *device) bridge(s cudaipc.Stream, op cudaipc.Op, over func() bool) error
 	if err != nil {
 		return err
 	}
-	return d.follow(s, own)
+	return d.orderAfter(s, own)
 }
 
-// behind has then called when streams have come as far as they are now, or the
+// whenPassed has then called when streams have come as far as they are now, or the
 // device has failed and they do nothing any more.
-func (d *device) behind(streams []cudaipc.Stream, then func()) error {
+func (d *device) whenPassed(streams []cudaipc.Stream, then func()) error {
 	l, err := d.takeLine()
 	if err == nil {
-		if err = d.submitBehind(streams, l); err != nil {
+		if err = d.submitAck(streams, l); err != nil {
 			d.giveLine(l)
 		}
 	}
 	if err != nil {
-		return d.behindUntold(streams, then, err)
+		return d.whenSynchronized(streams, then, err)
 	}
 	d.watcher.add(d, reached(l.ack, l.seq), func() {
 		d.giveLine(l)
@@ -211,11 +211,11 @@ func (d *device) behind(streams []cudaipc.Stream, then func()) error {
 	return nil
 }
 
-// behindUntold is behind without a word that says when the streams are done, for a
+// whenSynchronized is behind without a word that says when the streams are done, for a
 // reason. On a device that has failed they do nothing any more, and one that was
 // closed before can do no more.
-func (d *device) behindUntold(streams []cudaipc.Stream, then func(), reason error) error {
-	lost := d.lost()
+func (d *device) whenSynchronized(streams []cudaipc.Stream, then func(), reason error) error {
+	lost := d.hasFailed()
 	go func() {
 		synchronize(streams)
 		then()
@@ -234,7 +234,7 @@ func synchronize(streams []cudaipc.Stream) {
 	}
 }
 
-func (d *device) submitBehind(streams []cudaipc.Stream, l *line) error {
+func (d *device) submitAck(streams []cudaipc.Stream, l *line) error {
 	ack := cudaipc.Op{Kind: cudaipc.OpWrite, Word: l.ack, Value: l.seq}
 	if len(streams) == 1 {
 		return streams[0].Submit(ack)
@@ -245,7 +245,7 @@ func (d *device) submitBehind(streams []cudaipc.Stream, l *line) error {
 	}
 	for _, s := range streams {
 		if err == nil {
-			err = d.follow(own, s)
+			err = d.orderAfter(own, s)
 		}
 	}
 	if err == nil {
@@ -259,13 +259,13 @@ func (d *device) submitBehind(streams []cudaipc.Stream, l *line) error {
 
 // close closes what was made on the device, and the device.
 func (d *device) close() error {
-	d.asked.Wait()
+	d.polls.Wait()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var errs []error
-	for i := len(d.made) - 1; i >= 0; i-- {
-		errs = append(errs, d.made[i]())
+	for i := len(d.closers) - 1; i >= 0; i-- {
+		errs = append(errs, d.closers[i]())
 	}
-	d.made, d.streams, d.events = nil, nil, nil
+	d.closers, d.streams, d.events = nil, nil, nil
 	return errors.Join(append(errs, d.Device.Close())...)
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
 
-// TestFailedLender lends a buffer from a device that fails before the buffer is
+// TestLenderDeviceFails lends a buffer from a device that fails before the buffer is
 // complete: whoever waits for it in another process is told.
-func TestFailedLender(t *testing.T) {
+func TestLenderDeviceFails(t *testing.T) {
 	dir := newDirectory(t)
 	gpu := emul.Options{GranularityBytes: 1 << 16, Apart: true}
 	from, to := newBench(t, gpu, lane.Options{Directory: dir}), newBench(t, gpu, lane.Options{Directory: dir})
@@ -35,9 +35,9 @@ func TestFailedLender(t *testing.T) {
 	settled(t, m)
 }
 
-// TestLentAndGone opens a message whose sender has died since, or has freed the buffer
+// TestLentBufferWasFreed opens a message whose sender has died since, or has freed the buffer
 // that it lent.
-func TestLentAndGone(t *testing.T) {
+func TestLentBufferWasFreed(t *testing.T) {
 	for _, known := range []bool{true, false} { // the sender, to the receiver
 		dir := newDirectory(t)
 		gpu := emul.Options{Apart: true}
@@ -137,9 +137,9 @@ func TestCopyOutlivesItsContext(t *testing.T) {
 	}
 }
 
-// TestMoreMessagesEndThanThereAreWords: however many messages end at once, none is
+// TestMessagesEndWithoutFreeWords: however many messages end at once, none is
 // given back while a stream is at it.
-func TestMoreMessagesEndThanThereAreWords(t *testing.T) {
+func TestMessagesEndWithoutFreeWords(t *testing.T) {
 	b := newBench(t, emul.Options{}, lane.Options{})
 	src, _ := b.tensor(codec.DTypeUint8, 4096)
 	lease, err := b.store.Local().Take(b.mustSend(src, lane.Pool))

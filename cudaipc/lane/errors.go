@@ -29,4 +29,4 @@ var (
 )
 
 // errGivenBack is what whoever uses a message after its end is told.
-var errGivenBack = fmt.Errorf("%w: the message was given back, and its tensors with it", ErrClosed)
+var errMessageClosed = fmt.Errorf("%w: the message was given back, and its tensors with it", ErrClosed)

@@ -10,7 +10,7 @@ func Tidy(t *testing.T, l *Lane) {
 		t.Fatal("nobody looks after what is mapped")
 	}
 	l.imports.tidyAgain()
-	l.imports.leaving.Wait()
+	l.imports.background.Wait()
 }
 
 // Untidy keeps a lane, which has mapped something, from looking after it by itself: a slow

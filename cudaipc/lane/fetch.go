@@ -18,7 +18,7 @@ type fetch struct {
 // has nothing to be told of, a payload on the heap for one, is the driver's affair.
 func (l *Lane) fetch(ctx context.Context, d *device, s cudaipc.Stream, payload []byte, fetches []fetch) error {
 	h, _ := l.maps.find(payload)
-	refused := h != nil && !h.takes(d)
+	refused := h != nil && !h.copiesDirectly(d)
 	var st *staging
 	if refused {
 		st = l.takeStaging(d)

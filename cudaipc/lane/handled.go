@@ -32,7 +32,7 @@ const (
 var handledMagic = [8]byte{'o', 'm', 'n', 'i', 'h', 'd', 'l', 1}
 
 // publishHandled publishes an arena by its handle.
-func publishHandled(ctx context.Context, dir Directory, name Name, a *pool.Handled) error {
+func publishHandled(ctx context.Context, dir Directory, name Name, a *pool.HandleArena) error {
 	seg, err := shmstore.NewSegment("gpu arena", handledBytes)
 	if err != nil {
 		return err
@@ -64,7 +64,7 @@ func importHandled(dev cudaipc.Device, found Found) (cudaipc.Arena, error) {
 	offset := int64(binary.LittleEndian.Uint64(b[handledOffsetAt:])) //nolint:gosec // as above
 	h := cudaipc.Handle(b[handledHandleAt:handledBytes])
 	base, sizeBytes, err := dev.Import(h)
-	if own, ownBytes, ok := lentAt(h, dev.Caps().Device); ok && errors.Is(err, cudaipc.ErrOwnHandle) { // another lane of this process
+	if own, ownBytes, ok := findLent(h, dev.Caps().Device); ok && errors.Is(err, cudaipc.ErrOwnHandle) { // another lane of this process
 		base, sizeBytes, err, a.own = own, ownBytes, nil, true
 	}
 	if err != nil {
@@ -99,7 +99,7 @@ func (a *importedHandle) Close() error {
 
 // importFound maps an arena with a number that was found.
 func importFound(dev cudaipc.Device, number uint32, found Found) (cudaipc.Arena, error) {
-	if number&pool.HandledBit != 0 {
+	if number&pool.HandleBit != 0 {
 		return importHandled(dev, found)
 	}
 	defer closeDescriptor(found.FD)
@@ -108,7 +108,7 @@ func importFound(dev cudaipc.Device, number uint32, found Found) (cudaipc.Arena,
 
 // publishMemory publishes an arena, by what it has for others.
 func publishMemory(ctx context.Context, dir Directory, name Name, a cudaipc.Arena) error {
-	if h, ok := a.(*pool.Handled); ok {
+	if h, ok := a.(*pool.HandleArena); ok {
 		return publishHandled(ctx, dir, name, h)
 	}
 	return dir.Publish(ctx, name, a.FD(), a.Bytes())

@@ -126,7 +126,7 @@ func (d *directory) replace(t *testing.T, forge func([]byte) []byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for name, p := range d.known {
-		if name.Number&pool.HandledBit == 0 {
+		if name.Number&pool.HandleBit == 0 {
 			continue
 		}
 		old, err := shmstore.OpenSegment("old", p.fd, p.sizeBytes)

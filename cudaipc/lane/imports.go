@@ -19,10 +19,10 @@ import (
 // after when there is more to map, and once in a while.
 type imports struct {
 	directory Directory
-	opening   turn            // of pools
+	openMu   ctxMutex            // of pools
 	ctx       context.Context // of looking after them
 	stop      context.CancelFunc
-	leaving   sync.WaitGroup // what is being looked after, or unmapped
+	background   sync.WaitGroup // what is being looked after, or unmapped
 
 	mu     sync.Mutex
 	pools  map[[16]byte]*imported
@@ -34,19 +34,19 @@ type imports struct {
 const tidyEvery = 10 * time.Second
 
 func newImports(dir Directory) *imports {
-	im := &imports{directory: dir, opening: newTurn(), pools: make(map[[16]byte]*imported)}
+	im := &imports{directory: dir, openMu: newCtxMutex(), pools: make(map[[16]byte]*imported)}
 	im.ctx, im.stop = context.WithCancel(context.Background())
 	return im
 }
 
-// turn is held by whoever asks the directory, and maps what it finds. Others who
+// ctxMutex is held by whoever asks the directory, and maps what it finds. Others who
 // want to do so wait no longer than their contexts last, and those who need nothing
 // of it do not wait.
-type turn chan struct{}
+type ctxMutex chan struct{}
 
-func newTurn() turn { return make(turn, 1) }
+func newCtxMutex() ctxMutex { return make(ctxMutex, 1) }
 
-func (t turn) take(ctx context.Context) error {
+func (t ctxMutex) lock(ctx context.Context) error {
 	select {
 	case t <- struct{}{}:
 		return nil
@@ -55,7 +55,7 @@ func (t turn) take(ctx context.Context) error {
 	}
 }
 
-func (t turn) give() { <-t }
+func (t ctxMutex) unlock() { <-t }
 
 // imported is one pool of another process.
 type imported struct {
@@ -63,7 +63,7 @@ type imported struct {
 	owner Owner
 	words *shmstore.Segment
 
-	mapping turn // of arenas
+	mapMu ctxMutex // of arenas
 
 	mu     sync.Mutex
 	arenas map[mapping]cudaipc.Arena
@@ -84,10 +84,10 @@ func (im *imports) get(ctx context.Context, id [16]byte) (*imported, error) {
 	if p := im.known(id); p != nil {
 		return p, nil
 	}
-	if err := im.opening.take(ctx); err != nil {
+	if err := im.openMu.lock(ctx); err != nil {
 		return nil, fmt.Errorf("memory %v of another process: %w", Name{Pool: id}, err)
 	}
-	defer im.opening.give()
+	defer im.openMu.unlock()
 	if p := im.known(id); p != nil {
 		return p, nil
 	}
@@ -100,7 +100,7 @@ func (im *imports) get(ctx context.Context, id [16]byte) (*imported, error) {
 		return nil, fmt.Errorf("words of pool %v: %w", Name{Pool: id}, err)
 	}
 	p := &imported{
-		id: id, owner: found.Owner, words: seg, mapping: newTurn(),
+		id: id, owner: found.Owner, words: seg, mapMu: newCtxMutex(),
 		arenas: make(map[mapping]cudaipc.Arena), uses: make(map[mapping]int), refs: 1,
 	}
 	im.sweep()
@@ -158,10 +158,10 @@ func (im *imports) all() (pools []*imported) {
 
 // tidyAgain is tidy, once in a while, as long as there are pools.
 func (im *imports) tidyAgain() {
-	if !im.begin() {
+	if !im.addBackground() {
 		return
 	}
-	defer im.leaving.Done()
+	defer im.background.Done()
 	im.tidy()
 	im.mu.Lock()
 	defer im.mu.Unlock()
@@ -179,19 +179,19 @@ func (im *imports) tidyAgain() {
 func (im *imports) tidy() {
 	im.sweep()
 	for _, p := range im.all() {
-		if p.mapping.take(im.ctx) == nil {
+		if p.mapMu.lock(im.ctx) == nil {
 			p.dropWithdrawn(im.ctx, im)
-			p.mapping.give()
+			p.mapMu.unlock()
 		}
 	}
 }
 
-// begin counts something that close waits for, unless it has begun.
-func (im *imports) begin() bool {
+// addBackground counts something that close waits for, unless it has begun.
+func (im *imports) addBackground() bool {
 	im.mu.Lock()
 	defer im.mu.Unlock()
 	if !im.closed {
-		im.leaving.Add(1)
+		im.background.Add(1)
 	}
 	return !im.closed
 }
@@ -199,12 +199,12 @@ func (im *imports) begin() bool {
 // unmap closes an arena, for which the driver may wait for all streams: nobody waits
 // for it but close. There is nobody to tell of an error.
 func (im *imports) unmap(a cudaipc.Arena) {
-	if !im.begin() {
+	if !im.addBackground() {
 		_ = a.Close()
 		return
 	}
 	go func() {
-		defer im.leaving.Done()
+		defer im.background.Done()
 		_ = a.Close()
 	}()
 }
@@ -218,7 +218,7 @@ func (im *imports) close() error {
 	}
 	im.mu.Unlock()
 	im.stop()
-	im.leaving.Wait()
+	im.background.Wait()
 	var errs []error
 	for id, p := range im.pools {
 		if !p.closeUnused(im) {
@@ -286,18 +286,18 @@ func wordsOf(words *shmstore.Segment, slot uint32) (ready, fault *atomic.Uint32,
 // arena maps an arena of the pool on a device, and counts one use of it. The caller
 // has a reference.
 func (p *imported) arena(ctx context.Context, im *imports, dev cudaipc.Device, which mapping) (cudaipc.Arena, error) {
-	if a := p.use(which); a != nil {
+	if a := p.useArena(which); a != nil {
 		return a, nil
 	}
 	name := Name{Pool: p.id, Number: which.number}
 	if which.number == wordsNumber {
 		return nil, fmt.Errorf("%w: the words of a pool are no arena", ErrForged)
 	}
-	if err := p.mapping.take(ctx); err != nil {
+	if err := p.mapMu.lock(ctx); err != nil {
 		return nil, fmt.Errorf("memory %v of another process: %w", name, err)
 	}
-	defer p.mapping.give()
-	if a := p.use(which); a != nil {
+	defer p.mapMu.unlock()
+	if a := p.useArena(which); a != nil {
 		return a, nil
 	}
 	p.dropWithdrawn(ctx, im)
@@ -316,8 +316,8 @@ func (p *imported) arena(ctx context.Context, im *imports, dev cudaipc.Device, w
 	return a, nil
 }
 
-// use counts one use of an arena that is mapped; nil: it is not.
-func (p *imported) use(which mapping) cudaipc.Arena {
+// useArena counts one use of an arena that is mapped; nil: it is not.
+func (p *imported) useArena(which mapping) cudaipc.Arena {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	a := p.arenas[which]
@@ -327,8 +327,8 @@ func (p *imported) use(which mapping) cudaipc.Arena {
 	return a
 }
 
-// unuse undoes one use of an arena.
-func (p *imported) unuse(which mapping) {
+// releaseArena undoes one use of an arena.
+func (p *imported) releaseArena(which mapping) {
 	p.mu.Lock()
 	p.uses[which]--
 	p.mu.Unlock()

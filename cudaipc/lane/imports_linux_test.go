@@ -109,8 +109,8 @@ func hand(from, to *bench, v any) *lane.Message {
 	return m
 }
 
-// TestNothingIsOpenedAfterTheFirst counts what the second lane asks for.
-func TestNothingIsOpenedAfterTheFirst(t *testing.T) {
+// TestArenasAreMappedOnce counts what the second lane asks for.
+func TestArenasAreMappedOnce(t *testing.T) {
 	from, to, dir := pair(t, lane.Options{})
 	src, data := from.tensor(codec.DTypeFloat32, 1000)
 	for i := range 50 {
@@ -128,9 +128,9 @@ func TestNothingIsOpenedAfterTheFirst(t *testing.T) {
 	}
 }
 
-// TestArenasThatAreWithdrawn has the producer's pool grow and shrink: the
+// TestWithdrawnArenasAreUnmapped has the producer's pool grow and shrink: the
 // consumer lets go of what was given back.
-func TestArenasThatAreWithdrawn(t *testing.T) {
+func TestWithdrawnArenasAreUnmapped(t *testing.T) {
 	from, to, dir := pair(t, lane.Options{Pool: pool.Options{ArenaBytes: 1 << 20, MaxBytes: 3 << 20}})
 	src, data := from.tensor(codec.DTypeUint8, 400<<10)
 	burst := func(n int) {

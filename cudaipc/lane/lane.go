@@ -19,15 +19,15 @@ type Lane struct {
 	watcher *watcher
 	imports *imports
 	maps    maps
-	counted func() // see OnCount
+	onCount func() // see OnCount
 
-	opening sync.Mutex // while a GPU is opened, which can take seconds; comes before mu
+	openMu sync.Mutex // while a GPU is opened, which can take seconds; comes before mu
 
 	mu      sync.Mutex // guards all below
 	devices map[cudaipc.UUID]*device
-	first   *device // nil: there is no GPU
+	firstDevice   *device // nil: there is no GPU
 	senders []*Sender
-	open    int // messages
+	openMessages    int // messages
 	idle    chan struct{}
 	closed  bool
 	stats   Stats
@@ -41,7 +41,7 @@ func Open(ctx context.Context, opts Options) (*Lane, error) {
 	opts = opts.withDefaults()
 	l := &Lane{
 		opts: opts, why: make(map[Mode]error), watcher: newWatcher(), devices: make(map[cudaipc.UUID]*device),
-		imports: newImports(opts.Directory), counted: func() {},
+		imports: newImports(opts.Directory), onCount: func() {},
 	}
 	if err := opts.Pool.Validate(); err != nil {
 		return nil, err
@@ -71,18 +71,18 @@ func (l *Lane) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.first = dev
+	l.firstDevice = dev
 	caps := dev.Caps()
-	l.why[IPC] = lacks(caps, "Words", "Handles")
-	if l.why[Pool] = lacks(caps, "Words", "Arenas"); l.why[Pool] != nil && l.why[IPC] == nil {
+	l.why[IPC] = missingAbility(caps, "Words", "Handles")
+	if l.why[Pool] = missingAbility(caps, "Words", "Arenas"); l.why[Pool] != nil && l.why[IPC] == nil {
 		l.opts.Logger.Info("pools are shared by handles", slog.Any("why", l.why[Pool]))
 		l.why[Pool] = nil
 	}
 	return nil
 }
 
-// lacks says which of the abilities a device does not have.
-func lacks(caps cudaipc.Caps, abilities ...string) error {
+// missingAbility says which of the abilities a device does not have.
+func missingAbility(caps cudaipc.Caps, abilities ...string) error {
 	has := map[string]bool{"Arenas": caps.Arenas, "Handles": caps.Handles, "Words": caps.Words && caps.RegisterHost}
 	for _, a := range abilities {
 		if has[a] {
@@ -103,8 +103,8 @@ func (l *Lane) device(uuid cudaipc.UUID) (*device, error) {
 	if d, err := l.known(uuid); d != nil || err != nil {
 		return d, err
 	}
-	l.opening.Lock()
-	defer l.opening.Unlock()
+	l.openMu.Lock()
+	defer l.openMu.Unlock()
 	if d, err := l.known(uuid); d != nil || err != nil {
 		return d, err
 	}
@@ -115,7 +115,7 @@ func (l *Lane) device(uuid cudaipc.UUID) (*device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &device{Device: opened, uuid: opened.Caps().Device, watcher: l.watcher, held: make(map[*line]int)}
+	d := &device{Device: opened, uuid: opened.Caps().Device, watcher: l.watcher, lineRefs: make(map[*line]int)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.devices[d.uuid] = d
@@ -128,7 +128,7 @@ func (l *Lane) known(uuid cudaipc.UUID) (*device, error) {
 	defer l.mu.Unlock()
 	d := l.devices[uuid]
 	if uuid == (cudaipc.UUID{}) {
-		d = l.first
+		d = l.firstDevice
 	}
 	switch {
 	case d != nil:
@@ -151,35 +151,35 @@ func (l *Lane) deviceOf(gates []*gate) (*device, error) {
 }
 
 func (l *Lane) uuidOf(t *Tensor) cudaipc.UUID {
-	if t.Device == (cudaipc.UUID{}) && l.first != nil {
-		return l.first.uuid
+	if t.Device == (cudaipc.UUID{}) && l.firstDevice != nil {
+		return l.firstDevice.uuid
 	}
 	return t.Device
 }
 
-// begin counts a message that is open.
-func (l *Lane) begin() error {
+// addMessage counts a message that is open.
+func (l *Lane) addMessage() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return fmt.Errorf("open a message: %w", ErrClosed)
 	}
-	l.open++
-	l.counted()
+	l.openMessages++
+	l.onCount()
 	return nil
 }
 
-func (l *Lane) end() {
+func (l *Lane) removeMessage() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.open--
-	l.counted()
-	l.settled()
+	l.openMessages--
+	l.onCount()
+	l.signalIdle()
 }
 
-// settled, with mu held, wakes whoever waits until nothing is open.
-func (l *Lane) settled() {
-	if l.open == 0 && len(l.senders) == 0 && l.idle != nil {
+// signalIdle, with mu held, wakes whoever waits until nothing is open.
+func (l *Lane) signalIdle() {
+	if l.openMessages == 0 && len(l.senders) == 0 && l.idle != nil {
 		close(l.idle)
 		l.idle = nil
 	}
@@ -206,8 +206,8 @@ func (l *Lane) Close(ctx context.Context) error {
 	}
 	l.watcher.wait()
 	errs := []error{l.imports.close(), l.maps.close()}
-	l.opening.Lock()
-	defer l.opening.Unlock()
+	l.openMu.Lock()
+	defer l.openMu.Unlock()
 	l.mu.Lock()
 	devices := l.devices
 	l.devices = nil
@@ -218,18 +218,18 @@ func (l *Lane) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// forget notes that a sender is closed.
-func (l *Lane) forget(s *Sender) {
+// removeSender notes that a sender is closed.
+func (l *Lane) removeSender(s *Sender) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.senders = slices.DeleteFunc(slices.Clone(l.senders), func(other *Sender) bool { return other == s })
-	l.settled()
+	l.signalIdle()
 }
 
 func (l *Lane) drain(ctx context.Context) error {
 	l.mu.Lock()
 	l.closed = true
-	if l.open == 0 && len(l.senders) == 0 {
+	if l.openMessages == 0 && len(l.senders) == 0 {
 		l.mu.Unlock()
 		return nil
 	}
@@ -244,6 +244,6 @@ func (l *Lane) drain(ctx context.Context) error {
 	case <-ctx.Done():
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return fmt.Errorf("close the lane: %d messages and %d senders are open: %w", l.open, len(l.senders), ctx.Err())
+		return fmt.Errorf("close the lane: %d messages and %d senders are open: %w", l.openMessages, len(l.senders), ctx.Err())
 	}
 }

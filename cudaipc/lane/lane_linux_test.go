@@ -90,9 +90,9 @@ func TestStrided(t *testing.T) {
 	}
 }
 
-// TestViewIsReadBehindItsProducer has a consumer's stream read a chunk that the
+// TestReadWaitsForProducer has a consumer's stream read a chunk that the
 // producer's copies have not reached yet.
-func TestViewIsReadBehindItsProducer(t *testing.T) {
+func TestReadWaitsForProducer(t *testing.T) {
 	b := newBench(t, emul.Options{}, lane.Options{})
 	src, data := b.tensor(codec.DTypeUint8, 4096)
 	hold := holdStream(t, b)
@@ -195,8 +195,8 @@ func TestReleaseWithoutTensorsOnAGPU(t *testing.T) {
 	}
 }
 
-// TestReleaseOfTheSendersMemory says when each mode is done with it.
-func TestReleaseOfTheSendersMemory(t *testing.T) {
+// TestReleaseOfSourceMemory says when each mode is done with it.
+func TestReleaseOfSourceMemory(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode.String(), func(t *testing.T) {
 			b := newBench(t, emul.Options{}, lane.Options{})
@@ -230,8 +230,8 @@ func TestReleaseOfTheSendersMemory(t *testing.T) {
 	}
 }
 
-// TestWhatALaneCannotDo falls back to host memory, counted, with a reason.
-func TestWhatALaneCannotDo(t *testing.T) {
+// TestUnavailableModesFallBack falls back to host memory, counted, with a reason.
+func TestUnavailableModesFallBack(t *testing.T) {
 	b := newBench(t, emul.Options{Missing: map[string]string{"Arenas": "no virtual memory", "Handles": "a container"}}, lane.Options{})
 	src, data := b.tensor(codec.DTypeFloat32, 8)
 	for _, mode := range []lane.Mode{lane.IPC, lane.Pool} {

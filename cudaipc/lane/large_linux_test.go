@@ -178,9 +178,9 @@ func (s heldStream) Synchronize(ctx context.Context) error {
 	return s.Stream.Synchronize(ctx)
 }
 
-// TestStagingIsGivenUp: a deadline, and a device that fails, end the waiting for pieces;
+// TestStagingWaitEnds: a deadline, and a device that fails, end the waiting for pieces;
 // the buffers are used again when their streams are through with them, and not before.
-func TestStagingIsGivenUp(t *testing.T) {
+func TestStagingWaitEnds(t *testing.T) {
 	t.Run("deadline", func(t *testing.T) {
 		var refuse refuseOnce
 		b := newBench(t, emul.Options{Refuse: refuse.call}, lane.Options{})
@@ -264,9 +264,9 @@ func (h *stubbornMemory) Close() error {
 	return h.HostMemory.Close()
 }
 
-// TestMapsThatStay: memory that a GPU does not forget is not unmapped, for it would take
+// TestRefusedUnregisterKeepsMap: memory that a GPU does not forget is not unmapped, for it would take
 // what comes to its addresses for that memory. One that has failed knows of nothing.
-func TestMapsThatStay(t *testing.T) {
+func TestRefusedUnregisterKeepsMap(t *testing.T) {
 	for name, fails := range map[string]bool{"a GPU that works": false, "a GPU that has failed": true} {
 		t.Run(name, func(t *testing.T) {
 			driver, err := emul.New(emul.Options{})

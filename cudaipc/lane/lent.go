@@ -23,8 +23,8 @@ type lentBuffer struct {
 	uses   int   // messages, or an arena
 }
 
-// lend notes the allocations of a message, until release is called.
-func lend(o *Outgoing) (release func()) {
+// lendBuffers notes the allocations of a message, until release is called.
+func lendBuffers(o *Outgoing) (release func()) {
 	lent.mu.Lock()
 	defer lent.mu.Unlock()
 	for _, t := range o.tensors {
@@ -33,39 +33,39 @@ func lend(o *Outgoing) (release func()) {
 			continue
 		}
 		place := &o.plan.Places[p.Place-1]
-		note(place.Handle, lentBuffer{device: place.Device, base: t.from.Ptr - cudaipc.Ptr(place.Offset), bytes: place.Offset + place.Bytes})
+		addLent(place.Handle, lentBuffer{device: place.Device, base: t.from.Ptr - cudaipc.Ptr(place.Offset), bytes: place.Offset + place.Bytes})
 	}
 	return func() {
-		takeBack(o.plan.Places)
-		go o.freed() // freeing memory waits for streams; this is the store's writer
+		releaseLent(o.plan.Places)
+		go o.releaseSource() // freeing memory waits for streams; this is the store's writer
 	}
 }
 
-func takeBack(places []bundle.Place) {
+func releaseLent(places []bundle.Place) {
 	lent.mu.Lock()
 	defer lent.mu.Unlock()
 	for i := range places {
-		strike(places[i].Handle)
+		removeLent(places[i].Handle)
 	}
 }
 
 // lendArena notes an arena that others open by its handle, until takeArenaBack.
-func lendArena(device cudaipc.UUID, a *pool.Handled) {
+func lendArena(device cudaipc.UUID, a *pool.HandleArena) {
 	lent.mu.Lock()
 	defer lent.mu.Unlock()
 	h, offset := a.Handle()
-	note(h, lentBuffer{device: device, base: a.Base() - cudaipc.Ptr(offset), bytes: offset + a.Bytes()})
+	addLent(h, lentBuffer{device: device, base: a.Base() - cudaipc.Ptr(offset), bytes: offset + a.Bytes()})
 }
 
-func takeArenaBack(a *pool.Handled) {
+func releaseLentArena(a *pool.HandleArena) {
 	lent.mu.Lock()
 	defer lent.mu.Unlock()
 	h, _ := a.Handle()
-	strike(h)
+	removeLent(h)
 }
 
-// note counts one use of an allocation, with lent.mu held.
-func note(h cudaipc.Handle, of lentBuffer) {
+// addLent counts one use of an allocation, with lent.mu held.
+func addLent(h cudaipc.Handle, of lentBuffer) {
 	at := lent.buffers[h]
 	if at == nil {
 		at = &of
@@ -75,8 +75,8 @@ func note(h cudaipc.Handle, of lentBuffer) {
 	at.uses++
 }
 
-// strike undoes note.
-func strike(h cudaipc.Handle) {
+// removeLent undoes note.
+func removeLent(h cudaipc.Handle) {
 	if at := lent.buffers[h]; at != nil {
 		if at.uses--; at.uses == 0 {
 			delete(lent.buffers, h)
@@ -84,9 +84,9 @@ func strike(h cudaipc.Handle) {
 	}
 }
 
-// lentAt is where an allocation of a GPU begins that was sent by its handle, and how
+// findLent is where an allocation of a GPU begins that was sent by its handle, and how
 // much of it was sent at the least.
-func lentAt(h cudaipc.Handle, device cudaipc.UUID) (base cudaipc.Ptr, sizeBytes int64, ok bool) {
+func findLent(h cudaipc.Handle, device cudaipc.UUID) (base cudaipc.Ptr, sizeBytes int64, ok bool) {
 	lent.mu.Lock()
 	defer lent.mu.Unlock()
 	at := lent.buffers[h]

@@ -17,7 +17,7 @@ type maps struct {
 	mu      sync.Mutex
 	all     []*hostMap
 	closed  bool
-	leaving sync.WaitGroup // those that the GPU is being told to forget
+	background sync.WaitGroup // those that the GPU is being told to forget
 }
 
 // hostMap is one of them.
@@ -52,7 +52,7 @@ func (l *Lane) Mapped(mem []byte) (release func(unmap func())) {
 // first tensors that are copied there; the rest is as [Lane.Mapped] has it, but that
 // release has stays called in place of unmap when the GPU refuses to forget the memory.
 func (s *Sender) Mapped(mem []byte) (release func(unmap, stays func())) {
-	if s.lane.first == nil {
+	if s.lane.firstDevice == nil {
 		return func(unmap, _ func()) { unmap() }
 	}
 	l := s.lane
@@ -85,11 +85,11 @@ func (m *maps) release(h *hostMap, unmap, stays func()) {
 	m.drop(h)
 	apart := registered && !m.closed
 	if apart {
-		m.leaving.Add(1)
+		m.background.Add(1)
 	}
 	m.mu.Unlock()
 	leave := func() {
-		if h.forgotten() {
+		if h.unregister() {
 			unmap()
 		} else {
 			stays()
@@ -100,7 +100,7 @@ func (m *maps) release(h *hostMap, unmap, stays func()) {
 		return
 	}
 	go func() {
-		defer m.leaving.Done()
+		defer m.background.Done()
 		leave()
 	}()
 }
@@ -125,7 +125,7 @@ func (m *maps) close() error {
 	all := m.all
 	m.all, m.closed = nil, true
 	m.mu.Unlock()
-	m.leaving.Wait()
+	m.background.Wait()
 	var errs []error
 	for _, h := range all {
 		errs = append(errs, h.close())
@@ -133,29 +133,29 @@ func (m *maps) close() error {
 	return errors.Join(errs...)
 }
 
-// on returns the map as a device reads it, or nil if it does not. The first time it
+// registeredOn returns the map as a device reads it, or nil if it does not. The first time it
 // tells the device.
-func (h *hostMap) on(d *device) cudaipc.HostMemory {
+func (h *hostMap) registeredOn(d *device) cudaipc.HostMemory {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.try(d)
+	h.tryRegister(d)
 	if h.dev != d {
 		return nil
 	}
 	return h.host
 }
 
-// takes reports whether a device copies to the map as it is. Memory that one device
+// copiesDirectly reports whether a device copies to the map as it is. Memory that one device
 // was told of all of them know, by the addresses of this process.
-func (h *hostMap) takes(d *device) bool {
+func (h *hostMap) copiesDirectly(d *device) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.try(d)
+	h.tryRegister(d)
 	return h.host != nil
 }
 
-// try, with mu held, tells a device of the map, once.
-func (h *hostMap) try(d *device) {
+// tryRegister, with mu held, tells a device of the map, once.
+func (h *hostMap) tryRegister(d *device) {
 	if h.tried || h.closed {
 		return
 	}
@@ -165,7 +165,7 @@ func (h *hostMap) try(d *device) {
 
 // register, with mu held, tells a device of the map.
 func (h *hostMap) register(d *device) {
-	host, err := h.registered(d)
+	host, err := h.registerHost(d)
 	if err != nil {
 		h.lane.opts.Logger.Info("copies between host and GPU memory are staged", slog.Any("why", err))
 		h.lane.count(func(s *Stats) { s.Refused++ })
@@ -175,10 +175,10 @@ func (h *hostMap) register(d *device) {
 	h.lane.count(func(s *Stats) { s.Registered++ })
 }
 
-func (h *hostMap) registered(d *device) (cudaipc.HostMemory, error) {
+func (h *hostMap) registerHost(d *device) (cudaipc.HostMemory, error) {
 	caps := d.Caps()
 	switch {
-	case !onPages(h.mem):
+	case !isPageAligned(h.mem):
 		return nil, fmt.Errorf("%w: %d bytes that do not begin and end with a page", cudaipc.ErrUnsupported, len(h.mem))
 	case h.readOnly && !caps.RegisterReadOnly:
 		return nil, fmt.Errorf("%w: %s does not read memory that is mapped for reading only: %s", cudaipc.ErrUnsupported, caps.Name, caps.Why["RegisterReadOnly"])
@@ -192,15 +192,15 @@ func (h *hostMap) isRegistered() bool {
 	return h.host != nil
 }
 
-// forgotten has the device forget the map, and reports whether it may be unmapped: a
+// unregister has the device forget the map, and reports whether it may be unmapped: a
 // device that has failed knows of nothing any more. Memory that a device still has must
 // not go, for it would take whatever comes to its addresses for that memory.
-func (h *hostMap) forgotten() bool {
+func (h *hostMap) unregister() bool {
 	h.mu.Lock()
 	d := h.dev
 	h.mu.Unlock()
 	err := h.close()
-	if err == nil || d.lost() {
+	if err == nil || d.hasFailed() {
 		return true
 	}
 	h.lane.opts.Logger.Warn("memory stays mapped that a GPU does not forget", slog.Int("bytes", len(h.mem)), slog.Any("why", err))
@@ -220,15 +220,15 @@ func (h *hostMap) close() error {
 	return host.Close()
 }
 
-// serves reports whether a payload of so many bytes is read where it lies in the map. For
+// isReadInPlace reports whether a payload of so many bytes is read where it lies in the map. For
 // one that has it to itself, telling a device takes longer than reading it once saves;
 // but it may have been told, for writing.
-func (h *hostMap) serves(payloadBytes int) bool {
+func (h *hostMap) isReadInPlace(payloadBytes int) bool {
 	return payloadBytes+os.Getpagesize() <= len(h.mem) || h.isRegistered()
 }
 
-// onPages reports whether memory can be registered: it begins and ends on a page.
-func onPages(mem []byte) bool {
+// isPageAligned reports whether memory can be registered: it begins and ends on a page.
+func isPageAligned(mem []byte) bool {
 	page := os.Getpagesize()
 	return len(mem) > 0 && len(mem)%page == 0 && uint64(cudaipc.HostPtr(mem))%uint64(page) == 0
 }

@@ -214,9 +214,9 @@ func TestStagedPayloadIsFree(t *testing.T) {
 	}
 }
 
-// TestStreamsWaitForNobodysBuffer: with all staging buffers held up by streams, the
+// TestDriverCopiesWithoutFreeStaging: with all staging buffers held up by streams, the
 // driver copies.
-func TestStreamsWaitForNobodysBuffer(t *testing.T) {
+func TestDriverCopiesWithoutFreeStaging(t *testing.T) {
 	from, to := newBench(t, emul.Options{}, lane.Options{}), newBench(t, emul.Options{}, lane.Options{})
 	src, data := from.tensor(codec.DTypeUint8, 4096)
 	p := newMapped(t, pieceBytes)
@@ -245,9 +245,9 @@ func TestStreamsWaitForNobodysBuffer(t *testing.T) {
 	}
 }
 
-// TestPayloadStaysWithoutWords: a device that writes no words says by its streams
+// TestPayloadIsKeptWithoutWords: a device that writes no words says by its streams
 // that it has read a payload.
-func TestPayloadStaysWithoutWords(t *testing.T) {
+func TestPayloadIsKeptWithoutWords(t *testing.T) {
 	var held atomic.Bool
 	letGo := make(chan struct{})
 	from := newBench(t, emul.Options{}, lane.Options{})

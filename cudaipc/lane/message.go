@@ -27,7 +27,7 @@ type Message struct {
 	mu      sync.Mutex
 	readers []cudaipc.Stream // those that were told to wait
 	closed  bool
-	after   []func() // called when nothing is read any more
+	onSettled   []func() // called when nothing is read any more
 	settled bool
 }
 
@@ -43,14 +43,14 @@ func (l *Lane) Open(ctx context.Context, payload []byte) (*Message, error) {
 	}
 	m := &Message{lane: l, bundle: b, size: len(payload), tensors: make([]*Tensor, len(b.Tensors))}
 	if len(b.Places) > 0 {
-		if err := l.begin(); err != nil {
+		if err := l.addMessage(); err != nil {
 			return nil, err
 		}
 	}
 	for _, p := range b.Places {
-		g, err := l.enter(ctx, p)
+		g, err := l.openGate(ctx, p)
 		if err != nil {
-			m.abandon()
+			m.abandonOpen()
 			return nil, err
 		}
 		m.gates = append(m.gates, g)
@@ -61,8 +61,8 @@ func (l *Lane) Open(ctx context.Context, payload []byte) (*Message, error) {
 			m.tensors[i] = &Tensor{DType: t.DType, Shape: t.Shape, Strides: t.Strides, Device: g.dev.uuid, Ptr: g.base + cudaipc.Ptr(t.Offset)}
 		}
 	}
-	if m.value, err = m.build(m.as); err != nil {
-		m.abandon()
+	if m.value, err = m.build(m.tensorInPlace); err != nil {
+		m.abandonOpen()
 		return nil, err
 	}
 	return m, nil
@@ -78,8 +78,8 @@ func (m *Message) build(stand func(i int) (any, error)) (v any, err error) {
 	return v, err
 }
 
-// as is a tensor where it is: on a GPU, or in the payload.
-func (m *Message) as(i int) (any, error) {
+// tensorInPlace is a tensor where it is: on a GPU, or in the payload.
+func (m *Message) tensorInPlace(i int) (any, error) {
 	if t := m.tensors[i]; t != nil {
 		return t, nil
 	}
@@ -87,13 +87,13 @@ func (m *Message) as(i int) (any, error) {
 	return t, nil
 }
 
-// abandon takes back an Open that failed.
-func (m *Message) abandon() {
+// abandonOpen takes back an Open that failed.
+func (m *Message) abandonOpen() {
 	for _, g := range m.gates {
-		g.leave()
+		g.close()
 	}
 	if len(m.bundle.Places) > 0 {
-		m.lane.end()
+		m.lane.removeMessage()
 	}
 }
 
@@ -112,7 +112,7 @@ func (m *Message) Wait(ctx context.Context) error {
 	closed := m.closed
 	m.mu.Unlock()
 	if closed {
-		return fmt.Errorf("wait for tensors: %w", errGivenBack)
+		return fmt.Errorf("wait for tensors: %w", errMessageClosed)
 	}
 	for _, g := range m.gates {
 		if err := g.wait(ctx); err != nil {
@@ -131,7 +131,7 @@ func (m *Message) Await(s cudaipc.Stream) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return fmt.Errorf("await tensors: %w", errGivenBack)
+		return fmt.Errorf("await tensors: %w", errMessageClosed)
 	}
 	for _, g := range m.gates {
 		if err := g.await(s); err != nil {
@@ -177,22 +177,22 @@ func (m *Message) Unwrap(s cudaipc.Stream, device cudaipc.UUID, alloc func(sizeB
 		return nil, err
 	}
 	if len(u.ops) > 0 {
-		if err := m.reads(s); err != nil {
+		if err := m.addReader(s); err != nil {
 			return nil, err
 		}
 		if err := s.Submit(u.ops...); err != nil {
 			return nil, err
 		}
 	}
-	return v, m.stage(dev, s, u.staged)
+	return v, m.copyStaged(dev, s, u.staged)
 }
 
-// reads notes that a stream reads the message, be it the payload alone.
-func (m *Message) reads(s cudaipc.Stream) error {
+// addReader notes that a stream reads the message, be it the payload alone.
+func (m *Message) addReader(s cudaipc.Stream) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return fmt.Errorf("read tensors: %w", errGivenBack)
+		return fmt.Errorf("read tensors: %w", errMessageClosed)
 	}
 	if !slices.Contains(m.readers, s) {
 		m.readers = append(m.readers, s)
@@ -213,18 +213,18 @@ func (m *Message) Close() error {
 	readers := m.readers
 	m.mu.Unlock()
 	if len(readers) == 0 {
-		m.settle()
+		m.release()
 		return nil
 	}
 	dev, err := m.lane.deviceOf(m.gates)
 	if err != nil { // no word says when the streams are done
 		go func() {
 			synchronize(readers)
-			m.settle()
+			m.release()
 		}()
 		return fmt.Errorf("end of tensors: %w", err)
 	}
-	return dev.behind(readers, m.settle)
+	return dev.whenPassed(readers, m.release)
 }
 
 // OnSettled has f called once, when the message is closed and nothing reads its
@@ -234,7 +234,7 @@ func (m *Message) OnSettled(f func()) {
 	m.mu.Lock()
 	settled := m.settled
 	if !settled {
-		m.after = append(m.after, f)
+		m.onSettled = append(m.onSettled, f)
 	}
 	m.mu.Unlock()
 	if settled {
@@ -242,28 +242,28 @@ func (m *Message) OnSettled(f func()) {
 	}
 }
 
-// nextAfter is what is to be called next, or nil: the message is settled. What comes
+// nextOnSettled is what is to be called next, or nil: the message is settled. What comes
 // while others are called is called behind them.
-func (m *Message) nextAfter() (f func()) {
+func (m *Message) nextOnSettled() (f func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.after) == 0 {
+	if len(m.onSettled) == 0 {
 		m.settled = true
 		return nil
 	}
-	f, m.after = m.after[0], m.after[1:]
+	f, m.onSettled = m.onSettled[0], m.onSettled[1:]
 	return f
 }
 
-// settle gives everything back: no stream reads it any more.
-func (m *Message) settle() {
+// release gives everything back: no stream reads it any more.
+func (m *Message) release() {
 	for _, g := range m.gates {
-		g.leave()
+		g.close()
 	}
-	for f := m.nextAfter(); f != nil; f = m.nextAfter() {
+	for f := m.nextOnSettled(); f != nil; f = m.nextOnSettled() {
 		f()
 	}
 	if len(m.bundle.Places) > 0 {
-		m.lane.end()
+		m.lane.removeMessage()
 	}
 }

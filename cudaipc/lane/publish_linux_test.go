@@ -161,8 +161,8 @@ func TestPublishEndsWithItsContext(t *testing.T) {
 	settled(t, m)
 }
 
-// TestCloseWaitsForNoDirectory for longer than its context lasts.
-func TestCloseWaitsForNoDirectory(t *testing.T) {
+// TestCloseEndsWithItsContext for longer than its context lasts.
+func TestCloseEndsWithItsContext(t *testing.T) {
 	d := &stoppedDirectory{directory: newDirectory(t), asked: make(chan struct{})}
 	b := newBench(t, emul.Options{GranularityBytes: 1 << 16}, lane.Options{Directory: d})
 	src, _ := b.tensor(codec.DTypeUint8, 5000)

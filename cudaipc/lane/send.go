@@ -46,14 +46,14 @@ type Outgoing struct {
 	mode    Mode
 	size    int
 	bytes   int64 // of the chunk
-	tensors []outgoing
+	tensors []outgoingTensor
 	release func()
 	piece   *pool.Chunk // once it is reserved
-	given   bool        // a stream was given copies
+	submitted   bool        // a stream was given copies
 }
 
-// outgoing is a tensor on a GPU.
-type outgoing struct {
+// outgoingTensor is a tensor on a GPU.
+type outgoingTensor struct {
 	from   *Tensor
 	number int // among the plan's
 }
@@ -116,7 +116,7 @@ func (o *Outgoing) add(number int, t *Tensor) error {
 	if o.dev == nil {
 		o.dev = dev // the others are copied to it
 	}
-	o.tensors = append(o.tensors, outgoing{from: t, number: number})
+	o.tensors = append(o.tensors, outgoingTensor{from: t, number: number})
 	return nil
 }
 
@@ -188,7 +188,7 @@ func (o *Outgoing) Publish(ctx context.Context) error {
 	}
 	err := o.sender.publishArena(ctx, o.piece.Arena)
 	if errors.Is(err, ErrFull) || errors.Is(err, ErrUnavailable) || hasEnded(ctx, err) {
-		o.refuse()
+		o.failPiece()
 		return err
 	}
 	return nil
@@ -205,21 +205,21 @@ func (o *Outgoing) FallBack(why error) error {
 
 // Cancel says that the value will not be filled. A reservation is then aborted.
 func (o *Outgoing) Cancel() {
-	o.refuse()
-	o.freed()
+	o.failPiece()
+	o.releaseSource()
 }
 
-// freed says that the sender's memory is not needed any more.
-func (o *Outgoing) freed() {
+// releaseSource says that the sender's memory is not needed any more.
+func (o *Outgoing) releaseSource() {
 	if f := o.release; f != nil {
 		o.release = nil
 		f()
 	}
 }
 
-// refuse marks the piece as one that will never be complete, so that nobody
+// failPiece marks the piece as one that will never be complete, so that nobody
 // waits for it.
-func (o *Outgoing) refuse() {
+func (o *Outgoing) failPiece() {
 	if o.piece != nil {
 		o.piece.Fail()
 		o.piece = nil
@@ -238,7 +238,7 @@ func (o *Outgoing) Fill(ctx context.Context, dst []byte, s cudaipc.Stream) error
 	defer func() {
 		if !filled {
 			o.lane.count(func(s *Stats) { s.Failed++ })
-			o.freed()
+			o.releaseSource()
 		}
 	}()
 	if err := o.fill(ctx, dst, s); err != nil {
@@ -252,12 +252,12 @@ func (o *Outgoing) Fill(ctx context.Context, dst []byte, s cudaipc.Stream) error
 func (o *Outgoing) fill(ctx context.Context, dst []byte, s cudaipc.Stream) (err error) {
 	if o.dev == nil {
 		err := o.plan.EncodeInto(dst)
-		o.freed() // of nothing, but whoever waits for it hears
+		o.releaseSource() // of nothing, but whoever waits for it hears
 		return err
 	}
 	if s == nil {
 		if s, err = o.dev.takeStream(); err != nil {
-			o.refuse()
+			o.failPiece()
 			return err
 		}
 		defer o.dev.giveStream(s)
@@ -265,36 +265,36 @@ func (o *Outgoing) fill(ctx context.Context, dst []byte, s cudaipc.Stream) (err 
 	filled := false
 	defer func() {
 		if !filled {
-			err = errors.Join(err, o.undo(s))
+			err = errors.Join(err, o.abortFill(s))
 		}
 	}()
 	switch {
 	case len(o.plan.Places) == 0:
 		if err = o.plan.EncodeInto(dst); err == nil {
-			err = o.through(ctx, dst, s)
+			err = o.fillHost(ctx, dst, s)
 		}
 	case o.mode == Pool:
-		err = o.intoChunk(ctx, dst, s)
+		err = o.fillChunk(ctx, dst, s)
 	default:
-		err = o.asTheyAre(dst, s)
+		err = o.fillHandles(dst, s)
 	}
 	filled = err == nil
 	return err
 }
 
-// undo makes sure that nothing is written to the payload or the piece any more:
+// abortFill makes sure that nothing is written to the payload or the piece any more:
 // they are about to be somebody else's, so no deadline ends the waiting. A device
 // that has failed does nothing, and who was given nothing is not waited for.
-func (o *Outgoing) undo(s cudaipc.Stream) (err error) {
-	if o.given && o.dev.Err() == nil {
+func (o *Outgoing) abortFill(s cudaipc.Stream) (err error) {
+	if o.submitted && o.dev.Err() == nil {
 		err = s.Synchronize(context.Background())
 	}
-	o.refuse()
+	o.failPiece()
 	return err
 }
 
-// through copies tensors into the payload, which is dst.
-func (o *Outgoing) through(ctx context.Context, dst []byte, s cudaipc.Stream) error {
+// fillHost copies tensors into the payload, which is dst.
+func (o *Outgoing) fillHost(ctx context.Context, dst []byte, s cudaipc.Stream) error {
 	var fetches []fetch
 	for _, t := range o.tensors {
 		data := o.plan.Tensors[t.number].Data
@@ -307,23 +307,23 @@ func (o *Outgoing) through(ctx context.Context, dst []byte, s cudaipc.Stream) er
 		}
 		fetches = append(fetches, fetch{data, ops})
 	}
-	o.given = true
+	o.submitted = true
 	if err := o.lane.fetch(ctx, o.dev, s, dst, fetches); err != nil {
 		return err
 	}
-	o.freed()
+	o.releaseSource()
 	return nil
 }
 
-// intoChunk has tensors copied into the piece, and its word written behind
+// fillChunk has tensors copied into the piece, and its word written behind
 // that.
-func (o *Outgoing) intoChunk(ctx context.Context, dst []byte, s cudaipc.Stream) error {
+func (o *Outgoing) fillChunk(ctx context.Context, dst []byte, s cudaipc.Stream) error {
 	c := o.piece
 	if err := o.sender.publishArena(ctx, c.Arena); err != nil {
 		return err
 	}
 	o.plan.Places[0] = bundle.Place{
-		Kind: bundle.PlacePool, Device: o.lane.first.uuid, Pool: o.sender.pool.ID(), Slot: c.Number, Generation: c.Generation,
+		Kind: bundle.PlacePool, Device: o.lane.firstDevice.uuid, Pool: o.sender.pool.ID(), Slot: c.Number, Generation: c.Generation,
 		Arena: c.Arena, Offset: c.Offset, Bytes: c.Bytes,
 	}
 	if err := o.plan.EncodeInto(dst); err != nil {
@@ -341,11 +341,11 @@ func (o *Outgoing) intoChunk(ctx context.Context, dst []byte, s cudaipc.Stream) 
 		}
 	}
 	ops = append(ops, cudaipc.Op{Kind: cudaipc.OpWrite, Word: c.Ready, Value: c.Generation})
-	o.given = true
+	o.submitted = true
 	if err := s.Submit(ops...); err != nil {
 		return err
 	}
-	o.whenReady(o.freed)
+	o.whenReady(o.releaseSource)
 	return nil
 }
 
@@ -353,16 +353,16 @@ func (o *Outgoing) intoChunk(ctx context.Context, dst []byte, s cudaipc.Stream) 
 // failed: those who wait elsewhere are told of that.
 func (o *Outgoing) whenReady(f func()) {
 	c := o.piece
-	o.sender.copying()
+	o.sender.beginCopy()
 	o.dev.watcher.add(o.dev, reached(c.Ready, c.Generation), func() {
-		defer o.sender.copied()
+		defer o.sender.endCopy()
 		c.Fail()
 		go f() // freeing memory waits for streams, which may wait for the watcher
 	})
 }
 
-// asTheyAre has a word written behind what the sender is doing to its buffers.
-func (o *Outgoing) asTheyAre(dst []byte, s cudaipc.Stream) error {
+// fillHandles has a word written behind what the sender is doing to its buffers.
+func (o *Outgoing) fillHandles(dst []byte, s cudaipc.Stream) error {
 	c := o.piece
 	for _, t := range o.tensors {
 		p := &o.plan.Tensors[t.number]
@@ -382,8 +382,8 @@ func (o *Outgoing) asTheyAre(dst []byte, s cudaipc.Stream) error {
 	if err := o.plan.EncodeInto(dst); err != nil {
 		return err
 	}
-	o.sender.exports.Keep(c.Number, lend(o))
-	o.given = true
+	o.sender.exports.Keep(c.Number, lendBuffers(o))
+	o.submitted = true
 	if err := s.Submit(cudaipc.Op{Kind: cudaipc.OpWrite, Word: c.Ready, Value: c.Generation}); err != nil {
 		return err
 	}

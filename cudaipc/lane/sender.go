@@ -21,10 +21,10 @@ const wordsNumber = 0
 // device of that store. It is safe for concurrent use.
 type Sender struct {
 	lane   *Lane
-	onRoom func()
+	onSpace func()
 	host   *hostMap // the store's arena; nil: nobody was told of it
 
-	making  turn       // one pool is made at a time
+	makeMu  ctxMutex       // one pool is made at a time
 	mu      sync.Mutex // guards all below
 	pool    *pool.Pool
 	exports *pool.Exports
@@ -38,7 +38,7 @@ type Sender struct {
 // ownArena is an arena of the sender's pool.
 type ownArena struct {
 	memory    cudaipc.Arena
-	publish   turn // held while it is published, by somebody with a chunk in it
+	publishMu   ctxMutex // held while it is published, by somebody with a chunk in it
 	published bool // guarded by the turn
 }
 
@@ -47,8 +47,8 @@ type ownArena struct {
 // memory is registered with the GPU, so that copies from and to it run at full speed;
 // it stays until the sender is closed. Nothing else is made before it is needed. That
 // of a lane that is closed sends through host memory.
-func (l *Lane) Sender(arena []byte, onRoom func()) *Sender {
-	s := &Sender{lane: l, onRoom: onRoom, making: newTurn(), why: make(map[Mode]error), arenas: make(map[uint32]*ownArena)}
+func (l *Lane) Sender(arena []byte, onSpace func()) *Sender {
+	s := &Sender{lane: l, onSpace: onSpace, makeMu: newCtxMutex(), why: make(map[Mode]error), arenas: make(map[uint32]*ownArena)}
 	l.mu.Lock()
 	s.closed = l.closed
 	if !s.closed {
@@ -58,9 +58,9 @@ func (l *Lane) Sender(arena []byte, onRoom func()) *Sender {
 	if s.closed {
 		return s
 	}
-	if l.first != nil && len(arena) > 0 {
+	if l.firstDevice != nil && len(arena) > 0 {
 		s.host = l.maps.add(&hostMap{lane: l, mem: arena})
-		s.host.on(l.first)
+		s.host.registeredOn(l.firstDevice)
 	}
 	return s
 }
@@ -75,23 +75,23 @@ func (s *Sender) Why(mode Mode) error {
 	return s.why[mode]
 }
 
-// ready reports whether a mode works, and makes what it needs the first time. The only
+// prepareMode reports whether a mode works, and makes what it needs the first time. The only
 // error is the context's: then the next one tries again.
-func (s *Sender) ready(ctx context.Context, mode Mode) (works bool, err error) {
-	if works, tried := s.tried(mode); tried {
+func (s *Sender) prepareMode(ctx context.Context, mode Mode) (works bool, err error) {
+	if works, tried := s.modeState(mode); tried {
 		return works, nil
 	}
-	if err := s.making.take(ctx); err != nil {
+	if err := s.makeMu.lock(ctx); err != nil {
 		return false, fmt.Errorf("wait for what %v needs: %w", mode, err)
 	}
-	defer s.making.give()
-	if works, tried := s.tried(mode); tried {
+	defer s.makeMu.unlock()
+	if works, tried := s.modeState(mode); tried {
 		return works, nil
 	}
 	if mode == Pool {
-		err = s.makePool(ctx, s.lane.first)
+		err = s.makePool(ctx, s.lane.firstDevice)
 	} else {
-		err = s.makeExports(ctx, s.lane.first)
+		err = s.makeExports(ctx, s.lane.firstDevice)
 	}
 	switch {
 	case err == nil:
@@ -106,8 +106,8 @@ func (s *Sender) ready(ctx context.Context, mode Mode) (works bool, err error) {
 	return false, nil
 }
 
-// tried reports whether a mode works, once that is known.
-func (s *Sender) tried(mode Mode) (works, tried bool) {
+// modeState reports whether a mode works, once that is known.
+func (s *Sender) modeState(mode Mode) (works, tried bool) {
 	if s.lane.Why(mode) != nil {
 		return false, true
 	}
@@ -125,7 +125,7 @@ func hasEnded(ctx context.Context, err error) bool {
 
 func (s *Sender) makePool(ctx context.Context, d *device) error {
 	opts := s.lane.opts.Pool
-	opts.OnArena, opts.OnArenaGone, opts.OnRoom = s.arenaMade, s.arenaGone, s.onRoom
+	opts.OnArena, opts.OnArenaGone, opts.OnSpace = s.arenaMade, s.arenaGone, s.onSpace
 	p, err := pool.New(d.Device, opts)
 	if err != nil {
 		return err
@@ -165,9 +165,9 @@ func (s *Sender) publishWords(ctx context.Context, id [16]byte, words *shmstore.
 func (s *Sender) arenaMade(number uint32, a cudaipc.Arena) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.arenas[number] = &ownArena{memory: a, publish: newTurn()}
-	if h, ok := a.(*pool.Handled); ok {
-		lendArena(s.lane.first.uuid, h)
+	s.arenas[number] = &ownArena{memory: a, publishMu: newCtxMutex()}
+	if h, ok := a.(*pool.HandleArena); ok {
+		lendArena(s.lane.firstDevice.uuid, h)
 	}
 }
 
@@ -176,8 +176,8 @@ func (s *Sender) arenaGone(number uint32) {
 	p, a := s.pool, s.arenas[number]
 	delete(s.arenas, number)
 	s.mu.Unlock()
-	if h, ok := a.memory.(*pool.Handled); ok {
-		takeArenaBack(h)
+	if h, ok := a.memory.(*pool.HandleArena); ok {
+		releaseLentArena(h)
 	}
 	if p == nil {
 		return // it was never used: not even the pool was published
@@ -201,10 +201,10 @@ func (s *Sender) publishArena(ctx context.Context, number uint32) error {
 		return nil
 	}
 	a := s.arena(number) // it stays while it has a chunk
-	if err := a.publish.take(ctx); err != nil {
+	if err := a.publishMu.lock(ctx); err != nil {
 		return fmt.Errorf("wait until arena %d is published: %w", number, err)
 	}
-	defer a.publish.give()
+	defer a.publishMu.unlock()
 	if a.published {
 		return nil
 	}
@@ -213,9 +213,9 @@ func (s *Sender) publishArena(ctx context.Context, number uint32) error {
 	return err
 }
 
-// own finds the sender of this process whose pool, or exports, have this ID, and
+// ownSender finds the sender of this process whose pool, or exports, have this ID, and
 // their words.
-func (l *Lane) own(id [16]byte) (s *Sender, words *shmstore.Segment) {
+func (l *Lane) ownSender(id [16]byte) (s *Sender, words *shmstore.Segment) {
 	l.mu.Lock()
 	senders := l.senders
 	l.mu.Unlock()
@@ -233,20 +233,20 @@ func (l *Lane) own(id [16]byte) (s *Sender, words *shmstore.Segment) {
 	return nil, nil
 }
 
-// enterOwn opens a place of this very process's: what it needs is mapped, and a
+// openOwn opens a place of this very process's: what it needs is mapped, and a
 // driver would refuse to map it again.
-func (g *gate) enterOwn(s *Sender, words *shmstore.Segment, p bundle.Place) (err error) {
+func (g *gate) openOwn(s *Sender, words *shmstore.Segment, p bundle.Place) (err error) {
 	if g.ready, g.fault, err = wordsOf(words, p.Slot); err != nil {
 		return err
 	}
 	if p.Kind == bundle.PlaceHandle {
-		return g.withinLent(p)
+		return g.setLentBase(p)
 	}
 	a := s.arena(p.Arena)
-	if a == nil || g.dev != s.lane.first {
+	if a == nil || g.dev != s.lane.firstDevice {
 		return fmt.Errorf("%w: arena %d of this process, on %v", ErrForged, p.Arena, g.dev.uuid)
 	}
-	return g.within(a.memory.Base(), a.memory.Bytes(), p)
+	return g.setBase(a.memory.Base(), a.memory.Bytes(), p)
 }
 
 // Check compares everything that is known of the pool twice, and returns what does
@@ -291,10 +291,10 @@ func (s *Sender) Close(ctx context.Context) error {
 	if err := s.drain(ctx); err != nil {
 		return err
 	}
-	if err := s.making.take(ctx); err != nil {
+	if err := s.makeMu.lock(ctx); err != nil {
 		return fmt.Errorf("close GPU lane: a pool is being made: %w", err)
 	}
-	defer s.making.give()
+	defer s.makeMu.unlock()
 	s.mu.Lock()
 	p, e := s.pool, s.exports
 	s.mu.Unlock()
@@ -316,20 +316,20 @@ func (s *Sender) Close(ctx context.Context) error {
 		s.lane.maps.remove(s.host)
 		errs = append(errs, s.host.close())
 	}
-	s.lane.forget(s)
+	s.lane.removeSender(s)
 	return errors.Join(errs...)
 }
 
-// copying counts a message whose copies begin.
-func (s *Sender) copying() {
+// beginCopy counts a message whose copies begin.
+func (s *Sender) beginCopy() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.copies++
 }
 
-// copied counts one whose copies are done. Its chunk may have been freed meanwhile,
+// endCopy counts one whose copies are done. Its chunk may have been freed meanwhile,
 // and whoever waits for room wait for that alone.
-func (s *Sender) copied() {
+func (s *Sender) endCopy() {
 	s.mu.Lock()
 	if s.copies--; s.copies == 0 && s.idle != nil {
 		close(s.idle)
@@ -338,7 +338,7 @@ func (s *Sender) copied() {
 	late := s.pool != nil && s.pool.Late() > 0 || s.exports != nil && s.exports.Late() > 0
 	s.mu.Unlock()
 	if late {
-		s.onRoom()
+		s.onSpace()
 	}
 }
 

@@ -84,8 +84,8 @@ func (st *staging) copy(s cudaipc.Stream, dst cudaipc.Ptr, data []byte) error {
 	return nil
 }
 
-// idle reports whether its last stream is through with it.
-func (st *staging) idle() bool {
+// isIdle reports whether its last stream is through with it.
+func (st *staging) isIdle() bool {
 	for i := range st.pieces {
 		if p := &st.pieces[i]; !p.word.Reached(p.seq) {
 			return false
@@ -133,7 +133,7 @@ func (l *Lane) takeStaging(d *device) *staging {
 func (d *device) takeStaging() (*staging, error) {
 	d.mu.Lock()
 	for i, st := range d.stagings {
-		if st.idle() {
+		if st.isIdle() {
 			d.stagings = append(d.stagings[:i], d.stagings[i+1:]...)
 			d.mu.Unlock()
 			return st, nil
@@ -154,7 +154,7 @@ func (d *device) takeStaging() (*staging, error) {
 		d.mu.Unlock()
 		return nil, err
 	}
-	d.noteMade(st.close)
+	d.onClose(st.close)
 	return st, nil
 }
 

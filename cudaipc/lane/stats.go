@@ -48,7 +48,7 @@ func (l *Lane) Stats() Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.stats
-	s.Open = l.open
+	s.Open = l.openMessages
 	return s
 }
 
@@ -64,7 +64,7 @@ func (s *Stats) counters() []*int64 {
 func (s Stats) Plus(other Stats) Stats {
 	mine := s.counters()
 	for i, n := range other.counters() {
-		*mine[i] = min(*mine[i]+*n, mostCounted)
+		*mine[i] = min(*mine[i]+*n, maxCounted)
 	}
 	s.Open += other.Open
 	return s
@@ -80,14 +80,14 @@ func (s Stats) Since(earlier Stats) Stats {
 }
 
 // mostCounted is more than anything counts to, and far from what 64 bits hold.
-const mostCounted = 1 << 53
+const maxCounted = 1 << 53
 
 // Validate reports figures that nobody can have counted: they may come from
 // another process.
 func (s Stats) Validate() error {
 	for _, n := range append(s.counters(), new(int64(s.Open))) {
-		if *n < 0 || *n > mostCounted {
-			return fmt.Errorf("%w: %d is no figure of tensors: it is 0 to %d", cudaipc.ErrInvalid, *n, int64(mostCounted))
+		if *n < 0 || *n > maxCounted {
+			return fmt.Errorf("%w: %d is no figure of tensors: it is 0 to %d", cudaipc.ErrInvalid, *n, int64(maxCounted))
 		}
 	}
 	return nil
@@ -95,13 +95,13 @@ func (s Stats) Validate() error {
 
 // OnCount has f called whenever a figure has changed, with locks held: f must not
 // wait, and not call the lane. It comes before the lane is used.
-func (l *Lane) OnCount(f func()) { l.counted = f }
+func (l *Lane) OnCount(f func()) { l.onCount = f }
 
 func (l *Lane) count(f func(*Stats)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f(&l.stats)
-	l.counted()
+	l.onCount()
 }
 
 // choose decides how a value travels that was to travel by a mode. The only error is
@@ -115,10 +115,10 @@ func (s *Sender) choose(ctx context.Context, o *Outgoing, mode Mode, minBytes, s
 		l.count(func(s *Stats) { s.Small++ })
 		return Default, nil
 	}
-	works := mode != Pool || o.dev == l.first // whether one GPU writes to another's memory is not to be relied on
+	works := mode != Pool || o.dev == l.firstDevice // whether one GPU writes to another's memory is not to be relied on
 	if works {
 		var err error
-		if works, err = s.ready(ctx, mode); err != nil {
+		if works, err = s.prepareMode(ctx, mode); err != nil {
 			return Default, err
 		}
 	}

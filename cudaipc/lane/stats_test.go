@@ -37,13 +37,13 @@ func TestSumsOfStats(t *testing.T) {
 	if got := b.Since(a); got != since {
 		t.Errorf("what is new is %+v, want %+v", got, since)
 	}
-	most := Stats{Spilt: mostCounted}
-	if got := most.Plus(a).Spilt; got != mostCounted {
+	most := Stats{Spilt: maxCounted}
+	if got := most.Plus(a).Spilt; got != maxCounted {
 		t.Errorf("more than anything counts to, and some, is %d", got)
 	}
 	eachFigure(reflect.ValueOf(&sum).Elem(), func(v reflect.Value) {
 		was := v.Int()
-		for _, bad := range []int64{-1, mostCounted + 1} {
+		for _, bad := range []int64{-1, maxCounted + 1} {
 			v.SetInt(bad)
 			if err := sum.Validate(); !errors.Is(err, cudaipc.ErrInvalid) {
 				t.Errorf("%d somewhere is no error: %v", bad, err)

@@ -32,9 +32,9 @@ func (d *slowDirectory) Find(ctx context.Context, name lane.Name) (lane.Found, e
 	return d.directory.Find(ctx, name)
 }
 
-// TestDirectoryIsStopped: whoever waits for it holds up nobody who does not need it,
+// TestStoppedDirectoryBlocksNoOthers: whoever waits for it holds up nobody who does not need it,
 // and nobody whose context ends.
-func TestDirectoryIsStopped(t *testing.T) {
+func TestStoppedDirectoryBlocksNoOthers(t *testing.T) {
 	dir := &slowDirectory{directory: newDirectory(t), asked: make(chan lane.Name)}
 	gpu := emul.Options{GranularityBytes: 1 << 16}
 	opts := lane.Options{Directory: dir, Pool: pool.Options{ArenaBytes: 1 << 20, MaxBytes: 3 << 20}}
@@ -117,8 +117,8 @@ func (d *slowDriver) Open(uuid cudaipc.UUID) (cudaipc.Device, error) {
 	return d.Driver.Open(uuid)
 }
 
-// TestOpeningHoldsUpNobody: a GPU that takes long to open.
-func TestOpeningHoldsUpNobody(t *testing.T) {
+// TestSlowOpenBlocksNoOthers: a GPU that takes long to open.
+func TestSlowOpenBlocksNoOthers(t *testing.T) {
 	driver, err := emul.New(emul.Options{Devices: 2})
 	if err != nil {
 		t.Fatal(err)

@@ -14,10 +14,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
 )
 
-// TestReadersGiveBack: a reader that gets no more messages lets go of arenas that
+// TestReadersUnmapUnusedArenas: a reader that gets no more messages lets go of arenas that
 // their owner has given back, and of the dead's, once nothing there is read: they would keep
 // memory of the GPU in use.
-func TestReadersGiveBack(t *testing.T) {
+func TestReadersUnmapUnusedArenas(t *testing.T) {
 	from, to, dir := pair(t, lane.Options{Pool: pool.Options{ArenaBytes: 1 << 20, MaxBytes: 2 << 20}})
 	src, data := from.tensor(codec.DTypeUint8, 400<<10)
 	imports := func() int { return to.driver.Usage().Imports }
@@ -61,9 +61,9 @@ func TestReadersGiveBack(t *testing.T) {
 	}
 }
 
-// TestGivingBackWaitsForNobody: a stream that never ends, which the driver waits for
+// TestUnmapDoesNotBlockOpen: a stream that never ends, which the driver waits for
 // when it unmaps something, does not keep messages from being opened.
-func TestGivingBackWaitsForNobody(t *testing.T) {
+func TestUnmapDoesNotBlockOpen(t *testing.T) {
 	dir := newDirectory(t)
 	dead := newDirectory(t)
 	gpu := emul.Options{GranularityBytes: 1 << 16}
@@ -85,9 +85,9 @@ func TestGivingBackWaitsForNobody(t *testing.T) {
 	settle(hand(from, to, src)) // which finds that the other one is dead
 }
 
-// TestGivingBackOnce: the owner dies while somebody asks whether it has given its memory
+// TestArenaIsUnmappedOnce: the owner dies while somebody asks whether it has given its memory
 // back, and somebody else finds it dead. What is closed twice may be another's by then.
-func TestGivingBackOnce(t *testing.T) {
+func TestArenaIsUnmappedOnce(t *testing.T) {
 	dir := &dying{directory: newDirectory(t)}
 	gpu := emul.Options{GranularityBytes: 1 << 16}
 	from := newBench(t, gpu, lane.Options{Directory: dir.directory})

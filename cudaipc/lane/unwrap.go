@@ -45,24 +45,24 @@ func (u *unwrapping) tensor(m *Message, dev *device, i int, uuid cudaipc.UUID, a
 // readable is where a device reads a part of the payload, if it does.
 func (m *Message) readable(dev *device, data []byte) (cudaipc.Ptr, bool) {
 	h, offset := m.lane.maps.find(data)
-	if h == nil || !h.serves(m.size) {
+	if h == nil || !h.isReadInPlace(m.size) {
 		return 0, false
 	}
-	host := h.on(dev)
+	host := h.registeredOn(dev)
 	if host == nil {
 		return 0, false
 	}
 	return host.Ptr(offset), true
 }
 
-// stage has a stream copy what the GPU does not read where it is.
-func (m *Message) stage(dev *device, s cudaipc.Stream, copies []hostCopy) error {
+// copyStaged has a stream copy what the GPU does not read where it is.
+func (m *Message) copyStaged(dev *device, s cudaipc.Stream, copies []hostCopy) error {
 	if len(copies) == 0 {
 		return nil
 	}
 	st := m.lane.takeStaging(dev)
 	if st == nil {
-		return m.leave(s, copies)
+		return m.copyPageable(s, copies)
 	}
 	defer dev.giveStaging(st)
 	for _, c := range copies {
@@ -74,9 +74,9 @@ func (m *Message) stage(dev *device, s cudaipc.Stream, copies []hostCopy) error 
 	return nil
 }
 
-// leave leaves copies of pageable memory to the driver.
-func (m *Message) leave(s cudaipc.Stream, copies []hostCopy) error {
-	if err := m.reads(s); err != nil {
+// copyPageable leaves copies of pageable memory to the driver.
+func (m *Message) copyPageable(s cudaipc.Stream, copies []hostCopy) error {
+	if err := m.addReader(s); err != nil {
 		return err
 	}
 	for _, c := range copies {

@@ -12,9 +12,9 @@ import (
 // a device has failed, which is a call of its driver, it asks once in a while.
 const (
 	spinFor  = 50 * time.Microsecond
-	firstNap = 20 * time.Microsecond
-	lastNap  = time.Millisecond
-	askEvery = time.Millisecond
+	minPause = 20 * time.Microsecond
+	maxPause  = time.Millisecond
+	pollEvery = time.Millisecond
 )
 
 // watch is something that the watcher looks at until it has happened.
@@ -28,7 +28,7 @@ type watch struct {
 // is something to wait for.
 type watcher struct {
 	mu      sync.Mutex
-	coming  []watch
+	added  []watch
 	running bool
 	idle    *sync.Cond // signalled when the goroutine ends
 }
@@ -44,7 +44,7 @@ func newWatcher() *watcher {
 func (w *watcher) add(dev *device, happened func() bool, then func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.coming = append(w.coming, watch{happened, dev, then})
+	w.added = append(w.added, watch{happened, dev, then})
 	if !w.running {
 		w.running = true
 		go w.run()
@@ -62,21 +62,21 @@ func (w *watcher) wait() {
 
 func (w *watcher) run() {
 	var open []watch
-	nap, lastSeen, lastAsked := firstNap, time.Now(), time.Now()
+	nap, lastSeen, lastAsked := minPause, time.Now(), time.Now()
 	for {
-		came, more := w.take(&open)
+		came, more := w.takeAdded(&open)
 		if !more {
 			return
 		}
 		now := time.Now()
-		ask := now.Sub(lastAsked) >= askEvery
+		ask := now.Sub(lastAsked) >= pollEvery
 		if ask {
 			lastAsked = now
 		}
 		left := open[:0]
 		for _, o := range open {
 			if ask {
-				o.dev.ask()
+				o.dev.pollFailure()
 			}
 			if o.happened() || o.dev.failed.Load() {
 				o.then()
@@ -89,23 +89,23 @@ func (w *watcher) run() {
 		open = left
 		switch {
 		case came:
-			nap, lastSeen = firstNap, now
+			nap, lastSeen = minPause, now
 		case now.Sub(lastSeen) > spinFor:
 			time.Sleep(nap) //nolint:forbidigo // streams write words, and wake nobody
-			nap = min(2*nap, lastNap)
+			nap = min(2*nap, maxPause)
 		}
 	}
 }
 
-// take adds what has come to open. It reports false, and the watcher is no more,
+// takeAdded adds what has come to open. It reports false, and the watcher is no more,
 // when there is nothing to wait for.
-func (w *watcher) take(open *[]watch) (came, more bool) {
+func (w *watcher) takeAdded(open *[]watch) (came, more bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	came = len(w.coming) > 0
-	*open = append(*open, w.coming...)
-	clear(w.coming)
-	w.coming = w.coming[:0]
+	came = len(w.added) > 0
+	*open = append(*open, w.added...)
+	clear(w.added)
+	w.added = w.added[:0]
 	if len(*open) == 0 {
 		w.running = false
 		w.idle.Broadcast()

@@ -55,8 +55,8 @@ func newWords(dev cudaipc.Device, lines int) (*words, error) {
 	return w, nil
 }
 
-// take returns a line with a new sequence number, or nil when all are in use.
-func (w *words) take() *line {
+// takeLine returns a line with a new sequence number, or nil when all are in use.
+func (w *words) takeLine() *line {
 	if len(w.free) == 0 {
 		return nil
 	}
@@ -66,9 +66,9 @@ func (w *words) take() *line {
 	return l
 }
 
-// give takes a line back. Whatever its streams were to wait for is there, and
+// giveLine takes a line back. Whatever its streams were to wait for is there, and
 // nothing writes it any more.
-func (w *words) give(l *line) { w.free = append(w.free, l) }
+func (w *words) giveLine(l *line) { w.free = append(w.free, l) }
 
 func (w *words) close() error {
 	if err := w.host.Close(); err != nil {

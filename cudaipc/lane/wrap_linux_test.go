@@ -10,9 +10,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
 
-// TestStreamsOfOthers: tensors are sent behind, and read on, streams that are another
+// TestWrappedStreams: tensors are sent behind, and read on, streams that are another
 // library's, and messages are not given back before those are done.
-func TestStreamsOfOthers(t *testing.T) {
+func TestWrappedStreams(t *testing.T) {
 	b := newBench(t, emul.Options{}, lane.Options{})
 	src, data := b.tensor(codec.DTypeUint8, 4096)
 	first := b.alloc(4096)

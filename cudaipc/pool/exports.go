@@ -70,8 +70,8 @@ func (e *Exports) Allocate(sizeBytes int64) (piece uint32, ok bool) {
 	if e.closed || sizeBytes < 0 {
 		return 0, false
 	}
-	e.slots.catchUp(func(uint32) {})
-	return e.slots.take()
+	e.slots.reclaimLate(func(uint32) {})
+	return e.slots.allocate()
 }
 
 // Keep has release called when the piece is freed, once, by the store's writer:
@@ -89,18 +89,18 @@ func (e *Exports) Keep(piece uint32, release func()) {
 
 // Free gives what the piece keeps back to its owner.
 func (e *Exports) Free(piece uint32) {
-	if release := e.forget(piece); release != nil {
+	if release := e.takeRelease(piece); release != nil {
 		release()
 	}
 }
 
-// forget takes a piece back, and returns what gives its memory back.
-func (e *Exports) forget(piece uint32) (release func()) {
+// takeRelease takes a piece back, and returns what gives its memory back.
+func (e *Exports) takeRelease(piece uint32) (release func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.slots.mustBeUsed("Free", piece)
 	release, e.kept[piece] = e.kept[piece], nil
-	e.slots.giveBack(piece)
+	e.slots.release(piece)
 	return release
 }
 
@@ -109,7 +109,7 @@ func (e *Exports) Piece(piece uint32) Piece {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.slots.mustBeUsed("Piece", piece)
-	return e.slots.tell(piece)
+	return e.slots.expose(piece)
 }
 
 // Close gives the words back, as [Pool.Close] does.
@@ -119,7 +119,7 @@ func (e *Exports) Close() error {
 		e.mu.Unlock()
 		return nil
 	}
-	e.slots.catchUp(func(uint32) {})
+	e.slots.reclaimLate(func(uint32) {})
 	if len(e.slots.free) < len(e.slots.state) {
 		defer e.mu.Unlock()
 		return fmt.Errorf("close GPU exports: %w", e.slots.errInUse())

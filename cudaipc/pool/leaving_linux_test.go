@@ -30,15 +30,15 @@ func (a slowArena) Close() error {
 	return a.Arena.Close()
 }
 
-// TestFreeWaitsForNoStream: an arena is given back while the store's writer goes on.
+// TestFreeDoesNotWaitForStreams: an arena is given back while the store's writer goes on.
 // Its memory counts until the device has it, and whoever waits for room is told then.
-func TestFreeWaitsForNoStream(t *testing.T) {
+func TestFreeDoesNotWaitForStreams(t *testing.T) {
 	machine := newMachine(t, emul.Options{})
 	streams, room := make(chan struct{}), make(chan struct{}, 1)
 	machine.Device = slow{machine.Device, streams}
 	opts := small
 	opts.MaxBytes = 2 * minArenaBytes
-	opts.OnRoom = func() { room <- struct{}{} }
+	opts.OnSpace = func() { room <- struct{}{} }
 	p := machine.pool(t, opts)
 	held := []uint32{mustAllocate(t, p, p.MaxBytes()), mustAllocate(t, p, p.MaxBytes())} // all of the first arena
 	if !p.Grow(1) {
@@ -46,7 +46,7 @@ func TestFreeWaitsForNoStream(t *testing.T) {
 	}
 	free(p, mustAllocate(t, p, 1))
 	free(p, held[0])
-	for range patience {
+	for range idleFrees {
 		free(p, mustAllocate(t, p, 1))
 	}
 	if st := p.Stats(); st.ShrunkTotal != 1 || st.ArenaBytes != minArenaBytes {
@@ -81,9 +81,9 @@ func (h stubbornMemory) Close() error {
 	return cudaipc.ErrOutOfMemory
 }
 
-// TestWordsStay: words that the device does not forget are not unmapped, for streams
+// TestRefusedUnregisterKeepsWords: words that the device does not forget are not unmapped, for streams
 // would write to whatever comes to lie there.
-func TestWordsStay(t *testing.T) {
+func TestRefusedUnregisterKeepsWords(t *testing.T) {
 	machine := newMachine(t, emul.Options{})
 	e, err := NewExports(stubborn{machine}, 4)
 	if err != nil {

@@ -10,10 +10,10 @@ import (
 
 // HandledBit is set in the number of an arena that other processes open by a handle,
 // because the device has no memory that descriptors stand for.
-const HandledBit = 1 << 31
+const HandleBit = 1 << 31
 
-// Handled is such an arena. It has no descriptor.
-type Handled struct {
+// HandleArena is such an arena. It has no descriptor.
+type HandleArena struct {
 	dev    cudaipc.Device
 	base   cudaipc.Ptr
 	bytes  int64
@@ -22,10 +22,10 @@ type Handled struct {
 	closed atomic.Bool
 }
 
-var _ cudaipc.Arena = (*Handled)(nil)
+var _ cudaipc.Arena = (*HandleArena)(nil)
 
-// newHandled makes memory and a handle of it.
-func newHandled(dev cudaipc.Device, sizeBytes int64) (*Handled, error) {
+// newHandleArena makes memory and a handle of it.
+func newHandleArena(dev cudaipc.Device, sizeBytes int64) (*HandleArena, error) {
 	sizeBytes = (sizeBytes + minArenaBytes - 1) / minArenaBytes * minArenaBytes
 	base, err := dev.Alloc(sizeBytes)
 	if err != nil {
@@ -35,42 +35,42 @@ func newHandled(dev cudaipc.Device, sizeBytes int64) (*Handled, error) {
 	if err != nil {
 		return nil, errors.Join(err, dev.Free(base))
 	}
-	return &Handled{dev: dev, base: base, bytes: sizeBytes, handle: h, offset: offset}, nil
+	return &HandleArena{dev: dev, base: base, bytes: sizeBytes, handle: h, offset: offset}, nil
 }
 
 // Base implements cudaipc.Arena.
-func (h *Handled) Base() cudaipc.Ptr { return h.base }
+func (h *HandleArena) Base() cudaipc.Ptr { return h.base }
 
 // Bytes implements cudaipc.Arena.
-func (h *Handled) Bytes() int64 { return h.bytes }
+func (h *HandleArena) Bytes() int64 { return h.bytes }
 
 // FD implements cudaipc.Arena: there is none.
-func (h *Handled) FD() int { return -1 }
+func (h *HandleArena) FD() int { return -1 }
 
 // Handle names the allocation that the arena lies in, and says where in it.
-func (h *Handled) Handle() (of cudaipc.Handle, offset int64) { return h.handle, h.offset }
+func (h *HandleArena) Handle() (of cudaipc.Handle, offset int64) { return h.handle, h.offset }
 
 // Close implements cudaipc.Arena. It waits for what the device was given.
-func (h *Handled) Close() error {
+func (h *HandleArena) Close() error {
 	if h.closed.Swap(true) {
 		return nil
 	}
 	return h.dev.Free(h.base)
 }
 
-// handled reports whether arenas are shared by handles: the device has nothing
+// sharesByHandle reports whether arenas are shared by handles: the device has nothing
 // better.
-func handled(dev cudaipc.Device) bool {
+func sharesByHandle(dev cudaipc.Device) bool {
 	caps := dev.Caps()
 	return !caps.Arenas && caps.Handles
 }
 
 // newMemory makes the memory of an arena.
 func (p *Pool) newMemory() (cudaipc.Arena, error) {
-	if !p.handled {
+	if !p.byHandle {
 		return p.dev.NewArena(p.opts.ArenaBytes)
 	}
-	h, err := newHandled(p.dev, p.opts.ArenaBytes)
+	h, err := newHandleArena(p.dev, p.opts.ArenaBytes)
 	if err != nil {
 		return nil, fmt.Errorf("memory that a handle names: %w", err)
 	}

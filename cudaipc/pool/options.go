@@ -35,9 +35,9 @@ type Options struct {
 	// the device, and must not wait for anybody.
 	OnArena     func(number uint32, arena cudaipc.Arena)
 	OnArenaGone func(number uint32)
-	// OnRoom is called, by a goroutine of its own, when an arena was given back: until
+	// OnSpace is called, by a goroutine of its own, when an arena was given back: until
 	// then its memory counts. Whoever waits for room looks again.
-	OnRoom func()
+	OnSpace func()
 }
 
 func (o Options) withDefaults() Options {
@@ -56,8 +56,8 @@ func (o Options) withDefaults() Options {
 	if o.OnArena == nil {
 		o.OnArena = func(uint32, cudaipc.Arena) {}
 	}
-	if o.OnRoom == nil {
-		o.OnRoom = func() {}
+	if o.OnSpace == nil {
+		o.OnSpace = func() {}
 	}
 	if o.OnArenaGone == nil {
 		o.OnArenaGone = func(uint32) {}

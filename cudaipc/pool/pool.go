@@ -14,16 +14,16 @@ import (
 // patience is for how many frees an empty arena is kept before it is given back,
 // and how many pass after the device refused one before it is asked again. Making
 // arenas takes about as long as clearing so much memory.
-const patience = 64
+const idleFrees = 64
 
 // Pool is device memory that is shared out in chunks. It is a device for one
 // store.
 type Pool struct {
 	dev     cudaipc.Device
 	opts    Options
-	handled bool // arenas are of memory that handles name
+	byHandle bool // arenas are of memory that handles name
 
-	leaving sync.WaitGroup // arenas that are being given back
+	closing sync.WaitGroup // arenas that are being given back
 
 	mu         sync.Mutex
 	slots      *slots
@@ -31,11 +31,11 @@ type Pool struct {
 	arenas     []*arena // by number; the first one stays
 	lastArena  uint32   // the number last given out
 	totalBytes int64    // of all arenas
-	// leavingBytes are those of arenas that are being given back, and that the device
+	// closingBytes are those of arenas that are being given back, and that the device
 	// has still.
-	leavingBytes int64
+	closingBytes int64
 	frees        uint64
-	askAgain     uint64 // not before so many frees is the device asked for an arena
+	growAgainAt     uint64 // not before so many frees is the device asked for an arena
 	counters     counters
 	closed       bool
 }
@@ -79,9 +79,9 @@ func New(dev cudaipc.Device, opts Options) (*Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("new GPU pool: %w", err)
 	}
-	p := &Pool{dev: dev, opts: opts, slots: slots, chunks: make([]chunk, opts.Slots), handled: handled(dev)}
-	if p.handled {
-		p.lastArena = HandledBit
+	p := &Pool{dev: dev, opts: opts, slots: slots, chunks: make([]chunk, opts.Slots), byHandle: sharesByHandle(dev)}
+	if p.byHandle {
+		p.lastArena = HandleBit
 	}
 	if err := p.addArena(); err != nil {
 		return nil, fmt.Errorf("new GPU pool: an arena of %d bytes: %w", opts.ArenaBytes, errors.Join(err, slots.close()))
@@ -131,13 +131,13 @@ func (p *Pool) Allocate(sizeBytes int64) (piece uint32, ok bool) {
 	if p.closed || sizeBytes < 0 || sizeBytes > p.MaxBytes() {
 		return 0, false
 	}
-	p.slots.catchUp(p.drop)
+	p.slots.reclaimLate(p.freeRange)
 	if len(p.slots.free) == 0 {
 		return 0, false
 	}
 	for _, a := range p.arenas {
 		if offset, ok := a.ranges.Allocate(sizeBytes); ok {
-			number, _ := p.slots.take()
+			number, _ := p.slots.allocate()
 			p.chunks[number] = chunk{arena: a, offset: offset, bytes: sizeBytes}
 			return number, true
 		}
@@ -149,7 +149,7 @@ func (p *Pool) Allocate(sizeBytes int64) (piece uint32, ok bool) {
 func (p *Pool) Grow(sizeBytes int64) bool {
 	p.mu.Lock()
 	may := !p.closed && sizeBytes <= p.MaxBytes() && len(p.slots.free) > 0 &&
-		p.totalBytes+p.leavingBytes+p.arenas[0].memory.Bytes() <= p.opts.MaxBytes && p.frees >= p.askAgain
+		p.totalBytes+p.closingBytes+p.arenas[0].memory.Bytes() <= p.opts.MaxBytes && p.frees >= p.growAgainAt
 	p.mu.Unlock()
 	if !may {
 		return false
@@ -160,13 +160,13 @@ func (p *Pool) Grow(sizeBytes int64) bool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.failed(err)
-	p.askAgain = p.frees + patience
+	p.recordFailure(err)
+	p.growAgainAt = p.frees + idleFrees
 	return false
 }
 
-// failed takes down what the device refused.
-func (p *Pool) failed(err error) {
+// recordFailure takes down what the device refused.
+func (p *Pool) recordFailure(err error) {
 	p.counters.failures++
 	p.counters.lastFailure = err
 }
@@ -174,43 +174,43 @@ func (p *Pool) failed(err error) {
 // Free takes a chunk back, and gives arenas back that have been empty for long. For that
 // the driver may wait for streams, which nobody else does.
 func (p *Pool) Free(piece uint32) {
-	idle := p.release(piece)
+	idle := p.freeChunk(piece)
 	if len(idle) == 0 {
 		return
 	}
-	p.retire(idle)
-	p.leaving.Go(func() {
+	p.reportGone(idle)
+	p.closing.Go(func() {
 		_ = p.closeArenas(idle)
 		p.mu.Lock()
 		for _, a := range idle {
-			p.leavingBytes -= a.memory.Bytes()
+			p.closingBytes -= a.memory.Bytes()
 		}
 		p.mu.Unlock()
-		p.opts.OnRoom()
+		p.opts.OnSpace()
 	})
 }
 
-// retire says of arenas that they are no longer the pool's.
-func (p *Pool) retire(gone []*arena) {
+// reportGone says of arenas that they are no longer the pool's.
+func (p *Pool) reportGone(gone []*arena) {
 	for _, a := range gone {
 		p.opts.OnArenaGone(a.number)
 	}
 }
 
-// release takes a chunk back, and takes out the arenas that are to be closed.
-func (p *Pool) release(piece uint32) (idle []*arena) {
+// freeChunk takes a chunk back, and takes out the arenas that are to be closed.
+func (p *Pool) freeChunk(piece uint32) (idle []*arena) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.slots.mustBeUsed("Free", piece)
 	p.frees++
-	if p.slots.giveBack(piece) {
-		p.drop(piece)
+	if p.slots.release(piece) {
+		p.freeRange(piece)
 	}
-	return p.takeIdle()
+	return p.removeIdle()
 }
 
-// drop frees the chunk of a piece that no stream writes to any more.
-func (p *Pool) drop(piece uint32) {
+// freeRange frees the chunk of a piece that no stream writes to any more.
+func (p *Pool) freeRange(piece uint32) {
 	c := p.chunks[piece]
 	p.chunks[piece] = chunk{}
 	c.arena.ranges.Free(c.offset)
@@ -228,20 +228,20 @@ func (p *Pool) Late() int {
 	return len(p.slots.late)
 }
 
-// takeIdle takes out the arenas that have been empty for long.
-func (p *Pool) takeIdle() (idle []*arena) {
+// removeIdle takes out the arenas that have been empty for long.
+func (p *Pool) removeIdle() (idle []*arena) {
 	// What others have opened by a handle must not be freed, and nobody hears when
 	// they close it.
-	if len(p.arenas) == 1 || p.handled {
+	if len(p.arenas) == 1 || p.byHandle {
 		return nil
 	}
 	p.arenas = slices.DeleteFunc(p.arenas, func(a *arena) bool {
-		if a == p.arenas[0] || a.ranges.Blocks() > 0 || p.frees-a.emptySince < patience {
+		if a == p.arenas[0] || a.ranges.Blocks() > 0 || p.frees-a.emptySince < idleFrees {
 			return false
 		}
 		idle = append(idle, a)
 		p.totalBytes -= a.memory.Bytes()
-		p.leavingBytes += a.memory.Bytes()
+		p.closingBytes += a.memory.Bytes()
 		p.counters.shrunk++
 		return true
 	})
@@ -255,7 +255,7 @@ func (p *Pool) closeArenas(gone []*arena) error {
 		if err := a.memory.Close(); err != nil {
 			errs = append(errs, err)
 			p.mu.Lock()
-			p.failed(err)
+			p.recordFailure(err)
 			p.mu.Unlock()
 		}
 	}
@@ -270,7 +270,7 @@ func (p *Pool) Chunk(piece uint32) Chunk {
 	p.slots.mustBeUsed("Chunk", piece)
 	c := p.chunks[piece]
 	return Chunk{
-		Piece:  p.slots.tell(piece),
+		Piece:  p.slots.expose(piece),
 		Arena:  c.arena.number,
 		Offset: c.offset,
 		Bytes:  c.bytes,
@@ -288,7 +288,7 @@ func (p *Pool) Close() error {
 		p.mu.Unlock()
 		return nil
 	}
-	p.slots.catchUp(p.drop)
+	p.slots.reclaimLate(p.freeRange)
 	if len(p.slots.free) < len(p.slots.state) {
 		defer p.mu.Unlock()
 		return fmt.Errorf("close GPU pool: %w", p.slots.errInUse())
@@ -297,8 +297,8 @@ func (p *Pool) Close() error {
 	gone := p.arenas
 	p.arenas, p.totalBytes = nil, 0
 	p.mu.Unlock()
-	p.leaving.Wait()
-	p.retire(gone)
+	p.closing.Wait()
+	p.reportGone(gone)
 	if err := errors.Join(p.closeArenas(gone), p.slots.close()); err != nil {
 		return fmt.Errorf("close GPU pool: %w", err)
 	}

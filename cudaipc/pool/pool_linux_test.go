@@ -88,9 +88,9 @@ func TestOptionsValidate(t *testing.T) {
 	}
 }
 
-// TestGenerationsGoInACircle: they pass over 0, and no word of long ago is taken
+// TestGenerationsWrapAround: they pass over 0, and no word of long ago is taken
 // for one of now.
-func TestGenerationsGoInACircle(t *testing.T) {
+func TestGenerationsWrapAround(t *testing.T) {
 	opts := small
 	opts.Slots = 1
 	p := newMachine(t, emul.Options{}).pool(t, opts)
@@ -109,9 +109,9 @@ func TestGenerationsGoInACircle(t *testing.T) {
 	}
 }
 
-// TestIdleArenasAreGivenBack: after a burst the pool shrinks to its first arena,
+// TestIdleArenasAreClosed: after a burst the pool shrinks to its first arena,
 // but not at once.
-func TestIdleArenasAreGivenBack(t *testing.T) {
+func TestIdleArenasAreClosed(t *testing.T) {
 	var gone []uint32
 	opts := small
 	opts.OnArenaGone = func(number uint32) { gone = append(gone, number) }
@@ -141,10 +141,10 @@ func TestIdleArenasAreGivenBack(t *testing.T) {
 	if p.Grow(1) {
 		t.Error("the pool grew beyond its bound")
 	}
-	for range patience {
+	for range idleFrees {
 		free(p, mustAllocate(t, p, 1))
 	}
-	p.leaving.Wait()
+	p.closing.Wait()
 	slices.Sort(gone)
 	if st := p.Stats(); st.Arenas != 1 || st.ShrunkTotal != 2 || st.ArenaBytes != minArenaBytes || !slices.Equal(gone, []uint32{2, 3}) {
 		t.Errorf("when idle: %+v, gone are %v", st, gone)
@@ -187,7 +187,7 @@ func TestDeviceRefusesArenas(t *testing.T) {
 		t.Errorf("asked %d times, %d failures, the last is %v", asked, st.FailuresTotal, st.LastFailure)
 	}
 	refuse = false
-	for range patience {
+	for range idleFrees {
 		free(p, first)
 		first = mustAllocate(t, p, p.MaxBytes())
 	}
@@ -202,8 +202,8 @@ func TestDeviceRefusesArenas(t *testing.T) {
 	}
 }
 
-// TestDeviceLacksWhatItTakes: nothing is left of a pool that could not be made.
-func TestDeviceLacksWhatItTakes(t *testing.T) {
+// TestDeviceWithoutFeature: nothing is left of a pool that could not be made.
+func TestDeviceWithoutFeature(t *testing.T) {
 	for _, field := range []string{"Words", "RegisterHost", "Arenas"} {
 		t.Run(field, func(t *testing.T) {
 			missing := map[string]string{field: "for a test"}
@@ -272,9 +272,9 @@ func TestStreamsWriteWords(t *testing.T) {
 	free(p, piece)
 }
 
-// TestHoldersWorkWhileTheWriterDoes: the writer reserves, others name their pieces,
+// TestConcurrentHolders: the writer reserves, others name their pieces,
 // fail them and look at the figures.
-func TestHoldersWorkWhileTheWriterDoes(t *testing.T) {
+func TestConcurrentHolders(t *testing.T) {
 	p := newMachine(t, emul.Options{}).pool(t, small)
 	s := newStore(t, shmstore.Heap)
 	reserved := make(chan shmstore.Reservation)
@@ -346,8 +346,8 @@ func TestMisusePanics(t *testing.T) {
 	}
 }
 
-// TestExportsGoBackToTheirOwner: once each, when the object goes and not before.
-func TestExportsGoBackToTheirOwner(t *testing.T) {
+// TestExportsAreReleasedOnce: once each, when the object goes and not before.
+func TestExportsAreReleasedOnce(t *testing.T) {
 	machine := newMachine(t, emul.Options{})
 	exports, err := NewExports(machine, 2)
 	if err != nil {
@@ -397,9 +397,9 @@ func TestExportsGoBackToTheirOwner(t *testing.T) {
 	}
 }
 
-// TestReservationsThatFailLeaveNoPiece: of a piece that nobody has been told of,
+// TestFailedReservationsLeaveNoPiece: of a piece that nobody has been told of,
 // nobody fills the words, and its room is there at once.
-func TestReservationsThatFailLeaveNoPiece(t *testing.T) {
+func TestFailedReservationsLeaveNoPiece(t *testing.T) {
 	machine := newMachine(t, emul.Options{})
 	p := machine.pool(t, small)
 	exports, err := NewExports(machine, 4)

@@ -51,9 +51,9 @@ type slotState uint8
 const (
 	slotFree slotState = iota
 	slotUsed
-	// slotTold is used, and whoever holds the piece has asked what its words are: a
+	// slotExposed is used, and whoever holds the piece has asked what its words are: a
 	// stream may write to it from here on.
-	slotTold
+	slotExposed
 	// slotLate is freed, but its word is not there yet: a stream may still write
 	// to the piece, and to the word. Readers that died leave such.
 	slotLate
@@ -101,8 +101,8 @@ func newSlots(dev cudaipc.Device, n int) (*slots, error) {
 	return s, nil
 }
 
-// take gives out a slot, with a new generation.
-func (s *slots) take() (number uint32, ok bool) {
+// allocate gives out a slot, with a new generation.
+func (s *slots) allocate() (number uint32, ok bool) {
 	if len(s.free) == 0 {
 		return 0, false
 	}
@@ -122,10 +122,10 @@ func (s *slots) take() (number uint32, ok bool) {
 // is missed at the end of the numbers.
 func next(generation uint32) uint32 { return max(generation+1, 1) }
 
-// giveBack takes a slot back. It reports false if a stream may still write to the
+// release takes a slot back. It reports false if a stream may still write to the
 // piece: the slot is then late.
-func (s *slots) giveBack(number uint32) bool {
-	if s.state[number] == slotTold && !s.settled(number) {
+func (s *slots) release(number uint32) bool {
+	if s.state[number] == slotExposed && !s.isWritten(number) {
 		s.state[number] = slotLate
 		s.late = append(s.late, number)
 		return false
@@ -135,18 +135,18 @@ func (s *slots) giveBack(number uint32) bool {
 	return true
 }
 
-// settled reports whether no stream writes to the piece any more: those of a
+// isWritten reports whether no stream writes to the piece any more: those of a
 // device that has failed do not.
-func (s *slots) settled(number uint32) bool {
+func (s *slots) isWritten(number uint32) bool {
 	p := s.piece(number)
 	return p.Ready.Reached(p.Generation) || s.dev.Err() != nil
 }
 
-// catchUp gives back the late ones that are settled by now, and has then called
+// reclaimLate gives back the late ones that are settled by now, and has then called
 // for each.
-func (s *slots) catchUp(then func(number uint32)) {
+func (s *slots) reclaimLate(then func(number uint32)) {
 	s.late = slices.DeleteFunc(s.late, func(number uint32) bool {
-		if !s.settled(number) {
+		if !s.isWritten(number) {
 			return false
 		}
 		s.state[number] = slotFree
@@ -164,7 +164,7 @@ func (s *slots) isUsed(number uint32) bool {
 	return int(number) < len(s.state) && s.state[number].inUse()
 }
 
-func (s slotState) inUse() bool { return s == slotUsed || s == slotTold }
+func (s slotState) inUse() bool { return s == slotUsed || s == slotExposed }
 
 func (s *slots) mustBeUsed(op string, number uint32) {
 	if !s.isUsed(number) {
@@ -172,9 +172,9 @@ func (s *slots) mustBeUsed(op string, number uint32) {
 	}
 }
 
-// tell names a piece for whoever holds it, and who may have it filled then.
-func (s *slots) tell(number uint32) Piece {
-	s.state[number] = slotTold
+// expose names a piece for whoever holds it, and who may have it filled then.
+func (s *slots) expose(number uint32) Piece {
+	s.state[number] = slotExposed
 	return s.piece(number)
 }
 

@@ -19,8 +19,8 @@ const (
 	sizeBits = 32
 	first    = sizeBits - secondLog + 1
 
-	// maxLooks bounds the blocks looked at in the class of the size itself.
-	maxLooks = 8
+	// maxScan bounds the blocks looked at in the class of the size itself.
+	maxScan = 8
 
 	// MaxBytes is the largest memory that an Allocator arranges.
 	MaxBytes = (1<<sizeBits - 1) * Granule
@@ -122,7 +122,7 @@ func (a *Allocator) Free(offset int64) {
 func (a *Allocator) find(size uint32) ref {
 	fl, sl := classOf(size)
 	r := a.heads[fl][sl]
-	for range maxLooks {
+	for range maxScan {
 		if r == none {
 			break
 		}

@@ -58,7 +58,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-func TestFreeOfNothingPanics(t *testing.T) {
+func TestBadFreePanics(t *testing.T) {
 	a := New(100 * Granule)
 	offset := mustAllocate(t, a, 3*Granule)
 	for _, wrong := range []int64{offset + 1, offset + Granule, -Granule, 100 * Granule, offset + 1<<40} {
@@ -80,9 +80,9 @@ func TestEmptyMemoryTakesAnySize(t *testing.T) {
 	}
 }
 
-// TestSameSizesReuseTheirRoom: freed blocks of a size that comes again are what
+// TestSameSizesReuseBlocks: freed blocks of a size that comes again are what
 // it gets, so that the rest stays in one piece.
-func TestSameSizesReuseTheirRoom(t *testing.T) {
+func TestSameSizesReuseBlocks(t *testing.T) {
 	a := New(1 << 20)
 	sizes := []int64{100_000, 37 * Granule, 5000}
 	var offsets []int64

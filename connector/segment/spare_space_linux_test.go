@@ -11,8 +11,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// TestSparesMakeRoom: where there is no room, what is spare goes first, looked at or not.
-func TestSparesMakeRoom(t *testing.T) {
+// TestSparesFreeSpace: where there is no room, what is spare goes first, looked at or not.
+func TestSparesFreeSpace(t *testing.T) {
 	dir := SmallShm(t, "1m")
 	end := opened(t, Options{Dir: dir}, 0)
 	if end.spares.limit != 1<<20/spareShare {
@@ -56,7 +56,7 @@ func TestSparesGiveDescriptors(t *testing.T) {
 				mustGet(t, end, fmt.Sprint("key ", i), nil, value)
 			}
 			for range 4 {
-				end.spares.look()
+				end.spares.checkGiven()
 			}
 			if n := len(end.spares.free); n < 3 {
 				t.Fatalf("%d are spare", n)
@@ -100,7 +100,7 @@ func TestNoWatch(t *testing.T) {
 	dir := Shm(t)
 	from, to := opened(t, Options{Dir: dir}, 0), opened(t, Options{Dir: dir}, 0)
 	withoutDescriptors(t, func(t *testing.T) {
-		w, err := to.watching()
+		w, err := to.startWatch()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -73,7 +73,7 @@ func (f *fake) holdBringing(call string, dev cudaipc.Device, bring func(cudaipc.
 }
 
 // Mapping memory takes long, and what is submitted meanwhile does not wait for it.
-func TestBringingInHoldsNobodyUp(t *testing.T) {
+func TestMappingDoesNotBlockSubmit(t *testing.T) {
 	for name, b := range bringing {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t)
@@ -102,7 +102,7 @@ func TestBringingInHoldsNobodyUp(t *testing.T) {
 }
 
 // Memory that comes when the device is closed already is given back.
-func TestBringingInToAClosedDevice(t *testing.T) {
+func TestMappingDuringClose(t *testing.T) {
 	for name, b := range bringing {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t)
@@ -116,11 +116,11 @@ func TestBringingInToAClosedDevice(t *testing.T) {
 			came := f.holdBringing(b.call, dev, bring)
 			closed := make(chan error)
 			go func() { closed <- d.Close() }()
-			g := dev.(*device).use.gpu
+			g := dev.(*device).ref.gpu
 			for ended := false; !ended; {
 				runtime.Gosched()
 				g.mu.Lock()
-				ended = g.ended
+				ended = g.stopped
 				g.mu.Unlock()
 			}
 			f.hold(b.call, 0)
