@@ -12,7 +12,7 @@ import (
 
 const (
 	minBuffer = 64 << 10
-	maxFree    = 64 << 20 // bytes of buffers that are kept for later
+	maxFree   = 64 << 20 // bytes of buffers that are kept for later
 )
 
 // A buffer is memory that this process and the bridge have mapped. Only this process writes to one

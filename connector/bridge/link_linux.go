@@ -23,8 +23,8 @@ import (
 // The packets are those of the Python module omnibus.bridge.
 const (
 	headerBytes = 16
-	maxPacket  = 64 << 10
-	unknownSize      = ^uint64(0)
+	maxPacket   = 64 << 10
+	unknownSize = ^uint64(0)
 )
 
 // lanes is how many calls are with a bridge at a time.
@@ -64,9 +64,9 @@ var errBridgeDied = errors.New("the bridge died")
 
 // An answer is what became of a call.
 type answer struct {
-	code uint32
-	size uint64
-	text string
+	code       uint32
+	size       uint64
+	text       string
 	bridgeDied bool // the bridge, without an answer
 }
 

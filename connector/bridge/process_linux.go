@@ -15,7 +15,7 @@ import (
 const (
 	// A bridge that has died is started again after a pause, which grows while that fails.
 	minPause = 50 * time.Millisecond
-	maxPause  = 5 * time.Second
+	maxPause = 5 * time.Second
 
 	// grace is what a call has beside timeout, which the client of the store has: its error says more.
 	grace = time.Second
@@ -41,17 +41,17 @@ type process struct {
 
 	users int // guarded by the lock of processes
 
-	startMu   sync.Mutex // guards running, and is held while the first bridge starts
+	startMu sync.Mutex // guards running, and is held while the first bridge starts
 	running bool
 
-	lifeCtx   context.Context //nolint:containedctx // of what goes on behind calls, which stop ends
-	cancelLife    context.CancelFunc
+	lifeCtx    context.Context //nolint:containedctx // of what goes on behind calls, which stop ends
+	cancelLife context.CancelFunc
 	background sync.WaitGroup
 
-	mu       sync.Mutex
-	link     *link
-	changed  chan struct{} // closed when link or failed change
-	failed   error         // why the last start failed
+	mu        sync.Mutex
+	link      *link
+	changed   chan struct{} // closed when link or failed change
+	failed    error         // why the last start failed
 	uncertain map[name]chan struct{}
 }
 

@@ -18,12 +18,12 @@ import (
 const (
 	// How long Await waits until it looks again: at first, and at most.
 	minPoll = time.Millisecond
-	maxPoll  = 20 * time.Millisecond
+	maxPoll = 20 * time.Millisecond
 
-	maxTrustedSize   = 1 << 30 // bytes that there is room for before the value is looked at
-	maxNames  = 64      // in a packet
-	maxText   = 4 << 10 // of metadata
-	firstPrune = 1024    // values that are remembered before it is asked which of them have been got
+	maxTrustedSize = 1 << 30 // bytes that there is room for before the value is looked at
+	maxNames       = 64      // in a packet
+	maxText        = 4 << 10 // of metadata
+	firstPrune     = 1024    // values that are remembered before it is asked which of them have been got
 )
 
 // A name is an edge and a key, as the bridge takes them.

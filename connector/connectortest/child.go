@@ -11,8 +11,8 @@ import (
 // Child is a transport in a process of its own.
 type Child struct {
 	*Relay
-	cmd   *exec.Cmd
-	stdin io.Closer
+	cmd     *exec.Cmd
+	stdin   io.Closer
 	stopped bool
 }
 

@@ -15,7 +15,7 @@ import (
 // at the other, by a path of its own or by the same.
 type Path struct {
 	edge connector.Edge
-	conn   *connector.Connector
+	conn *connector.Connector
 
 	sending, inFlight, receiving atomic.Int64 // nanoseconds
 }

@@ -36,9 +36,9 @@ type Transfer struct {
 
 // A Stage has the connectors of one stage open.
 type Stage struct {
-	id     string
-	byEdge map[connector.Edge]*Path
-	connectors   []*connector.Connector
+	id         string
+	byEdge     map[connector.Edge]*Path
+	connectors []*connector.Connector
 	// branches says that a request may be on several edges at once.
 	branches bool
 }

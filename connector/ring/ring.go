@@ -26,7 +26,7 @@ type Options struct {
 // A Ring is a table over a room of its own.
 type Ring struct {
 	table *Table
-	store  *Store
+	store *Store
 }
 
 // New makes an empty ring.

@@ -18,8 +18,8 @@ const defaultTimeout = 30 * time.Second
 // A Room is a store with its writer actor, whose putters wait for room in order. Any
 // goroutine may use it.
 type Store struct {
-	timeout time.Duration
-	timeoutSet    bool // that timeout, by the caller of NewStore
+	timeout    time.Duration
+	timeoutSet bool // that timeout, by the caller of NewStore
 
 	system   *actors.System
 	writer   *actors.Writer
@@ -51,7 +51,7 @@ func NewStore(opts shmstore.Options, timeout time.Duration) (*Store, error) {
 // An Object is a payload in a room, a [connector.Payload].
 type Object struct {
 	lease shmstore.Lease
-	owner  *Store
+	owner *Store
 }
 
 // Bytes implements [connector.Payload].

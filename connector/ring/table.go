@@ -21,12 +21,12 @@ type address struct {
 
 // An entry is a payload that was put and not got.
 type entry struct {
-	address   address
-	number  uint64 // never another entry's
-	payload connector.Payload
-	owner   *Owner
-	placedAt      time.Time     // when it was placed
-	element *list.Element // of the table's oldest
+	address  address
+	number   uint64 // never another entry's
+	payload  connector.Payload
+	owner    *Owner
+	placedAt time.Time     // when it was placed
+	element  *list.Element // of the table's oldest
 }
 
 // batch is how many entries one hold of the table's lock takes out: a table has tens of thousands,
@@ -38,16 +38,16 @@ type Table struct {
 	ttl time.Duration
 	log *slog.Logger
 
-	mu      lockorder.Mutex[lockorder.RingTable]
+	mu         lockorder.Mutex[lockorder.RingTable]
 	entries    map[address]*entry
-	oldest  list.List // the same entries, *entry, in the order in which they were placed
-	lastNumber    uint64    // number given out
-	bytes   int64     // of what is held
-	swept   int64     // so far
-	watched map[connector.Edge]*edgeWatch
-	stopped bool
-	waiting map[address][]chan struct{} // closed with the next put
-	sweeper *time.Timer               // runs while something is held and there is a TTL
+	oldest     list.List // the same entries, *entry, in the order in which they were placed
+	lastNumber uint64    // number given out
+	bytes      int64     // of what is held
+	swept      int64     // so far
+	watched    map[connector.Edge]*edgeWatch
+	stopped    bool
+	waiting    map[address][]chan struct{} // closed with the next put
+	sweeper    *time.Timer                 // runs while something is held and there is a TTL
 }
 
 // NewTable makes an empty table. What lies longer than ttl is swept, and the log is
@@ -63,9 +63,9 @@ type Owner struct {
 	name  string
 
 	// Guarded by the table's lock.
-	byKey   map[string][]*entry // by key: an entry for each edge
-	entryCount  int                 // of the entries
-	closed bool
+	byKey      map[string][]*entry // by key: an entry for each edge
+	entryCount int                 // of the entries
+	closed     bool
 }
 
 // Owner adds somebody who puts. The name is for reports.

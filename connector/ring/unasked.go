@@ -16,9 +16,9 @@ const (
 // An edgeWatch finds that values lie on an edge for which no process asks: its two stages do not use the
 // same kind of connector. The table's lock guards it.
 type edgeWatch struct {
-	entries int       // entries
-	since time.Time // when the first of them came
-	asked bool      // or the log has it
+	entries   int       // entries
+	since     time.Time // when the first of them came
+	asked     bool      // or the log has it
 	scheduled bool      // sayUnasked follows
 }
 

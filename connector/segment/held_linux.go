@@ -11,13 +11,13 @@ import (
 // looked at with later puts. What has no guard below does not change in the table.
 type entry struct {
 	record
-	edge connector.Edge
-	key  string
-	size int64
-	row  int // of the journal
-	putAt   time.Time
+	edge       connector.Edge
+	key        string
+	size       int64
+	row        int // of the journal
+	putAt      time.Time
 	fileFreed  atomic.Bool // whether its file is free, and may have another value
-	untracked bool        // from the table; guarded by the transport's mu
+	untracked  bool        // from the table; guarded by the transport's mu
 	orphanSeen time.Time   // when its lock was first seen without it; guarded by reaping
 }
 

@@ -229,17 +229,17 @@ func (t *Transport) publishAnonymous(e *entry, fd int) error {
 // for lookAgain at the most, since others take memory too.
 const (
 	unprobedBytes = 1 << 20 // bytes that are taken without any look
-	probeAhead = 64 << 20
+	probeAhead    = 64 << 20
 	probeValidity = 100 * time.Millisecond
 )
 
 // memory refuses what the machine has no room for.
 type memory struct {
-	probe headroom.Probe
-	mu    sync.Mutex
-	taken int64     // since the last look
+	probe  headroom.Probe
+	mu     sync.Mutex
+	taken  int64     // since the last look
 	budget int64     // what may be, as that look said
-	until time.Time // for as long as this
+	until  time.Time // for as long as this
 }
 
 func (m *memory) check(size int) error {

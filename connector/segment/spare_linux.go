@@ -47,13 +47,13 @@ func journalOf(spare string) string {
 
 // A body is the file of a value.
 type valueFile struct {
-	fd    int
-	id    identity
-	size  int64
-	spare string    // its second name; empty if it is for one value alone
-	countedBytes  int64     // that it is counted with
-	value *entry    // that it was last given
-	used  time.Time // last
+	fd           int
+	id           identity
+	size         int64
+	spare        string    // its second name; empty if it is for one value alone
+	countedBytes int64     // that it is counted with
+	value        *entry    // that it was last given
+	used         time.Time // last
 }
 
 // spares are files that are used again: what is dear about a new one is its memory,
@@ -67,13 +67,13 @@ type spares struct {
 
 	leaseRefusals atomic.Int32 // how often the kernel gave no lease, until it gave one
 
-	mu    sync.Mutex
-	created  int // so far
-	count int
-	bytes int64
-	given []*valueFile // those with a value: the next to be looked at first
-	free  []*valueFile // the others: what was used last is last
-	idleTimer  *time.Timer
+	mu        sync.Mutex
+	created   int // so far
+	count     int
+	bytes     int64
+	given     []*valueFile // those with a value: the next to be looked at first
+	free      []*valueFile // the others: what was used last is last
+	idleTimer *time.Timer
 }
 
 // newSpares returns the spares of a transport with this journal. What is put to last has

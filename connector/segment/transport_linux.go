@@ -17,7 +17,7 @@ const (
 	// minPause and lastNap are how long whoever finds a lock taken waits before it
 	// looks again.
 	minPause = 50 * time.Microsecond
-	maxPause  = 5 * time.Millisecond
+	maxPause = 5 * time.Millisecond
 )
 
 // Transport is a transport over the segments of one directory.
@@ -30,11 +30,11 @@ type Transport struct {
 	done    chan struct{}
 
 	// lifeMu is held for reading while an operation uses the descriptors.
-	lifeMu   sync.RWMutex
+	lifeMu sync.RWMutex
 	closed bool // guarded by life
 
 	mu      sync.Mutex
-	entries    map[string]*entry // what was put here, by the name of the segment
+	entries map[string]*entry // what was put here, by the name of the segment
 	oldest  []*entry          // the same, some of them gone, for looking whether they are
 	sweeper *time.Timer       // runs while something is held and there is a TTL
 	watch   *watch            // nil until somebody waits

@@ -17,9 +17,9 @@ var ownRing process
 
 // process keeps one ring while anybody uses it.
 type process struct {
-	mu    sync.Mutex
-	ring  *ring.Ring
-	opts  settings
+	mu   sync.Mutex
+	ring *ring.Ring
+	opts settings
 	refs int // transports, and values that were got
 }
 

@@ -40,7 +40,7 @@ const (
 	defaultTTL       = 10 * time.Minute
 	defaultTimeout   = 30 * time.Second
 	defaultRing      = 64 << 20
-	minRing        = 64 << 10
+	minRing          = 64 << 10
 )
 
 // Type returns the type, to be registered.

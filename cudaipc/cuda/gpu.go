@@ -18,40 +18,40 @@ type gpu struct {
 	caps    cudaipc.Caps
 	context uintptr
 
-	sticky  atomic.Pointer[cudaipc.Error]
+	sticky   atomic.Pointer[cudaipc.Error]
 	unlocked sync.WaitGroup // for calls without mu
 	importMu sync.Mutex     // of handles: one is not opened while it is being closed
 
-	mu     sync.Mutex // around calls, and all below
-	caller *caller
-	stopped  bool
+	mu      sync.Mutex // around calls, and all below
+	caller  *caller
+	stopped bool
 
-	access  []int32 // devices that see its arenas: itself, and its peers
-	ranges  spans   // memory that CUDA knows, for sure
-	sparePoints   []uintptr
-	closedTails   []uintptr // points behind streams that were closed while they worked
-	streams map[*stream]struct{}
-	allocs  map[cudaipc.Ptr]int64
-	arenas  map[cudaipc.Ptr]*arena
-	imports map[cudaipc.Handle]*imported
-	bases   map[cudaipc.Ptr]cudaipc.Handle
-	exported     map[cudaipc.Handle]cudaipc.Ptr // what was exported of allocs
-	hosts   int                            // pieces of registered memory
-	events  int                            // points too
+	access      []int32 // devices that see its arenas: itself, and its peers
+	ranges      spans   // memory that CUDA knows, for sure
+	sparePoints []uintptr
+	closedTails []uintptr // points behind streams that were closed while they worked
+	streams     map[*stream]struct{}
+	allocs      map[cudaipc.Ptr]int64
+	arenas      map[cudaipc.Ptr]*arena
+	imports     map[cudaipc.Handle]*imported
+	bases       map[cudaipc.Ptr]cudaipc.Handle
+	exported    map[cudaipc.Handle]cudaipc.Ptr // what was exported of allocs
+	hosts       int                            // pieces of registered memory
+	events      int                            // points too
 }
 
 // startGPU makes the context.
 func startGPU(lib *library, of card, peers []int32) (*gpu, error) {
 	g := &gpu{
-		lib:     lib,
-		card:    of,
-		access:  append([]int32{of.number}, peers...),
-		streams: make(map[*stream]struct{}),
-		allocs:  make(map[cudaipc.Ptr]int64),
-		arenas:  make(map[cudaipc.Ptr]*arena),
-		imports: make(map[cudaipc.Handle]*imported),
-		bases:   make(map[cudaipc.Ptr]cudaipc.Handle),
-		exported:     make(map[cudaipc.Handle]cudaipc.Ptr),
+		lib:      lib,
+		card:     of,
+		access:   append([]int32{of.number}, peers...),
+		streams:  make(map[*stream]struct{}),
+		allocs:   make(map[cudaipc.Ptr]int64),
+		arenas:   make(map[cudaipc.Ptr]*arena),
+		imports:  make(map[cudaipc.Handle]*imported),
+		bases:    make(map[cudaipc.Ptr]cudaipc.Handle),
+		exported: make(map[cudaipc.Handle]cudaipc.Ptr),
 	}
 	var err error
 	if g.caller, err = newCaller(&lib.addresses); err != nil {

@@ -19,11 +19,11 @@ import (
 // asleep and to be woken twice; naps are then a part of the time that has passed, so
 // that nobody oversleeps by more than that.
 const (
-	spinFor     = 100 * time.Microsecond
-	pauseFraction     = 8
-	minPause = 20 * time.Microsecond
-	maxPause  = time.Millisecond
-	maxSpare    = 64 // points kept for the next
+	spinFor       = 100 * time.Microsecond
+	pauseFraction = 8
+	minPause      = 20 * time.Microsecond
+	maxPause      = time.Millisecond
+	maxSpare      = 64 // points kept for the next
 )
 
 // record makes a point behind what a stream was given. Like all that is given a

@@ -98,9 +98,9 @@ func servePeer(socket string, open Factory) error {
 
 // peer is the other process, as the tests see it.
 type peer struct {
-	rig  *rig
-	cmd  *exec.Cmd
-	conn *net.UnixConn
+	rig    *rig
+	cmd    *exec.Cmd
+	conn   *net.UnixConn
 	killed bool
 }
 

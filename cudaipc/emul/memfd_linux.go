@@ -20,7 +20,7 @@ const (
 	memfdPrefix   = "/memfd:"
 	memfdSuffix   = " (deleted)"
 	arenaName     = "omnibus-emul-arena-"
-	handleName   = "omnibus-emul-handle-"
+	handleName    = "omnibus-emul-handle-"
 	sizeSeals     = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 	mapShared     = unix.PROT_READ | unix.PROT_WRITE
 	noExecUnknown = unix.EINVAL // of kernels before 6.3

@@ -36,8 +36,8 @@ type memory struct {
 	*region
 	fd      int // -1 for imports
 	charged int64
-	handle handleInfo // of allocations and imports
-	opens   int     // of imports
+	handle  handleInfo // of allocations and imports
+	opens   int        // of imports
 }
 
 func newPrimary(d *Driver, g *gpu) *primary {

@@ -29,10 +29,10 @@ type region struct {
 // regions knows all memory of a driver. An operation enters what it touches, so
 // that nothing is unmapped under it.
 type regions struct {
-	mu    sync.Mutex
-	released  sync.Cond
-	space space
-	all   []*region // by address
+	mu       sync.Mutex
+	released sync.Cond
+	space    space
+	all      []*region // by address
 }
 
 func newRegions() *regions {

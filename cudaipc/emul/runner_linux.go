@@ -12,8 +12,8 @@ import (
 // How long a stream looks at a word before it naps, and how long it naps.
 const (
 	waitSpins = 100
-	minPause    = 20 * time.Microsecond
-	maxPause    = time.Millisecond
+	minPause  = 20 * time.Microsecond
+	maxPause  = time.Millisecond
 )
 
 // prepare checks an operation as far as that can be done before it runs.

@@ -23,17 +23,17 @@ type device struct {
 	// Whether the device has failed, as of when it was last asked. The watcher never
 	// asks itself: a call of the driver may wait for streams, which wait for words
 	// that the watcher is to raise.
-	failed atomic.Bool
+	failed  atomic.Bool
 	polling atomic.Bool
-	polls  sync.WaitGroup
+	polls   sync.WaitGroup
 
 	wordsMu sync.Mutex // of words
 
-	mu      sync.Mutex // guards all below
-	words   *words     // made with the first line
-	lineRefs    map[*line]int
-	streams []cudaipc.Stream // idle ones of the lane's own
-	events  []cudaipc.Event
+	mu       sync.Mutex // guards all below
+	words    *words     // made with the first line
+	lineRefs map[*line]int
+	streams  []cudaipc.Stream // idle ones of the lane's own
+	events   []cudaipc.Event
 
 	stagings     []*staging // that nobody fills; a stream may still read them
 	stagingsMade int

@@ -23,11 +23,11 @@ type gate struct {
 	owner      Owner // nil: this process
 	line       *line // with a mirror that streams wait for; nil: none yet
 	release    []func()
-	poisoned     atomic.Bool // they will never be complete
+	poisoned   atomic.Bool // they will never be complete
 
 	// The words of a gate that was left may be unmapped, and whoever watched them
 	// may still be about to look.
-	mu   sync.Mutex
+	mu     sync.Mutex
 	closed bool
 }
 

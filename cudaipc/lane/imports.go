@@ -18,11 +18,11 @@ import (
 // its owner is dead, or has given it back, and nothing of it is read. That is looked
 // after when there is more to map, and once in a while.
 type imports struct {
-	directory Directory
-	openMu   ctxMutex            // of pools
-	ctx       context.Context // of looking after them
-	stop      context.CancelFunc
-	background   sync.WaitGroup // what is being looked after, or unmapped
+	directory  Directory
+	openMu     ctxMutex        // of pools
+	ctx        context.Context // of looking after them
+	stop       context.CancelFunc
+	background sync.WaitGroup // what is being looked after, or unmapped
 
 	mu     sync.Mutex
 	pools  map[[16]byte]*imported

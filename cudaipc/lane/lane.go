@@ -23,14 +23,14 @@ type Lane struct {
 
 	openMu sync.Mutex // while a GPU is opened, which can take seconds; comes before mu
 
-	mu      sync.Mutex // guards all below
-	devices map[cudaipc.UUID]*device
-	firstDevice   *device // nil: there is no GPU
-	senders []*Sender
-	openMessages    int // messages
-	idle    chan struct{}
-	closed  bool
-	stats   Stats
+	mu           sync.Mutex // guards all below
+	devices      map[cudaipc.UUID]*device
+	firstDevice  *device // nil: there is no GPU
+	senders      []*Sender
+	openMessages int // messages
+	idle         chan struct{}
+	closed       bool
+	stats        Stats
 }
 
 // Open finds out what the machine offers and makes a lane of it. What it lacks is

@@ -14,9 +14,9 @@ import (
 // maps are the memory that payloads lie in, as this process has it mapped. A GPU
 // copies from there at full speed when it was told of it, once for each map.
 type maps struct {
-	mu      sync.Mutex
-	all     []*hostMap
-	closed  bool
+	mu         sync.Mutex
+	all        []*hostMap
+	closed     bool
 	background sync.WaitGroup // those that the GPU is being told to forget
 }
 

@@ -24,11 +24,11 @@ type Message struct {
 	tensors []*Tensor // by their place in the bundle; nil: in the payload
 	gates   []*gate
 
-	mu      sync.Mutex
-	readers []cudaipc.Stream // those that were told to wait
-	closed  bool
-	onSettled   []func() // called when nothing is read any more
-	settled bool
+	mu        sync.Mutex
+	readers   []cudaipc.Stream // those that were told to wait
+	closed    bool
+	onSettled []func() // called when nothing is read any more
+	settled   bool
 }
 
 // Open reads a payload that is a bundle, and maps what its tensors lie in. The

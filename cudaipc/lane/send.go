@@ -39,17 +39,17 @@ const chunkAlign = 256
 // [Outgoing.On]), Reserved if that is a piece of a device, then Fill; or Cancel, if
 // it is not filled. It belongs to one goroutine.
 type Outgoing struct {
-	lane    *Lane
-	sender  *Sender
-	dev     *device // of the tensors on a GPU; nil: there are none
-	plan    *bundle.Plan
-	mode    Mode
-	size    int
-	bytes   int64 // of the chunk
-	tensors []outgoingTensor
-	release func()
-	piece   *pool.Chunk // once it is reserved
-	submitted   bool        // a stream was given copies
+	lane      *Lane
+	sender    *Sender
+	dev       *device // of the tensors on a GPU; nil: there are none
+	plan      *bundle.Plan
+	mode      Mode
+	size      int
+	bytes     int64 // of the chunk
+	tensors   []outgoingTensor
+	release   func()
+	piece     *pool.Chunk // once it is reserved
+	submitted bool        // a stream was given copies
 }
 
 // outgoingTensor is a tensor on a GPU.

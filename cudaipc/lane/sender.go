@@ -20,11 +20,11 @@ const wordsNumber = 0
 // Sender is the part of a lane that sends what lies in one store: its pool is a
 // device of that store. It is safe for concurrent use.
 type Sender struct {
-	lane   *Lane
+	lane    *Lane
 	onSpace func()
-	host   *hostMap // the store's arena; nil: nobody was told of it
+	host    *hostMap // the store's arena; nil: nobody was told of it
 
-	makeMu  ctxMutex       // one pool is made at a time
+	makeMu  ctxMutex   // one pool is made at a time
 	mu      sync.Mutex // guards all below
 	pool    *pool.Pool
 	exports *pool.Exports
@@ -38,8 +38,8 @@ type Sender struct {
 // ownArena is an arena of the sender's pool.
 type ownArena struct {
 	memory    cudaipc.Arena
-	publishMu   ctxMutex // held while it is published, by somebody with a chunk in it
-	published bool // guarded by the turn
+	publishMu ctxMutex // held while it is published, by somebody with a chunk in it
+	published bool     // guarded by the turn
 }
 
 // Sender makes a sender for a store whose payloads lie in arena. It calls onRoom when

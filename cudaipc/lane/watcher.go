@@ -11,8 +11,8 @@ import (
 // usually takes, and then with pauses that grow. It looks at host memory; whether
 // a device has failed, which is a call of its driver, it asks once in a while.
 const (
-	spinFor  = 50 * time.Microsecond
-	minPause = 20 * time.Microsecond
+	spinFor   = 50 * time.Microsecond
+	minPause  = 20 * time.Microsecond
 	maxPause  = time.Millisecond
 	pollEvery = time.Millisecond
 )
@@ -28,7 +28,7 @@ type watch struct {
 // is something to wait for.
 type watcher struct {
 	mu      sync.Mutex
-	added  []watch
+	added   []watch
 	running bool
 	idle    *sync.Cond // signalled when the goroutine ends
 }

@@ -19,8 +19,8 @@ const idleFrees = 64
 // Pool is device memory that is shared out in chunks. It is a device for one
 // store.
 type Pool struct {
-	dev     cudaipc.Device
-	opts    Options
+	dev      cudaipc.Device
+	opts     Options
 	byHandle bool // arenas are of memory that handles name
 
 	closing sync.WaitGroup // arenas that are being given back
@@ -35,7 +35,7 @@ type Pool struct {
 	// has still.
 	closingBytes int64
 	frees        uint64
-	growAgainAt     uint64 // not before so many frees is the device asked for an arena
+	growAgainAt  uint64 // not before so many frees is the device asked for an arena
 	counters     counters
 	closed       bool
 }
