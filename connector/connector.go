@@ -11,17 +11,17 @@ import (
 
 // Options open a connector.
 type Options struct {
-	// Extra are its settings, as a configuration has them under extra.
+	// Extra holds the settings, as a configuration has them under extra.
 	Extra map[string]any
 	// Serializer encodes values; nil is [codec.MsgpackSerializer].
 	Serializer codec.Serializer
-	// Exchange is the host's, in a process that is attached to one.
+	// Exchange is the host's exchange, in a process that is attached to a host.
 	Exchange Exchange
-	// Lasting lets what is put outlive the connector and its process, until it is
-	// got, cleaned up by a connector that is lasting too, or swept. It is for
-	// programs that end before anybody comes.
+	// Lasting values outlive the connector and its process, until a Get, a Cleanup by a lasting
+	// connector, or the sweep removes them. A program that may end before the receiver starts sets
+	// it.
 	Lasting bool
-	// Log is told what nobody else is; nil discards.
+	// Log receives events that no caller receives as an error; nil discards.
 	Log *slog.Logger
 }
 
@@ -53,8 +53,8 @@ func (r *Registry) Open(ctx context.Context, typ string, opts Options) (*Connect
 	return New(typ, transport, opts.Serializer), nil
 }
 
-// New makes a connector of a transport, which it closes. A nil serializer is
-// [codec.MsgpackSerializer].
+// New makes a connector over a transport. Close of the connector closes the transport. A nil
+// serializer is [codec.MsgpackSerializer].
 func New(typ string, transport Transport, serializer codec.Serializer) *Connector {
 	if serializer == nil {
 		serializer = codec.MsgpackSerializer{}
@@ -62,7 +62,7 @@ func New(typ string, transport Transport, serializer codec.Serializer) *Connecto
 	return &Connector{typ: typ, transport: transport, serializer: serializer}
 }
 
-// SharesKeys reports whether two edges that use one key share it, as a [KeySharer] says.
+// SharesKeys reports whether one key names one value on all edges: see [KeySharer].
 func (c *Connector) SharesKeys() bool {
 	s, ok := c.transport.(KeySharer)
 	return ok && s.SharesKeys()
@@ -102,15 +102,15 @@ func (c *Connector) put(ctx context.Context, edge Edge, key string, payload enco
 	if err != nil {
 		return 0, nil, err
 	}
-	if meta == nil { // the transport has nothing to tell
+	if meta == nil { // the transport returned no metadata
 		meta = Metadata{}
 	}
 	meta[metaSize] = size
 	return size, meta, nil
 }
 
-// check looks at what concerns all transports. What travels in the metadata reaches
-// none, so it is here that a connector is closed to it.
+// check makes the checks that all transports share. A value in the metadata reaches no transport,
+// so the connector itself refuses it once it is closed.
 func (c *Connector) check(ctx context.Context, edge Edge, key string) error {
 	if c.counters.closed.Load() {
 		return ErrClosed
@@ -118,24 +118,24 @@ func (c *Connector) check(ctx context.Context, edge Edge, key string) error {
 	return errors.Join(ctx.Err(), edge.Check(), CheckKey(key))
 }
 
-// Get takes the value that lies under the key, by the metadata of its Put, or
-// without them (nil) where the transport can. It does not wait: nothing there is
+// Get returns the value under the key and consumes it, by the metadata of its Put, or by the key
+// alone (nil metadata) where the transport can. It does not wait: without a value it is
 // [ErrNotFound].
 func (c *Connector) Get(ctx context.Context, edge Edge, key string, meta Metadata) (*Value, error) {
 	return c.getValue(ctx, "get", c.transport.Get, edge, key, meta)
 }
 
-// Peek is Get, but leaves the value there. Where the transport is no [Peeker], it is
+// Peek is Get without consuming the value. Where the transport is no [Peeker], it is
 // [ErrUnavailable].
 func (c *Connector) Peek(ctx context.Context, edge Edge, key string, meta Metadata) (*Value, error) {
 	peeker, ok := c.transport.(Peeker)
 	if !ok {
-		return nil, c.wrapError("peek", edge, key, fmt.Errorf("%w: this transport hands each value to one reader, who takes it: Get it", ErrUnavailable))
+		return nil, c.wrapError("peek", edge, key, fmt.Errorf("%w: this transport hands each value to one reader, which consumes it: Get it", ErrUnavailable))
 	}
 	return c.getValue(ctx, "peek", peeker.Peek, edge, key, meta)
 }
 
-// Await is Get, but waits until the value is there or the context ends.
+// Await is Get, but waits until there is a value or the context ends.
 func (c *Connector) Await(ctx context.Context, edge Edge, key string, meta Metadata) (*Value, error) {
 	return c.getValue(ctx, "await", c.transport.Await, edge, key, meta)
 }
@@ -165,8 +165,8 @@ func (c *Connector) getPayload(ctx context.Context, get getter, edge Edge, key s
 	return get(ctx, edge, key, meta)
 }
 
-// Cleanup releases the values that this connector put under exactly this key, on any edge,
-// and that were not got. That there is none is no error.
+// Cleanup releases the values that this connector put under exactly this key, on any edge, and that
+// no Get consumed. No such value is no error.
 func (c *Connector) Cleanup(ctx context.Context, key string) error {
 	err := CheckKey(key)
 	if err == nil {
@@ -179,8 +179,8 @@ func (c *Connector) Cleanup(ctx context.Context, key string) error {
 	return nil
 }
 
-// Close reclaims all that this connector put and nobody got. Values that were
-// got stay readable until they are released.
+// Close reclaims all values that this connector put and that no Get consumed. Values that were got
+// stay readable until they are released.
 func (c *Connector) Close() error {
 	c.counters.closed.Store(true)
 	if err := c.transport.Close(); err != nil {
@@ -189,13 +189,14 @@ func (c *Connector) Close() error {
 	return nil
 }
 
-// wrapError counts an error and says where it happened.
+// wrapError counts an error and adds the operation, the edge and the key.
 func (c *Connector) wrapError(op string, edge Edge, key string, err error) error {
 	c.counters.failed(err)
 	return &Error{Op: op, Type: c.typ, Edge: edge, Key: key, Err: err}
 }
 
-// encodedValue is a value on its way into a transport's memory.
+// encodedValue is a value of a known size, and the function that writes it into a transport's
+// memory.
 type encodedValue struct {
 	size int
 	fill func(dst []byte) error

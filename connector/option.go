@@ -27,21 +27,21 @@ const (
 type Option struct {
 	Key  string
 	Kind Kind
-	// Default is the value where the setting is left out: a bool, a string, an
+	// Default is the value of a setting that the configuration leaves out: a bool, a string, an
 	// int64 or a time.Duration.
 	Default any
-	// Min and Max bound an integer, and Min a duration, in nanoseconds; Max of 0 is no
-	// bound. For text, Choices are what it may be; none is anything.
+	// Min and Max bound an integer, and Min a duration, in nanoseconds; a Max of 0 is no bound.
+	// Choices lists the values that a text may have; no Choices allow any text.
 	Min, Max int64
 	Choices  []string
-	// Doc is one sentence for its users.
+	// Doc describes the option in one sentence for its users.
 	Doc string
-	// Removed, where it is not empty, says what to do instead: the type had this option once,
-	// and refuses every value of it. Nothing else but the key is looked at.
+	// Removed, if it is not empty, says what to do instead of setting the option. The type had this
+	// option once, and now refuses every value of it; no other field but Key counts.
 	Removed string
 }
 
-// want says what the option takes.
+// want describes the values that the option takes.
 func (o Option) want() string {
 	switch o.Kind {
 	case Flag:
@@ -85,7 +85,7 @@ func (o Option) Read(value any) (any, error) {
 		return v, nil
 	}
 	if text, ok := value.(string); ok {
-		value = strconv.Quote(text) // or "2" would look like a number
+		value = strconv.Quote(text) // otherwise "2" would look like a number
 	}
 	return nil, fmt.Errorf("%w: %s must be %s, not %v", ErrSettings, o.Key, o.want(), value)
 }
@@ -100,8 +100,8 @@ func (o Option) integer(value any) (int64, bool) {
 	return n, ok && n >= o.Min && (o.Max == 0 || n <= o.Max)
 }
 
-// wholeNumber returns a whole number, whatever the configuration or the control plane made of
-// its type.
+// wholeNumber converts a whole number of any numeric type, as a configuration or the control plane
+// delivers it.
 func wholeNumber(value any) (int64, bool) {
 	switch v := value.(type) {
 	case int:
@@ -156,9 +156,9 @@ type Settings struct {
 	values map[string]any
 }
 
-// Settings reads what a configuration says under extra. Keys that the type does
-// not define are left to the stages; a value of the wrong type is an
-// [ErrSettings] that names all of them.
+// Settings reads the settings that a configuration has under extra. Keys that the type does not
+// define are left to the stages; values of a wrong type are an [ErrSettings] that names all of
+// them.
 func (t Type) Settings(extra map[string]any) (Settings, error) {
 	s := Settings{values: make(map[string]any, len(t.Options))}
 	var errs []error

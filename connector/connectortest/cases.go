@@ -47,19 +47,19 @@ func testReplaced(p *pair) {
 	p.wantNone(edge, "twice", p.keyOnly(meta))
 }
 
-// testMetadataUnique asks for values that have gone, by their metadata, while others lie under
-// their key.
+// testMetadataUnique asks for values that were replaced or got, by their metadata, while other
+// values lie under their key.
 func testMetadataUnique(p *pair) {
 	if !p.metadataUnique {
-		return // metadata are not of one value
+		return // metadata do not name one value
 	}
 	replaced := p.put(edge, "told", pattern(20, 1000))
 	want := pattern(21, 1000)
 	meta := p.put(edge, "told", want)
 	p.wantNone(edge, "told", replaced)
-	// It has been: there is nothing to wait for.
+	// The value was put and replaced: there is nothing to wait for.
 	if _, err := p.receiver.Await(p.t.Context(), edge, "told", replaced); !errors.Is(err, connector.ErrNotFound) {
-		p.t.Errorf("await of what was replaced: %v, want ErrNotFound", err)
+		p.t.Errorf("await of a value that was replaced: %v, want ErrNotFound", err)
 	}
 	p.get(edge, "told", meta, want)
 	want = pattern(22, 1000)
@@ -134,14 +134,15 @@ func testFillFails(p *pair) {
 	p.get(edge, "fails", p.put(edge, "fails", want), want)
 }
 
-// testCleanupKey: keys that begin alike are other keys, as those of vLLM-Omni's requests do.
+// testCleanupKey: Cleanup of a key keeps values of longer and shorter keys, such as those of
+// vLLM-Omni's requests.
 func testCleanupKey(p *pair) {
 	meta := p.put(edge, "q_0_0", pattern(11, 1000))
 	kept, metas := pattern(10, 1000), make(map[string]connector.Metadata)
 	for _, key := range []string{"q_0_0_0_0", "q_0_0_thinker_0", "q_0", "omni_thinker_to_talker_kv_cache_q_0_0", "q_0_0@thinker_talker"} {
 		metas[key] = p.put(edge, key, kept)
 	}
-	for range 2 { // the second time there is nothing, which is no error
+	for range 2 { // the second time there is no value, which is no error
 		if err := p.sender.Cleanup(p.t.Context(), "q_0_0"); err != nil {
 			p.t.Fatal(err)
 		}
@@ -168,7 +169,7 @@ func testCleanupOwn(p *pair) {
 func testPeek(p *pair) {
 	peeker, ok := p.receiver.(connector.Peeker)
 	if !ok {
-		return // the transport cannot
+		return // the transport is no Peeker
 	}
 	want := pattern(16, 10_000)
 	meta := p.put(edge, "peek", want)
@@ -182,9 +183,9 @@ func testPeek(p *pair) {
 	first, second := peek(), peek()
 	p.wantPayload(first, want)
 	p.get(edge, "peek", meta, want)
-	p.wantPayload(second, want) // it stays when the value has been got
+	p.wantPayload(second, want) // a peeked payload stays readable after the value was got
 	if _, err := peeker.Peek(p.t.Context(), edge, "peek", meta); !errors.Is(err, connector.ErrNotFound) {
-		p.t.Errorf("peek at what was got: %v, want ErrNotFound", err)
+		p.t.Errorf("peek at a value that was got: %v, want ErrNotFound", err)
 	}
 }
 
@@ -210,7 +211,7 @@ func testAwait(p *pair) {
 	if payload := <-got; payload != nil {
 		p.wantPayload(payload, want)
 	}
-	// What is there already is returned at once, whatever the context.
+	// Await returns a value that was put already at once.
 	meta := p.put(edge, "await", want)
 	payload, err := p.receiver.Await(p.t.Context(), edge, "await", meta)
 	if err != nil {
@@ -223,7 +224,7 @@ func testAwaitEnds(p *pair) {
 	ctx, cancel := context.WithTimeout(p.t.Context(), time.Millisecond)
 	defer cancel()
 	if _, err := p.receiver.Await(ctx, edge, "never put", nil); !errors.Is(err, context.DeadlineExceeded) {
-		p.t.Errorf("await of what never comes: %v, want the context's error", err)
+		p.t.Errorf("await of a value that is never put: %v, want the context's error", err)
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Child is a transport in a process of its own.
+// Child is a transport in a child process.
 type Child struct {
 	*Relay
 	cmd     *exec.Cmd
@@ -16,9 +16,9 @@ type Child struct {
 	stopped bool
 }
 
-// Spawn starts the test's own program once more, whose TestMain is to [Serve] when it
-// finds what env adds to the environment. The child ends with the test; that it ended
-// badly is an error, unless it is doomed: meant to die at a fault point.
+// Spawn starts the test's own program once more, with env added to the environment. TestMain of the
+// child calls [Serve]. The child ends with the test; a failed exit is an error of the test, unless
+// the child is doomed: meant to die at a fault point.
 func Spawn(t testing.TB, doomed bool, env ...string) *Child {
 	t.Helper()
 	c := &Child{cmd: exec.Command(os.Args[0])}
@@ -38,21 +38,21 @@ func Spawn(t testing.TB, doomed bool, env ...string) *Child {
 	return c
 }
 
-// Stop ends the child, if nothing has yet.
+// Stop ends the child and waits for it. Later calls do nothing.
 func (c *Child) Stop() error {
 	if c.stopped {
 		return nil
 	}
 	c.stopped = true
 	_ = c.stdin.Close()
-	return c.cmd.Wait() //nolint:wrapcheck // whoever asked knows whose it is
+	return c.cmd.Wait() //nolint:wrapcheck // the caller knows the child
 }
 
-// Kill ends the child as a crash would.
+// Kill kills the child, as a crash would.
 func (c *Child) Kill() {
 	_ = c.cmd.Process.Kill()
 	_ = c.Stop()
 }
 
-// PID is the child's process id.
+// PID returns the child's process id.
 func (c *Child) PID() int { return c.cmd.Process.Pid }

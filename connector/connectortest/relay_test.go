@@ -11,8 +11,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// relayedError serves a transport behind two pipes, and returns its relay.
-func relayedError(t *testing.T, transport connector.Transport) *connectortest.Relay {
+// serveRelay serves a transport behind two pipes, and returns its relay.
+func serveRelay(t *testing.T, transport connector.Transport) *connectortest.Relay {
 	t.Helper()
 	in, toServer := io.Pipe()
 	fromServer, out := io.Pipe()
@@ -31,7 +31,7 @@ func relayedError(t *testing.T, transport connector.Transport) *connectortest.Re
 		}
 		_, err := relay.Get(t.Context(), connector.Edge{From: "a", To: "b"}, "key", nil)
 		if !errors.Is(err, connectortest.ErrGone) {
-			t.Errorf("a call when the other side is gone: %v", err)
+			t.Errorf("a call after the other side has ended: %v", err)
 		}
 	})
 	return relay
@@ -48,6 +48,6 @@ func TestRelay(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		return relayedError(t, r.End()), relayedError(t, r.End())
+		return serveRelay(t, r.End()), serveRelay(t, r.End())
 	}})
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// told is a ring whose values are found by their metadata alone, to see that the
-// suite knows such transports.
+// told is a ring whose values are found by their metadata alone: the suite must accept such
+// transports.
 type told struct{ connector.Transport }
 
 func (t told) Put(ctx context.Context, edge connector.Edge, key string, size int, fill func([]byte) error) (connector.Metadata, error) {

@@ -11,8 +11,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// A Path is an edge with its connector. What is sent at one end of the edge is received
-// at the other, by a path of its own or by the same.
+// A Path is an edge with its connector. One end sends and the other receives, each over its own
+// Path, or both over one.
 type Path struct {
 	edge connector.Edge
 	conn *connector.Connector
@@ -20,7 +20,7 @@ type Path struct {
 	sending, inFlight, receiving atomic.Int64 // nanoseconds
 }
 
-// NewPath makes a path. The connector is not the path's to close.
+// NewPath makes a path. The caller closes the connector.
 func NewPath(edge connector.Edge, by *connector.Connector) *Path {
 	return &Path{edge: edge, conn: by}
 }
@@ -28,19 +28,19 @@ func NewPath(edge connector.Edge, by *connector.Connector) *Path {
 // Connector returns the connector of the edge.
 func (p *Path) Connector() *connector.Connector { return p.conn }
 
-// Times add up the transfers of a path, as [Transfer] has them.
+// Times are sums over the transfers of a path: see [Transfer].
 type Times struct {
 	Sending   time.Duration `json:"sending_ns"`
 	InFlight  time.Duration `json:"in_flight_ns"`
 	Receiving time.Duration `json:"receiving_ns"`
 }
 
-// Times returns what all transfers took so far, at this end.
+// Times returns the sums of all transfers so far, at this end.
 func (p *Path) Times() Times {
 	return Times{time.Duration(p.sending.Load()), time.Duration(p.inFlight.Load()), time.Duration(p.receiving.Load())}
 }
 
-// Send puts a value under a key, and returns what to tell the other end.
+// Send puts a value under a key, and returns the notification for the other end.
 func (p *Path) Send(ctx context.Context, key string, value any) (Notification, Transfer, error) {
 	begun := time.Now()
 	size, meta, err := p.conn.Put(ctx, p.edge, key, value)
@@ -72,8 +72,7 @@ func (p *Path) finishSend(begun time.Time, key string, size int, meta connector.
 	}, t, nil
 }
 
-// Receive gets the value that a notification is about. One that is not there is
-// a [MissingError].
+// Receive gets the value of a notification. A missing value is a [MissingError].
 func (p *Path) Receive(ctx context.Context, n Notification) (*connector.Value, Transfer, error) {
 	if n.edge() != p.edge || !n.FromConnector {
 		return nil, Transfer{}, fmt.Errorf("flow: %s was told of a value for %s", p.edge, n.edge())
@@ -96,10 +95,10 @@ func (p *Path) Receive(ctx context.Context, n Notification) (*connector.Value, T
 	return v, t, nil
 }
 
-// maxInFlight is the longest time that one notification can add, whatever its clock says.
+// maxInFlight bounds the time that one notification adds, with any clock.
 const maxInFlight = 24 * time.Hour
 
-// addInFlight adds what another process says, and so stops short of overflow.
+// addInFlight adds a time that another process reported. The sum stops at its maximum.
 func addInFlight(sum *atomic.Int64, d time.Duration) {
 	for {
 		old := sum.Load()

@@ -33,12 +33,12 @@ func (e *End) Put(ctx context.Context, edge connector.Edge, key string, size int
 	return Metadata(number), nil
 }
 
-// write brings a payload into the store.
+// write writes a payload into the store.
 func (e *End) write(ctx context.Context, size int, fill func(dst []byte) error) (connector.Payload, error) {
 	if e.isClosed() {
 		return nil, connector.ErrClosed
 	}
-	if size == 0 { // the store keeps no objects of no bytes
+	if size == 0 { // the store has no empty objects
 		return emptyPayload{}, fill(nil)
 	}
 	o, err := e.ring.store.Write(ctx, size, fill)
@@ -75,7 +75,7 @@ func (e *End) Await(ctx context.Context, edge connector.Edge, key string, meta c
 	return payload(e.ring.table.Await(ctx, e.done, edge, key, number))
 }
 
-// number reads the metadata for an end that is open.
+// number returns the entry's number in the metadata, or ErrClosed for a closed end.
 func (e *End) number(meta connector.Metadata) (uint64, error) {
 	if e.isClosed() {
 		return 0, connector.ErrClosed

@@ -15,21 +15,21 @@ import (
 
 const defaultTimeout = 30 * time.Second
 
-// A Room is a store with its writer actor, whose putters wait for room in order. Any
+// A Store is a shared memory store with its writer actor. Puts wait for space in order. Any
 // goroutine may use it.
 type Store struct {
 	timeout    time.Duration
-	timeoutSet bool // that timeout, by the caller of NewStore
+	timeoutSet bool // the caller of NewStore passed a timeout
 
 	system   *actors.System
 	writer   *actors.Writer
 	producer *actors.Producer
-	mu       lockorder.Mutex[lockorder.RingStore] // takes the writer's place when the writer has stopped
+	mu       lockorder.Mutex[lockorder.RingStore] // guards store once the writer has stopped
 	store    *shmstore.Store
 }
 
-// NewStore makes a store. A put waits for room for as long as the timeout; zero is
-// 30 s, or for longer where its context says until when.
+// NewStore makes a store. A put waits for space for as long as the timeout; zero is 30 s, or until
+// the deadline of the put's context, if that is later.
 func NewStore(opts shmstore.Options, timeout time.Duration) (*Store, error) {
 	if timeout < 0 {
 		return nil, fmt.Errorf("%w: a timeout is not negative", connector.ErrSettings)
@@ -38,7 +38,7 @@ func NewStore(opts shmstore.Options, timeout time.Duration) (*Store, error) {
 	if !told {
 		timeout = defaultTimeout
 	}
-	opts.Reuse = true // nobody comes for a value that was released
+	opts.Reuse = true // no reader comes for a value that was released
 	store, err := shmstore.Create(opts)
 	if err != nil {
 		return nil, fmt.Errorf("ring: %w", err)
@@ -48,7 +48,7 @@ func NewStore(opts shmstore.Options, timeout time.Duration) (*Store, error) {
 	return &Store{timeout: timeout, timeoutSet: told, system: system, writer: writer, producer: writer.NewProducer(), store: store}, nil
 }
 
-// An Object is a payload in a room, a [connector.Payload].
+// An Object is a payload in a store, and a [connector.Payload].
 type Object struct {
 	lease shmstore.Lease
 	owner *Store
@@ -72,34 +72,32 @@ func (o *Object) Share() (connector.Payload, error) {
 	return &Object{lease: lease, owner: o.owner}, nil
 }
 
-// Offset is where the object begins in the room's [Store.Arena]. It is not for one
-// with a segment of its own.
+// Offset is the object's offset in [Store.Arena]. It has no meaning for an object with a segment of
+// its own.
 func (o *Object) Offset() int64 { return int64(o.lease.Handle().Offset) } //nolint:gosec // an arena is smaller
 
 // Large reports whether the object has a segment of its own.
 func (o *Object) Large() bool { return shmstore.IsLarge(o.lease.Handle()) }
 
-// Segment opens the segment of an object that has one of its own once more. It is
-// the caller's to close.
+// Segment opens the segment of an object that has one of its own. The caller closes it.
 func (o *Object) Segment() (mem *shmstore.Segment, err error) {
 	o.owner.withStore(func(s *shmstore.Store) { mem, err = s.ExposeLarge(o.lease.Handle()) })
 	return mem, err //nolint:wrapcheck // it says what it did
 }
 
-// Arena opens the room's arena once more, for processes that read objects by
-// their place in it. It is the caller's to close.
+// Arena opens the store's arena once more, for processes that read objects by their offset. The
+// caller closes it.
 func (st *Store) Arena() (*shmstore.Segment, error) {
 	return st.store.ArenaSegment() //nolint:wrapcheck // it says what it did
 }
 
-// SpaceBytes is how many bytes of the store an object of size bytes takes, header and
-// alignment apart.
+// SpaceBytes returns how many bytes of the store an object of size bytes takes, without header and
+// alignment.
 func (st *Store) SpaceBytes(size int) int { return st.writer.RoomBytes(size) }
 
-// Write makes an object of size bytes, which are more than none, and has fill
-// write them. Its error is returned as it is; others are [connector.ErrFull], with
-// who holds what, [connector.ErrTooLarge], [connector.ErrClosed] and the
-// context's.
+// Write makes an object of size bytes, at least 1, and calls fill to write them. It returns fill's
+// error unchanged; other errors are [connector.ErrFull], which names the holders,
+// [connector.ErrTooLarge], [connector.ErrClosed] and the context's.
 func (st *Store) Write(ctx context.Context, size int, fill func(dst []byte) error) (*Object, error) {
 	reservation, err := st.reserve(ctx, size)
 	if err != nil {
@@ -119,8 +117,7 @@ func (st *Store) Write(ctx context.Context, size int, fill func(dst []byte) erro
 	return &Object{lease: lease, owner: st}, nil
 }
 
-// fillReservation gives the reservation back when its bytes cannot be written, even by a
-// panic.
+// fillReservation calls fill. It aborts the reservation if fill fails or panics.
 func fillReservation(r *shmstore.Reservation, size int, fill func(dst []byte) error) (err error) {
 	written := false
 	defer func() {
@@ -133,31 +130,31 @@ func fillReservation(r *shmstore.Reservation, size int, fill func(dst []byte) er
 	return err
 }
 
-// Check returns what is wrong with the store; nothing ever should be.
+// Check returns the broken invariants of the store; there should be none.
 func (st *Store) Check() (wrong []shmstore.Violation) {
 	st.withStore(func(s *shmstore.Store) { wrong = s.Check() })
 	return wrong
 }
 
-// withStore runs f in the writer's place, which is the caller's when the writer has stopped.
+// withStore runs f in the writer actor, or in the caller's goroutine once the writer has stopped.
 func (st *Store) withStore(f func(*shmstore.Store)) {
 	if st.writer.Do(f) == nil {
 		return
 	}
-	st.Stop() // a writer that stops is still at work
+	st.Stop() // wait until a stopping writer has ended
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	f(st.store)
 }
 
-// Stop lets nobody write any more; those who wait get [connector.ErrClosed].
+// Stop stops the writer. Later and waiting calls of Write return [connector.ErrClosed].
 func (st *Store) Stop() { _ = st.writer.Close(context.Background()) }
 
-// Close gives the memory back. While an object is held or being written its memory
-// stays, and the error says so; calling Close again tries again.
+// Close releases the memory. While an object is held or being written its memory stays, and Close
+// returns an error; a later call tries again.
 func (st *Store) Close() error {
 	st.Stop()
-	_ = st.system.Close(context.Background()) // it has no stages that could hold it up
+	_ = st.system.Close(context.Background()) // it has no stages to wait for
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if err := st.store.Close(); err != nil {
@@ -166,10 +163,10 @@ func (st *Store) Close() error {
 	return nil
 }
 
-// closedChan is a wait that is over before it begins.
+// closedChan is a channel that is closed: a request with it does not wait.
 var closedChan = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// reserve waits for room. What finds room at once pays for no deadline.
+// reserve waits for space. A request that succeeds at once sets up no deadline.
 func (st *Store) reserve(ctx context.Context, size int) (shmstore.Reservation, error) {
 	reservation, err := st.requestSpace(closedChan, nil, size)
 	if !errors.Is(err, actors.ErrCanceled) {
@@ -191,7 +188,7 @@ func (st *Store) reserve(ctx context.Context, size int) (shmstore.Reservation, e
 	return reservation, fmt.Errorf("%w: %w", ctx.Err(), st.fullError(size))
 }
 
-// requestSpace asks the writer for room, and says its errors in the connector's words.
+// requestSpace requests space of the writer, and maps its errors to those of package connector.
 func (st *Store) requestSpace(done, cancel <-chan struct{}, size int) (shmstore.Reservation, error) {
 	reservation, err := st.producer.Reserve(done, cancel, size, codec.IDRaw)
 	switch {
@@ -203,7 +200,7 @@ func (st *Store) requestSpace(done, cancel <-chan struct{}, size int) (shmstore.
 	return reservation, err
 }
 
-// fullError says why there is no room for so many bytes, and who holds what.
+// fullError returns the reason why size bytes do not fit, with the holders of the space.
 func (st *Store) fullError(size int) (err error) {
 	st.withStore(func(s *shmstore.Store) {
 		var got []shmstore.Reservation

@@ -9,20 +9,20 @@ import (
 )
 
 const (
-	unaskedAfter = 10 * time.Second // a stage asks for what it waits for again and again
-	maxWatched   = 1024             // edges: their names come from other processes
+	unaskedAfter = 10 * time.Second // a stage repeats its Get while it waits
+	maxWatched   = 1024             // edges; their names come from other processes
 )
 
-// An edgeWatch finds that values lie on an edge for which no process asks: its two stages do not use the
-// same kind of connector. The table's lock guards it.
+// An edgeWatch finds an edge with values for which no process asks: its two stages use different
+// kinds of connectors. The table's lock guards it.
 type edgeWatch struct {
 	entries   int       // entries
-	since     time.Time // when the first of them came
-	asked     bool      // or the log has it
-	scheduled bool      // sayUnasked follows
+	since     time.Time // when the first of the present entries was put
+	asked     bool      // a process has asked, or the log has the edge
+	scheduled bool      // a timer of reportUnasked runs
 }
 
-// watch returns the watch of an edge; nil: there are too many edges with values.
+// watch returns the watch of an edge, or nil if maxWatched edges have values.
 func (t *Table) watch(edge connector.Edge) *edgeWatch {
 	w := t.watched[edge]
 	if w == nil {
@@ -53,21 +53,21 @@ func (t *Table) countEntry(edge connector.Edge) {
 	}
 }
 
-// uncountEntry ends the count of an entry.
+// uncountEntry removes an entry from the count.
 func (t *Table) uncountEntry(edge connector.Edge) {
 	if w := t.watched[edge]; w != nil && w.entries > 0 {
 		w.entries--
 	}
 }
 
-// markAsked remembers that a process has asked for a value.
+// markAsked records that a process has asked for a value.
 func (t *Table) markAsked(edge connector.Edge) {
 	if w := t.watch(edge); w != nil {
 		w.asked = true
 	}
 }
 
-// reportUnasked says, once for an edge, that no process has asked for its values, when they have lain long enough.
+// reportUnasked logs, once for an edge, that no process has asked for its values for unaskedAfter.
 func (t *Table) reportUnasked(edge connector.Edge) {
 	t.mu.Lock()
 	w := t.watched[edge]

@@ -12,18 +12,18 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// own is the ring of a process that is attached to no host.
+// ownRing is the ring of a process that is attached to no host.
 var ownRing process
 
-// process keeps one ring while anybody uses it.
+// process keeps one ring while it has references.
 type process struct {
 	mu   sync.Mutex
 	ring *ring.Ring
 	opts settings
-	refs int // transports, and values that were got
+	refs int // open transports, running puts, and values that were not released
 }
 
-// settings are what all connectors of the process agree on.
+// settings are the values that all connectors of the process agree on.
 type settings struct {
 	bytes        int64
 	ttl, timeout time.Duration
@@ -50,7 +50,7 @@ func (p *process) open(config connector.Config) (connector.Transport, error) {
 	return &end{End: p.ring.End(), process: p}, nil
 }
 
-// release closes the ring behind its last user.
+// release drops a reference, and closes the ring with the last one.
 func (p *process) release() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -69,7 +69,7 @@ type end struct {
 	closed  bool // guarded by the process's lock
 }
 
-// Put implements [connector.Transport]. The ring stays for as long as it is written to.
+// Put implements [connector.Transport]. It retains the ring while it writes.
 func (e *end) Put(ctx context.Context, edge connector.Edge, key string, size int, fill func(dst []byte) error) (meta connector.Metadata, err error) {
 	if !e.retain() {
 		return nil, connector.ErrClosed
@@ -97,8 +97,8 @@ func (e *end) Peek(ctx context.Context, edge connector.Edge, key string, meta co
 	return e.getRetained(func() (connector.Payload, error) { return e.End.Peek(ctx, edge, key, meta) })
 }
 
-// getRetained gets a value that keeps the ring. It keeps it from before the value is got, so
-// that a Close at that moment does not take it away from under the value.
+// getRetained gets a value that retains the ring. The reference exists before the get, so that a
+// concurrent Close does not close the ring under the value.
 func (e *end) getRetained(get func() (connector.Payload, error)) (connector.Payload, error) {
 	if !e.retain() {
 		return nil, connector.ErrClosed
@@ -110,7 +110,7 @@ func (e *end) getRetained(get func() (connector.Payload, error)) (connector.Payl
 	return &value{Payload: got, process: e.process}, nil
 }
 
-// retain adds a user of the ring, unless this one is not any more.
+// retain adds a reference to the ring, unless this end is closed.
 func (e *end) retain() bool {
 	e.process.mu.Lock()
 	defer e.process.mu.Unlock()
@@ -133,7 +133,7 @@ func (e *end) Close() error {
 	return errors.Join(err, e.process.release())
 }
 
-// value is a payload that keeps the ring.
+// value is a payload that retains the ring.
 type value struct {
 	connector.Payload
 	process *process
@@ -142,5 +142,5 @@ type value struct {
 // Release implements [connector.Payload].
 func (v *value) Release() {
 	v.Payload.Release()
-	_ = v.process.release() // nothing is held any more
+	_ = v.process.release() // an error would mean a held payload: there is none
 }

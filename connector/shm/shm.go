@@ -34,7 +34,7 @@ const (
 )
 
 const (
-	// noThreshold leaves nothing in the metadata but what is empty.
+	// noThreshold leaves only empty values in the metadata.
 	noThreshold      = -1
 	defaultThreshold = 64 << 10
 	defaultTTL       = 10 * time.Minute
@@ -43,7 +43,7 @@ const (
 	minRing          = 64 << 10
 )
 
-// Type returns the type, to be registered.
+// Type returns the type, for a registry.
 func Type() connector.Type {
 	return connector.Type{
 		Name: Name,
@@ -70,8 +70,8 @@ func open(ctx context.Context, config connector.Config) (connector.Transport, er
 	return modes[config.Settings.Text(optMode)](ctx, config)
 }
 
-// threshold is the size of the largest value that travels in the metadata: orElse where the
-// configuration does not say.
+// threshold returns the size of the largest value that travels in the metadata: orElse if the
+// configuration does not set it.
 func threshold(config connector.Config, orElse int64) int64 {
 	if set := config.Settings.Int(optThreshold); set != noThreshold {
 		return set
@@ -79,14 +79,14 @@ func threshold(config connector.Config, orElse int64) int64 {
 	return orElse
 }
 
-// openSegment leaves in the metadata what the configuration says, and where it does not, what
-// vLLM-Omni of that generation would.
+// openSegment leaves values in the metadata as the configuration says; without that setting, as
+// vLLM-Omni of that generation does.
 func openSegment(_ context.Context, config connector.Config) (connector.Transport, error) {
 	generation, inlineBytes := int(config.Settings.Int(optGeneration)), int64(0)
 	switch {
 	case generation == segment.ByMetadata:
 		inlineBytes = threshold(config, defaultThreshold)
-	case !config.Lasting: // who gets what lasts has only the key
+	case !config.Lasting: // the reader of a lasting value has only the key
 		inlineBytes = threshold(config, 0)
 	}
 	return segment.New(segment.Options{ //nolint:wrapcheck // it says what it did
@@ -106,7 +106,7 @@ func openRing(_ context.Context, config connector.Config) (connector.Transport, 
 	}
 	t := &transport{Transport: under, threshold: threshold(config, defaultThreshold), timeout: config.Settings.Duration(optTimeout)}
 	if config.Lasting {
-		t.threshold = noThreshold // who gets it has only the key
+		t.threshold = noThreshold // the reader of a lasting value has only the key
 	}
 	if p, ok := under.(connector.Peeker); ok {
 		return peekTransport{t, p}, nil
@@ -114,7 +114,8 @@ func openRing(_ context.Context, config connector.Config) (connector.Transport, 
 	return t, nil
 }
 
-// findRing finds the host's exchange, or the ring that this process's transports share.
+// findRing returns a transport of the host's exchange, or of the ring that this process's
+// transports share.
 func findRing(config connector.Config) (connector.Transport, error) {
 	switch {
 	case config.Exchange != nil:
@@ -132,7 +133,7 @@ type transport struct {
 	timeout   time.Duration
 }
 
-// peekTransport is one over a transport whose values can be looked at.
+// peekTransport is a transport whose values can be peeked at.
 type peekTransport struct {
 	*transport
 	connector.Peeker
