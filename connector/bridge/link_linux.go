@@ -27,7 +27,7 @@ const (
 	unknownSize = ^uint64(0)
 )
 
-// lanes is how many calls are with a bridge at a time.
+// lanes bounds the calls that a bridge runs at a time.
 const lanes = 4
 
 type operation uint32
@@ -50,24 +50,24 @@ const (
 	codeSmall = 8
 )
 
-// failures are the errors of codes.
+// failures maps codes to errors.
 var failures = map[uint32]error{
 	2: connector.ErrNotFound, 3: connector.ErrFull, 4: connector.ErrTooLarge, 5: connector.ErrUnavailable,
 	6: connector.ErrCorrupt, 7: connector.ErrKey, 9: errTaken, 10: connector.ErrMetadata,
 }
 
-// errTaken says that a value was there, so that there is nothing to wait for.
+// errTaken reports a value that existed and was got: waiting for it is useless.
 var errTaken = fmt.Errorf("%w, and there will not be", connector.ErrNotFound)
 
-// errGone says that the bridge died with a call under way.
+// errBridgeDied reports that the bridge died during a call.
 var errBridgeDied = errors.New("the bridge died")
 
-// An answer is what became of a call.
+// An answer is the result of a call.
 type answer struct {
 	code       uint32
 	size       uint64
 	text       string
-	bridgeDied bool // the bridge, without an answer
+	bridgeDied bool // there is no answer
 }
 
 func (a answer) err() error {
@@ -82,20 +82,20 @@ func (a answer) err() error {
 	return errors.New("in the bridge: " + a.text)
 }
 
-// A link is one bridge, from its start to its death.
+// A link is one process of the bridge, from its start to its death.
 type link struct {
 	cmd   *exec.Cmd
 	dead  chan struct{} // closed when the process has ended
-	tail  *tail         // of what it wrote to standard error, when it is dead
+	tail  *tail         // end of its standard error; read after dead is closed
 	lanes []*lane
 
-	buffers atomic.Uint32 // the number of the last
+	buffers atomic.Uint32 // the number of the last buffer
 
 	mu   sync.Mutex
 	idle []*lane
 }
 
-// A lane is a socket that a thread of the bridge's own answers at: one question at a time.
+// A lane is a socket that one thread of the bridge serves: one call at a time.
 type lane struct {
 	link   *link
 	conn   *net.UnixConn
@@ -173,8 +173,8 @@ func (l *link) closeSockets() {
 	}
 }
 
-// takeLane returns the idle lane that was used last: its thread, and what that has in caches, are the warmest. The caller is one
-// of at most as many as there are lanes.
+// takeLane returns the idle lane that was used last: its thread has the warmest caches. The number
+// of callers is bounded by the number of lanes.
 func (l *link) takeLane() *lane {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -190,7 +190,8 @@ func (l *link) returnLane(ln *lane) {
 	l.idle = append(l.idle, ln)
 }
 
-// ask sends a question, whose one answer await returns. The buffer, if there is one, is the bridge's until then.
+// ask sends a request; await returns its one answer. Until then the buffer, if there is one,
+// belongs to the bridge.
 func (ln *lane) ask(op operation, b *buffer, size uint64, text string) {
 	var rights []byte
 	if b == nil {
@@ -202,7 +203,7 @@ func (ln *lane) ask(op operation, b *buffer, size uint64, text string) {
 	_, _, _ = ln.conn.WriteMsgUnix(frame(op, b.number, size, text), rights, nil) // if it fails, the bridge is dying
 }
 
-// await returns the answer, or false when ctx ends before: then it is still to come.
+// await returns the answer, or false if ctx ends before: the answer is then still to come.
 func (ln *lane) await(ctx context.Context) (answer, bool) {
 	told := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -232,7 +233,8 @@ func frame(op operation, number uint32, size uint64, text string) []byte {
 	return append(packet, text...)
 }
 
-// stop ends the bridge, which takes back what it put, and kills it if that takes too long.
+// stop asks the bridge to end, in which it removes the values that it put, and kills it after
+// patience.
 func (l *link) stop(patience time.Duration) {
 	for _, ln := range l.lanes {
 		_ = ln.conn.CloseWrite()
@@ -247,7 +249,7 @@ func (l *link) stop(patience time.Duration) {
 	}
 }
 
-// tail keeps the end of what is written.
+// tail keeps the last maxTail bytes that were written.
 type tail []byte
 
 const maxTail = 4 << 10

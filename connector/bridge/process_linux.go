@@ -13,49 +13,50 @@ import (
 )
 
 const (
-	// A bridge that has died is started again after a pause, which grows while that fails.
+	// A bridge that died is started again after a pause, which grows while the start fails.
 	minPause = 50 * time.Millisecond
 	maxPause = 5 * time.Second
 
-	// grace is what a call has beside timeout, which the client of the store has: its error says more.
+	// grace is added to the timeout of a call. The client of the store has the plain timeout, so
+	// its error, which says more, comes first.
 	grace = time.Second
 
-	// stopPatience is for what a bridge takes back when it ends, beside timeout.
+	// stopPatience is added to the timeout when a bridge ends, for the values that it removes.
 	stopPatience = 5 * time.Second
 )
 
-// processes are the bridges of this program, by engine and settings.
+// processes holds the bridges of this program, by engine and settings.
 var processes = struct {
 	mu  sync.Mutex
 	all map[string]*process
 }{all: make(map[string]*process)}
 
-// A process keeps a bridge running for as long as it has users.
+// A process keeps a bridge running while it has users.
 type process struct {
 	key, python, engine string
 	settings            string // JSON
 	timeout             time.Duration
 	log                 *slog.Logger
 	buffers             buffers
-	calls               chan struct{} // has an element for each that is with a bridge
+	calls               chan struct{} // one element for each call at a bridge
 
 	users int // guarded by the lock of processes
 
-	startMu sync.Mutex // guards running, and is held while the first bridge starts
+	startMu sync.Mutex // guards running; held while the first bridge starts
 	running bool
 
-	lifeCtx    context.Context //nolint:containedctx // of what goes on behind calls, which stop ends
+	lifeCtx    context.Context //nolint:containedctx // ends the background work
 	cancelLife context.CancelFunc
 	background sync.WaitGroup
 
 	mu        sync.Mutex
 	link      *link
-	changed   chan struct{} // closed when link or failed change
-	failed    error         // why the last start failed
+	changed   chan struct{} // closed when link or failed changes
+	failed    error         // error of the last start
 	uncertain map[name]chan struct{}
 }
 
-// acquireProcess returns the bridge of some settings, and starts it if it does not run.
+// acquireProcess returns the process of some settings, and starts its bridge if none runs.
 func acquireProcess(ctx context.Context, engine string, settings map[string]any, config connector.Config) (*process, error) {
 	text, err := json.Marshal(settings)
 	if err != nil {
@@ -98,14 +99,15 @@ func (p *process) startOnce(ctx context.Context) error {
 	return nil
 }
 
-// start starts a bridge; its client has its own timeout, which it notices first.
+// start starts a bridge. The limit is longer than the client's own timeout, whose error comes
+// first.
 func (p *process) start(ctx context.Context) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*p.timeout+stopPatience)
 	defer cancel()
 	return start(ctx, p.python, p.engine, p.settings)
 }
 
-// release stops the bridge behind its last user.
+// release drops a user, and stops the bridge with the last one.
 func (p *process) release() {
 	processes.mu.Lock()
 	p.users--
@@ -121,7 +123,7 @@ func (p *process) release() {
 	}
 }
 
-// supervise starts a bridge again when one has died, until the last user leaves.
+// supervise starts a bridge again whenever it died, until the last user has released the process.
 func (p *process) supervise(l *link) {
 	pause := minPause
 	for {
@@ -187,8 +189,9 @@ func (p *process) awaitLink(ctx context.Context) (*link, error) {
 	}
 }
 
-// call asks the bridge and waits for the answer. With an error the buffer is not the caller's
-// any more; and if that is of a put of which there is no answer, the name is doubtful.
+// call sends a request to the bridge and waits for the answer. After an error the caller does not
+// own the buffer any more; after a put without an answer, the name is uncertain until it is
+// removed.
 func (p *process) call(ctx context.Context, op operation, b *buffer, size uint64, n name) (answer, error) {
 	select {
 	case p.calls <- struct{}{}:
@@ -216,7 +219,7 @@ func (p *process) call(ctx context.Context, op operation, b *buffer, size uint64
 		}
 		return a, p.wrapError(op, b, err)
 	}
-	// The buffer is the bridge's until there is an answer.
+	// The bridge owns the buffer until it has answered.
 	after := func() {
 		a, _ := ln.await(context.Background())
 		over()
@@ -234,19 +237,21 @@ func (p *process) call(ctx context.Context, op operation, b *buffer, size uint64
 	return answer{}, p.wrapError(op, nil, fmt.Errorf("no answer of the bridge, process %d, in time: %w", l.cmd.Process.Pid, ctx.Err()))
 }
 
-// putBack stores a value again that a get took when its caller waited no more, unless another has been put since.
+// putBack stores a value again that a get consumed after its caller's deadline, unless another
+// value was put since.
 func (p *process) putBack(b *buffer, size uint64, n name) {
 	ctx, cancel := context.WithTimeout(p.lifeCtx, p.timeout+grace)
 	defer cancel()
 	_, err := p.call(ctx, opPutBack, b, size, n)
-	if err == nil { // else the buffer is not ours any more
+	if err == nil { // otherwise call has returned the buffer
 		p.buffers.put(b)
 	} else {
-		p.log.Error("a value that was got in vain is lost", "engine", p.engine, "name", string(n), "error", err)
+		p.log.Error("a value that was consumed after the deadline is lost", "engine", p.engine, "name", string(n), "error", err)
 	}
 }
 
-// wrapError says where an error was, and that it is one of availability if nothing else is known.
+// wrapError adds the operation and the engine, and makes the error an ErrUnavailable if it has no
+// other kind. It returns the buffer.
 func (p *process) wrapError(op operation, b *buffer, err error) error {
 	if b != nil {
 		p.buffers.put(b)
@@ -261,7 +266,8 @@ func (p *process) wrapError(op operation, b *buffer, err error) error {
 	return fmt.Errorf("%w: %s of %s through the bridge: %w", connector.ErrUnavailable, op, p.engine, err)
 }
 
-// removeUncertain takes back what a put may have left, after something, and has puts and gets of the name wait for that.
+// removeUncertain removes the value that a failed put may have stored, after calling after. Puts
+// and gets of the name wait until it has ended.
 func (p *process) removeUncertain(n name, after func()) {
 	over := make(chan struct{})
 	p.mu.Lock()
@@ -286,7 +292,7 @@ func (p *process) removeUncertain(n name, after func()) {
 	})
 }
 
-// awaitCertain waits until a name is not doubtful.
+// awaitCertain waits until a name is not uncertain.
 func (p *process) awaitCertain(ctx context.Context, n name) error {
 	for {
 		p.mu.Lock()
@@ -298,7 +304,7 @@ func (p *process) awaitCertain(ctx context.Context, n name) error {
 		select {
 		case <-over:
 		case <-ctx.Done():
-			return fmt.Errorf("%w: a put under this key failed, and is being taken back: %w", connector.ErrUnavailable, ctx.Err())
+			return fmt.Errorf("%w: a put under this key failed, and is being undone: %w", connector.ErrUnavailable, ctx.Err())
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// serveRelay serves a transport behind two pipes, and returns its relay.
+// serveRelay serves a transport over two pipes, and returns its relay.
 func serveRelay(t *testing.T, transport connector.Transport) *connectortest.Relay {
 	t.Helper()
 	in, toServer := io.Pipe()

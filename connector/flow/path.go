@@ -75,7 +75,7 @@ func (p *Path) finishSend(begun time.Time, key string, size int, meta connector.
 // Receive gets the value of a notification. A missing value is a [MissingError].
 func (p *Path) Receive(ctx context.Context, n Notification) (*connector.Value, Transfer, error) {
 	if n.edge() != p.edge || !n.FromConnector {
-		return nil, Transfer{}, fmt.Errorf("flow: %s was told of a value for %s", p.edge, n.edge())
+		return nil, Transfer{}, fmt.Errorf("flow: the path %s received a notification for %s", p.edge, n.edge())
 	}
 	begun := time.Now()
 	v, err := p.conn.Get(ctx, p.edge, n.RequestID, n.Metadata)

@@ -102,7 +102,7 @@ func qualified(edge connector.Edge, request string) string {
 // Receive gets the value of a notification, on the path of its edge.
 func (s *Stage) Receive(ctx context.Context, n Notification) (*connector.Value, Transfer, error) {
 	if n.ToStage != s.id {
-		return nil, Transfer{}, fmt.Errorf("flow: stage %q was told of a value for %s", s.id, n.edge())
+		return nil, Transfer{}, fmt.Errorf("flow: stage %q received a notification for %s", s.id, n.edge())
 	}
 	p, err := s.Path(n.edge())
 	if err != nil {

@@ -7,22 +7,22 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// entry is a value that was put here. Nobody says when it has been got: that is
-// looked at with later puts. What has no guard below does not change in the table.
+// entry is a value that this transport put. No process reports that the value was got: later puts
+// check that. Fields without a named guard do not change while the entry is in the table.
 type entry struct {
 	record
 	edge       connector.Edge
 	key        string
 	size       int64
-	row        int // of the journal
+	row        int // row of the journal
 	putAt      time.Time
-	fileFreed  atomic.Bool // whether its file is free, and may have another value
-	untracked  bool        // from the table; guarded by the transport's mu
-	orphanSeen time.Time   // when its lock was first seen without it; guarded by reaping
+	fileFreed  atomic.Bool // the file is free, and may contain another value
+	untracked  bool        // removed from the table; guarded by Transport.mu
+	orphanSeen time.Time   // when reap first saw its lock without the segment; guarded by reapMu
 }
 
-// track takes an entry into the table, in place of one of the same name. What is
-// lasting is let go of at once.
+// track adds an entry to the table, in place of one with the same name. A lasting value is not
+// tracked.
 func (t *Transport) track(e *entry) {
 	if t.opts.Lasting {
 		t.journal.clear(e.row)
@@ -51,7 +51,7 @@ func (t *Transport) track(e *entry) {
 	t.reap(e)
 }
 
-// untrack takes an entry out of the table, when nothing of it is left.
+// untrack removes an entry from the table, once its files are gone.
 func (t *Transport) untrack(e *entry) {
 	t.mu.Lock()
 	was := !e.untracked
@@ -65,7 +65,7 @@ func (t *Transport) untrack(e *entry) {
 	}
 }
 
-// untrackConsumed forgets what was put here and has been got here.
+// untrackConsumed removes the entry of a value that this transport has put and got.
 func (t *Transport) untrackConsumed(name string, segment identity) {
 	t.mu.Lock()
 	e := t.entries[name]
@@ -75,7 +75,7 @@ func (t *Transport) untrackConsumed(name string, segment identity) {
 	}
 }
 
-// entriesWhere returns the entries for which is holds, under mu.
+// entriesWhere returns the entries for which is returns true. Transport.mu is held.
 func (t *Transport) entriesWhere(is func(*entry) bool) []*entry {
 	var out []*entry
 	for _, e := range t.entries {
@@ -86,15 +86,15 @@ func (t *Transport) entriesWhere(is func(*entry) bool) []*entry {
 	return out
 }
 
-// leftGrace is how long a consumer has for removing the lock after the segment. Until
-// then, one that is alive would be surprised to find it gone.
+// orphanGrace is the time that a consumer has to remove the lock after the segment. It fails if the
+// lock is removed earlier.
 const orphanGrace = time.Second
 
-// reapLooks is more than one for each put, so that the table does not grow with what
-// is gone.
+// reapChecks is more than one for each put, so that the table does not grow with values that were
+// got.
 const reapChecks = 2
 
-// reap looks whether the oldest entries are still there; the newest is.
+// reap checks whether the oldest entries still exist; it stops at the newest, which does.
 func (t *Transport) reap(newest *entry) {
 	t.reapMu.Lock()
 	defer t.reapMu.Unlock()
@@ -117,7 +117,7 @@ func (t *Transport) reap(newest *entry) {
 	}
 }
 
-// nextOldest returns the entry that was looked at longest ago.
+// nextOldest returns the entry whose last check is the longest ago.
 func (t *Transport) nextOldest() *entry {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -132,14 +132,14 @@ func (t *Transport) nextOldest() *entry {
 	return e
 }
 
-// exists says whether the segment of a record is.
+// exists reports whether the segment of a record exists.
 func (d directory) exists(r record) bool {
 	now, err := d.lookup(r.name)
 	return err == nil && now.identity == r.segment
 }
 
-// lockOrphaned says whether the lock is where the segment is gone: its consumer is about
-// to remove it, has died before it could, or never does.
+// lockOrphaned reports whether the lock exists without the segment: its consumer is about to remove
+// it, died before that, or never removes it.
 func (t *Transport) lockOrphaned(e *entry) bool {
 	now, err := t.dir.lookup(lockName(e.name))
 	if err != nil || now.identity != e.lock {

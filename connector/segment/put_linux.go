@@ -48,11 +48,11 @@ func (t *Transport) Put(ctx context.Context, edge connector.Edge, key string, si
 	return connector.Metadata{"shm": map[string]any{"name": e.name, "size": size}, "size": size}, nil
 }
 
-// maxCopied is the size of the largest segment that is written from private memory,
-// which takes as much of that.
+// maxCopied is the size of the largest segment that is written from private memory of the same
+// size.
 const maxCopied = 64 << 20
 
-// write makes a segment that nobody can see yet. What is spare makes room for it.
+// write makes a segment without a name. It drops spares if it needs their space.
 func (t *Transport) write(size int, fill func(dst []byte) error) (*valueFile, error) {
 	b, err := t.spares.get(t.dir, int64(size))
 	if err != nil {
@@ -78,9 +78,8 @@ func (t *Transport) write(size int, fill func(dst []byte) error) (*valueFile, er
 	return b, err
 }
 
-// fillCopied writes a segment from private memory, which is cheaper than to map and
-// unmap it: the system need not clear the pages first, nor tell other processors that
-// they are gone from here.
+// fillCopied writes a segment from private memory, which is cheaper than mapping it: the kernel
+// need not clear the pages first, nor remove them from other processors' tables afterwards.
 func (t *Transport) fillCopied(b *valueFile, size int, fill func(dst []byte) error) error {
 	from := getBuffer(size)
 	defer from.Release()
@@ -108,8 +107,8 @@ func writeFull(fd int, b []byte) error {
 	return nil
 }
 
-// fillMapped has a segment written where it lies. Its memory is there before the
-// first byte is written: what has none is refused here, and not by a signal.
+// fillMapped encodes into the mapped segment. Its memory is allocated first: missing memory is an
+// error here, where an access would be a signal.
 func (t *Transport) fillMapped(b *valueFile, size int, fill func(dst []byte) error) error {
 	if err := t.spares.retryWithoutSpares(func() error { return allocate(b.fd, size) }); err != nil {
 		return err
@@ -130,8 +129,8 @@ func allocate(fd, size int) error {
 	return nil
 }
 
-// publish gives a segment its key for a name, under the lock, in place of what had
-// that name. Most keys are new: so it makes a lock before it looks for one.
+// publish links a segment under its key, with the lock held, in place of an earlier segment. Most
+// keys are new, so it creates a lock before it looks for one.
 func (t *Transport) publish(e *entry, fd int) error {
 	l, err := t.dir.newLock(e.name)
 	if err != nil {
@@ -142,7 +141,7 @@ func (t *Transport) publish(e *entry, fd int) error {
 	}
 	l, err = t.dir.lockOf(e.name)
 	if isMissing(err) {
-		return errHeld // until now
+		return errHeld // the lock was removed just now
 	}
 	if err != nil {
 		return err
@@ -150,7 +149,7 @@ func (t *Transport) publish(e *entry, fd int) error {
 	return t.publishUnder(l, e, fd)
 }
 
-// publishUnder unlocks the lock, too.
+// publishUnder links the segment with the lock held, and releases the lock.
 func (t *Transport) publishUnder(l *lock, e *entry, fd int) error {
 	defer l.unlock()
 	e.lock = l.id
@@ -168,8 +167,8 @@ func (t *Transport) publishUnder(l *lock, e *entry, fd int) error {
 	})
 }
 
-// publishRecorded gives a value its name, which is written down before. Where that fails
-// nothing of it stays.
+// publishRecorded calls publish to give a value its name, after writing the journal's record. If
+// publish fails, the record is cleared.
 func (t *Transport) publishRecorded(e *entry, publish func() error) (err error) {
 	if e.row, err = t.journal.add(e.record); err != nil {
 		return err
@@ -189,9 +188,9 @@ func (t *Transport) publishRecorded(e *entry, publish func() error) (err error) 
 	return nil
 }
 
-// linkReplacing links a segment, and replaces what has its name.
+// linkReplacing links a segment under a name, in place of an earlier file.
 func (t *Transport) linkReplacing(fd int, name string) error {
-	const most = 16 // writers without a lock that come between
+	const most = 16 // writers without a lock that create the name in between
 	for range most {
 		err := t.dir.link(fd, name)
 		if !errors.Is(err, fs.ErrExist) {
@@ -209,10 +208,10 @@ func (t *Transport) linkReplacing(fd int, name string) error {
 		}
 		faultpoint.Hit("segment-put-replacing")
 	}
-	return fmt.Errorf("%w: somebody keeps making a segment of this name without its lock", connector.ErrBusy)
+	return fmt.Errorf("%w: another process keeps creating a segment of this name without its lock", connector.ErrBusy)
 }
 
-// publishAnonymous gives a segment a name without a meaning.
+// publishAnonymous links a segment under an anonymous name.
 func (t *Transport) publishAnonymous(e *entry, fd int) error {
 	e.name = anonymous()
 	return t.publishRecorded(e, func() error {
@@ -224,22 +223,22 @@ func (t *Transport) publishAnonymous(e *entry, fd int) error {
 	})
 }
 
-// A look at the free memory costs as much as copying some hundred KiB. So it asks for
-// lookAhead more than is needed now, and that much is taken without another look, but
-// for lookAgain at the most, since others take memory too.
+// A check of the free memory costs as much as copying some hundred KiB. So it asks for probeAhead
+// bytes more than are needed now; those are taken without another check, for at most probeValidity,
+// since other processes take memory too.
 const (
-	unprobedBytes = 1 << 20 // bytes that are taken without any look
+	unprobedBytes = 1 << 20 // bytes that are taken without a check
 	probeAhead    = 64 << 20
 	probeValidity = 100 * time.Millisecond
 )
 
-// memory refuses what the machine has no room for.
+// memory refuses allocations for which the machine has no memory.
 type memory struct {
 	probe  headroom.Probe
 	mu     sync.Mutex
-	taken  int64     // since the last look
-	budget int64     // what may be, as that look said
-	until  time.Time // for as long as this
+	taken  int64     // since the last check
+	budget int64     // bytes that may be taken, by the last check
+	until  time.Time // end of the budget's validity
 }
 
 func (m *memory) check(size int) error {
@@ -258,7 +257,7 @@ func (m *memory) check(size int) error {
 	return nil
 }
 
-// tryTake reports whether so many bytes can be taken without a look.
+// tryTake takes size bytes, and reports whether they need no check.
 func (m *memory) tryTake(size int64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -18,66 +18,64 @@ import (
 )
 
 const (
-	// maxSpares and maxSpareBytes bound the files that a transport uses again, and
-	// their memory, with a value in them or without. Of a small directory each
-	// transport gets only a part, and all together not much more than half of it.
+	// maxSpares and maxSpareBytes bound the files that a transport reuses, and their memory, with
+	// or without a value. In a small directory each transport gets a share, and all together not
+	// much more than half of it.
 	maxSpares     = 32
 	maxSpareBytes = 64 << 20
 	spareShare    = 8
 
-	// spareChecks is how many are looked at with each put: more than one, so that they
-	// are found sooner than new ones are made.
+	// spareChecks is how many spares each put checks: more than one, so that free spares are found
+	// sooner than new ones are created.
 	spareChecks = 2
-	// maxLeaseRefusals is how often no lease is given until it is believed that none ever is: not
-	// before Linux 5.3, where a second name is taken for somebody who has the file.
+	// maxLeaseRefusals is the number of refused leases after which the kernel is taken to grant
+	// none: before Linux 5.3, a second name counts as another user of the file.
 	maxLeaseRefusals = 256
-	// spareIdle is after how long one that is not used again is let go.
+	// spareIdle is the time after which an unused spare is dropped.
 	spareIdle = 5 * time.Second
 )
 
-// sparePrefix begins the second names of files. The name of the journal follows, and a
-// number.
+// sparePrefix begins the second names of files. The journal's name and a number follow.
 const sparePrefix = "spare-"
 
-// journalOf returns the name of the journal beside which a spare is used.
+// journalOf returns the name of the journal that a spare belongs to.
 func journalOf(spare string) string {
 	name := strings.TrimPrefix(spare, sparePrefix)
 	return name[:max(strings.LastIndexByte(name, '-'), 0)]
 }
 
-// A body is the file of a value.
+// A valueFile is the file of a value.
 type valueFile struct {
 	fd           int
 	id           identity
 	size         int64
-	spare        string    // its second name; empty if it is for one value alone
-	countedBytes int64     // that it is counted with
-	value        *entry    // that it was last given
-	used         time.Time // last
+	spare        string    // its second name; empty: the file is for one value alone
+	countedBytes int64     // bytes that it counts in spares.bytes
+	value        *entry    // the last value
+	used         time.Time // time of the last put
 }
 
-// spares are files that are used again: what is dear about a new one is its memory,
-// which the system has to find, and to take back. A file has a second name, among the
-// journals, so that it stays when whoever gets its value removes the first. Nobody has
-// the value any more once the second name is all that it has, and nobody has it open.
+// spares are files that are reused, because the kernel's work for a new file's memory is expensive.
+// A spare has a second name, among the journals, so that the file stays when the reader removes the
+// first name. The file is free once the second name is its only one and no process has it open.
 type spares struct {
-	dir    directory // of the journals
+	dir    directory // the directory of the journals
 	prefix string
-	limit  int64 // of bytes; 0: no file is used again
+	limit  int64 // in bytes; 0: files are not reused
 
-	leaseRefusals atomic.Int32 // how often the kernel gave no lease, until it gave one
+	leaseRefusals atomic.Int32 // refused leases, until one is granted
 
 	mu        sync.Mutex
 	created   int // so far
 	count     int
 	bytes     int64
-	given     []*valueFile // those with a value: the next to be looked at first
-	free      []*valueFile // the others: what was used last is last
+	given     []*valueFile // spares with a value; the first is checked next
+	free      []*valueFile // free spares; the last used is last
 	idleTimer *time.Timer
 }
 
-// newSpares returns the spares of a transport with this journal. What is put to last has
-// none: it outlives the transport.
+// newSpares returns the spares of a transport with this journal. A lasting transport has none: its
+// values outlive it.
 func newSpares(dir directory, j *journal, lasting bool) *spares {
 	p := &spares{dir: j.dir, prefix: sparePrefix + j.name + "-"}
 	if !lasting {
@@ -103,7 +101,7 @@ func newValueFile(dir directory) (*valueFile, error) {
 	return &valueFile{fd: fd, id: f.identity}, nil
 }
 
-// get returns a file that nobody has: one that is used again, or a new one.
+// get returns a free file: a spare, or a new one.
 func (p *spares) get(dir directory, size int64) (b *valueFile, err error) {
 	err = p.retryWithoutSpares(func() error {
 		b, err = p.getOnce(dir, size)
@@ -112,8 +110,8 @@ func (p *spares) get(dir directory, size int64) (b *valueFile, err error) {
 	return b, err
 }
 
-// getOnce does so once. A new file is used again, too, unless there are as many of these as
-// may be, or it is large.
+// getOnce tries get once. A new file becomes a spare too, unless it is large or there are
+// maxSpares.
 func (p *spares) getOnce(dir directory, size int64) (*valueFile, error) {
 	p.checkGiven()
 	room := roundUp(size)
@@ -138,8 +136,8 @@ func (p *spares) getOnce(dir directory, size int64) (*valueFile, error) {
 	return b, err
 }
 
-// choose finds a free file for so many bytes, or a number for a new one. Free ones that
-// have to go for that are surplus.
+// choose returns a free spare for a value of the given bytes, or a number for a new one. The
+// surplus spares have to be dropped for that.
 func (p *spares) choose(room int64) (b *valueFile, number int, surplus []*valueFile) {
 	for _, f := range slices.Backward(p.free) {
 		if b == nil || max(f.countedBytes-room, room-f.countedBytes) < max(b.countedBytes-room, room-b.countedBytes) {
@@ -176,8 +174,8 @@ func (p *spares) choose(room int64) (b *valueFile, number int, surplus []*valueF
 	return nil, p.created, surplus
 }
 
-// name gives a file its second name, unless room is getting scarce. One that has none is for
-// one value alone.
+// name gives a file its second name, unless the free space is small. A file without one is for one
+// value alone.
 func (p *spares) name(b *valueFile, number int) bool {
 	if whole, left := p.dir.space(); left < whole/2 {
 		return false
@@ -191,7 +189,7 @@ func (p *spares) name(b *valueFile, number int) bool {
 	return true
 }
 
-// addGiven says that a body has a value now. One that is for one value alone is closed.
+// addGiven records the value of a file, or closes a file that is for one value alone.
 func (p *spares) addGiven(b *valueFile, e *entry) {
 	if b.spare == "" {
 		_ = unix.Close(b.fd)
@@ -206,7 +204,7 @@ func (p *spares) addGiven(b *valueFile, e *entry) {
 	}
 }
 
-// checkGiven looks whether those that were given longest ago are free.
+// checkGiven checks whether the spares with the oldest values are free.
 func (p *spares) checkGiven() {
 	for range spareChecks {
 		p.mu.Lock()
@@ -230,7 +228,7 @@ func (p *spares) checkGiven() {
 		case err == nil:
 			p.given = append(p.given, b)
 		case !isMissing(err):
-			p.limit = 0 // this kernel has no leases, or not such
+			p.limit = 0 // this kernel has no usable leases
 		}
 		p.mu.Unlock()
 		if err != nil {
@@ -239,10 +237,10 @@ func (p *spares) checkGiven() {
 	}
 }
 
-// isFree says whether nobody has the value of a body any more. A file can be opened until
-// its name is gone, so that is looked at first. Then the kernel is asked for a lease, which
-// it gives to nobody while others have the file open, or mapped. (That somebody opens it by
-// its second name meanwhile is told by SIGIO, which Go ignores.)
+// isFree reports whether no process can read the value of a file any more. A file can be opened
+// until its first name is gone, so the names are checked first. Then the kernel is asked for a
+// lease, which it refuses while other processes have the file open or mapped. (If a process opens
+// the file by its second name meanwhile, the kernel sends SIGIO, which Go ignores.)
 func (p *spares) isFree(b *valueFile) (bool, error) {
 	f, err := p.dir.lookup(b.spare)
 	if err == nil && f.identity != b.id {
@@ -259,11 +257,11 @@ func (p *spares) isFree(b *valueFile) (bool, error) {
 		p.leaseRefusals.Store(math.MinInt32)
 		_, err = unix.FcntlInt(uintptr(b.fd), unix.F_SETLEASE, unix.F_UNLCK)
 	}
-	b.size = f.size // whoever had it may have changed that
+	b.size = f.size // its last reader may have resized it
 	return err == nil, err
 }
 
-// remove lets go of files. A value in one lives on under the first name, until it is got.
+// remove drops files. A value in one stays under the first name until it is got.
 func (p *spares) remove(bodies ...*valueFile) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -272,7 +270,7 @@ func (p *spares) remove(bodies ...*valueFile) {
 	}
 }
 
-// drop lets go of a file, under mu: once that is free after close, nobody is at it.
+// drop drops a file, with mu held: mu also orders the close of the descriptor before its reuse.
 func (p *spares) drop(b *valueFile) {
 	if b.spare != "" {
 		_ = p.dir.unlink(b.spare)
@@ -282,8 +280,8 @@ func (p *spares) drop(b *valueFile) {
 	_ = unix.Close(b.fd)
 }
 
-// retryWithoutSpares does what may find no room, and once more when it was told so and something
-// could go.
+// retryWithoutSpares calls do, and if do fails with ErrFull and there were spares to drop, calls it
+// once more.
 func (p *spares) retryWithoutSpares(do func() error) error {
 	err := do()
 	if errors.Is(err, connector.ErrFull) && p.dropForSpace() {
@@ -292,8 +290,8 @@ func (p *spares) retryWithoutSpares(do func() error) error {
 	return err
 }
 
-// dropForSpace lets go of all of them, and says whether there were any. Those that had a value when
-// they were looked at last may be free by now, and each of them has a descriptor.
+// dropForSpace drops all spares, and reports whether there were any. Spares with a value may be
+// free by now, and each has a descriptor.
 func (p *spares) dropForSpace() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -302,7 +300,7 @@ func (p *spares) dropForSpace() bool {
 	return some
 }
 
-// dropAll lets go of all of them, under mu.
+// dropAll drops all spares, with mu held.
 func (p *spares) dropAll() {
 	for _, b := range slices.Concat(p.given, p.free) {
 		p.drop(b)
@@ -310,7 +308,8 @@ func (p *spares) dropAll() {
 	p.given, p.free = nil, nil
 }
 
-// dropIdle lets go of what was not used for a while, and comes again while there is more.
+// dropIdle drops the spares that were not used for spareIdle, and sets the timer again while there
+// are more.
 func (p *spares) dropIdle() {
 	now := time.Now()
 	p.mu.Lock()
@@ -331,7 +330,7 @@ func (p *spares) dropIdle() {
 	}
 }
 
-// close lets go of all of them. Nobody puts any more.
+// close drops all spares. No put runs any more.
 func (p *spares) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -14,8 +14,7 @@ import (
 )
 
 const (
-	// minPause and lastNap are how long whoever finds a lock taken waits before it
-	// looks again.
+	// minPause and maxPause bound the pause between two tries to acquire a lock.
 	minPause = 50 * time.Microsecond
 	maxPause = 5 * time.Millisecond
 )
@@ -31,17 +30,17 @@ type Transport struct {
 
 	// lifeMu is held for reading while an operation uses the descriptors.
 	lifeMu sync.RWMutex
-	closed bool // guarded by life
+	closed bool // guarded by lifeMu
 
 	mu      sync.Mutex
-	entries map[string]*entry // what was put here, by the name of the segment
-	oldest  []*entry          // the same, some of them gone, for looking whether they are
-	sweeper *time.Timer       // runs while something is held and there is a TTL
-	watch   *watch            // nil until somebody waits
+	entries map[string]*entry // values that were put here, by the name of the segment
+	oldest  []*entry          // the same entries and some that were removed, in the order of reap's checks
+	sweeper *time.Timer       // runs while there are entries and a TTL
+	watch   *watch            // nil until the first Await
 
-	reapMu sync.Mutex // one looks at a time
+	reapMu sync.Mutex // held by reap
 
-	sweepPending bool // the dead have left what a living process had locked; not changed after New
+	sweepPending bool // a living process had locked files of a dead one; not changed after New
 }
 
 var (
@@ -50,7 +49,7 @@ var (
 	_ connector.KeySharer = (*Transport)(nil)
 )
 
-// New opens the directory, and removes from it what the dead have left.
+// New opens the directory, and removes the files of dead processes.
 func New(opts Options) (connector.Transport, error) {
 	opts, err := opts.withDefaults()
 	if err != nil {
@@ -77,12 +76,12 @@ func New(opts Options) (connector.Transport, error) {
 	return t, nil
 }
 
-// sweepPatience is for how long what a living process has locked is tried again. Locks are
-// held for as long as a copy takes, unless who has one is stopped.
+// sweepPatience bounds the retries for files that a living process has locked. Locks are held for
+// as long as a copy takes, unless their process is stopped.
 const sweepPatience = 100 * time.Millisecond
 
-// sweepDead does what the dead have left to do. What stays locked is left to Close, and to
-// whoever opens next.
+// sweepDead removes the files of dead processes. Files that stay locked are left to Close, and to
+// the next transport that is opened.
 func (t *Transport) sweepDead() error {
 	until := time.Now().Add(sweepPatience)
 	for nap := minPause; ; nap = min(2*nap, maxPause) {
@@ -95,10 +94,10 @@ func (t *Transport) sweepDead() error {
 	}
 }
 
-// SharesKeys implements [connector.KeySharer]: segments have no edge in their names.
+// SharesKeys implements [connector.KeySharer]: names of segments contain no edge.
 func (t *Transport) SharesKeys() bool { return t.opts.Generation == ByKey }
 
-// beginOperation begins an operation, and leave ends it: Close waits for that.
+// beginOperation begins an operation, and endOperation ends it. Close waits for running operations.
 func (t *Transport) beginOperation() error {
 	t.lifeMu.RLock()
 	if t.closed {
@@ -110,9 +109,9 @@ func (t *Transport) beginOperation() error {
 
 func (t *Transport) endOperation() { t.lifeMu.RUnlock() }
 
-// Close implements [connector.Transport]. Where a living process keeps a lock for
-// longer than the timeout, it fails with [connector.ErrBusy], and what is left is
-// removed by whoever opens a transport next.
+// Close implements [connector.Transport]. If a living process holds a lock for longer than the
+// timeout, Close fails with [connector.ErrBusy], and the next transport that is opened removes the
+// rest.
 func (t *Transport) Close() error {
 	if !t.beginClose() {
 		return nil
@@ -131,7 +130,7 @@ func (t *Transport) Close() error {
 	if t.sweepPending {
 		_ = t.journal.sweep(t.dir, t.opts.Log)
 	}
-	_, _ = t.journal.sweepNotes(t.dir, t.opts.Log) // what was got here; the rest is for whoever opens next
+	_, _ = t.journal.sweepNotes(t.dir, t.opts.Log) // values that were got here; the next transport sweeps the rest
 	t.journal.close(err == nil)
 	t.dir.removeJournals()
 	t.dir.close()
@@ -141,7 +140,8 @@ func (t *Transport) Close() error {
 	return err
 }
 
-// beginClose lets nobody in any more and waits until everybody is out.
+// beginClose refuses further operations and waits for the running ones. It reports whether this
+// call is the first.
 func (t *Transport) beginClose() bool {
 	t.lifeMu.RLock()
 	closed := t.closed
@@ -178,7 +178,7 @@ func (t *Transport) Cleanup(ctx context.Context, key string) error {
 	return t.reclaim(ctx, t.done, entries)
 }
 
-// reclaim removes what was put here and nobody got.
+// reclaim removes values that were put here and not got.
 func (t *Transport) reclaim(ctx context.Context, done <-chan struct{}, entries []*entry) error {
 	var errs []error
 	for _, e := range entries {
@@ -192,10 +192,9 @@ func (t *Transport) reclaim(ctx context.Context, done <-chan struct{}, entries [
 	return errors.Join(errs...)
 }
 
-// retryBusy tries again for as long as a living process keeps a lock, the context
-// lasts, and the timeout has not passed. Locks are held for as long as a copy takes,
-// so looking again costs less than being told would. What has no room gets that of spares,
-// and their descriptors.
+// retryBusy calls try again while a living process holds the lock, the context lasts, and the
+// timeout has not passed. Locks are held for as long as a copy takes, so polling costs less than a
+// notification. If try fails for want of space or descriptors, the spares are dropped.
 func (t *Transport) retryBusy(ctx context.Context, done <-chan struct{}, try func() error) error {
 	var deadline time.Time
 	for nap := minPause; ; nap = min(2*nap, maxPause) {
@@ -219,7 +218,7 @@ func (t *Transport) retryBusy(ctx context.Context, done <-chan struct{}, try fun
 	}
 }
 
-// remove removes what lies under a key, if it is this user's.
+// remove removes the segment of a key, if it belongs to this user.
 func (d directory) remove(key string) error {
 	if err := checkName(key); err != nil {
 		return err
@@ -239,21 +238,21 @@ func (d directory) remove(key string) error {
 	return d.removeRecorded(r)
 }
 
-// removeEntry removes a value that was put here, as far as it is still there. Its file may have
-// another meanwhile, even under the same key.
+// removeEntry removes the value of an entry, if it still exists. Its file may contain another value
+// meanwhile, even under the same key.
 func (t *Transport) removeEntry(e *entry) error {
 	return t.dir.removeRecordedIf(e.record, func() bool { return !e.fileFreed.Load() })
 }
 
-// removeRecorded removes what a record of the dead is about, as far as it is still there, and is it.
+// removeRecorded removes the files of a dead process's record that still exist.
 func (d directory) removeRecorded(r record) error {
 	return d.removeRecordedIf(r, func() bool { return true })
 }
 
-// removeRecordedIf does so if, once the lock is taken, the segment is said to be that of the record.
+// removeRecordedIf removes the files of a record, if is returns true with the lock held.
 func (d directory) removeRecordedIf(r record, is func() bool) error {
 	l, err := d.lockOf(r.name)
-	if err != nil && !isMissing(err) && !errors.Is(err, connector.ErrKey) { // what is no lock, or not ours, is let lie
+	if err != nil && !isMissing(err) && !errors.Is(err, connector.ErrKey) { // a file that is no lock of this user stays
 		return err
 	}
 	if l != nil {
@@ -278,7 +277,7 @@ func (d directory) removeRecordedIf(r record, is func() bool) error {
 	return nil
 }
 
-// sweep removes what nobody came for, and comes again when there is more.
+// sweep removes expired values, and sets the timer for the next one.
 func (t *Transport) sweep() {
 	if t.beginOperation() != nil {
 		return
@@ -292,7 +291,7 @@ func (t *Transport) sweep() {
 	for _, e := range late {
 		there := t.dir.exists(e.record)
 		if t.removeEntry(e) != nil {
-			next = maxPause // somebody has it
+			next = maxPause // another process has locked it
 			continue
 		}
 		t.untrack(e)

@@ -48,9 +48,9 @@ func Type() connector.Type {
 	return connector.Type{
 		Name: Name,
 		Options: []connector.Option{
-			{Key: optMode, Kind: connector.Text, Default: modeRing, Choices: []string{modeRing, modeSegment}, Doc: "Where values lie: in the project's own store, or in named segments in the format of vLLM-Omni."},
+			{Key: optMode, Kind: connector.Text, Default: modeRing, Choices: []string{modeRing, modeSegment}, Doc: "Where values are kept: in the project's own store, or in named segments in the format of vLLM-Omni."},
 			{Key: optThreshold, Kind: connector.Integer, Default: int64(noThreshold), Doc: "Values of up to so many bytes travel in the metadata, where no key finds them. Left out, it is 65536, and in segments of generation 2 none do."},
-			{Key: optTTL, Kind: connector.Duration, Default: defaultTTL, Doc: "How long a value may lie until somebody comes for it; 0 is for ever."},
+			{Key: optTTL, Kind: connector.Duration, Default: defaultTTL, Doc: "How long a value stays if no reader gets it; 0 is for ever."},
 			{Key: optTimeout, Kind: connector.Duration, Default: defaultTimeout, Min: 1, Doc: "How long a put waits for room, and in segments for a lock that another process holds."},
 			{Key: optGeneration, Kind: connector.Integer, Default: int64(segment.ByKey), Min: segment.ByMetadata, Max: segment.ByKey, Doc: "Of segments, how values are put: 2 as vLLM-Omni since 0.14, by key; 1 as before it, by metadata."},
 			{Key: optRing, Kind: connector.Integer, Default: int64(defaultRing), Min: minRing, Doc: "The memory of a process that is attached to no host, in bytes."},
