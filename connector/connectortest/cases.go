@@ -35,7 +35,7 @@ func testGotOnce(p *pair) {
 func testEdges(p *pair) {
 	want := pattern(3, 1000)
 	meta := p.put(edge, "edges", want)
-	p.wantNone(other, "nobody put this", nil)
+	p.wantNone(other, "never put here", nil)
 	p.get(edge, "edges", meta, want)
 }
 

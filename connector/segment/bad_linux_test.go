@@ -34,7 +34,7 @@ func told(name string, size any) connector.Metadata {
 	return connector.Metadata{"shm": map[string]any{"name": name, "size": size}}
 }
 
-// TestBadMetadata: what metadata do not name properly is neither read nor removed.
+// TestBadMetadata: with wrong metadata no segment is read or removed.
 func TestBadMetadata(t *testing.T) {
 	dir := segment.Shm(t)
 	end := open(t, segment.Options{Dir: dir})
@@ -81,7 +81,7 @@ func TestBadMetadata(t *testing.T) {
 	}
 }
 
-// TestBadFiles: what is no segment of this user is refused, and stays what it is.
+// TestBadFiles: a file that is no segment of this user is refused, and stays unchanged.
 func TestBadFiles(t *testing.T) {
 	const size = 10_000
 	lockFile := "shm_key_lockfile.lock"
@@ -160,7 +160,7 @@ func TestBadFiles(t *testing.T) {
 				if now := fmt.Sprint(values(t, dir)); call.want != nil && now != before {
 					t.Errorf("there were %v, and now %v", before, now)
 				}
-				for _, name := range values(t, dir) { // which are for the directory to be removed
+				for _, name := range values(t, dir) { // the directory must be empty in the end
 					if call.want != nil || name == "victim" {
 						_ = os.RemoveAll(filepath.Join(dir, name))
 					}
@@ -178,8 +178,7 @@ func tryGet(ctx context.Context, end connector.Transport, meta connector.Metadat
 	return err
 }
 
-// TestCutShort: a segment that is cut short while it is read is an error, and never a
-// signal.
+// TestCutShort: a segment that is truncated while it is read is an error, and never a signal.
 func TestCutShort(t *testing.T) {
 	dir := segment.Shm(t)
 	end := open(t, segment.Options{Dir: dir})
@@ -205,17 +204,16 @@ func TestCutShort(t *testing.T) {
 	}
 }
 
-// TestNoSpace: a value for which there is no room is an error, whether the directory or
-// the machine is full, and leaves nothing.
+// TestNoSpace: a put without space in the directory or the machine is an error, and leaves no file.
 func TestNoSpace(t *testing.T) {
 	dir := segment.SmallShm(t, "256k")
 	end := open(t, segment.Options{Dir: dir})
 	put(t, end, "small", old)
 	for _, size := range []int{300 << 10, 65 << 20, 1 << 50} {
-		// What is written in place is refused before that.
+		// Larger values are refused before fill is called.
 		fill := func(dst []byte) error {
 			if len(dst) > 64<<20 {
-				t.Errorf("a value of %d bytes without room was written", len(dst))
+				t.Errorf("a value of %d bytes without space was written", len(dst))
 			}
 			return nil
 		}
@@ -227,8 +225,8 @@ func TestNoSpace(t *testing.T) {
 	wantValue(t, end, "large", put(t, end, "large", make([]byte, 128<<10)), make([]byte, 128<<10))
 }
 
-// TestGetFromFullDirectory: who has got nothing yet gets a value from a directory that is full, and
-// leaves nothing of it.
+// TestGetFromFullDirectory: a transport without earlier gets gets a value from a full directory,
+// and leaves no file.
 func TestGetFromFullDirectory(t *testing.T) {
 	dir := segment.SmallShm(t, "256k")
 	putter, getter := open(t, segment.Options{Dir: dir}), open(t, segment.Options{Dir: dir})
@@ -246,7 +244,7 @@ func TestGetFromFullDirectory(t *testing.T) {
 	}
 }
 
-// TestBadJournal: a journal is believed only where what it names is what it means.
+// TestBadJournal: a row of a journal has an effect only if its file has the recorded identity.
 func TestBadJournal(t *testing.T) {
 	dir := segment.Shm(t)
 	other := open(t, segment.Options{Dir: dir})
@@ -270,7 +268,7 @@ func TestBadJournal(t *testing.T) {
 	wantValue(t, next, "key", nil, old)
 }
 
-// TestJournalsOfAnother: where somebody else may write, no journal is kept.
+// TestJournalsOfAnother: New fails if other users may write into the directory of journals.
 func TestJournalsOfAnother(t *testing.T) {
 	for name, arrange := range map[string]func(path string) error{
 		"anybody's": func(path string) error { return errors.Join(os.Mkdir(path, 0o700), os.Chmod(path, 0o777)) },

@@ -32,7 +32,7 @@
 //
 // # How it is written
 //
-//	a file that nobody has, or a new one -> memory looked at, filled
+//	a free spare, or a new file -> free memory checked, filled
 //	    -> lock -> journal -> linked under its name -> unlocked
 //
 // A segment gets its name when it is complete, so no reader sees a part of one. A segment of up to
@@ -59,7 +59,7 @@
 // metadata, or that has pages which were never written, as after the death of its writer. A file
 // that is no regular file of this user is connector.ErrKey, and stays.
 //
-// # What is left, and who removes it
+// # Removal of values
 //
 // A value that was put and not got is removed by Cleanup, Close, or its TTL. A journal records each
 // value before it has a name: a file in /dev/shm/.omnibus-UID, locked while its transport is open,

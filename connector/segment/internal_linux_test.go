@@ -62,8 +62,8 @@ func TestNote(t *testing.T) {
 	}
 }
 
-// FuzzJournal reads rows and notes that anybody may have written: what is believed names a
-// segment, and is written as it was read.
+// FuzzJournal reads arbitrary rows and notes: an accepted one names a segment, and encodes to an
+// equal record.
 func FuzzJournal(f *testing.F) {
 	r := record{purpose: putting, name: "key", segment: identity{1, 2}, lock: identity{3, 4}}
 	f.Add(r.encode())
@@ -95,8 +95,8 @@ func FuzzJournal(f *testing.F) {
 	})
 }
 
-// TestNoteOfLiveWriter: whoever opens a transport while a value is being put to last leaves
-// its note; one that is not put leaves none.
+// TestNoteOfLiveWriter: a sweep during the put of a lasting value keeps its note; a put that fails
+// leaves none.
 func TestNoteOfLiveWriter(t *testing.T) {
 	opened, err := New(Options{Dir: t.TempDir(), Lasting: true})
 	if err != nil {
@@ -113,24 +113,24 @@ func TestNoteOfLiveWriter(t *testing.T) {
 	err = end.publishRecorded(&entry{record: record{purpose: putting, name: "key"}}, func() error {
 		_, err := end.journal.sweepNotes(end.dir, end.opts.Log)
 		if n := notes(); n != 1 {
-			t.Errorf("while it is put it has %d notes", n)
+			t.Errorf("during the put there are %d notes", n)
 		}
 		return err
 	})
 	if _, sweep := end.journal.sweepNotes(end.dir, end.opts.Log); errors.Join(err, sweep) != nil || notes() != 0 {
-		t.Errorf("once it has been put, and is not there, it has %d notes: %v, %v", notes(), err, sweep)
+		t.Errorf("after the put, without a segment, there are %d notes: %v, %v", notes(), err, sweep)
 	}
 	failed := errors.New("it cannot be put")
 	if err := end.publishRecorded(&entry{record: record{purpose: putting, name: "key"}}, func() error { return failed }); !errors.Is(err, failed) || notes() != 0 {
-		t.Errorf("what was not put has %d notes: %v", notes(), err)
+		t.Errorf("after a failed put there are %d notes: %v", notes(), err)
 	}
 	if err := end.Close(); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestSweepOfLockedValue: what a living process has locked just now is removed as soon as
-// it has let go, or at the end.
+// TestSweepOfLockedValue: a dead process's value that a living process has locked is removed soon
+// after the unlock, or by Close.
 func TestSweepOfLockedValue(t *testing.T) {
 	for what, held := range map[string]time.Duration{"for a moment": sweepPatience / 2, "for long": 2 * sweepPatience} {
 		t.Run(what, func(t *testing.T) {
@@ -150,7 +150,7 @@ func TestSweepOfLockedValue(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := dead.Close(); !errors.Is(err, connector.ErrBusy) { // and so it leaves what a process does that dies
+				if err := dead.Close(); !errors.Is(err, connector.ErrBusy) { // the files stay, as after the death of a process
 					t.Fatal(err)
 				}
 				time.AfterFunc(held, l.unlock)
@@ -159,7 +159,7 @@ func TestSweepOfLockedValue(t *testing.T) {
 					t.Fatal(err)
 				}
 				if _, err := d.lookup("key"); isMissing(err) != (held < sweepPatience) {
-					t.Errorf("the value of the dead: %v", err)
+					t.Errorf("the dead process's value: %v", err)
 				}
 				time.Sleep(held) //nolint:forbidigo // of the bubble
 				synctest.Wait()
@@ -171,7 +171,7 @@ func TestSweepOfLockedValue(t *testing.T) {
 	}
 }
 
-// TestTableAndJournalAreBounded: neither table nor journal grow with values that somebody else got.
+// TestTableAndJournalAreBounded: neither grows with values that another transport has got.
 func TestTableAndJournalAreBounded(t *testing.T) {
 	dir := Shm(t)
 	open := func() *Transport {
@@ -227,7 +227,7 @@ func Shm(t *testing.T) string {
 	return dir
 }
 
-// SmallShm is Shm on a file system of its own, of a size as mount writes it.
+// SmallShm is Shm on its own file system, with a size in mount's notation.
 func SmallShm(t *testing.T, size string) string {
 	t.Helper()
 	dir := Shm(t)
@@ -242,8 +242,7 @@ func SmallShm(t *testing.T, size string) string {
 	return dir
 }
 
-// TestOrphanedLock: whoever comes to a lock file that its consumer removes has locked
-// nothing.
+// TestOrphanedLock: a lock on a file that its consumer removes is not acquired.
 func TestOrphanedLock(t *testing.T) {
 	d, err := openDirectory(Shm(t))
 	if err != nil {
@@ -271,8 +270,7 @@ func TestOrphanedLock(t *testing.T) {
 	}
 }
 
-// TestLink: a file gets its name where it may not be named by its descriptor, too, and
-// takes nobody else's.
+// TestLink: link gives a file its name, also through /proc, and never takes a name that is in use.
 func TestLink(t *testing.T) {
 	before := linkByProc.Load()
 	defer linkByProc.Store(before)
@@ -304,8 +302,8 @@ func TestLink(t *testing.T) {
 	}
 }
 
-// TestWatchNotifies: who waits is woken by what has its name, or its lock's, and by the word
-// that some of it was lost.
+// TestWatchNotifies: a waiting call is woken by events with its name or its lock's name, and when
+// events were lost.
 func TestWatchNotifies(t *testing.T) {
 	w := &watch{waiting: make(map[string][]chan struct{})}
 	changed := w.subscribe("key")
@@ -323,7 +321,7 @@ func TestWatchNotifies(t *testing.T) {
 			w.notify([]byte(name))
 		}
 		if len(changed) != tc.want {
-			t.Errorf("%s: told %d times, want %d", what, len(changed), tc.want)
+			t.Errorf("%s: %d notifications, want %d", what, len(changed), tc.want)
 		}
 		for len(changed) > 0 {
 			<-changed
@@ -334,8 +332,8 @@ func TestWatchNotifies(t *testing.T) {
 	}
 }
 
-// TestBuffers: what was got stays as it is until it is released, whatever is put and
-// got meanwhile, and memory is used again after that.
+// TestBuffers: a payload stays unchanged until it is released, during later puts and gets, and its
+// memory is reused after that.
 func TestBuffers(t *testing.T) {
 	end, err := New(Options{Dir: Shm(t)})
 	if err != nil {
@@ -380,8 +378,8 @@ func TestBuffers(t *testing.T) {
 	}
 }
 
-// TestMemoryProbeInterval: the free memory is looked at once in lookAhead bytes where there is so
-// much, once in lookEvery where there is less, and again after a time.
+// TestMemoryProbeInterval: the free memory is checked once in probeAhead bytes where there is so
+// much, once in unprobedBytes where there is less, and again after probeValidity.
 func TestMemoryProbeInterval(t *testing.T) {
 	free := func(kib int) fstest.MapFS {
 		return fstest.MapFS{"meminfo": {Data: fmt.Appendf(nil, "MemAvailable: %d kB\n", kib)}}
@@ -392,7 +390,7 @@ func TestMemoryProbeInterval(t *testing.T) {
 	take := func(size int, want error) {
 		t.Helper()
 		if err := m.check(size); !errors.Is(err, want) {
-			t.Errorf("%d bytes, %d since the last look: %v, want %v", size, m.taken, err, want)
+			t.Errorf("%d bytes, %d since the last check: %v, want %v", size, m.taken, err, want)
 		}
 	}
 	take(mib, nil)

@@ -11,7 +11,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// TestSparesFreeSpace: where there is no room, what is spare goes first, looked at or not.
+// TestSparesFreeSpace: spares are dropped before an operation fails for want of space, with or
+// without a check that they are free.
 func TestSparesFreeSpace(t *testing.T) {
 	dir := SmallShm(t, "1m")
 	end := opened(t, Options{Dir: dir}, 0)
@@ -33,10 +34,10 @@ func TestSparesFreeSpace(t *testing.T) {
 	}
 }
 
-// TestSparesGiveDescriptors: where no descriptor is left, what is spare gives its own, free or
-// not.
+// TestSparesGiveDescriptors: spares are dropped before an operation fails for want of descriptors,
+// free or not.
 func TestSparesGiveDescriptors(t *testing.T) {
-	r, w, err := os.Pipe() // so that the runtime has what it waits with
+	r, w, err := os.Pipe() // the runtime opens its poll descriptors now
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +96,7 @@ func TestSparesGiveDescriptors(t *testing.T) {
 	}
 }
 
-// TestNoWatch: where the system has no watch left, who waits looks by itself.
+// TestNoWatch: without inotify watches, a waiting call polls.
 func TestNoWatch(t *testing.T) {
 	dir := Shm(t)
 	from, to := opened(t, Options{Dir: dir}, 0), opened(t, Options{Dir: dir}, 0)
@@ -106,7 +107,7 @@ func TestNoWatch(t *testing.T) {
 		}
 		changed := w.subscribe("key")
 		defer w.unsubscribe("key", changed)
-		<-changed // though nothing has
+		<-changed // without a change
 	})
 	value := contents(1, 100)
 	for i := range 20 {
@@ -129,7 +130,7 @@ func TestNoWatch(t *testing.T) {
 	}
 }
 
-// withoutDescriptors has a function find none left.
+// withoutDescriptors calls do with a limit that leaves no free descriptor.
 func withoutDescriptors(t *testing.T, do func(*testing.T)) {
 	t.Helper()
 	var limit unix.Rlimit
