@@ -10,38 +10,37 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// maxMessages bounds the messages on one device that streams wait for, with those
-// that are closed and that streams are not done with.
+// maxMessages bounds the messages on one device that streams wait for, together with the closed
+// messages that streams have not passed yet.
 const maxMessages = 4096
 
-// device is what the lane has of one GPU.
+// device is the lane's state of one GPU.
 type device struct {
 	cudaipc.Device
 	uuid    cudaipc.UUID
 	watcher *watcher
 
-	// Whether the device has failed, as of when it was last asked. The watcher never
-	// asks itself: a call of the driver may wait for streams, which wait for words
-	// that the watcher is to raise.
+	// failed is the result of the last poll. The watcher does not call the driver itself: a call
+	// may wait for streams, which wait for words that the watcher is to raise.
 	failed  atomic.Bool
 	polling atomic.Bool
 	polls   sync.WaitGroup
 
-	wordsMu sync.Mutex // of words
+	wordsMu sync.Mutex // held while the words are made
 
 	mu       sync.Mutex // guards all below
-	words    *words     // made with the first line
+	words    *words     // nil until the first line
 	lineRefs map[*line]int
-	streams  []cudaipc.Stream // idle ones of the lane's own
+	streams  []cudaipc.Stream // idle streams of the lane's own
 	events   []cudaipc.Event
 
-	stagings     []*staging // that nobody fills; a stream may still read them
+	stagings     []*staging // that no call fills; a stream may still read them
 	stagingsMade int
 
-	closers []func() error // closes what was made
+	closers []func() error // close functions, in the order of creation
 }
 
-// pollFailure has it found out whether the device has failed.
+// pollFailure starts a poll of the device's failure, unless one runs.
 func (d *device) pollFailure() {
 	if !d.polling.CompareAndSwap(false, true) {
 		return
@@ -56,8 +55,8 @@ func (d *device) pollFailure() {
 
 func (d *device) hasFailed() bool { return d.Err() != nil }
 
-// makeWords makes the words with the first line. No lock that the watcher takes is
-// held during a call of the driver, here and below.
+// makeWords makes the words with the first line. No lock that the watcher takes is held during a
+// call of the driver, here and below.
 func (d *device) makeWords() error {
 	d.wordsMu.Lock()
 	defer d.wordsMu.Unlock()
@@ -78,7 +77,7 @@ func (d *device) makeWords() error {
 	return nil
 }
 
-// takeLine takes words for one message.
+// takeLine takes the words of one message.
 func (d *device) takeLine() (*line, error) {
 	if err := d.makeWords(); err != nil {
 		return nil, err
@@ -87,7 +86,7 @@ func (d *device) takeLine() (*line, error) {
 	defer d.mu.Unlock()
 	l := d.words.takeLine()
 	if l == nil {
-		return nil, fmt.Errorf("%w: %d on %v: close those that are done", ErrTooMany, maxMessages, d.uuid)
+		return nil, fmt.Errorf("%w: %d on %v: close messages that are done", ErrTooMany, maxMessages, d.uuid)
 	}
 	d.lineRefs[l] = 1
 	return l, nil
@@ -108,7 +107,7 @@ func (d *device) giveLine(l *line) {
 	}
 }
 
-// takeStream takes a stream that nothing waits in.
+// takeStream takes an idle stream, or makes one.
 func (d *device) takeStream() (cudaipc.Stream, error) {
 	if s, ok := takeIdle(d, &d.streams); ok {
 		return s, nil
@@ -120,7 +119,7 @@ func (d *device) takeStream() (cudaipc.Stream, error) {
 	return s, err
 }
 
-// takeIdle takes one of those that are idle, if there is any.
+// takeIdle takes an idle object, if there is one.
 func takeIdle[T any](d *device, idle *[]T) (one T, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -162,29 +161,28 @@ func (d *device) giveEvent(e cudaipc.Event) {
 	d.mu.Unlock()
 }
 
-// orderAfter has what is submitted to next later wait for what first has been given
-// so far.
+// orderAfter makes later operations of next wait for the operations that first has now.
 func (d *device) orderAfter(next, first cudaipc.Stream) error {
 	e, err := d.takeEvent()
 	if err != nil {
 		return err
 	}
-	defer d.giveEvent(e) // the wait is for the point that it is now
+	defer d.giveEvent(e) // the wait is for the event's present point
 	if err := first.Submit(cudaipc.Op{Kind: cudaipc.OpRecord, Event: e}); err != nil {
 		return err
 	}
 	return next.Submit(cudaipc.Op{Kind: cudaipc.OpAwait, Event: e})
 }
 
-// waitOnOwnStream has s wait for op, a wait that is done when over reports true, which
-// runs on a stream of its own.
+// waitOnOwnStream makes s wait for op, a wait that has ended when over returns true. The wait
+// itself runs on a stream of the lane.
 func (d *device) waitOnOwnStream(s cudaipc.Stream, op cudaipc.Op, over func() bool) error {
 	own, err := d.takeStream()
 	if err != nil {
 		return err
 	}
 	err = own.Submit(op)
-	// Others that wait in this stream would wait for this one, too.
+	// The stream becomes idle only after the wait: later users would wait for it, too.
 	d.watcher.add(d, over, func() { d.giveStream(own) })
 	if err != nil {
 		return err
@@ -192,8 +190,8 @@ func (d *device) waitOnOwnStream(s cudaipc.Stream, op cudaipc.Op, over func() bo
 	return d.orderAfter(s, own)
 }
 
-// whenPassed has then called when streams have come as far as they are now, or the
-// device has failed and they do nothing any more.
+// whenPassed calls then when the streams have done their present operations, or the device has
+// failed and they run no more.
 func (d *device) whenPassed(streams []cudaipc.Stream, then func()) error {
 	l, err := d.takeLine()
 	if err == nil {
@@ -206,14 +204,14 @@ func (d *device) whenPassed(streams []cudaipc.Stream, then func()) error {
 	}
 	d.watcher.add(d, reached(l.ack, l.seq), func() {
 		d.giveLine(l)
-		go then() // it may close handles, which takes long
+		go then() // closing handles takes long
 	})
 	return nil
 }
 
-// whenSynchronized is behind without a word that says when the streams are done, for a
-// reason. On a device that has failed they do nothing any more, and one that was
-// closed before can do no more.
+// whenSynchronized calls then when the streams are synchronized, for a reason why no word can
+// report that. It returns nil if the device has failed, or if the reason is a lack of words; other
+// errors are returned.
 func (d *device) whenSynchronized(streams []cudaipc.Stream, then func(), reason error) error {
 	lost := d.hasFailed()
 	go func() {
@@ -226,8 +224,7 @@ func (d *device) whenSynchronized(streams []cudaipc.Stream, then func(), reason 
 	return fmt.Errorf("end of tensors on %v: %w", d.uuid, reason)
 }
 
-// synchronize waits for streams, in the end. Those that fail, or were closed, do nothing
-// any more.
+// synchronize waits for streams. Streams that fail or were closed run no more.
 func synchronize(streams []cudaipc.Stream) {
 	for _, s := range streams {
 		_ = s.Synchronize(context.Background())
@@ -251,13 +248,13 @@ func (d *device) submitAck(streams []cudaipc.Stream, l *line) error {
 	if err == nil {
 		err = own.Submit(ack)
 	}
-	if err == nil { // otherwise it may wait for ever, and is closed with the device
+	if err == nil { // after an error it may wait for ever, and is closed with the device
 		d.watcher.add(d, reached(l.ack, l.seq), func() { d.giveStream(own) })
 	}
 	return err
 }
 
-// close closes what was made on the device, and the device.
+// close closes the objects of the device, and the device.
 func (d *device) close() error {
 	d.polls.Wait()
 	d.mu.Lock()

@@ -11,27 +11,26 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// gate is a place in device memory that a message's tensors lie in, and the
-// word that says when they are complete.
+// gate is a range of device memory with tensors of a message, and the word that says when they are
+// complete.
 type gate struct {
 	lane       *Lane
 	dev        *device
-	base       cudaipc.Ptr // of the place
+	base       cudaipc.Ptr // address of the range
 	generation uint32
 	ready      *atomic.Uint32
 	fault      *atomic.Uint32
 	owner      Owner // nil: this process
-	line       *line // with a mirror that streams wait for; nil: none yet
+	line       *line // its mirror is what streams wait for; nil until the first Await
 	release    []func()
-	poisoned   atomic.Bool // they will never be complete
+	poisoned   atomic.Bool // the tensors will never be complete
 
-	// The words of a gate that was left may be unmapped, and whoever watched them
-	// may still be about to look.
+	// After close the words may be unmapped, while the watcher may still be about to read them.
 	mu     sync.Mutex
 	closed bool
 }
 
-// openGate opens a place that a message names.
+// openGate maps a range that a message names.
 func (l *Lane) openGate(ctx context.Context, p bundle.Place) (*gate, error) {
 	dev, err := l.device(p.Device)
 	if err != nil {
@@ -47,9 +46,9 @@ func (l *Lane) openGate(ctx context.Context, p bundle.Place) (*gate, error) {
 		g.close()
 		return nil, fmt.Errorf("tensors on %v: %w", dev.uuid, err)
 	}
-	// The word counts generations. Whoever holds the piece has seen it begin one
-	// before its own: beyond that the memory is somebody else's already, and what is
-	// to come later nobody may wait for.
+	// The ready word counts generations. A holder of the piece has seen it start one before its own
+	// generation: after a later generation the memory has another owner, and no reader may wait for
+	// a future one.
 	if ready := g.ready.Load(); ready != g.generation && ready != g.generation-1 {
 		g.close()
 		return nil, fmt.Errorf("tensors on %v: %w: generation %d of slot %d, which is at %d", dev.uuid, ErrForged, p.Generation, p.Slot, ready)
@@ -57,8 +56,8 @@ func (l *Lane) openGate(ctx context.Context, p bundle.Place) (*gate, error) {
 	return g, nil
 }
 
-// asPoisoned says what it means that there is no memory by the name that its owner gave it:
-// as of names, handles end with their process.
+// asPoisoned turns the error for unpublished or stale memory into ErrPoisoned: names and handles
+// end with their process.
 func asPoisoned(err error) error {
 	if errors.Is(err, ErrNotPublished) || errors.Is(err, cudaipc.ErrStaleHandle) {
 		return fmt.Errorf("%w: their sender is dead, or has freed them: %w", ErrPoisoned, err)
@@ -66,7 +65,7 @@ func asPoisoned(err error) error {
 	return err
 }
 
-// openForeign opens a place of another process's.
+// openForeign maps a range of another process.
 func (g *gate) openForeign(ctx context.Context, p bundle.Place) error {
 	im := g.lane.imports
 	from, err := im.get(ctx, p.Pool)
@@ -98,16 +97,16 @@ func (g *gate) openForeign(ctx context.Context, p bundle.Place) error {
 	return g.setBase(a.Base(), a.Bytes(), p)
 }
 
-// setLentBase sets the address of a place in an allocation of this process's.
+// setLentBase sets the address of a range in an allocation of this process.
 func (g *gate) setLentBase(p bundle.Place) error {
 	base, sizeBytes, ok := findLent(p.Handle, g.dev.uuid)
 	if !ok {
-		return fmt.Errorf("%w: a handle of this process that nothing on %v was sent by", ErrForged, g.dev.uuid)
+		return fmt.Errorf("%w: a handle of this process, by which no memory on %v was sent", ErrForged, g.dev.uuid)
 	}
 	return g.setBase(base, sizeBytes, p)
 }
 
-// setBase sets the address of a place in an arena, or an allocation.
+// setBase sets the address of a range in an arena or an allocation.
 func (g *gate) setBase(base cudaipc.Ptr, sizeBytes int64, p bundle.Place) error {
 	if p.Offset > sizeBytes || p.Bytes > sizeBytes-p.Offset {
 		return fmt.Errorf("%w: %d bytes at %d of memory of %d", ErrForged, p.Bytes, p.Offset, sizeBytes)
@@ -116,11 +115,11 @@ func (g *gate) setBase(base cudaipc.Ptr, sizeBytes int64, p bundle.Place) error 
 	return nil
 }
 
-// isComplete reports, with mu held, whether the tensors are, or never will be.
+// isComplete reports whether the tensors are complete or never will be. mu is held.
 func (g *gate) isComplete() bool { return cudaipc.Reached(g.ready.Load(), g.generation) }
 
-// waitEnded reports whether waiting is over: the tensors are complete, whoever would
-// complete them is dead, or nobody reads them any more.
+// waitEnded reports whether waiting has ended: the tensors are complete, their producer is dead, or
+// the message was closed.
 func (g *gate) waitEnded() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -138,11 +137,11 @@ func (g *gate) waitEnded() bool {
 	}
 }
 
-// recordOutcome says what the end of waiting means.
+// recordOutcome marks the tensors as poisoned if waiting has ended without them.
 func (g *gate) recordOutcome() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	// What was written before its producer died is complete.
+	// Tensors that were complete before their producer died are valid.
 	if !g.closed && (!g.isComplete() || g.fault.Load() == g.generation) {
 		g.poisoned.Store(true)
 	}
@@ -182,9 +181,8 @@ func (g *gate) isClosed() bool {
 	return g.closed
 }
 
-// await has a stream wait until the tensors are complete, or never will be.
-// The wait itself is on a stream of the lane's: whoever owns s may not know what
-// it would wait for, nor may the driver.
+// await makes a stream wait until the tensors are complete, or never will be. The wait itself runs
+// on a stream of the lane: the owner of s, and the driver, may not support such a wait.
 func (g *gate) await(s cudaipc.Stream) error {
 	if g.waitEnded() {
 		g.recordOutcome()
@@ -196,10 +194,10 @@ func (g *gate) await(s cudaipc.Stream) error {
 			return err
 		}
 		g.line = line
-		g.dev.holdLine(line) // for the watcher
+		g.dev.holdLine(line) // reference of the watcher
 		seq := line.seq
 		g.lane.watcher.add(g.dev, g.waitEnded, func() {
-			g.recordOutcome() // before anybody is let through
+			g.recordOutcome() // before a stream continues
 			line.mirror.Host.Store(seq)
 			g.dev.giveLine(line)
 		})
@@ -207,7 +205,7 @@ func (g *gate) await(s cudaipc.Stream) error {
 	return g.dev.waitOnOwnStream(s, cudaipc.Op{Kind: cudaipc.OpWait, Word: g.line.mirror, Value: g.line.seq}, g.waitEnded)
 }
 
-// close gives back what entering took. No stream reads there any more.
+// close releases everything that openGate acquired. No stream reads the memory any more.
 func (g *gate) close() {
 	g.mu.Lock()
 	g.closed = true

@@ -13,24 +13,23 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// imports are the pools of other processes that this one has mapped. What is
-// mapped stays, so that after the first tensors nothing is opened any more, until
-// its owner is dead, or has given it back, and nothing of it is read. That is looked
-// after when there is more to map, and once in a while.
+// imports holds the mapped pools of other processes. Mapped arenas stay, so that later tensors need
+// no mapping, until their owner is dead or has withdrawn them, and no message reads them. That is
+// checked before new arenas are mapped, and every tidyEvery.
 type imports struct {
 	directory  Directory
-	openMu     ctxMutex        // of pools
-	ctx        context.Context // of looking after them
+	openMu     ctxMutex        // held while a pool is opened
+	ctx        context.Context // context of tidy
 	stop       context.CancelFunc
-	background sync.WaitGroup // what is being looked after, or unmapped
+	background sync.WaitGroup // tidy and unmap calls
 
 	mu     sync.Mutex
 	pools  map[[16]byte]*imported
-	tidier *time.Timer // nil: there is nothing to look after
+	tidier *time.Timer // nil: there are no pools
 	closed bool
 }
 
-// tidyEvery is how often what is mapped is looked after.
+// tidyEvery is the interval of tidy.
 const tidyEvery = 10 * time.Second
 
 func newImports(dir Directory) *imports {
@@ -39,9 +38,8 @@ func newImports(dir Directory) *imports {
 	return im
 }
 
-// ctxMutex is held by whoever asks the directory, and maps what it finds. Others who
-// want to do so wait no longer than their contexts last, and those who need nothing
-// of it do not wait.
+// ctxMutex is a mutex whose lock waits no longer than a context. The call that asks the directory
+// and maps the result holds it; calls that need no mapping do not.
 type ctxMutex chan struct{}
 
 func newCtxMutex() ctxMutex { return make(ctxMutex, 1) }
@@ -63,23 +61,22 @@ type imported struct {
 	owner Owner
 	words *shmstore.Segment
 
-	mapMu ctxMutex // of arenas
+	mapMu ctxMutex // held while an arena is mapped
 
 	mu     sync.Mutex
 	arenas map[mapping]cudaipc.Arena
-	uses   map[mapping]int // of each arena, by messages that are open
-	refs   int             // messages that read the words
+	uses   map[mapping]int // open messages of each arena
+	refs   int             // open messages that read the words
 	closed bool
 }
 
-// mapping is an arena, and the GPU that has it mapped: one of another GPU is of no use
-// there, whatever a payload says.
+// mapping is an arena and the GPU that has it mapped: a mapping on one GPU is of no use on another.
 type mapping struct {
 	device cudaipc.UUID
 	number uint32
 }
 
-// get returns a pool, with one reference, and opens it when it is new.
+// get returns a pool with one more reference, and opens it first if it is new.
 func (im *imports) get(ctx context.Context, id [16]byte) (*imported, error) {
 	if p := im.known(id); p != nil {
 		return p, nil
@@ -113,7 +110,7 @@ func (im *imports) get(ctx context.Context, id [16]byte) (*imported, error) {
 	return p, nil
 }
 
-// known returns a pool that is open, with one reference, or nil.
+// known returns an open pool with one more reference, or nil.
 func (im *imports) known(id [16]byte) *imported {
 	im.mu.Lock()
 	defer im.mu.Unlock()
@@ -134,7 +131,7 @@ func (im *imports) find(ctx context.Context, name Name) (Found, error) {
 	return found, nil
 }
 
-// sweep lets go of the pools of the dead that nothing reads.
+// sweep closes the pools of dead processes that no message reads.
 func (im *imports) sweep() {
 	for _, p := range im.all() {
 		if p.dead() && p.closeUnused(im) {
@@ -156,7 +153,7 @@ func (im *imports) all() (pools []*imported) {
 	return pools
 }
 
-// tidyAgain is tidy, once in a while, as long as there are pools.
+// tidyAgain calls tidy, and sets the timer again while there are pools.
 func (im *imports) tidyAgain() {
 	if !im.addBackground() {
 		return
@@ -174,8 +171,8 @@ func (im *imports) tidyAgain() {
 	}
 }
 
-// tidy lets go of what nothing reads, of the dead and of those who have given it back:
-// it keeps memory of a GPU in use.
+// tidy closes the unread pools of dead processes, and unmaps withdrawn arenas, which would keep
+// memory of a GPU in use.
 func (im *imports) tidy() {
 	im.sweep()
 	for _, p := range im.all() {
@@ -186,7 +183,8 @@ func (im *imports) tidy() {
 	}
 }
 
-// addBackground counts something that close waits for, unless it has begun.
+// addBackground registers a background call that close waits for. It returns false if close has
+// begun.
 func (im *imports) addBackground() bool {
 	im.mu.Lock()
 	defer im.mu.Unlock()
@@ -196,8 +194,8 @@ func (im *imports) addBackground() bool {
 	return !im.closed
 }
 
-// unmap closes an arena, for which the driver may wait for all streams: nobody waits
-// for it but close. There is nobody to tell of an error.
+// unmap closes an arena in the background, because the driver may wait for all streams; only close
+// waits for that. No caller could handle the error.
 func (im *imports) unmap(a cudaipc.Arena) {
 	if !im.addBackground() {
 		_ = a.Close()
@@ -209,7 +207,7 @@ func (im *imports) unmap(a cudaipc.Arena) {
 	}()
 }
 
-// close lets go of everything. No message is open any more.
+// close closes all pools. No message is open any more.
 func (im *imports) close() error {
 	im.mu.Lock()
 	im.closed = true
@@ -222,14 +220,14 @@ func (im *imports) close() error {
 	var errs []error
 	for id, p := range im.pools {
 		if !p.closeUnused(im) {
-			errs = append(errs, fmt.Errorf("pool %v is still read", Name{Pool: p.id}))
+			errs = append(errs, fmt.Errorf("messages still read pool %v", Name{Pool: p.id}))
 		}
 		delete(im.pools, id)
 	}
 	return errors.Join(errs...)
 }
 
-// dead reports whether the pool's process is.
+// dead reports whether the pool's process is dead.
 func (p *imported) dead() bool {
 	select {
 	case <-p.owner.Done():
@@ -254,13 +252,13 @@ func (p *imported) release() {
 	p.mu.Unlock()
 }
 
-// closeUnused closes the pool unless something of it is read.
+// closeUnused closes the pool unless a message reads it.
 func (p *imported) closeUnused(im *imports) bool {
 	p.mu.Lock()
 	unused, closed := p.refs == 0, p.closed
 	var arenas map[mapping]cudaipc.Arena
 	if unused {
-		arenas, p.arenas = p.arenas, nil // who looks after them at this moment finds none
+		arenas, p.arenas = p.arenas, nil // a concurrent tidy finds none
 	}
 	p.closed = closed || unused
 	p.mu.Unlock()
@@ -274,7 +272,7 @@ func (p *imported) closeUnused(im *imports) bool {
 	return true
 }
 
-// wordsOf finds the words of a piece.
+// wordsOf returns the words of a piece.
 func wordsOf(words *shmstore.Segment, slot uint32) (ready, fault *atomic.Uint32, err error) {
 	at := int64(slot) * pool.SlotBytes
 	if at > words.Size()-pool.SlotBytes {
@@ -283,8 +281,8 @@ func wordsOf(words *shmstore.Segment, slot uint32) (ready, fault *atomic.Uint32,
 	return wordAt(words.Bytes(), at+pool.ReadyOffset), wordAt(words.Bytes(), at+pool.FaultOffset), nil
 }
 
-// arena maps an arena of the pool on a device, and counts one use of it. The caller
-// has a reference.
+// arena maps an arena of the pool on a device, and counts one use of it. The caller holds a
+// reference to the pool.
 func (p *imported) arena(ctx context.Context, im *imports, dev cudaipc.Device, which mapping) (cudaipc.Arena, error) {
 	if a := p.useArena(which); a != nil {
 		return a, nil
@@ -316,7 +314,7 @@ func (p *imported) arena(ctx context.Context, im *imports, dev cudaipc.Device, w
 	return a, nil
 }
 
-// useArena counts one use of an arena that is mapped; nil: it is not.
+// useArena counts one use of a mapped arena; nil: it is not mapped.
 func (p *imported) useArena(which mapping) cudaipc.Arena {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -334,8 +332,8 @@ func (p *imported) releaseArena(which mapping) {
 	p.mu.Unlock()
 }
 
-// dropWithdrawn, with the turn to map, unmaps arenas that the owner has given back.
-// They would keep the memory in use. An owner's arenas come and go seldom.
+// dropWithdrawn unmaps arenas that the owner has withdrawn, because they would keep the memory in
+// use. mapMu is held. Arenas are seldom made or withdrawn.
 func (p *imported) dropWithdrawn(ctx context.Context, im *imports) {
 	for _, which := range p.unused() {
 		found, err := im.directory.Find(ctx, Name{Pool: p.id, Number: which.number})
@@ -347,7 +345,7 @@ func (p *imported) dropWithdrawn(ctx context.Context, im *imports) {
 	}
 }
 
-// unused are the arenas that no message uses.
+// unused returns the arenas that no message uses.
 func (p *imported) unused() (found []mapping) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -359,7 +357,7 @@ func (p *imported) unused() (found []mapping) {
 	return found
 }
 
-// drop unmaps an arena, unless it is in use by now.
+// drop unmaps an arena, unless a message uses it by now.
 func (p *imported) drop(im *imports, which mapping) {
 	p.mu.Lock()
 	a := p.arenas[which]

@@ -15,27 +15,26 @@ import (
 // is safe for concurrent use.
 type Lane struct {
 	opts    Options
-	why     map[Mode]error // why a mode is not to be had
+	why     map[Mode]error // reason why a mode does not work
 	watcher *watcher
 	imports *imports
 	maps    maps
 	onCount func() // see OnCount
 
-	openMu sync.Mutex // while a GPU is opened, which can take seconds; comes before mu
+	openMu sync.Mutex // held while a GPU is opened, which can take seconds; comes before mu
 
 	mu           sync.Mutex // guards all below
 	devices      map[cudaipc.UUID]*device
 	firstDevice  *device // nil: there is no GPU
 	senders      []*Sender
-	openMessages int // messages
+	openMessages int // open messages
 	idle         chan struct{}
 	closed       bool
 	stats        Stats
 }
 
-// Open finds out what the machine offers and makes a lane of it. What it lacks is
-// no error: [Lane.Why] says it, and tensors then travel through host memory. An
-// error is one of the options'.
+// Open probes the machine and makes a lane. A missing GPU or feature is no error: [Lane.Why]
+// returns the reason, and tensors then travel through host memory. Errors are those of the options.
 func Open(ctx context.Context, opts Options) (*Lane, error) {
 	wanted := opts.Driver != nil || opts.NoDriver != nil
 	opts = opts.withDefaults()
@@ -57,7 +56,7 @@ func Open(ctx context.Context, opts Options) (*Lane, error) {
 	return l, nil
 }
 
-// start opens the device that the lane sends from.
+// start opens the device for sending.
 func (l *Lane) start(ctx context.Context) error {
 	if l.opts.Driver == nil {
 		return l.opts.NoDriver
@@ -81,7 +80,7 @@ func (l *Lane) start(ctx context.Context) error {
 	return nil
 }
 
-// missingAbility says which of the abilities a device does not have.
+// missingAbility returns an error for the first ability that a device does not have.
 func missingAbility(caps cudaipc.Caps, abilities ...string) error {
 	has := map[string]bool{"Arenas": caps.Arenas, "Handles": caps.Handles, "Words": caps.Words && caps.RegisterHost}
 	for _, a := range abilities {
@@ -97,8 +96,8 @@ func missingAbility(caps cudaipc.Caps, abilities ...string) error {
 	return nil
 }
 
-// device finds a GPU that this process can see, and opens it if it is new. The
-// zero UUID is the first.
+// device returns a GPU that this process can see, and opens it first if it is new. The zero UUID is
+// the first GPU.
 func (l *Lane) device(uuid cudaipc.UUID) (*device, error) {
 	if d, err := l.known(uuid); d != nil || err != nil {
 		return d, err
@@ -122,7 +121,7 @@ func (l *Lane) device(uuid cudaipc.UUID) (*device, error) {
 	return d, nil
 }
 
-// known is a GPU that is open, or nil if it can be opened.
+// known returns an open GPU, or nil if it can be opened.
 func (l *Lane) known(uuid cudaipc.UUID) (*device, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -142,7 +141,7 @@ func (l *Lane) known(uuid cudaipc.UUID) (*device, error) {
 	}
 }
 
-// deviceOf is where the words of a message with these gates are.
+// deviceOf returns the device of the words of a message with these gates.
 func (l *Lane) deviceOf(gates []*gate) (*device, error) {
 	if len(gates) > 0 {
 		return gates[0].dev, nil
@@ -157,7 +156,7 @@ func (l *Lane) uuidOf(t *Tensor) cudaipc.UUID {
 	return t.Device
 }
 
-// addMessage counts a message that is open.
+// addMessage counts an open message.
 func (l *Lane) addMessage() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -177,7 +176,7 @@ func (l *Lane) removeMessage() {
 	l.signalIdle()
 }
 
-// signalIdle, with mu held, wakes whoever waits until nothing is open.
+// signalIdle wakes a waiting Close if no message and no sender is open. mu is held.
 func (l *Lane) signalIdle() {
 	if l.openMessages == 0 && len(l.senders) == 0 && l.idle != nil {
 		close(l.idle)
@@ -185,10 +184,10 @@ func (l *Lane) signalIdle() {
 	}
 }
 
-// Why is nil for a mode that works, or the reason why not.
+// Why returns nil for a mode that works, or the reason why it does not.
 func (l *Lane) Why(mode Mode) error { return l.why[mode] }
 
-// Device is a GPU; the zero UUID is the lane's first. It stays the lane's.
+// Device returns a GPU; the zero UUID is the lane's first. The lane closes it.
 func (l *Lane) Device(uuid cudaipc.UUID) (cudaipc.Device, error) {
 	d, err := l.device(uuid)
 	if err != nil {
@@ -197,9 +196,9 @@ func (l *Lane) Device(uuid cudaipc.UUID) (cudaipc.Device, error) {
 	return d.Device, nil
 }
 
-// Close waits until all messages are closed and settled, and all senders closed, and
-// gives everything back. When ctx ends first the lane stays as it is, and the error
-// says how many are open.
+// Close waits until all messages are closed and settled, and all senders closed, and then releases
+// everything. When ctx ends first the lane stays usable, and the error says how many messages and
+// senders are open.
 func (l *Lane) Close(ctx context.Context) error {
 	if err := l.drain(ctx); err != nil {
 		return err
@@ -218,7 +217,7 @@ func (l *Lane) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// removeSender notes that a sender is closed.
+// removeSender removes a closed sender.
 func (l *Lane) removeSender(s *Sender) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

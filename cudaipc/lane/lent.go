@@ -8,9 +8,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
 )
 
-// lent are the allocations of this process that others open by handles: what its lanes
-// have sent as it is, and arenas of pools. Receivers in this process need their
-// addresses: a driver does not open a handle where it was made.
+// lent holds the allocations of this process that others open by handles: buffers that its lanes
+// have sent in place, and arenas of pools. Receivers in this process need their addresses: a driver
+// does not open a handle in its own process.
 var lent = struct {
 	mu      sync.Mutex
 	buffers map[cudaipc.Handle]*lentBuffer
@@ -19,11 +19,11 @@ var lent = struct {
 type lentBuffer struct {
 	device cudaipc.UUID
 	base   cudaipc.Ptr
-	bytes  int64 // up to the end of what was sent of it, at the most
-	uses   int   // messages, or an arena
+	bytes  int64 // up to the end of the memory that was sent, at most
+	uses   int   // messages or arenas
 }
 
-// lendBuffers notes the allocations of a message, until release is called.
+// lendBuffers records the allocations of a message, until release is called.
 func lendBuffers(o *Outgoing) (release func()) {
 	lent.mu.Lock()
 	defer lent.mu.Unlock()
@@ -37,7 +37,7 @@ func lendBuffers(o *Outgoing) (release func()) {
 	}
 	return func() {
 		releaseLent(o.plan.Places)
-		go o.releaseSource() // freeing memory waits for streams; this is the store's writer
+		go o.releaseSource() // freeing memory waits for streams, and release runs on the store's writer
 	}
 }
 
@@ -49,7 +49,7 @@ func releaseLent(places []bundle.Place) {
 	}
 }
 
-// lendArena notes an arena that others open by its handle, until takeArenaBack.
+// lendArena records an arena that others open by its handle, until releaseLentArena.
 func lendArena(device cudaipc.UUID, a *pool.HandleArena) {
 	lent.mu.Lock()
 	defer lent.mu.Unlock()
@@ -75,7 +75,7 @@ func addLent(h cudaipc.Handle, of lentBuffer) {
 	at.uses++
 }
 
-// removeLent undoes note.
+// removeLent undoes addLent.
 func removeLent(h cudaipc.Handle) {
 	if at := lent.buffers[h]; at != nil {
 		if at.uses--; at.uses == 0 {
@@ -84,8 +84,8 @@ func removeLent(h cudaipc.Handle) {
 	}
 }
 
-// findLent is where an allocation of a GPU begins that was sent by its handle, and how
-// much of it was sent at the least.
+// findLent returns the base of an allocation that was sent by its handle, and how much of it was
+// sent at least.
 func findLent(h cudaipc.Handle, device cudaipc.UUID) (base cudaipc.Ptr, sizeBytes int64, ok bool) {
 	lent.mu.Lock()
 	defer lent.mu.Unlock()

@@ -13,24 +13,23 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// wordsNumber is the number under which a pool's words are published; those of its
-// arenas follow.
+// wordsNumber is the published number of a pool's words; those of its arenas follow.
 const wordsNumber = 0
 
-// Sender is the part of a lane that sends what lies in one store: its pool is a
-// device of that store. It is safe for concurrent use.
+// Sender is the part of a lane that sends payloads of one store: its pool is a device of that
+// store. It is safe for concurrent use.
 type Sender struct {
 	lane    *Lane
 	onSpace func()
-	host    *hostMap // the store's arena; nil: nobody was told of it
+	host    *hostMap // the store's arena; nil: not registered
 
-	makeMu  ctxMutex   // one pool is made at a time
+	makeMu  ctxMutex   // held while a pool is made
 	mu      sync.Mutex // guards all below
 	pool    *pool.Pool
 	exports *pool.Exports
-	why     map[Mode]error // why there is none
+	why     map[Mode]error // reason why a mode does not work
 	arenas  map[uint32]*ownArena
-	copies  int // messages
+	copies  int // messages whose copies run
 	idle    chan struct{}
 	closed  bool
 }
@@ -38,15 +37,14 @@ type Sender struct {
 // ownArena is an arena of the sender's pool.
 type ownArena struct {
 	memory    cudaipc.Arena
-	publishMu ctxMutex // held while it is published, by somebody with a chunk in it
-	published bool     // guarded by the turn
+	publishMu ctxMutex // held while it is published
+	published bool     // guarded by publishMu
 }
 
-// Sender makes a sender for a store whose payloads lie in arena. It calls onRoom when
-// its pool has room again without the store's doing, for whoever waits for some. The
-// memory is registered with the GPU, so that copies from and to it run at full speed;
-// it stays until the sender is closed. Nothing else is made before it is needed. That
-// of a lane that is closed sends through host memory.
+// Sender makes a sender for a store whose payloads lie in arena. It calls onSpace when its pool has
+// space again without a call of the store, for waiting allocations. The arena is registered with
+// the GPU, so that copies run at full speed; it stays mapped until the sender is closed. The pool
+// is made with the first use. A sender of a closed lane sends through host memory.
 func (l *Lane) Sender(arena []byte, onSpace func()) *Sender {
 	s := &Sender{lane: l, onSpace: onSpace, makeMu: newCtxMutex(), why: make(map[Mode]error), arenas: make(map[uint32]*ownArena)}
 	l.mu.Lock()
@@ -65,7 +63,7 @@ func (l *Lane) Sender(arena []byte, onSpace func()) *Sender {
 	return s
 }
 
-// Why is nil for a mode that works, or the reason why not.
+// Why returns nil for a mode that works, or the reason why it does not.
 func (s *Sender) Why(mode Mode) error {
 	if err := s.lane.Why(mode); err != nil {
 		return err
@@ -75,14 +73,14 @@ func (s *Sender) Why(mode Mode) error {
 	return s.why[mode]
 }
 
-// prepareMode reports whether a mode works, and makes what it needs the first time. The only
-// error is the context's: then the next one tries again.
+// prepareMode reports whether a mode works, and makes its pool or exports at the first call. The
+// only error is the context's: then the next call tries again.
 func (s *Sender) prepareMode(ctx context.Context, mode Mode) (works bool, err error) {
 	if works, tried := s.modeState(mode); tried {
 		return works, nil
 	}
 	if err := s.makeMu.lock(ctx); err != nil {
-		return false, fmt.Errorf("wait for what %v needs: %w", mode, err)
+		return false, fmt.Errorf("prepare %v: %w", mode, err)
 	}
 	defer s.makeMu.unlock()
 	if works, tried := s.modeState(mode); tried {
@@ -106,7 +104,7 @@ func (s *Sender) prepareMode(ctx context.Context, mode Mode) (works bool, err er
 	return false, nil
 }
 
-// modeState reports whether a mode works, once that is known.
+// modeState reports whether a mode works, and whether that is known.
 func (s *Sender) modeState(mode Mode) (works, tried bool) {
 	if s.lane.Why(mode) != nil {
 		return false, true
@@ -118,7 +116,7 @@ func (s *Sender) modeState(mode Mode) (works, tried bool) {
 	return works, made || s.closed || s.why[mode] != nil
 }
 
-// hasEnded reports whether an error is that of a context which has ended.
+// hasEnded reports whether an error is that of an ended context.
 func hasEnded(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && (errors.Is(err, context.Cause(ctx)) || errors.Is(err, ctx.Err()))
 }
@@ -160,8 +158,8 @@ func (s *Sender) publishWords(ctx context.Context, id [16]byte, words *shmstore.
 	return s.lane.opts.Directory.Publish(ctx, Name{Pool: id, Number: wordsNumber}, words.FD(), words.Size())
 }
 
-// arenaMade is called by the store's writer, which must not wait: others are told
-// of the arena by the first who sends something in it.
+// arenaMade is called by the store's writer, which must not block: the arena is published by the
+// first sender of a piece in it.
 func (s *Sender) arenaMade(number uint32, a cudaipc.Arena) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,29 +178,29 @@ func (s *Sender) arenaGone(number uint32) {
 		releaseLentArena(h)
 	}
 	if p == nil {
-		return // it was never used: not even the pool was published
+		return // the pool was not published yet
 	}
 	if dir := s.lane.opts.Directory; dir != nil {
 		dir.Withdraw(Name{Pool: p.ID(), Number: number})
 	}
 }
 
-// arena is an arena of the pool, or nil.
+// arena returns an arena of the pool, or nil.
 func (s *Sender) arena(number uint32) *ownArena {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.arenas[number]
 }
 
-// publishArena has other processes find the arena that a chunk lies in.
+// publishArena publishes the arena of a chunk, once.
 func (s *Sender) publishArena(ctx context.Context, number uint32) error {
 	dir := s.lane.opts.Directory
 	if dir == nil {
 		return nil
 	}
-	a := s.arena(number) // it stays while it has a chunk
+	a := s.arena(number) // an arena with a chunk is not closed
 	if err := a.publishMu.lock(ctx); err != nil {
-		return fmt.Errorf("wait until arena %d is published: %w", number, err)
+		return fmt.Errorf("publish arena %d: %w", number, err)
 	}
 	defer a.publishMu.unlock()
 	if a.published {
@@ -213,8 +211,7 @@ func (s *Sender) publishArena(ctx context.Context, number uint32) error {
 	return err
 }
 
-// ownSender finds the sender of this process whose pool, or exports, have this ID, and
-// their words.
+// ownSender returns the sender of this process whose pool or exports have this ID, and their words.
 func (l *Lane) ownSender(id [16]byte) (s *Sender, words *shmstore.Segment) {
 	l.mu.Lock()
 	senders := l.senders
@@ -233,8 +230,8 @@ func (l *Lane) ownSender(id [16]byte) (s *Sender, words *shmstore.Segment) {
 	return nil, nil
 }
 
-// openOwn opens a place of this very process's: what it needs is mapped, and a
-// driver would refuse to map it again.
+// openOwn maps a range of this process: its memory is mapped already, and a driver would refuse to
+// map it again.
 func (g *gate) openOwn(s *Sender, words *shmstore.Segment, p bundle.Place) (err error) {
 	if g.ready, g.fault, err = wordsOf(words, p.Slot); err != nil {
 		return err
@@ -249,8 +246,7 @@ func (g *gate) openOwn(s *Sender, words *shmstore.Segment, p bundle.Place) (err 
 	return g.setBase(a.memory.Base(), a.memory.Bytes(), p)
 }
 
-// Check compares everything that is known of the pool twice, and returns what does
-// not agree.
+// Check compares the redundant records of the pool, and returns the contradictions.
 func (s *Sender) Check() error {
 	s.mu.Lock()
 	p, e := s.pool, s.exports
@@ -269,7 +265,7 @@ func (s *Sender) Check() error {
 	return errors.Join(errs...)
 }
 
-// Devices are those that objects of the store may hold pieces of.
+// Devices returns the devices of which objects of the store may hold pieces.
 func (s *Sender) Devices() []shmstore.Device {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -283,10 +279,9 @@ func (s *Sender) Devices() []shmstore.Device {
 	return devices
 }
 
-// Close gives back what the sender has made, before the store is closed and after
-// its objects have given their pieces back: see [shmstore.Store.FreeUnusedOn]. Copies
-// into the pool that are under way are waited for; when ctx ends first, everything
-// stays as it is.
+// Close releases everything that the sender has made. It comes before the Close of the store and
+// after the store's objects have freed their pieces: see [shmstore.Store.FreeUnusedOn]. It waits
+// for running copies into the pool; when ctx ends first, the sender stays as it is.
 func (s *Sender) Close(ctx context.Context) error {
 	if err := s.drain(ctx); err != nil {
 		return err
@@ -320,15 +315,15 @@ func (s *Sender) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// beginCopy counts a message whose copies begin.
+// beginCopy counts a message with running copies.
 func (s *Sender) beginCopy() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.copies++
 }
 
-// endCopy counts one whose copies are done. Its chunk may have been freed meanwhile,
-// and whoever waits for room wait for that alone.
+// endCopy undoes beginCopy. If a chunk was freed during its copies, waiting allocations wait for
+// this.
 func (s *Sender) endCopy() {
 	s.mu.Lock()
 	if s.copies--; s.copies == 0 && s.idle != nil {
@@ -342,8 +337,9 @@ func (s *Sender) endCopy() {
 	}
 }
 
-// Lent is the number of messages that others read in the sender's own buffers. They
-// are given back when the store evicts them: see [shmstore.Store.FreeUnusedOn].
+// Lent returns the exports, and the number of messages that others read in the sender's own
+// buffers. The store releases the buffers when it evicts the messages: see
+// [shmstore.Store.FreeUnusedOn].
 func (s *Sender) Lent() (exports shmstore.Device, messages int) {
 	s.mu.Lock()
 	e := s.exports

@@ -8,23 +8,23 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// HandledBit is set in the number of an arena that other processes open by a handle,
-// because the device has no memory that descriptors stand for.
+// HandleBit is set in the number of an arena that other processes open by a handle, because the
+// device has no descriptors.
 const HandleBit = 1 << 31
 
-// HandleArena is such an arena. It has no descriptor.
+// HandleArena is an arena that other processes open by a handle. It has no descriptor.
 type HandleArena struct {
 	dev    cudaipc.Device
 	base   cudaipc.Ptr
 	bytes  int64
 	handle cudaipc.Handle
-	offset int64 // from the base of what the handle names
+	offset int64 // the arena's offset in the allocation of the handle
 	closed atomic.Bool
 }
 
 var _ cudaipc.Arena = (*HandleArena)(nil)
 
-// newHandleArena makes memory and a handle of it.
+// newHandleArena makes memory and its handle.
 func newHandleArena(dev cudaipc.Device, sizeBytes int64) (*HandleArena, error) {
 	sizeBytes = (sizeBytes + minArenaBytes - 1) / minArenaBytes * minArenaBytes
 	base, err := dev.Alloc(sizeBytes)
@@ -44,13 +44,13 @@ func (h *HandleArena) Base() cudaipc.Ptr { return h.base }
 // Bytes implements cudaipc.Arena.
 func (h *HandleArena) Bytes() int64 { return h.bytes }
 
-// FD implements cudaipc.Arena: there is none.
+// FD implements cudaipc.Arena: a HandleArena has none.
 func (h *HandleArena) FD() int { return -1 }
 
-// Handle names the allocation that the arena lies in, and says where in it.
+// Handle returns the handle of the arena's allocation, and the arena's offset in it.
 func (h *HandleArena) Handle() (of cudaipc.Handle, offset int64) { return h.handle, h.offset }
 
-// Close implements cudaipc.Arena. It waits for what the device was given.
+// Close implements cudaipc.Arena. It waits for the device's submitted operations.
 func (h *HandleArena) Close() error {
 	if h.closed.Swap(true) {
 		return nil
@@ -58,8 +58,7 @@ func (h *HandleArena) Close() error {
 	return h.dev.Free(h.base)
 }
 
-// sharesByHandle reports whether arenas are shared by handles: the device has nothing
-// better.
+// sharesByHandle reports whether arenas are shared by handles: the device has no descriptors.
 func sharesByHandle(dev cudaipc.Device) bool {
 	caps := dev.Caps()
 	return !caps.Arenas && caps.Handles

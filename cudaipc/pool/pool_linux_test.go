@@ -31,7 +31,7 @@ func TestModel(t *testing.T) {
 		}
 		opts.OnArenaGone = func(number uint32) {
 			if !m.numbers[number] {
-				t.Fatalf("arena %d is gone that was not there", number)
+				t.Fatalf("arena %d is reported gone, and does not exist", number)
 			}
 			delete(m.numbers, number)
 		}
@@ -55,7 +55,7 @@ func TestModel(t *testing.T) {
 			}
 		}
 		if _, ok := m.p.Allocate(1); ok || m.p.Grow(1) {
-			t.Error("a closed pool gave something out")
+			t.Error("a closed pool allocated a piece")
 		}
 	})
 }
@@ -88,8 +88,8 @@ func TestOptionsValidate(t *testing.T) {
 	}
 }
 
-// TestGenerationsWrapAround: they pass over 0, and no word of long ago is taken
-// for one of now.
+// TestGenerationsWrapAround: generations skip 0, and a word of an old generation never counts as
+// ready.
 func TestGenerationsWrapAround(t *testing.T) {
 	opts := small
 	opts.Slots = 1
@@ -109,8 +109,7 @@ func TestGenerationsWrapAround(t *testing.T) {
 	}
 }
 
-// TestIdleArenasAreClosed: after a burst the pool shrinks to its first arena,
-// but not at once.
+// TestIdleArenasAreClosed: after a burst the pool shrinks to its first arena, but not at once.
 func TestIdleArenasAreClosed(t *testing.T) {
 	var gone []uint32
 	opts := small
@@ -130,7 +129,7 @@ func TestIdleArenasAreClosed(t *testing.T) {
 		}
 		return pieces
 	}
-	for range 5 { // bursts one after the other use the same arenas
+	for range 5 { // consecutive bursts use
 		for _, piece := range burst() {
 			free(p, piece)
 		}
@@ -161,8 +160,8 @@ func TestIdleArenasAreClosed(t *testing.T) {
 	}
 }
 
-// TestDeviceRefusesArenas: a pool lives with what it has, and does not ask at
-// every turn.
+// TestDeviceRefusesArenas: a pool works with the arenas that it has, and does not ask the device at
+// every call.
 func TestDeviceRefusesArenas(t *testing.T) {
 	asked, refuse := 0, false
 	machine := newMachine(t, emul.Options{Refuse: func(call string) error {
@@ -202,12 +201,12 @@ func TestDeviceRefusesArenas(t *testing.T) {
 	}
 }
 
-// TestDeviceWithoutFeature: nothing is left of a pool that could not be made.
+// TestDeviceWithoutFeature: a pool that cannot be made leaves nothing on the device.
 func TestDeviceWithoutFeature(t *testing.T) {
 	for _, field := range []string{"Words", "RegisterHost", "Arenas"} {
 		t.Run(field, func(t *testing.T) {
 			missing := map[string]string{field: "for a test"}
-			if field == "Arenas" { // for which handles stand in
+			if field == "Arenas" { // handles would replace descriptors
 				missing["Handles"] = "for a test"
 			}
 			machine := newMachine(t, emul.Options{Missing: missing})
@@ -231,8 +230,8 @@ func TestDeviceWithoutFeature(t *testing.T) {
 	}
 }
 
-// TestStreamsWriteWords: what a stream writes behind its copies is what others see
-// in the segment.
+// TestStreamsWriteWords: other processes see the words that a stream writes after its copies in the
+// segment.
 func TestStreamsWriteWords(t *testing.T) {
 	machine := newMachine(t, emul.Options{})
 	p := machine.pool(t, small)
@@ -260,7 +259,7 @@ func TestStreamsWriteWords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if words, err := shmstore.OpenSegment("words", fd, p.Words().Size()); err != nil { // which looks at the seals
+	if words, err := shmstore.OpenSegment("words", fd, p.Words().Size()); err != nil { // checks the seals
 		t.Error(err)
 	} else {
 		words.Close()
@@ -272,8 +271,7 @@ func TestStreamsWriteWords(t *testing.T) {
 	free(p, piece)
 }
 
-// TestConcurrentHolders: the writer reserves, others name their pieces,
-// fail them and look at the figures.
+// TestConcurrentHolders: the writer reserves while holders call Chunk, Fail and Stats.
 func TestConcurrentHolders(t *testing.T) {
 	p := newMachine(t, emul.Options{}).pool(t, small)
 	s := newStore(t, shmstore.Heap)
@@ -300,7 +298,7 @@ func TestConcurrentHolders(t *testing.T) {
 	for i := range 2000 {
 		r, piece, err := s.ReserveOn(p, p.MaxBytes()/8, 100, codec.IDRaw, 0)
 		if err != nil {
-			t.Fatal(err) // the four of them never hold that much
+			t.Fatal(err) // the four goroutines never hold
 		}
 		reserved <- r
 		pieces <- piece
@@ -346,7 +344,8 @@ func TestMisusePanics(t *testing.T) {
 	}
 }
 
-// TestExportsAreReleasedOnce: once each, when the object goes and not before.
+// TestExportsAreReleasedOnce: each release function is called once, when the object is evicted and
+// not before.
 func TestExportsAreReleasedOnce(t *testing.T) {
 	machine := newMachine(t, emul.Options{})
 	exports, err := NewExports(machine, 2)
@@ -377,9 +376,9 @@ func TestExportsAreReleasedOnce(t *testing.T) {
 	}
 	held := put(0, shmstore.Readers(shmstore.LocalReader))
 	put(1, 0)
-	put(2, 0) // the slot of 1
+	put(2, 0) // in the slot of 1
 	if !slices.Equal(back, []int{0, 1, 0, 0}) {
-		t.Errorf("given back: %v", back)
+		t.Errorf("released: %v", back)
 	}
 	if err := exports.Close(); !errors.Is(err, shmstore.ErrBusy) {
 		t.Errorf("Close with pieces in use: %v", err)
@@ -393,12 +392,12 @@ func TestExportsAreReleasedOnce(t *testing.T) {
 		t.Error(err)
 	}
 	if left := s.FreeUnusedOn(exports); left != 0 || !slices.Equal(back, []int{1, 1, 1, 1}) {
-		t.Errorf("%d are left, given back: %v", left, back)
+		t.Errorf("%d are left, released: %v", left, back)
 	}
 }
 
-// TestFailedReservationsLeaveNoPiece: of a piece that nobody has been told of,
-// nobody fills the words, and its room is there at once.
+// TestFailedReservationsLeaveNoPiece: a piece that was never exposed is free at once when its
+// reservation fails or is aborted.
 func TestFailedReservationsLeaveNoPiece(t *testing.T) {
 	machine := newMachine(t, emul.Options{})
 	p := machine.pool(t, small)
@@ -430,10 +429,10 @@ func TestFailedReservationsLeaveNoPiece(t *testing.T) {
 					t.Fatalf("reserve in a full arena: %v", err)
 				}
 			}
-			wantNone("without room in the arena")
+			wantNone("without space in the arena")
 			full.Abort()
 			r, _ := mustReserveOn(t, s, dev, 1<<10, 0)
-			r.Abort() // by whoever it was for, who has asked for nothing
+			r.Abort() // without a call of Chunk or Piece
 			s.FreeUnusedOn(dev)
 			wantNone("given up")
 		})
