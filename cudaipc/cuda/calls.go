@@ -4,18 +4,18 @@ package cuda
 
 import "runtime"
 
-// Calls are made on the threads of those who want them, one at a time for each GPU,
-// with its context current for just so long: going to a thread that has it, and back,
-// takes many times what a call does. Between begin and end the goroutine has the lock,
-// and its thread for itself.
+// Calls run on the threads of their callers, one at a time for each GPU, with the GPU's context
+// current for the duration of the calls: switching to a thread with the context, and back, takes
+// many times as long as a call. Between lockContext and unlockContext the goroutine holds the lock
+// and is bound to its thread.
 //
-// What takes memory away may wait in the driver for streams, whatever settle did, and
-// a stream may wait for what somebody else is about to submit. What maps memory, or pins
-// it, takes as long as that is large. Both are called apart: with the context, and
-// without the lock.
+// A call that frees memory may wait in the driver for streams, even after synchronize, and a stream
+// may wait for operations that another goroutine is about to submit. A call that maps or pins
+// memory takes time proportional to its size. Both kinds run with the context, but without the
+// lock.
 
-// lockContext is the beginning of calls. The error is the sticky one, which does not matter
-// to those that take something down (last), or that the GPU is closed.
+// lockContext takes the lock and makes the context current. The error is the sticky one, which is
+// ignored if last is set, for calls that release something, or that of a closed GPU.
 func (g *gpu) lockContext(last bool) (*caller, error) {
 	if !last {
 		if err := g.failed(); err != nil {
@@ -39,23 +39,23 @@ func (g *gpu) unlockContext(c *caller) {
 	g.mu.Unlock()
 }
 
-// pushContext makes the context the thread's, on top of what it has: that may be somebody
-// else's, who knows nothing of this.
+// pushContext makes the context current, on top of the thread's present one, which may belong to
+// other code.
 func (g *gpu) pushContext(c *caller) error {
 	runtime.LockOSThread()
 	if got := c.call(symCtxPushCurrent, g.context); got != success {
 		runtime.UnlockOSThread()
 		return g.fail(c, symCtxPushCurrent, got)
 	}
-	// While another thread captures a graph, many calls fail in all threads, and
-	// end the capture. What is called here is never meant to be in a graph.
+	// While another thread captures a graph, many calls fail in all threads, and end the capture.
+	// Calls of this package never belong to a graph.
 	c.number = captureRelaxed
 	c.call(symThreadExchangeCaptureMode, address(&c.number))
 	c.mode = c.number
 	return nil
 }
 
-// popContext leaves the thread as it was.
+// popContext restores the state of the thread.
 func popContext(c *caller) {
 	c.number = c.mode
 	c.call(symThreadExchangeCaptureMode, address(&c.number))
@@ -63,7 +63,7 @@ func popContext(c *caller) {
 	runtime.UnlockOSThread()
 }
 
-// do makes calls.
+// do runs calls with the lock and the context.
 func (g *gpu) do(run func(*caller) error) error {
 	c, err := g.lockContext(false)
 	if err != nil {
@@ -73,8 +73,8 @@ func (g *gpu) do(run func(*caller) error) error {
 	return run(c)
 }
 
-// doClosing makes calls that take something down. On a device that has failed there is
-// nothing left to take down, so what the driver says then is no error.
+// doClosing runs calls that release something. On a failed device there is nothing to release, so
+// errors of the driver are dropped.
 func (g *gpu) doClosing(run func(*caller) error) error {
 	c, err := g.lockContext(true)
 	if err == nil {
@@ -87,7 +87,7 @@ func (g *gpu) doClosing(run func(*caller) error) error {
 	return nil
 }
 
-// doUnlocked makes calls that may wait, and look at nothing of the GPU's but its context.
+// doUnlocked runs calls that may wait, and that use only the context of the GPU.
 func (g *gpu) doUnlocked(run func(*caller) error) error {
 	g.mu.Lock()
 	if g.stopped {
@@ -109,9 +109,9 @@ func (g *gpu) doUnlocked(run func(*caller) error) error {
 	return run(c)
 }
 
-// doMapping is apart, for what makes memory known to the GPU or maps it, which can take
-// long, and then note with the lock. If the GPU was closed meanwhile, the memory is
-// given back by the last function instead.
+// doMapping runs bring, which registers or maps memory and may take long, without the lock, and
+// then note with the lock. If the GPU was closed meanwhile, it calls giveBack to release the
+// memory.
 func (g *gpu) doMapping(bring func(*caller) error, note func(), giveBack func(*caller)) error {
 	if err := g.failed(); err != nil {
 		return err
@@ -131,8 +131,8 @@ func (g *gpu) doMapping(bring func(*caller) error, note func(), giveBack func(*c
 	})
 }
 
-// doFreeing is undo and then apart: first what is known of something goes, and then the
-// thing. The errors of a device that has failed are none.
+// doFreeing runs forget like doClosing, and then free like doUnlocked: first the records are
+// removed, then the object. Errors of a failed device are dropped.
 func (g *gpu) doFreeing(forget, free func(*caller) error) error {
 	err := g.doClosing(forget)
 	if err == nil {
@@ -144,8 +144,8 @@ func (g *gpu) doFreeing(forget, free func(*caller) error) error {
 	return nil
 }
 
-// retain gets the primary context. It is the one that CUDA's runtime uses, and so
-// PyTorch: memory of one is that of the other.
+// retain gets the primary context. CUDA's runtime uses the same context, and so PyTorch: memory of
+// one is usable by the other.
 func (g *gpu) retain() error {
 	c := g.caller
 	c.word = 0
@@ -156,8 +156,8 @@ func (g *gpu) retain() error {
 	return nil
 }
 
-// stop gives the context back, behind all calls that are made. It is called once. What
-// fails here fails for nobody.
+// stop releases the context, after all running calls. It is called once. Errors here have no caller
+// to handle them.
 func (g *gpu) stop() {
 	c := g.caller
 	g.mu.Lock()

@@ -15,12 +15,12 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// sentinel is different in every byte, and for every argument.
+// sentinel returns a value that differs in every byte, and for every argument.
 func sentinel(i int) uint64 {
 	return 0x0102030405060708 * uint64(i+1)
 }
 
-// truncated is what a callee sees of an argument of so many bytes.
+// truncated returns an argument as a callee with a parameter of so many bytes sees it.
 func truncated(v uint64, bytes int32) uint64 {
 	if bytes == 4 {
 		// Signed arguments are shown extended.
@@ -29,8 +29,8 @@ func truncated(v uint64, bytes int32) uint64 {
 	return v
 }
 
-// Each function gets its arguments, as a C compiler reads them, in the places
-// where a call puts them.
+// TestArgumentsArrive: each function receives its arguments in the positions of the C calling
+// convention.
 func TestArgumentsArrive(t *testing.T) {
 	f := newFake(t)
 	lib, err := load(f.path)
@@ -41,13 +41,13 @@ func TestArgumentsArrive(t *testing.T) {
 	f.record(1)
 	for s := range symbolCount {
 		t.Run(s.String(), func(t *testing.T) {
-			const given = 6 // all that goes in registers
+			const given = 6 // the number of argument registers
 			args := make([]uintptr, given)
 			for i := range args {
 				args[i] = uintptr(sentinel(i))
 			}
 			if s == symIpcOpenMemHandle {
-				return // TestHandleArrivesByValue
+				return // see TestHandleArrivesByValue
 			}
 			if got := lib.plain.call(s, args...); got != success {
 				t.Fatalf("the call returned %d", got)
@@ -91,7 +91,7 @@ func TestHandleArrivesByValue(t *testing.T) {
 	}
 }
 
-// Each operation is the call that it should be, with its arguments in order.
+// TestOperationsAreCalls: each operation makes its call of the driver, with the arguments in order.
 func TestOperationsAreCalls(t *testing.T) {
 	f := newFake(t)
 	dev := f.device()
@@ -138,7 +138,7 @@ func TestOperationsAreCalls(t *testing.T) {
 	}
 }
 
-// A word that is none does not get as far as the driver.
+// TestBadWordsAreRefused: an invalid word never reaches the driver.
 func TestBadWordsAreRefused(t *testing.T) {
 	f := newFake(t)
 	dev := f.device()
@@ -156,7 +156,7 @@ func TestBadWordsAreRefused(t *testing.T) {
 	}
 }
 
-// A driver may refuse pitches that are not its own: then rows go one by one.
+// TestRowsOneByOne: if the driver refuses a pitch, the rows are copied one by one.
 func TestRowsOneByOne(t *testing.T) {
 	f := newFake(t)
 	dev := f.device()
@@ -189,7 +189,7 @@ func TestRowsOneByOne(t *testing.T) {
 	}
 }
 
-// What happens for each message allocates nothing on its way to the library.
+// TestCallsDoNotAllocate: calls that are made for each message do not allocate.
 func TestCallsDoNotAllocate(t *testing.T) {
 	if raceDetector {
 		t.Skip("the race detector has pools lose what they are given")
@@ -217,7 +217,7 @@ func TestCallsDoNotAllocate(t *testing.T) {
 				failed = err
 			}
 		})
-		// A nap has a timer, which is none of the calls'.
+		// The timer of a pause is allocated, which is not part of the calls.
 		limit := map[string]float64{"Synchronize": 3}[name]
 		if failed != nil || allocations > limit {
 			t.Errorf("%s: %v allocations (%v)", name, allocations, failed)
@@ -225,7 +225,7 @@ func TestCallsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// Calls have the context, on whichever thread they are made.
+// TestContextIsCurrent: calls have the context, on any thread.
 func TestContextIsCurrent(t *testing.T) {
 	f := newFake(t)
 	dev := f.device()
@@ -253,8 +253,8 @@ func TestContextIsCurrent(t *testing.T) {
 	}
 }
 
-// The thread of whoever calls has its own context again afterwards, and captures as
-// before; meanwhile what it captures, and others, does not see the calls.
+// TestThreadStateIsRestored: after a call the caller's thread has its own context and capture mode
+// again; captures of this and other threads do not see the calls.
 func TestThreadStateIsRestored(t *testing.T) {
 	const theirContext, theirMode = 0x1230, 1
 	f := newFake(t)
@@ -324,8 +324,8 @@ func TestThreadStateIsRestored(t *testing.T) {
 	}
 }
 
-// taking is memory of a fake that is being taken away, in a call that waits for a
-// stream, which waits for a word.
+// taking is memory of a fake that is being freed, in a call that waits for a stream, which waits
+// for a word.
 type taking struct {
 	*fake
 	driver *driver
@@ -362,8 +362,8 @@ func newTaking(t *testing.T) *taking {
 	return k
 }
 
-// What takes memory away may wait in the driver for what was submitted meanwhile, and
-// that for what is yet to be submitted.
+// TestFreeDoesNotBlockSubmit: a call that frees memory may wait in the driver for operations that
+// are submitted later.
 func TestFreeDoesNotBlockSubmit(t *testing.T) {
 	k := newTaking(t)
 	submitted := make(chan error, 1)
@@ -380,7 +380,7 @@ func TestFreeDoesNotBlockSubmit(t *testing.T) {
 	}
 }
 
-// The context stays until memory is taken away.
+// TestCloseWaitsForFree: the context is released after the running free.
 func TestCloseWaitsForFree(t *testing.T) {
 	const release = "cuDevicePrimaryCtxRelease_v2"
 	k := newTaking(t)
@@ -390,10 +390,10 @@ func TestCloseWaitsForFree(t *testing.T) {
 	for !errors.Is(k.other.Submit(), cudaipc.ErrClosed) {
 		runtime.Gosched()
 	}
-	for range 1000 { // the turns that it would take not to wait
+	for range 1000 { // scheduling rounds in which a wrong Close would return
 		runtime.Gosched()
 		if n := k.count(release); n != before {
-			t.Fatalf("%d contexts were given back while memory of one was being freed", n-before)
+			t.Fatalf("%d contexts were released while memory of one was being freed", n-before)
 		}
 	}
 	k.word.Host.Store(1)
@@ -401,11 +401,11 @@ func TestCloseWaitsForFree(t *testing.T) {
 		t.Error(err)
 	}
 	if n := k.count(release); n != before+1 {
-		t.Errorf("%d contexts were given back", n-before)
+		t.Errorf("%d contexts were released", n-before)
 	}
 }
 
-// A device that is closed refuses calls from then on, whoever makes some meanwhile.
+// TestCallsEndWithTheDevice: calls of all goroutines fail once the device is closed.
 func TestCallsEndWithTheDevice(t *testing.T) {
 	f := newFake(t)
 	for range 20 {
@@ -445,7 +445,7 @@ func ExampleOpen() {
 	// Output: true true
 }
 
-// BenchmarkSubmit is what the way to the library costs; the fake does nothing.
+// BenchmarkSubmit measures the cost of calling the library; the fake does nothing.
 func BenchmarkSubmit(b *testing.B) {
 	f := newFake(b)
 	dev := f.device()
@@ -469,7 +469,7 @@ func BenchmarkSubmit(b *testing.B) {
 	}
 }
 
-// BenchmarkSynchronize is a copy of so many KiB, and waiting for it.
+// BenchmarkSynchronize measures a copy of so many KiB with the wait for it.
 func BenchmarkSynchronize(b *testing.B) {
 	const largest = 16 << 20
 	f := newFake(b)

@@ -9,7 +9,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// device implements cudaipc.Device: one use of a GPU.
+// device implements cudaipc.Device: one reference to a GPU.
 type device struct {
 	driver *driver
 	ref    *gpuRef
@@ -17,8 +17,8 @@ type device struct {
 	closed atomic.Bool
 }
 
-// gpu is what to make a call on, unless it is clear that the call would fail.
-// A feature is named by its field in cudaipc.Caps.
+// gpu returns the GPU for a call, or the error of a call that cannot succeed. A feature is named by
+// its field in cudaipc.Caps.
 func (d *device) gpu(s symbol, feature string) (*gpu, error) {
 	g := d.ref.gpu
 	if d.closed.Load() {
@@ -54,7 +54,7 @@ func (d *device) ImportArena(fd int, sizeBytes int64) (cudaipc.Arena, error) {
 	return arenaOrNil(g.importArena(fd, sizeBytes))
 }
 
-// arenaOrNil keeps a nil pointer from becoming an interface that is none.
+// arenaOrNil converts a nil pointer to a nil interface.
 func arenaOrNil(a *arena, err error) (cudaipc.Arena, error) {
 	if err != nil {
 		return nil, err
@@ -163,8 +163,8 @@ func (d *device) NewEvent() (cudaipc.Event, error) {
 	return e, nil
 }
 
-// Err implements cudaipc.Device. It asks the driver, which tells of what went
-// wrong on the device when the next call is made.
+// Err implements cudaipc.Device. It polls the driver, which reports a failure of the device at the
+// next call.
 func (d *device) Err() error {
 	g := d.ref.gpu
 	if !d.closed.Load() && g.failed() == nil {
@@ -173,7 +173,7 @@ func (d *device) Err() error {
 	return g.failed()
 }
 
-// Close implements cudaipc.Device. The context goes with the last one.
+// Close implements cudaipc.Device. The last one releases the context.
 func (d *device) Close() error {
 	d.once.Do(func() {
 		d.closed.Store(true)

@@ -10,8 +10,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// probeTimeout bounds what Open tries out on a device, which has no context to
-// say so. A device that works takes milliseconds.
+// probeTimeout bounds the probe of a device in Open, which has no context argument. A working
+// device takes milliseconds.
 const probeTimeout = 10 * time.Second
 
 // driver implements cudaipc.Driver over libcuda.
@@ -19,20 +19,19 @@ type driver struct {
 	lib   *library
 	cards []card
 
-	mu     sync.Mutex // held while a context is made: nobody makes it twice
+	mu     sync.Mutex // held while a context is made, so that it is made once
 	closed bool
 	open   map[cudaipc.UUID]*gpuRef
 }
 
-// gpuRef counts who has a GPU open.
+// gpuRef counts the open devices of a GPU.
 type gpuRef struct {
 	*gpu
 	count int
 }
 
-// Open loads the driver and looks at the devices. The errors are
-// [cudaipc.ErrNotBuilt], [cudaipc.ErrNoDriver], [cudaipc.ErrDriverTooOld] and
-// [cudaipc.ErrNoDevice].
+// Open loads the driver and lists the devices. The errors are [cudaipc.ErrNotBuilt],
+// [cudaipc.ErrNoDriver], [cudaipc.ErrDriverTooOld] and [cudaipc.ErrNoDevice].
 func Open(o Options) (cudaipc.Driver, error) {
 	lib, err := load(o.libcuda())
 	if err != nil {
@@ -46,7 +45,7 @@ func Open(o Options) (cudaipc.Driver, error) {
 	return &driver{lib: lib, cards: cards, open: make(map[cudaipc.UUID]*gpuRef)}, nil
 }
 
-// errClosed is the error of a driver that was closed.
+// errClosed returns the error of a closed driver.
 func (d *driver) errClosed() error {
 	return refusal(symInit, deinitialized, cudaipc.UUID{}, cudaipc.ErrClosed, "the driver")
 }
@@ -54,8 +53,8 @@ func (d *driver) errClosed() error {
 // Name implements cudaipc.Driver.
 func (d *driver) Name() string { return "cuda" }
 
-// Probe implements cudaipc.Driver. A device without a context, or whose context
-// fails while things are tried, is in the list, with nothing that it can do.
+// Probe implements cudaipc.Driver. A device without a context, or whose context fails during the
+// probe, is in the list without capabilities.
 func (d *driver) Probe(ctx context.Context) ([]cudaipc.Caps, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -120,7 +119,8 @@ func (d *driver) openCard(of *card) (cudaipc.Device, error) {
 	return &device{driver: d, ref: u}, nil
 }
 
-// acquire takes part in a GPU, or starts it. With d.mu held, like release.
+// acquire adds a reference to a GPU, and starts it first if it is new. acquire and release are
+// called with d.mu held.
 func (d *driver) acquire(of *card) (*gpuRef, error) {
 	u, ok := d.open[of.uuid]
 	if !ok {
@@ -142,8 +142,7 @@ func (d *driver) release(u *gpuRef) {
 	}
 }
 
-// peers are the devices that reach the memory of this one, and the other way
-// round.
+// peers returns the devices that can access this device's memory, and whose memory it can access.
 func (d *driver) peers(of *card) []int32 {
 	var all []int32
 	for i := range d.cards {

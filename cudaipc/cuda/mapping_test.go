@@ -11,8 +11,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// bringing is what brings memory in, and the call of the driver in which it takes long.
-// It returns what gives the memory back.
+// bringing lists the calls that map memory, with the slow call of the driver in each, and a
+// function that releases the memory.
 var bringing = map[string]struct {
 	call  string
 	bring func(f *fake) func(dev cudaipc.Device) (back func() error, err error)
@@ -50,13 +50,13 @@ var bringing = map[string]struct {
 	}},
 }
 
-// brought is what came of it.
+// brought is the result of a mapping call.
 type brought struct {
 	back func() error
 	err  error
 }
 
-// holdBringing begins to bring memory in, and returns when the driver is at it.
+// holdBringing starts a mapping call, and returns when it is blocked in the driver.
 func (f *fake) holdBringing(call string, dev cudaipc.Device, bring func(cudaipc.Device) (func() error, error)) (came chan brought) {
 	f.Helper()
 	before := f.count(call)
@@ -72,7 +72,7 @@ func (f *fake) holdBringing(call string, dev cudaipc.Device, bring func(cudaipc.
 	return came
 }
 
-// Mapping memory takes long, and what is submitted meanwhile does not wait for it.
+// TestMappingDoesNotBlockSubmit: operations are submitted while a call maps memory.
 func TestMappingDoesNotBlockSubmit(t *testing.T) {
 	for name, b := range bringing {
 		t.Run(name, func(t *testing.T) {
@@ -101,7 +101,7 @@ func TestMappingDoesNotBlockSubmit(t *testing.T) {
 	}
 }
 
-// Memory that comes when the device is closed already is given back.
+// TestMappingDuringClose: memory whose mapping ends after the Close of the device is released.
 func TestMappingDuringClose(t *testing.T) {
 	for name, b := range bringing {
 		t.Run(name, func(t *testing.T) {

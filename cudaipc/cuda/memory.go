@@ -9,9 +9,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// blockBytes is what CUDA divides among small allocations. A handle is always
-// good for the whole block, so memory that is to be exported has blocks of its
-// own: whoever opens the handle sees nothing else.
+// blockBytes is the size of the blocks that CUDA divides among small allocations. A handle always
+// gives access to the whole block, so memory that is to be exported has its own blocks.
 const blockBytes = 2 << 20
 
 // imported is an open handle.
@@ -41,7 +40,7 @@ func (g *gpu) alloc(sizeBytes int64) (p cudaipc.Ptr, err error) {
 	return p, err
 }
 
-// freeMemory frees what alloc made, and nothing else.
+// freeMemory frees memory of alloc, and no other.
 func (g *gpu) freeMemory(p cudaipc.Ptr) error {
 	if err := g.synchronize(); err != nil {
 		return err
@@ -69,8 +68,8 @@ func (g *gpu) free(p cudaipc.Ptr) error {
 	return g.doUnlocked(func(c *caller) error { return g.must(c, symMemFree, uintptr(p)) })
 }
 
-// export finds the allocation around an address, which may be anybody's in
-// this process: PyTorch's memory can be exported too.
+// exportHandle exports the allocation around an address, which any code of this process may have
+// made: PyTorch's memory can be exported too.
 func (g *gpu) exportHandle(p cudaipc.Ptr) (h cudaipc.Handle, offset int64, err error) {
 	err = g.do(func(c *caller) error {
 		if err := g.must(c, symMemGetAddressRange, address(&c.word), address(&c.second), uintptr(p)); err != nil {
@@ -82,7 +81,7 @@ func (g *gpu) exportHandle(p cudaipc.Ptr) (h cudaipc.Handle, offset int64, err e
 		}
 		c.number = 1
 		if c.call(symPointerGetAttribute, address(&c.number), pointerLegacyIPC, uintptr(p)) == success && c.number == 0 {
-			return g.unsupported(symIpcGetMemHandle, "the memory was not made so that a handle could name it")
+			return g.unsupported(symIpcGetMemHandle, "the memory was made without support for handles")
 		}
 		c.handle = cudaipc.Handle{}
 		if err := g.must(c, symIpcGetMemHandle, address(&c.handle), uintptr(base)); err != nil {
@@ -134,7 +133,7 @@ func (g *gpu) importHandle(h cudaipc.Handle) (base cudaipc.Ptr, sizeBytes int64,
 	return base, sizeBytes, err
 }
 
-// open maps what a handle names.
+// open maps the allocation of a handle.
 func (g *gpu) open(c *caller, h cudaipc.Handle) (cudaipc.Ptr, error) {
 	c.handle = h
 	var room [maxArgs]uintptr
@@ -144,7 +143,7 @@ func (g *gpu) open(c *caller, h cudaipc.Handle) (cudaipc.Ptr, error) {
 		return cudaipc.Ptr(c.word), nil
 	}
 	err := g.fail(c, symIpcOpenMemHandle, got)
-	// Its way of saying that the memory is this process's own.
+	// The driver returns this code for the process's own memory.
 	if e := (*cudaipc.Error)(nil); got == invalidContext && errors.As(err, &e) {
 		e.Err = cudaipc.ErrOwnHandle
 	}
@@ -169,7 +168,7 @@ func (g *gpu) unimport(base cudaipc.Ptr) error {
 	if err != nil || !last {
 		return err
 	}
-	// Whatever comes of that, the import ends: nobody would end it later.
+	// The import ends also after an error, because no later call would end it.
 	settled := g.synchronize()
 	g.importMu.Lock()
 	defer g.importMu.Unlock()
@@ -178,7 +177,7 @@ func (g *gpu) unimport(base cudaipc.Ptr) error {
 		if !ok {
 			return g.invalid(symIpcCloseMemHandle, "%#x is no base of an import", uint64(base))
 		}
-		// Somebody may have opened it again meanwhile.
+		// Another goroutine may have imported it meanwhile.
 		if open := g.imports[h]; open.count > 1 {
 			open.count--
 			last = false

@@ -8,10 +8,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// submit queues operations. It stops before a copy of plain host memory while
-// the stream has work: the driver would do such a copy within the call, and so
-// wait for that work, and everybody with it. Whoever submits waits for point,
-// without the lock, and comes again with the rest.
+// submit queues operations. It stops before a copy of plain host memory while the stream has work:
+// the driver would wait for that work within the call, and so would all other calls. The caller
+// waits for point, without the lock, and submits the rest.
 func (g *gpu) submit(c *caller, s *stream, ops []cudaipc.Op) (queued int, point uintptr, err error) {
 	if s.closed.Load() {
 		return 0, 0, g.closed(symStreamQuery, invalidHandle, "stream")
@@ -44,8 +43,8 @@ func (g *gpu) isPlainCopy(c *caller, op *cudaipc.Op) bool {
 	}
 }
 
-// isKnown reports whether an address is memory that CUDA has made, or that it
-// has pinned: all but plain host memory.
+// isKnown reports whether CUDA has made or pinned the memory at an address: all memory but plain
+// host memory.
 func (g *gpu) isKnown(c *caller, p cudaipc.Ptr) bool {
 	if g.ranges.contain(p) {
 		return true
@@ -76,12 +75,11 @@ func (g *gpu) apply(c *caller, stream uintptr, op *cudaipc.Op) error {
 		}
 		return g.must(c, symStreamWaitEvent, stream, e.raw, 0)
 	default:
-		return g.invalid(symStreamQuery, "operation %d is none", op.Kind)
+		return g.invalid(symStreamQuery, "operation %d does not exist", op.Kind)
 	}
 }
 
-// event checks what an operation brings along. An event of another GPU of this
-// driver serves as well.
+// event returns the event of an operation. Events of other GPUs of this driver are allowed.
 func (g *gpu) event(s symbol, op *cudaipc.Op) (*event, error) {
 	e, ok := op.Event.(*event)
 	switch {
@@ -97,15 +95,14 @@ func (g *gpu) word(c *caller, s symbol, stream uintptr, op *cudaipc.Op, flags ui
 	if why, ok := g.caps.Why["Words"]; ok {
 		return g.unsupported(s, why)
 	}
-	// A GPU that comes upon an address which is none is lost for good.
+	// An access to an invalid address would end the GPU.
 	if op.Word.Dev%4 != 0 || !g.isKnown(c, op.Word.Dev) {
 		return g.invalid(s, "no word is at %#x", uint64(op.Word.Dev))
 	}
 	return g.must(c, s, stream, uintptr(op.Word.Dev), uintptr(op.Value), flags)
 }
 
-// copy finds the direction by the addresses, which is what all of CUDA on
-// 64-bit Linux can do.
+// copy lets CUDA find the direction by the addresses, which works on all 64-bit Linux systems.
 func (g *gpu) copy(c *caller, stream uintptr, op *cudaipc.Op) error {
 	switch {
 	case op.Bytes < 0 || op.Bytes > 0 && (op.Dst == 0 || op.Src == 0):
@@ -116,9 +113,9 @@ func (g *gpu) copy(c *caller, stream uintptr, op *cudaipc.Op) error {
 	return g.must(c, symMemcpyAsync, uintptr(op.Dst), uintptr(op.Src), uintptr(op.Bytes), stream)
 }
 
-// copy2D has the driver do all rows at once. It may refuse pitches that are not
-// its own between two places of one device, and cuMemcpy2DUnaligned, which
-// takes any, is not asynchronous: then the rows go one by one.
+// copy2D makes one call for all rows. The driver may refuse foreign pitches between two ranges of
+// one device, and cuMemcpy2DUnaligned, which accepts any, is not asynchronous: then the rows are
+// copied one by one.
 func (g *gpu) copy2D(c *caller, stream uintptr, op *cudaipc.Op) error {
 	switch {
 	case op.Bytes < 0 || op.Rows < 0 || op.Rows > 1 && (!fits(op, op.DstPitch) || !fits(op, op.SrcPitch)):
@@ -147,8 +144,7 @@ func (g *gpu) copy2D(c *caller, stream uintptr, op *cudaipc.Op) error {
 	return nil
 }
 
-// fits reports whether rows that lie so far apart neither overlap, nor reach
-// beyond all memory.
+// fits reports whether rows with a pitch neither overlap, nor exceed the address space.
 func fits(op *cudaipc.Op, pitch int64) bool {
 	return pitch >= op.Bytes && (pitch == 0 || op.Rows <= math.MaxInt64/pitch)
 }

@@ -17,7 +17,7 @@ func open() (cudaipc.Driver, error) { return emul.New(emul.Options{BytesPerSecon
 
 func TestMain(m *testing.M) { drivertest.Main(m, open) }
 
-// brokenVariable names the broken driver that a run of the tests is for.
+// brokenVariable names the defect of the driver for a run of the tests.
 const brokenVariable = "OMNIBUS_DRIVERTEST_BROKEN"
 
 // TestBroken runs the suite on a broken driver, for TestSuiteFindsDefects.
@@ -35,8 +35,7 @@ func TestBroken(t *testing.T) {
 	})
 }
 
-// TestSuiteFindsDefects: each promise of the contract, broken in turn, has a test of the
-// suite fail.
+// TestSuiteFindsDefects: for each broken promise of the contract a test of the suite fails.
 func TestSuiteFindsDefects(t *testing.T) {
 	for name, d := range defects {
 		t.Run(name, func(t *testing.T) {
@@ -45,13 +44,13 @@ func TestSuiteFindsDefects(t *testing.T) {
 			cmd.Env = append(os.Environ(), brokenVariable+"="+name, "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 			out, err := cmd.CombinedOutput()
 			if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || !bytes.Contains(out, []byte("--- FAIL: TestBroken/"+d.seenBy)) {
-				t.Errorf("the suite did not mind: %v\n%s", err, out)
+				t.Errorf("the suite passed: %v\n%s", err, out)
 			}
 		})
 	}
 }
 
-// TestWrappersPass: the wrappers break nothing by themselves.
+// TestWrappersPass: the wrappers without a defect pass the suite.
 func TestWrappersPass(t *testing.T) {
 	drivertest.Run(t, func() (cudaipc.Driver, error) {
 		d, err := open()
@@ -59,15 +58,15 @@ func TestWrappersPass(t *testing.T) {
 	})
 }
 
-// TestUnavailableDriverSkips: a driver that is not to be had is no failure.
+// TestUnavailableDriverSkips: an unavailable driver skips the suite.
 func TestUnavailableDriverSkips(t *testing.T) {
 	drivertest.Run(t, func() (cudaipc.Driver, error) { return nil, cudaipc.ErrNoDriver })
 	drivertest.Run(t, func() (cudaipc.Driver, error) { return emul.New(emul.Options{Devices: emul.NoDevices}) })
 }
 
-// defect is a way to break the contract.
+// defect is one violation of the contract.
 type defect struct {
-	seenBy string // the test of the suite, as go test spells it
+	seenBy string // name of the suite's test, as go test writes it
 	probe  func([]cudaipc.Caps)
 	device func(cudaipc.Device) cudaipc.Device
 	submit func([]cudaipc.Op) []cudaipc.Op

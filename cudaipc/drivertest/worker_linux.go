@@ -10,7 +10,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// What the other process does.
+// The requests to the other process.
 const (
 	doArena       = "make an arena"
 	doImportArena = "import an arena"
@@ -26,18 +26,18 @@ const (
 
 var errNoBreaker = errors.New("the driver cannot have a device fail")
 
-// worker does in the other process what it is asked to.
+// worker executes requests in the other process.
 type worker struct {
 	driver cudaipc.Driver
 	dev    cudaipc.Device
 	memory []workerMemory
 }
 
-// workerMemory is memory that the other process has.
+// workerMemory is memory of the other process.
 type workerMemory struct {
 	base  cudaipc.Ptr
 	host  cudaipc.HostMemory
-	close func() error // nil when that was done
+	close func() error // nil once it was closed
 }
 
 func newWorker(driver cudaipc.Driver, dev cudaipc.Device) *worker {
@@ -94,7 +94,7 @@ func (w *worker) dispatch(ctx context.Context, q request, given []int) (a reply,
 	}
 }
 
-// onMemory does something with memory that is held.
+// onMemory executes a request on existing memory.
 func (w *worker) onMemory(ctx context.Context, q request) error {
 	if q.Do == doBreak {
 		breaker, ok := w.driver.(Breaker)
@@ -117,7 +117,7 @@ func (w *worker) onMemory(ctx context.Context, q request) error {
 		m.close = nil
 		return closing()
 	default:
-		return fmt.Errorf("nobody knows how to %s", q.Do)
+		return fmt.Errorf("unknown request: %s", q.Do)
 	}
 }
 
@@ -157,7 +157,7 @@ func (w *worker) add(m workerMemory) reply {
 	return reply{Memory: len(w.memory) - 1}
 }
 
-// close closes what was not closed. A device that was broken may say so.
+// close closes the remaining objects. A device that was broken may return its error.
 func (w *worker) close() error {
 	var errs []error
 	for _, m := range w.memory {

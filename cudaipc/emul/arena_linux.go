@@ -25,8 +25,7 @@ func (a *arena) Bytes() int64 { return int64(a.memory.bytes) }
 // FD implements [cudaipc.Arena].
 func (a *arena) FD() int { return a.fd }
 
-// Close implements [cudaipc.Arena]. An operation that comes afterwards finds
-// nothing there.
+// Close implements [cudaipc.Arena]. Later operations find no memory at its addresses.
 func (a *arena) Close() error {
 	if a.closed.Swap(true) || !a.primary.untrack(a.memory) {
 		return nil
@@ -35,7 +34,7 @@ func (a *arena) Close() error {
 	return a.primary.failure("Arena.Close")
 }
 
-// hostMemory is host memory that the device knows.
+// hostMemory is registered host memory.
 type hostMemory struct {
 	primary *primary
 	region  *region

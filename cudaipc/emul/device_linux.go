@@ -12,11 +12,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// ownHandles are the allocations of this process that have not been freed: their
-// drivers, by nonce.
+// ownHandles maps the nonces of this process's allocations to their drivers, until they are freed.
 var ownHandles sync.Map
 
-// device is one opening of a GPU.
+// device is one reference to a GPU.
 type device struct {
 	primary *primary
 	caps    cudaipc.Caps
@@ -26,7 +25,7 @@ type device struct {
 // Caps implements [cudaipc.Device].
 func (v *device) Caps() cudaipc.Caps { return v.caps }
 
-// check says why a call cannot be made, if so.
+// check returns the reason why a call cannot be made, or nil.
 func (v *device) check(call string) error {
 	if v.closed.Load() {
 		return contextDestroyed.with(call, v.caps.Device, cudaipc.ErrClosed, "the device is")
@@ -41,7 +40,7 @@ func (v *device) invalid(call, reason string, args ...any) error {
 	return invalidValue.with(call, v.caps.Device, cudaipc.ErrInvalid, reason, args...)
 }
 
-// missing is the error for what the device lacks, or nil.
+// missing returns the error of a missing feature, or nil.
 func (v *device) missing(call, field string) error {
 	why, missing := v.caps.Why[field]
 	if !missing {
@@ -116,8 +115,8 @@ func (v *device) make(call string, kind regionKind, sizeBytes, granularityBytes 
 // Err implements [cudaipc.Device].
 func (v *device) Err() error { return v.primary.gpu.failed("Err") }
 
-// Close implements [cudaipc.Device]. The last one of a device gives back what
-// is left on it.
+// Close implements [cudaipc.Device]. The last one of a GPU releases the objects that are left on
+// it.
 func (v *device) Close() error {
 	if v.closed.Swap(true) {
 		return nil

@@ -6,7 +6,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// event is a point in a stream that others wait for.
+// event is a point in a stream that other streams wait for.
 type event struct {
 	primary *primary
 
@@ -15,7 +15,7 @@ type event struct {
 	at     *point // nil until a stream has recorded it
 }
 
-// point is a record of an event: one place in one stream.
+// point is one record of an event.
 type point struct {
 	passed chan struct{}
 	failed *cudaipc.Error // why it was never reached; set before passed is closed
@@ -33,7 +33,7 @@ func (v *device) NewEvent() (cudaipc.Event, error) {
 	return &event{primary: p}, nil
 }
 
-// record makes the event a new point; nil means that it is closed.
+// record sets the event to a new point; nil means that it is closed.
 func (e *event) record() *point {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -44,7 +44,7 @@ func (e *event) record() *point {
 	return e.at
 }
 
-// current returns the point that the event is; ok is false when it is closed.
+// current returns the event's point; ok is false when it is closed.
 func (e *event) current() (at *point, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -75,7 +75,7 @@ func (e *event) Done() (bool, error) {
 	}
 }
 
-// Close implements [cudaipc.Event]. Streams that wait for it go on waiting.
+// Close implements [cudaipc.Event]. Streams that wait for it continue to wait.
 func (e *event) Close() error {
 	e.mu.Lock()
 	closed := e.closed

@@ -7,7 +7,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// regionKind says what a region is.
+// regionKind is the origin of a region.
 type regionKind uint8
 
 const (
@@ -17,17 +17,17 @@ const (
 	ofHost
 )
 
-// region is memory that operations may touch.
+// region is memory that operations may access.
 type region struct {
 	span
 	kind     regionKind
 	primary  *primary
 	readOnly bool
-	users    int // operations that are touching it
+	users    int // running operations that access it
 }
 
-// regions knows all memory of a driver. An operation enters what it touches, so
-// that nothing is unmapped under it.
+// regions holds all memory of a driver. An operation acquires the regions that it accesses, so that
+// they are not unmapped meanwhile.
 type regions struct {
 	mu       sync.Mutex
 	released sync.Cond
@@ -66,7 +66,7 @@ func (r *regions) insert(a *region) {
 	r.all = slices.Insert(r.all, i, a)
 }
 
-// mapDevice makes a region of device memory out of a descriptor.
+// mapDevice maps a descriptor as a region of device memory.
 func (r *regions) mapDevice(p *primary, kind regionKind, fd int, bytes, align int64) (*region, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -83,8 +83,7 @@ func (r *regions) mapDevice(p *primary, kind regionKind, fd int, bytes, align in
 	return a, nil
 }
 
-// addHost makes a region of memory that is mapped already; ok is false where a
-// part of it is one.
+// addHost makes a region of mapped memory; ok is false if a part of it is registered or reserved.
 func (r *regions) addHost(p *primary, s span, readOnly bool) (a *region, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -98,7 +97,7 @@ func (r *regions) addHost(p *primary, s span, readOnly bool) (a *region, ok bool
 	return a, true
 }
 
-// remove waits for the operations that are in a region, and ends it.
+// remove removes a region, and waits for the operations that access it.
 func (r *regions) remove(a *region) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -118,7 +117,7 @@ func (r *regions) remove(a *region) {
 	}
 }
 
-// find returns the region that an address is in, or nil.
+// find returns the region of an address, or nil.
 func (r *regions) find(p cudaipc.Ptr) *region {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -128,7 +127,7 @@ func (r *regions) find(p cudaipc.Ptr) *region {
 	return nil
 }
 
-// access says how an operation touches memory.
+// access is the kind of access of an operation.
 type access uint8
 
 const (
@@ -136,8 +135,8 @@ const (
 	write
 )
 
-// acquire makes sure of a range that a stream of p is about to touch, until leave.
-// The region is nil for host memory that is not registered.
+// acquire keeps a range mapped for a stream of p until release. The region is nil for host memory
+// that is not registered.
 func (r *regions) acquire(p *primary, at cudaipc.Ptr, bytes int64, how access) (a *region, ok bool) {
 	s := span{uintptr(at), uintptr(bytes)}
 	if s.base == 0 || s.end() < s.base {
@@ -178,7 +177,7 @@ func (r *regions) close() {
 	r.mu.Unlock()
 }
 
-// removeHosts ends what p registered and did not close.
+// removeHosts removes the memory that p has registered and not closed.
 func (r *regions) removeHosts(p *primary) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

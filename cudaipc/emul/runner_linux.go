@@ -9,14 +9,14 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// How long a stream looks at a word before it naps, and how long it naps.
+// A stream checks a word waitSpins times, and then with pauses.
 const (
 	waitSpins = 100
 	minPause  = 20 * time.Microsecond
 	maxPause  = time.Millisecond
 )
 
-// prepare checks an operation as far as that can be done before it runs.
+// prepare checks an operation as far as possible before it runs.
 func (s *stream) prepare(call string, op cudaipc.Op) (task, error) {
 	uuid := s.primary.gpu.uuid
 	invalid := func(reason string, args ...any) (task, error) {
@@ -69,8 +69,7 @@ func (s *stream) prepareEvent(call string, op cudaipc.Op) (task, error) {
 	return task{op: op, at: at}, nil
 }
 
-// reach is how many bytes the rows of a copy span, or negative if that is no
-// number.
+// reach returns the bytes that the rows of a copy span, or a negative number on overflow.
 func reach(pitch int64, op cudaipc.Op) int64 {
 	if op.Rows == 0 {
 		return 0
@@ -82,7 +81,7 @@ func reach(pitch int64, op cudaipc.Op) int64 {
 	return int64(span) + op.Bytes
 }
 
-// runner does operations on a stream's goroutine.
+// runner runs operations on a stream's goroutine.
 type runner struct {
 	*stream
 	timer *time.Timer
@@ -94,8 +93,8 @@ func newRunner(s *stream) *runner {
 	return &runner{stream: s, timer: t}
 }
 
-// do does an operation and returns what ends the device. When the device is
-// halted it may return without having done anything.
+// do runs an operation and returns the error that ends the device. When the device is halted it may
+// return without an effect.
 func (r *runner) do(t task) *cudaipc.Error {
 	o := &r.primary.driver.opts
 	step := Step{Op: t.op, Device: r.primary.gpu.uuid, Stream: r.number}
@@ -126,7 +125,7 @@ func (r *runner) do(t task) *cudaipc.Error {
 	return nil
 }
 
-// duration is how long a step takes.
+// duration returns the time of a step.
 func (o *Options) duration(step Step) (d time.Duration) {
 	if o.Delay != nil {
 		d = o.Delay(step)
@@ -141,7 +140,7 @@ func (o *Options) duration(step Step) (d time.Duration) {
 	return d
 }
 
-// sleep waits, unless the device is halted first.
+// sleep waits for d, or until the device is halted.
 func (r *runner) sleep(d time.Duration) {
 	if d <= 0 {
 		return
@@ -181,7 +180,7 @@ func (r *runner) copy(op cudaipc.Op) *cudaipc.Error {
 	return nil
 }
 
-// withWord does something with the word of an operation.
+// withWord calls f while the word of an operation is mapped.
 func (r *runner) withWord(op cudaipc.Op, f func()) *cudaipc.Error {
 	how := write
 	if op.Kind == cudaipc.OpWait {
@@ -204,8 +203,8 @@ func (r *runner) withWord(op cudaipc.Op, f func()) *cudaipc.Error {
 	return nil
 }
 
-// wait looks at a word until it is reached, ever more rarely. The word may be
-// another process's, so there is nothing else to wait for.
+// wait checks a word until it is reached, with growing pauses. The word may belong to another
+// process, so there is no event to wait for.
 func (r *runner) wait(op cudaipc.Op) *cudaipc.Error {
 	nap := minPause
 	for spins := 0; !r.primary.isHalted(); spins++ {
@@ -224,8 +223,8 @@ func (r *runner) wait(op cudaipc.Op) *cudaipc.Error {
 	return nil
 }
 
-// await waits for a point of another stream. One that was never reached, because
-// its device has failed, ends this one too: what it stands for did not happen.
+// await waits for a point of another stream. If the point was never reached, because its device has
+// failed, this device fails too: the operations before the point did not happen.
 func (r *runner) await(at *point) *cudaipc.Error {
 	if at == nil {
 		return nil

@@ -41,7 +41,7 @@ func (v *device) ImportArena(fd int, sizeBytes int64) (cudaipc.Arena, error) {
 	return newArena(v.primary, m), nil
 }
 
-// reaches says why memory of another device cannot be mapped, if so.
+// reaches returns the reason why memory of another device cannot be mapped, or nil.
 func (v *device) reaches(call, owner string) error {
 	if device := v.caps.Device; owner == hex.EncodeToString(device[:]) {
 		return nil
@@ -51,7 +51,7 @@ func (v *device) reaches(call, owner string) error {
 			return nil
 		}
 	}
-	return notSupported.with(call, v.caps.Device, cudaipc.ErrUnsupported, "the memory is another device's, which is no peer")
+	return notSupported.with(call, v.caps.Device, cudaipc.ErrUnsupported, "the memory belongs to a device that is no peer")
 }
 
 // Free implements [cudaipc.Device].
@@ -138,7 +138,8 @@ func (v *device) stale(reason string) error {
 
 func (v *device) importHandled(h handleInfo) (base cudaipc.Ptr, sizeBytes int64, err error) {
 	p := v.primary
-	// It is looked up each time: what was freed is stale, opened before or not.
+	// The handle is resolved at each import: a handle of freed memory is stale, also if it was
+	// opened before.
 	fd, reason := h.open()
 	if fd < 0 {
 		return 0, 0, v.stale(reason)

@@ -6,8 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reserveBytes is how much of the address space is reserved at once. It costs
-// nothing but addresses.
+// reserveBytes is the size of one reservation of address space, which costs nothing but addresses.
 const reserveBytes = 1 << 30
 
 // span is a range of addresses.
@@ -20,16 +19,14 @@ func (s span) contains(o span) bool { return s.base <= o.base && o.end() <= s.en
 
 func (s span) overlaps(o span) bool { return s.base < o.end() && o.base < s.end() }
 
-// space hands out addresses for device memory. They are reserved, so that what
-// is freed leaves a hole into which nothing else falls: an operation that comes
-// too late finds no memory there, rather than somebody else's.
+// space allocates addresses for device memory. They are reserved, so that no other mapping takes
+// the addresses of freed memory: an operation that is too late finds no memory there.
 type space struct {
 	reserved []span
 	free     []span // by address, none next to another
 }
 
-// reserve returns addresses for so many bytes, a multiple of the page size, from a
-// multiple of align on.
+// reserve returns addresses for a multiple of the page size, aligned to align.
 func (s *space) reserve(bytes, align uintptr) (uintptr, error) {
 	for i, f := range s.free {
 		if base := alignUp(f.base, align); base >= f.base && base < f.end() && bytes <= f.end()-base {
@@ -47,7 +44,7 @@ func (s *space) reserve(bytes, align uintptr) (uintptr, error) {
 	return s.reserve(bytes, align)
 }
 
-// cut takes a part out of a free span.
+// cut removes a part from a free span.
 func (s *space) cut(i int, part span) {
 	f := s.free[i]
 	var rest []span
@@ -60,7 +57,7 @@ func (s *space) cut(i int, part span) {
 	s.free = slices.Replace(s.free, i, i+1, rest...)
 }
 
-// release takes addresses back that have no memory any more.
+// release frees addresses without memory.
 func (s *space) release(part span) {
 	i, _ := slices.BinarySearchFunc(s.free, part.base, func(f span, base uintptr) int {
 		if f.base < base {
@@ -84,7 +81,7 @@ func (s *space) overlaps(part span) bool {
 	return slices.ContainsFunc(s.reserved, part.overlaps)
 }
 
-// close gives all addresses back to the kernel, with what is mapped there.
+// close unmaps all reserved addresses, with the memory there.
 func (s *space) close() {
 	for _, r := range s.reserved {
 		unmap(r)

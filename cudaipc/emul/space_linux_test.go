@@ -6,8 +6,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSpace: what is handed out overlaps nothing that is, and all of it comes
-// back in one piece.
+// TestSpace: allocated spans do not overlap, and all of them merge into one when they are freed.
 func TestSpace(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &space{}

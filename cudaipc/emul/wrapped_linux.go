@@ -7,14 +7,13 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// rawStreams is what the handles of streams count from, beyond those that stand for
-// a default stream.
+// rawStreams is the base of the handles of streams, above those of the default streams.
 const rawStreams uintptr = 1 << 8
 
-// wrapped is a stream that is somebody else's.
+// wrapped is a wrapper of a stream with another owner.
 type wrapped struct {
 	*stream
-	closed atomic.Bool // go of
+	closed atomic.Bool // the wrapper was closed
 }
 
 // WrapStream implements [cudaipc.Device].
@@ -44,7 +43,7 @@ func (v *device) WrapStream(raw uintptr) (cudaipc.Stream, error) {
 	return nil, invalidHandle.with(call, v.caps.Device, cudaipc.ErrInvalid, "%#x is no stream of this device", raw)
 }
 
-// legacyStream is the default stream, which is there as long as the device is.
+// legacyStream returns the default stream, which exists as long as the device.
 func (p *primary) legacyStream(call string) (*stream, error) {
 	p.legacyMu.Lock()
 	defer p.legacyMu.Unlock()
@@ -83,7 +82,7 @@ func (w *wrapped) Synchronize(ctx context.Context) error {
 	return w.stream.Synchronize(ctx)
 }
 
-// Close implements [cudaipc.Stream]. The stream is still its owner's.
+// Close implements [cudaipc.Stream]. It does not close the stream.
 func (w *wrapped) Close() error {
 	if w.closed.Swap(true) {
 		return nil

@@ -36,7 +36,7 @@ func TestClosedWhileIncomplete(t *testing.T) {
 		t.Fatal(err)
 	}
 	settled(t, m)
-	if err := m.Wait(t.Context()); !errors.Is(err, lane.ErrClosed) || !strings.Contains(err.Error(), "the message was given back") {
+	if err := m.Wait(t.Context()); !errors.Is(err, lane.ErrClosed) || !strings.Contains(err.Error(), "the message was closed") {
 		t.Errorf("wait for what is closed: %v, want ErrClosed, of the message", err)
 	}
 	if err := reader.Close(t.Context()); err != nil { // while the producer is not done
