@@ -12,8 +12,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
 
-// TestClosedWhileIncomplete gives up waiting for a producer that takes long. Its
-// words may be unmapped from then on, and nothing waits for it any more.
+// TestClosedWhileIncomplete closes a message before its producer is done. Its words may be unmapped
+// from then on, and no call waits for it.
 func TestClosedWhileIncomplete(t *testing.T) {
 	from, _, dir := pair(t, lane.Options{})
 	driver, err := emul.New(emul.Options{GranularityBytes: 1 << 16})
@@ -37,9 +37,9 @@ func TestClosedWhileIncomplete(t *testing.T) {
 	}
 	settled(t, m)
 	if err := m.Wait(t.Context()); !errors.Is(err, lane.ErrClosed) || !strings.Contains(err.Error(), "the message was closed") {
-		t.Errorf("wait for what is closed: %v, want ErrClosed, of the message", err)
+		t.Errorf("wait for a closed message: %v, want ErrClosed, of the message", err)
 	}
-	if err := reader.Close(t.Context()); err != nil { // while the producer is not done
+	if err := reader.Close(t.Context()); err != nil { // before the producer is done
 		t.Error(err)
 	}
 	if err := driver.Close(); err != nil {
@@ -49,8 +49,8 @@ func TestClosedWhileIncomplete(t *testing.T) {
 	from.sync(from.s)
 }
 
-// TestSettledInOrder: whoever hears that a message is settled finds its lease given
-// back, which is what the first one does who is told.
+// TestSettledInOrder: functions of OnSettled run in the order of their registration, so a later one
+// finds the lease released.
 func TestSettledInOrder(t *testing.T) {
 	b := newBench(t, emul.Options{}, lane.Options{})
 	src, _ := b.tensor(codec.DTypeUint8, 64)

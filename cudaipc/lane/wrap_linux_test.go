@@ -10,8 +10,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
 
-// TestWrappedStreams: tensors are sent behind, and read on, streams that are another
-// library's, and messages are not given back before those are done.
+// TestWrappedStreams: tensors are sent after the operations of a wrapped stream of another library,
+// and read on one; messages are not released before such streams are done.
 func TestWrappedStreams(t *testing.T) {
 	b := newBench(t, emul.Options{}, lane.Options{})
 	src, data := b.tensor(codec.DTypeUint8, 4096)
