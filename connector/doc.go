@@ -16,7 +16,7 @@
 // implementation writes; a [Registry] holds the [Type]s that a program can open. Every transport
 // passes the suite in connectortest.
 //
-// # What a transport promises
+// # Promises of a transport
 //
 //   - A value is got at most once: a successful Get consumes it. A value of one edge is not visible
 //     on another, unless the transport is a [KeySharer].

@@ -55,7 +55,7 @@ func TestMain(m *testing.M) {
 	}
 	code := m.Run()
 	for _, s := range servers {
-		s.end()
+		s.close()
 	}
 	os.Exit(code)
 }
@@ -65,7 +65,7 @@ func serve(engine, extra string) error {
 	if err := json.Unmarshal([]byte(extra), &settings); err != nil {
 		return err
 	}
-	end, err := opened(context.Background(), engine, settings)
+	end, err := openEngine(context.Background(), engine, settings)
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ var typeOf = map[string]string{mooncake: "MooncakeStoreConnector", yuanrong: "Yu
 // an engine is installed.
 const folder = "folder"
 
-func opened(ctx context.Context, engine string, extra map[string]any) (connector.Transport, error) {
+func openEngine(ctx context.Context, engine string, extra map[string]any) (connector.Transport, error) {
 	for _, typ := range Types() {
 		if typ.Name == typeOf[engine] {
 			settings, err := typ.Settings(extra)
@@ -156,7 +156,7 @@ func startServer(t *testing.T, engine string) *server {
 		t.Fatal(err)
 	}
 	if said.Skip != "" {
-		s.end()
+		s.close()
 		t.Skip(said.Skip)
 	}
 	s.extra = said.Extra
@@ -175,7 +175,7 @@ func (s *server) do(t *testing.T, what string) {
 	}
 }
 
-func (s *server) end() {
+func (s *server) close() {
 	_ = s.in.Close()
 	_ = s.cmd.Wait()
 }
@@ -189,7 +189,7 @@ func (s *server) with(more map[string]any) map[string]any {
 
 func (s *server) open(t *testing.T, engine string, more map[string]any) *transport {
 	t.Helper()
-	end, err := opened(t.Context(), engine, s.with(more))
+	end, err := openEngine(t.Context(), engine, s.with(more))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -315,7 +315,7 @@ func get(t *testing.T, end *transport, key string, want []byte) {
 	}
 }
 
-func none(t *testing.T, end *transport, key string) {
+func wantNone(t *testing.T, end *transport, key string) {
 	t.Helper()
 	if _, err := end.Get(t.Context(), edge, key, metaOf(end, key)); !errors.Is(err, connector.ErrNotFound) {
 		t.Fatalf("get %q: %v, want ErrNotFound", key, err)
@@ -365,7 +365,7 @@ func TestBridgeDies(t *testing.T) {
 				t.Errorf("a call that the bridge had when it died: %v", err)
 			}
 		}
-		none(t, end, "failed")
+		wantNone(t, end, "failed")
 		if bridge(t, end).Pid == old.Pid {
 			t.Error("no other bridge was started")
 		}
@@ -435,8 +435,8 @@ func TestTimedOutCallsAreUndone(t *testing.T) {
 		for len(end.process.calls) > 0 { // until both calls have their answers and the follow-up calls have ended
 			runtime.Gosched()
 		}
-		none(t, end, "late") // waits until the put has been undone
-		none(t, other, "late")
+		wantNone(t, end, "late") // waits until the put has been undone
+		wantNone(t, other, "late")
 		waits, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		if isPeer(engine) { // the value is put back into the bridge that consumed it
@@ -495,7 +495,7 @@ func TestLanes(t *testing.T) {
 	for i := range lanes {
 		get(t, end, fmt.Sprint("asked", i), []byte("value"))
 	}
-	none(t, end, "further")
+	wantNone(t, end, "further")
 }
 
 // TestServerDies: the error names the store, its address and the remedy; when the store is back,
@@ -503,7 +503,7 @@ func TestLanes(t *testing.T) {
 func TestServerDies(t *testing.T) {
 	eachServer(t, func(t *testing.T, engine string) {
 		s := startServer(t, engine)
-		t.Cleanup(s.end)
+		t.Cleanup(s.close)
 		address := fmt.Sprintf("127.0.0.1:%v", s.extra["port"])
 		if engine == mooncake {
 			address = fmt.Sprint(s.extra["master"])
@@ -521,7 +521,7 @@ func TestServerDies(t *testing.T) {
 		if !errors.Is(err, connector.ErrUnavailable) || !strings.Contains(err.Error(), engine) && !strings.Contains(err.Error(), address) {
 			t.Errorf("get from a store that is dead: %v", err)
 		}
-		_, err = opened(t.Context(), engine, s.extra)
+		_, err = openEngine(t.Context(), engine, s.extra)
 		if !errors.Is(err, connector.ErrUnavailable) || !strings.Contains(err.Error(), address+" cannot be reached") || !strings.Contains(err.Error(), "start it") {
 			t.Errorf("opened without a store: %v", err)
 		}
@@ -536,8 +536,8 @@ func TestServerDies(t *testing.T) {
 			}
 		}
 		get(t, end, "again", []byte("value"))
-		none(t, end, "lost")
-		none(t, end, "stopped")
+		wantNone(t, end, "lost")
+		wantNone(t, end, "stopped")
 	})
 }
 
@@ -562,7 +562,7 @@ func TestCannotOpen(t *testing.T) {
 			"no client":       {map[string]any{"python": bare(t)}, "omnibus[" + engine + "]"},
 			"another program": {map[string]any{"timeout": 0.5, "master": address.String(), "port": address.Port}, address.String()},
 		} {
-			_, err := opened(t.Context(), engine, s.with(c.more))
+			_, err := openEngine(t.Context(), engine, s.with(c.more))
 			if !errors.Is(err, connector.ErrUnavailable) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: %v", what, err)
 			}
@@ -599,7 +599,7 @@ func TestTooLarge(t *testing.T) {
 		if !slices.ContainsFunc(wants, func(want error) bool { return errors.Is(err, want) }) {
 			t.Errorf("a value of %d bytes: %v", size, err)
 		}
-		none(t, end, "large")
+		wantNone(t, end, "large")
 		put(t, end, "small", []byte("value"))
 		get(t, end, "small", []byte("value"))
 	})

@@ -10,7 +10,7 @@
 // buffer. Features that an engine lacks are implemented on the Python side, for programs in Python
 // too: see its modules connector.stores and connector.held.
 //
-// # What goes wrong
+// # Failures
 //
 // All errors name the engine and its address. Opening a transport connects to its store: if the
 // store is not installed, not started or of another version, Open fails. A call without an answer

@@ -53,11 +53,11 @@ const (
 // failures maps codes to errors.
 var failures = map[uint32]error{
 	2: connector.ErrNotFound, 3: connector.ErrFull, 4: connector.ErrTooLarge, 5: connector.ErrUnavailable,
-	6: connector.ErrCorrupt, 7: connector.ErrKey, 9: errTaken, 10: connector.ErrMetadata,
+	6: connector.ErrCorrupt, 7: connector.ErrKey, 9: errAlreadyGot, 10: connector.ErrMetadata,
 }
 
 // errTaken reports a value that existed and was got: waiting for it is useless.
-var errTaken = fmt.Errorf("%w, and there will not be", connector.ErrNotFound)
+var errAlreadyGot = fmt.Errorf("%w, and there will not be", connector.ErrNotFound)
 
 // errBridgeDied reports that the bridge died during a call.
 var errBridgeDied = errors.New("the bridge died")

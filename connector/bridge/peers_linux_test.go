@@ -126,7 +126,7 @@ func testPeersRefused(t *testing.T, engine string) {
 	if _, err := fmt.Sscanf(address, "127.0.0.1:%d", &port); err != nil {
 		t.Fatal(err)
 	}
-	_, err := opened(t.Context(), engine, shared(t, engine).with(map[string]any{"zmq_port": port, "timeout": 3}))
+	_, err := openEngine(t.Context(), engine, shared(t, engine).with(map[string]any{"zmq_port": port, "timeout": 3}))
 	if !errors.Is(err, connector.ErrUnavailable) || !strings.Contains(err.Error(), address+" (host, zmq_port)") {
 		t.Errorf("a port that is in use: %v", err)
 	}

@@ -212,7 +212,7 @@ func (t *transport) Get(ctx context.Context, edge connector.Edge, key string, me
 func (t *transport) Await(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
 	for pause := minPoll; ; pause = min(2*pause, maxPoll) {
 		got, err := t.Get(ctx, edge, key, meta)
-		if err == nil || !errors.Is(err, connector.ErrNotFound) || errors.Is(err, errTaken) {
+		if err == nil || !errors.Is(err, connector.ErrNotFound) || errors.Is(err, errAlreadyGot) {
 			return got, err
 		}
 		if ended := t.process.sleep(ctx, pause); ended != nil {

@@ -7,11 +7,11 @@
 // memory store with a writer actor, whose puts wait for space in order. A [Ring] is a table over a
 // store, for one process; each [End] of it is a transport.
 //
-//	put:  reserve room -> fill -> commit -> lease ---> table: (edge, key) -> payload
+//	put:  reserve space -> fill -> commit -> lease ---> table: (edge, key) -> payload
 //	get:                        the lease is handed over <---/      |
 //	cleanup, close, sweep:      the lease is released <-------------/
 //
-// # Room
+// # Space
 //
 // A value of up to 64 KiB takes space of the next power of two, from 1 KiB on. The writer grants up
 // to 256 KiB of each size ahead, so most puts send it no request. Released objects travel to the

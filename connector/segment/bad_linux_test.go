@@ -23,14 +23,14 @@ func TestBadNames(t *testing.T) {
 		_, putErr := tryPut(t.Context(), end, key, old)
 		_, getErr := end.Get(t.Context(), edge, key, nil)
 		_, awaitErr := end.Await(t.Context(), edge, key, nil)
-		_, toldErr := end.Get(t.Context(), edge, key, told(key, 10))
+		_, toldErr := end.Get(t.Context(), edge, key, shmMetadata(key, 10))
 		for what, err := range map[string]error{"put": putErr, "get": getErr, "await": awaitErr, "get with metadata": toldErr} {
 			wantErr(t, what+" of "+key, err, connector.ErrKey)
 		}
 	}
 }
 
-func told(name string, size any) connector.Metadata {
+func shmMetadata(name string, size any) connector.Metadata {
 	return connector.Metadata{"shm": map[string]any{"name": name, "size": size}}
 }
 
@@ -41,7 +41,7 @@ func TestBadMetadata(t *testing.T) {
 	put(t, end, "key", old)
 	put(t, end, "another", old)
 	before := values(t, dir)
-	two := told("key", len(old))
+	two := shmMetadata("key", len(old))
 	two["size"] = len(old) + 1
 	for name, tc := range map[string]struct {
 		meta connector.Metadata
@@ -50,19 +50,19 @@ func TestBadMetadata(t *testing.T) {
 		"no map":               {connector.Metadata{"shm": 7}, connector.ErrMetadata},
 		"an empty map":         {connector.Metadata{"shm": map[string]any{}}, connector.ErrMetadata},
 		"a number for a name":  {connector.Metadata{"shm": map[string]any{"name": 7, "size": 1}}, connector.ErrMetadata},
-		"another's name":       {told("another", len(old)), connector.ErrMetadata},
-		"a path":               {told("../shm/key", len(old)), connector.ErrMetadata},
-		"almost anonymous":     {told("psm_0123456g", 1), connector.ErrMetadata},
+		"another's name":       {shmMetadata("another", len(old)), connector.ErrMetadata},
+		"a path":               {shmMetadata("../shm/key", len(old)), connector.ErrMetadata},
+		"almost anonymous":     {shmMetadata("psm_0123456g", 1), connector.ErrMetadata},
 		"no size":              {connector.Metadata{"shm": map[string]any{"name": "key"}}, connector.ErrMetadata},
-		"a size of 0":          {told("key", 0), connector.ErrMetadata},
-		"a negative size":      {told("key", -1), connector.ErrMetadata},
-		"a broken size":        {told("key", 1.5), connector.ErrMetadata},
-		"text for a size":      {told("key", "10000"), connector.ErrMetadata},
+		"a size of 0":          {shmMetadata("key", 0), connector.ErrMetadata},
+		"a negative size":      {shmMetadata("key", -1), connector.ErrMetadata},
+		"a broken size":        {shmMetadata("key", 1.5), connector.ErrMetadata},
+		"text for a size":      {shmMetadata("key", "10000"), connector.ErrMetadata},
 		"two sizes":            {two, connector.ErrMetadata},
-		"more than there is":   {told("key", len(old)+1), connector.ErrCorrupt},
-		"much more":            {told("key", int64(1)<<60), connector.ErrCorrupt},
-		"less than there is":   {told("key", len(old)-1), connector.ErrCorrupt},
-		"anonymous, not there": {told("psm_01234567", 10), connector.ErrNotFound},
+		"more than there is":   {shmMetadata("key", len(old)+1), connector.ErrCorrupt},
+		"much more":            {shmMetadata("key", int64(1)<<60), connector.ErrCorrupt},
+		"less than there is":   {shmMetadata("key", len(old)-1), connector.ErrCorrupt},
+		"anonymous, not there": {shmMetadata("psm_01234567", 10), connector.ErrNotFound},
 	} {
 		_, err := end.Get(t.Context(), edge, "key", tc.meta)
 		wantErr(t, name, err, tc.want)
@@ -72,7 +72,7 @@ func TestBadMetadata(t *testing.T) {
 	}
 	for want, meta := range map[string]connector.Metadata{
 		`"shm" is of type int: it takes a map`: {"shm": 7},
-		`it names the segment "another"`:       told("another", len(old)),
+		`it names the segment "another"`:       shmMetadata("another", len(old)),
 		"bytes, and a size of 10001":           two,
 	} {
 		if _, err := end.Get(t.Context(), edge, "key", meta); err == nil || !strings.Contains(err.Error(), want) {
@@ -131,8 +131,10 @@ func TestBadFiles(t *testing.T) {
 			want error
 			run  func(ctx context.Context, end connector.Transport) error
 		}{
-			"get":  {tc.get, func(ctx context.Context, end connector.Transport) error { return tryGet(ctx, end, nil) }},
-			"told": {tc.told, func(ctx context.Context, end connector.Transport) error { return tryGet(ctx, end, told("key", size)) }},
+			"get": {tc.get, func(ctx context.Context, end connector.Transport) error { return tryGet(ctx, end, nil) }},
+			"told": {tc.told, func(ctx context.Context, end connector.Transport) error {
+				return tryGet(ctx, end, shmMetadata("key", size))
+			}},
 			"put": {tc.put, func(ctx context.Context, end connector.Transport) error {
 				_, err := tryPut(ctx, end, "key", old)
 				return err

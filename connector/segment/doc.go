@@ -30,7 +30,7 @@
 // programs of one user. Keys that would name another file in that directory (a lock, a semaphore, a
 // hidden file) are refused.
 //
-// # How it is written
+// # Writing
 //
 //	a free spare, or a new file -> free memory checked, filled
 //	    -> lock -> journal -> linked under its name -> unlocked
@@ -52,7 +52,7 @@
 // creates spares only while half of the file system is free, drops all of them before an operation
 // fails for want of space or descriptors, and drops each one that was not used for five seconds.
 //
-// # How it is read
+// # Reading
 //
 // Segments are read with pread, into private memory, which is reused after Release. A segment that
 // is cut short meanwhile is connector.ErrCorrupt, and so is one whose size differs from the

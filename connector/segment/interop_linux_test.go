@@ -24,8 +24,8 @@ var (
 	serial   atomic.Int64
 )
 
-// meet opens this side's end of an edge to Python.
-func meet(t *testing.T, p *python) *connector.Connector {
+// openForPython opens this side's end of an edge to Python.
+func openForPython(t *testing.T, p *python) *connector.Connector {
 	t.Helper()
 	opts := segment.Options{Generation: p.generation}
 	if p.generation == segment.ByMetadata {
@@ -61,17 +61,17 @@ func putPattern(t *testing.T, c *connector.Connector, key string, seed, size int
 // are consumed for both.
 func TestWithPython(t *testing.T) {
 	peers(t, func(t *testing.T, which string) {
-		prefix := ours(t)
+		prefix := uniquePrefix(t)
 		p := startPython(t, which)
-		c := meet(t, p)
+		c := openForPython(t, p)
 		for seed, size := range []int{0, 1, 300, 4091, 4092, 4093, 4096, 65_533, 65_534, 1 << 20, 64 << 20} {
-			for _, told := range []bool{true, false} {
-				if !told && (p.generation == segment.ByMetadata || size > 1<<20) {
+			for _, withMeta := range []bool{true, false} {
+				if !withMeta && (p.generation == segment.ByMetadata || size > 1<<20) {
 					continue
 				}
 				key := fmt.Sprintf("%s_thinker_%d", prefix, size)
 				metaFor := func(meta connector.Metadata) connector.Metadata {
-					if told {
+					if withMeta {
 						return meta
 					}
 					return nil
@@ -95,8 +95,8 @@ func TestWithPython(t *testing.T) {
 // TestReplacedWithPython: a put replaces the value of either side.
 func TestReplacedWithPython(t *testing.T) {
 	keyed(t, "no two values have one name", func(t *testing.T, p *python) {
-		key := ours(t)
-		c := meet(t, p)
+		key := uniquePrefix(t)
+		c := openForPython(t, p)
 		p.put(t, key, 1, 100_000)
 		putPattern(t, c, key, 2, 1000)
 		p.get(t, key, nil, 2, 1000)
@@ -116,8 +116,8 @@ func TestReplacedWithPython(t *testing.T) {
 // TestAwaitPython: Await returns the value that Python puts.
 func TestAwaitPython(t *testing.T) {
 	keyed(t, "there is nothing to wait for without metadata", func(t *testing.T, p *python) {
-		key := ours(t)
-		c := meet(t, p)
+		key := uniquePrefix(t)
+		c := openForPython(t, p)
 		const size = 3 << 20
 		done := make(chan error)
 		go func() {
@@ -161,9 +161,9 @@ func (c *impatient) Err() error {
 // TestLockedByPython: a lock of a living process delays puts, gets and cleanups until their
 // deadline, and is released with the process.
 func TestLockedByPython(t *testing.T) {
-	key := ours(t)
+	key := uniquePrefix(t)
 	p := startPython(t, "by key")
-	c := meet(t, p)
+	c := openForPython(t, p)
 	meta := putPattern(t, c, key, 1, 1000)
 	p.ask(t, order{Op: "lock", Key: key})
 	for name, call := range map[string]func(ctx context.Context) error{
@@ -192,9 +192,9 @@ func TestLockedByPython(t *testing.T) {
 
 // TestPythonKilledHalfway: an incomplete segment is not taken for a value.
 func TestPythonKilledHalfway(t *testing.T) {
-	key := ours(t)
+	key := uniquePrefix(t)
 	p := startPython(t, "by key")
-	c := meet(t, p)
+	c := openForPython(t, p)
 	p.ask(t, order{Op: "half", Key: key, Size: 1 << 20})
 	_, err := c.Get(&impatient{Context: t.Context()}, edge, key, nil)
 	wantErr(t, "get while it is written", err, connector.ErrBusy)
@@ -215,7 +215,7 @@ func TestPythonKilledHalfway(t *testing.T) {
 // next transport that is opened removes it.
 func TestKilledBesidePython(t *testing.T) {
 	keyed(t, "without the metadata of its put, there is no value", func(t *testing.T, p *python) {
-		prefix := ours(t)
+		prefix := uniquePrefix(t)
 		for i, point := range append(slices.Clone(putPoints), "put-locked", "put:2") {
 			key := fmt.Sprintf("%s_%d", prefix, i)
 			victim := spawn(t, childOptions{Generation: segment.ByKey}, "segment-"+point)
@@ -229,7 +229,7 @@ func TestKilledBesidePython(t *testing.T) {
 			if a := p.ask(t, order{Op: "get", Key: key, Seed: i, Size: 100_000}); a.Found && !a.Equal {
 				t.Errorf("%s: Python got bytes that were never put", point)
 			}
-			meet(t, p)
+			openForPython(t, p)
 			left, err := filepath.Glob("/dev/shm/*" + prefix + "*")
 			if err != nil || len(left) > 0 {
 				t.Errorf("%s: left: %q, %v", point, left, err)
@@ -243,10 +243,10 @@ func TestKilledBesidePython(t *testing.T) {
 // not; Cleanup here removes the files that it leaves.
 func TestPythonReaderKilled(t *testing.T) {
 	peers(t, func(t *testing.T, which string) {
-		prefix := ours(t)
+		prefix := uniquePrefix(t)
 		for i := range 4 {
 			p := startPython(t, which)
-			c := meet(t, p)
+			c := openForPython(t, p)
 			const size = 8 << 20
 			key := fmt.Sprintf("%s_%d", prefix, i)
 			meta := putPattern(t, c, key, i, size)
@@ -276,9 +276,9 @@ func TestPythonReaderKilled(t *testing.T) {
 // TestResourceTracker: a Python process that has opened a segment, and not removed it, removes it
 // when it ends, also one of another process. That is no error here, and no file stays.
 func TestResourceTracker(t *testing.T) {
-	key := ours(t)
+	key := uniquePrefix(t)
 	p := startPython(t, "by key")
-	c := meet(t, p)
+	c := openForPython(t, p)
 	meta := putPattern(t, c, key, 1, 1000)
 	p.ask(t, order{Op: "attach", Key: key})
 	_ = p.End()
@@ -295,9 +295,9 @@ func TestResourceTracker(t *testing.T) {
 // TestManyWithPython hands payloads over in both directions at once.
 func TestManyWithPython(t *testing.T) {
 	peers(t, func(t *testing.T, which string) {
-		prefix := ours(t)
+		prefix := uniquePrefix(t)
 		putter, getter := startPython(t, which), startPython(t, which)
-		c := meet(t, putter)
+		c := openForPython(t, putter)
 		const workers = 4
 		var all sync.WaitGroup
 		for w := range workers {

@@ -131,8 +131,8 @@ func pattern(seed, size int) []byte {
 	return b
 }
 
-// ours returns a prefix for keys of this test: all tests share the directory.
-func ours(t *testing.T) string {
+// uniquePrefix returns a prefix for keys of this test: all tests share the directory.
+func uniquePrefix(t *testing.T) string {
 	t.Helper()
 	prefix := fmt.Sprintf("omnibus-test-%d-%d", os.Getpid(), serial.Add(1))
 	t.Cleanup(func() {

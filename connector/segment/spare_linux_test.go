@@ -92,7 +92,7 @@ func spareNames(t rapid.TB, end *Transport) (names []string) {
 // before.
 func TestFileReuse(t *testing.T) {
 	for _, generation := range []int{ByMetadata, ByKey} {
-		hold := map[string]func(t *testing.T, path string) (letGo func() error){
+		hold := map[string]func(t *testing.T, path string) (release func() error){
 			"was got": nil,
 			"a reader has open": func(t *testing.T, path string) func() error {
 				f, err := os.Open(path)
@@ -128,9 +128,9 @@ func TestFileReuse(t *testing.T) {
 				reader := opened(t, Options{Dir: dir, Generation: generation}, 0)
 				value := contents(1, 10_000)
 				first, meta := mustPut(t, writer, "key", value)
-				letGo := func() error { return nil }
+				release := func() error { return nil }
 				if hold != nil {
-					letGo = hold(t, filepath.Join(dir, meta.Map("shm")["name"].(string)))
+					release = hold(t, filepath.Join(dir, meta.Map("shm")["name"].(string)))
 				}
 				if second, _ := mustPut(t, writer, "other", value); second == first {
 					t.Fatal("a value that was not got was overwritten")
@@ -140,7 +140,7 @@ func TestFileReuse(t *testing.T) {
 				if again == first != (hold == nil) {
 					t.Errorf("the file was reused: %v", again == first)
 				}
-				if err := letGo(); err != nil {
+				if err := release(); err != nil {
 					t.Error(err)
 				}
 				mustGet(t, reader, "again", meta, contents(2, 9_000))

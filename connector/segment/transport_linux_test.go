@@ -47,7 +47,7 @@ func TestFormat(t *testing.T) {
 	dir := segment.Shm(t)
 	end := open(t, segment.Options{Dir: dir})
 	meta := put(t, end, "r1_thinker_0", old)
-	want := told("r1_thinker_0", len(old))
+	want := shmMetadata("r1_thinker_0", len(old))
 	if want["size"] = len(old); fmt.Sprint(meta) != fmt.Sprint(want) {
 		t.Errorf("metadata %v, want %v", meta, want)
 	}
@@ -206,15 +206,15 @@ func TestNamedLikeMetadata(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i, told := range []connector.Metadata{meta, {"shm": map[string]any(meta)}} { // the metadata, and wrapped
+		for i, withMeta := range []connector.Metadata{meta, {"shm": map[string]any(meta)}} { // the metadata, and wrapped
 			if i > 0 {
-				if _, told["shm"], err = c.Put(t.Context(), edge, "shm", want); err != nil {
+				if _, withMeta["shm"], err = c.Put(t.Context(), edge, "shm", want); err != nil {
 					t.Fatal(err)
 				}
 			}
-			v, err := c.Get(t.Context(), edge, "shm", told)
+			v, err := c.Get(t.Context(), edge, "shm", withMeta)
 			if err != nil {
-				t.Fatalf("generation %d, %v: %v", generation, told, err)
+				t.Fatalf("generation %d, %v: %v", generation, withMeta, err)
 			}
 			if !bytes.Equal(v.Bytes(), want) {
 				t.Errorf("generation %d: %d bytes that are the bytes differ from those that were put", generation, v.Size())
@@ -278,7 +278,7 @@ func TestLocked(t *testing.T) {
 // TestCloseBusy: files that Close cannot remove, because a living process has locked them, are
 // removed by the next transport that is opened.
 func TestCloseBusy(t *testing.T) {
-	key := ours(t)
+	key := uniquePrefix(t)
 	p := startPython(t, "by key")
 	end, err := segment.New(segment.Options{Timeout: time.Millisecond})
 	if err != nil {
@@ -289,7 +289,7 @@ func TestCloseBusy(t *testing.T) {
 	wantErr(t, "close", end.Close(), connector.ErrBusy)
 	p.ask(t, order{Op: "unlock", Key: key})
 	next := open(t, segment.Options{})
-	wantNone(t, next, key, told(key, len(old)))
+	wantNone(t, next, key, shmMetadata(key, len(old)))
 }
 
 func TestOptions(t *testing.T) {

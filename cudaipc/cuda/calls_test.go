@@ -324,9 +324,9 @@ func TestThreadStateIsRestored(t *testing.T) {
 	}
 }
 
-// taking is memory of a fake that is being freed, in a call that waits for a stream, which waits
+// blockedFree is memory of a fake that is being freed, in a call that waits for a stream, which waits
 // for a word.
-type taking struct {
+type blockedFree struct {
 	*fake
 	driver *driver
 	g      *gpu
@@ -335,7 +335,7 @@ type taking struct {
 	freed  chan error
 }
 
-func newTaking(t *testing.T) *taking {
+func newBlockedFree(t *testing.T) *blockedFree {
 	t.Helper()
 	f := newFake(t)
 	d := f.open()
@@ -350,7 +350,7 @@ func newTaking(t *testing.T) *taking {
 	if err := errors.Join(err, hostErr, streamErr, otherErr); err != nil {
 		t.Fatal(err)
 	}
-	k := &taking{f, d, opened.(*device).ref.gpu, h.Word(0), other.(*stream), make(chan error, 1)}
+	k := &blockedFree{f, d, opened.(*device).ref.gpu, h.Word(0), other.(*stream), make(chan error, 1)}
 	if err := s.Submit(cudaipc.Op{Kind: cudaipc.OpWait, Word: k.word, Value: 1}); err != nil {
 		t.Fatal(err)
 	}
@@ -365,7 +365,7 @@ func newTaking(t *testing.T) *taking {
 // TestFreeDoesNotBlockSubmit: a call that frees memory may wait in the driver for operations that
 // are submitted later.
 func TestFreeDoesNotBlockSubmit(t *testing.T) {
-	k := newTaking(t)
+	k := newBlockedFree(t)
 	submitted := make(chan error, 1)
 	go func() { submitted <- k.other.Submit(cudaipc.Op{Kind: cudaipc.OpWrite, Word: k.word, Value: 1}) }()
 	var err error
@@ -383,7 +383,7 @@ func TestFreeDoesNotBlockSubmit(t *testing.T) {
 // TestCloseWaitsForFree: the context is released after the running free.
 func TestCloseWaitsForFree(t *testing.T) {
 	const release = "cuDevicePrimaryCtxRelease_v2"
-	k := newTaking(t)
+	k := newBlockedFree(t)
 	before := k.count(release)
 	closed := make(chan error)
 	go func() { closed <- k.driver.Close() }()

@@ -194,9 +194,9 @@ func TestSynchronizeEnds(t *testing.T) {
 	}
 }
 
-// freesBehind frees memory while a stream waits for 1 in a word, and checks that the memory stays
+// wantFreeWaits frees memory while a stream waits for 1 in a word, and checks that the memory stays
 // until then.
-func (f *fake) freesBehind(dev cudaipc.Device, p cudaipc.Ptr, word cudaipc.Word) {
+func (f *fake) wantFreeWaits(dev cudaipc.Device, p cudaipc.Ptr, word cudaipc.Word) {
 	f.Helper()
 	frees, looks := f.count("cuMemFree_v2"), f.count("cuEventQuery")
 	freed := make(chan error, 1)
@@ -233,7 +233,7 @@ func TestClosedStreamsAreWaitedFor(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	f.freesBehind(dev, p, h.Word(0))
+	f.wantFreeWaits(dev, p, h.Word(0))
 }
 
 // TestWrappedStreamsAreNotDestroyed: closing a wrapped stream does not destroy it, and its
@@ -260,7 +260,7 @@ func TestWrappedStreamsAreNotDestroyed(t *testing.T) {
 	if n := f.count("cuStreamDestroy_v2"); n != destroyed {
 		t.Error("the stream was destroyed")
 	}
-	f.freesBehind(dev, p, h.Word(0))
+	f.wantFreeWaits(dev, p, h.Word(0))
 }
 
 // TestDescriptorsCloseOnExec: started programs do not inherit an arena's descriptor.

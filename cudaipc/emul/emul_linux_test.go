@@ -29,7 +29,7 @@ type bench struct {
 func newBench(t *testing.T, opts emul.Options) *bench {
 	t.Helper()
 	time.AfterFunc(time.Hour, func() {}).Stop() // the runtime opens two descriptors with the first timer
-	before := leftovers(t)
+	before := countLeaks(t)
 	ignored := goleak.IgnoreCurrent()
 	driver, err := emul.New(opts)
 	if err != nil {
@@ -41,7 +41,7 @@ func newBench(t *testing.T, opts emul.Options) *bench {
 			t.Errorf("close the driver: %v", err)
 		}
 		goleak.VerifyNone(t, ignored)
-		if after := leftovers(t); after != before {
+		if after := countLeaks(t); after != before {
 			t.Errorf("left behind, descriptors and mappings: %+v, before %+v", after, before)
 		}
 		if u := driver.Usage(); u != (cudaipc.Usage{}) {
@@ -61,11 +61,11 @@ func newBench(t *testing.T, opts emul.Options) *bench {
 	return b
 }
 
-// left counts what a process may leak beside memory: descriptors, and mappings of the driver, which
+// leaks counts what a process may leak beside memory: descriptors, and mappings of the driver, which
 // are named or reserved.
-type left struct{ descriptors, memfds, reserved int }
+type leaks struct{ descriptors, memfds, reserved int }
 
-func leftovers(t *testing.T) (l left) {
+func countLeaks(t *testing.T) (l leaks) {
 	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")
 	if err != nil {

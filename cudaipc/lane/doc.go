@@ -32,9 +32,9 @@
 // Copies run while messages travel. Words of 32 bits order them; each word is written by one
 // process:
 //
-//	ready, fault   of a piece    the sender's streams, behind the copies; its CPU, when they failed
-//	mirror         of a message  the receiver's watcher: what ready says, or that the sender is dead
-//	ack            of a message  the receiver's stream, behind what it reads
+//	ready, fault   of a piece    the sender's streams, after the copies; its CPU, after a failure
+//	mirror         of a message  the receiver's watcher: the value of ready, or the end of the sender
+//	ack            of a message  the receiver's stream, after its reads
 //
 // They are compared with the piece's generation, with wraparound. A receiver's streams wait for the
 // mirror, never for another process's word: so no stream waits for a dead process. The lease is
@@ -56,7 +56,7 @@
 // it, because CUDA offers no read-only sharing: memory is shared with processes of the same user,
 // through a directory that verifies them.
 //
-// # What a crash leaves
+// # Crashes
 //
 // A dead receiver's leases are dropped with its debts. A dead sender's arenas stay mapped while
 // they are read; complete tensors stay valid, others are poisoned: waits end, and [ErrPoisoned]

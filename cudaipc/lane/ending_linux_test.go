@@ -147,7 +147,7 @@ func TestMessagesEndWithoutFreeWords(t *testing.T) {
 	}
 	defer lease.Release()
 	b.sync(b.s)
-	letGo := holdStream(t, b)
+	resume := holdStream(t, b)
 	var early atomic.Int32
 	var open []*lane.Message
 	for range 4096 + 10 {
@@ -169,7 +169,7 @@ func TestMessagesEndWithoutFreeWords(t *testing.T) {
 	if n := early.Load(); n != 0 {
 		t.Errorf("%d messages were released while a stream read them", n)
 	}
-	letGo()
+	resume()
 	for _, m := range open {
 		settled(t, m)
 	}

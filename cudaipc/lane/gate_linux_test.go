@@ -25,7 +25,7 @@ func TestClosedWhileIncomplete(t *testing.T) {
 		t.Fatal(err)
 	}
 	src, _ := from.tensor(codec.DTypeUint8, 4096)
-	letGo := holdStream(t, from)
+	resume := holdStream(t, from)
 	m := handOver(from, &bench{lane: reader}, src, lane.Pool)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -45,7 +45,7 @@ func TestClosedWhileIncomplete(t *testing.T) {
 	if err := driver.Close(); err != nil {
 		t.Error(err)
 	}
-	letGo()
+	resume()
 	from.sync(from.s)
 }
 
@@ -55,11 +55,11 @@ func TestSettledInOrder(t *testing.T) {
 	b := newBench(t, emul.Options{}, lane.Options{})
 	src, _ := b.tensor(codec.DTypeUint8, 64)
 	m := b.receive(b.mustSend(src, lane.Pool))
-	began, letGo, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	began, resume, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	var order []int
 	m.OnSettled(func() {
 		close(began)
-		<-letGo
+		<-resume
 		order = append(order, 1)
 	})
 	closed := make(chan error)
@@ -69,7 +69,7 @@ func TestSettledInOrder(t *testing.T) {
 		order = append(order, 2)
 		close(done)
 	})
-	close(letGo)
+	close(resume)
 	<-done
 	if err := <-closed; err != nil || !slices.Equal(order, []int{1, 2}) {
 		t.Errorf("called in the order %v (%v)", order, err)

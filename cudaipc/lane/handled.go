@@ -17,7 +17,7 @@ import (
 //	offset  size  field
 //	     0     8  "omnihdl" and the version, 1
 //	     8     8  size of the arena
-//	    16     8  where it begins, from the base of what the handle names
+//	    16     8  offset of the arena in the allocation of the handle
 //	    24     8  zero
 //	    32    64  the handle
 //

@@ -235,7 +235,7 @@ func settled(t *testing.T, m *lane.Message) {
 }
 
 // holdStream makes the bench's stream wait until the returned function is called.
-func holdStream(t *testing.T, b *bench) (letGo func()) {
+func holdStream(t *testing.T, b *bench) (resume func()) {
 	t.Helper()
 	mem, err := shmstore.NewSegment("gate", 4096)
 	if err != nil {

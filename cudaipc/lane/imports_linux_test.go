@@ -93,8 +93,8 @@ func pair(t *testing.T, opts lane.Options) (from, to *bench, dir *directory) {
 	return newBench(t, emul.Options{GranularityBytes: 1 << 16}, opts), newBench(t, emul.Options{GranularityBytes: 1 << 16}, lane.Options{Directory: dir}), dir
 }
 
-// hand sends a value through the pool of one lane, and opens it in the other.
-func hand(from, to *bench, v any) *lane.Message {
+// handOverPool sends a value through the pool of one lane, and opens it in the other.
+func handOverPool(from, to *bench, v any) *lane.Message {
 	from.t.Helper()
 	h := from.mustSend(v, lane.Pool)
 	lease, err := from.store.Local().Take(h)
@@ -114,7 +114,7 @@ func TestArenasAreMappedOnce(t *testing.T) {
 	from, to, dir := pair(t, lane.Options{})
 	src, data := from.tensor(codec.DTypeFloat32, 1000)
 	for i := range 50 {
-		m := hand(from, to, src)
+		m := handOverPool(from, to, src)
 		if got := to.unwrap(m).(*lane.Tensor); !bytes.Equal(to.read(got), data) {
 			t.Fatalf("message %d has other bytes", i)
 		}
@@ -136,7 +136,7 @@ func TestWithdrawnArenasAreUnmapped(t *testing.T) {
 	burst := func(n int) {
 		var open []*lane.Message
 		for range n {
-			open = append(open, hand(from, to, src))
+			open = append(open, handOverPool(from, to, src))
 		}
 		for _, m := range open {
 			if got := to.unwrap(m).(*lane.Tensor); !bytes.Equal(to.read(got), data) {
@@ -177,10 +177,10 @@ func TestWithdrawnArenasAreUnmapped(t *testing.T) {
 func TestDeadProducer(t *testing.T) {
 	from, to, dir := pair(t, lane.Options{})
 	src, data := from.tensor(codec.DTypeUint8, 4096)
-	complete := hand(from, to, src)
+	complete := handOverPool(from, to, src)
 	from.sync(from.s)
 	holdStream(t, from)
-	broken := hand(from, to, src)
+	broken := handOverPool(from, to, src)
 	if err := broken.Await(to.s); err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func TestFailedProducer(t *testing.T) {
 	from, to, _ := pair(t, lane.Options{})
 	src, _ := from.tensor(codec.DTypeUint8, 4096)
 	holdStream(t, from)
-	m := hand(from, to, src)
+	m := handOverPool(from, to, src)
 	// An access to unallocated memory ends the device.
 	other, err := from.dev.NewStream()
 	if err != nil {

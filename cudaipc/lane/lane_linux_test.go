@@ -135,7 +135,7 @@ func TestChunkStaysWhileItIsRead(t *testing.T) {
 	h := b.mustSend(src, lane.Pool)
 	b.sync(b.s)
 	m := b.receive(h)
-	letGo := holdStream(t, b)
+	resume := holdStream(t, b)
 	if err := m.Await(b.s); err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func TestChunkStaysWhileItIsRead(t *testing.T) {
 	if _, _, err := b.send(src, lane.Pool, 0, nil); !errors.Is(err, shmstore.ErrFull) {
 		t.Fatalf("a chunk with a reader was allocated: %v", err)
 	}
-	letGo()
+	resume()
 	settled(t, m)
 	third := b.mustSend(src, lane.Pool)
 	for _, h := range []shmstore.Handle{second, third} {
@@ -162,7 +162,7 @@ func TestChunkStaysWhileItIsRead(t *testing.T) {
 func TestFreedChunkIsLate(t *testing.T) {
 	b := newBench(t, emul.Options{GranularityBytes: 1 << 16}, lane.Options{Pool: pool.Options{ArenaBytes: 1 << 20, MaxBytes: 1 << 20}})
 	src, _ := b.tensor(codec.DTypeUint8, 500<<10)
-	letGo := holdStream(t, b)
+	resume := holdStream(t, b)
 	for range 2 { // both are dropped unread, as by a consumer that died
 		if err := b.store.Local().Drop(b.mustSend(src, lane.Pool)); err != nil {
 			t.Fatal(err)
@@ -171,7 +171,7 @@ func TestFreedChunkIsLate(t *testing.T) {
 	if _, _, err := b.send(src, lane.Pool, 0, nil); !errors.Is(err, shmstore.ErrFull) {
 		t.Fatalf("a chunk with queued copies was allocated: %v", err)
 	}
-	letGo()
+	resume()
 	b.sync(b.s)
 	h := b.mustSend(src, lane.Pool)
 	if err := b.store.Local().Drop(h); err != nil {
@@ -282,11 +282,11 @@ func TestStickyFailure(t *testing.T) {
 		return nil
 	}}, lane.Options{})
 	src, _ := b.tensor(codec.DTypeUint8, 4096)
-	letGo := holdStream(t, b)
+	resume := holdStream(t, b)
 	h := b.mustSend(src, lane.Pool)
 	m := b.receive(h)
 	fail.Store(true)
-	letGo()
+	resume()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	if err := m.Wait(ctx); !errors.Is(err, cudaipc.ErrSticky) {

@@ -170,11 +170,11 @@ func packed(data []byte, shape, strides []int) (elements []byte) {
 // heldStream is a stream that is released by the first Synchronize.
 type heldStream struct {
 	cudaipc.Stream
-	letGo func()
+	resume func()
 }
 
 func (s heldStream) Synchronize(ctx context.Context) error {
-	s.letGo()
+	s.resume()
 	return s.Stream.Synchronize(ctx)
 }
 
@@ -185,11 +185,11 @@ func TestStagingWaitEnds(t *testing.T) {
 		var refuse refuseOnce
 		b := newBench(t, emul.Options{Refuse: refuse.call}, lane.Options{})
 		src, data := b.tensor(codec.DTypeUint8, largeBytes)
-		letGo := holdStream(t, b)
+		resume := holdStream(t, b)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		// Fill returns after the last write to the payload.
-		if _, err := refuse.fill(ctx, b, src, heldStream{b.s, letGo}); !errors.Is(err, context.Canceled) {
+		if _, err := refuse.fill(ctx, b, src, heldStream{b.s, resume}); !errors.Is(err, context.Canceled) {
 			t.Fatalf("it was sent: %v", err)
 		}
 		for range 9 { // more than there are buffers

@@ -203,11 +203,11 @@ func TestStagedPayloadIsFree(t *testing.T) {
 	src, data := from.tensor(codec.DTypeUint8, 2*pieceBytes)
 	p := newMapped(t, 3*pieceBytes)
 	payload := p.put(from, src) // of memory that was not added
-	letGo := holdStream(t, to)
+	resume := holdStream(t, to)
 	got, m := take(to, payload)
 	settled(t, m)
 	clear(p.own.Bytes())
-	letGo()
+	resume()
 	to.sync(to.s)
 	if !bytes.Equal(to.read(got), data) {
 		t.Error("the payload was read after its release")
@@ -220,7 +220,7 @@ func TestDriverCopiesWithoutFreeStaging(t *testing.T) {
 	src, data := from.tensor(codec.DTypeUint8, 4096)
 	p := newMapped(t, pieceBytes)
 	payload := p.put(from, src)
-	letGo := holdStream(t, to)
+	resume := holdStream(t, to)
 	const buffers = 4
 	var got []*lane.Tensor
 	for range buffers + 1 {
@@ -230,7 +230,7 @@ func TestDriverCopiesWithoutFreeStaging(t *testing.T) {
 	if s := to.lane.Stats(); s.StagedBytes != buffers*4096 || s.PageableBytes != 4096 {
 		t.Errorf("%+v", s)
 	}
-	letGo()
+	resume()
 	to.sync(to.s)
 	for i, x := range got {
 		if !bytes.Equal(to.read(x), data) {
@@ -248,11 +248,11 @@ func TestDriverCopiesWithoutFreeStaging(t *testing.T) {
 // synchronized.
 func TestPayloadIsKeptWithoutWords(t *testing.T) {
 	var held atomic.Bool
-	letGo := make(chan struct{})
+	resume := make(chan struct{})
 	from := newBench(t, emul.Options{}, lane.Options{})
 	to := newBench(t, emul.Options{Missing: map[string]string{"Words": "no words"}, Delay: func(s emul.Step) time.Duration {
 		if s.Kind == cudaipc.OpCopy && held.Load() {
-			<-letGo
+			<-resume
 		}
 		return 0
 	}}, lane.Options{})
@@ -265,7 +265,7 @@ func TestPayloadIsKeptWithoutWords(t *testing.T) {
 	early := false
 	m.OnSettled(func() { early = held.Load() })
 	held.Store(false)
-	close(letGo)
+	close(resume)
 	settled(t, m)
 	if early {
 		t.Error("the message was settled before the stream had read it")

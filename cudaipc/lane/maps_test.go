@@ -7,17 +7,17 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// known is registered memory whose Close blocks until letGo.
-type known struct {
+// blockingMemory is registered memory whose Close blocks until resume.
+type blockingMemory struct {
 	cudaipc.HostMemory
 	asked  chan struct{}
-	letGo  chan struct{}
+	resume chan struct{}
 	closed atomic.Bool
 }
 
-func (k *known) Close() error {
+func (k *blockingMemory) Close() error {
 	close(k.asked)
-	<-k.letGo
+	<-k.resume
 	k.closed.Store(true)
 	return nil
 }
@@ -25,7 +25,7 @@ func (k *known) Close() error {
 // TestCloseWaitsForMaps: close waits for a running unregister, after which the memory is unmapped;
 // memory that is released later is unmapped at once.
 func TestCloseWaitsForMaps(t *testing.T) {
-	k := &known{asked: make(chan struct{}), letGo: make(chan struct{})}
+	k := &blockingMemory{asked: make(chan struct{}), resume: make(chan struct{})}
 	var m maps
 	busy, late := m.add(&hostMap{host: k}), m.add(&hostMap{})
 	var early, unmapped atomic.Bool
@@ -39,7 +39,7 @@ func TestCloseWaitsForMaps(t *testing.T) {
 	select {
 	case err := <-closed:
 		t.Errorf("closed while memory is being unregistered: %v", err)
-	case k.letGo <- struct{}{}:
+	case k.resume <- struct{}{}:
 		if err := <-closed; err != nil || !unmapped.Load() || early.Load() {
 			t.Errorf("close: %v, unmapped %t, before it was unregistered %t", err, unmapped.Load(), early.Load())
 		}

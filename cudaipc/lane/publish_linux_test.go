@@ -41,9 +41,9 @@ var (
 	errSecond = errors.New("the second call was canceled")
 )
 
-// twoGiveUp starts two calls that publish and cancels them: the first asks the directory; the
+// cancelTwo starts two calls that publish and cancels them: the first asks the directory; the
 // second waits for the first, and is canceled before it.
-func twoGiveUp(t *testing.T, d *stoppedDirectory, first, second func(ctx context.Context) error) {
+func cancelTwo(t *testing.T, d *stoppedDirectory, first, second func(ctx context.Context) error) {
 	t.Helper()
 	d.stopped.Store(true)
 	defer d.stopped.Store(false)
@@ -79,7 +79,7 @@ func TestPlanEndsWithItsContext(t *testing.T) {
 				return err
 			}
 			before := b.driver.Usage()
-			twoGiveUp(t, d, plan, plan)
+			cancelTwo(t, d, plan, plan)
 			if after := b.driver.Usage(); after != before {
 				t.Errorf("%+v is in use on the GPU, and %+v was", after, before)
 			}
@@ -131,7 +131,7 @@ func TestPublishEndsWithItsContext(t *testing.T) {
 		published, filled := reserve(), reserve()
 		publish := published.o.Publish
 		fill := func(ctx context.Context) error { return filled.o.Fill(ctx, filled.r.Bytes(), b.s) }
-		twoGiveUp(t, d, publish, fill)
+		cancelTwo(t, d, publish, fill)
 		published.r.Abort()
 		published.o.Cancel()
 		filled.r.Abort()
@@ -170,7 +170,7 @@ func TestCloseEndsWithItsContext(t *testing.T) {
 		_, err := b.from.Plan(ctx, src, lane.Pool, 0, 0, nil)
 		return err
 	}
-	twoGiveUp(t, d, plan, b.from.Close)
+	cancelTwo(t, d, plan, b.from.Close)
 	if err := b.from.Close(t.Context()); err != nil {
 		t.Error(err)
 	}

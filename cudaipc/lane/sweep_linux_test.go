@@ -125,7 +125,7 @@ func sweep(t *testing.T, f *failing, receiver bool) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := receive(ctx, to, lease.Bytes(), dst, data, lease.Release); err != nil && !told(err) {
+			if err := receive(ctx, to, lease.Bytes(), dst, data, lease.Release); err != nil && !isExpected(err) {
 				t.Errorf("receive by %v: %v", mode, err)
 			}
 		}
@@ -149,12 +149,12 @@ func TestFailureWaitsForNoStream(t *testing.T) {
 	f := &failing{failAnswer: 2} // the Publish of the arena
 	b := newBench(t, emul.Options{GranularityBytes: 1 << 16}, lane.Options{Directory: failingDirectory{newDirectory(t), f}})
 	src, _ := b.tensor(codec.DTypeUint8, 5000)
-	letGo := holdStream(t, b)
+	resume := holdStream(t, b)
 	f.on.Store(true)
 	if _, _, err := b.send(src, lane.Pool, 0, nil); !errors.Is(err, lane.ErrFull) {
 		t.Errorf("%v, want ErrFull", err)
 	}
-	letGo()
+	resume()
 }
 
 // TestSettledWithoutADevice: a message is settled when its streams are done, also if the device of
@@ -203,8 +203,8 @@ func TestSettledWithoutADevice(t *testing.T) {
 	}
 }
 
-// told reports whether an error is the injected one or one of its consequences.
-func told(err error) bool {
+// isExpected reports whether an error is the injected one or one of its consequences.
+func isExpected(err error) bool {
 	return errors.Is(err, errInjected) || errors.Is(err, cudaipc.ErrSticky) || errors.Is(err, lane.ErrPoisoned)
 }
 

@@ -22,7 +22,7 @@ func TestReadersUnmapUnusedArenas(t *testing.T) {
 	imports := func() int { return to.driver.Usage().Imports }
 	var open []*lane.Message
 	for range 3 { // two to an arena
-		open = append(open, hand(from, to, src))
+		open = append(open, handOverPool(from, to, src))
 	}
 	if imports() != 2 {
 		t.Fatalf("%d arenas are mapped", imports())
@@ -78,10 +78,10 @@ func TestUnmapDoesNotBlockOpen(t *testing.T) {
 		}
 		settled(t, m)
 	}
-	settle(hand(old, to, src))
+	settle(handOverPool(old, to, src))
 	close(dead.done)
 	src, _ = from.tensor(codec.DTypeUint8, 100)
-	settle(hand(from, to, src)) // finds that the other owner is dead
+	settle(handOverPool(from, to, src)) // finds that the other owner is dead
 }
 
 // TestArenaIsUnmappedOnce: an owner dies while one call asks whether it has withdrawn an arena, and
@@ -99,7 +99,7 @@ func TestArenaIsUnmappedOnce(t *testing.T) {
 	})
 	to := newBench(t, gpu, lane.Options{Driver: driver, Directory: dir})
 	src, _ := from.tensor(codec.DTypeUint8, 100)
-	m := hand(from, to, src)
+	m := handOverPool(from, to, src)
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func TestWrappedStreams(t *testing.T) {
 	reader := wrap(cudaipc.LegacyStream)
 	defer func() { _ = reader.Close() }()
 	theirs := b.s
-	letGo := holdStream(t, b)
+	resume := holdStream(t, b)
 	b.submit(cudaipc.Op{Kind: cudaipc.OpCopy, Dst: first, Src: src.Ptr, Bytes: 4096}) // they make the tensor
 	b.s = wrap(theirs.Raw())
 	h := b.mustSend(&lane.Tensor{DType: codec.DTypeUint8, Shape: []int{4096}, Ptr: first}, lane.Pool)
@@ -43,7 +43,7 @@ func TestWrappedStreams(t *testing.T) {
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
 	}
-	letGo()
+	resume()
 	settled(t, m)
 	b.sync(reader)
 	if !bytes.Equal(b.read(v.(*lane.Tensor)), data) {

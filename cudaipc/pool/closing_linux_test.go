@@ -33,11 +33,11 @@ func (a slowArena) Close() error {
 // counts until the device has it back, and OnSpace is called then.
 func TestFreeDoesNotWaitForStreams(t *testing.T) {
 	machine := newMachine(t, emul.Options{})
-	streams, room := make(chan struct{}), make(chan struct{}, 1)
+	streams, space := make(chan struct{}), make(chan struct{}, 1)
 	machine.Device = slow{machine.Device, streams}
 	opts := small
 	opts.MaxBytes = 2 * minArenaBytes
-	opts.OnSpace = func() { room <- struct{}{} }
+	opts.OnSpace = func() { space <- struct{}{} }
 	p := machine.pool(t, opts)
 	held := []uint32{mustAllocate(t, p, p.MaxBytes()), mustAllocate(t, p, p.MaxBytes())} // all of the first arena
 	if !p.Grow(1) {
@@ -56,7 +56,7 @@ func TestFreeDoesNotWaitForStreams(t *testing.T) {
 		t.Error("the pool has grown beyond its bound, before the arena was closed")
 	}
 	close(streams)
-	<-room
+	<-space
 	if !p.Grow(1) {
 		t.Error("the arena is closed, and the pool does not grow")
 	}

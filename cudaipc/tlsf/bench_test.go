@@ -68,7 +68,7 @@ type allocator interface {
 // sigma 1), freed in random order. One operation is one Allocate and the Free that made space for
 // it.
 //
-//	unfit-%  of the bytes asked for, those that found no room in one piece
+//	unfit-%  requested bytes that did not fit into one free range
 func BenchmarkAllocate(b *testing.B) {
 	for _, arenaBytes := range []int64{256 << 20, 16 << 30} {
 		for _, kind := range []string{"tlsf", "bestfit"} {
