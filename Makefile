@@ -20,6 +20,7 @@ PEERS    ?= .       # rows of bench-peers
 ROUNDS   ?= 9       # of bench-peers and bench-keyed
 PYTHON   ?= python3 # of bench-keyed
 BUSY     ?= 0       # processes that load the processors during bench-peers
+RESULT   ?= bench/results/peers # .json and .svg: where bench-peers puts its figures and their plot
 
 .DEFAULT_GOAL := help
 .PHONY: help build test python vllm-caches race stress soak chaos load model fuzz-smoke mutants lockcheck cover lint bench bench-peers bench-keyed check gpu-build gpu-check
@@ -78,8 +79,10 @@ lint: ## golangci-lint, gofumpt, vet for every system, tidy modules
 bench: ## run the benchmarks (BENCH, BENCHTIME)
 	$(GO) test ./... -run='^$$' -bench='$(strip $(BENCH))' -benchtime=$(strip $(BENCHTIME)) -benchmem
 
-bench-peers: ## measure omnibus beside gRPC, NATS, sockets, vLLM-Omni and others, in one table (PEERS, ROUNDS, BUSY)
-	$(GO) -C bench run ./cmd/omnibus-bench --run '$(strip $(PEERS))' --rounds $(strip $(ROUNDS)) --busy $(strip $(BUSY))
+bench-peers: ## measure omnibus beside gRPC, NATS, sockets, vLLM-Omni and others: a table, its JSON, a plot (PEERS, ROUNDS, BUSY, RESULT)
+	mkdir -p $(dir $(RESULT))
+	$(GO) -C bench run ./cmd/omnibus-bench --run '$(strip $(PEERS))' --rounds $(strip $(ROUNDS)) --busy $(strip $(BUSY)) --save $(abspath $(RESULT)).json
+	$(GO) -C bench run ./cmd/omnibus-bench plot $(abspath $(RESULT)).json >$(strip $(RESULT)).svg
 
 bench-keyed: ## measure the client's objects under keys beside vLLM's storage, whose source OMNIBUS_VLLM names (ROUNDS, PYTHON)
 	PYTHONPATH=clients/python/src $(strip $(PYTHON)) bench/python_keyed.py --rounds $(strip $(ROUNDS))

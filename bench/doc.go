@@ -61,7 +61,8 @@
 // A side is measured in rounds, for a slice of time in each; all sides of a row take turns, in an
 // order in which each comes behind every other equally often. So noise that lasts longer than a
 // round hits all of them alike. A figure is the median of all rounds. A factor in brackets is omnibus by the
-// other program, the median of the rounds' own: below one, omnibus takes less.
+// other program, the median of the rounds' own: below one, omnibus takes less. Table.WriteSVG draws
+// the factors of a table, for `omnibus-bench plot`.
 //
 // Users' stages compute. With Options.Busy, processes do so beside what is measured: a wait for a
 // processor is then a part of a figure.

@@ -26,7 +26,7 @@ func (s *session) called(m *wire.Call) error {
 	if method != hostnode.MethodTensors {
 		return s.ask(token, func() error { return s.call(token, method, arguments) })
 	}
-	err := s.srv.services.TensorFigures.Told(s, arguments)
+	err := s.srv.services.TensorFigures.Set(s, arguments)
 	if err == nil {
 		err = s.reply(token, struct{}{})
 	}

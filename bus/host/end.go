@@ -39,7 +39,7 @@ func (s *session) end(reason error, died bool) {
 	s.turnAwayAll(cause)
 	s.working.Wait()
 	s.wg.Wait() // nothing is emitted or finished for the client from here on
-	s.srv.services.TensorFigures.Leave(s)
+	s.srv.services.TensorFigures.Remove(s)
 	s.sources.close()
 	s.direct.close()
 	s.srv.introductions.forget(s)
@@ -136,7 +136,7 @@ func (s *session) takeBack(cause error, had accounts.Remains) {
 		if h := u.(*handed); h.work == nil { //nolint:forcetypeassert // an account has no others
 			_ = h.d.Finish(nil) // a result, in the client's hands alone
 		} else {
-			h.work.Orphaned(s) // of a request that is over, and that is at no other replica
+			h.work.ReleaseOrphan(s) // of a request that is over, and that is at no other replica
 		}
 	}
 }

@@ -169,7 +169,7 @@ func (src *source) pressed() bool {
 	src.mu.Lock()
 	busy, e, begun := src.busy, src.emitter, src.req != nil
 	src.mu.Unlock()
-	return busy || !begun || e.Control().Pressed()
+	return busy || !begun || e.Control().WindowFull()
 }
 
 // emits is what the source emits by, which does not wait if it is only to try; with a nil
@@ -179,7 +179,7 @@ func (src *source) emits(how waitMode) (bus.Emitter, *bus.Request) {
 	e, req := src.emitter, src.req
 	src.mu.Unlock()
 	if how == waitNot {
-		e = e.Control().Trying()
+		e = e.Control().NoWait()
 	}
 	return e, req
 }

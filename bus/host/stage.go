@@ -204,7 +204,7 @@ func (s *session) ended(m *wire.Ended) error {
 	if src == nil || err != nil {
 		return err
 	}
-	if src.task == nil || (m.Code == wire.OK && !src.task.Asked()) {
+	if src.task == nil || (m.Code == wire.OK && !src.task.MayEnd()) {
 		return fmt.Errorf("%w: task %d was not asked to end", wire.ErrProtocol, m.Task)
 	}
 	if tooEarly(src.req, m.Code) {
@@ -219,7 +219,7 @@ func (s *session) ended(m *wire.Ended) error {
 	}
 	return src.do(orSkip(func() error {
 		s.dropSource(src.id)
-		if n := src.task.Answered(failure); n > 0 {
+		if n := src.task.TaskEnded(failure); n > 0 {
 			return fmt.Errorf("%w: task %d has ended, and the client has not finished %d inputs of it", wire.ErrProtocol, src.id, n)
 		}
 		return nil

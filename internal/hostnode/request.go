@@ -80,7 +80,7 @@ func Over(source uint32, outcome bus.Outcome, err error) *wire.Over {
 	}
 	var at *bus.StageError
 	if errors.As(err, &at) {
-		m.Stage, m.Edge, m.Key, m.Seq, m.Text = at.Stage, at.Edge, at.Key, at.Seq, at.TextBeside(err)
+		m.Stage, m.Edge, m.Key, m.Seq, m.Text = at.Stage, at.Edge, at.Key, at.Seq, at.TextWithoutLocation(err)
 	} else {
 		m.Text = err.Error()
 	}

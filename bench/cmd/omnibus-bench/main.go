@@ -91,25 +91,30 @@ func newRootCmd() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	var output string
+	var output, file string
 	m := measurement[bench.Table]{names: bench.Names, run: bench.Run}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if output != outputText && output != outputJSON {
 			return &usageError{fmt.Sprintf("--output: must be one of %s, %s", outputText, outputJSON)}
 		}
 		return m.measure(cmd, func(t bench.Table) error {
-			if output == outputJSON {
-				return writeJSON(cmd.OutOrStdout(), t)
+			var saved error
+			if file != "" {
+				saved = save(file, t)
 			}
-			return t.WriteText(cmd.OutOrStdout())
+			if output == outputJSON {
+				return errors.Join(saved, writeJSON(cmd.OutOrStdout(), t))
+			}
+			return errors.Join(saved, t.WriteText(cmd.OutOrStdout()))
 		})
 	}
 	m.flags(cmd)
 	cmd.Flags().StringVarP(&output, "output", "o", outputText, "form of the result: `text|json`")
+	cmd.Flags().StringVar(&file, "save", "", "also write the result to `FILE`, as JSON")
 	cmd.Flags().IntVar(&m.opts.Busy, "busy", 0, "have `N` processes compute meanwhile; one for each core is what stages make of a machine")
 	cmd.Flags().IntVar(&m.opts.Rounds, "rounds", bench.DefaultRounds, "measure each side `N` times")
 	cmd.Flags().DurationVar(&m.opts.Slice, "slice", bench.DefaultSlice, "measure each side for this `TIME` in a round")
-	cmd.AddCommand(newGPUCmd(), newPeerCmd())
+	cmd.AddCommand(newGPUCmd(), newPlotCmd(), newPeerCmd())
 	return cmd
 }
 

@@ -450,7 +450,7 @@ class WorkerECTest(CacheCase):
         connector.bind_connector_metadata(of("omnibus.caches.ec", "Meta")(takes=list(names)))
         connector.start_load_caches({})
         report = connector.build_connector_worker_meta()
-        return dict(report.taken), report.missing
+        return dict(report.reading_thread), report.missing
 
     def test_the_arena_is_full(self) -> None:
         torch = importlib.import_module("torch")
@@ -481,7 +481,7 @@ class WorkerECTest(CacheCase):
             c.start_load_caches({})
             metas.append(pickle.loads(pickle.dumps(c.build_connector_worker_meta())))
         both = metas[0].aggregate(metas[1])
-        self.assertEqual((dict(both.taken), both.missing), ({"a": 2}, {"b"}))
+        self.assertEqual((dict(both.reading_thread), both.missing), ({"a": 2}, {"b"}))
 
     def test_other_ranks_are_refused(self) -> None:
         torch = importlib.import_module("torch")

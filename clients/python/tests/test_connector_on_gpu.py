@@ -98,7 +98,7 @@ class WithoutDeviceTest(HostCase):
         self.host.welcome()
         c: OmnibusConnector = made()
         self.addCleanup(c.close)
-        self.addCleanup(self.host.hang_up)
+        self.addCleanup(self.host.close_socket)
         return c
 
     def test_raw_data_is_asked_for(self) -> None:

@@ -55,7 +55,7 @@ class ConnectorTest(HostCase):
         self.c = self.connector()
 
     def tearDown(self) -> None:
-        self.host.hang_up()
+        self.host.close_socket()
         self.c.close()
         super().tearDown()
 
@@ -176,7 +176,7 @@ class ConnectorTest(HostCase):
             self.assertNotIn("\n", text)
 
     def test_the_host_is_gone_and_back(self) -> None:
-        self.host.hang_up()
+        self.host.close_socket()
         with self.assertLogs("omnibus", "ERROR"):
             self.assertEqual(self.c.put("0", "1", "k", 1), (False, 0, None))
         self.assertIn("gone", self.c.health()["status"])
@@ -189,7 +189,7 @@ class ConnectorTest(HostCase):
 
     def test_threads_share_an_exchange_when_the_host_is_back(self) -> None:
         """Otherwise a connector could clean up what one of them has put, and not the rest."""
-        self.host.hang_up()
+        self.host.close_socket()
         with self.assertLogs("omnibus", "ERROR"):
             self.c.put("0", "1", "k", 1)
         at_once = threading.Barrier(5)

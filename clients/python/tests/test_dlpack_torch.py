@@ -1,4 +1,4 @@
-"""Tensors from and for torch, of whatever version it is."""
+"""Tensors from and for torch, of any supported version."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TorchTest(unittest.TestCase):
         self.assertEqual(back.data[3], 0xC000)
 
     def test_all_elements(self) -> None:
-        """Whoever's deleter is in the capsule."""
+        """With the deleter of torch, and with one in Python."""
         for how in (as_it_is, without_numpy, without_donors):
             with how():
                 for dtype in self.known():
@@ -62,7 +62,7 @@ class TorchTest(unittest.TestCase):
         except ValueError:  # a function of C's
             return False
 
-    def test_what_is_asked_for(self) -> None:
+    def test_requested_version(self) -> None:
         torch = self.torch
         if not self.asks():
             raise unittest.SkipTest(f"torch {torch.__version__} asks for nothing")
@@ -103,7 +103,7 @@ class TorchTest(unittest.TestCase):
             self.assertTrue(torch.equal(have, want), name)
             self.assertEqual(have.dtype, want.dtype)
 
-    def test_what_is_not_handed_out(self) -> None:
+    def test_refused_exports(self) -> None:
         torch = self.torch
         z = torch.tensor([1 + 2j, 3])
         for x in (

@@ -19,7 +19,7 @@ from omnibus.gpu import DeviceLost, DriverError, Options, emul
 from omnibus.gpu.chunk import Chunk, Spare
 from omnibus.gpu.layout import Layout
 from omnibus.gpu.pool import Pool
-from omnibus.memory import Gaps
+from omnibus.memory import FreeList
 
 ARENA = 2 << 20
 
@@ -48,14 +48,14 @@ class TestGaps(unittest.TestCase):
     def test_what_is_taken_never_overlaps_and_all_comes_back(self):
         r = random.Random(7)
         for _ in range(40):
-            gaps, out = Gaps(1 << 12), {}
+            gaps, out = FreeList(1 << 12), {}
             for _ in range(300):
                 if out and r.random() < 0.48:
                     at = r.choice(list(out))
-                    gaps.give(at, out.pop(at))
+                    gaps.free(at, out.pop(at))
                 else:
                     size = r.choice((1, 3, 8, 64, 500))
-                    at = gaps.take(size)
+                    at = gaps.allocate(size)
                     if at is None:  # no gap is that large
                         bounds = sorted((a, a + n) for a, n in out.items())
                         ends = [0] + [e for _, e in bounds]
@@ -66,7 +66,7 @@ class TestGaps(unittest.TestCase):
                 bounds = sorted((a, a + n) for a, n in out.items())
                 self.assertTrue(all(e <= s for (_, e), (s, _) in zip(bounds, bounds[1:])), bounds)
             for at, size in out.items():
-                gaps.give(at, size)
+                gaps.free(at, size)
             self.assertTrue(gaps.empty)
 
 

@@ -15,7 +15,7 @@ from ..bundle import Bundle, Plan
 from ..devices.contract import DriverError
 from ..dtypes import data_bytes
 from ..errors import ForeignDevice, ForkedError, Nothing, PayloadError, Poisoned
-from ..exchange import Exchange, Taken
+from ..exchange import Exchange, FetchedPayload
 from ..gpu import lane
 from ..gpu.layout import Layout
 from ..gpu.sender import OnGPU, Sender
@@ -77,13 +77,13 @@ def _as_it_is(source: Any) -> Source:
     return source
 
 
-def take(payload: Taken, limit: float) -> tuple[Any, int]:
+def take(payload: FetchedPayload, limit: float) -> tuple[Any, int]:
     """The value of a payload that is a bundle, and its size. Its tensors are complete, and keep the payload.
 
     A value that this process cannot read lies under its key again: Unavailable says why. Raises Poisoned for
     tensors that are gone, or never were complete.
     """
-    if payload.in_message:
+    if payload.is_inline:
         raise PayloadError("a value with tensors on a GPU that is not in shared memory: nothing keeps them")
     try:
         value = lane.of(payload._session).open(Bundle(payload.data), payload.data, limit)
@@ -104,7 +104,7 @@ def take(payload: Taken, limit: float) -> tuple[Any, int]:
     return decoder.decode(text.raw(), beside=beside), size
 
 
-def _taken(payload: Taken, t: DeviceTensor) -> Any:
+def _taken(payload: FetchedPayload, t: DeviceTensor) -> Any:
     """A tensor as this process has them."""
     try:
         return decoder.of_framework(t)
@@ -114,7 +114,7 @@ def _taken(payload: Taken, t: DeviceTensor) -> Any:
         raise _left(payload, f"torch does not take {t!r}: {e}") from e
 
 
-def _left(payload: Taken, why: str) -> Unavailable:
+def _left(payload: FetchedPayload, why: str) -> Unavailable:
     """Have the value lie under its key again."""
     payload.put_back()
     return Unavailable(f"its tensors on a GPU cannot be had here, and it lies under its key as before: {why}")

@@ -19,7 +19,7 @@ from typing import Any
 from .. import bundle, deadlines, wire
 from ..client import Client, connect
 from ..errors import HostGone, Nothing, OmnibusError
-from ..exchange import Exchange, Taken
+from ..exchange import Exchange, FetchedPayload
 from ..handshake import socket_path
 from ..omni.encoder import Encoded
 from ..puts import MODES as TRANSPORTS
@@ -141,7 +141,7 @@ class Ring:
             raise Missing(str(e)) from None
         return self._value(view, decode, time.monotonic() + self._timeout)
 
-    def _value(self, view: Taken, decode: Decode, limit: float) -> tuple[Any, int]:
+    def _value(self, view: FetchedPayload, decode: Decode, limit: float) -> tuple[Any, int]:
         if view.data[: len(bundle.MAGIC)] == bundle.MAGIC:  # no other value begins like that
             from . import on_gpu
 
@@ -162,7 +162,7 @@ class Ring:
                 if left > 0:
                     view = self._open().wait(*where, left, entry, unless)
                 else:  # what lies there is got all the same, if the host is not stopped
-                    view = self._open().get(*where, entry, deadlines.SLACK)
+                    view = self._open().get(*where, entry, deadlines.SLACK_SECONDS)
             except Nothing as e:
                 again = deadline - time.monotonic()
                 if unless is None or not unless():
@@ -174,7 +174,7 @@ class Ring:
                         raise
                 time.sleep(min(again, _PAUSE_SECONDS))
             else:
-                return self._value(view, decode, max(deadline, time.monotonic() + deadlines.SLACK))
+                return self._value(view, decode, max(deadline, time.monotonic() + deadlines.SLACK_SECONDS))
 
     def abandon(self, key: str) -> None:
         known = self._exchange

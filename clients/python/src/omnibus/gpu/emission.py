@@ -56,8 +56,8 @@ class Emission:
         with buffer:
             if not (yield from self.layout.fill_work(buffer.view)):
                 return False
-            way: Any = buffer._way
-            way.keep(self.layout.pieces)
+            way: Any = buffer._method
+            way.retain(self.layout.pieces)
             buffer.send()
         return True
 

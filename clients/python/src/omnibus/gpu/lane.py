@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .. import devices
-from ..answers import Answer
 from ..bundle import HANDLE, Bundle, Place, Placed
 from ..devices.contract import Device, Memory
-from ..directory import Found, Name, ask_for
+from ..directory import Found, Name, ask_find
 from ..errors import Forged, HostGone, Nothing, ProtocolError
+from ..futures import Future
 from ..memory import Mapping
 from ..session import OutOfTime, Session, Work
 from .layout import lent
@@ -192,14 +192,14 @@ class _Finder:
 
     def __init__(self, s: Session) -> None:
         self._session = weakref.ref(s)
-        self._late: tuple[Name, Answer] | None = None
+        self._late: tuple[Name, Future] | None = None
 
     def find(self, name: Name, limit: float | None) -> Found:
         s = self._session()
         if s is None:
             raise HostGone("the connection was closed here")
         late, self._late = self._late, None
-        a = late[1] if late is not None and late[0] == name and late[1].error is None else ask_for(s, name)
+        a = late[1] if late is not None and late[0] == name and late[1].error is None else ask_find(s, name)
         try:
             return s.run(_waited(a), limit)
         except OutOfTime:
@@ -207,6 +207,6 @@ class _Finder:
             raise
 
 
-def _waited(a: Answer) -> Work[Found]:
+def _waited(a: Future) -> Work[Found]:
     found: Found = yield a
     return found

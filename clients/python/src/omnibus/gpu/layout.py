@@ -8,11 +8,11 @@ import weakref
 from .. import wire
 from ..bundle import POOL as IN_POOL
 from ..bundle import Place, Plan, Planned
-from ..crew import away
 from ..devices.contract import DeviceLost, uuid_text
 from ..devices.words import FIRST_NAP, LAST_NAP
 from ..errors import ForeignDevice
 from ..session import Work
+from ..threadpool import blocking
 from .chunk import ChunkTensor, room_for
 from .pool import Piece, Pool
 from .sender import DEFAULT, IPC, POOL, UNAVAILABLE, OnGPU, Sender
@@ -142,7 +142,7 @@ class Layout:
     def settle(self) -> None:
         """Wait until the tensors are complete, which the GPU says. Raises DeviceLost if they never will be."""
         nap = FIRST_NAP
-        with away():
+        with blocking():
             for p in self.pieces:
                 while not p.settled:
                     time.sleep(nap)

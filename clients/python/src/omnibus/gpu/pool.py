@@ -21,7 +21,7 @@ from ..devices.contract import DeviceLost, DriverError, OwnMemory, Reading, Send
 from ..devices.words import FAULT, READY, SLOT_BYTES, reached
 from ..errors import ForkedError, PoolFull
 from ..fences import fence
-from ..memory import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, Arena, Gaps
+from ..memory import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, Arena, FreeList
 
 GRANULE = 256  # a multiple that every copy engine, and every library, is at its best with
 WORDS = 0  # the number of a pool's words; arenas count from 1
@@ -57,7 +57,7 @@ class Options:
         return 0.02 if self.timeout is None and self.when_full != BLOCK else self.timeout
 
 
-class _Arena(Gaps):
+class _Arena(FreeList):
     """An arena, and what is free in it."""
 
     __slots__ = ("number", "memory", "pieces")
@@ -229,7 +229,7 @@ class Pool:
         if not self._slots or size > self.max_bytes:
             return None
         for arena, published in self._arenas:
-            if (at := arena.take(size)) is not None:
+            if (at := arena.allocate(size)) is not None:
                 return self._piece(arena, at, size, published)
         try:
             made = self._grow()
@@ -239,7 +239,7 @@ class Pool:
             made = None  # the device has no memory left; there will be room in the arenas that are there
         if made is None:
             return None
-        at = made[0].take(size)
+        at = made[0].allocate(size)
         assert at is not None
         return self._piece(made[0], at, size, made[1])
 
@@ -293,7 +293,7 @@ class Pool:
             slot, arena, offset, size = self._freed.popleft()
             if arena is not None:
                 del arena.pieces[offset]
-                arena.give(offset, size)
+                arena.free(offset, size)
             self._slots.append(slot)
 
     def full(self, nbytes: int) -> PoolFull:

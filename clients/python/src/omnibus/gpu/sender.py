@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .. import devices, wire
-from ..answers import Answer, Attempt
 from ..devices.contract import EMULATED, DriverError, SendingDevice
 from ..directory import Name
 from ..dlpack import is_on_gpu
 from ..dtypes import data_bytes
 from ..errors import ForeignDevice, HostError, OmnibusError, OutOfMemory, again
+from ..futures import Future, PolledFuture
 from ..puts import MODES
 from ..session import Session, Work
 from ..sources import Source
@@ -141,20 +141,20 @@ class Sender:
 
     def _freed(self) -> None:
         """There is more room. Called in any thread, in the middle of anything."""
-        if self._session.attempts:
-            self._session.poke()
+        if self._session.polled:
+            self._session.wake()
 
     def take_work(self, pool: Pool, nbytes: int, take: Callable[[], Piece | None] | None = None) -> Work[Piece | None]:
         """A chunk, or what `take` takes; None: there is no room, and it is to be done without."""
         patience = pool.options.patience
         if nbytes > pool.max_bytes:
             patience = 0
-        a = Attempt(take or (lambda: pool.take(nbytes)), pool)
+        a = PolledFuture(take or (lambda: pool.take(nbytes)), pool)
         if patience is not None:
             a.limit = time.monotonic() + patience
-        self._session.attempts.make(a)
+        self._session.polled.add(a)
         if not a.done and patience == 0:
-            self._session.attempts.expire(a)
+            self._session.polled.expire(a)
         piece: Piece | None = yield a
         if piece is None:
             with self._session.locked:
@@ -248,16 +248,16 @@ class Sender:
         s, figures = self._session, json.dumps(asdict(self.stats)).encode()
         if s.error is None and figures != self._told:
             self._told = figures
-            s.questions.ask_locked(Answer(wire.Reply), lambda token: wire.Call(token, "tensors", figures))
+            s.questions.ask_locked(Future(wire.Reply), lambda token: wire.Call(token, "tensors", figures))
 
 
-class _Publishing(Answer):
+class _Publishing(Future):
     """Several may wait for it, and the descriptor stays."""
 
     shared = True
 
 
-def _ask(s: Session, name: Name, p: Published) -> Answer:
+def _ask(s: Session, name: Name, p: Published) -> Future:
     """Publish a descriptor. The lock is held."""
     a = _Publishing(wire.Published, lambda m, _: None)
     a.fd = p.fd

@@ -13,13 +13,13 @@ from typing import Any
 
 from .. import dlpack
 from ..bundle import Place, Placed
-from ..crew import away
 from ..devices.contract import Device, Memory, Reading, uuid_text
 from ..devices.words import FAULT, FIRST_NAP, LAST_NAP, READY, SLOT_BYTES, SPIN, reached
 from ..directory import Found
 from ..errors import Forged, ForkedError, OmnibusError, Poisoned
 from ..fences import fence
 from ..memory import Mapping
+from ..threadpool import blocking
 
 
 class Words:
@@ -127,7 +127,7 @@ class Gate:
             pass
         if self.over():
             return True
-        with away():
+        with blocking():
             return self._nap(limit)
 
     def _nap(self, limit: float | None) -> bool:

@@ -2,9 +2,9 @@ package bus
 
 import "testing"
 
-// TestOnlyOnceGoesDirect: a stream may go past the host only where nothing of it
-// would ever be repeated, dropped or joined there.
-func TestOnlyOnceGoesDirect(t *testing.T) {
+// TestDirectPathNeedsAtMostOnce: a stream may take a direct path only if the host never has to
+// repeat, drop or join its deliveries.
+func TestDirectPathNeedsAtMostOnce(t *testing.T) {
 	state := StageSpec{Remote: &Remote{}, State: StateRequest}
 	for name, tc := range map[string]struct {
 		from, to StageSpec
@@ -32,20 +32,20 @@ func TestOnlyOnceGoesDirect(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := g.edges[0].direct(); got != tc.direct {
-				t.Errorf("%s may go past the host: %v, want %v", g.edges[0].name, got, tc.direct)
+				t.Errorf("%s may take a direct path: %v, want %v", g.edges[0].name, got, tc.direct)
 			}
 		})
 	}
 }
 
-// TestForwardedTensorsStayWithTheHost: a payload with tensors in the memory of a GPU cannot be copied. Edges to
-// which a stage may forward one do not go past the host, however far they are from where it was emitted.
-func TestForwardedTensorsStayWithTheHost(t *testing.T) {
+// TestForwardedTensorsTakeNoDirectPath: a payload with tensors in GPU memory cannot be copied. Edges to which a stage
+// may forward such a payload have no direct path, also behind further stages.
+func TestForwardedTensorsTakeNoDirectPath(t *testing.T) {
 	state := func(name string) StageSpec {
 		return StageSpec{Name: name, Remote: &Remote{}, State: StateRequest}
 	}
 	g, err := compile(Pipeline{
-		Stages: []StageSpec{state("read"), state("pass"), state("make"), state("beside")}, // not in their order
+		Stages: []StageSpec{state("read"), state("pass"), state("make"), state("beside")}, // not in topological order
 		Edges: []Edge{
 			{To: "make"},
 			{From: "make", To: "pass", Tensors: TensorsPool},
@@ -61,7 +61,7 @@ func TestForwardedTensorsStayWithTheHost(t *testing.T) {
 	want := map[string]bool{"->make": true, "make->pass": false, "pass->read": false, "read->": false, "make->beside": true, "beside->": true}
 	for _, e := range g.edges {
 		if got := e.direct(); got != want[e.name] {
-			t.Errorf("%s may go past the host: %v, want %v", e.name, got, want[e.name])
+			t.Errorf("%s may take a direct path: %v, want %v", e.name, got, want[e.name])
 		}
 	}
 }

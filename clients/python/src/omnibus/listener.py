@@ -19,27 +19,27 @@ from .handshake import MAX_PATH_BYTES
 
 log = logging.getLogger("omnibus")
 
-_PAUSE = 0.1  # seconds after a connection that could not be accepted
+_RETRY_SECONDS = 0.1  # the pause after a failed accept
 
 
 class Listener:
-    """Accepts connections at a path, each with a thread for what it is handed to.
+    """Accepts connections at a path, and calls `on_connection` with each in a thread of its own.
 
-    Its process holds a lock on the file `path`.lock. A socket at which no process listens was left behind, and is replaced.
+    The process holds a lock on the file `path`.lock. A socket file at which no process listens is replaced.
     """
 
-    def __init__(self, path: str, arrived: Callable[[socket.socket], object]) -> None:
+    def __init__(self, path: str, on_connection: Callable[[socket.socket], object]) -> None:
         if not path:
             raise ValueError("the path is empty")
         path = os.path.abspath(path)
         if (size := len(os.fsencode(path))) > MAX_PATH_BYTES:
             raise ValueError(f"the path {path} has {size} bytes, and the system allows {MAX_PATH_BYTES}: use a shorter one")
-        self.path, self._arrived, self._closed = path, arrived, threading.Event()
+        self.path, self._on_connection, self._closed = path, on_connection, threading.Event()
         with suppress(FileExistsError):
             os.mkdir(os.path.dirname(path), 0o700)
-        self._lock = _locked(f"{path}.lock")
+        self._lock = _lock_file(f"{path}.lock")
         try:
-            self._socket = _bound(path)
+            self._socket = _bind_socket(path)
         except BaseException:
             self._lock.close()
             raise
@@ -47,13 +47,13 @@ class Listener:
         close_in_children(self._lock, self._socket)
 
     def start(self) -> None:
-        """Accept connections from here on."""
+        """Start accepting connections."""
         threading.Thread(target=self._accept, name="omnibus-listen", daemon=True).start()
 
     def close(self) -> None:
-        """Listen no more, and remove the socket's file. Called once."""
+        """Stop listening, and remove the socket's file. Called once."""
         self._closed.set()
-        self._socket.shutdown(socket.SHUT_RDWR)  # the thread that accepts closes it
+        self._socket.shutdown(socket.SHUT_RDWR)  # the accepting thread closes the socket
         with suppress(OSError):  # the file is gone, or the folder
             now = os.lstat(self.path)
             if (now.st_dev, now.st_ino) == (self._file.st_dev, self._file.st_ino):
@@ -65,30 +65,30 @@ class Listener:
             while not self._closed.is_set():
                 try:
                     sock, _ = self._socket.accept()
-                    threading.Thread(target=self._arrived, args=(sock,), name="omnibus-admit", daemon=True).start()
-                except (OSError, RuntimeError) as e:  # for want of descriptors, or of threads, most likely
+                    threading.Thread(target=self._on_connection, args=(sock,), name="omnibus-admit", daemon=True).start()
+                except (OSError, RuntimeError) as e:  # no descriptors or threads left, most likely
                     if not self._closed.is_set():
                         log.warning("a process cannot be admitted at %s: %s", self.path, e)
-                        self._closed.wait(_PAUSE)
+                        self._closed.wait(_RETRY_SECONDS)
 
 
 _closed_in_children: weakref.WeakSet[socket.socket | io.FileIO] = weakref.WeakSet()
 
 
 def close_in_children(*files: socket.socket | io.FileIO) -> None:
-    """Have children that are forked close these: they would hold what this process had when it is dead."""
+    """Close these files in forked children, which would otherwise keep them open after this process has died."""
     _closed_in_children.update(files)
 
 
-def _forked() -> None:
+def _close_in_child() -> None:
     for file in list(_closed_in_children):
         file.close()
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_close_in_child)
 
 
-def _locked(path: str) -> io.FileIO:
+def _lock_file(path: str) -> io.FileIO:
     file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "r+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -104,12 +104,12 @@ def _locked(path: str) -> io.FileIO:
     return file
 
 
-def _bound(path: str) -> socket.socket:
-    """A socket that listens. The lock is held."""
+def _bind_socket(path: str) -> socket.socket:
+    """Bind a listening socket. The lock file is locked."""
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             raise FileExistsError(errno.EEXIST, "there is a file that is no socket: remove it, or choose another path", path)
-        _check_dead(path)
+        _check_unused(path)
         os.unlink(path)
     except FileNotFoundError:
         pass
@@ -124,7 +124,7 @@ def _bound(path: str) -> socket.socket:
     return sock
 
 
-def _check_dead(path: str) -> None:
+def _check_unused(path: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.setblocking(False)
         try:

@@ -9,7 +9,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// echoBus is a bus that gives back what comes, in its store.
+// echoBus is a bus whose results are its inputs, in its store.
 func echoBus(t *testing.T) *Bus {
 	t.Helper()
 	b, err := Open(t.Context(), Pipeline{
@@ -22,9 +22,9 @@ func echoBus(t *testing.T) *Bus {
 	return b
 }
 
-// TestNoRoomForARequestThatIsOver: an emission that was let in, and whose request has ended since,
-// gets no room: a host that is lost may be reading what was given back when it ended.
-func TestNoRoomForARequestThatIsOver(t *testing.T) {
+// TestReserveFailsForEndedRequest: an emission that has credit, and whose request has ended since, gets no
+// space: a lost host may still be reading payloads that were released at the end.
+func TestReserveFailsForEndedRequest(t *testing.T) {
 	b := echoBus(t)
 	r, err := b.Stream(t.Context())
 	if err != nil {
@@ -37,9 +37,9 @@ func TestNoRoomForARequestThatIsOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Abort(errors.New("the host is gone"))
-	if err := buf.reserveRoom(); !errors.Is(err, ErrAborted) {
-		buf.Abort() // so that all closes
-		t.Fatalf("it gets room: %v", err)
+	if err := buf.reserveSpace(); !errors.Is(err, ErrAborted) {
+		buf.Abort() // so that the bus closes
+		t.Fatalf("the emission gets space: %v", err)
 	}
 	buf.giveCredit()
 	r.Close()
@@ -48,7 +48,7 @@ func TestNoRoomForARequestThatIsOver(t *testing.T) {
 	}
 }
 
-// heldInStore holds a payload that lies in the store of a bus, of a request that is gone.
+// heldInStore holds a payload in the store of a bus, of a request that is forgotten.
 func heldInStore(t *testing.T, b *Bus) *payload {
 	t.Helper()
 	r, err := b.Stream(t.Context())
@@ -62,7 +62,7 @@ func heldInStore(t *testing.T, b *Bus) *payload {
 	if err != nil {
 		t.Fatal(err)
 	}
-	held := d.hold()
+	held := d.holdPayload()
 	if err := d.Finish(nil); err != nil {
 		t.Fatal(err)
 	}
@@ -70,9 +70,9 @@ func heldInStore(t *testing.T, b *Bus) *payload {
 	return held
 }
 
-// TestNothingIsSpiltWithoutMemory: a payload that the store has no room for, and the machine no
-// memory, is refused where no window bounds it.
-func TestNothingIsSpiltWithoutMemory(t *testing.T) {
+// TestSpillNeedsMemory: a payload that no window bounds is refused if neither the store nor the
+// machine has memory for it.
+func TestSpillNeedsMemory(t *testing.T) {
 	b := &Buffer{size: 1 << 56, unbounded: true}
 	if err := b.spill(); !errors.Is(err, shmstore.ErrMemory) {
 		t.Errorf("2^56 bytes: %v", err)
@@ -83,9 +83,8 @@ func TestNothingIsSpiltWithoutMemory(t *testing.T) {
 	}
 }
 
-// TestCloseTellsOfTheLost: of all that can go wrong when a bus is closed, that a payload was
-// not given back can be told apart.
-func TestCloseTellsOfTheLost(t *testing.T) {
+// TestCloseReportsUnreleasedPayload: the error of Close for an unreleased payload is ErrNotClean.
+func TestCloseReportsUnreleasedPayload(t *testing.T) {
 	b := echoBus(t)
 	held := heldInStore(t, b)
 	if err := b.Close(t.Context()); !errors.Is(err, ErrNotClean) || !strings.Contains(err.Error(), "payloads were not given back") {

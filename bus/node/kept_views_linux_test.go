@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	viewedBytes = 40_000  // too many for a message
-	viewedArena = 1 << 18 // with room for six
+	viewedBytes = 40_000  // too large for a message
+	viewedArena = 1 << 18 // space for six payloads
 )
 
-// viewing is a host with a thin client that serves its one stage, and one that submits,
-// gets results, and goes on reading them.
+// viewing is a host with two thin clients: one serves its stage, and the other submits a request
+// and keeps views of its results.
 type viewing struct {
 	*hosted
 	producer, caller *thinClient
 	task             uint32
-	memory           *shmstore.Segment // of the producer, with room for six
+	memory           *shmstore.Segment // of the producer, with space for six payloads
 	put              uint32            // the last
 }
 
@@ -40,7 +40,7 @@ func view(t *testing.T, opts bus.Options) *viewing {
 	v.producer.await(wire.KindWelcome)
 	v.producer.send(&wire.Serve{Token: 1, Stage: "a"})
 	v.producer.await(wire.KindServing)
-	v.memory, _ = offering(t, viewedArena, viewedArena)
+	v.memory, _ = newOffer(t, viewedArena, viewedArena)
 	v.producer.offer(v.memory, 1)
 	v.caller = dialThin(t, v.path)
 	v.caller.send(&wire.Submit{Source: ownSource(1)})
@@ -49,14 +49,14 @@ func view(t *testing.T, opts bus.Options) *viewing {
 	return v
 }
 
-// result has the stage emit a result, and the caller get it. It reports its number, and
-// whether memory was made for it alone.
+// result has the stage emit a result, and the caller receive it. It returns the number of the
+// delivery, and whether the payload has its own segment.
 func (v *viewing) result() (delivery uint32, alone bool) {
 	v.producer.t.Helper()
 	v.put++
 	m := &wire.Put{Put: v.put, Source: v.task, Edge: wire.AllEdges, Codec: uint32(codec.IDRaw), Segment: 1, Offset: uint64(v.put-1) * viewedBytes, Size: viewedBytes}
 	if alone = int64(m.Offset+m.Size) > v.memory.Size(); alone {
-		own, _ := offering(v.producer.t, viewedBytes, viewedBytes)
+		own, _ := newOffer(v.producer.t, viewedBytes, viewedBytes)
 		m.Segment, m.Offset, m.Flags = 1+v.put, 0, wire.FlagOwn
 		v.producer.offer(own, m.Segment)
 	}
@@ -64,7 +64,7 @@ func (v *viewing) result() (delivery uint32, alone bool) {
 	return v.caller.await(wire.KindDeliver).(*wire.Deliver).Delivery, alone
 }
 
-// keep is result of as many, whose views the caller keeps.
+// keep is result n times, with a kept view of each.
 func (v *viewing) keep(n int) (deliveries []uint32, alone int) {
 	v.producer.t.Helper()
 	for range n {
@@ -79,14 +79,14 @@ func (v *viewing) keep(n int) (deliveries []uint32, alone int) {
 	return deliveries, alone
 }
 
-// handled returns when the host has handled what the caller has said.
+// handled returns when the host has handled all messages of the caller.
 func (v *viewing) handled() {
 	v.caller.t.Helper()
 	v.caller.send(&wire.Call{Token: 8, Method: "check"})
 	v.caller.await(wire.KindReply)
 }
 
-// together are the holdings of several payloads, by what they are.
+// together are the holdings that stand for several payloads, by kind.
 func (v *viewing) together() map[string]host.Holding {
 	all := make(map[string]host.Holding)
 	for _, h := range v.server.Holdings() {
@@ -97,8 +97,8 @@ func (v *viewing) together() map[string]host.Holding {
 	return all
 }
 
-// TestKeptViewsAreListed: Holdings tells of views that outlive
-// their deliveries, and of segments that were offered for one payload each.
+// TestKeptViewsAreListed: Holdings lists views that outlive their deliveries, and segments that
+// hold one payload.
 func TestKeptViewsAreListed(t *testing.T) {
 	v := view(t, bus.Options{})
 	const n = 10
@@ -129,7 +129,7 @@ func TestKeptViewsAreListed(t *testing.T) {
 	}
 }
 
-// TestOwnSegmentsAreListed: so is a segment that a client has offered for one payload.
+// TestOwnSegmentsAreListed: Holdings lists a segment that a client has offered for one payload.
 func TestOwnSegmentsAreListed(t *testing.T) {
 	v := view(t, bus.Options{})
 	seg, err := shmstore.NewSegment("own", viewedBytes)
@@ -150,12 +150,12 @@ func TestOwnSegmentsAreListed(t *testing.T) {
 	}
 }
 
-// TestLeftPayloadsAreListed: what a process may read on that lives, and whose connection is
-// over, stays, and is said to.
+// TestLeftPayloadsAreListed: the payloads that a living process may read after its connection has
+// ended stay, and are listed as left.
 func TestLeftPayloadsAreListed(t *testing.T) {
 	v := view(t, bus.Options{})
 	v.keep(2)
-	v.result() // which it has not finished
+	v.result() // not finished
 	v.caller.send(&wire.Release{Delivery: 1 << 30})
 	v.caller.await(wire.KindRefuse)
 	testbus.Await(t, func() bool { return v.together()["left"].Payloads > 0 })
@@ -170,9 +170,9 @@ func TestLeftPayloadsAreListed(t *testing.T) {
 	}
 }
 
-// TestNobodyWaitsForKeptViews: a payload for which there is no room, because a process keeps
-// views of what lies there, gets memory at once.
-func TestNobodyWaitsForKeptViews(t *testing.T) {
+// TestKeptViewsDoNotBlockEmissions: an emission that finds no space because of kept views gets
+// other memory at once.
+func TestKeptViewsDoNotBlockEmissions(t *testing.T) {
 	t.Run("in the store of the host", func(t *testing.T) {
 		const size, n = 40 << 10, 40
 		h := listen(t, bus.Pipeline{
@@ -182,7 +182,7 @@ func TestNobodyWaitsForKeptViews(t *testing.T) {
 		c := dialThin(t, h.path)
 		source := ownSource(1)
 		c.send(&wire.Submit{Source: source})
-		for range n { // what waits for room fails with the connection's deadline
+		for range n { // an emission that waited for space would exceed the connection's deadline
 			in := inMessage(1, source, "\xa2go")
 			in.Codec = uint32(codec.IDMsgpack)
 			c.send(in)
@@ -194,13 +194,12 @@ func TestNobodyWaitsForKeptViews(t *testing.T) {
 			spilt += e.Spilled
 		}
 		if spilt == 0 {
-			t.Error("all have room")
+			t.Error("no payload was spilled")
 		}
 	})
 }
 
-// TestKeptViewsAreWarnedOf: the log names the process that fills memory with what it keeps,
-// once.
+// TestKeptViewsAreWarnedOf: the log names the process whose kept views fill the memory, once.
 func TestKeptViewsAreWarnedOf(t *testing.T) {
 	var log lockedBuffer
 	v := view(t, bus.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})

@@ -11,10 +11,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestAnEndIsNoCanceledWait: a request that a program aborts because of a wait that was
-// canceled elsewhere is over, for each call that follows; no call takes that for
-// a wait of its own that was canceled, or for the end of the results.
-func TestAnEndIsNoCanceledWait(t *testing.T) {
+// TestAbortReasonIsNoErrorOfTheCall: a request is aborted with ErrCanceled or io.EOF as the reason.
+// The calls that follow return ErrAborted, which is neither: a canceled wait of the call, or the
+// end of the results.
+func TestAbortReasonIsNoErrorOfTheCall(t *testing.T) {
 	b, err := Open(t.Context(), Pipeline{
 		Stages: []StageSpec{{Name: "m", Handle: func(t *Task, d *Delivery) error { return t.Forward(d) }}},
 	}, Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Heap}, MaxRequests: 4})
@@ -44,19 +44,19 @@ func TestAnEndIsNoCanceledWait(t *testing.T) {
 	}
 }
 
-// TestClosedRequestTellsItsSink: the sink of a completed request that is closed with results
-// to come hears of the end, and nothing of the request is left.
-func TestClosedRequestTellsItsSink(t *testing.T) {
+// TestCloseNotifiesSink: the sink of a completed request that is closed before all results
+// have come is told of the end, and the request is forgotten.
+func TestCloseNotifiesSink(t *testing.T) {
 	b, err := Open(t.Context(), Pipeline{
 		Stages: []StageSpec{{Name: "m", Handle: func(t *Task, d *Delivery) error { return t.Forward(d) }}},
 	}, Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Heap}, MaxRequests: 4})
 	if err != nil {
 		t.Fatal(err)
 	}
-	sink := elsewhere{make(chan struct{})}
-	r := begun(t, b, sink)
+	sink := finishingSink{make(chan struct{})}
+	r := beginWithSink(t, b, sink)
 	for range r.tasks {
-		r.taskDone() // as stages that have put the ends of their streams into queues
+		r.taskDone() // as stages whose ends of streams are queued
 	}
 	if got := r.Outcome(); got != Completed {
 		t.Fatalf("the request is %v", got)
@@ -65,39 +65,39 @@ func TestClosedRequestTellsItsSink(t *testing.T) {
 	select {
 	case <-sink.ended:
 	case <-soon(t).Done():
-		t.Error("the sink has not heard of the end")
+		t.Error("the sink was not told of the end")
 	}
 	if err := b.Close(soon(t)); err != nil {
 		t.Error(err)
 	}
 }
 
-// inPut is a sink that is in the middle of taking a result.
-type inPut struct {
+// blockingSink is a sink whose Put blocks.
+type blockingSink struct {
 	entered, leave chan struct{}
 	put            atomic.Bool
-	behind         atomic.Bool // the end came behind the result
+	behind         atomic.Bool // the end came after the result
 	ended          chan struct{}
 }
 
-func (s *inPut) Put(d *Delivery, _ int) error {
+func (s *blockingSink) Put(d *Delivery, _ int) error {
 	close(s.entered)
 	<-s.leave
 	s.put.Store(true)
 	return ErrNotTaken
 }
 
-func (s *inPut) Returns(int, uint64) bool { return true }
+func (s *blockingSink) Returns(int, uint64) bool { return true }
 
-func (s *inPut) Ended() {
+func (s *blockingSink) Ended() {
 	s.behind.Store(s.put.Load())
 	close(s.ended)
 }
-func (*inPut) Describe() string { return "another process" }
+func (*blockingSink) Describe() string { return "another process" }
 
-// TestEndIsBehindTheResultOnItsWay: a sink hears of the end of an aborted request behind the
-// result that it is being given, which another process would else take for one of no request.
-func TestEndIsBehindTheResultOnItsWay(t *testing.T) {
+// TestSinkEndedFollowsPut: a sink is told of the end of an aborted request after a Put that is
+// running. Otherwise the other process would get a result of an unknown request.
+func TestSinkEndedFollowsPut(t *testing.T) {
 	b, err := Open(t.Context(), Pipeline{
 		Stages: []StageSpec{{Name: "m", Handle: func(t *Task, d *Delivery) error { return t.Forward(d) }}},
 	}, Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Heap}, MaxRequests: 4})
@@ -105,21 +105,21 @@ func TestEndIsBehindTheResultOnItsWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 20 {
-		sink := &inPut{entered: make(chan struct{}), leave: make(chan struct{}), ended: make(chan struct{})}
-		r := begun(t, b, sink)
+		sink := &blockingSink{entered: make(chan struct{}), leave: make(chan struct{}), ended: make(chan struct{})}
+		r := beginWithSink(t, b, sink)
 		if err := r.Send(t.Context(), []byte("hello")); err != nil {
 			t.Fatal(err)
 		}
 		<-sink.entered
 		go r.Abort(nil)
 		<-r.Done()
-		for range 100 { // an end that does not wait comes now
+		for range 100 { // an end that does not wait for Put comes now
 			runtime.Gosched()
 		}
 		close(sink.leave)
 		<-sink.ended
 		if !sink.behind.Load() {
-			t.Fatal("the sink heard of the end first")
+			t.Fatal("the sink was told of the end first")
 		}
 	}
 	if err := b.Close(soon(t)); err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestLargeResultsOfPython: a result of 256 MiB of a stage in Python reaches a caller in Python
-// with the settings that a bus has when none are set.
+// TestLargeResultsOfPython: a result of 256 MiB of a Python stage reaches a Python caller, with the
+// default settings of a bus.
 func TestLargeResultsOfPython(t *testing.T) {
 	const size = 256 << 20
 	if s := headroom.System().Check(6 * size); s != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// TestLargerThanTheWindowAcrossProcesses: payloads that do not fit a window pass between nodes,
-// past the host and through it, and from and to a caller in another process.
+// TestLargerThanTheWindowAcrossProcesses: payloads that exceed a window pass between nodes, on the
+// direct path and through the host, and from and to a caller in another process.
 func TestLargerThanTheWindowAcrossProcesses(t *testing.T) {
 	reserving := func(name string) bus.StageSpec {
 		return bus.StageSpec{Name: name, Handle: func(task *bus.Task, d *bus.Delivery) error {
@@ -43,9 +43,9 @@ func TestLargerThanTheWindowAcrossProcesses(t *testing.T) {
 	}
 }
 
-// TestLargeInTheHandsOfTheKilled: a process is killed that has a large payload in hand; another
-// gets it.
-func TestLargeInTheHandsOfTheKilled(t *testing.T) {
+// TestLargePayloadIsRedelivered: a large payload that a killed process held goes to another
+// process.
+func TestLargePayloadIsRedelivered(t *testing.T) {
 	h := mortalHost(t, bus.StageSpec{Replicas: 2, State: bus.StateNone})
 	h.child(t, "m")
 	h.child(t, "m")

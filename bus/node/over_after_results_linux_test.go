@@ -7,9 +7,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus/node"
 )
 
-// TestOverIsBehindTheResults: a caller gets all results of a request that is complete, those too
-// that wait for a place in its window when the last stage is done.
-func TestOverIsBehindTheResults(t *testing.T) {
+// TestOverComesAfterResults: a caller receives all results of a complete request, including those
+// that wait for a slot in its window when the last stage ends.
+func TestOverComesAfterResults(t *testing.T) {
 	const results = 20
 	h := listen(t, bus.Pipeline{
 		Stages: []bus.StageSpec{{Name: "m", BatchSize: 1, Batch: func(batch []*bus.Delivery) error {

@@ -11,23 +11,23 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// returns requires that a call does not wait.
-func returns(t *testing.T, call func() error) error {
+// mustReturn requires that a call returns without waiting.
+func mustReturn(t *testing.T, call func() error) error {
 	t.Helper()
 	returned := make(chan error, 1)
 	go func() { returned <- call() }()
 	return testbus.Next(t, returned)
 }
 
-// TestEndWaitsForItsSlot: a stage runs End for a request that has sent it nothing when its inputs have ended, also when
-// all its slots are taken then. The end waits for a slot, and what has sent it waits for nothing. A report names
-// the request that holds the slot.
-func TestEndWaitsForItsSlot(t *testing.T) {
+// TestEndWaitsForSlot: a stage runs End for a request that has sent it no delivery when its inputs have ended, also
+// when all its slots are taken. The end waits for a slot, and its sender does not wait. A report names the request that
+// holds the slot.
+func TestEndWaitsForSlot(t *testing.T) {
 	for _, from := range []string{"", "router"} {
 		t.Run("behind "+from, func(t *testing.T) {
 			g := testbus.NewGate()
 			stalls := make(chan []bus.Stall, 2) // at each end
-			tail, other := one(g.Stage("tail")), testbus.Suffix("other")
+			tail, other := withOneSlot(g.Stage("tail")), testbus.Suffix("other")
 			var b *bus.Bus
 			tail.End = func(t *bus.Task) error {
 				stalls <- b.Stalls(0)
@@ -35,7 +35,7 @@ func TestEndWaitsForItsSlot(t *testing.T) {
 			}
 			p := bus.Pipeline{Stages: []bus.StageSpec{tail, other}}
 			if from != "" {
-				p.Stages = append(p.Stages, one(routing(from)))
+				p.Stages = append(p.Stages, withOneSlot(routingStage(from)))
 				p.Edges = []bus.Edge{{From: from, To: "tail"}, {From: from, To: "other"}}
 			}
 			b = testbus.Open(t, p, bus.Options{})
@@ -45,7 +45,7 @@ func TestEndWaitsForItsSlot(t *testing.T) {
 				if from == "" {
 					opts = append(opts, bus.To(to))
 				}
-				if err := returns(t, func() error { return r.Send(t.Context(), to, opts...) }); err != nil {
+				if err := mustReturn(t, func() error { return r.Send(t.Context(), to, opts...) }); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -57,14 +57,14 @@ func TestEndWaitsForItsSlot(t *testing.T) {
 			}
 			waits := testbus.StreamOf(t, b)
 			send(waits, "other")
-			if err := returns(t, func() error { return waits.CloseSend(t.Context()) }); err != nil {
+			if err := mustReturn(t, func() error { return waits.CloseSend(t.Context()) }); err != nil {
 				t.Fatal(err)
 			}
 			s := testbus.WaitForStall(t, b, from+"->tail", 0)
 			if s.Request != waits.ID() || !strings.Contains(s.Holder, holds.ID().String()) {
 				t.Errorf("report: %v; request %v holds the slot", s, holds.ID())
 			}
-			if from != "" { // it has returned, and has given its slot back
+			if from != "" { // it has returned and released its slot
 				testbus.Await(t, func() bool { return testbus.StageStats(b, from).SlotsFree == 1 })
 			}
 			g.Leave <- struct{}{}
@@ -77,20 +77,20 @@ func TestEndWaitsForItsSlot(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got, err := testbus.Receive(t, waits); err != nil || len(got) != 2 {
-				t.Errorf("got %q, %v; want that of the other stage, and the end", got, err)
+				t.Errorf("got %q, %v; want the result of the other stage, and the end", got, err)
 			}
 		})
 	}
 }
 
-// TestPassedOver: a request that sends nothing to a stage, directly or by those before it, needs no slot there. That
-// goes on through stages and joins.
-func TestPassedOver(t *testing.T) {
-	held := testbus.Diamond(one(testbus.Suffix("s")), one(testbus.Suffix("l")), one(testbus.Suffix("r")))
+// TestStageWithoutInputIsSkipped: a request that sends no delivery to a stage needs no slot there, nor at the stages and
+// joins behind it.
+func TestStageWithoutInputIsSkipped(t *testing.T) {
+	held := testbus.Diamond(withOneSlot(testbus.Suffix("s")), withOneSlot(testbus.Suffix("l")), withOneSlot(testbus.Suffix("r")))
 	for i := range held.Stages {
 		held.Stages[i].MaxInflight = 1
 	}
-	held.Stages = append(held.Stages, one(testbus.Suffix("z")), testbus.Suffix("other"))
+	held.Stages = append(held.Stages, withOneSlot(testbus.Suffix("z")), testbus.Suffix("other"))
 	held.Edges = append(held.Edges, bus.Edge{From: "join", To: "z"})
 	b := testbus.Open(t, held, bus.Options{})
 	holds := testbus.StreamOf(t, b) // all slots but those of "other"
@@ -109,13 +109,13 @@ func TestPassedOver(t *testing.T) {
 		if err := r.Send(t.Context(), "x", bus.To("other")); err != nil {
 			t.Fatal(err)
 		}
-		if err := returns(t, func() error { return r.CloseSend(t.Context()) }); err != nil {
+		if err := mustReturn(t, func() error { return r.CloseSend(t.Context()) }); err != nil {
 			t.Fatal(err)
 		}
 		testbus.MustComplete(t, r, []string{"xother"})
 	}
 	empty := testbus.StreamOf(t, b)
-	if err := returns(t, func() error { return empty.CloseSend(t.Context()) }); err != nil {
+	if err := mustReturn(t, func() error { return empty.CloseSend(t.Context()) }); err != nil {
 		t.Fatal(err)
 	}
 	testbus.MustComplete(t, empty, nil)
@@ -130,9 +130,9 @@ func TestPassedOver(t *testing.T) {
 	}
 }
 
-// TestJoinOfAStagePassedOver: a join one of whose branches was passed over, while another has a delivery, says that the
-// branch ended early, whichever of the two comes first.
-func TestJoinOfAStagePassedOver(t *testing.T) {
+// TestJoinOfSkippedStage: if one branch of a join is skipped, and another has a delivery, the join reports that the
+// branch ended early, in both orders of the two events.
+func TestJoinOfSkippedStage(t *testing.T) {
 	for _, first := range []string{"end", "delivery"} {
 		t.Run(first, func(t *testing.T) {
 			delivered, ended := make(chan struct{}), make(chan struct{})
@@ -154,7 +154,7 @@ func TestJoinOfAStagePassedOver(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if first == "end" { // the source has left, and the stage behind it was passed over by then
+			if first == "end" { // the source has ended, and the stage behind it was skipped before that
 				testbus.Await(t, func() bool { st := testbus.StageStats(b, "s"); return st.SlotsFree == st.Slots })
 				close(ended)
 			} else {
@@ -170,13 +170,13 @@ func TestJoinOfAStagePassedOver(t *testing.T) {
 	}
 }
 
-// TestSendGivenUp: a request whose one input to a stage was given up while it waited for a slot there needs none, and an
-// input that waits when the inputs end hears of that.
-func TestSendGivenUp(t *testing.T) {
+// TestCanceledSendNeedsNoSlot: a request whose only input to a stage was canceled while it waited for a slot needs no
+// slot there, and an input that waits when the inputs end fails with ErrAfterEnd.
+func TestCanceledSendNeedsNoSlot(t *testing.T) {
 	for _, canceled := range []bool{true, false} {
 		t.Run(fmt.Sprint("canceled: ", canceled), func(t *testing.T) {
 			a, b := testbus.NewGate(), testbus.NewGate()
-			on := testbus.Open(t, bus.Pipeline{Stages: []bus.StageSpec{one(a.Stage("a")), b.Stage("b")}}, bus.Options{})
+			on := testbus.Open(t, bus.Pipeline{Stages: []bus.StageSpec{withOneSlot(a.Stage("a")), b.Stage("b")}}, bus.Options{})
 			holds, r := testbus.StreamOf(t, on), testbus.StreamOf(t, on)
 			if err := errors.Join(holds.Send(t.Context(), "holds", bus.To("a")), r.Send(t.Context(), "x", bus.To("b"))); err != nil {
 				t.Fatal(err)
@@ -209,8 +209,8 @@ func TestSendGivenUp(t *testing.T) {
 	}
 }
 
-// TestSendToAStagePassedOver: an input that comes behind the end of the inputs has the error of one, and takes no slot.
-func TestSendToAStagePassedOver(t *testing.T) {
+// TestSendToSkippedStage: an input after the end of the inputs fails with ErrAfterEnd, and takes no slot.
+func TestSendToSkippedStage(t *testing.T) {
 	g := testbus.NewGate()
 	b := testbus.Open(t, bus.Pipeline{Stages: []bus.StageSpec{testbus.Suffix("a"), g.Stage("b")}}, bus.Options{})
 	r := testbus.StreamOf(t, b)
@@ -223,14 +223,14 @@ func TestSendToAStagePassedOver(t *testing.T) {
 	}
 	for _, in := range []string{"late", strings.Repeat("late", 1000)} {
 		for _, to := range []string{"a", "b"} {
-			err := returns(t, func() error { return r.Send(t.Context(), in, bus.To(to)) })
+			err := mustReturn(t, func() error { return r.Send(t.Context(), in, bus.To(to)) })
 			if at, ok := errors.AsType[*bus.StageError](err); !errors.Is(err, bus.ErrAfterEnd) || !ok || at.Edge != "->"+to {
 				t.Errorf("%d bytes to %s behind the end: %v, want ErrAfterEnd with the edge", len(in), to, err)
 			}
 		}
 	}
 	if st := testbus.StageStats(b, "a"); st.SlotsFree != st.Slots {
-		t.Errorf("stage a, which was passed over, has %d of %d slots free", st.SlotsFree, st.Slots)
+		t.Errorf("stage a, which was skipped, has %d of %d slots free", st.SlotsFree, st.Slots)
 	}
 	g.Leave <- struct{}{}
 	testbus.MustComplete(t, r, []string{"x"})

@@ -11,14 +11,14 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestCarriedBetweenProcesses: stages of other processes get and give payloads
-// of an edge with a connector like any others; none goes past the host.
-func TestCarriedBetweenProcesses(t *testing.T) {
+// TestConnectorEdgeBetweenProcesses: stages in other processes receive and emit payloads on an edge
+// with a connector as on any edge. No such delivery takes a direct path.
+func TestConnectorEdgeBetweenProcesses(t *testing.T) {
 	carrier, err := ring.New(ring.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Heap}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // before the bus's, which was registered later
+	t.Cleanup(func() { // runs after the bus is closed
 		if err := carrier.Close(); err != nil {
 			t.Errorf("payloads are left in the connector: %v", err)
 		}

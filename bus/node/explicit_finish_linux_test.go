@@ -7,9 +7,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// TestEmissionBehindAFinishByHand: a handler that finishes its delivery, and emits after that, loses nothing
-// at a node: the task ends when the handler has returned.
-func TestEmissionBehindAFinishByHand(t *testing.T) {
+// TestEmissionAfterExplicitFinish: an emission after the handler has finished its delivery is not
+// lost at a node: the task ends when the handler has returned.
+func TestEmissionAfterExplicitFinish(t *testing.T) {
 	emits := make(chan struct{})
 	h := serveAll(t, testbus.Linear(bus.StageSpec{Name: "m", Handle: func(task *bus.Task, d *bus.Delivery) error {
 		if err := d.Keep().Finish(nil); err != nil {

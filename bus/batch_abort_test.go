@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestAbortedRequestLeavesItsBatch: it does not wait for the batch to be due, and
-// neither does whoever closes the bus. What others have in the batch stays there.
+// TestAbortedRequestLeavesItsBatch: an aborted request does not wait until its batch is due, and
+// neither does Close. Deliveries of other requests stay in the batch.
 func TestAbortedRequestLeavesItsBatch(t *testing.T) {
 	b, err := Open(t.Context(), Pipeline{Stages: []StageSpec{{
 		Name: "a", BatchSize: 3, BatchWait: time.Hour, Batch: func([]*Delivery) error { return nil },
@@ -33,7 +33,7 @@ func TestAbortedRequestLeavesItsBatch(t *testing.T) {
 	gathered()
 	submit() // the third of the batch
 	if err := second.Wait(t.Context()); err != nil {
-		t.Errorf("who stayed in the batch: %v", err)
+		t.Errorf("the other request of the batch: %v", err)
 	}
 	gathered()
 	if err := b.Close(t.Context()); err != nil {

@@ -50,8 +50,8 @@ func TestAbort(t *testing.T) {
 	}
 }
 
-// mustDrain waits until nothing is left of any request, and checks that no
-// lease is.
+// mustDrain waits until all requests are forgotten, and checks that no payload
+// is held.
 func mustDrain(t *testing.T, b *bus.Bus) {
 	t.Helper()
 	if err := b.Drain(t.Context()); err != nil {
@@ -62,7 +62,7 @@ func mustDrain(t *testing.T, b *bus.Bus) {
 	}
 }
 
-// TestDeadline: the time is the test's own, and stands still while anything happens.
+// TestDeadline: a request ends at its deadline. Time advances only while all goroutines of the test are blocked.
 func TestDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := testbus.NewGate()
@@ -81,7 +81,7 @@ func TestDeadline(t *testing.T) {
 	})
 }
 
-// TestDeadlineInThePast: such a request fails as such, with words that make sense.
+// TestDeadlineInThePast: the error of a request with a deadline in the past says by how much.
 func TestDeadlineInThePast(t *testing.T) {
 	g := testbus.NewGate()
 	b := testbus.Open(t, testbus.Linear(g.Stage("slow")), bus.Options{})
@@ -95,9 +95,9 @@ func TestDeadlineInThePast(t *testing.T) {
 	mustDrain(t, b)
 }
 
-// TestPastDeadlineWhoeverSaysSo: a request whose deadline is over ends of that, also if its
-// timer is not the first to say so. One that is complete is complete.
-func TestPastDeadlineWhoeverSaysSo(t *testing.T) {
+// TestExpiredRequestEndsPastDeadline: a request that fails or is aborted after its deadline ends as
+// PastDeadline, although its timer is late. A completed request stays completed.
+func TestExpiredRequestEndsPastDeadline(t *testing.T) {
 	send := func(r *bus.Request, in string) {
 		if err := r.Send(t.Context(), in, bus.Last()); err != nil {
 			t.Error(err)
@@ -148,7 +148,7 @@ func TestContextEndsTheRequest(t *testing.T) {
 		}, bus.ErrDeadline},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { // or the time may be up before the request has begun
+			synctest.Test(t, func(t *testing.T) { // in real time the timeout could end before the request begins
 				g := testbus.NewGate()
 				b := testbus.Open(t, testbus.Linear(g.Stage("slow")), bus.Options{})
 				ctx, cancel := tc.ctx(t.Context())
@@ -261,8 +261,8 @@ func TestClosedBus(t *testing.T) {
 	b.Stats()
 }
 
-// TestCloseNamesAHandlerThatDoesNotReturn: Close gives up at its context's
-// end, and works once the handler is back.
+// TestCloseNamesAHandlerThatDoesNotReturn: Close fails when its context ends,
+// and succeeds once the handler has returned.
 func TestCloseNamesAHandlerThatDoesNotReturn(t *testing.T) {
 	stuck := make(chan struct{})
 	entered := make(chan struct{})
@@ -287,8 +287,8 @@ func TestCloseNamesAHandlerThatDoesNotReturn(t *testing.T) {
 	}
 }
 
-// TestCloseGoesOn: what a Close left, whose context ended, is for the next.
-func TestCloseGoesOn(t *testing.T) {
+// TestCloseResumesAfterContextEnds: after a Close whose context has ended, the next Close does the rest.
+func TestCloseResumesAfterContextEnds(t *testing.T) {
 	ignored := goleak.IgnoreCurrent()
 	for range 10 {
 		b, err := bus.Open(t.Context(), testbus.Linear(bus.StageSpec{Name: "m", Handle: func(*bus.Task, *bus.Delivery) error { return nil }, MaxInflight: 200}), bus.Options{MaxRequests: 200})
@@ -309,8 +309,8 @@ func TestCloseGoesOn(t *testing.T) {
 	goleak.VerifyNone(t, ignored)
 }
 
-// TestCloseWaitsForTheCallersPayloads: one that is being filled or sent when its
-// request ends has room in the store, which must not go before it is given back.
+// TestCloseWaitsForTheCallersPayloads: a payload that is being filled or sent when its
+// request ends has space in the store, which must stay until the payload is released.
 func TestCloseWaitsForTheCallersPayloads(t *testing.T) {
 	b := testbus.Open(t, testbus.Linear(bus.Stage("a", testbus.Upper)), bus.Options{})
 	r := testbus.StreamOf(t, b)
@@ -332,11 +332,11 @@ func TestCloseWaitsForTheCallersPayloads(t *testing.T) {
 	}
 	mustDrain(t, b)
 	if _, err := r.Input(t.Context()).Reserve(1000, codec.IDRaw); !errors.Is(err, bus.ErrAborted) {
-		t.Errorf("reserve when the request is gone: %v", err)
+		t.Errorf("reserve when the request is forgotten: %v", err)
 	}
 }
 
-func TestUnreadResultsAreGivenBack(t *testing.T) {
+func TestCloseReleasesUnreadResults(t *testing.T) {
 	b := testbus.Open(t, testbus.Linear(bus.Stage("a", testbus.Upper)), bus.Options{MaxRequests: 1})
 	for range 5 {
 		r, err := b.Submit(t.Context(), strings.Repeat("x", 3000))
@@ -351,16 +351,15 @@ func TestUnreadResultsAreGivenBack(t *testing.T) {
 	mustDrain(t, b)
 }
 
-// TestContextEndsUnreadResults: the results of a completed request that the caller has not received go with
-// the request's context, and its place is free again. A caller that asks for them is told so, and one that
-// has received them all reads the end.
-func TestContextEndsUnreadResults(t *testing.T) {
+// TestContextReleasesUnreadResults: when the context of a completed request ends, its unreceived results are released,
+// and its permit is returned. Recv then returns the context's error, or io.EOF if all results were received.
+func TestContextReleasesUnreadResults(t *testing.T) {
 	expand := bus.Expand("n", func(_ *bus.Task, in string, emit func(string) error) error {
 		return errors.Join(emit(in), emit(in), emit(in))
 	})
 	for _, read := range []int{0, 1, 3} {
 		b := testbus.Open(t, testbus.Linear(expand), bus.Options{MaxRequests: 1})
-		for range 3 { // more than there are places
+		for range 3 { // more requests than permits
 			ctx, cancel := context.WithCancel(t.Context())
 			r, err := b.Submit(ctx, "x")
 			if err != nil {
@@ -394,8 +393,8 @@ func TestContextEndsUnreadResults(t *testing.T) {
 	}
 }
 
-// TestContextForgetsRequests: a context that does not end keeps no request that is over.
-func TestContextForgetsRequests(t *testing.T) {
+// TestContextKeepsNoEndedRequest: a context that does not end has no reference to ended requests.
+func TestContextKeepsNoEndedRequest(t *testing.T) {
 	b := testbus.Open(t, testbus.Linear(bus.Stage("a", testbus.Upper)), bus.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -416,10 +415,10 @@ func TestContextForgetsRequests(t *testing.T) {
 	for name, end := range map[string]func(*bus.Request){
 		"received": receive,
 		"closed":   func(r *bus.Request) { send(r); _ = r.Wait(t.Context()); r.Close() },
-		"aborted":  func(r *bus.Request) { r.Abort(nil) }, // before it could complete: then its result would be kept for it
+		"aborted":  func(r *bus.Request) { r.Abort(nil) }, // before it completes: its unreceived result would keep it
 	} {
 		r := begin(end)
-		begin(receive) // the stage may remember its last one
+		begin(receive) // the stage may refer to its last request
 		mustDrain(t, b)
 		testbus.Await(t, func() bool {
 			runtime.GC()
@@ -452,7 +451,7 @@ func TestResultsInterruptedByTheCaller(t *testing.T) {
 	mustDrain(t, b)
 }
 
-func TestHandlerErrorNamesThePlace(t *testing.T) {
+func TestHandlerErrorNamesLocation(t *testing.T) {
 	bad := errors.New("bad chunk")
 	b := testbus.Open(t, testbus.Linear(
 		bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
@@ -500,7 +499,7 @@ func TestWrongTypes(t *testing.T) {
 	}
 }
 
-// TestBusWithoutStages: it takes no requests, and keeps values under keys.
+// TestBusWithoutStages: a bus without stages refuses requests, and has an exchange.
 func TestBusWithoutStages(t *testing.T) {
 	b := testbus.Open(t, bus.Pipeline{}, bus.Options{})
 	_, submitted := b.Submit(t.Context(), "a")
@@ -523,7 +522,7 @@ func TestBusWithoutStages(t *testing.T) {
 	got.Release()
 }
 
-// joinOf is a pipeline with a join of a number and a text, whose edges come from those stages in that order.
+// joinOf is a pipeline with a join of a number and a text, whose edges come from the given stages in this order.
 func joinOf(first, second string) bus.Pipeline {
 	return bus.Pipeline{
 		Stages: []bus.StageSpec{
@@ -536,15 +535,16 @@ func joinOf(first, second string) bus.Pipeline {
 	}
 }
 
-// TestDropsBeforeTheBranchesPart: an edge on every path to a join may drop: the branches miss the same deliveries.
-func TestDropsBeforeTheBranchesPart(t *testing.T) {
+// TestDropsBeforeFanOutAreAllowed: an edge on every path to a join may drop, because the branches miss the same
+// deliveries.
+func TestDropsBeforeFanOutAreAllowed(t *testing.T) {
 	p := testbus.Diamond(bus.Stage("b", testbus.Upper), bus.Stage("c", testbus.Upper), bus.Stage("d", testbus.Upper))
 	p.Stages = append(p.Stages, bus.Stage("a", testbus.Upper))
 	p.Edges = append(p.Edges, bus.Edge{From: "a", To: "b", Policy: bus.DropOldest}, bus.Edge{From: "join", Policy: bus.DropOldest})
 	testbus.Open(t, p, bus.Options{})
 }
 
-// TestTypesOfInputs: what a first stage takes is known when a request begins.
+// TestTypesOfInputs: Submit checks the type of an input against that of the first stage.
 func TestTypesOfInputs(t *testing.T) {
 	b := testbus.Open(t, joinOf("number", "text"), bus.Options{})
 	if r, err := b.Submit(t.Context(), 3); !errors.Is(err, bus.ErrPayload) || !strings.Contains(err.Error(), `the input is int, and stage "source" takes string`) {
@@ -606,7 +606,7 @@ func TestPipelinesThatCannotWork(t *testing.T) {
 	}
 }
 
-// TestManyRequestsAtOnce runs more requests than places and slots.
+// TestManyRequestsAtOnce runs more requests than there are permits and slots.
 func TestManyRequestsAtOnce(t *testing.T) {
 	b := testbus.Open(t, testbus.Linear(bus.Stage("a", testbus.Upper), bus.Stage("b", testbus.Upper), bus.Stage("c", testbus.Upper)), bus.Options{})
 	var wg sync.WaitGroup

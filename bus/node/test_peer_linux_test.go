@@ -32,7 +32,7 @@ type attached struct {
 	link   *link
 }
 
-// attach opens a host whose stage a node of this process serves.
+// attach opens a host, and a node in this process that serves its stage.
 func attach(t testing.TB, window int, handle func(*bus.Task, *bus.Delivery) error) *attached {
 	t.Helper()
 	b, err := bus.Open(t.Context(), bus.Pipeline{
@@ -58,7 +58,7 @@ func attach(t testing.TB, window int, handle func(*bus.Task, *bus.Delivery) erro
 		}
 	})
 	a.node = joinTo(t, path)
-	if a.link, err = a.node.current(t.Context()); err != nil {
+	if a.link, err = a.node.awaitLink(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	go func() {
@@ -82,12 +82,12 @@ func joinTo(t testing.TB, path string) *Node {
 	return n
 }
 
-// task is the one that the node has, once it has it.
+// task waits for the node's task.
 func (a *attached) task(t testing.TB) *nodeTask {
 	t.Helper()
 	var task *nodeTask
 	testbus.Await(t, func() bool {
-		tasks, _ := a.link.begun.list()
+		tasks, _ := a.link.work.list()
 		for _, task = range tasks {
 			return true
 		}
@@ -96,16 +96,16 @@ func (a *attached) task(t testing.TB) *nodeTask {
 	return task
 }
 
-// direct has the outputs of a task go to a peer that the test holds. The host does not know of it,
-// and is not told how long their stream was: TestLengthOfAStream is for that.
-func (a *attached) direct(t testing.TB, node uint32, task *nodeTask) {
+// openSilentDirect has the outputs of a task go to a test peer. The host does not know of it, and
+// gets no length of their stream: TestStreamLengthIsSent tests the length.
+func (a *attached) openSilentDirect(t testing.TB, node uint32, task *nodeTask) {
 	t.Helper()
-	task.tellsNothing(t)
-	a.opened(t, node, task)
+	task.silence(t)
+	a.openDirect(t, node, task)
 }
 
-// tellsNothing has a task tell the host nothing more of its streams.
-func (t *nodeTask) tellsNothing(tb testing.TB) {
+// silence has a task send the host no further message about its streams.
+func (t *nodeTask) silence(tb testing.TB) {
 	tb.Helper()
 	silent := silentLink(tb)
 	t.out.mu.Lock()
@@ -113,8 +113,8 @@ func (t *nodeTask) tellsNothing(tb testing.TB) {
 	t.out.mu.Unlock()
 }
 
-// opened has the outputs of a task go to a peer.
-func (a *attached) opened(t testing.TB, node uint32, task *nodeTask) {
+// openDirect has the outputs of a task go to a peer.
+func (a *attached) openDirect(t testing.TB, node uint32, task *nodeTask) {
 	t.Helper()
 	p := a.link.peers.sender(node)
 	testbus.Await(t, func() bool { return p.connection() != nil })
@@ -123,7 +123,7 @@ func (a *attached) opened(t testing.TB, node uint32, task *nodeTask) {
 	}
 }
 
-// silentLink is a link that says nothing to its host.
+// silentLink is a link that can send nothing.
 func silentLink(t testing.TB) *link {
 	t.Helper()
 	node, host, err := peer.Pair()
@@ -140,26 +140,26 @@ func silentLink(t testing.TB) *link {
 	return &link{sender: sender}
 }
 
-// hand is a peer of a node that the test holds: a process that does nothing, and
-// the other end of the connection that the node has to it.
-type hand struct {
+// testPeer is a peer of a node: a process that does nothing, and the other end of the node's
+// connection to it, which the test holds.
+type testPeer struct {
 	*peerLink
-	t     testing.TB
-	conn  *peer.Conn
-	out   *peer.Sender
-	in    *peer.Receiver
-	over  sync.WaitGroup    // listen
-	said  chan wire.Message // by the node
-	ended chan error
-	proc  *exec.Cmd
-	mem   *shmstore.Segment // offered to the node, as 1
+	t         testing.TB
+	conn      *peer.Conn
+	out       *peer.Sender
+	in        *peer.Receiver
+	listening sync.WaitGroup    // counts the goroutine of listen
+	received  chan wire.Message // messages from the node
+	ended     chan error
+	proc      *exec.Cmd
+	mem       *shmstore.Segment // announced to the node as segment 1
 }
 
-// handNode is the first number of nodes that the host does not know.
-const handNode = 1000
+// testPeerNode is the first number of nodes that the host does not know.
+const testPeerNode = 1000
 
-// lasting begins a process that lives until it is killed.
-func lasting(t testing.TB) *exec.Cmd {
+// sleepingProcess starts a process that lives until it is killed.
+func sleepingProcess(t testing.TB) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("sleep", "3600")
 	if err := cmd.Start(); err != nil {
@@ -172,8 +172,8 @@ func lasting(t testing.TB) *exec.Cmd {
 	return cmd
 }
 
-// introduceTo has the node meet a process, as if the host had said so, to speak a
-// version. It returns the other end of their connection.
+// introduceTo introduces a process to the node, as the host does. It returns the other end of their
+// connection.
 func introduceTo(t testing.TB, l *link, node uint32, cmd *exec.Cmd) *peer.Conn {
 	t.Helper()
 	ends, err := peer.Sockets()
@@ -195,14 +195,14 @@ func introduceTo(t testing.TB, l *link, node uint32, cmd *exec.Cmd) *peer.Conn {
 	return conn
 }
 
-// meetHand introduces a node to the test.
-func (a *attached) meetHand(t testing.TB) *hand {
+// meetTestPeer introduces a test peer to the node.
+func (a *attached) meetTestPeer(t testing.TB) *testPeer {
 	t.Helper()
-	proc := lasting(t)
-	h := newHand(t, introduceTo(t, a.link, handNode, proc))
+	proc := sleepingProcess(t)
+	h := newTestPeer(t, introduceTo(t, a.link, testPeerNode, proc))
 	h.proc = proc
 	h.meet()
-	h.peerLink = a.link.peers.receiver(handNode)
+	h.peerLink = a.link.peers.receiver(testPeerNode)
 	var err error
 	if h.mem, err = shmstore.NewSegment("hand", 1<<16); err != nil {
 		t.Fatal(err)
@@ -214,10 +214,10 @@ func (a *attached) meetHand(t testing.TB) *hand {
 	return h
 }
 
-// newHand is the test's end of a connection.
-func newHand(t testing.TB, conn *peer.Conn) *hand {
+// newTestPeer is the test's end of a connection.
+func newTestPeer(t testing.TB, conn *peer.Conn) *testPeer {
 	t.Helper()
-	h := &hand{t: t, conn: conn, in: peer.NewReceiver(conn), said: make(chan wire.Message, 1<<16), ended: make(chan error, 1)}
+	h := &testPeer{t: t, conn: conn, in: peer.NewReceiver(conn), received: make(chan wire.Message, 1<<16), ended: make(chan error, 1)}
 	var err error
 	if h.out, err = peer.NewSender(conn, peer.SenderOptions{}); err != nil {
 		t.Fatal(err)
@@ -226,8 +226,8 @@ func newHand(t testing.TB, conn *peer.Conn) *hand {
 	return h
 }
 
-// meet does what a peer does first.
-func (h *hand) meet() {
+// meet exchanges lanes with the node.
+func (h *testPeer) meet() {
 	h.t.Helper()
 	own, fd, err := h.conn.ShareLane()
 	if err == nil {
@@ -249,27 +249,27 @@ func (h *hand) meet() {
 	}
 }
 
-// hangUp closes the test's end. It may be called again.
-func (h *hand) hangUp() {
+// hangUp closes the test's end. It may be called twice.
+func (h *testPeer) hangUp() {
 	_ = h.out.Close()
 	_ = h.conn.Close()
-	h.over.Wait()
+	h.listening.Wait()
 	h.in.Close()
 }
 
-// listen has the hand take in what the node says.
-func (h *hand) listen() { h.over.Go(func() { h.ended <- h.in.Serve(h.take) }) }
+// listen receives the node's messages.
+func (h *testPeer) listen() { h.listening.Go(func() { h.ended <- h.in.Serve(h.receive) }) }
 
-func (h *hand) take(head wire.Header, body []byte, fds []int) error {
+func (h *testPeer) receive(head wire.Header, body []byte, fds []int) error {
 	process.CloseAll(fds)
 	m, err := wire.Parse(head, bytes.Clone(body))
 	if err == nil && head.Kind != wire.KindSegment && head.Kind != wire.KindForget {
-		h.said <- m
+		h.received <- m
 	}
 	return err
 }
 
-func (h *hand) say(ms ...wire.Message) {
+func (h *testPeer) sendMessages(ms ...wire.Message) {
 	h.t.Helper()
 	for _, m := range ms {
 		if err := h.out.Queue(m); err != nil {
@@ -278,75 +278,75 @@ func (h *hand) say(ms ...wire.Message) {
 	}
 }
 
-// heard is the next that the node says.
-func (h *hand) heard() wire.Message {
+// nextMessage is the next message from the node.
+func (h *testPeer) nextMessage() wire.Message {
 	h.t.Helper()
 	select {
-	case m := <-h.said:
+	case m := <-h.received:
 		return m
 	case err := <-h.ended:
 		h.t.Fatalf("the connection ended with %v", err)
 	case <-time.After(testbus.Patience):
-		h.t.Fatal("the node says nothing")
+		h.t.Fatal("no message from the node")
 	}
 	return nil
 }
 
-// nowhere is a source that no node has.
-const nowhere = 1 << 31
+// unknownSource is a source that no node has.
+const unknownSource = 1 << 31
 
-// handled is a barrier: the node has handled all that was said.
-func (h *hand) handled() {
+// handled returns when the node has handled all earlier messages.
+func (h *testPeer) handled() {
 	h.t.Helper()
-	h.say(&wire.Deliver{Source: nowhere, Delivery: nowhere, Flags: wire.FlagInline})
+	h.sendMessages(&wire.Deliver{Source: unknownSource, Delivery: unknownSource, Flags: wire.FlagInline})
 	for {
-		if f, ok := h.heard().(*wire.Finish); ok && f.Delivery == nowhere {
+		if f, ok := h.nextMessage().(*wire.Finish); ok && f.Delivery == unknownSource {
 			return
 		}
 	}
 }
 
-// large is a delivery whose payload lies in the hand's memory.
-func (h *hand) large(source, id uint32, seq uint64) *wire.Deliver {
+// large is a delivery whose payload lies in the test peer's memory.
+func (h *testPeer) large(source, id uint32, seq uint64) *wire.Deliver {
 	return &wire.Deliver{Source: source, Delivery: id, Seq: seq, Segment: 1, Offset: 4096, Size: 4096, Codec: 1}
 }
 
-// small is one whose payload is in the message.
+// small is a delivery whose payload is in the message.
 func small(source, id uint32, seq uint64) *wire.Deliver {
 	return &wire.Deliver{Source: source, Delivery: id, Seq: seq, Flags: wire.FlagInline, Payload: []byte{byte(seq)}, Size: 1, Codec: 1}
 }
 
 // die kills the process.
-func (h *hand) die() {
+func (h *testPeer) die() {
 	h.t.Helper()
 	if err := h.proc.Process.Kill(); err != nil {
 		h.t.Fatal(err)
 	}
 }
 
-// has are the deliveries that the peer has, as the node knows it.
-func (h *hand) has() (all []accounts.Hold) {
+// holds are the deliveries that the peer holds, as the node sees it.
+func (h *testPeer) holds() (all []accounts.Hold) {
 	h.account.Each(func(o *accounts.Hold) { all = append(all, *o) })
 	return all
 }
 
-// given is a delivery that the peer has, as the node has it, and how much of it lies in memory that
-// is not free.
-func (h *hand) given(number uint32) (d *bus.Delivery, held int) {
+// heldDelivery is a delivery that the peer holds, as the node has it, and how many of its bytes are
+// still in use.
+func (h *testPeer) heldDelivery(number uint32) (d *bus.Delivery, held int) {
 	h.t.Helper()
 	h.account.Inspect(number, func(o *accounts.Hold) {
 		if o != nil {
-			d = o.Delivery.(*given).d
+			d = o.Delivery.(*sentDelivery).d
 			held = len(d.Bytes())
 		}
 	})
 	if d == nil {
-		h.t.Fatalf("the peer does not have delivery %d", number)
+		h.t.Fatalf("the peer does not hold delivery %d", number)
 	}
 	return d, held
 }
 
-// emit sends one input and requires one result.
+// emit sends one input and receives one result.
 func emit(t testing.TB, r *bus.Request, payload []byte) *bus.Delivery {
 	t.Helper()
 	if err := r.Input(t.Context()).EmitBytes(payload); err != nil {
@@ -367,13 +367,13 @@ func mustEnd(t testing.TB, r *bus.Request) {
 	}
 }
 
-// upstream is the request of the node's that a caller has.
-func (a *attached) upstream(t testing.TB, r *bus.Request) *remoteRequest {
+// requestOf is the node's remoteRequest of a caller's request.
+func (a *attached) requestOf(t testing.TB, r *bus.Request) *remoteRequest {
 	t.Helper()
-	_, requests := a.link.begun.list()
-	for _, u := range requests {
-		if u.req == r {
-			return u
+	_, requests := a.link.work.list()
+	for _, rr := range requests {
+		if rr.req == r {
+			return rr
 		}
 	}
 	t.Fatal("the node does not know the request")

@@ -1,4 +1,4 @@
-"""Threads that cannot be started any more."""
+"""The thread pool when the process cannot start another thread."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from fakehost import deliver, serving
 from stagecase import NARROW, StageCase, opened
 
 import omnibus
-from omnibus import crew, wire
+from omnibus import threadpool, wire
 from omnibus.codec import encode
-from omnibus.crew import Crew, away
 from omnibus.errors import Code
+from omnibus.threadpool import ThreadPool, blocking
 
 _HANGS = 30.0
 
 
-class Short(unittest.TestCase):
-    left = 1  #: threads of a crew that can still be started
+class LimitedThreads(unittest.TestCase):
+    left = 1  #: threads of a pool that can still be started
 
     def setUp(self) -> None:
         super().setUp()
@@ -36,21 +36,21 @@ class Short(unittest.TestCase):
         patch.start()
         self.addCleanup(patch.stop)
 
-    def patient_with_threads(self, seconds: float) -> None:
-        patch = mock.patch.object(crew, "_PATIENCE_SECONDS", seconds)
+    def set_stranded_seconds(self, seconds: float) -> None:
+        patch = mock.patch.object(threadpool, "_STRANDED_SECONDS", seconds)
         patch.start()
         self.addCleanup(patch.stop)
 
 
-class Shortage(Short):
-    """A process that has no room for another thread goes on with those it has."""
+class PoolShortage(LimitedThreads):
+    """A pool that cannot start another thread uses the threads it has."""
 
     def setUp(self) -> None:
         super().setUp()
         self.done: list[str] = []
 
     def test_jobs_wait_for_a_thread(self) -> None:
-        some = Crew(turns=4, callers=0)
+        pool = ThreadPool(permits=4, outside_threads=0)
         begun, go_on = threading.Event(), threading.Event()
 
         def first() -> None:
@@ -64,103 +64,103 @@ class Shortage(Short):
             self.done.append("third")
             ended.set()
 
-        some.put(first)
+        pool.submit(first)
         self.assertTrue(begun.wait(_HANGS))
         with self.assertLogs("omnibus", "WARNING") as logged:
-            some.put(lambda: self.done.append("second"))
-            some.put(third)
+            pool.submit(lambda: self.done.append("second"))
+            pool.submit(third)
         self.assertEqual(len(logged.output), 1)
         self.assertIn("ulimit -u", logged.output[0])
         go_on.set()
         self.assertTrue(ended.wait(_HANGS), "a job that no thread could be started for is lost")
-        some.stop()
-        some.join()
+        pool.stop()
+        pool.join()
         self.assertEqual(self.done, ["first", "second", "third"])
 
-    def test_who_waits_for_the_host_comes_back(self) -> None:
-        some = Crew(turns=1, callers=0)
+    def test_blocked_job_regains_its_permit(self) -> None:
+        pool = ThreadPool(permits=1, outside_threads=0)
         ended = threading.Event()
 
         def waits() -> None:
-            with away():  # its turn is another's, for whom there is no thread
-                some.put(ended.set)
+            with blocking():  # its permit goes to the next job, for which there is no thread
+                pool.submit(ended.set)
             self.done.append("came back")
 
         with self.assertLogs("omnibus", "WARNING"):
-            some.put(waits)
+            pool.submit(waits)
             self.assertTrue(ended.wait(_HANGS), "a job that no thread could be started for is lost")
-        some.stop()
-        some.join()
+        pool.stop()
+        pool.join()
         self.assertEqual(self.done, ["came back"])
 
-    def test_nobody_at_all(self) -> None:
+    def test_pool_without_any_thread_raises(self) -> None:
         self.left = 0
-        some = Crew(turns=1, callers=0)
+        pool = ThreadPool(permits=1, outside_threads=0)
         with self.assertRaisesRegex(RuntimeError, "can't start new thread"):
-            some.put(lambda: None)
+            pool.submit(lambda: None)
 
-    def test_who_waits_too_long_is_refused(self) -> None:
-        self.patient_with_threads(0)
+    def test_stranded_jobs_are_refused_after_the_delay(self) -> None:
+        self.set_stranded_seconds(0)
         stranded = threading.Event()
-        some = Crew(turns=2, callers=0, on_stranded=stranded.set)
-        self.assertIsNone(some.patience())
+        pool = ThreadPool(permits=2, outside_threads=0, on_stranded=stranded.set)
+        self.assertIsNone(pool.rejection_delay())
         go_on, refused = threading.Event(), threading.Event()
 
         def waits() -> None:
-            some.put(lambda: self.done.append("second"), refused.set)
-            some.give_up()  # in vain: this thread is to take it when it has done this
+            pool.submit(lambda: self.done.append("second"), refused.set)
+            pool.reject_stranded()  # no effect: this thread takes the job next
             self.assertFalse(refused.is_set())
-            with away():
+            with blocking():
                 go_on.wait(_HANGS)
             self.done.append("came back")
 
-        some.put(waits)
+        pool.submit(waits)
         self.assertTrue(stranded.wait(_HANGS))
-        self.assertEqual(some.patience(), 0)
-        self.patient_with_threads(_HANGS)
-        some.give_up()
+        self.assertEqual(pool.rejection_delay(), 0)
+        self.set_stranded_seconds(_HANGS)
+        pool.reject_stranded()
         self.assertFalse(refused.is_set())
-        self.patient_with_threads(0)
-        some.give_up()
+        self.set_stranded_seconds(0)
+        pool.reject_stranded()
         self.assertTrue(refused.is_set())
-        self.assertIsNone(some.patience())
+        self.assertIsNone(pool.rejection_delay())
         go_on.set()
-        some.stop()
-        some.join()
+        pool.stop()
+        pool.join()
         self.assertEqual(self.done, ["came back"])
 
-    def test_a_thread_is_to_be_had_again(self) -> None:
-        self.patient_with_threads(0)
+    def test_jobs_start_when_a_thread_can_be_started_again(self) -> None:
+        self.set_stranded_seconds(0)
         stranded, go_on, refused = threading.Event(), threading.Event(), threading.Event()
-        some = Crew(turns=1, callers=0, on_stranded=stranded.set)
+        pool = ThreadPool(permits=1, outside_threads=0, on_stranded=stranded.set)
 
         def waits() -> None:
-            some.put(go_on.set, refused.set)
-            with away():
+            pool.submit(go_on.set, refused.set)
+            with blocking():
                 go_on.wait(_HANGS)
 
-        some.put(waits)
+        pool.submit(waits)
         self.assertTrue(stranded.wait(_HANGS))
         self.left = 1
-        some.give_up()
-        some.stop()
-        some.join()
+        pool.reject_stranded()
+        pool.stop()
+        pool.join()
         self.assertEqual((go_on.is_set(), refused.is_set()), (True, False))
 
 
-class Stranded(Short, StageCase):
-    """All threads of `run` wait for the host, and perhaps for what no thread is left for."""
+class StrandedRun(LimitedThreads, StageCase):
+    """All threads of `run` wait for the host, and no thread can be started for the next delivery."""
 
     left = 0
 
-    def test_functions(self) -> None:
+    def test_function_deliveries_are_refused(self) -> None:
         @omnibus.stage
         def same(x: int) -> int:
             return x
 
         self.is_refused(same)
 
-    def test_batch(self) -> None:
+    def test_batches_are_refused(self) -> None:
         @omnibus.stage(batch=2)
         def same(xs: list[int]) -> list[int]:
             return xs
@@ -168,10 +168,10 @@ class Stranded(Short, StageCase):
         self.is_refused(same, batch=2)
 
     def is_refused(self, function: omnibus.StageFunction, **more: int) -> None:
-        self.patient_with_threads(0.01)
+        self.set_stranded_seconds(0.01)
         r = self.run_stage(function, outputs=NARROW, **more)
         first = self.full(1)[1]
-        self.host.send(deliver(1, 7, encode(1)))  # which waits in the only thread there is
+        self.host.send(deliver(1, 7, encode(1)))  # waits in the only thread
         with self.assertLogs("omnibus") as logged:
             self.host.send(opened(2), deliver(2, 8, encode(2)))
             m = self.host.expect(wire.Finish)
@@ -191,10 +191,10 @@ class Stranded(Short, StageCase):
         self.assertEqual((m.delivery, m.code), (9, Code.OK))
         self.bye(r)
 
-    def test_while_it_leaves(self) -> None:
-        """And the functions of coroutines have threads, too."""
+    def test_refuses_while_the_host_drains(self) -> None:
+        """Plain functions beside coroutines run in pool threads, too."""
         self.left = 1
-        self.patient_with_threads(0.01)
+        self.set_stranded_seconds(0.01)
 
         @omnibus.stage("first")
         async def first(x: int) -> None:

@@ -1,4 +1,4 @@
-"""Whose turn it is: requests take turns, and who waits for the host has none."""
+"""Fairness between requests: a handler that waits for the host releases its permit to another request."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from omnibus import wire
 from omnibus.codec import encode
 
 
-class TurnTest(StageCase):
-    """A request that waits for the host, and the others."""
+class FairnessTest(StageCase):
+    """A request that waits for the host does not delay the others."""
 
-    def holds_up_no_other(self, function: omnibus.StageFunction) -> None:
+    def delays_no_other(self, function: omnibus.StageFunction) -> None:
         r = self.run_stage(function, outputs=NARROW)
         self.host.send(opened(2))
         first = self.full(1, 2)
@@ -37,42 +37,42 @@ class TurnTest(StageCase):
         self.assertEqual(self.host.expect(wire.Finish).delivery, 7)
         self.bye(r)
 
-    def test_function(self) -> None:
+    def test_waiting_function(self) -> None:
         @omnibus.stage
         def same(x: int) -> int:
             return x
 
-        self.holds_up_no_other(same)
+        self.delays_no_other(same)
 
-    def test_generator(self) -> None:
+    def test_waiting_generator(self) -> None:
         @omnibus.stage
         def same(x: int) -> Iterator[int]:
             yield x
 
-        self.holds_up_no_other(same)
+        self.delays_no_other(same)
 
-    def test_coroutine(self) -> None:
+    def test_waiting_coroutine(self) -> None:
         @omnibus.stage
         async def same(x: int) -> int:
             return x
 
-        self.holds_up_no_other(same)
+        self.delays_no_other(same)
 
-    def test_batch(self) -> None:
+    def test_waiting_batch(self) -> None:
         @omnibus.stage(batch=2)
         def same(values: list[int]) -> list[int]:
             return values
 
-        self.holds_up_no_other(same)
+        self.delays_no_other(same)
 
-    def test_batch_of_coroutines(self) -> None:
+    def test_waiting_batch_of_coroutines(self) -> None:
         @omnibus.stage(batch=2)
         async def same(values: list[int]) -> list[int]:
             return values
 
-        self.holds_up_no_other(same)
+        self.delays_no_other(same)
 
-    def test_reserve_and_wait_aborted(self) -> None:
+    def test_reserve_and_wait_aborted_release_the_permit(self) -> None:
         order = []
 
         @omnibus.stage
@@ -102,7 +102,7 @@ class TurnTest(StageCase):
         self.assertEqual(order, ["other", "aborted", "has room"])
         self.bye(r)
 
-    def test_so_many_run_and_no_more(self) -> None:
+    def test_at_most_the_given_threads_run(self) -> None:
         running, most = [0], [0]
         count = threading.Lock()
 
@@ -141,33 +141,33 @@ class TurnTest(StageCase):
                     want = [(d, i) for d in (9 + source, 15 + source) for i in range(3)]
                     self.assertEqual(emissions, want)
                 self.bye(r)
-                self.host.hang_up()
+                self.host.close_socket()
                 self.host.waiting.clear()
 
-    def test_threads_are_as_many_as_wait(self) -> None:
+    def test_one_thread_per_waiting_handler(self) -> None:
         @omnibus.stage
         def same(x: int) -> int:
             return x
 
         r = self.run_stage(same, outputs=NARROW)
-        crew = lambda: [t for t in threading.enumerate() if t.name.startswith("omnibus-") and t.name[-1].isdigit()]  # noqa: E731
-        for n in range(20):  # nobody waits for long: the calling thread does it all, or one more
+        pool_threads = lambda: [t for t in threading.enumerate() if t.name.startswith("omnibus-") and t.name[-1].isdigit()]  # noqa: E731
+        for n in range(20):  # no handler waits for long: the calling thread handles all, or one more
             self.host.send(deliver(1, 10 + n, encode(n), seq=n))
             self.host.emitted()
             self.host.expect(wire.Finish)
-        self.assertEqual(crew(), [])
+        self.assertEqual(pool_threads(), [])
         self.host.send(*[opened(n) for n in range(2, 9)])
         first = self.full(*range(1, 9))
         self.host.send(*[deliver(n, 40 + n, encode(n)) for n in range(1, 9)])
-        while len(crew()) < 7:
+        while len(pool_threads()) < 7:
             pass  # until each of the eight waits in a thread of its own
         self.host.send(*[wire.Returned([m.put]) for m in first.values()])
         for _ in range(16):
             self.host.receive()
         self.bye(r)
-        self.assertEqual(crew(), [])
+        self.assertEqual(pool_threads(), [])
 
-    def test_a_forked_child_hands_no_turn_on(self) -> None:
+    def test_forked_child_releases_no_permit(self) -> None:
         status = []
 
         @omnibus.stage
@@ -175,7 +175,7 @@ class TurnTest(StageCase):
             if x == 2:
                 return
             while not any(t._busy for t in task._stage.tasks if t is not task):
-                pass  # until another request wants the turn
+                pass  # until another request waits for a permit
             child = os.fork()
             if child == 0:
                 try:

@@ -10,9 +10,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// TestRepeatBehindTheLast: what a replica has not finished of a request is handled by another,
-// though the last input has come meanwhile.
-func TestRepeatBehindTheLast(t *testing.T) {
+// TestRedeliveryAfterLast: the unfinished input of a replica that leaves is handled by another
+// replica, even after the last input has come.
+func TestRedeliveryAfterLast(t *testing.T) {
 	for name, end := range map[string]func(*bus.Task) error{"no end": nil, "an end": func(*bus.Task) error { return nil }} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), testbus.Patience)
@@ -24,7 +24,7 @@ func TestRepeatBehindTheLast(t *testing.T) {
 			for i := range 2 {
 				n, _ := h.serve(t, bus.StageSpec{Name: "m", State: bus.StateNone, End: end, Handle: func(t *bus.Task, d *bus.Delivery) error {
 					got <- i
-					if i == 0 { // never comes to an end
+					if i == 0 { // never returns by itself
 						<-t.Context().Done()
 						return t.Context().Err()
 					}
@@ -39,7 +39,7 @@ func TestRepeatBehindTheLast(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer r.Close()
-			for at := -1; at != 0; at = <-got { // the first goes to one of the two
+			for at := -1; at != 0; at = <-got { // the first input goes to either replica
 				if at == 1 {
 					t.Fatal("the first input went to the second replica")
 				}

@@ -8,9 +8,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// TestReturnedRoomIsFree: what a put has taken of a client's own memory is free when the put is
-// returned, and not before.
-func TestReturnedRoomIsFree(t *testing.T) {
+// TestReturnedSpaceIsFree: the space of a put in the client's memory can be reused when the put is
+// returned.
+func TestReturnedSpaceIsFree(t *testing.T) {
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), storeOptions)
 	c := dialThin(t, h.path)
 	c.send(&wire.Serve{Token: 1, Stage: "m"})
@@ -20,7 +20,7 @@ func TestReturnedRoomIsFree(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := c.await(wire.KindDeliver).(*wire.Deliver)
-	mem, _ := offering(t, 1<<12, 1<<12)
+	mem, _ := newOffer(t, 1<<12, 1<<12)
 	c.offer(mem, 1)
 	for put := range uint32(3) {
 		c.send(&wire.Put{Put: put + 1, Source: d.Source, Delivery: d.Delivery, Codec: 1, Segment: 1, Size: 1000})

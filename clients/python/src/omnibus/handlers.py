@@ -1,7 +1,7 @@
-"""What a stage's handlers are called with, and what becomes of what they return or raise.
+"""The consumers of stages: they call a stage's handler, emit its outputs, and report its errors.
 
-Deliveries are queued for each task, and for batches, as they arrive; those of one task are handled one after the other
-and in order. `Functions` has plain functions called, in threads; `coroutines` has its like for an event loop.
+Arriving deliveries are queued for each task, or for batches. Deliveries of one task are handled one after the other
+and in order. `Functions` calls plain functions in threads; `coroutines` has the consumer for event loops.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from .task import BaseTask, Stage, Task
 
 log = logging.getLogger("omnibus")
 
-END = object()  #: in a task's inbox: its inputs have ended
+INPUTS_ENDED = object()  #: in a task's inbox: the inputs of the task have ended
 UNHANDLED = object()  #: in place of an output: the function has not been called yet
 
 
 class Verdict(NamedTuple):
-    """What the host is told of a handler: what went wrong, and at which emission, if it was one."""
+    """The outcome of a handler for the host: a code, a text and, for an error of an emission, which one it was."""
 
     code: int = Code.OK
     text: str = ""
@@ -39,18 +39,18 @@ class Verdict(NamedTuple):
     seq: int = 0
 
 
-WELL = Verdict()  # of a handler that raised nothing
+SUCCESS = Verdict()
 
 
 class Item(NamedTuple):
-    """What is to be done for a task: deliveries, and what a batch's function has made of them."""
+    """An entry of a task's inbox: deliveries to handle, and their output if a batch's function has made it."""
 
     parts: list[Delivery]
     out: Any = UNHANDLED
 
 
-class Served:
-    """The consumer of one stage: queues what arrives and has it handled in turn."""
+class StageConsumer:
+    """The consumer of one stage: queues arriving deliveries, and schedules their handling."""
 
     task_type: ClassVar[type[BaseTask]]
 
@@ -58,17 +58,17 @@ class Served:
         self.session = s
         self.function = function
         self.ends_unasked = not function.has_end
-        self.queued: deque[tuple[BaseTask, list[Delivery]]] = deque()  # of a batch
+        self.queued: deque[tuple[BaseTask, list[Delivery]]] = deque()  # deliveries that wait for a batch
         self.batching = False
-        self.order: list[int] | None = None  # of a join: which part each value of the function is
+        self.value_order: list[int] | None = None  # at a join: the index of the part for each argument
 
-    def serves(self, stage: Stage) -> None:
-        """Learn what the stage is like, before it has work. ValueError: the function is not made for it."""
+    def check_stage(self, stage: Stage) -> None:
+        """Adapt to the stage before it has tasks. Raises ValueError if the function's parameters do not fit it."""
         if stage.join and self.function.batch == 1:
-            self.order = self.function.arguments.order([e.peer for e in stage.inputs])
+            self.value_order = self.function.arguments.order([e.peer for e in stage.inputs])
 
     def schedule(self, task: BaseTask | None) -> None:
-        """Have what a task has in its inbox handled, or a batch. The lock is held."""
+        """Schedule the handling of a task's inbox or, for None, of a batch. The lock is held."""
         raise NotImplementedError
 
     # As a consumer; called with the lock held.
@@ -80,14 +80,14 @@ class Served:
                 self.batching = True
                 self.schedule(None)
             return
-        self.put(task, Item(parts))
+        self.enqueue(task, Item(parts))
 
     def ended(self, task: BaseTask) -> None:
-        self.put(task, END)
+        self.enqueue(task, INPUTS_ENDED)
 
     def over(self, task: BaseTask) -> None:
-        drop = [item.parts for item in task._inbox if item is not END]
-        task._inbox = deque(item for item in task._inbox if item is END)
+        drop = [item.parts for item in task._inbox if item is not INPUTS_ENDED]
+        task._inbox = deque(item for item in task._inbox if item is INPUTS_ENDED)
         drop += [parts for t, parts in self.queued if t is task]
         self.queued = deque(q for q in self.queued if q[0] is not task)
         for parts in drop:
@@ -97,13 +97,13 @@ class Served:
     def news(self) -> None:
         self.session.notify()
 
-    def put(self, task: BaseTask, item: Any) -> None:
+    def enqueue(self, task: BaseTask, item: Any) -> None:
         task._inbox.append(item)
         if not task._busy:
             task._busy = True
             self.schedule(task)
 
-    # For those who handle.
+    # For the threads and coroutines that handle.
 
     def take_batch(self) -> list[tuple[BaseTask, list[Delivery]]]:
         with self.session.locked:
@@ -112,7 +112,7 @@ class Served:
 
     def arguments(self, task: BaseTask, parts: list[Delivery]) -> list[Any]:
         a = self.function.arguments
-        ordered = parts if self.order is None else [parts[i] for i in self.order]
+        ordered = parts if self.value_order is None else [parts[i] for i in self.value_order]
         values = [a.decode(d, i) for i, d in enumerate(ordered)] if a.values or a.rest is not None else []
         return a.bind(task, parts if len(parts) > 1 else parts[0], values)
 
@@ -122,14 +122,15 @@ class Served:
         deliveries = [parts[0] if len(parts) == 1 else parts for _, parts in batch]
         return a.bind([task for task, _ in batch], deliveries, [values] if a.values else [])
 
-    def give_out(self, batch: list[tuple[BaseTask, list[Delivery]]], out: Iterable[Any] | None) -> None:
-        """Have the outputs of a batch emitted, each request's by itself: one that waits holds up no other."""
+    def enqueue_outputs(self, batch: list[tuple[BaseTask, list[Delivery]]], out: Iterable[Any] | None) -> None:
+        """Queue the outputs of a batch, each in its task's inbox, so that a waiting emission delays no other request.
+        """
         outputs = [None] * len(batch) if out is None else list(out)
         if len(outputs) != len(batch):
             raise ValueError(f"stage {self.function.name}: {len(outputs)} outputs for a batch of {len(batch)}")
         with self.session.locked:
             for (task, parts), value in zip(batch, outputs):
-                self.put(task, Item(parts, None if task.aborted else value))
+                self.enqueue(task, Item(parts, None if task.aborted else value))
 
     def fail_batch(self, batch: list[tuple[BaseTask, list[Delivery]]], e: Exception) -> None:
         for task, parts in batch:
@@ -142,45 +143,45 @@ class Served:
     def finish_locked(self, parts: list[Delivery], v: Verdict) -> None:
         for d in parts:
             if not d._kept or v.code != Code.OK:
-                d._finish(v.code, v.text, wire.HANDLED)  # the host knows the delivery
+                d._finish(v.code, v.text, wire.HANDLED)  # also for kept deliveries if the handler failed
 
     def answer_end(self, task: BaseTask, v: Verdict) -> None:
         with self.session.locked:
             task._answer_end(*v)
 
-    def tell_exit(self, e: SystemExit, *tasks: BaseTask) -> None:
-        """The last lines of this process, which the host quotes to whoever waits for the requests."""
+    def log_exit(self, e: SystemExit, *tasks: BaseTask) -> None:
+        """Log the last lines of this process, which the host quotes in the requests' errors."""
         for t in tasks:
             log.error("stage %s, request %016x: the handler raised %r, which ends this process", t.stage, t.request, e)
 
     def verdict(self, task: BaseTask, failure: Exception) -> Verdict:
-        """What a handler's error means for the request."""
+        """The verdict for a handler's error."""
         if isinstance(failure, HostGone) and self.session.error is not None:
             return Verdict(Code.CLOSING, str(failure))
-        if task.aborted or (isinstance(failure, RequestOver) and failure.source == task.number):  # and not another
+        if task.aborted or (isinstance(failure, RequestOver) and failure.source == task.number):  # of this task
             return Verdict(Code.OVER, str(failure))
-        log.error("stage %s, request %016x", task.stage, task.request, exc_info=failure)  # as omnibus status has it
+        log.error("stage %s, request %016x", task.stage, task.request, exc_info=failure)  # as `omnibus status` shows it
         where = (failure.edge, failure.key, failure.seq) if isinstance(failure, HostError) else ("", "", 0)
-        late = deadlines.over(task._deadline)  # by this process's clock: the host's decides
+        late = deadlines.has_passed(task._deadline)  # by this process's clock; the host's clock decides
         return Verdict(Code.OVER if late else Code.INTERNAL, error_text(failure), *where)
 
 
-class Functions(Served):
-    """A stage whose handlers are plain functions. `do` has a job done in some thread, or else the other one called."""
+class Functions(StageConsumer):
+    """A stage whose handlers are plain functions. `submit` runs its first argument in a thread, or calls its second."""
 
     task_type = Task
 
     def __init__(
-        self, s: Session, function: StageFunction, do: Callable[[Callable[[], None], Callable[[], None]], None]
+        self, s: Session, function: StageFunction, submit: Callable[[Callable[[], None], Callable[[], None]], None]
     ) -> None:
         super().__init__(s, function)
-        self.do = do
+        self.submit = submit
 
     def schedule(self, task: BaseTask | None) -> None:
-        self.do(partial(self.turn, task), partial(self.no_turn, task))
+        self.submit(partial(self.handle_next, task), partial(self.reject_next, task))
 
-    def no_turn(self, task: BaseTask | None) -> None:
-        """There is no thread for a task's next delivery, or the next batch, nor will there be: what waits fails."""
+    def reject_next(self, task: BaseTask | None) -> None:
+        """Fail the waiting deliveries of a task, or of the batches: no thread can be started for them."""
         with self.session.locked:
             if task is None:
                 items: list[tuple[BaseTask, Any]] = [(t, Item(parts)) for t, parts in self.queued]
@@ -194,13 +195,13 @@ class Functions(Served):
             text = f"stage {t.stage}: no thread can be started for the handler; raise this process's limits (ulimit -u, ulimit -v)"
             v = Verdict(Code.OVER if t.aborted else Code.MEMORY, text)
             log.error("request %016x: %s", t.request, text)
-            if item is END:
+            if item is INPUTS_ENDED:
                 self.answer_end(t, v)
             else:
                 self.finish(item.parts, v)
 
-    def turn(self, task: BaseTask | None) -> None:
-        """One delivery of a task, or one batch; then it is the next one's turn."""
+    def handle_next(self, task: BaseTask | None) -> None:
+        """Handle one delivery of a task, or one batch, and schedule the next."""
         if task is None:
             batch = self.take_batch()
             if batch:
@@ -210,28 +211,28 @@ class Functions(Served):
                 if self.batching:
                     self.schedule(None)
             return
-        item, verdict = self.take(task), WELL
-        if item is END:
+        item, verdict = self.pop_item(task), SUCCESS
+        if item is INPUTS_ENDED:
             self.handle_end(task)
         elif item is not None:
             verdict = self.handle(task, *item)
         with self.session.locked:
-            if item is not None and item is not END:
+            if item is not None and item is not INPUTS_ENDED:
                 self.finish_locked(item.parts, verdict)
             task._busy = bool(task._inbox)
             if task._busy:
                 self.schedule(task)
             else:
-                task._end_unasked()
+                task._say_ended_unasked()
 
-    def take(self, task: BaseTask) -> Any:
+    def pop_item(self, task: BaseTask) -> Any:
         with self.session.locked:
             return task._inbox.popleft() if task._inbox else None
 
     def handle(self, task: BaseTask, parts: list[Delivery], out: Any) -> Verdict:
         if all(d.bare for d in parts):
-            return WELL
-        task._current = parts[-1].number
+            return SUCCESS
+        task._current_delivery = parts[-1].number
         task._begin_handler()
         try:
             call, end = self.function.callables(task)
@@ -241,15 +242,15 @@ class Functions(Served):
         except Exception as e:
             return self.verdict(task, e)
         except SystemExit as e:
-            self.tell_exit(e, task)
+            self.log_exit(e, task)
             raise
         finally:
-            task._current = 0
+            task._current_delivery = 0
             task._end_handler()
-        return WELL
+        return SUCCESS
 
     def handle_end(self, task: BaseTask) -> None:
-        verdict = WELL
+        verdict = SUCCESS
         task._begin_handler()
         try:
             _, end = self.function.callables(task)
@@ -258,7 +259,7 @@ class Functions(Served):
         except Exception as e:
             verdict = self.verdict(task, e)
         except SystemExit as e:
-            self.tell_exit(e, task)
+            self.log_exit(e, task)
             raise
         finally:
             task._end_handler()
@@ -276,32 +277,33 @@ class Functions(Served):
             finally:
                 out.close()
         else:
-            self.session.more = threading.get_ident()  # the delivery is finished next
+            # Corks the emission: the delivery's `finish` is sent with it.
+            self.session.corking_thread = threading.get_ident()
             try:
                 task.emit(out, last=last and len(task._stage.inputs) == 1)
             finally:
-                self.session.more = 0
+                self.session.corking_thread = 0
 
     def handle_batch(self, batch: list[tuple[BaseTask, list[Delivery]]]) -> None:
-        running = batch[0][0]._handler()  # of all of them
+        running = batch[0][0]._add_handler_entry()  # one entry for the batch
         try:
-            self.give_out(batch, self.function.function(*self.batch_arguments(batch)))
+            self.enqueue_outputs(batch, self.function.function(*self.batch_arguments(batch)))
         except Exception as e:
             self.fail_batch(batch, e)
         except SystemExit as e:
-            self.tell_exit(e, *(task for task, _ in batch))
+            self.log_exit(e, *(task for task, _ in batch))
             raise
         finally:
             if running is not None:
-                running.end()
+                running.remove()
 
 
 def error_text(e: BaseException) -> str:
-    """An error for the caller of the request: what, and the innermost lines of where, those of this package apart."""
+    """The text of an error for the request's caller: the exception, and its innermost lines outside this package."""
     what = "".join(traceback.format_exception_only(type(e), e)).strip()
     here = os.path.dirname(__file__)
     frames = [f for f in traceback.extract_tb(e.__traceback__) if os.path.dirname(f.filename) != here][-3:]
     where = [f"  {os.path.basename(f.filename)}:{f.lineno} in {f.name}: {f.line or ''}".rstrip() for f in frames]
-    # The error itself comes first: the wire cuts what is too long at its end.
+    # The exception comes first: the wire cuts long text at its end.
     text = "\n".join([wire.cut_utf8(what.encode(errors="replace"), 3072).decode(), *where])
     return wire.cut_utf8(text.encode(errors="replace"), wire.MAX_TEXT_BYTES).decode()

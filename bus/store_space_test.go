@@ -10,8 +10,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// raw is a small bus for payloads of plain bytes.
-func raw(arenaBytes int64, maxRequests int) bus.Options {
+// rawOptions are the options of a small bus for payloads of plain bytes.
+func rawOptions(arenaBytes int64, maxRequests int) bus.Options {
 	return bus.Options{
 		MaxRequests: maxRequests,
 		Serializer:  codec.RawSerializer{},
@@ -19,8 +19,8 @@ func raw(arenaBytes int64, maxRequests int) bus.Options {
 	}
 }
 
-// count reads a request to its end.
-func count(t *testing.T, r *bus.Request) (n int) {
+// countResults receives all results of a request, and counts them.
+func countResults(t *testing.T, r *bus.Request) (n int) {
 	t.Helper()
 	for _, err := range r.Results(t.Context()) {
 		if err != nil {
@@ -31,10 +31,10 @@ func count(t *testing.T, r *bus.Request) (n int) {
 	return n
 }
 
-// TestCreditCoversWhatIsGranted: reservations of extents are rounded up, and
-// windows that just fit the store must count them so, or the store is full
-// before the credit is used up, with nobody to make room.
-func TestCreditCoversWhatIsGranted(t *testing.T) {
+// TestPriceCoversReservation: the store rounds reservations of extents up, and the
+// price must include that. Otherwise a store that the windows just fit is full before
+// the credit is used up, and the request waits for ever.
+func TestPriceCoversReservation(t *testing.T) {
 	p := testbus.Linear(
 		bus.Expand("a", func(_ *bus.Task, _ []byte, emit func([]byte) error) error {
 			for range 100 {
@@ -49,26 +49,26 @@ func TestCreditCoversWhatIsGranted(t *testing.T) {
 	for i := range p.Stages {
 		p.Stages[i].MaxInflight = 1
 	}
-	b := testbus.Open(t, p, bus.Patient(raw(2<<20, 1)))
+	b := testbus.Open(t, p, bus.Patient(rawOptions(2<<20, 1)))
 	r, err := b.Submit(t.Context(), []byte("x"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := count(t, r); n != 100 {
+	if n := countResults(t, r); n != 100 {
 		t.Errorf("%d results", n)
 	}
 	for _, e := range b.Stats().Edges {
 		if e.Spilled != 0 {
-			t.Errorf("edge %s->%s: %d payloads found no room", e.From, e.To, e.Spilled)
+			t.Errorf("edge %s->%s: %d payloads went to the heap", e.From, e.To, e.Spilled)
 		}
 	}
 }
 
-// TestScatteredRoomSpills: payloads kept for a replay lie as islands all over
-// the store. One that is larger than the pieces between them goes to the heap,
-// and on by reference from there, rather than wait for islands that its own
+// TestFragmentedStoreSpills: payloads that are kept for a replay fragment the
+// store. A payload that is larger than the free pieces goes to the heap, and is
+// forwarded from there by reference, instead of waiting for payloads that its own
 // request holds.
-func TestScatteredRoomSpills(t *testing.T) {
+func TestFragmentedStoreSpills(t *testing.T) {
 	const inputs, small, large = 18, 100 << 10, 1000 << 10
 	size := small
 	islands := bus.StageSpec{Name: "islands", MaxInflight: 1, Replay: true, Handle: func(t *bus.Task, _ *bus.Delivery) error {
@@ -82,9 +82,9 @@ func TestScatteredRoomSpills(t *testing.T) {
 	p := testbus.Linear(islands, pass)
 	p.Edges = []bus.Edge{{To: "islands"}, {From: "islands", To: "pass"}, {From: "pass"}}
 	for i := range p.Edges {
-		p.Edges[i].WindowBytes = 3 << 20 // so that islands and what lies between them fill the store
+		p.Edges[i].WindowBytes = 3 << 20 // so that kept payloads and the gaps between them fill the store
 	}
-	opts := raw(4<<20, 1)
+	opts := rawOptions(4<<20, 1)
 	opts.Overcommit = true
 	b := testbus.Open(t, p, opts)
 	r := testbus.StreamOf(t, b)
@@ -122,15 +122,15 @@ func TestScatteredRoomSpills(t *testing.T) {
 	}
 }
 
-// TestRoomIsUsedAgain: payloads that follow each other lie where those lay that all
-// have finished, and not all over the store.
-func TestRoomIsUsedAgain(t *testing.T) {
+// TestStoreSpaceIsReused: payloads that follow each other reuse the space of finished
+// payloads.
+func TestStoreSpaceIsReused(t *testing.T) {
 	const messages, size = 50, 100 << 10
 	places := make(map[*byte]bool)
 	b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
 		places[&d.Bytes()[0]] = true
 		return t.EmitBytes(d.Bytes())
-	}}), raw(16<<20, 1))
+	}}), rawOptions(16<<20, 1))
 	r := testbus.StreamOf(t, b)
 	for range messages {
 		if err := r.Send(t.Context(), make([]byte, size)); err != nil {
@@ -146,14 +146,14 @@ func TestRoomIsUsedAgain(t *testing.T) {
 	}
 	r.Close()
 	mustDrain(t, b)
-	// An input and a result, and as many behind them that are about to be finished.
+	// An input and a result, and as many again that are being finished.
 	if n := len(places); n > 4 {
-		t.Errorf("%d payloads lay in %d places", messages, n)
+		t.Errorf("%d payloads had %d addresses", messages, n)
 	}
 }
 
 // TestDropOldestStaysInItsWindow: the queue of an edge that drops never holds
-// more than its byte window, one large payload less included.
+// more than its byte window.
 func TestDropOldestStaysInItsWindow(t *testing.T) {
 	const window, payloads = 180 << 10, 20
 	gate := make(chan struct{})
@@ -171,7 +171,7 @@ func TestDropOldestStaysInItsWindow(t *testing.T) {
 			return t.EmitBytes([]byte{byte(d.Dropped)})
 		}})
 	p.Edges[0].WindowBytes, p.Edges[0].Policy = window, bus.DropOldest
-	b := testbus.Open(t, p, bus.Patient(raw(2<<20, 2)))
+	b := testbus.Open(t, p, bus.Patient(rawOptions(2<<20, 2)))
 	var rs []*bus.Request
 	for range 2 {
 		r, err := b.Submit(t.Context(), []byte("x"))
@@ -180,7 +180,7 @@ func TestDropOldestStaysInItsWindow(t *testing.T) {
 		}
 		rs = append(rs, r)
 	}
-	// One payload of each request is with b, and one waits: the others went.
+	// One payload of each request is at b, and one is queued: the others were dropped.
 	for b.Stats().Edges[0].Dropped < 2*(payloads-2) && t.Context().Err() == nil {
 	}
 	close(gate)
@@ -197,18 +197,18 @@ func TestDropOldestStaysInItsWindow(t *testing.T) {
 		}
 	}
 	if s := b.Stats().Edges[0]; s.Spilled != 0 {
-		t.Errorf("%d payloads found no room", s.Spilled)
+		t.Errorf("%d payloads went to the heap", s.Spilled)
 	}
 }
 
-// TestOvercommit: windows that do not fit the store are refused, unless they may;
-// what finds no room then goes to the heap.
+// TestOvercommit: windows that exceed the store are refused without Overcommit;
+// with it, payloads without space go to the heap.
 func TestOvercommit(t *testing.T) {
 	const n = 8
 	p := testbus.Linear(bus.Stage("a", func(_ *bus.Task, in []byte) (int, error) { return len(in), nil }))
 	p.Stages[0].MaxInflight = n
 	p.Edges = []bus.Edge{{To: "a", WindowBytes: 1 << 20}, {From: "a", WindowBytes: 4 << 10}}
-	opts := raw(2<<20, n)
+	opts := rawOptions(2<<20, n)
 	opts.Serializer = nil
 	if _, err := bus.Open(t.Context(), p, opts); !errors.Is(err, bus.ErrConfig) {
 		t.Fatalf("windows of 8 MiB over a store of 2: %v", err)
@@ -231,9 +231,9 @@ func TestOvercommit(t *testing.T) {
 		}()
 		all = append(all, r)
 	}
-	close(held) // all have room at once
+	close(held) // all payloads have memory at the same time
 	for _, r := range all {
-		if got := count(t, r); got != 1 {
+		if got := countResults(t, r); got != 1 {
 			t.Errorf("%d results", got)
 		}
 	}

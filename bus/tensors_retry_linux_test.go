@@ -12,9 +12,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// TestTensorsAreHandledAgain: a handler that panics when it is done with a message
-// does not leave that to the next attempt, which opens the payload anew.
-func TestTensorsAreHandledAgain(t *testing.T) {
+// TestTensorsAreReopenedOnRetry: after a panic of a handler that has used a message, the
+// next attempt opens the payload again.
+func TestTensorsAreReopenedOnRetry(t *testing.T) {
 	for name, spec := range map[string]bus.StageSpec{
 		"handle": {State: bus.StateNone},
 		"replay": {Replay: true},
@@ -80,13 +80,13 @@ func TestTensorsAreHandledAgain(t *testing.T) {
 	}
 }
 
-// panicking is a stream that panics until it has done so often enough.
-type panicking struct {
+// panickingStream is a stream that panics a number of times.
+type panickingStream struct {
 	cudaipc.Stream
 	left *int
 }
 
-func (s panicking) Submit(ops ...cudaipc.Op) error {
+func (s panickingStream) Submit(ops ...cudaipc.Op) error {
 	if *s.left > 0 {
 		*s.left--
 		panic("half way")
@@ -94,8 +94,8 @@ func (s panicking) Submit(ops ...cudaipc.Op) error {
 	return s.Stream.Submit(ops...)
 }
 
-// TestPanicWhileFillingTensors: what was reserved in either memory for tensors whose
-// stream panics comes back, with its credit and the sender's memory.
+// TestPanicWhileFillingTensors: after a panic of the tensors' stream, the reservations in
+// the store and on the GPU, the credit and the sender's memory are released.
 func TestPanicWhileFillingTensors(t *testing.T) {
 	for _, transport := range []bus.TensorTransport{bus.TensorsDefault, bus.TensorsIPC, bus.TensorsPool} {
 		t.Run(transport.String(), func(t *testing.T) {
@@ -107,7 +107,7 @@ func TestPanicWhileFillingTensors(t *testing.T) {
 				src, free := g.Tensor(n, 7)
 				made++
 				return t.EmitTensors(map[string]any{"x": src}, bus.TensorOptions{
-					Stream: panicking{g.Stream, &left}, Release: func() { free(); freed.Add(1) },
+					Stream: panickingStream{g.Stream, &left}, Release: func() { free(); freed.Add(1) },
 				})
 			}
 			second := func(t *bus.Task, d *bus.Delivery) error {
@@ -120,7 +120,7 @@ func TestPanicWhileFillingTensors(t *testing.T) {
 			b := testbus.Open(t, bus.Pipeline{
 				Stages: []bus.StageSpec{{Name: "first", State: bus.StateNone, Attempts: panics + 1, Handle: first}, {Name: "second", Handle: second}},
 				Edges:  []bus.Edge{{From: "first", To: "second", Window: 1, Tensors: transport}},
-			}, bus.Options{GPU: g.Options(pool.Options{ArenaBytes: 256 << 10, MaxBytes: 256 << 10})}) // which has room for two
+			}, bus.Options{GPU: g.Options(pool.Options{ArenaBytes: 256 << 10, MaxBytes: 256 << 10})}) // for two tensors
 			r, err := b.Submit(t.Context(), "x")
 			if err != nil {
 				t.Fatal(err)
