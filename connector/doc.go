@@ -44,6 +44,6 @@
 //
 // # Concurrency
 //
-// All methods of a Connector may be called from any goroutine. A [Value] is for one goroutine at a
-// time.
+// All methods of a Connector may be called from any goroutine. A [Value] belongs to the caller of
+// Get, which releases it.
 package connector

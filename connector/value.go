@@ -6,7 +6,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec"
 )
 
-// A Value is a value that was got. It is for one goroutine at a time.
+// A Value is a value that was got. It belongs to the caller of Get, which releases it.
 type Value struct {
 	payload    Payload
 	serializer codec.Serializer

@@ -251,7 +251,7 @@ func (p *process) putBack(b *buffer, size uint64, n name) {
 }
 
 // wrapError adds the operation and the engine, and makes the error an ErrUnavailable if it has no
-// other kind. It returns the buffer.
+// other kind. It frees the buffer, if there is one.
 func (p *process) wrapError(op operation, b *buffer, err error) error {
 	if b != nil {
 		p.buffers.put(b)

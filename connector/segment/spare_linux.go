@@ -270,7 +270,7 @@ func (p *spares) remove(bodies ...*valueFile) {
 	}
 }
 
-// drop drops a file, with mu held: mu also orders the close of the descriptor before its reuse.
+// drop drops a file, with mu held, so that no drop runs any more when close has returned.
 func (p *spares) drop(b *valueFile) {
 	if b.spare != "" {
 		_ = p.dir.unlink(b.spare)

@@ -58,8 +58,8 @@ const (
 	slotLate
 )
 
-// slots manages the pieces of a device: numbers, generations and words. The device's lock guards
-// it.
+// slots manages the pieces of a device: numbers, generations and words. The lock of the pool, or of
+// the exports, guards it.
 type slots struct {
 	id          [16]byte
 	dev         cudaipc.Device
