@@ -23,7 +23,7 @@ type Room struct {
 	opts shmstore.Options
 
 	mu      lockorder.Mutex[lockorder.ExchangeRoom]
-	room    *ring.Room
+	room    *ring.Store
 	arena   *accounts.Segment // of the room; nil: no other process can read it
 	closed  bool
 	putting sync.WaitGroup // added to under mu, while not closed
@@ -64,7 +64,7 @@ func (r *Room) takes(size, inline int) int64 {
 	if size > inline {
 		if room, _, err := r.open(); err == nil {
 			defer r.putting.Done()
-			size = room.RoomBytes(size)
+			size = room.SpaceBytes(size)
 		}
 	}
 	return int64(size)
@@ -93,7 +93,7 @@ func (r *Room) Memory() *accounts.Segment {
 }
 
 // open returns the room, for a put, which ends with putting.Done.
-func (r *Room) open() (*ring.Room, *accounts.Segment, error) {
+func (r *Room) open() (*ring.Store, *accounts.Segment, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -111,7 +111,7 @@ func (r *Room) open() (*ring.Room, *accounts.Segment, error) {
 func (r *Room) create() error {
 	opts := r.opts
 	opts.MaxLargeBytes = cmp.Or(opts.MaxLargeBytes, largeBytes)
-	room, err := ring.NewRoom(opts, 0)
+	room, err := ring.NewStore(opts, 0)
 	if err != nil {
 		return err
 	}
