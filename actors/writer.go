@@ -122,7 +122,7 @@ func (w *Writer) ReserveAlone(done, cancel <-chan struct{}, size int, c codec.ID
 // goroutine. If the system has no memory, the writer makes it: it can evict objects.
 func (w *Writer) reserveWithMemory(done, cancel <-chan struct{}, dst []shmstore.Reservation, n, size int, c codec.ID, alone bool) ([]shmstore.Reservation, error) {
 	got, err := w.reserve(done, cancel, dst, n, size, c, alone, false)
-	if err != nil || !got[len(dst)].Unmade() {
+	if err != nil || !got[len(dst)].NeedsMemory() {
 		return got, err
 	}
 	if err = w.store.Make(&got[len(dst)]); err == nil {

@@ -28,7 +28,7 @@ func (r *RemoteStage) checkEnd(rt *remoteTask, after *AfterUnlock) {
 // tryEnd, with mu held, asks the replicas to end a task whose work is done. It reports
 // whether the task has ended.
 func (r *RemoteStage) tryEnd(rt *remoteTask, after *AfterUnlock) (ended bool) {
-	if !rt.ending || rt.ended || rt.answersLeft >= 0 || len(rt.works) > 0 {
+	if !rt.ending || rt.ended || rt.failed || rt.answersLeft >= 0 || len(rt.works) > 0 {
 		return false
 	}
 	replicaTasks := r.replicaTasks(rt)

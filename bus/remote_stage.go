@@ -133,6 +133,7 @@ type remoteTask struct {
 	ended         bool     // all replicas have answered
 	endEmissions  uint64   // emissions made before the replicas were asked
 	endErr        error
+	failed        bool // work has ended with an error, so the request is about to fail
 }
 
 // ReplicaTask is a task at one replica. The fields below replica are guarded by remote.mu.
@@ -314,6 +315,7 @@ func (w *Work) Finished(err error, handled bool) {
 		return
 	}
 	w.replica = nil
+	w.rt.failed = w.rt.failed || w.err != nil
 	r.removeWork(w, &after)
 	retain := r.stage.spec.Replay && w.err == nil && !w.rt.task.outputs.req.over()
 	var credits []func()

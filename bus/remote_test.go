@@ -103,6 +103,36 @@ func TestTaskEndsAfterLastHolder(t *testing.T) {
 	}
 }
 
+// overConn is the connection of a process that notes what it is told of the end of tasks.
+type overConn struct {
+	goneConn
+	over chan bool
+}
+
+func (c overConn) OpenTask(p *ReplicaTask) { p.Assign(c, nil) }
+func (c overConn) TaskOver(known bool)     { c.over <- known }
+
+// TestReplicaIsToldOfFailure: a replica that ends its tasks unasked is told of the end of a task whose handler has
+// failed, and need not be told of the end of another.
+func TestReplicaIsToldOfFailure(t *testing.T) {
+	for name, err := range map[string]error{"a handler that fails": errUnwilling, "a handler that returns": nil} {
+		t.Run(name, func(t *testing.T) {
+			b := goneReplica(t)
+			b.graph.stages[0].remote.serving[0].Detach(nil)
+			conn := overConn{over: make(chan bool, 1)}
+			b.graph.stages[0].remote.Attach(conn, 0, true).Begin()
+			if _, err := b.Submit(t.Context(), []byte("hello")); err != nil {
+				t.Fatal(err)
+			}
+			_, rt := b.waitForWorks(t, 1)
+			rt.works[0].Finished(err, true)
+			if known := <-conn.over; known != (err == nil) {
+				t.Errorf("the replica is taken to know of the end: %t", known)
+			}
+		})
+	}
+}
+
 // failingConn is a connection whose DeliverWork fails.
 type failingConn struct{ TaskConn }
 

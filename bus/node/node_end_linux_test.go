@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
@@ -57,6 +58,25 @@ func TestNodeForgetsEndedTasks(t *testing.T) {
 	if err := <-served; err != nil { // no task is open
 		t.Fatal(err)
 	}
+}
+
+// TestNodeForgetsFailedTasks: a node whose handler has failed keeps nothing of the task.
+func TestNodeForgetsFailedTasks(t *testing.T) {
+	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
+	n, _ := h.serve(t, bus.StageSpec{Name: "a", Handle: func(*bus.Task, *bus.Delivery) error { return errors.New("no") }})
+	for range 10 {
+		r, err := h.bus.Submit(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Wait(t.Context()); err == nil {
+			t.Fatal("the request has completed")
+		}
+	}
+	testbus.Await(t, func() bool {
+		_, sources := node.OpenCounts(n)
+		return sources == 0
+	})
 }
 
 // TestLateClientIsToldToDrain: a client that attaches to a draining host gets Drain too, and the

@@ -366,7 +366,7 @@ func (l *laneEnd) packet(b []byte, fds ...int) error {
 // receive passes on what the honest node says, until that has had enough.
 func (l *laneEnd) receive() {
 	for {
-		l.receiver.Rouse()
+		l.receiver.EndSleep()
 		for {
 			frame, _, ok := l.receiver.Next()
 			if !ok {
@@ -390,7 +390,7 @@ func (l *laneEnd) receive() {
 			runtime.Gosched()
 			continue
 		}
-		if !l.receiver.Doze() {
+		if !l.receiver.PrepareSleep() {
 			if l.receiver.Err() != nil {
 				return
 			}

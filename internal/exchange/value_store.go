@@ -23,7 +23,7 @@ type ValueStore struct {
 	opts shmstore.Options
 
 	mu      lockorder.Mutex[lockorder.ValueStore]
-	ring    *ring.Room
+	ring    *ring.Store
 	arena   *accounts.Segment // of ring; nil: no other process can read it
 	closed  bool
 	putting sync.WaitGroup // added to under mu, while not closed
@@ -42,12 +42,12 @@ func (r *ValueStore) Put(ctx context.Context, size, inline int, fill func(dst []
 		}
 		return place(accounts.OnHeap(data, func() {}))
 	}
-	room, arena, err := r.beginPut()
+	store, arena, err := r.beginPut()
 	if err != nil {
 		return err
 	}
 	defer r.putting.Done()
-	o, err := room.Write(ctx, size, fill)
+	o, err := store.Write(ctx, size, fill)
 	if err != nil {
 		return err
 	}
@@ -62,9 +62,9 @@ func (r *ValueStore) Put(ctx context.Context, size, inline int, fill func(dst []
 // spaceBytes is how many bytes of the store a payload of size bytes takes.
 func (r *ValueStore) spaceBytes(size, inline int) int64 {
 	if size > inline {
-		if room, _, err := r.beginPut(); err == nil {
+		if store, _, err := r.beginPut(); err == nil {
 			defer r.putting.Done()
-			size = room.RoomBytes(size)
+			size = store.SpaceBytes(size)
 		}
 	}
 	return int64(size)
@@ -94,7 +94,7 @@ func (r *ValueStore) Memory() *accounts.Segment {
 
 // beginPut returns the memory for a put, and makes it at the first. The caller ends the put
 // with putting.Done.
-func (r *ValueStore) beginPut() (*ring.Room, *accounts.Segment, error) {
+func (r *ValueStore) beginPut() (*ring.Store, *accounts.Segment, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -112,18 +112,18 @@ func (r *ValueStore) beginPut() (*ring.Room, *accounts.Segment, error) {
 func (r *ValueStore) create() error {
 	opts := r.opts
 	opts.MaxLargeBytes = cmp.Or(opts.MaxLargeBytes, largeBytes)
-	room, err := ring.NewRoom(opts, 0)
+	store, err := ring.NewStore(opts, 0)
 	if err != nil {
 		return err
 	}
-	mem, err := room.Arena()
+	mem, err := store.Arena()
 	switch {
 	case err == nil:
 		r.arena = accounts.Lasting(mem, nil)
 	case !errors.Is(err, shmstore.ErrUnsupported):
-		return errors.Join(err, room.Close())
+		return errors.Join(err, store.Close())
 	}
-	r.ring = room
+	r.ring = store
 	return nil
 }
 

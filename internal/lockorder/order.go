@@ -50,7 +50,7 @@ type (
 	// Memory.
 
 	ValueStore [410]lock // internal/exchange.ValueStore.mu: the memory for the values that a process puts
-	RingRoom   [420]lock // connector/ring.Room.mu: the store, once its writer has stopped
+	RingStore  [420]lock // connector/ring.Store.mu: the store, once its writer has stopped
 	Producer   [430]lock // actors.Producer.mu: unused reservations
 
 	// Leaves: no lock is taken while one of them is held.

@@ -162,7 +162,7 @@ func (c *Conn) trySendPacket(packet []byte, fds []int) (sent bool, err error) {
 	}
 	c.out.countPacket()
 	if out != nil { // the packet has woken the peer
-		out.Woken(sleep)
+		out.MarkWoken(sleep)
 	}
 	return true, nil
 }

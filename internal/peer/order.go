@@ -126,8 +126,8 @@ func (o *packetOrder) doze(in *lane.Receiver) bool {
 	if in == nil || o.ahead.present { // the packet before the frame was sent, and wakes this side
 		return true
 	}
-	in.Rouse()
-	return in.Doze()
+	in.EndSleep()
+	return in.PrepareSleep()
 }
 
 func (o *packetOrder) discard() {

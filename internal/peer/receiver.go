@@ -138,11 +138,11 @@ func (r *Receiver) await() ([]byte, []int, error) {
 		r.socketReady.Store(false)
 		r.waiting = false
 		if in := r.conn.in; in != nil {
-			in.Slept(time.Since(r.waitingSince))
+			in.RecordSleep(time.Since(r.waitingSince))
 		}
 	}
 	if in := r.conn.in; in != nil {
-		in.Rouse()
+		in.EndSleep()
 	}
 	if r.woken && errors.Is(err, os.ErrDeadlineExceeded) {
 		err = errAwake
@@ -228,8 +228,8 @@ func (r *Receiver) Poll(stop, begin func() bool) (handled bool) {
 	}
 	defer func() { r.waitingSince = time.Now() }()
 	for {
-		in.Rouse()
-		if !in.Look(enough) && in.Doze() {
+		in.EndSleep()
+		if !in.Poll(enough) && in.PrepareSleep() {
 			return handled
 		}
 		if !handled && !begin() {

@@ -68,6 +68,24 @@ class SubmitRealTest(unittest.TestCase):
             requests = [client.submit(n, timeout=PATIENCE) for n in range(20)]
             self.assertEqual([r.values() for r in requests], [[[n, i] for i in range(3)] for n in range(20)])
 
+    def test_process_keeps_nothing_of_failed_requests(self) -> None:
+        stage = (
+            "def echo(value):\n"
+            "    from omnibus.session import Session\n"
+            "    import gc\n"
+            "    if value:\n"
+            "        raise ValueError(value)\n"
+            "    [session] = [o for o in gc.get_objects() if isinstance(o, Session)]\n"
+            "    return len(session.sources)\n"
+        )
+        host = realhost.Pipeline(4, stage=stage)
+        self.addCleanup(host.close)
+        with omnibus.connect(host.socket) as client:
+            for n in range(1, 10):
+                with self.assertRaisesRegex(omnibus.RequestFailed, f"ValueError: {n}"):
+                    client.submit(n, timeout=PATIENCE).values()
+            self.assertEqual(client.submit(0, timeout=PATIENCE).values(), [1])  # its own
+
     def test_waiting_submit_is_logged(self) -> None:
         words: queue.Queue[str] = queue.Queue()
         requests: queue.Queue[omnibus.Request] = queue.Queue()
