@@ -21,12 +21,12 @@ func TestChaosDirect(t *testing.T) { testDirect(t, "direct", *wantDirect) }
 func TestChaosDirectPython(t *testing.T) { testDirect(t, "direct python", *wantDirect/2) }
 
 func testDirect(t *testing.T, name string, kills int) {
-	testKills(t, plays[name](), kills, 1+kills/200)
+	testKills(t, scenarios[name](), kills, 1+kills/200)
 }
 
 // testKills puts on a play until so many kills have counted, and as many at each named place
 // as timesEach says. It returns the bus's figures.
-func testKills(t *testing.T, p play, kills, timesEach int) bus.Stats {
+func testKills(t *testing.T, p scenario, kills, timesEach int) bus.Stats {
 	t.Helper()
 	if testing.Short() {
 		kills = min(kills, 10)
@@ -34,10 +34,10 @@ func testKills(t *testing.T, p play, kills, timesEach int) bus.Stats {
 	s := seed(t)
 	before := takeInventory(t)
 	c := openRun(t, s, p, timesEach)
-	c.populate()
-	c.rampage(random(s, 1), kills)
+	c.startAll()
+	c.killUntil(random(s, 1), kills)
 	stats := c.bus.Stats()
-	c.wind()
+	c.shutDown()
 	before.compare(t)
 	c.report()
 	return stats
@@ -49,11 +49,11 @@ var processNumber = regexp.MustCompile(`process (\d+)`)
 // killed, or stopped.
 func (c *run) checkFailed() {
 	c.mu.Lock()
-	failed := c.failed
+	failed := c.failures
 	c.mu.Unlock()
 	for _, text := range failed {
 		if !c.namesVictim(text) && !c.poisoned(text) {
-			c.fault("a request failed, and no process that was killed is named: %s", text)
+			c.violationf("a request failed, and no process that was killed is named: %s", text)
 		}
 	}
 }
@@ -83,17 +83,17 @@ func (c *run) checkMappings() {
 	for pid, name := range alive {
 		var left string
 		c.until("%s (process %d) to let go of what it had", func() bool {
-			left = leftIn(pid, len(alive))
+			left = leftoverMappings(pid, len(alive))
 			return left == ""
 		}, name, pid)
 		if left != "" {
-			c.fault("%s (process %d) still has %s", name, pid, left)
+			c.violationf("%s (process %d) still has %s", name, pid, left)
 		}
 	}
 }
 
-// leftIn says what a process at rest has mapped, or open, that it has no use for.
-func leftIn(pid, alive int) string {
+// leftoverMappings says what a process at rest has mapped, or open, that it has no use for.
+func leftoverMappings(pid, alive int) string {
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {
 		return "" // it has ended

@@ -33,8 +33,8 @@ const (
 	nodeBytes      = 1 << 20
 	nodeLargeBytes = 64 << 10
 
-	// directBreath is long enough for some of the requests to end well.
-	directBreath = 150 * time.Millisecond
+	// directKillPause is long enough for some of the requests to end well.
+	directKillPause = 150 * time.Millisecond
 )
 
 // Levels of payloads in this pipeline.
@@ -44,10 +44,10 @@ const (
 )
 
 // direct is the play whose streams go past the host.
-func direct(python bool) play {
+func direct(python bool) scenario {
 	names := []string{"f", "x", "u", "v"}
 	edges := [][2]string{{"", "f"}, {"f", "x"}, {"x", "u"}, {"x", "v"}, {"u", ""}, {"v", ""}}
-	play := play{own: 1, breath: directBreath, mortal: true, roundTrip: directTrip, join: node.JoinOptions{
+	sc := scenario{hostRequests: 1, maxPause: directKillPause, mayFail: true, roundTrip: directTrip, join: node.JoinOptions{
 		Store: shmstore.Options{ArenaBytes: nodeBytes, LargeObjectBytes: nodeLargeBytes, MaxLargeBytes: storeBytes},
 	}}
 	if _, err := exec.LookPath("python3"); python && err == nil {
@@ -65,24 +65,24 @@ func direct(python bool) play {
 			replicas = 1
 		}
 		for range replicas {
-			play.cast = append(play.cast, r)
+			sc.roles = append(sc.roles, r)
 		}
-		play.pipeline.Stages = append(play.pipeline.Stages, bus.StageSpec{
+		sc.pipeline.Stages = append(sc.pipeline.Stages, bus.StageSpec{
 			Name: name, Remote: &bus.Remote{}, Replicas: replicas, MaxInflight: stageReplicas * stageInflight / replicas, State: bus.StateRequest,
 		})
 	}
 	for range 2 {
-		play.cast = append(play.cast, role{name: "submitter", env: []string{roleEnv + "=submit"}})
+		sc.roles = append(sc.roles, role{name: "submitter", env: []string{roleEnv + "=submit"}})
 	}
 	for _, e := range edges {
-		play.pipeline.Edges = append(play.pipeline.Edges, bus.Edge{From: e[0], To: e[1], Window: window, WindowBytes: windowBytes})
+		sc.pipeline.Edges = append(sc.pipeline.Edges, bus.Edge{From: e[0], To: e[1], Window: window, WindowBytes: windowBytes})
 	}
-	play.options = busOptions()
+	sc.options = busOptions()
 	name := "direct"
 	if python {
 		name = "direct python"
 	}
-	return play.in(name)
+	return sc.named(name)
 }
 
 // directStage is a stage of this pipeline.
@@ -90,9 +90,9 @@ func directStage(name string) bus.StageSpec {
 	spec := bus.StageSpec{Name: name, State: bus.StateRequest}
 	switch name {
 	case "f", "g":
-		spec.Handle = passOn(levelInput)
+		spec.Handle = forwardLevel(levelInput)
 	case "u":
-		spec.Handle = passOn(levelX)
+		spec.Handle = forwardLevel(levelX)
 	case "x":
 		spec.Handle = expand
 	case "v":
@@ -106,7 +106,7 @@ func directStage(name string) bus.StageSpec {
 // whose memory they lie in must know that they are still read.
 func expand(t *bus.Task, d *bus.Delivery) error {
 	faultpoint.Hit("stage-begin")
-	tag, err := look(d, levelInput)
+	tag, err := checkDelivery(d, levelInput)
 	if err != nil {
 		return err
 	}
@@ -117,12 +117,12 @@ func expand(t *bus.Task, d *bus.Delivery) error {
 		faultpoint.Hit("stage-emitted")
 	}
 	if d.Seq%keepOneIn != 1 {
-		_, err := look(d, levelInput)
+		_, err := checkDelivery(d, levelInput)
 		return err
 	}
 	k := d.Keep()
 	time.AfterFunc(keepFor, func() {
-		_, err := look(d, levelInput)
+		_, err := checkDelivery(d, levelInput)
 		_ = k.Finish(err) // in these hands alone
 	})
 	return nil
@@ -133,20 +133,20 @@ const (
 	keepFor   = 100 * time.Millisecond
 )
 
-// look checks a payload, and tells the test of one that is not as it was sent:
+// checkDelivery checks a payload, and tells the test of one that is not as it was sent:
 // of a request that has failed already nobody else would hear.
-func look(d *bus.Delivery, level int) (tag uint32, err error) {
+func checkDelivery(d *bus.Delivery, level int) (tag uint32, err error) {
 	if tag, err = verify(d.Bytes(), level, d.Seq); err != nil {
 		fmt.Printf("broken %q\n", fmt.Errorf("delivery %d: %w", d.Seq, err))
 	}
 	return tag, err
 }
 
-// passOn forwards a payload.
-func passOn(level int) func(t *bus.Task, d *bus.Delivery) error {
+// forwardLevel forwards a payload.
+func forwardLevel(level int) func(t *bus.Task, d *bus.Delivery) error {
 	return func(t *bus.Task, d *bus.Delivery) error {
 		faultpoint.Hit("stage-begin")
-		if _, err := look(d, level); err != nil {
+		if _, err := checkDelivery(d, level); err != nil {
 			return err
 		}
 		if err := t.Forward(d); err != nil {
@@ -207,14 +207,14 @@ func (c *collector) receive(ctx context.Context, want uint64) error {
 	for {
 		d, err := c.req.Recv(ctx)
 		if err == nil {
-			err = c.take(d)
+			err = c.add(d)
 			if err != nil {
 				return err
 			}
 			continue
 		}
 		for len(c.kept) > 0 { // they are there, however the request has ended
-			if err := c.giveBack(); err != nil {
+			if err := c.finishOldest(); err != nil {
 				return err
 			}
 		}
@@ -228,8 +228,8 @@ func (c *collector) receive(ctx context.Context, want uint64) error {
 	}
 }
 
-// take checks a result.
-func (c *collector) take(d *bus.Delivery) error {
+// add checks a result.
+func (c *collector) add(d *bus.Delivery) error {
 	level := levelX
 	if len(d.Bytes()) >= headerBytes && int(d.Bytes()[9])>>(seqBits-8) == levelV {
 		level = levelV
@@ -243,7 +243,7 @@ func (c *collector) take(d *bus.Delivery) error {
 	c.next[edge]++
 	c.kept = append(c.kept, k)
 	if len(c.kept) > keptResults {
-		return c.giveBack()
+		return c.finishOldest()
 	}
 	return nil
 }
@@ -259,8 +259,8 @@ func (c *collector) check(k result) error {
 	return nil
 }
 
-// giveBack looks at the oldest result again, and finishes it.
-func (c *collector) giveBack() error {
+// finishOldest looks at the oldest result again, and finishes it.
+func (c *collector) finishOldest() error {
 	k := c.kept[0]
 	c.kept = c.kept[1:]
 	err := c.check(k)

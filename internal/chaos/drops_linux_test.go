@@ -30,54 +30,54 @@ const (
 )
 
 // drops is the play in which what comes late is dropped.
-func drops(state bus.State) play {
+func drops(state bus.State) scenario {
 	spec, name := bus.StageSpec{State: state}, "drops"
 	if state == bus.StateNone {
 		spec.Attempts, name = maxAttempts, "drops again"
 	}
-	play := play{own: 1, breath: directBreath, mortal: state == bus.StateRequest, roundTrip: dropTrip, join: node.JoinOptions{
+	sc := scenario{hostRequests: 1, maxPause: directKillPause, mayFail: state == bus.StateRequest, roundTrip: dropTrip, join: node.JoinOptions{
 		Store: shmstore.Options{ArenaBytes: nodeBytes, LargeObjectBytes: nodeLargeBytes, MaxLargeBytes: storeBytes},
 	}}
 	spec.Remote, spec.Replicas, spec.MaxInflight = &bus.Remote{}, stageReplicas, stageInflight
 	for _, spec.Name = range []string{"k", "m"} {
 		r := role{name: "stage " + spec.Name, stage: spec.Name, env: []string{roleEnv + "=stage"}}
 		for range stageReplicas {
-			play.cast = append(play.cast, r)
+			sc.roles = append(sc.roles, r)
 		}
-		play.pipeline.Stages = append(play.pipeline.Stages, spec)
+		sc.pipeline.Stages = append(sc.pipeline.Stages, spec)
 	}
 	for range 2 {
-		play.cast = append(play.cast, role{name: "submitter", env: []string{roleEnv + "=submit"}})
+		sc.roles = append(sc.roles, role{name: "submitter", env: []string{roleEnv + "=submit"}})
 	}
-	play.pipeline.Edges = []bus.Edge{
+	sc.pipeline.Edges = []bus.Edge{
 		{To: "k", Window: window, WindowBytes: windowBytes},
 		{From: "k", To: "m", Window: dropWindow, WindowBytes: windowBytes, Policy: bus.DropOldest},
 		{From: "m", Window: window, WindowBytes: windowBytes},
 	}
-	play.options = busOptions()
-	return play.in(name)
+	sc.options = busOptions()
+	return sc.named(name)
 }
 
 // dropStage is a stage of this pipeline.
 func dropStage(name string) bus.StageSpec {
-	spec := bus.StageSpec{Name: name, State: thePlay().pipeline.Stages[0].State, Handle: passOn(levelInput)}
+	spec := bus.StageSpec{Name: name, State: currentScenario().pipeline.Stages[0].State, Handle: forwardLevel(levelInput)}
 	if name == "m" {
-		spec.Handle = late
+		spec.Handle = deriveSlowly
 	}
 	return spec
 }
 
-// late takes its time, and, where it has state, counts what it has missed.
-func late(t *bus.Task, d *bus.Delivery) error {
+// deriveSlowly takes its time, and, where it has state, counts what it has missed.
+func deriveSlowly(t *bus.Task, d *bus.Delivery) error {
 	faultpoint.Hit("stage-begin")
 	next, _ := t.State.(uint64)
-	if next += d.Dropped; next != d.Seq && thePlay().mortal {
+	if next += d.Dropped; next != d.Seq && currentScenario().mayFail {
 		err := fmt.Errorf("sequence %d came with %d dropped, and %d was to come", d.Seq, d.Dropped, next)
 		fmt.Printf("broken %q\n", err)
 		return err
 	}
 	t.State = next + 1
-	tag, err := look(d, levelInput)
+	tag, err := checkDelivery(d, levelInput)
 	if err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func late(t *bus.Task, d *bus.Delivery) error {
 		case <-t.Context().Done():
 		}
 	}
-	if _, err := look(d, levelInput); err != nil {
+	if _, err := checkDelivery(d, levelInput); err != nil {
 		return err
 	}
 	if err := emit(t, payload(tag, levelM, d.Seq), d.Seq%3 == 0); err != nil {
@@ -152,7 +152,7 @@ func receiveSome(ctx context.Context, r *bus.Request, tag uint32, inputs uint64)
 func TestChaosDrops(t *testing.T) {
 	for _, name := range []string{"drops", "drops again"} {
 		t.Run(name, func(t *testing.T) {
-			dropped := testKills(t, plays[name](), *wantDirect/2, *wantDirect/200).Edges[1].Dropped
+			dropped := testKills(t, scenarios[name](), *wantDirect/2, *wantDirect/200).Edges[1].Dropped
 			t.Logf("%d deliveries were dropped", dropped)
 			if dropped == 0 {
 				t.Error("nothing was dropped")

@@ -67,20 +67,20 @@ func TestChaosGPU(t *testing.T) {
 	testDirect(t, "gpu", *wantGPU)
 }
 
-func gpuPlay() play {
-	play := play{own: 1, breath: directBreath, mortal: true, roundTrip: gpuTrip, join: node.JoinOptions{
+func gpuScenario() scenario {
+	sc := scenario{hostRequests: 1, maxPause: directKillPause, mayFail: true, roundTrip: gpuTrip, join: node.JoinOptions{
 		Store: shmstore.Options{ArenaBytes: 16 << 20},
 	}}
 	for name, replicas := range map[string]int{"m": stageReplicas, "w": 1, "r": stageReplicas, "l": stageReplicas} {
 		r := role{name: "stage " + name, stage: name, env: []string{roleEnv + "=gpu stage"}}
 		for range replicas {
-			play.cast = append(play.cast, r)
+			sc.roles = append(sc.roles, r)
 		}
-		play.pipeline.Stages = append(play.pipeline.Stages, bus.StageSpec{
+		sc.pipeline.Stages = append(sc.pipeline.Stages, bus.StageSpec{
 			Name: name, Remote: &bus.Remote{}, Replicas: replicas, MaxInflight: stageReplicas * stageInflight / replicas, State: bus.StateRequest,
 		})
 	}
-	play.cast = append(play.cast, role{name: "submitter", env: []string{roleEnv + "=submit"}})
+	sc.roles = append(sc.roles, role{name: "submitter", env: []string{roleEnv + "=submit"}})
 	for _, e := range []bus.Edge{
 		{To: "m"},
 		{From: "m", To: "w", Tensors: bus.TensorsPool},
@@ -90,10 +90,10 @@ func gpuPlay() play {
 		{From: "l"},
 	} {
 		e.Window, e.WindowBytes = window, windowBytes
-		play.pipeline.Edges = append(play.pipeline.Edges, e)
+		sc.pipeline.Edges = append(sc.pipeline.Edges, e)
 	}
-	play.options = busOptions()
-	return play.in("gpu")
+	sc.options = busOptions()
+	return sc.named("gpu")
 }
 
 // gpuTrip sends one request through this pipeline and checks all that comes back.
@@ -128,7 +128,7 @@ type gpu struct {
 // nothing left on its GPU.
 func serveGPUStage() (err error) {
 	name := os.Getenv(node.EnvStage)
-	opts := thePlay().join
+	opts := currentScenario().join
 	g := &gpu{}
 	if name != "w" {
 		if err := g.open(); err != nil {
@@ -192,7 +192,7 @@ func (g *gpu) stage(name string) bus.StageSpec {
 
 // makeTensor sends a tensor for each input, which is being made when it is sent.
 func (g *gpu) makeTensor(t *bus.Task, d *bus.Delivery) error {
-	tag, err := look(d, levelInput)
+	tag, err := checkDelivery(d, levelInput)
 	if err != nil {
 		return err
 	}

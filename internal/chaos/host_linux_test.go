@@ -19,9 +19,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus/node"
 )
 
-// hostUntilTold is the process of a host. It hosts the bus until its standard
+// serveHost is the process of a host. It hosts the bus until its standard
 // input ends, and says who serves it.
-func hostUntilTold() error {
+func serveHost() error {
 	opts := busOptions()
 	opts.OnStall = func([]bus.Stall) {}
 	opts.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
@@ -57,37 +57,37 @@ func TestHostKilled(t *testing.T) {
 	}
 	r := random(seed(t), 3)
 	before := takeInventory(t)
-	e := &exile{t: t, socket: filepath.Join(t.TempDir(), "bus.sock"), served: map[int]bool{}, submitted: map[int]bool{}}
+	e := &hostRun{t: t, socket: filepath.Join(t.TempDir(), "bus.sock"), served: map[int]bool{}, submitted: map[int]bool{}}
 	defer before.compare(t)
-	defer e.end()
+	defer e.killAll()
 
 	e.newHost()
-	for _, role := range cast() {
+	for _, role := range relayedRoles() {
 		role.env = append(role.env, rejoinEnv+"=1")
-		e.enter(role)
+		e.startChild(role)
 	}
 	for i := range hosts {
-		e.settle()
+		e.awaitRejoined()
 		if t.Failed() {
 			return
 		}
 		if i == 0 {
 			e.files = e.countFiles()
 		}
-		time.Sleep(time.Duration(r.Int64N(int64(maxBreath)))) // any moment will do
+		time.Sleep(time.Duration(r.Int64N(int64(maxKillPause)))) // any moment will do
 		e.host.kill()
 		<-e.host.done
 		e.newHost()
 	}
-	e.settle()
+	e.awaitRejoined()
 	if !t.Failed() {
-		e.retire()
+		e.stopAll()
 	}
 	t.Logf("%d hosts killed; %d requests completed, %d times a caller found its host gone; %d processes came back each time", hosts, e.completed, e.gone, len(e.children))
 }
 
-// exile is everybody but the host.
-type exile struct {
+// hostRun is everybody but the host.
+type hostRun struct {
 	t      *testing.T
 	socket string
 	host   *child
@@ -105,7 +105,7 @@ type exile struct {
 }
 
 // newHost starts a host and waits until it listens.
-func (e *exile) newHost() {
+func (e *hostRun) newHost() {
 	e.t.Helper()
 	e.mu.Lock()
 	clear(e.served) // before it says that it listens, some are there
@@ -138,14 +138,14 @@ func (e *exile) newHost() {
 	}
 }
 
-// enter starts a process that is to outlive its hosts.
-func (e *exile) enter(r role) {
+// startChild starts a process that is to outlive its hosts.
+func (e *hostRun) startChild(r role) {
 	e.t.Helper()
 	var c *child
 	ready := make(chan struct{})
 	c, err := start(r, e.socket, "", func(line string) {
 		<-ready
-		e.hear(c, line)
+		e.handleLine(c, line)
 	})
 	if err != nil {
 		e.t.Fatal(err)
@@ -154,8 +154,8 @@ func (e *exile) enter(r role) {
 	close(ready)
 }
 
-// hear takes in a line of a submitter's.
-func (e *exile) hear(c *child, line string) {
+// handleLine takes in a line of a submitter's.
+func (e *hostRun) handleLine(c *child, line string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch what, rest, _ := strings.Cut(line, " "); what {
@@ -171,8 +171,8 @@ func (e *exile) hear(c *child, line string) {
 	}
 }
 
-// settle waits until everybody is at the host of now.
-func (e *exile) settle() {
+// awaitRejoined waits until everybody is at the host of now.
+func (e *hostRun) awaitRejoined() {
 	e.t.Helper()
 	for limit := time.Now().Add(patience); ; time.Sleep(pollPause) {
 		missing := e.missing()
@@ -186,7 +186,7 @@ func (e *exile) settle() {
 	}
 }
 
-func (e *exile) missing() string {
+func (e *hostRun) missing() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var names []string
@@ -202,7 +202,7 @@ func (e *exile) missing() string {
 }
 
 // countFiles counts what the processes of stages have open.
-func (e *exile) countFiles() map[int]int {
+func (e *hostRun) countFiles() map[int]int {
 	all := make(map[int]int)
 	for _, c := range e.children {
 		if entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", c.pid())); err == nil {
@@ -219,7 +219,7 @@ const strayFiles = 10
 
 // checkFiles checks that the processes of stages, at rest, have let go of what
 // they had of hosts that are gone.
-func (e *exile) checkFiles() {
+func (e *hostRun) checkFiles() {
 	grown := func() (all []string) {
 		now := e.countFiles()
 		for _, c := range e.children {
@@ -238,30 +238,30 @@ func (e *exile) checkFiles() {
 	}
 }
 
-// retire has all processes end in order: callers, then stages, which would wait for a next host.
-func (e *exile) retire() {
+// stopAll has all processes end in order: callers, then stages, which would wait for a next host.
+func (e *hostRun) stopAll() {
 	e.mu.Lock()
 	e.ending = true
 	e.mu.Unlock()
 	for _, c := range e.children {
 		if c.role.stage == "" {
 			_ = c.stdin.Close()
-			e.ended(c)
+			e.awaitEnd(c)
 		}
 	}
 	e.checkFiles()
 	for _, c := range e.children {
 		if c.role.stage != "" {
 			c.signal(syscall.SIGTERM)
-			e.ended(c)
+			e.awaitEnd(c)
 		}
 	}
 	_ = e.host.stdin.Close()
-	e.ended(e.host)
+	e.awaitEnd(e.host)
 }
 
-// ended waits for a process to end well.
-func (e *exile) ended(c *child) {
+// awaitEnd waits for a process to end well.
+func (e *hostRun) awaitEnd(c *child) {
 	select {
 	case <-c.done:
 		if c.err != nil {
@@ -272,8 +272,8 @@ func (e *exile) ended(c *child) {
 	}
 }
 
-// end kills whoever is left.
-func (e *exile) end() {
+// killAll kills whoever is left.
+func (e *hostRun) killAll() {
 	for _, c := range append(e.children, e.host) {
 		if c != nil {
 			c.kill()

@@ -50,19 +50,19 @@ type laneEnd struct {
 	relayed  uint64 // what it has sent through the host
 	direct   *wire.Direct
 	held     uint32 // a delivery of the honest node's; 0: none yet
-	told     bool   // it may do its worst
-	worst    bool   // ... and does
-	ends     bool   // it means to do nothing, and sees its request to the end
+	mayMisbehave     bool   // it may do its worst
+	misbehaving    bool   // ... and does
+	completes     bool   // it means to do nothing, and sees its request to the end
 	sequence uint64 // of the next delivery that it sends
 	number   uint32 // ... of the last
 
 	fromHost chan hostMessage
 	fromPeer chan wire.Message
 	emitted  map[uint32]func() error // what follows a put
-	begun    chan struct{}           // receives when it may do its worst
-	let      chan struct{}           // closed when it may end
+	goAhead    chan struct{}           // receives when it may do its worst
+	released      chan struct{}           // closed when it may end
 	head     atomic.Uint64           // what it says it has let go of; 0: the truth
-	meeting  func(*laneEnd, *wire.Introduce, []int) error
+	onIntroduce  func(*laneEnd, *wire.Introduce, []int) error
 
 	// What it has met the honest node with.
 	socket   *peer.Conn
@@ -74,7 +74,7 @@ type laneEnd struct {
 	sending sync.Mutex // guards what follows, and the sender
 	packets uint32     // that were sent by the socket
 	frames  uint64     // ... and by the lane
-	before  uint64     // of those, before the last packet
+	framesBeforePacket  uint64     // of those, before the last packet
 }
 
 type hostMessage struct {
@@ -83,17 +83,17 @@ type hostMessage struct {
 	err error
 }
 
-// misuseLanes is the process of a bad peer of a lane. When it has something of
+// runBadLane is the process of a bad peer of a lane. When it has something of
 // a request it says so, and goes on. When it is told to, and everything goes past
 // the host, it does its worst. Then it says how its request ended, and lives on.
-func misuseLanes() error {
+func runBadLane() error {
 	l := &laneEnd{
 		peerEnd: peerEnd{path: os.Getenv(node.EnvSocket)}, side: os.Getenv(sideEnv), inline: make([]byte, 16),
 		fromHost: make(chan hostMessage), fromPeer: make(chan wire.Message), emitted: make(map[uint32]func() error),
-		begun: make(chan struct{}, 1), let: make(chan struct{}),
+		goAhead: make(chan struct{}, 1), released: make(chan struct{}),
 	}
 	tc := badLanes[os.Getenv(caseEnv)]
-	l.ends = tc.said == completed
+	l.completes = tc.said == completed
 	var err error
 	if l.conn, err = peer.Dial(context.Background(), l.path, peer.DialOptions{}); err != nil {
 		return err
@@ -104,24 +104,24 @@ func misuseLanes() error {
 	}
 	go l.listen()
 	go l.read()
-	if err := l.begin(); err != nil {
+	if err := l.startRole(); err != nil {
 		return err
 	}
-	if l.meeting = tc.meet; l.meeting == nil {
-		l.meeting = (*laneEnd).meet
+	if l.onIntroduce = tc.meet; l.onIntroduce == nil {
+		l.onIntroduce = (*laneEnd).handshake
 	}
-	over, err := l.work(tc.do != nil)
+	over, err := l.workHonestly(tc.do != nil)
 	if err == nil && over == "" {
-		l.worst = true
+		l.misbehaving = true
 		if err = tc.do(l); err == nil || errors.Is(err, peer.ErrGone) { // the honest node may have had enough before
-			over, err = l.end()
+			over, err = l.awaitOver()
 		}
 	}
 	if err != nil {
 		return err
 	}
 	fmt.Println(strings.ReplaceAll(over, "\n", " "))
-	<-l.let
+	<-l.released
 	return nil
 }
 
@@ -129,10 +129,10 @@ func misuseLanes() error {
 func (l *laneEnd) read() {
 	stdin := bufio.NewReader(os.Stdin)
 	if _, err := stdin.ReadString('\n'); err == nil {
-		l.begun <- struct{}{}
+		l.goAhead <- struct{}{}
 	}
 	_, _ = io.Copy(io.Discard, stdin) // until it is let go
-	close(l.let)
+	close(l.released)
 }
 
 // listen passes on what the host says.
@@ -150,33 +150,33 @@ func (l *laneEnd) listen() {
 	}
 }
 
-func (l *laneEnd) say(m wire.Message) error { return l.raw(encode(m)) }
+func (l *laneEnd) sendHost(m wire.Message) error { return l.raw(encode(m)) }
 
-// begin serves the stage, or calls it.
-func (l *laneEnd) begin() error {
+// startRole serves the stage, or calls it.
+func (l *laneEnd) startRole() error {
 	if l.side == asCaller {
-		return l.say(&wire.Submit{Source: wire.OwnSource | 1, Flags: wire.SubmitTell})
+		return l.sendHost(&wire.Submit{Source: wire.OwnSource | 1, Flags: wire.SubmitTell})
 	}
-	return l.say(&wire.Serve{Stage: laneStage})
+	return l.sendHost(&wire.Serve{Stage: laneStage})
 }
 
-// work does what it should, until it may do its worst, the streams go past the
+// workHonestly does what it should, until it may do its worst, the streams go past the
 // host both ways, and it has a delivery that it does not finish; or until its
 // request is over.
-func (l *laneEnd) work(goesPast bool) (over string, err error) {
-	for !goesPast || !l.told || !l.straight() || l.held == 0 {
+func (l *laneEnd) workHonestly(goesPast bool) (over string, err error) {
+	for !goesPast || !l.mayMisbehave || !l.sendsDirect() || l.held == 0 {
 		select {
-		case <-l.let:
+		case <-l.released:
 			return "", errors.New("it was let go too early")
-		case <-l.begun:
-			l.told = true
+		case <-l.goAhead:
+			l.mayMisbehave = true
 			if l.side != asCaller { // what it had to keep
-				err = l.answer(func() error { return l.say(&wire.Finish{Delivery: 1}) })
+				err = l.answer(func() error { return l.sendHost(&wire.Finish{Delivery: 1}) })
 			}
 		case m := <-l.fromHost:
-			over, err = l.handle(m)
+			over, err = l.handleHost(m)
 		case m := <-l.fromPeer:
-			err = l.passed(m)
+			err = l.handlePeer(m)
 		}
 		if err != nil || over != "" {
 			return over, err
@@ -185,11 +185,11 @@ func (l *laneEnd) work(goesPast bool) (over string, err error) {
 	return "", nil
 }
 
-// straight reports whether what it sends goes past the host.
-func (l *laneEnd) straight() bool { return l.direct != nil || l.side == asSink }
+// sendsDirect reports whether what it sends goes past the host.
+func (l *laneEnd) sendsDirect() bool { return l.direct != nil || l.side == asSink }
 
-// passed does what the honest node says.
-func (l *laneEnd) passed(m wire.Message) error {
+// handlePeer does what the honest node says.
+func (l *laneEnd) handlePeer(m wire.Message) error {
 	d, ok := m.(*wire.Deliver)
 	switch {
 	case !ok:
@@ -200,7 +200,7 @@ func (l *laneEnd) passed(m wire.Message) error {
 			err = errors.Join(err, l.frame(l.next()))
 		}
 		return err
-	case l.straight():
+	case l.sendsDirect():
 		l.held = d.Delivery
 		return nil
 	}
@@ -210,7 +210,7 @@ func (l *laneEnd) passed(m wire.Message) error {
 // answer emits what a delivery is answered by, and finishes it when that is done
 // with.
 func (l *laneEnd) answer(finish func() error) error {
-	if l.worst || l.side == asSink {
+	if l.misbehaving || l.side == asSink {
 		return finish()
 	}
 	if l.side == asCaller { // the next input needs the room of this result
@@ -220,9 +220,9 @@ func (l *laneEnd) answer(finish func() error) error {
 	return l.emit()
 }
 
-// handle does what the host says. It returns how the request ended, when it
+// handleHost does what the host says. It returns how the request ended, when it
 // has.
-func (l *laneEnd) handle(h hostMessage) (over string, err error) {
+func (l *laneEnd) handleHost(h hostMessage) (over string, err error) {
 	if h.err != nil {
 		return "", h.err
 	}
@@ -238,9 +238,9 @@ func (l *laneEnd) handle(h hostMessage) (over string, err error) {
 			fmt.Println(readyLine)
 			return "", nil
 		}
-		finish := func() error { return l.say(&wire.Finish{Delivery: m.Delivery}) }
-		if l.side == asCaller && l.ends && l.relayed == plenty {
-			return "", errors.Join(finish(), l.say(&wire.CloseSend{Source: l.source}))
+		finish := func() error { return l.sendHost(&wire.Finish{Delivery: m.Delivery}) }
+		if l.side == asCaller && l.completes && l.relayed == plenty {
+			return "", errors.Join(finish(), l.sendHost(&wire.CloseSend{Source: l.source}))
 		}
 		return "", l.answer(finish)
 	case *wire.Returned:
@@ -251,13 +251,13 @@ func (l *laneEnd) handle(h hostMessage) (over string, err error) {
 			}
 		}
 	case *wire.Introduce:
-		return "", l.meeting(l, m, h.fds)
+		return "", l.onIntroduce(l, m, h.fds)
 	case *wire.Expect:
-		return "", l.say(&wire.Expecting{Source: m.Source, Edge: m.Edge})
+		return "", l.sendHost(&wire.Expecting{Source: m.Source, Edge: m.Edge})
 	case *wire.Direct:
 		l.direct = m
 	case *wire.End:
-		return completed, l.say(&wire.Ended{Task: m.Task})
+		return completed, l.sendHost(&wire.Ended{Task: m.Task})
 	case *wire.Over:
 		return fmt.Sprintf("%v %s %s %s", m.Outcome, m.Stage, m.Edge, m.Text), nil
 	case *wire.Refuse:
@@ -280,41 +280,41 @@ func (l *laneEnd) emit() error {
 	l.put++
 	l.relayed++
 	l.sequence = l.relayed
-	return l.say(&wire.Put{Put: l.put, Source: l.source, Flags: wire.FlagInline, Codec: 1, Size: uint64(len(l.inline)), Payload: l.inline})
+	return l.sendHost(&wire.Put{Put: l.put, Source: l.source, Flags: wire.FlagInline, Codec: 1, Size: uint64(len(l.inline)), Payload: l.inline})
 }
 
-// end waits until the request is over.
-func (l *laneEnd) end() (over string, err error) {
+// awaitOver waits until the request is over.
+func (l *laneEnd) awaitOver() (over string, err error) {
 	for over == "" && err == nil {
 		select {
 		case m := <-l.fromPeer:
-			err = l.passed(m)
+			err = l.handlePeer(m)
 		case h := <-l.fromHost:
-			over, err = l.handle(h)
+			over, err = l.handleHost(h)
 		}
 	}
 	return over, err
 }
 
-// take opens the socket that came with an introduction.
-func (l *laneEnd) take(fds []int) (err error) {
+// openSocket opens the socket that came with an introduction.
+func (l *laneEnd) openSocket(fds []int) (err error) {
 	l.socket, err = peer.Open(fds[0])
 	return err
 }
 
-// meet does what an honest peer does.
-func (l *laneEnd) meet(_ *wire.Introduce, fds []int) error {
+// handshake does what an honest peer does.
+func (l *laneEnd) handshake(_ *wire.Introduce, fds []int) error {
 	geo, errLayout := lane.Layout(0, laneBytes)
 	n := geo.SenderBytes()
 	own, err := shmstore.NewSegment("lane", int64(n+geo.ReceiverBytes()))
-	if err := errors.Join(errLayout, err, l.take(fds)); err != nil {
+	if err := errors.Join(errLayout, err, l.openSocket(fds)); err != nil {
 		return err
 	}
 	l.own = own
 	sending, receiving := own.Bytes()[:n:n], own.Bytes()[n:]
 	geo.FormatSender(sending)
 	geo.FormatReceiver(receiving)
-	if err := l.tell(&wire.Lane{Capacity: laneBytes}, own.FD()); err != nil {
+	if err := l.sendSocket(&wire.Lane{Capacity: laneBytes}, own.FD()); err != nil {
 		return err
 	}
 	l.answers = peer.NewReceiver(l.socket)
@@ -340,8 +340,8 @@ func (l *laneEnd) meet(_ *wire.Introduce, fds []int) error {
 // wake wakes the honest node as an honest peer does.
 func (l *laneEnd) wake() { _ = l.packet(nil) } // of an honest node that is gone nothing more comes
 
-// tell sends a message by the socket.
-func (l *laneEnd) tell(m wire.Message, fds ...int) error { return l.bytes(encode(m, fds...), fds...) }
+// sendSocket sends a message by the socket.
+func (l *laneEnd) sendSocket(m wire.Message, fds ...int) error { return l.bytes(encode(m, fds...), fds...) }
 
 // bytes sends bytes by the socket.
 func (l *laneEnd) bytes(b []byte, fds ...int) error {
@@ -352,13 +352,13 @@ func (l *laneEnd) bytes(b []byte, fds ...int) error {
 
 // packet, with sending held, sends a packet behind the frames that were sent.
 func (l *laneEnd) packet(b []byte, fds ...int) error {
-	if l.frames != l.before {
+	if l.frames != l.framesBeforePacket {
 		b = append(encode(&wire.After{Frames: l.frames}), b...)
 	}
 	err := l.socket.Send(b, fds)
 	if err == nil {
 		l.packets++
-		l.before = l.frames
+		l.framesBeforePacket = l.frames
 	}
 	return err
 }
@@ -377,7 +377,7 @@ func (l *laneEnd) receive() {
 				if err != nil {
 					panic(err)
 				}
-				l.came(h, body)
+				l.passFromPeer(h, body)
 				frame = rest
 			}
 		}
@@ -401,12 +401,12 @@ func (l *laneEnd) receive() {
 			return
 		}
 		process.CloseAll(fds)
-		l.came(h, bytes.Clone(body))
+		l.passFromPeer(h, bytes.Clone(body))
 	}
 }
 
-// came passes on a message of the honest node's.
-func (l *laneEnd) came(h wire.Header, body []byte) {
+// passFromPeer passes on a message of the honest node's.
+func (l *laneEnd) passFromPeer(h wire.Header, body []byte) {
 	m, err := wire.Parse(h, body)
 	if err != nil {
 		panic(err)
@@ -464,7 +464,7 @@ func (l *laneEnd) finished() error {
 				return nil
 			}
 		case h := <-l.fromHost:
-			if over, err := l.handle(h); over != "" || err != nil {
+			if over, err := l.handleHost(h); over != "" || err != nil {
 				return fmt.Errorf("the request ended early: %s %w", over, err)
 			}
 		}
@@ -483,7 +483,7 @@ func (l *laneEnd) headers(forged func(at uint64) uint64) error {
 	for at := uint64(0); at < laneBytes; at += 8 {
 		binary.NativeEndian.PutUint64(l.own.Bytes()[page+at:], forged(at))
 	}
-	return l.tell(&wire.Forget{Segment: 77})
+	return l.sendSocket(&wire.Forget{Segment: 77})
 }
 
 // memfd makes a segment that may lack its seals.

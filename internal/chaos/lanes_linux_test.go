@@ -70,7 +70,7 @@ func descriptors(t *testing.T) (all []string) {
 }
 
 func testBadLane(t *testing.T, name, side, said string) {
-	h := openLaneHaven(t)
+	h := openLaneHost(t)
 	lines := make(chan string, 16)
 	c, err := start(role{name: name, env: []string{roleEnv + "=bad lane", caseEnv + "=" + name, sideEnv + "=" + side}},
 		h.server.Addr(), "", func(line string) { lines <- line })
@@ -111,7 +111,7 @@ func testBadLane(t *testing.T, name, side, said string) {
 		h.awaitServing(t, 2, c)
 		caller = h.honest
 	}
-	good := beginGood(t, caller)
+	good := startGoodStream(t, caller)
 	good.exchange(20)
 	if _, err := c.stdin.(io.Writer).Write([]byte("go\n")); err != nil {
 		t.Fatal(err)
@@ -142,7 +142,7 @@ func testBadLane(t *testing.T, name, side, said string) {
 			t.Fatalf("not forgotten: %+v", h.server.Processes())
 		}
 	}
-	beginGood(t, caller).finish()
+	startGoodStream(t, caller).finish()
 }
 
 // useBadStage sends a request to a bad peer: for as long as it goes on, or to its
@@ -170,17 +170,17 @@ func useBadStage(r *bus.Request, ends bool) error {
 	return r.Wait(ctx)
 }
 
-// laneHaven is a host with an honest node, and a friend of that.
-type laneHaven struct {
+// laneHost is a host with an honest node, and a friend of that.
+type laneHost struct {
 	bus            *bus.Bus
 	server         *host.Server
 	log            tail
 	honest, friend *node.Node
 }
 
-func openLaneHaven(t *testing.T) *laneHaven {
+func openLaneHost(t *testing.T) *laneHost {
 	t.Helper()
-	h := &laneHaven{}
+	h := &laneHost{}
 	opts := bus.Options{
 		Name: "lanes", MaxRequests: 4, Logger: slogTo(&h.log), StallTimeout: stallTimeout, OnStall: func([]bus.Stall) {},
 		Store: shmstore.Options{ArenaBytes: 2 << 20, Memory: shmstore.Shared},
@@ -223,7 +223,7 @@ func openLaneHaven(t *testing.T) *laneHaven {
 }
 
 // serve has a node do what the stage should.
-func (h *laneHaven) serve(t *testing.T, n *node.Node) {
+func (h *laneHost) serve(t *testing.T, n *node.Node) {
 	t.Helper()
 	go func() { // ends with the node
 		_ = n.Serve(context.Background(), bus.StageSpec{Name: laneStage, Handle: func(t *bus.Task, d *bus.Delivery) error {
@@ -233,7 +233,7 @@ func (h *laneHaven) serve(t *testing.T, n *node.Node) {
 }
 
 // awaitServing waits until so many serve the stage, of whom a process may be one.
-func (h *laneHaven) awaitServing(t *testing.T, n int, c *child) {
+func (h *laneHost) awaitServing(t *testing.T, n int, c *child) {
 	t.Helper()
 	for ; h.server.Serving(laneStage) < n; time.Sleep(pollPause) {
 		if closed(c.done) {
@@ -256,7 +256,7 @@ type goodStream struct {
 	next int
 }
 
-func beginGood(t *testing.T, n *node.Node) *goodStream {
+func startGoodStream(t *testing.T, n *node.Node) *goodStream {
 	t.Helper()
 	r, err := n.Stream(t.Context())
 	if err != nil {

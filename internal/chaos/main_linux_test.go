@@ -14,7 +14,7 @@ var (
 	wantDirect = flag.Int("chaos.direct", 30, "kills to count in TestChaosDirect, and half as many in TestChaosDirectPython")
 	wantGPU    = flag.Int("chaos.gpu", 15, "kills to count in TestChaosGPU")
 	gpuDriver  = flag.String("chaos.driver", "emul", "the driver of the GPU in TestChaosGPU: emul, or cuda in a binary built with that tag")
-	within     = flag.Duration("chaos.within", 0, "how long to kill processes, if that many do not count in that time, but 20 do; 0: until they do")
+	killTime     = flag.Duration("chaos.within", 0, "how long to kill processes, if that many do not count in that time, but 20 do; 0: until they do")
 	wantHosts  = flag.Int("chaos.hosts", 5, "hosts to kill in TestHostKilled")
 	seedFlag   = flag.Uint64("chaos.seed", 0, "what the tests draw their choices from; 0: the time")
 )
@@ -27,9 +27,9 @@ const roleEnv = "OMNIBUS_CHAOS_ROLE"
 var roles = map[string]func() error{
 	"stage":    serveStage,
 	"submit":   submitForever,
-	"host":     hostUntilTold,
-	"bad peer": misbehave,
-	"bad lane": misuseLanes,
+	"host":     serveHost,
+	"bad peer": runBadPeer,
+	"bad lane": runBadLane,
 
 	"gpu stage": serveGPUStage,
 }

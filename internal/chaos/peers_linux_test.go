@@ -112,19 +112,19 @@ var badPeers = map[string]struct {
 		log: "4096 bytes instead of 65536", told: "4096 bytes instead of 65536",
 	},
 	"lane without seals": {
-		do:  func(p *peerEnd) error { return p.bring(1<<16+2<<12, 0, &wire.Lane{Capacity: 1 << 16}) },
+		do:  func(p *peerEnd) error { return p.sendWithMemory(1<<16+2<<12, 0, &wire.Lane{Capacity: 1 << 16}) },
 		log: "seal", told: "seal",
 	},
 	"lane of another capacity": {
-		do:  func(p *peerEnd) error { return p.lanes(1 << 20) },
+		do:  func(p *peerEnd) error { return p.joinWithLanes(1 << 20) },
 		log: "a lane of 1048576 bytes", told: "a lane of 1048576 bytes",
 	},
 	"lane that comes twice": {
-		do:  func(p *peerEnd) error { return p.lanes(1<<16, 1<<16) },
+		do:  func(p *peerEnd) error { return p.joinWithLanes(1<<16, 1<<16) },
 		log: "sends the memory of its lane once", told: "sends the memory of its lane once",
 	},
 	"packet after frames that are not there": {
-		do:  func(p *peerEnd) error { return errors.Join(p.lanes(1<<16), p.raw(encode(&wire.After{Frames: 7}))) },
+		do:  func(p *peerEnd) error { return errors.Join(p.joinWithLanes(1<<16), p.raw(encode(&wire.After{Frames: 7}))) },
 		log: "after frame 7, and 0 have come", told: "after frame 7, and 0 have come",
 	},
 	"packet after frames of no lane": {
@@ -137,7 +137,7 @@ var badPeers = map[string]struct {
 	},
 	"does not read":           {do: neverRead, log: "made no progress"},
 	"hangs up and lives on":   {do: hangUp, log: "closed its connection, and lives on", takesWork: true},
-	"dies and leaves an heir": {do: bequeath, log: "died"},
+	"dies and leaves an heir": {do: dieWithHeir, log: "died"},
 }
 
 const allSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_FUTURE_WRITE | unix.F_SEAL_SEAL
@@ -155,7 +155,7 @@ func TestBadPeers(t *testing.T) {
 }
 
 func testBadPeer(t *testing.T, name, wantLog, wantTold string, takesWork bool) {
-	h := openHaven(t)
+	h := openTestHost(t)
 	good := []*bus.Request{h.begin(t)}
 	told := make(chan string, 1)
 	c, err := start(role{name: name, env: []string{roleEnv + "=bad peer", caseEnv + "=" + name}}, h.server.Addr(), "", func(line string) {
@@ -225,16 +225,16 @@ func testBadPeer(t *testing.T, name, wantLog, wantTold string, takesWork bool) {
 	}
 }
 
-// haven is a host with one good process, for bad ones to attach to.
-type haven struct {
+// testHost is a host with one good process, for bad ones to attach to.
+type testHost struct {
 	bus    *bus.Bus
 	server *host.Server
 	log    tail
 }
 
-func openHaven(t *testing.T) *haven {
+func openTestHost(t *testing.T) *testHost {
 	t.Helper()
-	h := &haven{}
+	h := &testHost{}
 	opts := busOptions()
 	opts.Store.ArenaBytes = 16 << 20
 	opts.OnStall = func([]bus.Stall) {}
@@ -271,7 +271,7 @@ func openHaven(t *testing.T) *haven {
 const goodTag = 8 // whose first payload is too large for a message
 
 // begin starts a request that stays open.
-func (h *haven) begin(t *testing.T) *bus.Request {
+func (h *testHost) begin(t *testing.T) *bus.Request {
 	t.Helper()
 	r, err := h.bus.Stream(t.Context())
 	if err != nil {
@@ -284,7 +284,7 @@ func (h *haven) begin(t *testing.T) *bus.Request {
 }
 
 // finish sends more, and checks that all of it comes back.
-func (h *haven) finish(t *testing.T, r *bus.Request) {
+func (h *testHost) finish(t *testing.T, r *bus.Request) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -318,9 +318,9 @@ type peerEnd struct {
 	in   *peer.Receiver
 }
 
-// misbehave is the process of a bad peer. What the host tells it goes to its
+// runBadPeer is the process of a bad peer. What the host tells it goes to its
 // standard output; then it lives on.
-func misbehave() error {
+func runBadPeer() error {
 	p := &peerEnd{path: os.Getenv(node.EnvSocket)}
 	if heir := os.NewFile(3, "connection"); os.Getenv(caseEnv) == "heir" {
 		return inherit(heir)
@@ -390,8 +390,8 @@ func (p *peerEnd) join(b []byte, fds ...int) error {
 	return p.raw(b, fds...)
 }
 
-// lanes says that packets are to go by lanes of these capacities, one after the other.
-func (p *peerEnd) lanes(capacities ...uint32) error {
+// joinWithLanes says that packets are to go by lanes of these capacities, one after the other.
+func (p *peerEnd) joinWithLanes(capacities ...uint32) error {
 	_, fd, err := p.conn.ShareLane()
 	if err != nil {
 		return err
@@ -405,11 +405,11 @@ func (p *peerEnd) lanes(capacities ...uint32) error {
 
 // offer offers a segment of other than the size that it has, or without seals.
 func (p *peerEnd) offer(size, said int64, seals int) error {
-	return p.bring(size, seals, &wire.Offer{Segment: 1, Bytes: uint64(said)})
+	return p.sendWithMemory(size, seals, &wire.Offer{Segment: 1, Bytes: uint64(said)})
 }
 
-// bring sends a message with new memory.
-func (p *peerEnd) bring(size int64, seals int, m wire.Message) error {
+// sendWithMemory sends a message with new memory.
+func (p *peerEnd) sendWithMemory(size int64, seals int, m wire.Message) error {
 	fd, err := unix.MemfdCreate("offer", unix.MFD_ALLOW_SEALING|unix.MFD_CLOEXEC)
 	if err != nil {
 		return err
@@ -462,8 +462,8 @@ func hangUp(p *peerEnd) error {
 	}
 }
 
-// bequeath gives its connection to a child, and dies.
-func bequeath(p *peerEnd) error {
+// dieWithHeir gives its connection to a child, and dies.
+func dieWithHeir(p *peerEnd) error {
 	conn, err := net.Dial("unixpacket", p.path)
 	if err != nil {
 		return err

@@ -8,9 +8,9 @@ import (
 	"sync"
 )
 
-// cast says which processes take part. Without Python its parts are played in
+// relayedRoles says which processes take part. Without Python its parts are played in
 // Go.
-func cast() []role {
+func relayedRoles() []role {
 	_, err := exec.LookPath("python3")
 	python := err == nil
 	var all []role
@@ -108,11 +108,11 @@ var mixedPoints = map[string][]point{
 // streams they are those that the other one does not have.
 func pointsOf(r role) []point {
 	switch {
-	case slices.Contains(r.env, playEnv+"=gpu"):
+	case slices.Contains(r.env, scenarioEnv+"=gpu"):
 		return nil // at any moment
-	case slices.Contains(r.env, playEnv+"=direct"):
+	case slices.Contains(r.env, scenarioEnv+"=direct"):
 		return directPoints
-	case slices.Contains(r.env, playEnv+"=direct python"):
+	case slices.Contains(r.env, scenarioEnv+"=direct python"):
 		return mixedPoints[r.stage]
 	case r.python != "" && r.stage != "":
 		return stagePoints
@@ -138,9 +138,9 @@ type faults struct {
 }
 
 // newFaults plans a number of deaths at each place of each role.
-func newFaults(cast []role, times int, r *rand.Rand) *faults {
+func newFaults(roles []role, times int, r *rand.Rand) *faults {
 	f := &faults{left: make(map[string][]string)}
-	for _, role := range cast {
+	for _, role := range roles {
 		if f.left[role.name] != nil {
 			continue // another replica of the same
 		}
@@ -157,9 +157,9 @@ func newFaults(cast []role, times int, r *rand.Rand) *faults {
 	return f
 }
 
-// take gives the place at which the next process of a role is to die; empty:
+// next gives the place at which the next process of a role is to die; empty:
 // nowhere in particular.
-func (f *faults) take(role string) string {
+func (f *faults) next(role string) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	l := f.left[role]
@@ -170,8 +170,8 @@ func (f *faults) take(role string) string {
 	return l[0]
 }
 
-// giveBack puts a place back at which a process did not come to die.
-func (f *faults) giveBack(role, fault string) {
+// putBack puts a place back at which a process did not come to die.
+func (f *faults) putBack(role, fault string) {
 	if fault == "" {
 		return
 	}
@@ -180,8 +180,8 @@ func (f *faults) giveBack(role, fault string) {
 	f.left[role] = append(f.left[role], fault)
 }
 
-// open counts the places that are left.
-func (f *faults) open() (n int) {
+// remaining counts the places that are left.
+func (f *faults) remaining() (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, l := range f.left {

@@ -29,9 +29,9 @@ func (c *run) report() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.bus.Stats()
-	c.t.Logf("%d kills counted at any moment, %d victims stopped; %d kills when the victim had nothing; %d at named places", c.counted, c.stops, c.uncounted, c.atPlaces)
+	c.t.Logf("%d kills counted at any moment, %d victims stopped; %d kills when the victim had nothing; %d at named places", c.counted, c.stops, c.uncounted, c.atPoints)
 	c.t.Logf("requests: %d completed, %d aborted with their callers, %d failed with other processes", s.Completed, s.Aborted, s.Failed)
-	if c.play.mortal {
+	if c.scenario.mayFail {
 		var all, direct int64
 		for _, e := range s.Edges {
 			all, direct = all+e.Deliveries, direct+e.Direct

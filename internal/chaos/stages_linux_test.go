@@ -20,7 +20,7 @@ const rejoinEnv = "OMNIBUS_CHAOS_REJOIN"
 // serveStage is the process of a stage.
 func serveStage() error {
 	name := os.Getenv(node.EnvStage)
-	opts := thePlay().join
+	opts := currentScenario().join
 	opts.Rejoin = os.Getenv(rejoinEnv) != ""
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()

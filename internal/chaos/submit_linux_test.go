@@ -34,8 +34,8 @@ func (t *tags) next() uint32 { return uint32(os.Getpid())<<tagBits | t.last.Add(
 // standard input ends, and says on its standard output what became of them.
 func submitForever() error {
 	rejoin := os.Getenv(rejoinEnv) != ""
-	play := thePlay()
-	opts := play.join
+	sc := currentScenario()
+	opts := sc.join
 	opts.Rejoin = rejoin
 	n, err := node.Join(context.Background(), "submitter", opts)
 	if err != nil {
@@ -55,14 +55,14 @@ func submitForever() error {
 		group.Go(func() {
 			for i := 1; !closed(told) && (rejoin || !gone.Load()); i++ {
 				epoch := n.Epoch()
-				err := play.roundTrip(context.Background(), n, tags.next(), i)
+				err := sc.roundTrip(context.Background(), n, tags.next(), i)
 				switch {
 				case err == nil:
 					fmt.Printf("done %d\n", epoch)
 				case errors.Is(err, bus.ErrHostGone) && !errors.Is(err, errBroken), gaveUp(err):
 					gone.Store(true)
 					fmt.Printf("gone %d\n", epoch)
-				case play.mortal && died(err):
+				case sc.mayFail && died(err):
 					fmt.Printf("failed %q\n", err)
 				default:
 					fmt.Printf("broken %q\n", err)

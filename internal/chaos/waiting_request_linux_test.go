@@ -12,10 +12,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestWaitingRequestHoldsUpNoOther has one request of a stage wait for a place
+// TestWaitingRequestBlocksNoOther has one request of a stage wait for a place
 // at the next, which another holds that needs the stage to end. The stage's
 // process must serve the other one meanwhile, or both wait for ever.
-func TestWaitingRequestHoldsUpNoOther(t *testing.T) {
+func TestWaitingRequestBlocksNoOther(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		role role
