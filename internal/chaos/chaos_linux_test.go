@@ -20,10 +20,10 @@ import (
 const (
 	// stallTimeout is how long a process may be stopped with work.
 	stallTimeout = 300 * time.Millisecond
-	// patience bounds every wait for something that must happen: it is far
-	// longer than anything takes that does.
+	// patience bounds every wait for an event that must happen. It is far longer
+	// than any such event takes.
 	patience = time.Minute
-	// pollPause is between two looks at what another process does.
+	// pollPause is the pause between two polls of another process's state.
 	pollPause = 200 * time.Microsecond
 	// maxViolations bounds the report of a run that goes wrong.
 	maxViolations = 10
@@ -45,47 +45,48 @@ func TestChaos(t *testing.T) {
 	c.report()
 }
 
-// run is a bus whose processes are being killed, and the test's book of them.
+// run is a bus whose processes are being killed, and the test's record of them.
 type run struct {
-	t      *testing.T
-	scenario   scenario
-	ctx    context.Context // ends when the run is given up
-	giveUp context.CancelCauseFunc
-	bus    *bus.Bus
-	server *host.Server
-	socket string
-	faults *faults
-	log    tail
+	t        *testing.T
+	scenario scenario
+	ctx      context.Context // ends when the run is given up
+	giveUp   context.CancelCauseFunc
+	bus      *bus.Bus
+	server   *host.Server
+	socket   string
+	faults   *faults
+	log      tail
 
-	stages     sync.WaitGroup // who starts a stage's processes anew
-	submitters sync.WaitGroup // likewise, and who submits in this process
+	stages     sync.WaitGroup // goroutines that restart processes of stages
+	submitters sync.WaitGroup // goroutines that restart submitters, or submit from this process
 	reclaims   sync.WaitGroup
-	completed  atomic.Int64 // requests, as their callers say
+	completed  atomic.Int64 // requests that callers reported complete
 
-	mu         sync.Mutex
-	children   map[int]*child
-	heldAtDeath      map[int]holding // what a victim had, as the host saw it dead or stuck
-	resume     map[int]bool    // what to do with one that is stuck: wake it, or else kill it
-	victims    map[int]bool    // who was killed, or stopped
-	failures     []string        // what is said of requests that failed
-	noSubmit   bool            // no new submitters
-	noStages   bool            // nor stages
-	counted    int             // kills at any moment
-	atPoints   int             // ... and at named places
-	uncounted  int             // ... and of victims that had nothing
-	stops      int
-	violations     []string
-	teardown   samples // from SIGKILL to the pidfd
-	reclaiming samples // from there until everything is back
+	mu          sync.Mutex
+	children    map[int]*child
+	heldAtDeath map[int]holding // what a victim held when the host found it dead or stuck
+	resume      map[int]bool    // by process: whether a stuck process is continued; otherwise it is killed
+	victims     map[int]bool    // processes that were killed or stopped
+	failures    []string        // error texts of requests that failed
+	noSubmit    bool            // no new submitters are started
+	noStages    bool            // ... and no new processes of stages
+	counted     int             // kills at random moments that count
+	atPoints    int             // kills at named points
+	uncounted   int             // kills of victims that held nothing
+	stops       int
+	violations  []string
+	teardown    samples // from SIGKILL to the pidfd
+	reclaiming  samples // from there until everything is reclaimed
 }
 
-// holding is what a process has.
-type holding struct{ deliveries, reservations, requests, direct int }
+// holding is what a process holds, by the host's accounts: counts of deliveries, payloads, requests and
+// direct streams.
+type holding struct{ deliveries, payloads, requests, direct int }
 
-func (h holding) any() bool { return h.deliveries > 0 || h.reservations > 0 }
+func (h holding) any() bool { return h.deliveries > 0 || h.payloads > 0 }
 
-// worth reports whether the death of a process that has this counts. Of
-// deliveries that go past the host it knows the streams alone.
+// worth reports whether the death of a process with this holding counts. Of
+// deliveries on the direct path the host knows only the streams.
 func (c *run) worth(r role, h holding) bool {
 	if c.scenario.mayFail && r.python == "" {
 		return h.direct > 0
@@ -101,7 +102,7 @@ func openRun(t *testing.T, seed uint64, sc scenario, timesEach int) *run {
 	}
 	c.ctx, c.giveUp = context.WithCancelCause(context.Background())
 	opts := sc.options
-	opts.OnStall = func([]bus.Stall) {} // the run says what waits when it waits for too long
+	opts.OnStall = func([]bus.Stall) {} // the run reports stalls when one of its own waits times out
 	opts.Logger = slog.New(slog.NewTextHandler(&c.log, nil))
 	var err error
 	if c.bus, err = bus.Open(t.Context(), sc.pipeline, opts); err != nil {
@@ -113,7 +114,7 @@ func openRun(t *testing.T, seed uint64, sc scenario, timesEach int) *run {
 	return c
 }
 
-// startAll starts everybody.
+// startAll starts all processes, and the submitters of this process.
 func (c *run) startAll() {
 	for _, r := range c.scenario.roles {
 		group := &c.stages
@@ -140,7 +141,7 @@ func (c *run) startAll() {
 	}
 }
 
-// keepAlive runs one process of a role after the other.
+// keepAlive runs the processes of a role, one after the other.
 func (c *run) keepAlive(r role) {
 	for !c.stopped(r.stage) && c.ctx.Err() == nil {
 		fault := c.faults.next(r.name)
@@ -167,7 +168,7 @@ func (c *run) stopped(stage string) bool {
 	return c.noStages
 }
 
-// handleLine takes in a line of a submitter's.
+// handleLine records a line that a submitter printed.
 func (c *run) handleLine(line string) {
 	if strings.HasPrefix(line, "done ") {
 		c.completed.Add(1)
@@ -178,14 +179,14 @@ func (c *run) handleLine(line string) {
 	}
 }
 
-// addFailure notes a request that failed with a process: see checkFailed.
+// addFailure records a request that failed because a process died: see checkFailed.
 func (c *run) addFailure(text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.failures = append(c.failures, text)
 }
 
-// violationf notes something that must not be.
+// violationf records a violation of a promise. After maxViolations it ends the run.
 func (c *run) violationf(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -195,7 +196,7 @@ func (c *run) violationf(format string, args ...any) {
 	}
 }
 
-// holding says what the host's books have for a process.
+// holding returns what a process holds by the host's accounts, and whether it is attached.
 func (c *run) holding(pid int) (h holding, attached bool) {
 	for _, p := range c.server.Processes() {
 		if p.PID != pid {
@@ -203,15 +204,15 @@ func (c *run) holding(pid int) (h holding, attached bool) {
 		}
 		attached = true
 		h.deliveries += p.Held
-		h.reservations += p.Arena.Rooms
+		h.payloads += p.Arena.Rooms
 		h.requests += p.Requests
 		h.direct += p.Direct
 	}
 	return h, attached
 }
 
-// autopsy is called when the host has noticed a death, before it takes
-// anything back.
+// autopsy is called when the host has noticed a death, before the host reclaims
+// anything.
 func (c *run) autopsy(pid int) string {
 	c.note(pid)
 	return "killed by the test"
@@ -224,8 +225,8 @@ func (c *run) note(pid int) {
 	c.heldAtDeath[pid] = h
 }
 
-// stuck kills a process that is stopped, as a host does with its own, or has
-// it go on, to find its connection closed.
+// stuck kills a stopped process, as a host does with its own children, or
+// continues it; a continued process finds its connection closed.
 func (c *run) stuck(pid int, _ error) {
 	c.note(pid)
 	c.mu.Lock()
@@ -241,14 +242,15 @@ func (c *run) stuck(pid int, _ error) {
 	}
 }
 
-// recordDeath waits until nothing of a dead process is left, and enters its death.
+// recordDeath waits until everything that a dead process held is reclaimed, and
+// records its death.
 func (c *run) recordDeath(ch *child) {
 	defer func() {
 		c.mu.Lock()
 		delete(c.children, ch.pid())
 		c.mu.Unlock()
 	}()
-	reclaimed := c.until("everything that process %d had to be back", func() bool {
+	reclaimed := c.until("everything that process %d held to be reclaimed", func() bool {
 		_, attached := c.holding(ch.pid())
 		return !attached
 	}, ch.pid())
@@ -293,8 +295,8 @@ func (c *run) recordDeath(ch *child) {
 	}
 }
 
-// until waits for something that must come. It reports false, and notes it,
-// when it does not.
+// until waits until ok returns true. After patience it records a violation, ends
+// the run and reports false.
 func (c *run) until(what string, ok func() bool, args ...any) bool {
 	for limit := time.Now().Add(patience); !ok(); time.Sleep(pollPause) {
 		if c.ctx.Err() != nil {
@@ -310,7 +312,7 @@ func (c *run) until(what string, ok func() bool, args ...any) bool {
 	return true
 }
 
-// state says what everybody is waiting for.
+// state describes the host's status, its stalls and its log, for a report.
 func (c *run) state() string {
 	status := c.server.Status()
 	status.Stats.Edges, status.Stats.Stages = nil, nil

@@ -15,25 +15,25 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// The pipeline with an edge that drops what is oldest, marked ~>:
+// The pipeline with an edge that drops the oldest delivery, marked ~>:
 //
 //	caller ── k (forward) ~> m (derive) ── caller
 //
-// With state of the request nothing is handled twice, and a request fails with the first of its
-// processes. Without state what a process had goes to another one, and no request fails.
+// With state of the request no delivery is handled twice, and a request fails when the first of its
+// processes dies. Without state the deliveries of a dead process go to another one, and no request fails.
 const (
 	dropWindow = 3
-	// dropPause is how long m takes for one in some.
+	// dropPause is how long m takes for every second delivery.
 	dropPause = 5 * time.Millisecond
 
 	levelM = levelInput + 1
 )
 
-// drops is the play in which what comes late is dropped.
+// drops is the scenario with an edge that drops.
 func drops(state bus.State) scenario {
 	spec, name := bus.StageSpec{State: state}, "drops"
 	if state == bus.StateNone {
-		spec.Attempts, name = maxAttempts, "drops again"
+		spec.Attempts, name = maxAttempts, "drops, replayed"
 	}
 	sc := scenario{hostRequests: 1, maxPause: directKillPause, mayFail: state == bus.StateRequest, roundTrip: dropTrip, join: node.JoinOptions{
 		Store: shmstore.Options{ArenaBytes: nodeBytes, LargeObjectBytes: nodeLargeBytes, MaxLargeBytes: storeBytes},
@@ -67,12 +67,12 @@ func dropStage(name string) bus.StageSpec {
 	return spec
 }
 
-// deriveSlowly takes its time, and, where it has state, counts what it has missed.
+// deriveSlowly takes a pause for some deliveries, and, with state, checks the count of dropped deliveries.
 func deriveSlowly(t *bus.Task, d *bus.Delivery) error {
 	faultpoint.Hit("stage-begin")
 	next, _ := t.State.(uint64)
 	if next += d.Dropped; next != d.Seq && currentScenario().mayFail {
-		err := fmt.Errorf("sequence %d came with %d dropped, and %d was to come", d.Seq, d.Dropped, next)
+		err := fmt.Errorf("sequence %d arrived with %d dropped, instead of %d", d.Seq, d.Dropped, next)
 		fmt.Printf("broken %q\n", err)
 		return err
 	}
@@ -97,8 +97,8 @@ func deriveSlowly(t *bus.Task, d *bus.Delivery) error {
 	return nil
 }
 
-// dropTrip sends one request through this pipeline. Of its results there may be fewer than of its
-// inputs, but the last comes.
+// dropTrip sends one request through this pipeline. The request may have fewer results than inputs,
+// but has the last one.
 func dropTrip(ctx context.Context, s submitter, tag uint32, i int) error {
 	inputs := 1 + 7*i%maxDirectInputs
 	r, err := s.Stream(ctx)
@@ -126,9 +126,9 @@ func receiveSome(ctx context.Context, r *bus.Request, tag uint32, inputs uint64)
 		case errors.Is(err, io.EOF) && next == inputs:
 			return nil
 		case errors.Is(err, io.EOF):
-			return fmt.Errorf("%w: it completed with %d, and not with %d", errBroken, next, inputs)
+			return fmt.Errorf("%w: it completed with %d results instead of %d", errBroken, next, inputs)
 		case err != nil:
-			return fmt.Errorf("after %d of %d: %w", next, inputs, err)
+			return fmt.Errorf("after %d of %d results: %w", next, inputs, err)
 		}
 		var seq uint64
 		if b := d.Bytes(); len(b) >= headerBytes {
@@ -136,7 +136,7 @@ func receiveSome(ctx context.Context, r *bus.Request, tag uint32, inputs uint64)
 		}
 		got, err := verify(d.Bytes(), levelM, seq)
 		if err == nil && (got != tag || seq < next) {
-			err = fmt.Errorf("a result of request %#x, sequence %d, behind %d", got, seq, next)
+			err = fmt.Errorf("a result of request %#x, sequence %d, where at least %d is next", got, seq, next)
 		}
 		if err != nil {
 			return fmt.Errorf("%w: %w", errBroken, err)
@@ -150,7 +150,7 @@ func receiveSome(ctx context.Context, r *bus.Request, tag uint32, inputs uint64)
 
 // TestChaosDrops kills processes at both ends of an edge that drops.
 func TestChaosDrops(t *testing.T) {
-	for _, name := range []string{"drops", "drops again"} {
+	for _, name := range []string{"drops", "drops, replayed"} {
 		t.Run(name, func(t *testing.T) {
 			dropped := testKills(t, scenarios[name](), *wantDirect/2, *wantDirect/200).Edges[1].Dropped
 			t.Logf("%d deliveries were dropped", dropped)

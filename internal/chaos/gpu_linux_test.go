@@ -28,13 +28,13 @@ import (
 //	caller ── m (make tensors, two) ─┤                                              ├─ caller
 //	                                 └─ lent: l (read, two) ────────────────────────┘
 //
-// Copies take their time, so that processes die under them. A request fails with the
-// first of its processes, or when a tensor of a dead one was never completed.
+// Some copies are slow, so that processes die during them. A request fails when the first
+// of its processes dies, or when a tensor of a dead process was never completed.
 const (
 	maxGPUInputs = 40
-	gpuArena     = 1 << 20 // room for few tensors, so that chunks are soon used again
+	gpuArena     = 1 << 20 // holds few tensors, so that chunks are soon reused
 
-	// slowCopyIn says that one copy in so many takes up to slowCopy.
+	// One copy in slowCopyIn takes up to slowCopy.
 	slowCopyIn = 4
 	slowCopy   = 4 * time.Millisecond
 
@@ -56,9 +56,9 @@ var gpuDrivers = map[string]func() (cudaipc.Driver, error){
 	},
 }
 
-// TestChaosGPU kills processes that make, pass on and read tensors in the memory of
-// a GPU. Nobody reads a tensor that is not as it was made without being told, no
-// request waits for ever, and whoever lives in the end has all of its memory back.
+// TestChaosGPU kills processes that make, forward and read tensors in the memory of
+// a GPU. A reader of a tensor that differs from the one that was made gets an error, no
+// request waits for ever, and every surviving process gets all of its memory back.
 func TestChaosGPU(t *testing.T) {
 	t.Setenv(driverEnv, *gpuDriver)
 	if gpuDrivers[*gpuDriver] == nil {
@@ -96,7 +96,7 @@ func gpuScenario() scenario {
 	return sc.named("gpu")
 }
 
-// gpuTrip sends one request through this pipeline and checks all that comes back.
+// gpuTrip sends one request through this pipeline and checks all results.
 func gpuTrip(ctx context.Context, s submitter, tag uint32, i int) error {
 	inputs := 1 + 7*i%maxGPUInputs
 	r, err := s.Stream(ctx)
@@ -117,15 +117,15 @@ func gpuTrip(ctx context.Context, s submitter, tag uint32, i int) error {
 	return nil
 }
 
-// gpu is what a stage's process has of one.
+// gpu is a stage's process's access to a GPU.
 type gpu struct {
 	driver cudaipc.Driver
 	dev    cudaipc.Device
 	stream cudaipc.Stream
 }
 
-// serveGPUStage is the process of a stage of this pipeline. One that ends well has
-// nothing left on its GPU.
+// serveGPUStage is the process of a stage of this pipeline. It returns an error if
+// anything is left on its GPU at the end.
 func serveGPUStage() (err error) {
 	name := os.Getenv(node.EnvStage)
 	opts := currentScenario().join
@@ -190,7 +190,7 @@ func (g *gpu) stage(name string) bus.StageSpec {
 	return spec
 }
 
-// makeTensor sends a tensor for each input, which is being made when it is sent.
+// makeTensor sends a tensor for each input, before the GPU has completed it.
 func (g *gpu) makeTensor(t *bus.Task, d *bus.Delivery) error {
 	tag, err := checkDelivery(d, levelInput)
 	if err != nil {
@@ -211,7 +211,7 @@ func (g *gpu) makeTensor(t *bus.Task, d *bus.Delivery) error {
 	}})
 }
 
-// readTensor checks a tensor and says so.
+// readTensor checks a tensor, and emits a payload if the tensor is right.
 func (g *gpu) readTensor(t *bus.Task, d *bus.Delivery, level int) error {
 	m, err := d.Tensors(t.Context())
 	if err != nil {
@@ -242,8 +242,8 @@ func (g *gpu) readTensor(t *bus.Task, d *bus.Delivery, level int) error {
 	return t.EmitBytes(payload(tag, level, d.Seq))
 }
 
-// poisoned reports whether a request failed because a tensor of a process that was
-// killed was never completed, or is gone with it: before a reader found its memory.
+// poisoned reports whether a request failed because a tensor of a killed process was
+// never completed, or was freed with the process before a reader opened its memory.
 func (c *run) poisoned(text string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -19,8 +19,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus/node"
 )
 
-// serveHost is the process of a host. It hosts the bus until its standard
-// input ends, and says who serves it.
+// serveHost is the process of a host. It hosts the bus until its standard input
+// ends, and prints the process id of each process that serves a stage.
 func serveHost() error {
 	opts := busOptions()
 	opts.OnStall = func([]bus.Stall) {}
@@ -36,7 +36,7 @@ func serveHost() error {
 		return err
 	}
 	fmt.Printf("listen %d\n", s.Status().Epoch)
-	_, _ = io.Copy(io.Discard, os.Stdin) // until it is told to stop, or its owner is gone
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the test closes it, or dies
 	s.Drain()
 	ctx, cancel := context.WithTimeout(context.Background(), patience/2)
 	defer cancel()
@@ -48,8 +48,8 @@ func serveHost() error {
 }
 
 // TestHostKilled kills the host under load. Requests of that host end with
-// ErrHostGone; processes that rejoin come back to the next host by themselves,
-// and serve its requests.
+// ErrHostGone; processes with the option Rejoin attach to the next host, and
+// serve its requests.
 func TestHostKilled(t *testing.T) {
 	hosts := *wantHosts
 	if testing.Short() {
@@ -83,10 +83,10 @@ func TestHostKilled(t *testing.T) {
 	if !t.Failed() {
 		e.stopAll()
 	}
-	t.Logf("%d hosts killed; %d requests completed, %d times a caller found its host gone; %d processes came back each time", hosts, e.completed, e.gone, len(e.children))
+	t.Logf("%d hosts killed; %d requests completed, %d requests lost their host; %d processes rejoined each time", hosts, e.completed, e.gone, len(e.children))
 }
 
-// hostRun is everybody but the host.
+// hostRun is a host, and the processes that outlive it.
 type hostRun struct {
 	t      *testing.T
 	socket string
@@ -97,8 +97,8 @@ type hostRun struct {
 
 	mu        sync.Mutex
 	epoch     string
-	served    map[int]bool // who serves the host of now, by process
-	submitted map[int]bool // who has had a request completed there
+	served    map[int]bool // processes that serve a stage of the current host
+	submitted map[int]bool // processes with a completed request at the current host
 	completed int
 	gone      int
 	ending    bool
@@ -108,7 +108,7 @@ type hostRun struct {
 func (e *hostRun) newHost() {
 	e.t.Helper()
 	e.mu.Lock()
-	clear(e.served) // before it says that it listens, some are there
+	clear(e.served) // before the start: processes may serve before the host prints that it listens
 	e.mu.Unlock()
 	listens := make(chan string, 1)
 	host, err := start(role{name: "host", env: []string{roleEnv + "=host"}}, e.socket, "", func(line string) {
@@ -138,7 +138,7 @@ func (e *hostRun) newHost() {
 	}
 }
 
-// startChild starts a process that is to outlive its hosts.
+// startChild starts a process that outlives its hosts.
 func (e *hostRun) startChild(r role) {
 	e.t.Helper()
 	var c *child
@@ -154,7 +154,7 @@ func (e *hostRun) startChild(r role) {
 	close(ready)
 }
 
-// handleLine takes in a line of a submitter's.
+// handleLine records a line that a submitter printed.
 func (e *hostRun) handleLine(c *child, line string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -171,7 +171,7 @@ func (e *hostRun) handleLine(c *child, line string) {
 	}
 }
 
-// awaitRejoined waits until everybody is at the host of now.
+// awaitRejoined waits until every process serves, or has submitted to, the current host.
 func (e *hostRun) awaitRejoined() {
 	e.t.Helper()
 	for limit := time.Now().Add(patience); ; time.Sleep(pollPause) {
@@ -201,7 +201,7 @@ func (e *hostRun) missing() string {
 	return strings.Join(names, ", ")
 }
 
-// countFiles counts what the processes of stages have open.
+// countFiles counts the open descriptors of each process.
 func (e *hostRun) countFiles() map[int]int {
 	all := make(map[int]int)
 	for _, c := range e.children {
@@ -212,13 +212,13 @@ func (e *hostRun) countFiles() map[int]int {
 	return all
 }
 
-// strayFiles is how many more descriptors a stage's process may have at rest
-// than it had at work: it does not collect what its former hosts gave it. It may
-// not have had the memory of the exchange, which is made with the first put.
+// strayFiles is how many more descriptors an idle process of a stage may have
+// than it had under the first host. The segment of the exchange is one of them: it
+// is made with the first put. Descriptors of former hosts must not add up.
 const strayFiles = 10
 
-// checkFiles checks that the processes of stages, at rest, have let go of what
-// they had of hosts that are gone.
+// checkFiles checks that the idle processes of stages have closed the descriptors
+// of dead hosts.
 func (e *hostRun) checkFiles() {
 	grown := func() (all []string) {
 		now := e.countFiles()
@@ -238,7 +238,8 @@ func (e *hostRun) checkFiles() {
 	}
 }
 
-// stopAll has all processes end in order: callers, then stages, which would wait for a next host.
+// stopAll ends all processes in order: callers, then stages, which would otherwise wait for a next
+// host, then the host.
 func (e *hostRun) stopAll() {
 	e.mu.Lock()
 	e.ending = true
@@ -272,7 +273,7 @@ func (e *hostRun) awaitEnd(c *child) {
 	}
 }
 
-// killAll kills whoever is left.
+// killAll kills all processes that are left.
 func (e *hostRun) killAll() {
 	for _, c := range append(e.children, e.host) {
 		if c != nil {

@@ -21,21 +21,20 @@ const (
 	stopOneIn = 12
 	// maxKillPause is the longest pause between two kills.
 	maxKillPause = 40 * time.Millisecond
-	// maxBusyWait is how long a victim is watched for a moment when it has
-	// something.
+	// maxBusyWait bounds the wait until a victim holds something.
 	maxBusyWait = 100 * time.Millisecond
 )
 
-// leastKills are enough when the time is over, which is for machines where processes
-// take long to start.
+// leastKills are enough after -chaos.within, for machines on which processes take
+// long to start.
 const leastKills = 20
 
-// manyTimes as many kills as are wanted, and processes would have come to every place that they
-// can come to.
+// manyTimes bounds the kills, as a multiple of the wanted number: by then processes have reached every
+// fault point that they can reach.
 const manyTimes = 10
 
-// killUntil kills until enough kills count, at random moments and at all places
-// that were planned.
+// killUntil kills processes until enough kills at random moments count, and a process
+// has died at every planned fault point.
 func (c *run) killUntil(r *rand.Rand, kills int) {
 	last, moved := int64(0), time.Now()
 	for began := moved; c.ctx.Err() == nil && !c.enoughKills(kills); {
@@ -43,14 +42,14 @@ func (c *run) killUntil(r *rand.Rand, kills int) {
 			kills = min(kills, leastKills)
 		}
 		if done := c.kills(); done > manyTimes*max(kills, leastKills) {
-			c.violationf("after %d kills processes have yet to come to these places, of those at rest: %s", done, c.faults.list())
+			c.violationf("after %d kills no process has reached these fault points: %s", done, c.faults.list())
 			return
 		}
 		if now := c.completed.Load(); now != last {
 			last, moved = now, time.Now()
 		} else if time.Since(moved) > patience {
 			c.violationf("no request has ended for %v\n%s", patience, c.state())
-			c.giveUp(fmt.Errorf("nothing moves"))
+			c.giveUp(fmt.Errorf("no request ends"))
 			return
 		}
 		time.Sleep(time.Duration(r.Int64N(int64(c.scenario.maxPause)))) // any moment will do
@@ -66,14 +65,14 @@ func (c *run) killUntil(r *rand.Rand, kills int) {
 	}
 }
 
-// kills are those that count.
+// kills returns the number of kills at random moments that count.
 func (c *run) kills() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.counted
 }
 
-// enoughKills reports whether there has been enough.
+// enoughKills reports whether enough kills count, and no planned fault point is left.
 func (c *run) enoughKills(kills int) bool {
 	open := c.faults.remaining()
 	c.mu.Lock()
@@ -86,7 +85,7 @@ func (c *run) enoughKills(kills int) bool {
 	return c.counted >= kills && open == 0
 }
 
-// choose picks a process, seldom one that is going to kill itself.
+// choose picks a live process, rarely one that has a fault point.
 func (c *run) choose(r *rand.Rand) *child {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,7 +102,7 @@ func (c *run) choose(r *rand.Rand) *child {
 	return alive[r.IntN(len(alive))]
 }
 
-// awaitBusy waits for a moment when the victim has something.
+// awaitBusy waits, for maxBusyWait at most, until the victim holds something.
 func (c *run) awaitBusy(victim *child) bool {
 	for limit := time.Now().Add(maxBusyWait); time.Now().Before(limit); time.Sleep(pollPause) {
 		if h, _ := c.holding(victim.pid()); c.worth(victim.role, h) {
@@ -113,8 +112,8 @@ func (c *run) awaitBusy(victim *child) bool {
 	return false
 }
 
-// stop stops a process until the host takes it for stuck, which kills it or
-// wakes it. One that turns out to have had nothing to do is woken.
+// stop stops a process until the host reports it stuck, after which it is killed or
+// continued: see stuck. A process that held nothing is never reported, and continued here.
 func (c *run) stop(victim *child, resume bool) {
 	c.mu.Lock()
 	c.stops++
@@ -129,7 +128,7 @@ func (c *run) stop(victim *child, resume bool) {
 	victim.signal(contSignal)
 }
 
-// shutDown ends everything in order, and checks that it ends clean.
+// shutDown ends submitters, stages and the bus in order, and checks that nothing is left.
 func (c *run) shutDown() {
 	defer func() {
 		c.mu.Lock()
@@ -146,9 +145,9 @@ func (c *run) shutDown() {
 	c.mu.Unlock()
 	c.await("the submitters to end", c.closeSubmitters, c.submitters.Wait)
 	c.until("all requests to be gone", func() bool { return c.bus.Stats().Live == 0 })
-	c.until("all payloads to be back", func() bool { return c.leftovers() == "" })
+	c.until("all payloads to be returned", func() bool { return c.leftovers() == "" })
 	if left := c.leftovers(); left != "" {
-		c.violationf("after all requests were gone there was left: %s", left)
+		c.violationf("left after the end of all requests: %s", left)
 	}
 	c.checkBooks()
 	c.checkMappings()
@@ -157,11 +156,11 @@ func (c *run) shutDown() {
 	c.noStages = true
 	c.mu.Unlock()
 	c.await("the stages to end", c.server.Drain, c.stages.Wait)
-	c.await("the dead to be buried", func() {}, c.reclaims.Wait)
+	c.await("all deaths to be recorded", func() {}, c.reclaims.Wait)
 	c.checkFailed()
-	c.until("all processes to be forgotten", func() bool { return len(c.server.Processes()) == 0 })
+	c.until("the host to remove all processes", func() bool { return len(c.server.Processes()) == 0 })
 	if x := c.bus.Stats().Exchange; x.Entries != 0 || x.Bytes != 0 {
-		c.violationf("nobody is left, and the exchange has %+v", x)
+		c.violationf("all processes have ended, and the exchange has %+v", x)
 	}
 
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -175,7 +174,7 @@ func (c *run) shutDown() {
 	c.giveUp(nil)
 }
 
-// closeSubmitters tells the submitters to end.
+// closeSubmitters closes the standard input of all submitters, which ends them.
 func (c *run) closeSubmitters() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -186,8 +185,8 @@ func (c *run) closeSubmitters() {
 	}
 }
 
-// await asks for something, again and again for those who were not there to
-// hear it, until it is so. When it does not come, everybody is killed.
+// await calls ask repeatedly until wait returns: a process that starts after one call
+// is asked by the next. After patience, all processes are killed.
 func (c *run) await(what string, ask, wait func()) {
 	done := make(chan struct{})
 	go func() { wait(); close(done) }()
@@ -215,7 +214,7 @@ func (c *run) await(what string, ask, wait func()) {
 	}
 }
 
-// dumpStacks has processes that should have ended say what they are doing.
+// dumpStacks has all live processes print their stacks.
 func (c *run) dumpStacks() {
 	c.mu.Lock()
 	var late []*child
@@ -229,7 +228,7 @@ func (c *run) dumpStacks() {
 		ch.signal(syscall.SIGQUIT) // the runtime prints all stacks
 		select {
 		case <-ch.done:
-			c.violationf("%s (process %d) was doing this:\n%s", ch.role.name, ch.pid(), ch.stderr.String())
+			c.violationf("%s (process %d) had these stacks:\n%s", ch.role.name, ch.pid(), ch.stderr.String())
 		case <-time.After(patience / 6):
 		}
 	}
@@ -244,7 +243,7 @@ func (c *run) killAll() {
 	}
 }
 
-// leftovers says what anybody still has.
+// leftovers describes what processes and the bus still hold; empty: nothing.
 func (c *run) leftovers() string {
 	var left []string
 	for _, p := range c.server.Processes() {
@@ -252,7 +251,7 @@ func (c *run) leftovers() string {
 			left = append(left, fmt.Sprintf("%+v", p))
 		}
 	}
-	if n := c.bus.Stats().JoinBytes; n != 0 { // what the store still has, Close tells
+	if n := c.bus.Stats().JoinBytes; n != 0 { // Close reports what is left in the store
 		left = append(left, fmt.Sprintf("in joins %d bytes", n))
 	}
 	for _, v := range c.server.Check() {
@@ -261,8 +260,8 @@ func (c *run) leftovers() string {
 	return strings.Join(left, "; ")
 }
 
-// checkBooks checks the store, and that every request has ended once, and none
-// that had no reason to end otherwise than well.
+// checkBooks checks the store, that every request has ended once, and that requests
+// failed only where the scenario allows it.
 func (c *run) checkBooks() {
 	ctx, cancel := context.WithTimeout(c.ctx, patience)
 	defer cancel()
@@ -291,6 +290,6 @@ func (c *run) checkBooks() {
 		c.violationf("%d requests failed, %d were past their deadline", s.Failed, s.Deadline)
 	}
 	if told := c.completed.Load(); s.Completed < told {
-		c.violationf("callers know of %d completed requests, the bus of %d", told, s.Completed)
+		c.violationf("callers count %d completed requests, the bus %d", told, s.Completed)
 	}
 }

@@ -9,9 +9,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore/lane"
 )
 
-// A bad peer of a lane, by name: what it does when it is introduced, or when
-// everything goes past the host, and what is said of it. A case that is
-// tolerated ends with a hang-up, which is then what is said.
+// badLanes are the bad peers of a lane, by name. meet runs when the peer is
+// introduced, do runs when all streams are direct, and said is a part of the
+// error of the request. A case that is tolerated ends with a hang-up, and said is
+// then the error of the hang-up.
 var badLanes = map[string]struct {
 	meet  func(l *laneEnd, m *wire.Introduce, fds []int) error
 	do    func(l *laneEnd) error
@@ -98,7 +99,7 @@ var badLanes = map[string]struct {
 	},
 	"more than the window": {
 		do: func(l *laneEnd) error {
-			l.next() // does not come
+			l.next() // is never sent
 			for range laneWindow + 1 {
 				if err := l.frame(l.next()); err != nil {
 					return err
@@ -281,7 +282,9 @@ var badLanes = map[string]struct {
 		said: "is not of lane",
 	},
 	"meets without seals": {
-		meet: func(l *laneEnd, _ *wire.Introduce, fds []int) error { return l.badHandshake(laneBytes, fds, laneHalf, 0) },
+		meet: func(l *laneEnd, _ *wire.Introduce, fds []int) error {
+			return l.badHandshake(laneBytes, fds, laneHalf, 0)
+		},
 		said: "seal",
 	},
 	"meets with too little": {
@@ -297,7 +300,9 @@ var badLanes = map[string]struct {
 		said: "forget instead of lane",
 	},
 	"hangs up instead of meeting": {
-		meet: func(l *laneEnd, _ *wire.Introduce, fds []int) error { return errors.Join(l.openSocket(fds), l.hangUp()) },
+		meet: func(l *laneEnd, _ *wire.Introduce, fds []int) error {
+			return errors.Join(l.openSocket(fds), l.hangUp())
+		},
 		said: "closed the connection",
 	},
 	"does not meet": {
@@ -338,7 +343,7 @@ var badLanes = map[string]struct {
 	},
 	"stream of two lengths, to peer and host": {
 		do: func(l *laneEnd) error {
-			// The peer has the first before it has the second: it finishes what comes between.
+			// The peer has the first before the second: it finishes the delivery between them.
 			return errors.Join(
 				l.frame(&wire.Streamed{Source: l.direct.PeerSource, Edge: l.direct.PeerEdge, Deliveries: 1 << 20}),
 				l.frame(l.next()), l.finished(),
@@ -352,7 +357,7 @@ var badLanes = map[string]struct {
 		said: "edge 7 of 1",
 	},
 
-	// What is not for the host, or not for it now.
+	// Messages that are not for the host, or not at this time.
 	"stream on an edge that is none, to the host": {
 		do:   func(l *laneEnd) error { return l.sendHost(&wire.Streamed{Source: l.source, Edge: 7}) },
 		said: "edge 7 of 1",
@@ -361,7 +366,7 @@ var badLanes = map[string]struct {
 		do:   func(l *laneEnd) error { return l.sendHost(&wire.Streamed{Source: 1 << 30}) },
 		said: "no source 1073741824",
 	},
-	"expects what nobody said": {
+	"expects deliveries without an announcement": {
 		do: func(l *laneEnd) error {
 			return errors.Join(l.sendHost(&wire.Expecting{Source: l.source, Edge: 7}), l.sendHost(&wire.Expecting{Source: l.source}), l.hangUp())
 		},
@@ -373,7 +378,7 @@ var badLanes = map[string]struct {
 	},
 	"reports nonsense": {
 		do:   func(l *laneEnd) error { return l.sendHost(&wire.Reported{Piece: []byte("garbage")}) },
-		said: "a report: ", // which was asked for, perhaps
+		said: "a report: ", // the host may have asked for one
 	},
 	"directs the host": {
 		do:   func(l *laneEnd) error { return l.sendHost(&wire.Direct{Source: l.source}) },
@@ -383,7 +388,7 @@ var badLanes = map[string]struct {
 
 var allSides = []string{asStage, asSink, asCaller}
 
-// Where positions and sizes are in the segment of a peer.
+// Offset of the head, and size, of the segment of a peer.
 const (
 	laneHead = 4096 + laneBytes + 64
 	laneHalf = 4096 + laneBytes + 4096
@@ -393,9 +398,9 @@ func laneHeader(kind lane.Kind, length uint64) uint64 { return uint64(kind)<<32 
 
 func (l *laneEnd) hangUp() error { return l.socket.Close() }
 
-// toOthers sends something for all sources but its peer's own.
+// toOthers sends a message for each source but the one of its own stream.
 func (l *laneEnd) toOthers(message func(source uint32) wire.Message) error {
-	const all = 32 // and more than there are, of tasks and of requests
+	const all = 32 // more than there are tasks, and requests
 	for n := uint32(1); n < all; n++ {
 		for _, source := range []uint32{n, wire.OwnSource | n} {
 			if source == l.direct.PeerSource {
@@ -409,7 +414,7 @@ func (l *laneEnd) toOthers(message func(source uint32) wire.Message) error {
 	return nil
 }
 
-// segment offers a segment of other than the size that it has, or without seals.
+// segment offers a segment whose size is said bytes in the message, possibly without seals.
 func (l *laneEnd) segment(size, said int64, seals int) error {
 	fd, err := memfd(size, seals)
 	if err != nil {
@@ -418,17 +423,18 @@ func (l *laneEnd) segment(size, said int64, seals int) error {
 	return l.sendSocket(&wire.Segment{Segment: 1, Bytes: uint64(said)}, fd)
 }
 
-// payloadAt sends a payload that lies where it cannot.
+// payloadAt sends a delivery whose payload lies outside its segment of 4096 bytes.
 func (l *laneEnd) payloadAt(offset, size uint64) error {
 	m := l.next()
 	m.Flags, m.Segment, m.Offset, m.Size, m.Payload = 0, 1, offset, size, nil
 	return errors.Join(l.segment(1<<12, 1<<12, allSeals), l.frame(m))
 }
 
-// badHead lets go of more than was sent, which the peer sees when it finds no room.
+// badHead publishes a head beyond the frames that were sent. The peer reads the head when
+// it finds no space in the lane.
 func (l *laneEnd) badHead(head uint64) error {
 	l.head.Store(head)
-	l.inline = make([]byte, 400) // the honest node looks when the lane is full: that takes as few frames as may be
+	l.inline = make([]byte, 400) // large frames: the honest node reads the head only when the lane is full
 	err := l.frame(&wire.Finish{Delivery: l.held})
 	if l.side == asCaller {
 		err = errors.Join(err, l.frame(l.next()))
@@ -436,7 +442,7 @@ func (l *laneEnd) badHead(head uint64) error {
 	return err
 }
 
-// badHandshake says lane with a segment that is not what it should be.
+// badHandshake sends the message lane with a segment that breaks the rules.
 func (l *laneEnd) badHandshake(capacity uint32, fds []int, size int64, seals int) error {
 	fd, err := memfd(size, seals)
 	return errors.Join(err, l.openSocket(fds), l.sendSocket(&wire.Lane{Capacity: capacity}, fd))

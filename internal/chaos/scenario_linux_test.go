@@ -11,38 +11,37 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus/node"
 )
 
-// scenario is what a run puts on: which processes take part, in what pipeline, and
-// what a request is.
+// scenario is a run's roles, pipeline and kind of request.
 type scenario struct {
-	roles      []role
+	roles     []role
 	pipeline  bus.Pipeline
 	options   bus.Options
 	roundTrip func(ctx context.Context, s submitter, tag uint32, i int) error
-	// mayFail says that a request may fail with a process that worked for it.
-	mayFail bool
-	hostRequests    int // requests at a time that the host submits
+	// mayFail says that a request may fail because a process that worked for it died.
+	mayFail      bool
+	hostRequests int // requests of the host that are in flight at a time
 	// maxPause is the longest pause between two kills.
 	maxPause time.Duration
-	join   node.JoinOptions
+	join     node.JoinOptions
 }
 
-// playEnv tells a process which play it takes part in.
+// scenarioEnv names the scenario of a process.
 const scenarioEnv = "OMNIBUS_CHAOS_SCENARIO"
 
-// plays are all of them, by name.
+// scenarios are all scenarios, by name.
 var scenarios = map[string]func() scenario{
-	"":              relayed,
-	"direct":        func() scenario { return direct(false) },
-	"direct python": func() scenario { return direct(true) },
-	"drops":         func() scenario { return drops(bus.StateRequest) },
-	"drops again":   func() scenario { return drops(bus.StateNone) },
-	"gpu":           gpuScenario,
+	"":                relayed,
+	"direct":          func() scenario { return direct(false) },
+	"direct python":   func() scenario { return direct(true) },
+	"drops":           func() scenario { return drops(bus.StateRequest) },
+	"drops, replayed": func() scenario { return drops(bus.StateNone) },
+	"gpu":             gpuScenario,
 }
 
-// currentScenario is the one that this process takes part in.
+// currentScenario is the scenario of this process.
 func currentScenario() scenario { return scenarios[os.Getenv(scenarioEnv)]() }
 
-// named says of each role which play it is in.
+// named sets scenarioEnv for each role.
 func (p scenario) named(name string) scenario {
 	for i, r := range p.roles {
 		p.roles[i].env = slices.Concat(r.env, []string{scenarioEnv + "=" + name})
@@ -50,7 +49,7 @@ func (p scenario) named(name string) scenario {
 	return p
 }
 
-// relayed is the play in which the host sees every delivery, and no request
+// relayed is the scenario in which the host relays every delivery, and no request
 // fails.
 func relayed() scenario {
 	return scenario{
