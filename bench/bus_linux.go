@@ -86,7 +86,7 @@ func openBusSide(ctx context.Context, opts Options, spec peerSpec) (side, error)
 	s := &busSide{cluster: c, spec: spec, source: touched(spec.Pattern.Size)}
 	// The first run waits for the stages to be served, and the next ones until the host is
 	// out of the way.
-	return settled(ctx, s, c, spec, s.open(ctx))
+	return warmedUp(ctx, s, c, spec, s.open(ctx))
 }
 
 func (s *busSide) open(ctx context.Context) (err error) {
@@ -137,14 +137,14 @@ func serveHost(ctx context.Context, spec peerSpec) error {
 func (s *busSide) run(ctx context.Context, n int) (time.Duration, error) {
 	return s.timed(ctx, func(ctx context.Context) error {
 		if s.spec.Flight > 0 {
-			return s.spec.requests(ctx, n, s.one)
+			return s.spec.requests(ctx, n, s.singleRequest)
 		}
 		return s.stream(ctx, n)
 	})
 }
 
-// one makes a request of one message.
-func (s *busSide) one(ctx context.Context) error {
+// singleRequest makes a request of one message.
+func (s *busSide) singleRequest(ctx context.Context) error {
 	r, err := s.submit(ctx, s.source)
 	if err != nil {
 		return err

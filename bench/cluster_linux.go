@@ -23,11 +23,11 @@ type cluster struct {
 }
 
 // mostPeers bounds the processes of a cluster.
-const mostPeers = 2 * attachedToHost
+const maxPeers = 2 * attachedToHost
 
 func newCluster(opts Options) (*cluster, error) {
 	dir, err := os.MkdirTemp("", "omnibus-bench")
-	return &cluster{opts: opts, dir: dir, dead: make(chan *peer, mostPeers)}, err
+	return &cluster{opts: opts, dir: dir, dead: make(chan *peer, maxPeers)}, err
 }
 
 // path is that of a socket.
@@ -40,14 +40,14 @@ func (c *cluster) add(p *peer, err error) error {
 	}
 	c.peers = append(c.peers, p)
 	go func() {
-		<-p.gone
+		<-p.exited
 		c.dead <- p
 	}()
 	return nil
 }
 
 // start starts a process, waits until it says [ready], and returns what it says with that.
-func (c *cluster) start(ctx context.Context, spec peerSpec) (says string, err error) {
+func (c *cluster) start(ctx context.Context, spec peerSpec) (text string, err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return "", err
@@ -66,9 +66,9 @@ func (c *cluster) start(ctx context.Context, spec peerSpec) (says string, err er
 }
 
 // ready tells the process that started this one that it can be used.
-func ready(says string) error {
+func ready(text string) error {
 	f := os.NewFile(firstFile, "ready")
-	_, err := fmt.Fprintln(f, says)
+	_, err := fmt.Fprintln(f, text)
 	return errors.Join(err, f.Close())
 }
 
@@ -87,7 +87,7 @@ func (c *cluster) explain(err error) error {
 	case p := <-c.dead:
 		c.dead <- p
 		return p.explain(err)
-	case <-time.After(lastWords):
+	case <-time.After(exitWait):
 		return err
 	}
 }
@@ -132,8 +132,8 @@ func (c *cluster) timed(ctx context.Context, f func(context.Context) error) (tim
 	return time.Since(start), nil
 }
 
-// settled returns a side after its first messages, which start what is started late.
-func settled(ctx context.Context, s side, c *cluster, spec peerSpec, err error) (side, error) {
+// warmedUp returns a side after its first messages, which start what is started late.
+func warmedUp(ctx context.Context, s side, c *cluster, spec peerSpec, err error) (side, error) {
 	if err == nil {
 		_, err = s.run(ctx, 4)
 	}

@@ -29,7 +29,7 @@ type gpuChannel struct {
 	socket   net.Conn
 	woken    [64]byte
 	polls    bool
-	over     atomic.Bool // the other side is gone
+	peerGone     atomic.Bool // the other side is gone
 
 	conn    *net.UnixConn // by which the stores become known to each other
 	store   *shmstore.Store
@@ -97,7 +97,7 @@ func makeGPUChannel(spec peerSpec) (c *gpuChannel, files []*os.File, err error) 
 		ours(conn)
 		files = append(files, theirs)
 	}
-	return c, files, errors.Join(c.begin(geo, spec.GPU.Waiting), c.makeStore(spec.Pattern))
+	return c, files, errors.Join(c.openLanes(geo, spec.GPU.Waiting), c.makeStore(spec.Pattern))
 }
 
 // openGPUChannel is the part of the other process: it maps what is there, and makes its own store,
@@ -123,10 +123,10 @@ func openGPUChannel(spec peerSpec) (*gpuChannel, error) {
 	}
 	c.conn = conn.(*net.UnixConn)
 	spec.Pattern.Size = 1
-	return c, errors.Join(c.begin(geo, spec.GPU.Waiting), c.makeStore(spec.Pattern))
+	return c, errors.Join(c.openLanes(geo, spec.GPU.Waiting), c.makeStore(spec.Pattern))
 }
 
-func (c *gpuChannel) begin(geo lane.Geometry, waiting string) (err error) {
+func (c *gpuChannel) openLanes(geo lane.Geometry, waiting string) (err error) {
 	w, ok := laneWaitings[waiting]
 	if !ok {
 		return fmt.Errorf("no lane waits by %q", waiting)
@@ -181,7 +181,7 @@ func (c *gpuChannel) sendFrame(kind lane.Kind, payload []byte) error {
 		if !errors.Is(err, lane.ErrFull) {
 			return err
 		}
-		if c.over.Load() {
+		if c.peerGone.Load() {
 			return net.ErrClosed
 		}
 		runtime.Gosched()
@@ -195,7 +195,7 @@ func (c *gpuChannel) next() ([]byte, lane.Kind, error) {
 		if err := c.receiver.Err(); ok || err != nil {
 			return frame, kind, err
 		}
-		if c.receiver.Look(c.over.Load) || c.polls && !c.over.Load() || !c.receiver.Doze() {
+		if c.receiver.Look(c.peerGone.Load) || c.polls && !c.peerGone.Load() || !c.receiver.Doze() {
 			continue
 		}
 		start := time.Now()
@@ -210,7 +210,7 @@ func (c *gpuChannel) next() ([]byte, lane.Kind, error) {
 
 // fail ends calls, now and later. Any goroutine may call it.
 func (c *gpuChannel) fail(error) {
-	c.over.Store(true)
+	c.peerGone.Store(true)
 	_ = c.socket.Close() // ends a wait
 }
 

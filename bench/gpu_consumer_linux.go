@@ -44,7 +44,7 @@ const gpuPage = 4096
 func newGPUConsumer(g *gpuEnd) (*gpuConsumer, error) {
 	c := &gpuConsumer{gpuEnd: g}
 	release := g.lane.Mapped(g.reader.Arena())
-	g.later(func(context.Context) error {
+	g.onClose(func(context.Context) error {
 		forgotten := make(chan struct{})
 		release(func() { close(forgotten) })
 		<-forgotten
@@ -73,7 +73,7 @@ func newGPUConsumer(g *gpuEnd) (*gpuConsumer, error) {
 // serve does what the values say that arrive.
 func (c *gpuConsumer) serve(ctx context.Context) error {
 	for {
-		m, err := c.take(ctx)
+		m, err := c.receiveMessage(ctx)
 		if err != nil {
 			return err
 		}
@@ -84,8 +84,8 @@ func (c *gpuConsumer) serve(ctx context.Context) error {
 	}
 }
 
-// take waits for a value.
-func (c *gpuConsumer) take(ctx context.Context) (*gpulane.Message, error) {
+// receiveMessage waits for a value.
+func (c *gpuConsumer) receiveMessage(ctx context.Context) (*gpulane.Message, error) {
 	frame, kind, err := c.next()
 	if err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func (c *gpuConsumer) do(ctx context.Context, m *gpulane.Message, v map[string]a
 	mark, _ := v["mark"].(int64)
 	switch v["do"] {
 	case doView:
-		return c.pass(ctx, m, m.Await(c.stream), v["last"])
+		return c.release(ctx, m, m.Await(c.stream), v["last"])
 	case doQueue:
 		if err := errors.Join(m.Await(c.stream), m.Close()); err != nil || v["last"] != true {
 			return err
@@ -120,13 +120,13 @@ func (c *gpuConsumer) do(ctx context.Context, m *gpulane.Message, v map[string]a
 		return c.answer(answer{})
 	case doOut:
 		_, err := m.Unwrap(c.stream, cudaipc.UUID{}, func(int64) (cudaipc.Ptr, error) { return c.out, nil })
-		return c.pass(ctx, m, err, v["last"])
+		return c.release(ctx, m, err, v["last"])
 	case doStart:
 		return c.start(m)
 	case doCheck, doHasty:
 		return c.check(ctx, m, v["do"] == doCheck, byte(mark))
 	case doHold, doDropped:
-		return c.late(ctx, m, v["do"] == doHold)
+		return c.readLate(ctx, m, v["do"] == doHold)
 	case doVerdict:
 		if err := errors.Join(m.Close(), c.stream.Synchronize(ctx)); err != nil {
 			return err
@@ -137,13 +137,13 @@ func (c *gpuConsumer) do(ctx context.Context, m *gpulane.Message, v map[string]a
 			return err
 		}
 		u, err := c.count(ctx)
-		return errors.Join(err, c.tell(u))
+		return errors.Join(err, c.sendUsage(u))
 	}
 	return errors.New("nobody knows what that is")
 }
 
-// pass lets go of a tensor, and answers to the last one when all are there.
-func (c *gpuConsumer) pass(ctx context.Context, m *gpulane.Message, err error, last any) error {
+// release lets go of a tensor, and answers to the last one when all are there.
+func (c *gpuConsumer) release(ctx context.Context, m *gpulane.Message, err error, last any) error {
 	if err = errors.Join(err, m.Close()); err != nil || last != true {
 		return err
 	}
@@ -203,14 +203,14 @@ func (c *gpuConsumer) check(ctx context.Context, m *gpulane.Message, waits bool,
 	return errors.Join(m.Close(), c.answer(answer{wrong: wrong}))
 }
 
-// late has a tensor be read when the stream comes to it, long after the message
+// readLate has a tensor be read when the stream comes to it, long after the message
 // is closed. Who does not have the stream wait says that nobody reads it any more.
-func (c *gpuConsumer) late(ctx context.Context, m *gpulane.Message, waits bool) error {
+func (c *gpuConsumer) readLate(ctx context.Context, m *gpulane.Message, waits bool) error {
 	err := m.Wait(ctx)
 	if waits {
 		err = errors.Join(err, m.Await(c.stream))
 	}
-	if err = errors.Join(err, c.hold.up(c.stream), c.copyOut(m), m.Close()); err != nil {
+	if err = errors.Join(err, c.hold.occupy(c.stream), c.copyOut(m), m.Close()); err != nil {
 		return err
 	}
 	return c.answer(answer{})

@@ -33,18 +33,18 @@ type gpuEnd struct {
 	closes []func(context.Context) error // in the reverse order
 }
 
-func (g *gpuEnd) later(f func(context.Context) error) { g.closes = append(g.closes, f) }
+func (g *gpuEnd) onClose(f func(context.Context) error) { g.closes = append(g.closes, f) }
 
 // openDevice opens the GPU.
 func (g *gpuEnd) openDevice() (err error) {
 	if g.driver, err = openDriver(g.spec.Driver); err != nil {
 		return err
 	}
-	g.later(func(context.Context) error { return g.driver.Close() })
+	g.onClose(func(context.Context) error { return g.driver.Close() })
 	if g.dev, err = g.driver.Open(cudaipc.UUID{}); err != nil {
 		return err
 	}
-	g.later(func(context.Context) error { return g.dev.Close() })
+	g.onClose(func(context.Context) error { return g.dev.Close() })
 	return nil
 }
 
@@ -59,14 +59,14 @@ func (g *gpuEnd) open(ctx context.Context, dir gpulane.Directory) (err error) {
 	if err != nil {
 		return err
 	}
-	g.later(g.lane.Close)
+	g.onClose(g.lane.Close)
 	if err := g.lane.Why(gpulane.Pool); err != nil {
 		return fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
 	}
 	if g.stream, err = g.dev.NewStream(); err != nil {
 		return err
 	}
-	g.later(func(context.Context) error { return g.stream.Close() })
+	g.onClose(func(context.Context) error { return g.stream.Close() })
 	return nil
 }
 
@@ -74,7 +74,7 @@ func (g *gpuEnd) open(ctx context.Context, dir gpulane.Directory) (err error) {
 func (g *gpuEnd) alloc(sizeBytes int64) (cudaipc.Ptr, error) {
 	p, err := g.dev.Alloc(sizeBytes)
 	if err == nil {
-		g.later(func(context.Context) error { return g.dev.Free(p) })
+		g.onClose(func(context.Context) error { return g.dev.Free(p) })
 	}
 	return p, err
 }
@@ -85,10 +85,10 @@ func (g *gpuEnd) pinned(sizeBytes int64) ([]byte, cudaipc.HostMemory, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("map %d bytes: %w", sizeBytes, err)
 	}
-	g.later(func(context.Context) error { return unix.Munmap(mem) })
+	g.onClose(func(context.Context) error { return unix.Munmap(mem) })
 	host, err := g.dev.RegisterHost(mem, false)
 	if err == nil {
-		g.later(func(context.Context) error { return host.Close() })
+		g.onClose(func(context.Context) error { return host.Close() })
 	}
 	return mem, host, err
 }
@@ -180,8 +180,8 @@ func (g *gpuEnd) answer(a answer) error {
 	return g.sendFrame(framePayload, b[:])
 }
 
-// hear waits for an answer.
-func (g *gpuEnd) hear() (a answer, err error) {
+// awaitAnswer waits for an answer.
+func (g *gpuEnd) awaitAnswer() (a answer, err error) {
 	frame, _, err := g.next()
 	if err != nil {
 		return a, err
@@ -224,10 +224,10 @@ func openGPUPair(ctx context.Context, opts Options, spec peerSpec) (p *gpuPair, 
 	if err != nil {
 		return p, err
 	}
-	p.later(func(context.Context) error { return os.RemoveAll(temp) })
+	p.onClose(func(context.Context) error { return os.RemoveAll(temp) })
 	spec.Socket = filepath.Join(temp, "socket")
 	h, err := hostFor(ctx, spec, shmstore.Options{ArenaBytes: 16 * mib, Memory: shmstore.Shared})
-	p.later(h.close)
+	p.onClose(h.close)
 	if err != nil {
 		return p, err
 	}
@@ -245,16 +245,16 @@ func (p *gpuPair) startPeer(ctx context.Context, opts Options, spec peerSpec) er
 	c, files, err := makeGPUChannel(spec)
 	defer func() { closeFiles(files) }()
 	p.gpuChannel = c
-	p.later(func(context.Context) error { return c.close() })
+	p.onClose(func(context.Context) error { return c.close() })
 	if err != nil {
 		return err
 	}
 	p.sender = p.lane.Sender(p.store.Arena(), func() {})
-	p.later(p.closeSender)
+	p.onClose(p.closeSender)
 	if p.peer, err = startPeer(ctx, opts, spec, files); err != nil {
 		return err
 	}
-	p.later(func(context.Context) error { return errors.Join(p.peer.close(), p.forgetPeer()) })
+	p.onClose(func(context.Context) error { return errors.Join(p.peer.close(), p.forgetPeer()) })
 	if err := p.attach(true); err != nil {
 		return err
 	}

@@ -59,7 +59,7 @@ func TestGPULeasesLeak(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := opened.(*gpuLeases)
-	l.meddle = func(p *gpuPair) error {
+	l.beforeSecondCount = func(p *gpuPair) error {
 		all, err := p.usage(t.Context())
 		if err != nil {
 			return err
@@ -97,22 +97,22 @@ func leakAll(ctx context.Context, p *gpuPair) error {
 	if err != nil {
 		return err
 	}
-	p.later(func(context.Context) error { return unix.Close(fd) })
+	p.onClose(func(context.Context) error { return unix.Close(fd) })
 	mem, err := unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_READ, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return err
 	}
-	p.later(func(context.Context) error { return unix.Munmap(mem) })
+	p.onClose(func(context.Context) error { return unix.Munmap(mem) })
 	s, err := p.dev.NewStream()
 	if err != nil {
 		return err
 	}
-	p.later(func(context.Context) error { return s.Close() })
+	p.onClose(func(context.Context) error { return s.Close() })
 	e, err := p.dev.NewEvent()
 	if err != nil {
 		return err
 	}
-	p.later(func(context.Context) error { return e.Close() })
+	p.onClose(func(context.Context) error { return e.Close() })
 	if _, err := p.alloc(mib); err != nil {
 		return err
 	}

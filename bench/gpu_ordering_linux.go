@@ -63,10 +63,10 @@ func (o *gpuOrdering) round(ctx context.Context, _ bool) ([]sample, error) {
 			do    string
 			wrong bool // it should come out wrong
 		}{
-			{&early, o.behind, doCheck, false},
-			{&overwritten, o.reused, doHold, false},
-			{&hasty, o.behind, doHasty, true},
-			{&dropped, o.reused, doDropped, true},
+			{&early, o.readEarly, doCheck, false},
+			{&overwritten, o.readReused, doHold, false},
+			{&hasty, o.readEarly, doHasty, true},
+			{&dropped, o.readReused, doDropped, true},
 		} {
 			wrong, err := c.run(ctx, c.do)
 			if err != nil {
@@ -80,26 +80,26 @@ func (o *gpuOrdering) round(ctx context.Context, _ bool) ([]sample, error) {
 	return []sample{early, overwritten, hasty, dropped}, nil
 }
 
-// behind sends a tensor that is made behind much else, and has it read at once.
-func (o *gpuOrdering) behind(ctx context.Context, do string) (wrong bool, err error) {
-	if err := o.hold.up(o.stream); err != nil {
+// readEarly sends a tensor that is made behind much else, and has it read at once.
+func (o *gpuOrdering) readEarly(ctx context.Context, do string) (wrong bool, err error) {
+	if err := o.hold.occupy(o.stream); err != nil {
 		return false, err
 	}
 	if err := o.send(ctx, do); err != nil {
 		return false, err
 	}
-	a, err := o.hear()
+	a, err := o.awaitAnswer()
 	return a.wrong, errors.Join(err, o.stream.Synchronize(ctx))
 }
 
-// reused sends a tensor that is read late, and then others, for which there is room
+// readReused sends a tensor that is read late, and then others, for which there is room
 // besides it in one chunk alone.
-func (o *gpuOrdering) reused(ctx context.Context, do string) (wrong bool, err error) {
+func (o *gpuOrdering) readReused(ctx context.Context, do string) (wrong bool, err error) {
 	if err := o.send(ctx, do); err != nil {
 		return false, err
 	}
 	mark := o.mark
-	if _, err := o.hear(); err != nil {
+	if _, err := o.awaitAnswer(); err != nil {
 		return false, err
 	}
 	const others = 4
@@ -112,7 +112,7 @@ func (o *gpuOrdering) reused(ctx context.Context, do string) (wrong bool, err er
 	if err := o.publish(ctx, v, gpulane.Default, o.readers); err != nil {
 		return false, err
 	}
-	a, err := o.hear()
+	a, err := o.awaitAnswer()
 	return a.wrong, err
 }
 

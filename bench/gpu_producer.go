@@ -70,12 +70,12 @@ const (
 )
 
 const (
-	leastLargest = 16 * kib // a pool has to be larger
-	mostLargest  = 1 << 36
+	minLargestBytes = 16 * kib // a pool has to be larger
+	maxLargestBytes  = 1 << 36
 
 	producerStage   = "stage"
 	producerStore   = 16 * mib // the largest item that is not in memory of its own
-	producerPatient = 10 * time.Second
+	producerTimeout = 10 * time.Second
 )
 
 // producer is a GPUProducer at work.
@@ -111,7 +111,7 @@ func (x numbered) inputs() map[string]any {
 func (o GPUProducer) Run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 	p := &producer{GPUProducer: o, queues: make(map[string]*tensorqueue.Queue), kept: make(map[producerOrder]numbered)}
 	defer func() {
-		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), producerPatient)
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), producerTimeout)
 		defer cancel()
 		err = errors.Join(err, p.close(ending))
 	}()
@@ -138,7 +138,7 @@ func (o GPUProducer) Run(ctx context.Context, in io.Reader, out io.Writer) (err 
 		}
 	}()
 	for line := range orders {
-		answer, err := p.obey(ctx, line)
+		answer, err := p.handleOrder(ctx, line)
 		if err = errors.Join(err, say.Encode(answer)); err != nil {
 			return err
 		}
@@ -146,7 +146,7 @@ func (o GPUProducer) Run(ctx context.Context, in io.Reader, out io.Writer) (err 
 	return nil
 }
 
-func (p *producer) obey(ctx context.Context, line []byte) (producerAnswer, error) {
+func (p *producer) handleOrder(ctx context.Context, line []byte) (producerAnswer, error) {
 	order, err := parseOrder(line)
 	if err == nil {
 		err = p.put(ctx, order)
@@ -165,8 +165,8 @@ func parseOrder(line []byte) (order producerOrder, err error) {
 }
 
 func (p *producer) open(ctx context.Context) (greeting producerGreeting, err error) {
-	if p.LargestBytes < leastLargest || p.LargestBytes > mostLargest {
-		return greeting, fmt.Errorf("%w: tensors of %d bytes: use %d to %d", ErrOptions, p.LargestBytes, leastLargest, int64(mostLargest))
+	if p.LargestBytes < minLargestBytes || p.LargestBytes > maxLargestBytes {
+		return greeting, fmt.Errorf("%w: tensors of %d bytes: use %d to %d", ErrOptions, p.LargestBytes, minLargestBytes, int64(maxLargestBytes))
 	}
 	if p.driver, err = openDriver(p.Driver); err != nil {
 		return greeting, err
@@ -243,7 +243,7 @@ func (p *producer) make(t *bus.Task, d *bus.Delivery) error {
 
 // gpu describes the lanes that send.
 func (p *producer) gpu() *bus.GPUOptions {
-	return &bus.GPUOptions{Lane: p.lane(), WhenFull: bus.FailWhenFull, FullTimeout: producerPatient}
+	return &bus.GPUOptions{Lane: p.lane(), WhenFull: bus.FailWhenFull, FullTimeout: producerTimeout}
 }
 
 // lane describes all lanes.

@@ -77,7 +77,7 @@ func (r *gpuReclaim) openBus(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	r.later(func(context.Context) error { return os.RemoveAll(temp) })
+	r.onClose(func(context.Context) error { return os.RemoveAll(temp) })
 	r.bus, err = bus.Open(ctx, r.pipeline(), bus.Options{
 		Store: shmstore.Options{ArenaBytes: 16 * mib, Memory: shmstore.Shared},
 		GPU: &bus.GPUOptions{
@@ -88,14 +88,14 @@ func (r *gpuReclaim) openBus(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	r.later(r.bus.Close)
+	r.onClose(r.bus.Close)
 	r.spec = peerSpec{Carrier: byGPUHolder, Socket: filepath.Join(temp, "socket")}
 	server, err := host.Listen(r.bus, r.spec.Socket, host.ListenOptions{})
 	if err != nil {
 		return err
 	}
-	r.later(server.Close)
-	r.later(func(context.Context) error { return r.closeHolders() })
+	r.onClose(server.Close)
+	r.onClose(func(context.Context) error { return r.closeHolders() })
 	for i := range r.holders {
 		if err := r.startHolder(ctx, i); err != nil {
 			return err

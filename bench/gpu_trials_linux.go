@@ -88,7 +88,7 @@ func (t *gpuThroughput) ours(ctx context.Context) error {
 		if to == 0 {
 			err = t.stream.Synchronize(ctx)
 		} else {
-			_, err = t.hear()
+			_, err = t.awaitAnswer()
 		}
 		if err != nil {
 			return err
@@ -185,7 +185,7 @@ func (l *gpuLatency) run(ctx context.Context, n int) (starts, trips []float64, e
 		if err := l.publish(ctx, v, gpulane.Pool, l.readers); err != nil {
 			return nil, nil, err
 		}
-		a, err := l.hear()
+		a, err := l.awaitAnswer()
 		if err != nil {
 			return nil, nil, err
 		}
@@ -245,4 +245,4 @@ func newHolder(ctx context.Context, g *gpuEnd) (h holder, err error) {
 	return h, nil
 }
 
-func (h holder) up(s cudaipc.Stream) error { return s.Submit(h.ops...) }
+func (h holder) occupy(s cudaipc.Stream) error { return s.Submit(h.ops...) }

@@ -54,7 +54,7 @@ func (p *gpuPair) usage(ctx context.Context) (gpuUsage, error) {
 	if err := p.publish(ctx, map[string]any{"do": doCount}, gpulane.Default, p.readers); err != nil {
 		return gpuUsage{}, err
 	}
-	theirs, err := p.hearUsage()
+	theirs, err := p.awaitUsage()
 	if err != nil {
 		return gpuUsage{}, err
 	}
@@ -64,7 +64,7 @@ func (p *gpuPair) usage(ctx context.Context) (gpuUsage, error) {
 
 // count waits until nothing is on its way, and counts what this process has then.
 func (g *gpuEnd) count(ctx context.Context) (u gpuUsage, err error) {
-	if err := g.rest(ctx); err != nil {
+	if err := g.awaitIdle(ctx); err != nil {
 		return u, err
 	}
 	if g.sender != nil {
@@ -80,7 +80,7 @@ func (g *gpuEnd) count(ctx context.Context) (u gpuUsage, err error) {
 	u[usedOnGPU] = caps[0].TotalBytes - caps[0].FreeBytes
 	driver := g.driver.Usage()
 	u[usedStreams], u[usedEvents] = int64(driver.Streams), int64(driver.Events)
-	if u[usedDescriptors], u[usedSegments], err = openOnes(); err != nil {
+	if u[usedDescriptors], u[usedSegments], err = countOpen(); err != nil {
 		return u, err
 	}
 	// Twice, because a pool gives its contents up in two steps.
@@ -93,8 +93,8 @@ func (g *gpuEnd) count(ctx context.Context) (u gpuUsage, err error) {
 	return u, err
 }
 
-// rest waits until the stream is done, and all that was received settled.
-func (g *gpuEnd) rest(ctx context.Context) error {
+// awaitIdle waits until the stream is done, and all that was received settled.
+func (g *gpuEnd) awaitIdle(ctx context.Context) error {
 	if err := g.stream.Synchronize(ctx); err != nil {
 		return err
 	}
@@ -112,8 +112,8 @@ func (g *gpuEnd) rest(ctx context.Context) error {
 	}
 }
 
-// openOnes counts the descriptors of this process, and its shared mappings.
-func openOnes() (descriptors, segments int64, err error) {
+// countOpen counts the descriptors of this process, and its shared mappings.
+func countOpen() (descriptors, segments int64, err error) {
 	files, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		return 0, 0, err
@@ -146,8 +146,8 @@ func resident() (int64, error) {
 	return pages * int64(os.Getpagesize()), err
 }
 
-// tell sends what was counted to the other process.
-func (g *gpuEnd) tell(u gpuUsage) error {
+// sendUsage sends what was counted to the other process.
+func (g *gpuEnd) sendUsage(u gpuUsage) error {
 	b, err := binary.Append(nil, binary.LittleEndian, u[:])
 	if err != nil {
 		return err
@@ -155,7 +155,7 @@ func (g *gpuEnd) tell(u gpuUsage) error {
 	return g.sendFrame(framePayload, b)
 }
 
-func (g *gpuEnd) hearUsage() (u gpuUsage, err error) {
+func (g *gpuEnd) awaitUsage() (u gpuUsage, err error) {
 	frame, _, err := g.next()
 	if err != nil {
 		return u, err
@@ -174,7 +174,7 @@ type gpuLeases struct {
 	leases int
 	gate   cudaipc.HostMemory // a word that the stream waits for in a crowd
 	crowds uint32
-	meddle func(*gpuPair) error // a test's, between the two counts
+	beforeSecondCount func(*gpuPair) error // a test's, between the two counts
 }
 
 func openGPULeases(ctx context.Context, opts Options, leases int) (trial, error) {
@@ -206,7 +206,7 @@ func (l *gpuLeases) grown(ctx context.Context) ([]sample, error) {
 	if _, err := l.send(ctx, leasesWarmUp, leasesTime); err != nil {
 		return nil, err
 	}
-	if err := l.crowd(ctx); err != nil {
+	if err := l.sendAllAtOnce(ctx); err != nil {
 		return nil, err
 	}
 	before, err := l.usage(ctx)
@@ -216,8 +216,8 @@ func (l *gpuLeases) grown(ctx context.Context) ([]sample, error) {
 	start := time.Now()
 	sent, err := l.send(ctx, l.leases, leasesTime)
 	took := time.Since(start)
-	if err == nil && l.meddle != nil {
-		err = l.meddle(l.gpuPair)
+	if err == nil && l.beforeSecondCount != nil {
+		err = l.beforeSecondCount(l.gpuPair)
 	}
 	if err != nil {
 		return nil, err
@@ -237,9 +237,9 @@ func (l *gpuLeases) grown(ctx context.Context) ([]sample, error) {
 // usageUnits is what is counted as one, in a figure.
 var usageUnits = [usageKinds]float64{1, 1, 1, 1, 1, mib, kib, mib}
 
-// crowd has all of a flight be on its way at once: none is complete before the other
+// sendAllAtOnce has all of a flight be on its way at once: none is complete before the other
 // process waits for all of them.
-func (l *gpuLeases) crowd(ctx context.Context) error {
+func (l *gpuLeases) sendAllAtOnce(ctx context.Context) error {
 	gate := l.gate.Word(0)
 	l.crowds++
 	if err := l.stream.Submit(cudaipc.Op{Kind: cudaipc.OpWait, Word: gate, Value: l.crowds}); err != nil {
@@ -247,7 +247,7 @@ func (l *gpuLeases) crowd(ctx context.Context) error {
 	}
 	err := l.flight(ctx, doQueue)
 	if err == nil {
-		_, err = l.hear()
+		_, err = l.awaitAnswer()
 	}
 	gate.Host.Store(l.crowds)
 	return errors.Join(err, l.stream.Synchronize(ctx))
@@ -270,7 +270,7 @@ func (l *gpuLeases) send(ctx context.Context, n int, within time.Duration) (sent
 		if err := l.flight(ctx, doView); err != nil {
 			return sent, err
 		}
-		a, err := l.hear()
+		a, err := l.awaitAnswer()
 		if err = errors.Join(err, ctx.Err()); err != nil {
 			return sent, err
 		}

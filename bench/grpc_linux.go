@@ -17,7 +17,7 @@ const (
 	grpcService = "bench.Peer"
 	grpcCall    = "/" + grpcService + "/Call"
 	grpcStream  = "/" + grpcService + "/Stream"
-	grpcMost    = 4 * mib // of a message
+	maxGRPCMessage    = 4 * mib // of a message
 )
 
 type grpcPayload = wrapperspb.BytesValue
@@ -39,7 +39,7 @@ func openGRPCSide(ctx context.Context, opts Options, spec peerSpec) (side, error
 		return nil, err
 	}
 	s := &grpcSide{cluster: c, spec: spec, source: wrapperspb.Bytes(touched(spec.Pattern.Size))}
-	return settled(ctx, s, c, spec, s.open(ctx))
+	return warmedUp(ctx, s, c, spec, s.open(ctx))
 }
 
 func (s *grpcSide) open(ctx context.Context) error {
@@ -65,7 +65,7 @@ func (s *grpcSide) open(ctx context.Context) error {
 
 func dialGRPC(socket string) (*grpc.ClientConn, error) {
 	return grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(grpcMost)))
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxGRPCMessage)))
 }
 
 func (s *grpcSide) run(ctx context.Context, n int) (time.Duration, error) {
@@ -133,7 +133,7 @@ func serveGRPC(_ context.Context, spec peerSpec) error {
 	if err != nil {
 		return err
 	}
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(grpcMost))
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxGRPCMessage))
 	server.RegisterService(&grpc.ServiceDesc{
 		ServiceName: grpcService,
 		HandlerType: (*any)(nil),

@@ -13,7 +13,7 @@ import (
 
 const (
 	natsAnswers  = "answers"
-	natsMost     = 4 * mib // of a message
+	maxNATSMessage     = 4 * mib // of a message
 	natsPatience = 10 * time.Second
 )
 
@@ -40,7 +40,7 @@ func openNATSSide(ctx context.Context, opts Options, spec peerSpec) (side, error
 		return nil, err
 	}
 	s := &natsSide{cluster: c, spec: spec, source: touched(spec.Pattern.Size)}
-	return settled(ctx, s, c, spec, s.open(ctx))
+	return warmedUp(ctx, s, c, spec, s.open(ctx))
 }
 
 func (s *natsSide) open(ctx context.Context) (err error) {
@@ -113,7 +113,7 @@ func (s *natsSide) close(ctx context.Context) error {
 
 // serveNATSServer is the server, with the defaults that it has but for the size of messages.
 func serveNATSServer(ctx context.Context, _ peerSpec) error {
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, MaxPayload: natsMost, NoLog: true, NoSigs: true})
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, MaxPayload: maxNATSMessage, NoLog: true, NoSigs: true})
 	if err != nil {
 		return err
 	}

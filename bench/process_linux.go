@@ -20,11 +20,11 @@ type peer struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
 	stderr bytes.Buffer
-	gone   chan struct{} // closed when it is dead
+	exited   chan struct{} // closed when it is dead
 	err    error         // how it ended, then
 
 	mu   sync.Mutex
-	tell func(error) // what is told of its death
+	onExitFunc func(error) // what is told of its death
 }
 
 // firstFile is the number that the first of a child's extra files has.
@@ -51,7 +51,7 @@ func startPeer(ctx context.Context, opts Options, spec peerSpec, files []*os.Fil
 
 // start runs a command as a peer.
 func start(cmd *exec.Cmd) (*peer, error) {
-	p := &peer{cmd: cmd, gone: make(chan struct{})}
+	p := &peer{cmd: cmd, exited: make(chan struct{})}
 	cmd.Stderr = &p.stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -69,11 +69,11 @@ func start(cmd *exec.Cmd) (*peer, error) {
 
 func (p *peer) watch() {
 	p.err = p.cmd.Wait()
-	close(p.gone)
+	close(p.exited)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.tell != nil {
-		p.tell(errPeerDied)
+	if p.onExitFunc != nil {
+		p.onExitFunc(errPeerDied)
 	}
 }
 
@@ -83,23 +83,23 @@ var errPeerDied = errors.New("the process at the other end has ended")
 func (p *peer) onExit(f func(error)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.tell = f
+	p.onExitFunc = f
 	select {
-	case <-p.gone:
+	case <-p.exited:
 		f(errPeerDied)
 	default:
 	}
 }
 
 // lastWords is how long a process that is about to die may take for that.
-const lastWords = time.Second
+const exitWait = time.Second
 
 // explain adds what the peer said to an error that it may have caused.
 func (p *peer) explain(err error) error {
 	select {
-	case <-p.gone:
+	case <-p.exited:
 		return fmt.Errorf("%w: %w: %w %s", err, errPeerDied, p.err, bytes.TrimSpace(p.stderr.Bytes()))
-	case <-time.After(lastWords):
+	case <-time.After(exitWait):
 		return err
 	}
 }
@@ -110,14 +110,14 @@ const peerGrace = 5 * time.Second
 // close has the peer end, and waits for that.
 func (p *peer) close() error {
 	p.mu.Lock()
-	p.tell = nil // no run waits for it any more
+	p.onExitFunc = nil // no run waits for it any more
 	p.mu.Unlock()
 	_ = p.stdin.Close()
 	select {
-	case <-p.gone:
+	case <-p.exited:
 	case <-time.After(peerGrace):
 		_ = p.cmd.Process.Kill()
-		<-p.gone
+		<-p.exited
 		return fmt.Errorf("the process at the other end did not end within %v", peerGrace)
 	}
 	return nil

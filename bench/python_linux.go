@@ -111,7 +111,7 @@ func openPythonPair(ctx context.Context, opts Options, spec peerSpec) (side, err
 		return nil, err
 	}
 	s := &pythonPair{cluster: c}
-	return settled(ctx, s, c, spec, s.openBus(ctx, spec))
+	return warmedUp(ctx, s, c, spec, s.openBus(ctx, spec))
 }
 
 func (s *pythonPair) openBus(ctx context.Context, spec peerSpec) error {
@@ -147,7 +147,7 @@ func openScript(ctx context.Context, opts Options, spec peerSpec, script, needs 
 		return nil, err
 	}
 	s := &pythonPair{cluster: c}
-	return settled(ctx, s, c, spec, s.call(pythonCommand(ctx, script), strconv.Itoa(spec.Pattern.Size), s.path(needs)))
+	return warmedUp(ctx, s, c, spec, s.call(pythonCommand(ctx, script), strconv.Itoa(spec.Pattern.Size), s.path(needs)))
 }
 
 // call starts the process that calls.

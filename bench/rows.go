@@ -228,7 +228,7 @@ func (r row) measure(ctx context.Context, opts Options) (measured Row, skipped [
 		}
 	}
 	for round := range opts.Rounds {
-		for _, i := range turns(len(runners), round) {
+		for _, i := range roundOrder(len(runners), round) {
 			if err := ctx.Err(); err != nil {
 				return measured, skipped, err
 			}
@@ -243,10 +243,10 @@ func (r row) measure(ctx context.Context, opts Options) (measured Row, skipped [
 	return measured, skipped, nil
 }
 
-// turns is the order in which n sides run in a round. In twice as many rounds each of
+// roundOrder is the order in which n sides run in a round. In twice as many rounds each of
 // them has followed every other equally often: in which state processors and threads
 // are left by the one before is worth a tenth to a side that sleeps.
-func turns(n, round int) []int {
+func roundOrder(n, round int) []int {
 	order := make([]int, n)
 	for i := range order {
 		order[i] = i / 2 // 0, n-1, 1, n-2, ...: a row of a Williams square, and the others are this one shifted

@@ -28,7 +28,7 @@ func openSocketsSide(ctx context.Context, opts Options, spec peerSpec) (side, er
 		return nil, err
 	}
 	s := &socketsSide{cluster: c, spec: spec, source: touched(spec.Pattern.Size), buffer: make([]byte, spec.Pattern.Answer)}
-	return settled(ctx, s, c, spec, s.open(ctx))
+	return warmedUp(ctx, s, c, spec, s.open(ctx))
 }
 
 func (s *socketsSide) open(ctx context.Context) error {
@@ -174,14 +174,14 @@ func serveSockets(_ context.Context, spec peerSpec) error {
 	for {
 		for range spec.Pattern.Every {
 			if _, err := io.ReadFull(in, payload); err != nil {
-				return gone(err)
+				return ignoreClosed(err)
 			}
 			if err := readAll(payload); err != nil {
 				return err
 			}
 		}
 		if _, err := out.Write(answer); err != nil {
-			return gone(err)
+			return ignoreClosed(err)
 		}
 	}
 }
@@ -205,7 +205,7 @@ func serveSocketRelay(context.Context, peerSpec) error {
 				_, err = to.Write(buffer[:n])
 			}
 			if err != nil {
-				ended <- gone(err)
+				ended <- ignoreClosed(err)
 				return
 			}
 		}
@@ -215,8 +215,8 @@ func serveSocketRelay(context.Context, peerSpec) error {
 	return <-ended
 }
 
-// gone is no error where the other end of a socket is closed: so is standard input, then.
-func gone(err error) error {
+// ignoreClosed is no error where the other end of a socket is closed: so is standard input, then.
+func ignoreClosed(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
 		return nil
 	}

@@ -54,12 +54,12 @@ func TestPeerFactor(t *testing.T) {
 	}
 }
 
-// TestTurns checks that each side follows every other equally often.
-func TestTurns(t *testing.T) {
+// TestRoundOrder checks that each side follows every other equally often.
+func TestRoundOrder(t *testing.T) {
 	for n := 1; n <= 12; n++ {
 		behind := make(map[[2]int]int)
 		for round := range 2 * n {
-			order := turns(n, round)
+			order := roundOrder(n, round)
 			for i, column := range order[1:] {
 				behind[[2]int{order[i], column}]++
 			}

@@ -41,7 +41,7 @@ func openValueSide(ctx context.Context, opts Options, spec peerSpec) (side, erro
 	if err == nil {
 		err = s.call(pythonCommand(ctx, valueScript), connector, strconv.Itoa(spec.Pattern.Size), place)
 	}
-	return settled(ctx, s, c, spec, err)
+	return warmedUp(ctx, s, c, spec, err)
 }
 
 // valueConnector returns the first and the last argument of the script, or says what is missing

@@ -57,7 +57,7 @@ func answer(c *connector.Connector, in io.Reader, out io.Writer) error {
 		value := map[string]any{"request_id": q.Key, "data": make([]byte, q.Size)}
 		begin := time.Now()
 		for i := range q.N {
-			if err := one(c, q.Op, fmt.Sprintf("%s_%d", q.Key, i), value); err != nil {
+			if err := transfer(c, q.Op, fmt.Sprintf("%s_%d", q.Key, i), value); err != nil {
 				return err
 			}
 		}
@@ -66,7 +66,7 @@ func answer(c *connector.Connector, in io.Reader, out io.Writer) error {
 	return lines.Err() //nolint:wrapcheck // of standard input
 }
 
-func one(c *connector.Connector, op, key string, value map[string]any) error {
+func transfer(c *connector.Connector, op, key string, value map[string]any) error {
 	if op == "put" {
 		_, _, err := c.Put(context.Background(), edge, key, value)
 		return err //nolint:wrapcheck // it says all
