@@ -9,9 +9,9 @@ import (
 	gpulane "github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
 
-// gpuOrdering has tensors be late, at either end, and counts what is read too
-// early or overwritten too early. So that none is worth something, it also does
-// what is wrong, and counts how often that is not noticed.
+// gpuOrdering delays the streams of either end, and counts tensors that are read or
+// overwritten too early. It also makes mistakes on purpose, and counts those that
+// are not detected, which shows whether the other counts mean anything.
 type gpuOrdering struct {
 	*gpuPair
 	hold   holder
@@ -21,8 +21,8 @@ type gpuOrdering struct {
 	rounds int
 }
 
-// orderingBytes is a tensor of which two fit into the pool of orderingPool, and no
-// third.
+// orderingBytes is the size of a tensor, of which exactly two fit into a pool of
+// orderingPool bytes.
 const (
 	orderingBytes = 896 * kib
 	orderingPool  = 2 * mib
@@ -61,7 +61,7 @@ func (o *gpuOrdering) round(ctx context.Context, _ bool) ([]sample, error) {
 			count *sample
 			run   func(context.Context, string) (bool, error)
 			do    string
-			wrong bool // it should come out wrong
+			wrong bool // the mistake must be detected
 		}{
 			{&early, o.readEarly, doCheck, false},
 			{&overwritten, o.readReused, doHold, false},
@@ -80,7 +80,7 @@ func (o *gpuOrdering) round(ctx context.Context, _ bool) ([]sample, error) {
 	return []sample{early, overwritten, hasty, dropped}, nil
 }
 
-// readEarly sends a tensor that is made behind much else, and has it read at once.
+// readEarly sends a tensor that a delayed stream has yet to make, and has it read at once.
 func (o *gpuOrdering) readEarly(ctx context.Context, do string) (wrong bool, err error) {
 	if err := o.hold.occupy(o.stream); err != nil {
 		return false, err
@@ -92,8 +92,8 @@ func (o *gpuOrdering) readEarly(ctx context.Context, do string) (wrong bool, err
 	return a.wrong, errors.Join(err, o.stream.Synchronize(ctx))
 }
 
-// readReused sends a tensor that is read late, and then others, for which there is room
-// besides it in one chunk alone.
+// readReused sends a tensor that is read late, and then others, which share the only other
+// chunk of the pool.
 func (o *gpuOrdering) readReused(ctx context.Context, do string) (wrong bool, err error) {
 	if err := o.send(ctx, do); err != nil {
 		return false, err
@@ -116,7 +116,7 @@ func (o *gpuOrdering) readReused(ctx context.Context, do string) (wrong bool, er
 	return a.wrong, err
 }
 
-// send fills the tensor on the stream, with a mark that is new, and sends it.
+// send fills the tensor on the stream, with a new mark, and sends it.
 func (o *gpuOrdering) send(ctx context.Context, do string) error {
 	if err := o.fill(); err != nil {
 		return err
@@ -124,7 +124,7 @@ func (o *gpuOrdering) send(ctx context.Context, do string) error {
 	return o.publish(ctx, map[string]any{"do": do, "mark": int64(o.mark), "x": o.tensor()}, gpulane.Pool, o.readers)
 }
 
-// overwrite fills a chunk that nobody reads.
+// overwrite fills a chunk without a reader.
 func (o *gpuOrdering) overwrite(ctx context.Context) error {
 	if err := o.fill(); err != nil {
 		return err

@@ -14,20 +14,20 @@ import (
 
 // The service: a call with a payload and one back, and streams of them.
 const (
-	grpcService = "bench.Peer"
-	grpcCall    = "/" + grpcService + "/Call"
-	grpcStream  = "/" + grpcService + "/Stream"
-	maxGRPCMessage    = 4 * mib // of a message
+	grpcService    = "bench.Peer"
+	grpcCall       = "/" + grpcService + "/Call"
+	grpcStream     = "/" + grpcService + "/Stream"
+	maxGRPCMessage = 4 * mib // of a message
 )
 
 type grpcPayload = wrapperspb.BytesValue
 
-// A grpcSide calls a server in another process through a Unix socket; relayed, a server
-// between the two, which calls that one.
+// A grpcSide calls a server in another process through a Unix socket; relayed, through a
+// server in a third process.
 type grpcSide struct {
 	*cluster
 	conn   *grpc.ClientConn
-	stream grpc.ClientStream // of all messages; nil: each is a call
+	stream grpc.ClientStream // of all messages; nil: each message is a call
 	hangUp context.CancelFunc
 	spec   peerSpec
 	source *grpcPayload
@@ -114,7 +114,7 @@ func (s *grpcSide) close(ctx context.Context) error {
 	return errors.Join(append(errs, s.cluster.close(ctx))...)
 }
 
-// A grpcServer answers calls, by itself or by calling another one.
+// A grpcServer answers calls itself, or relays them to another server.
 type grpcServer struct {
 	spec   peerSpec
 	answer *grpcPayload

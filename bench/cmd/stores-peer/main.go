@@ -1,5 +1,5 @@
-// Command stores-peer is the Go side of bench/stores.py: it puts and gets values through a bridge, as its standard
-// input says, and answers with the seconds that it took.
+// Command stores-peer is the Go side of bench/stores.py. Each line of its standard input orders puts or gets of values
+// through a bridge, and its answer is the time in seconds.
 package main
 
 import (
@@ -81,7 +81,7 @@ func transfer(c *connector.Connector, op, key string, value map[string]any) erro
 		return err //nolint:wrapcheck // it says all
 	}
 	if data, ok := v["data"].([]byte); !ok || len(data) != len(value["data"].([]byte)) { //nolint:forcetypeassert // made above
-		return errors.New("not what was put")
+		return errors.New("the value differs from the one that was put")
 	}
 	return nil
 }

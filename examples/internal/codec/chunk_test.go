@@ -82,7 +82,7 @@ func exampleChunk(channels int) chunk {
 	return c
 }
 
-// Every change of a single bit and every other length is noticed.
+// Every change of a single bit, and every wrong length, is detected.
 func TestEveryDamageIsNoticed(t *testing.T) {
 	for name, step := range map[string]float32{"raw": 0, "coded": 50} {
 		coded := encode(t, exampleChunk(2), step)
@@ -190,7 +190,7 @@ func TestEncodeRefusals(t *testing.T) {
 	}
 }
 
-// What cannot be coded, or would grow, is stored raw and therefore exact.
+// A chunk that cannot be coded, or would grow, is stored raw and therefore exact.
 func TestFallbackToRaw(t *testing.T) {
 	tooLarge := exampleChunk(1)
 	tooLarge.coeffs[3] = 1e6
@@ -223,7 +223,7 @@ func TestFallbackToRaw(t *testing.T) {
 	}
 }
 
-// A limit that is met while coding is noticed, and nothing is written beyond it.
+// Coding stops at its limit, and writes nothing beyond it.
 func TestLimit(t *testing.T) {
 	c := exampleChunk(1)
 	room := make([]byte, 40)
@@ -244,7 +244,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// With room for MaxEncodedSize the result lies in the memory that was given.
+// With capacity for MaxEncodedSize the result is in the memory of dst.
 func TestEncodeInPlace(t *testing.T) {
 	c := exampleChunk(2)
 	for _, step := range []float32{0, 1e-3, 50} {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Whatever the bytes, the decoder returns a valid chunk or one of its errors.
+// For all bytes, the decoder returns a valid chunk or one of its errors.
 // The bytes are tried as they are, and with the size and the checksum put right,
 // which leads past those to the range decoder.
 func FuzzDecodeChunk(f *testing.F) {

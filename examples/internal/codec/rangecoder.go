@@ -20,7 +20,7 @@ const (
 	slowShift  = 6
 )
 
-// even is a bit that has seen nothing.
+// even is a bit without any decisions so far.
 var even = bit{1 << (probBits - 1), 1 << (probBits - 1)}
 
 // zero returns the probability of a 0. It never reaches 0 or 1, since an
@@ -117,7 +117,7 @@ func (e *rangeEncoder) finish() (out []byte, ok bool) {
 	return e.out, !e.full
 }
 
-// A rangeDecoder reads from in; past its end it reads zeros and says so.
+// A rangeDecoder reads from in; past its end it reads zeros and sets short.
 type rangeDecoder struct {
 	in    []byte
 	lead  uint32 // the first byte, which the encoder makes 0
