@@ -82,11 +82,11 @@ func (b ban) covers(rel string) bool {
 	return len(b.from) == 0 || slices.ContainsFunc(b.from, in)
 }
 
-func (b ban) find(who string, imports []string) []string {
+func (b ban) find(importer string, imports []string) []string {
 	var broken []string
 	for _, imported := range imports {
 		if within(imported, b.path) {
-			broken = append(broken, fmt.Sprintf("%s must not import %s: %s", who, imported, b.reason))
+			broken = append(broken, fmt.Sprintf("%s must not import %s: %s", importer, imported, b.reason))
 		}
 	}
 	return broken

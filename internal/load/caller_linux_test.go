@@ -122,7 +122,7 @@ func exchange(ctx context.Context, s submitter, p *plan, e *ending, opts []bus.S
 	}
 	defer closeUnless(p, r)
 	e.req.Store(r)
-	if faultyCaller(faultOpen, p) {
+	if callerHasFault(faultOpen, p) {
 		select {}
 	}
 	sent := make(chan error, 1)
@@ -142,7 +142,7 @@ func exchange(ctx context.Context, s submitter, p *plan, e *ending, opts []bus.S
 }
 
 func closeUnless(p *plan, r *bus.Request) {
-	if !faultyCaller(faultLeakResult, p) {
+	if !callerHasFault(faultLeakResult, p) {
 		r.Close()
 	}
 }
@@ -183,7 +183,7 @@ func receive(ctx context.Context, r *bus.Request, p *plan) (sums []uint32, err e
 			}
 			sums = append(sums, crc32.ChecksumIEEE(got))
 		}
-		if faultyCaller(faultLeakResult, p) {
+		if callerHasFault(faultLeakResult, p) {
 			continue
 		}
 		if err := d.Finish(nil); err != nil {

@@ -50,7 +50,7 @@ type requestState int
 const (
 	planned requestState = iota
 	opened
-	over
+	requestEnded
 )
 
 func newChecker(c *cell, plans []plan) *checker {
@@ -63,8 +63,8 @@ func newChecker(c *cell, plans []plan) *checker {
 	return k
 }
 
-// begin notes that a caller begins a request.
-func (k *checker) begin(number int) error {
+// beginRequest notes that a caller begins a request.
+func (k *checker) beginRequest(number int) error {
 	if number < 0 || number >= len(k.plans) || k.state[number] != planned {
 		return fmt.Errorf("request %d begins, which is no request of the cell, or began before", number)
 	}
@@ -73,12 +73,12 @@ func (k *checker) begin(number int) error {
 	return nil
 }
 
-// end checks how a request ended, and the checksums of its results.
-func (k *checker) end(number int, outcome string, sums []uint32) error {
+// endRequest checks how a request ended, and the checksums of its results.
+func (k *checker) endRequest(number int, outcome string, sums []uint32) error {
 	if number < 0 || number >= len(k.plans) || k.state[number] != opened {
 		return fmt.Errorf("request %d ends, which was not open: it ended twice, or never began", number)
 	}
-	k.state[number] = over
+	k.state[number] = requestEnded
 	k.open--
 	k.ended++
 	k.count[outcome]++
@@ -231,27 +231,27 @@ func TestCheckEnds(t *testing.T) {
 		{Number: 0, Inputs: 1, Total: 64, End: endComplete},
 		{Number: 1, Inputs: 1, Total: 64, End: endAbort},
 	})
-	if k.end(0, outcomeCompleted, nil) == nil {
+	if k.endRequest(0, outcomeCompleted, nil) == nil {
 		t.Error("a request ends that never began")
 	}
 	for i := range 2 {
-		if err := k.begin(i); err != nil {
+		if err := k.beginRequest(i); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if k.begin(1) == nil || k.begin(2) == nil {
+	if k.beginRequest(1) == nil || k.beginRequest(2) == nil {
 		t.Error("a request begins twice, or is none of the cell")
 	}
-	if k.end(0, outcomeAborted, nil) == nil {
+	if k.endRequest(0, outcomeAborted, nil) == nil {
 		t.Error("a request is aborted that was to complete")
 	}
 	if len(k.waiting()) != 1 {
 		t.Errorf("%v wait", k.waiting())
 	}
-	if err := k.end(1, outcomeAborted, nil); err != nil {
+	if err := k.endRequest(1, outcomeAborted, nil); err != nil {
 		t.Error(err)
 	}
-	if k.end(1, outcomeAborted, nil) == nil {
+	if k.endRequest(1, outcomeAborted, nil) == nil {
 		t.Error("a request ends twice")
 	}
 }

@@ -49,7 +49,7 @@ func (r *run) startCommands() {
 		}
 		for from := 0; from < counted; from += perCommand {
 			if err := r.submitCounted(all[from:min(from+perCommand, counted)]); err != nil {
-				r.say(event{err: err})
+				r.report(event{err: err})
 				return
 			}
 		}
@@ -59,7 +59,7 @@ func (r *run) startCommands() {
 			group.Go(func() {
 				for p := range next {
 					if err := r.submitAlone(p); err != nil {
-						r.say(event{err: err})
+						r.report(event{err: err})
 					}
 				}
 			})
@@ -91,7 +91,7 @@ func (r *run) submit(p *plan, args ...string) (cmd *exec.Cmd, done func(), err e
 func (r *run) submitCounted(all []plan) error {
 	c, p := r.cell, &all[0]
 	for i := range all {
-		r.say(event{line: fmt.Sprintf("open %d", all[i].Number)})
+		r.report(event{line: fmt.Sprintf("open %d", all[i].Number)})
 	}
 	cmd, done, err := r.submit(p,
 		"--count", fmt.Sprint(len(all)), "--concurrency", fmt.Sprint(c.concurrency()), "-o", "json")
@@ -131,7 +131,7 @@ func (r *run) submitCounted(all []plan) error {
 				sums = append(sums, h.sum())
 			}
 		}
-		r.say(event{line: endLine(all[i].Number, outcome, sums)})
+		r.report(event{line: endLine(all[i].Number, outcome, sums)})
 	}
 	return nil
 }
@@ -166,7 +166,7 @@ func commandOutcome(p *plan, text string) string {
 
 // submitAlone submits one request by one command. An abort is an interrupt, a close a kill.
 func (r *run) submitAlone(p *plan) error {
-	r.say(event{line: fmt.Sprintf("open %d", p.Number)})
+	r.report(event{line: fmt.Sprintf("open %d", p.Number)})
 	cmd, done, err := r.submit(p)
 	if err != nil {
 		return err
@@ -219,7 +219,7 @@ func (r *run) submitAlone(p *plan) error {
 	if err != nil {
 		return fmt.Errorf("request %d, %s: %w", p.Number, outcome, err)
 	}
-	r.say(event{line: endLine(p.Number, outcome, sums)})
+	r.report(event{line: endLine(p.Number, outcome, sums)})
 	return nil
 }
 

@@ -16,7 +16,7 @@ const (
 	dimRouting
 	dimCaller
 	dimConcurrency
-	dimPlaces
+	dimPermits
 	dimSlots
 	dimPolicy
 	dimWindow
@@ -89,7 +89,7 @@ var dimensions = [dimCount]struct {
 	dimRouting:     {"routing", []string{routingSticky, routingLeastQueue, routingRoundRobin}},
 	dimCaller:      {"caller", []string{callerHost, callerNode, callerCommand, callerPython, callerAsyncio}},
 	dimConcurrency: {"concurrency", []string{below, at, above}},
-	dimPlaces:      {"places", []string{"1", "4", "16"}},     // max_requests
+	dimPermits:     {"permits", []string{"1", "4", "16"}},    // max_requests
 	dimSlots:       {"slots", []string{"1x1", "1x4", "2x4"}}, // replicas, and max_inflight of each
 	dimPolicy:      {"policy", []string{policyBlock, policyFail, policyDrop, policyFailInput}},
 	dimWindow:      {"window", []string{"2", "64"}}, // of the edge that has the policy
@@ -162,7 +162,7 @@ var rules = []rule{
 	{
 		"requests that stand still leave places and callers to the quick ones",
 		func(c *cell) bool {
-			return c[dimPace] == paceGated && c.branches() != nil && (c[dimPlaces] == "1" || c[dimConcurrency] == below)
+			return c[dimPace] == paceGated && c.branches() != nil && (c[dimPermits] == "1" || c[dimConcurrency] == below)
 		},
 	},
 	{

@@ -29,29 +29,29 @@ const (
 // faultAt is what the second variable says.
 func faultAt(stage string, number int) string { return fmt.Sprintf("%s:%d", stage, number) }
 
-func (w *work) faultyAt(tag uint64) bool {
+func (w *work) hasFaultAt(tag uint64) bool {
 	return w.fault != "" && os.Getenv(faultAtEnv) == faultAt(w.stage, numberOf(tag))
 }
 
-func (w *work) faulty(fault string, d *bus.Delivery) bool {
+func (w *work) hasFault(fault string, d *bus.Delivery) bool {
 	if w.fault != fault {
 		return false
 	}
 	h, err := headerOf(d)
-	return err == nil && w.faultyAt(h.tag)
+	return err == nil && w.hasFaultAt(h.tag)
 }
 
-func faultyCaller(fault string, p *plan) bool {
+func callerHasFault(fault string, p *plan) bool {
 	return os.Getenv(faultEnv) == fault && os.Getenv(faultAtEnv) == faultAt("caller", p.Number)
 }
 
-// spoil makes the payloads, with the fault of the stage.
-func (w *work) spoil(headers []header) [][]byte {
+// payloads makes the payloads, with the fault of the stage.
+func (w *work) payloads(headers []header) [][]byte {
 	out := make([][]byte, len(headers))
 	for i, h := range headers {
 		out[i] = h.payload()
 	}
-	if !w.faultyAt(headers[0].tag) {
+	if !w.hasFaultAt(headers[0].tag) {
 		return out
 	}
 	switch w.fault {

@@ -24,8 +24,8 @@ import (
 func gateName(number int) string { return fmt.Sprintf("gate-%d", number) }
 
 const (
-	gateOfQuick  = "gate"
-	standingPipe = "standing"
+	gateOfQuick = "gate"
+	blockedPipe = "standing"
 )
 
 // slowStage is the stage that is slow, or stands still; "": none.
@@ -41,11 +41,11 @@ func (c *cell) slowStage() string {
 	return stageSecond
 }
 
-// standing is how many requests of a gated cell stand still until all quick ones are over: as many
+// blockedRequests is how many requests of a gated cell stand still until all quick ones are over: as many
 // as have slots at the slow stage, and leave places and callers to the quick ones.
-func (c *cell) standing() int {
+func (c *cell) blockedRequests() int {
 	replicas, inflight := c.slots()
-	return min(replicas*inflight, c.places()/2)
+	return min(replicas*inflight, c.permits()/2)
 }
 
 // gated has a stage handle deliveries, behind its gate if it has one.
@@ -69,11 +69,11 @@ func (w *work) gated(handle func() error, all ...*bus.Delivery) error {
 		if handled := w.handled.Load(); handled != nil {
 			gates = *handled
 		}
-	} else if err := os.WriteFile(filepath.Join(os.Getenv(dirEnv), standingPipe), []byte{1}, 0); err != nil {
+	} else if err := os.WriteFile(filepath.Join(os.Getenv(dirEnv), blockedPipe), []byte{1}, 0); err != nil {
 		return err
 	}
 	for _, name := range gates {
-		if err := passGate(name); err != nil {
+		if err := awaitGate(name); err != nil {
 			return err
 		}
 	}
@@ -82,7 +82,7 @@ func (w *work) gated(handle func() error, all ...*bus.Delivery) error {
 	return err
 }
 
-func passGate(name string) error {
+func awaitGate(name string) error {
 	f, err := os.Open(filepath.Join(os.Getenv(dirEnv), name))
 	if err != nil {
 		return err
@@ -96,7 +96,7 @@ func (r *run) makeGates() error {
 	case r.cell[dimPace] != paceGated:
 		return nil
 	case r.cell.branches() != nil:
-		return errors.Join(unix.Mkfifo(filepath.Join(r.dir, gateOfQuick), 0o600), r.watchStanding())
+		return errors.Join(unix.Mkfifo(filepath.Join(r.dir, gateOfQuick), 0o600), r.watchBlocked())
 	}
 	for i := range r.checker.plans {
 		if err := unix.Mkfifo(filepath.Join(r.dir, gateName(i)), 0o600); err != nil {
@@ -106,9 +106,9 @@ func (r *run) makeGates() error {
 	return nil
 }
 
-// watchStanding has r.standing closed when the slow stage stands.
-func (r *run) watchStanding() error {
-	path := filepath.Join(r.dir, standingPipe)
+// watchBlocked has r.standing closed when the slow stage stands.
+func (r *run) watchBlocked() error {
+	path := filepath.Join(r.dir, blockedPipe)
 	if err := unix.Mkfifo(path, 0o600); err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (r *run) watchStanding() error {
 	}
 	r.gates = append(r.gates, pipe)
 	standing := make(chan struct{})
-	r.standing = standing
+	r.stageBlocked = standing
 	go func() {
 		if _, err := pipe.Read(make([]byte, 1)); err == nil {
 			close(standing)

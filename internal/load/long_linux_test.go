@@ -12,7 +12,7 @@ const longRequests = 200_000
 // base is the cell that those of TestLong differ from.
 var base = cell{
 	dimShape: shapeChain, dimFirst: kindNode, dimSecond: kindNone, dimState: stateNone, dimRouting: routingSticky,
-	dimCaller: callerNode, dimConcurrency: above, dimPlaces: "16", dimSlots: "2x4", dimPolicy: policyBlock,
+	dimCaller: callerNode, dimConcurrency: above, dimPermits: "16", dimSlots: "2x4", dimPolicy: policyBlock,
 	dimWindow: "64", dimSize: sizeInline, dimEnds: endComplete, dimPace: paceEven, dimStream: streamSingle,
 }
 
@@ -27,10 +27,10 @@ var long = append([]longCell{
 	{"one Go stage and omnibus submit, far above the slots", map[dim]string{dimCaller: callerCommand}},
 	{"one stage in the host's process", map[dim]string{dimFirst: kindHandle}},
 	{"one stage in the host's process, and its own requests", map[dim]string{dimFirst: kindHandle, dimCaller: callerHost}},
-	{"requests of one Python client read in order, one place", map[dim]string{dimCaller: callerPython, dimPlaces: "1"}},
+	{"requests of one Python client read in order, one place", map[dim]string{dimCaller: callerPython, dimPermits: "1"}},
 	{
 		"asyncio callers that give up at random moments",
-		map[dim]string{dimCaller: callerAsyncio, dimEnds: endClose, dimPlaces: "4"},
+		map[dim]string{dimCaller: callerAsyncio, dimEnds: endClose, dimPermits: "4"},
 	},
 }, gatedCells()...)
 

@@ -36,7 +36,7 @@ const exitFailed = 3
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleEnv); role != "" {
-		if err := play(role); err != nil {
+		if err := runRole(role); err != nil {
 			fmt.Fprintf(os.Stderr, "%s: %v\n", role, err)
 			os.Exit(exitFailed)
 		}
@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func play(role string) error {
+func runRole(role string) error {
 	stacks, err := os.Create(filepath.Join(os.Getenv(dirEnv), fmt.Sprintf("stacks-%d", os.Getpid())))
 	if err != nil {
 		return err

@@ -41,8 +41,8 @@ func (s *pairSet) remove(all ...pair) {
 	s.list = slices.DeleteFunc(s.list, func(p pair) bool { return !s.has[p] })
 }
 
-// among lists those of the set that a cell has at a dimension, with the others that are chosen.
-func (c *cell) among(s *pairSet, d dim) (all []pair) {
+// pairsAt lists those of the set that a cell has at a dimension, with the others that are chosen.
+func (c *cell) pairsAt(s *pairSet, d dim) (all []pair) {
 	for other := range dimCount {
 		p := pair{min(d, other), max(d, other), c[min(d, other)], c[max(d, other)]}
 		if other != d && s.has[p] {
@@ -55,7 +55,7 @@ func (c *cell) among(s *pairSet, d dim) (all []pair) {
 // covered lists those of the set that a cell has.
 func (c *cell) covered(s *pairSet) (all []pair) {
 	for d := range dimCount {
-		for _, p := range c.among(s, d) {
+		for _, p := range c.pairsAt(s, d) {
 			if p.a == d {
 				all = append(all, p)
 			}
@@ -121,7 +121,7 @@ func (c *cell) fill(missing []dim, rng *rand.Rand, open *pairSet) bool {
 	rng.Shuffle(len(values), func(i, j int) { values[i], values[j] = values[j], values[i] })
 	worth := make(map[string]int)
 	for _, c[d] = range values {
-		worth[c[d]] = len(c.among(open, d))
+		worth[c[d]] = len(c.pairsAt(open, d))
 	}
 	slices.SortStableFunc(values, func(a, b string) int { return worth[b] - worth[a] })
 	for _, c[d] = range values {

@@ -22,7 +22,7 @@ const (
 )
 
 // ways lead through the pipelines of the shapes, but for chains, along all their edges in order.
-var ways = map[string][][]string{
+var paths = map[string][][]string{
 	shapeImageFirst: {
 		{theCaller, stageFirst, stageImage, stageSecond, theCaller}, {stageFirst, stageText, stageSecond},
 	},
@@ -41,7 +41,7 @@ var ways = map[string][][]string{
 func (c *cell) ways() [][]string {
 	switch {
 	case c[dimShape] != shapeChain:
-		return ways[c[dimShape]]
+		return paths[c[dimShape]]
 	case c.single():
 		return [][]string{{theCaller, stageFirst, theCaller}}
 	case c.joins():
@@ -77,8 +77,8 @@ func (c *cell) slots() (replicas, inflight int) {
 	return replicas, inflight
 }
 
-func (c *cell) places() (n int) {
-	_, _ = fmt.Sscan(c[dimPlaces], &n)
+func (c *cell) permits() (n int) {
+	_, _ = fmt.Sscan(c[dimPermits], &n)
 	return n
 }
 
@@ -86,9 +86,9 @@ func (c *cell) places() (n int) {
 func (c *cell) concurrency() int {
 	switch c[dimConcurrency] {
 	case below:
-		return max(1, c.places()/2)
+		return max(1, c.permits()/2)
 	case at:
-		return c.places()
+		return c.permits()
 	}
 	return farAbove
 }
@@ -131,7 +131,7 @@ func (r *run) writePipeline() (string, error) {
 	}
 	text, err := json.MarshalIndent(object{
 		"stages": stages, "edges": c.edges(),
-		"omnibus": object{"name": "load", "max_requests": c.places(), "socket": r.socket(), "grace": "1m"},
+		"omnibus": object{"name": "load", "max_requests": c.permits(), "socket": r.socket(), "grace": "1m"},
 	}, "", "  ")
 	if err != nil {
 		return "", err

@@ -18,7 +18,7 @@ type plan struct {
 
 // mostEnds bound the time until a close, an abort or a deadline: some come when the request
 // begins, some when it runs or waits for a place, and some when it is over.
-var mostEnds = []time.Duration{2 * time.Millisecond, 20 * time.Millisecond, 400 * time.Millisecond}
+var maxEndDelays = []time.Duration{2 * time.Millisecond, 20 * time.Millisecond, 400 * time.Millisecond}
 
 // A tag has the number of the request in its lowest bits, then its route, and the seed of the cell.
 const (
@@ -69,7 +69,7 @@ func (c *cell) route(rng *rand.Rand, number, of int) int {
 	switch {
 	case c.branches() == nil:
 		return 0
-	case c[dimPace] == paceGated && number < min(c.standing(), of-1):
+	case c[dimPace] == paceGated && number < min(c.blockedRequests(), of-1):
 		return routeSlow
 	case c[dimPace] == paceGated:
 		return routeQuick
@@ -93,7 +93,7 @@ func (c *cell) plans(seed uint64, n int) []plan {
 			all[i].End = []string{endComplete, endClose, endAbort, endDeadline}[rng.IntN(4)]
 		}
 		if all[i].End != endComplete {
-			all[i].After = time.Duration(rng.Int64N(int64(mostEnds[rng.IntN(len(mostEnds))])))
+			all[i].After = time.Duration(rng.Int64N(int64(maxEndDelays[rng.IntN(len(maxEndDelays))])))
 		}
 	}
 	return all
@@ -125,14 +125,14 @@ func (c *cell) results(p *plan) (all []header) {
 				all = append(all, next(stageSecond, 0, 1, out, next(stageSide, j, emissions, in)))
 				continue
 			}
-			all = append(all, c.behindFirst(out)...)
+			all = append(all, c.afterFirst(out)...)
 		}
 	}
 	return all
 }
 
-// behindFirst is what becomes of what the first stage emits.
-func (c *cell) behindFirst(h header) (all []header) {
+// afterFirst is what becomes of what the first stage emits.
+func (c *cell) afterFirst(h header) (all []header) {
 	then := func(stage string, parts ...header) header { return next(stage, 0, 1, parts...) }
 	switch {
 	case c.single(), c[dimShape] == shapeAlone:

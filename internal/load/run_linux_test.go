@@ -40,7 +40,7 @@ type run struct {
 	gates   []*os.File    // that are open
 	over    chan struct{} // closed when the run is
 
-	standing <-chan struct{} // closed when the slow stage of a gated cell stands; nil: it has no quick requests
+	stageBlocked <-chan struct{} // closed when the slow stage of a gated cell stands; nil: it has no quick requests
 }
 
 // An event is a line of a caller, or the error by which it stopped.
@@ -276,15 +276,15 @@ func (r *run) awaitAttached() error {
 		}
 		select {
 		case p := <-r.exits:
-			return r.ended(p)
+			return r.endedEarly(p)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
 	return fmt.Errorf("%w: the stages do not attach", errHang)
 }
 
-// ended is the error of a process that has ended before it was told to.
-func (r *run) ended(p *process) error {
+// endedEarly is the error of a process that has ended before it was told to.
+func (r *run) endedEarly(p *process) error {
 	return fmt.Errorf("%s has ended: %w: %s", p.name, p.err, r.tail(p.name))
 }
 
@@ -293,13 +293,13 @@ func (r *run) lines() io.Writer {
 	in, out := io.Pipe()
 	go func() {
 		for s := bufio.NewScanner(in); s.Scan(); {
-			r.say(event{line: s.Text()})
+			r.report(event{line: s.Text()})
 		}
 	}()
 	return out
 }
 
-func (r *run) say(e event) {
+func (r *run) report(e event) {
 	select {
 	case r.events <- e:
 	case <-r.over:
@@ -314,7 +314,7 @@ func (r *run) startCallers() error {
 	var args []string
 	switch r.cell[dimCaller] {
 	case callerHost:
-		r.tell(r.host, r.checker.plans)
+		r.sendPlans(r.host, r.checker.plans)
 		return nil
 	case callerCommand:
 		r.startCommands()
@@ -339,23 +339,23 @@ func (r *run) startCallers() error {
 		for at := i; at < len(r.checker.plans); at += n {
 			share = append(share, r.checker.plans[at])
 		}
-		r.tell(p, share)
+		r.sendPlans(p, share)
 	}
 	return nil
 }
 
-// tell writes plans to a caller. Its standard input stays open, and it attached, until what is
+// sendPlans writes plans to a caller. Its standard input stays open, and it attached, until what is
 // held has been looked at.
-func (r *run) tell(p *process, plans []plan) {
+func (r *run) sendPlans(p *process, plans []plan) {
 	go func() {
 		out := bufio.NewWriter(p.stdin)
 		enc := json.NewEncoder(out)
-		stands := r.standing == nil || r.fault != faultEnd // else the slow ones may end before they come there
+		stands := r.stageBlocked == nil || r.fault != faultEnd // else the slow ones may end before they come there
 		for i := range plans {
 			if !stands && plans[i].quick() { // the slow ones come first
 				_ = out.Flush()
 				select {
-				case <-r.standing:
+				case <-r.stageBlocked:
 					stands = true
 				case <-r.over:
 					return
@@ -382,12 +382,12 @@ func (r *run) load() error {
 			if e.err != nil {
 				return e.err
 			}
-			if err := r.take(e.line); err != nil {
+			if err := r.handleLine(e.line); err != nil {
 				return err
 			}
 			moved.Reset(r.bound)
 		case p := <-r.exits:
-			return r.ended(p)
+			return r.endedEarly(p)
 		case <-moved.C:
 			k := r.checker
 			return fmt.Errorf("%w for %v: %d requests have ended, %d are open, %d to come: first of those open: %+v",
@@ -399,11 +399,11 @@ func (r *run) load() error {
 
 func first[T any](all []T, n int) []T { return all[:min(n, len(all))] }
 
-// take reads a line of a caller.
-func (r *run) take(line string) error {
+// handleLine reads a line of a caller.
+func (r *run) handleLine(line string) error {
 	var number int
 	if n, _ := fmt.Sscanf(line, "open %d", &number); n == 1 {
-		return r.checker.begin(number)
+		return r.checker.beginRequest(number)
 	}
 	var outcome, list string
 	if n, err := fmt.Sscanf(line, "end %d %q %s", &number, &outcome, &list); n < 2 {
@@ -417,7 +417,7 @@ func (r *run) take(line string) error {
 		}
 		sums = append(sums, uint32(sum))
 	}
-	if err := r.checker.end(number, outcome, sums); err != nil {
+	if err := r.checker.endRequest(number, outcome, sums); err != nil {
 		return err
 	}
 	return r.openGates(number)
@@ -445,7 +445,7 @@ func (r *run) stop() error {
 			return err
 		}
 	}
-	if left := r.relatives(); len(left) > 0 {
+	if left := r.processes(); len(left) > 0 {
 		return fmt.Errorf("processes are left: %v", left)
 	}
 	return nil
@@ -454,7 +454,7 @@ func (r *run) stop() error {
 // killAll ends what is left of the cell.
 func (r *run) killAll(failed error) error {
 	for range 100 {
-		all := r.relatives()
+		all := r.processes()
 		if len(all) == 0 {
 			break
 		}

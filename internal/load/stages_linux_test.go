@@ -66,7 +66,7 @@ func (w *work) handle(t *bus.Task, d *bus.Delivery) error {
 	if err := w.inState(t, d); err != nil {
 		return err
 	}
-	if w.faulty(faultLeakDelivery, d) {
+	if w.hasFault(faultLeakDelivery, d) {
 		d.Keep()
 		return nil
 	}
@@ -130,7 +130,7 @@ func (w *work) emitFor(to bus.Emitter, parts []*bus.Delivery) error {
 	for j := range out {
 		out[j] = next(w.stage, uint32(j), w.emissions(), headers...)
 	}
-	for _, p := range w.spoil(out) {
+	for _, p := range w.payloads(out) {
 		if w.stage != stageFirst || !w.cell.routed() {
 			if err := send(to, p); err != nil {
 				return err

@@ -22,14 +22,14 @@ import (
 )
 
 // A relative is a process of a cell, whichever process has started it.
-type relative struct {
+type cellProcess struct {
 	pid  int
 	name string
 }
 
-// relatives are the processes of the cell that have not ended: those with its folder in their
+// processes are the processes of the cell that have not ended: those with its folder in their
 // environment.
-func (r *run) relatives() (all []relative) {
+func (r *run) processes() (all []cellProcess) {
 	mark := []byte(dirEnv + "=" + r.dir + "\x00")
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
@@ -43,7 +43,7 @@ func (r *run) relatives() (all []relative) {
 		}
 		name, err := os.ReadFile("/proc/" + e.Name() + "/comm")
 		if err == nil {
-			all = append(all, relative{pid, strings.TrimSpace(string(name))})
+			all = append(all, cellProcess{pid, strings.TrimSpace(string(name))})
 		}
 	}
 	return all
@@ -72,7 +72,7 @@ func (r *run) dump() {
 	} else {
 		r.log("the first requests at the host: %+v", first(s.Requests, 5))
 	}
-	all := r.relatives()
+	all := r.processes()
 	for _, p := range all {
 		if strings.HasPrefix(p.name, "python") {
 			_ = unix.Kill(p.pid, unix.SIGUSR1)
@@ -81,10 +81,10 @@ func (r *run) dump() {
 	}
 	for _, p := range all { // a host last: it may pass on what others write
 		if p.pid != r.host.cmd.Process.Pid && !strings.HasPrefix(p.name, "python") {
-			r.quit(p.pid)
+			r.dumpAndEnd(p.pid)
 		}
 	}
-	r.quit(r.host.cmd.Process.Pid)
+	r.dumpAndEnd(r.host.cmd.Process.Pid)
 	r.log("what is known of this cell is in %s", r.dir)
 }
 
@@ -109,11 +109,11 @@ func (r *run) metrics() []byte {
 	return text
 }
 
-// quit has a program in Go write its stacks and end.
-func (r *run) quit(pid int) {
+// dumpAndEnd has a program in Go write its stacks and end.
+func (r *run) dumpAndEnd(pid int) {
 	_ = unix.Kill(pid, unix.SIGQUIT)
 	for limit := time.Now().Add(dumpPatience); time.Now().Before(limit); time.Sleep(10 * time.Millisecond) {
-		if !slices.ContainsFunc(r.relatives(), func(p relative) bool { return p.pid == pid }) {
+		if !slices.ContainsFunc(r.processes(), func(p cellProcess) bool { return p.pid == pid }) {
 			return
 		}
 	}
