@@ -99,7 +99,7 @@ func TestFallback(t *testing.T) {
 	if err := serve(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(said.String(), "tensors travel through host memory") || !strings.Contains(said.String(), "it has no room for a pool") {
+	if !strings.Contains(said.String(), "tensors travel through host memory") || !strings.Contains(said.String(), "it has no space for a pool") {
 		t.Errorf("it says %q and %q", said.String(), out)
 	}
 }

@@ -12,7 +12,7 @@ func checkLayers(folders []folder, table []layer) []string {
 	for _, dir := range folders {
 		l, ok := layerOf(dir.path, table)
 		if !ok {
-			broken = append(broken, fmt.Sprintf("%s: no layer is known for %q; add it to the table in internal/layers/rules_test.go and say why it stands there", dir.path, part(dir.path)))
+			broken = append(broken, fmt.Sprintf("%s: no layer is known for %q; add it to the table in internal/layers/rules_test.go with the reason", dir.path, part(dir.path)))
 			continue
 		}
 		for _, f := range dir.files {

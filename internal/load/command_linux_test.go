@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// oneByOne is the share of the requests of omnibus submit that have a process each, whose
-	// results are looked at. The others are submitted by --count.
+	// One in oneByOne requests of omnibus submit has a process of its own, and its results are
+	// checked. The others are submitted by --count.
 	oneByOne = 8
 	// perCommand is how many requests one command submits, at most.
 	perCommand = 1000
@@ -35,8 +35,8 @@ const (
 	exitSignal   = 130
 )
 
-// exitsOfAborts are the exit codes after an interrupt; -1 is that of a command that died of it,
-// before it listened to signals.
+// exitsOfAborts are the exit codes after an interrupt; -1 is the code of a command that the interrupt
+// killed before the command handled signals.
 var exitsOfAborts = []int{exitSignal, exitAborted, -1}
 
 // startCommands submits the requests by omnibus submit.
@@ -125,7 +125,7 @@ func (r *run) submitCounted(all []plan) error {
 		if i >= report.Completed {
 			outcome = commandOutcome(p, report.FirstErr)
 		}
-		var sums []uint32 // the command counts them, and so does what stands above
+		var sums []uint32 // the command only counts results, which is checked above
 		if outcome == outcomeCompleted {
 			for _, h := range c.results(&all[i]) {
 				sums = append(sums, h.sum())
@@ -136,7 +136,7 @@ func (r *run) submitCounted(all []plan) error {
 	return nil
 }
 
-// wrapped is how many bytes more a result has whose stage in Python returned it.
+// wrapped is the number of bytes that msgpack adds to a result that a function in Python returned.
 func (c *cell) wrapped(p *plan) int {
 	last := c[dimSecond]
 	if c.single() {
@@ -188,7 +188,7 @@ func (r *run) submitAlone(p *plan) error {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(4 * p.After): // a process takes a while to begin
+		case <-time.After(4 * p.After): // a process takes some time to start
 			signalled = true
 			if p.End == endClose {
 				_ = cmd.Process.Kill()
@@ -223,8 +223,8 @@ func (r *run) submitAlone(p *plan) error {
 	return nil
 }
 
-// split finds the payloads in what the command has written, one behind the other. What was
-// ended may have been ended in the middle of one.
+// split returns the checksums of the payloads in the output of the command, which follow each
+// other. The output of a command that was ended early may end within a payload.
 func split(out []byte, whole bool) (sums []uint32, err error) {
 	for len(out) > 0 {
 		if skip := map[byte]int{0xc4: 2, 0xc5: 3, 0xc6: 5}[out[0]]; skip > 0 { // msgpack

@@ -277,7 +277,7 @@ func TestPartOf(t *testing.T) {
 	}
 	for _, part := range []string{"", "0/3", "4/3", "1/0", "x"} {
 		if _, err := partOf(all, part); err == nil {
-			t.Errorf("%q is a part", part)
+			t.Errorf("%q is accepted as a part", part)
 		}
 	}
 }
