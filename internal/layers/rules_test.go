@@ -275,7 +275,7 @@ var bans = []ban{
 	{
 		path:   "net/http",
 		except: []string{"internal/host", "examples"},
-		reason: "the library has no HTTP server; return figures as values, which the host, or the program, serves",
+		reason: "the library serves nothing; return figures as values, which the host, or the program, serves",
 	},
 	{
 		path:   "github.com/prometheus",

@@ -208,7 +208,7 @@ func TestParseMutantRejects(t *testing.T) {
 		{"no file", "why\npackage: .\ntest: T\n" + change, "`file:` is missing"},
 		{"no package", "why\nfile: a.go\ntest: T\n" + change, "`package:` is missing"},
 		{"no test", "why\nfile: a.go\npackage: .\n" + change, "`test:` is missing"},
-		{"no reason", "file: a.go\npackage: .\ntest: T\n" + change, "what is broken"},
+		{"no reason", "file: a.go\npackage: .\ntest: T\n" + change, "describe the mistake"},
 		{"many packages", "why\nfile: a.go\npackage: ./...\ntest: T\n" + change, "several"},
 		{"file elsewhere", "why\nfile: ../a.go\npackage: .\ntest: T\n" + change, "not inside the module"},
 	}
