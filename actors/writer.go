@@ -121,7 +121,7 @@ func (w *Writer) ReserveAlone(done, cancel <-chan struct{}, size int, c codec.ID
 // reserveMade reserves, and makes memory that is left to be made.
 func (w *Writer) reserveMade(done, cancel <-chan struct{}, dst []shmstore.Reservation, n, size int, c codec.ID, alone bool) ([]shmstore.Reservation, error) {
 	got, err := w.reserve(done, cancel, dst, n, size, c, alone, false)
-	if err != nil || !got[len(dst)].Unmade() {
+	if err != nil || !got[len(dst)].NeedsMemory() {
 		return got, err
 	}
 	if err = w.store.Make(&got[len(dst)]); err == nil {

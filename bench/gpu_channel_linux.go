@@ -195,13 +195,13 @@ func (c *gpuChannel) next() ([]byte, lane.Kind, error) {
 		if err := c.receiver.Err(); ok || err != nil {
 			return frame, kind, err
 		}
-		if c.receiver.Look(c.peerGone.Load) || c.polls && !c.peerGone.Load() || !c.receiver.Doze() {
+		if c.receiver.Poll(c.peerGone.Load) || c.polls && !c.peerGone.Load() || !c.receiver.PrepareSleep() {
 			continue
 		}
 		start := time.Now()
 		_, err := c.socket.Read(c.woken[:])
-		c.receiver.Rouse()
-		c.receiver.Slept(time.Since(start))
+		c.receiver.EndSleep()
+		c.receiver.RecordSleep(time.Since(start))
 		if err != nil {
 			return nil, 0, err
 		}

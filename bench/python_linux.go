@@ -68,7 +68,7 @@ func needPython(ctx context.Context, name string) error {
 	return needCommand(pythonCommand(ctx, "import "+name), "python3 with the package "+name)
 }
 
-// needCommand returns an error that names what is missing, if the command fails.
+// needCommand returns an error that names the missing part, if the command fails.
 func needCommand(cmd *exec.Cmd, what string) error {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w: %w: %s", what, errors.ErrUnsupported, err, out[bytes.LastIndexByte(bytes.TrimSpace(out), '\n')+1:])

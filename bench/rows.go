@@ -39,7 +39,7 @@ const (
 	stages       = 4  // of a pipeline in this process
 )
 
-// How many processes or messages take part.
+// The numbers of messages and processes of rows.
 const (
 	manyInFlight    = 16
 	fanOutProcesses = 8

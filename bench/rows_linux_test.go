@@ -35,7 +35,7 @@ func TestPeerRows(t *testing.T) {
 	}
 }
 
-// openPeerTest opens a side, or skips the test where the machine lacks what it needs.
+// openPeerTest opens a side, or skips the test where the machine lacks a program that the side needs.
 func openPeerTest(t *testing.T, spec peerSpec) side {
 	t.Helper()
 	s, err := openSide(t.Context(), Options{Peer: testPeer}.withDefaults(), spec)

@@ -43,8 +43,8 @@ func openValueSide(ctx context.Context, opts Options, spec peerSpec) (side, erro
 	return warmedUp(ctx, s, c, spec, err)
 }
 
-// valueConnector returns the first and the last argument of the script, or an error that names what
-// is missing for it.
+// valueConnector returns the first and the last argument of the script, or an error that names
+// the missing part.
 func valueConnector(ctx context.Context, by carrierName) (connector, place string, err error) {
 	if err := needPython(ctx, "numpy"); err != nil {
 		return "", "", err

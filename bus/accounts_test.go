@@ -12,10 +12,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestFinishingGivesCreditBack: on an edge with room for one delivery that
-// fails rather than waits, any number gets through as long as each is finished
-// before the next one is sent.
-func TestFinishingGivesCreditBack(t *testing.T) {
+// TestFinishReturnsCredit: on an edge with a window of one delivery and the
+// policy Fail, all deliveries pass if each is finished before the next is sent.
+func TestFinishReturnsCredit(t *testing.T) {
 	for _, size := range []int{10, 1000} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			p := testbus.Linear(bus.Stage("a", testbus.Upper))
@@ -43,8 +42,8 @@ func TestFinishingGivesCreditBack(t *testing.T) {
 	}
 }
 
-// TestDroppedPayloadsAreReleased: what a policy drops, and what is still
-// queued when its request ends, does not stay in the store.
+// TestDroppedPayloadsAreReleased: the store releases payloads that a policy
+// drops, and payloads that are queued when their request ends.
 func TestDroppedPayloadsAreReleased(t *testing.T) {
 	for _, abort := range []bool{false, true} {
 		t.Run(fmt.Sprintf("abort %v", abort), func(t *testing.T) {
@@ -79,8 +78,8 @@ func TestDroppedPayloadsAreReleased(t *testing.T) {
 	}
 }
 
-// TestKeptPayloadStays: a delivery that a stage keeps is there after its
-// handler has returned, unread by anybody else, until it is finished.
+// TestKeptPayloadStays: the payload of a kept delivery is valid after its
+// handler has returned, until the delivery is finished.
 func TestKeptPayloadStays(t *testing.T) {
 	kept := make(chan *bus.Kept, 2)
 	b, err := bus.Open(t.Context(), testbus.Linear(bus.StageSpec{Name: "keeps", Handle: func(_ *bus.Task, d *bus.Delivery) error {
@@ -115,9 +114,8 @@ func TestKeptPayloadStays(t *testing.T) {
 	r.Close()
 }
 
-// TestEndOfStreamReachesEveryStage: the end of the inputs, sent on its own,
-// goes through fan-out, join and batch. A request that never ends is ended by
-// its deadline.
+// TestEndOfStreamReachesEveryStage: the end of the inputs, sent without a
+// payload, goes through fan-out and join. A deadline ends a request that hangs.
 func TestEndOfStreamReachesEveryStage(t *testing.T) {
 	end := func(name string) bus.StageSpec {
 		st := testbus.Suffix(name)

@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestAdmissionAgainstModel: requests want slots, give them back, are passed over and end, in any order. Each stage
-// then has the requests, and the line, that a model has which looks for circles by trying all sets of stages.
+// TestAdmissionAgainstModel: requests ask for slots, release them, skip stages and end, in any order. Each stage then
+// has the holders and the waits of a model that finds cycles by trying all sets of stages.
 func TestAdmissionAgainstModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := drawAdmission(rt)
@@ -21,18 +21,18 @@ func TestAdmissionAgainstModel(t *testing.T) {
 	})
 }
 
-// modelRequests is how many there are at most.
+// modelRequests is the largest number of requests.
 const modelRequests = 6
 
-// admissionModel is an admission, and what it should have come to.
+// admissionModel is an admission and its expected state.
 type admissionModel struct {
 	bus      *Bus
 	requests []*Request
 	stays    [][]stay // by request and stage
 	bounds   []int    // of the stages
-	above    []int64  // slots granted above them
+	above    []int64  // slots granted above the bounds
 	served   uint64
-	grants   []string // so far, for reports
+	grants   []string // all grants so far, for reports
 }
 
 func drawAdmission(t *rapid.T) *admissionModel {
@@ -41,9 +41,9 @@ func drawAdmission(t *rapid.T) *admissionModel {
 	for i := range rapid.IntRange(3, 5).Draw(t, "stages") {
 		bound := rapid.SampledFrom([]int{1, 1, 2}).Draw(t, "bound")
 		st := &stage{index: i, spec: StageSpec{Replicas: 1, MaxInflight: bound}}
-		for n := range modelRequests { // those above the bound are there, too: none has to be made
+		for n := range modelRequests { // with those above the bound, so that none has to be made
 			s := &slot{&worker{}, n >= bound}
-			idle := st.idle(s.above)
+			idle := st.idleSlots(s.above)
 			*idle = append(*idle, s)
 		}
 		a.stages = append(a.stages, st)
@@ -52,10 +52,10 @@ func drawAdmission(t *rapid.T) *admissionModel {
 	m.above = make([]int64, len(a.stages))
 	for i := range rapid.IntRange(2, modelRequests).Draw(t, "requests") {
 		r := &Request{bus: m.bus, key: uint64(i), order: uint64(rapid.IntRange(1, 4).Draw(t, "order")), tasks: make([]Task, len(a.stages))}
-		r.parts.Store(1) // the caller's
+		r.refs.Store(1) // the caller's
 		for at, st := range a.stages {
 			r.tasks[at].stage = st
-			r.tasks[at].outlet = outputs{req: r, task: &r.tasks[at]}
+			r.tasks[at].outputs = outputs{req: r, task: &r.tasks[at]}
 		}
 		m.requests = append(m.requests, r)
 		m.stays = append(m.stays, make([]stay, len(a.stages)))
@@ -63,7 +63,7 @@ func drawAdmission(t *rapid.T) *admissionModel {
 	return m
 }
 
-// step has one thing happen. Most often a request wants a slot of one more stage: circles are rare.
+// step does one operation. Most often a request asks for another slot, since cycles are rare.
 func (m *admissionModel) step(t *rapid.T) {
 	const wants = 12
 	switch n := rapid.IntRange(0, wants+6).Draw(t, "step"); {
@@ -82,7 +82,7 @@ func (m *admissionModel) step(t *rapid.T) {
 	}
 }
 
-// task draws one that stays in one of some ways. It reports false when there is none.
+// task draws a request and a stage with one of the given stays. It reports false when there is none.
 func (m *admissionModel) task(t *rapid.T, stays ...stay) (r, s int, ok bool) {
 	var all [][2]int
 	for r := range m.requests {
@@ -113,7 +113,7 @@ func (m *admissionModel) want(t *rapid.T, stays ...stay) {
 
 func (m *admissionModel) give(t *rapid.T) {
 	if r, s, ok := m.task(t, stayHolding); ok {
-		m.requests[r].giveSlot(&m.requests[r].tasks[s])
+		m.requests[r].releaseSlot(&m.requests[r].tasks[s])
 		m.stays[r][s] = stayLeft
 		m.settle(s)
 	}
@@ -133,7 +133,7 @@ func (m *admissionModel) skip(t *rapid.T) {
 	}
 }
 
-// end is the first part of the end of a request: its waits are taken back by the other.
+// end is the first step of a request's end; withdraw is the second.
 func (m *admissionModel) end(t *rapid.T) {
 	rapid.SampledFrom(m.requests).Draw(t, "request").outcome.Store(uint32(Aborted))
 }
@@ -151,7 +151,7 @@ func (m *admissionModel) withdraw(t *rapid.T) {
 	}
 }
 
-// at gives the requests that stay so at a stage, the oldest first.
+// at returns the requests with the given stay at a stage, the oldest first.
 func (m *admissionModel) at(s int, stay stay) (all []int) {
 	for r := range m.requests {
 		if m.stays[r][s] == stay {
@@ -174,7 +174,7 @@ func (m *admissionModel) grant(r, s int) {
 	m.grants = append(m.grants, fmt.Sprintf("%d at %d", r, s))
 }
 
-// settle grants free slots of a stage, and what breaks circles.
+// settle grants free slots of a stage, and slots that break cycles.
 func (m *admissionModel) settle(s int) {
 	for _, r := range m.at(s, stayWaiting) {
 		switch {
@@ -186,14 +186,14 @@ func (m *admissionModel) settle(s int) {
 		}
 	}
 	for {
-		circle := m.circle()
-		if len(circle) == 0 {
+		cycle := m.cycle()
+		if len(cycle) == 0 {
 			return
 		}
 		oldest := [2]int{-1}
-		for _, s := range circle {
+		for _, s := range cycle {
 			for _, r := range m.at(s, stayWaiting) {
-				if m.stuck(r, stayHolding, circle) && (oldest[0] < 0 || m.age(r, oldest[0]) < 0) {
+				if m.stuck(r, stayHolding, cycle) && (oldest[0] < 0 || m.age(r, oldest[0]) < 0) {
 					oldest = [2]int{r, s}
 				}
 			}
@@ -203,9 +203,9 @@ func (m *admissionModel) settle(s int) {
 	}
 }
 
-// circle is the largest set of stages of which none can get free by itself: each request that holds a slot
-// of one waits for one, and a request that holds a slot of one waits for each.
-func (m *admissionModel) circle() (largest []int) {
+// cycle is the largest set of stages that block each other: each request with a slot of one of them waits for one
+// of them, and for each of them waits a request with a slot of one.
+func (m *admissionModel) cycle() (largest []int) {
 	for set := range 1 << len(m.bounds) {
 		var stages []int
 		for s := range m.bounds {
@@ -232,7 +232,7 @@ func (m *admissionModel) closed(stages []int) bool {
 	return true
 }
 
-// stuck reports whether a request that is not over stays so at one of the stages.
+// stuck reports whether a request that is not over has the given stay at one of the stages.
 func (m *admissionModel) stuck(r int, as stay, stages []int) bool {
 	return !m.requests[r].over() && slices.ContainsFunc(stages, func(s int) bool { return m.stays[r][s] == as })
 }
@@ -259,7 +259,7 @@ func (m *admissionModel) check(t *rapid.T) {
 		if req.backward {
 			backward++
 		}
-		if want := m.isBackward(r); !req.over() && req.backward != want { // else until it is withdrawn
+		if want := m.isBackward(r); !req.over() && req.backward != want { // otherwise it changes at the withdraw
 			t.Fatalf("request %d is backward: %v; it stays %v", r, req.backward, m.stays[r])
 		}
 	}
@@ -269,7 +269,7 @@ func (m *admissionModel) check(t *rapid.T) {
 	for s, st := range a.stages {
 		var line []int
 		for _, w := range st.waits {
-			line = append(line, slices.Index(m.requests, w.outlet.req))
+			line = append(line, slices.Index(m.requests, w.outputs.req))
 		}
 		if want := m.at(s, stayWaiting); !slices.Equal(line, want) {
 			t.Fatalf("requests %v wait at stage %d, want %v", line, s, want)
@@ -279,11 +279,11 @@ func (m *admissionModel) check(t *rapid.T) {
 			t.Fatalf("stage %d has %d requests, %d slots are free, and %d were granted above the bound; want %d, %d and %d",
 				s, len(st.holders), len(st.free)+len(st.spare), st.admittedAbove, holders, modelRequests-holders, m.above[s])
 		}
-		if holders < m.bounds[s] && slices.ContainsFunc(st.waits, func(w *Task) bool { return !w.outlet.req.over() }) {
+		if holders < m.bounds[s] && slices.ContainsFunc(st.waits, func(w *Task) bool { return !w.outputs.req.over() }) {
 			t.Fatalf("stage %d has a free slot, and requests %v wait", s, line)
 		}
 	}
-	if circle := m.circle(); len(circle) > 0 {
-		t.Fatalf("a circle of stages %v is left", circle)
+	if cycle := m.cycle(); len(cycle) > 0 {
+		t.Fatalf("a cycle of stages %v is left", cycle)
 	}
 }

@@ -9,35 +9,35 @@ func (w *worker) gather(t *Task, d *Delivery) {
 	w.batcher.Add(d)
 }
 
-// ungather gives back what waits in the batch of a request that is over: it need not
-// wait for the others.
+// ungather finishes the gathered deliveries of an ended request, which need not wait for the rest of
+// the batch.
 func (w *worker) ungather(t *Task) {
 	if w.batcher == nil {
 		return
 	}
 	for _, d := range w.batcher.Take(func(d *Delivery) bool { return d.Task() == t }) {
-		_ = d.Finish(nil) // the batch's alone
+		_ = d.Finish(nil) // only the batch holds it
 	}
 }
 
 // runBatch handles a full or overdue batch.
 func (w *worker) runBatch(batch []*Delivery) {
-	w.rest = batch
+	w.batchRest = batch
 	w.runRest()
 }
 
-// runRest handles what is left of a batch, in rounds.
+// runRest handles the rest of a batch, in rounds.
 func (w *worker) runRest() {
-	for len(w.rest) > 0 {
+	for len(w.batchRest) > 0 {
 		var batch []*Delivery
-		batch, w.rest = w.nextRound(w.rest)
+		batch, w.batchRest = w.nextRound(w.batchRest)
 		w.handleBatch(batch)
 	}
 }
 
-// nextRound gives what the handler gets now, and what it gets later. That is
-// everything at once, unless an emission has to name the delivery that it is
-// made for: then it is one delivery of each request, the oldest.
+// nextRound splits a batch into the deliveries for the handler's next call and
+// the rest. The next call gets all of them, unless an emission has to name the
+// delivery for which it is made: then it gets the oldest one of each request.
 func (w *worker) nextRound(batch []*Delivery) (now, later []*Delivery) {
 	if !w.stage.oneEach {
 		return batch, nil
@@ -59,7 +59,7 @@ func (w *worker) handleBatch(batch []*Delivery) {
 	w.parts = batch
 	live := batch[:0]
 	for _, d := range batch {
-		switch err := d.open(); {
+		switch err := d.openPayload(); {
 		case d.flow.req.over():
 			_ = d.Finish(nil)
 		case err != nil:
@@ -77,20 +77,20 @@ func (w *worker) handleBatch(batch []*Delivery) {
 		for _, d := range live {
 			if !d.kept {
 				d.handled = true
-				_ = d.Finish(err) // those finished by the handler say so: no matter
+				_ = d.Finish(err) // an error means that the handler has finished it
 			}
 		}
 	}
 	w.parts = nil
 }
 
-// callBatch calls the handler. What it emits for a request meanwhile names the
+// callBatch calls the handler. With oneEach, emissions for a request name the
 // request's delivery.
 func (w *worker) callBatch(batch []*Delivery) error {
 	lockorder.AssertNone("a handler is called")
 	if w.stage.oneEach {
 		for _, d := range batch {
-			d.Task().handling.Store(d.fed.number())
+			d.Task().handling.Store(d.fed.hostID())
 		}
 		defer func() {
 			for _, d := range batch {
@@ -98,7 +98,7 @@ func (w *worker) callBatch(batch []*Delivery) error {
 			}
 		}()
 	}
-	w.handlerLock.lock(batch[0].flow.req.id, 0) // of all of them
+	w.handlerLock.lock(batch[0].flow.req.id, 0) // stands for the whole batch
 	defer w.handlerLock.unlock()
 	return w.stage.spec.Batch(batch)
 }

@@ -11,7 +11,7 @@ import (
 
 // BenchmarkStream streams payloads through four stages in one request: 64 bytes that each
 // stage copies, and 1 MiB that is written once and forwarded. An op is one payload through
-// all stages. The rows in-process of `make bench-peers` have the first beside channels.
+// all stages. The in-process rows of `make bench-peers` compare the first with channels.
 func BenchmarkStream(b *testing.B) {
 	for _, each := range []struct {
 		name   string

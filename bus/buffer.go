@@ -14,37 +14,37 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// Buffer is room for one payload, to be filled in place and sent. It belongs
+// Buffer is the memory of one payload, to be filled in place and sent. It belongs
 // to one goroutine. Send it or Abort it.
 type Buffer struct {
-	e         Emitter
-	em        Emission
-	codec     codec.ID
-	size      int     // reserved
-	price     int64   // of size, in credit
-	edges     []*edge // those the payload goes to, once credit is taken
-	room      shmstore.Reservation
-	heap      []byte            // the payload, when it is not in the store; nil: it is in room
-	lent      *accounts.Payload // where heap lies, when it is memory shared with another process
-	first     *Delivery         // made early, when the payload travels inside it
-	void      bool              // the request is over: what is filled in goes nowhere
-	spilt     bool              // the store had no room in one piece
-	apart     bool              // it passes an edge alone, and lies in a segment of its own
-	unbounded bool              // no window bounds the bytes that lie so: it passes alone, or the bus overcommits
-	held      bool              // the request is held: see hold
-	done      bool
+	e           Emitter
+	em          Emission
+	codec       codec.ID
+	size        int     // reserved
+	price       int64   // of size, in credit
+	edges       []*edge // the targets of the payload, once credit is taken
+	reservation shmstore.Reservation
+	heap        []byte            // the payload, when it is not in the store; nil: it is in reservation
+	lent        *accounts.Payload // where heap lies, when it is memory shared with another process
+	first       *Delivery         // made with the buffer, when the payload travels inside the delivery
+	void        bool              // the request is over: the payload is not sent
+	spilled     bool              // the store had no contiguous space
+	ownSegment  bool              // it is larger than an edge's byte window, and has a segment of its own
+	unbounded   bool              // no window bounds its bytes on the heap: see ownSegment and Options.Overcommit
+	requestHeld bool              // the request is held: see holdRequest
+	done        bool
 }
 
-// spillAfter is how long a payload waits for room in the store before it goes
-// to the heap instead. Its credit is taken, so the bytes are there; but they
-// may lie in pieces between payloads that somebody holds for long, and waiting
-// for those could be waiting for oneself. Where processes keep views of so much that
-// there need be no room at all (accounts.Views.Crowded), it does not wait.
+// spillAfter is how long a payload waits for space in the store before it goes
+// to the heap instead. Its credit is taken, so the store has the bytes; but they
+// may be fragments between payloads that are held for long, and the waiting
+// request may be the holder. Where processes keep views of so many bytes that the
+// store may have no space at all (accounts.Views.Crowded), a payload does not wait.
 const spillAfter = 20 * time.Millisecond
 
-// Reserve returns room for a payload of up to size bytes. It takes the edge's
-// credit, and waits for it. One that is larger than the edge's byte window waits until all others
-// of its request there are finished, buffers that are neither sent nor aborted among them.
+// Reserve returns a buffer for a payload of up to size bytes. It waits for credit of each edge.
+// A payload that is larger than an edge's byte window waits until all other payloads of its request
+// on that edge are finished, and buffers for it are sent or aborted.
 func (e Emitter) Reserve(size int, c codec.ID, opts ...EmitOption) (*Buffer, error) {
 	b, err := e.reserve(size, c, Emission{}.with(opts))
 	if err != nil {
@@ -68,12 +68,12 @@ func (e Emitter) reserve(size int, c codec.ID, em Emission) (Buffer, error) {
 		b.reserveInline()
 		return b, nil
 	}
-	b.apart = slices.ContainsFunc(b.edges, func(ed *edge) bool { return ed.alone(b.price) })
-	err := b.reserveRoom()
+	b.ownSegment = slices.ContainsFunc(b.edges, func(ed *edge) bool { return ed.exceedsWindow(b.price) })
+	err := b.reserveSpace()
 	switch {
 	case err == nil:
-	case e.out.forgiving():
-		b.avoid()
+	case e.out.discardsWhenOver():
+		b.discardOutput()
 		err = nil
 	default:
 		b.giveCredit()
@@ -81,15 +81,15 @@ func (e Emitter) reserve(size int, c codec.ID, em Emission) (Buffer, error) {
 	return b, err
 }
 
-// forgiving reports whether an emission succeeds, to no effect, because the
-// request is over: one actor that serves many requests need not look after
-// each one's end.
-func (o *outputs) forgiving() bool {
+// discardsWhenOver reports whether an emission succeeds without effect because
+// the request is over: an actor that serves many requests need not handle the
+// end of each.
+func (o *outputs) discardsWhenOver() bool {
 	return o.task != nil && o.task.stage.shared() && o.req.over()
 }
 
-// avoid makes b a buffer that leads nowhere.
-func (b *Buffer) avoid() {
+// discardOutput makes b a buffer that is not sent.
+func (b *Buffer) discardOutput() {
 	b.giveCredit()
 	b.void, b.heap = true, make([]byte, b.size)
 }
@@ -103,37 +103,37 @@ func (b *Buffer) reserveInline() {
 	b.heap = b.first.small[:b.size:b.size]
 }
 
-// reserveRoom takes room in the store, or on the heap if the store has none in
-// one piece.
-func (b *Buffer) reserveRoom() (err error) {
+// reserveSpace takes space in the store, or on the heap if the store has no
+// contiguous space.
+func (b *Buffer) reserveSpace() (err error) {
 	o := b.e.out
-	if err := b.hold(); err != nil {
+	if err := b.holdRequest(); err != nil {
 		return err
 	}
 	defer func() {
-		if err == nil && !b.spilt && o.req.over() { // a host that is lost may be reading what was given back before
-			b.room.Abort()
+		if err == nil && !b.spilled && o.req.over() { // a lost host may still be reading memory that was released before
+			b.reservation.Abort()
 			err = o.req.cause()
 		}
-		if err != nil || b.spilt {
-			b.unhold()
+		if err != nil || b.spilled {
+			b.unholdRequest()
 		}
 	}()
 	var ok bool
-	if !b.apart {
-		if b.room, ok = o.producer.TryReserve(b.size, b.codec); ok {
+	if !b.ownSegment {
+		if b.reservation, ok = o.producer.TryReserve(b.size, b.codec); ok {
 			return nil
 		}
 	}
 	ran := b.e.handlerLock.pause()
 	defer b.e.handlerLock.lock(b.e.out.req.id, ran)
-	// The first try does not wait: what waits is noted, and wants a timer.
-	b.room, err = b.takeRoom(atOnce, nil)
+	// The first try does not wait: a wait is recorded for reports and needs a timer.
+	b.reservation, err = b.reserveInStore(atOnce, nil)
 	if errors.Is(err, actors.ErrCanceled) {
 		if b.e.cancel == atOnce {
 			return ErrCanceled
 		}
-		b.room, err = b.awaitRoom()
+		b.reservation, err = b.awaitSpace()
 	}
 	switch {
 	case errors.Is(err, actors.ErrCanceled) && o.req.over():
@@ -146,72 +146,72 @@ func (b *Buffer) reserveRoom() (err error) {
 	return nil
 }
 
-// takeRoom takes room in the store, in a segment of its own for what passes alone: the windows
-// leave no share of the arena for it.
-func (b *Buffer) takeRoom(done, cancel <-chan struct{}) (shmstore.Reservation, error) {
-	if b.apart {
+// reserveInStore reserves space in the store. A payload that is larger than its edge's window gets a
+// segment of its own: the windows are sized to fill the arena.
+func (b *Buffer) reserveInStore(done, cancel <-chan struct{}) (shmstore.Reservation, error) {
+	if b.ownSegment {
 		return b.e.out.req.bus.writer.ReserveAlone(done, cancel, b.size, b.codec)
 	}
 	return b.e.out.producer.Reserve(done, cancel, b.size, b.codec)
 }
 
-// spill has the payload on the heap. Where no window bounds what lies there, the machine must have the memory.
+// spill puts the payload on the heap. Where no window bounds its bytes, the machine must have the memory.
 func (b *Buffer) spill() error {
 	if b.unbounded {
 		if s := memory.System().Check(uint64(b.size)); s != nil {
 			return fmt.Errorf("%w: %d bytes, and payloads leave no room in the store, which Store.MaxLargeBytes (large_bytes in a file) bounds, nor %s on the heap", shmstore.ErrMemory, b.size, s.Limit)
 		}
 	}
-	b.heap, b.spilt = make([]byte, b.size), true
+	b.heap, b.spilled = make([]byte, b.size), true
 	return nil
 }
 
-// hold holds the request of a payload that is the caller's and takes room in the
-// store. A stage's need no such thing: the request has a slot there.
-func (b *Buffer) hold() error {
+// holdRequest keeps the request from being forgotten while its caller's payload takes
+// space in the store. A payload of a stage needs no hold: the request has a slot there.
+func (b *Buffer) holdRequest() error {
 	o := b.e.out
 	if o.task != nil {
 		return nil
 	}
-	if !o.req.hold() {
+	if !o.req.holdForPayload() {
 		return o.req.cause()
 	}
-	b.held = true
+	b.requestHeld = true
 	return nil
 }
 
-func (b *Buffer) unhold() {
-	if b.held {
-		b.held = false
-		b.e.out.req.unhold()
+func (b *Buffer) unholdRequest() {
+	if b.requestHeld {
+		b.requestHeld = false
+		b.e.out.req.unholdForPayload()
 	}
 }
 
-// atOnce is a wait that is over before it begins.
+// atOnce is closed: a wait that it cancels does not begin.
 var atOnce = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-func (b *Buffer) awaitRoom() (shmstore.Reservation, error) {
+func (b *Buffer) awaitSpace() (shmstore.Reservation, error) {
 	o := b.e.out
-	b.unbounded = b.apart || o.req.bus.opts.Overcommit
+	b.unbounded = b.ownSegment || o.req.bus.opts.Overcommit
 	if o.req.bus.kept.Crowded(int64(len(o.req.bus.store.Arena())) / headroom) {
 		return shmstore.Reservation{}, actors.ErrCanceled
 	}
-	defer o.waitsForSpace(nil)()
+	defer o.beginSpaceWait(nil)()
 	enough := make(chan struct{})
 	timer := time.AfterFunc(o.req.bus.opts.spillAfter, func() { close(enough) })
 	defer timer.Stop()
-	return b.takeRoom(o.req.done, enough)
+	return b.reserveInStore(o.req.done, enough)
 }
 
-// Bytes is the memory to fill. What is copied there is best copied with [codec.Copy].
+// Bytes is the memory to fill. Use [codec.Copy] to copy into it.
 func (b *Buffer) Bytes() []byte {
 	if b.heap != nil {
 		return b.heap
 	}
-	return b.room.Bytes()[:b.size]
+	return b.reservation.Bytes()[:b.size]
 }
 
-// fill has a function of others fill b, and aborts b if it fails or panics.
+// fill calls with to fill b, and aborts b if with fails or panics.
 func (b *Buffer) fill(with func(dst []byte) error) (err error) {
 	filled := false
 	defer func() {
@@ -224,16 +224,16 @@ func (b *Buffer) fill(with func(dst []byte) error) (err error) {
 	return err
 }
 
-// Abort gives room and credit back. After Send it does nothing.
+// Abort releases memory and credit. After Send it does nothing.
 func (b *Buffer) Abort() {
 	if b.done {
 		return
 	}
 	b.done = true
 	if b.heap == nil {
-		b.room.Abort()
+		b.reservation.Abort()
 	}
-	b.unhold()
+	b.unholdRequest()
 	if b.first != nil {
 		b.first.recycle()
 	}
@@ -258,7 +258,7 @@ func (b *Buffer) Send(n int, opts ...EmitOption) error {
 	if b.heap != nil {
 		return b.send(messages.Handle{}, b.heap[:n:n])
 	}
-	h, err := b.room.Commit(n, len(b.edges))
+	h, err := b.reservation.Commit(n, len(b.edges))
 	if err != nil {
 		b.Abort()
 		return fmt.Errorf("commit %d bytes: %w", n, err)
@@ -266,7 +266,7 @@ func (b *Buffer) Send(n int, opts ...EmitOption) error {
 	return b.send(h, nil)
 }
 
-// admit takes credit on every edge that the payload goes to.
+// admit takes credit on every edge of the payload.
 func (b *Buffer) admit() error {
 	o := b.e.out
 	edges, err := o.chosen(b.em)
@@ -276,8 +276,8 @@ func (b *Buffer) admit() error {
 	for i, ed := range edges {
 		if err := b.admitTo(o.req.flow(ed)); err != nil {
 			b.edges = edges[:i]
-			if o.forgiving() {
-				b.avoid()
+			if o.discardsWhenOver() {
+				b.discardOutput()
 				return nil
 			}
 			b.giveCredit()
@@ -288,7 +288,7 @@ func (b *Buffer) admit() error {
 	return nil
 }
 
-// chosen is the edges that an emission goes to, if it may go anywhere.
+// chosen returns the edges of an emission, or why it cannot be sent.
 func (o *outputs) chosen(em Emission) ([]*edge, error) {
 	if err := em.check(); err != nil {
 		return nil, err
@@ -306,7 +306,7 @@ func (o *outputs) chosen(em Emission) ([]*edge, error) {
 	return o.edges, nil
 }
 
-// indexOf is the place of an edge among those of the outlet.
+// indexOf is the index of an edge among the outputs' edges.
 func (o *outputs) indexOf(ed *edge) int { return slices.Index(o.edges, ed) }
 
 func (b *Buffer) admitTo(f *flow) error {
@@ -318,14 +318,14 @@ func (b *Buffer) admitTo(f *flow) error {
 		return b.e.out.req.cause()
 	}
 	if f.edge.queues() {
-		return f.makeRoom(cost)
+		return f.makeQueueSpace(cost)
 	}
-	if f.enter(cost) {
+	if f.tryTakeWithSlot(cost) {
 		return nil
 	}
 	ran := b.e.handlerLock.pause()
 	defer b.e.handlerLock.lock(b.e.out.req.id, ran)
-	return f.take(cost, b.e.cancel)
+	return f.waitForCredit(cost, b.e.cancel)
 }
 
 func (b *Buffer) giveCredit() {
@@ -337,15 +337,15 @@ func (b *Buffer) giveCredit() {
 
 func (b *Buffer) giveCreditOf(ed *edge) {
 	if !ed.queues() {
-		b.e.out.req.flow(ed).give(oneDelivery | uint64(ed.charge(b.price)))
+		b.e.out.req.flow(ed).giveCredit(oneDelivery | uint64(ed.charge(b.price)))
 	}
 }
 
-// send makes a delivery for each edge and sends them all, or none.
+// send makes a delivery for each edge and sends all of them or none.
 func (b *Buffer) send(h messages.Handle, inline []byte) error {
 	b.done = true
 	o := b.e.out
-	defer b.unhold()
+	defer b.unholdRequest()
 	var few [2]*Delivery
 	made := few[:0]
 	for _, ed := range b.edges {
@@ -368,13 +368,13 @@ func (b *Buffer) send(h messages.Handle, inline []byte) error {
 	switch {
 	case !errors.Is(err, ErrEnded):
 		return err
-	case o.forgiving():
+	case o.discardsWhenOver():
 		return nil
 	}
 	return o.req.cause()
 }
 
-// delivery makes one for a flow.
+// delivery makes the delivery for a flow.
 func (b *Buffer) delivery(f *flow, h messages.Handle, inline []byte) *Delivery {
 	d := b.first
 	if d == nil {
@@ -384,15 +384,15 @@ func (b *Buffer) delivery(f *flow, h messages.Handle, inline []byte) *Delivery {
 	if inline != nil {
 		d.Inline, d.Codec, d.foreign = inline, uint32(b.codec), b.lent
 	}
-	d.cost, d.cause, d.put = f.edge.charge(b.price), b.e.cause, held(b.em.Put)
+	d.cost, d.cause, d.origin = f.edge.charge(b.price), b.e.cause, holdOrigin(b.em.Put)
 	return d
 }
 
-// errMustCopy reports that an edge leads to a process that may not have a payload by reference.
+// errMustCopy reports an edge to a process that may not get the payload by reference.
 var errMustCopy = errors.New("the payload has to be copied")
 
-// launch sends deliveries that are prepared, unless the request is over, or one of the streams
-// has ended or takes no payload by reference.
+// launch sends prepared deliveries, unless the request is over, or one of the streams has ended or
+// takes no payload by reference.
 func (b *Buffer) launch(made []*Delivery, after *AfterUnlock) error {
 	o := b.e.out
 	o.mu.Lock()
@@ -404,7 +404,7 @@ func (b *Buffer) launch(made []*Delivery, after *AfterUnlock) error {
 		switch f := d.flow; {
 		case f.ended:
 			return &StageError{Stage: o.name(), Edge: f.edge.name, Key: b.em.Key, Seq: f.seq, Err: ErrAfterEnd}
-		case b.lent != nil && !f.refers():
+		case b.lent != nil && !f.mayRefer():
 			return errMustCopy
 		}
 	}
@@ -416,8 +416,8 @@ func (b *Buffer) launch(made []*Delivery, after *AfterUnlock) error {
 		if b.em.copies {
 			f.sent.copies++
 		}
-		if b.spilt {
-			f.sent.spilt++
+		if b.spilled {
+			f.sent.spilled++
 		}
 		f.send(d, b.em, after)
 	}
@@ -427,7 +427,7 @@ func (b *Buffer) launch(made []*Delivery, after *AfterUnlock) error {
 // ErrAfterEnd reports an emission on an edge whose stream has ended.
 var ErrAfterEnd = errors.New("the stream has ended: nothing can be sent behind its last payload")
 
-// refuse gives back what deliveries that are not sent hold, and the credit of their flows.
+// refuse discards deliveries that are not sent, and returns the credit of their flows.
 func (b *Buffer) refuse(made []*Delivery) {
 	for _, d := range made {
 		d.discard()

@@ -29,15 +29,15 @@ import (
 
 // Bus is a running pipeline. Its methods are safe for concurrent use.
 type Bus struct {
-	opts   Options
-	graph  *graph
-	codecs *codec.Registry
-	opened time.Time
-	keys   string // begins the keys of what connectors carry
+	opts      Options
+	graph     *graph
+	codecs    *codec.Registry
+	opened    time.Time
+	keyPrefix string // begins the keys of payloads that connectors carry
 
 	store         *shmstore.Store
-	node          bool              // a node's: its edges end at a host
-	shared        *accounts.Segment // the store's arena, as others have it, of a node's; see opened
+	node          bool              // it is a node's: its edges lead to a host
+	shared        *accounts.Segment // of a node: the store's arena, as other processes map it
 	system        *actors.System
 	writer        *actors.Writer
 	inputProducer *actors.Producer
@@ -48,16 +48,16 @@ type Bus struct {
 	lane       *lane.Lane
 	ownLane    bool // it is closed with the bus
 	sender     *lane.Sender
-	leastBytes int // of a payload that does not travel inside a message
+	leastBytes int // the size of the smallest payload that does not travel inside a message
 	sweepDue   atomic.Bool
 
-	tensorFigures TensorFigures // of other processes
+	tensorFigures TensorFigures // reported by other processes
 	lastActive    *lastactive.Tracker
 
 	permits   pool.Pool // one for each request that may be alive
 	admission admission
 	kept      accounts.Views // in the store
-	joinBytes atomic.Int64   // held by inputs that wait in joins
+	joinBytes atomic.Int64   // of inputs that wait in joins
 	joinLimit int64
 	outcomes  [PastDeadline + 1]atomic.Int64
 	lastID    atomic.Uint64
@@ -65,13 +65,13 @@ type Bus struct {
 	closing   chan struct{}
 	closeOnce sync.Once
 	stopMu    lockorder.Right[lockorder.BusStop] // one stop at a time
-	stopped   bool                               // nothing is left to be closed; guarded by stopMu
+	stopped   bool                               // all is closed; guarded by stopMu
 	watchDone chan struct{}
 
-	mu   lockorder.Mutex[lockorder.Bus] // guards what follows and edge.sent; no request begins behind closing
-	live map[uint64]*Request            // by Request.key
-	last map[uint32]uint64              // the order of the last request of each client that has one alive
-	idle chan struct{}                  // closed when live empties; nil: no goroutine waits
+	mu        lockorder.Mutex[lockorder.Bus] // guards the fields below and edge.sent; no request begins after closing is closed
+	live      map[uint64]*Request            // by Request.key
+	lastOrder map[uint32]uint64              // by client: the order of its last request, while one is alive
+	idle      chan struct{}                  // closed when live becomes empty; nil: no goroutine waits
 }
 
 // Open checks the pipeline, takes the memory for its store, and starts its
@@ -89,12 +89,12 @@ type EdgeBounds struct {
 	From   string `json:"from"` // empty: the caller
 	To     string `json:"to"`   // empty: the caller
 	Window int64  `json:"window_bytes"`
-	// Largest is the largest payload. One that is larger than the window passes alone.
+	// Largest is the largest payload. One that is larger than the window travels alone.
 	Largest int64 `json:"largest_bytes"`
 }
 
-// Bounds reports what [Open] would refuse of a pipeline and its options, and else the bounds of
-// its edges; it opens nothing. The errors are those of Open.
+// Bounds checks a pipeline and its options as [Open] does, with the same errors, and returns the bounds
+// of the edges. It opens nothing.
 func (p Pipeline) Bounds(opts Options) ([]EdgeBounds, error) {
 	opts = opts.withDefaults()
 	g, err := compileFor(p, opts)
@@ -106,7 +106,7 @@ func (p Pipeline) Bounds(opts Options) ([]EdgeBounds, error) {
 		return nil, fmt.Errorf("bus: open: %w", err)
 	}
 	store = store.WithDefaults()
-	if err := g.size(store.ArenaBytes, g.joinRoom(opts.JoinBytes, store.ArenaBytes), opts.MaxRequests, opts.Overcommit); err != nil {
+	if err := g.sizeWindows(store.ArenaBytes, g.joinSpace(opts.JoinBytes, store.ArenaBytes), opts.MaxRequests, opts.Overcommit); err != nil {
 		return nil, err
 	}
 	all := make([]EdgeBounds, len(g.edges))
@@ -116,7 +116,7 @@ func (p Pipeline) Bounds(opts Options) ([]EdgeBounds, error) {
 	return all, nil
 }
 
-// compileFor compiles a pipeline for a bus with options, which it checks.
+// compileFor compiles a pipeline and checks the options.
 func compileFor(p Pipeline, opts Options) (*graph, error) {
 	g, err := compile(p)
 	return g, errors.Join(opts.validate(), err)
@@ -133,8 +133,8 @@ func openPipeline(ctx context.Context, p Pipeline, opts Options) (*Bus, error) {
 	return openGraph(ctx, g, opts, nil)
 }
 
-// openGraph opens a bus over a checked graph. A node's has the node's lane, and its
-// edges have their windows from the host.
+// openGraph opens a bus over a checked graph. The bus of a node gets the node's lane in of, and the
+// windows of its edges come from the host.
 func openGraph(ctx context.Context, g *graph, opts Options, of *lane.Lane) (*Bus, error) {
 	node := of != nil
 	codecs, err := registry(opts.Serializer)
@@ -146,9 +146,9 @@ func openGraph(ctx context.Context, g *graph, opts Options, of *lane.Lane) (*Bus
 		return nil, fmt.Errorf("bus: open: %w", err)
 	}
 	b := &Bus{
-		opts: opts, graph: g, codecs: codecs, opened: time.Now(), keys: newKeys(), store: store, node: node,
+		opts: opts, graph: g, codecs: codecs, opened: time.Now(), keyPrefix: newKeyPrefix(), store: store, node: node,
 		closing: make(chan struct{}), watchDone: make(chan struct{}),
-		live: make(map[uint64]*Request), last: make(map[uint32]uint64),
+		live: make(map[uint64]*Request), lastOrder: make(map[uint32]uint64),
 	}
 	if !node {
 		b.exchange, b.directory = newExchange(opts), directory.New(ErrClosed)
@@ -162,8 +162,8 @@ func openGraph(ctx context.Context, g *graph, opts Options, of *lane.Lane) (*Bus
 	return b, nil
 }
 
-// registry holds the built-in serializers, that of values with tensors in them,
-// which other processes send by themselves, and the bus's own.
+// registry holds the built-in serializers, the one of bundles, which other
+// processes send without being asked, and the serializer of the bus.
 func registry(s codec.Serializer) (*codec.Registry, error) {
 	r := codec.Default()
 	if err := r.Register(bundle.Serializer{}); err != nil {
@@ -180,15 +180,15 @@ func registry(s codec.Serializer) (*codec.Registry, error) {
 
 func (b *Bus) start() error {
 	arena := b.store.Stats().ArenaBytes
-	b.joinLimit = b.graph.joinRoom(b.opts.JoinBytes, arena)
+	b.joinLimit = b.graph.joinSpace(b.opts.JoinBytes, arena)
 	if b.node {
-		b.joinLimit = maxWindowBytes // the host has set the room aside
-	} else if err := b.graph.size(arena, b.joinLimit, b.opts.MaxRequests, b.opts.Overcommit); err != nil {
+		b.joinLimit = maxWindowBytes // the host has set the space aside
+	} else if err := b.graph.sizeWindows(arena, b.joinLimit, b.opts.MaxRequests, b.opts.Overcommit); err != nil {
 		return err
 	}
-	b.graph.describe()
+	b.graph.buildPorts()
 	b.permits.Add(b.opts.MaxRequests)
-	var spinner *actors.Spinner // of stages: those of a host are not what its clients wait for
+	var spinner *actors.Spinner // for the stages of a node: clients of a host do not wait for the host's stages
 	if b.lastActive = b.opts.lastActive; b.lastActive != nil {
 		spinner = b.lastActive.Spinner()
 	} else {
@@ -205,8 +205,8 @@ func (b *Bus) start() error {
 	}
 	go func() {
 		defer close(b.watchDone)
-		var places permitWatch
-		b.watchStalls(b.closing, func(atLeast time.Duration) []Stall { return b.poll(&places, atLeast) })
+		var permits permitWatch
+		b.watchStalls(b.closing, func(atLeast time.Duration) []Stall { return b.findStalls(&permits, atLeast) })
 	}()
 	return nil
 }
@@ -218,21 +218,21 @@ func (b *Bus) nextKey() uint64 { return b.lastID.Add(1) }
 // SubmitOption adjusts one request.
 type SubmitOption func(*RequestOptions)
 
-// WithDeadline ends the request with ErrDeadline when it is not over by then. A deadline of the wall clock counts from
-// the submit on: to set that clock later changes nothing.
+// WithDeadline ends the request with ErrDeadline at that time, unless it is over. A wall-clock time is converted to
+// the monotonic clock at the submit: setting the wall clock later has no effect.
 func WithDeadline(at time.Time) SubmitOption {
 	return func(o *RequestOptions) { o.Deadline = at }
 }
 
-// WithTrace has every delivery of the request carry the trace context. One whose state
-// no message between processes takes is refused with a [*messages.MalformedError].
+// WithTrace has every delivery of the request carry the trace context. A trace state that does not fit
+// a message between processes is refused with a [*messages.MalformedError].
 func WithTrace(tc messages.TraceContext) SubmitOption {
 	return func(o *RequestOptions) { o.Trace = tc }
 }
 
 // Submit sends a request with one input, which goes to every first stage. It
-// waits for a place among MaxRequests and at the first stages. The context is
-// the request's from then on: when it ends, so does the request.
+// waits for a permit (MaxRequests) and for slots of the first stages. The context is
+// the request's from then on: when the context ends, so does the request.
 func (b *Bus) Submit(ctx context.Context, v any, opts ...SubmitOption) (*Request, error) {
 	r, err := b.Stream(ctx, opts...)
 	if err != nil {
@@ -241,15 +241,15 @@ func (b *Bus) Submit(ctx context.Context, v any, opts ...SubmitOption) (*Request
 	return sendOnly(ctx, r, v)
 }
 
-// TrySubmit is Submit for callers that would rather shed load than wait: when
-// there is no place for the request, it returns ErrOverloaded at once.
+// TrySubmit is Submit for callers that shed load instead of waiting: without a
+// free permit or slot it returns ErrOverloaded at once.
 func (b *Bus) TrySubmit(ctx context.Context, v any, opts ...SubmitOption) (*Request, error) {
 	r, err := b.tryStream(ctx, opts...)
 	if err != nil {
 		return nil, err
 	}
 	for _, e := range b.graph.inputs {
-		if r.wantSlot(r.flow(e).consumer); !r.flow(e).open() {
+		if r.wantSlot(r.flow(e).consumer); !r.flow(e).consumerOpen() {
 			r.Close()
 			return nil, fmt.Errorf("%w: stage %q has no slot free: %d replicas hold %d requests each", ErrOverloaded, e.spec.To, e.to.spec.Replicas, e.to.spec.MaxInflight)
 		}
@@ -257,7 +257,7 @@ func (b *Bus) TrySubmit(ctx context.Context, v any, opts ...SubmitOption) (*Requ
 	return sendOnly(ctx, r, v)
 }
 
-// sendOnly sends the one input of a request, which is no request without it.
+// sendOnly sends the only input of a request. After an error the request is closed.
 func sendOnly(ctx context.Context, r *Request, v any) (*Request, error) {
 	if err := r.Send(ctx, v, Last()); err != nil {
 		r.Close()
@@ -266,20 +266,19 @@ func sendOnly(ctx context.Context, r *Request, v any) (*Request, error) {
 	return r, nil
 }
 
-// tryStream is Stream for callers that do not wait for a place.
+// tryStream is Stream without the wait for a permit.
 func (b *Bus) tryStream(ctx context.Context, opts ...SubmitOption) (*Request, error) {
-	return b.begin(ctx, true, opts)
+	return b.beginRequest(ctx, true, opts)
 }
 
-// Stream starts a request whose inputs follow: Send them, then CloseSend. It
-// waits for a place among MaxRequests; the context is the request's from then
-// on.
+// Stream starts a request without inputs: Send them, then CloseSend. It waits
+// for a permit (MaxRequests). The context is the request's from then on.
 func (b *Bus) Stream(ctx context.Context, opts ...SubmitOption) (*Request, error) {
-	return b.begin(ctx, false, opts)
+	return b.beginRequest(ctx, false, opts)
 }
 
-// begin begins a request with a caller's options, which is not to wait for its place if try is set.
-func (b *Bus) begin(ctx context.Context, try bool, opts []SubmitOption) (*Request, error) {
+// beginRequest begins a request with a caller's options. With try it does not wait for a permit.
+func (b *Bus) beginRequest(ctx context.Context, try bool, opts []SubmitOption) (*Request, error) {
 	o, err := RequestOptionsOf(ctx, opts)
 	if err != nil {
 		return nil, fmt.Errorf("bus: submit: %w", err)
@@ -291,8 +290,8 @@ func (b *Bus) begin(ctx context.Context, try bool, opts []SubmitOption) (*Reques
 	return b.admit(ctx, o)
 }
 
-// acquirePermit takes a place among MaxRequests, for admit. It waits for one as long as the context
-// lets it, unless the request is not to wait.
+// acquirePermit takes a permit for admit. It waits for one until the context ends, unless the options
+// forbid the wait.
 func (b *Bus) acquirePermit(ctx context.Context, o RequestOptions) error {
 	if len(b.graph.edges) == 0 {
 		return fmt.Errorf("%w: the bus has no stages: it keeps values under keys and takes no requests", ErrConfig)
@@ -311,7 +310,7 @@ func (b *Bus) acquirePermit(ctx context.Context, o RequestOptions) error {
 	return nil
 }
 
-// submitEnded is the error of a request that has not begun when its context has ended.
+// submitEnded is the error of a submit whose context has ended before the request began.
 func submitEnded(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	switch {
@@ -323,14 +322,13 @@ func submitEnded(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", ErrDeadline, cause)
 }
 
-// noPermit is the error of a request that has waited for a place in vain.
+// noPermit is the error of a request whose wait for a permit has ended with cause.
 func (b *Bus) noPermit(cause error) error {
 	live, most := b.Stats().Live, b.opts.MaxRequests
 	return fmt.Errorf("bus: submit: %d requests are alive, MaxRequests is %d: %w", live, most, cause)
 }
 
-// RequestOptionsOf applies options, and the deadline of a context. Only where there are options do they take memory
-// of their own.
+// RequestOptionsOf applies options, and the deadline of a context. It allocates only if there are options.
 func RequestOptionsOf(ctx context.Context, opts []SubmitOption) (o RequestOptions, err error) {
 	if len(opts) > 0 {
 		given := new(RequestOptions)
@@ -339,11 +337,11 @@ func RequestOptionsOf(ctx context.Context, opts []SubmitOption) (o RequestOption
 		}
 		o = *given
 	}
-	o.limit(ctx)
+	o.limitDeadline(ctx)
 	return o, messages.ValidateTraceState(o.Trace.State)
 }
 
-// admit begins a request at its place.
+// admit begins a request with its permit, or returns the permit.
 func (b *Bus) admit(ctx context.Context, o RequestOptions) (*Request, error) {
 	if ctx.Err() != nil {
 		b.permits.Give()
@@ -352,7 +350,7 @@ func (b *Bus) admit(ctx context.Context, o RequestOptions) (*Request, error) {
 	b.mu.Lock()
 	if b.closed() {
 		b.mu.Unlock()
-		b.permits.Give() // the next that waits finds out the same way
+		b.permits.Give() // the next waiting request then fails here, too
 		return nil, ErrClosed
 	}
 	faultpoint.Hit("bus-admits")
@@ -364,11 +362,11 @@ func (b *Bus) admit(ctx context.Context, o RequestOptions) (*Request, error) {
 	return r, nil
 }
 
-// putInOrder, with mu held, puts a request behind those that its client has submitted before. Those of
-// other clients that have not come to a slot yet take turns with it.
+// putInOrder, with mu held, orders a request behind the earlier ones of its client. Requests of other
+// clients that have no slot yet alternate with it.
 func (b *Bus) putInOrder(r *Request) {
-	r.order = max(b.last[r.client], b.admission.served.Load()) + 1
-	b.last[r.client] = r.order
+	r.order = max(b.lastOrder[r.client], b.admission.served.Load()) + 1
+	b.lastOrder[r.client] = r.order
 }
 
 func (b *Bus) closed() bool {
@@ -380,18 +378,18 @@ func (b *Bus) closed() bool {
 	}
 }
 
-// forget is called when nothing of a request is left.
+// forget removes a request whose references are all released, and returns its permit.
 func (b *Bus) forget(r *Request) {
 	for i := range r.flows {
-		r.flows[i].sum()
+		r.flows[i].freezeSent()
 	}
 	b.mu.Lock()
 	for i, e := range b.graph.edges {
-		e.sent.add(r.flows[i].sent) // which changes no more
+		e.sent.add(r.flows[i].sent) // final after freezeSent
 	}
 	delete(b.live, r.key)
-	if b.last[r.client] == r.order {
-		delete(b.last, r.client)
+	if b.lastOrder[r.client] == r.order {
+		delete(b.lastOrder, r.client)
 	}
 	if len(b.live) == 0 && b.idle != nil {
 		close(b.idle)
@@ -401,14 +399,14 @@ func (b *Bus) forget(r *Request) {
 	b.permits.Give()
 }
 
-// requests is a snapshot of those alive.
+// requests is a snapshot of the live requests, by id.
 func (b *Bus) requests() []*Request {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.sorted()
 }
 
-// request finds a request that is alive by its id; nil: there is none.
+// request finds a live request by its id; nil: there is none.
 func (b *Bus) request(id messages.RequestID) *Request {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -420,12 +418,12 @@ func (b *Bus) request(id messages.RequestID) *Request {
 	return nil
 }
 
-// sorted, with mu held, is the requests alive by their ids.
+// sorted, with mu held, returns the live requests by id.
 func (b *Bus) sorted() []*Request {
 	return slices.SortedFunc(maps.Values(b.live), func(x, y *Request) int { return cmp.Compare(x.id, y.id) })
 }
 
-// tasksAt gives the tasks that a worker has open.
+// tasksAt returns the tasks that are open at a worker.
 func (b *Bus) tasksAt(w *worker) []*Task {
 	var ts []*Task
 	for _, r := range b.requests() {
@@ -437,15 +435,15 @@ func (b *Bus) tasksAt(w *worker) []*Task {
 	return ts
 }
 
-// AbortAll aborts the requests that are open.
+// AbortAll aborts all requests that are not over.
 func (b *Bus) AbortAll(reason error) {
 	for _, r := range b.requests() {
 		r.Abort(reason)
 	}
 }
 
-// Drain waits until no request is alive: all are over, their results received
-// and finished. It does not keep new ones out.
+// Drain waits until no request is alive: all are over, and their results received
+// and finished. New requests may begin meanwhile.
 func (b *Bus) Drain(ctx context.Context) error {
 	b.mu.Lock()
 	if len(b.live) == 0 {
@@ -465,7 +463,7 @@ func (b *Bus) Drain(ctx context.Context) error {
 	}
 }
 
-// describeLive names what requests that are not gone wait for.
+// describeLive says for what each live request waits.
 func (b *Bus) describeLive() string {
 	var left []string
 	for _, r := range b.requests() {
@@ -474,11 +472,11 @@ func (b *Bus) describeLive() string {
 	return "still alive: " + strings.Join(left, "; ")
 }
 
-// Close aborts what is open, waits for handlers to return, stops the stages
-// and gives the memory back. When a handler does not return before the context
-// ends, Close names it and leaves everything in place; it may be called again.
-// It reports broken invariants of the store and payloads that were not given
-// back, should there be any: those errors wrap ErrNotClean.
+// Close aborts open requests, waits for handlers to return, stops the stages
+// and releases the memory. When a handler does not return before the context
+// ends, the error names it and nothing is released; Close may be called again.
+// Broken invariants of the store and unreleased payloads are errors that wrap
+// ErrNotClean.
 func (b *Bus) Close(ctx context.Context) error {
 	b.mu.Lock()
 	b.closeOnce.Do(func() { close(b.closing) })
@@ -494,10 +492,10 @@ func (b *Bus) Close(ctx context.Context) error {
 	return b.stop(ctx)
 }
 
-// stop ends actors and store, once no request is alive. What the context did not
-// leave the time for is for the next call.
+// stop stops the actors and closes the store, once no request is alive. If the
+// context ends first, the next call does the rest.
 func (b *Bus) stop(ctx context.Context) error {
-	b.stopMu.Lock() // two may close a bus at a time
+	b.stopMu.Lock() // several goroutines may close a bus
 	defer b.stopMu.Unlock()
 	if b.stopped {
 		return nil
@@ -518,7 +516,7 @@ func (b *Bus) stop(ctx context.Context) error {
 	return errors.Join(broken, err, closeConnectors(b.graph.specs()), b.store.Close())
 }
 
-// lastCheck looks for what is broken, or was not given back, unless it has.
+// lastCheck reports broken invariants and unreleased payloads, in its first call.
 func (b *Bus) lastCheck() error {
 	var broken []error
 	err := b.writer.Do(func(s *shmstore.Store) {
@@ -532,7 +530,7 @@ func (b *Bus) lastCheck() error {
 	if errors.Is(err, actors.ErrStopped) {
 		return nil // closed before
 	}
-	if b.exchange != nil { // else it is a node's
+	if b.exchange != nil { // nil: a node's
 		broken = append(broken, closeExchange(b.exchange))
 		b.directory.Close()
 	}

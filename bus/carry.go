@@ -14,19 +14,19 @@ import (
 	"github.com/omnibus-runtime/omnibus/messages"
 )
 
-// ErrMissing reports a payload that is not where its edge's connector put it.
-// Its request cannot go on.
+// ErrMissing reports a payload that its edge's connector has lost. The request
+// fails.
 var ErrMissing = errors.New("bus: payload is missing")
 
-// carried is a payload that travels by the connector of its edge: sent with its
-// delivery, and received when that is opened.
+// carried is a payload that travels by the connector of its edge: it is sent with its
+// delivery, and received when the delivery is opened.
 type carried struct {
-	told connflow.Notification
-	size int
+	notification connflow.Notification
+	size         int
 }
 
-// carry puts the payload of a delivery that is about to be sent. It uses up what
-// the delivery holds in the store, even when it fails. The connector may wait.
+// carry puts the payload of a delivery that is about to be sent into the connector. The
+// delivery's lease or reference is released, also after an error. The connector may wait.
 func (f *flow) carry(d *Delivery) error {
 	lockorder.AssertNone("a connector takes a payload")
 	d.Codec = uint32(d.PayloadCodec())
@@ -50,18 +50,18 @@ func (f *flow) carry(d *Delivery) error {
 	if err != nil {
 		return err
 	}
-	d.carried = &carried{told: told, size: sent.Bytes}
+	d.carried = &carried{notification: told, size: sent.Bytes}
 	return nil
 }
 
-// key names the payload as vLLM-Omni names a chunk, {request}_{from}_{chunk}. There are
-// transports for which the key alone says where a value lies, for all edges and all
-// programs: so what stands for the request is of this bus and this edge alone.
+// key names the payload as vLLM-Omni names a chunk, {request}_{from}_{chunk}. For some
+// transports the key alone addresses a value, across all edges and all programs:
+// so the part for the request is unique to this bus and edge.
 func (f *flow) key() string {
-	return fmt.Sprintf("%s-%d-%d_%s_%d", f.req.bus.keys, f.req.id, f.edge.index, f.edge.spec.From, f.carries.Add(1)-1)
+	return fmt.Sprintf("%s-%d-%d_%s_%d", f.req.bus.keyPrefix, f.req.id, f.edge.index, f.edge.spec.From, f.connectorSends.Add(1)-1)
 }
 
-// pathOf is how the payloads of an edge travel that has a connector.
+// pathOf is the path of payloads through the connector of an edge; nil: it has none.
 func pathOf(spec Edge) *connflow.Path {
 	if spec.Connector == nil {
 		return nil
@@ -69,29 +69,29 @@ func pathOf(spec Edge) *connflow.Path {
 	return connflow.NewPath(connector.Edge{From: spec.From, To: spec.To}, spec.Connector)
 }
 
-// newKeys makes what begins the keys of one bus and of no other.
-func newKeys() string { return rand.Text()[:13] } // 65 bits
+// newKeyPrefix makes the start of the keys of one bus, which no other bus has.
+func newKeyPrefix() string { return rand.Text()[:13] } // 65 bits
 
-// unpack receives the payload that the delivery stands for.
-func (d *Delivery) unpack() error {
+// receiveCarried receives the payload of the delivery from the connector.
+func (d *Delivery) receiveCarried() error {
 	lockorder.AssertNone("a connector gives a payload")
-	v, got, err := d.flow.edge.path.Receive(d.flow.req.context(), d.carried.told)
+	v, got, err := d.flow.edge.path.Receive(d.flow.req.context(), d.carried.notification)
 	if err == nil && got.Bytes != d.carried.size {
 		v.Release()
-		err = fmt.Errorf("%w: %d bytes came of %d", ErrMissing, got.Bytes, d.carried.size)
+		err = fmt.Errorf("%w: received %d bytes of %d", ErrMissing, got.Bytes, d.carried.size)
 	}
 	if err != nil {
 		return unreceived(err)
 	}
 	d.foreign, d.carried = accounts.OnHeap(v.Bytes(), v.Release), nil
-	if d.Inline = d.foreign.Bytes(); d.Inline == nil { // it is empty, and no bare end
+	if d.Inline = d.foreign.Bytes(); d.Inline == nil { // it is empty: nil would make the delivery a bare end
 		d.Inline = []byte{}
 	}
 	return nil
 }
 
-// unreceived says the error of a payload that did not come in the bus's words. The
-// failure of its request names stage and edge by itself.
+// unreceived turns the connector's error for a missing payload into ErrMissing. The
+// failure of the request adds stage and edge.
 func unreceived(err error) error {
 	var missing *connflow.MissingError
 	if errors.As(err, &missing) {
@@ -100,11 +100,11 @@ func unreceived(err error) error {
 	return err
 }
 
-// forget reclaims a payload that nobody will get. What cannot be reclaimed now is
-// the connector's to sweep.
-func (d *Delivery) forget() {
+// cleanUpCarried removes a payload that was not received from its connector. After an
+// error the connector's sweep removes it.
+func (d *Delivery) cleanUpCarried() {
 	lockorder.AssertNone("a connector cleans up")
-	_ = d.flow.edge.path.Connector().Cleanup(context.Background(), d.carried.told.RequestID)
+	_ = d.flow.edge.path.Connector().Cleanup(context.Background(), d.carried.notification.RequestID)
 }
 
 func (g *graph) specs() []Edge {
@@ -119,7 +119,7 @@ func closeConnectors(edges []Edge) error {
 	var errs []error
 	for _, e := range edges {
 		if e.Connector != nil {
-			errs = append(errs, e.Connector.Close()) // again, where edges share it
+			errs = append(errs, e.Connector.Close()) // repeatedly, where edges share it
 		}
 	}
 	return errors.Join(errs...)

@@ -16,13 +16,13 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// carrier is a transport for an edge that can be told to go wrong. Nothing is
-// left in it at the end of the test.
+// carrier is a transport for an edge that fails on demand. It must be empty at
+// the end of the test.
 type carrier struct {
 	*ring.End
 	ring  *ring.Ring
-	lose  bool  // what was put is cleaned up at once
-	full  error // what a put returns
+	lose  bool  // a put value is cleaned up at once
+	full  error // the error of a put
 	puts  int
 	edges map[connector.Edge]bool
 	keys  map[string]int // how often each was put
@@ -34,7 +34,7 @@ func newCarrier(t testing.TB) *carrier {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // before the bus's, which was registered later
+	t.Cleanup(func() { // runs after the cleanup of the bus, which is registered later
 		if err := r.Close(); err != nil {
 			t.Errorf("payloads are left in the connector: %v", err)
 		}
@@ -58,10 +58,10 @@ func (c *carrier) Put(ctx context.Context, edge connector.Edge, key string, size
 
 func (c *carrier) connector() *connector.Connector { return connector.New("Test", c, nil) }
 
-// plain is a connector that nothing is noted of.
+// plain is a connector that records nothing.
 func (c *carrier) plain() *connector.Connector { return connector.New("Test", c.End, nil) }
 
-// block of any size, as text.
+// text is a payload of the given size, different for each i.
 func text(i, size int) string { return strings.Repeat(fmt.Sprintf("%08d", i), size/8) }
 
 // TestCarriedEdge: payloads of every size travel by the connector of one edge and
@@ -105,12 +105,12 @@ func TestCarriedEdge(t *testing.T) {
 		t.Errorf("the edge's figures: %+v", stats)
 	}
 	if stats.Transfers.Sending <= 0 || stats.Transfers.Receiving <= 0 {
-		t.Errorf("nobody measured the transfers: %+v", stats.Transfers)
+		t.Errorf("the times of transfers are missing: %+v", stats.Transfers)
 	}
 }
 
-// TestCarriedKeys: no two payloads have one key, whatever edge, request or bus
-// they are of, because for some transports the key alone says where a value lies.
+// TestCarriedKeys: payloads of all edges, requests and buses have different keys,
+// because for some transports the key alone addresses a value.
 func TestCarriedKeys(t *testing.T) {
 	c := newCarrier(t)
 	for range 2 {
@@ -135,7 +135,7 @@ func TestCarriedKeys(t *testing.T) {
 }
 
 // TestCarriedPayloadIsMissing: the request ends at once, and the error names the
-// edge, the key and the stage that cannot go on.
+// edge, the key and the receiving stage.
 func TestCarriedPayloadIsMissing(t *testing.T) {
 	c := newCarrier(t)
 	c.lose = true
@@ -175,7 +175,7 @@ func TestCarriedPayloadCannotBePut(t *testing.T) {
 	}
 }
 
-// TestCarriedAndAborted: what was put and not got is reclaimed with its request.
+// TestCarriedAndAborted: a payload that was put and not received is reclaimed with its request.
 func TestCarriedAndAborted(t *testing.T) {
 	c := newCarrier(t)
 	handling := make(chan *bus.Request)
@@ -193,7 +193,7 @@ func TestCarriedAndAborted(t *testing.T) {
 		}
 	}
 	<-handling
-	testbus.Await(t, func() bool { return c.ring.Stats().Entries > 0 }) // one at least is to be given up unseen
+	testbus.Await(t, func() bool { return c.ring.Stats().Entries > 0 }) // at least one is to be reclaimed unhandled
 	r.Abort(nil)
 	if _, err := testbus.Receive(t, r); !errors.Is(err, bus.ErrAborted) {
 		t.Errorf("the request ended with %v", err)
@@ -206,7 +206,7 @@ func TestCarriedAndAborted(t *testing.T) {
 	}
 }
 
-// TestTensorsBesideAConnector: what a connector carries it encodes, in host memory.
+// TestTensorsBesideAConnector: an edge with a connector refuses other transports of tensors.
 func TestTensorsBesideAConnector(t *testing.T) {
 	p := testbus.Linear(bus.Stage("first", testbus.Upper), bus.Stage("second", testbus.Upper))
 	p.Edges[0].Connector, p.Edges[0].Tensors = newCarrier(t).connector(), bus.TensorsPool

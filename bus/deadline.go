@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// limit takes the earlier of the option's deadline and the context's, by the monotonic clock from here on: to set
-// the wall clock neither ends nor prolongs a request.
-func (o *RequestOptions) limit(ctx context.Context) {
+// limitDeadline takes the earlier of the option's deadline and the context's, and converts it to the monotonic clock:
+// setting the wall clock neither ends nor prolongs a request.
+func (o *RequestOptions) limitDeadline(ctx context.Context) {
 	at := o.Deadline
 	if own, ok := ctx.Deadline(); ok && (at.IsZero() || own.Before(at)) {
 		at = own
@@ -22,9 +22,9 @@ func (o *RequestOptions) limit(ctx context.Context) {
 	}
 }
 
-// EndsAtDeadline notes that a process has given up its part of the request, whose deadline is over by the clock of
-// that process. The request does not complete any more, and ends at its deadline. Without effect it reports false:
-// there is no deadline, or it is over.
+// EndsAtDeadline notes that a process has ended its part of the request because the deadline is over by its clock.
+// The request can no longer complete, and ends at its deadline. Without a deadline, or when it is over by this
+// process's clock, EndsAtDeadline does nothing and reports false.
 func (c RequestControl) EndsAtDeadline() bool {
 	if c.r.deadline.IsZero() || c.r.late() {
 		return false
@@ -33,19 +33,19 @@ func (c RequestControl) EndsAtDeadline() bool {
 	return true
 }
 
-// sayWithin is how long a node waits, behind the deadline of a request, for the host to say how it ended: the host
-// knows where it was, but may be stopped.
-const sayWithin = time.Second
+// hostGrace is how long a node waits after the deadline of a request for the host's outcome, which names the stage.
+// The host may be stopped.
+const hostGrace = time.Second
 
 // watch ends the request at its deadline, and with its context.
-// The context of a completed request is watched until the caller's part is over.
+// The context of a completed request is watched until the caller has finished the results.
 func (r *Request) watch() {
 	if !r.deadline.IsZero() {
 		at := r.deadline
 		if r.owner != nil {
-			at = at.Add(sayWithin)
+			at = at.Add(hostGrace)
 		}
-		r.mu.Lock() // end, which may come from the timer at once, reads timer
+		r.mu.Lock() // end reads timer, and the timer may call it at once
 		r.timer = time.AfterFunc(time.Until(at), func() { r.end(PastDeadline, r.expired()) })
 		r.mu.Unlock()
 	}
@@ -54,7 +54,7 @@ func (r *Request) watch() {
 		r.mu.Lock()
 		r.unwatch = unwatch
 		r.mu.Unlock()
-		if r.endedEarly() || r.results.callerGone() { // at once: the end has not seen unwatch
+		if r.endedEarly() || r.results.callerHasEnded() { // end has read unwatch before it was set
 			unwatch()
 		}
 	}
@@ -63,9 +63,9 @@ func (r *Request) watch() {
 // late reports whether the request's deadline is over.
 func (r *Request) late() bool { return !r.deadline.IsZero() && time.Until(r.deadline) <= 0 }
 
-// expired is why a request ends whose deadline is over, with where it is. It takes locks.
+// expired is the error of a request whose deadline is over, with the stages where it is. It takes locks.
 func (r *Request) expired() error {
-	if r.owner != nil { // its stages are elsewhere
+	if r.owner != nil { // the host has the stages
 		return r.expiredAt(nil)
 	}
 	return r.expiredAt(r.atStages())
@@ -89,16 +89,16 @@ func (r *Request) expiredAt(at []string) error {
 	return fmt.Errorf("%w: %s", ErrDeadline, text)
 }
 
-// lateWith reports whether a context has ended by its deadline, and the request is to end by then, too.
+// lateWith reports whether a context has ended by its deadline and the request's deadline is over, too.
 func (r *Request) lateWith(ctx context.Context) bool {
 	return errors.Is(ctx.Err(), context.DeadlineExceeded) && r.late()
 }
 
-// callEnded is the error of a call on the request whose context has ended: the end of the request, where that has
+// callEnded is the error of a call on the request whose context has ended: the request's error, where both have
 // the same deadline.
 func (r *Request) callEnded(ctx context.Context) error {
 	if r.lateWith(ctx) {
-		<-r.done // soon
+		<-r.done // the deadline's timer closes it soon
 		if r.err != nil {
 			return r.err
 		}
@@ -106,15 +106,15 @@ func (r *Request) callEnded(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// contextEnded ends the request with its context. Of one that has completed it gives up the results
-// that the caller has not received: they keep its place.
+// contextEnded ends the request with its context. Of a completed request it releases the results that the
+// caller has not received: they keep the permit.
 func (r *Request) contextEnded() {
 	switch {
 	case !r.lateWith(r.ctx):
 		r.Abort(context.Cause(r.ctx))
 		r.giveUpUnread()
 	case r.owner != nil:
-		time.AfterFunc(sayWithin, r.endLate)
+		time.AfterFunc(hostGrace, r.endLate)
 	default:
 		r.endLate()
 	}
@@ -126,7 +126,7 @@ func (r *Request) endLate() {
 	r.giveUpUnread()
 }
 
-// giveUpUnread gives up the results of a completed request whose context has ended.
+// giveUpUnread releases the unreceived results of a completed request whose context has ended.
 func (r *Request) giveUpUnread() {
 	if r.Outcome() != Completed {
 		return
@@ -137,7 +137,7 @@ func (r *Request) giveUpUnread() {
 	r.closeResults(false)
 }
 
-// endOfResults is how the results end, where the request was asked for one and has none.
+// endOfResults is the error of Recv at the end of the results: io.EOF, unless results were given up unread.
 func (r *Request) endOfResults(err error) error {
 	if unread := r.unread.Load(); unread != nil && errors.Is(err, io.EOF) && !r.results.received() {
 		return *unread
@@ -152,14 +152,14 @@ func (rs *results) received() bool {
 	return rs.streams == 0
 }
 
-// callerGone reports whether the caller's part of the request is over.
-func (rs *results) callerGone() bool {
+// callerHasEnded reports whether the caller has received and finished, or given up, all results.
+func (rs *results) callerHasEnded() bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	return rs.gone
+	return rs.callerEnded
 }
 
-// unwatchEnded is called when the caller's part is over: that of a completed request comes behind its end.
+// unwatchEnded stops watching the context when the caller's part is over, which may be after the request's end.
 func (r *Request) unwatchEnded() {
 	if r.ctx.Done() == nil {
 		return
@@ -172,7 +172,7 @@ func (r *Request) unwatchEnded() {
 	}
 }
 
-// requestContext is a request as a context.Context.
+// requestContext makes a request a context.Context.
 type requestContext Request
 
 func (r *Request) context() context.Context { return (*requestContext)(r) }

@@ -12,10 +12,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// TestDeadlinesAreOfTheMonotonicClock: a deadline of the wall clock is one of the monotonic clock from the submit on,
-// so that to set the wall clock neither ends nor prolongs the request.
+// TestDeadlinesAreOfTheMonotonicClock: a wall-clock deadline is converted to the monotonic clock at the submit, so
+// that setting the wall clock neither ends nor prolongs the request.
 func TestDeadlinesAreOfTheMonotonicClock(t *testing.T) {
-	at := time.Now().Add(time.Hour).Round(0) // of the wall clock alone
+	at := time.Now().Add(time.Hour).Round(0) // without a monotonic reading
 	ctx, cancel := context.WithDeadline(t.Context(), at)
 	defer cancel()
 	seen := make(chan time.Time, 1)
@@ -37,12 +37,12 @@ func TestDeadlinesAreOfTheMonotonicClock(t *testing.T) {
 		}
 		testbus.MustReceive(t, r, nil)
 		if own := <-seen; !strings.Contains(own.String(), " m=") || own.Sub(at).Abs() > time.Minute {
-			t.Errorf("%s: it is %v, want %v by the monotonic clock", name, own, at)
+			t.Errorf("%s: the deadline is %v, want %v by the monotonic clock", name, own, at)
 		}
 	}
 }
 
-// TestFarDeadlines: a deadline that no clock reaches is none, and one of long ago is over.
+// TestFarDeadlines: a deadline beyond the range of the clock never ends a request, and one of long ago ends it at once.
 func TestFarDeadlines(t *testing.T) {
 	b := testbus.Open(t, testbus.Linear(bus.Stage("m", testbus.Upper)), bus.Options{})
 	for _, at := range []time.Time{time.Now().Add(math.MaxInt64), time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), time.Unix(1<<60, 0)} {

@@ -11,8 +11,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// TestDeadlineErrorsAreAlike: however a caller learns that the deadline of its request is over, and however it was
-// set, the error is ErrDeadline and context.DeadlineExceeded.
+// TestDeadlineErrorsAreAlike: by each call, and for each way to set the deadline, the error of a request past its
+// deadline is ErrDeadline and context.DeadlineExceeded.
 func TestDeadlineErrorsAreAlike(t *testing.T) {
 	waits := func(t *bus.Task, _ *bus.Delivery) error { <-t.Context().Done(); return t.Context().Err() }
 	calls := map[string]func(context.Context, *bus.Request) error{
@@ -63,7 +63,7 @@ func TestDeadlineErrorsAreAlike(t *testing.T) {
 	}
 }
 
-// TestDeadlineBeforeARequestBegins: it is the same error where the request has no place yet.
+// TestDeadlineBeforeARequestBegins: the error is the same if the request has no permit yet.
 func TestDeadlineBeforeARequestBegins(t *testing.T) {
 	g := testbus.NewGate()
 	b := testbus.Open(t, testbus.Linear(g.Stage("slow")), bus.Options{MaxRequests: 1})

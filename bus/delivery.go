@@ -15,48 +15,49 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// smallBytes is how much payload a delivery has room for in itself: 64 bytes, as an encoded
-// value.
+// smallBytes is the payload that fits into the Delivery itself: an encoded value of 64
+// bytes.
 const smallBytes = 80
 
 // Delivery is one message of one request on one edge, as a stage receives it.
-// Its payload stays where it was put: Bytes is a view of shared memory. The
-// embedded envelope is for reading.
+// Its payload is not copied: Bytes is a view of shared memory. The embedded
+// envelope is read-only.
 //
 // A handler's delivery is finished when the handler returns, unless it was
-// kept; one that an actor or a caller received is finished with Finish. A
-// delivery must not be touched after that.
+// kept; an actor or a caller finishes a received delivery with Finish. A
+// delivery must not be used after that.
 //
-// It belongs to one goroutine at a time: who sends it hands it to the worker, that to
-// whoever holds it. Only state is for several, who decide by it which of them finishes it.
+// It belongs to one goroutine at a time: the sender passes it to the worker, and the worker
+// to the holder. Only state is shared: by it goroutines decide which of them finishes the
+// delivery.
 type Delivery struct {
 	messages.Delivery
 
-	flow    *flow
-	lease   shmstore.Lease
-	cost    int64
-	sentAt  int64 // nanoseconds since the bus opened; 0: not sampled
-	state   atomic.Uint32
-	opened  bool              // the lease is taken
-	kept    bool              // out of a batch's hands
-	handled bool              // its handler has returned, and emits no more for it
-	tries   int               // how often a panic had it handled again
-	credit  uint64            // what finishing gives back to the flow
-	parked  int64             // bytes charged to the join account
-	foreign *accounts.Payload // where Inline lies, when it is neither in d nor on the heap
-	carried *carried          // what travels by a connector, until it is opened
-	fed     *fed              // whom to tell that it is finished, when it came from another process; nil: nobody
-	put     Origin            // what brought it, when a client sent it; nil: nothing to be told
-	cause   uint32            // the fed delivery whose handling sent it, for a node
-	message *lane.Message     // the payload, when it was opened as one with tensors
-	large   *accounts.Segment // of a payload that has a segment of its own, once other processes are to read it
-	small   [smallBytes]byte
+	flow       *flow
+	lease      shmstore.Lease
+	cost       int64
+	sentAt     int64 // nanoseconds since the bus opened; 0: not sampled
+	state      atomic.Uint32
+	opened     bool              // the lease is taken
+	kept       bool              // by the handler of a batch, which does not finish it then
+	handled    bool              // its handler has returned, and emits nothing more for it
+	tries      int               // repeats after a panic
+	credit     uint64            // that the flow gets back when it is finished
+	joinBytes  int64             // bytes counted in Bus.joinBytes
+	foreign    *accounts.Payload // the memory of Inline, when it is neither in d nor on the heap
+	carried    *carried          // the payload in a connector, until the delivery is opened
+	fed        *fed              // the answer to the process that sent it; nil: this process sent it
+	origin     Origin            // of a payload that a client has put; nil: another payload
+	cause      uint32            // in a node: the host's number of the delivery for which it was emitted
+	message    *lane.Message     // the payload, opened as a bundle of tensors
+	ownSegment *accounts.Segment // the segment of a large payload, once it is exposed to other processes
+	small      [smallBytes]byte
 }
 
-// States of a delivery. It is finished exactly once.
+// States of a delivery. It is finished once.
 const (
 	stateSent uint32 = iota
-	stateHeld        // kept, or in the hands of a batch, an actor or the caller
+	stateHeld        // kept, or held by a batch, an actor, a replica or the caller
 	stateFinished
 )
 
@@ -72,7 +73,7 @@ func (d *Delivery) Bytes() []byte {
 // Bare reports whether the delivery carries no payload and only ends its stream.
 func (d *Delivery) Bare() bool { return d.Inline == nil && d.Handle.IsZero() && d.carried == nil }
 
-// Size is that of the payload in bytes, wherever it is.
+// Size is the size of the payload in bytes.
 func (d *Delivery) Size() int {
 	if d.carried != nil {
 		return d.carried.size
@@ -80,7 +81,7 @@ func (d *Delivery) Size() int {
 	return len(d.Inline) + int(d.Handle.Size) //nolint:gosec // bounded by the store
 }
 
-// PayloadCodec is how the payload is encoded.
+// PayloadCodec is the codec of the payload.
 func (d *Delivery) PayloadCodec() codec.ID {
 	if d.Handle.IsZero() {
 		return codec.ID(d.Codec)
@@ -88,9 +89,9 @@ func (d *Delivery) PayloadCodec() codec.ID {
 	return codec.ID(d.Handle.Codec)
 }
 
-// Decode decodes the payload into v, a non-nil pointer, with the serializer
-// that it was encoded with. Whether the result aliases the payload is the
-// serializer's to say: those of raw bytes and tensors do.
+// Decode decodes the payload into v, a non-nil pointer, with the serializer of
+// its codec. The result may alias the payload, as the serializer documents:
+// raw bytes and tensors do.
 func (d *Delivery) Decode(v any) error {
 	s, err := d.flow.req.bus.codecs.ByID(d.PayloadCodec())
 	if err == nil {
@@ -118,30 +119,30 @@ func (d *Delivery) Tensor() (codec.Tensor, error) {
 // caller's results.
 func (d *Delivery) Task() *Task { return d.flow.consumer }
 
-// Keep takes the delivery out of the handler's hands: it stays unfinished, and
-// holds its place in the edge's window and in the stage's MaxInflight, until
-// the returned Kept is finished, from any goroutine. A request of which a stage
-// kept a delivery cannot be replayed there.
+// Keep leaves the delivery unfinished when the handler returns: it counts in
+// the edge's window and in the stage's MaxInflight until the returned Kept is
+// finished, from any goroutine. A request of which a stage kept a delivery
+// cannot be replayed there.
 func (d *Delivery) Keep() *Kept {
 	t := d.flow.consumer
 	switch {
 	case t == nil:
 		panic("bus: Keep is for a stage's delivery: the caller keeps a result by not finishing it")
 	case t.stage.shared():
-		d.kept = true // held already; now it is not the batch's to finish
+		d.kept = true // it is held already; now the batch does not finish it
 	case d.state.CompareAndSwap(stateSent, stateHeld):
 		t.everKept = true
 		t.hold(d)
 	default:
 		panic("bus: Keep is for a handler's delivery, once, before the handler returns")
 	}
-	return &Kept{Emitter: Emitter{out: &t.outlet, kept: true, cause: d.fed.number()}, d: d}
+	return &Kept{Emitter: Emitter{out: &t.outputs, kept: true, cause: d.fed.hostID()}, d: d}
 }
 
 var errFinished = errors.New("bus: delivery was finished before")
 
 // Finish ends the work on a delivery that an actor, a batch or the caller
-// holds: its payload and its place in the window are given back. A non-nil
+// holds: it releases the payload and returns the window credit. A non-nil
 // error fails the request. A second call returns an error.
 func (d *Delivery) Finish(err error) error {
 	if d.state.Load() == stateSent && d.flow.consumer != nil {
@@ -154,34 +155,34 @@ func (d *Delivery) Finish(err error) error {
 	if err != nil && t != nil {
 		t.failAt(d, err)
 	}
-	if d.message == nil { // as a rule, and it makes no closure
-		d.end()
+	if d.message == nil { // the usual case, without a closure
+		d.releaseHeld()
 		return nil
 	}
-	d.whenUnread(d.end)
+	d.whenUnread(d.releaseHeld)
 	return nil
 }
 
-// end gives a delivery back that was held and is finished.
-func (d *Delivery) end() {
+// releaseHeld releases a held delivery that is finished.
+func (d *Delivery) releaseHeld() {
 	t := d.flow.consumer
 	switch {
-	case d.flow.edge.leaves:
-		d.giveBack()
-		d.flow.req.partGone()
+	case d.flow.edge.toOwner:
+		d.release()
+		d.flow.req.releaseRef()
 	case t == nil:
-		d.giveBack()
+		d.release()
 		d.flow.req.resultFinished()
 	case !t.stage.shared():
-		d.giveBack()
+		d.release()
 		t.unhold()
 	default:
-		t.letGo(d)
+		t.releaseInHand(d)
 	}
 }
 
-// Kept is a delivery that outlives its handler. Its emissions wait without
-// holding up the stage; its methods are safe from any goroutine.
+// Kept is a delivery that outlives the call of its handler. Its emissions wait
+// without blocking the stage; its methods are safe from any goroutine.
 type Kept struct {
 	Emitter
 	d *Delivery
@@ -190,64 +191,64 @@ type Kept struct {
 // Delivery is the delivery that was kept.
 func (k *Kept) Delivery() *Delivery { return k.d }
 
-// Finish gives the delivery back. A non-nil error fails the request. A second
+// Finish finishes the delivery. A non-nil error fails the request. A second
 // call returns an error.
 func (k *Kept) Finish(err error) error { return k.d.Finish(err) }
 
-// open takes the lease on the payload, or gets it from the edge's connector.
-func (d *Delivery) open() error {
+// openPayload takes the lease on the payload, or receives it from the edge's connector.
+func (d *Delivery) openPayload() error {
 	if d.sentAt != 0 {
 		d.flow.edge.latency.record(d.flow.req.bus.now() - time.Duration(d.sentAt))
 	}
 	if d.carried != nil {
-		return d.unpack()
+		return d.receiveCarried()
 	}
 	if d.opened || d.Handle.IsZero() {
 		return nil
 	}
 	lease, err := d.flow.req.bus.store.Local().Take(d.Handle)
 	if err != nil {
-		d.Handle = messages.Handle{} // nothing is owed for it
+		d.Handle = messages.Handle{} // there is no lease to release
 		return fmt.Errorf("payload: %w", err)
 	}
 	d.lease, d.opened = lease, true
 	return nil
 }
 
-// deliveries are recycled, unless they were in other hands than the bus's: a
-// call that comes too late must find the delivery that it was meant for.
+// deliveries recycles deliveries that only the bus has held: a late call of
+// another holder must find its own delivery.
 var deliveries = sync.Pool{New: func() any { return new(Delivery) }}
 
 func newDelivery() *Delivery { return deliveries.Get().(*Delivery) }
 
-// recycle is called by whoever finished d and is the last to know it.
+// recycle reuses d, which is finished and has no other reference.
 func (d *Delivery) recycle() {
 	*d = Delivery{}
 	deliveries.Put(d)
 }
 
-// reclaim finishes a delivery that is in the bus's hands, which must not touch
-// it afterwards, or one that was held when its stage is gone.
+// reclaim finishes a delivery that only the bus holds, or one that was held by a
+// stage that has stopped. The caller must not use it afterwards.
 func (d *Delivery) reclaim() {
 	d.awaitUnread()
-	if d.state.Load() == stateSent { // nobody else knows it: no race to win
-		d.giveBack()
+	if d.state.Load() == stateSent { // there is no other holder, and so no race
+		d.release()
 		d.recycle()
 	} else if d.state.CompareAndSwap(stateHeld, stateFinished) {
-		d.giveBack()
+		d.release()
 	}
 }
 
-// copiedUnasked are so many bytes that a copy of a result takes without a look at the memory that is left.
-const copiedUnasked = 1 << 20
+// uncheckedCopyBytes is the size up to which a result is copied without a check of the free memory.
+const uncheckedCopyBytes = 1 << 20
 
-// appendCopy appends a copy of a result that nothing is owed for. There is none of a payload in the memory of
-// a GPU, of one that a connector has, or where the machine has no memory for it.
+// appendCopy appends a copy of a result on the heap, without lease and credit. A payload in the memory of a GPU or
+// in a connector is not copied, nor one for which the machine has no memory.
 func (d *Delivery) appendCopy(to []*Delivery) []*Delivery {
-	if d.carried != nil || d.flow.edge.spec.Tensors != TensorsDefault || d.open() != nil {
+	if d.carried != nil || d.flow.edge.spec.Tensors != TensorsDefault || d.openPayload() != nil {
 		return to
 	}
-	if n := d.Size(); n > copiedUnasked && memory.System().Check(uint64(n)) != nil {
+	if n := d.Size(); n > uncheckedCopyBytes && memory.System().Check(uint64(n)) != nil {
 		return to
 	}
 	c := newDelivery()
@@ -259,7 +260,7 @@ func (d *Delivery) appendCopy(to []*Delivery) []*Delivery {
 	return append(to, c)
 }
 
-// discard finishes a delivery unseen, without giving credit back: it has none,
+// discard finishes a delivery unhandled, without returning credit: it has none,
 // or its request is over. It is safe with the flow's queue locked.
 func (d *Delivery) discard() {
 	d.fed.finish(d)
@@ -267,49 +268,49 @@ func (d *Delivery) discard() {
 	d.recycle()
 }
 
-// giveBack releases the payload and returns the credit. Called once.
-func (d *Delivery) giveBack() {
+// release releases the payload and returns the credit. It is called once.
+func (d *Delivery) release() {
 	d.fed.finish(d)
 	d.releasePayload()
-	if d.parked != 0 {
-		d.flow.req.bus.joinBytes.Add(-d.parked)
+	if d.joinBytes != 0 {
+		d.flow.req.bus.joinBytes.Add(-d.joinBytes)
 	}
-	d.spent(d.credit)
+	d.notifyOrigin(d.credit)
 	d.unretain()
-	d.flow.give(d.credit)
+	d.flow.giveCredit(d.credit)
 }
 
-// spent tells the process that put the payload that credit comes back.
-func (d *Delivery) spent(credit uint64) {
-	if credit != 0 && d.put != nil {
-		d.put.Spent(credit&bytesMask != 0)
+// notifyOrigin tells the client that has put the payload that its credit is returned.
+func (d *Delivery) notifyOrigin(credit uint64) {
+	if credit != 0 && d.origin != nil {
+		d.origin.Spent(credit&bytesMask != 0)
 	}
 }
 
 func (d *Delivery) releasePayload() {
 	switch {
 	case d.carried != nil:
-		d.forget()
+		d.cleanUpCarried()
 	case d.foreign != nil:
 		d.foreign.Release()
 	case d.Handle.IsZero():
 	case d.opened:
 		d.lease.Release()
 	default:
-		// One debt for each delivery: an error would mean that the accounts
-		// are broken, which the check at Close reports.
+		// Each delivery has one debt in the store: an error means broken
+		// accounts, which the check at Close reports.
 		_ = d.flow.req.bus.store.Local().Drop(d.Handle)
 	}
-	if d.large != nil {
-		d.large.Release()
+	if d.ownSegment != nil {
+		d.ownSegment.Release()
 	}
 	if !d.Handle.IsZero() {
-		d.flow.req.bus.settled(d.Handle)
+		d.flow.req.bus.payloadReleased(d.Handle)
 	}
-	unheld(d.put)
+	unholdOrigin(d.origin)
 }
 
-// errorAt says where a failure happened.
+// errorAt adds stage, edge, key and sequence to an error.
 func (d *Delivery) errorAt(stage string, err error) *StageError {
 	return &StageError{Stage: stage, Edge: d.Edge, Key: d.Key, Seq: d.Seq, Err: err}
 }

@@ -2,8 +2,8 @@ package bus
 
 import "github.com/omnibus-runtime/omnibus/cudaipc/lane"
 
-// Directory is where processes find each other's descriptors, for the process
-// that hosts the bus: what it publishes is found by the processes that are
-// attached, and what they publish by it (see Directory of package bus/node). It ends with the
-// bus, and fails with [lane.ErrUnavailable] then.
+// Directory is the directory of descriptors that the process of the bus shares with
+// the attached processes: each finds the descriptors that another has published (see
+// Directory of package bus/node). It ends with the bus; its calls then fail with
+// [lane.ErrUnavailable].
 func (b *Bus) Directory() lane.Directory { return b.directory }

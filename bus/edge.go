@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	// payloadAlign is the store's alignment, which a payload is charged for
-	// together with as much again for its header.
+	// payloadAlign is the store's alignment, and the size of a payload's header.
+	// A payload is charged for both.
 	payloadAlign = 64
 
-	// minWindowBytes is the least that an edge's byte window may be.
+	// minWindowBytes is the smallest default byte window of an edge.
 	minWindowBytes = 4 << 10
 
 	// Latency is sampled: the first of each stream, then one in so many.
@@ -33,28 +33,28 @@ type edge struct {
 	from, to    *stage // nil for the caller
 	window      uint64 // deliveries
 	windowBytes int64
-	limit       uint64 // of a fed edge: deliveries that may be unfinished
-	fed         bool   // what comes has been numbered elsewhere: see flow.feed
-	leaves      bool   // it takes the inputs of requests to their host
-	device      bool   // its payloads may have tensors in the memory of a GPU
+	limit       uint64 // if fed: deliveries that may be unfinished
+	fed         bool   // the host has numbered its deliveries: see flow.feed
+	toOwner     bool   // it carries the inputs of requests to their host
+	device      bool   // its payloads may have tensors in GPU memory
 	dropped     atomic.Int64
 	duplicates  atomic.Int64
 	latency     latency
-	path        *connflow.Path // what its payloads travel by; nil: the store
+	path        *connflow.Path // through its connector; nil: payloads travel by the store
 
-	sent sent // by requests that are gone; guarded by Bus.mu
+	sent sent // by requests that are forgotten; guarded by Bus.mu
 }
 
-// sent counts what a producer sent. A flow counts for itself, under its
-// outlet's lock, and its edge takes over when the request is gone: so that a
-// delivery costs no shared counter.
+// sent counts the deliveries of a producer. Each flow has its own, under the
+// lock of its outputs, and the edge adds it when the request is forgotten: so a
+// delivery updates no shared counter.
 type sent struct {
 	deliveries int64 // with a payload
 	bytes      int64
 	inline     int64
-	direct     int64 // past this process
+	direct     int64 // on direct paths
 	copies     int64
-	spilt      int64
+	spilled    int64
 }
 
 func (s *sent) add(o sent) {
@@ -63,24 +63,24 @@ func (s *sent) add(o sent) {
 	s.inline += o.inline
 	s.direct += o.direct
 	s.copies += o.copies
-	s.spilt += o.spilt
+	s.spilled += o.spilled
 }
 
-// queues reports whether deliveries wait in a queue of the producer's instead
-// of making it wait: to be dropped from there, or because the producer is one
-// actor for many requests and must not wait for one of them.
+// queues reports whether deliveries without credit wait in a queue instead of
+// blocking the producer: because the policy drops from the queue, or because the
+// producer is one actor for many requests, which must not wait for one of them.
 func (e *edge) queues() bool {
 	return e.spec.Policy == DropOldest || (e.from != nil && e.from.shared())
 }
 
-// direct reports whether the streams of the edge may go past the host. A payload with tensors in
-// the memory of a GPU cannot be copied, so a node that forwards it needs the host at both ends.
+// direct reports whether the streams of the edge may take a direct path. A payload with tensors in
+// GPU memory cannot be copied, so a node that forwards it needs the host at both ends.
 func (e *edge) direct() bool { return e.once() && !e.device }
 
-// once reports whether every delivery on the edge is handled at most once, by a
-// process that stays the same for the request, one by one, and whose death ends
-// the request: no process has to remember such deliveries. The death of a
-// stage without state would cost only the deliveries that the host knows of.
+// once reports whether every delivery on the edge is handled at most once, one
+// at a time, by one process for the whole request, whose death ends the request:
+// then no process has to remember deliveries for a repeat. For a stage without
+// state the host repeats the deliveries of a dead process, so it has to see them.
 func (e *edge) once() bool {
 	ends := func(st *stage) bool {
 		return st == nil || (st.remote != nil && st.spec.State == StateRequest && !st.spec.Replay)
@@ -89,8 +89,8 @@ func (e *edge) once() bool {
 }
 
 // holders is how many byte windows of this edge may be in use at once: one for
-// each request that can be open at its consumer, and as many again for the
-// queues in front of them.
+// each request that can be open at its consumer, and as many again if the edge
+// has queues.
 func (e *edge) holders(maxRequests int) int64 {
 	n := int64(maxRequests)
 	if e.to != nil {
@@ -118,16 +118,16 @@ func (b *Bus) mostInline(edges []*edge) (most int) {
 	return most
 }
 
-// charge is what a payload of a price takes of the byte window: one that does not fit takes all
-// of it, and so passes alone.
+// charge is the part of the byte window that a payload of a price takes: a payload that does not fit
+// takes the whole window.
 func (e *edge) charge(price int64) int64 { return min(price, e.windowBytes) }
 
-// alone reports whether a payload of a price has the edge to itself.
-func (e *edge) alone(price int64) bool { return price > e.windowBytes }
+// exceedsWindow reports whether a payload of a price is larger than the byte window.
+func (e *edge) exceedsWindow(price int64) bool { return price > e.windowBytes }
 
-// price is what a payload of n bytes takes of a byte window: the room it takes
-// in the store, with alignment and header. Small reservations are rounded up,
-// to the size that they are granted in.
+// price is the credit for a payload of n bytes: the space that it takes in the
+// store, with alignment and header. Small reservations are rounded up to the
+// size that the store grants.
 func (b *Bus) price(n int) int64 {
 	if n > b.opts.InlineBytes {
 		n = b.writer.RoomBytes(n)
@@ -141,7 +141,7 @@ type latency struct {
 	h  *hdrhistogram.Histogram // nanoseconds; made with the first sample
 }
 
-// latencyMax bounds what is told apart; longer ones count as this.
+// latencyMax is the longest latency that is recorded; longer ones count as this.
 const latencyMax = int64(100 * time.Second)
 
 func (l *latency) record(d time.Duration) {

@@ -14,21 +14,21 @@ import (
 // stored once, however many edges it takes.
 //
 // An emission waits while the window of an edge is full or the store has no
-// room, unless the edge's policy says otherwise or the stage is one actor for
-// many requests (Batch, Props): there, what does not fit the window is queued,
-// and the stage gets no more input of this request until the queue is empty.
-// There, too, an emission for a request that is over succeeds and goes nowhere,
-// so that one request's end need not concern the others.
+// space, unless the edge's policy says otherwise or the stage is one actor for
+// many requests (Batch, Props). For such a stage, deliveries that do not fit the
+// window are queued, and the stage gets no more input of this request until the
+// queue is empty; an emission for a request that is over succeeds without effect,
+// so that the end of one request does not disturb the others.
 //
-// The errors are those of the edges' policies, ErrTooLarge, ErrNoEdge, and how
-// the request ended when it is over. A key and attributes that no message between
-// processes takes are refused with a [*messages.MalformedError], whoever they are for.
+// The errors are those of the edges' policies, ErrTooLarge, ErrNoEdge, and the
+// request's error when it is over. A key or attributes that do not fit a message between
+// processes are refused with a [*messages.MalformedError], on every edge.
 type Emitter struct {
 	out         *outputs
-	handlerLock handlerLock     // given up while waiting; nil: none
-	cancel      <-chan struct{} // of the caller's context
-	kept        bool            // a kept delivery's, beside the handler
-	cause       uint32          // the fed delivery that was kept
+	handlerLock handlerLock     // released during a wait; the zero value: no handler emits
+	cancel      <-chan struct{} // ends waits; of the caller's context
+	kept        bool            // it is a kept delivery's, and may run beside the handler
+	cause       uint32          // the host's number of the kept delivery
 }
 
 // EmitOption adjusts one emission.
@@ -70,7 +70,7 @@ func (e Emission) with(opts []EmitOption) Emission {
 	return e
 }
 
-// check refuses a key and attributes that no message between processes takes.
+// check refuses a key and attributes that do not fit a message between processes.
 func (e *Emission) check() error {
 	if e.Key == "" && len(e.Attrs) == 0 {
 		return nil
@@ -104,18 +104,17 @@ func (e Emitter) encode(s codec.Serializer, v any, em Emission) error {
 	if err != nil {
 		return fmt.Errorf("%w: encode %T with %s: %w", ErrPayload, v, s.Name(), err)
 	}
-	return e.copied(enc, s.ID(), em)
+	return e.emitCopy(enc, s.ID(), em)
 }
 
 var scratchPool = sync.Pool{New: func() any { return new([]byte) }}
 
-// EmitBytes sends a copy of p. To fill the payload in place instead, use
-// Reserve.
+// EmitBytes sends a copy of p. Reserve avoids the copy: the payload is filled in place.
 func (e Emitter) EmitBytes(p []byte, opts ...EmitOption) error {
-	return e.copied(p, codec.IDRaw, Emission{}.with(opts))
+	return e.emitCopy(p, codec.IDRaw, Emission{}.with(opts))
 }
 
-func (e Emitter) copied(p []byte, c codec.ID, em Emission) error {
+func (e Emitter) emitCopy(p []byte, c codec.ID, em Emission) error {
 	if !e.kept && e.out.sendSmall(p, c, em) {
 		return nil
 	}
@@ -153,9 +152,9 @@ func (e Emitter) fill(n int, c codec.ID, em Emission, fill func([]byte) error) e
 	return b.Send(n)
 }
 
-// Forward sends the payload of d on by reference. It is copied if it is so small that it travels
-// inside the delivery, if d is another bus's, or if it comes from one node or goes to another
-// past the host, in whose memory no third process reads.
+// Forward sends the payload of d by reference. It is copied if it is small enough to travel inside
+// the delivery, if d belongs to another bus, or if it comes or goes by a direct path between nodes:
+// no third process reads their memory.
 func (e Emitter) Forward(d *Delivery, opts ...EmitOption) error {
 	return e.forward(d, Emission{}.with(opts))
 }
@@ -163,34 +162,35 @@ func (e Emitter) Forward(d *Delivery, opts ...EmitOption) error {
 func (e Emitter) forward(d *Delivery, em Emission) error {
 	switch {
 	case d.flow.req.bus != e.out.req.bus:
-		return e.moved(d, em, "to another bus")
+		return e.forwardCopy(d, em, "to another bus")
 	case d.Handle.IsZero() && len(d.Inline) <= smallBytes:
-		return e.copied(d.Bytes(), d.PayloadCodec(), em)
+		return e.emitCopy(d.Bytes(), d.PayloadCodec(), em)
 	case d.foreign != nil && d.fed != nil && !d.fed.from.Relays():
-		return e.moved(d, em, "what came past the host")
+		return e.forwardCopy(d, em, "from a direct path")
 	case d.foreign != nil:
 		d.foreign.Retain(1)
-		err := e.lend(d.foreign, d.PayloadCodec(), em)
+		err := e.emitLent(d.foreign, d.PayloadCodec(), em)
 		if errors.Is(err, errMustCopy) {
-			return e.moved(d, em, "past the host")
+			return e.forwardCopy(d, em, "by a direct path")
 		}
 		return err
 	case !d.Handle.IsZero():
-		return e.share(&d.lease, d.PayloadCodec(), em)
+		return e.emitLease(&d.lease, d.PayloadCodec(), em)
 	}
-	return e.again(d.Inline, d.PayloadCodec(), em)
+	return e.emitHeap(d.Inline, d.PayloadCodec(), em)
 }
 
-// moved sends a copy of the payload of d, unless that belongs to the object that it lies in.
-func (e Emitter) moved(d *Delivery, em Emission, how string) error {
+// forwardCopy sends a copy of the payload of d, unless its tensors belong to the object in which the
+// payload lies.
+func (e Emitter) forwardCopy(d *Delivery, em Emission, how string) error {
 	if err := checkMovable(d.PayloadCodec(), d.Bytes()); err != nil {
 		return fmt.Errorf("forward %s: %w", how, err)
 	}
-	return e.copied(d.Bytes(), d.PayloadCodec(), em)
+	return e.emitCopy(d.Bytes(), d.PayloadCodec(), em)
 }
 
-// again sends a payload that is on the heap, where the collector counts.
-func (e Emitter) again(p []byte, c codec.ID, em Emission) error {
+// emitHeap sends a payload on the heap by reference: the garbage collector counts the references.
+func (e Emitter) emitHeap(p []byte, c codec.ID, em Emission) error {
 	b := Buffer{e: e, em: em, size: len(p), price: e.out.req.bus.price(len(p)), codec: c}
 	if err := b.admit(); err != nil || b.void {
 		return err
@@ -198,19 +198,19 @@ func (e Emitter) again(p []byte, c codec.ID, em Emission) error {
 	return b.send(messages.Handle{}, p)
 }
 
-// share sends the payload under a lease on by reference.
-func (e Emitter) share(lease *shmstore.Lease, c codec.ID, em Emission) error {
+// emitLease sends the payload of a lease by reference.
+func (e Emitter) emitLease(lease *shmstore.Lease, c codec.ID, em Emission) error {
 	size := len(lease.Bytes())
 	b := Buffer{e: e, em: em, size: size, price: e.out.req.bus.price(size), codec: c}
 	if err := b.admit(); err != nil || b.void {
 		return err
 	}
-	err := b.hold()
+	err := b.holdRequest()
 	if err == nil {
 		err = lease.Share(len(b.edges))
 	}
 	if err != nil {
-		b.unhold()
+		b.unholdRequest()
 		b.giveCredit()
 		return fmt.Errorf("forward: %w", err)
 	}

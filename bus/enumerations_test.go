@@ -10,12 +10,12 @@ import (
 	"testing"
 )
 
-// named is a constant of a package: its name, its type where that is written down, and its value as it stands there.
-type named struct{ name, typed, value string }
+// constant is a constant of a package: its name, its declared type, and its value as written.
+type constant struct{ name, typed, value string }
 
-// constantsOf are the constants of a package, in the order of its files. One that repeats a type and a value, as iota
-// does, has those of the one before.
-func constantsOf(t *testing.T, dir string) (all []named) {
+// constantsOf are the constants of a package, in the order of its files. A constant without type and value has those of
+// the one before, as with iota.
+func constantsOf(t *testing.T, dir string) (all []constant) {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil || len(paths) == 0 {
@@ -34,14 +34,14 @@ func constantsOf(t *testing.T, dir string) (all []named) {
 			if !ok || d.Tok != token.CONST {
 				continue
 			}
-			var last named
+			var last constant
 			for _, spec := range d.Specs {
-				s := spec.(*ast.ValueSpec) //nolint:forcetypeassert // of a CONST there are no others
+				s := spec.(*ast.ValueSpec) //nolint:forcetypeassert // a CONST has only these
 				if len(s.Values) > 0 {
-					last = named{typed: wordOf(s.Type), value: wordOf(s.Values[0])}
+					last = constant{typed: wordOf(s.Type), value: wordOf(s.Values[0])}
 				}
 				for _, name := range s.Names {
-					all = append(all, named{name.Name, last.typed, last.value})
+					all = append(all, constant{name.Name, last.typed, last.value})
 				}
 			}
 		}
@@ -49,7 +49,7 @@ func constantsOf(t *testing.T, dir string) (all []named) {
 	return all
 }
 
-// wordOf is an identifier, with its package; other expressions have none.
+// wordOf is an identifier, with its package; empty for other expressions.
 func wordOf(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.Ident:
@@ -60,8 +60,8 @@ func wordOf(e ast.Expr) string {
 	return ""
 }
 
-// TestEnumerationsOfTheWire: what is enumerated in messages has its names in this package, each value one, and no
-// value is in this package alone.
+// TestEnumerationsOfTheWire: each value of an enumeration in messages has one name in this package, and this package
+// has no further values.
 func TestEnumerationsOfTheWire(t *testing.T) {
 	own, wire := constantsOf(t, "."), constantsOf(t, "../internal/wire")
 	for typed, there := range map[string]string{"Policy": "Policy", "TensorTransport": "Transport", "State": "State"} {
@@ -95,7 +95,7 @@ func TestOutcomesOfTheWire(t *testing.T) {
 		}
 		return names
 	}
-	want := append([]string{"Running"}, named("../internal/wire")...) // which have that it did not begin, too
+	want := append([]string{"Running"}, named("../internal/wire")...) // messages also have the outcome of a request that did not begin
 	if got := append(named("."), "Refused"); !slices.Equal(got, want) {
 		t.Errorf("the outcomes are %v, and those of messages %v", got, want)
 	}

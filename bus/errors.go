@@ -15,11 +15,11 @@ var (
 	ErrWindows = fmt.Errorf("%w: the byte windows do not fit the store", ErrConfig)
 	// ErrClosed reports use of a bus that is closing or closed.
 	ErrClosed = errors.New("bus: closed")
-	// ErrOverloaded reports that TrySubmit found no place for the request.
+	// ErrOverloaded reports that TrySubmit found no free permit or slot for the request.
 	ErrOverloaded = errors.New("bus: overloaded")
-	// ErrAborted is how an aborted request ended.
+	// ErrAborted is the error of an aborted request.
 	ErrAborted = errors.New("bus: request aborted")
-	// ErrDeadline is how a request ended that ran past its deadline, be that an option's or its context's.
+	// ErrDeadline is the error of a request that ran past its deadline, from an option or its context.
 	// It is a context.DeadlineExceeded.
 	ErrDeadline error = deadlineError{}
 	// ErrEnded reports an operation on a request that is over.
@@ -27,29 +27,28 @@ var (
 	// ErrWindowFull reports a full window on an edge whose policy is Fail, or a
 	// full queue behind a stage that never waits (Batch, Props).
 	ErrWindowFull = errors.New("bus: window full")
-	// ErrTooLarge reports a payload larger than any may be: see Options.Store.
+	// ErrTooLarge reports a payload above the largest size: see Options.Store.
 	ErrTooLarge = errors.New("bus: payload too large")
-	// ErrSequence reports a delivery that is missing, repeated or out of place, or missing in
+	// ErrSequence reports a delivery that is missing, repeated or out of order, or missing in
 	// a branch of a join that ended before the others.
 	ErrSequence = errors.New("bus: sequence broken")
-	// ErrJoinFull reports that inputs waiting in joins need more than the room
-	// set aside for them.
+	// ErrJoinFull reports that inputs waiting in joins exceed Options.JoinBytes.
 	ErrJoinFull = errors.New("bus: no room left for inputs waiting in joins")
-	// ErrReplayFull reports a stage that keeps more input for a replay than
-	// the edge's byte window allows.
+	// ErrReplayFull reports that the input kept for a replay exceeds the edge's
+	// byte window.
 	ErrReplayFull = errors.New("bus: input kept for replay exceeds the edge's byte window")
 	// ErrNoEdge reports an emission to a stage that is not a successor.
 	ErrNoEdge = errors.New("bus: no such edge")
-	// ErrPayload reports a payload that is not what the reader asked for.
+	// ErrPayload reports a payload or value of another type or encoding than the call expects.
 	ErrPayload = errors.New("bus: payload does not fit")
-	// ErrProcessDied reports a process that died with work that could not be
-	// given to another.
+	// ErrProcessDied reports a process that died with work that no other replica
+	// may repeat.
 	ErrProcessDied = errors.New("bus: the stage's process died")
 	// ErrHandleTimeout reports a handler in another process that has not returned within Remote.HandleTimeout.
 	ErrHandleTimeout = errors.New("bus: a handler has not returned in time")
-	// ErrHostGone is how a node's requests end when the host of the bus is gone.
+	// ErrHostGone is the error of a node's requests when the host of the bus is gone.
 	ErrHostGone = errors.New("bus: no connection to the host")
-	// ErrNotClean reports what Close has found broken in the store, or not given back.
+	// ErrNotClean reports broken invariants of the store, or unreleased payloads, at Close.
 	ErrNotClean = errors.New("bus: the store is not clean")
 	// ErrPanic reports a handler that panicked.
 	ErrPanic = errors.New("bus: stage panicked")
@@ -61,7 +60,7 @@ func (deadlineError) Error() string { return "bus: deadline exceeded" }
 
 func (deadlineError) Is(target error) bool { return target == context.DeadlineExceeded }
 
-// StageError says where a request failed. Fields that do not apply are empty.
+// StageError is the location and cause of a failure. Fields that do not apply are empty.
 type StageError struct {
 	Stage string
 	Edge  string // "from->to"
@@ -91,11 +90,11 @@ func (e *StageError) Error() string {
 // Unwrap gives the cause.
 func (e *StageError) Unwrap() error { return e.Err }
 
-// ended is why a request ended, where that is an error which says something else of a call: io.EOF
-// says of results that all have come, and ErrCanceled that a call would have had to wait.
+// ended is the error of a request's end that must not be mistaken for a result of the call that
+// returns it: io.EOF means the end of all results, and ErrCanceled a canceled wait.
 type ended struct{ error }
 
-// endedBy is the error of a request's end.
+// endedBy wraps the error of a request's end in ended where it needs that.
 func endedBy(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, ErrCanceled) {
 		return ended{err}
@@ -109,14 +108,14 @@ func (e ended) Is(target error) bool {
 
 func (e ended) As(target any) bool { return errors.As(e.error, target) }
 
-// placeIn is where an error says that it happened, if that is at the stage: one that a handler
-// lets out may be that of another request.
-func placeIn(err error, stage string) (at *StageError, ok bool) {
+// locationIn finds the StageError in an error, if it names this stage: a handler may return an error of
+// another request.
+func locationIn(err error, stage string) (at *StageError, ok bool) {
 	at, ok = errors.AsType[*StageError](err)
 	return at, ok && at.Stage == stage
 }
 
-// TextBeside is the text of an error that has a place in it, without that.
-func (e *StageError) TextBeside(err error) string {
+// TextWithoutLocation is the text of err, which wraps e, without the location that e adds.
+func (e *StageError) TextWithoutLocation(err error) string {
 	return strings.Replace(err.Error(), e.Error(), e.Err.Error(), 1)
 }

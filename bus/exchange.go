@@ -9,8 +9,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/exchange"
 )
 
-// DefaultExchangeTTL is how long a payload may lie in the exchange until a process
-// comes for it.
+// DefaultExchangeTTL is how long the exchange keeps a payload that no process has
+// fetched.
 const DefaultExchangeTTL = 10 * time.Minute
 
 // newExchange opens the exchange of a bus.
@@ -21,7 +21,7 @@ func newExchange(opts Options) *exchange.Exchange {
 	})
 }
 
-// closeExchange ends an exchange, once no client is left.
+// closeExchange closes an exchange, once no client is left.
 func closeExchange(x *exchange.Exchange) error {
 	if err := x.Close(); err != nil {
 		return fmt.Errorf("%w: %w", ErrNotClean, err)
@@ -29,10 +29,10 @@ func closeExchange(x *exchange.Exchange) error {
 	return nil
 }
 
-// Exchange opens an end of the exchange for the process that hosts the bus:
-// payloads under keys, for it and for the processes that are attached (see
-// Exchange of package bus/node). What it puts lies in memory of its own, beside the bus's
-// store: see Options.ExchangeStore.
+// Exchange opens a transport of the exchange for the process of the bus: payloads
+// under keys, shared with the attached processes (see Exchange of package
+// bus/node). The payloads that it puts take memory beside the bus's store: see
+// Options.ExchangeStore.
 func (b *Bus) Exchange() connector.Transport {
 	end, _ := b.OpenExchange(false)
 	return end
@@ -45,9 +45,9 @@ func (b *Bus) OpenExchange(lasting bool) (connector.Transport, error) {
 
 // ExchangeStats are the figures of an exchange.
 type ExchangeStats struct {
-	Entries int   `json:"entries"` // payloads that no process has fetched yet
-	Bytes   int64 `json:"bytes"`   // of those
-	Swept   int64 `json:"swept"`   // payloads that no process came for
+	Entries int   `json:"entries"` // payloads that are not fetched yet
+	Bytes   int64 `json:"bytes"`   // of these payloads
+	Swept   int64 `json:"swept"`   // payloads that were removed unfetched
 }
 
 func exchangeStats(x *exchange.Exchange) ExchangeStats {

@@ -7,7 +7,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// HeldBytes is what readers of the store still hold.
+// HeldBytes are the bytes that readers of the store hold.
 func HeldBytes(b *Bus) (n int64) {
 	_ = b.writer.Do(func(s *shmstore.Store) {
 		for _, h := range s.Holders() {
@@ -17,14 +17,14 @@ func HeldBytes(b *Bus) (n int64) {
 	return n
 }
 
-// Patient are options of a bus whose payloads go to the heap for want of room alone,
+// Patient are options of a bus whose payloads go to the heap only if the store has no space,
 // and not because the machine is slow.
 func Patient(o Options) Options {
 	o.spillAfter = 10 * time.Second
 	return o
 }
 
-// Renumber adds to the sequence number of what a task emits next on its first edge.
+// Renumber adds to the sequence of a task's next emission on its first edge.
 func Renumber(t *Task, by int) {
 	o := t.out
 	o.mu.Lock()
@@ -32,8 +32,8 @@ func Renumber(t *Task, by int) {
 	o.req.flow(o.edges[0]).seq += uint64(by)
 }
 
-// Overdue has a request's deadline be over, of which its timer does not know. Nothing
-// may have been sent yet.
+// Overdue sets the deadline of a request to now, and stops its timer. No input may have been
+// sent yet.
 func Overdue(r *Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -41,7 +41,7 @@ func Overdue(r *Request) {
 	r.deadline = time.Now()
 }
 
-// Await waits for what other goroutines bring about, in tests of this package: the others have
+// Await waits until happened reports true, in tests of package bus; those of package bus_test use
 // testbus.Await.
 func Await(t *testing.T, happened func() bool) {
 	t.Helper()
@@ -50,13 +50,13 @@ func Await(t *testing.T, happened func() bool) {
 	for !happened() {
 		select {
 		case <-limit.C:
-			t.Fatal("waited in vain")
+			t.Fatal("waited for 20 s")
 		case <-time.After(time.Millisecond):
 		}
 	}
 }
 
-// Waiting is how many requests wait for a slot of a stage.
+// Waiting is the number of requests that wait for a slot of a stage.
 func Waiting(b *Bus, stage string) int {
 	b.admission.mu.Lock()
 	defer b.admission.mu.Unlock()

@@ -19,8 +19,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestPanicFailsItsRequestOnly: a stage with state loses the request that was
-// being handled; others, open at the same stage, do not notice.
+// TestPanicFailsItsRequestOnly: a panic in a stage with state fails the request
+// that is being handled; other requests at the stage are not affected.
 func TestPanicFailsItsRequestOnly(t *testing.T) {
 	p := testbus.Linear(bus.Stage("a", testbus.Upper), bus.Stage("b", func(t *bus.Task, in string) (string, error) {
 		n, _ := t.State.(int)
@@ -99,8 +99,8 @@ func TestStatelessStageIsRetried(t *testing.T) {
 	}
 }
 
-// TestPanicWhileFilling: what was reserved for a payload that panicked while it was
-// filled in, and its credit, come back, also where the request goes on.
+// TestPanicWhileFilling: after a panic of the function that fills a payload, its
+// reservation and credit are returned, also if the request goes on.
 func TestPanicWhileFilling(t *testing.T) {
 	const tries, size = 4, 32 << 10
 	left := tries
@@ -113,7 +113,7 @@ func TestPanicWhileFilling(t *testing.T) {
 		})
 	}}
 	p := testbus.Linear(tensor, bus.StageSpec{Name: "b", Handle: func(t *bus.Task, _ *bus.Delivery) error { return t.Emit("done") }})
-	p.Edges[0].Window, p.Edges[0].Policy = 1, bus.Fail // credit that is missing is not waited for
+	p.Edges[0].Window, p.Edges[0].Policy = 1, bus.Fail // an emission without credit fails instead of waiting
 	b := testbus.Open(t, p, bus.Options{})
 	r, err := b.Submit(t.Context(), "x")
 	if err != nil {
@@ -145,8 +145,7 @@ func TestAttemptsAreBounded(t *testing.T) {
 }
 
 // TestReplay: a stage that adds up its input panics twice on the way; it is
-// run again from the first input, and what it had sent already is not seen
-// twice.
+// run again from the first input, and its earlier emissions are not seen twice.
 func TestReplay(t *testing.T) {
 	var panics atomic.Int32
 	sum := bus.StageSpec{
@@ -177,10 +176,10 @@ func TestReplay(t *testing.T) {
 	mustDrain(t, b)
 }
 
-// TestReplayRoom: input kept for a replay counts against the byte window, and
-// a request that outgrows it fails instead of waiting for ever, also where what is
-// emitted queues.
-func TestReplayRoom(t *testing.T) {
+// TestReplayWindow: input kept for a replay counts against the byte window, and
+// a request that exceeds it fails instead of waiting for ever, also on an edge
+// with a queue.
+func TestReplayWindow(t *testing.T) {
 	const fit = 9 // of these payloads in the byte window
 	for _, tt := range []struct {
 		name   string
@@ -242,8 +241,8 @@ func TestPanicInEnd(t *testing.T) {
 	mustDrain(t, b)
 }
 
-// TestKeep: a stage keeps its deliveries and finishes them later, out of
-// order across requests, as a batching model does.
+// TestKeep: a stage keeps its deliveries and finishes them later, in another
+// order than that of the requests, as a batching model does.
 func TestKeep(t *testing.T) {
 	var mu sync.Mutex
 	var kept []*bus.Kept
@@ -289,8 +288,8 @@ func TestKeep(t *testing.T) {
 	mustDrain(t, b)
 }
 
-// TestAbortWhileKept: the request is over at once; its slot and payload come
-// back when the stage lets go.
+// TestAbortWhileKept: the request is over at once; its slot and payload are
+// released when the stage finishes the kept delivery.
 func TestAbortWhileKept(t *testing.T) {
 	kept := make(chan *bus.Kept, 1)
 	b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "model", Handle: func(_ *bus.Task, d *bus.Delivery) error {
@@ -307,7 +306,7 @@ func TestAbortWhileKept(t *testing.T) {
 		t.Errorf("emission after the abort: %v", err)
 	}
 	if b.Stats().Live != 1 {
-		t.Error("the request is gone while its delivery is kept")
+		t.Error("the request is forgotten while its delivery is kept")
 	}
 	if in, err := bus.Result[string](k.Delivery()); err != nil || len(in) != 1000 {
 		t.Errorf("the kept payload: %d bytes, %v", len(in), err)
@@ -345,8 +344,8 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// TestBatchPanic: a batch that fails is tried again one by one, so that only
-// the delivery at fault takes its request down.
+// TestBatchPanic: the deliveries of a failed batch are retried one by one, so
+// that only the request of the faulty one fails.
 func TestBatchPanic(t *testing.T) {
 	st := bus.StageSpec{Name: "batch", MaxInflight: 8, BatchSize: 4, State: bus.StateNone, Batch: func(batch []*bus.Delivery) error {
 		for _, d := range batch {
@@ -382,8 +381,8 @@ func TestBatchPanic(t *testing.T) {
 	mustDrain(t, b)
 }
 
-// TestBatchEmissionNeverWaits: one request whose results nobody reads must not
-// hold up another in the same batching stage.
+// TestBatchEmissionNeverWaits: a request whose results are not received must not
+// block another one in the same batching stage.
 func TestBatchEmissionNeverWaits(t *testing.T) {
 	st := bus.StageSpec{Name: "batch", State: bus.StateNone, Batch: func(batch []*bus.Delivery) error {
 		for _, d := range batch {
@@ -471,7 +470,7 @@ func TestReplicasShareTheLoad(t *testing.T) {
 	}
 	seen := map[string]bool{}
 	for range replicas {
-		seen[<-in] = true // all at work at the same time: each has a replica to itself
+		seen[<-in] = true // all run at the same time: each has its own replica
 	}
 	if len(seen) != replicas {
 		t.Errorf("replicas at work: %v", seen)
@@ -482,8 +481,8 @@ func TestReplicasShareTheLoad(t *testing.T) {
 	}
 }
 
-// TestAbortUnderQueuedOutput aborts while a queueing stage sends and the
-// results are being closed: nobody may wait for a lock that he holds.
+// TestAbortUnderQueuedOutput aborts while a stage with queued output sends and
+// the results are being closed: no goroutine may wait for its own lock.
 func TestAbortUnderQueuedOutput(t *testing.T) {
 	st := bus.StageSpec{Name: "batch", State: bus.StateNone, Batch: func(batch []*bus.Delivery) error {
 		for _, d := range batch {
@@ -524,7 +523,7 @@ func TestAbortUnderQueuedOutput(t *testing.T) {
 	mustDrain(t, b)
 }
 
-// TestPanicAfterKeep: what was kept before the panic is not handled again.
+// TestPanicAfterKeep: a delivery that was kept before the panic is not handled again.
 func TestPanicAfterKeep(t *testing.T) {
 	kept := make(chan *bus.Kept, 2)
 	b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "a", State: bus.StateNone, Handle: func(_ *bus.Task, d *bus.Delivery) error {
@@ -547,8 +546,8 @@ func TestPanicAfterKeep(t *testing.T) {
 	}
 }
 
-// TestCloseWithQueuedResults: results that wait in a queue, behind those that
-// the caller did not receive, go too.
+// TestCloseWithQueuedResults: Close also releases results that are queued behind
+// those that the caller has not received.
 func TestCloseWithQueuedResults(t *testing.T) {
 	st := bus.StageSpec{Name: "batch", State: bus.StateNone, Batch: func(batch []*bus.Delivery) error {
 		for _, d := range batch {
@@ -574,8 +573,8 @@ func TestCloseWithQueuedResults(t *testing.T) {
 	mustDrain(t, b)
 }
 
-// TestResultsBeforeTheFailure: a request that fails, or is past its deadline, gives the results that had come by then,
-// whenever the caller asks for them, and then its error. They hold nothing of the request.
+// TestResultsBeforeTheFailure: the caller of a request that has failed, or is past its deadline, receives the results
+// that had come by then, at any later time, and then its error. The results keep nothing of the request alive.
 func TestResultsBeforeTheFailure(t *testing.T) {
 	large := strings.Repeat("x", 100_000)
 	emitted := []string{"one", large, "three"}
@@ -625,7 +624,7 @@ func TestResultsBeforeTheFailure(t *testing.T) {
 				}
 				close(goOn)
 				<-r.Done()
-				mustDrain(t, b) // before the rest is received
+				mustDrain(t, b) // although the other results are not received
 				for i := received; i < len(emitted); i++ {
 					receive(i)
 				}
@@ -639,8 +638,8 @@ func TestResultsBeforeTheFailure(t *testing.T) {
 	}
 }
 
-// TestResultsBeforeTheFailureGivenUp: a caller that closes a request which has failed receives no more of it.
-func TestResultsBeforeTheFailureGivenUp(t *testing.T) {
+// TestCloseDropsResultsBeforeTheFailure: a caller that closes a request which has failed receives no more of it.
+func TestCloseDropsResultsBeforeTheFailure(t *testing.T) {
 	p := testbus.Linear(bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
 		if err := t.Emit("one"); err != nil {
 			return err
@@ -660,8 +659,8 @@ func TestResultsBeforeTheFailureGivenUp(t *testing.T) {
 	mustDrain(t, b)
 }
 
-// TestResultsBeforeTheFailureForMany: of goroutines that receive once each, some have the results that came before the
-// failure, and all others have its error.
+// TestResultsBeforeTheFailureForMany: of goroutines that receive once each, as many as there were results before the
+// failure get one, and all others get its error.
 func TestResultsBeforeTheFailureForMany(t *testing.T) {
 	const results, receivers = 3, 8
 	for range 10 {
@@ -678,7 +677,7 @@ func TestResultsBeforeTheFailureForMany(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		<-r.Done() // copies are made behind it
+		<-r.Done() // the copies are made after it
 		var got atomic.Int64
 		var wg sync.WaitGroup
 		for range receivers {

@@ -9,79 +9,79 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// fed is what a delivery that came from another process owes it.
+// fed is the answer that a delivery owes to the process that sent it.
 type fed struct {
-	from Feeder
-	id   uint32
-	err  error
-	done bool
-	open *atomic.Int64 // counts those not finished; nil: nobody does
+	from       Feeder
+	id         uint32
+	err        error
+	answered   bool
+	unfinished *atomic.Int64 // of all such deliveries; nil: they are not counted
 }
 
-// Feeder is where deliveries come from: the host, or another node.
+// Feeder is the peer that sends deliveries: the host, or another node.
 type Feeder interface {
 	// Queue sends an answer. It does not wait, and may be called under locks.
 	Queue(m wire.Message)
-	// Rest is queue of an answer that can wait for the next message, up to a millisecond.
-	Rest(m wire.Message)
-	// Relays reports whether it passes on what others have sent, and numbers it.
+	// QueueLater is Queue for an answer that can wait for the next message, up to a
+	// millisecond.
+	QueueLater(m wire.Message)
+	// Relays reports whether the peer is the host, which numbers and passes on the deliveries of others.
 	Relays() bool
-	// Leaving reports whether this process says goodbye, or has lost its host.
+	// Leaving reports whether this process is leaving the bus, or has lost its host.
 	Leaving() bool
 }
 
-// number is what the host calls the delivery; 0: it does not know it.
-func (f *fed) number() uint32 {
+// hostID is the host's number of the delivery; 0: it did not come from the host.
+func (f *fed) hostID() uint32 {
 	if f == nil || !f.from.Relays() {
 		return 0
 	}
 	return f.id
 }
 
-// fail tells whoever sent d why it could not be handled, before the host hears that
-// the task has failed: it then knows where. The payload stays until d is finished.
+// fail tells the sender of d why it could not be handled. This comes before the failure of
+// the task, so the host knows the failed delivery. The payload stays until d is finished.
 func (f *fed) fail(d *Delivery, err error) {
-	if f != nil && !f.done {
+	if f != nil && !f.answered {
 		f.err = err
-		f.tell(d, d.foreign != nil)
+		f.sendFinish(d, d.foreign != nil)
 	}
 }
 
-// finish tells whoever sent d that the work on d is done. A payload that was sent on
-// by reference stays with this process until that is returned.
+// finish tells the sender of d that the work on d is done. A payload that was forwarded
+// by reference stays with this process until that reference is released.
 func (f *fed) finish(d *Delivery) {
-	if f == nil || f.done {
+	if f == nil || f.answered {
 		return
 	}
-	f.tell(d, d.foreign != nil && d.foreign.Shared())
+	f.sendFinish(d, d.foreign != nil && d.foreign.Shared())
 }
 
-// retain tells whoever sent d that it was handled, and that its payload stays here
+// retain tells the sender of d that it was handled, and that its payload stays here
 // for a replay.
 func (f *fed) retain(d *Delivery) {
-	if f != nil && !f.done {
-		f.tell(d, d.foreign != nil)
+	if f != nil && !f.answered {
+		f.sendFinish(d, d.foreign != nil)
 	}
 }
 
-// leftBehind reports whether a delivery is the host's to take back, with the goodbye
-// that this process is about to say: most likely it was not handled, and is to be
-// elsewhere.
-func (f *fed) leftBehind(d *Delivery) bool {
+// returnsUnhandled reports whether the delivery is returned unhandled because this
+// process is leaving: the host redelivers it to another replica.
+func (f *fed) returnsUnhandled(d *Delivery) bool {
 	return f.from.Relays() && (d.flow == nil || d.flow.req.owner == nil) && f.from.Leaving()
 }
 
-// tell sends the finish of a delivery. A payload that stays is released when
-// the last of its references here is.
-func (f *fed) tell(d *Delivery, stays bool) {
-	f.done = true
-	if f.leftBehind(d) {
+// sendFinish sends the finish of a delivery. A payload that stays is released with
+// its last reference in this process.
+func (f *fed) sendFinish(d *Delivery, stays bool) {
+	f.answered = true
+	if f.returnsUnhandled(d) {
 		return
 	}
 	m := &wire.Finish{Delivery: f.id}
 	if f.err != nil {
 		m.Code, m.Text = wire.CodeInternal, f.err.Error()
-		if d.flow.req.late() { // by this clock: the host's decides
+		if d.flow.req.late() { // by this process's clock; the host decides by its own
 			m.Code = wire.CodeOver
 		}
 	}
@@ -93,45 +93,45 @@ func (f *fed) tell(d *Delivery, stays bool) {
 		id, from := f.id, f.from
 		d.foreign.After(func() { from.Queue(&wire.Release{Delivery: id}) })
 	}
-	if f.open != nil {
-		f.open.Add(-1)
+	if f.unfinished != nil {
+		f.unfinished.Add(-1)
 	}
 	faultpoint.Hit("node-before-finish")
-	if f.err == nil && d.ridesAlong() {
-		f.from.Rest(m)
+	if f.err == nil && d.finishCanWait() {
+		f.from.QueueLater(m)
 	} else {
 		f.from.Queue(m)
 	}
 	faultpoint.Hit("node-finished")
 }
 
-// ridesAlong reports whether the finish of a delivery can wait for the next message: that of
-// a small result, while its window has places enough, and that of the last input of a task,
-// which the end of the task follows.
-func (d *Delivery) ridesAlong() bool {
+// finishCanWait reports whether the finish of a delivery can wait for the next message: the finish
+// of a small result, while fewer than half of the edge's limit are unfinished, and the finish of the
+// last input of a task, which the end of the task follows.
+func (d *Delivery) finishCanWait() bool {
 	switch {
 	case d.flow == nil:
 		return false
 	case d.flow.req.owner != nil:
-		return d.foreign == nil && d.fed.open != nil && uint64(d.fed.open.Load()) < d.flow.edge.limit/2
+		return d.foreign == nil && d.fed.unfinished != nil && uint64(d.fed.unfinished.Load()) < d.flow.edge.limit/2
 	}
 	return d.EOS && d.flow.consumer != nil && d.flow.consumer.stage.spec.End == nil
 }
 
-// GivenBy gives the number under which the payload came from there, if it did.
+// GivenBy returns the number under which the peer has delivered the payload, if it has.
 func (c DeliveryControl) GivenBy(from Feeder) (id uint32, given bool) {
 	return c.d.foreign.GivenBy(from)
 }
 
-// EndOfStream makes the end of a stream whose last delivery was not its last.
+// EndOfStream makes the delivery without payload that ends a stream at seq.
 func EndOfStream(seq uint64) *Delivery {
 	d := newDelivery()
 	d.EOS, d.Seq = true, seq
 	return d
 }
 
-// DeliveryOf makes a delivery of a message. find knows the segments that the sender has told of,
-// which are not forgotten meanwhile.
+// DeliveryOf makes a delivery of a message. find returns the segment that the sender has announced
+// under a number, and keeps the segment during the call; nil: it is unknown.
 func DeliveryOf(m *wire.Deliver, from Feeder, find func(number uint32) *accounts.Segment) (*Delivery, error) {
 	d := newDelivery()
 	d.Seq, d.Dropped, d.Attempt, d.Key, d.Attrs = m.Seq, m.Dropped, m.Attempt, m.Key, m.Attrs

@@ -8,74 +8,71 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
-// A flow's credit is one word: how many deliveries are under way in the upper
-// bits, and their bytes in the lower, so that both are taken and given back
-// with one atomic addition.
+// A flow's used credit is one word: the number of deliveries in flight in the
+// upper bits, and their bytes in the lower bits, so that one atomic addition
+// takes or returns both.
 const (
 	countShift     = 40
 	oneDelivery    = uint64(1) << countShift
 	bytesMask      = oneDelivery - 1
 	maxWindowBytes = int64(bytesMask)
 
-	// noWindow is more deliveries than any byte window lets through before
-	// their count would overflow.
+	// noWindow stands for an unbounded window: the byte window is full before
+	// so many deliveries, and below it the count does not overflow.
 	noWindow = 1 << (64 - countShift - 1)
 )
 
 // flow is the stream of one request on one edge. It is the unit of flow
-// control: what a request has under way on an edge never limits another
-// request.
+// control: deliveries of one request never use credit of another.
 type flow struct {
 	edge     *edge
 	req      *Request
 	producer *Task // nil: the caller
 	consumer *Task // nil: the caller
 
-	// used is the credit taken, by the producer, and not yet given back, by
-	// the consumer.
+	// used is the credit that the producer has taken and the consumer has not returned.
 	used atomic.Uint64
-	// retained is the part of used that waits for a possible replay.
+	// retained is the part of used for input that is kept for a replay.
 	retained atomic.Int64
 
-	// wanted is set while a producer sleeps in wake. Whoever makes credit or
-	// a slot available looks at it afterwards. asleep lets one sleep at a
-	// time: deliveries that were kept may be many goroutines' producers.
-	asleep lockorder.Right[lockorder.FlowAsleep]
-	wanted atomic.Bool
-	// whole is set while a payload that passes alone waits for all others to be finished.
-	// Nothing passes it by then, so that small ones that keep coming do not hold it up for good.
-	whole atomic.Bool
-	wake  chan struct{}
-	since atomic.Int64 // when the producer began to wait, unix nanoseconds; 0: it does not
+	// producerWaits is set while a producer sleeps on wake. A goroutine that
+	// returns credit or grants a slot reads it afterwards. sleepRight lets one
+	// producer sleep at a time: kept deliveries may emit from many goroutines.
+	sleepRight    lockorder.Right[lockorder.FlowAsleep]
+	producerWaits atomic.Bool
+	// exclusive is set while a payload of the whole window waits for all others to be
+	// finished. No other payload takes credit then, so that a flow of small ones cannot starve it.
+	exclusive atomic.Bool
+	wake      chan struct{}
+	waitBegan atomic.Int64 // when the producer began to wait, in Unix nanoseconds; 0: it does not wait
 
-	// Producer's side, guarded by its outlet's mutex.
-	seq     uint64
-	mark    uint64 // seq before the delivery being handled, for redelivery
-	attempt uint32
-	ended   bool // the stream has ended
-	unsaid  bool // the consumer, which has no slot, is told of that when it gets one
-	sent    sent
-	carries atomic.Uint64 // payloads that went by the edge's connector: see key
+	// The producer's side, guarded by the mutex of its outputs.
+	seq            uint64
+	mark           uint64 // seq before the delivery being handled, for redelivery
+	attempt        uint32
+	ended          bool // the stream has ended
+	endPending     bool // the end is sent when the consumer gets a slot
+	sent           sent
+	connectorSends atomic.Uint64 // payloads sent by the edge's connector: see key
 
-	// direct is set when deliveries may go from one process to another, past
-	// this one.
+	// direct is set while the stream has a direct path between two other processes.
 	direct  atomic.Pointer[DirectPath]
-	counted bool // all of what went there is in sent, which changes no more; guarded by the outlet's mutex
+	counted bool // the sums of the direct path are in sent, which is final; guarded by the mutex of the outputs
 
-	// queue holds what the producer sent beyond the window, on edges that
-	// queue. queued mirrors its length.
-	qmu         lockorder.Mutex[lockorder.FlowQueue]
-	queue       []*Delivery
-	few         [1]*Delivery // the memory of a queue that is fed
-	queuedBytes int64
-	handed      uint64 // the sequence behind the last one handed on
-	queued      atomic.Int32
-	queuedSince atomic.Int64 // when the queue last moved while it held something; 0: it is empty
+	// queue holds the deliveries beyond the window, on edges that queue. queued
+	// mirrors its length.
+	qmu           lockorder.Mutex[lockorder.FlowQueue]
+	queue         []*Delivery
+	queueBuf      [1]*Delivery // the first memory of a queue that is fed
+	queuedBytes   int64
+	nextForwarded uint64 // the sequence after that of the last delivery that left the queue
+	queued        atomic.Int32
+	queuedSince   atomic.Int64 // when the queue, or an end that waits for a slot, last changed; 0: nothing waits
 
 	in inflow
 }
 
-// inflow is the consumer's side of a flow, touched by its goroutine only.
+// inflow is the consumer's side of a flow. Only the consumer's goroutine uses it.
 type inflow struct {
 	expect  uint64
 	eos     bool        // the end of the stream has come
@@ -83,23 +80,23 @@ type inflow struct {
 	parked  []*Delivery // waiting in a join, oldest first
 }
 
-// outlet is the producer's, which sends on the flow.
-func (f *flow) outlet() *outputs {
+// outputs are the producer's outputs, which send on the flow.
+func (f *flow) outputs() *outputs {
 	if f.producer == nil {
 		return &f.req.inputs
 	}
-	return &f.producer.outlet
+	return &f.producer.outputs
 }
 
-// open reports whether the consumer has a place for this request.
-func (f *flow) open() bool {
+// consumerOpen reports whether the request has a slot at the consumer, or the consumer is the caller.
+func (f *flow) consumerOpen() bool {
 	return f.consumer == nil || f.consumer.slot.Load() != nil
 }
 
-// tryTake takes credit for one delivery of the given cost. The end of a stream
-// costs nothing.
-func (f *flow) tryTake(cost int64) bool {
-	if !f.open() {
+// tryTakeCredit takes credit for one delivery of the given cost. The end of a stream
+// costs nothing. It reports false while the consumer is not open, or there is no credit.
+func (f *flow) tryTakeCredit(cost int64) bool {
+	if !f.consumerOpen() {
 		return false
 	}
 	if cost == 0 {
@@ -116,27 +113,28 @@ func (f *flow) tryTake(cost int64) bool {
 	}
 }
 
-// full reports whether there is no credit for one more delivery like those under way.
+// full reports whether there is no credit for one more delivery of the average size of those in flight.
 func (f *flow) full() bool {
 	u := f.used.Load()
 	n, bytes := u>>countShift, int64(u&bytesMask)
 	return n >= f.edge.window || n > 0 && bytes+bytes/int64(n) > f.edge.windowBytes
 }
 
-// give returns credit and lets in whoever waits for it.
-func (f *flow) give(credit uint64) {
+// giveCredit returns credit and resumes the producer.
+func (f *flow) giveCredit(credit uint64) {
 	if credit != 0 {
 		f.used.Add(-credit)
 	}
-	f.admit()
+	f.resumeProducer()
 }
 
-// admit is called after something changed that may let the producer go on.
-func (f *flow) admit() {
+// resumeProducer sends queued deliveries and wakes a waiting producer. It is called after credit was
+// returned, or the consumer got a slot.
+func (f *flow) resumeProducer() {
 	if f.queued.Load() > 0 {
 		f.flush()
 	}
-	if f.wanted.Load() {
+	if f.producerWaits.Load() {
 		select {
 		case f.wake <- struct{}{}:
 		default:
@@ -144,52 +142,52 @@ func (f *flow) admit() {
 	}
 }
 
-// enter is tryTake for the first delivery too: it takes a free slot at the
-// consumer if the request has none.
-func (f *flow) enter(cost int64) bool {
-	if f.whole.Load() {
+// tryTakeWithSlot is tryTakeCredit, and takes a free slot at the consumer if
+// the request has none.
+func (f *flow) tryTakeWithSlot(cost int64) bool {
+	if f.exclusive.Load() {
 		return false
 	}
-	if f.tryTake(cost) {
+	if f.tryTakeCredit(cost) {
 		return true
 	}
-	if f.open() {
+	if f.consumerOpen() {
 		return false
 	}
 	f.req.wantSlot(f.consumer)
-	return f.tryTake(cost)
+	return f.tryTakeCredit(cost)
 }
 
-// take waits for credit, until the request is over or cancel is closed.
-func (f *flow) take(cost int64, cancel <-chan struct{}) error {
+// waitForCredit waits for credit, until the request is over or cancel is closed.
+func (f *flow) waitForCredit(cost int64, cancel <-chan struct{}) error {
 	lockorder.AssertNone("an emission waits")
-	if !f.asleep.TryLock() {
+	if !f.sleepRight.TryLock() {
 		select {
-		case <-cancel: // it may not wait, for another either
+		case <-cancel: // the caller must not wait, for the other producer either
 			return ErrCanceled
 		default:
-			f.asleep.Lock()
+			f.sleepRight.Lock()
 		}
 	}
-	defer f.asleep.Unlock()
-	f.whole.Store(cost == f.edge.windowBytes)
-	defer f.whole.Store(false)
+	defer f.sleepRight.Unlock()
+	f.exclusive.Store(cost == f.edge.windowBytes)
+	defer f.exclusive.Store(false)
 	if f.wake == nil {
 		f.wake = make(chan struct{}, 1)
 	}
-	f.since.Store(time.Now().UnixNano())
-	f.wanted.Store(true)
+	f.waitBegan.Store(time.Now().UnixNano())
+	f.producerWaits.Store(true)
 	defer func() {
-		f.wanted.Store(false)
-		f.since.Store(0)
+		f.producerWaits.Store(false)
+		f.waitBegan.Store(0)
 	}()
 	f.req.wantSlot(f.consumer)
 	for {
-		open := f.open() // before the try, so that a slot granted after it is tried too
-		if f.tryTake(cost) {
+		open := f.consumerOpen() // read before the try, so that a slot granted in between gets another try
+		if f.tryTakeCredit(cost) {
 			return nil
 		}
-		if err := f.hopeless(cost, open); err != nil {
+		if err := f.waitError(cost, open); err != nil {
 			return err
 		}
 		select {
@@ -202,13 +200,13 @@ func (f *flow) take(cost int64, cancel <-chan struct{}) error {
 	}
 }
 
-// hopeless says why waiting for credit is no use, after it was refused while
-// the consumer was open or not.
-func (f *flow) hopeless(cost int64, open bool) error {
+// waitError is the error of a wait for credit that cannot succeed, or that the
+// policy forbids. Credit was refused while the consumer was open or not.
+func (f *flow) waitError(cost int64, open bool) error {
 	switch {
 	case f.consumer != nil && f.consumer.stay.Load() == stayLeft && !f.req.over():
 		return ErrAfterEnd
-	case f.outgrown(cost):
+	case f.exceedsReplayWindow(cost):
 		return ErrReplayFull
 	case f.edge.spec.Policy == Fail && open:
 		return ErrWindowFull
@@ -216,12 +214,14 @@ func (f *flow) hopeless(cost int64, open bool) error {
 	return nil
 }
 
-// outgrown reports whether there will never be credit for so many bytes beside what is
-// kept for a replay.
-func (f *flow) outgrown(cost int64) bool { return f.retained.Load()+cost > f.edge.windowBytes }
+// exceedsReplayWindow reports whether the byte window can never have credit for so many bytes beside
+// the input that is kept for a replay.
+func (f *flow) exceedsReplayWindow(cost int64) bool {
+	return f.retained.Load()+cost > f.edge.windowBytes
+}
 
-// push sends d on a queueing flow: at once if there is credit and nothing is
-// queued before it, else it waits in the queue. It never blocks.
+// push sends d on a flow with a queue: at once if there is credit and the queue is
+// empty, else d waits in the queue. It never blocks.
 func (f *flow) push(d *Delivery, after *AfterUnlock) {
 	f.qmu.Lock()
 	f.queue = append(f.queue, d)
@@ -237,14 +237,14 @@ func (f *flow) push(d *Delivery, after *AfterUnlock) {
 	}
 }
 
-// feed takes in a delivery that another process has numbered and that has its
-// place in the windows there.
+// feed takes in a delivery that another process has numbered and has counted in
+// its window.
 func (f *flow) feed(d *Delivery, after *AfterUnlock) {
 	d.flow = f
 	d.Request, d.Deadline, d.Trace, d.Edge = f.req.id, f.req.deadline, f.req.trace, f.edge.name
 	f.qmu.Lock()
 	if f.queue == nil {
-		f.queue = f.few[:0]
+		f.queue = f.queueBuf[:0]
 	}
 	f.queue = append(f.queue, d)
 	f.noteQueue()
@@ -255,21 +255,21 @@ func (f *flow) feed(d *Delivery, after *AfterUnlock) {
 	}
 }
 
-// blocked reports whether what is queued waits for more than credit.
-func (f *flow) blocked() bool { return !f.open() || f.req.endedEarly() }
+// blocked reports whether the queue waits for a slot, or its request has ended early.
+func (f *flow) blocked() bool { return !f.consumerOpen() || f.req.endedEarly() }
 
-// unblock has what is queued go on: with a slot at the consumer, or nowhere when the request
-// is over.
+// unblock asks for a slot at the consumer of the queue, or discards the queue of a request that has
+// ended early.
 func (f *flow) unblock() {
-	if !f.open() {
+	if !f.consumerOpen() {
 		f.req.wantSlot(f.consumer)
 	}
 	if f.req.endedEarly() {
-		f.discard()
+		f.discardQueue()
 	}
 }
 
-// flush sends what the credit allows, and tells a producer that was held back.
+// flush sends queued deliveries for which there is credit, and wakes the producer's task when the queue is empty.
 func (f *flow) flush() {
 	var after AfterUnlock
 	f.qmu.Lock()
@@ -283,18 +283,19 @@ func (f *flow) flush() {
 	}
 }
 
-// sendQueued is called with qmu held, so that order is kept.
+// sendQueued, with qmu held, sends the queued deliveries for which there is credit, in order.
 func (f *flow) sendQueued(after *AfterUnlock) {
 	sent := 0
-	for sent < len(f.queue) && !f.req.endedEarly() && f.tryTake(f.queue[sent].cost) {
+	for sent < len(f.queue) && !f.req.endedEarly() && f.tryTakeCredit(f.queue[sent].cost) {
 		d := f.queue[sent]
 		f.queuedBytes -= d.cost
 		sent++
-		// Numbers are given without gaps: one that shows now was dropped here.
-		// What a retry sends again was handed on, or dropped, before.
-		if d.Seq >= f.handed && !f.edge.fed {
-			d.Dropped = d.Seq - f.handed
-			f.handed = d.Seq + 1
+		// Sequences have no gaps when they enter the queue: a gap here is the
+		// number of dropped deliveries. A retry repeats sequences that have left
+		// the queue before.
+		if d.Seq >= f.nextForwarded && !f.edge.fed {
+			d.Dropped = d.Seq - f.nextForwarded
+			f.nextForwarded = d.Seq + 1
 		}
 		f.deliver(d, after)
 	}
@@ -304,14 +305,14 @@ func (f *flow) sendQueued(after *AfterUnlock) {
 		f.queue = f.queue[:n]
 		f.noteQueue()
 	}
-	if len(f.queue) > 0 && f.outgrown(f.queue[0].cost) && !f.req.endedEarly() {
-		d := f.queue[0] // nobody waits who could be told
-		err := &StageError{Stage: f.outlet().name(), Edge: f.edge.name, Key: d.Key, Seq: d.Seq, Err: ErrReplayFull}
+	if len(f.queue) > 0 && f.exceedsReplayWindow(f.queue[0].cost) && !f.req.endedEarly() {
+		d := f.queue[0] // the producer does not wait here, so the request fails
+		err := &StageError{Stage: f.outputs().name(), Edge: f.edge.name, Key: d.Key, Seq: d.Seq, Err: ErrReplayFull}
 		after.Fail(f.req, err)
 	}
 }
 
-// noteQueue, with qmu held, mirrors the queue's length for those without.
+// noteQueue, with qmu held, mirrors the queue's length for readers without the lock.
 func (f *flow) noteQueue() {
 	f.queued.Store(int32(len(f.queue)))
 	if len(f.queue) == 0 {
@@ -345,9 +346,9 @@ func (f *flow) dropOldest(after *AfterUnlock) bool {
 	return true
 }
 
-// makeRoom drops queued deliveries until one of the given cost fits into the
-// queue. On an edge that does not drop, it says that the queue is full.
-func (f *flow) makeRoom(cost int64) error {
+// makeQueueSpace drops queued deliveries until one of the given cost fits into the
+// queue. On an edge that does not drop, a full queue is ErrWindowFull.
+func (f *flow) makeQueueSpace(cost int64) error {
 	var after AfterUnlock
 	defer after.Run()
 	f.qmu.Lock()
@@ -363,8 +364,8 @@ func (f *flow) makeRoom(cost int64) error {
 	return nil
 }
 
-// discard drops the whole queue of a request that is over.
-func (f *flow) discard() {
+// discardQueue drops the whole queue of a request that is over.
+func (f *flow) discardQueue() {
 	f.qmu.Lock()
 	q := f.queue
 	f.queue, f.queuedBytes = nil, 0
@@ -375,39 +376,39 @@ func (f *flow) discard() {
 	}
 }
 
-// deliver puts d, whose credit is taken, in order at the consumer. The locks of the stream
-// are held.
+// deliver passes d, whose credit is taken, to the consumer, in order. The locks of the stream are
+// held.
 func (f *flow) deliver(d *Delivery, after *AfterUnlock) {
 	if f.consumer == nil {
 		switch {
-		case f.edge.leaves:
-			f.req.leave(d, after)
+		case f.edge.toOwner:
+			f.req.sendToOwner(d, after)
 		case f.req.sink != nil:
-			f.req.passOn(d, after)
-		case !f.req.results.push(d): // the request is over: credit is of no use
+			f.req.sendToSink(d, after)
+		case !f.req.results.push(d): // the caller has closed the results: credit has no further use
 			after.drop(d)
 		}
 		return
 	}
 	s := f.consumer.slot.Load()
-	if s == nil { // the request is over, its slot given back: credit is of no use
+	if s == nil { // the request is over and has returned its slot: credit has no further use
 		after.drop(d)
 		return
 	}
 	if f.consumer.stage.remote != nil && !f.edge.queues() {
-		after.lend(s.worker.actor.Queue(d)) // which runs no user's code
+		after.runActor(s.worker.actor.Queue(d)) // it runs no user code
 		return
 	}
 	s.worker.actor.Post(d)
 }
 
-// accept checks that d is the next of its stream. It reports false for a
-// duplicate, which a retry may send.
+// accept checks that d is the next delivery of its stream. It reports false for a
+// duplicate that a retry has sent.
 func (f *flow) accept(d *Delivery) (bool, error) {
 	in := &f.in
 	next := in.expect + d.Dropped
 	switch {
-	case f.edge.fed: // checked by whoever feeds it
+	case f.edge.fed: // the process that feeds it has checked the order
 		in.expect = d.Seq + 1
 		in.eos, in.bareEnd = in.eos || d.EOS, d.EOS && d.Bare()
 		return true, nil

@@ -13,8 +13,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestWindowHoldsTheProducerBack: with a window of w, the consumer stuck in
-// its first delivery, the producer sends w and no more.
+// TestWindowHoldsTheProducerBack: while the consumer handles its first delivery,
+// the producer sends as many deliveries as the window has.
 func TestWindowHoldsTheProducerBack(t *testing.T) {
 	const window, inputs = 3, 10
 	g := testbus.NewGate()
@@ -44,7 +44,7 @@ func TestWindowHoldsTheProducerBack(t *testing.T) {
 	}
 }
 
-// TestByteWindowHoldsTheProducerBack does the same by bytes.
+// TestByteWindowHoldsTheProducerBack is the same for the byte window.
 func TestByteWindowHoldsTheProducerBack(t *testing.T) {
 	g := testbus.NewGate()
 	payload := strings.Repeat("p", 10_000)
@@ -92,7 +92,7 @@ func TestPolicyFail(t *testing.T) {
 	}
 }
 
-// TestPolicyDropOldest: what is dropped is counted where it is missed, the
+// TestPolicyDropOldest: the next delivery carries the count of dropped ones, the
 // newest and the end of the stream always arrive, and the producer never waits.
 func TestPolicyDropOldest(t *testing.T) {
 	const inputs, window = 50, 4
@@ -135,11 +135,11 @@ func TestPolicyDropOldest(t *testing.T) {
 	}
 }
 
-// TestBrokenSequence: a stream in which a delivery is missing or comes again fails the
-// request, and names the sequence.
+// TestBrokenSequence: a missing or repeated delivery fails the request with an error that
+// names the sequence.
 func TestBrokenSequence(t *testing.T) {
 	for _, tc := range []struct {
-		by   int // is added to the sequence numbers from 5 on
+		by   int // added to the sequences from 5 on
 		says string
 	}{
 		{1, "sequence 5 is missing, 6 came instead"},
@@ -170,8 +170,8 @@ func TestBrokenSequence(t *testing.T) {
 	}
 }
 
-// TestNoCopies: a payload filled in place is seen by the last stage at the
-// address where the first one put it; a stage that copies is counted.
+// TestNoCopies: a later stage sees a payload at the address where the first one
+// filled it; the copies of a stage that copies are counted.
 func TestNoCopies(t *testing.T) {
 	const size = 10_000
 	var filled, seen, copied *byte
@@ -219,8 +219,7 @@ func TestNoCopies(t *testing.T) {
 	}
 }
 
-// TestFullStoreNamesTheEdge: the smallest store that passes Open carries what
-// its windows promise.
+// TestWindowsMustFitTheStore: Open and Bounds refuse windows that exceed the store, and name the edges.
 func TestWindowsMustFitTheStore(t *testing.T) {
 	p := testbus.Linear(bus.Stage("a", testbus.Upper))
 	p.Edges = append(p.Edges, bus.Edge{To: "a", WindowBytes: 10 << 20})
@@ -234,11 +233,11 @@ func TestWindowsMustFitTheStore(t *testing.T) {
 	}
 	opts.Store.ArenaBytes = 64 << 20
 	if _, err := p.Bounds(opts); err != nil {
-		t.Errorf("in a store that has room: %v", err)
+		t.Errorf("in a store that is large enough: %v", err)
 	}
 	opts.Store.Slots = -1
 	if _, err := p.Bounds(opts); !errors.Is(err, shmstore.ErrOptions) {
-		t.Errorf("in a store that cannot be: %v", err)
+		t.Errorf("in a store with invalid options: %v", err)
 	}
 }
 
@@ -296,8 +295,8 @@ func TestEmitToOneEdge(t *testing.T) {
 	}
 }
 
-// TestUnboundedWindowOfALargeStore: more deliveries than a mailbox can be told
-// to hold are bounded by their bytes alone.
+// TestUnboundedWindowOfALargeStore: an unbounded window of a large store bounds
+// deliveries by their bytes alone.
 func TestUnboundedWindowOfALargeStore(t *testing.T) {
 	p := testbus.Linear(bus.Stage("a", testbus.Upper), bus.Stage("b", testbus.Upper))
 	p.Edges[0].Window = bus.Unbounded

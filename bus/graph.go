@@ -8,7 +8,7 @@ import (
 )
 
 // graph is a checked pipeline: stages in topological order, edges in the
-// order of the pipeline, with an edge for each input and each result.
+// order of the pipeline, then the edges of inputs and results that it does not list.
 type graph struct {
 	stages  []*stage
 	edges   []*edge
@@ -19,7 +19,7 @@ type graph struct {
 	inputPorts, resultPorts []Port
 }
 
-// compile checks p, all problems at once, and builds its graph.
+// compile checks p, reports all problems together, and builds the graph.
 func compile(p Pipeline) (*graph, error) {
 	g := &graph{byName: make(map[string]*stage)}
 	var errs []error
@@ -48,13 +48,13 @@ func compile(p Pipeline) (*graph, error) {
 		}
 	}
 	if len(errs) == 0 {
-		errs = append(errs, g.close(), g.sort(), g.checkJoins(), g.checkTypes())
+		errs = append(errs, g.addCallerEdges(), g.sort(), g.checkJoins(), g.checkTypes())
 		g.markDevices()
 	}
 	return g, errors.Join(errs...)
 }
 
-// Checked is the specification with its defaults, and what is wrong with it.
+// Checked returns the specification with its defaults, and the errors in it.
 func (s StageSpec) Checked() (StageSpec, error) {
 	s = s.withDefaults()
 	return s, s.validate()
@@ -93,7 +93,7 @@ func (s StageSpec) validate() error {
 	check(kinds == 1, "set exactly one of Handle, Join, Batch, Props and Remote, not %d", kinds)
 	check(s.Replicas >= 1 && s.Replicas <= MaxInflight, "Replicas is %d: use 1 to %d", s.Replicas, MaxInflight)
 	most := MaxInflight
-	if s.Batch != nil { // its slots share an actor
+	if s.Batch != nil { // its slots share one actor per replica
 		most = MaxRequests
 	}
 	check(s.MaxInflight >= 1 && s.MaxInflight <= most, "MaxInflight is %d: use 1 to %d", s.MaxInflight, most)
@@ -152,12 +152,12 @@ func (g *graph) connect(spec Edge) error {
 	case spec.Connector != nil && (spec.From == "" || spec.To == ""):
 		return bad("a connector carries payloads between two stages, not from or to the caller")
 	}
-	g.add(&edge{name: name, spec: spec, path: pathOf(spec)}, g.byName[spec.From], g.byName[spec.To])
+	g.addEdge(&edge{name: name, spec: spec, path: pathOf(spec)}, g.byName[spec.From], g.byName[spec.To])
 	return nil
 }
 
-// add adds an edge between two stages, of which nil is the caller.
-func (g *graph) add(e *edge, from, to *stage) {
+// addEdge adds an edge between two stages; nil is the caller.
+func (g *graph) addEdge(e *edge, from, to *stage) {
 	e.index, e.from, e.to = len(g.edges), from, to
 	g.edges = append(g.edges, e)
 	if from != nil {
@@ -174,8 +174,8 @@ func (g *graph) add(e *edge, from, to *stage) {
 	}
 }
 
-// close adds the edges between the caller and the stages at both ends.
-func (g *graph) close() error {
+// addCallerEdges adds edges between the caller and the first and last stages that have none.
+func (g *graph) addCallerEdges() error {
 	var errs []error
 	for _, st := range g.stages {
 		if len(st.in) == 0 {
@@ -188,8 +188,7 @@ func (g *graph) close() error {
 	return errors.Join(errs...)
 }
 
-// sort puts the stages in topological order, those nearest to the input
-// first, or names a cycle.
+// sort puts the stages in topological order, or fails and names a cycle.
 func (g *graph) sort() error {
 	waits := make(map[*stage]int)
 	var ready, sorted []*stage
@@ -224,8 +223,8 @@ func (g *graph) sort() error {
 	return nil
 }
 
-// markDevices finds the edges whose payloads may have tensors in the memory of a GPU: those that
-// put tensors there, and those to which a stage may forward a payload of such an edge.
+// markDevices marks the edges whose payloads may have tensors in GPU memory: those that put tensors
+// there, and those to which a stage may forward a payload of such an edge.
 func (g *graph) markDevices() {
 	for _, e := range g.inputs {
 		e.device = e.spec.Tensors != TensorsDefault
@@ -238,7 +237,7 @@ func (g *graph) markDevices() {
 	}
 }
 
-// cycle walks backwards along stages that still wait, until one comes twice.
+// cycle walks backwards along stages that are not sorted, until it finds one twice.
 func (g *graph) cycle(waits map[*stage]int) string {
 	at := slices.IndexFunc(g.stages, func(st *stage) bool { return waits[st] > 0 })
 	var path []*stage
@@ -283,18 +282,18 @@ func (g *graph) checkJoins() error {
 
 func (s *StageSpec) joins() bool { return s.Join != nil || s.Remote != nil && s.Remote.Join }
 
-// checkBranches refuses edges before a join that drop or reorder deliveries of one branch alone: the join pairs the
-// branches by the place of deliveries in them.
+// checkBranches refuses edges before a join that drop or reorder deliveries of one branch alone: the join pairs
+// deliveries by their position in the branches.
 func (g *graph) checkBranches(join *stage) error {
 	var errs []error
-	before := join.before(nil)
+	before := join.edgesBefore(nil)
 	for _, e := range g.edges {
 		does := e.displaces()
 		if does == "" || !before[e] {
 			continue
 		}
-		for other := range join.before(e) {
-			if other.from == nil { // a way around the edge
+		for other := range join.edgesBefore(e) {
+			if other.from == nil { // another branch does not lead through the edge
 				errs = append(errs, fmt.Errorf("%w: edge %s: %s of one branch before the join %q, which pairs the branches by place: it would pair them wrongly", ErrConfig, e.name, does, join.spec.Name))
 				break
 			}
@@ -303,7 +302,7 @@ func (g *graph) checkBranches(join *stage) error {
 	return errors.Join(errs...)
 }
 
-// displaces says how deliveries on the edge lose their place in the stream; empty: they do not.
+// displaces says how deliveries on the edge lose their position in the stream; empty: they keep it.
 func (e *edge) displaces() string {
 	switch {
 	case e.spec.Policy == DropOldest:
@@ -314,8 +313,8 @@ func (e *edge) displaces() string {
 	return ""
 }
 
-// before are the edges on the paths that lead to a stage, but for those through the edge without.
-func (st *stage) before(without *edge) map[*edge]bool {
+// edgesBefore are the edges on the paths that lead to a stage, except for paths through the edge without.
+func (st *stage) edgesBefore(without *edge) map[*edge]bool {
 	all := make(map[*edge]bool)
 	for next := []*stage{st}; len(next) > 0; {
 		at := next[0]
@@ -332,14 +331,13 @@ func (st *stage) before(without *edge) map[*edge]bool {
 	return all
 }
 
-// headroom is the part of a store that byte windows leave free: for alignment,
-// unused extents, and the gaps that payloads of different age leave between
-// them.
+// headroom is the part of a store that byte windows leave free, for alignment,
+// unused extents, and fragmentation by payloads of different age.
 const headroom = 4 // a quarter
 
-// joinRoom is what is set aside for joins, of an arena; 0 bytes are the default, of a graph
-// that has any.
-func (g *graph) joinRoom(joinBytes, arenaBytes int64) int64 {
+// joinSpace is the part of an arena that is set aside for joins: joinBytes, or the default if it
+// is 0; none in a graph without joins.
+func (g *graph) joinSpace(joinBytes, arenaBytes int64) int64 {
 	switch {
 	case !slices.ContainsFunc(g.stages, func(st *stage) bool { return st.spec.joins() }):
 		return 0
@@ -349,10 +347,11 @@ func (g *graph) joinRoom(joinBytes, arenaBytes int64) int64 {
 	return joinBytes
 }
 
-// size gives every edge its byte window and checks that all of them fit the
-// store together, so that credit, once taken, always finds room. With overcommit
-// those that are set by name need not, and leave the others their shares.
-func (g *graph) size(arenaBytes, joinBytes int64, maxRequests int, overcommit bool) error {
+// sizeWindows sets the byte window of every edge and checks that all windows
+// together fit the store, so that a payload with credit always finds space. With
+// overcommit, windows that the pipeline sets need not fit, and do not reduce the
+// default windows.
+func (g *graph) sizeWindows(arenaBytes, joinBytes int64, maxRequests int, overcommit bool) error {
 	usable := arenaBytes - arenaBytes/headroom - joinBytes
 	var fixed, shares int64
 	for _, e := range g.edges {
@@ -386,7 +385,7 @@ func (g *graph) size(arenaBytes, joinBytes int64, maxRequests int, overcommit bo
 
 func (g *graph) explainSize(arena, join, fixed, shares int64, maxRequests int) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "of %d bytes, %d are headroom and %d are set aside for joins; %d are asked for by name", arena, arena/headroom, join, fixed)
+	fmt.Fprintf(&b, "of %d bytes, %d are headroom and %d are set aside for joins; %d are set by WindowBytes", arena, arena/headroom, join, fixed)
 	if shares > 0 {
 		fmt.Fprintf(&b, ", and %d shares of at least %d are needed", shares, minWindowBytes)
 	}

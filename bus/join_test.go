@@ -78,11 +78,11 @@ func TestJoinBranchRunsAhead(t *testing.T) {
 		t.Fatalf("%d results, %v", len(got), err)
 	}
 	if held := b.Stats().JoinBytes; held != 0 {
-		t.Errorf("%d bytes left on the join account", held)
+		t.Errorf("JoinBytes is %d at the end, want 0", held)
 	}
 }
 
-func TestJoinRoomIsBounded(t *testing.T) {
+func TestJoinSpaceIsBounded(t *testing.T) {
 	src := bus.StageSpec{Name: "s", Handle: func(t *bus.Task, _ *bus.Delivery) error {
 		for range 100 {
 			if err := t.EmitBytes(make([]byte, 1000), bus.To("l")); err != nil {
@@ -104,10 +104,10 @@ func TestJoinRoomIsBounded(t *testing.T) {
 	}
 }
 
-// TestSuspendedRequestHoldsNobodyUp drives the deadlock of a shared window:
-// the last stage takes one request at a time, and those that wait for it must
-// not fill what the first one still needs to finish.
-func TestSuspendedRequestHoldsNobodyUp(t *testing.T) {
+// TestSuspendedRequestBlocksNoOther drives the deadlock of a shared window:
+// the last stage takes one request at a time, and the requests that wait for it
+// must not use up the credit that the first one needs to finish.
+func TestSuspendedRequestBlocksNoOther(t *testing.T) {
 	last := testbus.Suffix("c")
 	last.MaxInflight = 1
 	p := testbus.Linear(testbus.Suffix("a"), testbus.Suffix("b"), last)
@@ -162,10 +162,10 @@ func TestSuspendedRequestHoldsNobodyUp(t *testing.T) {
 	}
 }
 
-// TestOutputRoomIsThereWhileInputIsHeld drives the deadlock of stages that
-// hold their input while they reserve output, in a store so small that all
-// windows together just fit.
-func TestOutputRoomIsThereWhileInputIsHeld(t *testing.T) {
+// TestOutputSpaceWhileInputIsHeld drives the deadlock of stages that hold their
+// input while they reserve output, in the smallest store that all windows
+// together fit.
+func TestOutputSpaceWhileInputIsHeld(t *testing.T) {
 	const size = 20_000
 	grow := func(name string) bus.StageSpec {
 		return bus.StageSpec{Name: name, Handle: func(t *bus.Task, d *bus.Delivery) error {

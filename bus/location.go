@@ -10,16 +10,16 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// prepare does, before a delivery is put in order, what may wait: the connector of its edge
-// takes the payload, and what goes to another process is made to lie where that can read it.
+// prepare does the steps that may wait, before a delivery is put in order: the connector of its edge
+// takes the payload, or a payload for another process is exposed.
 func (d *Delivery) prepare() error {
 	f := d.flow
-	away := f.consumer == nil && (f.edge.leaves || f.req.sink != nil)
+	away := f.consumer == nil && (f.edge.toOwner || f.req.sink != nil)
 	if f.edge.path != nil {
 		if err := f.carry(d); err != nil || !away {
 			return err
 		}
-		return d.unpack()
+		return d.receiveCarried()
 	}
 	if away {
 		return d.expose()
@@ -27,17 +27,16 @@ func (d *Delivery) prepare() error {
 	return nil
 }
 
-// expose opens the segment of a large payload for other processes, until the payload is given
-// back. It asks the writer, and so may wait.
+// expose opens the segment of a large payload for other processes, until the payload is released.
+// It calls the writer, and so may wait.
 func (d *Delivery) expose() (err error) {
-	if d.large == nil && shmstore.IsLarge(d.Handle) {
-		d.large, err = d.flow.req.bus.largeSegment(d.Handle)
+	if d.ownSegment == nil && shmstore.IsLarge(d.Handle) {
+		d.ownSegment, err = d.flow.req.bus.largeSegment(d.Handle)
 	}
 	return err
 }
 
-// inStore is where the payload of d, which is exposed, lies in its bus's store, whose arena
-// other processes have as a segment.
+// inStore is the location of d's payload in the store. arena is the segment of the store's arena.
 func (d *Delivery) inStore(arena *accounts.Segment) (accounts.Location, error) {
 	if !shmstore.IsLarge(d.Handle) {
 		return accounts.Location{Seg: arena, Offset: d.Handle.Offset}, nil
@@ -45,18 +44,18 @@ func (d *Delivery) inStore(arena *accounts.Segment) (accounts.Location, error) {
 	if err := d.expose(); err != nil {
 		return accounts.Location{}, err
 	}
-	return accounts.Location{Seg: d.large, Own: true}, nil
+	return accounts.Location{Seg: d.ownSegment, Own: true}, nil
 }
 
-// Reader is a process that is to read a payload.
+// Reader describes a process that reads a payload.
 type Reader struct {
-	InlineBytes int               // of the largest payload that goes to it in the message
-	Arena       *accounts.Segment // of a client of this host, which has the arena; nil: the host of this node, or a peer
-	Thin        bool              // a client in another language than Go: it copies small payloads anyway, and a message costs it less than a view
+	InlineBytes int               // the size of the largest payload that goes to it inside the message
+	Arena       *accounts.Segment // the store's arena, of a client of this host; nil: the reader is the host of this node, or a peer
+	Thin        bool              // a client in another language: it copies small payloads anyway, and a message costs it less than a view
 }
 
-// Locate finds where the reader finds the payload of d, and takes it from the heap to memory that the
-// reader can have if it is too large for the message.
+// Locate returns the location of the payload for the reader; zero: it travels inside the message. A payload
+// on the heap that is too large for the message is copied to memory that the reader can map.
 func (c DeliveryControl) Locate(r Reader) (at accounts.Location, err error) {
 	d := c.d
 	switch {
@@ -75,18 +74,18 @@ func (c DeliveryControl) Locate(r Reader) (at accounts.Location, err error) {
 	return at, nil
 }
 
-// mostInline is the size of the largest payload like that of d that goes in the message.
+// mostInline is the size up to which a payload like that of d travels inside the message.
 func (d *Delivery) mostInline(r Reader) int {
 	switch {
-	case r.Thin && d.PayloadCodec() != codec.IDBundle: // a bundle may say where tensors of a GPU are: views keep them
+	case r.Thin && d.PayloadCodec() != codec.IDBundle: // a bundle may refer to tensors of a GPU, which a view keeps alive
 		return wire.MaxInline
-	case r.Arena == nil, d.Handle.IsZero() && !d.foreign.InMemory(): // what came in a message goes on in one
+	case r.Arena == nil, d.Handle.IsZero() && !d.foreign.InMemory(): // a payload that came in a message goes on in one
 		return r.InlineBytes
 	}
 	return min(d.flow.req.bus.inlineBytes(d.flow.edge), wire.MaxInline)
 }
 
-// moveToMemory copies the payload of d from the heap to where other processes can read it.
+// moveToMemory copies the payload of d from the heap to memory that other processes can map.
 func (d *Delivery) moveToMemory() (accounts.Location, error) {
 	p, err := accounts.Copied(d.Inline)
 	if err != nil {

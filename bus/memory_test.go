@@ -14,7 +14,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// speechLike is a pipeline of the usual size.
+// speechLike is a pipeline of a typical size.
 func speechLike() bus.Pipeline {
 	p := testbus.Linear(bus.Stage("thinker", testbus.Upper), bus.Stage("talker", testbus.Upper), bus.StageSpec{
 		Name: "vocoder", Batch: func(batch []*bus.Delivery) error {
@@ -29,8 +29,8 @@ func speechLike() bus.Pipeline {
 	return p
 }
 
-// TestOpenAndCloseLeaveNoGoroutine: a bus that was idle, one that worked, and
-// one that is closed in the middle of a request.
+// TestOpenAndCloseLeaveNoGoroutine: Close ends all goroutines of a bus that was
+// idle, of one that worked, and of one with a running request.
 func TestOpenAndCloseLeaveNoGoroutine(t *testing.T) {
 	ignored := goleak.IgnoreCurrent()
 	g := testbus.NewGate()
@@ -66,11 +66,11 @@ func TestOpenAndCloseLeaveNoGoroutine(t *testing.T) {
 	}
 }
 
-// emptyBusBytes bounds what a bus takes beside its store's memory.
+// emptyBusBytes bounds the memory of a bus without its store.
 const emptyBusBytes = 5 << 20
 
-// TestEmptyBusIsSmall: heap and stacks that a bus adds to the process, with a
-// store of the default size in shared memory, which is not counted.
+// TestEmptyBusIsSmall bounds the heap and stacks that a bus adds to the process.
+// Its store is in shared memory, which is not counted.
 func TestEmptyBusIsSmall(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("elsewhere the store itself is on the heap")
@@ -85,10 +85,10 @@ func TestEmptyBusIsSmall(t *testing.T) {
 	}
 }
 
-// heapAndStacks is what the process has in use for them after a collection.
+// heapAndStacks is the size of heap and stacks in use after a collection.
 func heapAndStacks() (sizeBytes int64) {
 	runtime.GC()
-	runtime.GC() // what the first one found to be finalized or pooled
+	runtime.GC() // frees objects that the first one finalized, or that were pooled
 	samples := []metrics.Sample{
 		{Name: "/memory/classes/heap/objects:bytes"},
 		{Name: "/memory/classes/heap/unused:bytes"},
@@ -101,8 +101,8 @@ func heapAndStacks() (sizeBytes int64) {
 	return sizeBytes
 }
 
-// TestMessagesLeaveNoMemory: many messages, in requests long and short, inline
-// and through the store, leave the heap as large as it was.
+// TestMessagesLeaveNoMemory: many messages, in long and short requests, inline
+// and through the store, do not grow the heap.
 func TestMessagesLeaveNoMemory(t *testing.T) {
 	const slack = 1 << 20
 	messages := 100_000
@@ -119,7 +119,7 @@ func TestMessagesLeaveNoMemory(t *testing.T) {
 			}
 			go func() {
 				for i := range each {
-					_ = r.Send(t.Context(), payload[:i%len(payload)]) // a request that ends early shows below
+					_ = r.Send(t.Context(), payload[:i%len(payload)]) // an early end of the request shows below
 				}
 				_ = r.CloseSend(t.Context())
 			}()
@@ -147,8 +147,8 @@ func TestMessagesLeaveNoMemory(t *testing.T) {
 	mustDrain(t, b)
 }
 
-// TestRequestTakesFewAllocations: a request, its tasks, its flows, two channels, the
-// result that the caller gets, and three for its context, which can be canceled.
+// TestRequestTakesFewAllocations counts the allocations of a request: itself, its tasks, its
+// flows, two channels, the caller's result, and three for its cancelable context.
 func TestRequestTakesFewAllocations(t *testing.T) {
 	const most = 9
 	b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {

@@ -6,7 +6,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 )
 
-// This file makes stages of what TestAgainstModel draws.
+// This file makes the stages that TestAgainstModel draws.
 
 func (m *model) pipeline() bus.Pipeline {
 	p := bus.Pipeline{Edges: m.edges}
@@ -35,8 +35,8 @@ func (m *model) spec(st modelStage) bus.StageSpec {
 	return spec
 }
 
-// trip panics when a stage that may panic comes to one of a quarter of all
-// inputs for the first time.
+// trip panics for a quarter of all inputs of a stage that may panic, the first
+// time that the stage gets such an input.
 func (m *model) trip(t *bus.Task, st modelStage, place uint64, in string) {
 	if !st.panics || hashOf(st, in)%4 != 0 {
 		return
@@ -51,8 +51,8 @@ func (m *model) trip(t *bus.Task, st modelStage, place uint64, in string) {
 	}
 }
 
-// work does the work of a stage on one input. It panics, if at all, before or
-// after its first output.
+// work emits the outputs of a stage for one input. It may panic before or after
+// its first output.
 func (m *model) work(st modelStage, t *bus.Task, d *bus.Delivery, n int, in, other string) error {
 	early := len(in)%2 == 0
 	if early {
@@ -122,7 +122,7 @@ func (m *model) batch(st modelStage) bus.BatchHandler {
 	}
 }
 
-// keep finishes what it keeps on other goroutines, one behind the other.
+// keep finishes the kept deliveries on other goroutines, one after the other.
 func (m *model) keep(st modelStage) bus.Handler {
 	return func(t *bus.Task, d *bus.Delivery) error {
 		before, _ := t.State.(chan struct{})

@@ -53,8 +53,8 @@ func TestAgainstModel(t *testing.T) {
 	})
 }
 
-// Bounds of what is drawn. A whole request fits the byte window of an edge, so
-// that no policy but that of the results drops or fails anything.
+// Bounds of the model. A whole request fits the byte window of an edge, so that
+// only the policy of the results drops or fails deliveries.
 const (
 	modelArenaBytes = 16 << 20
 	modelSteps      = 3
@@ -65,8 +65,8 @@ const (
 	modelAttempts   = 16   // no stage needs more
 )
 
-// drawInputs draws what one request is sent: from nothing to some payloads
-// that travel inline and some that do not.
+// drawInputs draws the inputs of one request: none, or some, of which some
+// travel inline.
 func drawInputs() *rapid.Generator[[]string] {
 	return rapid.Custom(func(t *rapid.T) []string {
 		sizes := rapid.SliceOfN(rapid.OneOf(rapid.IntRange(0, 100), rapid.IntRange(0, modelInputBytes)), 0, modelInputs).Draw(t, "sizes")
@@ -78,7 +78,7 @@ func drawInputs() *rapid.Generator[[]string] {
 	})
 }
 
-// kind is what a stage does with its input.
+// kind is the way in which a stage handles its input.
 type kind int
 
 const (
@@ -91,7 +91,7 @@ const (
 	joins
 )
 
-// modelStage is one stage, as drawn.
+// modelStage is one drawn stage.
 type modelStage struct {
 	name   string
 	kind   kind
@@ -102,7 +102,7 @@ type modelStage struct {
 
 // model is a drawn pipeline, which it can run and compute.
 type model struct {
-	stages []modelStage // each behind those it takes from
+	stages []modelStage // each after its predecessors
 	edges  []bus.Edge
 	sides  map[string]bool // stages in the branches of diamonds, and their joins: no edge to those may drop
 
@@ -112,7 +112,7 @@ type model struct {
 
 func drawModel(t *rapid.T) *model {
 	m := &model{tripped: make(map[string]bool), sides: make(map[string]bool)}
-	ends := []string{""} // what has no consumer yet
+	ends := []string{""} // stages without a consumer
 	for range rapid.IntRange(1, modelSteps).Draw(t, "steps") {
 		i := rapid.IntRange(0, len(ends)-1).Draw(t, "end")
 		end := ends[i]
@@ -167,7 +167,7 @@ func (m *model) ofKind(k kind) func(yield func(modelStage) bool) {
 	}
 }
 
-// branch is one side of a diamond, whose sides have to be equally long.
+// branch is one side of a diamond, whose sides must have the same number of outputs.
 func (m *model) branch(t *rapid.T, from string) string {
 	for range rapid.IntRange(1, 2).Draw(t, "length") {
 		from = m.add(t, kind(rapid.IntRange(int(relays), int(counts)).Draw(t, "kind")), from)
@@ -196,15 +196,15 @@ func (m *model) drawEdge(t *rapid.T, from, to string) {
 	m.edges = append(m.edges, e)
 }
 
-// hashOf decides, by a stage and its input, what happens there.
+// hashOf is a hash of a stage and its input, for decisions that do not depend on the run.
 func hashOf(st modelStage, in string) uint32 {
 	h := fnv.New32a()
 	_, _ = io.WriteString(h, st.name+in) // never fails
 	return h.Sum32() >> 8
 }
 
-// outputs is the work of a stage on its n-th input, of which b is the other
-// half where it joins.
+// outputs are the outputs of a stage for its n-th input. b is the input of the
+// other branch of a join.
 func (st modelStage) outputs(n int, in, b string) []string {
 	switch st.kind {
 	case counts, totals:
@@ -218,7 +218,7 @@ func (st modelStage) outputs(n int, in, b string) []string {
 	}
 }
 
-// compute gives the stream of each edge to the caller.
+// compute returns the expected stream of each edge to the caller.
 func (m *model) compute(inputs []string) map[string][]string {
 	streams := map[string][]string{"": inputs}
 	for _, st := range m.stages {
@@ -244,8 +244,8 @@ func (m *model) compute(inputs []string) map[string][]string {
 	return results
 }
 
-// run sends one request and compares its results, stream by stream. Results
-// that were dropped leave a gap, of the size that is told.
+// run sends one request and compares its results, stream by stream. Dropped
+// results leave a gap, of the size that the next delivery has in Dropped.
 func (m *model) run(ctx context.Context, b testbus.Submitter, inputs []string) error {
 	want := m.compute(inputs)
 	r, err := b.Stream(ctx)

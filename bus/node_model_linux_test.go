@@ -19,9 +19,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestNodesAgainstModel is TestAgainstModel with every stage served by a node
-// of its own, and requests that come from another: whatever a bus does in one
-// process it does across them.
+// TestNodesAgainstModel is TestAgainstModel with a node for every stage, and one
+// that submits the requests: a bus across processes has the same results as one
+// in a single process.
 func TestNodesAgainstModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := drawModel(rt)
@@ -58,7 +58,7 @@ func TestNodesAgainstModel(t *testing.T) {
 	})
 }
 
-// cluster is a bus, a node for each of its stages, and one that submits.
+// cluster is a bus, a node for each of its stages, and a node that submits.
 type cluster struct {
 	bus    *bus.Bus
 	server *host.Server
@@ -91,7 +91,7 @@ func startCluster(ctx context.Context, path string, p bus.Pipeline, opts bus.Opt
 	return c, nil
 }
 
-// describe says what the requests wait for.
+// describe says for what the requests wait.
 func (c *cluster) describe() string {
 	text, err := json.MarshalIndent(c.server.Status().Requests, "", "  ")
 	return fmt.Sprintf("%s %v\n%v", text, err, c.bus.Stalls(0))

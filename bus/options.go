@@ -30,30 +30,28 @@ const (
 	MaxRequests = 1 << 20
 	MaxWindow   = 1 << 20 // also of a batch
 
-	// What names in messages may have, in bytes; two stages' make that of an edge.
+	// Bounds of names in messages, in bytes. The name of an edge has those of two stages.
 	maxBusName   = messages.MaxEdgeBytes
 	MaxStageName = (messages.MaxEdgeBytes - len("->")) / 2
 )
 
-// nameable reports whether a name can be said to other processes.
+// nameable reports whether a name fits messages to other processes.
 func nameable(name string, most int) bool { return len(name) <= most && utf8.ValidString(name) }
 
-// Unbounded, as an edge's window, leaves the number of deliveries to the byte
-// window alone.
+// Unbounded, as an edge's window, bounds deliveries by the byte window alone.
 const Unbounded = -1
 
 // Options configure a bus. The zero value works.
 type Options struct {
 	// Name appears in reports; default "omnibus".
 	Name string
-	// Store describes the payload store. It has Reuse, whatever this says. In shared memory its
-	// ArenaBytes are 256 MiB by default, which are taken as they are filled. Its MaxLargeBytes bounds
-	// the payloads that are larger than their edge's byte window, which lie in segments of
-	// their own, and so each of them: in a bus the default is as much memory as the machine or
-	// its control group has.
+	// Store describes the payload store. Its Reuse is always on. In shared memory the default of
+	// ArenaBytes is 256 MiB, which take memory only as they are filled. MaxLargeBytes bounds the
+	// total of payloads in segments of their own, those larger than their edge's byte window, and so
+	// each of them. Its default is the memory of the machine or its control group.
 	Store shmstore.Options
-	// MaxRequests bounds the requests that are open or have unread results;
-	// default 16.
+	// MaxRequests bounds the requests that are running or have results that are
+	// not finished; default 16.
 	MaxRequests int
 	// InlineBytes is the largest payload that travels inside its delivery
 	// instead of the store; default 512, negative for none.
@@ -62,36 +60,35 @@ type Options struct {
 	// join for the other branch; default a quarter of the store when the
 	// pipeline has a join.
 	JoinBytes int64
-	// Overcommit lets byte windows that are set by name exceed the store together,
-	// for requests that are seldom all under way at once. What has credit and
-	// finds no room goes to the heap after a moment, as it does for want of room in one
-	// piece.
+	// Overcommit lets the byte windows that the pipeline sets exceed the store together,
+	// for requests that are seldom active at the same time. A payload that has credit but
+	// finds no space goes to the heap after 20 ms, as it does when the store is fragmented.
 	Overcommit bool
-	// ExchangeTTL is how long a payload may lie in the exchange until somebody
-	// comes for it; default 10 minutes, negative for ever.
+	// ExchangeTTL is how long the exchange keeps a payload that no process has
+	// fetched; default 10 minutes, negative for ever.
 	ExchangeTTL time.Duration
-	// ExchangeStore describes the memory of what this process puts into the
-	// exchange, and of values of up to 32 KiB that others put there, which may take half of it.
-	// It is made with the first of that; default 64 MiB, and large objects of 1 GiB together.
+	// ExchangeStore describes the memory of values that this process puts into the exchange, and
+	// of values of up to 32 KiB from other processes, which may take half of it. It is made with
+	// the first value; default 64 MiB, and 1 GiB of large objects in total.
 	ExchangeStore shmstore.Options
-	// GPU describes the lane that carries tensors in the memory of GPUs; nil: there
-	// is none, and only tensors in host memory can be sent.
+	// GPU describes the lane that carries tensors in GPU memory; nil: there is none, and
+	// only tensors in host memory can be sent.
 	GPU *GPUOptions
 	// Serializer turns values into payloads; default msgpack.
 	Serializer codec.Serializer
-	// StallTimeout is how long something waits before it is reported, and how long
-	// until it is again; default 10 s, negative for never. A report may be late by a
-	// quarter of it.
+	// StallTimeout is how long a wait lasts before it is reported as a stall. It is
+	// reported again when the wait has doubled. Default 10 s, negative for never. A
+	// report may be late by a quarter of it.
 	StallTimeout time.Duration
-	// Wait is how goroutines that wait here for results wait for the processes that serve
-	// stages; default what $OMNIBUS_WAIT says, and else WaitBalanced.
+	// Wait is how goroutines of this process wait for results from the processes that serve
+	// stages; default $OMNIBUS_WAIT, and without that WaitBalanced.
 	Wait Wait
 	// OnStall receives the reports, on a goroutine of the bus; nil logs them.
 	OnStall func([]Stall)
-	// Logger is told of panics, restarts and stalls; nil discards.
+	// Logger logs panics, restarts and stalls; nil discards.
 	Logger *slog.Logger
 
-	spillAfter time.Duration       // tests have more patience with a slow machine
+	spillAfter time.Duration       // tests on a slow machine wait longer
 	lastActive *lastactive.Tracker // of a node; nil: the bus has one of its own
 }
 
@@ -125,27 +122,26 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// storeOptions describe the store that a bus with these options has.
+// storeOptions are the options of the bus's store.
 func (o Options) storeOptions() shmstore.Options {
 	s := o.Store
-	s.Reuse = true // nobody comes for a payload that all have finished
+	s.Reuse = true // a finished payload has no further reader
 	d := s.WithDefaults()
 	if s.MaxLargeBytes == 0 {
 		s.KeepLargeBytes = d.ArenaBytes
 		s.MaxLargeBytes = max(s.KeepLargeBytes, int64(min(memory.System().Most(), mostLargeBytes)))
 	}
 	if s.ArenaBytes == 0 && d.Memory == shmstore.Shared {
-		// More room is for more bytes under way: it needs no larger directory.
+		// A larger arena is for more bytes in flight: it needs no larger directory.
 		s.ArenaBytes, s.Slots, s.LargeObjectBytes = defaultArenaBytes, d.Slots, d.LargeObjectBytes
 	}
 	return s
 }
 
-// defaultArenaBytes is what the edges of a bus share for windows, if its store is in shared
-// memory, which it takes as it fills it.
+// defaultArenaBytes is the default arena in shared memory, which takes memory only as it is filled.
 const defaultArenaBytes = 256 << 20
 
-// mostLargeBytes is the most that large payloads get without being asked for.
+// mostLargeBytes bounds the default of MaxLargeBytes.
 const mostLargeBytes = 1 << 40
 
 func (o Options) validate() error {
@@ -161,44 +157,43 @@ func (o Options) validate() error {
 	return o.Wait.Validate()
 }
 
-// Pipeline is the graph a bus runs. Without stages the bus takes no requests, and keeps
-// values under keys ([Bus.Exchange]).
+// Pipeline is the graph that a bus runs. Without stages the bus takes no requests and has
+// only its exchange ([Bus.Exchange]).
 type Pipeline struct {
 	Stages []StageSpec
 	Edges  []Edge
 }
 
-// Handler handles one delivery of one request. What it returns ends the
-// request when it is not nil. When it returns, the delivery is finished,
-// unless it was kept.
+// Handler handles one delivery of one request. A non-nil error ends the
+// request. When the handler returns, the delivery is finished, unless it was
+// kept.
 type Handler func(t *Task, d *Delivery) error
 
 // JoinHandler handles one delivery from each of the stage's in-edges, all of
-// one request and at the same place of their streams, in the order in which
+// one request and at the same position of their streams, in the order in which
 // the pipeline lists the edges.
 type JoinHandler func(t *Task, parts []*Delivery) error
 
-// BatchHandler handles deliveries of several requests at once. Those it
-// neither finished nor kept are finished when it returns; an error fails the
-// requests of all that were not finished. On a node, where the pipeline says
-// StateNone, a batch has one delivery of each request at most: the others that
-// were gathered follow at once.
+// BatchHandler handles deliveries of several requests at once. Deliveries that
+// it has neither finished nor kept are finished when it returns; an error fails
+// their requests. On a node, for a stage with StateNone, a batch has at most one
+// delivery of each request: further ones follow in the next call.
 type BatchHandler func(batch []*Delivery) error
 
-// Props is protoactor's description of an actor, so that code around a bus can
-// name it without importing protoactor.
+// Props is protoactor's description of an actor: a program can name the type
+// without importing protoactor.
 type Props = actors.Props
 
-// State says what a stage loses when its handler panics.
+// State says whether a stage loses state when its handler panics.
 type State = wire.State
 
 const (
-	// StateRequest: the stage gathers state for each request, which a panic
-	// loses. The request fails, or is run again from its first input when
-	// Replay is set.
+	// StateRequest: the stage has state for each request, which a panic
+	// loses. The request fails, or with Replay is run again from its first
+	// input.
 	StateRequest = wire.StateRequest
-	// StateNone: each delivery stands alone. The one that failed is delivered
-	// again.
+	// StateNone: deliveries are independent. After a panic the failed delivery
+	// is handled again.
 	StateNone = wire.StateNone
 )
 
@@ -209,82 +204,80 @@ type StageSpec struct {
 	Handle Handler
 	Join   JoinHandler
 	Batch  BatchHandler
-	// Props is a protoactor actor of the user's own. It receives a *Delivery
-	// for each delivery and the end of each stream, and finishes them; and an
-	// *Ended when a request is over while it holds deliveries of it.
-	// On a node it emits through Keep for one of several deliveries of a
-	// request that it holds, for repeats to be recognised.
+	// Props is a protoactor actor of the program. It receives a *Delivery for
+	// each delivery and for the end of each stream, and finishes them. It
+	// receives an *Ended when a request is over while it holds deliveries of it.
+	// On a node, an actor that holds several deliveries of one request emits
+	// through Keep of one of them, so that the host recognises repeats.
 	Props *Props
-	// Remote has other processes do the work.
+	// Remote has other processes serve the stage.
 	Remote *Remote
-	// End runs after the last delivery of a request, to emit what is left.
+	// End runs after the last delivery of a request, and may still emit.
 	// Not for Props and Remote.
 	End func(t *Task) error
 
-	// Replicas run side by side; default 1. A request stays with one.
+	// Replicas run concurrently; default 1. A request stays with one.
 	Replicas int
 	// MaxInflight is how many requests are open at one replica at a time; default 4. It
-	// bounds requests, not handlers side by side: those of a replica take turns. To break a
-	// circle of requests that wait for each other, the bus lets one more in.
+	// bounds requests, not concurrent handlers: a replica runs one handler at a time. To break a
+	// cycle of requests that wait for each other's slots, the bus admits one more request.
 	MaxInflight int
 	// BatchSize and BatchWait bound a batch: it is handled when it has
 	// BatchSize deliveries (default 8), or BatchWait after its first (default
-	// 0: with whatever has arrived).
+	// 0: with the deliveries that have arrived by then).
 	BatchSize int
 	BatchWait time.Duration
-	// State, Attempts and Replay say what happens after a panic. Attempts is
-	// how often a delivery (StateNone), or the request (Replay), is tried
-	// again; default 1, negative for never.
+	// State, Attempts and Replay are the policy after a panic. Attempts is how
+	// often a delivery (StateNone), or the request (Replay), is handled again;
+	// default 1, negative for never.
 	State    State
 	Attempts int
 	Replay   bool
 
-	in  []reflect.Type // of Stage, Expand and the like, one for each edge; nil: unknown
+	in  []reflect.Type // the input types of Stage, Expand and Join2, by edge; nil: unknown
 	out reflect.Type
 }
 
-// Policy says what happens to a delivery that finds its edge's window full.
+// Policy says how an emission proceeds when its edge's window is full.
 type Policy = wire.Policy
 
 const (
 	// Block makes the producer wait, for this request only.
 	Block = wire.PolicyBlock
-	// Fail has the emission fail with ErrWindowFull. The request goes on, unless a handler
+	// Fail makes the emission fail with ErrWindowFull. The request goes on, unless a handler
 	// returns the error: a caller whose Send fails may send again, or end its request.
 	Fail = wire.PolicyFail
-	// DropOldest drops the oldest delivery that has not left the producer's
-	// queue; the next one carries the count. The end of a stream is never
-	// dropped.
+	// DropOldest drops the oldest delivery in the producer's queue; the next
+	// delivery carries the count. The end of a stream is never dropped.
 	DropOldest = wire.PolicyDropOldest
 )
 
-// Edge joins two stages. An empty From stands for the requests' inputs, an
-// empty To for their results; such edges exist for the first and last stages
-// without being listed, and are listed to set their windows.
+// Edge joins two stages. An empty From stands for the inputs of requests, an
+// empty To for their results. The first and last stages have such edges by
+// default; a pipeline lists them to set their windows.
 type Edge struct {
 	From, To string
-	// Window is how many deliveries of one request may be under way: sent and
-	// not finished. Default 64; Unbounded leaves it to WindowBytes.
+	// Window is how many deliveries of one request may be in flight: sent and
+	// not finished. Default 64; with Unbounded only WindowBytes bounds them.
 	Window int
-	// WindowBytes bounds the bytes of one request that are under way. A payload that is
-	// larger passes alone, when all before it are finished, in a segment of its own.
+	// WindowBytes bounds the bytes of one request that are in flight. A larger payload
+	// travels alone, when all before it are finished, in a segment of its own.
 	// Default: an equal share of the store.
 	WindowBytes int64
 	Policy      Policy
-	// InlineBytes is the largest payload that travels inside its delivery on this edge, 32 KiB
-	// at most. Default: that of the bus; negative for none.
+	// InlineBytes is the largest payload that travels inside its delivery on this edge, at most
+	// 32 KiB. Default: Options.InlineBytes; negative for none.
 	InlineBytes int
-	// Tensors says how tensors travel that lie in memory of a GPU, and
-	// TensorMinBytes from how many bytes on, together in one payload: smaller ones
-	// travel by TensorsDefault. They are for the lane of tensors in the process
-	// that emits, which a node's host tells of them; without one all travel by
-	// TensorsDefault. An edge with a connector has no other.
+	// Tensors is the transport of tensors in GPU memory. TensorMinBytes is the
+	// smallest total size of the tensors of one payload for it: smaller ones travel
+	// by TensorsDefault. Both apply to the lane of the emitting process, which on a
+	// node gets them from the host; without a lane all tensors travel by
+	// TensorsDefault. An edge with a connector allows only TensorsDefault.
 	Tensors        TensorTransport
 	TensorMinBytes int64
-	// Connector, if it is set, carries the payloads of this edge: each is put
-	// when it is sent, and got when it is handled, in the process of the bus.
-	// Without one they stay in the store, and are read where they were
-	// written. The bus closes it, also when it cannot be opened. It is for edges between two stages; edges may
-	// share one.
+	// Connector, if set, carries the payloads of this edge: the process of the bus puts
+	// each payload when it is sent, and gets it when it is handled. Without a connector
+	// payloads stay in the store and are read in place. The bus closes the connector, also
+	// when Open fails. It is for edges between two stages; edges may share one.
 	Connector *connector.Connector
 }

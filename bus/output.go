@@ -2,21 +2,21 @@ package bus
 
 import "slices"
 
-// output numbers emissions from 1 on, so that those of a repeated handling can
-// be told from those that went out before.
+// output numbers emissions from 1, to recognise in a repeated handling the
+// emissions that were sent before.
 type output struct {
-	seen   uint64   // by the present handling
-	latest uint64   // that went out
-	not    []uint64 // those before it that did not: they wait, or failed
+	seen   uint64   // emissions of the present handling so far
+	latest uint64   // the highest number that was sent
+	not    []uint64 // numbers below latest that were not sent: they wait, or failed
 }
 
-// next numbers an emission, and reports whether it went out before.
+// next numbers an emission, and reports whether it was sent before.
 func (o *output) next() (n uint64, repeat bool) {
 	o.seen++
 	return o.seen, o.seen <= o.latest && !slices.Contains(o.not, o.seen)
 }
 
-// markSent notes that an emission went out.
+// markSent notes that an emission was sent.
 func (o *output) markSent(n uint64) {
 	if n <= o.latest {
 		o.not = slices.DeleteFunc(o.not, func(other uint64) bool { return other == n })

@@ -6,8 +6,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestOutput: a handling that is repeated emits again what has not gone out, and
-// nothing else, in whatever order emissions went out, and whichever failed.
+// TestOutput: a repeated handling sends exactly the emissions that were not sent before,
+// for each order in which emissions were sent, and for each subset that failed.
 func TestOutput(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var o output

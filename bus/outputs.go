@@ -13,58 +13,59 @@ import (
 // ErrCanceled reports a wait that the caller's context ended.
 var ErrCanceled = errors.New("bus: wait canceled")
 
-// outputs is where the payloads of one request leave one stage, or enter the
-// graph. Its lock makes the emissions of one request one stream.
+// outputs sends the payloads that one request emits at one stage, or its inputs.
+// Its lock orders the emissions on each edge.
 type outputs struct {
 	req   *Request
 	task  *Task // nil: the caller
 	edges []*edge
 
-	mu       lockorder.Mutex[lockorder.Outlet] // guards the producer's side of the flows
+	mu       lockorder.Mutex[lockorder.Outlet] // guards the producer's side of the flows, and byKept
 	producer *actors.Producer
-	byKept   uint64 // emissions by deliveries that were kept; guarded by mu
+	byKept   uint64 // emissions by kept deliveries
 
-	spaceMu lockorder.Mutex[lockorder.OutletRoom] // guards what follows
-	waiting int                                   // emissions that wait for room
-	since   time.Time                             // when the first of them began to
-	on      shmstore.Device                       // where that wants room; nil: in the store alone
+	spaceMu        lockorder.Mutex[lockorder.OutletRoom] // guards the fields below
+	spaceWaits     int                                   // emissions that wait for space
+	spaceWaitBegan time.Time                             // when the first of them began to wait
+	spaceDevice    shmstore.Device                       // the device on which it needs space, too; nil: it needs space in the store only
 }
 
-// waitsForSpace notes, for reports, that an emission waits for room in the store and,
-// unless dev is nil, on a device. It is to call the function when it has waited.
-func (o *outputs) waitsForSpace(dev shmstore.Device) (waited func()) {
+// beginSpaceWait notes, for reports, that an emission waits for space in the store and,
+// unless dev is nil, on a device. The emission calls waited when the wait has ended.
+func (o *outputs) beginSpaceWait(dev shmstore.Device) (waited func()) {
 	o.spaceMu.Lock()
 	defer o.spaceMu.Unlock()
-	if o.waiting++; o.waiting == 1 {
-		o.since, o.on = time.Now(), dev
+	if o.spaceWaits++; o.spaceWaits == 1 {
+		o.spaceWaitBegan, o.spaceDevice = time.Now(), dev
 	}
 	return func() {
 		o.spaceMu.Lock()
 		defer o.spaceMu.Unlock()
-		o.waiting--
+		o.spaceWaits--
 	}
 }
 
-// waitedForSpace is how long an emission has waited, or 0, and for what.
-func (o *outputs) waitedForSpace(now time.Time) (waited time.Duration, dev shmstore.Device) {
+// spaceWaited is how long an emission has waited for space, and on which device; 0: no emission
+// waits.
+func (o *outputs) spaceWaited(now time.Time) (waited time.Duration, dev shmstore.Device) {
 	o.spaceMu.Lock()
 	defer o.spaceMu.Unlock()
-	if o.waiting == 0 {
+	if o.spaceWaits == 0 {
 		return 0, nil
 	}
-	return now.Sub(o.since), o.on
+	return now.Sub(o.spaceWaitBegan), o.spaceDevice
 }
 
-// waitNow is how many emissions wait for room.
-func (o *outputs) waitNow() int {
+// spaceWaiters is how many emissions wait for space.
+func (o *outputs) spaceWaiters() int {
 	o.spaceMu.Lock()
 	defer o.spaceMu.Unlock()
-	return o.waiting
+	return o.spaceWaits
 }
 
-// sendSmall is the short way for what most small payloads are: inline, along
-// a single edge that has credit. It reports false, with nothing done, for
-// those that are not.
+// sendSmall is the fast path of a small payload that travels inline along a
+// single edge that has credit. For other payloads it does nothing and reports
+// false.
 func (o *outputs) sendSmall(p []byte, c codec.ID, em Emission) bool {
 	if len(p) > smallBytes || len(o.edges) != 1 || em.to != "" || len(p) > o.req.bus.inlineBytes(o.edges[0]) {
 		return false
@@ -72,20 +73,20 @@ func (o *outputs) sendSmall(p []byte, c codec.ID, em Emission) bool {
 	ed := o.edges[0]
 	f := o.req.flow(ed)
 	price := o.req.bus.price(len(p))
-	if ed.queues() || ed.path != nil || o.req.over() || em.check() != nil || !f.enter(price) {
+	if ed.queues() || ed.path != nil || o.req.over() || em.check() != nil || !f.tryTakeWithSlot(price) {
 		return false
 	}
 	var after AfterUnlock
 	o.mu.Lock()
-	if f.ended || o.req.over() { // for the long way to explain
+	if f.ended || o.req.over() { // the slow path returns the error
 		o.mu.Unlock()
-		f.give(oneDelivery | uint64(price))
+		f.giveCredit(oneDelivery | uint64(price))
 		return false
 	}
 	d := newDelivery()
 	d.Inline = d.small[:copy(d.small[:], p):len(p)]
 	d.Codec = uint32(c)
-	d.cost, d.put = price, held(em.Put)
+	d.cost, d.origin = price, holdOrigin(em.Put)
 	f.sent.copies++
 	f.send(d, em, &after)
 	o.mu.Unlock()
@@ -107,8 +108,7 @@ func (f *flow) number(d *Delivery) {
 	}
 }
 
-// send numbers, counts and launches a delivery that has its payload, with the outlet's lock
-// held.
+// send, with the lock of the outputs held, numbers, counts and launches a delivery that has its payload.
 func (f *flow) send(d *Delivery, em Emission, after *AfterUnlock) {
 	f.number(d)
 	d.Key, d.Attrs, d.EOS = em.Key, em.Attrs, em.Last
@@ -125,7 +125,7 @@ func (f *flow) send(d *Delivery, em Emission, after *AfterUnlock) {
 	f.launch(d, after)
 }
 
-// launch sends a numbered delivery, with the outlet's lock held.
+// launch, with the lock of the outputs held, sends a numbered delivery.
 func (f *flow) launch(d *Delivery, after *AfterUnlock) {
 	d.credit = oneDelivery | uint64(d.cost)
 	if d.cost == 0 {
@@ -138,16 +138,16 @@ func (f *flow) launch(d *Delivery, after *AfterUnlock) {
 	f.deliver(d, after)
 }
 
-// close ends the streams that have not ended. A stage that was sent nothing by the time at which all
-// of its inputs have ended, and that does nothing at the end, is passed over: its streams end here too,
-// and so on in the order of the stages.
-func (o *outputs) close() {
+// closeStreams ends the streams that have not ended. A stage that was sent no delivery before all of
+// its inputs ended, and that does nothing at the end, is skipped: its streams end here, too, and so do
+// those of further skipped stages, in the order of the stages.
+func (o *outputs) closeStreams() {
 	first := [1]*outputs{o}
 	for due := first[:]; len(due) > 0; due = due[1:] {
 		for _, ed := range due[0].edges {
 			f := o.req.flow(ed)
-			if due[0].endStream(f) && f.consumer.passedOver() {
-				due = append(due, &f.consumer.outlet)
+			if due[0].endStream(f) && f.consumer.trySkip() {
+				due = append(due, &f.consumer.outputs)
 			}
 		}
 		if due[0] != o {
@@ -157,7 +157,7 @@ func (o *outputs) close() {
 }
 
 // endStream ends a stream that has not ended. An end takes no slot: where the consumer has none and
-// nothing waits for one, the end stays unsaid until the consumer gets a slot.
+// no delivery waits for one, the end stays pending until the consumer gets a slot.
 func (o *outputs) endStream(f *flow) (unsaid bool) {
 	var after AfterUnlock
 	defer after.Run()
@@ -167,48 +167,48 @@ func (o *outputs) endStream(f *flow) (unsaid bool) {
 		return false
 	}
 	f.ended = true
-	f.unsaid = !f.open() && f.queued.Load() == 0
-	if !f.unsaid {
-		f.sayEnd(&after)
+	f.endPending = !f.consumerOpen() && f.queued.Load() == 0
+	if !f.endPending {
+		f.sendEnd(&after)
 	}
-	return f.unsaid
+	return f.endPending
 }
 
-// sayEnd, with the outlet's lock held, sends the end of the stream.
-func (f *flow) sayEnd(after *AfterUnlock) {
+// sendEnd, with the lock of the outputs held, sends the end of the stream.
+func (f *flow) sendEnd(after *AfterUnlock) {
 	d := newDelivery()
 	f.number(d)
 	d.EOS = true
 	f.launch(d, after)
 }
 
-// sayUnsaid sends an end to a consumer that has got a slot.
-func (f *flow) sayUnsaid() {
+// sendPendingEnd sends a pending end to a consumer that has got a slot.
+func (f *flow) sendPendingEnd() {
 	var after AfterUnlock
 	defer after.Run()
-	o := f.outlet()
+	o := f.outputs()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if f.unsaid && !o.req.over() {
-		f.unsaid = false
+	if f.endPending && !o.req.over() {
+		f.endPending = false
 		f.queuedSince.Store(0)
-		f.sayEnd(&after)
+		f.sendEnd(&after)
 	}
 }
 
-// passedOver is called for each end that stays unsaid. It reports whether the stage is passed over by
-// the last one. A stage that does something at the end wants a slot for that.
-func (t *Task) passedOver() bool {
-	r := t.outlet.req
-	if int(t.unsaid.Add(1)) < len(t.stage.in) {
+// trySkip is called for each end that stays pending. With the last one it skips a stage that does nothing
+// at the end, and reports true; any other stage asks for a slot.
+func (t *Task) trySkip() bool {
+	r := t.outputs.req
+	if int(t.pendingEnds.Add(1)) < len(t.stage.in) {
 		return false
 	}
 	if t.stage.passive() {
 		if !r.bus.admission.skip(t) {
 			return false
 		}
-		for _, e := range t.stage.in { // an input that waits hears of the end
-			r.flow(e).admit()
+		for _, e := range t.stage.in { // a waiting input fails then with ErrAfterEnd
+			r.flow(e).resumeProducer()
 		}
 		return true
 	}
@@ -224,15 +224,15 @@ func (o *outputs) name() string {
 	return o.task.stage.spec.Name
 }
 
-// nextSeq is the number of the next delivery on an edge.
+// nextSeq is the sequence of the next delivery on an edge.
 func (o *outputs) nextSeq(ed *edge) uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.req.flow(ed).seq
 }
 
-// emissionError names the place of an emission that failed. How the request
-// ended is passed on as it is.
+// emissionError adds stage, edge, key and sequence to the error of an emission.
+// The error of an ended request and ErrCanceled stay as they are.
 func (o *outputs) emissionError(ed *edge, seq uint64, key string, err error) error {
 	if o.req.over() || errors.Is(err, ErrCanceled) {
 		return err

@@ -9,8 +9,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// Open opens a bus whose edges end at the boundary of this process, with memory that others
-// can read.
+// Open opens a bus whose edges end at the boundary of this process, with memory that other
+// processes can map.
 func (p Part) Open(ctx context.Context) (OpenedPart, error) {
 	g := p.graph()
 	opts := p.Opts
@@ -32,8 +32,8 @@ func (p Part) Open(ctx context.Context) (OpenedPart, error) {
 	return OpenedPart{b, b.shared, g.inputPorts, g.resultPorts}, nil
 }
 
-// graph is that of the stage, where the host is the caller, or one of a process that submits
-// requests to a host: what goes there, and what comes from there. No stage is between them.
+// graph is the graph of the stage, whose caller is the host; or without a stage the graph of a
+// process that submits requests: inputs to the host, and results from it.
 func (p Part) graph() *graph {
 	g := &graph{byName: make(map[string]*stage)}
 	var st *stage
@@ -55,16 +55,15 @@ func (p Part) graph() *graph {
 		return g
 	}
 	for _, e := range arriving {
-		g.add(e, nil, st)
+		g.addEdge(e, nil, st)
 	}
 	for _, e := range leaving {
-		g.add(e, st, nil)
+		g.addEdge(e, st, nil)
 	}
 	return g
 }
 
-// edge is an edge that ends at the boundary of this process, where the host is the
-// caller.
+// edge makes an edge that ends at the boundary of this process; its other end is the caller.
 func (at Port) edge(from, to string) *edge {
 	spec := Edge{
 		From: from, To: to, Window: at.Window, WindowBytes: at.WindowBytes, Policy: at.Policy,
@@ -75,16 +74,15 @@ func (at Port) edge(from, to string) *edge {
 		e.window = noWindow
 	}
 	if e.spec.Policy == DropOldest {
-		// What is to be dropped waits at the host, beside what the consumer has. When both are full, the host
-		// drops for what comes: that has to be on its way.
+		// The host queues and drops: it holds a window of queued deliveries beside those of the consumer. The
+		// delivery for which it drops has to be sent, too.
 		e.spec.Policy, e.window = Block, noWindow
 		e.windowBytes = min(3*e.windowBytes, maxWindowBytes)
 	}
 	return e
 }
 
-// fedByHost has deliveries come on the edge that the host has numbered, and whose
-// windows it keeps.
+// fedByHost makes an edge whose deliveries the host has numbered, and whose windows it keeps.
 func (e *edge) fedByHost() *edge {
 	e.fed, e.limit = true, min(e.window, uint64(e.windowBytes)/payloadAlign)
 	e.spec.Policy, e.window, e.windowBytes = Block, noWindow, maxWindowBytes
@@ -96,16 +94,16 @@ func (g *graph) addPorts(inputs, results []*edge) {
 	g.inputs, g.results = inputs, results
 	g.edges = slices.Concat(inputs, results)
 	for i, e := range g.edges {
-		e.index, e.leaves = i, i < len(inputs)
+		e.index, e.toOwner = i, i < len(inputs)
 	}
 }
 
 // minArenaBytes is the least memory that a node's stage gets for its payloads.
 const minArenaBytes = 1 << 20
 
-// arenaFor is as much memory as the windows of what is sent from here can
-// need, and a third more for what lies between payloads; and the largest of
-// them that lies there.
+// arenaFor is the memory for all windows of payloads that are sent from this
+// process, and a third more for fragmentation; and the largest payload that lies
+// in the arena.
 func arenaFor(g *graph, requests int) (arenaBytes, largeObjectBytes int64) {
 	var need, largest int64
 	for _, e := range g.edges {

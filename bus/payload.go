@@ -8,18 +8,17 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// payload is the payload of a delivery that is needed beyond its end.
+// payload is a payload that outlives its delivery.
 type payload struct {
 	codec   codec.ID
 	foreign *accounts.Payload
-	lease   shmstore.Lease // when neither of the others is there
-	of      *Bus           // whose store the lease is of
+	lease   shmstore.Lease // if foreign and inline are nil
+	owner   *Bus           // the bus of the lease's store
 	inline  []byte
 }
 
-// hold keeps the payload of d, which is in the caller's hands, until it is
-// released.
-func (d *Delivery) hold() *payload {
+// holdPayload holds the payload of d, which the caller holds, until it is released.
+func (d *Delivery) holdPayload() *payload {
 	p := &payload{codec: d.PayloadCodec(), foreign: d.foreign, inline: d.Inline}
 	switch {
 	case d.foreign != nil:
@@ -29,28 +28,28 @@ func (d *Delivery) hold() *payload {
 			p.inline = append([]byte{}, d.Inline...)
 		}
 	default:
-		p.take(&d.lease, d.flow.req.bus)
+		p.takeLease(&d.lease, d.flow.req.bus)
 	}
 	return p
 }
 
-// take takes a lease of its own on what is under another. That keeps the object in
-// place meanwhile. A store that closes keeps its memory while it is open.
-func (p *payload) take(lease *shmstore.Lease, of *Bus) {
+// takeLease takes another lease on the object of a lease, which keeps the object in
+// place meanwhile. A closing store keeps its memory while a lease is open.
+func (p *payload) takeLease(lease *shmstore.Lease, of *Bus) {
 	if lease.Share(1) == nil {
-		p.of = of
+		p.owner = of
 		p.lease, _ = of.store.Local().Take(lease.Handle())
 	}
 }
 
-// Hold implements accounts.Held: it keeps a payload once more.
+// Hold implements accounts.Held: it holds the payload once more.
 func (p *payload) Hold() accounts.Held {
 	again := &payload{codec: p.codec, foreign: p.foreign, inline: p.inline}
 	switch {
 	case p.foreign != nil:
 		p.foreign.Retain(1)
 	case p.inline == nil:
-		again.take(&p.lease, p.of)
+		again.takeLease(&p.lease, p.owner)
 	}
 	return again
 }
@@ -63,12 +62,12 @@ func (p *payload) Release() {
 	case p.inline == nil && !p.lease.Handle().IsZero():
 		h := p.lease.Handle()
 		p.lease.Release()
-		p.of.settled(h)
+		p.owner.payloadReleased(h)
 	}
 }
 
-// largeSegment opens the segment of a large object of the bus's store, whose
-// lease the caller holds, for passing it on. It is the caller's to release.
+// largeSegment exposes the segment of a large object of the bus's store, whose
+// lease the caller holds. The caller releases the segment.
 func (b *Bus) largeSegment(h messages.Handle) (*accounts.Segment, error) {
 	lockorder.AssertNone("the writer is asked")
 	var mem *shmstore.Segment
@@ -82,24 +81,24 @@ func (b *Bus) largeSegment(h messages.Handle) (*accounts.Segment, error) {
 	return accounts.Mapped(mem), nil
 }
 
-// pass sends a payload that is held on by reference.
-func (e Emitter) pass(p *payload, em Emission) error {
+// emitPayload sends a held payload by reference; a small one is copied.
+func (e Emitter) emitPayload(p *payload, em Emission) error {
 	if p.foreign != nil {
 		p.foreign.Retain(1)
-		return e.lend(p.foreign, p.codec, em)
+		return e.emitLent(p.foreign, p.codec, em)
 	}
 	switch {
 	case p.inline == nil:
-		return e.share(&p.lease, p.codec, em)
+		return e.emitLease(&p.lease, p.codec, em)
 	case len(p.inline) <= smallBytes:
-		return e.copied(p.inline, p.codec, em)
+		return e.emitCopy(p.inline, p.codec, em)
 	}
-	return e.again(p.inline, p.codec, em)
+	return e.emitHeap(p.inline, p.codec, em)
 }
 
-// lend sends a payload that lies elsewhere along the stage's edges. It takes
-// over the caller's reference, also if it fails.
-func (e Emitter) lend(p *accounts.Payload, c codec.ID, em Emission) error {
+// emitLent sends a payload that lies outside the store along the stage's edges. It
+// takes over the caller's reference, also after an error.
+func (e Emitter) emitLent(p *accounts.Payload, c codec.ID, em Emission) error {
 	size := len(p.Bytes())
 	b := Buffer{e: e, em: em, size: size, price: e.out.req.bus.price(size), codec: c, lent: p, heap: p.Bytes()}
 	err := b.admit()
@@ -110,7 +109,7 @@ func (e Emitter) lend(p *accounts.Payload, c codec.ID, em Emission) error {
 	return b.sendLent(size)
 }
 
-// sendLent sends the first n bytes of a payload that lies elsewhere.
+// sendLent sends the first n bytes of a payload that lies outside the store.
 func (b *Buffer) sendLent(n int) error {
 	p := b.lent
 	p.Retain(len(b.edges))

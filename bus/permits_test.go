@@ -16,30 +16,29 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// logged is what a bus logs.
-type logged struct {
+// logBuffer collects the log of a bus.
+type logBuffer struct {
 	mu  sync.Mutex
 	all bytes.Buffer
 }
 
-func (l *logged) Write(p []byte) (int, error) {
+func (l *logBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.all.Write(p)
 }
 
-func (l *logged) lines() []string {
+func (l *logBuffer) lines() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Split(strings.TrimSpace(l.all.String()), "\n")
 }
 
-// TestLogNamesRequestsThatKeepPlaces: when a request waits for a place for longer than the stall timeout, and
-// none is granted, the log names each request that keeps one, with its age, once. Time passes as the
-// test says.
-func TestLogNamesRequestsThatKeepPlaces(t *testing.T) {
+// TestLogNamesRequestsThatHoldPermits: when requests wait for permits for longer than the stall timeout, and none is
+// granted, the log names each request that holds one, with its age, once. The clock is that of synctest.
+func TestLogNamesRequestsThatHoldPermits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log logged
+		var log logBuffer
 		keeps := make(chan *bus.Kept, 1)
 		handle := func(t *bus.Task, d *bus.Delivery) error {
 			var in string
@@ -102,9 +101,9 @@ func TestLogNamesRequestsThatKeepPlaces(t *testing.T) {
 	})
 }
 
-// TestFailFailsTheSendAlone: an input that finds its window full, on an edge whose policy is Fail, is not
+// TestFullWindowFailsOnlyTheSend: an input that finds its window full, on an edge whose policy is Fail, is not
 // sent, and the request goes on.
-func TestFailFailsTheSendAlone(t *testing.T) {
+func TestFullWindowFailsOnlyTheSend(t *testing.T) {
 	g := testbus.NewGate()
 	p := testbus.Linear(g.Stage("m"))
 	p.Edges = []bus.Edge{{To: "m", Window: 1, Policy: bus.Fail}}

@@ -1,21 +1,21 @@
 package bus
 
-// Progress says whether the requests of a bus move, and what keeps those that do not.
+// Progress says whether the requests of a bus progress, and for what the others wait.
 type Progress struct {
 	// Moved changes when a request begins or ends, and when a delivery is sent.
 	Moved uint64
-	// Working is set while a handler, a replica or a connector has work of a request, or a
+	// Working is set while a handler, a replica or a connector works for a request, or a
 	// remote stage with work has no replica.
 	Working bool
-	// AtCaller is set while the next step of a request is its caller's.
+	// AtCaller is set while a request waits for its caller.
 	AtCaller bool
-	// Stored is set while the exchange has values, which take memory that requests share.
+	// Stored is set while the exchange has values: they take memory that requests share.
 	Stored  bool
-	Blocked int // requests that wait for a slot or for room
-	Waiting int // requests whose next step is this process's
+	Blocked int // requests that wait for a slot or for space
+	Waiting int // requests that wait for this process
 }
 
-// Progress takes the locks that a status takes, and the store's writer.
+// Progress takes a snapshot. It takes the locks of a status, and calls the store's writer.
 func (b Backend) Progress() Progress {
 	s := b.Stats()
 	p := Progress{
@@ -34,8 +34,8 @@ func (b Backend) Progress() Progress {
 	return p
 }
 
-// working reports whether a replica has a delivery, or is to answer that a task has ended, or
-// work waits for a replica to attach.
+// working reports whether a replica has a delivery or has to answer the end of a task, or work waits
+// for a replica to attach.
 func (r *RemoteStage) working() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -45,14 +45,14 @@ func (r *RemoteStage) working() bool {
 		}
 	}
 	for rt := range r.tasks {
-		if rt.endsLeft > 0 || len(r.replicas) == 0 {
+		if rt.answersLeft > 0 || len(r.replicas) == 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// addTo counts the request by what its next step is.
+// addTo counts the request by its next step.
 func (r *Request) addTo(p *Progress) {
 	moving, blocked, unread, carried := r.inFlight()
 	switch {
@@ -71,8 +71,8 @@ func (r *Request) addTo(p *Progress) {
 	}
 }
 
-// inFlight reports whether the request has deliveries on their way, whether it waits for a slot
-// or for room, whether results wait for a caller in this process, and whether deliveries go by a
+// inFlight reports whether the request has deliveries in flight or waiting, whether it waits for a slot
+// or for space, whether results wait for a caller in this process, and whether deliveries are in a
 // connector.
 func (r *Request) inFlight() (moving, blocked, unread, carried bool) {
 	for i := range r.flows {
@@ -84,7 +84,7 @@ func (r *Request) inFlight() (moving, blocked, unread, carried bool) {
 		carried = carried || deliveries > 0 && f.edge.path != nil
 	}
 	for _, o := range r.allOutputs() {
-		blocked = blocked || o.waitNow() > 0 || o.task != nil && o.task.stay.Load() == stayWaiting
+		blocked = blocked || o.spaceWaiters() > 0 || o.task != nil && o.task.stay.Load() == stayWaiting
 	}
 	return moving, blocked, unread, carried
 }

@@ -6,36 +6,36 @@ import (
 	"slices"
 )
 
-// Detach forgets a replica whose process is gone, and finds another place for
-// what it had, or fails the requests that cannot be moved. The session has
-// stopped: nothing is emitted or finished for it any more.
+// Detach removes a replica whose process is gone, and moves its tasks to other
+// replicas, or fails the requests that cannot be moved. The session has stopped:
+// it emits and finishes nothing for the replica any more.
 func (rep *Replica) Detach(cause error) {
 	r := rep.remote
 	r.mu.Lock()
 	r.replicas = slices.DeleteFunc(r.replicas, func(other *Replica) bool { return other == rep })
 	r.serving = slices.DeleteFunc(r.serving, func(other *Replica) bool { return other == rep })
-	posts := make([]*ReplicaTask, 0, len(rep.tasks))
+	replicaTasks := make([]*ReplicaTask, 0, len(rep.tasks))
 	for _, p := range rep.tasks {
-		posts = append(posts, p)
+		replicaTasks = append(replicaTasks, p)
 	}
-	slices.SortFunc(posts, func(a, b *ReplicaTask) int { return cmp.Compare(a.rt.task.Request(), b.rt.task.Request()) })
+	slices.SortFunc(replicaTasks, func(a, b *ReplicaTask) int { return cmp.Compare(a.rt.task.Request(), b.rt.task.Request()) })
 	var failed []*Work
 	var after AfterUnlock
-	for _, p := range posts {
-		failed = append(failed, r.displace(p, cause, &after)...)
+	for _, p := range replicaTasks {
+		failed = append(failed, r.moveTask(p, cause, &after)...)
 	}
 	r.mu.Unlock()
 	after.Run()
 	for _, w := range failed {
 		for _, d := range w.parts {
-			_ = d.Finish(cause) // held by the replica alone, so not finished before
+			_ = d.Finish(cause) // only the replica held it, so it is not finished yet
 		}
 	}
 }
 
-// Orphaned gives back what a replica that is gone had of requests that were
-// over, and is waited for no more. What was given to another replica is not its any more.
-func (w *Work) Orphaned(by ReplicaConn) {
+// ReleaseOrphan releases a work of an ended request that the departed replica of by
+// still held. A work that another replica has got stays there.
+func (w *Work) ReleaseOrphan(by ReplicaConn) {
 	r := w.rt.task.stage.remote
 	r.mu.Lock()
 	if w.replica == nil || w.replica.conn != by {
@@ -44,53 +44,53 @@ func (w *Work) Orphaned(by ReplicaConn) {
 	}
 	w.replica = nil
 	var after AfterUnlock
-	r.done(w, &after)
+	r.removeWork(w, &after)
 	r.mu.Unlock()
 	after.Run()
 	for _, d := range w.parts {
-		_ = d.Finish(nil) // held by the replica alone
+		_ = d.Finish(nil) // only the replica held it
 	}
 }
 
-// displace, with mu held, moves one task away from a replica that is gone. It
+// moveTask, with mu held, moves one task away from a replica that is gone. It
 // returns the works that cannot be repeated.
-func (r *RemoteStage) displace(p *ReplicaTask, cause error, after *AfterUnlock) (failed []*Work) {
+func (r *RemoteStage) moveTask(p *ReplicaTask, cause error, after *AfterUnlock) (failed []*Work) {
 	rt := p.rt
 	delete(p.replica.tasks, rt)
-	if rt.home == p.replica {
-		rt.home = nil
+	if rt.stickyReplica == p.replica {
+		rt.stickyReplica = nil
 	}
 	if p.ending {
-		rt.endsLeft--
+		rt.answersLeft--
 	}
 	spec := &r.stage.spec
 	cause = fmt.Errorf("%w: %w", ErrProcessDied, cause)
 	switch {
-	case rt.ended: // the worker is about to hear of it
+	case rt.ended: // the worker is being told
 	case spec.State == StateNone:
 		failed = r.repeatWorks(rt, p.replica, after)
-	case !rt.touched:
+	case !rt.delivered:
 	case spec.Replay && rt.attempt < spec.Attempts:
 		r.replayTask(rt, after)
 	default:
 		failed = r.worksAt(rt, p.replica)
-		if len(failed) == 0 { // its state is lost all the same
-			rt.task.failBehind(cause, after)
+		if len(failed) == 0 { // the replica had no work, but its state is lost
+			rt.task.failAfterUnlock(cause, after)
 		}
 	}
 	for _, w := range failed {
-		rt.task.failAtBehind(w.parts[0], cause, after)
+		rt.task.failAtAfterUnlock(w.parts[0], cause, after)
 		w.replica = nil
-		r.done(w, after)
+		r.removeWork(w, after)
 	}
-	if p.ending && rt.endsLeft == 0 {
-		rt.endsLeft, rt.output.seen = -1, rt.endFrom // who is left has answered, or nobody is: ask again
+	if p.ending && rt.answersLeft == 0 {
+		rt.answersLeft, rt.output.seen = -1, rt.endEmissions // the other replicas have answered, or there is none: ask again
 	}
-	r.progress(rt, after)
+	r.checkEnd(rt, after)
 	return failed
 }
 
-// worksAt, with mu held, gives the works of a task that a replica has.
+// worksAt, with mu held, returns the works of a task that a replica has.
 func (r *RemoteStage) worksAt(rt *remoteTask, rep *Replica) []*Work {
 	var at []*Work
 	for _, w := range rt.works {
@@ -101,8 +101,8 @@ func (r *RemoteStage) worksAt(rt *remoteTask, rep *Replica) []*Work {
 	return at
 }
 
-// repeatWorks, with mu held, has another replica do what this one did not
-// finish. It returns what has been tried as often as the stage allows.
+// repeatWorks, with mu held, routes the works that this replica did not finish
+// to another one. It returns the works that have had all their attempts.
 func (r *RemoteStage) repeatWorks(rt *remoteTask, rep *Replica, after *AfterUnlock) (exhausted []*Work) {
 	for _, w := range r.worksAt(rt, rep) {
 		if w.tries >= r.stage.spec.Attempts {
@@ -124,11 +124,10 @@ func (w *Work) repeat() {
 	}
 }
 
-// replayTask, with mu held, runs a request again at this stage from its first
-// input.
+// replayTask, with mu held, runs a request again at this stage, from its first input.
 func (r *RemoteStage) replayTask(rt *remoteTask, after *AfterUnlock) {
 	rt.attempt++
-	rt.output.seen, rt.endsLeft, rt.touched, rt.early = 0, -1, false, false
+	rt.output.seen, rt.answersLeft, rt.delivered, rt.answeredEarly = 0, -1, false, false
 	again := slices.Concat(rt.retained, rt.works)
 	for _, w := range rt.retained {
 		for _, d := range w.parts {
@@ -138,7 +137,7 @@ func (r *RemoteStage) replayTask(rt *remoteTask, after *AfterUnlock) {
 	}
 	r.waiting = slices.DeleteFunc(r.waiting, func(w *Work) bool { return w.rt == rt })
 	rt.retained, rt.works = nil, again
-	for _, w := range slices.Clone(again) { // route may take one off
+	for _, w := range slices.Clone(again) { // route may remove one
 		w.repeat()
 		r.route(w, after)
 	}

@@ -2,9 +2,9 @@ package bus
 
 import "slices"
 
-// end has the replicas emit what is left of the request, when they have finished its inputs. It
-// reports whether they have: if not, the worker is told to look when they have.
-func (r *RemoteStage) end(t *Task) (ended bool, err error) {
+// endTask has the replicas end the task when they have finished its inputs. It reports whether the task
+// has ended; if not, the worker is woken when it has.
+func (r *RemoteStage) endTask(t *Task) (ended bool, err error) {
 	var after AfterUnlock
 	defer after.Run()
 	r.mu.Lock()
@@ -17,8 +17,8 @@ func (r *RemoteStage) end(t *Task) (ended bool, err error) {
 	return rt.ended, rt.endErr
 }
 
-// progress, with mu held, is called when something has changed that may let a task end.
-func (r *RemoteStage) progress(rt *remoteTask, after *AfterUnlock) {
+// checkEnd, with mu held, is called after a change that may let a task end. It wakes the worker of an ended task.
+func (r *RemoteStage) checkEnd(rt *remoteTask, after *AfterUnlock) {
 	if r.tryEnd(rt, after) {
 		rt.task.answered.Store(true)
 		rt.task.wake()
@@ -28,27 +28,27 @@ func (r *RemoteStage) progress(rt *remoteTask, after *AfterUnlock) {
 // tryEnd, with mu held, asks the replicas to end a task whose work is done. It reports
 // whether the task has ended.
 func (r *RemoteStage) tryEnd(rt *remoteTask, after *AfterUnlock) (ended bool) {
-	if !rt.ending || rt.ended || rt.endsLeft >= 0 || len(rt.works) > 0 {
+	if !rt.ending || rt.ended || rt.failed || rt.answersLeft >= 0 || len(rt.works) > 0 {
 		return false
 	}
-	posts := r.replicaTasks(rt)
-	if len(posts) == 0 && rt.early || r.silent(rt, posts) {
+	replicaTasks := r.replicaTasks(rt)
+	if len(replicaTasks) == 0 && rt.answeredEarly || r.needsNoAnswer(rt, replicaTasks) {
 		rt.ended = true
 		return true
 	}
-	if len(posts) == 0 {
+	if len(replicaTasks) == 0 {
 		rep := r.choose()
 		if rep == nil {
-			if r.lost != nil {
-				rt.task.failBehind(r.lost, after)
+			if r.lostErr != nil {
+				rt.task.failAfterUnlock(r.lostErr, after)
 			}
-			return false // attach comes back to it
+			return false // Begin of the next replica tries again
 		}
-		posts = append(posts, rep.post(rt))
-		rt.home = rep
+		replicaTasks = append(replicaTasks, rep.openTask(rt))
+		rt.stickyReplica = rep
 	}
-	rt.endsLeft, rt.endFrom = len(posts), rt.output.seen
-	for _, p := range posts {
+	rt.answersLeft, rt.endEmissions = len(replicaTasks), rt.output.seen
+	for _, p := range replicaTasks {
 		p.ending = true
 		if !p.endsUnasked() {
 			p.conn.EndTask()
@@ -57,111 +57,110 @@ func (r *RemoteStage) tryEnd(rt *remoteTask, after *AfterUnlock) (ended bool) {
 	return false
 }
 
-// silent, with mu held, reports whether a task whose work is done needs no answer: the replicas that
-// know it do nothing at the end and emit no more, and nothing of it went past this process.
-func (r *RemoteStage) silent(rt *remoteTask, posts []*ReplicaTask) bool {
-	past := func(e *edge) bool { return rt.task.outlet.req.flow(e).direct.Load() != nil }
-	acts := func(p *ReplicaTask) bool { return !p.replica.ends || !p.handled }
-	return len(posts) > 0 && !slices.ContainsFunc(posts, acts) &&
+// needsNoAnswer, with mu held, reports whether a task whose work is done ends without answers: the replicas
+// that know it do nothing at the end and emit nothing more, and none of its streams has a direct path.
+func (r *RemoteStage) needsNoAnswer(rt *remoteTask, replicaTasks []*ReplicaTask) bool {
+	past := func(e *edge) bool { return rt.task.outputs.req.flow(e).direct.Load() != nil }
+	acts := func(p *ReplicaTask) bool { return !p.replica.endsUnasked || !p.handled }
+	return len(replicaTasks) > 0 && !slices.ContainsFunc(replicaTasks, acts) &&
 		!slices.ContainsFunc(r.stage.in, past) && !slices.ContainsFunc(r.stage.out, past)
 }
 
-// passive reports whether the replicas do nothing at the end of a task. Of a stage without
-// replicas it is not known.
+// passive reports whether the replicas are known to do nothing at the end of a task: a stage without
+// replicas is not passive.
 func (r *RemoteStage) passive() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.serving) > 0 && !slices.ContainsFunc(r.serving, func(rep *Replica) bool { return !rep.ends })
+	return len(r.serving) > 0 && !slices.ContainsFunc(r.serving, func(rep *Replica) bool { return !rep.endsUnasked })
 }
 
-// replicaTasks, with mu held, gives the replicas that know the task, those that
-// take no new work among them.
+// replicaTasks, with mu held, returns the task at each replica that knows it,
+// also at replicas that take no new work.
 func (r *RemoteStage) replicaTasks(rt *remoteTask) []*ReplicaTask {
-	var posts []*ReplicaTask
+	var replicaTasks []*ReplicaTask
 	for _, rep := range r.serving {
 		if p := rep.tasks[rt]; p != nil {
-			posts = append(posts, p)
+			replicaTasks = append(replicaTasks, p)
 		}
 	}
-	return posts
+	return replicaTasks
 }
 
-// Asked reports whether a replica may say that a task has ended.
-func (p *ReplicaTask) Asked() bool {
+// MayEnd reports whether the replica may say that the task has ended.
+func (p *ReplicaTask) MayEnd() bool {
 	r := p.replica.remote
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return p.ending || p.endsUnasked()
 }
 
-// Answered is called, without locks, when a replica has ended its part of a task. An end that
-// comes before all that the replica was given is finished has no effect: that is how much it
-// returns.
-func (p *ReplicaTask) Answered(err error) (unfinished int) {
+// TaskEnded is called, without locks, when a replica has ended its part of a task. Where the replica
+// has works that are not finished, the end has no effect, and TaskEnded returns their number.
+func (p *ReplicaTask) TaskEnded(err error) (unfinished int) {
 	rt, r := p.rt, p.replica.remote
 	r.mu.Lock()
 	known, waited := p.replica.tasks[rt] == p, p.ending
 	ended := false
 	switch {
-	case !known: // it was told that the request is over
+	case !known: // the replica was told that the request is over
 	case waited:
 		delete(p.replica.tasks, rt)
-		ended = r.ended(rt, err)
+		ended = r.countAnswer(rt, err)
 	case err == nil:
 		if unfinished = len(r.worksAt(rt, p.replica)); unfinished == 0 {
 			delete(p.replica.tasks, rt)
-			rt.early = true
+			rt.answeredEarly = true
 		}
 	}
 	r.mu.Unlock()
 	switch {
 	case ended:
 		rt.task.answered.Store(true)
-		rt.task.poll()
+		rt.task.wakeAndRun()
 	case known && !waited && err != nil:
-		rt.task.failWhere(err)
+		rt.task.failLocated(err)
 	}
 	return unfinished
 }
 
-// ended, with mu held, counts one answer to end, and reports whether it was the last.
-func (r *RemoteStage) ended(rt *remoteTask, err error) bool {
+// countAnswer, with mu held, counts the answer of one replica to the end, and reports whether it was the last.
+func (r *RemoteStage) countAnswer(rt *remoteTask, err error) bool {
 	if rt.endErr == nil {
 		rt.endErr = err
 	}
-	rt.endsLeft--
-	rt.ended = rt.endsLeft == 0
+	rt.answersLeft--
+	rt.ended = rt.answersLeft == 0
 	return rt.ended
 }
 
-// over forgets a task whose request is over, or whose part here is.
-func (r *RemoteStage) over(t *Task) {
+// closeTask removes a task whose request is over, or which has ended at this stage.
+func (r *RemoteStage) closeTask(t *Task) {
 	var after AfterUnlock
 	r.mu.Lock()
 	rt := r.taskOf(t)
-	rt.ending = false // no replica is asked any more
+	rt.ending = false // no further replica is asked
 	delete(r.tasks, rt)
 	for _, p := range r.replicaTasks(rt) {
 		delete(p.replica.tasks, rt)
 		p.conn.TaskOver(rt.ended && p.endsUnasked())
 	}
-	idle := rt.lasts // no replica has them, so they are finished here
-	rt.lasts = nil
+	idle := rt.lastWorks // no replica has them, so closeTask finishes them
+	rt.lastWorks = nil
 	for _, w := range idle {
-		r.done(w, &after)
+		r.removeWork(w, &after)
 	}
 	r.waiting = slices.DeleteFunc(r.waiting, func(w *Work) bool {
 		if w.rt == rt {
 			idle = append(idle, w)
-			r.done(w, &after)
+			r.removeWork(w, &after)
 		}
 		return w.rt == rt
 	})
 	for _, w := range slices.Clone(rt.works) {
-		if w.replica != nil && w.adrift { // whose detach does not find the task any more
+		if w.replica != nil && w.undelivered { // Detach of its replica does not find the task any more
 			idle = append(idle, w)
 			w.replica = nil
-			r.done(w, &after)
+			r.removeWork(w, &after)
 		}
 	}
 	retained := rt.retained
@@ -170,12 +169,12 @@ func (r *RemoteStage) over(t *Task) {
 	after.Run()
 	for _, w := range idle {
 		for _, d := range w.parts {
-			_ = d.Finish(nil) // held here alone
+			_ = d.Finish(nil) // only the stage holds it
 		}
 	}
 	for _, w := range retained {
 		for _, d := range w.parts {
-			d.giveBack()
+			d.release()
 		}
 	}
 }

@@ -11,15 +11,14 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/scoreboard"
 )
 
-// Remote describes a stage whose work is done by other processes, which attach
-// to the bus (see package bus/host): its replicas. While there is none, deliveries
-// wait.
+// Remote describes a stage that is served by other processes, its replicas, which
+// attach to the bus (see package bus/host). Without a replica deliveries wait.
 //
-// When a process dies, what it had not finished goes to another replica, or to
+// When a process dies, its unfinished deliveries go to another replica, or to
 // the next one that attaches, as far as State, Attempts and Replay allow; else
-// the request fails, with what is known of the death. What a repeated handling
-// emits again is dropped, as many emissions as went out before: it must emit
-// the same things in the same order.
+// the request fails, with the known cause of the death. Emissions of a repeated
+// handling are dropped until their number exceeds that of the emissions sent
+// before: a handler must emit the same payloads in the same order.
 type Remote struct {
 	// Join hands over one delivery of each in-edge together.
 	Join bool
@@ -28,27 +27,27 @@ type Remote struct {
 	// Batch is how many deliveries the process may handle together; 0 or 1: one.
 	Batch int
 	// HandleTimeout is how long a handler may run for one delivery, or for the end of a request's inputs, without
-	// the time in which it waits for the bus; 0: for ever. Then its process gets no more work, and what it had is
-	// repeated elsewhere, or fails, as if the process had died. Actors ([StageSpec.Props]) are not looked at.
+	// the time in which it waits for the bus; 0: for ever. After that its process gets no more work, and its
+	// deliveries are repeated by another replica, or fail, as if the process had died. Actors ([StageSpec.Props])
+	// have no limit.
 	HandleTimeout time.Duration
-	// FirstTimeout takes its place for a process that has finished no delivery yet, and may have to compile, or
-	// to load, first; 0: [DefaultFirstTimeout]. It is at least HandleTimeout.
+	// FirstTimeout replaces HandleTimeout until a process has finished its first delivery, for which it may have to
+	// compile or load; 0: [DefaultFirstTimeout]. It is at least HandleTimeout.
 	FirstTimeout time.Duration
 }
 
-// DefaultFirstTimeout is how long the first handler of a process may run where there is a HandleTimeout.
+// DefaultFirstTimeout is how long the first handler of a process may run if the stage has a HandleTimeout.
 const DefaultFirstTimeout = 10 * time.Minute
 
-// Routing says which replica of a remote stage gets a delivery.
+// Routing chooses the replica of a remote stage that gets a delivery.
 type Routing int
 
 const (
-	// Sticky keeps a request at one replica, the one with the fewest requests when it
-	// came, and of those the one with the least work. It is the only way for stages
-	// with state.
+	// Sticky keeps a request at one replica: the one with the fewest requests at the first
+	// delivery, and of those the one with the fewest deliveries. Stages with state need it.
 	Sticky Routing = iota
-	// LeastQueue gives each delivery to the replica with the least work. Results may come in another
-	// order than the inputs, as with RoundRobin: a join that pairs them with others is refused.
+	// LeastQueue gives each delivery to the replica with the fewest deliveries. Results may come in another
+	// order than the inputs, as with RoundRobin: a pipeline with a join behind such a branch is refused.
 	LeastQueue
 	// RoundRobin gives deliveries to the replicas in turn.
 	RoundRobin
@@ -56,7 +55,7 @@ const (
 
 var routings = [...]string{Sticky: "sticky", LeastQueue: "least-queue", RoundRobin: "round-robin"}
 
-// String returns the word that pipeline files use.
+// String returns the word of pipeline files.
 func (r Routing) String() string {
 	if r.Valid() {
 		return routings[r]
@@ -67,107 +66,108 @@ func (r Routing) String() string {
 // Valid reports whether there is such a routing.
 func (r Routing) Valid() bool { return r >= 0 && int(r) < len(routings) }
 
-// RemoteStage is the part of a stage that knows its replicas.
+// RemoteStage has the replicas and the unfinished work of a stage that other processes serve.
 type RemoteStage struct {
 	stage *stage
 	spec  Remote
 
-	mu       lockorder.Mutex[lockorder.RemoteStage] // guards what follows
-	serving  []*Replica                             // attached, in the order in which they came
-	replicas []*Replica                             // of those, the ones that take work
+	mu       lockorder.Mutex[lockorder.RemoteStage] // guards the fields below
+	serving  []*Replica                             // attached, in the order of their attachment
+	replicas []*Replica                             // those that take work
 	next     int                                    // of RoundRobin
 	tasks    map[*remoteTask]struct{}
 	waiting  []*Work   // for a replica, oldest first
-	since    time.Time // when the first of them began to wait
-	lost     error     // why no replica will come any more
+	since    time.Time // when the oldest of them began to wait
+	lostErr  error     // why no replica will attach any more
 	timedOut int64     // handlers that ran for longer than HandleTimeout
 }
 
 // Replica is one process that serves a stage.
 type Replica struct {
 	ReplicaInfo
-	remote *RemoteStage
-	conn   ReplicaConn
-	ends   bool // it says unasked that a task has ended: see posting.unasked
+	remote      *RemoteStage
+	conn        ReplicaConn
+	endsUnasked bool // it ends tasks without being asked: see ReplicaTask.endsUnasked
 
 	// Guarded by remote.mu.
-	load     int  // deliveries it has not finished
-	finished bool // a delivery, at any time
+	load     int  // unfinished deliveries
+	finished bool // it has finished a delivery
 	tasks    map[*remoteTask]*ReplicaTask
 }
 
-// ReplicaConn speaks for the process behind a replica.
+// ReplicaConn is the connection to the process of a replica.
 type ReplicaConn interface {
-	// OpenTask announces a task, and assigns it. It is called with the stage's lock held.
+	// OpenTask announces a task to the process and calls Assign. It is called with the stage's lock held.
 	OpenTask(p *ReplicaTask)
 	Describe() string
 	// Running lists the handlers of the replica that have not returned. It is called without locks.
 	Running(rep *Replica) []scoreboard.Activity
 }
 
-// TaskConn speaks for it about one task. All of it is called with the stage's lock held, and
-// does not wait.
+// TaskConn is the connection of one task to the process of a replica. Its methods are called with
+// the stage's lock held, and do not wait.
 type TaskConn interface {
-	// DeliverWork gives the process all of a work. It reports whether the process is
-	// there to have it. After an error it has nothing of it, and the request fails.
+	// DeliverWork sends all parts of a work to the process. It reports false when the process is
+	// gone. After an error no part is sent, and the request fails.
 	DeliverWork(w *Work, parts []*Delivery) (taken bool, err error)
 	EndTask()
-	// TaskOver ends the task. The process may know of that by itself.
+	// TaskOver ends the task. With known the process has ended it already.
 	TaskOver(known bool)
 }
 
-// remoteTask is a task whose work is done by replicas.
+// remoteTask is a task at a remote stage.
 type remoteTask struct {
 	task *Task
 
 	// Guarded by remote.mu.
-	home     *Replica // where the request stays; nil: nowhere yet, or anywhere
-	works    []*Work  // not finished, in the order in which they came
-	touched  bool     // a replica has had a delivery of it
-	output   output   // of the whole request
-	attempt  int      // replays
-	retained []*Work  // finished, kept for a replay
-	lasts    []*Work  // that wait until all others are finished
-	ending   bool     // its inputs have ended
-	endsLeft int      // postings that have not answered; -1: not asked yet
-	early    bool     // a posting has answered before it was waited for
-	ended    bool     // all have answered
-	endFrom  uint64   // emissions that were made before they were asked
-	endErr   error
+	stickyReplica *Replica // of a sticky request; nil: not chosen yet, or the request is not sticky
+	works         []*Work  // unfinished, in the order of arrival
+	delivered     bool     // a replica has got a delivery of it
+	output        output   // the emissions of the whole task
+	attempt       int      // replays
+	retained      []*Work  // finished, kept for a replay
+	lastWorks     []*Work  // works with a last input, which wait until all others are finished
+	ending        bool     // its inputs have ended
+	answersLeft   int      // replicas that have not answered the end; -1: not asked yet
+	answeredEarly bool     // a replica has ended it before it was asked
+	ended         bool     // all replicas have answered
+	endEmissions  uint64   // emissions made before the replicas were asked
+	endErr        error
+	failed        bool // work has ended with an error, so the request is about to fail
 }
 
-// ReplicaTask is a task as one replica knows it. ReplicaConn and ending are guarded by remote.mu.
+// ReplicaTask is a task at one replica. The fields below replica are guarded by remote.mu.
 type ReplicaTask struct {
-	rt      *remoteTask
-	replica *Replica
-	conn    TaskConn
-	ending  bool // its answer is waited for
-	handled bool // the handler of the delivery that was finished last has returned
-	lasts   int  // streams of which it has had the last delivery
+	rt          *remoteTask
+	replica     *Replica
+	conn        TaskConn
+	ending      bool // the replica was asked to end the task, and has not answered
+	handled     bool // the handler of the last finished delivery has returned
+	endedInputs int  // streams whose last delivery it has got
 }
 
-// endsUnasked reports whether the replica says by itself that the task has ended: it has had
-// the end of every input, and its stage does nothing else.
+// endsUnasked reports whether the replica ends the task without being asked: it has got the last
+// delivery of every input, and its stage does nothing at the end.
 func (p *ReplicaTask) endsUnasked() bool {
-	return p.replica.ends && p.lasts == len(p.replica.remote.stage.in)
+	return p.replica.endsUnasked && p.endedInputs == len(p.replica.remote.stage.in)
 }
 
-// Work is what a replica handles at once: one delivery, or one of each branch. All but
-// rt and parts is guarded by remote.mu.
+// Work is the input of one call of a handler: one delivery, or one of each branch. Fields other
+// than rt and parts are guarded by remote.mu.
 type Work struct {
-	rt      *remoteTask
-	parts   []*Delivery
-	replica *Replica     // nil: waits for one
-	one     [1]*Delivery // backs parts for all but joins
-	left    int          // parts that the replica has not finished
-	adrift  bool         // the replica was gone when the work was given to it: it has none of it
-	err     error
-	tries   int
-	output  output // of this work alone, for stages without state
+	rt          *remoteTask
+	parts       []*Delivery
+	replica     *Replica     // nil: it waits for a replica
+	partsBuf    [1]*Delivery // backs parts for all but joins
+	left        int          // unfinished parts
+	undelivered bool         // DeliverWork found the replica gone: it has not got the work
+	err         error
+	tries       int
+	output      output // of this work alone, for stages without state
 }
 
-// give hands one delivery, or one of each branch, to a replica.
-func (r *RemoteStage) give(t *Task, parts ...*Delivery) {
+// giveWork gives one delivery, or one of each branch, to a replica.
+func (r *RemoteStage) giveWork(t *Task, parts ...*Delivery) {
 	for _, d := range parts {
 		d.state.Store(stateHeld)
 		t.hold(d)
@@ -178,16 +178,16 @@ func (r *RemoteStage) give(t *Task, parts ...*Delivery) {
 	defer r.mu.Unlock()
 	rt := r.taskOf(t)
 	w := &Work{rt: rt}
-	w.parts = append(w.one[:0], parts...)
+	w.parts = append(w.partsBuf[:0], parts...)
 	rt.works = append(rt.works, w)
 	r.route(w, &after)
 }
 
-// taskOf gives what the stage knows of a task. It is for the worker.
+// taskOf returns the remoteTask of a task. Only the worker calls it.
 func (r *RemoteStage) taskOf(t *Task) *remoteTask {
 	rt, ok := t.State.(*remoteTask)
 	if !ok {
-		rt = &remoteTask{task: t, endsLeft: -1}
+		rt = &remoteTask{task: t, answersLeft: -1}
 		t.State = rt
 		r.tasks[rt] = struct{}{}
 	}
@@ -199,37 +199,36 @@ func (r *RemoteStage) sticky() bool {
 	return r.stage.spec.State == StateRequest || r.spec.Routing == Sticky
 }
 
-// route, with mu held, gives work to a replica, or has it wait for one. Where a request may
+// route, with mu held, gives work to a replica, or lets it wait for one. Where a request may
 // be at several replicas, its last inputs wait until all others are finished: a replica that
-// has had them has ended its part, and could handle no repeat of another's.
+// has got the last inputs ends its part, and could not handle a repeat of another replica's work.
 func (r *RemoteStage) route(w *Work, after *AfterUnlock) {
-	if !r.sticky() && w.last() && len(w.rt.works) > 1 {
-		w.rt.lasts = append(w.rt.lasts, w)
+	if !r.sticky() && w.endsInput() && len(w.rt.works) > 1 {
+		w.rt.lastWorks = append(w.rt.lastWorks, w)
 		r.routeLast(w.rt, after)
 		return
 	}
 	r.send(w, after)
 }
 
-// routeLast, with mu held, gives the first of the last inputs to a replica, when nothing else
-// is unfinished.
+// routeLast, with mu held, gives the first of the last works to a replica, when no other work is unfinished.
 func (r *RemoteStage) routeLast(rt *remoteTask, after *AfterUnlock) {
-	if len(rt.lasts) == 0 || len(rt.works) > len(rt.lasts) {
+	if len(rt.lastWorks) == 0 || len(rt.works) > len(rt.lastWorks) {
 		return
 	}
-	w := rt.lasts[0]
-	rt.lasts = slices.Delete(rt.lasts, 0, 1)
+	w := rt.lastWorks[0]
+	rt.lastWorks = slices.Delete(rt.lastWorks, 0, 1)
 	r.send(w, after)
 }
 
-// last reports whether the work has the last delivery of an input.
-func (w *Work) last() bool {
+// endsInput reports whether the work has the last delivery of an input.
+func (w *Work) endsInput() bool {
 	return slices.ContainsFunc(w.parts, func(d *Delivery) bool { return d.EOS })
 }
 
-// send, with mu held, gives work to a replica, or has it wait for one.
+// send, with mu held, gives work to a replica, or lets it wait for one.
 func (r *RemoteStage) send(w *Work, after *AfterUnlock) {
-	rep := w.rt.home
+	rep := w.rt.stickyReplica
 	if rep == nil {
 		rep = r.choose()
 	}
@@ -238,36 +237,36 @@ func (r *RemoteStage) send(w *Work, after *AfterUnlock) {
 			r.since = time.Now()
 		}
 		r.waiting = append(r.waiting, w)
-		if r.lost != nil {
-			w.rt.task.failAtBehind(w.parts[0], r.lost, after)
+		if r.lostErr != nil {
+			w.rt.task.failAtAfterUnlock(w.parts[0], r.lostErr, after)
 		}
 		return
 	}
 	if r.sticky() {
-		w.rt.home = rep
+		w.rt.stickyReplica = rep
 	}
 	w.replica, w.left = rep, len(w.parts)
-	w.rt.touched = true
+	w.rt.delivered = true
 	rep.load += len(w.parts)
-	p := rep.post(w.rt)
+	p := rep.openTask(w.rt)
 	for _, d := range w.parts {
 		if d.EOS {
-			p.lasts++
+			p.endedInputs++
 		}
 	}
 	taken, err := p.conn.DeliverWork(w, w.parts)
-	w.adrift = !taken
+	w.undelivered = !taken
 	if err != nil {
 		rep.load -= len(w.parts)
 		w.replica = nil
-		after.Fail(w.rt.task.outlet.req, err)
+		after.Fail(w.rt.task.outputs.req, err)
 		after.finish(w.parts...)
-		r.done(w, after)
-		r.progress(w.rt, after)
+		r.removeWork(w, after)
+		r.checkEnd(w.rt, after)
 	}
 }
 
-// choose, with mu held, picks the replica for the next work; nil: there is none.
+// choose, with mu held, returns the replica for the next work; nil: there is none.
 func (r *RemoteStage) choose() *Replica {
 	if len(r.replicas) == 0 {
 		return nil
@@ -277,15 +276,15 @@ func (r *RemoteStage) choose() *Replica {
 		return r.replicas[r.next%len(r.replicas)]
 	}
 	return slices.MinFunc(r.replicas, func(a, b *Replica) int {
-		if r.sticky() { // what goes past the host is no load, and a request at rest is to come back
+		if r.sticky() { // load does not count deliveries on direct paths, nor idle requests, which send more later
 			return cmp.Or(len(a.tasks)-len(b.tasks), a.load-b.load)
 		}
 		return a.load - b.load
 	})
 }
 
-// post, with mu held, makes a task known to the replica.
-func (rep *Replica) post(rt *remoteTask) *ReplicaTask {
+// openTask, with mu held, opens a task at the replica, unless it is open there.
+func (rep *Replica) openTask(rt *remoteTask) *ReplicaTask {
 	p := rep.tasks[rt]
 	if p == nil {
 		p = &ReplicaTask{rt: rt, replica: rep}
@@ -295,8 +294,8 @@ func (rep *Replica) post(rt *remoteTask) *ReplicaTask {
 	return p
 }
 
-// Finished is called when a replica has finished one part of a work, and with handled set
-// if it emits no more for that.
+// Finished is called when a replica has finished one part of a work. handled is set if it emits
+// nothing more for that part.
 func (w *Work) Finished(err error, handled bool) {
 	r := w.rt.task.stage.remote
 	var after AfterUnlock
@@ -316,33 +315,34 @@ func (w *Work) Finished(err error, handled bool) {
 		return
 	}
 	w.replica = nil
-	r.done(w, &after)
-	retain := r.stage.spec.Replay && w.err == nil && !w.rt.task.outlet.req.over()
-	var places []func()
+	w.rt.failed = w.rt.failed || w.err != nil
+	r.removeWork(w, &after)
+	retain := r.stage.spec.Replay && w.err == nil && !w.rt.task.outputs.req.over()
+	var credits []func()
 	if retain {
-		for _, d := range w.parts { // a replay, or the task's end, may come as soon as the lock is let go
-			places = append(places, d.retainHeld())
+		for _, d := range w.parts { // before a replay, or the end of the task, which may follow when the lock is released
+			credits = append(credits, d.retainHeld())
 		}
 		w.rt.retained = append(w.rt.retained, w)
 	}
 	ended := r.tryEnd(w.rt, &after)
 	r.mu.Unlock()
-	for _, givePlace := range places {
-		givePlace()
+	for _, giveCredit := range credits {
+		giveCredit()
 	}
 	if !retain {
 		for _, d := range w.parts {
-			_ = d.Finish(w.err) // a repeat was finished before
+			_ = d.Finish(w.err) // an error means that a repeat was finished before
 		}
 	}
-	if ended { // after that, so that the worker looks once
+	if ended { // last, so that the worker runs once
 		w.rt.task.answered.Store(true)
-		w.rt.task.poll()
+		w.rt.task.wakeAndRun()
 	}
 }
 
-// done, with mu held, takes a work off the list of those not finished.
-func (r *RemoteStage) done(w *Work, after *AfterUnlock) {
+// removeWork, with mu held, removes a finished work from the list.
+func (r *RemoteStage) removeWork(w *Work, after *AfterUnlock) {
 	rt := w.rt
 	if i := slices.Index(rt.works, w); i >= 0 {
 		rt.works = slices.Delete(rt.works, i, i+1)
@@ -351,33 +351,34 @@ func (r *RemoteStage) done(w *Work, after *AfterUnlock) {
 }
 
 // retainHeld ends the work on a delivery and keeps its payload for a replay, as
-// [Task.retain] does. What it returns gives its place in the window back.
+// [Task.retain] does. then returns its credit for one delivery.
 func (d *Delivery) retainHeld() (then func()) {
 	if !d.state.CompareAndSwap(stateHeld, stateFinished) {
 		return func() {}
 	}
-	givePlace := d.retainBytes()
+	giveCredit := d.retainBytes()
 	return func() {
-		givePlace()
+		giveCredit()
 		d.flow.consumer.unhold()
 	}
 }
 
-// Attach takes a replica in, which gets no work before it begins.
+// Attach adds a replica. It gets the lowest free number that is not below from, and no work before Begin.
+// ends says that it ends tasks unasked where its stage does nothing at the end.
 func (r *RemoteStage) Attach(a ReplicaConn, from int, ends bool) *Replica {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	rep := &Replica{remote: r, conn: a, ends: ends, tasks: make(map[*remoteTask]*ReplicaTask)}
+	rep := &Replica{remote: r, conn: a, endsUnasked: ends, tasks: make(map[*remoteTask]*ReplicaTask)}
 	spec := &r.stage.spec
 	rep.ReplicaInfo = ReplicaInfo{
-		Stage: spec.Name, Number: r.freeNumber(from), Requests: spec.MaxInflight * spec.Replicas, // all: other replicas may die
+		Stage: spec.Name, Number: r.freeNumber(from), Requests: spec.MaxInflight * spec.Replicas, // all of the stage: other replicas may die
 		State: spec.State, Join: r.spec.Join, Batch: r.spec.Batch, Ins: r.stage.inPorts, Outs: r.stage.outPorts,
 	}
 	r.serving = append(r.serving, rep)
 	return rep
 }
 
-// freeNumber, with mu held, gives the lowest number from one on that no replica has.
+// freeNumber, with mu held, returns the lowest number that is not below from and that no replica has.
 func (r *RemoteStage) freeNumber(from int) int {
 	taken := make(map[int]bool, len(r.serving))
 	for _, rep := range r.serving {
@@ -389,14 +390,14 @@ func (r *RemoteStage) freeNumber(from int) int {
 	return from
 }
 
-// Begin has a replica that attached take work, beginning with what waits.
+// Begin lets an attached replica take work, the waiting work first.
 func (rep *Replica) Begin() {
 	r := rep.remote
 	var after AfterUnlock
 	defer after.Run()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.lost = nil
+	r.lostErr = nil
 	r.replicas = append(r.replicas, rep)
 	waiting := r.waiting
 	r.waiting = nil
@@ -404,11 +405,11 @@ func (rep *Replica) Begin() {
 		r.send(w, &after)
 	}
 	for rt := range r.tasks {
-		r.progress(rt, &after)
+		r.checkEnd(rt, &after)
 	}
 }
 
-// Retire has a replica take no more work that could go elsewhere.
+// Retire stops new requests, and work that other replicas can take, from going to the replica.
 func (rep *Replica) Retire() {
 	r := rep.remote
 	r.mu.Lock()
@@ -430,7 +431,7 @@ func (rep *Replica) HandleLimit() time.Duration {
 	return r.spec.HandleTimeout
 }
 
-// TimedOut counts a handler that has run for longer.
+// TimedOut counts a handler that has exceeded HandleLimit.
 func (rep *Replica) TimedOut() {
 	r := rep.remote
 	r.mu.Lock()
@@ -445,21 +446,21 @@ func (r *RemoteStage) handleTimeouts() int64 {
 	return r.timedOut
 }
 
-// Served is how many replicas take work.
+// Served is the number of replicas that take work.
 func (r *RemoteStage) Served() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.replicas)
 }
 
-// GiveUp fails what waits for a replica, now and until one attaches.
+// GiveUp fails all requests that wait for a replica, now and until one attaches.
 func (r *RemoteStage) GiveUp(err error) {
 	r.mu.Lock()
-	r.lost = err
+	r.lostErr = err
 	var tasks []*Task
 	for rt := range r.tasks {
 		waits := slices.ContainsFunc(r.waiting, func(w *Work) bool { return w.rt == rt })
-		if waits || (rt.ending && rt.endsLeft < 0 && len(rt.works) == 0) {
+		if waits || (rt.ending && rt.answersLeft < 0 && len(rt.works) == 0) {
 			tasks = append(tasks, rt.task)
 		}
 	}
@@ -469,7 +470,7 @@ func (r *RemoteStage) GiveUp(err error) {
 	}
 }
 
-// unserved is what waits for a process to serve the stage, if it has for long.
+// unserved reports works that have waited for at least atLeast because no process serves the stage.
 func (r *RemoteStage) unserved(atLeast time.Duration) []Stall {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -485,11 +486,11 @@ func (r *RemoteStage) unserved(atLeast time.Duration) []Stall {
 	return []Stall{s}
 }
 
-// describe says who has the deliveries of a task.
+// describe names the processes that have deliveries of a task.
 func (r *RemoteStage) describe(t *Task) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var who []string
+	var holders []string
 	for rt := range r.tasks {
 		if rt.task != t {
 			continue
@@ -499,14 +500,14 @@ func (r *RemoteStage) describe(t *Task) string {
 			for _, w := range r.worksAt(rt, p.replica) {
 				n += w.left
 			}
-			who = append(who, fmt.Sprintf("%s has %d of them", p.replica.conn.Describe(), n))
+			holders = append(holders, fmt.Sprintf("%s has %d of them", p.replica.conn.Describe(), n))
 		}
 	}
 	switch {
-	case len(who) > 0:
-		return strings.Join(who, ", ")
-	case t.outlet.req.over():
-		return "the process that handles them has not come to an end yet"
+	case len(holders) > 0:
+		return strings.Join(holders, ", ")
+	case t.outputs.req.over():
+		return "the process that handles them has not finished them yet"
 	case len(r.serving) == 0:
 		return "no process serves it"
 	}

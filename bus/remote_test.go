@@ -10,26 +10,24 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// soon is a context that ends when a test has waited enough.
+// soon is a context that ends after 20 s.
 func soon(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// gone is the agent of a process that was just found to be gone: it takes what it is given for
-// nothing.
-type gone struct{}
+// goneConn is the connection of a process that is gone: it takes no delivery.
+type goneConn struct{}
 
-func (gone) OpenTask(p *ReplicaTask)                      { p.Assign(gone{}, nil) }
-func (gone) Describe() string                             { return "a process that is gone" }
-func (gone) DeliverWork(*Work, []*Delivery) (bool, error) { return false, nil }
-func (gone) EndTask()                                     {}
-func (gone) TaskOver(bool)                                {}
-func (gone) Running(*Replica) []scoreboard.Activity       { return nil }
+func (goneConn) OpenTask(p *ReplicaTask)                      { p.Assign(goneConn{}, nil) }
+func (goneConn) Describe() string                             { return "a process that is gone" }
+func (goneConn) DeliverWork(*Work, []*Delivery) (bool, error) { return false, nil }
+func (goneConn) EndTask()                                     {}
+func (goneConn) TaskOver(bool)                                {}
+func (goneConn) Running(*Replica) []scoreboard.Activity       { return nil }
 
-// goneReplica is a bus whose stage has one replica, of a process that was just found to
-// be gone.
+// goneReplica is a bus whose stage has one replica, of a process that is gone.
 func goneReplica(t *testing.T) *Bus {
 	t.Helper()
 	b, err := Open(t.Context(), Pipeline{
@@ -45,13 +43,13 @@ func goneReplica(t *testing.T) *Bus {
 		}
 	})
 	st, _ := b.Backend().RemoteStage("m")
-	st.Attach(gone{}, 0, false).Begin()
+	st.Attach(goneConn{}, 0, false).Begin()
 	return b
 }
 
-// given is what the stage knows of its one task when that many works were given to the
-// replica.
-func (b *Bus) given(t *testing.T, works int) (r *RemoteStage, task *remoteTask) {
+// waitForWorks waits until so many works were given to the replica, and returns the stage and its only
+// task.
+func (b *Bus) waitForWorks(t *testing.T, works int) (r *RemoteStage, task *remoteTask) {
 	t.Helper()
 	r = b.graph.stages[0].remote
 	Await(t, func() bool {
@@ -65,38 +63,37 @@ func (b *Bus) given(t *testing.T, works int) (r *RemoteStage, task *remoteTask) 
 	return r, task
 }
 
-// TestGivenToAGoneReplica: work that was given to a replica just when its process
-// was found to be gone is given back with its request, also when that ends before
-// the stage hears of it.
-func TestGivenToAGoneReplica(t *testing.T) {
+// TestWorkOfGoneReplicaIsReleased: work that was given to a replica whose process is gone is
+// released with its request, also if the request ends before Detach.
+func TestWorkOfGoneReplicaIsReleased(t *testing.T) {
 	b := goneReplica(t)
 	r, err := b.Submit(t.Context(), []byte("hello"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.given(t, 1)
+	b.waitForWorks(t, 1)
 	r.Abort(nil)
 	r.Close()
 	Await(t, func() bool { return b.Stats().Live == 0 })
 }
 
-// TestEndBehindTheLastHolder: a task whose replicas have emitted all ends when the last of its
-// deliveries is finished, which may be read for longer than the replica says.
-func TestEndBehindTheLastHolder(t *testing.T) {
+// TestTaskEndsAfterLastHolder: a task whose replicas have answered the end waits for the last of its
+// deliveries: a reader may hold it for longer than the replica.
+func TestTaskEndsAfterLastHolder(t *testing.T) {
 	b := goneReplica(t)
 	r, err := b.Submit(t.Context(), []byte("hello"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rt := b.given(t, 1)
-	rt.task.held.Add(1) // a reader's
+	_, rt := b.waitForWorks(t, 1)
+	rt.task.held.Add(1) // of a reader
 	rt.works[0].Finished(nil, true)
 	var answer *ReplicaTask
 	Await(t, func() bool { // until it is asked to end
-		answer = rt.home.tasks[rt]
-		return answer.Asked()
+		answer = rt.stickyReplica.tasks[rt]
+		return answer.MayEnd()
 	})
-	answer.Answered(nil)
+	answer.TaskEnded(nil)
 	if r.over() {
 		t.Error("the request has ended while a delivery of it is held")
 	}
@@ -106,16 +103,45 @@ func TestEndBehindTheLastHolder(t *testing.T) {
 	}
 }
 
-// unwilling is a replica that can be given nothing.
-type unwilling struct{ TaskConn }
+// overConn is the connection of a process that notes what it is told of the end of tasks.
+type overConn struct {
+	goneConn
+	over chan bool
+}
+
+func (c overConn) OpenTask(p *ReplicaTask) { p.Assign(c, nil) }
+func (c overConn) TaskOver(known bool)     { c.over <- known }
+
+// TestReplicaIsToldOfFailure: a replica that ends its tasks unasked is told of the end of a task whose handler has
+// failed, and need not be told of the end of another.
+func TestReplicaIsToldOfFailure(t *testing.T) {
+	for name, err := range map[string]error{"a handler that fails": errUnwilling, "a handler that returns": nil} {
+		t.Run(name, func(t *testing.T) {
+			b := goneReplica(t)
+			b.graph.stages[0].remote.serving[0].Detach(nil)
+			conn := overConn{over: make(chan bool, 1)}
+			b.graph.stages[0].remote.Attach(conn, 0, true).Begin()
+			if _, err := b.Submit(t.Context(), []byte("hello")); err != nil {
+				t.Fatal(err)
+			}
+			_, rt := b.waitForWorks(t, 1)
+			rt.works[0].Finished(err, true)
+			if known := <-conn.over; known != (err == nil) {
+				t.Errorf("the replica is taken to know of the end: %t", known)
+			}
+		})
+	}
+}
+
+// failingConn is a connection whose DeliverWork fails.
+type failingConn struct{ TaskConn }
 
 var errUnwilling = errors.New("it takes nothing")
 
-func (unwilling) DeliverWork(*Work, []*Delivery) (bool, error) { return false, errUnwilling }
+func (failingConn) DeliverWork(*Work, []*Delivery) (bool, error) { return false, errUnwilling }
 
-// TestReplayThatCannotBeGiven: the works of a replay that no replica can be given are
-// given back, each of them.
-func TestReplayThatCannotBeGiven(t *testing.T) {
+// TestUndeliverableReplayIsReleased: all works of a replay that cannot be sent to the replica are released.
+func TestUndeliverableReplayIsReleased(t *testing.T) {
 	b := goneReplica(t)
 	r, err := b.Stream(t.Context())
 	if err != nil {
@@ -127,10 +153,10 @@ func TestReplayThatCannotBeGiven(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	remote, task := b.given(t, works)
+	remote, task := b.waitForWorks(t, works)
 	remote.mu.Lock()
-	p := task.home.tasks[task]
-	p.conn = unwilling{p.conn}
+	p := task.stickyReplica.tasks[task]
+	p.conn = failingConn{p.conn}
 	var after AfterUnlock
 	remote.replayTask(task, &after)
 	if left := len(task.works); left != 0 {

@@ -7,11 +7,11 @@ import (
 	"github.com/omnibus-runtime/omnibus/actors"
 )
 
-// remoteWorker is the receiver behind one actor of a remote stage: it checks the order of the
-// inputs, and gives them to a replica. It runs no user's code.
+// remoteWorker is the receiver of one actor of a remote stage: it checks the order of the
+// inputs, and gives them to a replica. It runs no user code.
 type remoteWorker struct{ *worker }
 
-// receiver is what the worker's actor has for its messages.
+// receiver is the receiver of the worker's actor.
 func (w *worker) receiver() actors.Receiver {
 	if w.stage.remote != nil {
 		return remoteWorker{w}
@@ -27,9 +27,9 @@ func (w remoteWorker) Receive(message any) {
 		w.arrive(w.task, m)
 	case *Task:
 		w.task = m
-		w.settle(m)
+		w.tryEndTask(m)
 	case taskGone:
-		w.leave(m.task)
+		w.endStay(m.task)
 	}
 	w.task = nil
 }
@@ -45,18 +45,18 @@ func (w remoteWorker) arrive(t *Task, d *Delivery) {
 	case joins:
 		w.park(t, d)
 	default:
-		w.give(t, d)
+		w.giveWork(t, d)
 	}
 	if joins {
 		for parts := t.joined(); parts != nil; parts = t.joined() {
-			w.give(t, parts...)
+			w.giveWork(t, parts...)
 		}
 	}
-	w.settle(t)
+	w.tryEndTask(t)
 }
 
-// give hands one delivery, or one of each branch, to a replica, where the payloads are to be had.
-func (w remoteWorker) give(t *Task, parts ...*Delivery) {
+// giveWork gives one delivery, or one of each branch, to a replica, after opening and exposing the payloads.
+func (w remoteWorker) giveWork(t *Task, parts ...*Delivery) {
 	err := openAll(parts)
 	for i := 0; i < len(parts) && err == nil; i++ {
 		if err = parts[i].expose(); err != nil {
@@ -64,7 +64,7 @@ func (w remoteWorker) give(t *Task, parts ...*Delivery) {
 		}
 	}
 	if err == nil {
-		w.stage.remote.give(t, parts...)
+		w.stage.remote.giveWork(t, parts...)
 		return
 	}
 	t.failAt(parts[0], err)
@@ -73,37 +73,37 @@ func (w remoteWorker) give(t *Task, parts ...*Delivery) {
 	}
 }
 
-// settle ends the task when its inputs have ended and the replicas have emitted all.
-func (w remoteWorker) settle(t *Task) {
+// tryEndTask ends the task when its inputs and the replicas have ended, or its request is over.
+func (w remoteWorker) tryEndTask(t *Task) {
 	remote := w.stage.remote
 	switch {
-	case t.left:
-	case t.outlet.req.over():
+	case t.stayEnded:
+	case t.outputs.req.over():
 		t.discardInput()
-		if !t.told {
-			t.told = true
-			remote.over(t)
+		if !t.endAnnounced {
+			t.endAnnounced = true
+			remote.closeTask(t)
 		}
-		w.takeLeave(t)
+		w.postTaskGone(t)
 	case !t.ending && t.inputEnded():
-		ended, err := remote.end(t)
+		ended, err := remote.endTask(t)
 		if !ended {
 			return
 		}
 		t.answered.Store(true)
 		if t.held.Load() > 0 {
-			return // unhold comes back to it, which looks at the two in the other order
+			return // unhold then wakes the worker: it reads held first, and answered second
 		}
 		t.ending = true
-		remote.over(t)
+		remote.closeTask(t)
 		if err != nil {
 			t.failAtEnd(err)
 		}
-		w.close(t)
+		w.closeTask(t)
 	}
 }
 
-// Failed implements actors.Receiver: the bus has a fault. The request fails with it.
+// Failed implements actors.Receiver: the bus has a fault, with which the request fails.
 func (w remoteWorker) Failed(_ any, cause *actors.Panic) {
 	w.panics.Add(1)
 	w.log.Error("the bus panicked", slog.Any("panic", cause.Value), slog.String("stack", string(cause.Stack)))
@@ -115,7 +115,7 @@ func (w remoteWorker) Failed(_ any, cause *actors.Panic) {
 // Dropped implements actors.Receiver.
 func (w remoteWorker) Dropped(message any, reason actors.DropReason) {
 	if t, ok := message.(*Task); ok {
-		w.settle(t) // the bus is closing: the request is over
+		w.tryEndTask(t) // the bus is closing: the request is over
 		return
 	}
 	w.worker.Dropped(message, reason)

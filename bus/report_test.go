@@ -13,8 +13,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestEnvelope: what Submit and an emission say of a delivery, its consumer
-// is told.
+// TestEnvelope: the consumer gets the options of Submit and of the emission in the envelope.
 func TestEnvelope(t *testing.T) {
 	trace := messages.TraceContext{TraceID: [16]byte{1}, SpanID: [8]byte{2}, Flags: 1}
 	deadline := time.Now().Add(time.Hour)
@@ -42,7 +41,7 @@ func TestEnvelope(t *testing.T) {
 	}
 }
 
-// TestInlineThreshold: payloads up to it skip the store.
+// TestInlineThreshold: payloads up to InlineBytes bypass the store.
 func TestInlineThreshold(t *testing.T) {
 	b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
 		return errors.Join(t.EmitBytes(make([]byte, 100)), t.EmitBytes(make([]byte, 101)))
@@ -66,8 +65,8 @@ func TestInlineThreshold(t *testing.T) {
 	}
 }
 
-// TestStallIsReported: after the stall timeout, who waits learns who holds what
-// it waits for; time passes as the test says.
+// TestStallIsReported: after the stall timeout a report names the holder of the
+// credit for which a producer waits. The clock is that of synctest.
 func TestStallIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reports := make(chan []bus.Stall, 10)
@@ -81,7 +80,7 @@ func TestStallIsReported(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Millisecond) //nolint:forbidigo // of the test's own time: what waits does not begin with a look
+		time.Sleep(time.Millisecond) //nolint:forbidigo // synctest's time: the wait does not begin at a check
 		r := testbus.StreamOf(t, b)
 		for range 3 {
 			if err := r.Send(t.Context(), "x"); err != nil {
@@ -92,7 +91,7 @@ func TestStallIsReported(t *testing.T) {
 		if s.Request != r.ID() || s.Edge != "first->second" || s.Deliveries != 1 || !strings.Contains(s.Holder, `stage "second"`) {
 			t.Errorf("report: %v", s)
 		}
-		for i := range 4 { // and again whenever that has doubled, a quarter of the timeout late at most
+		for i := range 4 { // and again whenever the age has doubled, at most a quarter of the timeout late
 			if least := time.Second << i; s.Waited < least || s.Waited > least+time.Second/4 {
 				t.Errorf("report %d when it has waited for %v", i, s.Waited)
 			}
@@ -105,7 +104,7 @@ func TestStallIsReported(t *testing.T) {
 	})
 }
 
-// TestStallNamesTheCaller: results that nobody receives are the caller's.
+// TestStallNamesTheCaller: the caller is the holder of results that are not received.
 func TestStallNamesTheCaller(t *testing.T) {
 	p := testbus.Linear(bus.Stage("a", testbus.Upper))
 	p.Edges = append(p.Edges, bus.Edge{From: "a", Window: 2})

@@ -14,10 +14,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/messages"
 )
 
-// Outcome is how a request ended.
+// Outcome is the state in which a request ended.
 type Outcome uint32
 
-// Outcomes. A request is Running until it has exactly one of the others.
+// Outcomes. A request is Running until it gets one of the others, which is final.
 const (
 	Running Outcome = iota
 	Completed
@@ -31,50 +31,50 @@ func (o Outcome) String() string {
 	return [...]string{"running", "completed", "failed", "aborted", "past deadline"}[o]
 }
 
-// Request is one journey through the graph. Its methods are safe for
+// Request is one run of inputs through the graph. Its methods are safe for
 // concurrent use; Send and CloseSend keep the order in which they are called. A Send that
 // still waits when CloseSend is called gets ErrAfterEnd.
 type Request struct {
 	id       messages.RequestID
-	key      uint64       // in this bus; the same as id, unless the request lives elsewhere
-	client   uint32       // that submitted it: see RequestOptions
-	order    uint64       // in which requests get slots; of equal ones the lesser key comes first
-	owner    RequestOwner // where it lives, when this process submitted it; nil: here
-	sink     Sink         // takes the results; nil: they are received here
+	key      uint64       // unique in this bus; equal to id, unless another process has assigned the id
+	client   uint32       // the process that submitted it: see RequestOptions
+	order    uint64       // the order of slots; of equal orders the smaller key comes first
+	owner    RequestOwner // the request at its host, in a node that submitted it; nil: this process owns it
+	sink     Sink         // takes the results; nil: the caller receives them in this process
 	bus      *Bus
-	ctx      context.Context // what Submit was given
+	ctx      context.Context // of Submit
 	deadline time.Time       // see RequestOptions; zero: none
 	trace    messages.TraceContext
 	traced   bool
 	began    time.Time
 
-	done    chan struct{} // closed when the request is over
-	outcome atomic.Uint32
-	err     error                 // written before done is closed
-	fault   atomic.Pointer[error] // with which it is about to fail: see AfterUnlock.Fail
-	givenUp atomic.Bool           // it does not complete: see EndsAtDeadline
+	done       chan struct{} // closed when the request is over
+	outcome    atomic.Uint32
+	err        error                 // written before done is closed
+	pendingErr atomic.Pointer[error] // the error with which it is about to fail: see AfterUnlock.Fail
+	givenUp    atomic.Bool           // it cannot complete any more: see EndsAtDeadline
 
 	tasks   []Task // by stage
 	flows   []flow // by edge
 	inputs  outputs
 	results results
 
-	flushBatch atomic.Pointer[FlushBatch] // of the session that handles packets about the request; nil: none does
+	flushBatch atomic.Pointer[FlushBatch] // of the session that handles packets of the request at the moment; nil: none does
 
-	openTasks atomic.Int32 // stages that have not ended it yet
-	parts     atomic.Int32 // slots held, the caller's part, and its payloads: 0 means gone
-	inHand    atomic.Int32 // payloads that the caller has room for in the store, and has not sent
+	openTasks atomic.Int32 // tasks that have not ended
+	refs      atomic.Int32 // references by slots, the caller and its payloads: at 0 the request is forgotten
+	inHand    atomic.Int32 // payloads for which the caller has reserved space, and which it has not sent
 
-	unread atomic.Pointer[error] // why results were given up that the caller had not received: ctx ended
-	named  atomic.Bool           // the log says that requests wait for its place
+	unread atomic.Pointer[error] // why unreceived results were released: ctx has ended
+	logged atomic.Bool           // the log has named it as the holder of a permit
 
 	// Guarded by admission.mu.
 	waiting  []*Task // for slots
-	backward bool    // one of them is before one that has a slot
+	backward bool    // it waits for a stage before one whose slot it holds
 
-	mu      lockorder.Mutex[lockorder.Request] // guards what follows, and the one step from Running
+	mu      lockorder.Mutex[lockorder.Request] // guards the fields below, and the change from Running
 	timer   *time.Timer                        // of the deadline
-	unwatch func() bool                        // stops watching ctx, unless results depend on it: see watch
+	unwatch func() bool                        // stops watching ctx: see watch
 }
 
 func newRequest(ctx context.Context, b *Bus, o RequestOptions) *Request {
@@ -90,12 +90,12 @@ func newRequest(ctx context.Context, b *Bus, o RequestOptions) *Request {
 		r.id = messages.RequestID(r.key)
 	}
 	r.openTasks.Store(int32(len(g.stages)))
-	r.parts.Store(1)
+	r.refs.Store(1)
 	for i, st := range g.stages {
 		t := &r.tasks[i]
 		t.stage = st
-		t.outlet = outputs{req: r, task: t, edges: st.out}
-		t.Emitter = Emitter{out: &t.outlet}
+		t.outputs = outputs{req: r, task: t, edges: st.out}
+		t.Emitter = Emitter{out: &t.outputs}
 	}
 	for i, e := range g.edges {
 		f := &r.flows[i]
@@ -114,17 +114,17 @@ func newRequest(ctx context.Context, b *Bus, o RequestOptions) *Request {
 
 func (r *Request) flow(e *edge) *flow { return &r.flows[e.index] }
 
-// ID names the request.
+// ID is the id of the request.
 func (r *Request) ID() messages.RequestID { return r.id }
 
 // Done is closed when the request is over.
 func (r *Request) Done() <-chan struct{} { return r.done }
 
-// Outcome is how the request ended, or Running.
+// Outcome is the outcome of the request, or Running.
 func (r *Request) Outcome() Outcome { return Outcome(r.outcome.Load()) }
 
-// Err is nil while the request is open and when it completed. Otherwise it
-// says why it ended: a *StageError, ErrAborted or ErrDeadline.
+// Err is nil while the request is running and when it completed. Otherwise it
+// is the error of its end: a *StageError, ErrAborted or ErrDeadline.
 func (r *Request) Err() error {
 	if !r.over() {
 		return nil
@@ -135,18 +135,18 @@ func (r *Request) Err() error {
 
 func (r *Request) over() bool { return r.Outcome() != Running }
 
-// endedEarly reports whether the request is over and did not complete: nothing it
-// sent reaches anybody any more.
+// endedEarly reports whether the request is over and did not complete: its queued
+// deliveries are discarded.
 func (r *Request) endedEarly() bool { o := r.Outcome(); return o != Running && o != Completed }
 
-// cause is what an operation on a request that is over returns.
+// cause is the error of an operation on a request that is over.
 func (r *Request) cause() error {
 	<-r.done
 	return cmp.Or(r.err, ErrEnded)
 }
 
-// Send sends one input to every first stage, waiting for room until ctx ends. Where a first stage says in Go which
-// type it takes (Stage, Expand, Join2), an input of another type is ErrPayload.
+// Send sends one input to every first stage. It waits for credit and space until ctx ends. If a first stage has a Go
+// type for its input (Stage, Expand, Join2), a value of another type is ErrPayload.
 func (r *Request) Send(ctx context.Context, v any, opts ...EmitOption) error {
 	if err := r.bus.graph.checkInput(v); err != nil {
 		return err
@@ -158,24 +158,24 @@ func (r *Request) Send(ctx context.Context, v any, opts ...EmitOption) error {
 	return err
 }
 
-// Input emits the request's inputs: for payloads that are filled in place.
+// Input emits the request's inputs, for payloads that are filled in place.
 // Emissions wait until ctx ends.
 func (r *Request) Input(ctx context.Context) Emitter {
 	return Emitter{out: &r.inputs, cancel: ctx.Done()}
 }
 
-// CloseSend ends the inputs. It does not wait. Where the request has failed, was aborted or is past its
-// deadline, the error says so.
+// CloseSend ends the inputs. It does not wait. If the request has failed, was aborted or is past its
+// deadline, the error is that of the request.
 func (r *Request) CloseSend(context.Context) error {
-	r.inputs.close()
+	r.inputs.closeStreams()
 	if r.endedEarly() {
 		return r.cause()
 	}
 	return nil
 }
 
-// Abort ends the request, unless it is over: with ErrAborted, wrapping the
-// reason if there is one.
+// Abort ends the request with ErrAborted, wrapping the reason if there is one.
+// A request that is over stays as it is.
 func (r *Request) Abort(reason error) {
 	err := ErrAborted
 	if reason != nil {
@@ -186,39 +186,40 @@ func (r *Request) Abort(reason error) {
 
 // fail ends the request because of a delivery.
 func (r *Request) fail(d *Delivery, stage string, err error) {
-	r.end(Failed, d.placed(stage, err))
+	r.end(Failed, d.withLocation(stage, err))
 }
 
-// placed is an error with the place of the delivery, unless it says its own: that of an emission.
-func (d *Delivery) placed(stage string, err error) error {
-	if _, said := placeIn(err, stage); said {
+// withLocation adds the location of the delivery to an error, unless the error has a location at the stage: that of an
+// emission.
+func (d *Delivery) withLocation(stage string, err error) error {
+	if _, located := locationIn(err, stage); located {
 		return err
 	}
 	return d.errorAt(stage, err)
 }
 
-// end decides how the request ends; only the first call does. What it still
-// has in flight is reclaimed by whoever holds it. One that fails, or is aborted, when its
-// deadline is over ends as its timer would have it, which others may be faster than: a
-// stage's context ends at the deadline too, wherever the stage is.
+// end ends the request; only the first call has an effect. Each holder of its
+// deliveries releases them. A request that fails or is aborted after its deadline ends as
+// PastDeadline, although the timer is late: the contexts of stages end at the deadline, too,
+// in every process, and their errors may come first.
 func (r *Request) end(o Outcome, err error) {
 	lockorder.AssertNone("a request is ended")
 	if (o == Failed || o == Aborted) && r.late() && !r.over() {
-		o, err = PastDeadline, r.expired() // which looks at the stages, and so comes before the lock
+		o, err = PastDeadline, r.expired() // expired takes locks of the stages, and so is called before the lock
 	}
 	r.mu.Lock()
 	if r.over() || o == Completed && r.givenUp.Load() {
 		r.mu.Unlock()
 		return
 	}
-	if fault := r.fault.Load(); o == Completed && fault != nil {
+	if fault := r.pendingErr.Load(); o == Completed && fault != nil {
 		o, err = Failed, *fault
 		if r.late() {
 			o, err = PastDeadline, r.expiredAt(nil)
 		}
 	}
 	r.err = endedBy(err)
-	r.bus.outcomes[o].Add(1) // first: when the request is gone, it has been counted
+	r.bus.outcomes[o].Add(1) // first: a forgotten request has been counted
 	r.outcome.Store(uint32(o))
 	timer, unwatch := r.timer, r.unwatch
 	r.mu.Unlock()
@@ -227,7 +228,7 @@ func (r *Request) end(o Outcome, err error) {
 	if timer != nil {
 		timer.Stop()
 	}
-	if unwatch != nil && o != Completed { // else its results go with the context: see partDone
+	if unwatch != nil && o != Completed { // a completed request keeps the watch for its results: see tryEndCaller
 		unwatch()
 	}
 	if o != Completed {
@@ -240,10 +241,10 @@ func (r *Request) end(o Outcome, err error) {
 	r.endSink()
 }
 
-// releaseQueued reclaims what a request that did not complete leaves behind.
+// releaseQueued discards the queues of a request that did not complete, and wakes its workers.
 func (r *Request) releaseQueued() {
 	for i := range r.flows {
-		r.flows[i].discard()
+		r.flows[i].discardQueue()
 	}
 	for i := range r.tasks {
 		r.tasks[i].wake()
@@ -258,43 +259,43 @@ func (r *Request) taskDone() {
 	}
 }
 
-// hold keeps the request from being gone while the caller has a payload in hand,
-// whose room is the store's: the end of the request does not wait for whoever is
-// sending to it. It reports false when the request is gone.
-func (r *Request) hold() bool {
+// holdForPayload keeps the request from being forgotten while the caller has a payload in
+// the store that is not sent: the end of a request does not wait for senders. It reports
+// false when the request is forgotten.
+func (r *Request) holdForPayload() bool {
 	for {
-		n := r.parts.Load()
+		n := r.refs.Load()
 		if n == 0 {
 			return false
 		}
-		if r.parts.CompareAndSwap(n, n+1) {
+		if r.refs.CompareAndSwap(n, n+1) {
 			r.inHand.Add(1)
 			return true
 		}
 	}
 }
 
-// unhold undoes one hold.
-func (r *Request) unhold() {
+// unholdForPayload ends one holdForPayload.
+func (r *Request) unholdForPayload() {
 	r.inHand.Add(-1)
-	r.partGone()
+	r.releaseRef()
 }
 
-// partGone is called when a slot is given back, when the caller is done, and when
-// it has a payload in hand no more.
-// After the last one nothing of the request is left.
-func (r *Request) partGone() {
-	if r.parts.Add(-1) == 0 {
+// releaseRef releases a reference: of a slot, of the caller, or of a payload of the
+// caller. With the last one the request is forgotten.
+func (r *Request) releaseRef() {
+	if r.refs.Add(-1) == 0 {
 		r.bus.forget(r)
 	}
 }
 
-// Recv returns the next result. The caller finishes it. At the end of all
-// results of a completed request the error is io.EOF; for others it is how
-// the request ended, which is never taken for io.EOF. A request that fails, or is past its deadline, gives
-// the results first that had come by then, but for tensors in the memory of a GPU and payloads of connectors. A context that ends gives
-// its own error, and the request goes on. Where the context of the request has ended before
-// all results of a completed one were received, the error is that context's.
+// Recv returns the next result. The caller finishes it. After the last result of
+// a completed request the error is io.EOF. After another outcome it is the error
+// of the request, which is never io.EOF; before it, Recv returns the results that
+// had arrived by then, if the request failed or is past its deadline, except for
+// tensors in GPU memory and payloads of connectors. When ctx ends, the error is
+// the context's, and the request goes on. When the context of a completed request
+// has ended before all results were received, the error is that context's.
 func (r *Request) Recv(ctx context.Context) (*Delivery, error) {
 	for {
 		d, err := r.results.next(ctx, r)
@@ -306,13 +307,13 @@ func (r *Request) Recv(ctx context.Context) (*Delivery, error) {
 		} else if ok {
 			return d, nil
 		}
-		_ = d.Finish(nil) // held by us, so not finished before
+		_ = d.Finish(nil) // only Recv holds it
 		d.recycle()
 	}
 }
 
-// acceptResult checks a result's place and takes its payload. It reports
-// false for what the caller need not see.
+// acceptResult checks the order of a result and opens its payload. It reports
+// false for a duplicate and for an end without payload.
 func (r *Request) acceptResult(d *Delivery) (bool, error) {
 	ok, err := d.flow.accept(d)
 	if err != nil || !ok {
@@ -324,11 +325,11 @@ func (r *Request) acceptResult(d *Delivery) (bool, error) {
 	if d.Bare() {
 		return false, nil
 	}
-	return true, d.open()
+	return true, d.openPayload()
 }
 
-// Results iterates over the results, finishing each one after the loop body
-// has run. An error ends the iteration; io.EOF is not reported.
+// Results iterates over the results, and finishes each after the loop body. An
+// error ends the iteration; io.EOF is not reported.
 func (r *Request) Results(ctx context.Context) iter.Seq2[*Delivery, error] {
 	return func(yield func(*Delivery, error) bool) {
 		for {
@@ -341,7 +342,7 @@ func (r *Request) Results(ctx context.Context) iter.Seq2[*Delivery, error] {
 				return
 			}
 			more := yield(d, nil)
-			_ = d.Finish(nil) // the body may have done it
+			_ = d.Finish(nil) // the body may have finished it
 			if !more {
 				return
 			}
@@ -349,8 +350,8 @@ func (r *Request) Results(ctx context.Context) iter.Seq2[*Delivery, error] {
 	}
 }
 
-// Wait waits for the request to be over and returns Err. It does not read
-// results: a request with more results than fit their window waits for that.
+// Wait waits until the request is over and returns Err. It does not receive
+// results: a request with more results than fit their window waits for Recv.
 func (r *Request) Wait(ctx context.Context) error {
 	select {
 	case <-r.done:
@@ -360,21 +361,21 @@ func (r *Request) Wait(ctx context.Context) error {
 	}
 }
 
-// Close gives up the results not yet received, and aborts the request if it
-// is open. A request that was received to its end need not be closed, nor one whose
-// context ends.
+// Close aborts the request if it is running, and releases the results that were
+// not received. It is not needed for a request that was received to its end, nor
+// for one whose context ends.
 func (r *Request) Close() {
 	r.Abort(nil)
 	r.closeResults(false)
 }
 
-// closeResults gives back the results that were not received. The caller may still receive copies of them,
-// which hold nothing of the request, in front of its error.
+// closeResults releases the results that were not received. With copies the caller may still receive copies
+// of them before the request's error; a copy holds no payload and no credit.
 func (r *Request) closeResults(copies bool) {
 	copies = copies && r.sink == nil
 	unread := r.results.close(copies)
 	for _, e := range r.bus.graph.results {
-		r.flow(e).discard()
+		r.flow(e).discardQueue()
 	}
 	var all []*Delivery
 	for _, d := range unread {
@@ -384,22 +385,22 @@ func (r *Request) closeResults(copies bool) {
 		d.reclaim()
 	}
 	if copies {
-		r.results.copied(all)
+		r.results.setCopies(all)
 	}
-	r.endSink() // of a request that has completed: no result is to come any more
-	r.partDone()
+	r.endSink() // of a completed request: no further result follows
+	r.tryEndCaller()
 }
 
 // resultFinished is called when the caller finished a result.
 func (r *Request) resultFinished() {
 	r.results.finished()
-	r.partDone()
+	r.tryEndCaller()
 }
 
-// partDone ends the caller's part if there is nothing left of it.
-func (r *Request) partDone() {
+// tryEndCaller ends the caller's part if it has no result left to receive or finish.
+func (r *Request) tryEndCaller() {
 	if r.results.callerDone() {
 		r.unwatchEnded()
-		r.partGone()
+		r.releaseRef()
 	}
 }

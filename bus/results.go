@@ -8,36 +8,36 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
-// results is the caller's end of a request: what the last stages sent and the
-// caller has not received.
+// results is the queue of results that the last stages have sent and the caller
+// has not received.
 type results struct {
-	mu        lockorder.Mutex[lockorder.Results] // guards all of it
-	queue     []*Delivery                        // queue[head:] are waiting
-	few       [2]*Delivery                       // the queue's memory, as long as it is short
-	head      int
-	wake      chan struct{} // capacity 1: something changed
-	asleep    int           // how many wait in wake
-	streams   int           // those whose end has not been received
-	held      int           // received and not finished
-	ended     bool          // the caller has seen the end, or does not want it
-	closed    bool
-	copying   bool // what was unread when the request failed is on its way back into the queue
-	gone      bool // the caller's part is over
-	sinkEnded bool // the sink was told of the request's end
-	woken     bool // one of those who wait is about to run
-	spinner   *actors.Spinner
+	mu            lockorder.Mutex[lockorder.Results] // guards all fields
+	queue         []*Delivery                        // queue[head:] are waiting
+	queueBuf      [2]*Delivery                       // the first memory of queue
+	head          int
+	wake          chan struct{} // capacity 1: signals a change
+	asleep        int           // receivers that wait on wake
+	streams       int           // streams whose end has not been received
+	held          int           // results received and not finished
+	ended         bool          // the caller has received the end, or has closed the results
+	closed        bool
+	copiesPending bool // copies of the unread results of a failed request follow
+	callerEnded   bool // the caller's part is over
+	sinkEnded     bool // the sink was told of the request's end
+	woken         bool // a waiting receiver is about to run
+	spinner       *actors.Spinner
 }
 
 func (rs *results) init(streams int, spinner *actors.Spinner, received bool) {
 	rs.streams, rs.spinner = streams, spinner
-	rs.queue = rs.few[:0]
-	if received { // else a sink takes them
+	rs.queue = rs.queueBuf[:0]
+	if received { // otherwise a sink takes them
 		rs.wake = make(chan struct{}, 1)
 	}
 }
 
 // push adds a result. It never waits: the credit of the edge bounds the queue. It reports
-// false of results that the caller has given up.
+// false when the results are closed.
 func (rs *results) push(d *Delivery) bool {
 	rs.mu.Lock()
 	closed, asleep := rs.closed, rs.asleep > 0
@@ -55,16 +55,16 @@ func (rs *results) push(d *Delivery) bool {
 	return !closed
 }
 
-// hold counts a result that goes its own way.
-func (rs *results) hold(d *Delivery) {
+// countHeld counts a result that a sink takes instead of the queue.
+func (rs *results) countHeld(d *Delivery) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	rs.held++
 	d.state.Store(stateHeld)
 }
 
-// signal has one of those who wait look again. Who finds something passes the
-// signal on if there is more.
+// signal wakes one waiting receiver. A receiver that finds a result signals the
+// next if there is more.
 func (rs *results) signal() {
 	select {
 	case rs.wake <- struct{}{}:
@@ -72,14 +72,14 @@ func (rs *results) signal() {
 	}
 }
 
-// next waits for a result. It is the caller's from then on.
+// next waits for a result, which the caller then owns.
 func (rs *results) next(ctx context.Context, r *Request) (*Delivery, error) {
 	over := r.done
 	for {
 		if d := rs.pop(); d != nil {
 			return d, nil
 		}
-		if err := rs.end(r); err != nil {
+		if err := rs.endError(r); err != nil {
 			return nil, err
 		}
 		d, err := rs.sleep(ctx, r, over)
@@ -87,12 +87,12 @@ func (rs *results) next(ctx context.Context, r *Request) (*Delivery, error) {
 			return d, err
 		}
 		if r.over() {
-			over = nil // known by now: what is missing will signal
+			over = nil // known by now: further results signal
 		}
 	}
 }
 
-// sleep waits for a signal, unless a result has come meanwhile.
+// sleep waits for a signal, unless there is a result already.
 func (rs *results) sleep(ctx context.Context, r *Request, over <-chan struct{}) (*Delivery, error) {
 	rs.mu.Lock()
 	rs.asleep++
@@ -119,7 +119,7 @@ func (rs *results) sleep(ctx context.Context, r *Request, over <-chan struct{}) 
 	return nil, nil
 }
 
-// poll looks for what other processes send, before the goroutine parks or in place of that.
+// poll polls for messages of other processes, before the goroutine parks or instead of parking.
 func (rs *results) poll(ctx context.Context, over <-chan struct{}) {
 	if !rs.spinner.NeverParks() {
 		rs.spinner.Poll(actors.Free)
@@ -157,7 +157,7 @@ func (rs *results) pop() *Delivery {
 		clear(rs.queue[n:])
 		rs.queue, rs.head = rs.queue[:n], 0
 	}
-	if rs.asleep > 0 && (rs.head < len(rs.queue) || rs.closed) { // more may wait than there are results
+	if rs.asleep > 0 && (rs.head < len(rs.queue) || rs.closed) { // more receivers may wait than there are results
 		rs.signal()
 	}
 	rs.held++
@@ -165,13 +165,13 @@ func (rs *results) pop() *Delivery {
 	return d
 }
 
-// end says how the results end when none is left, or nil when more may come.
-func (rs *results) end(r *Request) error {
+// endError is the error after the last result; nil: more results may follow.
+func (rs *results) endError(r *Request) error {
 	if !r.over() {
 		return nil
 	}
 	if r.Outcome() != Completed {
-		return rs.failed(r)
+		return rs.failure(r)
 	}
 	rs.mu.Lock()
 	over := rs.closed || (rs.streams == 0 && rs.head == len(rs.queue))
@@ -180,24 +180,24 @@ func (rs *results) end(r *Request) error {
 	if !over {
 		return nil
 	}
-	rs.signal() // for others that wait
-	r.partDone()
+	rs.signal() // for other receivers
+	r.tryEndCaller()
 	return io.EOF
 }
 
-// failed says how the results of a request end that did not complete, or nil when copies of some follow.
-func (rs *results) failed(r *Request) error {
+// failure is the error after the last result of a request that did not complete; nil: copies of results follow.
+func (rs *results) failure(r *Request) error {
 	rs.mu.Lock()
-	more := rs.copying || rs.head < len(rs.queue)
+	more := rs.copiesPending || rs.head < len(rs.queue)
 	rs.mu.Unlock()
 	if more {
 		return nil
 	}
-	rs.signal() // for others that wait
+	rs.signal() // for other receivers
 	return r.cause()
 }
 
-// streamEnded notes the end of one stream, and returns how many have not ended.
+// streamEnded notes the end of one stream, and returns how many streams have not ended.
 func (rs *results) streamEnded() (left int) {
 	rs.mu.Lock()
 	rs.streams--
@@ -207,41 +207,41 @@ func (rs *results) streamEnded() (left int) {
 	return left
 }
 
-// close takes what is left. Where copies of that are to be received, uncopied follows.
+// close returns the unreceived results. With copies a call of setCopies follows.
 func (rs *results) close(copies bool) []*Delivery {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	q := rs.queue[rs.head:]
 	rs.queue, rs.head, rs.closed, rs.ended = nil, 0, true, true
-	rs.copying = copies
+	rs.copiesPending = copies
 	return q
 }
 
-// copied has copies be received in place of what close took, unless the caller wants them no more.
-func (rs *results) copied(all []*Delivery) {
+// setCopies makes copies receivable instead of the results that close returned, unless close was called again.
+func (rs *results) setCopies(all []*Delivery) {
 	rs.mu.Lock()
-	if rs.copying {
-		rs.queue, rs.copying = all, false
+	if rs.copiesPending {
+		rs.queue, rs.copiesPending = all, false
 	}
 	rs.mu.Unlock()
 	rs.signal()
 }
 
-// finished counts a result that the caller gave back.
+// finished counts a result that the caller has finished.
 func (rs *results) finished() {
 	rs.mu.Lock()
 	rs.held--
 	rs.mu.Unlock()
 }
 
-// callerDone reports, once, that the caller's part is over: nothing is left
-// to receive, and everything received was finished.
+// callerDone reports, once, that the caller's part is over: no result is left to
+// receive, and all received results are finished.
 func (rs *results) callerDone() bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if rs.gone || !rs.ended || rs.held > 0 {
+	if rs.callerEnded || !rs.ended || rs.held > 0 {
 		return false
 	}
-	rs.gone = true
+	rs.callerEnded = true
 	return true
 }

@@ -25,8 +25,7 @@ func stateless(name string, h func(t *bus.Task, d *bus.Delivery, in string) erro
 	}}
 }
 
-// TestEachStageHasItsOwnAttempts: what one stage retried is not held against
-// the next.
+// TestEachStageHasItsOwnAttempts: attempts at one stage do not count at the next.
 func TestEachStageHasItsOwnAttempts(t *testing.T) {
 	once := func(name string) bus.StageSpec {
 		var failed atomic.Bool
@@ -41,8 +40,8 @@ func TestEachStageHasItsOwnAttempts(t *testing.T) {
 	testbus.MustReceive(t, testbus.SendAll(t, b, 6), testbus.Numbers(6))
 }
 
-// TestBatchRetryKeepsWhatWasFinished: what a batch sent for a delivery that it
-// finished before it panicked is neither lost nor sent again.
+// TestBatchRetryKeepsWhatWasFinished: the emissions of a batch for a delivery that it
+// finished before a panic are neither lost nor repeated.
 func TestBatchRetryKeepsWhatWasFinished(t *testing.T) {
 	var failed atomic.Bool
 	st := bus.StageSpec{Name: "batch", State: bus.StateNone, BatchSize: 2, BatchWait: time.Hour, Batch: func(batch []*bus.Delivery) error {
@@ -63,9 +62,9 @@ func TestBatchRetryKeepsWhatWasFinished(t *testing.T) {
 	testbus.MustReceive(t, testbus.SendAll(t, b, 2), testbus.Numbers(2))
 }
 
-// TestKeptOutputIsNotLostInARetry: a retry sends again what the handler sent,
-// and removes the repeats; what a kept delivery sent meanwhile cannot be told
-// from it, so that the request fails by name instead.
+// TestKeptOutputIsNotLostInARetry: a retry repeats the emissions of the handler,
+// and consumers drop the repeats. Emissions of a kept delivery in between cannot be
+// told apart, so the request fails instead.
 func TestKeptOutputIsNotLostInARetry(t *testing.T) {
 	kept := make(chan *bus.Kept, 1)
 	b := testbus.Open(t, testbus.Linear(stateless("k", func(_ *bus.Task, d *bus.Delivery, in string) error {
@@ -83,8 +82,8 @@ func TestKeptOutputIsNotLostInARetry(t *testing.T) {
 	mustDrain(t, b)
 }
 
-// TestKeptInputIsNotReplayed: the input that a handler kept is not the bus's
-// to give again, so that a panic fails the request.
+// TestKeptInputIsNotReplayed: the bus cannot repeat an input that a handler has
+// kept, so a panic fails the request.
 func TestKeptInputIsNotReplayed(t *testing.T) {
 	b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "r", Replay: true, Handle: func(t *bus.Task, d *bus.Delivery) error {
 		if d.Seq > 0 {
@@ -99,8 +98,8 @@ func TestKeptInputIsNotReplayed(t *testing.T) {
 	mustDrain(t, b)
 }
 
-// TestRetryOntoAnEdgeThatDrops: what was dropped is still accounted for when
-// a retry sends some of it again.
+// TestRetryOntoAnEdgeThatDrops: the count of dropped deliveries stays correct when
+// a retry sends some of them again.
 func TestRetryOntoAnEdgeThatDrops(t *testing.T) {
 	g := testbus.NewGate()
 	var failed atomic.Bool
@@ -128,9 +127,9 @@ func TestRetryOntoAnEdgeThatDrops(t *testing.T) {
 	}
 }
 
-// TestTheNewestSurvivesItsEnd: on an edge that drops, with a window of one,
+// TestEndOfStreamDropsNoPayload: on an edge that drops, with a window of one,
 // the end of the stream does not push out the last payload.
-func TestTheNewestSurvivesItsEnd(t *testing.T) {
+func TestEndOfStreamDropsNoPayload(t *testing.T) {
 	g := testbus.NewGate()
 	b := testbus.Open(t, testbus.Windowed(g, bus.Edge{Window: 1, Policy: bus.DropOldest}), bus.Options{})
 	r := testbus.SendAll(t, b, 5)
@@ -146,7 +145,7 @@ func TestTheNewestSurvivesItsEnd(t *testing.T) {
 	}
 }
 
-// TestKeepFromABatch: what a batch kept is finished by whoever kept it.
+// TestKeepFromABatch: a kept delivery of a batch is finished by its Kept, and not with the batch.
 func TestKeepFromABatch(t *testing.T) {
 	b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "batch", Batch: func(batch []*bus.Delivery) error {
 		for _, d := range batch {
@@ -157,7 +156,7 @@ func TestKeepFromABatch(t *testing.T) {
 	}}), bus.Options{})
 	got, err := testbus.Receive(t, testbus.SendAll(t, b, 20))
 	want := testbus.Numbers(20)
-	slices.Sort(got) // they come as they are finished
+	slices.Sort(got) // in the order of their finish
 	slices.Sort(want)
 	if err != nil || !slices.Equal(got, want) {
 		t.Fatalf("got %v, %v", got, err)
@@ -165,7 +164,7 @@ func TestKeepFromABatch(t *testing.T) {
 	mustDrain(t, b)
 }
 
-// TestKeptDeliveriesEmitSideBySide, one of them in vain: for the race detector.
+// TestKeptDeliveriesEmitSideBySide has kept deliveries emit concurrently, one of them with an error: for the race detector.
 func TestKeptDeliveriesEmitSideBySide(t *testing.T) {
 	kept := make(chan *bus.Kept, 2)
 	b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "k", Handle: func(_ *bus.Task, d *bus.Delivery) error {
@@ -182,7 +181,7 @@ func TestKeptDeliveriesEmitSideBySide(t *testing.T) {
 	})
 	wg.Go(func() {
 		if _, err := y.Reserve(1<<46, codec.IDRaw); !errors.Is(err, bus.ErrTooLarge) {
-			t.Errorf("a payload that no machine has room for: %v", err)
+			t.Errorf("a payload larger than any memory: %v", err)
 		}
 		if err := y.Finish(nil); err != nil {
 			t.Error(err)
@@ -192,8 +191,8 @@ func TestKeptDeliveriesEmitSideBySide(t *testing.T) {
 	testbus.MustReceive(t, r, []string{"x"})
 }
 
-// TestBatchEndPanics: what is left of a request is emitted for it alone, so
-// that a panic there fails it, and no other.
+// TestBatchEndPanics: End of a batching stage runs for one request, so a panic
+// there fails only this request.
 func TestBatchEndPanics(t *testing.T) {
 	b := testbus.Open(t, testbus.Linear(bus.StageSpec{
 		Name: "batch",

@@ -13,16 +13,16 @@ import (
 type RunningHandler struct {
 	Stage   string             `json:"stage"`
 	Replica int                `json:"replica"`
-	Process string             `json:"process"` // that runs it, for people; empty: this one
+	Process string             `json:"process"` // the process that runs it, for reports; empty: this process
 	Request messages.RequestID `json:"request"`
-	// Over is set when the request is over already: nothing waits for the handler but its replica.
+	// Over is set when the request is over already: only the replica waits for the handler.
 	Over bool          `json:"over"`
-	For  time.Duration `json:"for_ns"` // so far, without the time in which it waited for the bus
-	// Waits is the edge for whose window the handler waits, for so long; empty: it runs.
+	For  time.Duration `json:"for_ns"` // the running time so far, without waits for the bus
+	// Waits is the edge for whose window the handler waits, for the time For; empty: it runs.
 	Waits string `json:"waits,omitempty"`
 }
 
-// String says it for people.
+// String describes the handler in one sentence.
 func (h RunningHandler) String() string {
 	return fmt.Sprintf("stage %q, %s: a handler has %s for request %v%s", h.Stage, h.where(), h.does(), h.Request, h.ended())
 }
@@ -48,8 +48,8 @@ func (h RunningHandler) ended() string {
 	return ""
 }
 
-// Running lists the handlers that have not returned, by stage and replica. It takes the locks that a status
-// takes, and asks no process: also one that is stopped, or hangs, is seen.
+// Running lists the handlers that have not returned, by stage and replica. It takes the locks of a status,
+// and sends no message: it also lists the handlers of a process that is stopped or hangs.
 func (b *Bus) Running() (all []RunningHandler) {
 	for _, st := range b.graph.stages {
 		all = append(all, st.running(b)...)
@@ -84,19 +84,19 @@ func (st *stage) running(b *Bus) (all []RunningHandler) {
 	return all
 }
 
-// attached lists the replicas that have not gone.
+// attached lists the attached replicas.
 func (r *RemoteStage) attached() []*Replica {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]*Replica(nil), r.serving...)
 }
 
-// longRunning is how long a handler has to run for a text about its stage to name it.
+// longRunning is the running time from which a report about a stage names the handler.
 const longRunning = time.Second
 
-// handlers goes on in a text about a request at the stage with handlers that have run for long, or run for the
-// request; empty: none does.
-func (st *stage) handlers(r *Request) string {
+// describeHandlers is the part of a report about a request at the stage that names the handlers that run for the
+// request or have run for long; empty: there are none.
+func (st *stage) describeHandlers(r *Request) string {
 	var long strings.Builder
 	for _, h := range st.running(r.bus) {
 		switch {

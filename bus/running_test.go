@@ -12,21 +12,21 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// hangs is a stage whose handler returns when the test has closed the channel, also when the request is over.
-func hangs(name string, until <-chan struct{}) bus.StageSpec {
+// hangingStage is a stage whose handler returns when until is closed, and not when the request is over.
+func hangingStage(name string, until <-chan struct{}) bus.StageSpec {
 	return bus.StageSpec{Name: name, Handle: func(*bus.Task, *bus.Delivery) error {
 		<-until
 		return nil
 	}}
 }
 
-// TestHungHandlerIsReported: a handler that does not return is reported by stage, replica and request, with what
-// waits behind it, also when all requests are over. The errors of the requests name it.
+// TestHungHandlerIsReported: a handler that does not return is reported with stage, replica, request and the number of
+// waiting deliveries, also when all requests are over. The errors of the requests name it.
 func TestHungHandlerIsReported(t *testing.T) {
 	until := make(chan struct{})
 	defer close(until)
 	reports := make(chan bus.Stall, 1000)
-	b := testbus.Open(t, testbus.Linear(hangs("b", until)), bus.Options{
+	b := testbus.Open(t, testbus.Linear(hangingStage("b", until)), bus.Options{
 		StallTimeout: 20 * time.Millisecond,
 		OnStall: func(all []bus.Stall) {
 			for _, s := range all {
@@ -63,8 +63,8 @@ func TestHungHandlerIsReported(t *testing.T) {
 	}
 }
 
-// TestHandlerThatWaitsDoesNotRun: while an emission waits for its window, no handler is said to run.
-func TestHandlerThatWaitsDoesNotRun(t *testing.T) {
+// TestWaitingHandlerIsNotRunning: a handler whose emission waits for its window is not listed as running.
+func TestWaitingHandlerIsNotRunning(t *testing.T) {
 	g := testbus.NewGate()
 	b := testbus.Open(t, testbus.Windowed(g, bus.Edge{Window: 1}), bus.Options{})
 	r := testbus.StreamOf(t, b)
@@ -91,12 +91,12 @@ func TestHandlerThatWaitsDoesNotRun(t *testing.T) {
 	testbus.Await(t, func() bool { return len(b.Running()) == 0 })
 }
 
-// TestOneReportIsFewLines: however many requests wait in one place, the log has a line for the place.
-func TestOneReportIsFewLines(t *testing.T) {
+// TestStallLogHasOneLinePerPlace: the log has one line for all requests that wait in one place.
+func TestStallLogHasOneLinePerPlace(t *testing.T) {
 	const requests = 200
 	until := make(chan struct{})
-	var log logged
-	p := testbus.Linear(bus.Stage("a", testbus.Upper), hangs("b", until))
+	var log logBuffer
+	p := testbus.Linear(bus.Stage("a", testbus.Upper), hangingStage("b", until))
 	p.Stages[0].MaxInflight = requests
 	b := testbus.Open(t, p, bus.Options{
 		MaxRequests: requests, StallTimeout: 100 * time.Millisecond,
@@ -127,7 +127,7 @@ func TestOneReportIsFewLines(t *testing.T) {
 		}
 	}
 	if most := int(longest/(100*time.Millisecond)) + 1; handlers > most || waits > most {
-		t.Errorf("%d lines of the handler and %d of what waits in %v:\n%s", handlers, waits, longest, strings.Join(log.lines(), "\n"))
+		t.Errorf("%d lines of the handler and %d of waits in %v:\n%s", handlers, waits, longest, strings.Join(log.lines(), "\n"))
 	}
 	close(until)
 	for _, r := range all {
@@ -135,10 +135,10 @@ func TestOneReportIsFewLines(t *testing.T) {
 	}
 }
 
-// TestUnservedStageIsNamed: deliveries for a stage that no process serves are reported, and the errors of requests
-// name the stage.
+// TestUnservedStageIsNamed: deliveries for a stage without a process are reported, and the errors of requests name the
+// stage.
 func TestUnservedStageIsNamed(t *testing.T) {
-	var log logged
+	var log logBuffer
 	b := testbus.Open(t, testbus.Remotes(testbus.Linear(bus.Stage("far", testbus.Upper))), bus.Options{
 		StallTimeout: 20 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 	})

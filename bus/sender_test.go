@@ -7,46 +7,45 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// swift is the agent of a process that has handled a work, and ended its task, as soon as it
-// has been given the work.
-type swift struct {
-	posting *ReplicaTask
-	done    chan struct{} // receives one for each work
+// instantConn is the connection of a process that finishes each work, and ends its task, at once.
+type instantConn struct {
+	task *ReplicaTask
+	done chan struct{} // receives one value for each work
 }
 
-func (s *swift) OpenTask(p *ReplicaTask) {
-	s.posting = p
+func (s *instantConn) OpenTask(p *ReplicaTask) {
+	s.task = p
 	p.Assign(s, nil)
 }
-func (s *swift) Describe() string { return "a process that is swift" }
-func (s *swift) EndTask()         {}
+func (s *instantConn) Describe() string { return "a process that is swift" }
+func (s *instantConn) EndTask()         {}
 
-func (s *swift) Running(*Replica) []scoreboard.Activity { return nil }
+func (s *instantConn) Running(*Replica) []scoreboard.Activity { return nil }
 
-func (s *swift) TaskOver(bool) {}
+func (s *instantConn) TaskOver(bool) {}
 
-func (s *swift) DeliverWork(w *Work, _ []*Delivery) (bool, error) {
-	posting := s.posting
+func (s *instantConn) DeliverWork(w *Work, _ []*Delivery) (bool, error) {
+	task := s.task
 	go func() { // as the session of the process does
 		w.Finished(nil, true)
-		posting.Answered(nil)
+		task.TaskEnded(nil)
 		s.done <- struct{}{}
 	}()
 	return true, nil
 }
 
-// elsewhere is a sink: the results of its request are for another process.
-type elsewhere struct{ ended chan struct{} }
+// finishingSink is a sink that finishes each result.
+type finishingSink struct{ ended chan struct{} }
 
-func (elsewhere) Put(d *Delivery, _ int) error { return d.Finish(nil) }
+func (finishingSink) Put(d *Delivery, _ int) error { return d.Finish(nil) }
 
-func (elsewhere) Returns(int, uint64) bool { return true }
-func (e elsewhere) Ended()                 { close(e.ended) }
-func (elsewhere) Describe() string         { return "another process" }
+func (finishingSink) Returns(int, uint64) bool { return true }
+func (e finishingSink) Ended()                 { close(e.ended) }
+func (finishingSink) Describe() string         { return "another process" }
 
 // TestSenderEndsTheRequest: the goroutine that sends the last input of a request runs the
-// stage's worker. Where that finds the work done, it ends the request and forgets it, which
-// locks what the sender has sent by.
+// stage's worker. If the work is done by then, the worker ends and forgets the request, which
+// takes the locks by which the goroutine has sent.
 func TestSenderEndsTheRequest(t *testing.T) {
 	b, err := Open(t.Context(), Pipeline{
 		Stages: []StageSpec{{Name: "m", Remote: &Remote{}}},
@@ -55,16 +54,16 @@ func TestSenderEndsTheRequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	agent := &swift{done: make(chan struct{})}
+	conn := &instantConn{done: make(chan struct{})}
 	st, _ := b.Backend().RemoteStage("m")
-	st.Attach(agent, 0, true).Begin()
+	st.Attach(conn, 0, true).Begin()
 	handle := st.stage.spec.Handle
 	st.stage.spec.Handle = func(task *Task, d *Delivery) error {
 		err := handle(task, d)
-		<-agent.done // so that the worker finds the work done
+		<-conn.done // so that the work is done when the worker runs
 		return err
 	}
-	for range 100 { // the worker is idle, as a rule, when the next request comes
+	for range 100 { // the worker is usually idle when the next request comes
 		sendOne(t, b)
 	}
 	Await(t, func() bool { return b.Stats().Live == 0 })
@@ -73,10 +72,10 @@ func TestSenderEndsTheRequest(t *testing.T) {
 	}
 }
 
-// sendOne sends a request of one input, whose results are for another process.
+// sendOne sends a request of one input whose results a sink takes.
 func sendOne(t *testing.T, b *Bus) {
 	t.Helper()
-	r := begun(t, b, elsewhere{make(chan struct{})})
+	r := beginWithSink(t, b, finishingSink{make(chan struct{})})
 	sent := make(chan error, 1)
 	go func() { sent <- r.Send(t.Context(), []byte("hello"), Last()) }()
 	select {
@@ -85,7 +84,7 @@ func sendOne(t *testing.T, b *Bus) {
 			t.Error(err)
 		}
 	case <-soon(t).Done():
-		t.Fatal("the sender has not come back")
+		t.Fatal("the sender has not returned")
 	}
 	select {
 	case <-r.Done():
@@ -97,8 +96,8 @@ func sendOne(t *testing.T, b *Bus) {
 	}
 }
 
-// begun begins a request whose results a sink takes.
-func begun(t *testing.T, b *Bus, sink Sink) *Request {
+// beginWithSink begins a request whose results a sink takes.
+func beginWithSink(t *testing.T, b *Bus, sink Sink) *Request {
 	t.Helper()
 	o := RequestOptions{Sink: sink}
 	if err := b.Backend().AcquirePermit(t.Context(), o); err != nil {

@@ -10,45 +10,45 @@ import (
 )
 
 // slot is the right of one request to be open at a stage, and the actor that serves it there.
-// The slots of a batching stage, or of a user's actor, share one actor for each replica;
-// elsewhere each slot has its own.
+// The slots of a batching stage, or of a program's actor, share one actor per replica; at other
+// stages each slot has its own.
 type slot struct {
 	worker *worker
-	above  bool // made to break a circle
+	above  bool // made above the bound, to break a cycle
 }
 
-// stay says how a request stands at a stage.
+// stay is the state of a request at a stage.
 type stay = int32
 
 const (
-	stayNone    stay = iota // nothing was sent to the stage yet
+	stayNone    stay = iota // no delivery was sent to the stage yet
 	stayWaiting             // for a slot
 	stayHolding             // a slot
-	stayLeft                // the slot is given back, or none was ever wanted: the request takes none any more
+	stayLeft                // the slot is returned, or was never needed: the request gets none any more
 )
 
-// admission lets requests in at the stages of a bus. A request takes a slot at a stage for its first
-// delivery there, or for an end of which the stage is to be told. It may wait for slots of several
-// stages at a time. A free slot goes to the request that was submitted first; several clients take turns.
+// admission grants the slots of the stages of a bus to requests. A request takes a slot at a stage for its
+// first delivery there, or for an end that the stage has to handle. It may wait for slots of several
+// stages at a time. A free slot goes to the request that was submitted first; several clients alternate.
 //
-// A request holds slots while it waits, so waits may close a circle. Then the oldest wait of the
-// circle is granted above the bound of its stage. No circle can be where no request waits for a stage
-// before one whose slot it holds; in a chain none does.
+// A request holds slots while it waits, so waits may form a cycle. Then the oldest wait of the cycle is
+// granted above the bound of its stage. A cycle needs a request that waits for a stage before one whose
+// slot it holds; in a chain of stages there is none.
 type admission struct {
-	unbounded bool // every wait is granted: the host of this node has let the request in
+	unbounded bool // every wait is granted: the host of this node has admitted the request
 	stages    []*stage
-	served    atomic.Uint64 // the highest order of a request that has got a slot
+	served    atomic.Uint64 // the highest order of the requests that have got a slot
 
-	mu       lockorder.Mutex[lockorder.Admission] // guards what follows, and what says so of stages, tasks and requests
+	mu       lockorder.Mutex[lockorder.Admission] // guards the fields below, and those of stages, tasks and requests that name it
 	backward int                                  // requests that wait for a stage before one whose slot they hold
 }
 
-// granted is a list of tasks that have got slots, linked by Task.granted. What follows from a grant
-// is done by begin, without the lock.
+// granted is a list of tasks that have got slots, linked by Task.granted. beginStays does the work that
+// follows from a grant, without the lock.
 type granted struct{ first, last *Task }
 
-// wantSlot has the request take a slot at the stage of t, or wait for one, unless it has or had one,
-// or is over.
+// wantSlot takes a slot for the request at the stage of t, or lets it wait for one, unless it has or had
+// one, or is over.
 func (r *Request) wantSlot(t *Task) {
 	if t == nil {
 		return
@@ -60,28 +60,28 @@ func (r *Request) wantSlot(t *Task) {
 		if a.belowBound(t.stage) {
 			a.grant(t, &g)
 		} else {
-			a.wait(t)
+			a.enqueue(t)
 		}
-		a.settle(t.stage, &g)
+		a.grantSlots(t.stage, &g)
 	}
 	a.mu.Unlock()
-	g.begin()
+	g.beginStays()
 }
 
-// giveSlot ends the request's stay at a stage.
-func (r *Request) giveSlot(t *Task) {
+// releaseSlot ends the request's stay at a stage.
+func (r *Request) releaseSlot(t *Task) {
 	var g granted
 	a := &r.bus.admission
 	a.mu.Lock()
 	a.release(t)
-	a.settle(t.stage, &g)
+	a.grantSlots(t.stage, &g)
 	a.mu.Unlock()
-	r.partGone()
-	g.begin()
+	r.releaseRef()
+	g.beginStays()
 }
 
-// skip has a request take no slot at a stage, also where it waits for one, for an input that was given up.
-// It reports false when the request has a slot.
+// skip ends the stay of a request at a stage without a slot, also if it waits for one because of an input that
+// was canceled. It reports false when the request has a slot.
 func (a *admission) skip(t *Task) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -89,40 +89,40 @@ func (a *admission) skip(t *Task) bool {
 	case stayNone:
 		t.stay.Store(stayLeft)
 	case stayWaiting:
-		a.unwait(t, stayLeft)
-		a.reckon(t.outlet.req)
+		a.dequeue(t, stayLeft)
+		a.countBackward(t.outputs.req)
 	default:
 		return false
 	}
 	return true
 }
 
-// withdraw takes back the waits of a request that is over.
+// withdraw ends the waits of a request that is over.
 func (a *admission) withdraw(r *Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for len(r.waiting) > 0 {
-		a.unwait(r.waiting[0], stayLeft)
+		a.dequeue(r.waiting[0], stayLeft)
 	}
-	a.reckon(r)
+	a.countBackward(r)
 }
 
-// belowBound, with mu held, reports whether a stage may take one request more.
+// belowBound, with mu held, reports whether a stage may take another request.
 func (a *admission) belowBound(st *stage) bool { return a.unbounded || len(st.holders) < st.bound() }
 
-// settle, with mu held, is called after each change at a stage: it grants free slots, and breaks
-// circles. A circle may close when a wait begins, when a request gets one slot while it waits for
-// another, and when a slot above the bound comes back, which is granted to no wait.
-func (a *admission) settle(st *stage, g *granted) {
+// grantSlots, with mu held, is called after each change at a stage: it grants free slots, and breaks
+// cycles. A cycle may form when a wait begins, when a request gets one slot while it waits for
+// another, and when a slot above the bound is returned, which no wait gets.
+func (a *admission) grantSlots(st *stage, g *granted) {
 	for len(st.waits) > 0 && a.belowBound(st) {
-		if t := st.waits[0]; t.outlet.req.over() { // and is about to withdraw
-			a.unwait(t, stayLeft)
+		if t := st.waits[0]; t.outputs.req.over() { // withdraw follows
+			a.dequeue(t, stayLeft)
 		} else {
 			a.grant(t, g)
 		}
 	}
 	for a.backward > 0 {
-		t := a.circle()
+		t := a.oldestOnCycle()
 		if t == nil {
 			return
 		}
@@ -131,54 +131,54 @@ func (a *admission) settle(st *stage, g *granted) {
 	}
 }
 
-// wait, with mu held, puts a task in line.
-func (a *admission) wait(t *Task) {
-	st, r := t.stage, t.outlet.req
+// enqueue, with mu held, adds a task to the waits of its stage.
+func (a *admission) enqueue(t *Task) {
+	st, r := t.stage, t.outputs.req
 	st.waits = slices.Insert(st.waits, st.position(r), t)
 	r.waiting = append(r.waiting, t)
 	t.stay.Store(stayWaiting)
-	a.reckon(r)
+	a.countBackward(r)
 }
 
-// unwait, with mu held, takes a task out of its line.
-func (a *admission) unwait(t *Task, to stay) {
-	st, r := t.stage, t.outlet.req
+// dequeue, with mu held, removes a task from the waits of its stage.
+func (a *admission) dequeue(t *Task, to stay) {
+	st, r := t.stage, t.outputs.req
 	at := st.position(r)
 	st.waits = slices.Delete(st.waits, at, at+1)
 	r.waiting = slices.DeleteFunc(r.waiting, func(w *Task) bool { return w == t })
 	t.stay.Store(to)
 }
 
-// position, with the lock of the admission held, is the place of a request among the waits of a stage.
+// position, with the lock of the admission held, is the index of a request among the waits of the stage.
 func (st *stage) position(r *Request) int {
-	at, _ := slices.BinarySearchFunc(st.waits, r, func(w *Task, r *Request) int { return w.outlet.req.compare(r) })
+	at, _ := slices.BinarySearchFunc(st.waits, r, func(w *Task, r *Request) int { return w.outputs.req.compare(r) })
 	return at
 }
 
-// compare orders requests as they get slots.
+// compare orders requests by their claim to slots.
 func (r *Request) compare(o *Request) int {
 	return cmp.Or(cmp.Compare(r.order, o.order), cmp.Compare(r.key, o.key))
 }
 
-// grant, with mu held, gives a task a slot. Where none is free, begin makes one.
+// grant, with mu held, gives a task a slot. If none is idle, beginStays makes one.
 func (a *admission) grant(t *Task, g *granted) {
-	st, r := t.stage, t.outlet.req
+	st, r := t.stage, t.outputs.req
 	if t.stay.Load() == stayWaiting {
-		a.unwait(t, stayHolding)
+		a.dequeue(t, stayHolding)
 	}
 	t.stay.Store(stayHolding)
-	idle := st.idle(len(st.holders) >= st.bound())
+	idle := st.idleSlots(len(st.holders) >= st.bound())
 	if n := len(*idle); n > 0 {
-		t.take((*idle)[n-1])
+		t.useSlot((*idle)[n-1])
 		*idle = (*idle)[:n-1]
 	}
 	t.heldAt = len(st.holders)
 	st.holders = append(st.holders, t)
-	r.parts.Add(1)
+	r.refs.Add(1)
 	if r.order > a.served.Load() {
 		a.served.Store(r.order)
 	}
-	a.reckon(r)
+	a.countBackward(r)
 	if g.first == nil {
 		g.first = t
 	} else {
@@ -187,12 +187,12 @@ func (a *admission) grant(t *Task, g *granted) {
 	g.last = t
 }
 
-// release, with mu held, takes the slot of a task back.
+// release, with mu held, returns the slot of a task.
 func (a *admission) release(t *Task) {
 	st := t.stage
-	t.stay.Store(stayLeft) // before there is no slot: see Task.begin
+	t.stay.Store(stayLeft) // before the slot is removed: see granted.beginStays
 	if s := t.slot.Swap(nil); s != nil {
-		idle := st.idle(s.above)
+		idle := st.idleSlots(s.above)
 		*idle = append(*idle, s)
 	}
 	last := len(st.holders) - 1
@@ -200,20 +200,20 @@ func (a *admission) release(t *Task) {
 	st.holders[t.heldAt].heldAt = t.heldAt
 	st.holders[last] = nil
 	st.holders = st.holders[:last]
-	a.reckon(t.outlet.req)
+	a.countBackward(t.outputs.req)
 }
 
-// idle, with the lock of the admission held, are the slots that no request has: those above the bound
-// stay apart, so that requests spread over the replicas.
-func (st *stage) idle(above bool) *[]*slot {
+// idleSlots, with the lock of the admission held, are the slots without a request. Those above the bound
+// are kept apart, so that requests spread over the replicas.
+func (st *stage) idleSlots(above bool) *[]*slot {
 	if above {
 		return &st.spare
 	}
 	return &st.free
 }
 
-// reckon, with mu held, counts a request in backward, or out, after a change of its slots and waits.
-func (a *admission) reckon(r *Request) {
+// countBackward, with mu held, updates backward after a change of the request's slots and waits.
+func (a *admission) countBackward(r *Request) {
 	was := r.backward
 	r.backward = slices.ContainsFunc(r.waiting, func(w *Task) bool {
 		return r.holdsBehind(w.stage)
@@ -236,29 +236,28 @@ func (r *Request) holdsBehind(st *stage) bool {
 	return false
 }
 
-// circle, with mu held, gives the oldest wait on a circle of waits whose request holds a slot; nil: there
-// is no circle.
-func (a *admission) circle() *Task {
+// oldestOnCycle, with mu held, returns the oldest wait on a cycle of waits whose request holds a slot on it; nil:
+// there is no cycle.
+func (a *admission) oldestOnCycle() *Task {
 	for _, st := range a.stages {
 		st.stuck = len(st.waits) > 0
 	}
-	// A stage is stuck while each request that holds a slot of it waits for a stuck stage.
+	// A stage is stuck while each request with a slot of it waits for a stuck stage.
 	a.narrow(func(st *stage) bool {
-		return !slices.ContainsFunc(st.holders, func(h *Task) bool { return !h.outlet.req.waitsStuck() })
+		return !slices.ContainsFunc(st.holders, func(h *Task) bool { return !h.outputs.req.waitsStuck() })
 	})
-	// It is on a circle, and not behind one, while a request waits for it that holds a slot on a circle.
+	// It is on a cycle, and not only blocked by one, if a request with a slot on a cycle waits for it.
 	a.narrow(func(st *stage) bool { return st.oldestStuck() != nil })
 	var oldest *Task
 	for _, st := range a.stages {
-		if t := st.oldestStuck(); st.stuck && (oldest == nil || t.outlet.req.compare(oldest.outlet.req) < 0) {
+		if t := st.oldestStuck(); st.stuck && (oldest == nil || t.outputs.req.compare(oldest.outputs.req) < 0) {
 			oldest = t
 		}
 	}
 	return oldest
 }
 
-// narrow, with mu held, takes stages that do not keep a condition out of those that are stuck, until all
-// that are left do.
+// narrow, with mu held, removes stages that do not meet a condition from the stuck ones, until all that are left meet it.
 func (a *admission) narrow(keeps func(*stage) bool) {
 	for again := true; again; {
 		again = false
@@ -275,9 +274,9 @@ func (r *Request) waitsStuck() bool {
 	return !r.over() && slices.ContainsFunc(r.waiting, func(w *Task) bool { return w.stage.stuck })
 }
 
-// oldestStuck is the oldest wait at a stage whose request holds a slot of a stuck stage.
+// oldestStuck is the oldest wait at the stage whose request holds a slot of a stuck stage; nil: there is none.
 func (st *stage) oldestStuck() *Task {
-	i := slices.IndexFunc(st.waits, func(w *Task) bool { return w.outlet.req.holdsStuck() })
+	i := slices.IndexFunc(st.waits, func(w *Task) bool { return w.outputs.req.holdsStuck() })
 	if i < 0 {
 		return nil
 	}
@@ -297,50 +296,50 @@ func (r *Request) holdsStuck() bool {
 	return false
 }
 
-// begin lets in what waits to be sent to the tasks. The caller holds no lock.
-func (g *granted) begin() {
+// beginStays resumes the producers of the tasks. The caller holds no lock.
+func (g *granted) beginStays() {
 	for t := g.first; t != nil; {
-		next := t.granted // a task that has begun may leave
+		next := t.granted // beginStay may end with the task's stay
 		t.granted = nil
 		if t.slot.Load() == nil && t.stay.Load() == stayHolding {
-			go t.beginAbove() // the actor is made by the supervisor, whose goroutine this may be
+			go t.beginStayAbove() // this may be the supervisor's goroutine, and the supervisor makes the actor
 		} else {
-			t.begin()
+			t.beginStay()
 		}
 		t = next
 	}
 }
 
-// begin lets in what waits to be sent to a task that has got a slot.
-func (t *Task) begin() {
-	r := t.outlet.req
+// beginStay resumes the producers of a task that has got a slot.
+func (t *Task) beginStay() {
+	r := t.outputs.req
 	for _, e := range t.stage.in {
 		f := r.flow(e)
-		f.sayUnsaid()
-		f.admit()
+		f.sendPendingEnd()
+		f.resumeProducer()
 	}
-	if r.over() { // it ended meanwhile: the worker cleans up
+	if r.over() { // it has ended meanwhile: the worker cleans up
 		t.wake()
 	}
 }
 
-// beginAbove makes a slot for a task that was granted one above the bound of its stage.
-func (t *Task) beginAbove() {
-	r := t.outlet.req
-	s, err := t.stage.oneMore(r.bus)
+// beginStayAbove makes the slot of a task that was granted one above the bound of its stage.
+func (t *Task) beginStayAbove() {
+	r := t.outputs.req
+	s, err := t.stage.makeSlot(r.bus)
 	if err != nil {
-		t.Fail(fmt.Errorf("one request more: %w", err))
-		r.giveSlot(t)
+		t.Fail(fmt.Errorf("slot above the bound: %w", err))
+		r.releaseSlot(t)
 		return
 	}
-	t.take(s)
-	t.begin()
+	t.useSlot(s)
+	t.beginStay()
 }
 
-// take has the task be served by the actor of a slot.
-func (t *Task) take(s *slot) {
-	t.outlet.producer = s.worker.producer
-	if t.stage.spec.Props == nil { // an actor may emit when it handles nothing
+// useSlot sets the actor that serves the task.
+func (t *Task) useSlot(s *slot) {
+	t.outputs.producer = s.worker.producer
+	if t.stage.spec.Props == nil { // a program's actor may emit without handling a delivery
 		t.Emitter.handlerLock = s.worker.handlerLock
 	}
 	t.slot.Store(s)

@@ -14,14 +14,14 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// one is a stage that has one slot.
-func one(st bus.StageSpec) bus.StageSpec {
+// withOneSlot is the stage with one slot.
+func withOneSlot(st bus.StageSpec) bus.StageSpec {
 	st.MaxInflight = 1
 	return st
 }
 
-// routing is a stage that sends each input to the stage that it names.
-func routing(name string) bus.StageSpec {
+// routingStage is a stage that sends each input to the stage that the input names.
+func routingStage(name string) bus.StageSpec {
 	return bus.StageSpec{Name: name, Handle: func(t *bus.Task, d *bus.Delivery) error {
 		to, err := bus.Result[string](d)
 		if err != nil {
@@ -31,19 +31,19 @@ func routing(name string) bus.StageSpec {
 	}}
 }
 
-// TestUnusedStageIsNotWaitedFor: a request does not wait for a slot of a stage that it sends nothing to, whichever
-// comes first in the pipeline.
-func TestUnusedStageIsNotWaitedFor(t *testing.T) {
+// TestUnusedStageNeedsNoSlot: a request does not wait for a slot of a stage to which it sends no delivery, in each
+// order of the stages in the pipeline.
+func TestUnusedStageNeedsNoSlot(t *testing.T) {
 	for _, order := range [][2]string{{"image", "text"}, {"text", "image"}} {
 		for _, alone := range []bool{false, true} {
 			t.Run(fmt.Sprint(order, " alone: ", alone), func(t *testing.T) {
 				g := testbus.NewGate()
-				stages := map[string]bus.StageSpec{"image": one(g.Stage("image")), "text": one(testbus.Suffix("text"))}
+				stages := map[string]bus.StageSpec{"image": withOneSlot(g.Stage("image")), "text": withOneSlot(testbus.Suffix("text"))}
 				p := bus.Pipeline{Stages: []bus.StageSpec{stages[order[0]], stages[order[1]]}}
 				from := ""
 				if !alone {
 					from = "router"
-					p.Stages = append([]bus.StageSpec{routing(from)}, append(p.Stages, testbus.Suffix("merge"))...)
+					p.Stages = append([]bus.StageSpec{routingStage(from)}, append(p.Stages, testbus.Suffix("merge"))...)
 					for _, branch := range order {
 						p.Edges = append(p.Edges, bus.Edge{From: from, To: branch}, bus.Edge{From: branch, To: "merge"})
 					}
@@ -79,8 +79,9 @@ func TestUnusedStageIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-// TestOverWithItsOwnWork: a request is over when its own delivery is handled, and waits for no handler of another's.
-func TestOverWithItsOwnWork(t *testing.T) {
+// TestRequestEndsWithItsOwnWork: a request is over when its own delivery is handled, without waiting for handlers of
+// other requests.
+func TestRequestEndsWithItsOwnWork(t *testing.T) {
 	for _, inflight := range []int{1, 4} {
 		t.Run(fmt.Sprint(inflight), func(t *testing.T) {
 			slow := testbus.NewOneByOne()
@@ -96,8 +97,8 @@ func TestOverWithItsOwnWork(t *testing.T) {
 	}
 }
 
-// forwarding is a stage of each kind with one slot, that calls visit for each delivery and passes it on.
-func forwarding(name string, visit func()) map[string]bus.StageSpec {
+// forwardingStages has a stage of each kind, with one slot, that calls visit for each delivery and forwards it.
+func forwardingStages(name string, visit func()) map[string]bus.StageSpec {
 	forward := func(t *bus.Task, d *bus.Delivery) error {
 		visit()
 		return t.Forward(d)
@@ -120,21 +121,21 @@ func forwarding(name string, visit func()) map[string]bus.StageSpec {
 	}
 }
 
-// TestRequestsThatHoldEachOthersStage: two requests of which each waits for the other's slot both complete, at
-// each kind of stage. One of them is let in above the bound.
-func TestRequestsThatHoldEachOthersStage(t *testing.T) {
+// TestSlotCycleIsBroken: two requests, each of which waits for the other's slot, both complete, at each kind of stage.
+// One of them is admitted above the bound.
+func TestSlotCycleIsBroken(t *testing.T) {
 	for _, kind := range []string{"handle", "batch", "actor"} {
 		t.Run(kind, func(t *testing.T) {
 			c := testbus.NewCrossing()
-			left, right := forwarding("left", func() {})[kind], forwarding("right", c.Visit)[kind]
+			left, right := forwardingStages("left", func() {})[kind], forwardingStages("right", c.Visit)[kind]
 			c.Run(t, testbus.Open(t, c.Pipeline(left, right), bus.Options{}))
 		})
 	}
 }
 
-// TestManyRequestsHoldEachOthersStage: a source sends to two branches in a different order for each request, and each
+// TestSlotCyclesOfManyRequests: a source sends to two branches in a different order for each request, and each
 // branch has one slot. All requests complete.
-func TestManyRequestsHoldEachOthersStage(t *testing.T) {
+func TestSlotCyclesOfManyRequests(t *testing.T) {
 	src := bus.StageSpec{Name: "s", MaxInflight: 8, Handle: func(t *bus.Task, d *bus.Delivery) error {
 		order := []string{"l", "r"}
 		if t.Request()%2 == 0 {
@@ -147,7 +148,7 @@ func TestManyRequestsHoldEachOthersStage(t *testing.T) {
 		}
 		return nil
 	}}
-	p := testbus.Diamond(src, one(testbus.Suffix("l")), one(testbus.Suffix("r")), bus.Edge{From: "l", To: "join", Window: 1}, bus.Edge{From: "r", To: "join", Window: 1})
+	p := testbus.Diamond(src, withOneSlot(testbus.Suffix("l")), withOneSlot(testbus.Suffix("r")), bus.Edge{From: "l", To: "join", Window: 1}, bus.Edge{From: "r", To: "join", Window: 1})
 	b := testbus.Open(t, p, bus.Options{MaxRequests: 8})
 	ends := make(chan error)
 	const requests, inputs = 40, 20
@@ -202,9 +203,9 @@ func (o *openTasks) stage(name string, replicas, inflight int) bus.StageSpec {
 	}
 }
 
-// TestChainKeepsItsBounds: where requests pass the stages in one order, no more of them are open at a stage than
+// TestChainKeepsMaxInflight: where requests pass the stages in one order, no more of them are open at a stage than
 // Replicas times MaxInflight.
-func TestChainKeepsItsBounds(t *testing.T) {
+func TestChainKeepsMaxInflight(t *testing.T) {
 	const requests, inputs = 12, 3
 	bounds := []int64{4, 3, 2}
 	open := make([]openTasks, len(bounds))
@@ -249,11 +250,11 @@ func TestChainKeepsItsBounds(t *testing.T) {
 	}
 }
 
-// TestOldestRequestGetsTheSlot: of requests that wait for a slot the one that was submitted first gets it, though
+// TestOldestRequestGetsTheSlot: of the requests that wait for a slot, the one that was submitted first gets it, even if
 // another began to wait before.
 func TestOldestRequestGetsTheSlot(t *testing.T) {
 	g := testbus.NewGate()
-	b := testbus.Open(t, testbus.Linear(one(g.Stage("m"))), bus.Options{})
+	b := testbus.Open(t, testbus.Linear(withOneSlot(g.Stage("m"))), bus.Options{})
 	names := []string{"holds", "old", "young", "younger"}
 	requests := make(map[string]*bus.Request)
 	for _, name := range names {
@@ -282,11 +283,11 @@ func TestOldestRequestGetsTheSlot(t *testing.T) {
 	}
 }
 
-// TestTryTakesNoSlotThatIsWaitedFor: a request that does not wait gets a slot only when no other waits for it.
-func TestTryTakesNoSlotThatIsWaitedFor(t *testing.T) {
+// TestTrySubmitTakesNoAwaitedSlot: TrySubmit gets a slot only if no other request waits for it.
+func TestTrySubmitTakesNoAwaitedSlot(t *testing.T) {
 	had := make(chan string, 2)
 	leave := make(chan struct{})
-	b := testbus.Open(t, testbus.Linear(one(bus.Expand("m", func(_ *bus.Task, in string, _ func(string) error) error {
+	b := testbus.Open(t, testbus.Linear(withOneSlot(bus.Expand("m", func(_ *bus.Task, in string, _ func(string) error) error {
 		if in == "holds" {
 			<-leave
 		} else {
@@ -329,11 +330,11 @@ func TestTryTakesNoSlotThatIsWaitedFor(t *testing.T) {
 	}
 }
 
-// TestAbortedRequestWaitsNoMore: a request that ends while it waits for a slot is in no line any more, and the next
-// gets the slot.
-func TestAbortedRequestWaitsNoMore(t *testing.T) {
+// TestAbortedRequestLeavesSlotQueue: a request that ends while it waits for a slot no longer waits, and the next
+// request gets the slot.
+func TestAbortedRequestLeavesSlotQueue(t *testing.T) {
 	g := testbus.NewGate()
-	b := testbus.Open(t, testbus.Linear(one(g.Stage("m"))), bus.Options{})
+	b := testbus.Open(t, testbus.Linear(withOneSlot(g.Stage("m"))), bus.Options{})
 	send := func(in string) (*bus.Request, <-chan error) {
 		r, sent := testbus.StreamOf(t, b), make(chan error, 1)
 		go func() { sent <- r.Send(t.Context(), in, bus.Last()) }()

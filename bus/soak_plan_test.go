@@ -13,15 +13,15 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 )
 
-// This file has what the soak test knows of a request before it sends it: what
-// it asks for, which mishaps it meets on the way, and how it has to end.
+// This file has the plan that the soak test makes for a request: its payloads,
+// the faults on its way, and its ending.
 
-// ending is how a request is planned to end.
+// ending is the planned end of a request.
 type ending int
 
 const (
-	endsWell     ending = iota // completed, every result received
-	walksAway                  // the caller stops reading and closes it
+	endsWell     ending = iota // completes, and every result is received
+	walksAway                  // the caller stops receiving and closes it
 	abortedEnd                 // Request.Abort
 	canceledEnd                // the request's context is canceled
 	pastDeadline               // it is held until its deadline has passed
@@ -38,7 +38,7 @@ func (e ending) String() string {
 // endingShares are the shares of the endings, in percent.
 var endingShares = [endings]int{endsWell: 51, walksAway: 5, abortedEnd: 9, canceledEnd: 6, pastDeadline: 13, panicsEnd: 9, errorEnd: 3, overrunEnd: 4}
 
-// outcomes are those that may come of a plan.
+// outcomes are the allowed outcomes of a planned end.
 func (e ending) outcomes() []bus.Outcome {
 	switch e {
 	case endsWell:
@@ -65,44 +65,44 @@ const (
 	stageHold  = "hold"
 )
 
-// Bounds of a request. They fit the windows that soak.pipeline asks for.
+// Bounds of a request. They fit the windows of soak.pipeline.
 const (
 	soakMaxInputs  = 3
-	soakMaxChunks  = 12       // what the window of split->left takes
+	soakMaxChunks  = 12       // the window of split->left has credit for so many
 	soakMaxPayload = 64 << 10 // of one chunk or input
 	soakMaxRequest = 72 << 10 // of all chunks together: right keeps them for a replay
 
 	soakResultWindow = 2
 )
 
-// spot is a stage and the chunk at which something happens there.
+// spot is a stage, and the chunk at which a planned event happens there.
 type spot struct {
 	stage string
 	chunk int
 }
 
-// soakRequest is the book's entry for one request: the plan, and what was seen
-// of it. Stages find it through the request's context.
+// soakRequest is the record of one request: the plan, and the observations.
+// Stages find it through the request's context.
 type soakRequest struct {
 	index  uint64
 	end    ending
-	at     spot  // where the ending strikes, if a stage brings it about
-	inputs []int // chunks that each input stands for
-	sizes  []int // bytes of each chunk, up to and including its header
+	at     spot  // where the ending happens, if a stage causes it
+	inputs []int // number of chunks of each input
+	sizes  []int // bytes of each chunk, header included
 	slow   bool  // meter is held back, so that its edge has to drop
-	marked bool  // split marks its last chunk as the last
-	try    bool  // send it by TrySubmit first
-	byCtx  bool  // the deadline is that of the context
-	self   bool  // the stage ends it at that spot, rather than the caller
-	unread bool  // the caller reads no result, so that the window of results fills
+	marked bool  // split marks its last chunk as Last
+	try    bool  // TrySubmit comes before Submit
+	byCtx  bool  // the context has the deadline
+	self   bool  // the stage ends it at that spot, instead of the caller
+	unread bool  // the caller receives no result, so that the window of results fills
 
 	patience time.Duration // of a request that runs past its deadline
-	strike   func()        // ends the request, for plans whose end comes from outside
+	strike   func()        // ends the request, for endings that no handler causes
 	joined   chan struct{} // closed when join has handled all chunks
 
 	mu      sync.Mutex
-	panics  map[spot]int // how many are to come
-	metered uint64       // chunks that meter got, or was told it missed
+	panics  map[spot]int // how many follow
+	metered uint64       // chunks that meter got, or whose drop was reported to it
 }
 
 type soakKey struct{}
@@ -162,9 +162,9 @@ func (e *soakRequest) drawSizes(rng *rand.Rand, chunks int) {
 	}
 }
 
-// drawMishaps draws where the ending strikes, and panics on the way there.
+// drawMishaps draws the spot of the ending, and panics before it.
 func (e *soakRequest) drawMishaps(rng *rand.Rand, chunks int) {
-	stages := []string{stageLeft, stageRight, stageBatch} // those that panic
+	stages := []string{stageLeft, stageRight, stageBatch} // stages that may panic
 	for _, stage := range stages {
 		if rng.IntN(12) == 0 {
 			e.panics[spot{stage, rng.IntN(chunks)}] = 1
@@ -176,19 +176,19 @@ func (e *soakRequest) drawMishaps(rng *rand.Rand, chunks int) {
 	case pastDeadline:
 		stages = []string{stageHold, stageMeter}
 		e.unread = chunks > 2*soakResultWindow && rng.IntN(3) == 0
-	default: // anywhere that panics
+	default: // at a stage that may panic
 	}
 	e.at = spot{stages[rng.IntN(len(stages))], rng.IntN(chunks)}
 	if e.at.stage == stageMeter {
-		e.at.chunk = chunks - 1 // the only one that the policy of its edge never drops
+		e.at.chunk = chunks - 1 // the only chunk that the edge's policy never drops
 	}
 	if e.end == panicsEnd {
 		e.panics[e.at] = math.MaxInt
 	}
 }
 
-// reach is called by a stage at a chunk. It panics, strikes or fails there, if
-// that is the plan.
+// reach is called by a stage at a chunk. It panics, ends the request or fails
+// there if the plan says so.
 func (e *soakRequest) reach(stage string, chunk uint32) error {
 	at := spot{stage, int(chunk)}
 	e.mu.Lock()
@@ -217,8 +217,8 @@ var (
 	errSoakBroken  = errors.New("payload is broken")
 )
 
-// strikeBy has end run when the request reaches its spot: in the stage, or on
-// another goroutine that hears of it. done is closed when the request is over.
+// strikeBy arranges that end runs when the request reaches its spot: in the
+// stage, or on another goroutine. done is closed when the request is over.
 func (e *soakRequest) strikeBy(end func(), done <-chan struct{}) {
 	if e.self {
 		e.strike = end
@@ -228,7 +228,7 @@ func (e *soakRequest) strikeBy(end func(), done <-chan struct{}) {
 	e.strike = func() {
 		select {
 		case reached <- struct{}{}:
-		default: // a retry comes here again
+		default: // a retry reaches the spot again
 		}
 	}
 	go func() {
@@ -265,7 +265,7 @@ func (e *soakRequest) wantError(errs ...error) error {
 }
 
 // holds reports whether a stage has to keep the delivery of a chunk until the
-// request is over, so that it cannot end in another way than planned.
+// request is over, so that the request has its planned end.
 func (e *soakRequest) holds(stage string, chunk uint32) bool {
 	switch e.end {
 	case overrunEnd:
@@ -279,9 +279,9 @@ func (e *soakRequest) holds(stage string, chunk uint32) bool {
 	}
 }
 
-// A payload begins with a header: whose it is, which chunk, from which stage,
-// how long, and a checksum of all of it but the checksum. The word after that
-// is for the stages: what they carry from one to the next.
+// A payload begins with a header: the request, the chunk, the stage that sent it,
+// the length, and a checksum of all other bytes. The word after that is for the
+// stages, which pass a value to the next one.
 const (
 	soakHeader = 32
 	crcAt      = 20
@@ -290,7 +290,7 @@ const (
 
 var (
 	crcTable = crc32.MakeTable(crc32.Castagnoli)
-	// noise is what payloads are filled from.
+	// noise is the content of payloads.
 	noise = func() []byte {
 		b := make([]byte, 2*soakMaxPayload)
 		rng := rand.NewChaCha8([32]byte{1})
@@ -326,7 +326,7 @@ func (e *soakRequest) unseal(b []byte, from string) (chunk, word uint32, err err
 	case soakSum(b) != le.Uint32(b[crcAt:]) || int(le.Uint32(b[16:])) != len(b):
 		return 0, 0, fmt.Errorf("%w: the checksum of %d bytes does not match", errSoakBroken, len(b))
 	case index != e.index:
-		return 0, 0, fmt.Errorf("%w: it is that of request %d, here is %d", errSoakBroken, index, e.index)
+		return 0, 0, fmt.Errorf("%w: it belongs to request %d, want %d", errSoakBroken, index, e.index)
 	case string(b[12:16]) != from[:4]:
 		return 0, 0, fmt.Errorf("%w: it comes from %q, want %q", errSoakBroken, b[12:16], from)
 	}

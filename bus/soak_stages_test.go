@@ -9,19 +9,19 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// pipeline has every policy, every kind of handler and every way to retry:
+// pipeline has every policy, every kind of handler and every kind of retry:
 //
 //	       ,- (fail) left, StateNone -----.
 //	split -+- (block) right, replayed ----+-> join -> batch -> hold ->
 //	       `- (drop-oldest) meter ->
 //
 // split turns each input into chunks; left and right work on each chunk; join
-// compares the two; batch passes them on by reference; hold finishes them late,
-// on other goroutines. Each stage checks every payload from end to end.
+// compares the two; batch forwards them by reference; hold finishes them late,
+// on other goroutines. Each stage checks every payload completely.
 func (s *soak) pipeline() bus.Pipeline {
 	const (
 		one   = 72 << 10               // the largest payload
-		whole = 2*soakMaxRequest + one // all chunks of a request: what is reserved is up to twice as large
+		whole = 2*soakMaxRequest + one // all chunks of a request: reservations are up to twice as large
 	)
 	edge := func(from, to string, e bus.Edge) bus.Edge {
 		e.From, e.To = from, to
@@ -48,10 +48,10 @@ func (s *soak) pipeline() bus.Pipeline {
 			edge(stageLeft, stageJoin, bus.Edge{Window: 1}),
 			edge(stageRight, stageJoin, bus.Edge{Window: 3}),
 			edge(stageJoin, stageBatch, bus.Edge{Window: bus.Unbounded}),
-			// What a retry sends again takes credit too, while hold keeps what
-			// came before: the window has room for all of it.
+			// Emissions that a retry repeats take credit, too, while hold keeps
+			// those before: the window has credit for all of them.
 			edge(stageBatch, stageHold, bus.Edge{WindowBytes: 3 * whole}),
-			// The caller holds one result until it has the next.
+			// The caller holds each result until it has the next.
 			edge(stageHold, "", bus.Edge{Window: soakResultWindow, WindowBytes: soakResultWindow * one}),
 			edge(stageMeter, "", bus.Edge{WindowBytes: 4 << 10}),
 		},
@@ -59,20 +59,20 @@ func (s *soak) pipeline() bus.Pipeline {
 }
 
 const (
-	soakPlaces     = 12 // MaxRequests
+	soakPermits    = 12 // MaxRequests
 	soakArenaBytes = 16 << 20
 )
 
 func soakOptions(memory shmstore.Memory) bus.Options {
 	return bus.Options{
-		MaxRequests: soakPlaces,
+		MaxRequests: soakPermits,
 		JoinBytes:   1 << 20,
 		Serializer:  codec.RawSerializer{},
 		Store:       shmstore.Options{ArenaBytes: soakArenaBytes, Memory: memory},
 	}
 }
 
-// open checks a delivery's payload and does what the plan has for its place.
+// open checks a delivery's payload, and calls reach for its chunk.
 func (s *soak) open(t *bus.Task, d *bus.Delivery, from string) (e *soakRequest, chunk, word uint32, err error) {
 	e = entryOf(t)
 	chunk, word, err = s.check(e, t.Stage(), d.Bytes(), from)
@@ -83,8 +83,8 @@ func (s *soak) open(t *bus.Task, d *bus.Delivery, from string) (e *soakRequest, 
 	return e, chunk, word, err
 }
 
-// check unseals a payload, and reports one that is broken: how its request
-// ends need not show it.
+// check unseals a payload, and reports a broken one: the end of its request need
+// not show it.
 func (s *soak) check(e *soakRequest, where string, payload []byte, from string) (chunk, word uint32, err error) {
 	chunk, word, err = e.unseal(payload, from)
 	if err != nil {
@@ -104,7 +104,7 @@ func (s *soak) emit(out bus.Emitter, e *soakRequest, size int, chunk, word uint3
 	return b.Send(size)
 }
 
-// split sends the chunks that an input stands for along three edges at once.
+// split sends the chunks of an input along three edges.
 func (s *soak) split(t *bus.Task, d *bus.Delivery) error {
 	e := entryOf(t)
 	input, _, err := s.check(e, t.Stage(), d.Bytes(), soakCaller)
@@ -129,7 +129,7 @@ func (s *soak) split(t *bus.Task, d *bus.Delivery) error {
 	return nil
 }
 
-// workLeft panics before or after it has sent its output.
+// workLeft may panic before or after it has sent its output.
 func (s *soak) workLeft(t *bus.Task, d *bus.Delivery) error {
 	e := entryOf(t)
 	chunk, word, err := s.check(e, t.Stage(), d.Bytes(), stageSplit)
@@ -152,7 +152,7 @@ func (s *soak) workLeft(t *bus.Task, d *bus.Delivery) error {
 	return e.reach(stageLeft, chunk)
 }
 
-// workRight adds up what it has seen: a replay has to come to the same sum.
+// workRight adds up its chunks: a replay has to get the same sum.
 func (s *soak) workRight(t *bus.Task, d *bus.Delivery) error {
 	e := entryOf(t)
 	sum, _ := t.State.(uint32)
@@ -167,9 +167,9 @@ func (s *soak) workRight(t *bus.Task, d *bus.Delivery) error {
 	return e.reach(stageRight, chunk)
 }
 
-// meter counts what it gets and what it is told it missed. For some requests
-// it keeps what it gets until the rest of the pipeline is through, so that its
-// edge has to drop.
+// meter counts its chunks, and those that were dropped before them. For some
+// requests it keeps its deliveries until the rest of the pipeline has finished,
+// so that its edge has to drop.
 func (s *soak) meter(t *bus.Task, d *bus.Delivery) error {
 	e, chunk, _, err := s.open(t, d, stageSplit)
 	if err != nil {
@@ -195,7 +195,7 @@ func (s *soak) meter(t *bus.Task, d *bus.Delivery) error {
 	return nil
 }
 
-// join wants the same chunk from both branches, and right's sum over all
+// join requires the same chunk from both branches, and right's sum over all
 // chunks up to this one.
 func (s *soak) join(t *bus.Task, parts []*bus.Delivery) error {
 	e, left, word, err := s.open(t, parts[0], stageLeft)
@@ -224,7 +224,7 @@ func (s *soak) batch(batch []*bus.Delivery) error {
 	for _, d := range batch {
 		t := d.Task()
 		// The error of one request must not fail the others of the batch, so
-		// that none is returned.
+		// the handler returns none.
 		if _, _, _, err := s.open(t, d, stageJoin); err != nil {
 			t.Fail(err)
 			continue
@@ -236,8 +236,8 @@ func (s *soak) batch(batch []*bus.Delivery) error {
 	return nil
 }
 
-// hold keeps every delivery. Those of requests that must not complete it keeps
-// until they are over, the others for as long as another goroutine takes.
+// hold keeps every delivery: those of requests that must not complete until the
+// request is over, the others until another goroutine has finished them.
 func (s *soak) hold(t *bus.Task, d *bus.Delivery) error {
 	e, chunk, word, err := s.open(t, d, stageJoin)
 	if err != nil {
@@ -260,8 +260,8 @@ func (s *soak) hold(t *bus.Task, d *bus.Delivery) error {
 	return nil
 }
 
-// finishLate finishes a delivery when its request is over. The error it then
-// gives must not change how the request ended.
+// finishLate finishes a delivery, with an error, when its request is over. The
+// error must not change the outcome.
 func (s *soak) finishLate(t *bus.Task, e *soakRequest, k *bus.Kept, from string) {
 	over := t.Context().Done()
 	s.late.Go(func() {
@@ -271,8 +271,8 @@ func (s *soak) finishLate(t *bus.Task, e *soakRequest, k *bus.Kept, from string)
 	})
 }
 
-// recheck reads a payload that was kept once more: nobody may have written to
-// it meanwhile.
+// recheck checks a kept payload again: no process may have written to it
+// meanwhile.
 func (s *soak) recheck(e *soakRequest, k *bus.Kept, from string) error {
 	_, _, err := s.check(e, "late", k.Delivery().Bytes(), from)
 	return err

@@ -24,9 +24,9 @@ var (
 	soakSeed     = flag.Uint64("soak.seed", 1, "what TestSoak draws its requests from")
 )
 
-// TestSoak sends requests of every kind through a pipeline of every kind, many
-// at a time, and judges each by its own book, see planRequest: what it may get,
-// and how it may end. Whatever happened, nothing may be left behind.
+// TestSoak sends requests of every kind through a pipeline with every kind of
+// stage, many at a time, and compares each with its plan (see planRequest): its
+// results, and its end. At the end no payload, lease or goroutine may be left.
 func TestSoak(t *testing.T) {
 	requests := *soakRequests
 	if testing.Short() {
@@ -52,30 +52,30 @@ func TestSoak(t *testing.T) {
 
 const (
 	soakCaller  = "call" // as a payload's origin
-	soakCallers = 3 * soakPlaces
+	soakCallers = 3 * soakPermits
 
-	// soakPatience is how long nothing may move before the run is given up.
+	// soakPatience is how long a wait may last before the run is stopped.
 	soakPatience = time.Minute
 
-	// maxBroken bounds the report of a run that goes wrong.
+	// maxBroken bounds the report of a failed run.
 	maxBroken = 20
 
 	// minWrapsPerMillion is how often a million requests have to fill the
-	// store from end to end, at the least.
+	// store from end to end, at least.
 	minWrapsPerMillion = 1000
 )
 
-// soak is one run, and its book.
+// soak is one run, and its record.
 type soak struct {
 	t      *testing.T
-	ctx    context.Context // canceled when the run is given up
+	ctx    context.Context // canceled when the run is stopped
 	giveUp context.CancelFunc
 	bus    *bus.Bus
-	late   sync.WaitGroup // goroutines that finish what a stage kept
+	late   sync.WaitGroup // goroutines that finish kept deliveries
 
-	bytes     atomic.Int64 // written into the store
-	dropped   atomic.Int64 // chunks that meter was told it missed
-	overloads atomic.Int64 // calls of TrySubmit that were turned away
+	bytes     atomic.Int64 // of payloads written into the store
+	dropped   atomic.Int64 // chunks whose drop was reported to meter
+	overloads atomic.Int64 // calls of TrySubmit with ErrOverloaded
 	refused   atomic.Int64 // requests whose context ended before they began
 	brokenN   atomic.Int64
 	plans     [endings]atomic.Int64
@@ -109,14 +109,14 @@ func runSoak(t *testing.T, memory shmstore.Memory, requests int) {
 	if err := b.Close(context.Background()); err != nil { // checks the store
 		t.Error(err)
 	}
-	s.judge(requests, stats)
+	s.checkRecord(requests, stats)
 	t.Logf("%d requests in %v, %.0f a second, %d times round the store", requests, took.Round(time.Millisecond), float64(requests)/took.Seconds(), s.wraps())
 	t.Logf("%d completed, %d failed, %d aborted, %d past their deadline, %d refused; %d overloads, %d chunks dropped",
 		s.outcomes[bus.Completed].Load(), s.outcomes[bus.Failed].Load(), s.outcomes[bus.Aborted].Load(), s.outcomes[bus.PastDeadline].Load(),
 		s.refused.Load(), s.overloads.Load(), s.dropped.Load())
 }
 
-// sendAll has the callers send all requests and waits for them.
+// sendAll sends all requests from several goroutines, and waits for them.
 func (s *soak) sendAll(requests int) {
 	var callers sync.WaitGroup
 	var next atomic.Uint64
@@ -127,7 +127,7 @@ func (s *soak) sendAll(requests int) {
 				if index > uint64(requests) || s.ctx.Err() != nil {
 					return
 				}
-				s.play(planRequest(*soakSeed, index))
+				s.runRequest(planRequest(*soakSeed, index))
 			}
 		})
 	}
@@ -145,7 +145,7 @@ func (s *soak) total() (n int64) {
 	return n + s.refused.Load()
 }
 
-// stalled ends a run that hangs, so that the test ends too, and says where.
+// stalled stops a run that hangs, and reports the stalls.
 func (s *soak) stalled(stalls []bus.Stall) {
 	for _, stall := range stalls {
 		s.t.Error(stall)
@@ -153,34 +153,34 @@ func (s *soak) stalled(stalls []bus.Stall) {
 	s.giveUp()
 }
 
-// broken reports what must not be, a bounded number of times.
+// broken reports a fault of a request, a bounded number of times.
 func (s *soak) broken(e *soakRequest, where string, err error) {
 	if s.brokenN.Add(1) <= maxBroken {
-		s.t.Errorf("request %d (%v at %v), seen at %s: %v", e.index, e.end, e.at, where, err)
+		s.t.Errorf("request %d (%v at %v), at %s: %v", e.index, e.end, e.at, where, err)
 	}
 }
 
-// judge looks at the book as a whole.
-func (s *soak) judge(requests int, stats bus.Stats) {
+// checkRecord checks the record as a whole.
+func (s *soak) checkRecord(requests int, stats bus.Stats) {
 	t := s.t
 	if s.ctx.Err() != nil {
-		return // given up
+		return // stopped
 	}
 	if n := s.total(); n != int64(requests) {
 		t.Errorf("%d requests were sent, %d have ended", requests, n)
 	}
 	o := &s.outcomes
 	if c, f := o[bus.Completed].Load(), o[bus.Failed].Load(); stats.Completed != c || stats.Failed != f {
-		t.Errorf("the bus counts %d completed and %d failed, the book %d and %d", stats.Completed, stats.Failed, c, f)
+		t.Errorf("the bus counts %d completed and %d failed, the record %d and %d", stats.Completed, stats.Failed, c, f)
 	}
 	if stats.JoinBytes != 0 {
-		t.Errorf("%d bytes are left on the join account", stats.JoinBytes)
+		t.Errorf("JoinBytes is %d at the end, want 0", stats.JoinBytes)
 	}
 	if got, want := s.bytes.Load()*1_000_000, int64(requests)*soakArenaBytes*minWrapsPerMillion; got < want {
 		t.Errorf("%d bytes of payload in %d requests: the store is wrapped too seldom", s.bytes.Load(), requests)
 	}
 	if requests < 500 {
-		return // too few for shares
+		return // too few requests for shares
 	}
 	for _, want := range []struct {
 		name  string
@@ -197,22 +197,22 @@ func (s *soak) judge(requests int, stats bus.Stats) {
 		}
 	}
 	if s.overloads.Load() == 0 || s.dropped.Load() == 0 {
-		t.Errorf("%d overloads, %d dropped: the run was too tame", s.overloads.Load(), s.dropped.Load())
+		t.Errorf("%d overloads, %d dropped chunks: want more than that", s.overloads.Load(), s.dropped.Load())
 	}
 }
 
-// play sends one request and follows it to its end.
-func (s *soak) play(e *soakRequest) {
+// runRequest sends one request, and checks it at its end.
+func (s *soak) runRequest(e *soakRequest) {
 	ctx, cancel := s.context(e)
 	defer cancel(nil)
 	r, err := s.submit(ctx, cancel, e)
 	if err != nil {
-		s.turnedAway(e, err)
+		s.checkRefused(e, err)
 		return
 	}
 	chunks, err := s.receive(r, e)
 	<-r.Done()
-	if err := s.verdict(r, e, chunks, err); err != nil {
+	if err := s.checkEnd(r, e, chunks, err); err != nil {
 		s.broken(e, "the end", err)
 	}
 	s.outcomes[r.Outcome()].Add(1)
@@ -228,7 +228,7 @@ func (s *soak) context(e *soakRequest) (context.Context, context.CancelCauseFunc
 	return ctx, func(cause error) { cancel(cause); stop() }
 }
 
-// submit sends the request off, in one of three ways.
+// submit submits the request in one of three ways.
 func (s *soak) submit(ctx context.Context, cancel context.CancelCauseFunc, e *soakRequest) (*bus.Request, error) {
 	var opts []bus.SubmitOption
 	if e.end == pastDeadline && !e.byCtx {
@@ -249,7 +249,7 @@ func (s *soak) submit(ctx context.Context, cancel context.CancelCauseFunc, e *so
 	}
 	s.late.Go(func() {
 		if err := s.sendInputs(ctx, r, e); err != nil {
-			<-r.Done() // the one reason there may be
+			<-r.Done() // the only allowed reason is the end of the request
 		}
 	})
 	return r, nil
@@ -286,9 +286,9 @@ func (s *soak) sendInputs(ctx context.Context, r *bus.Request, e *soakRequest) e
 	return r.CloseSend(ctx)
 }
 
-// turnedAway judges a request that never came to be, or whose context ended
-// while it was being sent.
-func (s *soak) turnedAway(e *soakRequest, err error) {
+// checkRefused checks a request that did not begin, or whose context ended while
+// it was being sent.
+func (s *soak) checkRefused(e *soakRequest, err error) {
 	switch {
 	case e.end == pastDeadline && errors.Is(err, bus.ErrDeadline):
 		s.outcomes[bus.PastDeadline].Add(1)
@@ -300,13 +300,13 @@ func (s *soak) turnedAway(e *soakRequest, err error) {
 	s.refused.Add(1)
 }
 
-// receive reads the results, as far as the plan goes, and returns the set of
-// chunks that came.
+// receive receives the results that the plan says, and returns the set of their
+// chunks.
 func (s *soak) receive(r *bus.Request, e *soakRequest) (chunks uint64, err error) {
 	if e.unread {
 		<-r.Done()
 	}
-	var last *bus.Delivery // finished when the next one is here
+	var last *bus.Delivery // finished when the next one has come
 	for n := 0; ; n++ {
 		if e.end == walksAway && n == e.at.chunk {
 			r.Close()
@@ -331,7 +331,7 @@ func (s *soak) receive(r *bus.Request, e *soakRequest) (chunks uint64, err error
 	}
 }
 
-// finish gives back a result, if there is one, that was held for a while.
+// finish checks and finishes a result that was held for a while; d may be nil.
 func (s *soak) finish(e *soakRequest, d *bus.Delivery) error {
 	if d == nil {
 		return nil
@@ -342,8 +342,8 @@ func (s *soak) finish(e *soakRequest, d *bus.Delivery) error {
 	return d.Finish(nil)
 }
 
-// verdict compares how a request ended with its plan.
-func (s *soak) verdict(r *bus.Request, e *soakRequest, chunks uint64, err error) error {
+// checkEnd compares the end of a request with its plan.
+func (s *soak) checkEnd(r *bus.Request, e *soakRequest, chunks uint64, err error) error {
 	outcome := r.Outcome()
 	r.Abort(errSoakLate)
 	switch {
@@ -362,7 +362,7 @@ func (s *soak) verdict(r *bus.Request, e *soakRequest, chunks uint64, err error)
 	case chunks != 1<<len(e.sizes)-1:
 		return fmt.Errorf("%d chunks were sent, the results are %b", len(e.sizes), chunks)
 	case e.metered != uint64(len(e.sizes)):
-		return fmt.Errorf("%d chunks were sent, meter knows of %d", len(e.sizes), e.metered)
+		return fmt.Errorf("%d chunks were sent, meter has counted %d", len(e.sizes), e.metered)
 	}
 	return nil
 }

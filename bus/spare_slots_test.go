@@ -2,9 +2,9 @@ package bus
 
 import "testing"
 
-// TestSlotAboveTheBoundStaysApart: when a slot that was made to break a circle is back, requests spread over the
+// TestSlotAboveBoundIsKeptApart: after the return of a slot that was made to break a cycle, requests spread over the
 // replicas as before.
-func TestSlotAboveTheBoundStaysApart(t *testing.T) {
+func TestSlotAboveBoundIsKeptApart(t *testing.T) {
 	b, err := Open(t.Context(), Pipeline{Stages: []StageSpec{{
 		Name: "a", Replicas: 2, MaxInflight: 1, Handle: func(*Task, *Delivery) error { return nil },
 	}}}, Options{})
@@ -24,10 +24,10 @@ func TestSlotAboveTheBoundStaysApart(t *testing.T) {
 		b.admission.mu.Lock()
 		b.admission.grant(task, &g)
 		b.admission.mu.Unlock()
-		g.begin()
+		g.beginStays()
 		Await(t, func() bool { return task.slot.Load() != nil })
 	}
-	leave := func(task *Task) { task.outlet.req.giveSlot(task) }
+	leave := func(task *Task) { task.outputs.req.releaseSlot(task) }
 	for _, task := range tasks[:3] { // the third one above the bound
 		open(task)
 	}
@@ -42,7 +42,7 @@ func TestSlotAboveTheBoundStaysApart(t *testing.T) {
 	leave(tasks[3])
 	leave(tasks[4])
 	for _, task := range tasks {
-		task.outlet.req.Close()
+		task.outputs.req.Close()
 	}
 	if err := b.Close(t.Context()); err != nil {
 		t.Error(err)

@@ -17,26 +17,26 @@ type stage struct {
 	in, out      []*edge
 	inPorts      []Port
 	outPorts     []Port
-	remote       *RemoteStage       // nil: the work is done here
-	runs         *scoreboard.Writer // of a stage with one replica, where the host reads it; or nil
+	remote       *RemoteStage       // nil: this process serves the stage
+	runs         *scoreboard.Writer // of a node's stage, which has one replica: the host reads it; nil: another stage
 	handlerLocks []handlerLock      // by replica
 
 	// Guarded by admission.mu.
 	workers       []*worker
-	made          int     // slots
-	free          []*slot // of those that the stage began with
-	spare         []*slot // of those that were made above the bound
-	holders       []*Task // that have a slot
-	waits         []*Task // the request that was submitted first comes first
-	admittedAbove int64   // slots that were granted above the bound, so far
-	stuck         bool    // for admission.circle
+	made          int     // number of slots made so far
+	free          []*slot // idle, of those made at the start
+	spare         []*slot // idle, of those made above the bound
+	holders       []*Task // tasks that have a slot
+	waits         []*Task // tasks that wait for a slot, in the order of Request.compare
+	admittedAbove int64   // slots granted above the bound so far
+	stuck         bool    // used by admission.oldestOnCycle
 
-	// oneEach has a batch's handler get one delivery of each request at a time:
-	// the host then knows what each emission was made for.
+	// oneEach limits a batch to one delivery of each request: then the
+	// host knows for which delivery each emission was made.
 	oneEach bool
 }
 
-// newStage makes the stage of a specification.
+// newStage makes a stage of a specification.
 func newStage(spec StageSpec) *stage {
 	st := &stage{spec: spec}
 	if spec.Remote != nil {
@@ -48,11 +48,11 @@ func newStage(spec StageSpec) *stage {
 // shared reports whether one actor serves many requests.
 func (st *stage) shared() bool { return st.spec.Batch != nil || st.spec.Props != nil }
 
-// bound is how many requests may be open at the stage, except to break a circle.
+// bound is how many requests may be open at the stage, except for those that break a cycle.
 func (st *stage) bound() int { return st.spec.Replicas * st.spec.MaxInflight }
 
-// passive reports whether the stage does nothing at the end of a request's inputs. Of a stage that no
-// process has served yet it is not known.
+// passive reports whether the stage is known to do nothing at the end of a request's inputs: a stage
+// that no process serves is not passive.
 func (st *stage) passive() bool {
 	if st.remote != nil {
 		return st.remote.passive()
@@ -60,15 +60,15 @@ func (st *stage) passive() bool {
 	return st.spec.End == nil && st.spec.Props == nil
 }
 
-// start makes the stage's slots and their actors. The replicas are interleaved: requests then
-// spread over them.
+// start makes the stage's slots and their actors. The slots of the replicas are interleaved, so that
+// requests spread over the replicas.
 func (st *stage) start(b *Bus) error {
 	st.handlerLocks = make([]handlerLock, st.spec.Replicas)
 	for r := range st.handlerLocks {
 		st.handlerLocks[r] = st.newHandlerLock()
 	}
 	for range st.bound() {
-		s, err := st.oneMore(b)
+		s, err := st.makeSlot(b)
 		if err != nil {
 			return err
 		}
@@ -90,15 +90,15 @@ func (st *stage) newHandlerLock() (t handlerLock) {
 	return t
 }
 
-// oneMore makes one slot more, which stays until the bus is closed. It waits for the supervisor.
-func (st *stage) oneMore(b *Bus) (*slot, error) {
+// makeSlot makes another slot, which stays until the bus is closed. It waits for the supervisor.
+func (st *stage) makeSlot(b *Bus) (*slot, error) {
 	b.admission.mu.Lock()
 	i := st.made
 	st.made++
 	b.admission.mu.Unlock()
 	replica, above := i%st.spec.Replicas, i >= st.bound()
 	if st.shared() && i >= st.spec.Replicas {
-		return &slot{st.workers[replica], above}, nil // which are no more by then
+		return &slot{st.workers[replica], above}, nil // after the first slots no worker is added
 	}
 	w, err := st.spawn(b, replica, i/st.spec.Replicas)
 	return &slot{w, above}, err
@@ -108,7 +108,7 @@ func (st *stage) spawn(b *Bus, replica, i int) (*worker, error) {
 	name := fmt.Sprintf("%s/%d/%d", st.spec.Name, replica, i)
 	w := &worker{bus: b, stage: st, replica: replica, handlerLock: st.handlerLocks[replica], producer: b.writer.NewProducer()}
 	w.log = b.opts.Logger.With("stage", name)
-	// Credit bounds what a mailbox holds, so that no post has to wait, which is made under locks.
+	// Credit bounds the mailbox, so that posts, which are made under locks, never wait.
 	opts := actors.StageOptions{Mailbox: actors.MailboxOptions{Bounded: func(any) bool { return false }}, Props: st.spec.Props}
 	if st.spec.Batch != nil {
 		w.batcher = actors.NewBatcher(st.spec.BatchSize, st.spec.BatchWait, w.runBatch, func(batch uint64) {
@@ -123,14 +123,15 @@ func (st *stage) spawn(b *Bus, replica, i int) (*worker, error) {
 	return w, err
 }
 
-// handlerLock is the right to run a handler of one replica, and what the handler does. The zero turn is for
-// emissions that no handler makes.
+// handlerLock is the right to run a handler of one replica, and the record of the running handler. The zero value
+// is for emissions outside a handler.
 type handlerLock struct {
 	mu   *lockorder.Right[lockorder.StageTurn] // nil: one actor runs all handlers
 	runs *scoreboard.Writer                    // nil: other processes run the handlers
 }
 
-// lock has a handler run, which has run for some time before it gave the turn up; below 0: no handler did.
+// lock takes the lock for a handler. ran is for how long the handler has run before pause; below 0: no handler
+// runs.
 func (t handlerLock) lock(request messages.RequestID, ran time.Duration) {
 	if t.mu != nil {
 		t.mu.Lock()
@@ -140,7 +141,7 @@ func (t handlerLock) lock(request messages.RequestID, ran time.Duration) {
 	}
 }
 
-// unlock gives the turn up when the handler has returned.
+// unlock releases the lock when the handler has returned.
 func (t handlerLock) unlock() {
 	if t.runs != nil {
 		t.runs.End()
@@ -150,7 +151,7 @@ func (t handlerLock) unlock() {
 	}
 }
 
-// pause gives the turn up while the handler waits for the bus. It returns how long the handler has run.
+// pause releases the lock while the handler waits for the bus. It returns how long the handler has run.
 func (t handlerLock) pause() (ran time.Duration) {
 	if t.runs != nil {
 		ran = t.runs.Pause()

@@ -14,24 +14,23 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// Stall is something that has waited for long, and who holds what it waits
-// for.
+// Stall is a wait that has lasted for long, and the holder of the awaited resource.
 type Stall struct {
 	Request messages.RequestID `json:"request"`
-	Edge    string             `json:"edge"`      // where the producer waits
+	Edge    string             `json:"edge"`      // of the producer that waits
 	Waited  time.Duration      `json:"waited_ns"` // so far
-	// Holder says who holds what is waited for: the requests in the consumer's
-	// slots, or the consumer with the deliveries it has not finished.
+	// Holder names the holder of the awaited resource: the requests in the
+	// consumer's slots, or the consumer with its unfinished deliveries.
 	Holder     string `json:"holder"`
-	Deliveries int    `json:"deliveries"` // under way on the edge
+	Deliveries int    `json:"deliveries"` // in flight on the edge
 	Bytes      int64  `json:"bytes"`      // of their payloads, as charged to the byte window
-	// Process is who waits for the exchange, which no request does. Edge and
-	// Request say nothing then.
+	// Process is the process that waits for the exchange, for no request: Edge and
+	// Request are empty then.
 	Process string `json:"process,omitempty"`
-	// Handler is one that has not returned for so long, while deliveries wait for its replica or although its
-	// request is over.
+	// Handler has not returned for the time Waited, while deliveries wait for its replica or although its request is
+	// over.
 	Handler *RunningHandler `json:"handler,omitempty"`
-	// Stage is one that no process serves; Request is the oldest of those with deliveries for it.
+	// Stage has deliveries and no process serves it; Request is the one of the oldest delivery.
 	Stage string `json:"stage,omitempty"`
 }
 
@@ -50,7 +49,7 @@ func (s Stall) String() string {
 		s.Request, waited, s.Edge, s.Holder, s.Deliveries, s.Bytes)
 }
 
-// attrs are those of a line of the log: the request or process that waits, where, for how long, and for which holder.
+// attrs are the attributes of a log line: the waiting request or process, where it waits, for how long, and the holder.
 func (s Stall) attrs() []slog.Attr {
 	waiter, where := slog.String("request", s.Request.String()), slog.String("edge", s.Edge)
 	switch {
@@ -67,7 +66,7 @@ func (s Stall) attrs() []slog.Attr {
 	}
 }
 
-// Stalls lists what has waited for at least that long.
+// Stalls lists the waits that have lasted for at least that long.
 func (b *Bus) Stalls(atLeast time.Duration) []Stall {
 	var all []Stall
 	now := time.Now()
@@ -83,8 +82,8 @@ func (b *Bus) Stalls(atLeast time.Duration) []Stall {
 			}
 		}
 		for _, o := range r.allOutputs() {
-			if waited, dev := o.waitedForSpace(now); waited > 0 && waited >= atLeast {
-				all = append(all, o.stall(waited, o.wanted(dev)+"; "+b.describeHolders(nil)))
+			if waited, dev := o.spaceWaited(now); waited > 0 && waited >= atLeast {
+				all = append(all, o.stall(waited, o.describeSpace(dev)+"; "+b.describeHolders(nil)))
 			}
 		}
 	}
@@ -94,8 +93,8 @@ func (b *Bus) Stalls(atLeast time.Duration) []Stall {
 	return all
 }
 
-// stalls lists handlers of the stage that have not returned for long, those of other processes that wait for a
-// window, and deliveries for which there is no process.
+// stalls lists handlers of the stage that have not returned for at least that long, handlers of other processes that
+// wait for a window, and deliveries that no process serves.
 func (st *stage) stalls(b *Bus, atLeast time.Duration) (all []Stall) {
 	for _, h := range st.running(b) {
 		if h.For < atLeast {
@@ -118,45 +117,45 @@ func (st *stage) stalls(b *Bus, atLeast time.Duration) (all []Stall) {
 	return all
 }
 
-// allOutputs are where the request's payloads come from.
+// allOutputs are the outputs of the request's caller and of its tasks.
 func (r *Request) allOutputs() []*outputs {
 	all := []*outputs{&r.inputs}
 	for i := range r.tasks {
-		all = append(all, &r.tasks[i].outlet)
+		all = append(all, &r.tasks[i].outputs)
 	}
 	return all
 }
 
-// stall reports a producer that waits for room.
+// stall reports a producer that waits for space.
 func (o *outputs) stall(waited time.Duration, holder string) Stall {
 	f := o.req.flow(o.edges[0])
 	deliveries, bytes := f.inFlight()
 	return Stall{Request: o.req.id, Edge: f.edge.name, Waited: waited, Holder: holder, Deliveries: deliveries, Bytes: bytes}
 }
 
-// wanted says where there is no room.
-func (o *outputs) wanted(dev shmstore.Device) string {
+// describeSpace says which memory has no space.
+func (o *outputs) describeSpace(dev shmstore.Device) string {
 	if dev != nil {
 		return fmt.Sprintf("the GPU has no room: %v", dev)
 	}
 	var st shmstore.Stats
-	// When the bus is closed meanwhile, nobody holds anything.
+	// An error means that the bus was closed meanwhile, and nothing is held.
 	_ = o.req.bus.writer.Do(func(store *shmstore.Store) { st = store.Stats() })
 	return fmt.Sprintf("the store has no room: %d of %d bytes are free, at most %d in one piece; %d reservations are open",
 		st.FreeBytes, st.ArenaBytes, st.LargestFree, st.Reserved)
 }
 
-// loads are the streams of all requests that have something under way, by themselves or, of
-// those that go past this process, as is said of them.
-func (b *Bus) loads(past []Stream) (all []Stream) {
-	said := make(map[*flow]Stream, len(past))
+// activeStreams are the streams of all requests with deliveries in flight. past are the streams on
+// direct paths, with the state that their processes have reported.
+func (b *Bus) activeStreams(past []Stream) (all []Stream) {
+	given := make(map[*flow]Stream, len(past))
 	for _, s := range past {
-		said[s.flow] = s
+		given[s.flow] = s
 	}
 	for _, r := range b.requests() {
 		for i := range r.flows {
 			f := &r.flows[i]
-			l, ok := said[f]
+			l, ok := given[f]
 			if !ok {
 				l = f.stream()
 				l.Deliveries, l.Bytes = f.inFlight()
@@ -169,28 +168,28 @@ func (b *Bus) loads(past []Stream) (all []Stream) {
 	return all
 }
 
-// maxLoads bounds the edges, or the requests, that a stall lists.
-const maxLoads = 8
+// maxListed bounds the edges, or the requests, that a stall lists.
+const maxListed = 8
 
-// describeHolders says who has what is under way: the consumers of the edges with most bytes. Of what
-// goes past this process, it is told.
+// describeHolders names the holders of deliveries in flight: the consumers of the streams with most bytes.
+// past are the streams on direct paths, with the state that their processes have reported.
 func (b *Bus) describeHolders(past []Stream) string {
-	loads := b.loads(past)
-	if len(loads) == 0 {
+	streams := b.activeStreams(past)
+	if len(streams) == 0 {
 		return "nothing is under way"
 	}
-	slices.SortStableFunc(loads, func(a, b Stream) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	slices.SortStableFunc(streams, func(a, b Stream) int { return cmp.Compare(b.Bytes, a.Bytes) })
 	var all []string
-	for _, l := range loads[:min(len(loads), maxLoads)] {
+	for _, l := range streams[:min(len(streams), maxListed)] {
 		all = append(all, fmt.Sprintf("%d of request %v on edge %s%s", l.Deliveries, l.Request.id, l.Edge, l.processes()))
 	}
-	if more := len(loads) - len(all); more > 0 {
-		all = append(all, fmt.Sprintf("those on %d others", more))
+	if more := len(streams) - len(all); more > 0 {
+		all = append(all, fmt.Sprintf("and those of %d other streams", more))
 	}
 	return "deliveries under way: " + strings.Join(all, ", ")
 }
 
-// processes says which of them have it, if any do but this one.
+// processes names the other processes that have the deliveries; empty: there are none.
 func (s Stream) processes() string {
 	t := s.flow.consumer
 	switch {
@@ -204,18 +203,18 @@ func (s Stream) processes() string {
 	return ""
 }
 
-// inFlight is what the consumer has, or is about to get: all that has credit, but
-// for emissions that have it and wait for room.
+// inFlight counts what the consumer has or is about to get: all deliveries with credit, without
+// emissions that have credit and wait for space.
 func (f *flow) inFlight() (deliveries int, bytes int64) {
 	u := f.used.Load()
 	deliveries, bytes = int(u>>countShift), int64(u&bytesMask)
-	return max(deliveries-f.outlet().waitNow(), 0), bytes
+	return max(deliveries-f.outputs().spaceWaiters(), 0), bytes
 }
 
-// waitingSince is when the producer began to wait, or when the oldest queued
-// delivery was held back; 0 when nothing waits.
+// waitingSince is when the producer began to wait, or when the queue last
+// changed, in Unix nanoseconds; 0: nothing waits.
 func (f *flow) waitingSince() int64 {
-	if since := f.since.Load(); since != 0 {
+	if since := f.waitBegan.Load(); since != 0 {
 		return since
 	}
 	return f.queuedSince.Load()
@@ -226,23 +225,23 @@ func (f *flow) stall(waited time.Duration) Stall {
 	return Stall{Request: f.req.id, Edge: f.edge.name, Waited: waited, Holder: f.holder(), Deliveries: deliveries, Bytes: bytes}
 }
 
-// holder says who the producer waits for.
+// holder names the holder of the credit or slot for which the producer waits.
 func (f *flow) holder() string {
 	switch {
 	case f.consumer == nil:
 		return f.req.submitter() + " has not finished the results it was given, or does not receive"
-	case !f.open():
+	case !f.consumerOpen():
 		return f.consumer.stage.slotHolders(f.req)
 	}
 	t := f.consumer
-	running := t.stage.handlers(f.req)
+	running := t.stage.describeHandlers(f.req)
 	if n := t.held.Load(); n > 0 || t.stage.remote != nil {
 		return fmt.Sprintf("stage %q keeps %s of this request%s", t.stage.spec.Name, countOf(n), t.processes()) + running
 	}
 	return fmt.Sprintf("stage %q has not finished what it was sent", t.stage.spec.Name) + running
 }
 
-// processes says which of them have what the task keeps, if any do but this one.
+// processes names the other processes that have deliveries of the task; empty: there are none.
 func (t *Task) processes() string {
 	if t.stage.remote == nil {
 		return ""
@@ -258,28 +257,28 @@ func countOf(n int32) string {
 	return fmt.Sprintf("%d deliveries", n)
 }
 
-// slotHolders names the requests that hold a stage's slots, and the processes that have deliveries of them.
+// slotHolders names the requests that hold the stage's slots, and the processes that have their deliveries.
 func (st *stage) slotHolders(r *Request) string {
-	var loads []string
+	var holders []string
 	more := 0
 	for _, other := range r.bus.requests() {
 		switch {
 		case other.tasks[st.index].slot.Load() == nil:
-		case len(loads) == maxLoads:
+		case len(holders) == maxListed:
 			more++
 		default:
-			loads = append(loads, other.tasks[st.index].holdsSlot())
+			holders = append(holders, other.tasks[st.index].describeSlot())
 		}
 	}
 	if more > 0 {
-		loads = append(loads, fmt.Sprintf("and %d more", more))
+		holders = append(holders, fmt.Sprintf("and %d more", more))
 	}
-	return fmt.Sprintf("all %d slots of stage %q are taken: %s", st.bound(), st.spec.Name, strings.Join(loads, "; ")) + st.handlers(r)
+	return fmt.Sprintf("all %d slots of stage %q are taken: %s", st.bound(), st.spec.Name, strings.Join(holders, "; ")) + st.describeHandlers(r)
 }
 
-// holdsSlot says why the task keeps its slot.
-func (t *Task) holdsSlot() string {
-	r := t.outlet.req
+// describeSlot says why the task keeps its slot.
+func (t *Task) describeSlot() string {
+	r := t.outputs.req
 	if n := t.held.Load(); n > 0 {
 		return fmt.Sprintf("request %v keeps %s there%s", r.id, countOf(n), t.processes())
 	}
@@ -289,16 +288,16 @@ func (t *Task) holdsSlot() string {
 	return fmt.Sprintf("request %v has nothing to do there now, and is not over: %s submitted it", r.id, r.submitter())
 }
 
-// sent is how many deliveries the task was sent that are not finished.
+// sent is the number of unfinished deliveries that the task was sent.
 func (t *Task) sent() (n int32) {
 	for _, e := range t.stage.in {
-		deliveries, _ := t.outlet.req.flow(e).inFlight()
+		deliveries, _ := t.outputs.req.flow(e).inFlight()
 		n += int32(deliveries) //nolint:gosec // below a window
 	}
 	return n
 }
 
-// submitter says whose request it is.
+// submitter names the caller of the request.
 func (r *Request) submitter() string {
 	if r.sink == nil {
 		return "the caller"
@@ -306,28 +305,28 @@ func (r *Request) submitter() string {
 	return "the caller, " + r.sink.Describe() + ","
 }
 
-// stallLooks is how often within the stall timeout somebody looks for stalls: a
-// report is late by a part of it at most.
-const stallLooks = 4
+// stallChecks is the number of checks for stalls in each stall timeout: a report
+// is late by one interval at most.
+const stallChecks = 4
 
-// minStallTick bounds how often that is.
+// minStallTick is the shortest interval between checks.
 const minStallTick = 10 * time.Millisecond
 
-// stallLog knows what was reported, so that the stalls of one place are when the oldest has lasted for the
-// timeout, and again whenever that has doubled.
+// stallLog remembers reports: the stalls of one place are reported when the oldest has lasted for the timeout, and
+// again whenever its age has doubled.
 type stallLog struct {
-	timeout time.Duration
-	told    map[toldStall]bool // at the last look
+	timeout  time.Duration
+	reported map[reportedStall]bool // at the last check
 }
 
-// stallPlace is what the requests of several stalls wait for together.
+// stallPlace is the edge, process or handler for which several stalls wait.
 type stallPlace struct {
 	edge, process, stage string
 	replica              int
-	handles              messages.RequestID // of a handler
+	handles              messages.RequestID // the request of the handler
 }
 
-// place is where the stall is.
+// place is the place of the stall.
 func (s Stall) place() stallPlace {
 	p := stallPlace{edge: s.Edge, process: s.Process, stage: s.Stage}
 	if h := s.Handler; h != nil {
@@ -336,13 +335,13 @@ func (s Stall) place() stallPlace {
 	return p
 }
 
-// toldStall is a place, and how often the timeout has doubled for which the oldest stall there had lasted.
-type toldStall struct {
+// reportedStall is a place, and how often the age of its oldest stall has doubled since the timeout.
+type reportedStall struct {
 	stallPlace
 	doubled int
 }
 
-// oldestStall is for how long the oldest stall of each place has lasted.
+// oldestStall is the age of the oldest stall, by place.
 func oldestStall(stalls []Stall) map[stallPlace]time.Duration {
 	all := make(map[stallPlace]time.Duration)
 	for _, s := range stalls {
@@ -351,34 +350,34 @@ func oldestStall(stalls []Stall) map[stallPlace]time.Duration {
 	return all
 }
 
-// due leaves those of all present stalls whose place is to be reported.
+// due filters the present stalls: it returns those whose place has to be reported.
 func (l *stallLog) due(stalls []Stall) []Stall {
 	places := oldestStall(stalls)
-	seen := make(map[toldStall]bool, len(places))
+	seen := make(map[reportedStall]bool, len(places))
 	due := slices.DeleteFunc(stalls, func(s Stall) bool {
-		key := toldStall{s.place(), bits.Len64(uint64(places[s.place()] / l.timeout))} //nolint:gosec // no time is below 0
+		key := reportedStall{s.place(), bits.Len64(uint64(places[s.place()] / l.timeout))} //nolint:gosec // no time is below 0
 		seen[key] = true
-		return l.told[key]
+		return l.reported[key]
 	})
-	l.told = seen
+	l.reported = seen
 	return due
 }
 
-// watchStalls looks for stalls now and then, until done is closed, and has the bus report
-// what look finds.
-func (b *Bus) watchStalls(done <-chan struct{}, look func(atLeast time.Duration) []Stall) {
+// watchStalls calls find stallChecks times per stall timeout and reports the stalls that it
+// returns, until done is closed.
+func (b *Bus) watchStalls(done <-chan struct{}, find func(atLeast time.Duration) []Stall) {
 	if b.opts.StallTimeout < 0 {
 		return
 	}
 	log := stallLog{timeout: b.opts.StallTimeout}
-	tick := time.NewTicker(max(log.timeout/stallLooks, minStallTick))
+	tick := time.NewTicker(max(log.timeout/stallChecks, minStallTick))
 	defer tick.Stop()
 	for {
 		select {
 		case <-done:
 			return
 		case <-tick.C:
-			b.reportStalls(log.due(look(log.timeout)))
+			b.reportStalls(log.due(find(log.timeout)))
 		}
 	}
 }
@@ -397,13 +396,13 @@ func (b *Bus) reportStalls(stalls []Stall) {
 		more[s.place()]++
 	}
 	lines := 0
-	for _, s := range stalls { // the oldest of each place
+	for _, s := range stalls { // one line for the oldest of each place
 		n, first := more[s.place()]
 		if !first {
 			continue
 		}
 		delete(more, s.place())
-		if lines++; lines > maxLoads {
+		if lines++; lines > maxListed {
 			b.opts.Logger.Warn("stalled", slog.Int("more_places", len(more)+1))
 			return
 		}
@@ -411,7 +410,7 @@ func (b *Bus) reportStalls(stalls []Stall) {
 	}
 }
 
-// describe says what a request that is not gone still has.
+// describe says what keeps the request alive.
 func (r *Request) describe() string {
 	has := r.atStages()
 	if n := r.inHand.Load(); n > 0 {
@@ -423,21 +422,21 @@ func (r *Request) describe() string {
 	return fmt.Sprintf("request %v (%v): %s", r.id, r.Outcome(), strings.Join(has, ", "))
 }
 
-// atStages says at which stages the request is, and for which it waits.
+// atStages names the stages where the request is, and those for whose slots it waits.
 func (r *Request) atStages() (has []string) {
 	for i := range r.tasks {
 		t := &r.tasks[i]
 		name := t.stage.spec.Name
 		if t.stay.Load() == stayWaiting {
-			has = append(has, fmt.Sprintf("it waits for a slot of stage %q", name)+t.stage.handlers(r))
+			has = append(has, fmt.Sprintf("it waits for a slot of stage %q", name)+t.stage.describeHandlers(r))
 		}
 		if t.slot.Load() == nil {
 			continue
 		}
 		if n := t.held.Load(); n > 0 {
-			has = append(has, fmt.Sprintf("stage %q keeps %s%s", name, countOf(n), t.processes())+t.stage.handlers(r))
+			has = append(has, fmt.Sprintf("stage %q keeps %s%s", name, countOf(n), t.processes())+t.stage.describeHandlers(r))
 		} else {
-			has = append(has, fmt.Sprintf("stage %q is at work", name)+t.stage.handlers(r))
+			has = append(has, fmt.Sprintf("stage %q is at work", name)+t.stage.describeHandlers(r))
 		}
 	}
 	return has

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestStallsAreLogged: each line says which request, or process, waits, and for what. Requests that wait for one edge
+// TestStallsAreLogged: each line names the waiting request or process, and the holder. Requests that wait for one edge
 // share a line.
 func TestStallsAreLogged(t *testing.T) {
 	var log bytes.Buffer
@@ -38,6 +38,6 @@ func TestStallsAreLogged(t *testing.T) {
 		}
 	}
 	if strings.Contains(log.String(), "0000000000000000") {
-		t.Errorf("a request that there is not:\n%s", log.String())
+		t.Errorf("a request without a number:\n%s", log.String())
 	}
 }

@@ -11,22 +11,22 @@ import (
 )
 
 // Stats is a snapshot of a bus. Counters only grow; they are read one by one,
-// so that those of a busy bus need not add up to the last delivery.
+// so the counters of a busy bus may differ by some deliveries.
 type Stats struct {
-	Live      int   `json:"live"` // requests not gone: running, or with results not yet finished
+	Live      int   `json:"live"` // requests that are running or have results that are not finished
 	Completed int64 `json:"completed"`
 	Failed    int64 `json:"failed"`
 	Aborted   int64 `json:"aborted"`
 	Deadline  int64 `json:"deadline"`
 
-	JoinBytes int64          `json:"join_bytes"` // held by inputs that wait in joins
+	JoinBytes int64          `json:"join_bytes"` // of inputs that wait in joins
 	Stages    []StageStats   `json:"stages"`     // in topological order
-	Edges     []EdgeStats    `json:"edges"`      // as listed, then inputs and results
+	Edges     []EdgeStats    `json:"edges"`      // in the order of the pipeline, then further inputs and results
 	Store     shmstore.Stats `json:"store"`
 	Exchange  ExchangeStats  `json:"exchange"`
 	// Tensors are the figures of tensors on GPUs that this process sends and
-	// receives, ProcessTensors those of all that joined the bus since it was opened,
-	// as they told lately: within a second, and when they leave.
+	// receives. ProcessTensors are the sums of all processes that have joined the
+	// bus, as reported each second and when they leave.
 	Tensors        lane.Stats `json:"tensors"`
 	ProcessTensors lane.Stats `json:"process_tensors"`
 }
@@ -34,14 +34,14 @@ type Stats struct {
 // StageStats are the figures of one stage.
 type StageStats struct {
 	Name      string `json:"name"`
-	Remote    bool   `json:"remote"`  // other processes do its work
-	Serving   int    `json:"serving"` // how many of them
+	Remote    bool   `json:"remote"`  // other processes serve it
+	Serving   int    `json:"serving"` // processes that serve it
 	Slots     int    `json:"slots"`
-	SlotsFree int    `json:"slots_free"` // below 0 while more requests are open than there are slots
-	// AdmittedAbove counts those that were let in so, to break a circle of requests that wait for
-	// each other's slots.
+	SlotsFree int    `json:"slots_free"` // negative while requests above the bound are open
+	// AdmittedAbove counts requests that were admitted above the bound, to break a cycle of requests
+	// that wait for each other's slots.
 	AdmittedAbove int64 `json:"admitted_above"`
-	Queued        int   `json:"queued"` // deliveries that no handler has begun
+	Queued        int   `json:"queued"` // deliveries for which no handler has begun
 	// HandleTimeouts counts handlers that ran for longer than the stage's HandleTimeout.
 	HandleTimeouts int64 `json:"handle_timeouts"`
 	Panics         int64 `json:"panics"`
@@ -56,20 +56,20 @@ type EdgeStats struct {
 	WindowBytes int64  `json:"window_bytes"`
 	Deliveries  int64  `json:"deliveries"` // with a payload
 	Bytes       int64  `json:"bytes"`      // of payload
-	Inline      int64  `json:"inline"`     // deliveries that carried their payload
-	// Deliveries that went from one process to another, past the host. These
-	// are counted, here and above, when their stream has ended.
+	Inline      int64  `json:"inline"`     // deliveries with the payload inside
+	// Deliveries on direct paths between processes. They are counted, here and
+	// above, when their stream has ended.
 	Direct     int64 `json:"direct"`
 	Copies     int64 `json:"copies"`  // payloads that the bus copied
-	Spilled    int64 `json:"spilled"` // payloads on the heap, or in memory of their own, for want of room in one piece
+	Spilled    int64 `json:"spilled"` // payloads on the heap, because the store had no space for them in one piece
 	Dropped    int64 `json:"dropped"`
 	Duplicates int64 `json:"duplicates"` // removed after a retry
-	// Connector is how the connector does that carries the payloads, if one
-	// does. Edges that share it have the same figures.
+	// Connector is the health of the edge's connector; nil: it has none. Edges
+	// that share a connector have the same figures.
 	Connector *connector.Health `json:"connector,omitempty"`
-	// Transfers are what it took to put those of this edge, and to get them.
+	// Transfers are the times and sizes of this edge's puts and gets in the connector.
 	Transfers connflow.Times `json:"transfers,omitzero"`
-	// From sent to handled, or to handed over where another process handles
+	// Latencies from sent to handled, or to given to the process that handles
 	// it; sampled.
 	P50 time.Duration `json:"p50_ns"`
 	P99 time.Duration `json:"p99_ns"`
@@ -105,7 +105,7 @@ func (b *Bus) Stats() Stats {
 	return s
 }
 
-// traffic is the requests that are alive, and what those sent on each edge that are gone.
+// traffic returns the live requests, and by edge what forgotten requests have sent.
 func (b *Bus) traffic() (live []*Request, gone []sent) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -115,25 +115,25 @@ func (b *Bus) traffic() (live []*Request, gone []sent) {
 	return b.sorted(), gone
 }
 
-// RequestStatus says how one request that is alive stands.
+// RequestStatus is the state of one live request.
 type RequestStatus struct {
 	ID      messages.RequestID `json:"id"`
 	Outcome string             `json:"outcome"`
 	Age     time.Duration      `json:"age_ns"`
-	State   string             `json:"state"` // what it waits for
-	Edges   []EdgeStatus       `json:"edges"` // those with something under way
+	State   string             `json:"state"` // a description of its waits
+	Edges   []EdgeStatus       `json:"edges"` // those with deliveries in flight or queued
 }
 
-// EdgeStatus is what one request has under way on one edge.
+// EdgeStatus is what one request has in flight on one edge.
 type EdgeStatus struct {
 	Edge       string `json:"edge"`
 	Deliveries int    `json:"deliveries"`
 	Bytes      int64  `json:"bytes"`
 	Queued     int    `json:"queued"`
-	Direct     bool   `json:"direct,omitempty"` // from one process to another, past the host
+	Direct     bool   `json:"direct,omitempty"` // on a direct path between processes
 }
 
-// Statuses say how the requests stand that are alive.
+// Statuses are the states of the live requests.
 func (b Backend) Statuses() []RequestStatus {
 	all := []RequestStatus{}
 	for _, r := range b.requests() {
@@ -156,16 +156,16 @@ func (r *Request) status() RequestStatus {
 	return st
 }
 
-// sentOn is what the request sent on an edge so far.
+// sentOn is what the request has sent on an edge so far.
 func (r *Request) sentOn(e *edge) sent {
-	o := r.flow(e).outlet()
+	o := r.flow(e).outputs()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return r.flow(e).sums()
+	return r.flow(e).sentSoFar()
 }
 
-// sums, with the outlet's mutex held, is what was sent on the flow so far.
-func (f *flow) sums() sent {
+// sentSoFar, with the mutex of the outputs held, is what was sent on the flow so far, direct path included.
+func (f *flow) sentSoFar() sent {
 	so := f.sent
 	if by := f.stream().DirectPath(); by != nil && !f.counted {
 		n, bytes := by.Sums()
@@ -174,12 +174,12 @@ func (f *flow) sums() sent {
 	return so
 }
 
-// sum counts, for good, what was sent on the flow of a request that is gone.
-func (f *flow) sum() {
-	o := f.outlet()
+// freezeSent makes sent final, for the flow of a request that is being forgotten.
+func (f *flow) freezeSent() {
+	o := f.outputs()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	f.sent, f.counted = f.sums(), true
+	f.sent, f.counted = f.sentSoFar(), true
 }
 
 func (s *EdgeStats) add(more sent) {
@@ -188,7 +188,7 @@ func (s *EdgeStats) add(more sent) {
 	s.Inline += more.inline
 	s.Direct += more.direct
 	s.Copies += more.copies
-	s.Spilled += more.spilt
+	s.Spilled += more.spilled
 }
 
 func (b *Bus) stageStats(st *stage) StageStats {
@@ -200,7 +200,7 @@ func (b *Bus) stageStats(st *stage) StageStats {
 		SlotsFree:     st.bound() - len(st.holders),
 		AdmittedAbove: st.admittedAbove,
 	}
-	workers := st.workers // which only grow
+	workers := st.workers // the slice only grows
 	a.mu.Unlock()
 	for _, w := range workers {
 		s.Panics += w.panics.Load()
@@ -213,7 +213,7 @@ func (b *Bus) stageStats(st *stage) StageStats {
 	return s
 }
 
-// queued is how many deliveries the stage was sent that no handler has begun.
+// queued is the number of deliveries sent to the stage for which no handler has begun.
 func (st *stage) queued(b *Bus) (n int) {
 	for _, r := range b.requests() {
 		n += int(r.tasks[st.index].sent())

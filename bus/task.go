@@ -13,105 +13,105 @@ import (
 	"github.com/omnibus-runtime/omnibus/messages"
 )
 
-// Task is one request at one stage: what a handler works with. Its emissions
-// are for the handler's goroutine, while the handler runs; to emit later, or
-// from elsewhere, Keep a delivery.
+// Task is one request at one stage, for its handler. Only the handler's
+// goroutine may emit by it, while the handler runs; to emit later, or from
+// another goroutine, Keep a delivery.
 type Task struct {
 	Emitter
-	// State is the stage's own, kept for it from one delivery of the request
-	// to the next. It is nil at first, and again when the request is replayed.
+	// State belongs to the stage: the bus keeps it from one delivery of the
+	// request to the next. It is nil at first, and at the start of a replay.
 	State any
 
-	stage  *stage
-	outlet outputs
-	slot   atomic.Pointer[slot] // held while the request is open here
-	stay   atomic.Int32         // changed under admission.mu
-	unsaid atomic.Int32         // inputs that have ended before the stage was sent anything: see outlet.endStream
+	stage       *stage
+	outputs     outputs
+	slot        atomic.Pointer[slot] // nil: the request has no slot here
+	stay        atomic.Int32         // changed under admission.mu
+	pendingEnds atomic.Int32         // inputs that ended before the stage was sent a delivery: see outputs.endStream
 
 	// Guarded by admission.mu.
-	heldAt  int   // the place among the stage's holders
-	granted *Task // the next of a list of grants
+	heldAt  int   // its index in stage.holders
+	granted *Task // the next task in a list of grants
 
-	handling atomic.Uint32 // the fed delivery that is being handled, for a node
-	emitted  atomic.Int64  // when something was emitted for it last, since the bus was opened
+	handling atomic.Uint32 // in a node: the host's number of the delivery that is being handled
+	emitted  atomic.Int64  // the time of its last emission, since the bus was opened
 
-	// held counts deliveries in other hands than the worker's.
-	held     atomic.Int32
-	answered atomic.Bool // of a remote stage: its replicas have emitted all
-	heldMu   lockorder.Mutex[lockorder.TaskHeld]
-	inHand   []*Delivery // those held by a batch or an actor, oldest first
-	behind   []*Delivery // finished, and to be given back behind what is queued
+	// held counts deliveries that the worker has passed to a holder.
+	held               atomic.Int32
+	answered           atomic.Bool // of a remote stage: its replicas have ended the task
+	heldMu             lockorder.Mutex[lockorder.TaskHeld]
+	inHand             []*Delivery // deliveries held by a batch or an actor, oldest first
+	releaseAfterOutput []*Delivery // finished deliveries, to be released when the output queues are empty
 
-	// For the worker's goroutine only.
+	// Only for the worker's goroutine:
 	pending  []*Delivery // input held back while an out-edge's queue is not empty
 	retained []*Delivery // input handled and kept for a replay
 
-	replaying []*Delivery // input that a replay has yet to come to
-	attempt   int         // replays so far
-	everKept  bool        // a handler kept a delivery: a replay could not give it back
-	markKept  uint64      // outlet.byKept when the output was marked
-	ending    bool        // End has run, or is running
-	told      bool        // the user's actor, or the replicas, know that the request is over
-	leaving   bool        // a farewell is on its way
-	left      bool        // the slot is given back
-	round     uint64      // the last of a batch's rounds that it was in
+	replaying    []*Delivery // input that a replay has not reached
+	attempt      int         // replays so far
+	everKept     bool        // a handler kept a delivery: a replay could not repeat it
+	markKept     uint64      // outputs.byKept when the output was marked
+	ending       bool        // End has run, or is running
+	endAnnounced bool        // the program's actor, or the replicas, were told that the request is over
+	gonePosted   bool        // taskGone is in the mailbox
+	stayEnded    bool        // the slot is returned
+	round        uint64      // the last round of a batch that had a delivery of it
 }
 
 // Request is the id of the request.
-func (t *Task) Request() messages.RequestID { return t.outlet.req.id }
+func (t *Task) Request() messages.RequestID { return t.outputs.req.id }
 
 // Context is done when the request is over; its deadline is the request's.
-func (t *Task) Context() context.Context { return t.outlet.req.context() }
+func (t *Task) Context() context.Context { return t.outputs.req.context() }
 
 // Stage is the name of the stage.
 func (t *Task) Stage() string { return t.stage.spec.Name }
 
-// Replica is the number, from 0, of the replica that the request is open at:
-// for a stage whose replicas have something of their own, such as a device. It
-// is for the handler's goroutine.
+// Replica is the number, from 0, of the request's replica, for stages whose
+// replicas have own resources, such as a device. It is for the handler's
+// goroutine.
 func (t *Task) Replica() int { return t.slot.Load().worker.replica }
 
 // Fail ends the request with an error that names the stage.
 func (t *Task) Fail(err error) {
-	t.outlet.req.end(Failed, &StageError{Stage: t.stage.spec.Name, Err: err})
+	t.outputs.req.end(Failed, &StageError{Stage: t.stage.spec.Name, Err: err})
 }
 
-// briefly is how long after its last emission a handler may take to return, for what it emits
-// to wait for that.
-const briefly = 50 * time.Microsecond
+// briefReturn is the longest time between the last emission and the return of a handler for which
+// emissions may wait for the return.
+const briefReturn = 50 * time.Microsecond
 
-// endsSoon reports whether what the handler emits now can wait for its return: it returned
-// briefly after its emission the last time.
+// endsSoon reports whether an emission of the handler can wait for its return: the last handler
+// returned within briefReturn of its last emission.
 func (t *Task) endsSoon() bool {
 	if t == nil || t.handling.Load() == 0 {
 		return false
 	}
 	s := t.slot.Load()
-	return s != nil && s.worker.brief.Load()
+	return s != nil && s.worker.returnsBriefly.Load()
 }
 
-// failWhere is Fail for an error that may say where it happened.
-func (t *Task) failWhere(err error) {
+// failLocated is Fail for an error that may have a location.
+func (t *Task) failLocated(err error) {
 	if at, ok := errors.AsType[*StageError](err); ok {
-		t.outlet.req.end(Failed, at)
+		t.outputs.req.end(Failed, at)
 		return
 	}
 	t.Fail(err)
 }
 
-// failAtEnd is Fail for an error of the stage's End, which may say where it happened.
+// failAtEnd is Fail for an error of the stage's End, which may have a location.
 func (t *Task) failAtEnd(err error) {
 	const what = "end of stream: "
-	at, said := placeIn(err, t.stage.spec.Name)
+	at, located := locationIn(err, t.stage.spec.Name)
 	text := err.Error()
-	if said {
-		text = at.TextBeside(err)
+	if located {
+		text = at.TextWithoutLocation(err)
 	}
-	if !strings.HasPrefix(text, what) { // as that of a node's own End does, which comes from there
+	if !strings.HasPrefix(text, what) { // the error of a node's End has the prefix already
 		err = fmt.Errorf(what+"%w", err)
 	}
-	if said {
-		t.outlet.req.end(Failed, err)
+	if located {
+		t.outputs.req.end(Failed, err)
 		return
 	}
 	t.Fail(err)
@@ -119,47 +119,47 @@ func (t *Task) failAtEnd(err error) {
 
 func (t *Task) failAt(d *Delivery, err error) {
 	d.fed.fail(d, err)
-	t.outlet.req.fail(d, t.stage.spec.Name, err)
+	t.outputs.req.fail(d, t.stage.spec.Name, err)
 }
 
-// failAtBehind is failAt for callers that hold locks.
-func (t *Task) failAtBehind(d *Delivery, err error, after *AfterUnlock) {
-	after.Fail(t.outlet.req, d.placed(t.stage.spec.Name, err))
+// failAtAfterUnlock is failAt for callers that hold locks.
+func (t *Task) failAtAfterUnlock(d *Delivery, err error, after *AfterUnlock) {
+	after.Fail(t.outputs.req, d.withLocation(t.stage.spec.Name, err))
 }
 
-// failBehind is Fail for callers that hold locks.
-func (t *Task) failBehind(err error, after *AfterUnlock) {
-	after.Fail(t.outlet.req, &StageError{Stage: t.stage.spec.Name, Err: err})
+// failAfterUnlock is Fail for callers that hold locks.
+func (t *Task) failAfterUnlock(err error, after *AfterUnlock) {
+	after.Fail(t.outputs.req, &StageError{Stage: t.stage.spec.Name, Err: err})
 }
 
-// hold notes a delivery that leaves the worker's hands.
+// hold counts a delivery that the worker passes to a holder.
 func (t *Task) hold(d *Delivery) {
 	t.held.Add(1)
 	if t.stage.shared() {
-		t.takeIn(d)
+		t.addInHand(d)
 	}
 }
 
-// unhold is called when such a delivery was finished.
+// unhold is called when a held delivery was finished. After the last one it wakes the worker.
 func (t *Task) unhold() {
 	switch {
 	case t.held.Add(-1) != 0:
 	case t.stage.remote == nil:
 		t.wake()
-	case t.answered.Load() || t.outlet.req.over():
-		t.poll()
+	case t.answered.Load() || t.outputs.req.over():
+		t.wakeAndRun()
 	}
 }
 
-// poll is nudge for callers that hold no locks: the worker of a remote stage, which runs no
-// user's code, looks at once.
-func (t *Task) poll() {
+// wakeAndRun is wake for callers without locks: the worker of a remote stage, which runs no user
+// code, may run on the caller's goroutine.
+func (t *Task) wakeAndRun() {
 	if s := t.slot.Load(); s != nil {
 		s.worker.actor.PostAndRun(t)
 	}
 }
 
-// wake has the worker look at the task again.
+// wake posts the task to its worker, which checks it again.
 func (t *Task) wake() {
 	if s := t.slot.Load(); s != nil {
 		s.worker.actor.Post(t)
@@ -169,50 +169,50 @@ func (t *Task) wake() {
 // inputEnded reports whether every in-edge's stream has ended.
 func (t *Task) inputEnded() bool {
 	for _, e := range t.stage.in {
-		if !t.outlet.req.flow(e).in.eos {
+		if !t.outputs.req.flow(e).in.eos {
 			return false
 		}
 	}
 	return true
 }
 
-// clogged reports whether an out-edge's queue holds something back.
-func (t *Task) clogged() bool {
+// outputQueued reports whether the queue of an out-edge that does not drop has deliveries.
+func (t *Task) outputQueued() bool {
 	for _, e := range t.stage.out {
-		if e.spec.Policy != DropOldest && t.outlet.req.flow(e).queued.Load() > 0 {
+		if e.spec.Policy != DropOldest && t.outputs.req.flow(e).queued.Load() > 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// markOutput remembers how far each output was, for a retry to start from.
+// markOutput remembers the position of each output, for a retry.
 func (t *Task) markOutput() {
-	t.outlet.mu.Lock()
-	defer t.outlet.mu.Unlock()
+	t.outputs.mu.Lock()
+	defer t.outputs.mu.Unlock()
 	for _, e := range t.stage.out {
-		f := t.outlet.req.flow(e)
+		f := t.outputs.req.flow(e)
 		f.mark = f.seq
 	}
-	t.markKept = t.outlet.byKept
+	t.markKept = t.outputs.byKept
 }
 
-// outputIsOwn reports whether all that was sent since the output was marked
-// came from the handler. What a kept delivery sent in between cannot be told
-// from it, and would be lost with it in a retry.
+// outputIsOwn reports whether the handler made all emissions since the output
+// was marked. Emissions of a kept delivery in between could not be told apart,
+// and a retry would lose them.
 func (t *Task) outputIsOwn() bool {
-	t.outlet.mu.Lock()
-	defer t.outlet.mu.Unlock()
-	return t.outlet.byKept == t.markKept
+	t.outputs.mu.Lock()
+	defer t.outputs.mu.Unlock()
+	return t.outputs.byKept == t.markKept
 }
 
-// rewindOutput numbers what a retry sends as what it sent before, so that
-// consumers can tell repeats.
+// rewindOutput gives the emissions of a retry the numbers of those before, so
+// that consumers recognise repeats.
 func (t *Task) rewindOutput(toStart bool) {
-	t.outlet.mu.Lock()
-	defer t.outlet.mu.Unlock()
+	t.outputs.mu.Lock()
+	defer t.outputs.mu.Unlock()
 	for _, e := range t.stage.out {
-		f := t.outlet.req.flow(e)
+		f := t.outputs.req.flow(e)
 		f.seq, f.attempt, f.ended = f.mark, f.attempt+1, false
 		if toStart {
 			f.seq = 0
@@ -220,70 +220,70 @@ func (t *Task) rewindOutput(toStart bool) {
 	}
 }
 
-// retain keeps the payload of a handled delivery for a replay. Its place in
-// the window is given back, its bytes are not.
+// retain keeps the payload of a handled delivery for a replay. Its credit for
+// one delivery is returned, the credit for its bytes is not.
 func (t *Task) retain(d *Delivery) {
 	t.retained = append(t.retained, d)
 	d.retainBytes()()
 }
 
-// retainBytes keeps the delivery's bytes. The function that it returns gives the
-// delivery's place in the window back.
-func (d *Delivery) retainBytes() (givePlace func()) {
-	if d.credit < oneDelivery { // it was retained before
+// retainBytes keeps the credit for the delivery's bytes. giveCredit returns the
+// credit for one delivery.
+func (d *Delivery) retainBytes() (giveCredit func()) {
+	if d.credit < oneDelivery { // it is retained already
 		return func() {}
 	}
 	d.credit -= oneDelivery
-	f, put := d.flow, d.put // the delivery may be given back before the place is
+	f, origin := d.flow, d.origin // the delivery may be released before giveCredit is called
 	f.retained.Add(d.cost)
 	return func() {
-		if put != nil {
-			put.Spent(false)
+		if origin != nil {
+			origin.Spent(false)
 		}
-		f.give(oneDelivery)
+		f.giveCredit(oneDelivery)
 	}
 }
 
-// unretain ends the retention of a delivery whose bytes are about to be given back.
+// unretain ends the retention of a delivery whose credit for the bytes is about to be returned.
 func (d *Delivery) unretain() {
-	if d.credit != 0 && d.credit < oneDelivery { // the place alone came back before
+	if d.credit != 0 && d.credit < oneDelivery { // the credit for one delivery was returned before
 		d.flow.retained.Add(-int64(d.credit))
 	}
 }
 
-// awaitSenders returns when whoever was sending to this task when its request
-// ended is done with it. All sending is done under these locks, and nothing is
-// sent under them for a request that is over.
+// awaitSenders waits for the goroutines that were sending to this task when its
+// request ended. They send under the locks of the flow, and under these locks
+// nothing is sent for a request that is over.
 func (t *Task) awaitSenders() {
 	for _, e := range t.stage.in {
-		t.outlet.req.flow(e).awaitSender()
+		t.outputs.req.flow(e).awaitSender()
 	}
 }
 
-// awaitSender returns when what was being sent on the flow when it was called is in order.
+// awaitSender returns when the deliveries that were being sent on the flow are in order.
 func (f *flow) awaitSender() {
 	lockorder.AssertNone("senders are waited for")
-	barrier(&f.outlet().mu)
+	barrier(&f.outputs().mu)
 	barrier(&f.qmu)
 }
 
-// barrier returns when whoever held the lock when it was called has let go.
+// barrier returns when the present holder of the lock has released it.
 func barrier(mu sync.Locker) {
 	mu.Lock()
 	mu.Unlock() //nolint:gocritic,staticcheck // nothing to do while it is held
 }
 
-// discardInput finishes, unseen, all input that the worker still has.
+// discardInput finishes, unhandled, all input that the worker still has.
 func (t *Task) discardInput() {
 	for _, e := range t.stage.in {
-		in := &t.outlet.req.flow(e).in
+		in := &t.outputs.req.flow(e).in
 		reclaimAll(&in.parked)
 	}
 	reclaimAll(&t.pending)
 	t.dropRetained()
 }
 
-// dropRetained finishes what was kept for a replay.
+// dropRetained finishes the input that is kept for a replay.
 func (t *Task) dropRetained() {
 	reclaimAll(&t.retained)
 	reclaimAll(&t.replaying)

@@ -2,78 +2,76 @@ package bus
 
 import "slices"
 
-// A batch, or an actor, holds several deliveries of a request at once. This is
-// what a task knows of them.
+// This file has the deliveries of a task that a batch, or an actor, holds.
 
-// takeIn notes a delivery that a batch or an actor now holds.
-func (t *Task) takeIn(d *Delivery) {
+// addInHand adds a delivery that a batch or an actor holds.
+func (t *Task) addInHand(d *Delivery) {
 	t.heldMu.Lock()
 	defer t.heldMu.Unlock()
 	t.inHand = append(t.inHand, d)
-	t.nameOnly()
+	t.setHandling()
 }
 
-// nameOnly, with heldMu held, has what an actor emits name the delivery that it
-// has of the request, if there is but one: the actor does not say for which of
-// several it emits, unless it does so through a Kept.
-func (t *Task) nameOnly() {
-	if t.stage.spec.Props == nil || !t.outlet.req.bus.node {
+// setHandling, with heldMu held, sets the delivery that an actor's emissions name:
+// the one that it holds of the request, if it is the only one. For one of several
+// deliveries an actor emits through a Kept.
+func (t *Task) setHandling() {
+	if t.stage.spec.Props == nil || !t.outputs.req.bus.node {
 		return
 	}
 	only := uint32(0)
 	if len(t.inHand) == 1 {
-		only = t.inHand[0].fed.number()
+		only = t.inHand[0].fed.hostID()
 	}
 	t.handling.Store(only)
 }
 
-// letGo ends the work on a delivery that a batch or an actor has finished.
-func (t *Task) letGo(d *Delivery) {
+// releaseInHand ends the work on a delivery that a batch or an actor has finished.
+func (t *Task) releaseInHand(d *Delivery) {
 	if t.stage.spec.State == StateNone {
-		t.markOutput() // what was sent until now is not sent again in a retry
+		t.markOutput() // a retry does not repeat the emissions so far
 	}
 	t.heldMu.Lock()
 	if i := slices.Index(t.inHand, d); i >= 0 {
 		t.inHand = slices.Delete(t.inHand, i, i+1)
 	}
-	t.nameOnly()
-	wait := t.outlet.req.bus.node && t.clogged()
+	t.setHandling()
+	wait := t.outputs.req.bus.node && t.outputQueued()
 	if wait {
-		t.behind = append(t.behind, d)
+		t.releaseAfterOutput = append(t.releaseAfterOutput, d)
 	}
 	t.heldMu.Unlock()
 	switch {
 	case !wait:
-		d.giveBack()
+		d.release()
 		t.unhold()
-	case !t.clogged() || t.outlet.req.over():
-		t.wake() // the queue was emptied a moment ago: nobody else may look again
+	case !t.outputQueued() || t.outputs.req.over():
+		t.wake() // the queue became empty meanwhile: flush may have woken the worker before the delivery was added
 	}
 }
 
-// giveBehind gives back what was finished while outputs were queued, once they
-// are out: the host takes an input that is finished for one whose outputs it has.
-func (t *Task) giveBehind() {
-	if t.clogged() && !t.outlet.req.over() {
+// releaseFinished releases deliveries that were finished while outputs were queued,
+// once the queues are empty: for the host a finished input has sent all its outputs.
+func (t *Task) releaseFinished() {
+	if t.outputQueued() && !t.outputs.req.over() {
 		return
 	}
 	t.heldMu.Lock()
-	behind := t.behind
-	t.behind = nil
+	behind := t.releaseAfterOutput
+	t.releaseAfterOutput = nil
 	t.heldMu.Unlock()
 	for _, d := range behind {
-		d.giveBack()
+		d.release()
 		t.unhold()
 	}
 }
 
-// takeInHand gives the deliveries that a batch or an actor holds, and forgets
-// them.
+// takeInHand returns and removes the deliveries that a batch or an actor holds.
 func (t *Task) takeInHand() []*Delivery {
 	t.heldMu.Lock()
 	defer t.heldMu.Unlock()
 	ds := t.inHand
 	t.inHand = nil
-	t.nameOnly()
+	t.setHandling()
 	return ds
 }

@@ -17,16 +17,16 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// GPUOptions describe the lane that carries tensors in the memory of GPUs. Where
-// the machine offers less than is asked for, they travel through host memory, and
-// the figures and the log say so.
+// GPUOptions describe the lane that carries tensors in GPU memory. If the machine
+// offers less than is configured, tensors travel through host memory, as the figures
+// and the log show.
 type GPUOptions struct {
 	// Lane describes GPUs and pools. Its Directory and Logger are the bus's.
 	Lane lane.Options
-	// WhenFull says what becomes of tensors that the pool has no room for.
+	// WhenFull is the policy for tensors for which the pool has no space.
 	WhenFull WhenFull
-	// FullTimeout is how long room is waited for before that; default 20 ms, unless
-	// WhenFull is WaitForSpace, which waits until the request is over.
+	// FullTimeout is how long an emission waits for space before that; default 20 ms.
+	// With WaitForSpace it waits until the request is over.
 	FullTimeout time.Duration
 }
 
@@ -51,7 +51,7 @@ func OpenLane(ctx context.Context, gpu *GPUOptions, dir lane.Directory, log *slo
 	return l, nil
 }
 
-// openSender makes the bus a part of a lane, or a lane of its own.
+// openSender gives the bus a sender of the lane of, or of its own lane.
 func (b *Bus) openSender(ctx context.Context, of *lane.Lane) (err error) {
 	if b.opts.GPU != nil {
 		b.gpu = b.opts.GPU.withDefaults()
@@ -68,8 +68,7 @@ func (b *Bus) openSender(ctx context.Context, of *lane.Lane) (err error) {
 	return nil
 }
 
-// closeSender gives back what the lane has made for the bus, when no payload is
-// held any more.
+// closeSender closes the sender, and the bus's own lane, when no payload is held any more.
 func (b *Bus) closeSender(ctx context.Context) error {
 	var errs []error
 	for _, dev := range b.sender.Devices() {
@@ -84,38 +83,38 @@ func (b *Bus) closeSender(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// WhenFull is what becomes of tensors that a GPU pool has no room for.
+// WhenFull is the policy for tensors for which a GPU pool has no space.
 type WhenFull uint8
 
 const (
-	// SpillToHost has them travel through host memory.
+	// SpillToHost sends them through host memory.
 	SpillToHost WhenFull = iota
-	// WaitForSpace has the stage wait, as it does for room in the store.
+	// WaitForSpace makes the stage wait, as for space in the store.
 	WaitForSpace
 	// FailWhenFull fails the emission with lane.ErrPoolFull.
 	FailWhenFull
 )
 
-// TensorOptions say more of tensors that are sent. The zero value does for tensors
-// that are complete, in memory that stays.
+// TensorOptions describe tensors that are sent. The zero value is for complete
+// tensors in memory that stays allocated.
 type TensorOptions struct {
-	// Stream is where the tensors are being computed: they are complete when what
-	// was submitted to it so far is done. Nil: they are.
+	// Stream computes the tensors: they are complete when the operations submitted
+	// to it so far are done. Nil: they are complete.
 	Stream cudaipc.Stream
-	// Release is called once when the memory of those on a GPU is not needed any
-	// more, also after an error; on an edge that shares the buffers themselves
-	// (cuda_ipc) that is when nobody reads them. It may free them.
+	// Release is called once when the memory of tensors on a GPU is no longer needed,
+	// also after an error; on an edge that shares the buffers themselves (cuda_ipc),
+	// after the last reader is done. It may free them.
 	Release func()
 }
 
 // EmitTensors sends a value with tensors in it, at any depth, as a bundle: those on
-// a GPU are [*lane.Tensor], those in host memory [codec.Tensor]. How the former
-// travel is for each edge to say ([Edge.Tensors]). Where its edges say different
-// things, the value is stored once for each.
+// a GPU are [*lane.Tensor], those in host memory [codec.Tensor]. [Edge.Tensors] is
+// the transport of the former. If the edges have different transports, the value is
+// stored once for each edge.
 //
-// It returns when the value is sent: copies between GPUs may still be on their way,
-// and receivers wait for them. The errors are those of Emit, of package lane
-// and of package cudaipc.
+// It returns when the value is sent: copies between GPUs may still run, and
+// receivers wait for them. The errors are those of Emit, of package lane and of
+// package cudaipc.
 func (e Emitter) EmitTensors(v any, t TensorOptions, opts ...EmitOption) error {
 	em := Emission{}.with(opts)
 	edges, err := e.out.chosen(em)
@@ -126,7 +125,7 @@ func (e Emitter) EmitTensors(v any, t TensorOptions, opts ...EmitOption) error {
 		t.release()
 		return err
 	}
-	if alike(edges) {
+	if sameTransport(edges) {
 		return e.emitTensors(v, t, em, edges[0])
 	}
 	left := atomic.Int32{}
@@ -155,8 +154,8 @@ func (t TensorOptions) release() {
 	}
 }
 
-// alike reports whether tensors travel the same way on all edges.
-func alike(edges []*edge) bool {
+// sameTransport reports whether tensors have the same transport on all edges.
+func sameTransport(edges []*edge) bool {
 	for _, ed := range edges[1:] {
 		if ed.spec.Tensors != edges[0].spec.Tensors || ed.spec.TensorMinBytes != edges[0].spec.TensorMinBytes {
 			return false
@@ -165,13 +164,13 @@ func alike(edges []*edge) bool {
 	return true
 }
 
-// emitTensors sends a value along edges that are like ed.
+// emitTensors sends a value along edges with the tensor transport of ed.
 func (e Emitter) emitTensors(v any, t TensorOptions, em Emission, ed *edge) error {
 	ctx, done := e.context()
 	defer done()
 	err := e.sendTensors(ctx, v, t, em, ed)
 	switch {
-	case err == nil || e.out.forgiving():
+	case err == nil || e.out.discardsWhenOver():
 		return nil
 	case ctx.Err() == nil || !errors.Is(err, ctx.Err()) && !errors.Is(err, context.Cause(ctx)):
 		return err
@@ -199,7 +198,7 @@ func (e Emitter) sendTensors(ctx context.Context, v any, t TensorOptions, em Emi
 	return buf.Send(o.Size())
 }
 
-// context is the request's, until the emitter's own is over.
+// context is the request's context, and ends also when the emitter is canceled.
 func (e Emitter) context() (ctx context.Context, done func()) {
 	ctx = e.out.req.context()
 	if e.cancel == nil {
@@ -218,7 +217,7 @@ func (e Emitter) context() (ctx context.Context, done func()) {
 	return ctx, func() { close(over) }
 }
 
-// reserveOn reserves what a value with tensors takes, in both memories.
+// reserveOn reserves the space for a value with tensors, in the store and on the device.
 func (e Emitter) reserveOn(ctx context.Context, o *lane.Outgoing, em Emission) (*Buffer, error) {
 	if dev, _ := o.On(); dev == nil {
 		b, err := e.reserve(o.Size(), codec.IDBundle, em)
@@ -245,42 +244,43 @@ func (e Emitter) reserveOn(ctx context.Context, o *lane.Outgoing, em Emission) (
 	return e.reserveOn(ctx, o, em)
 }
 
-// reserveOn takes room in the store, with a piece of a device that other processes
-// find. It does not go to the heap: the piece is the object's.
+// reserveOn takes space in the store, with a piece of device memory that other
+// processes can find. It does not spill to the heap: the piece belongs to an object
+// of the store.
 func (b *Buffer) reserveOn(ctx context.Context, o *lane.Outgoing) (err error) {
-	if err := b.hold(); err != nil {
+	if err := b.holdRequest(); err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			b.unhold()
+			b.unholdRequest()
 		}
 	}()
-	piece, err := b.awaitRoomOn(ctx, o)
+	piece, err := b.awaitSpaceOn(ctx, o)
 	if err != nil {
 		return err
 	}
 	o.Reserved(piece)
 	if err = o.Publish(ctx); err != nil {
-		b.room.Abort()
+		b.reservation.Abort()
 	}
 	return err
 }
 
-// awaitRoomOn waits for room in both memories.
-func (b *Buffer) awaitRoomOn(ctx context.Context, o *lane.Outgoing) (piece uint32, err error) {
+// awaitSpaceOn waits for space in the store and on the device.
+func (b *Buffer) awaitSpaceOn(ctx context.Context, o *lane.Outgoing) (piece uint32, err error) {
 	dev, deviceBytes := o.On()
 	gpu := &b.e.out.req.bus.gpu
 	ran := b.e.handlerLock.pause()
 	defer b.e.handlerLock.lock(b.e.out.req.id, ran)
-	defer b.e.out.waitsForSpace(dev)()
+	defer b.e.out.beginSpaceWait(dev)()
 	var late chan struct{}
 	if gpu.WhenFull != WaitForSpace {
 		late = make(chan struct{})
 		timer := time.AfterFunc(gpu.FullTimeout, func() { close(late) })
 		defer timer.Stop()
 	}
-	b.room, piece, err = b.e.out.producer.ReserveOn(ctx.Done(), late, dev, deviceBytes, b.size, b.codec)
+	b.reservation, piece, err = b.e.out.producer.ReserveOn(ctx.Done(), late, dev, deviceBytes, b.size, b.codec)
 	switch {
 	case err == nil:
 		return piece, nil
@@ -292,11 +292,11 @@ func (b *Buffer) awaitRoomOn(ctx context.Context, o *lane.Outgoing) (piece uint3
 	return 0, fmt.Errorf("reserve %d bytes, and %d on a GPU: %w", b.size, deviceBytes, err)
 }
 
-// settled has buffers go back to their owners that were sent as they are and that
-// nobody reads any more: a payload, which may have had some, was given back just now.
-// Other memory waits until its room is wanted.
-func (b *Bus) settled(h messages.Handle) {
-	if shmstore.IsLarge(h) { // no reservation may come for long, and it has much
+// payloadReleased is called after a payload was released. It trims large objects, and
+// returns shared GPU buffers without readers to their owners. Other memory is reclaimed
+// when its space is needed.
+func (b *Bus) payloadReleased(h messages.Handle) {
+	if shmstore.IsLarge(h) { // it is much memory, and the next reservation may come late
 		b.writer.Post(func(s *shmstore.Store) { s.TrimLarge() })
 	}
 	if codec.ID(h.Codec) != codec.IDBundle {
@@ -311,8 +311,8 @@ func (b *Bus) settled(h messages.Handle) {
 	}
 }
 
-// checkMovable refuses to copy a payload away from the object that its tensors on a
-// GPU belong to: they would be gone before the copy is.
+// checkMovable refuses to copy a payload with tensors on a GPU out of its object: the
+// tensors belong to the object and would be freed before the copy.
 func checkMovable(id codec.ID, payload []byte) error {
 	if id != codec.IDBundle {
 		return nil
@@ -327,11 +327,11 @@ func checkMovable(id codec.ID, payload []byte) error {
 	return nil
 }
 
-// Tensors opens a payload that is a bundle (see [Emitter.EmitTensors]): its value,
-// with the tensors where they are. Finishing the delivery closes the message, and
-// waits until the streams that read it are done: a handler that returns does,
-// and [Kept.Finish] sees to it. When ctx ends while memory of another
-// process is looked for, the error is the context's, or how the request ended.
+// Tensors opens a payload that is a bundle (see [Emitter.EmitTensors]), without
+// copying its tensors. Finishing the delivery closes the message; the payload is
+// released when the streams that read it are done: the return of a handler waits for
+// that, [Kept.Finish] does not. When ctx ends during the lookup of memory of another
+// process, the error is the context's, or that of the request's end.
 func (d *Delivery) Tensors(ctx context.Context) (*lane.Message, error) {
 	if d.message != nil {
 		return d.message, nil
@@ -354,7 +354,7 @@ func (d *Delivery) Tensors(ctx context.Context) (*lane.Message, error) {
 	return m, nil
 }
 
-// whenUnread has f called when no stream reads the payload any more.
+// whenUnread calls f when no stream reads the payload any more.
 func (d *Delivery) whenUnread(f func()) {
 	m := d.message
 	if m == nil {
@@ -376,7 +376,7 @@ func (d *Delivery) awaitUnread() {
 	<-unread
 }
 
-// laneMode is what an edge says, in the lane's words.
+// laneMode is the mode of the lane for an edge's tensor transport.
 func laneMode(t TensorTransport) lane.Mode {
 	return [...]lane.Mode{TensorsDefault: lane.Default, TensorsIPC: lane.IPC, TensorsPool: lane.Pool}[t]
 }

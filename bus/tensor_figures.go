@@ -8,15 +8,15 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
-// TensorFigures are what the processes of a bus have told.
+// TensorFigures are the figures that the processes of a bus have reported.
 type TensorFigures struct {
-	mu   lockorder.Mutex[lockorder.TensorFigure]
-	now  map[any]lane.Stats // by process
-	gone lane.Stats         // of those that have left
+	mu       lockorder.Mutex[lockorder.TensorFigure]
+	current  map[any]lane.Stats // by process
+	departed lane.Stats         // sums of processes that have left
 }
 
-// Told takes the figures of a process, in place of those that it told before.
-func (f *TensorFigures) Told(of any, arguments []byte) error {
+// Set replaces the figures of a process. The arguments are JSON; the errors wrap ErrPayload.
+func (f *TensorFigures) Set(of any, arguments []byte) error {
 	var figures lane.Stats
 	if err := json.Unmarshal(arguments, &figures); err != nil {
 		return fmt.Errorf("%w: arguments of tensors: %w", ErrPayload, err)
@@ -26,28 +26,28 @@ func (f *TensorFigures) Told(of any, arguments []byte) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.now == nil {
-		f.now = make(map[any]lane.Stats)
+	if f.current == nil {
+		f.current = make(map[any]lane.Stats)
 	}
-	f.now[of] = figures
+	f.current[of] = figures
 	return nil
 }
 
-// Leave keeps what a process has counted, which is gone, and tells no more.
-func (f *TensorFigures) Leave(of any) {
+// Remove adds the counters of a process that has left to the sums.
+func (f *TensorFigures) Remove(of any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	figures := f.now[of]
-	delete(f.now, of)
+	figures := f.current[of]
+	delete(f.current, of)
 	figures.Open = 0
-	f.gone = f.gone.Plus(figures)
+	f.departed = f.departed.Plus(figures)
 }
 
 func (f *TensorFigures) sum() lane.Stats {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	sum := f.gone
-	for _, figures := range f.now {
+	sum := f.departed
+	for _, figures := range f.current {
 		sum = sum.Plus(figures)
 	}
 	return sum

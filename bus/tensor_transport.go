@@ -7,17 +7,16 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// TensorTransport says how the tensors of an edge's payloads travel that lie in
-// memory of a GPU.
+// TensorTransport is the transport of tensors in GPU memory on an edge.
 type TensorTransport = wire.Transport
 
 const (
 	// TensorsDefault copies them through host memory, in the store.
 	TensorsDefault = wire.TransportDefault
-	// TensorsIPC hands over the allocations that they lie in, which stay until
-	// their last consumer is done.
+	// TensorsIPC shares their allocations, which stay until the last consumer is
+	// done.
 	TensorsIPC = wire.TransportIPC
-	// TensorsPool copies them into a pool of GPU memory that the processes share.
+	// TensorsPool copies them into a pool of GPU memory that all processes can map.
 	TensorsPool = wire.TransportPool
 )
 

@@ -21,6 +21,6 @@ func TestTensorTransports(t *testing.T) {
 		}
 	}
 	if got := bus.TensorTransport(7).String(); got != "transport 7" {
-		t.Errorf("a transport that there is not is called %q", got)
+		t.Errorf("an unknown transport is called %q", got)
 	}
 }

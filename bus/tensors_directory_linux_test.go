@@ -13,10 +13,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// TestTensorsWithoutRoomInTheDirectory: tensors whose arena no other process could find
-// travel through host memory, as where there is no pool at all, and that is counted; the next
-// ones go by the pool when there is room again.
-func TestTensorsWithoutRoomInTheDirectory(t *testing.T) {
+// TestTensorsWithFullDirectory: if the directory is full, so that no other process can find
+// the arena, tensors travel through host memory, as without a pool, and are counted; when
+// the directory has space again, tensors travel by the pool.
+func TestTensorsWithFullDirectory(t *testing.T) {
 	g := testbus.NewGPU(t, emul.Options{GranularityBytes: 1 << 16})
 	const n = 100 << 10
 	b := testbus.Open(t, bus.Pipeline{
@@ -61,7 +61,7 @@ func TestTensorsWithoutRoomInTheDirectory(t *testing.T) {
 		}
 		names = append(names, name)
 	}
-	dir.Withdraw(names[0]) // for the words, and not for the arena
+	dir.Withdraw(names[0]) // space for the lane's words, and not for the arena
 	r := testbus.StreamOf(t, b)
 	trip := func(want string) {
 		t.Helper()

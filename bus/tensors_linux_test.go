@@ -16,7 +16,7 @@ import (
 )
 
 // TestTensorsThroughStages sends tensors on a GPU through two stages: the first
-// forwards them, and sends others.
+// forwards them, and emits further ones.
 func TestTensorsThroughStages(t *testing.T) {
 	for _, transport := range []bus.TensorTransport{bus.TensorsDefault, bus.TensorsIPC, bus.TensorsPool} {
 		t.Run(transport.String(), func(t *testing.T) {
@@ -78,9 +78,9 @@ func TestTensorsThroughStages(t *testing.T) {
 	}
 }
 
-// TestTensorsOfUnlikeEdges: of one emission each edge gets its own, and the caller's
-// memory comes back once, whether it was sent or not.
-func TestTensorsOfUnlikeEdges(t *testing.T) {
+// TestTensorsOnEdgesOfTwoTransports: one emission goes to each edge by the edge's transport, and
+// Release of the tensors is called once, also after an error.
+func TestTensorsOnEdgesOfTwoTransports(t *testing.T) {
 	g := testbus.NewGPU(t, emul.Options{})
 	const n = 100 << 10
 	began, emitted, released := make(chan struct{}), make(chan error, 1), make(chan struct{}, 10)
@@ -157,13 +157,13 @@ func TestTensorsOfUnlikeEdges(t *testing.T) {
 		t.Error(err)
 	}
 	if more := len(released); more != 0 {
-		t.Errorf("memory came back %d times too often", more)
+		t.Errorf("Release was called %d times too often", more)
 	}
 }
 
-// TestTensorsStayWithTheirPayload: a payload whose tensors lie in a GPU's memory is
-// neither copied to a connector nor to another bus.
-func TestTensorsStayWithTheirPayload(t *testing.T) {
+// TestDeviceTensorsAreNotCopied: a payload with tensors in GPU memory is copied neither
+// to a connector nor to another bus.
+func TestDeviceTensorsAreNotCopied(t *testing.T) {
 	g := testbus.NewGPU(t, emul.Options{})
 	other := testbus.Open(t, bus.Pipeline{Stages: []bus.StageSpec{{Name: "there", Handle: func(*bus.Task, *bus.Delivery) error { return nil }}}}, bus.Options{})
 	errs := make(chan error, 2)
@@ -199,9 +199,9 @@ func TestTensorsStayWithTheirPayload(t *testing.T) {
 	r.Close()
 }
 
-// TestBatchTensorsOfARequestThatIsOver: an emission of a stage that serves many requests
-// succeeds, to no effect, when its own is over: also when it is over only while a GPU copies.
-func TestBatchTensorsOfARequestThatIsOver(t *testing.T) {
+// TestBatchTensorsOfEndedRequest: an emission of a stage that serves many requests
+// succeeds without effect when its request is over, also if that ends while a GPU copies.
+func TestBatchTensorsOfEndedRequest(t *testing.T) {
 	const n = 10 << 10
 	var emitting atomic.Bool
 	copying, letGo := make(chan struct{}), make(chan struct{})

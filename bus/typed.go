@@ -9,8 +9,8 @@ import (
 )
 
 // Stage describes a stage that turns each input into one output. The values
-// travel through the bus's serializer; codec.Tensor values are views of shared
-// memory on arrival, and end with the call.
+// travel through the bus's serializer; a codec.Tensor input is a view of shared
+// memory that is valid during the call.
 //
 // The types are checked when the bus opens: an edge whose ends do not agree is
 // an error there.
@@ -52,9 +52,9 @@ func Expand[In, Out any](name string, f func(t *Task, in In, emit func(Out) erro
 }
 
 // Join2 describes a stage that joins two branches of a request: the n-th
-// input of the one with the n-th of the other, in the order in which the
-// pipeline lists the edges: a and b are not matched to stages by name, as the parameters
-// of a function in Python are.
+// input of one with the n-th of the other. a and b are in the order in which the
+// pipeline lists the edges; unlike the parameters of a function in Python, they
+// are not matched to stages by name.
 func Join2[A, B, Out any](name string, f func(t *Task, a A, b B) (Out, error)) StageSpec {
 	return StageSpec{
 		Name: name,
@@ -92,8 +92,8 @@ func decode[T any](d *Delivery) (T, error) {
 // Result decodes a result received from a request, or any other delivery.
 func Result[T any](d *Delivery) (T, error) { return decode[T](d) }
 
-// endsWith reports whether d is the very last input of the task, so that what
-// is emitted for it may be marked as the last output.
+// endsWith reports whether d is the last input of the task: the emission for it
+// may be marked as the last output.
 func (t *Task) endsWith(d *Delivery) bool {
 	return d.EOS && len(t.stage.in) == 1 && t.stage.spec.End == nil
 }
@@ -114,8 +114,8 @@ func (g *graph) checkTypes() error {
 		if e.from == nil {
 			continue
 		}
-		if out, in := e.from.spec.out, e.takes(); out != nil && in != nil && out != in {
-			return fmt.Errorf("%w: edge %s: stage %q emits %v, stage %q takes %v%s", ErrConfig, e.name, e.from.spec.Name, out, e.to.spec.Name, in, e.place())
+		if out, in := e.from.spec.out, e.inputType(); out != nil && in != nil && out != in {
+			return fmt.Errorf("%w: edge %s: stage %q emits %v, stage %q takes %v%s", ErrConfig, e.name, e.from.spec.Name, out, e.to.spec.Name, in, e.inputPosition())
 		}
 	}
 	return nil
@@ -129,26 +129,26 @@ func (s *StageSpec) CheckInputs(from []string) error {
 	return nil
 }
 
-// takes is the type that the stage at the end of the edge takes from it; nil: it is not known.
-func (e *edge) takes() reflect.Type {
+// inputType is the type that the consumer takes from the edge; nil: it is unknown.
+func (e *edge) inputType() reflect.Type {
 	if e.to == nil || e.in >= len(e.to.spec.in) && len(e.to.spec.in) != 1 {
 		return nil
 	}
 	return e.to.spec.in[min(e.in, len(e.to.spec.in)-1)]
 }
 
-// place says which of several inputs of its stage the edge is.
-func (e *edge) place() string {
+// inputPosition says which of several inputs of its stage the edge is.
+func (e *edge) inputPosition() string {
 	if len(e.to.spec.in) < 2 {
 		return ""
 	}
 	return fmt.Sprintf(" as its input %d: the pipeline lists the edges in the order of the function's parameters", e.in+1)
 }
 
-// checkInput compares the type of an input with what the first stages take, where that is known.
+// checkInput compares the type of an input with the input types of the first stages, where they are known.
 func (g *graph) checkInput(v any) error {
 	for _, e := range g.inputs {
-		in := e.takes()
+		in := e.inputType()
 		if in == nil || v == nil {
 			continue
 		}

@@ -8,31 +8,31 @@ import (
 	"github.com/omnibus-runtime/omnibus/actors"
 )
 
-// EnvWait is the variable that sets how a process waits where its options do not: see [Wait].
+// EnvWait is the environment variable for the [Wait] of a process whose options do not set it.
 const EnvWait = "OMNIBUS_WAIT"
 
-// Wait is how a process waits for what other processes send to it. It is one setting for
-// all of a process: what is saved by looking is a wake-up, and what it costs is processor
-// time. A host waits so for its own requests alone, and hands it to the processes that it starts.
+// Wait is how a process waits for messages of other processes. It is one setting for the whole
+// process: polling saves a wake-up and costs processor time. A host applies it to its own requests
+// only, and passes it to the processes that it starts.
 type Wait string
 
 // The ways to wait.
 const (
-	// WaitBalanced has a goroutine that has nothing to do look for up to 100 µs, as long as
-	// that has paid lately and no other thread wants to run, and then park. It is the default.
+	// WaitBalanced makes an idle goroutine poll for up to 100 µs before it parks, as long as polling
+	// has paid off lately and no other thread wants to run. It is the default.
 	WaitBalanced Wait = "balanced"
-	// WaitPark has it park at once: nothing looks.
+	// WaitPark makes it park at once, without polling.
 	WaitPark Wait = "park"
-	// WaitPoll has one of the goroutines that wait for work, or for a result, look all the
-	// time in place of parking, once another process has sent something and until that is
-	// gone. It takes a processor, whatever else wants to run.
+	// WaitPoll makes one of the goroutines that wait for work, or for a result, poll all the
+	// time instead of parking, from the first message of another process until that process
+	// is gone. It takes a processor, even if other threads want to run.
 	WaitPoll Wait = "poll"
 )
 
 // Waits lists the ways to wait.
 func Waits() []Wait { return []Wait{WaitPark, WaitBalanced, WaitPoll} }
 
-// WithDefault is the way that is set, or what the environment says, or WaitBalanced.
+// WithDefault returns w, or if w is empty the value of $OMNIBUS_WAIT, or WaitBalanced.
 func (w Wait) WithDefault() Wait {
 	if w == "" {
 		w = Wait(os.Getenv(EnvWait))
@@ -43,7 +43,7 @@ func (w Wait) WithDefault() Wait {
 	return w
 }
 
-// Validate reports a way that there is not.
+// Validate refuses an unknown way to wait, with ErrConfig.
 func (w Wait) Validate() error {
 	if !slices.Contains(Waits(), w) {
 		return fmt.Errorf("%w: Wait is %q: use one of %v, or leave it and $%s empty", ErrConfig, w, Waits(), EnvWait)
@@ -51,10 +51,10 @@ func (w Wait) Validate() error {
 	return nil
 }
 
-// Spinner is for the goroutines of a process; nil: none looks.
-func (w Wait) Spinner(look actors.PollFunc) *actors.Spinner {
+// Spinner makes the spinner for the goroutines of a process; nil: they do not poll.
+func (w Wait) Spinner(poll actors.PollFunc) *actors.Spinner {
 	if w == WaitPark {
 		return nil
 	}
-	return actors.NewSpinner(look, w == WaitPoll)
+	return actors.NewSpinner(poll, w == WaitPoll)
 }

@@ -10,46 +10,44 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
-// worker is the receiver behind one actor of a stage: it takes deliveries in,
-// checks their order, and has them handled. All of it runs on the actor's
+// worker is the receiver of one actor of a stage: it takes deliveries in,
+// checks their order, and calls the handler. Its methods run on the actor's
 // goroutine, except Failed and Dropped.
 type worker struct {
-	bus         *Bus
-	stage       *stage
-	replica     int
-	actor       *actors.Stage
-	handlerLock handlerLock
-	producer    *actors.Producer
-	batcher     *actors.Batcher[*Delivery]
-	log         *slog.Logger
-	panics      atomic.Int64
-	brief       atomic.Bool // the handler returned briefly after its last emission, the last time
+	bus            *Bus
+	stage          *stage
+	replica        int
+	actor          *actors.Stage
+	handlerLock    handlerLock
+	producer       *actors.Producer
+	batcher        *actors.Batcher[*Delivery]
+	log            *slog.Logger
+	panics         atomic.Int64
+	returnsBriefly atomic.Bool // the last handler returned within briefReturn of its last emission
 
-	// What is being handled, for Failed, which runs while the actor stands
-	// still.
-	task  *Task
-	parts []*Delivery
-	one   [1]*Delivery // backs parts for all but joins and batches
-	retry func()       // what Restarted has to do first
-	again []*Delivery  // of a batch that failed, still to be tried one by one
-	rest  []*Delivery  // of a batch, for the next rounds
-	round uint64       // counts the rounds
+	// The work of the present handler, for Failed, which runs while the actor is stopped.
+	task        *Task
+	parts       []*Delivery
+	partsBuf    [1]*Delivery // backs parts for all but joins and batches
+	onRestarted func()       // run by Restarted
+	batchRetry  []*Delivery  // of a failed batch, to be retried one by one
+	batchRest   []*Delivery  // of a batch, for further rounds
+	round       uint64       // counts the rounds
 }
 
-// Ended tells a user's actor (StageSpec.Props) that a request is over while it
-// holds deliveries of it. It should finish them: until then they keep their
-// payloads and the request its slot, and the bus cannot close.
+// Ended tells an actor (StageSpec.Props) that a request is over while the actor
+// holds deliveries of it. The actor should finish them: until then they keep
+// their payloads and the request keeps its slot, and the bus cannot close.
 type Ended struct{ Task *Task }
 
 // batchDue tells a batching worker that a batch has waited long enough.
 type batchDue struct{ batch uint64 }
 
-// taskGone follows the last delivery that a request which is over can have
-// sent to a worker: behind it, nothing of the request is left there.
+// taskGone follows the last delivery of an ended request in a worker's mailbox:
+// behind it there is none of the request.
 type taskGone struct{ task *Task }
 
-// Receive implements actors.Receiver. A *Task is a request to look at the task
-// again.
+// Receive implements actors.Receiver. A *Task asks the worker to check the task again.
 func (w *worker) Receive(message any) {
 	switch m := message.(type) {
 	case *Delivery:
@@ -57,7 +55,7 @@ func (w *worker) Receive(message any) {
 	case *Task:
 		w.resume(m)
 	case taskGone:
-		w.leave(m.task)
+		w.endStay(m.task)
 	case batchDue:
 		w.batcher.Due(m.batch)
 	default:
@@ -70,17 +68,17 @@ func (w *worker) arrive(d *Delivery) {
 	if !t.accept(d) {
 		return
 	}
-	if w.stage.shared() && (len(t.pending) > 0 || t.clogged()) {
+	if w.stage.shared() && (len(t.pending) > 0 || t.outputQueued()) {
 		t.pending = append(t.pending, d)
 		return
 	}
 	w.dispatch(t, d)
 }
 
-// accept takes in a delivery that is the next of its stream. Another one is given back, and so is
-// each of a request that is over.
+// accept takes in a delivery that is the next of its stream. It releases any other delivery, and all of a
+// request that is over, and reports false.
 func (t *Task) accept(d *Delivery) bool {
-	next := !t.outlet.req.over()
+	next := !t.outputs.req.over()
 	if next {
 		var err error
 		if next, err = d.flow.accept(d); err != nil {
@@ -93,12 +91,12 @@ func (t *Task) accept(d *Delivery) bool {
 	return next
 }
 
-// dispatch starts the work on a delivery whose turn in its stream has come.
+// dispatch starts the work on an accepted delivery.
 func (w *worker) dispatch(t *Task, d *Delivery) {
 	spec := &w.stage.spec
 	switch {
 	case spec.Props != nil:
-		w.pass(t, d)
+		w.passToActor(t, d)
 	case d.Bare():
 		d.reclaim()
 	case spec.Join != nil:
@@ -111,16 +109,16 @@ func (w *worker) dispatch(t *Task, d *Delivery) {
 	if spec.Join != nil {
 		w.join(t)
 	}
-	w.settle(t)
+	w.tryEndTask(t)
 }
 
 func (w *worker) handleOne(t *Task, d *Delivery) {
-	w.one[0] = d
-	w.handle(t, w.one[:])
+	w.partsBuf[0] = d
+	w.handle(t, w.partsBuf[:])
 }
 
-// handle has the stage handle one delivery, or one of each branch, and
-// finishes what the handler did not keep.
+// handle calls the handler with one delivery, or one of each branch, and
+// finishes the deliveries that the handler did not keep.
 func (w *worker) handle(t *Task, parts []*Delivery) {
 	w.task, w.parts = t, parts
 	spec := &w.stage.spec
@@ -130,10 +128,10 @@ func (w *worker) handle(t *Task, parts []*Delivery) {
 			t.markOutput()
 		}
 		if w.bus.node {
-			t.handling.Store(parts[0].fed.number())
+			t.handling.Store(parts[0].fed.hostID())
 		}
 		err = w.call(t, parts)
-		w.learn(t, parts[0])
+		w.noteBriefReturn(t, parts[0])
 	}
 	w.task, w.parts = nil, nil
 	if err != nil {
@@ -146,25 +144,25 @@ func (w *worker) handle(t *Task, parts []*Delivery) {
 
 func openAll(parts []*Delivery) error {
 	for _, d := range parts {
-		if err := d.open(); err != nil {
+		if err := d.openPayload(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// learn notes, for a node, whether the handler has returned briefly after it emitted. Where
-// it has kept its delivery, no finish follows that the emission could travel with.
-func (w *worker) learn(t *Task, d *Delivery) {
+// noteBriefReturn notes, in a node, whether the handler has returned within briefReturn of its last
+// emission. If the handler kept its delivery, no finish follows with which the emission could be batched.
+func (w *worker) noteBriefReturn(t *Task, d *Delivery) {
 	if at := t.emitted.Swap(0); at != 0 {
-		w.brief.Store(d.state.Load() == stateSent && w.bus.now()-time.Duration(at) < briefly)
+		w.returnsBriefly.Store(d.state.Load() == stateSent && w.bus.now()-time.Duration(at) < briefReturn)
 	}
 }
 
-// call runs the handler in the replica's turn.
+// call runs the handler under the replica's handlerLock.
 func (w *worker) call(t *Task, parts []*Delivery) error {
 	lockorder.AssertNone("a handler is called")
-	w.handlerLock.lock(t.outlet.req.id, 0)
+	w.handlerLock.lock(t.outputs.req.id, 0)
 	defer w.handlerLock.unlock()
 	if w.stage.spec.Join != nil {
 		return w.stage.spec.Join(t, parts)
@@ -178,34 +176,34 @@ func (w *worker) finish(t *Task, d *Delivery) {
 	}
 	d.awaitUnread()
 	d.handled = true
-	if w.stage.spec.Replay && !t.outlet.req.over() {
-		d.fed.retain(d) // when its outputs are out
+	if w.stage.spec.Replay && !t.outputs.req.over() {
+		d.fed.retain(d) // its outputs are sent
 		t.retain(d)
 		return
 	}
 	d.reclaim()
 }
 
-// resume looks at a task again: something it waited for may have happened.
+// resume continues a task after a change for which it may have waited.
 func (w *worker) resume(t *Task) {
-	if t.left {
+	if t.stayEnded {
 		return
 	}
-	t.giveBehind()
-	for len(t.pending) > 0 && !t.clogged() && !t.outlet.req.over() {
+	t.releaseFinished()
+	for len(t.pending) > 0 && !t.outputQueued() && !t.outputs.req.over() {
 		d := t.pending[0]
 		t.pending = t.pending[1:]
 		w.dispatch(t, d)
 	}
-	w.settle(t)
+	w.tryEndTask(t)
 }
 
-// settle ends the task when there is nothing left to do: it runs End, closes
-// the outputs and gives the slot back.
-func (w *worker) settle(t *Task) {
-	req := t.outlet.req
+// tryEndTask ends the task when it has no work left: it runs End, closes the
+// outputs and returns the slot.
+func (w *worker) tryEndTask(t *Task) {
+	req := t.outputs.req
 	if req.over() {
-		w.settleOver(t)
+		w.releaseEnded(t)
 		return
 	}
 	if t.ending || t.held.Load() > 0 || len(t.pending) > 0 || !t.inputEnded() {
@@ -221,31 +219,31 @@ func (w *worker) settle(t *Task) {
 		}
 	}
 	t.dropRetained()
-	w.close(t)
+	w.closeTask(t)
 }
 
-// close ends the task's outputs, and its stay at the stage.
-func (w *worker) close(t *Task) {
-	t.outlet.close()
-	w.leave(t)
-	t.outlet.req.taskDone()
+// closeTask ends the task's outputs, and its stay at the stage.
+func (w *worker) closeTask(t *Task) {
+	t.outputs.closeStreams()
+	w.endStay(t)
+	t.outputs.req.taskDone()
 }
 
-// settleOver gives back what a task has of a request that is over.
-func (w *worker) settleOver(t *Task) {
+// releaseEnded releases what a task has of a request that is over.
+func (w *worker) releaseEnded(t *Task) {
 	t.discardInput()
 	w.ungather(t)
-	if w.stage.spec.Props != nil && t.held.Load() > 0 && !t.told {
-		t.told = true
+	if w.stage.spec.Props != nil && t.held.Load() > 0 && !t.endAnnounced {
+		t.endAnnounced = true
 		w.actor.Pass(&Ended{Task: t})
 	}
-	w.takeLeave(t)
+	w.postTaskGone(t)
 }
 
-// takeLeave posts the farewell of a request that is over, once no holder has a delivery of it.
-func (w *worker) takeLeave(t *Task) {
-	if t.held.Load() == 0 && !t.left && !t.leaving {
-		t.leaving = true
+// postTaskGone posts taskGone for a request that is over, once no holder has a delivery of it.
+func (w *worker) postTaskGone(t *Task) {
+	if t.held.Load() == 0 && !t.stayEnded && !t.gonePosted {
+		t.gonePosted = true
 		t.awaitSenders()
 		w.actor.Post(taskGone{t})
 	}
@@ -253,30 +251,30 @@ func (w *worker) takeLeave(t *Task) {
 
 func (w *worker) callEnd(t *Task) error {
 	lockorder.AssertNone("a handler is called")
-	w.handlerLock.lock(t.outlet.req.id, 0)
+	w.handlerLock.lock(t.outputs.req.id, 0)
 	defer w.handlerLock.unlock()
 	return w.stage.spec.End(t)
 }
 
-// leave gives the task's slot back.
-func (w *worker) leave(t *Task) {
-	if t.left {
+// endStay returns the task's slot.
+func (w *worker) endStay(t *Task) {
+	if t.stayEnded {
 		return
 	}
-	t.left = true
+	t.stayEnded = true
 	if !w.stage.shared() {
 		w.producer.Close()
 	}
-	t.outlet.req.giveSlot(t)
+	t.outputs.req.releaseSlot(t)
 }
 
-// park sets an input aside until the other branches have theirs. Its credit
-// goes back, so that a branch that runs ahead holds up nobody; its bytes count
-// against the room set aside for joins.
+// park sets an input aside until the other branches have theirs. Its credit is
+// returned, so that a branch that runs ahead blocks no other; its bytes count
+// against JoinBytes.
 func (w *worker) park(t *Task, d *Delivery) {
-	d.spent(d.credit)
-	d.flow.give(d.credit)
-	d.credit, d.parked = 0, d.cost
+	d.notifyOrigin(d.credit)
+	d.flow.giveCredit(d.credit)
+	d.credit, d.joinBytes = 0, d.cost
 	in := &d.flow.in
 	in.parked = append(in.parked, d)
 	if held := w.bus.joinBytes.Add(d.cost); held > w.bus.joinLimit {
@@ -292,10 +290,10 @@ func (w *worker) join(t *Task) {
 	}
 }
 
-// joined takes the next input of every branch; nil: one has none. The request fails when a branch
-// has ended while another has an input more.
+// joined takes the next input of every branch; nil: a branch has none. The request fails when a branch
+// has ended and another has a further input.
 func (t *Task) joined() []*Delivery {
-	if t.outlet.req.over() {
+	if t.outputs.req.over() {
 		return nil
 	}
 	missing, waiting := t.branches()
@@ -304,15 +302,15 @@ func (t *Task) joined() []*Delivery {
 		return t.takeParts()
 	case waiting != nil && missing.in.eos:
 		d := waiting.in.parked[0]
-		t.failAt(d, fmt.Errorf("%w: a branch of the join ended early: %s ended with %d deliveries, this edge has one more", ErrSequence, missing.edge.name, missing.in.handled()))
+		t.failAt(d, fmt.Errorf("%w: a branch of the join ended early: %s ended with %d deliveries, this edge has one more", ErrSequence, missing.edge.name, missing.in.payloads()))
 	}
 	return nil
 }
 
-// branches gives an in-flow that has no input waiting, and one that has.
+// branches returns a flow without a waiting input, and one with a waiting input; nil: there is none.
 func (t *Task) branches() (missing, waiting *flow) {
 	for _, e := range t.stage.in {
-		f := t.outlet.req.flow(e)
+		f := t.outputs.req.flow(e)
 		switch {
 		case len(f.in.parked) > 0:
 			waiting = f
@@ -326,7 +324,7 @@ func (t *Task) branches() (missing, waiting *flow) {
 func (t *Task) takeParts() []*Delivery {
 	parts := make([]*Delivery, len(t.stage.in))
 	for i, e := range t.stage.in {
-		in := &t.outlet.req.flow(e).in
+		in := &t.outputs.req.flow(e).in
 		parts[i] = in.parked[0]
 		in.parked[0] = nil
 		in.parked = in.parked[1:]
@@ -334,26 +332,26 @@ func (t *Task) takeParts() []*Delivery {
 	return parts
 }
 
-// handled is how many payloads the stream brought, the bare end not counted.
-func (in *inflow) handled() uint64 {
+// payloads is the number of payloads of the stream so far, without a bare end.
+func (in *inflow) payloads() uint64 {
 	if in.bareEnd {
 		return in.expect - 1
 	}
 	return in.expect
 }
 
-// pass hands a delivery to the user's actor.
-func (w *worker) pass(t *Task, d *Delivery) {
-	if err := d.open(); err != nil {
+// passToActor passes a delivery to the program's actor.
+func (w *worker) passToActor(t *Task, d *Delivery) {
+	if err := d.openPayload(); err != nil {
 		t.failAt(d, err)
 		d.reclaim()
 		return
 	}
 	d.state.Store(stateHeld)
 	t.hold(d)
-	w.one[0] = d
-	w.task, w.parts = t, w.one[:]
-	w.handlerLock.lock(t.outlet.req.id, 0)
+	w.partsBuf[0] = d
+	w.task, w.parts = t, w.partsBuf[:]
+	w.handlerLock.lock(t.outputs.req.id, 0)
 	defer w.handlerLock.unlock() // also when the actor panics
 	w.actor.Pass(d)
 	w.task, w.parts = nil, nil

@@ -9,9 +9,8 @@ import (
 )
 
 // Failed implements actors.Receiver: a handler panicked. It runs on the
-// supervisor's goroutine while the worker stands still, and decides what
-// becomes of the deliveries in hand; Restarted, on the worker's goroutine,
-// carries it out.
+// supervisor's goroutine while the worker is stopped, and decides how to go on
+// with its deliveries; Restarted carries this out on the worker's goroutine.
 func (w *worker) Failed(_ any, cause *actors.Panic) {
 	t, parts := w.task, w.parts
 	w.task, w.parts = nil, nil
@@ -20,28 +19,28 @@ func (w *worker) Failed(_ any, cause *actors.Panic) {
 	err := fmt.Errorf("%w: %w", ErrPanic, cause)
 	switch {
 	case w.stage.spec.Props != nil:
-		w.retry = func() { w.failActor(err) }
-	case t != nil: // of a batching stage: in End
-		w.retry = func() { w.retryTask(t, parts, err) }
+		w.onRestarted = func() { w.failActor(err) }
+	case t != nil: // also in End of a batching stage
+		w.onRestarted = func() { w.retryTask(t, parts, err) }
 	case w.stage.spec.Batch != nil:
-		w.retry = func() { w.retryBatch(parts, err) }
+		w.onRestarted = func() { w.retryBatch(parts, err) }
 	}
 }
 
 // Restarted implements actors.Receiver.
 func (w *worker) Restarted() {
-	if again := w.retry; again != nil {
-		w.retry = nil
+	if again := w.onRestarted; again != nil {
+		w.onRestarted = nil
 		again()
 	}
 }
 
-// retryTask handles again what failed, if the stage allows it, or fails the
-// request. Other requests are not touched.
+// retryTask handles the failed deliveries again, if the stage allows it, or fails
+// the request. Other requests are not affected.
 func (w *worker) retryTask(t *Task, parts []*Delivery, err error) {
 	spec := &w.stage.spec
 	switch {
-	case t.outlet.req.over():
+	case t.outputs.req.over():
 	case spec.Replay && !t.everKept && t.attempt < spec.Attempts:
 		w.replay(t, parts)
 		return
@@ -52,7 +51,7 @@ func (w *worker) retryTask(t *Task, parts []*Delivery, err error) {
 		}
 		w.handle(t, parts)
 		w.join(t)
-		w.settle(t)
+		w.tryEndTask(t)
 		return
 	case len(parts) > 0:
 		t.failAt(parts[0], err)
@@ -62,18 +61,18 @@ func (w *worker) retryTask(t *Task, parts []*Delivery, err error) {
 	for _, d := range parts {
 		w.finish(t, d)
 	}
-	w.settle(t)
+	w.tryEndTask(t)
 }
 
-// inHand reports whether the worker still has all parts: one that was kept may
-// be somebody else's by now.
+// inHand reports whether the worker still has all parts: a kept one may have
+// another holder.
 func inHand(parts []*Delivery) bool {
 	return len(parts) > 0 && !slices.ContainsFunc(parts, func(d *Delivery) bool { return d.state.Load() != stateSent })
 }
 
-// retry counts one more attempt at a delivery, unless it has had all of them
-// or has left the handler's hands. What it was opened as is closed: the attempt that
-// failed may have been done with it.
+// retry counts one more attempt at a delivery. It reports false when there is none left, or
+// the delivery was kept or finished. It closes the opened message: the next attempt opens
+// its own.
 func (d *Delivery) retry(attempts int) bool {
 	if d.tries >= attempts || d.kept || d.state.Load() == stateFinished {
 		return false
@@ -84,8 +83,8 @@ func (d *Delivery) retry(attempts int) bool {
 	return true
 }
 
-// replay runs the request again at this stage, from its first input: what was
-// handled, what failed, and what an earlier replay had not come to.
+// replay runs the request again at this stage, from its first input: the handled
+// input, the failed one, and the input that an earlier replay has not reached.
 func (w *worker) replay(t *Task, parts []*Delivery) {
 	for _, d := range parts {
 		if d.state.Load() == stateSent {
@@ -98,17 +97,17 @@ func (w *worker) replay(t *Task, parts []*Delivery) {
 	t.attempt++
 	t.State, t.ending = nil, false
 	t.rewindOutput(true)
-	for len(t.replaying) > 0 && !t.outlet.req.over() {
+	for len(t.replaying) > 0 && !t.outputs.req.over() {
 		d := t.replaying[0]
 		t.replaying = t.replaying[1:]
 		w.handleOne(t, d)
 	}
-	w.settle(t)
+	w.tryEndTask(t)
 }
 
-// retryBatch handles the deliveries of a failed batch one by one, so that the
-// one at fault fails alone. Where the stage has state, every request in the
-// batch has lost it.
+// retryBatch handles the deliveries of a failed batch one by one, so that only
+// the faulty one fails. If the stage has state, every request in the batch has
+// lost it and fails.
 func (w *worker) retryBatch(parts []*Delivery, err error) {
 	if w.stage.spec.State == StateNone {
 		rewound := make(map[*Task]bool)
@@ -119,25 +118,25 @@ func (w *worker) retryBatch(parts []*Delivery, err error) {
 			}
 		}
 	}
-	w.again = append(parts[:len(parts):len(parts)], w.again...)
-	for len(w.again) > 0 {
-		d := w.again[0]
-		w.again = w.again[1:]
+	w.batchRetry = append(parts[:len(parts):len(parts)], w.batchRetry...)
+	for len(w.batchRetry) > 0 {
+		d := w.batchRetry[0]
+		w.batchRetry = w.batchRetry[1:]
 		if w.stage.spec.State == StateNone && d.retry(w.stage.spec.Attempts) {
 			w.handleBatch([]*Delivery{d})
 			continue
 		}
-		if d.kept { // not ours to finish
+		if d.kept { // its holder finishes it
 			d.Task().failAt(d, err)
 			continue
 		}
-		_ = d.Finish(err) // one that the handler finished before says so: no matter
+		_ = d.Finish(err) // an error means that the handler has finished it
 	}
 	w.runRest()
 }
 
-// failActor deals with the deliveries that a user's actor held when it
-// panicked: the new actor knows nothing of them.
+// failActor fails or repeats the deliveries that a program's actor held when it
+// panicked: the new actor does not know them.
 func (w *worker) failActor(err error) {
 	for _, t := range w.bus.tasksAt(w) {
 		held := t.takeInHand()
@@ -149,25 +148,24 @@ func (w *worker) failActor(err error) {
 		for _, d := range held {
 			if w.stage.spec.State == StateNone && d.retry(w.stage.spec.Attempts) {
 				t.held.Add(-1)
-				w.pass(t, d)
+				w.passToActor(t, d)
 				continue
 			}
-			_ = d.Finish(err) // one finished a moment ago says so: no matter
+			_ = d.Finish(err) // an error means that it was finished meanwhile
 		}
 	}
 }
 
-// Dropped implements actors.Receiver: the stage stopped with this message
-// unhandled.
+// Dropped implements actors.Receiver: the stage has stopped without handling this message.
 func (w *worker) Dropped(message any, _ actors.DropReason) {
 	switch m := message.(type) {
 	case *Delivery:
 		m.reclaim()
 	case *Task:
-		// The bus is closing: the request is over, and what the task still
-		// holds is given back here, the worker being gone.
+		// The bus is closing and the request is over: the stopped worker releases
+		// the deliveries of the task here.
 		w.resume(m)
 	case taskGone:
-		w.leave(m.task)
+		w.endStay(m.task)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec"
 )
 
-// reportRatio measures baseline as often as the benchmark ran and reports how
-// many times as long the benchmark took.
+// reportRatio measures baseline as often as the benchmark ran and reports the time of the
+// benchmark as a multiple of that of baseline.
 func reportRatio(b *testing.B, name string, baseline func()) {
 	b.Helper()
 	took := b.Elapsed()

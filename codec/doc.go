@@ -1,8 +1,8 @@
 // Package codec turns values into payload bytes and back.
 //
-// A payload is one encoded value. The store places it in shared memory, a
-// handle carries the [ID] of its [Serializer], and a consumer decodes it from
-// where it lies. Three serializers are built in:
+// A payload is one encoded value. The store keeps it in shared memory, a
+// handle carries the [ID] of its [Serializer], and a consumer decodes it in
+// place. Three serializers are built in:
 //
 //	raw      1  []byte and string, the bytes as they are
 //	msgpack  2  any Go value, MessagePack; the default
@@ -11,8 +11,8 @@
 // A program adds its own with [Registry.Register], with IDs from
 // [FirstUserID] on. Both ends of a bus must agree on name, ID and meaning.
 // The IDs between are those of serializers in packages below this one, such
-// as [IDOmni], which a program registers in the same way; a bus registers that
-// of [IDBundle], for values with tensors in them, by itself.
+// as [IDOmni], which a program registers in the same way; a bus itself registers that
+// of [IDBundle], for values with tensors in them.
 //
 // # Copies
 //
@@ -40,13 +40,13 @@
 // never panics and never overruns the payload; bad bytes are a typed error
 // that wraps [ErrMalformed], [ErrLimit] or [ErrMismatch]. The producer may
 // even rewrite the payload while it is decoded: headers are read once and
-// checked before use, and msgpack decodes from a private copy. What such a
-// producer does to the data of a view afterwards is visible in the view.
+// checked before use, and msgpack decodes from a private copy. A view shows
+// later writes of such a producer to its data.
 //
 // Memory is bounded by the payload. Decoding msgpack takes at most
 // [MaxMsgpackDepth] levels and [MaxMsgpackValues] values, and every declared
 // length is backed by input bytes before anything is allocated for it. The
-// Go type decoded into multiplies: one byte of payload can fill one element
+// Go type of the target multiplies that: one byte of payload can fill one element
 // of a slice, however large that element's type is.
 //
 // Values to encode are the program's own. A cyclic value overflows the stack,
@@ -56,6 +56,5 @@
 //
 // Serializers keep no state between calls and are safe for concurrent use,
 // and so is a [Registry], in which lookups take no lock. The package starts
-// no goroutine, orders nothing and holds nothing that a crash could leave
-// behind.
+// no goroutine, orders nothing and leaves nothing behind after a crash.
 package codec

@@ -5,13 +5,13 @@ import (
 	"fmt"
 )
 
-// What can go wrong. Every error of this package wraps one of these.
+// The errors of this package. Every other error wraps one of these.
 var (
 	// ErrUnknown: no serializer of that name or ID.
 	ErrUnknown = errors.New("unknown serializer")
 	// ErrType: the serializer does not handle that Go type. See [TypeError].
 	ErrType = errors.New("unsupported Go type")
-	// ErrSize: a buffer has not the size of what goes into it. See [SizeError].
+	// ErrSize: a buffer has not the size of the value encoded into it. See [SizeError].
 	ErrSize = errors.New("wrong buffer size")
 
 	// ErrMalformed: the bytes are not a payload. See [PayloadError].
@@ -68,8 +68,8 @@ func (e *SizeError) Unwrap() error { return ErrSize }
 type PayloadError struct {
 	Serializer string
 	Offset     int // bytes from the start of the payload
-	// Path is where in the value, such as "outputs[0].embed". It is empty for
-	// the value itself, and from serializers that do not keep track.
+	// Path is the position in the value, such as "outputs[0].embed". It is empty for
+	// the value itself, and from serializers that do not track it.
 	Path   string
 	Reason string
 	Err    error // ErrMalformed, ErrLimit or ErrMismatch

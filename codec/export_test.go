@@ -6,7 +6,7 @@ func ScanMsgpack(src []byte) error {
 	return err
 }
 
-// SetBigEndian makes the package believe that the host is big endian, until
+// SetBigEndian makes the package treat the host as big endian, until
 // the returned function is called.
 func SetBigEndian() (restore func()) {
 	old := hostLittleEndian

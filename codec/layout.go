@@ -16,7 +16,7 @@ import "github.com/omnibus-runtime/omnibus/codec/internal/shape"
 //
 // Data begins at byte 64 for up to seven dimensions. With a payload that
 // begins on a cache line, as those of a store do, data is aligned for every
-// element type, and for the vector loads of those who compute on it.
+// element type, and for the vector loads of code that computes on it.
 //
 // A tensor has exactly one encoding: padding is zero, and nothing follows the
 // data. ViewTensor refuses everything else.

@@ -14,7 +14,7 @@ func alignedBytes(n int) []byte {
 // address returns where the elements of s begin.
 func address[T any](s []T) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(s))) }
 
-// alignOf returns what addresses of T are multiples of.
+// alignOf returns the alignment of T.
 func alignOf[T any]() int {
 	var zero T
 	return int(unsafe.Alignof(zero))

@@ -22,7 +22,7 @@ const msgpackName = "msgpack"
 //
 // Append and Decode accept the same payloads: one value, no deeper than
 // [MaxMsgpackDepth], of no more than [MaxMsgpackValues], with text in UTF-8, as
-// consumers in other languages want it. Integers take as few
+// consumers in other languages require it. Integers take as few
 // bytes as their value allows, so an integer that is decoded into an any has
 // the smallest type that holds it. Keys of maps from string to string, bool
 // or any are sorted, and struct fields have a fixed order; the order of other
@@ -30,8 +30,8 @@ const msgpackName = "msgpack"
 // Interned strings, a private extension of the library, are refused.
 //
 // A decoded value shares no memory with the payload. As in encoding/json,
-// decoding reuses slices and maps that the target already holds: give it a
-// new one, as the function [Decode] does, and never one that holds a view. An
+// decoding reuses slices and maps that the target already holds: pass a
+// new target, as the function [Decode] does, and never one that holds a view. An
 // integer that is too large for its target loses the upper bits without an
 // error, so both ends declare the same width.
 //
@@ -54,7 +54,7 @@ func (MsgpackSerializer) Append(dst []byte, v any) ([]byte, error) {
 	e := encoders.Get().(*pooledEncoder)
 	out, err := e.append(dst, v)
 	if err != nil {
-		return dst, err // and let go of the encoder, whose state is unknown
+		return dst, err // the encoder, whose state is unknown, does not return to the pool
 	}
 	encoders.Put(e)
 	return out, nil
@@ -69,7 +69,7 @@ func (s MsgpackSerializer) Decode(src []byte, v any) error {
 	}
 	d := decoders.Get().(*pooledDecoder)
 	if err := d.decode(src, v); err != nil {
-		return err // and let go of the decoder, whose state is unknown
+		return err // the decoder, whose state is unknown, does not return to the pool
 	}
 	if cap(d.src) <= maxPooledBytes {
 		decoders.Put(d)
@@ -98,11 +98,11 @@ func (e *pooledEncoder) append(dst []byte, v any) ([]byte, error) {
 	e.enc.UseCompactInts(true)
 	err := e.enc.Encode(v)
 	out := e.dst.buf
-	e.dst.buf = nil // the pool keeps no hold on the caller's memory
+	e.dst.buf = nil // the pool keeps no reference to the caller's memory
 	if err != nil {
 		return nil, fmt.Errorf("codec: %s: encode %T: %w: %w", msgpackName, v, ErrType, err)
 	}
-	// What a consumer would refuse is refused here, where the cause is.
+	// Decode's limits are checked here too, because the error names the cause here.
 	if _, _, err := scanMsgpack(out[len(dst):], nil); err != nil {
 		return nil, fmt.Errorf("encode %T: %w", v, err)
 	}
@@ -128,11 +128,11 @@ type pooledDecoder struct {
 	fencedReader
 }
 
-// decode scans and decodes a private copy of src: whoever writes to src in
-// the meantime must not come between the check and the use.
+// decode scans and decodes a private copy of src, because another process may write
+// to src between the check and the use.
 //
 // msgpack.Unmarshal is not used because it starts a goroutine for every type
-// that it ever meets, and never ends it.
+// that it decodes, and never ends it.
 func (d *pooledDecoder) decode(src []byte, v any) (err error) {
 	d.src, d.pos = pack.Append(d.src[:0], src), 0
 	var key pack.Token
@@ -153,7 +153,7 @@ func (d *pooledDecoder) decode(src []byte, v any) (err error) {
 	d.dec.Reset(&d.fencedReader)
 	d.dec.SetMapDecoder(decodeMap)
 	if err := d.dec.Decode(v); err != nil {
-		return mismatch(v, d.refused(err))
+		return mismatch(v, d.explainExtension(err))
 	}
 	if d.pos != len(d.src) {
 		return mismatch(v, fmt.Errorf("%d bytes left over", len(d.src)-d.pos))
@@ -174,7 +174,7 @@ func decodeMap(dec *msgpack.Decoder) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		switch n := reflect.ValueOf(key); n.Kind() { // the value of a number tells, not its length
+		switch n := reflect.ValueOf(key); n.Kind() { // keys of equal value are equal, in every encoded length
 		case reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 			key = n.Int()
 		case reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
@@ -211,8 +211,8 @@ func decodeMap(dec *msgpack.Decoder) (any, error) {
 	return texts, nil
 }
 
-// hasTextKeys reports whether a type holds maps whose keys are text, which the library fills with "" for nil and with the
-// text of bytes. Those that it has seen are on the way to it.
+// hasTextKeys reports whether a type holds maps whose keys are text: the library decodes nil as the key "", and bytes as
+// text. Seen holds the types that contain t.
 func hasTextKeys(t reflect.Type, seen []reflect.Type) bool {
 	if slices.Contains(seen, t) {
 		return false
@@ -241,9 +241,9 @@ func describeKey(t pack.Token) string {
 	return fmt.Sprintf("the bytes %.40q", t.Data)
 }
 
-// refused says of an extension that the library does not know what it knows less of:
-// that it is for pickled objects. Programs may have extensions of these types.
-func (d *pooledDecoder) refused(err error) error {
+// explainExtension adds to the library's error for an unknown extension that it is for pickled
+// objects, if its type says so. A program may have registered its own extensions of these types.
+func (d *pooledDecoder) explainExtension(err error) error {
 	r := pack.NewReader(d.src)
 	for !r.Done() {
 		t, bad := r.Next()
@@ -262,19 +262,19 @@ func mismatch(v any, cause error) error {
 	return fmt.Errorf("codec: %s: decode into %T: %w: %w", msgpackName, v, ErrMismatch, cause)
 }
 
-// fencedReader is the library's only way to the payload. It keeps the
-// library from taking the data of an extension for msgpack values.
+// fencedReader is the library's only access to the payload. It keeps the
+// library from reading the data of an extension as msgpack values.
 //
-// Where the target is a map, the library skips the header of an extension
-// and reads on in its data, which no scan has checked: four bytes there can
-// declare a map of 2^32 entries, which it then allocates. Extension data is
-// only ever read in blocks, and the codes of values one by one, so refusing
-// single bytes from it closes the gap.
+// If the target is a map, the library skips the header of an extension
+// and reads its data, which no scan has checked, as values: four bytes there can
+// declare a map of 2^32 entries, which the library then allocates. The library reads
+// extension data in blocks only, and the codes of values byte by byte, so fencedReader
+// refuses to read single bytes of extension data.
 type fencedReader struct {
 	src        []byte
 	pos        int
 	extensions []extent // data of the extensions in src, in order
-	fences     []extent // those of extensions that end behind pos
+	fences     []extent // of extensions, those that end behind pos
 }
 
 var errInsideExtension = errors.New("an extension where the target has a map")

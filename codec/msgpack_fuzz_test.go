@@ -15,7 +15,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec/internal/codectest"
 )
 
-// FuzzMsgpackScan compares the scan with the library's own reading, which takes
+// FuzzMsgpackScan compares the scan with the library's own reader, which accepts
 // interned strings and text that is not UTF-8.
 func FuzzMsgpackScan(f *testing.F) {
 	addMsgpackSeeds(f)
@@ -53,7 +53,7 @@ func FuzzMsgpackDecode(f *testing.F) {
 			if err != nil {
 				codectest.CheckError(t, fmt.Errorf("into %T: %w", target, err), nil)
 			} else if _, isRaw := target.(*msgpack.RawMessage); isRaw && codec.ScanMsgpack(src) != nil {
-				t.Fatal("accepted what the scan refuses")
+				t.Fatal("accepted a payload that the scan refuses")
 			}
 		}
 	})

@@ -22,16 +22,16 @@ const (
 type extent struct{ start, end int }
 
 // internedStringType is the extension type of the library's interned
-// strings, whose meaning depends on what was decoded before.
+// strings, whose meaning depends on strings that were decoded before.
 const internedStringType = -0x80
 
 // scanMsgpack checks that src is exactly one msgpack value, within the
 // limits, in which every declared length is backed by bytes, and text is UTF-8,
-// as a consumer in Python takes nothing else. It does not
+// because a consumer in Python accepts nothing else. It does not
 // recurse, and allocates only to append the extents of extension data to
-// extensions, in order. The key is the first one, if there is any, that no text can stand for: nil or bytes.
+// extensions, in order. The returned key is the first one that is nil or bytes, if there is any.
 //
-// The library on its own allocates what a length declares before it has seen
+// Without this scan the library allocates a declared length before it has read
 // a byte of it, 64 GiB for an array of five bytes, and recurses without a
 // bound, until the runtime kills the process.
 func scanMsgpack(src []byte, extensions []extent) (_ []extent, key pack.Token, _ error) {

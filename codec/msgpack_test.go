@@ -115,7 +115,7 @@ func TestMsgpackEncoding(t *testing.T) {
 	}
 }
 
-// TestMsgpackTensorInAny decodes a tensor where no type says that it is one.
+// TestMsgpackTensorInAny decodes a tensor into an any, which gives a map.
 func TestMsgpackTensorInAny(t *testing.T) {
 	tensor := codec.Tensor{DType: codec.DTypeInt8, Shape: []int{2}, Data: []byte{1, 2}}
 	payload, err := codec.MsgpackSerializer{}.Append(nil, map[string]any{"t": tensor})
@@ -189,7 +189,7 @@ func TestMsgpackDecodeCopies(t *testing.T) {
 	for i := range payload {
 		payload[i] ^= 0xff
 	}
-	// And again with the decoder, whose buffers are used again.
+	// And once more with the same decoder, whose buffers are reused.
 	if _, err := codec.Decode[any](codec.MsgpackSerializer{}, []byte("\xd9\x20"+strings.Repeat("x", 32))); err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +223,7 @@ func TestMsgpackPayloadChangesWhileDecoding(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := []any{int8(1), int8(2), int8(3), int8(4), int8(5)}; !cmp.Equal(got.Second, any(want)) {
-		t.Errorf("got %v, want what was checked, %v", got.Second, want)
+		t.Errorf("got %v, want the checked value, %v", got.Second, want)
 	}
 }
 
@@ -270,7 +270,7 @@ func TestMsgpackHostile(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			targets := targets
 			if len(tt.src) > 1<<20 {
-				targets = targets[:1] // the scan comes first and knows no target
+				targets = targets[:1] // the scan comes first and does not depend on the target
 			}
 			for _, target := range targets {
 				var bad *codec.PayloadError
@@ -307,7 +307,7 @@ func TestMsgpackLimitsAreReached(t *testing.T) {
 }
 
 // TestMsgpackExtensionAsMap sends a map's code as the data of an extension,
-// which the library takes for a map where the target is one.
+// which the library decodes as a map if the target is a map.
 func TestMsgpackExtensionAsMap(t *testing.T) {
 	huge := "\xdf\xff\xff\xff"           // then one byte more of the count
 	inner := "\x81\xa1k\xdd\xff\xff\xff" // a map of an array of 2^32
@@ -351,7 +351,7 @@ func TestMsgpackMismatch(t *testing.T) {
 		{"text into a number", "\xa1x", new(int)},
 		{"number into a struct", "\x05", new(chunk)},
 		{"unknown extension", "\xd4\x05\x00", new(any)},
-		// Where the library panics.
+		// Values on which the library panics.
 		{"slice as a key", "\x81\x90\xc0", new(map[any]any)},
 		{"no such interface", "\x81\xa1R\x05", new(struct{ R io.Reader })},
 	}
@@ -371,7 +371,7 @@ func TestMsgpackMismatch(t *testing.T) {
 	}
 }
 
-// TestMsgpackPickled: who sends pickled objects, as vLLM can, is told that they are never
+// TestMsgpackPickled: the error for a pickled object, which vLLM can send, says that it is never
 // loaded.
 func TestMsgpackPickled(t *testing.T) {
 	for src, want := range map[string]string{
@@ -386,12 +386,12 @@ func TestMsgpackPickled(t *testing.T) {
 	}
 }
 
-// garbage encodes itself as something that is no msgpack value.
+// garbage encodes itself as bytes that are no msgpack value.
 type garbage struct{}
 
 func (garbage) MarshalMsgpack() ([]byte, error) { return []byte{0xc1}, nil }
 
-// TestMsgpackAppendRefuses checks that what no consumer could decode fails at
+// TestMsgpackAppendRefuses checks that values that no consumer could decode fail at
 // the producer.
 func TestMsgpackAppendRefuses(t *testing.T) {
 	deep := any(nil)
@@ -424,7 +424,7 @@ func TestMsgpackAppendRefuses(t *testing.T) {
 			if string(got) != "before" {
 				t.Errorf("dst is %q after an error", got)
 			}
-			// What a failed encoder leaves behind reaches no one else.
+			// The state of a failed encoder does not affect the next one.
 			if got, err := (codec.MsgpackSerializer{}).Append(nil, "fine"); err != nil || string(got) != "\xa4fine" {
 				t.Errorf("next: %q, %v", got, err)
 			}
@@ -432,7 +432,7 @@ func TestMsgpackAppendRefuses(t *testing.T) {
 	}
 }
 
-// TestKeysOfMaps: a map comes with the keys that it has, and a key that Go cannot have is named.
+// TestKeysOfMaps: a map keeps its keys, and the error for a key that Go cannot have names it.
 func TestKeysOfMaps(t *testing.T) {
 	for encoded, want := range map[string]any{
 		"82c001a002":                 map[any]any{nil: int8(1), "": int8(2)},

@@ -9,8 +9,7 @@ import (
 const rawName = "raw"
 
 // RawSerializer passes bytes through: the payload is the value. It encodes
-// []byte and string, and decodes into *[]byte and *string, whichever was
-// encoded.
+// []byte and string, and decodes each payload into *[]byte or *string.
 //
 // A decoded []byte is a view of the payload, with no capacity beyond it. A
 // decoded string is a copy: Go code relies on strings that never change, and

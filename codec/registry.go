@@ -27,14 +27,14 @@ type registryTable struct {
 // emptyTable is the table of a registry without serializers.
 var emptyTable registryTable
 
-// builtins are what Default registers.
+// builtins are the serializers that Default registers.
 var builtins = []Serializer{RawSerializer{}, MsgpackSerializer{}, TensorSerializer{}}
 
-// below are the serializers in packages below this one. They are known by
-// name and ID alone: this package cannot import them, and a program that does
-// not either is not to carry what they depend on. "kv" has no package any more: its name and its
-// ID stay reserved, and a program may register its own under both.
-var below = map[string]ID{"omni": IDOmni, "kv": IDKV, "proto": IDProto, "bundle": IDBundle}
+// subpackageIDs are the names and IDs of the serializers in packages below this one. This
+// package cannot import them, so a program that does not use them does not carry their
+// dependencies. "kv" has no package any more: its name and its
+// ID stay reserved, and a program may register its own serializer under both.
+var subpackageIDs = map[string]ID{"omni": IDOmni, "kv": IDKV, "proto": IDProto, "bundle": IDBundle}
 
 // Default returns a new registry that holds the built-in serializers. The
 // caller may register more; other registries do not see them.
@@ -48,9 +48,9 @@ func Default() *Registry {
 	return r
 }
 
-// Register adds s. It refuses a name or ID that is taken, even by
-// an equal serializer, an empty name, a name or an ID of the packages below
-// this one without the other, and any other ID below [FirstUserID] that is
+// Register adds s. It refuses a name or ID that is registered already, even for
+// an equal serializer; an empty name; a name or an ID of the packages below
+// this one without the other; and any other ID below [FirstUserID] that is
 // not of a built-in serializer.
 func (r *Registry) Register(s Serializer) error {
 	name, id := s.Name(), s.ID()
@@ -79,9 +79,9 @@ func (r *Registry) Register(s Serializer) error {
 	return nil
 }
 
-// allowed tells whether a serializer may have that name and that ID.
+// allowed reports whether a serializer may have that name and that ID.
 func allowed(s Serializer, name string, id ID) bool {
-	if reserved, ok := below[name]; ok {
+	if reserved, ok := subpackageIDs[name]; ok {
 		return id == reserved
 	}
 	return name != "" && (id >= FirstUserID || slices.Contains(builtins, s))

@@ -96,7 +96,7 @@ func TestDefault(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := codec.Default().ByName("mine"); !errors.Is(err, codec.ErrUnknown) {
-		t.Errorf("two default registries share what is registered: %v", err)
+		t.Errorf("two default registries share a serializer: %v", err)
 	}
 }
 
@@ -146,7 +146,7 @@ func TestRegister(t *testing.T) {
 	}
 }
 
-// TestIDs keeps the numbers that processes of different versions exchange.
+// TestIDs fixes the numbers that processes of different versions exchange.
 func TestIDs(t *testing.T) {
 	var r codec.Registry
 	for name, id := range map[string]codec.ID{"omni": 4, "kv": 5, "proto": 6} {

@@ -11,7 +11,7 @@ import (
 )
 
 // Tensor is a dense array of numbers in row-major order. Its three fields
-// belong together, see [Tensor.Validate]. Copies of a Tensor share Shape and
+// must agree, see [Tensor.Validate]. Copies of a Tensor share Shape and
 // Data.
 type Tensor struct {
 	DType DType
@@ -19,7 +19,7 @@ type Tensor struct {
 	// a scalar, with one element; a dimension may be 0.
 	Shape []int
 	// Data holds the elements, little endian. It may be a view of memory that
-	// belongs to someone else, such as a payload.
+	// the Tensor does not own, such as a payload.
 	Data []byte
 }
 
@@ -45,7 +45,7 @@ func (t Tensor) shapeError(reason string) error {
 }
 
 // Clone returns a copy that shares nothing with t, with data aligned for
-// every element type. It serves to keep a tensor longer than the payload it
+// every element type. Use it to keep a tensor longer than the payload it
 // is a view of.
 func (t Tensor) Clone() Tensor {
 	data := makeAligned(len(t.Data))
@@ -65,8 +65,8 @@ func TensorSize(dtype DType, shape ...int) (int, error) {
 
 // NewTensorIn lays out a tensor in buf, which must have exactly the size that
 // [TensorSize] returns. It writes the header and returns the tensor, whose
-// Data is the rest of buf, to be filled in place. Data still holds what was
-// in buf before: the caller fills all of it.
+// Data is the rest of buf, to be filled in place. Data still holds the old bytes of
+// buf: the caller fills all of it.
 func NewTensorIn(buf []byte, dtype DType, shape ...int) (Tensor, error) {
 	size, err := TensorSize(dtype, shape...)
 	if err != nil {
@@ -90,7 +90,7 @@ func putHeader(buf []byte, dtype DType, shape []int) int {
 		at += dimSizeBytes
 	}
 	data := dataOffset(len(shape))
-	clear(buf[at:data]) // reserved memory holds what was there before
+	clear(buf[at:data]) // reserved memory holds old bytes
 	return data
 }
 
@@ -102,7 +102,7 @@ func ViewTensor(payload []byte) (Tensor, error) {
 		return Tensor{}, tensorPayloadError(len(payload), "ends within the header")
 	}
 	// Another process may still write to the payload, so every field is read
-	// once, and what was checked is what is used.
+	// once, and the checked value is used.
 	prefix := unpackPrefix(binary.LittleEndian.Uint64(payload))
 	if err := prefix.validate(); err != nil {
 		return Tensor{}, err
@@ -139,7 +139,8 @@ func (p tensorPrefix) validate() error {
 	return nil
 }
 
-// readShape reads the shape from a whole header, and checks what is behind.
+// readShape reads the shape from a whole header, and checks that the padding behind it is
+// zero.
 func readShape(header []byte, ndim int) ([]int, error) {
 	shape := make([]int, ndim)
 	at := prefixSizeBytes
@@ -185,9 +186,9 @@ func dataSize(dtype DType, dims []int) (int, error) {
 // that T forbids is an [ErrAlignment], a tensor that is not valid an
 // [ErrShape], and a host that is big endian [ErrByteOrder].
 //
-// View[bool] looks at every byte, because a Go bool that is neither 0 nor 1
-// breaks assumptions of the compiler; one that is found is an
-// [ErrMalformed]. Where another process might change the bytes afterwards,
+// View[bool] checks every byte, because a Go bool that is neither 0 nor 1
+// breaks assumptions of the compiler; such a byte is an
+// [ErrMalformed]. If another process might change the bytes afterwards,
 // use Data itself.
 func View[T Element](t Tensor) ([]T, error) {
 	dtype := DTypeOf[T]()

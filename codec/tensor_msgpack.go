@@ -13,7 +13,7 @@ import (
 //	{"__tensor__": true, "dtype": "float32", "shape": [2, 3], "data": bin}
 //
 // which Python serializers of the same pipelines write as well. Decoding into
-// a Tensor goes by dtype, shape and data, in any order, and ignores other
+// a Tensor uses dtype, shape and data, in any order, and ignores other
 // keys; decoding into an any gives the map.
 const (
 	tensorMarkKey  = "__tensor__"
@@ -62,8 +62,8 @@ func encodeData(enc *msgpack.Encoder, data []byte) error {
 	return err
 }
 
-// DecodeMsgpack reads what EncodeMsgpack writes. Data is copied. The library
-// calls it. Declared lengths are taken at their word, as everywhere in the
+// DecodeMsgpack reads the map that EncodeMsgpack writes. Data is copied. The library
+// calls it. Declared lengths are not checked, as everywhere in the
 // library: [MsgpackSerializer] has checked them before.
 func (t *Tensor) DecodeMsgpack(dec *msgpack.Decoder) error {
 	fields, err := dec.DecodeMapLen()

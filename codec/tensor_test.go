@@ -40,7 +40,7 @@ func newTensor(t testing.TB, dtype codec.DType, shape ...int) (payload []byte, _
 }
 
 func TestDType(t *testing.T) {
-	// The numbers are on the wire: they must never change.
+	// The numbers are part of the payload: they must never change.
 	wire := map[codec.DType]struct {
 		number uint8
 		name   string
@@ -74,8 +74,8 @@ func TestDType(t *testing.T) {
 	}
 }
 
-// TestTensorLayout holds the payload to the picture in layout.go, byte for
-// byte, in memory that held something else before.
+// TestTensorLayout compares the payload with the picture in layout.go, byte for
+// byte, in memory with other old content.
 func TestTensorLayout(t *testing.T) {
 	buf := bytes.Repeat([]byte{0xee}, 64+12)
 	tensor, err := codec.NewTensorIn(buf, codec.DTypeInt16, 2, 3)
@@ -198,7 +198,7 @@ func TestTensorRoundTrip(t *testing.T) {
 // TestZeroCopy proves by address that neither encoding in place nor decoding
 // moves the data.
 func TestZeroCopy(t *testing.T) {
-	payload := alignedBytes(64 + 4*32 + 8)[:64+4*32] // with the memory of others behind it
+	payload := alignedBytes(64 + 4*32 + 8)[:64+4*32] // with other memory behind it
 	tensor, err := codec.NewTensorIn(payload, codec.DTypeFloat32, 4, 8)
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 // multiple of the element size; its address is checked here.
 func elementsOf[T Element](data []byte) ([]T, error) {
 	if len(data) == 0 {
-		return []T{}, nil // no element, so no address to be aligned
+		return []T{}, nil // without an element there is no address to check
 	}
 	var zero T
 	first := unsafe.Pointer(unsafe.SliceData(data))

@@ -378,7 +378,7 @@ func TestLoadReadsBases(t *testing.T) {
 		t.Errorf("Path = %q, %v: not in the folder of the file that was named", got, err)
 	}
 
-	// Who does not trust a file can keep it in a folder.
+	// An os.Root keeps a file that is not trusted within a folder.
 	folder, err := os.OpenRoot(filepath.Join(dir, "mine"))
 	if err != nil {
 		t.Fatal(err)

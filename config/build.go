@@ -53,7 +53,7 @@ func (p *Pipeline) BuildHost(handlers map[string]Factory) (bus.Pipeline, bus.Opt
 		case st.Remote():
 			return buildRemote(st), nil
 		case !registered:
-			return bus.StageSpec{}, fmt.Errorf(`nothing does its work: add omnibus: {exec: ["python3", "%s.py"]} to start a process for it, or omnibus: {attach: true} if somebody else starts one`, fileName(st.ID))
+			return bus.StageSpec{}, fmt.Errorf(`nothing does its work: add omnibus: {exec: ["python3", "%s.py"]} to start a process for it, or omnibus: {attach: true} if another program starts one`, fileName(st.ID))
 		}
 		return p.buildLocal(st, handlers)
 	})

@@ -112,8 +112,7 @@ type Bus struct {
 	InlineBytes  int64         `json:"inline_bytes,omitempty"` // payloads up to this size travel in the message
 	Serializer   Serializer    `json:"serializer,omitempty"`
 	StallTimeout time.Duration `json:"stall_timeout_ns,omitempty"`
-	// ExchangeTTL is how long a payload may lie in the exchange until somebody comes
-	// for it.
+	// ExchangeTTL is how long a value stays in the exchange if no process gets it.
 	ExchangeTTL time.Duration `json:"exchange_ttl_ns,omitempty"`
 	Memory      Memory        `json:"memory,omitempty"`
 

@@ -70,9 +70,9 @@
 //
 // Options.Platform chooses an entry of platforms, which is laid over the file
 // and those below it by the same rules, except that it adds no stages, and that
-// in a stage the maps above merge at one level, and so do env and runtime. Who
-// names a platform that there is not is told which there are. What is not
-// chosen is not checked.
+// in a stage the maps above merge at one level, and so do env and runtime. The
+// error of an unknown platform lists the known ones. Entries that are not chosen
+// are not checked.
 //
 // # Variables
 //
@@ -115,16 +115,15 @@
 // stands on share the bound on values, and their texts with variables have 1 MiB
 // together. YAML tags are refused. No input makes this package panic.
 //
-// A file is data all the same: the command lines under exec are run by whoever
-// starts the pipeline, and a file that may read the environment can hand on any
-// of it, to a process or into a message. So trust in the author of the file
-// remains the caller's decision. That goes for base_config as well: it may name
-// any path, with .. and from the root of the file system on. A program that
-// reads the files of strangers gives [Options.Open] the bounds that it wants,
-// such as those of an os.Root, and no LookupEnv.
+// A file is code as much as data: the user that starts a pipeline runs the
+// command lines under exec, and a file that may read the environment can put any
+// variable into a process or a message. The caller decides whether to trust the
+// author. base_config may name any path, also absolute ones and those with "..".
+// A program that reads files of untrusted authors bounds them by [Options.Open],
+// for example with an os.Root, and sets no LookupEnv.
 //
 // # Concurrency
 //
-// The functions share no state. A Pipeline is a value that nobody changes
-// after Parse has returned it; any number of goroutines may read it.
+// The functions share no state. Parse does not change a Pipeline after it has
+// returned it; any number of goroutines may read it.
 package config

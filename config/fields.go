@@ -14,7 +14,7 @@ type reader struct {
 	takes schema // the values that are accepted
 }
 
-// about says what a key is for, to whoever writes a file in an editor.
+// about adds the description of a key, which editors show.
 func (r reader) about(text string) reader {
 	takes := maps.Clone(r.takes)
 	if takes == nil {

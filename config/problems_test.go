@@ -174,7 +174,7 @@ connectors: {gpu: {name: CudaIpcConnector, extra: {tensor_transport: default, mi
 		`3:19: exec must be a list of a program and its arguments, such as ["python3", "talker.py"], not an empty list`,
 	}},
 	{"exec and attach", "stages:\n- stage_id: 0\n  omnibus: {exec: [a], attach: true}", []string{
-		"3:32: attach waits for a process that somebody else starts, and exec starts one: keep one of them",
+		"3:32: attach waits for a process that another program starts, and exec starts one: keep one of them",
 	}},
 	{"numbers that begin with a zero", "stages:\n- {stage_id: a, engine_args: {n: 010, m: 08, k: -007, ok: [0, 0.5, -0, 0x10, '08']}}", []string{
 		"2:34: the number 010 begins with a zero: some programs read it as octal, and others as decimal. Leave the zero out, or quote it if it is text",

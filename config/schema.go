@@ -14,10 +14,9 @@ import (
 
 //go:generate go test -run TestSchemaIsWritten -update .
 
-// A schema says in the words of JSON Schema which values are accepted. It may
-// accept more than the checker, for it sees neither other places of a file nor
-// what variables hold, but nothing less: who follows it is told no mistake that
-// is none.
+// A schema is a JSON Schema of the accepted values. It accepts at least what the
+// checker accepts, and more: it sees neither other places of a file nor the values
+// of variables.
 type schema map[string]any
 
 // Schema returns the JSON Schema (draft 2020-12) of a pipeline file, for

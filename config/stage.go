@@ -114,7 +114,7 @@ func firstSet(values ...int) int {
 func (c *reading) stageOmnibus(n *node, d *draft) {
 	c.closed(n, "the stage's omnibus settings", c.stageOmnibusFields(d))
 	if d.Attach && d.Exec != nil {
-		c.problemf(d.attachPos, "attach waits for a process that somebody else starts, and exec starts one: keep one of them")
+		c.problemf(d.attachPos, "attach waits for a process that another program starts, and exec starts one: keep one of them")
 	}
 	if d.Routing != "" && d.Routing != RoutingSticky && d.State != StateNone {
 		c.problemf(d.routingPos, "routing %s needs state: none, because a process that keeps state must see all of a request", d.Routing)

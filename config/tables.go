@@ -70,7 +70,7 @@ func (c *reading) busFields(p *Pipeline) fields {
 		"name":          c.name(&p.Name).about("Name of the bus; by default that of the file."),
 		"ring_bytes":    c.size(&b.RingBytes).about("Size of the shared memory for payloads."),
 		"large_bytes":   c.size(&b.LargeBytes).about("Size of the memory for payloads that are larger than the byte window of their edge, and so of the largest; by default as much as the machine has."),
-		"slots":         c.count(&b.Slots, math.MaxInt32).about("How many payloads fit at a time, whatever their size."),
+		"slots":         c.count(&b.Slots, math.MaxInt32).about("How many payloads fit at a time, of any size."),
 		"max_requests":  c.count(&b.MaxRequests, bus.MaxRequests).about("How many requests may be open at a time."),
 		"inline_bytes":  c.size(&b.InlineBytes).about("Payloads up to this size travel in the message."),
 		"serializer":    word(c.checker, &b.Serializer, SerializerMsgpack, SerializerOmni, SerializerRaw).about("How payloads are encoded."),

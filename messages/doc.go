@@ -1,4 +1,4 @@
-// Package messages defines what travels on the edges of a bus: the handle of
+// Package messages defines the messages on the edges of a bus: the handle of
 // an object in a store, and the delivery that carries it.
 //
 // A [Delivery] is a plain struct that is passed by value. Between processes its
@@ -11,15 +11,15 @@
 //
 // # Trust
 //
-// [ValidateLabels] and [ValidateTraceState] say whether texts of a producer fit
-// into a message. What passes is well formed, no more: whether a handle names
-// anything is for its store to say. Attributes and keys may hold any text, so
+// [ValidateLabels] and [ValidateTraceState] check that texts of a producer fit
+// into a message and are well formed. They do not check handles: only the store knows
+// whether a handle names an object. Attributes and keys may hold any text, so
 // print them quoted.
 //
 // # Ordering and concurrency
 //
-// Messages keep no order; the sequence number of a delivery says where in its
-// stream it belongs. All functions may be called from any goroutine. Inline and
+// Messages keep no order; the sequence number of a delivery is its position in its
+// stream. All functions may be called from any goroutine. Inline and
 // Attrs do not change once a delivery has been sent: a fan-out shares both
 // between its copies.
 //

@@ -2,12 +2,12 @@ package messages
 
 import "fmt"
 
-// MalformedError says which part of a delivery no message between processes takes, and how it
-// is wrong.
+// MalformedError names the field of a delivery that is invalid in a message between
+// processes, and the reason.
 type MalformedError struct {
 	Message string // for example "Delivery"
 	Field   string // for example "key"
-	Reason  string // what is wrong and what would be right
+	Reason  string // the fault, and the expected value
 }
 
 // Error names the field and the reason.

@@ -18,7 +18,7 @@ func ExampleDelivery() {
 	// delivery(talker->vocoder request 0000000000000007 seq 3: handle(store a1 slot 2 gen 12: 6400 bytes at 4096))
 }
 
-// A producer learns of its own mistake before anything leaves the process.
+// A producer gets the error for bad labels before anything leaves the process.
 func ExampleValidateLabels() {
 	fmt.Println(messages.ValidateLabels("chunk-7", map[string]string{"": "eo"}))
 	// Output:

@@ -7,7 +7,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/messages"
 )
 
-// FuzzParseHandle: 40 bytes are a handle and come back as they were; any other
+// FuzzParseHandle: 40 bytes are a handle and are encoded to the same bytes again; any other
 // number is an error.
 func FuzzParseHandle(f *testing.F) {
 	b, err := messages.Handle{Store: 1, Gen: 2, Offset: 3, Size: 4, Slot: 5, Codec: 6}.MarshalBinary()
@@ -34,7 +34,7 @@ func FuzzParseHandle(f *testing.F) {
 			t.Fatalf("MarshalBinary: %v", err)
 		}
 		if !bytes.Equal(b, out) {
-			t.Fatalf("the way back changed the handle:\n %x\n %x", b, out)
+			t.Fatalf("the second encoding differs:\n %x\n %x", b, out)
 		}
 	})
 }

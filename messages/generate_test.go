@@ -6,7 +6,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/messages"
 )
 
-// handles draws any handle that a store could have given out.
+// handles draws any handle that a store could have made.
 func handles() *rapid.Generator[messages.Handle] {
 	return rapid.Custom(func(t *rapid.T) messages.Handle {
 		return messages.Handle{

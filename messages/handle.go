@@ -8,10 +8,9 @@ import (
 // HandleSize is the length of a handle's binary form, in bytes.
 const HandleSize = 40
 
-// Handle names one object of one store. It is a plain value: copying it
-// takes no share in the object's lifetime, and holding it keeps nothing
-// alive. Whoever wants the bytes turns it into a lease, and the store answers
-// with an error when the object is gone or the handle was damaged.
+// Handle names one object of one store. It is a plain value: neither a copy nor the
+// handle itself keeps the object alive. A reader turns it into a lease to read the bytes;
+// the store returns an error when the object is gone or the handle was damaged.
 //
 // The binary form is little endian, in field order:
 //
@@ -57,8 +56,8 @@ func (h Handle) MarshalBinary() ([]byte, error) {
 	return h.AppendBinary(make([]byte, 0, HandleSize))
 }
 
-// UnmarshalBinary reads the binary form. It checks the length only: whether
-// the handle names anything is for its store to say.
+// UnmarshalBinary reads the binary form. It checks the length only: the store checks
+// whether the handle names an object.
 func (h *Handle) UnmarshalBinary(b []byte) error {
 	if len(b) != HandleSize {
 		return fmt.Errorf("malformed handle: %d bytes instead of %d", len(b), HandleSize)

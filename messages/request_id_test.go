@@ -7,7 +7,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/messages"
 )
 
-// TestRequestIDHasOneForm: JSON has a request as logs and reports do, and takes it back.
+// TestRequestIDHasOneForm: JSON has the id in the form of logs and reports, and reads it again.
 func TestRequestIDHasOneForm(t *testing.T) {
 	type report struct {
 		Request messages.RequestID `json:"request"`

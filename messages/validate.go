@@ -2,8 +2,8 @@ package messages
 
 import "unicode/utf8"
 
-// Bounds of what travels beside a payload. A delivery is a small message that
-// names a large payload; whatever does not fit here belongs into the store.
+// Bounds of the fields beside a payload. A delivery is a small message that
+// names a large payload; larger data belongs into the store.
 const (
 	// MaxEdgeBytes bounds the name of an edge.
 	MaxEdgeBytes = 200
@@ -20,7 +20,7 @@ const (
 	MaxTraceStateBytes = 512
 )
 
-// ValidateLabels checks what a producer says of a payload: the bounds above,
+// ValidateLabels checks the key and the attributes of a payload: the bounds above,
 // UTF-8, and that each attribute has a name. It returns a [*MalformedError]
 // that names the field.
 func ValidateLabels(key string, attrs map[string]string) error {

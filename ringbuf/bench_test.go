@@ -10,9 +10,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/ringbuf"
 )
 
-// plainRing is the least that a ring can do: a head that wraps, a header, and
-// a count of bytes in use. It is the baseline of the benchmarks. It keeps no
-// account of single chunks, so it can release only the oldest.
+// plainRing is a minimal ring: a head that wraps, a header, and
+// a count of bytes in use. It is the baseline of the benchmarks. It does not
+// track single chunks, so it can release only the oldest.
 type plainRing struct {
 	buf        []byte
 	head, used uint64
@@ -49,7 +49,7 @@ func nsPerPlainPair(b *testing.B, buf []byte, size uint64, window int) float64 {
 			b.Fatal("the window does not fit the plain ring")
 		}
 	}
-	// The best of several short runs: a disturbance must not flatter us.
+	// The best of several short runs: a disturbance of the baseline would make the ring look faster.
 	const runs, rounds = 16, 1 << 16
 	best := time.Duration(math.MaxInt64)
 	for range runs {
@@ -66,7 +66,7 @@ func nsPerPlainPair(b *testing.B, buf []byte, size uint64, window int) float64 {
 }
 
 // withIslands returns a ring with this many live chunks spread evenly over it
-// and all else free, and how many chunks more it has room for.
+// and all else free, and how many more chunks fit.
 func withIslands(b *testing.B, buf []byte, size, islands int) (*ringbuf.Ring, int) {
 	r, err := ringbuf.New(buf, ringbuf.Options{})
 	if err != nil {
@@ -95,7 +95,7 @@ func withIslands(b *testing.B, buf []byte, size, islands int) (*ringbuf.Ring, in
 	return r, len(all) - r.Stats().Chunks
 }
 
-// BenchmarkAllocateRelease keeps half of the free room in use, first in, first
+// BenchmarkAllocateRelease keeps half of the free space in use, first in, first
 // out, with islands that stay for ever in between.
 func BenchmarkAllocateRelease(b *testing.B) {
 	for _, size := range []int{64, 1 << 20} {
@@ -118,7 +118,7 @@ func BenchmarkAllocateRelease(b *testing.B) {
 						}
 						var ok bool
 						if window[i], ok = r.Allocate(size, 0); !ok {
-							b.Fatal("no room")
+							b.Fatal("no space")
 						}
 					}
 				}
@@ -132,7 +132,7 @@ func BenchmarkAllocateRelease(b *testing.B) {
 					}
 					var ok bool
 					if window[i], ok = r.Allocate(size, 0); !ok {
-						b.Fatal("no room")
+						b.Fatal("no space")
 					}
 					if i++; i == len(window) {
 						i = 0
@@ -145,19 +145,19 @@ func BenchmarkAllocateRelease(b *testing.B) {
 	}
 }
 
-// BenchmarkFull asks a full ring for room, with as many gaps to look at as
-// there are islands.
+// BenchmarkFull asks a full ring for space, with as many gaps as
+// islands.
 func BenchmarkFull(b *testing.B) {
 	const size = 1 << 10
 	for _, islands := range []int{1, 100, 1000} {
 		r, _ := withIslands(b, make([]byte, 4*islands*(size+64)), size, islands)
-		// Every gap has room for 3 chunks of size; ask for one of 3.5.
+		// 3 chunks of size fit into every gap; ask for one of 3.5.
 		const tooMuch = 3*size + size/2
 		b.Run(fmt.Sprintf("islands=%d", islands), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				if _, ok := r.Allocate(tooMuch, 0); ok {
-					b.Fatal("found room")
+					b.Fatal("found space")
 				}
 			}
 		})
@@ -174,7 +174,7 @@ func BenchmarkAllocateReleaseLatest(b *testing.B) {
 	for b.Loop() {
 		c, ok := r.Allocate(64, 0)
 		if !ok {
-			b.Fatal("no room")
+			b.Fatal("no space")
 		}
 		if err := r.Release(c); err != nil {
 			b.Fatal(err)

@@ -10,20 +10,20 @@ const (
 	InvariantAdjacentGaps  = "adjacent gaps"   // two gaps side by side are one
 	InvariantAlignment     = "bad alignment"   // payloads stand at multiples of Align
 	InvariantPayload       = "payload bounds"  // a payload fills its span, save for padding
-	InvariantHeader        = "header mismatch" // the header says what the writer wrote
+	InvariantHeader        = "header mismatch" // the header is the one that the writer wrote
 	InvariantAddressIndex  = "address index"   // every live chunk is found by its address
 	InvariantAgeLinks      = "age links"       // the age list is whole and links back
 	InvariantIDOrder       = "id order"        // ids grow with age order and are all given out
 	InvariantChunkCount    = "chunk count"     // as many chunks live as are counted
 	InvariantFreeCount     = "free count"      // the gaps add up to the bytes counted free
 	InvariantGapList       = "gap list"        // each gap is the current one or in one bin, and links back
-	InvariantBinMembership = "bin membership"  // each waiting gap is in the bin of its size
+	InvariantBinMembership = "bin membership"  // each gap in a bin is in that of its size
 	InvariantBinBound      = "bin bound"       // no gap is larger than its bin's bound
 	InvariantBinMap        = "bin map"         // the bit map of bins in use agrees with the bins
 	InvariantRecords       = "lost record"     // every record is a span or spare, and only one of them
 )
 
-// Violation is one broken invariant, with what was found.
+// Violation is one broken invariant, with the values found.
 type Violation struct {
 	Invariant string // one of the Invariant constants
 	Detail    string
@@ -34,17 +34,17 @@ func (v Violation) String() string { return v.Invariant + ": " + v.Detail }
 // maxViolations bounds Check's answer: one cause can break every record.
 const maxViolations = 100
 
-// Check compares everything the ring knows with everything else it knows and
+// Check compares the parts of the ring's bookkeeping with each other and
 // with the headers in the buffer. It returns nil for a sound ring, and else
-// what is broken, at most 100 findings. It changes nothing, does not panic on
+// the broken invariants, at most 100. It changes nothing, does not panic on
 // broken bookkeeping, and is for the writer's goroutine like every method. Its
 // time grows with the number of chunks and gaps.
 func (r *Ring) Check() []Violation {
-	c := checker{Ring: r, spans: make([]bool, len(r.recs)), filed: make([]bool, len(r.recs))}
+	c := checker{Ring: r, spans: make([]bool, len(r.recs)), listed: make([]bool, len(r.recs))}
 	c.checkSpans()
 	c.checkAges()
 	c.checkBins()
-	c.checkGapsFiled()
+	c.checkGapsListed()
 	c.checkRecords()
 	return c.found
 }
@@ -55,8 +55,8 @@ type checker struct {
 	*Ring
 	found []Violation
 
-	spans []bool // by record: in the address list
-	filed []bool // by record: the current gap or in a bin
+	spans  []bool // by record: in the address list
+	listed []bool // by record: the current gap or in a bin
 }
 
 func (c *checker) report(invariant, format string, args ...any) {
@@ -167,7 +167,7 @@ func (c *checker) checkAges() {
 	}
 }
 
-// checkBins walks every bin and looks at the current gap.
+// checkBins checks every bin and the current gap.
 func (c *checker) checkBins() {
 	for b, head := range c.bins.heads {
 		if used := c.bins.nonEmpty>>b&1 != 0; used != (head != none) {
@@ -175,7 +175,7 @@ func (c *checker) checkBins() {
 		}
 		prev := none
 		for gap := head; gap != none; gap = c.recs[gap].next {
-			if !c.fileOnce(gap, fmt.Sprintf("bin %d", b)) {
+			if !c.noteGap(gap, fmt.Sprintf("bin %d", b)) {
 				break
 			}
 			s := &c.recs[gap]
@@ -185,39 +185,39 @@ func (c *checker) checkBins() {
 			if c.binOf(s.span) != b {
 				c.report(InvariantBinMembership, "a gap of %d bytes is in bin %d, it belongs in %d", s.span, b, c.binOf(s.span))
 			}
-			if s.span > c.bins.most[b] {
-				c.report(InvariantBinBound, "a gap of %d bytes is in bin %d, whose bound says %d", s.span, b, c.bins.most[b])
+			if s.span > c.bins.bound[b] {
+				c.report(InvariantBinBound, "a gap of %d bytes is in bin %d, whose bound says %d", s.span, b, c.bins.bound[b])
 			}
 			prev = gap
 		}
 	}
 	if c.current != none {
-		c.fileOnce(c.current, "the current gap")
+		c.noteGap(c.current, "the current gap")
 	}
 }
 
-// fileOnce notes that a gap was found in a place, and reports whether it is
-// one that was not found before.
-func (c *checker) fileOnce(gap uint32, place string) bool {
-	if !c.exists(gap) || c.recs[gap].kind != gapSpan || c.filed[gap] {
+// noteGap records that a gap was found in a place, and reports whether it is a gap that
+// was not found before.
+func (c *checker) noteGap(gap uint32, place string) bool {
+	if !c.exists(gap) || c.recs[gap].kind != gapSpan || c.listed[gap] {
 		c.report(InvariantGapList, "record %d in %s is no gap or is in two places", gap, place)
 		return false
 	}
-	c.filed[gap] = true
+	c.listed[gap] = true
 	return true
 }
 
-// checkGapsFiled looks for gaps that no allocation would ever find.
-func (c *checker) checkGapsFiled() {
+// checkGapsListed reports gaps that are in no bin, which no allocation would find.
+func (c *checker) checkGapsListed() {
 	for ref := range c.recs {
 		s := &c.recs[ref]
-		if s.kind == gapSpan && !c.filed[ref] {
+		if s.kind == gapSpan && !c.listed[ref] {
 			c.report(InvariantGapList, "the gap of %d bytes at %d is not filed", s.span, s.off)
 		}
 	}
 }
 
-// checkRecords accounts for every record: the sentinel, a span, or spare.
+// checkRecords checks that every record is the sentinel, a span, or spare.
 func (c *checker) checkRecords() {
 	spare := make([]bool, len(c.recs))
 	for ref := c.spare; ref != none; ref = c.recs[ref].next {

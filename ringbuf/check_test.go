@@ -17,7 +17,7 @@ func mixedRing(t *testing.T) (*Ring, []Chunk) {
 	for i := range 7 {
 		c, ok := r.Allocate(100+i, 0)
 		if !ok {
-			t.Fatal("no room")
+			t.Fatal("no space")
 		}
 		chunks = append(chunks, c)
 	}
@@ -32,7 +32,7 @@ func mixedRing(t *testing.T) (*Ring, []Chunk) {
 	return r, []Chunk{chunks[0], chunks[2], chunks[5], chunks[6]}
 }
 
-// parked returns a gap that waits in a bin.
+// parked returns a gap in a bin.
 func parked(r *Ring) uint32 {
 	for _, head := range r.bins.heads {
 		if head != none {
@@ -42,8 +42,8 @@ func parked(r *Ring) uint32 {
 	panic("no gap waits in a bin")
 }
 
-// TestCheckNames breaks one thing at a time and wants its name. Where one
-// broken field breaks a second promise by necessity, the other name is listed.
+// TestCheckNames breaks one invariant at a time and wants its name. If one
+// broken field necessarily breaks a second invariant, the other name is listed.
 func TestCheckNames(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
@@ -71,7 +71,7 @@ func TestCheckNames(t *testing.T) {
 				r.recs[ref] = record{kind: gapSpan, off: g.off + 64, span: g.span - 64}
 				g.span = 64
 				r.recs.linkBefore(g.right, ref)
-				r.file(ref)
+				r.addGap(ref)
 			},
 		},
 		{
@@ -161,11 +161,11 @@ func TestCheckNames(t *testing.T) {
 		},
 		{
 			name: "gap in no bin", want: InvariantGapList,
-			corrupt: func(r *Ring, _ []Chunk) { r.unpark(parked(r)) },
+			corrupt: func(r *Ring, _ []Chunk) { r.removeFromBin(parked(r)) },
 		},
 		{
 			name: "gap in a bin and current", want: InvariantGapList,
-			corrupt: func(r *Ring, _ []Chunk) { r.park(r.current) },
+			corrupt: func(r *Ring, _ []Chunk) { r.addToBin(r.current) },
 		},
 		{
 			name: "gap's link back in its bin", want: InvariantGapList,
@@ -183,7 +183,7 @@ func TestCheckNames(t *testing.T) {
 				r.bins.heads[b], r.bins.heads[b+5] = r.recs[gap].next, gap
 				r.recs[gap].next = none
 				r.bins.nonEmpty |= 1 << (b + 5)
-				r.bins.most[b+5] = r.recs[gap].span
+				r.bins.bound[b+5] = r.recs[gap].span
 				if r.bins.heads[b] == none {
 					r.bins.nonEmpty &^= 1 << b
 				}
@@ -191,7 +191,7 @@ func TestCheckNames(t *testing.T) {
 		},
 		{
 			name: "gap larger than its bin's bound", want: InvariantBinBound,
-			corrupt: func(r *Ring, _ []Chunk) { r.bins.most = [64]uint64{} },
+			corrupt: func(r *Ring, _ []Chunk) { r.bins.bound = [64]uint64{} },
 		},
 		{
 			name: "bin in use not in the map", want: InvariantBinMap,
@@ -234,8 +234,8 @@ func TestCheckNames(t *testing.T) {
 	}
 }
 
-// TestCheckSurvivesAnything sets every link, in turn, to every value of
-// interest, and wants an answer and neither a panic nor an endless walk.
+// TestCheckSurvivesAnything sets every link, in turn, to several critical values,
+// and wants an answer and neither a panic nor an endless walk.
 func TestCheckSurvivesAnything(t *testing.T) {
 	links := map[string]func(*record) *uint32{
 		"left":  func(s *record) *uint32 { return &s.left },
@@ -267,7 +267,7 @@ func TestCheckBoundsItsAnswer(t *testing.T) {
 	}
 	for range 3 * maxViolations {
 		if _, ok := r.Allocate(1, 0); !ok {
-			t.Fatal("no room")
+			t.Fatal("no space")
 		}
 	}
 	clear(r.buf)
@@ -283,18 +283,18 @@ func TestViolationString(t *testing.T) {
 	}
 }
 
-// TestVainSearchIsNotRepeated: a search that looked at a whole bin in vain
+// TestFailedSearchIsNotRepeated: a search of a whole bin without success
 // leaves the exact bound behind.
-func TestVainSearchIsNotRepeated(t *testing.T) {
+func TestFailedSearchIsNotRepeated(t *testing.T) {
 	r, _ := mixedRing(t)
 	gap := parked(r)
 	span := r.recs[gap].span
 	b := r.binOf(span)
-	r.bins.most[b] = 2*span - 1
+	r.bins.bound[b] = 2*span - 1
 	if got := r.search(b, span+1); got != none {
 		t.Fatalf("found record %d with %d bytes, wanted more than %d", got, r.recs[got].span, span)
 	}
-	if r.bins.most[b] != span {
-		t.Errorf("the bound of bin %d is %d, want %d", b, r.bins.most[b], span)
+	if r.bins.bound[b] != span {
+		t.Errorf("the bound of bin %d is %d, want %d", b, r.bins.bound[b], span)
 	}
 }

@@ -23,8 +23,8 @@ func Example() {
 	copy(buf[c.Addr:][:c.Size], "hello")
 	fmt.Println("wrote", c)
 
-	// When the readers are done, the writer takes the room back. From now on
-	// the chunk's name is an error.
+	// When the readers are done, the writer releases the chunk. From now on
+	// using it is an error.
 	fmt.Println("release:", ring.Release(c))
 	fmt.Println("release again:", ring.Release(c))
 

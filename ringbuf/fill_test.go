@@ -8,15 +8,15 @@ import (
 	"github.com/omnibus-runtime/omnibus/ringbuf"
 )
 
-// TestFill: no chunk ends where the buffer has no memory, none is asked for that there is,
-// and where there is no more the ring goes on with what it has.
+// TestFill: no chunk ends where the buffer has no memory, Fill is not called for memory that exists,
+// and if there is no more memory the ring goes on with what it has.
 func TestFill(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const sizeBytes, step = 1 << 14, 1 << 10
 		filled, most := uint64(0), uint64(rapid.IntRange(0, sizeBytes).Draw(t, "most"))
 		r, err := ringbuf.New(make([]byte, sizeBytes), ringbuf.Options{Reuse: true, Fill: func(endBytes uint64) uint64 {
 			if endBytes <= filled || endBytes > sizeBytes {
-				t.Fatalf("memory is asked for as far as %d, %d bytes have it", endBytes, filled)
+				t.Fatalf("Fill is called for %d bytes, %d have memory", endBytes, filled)
 			}
 			if to := min((endBytes+step-1)/step*step, sizeBytes); to <= most {
 				filled = to
@@ -61,7 +61,7 @@ func TestFill(t *testing.T) {
 		}
 		if filled >= 2*step {
 			if _, ok := r.Allocate(int(filled)-ringbuf.HeaderSize-ringbuf.DefaultAlign, 0); !ok {
-				t.Fatalf("an empty ring with %d bytes of memory has no room for them", filled)
+				t.Fatalf("an empty ring with %d bytes of memory has no space for them", filled)
 			}
 		}
 	})
@@ -70,6 +70,6 @@ func TestFill(t *testing.T) {
 func TestFillNeedsReuse(t *testing.T) {
 	fill := func(endBytes uint64) uint64 { return endBytes }
 	if _, err := ringbuf.New(make([]byte, 1<<10), ringbuf.Options{Fill: fill}); err == nil {
-		t.Error("it is accepted without")
+		t.Error("Fill without Reuse is accepted")
 	}
 }

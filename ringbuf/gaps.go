@@ -4,44 +4,44 @@ import "math/bits"
 
 // The allocator. Chunks are cut from the current gap,
 // front to back, until it is too small; freed neighbours extend it. All other
-// gaps wait in bins by size. With Options.Reuse the current gap is put back before
+// gaps are in bins by size. With Options.Reuse the current gap is put into its bin before
 // each chunk is cut.
 
 // binProbes bounds the search of a bin whose members may be too small, while
 // there are larger gaps that need no search.
 const binProbes = 8
 
-// gapBins holds the gaps that wait, by the power of two of their granules:
+// gapBins holds all gaps but the current one, by the power of two of their granules:
 // bin b has the gaps of 2^b up to 2^(b+1)-1 granules. A gap that is not whole
 // granules, at the end of the buffer, counts the last one as if it were.
 type gapBins struct {
 	heads    [64]uint32
-	most     [64]uint64 // no gap of the bin has more bytes; some may have fewer
+	bound    [64]uint64 // no gap of the bin has more bytes; some may have fewer
 	nonEmpty uint64     // bit b: heads[b] is not none
 }
 
 func (r *Ring) binOf(span uint64) int { return bits.Len64(r.geo.granules(span)) - 1 }
 
-// file puts a gap that is in no bin where gaps belong: it becomes the current
-// gap if there is none, else it waits in its bin.
-func (r *Ring) file(gap uint32) {
+// addGap makes a gap that is in no bin the current gap if there is none, and else adds
+// it to its bin.
+func (r *Ring) addGap(gap uint32) {
 	if r.current == none {
 		r.current = gap
 	} else {
-		r.park(gap)
+		r.addToBin(gap)
 	}
 }
 
-// unfile takes a gap out of its bin, or away from being the current one.
-func (r *Ring) unfile(gap uint32) {
+// removeGap removes a gap from its bin, or, if it is the current gap, leaves none current.
+func (r *Ring) removeGap(gap uint32) {
 	if r.current == gap {
 		r.current = none
 	} else {
-		r.unpark(gap)
+		r.removeFromBin(gap)
 	}
 }
 
-func (r *Ring) park(gap uint32) {
+func (r *Ring) addToBin(gap uint32) {
 	span := r.recs[gap].span
 	b := r.binOf(span)
 	head := r.bins.heads[b]
@@ -50,11 +50,11 @@ func (r *Ring) park(gap uint32) {
 		r.recs[head].prev = gap
 	}
 	r.bins.heads[b] = gap
-	r.bins.most[b] = max(r.bins.most[b], span)
+	r.bins.bound[b] = max(r.bins.bound[b], span)
 	r.bins.nonEmpty |= 1 << b
 }
 
-func (r *Ring) unpark(gap uint32) {
+func (r *Ring) removeFromBin(gap uint32) {
 	prev, next := r.recs[gap].prev, r.recs[gap].next
 	if next != none {
 		r.recs[next].prev = prev
@@ -66,7 +66,7 @@ func (r *Ring) unpark(gap uint32) {
 	b := r.binOf(r.recs[gap].span)
 	r.bins.heads[b] = next
 	if next == none {
-		r.bins.most[b] = 0
+		r.bins.bound[b] = 0
 		r.bins.nonEmpty &^= 1 << b
 	}
 }
@@ -79,20 +79,20 @@ func (r *Ring) nextGap(need uint64) uint32 {
 	if gap == none {
 		return none
 	}
-	r.unpark(gap)
+	r.removeFromBin(gap)
 	if r.current != none {
-		r.park(r.current)
+		r.addToBin(r.current)
 	}
 	r.current = gap
 	return gap
 }
 
-// findGap prefers a gap of need's own bin, to keep large gaps large, but looks
-// at only a few of them while a larger bin offers one that surely fits. It
+// findGap prefers a gap of need's own bin, to keep large gaps large, but checks
+// only a few of them while a larger bin has one that surely fits. It
 // returns none only if no gap fits.
 func (r *Ring) findGap(need uint64) uint32 {
 	b := r.binOf(need)
-	mayFit := need <= r.bins.most[b]
+	mayFit := need <= r.bins.bound[b]
 	if mayFit {
 		if gap := r.probe(b, need, binProbes); gap != none {
 			return gap
@@ -107,8 +107,8 @@ func (r *Ring) findGap(need uint64) uint32 {
 	return none
 }
 
-// probe returns the first of up to limit members of bin b that has room for
-// need, or none.
+// probe returns the first of up to limit members of bin b with at least need
+// bytes, or none.
 func (r *Ring) probe(b int, need uint64, limit int) uint32 {
 	gap := r.bins.heads[b]
 	for range limit {
@@ -120,8 +120,8 @@ func (r *Ring) probe(b int, need uint64, limit int) uint32 {
 	return none
 }
 
-// search is probe without a limit. What it learns in vain it notes, so that
-// asking a full ring again costs nothing until a gap of the bin grows.
+// search is probe without a limit. A search without success stores the exact bound of the
+// bin, so that the next one costs nothing until a gap of the bin grows.
 func (r *Ring) search(b int, need uint64) uint32 {
 	var most uint64
 	for gap := r.bins.heads[b]; gap != none; gap = r.recs[gap].next {
@@ -130,7 +130,7 @@ func (r *Ring) search(b int, need uint64) uint32 {
 		}
 		most = max(most, r.recs[gap].span)
 	}
-	r.bins.most[b] = most
+	r.bins.bound[b] = most
 	return none
 }
 
@@ -149,7 +149,7 @@ func (r *Ring) largestGap() uint64 {
 }
 
 // coalesce turns a span that is in no list but the address list into a gap,
-// joined with the gaps beside it. Of none it makes nothing.
+// joined with the gaps beside it. For none it does nothing.
 func (r *Ring) coalesce(ref uint32) {
 	if ref == none {
 		return
@@ -158,23 +158,23 @@ func (r *Ring) coalesce(ref uint32) {
 	left, right := r.recs[ref].left, r.recs[ref].right
 	leftGap, rightGap := r.recs[left].kind == gapSpan, r.recs[right].kind == gapSpan
 	if leftGap && !rightGap && r.growsInPlace(left, r.recs[ref].span) {
-		r.absorb(left, ref) // as a rule, when chunks are released in order
+		r.absorb(left, ref) // the usual case when chunks are released in order
 		return
 	}
 	if leftGap {
-		r.unfile(left)
+		r.removeGap(left)
 		r.absorb(left, ref)
 		ref = left
 	}
 	if rightGap {
-		r.unfile(right)
+		r.removeGap(right)
 		r.absorb(ref, right)
 	}
-	r.file(ref)
+	r.addGap(ref)
 }
 
-// growsInPlace reports whether a gap that grows by so many bytes is still
-// filed where it belongs, and prepares its bin for that.
+// growsInPlace reports whether a gap that grows by so many bytes stays in its bin, and
+// raises the bound of the bin for it.
 func (r *Ring) growsInPlace(gap uint32, grows uint64) bool {
 	if gap == r.current {
 		return true
@@ -184,11 +184,11 @@ func (r *Ring) growsInPlace(gap uint32, grows uint64) bool {
 	if r.binOf(span) != b {
 		return false
 	}
-	r.bins.most[b] = max(r.bins.most[b], span+grows)
+	r.bins.bound[b] = max(r.bins.bound[b], span+grows)
 	return true
 }
 
-// absorb adds to a span the one behind it and forgets that one's record.
+// absorb joins a span with the one behind it, and drops the record of the latter.
 func (r *Ring) absorb(ref, behind uint32) {
 	recs := r.recs
 	recs[ref].span += recs[behind].span

@@ -2,7 +2,7 @@ package ringbuf
 
 import "math/bits"
 
-// indexPageCells is the number of cells that come into being together.
+// indexPageCells is the number of cells that are made together.
 const indexPageCells = 1 << indexPageShift
 
 const indexPageShift = 10
@@ -13,7 +13,7 @@ const indexPageShift = 10
 // and is no shorter than the alignment, save the last, which nothing follows.
 //
 // An entry is only a hint: it is written when a chunk is allocated and never
-// erased, so whoever reads it asks the record whether it still is that chunk.
+// erased, so lookup checks the record for the id of the chunk.
 // Cells exist only for the parts of the buffer where payloads began.
 type addressIndex struct {
 	shift uint     // log2 of the cell's bytes

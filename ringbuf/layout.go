@@ -14,8 +14,8 @@ import (
 //	8  8  size  of the payload in bytes, little endian
 const HeaderSize = 16
 
-// geometry says where in the buffer chunks may stand. The buffer is covered
-// without holes by spans; a span is a live chunk or a gap:
+// geometry describes where in the buffer chunks may begin. Spans cover the buffer
+// without holes; a span is a live chunk or a gap:
 //
 //	0      lead                                               end = len(buf)
 //	|unused|header|payload......|pad|  gap   |header|payload...|
@@ -69,15 +69,15 @@ func (g *geometry) roundUp(n uint64) uint64 { return (n + g.align - 1) &^ (g.ali
 // granules returns how many granules n bytes touch.
 func (g *geometry) granules(n uint64) uint64 { return (n + g.align - 1) >> g.shift }
 
-// spanFor returns how many bytes a chunk takes from a gap that has room for
-// its need. Only a gap at the end of the buffer can be too short for the
+// spanFor returns how many bytes a chunk takes from a gap of at least need
+// bytes. Only a gap at the end of the buffer can be too short for the
 // padding, and there is nothing behind it to keep aligned.
 func (g *geometry) spanFor(need, gap uint64) uint64 { return min(g.roundUp(need), gap) }
 
 // addr returns the offset of a chunk's payload.
 func (g *geometry) addr(c *record) uint64 { return c.off + HeaderSize }
 
-// chunk returns what callers know a live chunk by.
+// chunk returns the Chunk of a record of a live chunk.
 func (g *geometry) chunk(c *record) Chunk {
 	return Chunk{ID: c.id, Addr: g.addr(c), Size: c.size, Tag: c.tag}
 }

@@ -9,21 +9,21 @@ import (
 	"github.com/omnibus-runtime/omnibus/ringbuf"
 )
 
-// failer is what *testing.T, *testing.F's and *rapid.T have in common.
+// failer has the common methods of *testing.T, *testing.F's T and *rapid.T.
 type failer interface {
 	Helper()
 	Fatalf(format string, args ...any)
 }
 
-// modelChunk is what the model knows of a live chunk.
+// modelChunk is a live chunk in the model.
 type modelChunk struct {
 	ringbuf.Chunk
 	off, end uint64 // of the span, in the buffer
 	content  []byte
 }
 
-// model keeps live chunks in a plain slice, oldest first, and finds out
-// everything else by looking at all of them.
+// model keeps live chunks in a plain slice, oldest first, and computes
+// everything else from all of them.
 type model struct {
 	lead, end, align uint64
 	nextID           uint64
@@ -77,13 +77,13 @@ func (m *model) largest() uint64 {
 	return largest
 }
 
-// add records a chunk that the ring made, after judging it.
+// add records a chunk that the ring made, after checking it.
 func (m *model) add(t failer, c ringbuf.Chunk, need uint64) *modelChunk {
 	t.Helper()
 	mc := modelChunk{Chunk: c, off: c.Addr - ringbuf.HeaderSize}
 	mc.end = mc.off + m.pad(mc.off, need)
 	if c.ID != m.nextID || c.Addr%m.align != 0 || !m.fits(mc.off, mc.end-mc.off) {
-		t.Fatalf("%v: want id %d, alignment %d, and room between %v", c, m.nextID, m.align, m.gaps())
+		t.Fatalf("%v: want id %d, alignment %d, and space between %v", c, m.nextID, m.align, m.gaps())
 	}
 	m.nextID++
 	m.live = append(m.live, mc)
@@ -92,7 +92,7 @@ func (m *model) add(t failer, c ringbuf.Chunk, need uint64) *modelChunk {
 
 func (m *model) remove(i int) { m.live = slices.Delete(m.live, i, i+1) }
 
-// machine drives a ring and the model side by side and compares them.
+// machine drives a ring and the model together and compares them.
 type machine struct {
 	r    *ringbuf.Ring
 	buf  []byte
@@ -140,8 +140,8 @@ func (x *machine) release(t failer, i int) {
 	x.gone = append(x.gone, c)
 }
 
-// releaseAll frees the chunks at these places in the model, in this order. The
-// last one is named twice, if it is wanted that the ring refuses something.
+// releaseAll frees the chunks with these indexes in the model, in this order. If the ring
+// should refuse one, the last chunk is listed twice.
 func (x *machine) releaseAll(t failer, places []int, stale bool) {
 	t.Helper()
 	var chunks []ringbuf.Chunk
@@ -164,7 +164,7 @@ func (x *machine) releaseAll(t failer, places []int, stale bool) {
 	}
 }
 
-// compare looks at everything the ring says about itself.
+// compare compares all figures of the ring with the model.
 func (x *machine) compare(t failer) {
 	t.Helper()
 	if found := x.r.Check(); found != nil {
@@ -189,7 +189,7 @@ func (x *machine) compare(t failer) {
 	}
 }
 
-// compareChunks walks by age and looks at each payload.
+// compareChunks walks by age and checks each payload.
 func (x *machine) compareChunks(t failer) {
 	t.Helper()
 	c, ok := x.r.Oldest()
@@ -198,7 +198,7 @@ func (x *machine) compareChunks(t failer) {
 			t.Fatalf("age order: got %v %t, want %v", c, ok, want.Chunk)
 		}
 		if !bytes.Equal(x.buf[c.Addr:][:c.Size], want.content) {
-			t.Fatalf("the content of %v is another", c)
+			t.Fatalf("the content of %v is wrong", c)
 		}
 		c, ok = x.r.Next(c)
 	}

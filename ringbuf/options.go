@@ -21,16 +21,16 @@ type Options struct {
 	// DefaultAlign. With 1 chunks stand as close as they can.
 	Align int
 
-	// Reuse cuts chunks from the smallest gaps that have room for them, of
-	// like-sized ones the one freed last, in place of going round: memory that was
+	// Reuse cuts chunks from the smallest gaps that are large enough, of
+	// like-sized ones from the one freed last, in place of going round: memory that was
 	// used just now, and is in the caches of processors, is used again.
 	Reuse bool
 
-	// Fill, if it is set, gives the buffer its memory. It is called before a chunk is cut
-	// that ends beyond all room ever used, with that end, and returns how far from the
-	// buffer's start there is memory now: if that is less, there is no room for the chunk.
-	// What was never used stands behind all else, so that chunks in front of there need no
-	// call. It needs Reuse: a ring that goes round uses all of its buffer in any case.
+	// Fill, if it is set, gives the buffer its memory. Allocate calls it before it cuts a
+	// chunk that ends beyond all filled bytes, with that end. Fill returns how many bytes
+	// from the buffer's start have memory now: if they are fewer, Allocate fails. Space that
+	// was never used is behind all used space, so chunks that end before it need no
+	// call. Fill needs Reuse: a ring that goes round uses all of its buffer in any case.
 	Fill func(endBytes uint64) (filledBytes uint64)
 }
 

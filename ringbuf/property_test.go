@@ -9,11 +9,11 @@ import (
 	"github.com/omnibus-runtime/omnibus/ringbuf"
 )
 
-// TestAgainstModel does whatever a writer may do, in any order, to rings of
+// TestAgainstModel does all operations of a writer, in any order, on rings of
 // many shapes, and compares with the model after each step.
 func TestAgainstModel(t *testing.T) { againstModel(t, false) }
 
-// TestAgainstModelWithReuse is the same for rings that do not go round.
+// TestAgainstModelWithReuse does the same on rings that do not go round.
 func TestAgainstModelWithReuse(t *testing.T) { againstModel(t, true) }
 
 func againstModel(t *testing.T, reuse bool) {

@@ -8,9 +8,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/ringbuf"
 )
 
-// TestOneWriterManyReaders hands chunks to readers over a channel and takes
+// TestOneWriterManyReaders sends chunks to readers over a channel and gets
 // them back over another. Readers check every byte, so that reuse of a live
-// payload shows even without the race detector; with it, so does any access of
+// payload is found even without the race detector; with it, so is any access of
 // the writer to one.
 func TestOneWriterManyReaders(t *testing.T) {
 	const readers, total = 8, 4000
@@ -44,8 +44,8 @@ func TestOneWriterManyReaders(t *testing.T) {
 	}
 }
 
-// write makes chunks of changing size. Without room it waits for a chunk to
-// come back.
+// write makes chunks of changing size. Without space it waits for a chunk to
+// be returned.
 func write(t *testing.T, r *ringbuf.Ring, buf []byte, handed chan<- ringbuf.Chunk, returned <-chan ringbuf.Chunk, damaged <-chan error, total int) {
 	for i := 0; i < total; {
 		c, ok := r.Allocate(1+i*37%1500, 0)

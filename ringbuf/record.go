@@ -1,6 +1,6 @@
 package ringbuf
 
-// kind says what a record stands for.
+// kind is the kind of a record.
 type kind uint8
 
 const (
@@ -8,16 +8,16 @@ const (
 	sentinel                // the first record, never anything else
 	liveChunk
 	gapSpan
-	vacantSpan // on its way from chunk to gap
+	vacantSpan // between vacate and coalesce
 )
 
-// none is the index of the sentinel. It ends every list, and both ends of the
-// buffer are it: it is never a gap, so nothing merges with it, and its span is
-// 0, so nothing fits in it.
+// none is the index of the sentinel. It ends every list, and stands for both ends of the
+// buffer: it is never a gap, so no gap merges with it, and its span is
+// 0, so no chunk fits in it.
 const none uint32 = 0
 
-// record is the writer's private knowledge of one span. Records refer to each
-// other by index, so that the garbage collector has nothing to follow.
+// record is the writer's private state of one span. Records refer to each
+// other by index, so that the garbage collector follows no pointers.
 type record struct {
 	off  uint64 // first byte of the span; a chunk's header stands here
 	span uint64 // bytes, padding included
@@ -78,8 +78,8 @@ func (rs records) unlinkAge(ref uint32) {
 func (rs records) oldest() uint32   { return rs[none].next }
 func (rs records) youngest() uint32 { return rs[none].prev }
 
-// takeRecord returns an unused record. It may move all records: pointers and
-// slices taken before are void. The bound on their number is newGeometry's.
+// takeRecord returns an unused record. It may move all records, which invalidates earlier
+// pointers and slices. newGeometry bounds their number.
 func (r *Ring) takeRecord() uint32 {
 	if ref := r.spare; ref != none {
 		r.spare = r.recs[ref].next
@@ -89,7 +89,7 @@ func (r *Ring) takeRecord() uint32 {
 	return uint32(len(r.recs) - 1)
 }
 
-// dropRecord gives back a record that is in no list any more.
+// dropRecord frees a record that is in no list any more.
 func (r *Ring) dropRecord(ref uint32) {
 	r.recs[ref].kind, r.recs[ref].next = spareRecord, r.spare
 	r.spare = ref

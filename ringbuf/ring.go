@@ -21,7 +21,7 @@ func (c Chunk) String() string {
 	return fmt.Sprintf("chunk %d (%d bytes at %d)", c.ID, c.Size, c.Addr)
 }
 
-// Ring hands out the bytes of one buffer. Its methods are for the writer, one
+// Ring allocates the bytes of one buffer. Its methods are for the writer, one
 // goroutine at a time; readers use none of them (see the package
 // documentation).
 type Ring struct {
@@ -41,12 +41,12 @@ type Ring struct {
 	bins    gapBins // all other gaps
 
 	fill   func(endBytes uint64) (filledBytes uint64) // nil: all of the buffer has memory
-	filled uint64                                     // bytes from the buffer's start that have
+	filled uint64                                     // bytes from the buffer's start that have memory
 }
 
-// New returns an empty ring over buf, which nobody else may write to as long
-// as the ring is in use. It reads nothing from buf and writes nothing to it. It refuses
-// options that Validate does, and a buffer that is too small for a payload, or too large.
+// New returns an empty ring over buf. As long as the ring is in use, only its writer may
+// write to buf. New reads nothing from buf and writes nothing to it. It refuses the
+// options that Validate refuses, and a buffer that is too small for a payload, or too large.
 func New(buf []byte, opts Options) (*Ring, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, fmt.Errorf("new ring: %w", err)
@@ -73,20 +73,20 @@ func (r *Ring) clear() {
 	all := r.takeRecord()
 	r.recs[all] = record{kind: gapSpan, off: r.geo.lead, span: r.free}
 	r.recs.linkBefore(none, all)
-	r.file(all)
+	r.addGap(all)
 }
 
 // Allocate makes a chunk with a payload of size bytes and writes its header.
-// The payload has the bytes that the buffer held there. It reports false, and has
-// changed nothing, if there is no room in one piece, which [Stats] has the figures
-// of: release chunks and try again. So it does for a size below 1.
+// The payload is not cleared. Allocate reports false, and changes nothing, if no gap is
+// large enough ([Stats] has the figures): release chunks and try again. It also reports
+// false for a size below 1.
 func (r *Ring) Allocate(size int, tag uint32) (c Chunk, ok bool) {
 	if size <= 0 || uint64(size) > r.geo.maxPayload() {
 		return Chunk{}, false
 	}
 	need := HeaderSize + uint64(size)
 	if r.reuse && r.current != none {
-		r.park(r.current)
+		r.addToBin(r.current)
 		r.current = none
 	}
 	gap := r.current
@@ -108,7 +108,7 @@ func (r *Ring) hasMemory(gap uint32, need uint64) bool {
 	return end <= r.filled
 }
 
-// carve cuts a chunk from the front of a gap that has room for its need.
+// carve cuts a chunk from the front of a gap of at least need bytes.
 func (r *Ring) carve(gap uint32, need uint64, tag uint32) *record {
 	ref := r.takeRecord()
 	recs := r.recs
@@ -132,7 +132,7 @@ func (r *Ring) carve(gap uint32, need uint64, tag uint32) *record {
 	return c
 }
 
-// dropGap forgets the current gap, which was used up.
+// dropGap removes the current gap, which is used up.
 func (r *Ring) dropGap(gap uint32) {
 	r.current = none
 	r.recs.unlinkSpan(gap)
@@ -152,8 +152,8 @@ func (r *Ring) Release(c Chunk) error {
 
 // ReleaseAll is Release for many chunks. It takes less time than as many
 // calls if the chunks stand one behind the other, as those allocated one after
-// the other mostly do. It refuses a chunk that was released before; then those in
-// front of that one are released, and none after it.
+// the other mostly do. It refuses a chunk that was released before; then it has released the
+// chunks before that one in the slice, and none after it.
 func (r *Ring) ReleaseAll(chunks []Chunk) error {
 	run := none  // chunks that stand side by side, already made into one span
 	next := none // the one allocated after the last, as a rule released next
@@ -179,14 +179,14 @@ func (r *Ring) ReleaseAll(chunks []Chunk) error {
 	return nil
 }
 
-// retire turns a live chunk into room.
+// retire turns a live chunk into a gap.
 func (r *Ring) retire(ref uint32) {
 	r.vacate(ref)
 	r.coalesce(ref)
 }
 
-// vacate ends the life of a chunk. Its span is neither chunk nor gap until it
-// is coalesced.
+// vacate ends a chunk. Its span is neither chunk nor gap until coalesce turns it into a
+// gap.
 func (r *Ring) vacate(ref uint32) {
 	r.recs.unlinkAge(ref)
 	c := &r.recs[ref]
@@ -211,7 +211,7 @@ func (r *Ring) Next(c Chunk) (Chunk, bool) {
 
 // Run fills dst with live chunks in the order of their age, c first, and
 // returns their number: Next for many chunks at once. If there are fewer than
-// dst has room for, the youngest is the last of them. There is none if c is not
+// len(dst), the youngest is the last of them. There is none if c is not
 // live.
 func (r *Ring) Run(c Chunk, dst []Chunk) int {
 	ref := r.lookup(c)

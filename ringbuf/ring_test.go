@@ -25,7 +25,7 @@ func allocate(t testing.TB, r *ringbuf.Ring, size int) ringbuf.Chunk {
 	t.Helper()
 	c, ok := r.Allocate(size, 0)
 	if !ok {
-		t.Fatalf("no room for %d bytes: %+v", size, r.Stats())
+		t.Fatalf("no space for %d bytes: %+v", size, r.Stats())
 	}
 	return c
 }
@@ -69,7 +69,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// TestLayout says where payloads stand and what they cost.
+// TestLayout checks the addresses of payloads and the bytes that they take.
 func TestLayout(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -116,7 +116,7 @@ func TestAllocateRefuses(t *testing.T) {
 	}
 }
 
-// TestStaleness uses names of chunks after their end.
+// TestStaleness uses chunks after their release.
 func TestStaleness(t *testing.T) {
 	r, _ := newRing(t, 1024, ringbuf.Options{})
 	kept, gone := allocate(t, r, 10), allocate(t, r, 10)
@@ -125,7 +125,7 @@ func TestStaleness(t *testing.T) {
 	mustAllBeStale := func(when string, c ringbuf.Chunk) {
 		t.Helper()
 		if err := r.Release(c); err == nil {
-			t.Errorf("%s: it is released", when)
+			t.Errorf("%s: a stale chunk was released", when)
 		}
 		if next, ok := r.Next(c); ok {
 			t.Errorf("%s: Next: %v, want none", when, next)
@@ -149,8 +149,8 @@ func TestStaleness(t *testing.T) {
 	mustBeSound(t, r)
 }
 
-// TestWriterBelievesNoByte wipes the buffer: only Check notices.
-func TestWriterBelievesNoByte(t *testing.T) {
+// TestWriterReadsNoHeader wipes the buffer: only Check finds that.
+func TestWriterReadsNoHeader(t *testing.T) {
 	r, buf := newRing(t, 4096, ringbuf.Options{})
 	chunks := []ringbuf.Chunk{allocate(t, r, 100), allocate(t, r, 200), allocate(t, r, 300)}
 	for i := range buf {
@@ -171,9 +171,9 @@ func TestWriterBelievesNoByte(t *testing.T) {
 	}
 }
 
-// TestIslandBlocksNothing keeps one chunk for ever and runs a hundred rounds
+// TestLongLivedChunkBlocksNothing keeps one chunk for ever and runs a hundred rounds
 // of traffic past it.
-func TestIslandBlocksNothing(t *testing.T) {
+func TestLongLivedChunkBlocksNothing(t *testing.T) {
 	r, _ := newRing(t, 64*100, ringbuf.Options{})
 	allocate(t, r, 40)
 	island := allocate(t, r, 40)
@@ -213,8 +213,8 @@ func TestAgeOrder(t *testing.T) {
 	}
 }
 
-// TestCompleteSearch hides the one gap that fits behind many of its bin that
-// do not, which is more than a search looks at when it has a choice.
+// TestCompleteSearch hides the one gap that fits behind many in its bin that
+// do not, more than a search probes while a larger bin has a gap.
 func TestCompleteSearch(t *testing.T) {
 	r, _ := newRing(t, 1<<16, ringbuf.Options{Align: 1})
 	const small, large = 2000 - ringbuf.HeaderSize, 2040 - ringbuf.HeaderSize
@@ -236,7 +236,7 @@ func TestCompleteSearch(t *testing.T) {
 	mustBeSound(t, r)
 }
 
-// TestSmallGapFirst: where both a small and a large gap fit, the large one
+// TestSmallGapFirst: if both a small and a large gap fit, the large one
 // stays whole.
 func TestSmallGapFirst(t *testing.T) {
 	r, _ := newRing(t, 1<<16, ringbuf.Options{Align: 1})
@@ -255,7 +255,7 @@ func TestSmallGapFirst(t *testing.T) {
 	}
 }
 
-// TestSteadyStateAllocatesNothing: the tables grow once.
+// TestSteadyStateAllocatesNothing: after the tables have grown, a ring allocates no memory.
 func TestSteadyStateAllocatesNothing(t *testing.T) {
 	for _, reuse := range []bool{false, true} {
 		r, _ := newRing(t, 1<<16, ringbuf.Options{Reuse: reuse})
@@ -277,7 +277,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestReuse: with the option, the room that came free last is used again, also behind
+// TestReuse: with the option, the space freed last is used again, also behind
 // a chunk that stays, and large gaps stay large.
 func TestReuse(t *testing.T) {
 	for _, reuse := range []bool{false, true} {

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// maxDebts bounds what a reader may owe for one object. It keeps the
+// maxDebts bounds the debts of a reader for one object. It keeps the
 // difference of two counters that wrap well inside an int32.
 const maxDebts = 1 << 30
 
@@ -16,22 +16,22 @@ const maxDebts = 1 << 30
 type account struct {
 	id     ReaderID
 	name   string
-	owed   debt    // written here
-	ledger []entry // written by the reader
-	reader *Reader // if it is in this process
+	owed   debtColumn // written here
+	ledger []entry    // written by the reader
+	reader *Reader    // if it is in this process
 
-	segments []*segment // that owed and ledger are in, if it is not
+	segments []*segment // of owed and ledger, if the reader is in another process
 }
 
-// lag is the number of debts the reader has not settled for a slot. A
-// negative lag is a lie. What was settled is read first: a lease that was
-// shared and then released has raised owed before done.
-func (a *account) lag(slot uint32) int32 {
+// openDebts is the number of debts the reader has not settled for a slot. A
+// negative number means that the reader settled more than it owed. Done is read first: a
+// lease that was shared and then released has raised owed before done.
+func (a *account) openDebts(slot uint32) int32 {
 	done := a.ledger[slot].done.Load()
 	return int32(atomic.LoadUint32(&a.owed[slot]) - done)
 }
 
-// release unmaps what the owner has mapped of the reader.
+// release unmaps the segments of a reader in another process.
 func (a *account) release() {
 	for _, seg := range a.segments {
 		seg.release()
@@ -41,10 +41,10 @@ func (a *account) release() {
 // charge adds one debt to each reader of the set, for a slot that is not live
 // yet.
 //
-// Runs of readers are counted through, and only the gaps between them are
-// skipped by scanning for the next bit: on common processors a scan waits for
+// The loop counts through runs of readers, and scans for the next bit only in the gaps
+// between them: on common processors a scan waits for
 // the last use of the register that takes its result, which in a loop that
-// scans for every bit is the load of the turn before.
+// scans for every bit is the load of the previous iteration.
 func (s *Store) charge(slot uint32, readers ReaderSet) {
 	for id, set := 0, uint64(readers); set != 0; id, set = id+1, set>>1 {
 		if set&1 == 0 {
@@ -56,22 +56,22 @@ func (s *Store) charge(slot uint32, readers ReaderSet) {
 	}
 }
 
-// mayHold is the set of readers that were charged for the object in slot.
-// The local reader may have been charged by a commit.
+// mayHold is the set of readers that were charged for the object in slot. It includes the
+// local reader, which a commit may have charged.
 func (s *Store) mayHold(slot uint32) ReaderSet {
 	return s.records[slot].charged | Readers(LocalReader)
 }
 
 // DeclareReader adds a reader of this process with an account of its own, for
-// a consumer whose holdings must be told apart from those of others, or be
-// forgotten as one when it dies. The error is [ErrTooManyReaders] or
+// a consumer whose debts must be counted apart from those of others, or be
+// removed together when it dies. The error is [ErrTooManyReaders] or
 // [ErrClosed]. Writer only.
 func (s *Store) DeclareReader(name string) (*Reader, error) {
 	id, err := s.freeIndex()
 	if err != nil {
 		return nil, fmt.Errorf("declare reader %q: %w", name, err)
 	}
-	return s.declare(id, name), nil
+	return s.addLocalReader(id, name), nil
 }
 
 // freeIndex finds a reader index that is not in use.
@@ -85,8 +85,8 @@ func (s *Store) freeIndex() (ReaderID, error) {
 	return ReaderID(bits.TrailingZeros64(^uint64(s.present | s.admitting))), nil
 }
 
-// declare adds a reader with a ledger on the heap.
-func (s *Store) declare(id ReaderID, name string) *Reader {
+// addLocalReader adds a reader of this process, with a ledger on the heap.
+func (s *Store) addLocalReader(id ReaderID, name string) *Reader {
 	r := &Reader{
 		leaseView: leaseView{
 			id:       id,
@@ -103,13 +103,13 @@ func (s *Store) declare(id ReaderID, name string) *Reader {
 		segments: []*segment{s.arenaSegment, s.directorySegment},
 		large:    s.large,
 	}
-	s.join(&account{id: id, name: name, owed: r.owed, ledger: r.ledger, reader: r})
+	s.addAccount(&account{id: id, name: name, owed: r.owed, ledger: r.ledger, reader: r})
 	return r
 }
 
-// staggered makes a column of a reader that is in this process. A put and an
-// eviction look at the same slots in the columns of all readers. If these began
-// at the same place in their pages, as large allocations do, all entries of a
+// staggered makes a column of a reader in this process. A put and an
+// eviction read the same slots in the columns of all readers. If these began
+// at the same offset in their pages, as large allocations do, all entries of a
 // slot would fall into one set of the processor's first cache, which holds a
 // dozen of them: so each column begins one cache line later than the last.
 func staggered[T any](id ReaderID, slots uint32, entriesPerLine int) []T {
@@ -117,31 +117,31 @@ func staggered[T any](id ReaderID, slots uint32, entriesPerLine int) []T {
 	return make([]T, skip+int(slots))[skip:]
 }
 
-// join puts an account into the scan. From here on, the reader can be charged
-// and its pins count.
-func (s *Store) join(a *account) {
-	at, _ := slices.BinarySearchFunc(s.accounts, a.id, func(a *account, id ReaderID) int { return cmp.Compare(a.id, id) })
-	s.accounts = slices.Insert(s.accounts, at, a)
+// addAccount adds an account to the scan of evictions. From then on the reader can be
+// charged, and evictions read its pins.
+func (s *Store) addAccount(a *account) {
+	index, _ := slices.BinarySearchFunc(s.accounts, a.id, func(a *account, id ReaderID) int { return cmp.Compare(a.id, id) })
+	s.accounts = slices.Insert(s.accounts, index, a)
 	s.columns[a.id] = a.owed
 	s.present |= Readers(a.id)
 }
 
-// RemoveReader forgets a reader with all it owes and all it holds, so that
-// everything it alone kept can be evicted. Call it when the reader is known to
-// be dead, or has said that it is gone: removing a reader that still reads
-// tears its data. Its index may be given out again, with a new ledger. The
-// local reader cannot be removed. The error is [ErrUnknownReader]. Writer only.
+// RemoveReader removes a reader with its debts and pins, so that the objects that it
+// alone held can be evicted. Call it when the reader is dead or detached: a removed reader
+// that still reads may see its data overwritten. Its index may be assigned again, with a
+// new ledger. The local reader cannot be removed. The error is [ErrUnknownReader]. Writer
+// only.
 func (s *Store) RemoveReader(id ReaderID) error {
 	if id == LocalReader || !s.present.Has(id) {
 		return fmt.Errorf("remove reader %d: %w", id, ErrUnknownReader)
 	}
-	at := slices.IndexFunc(s.accounts, func(a *account) bool { return a.id == id })
-	a := s.accounts[at]
-	s.accounts = slices.Delete(s.accounts, at, at+1)
+	index := slices.IndexFunc(s.accounts, func(a *account) bool { return a.id == id })
+	a := s.accounts[index]
+	s.accounts = slices.Delete(s.accounts, index, index+1)
 	s.columns[id] = nil
 	s.present &^= Readers(id)
 	s.quarantine &^= Readers(id)
-	// Its successor owes nothing for the objects that are here now.
+	// The next reader of this index owes nothing for the present objects.
 	for slot := range s.records {
 		s.records[slot].charged &^= Readers(id)
 	}

@@ -8,8 +8,8 @@ import (
 
 func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(&b[0])) }
 
-// sendRightsAlone sends a message that has descriptors and not one byte, which the
-// functions for that would add.
+// sendRightsAlone sends a message that has descriptors and no bytes. The functions of package unix
+// would add a byte.
 func sendRightsAlone(socket uintptr, fds ...int) error {
 	rights := unix.UnixRights(fds...)
 	m := unix.Msghdr{Control: &rights[0]}

@@ -9,15 +9,15 @@ import (
 
 // Attaching takes four messages over a connection that keeps message bounds.
 //
-//	reader  hello     who am I                                     no descriptor
-//	owner   geometry  what store, which index                      no descriptor
-//	reader  ledger    here is my ledger                            1 descriptor
-//	owner   grant     you are in the scan: the store is yours      3 descriptors
+//	reader  hello     the reader's process id                      no descriptor
+//	owner   geometry  the store's identity and sizes, the index    no descriptor
+//	reader  ledger    the reader's ledger                          1 descriptor
+//	owner   grant     the store's segments                         3 descriptors
 //
-// In place of the geometry the owner may send a refusal, which says why.
+// In place of the geometry the owner may send a refusal with a reason.
 //
-// The order is the protocol: the owner sends the store's descriptors only
-// after the ledger is in its scan, so that no pin can go unseen.
+// The order matters: the owner sends the store's descriptors only
+// after its evictions scan the ledger, so that they miss no pin.
 //
 // Every message is 64 bytes, in the byte order of the machine:
 //
@@ -46,7 +46,7 @@ const (
 	messageRefusal
 )
 
-// The reasons of a refusal, as they travel.
+// The reasons of a refusal, as they are encoded.
 const (
 	reasonOther uint32 = iota
 	reasonTooManyReaders
@@ -57,11 +57,10 @@ const (
 // and account, in this order.
 const grantDescriptors = 3
 
-// attachTimeout bounds the whole exchange: the writer waits for a peer only
-// that long.
+// attachTimeout bounds the whole exchange, and so the writer's wait for a peer.
 const attachTimeout = 5 * time.Second
 
-// message is any of the five.
+// message is one of the five messages.
 type message struct {
 	kind   messageKind
 	pid    uint64 // hello only; geometry is zero then
@@ -83,7 +82,7 @@ func (m message) encode() (b [messageBytes]byte) {
 	return b
 }
 
-// decodeMessage accepts exactly what encode makes of a message of that kind.
+// decodeMessage accepts exactly the bytes that encode makes of a message of that kind.
 func decodeMessage(b []byte, want messageKind) (message, error) {
 	if len(b) != messageBytes || [8]byte(b[:8]) != messageMagic {
 		return message{}, fmt.Errorf("%w: %d bytes that are no message of this protocol", ErrProtocol, len(b))
@@ -131,7 +130,7 @@ func (m message) check() error {
 	return m.geometry.check()
 }
 
-// reasonOf is how an error travels in a refusal.
+// reasonOf encodes an error as the reason of a refusal.
 func reasonOf(why error) uint32 {
 	switch {
 	case errors.Is(why, ErrTooManyReaders):
@@ -143,7 +142,7 @@ func reasonOf(why error) uint32 {
 	}
 }
 
-// refusal is the error of a reader that the owner refuses.
+// refusal returns the error of a reader that the owner refuses.
 func refusal(reason uint32) error {
 	switch reason {
 	case reasonTooManyReaders:

@@ -15,12 +15,12 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/process"
 )
 
-// Admit takes in the reader at the other end of a SOCK_SEQPACKET connection,
+// Admit admits the reader at the other end of a SOCK_SEQPACKET connection,
 // which calls [Attach], and returns its index. The peer is not trusted: it can
 // make Admit fail, or wait for some seconds, and nothing else. After an error
-// nothing of the peer is left here, and the connection is of no more use.
+// nothing of the peer is left in this process, and the connection is of no more use.
 //
-// The store must be in [Shared] memory. The caller keeps watch over the peer's
+// The store must be in [Shared] memory. The caller watches the peer's
 // process, and calls [Store.RemoveReader] when it has died. Writer only: the
 // writer waits for the peer, which an [Admission] avoids.
 func (s *Store) Admit(conn *net.UnixConn) (ReaderID, error) {
@@ -43,8 +43,8 @@ func (s *Store) admit(conn *net.UnixConn) (ReaderID, error) {
 	return a.Join()
 }
 
-// Admission takes one reader in, as [Store.Admit] does, in steps: so a program that has the writer's right waits for no
-// other process while it has it.
+// Admission admits one reader, as [Store.Admit] does, in steps: so a program waits for no
+// other process while it has the writer's right.
 //
 //	a, err := store.StartAdmission()  // the writer
 //	err = a.Exchange(conn)            // any goroutine: waits for the other process
@@ -60,14 +60,15 @@ type Admission struct {
 }
 
 // StartAdmission reserves an index for a reader. The errors are [ErrUnsupported] of a store that is not in [Shared]
-// memory, [ErrTooManyReaders], [ErrClosed], and those of the system where the store takes its memory now. Writer only.
+// memory, [ErrTooManyReaders], [ErrClosed], and those of the system if a store with Options.Reuse takes the rest of its
+// memory here. Writer only.
 func (s *Store) StartAdmission() (*Admission, error) {
 	if s.memory != Shared {
 		return nil, fmt.Errorf("%w: the store is in %v memory", ErrUnsupported, s.memory)
 	}
 	id, err := s.freeIndex()
 	if err == nil {
-		err = s.fillAll() // a reader looks once whether all is there
+		err = s.fillAll() // a reader checks only once that all pages are there
 	}
 	if err != nil {
 		return nil, err
@@ -101,7 +102,7 @@ func (a *Admission) Exchange(conn *net.UnixConn) error {
 	}
 	pid := uint64(answer.from.pid)
 	if pid == 0 {
-		pid = hello.pid // its own word: a name for errors, nothing more
+		pid = hello.pid // unverified: it only names the reader in errors
 	}
 	account, err := s.openAccount(a.id, pid, fds[0])
 	if err != nil {
@@ -115,8 +116,8 @@ func (a *Admission) Exchange(conn *net.UnixConn) error {
 	return nil
 }
 
-// Watch watches the process that sent the ledger, after Exchange: the kernel says which one that is. The caller closes
-// the watch. The error is [process.ErrGone] where it is dead by now.
+// Watch watches the process that sent the ledger, by the credentials from the kernel. Call it after Exchange. The caller
+// closes the watch. The error is [process.ErrGone] if the process is dead already.
 func (a *Admission) Watch() (*process.Process, error) {
 	if a.from.pid == 0 {
 		return nil, errors.New("the reader's process is in another pid namespace, from where its death cannot be seen")
@@ -124,8 +125,8 @@ func (a *Admission) Watch() (*process.Process, error) {
 	return process.Watch(a.from.pid, a.from.seen)
 }
 
-// Join makes the process a reader after Exchange, and tells it so. It does not wait. After an error, which is
-// [ErrClosed] or one of the system's, nothing of the reader is left. Writer only.
+// Join makes the process a reader, and sends it the grant. Call it after Exchange. It does not wait. After an error,
+// which is [ErrClosed] or one of the system's, nothing of the reader is left. Writer only.
 func (a *Admission) Join() (ReaderID, error) {
 	s := a.store
 	if s.closed.Load() {
@@ -133,7 +134,7 @@ func (a *Admission) Join() (ReaderID, error) {
 		return 0, ErrClosed
 	}
 	s.admitting &^= Readers(a.id)
-	s.join(a.account)
+	s.addAccount(a.account)
 	grant := message{kind: messageGrant, geometry: geometry{store: s.geo.store}}
 	err := sendNow(a.conn, grant, s.arenaSegment.fd, s.directorySegment.fd, a.account.segments[0].fd)
 	if err == nil {
@@ -145,7 +146,7 @@ func (a *Admission) Join() (ReaderID, error) {
 	return a.id, nil
 }
 
-// Cancel ends an admission in place of Join: its index is free. Writer only.
+// Cancel ends an admission in place of Join, and frees its index. Writer only.
 func (a *Admission) Cancel() {
 	a.store.admitting &^= Readers(a.id)
 	if a.account != nil {
@@ -154,12 +155,12 @@ func (a *Admission) Cancel() {
 }
 
 // Refuse tells the process at the other end of a connection, which calls [Attach], that it does not become a reader.
-// There the error matches [ErrTooManyReaders] or [ErrClosed] where this one does. Refuse waits for the other process,
+// The error of Attach matches [ErrTooManyReaders] or [ErrClosed] if why does. Refuse waits for the other process,
 // for seconds at most. The connection is of no more use.
 func Refuse(conn *net.UnixConn, why error) error {
 	err := conn.SetDeadline(time.Now().Add(attachTimeout))
 	if err == nil {
-		_, _, err = receive(conn, messageHello, 0) // closed unread, it would take the answer along
+		_, _, err = receive(conn, messageHello, 0) // closing with an unread hello would discard the answer
 	}
 	if err == nil {
 		err = send(conn, message{kind: messageRefusal, reason: reasonOf(why)})
@@ -170,7 +171,7 @@ func Refuse(conn *net.UnixConn, why error) error {
 	return nil
 }
 
-// openAccount maps a peer's ledger and makes the account it is to read.
+// openAccount maps a peer's ledger and makes the account that the peer reads.
 func (s *Store) openAccount(id ReaderID, pid uint64, ledgerFD int) (*account, error) {
 	slots := int(s.geo.slots)
 	ledger, err := openSegment(kindLedger.String(), ledgerFD, ledgerBytes(slots))
@@ -212,8 +213,8 @@ func newSuperblockSegment(sb superblock, sizeBytes int) (*segment, error) {
 
 // Attach makes this process a reader of the store whose owner calls
 // [Store.Admit] at the other end of a SOCK_SEQPACKET connection. The owner is
-// trusted with the payloads, not with this process's memory: what it sends is
-// checked before it is mapped, and mapped read-only. After an error the
+// trusted with the payloads, not with this process's memory: its segments are
+// checked before they are mapped, and mapped read-only. After an error the
 // connection is of no more use. Call [Reader.Close] in the end, and then close
 // the connection, so that the owner removes the reader.
 func Attach(conn *net.UnixConn) (*Reader, error) {
@@ -240,7 +241,7 @@ func attach(conn *net.UnixConn) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := exchange(conn, offer.message, ledger)
+	r, err := requestGrant(conn, offer.message, ledger)
 	if err != nil {
 		ledger.release()
 		return nil, err
@@ -251,8 +252,8 @@ func attach(conn *net.UnixConn) (*Reader, error) {
 	return r, nil
 }
 
-// exchange gives the ledger away and maps the store it gets in return.
-func exchange(conn *net.UnixConn, offer message, ledger *segment) (*Reader, error) {
+// requestGrant sends the ledger, and maps the store's segments from the grant.
+func requestGrant(conn *net.UnixConn, offer message, ledger *segment) (*Reader, error) {
 	faultpoint.Hit("attach-before-ledger")
 	err := send(conn, message{kind: messageLedger, geometry: geometry{store: offer.store}}, ledger.fd)
 	if err != nil {
@@ -294,9 +295,9 @@ func exchange(conn *net.UnixConn, offer message, ledger *segment) (*Reader, erro
 	return newRemoteReader(offer.reader, offer.geometry, columnOf(account.data, int(offer.slots)), ledger, segments), nil
 }
 
-// newRemoteReader is a reader of a store in another process. Of its segments, the
-// ledger among them, the arena is the first and the directory the second.
-func newRemoteReader(id ReaderID, geo geometry, owed debt, ledger *segment, segments []*segment) *Reader {
+// newRemoteReader returns a reader of a store in another process. Of its segments, which
+// include the ledger, the arena is the first and the directory the second.
+func newRemoteReader(id ReaderID, geo geometry, owed debtColumn, ledger *segment, segments []*segment) *Reader {
 	arena, directory, slots := segments[0], segments[1], int(geo.slots)
 	return &Reader{
 		leaseView: leaseView{
@@ -343,7 +344,7 @@ func send(conn *net.UnixConn, m message, fds ...int) error {
 	return nil
 }
 
-// sendNow is send, but that a queue without room is an error in place of a wait. A peer that reads has room.
+// sendNow is send, but a full queue is an error in place of a wait. The queue of a peer that reads is not full.
 func sendNow(conn *net.UnixConn, m message, fds ...int) error {
 	b, rights := m.encode(), rightsOf(fds)
 	raw, err := conn.SyscallConn()
@@ -367,20 +368,20 @@ func rightsOf(fds []int) []byte {
 	return unix.UnixRights(fds...)
 }
 
-// received is a message, and its sender where the connection says it.
+// received is a message with its sender.
 type received struct {
 	message
 	from sender
 }
 
-// sender is the process that sent a message, by the kernel.
+// sender is the process that sent a message, by the kernel's credentials.
 type sender struct {
-	pid  int           // 0: not told, or in a pid namespace that cannot be seen from here
-	seen time.Duration // when the message was here, by [process.SinceBoot]
+	pid  int           // 0: without credentials, or in a pid namespace that is not visible here
+	seen time.Duration // when the message was received, by [process.SinceBoot]
 }
 
-// passCredentials has the kernel name the process that sent each message: the process that made a pair of sockets need
-// not be the one at its other end.
+// passCredentials has the kernel add the credentials of the sending process to each message: the process that made a
+// pair of sockets need not be the one at its other end.
 func passCredentials(conn *net.UnixConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -392,7 +393,7 @@ func passCredentials(conn *net.UnixConn) error {
 }
 
 // receive reads one message of the given kind with exactly the given number of
-// descriptors, which are the caller's to close. If it fails it leaves no
+// descriptors, which the caller closes. If it fails it leaves no
 // descriptor open.
 func receive(conn *net.UnixConn, want messageKind, descriptors int) (received, []int, error) {
 	// One byte and one descriptor more than allowed, to notice both.
@@ -400,12 +401,12 @@ func receive(conn *net.UnixConn, want messageKind, descriptors int) (received, [
 	oob := make([]byte, unix.CmsgSpace((grantDescriptors+1)*4)+unix.CmsgSpace(unix.SizeofUcred))
 	n, oobn, flags, _, err := conn.ReadMsgUnix(b, oob)
 	if errors.Is(err, io.EOF) && oobn > 0 {
-		err = nil // a message of no bytes, which looks like the end but for its descriptors
+		err = nil // a message of no bytes with descriptors, which is not the end
 	}
 	if err != nil {
 		return received{}, nil, fmt.Errorf("receive message %d: %w", want, err)
 	}
-	fds, from, err := controlOf(oob[:oobn])
+	fds, from, err := parseControl(oob[:oobn])
 	switch {
 	case err != nil:
 	case flags&unix.MSG_CTRUNC != 0:
@@ -424,9 +425,9 @@ func receive(conn *net.UnixConn, want messageKind, descriptors int) (received, [
 	return m, fds, nil
 }
 
-// controlOf returns all descriptors in control messages, also together
-// with an error, and their sender.
-func controlOf(oob []byte) (fds []int, from sender, err error) {
+// parseControl returns all descriptors in control messages, even with an error, and
+// their sender.
+func parseControl(oob []byte) (fds []int, from sender, err error) {
 	if len(oob) == 0 {
 		return nil, from, nil
 	}

@@ -38,7 +38,7 @@ func connOf(t testing.TB, f *os.File) *net.UnixConn {
 	return c.(*net.UnixConn)
 }
 
-// attachHere makes a reader that is remote in everything but its process.
+// attachHere makes a reader in this process that attaches like one of another process.
 func attachHere(t testing.TB, s *Store) *Reader {
 	t.Helper()
 	owner, reader := connPair(t)
@@ -73,13 +73,13 @@ func TestAttach(t *testing.T) {
 	for _, take := range []func(Handle) (Lease, error){r.Take, r.Pin} {
 		l := mustLease(t, take, h)
 		if !bytes.Equal(l.Bytes(), content(100, 1)) {
-			t.Error("other bytes than were put")
+			t.Error("the bytes are not those that were put")
 		}
 		l.Release()
 	}
 	pin := mustLease(t, r.Pin, pulled)
 	if freed := s.FreeUnused(); freed != 100 {
-		t.Errorf("%d bytes came free, want those of the object that was read", freed)
+		t.Errorf("%d bytes were freed, want those of the object that was read", freed)
 	}
 	wantError(t, "Close with a lease", r.Close(), ErrBusy)
 	if !bytes.Equal(pin.Bytes(), content(200, 2)) {
@@ -90,7 +90,7 @@ func TestAttach(t *testing.T) {
 	s.WantRoom(true)
 	pin.Release()
 	if !rang {
-		t.Error("the release did not ring")
+		t.Error("the release did not press the doorbell")
 	}
 	for range 2 {
 		if err := r.Close(); err != nil {
@@ -104,7 +104,7 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-// TestOwnerGone: what a reader holds outlives the store.
+// TestOwnerGone: the objects that a reader holds outlive the store.
 func TestOwnerGone(t *testing.T) {
 	s := create(t, small(Shared))
 	r := attachHere(t, s)
@@ -113,7 +113,7 @@ func TestOwnerGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(l.Bytes(), content(100, 1)) {
-		t.Error("the bytes went with the owner")
+		t.Error("the bytes are gone with the owner")
 	}
 	l.Release()
 	if err := r.Close(); err != nil {
@@ -121,7 +121,7 @@ func TestOwnerGone(t *testing.T) {
 	}
 }
 
-// TestSeals: a reader cannot write to what it was given, nor take it away.
+// TestSeals: a reader cannot write to the store's segments, nor take them away.
 func TestSeals(t *testing.T) {
 	s := create(t, small(Shared))
 	r := attachHere(t, s)
@@ -158,7 +158,7 @@ func openDescriptors(t *testing.T) int {
 	return len(entries)
 }
 
-// ledgerFD makes a memfd that is almost a ledger.
+// ledgerFD makes a memfd that differs from a ledger in one respect.
 func ledgerFD(t *testing.T, offer message, size, allocated int64, seals int, spoil func(*superblock)) int {
 	t.Helper()
 	fd, err := openMemfd("hostile")
@@ -187,8 +187,8 @@ func ledgerFD(t *testing.T, offer message, size, allocated int64, seals int, spo
 	return fd
 }
 
-// TestHostileReaders: whatever a peer does, Admit fails with a typed error,
-// and nothing of it stays here.
+// TestHostileReaders: for every invalid message of a peer, Admit fails with a typed error,
+// and nothing of the peer stays in this process.
 func TestHostileReaders(t *testing.T) {
 	opts := small(Shared)
 	opts.Slots = 1024 // a ledger of several pages
@@ -337,7 +337,7 @@ func TestPrefaultWithoutKernelHelp(t *testing.T) {
 }
 
 // TestCreateRefusesTooMuch: a store larger than the machine is refused with
-// the figures, before anything was allocated.
+// the figures, before anything is allocated.
 func TestCreateRefusesTooMuch(t *testing.T) {
 	_, err := Create(Options{ArenaBytes: 1 << 45, Slots: 64})
 	var refused *MemoryError
@@ -367,11 +367,11 @@ func TestReleasedSegmentDoesNotFault(t *testing.T) {
 	if seg.data[7] != 0 {
 		t.Error("the released memory is still there")
 	}
-	seg.data[7] = 2 // what a straggler may do
+	seg.data[7] = 2 // as a method that raced with the release may do
 	seg.release()
 }
 
-// TestAdmissionsAtOnce: admissions that have begun have an index each, which comes back from each that does not end in a
+// TestAdmissionsAtOnce: each admission has its own index, which is free again if the admission does not end in a
 // reader.
 func TestAdmissionsAtOnce(t *testing.T) {
 	opts := small(Shared)
@@ -398,10 +398,10 @@ func TestAdmissionsAtOnce(t *testing.T) {
 	reader.Close()
 	third := start()
 	if third.id != first.id {
-		t.Errorf("index %d, want %d, which came back", third.id, first.id)
+		t.Errorf("index %d, want %d, which is free again", third.id, first.id)
 	}
 	if err := third.Exchange(owner); err == nil {
-		t.Error("an exchange with nothing at the other end")
+		t.Error("an exchange without a peer succeeded")
 	}
 	third.Cancel()
 	second.Cancel()
@@ -411,14 +411,14 @@ func TestAdmissionsAtOnce(t *testing.T) {
 	wantClean(t, s)
 }
 
-// TestHalfAnAdmission: a reader that has sent its ledger and is not admitted leaves nothing, and is told nothing.
-func TestHalfAnAdmission(t *testing.T) {
+// TestCanceledAdmission: a reader that has sent its ledger and is not admitted leaves nothing, and gets no message.
+func TestCanceledAdmission(t *testing.T) {
 	s := create(t, small(Shared))
 	for name, end := range map[string]func(a *Admission, owner, reader *net.UnixConn){
 		"cancelled": func(a *Admission, _, _ *net.UnixConn) {
 			a.Cancel()
 		},
-		"no room for the grant": func(a *Admission, owner, _ *net.UnixConn) {
+		"no space for the grant": func(a *Admission, owner, _ *net.UnixConn) {
 			for {
 				if err := sendNow(owner, message{kind: messageGrant}); err != nil {
 					break
@@ -464,7 +464,7 @@ func TestHalfAnAdmission(t *testing.T) {
 			}
 			<-sent
 			if a.from.pid != os.Getpid() {
-				t.Errorf("the ledger is of process %d, want %d: hello is not believed", a.from.pid, os.Getpid())
+				t.Errorf("the ledger is of process %d, want %d: hello is not trusted", a.from.pid, os.Getpid())
 			}
 			end(a, owner, reader)
 			if got := openDescriptors(t); got > before {
@@ -478,7 +478,7 @@ func TestHalfAnAdmission(t *testing.T) {
 	}
 }
 
-// TestRefusal: a reader that is refused is told why, by the error that the owner has.
+// TestRefusal: a refused reader gets the error for which the owner refuses it.
 func TestRefusal(t *testing.T) {
 	for _, why := range []error{ErrTooManyReaders, ErrClosed, ErrProtocol} {
 		owner, reader := connPair(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/process"
 )
 
-// Admit takes in a reader from another process. It needs [Shared] memory,
+// Admit admits a reader from another process. It needs [Shared] memory,
 // which this platform lacks.
 func (s *Store) Admit(*net.UnixConn) (ReaderID, error) {
 	return 0, fmt.Errorf("admit reader: %w", ErrUnsupported)
@@ -21,13 +21,13 @@ func Attach(*net.UnixConn) (*Reader, error) {
 	return nil, fmt.Errorf("attach: %w", ErrUnsupported)
 }
 
-// Admission takes one reader in. It needs [Shared] memory, which this platform lacks.
+// Admission admits one reader. It needs [Shared] memory, which this platform lacks.
 type Admission struct{}
 
 // StartAdmission is not supported here.
 func (s *Store) StartAdmission() (*Admission, error) { return nil, ErrUnsupported }
 
-// What follows is never called: there is no admission.
+// The methods below are never called, because there is no admission.
 
 // Exchange is not supported here.
 func (*Admission) Exchange(*net.UnixConn) error { return ErrUnsupported }

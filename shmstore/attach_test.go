@@ -44,9 +44,9 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// TestOnlyTheOfferHasAGeometry: a message in which nobody looks for a geometry, or for an index,
-// has none.
-func TestOnlyTheOfferHasAGeometry(t *testing.T) {
+// TestOnlyGeometryMessagesHaveAGeometry: a message of another kind that carries a geometry, or an index,
+// is refused.
+func TestOnlyGeometryMessagesHaveAGeometry(t *testing.T) {
 	for _, kind := range []messageKind{messageHello, messageLedger, messageGrant} {
 		for name, change := range map[string]func(m *message){
 			"an arena": func(m *message) { m.arena = 1 },
@@ -66,8 +66,8 @@ func TestOnlyTheOfferHasAGeometry(t *testing.T) {
 	}
 }
 
-// TestOtherVersionIsNamed: two releases that do not fit together say so, and not that a peer
-// broke the rules.
+// TestOtherVersionIsNamed: for two releases that do not fit together the error names the versions, and not
+// a broken rule of a peer.
 func TestOtherVersionIsNamed(t *testing.T) {
 	m := message{kind: messageGrant, geometry: geometry{store: 7}}.encode()
 	m[8]++
@@ -112,7 +112,7 @@ func TestSuperblock(t *testing.T) {
 	wantError(t, "another kind", sb.verify(b[:]), ErrProtocol)
 }
 
-// FuzzMessage: what is accepted is exactly what encode makes of it, and
+// FuzzMessage: accepted bytes are exactly those that encode makes of the message, and the message is
 // bounded.
 func FuzzMessage(f *testing.F) {
 	for _, m := range []message{
@@ -138,7 +138,7 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
-// FuzzSuperblock: no other bytes pass for the superblock that is expected.
+// FuzzSuperblock: no other bytes are accepted as the expected superblock.
 func FuzzSuperblock(f *testing.F) {
 	sb := superblock{kind: kindDirectory, geometry: testGeometry}
 	want := sb.encode()
@@ -152,9 +152,9 @@ func FuzzSuperblock(f *testing.F) {
 	})
 }
 
-// FuzzLine: a reader whose directory holds anything at all, as the owner
-// could have written it, answers with bytes inside the arena, or inside the
-// segment it was given for the object, or an error.
+// FuzzLine: a reader of a directory with arbitrary bytes, as the owner
+// could have written them, returns bytes inside the arena, or inside the
+// segment that it was given for the object, or an error.
 func FuzzLine(f *testing.F) {
 	s := create(f, small(Heap))
 	r := mustDeclare(f, s, "reader")

@@ -7,15 +7,15 @@ import (
 	"github.com/omnibus-runtime/omnibus/ringbuf"
 )
 
-// maxCandidates bounds the objects looked at in one step of an eviction, and
-// with it the time between two looks at whether enough is free. It is the
+// maxCandidates bounds the objects of one batch of an eviction, and
+// with it the time between two checks whether enough is free. It is the
 // number of bits in a mask of candidates.
 const maxCandidates = 64
 
-// batch is the candidates of one step. Bit i of a mask stands for slots[i] and
-// chunks[i]. The chunk behind the last candidate is where the next step begins.
+// batch holds the candidates of one call of evictBatch. Bit i of a mask stands for
+// slots[i] and chunks[i]. The next batch begins with the chunk behind the last candidate.
 //
-// A step works reader by reader, not object by object: neighbours in age are
+// Eviction works reader by reader, not object by object: neighbours in age are
 // mostly neighbours in the directory, so that one cache line of a ledger
 // serves eight candidates.
 type batch struct {
@@ -24,8 +24,8 @@ type batch struct {
 	span   slotSpan
 }
 
-// upTo returns the slots up to that of the last bit set in mask. Those of the
-// bits that are not set are among them.
+// upTo returns the slots up to that of the last bit set in mask, including slots whose
+// bits are not set.
 func (b *batch) upTo(mask uint64) []uint32 { return b.slots[:bits.Len64(mask)] }
 
 // setSpan finds the span of the candidates in mask.
@@ -40,18 +40,18 @@ func (b *batch) setSpan(mask uint64) {
 	}
 }
 
-// slotSpan is a run of slots that all candidates of a step are in. If they are
-// neighbours in the directory, one look along the span, without a branch for
-// each slot, spares looking at them one by one. It is no more than a short cut:
-// what it finds may belong to other objects in between.
+// slotSpan is a run of slots that contains all candidates of a batch. If the candidates are
+// neighbours in the directory, one scan of the span, without a branch for
+// each slot, replaces a check of each candidate. It is only a short cut:
+// a debt or a pin in the span may belong to another object.
 type slotSpan struct{ begin, end uint32 }
 
-// tooLong reports whether looking along the span would take longer than looking
-// at the candidates.
+// tooLong reports whether scanning the span would take longer than checking
+// the candidates.
 func (s slotSpan) tooLong() bool { return s.end-s.begin > maxCandidates }
 
 // settledBy reports whether the reader is known to owe nothing in the span.
-// As in lag, what was settled is read before what is owed.
+// As in openDebts, done is read before owed.
 func (s slotSpan) settledBy(a *account) bool {
 	if s.tooLong() {
 		return false

@@ -6,17 +6,17 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestLooksAtCandidates compares what the writer finds out about a batch, along
-// the span or slot by slot, with what each entry says: for neighbours and for
+// TestSpanAgreesWithSlots compares the writer's results for a batch, along
+// the span or slot by slot, with the ledger entries: for neighbours and for
 // slots far apart, with other objects held in between.
-func TestLooksAtCandidates(t *testing.T) {
+func TestSpanAgreesWithSlots(t *testing.T) {
 	const slots = 3 * maxCandidates
 	all := make([]uint32, slots)
 	for slot := range all {
 		all[slot] = uint32(slot)
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		a := &account{id: 1, owed: make(debt, slots), ledger: make([]entry, slots)}
+		a := &account{id: 1, owed: make(debtColumn, slots), ledger: make([]entry, slots)}
 		s := &Store{accounts: []*account{a}}
 		for range rapid.IntRange(0, 3).Draw(t, "held") {
 			slot := rapid.IntRange(0, slots-1).Draw(t, "slot")
@@ -43,7 +43,7 @@ func TestLooksAtCandidates(t *testing.T) {
 			if mask>>i&1 == 0 {
 				continue
 			}
-			owing |= uint64(a.lag(slot)) << i
+			owing |= uint64(a.openDebts(slot)) << i
 			pinned |= uint64(a.ledger[slot].pin.Load()) << i
 		}
 		if got := s.unsettled(mask); got != owing {

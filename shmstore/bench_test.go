@@ -10,7 +10,7 @@ import (
 )
 
 // channelPairNS measures one send and one receive on a buffered channel, by
-// one goroutine: the price of handing over a handle without any store.
+// one goroutine: the cost of passing a handle without any store.
 func channelPairNS(n int) float64 {
 	c := make(chan Handle, 64)
 	var h Handle
@@ -27,8 +27,8 @@ func channelPairNS(n int) float64 {
 	return times.medianNS() / batch
 }
 
-// sample keeps the last durations of something, so that a median can be told:
-// on a shared machine the mean is that of the neighbours.
+// sample keeps the last durations, for their median:
+// on a shared machine the mean depends on other programs.
 type sample struct {
 	kept []time.Duration
 	n    int
@@ -47,7 +47,7 @@ func (s *sample) medianNS() float64 {
 }
 
 // window is the number of objects between a put and its reads. It is that of a
-// step of an eviction, so that one falls into most windows.
+// batch of an eviction, so that one falls into most windows.
 const window = maxCandidates
 
 // BenchmarkPut reserves and commits objects without filling them, in a full
@@ -132,7 +132,7 @@ func benchmarkPut(b *testing.B, opts Options, size, readers int) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkPin reads an object that nobody was charged for.
+// BenchmarkPin reads an object for which no reader was charged.
 func BenchmarkPin(b *testing.B) {
 	s, err := Create(Options{Memory: Heap, ArenaBytes: 1 << 20})
 	if err != nil {
@@ -154,7 +154,7 @@ func BenchmarkPin(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/channelPairNS(1_000_000), "channels")
 }
 
-// BenchmarkBytes looks at an object under a lease: in the arena, and in a
+// BenchmarkBytes reads an object under a lease: in the arena, and in a
 // segment of its own.
 func BenchmarkBytes(b *testing.B) {
 	s, err := Create(Options{Memory: Heap, ArenaBytes: 1 << 20, LargeObjectBytes: 1 << 10})
@@ -183,8 +183,8 @@ func BenchmarkBytes(b *testing.B) {
 }
 
 // BenchmarkLarge puts an object with a segment of its own into a store that has
-// room for no other, so that each also pays for giving one back, and compares
-// that with copying it to memory that is there already.
+// space for no other, so that each put also evicts one, and compares
+// that with copying the object to existing memory.
 func BenchmarkLarge(b *testing.B) {
 	for _, memory := range memories() {
 		for _, size := range []int{1 << 20, 16 << 20} {
@@ -215,7 +215,7 @@ func BenchmarkLarge(b *testing.B) {
 	}
 }
 
-// BenchmarkLargeLengths reserves, fills and takes large objects in a store that reuses, three
+// BenchmarkLargeLengths reserves, fills and takes large objects in a store with Reuse, three
 // of them alive at a time: all of one length, and each of another.
 func BenchmarkLargeLengths(b *testing.B) {
 	const least, spread, alive = 17 << 20, 2 << 20, 3
@@ -282,8 +282,8 @@ func benchmarkCopy(b *testing.B, memory Memory, size int) {
 			b.Fatal(err)
 		}
 		t1 := time.Now()
-		at := rounds % objects * (size + 1<<10)
-		copy(heap[at:at+size], src)
+		index := rounds % objects * (size + 1<<10)
+		copy(heap[index:index+size], src)
 		storeTimes.add(t1.Sub(t0))
 		heapTimes.add(time.Since(t1))
 		rounds++

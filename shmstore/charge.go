@@ -5,12 +5,12 @@ import (
 	"sync/atomic"
 )
 
-// Charge adds one debt for each reader of the set to an object that is there: it stays until each has
-// collected and released it once more. With an empty set it says whether the object is there. The errors are
+// Charge adds one debt for each reader of the set to a live object: the object stays until each reader has
+// collected and settled this debt. With an empty set it checks whether the object is live. The errors are
 // [ErrStale], [ErrCorrupt], [ErrClosed], [ErrUnknownReader] and [ErrQuarantined]; then nothing was charged.
 // Writer only.
 func (s *Store) Charge(h Handle, readers ReaderSet) error {
-	if err := s.mayCharge(readers); err != nil {
+	if err := s.checkCharge(readers); err != nil {
 		return fmt.Errorf("charge: %w", err)
 	}
 	slot, err := s.liveSlot(h)
@@ -37,7 +37,7 @@ func (s *Store) Evict(h Handle) (gone bool, err error) {
 	return true, nil
 }
 
-// liveSlot finds the slot of an object that can be read.
+// liveSlot returns the slot of a live object.
 func (s *Store) liveSlot(h Handle) (slot uint32, err error) {
 	switch {
 	case s.closed.Load():

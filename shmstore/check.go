@@ -5,26 +5,26 @@ import (
 	"sync/atomic"
 )
 
-// The invariants that [Store.Check] looks at. Those of the ring below have the
+// The invariants of [Store.Check]. Those of the ring have the
 // names of package ringbuf, after "ring: ".
 const (
-	InvariantSuperblock  = "superblock"      // the directory begins as it did
-	InvariantSlotState   = "slot state"      // the word says what the writer knows; no slot stays closing
+	InvariantSuperblock  = "superblock"      // the directory begins with the superblock that was written
+	InvariantSlotState   = "slot state"      // the word agrees with the writer's record; no slot stays closing
 	InvariantLine        = "directory line"  // a live line lies within its chunk
-	InvariantGeneration  = "generation"      // given out, and never twice
+	InvariantGeneration  = "generation"      // every generation was granted, and none twice
 	InvariantChunk       = "slot and chunk"  // every object has the chunk that names its slot, and every chunk an object
 	InvariantFreeSlots   = "free slots"      // a slot is free or in use, and counted once
-	InvariantSettled     = "settled slots"   // nobody owes anything for an empty slot
+	InvariantSettled     = "settled slots"   // no reader owes anything for an empty slot
 	InvariantOverdraft   = "overdraft"       // no reader has settled more than it owes
 	InvariantCollected   = "collected debts" // done <= taken <= owed, for readers of this process
 	InvariantReaderTable = "reader table"    // accounts, columns and sets agree
 	InvariantCharges     = "charged readers" // only present readers are charged
-	InvariantLarge       = "large objects"   // each has one segment, large enough, and all add up
-	InvariantDevices     = "device pieces"   // those in use are those that objects hold, each held once
+	InvariantLarge       = "large objects"   // each has one segment, large enough, and the sums agree
+	InvariantDevices     = "device pieces"   // the pieces in use are those that objects hold, each held once
 	ringInvariantPrefix  = "ring: "
 )
 
-// maxViolations bounds the report on a store that is damaged throughout.
+// maxViolations bounds the report on a badly damaged store.
 const maxViolations = 100
 
 // Violation is one broken invariant.
@@ -35,9 +35,9 @@ type Violation struct {
 
 func (v Violation) String() string { return v.Invariant + ": " + v.Detail }
 
-// Check compares everything the store knows twice, and returns what does not
-// agree: nothing, unless there is a bug or a peer broke the rules. It looks at
-// every slot and reader, which readers may go on using meanwhile. Writer only.
+// Check compares all facts that the store keeps in two places, and returns the
+// disagreements: none, unless there is a bug or a peer broke the rules. It checks
+// every slot and reader, while readers may go on reading. Writer only.
 func (s *Store) Check() []Violation {
 	if s.arenaSegment.released {
 		return nil
@@ -74,7 +74,7 @@ func (c *checker) checkSuperblock() {
 	}
 }
 
-// checkSlots looks at the word and the line of every slot.
+// checkSlots checks the word and the line of every slot.
 func (c *checker) checkSlots() {
 	seen := make(map[uint64]int, c.inUse)
 	for slot := range c.lines {
@@ -164,14 +164,14 @@ func (c *checker) checkReaders() {
 	}
 }
 
-// checkAccount compares what a reader owes, has collected and has settled.
+// checkAccount compares a reader's counts of owed, collected and settled debts.
 func (c *checker) checkAccount(a *account) {
 	for slot := range c.records {
 		state := stateOf(c.lines[slot].word.load())
 		if c.records[slot].gen != 0 && state != stateLive {
-			continue // the account of a reservation is its holder's to write
+			continue // the holder of a reservation may be writing the account
 		}
-		// A reader may be at work: what is smaller is read first.
+		// A reader may be at work: the smaller counter is read first.
 		done := a.ledger[slot].done.Load()
 		lag := int32(atomic.LoadUint32(&a.owed[slot]) - done)
 		if lag < 0 {

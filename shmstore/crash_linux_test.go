@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// What a parent asks of its child, each with a handle. The child answers with
+// The commands of a parent to its child, each with a handle. The child answers with
 // the command.
 const (
 	askHold  = 'h' // take and keep
@@ -41,7 +41,7 @@ const (
 	askAdd   = 'a' // add the segment that comes with it
 )
 
-// runChild attaches over descriptor 3 and does what it is asked until the
+// runChild attaches over descriptor 3 and executes commands until the
 // connection ends. A torn object ends it with an error.
 func runChild() error {
 	f := os.NewFile(3, "parent")
@@ -68,7 +68,7 @@ func runChild() error {
 			return err
 		}
 		if request[0] == askAdd {
-			fds, _, err := controlOf(rights[:oobn])
+			fds, _, err := parseControl(rights[:oobn])
 			if err == nil {
 				err = r.AddSegment(h, fds[0])
 			}
@@ -96,7 +96,7 @@ func runChild() error {
 			l.Release()
 		case askWrite:
 			if null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0); err == nil {
-				_ = unix.Dup3(int(null.Fd()), 2, 0) // the trace of what follows
+				_ = unix.Dup3(int(null.Fd()), 2, 0) // hides the trace of the expected crash
 			}
 			l.Bytes()[0]++
 		default:
@@ -189,9 +189,9 @@ func putSealed(t *testing.T, s *Store, seed uint64, charge ReaderSet) Handle {
 	return mustPut(t, s, data, charge)
 }
 
-// TestKilledAtFaultpoints kills a reader process at each named place, while
-// another reader holds an object. Nothing may be left of it, and nothing of
-// the other may be touched.
+// TestKilledAtFaultpoints kills a reader process at each faultpoint, while
+// another reader holds an object. Nothing may be left of the killed reader, and no
+// object of the other may change.
 func TestKilledAtFaultpoints(t *testing.T) {
 	for _, tc := range []struct {
 		point    string
@@ -263,7 +263,7 @@ func TestKilledAtRandom(t *testing.T) {
 			t.Fatal(err)
 		}
 		if id != 1 {
-			t.Fatalf("index %d: that of the dead was not used again", id)
+			t.Fatalf("index %d: the index of the dead reader was not assigned again", id)
 		}
 		go func(after int) { // kill while commands are on their way
 			for range after {
@@ -278,7 +278,7 @@ func TestKilledAtRandom(t *testing.T) {
 			data := make([]byte, 64)
 			sealed(data, seed)
 			h, err := s.Put(data, Readers(id))
-			if errors.Is(err, ErrFull) { // it holds everything
+			if errors.Is(err, ErrFull) { // it holds all objects
 				break
 			}
 			if err != nil {
@@ -301,8 +301,8 @@ func TestKilledAtRandom(t *testing.T) {
 	}
 }
 
-// TestReaderCannotWrite: writing to a lease in another process than the
-// owner's is fatal, there and not here.
+// TestReaderCannotWrite: writing to a lease in a process other than the
+// owner's kills that process, and does not harm the owner.
 func TestReaderCannotWrite(t *testing.T) {
 	s := create(t, small(Shared))
 	c := startChild(t, "")

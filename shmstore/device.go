@@ -8,58 +8,57 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec"
 )
 
-// Device is memory that a store does not map and whose lifetime it keeps: that
-// of a GPU, for one. It hands out pieces, each of which belongs to one object
-// from [Store.ReserveOn] on until the object's room is used again.
+// Device is memory that a store does not map, for example that of a GPU. A device
+// allocates pieces, each of which belongs to one object from [Store.ReserveOn] on until
+// the store frees the object.
 //
-// A device serves one store: nobody but its writer may allocate and free. It is
-// told from others by ==, and none of its methods may call the store, or wait
-// for anybody.
+// A device serves one store: only that store's writer may allocate and free. Devices are
+// compared with ==. None of the methods may call the store, or block.
 type Device interface {
-	// Allocate gives a piece out, which stays in use until it is freed. It
-	// reports false while there is no room: that must change, at the latest when
-	// all pieces are free.
+	// Allocate allocates a piece, which stays in use until it is freed. It
+	// reports false while there is no space. When all pieces are free, every size up to
+	// MaxBytes must fit.
 	Allocate(sizeBytes int64) (piece uint32, ok bool)
-	// Free takes a piece back that nobody uses any more.
+	// Free frees a piece. No reader uses it any more.
 	Free(piece uint32)
 	// Pieces is the number of pieces in use.
 	Pieces() int
-	// MaxBytes is the size of the largest piece that Allocate can ever give out.
+	// MaxBytes is the size of the largest piece that Allocate can ever allocate.
 	MaxBytes() int64
 }
 
-// Grower is a device that can get more memory than it has. It is asked when no
-// eviction makes room, so that what it has is used first.
+// Grower is a device that can get more memory than it has. The store calls Grow when no
+// eviction makes space, so that the present memory is used first.
 type Grower interface {
 	Device
-	// Grow reports whether Allocate has room for a piece of this size now.
+	// Grow reports whether Allocate has space for a piece of this size now.
 	Grow(sizeBytes int64) bool
 }
 
-// deviceUse is what the writer knows of one device.
+// deviceUse is the writer's account of one device.
 type deviceUse struct {
 	dev       Device
 	slots     []uint32 // of the objects that hold a piece, ascending by generation
-	sizeBytes int64    // of their pieces, as they were asked for
+	sizeBytes int64    // of their pieces, as requested
 }
 
-// heldPiece is what an object holds of a device.
+// heldPiece is the piece of a device that an object holds.
 type heldPiece struct {
-	on        *deviceUse // nil: nothing
+	device    *deviceUse // nil: nothing
 	sizeBytes int64
 	piece     uint32
 }
 
 // ReserveOn is [Store.Reserve] for an object that holds a piece of dev beside
-// its own bytes: deviceBytes of it, which may be none. The piece is the object's
-// in all that happens to it. It is freed when the object's slot is, be that by
-// an eviction, a deletion or an abort, and at the latest when the store closes.
+// its own bytes: deviceBytes of it, which may be 0. The piece is freed with the object's
+// slot, by an eviction, a deletion or an abort, and at the latest when the store closes.
 //
-// When dev has no room, settled objects that hold pieces of it are evicted, the
-// oldest first; a [Grower] is then asked to grow. If that does not help, the error is a [*FullError] with
-// [ResourceDevice]; a piece above dev.MaxBytes is [ErrTooLarge]. Writer only.
+// When dev has no space, settled objects that hold pieces of it are evicted, the
+// oldest first; a [Grower] is then asked to grow. If that does not help, the error is a
+// [*FullError] with [ResourceDevice]; a piece above dev.MaxBytes is [ErrTooLarge]. Writer
+// only.
 func (s *Store) ReserveOn(dev Device, deviceBytes int64, size int, c codec.ID, charge ReaderSet) (r Reservation, piece uint32, err error) {
-	err = s.mayReserve(size, charge)
+	err = s.checkReserve(size, charge)
 	switch {
 	case err != nil:
 	case deviceBytes < 0:
@@ -70,9 +69,9 @@ func (s *Store) ReserveOn(dev Device, deviceBytes int64, size int, c codec.ID, c
 	if err != nil {
 		return Reservation{}, 0, fmt.Errorf("reserve %d bytes and %d on a device: %w", size, deviceBytes, err)
 	}
-	// The device comes first: who waits for it should not evict others from the
-	// arena meanwhile.
-	use := s.use(dev)
+	// The device comes first: a producer that waits for space on it should not evict
+	// objects from the arena meanwhile.
+	use := s.deviceUseOf(dev)
 	piece, ok := s.allocateOn(use, deviceBytes)
 	if !ok {
 		return Reservation{}, 0, fmt.Errorf("reserve: %w", s.deviceFullError(use, deviceBytes, size))
@@ -82,49 +81,50 @@ func (s *Store) ReserveOn(dev Device, deviceBytes int64, size int, c codec.ID, c
 		dev.Free(piece)
 		return Reservation{}, 0, fmt.Errorf("reserve: %w", err)
 	}
-	s.attach(r.slot, heldPiece{on: use, piece: piece, sizeBytes: deviceBytes})
+	s.attachPiece(r.slot, heldPiece{device: use, piece: piece, sizeBytes: deviceBytes})
 	return r, piece, nil
 }
 
 // FreeUnusedOn evicts all settled objects that hold a piece of dev, and returns
-// how many others hold one. With none left the store forgets the device, until
-// it is used again. Writer only.
+// how many other objects hold one. With none left the store drops its account of the
+// device, until the device is used again. Writer only.
 func (s *Store) FreeUnusedOn(dev Device) (left int) {
-	at := s.indexOf(dev)
-	if at < 0 || s.closed.Load() {
+	index := s.deviceIndex(dev)
+	if index < 0 || s.closed.Load() {
 		return 0
 	}
-	use := s.devices[at]
+	use := s.devices[index]
 	for _, slot := range slices.Clone(use.slots) {
 		s.evictSlot(slot)
 	}
 	if len(use.slots) == 0 {
-		s.devices = slices.Delete(s.devices, at, at+1)
+		s.devices = slices.Delete(s.devices, index, index+1)
 	}
 	return len(use.slots)
 }
 
-// use finds a device among those that are known, or makes it known.
-func (s *Store) use(dev Device) *deviceUse {
-	if at := s.indexOf(dev); at >= 0 {
-		return s.devices[at]
+// deviceUseOf returns the account of a device, and makes one for a new device.
+func (s *Store) deviceUseOf(dev Device) *deviceUse {
+	if index := s.deviceIndex(dev); index >= 0 {
+		return s.devices[index]
 	}
 	use := &deviceUse{dev: dev}
 	s.devices = append(s.devices, use)
 	return use
 }
 
-func (s *Store) indexOf(dev Device) int {
+func (s *Store) deviceIndex(dev Device) int {
 	return slices.IndexFunc(s.devices, func(use *deviceUse) bool { return use.dev == dev })
 }
 
-// allocateOn allocates a piece, and evicts for it.
+// allocateOn allocates a piece. If there is no space, it evicts objects, and then grows
+// the device.
 func (s *Store) allocateOn(use *deviceUse, sizeBytes int64) (piece uint32, ok bool) {
 	before := s.counters.evicted
 	piece, ok = use.dev.Allocate(sizeBytes)
-	for at := 0; !ok && at < len(use.slots); {
-		if !s.evictSlot(use.slots[at]) {
-			at++ // it stays; otherwise the next one has moved up
+	for index := 0; !ok && index < len(use.slots); {
+		if !s.evictSlot(use.slots[index]) {
+			index++ // it stays; an evicted one leaves the list, and the next moves up
 			continue
 		}
 		piece, ok = use.dev.Allocate(sizeBytes)
@@ -136,40 +136,40 @@ func (s *Store) allocateOn(use *deviceUse, sizeBytes int64) (piece uint32, ok bo
 	return piece, ok
 }
 
-// attach gives the object in slot, which is the youngest, its piece.
-func (s *Store) attach(slot uint32, held heldPiece) {
+// attachPiece records the piece of the object in slot, which is the youngest.
+func (s *Store) attachPiece(slot uint32, held heldPiece) {
 	if missing := int(slot) + 1 - len(s.pieces); missing > 0 {
 		s.pieces = append(s.pieces, make([]heldPiece, missing)...)
 	}
 	s.pieces[slot] = held
-	held.on.slots = append(held.on.slots, slot)
-	held.on.sizeBytes += held.sizeBytes
+	held.device.slots = append(held.device.slots, slot)
+	held.device.sizeBytes += held.sizeBytes
 }
 
-// heldBy is what the object in slot holds of a device.
-func (s *Store) heldBy(slot uint32) heldPiece {
+// pieceOf returns the piece that the object in slot holds.
+func (s *Store) pieceOf(slot uint32) heldPiece {
 	if int(slot) >= len(s.pieces) {
 		return heldPiece{}
 	}
 	return s.pieces[slot]
 }
 
-// detach frees the piece of an object that nobody holds.
-func (s *Store) detach(slot uint32) {
+// detachPiece frees the piece of an object that no reader holds.
+func (s *Store) detachPiece(slot uint32) {
 	held := s.pieces[slot]
 	s.pieces[slot] = heldPiece{}
-	held.on.slots = s.without(held.on.slots, slot)
-	held.on.sizeBytes -= held.sizeBytes
-	held.on.dev.Free(held.piece)
+	held.device.slots = s.withoutSlot(held.device.slots, slot)
+	held.device.sizeBytes -= held.sizeBytes
+	held.device.dev.Free(held.piece)
 }
 
-// without takes a slot out of a list that ascends by generation.
-func (s *Store) without(slots []uint32, slot uint32) []uint32 {
-	at, _ := slices.BinarySearchFunc(slots, s.records[slot].gen, func(slot uint32, gen uint64) int { return cmp.Compare(s.records[slot].gen, gen) })
-	return slices.Delete(slots, at, at+1)
+// withoutSlot removes a slot from a list that ascends by generation.
+func (s *Store) withoutSlot(slots []uint32, slot uint32) []uint32 {
+	index, _ := slices.BinarySearchFunc(slots, s.records[slot].gen, func(slot uint32, gen uint64) int { return cmp.Compare(s.records[slot].gen, gen) })
+	return slices.Delete(slots, index, index+1)
 }
 
-// freePieces frees the pieces of all objects, for the store is closed.
+// freePieces frees the pieces of all objects, because the store is closed.
 func (s *Store) freePieces() {
 	for _, use := range s.devices {
 		for _, slot := range use.slots {
@@ -179,9 +179,9 @@ func (s *Store) freePieces() {
 	s.devices, s.pieces = nil, nil
 }
 
-// deviceFullError explains why a device had no room. It looks at nothing but the
-// objects that hold pieces of it: others have nothing to do with it, and whoever
-// waits for room asks often.
+// deviceFullError explains why a device had no space. It checks only the
+// objects that hold pieces of the device, because a producer that waits for space
+// tries often.
 func (s *Store) deviceFullError(use *deviceUse, deviceBytes int64, size int) *FullError {
 	s.counters.full++
 	e := &FullError{
@@ -189,7 +189,7 @@ func (s *Store) deviceFullError(use *deviceUse, deviceBytes int64, size int) *Fu
 		NeededBytes:       size,
 		FreeBytes:         int64(s.ring.Stats().FreeBytes),
 		FreeSlots:         int(s.geo.slots) - s.inUse,
-		LargeBytes:        int64(s.largeTaken()),
+		LargeBytes:        int64(s.largeBytesUsed()),
 		NeededDeviceBytes: deviceBytes,
 		Pieces:            len(use.slots),
 		PieceBytes:        use.sizeBytes,
@@ -209,7 +209,7 @@ func (s *Store) deviceFullError(use *deviceUse, deviceBytes int64, size int) *Fu
 	return e
 }
 
-// piecesInUse adds up what all devices gave to objects.
+// piecesInUse adds up the pieces of all devices that objects hold.
 func (s *Store) piecesInUse() (pieces int, sizeBytes int64) {
 	for _, use := range s.devices {
 		pieces += len(use.slots)
@@ -218,7 +218,7 @@ func (s *Store) piecesInUse() (pieces int, sizeBytes int64) {
 	return pieces, sizeBytes
 }
 
-// checkDevices compares what objects hold with what devices say is in use.
+// checkDevices compares the pieces that objects hold with the counts of the devices.
 func (c *checker) checkDevices() {
 	listed := 0
 	for i, use := range c.devices {
@@ -230,11 +230,11 @@ func (c *checker) checkDevices() {
 	}
 	holding := 0
 	for slot, held := range c.pieces {
-		if held.on == nil {
+		if held.device == nil {
 			continue
 		}
 		holding++
-		if slot >= len(c.records) || c.records[slot].gen == 0 || c.indexOf(held.on.dev) < 0 {
+		if slot >= len(c.records) || c.records[slot].gen == 0 || c.deviceIndex(held.device.dev) < 0 {
 			c.report(InvariantDevices, "slot %d has no object or an unknown device, and holds piece %d", slot, held.piece)
 		}
 	}
@@ -243,15 +243,15 @@ func (c *checker) checkDevices() {
 	}
 }
 
-// checkPieces looks at the objects that hold a piece of one device.
+// checkPieces checks the objects that hold a piece of one device.
 func (c *checker) checkPieces(device int, use *deviceUse) {
 	holders := make(map[uint32]uint32, len(use.slots))
 	var lastGen uint64
 	var sum int64
 	for _, slot := range use.slots {
-		held, gen := c.heldBy(slot), c.records[slot].gen
-		if held.on != use || gen <= lastGen {
-			c.report(InvariantDevices, "slot %d has generation %d after %d on device %d; it holds a piece of it: %t", slot, gen, lastGen, device, held.on == use)
+		held, gen := c.pieceOf(slot), c.records[slot].gen
+		if held.device != use || gen <= lastGen {
+			c.report(InvariantDevices, "slot %d has generation %d after %d on device %d; it holds a piece of it: %t", slot, gen, lastGen, device, held.device == use)
 			continue
 		}
 		if other, twice := holders[held.piece]; twice {

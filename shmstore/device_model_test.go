@@ -6,8 +6,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec"
 )
 
-// What the model of model_test.go promises of objects that hold a piece of a
-// device: as long as the object is there, so is its piece, and no longer.
+// The promises of the model of model_test.go for objects with a piece of a
+// device: the piece exists exactly as long as the object.
 
 func (m *model) ReserveOn(t *rapid.T) {
 	charge := m.charge(t)
@@ -26,12 +26,12 @@ func (m *model) FreeUnusedOn(t *rapid.T) {
 		o.gone = o.gone || m.liar == nil && o.piece != nil && !m.mustBeThere(o)
 	}
 	if want := m.device.Pieces(); left != want {
-		t.Fatalf("%d objects are said to hold a piece, the device has %d in use", left, want)
+		t.Fatalf("the store counts %d objects with a piece, the device has %d in use", left, want)
 	}
 }
 
-// checkPieces wants every piece of an object that is there to be in use, and
-// none besides, save those of reservations that were aborted.
+// checkPieces requires that the pieces of all present objects are in use, and
+// no others, except those of aborted reservations.
 func (m *model) checkPieces(t *rapid.T) {
 	held := make(map[uint32]bool)
 	hold := func(piece *uint32, of any) {
@@ -57,7 +57,7 @@ func (m *model) checkPieces(t *rapid.T) {
 	}
 }
 
-// aborted is how many slots are of reservations that were aborted and not freed
+// aborted is the number of slots of reservations that were aborted and not freed
 // yet.
 func (m *model) aborted() (n int) {
 	for slot := range m.store.lines {

@@ -8,9 +8,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec"
 )
 
-// TestPieceGoesWithItsObject frees objects in every way there is, and looks at
+// TestPieceIsFreedWithItsObject frees objects in every possible way, and checks
 // the device before and after.
-func TestPieceGoesWithItsObject(t *testing.T) {
+func TestPieceIsFreedWithItsObject(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		free func(t *testing.T, s *Store, h Handle)
@@ -53,7 +53,7 @@ func TestPieceOfAnAbortedReservation(t *testing.T) {
 	s, device := create(t, small(Heap)), newCountedDevice(10)
 	r := mustReserveOn(t, s, device, 10, 0)
 	if _, _, err := s.ReserveOn(device, 1, 1, codec.IDRaw, 0); !errors.Is(err, ErrFull) {
-		t.Fatalf("the piece of an open reservation was given to another: %v", err)
+		t.Fatalf("the piece of an open reservation was allocated again: %v", err)
 	}
 	r.Abort()
 	mustPutOn(t, s, device, 10, 0)
@@ -62,9 +62,9 @@ func TestPieceOfAnAbortedReservation(t *testing.T) {
 	}
 }
 
-// TestRoomOnDeviceComesFromTheOldest: what goes is the oldest that holds a
-// piece, as much as is needed, and nothing that holds none.
-func TestRoomOnDeviceComesFromTheOldest(t *testing.T) {
+// TestDeviceSpaceComesFromTheOldest: ReserveOn evicts the oldest objects that hold a
+// piece, as many as are needed, and no object without a piece.
+func TestDeviceSpaceComesFromTheOldest(t *testing.T) {
 	s, device, other := create(t, small(Heap)), newCountedDevice(10), newCountedDevice(10)
 	plain := mustPut(t, s, content(100, 1), 0)
 	elsewhere := mustPutOn(t, s, other, 10, 0)
@@ -101,7 +101,7 @@ func TestRoomOnDeviceComesFromTheOldest(t *testing.T) {
 	}
 }
 
-// growingDevice can be given more room.
+// growingDevice can get more space.
 type growingDevice struct {
 	countedDevice
 	spare int64
@@ -112,7 +112,7 @@ func (d *growingDevice) Grow(sizeBytes int64) bool {
 	return d.used+sizeBytes <= d.capacity
 }
 
-// TestDeviceGrowsWhenNoEvictionHelps: what is settled goes first.
+// TestDeviceGrowsWhenNoEvictionHelps: settled objects are evicted before the device grows.
 func TestDeviceGrowsWhenNoEvictionHelps(t *testing.T) {
 	s, device := create(t, small(Heap)), &growingDevice{countedDevice: *newCountedDevice(10), spare: 10}
 	mustPutOn(t, s, device, 10, 0)
@@ -148,7 +148,7 @@ func TestFullDeviceSaysWhoHolds(t *testing.T) {
 		t.Fatalf("ReserveOn a full device: %v", err)
 	}
 	if full.Resource != ResourceDevice || full.NeededDeviceBytes != 4 || full.NeededBytes != 20 || full.Pieces != 3 || full.PieceBytes != 9 || full.Reserved != 1 {
-		t.Errorf("the error says %+v", full)
+		t.Errorf("the error is %+v", full)
 	}
 	if len(full.Holders) != 2 || full.Holders[0].Name != "slow" || full.Holders[0].Pieces != 1 || full.Holders[0].PieceBytes != 7 {
 		t.Errorf("the holders are %v", full.Holders)
@@ -185,7 +185,7 @@ func TestReserveOnErrors(t *testing.T) {
 		}
 	}
 	var held []Reservation
-	for { // until no room in the arena is left
+	for { // until the arena has no space
 		r, err := s.Reserve(int(s.inArena), codec.IDRaw, 0)
 		if err != nil {
 			break
@@ -244,7 +244,7 @@ func TestCloseFreesPieces(t *testing.T) {
 	}
 }
 
-// TestUnusedDeviceIsForgotten: whoever makes devices by and by leaves none behind.
+// TestUnusedDeviceIsForgotten: a program that makes devices again and again leaves none in the store.
 func TestUnusedDeviceIsForgotten(t *testing.T) {
 	s := create(t, small(Heap))
 	for range 10 {

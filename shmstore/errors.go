@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// What a caller may be told. Test with errors.Is; where a type is named, it
+// The errors of this package. Test with errors.Is; a type that is named
 // carries the details and is found with errors.As.
 var (
-	// ErrFull reports that room or slots ran out and nothing could be
-	// evicted. It is normal flow: wait for room, fail or drop. See [FullError].
+	// ErrFull reports that space or slots ran out and nothing could be
+	// evicted. It is normal flow: wait for space, fail or drop. See [FullError].
 	ErrFull = errors.New("store is full")
 	// ErrTooLarge reports an object above Options.MaxObjectBytes.
 	ErrTooLarge = errors.New("object is too large")
@@ -45,8 +45,8 @@ var (
 	ErrTooManyReaders = errors.New("too many readers")
 	// ErrUnknownReader reports the index of no present reader.
 	ErrUnknownReader = errors.New("unknown reader")
-	// ErrQuarantined reports a reader that settled more than it owed. What it
-	// holds stays until it is removed.
+	// ErrQuarantined reports a reader that settled more than it owed. Its
+	// objects stay until it is removed.
 	ErrQuarantined = errors.New("reader is quarantined")
 	// ErrProtocol reports bytes or descriptors from a peer that break the
 	// rules of attaching, or of sharing a segment.
@@ -55,25 +55,26 @@ var (
 	ErrOptions = errors.New("invalid store options")
 )
 
-// Resource is what a full store ran out of.
+// Resource is the resource that a full store ran out of.
 type Resource string
 
-// The things that can run out.
+// The resources that can run out.
 const (
 	ResourceRoom  Resource = "room"
 	ResourceSlots Resource = "slots"
 	ResourceLarge Resource = "segments of large objects"
-	// ResourceDevice is room in the memory of a [Device].
+	// ResourceDevice is space in the memory of a [Device].
 	ResourceDevice Resource = "device"
 )
 
 // maxHoldersInText bounds the text of a [FullError]; Holders has them all.
 const maxHoldersInText = 4
 
-// FullError says what ran out and who holds it. It matches [ErrFull].
+// FullError names the resource that ran out and the readers that hold it. It matches
+// [ErrFull].
 type FullError struct {
 	Resource      Resource
-	NeededBytes   int      // of the object that found no place
+	NeededBytes   int      // of the object that found no space
 	FreeBytes     int64    // in the arena, not necessarily in one piece
 	FreeSlots     int      // of the directory
 	LargeBytes    int64    // in the segments of large objects
@@ -81,13 +82,13 @@ type FullError struct {
 	ReservedBytes int64    // their bytes
 	Holders       []Holder // readers that hold objects, the largest first
 
-	// Memory says why the store, which takes its memory as it fills it, got no more; nil:
-	// it asked for none. The error unwraps to it.
+	// Memory is the reason for which a store that takes its memory as it fills it got no
+	// more; nil: it asked for none. The error unwraps to it.
 	Memory error
 
-	// With ResourceDevice, what is said of reservations and holders is of those
-	// with a piece of this device, and the first holder has most of it.
-	NeededDeviceBytes int64 // of the piece that found no place
+	// With ResourceDevice, reservations and holders are those with a piece of this
+	// device, and the first holder has most of it.
+	NeededDeviceBytes int64 // of the piece that found no space
 	Pieces            int   // of the device, held by objects
 	PieceBytes        int64 // of these, as they were asked for
 }
@@ -121,7 +122,7 @@ func (e *FullError) Error() string {
 	return b.String()
 }
 
-// Unwrap gives the reason for which there was no memory.
+// Unwrap returns the reason for which there was no memory.
 func (e *FullError) Unwrap() error { return e.Memory }
 
 // Is makes errors.Is(err, ErrFull) true.
@@ -130,7 +131,7 @@ func (e *FullError) Is(target error) bool { return target == ErrFull }
 // MemoryError gives the figures behind a refusal. It matches [ErrMemory].
 type MemoryError struct {
 	NeededBytes    uint64
-	AvailableBytes uint64 // what the limit leaves now
+	AvailableBytes uint64 // the memory that the limit leaves now
 	KeepBytes      uint64 // the part of it that is never used
 	Limit          string // the file the limit was read from
 }

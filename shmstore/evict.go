@@ -7,23 +7,23 @@ import (
 	"github.com/omnibus-runtime/omnibus/ringbuf"
 )
 
-// makeRoom evicts until an object of size bytes can be placed, and places it.
+// makeSpace evicts until a slot and size bytes can be allocated, and allocates them.
 // It fails after a whole pass from the oldest object to the youngest that
 // freed nothing; every pass before freed something, so it ends.
 //
-// Large objects are spared as long as others can go: all that they have of the arena is a slot and a cache line each.
-func (s *Store) makeRoom(size int) (slot uint32, ok bool) {
+// Large objects are evicted last: each takes only a slot and a cache line of the arena.
+func (s *Store) makeSpace(size int) (slot uint32, ok bool) {
 	for {
 		freed := false
 		next, more := s.ring.Oldest()
 		for more {
 			var freedBytes uint64
-			next, more, freedBytes = s.step(next, maxCandidates, s.inArena, false)
+			next, more, freedBytes = s.evictBatch(next, maxCandidates, s.inArena, false)
 			if freedBytes == 0 {
 				continue
 			}
 			freed = true
-			if slot, ok = s.tryPlace(size); ok {
+			if slot, ok = s.tryAllocateSlot(size); ok {
 				return slot, true
 			}
 		}
@@ -32,44 +32,44 @@ func (s *Store) makeRoom(size int) (slot uint32, ok bool) {
 		}
 	}
 	for s.evictLarge() {
-		if slot, ok = s.tryPlace(size); ok {
+		if slot, ok = s.tryAllocateSlot(size); ok {
 			return slot, true
 		}
 	}
 	return 0, false
 }
 
-// A store that reuses looks at more objects than it gives out reservations: if it looked
-// at as many, those that nobody holds would pile up among others that stay.
+// A store with Reuse checks more objects than it grants reservations: if it checked as
+// many, settled objects would pile up among objects that are held.
 const (
-	looksPerReservation = 2
-	looksMore           = 6
+	candidatesPerReservation = 2
+	extraCandidates          = 6
 )
 
-// reclaim frees objects that may go, in a store that reuses, although there may be
-// room: the room that they had is in the caches of processors, and what is next in
-// turn is not. It goes on where it was the last time.
+// reclaim evicts settled objects in a store with Reuse, although there may be free
+// space: the space of those objects is in the caches of processors, and free space that was
+// not used lately is not. It continues where the last call stopped.
 func (s *Store) reclaim(n int) {
 	if !s.reuse {
 		return
 	}
-	for looks := looksPerReservation*n + looksMore; looks > 0; looks -= maxCandidates {
-		first := s.hand
+	for looks := candidatesPerReservation*n + extraCandidates; looks > 0; looks -= maxCandidates {
+		first := s.nextReclaim
 		if first == (ringbuf.Chunk{}) {
 			first, _ = s.ring.Oldest()
 		}
-		s.hand, _, _ = s.step(first, min(looks, maxCandidates), math.MaxUint64, false)
-		if s.hand == (ringbuf.Chunk{}) {
-			return // all were looked at, or the hand was on one that is gone
+		s.nextReclaim, _, _ = s.evictBatch(first, min(looks, maxCandidates), math.MaxUint64, false)
+		if s.nextReclaim == (ringbuf.Chunk{}) {
+			return // all were checked, or the chunk to begin with is gone
 		}
 	}
 }
 
-// step looks at up to limit chunks from first on, maxCandidates at the most, in
-// order of age, and frees those that may go. It stops looking once the candidates
-// add up to target bytes. It returns the chunk to go on with, if there is one. Large
-// objects that may still be read are candidates only if that is wanted.
-func (s *Store) step(first ringbuf.Chunk, limit int, target uint64, large bool) (next ringbuf.Chunk, more bool, freedBytes uint64) {
+// evictBatch checks up to limit chunks from first on, maxCandidates at the most, in
+// order of age, and frees the settled and the aborted ones. It stops once the candidates
+// add up to target bytes. It returns the chunk to continue with, if there is one. Live
+// large objects are candidates only if large is true.
+func (s *Store) evictBatch(first ringbuf.Chunk, limit int, target uint64, large bool) (next ringbuf.Chunk, more bool, freedBytes uint64) {
 	chunks := s.scratch.chunks[:s.ring.Run(first, s.scratch.chunks[:limit+1])]
 	var live, aborted, seen uint64
 	n := 0
@@ -90,7 +90,7 @@ func (s *Store) step(first ringbuf.Chunk, limit int, target uint64, large bool) 
 		case stateAborted:
 			aborted |= 1 << n
 			seen += chunks[n].Size
-		case stateFree, stateClosing: // still being filled; closing lasts no longer than a step
+		case stateFree, stateClosing: // still being filled; closing lasts no longer than evict
 		}
 	}
 	if more = n < len(chunks); more {
@@ -100,7 +100,8 @@ func (s *Store) step(first ringbuf.Chunk, limit int, target uint64, large bool) 
 	return next, more, freedBytes
 }
 
-// evictSlot frees one object, or one aborted reservation, if it may go.
+// evictSlot frees one settled object, or one aborted reservation. It reports false if the
+// object is held, or is still being filled.
 func (s *Store) evictSlot(slot uint32) (gone bool) {
 	s.scratch.slots[0], s.scratch.chunks[0] = slot, s.records[slot].chunk
 	var freed uint64
@@ -114,15 +115,15 @@ func (s *Store) evictSlot(slot uint32) (gone bool) {
 	return freed != 0
 }
 
-// evict frees the live candidates that nobody holds, and the aborted ones,
-// and returns their bytes.
+// evict frees the live candidates that no reader holds, and the aborted ones,
+// and returns them with their bytes.
 //
 // This is the writer's half of the protocol in doc.go, and the order of its
-// looks matters. Debts before closing: none can be added to a settled object
-// from outside this process, and the writer is here. Pins after closing: a
-// reader that raised its pin before is seen here, and one that raises it later
-// sees the closing word. Local debts once more after that: a pin that is gone
-// by now may have been shared before it went.
+// reads matters. Debts before closing: only this process can add debts to a settled
+// object, and its writer is in this function. Pins after closing: a pin raised before
+// is seen here, and a reader that raises its pin later sees the closing word. Local debts
+// once more after that: a pinned lease that is released by now may have been shared
+// before.
 func (s *Store) evict(live, aborted uint64) (freed, freedBytes uint64) {
 	s.scratch.setSpan(live)
 	settled := live &^ s.unsettled(live)
@@ -136,19 +137,19 @@ func (s *Store) evict(live, aborted uint64) (freed, freedBytes uint64) {
 
 	freed = settled&^held | aborted
 	s.reopen(settled &^ freed)
-	return freed, s.free(freed, aborted)
+	return freed, s.freeCandidates(freed, aborted)
 }
 
-// free empties the slots of candidates that nobody holds, and returns their
+// freeCandidates empties the slots of candidates that no reader holds, and returns their
 // bytes.
-func (s *Store) free(candidates, aborted uint64) (freedBytes uint64) {
-	chunks := s.scratch.chunks[:0] // written behind where it is read
+func (s *Store) freeCandidates(candidates, aborted uint64) (freedBytes uint64) {
+	chunks := s.scratch.chunks[:0] // overwrites only chunks that were read before
 	for i, slot := range s.scratch.upTo(candidates) {
 		switch bit := uint64(1) << i; {
 		case candidates&bit == 0:
 			continue
 		case aborted&bit != 0:
-			s.forgive(slot)
+			s.uncharge(slot)
 			s.counters.aborted++
 		default:
 			s.counters.evicted++
@@ -159,7 +160,7 @@ func (s *Store) free(candidates, aborted uint64) (freedBytes uint64) {
 			poison(s.arena[chunk.Addr:][:chunk.Size])
 		}
 		if s.lines[slot].isLarge() {
-			freedBytes += s.dropLarge(slot)
+			freedBytes += s.releaseLarge(slot)
 		} else {
 			freedBytes += chunk.Size
 		}
@@ -171,11 +172,11 @@ func (s *Store) free(candidates, aborted uint64) (freedBytes uint64) {
 	return freedBytes
 }
 
-// vacate empties a slot.
+// vacate empties a slot, and frees the object's piece of a device.
 func (s *Store) vacate(slot uint32) {
 	rec := &s.records[slot]
-	if int(slot) < len(s.pieces) && s.pieces[slot].on != nil {
-		s.detach(slot)
+	if int(slot) < len(s.pieces) && s.pieces[slot].device != nil {
+		s.detachPiece(slot)
 	}
 	s.lines[slot].word.storeRelaxed(wordOf(0, stateFree))
 	rec.gen, rec.charged = 0, 0
@@ -183,7 +184,7 @@ func (s *Store) vacate(slot uint32) {
 	s.inUse--
 }
 
-// unsettled returns the candidates that some reader has not settled.
+// unsettled returns the candidates that at least one reader has not settled.
 func (s *Store) unsettled(candidates uint64) (held uint64) {
 	for _, a := range s.accounts {
 		held |= s.unsettledBy(a, candidates&^held)
@@ -191,7 +192,7 @@ func (s *Store) unsettled(candidates uint64) (held uint64) {
 	if s.quarantine == 0 {
 		return held
 	}
-	// What a quarantined reader says of its debts is worth nothing.
+	// The ledger of a quarantined reader is not trusted: all it was charged for is held.
 	for i, slot := range s.scratch.upTo(candidates) {
 		if s.mayHold(slot)&s.quarantine != 0 {
 			held |= 1 << i
@@ -201,13 +202,13 @@ func (s *Store) unsettled(candidates uint64) (held uint64) {
 }
 
 // unsettledBy returns the candidates that one reader has not settled, and puts
-// it in quarantine if it has settled too much.
+// the reader in quarantine if it has settled more than it owed.
 func (s *Store) unsettledBy(a *account, candidates uint64) (held uint64) {
 	if s.scratch.span.settledBy(a) {
 		return 0
 	}
 	for i, slot := range s.scratch.upTo(candidates) {
-		lag := a.lag(slot)
+		lag := a.openDebts(slot)
 		if lag == 0 || candidates>>i&1 == 0 {
 			continue
 		}
@@ -220,7 +221,7 @@ func (s *Store) unsettledBy(a *account, candidates uint64) (held uint64) {
 	return held
 }
 
-// pinned returns the candidates that some reader has pinned.
+// pinned returns the candidates that at least one reader has pinned.
 func (s *Store) pinned(candidates uint64) (held uint64) {
 	for _, a := range s.accounts {
 		if s.scratch.span.unpinnedBy(a) {
@@ -235,9 +236,9 @@ func (s *Store) pinned(candidates uint64) (held uint64) {
 	return held & candidates
 }
 
-// startClosing stores closing for the candidates. All of them must be seen by
-// every reader before the first pin is looked at. Where the last store is a
-// fence for those before it, they need none of their own: see lastStoreFences.
+// startClosing stores closing for the candidates. Every reader must see all of these
+// stores before the first pin is read. If the last store is a fence for those before it,
+// they need none of their own: see lastStoreFences.
 func (s *Store) startClosing(candidates uint64) {
 	last := bits.Len64(candidates) - 1
 	for i, slot := range s.scratch.upTo(candidates) {
@@ -262,15 +263,15 @@ func (s *Store) reopen(candidates uint64) {
 	}
 }
 
-// forgive takes the debts of an aborted reservation back.
-func (s *Store) forgive(slot uint32) {
+// uncharge removes the debts of an aborted reservation.
+func (s *Store) uncharge(slot uint32) {
 	for id := range (s.records[slot].charged & s.present).All() {
 		owed := &s.columns[id][slot]
 		relaxedStore32(owed, *owed-1)
 	}
 }
 
-// poison makes a use after release show.
+// poison overwrites freed bytes, so that a read after release finds no payload.
 func poison(b []byte) {
 	for i := range b {
 		b[i] = 0xdb

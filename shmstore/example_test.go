@@ -9,7 +9,7 @@ import (
 )
 
 // A producer puts one object for two readers. It stays until both have
-// released it, and its room is used again when the store needs it.
+// released it, and its space is used again when the store needs it.
 func Example() {
 	store, err := shmstore.Create(shmstore.Options{ArenaBytes: 1 << 20})
 	if err != nil {

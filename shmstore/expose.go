@@ -3,14 +3,14 @@ package shmstore
 import "fmt"
 
 // ArenaSegment opens the arena for reading once more, for passing it on to
-// processes that read payloads by their place in it, and whose leases somebody
-// else keeps. It is the caller's to close. The store must be in [Shared] memory;
+// processes that read payloads by their offset in it, while another process holds the
+// leases for them. The caller closes the segment. The store must be in [Shared] memory;
 // else the error is [ErrUnsupported]. Any goroutine may call it.
 func (s *Store) ArenaSegment() (*Segment, error) {
 	if s.memory != Shared {
 		return nil, fmt.Errorf("%w: the store is in %v memory, which no other process can read", ErrUnsupported, s.memory)
 	}
-	fd, err := readOnly(s.arenaSegment.fd)
+	fd, err := duplicateReadOnly(s.arenaSegment.fd)
 	if err != nil {
 		return nil, fmt.Errorf("expose the arena: %w", err)
 	}
@@ -31,6 +31,6 @@ func (s *Store) ExposeLarge(h Handle) (*Segment, error) {
 	return OpenSegment("large", fd, sizeBytes)
 }
 
-// Arena is the store's own mapping of the arena, for registering it with a device.
-// What it holds is the objects' business. It stays until the store is closed.
+// Arena is the store's own mapping of the arena, for registering it with a device. Read and
+// write objects through leases and reservations only. It stays until the store is closed.
 func (s *Store) Arena() []byte { return s.arena }

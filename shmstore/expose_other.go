@@ -4,4 +4,4 @@ package shmstore
 
 func duplicate(int) (int, error) { return -1, ErrUnsupported }
 
-func readOnly(fd int) (int, error) { return duplicate(fd) }
+func duplicateReadOnly(fd int) (int, error) { return duplicate(fd) }

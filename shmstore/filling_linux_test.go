@@ -25,8 +25,8 @@ func allocatedBytes(t *testing.T, fd int) int64 {
 	return st.Blocks * statBlockBytes
 }
 
-// TestMemoryComesWithPayloads: a store that reuses room has as much memory as its payloads
-// took of it at once, and a little more.
+// TestMemoryComesWithPayloads: a store with Reuse takes little more memory than its payloads
+// need at the same time.
 func TestMemoryComesWithPayloads(t *testing.T) {
 	s := filling(t)
 	taken := func() int64 {
@@ -51,8 +51,8 @@ func TestMemoryComesWithPayloads(t *testing.T) {
 	wantClean(t, s)
 }
 
-// TestFullForWantOfMemory: where the machine has no more memory, a store is full with what
-// it has, says why, and goes on with that.
+// TestFullForWantOfMemory: if the machine has no more memory, a store is full with its present
+// memory, the error has the reason, and the store goes on with that memory.
 func TestFullForWantOfMemory(t *testing.T) {
 	const size = 1 << 20
 	s := filling(t)
@@ -72,8 +72,8 @@ func TestFullForWantOfMemory(t *testing.T) {
 	wantClean(t, s)
 }
 
-// TestFilled: of a segment whose memory comes from the front on, a reader learns how far it
-// has come, and takes nothing on its own account by asking.
+// TestFilled: for a segment that is filled from the front, Filled tells a reader how far the
+// memory reaches, without taking memory on the reader's account.
 func TestFilled(t *testing.T) {
 	s := filling(t)
 	mem, err := s.ArenaSegment()
@@ -89,16 +89,16 @@ func TestFilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !arena.Filled(arena.Size()) || arena.Filled(arena.Size()+1) {
-		t.Error("an arena with all its memory is not known as that")
+		t.Error("an arena with all its memory is not filled")
 	}
 	arena.Close()
 	if !arena.Filled(arena.Size()) {
-		t.Error("a closed segment reads as zero, and says that it has no memory")
+		t.Error("a closed segment reads as zero, and is not filled")
 	}
 }
 
-// TestFilledByPeers: what a peer says that lies in a hole is known as that, and memory that
-// it allocated, but never wrote to, is memory.
+// TestFilledByPeers: bytes in a hole count as not filled, and memory that the
+// peer allocated, but never wrote to, counts as filled.
 func TestFilledByPeers(t *testing.T) {
 	const size = 8 * pageBytes
 	whole, err := OpenFillingSegment("whole", memfdWith(t, size, size, sealsOfPeer), size)
@@ -127,8 +127,8 @@ func TestFilledByPeers(t *testing.T) {
 	wantError(t, "a segment that is too short", err, ErrProtocol)
 }
 
-// TestReadersGiveNoPages: a process that is given the arena cannot have it take memory on its writer's account.
-func TestReadersGiveNoPages(t *testing.T) {
+// TestReadersCannotAddPages: a process that gets the arena cannot make it take memory on its writer's account.
+func TestReadersCannotAddPages(t *testing.T) {
 	s := filling(t)
 	mem, err := s.ArenaSegment()
 	if err != nil {

@@ -7,14 +7,14 @@ import (
 	"testing"
 )
 
-// TestForgedHandles: what does not agree with the directory is refused by
-// every verb, with an error that says what is wrong.
+// TestForgedHandles: every method refuses a handle that does not agree with the directory, with
+// the error for that disagreement.
 func TestForgedHandles(t *testing.T) {
 	eachMemory(t, func(t *testing.T, memory Memory) {
 		s := create(t, small(memory))
 		stale := mustPut(t, s, content(100, 1), 0)
 		s.FreeUnused()
-		good := mustPut(t, s, content(100, 2), Readers(0)) // so that Take gets as far as it can
+		good := mustPut(t, s, content(100, 2), Readers(0)) // a debt, so that only the handle makes Take fail
 		mustPut(t, s, content(50, 3), 0)
 		if good.Slot != stale.Slot {
 			t.Fatal("the slot was not used again")
@@ -64,9 +64,9 @@ func TestForgedHandles(t *testing.T) {
 	})
 }
 
-// TestOwnerThatLies: a line that agrees with the handle, and leads out of the arena, is refused:
+// TestLyingOwner: a line that agrees with the handle, and leads out of the arena, is refused:
 // a reader trusts neither.
-func TestOwnerThatLies(t *testing.T) {
+func TestLyingOwner(t *testing.T) {
 	s := create(t, small(Heap))
 	good := mustPut(t, s, content(100, 1), Readers(0))
 	ln := &s.lines[good.Slot]
@@ -92,8 +92,8 @@ func TestOwnerThatLies(t *testing.T) {
 	}
 }
 
-// FuzzHandle: whatever a handle was turned into, the answer is the exact
-// bytes of the object it names, or an error of this package.
+// FuzzHandle: for every handle the result is the exact
+// bytes of the object that it names, or an error of this package.
 func FuzzHandle(f *testing.F) {
 	s := create(f, withLarge(Heap))
 	objects := make(map[Handle][]byte)
@@ -131,7 +131,7 @@ func FuzzHandle(f *testing.F) {
 			if err == nil {
 				data, ok := objects[h]
 				if !ok || !bytes.Equal(l.Bytes(), data) {
-					t.Errorf("%s gives bytes for %v, which was never put like that", name, h)
+					t.Errorf("%s returns bytes for %v, which no put returned", name, h)
 				}
 				l.Release()
 				continue
@@ -141,7 +141,7 @@ func FuzzHandle(f *testing.F) {
 				is = is || errors.Is(err, want)
 			}
 			if !is {
-				t.Errorf("%s: error %v is none a handle may cause", name, err)
+				t.Errorf("%s: error %v is not one for a bad handle", name, err)
 			}
 		}
 	})

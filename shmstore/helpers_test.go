@@ -31,7 +31,7 @@ func create(t testing.TB, opts Options) *Store {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			return // what is still open would be a second, confusing failure
+			return // an open lease would be a second, confusing failure
 		}
 		wantClean(t, s)
 		if err := s.Close(); err != nil {
@@ -41,13 +41,13 @@ func create(t testing.TB, opts Options) *Store {
 	return s
 }
 
-// freeAll frees what nothing holds and returns how many objects stay.
+// freeAll frees all objects that no reader holds, and returns how many stay.
 func freeAll(s *Store) (left int) {
 	s.FreeUnused()
 	return s.Stats().Objects
 }
 
-// drop evicts one object, if it may go.
+// drop evicts one object, unless a reader holds it.
 func drop(s *Store, h Handle) error {
 	err := s.verify(h)
 	if err == nil {
@@ -100,7 +100,7 @@ func (d *countedDevice) Pieces() int { return len(d.pieces) }
 
 func (d *countedDevice) MaxBytes() int64 { return d.capacity }
 
-// mustReserveOn reserves a few bytes, and some of a device.
+// mustReserveOn reserves a few bytes, and a piece of a device.
 func mustReserveOn(t testing.TB, s *Store, dev Device, deviceBytes int64, charge ReaderSet) Reservation {
 	t.Helper()
 	r, _, err := s.ReserveOn(dev, deviceBytes, 10, codec.IDRaw, charge)
@@ -121,7 +121,7 @@ func mustPutOn(t testing.TB, s *Store, dev Device, deviceBytes int64, charge Rea
 	return h
 }
 
-// fill writes bytes that follow from a seed.
+// fill writes bytes determined by a seed.
 func fill(b []byte, seed uint64) {
 	for i := range b {
 		seed = seed*6364136223846793005 + 1442695040888963407
@@ -129,7 +129,7 @@ func fill(b []byte, seed uint64) {
 	}
 }
 
-// content returns size bytes that follow from a seed.
+// content returns size bytes determined by a seed.
 func content(size int, seed uint64) []byte {
 	b := make([]byte, size)
 	fill(b, seed)

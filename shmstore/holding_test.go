@@ -3,8 +3,8 @@ package shmstore
 import "testing"
 
 // TestOneReleaseForEachLease: of two leases on one object, each by debt or by
-// pin, the one that is released cannot be released again in place of the
-// other, which keeps the object.
+// pin, releasing a copy of the first again panics, and does not release the
+// second, which keeps the object.
 func TestOneReleaseForEachLease(t *testing.T) {
 	for name, take := range map[string]func(*Store, Handle) (Lease, error){
 		"debt": func(s *Store, h Handle) (Lease, error) { return s.Local().Take(h) },

@@ -2,7 +2,7 @@
 
 package shmstore
 
-// The parts below are described in invariants_on.go. They cost nothing.
+// See invariants_on.go for the declarations below. Here they cost nothing.
 
 const invariantsOn = false
 

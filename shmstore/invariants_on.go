@@ -9,12 +9,11 @@ import (
 )
 
 // invariantsOn makes a store fill the bytes of freed objects with 0xdb, and
-// readers keep a list of their open leases, so that a copy of a lease that is
-// released a second time is caught. It is on with the race detector and with
-// the build tag invariants.
+// readers keep a list of their open leases, so that the release of a second copy of
+// a lease panics. It is on with the race detector and with the build tag invariants.
 const invariantsOn = true
 
-// leaseSerial tells the leases of a reader apart.
+// leaseSerial identifies a lease of a reader.
 type leaseSerial uint64
 
 // leaseBook lists the open leases of a reader.

@@ -11,34 +11,34 @@ import (
 )
 
 // largeTable finds the segments of large objects by their generation, which is
-// never used twice. The owner and all readers of its process share one, which
-// the writer fills; a reader in another process has its own, and fills it with
-// what it is given. It is safe for concurrent use.
+// never used twice. The owner and all readers of its process share one table, which
+// the writer fills; a reader in another process has its own table, which AddSegment
+// fills. It is safe for concurrent use.
 type largeTable struct {
 	mu      lockorder.RWMutex[lockorder.LargeTable]
 	objects map[uint64]largeObject
 	closed  bool
 }
 
-// largeObject is what is known of one large object.
+// largeObject is an entry of the table.
 type largeObject struct {
-	segment *segment // nil: whoever reserved it is still to make it, see Store.Make
-	size    uint64   // as it was asked for
+	segment *segment // nil: the holder of the reservation has not called Store.Make yet
+	size    uint64   // as reserved
 	slot    uint32
-	gone    func(unmap, stays func()) // what the owner's OnLarge has returned; nil: nobody was told
+	forget  func(unmap, stays func()) // from the function of OnLarge; nil: no device knows the segment
 }
 
-// release gives the segment back, when whoever was told of it has forgotten it, and
-// calls then; or stays, when it will not be forgotten.
+// release unmaps the segment, after the devices that know it have forgotten it, and then
+// calls then. If they never forget it, it calls stays instead.
 func (o *largeObject) release(then, stays func()) {
-	if o.gone == nil {
+	if o.forget == nil {
 		if o.segment != nil {
 			o.segment.release()
 		}
 		then()
 		return
 	}
-	o.gone(func() {
+	o.forget(func() {
 		o.segment.release()
 		then()
 	}, stays)
@@ -55,7 +55,8 @@ func (t *largeTable) get(gen uint64) (o largeObject, ok bool) {
 	return o, ok
 }
 
-// add takes the segment over, unless there is one already.
+// add adds an object and owns its segment from then on. If there is one for the
+// generation already, or the table is closed, it releases the new segment.
 func (t *largeTable) add(gen uint64, o largeObject) error {
 	exists, err := t.tryAdd(gen, o)
 	if exists || err != nil {
@@ -76,17 +77,17 @@ func (t *largeTable) tryAdd(gen uint64, o largeObject) (exists bool, err error) 
 	return exists, nil
 }
 
-// give has an object, whose reservation is open, have its segment.
-func (t *largeTable) give(gen uint64, seg *segment, gone func(unmap, stays func())) {
+// setSegment sets the segment of an object whose reservation is open.
+func (t *largeTable) setSegment(gen uint64, seg *segment, forget func(unmap, stays func())) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	o := t.objects[gen]
-	o.segment, o.gone = seg, gone
+	o.segment, o.forget = seg, forget
 	t.objects[gen] = o
 }
 
-// dropIf releases the segments of all objects that are gone.
-func (t *largeTable) dropIf(gone func(gen uint64, o largeObject) bool) {
+// releaseIf removes all objects that are gone, and releases their segments.
+func (t *largeTable) releaseIf(gone func(gen uint64, o largeObject) bool) {
 	var dropped []largeObject
 	t.mu.Lock()
 	for gen, o := range t.objects {
@@ -101,8 +102,8 @@ func (t *largeTable) dropIf(gone func(gen uint64, o largeObject) bool) {
 	}
 }
 
-// take takes one object out, whose segment is the caller's to release.
-func (t *largeTable) take(gen uint64) (o largeObject) {
+// remove removes one object. The caller releases its segment.
+func (t *largeTable) remove(gen uint64) (o largeObject) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	o = t.objects[gen]
@@ -110,43 +111,43 @@ func (t *largeTable) take(gen uint64) (o largeObject) {
 	return o
 }
 
-// close releases everything, and all that is added later.
+// close releases all segments, and every segment that is added later.
 func (t *largeTable) close() {
 	t.mu.Lock()
 	t.closed = true
 	t.mu.Unlock()
-	t.dropIf(func(uint64, largeObject) bool { return true })
+	t.releaseIf(func(uint64, largeObject) bool { return true })
 }
 
-// wholePages is how much memory a segment of so many bytes takes.
+// wholePages rounds a size up to whole pages.
 func wholePages(sizeBytes uint64) uint64 { return (sizeBytes + pageBytes - 1) &^ (pageBytes - 1) }
 
-// reserveLarge is reserve for an object that gets a segment of its own: now, or from
-// [Store.Make] if there is none at hand and that is to come later. If it fails, nothing is
-// left but the evictions it tried.
-func (s *Store) reserveLarge(size int, c codec.ID, charge ReaderSet, later bool) (Reservation, error) {
+// reserveLarge is reserve for an object that gets a segment of its own: a spare one, a new
+// one, or with deferMemory and without a spare one, none yet: [Store.Make] makes it. If
+// it fails, only its evictions remain.
+func (s *Store) reserveLarge(size int, c codec.ID, charge ReaderSet, deferMemory bool) (Reservation, error) {
 	needed := wholePages(uint64(size))
 	o, spare := s.takeSpare(needed)
-	if !spare && !s.makeLargeRoom(needed) {
+	if !spare && !s.makeLargeSpace(needed) {
 		return Reservation{}, s.largeFullError(size)
 	}
-	slot, ok := s.place(0)
+	slot, ok := s.allocateSlot(0)
 	if !ok {
 		if spare {
 			s.spares.keep(o)
 		}
 		return Reservation{}, s.fullError(size)
 	}
-	// If another went for the slot, its segment may be a spare now, with more than it was counted with.
+	// If a large object was evicted for the slot, its segment may be a spare now, and count with more bytes than before.
 	for s.largeBytes+s.spares.sizeBytes+needed > s.maxLarge && s.dropSpare() {
 	}
-	if !spare && !later {
+	if !spare && !deferMemory {
 		var err error
 		if o.segment, err = s.makeLargeSegment(size); err != nil {
-			s.unplace(slot)
+			s.releaseSlot(slot)
 			return Reservation{}, err
 		}
-		o.gone = s.tellOfLarge(o.segment)
+		o.forget = s.announceLarge(o.segment)
 	}
 	o.size, o.slot = uint64(size), slot
 	r := s.grant(slot, size, c, charge)
@@ -162,66 +163,70 @@ func (s *Store) reserveLarge(size int, c codec.ID, charge ReaderSet, later bool)
 	return r, s.large.add(r.gen, o)
 }
 
-// Make makes the memory of a reservation that [Store.ReserveAhead] has left without. That
-// takes about as long as clearing so much memory, while the writer goes on with others'
-// reservations. If it fails, the reservation is as it was, and is to be aborted. The error is a
-// [*MemoryError], or one of the system's; nothing is evicted for want of memory, as it is by
-// [Store.Reserve]. Whoever holds the reservation may call it, on any goroutine.
+// Make makes the memory of a reservation that needs memory, see [Reservation.NeedsMemory].
+// That takes about as long as clearing so much memory; meanwhile the writer grants other
+// reservations. If it fails, the reservation is unchanged, and its holder aborts it. The
+// error is a [*MemoryError], or one of the system's; unlike [Store.Reserve], Make evicts
+// nothing for want of memory. The holder of the reservation calls it, on any goroutine.
 func (s *Store) Make(r *Reservation) error {
 	seg, err := s.newLargeSegment(int(r.size))
 	if err != nil {
 		return fmt.Errorf("make the memory of %d bytes: %w", r.size, err)
 	}
-	s.large.give(r.gen, seg, s.tellOfLarge(seg))
+	s.large.setSegment(r.gen, seg, s.announceLarge(seg))
 	r.view.data = seg.data
 	return nil
 }
 
-// tellOfLarge tells of memory, if somebody wants to know.
-func (s *Store) tellOfLarge(seg *segment) (gone func(unmap, stays func())) {
+// announceLarge calls the function of OnLarge, if one is installed.
+func (s *Store) announceLarge(seg *segment) (forget func(unmap, stays func())) {
 	if s.onLarge == nil {
 		return nil
 	}
 	return s.onLarge(seg.data)
 }
 
-// OnLarge installs the function that is told of the memory of a large object when that is
-// made. What it returns is called when no object needs the memory any more: when its
-// object is gone or, with Options.Reuse, when the memory is not kept for the next that
-// fits either. It gets what unmaps the memory, and calls that, once: at once, or later and on
-// any goroutine, when a device has forgotten the memory, say. If it never will be forgotten, it
-// calls stays instead: the memory stays mapped, and others are evicted for it. Until then the
-// memory counts as that of an object that somebody holds, so [Store.Reserve] may find no room
-// for a large object that will be there without anybody's doing; the function of
-// [Store.OnRoom] is then called. OnLarge comes before the first large object is made. What it
-// installs must not call the store; [Store.Make] calls it on its caller's goroutine. Writer
-// only.
-func (s *Store) OnLarge(made func(mem []byte) (gone func(unmap, stays func()))) { s.onLarge = made }
+// OnLarge installs the function made, which is called with the memory of each new large
+// object. A device may register the memory there, and must forget it before it is unmapped.
+//
+// Made returns a function forget, or nil. The store calls forget when no object needs the
+// memory any more: when its object is gone and, with Options.Reuse, the memory is not kept
+// for the next one either. Forget calls unmap or stays, once, at once or later, on any
+// goroutine: unmap when the device has forgotten the memory, and stays when the device will
+// never forget it. After stays the memory stays mapped, and other objects are evicted for
+// it. Until forget has called one of them, the memory counts as that of a held object: so
+// [Store.Reserve] may find no space for a large object although no reader has to release
+// one. The call of unmap or stays calls the function of [Store.OnRoom] if the writer waits.
+//
+// Call OnLarge before the first large object is made. Made and forget must not call the
+// store; [Store.Make] calls made on its caller's goroutine. Writer only.
+func (s *Store) OnLarge(made func(mem []byte) (forget func(unmap, stays func()))) { s.onLarge = made }
 
-// unplace undoes place.
-func (s *Store) unplace(slot uint32) {
+// releaseSlot undoes allocateSlot.
+func (s *Store) releaseSlot(slot uint32) {
 	if err := s.ring.Release(s.records[slot].chunk); err != nil {
-		panic("shmstore: a slot that was just placed has no chunk: " + err.Error())
+		panic("shmstore: a slot that was just allocated has no chunk: " + err.Error())
 	}
 	s.freeSlots = append(s.freeSlots, slot)
 	s.inUse--
 }
 
-// makeLargeRoom drops spare segments, and then evicts large objects, the oldest first,
-// until those that stay leave room for one more. It does not wait for those that leave.
-func (s *Store) makeLargeRoom(neededBytes uint64) bool {
-	for s.largeBytes+s.spares.sizeBytes+s.staying.Load()+neededBytes > s.maxLarge {
+// makeLargeSpace drops spare segments, and then evicts large objects, the oldest first,
+// until there is space for one more. It does not wait for segments that are being
+// forgotten: it reports false if they still take the space.
+func (s *Store) makeLargeSpace(neededBytes uint64) bool {
+	for s.largeBytes+s.spares.sizeBytes+s.stayingBytes.Load()+neededBytes > s.maxLarge {
 		if !s.dropSpare() && !s.evictLarge() {
 			return false
 		}
 	}
-	return s.largeTaken()+neededBytes <= s.maxLarge
+	return s.largeBytesUsed()+neededBytes <= s.maxLarge
 }
 
-// largeTaken is how much of the room for large objects is taken: by objects, in the pages
-// that they need, and by segments without one.
-func (s *Store) largeTaken() uint64 {
-	return s.largeBytes + s.spares.sizeBytes + s.leaving.Load() + s.staying.Load()
+// largeBytesUsed is the part of the space for large objects that is in use: by objects, in
+// whole pages, and by segments without an object.
+func (s *Store) largeBytesUsed() uint64 {
+	return s.largeBytes + s.spares.sizeBytes + s.leavingBytes.Load() + s.stayingBytes.Load()
 }
 
 func (s *Store) largeFullError(size int) *FullError {
@@ -230,21 +235,21 @@ func (s *Store) largeFullError(size int) *FullError {
 	return err
 }
 
-// evictLarge evicts the oldest large object that may go. The list changes only
+// evictLarge evicts the oldest settled large object. The list changes only
 // with the eviction that ends the search.
 func (s *Store) evictLarge() bool { return slices.ContainsFunc(s.largeSlots, s.evictSlot) }
 
-// makeLargeSegment makes a segment, and drops spare ones, and evicts large objects, as
-// long as there is not enough memory for it.
+// makeLargeSegment makes a segment. As long as there is not enough memory for it, it drops
+// spare segments, and then evicts large objects.
 func (s *Store) makeLargeSegment(size int) (*segment, error) {
 	for {
-		leaving := s.leaving.Load() > 0 // as of before the look
+		leaving := s.leavingBytes.Load() > 0 // read before the attempt
 		seg, err := s.newLargeSegment(size)
 		if !errors.Is(err, ErrMemory) {
 			return seg, err
 		}
 		if leaving {
-			return nil, s.largeFullError(size) // whoever waits is told when there is more
+			return nil, s.largeFullError(size) // discard presses the doorbell when there is more
 		}
 		if !s.dropSpare() && !s.evictLarge() {
 			return nil, err
@@ -252,8 +257,8 @@ func (s *Store) makeLargeSegment(size int) (*segment, error) {
 	}
 }
 
-// newLargeSegment makes a segment, of just the pages that are needed if there is not
-// enough memory for others to fit in later.
+// newLargeSegment makes a segment of the size that segmentBytes gives. If there is not
+// enough memory for that, it has only the pages that the object needs.
 func (s *Store) newLargeSegment(size int) (*segment, error) {
 	segmentBytes := s.segmentBytes(size)
 	if s.memory == Shared {
@@ -269,12 +274,12 @@ func (s *Store) newLargeSegment(size int) (*segment, error) {
 	return newSegment(s.memory, kindLarge, int(segmentBytes))
 }
 
-// dropLarge takes the segment away from a large object that nobody holds, and
+// releaseLarge keeps or discards the segment of a large object that no reader holds, and
 // returns the object's bytes.
-func (s *Store) dropLarge(slot uint32) (sizeBytes uint64) {
+func (s *Store) releaseLarge(slot uint32) (sizeBytes uint64) {
 	gen := s.records[slot].gen
-	o := s.large.take(gen)
-	s.largeSlots = s.without(s.largeSlots, slot)
+	o := s.large.remove(gen)
+	s.largeSlots = s.withoutSlot(s.largeSlots, slot)
 	s.largeBytes -= wholePages(o.size)
 	if o.segment == nil {
 		return o.size // it was never made
@@ -282,7 +287,7 @@ func (s *Store) dropLarge(slot uint32) (sizeBytes uint64) {
 	if invariantsOn {
 		poison(o.segment.data)
 	}
-	// Its segment may have more bytes than were counted.
+	// The segment may have more bytes than the object was counted with.
 	kept := s.largeBytes + s.spares.sizeBytes + uint64(len(o.segment.data))
 	if s.reuse && kept <= s.keepLarge {
 		s.spares.keep(o)
@@ -292,7 +297,7 @@ func (s *Store) dropLarge(slot uint32) (sizeBytes uint64) {
 	return o.size
 }
 
-// objectBytes is the size of the object in slot, as it was asked for.
+// objectBytes is the size of the object in slot, as it was reserved.
 func (s *Store) objectBytes(slot uint32) uint64 {
 	if s.lines[slot].isLarge() {
 		o, _ := s.large.get(s.records[slot].gen)
@@ -308,11 +313,11 @@ func (s *Store) objectBytes(slot uint32) uint64 {
 func IsLarge(h Handle) bool { return h.Offset == largeOffset }
 
 // LargeSegment returns the segment of a large object, to be handed to a reader
-// in another process: a memfd that nobody else can write to, change the size of,
-// or punch holes into, and its length in bytes. The object's bytes begin at 0.
-// The descriptor is the store's, and good as long as something holds the object:
-// a debt of that reader does. The errors are [ErrStale],
-// [ErrCorrupt], [ErrClosed], and [ErrUnsupported] for an object in the arena, or in [Heap] memory. Writer only.
+// in another process, and its length in bytes. The segment is a memfd that no other
+// process can write to, change the size of, or punch holes into. The object's bytes begin
+// at 0. The store owns the descriptor, which is valid as long as a debt or a pin holds the
+// object: a debt of that reader does. The errors are [ErrStale], [ErrCorrupt], [ErrClosed],
+// and [ErrUnsupported] for an object in the arena, or in [Heap] memory. Writer only.
 func (s *Store) LargeSegment(h Handle) (fd int, sizeBytes int64, err error) {
 	err = s.verify(h)
 	o, large := s.large.get(h.Gen)
@@ -328,12 +333,12 @@ func (s *Store) LargeSegment(h Handle) (fd int, sizeBytes int64, err error) {
 	return -1, 0, fmt.Errorf("segment of %v: %w", h, err)
 }
 
-// checkLarge compares the three places that know of large objects.
+// checkLarge compares the list of large slots, the directory and the table of segments.
 func (c *checker) checkLarge() {
 	var lastGen, sum uint64
 	for _, slot := range c.largeSlots {
 		rec, ln := &c.records[slot], &c.lines[slot]
-		st := stateOf(ln.word.load()) // first: size and segment are there when it is live
+		st := stateOf(ln.word.load()) // read first: size and segment are set before it is live
 		o, ok := c.large.get(rec.gen)
 		if !ok || o.slot != slot || !ln.isLarge() || rec.gen <= lastGen {
 			c.report(InvariantLarge, "slot %d has generation %d after %d, large: %t, a segment: %t, of slot %d", slot, rec.gen, lastGen, ln.isLarge(), ok, o.slot)
@@ -368,7 +373,7 @@ func (c *checker) checkLarge() {
 	c.checkSpares()
 }
 
-// checkSpares looks at the segments without an object.
+// checkSpares checks the segments without an object.
 func (c *checker) checkSpares() {
 	var sum uint64
 	for i, o := range c.spares.segments {

@@ -29,8 +29,8 @@ func handOver(t testing.TB, s *Store, r *Reader, h Handle) {
 	}
 }
 
-// TestLargeHeadroom: when memory runs out, large objects go, the oldest first;
-// when none can go, the error has the figures, and nothing is left behind.
+// TestLargeHeadroom: when memory runs out, large objects are evicted, the oldest first;
+// when none can be evicted, the error has the figures, and nothing is left behind.
 func TestLargeHeadroom(t *testing.T) {
 	s := create(t, withLarge(Shared))
 	old := mustPut(t, s, content(largeSize, 1), 0)
@@ -44,7 +44,7 @@ func TestLargeHeadroom(t *testing.T) {
 	})
 	mustPut(t, s, content(2000, 3), 0)
 	if looks != 2 {
-		t.Errorf("the free memory was looked at %d times, want 2", looks)
+		t.Errorf("the free memory was checked %d times, want 2", looks)
 	}
 	_, err := s.Local().Pin(old)
 	wantError(t, "the oldest", err, ErrStale)
@@ -67,7 +67,7 @@ func TestLargeHeadroom(t *testing.T) {
 	mustPut(t, s, content(100, 5), 0)
 }
 
-// scarce lets this process believe in so many free bytes until the test ends.
+// scarce makes this process see so many free bytes until the test ends.
 func scarce(t *testing.T, available func() int64) {
 	t.Helper()
 	before := systemProbe
@@ -75,7 +75,7 @@ func scarce(t *testing.T, available func() int64) {
 	systemProbe = &limits{probe: headroom.Probe{Proc: meminfo(available), Cgroup: fstest.MapFS{}}}
 }
 
-// meminfo is a /proc that has nothing else.
+// meminfo is a /proc with this file only.
 type meminfo func() int64
 
 func (m meminfo) Open(name string) (fs.File, error) {
@@ -90,8 +90,8 @@ func (m meminfo) ReadFile(name string) ([]byte, error) {
 	return fmt.Appendf(nil, "MemAvailable: %d kB\n", m()>>10), nil
 }
 
-// TestLargeInAnotherProcess: a reader lacks the segment until it is handed
-// over, can decline the delivery without it, and loses no debt by asking.
+// TestLargeInAnotherProcess: a reader lacks the segment until it gets
+// it, can drop the delivery without it, and loses no debt by a failed Take.
 func TestLargeInAnotherProcess(t *testing.T) {
 	s := create(t, withLarge(Shared))
 	r := attachHere(t, s)
@@ -139,8 +139,8 @@ func TestLargeInAnotherProcess(t *testing.T) {
 	}
 }
 
-// TestLargeSlotReused: a segment does not outlive the use of its slot, and does
-// not pass for that of the next object.
+// TestLargeSlotReused: a segment does not outlive the use of its slot, and is
+// not taken for that of the next object.
 func TestLargeSlotReused(t *testing.T) {
 	s := create(t, withLarge(Shared))
 	r := attachHere(t, s)
@@ -169,8 +169,8 @@ func TestLargeSlotReused(t *testing.T) {
 	}
 }
 
-// TestAddSegmentRefuses: whatever the descriptor is, and whatever the handle,
-// the answer is typed and the descriptor is not kept.
+// TestAddSegmentRefuses: for every bad descriptor, and every bad handle,
+// the error is typed and the descriptor is closed.
 func TestAddSegmentRefuses(t *testing.T) {
 	const size = 3 * pageBytes
 	s := create(t, withLarge(Shared))
@@ -214,7 +214,7 @@ func TestAddSegmentRefuses(t *testing.T) {
 		}
 	}
 	if _, err := r.Take(good); !errors.Is(err, ErrSegment) {
-		t.Errorf("after all that: %v", err)
+		t.Errorf("a good segment after the refusals: %v", err)
 	}
 	handOver(t, s, r, good)
 	wantBytes(t, r.Take, good, content(largeSize, 2))
@@ -228,7 +228,7 @@ func TestAddSegmentRefuses(t *testing.T) {
 	}
 }
 
-// TestLargeOwnerGone: what a reader was given outlives the store.
+// TestLargeOwnerGone: the segments that a reader was given outlive the store.
 func TestLargeOwnerGone(t *testing.T) {
 	s := create(t, withLarge(Shared))
 	r := attachHere(t, s)
@@ -239,7 +239,7 @@ func TestLargeOwnerGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(l.Bytes(), content(largeSize, 1)) {
-		t.Error("the bytes went with the owner")
+		t.Error("the bytes are gone with the owner")
 	}
 	l.Release()
 	late, err := newSegment(Shared, kindLarge, pageBytes)
@@ -250,7 +250,7 @@ func TestLargeOwnerGone(t *testing.T) {
 	if err := r.Close(); err != nil {
 		t.Error(err)
 	}
-	// An AddSegment that was past its checks when the reader was closed.
+	// An AddSegment after whose checks the reader was closed.
 	wantError(t, "a segment after Close", r.large.add(h.Gen, largeObject{segment: late}), ErrClosed)
 	const mapped = 5 // arena, directory, account, ledger and the large object
 	if got := openDescriptors(t); got != before-mapped-1 {
@@ -259,7 +259,7 @@ func TestLargeOwnerGone(t *testing.T) {
 }
 
 // TestKilledWithLarge kills a process that holds a large object. Its memory
-// comes back with its debts.
+// is freed with its debts.
 func TestKilledWithLarge(t *testing.T) {
 	for name, command := range map[string]byte{"taken": askHold, "pinned": askPin} {
 		t.Run(name, func(t *testing.T) {
@@ -284,7 +284,7 @@ func TestKilledWithLarge(t *testing.T) {
 				t.Fatal(err)
 			}
 			if s.FreeUnused() != 0 {
-				t.Error("what the child holds was freed")
+				t.Error("the object that the child holds was freed")
 			}
 			if err := unix.PidfdSendSignal(c.pidfd, unix.SIGKILL, nil, 0); err != nil {
 				t.Fatal(err)

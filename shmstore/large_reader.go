@@ -7,11 +7,11 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 )
 
-// The verbs of a reader come here when locate has refused a handle, which it
-// does with those of large objects: the others pay nothing for them.
+// The methods of a reader call the functions below when locate has refused a handle. It
+// refuses those of large objects, so that the path of other objects has no check for them.
 
-// locateLarge is locate for the handle of a large object. For others it returns
-// the reason they were refused for.
+// locateLarge is locate for the handle of a large object. For other handles it returns
+// the reason for which they were refused.
 func (r *Reader) locateLarge(h *Handle, reason error) (*line, error) {
 	switch {
 	case errors.Is(reason, errForeign), !errors.Is(reason, ErrCorrupt), !IsLarge(*h):
@@ -22,7 +22,7 @@ func (r *Reader) locateLarge(h *Handle, reason error) (*line, error) {
 	return &r.lines[h.Slot], nil
 }
 
-// viewLarge finds the memory of a large object. What it finds counts only if
+// viewLarge returns the memory of a large object. The result is valid only if
 // the object is held afterwards.
 func (r *Reader) viewLarge(h *Handle, reason error) (*leaseView, *line, error) {
 	ln, err := r.locateLarge(h, reason)
@@ -34,16 +34,16 @@ func (r *Reader) viewLarge(h *Handle, reason error) (*leaseView, *line, error) {
 	case ok && h.Size > uint64(len(o.segment.data)):
 		return nil, nil, ErrCorrupt
 	case !ok:
-		return nil, nil, r.whyMissing(ln, h)
+		return nil, nil, r.missingReason(ln, h)
 	}
 	view := r.leaseView
-	view.data, view.own = o.segment.data, o.segment
+	view.data, view.segment = o.segment.data, o.segment
 	return &view, ln, nil
 }
 
-// whyMissing says why there is no segment for a large object. In the owner's
+// missingReason returns the error for a large object without a segment. In the owner's
 // process every present object has one.
-func (r *Reader) whyMissing(ln *line, h *Handle) error {
+func (r *Reader) missingReason(ln *line, h *Handle) error {
 	present := isPresent(ln.word.load(), h.Gen)
 	matches := ln.matches(h)
 	switch {
@@ -52,13 +52,13 @@ func (r *Reader) whyMissing(ln *line, h *Handle) error {
 	case !matches:
 		return ErrCorrupt
 	case !r.remote:
-		return ErrStale // it was added after the look into the table
+		return ErrStale // it was added after the table was read
 	default:
 		return ErrSegment
 	}
 }
 
-// takeLarge goes on for Take after locate or collect have failed.
+// takeLarge continues Take after locate or collect have failed.
 func (r *Reader) takeLarge(op string, h *Handle, reason error) (Lease, error) {
 	view, ln, err := r.viewLarge(h, reason)
 	if err == nil {
@@ -71,7 +71,7 @@ func (r *Reader) takeLarge(op string, h *Handle, reason error) (Lease, error) {
 	return newLease(view, h, heldByDebt), nil
 }
 
-// pinLarge goes on for Pin.
+// pinLarge continues Pin after locate or pin have failed.
 func (r *Reader) pinLarge(h *Handle, reason error) (Lease, error) {
 	view, ln, err := r.viewLarge(h, reason)
 	if err == nil {
@@ -87,8 +87,8 @@ func (r *Reader) pinLarge(h *Handle, reason error) (Lease, error) {
 // AddSegment gives a reader in another process the segment of a large object,
 // as [Store.LargeSegment] returned it there: from here on this reader can take
 // and pin the object. The descriptor is checked like those of [Attach] before
-// it is mapped read-only, and is AddSegment's from here on, also if it fails. A
-// segment that was added before is not needed again, which is no error. The
+// it is mapped read-only. AddSegment owns it from here on, also if it fails. Adding a
+// segment a second time is no error. The
 // errors are those of [Reader.Pin], [ErrProtocol], and [ErrUnsupported] for a
 // reader of the owner's process, which needs no segments.
 //
@@ -103,7 +103,7 @@ func (r *Reader) AddSegment(h Handle, fd int) error {
 
 func (r *Reader) addSegment(h *Handle, fd int) error {
 	seg := &segment{fd: fd}
-	err := r.mayAdd(h)
+	err := r.checkAdd(h)
 	if err != nil {
 		seg.release()
 		return err
@@ -115,8 +115,8 @@ func (r *Reader) addSegment(h *Handle, fd int) error {
 	return r.large.add(h.Gen, largeObject{segment: seg, size: h.Size, slot: h.Slot})
 }
 
-// mayAdd checks the handle before its descriptor is looked at.
-func (r *Reader) mayAdd(h *Handle) error {
+// checkAdd checks the handle before its descriptor is used.
+func (r *Reader) checkAdd(h *Handle) error {
 	if !r.remote {
 		return fmt.Errorf("%w: reader %d is in the owner's process", ErrUnsupported, r.id)
 	}
@@ -124,21 +124,21 @@ func (r *Reader) mayAdd(h *Handle) error {
 		return fmt.Errorf("%w: the object is in the arena", ErrUnsupported)
 	} else if ln, err := r.locateLarge(h, err); err != nil {
 		return err
-	} else if err := r.whyMissing(ln, h); !errors.Is(err, ErrSegment) {
+	} else if err := r.missingReason(ln, h); !errors.Is(err, ErrSegment) {
 		return err
 	}
 	return nil
 }
 
 // DropSegments unmaps the segments of large objects that are gone. AddSegment
-// does that too; a reader that is given no more of them should, now and then,
-// because memory is free only when everybody has let it go. In the owner's
+// does that too; a reader that gets no more segments should call DropSegments now and then,
+// because the memory is free only when every process has unmapped it. In the owner's
 // process it does nothing.
 func (r *Reader) DropSegments() {
 	if !r.remote {
 		return
 	}
-	r.large.dropIf(func(gen uint64, o largeObject) bool {
+	r.large.releaseIf(func(gen uint64, o largeObject) bool {
 		return !isPresent(r.lines[o.slot].word.load(), gen)
 	})
 }

@@ -5,39 +5,41 @@ import (
 	"slices"
 )
 
-// largeLooks is how many large objects a store that reuses looks at, for each that it
-// makes. Held ones do not keep the others from it: it goes on where it stopped.
-const largeLooks = 8
+// largeCandidates is how many large objects a store with Reuse checks for each that it
+// makes. Objects that are held do not hide the others: the next check continues where
+// this one stopped.
+const largeCandidates = 8
 
 const (
 	// sizesPerDoubling is how many sizes the segments of large objects have from each
-	// power of two to the next, in a store that reuses.
+	// power of two to the next, in a store with Reuse.
 	sizesPerDoubling = 8
-	// spareExcess is the part of what an object needs that its segment may have more.
+	// spareExcess bounds a spare segment: it may have 1/spareExcess more bytes than its
+	// object needs.
 	spareExcess = 4
 )
 
-// spares are the segments of large objects that are gone, in a store that reuses: the
+// spares are the segments of large objects that are gone, in a store with Reuse: the
 // next object of that size gets one in place of new memory, whose pages the system would
-// have to find and to clear. They are the first to go when there is no room for others.
+// have to find and to clear. They are dropped first when there is no space for others.
 type spares struct {
 	segments  []largeObject // without an object, the oldest first
 	sizeBytes uint64
 }
 
-// keep takes a segment over.
+// keep adds the segment of an object that is gone.
 func (p *spares) keep(o largeObject) {
-	p.segments = append(p.segments, largeObject{segment: o.segment, gone: o.gone})
+	p.segments = append(p.segments, largeObject{segment: o.segment, forget: o.forget})
 	p.sizeBytes += uint64(len(o.segment.data))
 }
 
-// take gives out the smallest of the segments with so many bytes, and of those the one that
-// was kept last, unless it has many more.
+// take removes and returns the smallest segment with at least so many bytes, of equal ones
+// the one kept last. It reports false if all of those exceed spareExcess.
 func (p *spares) take(neededBytes uint64) (o largeObject, ok bool) {
 	best, most := -1, neededBytes+neededBytes/spareExcess
-	for at, o := range slices.Backward(p.segments) {
+	for index, o := range slices.Backward(p.segments) {
 		if n := uint64(len(o.segment.data)); n >= neededBytes && n <= most {
-			best, most = at, n-1
+			best, most = index, n-1
 		}
 	}
 	if best < 0 {
@@ -46,16 +48,16 @@ func (p *spares) take(neededBytes uint64) (o largeObject, ok bool) {
 	return p.remove(best), true
 }
 
-func (p *spares) remove(at int) largeObject {
-	o := p.segments[at]
-	p.segments = slices.Delete(p.segments, at, at+1)
+func (p *spares) remove(index int) largeObject {
+	o := p.segments[index]
+	p.segments = slices.Delete(p.segments, index, index+1)
 	p.sizeBytes -= uint64(len(o.segment.data))
 	return o
 }
 
-// segmentBytes is the size of the segment that a large object of so many bytes gets: in a
-// store that reuses one of few sizes, so that payloads of ever new lengths find the segments of
-// those before them.
+// segmentBytes is the size of the segment for a large object of so many bytes. In a
+// store with Reuse it is one of few sizes, so that a payload of a new length finds the
+// segments of earlier payloads.
 func (s *Store) segmentBytes(size int) uint64 {
 	needed := wholePages(uint64(size))
 	if !s.reuse {
@@ -65,23 +67,23 @@ func (s *Store) segmentBytes(size int) uint64 {
 	return (needed + step - 1) &^ (step - 1)
 }
 
-// takeSpare finds a segment for a large object among those that nobody needs any more.
+// takeSpare evicts some settled large objects, and takes a spare segment that fits.
 func (s *Store) takeSpare(neededBytes uint64) (o largeObject, ok bool) {
 	if !s.reuse {
 		return largeObject{}, false
 	}
-	for range min(largeLooks, len(s.largeSlots)) {
-		if s.largeHand >= len(s.largeSlots) {
-			s.largeHand = 0
+	for range min(largeCandidates, len(s.largeSlots)) {
+		if s.nextLargeReclaim >= len(s.largeSlots) {
+			s.nextLargeReclaim = 0
 		}
-		if !s.evictSlot(s.largeSlots[s.largeHand]) {
-			s.largeHand++ // otherwise the next one has moved up
+		if !s.evictSlot(s.largeSlots[s.nextLargeReclaim]) {
+			s.nextLargeReclaim++ // an evicted one leaves the list, and the next moves up
 		}
 	}
 	return s.spares.take(neededBytes)
 }
 
-// dropSpare gives the oldest segment that is kept back.
+// dropSpare discards the oldest spare segment.
 func (s *Store) dropSpare() bool {
 	if len(s.spares.segments) == 0 {
 		return false
@@ -90,34 +92,35 @@ func (s *Store) dropSpare() bool {
 	return true
 }
 
-// TrimLarge gives the memory of large objects back that no reader holds, the oldest first, until
-// what is left is no more than Options.KeepLargeBytes. Writer only.
+// TrimLarge drops spare segments, and then evicts settled large objects, the oldest first,
+// until large objects and spare segments take no more than Options.KeepLargeBytes. Writer
+// only.
 func (s *Store) TrimLarge() {
 	for s.largeBytes+s.spares.sizeBytes > s.keepLarge && (s.dropSpare() || s.evictLarge()) {
 		continue
 	}
 }
 
-// dropSpares gives all of them back.
+// dropSpares discards all spare segments.
 func (s *Store) dropSpares() {
 	for s.dropSpare() {
 	}
 }
 
-// discard gives the segment of a large object back that is gone.
+// discard unmaps a segment whose object is gone, after the devices have forgotten it.
 func (s *Store) discard(o largeObject) {
-	if o.gone == nil {
+	if o.forget == nil {
 		o.segment.release()
 		return
 	}
 	segmentBytes := uint64(len(o.segment.data))
-	s.leaving.Add(segmentBytes)
+	s.leavingBytes.Add(segmentBytes)
 	left := func() {
-		s.leaving.Add(-segmentBytes)
+		s.leavingBytes.Add(-segmentBytes)
 		s.doorbell.press()
 	}
 	o.release(left, func() {
-		s.staying.Add(segmentBytes)
+		s.stayingBytes.Add(segmentBytes)
 		left()
 	})
 }

@@ -2,15 +2,15 @@ package shmstore
 
 import "testing"
 
-// reusing is withLarge in a store that reuses.
+// reusing is withLarge with Reuse.
 func reusing(memory Memory) Options {
 	opts := withLarge(memory)
 	opts.Reuse = true
 	return opts
 }
 
-// TestLargeReuse: a large object that nobody holds goes with the next one of its size,
-// which gets its segment. One that is held keeps it.
+// TestLargeReuse: the next large object of the same size evicts a settled one,
+// and gets its segment. A held object keeps its segment.
 func TestLargeReuse(t *testing.T) {
 	for _, opts := range []Options{withLarge(Auto), reusing(Auto)} {
 		s, f := create(t, opts), &forgetful{}
@@ -28,29 +28,29 @@ func TestLargeReuse(t *testing.T) {
 	}
 }
 
-// TestLargeReuseReachesAll: those that are held do not keep others from being found.
+// TestLargeReuseReachesAll: held objects do not keep settled ones from being found.
 func TestLargeReuseReachesAll(t *testing.T) {
 	opts := reusing(Heap)
 	opts.Slots, opts.MaxLargeBytes = 64, 64*3*pageBytes
 	s, f := create(t, opts), &forgetful{}
 	s.OnLarge(f.made)
-	const held = 2*largeLooks + 1
+	const held = 2*largeCandidates + 1
 	for range held {
 		mustPut(t, s, content(largeSize, 1), Readers(0))
 	}
 	for range 100 {
 		mustPut(t, s, content(largeSize, 2), 0)
 	}
-	// It comes round with every third one.
+	// Every third object completes a round of the checks.
 	if made, most := len(f.known), held+2*3; made > most {
 		t.Errorf("%d segments were made where %d objects are held, want at most %d", made, held, most)
 	}
 }
 
-// TestSparesGiveWay: segments without an object go when there is no room for others, when
-// memory is short, and with FreeUnused and Close; and nothing that is held goes in
+// TestSparesAreDroppedFirst: segments without an object are dropped when there is no space for others, when
+// memory is short, and with FreeUnused and Close; and no held object is evicted in
 // their place.
-func TestSparesGiveWay(t *testing.T) {
+func TestSparesAreDroppedFirst(t *testing.T) {
 	for name, tc := range map[string]struct {
 		end  func(t *testing.T, s *Store)
 		left int64 // pages
@@ -90,8 +90,8 @@ func TestSparesGiveWay(t *testing.T) {
 	}
 }
 
-// TestLargeReuseOfNewLengths: objects of ever new lengths find the segments of those before
-// them, and are as long as they were asked for.
+// TestLargeReuseOfNewLengths: objects of new lengths find the segments of earlier ones,
+// and have the length that was reserved.
 func TestLargeReuseOfNewLengths(t *testing.T) {
 	for _, reuse := range []bool{true, false} {
 		const most = 60
@@ -116,9 +116,9 @@ func TestLargeReuseOfNewLengths(t *testing.T) {
 	}
 }
 
-// TestLargeReuseFitsAsMany: segments that are larger than what lies there takes keep no object
-// out, neither when they are made nor when they are free, nor when there is no memory for them.
-func TestLargeReuseFitsAsMany(t *testing.T) {
+// TestLargeReuseKeepsCapacity: as many objects fit although their segments are larger than the objects,
+// when the segments are new, when they are spare, and when there is no memory for them.
+func TestLargeReuseKeepsCapacity(t *testing.T) {
 	const objects, needed = 8, 33 * pageBytes
 	opts := Options{
 		Memory: Auto, ArenaBytes: minArenaBytes, Slots: objects,
@@ -144,7 +144,7 @@ func TestLargeReuseFitsAsMany(t *testing.T) {
 			wantBytes(t, s.Local().Take, h, content(needed, round+uint64(i)))
 		}
 		wantClean(t, s)
-		for _, h := range all[:round*objects/2] { // whose segments are larger than what comes free
+		for _, h := range all[:round*objects/2] { // the segments are larger than the freed objects
 			if err := drop(s, h); err != nil {
 				t.Fatal(err)
 			}
@@ -156,10 +156,10 @@ func TestLargeReuseFitsAsMany(t *testing.T) {
 	}
 }
 
-// TestSpareOfWhoGaveTheSlot: where an object that gets a spare segment finds no slot, and
-// another goes for that, its segment is kept only if there is room for both.
-func TestSpareOfWhoGaveTheSlot(t *testing.T) {
-	const objects, needed, rounded = largeLooks + 2, 33, 36 // pages
+// TestSpareIsDroppedWithoutSpace: if an object gets a spare segment and evicts another object for
+// a slot, the segment of that one is kept only if there is space for both.
+func TestSpareIsDroppedWithoutSpace(t *testing.T) {
+	const objects, needed, rounded = largeCandidates + 2, 33, 36 // pages
 	opts := Options{
 		Memory: Auto, ArenaBytes: minArenaBytes, Slots: objects + 1, Reuse: true,
 		LargeObjectBytes: 1 << 10, MaxObjectBytes: rounded * pageBytes, MaxLargeBytes: ((objects-1)*needed + rounded) * pageBytes,
@@ -177,7 +177,7 @@ func TestSpareOfWhoGaveTheSlot(t *testing.T) {
 		mustPut(t, s, content(10, 0), Readers(0))
 	}
 	wantLarge(t, s, objects-1, opts.MaxLargeBytes)
-	last := 1 + (s.largeHand+largeLooks)%(objects-1) // the one that is not looked at
+	last := 1 + (s.nextLargeReclaim+largeCandidates)%(objects-1) // the object that is not checked
 	wantBytes(t, s.Local().Take, all[last], content(needed*pageBytes, uint64(last)))
 	mustPut(t, s, content(rounded*pageBytes, 1), Readers(0))
 	wantLarge(t, s, objects-1, ((objects-2)*needed+rounded)*pageBytes)

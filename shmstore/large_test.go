@@ -14,7 +14,7 @@ import (
 
 const largeSize = 3*pageBytes - 100
 
-// withLarge is small, with objects of up to three pages beside the arena: three
+// withLarge is a small store, with objects of up to three pages beside the arena: three
 // of them fit.
 func withLarge(memory Memory) Options {
 	return Options{
@@ -41,7 +41,7 @@ func wantBytes(t testing.TB, take func(Handle) (Lease, error), h Handle, want []
 	l.Release()
 }
 
-// TestLargeObjects: all that can be done with an object can be done with a
+// TestLargeObjects: every operation on an object works for a
 // large one.
 func TestLargeObjects(t *testing.T) {
 	eachMemory(t, func(t *testing.T, memory Memory) {
@@ -91,7 +91,7 @@ func TestLargeObjects(t *testing.T) {
 				t.Error(err)
 			}
 			if freed := s.FreeUnused(); freed < int64(len(want)) {
-				t.Errorf("%s: %d bytes came free", name, freed)
+				t.Errorf("%s: %d bytes were freed", name, freed)
 			}
 			wantLarge(t, s, 0, 0)
 			for verb, take := range map[string]func(Handle) (Lease, error){"Take": s.Local().Take, "Pin": s.Local().Pin} {
@@ -103,8 +103,8 @@ func TestLargeObjects(t *testing.T) {
 	})
 }
 
-// TestLargeEviction: the oldest that nobody holds goes first, and no object of
-// the arena for a large one's sake, nor the other way round.
+// TestLargeEviction: the oldest object that no reader holds is evicted first. A large object evicts no object of
+// the arena, and an object of the arena no large one.
 func TestLargeEviction(t *testing.T) {
 	eachMemory(t, func(t *testing.T, memory Memory) {
 		s := create(t, withLarge(memory))
@@ -120,7 +120,7 @@ func TestLargeEviction(t *testing.T) {
 			t.Error("a large object changed under a pin")
 		}
 		_, err := s.Local().Pin(hs[1])
-		wantError(t, "the oldest that nobody held", err, ErrStale)
+		wantError(t, "the oldest object that no reader held", err, ErrStale)
 		for i := range 6 { // more than the arena holds
 			mustPut(t, s, content(900, uint64(i)), 0)
 		}
@@ -133,8 +133,8 @@ func TestLargeEviction(t *testing.T) {
 	})
 }
 
-// TestLargeFull: what is held stays, and the error says that it is the segments
-// that ran out.
+// TestLargeFull: held objects stay, and the error names the segments as the
+// resource that ran out.
 func TestLargeFull(t *testing.T) {
 	s := create(t, withLarge(Auto))
 	for i := range 3 {
@@ -152,11 +152,11 @@ func TestLargeFull(t *testing.T) {
 	if after := s.Stats(); after != before {
 		t.Errorf("the refusals left %+v, want %+v", after, before)
 	}
-	mustPut(t, s, content(1000, 5), 0) // the arena has room
+	mustPut(t, s, content(1000, 5), 0) // the arena has space
 }
 
-// TestLargeTakesSlots: with all slots in use, large objects go for the others,
-// and the others for them.
+// TestLargeTakesSlots: with all slots in use, objects of the arena evict large ones,
+// and large ones evict those of the arena.
 func TestLargeTakesSlots(t *testing.T) {
 	eachMemory(t, func(t *testing.T, memory Memory) {
 		opts := withLarge(memory)
@@ -179,9 +179,8 @@ func TestLargeTakesSlots(t *testing.T) {
 	})
 }
 
-// TestLargeAborted: a reservation that was given back makes room for the next.
-// TestOwnSegmentsStay: the owner's process lets go of no segment that is being filled.
-func TestOwnSegmentsStay(t *testing.T) {
+// TestDropSegmentsKeepsOwnSegments: DropSegments in the owner's process releases no segment that is being filled.
+func TestDropSegmentsKeepsOwnSegments(t *testing.T) {
 	s := create(t, withLarge(Heap))
 	r := mustReserve(t, s, largeSize, 0)
 	s.Local().DropSegments()
@@ -189,6 +188,7 @@ func TestOwnSegmentsStay(t *testing.T) {
 	wantBytes(t, s.Local().Pin, mustCommit(t, r, largeSize, 0), content(largeSize, 1))
 }
 
+// TestLargeAborted: an aborted reservation frees space for the next.
 func TestLargeAborted(t *testing.T) {
 	s := create(t, withLarge(Auto))
 	var rs []Reservation
@@ -213,7 +213,7 @@ func TestLargeAborted(t *testing.T) {
 	wantLarge(t, s, 0, 0)
 }
 
-// TestLargeClose: leases keep the memory, and Close gives it back.
+// TestLargeClose: leases keep the memory, and Close unmaps it.
 func TestLargeClose(t *testing.T) {
 	eachMemory(t, func(t *testing.T, memory Memory) {
 		descriptors := openFiles(t)
@@ -271,7 +271,7 @@ func TestLargeOptions(t *testing.T) {
 	}
 }
 
-// TestLargeForged: a handle that says large where the object is not, or the
+// TestLargeForged: a handle of an object of the arena with the offset of a large one, and the
 // other way round, gets an error.
 func TestLargeForged(t *testing.T) {
 	eachMemory(t, func(t *testing.T, memory Memory) {
@@ -325,13 +325,13 @@ func TestLargeForged(t *testing.T) {
 	})
 }
 
-// TestCheckFindsLargeDamage breaks what is known of large objects.
+// TestCheckFindsLargeDamage damages the records of large objects.
 func TestCheckFindsLargeDamage(t *testing.T) {
 	for name, damage := range map[string]func(s *Store){
 		"a byte too many":           func(s *Store) { s.largeBytes++ },
 		"not listed":                func(s *Store) { s.largeSlots = s.largeSlots[1:] },
 		"listed out of order":       func(s *Store) { slices.Reverse(s.largeSlots) },
-		"no segment":                func(s *Store) { s.large.take(s.records[0].gen) },
+		"no segment":                func(s *Store) { s.large.remove(s.records[0].gen) },
 		"a segment too many":        func(s *Store) { s.large.objects[99] = largeObject{segment: &segment{}} },
 		"released":                  func(s *Store) { s.large.objects[s.records[0].gen].segment.released = true },
 		"said to be in the arena":   func(s *Store) { s.lines[0].offset = 64 },
@@ -357,9 +357,9 @@ func TestCheckFindsLargeDamage(t *testing.T) {
 	}
 }
 
-// TestWhatIsAllowedFits: in an empty store there is room for each object that is not
-// too large for it, whatever its options.
-func TestWhatIsAllowedFits(t *testing.T) {
+// TestEveryAllowedSizeFits: an empty store has space for each object up to
+// its MaxObjectBytes, with any options.
+func TestEveryAllowedSizeFits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		arena := rapid.Int64Range(minArenaBytes, 4*minArenaBytes).Draw(t, "arena")
 		// near draws a size that is often at an edge.

@@ -22,12 +22,11 @@ import (
 // its bytes and nothing else. The other three start with a page that holds a
 // superblock, followed by one entry a slot.
 //
-// The memory of a peer that keeps no accounts, see [Segment] and [Arena], is
-// written by that peer, mapped read-only by everybody else, and has no layout:
-// its books are private to the owner.
+// The memory of a peer that keeps no accounts, see [Segment], is written by that
+// peer, mapped read-only by all other processes, and has no layout.
 //
 // Superblock, the first 64 bytes of that page, written once before the segment
-// is handed to anybody:
+// is handed to another process:
 //
 //	offset  size  field
 //	     0     8  magic: "OMNIBUS" and the kind of the segment
@@ -43,7 +42,7 @@ import (
 // release reads it:
 //
 //	offset  size  field      writer  access
-//	    64     4  wantRoom   owner   atomic; odd while the owner waits for room
+//	    64     4  wantRoom   owner   atomic; odd while the owner waits for space
 //
 // Directory line, 64 bytes, one cache line a slot:
 //
@@ -56,9 +55,9 @@ import (
 //
 // An offset of 1<<63 says that the object is large: its bytes begin at 0 of a
 // segment of its own, which is found by the object's generation. No arena is that
-// long, so whoever takes it for an offset in the arena fails, and reads nothing.
-// The object keeps a chunk of the smallest size in the ring all the same, and
-// with it its place among the others by age.
+// long, so code that takes it for an offset in the arena fails, and reads nothing.
+// A large object also has a chunk of the smallest size in the ring, which gives it
+// its position in the order of age.
 //
 // Account entry, 4 bytes a slot: owed, the debts ever charged to this reader
 // on this slot. It is stored relaxed before the word turns live, and only by
@@ -94,13 +93,13 @@ type state uint64
 
 const (
 	// stateFree with generation 0 is an empty slot; with a generation it is
-	// a slot granted to a reservation that nobody may read yet.
+	// a slot granted to a reservation that no reader may read yet.
 	stateFree state = iota
-	// stateLive is an object that may be read by whoever holds it.
+	// stateLive is an object that readers with a debt or a pin may read.
 	stateLive
-	// stateClosing is an object whose pins the writer is looking at.
+	// stateClosing is an object whose pins the writer is reading.
 	stateClosing
-	// stateAborted is a reservation given back; the next scan frees it.
+	// stateAborted is an aborted reservation; the next scan frees it.
 	stateAborted
 
 	stateBits = 2
@@ -120,7 +119,7 @@ func genOf(word uint64) uint64          { return word >> stateBits }
 func stateOf(word uint64) state         { return state(word & stateMask) }
 
 // isPresent reports whether a word is that of the committed object of a
-// generation, be it live or just looked at by an eviction.
+// generation: live, or closing while an eviction reads its pins.
 func isPresent(word, gen uint64) bool {
 	state := stateOf(word)
 	return genOf(word) == gen && (state == stateLive || state == stateClosing)
@@ -134,11 +133,11 @@ func (w *directoryWord) load() uint64 { return atomic.LoadUint64(&w.bits) }
 
 func (w *directoryWord) store(word uint64) { atomic.StoreUint64(&w.bits, word) }
 
-// storeRelaxed is for states that let nobody in and that nobody waits to be
-// ordered with, free and reserved, and for closing where a fence follows.
+// storeRelaxed is for free and reserved, which admit no reader and need no order with
+// other stores, and for closing if a fence follows.
 func (w *directoryWord) storeRelaxed(word uint64) { relaxedStore64(&w.bits, word) }
 
-func (w *directoryWord) exchange(old, word uint64) bool {
+func (w *directoryWord) compareAndSwap(old, word uint64) bool {
 	return atomic.CompareAndSwapUint64(&w.bits, old, word)
 }
 
@@ -195,7 +194,7 @@ func (k segmentKind) String() string {
 
 func (k segmentKind) magic() [8]byte { return [8]byte{'O', 'M', 'N', 'I', 'B', 'U', 'S', byte(k)} }
 
-// geometry is what all segments of a store agree on.
+// geometry is the identity and the sizes that all segments of a store agree on.
 type geometry struct {
 	store     uint64
 	arena     uint64
@@ -238,8 +237,8 @@ func (sb superblock) encode() (b [superblockBytes]byte) {
 	return b
 }
 
-// verify reports whether b starts with exactly this superblock. What a
-// segment should say is known before it arrives, so there is nothing to parse.
+// verify returns an error unless b starts with exactly this superblock. The expected
+// superblock is known before the segment arrives, so there is nothing to parse.
 func (sb superblock) verify(b []byte) error {
 	want := sb.encode()
 	if len(b) < superblockBytes || [superblockBytes]byte(b[:superblockBytes]) != want {

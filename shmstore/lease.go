@@ -8,71 +8,71 @@ import (
 )
 
 // Lease is the right to read one object. It is released exactly once; until
-// then the bytes stay what they are. It is a plain value so that taking one
+// then the bytes do not change. It is a plain value so that taking one
 // allocates nothing: pass it on by moving it, and release only one of its
-// copies. With the race detector, or the build tag invariants, a copy that is
-// released too is caught.
+// copies. With the race detector, or the build tag invariants, the release of a
+// second copy panics.
 //
-// It is as large as a struct may be that the compiler keeps in registers, and
-// nests its fields because it must not have more than four of them. A larger
-// one is copied through the stack wherever it is returned, with wider moves
-// than it was stored with, which stalls the processor and makes taking it half
-// as slow again. So what the directory says as long as the object is held is
-// not here: generation and codec.
+// It has the largest size that the compiler keeps in registers, and nests its
+// fields because such a struct has at most four of them. A larger struct is
+// copied through the stack wherever it is returned, with wider moves than it was
+// stored with, which stalls the processor: Take then takes half as long again. So
+// a lease leaves out generation and codec, which the directory line keeps while
+// the object is held.
 type Lease struct {
 	view    *leaseView
 	payload extent
-	place   leasePlace
+	held    heldSlot
 }
 
-// leaseView is the part of a reader that a lease works with. A lease on a large
-// object has a view of its own, which differs in the memory alone: so reading
-// others costs no look at which of the two they are.
+// leaseView is the part of a reader that a lease uses. A lease on a large
+// object has a view of its own, which differs in the memory alone: so a read of an
+// object in the arena needs no check for large ones.
 type leaseView struct {
 	geo      geometry
 	data     []byte // the arena, or the segment of a large object
 	lines    []line
 	ledger   []entry         // written by this reader, read by the owner
-	owed     debt            // written by the owner
-	taken    []atomic.Uint32 // debts ever collected; known to this reader alone
+	owed     debtColumn      // written by the owner
+	taken    []atomic.Uint32 // debts ever collected; private to this reader
 	wantRoom *atomic.Uint32  // the doorbell's flag
 	doorbell *doorbell
 	leases   *leaseBook
-	own      *segment // that memory is in, of a large object: a lease keeps it mapped
+	segment  *segment // that memory is in, of a large object: a lease keeps it mapped
 	remote   bool     // in another process than the owner
 	id       ReaderID
 }
 
-// extent is where a payload is in its memory.
+// extent is the range of a payload in its memory.
 type extent struct{ offset, size uint64 }
 
-// leasePlace says what is held, and how.
-type leasePlace struct {
+// heldSlot is the slot of a leased object, and the kind of its hold.
+type heldSlot struct {
 	serial leaseSerial
 	slot   uint32
-	held   holding
+	by     holdKind
 }
 
-// holding is what keeps a leased object in place.
-type holding uint8
+// holdKind tells whether a debt or a pin keeps a leased object in place.
+type holdKind uint8
 
 const (
-	heldByDebt holding = iota + 1
+	heldByDebt holdKind = iota + 1
 	heldByPin
 )
 
-// newLease is the lease on an object that is held by now. The view is the
-// object's: in a segment of its own, it begins at 0.
-func newLease(v *leaseView, h *Handle, held holding) Lease {
+// newLease returns a lease on an object that a debt or a pin holds already. The view is
+// the object's: in a segment of its own, it begins at 0.
+func newLease(v *leaseView, h *Handle, held holdKind) Lease {
 	return Lease{
 		view:    v,
 		payload: extent{h.Offset &^ largeOffset, h.Size},
-		place:   leasePlace{serial: v.leases.open(), slot: h.Slot, held: held},
+		held:    heldSlot{serial: v.leases.open(), slot: h.Slot, by: held},
 	}
 }
 
 // Bytes is the object: a view that must not be written to, valid until
-// Release. In another process than the owner's, writing to it is fatal.
+// Release. In a process other than the owner's, writing to it is fatal.
 // After Release it is nil.
 func (l *Lease) Bytes() []byte {
 	if l.view == nil {
@@ -94,27 +94,27 @@ func (l *Lease) Handle() Handle {
 		Gen:    genOf(ln.word.load()),
 		Offset: atomic.LoadUint64(&ln.offset),
 		Size:   l.payload.size,
-		Slot:   l.place.slot,
+		Slot:   l.held.slot,
 		Codec:  atomic.LoadUint32(&ln.codec),
 	}
 }
 
-// line is the directory line of the object. It does not change under a lease,
-// save between live and closing.
-func (l *Lease) line() *line { return &l.view.lines[l.place.slot] }
+// line is the directory line of the object. Under a lease only its state changes, between
+// live and closing.
+func (l *Lease) line() *line { return &l.view.lines[l.held.slot] }
 
-// Release gives the object back. Releasing a lease twice is a bug that could
-// free bytes somebody else reads; it panics.
+// Release settles the debt or lowers the pin. Releasing a lease twice is a bug that could
+// free bytes that another lease reads; it panics.
 func (l *Lease) Release() {
 	v := l.view
 	if v == nil {
 		panic("shmstore: Release of a lease that was released before, or never taken")
 	}
-	v.leases.close(l.place.serial, l)
+	v.leases.close(l.held.serial, l)
 	faultpoint.Hit("before-release")
-	slot := l.place.slot
+	slot := l.held.slot
 	e := &v.ledger[slot]
-	if l.place.held == heldByPin {
+	if l.held.by == heldByPin {
 		if e.pin.Load() == 0 {
 			l.panicReleased()
 		}
@@ -129,17 +129,16 @@ func (l *Lease) Release() {
 	v.pressDoorbell()
 }
 
-// pressDoorbell is called after every move of the ledger that may have made
-// room.
+// pressDoorbell is called after every change of the ledger that may have freed
+// space.
 func (v *leaseView) pressDoorbell() {
 	if v.wantRoom.Load()%2 == 1 {
-		v.doorbell.answer()
+		v.doorbell.notify()
 	}
 }
 
-// panicReleased catches most copies of a lease that are released twice, in
-// every build, before they do harm: the reader holds nothing of this slot any
-// more.
+// panicReleased reports the release of a second copy of a lease. In every build most of
+// them are found before they do harm, because the reader holds nothing of this slot then.
 func (l *Lease) panicReleased() {
 	panic(fmt.Sprintf("shmstore: Release of a copy of a lease on %v that was released before", l.Handle()))
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// forgetful is somebody who is told of large objects, and takes time to forget them.
+// forgetful is a device that is told of large objects, and may forget them later.
 type forgetful struct {
 	known [][]byte
 	late  bool    // unmap is called by forget, or stays by refuse
@@ -40,8 +40,8 @@ func (f *forgetful) refuse() {
 	oldest.stays()
 }
 
-// TestLargeObjectsAreForgotten: whoever is told of a large object is asked to forget
-// it, once, however it ends, and before its memory goes.
+// TestLargeObjectsAreForgotten: a device that was told of a large object is asked to forget
+// it, once, in every way in which the object can end, and before its memory is unmapped.
 func TestLargeObjectsAreForgotten(t *testing.T) {
 	eachMemory(t, func(t *testing.T, memory Memory) {
 		for name, end := range map[string]func(s *Store, h Handle){
@@ -60,7 +60,7 @@ func TestLargeObjectsAreForgotten(t *testing.T) {
 				t.Fatalf("%s: %d are to be forgotten, of one that is gone", name, len(f.gone))
 			}
 			if mem := f.known[0]; !invariantsOn && !bytes.Equal(mem[:len(want)], want) {
-				t.Errorf("%s: the memory went before it was forgotten", name)
+				t.Errorf("%s: the memory was unmapped before it was forgotten", name)
 			}
 			f.forget()
 			if mem := f.known[0]; memory == Shared && !invariantsOn && !bytes.Equal(mem, make([]byte, len(mem))) {
@@ -79,9 +79,9 @@ func TestLargeObjectsAreForgotten(t *testing.T) {
 	})
 }
 
-// TestRoomOfLeavingObjects: what is not forgotten yet takes room, nothing is
-// evicted in vain for it, and whoever waits for the room is told.
-func TestRoomOfLeavingObjects(t *testing.T) {
+// TestLeavingObjectsTakeSpace: memory that is not forgotten yet takes space, no object is
+// evicted in vain for it, and a writer that waits for the space is woken.
+func TestLeavingObjectsTakeSpace(t *testing.T) {
 	eachMemory(t, func(t *testing.T, memory Memory) {
 		s, f := create(t, withLarge(memory)), &forgetful{late: true} // three fit
 		s.OnLarge(f.made)
@@ -103,18 +103,18 @@ func TestRoomOfLeavingObjects(t *testing.T) {
 			t.Fatalf("before it is forgotten: %v, %+v", err, full)
 		}
 		if rung != 0 {
-			t.Errorf("there is no room, and it was rung %d times", rung)
+			t.Errorf("there is no space, and the function of OnRoom was called %d times", rung)
 		}
 		f.forget()
 		if rung == 0 {
-			t.Error("nobody was told of the room")
+			t.Error("the function of OnRoom was not called for the space")
 		}
 		s.WantRoom(false)
 		f.late = false
 		h := mustPut(t, s, content(largeSize, 3), 0)
 		wantLarge(t, s, 3, 9*pageBytes)
 
-		// With room to come, what is settled stays.
+		// While memory is being forgotten, settled objects stay.
 		f.late = true
 		if err := drop(s, h); err != nil {
 			t.Fatal(err)
@@ -126,7 +126,7 @@ func TestRoomOfLeavingObjects(t *testing.T) {
 		_, err = s.Put(content(pageBytes, 4), 0)
 		wantError(t, "while it is forgotten", err, ErrFull)
 		if err := s.verify(settled); err != nil {
-			t.Errorf("something was evicted that makes no room: %v", err)
+			t.Errorf("an object was evicted in vain: %v", err)
 		}
 		f.forget()
 		if err := s.Local().Drop(held[1]); err != nil {
@@ -135,9 +135,9 @@ func TestRoomOfLeavingObjects(t *testing.T) {
 	})
 }
 
-// TestRoomOfStayingObjects: what is never forgotten takes room, for which others are
-// evicted, and nobody waits for it.
-func TestRoomOfStayingObjects(t *testing.T) {
+// TestStayingObjectsTakeSpace: memory that is never forgotten takes space, for which other objects are
+// evicted, and no writer waits for it.
+func TestStayingObjectsTakeSpace(t *testing.T) {
 	eachMemory(t, func(t *testing.T, memory Memory) {
 		s, f := create(t, withLarge(memory)), &forgetful{late: true} // three fit
 		s.OnLarge(f.made)
@@ -152,7 +152,7 @@ func TestRoomOfStayingObjects(t *testing.T) {
 		wantError(t, "before it is known that it stays", err, ErrFull)
 		f.refuse()
 		if rung == 0 {
-			t.Error("nobody was told that there is no room to come")
+			t.Error("the function of OnRoom was not called for memory that stays")
 		}
 		s.WantRoom(false)
 		wantLarge(t, s, 2, 9*pageBytes)

@@ -12,12 +12,12 @@ type segment struct {
 	released bool
 }
 
-// fillBytes is how much memory a segment is given at a time, at least: what two calls of
-// the system cost is little beside clearing so much.
+// fillBytes is the least memory that fill gives a segment at a time: clearing it takes much
+// longer than the two system calls.
 const fillBytes = 256 << 10
 
-// fill gives a segment of this process its memory as far as an end, if it has not got it:
-// from then on no access in front of there fails for want of it. The error is a
+// fill gives a segment of this process its memory up to endBytes, if it has less: from then
+// on no access before endBytes fails for want of memory. The error is a
 // [*MemoryError], or one of the system's; then nothing has changed.
 func (seg *segment) fill(endBytes int) error {
 	if endBytes <= seg.filled {
@@ -31,12 +31,12 @@ func (seg *segment) fill(endBytes int) error {
 	return nil
 }
 
-// fillsLater reports whether the store takes its memory as it fills it. One that goes round
-// would soon have all of it.
+// fillsLater reports whether the store takes its memory as it fills it. A store without
+// Options.Reuse goes round the arena and would soon have taken all of it.
 func (s *Store) fillsLater() bool { return s.memory == Shared && s.reuse }
 
-// newSegment makes the arena or the directory.
-func (s *Store) newSegment(kind segmentKind, sizeBytes int) (*segment, error) {
+// newStoreSegment makes the arena or the directory.
+func (s *Store) newStoreSegment(kind segmentKind, sizeBytes int) (*segment, error) {
 	if !s.fillsLater() {
 		return newSegment(s.memory, kind, sizeBytes)
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// sealsOfPeer must be on whatever a peer hands over: it can neither
+	// sealsOfPeer must be on every segment from a peer: the segment can neither
 	// shrink, which would make an access here fatal, nor grow, nor be mapped
 	// writable again, nor lose these seals.
 	sealsOfPeer = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_FUTURE_WRITE | unix.F_SEAL_SEAL
@@ -34,7 +34,7 @@ func newSharedSegment(name string, sizeBytes int) (*segment, error) {
 	})
 }
 
-// newEmptySegment is newSharedSegment without the pages, which come with fill.
+// newEmptySegment is newSharedSegment without the pages, which fill allocates.
 func newEmptySegment(name string, sizeBytes int) (*segment, error) {
 	return makeSegment(name, func(seg *segment) error {
 		if err := seg.setSize(sizeBytes); err != nil {
@@ -62,8 +62,8 @@ func makeSegment(name string, mapIt func(*segment) error) (*segment, error) {
 	return seg, nil
 }
 
-// populate gives pages to what fill is to fill. It allocates them first: an access would
-// get its page as well, but where there is none for it, the process dies.
+// populate gives pages to the bytes up to endBytes. It allocates them first: an access
+// would get its page as well, but if the machine has none, the process dies.
 func (seg *segment) populate(endBytes int) error {
 	sizeBytes := endBytes - seg.filled
 	if err := checkSegmentHeadroom(uint64(sizeBytes)); err != nil {
@@ -124,7 +124,7 @@ func (seg *segment) mapAs(protection, sizeBytes int) (err error) {
 }
 
 // openMemfd asks for memory that cannot be executed, which some systems
-// insist on and kernels before 6.3 do not know.
+// require and kernels before 6.3 do not support.
 func openMemfd(name string) (fd int, err error) {
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	fd, err = unix.MemfdCreate("omnibus-"+name, flags|unix.MFD_NOEXEC_SEAL)
@@ -148,10 +148,9 @@ func prefault(b []byte, madvise func([]byte, int) error) {
 	}
 }
 
-// openSegment maps a descriptor received from a peer, read-only, after it was
-// found to be sealed, of exactly the right size, and without holes: reading a
-// hole would allocate memory on our account. It owns fd from here on, also if
-// it fails.
+// openSegment checks that a descriptor from a peer is sealed, of exactly the right
+// size, and without holes, and maps it read-only: reading a hole would allocate memory
+// on this process's account. It owns fd from here on, also if it fails.
 func openSegment(name string, fd, sizeBytes int) (*segment, error) {
 	seg, err := openSealed(name, fd, sizeBytes, inspectSize)
 	if err == nil {
@@ -160,8 +159,8 @@ func openSegment(name string, fd, sizeBytes int) (*segment, error) {
 	return seg, err
 }
 
-// openFillingSegment is openSegment for one that may have holes, which are not to be read:
-// see filledFrom.
+// openFillingSegment is openSegment for a segment that may have holes, which must not be
+// read: see filledFrom.
 func openFillingSegment(name string, fd, sizeBytes int) (*segment, error) {
 	seg, err := openSealed(name, fd, sizeBytes, inspectLength)
 	if err == nil && inspectSize(fd, sizeBytes) == nil {
@@ -186,9 +185,9 @@ func openSealed(name string, fd, sizeBytes int, inspectFile func(fd, sizeBytes i
 	return seg, nil
 }
 
-// filledFrom returns where the first hole is of a segment that has none in front of an
-// offset; the seals keep its writer from making one behind this. Pages that were allocated
-// and never written to are holes to the system, too.
+// filledFrom returns the offset of the first hole of a segment that has no hole before
+// offset. The seals keep the segment's writer from making a hole before the returned offset
+// later. The system also counts pages that were allocated and never written to as holes.
 func (seg *segment) filledFrom(offset int64) int64 {
 	if seg.released {
 		return offset
@@ -230,13 +229,13 @@ func inspectSeals(fd, wanted int) error {
 	return nil
 }
 
-// inspectLength finds out whether a file has its size.
+// inspectLength checks that a file has the expected size.
 func inspectLength(fd, sizeBytes int) error {
 	_, err := statOf(fd, sizeBytes)
 	return err
 }
 
-// statOf is what the system says of a file that has its size.
+// statOf returns the status of a file, which must have the expected size.
 func statOf(fd, sizeBytes int) (st unix.Stat_t, err error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return st, fmt.Errorf("stat: %w", err)
@@ -247,7 +246,7 @@ func statOf(fd, sizeBytes int) (st unix.Stat_t, err error) {
 	return st, nil
 }
 
-// inspectSize finds out whether a file has its size and all its pages.
+// inspectSize checks that a file has the expected size and all its pages.
 func inspectSize(fd, sizeBytes int) error {
 	st, err := statOf(fd, sizeBytes)
 	if err != nil {
@@ -281,11 +280,11 @@ func sealNames(seals int) string {
 	return "the seals " + strings.Join(names, ", ") + " are"
 }
 
-// release gives the memory back. Nobody may hold a view of it; but a method
-// that raced with a close may still be reading counters, and must not fault.
-// So zeroes take the segment's place in the address space, where such a
-// method finds a store without objects. They cost no memory, and go when
-// nothing refers to the segment any more.
+// release gives the memory back. No lease or reservation may hold a view of it; but a
+// method that raced with a close may still be reading counters, and must not fault.
+// So release maps zeroes at the segment's addresses, where such a method finds a store
+// without objects. The zeroes cost no memory, and are unmapped when nothing refers to the
+// segment any more.
 func (seg *segment) release() {
 	if seg == nil || seg.released {
 		return
@@ -304,27 +303,28 @@ func (seg *segment) release() {
 // systemProbe reads the limits of this process.
 var systemProbe = &limits{probe: headroom.System()}
 
-// To read the limits takes longer than to make a small segment. So one look that finds
-// room for lookBytes serves small segments that take no more together, for lookFor.
+// Reading the limits takes longer than making a small segment. So one check that finds
+// cachedHeadroom free covers small segments that take no more together, for
+// cachedHeadroomTime.
 const (
-	lookBytes  = 16 << 20
-	lookFor    = 100 * time.Millisecond
-	smallBytes = 1 << 20
+	cachedHeadroom     = 16 << 20
+	cachedHeadroomTime = 100 * time.Millisecond
+	smallBytes         = 1 << 20
 )
 
-// limits are those of a process, with what is left of the last look at them.
+// limits are the memory limits of a process, with the rest of the last check's headroom.
 type limits struct {
 	probe headroom.Probe
 
-	mu        lockorder.Mutex[lockorder.Limits] // guards what follows
-	leftBytes uint64
-	until     time.Time
+	mu          lockorder.Mutex[lockorder.Limits] // guards what follows
+	cachedBytes uint64
+	until       time.Time
 }
 
 func checkHeadroom(needBytes uint64) error { return systemProbe.check(needBytes) }
 
-// checkSegmentHeadroom is for segments that are made one for each payload.
-func checkSegmentHeadroom(needBytes uint64) error { return systemProbe.checkLately(needBytes) }
+// checkSegmentHeadroom is for segments of one payload each.
+func checkSegmentHeadroom(needBytes uint64) error { return systemProbe.checkCached(needBytes) }
 
 func (l *limits) check(needBytes uint64) error {
 	if short := l.probe.Check(needBytes); short != nil {
@@ -334,28 +334,28 @@ func (l *limits) check(needBytes uint64) error {
 	return nil
 }
 
-// checkLately is check, which the last look may answer.
-func (l *limits) checkLately(needBytes uint64) error {
+// checkCached is check, which the cached headroom may answer.
+func (l *limits) checkCached(needBytes uint64) error {
 	small := needBytes <= smallBytes
-	if small && l.covered(needBytes) {
+	if small && l.takeCached(needBytes) {
 		return nil
 	}
-	if small && l.probe.Check(lookBytes) == nil {
+	if small && l.probe.Check(cachedHeadroom) == nil {
 		l.mu.Lock()
-		l.leftBytes, l.until = lookBytes-needBytes, time.Now().Add(lookFor)
+		l.cachedBytes, l.until = cachedHeadroom-needBytes, time.Now().Add(cachedHeadroomTime)
 		l.mu.Unlock()
 		return nil
 	}
 	return l.check(needBytes)
 }
 
-// covered takes a need from what the last look found.
-func (l *limits) covered(needBytes uint64) bool {
+// takeCached reports whether the cached headroom covers a need, and subtracts it.
+func (l *limits) takeCached(needBytes uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if needBytes > l.leftBytes || time.Now().After(l.until) {
+	if needBytes > l.cachedBytes || time.Now().After(l.until) {
 		return false
 	}
-	l.leftBytes -= needBytes
+	l.cachedBytes -= needBytes
 	return true
 }

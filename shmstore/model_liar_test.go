@@ -8,11 +8,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A liar is a reader that writes into its ledger whatever it likes. It can keep objects
-// from being evicted for as long as it is there, and nothing else: what others are
-// promised holds beside it.
+// A liar is a reader that writes arbitrary counts into its ledger. It can keep objects
+// from being evicted as long as it is present, and nothing else: the promises to other
+// readers hold beside it.
 
-// Lie has the liar come, or write into its ledger.
+// Lie adds the liar, or has it write into its ledger.
 func (m *model) Lie(t *rapid.T) {
 	if m.liar == nil {
 		r, err := m.store.DeclareReader("liar")
@@ -29,11 +29,11 @@ func (m *model) Lie(t *rapid.T) {
 	field.Add(rapid.SampledFrom([]uint32{1, math.MaxUint32, maxDebts, 1 << 31}).Draw(t, "by"))
 }
 
-// ChargeLiar delivers an object to the liar and others. It may be refused for the liar's
-// sake: then it is in quarantine.
+// ChargeLiar delivers an object to the liar and others. The put may be refused because
+// the liar is in quarantine.
 func (m *model) ChargeLiar(t *rapid.T) {
 	if m.liar == nil {
-		t.Skip("nobody lies")
+		t.Skip("there is no liar")
 	}
 	data, charge, liar := m.data(t), m.charge(t), Readers(m.liar.ID())
 	h, err := m.store.Put(data, charge|liar)
@@ -46,10 +46,10 @@ func (m *model) ChargeLiar(t *rapid.T) {
 	}
 }
 
-// Expose removes the liar, and with it all that it held.
+// Expose removes the liar, with its debts and pins.
 func (m *model) Expose(t *rapid.T) {
 	if m.liar == nil {
-		t.Skip("nobody lies")
+		t.Skip("there is no liar")
 	}
 	if err := m.store.RemoveReader(m.liar.ID()); err != nil {
 		t.Fatal(err)
@@ -57,7 +57,7 @@ func (m *model) Expose(t *rapid.T) {
 	m.liar = nil
 }
 
-// end wants all to come back that nobody owes for, when the liar is gone, leases are
+// end requires that all objects that no reader owes for are freed, after the liar is removed, leases are
 // released and reservations aborted.
 func (m *model) end(t *rapid.T) {
 	if m.liar != nil {
@@ -75,7 +75,7 @@ func (m *model) end(t *rapid.T) {
 	}
 }
 
-// violations are what the store finds, but for what it finds in the liar's ledger.
+// violations are those of the store, without those in the liar's ledger.
 func (m *model) violations() []Violation {
 	found := m.store.Check()
 	if m.liar == nil {

@@ -14,9 +14,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec"
 )
 
-// model is what the store promises, in the plainest terms: an object that
-// somebody owes for, reads or pins is there with its bytes; one that nobody
-// holds is there with its bytes, or gone for ever.
+// model is the store's promises in the simplest form: an object that a reader
+// owes for, reads or pins is present with its bytes; another object
+// is present with its bytes, or gone for ever.
 type model struct {
 	store   *Store
 	readers map[ReaderID]*Reader
@@ -73,7 +73,7 @@ func (m *model) object(t *rapid.T) *object {
 		t.Skip("no object")
 	}
 	gens := slices.Sorted(maps.Keys(m.objects))
-	// Mostly one of the last: those that may still be there.
+	// Mostly one of the last: those that may still be present.
 	back := rapid.IntRange(0, min(len(gens)-1, 20)).Draw(t, "age")
 	return m.objects[gens[len(gens)-1-back]]
 }
@@ -98,7 +98,7 @@ func (m *model) data(t *rapid.T) []byte {
 	return content(rapid.IntRange(0, 700).Draw(t, "size"), m.seed)
 }
 
-// full checks an error of a put: everything that fits nowhere must be held.
+// full checks an error of a put: every object that leaves no space must be held.
 func (m *model) full(t *rapid.T, err error) {
 	if !errors.Is(err, ErrFull) {
 		t.Fatalf("a put failed: %v", err)
@@ -108,7 +108,7 @@ func (m *model) full(t *rapid.T, err error) {
 		t.Fatalf("no figures: %v", err)
 	}
 	if m.liar != nil {
-		return // it may hold anything
+		return // the liar may hold any object
 	}
 	for _, o := range m.objects {
 		if full.Resource == ResourceLarge && !IsLarge(o.handle) {
@@ -120,7 +120,7 @@ func (m *model) full(t *rapid.T, err error) {
 		if !o.gone && !m.mustBeThere(o) {
 			if l, err := m.store.Local().Pin(o.handle); err == nil {
 				l.Release()
-				t.Fatalf("the store is full while nobody holds %v", o.handle)
+				t.Fatalf("the store is full while no reader holds %v", o.handle)
 			}
 			o.gone = true
 		}
@@ -255,11 +255,11 @@ func (m *model) Join(t *rapid.T) {
 	m.readers[r.ID()] = startAt(r, rapid.SampledFrom(countsBegin).Draw(t, "counts begin at"))
 }
 
-// countsBegin are where the counts of a reader begin: one step from where they change
-// sign or wrap, if not at nothing.
+// countsBegin are the first counts of a reader: 0, or one step before they change
+// sign or wrap.
 var countsBegin = []uint32{0, math.MaxInt32, math.MaxUint32}
 
-// startAt makes a reader that has been charged for nothing yet one that has settled
+// startAt makes a reader without debts one that has settled
 // so many debts in every slot.
 func startAt(r *Reader, debts uint32) *Reader {
 	for slot := range r.ledger {
@@ -270,7 +270,7 @@ func startAt(r *Reader, debts uint32) *Reader {
 	return r
 }
 
-// Die takes away a reader with all it holds.
+// Die removes a reader with its debts, leases and pins.
 func (m *model) Die(t *rapid.T) {
 	r := m.reader(t)
 	if r.ID() == LocalReader {
@@ -283,7 +283,7 @@ func (m *model) Die(t *rapid.T) {
 	for _, o := range m.objects {
 		delete(o.debts, r.ID())
 	}
-	for i := range m.pending { // its successor is not charged for these
+	for i := range m.pending { // the next reader of the index is not charged for these
 		m.pending[i].charge &^= Readers(r.ID())
 	}
 	m.leases = slices.DeleteFunc(m.leases, func(l openLease) bool {
@@ -325,18 +325,18 @@ func TestModel(t *testing.T) {
 	againstModel(t, Options{MaxObjectBytes: 700})
 }
 
-// TestModelWithReuse: what may go sooner goes sooner, and nothing else.
+// TestModelWithReuse: settled objects are evicted sooner, and no others.
 func TestModelWithReuse(t *testing.T) {
 	againstModel(t, Options{MaxObjectBytes: 700, Reuse: true})
 }
 
-// TestModelWithLargeObjects: the promises are the same for objects with
-// segments of their own, of which there may be three here.
+// TestModelWithLargeObjects: the promises hold for objects with
+// segments of their own, of which three fit here.
 func TestModelWithLargeObjects(t *testing.T) {
 	againstModel(t, Options{MaxObjectBytes: 700, LargeObjectBytes: 400, MaxLargeBytes: 3 * pageBytes})
 }
 
-// TestModelWithLargeReuse: and where their segments are used again.
+// TestModelWithLargeReuse: the promises hold if their segments are reused.
 func TestModelWithLargeReuse(t *testing.T) {
 	againstModel(t, Options{MaxObjectBytes: 700, LargeObjectBytes: 400, MaxLargeBytes: 3 * pageBytes, Reuse: true})
 }

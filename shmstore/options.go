@@ -46,9 +46,9 @@ const (
 
 // Options configure [Create]. The zero value works.
 type Options struct {
-	// ArenaBytes is the room for payloads, in bytes; each takes 16 bytes more
-	// and starts on a cache line. Default 64 MiB. Shared memory is made of whole
-	// pages, and so there is no less room than they have.
+	// ArenaBytes is the space for payloads, in bytes; each takes 16 bytes more
+	// and starts on a cache line. Default 64 MiB. In Shared memory it is rounded up to
+	// whole pages.
 	ArenaBytes int64
 	// Slots bounds the number of objects, 64 bytes of directory each, and
 	// 8 bytes of ledger for each reader. Default one per KiB of arena, and at
@@ -57,36 +57,38 @@ type Options struct {
 	// MaxObjectBytes is the size of the largest object. Default MaxLargeBytes,
 	// or LargeObjectBytes if that is more.
 	MaxObjectBytes int64
-	// LargeObjectBytes is the size of the largest object in the arena, where a
-	// cache line is not for objects, and what an eviction aims to free: each object
-	// above it gets a segment of its own, and a cache line of the arena. Default
-	// MaxObjectBytes, if that is set and not above the arena, and else a quarter of
-	// the arena.
+	// LargeObjectBytes is the size of the largest object in the arena, at most a cache
+	// line less than the arena, and the number of bytes that an eviction aims to free.
+	// Each object above it gets a segment of its own, and a cache line of the arena.
+	// Default MaxObjectBytes, if that is set and not above the arena, and else a quarter
+	// of the arena.
 	LargeObjectBytes int64
 	// MaxLargeBytes bounds the large objects together, in whole pages. Their
-	// segments are made when they are needed, after a look at the memory that
-	// is free; see Reuse for how much more they may take. Default as much as the
+	// segments are made when they are needed, after a check of the free memory;
+	// see Reuse for how much more they may take. Default as much as the
 	// arena; if it is negative, there are no large objects.
 	MaxLargeBytes int64
-	// KeepLargeBytes bounds what Reuse keeps: the memory of large objects that are gone is
-	// given back where it and that of the others would be more. Default MaxLargeBytes.
+	// KeepLargeBytes bounds the segments that Reuse keeps, together with those of the
+	// large objects: the segment of a large object that is gone is unmapped if they would
+	// take more. Default MaxLargeBytes.
 	KeepLargeBytes int64
 	// MaxReaders bounds the readers besides the local one. Default and bound
 	// 63.
 	MaxReaders int
 	// Memory is where the store lives. Default Auto.
 	Memory Memory
-	// Reuse is for stores whose objects nobody comes for once they are settled.
-	// Then those are not kept until room runs out: they go with one of the next
-	// reservations, and their room, which is in the caches of processors, is used
-	// again before any other: see [ringbuf.Options]. Shared memory is taken
-	// when room that was never used is first given out, and not when the store is made. The segment of a large object is
-	// kept for the next one that fits it, as long as there is room; so that lengths that
-	// differ a little fit, it may be larger than its object by up to a quarter.
+	// Reuse is for stores whose objects no reader asks for once they are settled.
+	// A settled object is then not kept until space runs out: one of the next
+	// reservations evicts it, and its space, which is in the caches of processors, is used
+	// again before any other: see [ringbuf.Options]. Shared memory is taken when space that
+	// was never used is first granted, and not when the store is made. The segment of a
+	// large object is kept for the next one that fits it, as long as there is space. It may
+	// be larger than its object by up to a quarter, so that lengths that differ a little
+	// fit.
 	Reuse bool
 }
 
-// WithDefaults returns the options as [Create] takes them.
+// WithDefaults returns the options with all defaults filled in, as [Create] uses them.
 func (o Options) WithDefaults() Options {
 	if o.Memory == Auto {
 		o.Memory = Heap
@@ -133,8 +135,8 @@ func (o Options) inArena() int64 {
 // largest is the size of the largest object that fits anywhere.
 func (o Options) largest() int64 { return max(o.inArena(), o.MaxLargeBytes/pageBytes*pageBytes) }
 
-// Validate reports the first option that [Create] would refuse. It looks at
-// the options as they are after defaults were filled in.
+// Validate reports the first option that [Create] would refuse. It checks
+// the options with all defaults filled in.
 func (o Options) Validate() error {
 	o = o.WithDefaults()
 	switch {

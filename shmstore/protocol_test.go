@@ -5,11 +5,11 @@ import (
 	"testing"
 )
 
-// The tests here play the two halves of the pin protocol against each other
-// step by step, in the orders that a stress test meets by luck only.
+// The tests here run the two halves of the pin protocol against each other
+// step by step, in orders that a stress test rarely hits.
 
-// TestPinWaitsForTheWriter: a reader that meets a closing slot has its pin up
-// while it waits, and follows what the writer decides.
+// TestPinWaitsForTheWriter: a reader that finds a closing slot keeps its pin raised
+// while it waits, and follows the writer's decision.
 func TestPinWaitsForTheWriter(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
@@ -36,7 +36,7 @@ func TestPinWaitsForTheWriter(t *testing.T) {
 			for pin.Load() == 0 {
 				select {
 				case err := <-pinned:
-					t.Fatalf("the reader did not wait with its pin up: %v", err)
+					t.Fatalf("the reader did not wait with its pin raised: %v", err)
 				default:
 					runtime.Gosched()
 				}
@@ -46,15 +46,15 @@ func TestPinWaitsForTheWriter(t *testing.T) {
 				wantError(t, "Pin", err, tc.want)
 			}
 			if pin.Load() != 0 {
-				t.Error("the pin is still up")
+				t.Error("the pin is still raised")
 			}
-			word.store(wordOf(h.Gen, stateLive)) // so that the books agree again
+			word.store(wordOf(h.Gen, stateLive)) // so that the accounts agree again
 		})
 	}
 }
 
 // TestEvictionSeesLatePins: a pin raised after the slot was found settled, but
-// before its pins are looked at, keeps the object.
+// before its pins are read, keeps the object.
 func TestEvictionSeesLatePins(t *testing.T) {
 	s := create(t, small(Heap))
 	reader := mustDeclare(t, s, "reader")
@@ -62,7 +62,7 @@ func TestEvictionSeesLatePins(t *testing.T) {
 	pin := &reader.ledger[h.Slot].pin
 	s.whileClosing = func() {
 		if state := stateOf(s.lines[h.Slot].word.load()); state != stateClosing {
-			t.Errorf("pins are looked at while the slot is %v", state)
+			t.Errorf("pins are read while the slot is %v", state)
 		}
 		pin.Store(1)
 	}
@@ -76,8 +76,8 @@ func TestEvictionSeesLatePins(t *testing.T) {
 	}
 }
 
-// TestEvictionSeesLateShares: a pin that is shared and released while the
-// eviction is on leaves debts behind, and the delivery can be taken at once,
+// TestEvictionSeesLateShares: a pin that is shared and released during the
+// eviction leaves debts, and the delivery can be taken at once,
 // although the slot is closing.
 func TestEvictionSeesLateShares(t *testing.T) {
 	s := create(t, small(Heap))

@@ -18,8 +18,8 @@ func (s *Store) Put(data []byte, charge ReaderSet) (Handle, error) {
 	return r.Commit(len(data), 0)
 }
 
-// FreeUnused evicts all settled objects. Segments that are kept for the next large
-// objects go, too. It returns the bytes of the objects it freed. Writer only.
+// FreeUnused evicts all settled objects, and unmaps the segments that are kept for the next
+// large objects. It returns the bytes of the objects it freed. Writer only.
 func (s *Store) FreeUnused() (freedBytes int64) {
 	if s.closed.Load() {
 		return 0
@@ -29,8 +29,8 @@ func (s *Store) FreeUnused() (freedBytes int64) {
 	return freedBytes
 }
 
-// FreeOldest evicts settled objects, the oldest first, until at least so many bytes are freed, or none is left. It returns
-// the bytes that it freed, which need not be in one piece. Writer only.
+// FreeOldest evicts settled objects, the oldest first, until at least so many bytes are freed, or none is left. It
+// returns the bytes that it freed, which need not be in one piece. Writer only.
 func (s *Store) FreeOldest(bytes int64) (freedBytes int64) {
 	if s.closed.Load() {
 		return 0
@@ -38,7 +38,7 @@ func (s *Store) FreeOldest(bytes int64) (freedBytes int64) {
 	next, more := s.ring.Oldest()
 	for more && freedBytes < bytes {
 		var n uint64
-		next, more, n = s.step(next, maxCandidates, uint64(bytes-freedBytes), true)
+		next, more, n = s.evictBatch(next, maxCandidates, uint64(bytes-freedBytes), true)
 		freedBytes += int64(n)
 	}
 	return freedBytes

@@ -40,8 +40,8 @@ func numbers(h Handle) []any {
 	return []any{h.Store, h.Gen, h.Offset, h.Size, h.Slot, h.Codec}
 }
 
-// TestPythonReads: a reader in Python reads what it was charged for once, and pins the rest;
-// its leases hold objects as long as any view of them lives, and no longer.
+// TestPythonReads: a reader in Python takes each object once for which it was charged, and pins others;
+// its leases hold objects exactly as long as a view of them lives.
 func TestPythonReads(t *testing.T) {
 	s := create(t, small(Shared))
 	p, id := admitPython(t, s)
@@ -79,7 +79,7 @@ func TestPythonReads(t *testing.T) {
 	dropped := mustPut(t, s, data, Readers(id))
 	p.Tell([]any{"drop", numbers(dropped)})
 	p.Want(nil)
-	p.Tell([]any{"rings"}) // for the owner waits for room
+	p.Tell([]any{"rings"}) // because the owner waits for space
 	p.Want(1)
 	p.Tell([]any{"close"})
 	p.Want(nil)
@@ -93,7 +93,7 @@ func TestPythonReads(t *testing.T) {
 	}
 }
 
-// TestPythonReadsLarge: a reader in Python reads an object that has a segment of its own once it was given that, and
+// TestPythonReadsLarge: a reader in Python reads an object with a segment of its own after it got the segment, and
 // keeps it as long as a view of it lives.
 func TestPythonReadsLarge(t *testing.T) {
 	opts := small(Shared)
@@ -120,7 +120,7 @@ func TestPythonReadsLarge(t *testing.T) {
 	p.Want(crc32.ChecksumIEEE(data))
 	s.FreeUnused()
 	if st := s.Stats(); st.LargeBytes == 0 {
-		t.Error("the object went while a view of it lives")
+		t.Error("the object is gone while a view of it lives")
 	}
 	p.Tell([]any{"let_go"})
 	p.Want(nil)
@@ -171,7 +171,7 @@ func TestPythonRefusesHandles(t *testing.T) {
 	}
 }
 
-// TestPythonPinsWhileTheOwnerEvicts: a pin that comes while its object is evicted is an error, or
+// TestPythonPinsWhileTheOwnerEvicts: a pin during the eviction of its object gives an error, or
 // the object.
 func TestPythonPinsWhileTheOwnerEvicts(t *testing.T) {
 	s := create(t, small(Shared))
@@ -199,8 +199,8 @@ func TestPythonPinsWhileTheOwnerEvicts(t *testing.T) {
 	}
 }
 
-// TestPythonChecksTheOwner: what an owner sends that is not as it should be is refused before it
-// is used.
+// TestPythonChecksTheOwner: a reader in Python refuses an invalid message or segment of the owner before it
+// uses it.
 func TestPythonChecksTheOwner(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -246,7 +246,7 @@ func TestPythonChecksTheOwner(t *testing.T) {
 			if err := send(conn, geo); err != nil {
 				t.Fatal(err)
 			}
-			if _, ledger, err := receive(conn, messageLedger, 1); err == nil { // or it ended before that
+			if _, ledger, err := receive(conn, messageLedger, 1); err == nil { // or the reader ended before
 				closeAll(ledger)
 				_ = send(conn, message{kind: messageGrant, geometry: geometry{store: geo.store}}, fds...)
 			}
@@ -262,8 +262,8 @@ func TestPythonChecksTheOwner(t *testing.T) {
 	}
 }
 
-// TestPythonDies: what a killed reader in Python held stays until the owner removes it, and is
-// free then, exactly.
+// TestPythonDies: the objects of a killed reader in Python stay until the owner removes it, and are
+// freed then, and no others.
 func TestPythonDies(t *testing.T) {
 	s := create(t, small(Shared))
 	p, id := admitPython(t, s)

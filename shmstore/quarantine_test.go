@@ -16,7 +16,7 @@ func TestQuarantine(t *testing.T) {
 			t.Fatal(err)
 		}
 		if freed := s.FreeUnused(); freed != 10 {
-			t.Errorf("%d bytes came free, want those of the object the liar was not charged for", freed)
+			t.Errorf("%d bytes were freed, want those of the object for which the liar was not charged", freed)
 		}
 		if got := s.Stats().Quarantined; got != Readers(liar.ID()) {
 			t.Errorf("quarantined: %v", got)
@@ -24,10 +24,10 @@ func TestQuarantine(t *testing.T) {
 		_, err := s.Put(nil, Readers(liar.ID()))
 		wantError(t, "charging it", err, ErrQuarantined)
 		mustPut(t, s, nil, Readers(honest.ID()))
-		// Making its books look right again changes nothing.
+		// Correct counts in its ledger change nothing now.
 		liar.ledger[held.Slot].done.Add(^uint32(3))
 		if freed := s.FreeUnused(); freed != 0 {
-			t.Error("what a quarantined reader held came free before it was removed")
+			t.Error("an object of a quarantined reader was freed before its removal")
 		}
 		if h := s.Holders()[0]; !h.Quarantined || h.Objects != 1 || !strings.Contains(h.String(), "(liar), quarantined, holds 10 bytes") {
 			t.Errorf("holder %v", h)
@@ -36,7 +36,7 @@ func TestQuarantine(t *testing.T) {
 		if err := drop(s, gone); err != nil {
 			t.Fatal(err)
 		}
-		liar.ledger[gone.Slot].pin.Add(1) // of nothing
+		liar.ledger[gone.Slot].pin.Add(1) // a pin on an empty slot
 		if h := s.Holders()[0]; h.Objects != 1 {
 			t.Errorf("holder of an empty slot: %v", h)
 		}
@@ -45,7 +45,7 @@ func TestQuarantine(t *testing.T) {
 			t.Fatal(err)
 		}
 		if freed := s.FreeUnused(); freed != 10 {
-			t.Errorf("%d bytes came free after it was removed", freed)
+			t.Errorf("%d bytes were freed after its removal", freed)
 		}
 	})
 }

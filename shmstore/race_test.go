@@ -12,7 +12,7 @@ import (
 )
 
 // sealed fills b with bytes that end in their own checksum; the first eight
-// are the seed, so that one object cannot pass for another.
+// are the seed, so that two objects differ.
 func sealed(b []byte, seed uint64) {
 	binary.NativeEndian.PutUint64(b, seed)
 	fill(b[8:len(b)-4], seed)
@@ -23,18 +23,18 @@ func isSealed(b []byte) bool {
 	return len(b) >= 12 && binary.NativeEndian.Uint32(b[len(b)-4:]) == crc32.ChecksumIEEE(b[:len(b)-4])
 }
 
-// stress is a writer that evicts all the time, in a store with room for a few
+// stress is a writer that evicts all the time, in a store with space for a few
 // objects, and readers that take their deliveries and pin handles that are
 // mostly stale.
 type stress struct {
 	store  *Store
-	last   [16]atomic.Pointer[Handle] // handles for anybody to pin
+	last   [16]atomic.Pointer[Handle] // handles that every reader may pin
 	torn   atomic.Int64
 	reads  atomic.Int64
 	stales atomic.Int64
 }
 
-// consume takes every delivery, and after each one pins some handle.
+// consume takes every delivery, and after each one pins one of the handles.
 func (st *stress) consume(t *testing.T, r *Reader, deliveries <-chan Handle) {
 	pull := 0
 	for h := range deliveries {
@@ -54,7 +54,7 @@ func (st *stress) consume(t *testing.T, r *Reader, deliveries <-chan Handle) {
 	}
 }
 
-// share passes a delivery on to oneself, by reference.
+// share passes a delivery on to its own reader, by reference.
 func (st *stress) share(t *testing.T, l *Lease) {
 	h := l.Handle()
 	if err := l.Share(1); err != nil {
@@ -104,18 +104,18 @@ func TestStress(t *testing.T) {
 	stressed(t, Options{Memory: Heap, ArenaBytes: minArenaBytes, Slots: 8, MaxObjectBytes: 500})
 }
 
-// TestStressReuse is the same where each reservation looks for objects that may go.
+// TestStressReuse is TestStress where each reservation evicts settled objects.
 func TestStressReuse(t *testing.T) {
 	stressed(t, Options{Memory: Heap, ArenaBytes: minArenaBytes, Slots: 8, MaxObjectBytes: 500, Reuse: true})
 }
 
-// TestStressLarge is the same where every other object has a segment of its
+// TestStressLarge is TestStress where every other object has a segment of its
 // own.
 func TestStressLarge(t *testing.T) {
 	stressed(t, Options{Memory: Heap, ArenaBytes: minArenaBytes, Slots: 8, MaxObjectBytes: 500, LargeObjectBytes: 200, MaxLargeBytes: 4 * pageBytes})
 }
 
-// TestStressLargeReuse is the same where those segments are used again.
+// TestStressLargeReuse is TestStressLarge where those segments are used again.
 func TestStressLargeReuse(t *testing.T) {
 	stressed(t, Options{Memory: Heap, ArenaBytes: minArenaBytes, Slots: 8, MaxObjectBytes: 500, LargeObjectBytes: 200, MaxLargeBytes: 4 * pageBytes, Reuse: true})
 }
@@ -147,7 +147,7 @@ func stressed(t *testing.T, opts Options) {
 		charge := ReaderSet(i) & s.present
 		r, err := s.Reserve(20+int(i*37%400), codec.IDRaw, charge&^1)
 		for errors.Is(err, ErrFull) {
-			// The order that loses no wake-up: flag, look again, wait.
+			// The order that loses no wake-up: raise the flag, try again, wait.
 			s.WantRoom(true)
 			if r, err = s.Reserve(20+int(i*37%400), codec.IDRaw, charge&^1); errors.Is(err, ErrFull) {
 				<-room

@@ -9,22 +9,22 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 )
 
-// Reader is one identified reader of a store: all consumers that share an
+// Reader is one identified reader of a store. It serves all consumers that share its
 // account. It is safe for concurrent use. [Store.Local], [Store.DeclareReader]
 // and [Attach] make readers.
 type Reader struct {
 	leaseView // of the objects in the arena; first, because leases point to it
 
 	closed   atomic.Bool
-	segments []*segment // that the view points into
+	segments []*segment // the segments of the view
 	large    *largeTable
 }
 
 // ID is the reader's index in its store.
 func (r *Reader) ID() ReaderID { return r.id }
 
-// Arena is the memory that the payloads lie in, which is mapped for reading only in a
-// process other than the owner's. It is valid until the reader is closed.
+// Arena is the memory of the payloads. In a process other than the owner's it is mapped
+// read-only. It is valid until the reader is closed.
 func (r *Reader) Arena() []byte { return r.data }
 
 // Take collects one of the debts this reader was charged for the object, and
@@ -43,7 +43,7 @@ func (r *Reader) Take(h Handle) (Lease, error) {
 	return newLease(&r.leaseView, &h, heldByDebt), nil
 }
 
-// Drop settles one debt without reading, for a delivery nobody wants any more.
+// Drop settles one debt without reading, for a delivery that no consumer will read.
 // The errors are those of [Reader.Take].
 func (r *Reader) Drop(h Handle) error {
 	ln, err := r.locate(&h)
@@ -61,10 +61,10 @@ func (r *Reader) Drop(h Handle) error {
 	return nil
 }
 
-// Pin returns a lease that owes nothing, on an object this reader need not
-// have been charged for: a handle that was remembered, or passed on by somebody
-// else. The errors are [ErrStale], [ErrCorrupt], [ErrClosed] and [ErrOwnerStalled], and [ErrSegment] for a large object whose segment this
-// process lacks: see [Reader.AddSegment].
+// Pin returns a lease that settles no debt, on an object for which this reader need not
+// have been charged: its handle was kept, or came from another reader. The errors
+// are [ErrStale], [ErrCorrupt], [ErrClosed] and [ErrOwnerStalled], and [ErrSegment] for a
+// large object whose segment this process lacks: see [Reader.AddSegment].
 func (r *Reader) Pin(h Handle) (Lease, error) {
 	ln, err := r.locate(&h)
 	if err == nil {
@@ -85,8 +85,8 @@ func (r *Reader) fail(op string, h Handle, err error) error {
 // that is inlined is copied with wider moves than it was stored with, which
 // stalls the processor and doubles the time of a read.
 
-// locate finds the directory line of a handle, and checks all that needs no
-// look at the line.
+// locate returns the directory line of a handle, after all checks that do not read
+// the line.
 func (r *Reader) locate(h *Handle) (*line, error) {
 	switch {
 	case r.closed.Load():
@@ -109,18 +109,17 @@ func (ln *line) matches(h *Handle) bool {
 		atomic.LoadUint32(&ln.codec) == h.Codec
 }
 
-// collect turns an uncollected debt of this reader into one that is being
-// read.
+// collect adds one to the collected debts of this reader, if one is left.
 //
-// The object is present before and after the line and the debts were looked
-// at, so both are those of its generation. If taken has not moved until it is
-// exchanged, one of its debts was left all that time, and a slot with a debt
+// The object is present before and after the line and the debts are read,
+// so both are those of its generation. If taken does not change until the compare
+// and swap, one of its debts was left all that time, and a slot with a debt
 // left is not evicted. From then on the debt holds the object: no shared byte
 // had to be written. The state may be closing if a lease was shared while an
-// eviction looked at the slot, which will find the new debt: see evict.
+// eviction checked the slot, which will find the new debt: see evict.
 func (r *Reader) collect(ln *line, h *Handle) error {
 	taken, owed := &r.taken[h.Slot], &r.owed[h.Slot]
-	for { // an exchange fails only because another one succeeded
+	for { // a compare and swap fails only because another one succeeded
 		if !isPresent(ln.word.load(), h.Gen) {
 			return ErrStale
 		}
@@ -140,9 +139,9 @@ func (r *Reader) collect(ln *line, h *Handle) error {
 			break
 		}
 	}
-	// Close looks for collected debts after it has set the flag.
+	// Close counts collected debts after it has set the flag.
 	if r.closed.Load() {
-		taken.Add(^uint32(0)) // nobody will settle it
+		taken.Add(^uint32(0)) // no lease will settle it
 		return ErrClosed
 	}
 	return nil
@@ -150,7 +149,7 @@ func (r *Reader) collect(ln *line, h *Handle) error {
 
 // pin is the reader's half of the protocol in doc.go: raise the pin, then read
 // the word. Go's atomics are totally ordered, so either the owner, which reads
-// pins after it has stored closing, sees this pin, or this sees closing.
+// pins after it has stored closing, sees this pin, or this reader sees closing.
 func (r *Reader) pin(ln *line, h *Handle) error {
 	r.ledger[h.Slot].pin.Add(1)
 	faultpoint.Hit("pin-raised")
@@ -159,17 +158,17 @@ func (r *Reader) pin(ln *line, h *Handle) error {
 		err = ErrClosed
 	}
 	if err != nil {
-		r.unpin(h.Slot)
+		r.lowerPin(h.Slot)
 	}
 	return err
 }
 
-func (r *Reader) unpin(slot uint32) {
+func (r *Reader) lowerPin(slot uint32) {
 	r.ledger[slot].pin.Add(^uint32(0))
-	r.pressDoorbell() // the pin may have been what kept an eviction from it
+	r.pressDoorbell() // the pin may have prevented an eviction
 }
 
-// How long a reader waits for the owner to finish with the pins of a slot. The
+// The bounds of a reader's wait for the owner to read the pins of a closing slot. The
 // owner needs microseconds, unless it lost its processor meanwhile, or died.
 const (
 	closingPolls  = 64
@@ -178,9 +177,9 @@ const (
 	closingSleep  = time.Millisecond
 )
 
-// awaitLive decides whether a pinned slot holds the object. The pin is up: if
-// the word is live, it stays so; if it is closing, the owner will find the pin
-// and store live again, or has overlooked it rightly and will store free.
+// awaitLive decides whether a pinned slot holds the object. The pin is raised: if
+// the word is live, it stays so; if it is closing, the owner either finds the pin
+// and stores live again, or read the pins before this one was raised and stores free.
 func (r *Reader) awaitLive(ln *line, h *Handle) error {
 	live, closing := wordOf(h.Gen, stateLive), wordOf(h.Gen, stateClosing)
 	for i := range closingPolls + closingYields + closingSleeps {
@@ -205,21 +204,21 @@ func (r *Reader) awaitLive(ln *line, h *Handle) error {
 	return ErrOwnerStalled
 }
 
-// OnRoom installs the function that is called when a release may have made
-// room while the owner waits for it, for a reader in another process: it must
-// see to it that the owner is woken. See [Store.OnRoom], which serves the
-// readers of the owner's process.
+// OnRoom installs the function that is called when a release may have freed
+// space for which the owner waits, for a reader in another process: the function must
+// have the owner woken. See [Store.OnRoom], which serves the readers of the owner's
+// process.
 func (r *Reader) OnRoom(ring func()) {
 	if r.remote {
-		r.doorbell.ring.Store(&ring)
+		r.doorbell.onRoom.Store(&ring)
 	}
 }
 
 // Close ends a reader made by [Attach]: it takes no new leases, and its memory
 // is unmapped. While leases are open the memory stays mapped, and the error
 // wraps [ErrBusy]; call Close again once they are released. On a reader of the
-// owner's process, Close only refuses new leases: its account is the owner's,
-// see [Store.RemoveReader].
+// owner's process, Close only refuses new leases: [Store.RemoveReader] releases its
+// account.
 func (r *Reader) Close() error {
 	r.closed.Store(true)
 	if !r.remote || r.segments[0].released {

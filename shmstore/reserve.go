@@ -7,13 +7,12 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec"
 )
 
-// Reservation is the right to fill the bytes of one object that nobody can
-// read yet. It is a plain value; whoever holds it, on any goroutine, calls
-// exactly one of Commit and Abort, once. Doing more than that is a bug and
-// panics.
+// Reservation is the right to fill the bytes of one object that no reader can
+// read yet. It is a plain value; its holder, on any goroutine, calls
+// exactly one of Commit and Abort, once. A second call is a bug and panics.
 //
 // It is small enough for registers, see [Lease]. Offset and codec are in the
-// directory line, which is the holder's until it is committed.
+// directory line, which the holder of the reservation writes until it commits.
 type Reservation struct {
 	view *grantView
 	gen  uint64
@@ -21,8 +20,8 @@ type Reservation struct {
 	slot uint32
 }
 
-// grantView is the part of a store that a reservation works with. As with
-// [leaseView], a large object has one of its own, with its own memory.
+// grantView is the part of a store that a reservation uses. As with
+// [leaseView], a large object has a view of its own, with its own memory.
 type grantView struct {
 	geo      geometry
 	data     []byte // the arena, or the segment of a large object
@@ -34,17 +33,17 @@ type grantView struct {
 // Reserve grants size bytes for one object encoded by c, and charges the
 // given readers with one debt each. Writer only.
 //
-// When there is no room, settled objects are evicted, the oldest first. The
+// When there is no space, settled objects are evicted, the oldest first. The
 // errors are [ErrSize], [ErrTooLarge], [ErrClosed], [ErrUnknownReader], [ErrQuarantined], and a
-// [*FullError] when nothing more can be evicted. Room that was never used is given its
-// memory here: where the machine has none, the store is full with what it has, and the
-// error matches [ErrMemory] too.
+// [*FullError] when nothing more can be evicted. With Options.Reuse, space that was never
+// used gets its memory here: if the machine has none, the store is full with what it has,
+// and the error matches [ErrMemory] too.
 //
-// An object above Options.LargeObjectBytes gets a segment of its own, which is
-// made and touched here: that takes about as long as clearing so much memory.
-// Then the error may also be a [*MemoryError], or one of the system's.
+// An object above Options.LargeObjectBytes gets a segment of its own, which Reserve
+// makes and touches: that takes about as long as clearing so much memory. For such an
+// object the error may also be a [*MemoryError], or one of the system's.
 func (s *Store) Reserve(size int, c codec.ID, charge ReaderSet) (Reservation, error) {
-	if err := s.mayReserve(size, charge); err != nil {
+	if err := s.checkReserve(size, charge); err != nil {
 		return Reservation{}, fmt.Errorf("reserve %d bytes: %w", size, err)
 	}
 	r, err := s.reserve(size, c, charge)
@@ -60,7 +59,7 @@ func (s *Store) reserve(size int, c codec.ID, charge ReaderSet) (Reservation, er
 		return s.reserveLarge(size, c, charge, false)
 	}
 	s.reclaim(1)
-	slot, ok := s.place(size)
+	slot, ok := s.allocateSlot(size)
 	if !ok {
 		return Reservation{}, s.fullError(size)
 	}
@@ -68,44 +67,44 @@ func (s *Store) reserve(size int, c codec.ID, charge ReaderSet) (Reservation, er
 }
 
 // ReserveExtent grants up to n objects of up to size bytes each, all with the
-// same charges, and appends them to dst: as many as fit, and an error if not
-// even one does. A producer works through an extent without asking again, and
-// aborts what it does not need. Large objects are granted one at a time. Writer
-// only.
+// same charges, and appends them to dst: as many as fit, and an error if none
+// does. A producer uses the reservations of an extent one by one, and aborts those that it
+// does not need. Large objects are granted one at a time. Writer only.
 func (s *Store) ReserveExtent(dst []Reservation, n, size int, c codec.ID, charge ReaderSet) ([]Reservation, error) {
 	return s.reserveExtent(dst, n, size, c, charge, false)
 }
 
-// ReserveAhead is ReserveExtent, but that it does not wait for the system: a large object
-// for which no memory is at hand gets a reservation without, see [Reservation.Unmade].
-// Writer only.
+// ReserveAhead is ReserveExtent, but it does not wait for the system: a large object for
+// which no spare segment is kept gets a reservation without memory, see
+// [Reservation.NeedsMemory]. Writer only.
 func (s *Store) ReserveAhead(dst []Reservation, n, size int, c codec.ID, charge ReaderSet) ([]Reservation, error) {
 	return s.reserveExtent(dst, n, size, c, charge, true)
 }
 
 // ReserveAlone is [Store.ReserveAhead] for one object that gets a segment of its own, however
-// small it is: what has no share of the arena takes none of it. With makes it waits for the
-// system, as [Store.Reserve] does. Writer only.
-func (s *Store) ReserveAlone(dst []Reservation, size int, c codec.ID, makes bool) ([]Reservation, error) {
-	if err := s.mayReserve(size, 0); err != nil {
+// small it is: the arena keeps its space for the payloads that it was sized for. If
+// makeMemory is true, it makes the memory and waits for the system, as [Store.Reserve] does.
+// Writer only.
+func (s *Store) ReserveAlone(dst []Reservation, size int, c codec.ID, makeMemory bool) ([]Reservation, error) {
+	if err := s.checkReserve(size, 0); err != nil {
 		return dst, fmt.Errorf("reserve %d bytes alone: %w", size, err)
 	}
-	r, err := s.reserveLarge(max(size, 1), c, 0, !makes)
+	r, err := s.reserveLarge(max(size, 1), c, 0, !makeMemory)
 	if err != nil {
 		return dst, fmt.Errorf("reserve: %w", err)
 	}
 	return append(dst, r), nil
 }
 
-func (s *Store) reserveExtent(dst []Reservation, n, size int, c codec.ID, charge ReaderSet, later bool) ([]Reservation, error) {
+func (s *Store) reserveExtent(dst []Reservation, n, size int, c codec.ID, charge ReaderSet, deferMemory bool) ([]Reservation, error) {
 	if n < 1 {
 		return dst, fmt.Errorf("reserve an extent of %d objects: %w", n, ErrSize)
 	}
-	if err := s.mayReserve(size, charge); err != nil {
+	if err := s.checkReserve(size, charge); err != nil {
 		return dst, fmt.Errorf("reserve an extent of %d bytes each: %w", size, err)
 	}
 	if uint64(size) > s.inArena {
-		r, err := s.reserveLarge(size, c, charge, later)
+		r, err := s.reserveLarge(size, c, charge, deferMemory)
 		if err != nil {
 			return dst, fmt.Errorf("reserve an extent: %w", err)
 		}
@@ -113,7 +112,7 @@ func (s *Store) reserveExtent(dst []Reservation, n, size int, c codec.ID, charge
 	}
 	s.reclaim(n)
 	for i := range n {
-		slot, ok := s.place(size)
+		slot, ok := s.allocateSlot(size)
 		switch {
 		case ok:
 			dst = append(dst, s.grant(slot, size, c, charge))
@@ -126,8 +125,8 @@ func (s *Store) reserveExtent(dst []Reservation, n, size int, c codec.ID, charge
 	return dst, nil
 }
 
-// mayReserve checks the arguments of a reservation.
-func (s *Store) mayReserve(size int, charge ReaderSet) error {
+// checkReserve checks the arguments of a reservation.
+func (s *Store) checkReserve(size int, charge ReaderSet) error {
 	switch {
 	case s.closed.Load():
 		return ErrClosed
@@ -136,11 +135,11 @@ func (s *Store) mayReserve(size int, charge ReaderSet) error {
 	case uint64(size) > s.geo.maxObject:
 		return fmt.Errorf("%w: the largest is %d bytes", ErrTooLarge, s.geo.maxObject)
 	}
-	return s.mayCharge(charge)
+	return s.checkCharge(charge)
 }
 
-// mayCharge checks that every reader of the set is there and trustworthy.
-func (s *Store) mayCharge(charge ReaderSet) error {
+// checkCharge checks that every reader of the set is present and not quarantined.
+func (s *Store) checkCharge(charge ReaderSet) error {
 	if absent := charge &^ s.present; absent != 0 {
 		return fmt.Errorf("%w: %v", ErrUnknownReader, absent)
 	}
@@ -150,30 +149,31 @@ func (s *Store) mayCharge(charge ReaderSet) error {
 	return nil
 }
 
-// place finds a slot and room for size bytes and fills in the slot's chunk.
-func (s *Store) place(size int) (slot uint32, ok bool) {
-	s.short = nil
-	if slot, ok = s.tryPlace(size); ok {
+// allocateSlot finds a slot and space for size bytes, evicts for them if there are none,
+// and fills in the slot's chunk.
+func (s *Store) allocateSlot(size int) (slot uint32, ok bool) {
+	s.memoryErr = nil
+	if slot, ok = s.tryAllocateSlot(size); ok {
 		return slot, true
 	}
-	return s.makeRoom(size)
+	return s.makeSpace(size)
 }
 
-// tryPlace is place without eviction.
-func (s *Store) tryPlace(size int) (slot uint32, ok bool) {
+// tryAllocateSlot is allocateSlot without eviction.
+func (s *Store) tryAllocateSlot(size int) (slot uint32, ok bool) {
 	fresh := len(s.freeSlots) == 0
 	switch {
 	case !fresh:
 		slot = s.freeSlots[len(s.freeSlots)-1]
 	case len(s.records) < int(s.geo.slots):
 		slot = uint32(len(s.records))
-		if s.short = s.directorySegment.fill(directoryBytes(int(slot) + 1)); s.short != nil {
+		if s.memoryErr = s.directorySegment.fill(directoryBytes(int(slot) + 1)); s.memoryErr != nil {
 			return 0, false
 		}
 	default:
 		return 0, false
 	}
-	// The ring has no empty chunks; an empty object takes a byte of room.
+	// The ring has no empty chunks; an empty object takes one byte.
 	chunk, ok := s.ring.Allocate(max(size, 1), slot)
 	if !ok {
 		return 0, false
@@ -188,7 +188,7 @@ func (s *Store) tryPlace(size int) (slot uint32, ok bool) {
 	return slot, true
 }
 
-// grant makes a placed slot into a reservation.
+// grant makes an allocated slot into a reservation.
 func (s *Store) grant(slot uint32, size int, c codec.ID, charge ReaderSet) Reservation {
 	s.generation++
 	gen := s.generation
@@ -203,12 +203,12 @@ func (s *Store) grant(slot uint32, size int, c codec.ID, charge ReaderSet) Reser
 	return Reservation{view: &s.grantView, gen: gen, size: uint64(size), slot: slot}
 }
 
-// Unmade reports whether the reservation has no memory yet: before anything else is done
-// with it than to abort it, its holder calls [Store.Make].
-func (r *Reservation) Unmade() bool { return r.view.data == nil }
+// NeedsMemory reports whether the reservation has no memory yet: its holder calls
+// [Store.Make] before any other use of it, except Abort.
+func (r *Reservation) NeedsMemory() bool { return r.view.data == nil }
 
-// Bytes is the memory to fill. It is not zeroed, and not to be touched after
-// Commit or Abort. What is copied there is best copied with [codec.Copy].
+// Bytes is the memory to fill. It is not zeroed, and must not be touched after
+// Commit or Abort. Copy payloads into it with [codec.Copy].
 func (r *Reservation) Bytes() []byte {
 	begin := atomic.LoadUint64(&r.view.lines[r.slot].offset) &^ largeOffset
 	end := begin + r.size
@@ -221,32 +221,32 @@ func (r *Reservation) Bytes() []byte {
 // [ErrSize] leaves the reservation as it was. Any goroutine may call it.
 func (r *Reservation) Commit(size, local int) (h Handle, err error) {
 	r.mustBeOpen("Commit")
-	if r.Unmade() {
+	if r.NeedsMemory() {
 		panic("shmstore: Commit of a reservation without memory")
 	}
 	if size < 0 || uint64(size) > r.size || local < 0 || local > maxDebts {
 		return h, fmt.Errorf("commit %d bytes of %d for %d local deliveries: %w", size, r.size, local, ErrSize)
 	}
-	// Nobody else can evict or charge the slot before it is live: until then
-	// its line and its local account are the holder's to write.
+	// The writer neither evicts nor charges the slot before it is live: until then
+	// only the holder writes its line and its local account.
 	ln := &r.view.lines[r.slot]
 	relaxedStore64(&ln.size, uint64(size))
 	if owed := &r.view.local.owed[r.slot]; local > 0 {
 		relaxedStore32(owed, *owed+uint32(local))
 	}
 	offset, codecID := atomic.LoadUint64(&ln.offset), atomic.LoadUint32(&ln.codec)
-	r.settle("Commit", stateLive)
+	r.finish("Commit", stateLive)
 	h.Store, h.Gen = r.view.geo.store, r.gen
 	h.Offset, h.Size = offset, uint64(size)
 	h.Slot, h.Codec = r.slot, codecID
 	return h, nil
 }
 
-// Abort gives the reservation back. The writer's next scan returns the slot,
-// the room and the debts. Any goroutine may call it.
+// Abort ends the reservation without an object. The writer's next scan frees the slot,
+// the space and the debts. Any goroutine may call it.
 func (r *Reservation) Abort() {
 	r.mustBeOpen("Abort")
-	r.settle("Abort", stateAborted)
+	r.finish("Abort", stateAborted)
 	r.view.doorbell.press()
 }
 
@@ -259,15 +259,15 @@ func (r *Reservation) mustBeOpen(op string) {
 	}
 }
 
-// settle ends the reservation. Of two calls that race, one panics.
-func (r *Reservation) settle(op string, to state) {
+// finish ends the reservation. Of two calls that race, one panics.
+func (r *Reservation) finish(op string, to state) {
 	word := &r.view.lines[r.slot].word
-	if !word.exchange(wordOf(r.gen, stateFree), wordOf(r.gen, to)) {
+	if !word.compareAndSwap(wordOf(r.gen, stateFree), wordOf(r.gen, to)) {
 		panic("shmstore: " + op + " of a reservation that was committed or aborted at the same time")
 	}
 }
 
-// fullError explains why nothing could be placed.
+// fullError explains why an object of size bytes found no space.
 func (s *Store) fullError(size int) *FullError {
 	s.counters.full++
 	ring := s.ring.Stats()
@@ -277,8 +277,8 @@ func (s *Store) fullError(size int) *FullError {
 		FreeBytes:   int64(ring.FreeBytes),
 		FreeSlots:   int(s.geo.slots) - s.inUse,
 		Holders:     s.Holders(),
-		LargeBytes:  int64(s.largeTaken()),
-		Memory:      s.short,
+		LargeBytes:  int64(s.largeBytesUsed()),
+		Memory:      s.memoryErr,
 	}
 	if e.FreeSlots == 0 {
 		e.Resource = ResourceSlots

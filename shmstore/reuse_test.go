@@ -8,7 +8,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec"
 )
 
-// passBy puts an object, and takes and releases it: nobody holds it any more.
+// passBy puts an object, and takes and releases it: then no reader holds it.
 func passBy(t *testing.T, s *Store, sizeBytes int) Handle {
 	t.Helper()
 	l := hold(t, s, sizeBytes)
@@ -35,8 +35,8 @@ func hold(t *testing.T, s *Store, sizeBytes int) Lease {
 	return l
 }
 
-// TestReuse: an object that nobody holds goes with the next reservation, which gets
-// its room, where objects are for those alone who hold them. One that is held stays.
+// TestReuse: with the option, the next reservation evicts a settled object and gets
+// its space. A held object stays.
 func TestReuse(t *testing.T) {
 	for _, opts := range []Options{{}, {Reuse: true}} {
 		opts.ArenaBytes, opts.Memory = 1<<20, Heap
@@ -49,24 +49,24 @@ func TestReuse(t *testing.T) {
 		before := passBy(t, s, 1000)
 		after := passBy(t, s, 1000)
 		if (after.Offset == before.Offset) != opts.Reuse {
-			t.Errorf("%+v: an object lies at %d, and the one before, which nobody held, lay at %d", opts, after.Offset, before.Offset)
+			t.Errorf("%+v: an object lies at %d, and the previous settled one lay at %d", opts, after.Offset, before.Offset)
 		}
 		if l, err := s.Local().Pin(before); (err != nil) != opts.Reuse {
-			t.Errorf("%+v: an object that nobody held, behind the next one: %v", opts, err)
+			t.Errorf("%+v: a settled object after the next reservation: %v", opts, err)
 		} else if err == nil {
 			l.Release()
 		}
 		for _, l := range []Lease{taken, pinned} {
 			if h := l.Handle(); s.records[h.Slot].gen != h.Gen {
-				t.Errorf("%+v: %v is gone, and is held", opts, h)
+				t.Errorf("%+v: %v is gone, although it is held", opts, h)
 			}
 			l.Release()
 		}
 	}
 }
 
-// TestReuseReachesAll: however many objects stay, those that nobody holds do not pile
-// up behind them.
+// TestReuseReachesAll: settled objects do not pile up behind held ones, however many those
+// are.
 func TestReuseReachesAll(t *testing.T) {
 	const islands, rounds = 300, 3000
 	s := create(t, Options{ArenaBytes: 8 << 20, Memory: Heap, Reuse: true})
@@ -77,7 +77,7 @@ func TestReuseReachesAll(t *testing.T) {
 	for range rounds {
 		passBy(t, s, 1000)
 		if piled := s.Stats().Objects - islands; piled > islands/3 {
-			t.Fatalf("%d objects that nobody holds beside %d that stay", piled, islands)
+			t.Fatalf("%d settled objects beside %d held ones", piled, islands)
 		}
 	}
 	for _, l := range held {
@@ -85,8 +85,8 @@ func TestReuseReachesAll(t *testing.T) {
 	}
 }
 
-// TestReuseKeepsUpWithExtents: each extent takes the room of those before that were
-// used up.
+// TestReuseKeepsUpWithExtents: each extent takes the space of earlier extents that were
+// released.
 func TestReuseKeepsUpWithExtents(t *testing.T) {
 	const n, rounds = 64, 100
 	s := create(t, Options{ArenaBytes: 8 << 20, Memory: Heap, Reuse: true})
@@ -102,12 +102,12 @@ func TestReuseKeepsUpWithExtents(t *testing.T) {
 			}
 		}
 		if objects := s.Stats().Objects; objects > 2*n {
-			t.Fatalf("%d objects that nobody holds, and extents of %d", objects, n)
+			t.Fatalf("%d settled objects, and extents of %d", objects, n)
 		}
 	}
 }
 
-// A mix says how large the next object is, and how many others come before it is
+// A mix gives the size of the next object, and how many others are put before it is
 // released.
 type mix func(r *rand.Rand) (sizeBytes, life int)
 
@@ -124,21 +124,21 @@ var mixes = map[string]mix{
 	},
 }
 
-// TestReuseScattersLess: an object finds room in one piece at least as often as
-// where room is used in turn.
+// TestReuseScattersLess: an object finds space in one piece at least as often as
+// in a store without Reuse.
 func TestReuseScattersLess(t *testing.T) {
 	for name, next := range mixes {
 		t.Run(name, func(t *testing.T) {
 			inTurn, reused := unplaced(t, next, false), unplaced(t, next, true)
 			if reused > inTurn || inTurn == 0 {
-				t.Errorf("%d objects found no room, and %d where room is used in turn", reused, inTurn)
+				t.Errorf("%d objects found no space, and %d without Reuse", reused, inTurn)
 			}
 		})
 	}
 }
 
-// unplaced counts the objects that find no room in one piece, in a store that is three
-// quarters full at the most.
+// unplaced counts the objects that find no space in one piece, in a store that is at most three
+// quarters full.
 func unplaced(t *testing.T, next mix, reuse bool) (failed int) {
 	t.Helper()
 	const arena, objects = 1 << 20, 3000
@@ -146,12 +146,12 @@ func unplaced(t *testing.T, next mix, reuse bool) (failed int) {
 	r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same each time
 	ends := make(map[int][]Lease)
 	held := 0
-	release := func(at int) {
-		for _, l := range ends[at] {
+	release := func(index int) {
+		for _, l := range ends[index] {
 			held -= len(l.Bytes())
 			l.Release()
 		}
-		delete(ends, at)
+		delete(ends, index)
 	}
 	for i := range objects {
 		release(i)
@@ -176,8 +176,8 @@ func unplaced(t *testing.T, next mix, reuse bool) (failed int) {
 		ends[i+life] = append(ends[i+life], l)
 		held += size
 	}
-	for at := range ends {
-		release(at)
+	for index := range ends {
+		release(index)
 	}
 	return failed
 }

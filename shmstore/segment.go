@@ -16,26 +16,26 @@ const (
 
 // Segment is one piece of shared memory that exactly one process writes to: a
 // memfd whose size is fixed, whose pages are all allocated (but see
-// [OpenFillingSegment]), and that nobody but its writer can map writable any more. It is
-// what a [Store] is made of, by itself, for a peer that keeps no accounts.
+// [OpenFillingSegment]), and that no process but its writer can map writable. A [Store]
+// is made of segments; a Segment on its own serves a peer that keeps no accounts.
 //
-// There are two ways to one. [NewSegment] is for the memory this process writes, and
-// [OpenSegment] for reading what a peer made. All mappings are kept from forked children.
+// [NewSegment] makes a segment that this process writes, and [OpenSegment] opens a
+// segment that a peer made, for reading. Forked children inherit no mapping.
 //
-// A Segment is safe for concurrent use. Who still needs it is for the caller to
-// know: Close does not count.
+// A Segment is safe for concurrent use. It counts no references: the caller knows when
+// to call Close.
 type Segment struct {
 	data []byte
 
-	filled atomic.Int64 // bytes from the first on that are known to have memory
+	filled atomic.Int64 // bytes from the start that are known to have memory
 
 	mu      lockorder.Mutex[lockorder.Segment] // guards the descriptor
 	segment *segment
 }
 
-// NewSegment makes a zeroed segment for this process to write to, and seals it
-// for everybody else: any process may be given the descriptor. The name is for
-// people; it shows in /proc. The errors are [ErrSize], a [*MemoryError],
+// NewSegment makes a zeroed segment for this process to write to, and seals it: any
+// process may be given the descriptor, and none can write through it. The name shows in
+// /proc and serves diagnosis only. The errors are [ErrSize], a [*MemoryError],
 // [ErrUnsupported], and those of the system.
 func NewSegment(name string, sizeBytes int64) (*Segment, error) {
 	name = cleanName(name)
@@ -70,8 +70,8 @@ func OpenSegment(name string, fd int, sizeBytes int64) (*Segment, error) {
 	})
 }
 
-// OpenFillingSegment is OpenSegment for memory whose writer gives it pages as it fills it,
-// from the front on, as that of a [Store] with Options.Reuse is. Ask [Segment.Filled]
+// OpenFillingSegment is OpenSegment for memory to which its writer adds pages from the
+// front as it fills it, as the arena of a [Store] with Options.Reuse. Call [Segment.Filled]
 // before reading.
 func OpenFillingSegment(name string, fd int, sizeBytes int64) (*Segment, error) {
 	return adoptSegment(cleanName(name), fd, sizeBytes, func(fd, sizeBytes int) (*segment, error) {
@@ -79,10 +79,10 @@ func OpenFillingSegment(name string, fd int, sizeBytes int64) (*Segment, error) 
 	})
 }
 
-// Filled reports whether the segment has memory for all bytes in front of an end, as every
-// segment has but one of [OpenFillingSegment]. Its writer can take none of it away. Do not
-// read where it has none: that would take memory, on this process's account, and kill the
-// process where there is none.
+// Filled reports whether the segment has memory for all bytes before endBytes. Only a
+// segment of [OpenFillingSegment] may lack some. The writer cannot take memory away. Do not
+// read bytes without memory: the read would take memory on this process's account, and kill
+// the process if the machine has none.
 func (s *Segment) Filled(endBytes int64) bool {
 	if endBytes <= s.filled.Load() {
 		return true
@@ -115,8 +115,7 @@ func checkSegmentSize(sizeBytes int64) error {
 	return nil
 }
 
-// cleanName makes a name that the system takes of one that may come from
-// outside.
+// cleanName turns a name, which may come from outside, into one that the system accepts.
 func cleanName(name string) string {
 	name = strings.ReplaceAll(name, "\x00", "?")
 	return name[:min(len(name), maxSegmentNameBytes)]
@@ -126,12 +125,12 @@ func cleanName(name string) string {
 func (s *Segment) Size() int64 { return int64(len(s.data)) }
 
 // Bytes is the segment's memory. Writing to it is fatal unless this process is
-// the segment's writer. After Close it reads as zero, and what is written to it
-// is lost, but nothing faults as long as the Segment itself is referred to.
+// the segment's writer. After Close it reads as zero, and bytes written to it
+// are lost, but no access faults as long as the Segment itself is referred to.
 func (s *Segment) Bytes() []byte { return s.data }
 
-// FD is the descriptor, for passing on, or -1 after Close. It stays the
-// segment's own.
+// FD is the descriptor, for passing on, or -1 after Close. The Segment keeps
+// ownership of it.
 func (s *Segment) FD() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

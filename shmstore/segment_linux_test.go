@@ -15,7 +15,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/headroom"
 )
 
-const segmentTestBytes = 3*pageBytes + 100 // pages are not what counts
+const segmentTestBytes = 3*pageBytes + 100 // no multiple of pages
 
 func mustSegment(t testing.TB, s *Segment, err error) *Segment {
 	t.Helper()
@@ -26,7 +26,7 @@ func mustSegment(t testing.TB, s *Segment, err error) *Segment {
 	return s
 }
 
-// dup returns a descriptor to give away.
+// dup returns a duplicate of a descriptor, for passing on.
 func dup(t testing.TB, fd int) int {
 	t.Helper()
 	given, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
@@ -36,7 +36,7 @@ func dup(t testing.TB, fd int) int {
 	return given
 }
 
-// wantTight fails the test if anybody could still change the segment through
+// wantTight fails the test if a process could still change the segment through
 // this descriptor.
 func wantTight(t *testing.T, s *Segment) {
 	t.Helper()
@@ -65,11 +65,11 @@ func TestSegmentOfThisProcess(t *testing.T) {
 	opened, err := OpenSegment("results", dup(t, own.FD()), segmentTestBytes)
 	other := mustSegment(t, opened, err)
 	if !bytes.Equal(other.Bytes(), content(segmentTestBytes, 2)) {
-		t.Error("the reader sees other bytes than were written")
+		t.Error("the reader does not see the bytes that were written")
 	}
 }
 
-// TestSegmentClose: no descriptor is left, stragglers do not fault.
+// TestSegmentClose: no descriptor is left, and late accesses do not fault.
 func TestSegmentClose(t *testing.T) {
 	before := openDescriptors(t)
 	s, err := NewSegment("closed", segmentTestBytes)
@@ -133,8 +133,8 @@ func memfdWith(t *testing.T, size, allocated int64, seals int) int {
 	return fd
 }
 
-// TestHostileSegments: what a peer sends is refused with a typed error, and its
-// descriptor is not kept.
+// TestHostileSegments: an invalid segment of a peer is refused with a typed error, and its
+// descriptor is closed.
 func TestHostileSegments(t *testing.T) {
 	const size = segmentTestBytes
 	for _, tc := range []struct {
@@ -173,7 +173,7 @@ func TestHostileSegments(t *testing.T) {
 	}
 }
 
-// TestSegmentRefusesTooMuch: with the figures, and before anything was made.
+// TestSegmentRefusesTooMuch: the refusal has the figures, and comes before anything is made.
 func TestSegmentRefusesTooMuch(t *testing.T) {
 	before := openDescriptors(t)
 	_, err := NewSegment("huge", 1<<45)

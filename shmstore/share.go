@@ -7,7 +7,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec"
 )
 
-// SetCodec changes what the handle will say of the payload's encoding, for a
+// SetCodec changes the codec in the future handle, for a
 // producer that took the reservation out of an extent. Call it before Commit.
 func (r *Reservation) SetCodec(c codec.ID) {
 	r.mustBeOpen("SetCodec")
@@ -15,7 +15,7 @@ func (r *Reservation) SetCodec(c codec.ID) {
 }
 
 // Share charges the local reader n more times for the object under the lease,
-// so that a stage can pass on what it received without copying it. The lease
+// so that a stage can pass on a payload that it received without copying it. The lease
 // itself keeps the object in place meanwhile. It is for leases of the owner's
 // process; elsewhere, and after Release, the error is [ErrUnsupported] or
 // [ErrClosed]. The local reader may owe 2^30 deliveries of one object; beyond that
@@ -29,11 +29,11 @@ func (l *Lease) Share(n int) error {
 	case n < 0 || n > maxDebts:
 		return fmt.Errorf("share %v %d times: %w", l.Handle(), n, ErrSize)
 	}
-	// The lease is given back after this, so whoever sees it gone also sees
-	// the new debts: see evict.
-	owed, e := &l.view.owed[l.place.slot], &l.view.ledger[l.place.slot]
+	// The lease is released after this, so a writer that sees its debt settled or its pin
+	// lowered also sees the new debts: see evict.
+	owed, e := &l.view.owed[l.held.slot], &l.view.ledger[l.held.slot]
 	for {
-		done := e.done.Load() // read first, as in lag
+		done := e.done.Load() // read first, as in openDebts
 		now := atomic.LoadUint32(owed)
 		if now-done > maxDebts-uint32(n) {
 			return fmt.Errorf("share %v %d times: %w: %d deliveries are owed already", l.Handle(), n, ErrFull, now-done)

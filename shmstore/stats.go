@@ -6,15 +6,15 @@ import (
 	"slices"
 )
 
-// counters count since the store was created.
+// counters are totals since the store was created.
 type counters struct {
 	reserved, aborted, evicted, pinConflicts, full uint64
 }
 
 // Stats are the figures of one moment. Sizes are in bytes.
 type Stats struct {
-	ArenaBytes  int64 // room for objects
-	FreeBytes   int64 // of it, in however many pieces
+	ArenaBytes  int64 // space for objects
+	FreeBytes   int64 // of these, free; not necessarily in one piece
 	LargestFree int64 // the largest object that fits there without an eviction
 	Slots       int
 	FreeSlots   int
@@ -31,12 +31,12 @@ type Stats struct {
 	PieceBytes int64 // of these, as they were asked for
 
 	ReservedTotal uint64 // objects ever granted
-	AbortedTotal  uint64 // reservations ever given back and freed
+	AbortedTotal  uint64 // reservations ever aborted and freed
 	EvictedTotal  uint64 // objects ever evicted or deleted
-	// DeviceEvictedTotal is how many of them had to go for room on a device.
+	// DeviceEvictedTotal is how many of them were evicted for space on a device.
 	DeviceEvictedTotal uint64
-	PinConflictsTotal  uint64 // evictions put off by a pin
-	FullTotal          uint64 // reservations refused for lack of room or slots
+	PinConflictsTotal  uint64 // evictions postponed by a pin
+	FullTotal          uint64 // reservations refused for lack of space or slots
 }
 
 // Stats returns the present figures. Writer only.
@@ -55,7 +55,7 @@ func (s *Store) Stats() Stats {
 		Readers:            s.present,
 		Quarantined:        s.quarantine,
 		MaxLargeBytes:      int64(s.maxLarge),
-		LargeBytes:         int64(s.largeTaken()),
+		LargeBytes:         int64(s.largeBytesUsed()),
 		LargeObjects:       len(s.largeSlots),
 		Pieces:             pieces,
 		PieceBytes:         pieceBytes,
@@ -68,7 +68,7 @@ func (s *Store) Stats() Stats {
 	}
 }
 
-// Holder is what one reader keeps from being evicted.
+// Holder describes the objects that one reader keeps from being evicted.
 type Holder struct {
 	Reader      ReaderID
 	Name        string
@@ -80,7 +80,7 @@ type Holder struct {
 	Pieces      int   // of devices, held with the objects
 	PieceBytes  int64 // of these, as they were asked for
 	// Oldest is the lowest generation among the objects. Generations count
-	// up with every object, so that a low one was held for long.
+	// up with every object: a low one has been held for long.
 	Oldest uint64
 }
 
@@ -97,7 +97,7 @@ func (h Holder) String() string {
 }
 
 // Holders lists the readers that hold objects, the one with most bytes first.
-// It looks at every object. Writer only.
+// It checks every object. Writer only.
 func (s *Store) Holders() []Holder {
 	return s.holders(func(h *Holder, a *account) {
 		for slot := range s.records {
@@ -106,7 +106,7 @@ func (s *Store) Holders() []Holder {
 	})
 }
 
-// holders is Holders for the objects that add looks at.
+// holders is Holders for the objects that add adds with addHeld.
 func (s *Store) holders(add func(h *Holder, a *account)) []Holder {
 	var holders []Holder
 	for _, a := range s.accounts {
@@ -119,13 +119,13 @@ func (s *Store) holders(add func(h *Holder, a *account)) []Holder {
 	return holders
 }
 
-// addHeld adds the object in slot to what a reader holds, if it does.
+// addHeld adds the object in slot to h, if the reader of the account holds it.
 func (s *Store) addHeld(h *Holder, a *account, slot uint32) {
 	rec := &s.records[slot]
 	if rec.gen == 0 || stateOf(s.lines[slot].word.load()) != stateLive {
 		return
 	}
-	debts, pins := a.lag(slot), a.ledger[slot].pin.Load()
+	debts, pins := a.openDebts(slot), a.ledger[slot].pin.Load()
 	distrusted := h.Quarantined && s.mayHold(slot).Has(a.id)
 	if debts <= 0 && pins == 0 && !distrusted {
 		return
@@ -134,7 +134,7 @@ func (s *Store) addHeld(h *Holder, a *account, slot uint32) {
 	h.Bytes += int64(s.objectBytes(slot))
 	h.Debts += int(max(debts, 0))
 	h.Pins += int(pins)
-	if held := s.heldBy(slot); held.on != nil {
+	if held := s.pieceOf(slot); held.device != nil {
 		h.Pieces++
 		h.PieceBytes += held.sizeBytes
 	}

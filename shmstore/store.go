@@ -18,18 +18,18 @@ type Handle = messages.Handle
 // Store is the owner's side of a payload store. Most of its methods are for
 // one goroutine, the writer; those that any goroutine may call say so.
 type Store struct {
-	grantView         // of the objects in the arena
-	inArena    uint64 // size of the largest object there; above it they are large
-	maxLarge   uint64
-	keepLarge  uint64 // of that, with segments that are kept for reuse
-	memory     Memory
-	reuse      bool
-	maxReaders int
-	closed     atomic.Bool
-	large      *largeTable
-	onLarge    func(mem []byte) (gone func(unmap, stays func())) // nil: nobody wants to know
-	leaving    atomic.Uint64                                     // bytes of large objects that are gone, and still mapped for a while
-	staying    atomic.Uint64                                     // and that stay mapped for good
+	grantView           // of the objects in the arena
+	inArena      uint64 // size of the largest object there; above it they are large
+	maxLarge     uint64
+	keepLarge    uint64 // bound of large objects and of segments kept for reuse, in bytes
+	memory       Memory
+	reuse        bool
+	maxReaders   int
+	closed       atomic.Bool
+	large        *largeTable
+	onLarge      func(mem []byte) (forget func(unmap, stays func())) // nil: no function is installed
+	leavingBytes atomic.Uint64                                       // of large objects that are gone, until they are unmapped
+	stayingBytes atomic.Uint64                                       // of large objects that are gone and stay mapped for good
 
 	// The mapped segments; arena, lines and directory are views of them.
 	arenaSegment, directorySegment *segment
@@ -37,34 +37,34 @@ type Store struct {
 	directory                      []byte
 
 	// All below is the writer's alone.
-	ring          *ringbuf.Ring
-	generation    uint64   // the last one given out
-	records       []record // one for each slot that was ever used
-	freeSlots     []uint32 // of those, the ones without an object
-	inUse         int      // of those, the ones with an object
-	largeSlots    []uint32 // of the large objects, ascending by generation
-	largeBytes    uint64   // of their segments
-	largeHand     int      // of a store that reuses: the one of largeSlots to look at next
-	spares        spares
-	accounts      []*account          // of the present readers, ascending by id
-	columns       [readerIndexes]debt // their owed columns, by id; nil if absent
-	present       ReaderSet
-	admitting     ReaderSet // indexes that admissions have
-	quarantine    ReaderSet
-	counters      counters
-	hand          ringbuf.Chunk // of a store that reuses: where the next look begins; zero: at the oldest object
-	whileClosing  func()        // for tests: between closing slots and looking at pins
-	short         error         // why there was no memory for room, in the present attempt; nil: there was
-	scratch       batch
-	devices       []*deviceUse // that objects were reserved on
-	pieces        []heldPiece  // by slot; as long as the highest that ever held one
-	deviceEvicted uint64       // of the evicted, those for room on a device
+	ring             *ringbuf.Ring
+	generation       uint64   // the last one granted
+	records          []record // one for each slot that was ever used
+	freeSlots        []uint32 // of those, the ones without an object
+	inUse            int      // of those, the ones with an object
+	largeSlots       []uint32 // of the large objects, ascending by generation
+	largeBytes       uint64   // of their segments
+	nextLargeReclaim int      // with Reuse: index in largeSlots of the object to check next
+	spares           spares
+	accounts         []*account                // of the present readers, ascending by id
+	columns          [readerIndexes]debtColumn // their owed columns, by id; nil if absent
+	present          ReaderSet
+	admitting        ReaderSet // indexes that admissions have
+	quarantine       ReaderSet
+	counters         counters
+	nextReclaim      ringbuf.Chunk // with Reuse: where the next reclaim begins; zero: at the oldest object
+	whileClosing     func()        // for tests: called between closing slots and reading pins
+	memoryErr        error         // why the present attempt got no memory for space; nil: it got some, or asked for none
+	scratch          batch
+	devices          []*deviceUse // that objects were reserved on
+	pieces           []heldPiece  // by slot; as long as the highest that ever held one
+	deviceEvicted    uint64       // of the evicted, those for space on a device
 }
 
-// debt is the column of an account: what a reader owes, slot by slot.
-type debt []uint32
+// debtColumn holds the debts ever charged to one reader, by slot.
+type debtColumn []uint32
 
-// record is what the writer alone knows about a slot.
+// record is the writer's private state of a slot.
 type record struct {
 	chunk   ringbuf.Chunk
 	gen     uint64 // 0: no object
@@ -75,9 +75,9 @@ type record struct {
 //
 // If the machine or a control group has not enough memory for all of the store, the error
 // is a [*MemoryError]. Shared memory is reserved and touched in full, so that no later
-// access can fail for lack of it: here, or, with Options.Reuse, before room is first given
-// out, see [Store.Reserve]. Another process that allocates at the same moment can still
-// bring the kernel's out-of-memory killer.
+// access can fail for lack of it: here, or, with Options.Reuse, before space is first
+// granted, see [Store.Reserve]. Another process that allocates at the same moment can still
+// trigger the kernel's out-of-memory killer.
 func Create(opts Options) (*Store, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, fmt.Errorf("create store: %w", err)
@@ -101,15 +101,15 @@ func Create(opts Options) (*Store, error) {
 		reuse:      opts.Reuse,
 		maxReaders: opts.MaxReaders,
 	}
-	if err := s.allocate(opts); err != nil {
+	if err := s.allocateSegments(opts); err != nil {
 		return nil, fmt.Errorf("create store of %d bytes: %w", opts.ArenaBytes, err)
 	}
 	s.doorbell.flag = wantRoomOf(s.directory)
-	s.local = s.declare(LocalReader, "local")
+	s.local = s.addLocalReader(LocalReader, "local")
 	return s, nil
 }
 
-// newStoreID draws an identity. Zero would be no store.
+// newStoreID draws a random identity other than zero, which names no store.
 func newStoreID() uint64 {
 	var b [8]byte
 	for {
@@ -120,8 +120,8 @@ func newStoreID() uint64 {
 	}
 }
 
-// allocate makes the arena, the directory and the ring.
-func (s *Store) allocate(opts Options) error {
+// allocateSegments makes the arena, the directory and the ring.
+func (s *Store) allocateSegments(opts Options) error {
 	dirBytes := directoryBytes(opts.Slots)
 	if opts.Memory == Shared {
 		if err := checkHeadroom(uint64(opts.ArenaBytes) + uint64(dirBytes)); err != nil {
@@ -129,10 +129,10 @@ func (s *Store) allocate(opts Options) error {
 		}
 	}
 	var err error
-	if s.arenaSegment, err = s.newSegment(kindArena, int(opts.ArenaBytes)); err != nil {
+	if s.arenaSegment, err = s.newStoreSegment(kindArena, int(opts.ArenaBytes)); err != nil {
 		return err
 	}
-	if s.directorySegment, err = s.newSegment(kindDirectory, dirBytes); err != nil {
+	if s.directorySegment, err = s.newStoreSegment(kindDirectory, dirBytes); err != nil {
 		s.arenaSegment.release()
 		return err
 	}
@@ -157,10 +157,10 @@ func (s *Store) allocate(opts Options) error {
 	return nil
 }
 
-// fillArena is ringbuf.Options.Fill.
+// fillArena implements ringbuf.Options.Fill. It keeps an error in memoryErr.
 func (s *Store) fillArena(endBytes uint64) (filledBytes uint64) {
 	if err := s.arenaSegment.fill(int(endBytes)); err != nil {
-		s.short = err
+		s.memoryErr = err
 	}
 	return uint64(s.arenaSegment.filled)
 }
@@ -174,27 +174,26 @@ func (s *Store) fillAll() error {
 // goroutine may call it.
 func (s *Store) MaxObjectBytes() int64 { return int64(s.geo.maxObject) }
 
-// Local is reader 0: all consumers in the owner's process that need no
+// Local returns reader 0, which serves all consumers in the owner's process that need no
 // account of their own. Any goroutine may call it.
 func (s *Store) Local() *Reader { return s.local }
 
-// OnRoom installs the function that is called when a release may have made
-// room while [Store.WantRoom] is raised. It runs on the releasing goroutine,
+// OnRoom installs the function that is called when a release may have freed
+// space while [Store.WantRoom] is raised. The function runs on the releasing goroutine,
 // possibly several times and at once on several, and must not block. Any
 // goroutine may call OnRoom.
-func (s *Store) OnRoom(ring func()) { s.doorbell.ring.Store(&ring) }
+func (s *Store) OnRoom(ring func()) { s.doorbell.onRoom.Store(&ring) }
 
-// WantRoom says whether the writer is waiting for room. To wait without
-// missing a wake-up, raise the flag, try once more, and only then wait.
-func (s *Store) WantRoom(wanted bool) { s.doorbell.want(wanted) }
+// WantRoom raises or lowers the flag that says that the writer waits for space. To wait
+// without missing a wake-up, raise the flag, try once more, and only then wait. Writer only.
+func (s *Store) WantRoom(wanted bool) { s.doorbell.setWanted(wanted) }
 
-// Close ends the store: it refuses new reservations and new leases, and gives the memory back. While leases or reservations of this
-// process are open it leaves the memory mapped instead, for a live view must
-// never fault, and returns an error that wraps [ErrBusy]; calling Close again
-// tries again, and without that the memory stays until the process ends. What
-// readers in other processes hold stays valid until they let go, save pieces of
-// devices: these are all freed, and their readers are to be told before. Closing
-// a closed store does nothing.
+// Close ends the store: it refuses new reservations and new leases, and gives the memory
+// back. While leases or reservations of this process are open, it leaves the memory mapped,
+// because a live view must never fault, and returns an error that wraps [ErrBusy]; call
+// Close again then, or the memory stays until the process ends. Objects that readers in
+// other processes hold stay valid until they are released. Pieces of devices are all freed:
+// tell their readers before. Closing a closed store does nothing. Writer only.
 func (s *Store) Close() error {
 	if s.arenaSegment.released {
 		return nil
@@ -222,7 +221,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// verify reports why h names no object of this store, if it does not.
+// verify returns the reason why h names no object of this store, or nil.
 func (s *Store) verify(h Handle) error {
 	switch {
 	case s.closed.Load():

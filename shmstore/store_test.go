@@ -97,7 +97,7 @@ func TestPutAndRead(t *testing.T) {
 			}
 			l := mustLease(t, s.Local().Take, h)
 			if !bytes.Equal(l.Bytes(), want) {
-				t.Errorf("%s: other bytes than were put", name)
+				t.Errorf("%s: the bytes are not those that were put", name)
 			}
 			if l.Handle() != h || h.Size != uint64(len(want)) || h.Store != s.geo.store {
 				t.Errorf("%s: handle %v, its lease has %v", name, h, l.Handle())
@@ -121,7 +121,7 @@ func TestReservationIsUsedOnce(t *testing.T) {
 		wantPanic(t, "Commit of a "+name+" reservation", func() { _, _ = r.Commit(1, 0) })
 		wantPanic(t, "Abort of a "+name+" reservation", func() { r.Abort() })
 	}
-	// The object stays as it was committed.
+	// The committed object is unchanged.
 	if l := mustLease(t, s.Local().Pin, h); len(l.Bytes()) != 10 {
 		t.Errorf("the object has %d bytes, 10 were committed", len(l.Bytes()))
 	} else {
@@ -135,9 +135,9 @@ func TestReservationIsUsedOnce(t *testing.T) {
 	again.Abort()
 }
 
-// TestIslands: what is held blocks nobody, and the oldest that is not held
-// goes first.
-func TestIslands(t *testing.T) {
+// TestHeldObjectsBlockNoOthers: a held object does not block others, and the oldest settled one
+// is evicted first.
+func TestHeldObjectsBlockNoOthers(t *testing.T) {
 	eachMemory(t, func(t *testing.T, memory Memory) {
 		s := create(t, small(memory))
 		l := mustLease(t, s.Local().Take, mustPut(t, s, content(512, 1), Readers(0)))
@@ -176,7 +176,7 @@ func TestFullErrorNamesHolders(t *testing.T) {
 		t.Fatalf("error %v, want a *FullError", err)
 	}
 	if full.Resource != ResourceRoom || full.NeededBytes != 1000 || full.Reserved != 1 || full.ReservedBytes != 200 {
-		t.Errorf("full of what: %+v", full)
+		t.Errorf("the resource is wrong: %+v", full)
 	}
 	want := []Holder{
 		{Reader: 1, Name: "slow", Objects: 4, Bytes: 3512, Debts: 4, Oldest: 1},
@@ -218,7 +218,7 @@ func TestPinsSettleNothing(t *testing.T) {
 		s.FreeUnused()
 		l = mustLease(t, s.Local().Take, h)
 		if !bytes.Equal(l.Bytes(), content(100, 1)) {
-			t.Error("one reader that read twice freed the data under another")
+			t.Error("two reads by one reader freed the data of another")
 		}
 		wantClean(t, s)
 		l.Release()
@@ -239,7 +239,7 @@ func TestDebtsAreCounted(t *testing.T) {
 		l.Release()
 		s.FreeUnused()
 		if s.Stats().Objects != 1 {
-			t.Fatalf("the object went after %d of 4 deliveries", i+1)
+			t.Fatalf("the object is gone after %d of 4 deliveries", i+1)
 		}
 	}
 	if err := s.Local().Drop(h); err != nil {
@@ -281,7 +281,7 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// TestShareRefuses: a reader does not share what another reader holds, nor a negative number.
+// TestShareRefuses: a reader cannot share objects that another reader holds, nor a negative number of times.
 func TestShareRefuses(t *testing.T) {
 	s := create(t, small(Heap))
 	reader := mustDeclare(t, s, "reader")
@@ -298,8 +298,8 @@ func TestShareRefuses(t *testing.T) {
 	}
 }
 
-// TestShareIsBounded: what a reader owes never grows so far that it looks like less
-// than nothing.
+// TestShareIsBounded: the debts of a reader never grow so far that their number looks
+// negative.
 func TestShareIsBounded(t *testing.T) {
 	s := create(t, small(Heap))
 	h := mustPut(t, s, content(10, 1), Readers(0))
@@ -315,7 +315,7 @@ func TestShareIsBounded(t *testing.T) {
 	}
 	l.Release()
 	if s.FreeUnused(); s.Stats().Objects != 1 {
-		t.Error("the object is gone, and is owed to many")
+		t.Error("the object is gone, although debts are open")
 	}
 	if got := s.Stats().Quarantined; got != 0 {
 		t.Errorf("quarantined: %v", got)
@@ -386,7 +386,7 @@ func TestDoorbell(t *testing.T) {
 	reader := mustDeclare(t, s, "reader")
 	steps := []struct {
 		name string
-		step func() func() // returns what may make room
+		step func() func() // returns the function that may free space
 	}{
 		{"release of a debt", func() func() {
 			l := mustLease(t, reader.Take, mustPut(t, s, nil, Readers(reader.ID())))
@@ -416,12 +416,12 @@ func TestDoorbell(t *testing.T) {
 		s.WantRoom(true)
 		s.WantRoom(true) // raising it twice is raising it once
 		if makeRoom(); rang != 1 {
-			t.Errorf("%s: the bell rang %d times while room was wanted, want 1", tc.name, rang)
+			t.Errorf("%s: the function of OnRoom was called %d times while space was wanted, want 1", tc.name, rang)
 		}
 		makeRoom = tc.step()
 		s.WantRoom(false)
 		if makeRoom(); rang != 1 {
-			t.Errorf("%s: the bell rang while no room was wanted", tc.name)
+			t.Errorf("%s: the function of OnRoom was called while no space was wanted", tc.name)
 		}
 	}
 }
@@ -438,7 +438,7 @@ func TestReaders(t *testing.T) {
 	_, err := s.DeclareReader("one too many")
 	wantError(t, "a fourth", err, ErrTooManyReaders)
 	wantError(t, "removing the local reader", s.RemoveReader(0), ErrUnknownReader)
-	wantError(t, "removing nobody", s.RemoveReader(9), ErrUnknownReader)
+	wantError(t, "removing an absent reader", s.RemoveReader(9), ErrUnknownReader)
 	wantError(t, "removing no index", s.RemoveReader(200), ErrUnknownReader)
 	_, err = s.Put(nil, Readers(1, 40))
 	if !errors.Is(err, ErrUnknownReader) || !strings.Contains(err.Error(), "{40}") {
@@ -446,8 +446,8 @@ func TestReaders(t *testing.T) {
 	}
 }
 
-// TestRemoveReader: what a dead reader held is free, exactly, and its
-// successor under the same index owes nothing.
+// TestRemoveReader: exactly the objects of a dead reader are freed, and the
+// next reader with the same index owes nothing.
 func TestRemoveReader(t *testing.T) {
 	s := create(t, small(Heap))
 	doomed, other := mustDeclare(t, s, "doomed"), mustDeclare(t, s, "other")
@@ -464,13 +464,13 @@ func TestRemoveReader(t *testing.T) {
 	_, err := doomed.Pin(both)
 	wantError(t, "Pin by a removed reader", err, ErrClosed)
 	if freed := s.FreeUnused(); freed != 20 {
-		t.Errorf("%d bytes came free, want the 20 of the objects it alone held", freed)
+		t.Errorf("%d bytes were freed, want the 20 of the objects that it alone held", freed)
 	}
 	heir := mustDeclare(t, s, "heir")
 	if heir.ID() != doomed.ID() {
-		t.Fatalf("the heir has index %d", heir.ID())
+		t.Fatalf("the next reader has index %d", heir.ID())
 	}
-	uncommitted.Abort() // its debts were the dead reader's, not the heir's
+	uncommitted.Abort() // its debts were those of the dead reader, not of the next
 	s.FreeUnused()
 	wantClean(t, s)
 	_, err = heir.Take(both)
@@ -540,15 +540,15 @@ func TestClose(t *testing.T) {
 		s.Check()
 		s.Stats()
 		s.WantRoom(true)
-		// A method that was past its check when the store closed.
+		// A method after whose check the store was closed.
 		if word := s.lines[h.Slot].word.load(); memory == Shared && word != 0 {
 			t.Errorf("the word reads %x in an unmapped directory", word)
 		}
 	})
 }
 
-// TestCloseWhileCollecting: who is told that the reader is closed, when it has
-// just collected a debt, holds nothing.
+// TestCloseWhileCollecting: a reader that gets ErrClosed after it has
+// collected a debt holds nothing.
 func TestCloseWhileCollecting(t *testing.T) {
 	eachMemory(t, func(t *testing.T, memory Memory) {
 		s, err := Create(small(memory))
@@ -561,7 +561,7 @@ func TestCloseWhileCollecting(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := reader.Close(); err != nil { // after the first look at the flag
+		if err := reader.Close(); err != nil { // after collect has read the flag once
 			t.Fatal(err)
 		}
 		wantError(t, "collect", reader.collect(ln, &h), ErrClosed)
@@ -588,7 +588,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestEmptyStoreIsCheap: what an idle store of the default size costs on the
+// TestEmptyStoreIsCheap: bounds what an idle store of the default size takes on the
 // Go heap.
 func TestEmptyStoreIsCheap(t *testing.T) {
 	if len(memories()) == 1 {

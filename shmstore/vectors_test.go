@@ -10,8 +10,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/golden"
 )
 
-// vectors are the bytes of a store that two processes must agree on.
-// Numbers of 64 bits are text, for those who have none.
+// vectors are the bytes of a store on which two processes must agree.
+// Numbers of 64 bits are text, for languages without such integers.
 type vectors struct {
 	Superblocks []superblockVector
 	Lines       []lineVector
@@ -72,7 +72,7 @@ func makeVectors() (v vectors) {
 	return v
 }
 
-// TestVectors: the layout is what testdata/vectors.json says. One that changes takes a new
+// TestVectors: the layout is that of testdata/vectors.json. A change of the layout needs a new
 // version, by which processes of different releases refuse each other.
 func TestVectors(t *testing.T) {
 	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {

@@ -15,8 +15,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/peer"
 )
 
-// TestAcceptWithoutDescriptors: a host that has no descriptor left for a connection says so once, with its process,
-// the limit and what to do, and again when there have been connections in between.
+// TestAcceptWithoutDescriptors: a host without a descriptor for a connection logs that once, with its
+// process, the limit and the remedy, and again after a connection was accepted in between.
 func TestAcceptWithoutDescriptors(t *testing.T) {
 	srv, err := Listen(echoBus(t), filepath.Join(t.TempDir(), "host.sock"), ListenOptions{})
 	if err != nil {
@@ -28,7 +28,7 @@ func TestAcceptWithoutDescriptors(t *testing.T) {
 	comes := func() (*peer.Conn, error) {
 		conn, other, err := peer.Pair()
 		if err == nil {
-			err = other.Close() // the process leaves again, of which the log says nothing
+			err = other.Close() // the process hangs up, which is not logged
 		}
 		return conn, err
 	}

@@ -16,17 +16,17 @@ import (
 	"github.com/omnibus-runtime/omnibus/messages"
 )
 
-// maxReplyPiece bounds what one reply carries.
+// maxReplyPiece bounds the bytes of one reply.
 const maxReplyPiece = 60_000
 
-// called has a call answered. What the client tells of itself is taken in at once, for
-// the order counts; what it asks may take a while.
-func (s *session) called(m *wire.Call) error {
+// handleCall answers a call. A client's own figures are recorded at once, since their order counts; any
+// other call is answered on a goroutine, since it may take a while.
+func (s *session) handleCall(m *wire.Call) error {
 	token, method, arguments := m.Token, m.Method, append([]byte(nil), m.Arguments...)
 	if method != hostnode.MethodTensors {
-		return s.ask(token, func() error { return s.call(token, method, arguments) })
+		return s.answerAsync(token, func() error { return s.call(token, method, arguments) })
 	}
-	err := s.srv.services.TensorFigures.Told(s, arguments)
+	err := s.srv.services.TensorFigures.Set(s, arguments)
 	if err == nil {
 		err = s.reply(token, struct{}{})
 	}
@@ -53,11 +53,11 @@ func (s *session) call(token uint32, method string, arguments []byte) error {
 	return err
 }
 
-// reply gives the client the answer to a call, as JSON.
+// reply sends the answer to a call, as JSON.
 func (s *session) reply(token uint32, v any) error {
 	var encoded bytes.Buffer
 	enc := json.NewEncoder(&encoded)
-	enc.SetEscapeHTML(false) // edges are named with an arrow
+	enc.SetEscapeHTML(false) // names of edges contain an arrow
 	if err := enc.Encode(v); err != nil {
 		return fmt.Errorf("encode the answer of a call: %w", err)
 	}
@@ -70,10 +70,10 @@ func (s *session) reply(token uint32, v any) error {
 	return nil
 }
 
-// Status is what a server says about its bus.
+// Status is what a server reports about its bus.
 type Status struct {
 	Bus       string               `json:"bus"`
-	PID       int                  `json:"pid"` // of the process that hosts it
+	PID       int                  `json:"pid"` // of the hosting process
 	Socket    string               `json:"socket"`
 	Epoch     uint64               `json:"epoch"`
 	Age       time.Duration        `json:"age_ns"`
@@ -81,12 +81,12 @@ type Status struct {
 	Processes []ProcessStats       `json:"processes"`
 	Lanes     []LaneStatus         `json:"lanes"`
 	Requests  []bus.RequestStatus  `json:"requests"`
-	Handlers  []bus.RunningHandler `json:"handlers"` // that have not returned
+	Handlers  []bus.RunningHandler `json:"handlers"` // handlers that have not returned
 }
 
 // Status takes a snapshot.
 func (s *Server) Status() Status {
-	u := s.inFlight(reportLease) // first: the figures of the edges have what it says
+	u := s.inFlight(reportLease) // first: it updates the figures of the edges
 	st := Status{
 		Bus: s.services.Name, PID: os.Getpid(), Socket: s.Addr(), Epoch: s.epoch, Age: time.Since(s.services.Opened), Stats: s.backend.Stats(), Processes: s.Processes(), Lanes: u.lanes(s.live()),
 		Requests: s.backend.Statuses(), Handlers: append([]bus.RunningHandler{}, s.backend.Running()...),
@@ -95,7 +95,7 @@ func (s *Server) Status() Status {
 	return st
 }
 
-// CheckReport is what is wrong with the memory of a bus, if anything.
+// CheckReport lists the broken invariants of a bus's memory.
 type CheckReport struct {
 	Violations []string      `json:"violations"`
 	Took       time.Duration `json:"took_ns"`
@@ -103,7 +103,7 @@ type CheckReport struct {
 
 type callMethod = func(ctx context.Context, arguments []byte) (any, error)
 
-// method finds what answers a call.
+// method returns the function that answers a call.
 func (s *Server) method(name string) (callMethod, error) {
 	if f := s.opts.Methods[name]; f != nil {
 		return f, nil
@@ -113,7 +113,7 @@ func (s *Server) method(name string) (callMethod, error) {
 		"stats":  func(context.Context, []byte) (any, error) { return s.backend.Stats(), nil },
 		"stalls": func(context.Context, []byte) (any, error) {
 			u := s.inFlight(reportLease)
-			return append([]bus.Stall{}, slices.Concat(s.backend.Stalls(0), u.stalls(s.backend, 0), s.exchangeStalls(0), u.unheard())...), nil
+			return append([]bus.Stall{}, slices.Concat(s.backend.Stalls(0), u.stalls(s.backend, 0), s.exchangeStalls(0), u.silentStalls())...), nil
 		},
 		"check":  func(context.Context, []byte) (any, error) { return s.checkAll() },
 		"leases": func(context.Context, []byte) (any, error) { return s.leases(), nil },
@@ -125,7 +125,7 @@ func (s *Server) method(name string) (callMethod, error) {
 	return f, nil
 }
 
-// checkAll checks the store while it is in use, and the arenas.
+// checkAll checks the store, while it is in use, and the accounts of the attached processes.
 func (s *Server) checkAll() (CheckReport, error) {
 	began := time.Now()
 	report := CheckReport{Violations: []string{}}

@@ -12,9 +12,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestCloseSendOfARequestThatIsOver: a client that ends the inputs of a request which is over meanwhile breaks no rule:
-// its session goes on.
-func TestCloseSendOfARequestThatIsOver(t *testing.T) {
+// TestCloseSendAfterRequestEnded: a client that closes the inputs of a request that has just ended
+// breaks no rule. Its session goes on.
+func TestCloseSendAfterRequestEnded(t *testing.T) {
 	broken := errors.New("broken")
 	b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "m", Handle: func(*bus.Task, *bus.Delivery) error { return broken }}),
 		bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}})
@@ -27,7 +27,7 @@ func TestCloseSendOfARequestThatIsOver(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	s := newAcquainted(t, srv, 1)
+	s := newTestSession(t, srv, 1)
 	for i, tc := range []struct {
 		end  func(r *bus.Request)
 		want bus.Outcome
@@ -43,9 +43,9 @@ func TestCloseSendOfARequestThatIsOver(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(r.Close)
-		// Its end has not come to the source yet.
+		// The source has not been told of its end yet.
 		src := &source{sess: s.session, req: r, emitter: r.Input(t.Context())}
-		if err := s.sources.open(src, wire.OwnSource|uint32(i+1)); err != nil {
+		if err := s.sources.addNumbered(src, wire.OwnSource|uint32(i+1)); err != nil {
 			t.Fatal(err)
 		}
 		tc.end(r)

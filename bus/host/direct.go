@@ -9,33 +9,33 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// directFlow is a flow whose deliveries go from one node to another, without
-// the host. The host keeps the request: its slots, its end, and the ends of its
-// streams.
+// directFlow is a flow whose deliveries go directly from one node to another. The host keeps the
+// request: its slots, its end, and the ends of its streams.
 type directFlow struct {
-	stream   bus.Stream
-	producer *source
-	out      int // index of the edge among the producer's
-	consumer *source
-	edge     int  // ... and as the consumer knows it
-	told     bool // the producer was
+	stream    bus.Stream
+	producer  *source
+	out       int // index of the edge among the producer's outputs
+	consumer  *source
+	edge      int  // index of the edge among the consumer's inputs
+	announced bool // the producer was told where to send
 
-	// What went past the host, as the producer said last; written by past.learn.
+	// Deliveries and bytes over the direct path, as the producer last reported; written by
+	// directPaths.update.
 	deliveries, bytes atomic.Int64
 }
 
 // Sums implements bus.DirectPath.
 func (df *directFlow) Sums() (deliveries, bytes int64) { return df.deliveries.Load(), df.bytes.Load() }
 
-// directFlowOf is how a stream goes past the host; nil: it does not.
+// directFlowOf returns the direct flow of a stream; nil: the stream goes through the host.
 func directFlowOf(st bus.Stream) *directFlow {
 	df, _ := st.DirectPath().(*directFlow)
 	return df
 }
 
-// directFrom looks whether what follows a delivery to the client could come past the
-// host, from the process that sent it. It is asked for with the second
-// delivery of a stream: for shorter ones it would not pay.
+// directFrom returns a new direct flow if the deliveries after this one can go directly from the
+// process that sent it to the client; else nil. It is tried at the second delivery of a stream: a
+// shorter stream would not gain.
 func (s *session) directFrom(to *source, d *bus.Delivery, edge int) *directFlow {
 	p, put := d.Control().Origin().(*put)
 	if d.Seq == 0 || d.EOS || !put || p.source == nil {
@@ -47,7 +47,7 @@ func (s *session) directFrom(to *source, d *bus.Delivery, edge int) *directFlow 
 	}
 	from := p.source
 	df := &directFlow{stream: st, producer: from, out: slices.IndexFunc(from.ports, func(p bus.Port) bool { return p.Index == st.Index }), consumer: to, edge: edge}
-	if df.out < 0 || from.opens() != st.Request || !s.canLane() || !from.sess.canLane() {
+	if df.out < 0 || from.request() != st.Request || !s.canLane() || !from.sess.canLane() {
 		return nil
 	}
 	if !st.OpenDirect(df) || !s.srv.introductions.introduce(from.sess, s) {
@@ -57,17 +57,17 @@ func (s *session) directFrom(to *source, d *bus.Delivery, edge int) *directFlow 
 }
 
 func (s *session) canLane() bool {
-	_, begins := s.direct.can()
+	_, begins := s.direct.state()
 	return begins
 }
 
-// expecting tells the producer that the client waits for its deliveries.
+// expecting tells the producer that the client is ready to receive its deliveries directly.
 func (s *session) expecting(m *wire.Expecting) error {
 	if _, err := s.source(m.Source); err != nil {
 		return err
 	}
-	if df := s.direct.telling(m.Source, int(m.Edge)); df != nil { // else it is over
-		df.producer.sess.direct.goes()
+	if df := s.direct.takeUnannounced(m.Source, int(m.Edge)); df != nil { // else the stream has ended
+		df.producer.sess.direct.markUsed()
 		df.producer.sess.queue(&wire.Direct{
 			Source: df.producer.id, Edge: uint16(df.out), PeerEdge: m.Edge, Peer: s.node, PeerSource: m.Source,
 		})
@@ -75,8 +75,8 @@ func (s *session) expecting(m *wire.Expecting) error {
 	return nil
 }
 
-// streamed ends a stream of which a part went past the host, behind what came
-// through it.
+// streamed ends a stream of which some deliveries went directly, after those that came through the
+// host.
 func (s *session) streamed(m *wire.Streamed) error {
 	src, err := s.source(m.Source)
 	if err != nil || src == nil {
@@ -86,20 +86,20 @@ func (s *session) streamed(m *wire.Streamed) error {
 		return fmt.Errorf("%w: edge %d of %d", wire.ErrProtocol, m.Edge, len(src.ports))
 	}
 	var df *directFlow
-	if req := src.opens(); req != nil {
+	if req := src.request(); req != nil {
 		df = directFlowOf(req.Control().Stream(src.ports[m.Edge]))
 	}
 	if df == nil || df.producer != src {
-		return fmt.Errorf("%w: nothing was to go from source %d to another process", wire.ErrProtocol, src.id)
+		return fmt.Errorf("%w: source %d has no such direct path", wire.ErrProtocol, src.id)
 	}
-	deliveries, bytes := believed(m.Deliveries), believed(m.Bytes)
-	return src.do(orSkip(func() error { return df.end(deliveries, bytes) }))
+	deliveries, bytes := clampTotal(m.Deliveries), clampTotal(m.Bytes)
+	return src.do(orSkip(func() error { return df.closeStream(deliveries, bytes) }))
 }
 
-// end ends the stream at the host, and tells the consumer how long it was.
-func (df *directFlow) end(deliveries, bytes int64) error {
+// closeStream ends the stream at the host, and tells the consumer its length.
+func (df *directFlow) closeStream(deliveries, bytes int64) error {
 	through, ended := df.stream.CloseDirect(uint64(deliveries), bytes, func(past uint64) {
-		df.producer.sess.direct.learn(df, past, uint64(bytes))
+		df.producer.sess.direct.update(df, past, uint64(bytes))
 		df.consumer.sess.queue(&wire.Streamed{Source: df.consumer.id, Edge: uint16(df.edge), Deliveries: uint64(deliveries), Bytes: uint64(bytes)})
 	})
 	if ended || uint64(deliveries) < through {

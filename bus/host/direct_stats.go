@@ -5,30 +5,30 @@ import (
 	"slices"
 )
 
-// LaneStatus is what goes from one attached process to another past the host. Both
-// must be alive: the figures go with them.
+// LaneStatus describes the deliveries that go directly from one attached process to another. It exists
+// while both processes live.
 type LaneStatus struct {
-	From          uint32 `json:"from"` // Node of the process that sends
+	From          uint32 `json:"from"` // node number of the sending process
 	To            uint32 `json:"to"`
-	Streams       int    `json:"streams"`    // that are not over
-	Deliveries    int64  `json:"deliveries"` // so far, as the sender says
+	Streams       int    `json:"streams"`    // streams that have not ended
+	Deliveries    int64  `json:"deliveries"` // so far, as the sender reported
 	Bytes         int64  `json:"bytes"`
 	InFlight      int    `json:"under_way"` // deliveries that were sent and are not finished
 	InFlightBytes int64  `json:"under_way_bytes"`
 	Queued        int    `json:"queued"` // deliveries that wait for credit
 }
 
-// believed is what a process says it has sent, up to more than anything sends: sums of
-// that stay far from what 64 bits hold.
-func believed(n uint64) int64 {
+// clampTotal bounds a total that a process reports, far above any real total, so that sums of totals do
+// not overflow.
+func clampTotal(n uint64) int64 {
 	const most = 1 << 53
 	return int64(min(n, most))
 }
 
-// passed is how much went past the host.
-type passed struct{ deliveries, bytes int64 }
+// directTotals counts deliveries over direct paths.
+type directTotals struct{ deliveries, bytes int64 }
 
-// lanes lists who sends to whom past the host.
+// lanes returns the lanes between live processes.
 func (u inFlight) lanes(live []*session) []LaneStatus {
 	type pair struct{ from, to uint32 }
 	all := make(map[pair]*LaneStatus)
@@ -37,7 +37,7 @@ func (u inFlight) lanes(live []*session) []LaneStatus {
 		alive[s.node] = true
 	}
 	for _, s := range live {
-		for to, sum := range s.direct.sums() {
+		for to, sum := range s.direct.snapshot() {
 			if alive[to] {
 				all[pair{s.node, to}] = &LaneStatus{From: s.node, To: to, Deliveries: sum.deliveries, Bytes: sum.bytes}
 			}

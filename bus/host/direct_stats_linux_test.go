@@ -10,13 +10,13 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// TestPassedThatNobodyCounted: a process cannot have the figures of lanes and edges wrap
-// by what it says of a stream, while that lasts or at its end.
-func TestPassedThatNobodyCounted(t *testing.T) {
-	a := attach(t, 8, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
-	r, df := a.past(t)
+// TestDirectTotalsDoNotOverflow: a process cannot make the figures of lanes and edges overflow by its
+// reports on a stream, neither while the stream lasts nor at its end.
+func TestDirectTotalsDoNotOverflow(t *testing.T) {
+	a := openTestHost(t, 8, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
+	r, df := a.openDirect(t)
 	sess := df.producer.sess
-	look := func(what string) {
+	check := func(what string) {
 		t.Helper()
 		for i, e := range a.bus.Stats().Edges {
 			if e.Deliveries < 0 || e.Direct < 0 || e.Bytes < 0 {
@@ -30,22 +30,22 @@ func TestPassedThatNobodyCounted(t *testing.T) {
 		}
 	}
 	for _, n := range []uint64{1, math.MaxInt64, math.MaxInt64 + 1, math.MaxUint64} {
-		sess.direct.learn(df, n, n)
-		look("while it lasts")
+		sess.direct.update(df, n, n)
+		check("while it lasts")
 	}
 	if err := sess.streamed(&wire.Streamed{Source: df.producer.id, Deliveries: math.MaxUint64, Bytes: math.MaxUint64}); err != nil {
 		t.Fatal(err)
 	}
-	look("at its end")
+	check("at its end")
 	r.Abort(nil)
 }
 
-// TestPassedIsForgotten with the node that it went to, but not that of one which came too
-// late to be seen alive.
-func TestPassedIsForgotten(t *testing.T) {
-	p, live := directPaths{passed: map[uint32]passed{1: {}, 2: {}, 5: {}}}, new(session)
-	p.forgetGone(map[uint32]*session{2: live, 3: live})
-	if left := slices.Sorted(maps.Keys(p.sums())); !slices.Equal(left, []uint32{2, 5}) {
+// TestDirectTotalsForgetDepartedNodes: the totals of a departed node are removed. Those of a node that
+// came after the snapshot stay.
+func TestDirectTotalsForgetDepartedNodes(t *testing.T) {
+	p, live := directPaths{totals: map[uint32]directTotals{1: {}, 2: {}, 5: {}}}, new(session)
+	p.forgetDeparted(map[uint32]*session{2: live, 3: live})
+	if left := slices.Sorted(maps.Keys(p.snapshot())); !slices.Equal(left, []uint32{2, 5}) {
 		t.Errorf("%v are left, want those that live, 2, and that came after, 5", left)
 	}
 }

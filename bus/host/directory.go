@@ -24,7 +24,7 @@ func (s *session) publish(m *wire.Publish, fd int) {
 	s.queue(&wire.Published{Token: m.Token})
 }
 
-// withdraw takes back what the client has published.
+// withdraw removes a name that the client published.
 func (s *session) withdraw(m *wire.Withdraw) {
 	s.srv.services.Directory.WithdrawBy(s, lane.Name{Pool: m.Pool, Number: m.Number})
 }
@@ -37,9 +37,9 @@ func (s *session) find(m *wire.Find) {
 		if err == nil || errors.Is(err, peer.ErrGone) || errors.Is(err, peer.ErrClosed) {
 			return nil // as in queue
 		}
-		// So much that was found waits for the client to read it, or this process
-		// has no descriptors left to keep more of it.
-		return fmt.Errorf("%w: what was found cannot be sent: %w", lane.ErrFull, err)
+		// Too many answers wait for the client to read them, or this process has no descriptors left
+		// for another one.
+		return fmt.Errorf("%w: the answer cannot be sent: %w", lane.ErrFull, err)
 	})
 	if err != nil {
 		s.queue(hostnode.DirectoryFailed(m.Token, err))

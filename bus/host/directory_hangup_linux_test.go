@@ -10,16 +10,16 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/process"
 )
 
-// TestPublishAfterHangingUp: the names of a session that the host takes to be alive
-// are free as soon as its process has hung up: it may have joined anew.
-func TestPublishAfterHangingUp(t *testing.T) {
+// TestPublishAfterHangUp: the names of a session become free as soon as its process has hung up, even
+// before the session ends: the process may have joined again.
+func TestPublishAfterHangUp(t *testing.T) {
 	srv := new(Server)
-	old, other := newAcquainted(t, srv, 1), newAcquainted(t, srv, 2)
+	old, other := newTestSession(t, srv, 1), newTestSession(t, srv, 2)
 	d := directory.New(bus.ErrClosed)
 	defer d.Close()
 	names := []lane.Name{{Number: 1}, {Number: 2}}
-	publish := func(a *acquainted, name lane.Name) error {
-		fd, err := process.Self() // something
+	publish := func(a *testSession, name lane.Name) error {
+		fd, err := process.Self() // any descriptor
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,32 +1,32 @@
-// Package host lets other processes take part in a bus: it is the host's end of the process
-// boundary, and package bus/node the other.
+// Package host lets other processes take part in a bus. It is the host's end of the process boundary;
+// package bus/node is the other end.
 //
 //	b, err := bus.Open(ctx, pipeline, options) // some of whose stages are bus.Remote
 //	server, err := host.Listen(b, path, host.ListenOptions{})
 //
-// [Listen] opens a socket. Processes that connect there serve the bus's Remote stages and
-// submit requests; docs/protocol.md says how, for clients in any language. A client's
-// payloads are not copied: it writes them into memory of its own, which the host maps.
+// [Listen] opens a socket. Processes that connect there serve the bus's Remote stages and submit
+// requests; docs/protocol.md describes the protocol, for clients in any language. A client's payloads
+// are not copied: the client writes them into its own memory, which the host maps.
 //
-// # Two nodes past the host
+// # Direct paths
 //
-// Between two nodes deliveries pass the host by, through shared memory. What the hosting
-// program itself sends and serves goes over sockets.
+// Deliveries between two nodes go directly, through shared memory, without the host. Deliveries that
+// the hosting program itself sends or serves go over sockets.
 //
 // # Trust
 //
-// Peers must run as this process's user, or as one that [ListenOptions] allow, and are not
-// trusted beyond that: all that they send is checked, and one that breaks the protocol is cut
-// off. A client that lies about its payloads harms the processes that read them, and no others.
+// A peer must run as this process's user or as a user in [ListenOptions].AllowUIDs, and is not trusted
+// beyond that: the host checks every message, and ends the session of a client that breaks the
+// protocol. A client that gives false payloads harms only the processes that read those payloads.
 //
 // # Death
 //
-// When a process dies, all that it held comes back, and what it had not finished is done
-// elsewhere as far as State, Attempts and Replay of the stage allow: docs/delivery.md. A
-// client that hangs up and lives may still read what it has: that comes back when it is dead.
+// When a process dies, the host takes back all that the process held. Unfinished work is redelivered as
+// far as State, Attempts and Replay of the stage allow: docs/delivery.md. A client that hangs up but
+// lives may still read its payloads; the host takes those back when the client is dead.
 //
 // # Concurrency
 //
-// A [Server] is safe for concurrent use. Close it before its bus. The functions of
-// [ListenOptions] are called on the server's goroutines, and must not block.
+// A [Server] is safe for concurrent use. Close it before its bus. The functions of [ListenOptions] are
+// called on the server's goroutines and must not block.
 package host

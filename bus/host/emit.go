@@ -15,9 +15,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// forwarding finds the payload that a message passes on by reference; nil: it
-// has its own. It is held until it is released: the client may give the delivery back
-// before the emission is made.
+// forwarding returns the payload that a message forwards by reference; nil: the message has a payload
+// of its own. The payload is held until it is released, since the client may return the delivery before
+// the emission is made.
 func (s *session) forwarding(flags uint8, delivery uint32) (accounts.Held, error) {
 	if flags&wire.FlagForward == 0 {
 		return nil, nil
@@ -28,7 +28,7 @@ func (s *session) forwarding(flags uint8, delivery uint32) (accounts.Held, error
 	return nil, fmt.Errorf("%w: delivery %d is not the client's to forward", wire.ErrProtocol, delivery)
 }
 
-// offer takes in memory that the client fills and keeps the books of.
+// offer maps memory that the client offers. The client fills it and keeps its accounts.
 func (s *session) offer(m *wire.Offer, fds []int) error {
 	err := s.mayOffer(m.Bytes)
 	if s.account.Memory(m.Segment) != nil {
@@ -42,23 +42,23 @@ func (s *session) offer(m *wire.Offer, fds []int) error {
 	if err != nil {
 		return offerError(err)
 	}
-	s.account.Show(m.Segment, s.memory.take(mem), maxOffered)
+	s.account.Show(m.Segment, s.memory.adopt(mem), maxOffered)
 	return nil
 }
 
-// offerError says to a client why its memory could not be taken in.
+// offerError makes the error that tells a client why its memory cannot be mapped.
 func offerError(err error) error {
 	switch {
 	case errors.Is(err, shmstore.ErrSize):
 		return fmt.Errorf("%w: %w", wire.ErrProtocol, err)
 	case errors.Is(err, syscall.ENOMEM):
 		return &wire.Error{Code: wire.CodeMemory, Text: fmt.Sprintf(
-			"%v: the host, process %d, has no room for one more mapping: raise its limit of address space (ulimit -v) or vm.max_map_count, or offer less", err, os.Getpid())}
+			"%v: the host, process %d, cannot map more memory: raise its limit of address space (ulimit -v) or vm.max_map_count, or offer less", err, os.Getpid())}
 	}
 	return err
 }
 
-// forgetOffer lets go of memory that the client puts nothing more in.
+// forgetOffer retires memory in which the client puts no further payloads.
 func (s *session) forgetOffer(number uint32) error {
 	seg := s.account.Hide(number)
 	if seg == nil {
@@ -68,7 +68,7 @@ func (s *session) forgetOffer(number uint32) error {
 	return nil
 }
 
-// put sends a payload that the client keeps the books of, until it is returned.
+// put sends a payload that lies in the client's accounts until the host returns it.
 func (s *session) put(m *wire.Put) error {
 	src, err := s.source(m.Source)
 	if err != nil {
@@ -78,7 +78,7 @@ func (s *session) put(m *wire.Put) error {
 	if err != nil {
 		return err
 	}
-	p := &put{sess: s, id: m.Put, source: src, passed: forward != nil, forward: forward, delivery: m.Delivery, codec: codec.ID(m.Codec), data: m.Payload}
+	p := &put{sess: s, id: m.Put, source: src, forwarded: forward != nil, forward: forward, delivery: m.Delivery, codec: codec.ID(m.Codec), data: m.Payload}
 	p.refs.Store(1)
 	if m.Flags&(wire.FlagInline|wire.FlagForward) == 0 {
 		if p.lent, err = s.putInPlace(m, p); err != nil {
@@ -97,31 +97,30 @@ func (s *session) put(m *wire.Put) error {
 	return src.do(p)
 }
 
-// put is a payload that a client keeps the books of, as the host knows it.
+// put is the host's record of a payload in a client's accounts.
 type put struct {
-	sess   *session
-	id     uint32
-	source *source      // nil: it was over already
-	refs   atomic.Int32 // the emission's, its deliveries', and that of memory of the client's
-	gone   atomic.Bool  // returned
-	full   atomic.Bool  // a window had no place for another payload when a delivery ended
-	passed bool         // the payload is a delivery's: the client has nothing to keep once it is on its way
+	sess       *session
+	id         uint32
+	source     *source      // nil: the source had ended already
+	refs       atomic.Int32 // of the emission, its deliveries, and the payload in the client's memory
+	returned   atomic.Bool  // the client was told that the payload is returned
+	windowFull atomic.Bool  // a window had no space for another such payload when a delivery ended
+	forwarded  bool         // the payload is that of a delivery: the client keeps nothing for it
 
 	// Until the emission is made:
 	emission bus.Emission
 	index    bus.EmissionIndex
-	delivery uint32            // that it is made for
+	delivery uint32            // the input that the emission is made for
 	codec    codec.ID          // of the payload, which is one of these:
-	data     []byte            // ... in the message
-	lent     *accounts.Payload // ... in memory of the client's
-	forward  accounts.Held     // ... that of a delivery
+	data     []byte            // a payload in the message
+	lent     *accounts.Payload // a payload in the client's memory
+	forward  accounts.Held     // the payload of a delivery
 }
 
-// run implements step: it makes the emission, unless an earlier handling of the same input has
-// made it.
+// run implements step. It makes the emission, unless an earlier handling of the same input has made it.
 func (p *put) run(how waitMode) error {
 	src := p.source
-	e, req := src.emits(how)
+	e, req := src.emitterFor(how)
 	if how == skip || req == nil {
 		p.done()
 		return nil
@@ -132,9 +131,9 @@ func (p *put) run(how waitMode) error {
 		err = p.emit(e)
 	}
 	switch {
-	case errors.Is(err, bus.ErrCanceled) && how == waitNot:
+	case errors.Is(err, bus.ErrCanceled) && how == noWait:
 		return err
-	case errors.Is(err, bus.ErrCanceled): // the session has ended
+	case errors.Is(err, bus.ErrCanceled): // the session ended
 		p.done()
 		return err
 	case err == nil && !repeat:
@@ -157,20 +156,20 @@ func (p *put) emit(e bus.Emitter) error {
 	return e.Control().Lend(p.lent, p.codec, p.emission)
 }
 
-// workOf is the work that a delivery of the client's is part of; nil: of none, or it is finished.
+// workOf returns the work that a delivery of the client is part of; nil: none, or it is finished.
 func (s *session) workOf(delivery uint32) (w *bus.Work) {
 	s.account.Inspect(delivery, func(h *accounts.Hold) {
 		if h != nil && h.Delivery != nil {
-			w = h.Delivery.(*handed).work //nolint:forcetypeassert // an account has no others
+			w = h.Delivery.(*sentDelivery).work //nolint:forcetypeassert // an account has no others
 		}
 	})
 	return w
 }
 
-// keep implements step.
-func (p *put) keep() { p.data = append([]byte(nil), p.data...) }
+// retain implements step.
+func (p *put) retain() { p.data = append([]byte(nil), p.data...) }
 
-// done ends what the emission needed.
+// done releases what the emission needed.
 func (p *put) done() {
 	p.lent.Release()
 	if p.forward != nil {
@@ -180,8 +179,8 @@ func (p *put) done() {
 	p.release()
 }
 
-// putInPlace finds the payload of a put that lies in the client's memory. It returns the
-// put with the last reference to the payload.
+// putInPlace returns the payload of a put that lies in the client's memory. The payload's last
+// reference releases the put.
 func (s *session) putInPlace(m *wire.Put, origin *put) (*accounts.Payload, error) {
 	p, err := s.putPayload(m, origin.release)
 	if err != nil {
@@ -196,40 +195,40 @@ func (s *session) putInPlace(m *wire.Put, origin *put) (*accounts.Payload, error
 
 // Hold implements bus.Origin, for holders of a reference.
 func (p *put) Hold() {
-	if !p.passed {
+	if !p.forwarded {
 		p.refs.Add(1)
 	}
 }
 
-// Unhold is called before the delivery gives its credit back: the client may be waiting for
-// that, also where the emission has yet to end.
+// Unhold implements bus.Origin. It is called before the delivery gives its credit back, since the
+// client may be waiting for the credit, even while the emission is still being made.
 func (p *put) Unhold() {
-	if p.passed {
+	if p.forwarded {
 		return
 	}
-	if p.source.pressed() {
-		p.full.Store(true)
+	if p.source.underPressure() {
+		p.windowFull.Store(true)
 	}
 	p.release()
 }
 
-// release ends a reference. The client is told when nobody needs the payload any more, nor
-// its place in the windows.
+// release drops a reference. After the last one the client is told that the payload, and its space in
+// the windows, is free.
 func (p *put) release() {
 	if p.refs.Add(-1) > 0 {
 		return
 	}
-	p.gone.Store(true)
-	p.sess.tellBack(&wire.Returned{Puts: []uint32{p.id}}, p.full.Load() || p.source.pressed())
+	p.returned.Store(true)
+	p.sess.queueReturn(&wire.Returned{Puts: []uint32{p.id}}, p.windowFull.Load() || p.source.underPressure())
 }
 
-// returnPut tells the client that nobody needs what it put into the exchange any more.
-func (s *session) returnPut(id uint32) { s.tellBack(&wire.Returned{Puts: []uint32{id}}, true) }
+// returnPut tells the client that its payload has left the exchange.
+func (s *session) returnPut(id uint32) { s.queueReturn(&wire.Returned{Puts: []uint32{id}}, true) }
 
-// tellBack tells the client what comes back to it: at once, or with the next packet, and
-// within a millisecond. A host that closes does not know: it lets go of what others may
-// go on reading.
-func (s *session) tellBack(m wire.Message, now bool) {
+// queueReturn sends a client a return: at once, or with the next packet and within a millisecond. A
+// closing host sends none: it drops its references although other processes may still be reading the
+// payloads.
+func (s *session) queueReturn(m wire.Message, now bool) {
 	select {
 	case <-s.srv.closing.Done():
 		return
@@ -239,23 +238,23 @@ func (s *session) tellBack(m wire.Message, now bool) {
 		s.queue(m)
 		return
 	}
-	s.later(m)
+	s.queueLater(m)
 }
 
-// Spent tells the client that credit came back for a payload that is still
-// needed.
+// Spent implements bus.Origin. It tells the client that credit came back for a payload that is still in
+// use.
 func (p *put) Spent(bytesToo bool) {
-	if p.gone.Load() {
+	if p.returned.Load() {
 		return
 	}
 	m := &wire.Spent{Put: p.id}
 	if bytesToo {
 		m.Flags = wire.SpentBytes
 	}
-	p.sess.tellBack(m, p.source.pressed())
+	p.sess.queueReturn(m, p.source.underPressure())
 }
 
-// putPayload finds the payload of a put or a place that lies in memory of the client's.
+// putPayload returns the payload of a put or a place that lies in the client's memory.
 func (s *session) putPayload(m *wire.Put, returned func()) (*accounts.Payload, error) {
 	seg := s.account.Memory(m.Segment)
 	if seg == nil {
@@ -264,12 +263,12 @@ func (s *session) putPayload(m *wire.Put, returned func()) (*accounts.Payload, e
 	if m.Flags&wire.FlagOwn != 0 {
 		s.account.Hide(m.Segment)
 		seg.Retire()
-		defer seg.Release() // the payload keeps it
+		defer seg.Release() // the payload holds a reference
 	}
-	p, err := seg.Claimed(m.Offset, m.Size, s.thin(), returned) // a node may put one payload several times
+	p, err := seg.Claimed(m.Offset, m.Size, s.copiesSmall(), returned) // a node may put the same payload several times
 	if err != nil {
 		return nil, fmt.Errorf("segment %d: %w", m.Segment, err)
 	}
-	s.memory.lies(p)
+	s.memory.countPayload(p)
 	return p, nil
 }

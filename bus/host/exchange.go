@@ -17,31 +17,30 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// What a client may have of the exchange.
+// Bounds of one client in the exchange.
 const (
 	maxPlaced        = 1 << 16 // payloads that it placed
-	maxPlacedOwn     = 64      // of those, in segments of their own, which take a descriptor each
+	maxPlacedOwn     = 64      // of those, in segments of their own, each with a descriptor
 	maxExchangeWaits = 4096    // questions that wait
-	maxOwners        = 4096    // owners that have placed something, and not cleaned up everything
+	maxOwners        = 4096    // owners that have placed payloads and not removed them all
 )
 
-// exchanging is what a client has of the exchange, but for the values, which are in its
-// account.
-type exchanging struct {
+// exchangeState is a client's state in the exchange. Its values are in its account.
+type exchangeState struct {
 	mu     lockorder.Mutex[lockorder.Exchanging] // guards what follows
 	waits  map[uint32]*exchangeWait              // by the token of the question
 	placed int                                   // payloads in the table, or fetched and not finished
 	own    int                                   // of those, in segments of their own
 }
 
-// everyWait is a snapshot of the questions that wait.
-func (x *exchanging) everyWait() []*exchangeWait {
+// allWaits returns a snapshot of the questions that wait.
+func (x *exchangeState) allWaits() []*exchangeWait {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return slices.Collect(maps.Values(x.waits))
 }
 
-// place answers place: it puts a payload into the exchange.
+// place puts a payload into the exchange, and answers.
 func (s *session) place(m *wire.Place) error {
 	p, err := s.placedPayload(m)
 	switch {
@@ -61,7 +60,7 @@ func (s *session) place(m *wire.Place) error {
 	return nil
 }
 
-// placePayload takes the payload over, also if it fails.
+// placePayload takes over the payload, even on failure.
 func (s *session) placePayload(m *wire.Place, p *placed) (entry uint64, err error) {
 	edge := connector.Edge{From: m.From, To: m.To}
 	err = errors.Join(edge.Check(), connector.CheckKey(m.Key))
@@ -70,11 +69,11 @@ func (s *session) placePayload(m *wire.Place, p *placed) (entry uint64, err erro
 		o, err = s.srv.services.Exchange.Owner(&s.account, m.Owner, maxOwners, fmt.Sprintf("process %d (%s)", s.proc.PID(), s.name))
 	}
 	if err == nil {
-		err = s.ex.charge(p.own)
+		err = s.exchange.charge(p.own)
 		p.charged = err == nil
 	}
 	if err != nil {
-		p.void = true
+		p.failed = true
 		p.Release()
 		return 0, err
 	}
@@ -85,38 +84,38 @@ func (s *session) placePayload(m *wire.Place, p *placed) (entry uint64, err erro
 type placed struct {
 	*accounts.Payload
 	own     bool // it has a segment of its own
-	charged bool // it counts among the client's
-	void    bool // it was not placed: nothing is said of it
+	charged bool // it counts against the client's bound
+	failed  bool // it was not placed: the client gets no return
 }
 
-// placedPayload finds the payload of a place.
+// placedPayload returns the payload of a place.
 func (s *session) placedPayload(m *wire.Place) (*placed, error) {
 	p := &placed{own: m.Flags&wire.FlagOwn != 0}
 	number := m.Put
 	var err error
 	if m.Flags&wire.FlagInline != 0 {
-		p.Payload, err = s.srv.services.Exchange.Copied(m.Payload, func() { p.gone(s) })
+		p.Payload, err = s.srv.services.Exchange.Copied(m.Payload, func() { p.released(s) })
 		return p, err
 	}
 	put := &wire.Put{Put: number, Flags: m.Flags &^ wire.FlagForward, Segment: m.Segment, Offset: m.Offset, Size: m.Size}
 	p.Payload, err = s.putPayload(put, func() {
-		p.gone(s)
-		if !p.void {
+		p.released(s)
+		if !p.failed {
 			s.returnPut(number)
 		}
 	})
 	return p, err
 }
 
-// gone says that the last reference to the payload is gone.
-func (p *placed) gone(s *session) {
+// released is called when the last reference to the payload is dropped.
+func (p *placed) released(s *session) {
 	if p.charged {
-		s.ex.discharge(p.own)
+		s.exchange.discharge(p.own)
 	}
 }
 
-// charge counts a payload of the client's.
-func (x *exchanging) charge(own bool) error {
+// charge counts a payload against the client's bounds.
+func (x *exchangeState) charge(own bool) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.placed >= maxPlaced || (own && x.own >= maxPlacedOwn) {
@@ -130,8 +129,8 @@ func (x *exchanging) charge(own bool) error {
 	return nil
 }
 
-// discharge counts one less.
-func (x *exchanging) discharge(own bool) {
+// discharge undoes charge.
+func (x *exchangeState) discharge(own bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.placed--
@@ -140,14 +139,15 @@ func (x *exchanging) discharge(own bool) {
 	}
 }
 
-// placedNow counts the payloads of the client's that lie in the exchange.
-func (x *exchanging) placedNow() int {
+// placedCount returns how many payloads of the client lie in the exchange, or are fetched and not
+// finished.
+func (x *exchangeState) placedCount() int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.placed
 }
 
-// fetch answers fetch.
+// fetch answers with a value, at once or when it is placed.
 func (s *session) fetch(m *wire.Fetch) error {
 	edge := connector.Edge{From: m.From, To: m.To}
 	if err := errors.Join(edge.Check(), connector.CheckKey(m.Key)); err != nil {
@@ -157,21 +157,21 @@ func (s *session) fetch(m *wire.Fetch) error {
 	token, key, entry, x := m.Token, m.Key, m.Entry, s.srv.services.Exchange
 	got, err := x.Get(edge, key, entry)
 	if err == nil {
-		s.hand(token, got)
+		s.sendFetched(token, got)
 		return nil
 	}
 	if m.Flags&wire.FetchWait == 0 || entry != 0 {
 		s.queue(hostnode.Failed(token, err))
 		return nil
 	}
-	return s.askExchange(token, fmt.Sprintf("%q on %v, which nobody has placed", key, edge), func(ctx context.Context) (func(), error) {
+	return s.askExchange(token, fmt.Sprintf("%q on %v, which no process has placed", key, edge), func(ctx context.Context) (func(), error) {
 		got, err := x.Await(ctx, edge, key, entry)
-		return func() { s.hand(token, got) }, err
+		return func() { s.sendFetched(token, got) }, err
 	})
 }
 
-// hand gives the client a value.
-func (s *session) hand(token uint32, f *exchange.Fetched) {
+// sendFetched sends the client a value.
+func (s *session) sendFetched(token uint32, f *exchange.Fetched) {
 	m := &wire.Fetched{Token: token, Size: uint64(len(f.Bytes()))}
 	var at accounts.Location
 	if len(f.Bytes()) <= wire.MaxInline {
@@ -195,11 +195,11 @@ func (s *session) hand(token uint32, f *exchange.Fetched) {
 		return nil
 	})
 	if err != nil {
-		f.PutBack() // the client has not seen it
+		f.PutBack() // the client has not seen the value
 	}
 }
 
-// finishFetched ends a value when the client says so.
+// finishFetched ends the client's use of a value.
 func finishFetched(f *exchange.Fetched, m *wire.Finish) error {
 	if m.Flags&wire.FinishUnread != 0 && m.Flags&wire.FinishKeep == 0 {
 		f.PutBack()
@@ -212,7 +212,7 @@ func finishFetched(f *exchange.Fetched, m *wire.Finish) error {
 	return nil
 }
 
-// cleanup answers cleanup.
+// cleanup removes an owner's values, and answers.
 func (s *session) cleanup(m *wire.Cleanup) {
 	n := s.srv.services.Exchange.Cleanup(&s.account, m.Owner, m.Key)
 	s.queue(&wire.Cleaned{Token: m.Token, Count: uint32(n)})

@@ -13,23 +13,23 @@ import (
 // exchangeWait is a question about the exchange that waits.
 type exchangeWait struct {
 	cancel context.CancelCauseFunc
-	what   string // it waits for
+	what   string // the value that it waits for
 	since  time.Time
 }
 
-// errWithdrawn says that the client does not wait any more.
+// errWithdrawn says that the client canceled its question.
 var errWithdrawn = fmt.Errorf("%w: the question was canceled", connector.ErrNotFound)
 
-// askExchange answers a question that waits until it is canceled. What find
-// returns gives the answer.
+// askExchange answers a question with the function that find returns. Find waits until its context
+// ends; the client may cancel it.
 func (s *session) askExchange(token uint32, what string, find func(context.Context) (answer func(), err error)) error {
 	ctx, cancel := context.WithCancelCause(s.ctx)
-	again, many := s.ex.waitFor(token, &exchangeWait{cancel: cancel, what: what, since: time.Now()})
+	duplicate, full := s.exchange.addWait(token, &exchangeWait{cancel: cancel, what: what, since: time.Now()})
 	switch {
-	case again:
+	case duplicate:
 		cancel(nil)
 		return fmt.Errorf("%w: question %d is open already", wire.ErrProtocol, token)
-	case many:
+	case full:
 		cancel(nil)
 		s.queue(hostnode.Failed(token, fmt.Errorf("%w: %d questions wait for the exchange", connector.ErrFull, maxExchangeWaits)))
 		return nil
@@ -39,8 +39,8 @@ func (s *session) askExchange(token uint32, what string, find func(context.Conte
 		if err != nil && ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		// First: the client may use the token again when it has its answer.
-		s.ex.waited(token)
+		// First: the client may use the token again once it has the answer.
+		s.exchange.removeWait(token)
 		cancel(nil)
 		if err != nil {
 			s.queue(hostnode.Failed(token, err))
@@ -53,29 +53,29 @@ func (s *session) askExchange(token uint32, what string, find func(context.Conte
 
 // cancelQuestion ends a question that waits.
 func (s *session) cancelQuestion(token uint32) {
-	if w := s.ex.wait(token); w != nil {
+	if w := s.exchange.findWait(token); w != nil {
 		w.cancel(errWithdrawn)
 	}
 }
 
-// waitFor takes in a question that waits, unless one is open by that token, or as many as may be.
-func (x *exchanging) waitFor(token uint32, w *exchangeWait) (again, many bool) {
+// addWait adds a question that waits. It fails if the token is in use, or the client has too many.
+func (x *exchangeState) addWait(token uint32, w *exchangeWait) (duplicate, full bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	again, many = x.waits[token] != nil, len(x.waits) >= maxExchangeWaits
-	if !again && !many {
+	duplicate, full = x.waits[token] != nil, len(x.waits) >= maxExchangeWaits
+	if !duplicate && !full {
 		x.waits[token] = w
 	}
-	return again, many
+	return duplicate, full
 }
 
-func (x *exchanging) wait(token uint32) *exchangeWait {
+func (x *exchangeState) findWait(token uint32) *exchangeWait {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.waits[token]
 }
 
-func (x *exchanging) waited(token uint32) {
+func (x *exchangeState) removeWait(token uint32) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	delete(x.waits, token)

@@ -18,21 +18,20 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// fuzzTask and fuzzRequest are sources as a fuzzed client calls them: see renumber.
+// fuzzTask and fuzzRequest are the sources that fuzzed packets name: see renumber.
 const (
-	fuzzRequest = wire.OwnSource | 1 // as the client may number one of its own
-	fuzzTask    = 1                  // of the client, as soon as it serves
+	fuzzRequest = wire.OwnSource | 1 // a number that the client may give a request
+	fuzzTask    = 1                  // first task of the client, once it serves
 )
 
-// What the client has descriptors of, and what another node has published.
+// Size of the memory whose descriptor the client sends, and name that another node has published.
 const (
 	fuzzMemory = 1 << 16
 	fuzzName   = 7
 )
 
-// renumber has small numbers of sources in a packet mean those that come behind
-// the last one, so that the same packet does the same again. What is no packet
-// stays as it is.
+// renumber raises small source numbers in a packet by last, so that the same packet names the next
+// sources in each run. Bytes that are no packet stay as they are.
 func renumber(p []byte, last uint32) []byte {
 	var all []byte
 	for rest := p; len(rest) > 0; {
@@ -56,8 +55,7 @@ func renumber(p []byte, last uint32) []byte {
 	return all
 }
 
-// descriptorsOf is how many descriptors the messages of a packet say they bring, as
-// far as it is one.
+// descriptorsOf returns how many descriptors the messages of a packet announce.
 func descriptorsOf(p []byte) (n int) {
 	for len(p) > 0 {
 		h, _, rest, err := wire.Next(p)
@@ -69,7 +67,7 @@ func descriptorsOf(p []byte) (n int) {
 	return min(n, wire.MaxDescriptors)
 }
 
-// sourceOf is the source that a message of a client names.
+// sourceOf returns the source field of a client's message; nil: it has none.
 func sourceOf(m wire.Message) *uint32 {
 	switch m := m.(type) {
 	case *wire.Ended:
@@ -90,9 +88,8 @@ func sourceOf(m wire.Message) *uint32 {
 	return nil
 }
 
-// FuzzSession sends a host whatever comes to mind, in place of what a client
-// should send behind its hello, with a stream of a node's waiting for a process
-// to serve its stage. The host must stay in one piece, and serve others.
+// FuzzSession sends arbitrary packets to a host after the hello, while a stream of a node waits for a
+// process to serve its stage. The host must stay intact and go on serving other processes.
 func FuzzSession(f *testing.F) {
 	packet := func(ms ...wire.Message) []byte {
 		var p []byte
@@ -113,7 +110,8 @@ func FuzzSession(f *testing.F) {
 	f.Add(packet(serve, &wire.Put{Put: 1, Source: fuzzTask, Delivery: 1, Edge: 0, Flags: wire.FlagForward, Codec: 1}))
 	f.Add(packet(serve, &wire.Put{Put: 1, Source: fuzzTask, Edge: 0, Flags: wire.FlagInline, Codec: 1, Size: 1, Payload: []byte("x")}))
 	f.Add(packet(&wire.Scoreboard{}, serve, &wire.Scoreboard{}))
-	// Memory of the client's own: put where something lies, outside, from a segment that is forgotten, and cut short.
+	// Memory of the client: overlapping puts, puts outside it, puts in a forgotten segment, and puts
+	// cut short.
 	offer := &wire.Offer{Segment: 1, Bytes: fuzzMemory}
 	at := func(put uint32, offset, size uint64) wire.Message {
 		return &wire.Put{Put: put, Source: fuzzTask, Delivery: 1, Edge: wire.AllEdges, Codec: 1, Segment: 1, Offset: offset, Size: size}
@@ -132,10 +130,10 @@ func FuzzSession(f *testing.F) {
 	f.Add(packet(submit, &wire.Put{Put: 1, Source: fuzzRequest, Edge: 0, Flags: wire.FlagInline, Codec: 1, Size: 1, Payload: []byte("x")}, submit)) // a number in use
 	f.Add(packet(&wire.Submit{Source: fuzzTask}, &wire.Submit{}))                                                                                   // numbers without the bit
 	ends := &wire.Serve{Token: 1, Stage: "m", Flags: wire.ServeEnds}
-	f.Add(packet(ends, &wire.Finish{Delivery: 1}, &wire.Ended{Task: fuzzTask})) // before all inputs have come
+	f.Add(packet(ends, &wire.Finish{Delivery: 1}, &wire.Ended{Task: fuzzTask})) // before all inputs have arrived
 	f.Add(packet(ends, &wire.Ended{Task: fuzzTask, Code: wire.CodeInternal}, &wire.Ended{Task: fuzzTask}, &wire.Ended{Task: fuzzTask}))
 	f.Add(packet(&wire.Call{Token: 1, Method: "abort", Arguments: []byte(`{"request":1}`)}, &wire.Leave{}))
-	// What goes past the host.
+	// Direct paths.
 	lanes := &wire.Lanes{}
 	emit := func(put uint32) wire.Message {
 		return &wire.Put{Put: put, Source: fuzzTask, Delivery: 1, Flags: wire.FlagInline, Codec: 1, Size: 1, Payload: []byte("x")}
@@ -202,7 +200,7 @@ func FuzzSession(f *testing.F) {
 		}
 		p = renumber(p, host.LastSource(server))
 		r := testbus.StreamOf(t, n)
-		for range 4 { // of which the host passes on two at least, and asks for the rest past it
+		for range 4 { // the host relays at least two, and asks for a direct path for the rest
 			if err := r.Send(t.Context(), "input"); err != nil {
 				t.Fatal(err)
 			}
@@ -216,14 +214,14 @@ func FuzzSession(f *testing.F) {
 		} {
 			fds := slices.Repeat([]int{mem.FD()}, descriptorsOf(packet))
 			if conn.Send(packet, fds) != nil {
-				break // it was refused
+				break // the host refused the client
 			}
 		}
 		buf := make([]byte, wire.MaxPacket)
 		if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
 			t.Fatal(err)
 		}
-		for err == nil { // until the host hangs up, as it does after bye and after nonsense
+		for err == nil { // until the host hangs up, after bye or after an invalid packet
 			var n int
 			var fds []int
 			n, fds, err = conn.Receive(buf)

@@ -10,47 +10,47 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/pool"
 )
 
-// grants begins the requests that had to wait for their place, in the order in which places are
-// granted. Its goroutine waits for nothing else: it tries what a client has sent behind its submit
-// before it begins the next request, so that requests come to the first stages in the order in which
-// they begin. A step that has to wait gets a goroutine of its own.
+// grants begins the requests that had to wait for a permit, in the order of the grants. Its goroutine
+// first tries the messages that the client sent behind its submit, without waiting, and then begins the
+// next request. So requests reach the first stages in the order in which they begin. A step that has to
+// wait gets a goroutine of its own.
 type grants struct {
-	places *pool.Pool
+	permits *pool.Pool
 
 	mu     lockorder.Mutex[lockorder.Grants]
-	news   *sync.Cond
-	queue  []*session // one entry for each place that was granted and is not used yet
+	cond   *sync.Cond
+	queue  []*session // one entry for each permit that was granted and is not used yet
 	closed bool
 	done   chan struct{}
 }
 
 func newGrants(places *pool.Pool) *grants {
-	g := &grants{places: places, done: make(chan struct{})}
-	g.news = sync.NewCond(&g.mu)
+	g := &grants{permits: places, done: make(chan struct{})}
+	g.cond = sync.NewCond(&g.mu)
 	go g.run()
 	return g
 }
 
-// grant is told that a client has got a place. Behind close the place goes back at once.
+// grant adds a permit that a client was granted. After close it returns the permit at once.
 func (g *grants) grant(s *session) {
 	g.mu.Lock()
 	closed := g.closed
 	if !closed {
 		g.queue = append(g.queue, s)
-		g.news.Signal()
+		g.cond.Signal()
 	}
 	g.mu.Unlock()
 	if closed {
-		g.places.Give()
+		g.permits.Give()
 	}
 }
 
-// next waits for a grant; nil: there is none, and none comes.
+// next waits for a grant; nil: grants is closed.
 func (g *grants) next() *session {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for len(g.queue) == 0 && !g.closed {
-		g.news.Wait()
+		g.cond.Wait()
 	}
 	if len(g.queue) == 0 {
 		return nil
@@ -68,52 +68,52 @@ func (g *grants) run() {
 	}
 }
 
-// close ends the goroutine, when no request of a client waits any more.
+// close ends the goroutine. No request of a client waits any more.
 func (g *grants) close() {
 	g.mu.Lock()
 	g.closed = true
-	g.news.Broadcast()
+	g.cond.Broadcast()
 	g.mu.Unlock()
 	<-g.done
 }
 
-// line is the requests of a client that wait for their place, in the order of its messages. A
-// grant is for the client, and not for one of them: the first one begins. Nothing is called
-// while the lock is held.
-type line struct {
+// submitQueue holds the requests of a client that wait for a permit, in the order of its messages. A
+// grant is for the client, not for one request: the first request gets it. No function is called with
+// the lock held.
+type submitQueue struct {
 	mu        lockorder.Mutex[lockorder.Line]
-	waiting   []*waiting
-	beginning bool // one was taken out by the grants, and its first steps are not tried yet
+	waiting   []*waitingSubmit
+	beginning bool // a request was taken out by the grants, and its first steps are not tried yet
 }
 
-// waiting is a request that waits for its place.
-type waiting struct {
+// waitingSubmit is a request that waits for a permit.
+type waitingSubmit struct {
 	src     *source
 	opening bus.RequestOptions
-	tell    bool // see wire.SubmitTell
+	notify  bool // see wire.SubmitTell
 	ticket  pool.Waiter
-	timer   *time.Timer // of the deadline; nil: there is none
+	timer   *time.Timer // of the deadline; nil: the request has none
 }
 
-// empty reports whether a request may begin without overtaking another one of the client.
-func (l *line) empty() bool {
+// empty reports whether a request may begin without overtaking another request of the client.
+func (l *submitQueue) empty() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.waiting) == 0 && !l.beginning
 }
 
-// push adds a request, which late is called for at its deadline.
-func (l *line) push(w *waiting, late func()) {
+// push adds a request. At its deadline late is called.
+func (l *submitQueue) push(w *waitingSubmit, late func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.waiting = append(l.waiting, w)
-	if at := w.opening.Deadline; !at.IsZero() { // under the lock: late finds the request in the line
+	if at := w.opening.Deadline; !at.IsZero() { // under the lock: late finds the request in the queue
 		w.timer = time.AfterFunc(time.Until(at), late)
 	}
 }
 
-// first takes out the request that begins; nil: all were withdrawn.
-func (l *line) first() *waiting {
+// takeFirst removes the request that begins; nil: all requests were withdrawn.
+func (l *submitQueue) takeFirst() *waitingSubmit {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.waiting) == 0 {
@@ -125,18 +125,18 @@ func (l *line) first() *waiting {
 	return w
 }
 
-// begun says that what the client has sent for the first request was tried.
-func (l *line) begun() {
+// beginDone is called when the messages behind the submit have been tried.
+func (l *submitQueue) beginDone() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.beginning = false
 }
 
-// leave takes out the request of a source; nil: it is not there, or it begins.
-func (l *line) leave(src *source) *waiting {
+// remove removes the request of a source; nil: it is not in the queue, or it is beginning.
+func (l *submitQueue) remove(src *source) *waitingSubmit {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i := slices.IndexFunc(l.waiting, func(w *waiting) bool { return w.src == src })
+	i := slices.IndexFunc(l.waiting, func(w *waitingSubmit) bool { return w.src == src })
 	if i < 0 {
 		return nil
 	}
@@ -145,8 +145,8 @@ func (l *line) leave(src *source) *waiting {
 	return w
 }
 
-// take takes out all.
-func (l *line) take() []*waiting {
+// removeAll empties the queue, and returns its requests.
+func (l *submitQueue) removeAll() []*waitingSubmit {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all := l.waiting
@@ -154,64 +154,64 @@ func (l *line) take() []*waiting {
 	return all
 }
 
-// await has a request begin when the client gets a place. It is for the reader's goroutine, so that the
-// tickets for places are taken in the order of the client's messages.
-func (s *session) await(src *source, o bus.RequestOptions, tell, placed bool) {
-	w := &waiting{src: src, opening: o, tell: tell}
+// enqueueSubmit makes a request begin when the client gets a permit. It runs on the reader's goroutine,
+// so that the tickets for permits are taken in the order of the client's messages.
+func (s *session) enqueueSubmit(src *source, o bus.RequestOptions, tell, placed bool) {
+	w := &waitingSubmit{src: src, opening: o, notify: tell}
 	w.ticket = pool.Waiter{Client: s.node, Granted: func() { s.srv.grants.grant(s) }}
 	src.mu.Lock()
-	src.busy = true // what is asked for the request waits behind it
+	src.busy = true // later steps of the request wait
 	src.mu.Unlock()
 	s.working.Add(1) // until its first steps were tried
-	s.line.push(w, func() { src.withdraw(s.srv.services.NoPermit(bus.ErrDeadline)) })
+	s.submits.push(w, func() { src.withdraw(s.srv.services.NoPermit(bus.ErrDeadline)) })
 	if !placed {
 		placed = s.srv.services.Permits.Take(&w.ticket)
 	}
 	if placed {
 		s.srv.grants.grant(s)
 	}
-	if s.srv.refusing.Load() { // since before the request was in the line, perhaps
+	if s.srv.refusing.Load() { // may have been set before the request was in the queue
 		src.withdraw(errRefusing)
 	}
 }
 
-// beginNext begins the first request of the client's line at the place that the client has got.
+// beginNext begins the first request of the client's queue with the permit that the client was granted.
 func (s *session) beginNext() {
-	w := s.line.first()
-	if w == nil { // the request was withdrawn when its place had been granted
+	w := s.submits.takeFirst()
+	if w == nil { // the request was withdrawn after its permit was granted
 		s.srv.services.Permits.Give()
 		return
 	}
 	defer s.working.Done()
-	defer s.line.begun()
-	w.stop()
-	if s.begin(w.src, w.opening, w.tell) {
-		w.src.goOn(waitNot)
+	defer s.submits.beginDone()
+	w.stopTimer()
+	if s.beginRequest(w.src, w.opening, w.notify) {
+		w.src.resume(noWait)
 	} else {
-		w.src.goOn(skip)
+		w.src.resume(skip)
 	}
 }
 
-func (w *waiting) stop() {
+func (w *waitingSubmit) stopTimer() {
 	if w.timer != nil {
 		w.timer.Stop()
 	}
 }
 
-// turnAway ends a request that has left the line before it began. A place that was granted meanwhile
-// goes to the next of the line, or back.
-func (w *waiting) turnAway(cause error) {
+// reject ends a request that was removed from the queue before it began. A permit that was granted
+// meanwhile goes to the next request in the queue, or back to the pool.
+func (w *waitingSubmit) reject(cause error) {
 	s := w.src.sess
 	defer s.working.Done()
-	w.stop()
+	w.stopTimer()
 	s.srv.services.Permits.Withdraw(&w.ticket)
-	w.src.refused(cause)
-	w.src.goOn(skip)
+	w.src.refuse(cause)
+	w.src.resume(skip)
 }
 
-// turnAwayAll ends all requests of the line.
-func (s *session) turnAwayAll(cause error) {
-	for _, w := range s.line.take() {
-		w.turnAway(cause)
+// rejectAll ends all requests in the queue.
+func (s *session) rejectAll(cause error) {
+	for _, w := range s.submits.removeAll() {
+		w.reject(cause)
 	}
 }

@@ -8,11 +8,11 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// filled is a host all of whose places are taken, and a session with requests in its line.
-func filled(t *testing.T, submits int) (a *attached, sess *session, first, inLine []*bus.Request) {
+// fillPermits returns a host without a free permit, and a session with requests in its queue.
+func fillPermits(t *testing.T, submits int) (a *testHost, sess *session, first, inLine []*bus.Request) {
 	t.Helper()
-	a = attach(t, 4, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
-	for range attachedRequests {
+	a = openTestHost(t, 4, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
+	for range testHostRequests {
 		first = append(first, testbus.StreamOf(t, a.bus))
 	}
 	sess = a.server.live()[0]
@@ -28,35 +28,35 @@ func filled(t *testing.T, submits int) (a *attached, sess *session, first, inLin
 	return a, sess, first, inLine
 }
 
-// inLine is how many requests wait for their places.
+// inLine returns how many requests wait for permits.
 func (s *session) inLine() int {
-	s.line.mu.Lock()
-	defer s.line.mu.Unlock()
-	return len(s.line.waiting)
+	s.submits.mu.Lock()
+	defer s.submits.mu.Unlock()
+	return len(s.submits.waiting)
 }
 
-// free reports whether all places are.
-func (a *attached) free() bool { return a.server.services.Permits.Free() == attachedRequests }
+// free reports whether all permits are free.
+func (a *testHost) free() bool { return a.server.services.Permits.Free() == testHostRequests }
 
-// TestWithdrawalMeetsTheBeginning: a close or an abort that comes while its request begins is not lost.
-func TestWithdrawalMeetsTheBeginning(t *testing.T) {
+// TestWithdrawDuringBegin: a close or an abort of a request that is just beginning is not lost.
+func TestWithdrawDuringBegin(t *testing.T) {
 	for name, withdraw := range map[string]func(*source){
 		"close": func(src *source) { src.close(nil) },
-		"abort": func(src *source) { src.giveUp(bus.ErrAborted) },
+		"abort": func(src *source) { src.endRequest(bus.ErrAborted) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			a, sess, first, _ := filled(t, 1)
-			w := sess.line.first() // as beginNext takes it
+			a, sess, first, _ := fillPermits(t, 1)
+			w := sess.submits.takeFirst() // as beginNext does
 			withdraw(w.src)
 			first[0].Close()
-			testbus.Await(t, func() bool { return a.server.services.Permits.Free() == 1 }) // given back: there is no other in the line
+			testbus.Await(t, func() bool { return a.server.services.Permits.Free() == 1 }) // given back: the queue holds no other request
 			if err := a.server.backend.AcquirePermit(t.Context(), bus.RequestOptions{Now: true}); err != nil {
 				t.Fatal(err)
 			}
-			if sess.begin(w.src, w.opening, w.tell) {
-				w.src.goOn(waitNot)
+			if sess.beginRequest(w.src, w.opening, w.notify) {
+				w.src.resume(noWait)
 			}
-			sess.line.begun()
+			sess.submits.beginDone()
 			sess.working.Done()
 			for _, r := range first {
 				r.Close()
@@ -66,23 +66,23 @@ func TestWithdrawalMeetsTheBeginning(t *testing.T) {
 	}
 }
 
-// TestGrantedAndWithdrawn: a request that is withdrawn when its place has been granted gives the place
-// to the next one of the line, or back.
-func TestGrantedAndWithdrawn(t *testing.T) {
+// TestWithdrawAfterGrantFreesPermit: a request that is withdrawn after its permit was granted gives the
+// permit to the next request in the queue, or back.
+func TestWithdrawAfterGrantFreesPermit(t *testing.T) {
 	for _, submits := range []int{1, 3} {
-		a, sess, first, inLine := filled(t, submits)
-		sess.line.mu.Lock()
-		src := sess.line.waiting[0].src
-		sess.line.mu.Unlock()
-		letGo := keepLocked(&a.server.grants.mu) // the place is granted, and the grants do not know yet
+		a, sess, first, inLine := fillPermits(t, submits)
+		sess.submits.mu.Lock()
+		src := sess.submits.waiting[0].src
+		sess.submits.mu.Unlock()
+		unlock := holdLock(&a.server.grants.mu) // the permit is granted, and the grants do not know it yet
 		var closes sync.WaitGroup
 		closes.Go(first[0].Close)
-		testbus.Await(t, func() bool { return a.bus.Stats().Live == attachedRequests-1 })
+		testbus.Await(t, func() bool { return a.bus.Stats().Live == testHostRequests-1 })
 		src.close(nil)
-		letGo()
+		unlock()
 		closes.Wait()
 		if submits > 1 {
-			testbus.Await(t, func() bool { return a.bus.Stats().Live == attachedRequests }) // the next one has begun
+			testbus.Await(t, func() bool { return a.bus.Stats().Live == testHostRequests }) // the next one has begun
 		}
 		for _, r := range append(first, inLine...) {
 			r.Close()
@@ -91,28 +91,28 @@ func TestGrantedAndWithdrawn(t *testing.T) {
 	}
 }
 
-// TestBeginsBehindTheOneBefore: a request does not begin, also where there is a place, while one that the
-// client has submitted before is about to.
-func TestBeginsBehindTheOneBefore(t *testing.T) {
-	a, sess, first, _ := filled(t, 1)
-	w := sess.line.first() // as beginNext takes it
+// TestRequestsBeginInSubmitOrder: a request does not begin while an earlier request of the client is
+// about to begin, even if a permit is free.
+func TestRequestsBeginInSubmitOrder(t *testing.T) {
+	a, sess, first, _ := fillPermits(t, 1)
+	w := sess.submits.takeFirst() // as beginNext does
 	first[0].Close()
 	testbus.Await(t, func() bool { return a.server.services.Permits.Free() == 1 })
-	letGo := keepLocked(&a.server.grants.mu)
+	unlock := holdLock(&a.server.grants.mu)
 	r, err := a.node.Submit(t.Context(), "x")
 	if err != nil {
 		t.Error(err)
 	}
 	testbus.Await(t, func() bool { return sess.inLine() == 1 })
-	letGo()
-	w.turnAway(bus.ErrClosed)
-	sess.line.begun()
-	testbus.Await(t, func() bool { return a.bus.Stats().Live == attachedRequests })
+	unlock()
+	w.reject(bus.ErrClosed)
+	sess.submits.beginDone()
+	testbus.Await(t, func() bool { return a.bus.Stats().Live == testHostRequests })
 	r.Close()
 }
 
-// keepLocked has a goroutine of its own hold a lock until it is let go.
-func keepLocked(mu sync.Locker) (letGo func()) {
+// holdLock locks mu on another goroutine until the returned function is called.
+func holdLock(mu sync.Locker) (unlock func()) {
 	locked, enough, unlocked := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() {
 		mu.Lock()

@@ -15,65 +15,66 @@ import (
 	"github.com/omnibus-runtime/omnibus/messages"
 )
 
-// reportLease is for how long a node is asked to report. A scraper that comes once a minute, and is late, finds
-// the lease going on.
+// reportLease is how long a node is asked to report. The lease outlasts the pause of a scraper that
+// comes once a minute, even if it comes late.
 const reportLease = 90 * time.Second
 
-// reportOverdue is the age at which a report has missed several successors: its node is stopped, or hangs.
+// reportOverdue is the age of a report after which its node counts as stopped or hung: several reports
+// are missing.
 const reportOverdue = time.Second
 
-// A report is bounded: its bytes, its entries, and the words in it.
+// Bounds of a report.
 const (
 	maxReportBytes   = 4 << 20
 	maxReportEntries = 1 << 16
 	maxWanted        = 256
 )
 
-// reports are those of one node: what it has under way past the host, as it said last.
+// reports holds the last report of one node about its direct deliveries.
 type reports struct {
-	mu     lockorder.Mutex[lockorder.Reports]
-	asked  time.Time // the beginning of the lease
-	until  time.Time // the end of the lease; zero: the node was never asked
-	pieces []byte    // of the next report
-	last   *hostnode.Report
-	came   time.Time // when the last report did
+	mu         lockorder.Mutex[lockorder.Reports]
+	leaseBegan time.Time // start of the lease
+	leaseEnds  time.Time // end of the lease; zero: the node was never asked
+	pieces     []byte    // of the next report
+	last       *hostnode.Report
+	lastAt     time.Time // when the last report came
 }
 
-// A reported is the last report of a node, as a reader finds it.
+// A reported is the last report of a node, as a reader gets it.
 type reported struct {
 	hostnode.Report
-	late   time.Duration // what the ages of the report lack
-	silent time.Duration // since the node was asked, if no report has come; else 0
+	late   time.Duration // to be added to the ages in the report
+	silent time.Duration // time since the node was asked, if no report has come; else 0
 }
 
-// read returns the last report. If ask is true, the caller has to queue [wire.Report] for the lease.
+// read returns the last report. If ask is true, the caller must queue [wire.Report] for the lease.
 func (r *reports) read(now time.Time, lease time.Duration) (last reported, ask bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if now.After(r.until) { // the node says nothing any more: its last report does not hold
-		r.asked, r.last = now, nil
+	if now.After(r.leaseEnds) { // the node reports no longer: its last report does not hold
+		r.leaseBegan, r.last = now, nil
 	}
-	if r.until.Sub(now) < lease/2 {
-		r.until, ask = now.Add(lease), true
+	if r.leaseEnds.Sub(now) < lease/2 {
+		r.leaseEnds, ask = now.Add(lease), true
 	}
 	if r.last == nil {
-		return reported{silent: max(now.Sub(r.asked), 1)}, ask
+		return reported{silent: max(now.Sub(r.leaseBegan), 1)}, ask
 	}
 	last.Report = *r.last
-	// All that a report gives an age had begun before the report was made. It goes on in a process that is stopped, so
-	// its age grows while reports are missing. While they come, the next one may say that it has ended: the ages are
-	// those of the report then, so that no wait looks longer than it was.
-	if late := now.Sub(r.came); late >= reportOverdue {
+	// Each wait with an age had begun before the report was made. In a stopped process it goes on, so
+	// its age grows while reports are overdue. While reports come, the next one may say that the wait
+	// has ended: then the ages stay those of the report, so that no wait looks longer than it was.
+	if late := now.Sub(r.lastAt); late >= reportOverdue {
 		last.late = late
 	}
 	return last, ask
 }
 
-// add takes in a report, or a piece of one.
+// add adds a report, or a piece of one.
 func (r *reports) add(m *wire.Reported) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.until.IsZero() {
+	if r.leaseEnds.IsZero() {
 		return fmt.Errorf("%w: a report: none was asked for", wire.ErrProtocol)
 	}
 	if len(r.pieces)+len(m.Piece) > maxReportBytes {
@@ -94,17 +95,17 @@ func (r *reports) add(m *wire.Reported) error {
 	}
 	for i := range report.SpaceWaits {
 		if w := &report.SpaceWaits[i].Wanted; len(*w) > maxWanted {
-			*w = strings.Clone((*w)[:maxWanted]) // without the memory of the rest
+			*w = strings.Clone((*w)[:maxWanted]) // does not keep the whole text alive
 		}
 	}
-	r.last, r.came = &report, time.Now()
+	r.last, r.lastAt = &report, time.Now()
 	return nil
 }
 
-// inFlight is what goes past the host, and what waits at the client, as its last report says. It is empty if the
-// client is no Go node, or has nothing to report.
+// inFlight returns the client's last report: its direct deliveries, and the emissions that wait at the
+// client. The report is empty if the client is not a Go node or has nothing to report.
 func (s *session) inFlight(lease time.Duration) reported {
-	if !s.direct.reports(len(s.sources.list()) > 0) {
+	if !s.direct.mayReport(len(s.sources.list()) > 0) {
 		return reported{}
 	}
 	r, ask := s.reports.read(time.Now(), lease)
@@ -114,41 +115,40 @@ func (s *session) inFlight(lease time.Duration) reported {
 	return r
 }
 
-// inFlight is what goes past the host, or waits for room, as the processes that send
-// it say.
+// inFlight is what processes report: direct deliveries, and emissions that wait for space.
 type inFlight struct {
 	flows      []directReport
-	waits      []directReport // streams through the host in which an emission waits at its process
+	waits      []directReport // streams through the host with an emission that waits at its process
 	spaceWaits []spaceWait
 	held       []Holding
-	holds      map[uint32]int // how many of them each node has
-	// silent are the processes that have been asked and have not reported.
-	silent []silence
+	holds      map[uint32]int // number of held, by node
+	// silent are the processes that were asked and have not reported.
+	silent []silentProcess
 }
 
-// silence is a process that has been asked what it has under way, and has not reported.
-type silence struct {
+// silentProcess is a process that was asked for its direct deliveries and has not reported.
+type silentProcess struct {
 	by    *session
 	since time.Duration
 }
 
-// directReport is one stream that goes from one process to another.
+// directReport is the report on one stream to another process.
 type directReport struct {
 	hostnode.Flow
 	stream bus.Stream
 	from   *session
-	to     *session // nil: it is gone
+	to     *session // nil: the process has departed
 }
 
-// spaceWait is an emission in another process that waits for room.
+// spaceWait is an emission in another process that waits for space.
 type spaceWait struct {
 	hostnode.SpaceWait
-	stream bus.Stream // the first that it is for
+	stream bus.Stream // first stream of the emission
 	by     *session
 }
 
-// inFlight is what all processes have reported. It waits for none. Processes that have been asked go on reporting for
-// the time of the lease.
+// inFlight collects the last reports of all processes. It does not wait for reports. The processes go
+// on reporting until the lease ends.
 func (s *Server) inFlight(lease time.Duration) inFlight {
 	sessions := s.live()
 	byNode := make(map[uint32]*session, len(sessions))
@@ -159,22 +159,22 @@ func (s *Server) inFlight(lease time.Duration) inFlight {
 	for _, sess := range sessions {
 		r := sess.inFlight(lease)
 		if r.silent > 0 {
-			all.silent = append(all.silent, silence{sess, r.silent})
+			all.silent = append(all.silent, silentProcess{sess, r.silent})
 		}
 		sess.explain(r, byNode, &all)
 	}
 	return all
 }
 
-// explain adds what a client says about its sources.
+// explain adds a client's report to all.
 func (s *session) explain(r reported, byNode map[uint32]*session, all *inFlight) {
-	s.direct.forgetGone(byNode)
+	s.direct.forgetDeparted(byNode)
 	streamOf := func(source uint32, edge uint16) (found bus.Stream, ok bool) {
 		src, _ := s.sources.find(source)
 		if src == nil || int(edge) >= len(src.ports) {
 			return found, false
 		}
-		req := src.opens()
+		req := src.request()
 		if req == nil {
 			return found, false
 		}
@@ -194,7 +194,7 @@ func (s *session) explain(r reported, byNode map[uint32]*session, all *inFlight)
 		}
 		all.flows = append(all.flows, directReport{fr, st, s, byNode[fr.Peer]})
 		if df := directFlowOf(st); df != nil && df.producer.sess == s {
-			s.direct.learn(df, fr.Deliveries, fr.Bytes)
+			s.direct.update(df, fr.Deliveries, fr.Bytes)
 		}
 	}
 	for _, rr := range r.SpaceWaits {
@@ -216,12 +216,12 @@ func (s *session) explain(r reported, byNode map[uint32]*session, all *inFlight)
 	}
 }
 
-// stalls are those that have waited for at least that long.
+// stalls returns the waits of at least atLeast.
 func (u inFlight) stalls(on bus.Backend, atLeast time.Duration) []bus.Stall {
-	return append(u.windowStalls(atLeast), u.roomStalls(on, atLeast)...)
+	return append(u.windowStalls(atLeast), u.spaceStalls(on, atLeast)...)
 }
 
-// windowStalls are those of emissions that wait for credit.
+// windowStalls returns the emissions that wait for credit.
 func (u inFlight) windowStalls(atLeast time.Duration) (all []bus.Stall) {
 	for _, r := range u.waits {
 		if r.Waiting >= atLeast {
@@ -235,27 +235,27 @@ func (u inFlight) windowStalls(atLeast time.Duration) (all []bus.Stall) {
 		if r.Waiting == 0 || r.Waiting < atLeast {
 			continue
 		}
-		who := "the process at the other end, which is gone"
+		process := "a process that has departed"
 		if r.to != nil {
-			who = r.to.Describe()
+			process = r.to.Describe()
 		}
 		all = append(all, bus.Stall{
 			Request: r.stream.Request.ID(), Edge: r.stream.Edge, Waited: r.Waiting, Deliveries: r.InFlight, Bytes: r.InFlightBytes,
-			Holder: fmt.Sprintf("%s has not given back %d deliveries, which it has directly from the process that waits", who, r.InFlight),
+			Holder: fmt.Sprintf("%s has not given back %d direct deliveries of the process that waits", process, r.InFlight),
 		})
 	}
 	return all
 }
 
-// roomStalls are those of emissions that wait for room.
-func (u inFlight) roomStalls(on bus.Backend, atLeast time.Duration) (all []bus.Stall) {
+// spaceStalls returns the emissions that wait for space.
+func (u inFlight) spaceStalls(on bus.Backend, atLeast time.Duration) (all []bus.Stall) {
 	holders := ""
 	for _, r := range u.spaceWaits {
 		if r.Waiting < atLeast {
 			continue
 		}
 		if holders == "" {
-			holders = on.DescribeHolders(u.past())
+			holders = on.DescribeHolders(u.directStreams())
 		}
 		all = append(all, bus.Stall{
 			Request: r.stream.Request.ID(), Edge: r.stream.Edge, Waited: r.Waiting, Deliveries: r.stream.Deliveries, Bytes: r.stream.Bytes,
@@ -265,16 +265,16 @@ func (u inFlight) roomStalls(on bus.Backend, atLeast time.Duration) (all []bus.S
 	return all
 }
 
-// unheard are the processes that have not reported, as the host waits for them.
-func (u inFlight) unheard() (all []bus.Stall) {
+// silentStalls returns a stall for each process that has not reported: the host waits for it.
+func (u inFlight) silentStalls() (all []bus.Stall) {
 	for _, s := range u.silent {
 		all = append(all, bus.Stall{Process: "the host", Waited: s.since, Holder: s.by.Describe() + " to say what it has under way"})
 	}
 	return all
 }
 
-// past are the streams that go past the host, with what those who send say of them.
-func (u inFlight) past() []bus.Stream {
+// directStreams returns the direct streams, with the figures that their producers reported.
+func (u inFlight) directStreams() []bus.Stream {
 	all := make([]bus.Stream, 0, len(u.flows))
 	for _, r := range u.flows {
 		st := r.stream
@@ -287,7 +287,7 @@ func (u inFlight) past() []bus.Stream {
 	return all
 }
 
-// add has a status show what goes past the host.
+// add adds the direct deliveries to a status.
 func (u inFlight) add(st *Status) {
 	byID := make(map[messages.RequestID]*bus.RequestStatus, len(st.Requests))
 	for i := range st.Requests {
@@ -296,7 +296,7 @@ func (u inFlight) add(st *Status) {
 	for i := range st.Processes {
 		p := &st.Processes[i]
 		p.Held += u.holds[p.Node]
-		p.Unreported = slices.ContainsFunc(u.silent, func(s silence) bool { return s.by.node == p.Node })
+		p.Unreported = slices.ContainsFunc(u.silent, func(s silentProcess) bool { return s.by.node == p.Node })
 	}
 	for _, r := range u.flows {
 		if req := byID[r.stream.Request.ID()]; req != nil && r.InFlight+r.Queued > 0 {

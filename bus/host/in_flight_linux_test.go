@@ -15,23 +15,23 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// TestReportsOfALease: the first reader of a lease asks, and so does one that comes when half of it is over. A report
-// holds as long as the lease does.
-func TestReportsOfALease(t *testing.T) {
+// TestReportLeaseIsRenewed: the first reader asks for reports, and so does a reader after half of the
+// lease. A report holds until its lease ends.
+func TestReportLeaseIsRenewed(t *testing.T) {
 	const lease = time.Minute
 	var r reports
 	begin := time.Now()
 	for _, c := range []struct {
-		at     time.Duration // since the beginning
+		at     time.Duration // since the start
 		asks   bool
 		silent time.Duration
-		then   string // is reported
+		then   string // the next report
 	}{
 		{at: 0, asks: true, silent: 1},
 		{at: time.Second, silent: time.Second, then: `{"held":[{"seq":7}]}`},
 		{at: lease / 2},
 		{at: lease/2 + 1, asks: true},
-		{at: lease + 1}, // of the first lease
+		{at: lease + 1}, // the second lease goes on
 		{at: lease + lease/2 + 2, asks: true, silent: 1},
 		{at: lease + lease/2 + 3, silent: 1},
 	} {
@@ -47,14 +47,14 @@ func TestReportsOfALease(t *testing.T) {
 	}
 }
 
-// TestAgesOfAReportThatIsLate: what a process that is stopped has under way grows older, by the age of its last
-// report. While reports come, nothing seems to wait for longer than it has.
-func TestAgesOfAReportThatIsLate(t *testing.T) {
-	a := attach(t, 4, func(task *bus.Task, d *bus.Delivery) error { return task.Forward(d) })
-	r, df := a.past(t)
+// TestAgesOfLateReportGrow: the waits of a stopped process grow older while its reports are overdue.
+// While reports come, no wait looks longer than it was.
+func TestAgesOfLateReportGrow(t *testing.T) {
+	a := openTestHost(t, 4, func(task *bus.Task, d *bus.Delivery) error { return task.Forward(d) })
+	r, df := a.openDirect(t)
 	defer r.Abort(nil)
 	sess := df.producer.sess
-	sess.direct.goes()
+	sess.direct.markUsed()
 	say := func(waiting time.Duration) {
 		t.Helper()
 		report, err := json.Marshal(map[string]any{
@@ -74,8 +74,8 @@ func TestAgesOfAReportThatIsLate(t *testing.T) {
 	}
 	ages := func(late time.Duration) (all []time.Duration) {
 		sess.reports.mu.Lock()
-		sess.reports.came = sess.reports.came.Add(-late)
-		sess.reports.until = time.Now().Add(time.Hour) // the node itself is not asked
+		sess.reports.lastAt = sess.reports.lastAt.Add(-late)
+		sess.reports.leaseEnds = time.Now().Add(time.Hour) // the node itself is not asked again
 		sess.reports.mu.Unlock()
 		u := a.server.inFlight(reportLease)
 		for _, s := range u.stalls(a.server.backend, 0) {
@@ -86,7 +86,7 @@ func TestAgesOfAReportThatIsLate(t *testing.T) {
 		}
 		return all
 	}
-	sess.reports.until = time.Now().Add(time.Hour)
+	sess.reports.leaseEnds = time.Now().Add(time.Hour)
 	say(time.Minute)
 	for _, age := range ages(reportOverdue / 2) {
 		if age != time.Minute {
@@ -96,7 +96,7 @@ func TestAgesOfAReportThatIsLate(t *testing.T) {
 	say(time.Minute)
 	got := ages(time.Hour / 2)
 	if len(got) != 4 {
-		t.Fatalf("%d ages, want those of two emissions that wait for windows, one for room, and a delivery", len(got))
+		t.Fatalf("%d ages, want those of two emissions that wait for windows, one for space, and a delivery", len(got))
 	}
 	for _, age := range got {
 		if age < time.Minute+time.Hour/2 {
@@ -104,13 +104,13 @@ func TestAgesOfAReportThatIsLate(t *testing.T) {
 		}
 	}
 	say(0)
-	if got := ages(time.Hour / 2); len(got) != 3 || got[0] != 0 { // the other two are those of the room and the delivery
+	if got := ages(time.Hour / 2); len(got) != 3 || got[0] != 0 { // the other two wait for space, or are held
 		t.Errorf("ages are %v, and no emission waits for a window", got)
 	}
 }
 
-// TestReportsAreBounded: of all that a client reports the host keeps one report. One that is too large, that is no
-// report, or that the host has not asked for ends the session.
+// TestReportsAreBounded: the host keeps one report of a client. A report that is too large or invalid,
+// or that the host has not asked for, ends the session.
 func TestReportsAreBounded(t *testing.T) {
 	say := func(r *reports, flags uint8, piece string) error {
 		return r.add(&wire.Reported{Flags: flags, Piece: []byte(piece)})
@@ -152,26 +152,26 @@ func TestReportsAreBounded(t *testing.T) {
 	}
 }
 
-// mute is a client that can exchange deliveries with others, has a request, and does not answer.
-type mute struct {
+// silentClient is a client that can use direct paths, has a request, and does not answer.
+type silentClient struct {
 	t    *testing.T
 	conn *peer.Conn
 	in   *peer.Receiver
 }
 
-func newMute(t *testing.T, a *attached) *mute {
+func newSilentClient(t *testing.T, a *testHost) *silentClient {
 	t.Helper()
 	conn, err := peer.Dial(t.Context(), a.server.Addr(), peer.DialOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &mute{t: t, conn: conn, in: peer.NewReceiver(conn)}
+	c := &silentClient{t: t, conn: conn, in: peer.NewReceiver(conn)}
 	t.Cleanup(func() {
 		_ = conn.Close()
 		c.in.Close()
 	})
-	c.say(&wire.Hello{VersionMin: wire.VersionMin, VersionMax: wire.Version, PID: uint32(os.Getpid()), Name: "mute"})
-	c.say(&wire.Lanes{}, &wire.Submit{Source: wire.OwnSource | 1})
+	c.send(&wire.Hello{VersionMin: wire.VersionMin, VersionMax: wire.Version, PID: uint32(os.Getpid()), Name: "mute"})
+	c.send(&wire.Lanes{}, &wire.Submit{Source: wire.OwnSource | 1})
 	testbus.Await(t, func() bool {
 		for _, s := range a.server.live() {
 			if s.name == "mute" && len(s.sources.list()) == 1 {
@@ -183,8 +183,8 @@ func newMute(t *testing.T, a *attached) *mute {
 	return c
 }
 
-// say sends a packet.
-func (c *mute) say(ms ...wire.Message) {
+// send sends a packet.
+func (c *silentClient) send(ms ...wire.Message) {
 	c.t.Helper()
 	var p []byte
 	var err error
@@ -198,8 +198,8 @@ func (c *mute) say(ms ...wire.Message) {
 	}
 }
 
-// asked is the next lease that the client is asked for.
-func (c *mute) asked() time.Duration {
+// nextLease returns the lease of the next question for reports.
+func (c *silentClient) nextLease() time.Duration {
 	c.t.Helper()
 	for {
 		h, body, fds, err := c.in.Next()
@@ -217,11 +217,11 @@ func (c *mute) asked() time.Duration {
 	}
 }
 
-// TestReadersWaitForNoProcess: a status, the list of what waits and that of what is held name a process that has not
+// TestStatusDoesNotWaitForReports: a status, the stalls and the leases name a process that has not
 // reported, and do not wait for it.
-func TestReadersWaitForNoProcess(t *testing.T) {
-	a := attach(t, 4, func(task *bus.Task, d *bus.Delivery) error { return task.Forward(d) })
-	c := newMute(t, a)
+func TestStatusDoesNotWaitForReports(t *testing.T) {
+	a := openTestHost(t, 4, func(task *bus.Task, d *bus.Delivery) error { return task.Forward(d) })
+	c := newSilentClient(t, a)
 	unreported := func() (all []string) {
 		for _, p := range a.server.Status().Processes {
 			if p.Unreported {
@@ -251,13 +251,13 @@ func TestReadersWaitForNoProcess(t *testing.T) {
 	if got := unreported(); strings.Join(got, ", ") != "mute, mute, mute" {
 		t.Errorf("a status, leases and stalls name %v, want the process that has not reported", got)
 	}
-	if lease := c.asked(); lease != reportLease {
+	if lease := c.nextLease(); lease != reportLease {
 		t.Errorf("the process is to report for %v, want %v", lease, reportLease)
 	}
-	c.say(&wire.Reported{Piece: []byte("{}")})
+	c.send(&wire.Reported{Piece: []byte("{}")})
 	testbus.Await(t, func() bool { return len(unreported()) == 0 })
-	a.server.watch(time.Hour) // whose next look comes after a quarter of that
-	if lease := c.asked(); lease != time.Hour {
+	a.server.checkStalls(time.Hour) // the next check comes after a quarter of that
+	if lease := c.nextLease(); lease != time.Hour {
 		t.Errorf("the watcher has the process report for %v, want an hour", lease)
 	}
 }

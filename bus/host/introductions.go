@@ -10,20 +10,18 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// introductions are the nodes that were made known to each other, and may exchange deliveries past
-// the host.
+// introductions are the pairs of nodes that were introduced, and may exchange deliveries directly.
 type introductions struct {
-	mu    lockorder.Mutex[lockorder.Introduced] // comes after a remote stage's
-	peers map[*session]map[*session]bool        // of each node, those that it was introduced to
+	mu    lockorder.Mutex[lockorder.Introduced] // comes after the lock of a remote stage
+	peers map[*session]map[*session]bool        // by node: the nodes that it was introduced to
 }
 
-// introduce makes two nodes known to each other, unless they are. It reports
-// false if that is not possible.
+// introduce introduces two nodes to each other, unless it has done so. It reports false if that fails.
 func (in *introductions) introduce(a, b *session) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	switch {
-	case a.ctx.Err() != nil || b.ctx.Err() != nil: // a node that leaves is not to come back in here
+	case a.ctx.Err() != nil || b.ctx.Err() != nil: // a departing node must not be added again
 		return false
 	case in.peers[a][b]:
 		return true
@@ -38,11 +36,11 @@ func (in *introductions) introduce(a, b *session) bool {
 	faultpoint.Hit("host-introduces")
 	a.queue(&wire.Introduce{Peer: b.node, PID: uint32(b.proc.PID()), Name: b.name, Side: 0}, ends[0], b.proc.FD())
 	b.queue(&wire.Introduce{Peer: a.node, PID: uint32(a.proc.PID()), Name: a.name, Side: 1}, ends[1], a.proc.FD())
-	process.CloseAll(ends[:]) // they have their own
+	process.CloseAll(ends[:]) // the nodes have their own copies
 	return true
 }
 
-// note, with mu held, notes that a node was introduced to another.
+// note notes, with mu held, that a node was introduced to another.
 func (in *introductions) note(node, to *session) {
 	if in.peers == nil {
 		in.peers = make(map[*session]map[*session]bool)
@@ -53,7 +51,7 @@ func (in *introductions) note(node, to *session) {
 	in.peers[node][to] = true
 }
 
-// forget is called when the session of a node has ended.
+// forget removes a node whose session has ended.
 func (in *introductions) forget(s *session) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// lastingProcess is a watch of this process.
+// lastingProcess returns a watch of this process.
 func lastingProcess(t testing.TB) *process.Process {
 	t.Helper()
 	fd, err := unix.PidfdOpen(os.Getpid(), 0)
@@ -30,17 +30,16 @@ func lastingProcess(t testing.TB) *process.Process {
 	return proc
 }
 
-// acquainted is a node as the host knows it, with the other end of its
-// connection.
-type acquainted struct {
+// testSession is a session, with the node's end of its connection.
+type testSession struct {
 	*session
 	t      *testing.T
 	client *peer.Conn
 	in     *peer.Receiver
 }
 
-// newAcquainted makes the host's end of a connection, and the node's.
-func newAcquainted(t *testing.T, srv *Server, node uint32) *acquainted {
+// newTestSession makes both ends of a connection, and the session.
+func newTestSession(t *testing.T, srv *Server, node uint32) *testSession {
 	t.Helper()
 	host, client, err := peer.Pair()
 	if err != nil {
@@ -51,7 +50,7 @@ func newAcquainted(t *testing.T, srv *Server, node uint32) *acquainted {
 		t.Fatal(err)
 	}
 	s := newSession(srv, host, sender, lastingProcess(t), &wire.Hello{Name: strconv.Itoa(int(node))}, node)
-	a := &acquainted{session: s, t: t, client: client, in: peer.NewReceiver(client)}
+	a := &testSession{session: s, t: t, client: client, in: peer.NewReceiver(client)}
 	t.Cleanup(func() {
 		_ = sender.Close()
 		_ = host.Close()
@@ -61,7 +60,7 @@ func newAcquainted(t *testing.T, srv *Server, node uint32) *acquainted {
 	return a
 }
 
-// echoBus is a bus that gives back what comes, in its store.
+// echoBus opens a bus whose stage forwards its inputs.
 func echoBus(t *testing.T) *bus.Bus {
 	t.Helper()
 	b, err := bus.Open(t.Context(), bus.Pipeline{
@@ -74,16 +73,16 @@ func echoBus(t *testing.T) *bus.Bus {
 	return b
 }
 
-// TestIntroducedOnce: each learns of the other once, by its own side.
+// TestIntroducedOnce: each node is told of the other once, with its own side.
 func TestIntroducedOnce(t *testing.T) {
 	srv := &Server{log: slog.New(slog.DiscardHandler)}
-	owner, middle, reader := newAcquainted(t, srv, 1), newAcquainted(t, srv, 2), newAcquainted(t, srv, 3)
-	for _, two := range [][2]*acquainted{{owner, middle}, {middle, reader}, {owner, middle}} {
+	owner, middle, reader := newTestSession(t, srv, 1), newTestSession(t, srv, 2), newTestSession(t, srv, 3)
+	for _, two := range [][2]*testSession{{owner, middle}, {middle, reader}, {owner, middle}} {
 		if !srv.introductions.introduce(two[0].session, two[1].session) {
 			t.Fatal("no introduction")
 		}
 	}
-	want := map[*acquainted][]wire.Introduce{
+	want := map[*testSession][]wire.Introduce{
 		owner:  {{Peer: 2, Side: 0}},
 		middle: {{Peer: 1, Side: 1}, {Peer: 3, Side: 0}},
 	}
@@ -110,10 +109,11 @@ func TestIntroducedOnce(t *testing.T) {
 	}
 }
 
-// TestGoneIsNotIntroduced: a node whose session is over is introduced to none, and nothing of it is remembered.
-func TestGoneIsNotIntroduced(t *testing.T) {
+// TestDepartedNodeIsNotIntroduced: a node whose session has ended is not introduced, and its
+// introductions are forgotten.
+func TestDepartedNodeIsNotIntroduced(t *testing.T) {
 	srv := &Server{log: slog.New(slog.DiscardHandler)}
-	a, b, c := newAcquainted(t, srv, 1), newAcquainted(t, srv, 2), newAcquainted(t, srv, 3)
+	a, b, c := newTestSession(t, srv, 1), newTestSession(t, srv, 2), newTestSession(t, srv, 3)
 	in := &srv.introductions
 	if !in.introduce(a.session, b.session) || !in.introduce(b.session, c.session) {
 		t.Fatal("no introduction")
@@ -121,9 +121,9 @@ func TestGoneIsNotIntroduced(t *testing.T) {
 	b.cancel(errBye)
 	in.forget(b.session)
 	if in.introduce(a.session, b.session) || in.introduce(b.session, c.session) {
-		t.Error("a node that is gone is introduced")
+		t.Error("a departed node is introduced")
 	}
-	for _, s := range []*acquainted{a, b, c} {
+	for _, s := range []*testSession{a, b, c} {
 		if n := len(in.peers[s.session]); n != 0 {
 			t.Errorf("node %d is known to %d others, want 0", s.node, n)
 		}

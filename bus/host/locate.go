@@ -7,7 +7,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/accounts"
 )
 
-// locateAll says where the client finds payloads.
+// locateAll returns where the client finds the payloads of deliveries.
 func (s *session) locateAll(ds []*bus.Delivery) ([]accounts.Location, error) {
 	all := make([]accounts.Location, 0, len(ds))
 	for _, d := range ds {
@@ -20,10 +20,10 @@ func (s *session) locateAll(ds []*bus.Delivery) ([]accounts.Location, error) {
 	return all, nil
 }
 
-// locate says where the client finds a payload. The request of one that it cannot be given, for
-// want of memory or descriptors, fails with the error.
+// locate returns where the client finds a payload. If memory or descriptors for it are lacking, the
+// error fails the payload's request.
 func (s *session) locate(d *bus.Delivery) (accounts.Location, error) {
-	at, err := d.Control().Locate(bus.Reader{Arena: s.srv.arena, InlineBytes: s.srv.services.InlineBytes, Thin: s.thin()})
+	at, err := d.Control().Locate(bus.Reader{Arena: s.srv.arena, InlineBytes: s.srv.services.InlineBytes, Thin: s.copiesSmall()})
 	switch {
 	case err != nil:
 		err = fmt.Errorf("%s: %w", s.Describe(), err)
@@ -36,9 +36,9 @@ func (s *session) locate(d *bus.Delivery) (accounts.Location, error) {
 	return at, nil
 }
 
-// thin reports whether the client copies small payloads anyway, as one in another language
-// than Go does: a message costs it less than a view.
-func (s *session) thin() bool {
-	lanes, _ := s.direct.can()
+// copiesSmall reports whether the client copies small payloads anyway, as clients that are not Go nodes
+// do: for them a message costs less than a view.
+func (s *session) copiesSmall() bool {
+	lanes, _ := s.direct.state()
 	return !lanes
 }

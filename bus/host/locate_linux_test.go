@@ -8,9 +8,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestLocateOpensOnce: the segment of a large payload is opened once for all processes that the
-// payload goes to, and closed when the payload is given back.
-func TestLocateOpensOnce(t *testing.T) {
+// TestLocateOpensSegmentOnce: the segment of a large payload is opened once for all processes that get
+// the payload, and closed when the payload is given back.
+func TestLocateOpensSegmentOnce(t *testing.T) {
 	b, err := bus.Open(t.Context(), bus.Pipeline{
 		Stages: []bus.StageSpec{{Name: "m", Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }}},
 	}, bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, LargeObjectBytes: 64 << 10, Memory: shmstore.Shared}, MaxRequests: 1})
@@ -45,12 +45,12 @@ func TestLocateOpensOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := newAcquainted(t, srv, 9)
+	s := newTestSession(t, srv, 9)
 	files := testbus.OpenFiles(t)
 	slot := parts[1].Handle.Slot
-	parts[1].Handle.Slot = 1 << 20 // where nothing is
+	parts[1].Handle.Slot = 1 << 20 // a slot without a payload
 	if _, err := s.locateAll(parts); err == nil {
-		t.Error("a part is given that is not there")
+		t.Error("a payload was located in an empty slot")
 	}
 	parts[1].Handle.Slot = slot
 	for range 2 {

@@ -10,46 +10,45 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// What a client may have offered, with what it has said forget of and payloads still
-// lie in. mostOffered bounds the bytes.
+// maxOffered is how many segments of a client may be mapped, including segments that the client has
+// forgotten and in which payloads still lie. mostOffered bounds their bytes.
 const (
 	maxOffered = 4096
 )
 
-// segmentsShare is the part of the descriptors that the host may open, for the segments that one client offers: the
-// host has a descriptor open for each.
+// One in segmentsShare of the descriptors that the host may open is for the segments that one client
+// offers, and minSegments at least: the host keeps a descriptor open for each.
 const (
 	segmentsShare = 4
-	fewSegments   = 16
+	minSegments   = 16
 )
 
-// mostSegments is how many segments a client is told that it may offer at a time.
+// mostSegments is how many segments a client may offer at a time.
 func mostSegments() uint16 {
-	return uint16(min(max(limits.Files()/segmentsShare, fewSegments), maxOffered)) //nolint:gosec // 4,096 at most
+	return uint16(min(max(limits.Files()/segmentsShare, minSegments), maxOffered)) //nolint:gosec // 4,096 at most
 }
 
-// clientBytes is how much memory the host takes from one client at the least, beside
-// its largest payload.
-const clientBytes = 1 << 30
+// minClientBytes is the least memory that the host maps from one client, besides its largest payload.
+const minClientBytes = 1 << 30
 
-// mostBytes bounds the room of one client: with the machine's free memory alone for a
-// bound, a client could leave the others nothing.
+// mostBytes bounds the memory of one client. Bounded by the machine's free memory alone, a client could
+// leave none for other clients.
 func (s *session) mostBytes() int64 {
-	return max(clientBytes, s.srv.services.ArenaBytes)
+	return max(minClientBytes, s.srv.services.ArenaBytes)
 }
 
-// mostOffered bounds the bytes that the client has offered: its room, and as much as the
-// largest payload may have.
+// mostOffered bounds the bytes that the client may have offered: its memory, and one payload of the
+// largest size.
 func (s *session) mostOffered() int64 { return s.mostBytes() + s.srv.services.MostBytes }
 
 // offeredCount counts the segments that a client has offered and that are mapped.
 type offeredCount struct {
 	segments, bytes atomic.Int64
-	rooms, used     atomic.Int64 // payloads there that are not returned, and their bytes
+	payloads, used  atomic.Int64 // payloads in them that are not returned, and their bytes
 }
 
-// mayOffer reports whether the client may offer so many bytes more. It is for the
-// session's reader, which alone counts up.
+// mayOffer reports whether the client may offer that many more bytes. Only the session's reader, which
+// alone adds segments, calls it.
 func (s *session) mayOffer(bytes uint64) error {
 	n, has, most := s.memory.segments.Load(), s.memory.bytes.Load(), s.mostOffered()
 	if n < maxOffered && bytes <= uint64(most) && has+int64(bytes) <= most {
@@ -60,8 +59,8 @@ func (s *session) mayOffer(bytes uint64) error {
 			"Let the client copy what others keep views of, or raise large_bytes in the pipeline file", bytes, n, has, maxOffered, most)}
 }
 
-// take takes memory over that the client offers, and counts it until it is unmapped.
-func (c *offeredCount) take(mem *shmstore.Segment) *accounts.Segment {
+// adopt takes over memory that the client offers, and counts it until it is unmapped.
+func (c *offeredCount) adopt(mem *shmstore.Segment) *accounts.Segment {
 	bytes := mem.Size()
 	c.segments.Add(1)
 	c.bytes.Add(bytes)
@@ -71,13 +70,13 @@ func (c *offeredCount) take(mem *shmstore.Segment) *accounts.Segment {
 	})
 }
 
-// lies counts a payload there until nobody needs it.
-func (c *offeredCount) lies(p *accounts.Payload) {
+// countPayload counts a payload until its last reference is dropped.
+func (c *offeredCount) countPayload(p *accounts.Payload) {
 	bytes := int64(len(p.Bytes()))
-	c.rooms.Add(1)
+	c.payloads.Add(1)
 	c.used.Add(bytes)
 	p.Before(func() {
-		c.rooms.Add(-1)
+		c.payloads.Add(-1)
 		c.used.Add(-bytes)
 	})
 }

@@ -6,23 +6,23 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// packetBatch is the handling of all packets of a client's that are there: what they cause for
-// requests, at all processes that take part in them, is sent before the session waits for the
-// next one. It is for the session's reader.
+// packetBatch handles all packets of a client that have arrived as one batch. The messages that the
+// batch causes for requests, at all processes that take part in them, are sent before the session waits
+// for the next packet. Only the session's reader uses it.
 type packetBatch struct {
 	sess     *session
-	of       peer.PacketBatch
-	note     bus.FlushBatch // of, at the requests
+	batch    peer.PacketBatch
+	note     bus.FlushBatch // refers to batch, at the requests
 	requests []*bus.Request
 	messages int
 }
 
-// mostInTurn is how many messages a turn has at most, so that a client which sends without
-// end does not hold up what it has caused.
+// maxBatch is how many messages a batch has at most, so that a client which sends without pause does
+// not delay the messages that it causes.
 const maxBatch = 64
 
-// take has what a message causes wait for the end of the turn.
-func (t *packetBatch) take(m wire.Message) {
+// add delays the messages that m causes until the batch is flushed.
+func (t *packetBatch) add(m wire.Message) {
 	var source uint32
 	switch m := m.(type) {
 	case *wire.Put:
@@ -39,17 +39,17 @@ func (t *packetBatch) take(m wire.Message) {
 		return
 	}
 	if t.messages++; t.messages > maxBatch {
-		t.end()
+		t.flush()
 	}
-	if req := src.opens(); req != nil && req.Control().FlushBatch().Load() != &t.note {
-		t.of.Begin()
+	if req := src.request(); req != nil && req.Control().FlushBatch().Load() != &t.note {
+		t.batch.Begin()
 		req.Control().FlushBatch().Store(&t.note)
 		t.requests = append(t.requests, req)
 	}
 }
 
-// end sends what has waited.
-func (t *packetBatch) end() {
+// flush sends the delayed messages.
+func (t *packetBatch) flush() {
 	t.messages = 0
 	if len(t.requests) == 0 {
 		return
@@ -59,5 +59,5 @@ func (t *packetBatch) end() {
 	}
 	clear(t.requests)
 	t.requests = t.requests[:0]
-	t.of.End()
+	t.batch.End()
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// What follows are parts of a session. Each has a lock, which its methods alone take: it comes
-// after a remote stage's, and nothing is called while it is held.
+// The types below are parts of a session. Each has a lock that only its methods take. The lock comes
+// after that of a remote stage, and no function is called with it held.
 
 // openQuestions counts the questions of a client that are being answered.
 type openQuestions struct {
@@ -20,7 +20,7 @@ type openQuestions struct {
 	open int
 }
 
-func (q *openQuestions) begin() error {
+func (q *openQuestions) add() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.open++; q.open > maxQuestions {
@@ -29,35 +29,35 @@ func (q *openQuestions) begin() error {
 	return nil
 }
 
-func (q *openQuestions) end() {
+func (q *openQuestions) done() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.open--
 }
 
-// sourceSet is what a client emits for.
+// sourceSet holds the sources of a client: its tasks and requests.
 type sourceSet struct {
 	mu      lockorder.Mutex[lockorder.SourceSet]
-	gone    bool // the client is: there are no new ones
+	closed  bool // the client has departed: no source that the host numbers is added
 	all     map[uint32]*source
-	opening int    // requests that wait for a place
-	lastOwn uint32 // number of the last request that the client has numbered
+	opening int    // requests that wait for a permit
+	lastOwn uint32 // highest number that the client has given a request
 }
 
-// add takes in a source that the host has numbered. It reports false when the client is gone:
-// the end of the session has taken all sources out.
+// add adds a source that the host has numbered. It reports false when the client has departed: teardown
+// has removed all sources.
 func (ss *sourceSet) add(src *source) bool {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	if ss.gone {
+	if ss.closed {
 		return false
 	}
 	ss.all[src.id] = src
 	return true
 }
 
-// open takes a request in, by the number that the client has chosen.
-func (ss *sourceSet) open(src *source, number uint32) error {
+// addNumbered adds a request under the number that the client chose.
+func (ss *sourceSet) addNumbered(src *source, number uint32) error {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	switch {
@@ -68,20 +68,20 @@ func (ss *sourceSet) open(src *source, number uint32) error {
 	}
 	src.id, ss.lastOwn = number, number
 	if ss.opening++; ss.opening > maxQuestions {
-		return fmt.Errorf("%w: %d requests wait for a place, %d may", wire.ErrProtocol, ss.opening, maxQuestions)
+		return fmt.Errorf("%w: %d requests wait for a permit, %d may", wire.ErrProtocol, ss.opening, maxQuestions)
 	}
 	ss.all[src.id] = src
 	return nil
 }
 
-// opened notes that a request waits for its place no more.
-func (ss *sourceSet) opened() {
+// openingDone is called when a request no longer waits for a permit.
+func (ss *sourceSet) openingDone() {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	ss.opening--
 }
 
-// find finds a source; nil: there is none. lastOwn is the last that the client has numbered.
+// find returns a source; nil: there is none. lastOwn is the last number that the client has given.
 func (ss *sourceSet) find(id uint32) (src *source, lastOwn uint32) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -94,15 +94,15 @@ func (ss *sourceSet) drop(id uint32) {
 	delete(ss.all, id)
 }
 
-// list is a snapshot.
+// list returns a snapshot.
 func (ss *sourceSet) list() []*source {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	return slices.Collect(maps.Values(ss.all))
 }
 
-// take takes them all out.
-func (ss *sourceSet) take() map[uint32]*source {
+// removeAll removes all sources, and returns them.
+func (ss *sourceSet) removeAll() map[uint32]*source {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	all := ss.all
@@ -110,14 +110,14 @@ func (ss *sourceSet) take() map[uint32]*source {
 	return all
 }
 
-// close lets no source come that the host has numbered.
+// close keeps out further sources that the host numbers.
 func (ss *sourceSet) close() {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	ss.gone = true
+	ss.closed = true
 }
 
-// replicas are the replicas that a client is, by the numbers that it knows.
+// replicas are the replicas that a client serves, by the client's numbers for them.
 type replicas struct {
 	mu  lockorder.Mutex[lockorder.Seats]
 	all []*bus.Replica
@@ -130,14 +130,14 @@ func (st *replicas) add(rep *bus.Replica) (number int) {
 	return len(st.all) - 1
 }
 
-// number is by what number the client knows a replica.
+// number returns the client's number of a replica.
 func (st *replicas) number(rep *bus.Replica) int {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return slices.Index(st.all, rep)
 }
 
-// find finds a replica by its number; nil: there is none.
+// find returns a replica by its number; nil: there is none.
 func (st *replicas) find(number uint32) *bus.Replica {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -147,148 +147,149 @@ func (st *replicas) find(number uint32) *bus.Replica {
 	return st.all[number]
 }
 
-// list is a snapshot.
+// list returns a snapshot.
 func (st *replicas) list() []*bus.Replica {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return slices.Clone(st.all)
 }
 
-// directPaths is what goes from and to a client past the host.
+// directPaths holds the direct flows from and to a client.
 type directPaths struct {
 	mu      lockorder.Mutex[lockorder.Past]
-	gone    bool                     // nothing begins to any more
-	lanes   bool                     // deliveries can go to the client, and come from it, directly
-	direct  bool                     // something has gone to another process
-	expects map[uint32][]*directFlow // what comes to its sources
-	passed  map[uint32]passed        // what went to other nodes, by node
+	closed  bool                     // no direct flow begins any more
+	lanes   bool                     // the client can send and receive deliveries directly
+	used    bool                     // a flow to another process has begun
+	expects map[uint32][]*directFlow // flows to the client's sources, by source
+	totals  map[uint32]directTotals  // direct deliveries to other nodes, by node
 }
 
-// open says that the client can.
-func (p *directPaths) open() {
+// enable notes that the client can send and receive directly.
+func (p *directPaths) enable() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lanes = true
 }
 
-// close lets nothing begin.
+// close lets no further direct flow begin.
 func (p *directPaths) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.gone = true
+	p.closed = true
 }
 
-// can reports whether the client can, and whether anything may begin.
-func (p *directPaths) can() (lanes, begins bool) {
+// state reports whether the client can send and receive directly, and whether a direct flow may begin.
+func (p *directPaths) state() (lanes, begins bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.lanes, p.lanes && !p.gone
+	return p.lanes, p.lanes && !p.closed
 }
 
-// reports reports whether the client may have something to say of what goes past the host:
-// that is so of a node with sources, too.
-func (p *directPaths) reports(sources bool) bool {
+// mayReport reports whether the client may have something to report: it has sent directly, or is a Go
+// node with sources.
+func (p *directPaths) mayReport(sources bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return !p.gone && (p.direct || p.lanes && sources)
+	return !p.closed && (p.used || p.lanes && sources)
 }
 
-// goes notes that something goes to another process.
-func (p *directPaths) goes() {
+// markUsed notes that a flow to another process has begun.
+func (p *directPaths) markUsed() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.direct = true
+	p.used = true
 }
 
-// expect notes that a stream is to come to a source.
+// expect adds a flow to a source.
 func (p *directPaths) expect(source uint32, df *directFlow) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.expects[source] = append(p.expects[source], df)
 }
 
-// forget notes that a source is over.
+// forget removes the flows to a source that has ended.
 func (p *directPaths) forget(source uint32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.expects, source)
 }
 
-// expected counts the sources that streams come to, and the streams that come to one.
+// expected returns how many sources have flows, and how many flows one source has.
 func (p *directPaths) expected(source uint32) (sources, streams int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.expects), len(p.expects[source])
 }
 
-// telling finds the stream that comes by an edge, if its producer has not been told; nil: there
-// is none, or it is over.
-func (p *directPaths) telling(source uint32, edge int) (df *directFlow) {
+// takeUnannounced returns the flow over an edge if its producer was not told yet, and marks it as told;
+// nil: there is none, or it has ended.
+func (p *directPaths) takeUnannounced(source uint32, edge int) (df *directFlow) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, d := range p.expects[source] {
-		if d.edge == edge && !d.told {
-			df, d.told = d, true
+		if d.edge == edge && !d.announced {
+			df, d.announced = d, true
 		}
 	}
 	return df
 }
 
-// learn takes in how much of a stream of the client's went past the host so far. It never
-// becomes less: a counter that did would count everything again.
-func (p *directPaths) learn(df *directFlow, deliveries, bytes uint64) {
+// update records how much of a flow of the client went directly so far. A total never decreases: a
+// metric would count a decrease as a restart from zero.
+func (p *directPaths) update(df *directFlow, deliveries, bytes uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	more := passed{max(believed(deliveries)-df.deliveries.Load(), 0), max(believed(bytes)-df.bytes.Load(), 0)}
+	more := directTotals{max(clampTotal(deliveries)-df.deliveries.Load(), 0), max(clampTotal(bytes)-df.bytes.Load(), 0)}
 	df.deliveries.Add(more.deliveries)
 	df.bytes.Add(more.bytes)
 	to := df.consumer.sess.node
-	sum := p.passed[to]
-	p.passed[to] = passed{sum.deliveries + more.deliveries, sum.bytes + more.bytes}
+	sum := p.totals[to]
+	p.totals[to] = directTotals{sum.deliveries + more.deliveries, sum.bytes + more.bytes}
 }
 
-// sums is how much went to which node.
-func (p *directPaths) sums() map[uint32]passed {
+// snapshot returns the totals by node.
+func (p *directPaths) snapshot() map[uint32]directTotals {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return maps.Clone(p.passed)
+	return maps.Clone(p.totals)
 }
 
-// forgetGone forgets nodes that are gone. Those who came after the newest of the living were
-// not looked at.
-func (p *directPaths) forgetGone(live map[uint32]*session) {
+// forgetDeparted removes the totals of departed nodes. Nodes that are newer than the newest one in live
+// are kept: they came after the snapshot.
+func (p *directPaths) forgetDeparted(live map[uint32]*session) {
 	newest := slices.Max(append(slices.Collect(maps.Keys(live)), 0))
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	maps.DeleteFunc(p.passed, func(node uint32, _ passed) bool { return node < newest && live[node] == nil })
+	maps.DeleteFunc(p.totals, func(node uint32, _ directTotals) bool { return node < newest && live[node] == nil })
 }
 
-// movement is whether a client that has work moves.
-type movement struct {
-	mu     lockorder.Mutex[lockorder.Movement]
-	looked time.Time
-	used   time.Duration // of processors, at the last look
-	stood  time.Duration // since it moved
-	stuck  bool          // it was found to be
+// stallDetector decides whether a client that has work is stuck.
+type stallDetector struct {
+	mu        lockorder.Mutex[lockorder.Movement]
+	lastCheck time.Time
+	used      time.Duration // processor time at the last check
+	idle      time.Duration // time since the client made progress
+	stuck     bool          // stuckNow has reported it
 }
 
-// looksWithin is how many looks a client that does not move is given before it is stuck.
-const looksWithin = 4
+// checksPerLimit is how many checks without progress make a client stuck.
+const checksPerLimit = 4
 
-// still reports, once, that a client has not moved for a time, and has used no processor. Each look counts
-// for a part of that time at most: while the host itself is stopped, it does not look.
-func (m *movement) still(moves bool, used, limit time.Duration) bool {
+// stuckNow reports, once, that a client has made no progress for the limit and used no processor time.
+// Each check counts for at most limit/checksPerLimit: while the host itself is stopped, it does not
+// check.
+func (m *stallDetector) stuckNow(moves bool, used, limit time.Duration) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
-	passed := min(now.Sub(m.looked), limit/looksWithin)
-	m.looked = now
+	passed := min(now.Sub(m.lastCheck), limit/checksPerLimit)
+	m.lastCheck = now
 	if moves || used != m.used {
-		m.used, m.stood = used, 0
+		m.used, m.idle = used, 0
 		return false
 	}
-	m.stood += passed
-	stuck := !m.stuck && m.stood >= limit
+	m.idle += passed
+	stuck := !m.stuck && m.idle >= limit
 	m.stuck = m.stuck || stuck
 	return stuck
 }

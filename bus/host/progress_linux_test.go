@@ -12,11 +12,11 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestPulseOfAProcessThatComputes: nothing waits for the host while a process has a delivery or a
-// result, and each thing that a process does is a movement.
-func TestPulseOfAProcessThatComputes(t *testing.T) {
+// TestProgressWhileProcessComputes: nothing waits for the host while a process has a delivery or a
+// result, and each action of a process counts as progress.
+func TestProgressWhileProcessComputes(t *testing.T) {
 	entered, leave := make(chan struct{}), make(chan struct{})
-	a := attach(t, 4, func(task *bus.Task, d *bus.Delivery) error {
+	a := openTestHost(t, 4, func(task *bus.Task, d *bus.Delivery) error {
 		entered <- struct{}{}
 		<-leave
 		return task.Forward(d)
@@ -56,7 +56,7 @@ func TestPulseOfAProcessThatComputes(t *testing.T) {
 	testbus.Await(t, func() bool { _, waits := a.server.Progress(); return waits == "" })
 	moved("a process has a result")
 	if p := a.bus.Backend().Progress(); p.Waiting != 1 {
-		t.Errorf("of the result the bus alone knows nothing: %+v", p)
+		t.Errorf("the result is no progress of the bus itself: %+v", p)
 	}
 	still("it keeps it")
 	if err := d.Finish(nil); err != nil {
@@ -65,8 +65,8 @@ func TestPulseOfAProcessThatComputes(t *testing.T) {
 	testbus.Await(t, func() bool { now, waits := a.server.Progress(); return now != last && waits == "" })
 }
 
-// TestPulseOfAMessageThatIsBeingHandled: it waits for the host, until it has been handled.
-func TestPulseOfAMessageThatIsBeingHandled(t *testing.T) {
+// TestProgressWhileMessageIsHandled: a message waits for the host until it has been handled.
+func TestProgressWhileMessageIsHandled(t *testing.T) {
 	b := testbus.Open(t, bus.Pipeline{
 		Stages: []bus.StageSpec{{Name: "m", Remote: &bus.Remote{}, State: bus.StateRequest}},
 		Edges:  []bus.Edge{{To: "m"}, {From: "m"}},
@@ -85,29 +85,29 @@ func TestPulseOfAMessageThatIsBeingHandled(t *testing.T) {
 			t.Errorf("close the server: %v", err)
 		}
 	})
-	n := joinTo(t, path)
+	n := joinNode(t, path)
 	forward := func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }
 	go func() { // ends with the node
 		_ = n.Serve(context.Background(), bus.StageSpec{Name: "m", State: bus.StateRequest, Handle: forward})
 	}()
 	<-served
 	before, waits := server.Progress()
-	if again, _ := server.Progress(); again != before || !strings.HasPrefix(waits, "a message of process ") {
-		t.Errorf("moved from %d to %d, and %q waits", before, again, waits)
+	if duplicate, _ := server.Progress(); duplicate != before || !strings.HasPrefix(waits, "a message of process ") {
+		t.Errorf("moved from %d to %d, and %q waits", before, duplicate, waits)
 	}
 	close(handled)
 	testbus.Await(t, func() bool { now, waits := server.Progress(); return now != before && waits == "" })
 }
 
-// TestQuestionsAreNoMovement: a client that asks for a status again and again does not hide a hang.
-func TestQuestionsAreNoMovement(t *testing.T) {
+// TestQuestionsAreNoProgress: a client that asks for a status again and again does not hide a hang.
+func TestQuestionsAreNoProgress(t *testing.T) {
 	for _, m := range []wire.Message{&wire.Call{}, &wire.Bye{}, &wire.Reported{}, &wire.Lanes{}, &wire.Expecting{}} {
-		if pulse := 1 + beat(m); pulse != 0 {
+		if progress := 1 + progressWhenHandled(m); progress != 0 {
 			t.Errorf("%v counts as movement", m.Kind())
 		}
 	}
 	for _, m := range []wire.Message{&wire.Put{}, &wire.Finish{}, &wire.Submit{}} {
-		if pulse := 1 + beat(m); pulse != 2 {
+		if progress := 1 + progressWhenHandled(m); progress != 2 {
 			t.Errorf("%v does not count as movement", m.Kind())
 		}
 	}

@@ -14,19 +14,19 @@ import (
 
 // board is the memory in which a client says which handlers it runs.
 type board struct {
-	memory  *shmstore.Segment
-	entries []scoreboard.Entry
-	looked  time.Time                       // for watchHandlers, like the next one
-	ran     [scoreboard.Entries]runningTime // by entry
+	memory    *shmstore.Segment
+	entries   []scoreboard.Entry
+	lastCheck time.Time                       // used by checkHandlers alone, like running
+	running   [scoreboard.Entries]runningTime // by entry
 }
 
-// runningTime is for how long the host has seen one handler run.
+// runningTime is how long the host has seen one handler run.
 type runningTime struct {
 	since int64 // see scoreboard.Activity
 	seen  time.Duration
 }
 
-// shareScoreboard takes in where the client says which handlers it runs.
+// shareScoreboard maps the memory in which the client says which handlers it runs.
 func (s *session) shareScoreboard(fd int) error {
 	memory, err := shmstore.OpenSegment("scoreboard", fd, scoreboard.Bytes)
 	if err != nil {
@@ -40,7 +40,7 @@ func (s *session) shareScoreboard(fd int) error {
 	return nil
 }
 
-// Running implements bus.Agent.
+// Running implements bus.ReplicaConn.
 func (s *session) Running(rep *bus.Replica) (all []scoreboard.Activity) {
 	b := s.board.Load()
 	if b == nil {
@@ -49,19 +49,19 @@ func (s *session) Running(rep *bus.Replica) (all []scoreboard.Activity) {
 	number := uint32(s.replicas.number(rep))
 	for i := range b.entries {
 		if a, found := b.entries[i].Read(); found && a.Stage == number {
-			a.For = min(a.For, time.Since(s.since)) // the client may say anything
+			a.For = min(a.For, time.Since(s.since)) // the client may write any figure
 			all = append(all, a)
 		}
 	}
 	return all
 }
 
-// handlerLooks is how often within the least handle timeout the host looks.
-const handlerLooks = 8
+// handlerChecks is how often the host checks within the least handle timeout.
+const handlerChecks = 8
 
-// watchHandlers ends sessions with handlers that run for longer than their stages allow.
+// watchHandlers ends the sessions whose handlers run for longer than their stages allow.
 func (s *Server) watchHandlers(least time.Duration) {
-	every := min(max(least/handlerLooks, 5*time.Millisecond), time.Second)
+	every := min(max(least/handlerChecks, 5*time.Millisecond), time.Second)
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -76,18 +76,18 @@ func (s *Server) watchHandlers(least time.Duration) {
 	}
 }
 
-// checkHandlers ends the session if a handler has run for too long. Between two looks no more than some time
-// counts: the host may have stood still, and the client with it.
+// checkHandlers ends the session if a handler has run for too long. At most a time of most counts
+// between two checks, since the host, and the client with it, may have been stopped.
 func (s *session) checkHandlers(most time.Duration) {
 	b := s.board.Load()
 	if b == nil || s.ctx.Err() != nil {
 		return
 	}
 	now := time.Now()
-	passed := min(now.Sub(b.looked), most)
-	b.looked = now
+	passed := min(now.Sub(b.lastCheck), most)
+	b.lastCheck = now
 	for i := range b.entries {
-		ran := &b.ran[i]
+		ran := &b.running[i]
 		a, found := b.entries[i].Read()
 		switch {
 		case !found || a.Edge >= 0:
@@ -103,14 +103,14 @@ func (s *session) checkHandlers(most time.Duration) {
 			continue
 		}
 		if limit := rep.HandleLimit(); limit > 0 && ran.seen >= limit {
-			s.hung(rep, a, limit)
+			s.endHung(rep, a, limit)
 			return
 		}
 	}
 }
 
-// hung ends a session whose client has a handler that does not return.
-func (s *session) hung(rep *bus.Replica, a scoreboard.Activity, limit time.Duration) {
+// endHung ends the session of a client whose handler does not return.
+func (s *session) endHung(rep *bus.Replica, a scoreboard.Activity, limit time.Duration) {
 	rep.TimedOut()
 	reason := fmt.Errorf("%w: stage %q, replica %d, %s: a handler has run for %v for request %v, and may for %v",
 		bus.ErrHandleTimeout, rep.Stage, rep.Number, s.Describe(), a.For.Round(time.Millisecond), messages.RequestID(a.Request), limit)

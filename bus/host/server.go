@@ -29,39 +29,36 @@ import (
 
 // ListenOptions configure Listen. The zero value works.
 type ListenOptions struct {
-	// AllowUIDs are the users that may attach besides the one this process
-	// runs as.
+	// AllowUIDs are the users that may attach besides the user of this process.
 	AllowUIDs []uint32
-	// Autopsy says what is known about a process that died: its exit status,
-	// the last lines of its log. It goes into the errors of requests. It should
-	// return within some 100 ms.
+	// Autopsy returns what is known of a dead process, such as its exit status and the last lines of
+	// its log. The text goes into the errors of requests. Autopsy should return within some 100 ms.
 	Autopsy func(pid int) string
-	// Number is asked when a process is going to serve a stage, and gives the lowest
-	// number that it may have among the stage's replicas: that under which the caller
-	// knows it, say. It gets the first one from there on that is free. It must not block.
+	// Number is called before a process serves a stage. It returns the lowest number that the process
+	// may get among the stage's replicas; the process gets the first free number from there on. Number
+	// must not block.
 	Number func(stage string, pid int) int
-	// OnServe is told when a process serves a stage, and OnGone when it does
-	// not any more, with the reason. They must not block.
+	// OnServe is called when a process begins to serve a stage, OnGone when the process no longer
+	// serves it, with the reason. They must not block.
 	OnServe func(stage string, replica, pid int)
 	OnGone  func(stage string, replica, pid int, reason error)
-	// OnStuck is told of a process that has work and was stopped, or has not
-	// read its messages, for the bus's StallTimeout. It gets no work from then
-	// on; what it holds comes back when it is dead. It must not block.
+	// OnStuck is called for a process that has work and, for the bus's StallTimeout, is stopped or does
+	// not read its messages. The process gets no more work; what it holds is taken back when it is
+	// dead. OnStuck must not block.
 	OnStuck func(pid int, reason error)
-	// OnHung is OnStuck for a process with a handler that has not returned within the HandleTimeout of its stage.
-	// A process in Go or Python writes its stacks to standard error when it gets SIGQUIT.
+	// OnHung is called, like OnStuck, for a process with a handler that has not returned within the
+	// HandleTimeout of its stage. A process in Go or Python writes its stacks to standard error on
+	// SIGQUIT.
 	OnHung func(pid int, reason error)
-	// Methods are calls that clients may make besides the bus's own. What they
-	// return is sent as JSON.
+	// Methods are calls that clients may make besides the bus's own. Their results are sent as JSON.
 	Methods map[string]func(ctx context.Context, arguments []byte) (any, error)
-	// Answered is told when the answer of one of the Methods has been sent, or waits
-	// for a client that does not read: what ends the server is done then, and not by
-	// the method, whose answer it could overtake. It must not block.
+	// Answered is called when the answer of one of the Methods has been sent, or is queued for a client
+	// that does not read. An action that ends the server belongs here: in the method itself it could
+	// overtake the answer. Answered must not block.
 	Answered func(method string)
 }
 
-// mode lets other users try, if any are allowed: who they are is looked at
-// then.
+// mode lets every user connect if any other users are allowed: the handshake checks the user.
 func (o ListenOptions) mode() fs.FileMode {
 	if len(o.AllowUIDs) > 0 {
 		return 0o666
@@ -69,8 +66,7 @@ func (o ListenOptions) mode() fs.FileMode {
 	return 0o600
 }
 
-// Server lets processes take part in a bus over a socket. It is described in
-// docs/protocol.md.
+// Server lets processes take part in a bus over a socket. docs/protocol.md describes the protocol.
 type Server struct {
 	backend  bus.Backend
 	services bus.Services
@@ -83,24 +79,23 @@ type Server struct {
 	unmap    sync.Once
 	sources  atomic.Uint32
 	refusing atomic.Bool  // no new requests
-	files    atomic.Int64 // segments that processes keep views in: see accounts.Account.Files
+	files    atomic.Int64 // segments in which processes keep views: see accounts.Account.Files
 
 	introductions introductions
 	grants        *grants
 
-	closing context.Context // its end: the server closes
+	closing context.Context // done when the server closes
 	close   context.CancelFunc
-	wg      sync.WaitGroup // accepting, watching, and sessions
+	wg      sync.WaitGroup // accept loop, watchers and sessions
 
 	mu       lockorder.Mutex[lockorder.Server] // guards what follows
 	sessions map[*session]struct{}
-	nodes    uint32 // number of the last one
-	draining bool   // clients are told that the host is going to stop
+	nodes    uint32 // number of the last node
+	draining bool   // clients are told that the host is about to stop
 }
 
-// Listen opens a socket through which other processes serve the bus's Remote
-// stages, and submit requests. The store must be in shared memory. Close the
-// server before the bus.
+// Listen opens a socket through which other processes serve the bus's Remote stages and submit
+// requests. The bus's store must be in shared memory. Close the server before the bus.
 func Listen(b *bus.Bus, path string, opts ListenOptions) (*Server, error) {
 	on, err := b.Backend().Services()
 	if err != nil {
@@ -119,22 +114,22 @@ func Listen(b *bus.Bus, path string, opts ListenOptions) (*Server, error) {
 	s.grants = newGrants(on.Permits)
 	s.arena.CountIn(on.Kept)
 	s.wg.Go(func() { s.accept(s.ln.Accept) })
-	s.wg.Go(func() { b.Backend().WatchStalls(s.closing.Done(), s.watch) })
+	s.wg.Go(func() { b.Backend().WatchStalls(s.closing.Done(), s.checkStalls) })
 	if least := on.HandleTimeout; least > 0 {
 		s.wg.Go(func() { s.watchHandlers(least) })
 	}
 	return s, nil
 }
 
-// newEpoch draws the number that tells this server from all others.
+// newEpoch returns a random number that identifies this server.
 func newEpoch() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return binary.LittleEndian.Uint64(b[:]) | 1
 }
 
-// accept serves the connections that next gives, until the server closes. What keeps it from that is logged once, until
-// the next connection comes.
+// accept serves the connections that next returns, until the server closes. A failure is logged once,
+// until the next connection is accepted.
 func (s *Server) accept(next func() (*peer.Conn, error)) {
 	said := false
 	for {
@@ -145,9 +140,10 @@ func (s *Server) accept(next func() (*peer.Conn, error)) {
 				return
 			default:
 			}
-			// Out of descriptors, most likely: others are served meanwhile.
+			// Most likely this process has no descriptors left. Attached processes are served
+			// meanwhile.
 			if !said {
-				s.log.Error("processes that attach have to wait", slog.Any("error", limits.Explain(err)))
+				s.log.Error("connections cannot be accepted for now", slog.Any("error", limits.Explain(err)))
 			}
 			said = true
 			select {
@@ -162,13 +158,13 @@ func (s *Server) accept(next func() (*peer.Conn, error)) {
 	}
 }
 
-// serve runs one connection to its end.
+// serve runs one connection until it ends.
 func (s *Server) serve(conn *peer.Conn) {
 	in := peer.NewReceiver(conn)
 	sess, err := s.handshake(conn, in)
 	if err != nil {
 		level := slog.LevelWarn
-		if errors.Is(err, io.EOF) { // it only looked whether somebody listens
+		if errors.Is(err, io.EOF) { // the peer only checked whether a host listens
 			level = slog.LevelDebug
 		}
 		s.log.Log(context.Background(), level, "a process could not attach", slog.Any("error", err))
@@ -179,27 +175,27 @@ func (s *Server) serve(conn *peer.Conn) {
 	sess.run(in)
 }
 
-// helloTimeout is how long a peer may take to say who it is.
+// helloTimeout is how long a peer may take to send its hello.
 const helloTimeout = 5 * time.Second
 
-// refuseTimeout is how long it may take to tell a peer that it may not attach.
+// refuseTimeout is how long sending a refusal may take.
 const refuseTimeout = time.Second
 
-// handshake takes in a peer that may attach.
+// handshake admits a peer that may attach, and refuses others.
 func (s *Server) handshake(conn *peer.Conn, in *peer.Receiver) (*session, error) {
 	pid, uid, _ := conn.Credentials()
 	refuse := func(code wire.Code, format string, args ...any) error {
 		text := fmt.Sprintf(format, args...)
-		_ = conn.SetDeadline(time.Now().Add(refuseTimeout)) // the first may be over
+		_ = conn.SetDeadline(time.Now().Add(refuseTimeout)) // the first deadline may have passed
 		if p, err := wire.Append(nil, &wire.Refuse{Code: code, Text: text}, 0); err == nil {
-			_ = conn.Send(p, nil) // the peer may be gone: the error says why either way
+			_ = conn.Send(p, nil) // the peer may be gone; the error gives the reason either way
 		}
 		return fmt.Errorf("process %d of user %d: %s", pid, uid, text)
 	}
 	if err := conn.SetDeadline(time.Now().Add(helloTimeout)); err != nil {
 		return nil, err
 	}
-	defer s.hurry(conn)()
+	defer s.expireOnClose(conn)()
 	hello, err := receiveHello(in)
 	select {
 	case <-s.closing.Done():
@@ -208,7 +204,7 @@ func (s *Server) handshake(conn *peer.Conn, in *peer.Receiver) (*session, error)
 	}
 	switch {
 	case errors.Is(err, io.EOF):
-		return nil, fmt.Errorf("process %d of user %d left without a word: %w", pid, uid, err)
+		return nil, fmt.Errorf("process %d of user %d hung up before its hello: %w", pid, uid, err)
 	case err != nil:
 		return nil, refuse(wire.CodeProtocol, "the first message must be hello: %v", err)
 	}
@@ -221,7 +217,7 @@ func (s *Server) handshake(conn *peer.Conn, in *peer.Receiver) (*session, error)
 	case hello.Bus != "" && hello.Bus != s.services.Name:
 		return nil, refuse(wire.CodeBus, "the bus %q lives here, not %q", s.services.Name, hello.Bus)
 	case pid == 0 || uint32(pid) != hello.PID:
-		return nil, refuse(wire.CodeDenied, "process %d calls itself %d: it lives in another pid namespace, where its death cannot be seen; run it in the host's", pid, hello.PID)
+		return nil, refuse(wire.CodeDenied, "process %d calls itself %d: it is in another pid namespace, and the host cannot observe its death; run it in the host's namespace", pid, hello.PID)
 	}
 	proc, err := peer.Watch(conn)
 	if err != nil {
@@ -233,19 +229,19 @@ func (s *Server) handshake(conn *peer.Conn, in *peer.Receiver) (*session, error)
 		return nil, refuse(wire.CodeClosing, "%v", err)
 	}
 	if err := conn.SetDeadline(time.Time{}); err != nil {
-		sess.fail(err) // run finds out
+		sess.fail(err) // run returns the error
 	}
 	return sess, nil
 }
 
-// hurry has a peer be waited for no longer when the host closes, until the function
-// that it returns is called.
-func (s *Server) hurry(conn *peer.Conn) (enough func()) {
+// expireOnClose ends the waiting for a peer when the host closes, until the returned function is
+// called.
+func (s *Server) expireOnClose(conn *peer.Conn) (enough func()) {
 	over := make(chan struct{})
 	go func() {
 		select {
 		case <-s.closing.Done():
-			_ = conn.SetDeadline(time.Now()) // it may be gone
+			_ = conn.SetDeadline(time.Now()) // the connection may be closed
 		case <-over:
 		}
 	}()
@@ -282,15 +278,15 @@ func (s *Server) admit(conn *peer.Conn, proc *process.Process, hello *wire.Hello
 	s.nodes++
 	sess := newSession(s, conn, sender, proc, hello, s.nodes)
 	s.sessions[sess] = struct{}{}
-	s.wg.Add(1)                // until it is forgotten
-	sess.queue(sess.welcome()) // before others find the session, who have more to say to it
+	s.wg.Add(1)                // until removeSession
+	sess.queue(sess.welcome()) // before other goroutines find the session and queue messages
 	if s.draining {
 		sess.queue(&wire.Drain{})
 	}
 	return sess, nil
 }
 
-// live is a snapshot of the sessions.
+// live returns a snapshot of the sessions, by node number.
 func (s *Server) live() []*session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -302,14 +298,14 @@ func (s *Server) live() []*session {
 	return all
 }
 
-func (s *Server) forget(sess *session) {
+func (s *Server) removeSession(sess *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sessions, sess)
 	s.wg.Done()
 }
 
-// retireSegment tells everybody that nothing new will lie in a segment.
+// retireSegment tells all sessions that no further payload will lie in a segment.
 func (s *Server) retireSegment(seg *accounts.Segment) {
 	for _, sess := range s.live() {
 		sess.account.Retire(seg)
@@ -317,10 +313,10 @@ func (s *Server) retireSegment(seg *accounts.Segment) {
 	seg.Release()
 }
 
-// watch finds what waits past the host, and for the exchange, and gives up processes
-// that have work and do not move.
-func (s *Server) watch(atLeast time.Duration) []bus.Stall {
-	// The next look comes within the lease, however long the stall timeout is.
+// checkStalls returns the stalls of direct paths and of the exchange, and ends the sessions of
+// processes that have work and make no progress.
+func (s *Server) checkStalls(atLeast time.Duration) []bus.Stall {
+	// The next check comes within the lease, however long the stall timeout is.
 	stalls := s.inFlight(max(reportLease, atLeast)).stalls(s.backend, atLeast)
 	for _, sess := range s.live() {
 		sess.checkAlive(atLeast)
@@ -328,18 +324,18 @@ func (s *Server) watch(atLeast time.Duration) []bus.Stall {
 	return stalls
 }
 
-// Addr is the path of the socket.
+// Addr returns the path of the socket.
 func (s *Server) Addr() string { return s.ln.Path() }
 
-// GiveUp fails the requests that wait for a process to serve the stage, now
-// and until one does. A nil error lets them wait again.
+// GiveUp fails the requests that wait for a process to serve the stage, now and until a process serves
+// it. After a nil error requests wait again.
 func (s *Server) GiveUp(stage string, err error) {
 	if st, _ := s.backend.RemoteStage(stage); st != nil {
 		st.GiveUp(err)
 	}
 }
 
-// Serving is how many processes serve a remote stage.
+// Serving returns how many processes serve a remote stage.
 func (s *Server) Serving(stage string) int {
 	if st, _ := s.backend.RemoteStage(stage); st != nil {
 		return st.Served()
@@ -347,27 +343,28 @@ func (s *Server) Serving(stage string) int {
 	return 0
 }
 
-// Retire has the processes of some pids get no more work, and tells them to end: others take their place. It does not wait.
+// Retire gives the processes that retires selects no more work and tells them to leave, so that other
+// processes can take over. It does not wait.
 func (s *Server) Retire(retires func(pid int) bool) {
 	for _, sess := range s.live() {
 		if retires(sess.proc.PID()) {
-			_ = sess.leave() // of all stages there is none too many
+			_ = sess.leaveStages() // without stage numbers there is no error
 			sess.queue(&wire.Drain{})
 		}
 	}
 }
 
-// Refuse keeps new requests of clients out, from now on, and those that have not begun: they
-// fail with ErrClosed.
+// Refuse refuses new requests of clients from now on, and ends those that have not begun; they fail
+// with ErrClosed.
 func (s *Server) Refuse() {
 	s.refusing.Store(true)
 	for _, sess := range s.live() {
-		sess.turnAwayAll(errRefusing)
+		sess.rejectAll(errRefusing)
 	}
 }
 
-// Drain tells every client that the host is going to stop, also those that attach
-// from now on. It does not wait.
+// Drain tells every client, also those that attach later, that the host is about to stop. It does not
+// wait.
 func (s *Server) Drain() {
 	s.mu.Lock()
 	s.draining = true
@@ -377,10 +374,9 @@ func (s *Server) Drain() {
 	}
 }
 
-// Close ends all connections and removes the socket. Requests of clients that
-// are still open end with ErrClosed. What a client still holds comes back when
-// it has let go: Close waits for that until the context ends. For a peer that has yet to
-// say who it is it does not.
+// Close ends all connections and removes the socket. Open requests of clients end with ErrClosed. Close
+// waits, until the context ends, for the clients to give back the payloads that they hold. It does not
+// wait for a peer that has not sent its hello.
 func (s *Server) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.close()
@@ -407,13 +403,13 @@ func (s *Server) Close(ctx context.Context) error {
 	}
 }
 
-// unfinished says what Close waits for.
+// unfinished names the sessions that Close waits for.
 func (s *Server) unfinished() string {
-	var who string
+	var process string
 	for _, sess := range s.live() {
-		who = cmp.Or(who, "processes still hold payloads:") + " " + sess.Describe()
+		process = cmp.Or(process, "processes still hold payloads:") + " " + sess.Describe()
 	}
-	return cmp.Or(who, "no process is attached any more, and its memory is not given back yet: close it with more time")
+	return cmp.Or(process, "no process is attached any more, but memory is not given back yet: give Close more time")
 }
 
 var errHostClosing = fmt.Errorf("%w: the host closes", bus.ErrClosed)
@@ -424,18 +420,18 @@ type ProcessStats struct {
 	PID      int           `json:"pid"`
 	Name     string        `json:"name"`
 	Stages   []string      `json:"stages"`   // "stage/replica"
-	Held     int           `json:"held"`     // deliveries and results that it has not finished
-	Requests int           `json:"requests"` // that it submitted and that are not over
-	Direct   int           `json:"direct"`   // streams that come to it, or go from it, past the host, of what is not over
-	Placed   int           `json:"placed"`   // payloads of its in the exchange, or fetched and not finished
-	Fetched  int           `json:"fetched"`  // payloads that it has from the exchange
-	Kept     KeptStats     `json:"kept"`     // payloads that it reads though it has finished their deliveries
-	Left     KeptStats     `json:"left"`     // ... and those that it may read, though its connection is over
+	Held     int           `json:"held"`     // deliveries and results that the process has not finished
+	Requests int           `json:"requests"` // live requests that the process submitted
+	Direct   int           `json:"direct"`   // direct streams of live requests to or from the process
+	Placed   int           `json:"placed"`   // its payloads in the exchange, or fetched and not finished
+	Fetched  int           `json:"fetched"`  // payloads that it fetched from the exchange
+	Kept     KeptStats     `json:"kept"`     // payloads that it still reads after it finished their deliveries
+	Left     KeptStats     `json:"left"`     // payloads that it may still read after its connection ended
 	Arena    ArenaStats    `json:"arena"`
 	Age      time.Duration `json:"age_ns"`
 	Stopped  bool          `json:"stopped"`
-	// Unreported says that the process has been asked what it has under way past the host, and
-	// has not said: the figures lack that.
+	// Unreported says that the process has not answered the question for its direct deliveries: the
+	// figures do not include them.
 	Unreported bool `json:"unreported,omitempty"`
 }
 
@@ -443,21 +439,20 @@ type ProcessStats struct {
 type KeptStats struct {
 	Payloads int           `json:"payloads"`
 	Bytes    int64         `json:"bytes"`
-	Oldest   time.Duration `json:"oldest_ns"` // since the process got the first of them
+	Oldest   time.Duration `json:"oldest_ns"` // since the process got the oldest of them
 }
 
 // ArenaStats are the figures of the memory that a process has offered.
 type ArenaStats struct {
-	Bytes int64 `json:"bytes"`
-	Used  int64 `json:"used_bytes"`
-	Rooms int   `json:"rooms"` // payloads that lie there and are not returned
-	// Of these, those that have a segment alone, because they are large or there was no
-	// room for them.
+	Bytes    int64 `json:"bytes"`
+	Used     int64 `json:"used_bytes"`
+	Payloads int   `json:"rooms"` // payloads in this memory that are not returned
+	// Payloads with a segment of their own, because they are large or no space was free.
 	Alone      int   `json:"alone"`
 	AloneBytes int64 `json:"alone_bytes"`
 }
 
-// Processes lists who is attached.
+// Processes lists the attached processes.
 func (s *Server) Processes() []ProcessStats {
 	all := []ProcessStats{}
 	for _, sess := range s.live() {
@@ -466,35 +461,34 @@ func (s *Server) Processes() []ProcessStats {
 	return all
 }
 
-// Holding is what one process holds, or what lies in the exchange and is nobody's, for
+// Holding is a payload, or a group of payloads, that a process holds or that lies in the exchange, for
 // reports.
 type Holding struct {
-	PID     int                `json:"pid"` // 0: it is of no process
+	PID     int                `json:"pid"` // 0: no process
 	Name    string             `json:"name"`
-	Stage   string             `json:"stage"` // empty: a result
+	Stage   string             `json:"stage"` // empty: it is a result
 	Request messages.RequestID `json:"request,omitzero"`
 	Edge    string             `json:"edge"`
 	Seq     uint64             `json:"seq"`
 	Bytes   int                `json:"bytes"`
-	Direct  bool               `json:"direct,omitempty"` // it came past the host
+	Direct  bool               `json:"direct,omitempty"` // the delivery came over a direct path
 	Age     time.Duration      `json:"age_ns"`
-	// Of several payloads together: what they are, how many, and how old the oldest is.
-	// Those kept are of deliveries that the process has finished, and reads on. Those
-	// left are what it may read, though its connection is over. Those alone are its
-	// own, each in memory that was made for it; they are of no known age. Those unreported
-	// are what others may have from the process past the host: it has been asked, and has
-	// not said. Their number is not known, and only the method leases lists them.
+	// For a group of payloads: its kind, the number of payloads, and the age of the oldest. Kind
+	// "kept": the process finished their deliveries and still reads them. "left": the process may still
+	// read them after its connection ended. "alone": payloads of the process that each have a segment
+	// of their own; their age is not known. "unreported": the process has not reported its direct
+	// deliveries; their number is not known, and only the method leases lists this kind.
 	Together string `json:"together,omitempty"` // kept, left, alone, or unreported
 	Payloads int    `json:"payloads,omitempty"`
-	// Of a payload in the exchange: its key, and whether the process has placed it,
-	// and nobody has fetched it, or has fetched it. What is lasting was placed to
-	// outlive its process: nobody has it.
+	// For a payload in the exchange: its key, and its state. "placed": the process placed it, and no
+	// process has fetched it. "fetched": the process fetched it. "lasting": it outlives the process
+	// that placed it, and has no holder.
 	Key      string `json:"key,omitempty"`
 	Exchange string `json:"exchange,omitempty"` // placed, fetched, or lasting
 }
 
-// Holdings lists the payloads that attached processes hold, and those in the exchange
-// that are nobody's, the oldest first.
+// Holdings lists the payloads that attached processes hold and the lasting payloads in the exchange,
+// the oldest first.
 func (s *Server) Holdings() []Holding {
 	all := []Holding{}
 	for _, sess := range s.live() {
@@ -507,7 +501,7 @@ func (s *Server) Holdings() []Holding {
 	return all
 }
 
-// leases are the holdings, and the processes whose reports they lack.
+// leases returns the holdings, and an entry for each process that has not reported.
 func (s *Server) leases() []Holding {
 	all := s.Holdings()
 	for _, silent := range s.inFlight(reportLease).silent {
@@ -516,7 +510,7 @@ func (s *Server) leases() []Holding {
 	return all
 }
 
-// Check looks at the books of the arenas of attached processes.
+// Check checks the accounts of attached processes against their memory.
 func (s *Server) Check() []shmstore.Violation {
 	var all []shmstore.Violation
 	for _, sess := range s.live() {

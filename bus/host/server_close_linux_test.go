@@ -9,8 +9,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 )
 
-// TestCloseNamesHolders: a server whose time to close is over speaks of processes that hold
-// payloads only when there are some.
+// TestCloseNamesHolders: a Close that runs out of time speaks of processes that hold payloads only if
+// there are any.
 func TestCloseNamesHolders(t *testing.T) {
 	spec := bus.Stage("a", func(_ *bus.Task, in string) (string, error) { return in, nil })
 	b, err := bus.Open(t.Context(), bus.Pipeline{Stages: []bus.StageSpec{spec}}, bus.Options{})
@@ -21,7 +21,7 @@ func TestCloseNamesHolders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv.wg.Add(1) // what is still to be given back, of no process
+	srv.wg.Add(1) // memory that is still to be given back, without a process
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	err = srv.Close(over)

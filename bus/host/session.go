@@ -20,12 +20,12 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// session is one attached process, as the host sees it. Everything the process
-// has is in here, so that it can be taken back when the process dies.
+// session is the host's view of one attached process. It records everything that the process holds, so
+// that the host can take it back when the process dies.
 //
-// Its reader goroutine handles messages as they come. What may have to wait,
-// for credit or room, waits elsewhere: emissions in the queue of their source,
-// which keeps their order, questions on goroutines of their own.
+// The reader goroutine handles messages in their order. Emissions that wait for credit or space wait in
+// the queue of their source, which keeps their order. Questions that may wait are answered on
+// goroutines of their own.
 type session struct {
 	srv    *Server
 	conn   *peer.Conn
@@ -37,39 +37,39 @@ type session struct {
 
 	ctx     context.Context // ends with the session
 	cancel  context.CancelCauseFunc
-	alone   aloneCount     // memory that was made for one of its payloads each
-	memory  offeredCount   // its own that it has offered
+	alone   aloneCount     // segments for one payload each
+	memory  offeredCount   // segments that the client has offered
 	wg      sync.WaitGroup // goroutines that work for the client
-	working sync.WaitGroup // of those, the ones that do what it has said
+	working sync.WaitGroup // of those, the goroutines that run the client's requests and emissions
 
-	account   accounts.Account               // what it has here, and the memory that it and the host have told each other of
-	said      struct{ deliver wire.Deliver } // what is being queued, with the account's lock held
-	keptSaid  atomic.Bool                    // the log says that what it keeps fills memory
-	filesSaid atomic.Bool                    // the log says that what it keeps takes the host's descriptors
-	byeSaid   bool                           // the reader's
-	active    lastactive.Connection          // at what the client sends
-	board     atomic.Pointer[board]          // where the client says which handlers it runs; nil: it does not
-	progress  atomic.Uint64                  // grows with the work that the client sends; odd while a message is being handled
+	account     accounts.Account               // what the client holds, and the segments that client and host know of each other
+	outgoing    struct{ deliver wire.Deliver } // the message being queued; used with the account's lock held
+	keptLogged  atomic.Bool                    // the log has the warning about kept views that fill memory
+	filesLogged atomic.Bool                    // the log has the warning about kept views that use the host's descriptors
+	byeReceived bool                           // used by the reader alone
+	active      lastactive.Connection          // when the client was last active
+	board       atomic.Pointer[board]          // where the client says which handlers it runs; nil: the client has none
+	progress    atomic.Uint64                  // grows with each message that is work; odd while a message is being handled
 
 	questions openQuestions
 	sources   sourceSet
-	line      line
+	submits   submitQueue
 	replicas  replicas
 	direct    directPaths
 	reports   reports
-	ex        exchanging
-	movement  movement
+	exchange  exchangeState
+	stall     stallDetector
 }
 
-// maxQuestions is how many of a client's questions may be open.
+// maxQuestions is how many questions of a client may be open.
 const maxQuestions = 1024
 
 func newSession(srv *Server, conn *peer.Conn, sender *peer.Sender, proc *process.Process, hello *wire.Hello, node uint32) *session {
 	s := &session{
 		srv: srv, conn: conn, sender: sender, proc: proc, node: node, name: hello.Name, since: time.Now(),
-		sources: sourceSet{all: make(map[uint32]*source)},
-		direct:  directPaths{expects: make(map[uint32][]*directFlow), passed: make(map[uint32]passed)},
-		ex:      exchanging{waits: make(map[uint32]*exchangeWait)},
+		sources:  sourceSet{all: make(map[uint32]*source)},
+		direct:   directPaths{expects: make(map[uint32][]*directFlow), totals: make(map[uint32]directTotals)},
+		exchange: exchangeState{waits: make(map[uint32]*exchangeWait)},
 	}
 	s.account.Open(s)
 	s.account.CountFiles(&srv.files)
@@ -92,22 +92,22 @@ func (s *session) Describe() string {
 	return fmt.Sprintf("process %d%s%s", s.proc.PID(), name, state)
 }
 
-// queue sends a message. That the client has hung up is for the reader to find
-// out, which may have a last message to read.
+// queue sends a message. It ignores that the client has hung up: the reader finds out, after it has
+// read the last messages.
 func (s *session) queue(m wire.Message, fds ...int) {
-	s.queued(s.sender.Queue(m, fds...))
+	s.checkQueued(s.sender.Queue(m, fds...))
 }
 
-// queued is told what became of a message.
-func (s *session) queued(err error) {
+// checkQueued ends the session if a message could not be queued.
+func (s *session) checkQueued(err error) {
 	if err != nil && !errors.Is(err, peer.ErrGone) && !errors.Is(err, peer.ErrClosed) {
 		s.fail(limits.Explain(err))
 	}
 }
 
-// later is queue of a message that the client need not have before the next one.
-func (s *session) later(m wire.Message) {
-	s.queued(s.sender.Later(m))
+// queueLater queues a message that may wait for the next one.
+func (s *session) queueLater(m wire.Message) {
+	s.checkQueued(s.sender.Later(m))
 }
 
 // ShowMemory implements accounts.Teller.
@@ -119,28 +119,29 @@ func (s *session) ShowMemory(number uint32, mem *shmstore.Segment) error {
 // HideMemory implements accounts.Teller.
 func (s *session) HideMemory(number uint32) { s.queue(&wire.Forget{Segment: number}) }
 
-// queueFor is queue of a message about a request. While a session handles packets about the
-// request, the message travels with all else that they cause.
+// queueFor queues a message about a request. While a session handles a batch of packets about the
+// request, the message is sent with all other messages that the batch causes.
 func (s *session) queueFor(r *bus.Request, m wire.Message) {
 	if t := r.Control().FlushBatch().Load(); t != nil {
-		t.Owner.(*peer.PacketBatch).Hold(s.sender) //nolint:forcetypeassert // sessionTurn notes no others
+		t.Owner.(*peer.PacketBatch).Hold(s.sender) //nolint:forcetypeassert // only packetBatch stores a FlushBatch
 	}
 	s.queue(m)
 }
 
-// fail ends the session from elsewhere, which the reader notices.
+// fail ends the session from another goroutine; the reader notices.
 func (s *session) fail(cause error) {
 	s.cancel(cause)
 	s.conn.HangUp()
 }
 
-// run handles messages until the connection ends, and has everything taken back.
+// run handles messages until the connection ends, then takes back everything that the client holds.
 func (s *session) run(in *peer.Receiver) {
-	// Behind what the process has sent, for a child of it may keep the socket open.
+	// OnExit hangs up after the process's last messages. A child of the process may keep the socket
+	// open.
 	stop := s.proc.OnExit(s.conn.HangUp)
 	err := s.read(in)
 	stop()
-	s.ends(err)
+	s.connectionEnded(err)
 }
 
 func (s *session) welcome() *wire.Welcome {
@@ -151,7 +152,7 @@ func (s *session) welcome() *wire.Welcome {
 	}
 }
 
-// wireEdges describes edges to a client at one of their ends.
+// wireEdges describes edges to the client at one of their ends.
 func wireEdges(ports []bus.Port) []wire.Edge {
 	all := make([]wire.Edge, len(ports))
 	for i, p := range ports {
@@ -163,7 +164,7 @@ func wireEdges(ports []bus.Port) []wire.Edge {
 	return all
 }
 
-// wireTensors says how tensors travel on edges, to whoever emits there.
+// wireTensors tells the client, which emits on the edges, how tensors travel there.
 func wireTensors(ports []bus.Port) []wire.Tensors {
 	all := make([]wire.Tensors, len(ports))
 	for i, p := range ports {
@@ -175,10 +176,10 @@ func wireTensors(ports []bus.Port) []wire.Tensors {
 // read handles messages until the connection ends. The error says why.
 func (s *session) read(in *peer.Receiver) error {
 	defer in.Close()
-	turn := packetBatch{sess: s}
-	turn.note.Owner = &turn.of
-	in.OnIdle(turn.end)
-	defer turn.end()
+	batch := packetBatch{sess: s}
+	batch.note.Owner = &batch.batch
+	in.OnIdle(batch.flush)
+	defer batch.flush()
 	s.active.Poll = in.Poll
 	defer s.srv.services.Directory.Leave(s)
 	defer s.srv.services.LastActive.Gone(&s.active)
@@ -194,15 +195,15 @@ func (s *session) read(in *peer.Receiver) error {
 		} else {
 			s.srv.services.LastActive.Active(&s.active)
 			s.progress.Add(1)
-			turn.take(m)
+			batch.add(m)
 			err = s.handle(m, fds)
-			s.progress.Add(beat(m))
+			s.progress.Add(progressWhenHandled(m))
 		}
 		switch cause := context.Cause(s.ctx); {
 		case err != nil:
 			came = true
 		case cause != nil:
-		case s.byeSaid:
+		case s.byeReceived:
 			return errBye
 		}
 		return err
@@ -213,7 +214,7 @@ func (s *session) read(in *peer.Receiver) error {
 	case errors.Is(err, errBye):
 		return err
 	}
-	if code, said := codeOf(err); said || came { // else the connection is over
+	if code, said := codeOf(err); said || came { // else the connection has ended
 		s.refuse(code, err)
 	}
 	return err
@@ -221,16 +222,17 @@ func (s *session) read(in *peer.Receiver) error {
 
 var errBye = errors.New("it left")
 
-// errStuck says that a process that lives reads nothing, or does nothing.
+// errStuck says that a live process reads no messages, or makes no progress.
 var errStuck = errors.New("it made no progress")
 
-// refuse tells a client why the host does not go on with it.
+// refuse tells a client why the host ends the session.
 func (s *session) refuse(code wire.Code, err error) {
 	s.queue(&wire.Refuse{Code: code, Text: err.Error()})
-	_ = s.sender.Close() // flushes
+	_ = s.sender.Close() // flushes the queue
 }
 
-// codeOf is the code by which an error ends a session, and whether it says so itself.
+// codeOf returns the code by which an error ends a session, and whether the error names that code
+// itself.
 func codeOf(err error) (code wire.Code, said bool) {
 	switch {
 	case errors.Is(err, shmstore.ErrProtocol):
@@ -241,8 +243,7 @@ func codeOf(err error) (code wire.Code, said bool) {
 	return wire.CodeInternal, false
 }
 
-// handle handles one message. It owns the descriptors. An error ends the
-// session.
+// handle handles one message. It owns the descriptors. An error ends the session.
 func (s *session) handle(m wire.Message, fds []int) error {
 	switch m := m.(type) {
 	case *wire.Offer:
@@ -264,11 +265,11 @@ func (s *session) handle(m wire.Message, fds []int) error {
 	case *wire.Release:
 		return s.releaseKept(m.Delivery)
 	case *wire.Ended:
-		return s.ended(m)
+		return s.taskEnded(m)
 	case *wire.Leave:
-		return s.leave(m.Stages...)
+		return s.leaveStages(m.Stages...)
 	case *wire.Lanes:
-		s.direct.open()
+		s.direct.enable()
 	case *wire.Expecting:
 		return s.expecting(m)
 	case *wire.Streamed:
@@ -300,16 +301,16 @@ func (s *session) handle(m wire.Message, fds []int) error {
 	case *wire.Close:
 		return s.closeRequest(m.Source)
 	case *wire.Call:
-		return s.called(m)
+		return s.handleCall(m)
 	case *wire.Bye:
-		s.byeSaid = true
+		s.byeReceived = true
 	default:
 		return fmt.Errorf("%w: %v is not for the host", wire.ErrProtocol, m.Kind())
 	}
 	return nil
 }
 
-// openLane has packets go past the kernel, both ways.
+// openLane moves packets in both directions from the socket to shared memory.
 func (s *session) openLane(m *wire.Lane, fd int) error {
 	own, ownFD, err := s.conn.ShareLane()
 	if err != nil {
@@ -320,13 +321,13 @@ func (s *session) openLane(m *wire.Lane, fd int) error {
 	return s.conn.OpenLane(m, fd, hostnode.Lane(s.srv.services.Wait))
 }
 
-// ask answers a question on a goroutine of its own, for it may have to wait.
-func (s *session) ask(token uint32, answer func() error) error {
-	if err := s.questions.begin(); err != nil {
+// answerAsync answers a question on a goroutine of its own, since the answer may have to wait.
+func (s *session) answerAsync(token uint32, answer func() error) error {
+	if err := s.questions.add(); err != nil {
 		return err
 	}
 	s.wg.Go(func() {
-		defer s.questions.end()
+		defer s.questions.done()
 		if err := answer(); err != nil {
 			s.queue(hostnode.Failed(token, err))
 		}

@@ -9,59 +9,58 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// source is what a client emits for: a task of one of its stages, or a request
-// that it submitted. What it sends is done in order.
+// source is what a client emits for: a task of one of its stages, or a request that it submitted. The
+// steps of a source run in order.
 type source struct {
 	sess    *session
 	id      uint32
-	ports   []bus.Port       // that it emits on
+	ports   []bus.Port       // edges that it emits on
 	task    *bus.ReplicaTask // nil: a request
-	busTask *bus.Task        // the posting's
+	busTask *bus.Task        // of task
 
-	mu       lockorder.Mutex[lockorder.Source] // guards what follows
-	emitter  bus.Emitter                       // once the request has begun
-	req      *bus.Request                      // nil: it has not begun
-	over     bool                              // it was over before it had begun
-	queue    []step                            // behind what is being done
-	busy     bool
-	skipping bool // a step was not done because the session had ended: none behind it is
+	mu         lockorder.Mutex[lockorder.Source] // guards what follows
+	emitter    bus.Emitter                       // set when the request begins
+	req        *bus.Request                      // nil: the request has not begun
+	endedEarly bool                              // the request ended before it had begun here
+	queue      []step                            // steps behind the one that runs
+	busy       bool
+	skipping   bool // a step was dropped because the session had ended: later steps are dropped, too
 
-	withdrawn error // why it is not to begin, or ends when it does; nil: it may begin
+	withdrawn error // cause that keeps the request from beginning, or ends it when it does; nil: none
 }
 
-// step is one thing to be done for a source. An error ends the session, but for
-// bus.ErrCanceled: with try the step would have to wait, and nothing is done; with
-// wait the session ended first.
+// step is one action for a source. An error ends the session, except bus.ErrCanceled: with noWait it
+// says that the step would have to wait, and has done nothing; with mayWait it says that the session
+// ended first.
 type step interface {
 	run(how waitMode) error
-	// keep copies what is the reader's until it returns, for a step that is done later.
-	keep()
+	// retain copies the data that is valid only until the reader returns, for a step that runs later.
+	retain()
 }
 
-// stepFunc is a step that needs nothing of the reader's.
+// stepFunc is a step that uses no data of the reader.
 type stepFunc func(how waitMode) error
 
 func (f stepFunc) run(how waitMode) error { return f(how) }
-func (stepFunc) keep()                    {}
+func (stepFunc) retain()                  {}
 
-// waitMode says how a step is to be done.
+// waitMode says how a step runs.
 type waitMode int
 
 const (
-	waitNot waitMode = iota // without waiting
-	wait                    // when it can be, unless the session ends
-	skip                    // not any more: one before it was not done either
+	noWait  waitMode = iota // without waiting
+	mayWait                 // waits if it must, until the session ends
+	skip                    // does not run, since an earlier step was dropped; releases what it holds
 )
 
-// newSource gives a source its number, by which it is found from then on. It reports
-// false when the client is gone: nobody will look.
+// newSource gives a source its number and adds it. It reports false when the client has departed.
 func (s *session) newSource(src *source) bool {
 	src.sess, src.id = s, s.srv.sources.Add(1)
 	return s.sources.add(src)
 }
 
-// source finds a source. It is nil for one that is over, which the client
-// need not know yet, and an error for one that never was.
+// source returns a source by its number. It is nil for a source that has ended, as the client may not
+// know yet. A number that was never given is an error.
 func (s *session) source(id uint32) (*source, error) {
 	src, last := s.sources.find(id)
 	if id&wire.OwnSource == 0 {
@@ -78,46 +77,44 @@ func (s *session) dropSource(id uint32) {
 	s.direct.forget(id)
 }
 
-// maxQueued bounds what a client may send for one source ahead of what the
-// windows let through.
+// maxQueued bounds the messages that a client may send for one source ahead of the windows.
 const maxQueued = 4096
 
-// do does something behind all that was asked for before: now, if nothing is
-// and it need not wait. It is for the reader's goroutine.
+// do runs a step after all earlier steps of the source: now, if there are none and the step need not
+// wait. Only the reader's goroutine calls it.
 func (src *source) do(f step) error {
 	src.mu.Lock()
-	busy, waives, full := src.busy, src.skipping, len(src.queue) >= maxQueued
+	busy, skipping, full := src.busy, src.skipping, len(src.queue) >= maxQueued
 	if busy && !full {
-		f.keep()
+		f.retain()
 		src.queue = append(src.queue, f)
 	}
 	src.mu.Unlock()
 	switch {
 	case busy && full:
-		_ = f.run(skip) // which gives back what it holds
+		_ = f.run(skip) // releases what f holds
 		return fmt.Errorf("%w: more than %d messages wait for source %d: wait for answers", wire.ErrProtocol, maxQueued, src.id)
 	case busy:
 		return nil
-	case waives:
+	case skipping:
 		return f.run(skip)
 	}
-	err := f.run(waitNot)
+	err := f.run(noWait)
 	if !errors.Is(err, bus.ErrCanceled) {
 		return err
 	}
-	f.keep()
+	f.retain()
 	src.mu.Lock()
 	src.busy = true
 	src.mu.Unlock()
-	src.sess.working.Go(func() { src.work(f) })
+	src.sess.working.Go(func() { src.runQueue(f) })
 	return nil
 }
 
-// work does what had to wait, and what came behind it. When the session ends
-// first, nothing behind it is done: an input counts as finished only if all its
-// outputs are out.
-func (src *source) work(f step) {
-	how := wait
+// runQueue runs a step that has to wait, and the steps behind it. When the session ends first, no later
+// step runs: an input counts as finished only if all its outputs were sent.
+func (src *source) runQueue(f step) {
+	how := mayWait
 	for f != nil {
 		switch err := f.run(how); {
 		case errors.Is(err, bus.ErrCanceled):
@@ -129,15 +126,15 @@ func (src *source) work(f step) {
 	}
 }
 
-// goOn does what waits for a request that begins, or has been refused. With try it waits for nothing:
-// the first step that has to wait, and what comes behind it, get a goroutine.
-func (src *source) goOn(how waitMode) {
+// resume runs the steps of a request that begins or was refused. With noWait it does not wait: the
+// first step that has to wait, and the steps behind it, get a goroutine.
+func (src *source) resume(how waitMode) {
 	for f := src.next(how); f != nil; f = src.next(how) {
 		err := f.run(how)
 		switch {
 		case errors.Is(err, bus.ErrCanceled):
-			if how == waitNot {
-				src.sess.working.Go(func() { src.work(f) })
+			if how == noWait {
+				src.sess.working.Go(func() { src.runQueue(f) })
 				return
 			}
 		case err != nil:
@@ -146,7 +143,7 @@ func (src *source) goOn(how waitMode) {
 	}
 }
 
-// next gives the next step of the queue, after one that was done so; nil: there is none.
+// next returns the next step of the queue, given how the last one ran; nil: the queue is empty.
 func (src *source) next(how waitMode) (f step) {
 	src.mu.Lock()
 	defer src.mu.Unlock()
@@ -160,39 +157,39 @@ func (src *source) next(how waitMode) (f step) {
 	return f
 }
 
-// pressed reports whether the client may be waiting for what comes back: a message of it
-// waits here, or a window that it emits into has no place for another payload like those in it.
-func (src *source) pressed() bool {
+// underPressure reports whether the client may be waiting for a return or for credit: a message of it
+// waits here, or a window that it emits into has no space for another payload of that size.
+func (src *source) underPressure() bool {
 	if src == nil {
 		return true
 	}
 	src.mu.Lock()
 	busy, e, begun := src.busy, src.emitter, src.req != nil
 	src.mu.Unlock()
-	return busy || !begun || e.Control().Pressed()
+	return busy || !begun || e.Control().WindowFull()
 }
 
-// emits is what the source emits by, which does not wait if it is only to try; with a nil
-// request it has not begun.
-func (src *source) emits(how waitMode) (bus.Emitter, *bus.Request) {
+// emitterFor returns the source's emitter, which does not wait under noWait, and its request; nil: the
+// request has not begun.
+func (src *source) emitterFor(how waitMode) (bus.Emitter, *bus.Request) {
 	src.mu.Lock()
 	e, req := src.emitter, src.req
 	src.mu.Unlock()
-	if how == waitNot {
-		e = e.Control().Trying()
+	if how == noWait {
+		e = e.Control().NoWait()
 	}
 	return e, req
 }
 
-// behind does something for the task of a source, if that is open, in its order.
-func (s *session) behind(source uint32, f func() error) error {
+// inSourceOrder runs f after the earlier steps of the source, or now if the source has ended.
+func (s *session) inSourceOrder(source uint32, f func() error) error {
 	if src, _ := s.sources.find(source); src != nil {
 		return src.do(orSkip(f))
 	}
 	return f()
 }
 
-// emission makes a client's words an emission.
+// emission makes an emission from the fields of a message.
 func (src *source) emission(edge uint16, flags uint8, key string, attrs map[string]string) (bus.Emission, error) {
 	em := bus.Emission{Key: key, Attrs: attrs, Last: flags&wire.FlagLast != 0}
 	if edge == wire.AllEdges {
@@ -205,7 +202,7 @@ func (src *source) emission(edge uint16, flags uint8, key string, attrs map[stri
 	return em, nil
 }
 
-// orSkip makes something that never waits a step.
+// orSkip makes a step of a function that never waits.
 func orSkip(f func() error) step {
 	return stepFunc(func(how waitMode) error {
 		if how == skip {

@@ -12,8 +12,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// maxServed bounds how often a client may say that it serves a stage: each time it
-// is one more replica, which all who route to the stage look at.
+// maxServed bounds how often a client may serve a stage. Each time adds a replica, and routing to the
+// stage considers every replica.
 const maxServed = 1024
 
 // serve makes the client a replica of a stage.
@@ -30,7 +30,7 @@ func (s *session) serve(m *wire.Serve) error {
 	case st == nil:
 		return refuse(wire.CodeUnknown, "the bus %q has no stage %q: its stages are %s", s.srv.services.Name, m.Stage, s.srv.services.Stages)
 	case served >= maxServed:
-		return refuse(wire.CodeOverloaded, "this client serves stages as %d replicas, and may be no more", served)
+		return refuse(wire.CodeOverloaded, "this client serves stages as %d replicas, the most that a client may be", served)
 	}
 	from := 0
 	if f := s.srv.opts.Number; f != nil {
@@ -50,9 +50,9 @@ func (s *session) serve(m *wire.Serve) error {
 	return nil
 }
 
-// leave lets the client have no more tasks of stages that it serves; without numbers of
-// any.
-func (s *session) leave(stages ...uint32) error {
+// leaveStages stops new tasks of the given stages, or of all stages that the client serves if none is
+// given.
+func (s *session) leaveStages(stages ...uint32) error {
 	replicas := s.replicas.list()
 	left := make([]*bus.Replica, 0, len(replicas))
 	for _, number := range stages {
@@ -70,20 +70,20 @@ func (s *session) leave(stages ...uint32) error {
 	return nil
 }
 
-// OpenTask announces a task. It is called with the stage's lock held.
+// OpenTask implements bus.ReplicaConn: it announces a task. It is called with the stage's lock held.
 func (s *session) OpenTask(p *bus.ReplicaTask) {
 	src := &source{task: p}
 	a := p.Assign(src, s.ctx.Done())
 	src.emitter, src.req, src.busTask, src.ports = a.Output, a.Request, a.Task, a.Ports
-	_ = s.newSource(src) // one that is gone is told for nothing
+	_ = s.newSource(src) // if the client has departed, it gets no message
 	stage := s.replicas.number(a.Replica)
-	s.later(&wire.Open{ // a delivery follows, or the end
+	s.queueLater(&wire.Open{ // a delivery follows, or the end
 		Task: src.id, Stage: uint32(stage), Request: uint64(a.Task.Request()), Attempt: uint32(a.Attempt),
 		TimeLeft: hostnode.TimeLeft(a.Deadline), Trace: hostnode.Trace(a.Trace),
 	})
 }
 
-// DeliverWork hands a work to the client, or nothing of it after an error. It is
+// DeliverWork sends all parts of a work to the client, or none of them if it returns an error. It is
 // called with the stage's lock held.
 func (src *source) DeliverWork(w *bus.Work, parts []*bus.Delivery) (taken bool, err error) {
 	at, err := src.sess.locateAll(parts)
@@ -120,19 +120,19 @@ func (s *session) deliver(src *source, d *bus.Delivery, w *bus.Work, edge int, a
 	} else {
 		m.Offset = at.Offset
 	}
-	h := &handed{d: d, work: w}
+	h := &sentDelivery{d: d, work: w}
 	h.hold = accounts.Hold{Delivery: h, At: time.Now(), Bytes: d.Size()}
 	if w != nil {
 		h.hold.Source = src.id
 	}
 	err := s.account.Hold(&h.hold, at, func(number, segment uint32) error {
 		m.Delivery, m.Segment = number, segment
-		s.said.deliver = m // which costs no memory
-		s.queueFor(d.Control().Stream().Request, &s.said.deliver)
-		s.said.deliver = wire.Deliver{}
+		s.outgoing.deliver = m // the field spares an allocation
+		s.queueFor(d.Control().Stream().Request, &s.outgoing.deliver)
+		s.outgoing.deliver = wire.Deliver{}
 		return nil
 	})
-	if err != nil { // detach finds the work without a number
+	if err != nil { // Detach finds the work without a number
 		return 0
 	}
 	if direct != nil {
@@ -142,7 +142,7 @@ func (s *session) deliver(src *source, d *bus.Delivery, w *bus.Work, edge int, a
 	return m.Delivery
 }
 
-// finish ends the work on a delivery, behind what was emitted before, or gives back a value.
+// finish finishes a delivery, after the emissions before it, or gives back a value of the exchange.
 func (s *session) finish(m *wire.Finish) error {
 	source, value, ok := s.account.Finishing(m.Delivery)
 	if !ok {
@@ -152,41 +152,41 @@ func (s *session) finish(m *wire.Finish) error {
 		return finishFetched(value.(*exchange.Fetched), m) //nolint:forcetypeassert // an account has no others
 	}
 	id, flags, code, text := m.Delivery, m.Flags, m.Code, m.Text
-	return s.behind(source, func() error { return s.finishHeld(id, flags, code, text) })
+	return s.inSourceOrder(source, func() error { return s.finishHeld(id, flags, code, text) })
 }
 
-// finishHeld finishes a delivery that the client has.
+// finishHeld finishes a delivery that the client holds.
 func (s *session) finishHeld(id uint32, flags uint8, code wire.Code, text string) error {
 	d, fills := s.account.Finish(id, flags&wire.FinishKeep != 0)
-	h, has := d.(*handed)
+	h, has := d.(*sentDelivery)
 	if !has {
 		return fmt.Errorf("%w: delivery %d was finished before", wire.ErrProtocol, id)
 	}
-	if fills && !s.keptSaid.Swap(true) {
+	if fills && !s.keptLogged.Swap(true) {
 		s.warnKept()
 	}
 	if flags&wire.FinishKeep != 0 {
 		s.warnFiles()
 	}
 	if h.work == nil {
-		_ = h.d.Finish(nil) // in the client's hands alone until now
+		_ = h.d.Finish(nil) // a result: only the client holds it
 		return nil
 	}
 	var err error
-	if code != wire.OK && !tooEarly(h.d.Control().Stream().Request, code) {
+	if code != wire.OK && !deadlineTooEarly(h.d.Control().Stream().Request, code) {
 		err = errors.New(text)
 	}
 	h.work.Finished(err, flags&wire.FinishHandled != 0)
 	return nil
 }
 
-// tooEarly reports whether a client takes the deadline of a request for over that is not over by the clock of the
-// host. The request then ends at its deadline, by that clock.
-func tooEarly(r *bus.Request, code wire.Code) bool {
+// deadlineTooEarly reports whether the client ended a request at a deadline that has not passed by the
+// host's clock. The request then ends at its deadline by the host's clock.
+func deadlineTooEarly(r *bus.Request, code wire.Code) bool {
 	return code == wire.CodeOver && r.Control().EndsAtDeadline()
 }
 
-// releaseKept gives back a payload that outlived its delivery.
+// releaseKept releases a payload that the client kept after its delivery.
 func (s *session) releaseKept(id uint32) error {
 	if !s.account.Release(id) {
 		return fmt.Errorf("%w: the payload of delivery %d was not kept, or was released before", wire.ErrProtocol, id)
@@ -194,20 +194,20 @@ func (s *session) releaseKept(id uint32) error {
 	return nil
 }
 
-// EndTask asks for what is left of a task. It is called with the stage's lock
-// held.
+// EndTask asks the client for the end of a task: its last outputs, then the answer. It is called with
+// the stage's lock held.
 func (src *source) EndTask() { src.sess.queueFor(src.req, &wire.End{Task: src.id}) }
 
-// ended handles the answer to it, behind what was emitted before.
-func (s *session) ended(m *wire.Ended) error {
+// taskEnded handles the client's answer to EndTask, after the emissions before it.
+func (s *session) taskEnded(m *wire.Ended) error {
 	src, err := s.source(m.Task)
 	if src == nil || err != nil {
 		return err
 	}
-	if src.task == nil || (m.Code == wire.OK && !src.task.Asked()) {
+	if src.task == nil || (m.Code == wire.OK && !src.task.MayEnd()) {
 		return fmt.Errorf("%w: task %d was not asked to end", wire.ErrProtocol, m.Task)
 	}
-	if tooEarly(src.req, m.Code) {
+	if deadlineTooEarly(src.req, m.Code) {
 		return nil
 	}
 	var failure error
@@ -219,19 +219,19 @@ func (s *session) ended(m *wire.Ended) error {
 	}
 	return src.do(orSkip(func() error {
 		s.dropSource(src.id)
-		if n := src.task.Answered(failure); n > 0 {
+		if n := src.task.TaskEnded(failure); n > 0 {
 			return fmt.Errorf("%w: task %d has ended, and the client has not finished %d inputs of it", wire.ErrProtocol, src.id, n)
 		}
 		return nil
 	}))
 }
 
-// TaskOver tells the client to stop, unless it has by itself and says so. It is called with the
-// stage's lock held.
+// TaskOver tells the client to stop, unless the client has ended the task itself and said so. It is
+// called with the stage's lock held.
 func (src *source) TaskOver(known bool) {
 	if !known {
 		o := src.req.Outcome()
-		if o == bus.Running { // the rest of the request goes on, and this part is complete
+		if o == bus.Running { // the rest of the request goes on, and this task is complete
 			o = bus.Completed
 		}
 		src.sess.queueFor(src.req, hostnode.Over(src.id, o, src.req.Err()))
@@ -239,12 +239,12 @@ func (src *source) TaskOver(known bool) {
 	src.sess.dropSource(src.id)
 }
 
-// handed is a delivery that the client has.
-type handed struct {
+// sentDelivery is a delivery that the client holds.
+type sentDelivery struct {
 	hold accounts.Hold
 	d    *bus.Delivery
-	work *bus.Work // that it is a part of; nil: a result
+	work *bus.Work // the work that it is part of; nil: a result
 }
 
 // Hold implements accounts.Delivery.
-func (h *handed) Hold() accounts.Held { return h.d.Control().Hold() }
+func (h *sentDelivery) Hold() accounts.Held { return h.d.Control().Hold() }

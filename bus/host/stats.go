@@ -10,12 +10,12 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// checkAlive ends a session that has work and does not move for the given time.
+// checkAlive ends the session if the client has work and has made no progress for the limit.
 func (s *session) checkAlive(limit time.Duration) {
 	stopped := s.proc.Stopped()
 	blocked := s.sender.Blocked()
 	used, _ := s.proc.ProcessorTime()
-	if !s.movement.still(!s.hasWork() || !stopped && blocked == 0, used, limit) {
+	if !s.stall.stuckNow(!s.hasWork() || !stopped && blocked == 0, used, limit) {
 		return
 	}
 	reason := fmt.Errorf("%s: %w for %v", s.Describe(), errStuck, limit)
@@ -30,28 +30,28 @@ func (s *session) stats() ProcessStats {
 	held, got := s.account.Tally(accounts.Sent), s.account.Tally(accounts.Fetched)
 	st := ProcessStats{
 		Node: s.node, PID: s.proc.PID(), Name: s.name, Stages: []string{}, Held: held.Payloads,
-		Placed: s.ex.placedNow(), Fetched: got.Payloads,
+		Placed: s.exchange.placedCount(), Fetched: got.Payloads,
 		Age: time.Since(s.since), Stopped: s.proc.Stopped(),
 	}
 	for _, rep := range s.replicas.list() {
 		st.Stages = append(st.Stages, fmt.Sprintf("%s/%d", rep.Stage, rep.Number))
 	}
 	for _, src := range s.sources.list() {
-		if src.task == nil && src.opens() != nil {
+		if src.task == nil && src.request() != nil {
 			st.Requests++
 		}
 		_, streams := s.direct.expected(src.id)
-		st.Direct += src.streamsDirect() + streams
+		st.Direct += src.directStreams() + streams
 	}
-	st.Arena.Bytes, st.Arena.Used, st.Arena.Rooms = s.memory.bytes.Load(), s.memory.used.Load(), int(s.memory.rooms.Load())
+	st.Arena.Bytes, st.Arena.Used, st.Arena.Payloads = s.memory.bytes.Load(), s.memory.used.Load(), int(s.memory.payloads.Load())
 	st.Arena.Alone, st.Arena.AloneBytes = int(s.alone.payloads.Load()), s.alone.bytes.Load()
 	st.Kept, st.Left = keptStats(s.account.Tally(accounts.Kept)), keptStats(s.account.Tally(accounts.Left))
 	return st
 }
 
-// streamsDirect counts the streams of a source that go past the host.
-func (src *source) streamsDirect() (n int) {
-	req := src.opens()
+// directStreams counts the streams of a source that go directly.
+func (src *source) directStreams() (n int) {
+	req := src.request()
 	if req == nil {
 		return 0
 	}
@@ -67,7 +67,7 @@ func (s *session) holdings() []Holding {
 	var all []Holding
 	keyed := Holding{PID: s.proc.PID(), Name: s.name}
 	s.account.Each(func(h *accounts.Hold) {
-		if h, sent := h.Delivery.(*handed); sent { // the others are listed together
+		if h, sent := h.Delivery.(*sentDelivery); sent { // the other holds are listed as groups
 			st := h.d.Control().Stream()
 			all = append(all, Holding{
 				PID: s.proc.PID(), Name: s.name, Stage: st.To, Request: st.Request.ID(),
@@ -89,7 +89,7 @@ func (s *session) holdings() []Holding {
 	return append(all, keyed.values(exchange.Values(&s.account), "placed")...)
 }
 
-// check looks at where the client's payloads lie, and at what it has.
+// check checks the client's account.
 func (s *session) check() (all []shmstore.Violation) {
 	for _, err := range s.account.Check() {
 		all = append(all, shmstore.Violation{Invariant: "payloads of a client", Detail: fmt.Sprintf("%s, %v", s.Describe(), err)})
@@ -97,8 +97,8 @@ func (s *session) check() (all []shmstore.Violation) {
 	return all
 }
 
-// exchangeStalls are the questions about the exchange that have waited for at least
-// that long, for payloads, which nobody may have promised.
+// exchangeStalls returns the questions about the exchange that have waited for at least atLeast. A
+// value that they wait for may never be placed.
 func (s *Server) exchangeStalls(atLeast time.Duration) (all []bus.Stall) {
 	for _, sess := range s.live() {
 		all = append(all, sess.exchangeStalls(atLeast)...)
@@ -107,7 +107,7 @@ func (s *Server) exchangeStalls(atLeast time.Duration) (all []bus.Stall) {
 }
 
 func (s *session) exchangeStalls(atLeast time.Duration) (all []bus.Stall) {
-	for _, w := range s.ex.everyWait() {
+	for _, w := range s.exchange.allWaits() {
 		if waited := time.Since(w.since); waited >= atLeast {
 			all = append(all, bus.Stall{Process: fmt.Sprintf("process %d", s.proc.PID()), Edge: "exchange", Waited: waited, Holder: w.what})
 		}
@@ -115,7 +115,8 @@ func (s *session) exchangeStalls(atLeast time.Duration) (all []bus.Stall) {
 	return all
 }
 
-// values are those of a process, or of none; placed says how it has what it has not got.
+// values returns a holding for each value, with the process fields of h. Values that were not fetched
+// have the state placed.
 func (h Holding) values(all []exchange.Value, placed string) (list []Holding) {
 	for _, v := range all {
 		h.Edge, h.Key, h.Exchange, h.Bytes, h.Age = v.Edge.From+"->"+v.Edge.To, v.Key, placed, v.Bytes, v.Age

@@ -13,36 +13,35 @@ import (
 
 var errRefusing = fmt.Errorf("%w: the host takes no new requests, it is going to stop", bus.ErrClosed)
 
-// submit opens a request. The client numbers it: what the client sends for it may come in
-// the same packet. It begins when there is a place for it, behind those that the client has
-// submitted before, and what is asked for it waits until then, in the queue of its source.
+// submit opens a request. The client chooses its number, so that messages for it may follow in the same
+// packet. The request begins when it has a permit, after the requests that the client submitted before;
+// until then the steps for it wait in the queue of its source.
 func (s *session) submit(m *wire.Submit) error {
 	src := &source{sess: s, ports: s.srv.services.Inputs}
-	if err := s.sources.open(src, m.Source); err != nil {
+	if err := s.sources.addNumbered(src, m.Source); err != nil {
 		return err
 	}
 	o := bus.RequestOptions{
 		ID: hostnode.RequestID(s.node, src.id), Client: s.node, Deadline: hostnode.DeadlineOf(m.TimeLeft), Trace: hostnode.TraceOf(m.Trace), Sink: src,
 	}
 	atOnce, tell, placed := m.Flags&wire.SubmitTry != 0, m.Flags&wire.SubmitTell != 0, false
-	first, err := s.line.empty(), s.mayBegin(o)
+	first, err := s.submits.empty(), s.mayBegin(o)
 	if err == nil && (first || atOnce) {
 		err = s.srv.backend.AcquirePermit(s.ctx, bus.RequestOptions{Try: atOnce, Now: true})
 		placed = err == nil
 	}
 	switch {
 	case err != nil && !errors.Is(err, bus.ErrCanceled):
-		src.refused(err)
+		src.refuse(err)
 	case first && placed:
-		s.begin(src, o, tell)
+		s.beginRequest(src, o, tell)
 	default:
-		s.await(src, o, tell, placed)
+		s.enqueueSubmit(src, o, tell, placed)
 	}
 	return nil
 }
 
-// mayBegin says why a request of the client does not begin, if that is so whether or not there
-// is a place.
+// mayBegin returns the reason why a request of the client may not begin, permit or not.
 func (s *session) mayBegin(o bus.RequestOptions) error {
 	if s.srv.refusing.Load() {
 		return errRefusing
@@ -56,10 +55,10 @@ func (s *session) mayBegin(o bus.RequestOptions) error {
 	return nil
 }
 
-// begin starts a request at the place that was taken for it. It reports false when the request was
-// refused: the place is given back then.
-func (s *session) begin(src *source, o bus.RequestOptions, tell bool) bool {
-	err := s.mayBegin(o) // for what has come to be while the request waited
+// beginRequest begins a request with a permit that was acquired for it. It reports false when the
+// request was refused: the permit is given back.
+func (s *session) beginRequest(src *source, o bus.RequestOptions, tell bool) bool {
+	err := s.mayBegin(o) // the state may have changed while the request waited
 	if err != nil {
 		s.srv.services.Permits.Give()
 	}
@@ -67,51 +66,51 @@ func (s *session) begin(src *source, o bus.RequestOptions, tell bool) bool {
 	if err == nil {
 		req, err = s.srv.backend.Admit(s.ctx, o)
 	}
-	if err == nil && s.srv.refusing.Load() { // the drain may not have seen the request
+	if err == nil && s.srv.refusing.Load() { // Refuse may not have seen the request
 		err = errRefusing
 		req.Control().End(bus.Aborted, err)
 	}
 	if err != nil {
-		src.refused(err)
+		src.refuse(err)
 		return false
 	}
-	s.sources.opened()
-	src.begun(req, tell)
+	s.sources.openingDone()
+	src.started(req, tell)
 	return true
 }
 
-// begun lets what was asked for the request be done. A request that was withdrawn while it began ends.
-func (src *source) begun(req *bus.Request, tell bool) {
-	if tell { // before Ended finds the request: nothing is told behind its end
+// started lets the steps for the request run. A request that was withdrawn while it began ends.
+func (src *source) started(req *bus.Request, tell bool) {
+	if tell { // before Ended finds the request: no message may follow Over
 		src.sess.queue(&wire.Submitted{Source: src.id, Request: uint64(req.ID())})
 	}
 	src.mu.Lock()
 	src.emitter = req.Input(src.sess.ctx)
 	src.req = req
-	over, withdrawn := src.over, src.withdrawn
+	over, withdrawn := src.endedEarly, src.withdrawn
 	src.mu.Unlock()
 	if withdrawn != nil {
-		req.Control().End(endOf(withdrawn), withdrawn)
+		req.Control().End(outcomeOf(withdrawn), withdrawn)
 	}
 	if over {
 		src.Ended()
 	}
 }
 
-// refused ends a source whose request does not begin, and tells the client why.
-func (src *source) refused(err error) {
+// refuse ends a source whose request does not begin, and tells the client the reason.
+func (src *source) refuse(err error) {
 	s := src.sess
-	s.sources.opened()
+	s.sources.openingDone()
 	s.dropSource(src.id)
 	failed := hostnode.Failed(0, err)
 	m := &wire.Over{Source: src.id, Outcome: wire.OutcomeRefused, Code: uint32(failed.Code), Text: failed.Text}
-	if errors.Is(err, bus.ErrAborted) { // the client knows why
+	if errors.Is(err, bus.ErrAborted) { // the client aborted it
 		m.Outcome, m.Code = wire.OutcomeAborted, 0
 	}
 	s.queue(m)
 }
 
-// submitted finds the source of a request that the client has opened; nil: it is over.
+// submitted returns the source of a request that the client submitted; nil: the request has ended.
 func (s *session) submitted(id uint32) (*source, error) {
 	src, err := s.source(id)
 	if err == nil && src != nil && src.task != nil {
@@ -120,30 +119,30 @@ func (s *session) submitted(id uint32) (*source, error) {
 	return src, err
 }
 
-// opens is the request, or that of the task; nil: it has not begun.
-func (src *source) opens() *bus.Request {
+// request returns the request of the source or of its task; nil: it has not begun.
+func (src *source) request() *bus.Request {
 	src.mu.Lock()
 	defer src.mu.Unlock()
 	return src.req
 }
 
-// Put implements bus.Carrier: it hands a result to the client.
+// Put implements bus.RemoteSink: it sends a result to the client.
 func (src *source) Put(d *bus.Delivery, edge int) error {
 	at, err := src.sess.locate(d)
 	if err == nil && src.sess.deliver(src, d, nil, edge, at, false) == 0 {
-		err = bus.ErrNotTaken // the client is gone, and its requests are aborted
+		err = bus.ErrNotTaken // the client has departed, and its requests are aborted
 	}
 	return err
 }
 
-// Returns implements bus.Carrier. The host counts the readers of a payload that it passes on.
+// Returns implements bus.RemoteSink. The host counts the readers of a payload that it forwards.
 func (src *source) Returns(int, uint64) bool { return true }
 
 // Ended implements bus.Sink.
 func (src *source) Ended() {
 	src.mu.Lock()
 	req := src.req
-	src.over = req == nil // begun comes back to it
+	src.endedEarly = req == nil // started calls Ended again
 	src.mu.Unlock()
 	if req == nil {
 		return
@@ -156,15 +155,15 @@ func (src *source) Ended() {
 // Describe implements bus.Sink.
 func (src *source) Describe() string { return src.sess.Describe() }
 
-// closeSend ends a request's inputs, behind those that were sent before.
+// closeSend closes a request's inputs, after the messages that were sent before.
 func (s *session) closeSend(id uint32) error {
 	src, err := s.submitted(id)
 	if err != nil || src == nil {
 		return err
 	}
 	return src.do(orSkip(func() error {
-		if _, req := src.emits(wait); req != nil { // else the request was refused
-			_ = req.CloseSend(s.ctx) // an error says that the request is over
+		if _, req := src.emitterFor(mayWait); req != nil { // else the request was refused
+			_ = req.CloseSend(s.ctx) // an error says that the request has ended
 		}
 		return nil
 	}))
@@ -182,27 +181,27 @@ func (s *session) abortRequest(m *wire.AbortRequest) error {
 	if m.Text != "" {
 		cause = fmt.Errorf("%w: %s", cause, m.Text)
 	}
-	src.giveUp(cause)
+	src.endRequest(cause)
 	return nil
 }
 
-// giveUp ends the request, or has it not begin.
-func (src *source) giveUp(cause error) {
+// endRequest ends the request, or keeps it from beginning.
+func (src *source) endRequest(cause error) {
 	if req := src.withdraw(cause); req != nil {
-		req.Control().End(endOf(cause), cause)
+		req.Control().End(outcomeOf(cause), cause)
 	}
 }
 
-// endOf is how a request ends that its client has given up.
-func endOf(cause error) bus.Outcome {
+// outcomeOf returns the outcome of a request that its client ended.
+func outcomeOf(cause error) bus.Outcome {
 	if errors.Is(cause, bus.ErrDeadline) {
 		return bus.PastDeadline
 	}
 	return bus.Aborted
 }
 
-// withdraw has the request not begin, unless it has: it returns the request then. One that begins
-// meanwhile ends, in begun.
+// withdraw keeps the request from beginning. It returns the request if it has begun. A request that is
+// just beginning is ended by started.
 func (src *source) withdraw(cause error) *bus.Request {
 	src.mu.Lock()
 	req := src.req
@@ -213,8 +212,8 @@ func (src *source) withdraw(cause error) *bus.Request {
 	if req != nil {
 		return req
 	}
-	if w := src.sess.line.leave(src); w != nil {
-		w.turnAway(cause)
+	if w := src.sess.submits.remove(src); w != nil {
+		w.reject(cause)
 	}
 	return nil
 }
@@ -227,14 +226,14 @@ func (s *session) closeRequest(id uint32) error {
 	return err
 }
 
-// close ends the request, and gives up its results.
+// close ends the request, and drops its results.
 func (src *source) close(reason error) {
 	cause := bus.ErrAborted
 	if reason != nil {
 		cause = fmt.Errorf("%w: %w", cause, reason)
 	}
-	src.giveUp(cause)
-	if req := src.opens(); req != nil {
-		req.Close() // it is over
+	src.endRequest(cause)
+	if req := src.request(); req != nil {
+		req.Close() // the request has ended
 	}
 }

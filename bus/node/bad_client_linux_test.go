@@ -23,23 +23,23 @@ func (c *thinClient) work(h *hosted) *wire.Deliver {
 	return c.await(wire.KindDeliver).(*wire.Deliver) //nolint:forcetypeassert // it is of that kind
 }
 
-// inMessage emits a payload in the message.
+// inMessage is a put with its payload in the message.
 func inMessage(put, source uint32, payload string) *wire.Put {
 	return &wire.Put{Put: put, Source: source, Edge: wire.AllEdges, Flags: wire.FlagInline, Codec: uint32(codec.IDRaw), Size: uint64(len(payload)), Payload: []byte(payload)}
 }
 
-// offer offers memory of the client's own under a number.
+// offer offers memory of the client to the host, under a number.
 func (c *thinClient) offer(mem *shmstore.Segment, number uint32) {
 	c.t.Helper()
 	c.sendFD(&wire.Offer{Segment: number, Bytes: uint64(mem.Size())}, mem.FD())
 }
 
-// TestBadClients: a client that says what it must not, or keeps memory open to others that it
-// says is sealed, is refused and told so. The host goes on, and has everything back.
+// TestBadClients: a client that breaks the protocol, or offers memory that is not sealed, is
+// refused, and the refusal says why. The host keeps running, and all memory comes back.
 func TestBadClients(t *testing.T) {
 	const maxOffered, clientBytes = 4096, 1 << 30
-	mem, _ := offering(t, 1<<12, 1<<12)
-	large, _ := offering(t, 64<<20, 64<<20)
+	mem, _ := newOffer(t, 1<<12, 1<<12)
+	large, _ := newOffer(t, 64<<20, 64<<20)
 	for name, bad := range map[string]struct {
 		text string
 		do   func(c *thinClient, h *hosted)
@@ -179,7 +179,7 @@ func TestBadClients(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := exchanging(t, bus.Options{Store: shmstore.Options{MaxLargeBytes: 1 << 20}})
+			h := exchangeHost(t, bus.Options{Store: shmstore.Options{MaxLargeBytes: 1 << 20}})
 			c := dialThin(t, h.path)
 			c.await(wire.KindWelcome)
 			bad.do(c, h)

@@ -33,16 +33,15 @@ func init() {
 	}
 }
 
-// die ends this process, once the host has what was emitted before.
+// die kills this process after the host has received the earlier emissions.
 func die(n *node.Node) {
-	_, _ = n.Call(context.Background(), "stats", nil) // answered behind it
+	_, _ = n.Call(context.Background(), "stats", nil) // the answer comes after the emissions
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	select {} // until it works
 }
 
-// mortalBatch is a stage that handles two deliveries at once. It emits each
-// once, and then each twice; with "emit-kill" among them, its process dies in
-// between the first time.
+// mortalBatch is a stage that handles two deliveries at a time. It emits each once, and then each
+// twice. If one of them is "emit-kill", its process dies in between at the first attempt.
 func mortalBatch(name string, n *node.Node) bus.StageSpec {
 	emit := func(batch []*bus.Delivery, times string) (kill bool, err error) {
 		for _, d := range batch {
@@ -73,7 +72,7 @@ func mortalBatch(name string, n *node.Node) bus.StageSpec {
 	}
 }
 
-// mortalActor does the same in an actor, with one delivery after the other.
+// mortalActor is mortalBatch as an actor, which handles one delivery at a time.
 func mortalActor(name string, n *node.Node) bus.StageSpec {
 	return bus.StageSpec{Name: name, Props: actor.PropsFromFunc(func(c actor.Context) {
 		d, ok := c.Message().(*bus.Delivery)
@@ -93,9 +92,8 @@ func mortalActor(name string, n *node.Node) bus.StageSpec {
 	})}
 }
 
-// mortalEnd is an actor that emits for two deliveries when it has both, without
-// saying for which; and at the end, where its process dies first if it is told
-// so.
+// mortalEnd is an actor that emits twice when it has two deliveries, without naming either as the
+// cause, and once at the end. With dieEnv its process dies at the end before that emission.
 func mortalEnd(name string, n *node.Node) bus.StageSpec {
 	var first *bus.Delivery
 	return bus.StageSpec{Name: name, Props: actor.PropsFromFunc(func(c actor.Context) {
@@ -118,8 +116,8 @@ func mortalEnd(name string, n *node.Node) bus.StageSpec {
 // dieEnv has mortalEnd die.
 const dieEnv = "OMNIBUS_TEST_DIE"
 
-// What a process had emitted for a batch before it was killed is not emitted
-// again: for deliveries of one request.
+// TestKilledBatchOfOneRequest: after a process was killed in a batch of one request, its emissions
+// for the batch are not repeated.
 func TestKilledBatchOfOneRequest(t *testing.T) {
 	h := mortalHost(t, bus.StageSpec{State: bus.StateNone})
 	h.childAs(t, "serve-batch", "m")
@@ -128,7 +126,8 @@ func TestKilledBatchOfOneRequest(t *testing.T) {
 	testbus.MustReceive(t, r, outputs("a", "emit-kill", "b", "c", "d"))
 }
 
-// ... and of several.
+// TestKilledBatchOfManyRequests: after a process was killed in a batch of several requests, its
+// emissions for the batch are not repeated.
 func TestKilledBatchOfManyRequests(t *testing.T) {
 	h := mortalHost(t, bus.StageSpec{State: bus.StateNone})
 	h.childAs(t, "serve-batch", "m")
@@ -138,7 +137,7 @@ func TestKilledBatchOfManyRequests(t *testing.T) {
 	testbus.MustReceive(t, s, outputs("a"))
 }
 
-// ... nor what it had emitted from an actor.
+// TestKilledActor: after a process was killed, the emissions of its actor are not repeated.
 func TestKilledActor(t *testing.T) {
 	h := mortalHost(t, bus.StageSpec{State: bus.StateNone})
 	h.childAs(t, "serve-actor", "m")
@@ -147,9 +146,9 @@ func TestKilledActor(t *testing.T) {
 	testbus.MustReceive(t, r, outputs("a", "emit-kill", "b"))
 }
 
-// What is emitted at the end is not taken for what was emitted before, when
-// another process is asked for it.
-func TestKilledAtTheEnd(t *testing.T) {
+// TestKilledInEndHandler: emissions of the end, repeated by another process, are not dropped as
+// repeats of earlier emissions.
+func TestKilledInEndHandler(t *testing.T) {
 	h := mortalHost(t, bus.StageSpec{State: bus.StateNone})
 	t.Setenv(dieEnv, "yes")
 	h.childAs(t, "serve-end", "m")
@@ -161,25 +160,25 @@ func TestKilledAtTheEnd(t *testing.T) {
 	testbus.MustReceive(t, r, []string{"one", "two", "end"})
 }
 
-// An input whose outputs wait for a place in the window is not finished: when
-// the process is killed, they come from another.
+// TestKilledWithQueuedOutput: an input whose outputs wait for a slot in the window is not finished:
+// after the process was killed, another process emits the outputs.
 func TestKilledWithQueuedOutput(t *testing.T) {
 	p := testbus.Linear(bus.StageSpec{Name: "m", State: bus.StateNone, Remote: &bus.Remote{}})
 	p.Edges = append(p.Edges, bus.Edge{From: "m", Window: 1})
 	h := listen(t, p, bus.Options{Store: shmstore.Options{ArenaBytes: 8 << 20}})
 	h.childAs(t, "serve-batch", "m")
 	r, s := submitAll(t, h.bus, "a"), submitAll(t, h.bus, "b")
-	testbus.Await(t, func() bool { return outOf(h.bus, "m") == 2 })
+	testbus.Await(t, func() bool { return emittedBy(h.bus, "m") == 2 })
 	u, v := submitAll(t, h.bus, "emit-kill"), submitAll(t, h.bus, "c")
 	h.childAs(t, "serve-batch", "m")
-	testbus.Await(t, func() bool { return outOf(h.bus, "m") == 4 })
+	testbus.Await(t, func() bool { return emittedBy(h.bus, "m") == 4 })
 	for r, in := range map[*bus.Request]string{r: "a", s: "b", u: "emit-kill", v: "c"} {
 		testbus.MustReceive(t, r, outputs(in))
 	}
 }
 
-// outOf is how many results of a stage have gone out.
-func outOf(b *bus.Bus, stage string) int64 {
+// emittedBy counts the results of a stage that were sent.
+func emittedBy(b *bus.Bus, stage string) int64 {
 	for _, e := range b.Stats().Edges {
 		if e.From == stage {
 			return e.Deliveries
@@ -188,8 +187,8 @@ func outOf(b *bus.Bus, stage string) int64 {
 	return 0
 }
 
-// A node's batch handler gets one delivery of each request at a time where the
-// serveAll counts what is emitted for each, and else all that there is.
+// TestNodeBatchRounds: where the host counts emissions by delivery, a batch handler of a node gets
+// at most one delivery of each request at a time; otherwise it gets all waiting deliveries.
 func TestNodeBatchRounds(t *testing.T) {
 	for state, want := range map[bus.State][]int{bus.StateNone: {2, 2, 1, 1, 1, 1}, bus.StateRequest: {4, 4}} {
 		t.Run(state.String(), func(t *testing.T) {
@@ -219,7 +218,7 @@ func TestNodeBatchRounds(t *testing.T) {
 	}
 }
 
-// After a panic in one round of a batch, the others follow.
+// TestNodeBatchRoundPanics: after a panic in one round of a batch, the other rounds follow.
 func TestNodeBatchRoundPanics(t *testing.T) {
 	h := mortalHost(t, bus.StageSpec{State: bus.StateNone})
 	h.serve(t, bus.StageSpec{Name: "m", State: bus.StateNone, BatchSize: 4, BatchWait: time.Hour, Batch: func(batch []*bus.Delivery) error {

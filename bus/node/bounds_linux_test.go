@@ -13,7 +13,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// sendAll sends messages in as few packets as they take.
+// sendAll sends messages in the fewest packets.
 func (c *thinClient) sendAll(ms ...wire.Message) {
 	c.t.Helper()
 	var packet []byte
@@ -36,7 +36,8 @@ func (c *thinClient) sendAll(ms ...wire.Message) {
 	send()
 }
 
-// handled returns when the host has handled all that the client has sent, and goes on with the client.
+// handled returns when the host has handled all messages of the client, whose connection is still
+// open.
 func (c *thinClient) handled() {
 	c.t.Helper()
 	const token = math.MaxUint32
@@ -44,7 +45,7 @@ func (c *thinClient) handled() {
 	c.wantFailed(token, wire.CodeNothing)
 }
 
-// times are so many messages, numbered from 1 on.
+// times makes n messages, numbered from 1.
 func times(n int, message func(i uint32) wire.Message) []wire.Message {
 	all := make([]wire.Message, n)
 	for i := range all {
@@ -53,18 +54,18 @@ func times(n int, message func(i uint32) wire.Message) []wire.Message {
 	return all
 }
 
-// waitingRequest submits a request that gets no place.
+// waitingRequest submits a request that gets no permit.
 func (c *thinClient) waitingRequest(h *hosted) (source uint32) {
 	c.t.Helper()
-	testbus.StreamOf(c.t, h.bus) // has the place
+	testbus.StreamOf(c.t, h.bus) // holds the only permit
 	c.send(&wire.Submit{Source: ownSource(1)})
 	return ownSource(1)
 }
 
-// TestBoundsOfWhatWaits: a client may have so many messages of one source wait, so many requests, and so many
-// calls. The one behind the last ends the connection, and no other client is the worse for it. The numbers are those of
-// docs/bounds.md.
-func TestBoundsOfWhatWaits(t *testing.T) {
+// TestQueuesPerClientAreBounded: the queued messages of a source, the waiting requests and the open
+// calls of a client are bounded. One more ends the client's connection, and other clients are not
+// affected. docs/bounds.md has the same numbers.
+func TestQueuesPerClientAreBounded(t *testing.T) {
 	const queued, requests, calls = 4096, 1024, 1024
 	for name, tc := range map[string]struct {
 		begin func(c *thinClient, h *hosted) (message func(i uint32) wire.Message)
@@ -79,9 +80,9 @@ func TestBoundsOfWhatWaits(t *testing.T) {
 			},
 		},
 		"requests": {
-			most: requests, text: "1025 requests wait for a place, 1024 may",
+			most: requests, text: "1025 requests wait for a permit, 1024 may",
 			begin: func(c *thinClient, h *hosted) func(i uint32) wire.Message {
-				testbus.StreamOf(c.t, h.bus) // has the place
+				testbus.StreamOf(c.t, h.bus) // holds the only permit
 				return func(i uint32) wire.Message { return &wire.Submit{Source: ownSource(i)} }
 			},
 		},
@@ -108,7 +109,8 @@ func TestBoundsOfWhatWaits(t *testing.T) {
 	}
 }
 
-// waitingHost is a host with one place for requests, and a method "wait" whose answer waits for the session to end.
+// waitingHost is a host with one permit for requests, and a method "wait" whose answer comes only
+// when the session ends.
 func waitingHost(t *testing.T) *hosted {
 	t.Helper()
 	opts := storeOptions
@@ -132,9 +134,9 @@ func waitingHost(t *testing.T) *hosted {
 	return h
 }
 
-// TestBoundsOfWhatIsPlaced: a client may have so many payloads in the exchange, and all together so many that outlive
-// their processes. One more is refused until one is taken back.
-func TestBoundsOfWhatIsPlaced(t *testing.T) {
+// TestPlacedPayloadsAreBounded: the payloads of a client in the exchange are bounded, and so are
+// the lasting payloads of all clients together. One more is refused until one is taken back.
+func TestPlacedPayloadsAreBounded(t *testing.T) {
 	const lasting = math.MaxUint32 // the owner that belongs to all clients
 	for name, tc := range map[string]struct {
 		most  int
@@ -144,7 +146,7 @@ func TestBoundsOfWhatIsPlaced(t *testing.T) {
 		"to last":     {most: 4096, owner: lasting},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := exchanging(t, bus.Options{})
+			h := exchangeHost(t, bus.Options{})
 			c := dialThin(t, h.path)
 			c.await(wire.KindWelcome)
 			place := func(i uint32) wire.Message {
@@ -160,7 +162,7 @@ func TestBoundsOfWhatIsPlaced(t *testing.T) {
 					c.await(wire.KindPlaced)
 				}
 			}
-			c.sendAll(place(most+1), fetchOf(most+2, "nothing", 0)) // the second fails too, behind the first
+			c.sendAll(place(most+1), fetchOf(most+2, "nothing", 0)) // the second failure comes after the first
 			c.wantFailed(most+1, wire.CodeOverloaded)
 			c.wantFailed(most+2, wire.CodeNothing)
 			c.send(fetchOf(most+3, "k1", 0))

@@ -17,9 +17,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// TestAnswersAreForPrograms: a list of which nothing is there is an empty one, and the
-// names of edges are as everywhere.
-func TestAnswersAreForPrograms(t *testing.T) {
+// TestCallAnswersAreCompactJSON: an empty list is [] and not null, and the names of edges are not
+// escaped.
+func TestCallAnswersAreCompactJSON(t *testing.T) {
 	h := listen(t, bus.Pipeline{
 		Stages: []bus.StageSpec{{Name: "a", Remote: &bus.Remote{}}, {Name: "b", Remote: &bus.Remote{}}},
 		Edges:  []bus.Edge{{From: "a", To: "b"}},
@@ -38,9 +38,9 @@ func TestAnswersAreForPrograms(t *testing.T) {
 	}
 }
 
-// TestErrorsAreSaidOnce: an error that comes from the host is what it was there, and
-// its text is, too.
-func TestErrorsAreSaidOnce(t *testing.T) {
+// TestHostErrorTextIsNotRepeated: an error from the host wraps the same sentinel as at the host,
+// and its text contains the sentinel's text once.
+func TestHostErrorTextIsNotRepeated(t *testing.T) {
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
 	n := h.join(t, node.JoinOptions{})
 	r := testbus.StreamOf(t, n)
@@ -76,9 +76,9 @@ func TestErrorsAreSaidOnce(t *testing.T) {
 	}
 }
 
-// TestServeAsTheWrongKind: who serves a stage with a handler of another kind is told so,
-// and so is who has sent it something, and nothing is left of it.
-func TestServeAsTheWrongKind(t *testing.T) {
+// TestServeWithWrongHandlerKind: Serve with a handler of another kind than the pipeline's fails
+// with the reason, and so does the request that was sent to the stage.
+func TestServeWithWrongHandlerKind(t *testing.T) {
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
 	n := h.join(t, node.JoinOptions{})
 	const want = `stage "a": the pipeline says join is false, the handler makes it true`
@@ -96,8 +96,9 @@ func TestServeAsTheWrongKind(t *testing.T) {
 	r.Close()
 }
 
-// TestServeAJoinOfOtherBranches: a function that joins two branches does not serve a stage that joins three.
-func TestServeAJoinOfOtherBranches(t *testing.T) {
+// TestServeJoinWithWrongBranches: a function that joins two branches cannot serve a stage that
+// joins three.
+func TestServeJoinWithWrongBranches(t *testing.T) {
 	p := testbus.Diamond(bus.Stage("a", testbus.Upper), bus.Stage("b", testbus.Upper), bus.Stage("c", testbus.Upper))
 	p.Edges = append(p.Edges, bus.Edge{From: "a", To: "join"})
 	h := listen(t, testbus.Remotes(p), bus.Options{})
@@ -107,9 +108,8 @@ func TestServeAJoinOfOtherBranches(t *testing.T) {
 	}
 }
 
-// TestServeAllOrNothing: when the host refuses a stage, those of the same call that it
-// has taken are not served on. What came to them meanwhile is finished first, what comes
-// later is for others.
+// TestServeAllOrNothing: when the host refuses one stage of a call of Serve, the accepted stages
+// are left too. Their open tasks are finished first, and later inputs go to other processes.
 func TestServeAllOrNothing(t *testing.T) {
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
 	waits, err := h.bus.Submit(t.Context(), "waits")
@@ -134,9 +134,9 @@ func TestServeAllOrNothing(t *testing.T) {
 		t.Errorf("serve: %v", err)
 	}
 	if !finished.Load() {
-		t.Error("what had begun was not waited for")
+		t.Error("Serve has not waited for the open task")
 	}
-	if _, err := n.Call(t.Context(), "status", nil); err != nil { // the host has heard all by then
+	if _, err := n.Call(t.Context(), "status", nil); err != nil { // the host has handled all earlier messages
 		t.Fatal(err)
 	}
 	if left := h.server.Serving("a"); left != 0 {
@@ -151,9 +151,9 @@ func TestServeAllOrNothing(t *testing.T) {
 	testbus.MustReceive(t, r, []string{"LATER"})
 }
 
-// TestServeSaysWhyInTime: a call of Serve that has failed waits for what its stages have
-// begun no longer than its context lasts.
-func TestServeSaysWhyInTime(t *testing.T) {
+// TestFailedServeReturnsWithContext: a call of Serve that has failed waits for open tasks only
+// until its context ends.
+func TestFailedServeReturnsWithContext(t *testing.T) {
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
 	r := testbus.StreamOf(t, h.bus)
 	if err := r.Send(t.Context(), "of a stream that does not end"); err != nil {
@@ -176,9 +176,9 @@ func TestServeSaysWhyInTime(t *testing.T) {
 	r.Close()
 }
 
-// TestWhatAnEndedRequestWaitsFor: a request that is over is there until its handler has
-// returned, and says so.
-func TestWhatAnEndedRequestWaitsFor(t *testing.T) {
+// TestEndedRequestNamesItsHandler: an ended request stays listed until its handler has returned,
+// and its state names the stage.
+func TestEndedRequestNamesItsHandler(t *testing.T) {
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	h := serveAll(t, testbus.Linear(bus.StageSpec{Name: "a", Handle: func(*bus.Task, *bus.Delivery) error {
 		close(begun)
@@ -202,8 +202,8 @@ func TestWhatAnEndedRequestWaitsFor(t *testing.T) {
 	r.Close()
 }
 
-// TestAnsweredAfterTheAnswer: what a call is to set off cannot overtake its answer.
-func TestAnsweredAfterTheAnswer(t *testing.T) {
+// TestAnsweredHookRunsAfterReply: the hook ListenOptions.Answered runs after the answer was sent.
+func TestAnsweredHookRunsAfterReply(t *testing.T) {
 	b, err := bus.Open(t.Context(), testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -230,7 +230,7 @@ func TestAnsweredAfterTheAnswer(t *testing.T) {
 	if method := <-answered; method != "end" {
 		t.Errorf("told of %q", method)
 	}
-	c.send(&wire.Call{Token: 2, Method: "stats"}) // the bus's own: nobody is told
+	c.send(&wire.Call{Token: 2, Method: "stats"}) // a method of the bus: the hook is not called
 	c.await(wire.KindReply)
 	c.send(&wire.Bye{})
 	if err := errors.Join(server.Close(t.Context()), b.Close(t.Context())); err != nil {

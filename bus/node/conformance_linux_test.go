@@ -20,11 +20,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// The conformance suite: what a bus promises, whoever does the work of its
-// stages. Each place to work is a deployment; every case runs on all of them.
+// The conformance suite tests the promises of a bus for each deployment of its stages: every
+// case runs on every deployment.
 
-// deployment opens a pipeline with the work done somewhere, and gives what
-// requests are submitted to.
+// deployment opens a pipeline, with its stages in some processes, and returns the submitter.
 type deployment func(t *testing.T, p bus.Pipeline) testbus.Submitter
 
 func TestConformance(t *testing.T) {
@@ -61,8 +60,7 @@ func deployPython(t *testing.T, p bus.Pipeline) testbus.Submitter {
 	return h.join(t, node.JoinOptions{})
 }
 
-// The stages of the suite, as Go does them; testdata/conformance.py has the
-// same.
+// behaviours are the stages of the suite; testdata/conformance.py has the same stages in Python.
 var behaviours = map[string]bus.StageSpec{
 	"upper": bus.Stage("upper", testbus.Upper),
 	"twice": bus.Expand("twice", func(_ *bus.Task, in string, emit func(string) error) error {
@@ -187,7 +185,7 @@ var conformance = []struct {
 		if !errors.As(err, &at) || at.Stage != "picky" || at.Edge != "->picky" || at.Seq != 1 || !bytes.Contains([]byte(err.Error()), []byte("ValueError: I do not like it")) {
 			t.Fatalf("the request ended with %v", err)
 		}
-		wantResults(t, b, []string{"good"}, "GOOD") // others are not concerned
+		wantResults(t, b, []string{"good"}, "GOOD") // other requests are not affected
 	}},
 	{"an abort reaches the handler", func(t *testing.T, deploy deployment) {
 		b := deploy(t, line("stuck"))

@@ -13,9 +13,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// TestCountsOfARequest: what a request of one message of 64 bytes costs, from a node through
-// a stage of another and back, one at a time, does not grow. Host and nodes are one process
-// here, so that the counts are those of all three together.
+// TestCountsOfARequest: the packets, allocations and goroutines of a request with one message of 64
+// bytes do not grow. The request goes from a node through a stage of another node and back, one at
+// a time. Host and nodes share one process here, so that each count is the sum of all three.
 func TestCountsOfARequest(t *testing.T) {
 	const requests = 400
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
@@ -35,7 +35,7 @@ func TestCountsOfARequest(t *testing.T) {
 		}
 		return peer.PacketsSent() - before
 	}
-	for range requests { // until all have what they need
+	for range requests { // until all buffers and links exist
 		request()
 	}
 	started := []metrics.Sample{{Name: "/sched/goroutines-created:goroutines"}}
@@ -58,7 +58,7 @@ func TestCountsOfARequest(t *testing.T) {
 		t.Errorf("%d requests start %d goroutines", requests, goroutines)
 	}
 	allocations := (after.Mallocs - before.Mallocs) / requests
-	if allocations > 75 && !racing() { // with the detector pools forget some of what they have
+	if allocations > 75 && !racing() { // with the race detector a sync.Pool drops some of its objects
 		t.Errorf("a request takes %d allocations, want at most 75", allocations)
 	}
 	t.Logf("%d packets, %d allocations; all of them started %d goroutines", packets[requests/2], allocations, goroutines)

@@ -12,8 +12,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// TestDeadlineErrorsAreAlike: the deadline of a request is told in one way, by the context of its caller as by an option,
-// for requests that a stage has and for those that wait for a place.
+// TestDeadlineErrorsAreAlike: the deadline of a request yields the same error whether it comes from
+// the caller's context or from an option, for running requests and for requests that wait for a
+// permit.
 func TestDeadlineErrorsAreAlike(t *testing.T) {
 	waits := func(t *bus.Task, _ *bus.Delivery) error { <-t.Context().Done(); return t.Context().Err() }
 	h := serveAll(t, testbus.Linear(bus.StageSpec{Name: "slow", Handle: waits, MaxInflight: 8}), bus.Options{MaxRequests: 8})

@@ -20,10 +20,10 @@ func init() {
 	roles["host of a stage"] = hosting(testbus.Remotes(testbus.Linear(forwarding("a"))), bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}})
 }
 
-// TestDeadlinesAtAHostThatIsStopped: what has a deadline ends then, by the clock of the
-// process that waits, and leaves nothing when the host goes on. The host agrees with it
-// on how the requests ended.
-func TestDeadlinesAtAHostThatIsStopped(t *testing.T) {
+// TestDeadlinesWhenHostIsStopped: while the host is stopped, requests and questions end at their
+// deadlines by the clock of the waiting process. When the host continues, it reports the same
+// outcomes, and nothing is left over.
+func TestDeadlinesWhenHostIsStopped(t *testing.T) {
 	h, cmd := hostAloneAs(t, "host of a stage")
 	host := cmd.Process
 	server, caller := h.join(t, node.JoinOptions{}), h.join(t, node.JoinOptions{})
@@ -34,7 +34,7 @@ func TestDeadlinesAtAHostThatIsStopped(t *testing.T) {
 			if _, limited := t.Context().Deadline(); !limited {
 				return t.Forward(d)
 			}
-			if err := beginning(t, began, stopped); err != nil {
+			if err := waitForStop(t, began, stopped); err != nil {
 				return err
 			}
 			go func() {
@@ -53,11 +53,11 @@ func TestDeadlinesAtAHostThatIsStopped(t *testing.T) {
 		}
 		testbus.MustReceive(t, r, []string{"x"})
 	}
-	trip(server) // so that each has all that it needs
+	trip(server) // so that all links and buffers exist
 	trip(caller)
 	files := testbus.OpenFiles(t)
-	defer mustContinue(t, host) // nodes wait for it when they close
-	r := begunAndStopped(t, caller, host, began, stopped, []byte("x"))
+	defer mustContinue(t, host) // a node waits for its host when it closes
+	r := stopHostInRequest(t, caller, host, began, stopped, []byte("x"))
 	ctx, cancel := context.WithTimeout(t.Context(), testbus.Patience)
 	defer cancel()
 	for range cap(asked) {
@@ -71,7 +71,7 @@ func TestDeadlinesAtAHostThatIsStopped(t *testing.T) {
 		}
 	}
 	if _, err := r.Recv(ctx); !errors.Is(err, bus.ErrDeadline) || !strings.Contains(err.Error(), "the host had not said by then how it ended") {
-		t.Errorf("the request ended with %v, want ErrDeadline, and that no more is known", err)
+		t.Errorf("the request ended with %v, want ErrDeadline and an unknown outcome at the host", err)
 	}
 	for range 3 {
 		in := bus.WithDeadline(time.Now().Add(10 * time.Millisecond))
@@ -92,7 +92,7 @@ func TestDeadlinesAtAHostThatIsStopped(t *testing.T) {
 		t.Errorf("%d requests failed, %d were aborted and %d completed; all but two were past their deadlines", s.Failed, s.Aborted, s.Completed)
 	}
 	for _, n := range []*node.Node{server, caller} {
-		if q, s := node.OpenAt(n); q+s > 0 {
+		if q, s := node.OpenCounts(n); q+s > 0 {
 			t.Errorf("%d questions and %d requests and tasks are open", q, s)
 		}
 	}
@@ -100,9 +100,9 @@ func TestDeadlinesAtAHostThatIsStopped(t *testing.T) {
 	testbus.Await(t, func() bool { return testbus.OpenFiles(t) <= files })
 }
 
-// TestCanceledAtAHostThatIsStopped: who gives up does not wait for the host, and what that
-// has begun by then is aborted.
-func TestCanceledAtAHostThatIsStopped(t *testing.T) {
+// TestCancelWhenHostIsStopped: a canceled submit does not wait for a stopped host, and a request
+// that it had started is aborted.
+func TestCancelWhenHostIsStopped(t *testing.T) {
 	h, cmd := hostAloneAs(t, "host of a stage")
 	n := h.join(t, node.JoinOptions{})
 	stopProcess(t, cmd.Process)
@@ -116,7 +116,7 @@ func TestCanceledAtAHostThatIsStopped(t *testing.T) {
 	}
 	mustContinue(t, cmd.Process)
 	testbus.Await(t, func() bool { return statsOf(t, n).Live == 0 })
-	if q, s := node.OpenAt(n); q+s > 0 {
+	if q, s := node.OpenCounts(n); q+s > 0 {
 		t.Errorf("%d questions and %d requests are open", q, s)
 	}
 }
@@ -140,25 +140,26 @@ func statsOf(t *testing.T, n *node.Node) (s bus.Stats) {
 	return s
 }
 
-// errTooLate ends a stage's work on a request that is begun once more.
+// errTooLate ends the stage's work in an attempt whose deadline passed before the host was stopped.
 var errTooLate = errors.New("the deadline was over when the host was stopped")
 
-// beginning says that a stage has begun, and waits until its host is stopped.
-func beginning(t *bus.Task, began chan<- struct{}, stopped <-chan bool) error {
+// waitForStop signals that the handler has begun, and waits until the host is stopped.
+func waitForStop(t *bus.Task, began chan<- struct{}, stopped <-chan bool) error {
 	select {
 	case began <- struct{}{}:
 		if !<-stopped {
 			return errTooLate
 		}
 		return nil
-	case <-t.Context().Done(): // the deadline was too short for the way here
+	case <-t.Context().Done(): // the deadline passed before the handler began
 		return t.Context().Err()
 	}
 }
 
-// begunAndStopped is a request with a deadline, which is long enough for a stage to begin
-// on its input, and for the host to be stopped then: it has not said how the request ended.
-func begunAndStopped(t *testing.T, caller *node.Node, host *os.Process, began <-chan struct{}, stopped chan<- bool, in []byte) *bus.Request {
+// stopHostInRequest starts a request with a deadline, and stops the host after the stage has begun
+// and before the deadline. It tries longer deadlines until that succeeds. The stopped host has not
+// reported the outcome of the request.
+func stopHostInRequest(t *testing.T, caller *node.Node, host *os.Process, began <-chan struct{}, stopped chan<- bool, in []byte) *bus.Request {
 	t.Helper()
 	for limit := 500 * time.Millisecond; ; limit *= 2 {
 		deadline := time.Now().Add(limit)

@@ -26,9 +26,9 @@ func init() {
 	}
 }
 
-// mortal is a stage that does what its inputs say: "kill" ends its process
-// the first time, "emit-kill" after it has emitted, "kill-always" every time.
-// All others, and later attempts, are emitted twice.
+// mortal is a stage whose inputs control it: "kill" ends its process at the first attempt,
+// "emit-kill" after the first emission, "kill-always" at every attempt. Other inputs, and later
+// attempts, are emitted twice.
 func mortal(name string, n *node.Node) bus.StageSpec {
 	return bus.StageSpec{
 		Name: name, State: bus.StateNone,
@@ -48,7 +48,7 @@ func mortal(name string, n *node.Node) bus.StageSpec {
 			if err := t.Emit(in + " once"); err != nil {
 				return err
 			}
-			if _, err := n.Call(context.Background(), "stats", nil); err != nil { // answered behind what was emitted
+			if _, err := n.Call(context.Background(), "stats", nil); err != nil { // the answer comes after the emission
 				return err
 			}
 			die("emit-kill")
@@ -63,7 +63,7 @@ func (h *hosted) child(t testing.TB, stage string) *exec.Cmd {
 	return h.childAs(t, "serve", stage)
 }
 
-// childAs starts a process that serves a stage in the way of a role.
+// childAs starts a process that serves a stage as a role does.
 func (h *hosted) childAs(t testing.TB, role, stage string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -78,7 +78,7 @@ func (h *hosted) childAs(t testing.TB, role, stage string) *exec.Cmd {
 	return cmd
 }
 
-// large is beyond what travels inline, so that it lies in shared memory.
+// large is s, padded to a size that does not travel in messages: it lies in shared memory.
 func large(s string) string { return s + strings.Repeat(".", 3000) }
 
 func outputs(ins ...string) []string {
@@ -98,7 +98,7 @@ func submitAll(t testing.TB, b testbus.Submitter, ins ...string) *bus.Request {
 			t.Fatal(err)
 		}
 	}
-	if err := r.CloseSend(t.Context()); err != nil && r.Outcome() == bus.Running { // else it says why
+	if err := r.CloseSend(t.Context()); err != nil && r.Outcome() == bus.Running { // otherwise Err has the reason
 		t.Fatal(err)
 	}
 	return r
@@ -109,8 +109,8 @@ func mortalHost(t testing.TB, spec bus.StageSpec) *hosted {
 	return listen(t, testbus.Linear(spec), bus.Options{Store: shmstore.Options{ArenaBytes: 8 << 20}})
 }
 
-// What a killed process had not finished is done by another replica, and what
-// it had emitted for it is not emitted again.
+// TestKilledReplicaIsReplaced: the unfinished inputs of a killed process are handled by another
+// replica, and its emissions for them are not repeated.
 func TestKilledReplicaIsReplaced(t *testing.T) {
 	h := mortalHost(t, bus.StageSpec{State: bus.StateNone, Replicas: 2})
 	h.child(t, "m")
@@ -122,7 +122,7 @@ func TestKilledReplicaIsReplaced(t *testing.T) {
 	}
 }
 
-// A request waits for a process that will come.
+// TestRequestWaitsForAProcess: a request waits for a process that serves the stage again.
 func TestRequestWaitsForAProcess(t *testing.T) {
 	h := mortalHost(t, bus.StageSpec{State: bus.StateNone})
 	h.child(t, "m")
@@ -148,8 +148,8 @@ func TestAttemptsOfProcessesAreBounded(t *testing.T) {
 	}
 }
 
-// A stage with state loses it with its process: the request fails, others do
-// not. With Replay it runs again from its first input.
+// TestStateDiesWithItsProcess: a request whose stage has state fails when the process dies; other
+// requests do not. With Replay the request runs again from its first input.
 func TestStateDiesWithItsProcess(t *testing.T) {
 	for _, replay := range []bool{false, true} {
 		t.Run(fmt.Sprint("replay=", replay), func(t *testing.T) {
@@ -170,7 +170,7 @@ func TestStateDiesWithItsProcess(t *testing.T) {
 	}
 }
 
-// The request of a submitter that dies is over, and nothing of it stays.
+// TestSubmitterDies: the request of a submitter that dies is aborted, and leaves nothing behind.
 func TestSubmitterDies(t *testing.T) {
 	h := mortalHost(t, bus.StageSpec{State: bus.StateNone})
 	h.serve(t, bus.StageSpec{Name: "m", Handle: func(task *bus.Task, d *bus.Delivery) error {

@@ -8,8 +8,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// BenchmarkDirect sends 64 bytes from one node to another and back, past the
-// host. All are in one process.
+// BenchmarkDirect sends 64 bytes from one node to another and back, on the direct path. All run in
+// one process.
 func BenchmarkDirect(b *testing.B) {
 	h := serveAll(b, testbus.Linear(pass("a")), bus.Options{})
 	n := h.join(b, node.JoinOptions{})

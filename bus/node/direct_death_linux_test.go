@@ -19,20 +19,20 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// directBlock is the size of the payloads here: they lie in shared memory, and
-// smallStore has room for few of them.
+// directBlock is the size of the payloads here: too large for messages. smallStore has space for
+// few of them.
 const (
 	directBlock = 5000
 	smallStore  = 128 << 10
 )
 
-// slowly is how many deliveries go before those that a test is about, no more at
-// a time than a window holds: behind them a stream goes past the host.
-const slowly = 300
+// warmup is how many deliveries precede the tested ones. At most a window of them is in flight, so
+// that the stream takes the direct path afterwards.
+const warmup = 300
 
-// latest is the number of the input with which a late forwarder passes on the
-// first: by then streams have long gone past the host.
-const latest = 500
+// lateForwardAt is the input with which the role "forward late" forwards the first input: the
+// streams take the direct path long before.
+const lateForwardAt = 500
 
 func init() {
 	serve := func(spec bus.StageSpec) func() {
@@ -51,14 +51,14 @@ func init() {
 			t.State = d.Keep()
 			return nil
 		}
-		if err := t.Forward(d); err != nil || d.Seq != latest {
+		if err := t.Forward(d); err != nil || d.Seq != lateForwardAt {
 			return err
 		}
 		first := t.State.(*bus.Kept)
 		return errors.Join(t.Forward(first.Delivery()), first.Finish(nil))
 	}})
 	roles["hold"] = serve(bus.StageSpec{Handle: func(_ *bus.Task, d *bus.Delivery) error {
-		if d.Seq >= slowly {
+		if d.Seq >= warmup {
 			d.Keep() // until it is killed
 		}
 		return nil
@@ -85,7 +85,7 @@ func init() {
 	}
 }
 
-// keeping hands all that comes to the test, which finishes it.
+// keeping is a stage that passes each delivery to the test, which finishes it.
 func keeping(name string) (bus.StageSpec, <-chan *bus.Kept) {
 	kept := make(chan *bus.Kept)
 	return bus.StageSpec{Name: name, Handle: func(_ *bus.Task, d *bus.Delivery) error {
@@ -110,15 +110,14 @@ func kill(t *testing.T, cmd *exec.Cmd) {
 	_ = cmd.Wait()
 }
 
-// relayed reports whether a delivery that a process has came through the host.
+// relayed reports whether a delivery that a process holds came through the host.
 func (h *hosted) relayed(k *bus.Kept, edge string) bool {
 	return slices.ContainsFunc(h.server.Holdings(), func(o host.Holding) bool {
 		return !o.Direct && o.Edge == edge && o.Seq == k.Delivery().Seq && o.Request == k.Delivery().Task().Request()
 	})
 }
 
-// wantDied requires that a request has failed because a process died, and says
-// which.
+// wantDied requires that a request has failed because a certain process died.
 func wantDied(t *testing.T, err error, stage string, cmd *exec.Cmd) {
 	t.Helper()
 	var at *bus.StageError
@@ -127,20 +126,20 @@ func wantDied(t *testing.T, err error, stage string, cmd *exec.Cmd) {
 	}
 }
 
-// narrow has edges with room for few deliveries.
+// narrow gives the edges small windows.
 func narrow(p bus.Pipeline) bus.Pipeline {
 	p.Edges = []bus.Edge{{To: "f", Window: 4}, {From: "f", To: "x", Window: 4}, {From: "x", Window: 4}}
 	return p
 }
 
-// wide has an edge with room for all that is sent.
+// wide gives an edge a window for all deliveries of a test.
 func wide(p bus.Pipeline) bus.Pipeline {
 	p.Edges = []bus.Edge{{From: "a", To: "b", Window: 64, WindowBytes: 1 << 20}}
 	return p
 }
 
-// TestForwarderDies: what a process has passed on past the host stays as it is
-// for as long as the third process reads it, also when the second is dead.
+// TestForwarderDies: a payload that a process has forwarded on a direct path stays unchanged while
+// a third process reads it, even after the forwarder is dead.
 func TestForwarderDies(t *testing.T) {
 	x, kept := keeping("x")
 	h := listen(t, narrow(testbus.Remotes(testbus.Linear(forwarding("f"), x))), bus.Options{})
@@ -155,10 +154,10 @@ func TestForwarderDies(t *testing.T) {
 		return <-kept
 	}
 	r := testbus.StreamOf(t, n)
-	for i := range slowly {
+	for i := range warmup {
 		mustFinish(t, send(r, i))
 	}
-	last := send(r, slowly)
+	last := send(r, warmup)
 	if h.relayed(last, "f->x") {
 		t.Fatal("the host still relays")
 	}
@@ -170,22 +169,22 @@ func TestForwarderDies(t *testing.T) {
 	for i := range 10 * smallStore / directBlock {
 		mustFinish(t, send(again, 1000+i))
 	}
-	if want := block(slowly, directBlock); !bytes.Equal(last.Delivery().Bytes(), want) {
-		t.Errorf("what is still read was overwritten: it begins with %v", last.Delivery().Bytes()[:8])
+	if want := block(warmup, directBlock); !bytes.Equal(last.Delivery().Bytes(), want) {
+		t.Errorf("a payload in use was overwritten: it begins with %v", last.Delivery().Bytes()[:8])
 	}
 	mustFinish(t, last)
 }
 
-// TestAllButTheReaderDie: one process has passed on what another put, and what
-// the host put; both are dead. When who reads it is done, the host has its own
+// TestForwarderAndProducerDie: a process has forwarded a payload of another process and a payload
+// of the host; both processes die. When the reader has finished, the host gets its own payload
 // back.
-func TestAllButTheReaderDie(t *testing.T) {
+func TestForwarderAndProducerDie(t *testing.T) {
 	x, kept := keeping("x")
 	h := listen(t, narrow(testbus.Remotes(testbus.Linear(forwarding("f"), x))), bus.Options{})
 	h.serve(t, x)
 	f := h.childAs(t, "forward late", "f")
 	caller := h.childAs(t, "send blocks", "")
-	// next finishes what comes until a late forwarder passes on the first.
+	// next finishes deliveries until the late forwarder forwards a first input.
 	next := func() *bus.Kept {
 		for {
 			k := <-kept
@@ -202,7 +201,7 @@ func TestAllButTheReaderDie(t *testing.T) {
 		}
 	}()
 	var ofHost *bus.Kept
-	for ofHost == nil { // the caller goes on, until its window is full
+	for ofHost == nil { // the caller keeps sending until its window is full
 		if k := next(); k.Delivery().Task().Request() == r.ID() {
 			ofHost = k
 		}
@@ -210,7 +209,7 @@ func TestAllButTheReaderDie(t *testing.T) {
 	if h.relayed(ofCaller, "f->x") || h.relayed(ofHost, "f->x") {
 		t.Fatal("the host still relays")
 	}
-	go func() { // what is on its way
+	go func() { // deliveries that are on their way
 		for k := range kept {
 			_ = k.Finish(nil)
 		}
@@ -221,26 +220,26 @@ func TestAllButTheReaderDie(t *testing.T) {
 	testbus.Await(t, func() bool { return len(h.server.Processes()) == 1 })
 	for _, k := range []*bus.Kept{ofCaller, ofHost} {
 		if !bytes.Equal(k.Delivery().Bytes(), block(0, directBlock)) {
-			t.Error("what is still read was overwritten")
+			t.Error("a payload in use was overwritten")
 		}
 		mustFinish(t, k)
 	}
-	if err := h.bus.Drain(testbus.Soon(t)); err != nil { // and finds nothing held when it is closed
+	if err := h.bus.Drain(testbus.Soon(t)); err != nil { // closing the bus checks that nothing is held
 		t.Error(err)
 	}
 }
 
-// nodePlaces is how many requests of a node can be alive at least.
-const nodePlaces = 4
+// nodePermits is how many requests of a node can be alive at least.
+const nodePermits = 4
 
-// TestConsumerDies: what a process has got past the host and not finished is
-// lost with it. The request fails, and whoever sent it has it back.
+// TestConsumerDies: direct deliveries that a dead process has not finished are lost with it. The
+// request fails, and their memory returns to the sender.
 func TestConsumerDies(t *testing.T) {
 	h := listen(t, testbus.Remotes(testbus.Linear(forwarding("a"))), bus.Options{})
 	a := h.childAs(t, "hold", "a")
-	n := h.join(t, node.JoinOptions{MaxRequests: nodePlaces})
+	n := h.join(t, node.JoinOptions{MaxRequests: nodePermits})
 	r := testbus.StreamOf(t, n)
-	for i := range slowly + 3 { // the last are within the window
+	for i := range warmup + 3 { // the last are within the window
 		if err := r.Input(t.Context()).EmitBytes(block(i, directBlock)); err != nil {
 			t.Fatal(err)
 		}
@@ -249,7 +248,7 @@ func TestConsumerDies(t *testing.T) {
 	wantDied(t, r.Wait(t.Context()), "a", a)
 	r.Close()
 	h.childAs(t, "forward", "a")
-	for range nodePlaces { // the place is free when all of the request is back
+	for range nodePermits { // a permit is free when all payloads of its request are back
 		testbus.Await(t, func() bool {
 			r, err := n.Stream(t.Context())
 			if err == nil {
@@ -260,7 +259,7 @@ func TestConsumerDies(t *testing.T) {
 	}
 }
 
-// directOf counts the streams of a process that go past the host.
+// directOf counts the streams of a process that take a direct path.
 func directOf(h *hosted, pid int) int {
 	for _, p := range h.server.Processes() {
 		if p.PID == pid {
@@ -270,13 +269,12 @@ func directOf(h *hosted, pid int) int {
 	return -1
 }
 
-// TestProducerDies: what a process had sent past the host when its part of the
-// request was over is there when it is dead. When it was not over, the request
-// fails.
+// TestProducerDies: the direct deliveries of a dead process stay valid if its part of the request
+// had ended. Otherwise the request fails.
 func TestProducerDies(t *testing.T) {
 	for _, over := range []bool{true, false} {
 		t.Run(fmt.Sprint("over=", over), func(t *testing.T) {
-			const outputs, least = 5 * slowly, 50
+			const outputs, least = 5 * warmup, 50
 			b, kept := keeping("b")
 			h := listen(t, wide(testbus.Remotes(testbus.Linear(forwarding("a"), b))), bus.Options{Store: shmstore.Options{ArenaBytes: 64 << 20}})
 			h.serve(t, b)
@@ -285,7 +283,7 @@ func TestProducerDies(t *testing.T) {
 			if err := r.Input(t.Context()).EmitBytes(block(outputs, 8)); err != nil {
 				t.Fatal(err)
 			}
-			begin := slowly
+			begin := warmup
 			for range begin {
 				mustFinish(t, <-kept)
 			}
@@ -316,7 +314,7 @@ func TestProducerDies(t *testing.T) {
 			}
 			for i, k := range all {
 				if !bytes.Equal(k.Delivery().Bytes(), block(begin+i, directBlock)) {
-					t.Errorf("delivery %d is not what was sent", begin+i)
+					t.Errorf("delivery %d has other bytes than were sent", begin+i)
 				}
 				mustFinish(t, k)
 			}

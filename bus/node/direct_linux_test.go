@@ -21,22 +21,21 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// block is a payload that says its number and can be checked.
+// block is a payload that contains its number and can be checked.
 func block(i, size int) []byte {
 	b := bytes.Repeat([]byte{byte(i)}, max(size, 8))
 	binary.LittleEndian.PutUint64(b, uint64(i))
 	return b
 }
 
-// pass emits what comes, copied.
+// pass is a stage that emits a copy of each input.
 func pass(name string) bus.StageSpec {
 	return bus.StageSpec{Name: name, Handle: func(t *bus.Task, d *bus.Delivery) error {
 		return t.EmitBytes(bytes.Clone(d.Bytes()))
 	}}
 }
 
-// streamBlocks sends n payloads of the given sizes through a request and checks
-// what comes back.
+// streamBlocks sends n payloads of the given sizes through a request and checks the results.
 func streamBlocks(t *testing.T, s testbus.Submitter, n int, sizes ...int) {
 	t.Helper()
 	r := testbus.StreamOf(t, s)
@@ -71,8 +70,7 @@ func streamBlocks(t *testing.T, s testbus.Submitter, n int, sizes ...int) {
 	}
 }
 
-// wantDirect requires that nearly all deliveries of every edge went past the
-// host.
+// wantDirect requires n deliveries on each edge, some of them on a direct path.
 func wantDirect(t *testing.T, b *bus.Bus, n int) {
 	t.Helper()
 	for _, e := range b.Stats().Edges {
@@ -82,7 +80,7 @@ func wantDirect(t *testing.T, b *bus.Bus, n int) {
 	}
 }
 
-// TestStreamsGoDirect: of a long stream the host sees the beginning and the end.
+// TestStreamsGoDirect: only the beginning of a long stream goes through the host.
 func TestStreamsGoDirect(t *testing.T) {
 	h := serveAll(t, testbus.Linear(pass("a"), pass("b")), bus.Options{})
 	n := h.join(t, node.JoinOptions{})
@@ -91,8 +89,7 @@ func TestStreamsGoDirect(t *testing.T) {
 	wantDirect(t, h.bus, deliveries)
 }
 
-// TestStagesOfOneNode: two stages of one process exchange deliveries without the
-// host, too.
+// TestStagesOfOneNode: two stages of one process exchange deliveries on a direct path, too.
 func TestStagesOfOneNode(t *testing.T) {
 	p := testbus.Linear(pass("a"), pass("b"))
 	h := listen(t, testbus.Remotes(p), bus.Options{})
@@ -103,9 +100,9 @@ func TestStagesOfOneNode(t *testing.T) {
 	wantDirect(t, h.bus, deliveries)
 }
 
-// TestProcessesTellDirectStreams: of a process, the host says how many streams
-// go past it.
-func TestProcessesTellDirectStreams(t *testing.T) {
+// TestProcessesCountDirectStreams: the host reports for each process how many of its streams take a
+// direct path.
+func TestProcessesCountDirectStreams(t *testing.T) {
 	h := serveAll(t, testbus.Linear(pass("a")), bus.Options{})
 	n := h.join(t, node.JoinOptions{})
 	r := testbus.StreamOf(t, n)
@@ -139,7 +136,7 @@ func TestProcessesTellDirectStreams(t *testing.T) {
 	testbus.Await(t, func() bool { return slices.Equal(direct(), []int{0, 0}) })
 }
 
-// TestManyStreams: many requests at a time, each a stream of its own.
+// TestManyStreams: many requests run at the same time, each with its own streams.
 func TestManyStreams(t *testing.T) {
 	h := serveAll(t, testbus.Linear(pass("a"), pass("b"), pass("c")), bus.Options{})
 	n := h.join(t, node.JoinOptions{})
@@ -156,32 +153,32 @@ func TestManyStreams(t *testing.T) {
 	}
 }
 
-// forwarding passes on what comes, by reference.
+// forwarding is a stage that forwards each input by reference.
 func forwarding(name string) bus.StageSpec {
 	return bus.StageSpec{Name: name, Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }}
 }
 
-// places records where the payloads lie that stages see.
-type places struct {
+// locations records where the stages find their payloads.
+type locations struct {
 	mu sync.Mutex
-	by map[string]map[uint64]node.Place // by stage and sequence
+	by map[string]map[uint64]node.Location // by stage and sequence
 }
 
-func (p *places) record(t *testing.T, where string, d *bus.Delivery) {
-	at := node.PlaceOf(t, d)
+func (p *locations) record(t *testing.T, where string, d *bus.Delivery) {
+	at := node.LocationOf(t, d)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.by == nil {
-		p.by = make(map[string]map[uint64]node.Place)
+		p.by = make(map[string]map[uint64]node.Location)
 	}
 	if p.by[where] == nil {
-		p.by[where] = make(map[uint64]node.Place)
+		p.by[where] = make(map[uint64]node.Location)
 	}
 	p.by[where][d.Seq] = at
 }
 
-// same requires that the payloads lay in the same place at both.
-func (p *places) same(t *testing.T, a, b string, n int) {
+// same requires that the payloads lay at the same location in both stages.
+func (p *locations) same(t *testing.T, a, b string, n int) {
 	t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -192,10 +189,10 @@ func (p *places) same(t *testing.T, a, b string, n int) {
 	}
 }
 
-// TestForwardedPastTheHost: a payload that came past the host is copied where a stage forwards it,
-// once for all processes that it goes to.
-func TestForwardedPastTheHost(t *testing.T) {
-	var at places
+// TestForwardOnDirectPathCopies: a payload that came on a direct path is copied where a stage
+// forwards it, once for all receivers.
+func TestForwardOnDirectPathCopies(t *testing.T) {
+	var at locations
 	forwarding := func(name string) bus.StageSpec {
 		return bus.StageSpec{Name: name, Handle: func(task *bus.Task, d *bus.Delivery) error {
 			at.record(t, name, d)
@@ -235,7 +232,7 @@ func TestForwardedPastTheHost(t *testing.T) {
 	const begin = 100
 	for _, m := range at.by {
 		for seq := range uint64(begin) {
-			m[seq] = node.Place{File: 1}
+			m[seq] = node.Location{File: 1}
 		}
 	}
 	at.same(t, "b", "c", deliveries)
@@ -248,8 +245,8 @@ func TestForwardedPastTheHost(t *testing.T) {
 	}
 }
 
-// TestWhoHoldsWhatPastTheHost: what the host does not carry it can still tell.
-func TestWhoHoldsWhatPastTheHost(t *testing.T) {
+// TestDirectHoldingsAreReported: the host reports the holders of deliveries that it does not relay.
+func TestDirectHoldingsAreReported(t *testing.T) {
 	const window = 4
 	release := make(chan struct{})
 	p := testbus.Linear(pass("a"), bus.StageSpec{Name: "b", Handle: func(t *bus.Task, d *bus.Delivery) error {
@@ -268,7 +265,7 @@ func TestWhoHoldsWhatPastTheHost(t *testing.T) {
 	go func() { defer close(done); streamBlocks(t, n, 50, 8, 5000) }()
 
 	var held []host.Holding
-	testbus.Await(t, func() bool { // those before are handled still, and may seem younger: two processes say how old
+	testbus.Await(t, func() bool { // earlier deliveries may be in handlers, and may seem younger, since two processes measure the ages
 		held = slices.DeleteFunc(h.server.Holdings(), func(h host.Holding) bool { return h.Edge != "a->b" || h.Seq < 8 })
 		return len(held) >= window
 	})
@@ -277,13 +274,13 @@ func TestWhoHoldsWhatPastTheHost(t *testing.T) {
 	}
 	var stalls []bus.Stall
 	i := -1
-	testbus.Await(t, func() bool { // the one behind them has yet to find the window full
+	testbus.Await(t, func() bool { // the next emission has not found the window full yet
 		stalls = stallsOf(t, n)
 		i = slices.IndexFunc(stalls, func(s bus.Stall) bool { return s.Edge == "a->b" })
 		return i >= 0
 	})
 	if stalls[i].Deliveries != window || !strings.Contains(stalls[i].String(), fmt.Sprint("process ", os.Getpid())) {
-		t.Errorf("stalls are %v, and do not say who holds what", stalls)
+		t.Errorf("stalls are %v, without the holders", stalls)
 	}
 	status := h.server.Status()
 	i = slices.IndexFunc(status.Requests[0].Edges, func(e bus.EdgeStatus) bool { return e.Edge == "a->b" && e.Direct })
@@ -297,10 +294,9 @@ func TestWhoHoldsWhatPastTheHost(t *testing.T) {
 	})
 }
 
-// TestLanesAreSeen: what goes from one process to another past the host is told for each
-// two of them, never becomes less, and is counted once on its edge, whichever way requests
-// end.
-func TestLanesAreSeen(t *testing.T) {
+// TestDirectLanesAreReported: the status counts the direct deliveries between each two processes. A
+// count never shrinks, and each delivery counts once on its edge, however the request ends.
+func TestDirectLanesAreReported(t *testing.T) {
 	h := serveAll(t, testbus.Linear(pass("a")), bus.Options{})
 	n := h.join(t, node.JoinOptions{})
 	var before []host.LaneStatus
@@ -400,9 +396,9 @@ func TestLanesAreSeen(t *testing.T) {
 	testbus.Await(t, func() bool { return len(h.server.Status().Lanes) == 0 })
 }
 
-// TestDeathIsNotTakenForTheEnd: when a process dies that has inputs, some of which
-// came past the host, the request fails, whether or not its stage has state.
-func TestDeathIsNotTakenForTheEnd(t *testing.T) {
+// TestConsumerDeathFailsDirectRequest: the death of a process that holds direct deliveries fails
+// the request, with and without state.
+func TestConsumerDeathFailsDirectRequest(t *testing.T) {
 	for _, state := range []bus.State{bus.StateNone, bus.StateRequest} {
 		t.Run(state.String(), func(t *testing.T) {
 			h := mortalHost(t, bus.StageSpec{State: state, Attempts: -1, Replicas: 2})
@@ -437,9 +433,9 @@ func TestDeathIsNotTakenForTheEnd(t *testing.T) {
 	}
 }
 
-// TestResultsThatAreInputs: a caller that holds results which are its own inputs,
-// passed on by reference, gets the end of the results all the same, whether
-// they came through the host or past it.
+// TestResultsThatAreInputs: a caller that holds results which are its own inputs, forwarded by
+// reference, still gets the end of the results, on the path through the host and on the direct
+// path.
 func TestResultsThatAreInputs(t *testing.T) {
 	for _, inputs := range []int{1, 20} {
 		h := serveAll(t, testbus.Linear(forwarding("f")), bus.Options{})
@@ -461,7 +457,7 @@ func TestResultsThatAreInputs(t *testing.T) {
 			}
 			all = append(all, d)
 		}
-		patience, cancel := context.WithTimeout(t.Context(), 10*time.Second) // or it waits for itself
+		patience, cancel := context.WithTimeout(t.Context(), 10*time.Second) // otherwise the caller would wait for itself
 		if _, err := r.Recv(patience); !errors.Is(err, io.EOF) {
 			t.Errorf("behind the last result: %v", err)
 		}

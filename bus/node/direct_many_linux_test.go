@@ -11,8 +11,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// visit has a caller come, stream through the bus, and go.
-func (h *hosted) visit(t *testing.T) {
+// streamAsNewCaller joins a node, streams through the bus, and closes the node.
+func (h *hosted) streamAsNewCaller(t *testing.T) {
 	t.Helper()
 	n, err := node.Join(t.Context(), "caller", node.JoinOptions{Socket: h.path})
 	if err != nil {
@@ -24,15 +24,15 @@ func (h *hosted) visit(t *testing.T) {
 	}
 }
 
-// TestForwarderOutlivesCallers: a process that passes on what it gets offers the
-// serveAll the memory of each of its callers. Those come and go, and it stays.
+// TestForwarderOutlivesCallers: a process that forwards payloads offers the host the memory of each
+// of its callers. It outlives many callers.
 func TestForwarderOutlivesCallers(t *testing.T) {
 	p := testbus.Remotes(testbus.Linear(forwarding("f"), pass("x")))
-	p.Stages[1] = pass("x") // in the host, so that the host is offered all that f passes on
+	p.Stages[1] = pass("x") // in the host, so that f offers the host each payload that it forwards
 	h := listen(t, p, bus.Options{})
 	_, served := h.serve(t, forwarding("f"))
 	for caller := range 80 {
-		h.visit(t)
+		h.streamAsNewCaller(t)
 		select {
 		case err := <-served:
 			t.Fatalf("after %d callers the process that forwards was gone: %v", caller+1, err)
@@ -41,8 +41,7 @@ func TestForwarderOutlivesCallers(t *testing.T) {
 	}
 }
 
-// TestForwardedMemoryIsForgotten: what a caller had is unmapped in all
-// processes when it is gone.
+// TestForwardedMemoryIsForgotten: the memory of a caller that is gone is unmapped in all processes.
 func TestForwardedMemoryIsForgotten(t *testing.T) {
 	h := serveAll(t, testbus.Linear(forwarding("f"), pass("x")), bus.Options{})
 	mapped := func() int {
@@ -54,11 +53,11 @@ func TestForwardedMemoryIsForgotten(t *testing.T) {
 	}
 	var before int
 	for caller := range 20 {
-		h.visit(t)
+		h.streamAsNewCaller(t)
 		if caller == 1 {
 			testbus.Await(t, func() bool { return len(h.server.Processes()) == 2 })
 			before = mapped()
 		}
 	}
-	testbus.Await(t, func() bool { return mapped() <= before+4 }) // what the last one had
+	testbus.Await(t, func() bool { return mapped() <= before+4 }) // memory of the last caller
 }

@@ -11,8 +11,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// TestStoppedProducerIsReported: of a process that is stopped, the last report holds. What others have from it, and
-// what waits in it, grows older, and goes when the stream has ended.
+// TestStoppedProducerIsReported: the last report of a stopped process stays valid. The deliveries
+// that others hold of it, and its waiting emissions, grow older, and disappear when the stream has
+// ended.
 func TestStoppedProducerIsReported(t *testing.T) {
 	const window, outputs = 4, 50
 	b, kept := keeping("b")
@@ -41,7 +42,7 @@ func TestStoppedProducerIsReported(t *testing.T) {
 	}
 	for len(has) < window {
 		take()
-		if h.relayed(has[0], "a->b") { // until the window is full of what went past the host
+		if h.relayed(has[0], "a->b") { // until the window is full of direct deliveries
 			mustFinish(t, has[0])
 			has = has[1:]
 		}

@@ -19,8 +19,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// Where things are in the half that a process has of a connection's lanes; package lane
-// draws it.
+// Offsets in the half of a connection's lanes that one process writes; package lane draws the
+// layout.
 const (
 	halfFrames = 4096
 	halfLane   = 64 << 10
@@ -28,11 +28,11 @@ const (
 	halfBytes  = halfFrames + halfLane + 4096
 )
 
-// wildAt is the number of the delivery with which a stage begins to write where it
-// should not, for as long as the request lives: streams go past the host by then.
-const wildAt = slowly
+// wildAt is the delivery with which a stage begins to write random bytes, until the request ends:
+// the streams take the direct path by then.
+const wildAt = warmup
 
-// spoils are what a process may do to its own side of its lanes, by name.
+// spoils are the ways in which a process corrupts its own half of its lanes.
 var spoils = map[string]func(memory *os.File, at int64) error{
 	"headers": spoilHeaders,
 	"head":    func(memory *os.File, at int64) error { return spoil(memory, at+halfHead) },
@@ -53,11 +53,11 @@ func init() {
 	}
 }
 
-// toTheHost is where the process has its half of the lanes to its host, which it leaves alone.
+// toTheHost is the address of the process's half of the lanes to its host, which stays intact.
 var toTheHost int64
 
-// wild passes on what comes and, from one delivery on, spoils the lanes of its process
-// until the request is over.
+// wild is a stage that forwards its inputs and, from one delivery on, corrupts the lanes of its
+// process until the request ends.
 func wild(spoil func(memory *os.File, at int64) error) bus.StageSpec {
 	return bus.StageSpec{Name: os.Getenv(node.EnvStage), Handle: func(t *bus.Task, d *bus.Delivery) error {
 		if d.Seq == wildAt {
@@ -73,8 +73,8 @@ func wild(spoil func(memory *os.File, at int64) error) bus.StageSpec {
 	}}
 }
 
-// spoilLanes writes to what this process may write of its lanes, as a wild pointer
-// does: through no mapping of the test's own.
+// spoilLanes writes to the process's half of its lanes as a wild pointer does: without a mapping of
+// the test.
 func spoilLanes(spoil func(memory *os.File, at int64) error) error {
 	memory, err := os.OpenFile("/proc/self/mem", os.O_RDWR, 0)
 	if err != nil {
@@ -94,7 +94,7 @@ func spoilLanes(spoil func(memory *os.File, at int64) error) error {
 	})
 }
 
-// eachLane finds where this process may write of its lanes.
+// eachLane finds the process's writable halves of lanes.
 func eachLane(f func(from, to int64) error) error {
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
@@ -115,7 +115,7 @@ func eachLane(f func(from, to int64) error) error {
 	return nil
 }
 
-// spoil writes what no program would.
+// spoil writes random bytes.
 func spoil(memory *os.File, at int64) error {
 	var b [8]byte
 	binary.NativeEndian.PutUint64(b[:], rand.Uint64())
@@ -123,8 +123,7 @@ func spoil(memory *os.File, at int64) error {
 	return err
 }
 
-// spoilHeaders writes over some of the headers of the frames that are in the lane or were
-// there.
+// spoilHeaders overwrites some headers of the frames that are or were in the lane.
 func spoilHeaders(memory *os.File, at int64) error {
 	frames := make([]byte, halfLane)
 	if _, err := memory.ReadAt(frames, at+halfFrames); err != nil {
@@ -144,10 +143,10 @@ func spoilHeaders(memory *os.File, at int64) error {
 	return nil
 }
 
-// TestWildWrites: a process writes random bytes over its side of the lanes that it has
-// with others, while requests go through them. Each ends once: it fails and names the
-// process, or is complete. The pairs are given up, and what comes later goes through the
-// host. What others do with each other is as ever, and everything comes back.
+// TestWildWrites: a process writes random bytes to its half of the lanes to its peers while
+// requests use them. Each request either fails with an error that names the process, or is
+// complete. The links are given up, and later deliveries go through the host. Links between other
+// processes are not affected, and all memory comes back.
 func TestWildWrites(t *testing.T) {
 	for name := range spoils {
 		t.Run(name, func(t *testing.T) { testWild(t, "wild "+name) })
@@ -168,7 +167,7 @@ func testWild(t *testing.T, role string) {
 	var all sync.WaitGroup
 	noticed, notice := context.WithCancel(t.Context())
 	defer notice()
-	for range replicas * inflight { // as many with the one as with the other
+	for range replicas * inflight { // the same number at each replica
 		r := testbus.StreamOf(t, n)
 		all.Go(func() {
 			if err := streamUntil(t, r, math.MaxInt, noticed.Done()); err != nil {
@@ -179,10 +178,10 @@ func testWild(t *testing.T, role string) {
 	}
 	all.Wait()
 	if noticed.Err() == nil {
-		t.Fatal("nobody has noticed anything")
+		t.Fatal("no request has failed")
 	}
-	// What was written where nobody has looked yet is found by the next requests: with each
-	// that fails a pair is given up, of which the process has two.
+	// The next requests find the bytes that no reader has seen yet. Each failure gives up one link,
+	// and the process has two.
 	for round := 0; ; round++ {
 		var failed atomic.Int32
 		for range replicas * inflight {
@@ -202,14 +201,14 @@ func testWild(t *testing.T, role string) {
 			t.Fatal("requests still fail")
 		}
 	}
-	kill(t, child) // until then it may read what it was given
+	kill(t, child) // until its death it may read its deliveries
 	testbus.Await(t, func() bool { return len(h.server.Holdings()) == 0 })
-	for range nodePlaces { // the place is free when all of a request is back
+	for range nodePermits { // a permit is free when all payloads of its request are back
 		streamBlocks(t, n, 10, 5000)
 	}
 }
 
-// wantNamed requires that a request has failed because of a process, and says which.
+// wantNamed requires that the error of a failed request names a process.
 func wantNamed(t *testing.T, err error, pid int) {
 	t.Helper()
 	if !strings.Contains(err.Error(), fmt.Sprintf("process %d (wild): ", pid)) {
@@ -217,14 +216,14 @@ func wantNamed(t *testing.T, err error, pid int) {
 	}
 }
 
-// streamUntil sends so many inputs, or until it is told that it is enough, or the request
-// is over, and returns how it ended.
+// streamUntil sends up to most inputs, until enough is closed or the request ends, and returns how
+// the request ended.
 func streamUntil(t *testing.T, r *bus.Request, most int, enough <-chan struct{}) error {
 	t.Helper()
 	defer r.Close()
 	sent := make(chan int, 1)
 	go func() {
-		defer r.CloseSend(context.Background()) //nolint:errcheck // the request may be over
+		defer r.CloseSend(context.Background()) //nolint:errcheck // the request may have ended
 		i := 0
 		defer func() { sent <- i }()
 		for ; i < most; i++ {
@@ -238,8 +237,8 @@ func streamUntil(t *testing.T, r *bus.Request, most int, enough <-chan struct{})
 			}
 		}
 	}()
-	// It is for each result, not for all: how many there are until somebody notices
-	// something, and how long they take, depends on the scheduler.
+	// The patience is for each result: the number of results before a fault is noticed, and their
+	// duration, depend on the scheduler.
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	patience := time.AfterFunc(testbus.Patience, cancel)
@@ -251,7 +250,7 @@ func streamUntil(t *testing.T, r *bus.Request, most int, enough <-chan struct{})
 		}
 		patience.Reset(testbus.Patience)
 		if !bytes.Equal(d.Bytes(), block(got, directBlock)) {
-			t.Errorf("result %d is not what was sent", got)
+			t.Errorf("result %d has other bytes than were sent", got)
 		}
 		got++
 	}

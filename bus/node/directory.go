@@ -17,31 +17,30 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// Directory is where the processes of the bus find each other's descriptors (see
-// [Bus.Directory]). The host keeps it: while there is none, Find fails with
-// [lane.ErrUnavailable], which is [ErrHostGone] too.
+// Directory is where the processes of the bus find each other's descriptors (see [Bus.Directory]).
+// The host keeps it: without a host Find fails with [lane.ErrUnavailable], which wraps
+// [ErrHostGone].
 //
-// What was published stays so until it is withdrawn or the node is closed. With
-// JoinOptions.Rejoin it is published again at each new host, without being told to,
-// and Publish succeeds while there is no host; a name that a new host refuses is
-// logged.
+// A name stays published until it is withdrawn or the node is closed. With JoinOptions.Rejoin the
+// node publishes its names again at each new host, and Publish succeeds without a host. A name that
+// a new host refuses is logged.
 func (n *Node) Directory() lane.Directory { return &n.directory }
 
-// nodeDirectory is a node's part of the directory, which outlives hosts.
+// nodeDirectory is a node's part of the directory. It outlives hosts.
 type nodeDirectory struct {
-	node  *Node
-	found directory.Watches
+	node    *Node
+	watches directory.Watches
 
-	mu    lockorder.Mutex[lockorder.NodeDirectory] // comes before the node's, and a link's
-	names map[lane.Name]*nodePublished
-	over  error // why nothing is published any more
+	mu        lockorder.Mutex[lockorder.NodeDirectory] // taken before the node's lock and a link's locks
+	names     map[lane.Name]*nodePublished
+	closedErr error // why nothing can be published
 }
 
 // nodePublished is a descriptor that this process publishes.
 type nodePublished struct {
 	fd        int
 	sizeBytes int64
-	link      *link // where it was last; nil: nowhere yet
+	link      *link // the last link that published it; nil: none yet
 }
 
 // Publish implements [lane.Directory].
@@ -70,22 +69,22 @@ func (d *nodeDirectory) Publish(ctx context.Context, name lane.Name, fd int, siz
 	return err
 }
 
-// rejoins reports whether the node looks for a new host when its host is gone.
+// rejoins reports whether the node waits for a new host when its host is gone.
 func (n *Node) rejoins() bool { return n.opts.Rejoin && n.ctx.Err() == nil }
 
-// add takes a name in, and asks the host, if there is one, to do so as well. The
-// answer is to be waited for without the lock.
+// add registers a name, and asks the host, if there is one, to publish it. The caller waits for the
+// answer without the lock.
 func (d *nodeDirectory) add(ctx context.Context, name lane.Name, p *nodePublished) (answer func() error, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	l, err := d.host()
+	l, err := d.currentLink()
 	switch {
-	case d.over != nil:
-		return nil, fmt.Errorf("%w: %w", lane.ErrUnavailable, d.over)
+	case d.closedErr != nil:
+		return nil, fmt.Errorf("%w: %w", lane.ErrUnavailable, d.closedErr)
 	case d.names[name] != nil:
 		return nil, fmt.Errorf("%w: it is published by this process", lane.ErrPublished)
 	case err != nil && errors.Is(err, bus.ErrHostGone) && d.node.rejoins():
-		answer = func() error { return nil } // it is published when there is one: see republish
+		answer = func() error { return nil } // republish publishes it at the next host
 	case err != nil:
 		return nil, err
 	default:
@@ -98,18 +97,18 @@ func (d *nodeDirectory) add(ctx context.Context, name lane.Name, p *nodePublishe
 	return answer, nil
 }
 
-// publish asks the host to publish a descriptor, and has the answer waited for until
-// ctx ends. The node's directory is locked, so that a withdrawal comes behind it.
+// publish asks the host to publish a descriptor; answer waits until ctx ends. The caller holds the
+// lock of the node's directory, so that a withdrawal is sent after it.
 func (l *link) publish(ctx context.Context, name lane.Name, p *nodePublished) (answer func() error) {
 	p.link = l
-	token, q, err := l.note(1, nil)
+	token, q, err := l.newQuestion(1, nil)
 	if err != nil {
 		return func() error { return hostnode.DirectoryError(err) }
 	}
 	m := &wire.Publish{Token: token, Pool: name.Pool, Number: name.Number, Size: uint64(p.sizeBytes)}
 	err = l.send(m, p.fd)
 	return func() error {
-		defer l.settle(token)
+		defer l.removeQuestion(token)
 		if err == nil {
 			_, err = l.await(ctx, q)
 		}
@@ -117,9 +116,9 @@ func (l *link) publish(ctx context.Context, name lane.Name, p *nodePublished) (a
 	}
 }
 
-// host is the host of now.
-func (d *nodeDirectory) host() (*link, error) {
-	l, err := d.node.host()
+// currentLink is the link to the current host.
+func (d *nodeDirectory) currentLink() (*link, error) {
+	l, err := d.node.currentLink()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", lane.ErrUnavailable, err)
 	}
@@ -136,7 +135,7 @@ func (d *nodeDirectory) Withdraw(name lane.Name) {
 	}
 }
 
-// remove forgets a name, here and at the host, unless it is another's by now.
+// remove unregisters a name here and at the host, unless the name belongs to another publication.
 func (d *nodeDirectory) remove(name lane.Name, p *nodePublished) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -150,12 +149,12 @@ func (d *nodeDirectory) remove(name lane.Name, p *nodePublished) {
 	}
 }
 
-// republish has a new host know what this process publishes.
+// republish publishes the names of this process at a new host.
 func (d *nodeDirectory) republish(l *link) {
 	d.mu.Lock()
 	names := slices.Collect(maps.Keys(d.names))
 	d.mu.Unlock()
-	for _, name := range names { // one by one: the host must read the descriptors
+	for _, name := range names { // one by one, so that the host can read the descriptors
 		if err := d.publishAt(l, name); err != nil && !errors.Is(err, bus.ErrHostGone) {
 			d.node.opts.Logger.Error("publish a descriptor at the new host",
 				slog.Any("pool", fmt.Sprintf("%x", name.Pool)), slog.Any("number", name.Number), slog.Any("error", err))
@@ -163,24 +162,24 @@ func (d *nodeDirectory) republish(l *link) {
 	}
 }
 
-// publishAt publishes a name at a new host, unless it was withdrawn or is there, or
-// the host is not the newest any more.
+// publishAt publishes a name at a new host, unless the name was withdrawn or is published there, or
+// a newer host has come.
 func (d *nodeDirectory) publishAt(l *link, name lane.Name) error {
 	d.mu.Lock()
 	p := d.names[name]
-	now, err := d.host()
+	now, err := d.currentLink()
 	if p == nil || p.link == l || now != l {
 		d.mu.Unlock()
 		return err
 	}
-	answer := l.publish(context.Background(), name, p) // the link's end is enough
+	answer := l.publish(context.Background(), name, p) // the end of the link ends the wait
 	d.mu.Unlock()
 	return answer()
 }
 
 // Find implements [lane.Directory].
 func (d *nodeDirectory) Find(ctx context.Context, name lane.Name) (lane.Found, error) {
-	l, err := d.host()
+	l, err := d.currentLink()
 	if err != nil {
 		return lane.Found{}, err
 	}
@@ -188,7 +187,7 @@ func (d *nodeDirectory) Find(ctx context.Context, name lane.Name) (lane.Found, e
 	if err != nil {
 		return lane.Found{}, hostnode.DirectoryError(err)
 	}
-	owner, err := d.found.Watch(directory.Owner{Epoch: l.welcome.Epoch, Number: m.Owner}, fds[1], int(m.PID))
+	owner, err := d.watches.Watch(directory.Owner{Epoch: l.welcome.Epoch, Number: m.Owner}, fds[1], int(m.PID))
 	if err != nil {
 		process.CloseAll(fds[:1])
 		return lane.Found{}, err
@@ -196,12 +195,12 @@ func (d *nodeDirectory) Find(ctx context.Context, name lane.Name) (lane.Found, e
 	return lane.Found{FD: fds[0], SizeBytes: int64(m.Size), Owner: owner}, nil
 }
 
-// end is called when there will be no host any more.
-func (d *nodeDirectory) end(err error) {
+// close closes the descriptors, and has Publish fail with err.
+func (d *nodeDirectory) close(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, p := range d.names {
 		process.CloseAll([]int{p.fd})
 	}
-	d.names, d.over = nil, err
+	d.names, d.closedErr = nil, err
 }

@@ -21,7 +21,7 @@ func init() {
 		if err == nil {
 			err = n.Directory().Publish(context.Background(), named(1), int(os.Stdin.Fd()), 11)
 		}
-		if err != nil && !errors.Is(err, bus.ErrHostGone) { // which it may be when others have found the name
+		if err != nil && !errors.Is(err, bus.ErrHostGone) { // the host may end after the name was found
 			fmt.Fprintln(os.Stderr, err)
 			return
 		}
@@ -43,7 +43,7 @@ func init() {
 	}
 }
 
-// awaitFound waits until another process has published something.
+// awaitFound waits until another process has published a name.
 func awaitFound(t *testing.T, d lane.Directory, name lane.Name) lane.Found {
 	t.Helper()
 	testbus.Await(t, func() bool {
@@ -65,10 +65,10 @@ func isAlive(o lane.Owner) bool {
 	}
 }
 
-// TestPublisherDies: whoever has found something of it notices, and from its death
-// on nobody finds anything, however soon they ask.
+// TestPublisherDies: a process that has found a descriptor notices the death of its publisher.
+// After the death no find succeeds, however soon it comes.
 func TestPublisherDies(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	n := h.join(t, node.JoinOptions{})
 	for range 5 {
 		cmd := h.childAs(t, "publisher", "")
@@ -87,8 +87,8 @@ func TestPublisherDies(t *testing.T) {
 	}
 }
 
-// TestPublisherDiesWithoutAHost: the host tells nobody, and is not needed for that.
-// What it has published itself goes with it.
+// TestPublisherDiesWithoutAHost: the death of a publisher is noticed without a host, and the death
+// of the host ends the host's own publications.
 func TestPublisherDiesWithoutAHost(t *testing.T) {
 	h := &hosted{path: t.TempDir() + "/bus.sock"}
 	old := h.childAs(t, "publishing host", "")
@@ -113,14 +113,14 @@ func TestPublisherDiesWithoutAHost(t *testing.T) {
 		t.Errorf("publish without a host: %v, want ErrUnavailable and ErrHostGone", err)
 	}
 	if !isAlive(found.Owner) {
-		t.Error("the publisher is dead, it is said, and it was the host that died")
+		t.Error("the death of the host is taken for the death of the publisher")
 	}
 	kill(t, cmd)
 	<-found.Owner.Done()
 }
 
-// TestNamesOutliveTheHost: a node publishes at the next one what it published at
-// the last, and what it has published while there was none.
+// TestNamesOutliveTheHost: a node publishes its names again at the next host, also those that it
+// has published without a host.
 func TestNamesOutliveTheHost(t *testing.T) {
 	h := &hosted{path: t.TempDir() + "/bus.sock"}
 	old := h.hostAlone(t)
@@ -157,9 +157,10 @@ func TestNamesOutliveTheHost(t *testing.T) {
 	wantNotPublished(t, other, named(1))
 }
 
-// TestPublishWhileHostsComeAndGo: whatever it crosses, a name is there in the end.
+// TestPublishWhileHostsComeAndGo: every name is published in the end, however often the host
+// changes.
 func TestPublishWhileHostsComeAndGo(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	n := h.join(t, node.JoinOptions{Rejoin: true})
 	f := someFile(t)
 	const names = 200
@@ -174,7 +175,7 @@ func TestPublishWhileHostsComeAndGo(t *testing.T) {
 	}()
 	for range 10 {
 		testbus.Await(t, func() bool { return n.Epoch() != 0 })
-		node.CutOff(n)
+		node.BreakConnection(n)
 	}
 	<-published
 	for i := range uint32(names) {

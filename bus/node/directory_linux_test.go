@@ -20,7 +20,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// named is a name of the tests.
+// named is a name with a number.
 func named(number uint32) lane.Name { return lane.Name{Pool: [16]byte{1, 2, 15: 16}, Number: number} }
 
 // someFile is a descriptor to publish.
@@ -63,7 +63,7 @@ func wantNotPublished(t testing.TB, d lane.Directory, name lane.Name) {
 	}
 }
 
-// wantSame requires that what was found is what was published.
+// wantSame requires that the found descriptor is the published one.
 func wantSame(t testing.TB, found lane.Found, f *os.File, sizeBytes int64) {
 	t.Helper()
 	var want, got unix.Stat_t
@@ -80,12 +80,12 @@ func wantSame(t testing.TB, found lane.Found, f *os.File, sizeBytes int64) {
 	}
 	select {
 	case <-found.Owner.Done():
-		t.Error("the owner is dead, it is said")
+		t.Error("the owner is reported dead")
 	default:
 	}
 }
 
-// TestDirectory: what one end publishes the other finds, until it is withdrawn.
+// TestDirectory: a descriptor that one end publishes is found by the other, until it is withdrawn.
 func TestDirectory(t *testing.T) {
 	for name, ends := range map[string]func(t *testing.T, h *hosted) (a, b lane.Directory){
 		"two nodes": func(t *testing.T, h *hosted) (a, b lane.Directory) {
@@ -99,7 +99,7 @@ func TestDirectory(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := exchanging(t, bus.Options{})
+			h := exchangeHost(t, bus.Options{})
 			a, b := ends(t, h)
 			f, other := someFile(t), someFile(t)
 			wantNotPublished(t, b, named(1))
@@ -114,10 +114,10 @@ func TestDirectory(t *testing.T) {
 				}
 			}
 			kept := mustFind(t, b, named(1))
-			b.Withdraw(named(1)) // not its own
+			b.Withdraw(named(1)) // not published by b
 			wantSame(t, mustFind(t, b, named(1)), f, 1<<30)
 			a.Withdraw(named(1))
-			wantNotPublished(t, a, named(1)) // behind the withdrawal
+			wantNotPublished(t, a, named(1)) // sent after the withdrawal
 			wantNotPublished(t, b, named(1))
 			wantSame(t, kept, f, 1<<30)
 			mustPublish(t, a, named(1), other, 7)
@@ -129,12 +129,12 @@ func TestDirectory(t *testing.T) {
 	}
 }
 
-// TestPublishRefuses: arguments that make no sense, which cost nothing.
+// TestPublishRefuses: invalid arguments are refused, and no descriptor is leaked.
 func TestPublishRefuses(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	n := h.join(t, node.JoinOptions{})
 	f := someFile(t)
-	wantNotPublished(t, n.Directory(), named(1)) // by then each has the other's memory for packets
+	wantNotPublished(t, n.Directory(), named(1)) // by then both have opened the lanes
 	files := testbus.OpenFiles(t)
 	for _, d := range []lane.Directory{h.bus.Directory(), n.Directory()} {
 		for _, size := range []int64{0, -1, 1<<46 + 1, math.MaxInt64, math.MinInt64} {
@@ -165,11 +165,11 @@ func TestPublishRefuses(t *testing.T) {
 		}
 	}
 	c.send(&wire.Bye{})
-	h.noProcess(t, 1)
+	h.awaitProcesses(t, 1)
 	testbus.Await(t, func() bool { return testbus.OpenFiles(t) <= files+1 }) // the thin client's end
 }
 
-// publish asks for a name, and returns the code of the answer.
+// publish publishes a name, and returns the code of the answer.
 func (c *thinClient) publish(name lane.Name, f *os.File, size uint64) wire.Code {
 	c.t.Helper()
 	packet, err := wire.Append(nil, &wire.Publish{Token: 1, Pool: name.Pool, Number: name.Number, Size: size}, 1)
@@ -197,16 +197,16 @@ func (c *thinClient) publish(name lane.Name, f *os.File, size uint64) wire.Code 
 	}
 }
 
-// TestDirectoryIsBounded: a client has so many names, and all together have so
-// many; what is refused is closed, and what is withdrawn makes room.
+// TestDirectoryIsBounded: the names of a client are bounded, and so are all names together. The
+// descriptor of a refused name is closed, and a withdrawal makes space.
 func TestDirectoryIsBounded(t *testing.T) {
 	const each = 1024
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	f := someFile(t)
 	c, d := dialThin(t, h.path), dialThin(t, h.path)
 	c.await(wire.KindWelcome)
 	d.await(wire.KindWelcome)
-	testbus.SetDirectoryRoom(t, h.bus, each+1)
+	testbus.SetDirectoryLimit(t, h.bus, each+1)
 	files := testbus.OpenFiles(t)
 	want := func(c *thinClient, number uint32, want wire.Code) {
 		t.Helper()
@@ -230,7 +230,7 @@ func TestDirectoryIsBounded(t *testing.T) {
 	c.send(&wire.Withdraw{Pool: named(7).Pool, Number: 7})
 	want(c, each+1, wire.OK)
 	c.send(&wire.Bye{})
-	h.noProcess(t, 1)
+	h.awaitProcesses(t, 1)
 	if n := testbus.Published(t, h.bus); n != 1 {
 		t.Fatalf("%d names are left of one, when the process that has published the others has gone", n)
 	}
@@ -238,14 +238,13 @@ func TestDirectoryIsBounded(t *testing.T) {
 		wantNotPublished(t, h.bus.Directory(), named(i))
 	}
 	mustFind(t, h.bus.Directory(), named(each))
-	d.send(&wire.Finish{Delivery: 1 << 30}) // which is refused: it hangs up, and lives
+	d.send(&wire.Finish{Delivery: 1 << 30}) // refused: the client hangs up, and its process lives
 	d.await(wire.KindRefuse)
 	testbus.Await(t, func() bool { return testbus.Published(t, h.bus) == 0 })
-	testbus.Await(t, func() bool { return testbus.OpenFiles(t) <= files+2 }) // what was found, and its owner
+	testbus.Await(t, func() bool { return testbus.OpenFiles(t) <= files+2 }) // the found descriptor, and the watch of its owner
 }
 
-// TestBadPublishers: what breaks the protocol ends the session, whose descriptors are
-// closed.
+// TestBadPublishers: a breach of the protocol ends the session, and its descriptors are closed.
 func TestBadPublishers(t *testing.T) {
 	for name, bad := range map[string]struct {
 		want        string
@@ -256,7 +255,7 @@ func TestBadPublishers(t *testing.T) {
 		"finds with descriptor": {"1 descriptors", &wire.Find{}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := exchanging(t, bus.Options{})
+			h := exchangeHost(t, bus.Options{})
 			f := someFile(t)
 			mustPublish(t, h.bus.Directory(), named(1), f, 1)
 			c := dialThin(t, h.path)
@@ -282,10 +281,10 @@ func TestBadPublishers(t *testing.T) {
 	}
 }
 
-// TestFoundIsNotRead: a client that asks and asks, and does not read what it is
-// answered, has an answer to each question in the end, and leaves nothing.
+// TestFoundIsNotRead: a client that asks without reading gets an answer to every question in the
+// end, and nothing is left over.
 func TestFoundIsNotRead(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	files := testbus.OpenFiles(t)
 	f := someFile(t)
 	mustPublish(t, h.bus.Directory(), named(1), f, 1)
@@ -325,14 +324,14 @@ func TestFoundIsNotRead(t *testing.T) {
 	}
 	c.send(&wire.Bye{})
 	h.bus.Directory().Withdraw(named(1))
-	h.noProcess(t, 0)
+	h.awaitProcesses(t, 0)
 	_ = f.Close()
 	testbus.Await(t, func() bool { return testbus.OpenFiles(t) <= files+2 }) // the host's own pidfd, and the thin client's end
 }
 
-// TestOwnersAreWatchedOnce: however much is found of a process.
+// TestOwnersAreWatchedOnce: all descriptors found of one process share one watch of it.
 func TestOwnersAreWatchedOnce(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	a, b := h.join(t, node.JoinOptions{}), h.join(t, node.JoinOptions{})
 	f := someFile(t)
 	for i := range uint32(10) {
@@ -347,30 +346,30 @@ func TestOwnersAreWatchedOnce(t *testing.T) {
 			}
 		}
 		if n := testbus.OpenFiles(t) - files; n != 10 {
-			t.Errorf("%d descriptors for what was found, want 10", n)
+			t.Errorf("%d descriptors are open for 10 found ones, want 10", n)
 		}
 	}
 }
 
-// TestFoundForNobody: descriptors that come for somebody who does not wait any more
-// are closed; those for a question of another kind end the connection.
-func TestFoundForNobody(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+// TestFoundWithoutWaiterIsClosed: descriptors whose question is no longer open are closed;
+// descriptors for a question of another kind end the connection.
+func TestFoundWithoutWaiterIsClosed(t *testing.T) {
+	h := exchangeHost(t, bus.Options{})
 	n := h.join(t, node.JoinOptions{})
 	mustPublish(t, n.Directory(), named(1), someFile(t), 1)
 	mustFind(t, n.Directory(), named(1))
 	files := testbus.OpenFiles(t)
 	for range 5 {
-		node.FindForNobody(t, n, named(1), 1<<31)
+		node.FindWithoutWaiter(t, n, named(1), 1<<31)
 	}
-	// The host closes its duplicates when it has sent them, behind whoever got them.
+	// The host closes its duplicates after it has sent them.
 	testbus.Await(t, func() bool { return testbus.OpenFiles(t) <= files })
 	wantNotPublished(t, n.Directory(), named(2))
 }
 
-// TestDirectoryCloses: with the bus, and with the node.
+// TestDirectoryCloses: the directory closes with the bus, and with the node.
 func TestDirectoryCloses(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	n := h.join(t, node.JoinOptions{Rejoin: true})
 	f := someFile(t)
 	mustPublish(t, n.Directory(), named(1), f, 1)
@@ -399,8 +398,7 @@ func wantClosed(t *testing.T, d lane.Directory, f *os.File) {
 	d.Withdraw(named(1))
 }
 
-// endsOnceAsked is a context that has not ended for whoever looks before it asks, and
-// has for whoever waits.
+// endsOnceAsked is a context whose first Err is nil, and which has ended for every later call.
 type endsOnceAsked struct {
 	context.Context
 	looked bool
@@ -422,9 +420,9 @@ func (c *endsOnceAsked) Err() error {
 
 func (c *endsOnceAsked) Value(any) any { return nil }
 
-// TestDirectoryOfAHostThatIsStopped: questions end with their contexts, and what comes
-// afterwards is closed, or taken back.
-func TestDirectoryOfAHostThatIsStopped(t *testing.T) {
+// TestDirectoryWhenHostIsStopped: with a stopped host, questions end with their contexts. A
+// descriptor that comes later is closed, and a late publication is withdrawn.
+func TestDirectoryWhenHostIsStopped(t *testing.T) {
 	h := &hosted{path: t.TempDir() + "/bus.sock"}
 	cmd := h.hostAlone(t)
 	n := h.join(t, node.JoinOptions{})
@@ -444,7 +442,7 @@ func TestDirectoryOfAHostThatIsStopped(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	wantNotPublished(t, d, named(3)) // behind the answers
+	wantNotPublished(t, d, named(3)) // sent after the answers
 	if now := testbus.OpenFiles(t); now != files {
 		t.Errorf("%d descriptors are open, and %d were", now, files)
 	}

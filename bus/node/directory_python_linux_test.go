@@ -12,10 +12,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
 
-// TestDirectoryWithPython: what Python publishes Go finds, and the other way round,
-// and both see the other's death.
+// TestDirectoryWithPython: Go finds descriptors that Python publishes, and Python finds those of
+// Go. Both notice the death of the publisher.
 func TestDirectoryWithPython(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	p := h.pythonAs(t, "testdata/directory.py")
 	d := h.join(t, node.JoinOptions{}).Directory()
 	of := func(number uint32) args {
@@ -43,10 +43,10 @@ func TestDirectoryWithPython(t *testing.T) {
 	p.do("find", of(2), []any{"from Go", 5, os.Getpid(), false})
 	mustPublish(t, h.bus.Directory(), named(3), f, 6)
 	p.do("find", of(3), []any{"from Go", 6, os.Getpid(), false})
-	p.do("withdraw", of(2), nil) // not its own
+	p.do("withdraw", of(2), nil) // not published by the Python process
 	mustFind(t, d, named(2))
 	p.do("withdraw", of(1), nil)
-	p.do("find", of(1), "Nothing") // behind the withdrawal
+	p.do("find", of(1), "Nothing") // sent after the withdrawal
 	wantNotPublished(t, d, named(1))
 
 	other := h.childAs(t, "publisher", "")

@@ -8,9 +8,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// TestDropOldestOfANode: a producer in another process is not held back either on an
-// edge that drops, when all that may wait for the consumer does, in bytes: the host has
-// what it takes from the node, and drops for what comes.
+// TestDropOldestOfANode: a producer in another process never blocks on an edge that drops the
+// oldest, even when the deliveries that wait fill the window in bytes: the host accepts each
+// emission, and drops older ones for it.
 func TestDropOldestOfANode(t *testing.T) {
 	const inputs = 60
 	emitted := make(chan struct{})

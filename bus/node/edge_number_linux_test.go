@@ -7,19 +7,19 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// TestEdgeNumberOfTheHost: an edge number that is the number of edges names none. So does such a number of a
-// stage. Both break the protocol.
+// TestEdgeNumberOfTheHost: an edge number equal to the number of edges breaks the protocol, and so
+// does a stage number equal to the number of stages.
 func TestEdgeNumberOfTheHost(t *testing.T) {
 	a := attach(t, 8, echo)
-	h := a.meetHand(t)
+	h := a.meetTestPeer(t)
 	h.listen()
-	_, up := a.submitted(t, h)
+	_, rr := a.submitExpecting(t, h)
 	for name, m := range map[string]wire.Message{
-		"a delivery":                      &wire.Deliver{Source: up.source, Edge: 1, Flags: wire.FlagInline},
-		"deliveries that come from peers": &wire.Expect{Source: up.source, Edge: 1, Peer: h.node},
-		"deliveries that go to peers":     &wire.Direct{Source: up.source, Edge: 1, Peer: h.node},
-		"the end of a stream":             &wire.Streamed{Source: up.source, Edge: 1},
-		"a task":                          &wire.Open{Task: nowhere, Stage: uint32(len(a.link.begun.served()))},
+		"a delivery":                      &wire.Deliver{Source: rr.source, Edge: 1, Flags: wire.FlagInline},
+		"deliveries that come from peers": &wire.Expect{Source: rr.source, Edge: 1, Peer: h.node},
+		"deliveries that go to peers":     &wire.Direct{Source: rr.source, Edge: 1, Peer: h.node},
+		"the end of a stream":             &wire.Streamed{Source: rr.source, Edge: 1},
+		"a task":                          &wire.Open{Task: unknownSource, Stage: uint32(len(a.link.work.servedStages()))},
 	} {
 		if err := a.link.handle(m, nil); !errors.Is(err, wire.ErrProtocol) {
 			t.Errorf("%s: %v, want %v", name, err, wire.ErrProtocol)
@@ -27,7 +27,8 @@ func TestEdgeNumberOfTheHost(t *testing.T) {
 	}
 }
 
-// TestEdgeNumberOfAPeer: an edge number that is the number of edges ends the connection to the peer that says it.
+// TestEdgeNumberOfAPeer: an edge number equal to the number of edges ends the connection to the
+// peer.
 func TestEdgeNumberOfAPeer(t *testing.T) {
 	for name, say := range map[string]func(source uint32) wire.Message{
 		"a delivery": func(source uint32) wire.Message {
@@ -39,10 +40,10 @@ func TestEdgeNumberOfAPeer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := attach(t, 8, echo)
-			h := a.meetHand(t)
+			h := a.meetTestPeer(t)
 			h.listen()
-			_, up := a.submitted(t, h)
-			h.say(say(up.source))
+			_, rr := a.submitExpecting(t, h)
+			h.sendMessages(say(rr.source))
 			<-h.peerLink.ended
 			h.mu.Lock()
 			err := h.peerLink.err

@@ -11,8 +11,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// TestFailureIsNotTheEnd: a request that failed, for a stage that has read to the end of
-// something, is not taken for one whose results have all come.
+// TestFailureIsNotTheEnd: a request whose stage fails with an error that wraps io.EOF is not taken
+// for a complete one.
 func TestFailureIsNotTheEnd(t *testing.T) {
 	short := bus.StageSpec{Name: "short", Handle: func(*bus.Task, *bus.Delivery) error {
 		return fmt.Errorf("the model's file: %w", io.EOF)

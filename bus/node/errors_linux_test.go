@@ -14,7 +14,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// emitting has a thin client serve the one stage of a pipeline, with a task open.
+// emitting has a thin client serve the only stage of a pipeline, with an open task.
 func emitting(t *testing.T, h *hosted) (c *thinClient, r *bus.Request, source uint32) {
 	t.Helper()
 	c = dialThin(t, h.path)
@@ -26,9 +26,9 @@ func emitting(t *testing.T, h *hosted) (c *thinClient, r *bus.Request, source ui
 	return c, r, c.await(wire.KindDeliver).(*wire.Deliver).Source
 }
 
-// TestPutBehindTheLast: what a client puts and cannot be sent has no answer, so its request
-// fails: the payload must not be missing unnoticed.
-func TestPutBehindTheLast(t *testing.T) {
+// TestPutAfterLastFailsRequest: a put that the host cannot send has no answer, so that its request
+// fails: no payload may be lost unnoticed.
+func TestPutAfterLastFailsRequest(t *testing.T) {
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), storeOptions)
 	c, r, source := emitting(t, h)
 	last, more := inMessage(1, source, "the last"), inMessage(2, source, "x")
@@ -43,8 +43,8 @@ func TestPutBehindTheLast(t *testing.T) {
 	}
 }
 
-// TestReasonOfANodeThatAborts: who aborts says why once, wherever the reason is read.
-func TestReasonOfANodeThatAborts(t *testing.T) {
+// TestAbortReasonIsNotRepeated: the reason of an abort is in the error once, in each process.
+func TestAbortReasonIsNotRepeated(t *testing.T) {
 	for want, reason := range map[string]error{
 		"bus: request aborted":         nil,
 		"bus: request aborted: enough": errors.New("enough"),
@@ -68,9 +68,9 @@ func TestReasonOfANodeThatAborts(t *testing.T) {
 	}
 }
 
-// TestWhatAHandlerAdds: what a handler says about an error of its emission comes to the caller with
-// the place, whichever of the two is in the host's process.
-func TestWhatAHandlerAdds(t *testing.T) {
+// TestHandlerErrorKeepsItsPlace: a handler's text around an emission's error reaches the caller
+// together with the place of the error, for stages and callers in any process.
+func TestHandlerErrorKeepsItsPlace(t *testing.T) {
 	for what, spec := range map[string]bus.StageSpec{
 		"frame": {Name: "m", Handle: func(t *bus.Task, _ *bus.Delivery) error {
 			_, err := t.Reserve(1<<46, codec.IDRaw, bus.Key("k")) // more than any machine has
@@ -92,7 +92,7 @@ func TestWhatAHandlerAdds(t *testing.T) {
 				if remote {
 					h.serve(t, spec)
 				}
-				for who, submit := range map[string]func(context.Context, any, ...bus.SubmitOption) (*bus.Request, error){"host": h.bus.Submit, "node": n.Submit} {
+				for caller, submit := range map[string]func(context.Context, any, ...bus.SubmitOption) (*bus.Request, error){"host": h.bus.Submit, "node": n.Submit} {
 					r, err := submit(t.Context(), "x")
 					if err != nil {
 						t.Fatal(err)
@@ -100,11 +100,11 @@ func TestWhatAHandlerAdds(t *testing.T) {
 					err = r.Wait(t.Context())
 					at, ok := errors.AsType[*bus.StageError](err)
 					want := bus.StageError{Stage: "m", Edge: "m->", Key: "k"}
-					if remote && what == "frame" { // the delivery; its text has the emission
+					if remote && what == "frame" { // the place of the delivery; the text has the emission's
 						want.Edge, want.Key = "->m", ""
 					}
 					if !ok || at.Stage != want.Stage || at.Edge != want.Edge || at.Key != want.Key || at.Seq != 0 {
-						t.Errorf("%s: not the place: %v", who, err)
+						t.Errorf("%s: not the place: %v", caller, err)
 					}
 					for _, once := range []string{"frame 7: ", "payload too large", "m->, sequence 0", "end of stream: "} {
 						want := 1
@@ -112,7 +112,7 @@ func TestWhatAHandlerAdds(t *testing.T) {
 							want = 0
 						}
 						if n := strings.Count(err.Error(), once); n != want {
-							t.Errorf("%s: %q is there %d times: %v", who, once, n, err)
+							t.Errorf("%s: %q is there %d times: %v", caller, once, n, err)
 						}
 					}
 					r.Close()
@@ -122,8 +122,9 @@ func TestWhatAHandlerAdds(t *testing.T) {
 	}
 }
 
-// TestErrorOfAnotherRequest: the request that fails names its own stage and delivery, also where
-// what failed was another one, of this or of another bus, which its handler had submitted.
+// TestErrorOfAnotherRequest: the error of a failed request names the request's own stage and
+// delivery, even if its handler failed with the error of another request, of this or of another
+// bus.
 func TestErrorOfAnotherRequest(t *testing.T) {
 	inner := &bus.StageError{Stage: "inner", Edge: "a->inner", Key: "other", Seq: 5, Err: errors.New("boom")}
 	spec := bus.StageSpec{Name: "m", Handle: func(*bus.Task, *bus.Delivery) error { return inner }}

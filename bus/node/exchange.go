@@ -14,17 +14,15 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// Exchange opens an end of the host's exchange: payloads under keys, for all
-// processes that are attached, and the host itself (see [Bus.Exchange]). A payload
-// that is put is written once, into memory of this process, and read there by
-// whoever gets it, which is one process: this transport is no [connector.Peeker].
+// Exchange opens an end of the host's exchange: payloads under keys, for all attached processes and
+// the host (see [Bus.Exchange]). A payload that is put is written once, into memory of this
+// process, and read there by the one process that gets it: this transport is no [connector.Peeker].
+// A payload of up to 32 KiB travels in messages instead, and the host copies it.
 //
-// When the host is gone, so is what lay there, and operations fail with
-// [connector.ErrUnavailable]; with JoinOptions.Rejoin they go on with the next
-// host. When a context ends while the host does not answer, whether a value was put is unknown, and
-// the error is both the context's and [connector.ErrUnavailable].
-//
-// A value of up to 32 KiB travels in messages, and the host copies it.
+// When the host is gone, its payloads are lost, and operations fail with
+// [connector.ErrUnavailable]. With JoinOptions.Rejoin operations work again at the next host. When
+// a context ends before the host has answered a put, it is unknown whether the payload was put; the
+// error wraps the context's error and [connector.ErrUnavailable].
 func (n *Node) Exchange() connector.Transport {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -32,8 +30,8 @@ func (n *Node) Exchange() connector.Transport {
 	return n.openExchange(n.owners)
 }
 
-// OpenExchange implements [connector.Exchange]. It does not fail: operations do,
-// while there is no host.
+// OpenExchange implements [connector.Exchange]. It does not fail; operations fail while there is no
+// host.
 func (n *Node) OpenExchange(lasting bool) (connector.Transport, error) {
 	if lasting {
 		return n.openExchange(wire.LastingOwner), nil
@@ -47,14 +45,14 @@ func (n *Node) openExchange(owner uint32) *nodeExchange {
 	return e
 }
 
-// nodeExchange is one end of the host's exchange in another process.
+// nodeExchange is one end of the host's exchange, in a node.
 type nodeExchange struct {
 	node   *Node
 	owner  uint32
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 
-	placing lockorder.RWMutex[lockorder.ExchangePlacing] // held for reading while something is placed
+	placing lockorder.RWMutex[lockorder.ExchangePlacing] // held for reading while a payload is placed
 }
 
 // Put implements [connector.Transport].
@@ -63,10 +61,10 @@ func (e *nodeExchange) Put(ctx context.Context, edge connector.Edge, key string,
 	if err != nil {
 		return nil, err
 	}
-	ctx, stop := e.until(ctx)
+	ctx, stop := e.withClose(ctx)
 	defer stop()
 	var number uint64
-	var copied []byte // in the message
+	var copied []byte // the payload of an inline message
 	place := func(p *accounts.Payload) (err error) {
 		e.placing.RLock()
 		defer e.placing.RUnlock()
@@ -81,14 +79,14 @@ func (e *nodeExchange) Put(ctx context.Context, edge connector.Edge, key string,
 		return err
 	}
 	err = l.exchange.Put(ctx, size, wire.MaxInline, fill, place)
-	if errors.Is(err, wire.CodeOverloaded) && len(copied) > 0 { // the host has no room for it: this process may have
+	if errors.Is(err, wire.CodeOverloaded) && len(copied) > 0 { // the host has no space for an inline payload: use memory of this process
 		err = l.exchange.Put(ctx, size, 0, func(dst []byte) error {
 			copy(dst, copied)
 			return nil
 		}, place)
 	}
 	if err != nil {
-		return nil, e.explain(l, err)
+		return nil, e.connectorError(l, err)
 	}
 	return ring.Metadata(number), nil
 }
@@ -111,11 +109,11 @@ func (e *nodeExchange) fetch(ctx context.Context, meta connector.Metadata, m *wi
 	if m.Entry, err = ring.Number(meta); err != nil {
 		return nil, err
 	}
-	ctx, stop := e.until(ctx)
+	ctx, stop := e.withClose(ctx)
 	defer stop()
 	p, err := l.fetch(ctx, m)
 	if err != nil {
-		return nil, e.explain(l, err)
+		return nil, e.connectorError(l, err)
 	}
 	return p, nil
 }
@@ -126,37 +124,37 @@ func (e *nodeExchange) Cleanup(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := e.until(ctx)
+	ctx, stop := e.withClose(ctx)
 	defer stop()
 	if err := l.cleanup(ctx, e.owner, key); err != nil {
-		return e.explain(l, err)
+		return e.connectorError(l, err)
 	}
 	return nil
 }
 
-// closeWait is how long a host may take to take back what a transport has put.
+// closeWait is how long Close waits for the host to remove the payloads of the end.
 const closeWait = 10 * time.Second
 
 // Close implements [connector.Transport].
 func (e *nodeExchange) Close() error {
 	over := e.ctx.Err() != nil
 	e.cancel()
-	e.placing.Lock() // what is on its way is placed first
+	e.placing.Lock() // waits for the payloads that are being placed
 	defer e.placing.Unlock()
-	l, err := e.current()
+	l, err := e.currentLink()
 	if over || err != nil || e.owner == wire.LastingOwner {
-		return nil // closed before, or there is nothing of ours
+		return nil // closed before, or the end owns no payload
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeWait)
 	defer cancel()
 	if err := l.cleanup(ctx, e.owner, ""); err != nil && !errors.Is(err, bus.ErrHostGone) {
-		return e.explain(l, err)
+		return e.connectorError(l, err)
 	}
 	return nil
 }
 
-// until has a context end with the transport, too.
-func (e *nodeExchange) until(ctx context.Context) (context.Context, func()) {
+// withClose returns a context that also ends when the transport is closed.
+func (e *nodeExchange) withClose(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(e.ctx, cancel)
 	return ctx, func() {
@@ -165,24 +163,24 @@ func (e *nodeExchange) until(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// link finds the host of now.
+// link is the link to the current host, for operations of an open transport.
 func (e *nodeExchange) link() (*link, error) {
 	if e.ctx.Err() != nil {
 		return nil, connector.ErrClosed
 	}
-	return e.current()
+	return e.currentLink()
 }
 
-func (e *nodeExchange) current() (*link, error) {
-	l, err := e.node.host()
+func (e *nodeExchange) currentLink() (*link, error) {
+	l, err := e.node.currentLink()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", connector.ErrUnavailable, err)
 	}
 	return l, nil
 }
 
-// explain says in the connector's words why an operation failed.
-func (e *nodeExchange) explain(l *link, err error) error {
+// connectorError maps the error of an operation to the errors of package connector.
+func (e *nodeExchange) connectorError(l *link, err error) error {
 	if e.ctx.Err() != nil {
 		return connector.ErrClosed
 	}
@@ -198,8 +196,8 @@ func (e *nodeExchange) explain(l *link, err error) error {
 			return fmt.Errorf("%w: %w", c.is, err)
 		}
 	}
-	if errors.Is(err, connector.ErrClosed) { // the room of a host that is gone
-		return fmt.Errorf("%w: %w", connector.ErrUnavailable, l.gone())
+	if errors.Is(err, connector.ErrClosed) { // the link's own memory is closed
+		return fmt.Errorf("%w: %w", connector.ErrUnavailable, l.hostGoneErr())
 	}
 	return err
 }

@@ -33,8 +33,8 @@ func init() {
 		bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared}})
 }
 
-// exchangeChild does what it reads, line by line: put KEY, get KEY, which it then
-// holds, or await KEY. It answers each.
+// exchangeChild executes the lines that it reads, and answers each: put KEY; get KEY, which keeps
+// the payload; await KEY.
 func exchangeChild(in io.Reader, out io.Writer) error {
 	n, err := node.Join(context.Background(), "child", node.JoinOptions{ExchangeStore: exchangeStore})
 	if err != nil {
@@ -61,18 +61,18 @@ func exchangeChild(in io.Reader, out io.Writer) error {
 	return lines.Err()
 }
 
-// payloadOf is what lies under a key: the small ones travel in messages.
+// payloadOf is the payload of a key. Small ones travel in messages.
 func payloadOf(key string) []byte {
 	switch {
 	case strings.HasPrefix(key, "small"):
 		return []byte(key)
-	case strings.HasPrefix(key, "huge"): // a segment of its own
+	case strings.HasPrefix(key, "huge"): // in its own segment
 		return bytes.Repeat([]byte(key[:5]), 1<<20)
 	}
 	return bytes.Repeat([]byte(key[:5]), 20_000)
 }
 
-// exchanger is a child that takes part in an exchange.
+// exchanger is a child process that uses an exchange.
 type exchanger struct {
 	t   *testing.T
 	cmd *exec.Cmd
@@ -80,7 +80,7 @@ type exchanger struct {
 	out *bufio.Scanner
 }
 
-// exchanger starts one, which dies at a fault point, if any.
+// exchanger starts a child. It dies at a fault point, if one is given.
 func (h *hosted) exchanger(t *testing.T, fault string) *exchanger {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -96,7 +96,7 @@ func (h *hosted) exchanger(t *testing.T, fault string) *exchanger {
 	return x
 }
 
-// ask has the child do something, and reports whether it lives.
+// ask has the child execute a line, and reports whether the child lives.
 func (x *exchanger) ask(what string) bool {
 	x.t.Helper()
 	if _, err := fmt.Fprintln(x.in, what); err != nil {
@@ -123,46 +123,46 @@ func (x *exchanger) die() {
 	_ = x.cmd.Wait()
 }
 
-// noProcess waits for the host to be done with all children.
-func (h *hosted) noProcess(t *testing.T, but int) {
+// awaitProcesses waits until the host has released all processes but so many.
+func (h *hosted) awaitProcesses(t *testing.T, but int) {
 	t.Helper()
 	testbus.Await(t, func() bool { return len(h.server.Processes()) == but })
 }
 
-// TestPutterDies: what it has placed goes with it, wherever it dies, but what others
-// have got.
+// TestPutterDies: the placed payloads of a process go with it, wherever it dies, except those that
+// other processes have fetched.
 func TestPutterDies(t *testing.T) {
 	for _, key := range []string{"small", "large", "huge "} {
 		for _, fault := range []string{"node-before-place", "node-placed"} {
 			t.Run(key+" at "+fault, func(t *testing.T) {
-				h := exchanging(t, bus.Options{})
+				h := exchangeHost(t, bus.Options{})
 				n := h.exchange(t)
 				if h.exchanger(t, fault).ask("put " + key) {
 					t.Fatal("the child lives")
 				}
-				h.noProcess(t, 1)
+				h.awaitProcesses(t, 1)
 				wantNothing(t, n, key)
 				h.wantEmpty(t)
 			})
 		}
 		t.Run(key+" later", func(t *testing.T) {
-			h := exchanging(t, bus.Options{})
+			h := exchangeHost(t, bus.Options{})
 			n := h.exchange(t)
 			x := h.exchanger(t, "")
 			x.mustAsk("put " + key)
-			x.mustAsk("put " + key + "that nobody gets")
+			x.mustAsk("put " + key + " unfetched")
 			held := get(t, n, key)
-			here, err := h.bus.Exchange().Await(t.Context(), exchangeEdge, key+"that nobody gets", nil)
+			here, err := h.bus.Exchange().Await(t.Context(), exchangeEdge, key+" unfetched", nil)
 			if err != nil {
 				t.Fatal(err)
 			}
 			x.mustAsk("put " + key + "more")
 			x.die()
-			h.noProcess(t, 1)
+			h.awaitProcesses(t, 1)
 			wantNothing(t, n, key+"more")
 			for _, p := range []connector.Payload{held, here} {
 				if want := payloadOf(key); key != "small" && !bytes.Equal(p.Bytes(), want) {
-					t.Errorf("%d bytes of a process that is dead are not what it put", len(p.Bytes()))
+					t.Errorf("%d bytes of a dead process differ from those that it put", len(p.Bytes()))
 				}
 				p.Release()
 			}
@@ -171,55 +171,55 @@ func TestPutterDies(t *testing.T) {
 	}
 }
 
-// TestFetcherDies: what it has got is gone, and its room goes back to the process that put it; what it
-// waited for stays for others.
+// TestFetcherDies: the payloads that a dead process had fetched are gone, and their memory returns
+// to the process that put them. A payload that it had waited for stays for other processes.
 func TestFetcherDies(t *testing.T) {
 	for _, key := range []string{"small", "large", "huge "} {
 		t.Run(key+" held", func(t *testing.T) {
-			h := exchanging(t, bus.Options{})
+			h := exchangeHost(t, bus.Options{})
 			n := h.exchange(t)
 			meta := putAs(t, n, key, payloadOf(key))
 			x := h.exchanger(t, "")
 			x.mustAsk("get " + key)
 			if len(h.server.Holdings()) != 1 {
-				t.Errorf("the child has something: %+v", h.server.Holdings())
+				t.Errorf("the child holds %+v, want one payload", h.server.Holdings())
 			}
 			x.die()
-			h.noProcess(t, 1)
+			h.awaitProcesses(t, 1)
 			h.wantEmpty(t)
 			h.wantPlaced(t, 0)
 			wantGone(t, n, key, meta)
 			wantNothing(t, n, key)
-			wantWholeRoom(t, n)
+			wantAllSpace(t, n)
 		})
 		t.Run(key+" as it comes", func(t *testing.T) {
-			h := exchanging(t, bus.Options{})
+			h := exchangeHost(t, bus.Options{})
 			n := h.exchange(t)
 			put(t, n, key, payloadOf(key))
 			if h.exchanger(t, "node-fetched").ask("get " + key) {
 				t.Fatal("the child lives")
 			}
-			h.noProcess(t, 1)
+			h.awaitProcesses(t, 1)
 			h.wantEmpty(t)
 			h.wantPlaced(t, 0)
 		})
 	}
 	t.Run("waiting", func(t *testing.T) {
-		h := exchanging(t, bus.Options{})
+		h := exchangeHost(t, bus.Options{})
 		n := h.exchange(t)
 		x := h.exchanger(t, "")
 		x.mustAsk("await large")
 		testbus.Await(t, func() bool { return len(exchangeStalls(t, h)) == 1 })
 		x.die()
-		h.noProcess(t, 1)
+		h.awaitProcesses(t, 1)
 		put(t, n, "large", payloadOf("large"))
 		get(t, n, "large").Release()
 		h.wantEmpty(t)
 	})
 }
 
-// wantWholeRoom fails if some of the room of a node stays taken.
-func wantWholeRoom(t *testing.T, n connector.Transport) {
+// wantAllSpace fails if a part of a node's memory stays in use.
+func wantAllSpace(t *testing.T, n connector.Transport) {
 	t.Helper()
 	const size, all = 1 << 20, 6 // of 8 MiB, which may be cut up
 	ctx, cancel := context.WithTimeout(t.Context(), testbus.Patience)
@@ -237,8 +237,7 @@ func wantWholeRoom(t *testing.T, n connector.Transport) {
 	}
 }
 
-// wantPlaced waits until processes have as many payloads in the exchange, or with
-// others.
+// wantPlaced waits until so many payloads of processes are in the exchange, or fetched.
 func (h *hosted) wantPlaced(t *testing.T, want int) {
 	t.Helper()
 	testbus.Await(t, func() bool {
@@ -250,8 +249,8 @@ func (h *hosted) wantPlaced(t *testing.T, want int) {
 	})
 }
 
-// TestExchangeHostDies: operations fail until there is a new host, which knows
-// nothing of the old one's; what was got stays readable.
+// TestExchangeHostDies: operations fail until there is a new host, which has none of the old host's
+// payloads. A fetched payload stays readable.
 func TestExchangeHostDies(t *testing.T) {
 	h := &hosted{path: t.TempDir() + "/bus.sock"}
 	old := h.hostAlone(t)
@@ -286,7 +285,7 @@ func TestExchangeHostDies(t *testing.T) {
 	put(t, e, "large", payloadOf("large"))
 	get(t, e, "large").Release()
 	if !bytes.Equal(held.Bytes(), payloadOf("large")) {
-		t.Error("what was got from the old host has changed")
+		t.Error("a payload that was fetched from the old host has changed")
 	}
 	held.Release()
 	if err := e.Close(); err != nil {
@@ -300,8 +299,8 @@ func (h *hosted) hostAlone(t *testing.T) *exec.Cmd {
 	return h.hostAs(t, "exchange host")
 }
 
-// TestExchangeHostStops: with a host that is stopped nobody waits for longer than
-// its context and a moment, and nothing is lost when it goes on.
+// TestExchangeHostStops: with a stopped host, no operation waits longer than its context and the
+// grace period, and no payload is lost when the host continues.
 func TestExchangeHostStops(t *testing.T) {
 	h := &hosted{path: t.TempDir() + "/bus.sock"}
 	cmd := h.hostAlone(t)
@@ -323,7 +322,7 @@ func TestExchangeHostStops(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(p.Bytes(), payloadOf("large")) {
-		t.Error("what came back is not what was put")
+		t.Error("the payload differs from the one that was put")
 	}
 	p.Release()
 	if err := e.Close(); err != nil {
@@ -331,9 +330,9 @@ func TestExchangeHostStops(t *testing.T) {
 	}
 }
 
-// TestPutAtAHostThatIsStopped: a put that ends without an answer blames the host, and not the
-// room, whose time it was.
-func TestPutAtAHostThatIsStopped(t *testing.T) {
+// TestPutWhenHostIsStopped: a put that ends without an answer blames the host, although the same
+// timeout also bounds the wait for space.
+func TestPutWhenHostIsStopped(t *testing.T) {
 	h := &hosted{path: t.TempDir() + "/bus.sock"}
 	cmd := h.hostAlone(t)
 	n := h.join(t, node.JoinOptions{ExchangeStore: exchangeStore})
@@ -341,7 +340,7 @@ func TestPutAtAHostThatIsStopped(t *testing.T) {
 	if err := types.Register(shm.Type()); err != nil {
 		t.Fatal(err)
 	}
-	extra := map[string]any{"timeout": "250ms", "shm_threshold_bytes": 0} // enough to find room in
+	extra := map[string]any{"timeout": "250ms", "shm_threshold_bytes": 0} // enough time to find space
 	c, err := types.Open(t.Context(), shm.Name, connector.Options{Extra: extra, Exchange: n})
 	if err != nil {
 		t.Fatal(err)
@@ -359,9 +358,9 @@ func TestPutAtAHostThatIsStopped(t *testing.T) {
 	}
 }
 
-// TestHostsLeaveNothing: what a node has of the exchange of one host goes when it
-// has joined the next.
-func TestHostsLeaveNothing(t *testing.T) {
+// TestExchangeIsReleasedAtNextHost: after a node has joined the next host, it holds nothing of the
+// exchange of the earlier one.
+func TestExchangeIsReleasedAtNextHost(t *testing.T) {
 	h := &hosted{path: t.TempDir() + "/bus.sock"}
 	n := (*node.Node)(nil)
 	files := 0
@@ -374,7 +373,7 @@ func TestHostsLeaveNothing(t *testing.T) {
 		e := n.Exchange()
 		for _, key := range []string{"small", "large", "huge "} {
 			put(t, e, key, payloadOf(key))
-			put(t, e, key+"that nobody gets", payloadOf(key))
+			put(t, e, key+" unfetched", payloadOf(key))
 			get(t, e, key).Release()
 		}
 		if life == 0 {
@@ -387,10 +386,9 @@ func TestHostsLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestNodeClosesWithPayloads: a node waits for those who hold payloads of the
-// exchange, and says so when they do not let go.
+// TestNodeClosesWithPayloads: closing a node waits until its fetched payloads are released.
 func TestNodeClosesWithPayloads(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	n := h.join(t, node.JoinOptions{ExchangeStore: exchangeStore})
 	e := n.Exchange()
 	put(t, e, "large", payloadOf("large"))
@@ -412,6 +410,6 @@ func TestNodeClosesWithPayloads(t *testing.T) {
 	if err := <-closed; err != nil {
 		t.Error(err)
 	}
-	h.noProcess(t, 0)
+	h.awaitProcesses(t, 0)
 	h.wantEmpty(t)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-func opened(t *testing.T, x connector.Exchange, lasting bool) connector.Transport {
+func openTransport(t *testing.T, x connector.Exchange, lasting bool) connector.Transport {
 	t.Helper()
 	e, err := x.OpenExchange(lasting)
 	if err != nil {
@@ -23,14 +23,14 @@ func opened(t *testing.T, x connector.Exchange, lasting bool) connector.Transpor
 	return e
 }
 
-// TestLasting: what is put to last stays when its transport is closed and its
-// process has left, for anybody to get, or to clean up; all else goes.
-func TestLasting(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+// TestLastingPayloadsOutliveOwner: a lasting payload stays after its transport is closed and its
+// process has left. Any process can get it, or clean it up. Other payloads go with their owner.
+func TestLastingPayloadsOutliveOwner(t *testing.T) {
+	h := exchangeHost(t, bus.Options{})
 	n := h.join(t, node.JoinOptions{ExchangeStore: exchangeStore})
-	for _, size := range []int{10, 100_000, 3 << 20} { // in a message, in room, in a segment of its own
+	for _, size := range []int{10, 100_000, 3 << 20} { // in a message, in the arena, in a segment of its own
 		for key, lasting := range map[string]bool{"stays": true, "r1_thinker_0": true, "goes": false} {
-			end := opened(t, n, lasting)
+			end := openTransport(t, n, lasting)
 			put(t, end, key, block(size, size))
 			if err := end.Close(); err != nil {
 				t.Fatal(err)
@@ -48,12 +48,12 @@ func TestLasting(t *testing.T) {
 			}
 		}
 	}
-	put(t, opened(t, n, true), "survivor", block(7, 200_000))
+	put(t, openTransport(t, n, true), "survivor", block(7, 200_000))
 	if err := n.Close(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	for _, last := range []connector.Transport{h.exchange(t), opened(t, h.bus, true)} {
-		if err := last.Close(); err != nil { // which takes nothing of the others
+	for _, last := range []connector.Transport{h.exchange(t), openTransport(t, h.bus, true)} {
+		if err := last.Close(); err != nil { // removes no payload of other owners
 			t.Fatal(err)
 		}
 	}
@@ -63,27 +63,28 @@ func TestLasting(t *testing.T) {
 	}
 	got.Release()
 	m := h.join(t, node.JoinOptions{ExchangeStore: exchangeStore})
-	own := opened(t, m, false)
+	own := openTransport(t, m, false)
 	if err := own.Cleanup(t.Context(), "r1_thinker_0"); err != nil {
 		t.Fatal(err)
 	}
 	if e := h.bus.Stats().Exchange.Entries; e != 1 {
-		t.Errorf("%d payloads behind a cleanup of somebody else's", e)
+		t.Errorf("%d payloads after a cleanup of another owner's key, want 1", e)
 	}
-	if err := opened(t, m, true).Cleanup(t.Context(), "r1_thinker_0"); err != nil {
+	if err := openTransport(t, m, true).Cleanup(t.Context(), "r1_thinker_0"); err != nil {
 		t.Fatal(err)
 	}
 	h.wantEmpty(t)
 }
 
-// TestLastingIsSeen: reports list what is nobody's, once, whoever put it.
-func TestLastingIsSeen(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+// TestLastingPayloadsAreReported: the host lists each lasting payload once, without an owner,
+// whichever process put it.
+func TestLastingPayloadsAreReported(t *testing.T) {
+	h := exchangeHost(t, bus.Options{})
 	n := h.join(t, node.JoinOptions{ExchangeStore: exchangeStore})
-	put(t, opened(t, n, true), "by a node", block(1, 10_000))
-	inHost := opened(t, h.bus, true)
+	put(t, openTransport(t, n, true), "by a node", block(1, 10_000))
+	inHost := openTransport(t, h.bus, true)
 	put(t, inHost, "by the host", block(2, 2000))
-	put(t, opened(t, h.bus, false), "the host's own", block(3, 300))
+	put(t, openTransport(t, h.bus, false), "the host's own", block(3, 300))
 	if err := n.Close(context.Background()); err != nil {
 		t.Fatal(err)
 	}

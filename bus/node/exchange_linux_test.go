@@ -27,8 +27,8 @@ var (
 	exchangeStore = shmstore.Options{ArenaBytes: 8 << 20, MaxLargeBytes: 16 << 20}
 )
 
-// exchanging is a host with nothing to do but to exchange, and no node yet.
-func exchanging(t testing.TB, opts bus.Options) *hosted {
+// exchangeHost is a host with an exchange, and without nodes.
+func exchangeHost(t testing.TB, opts bus.Options) *hosted {
 	t.Helper()
 	opts.ExchangeStore = exchangeStore
 	return listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), opts)
@@ -39,7 +39,7 @@ func (h *hosted) exchange(t testing.TB) connector.Transport {
 	return h.join(t, node.JoinOptions{ExchangeStore: exchangeStore}).Exchange()
 }
 
-// TestExchange runs the suite of transports between processes.
+// TestExchange runs the conformance suite of transports between processes.
 func TestExchange(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T, h *hosted) (put, get connector.Transport){
 		"two nodes":    func(t *testing.T, h *hosted) (put, get connector.Transport) { return h.exchange(t), h.exchange(t) },
@@ -59,7 +59,7 @@ func TestExchange(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			connectortest.Run(t, connectortest.Ends{Told: true, Open: func(t *testing.T) (put, get connector.Transport) {
-				h := exchanging(t, bus.Options{})
+				h := exchangeHost(t, bus.Options{})
 				t.Cleanup(func() { h.wantEmpty(t) })
 				return open(t, h)
 			}})
@@ -67,13 +67,13 @@ func TestExchange(t *testing.T) {
 	}
 }
 
-// wantEmpty waits for the exchange to be empty, and for nobody to hold anything of
-// it.
+// wantEmpty waits until no process holds a payload of the exchange, and requires that the exchange
+// is empty.
 func (h *hosted) wantEmpty(t testing.TB) {
 	t.Helper()
 	testbus.Await(t, func() bool { return len(h.server.Holdings()) == 0 })
 	if st := h.bus.Stats().Exchange; st.Entries != 0 || st.Bytes != 0 {
-		t.Errorf("nobody holds anything of the exchange, which has %+v", st)
+		t.Errorf("no process holds a payload, and the exchange has %+v", st)
 	}
 }
 
@@ -82,7 +82,7 @@ func put(t testing.TB, e connector.Transport, key string, payload []byte) {
 	putAs(t, e, key, payload)
 }
 
-// putAs puts a payload, and returns what it is got by.
+// putAs puts a payload, and returns the metadata for Get.
 func putAs(t testing.TB, e connector.Transport, key string, payload []byte) connector.Metadata {
 	t.Helper()
 	meta, err := e.Put(context.Background(), exchangeEdge, key, len(payload), filled(payload))
@@ -110,7 +110,7 @@ func wantNothing(t testing.TB, e connector.Transport, key string) {
 	wantGone(t, e, key, nil)
 }
 
-// wantGone fails if what was put with these metadata can be got.
+// wantGone fails if a payload with these metadata can be got.
 func wantGone(t testing.TB, e connector.Transport, key string, meta connector.Metadata) {
 	t.Helper()
 	p, err := e.Get(context.Background(), exchangeEdge, key, meta)
@@ -122,9 +122,9 @@ func wantGone(t testing.TB, e connector.Transport, key string, meta connector.Me
 	}
 }
 
-// TestExchangeIsSeen: reports say who has placed and who has fetched what.
-func TestExchangeIsSeen(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+// TestExchangeIsReported: the holdings name the process of each placed and each fetched payload.
+func TestExchangeIsReported(t *testing.T) {
+	h := exchangeHost(t, bus.Options{})
 	a, b := h.exchange(t), h.exchange(t)
 	payload := bytes.Repeat([]byte("x"), 10_000)
 	put(t, a, "r1_thinker_0", payload)
@@ -152,11 +152,11 @@ func TestExchangeIsSeen(t *testing.T) {
 
 func isUnavailable(err error) bool { return errors.Is(err, connector.ErrUnavailable) }
 
-// TestExchangeTakesBackNoRead: what a client has got stays as it is when it is cleaned up, put again
-// and its producer's room is filled, and neither it nor what was cleaned up or replaced is got by
-// its number.
-func TestExchangeTakesBackNoRead(t *testing.T) {
-	h := exchanging(t, bus.Options{ExchangeTTL: time.Hour})
+// TestCleanupKeepsFetchedPayloads: a fetched payload stays unchanged when its key is cleaned up and
+// put again, and when its producer's memory is filled. The number of a fetched, replaced or removed
+// payload finds nothing.
+func TestCleanupKeepsFetchedPayloads(t *testing.T) {
+	h := exchangeHost(t, bus.Options{ExchangeTTL: time.Hour})
 	from, to := h.exchange(t), h.exchange(t)
 	held := putAs(t, from, "r1", payloadOf("large"))
 	p := get(t, to, "r1")
@@ -173,7 +173,7 @@ func TestExchangeTakesBackNoRead(t *testing.T) {
 		put(t, from, "r2", payloadOf("other"))
 	}
 	if !bytes.Equal(p.Bytes(), payloadOf("large")) {
-		t.Error("what was got was written over")
+		t.Error("a fetched payload was overwritten")
 	}
 	p.Release()
 	if err := from.Cleanup(t.Context(), "r2"); err != nil {
@@ -183,10 +183,9 @@ func TestExchangeTakesBackNoRead(t *testing.T) {
 	h.wantPlaced(t, 0)
 }
 
-// TestExchangeCopiesNothing: who gets a payload reads it where its producer wrote
-// it.
+// TestExchangeCopiesNothing: a fetched payload lies in the memory of its producer.
 func TestExchangeCopiesNothing(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	a := h.join(t, node.JoinOptions{ExchangeStore: exchangeStore})
 	put(t, a.Exchange(), "k", bytes.Repeat([]byte("x"), 100_000))
 	p := get(t, h.exchange(t), "k")
@@ -197,11 +196,11 @@ func TestExchangeCopiesNothing(t *testing.T) {
 	h.wantEmpty(t)
 }
 
-// TestExchangeSweeps: what nobody comes for goes back to whoever put it, and the
-// log says what it was, and whose.
+// TestExchangeSweeps: a payload that no process fetches in time goes back to its producer, and the
+// log names the payload and the producer.
 func TestExchangeSweeps(t *testing.T) {
 	var log lockedBuffer
-	h := exchanging(t, bus.Options{ExchangeTTL: 10 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	h := exchangeHost(t, bus.Options{ExchangeTTL: 10 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	a := h.exchange(t)
 	put(t, a, "r1_thinker_0", bytes.Repeat([]byte("x"), 10_000))
 	testbus.Await(t, func() bool { return h.bus.Stats().Exchange.Swept == 1 })
@@ -214,28 +213,27 @@ func TestExchangeSweeps(t *testing.T) {
 	}
 }
 
-// TestExchangeLateAnswer: what comes for somebody who does not wait any more lies
-// under its key again.
+// TestExchangeLateAnswer: a payload whose question is no longer open lies under its key again.
 func TestExchangeLateAnswer(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	n := h.join(t, node.JoinOptions{ExchangeStore: exchangeStore})
 	e := n.Exchange()
 	for _, payload := range [][]byte{[]byte("small"), bytes.Repeat([]byte("x"), 100_000)} {
 		put(t, e, "k", payload)
-		node.FetchForNobody(t, n, exchangeEdge, "k")
+		node.FetchWithoutWaiter(t, n, exchangeEdge, "k")
 		p := get(t, e, "k")
 		if !bytes.Equal(p.Bytes(), payload) {
-			t.Errorf("%d bytes lie there again, of %d", len(p.Bytes()), len(payload))
+			t.Errorf("the payload under the key has %d bytes, want %d", len(p.Bytes()), len(payload))
 		}
 		p.Release()
 	}
 	h.wantEmpty(t)
 }
 
-// TestFetcherHangsUp: a process that hangs up and lives may still read what it has
-// got, so that stays in place; what it has placed does not.
+// TestFetcherHangsUp: a process that hangs up and lives may still read its fetched payloads, so
+// that they stay in place. Its placed payloads go.
 func TestFetcherHangsUp(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	a := h.exchange(t)
 	put(t, a, "k", bytes.Repeat([]byte("x"), 100_000))
 	c := dialThin(t, h.path)
@@ -248,15 +246,15 @@ func TestFetcherHangsUp(t *testing.T) {
 	testbus.Await(t, func() bool { return h.bus.Stats().Exchange.Entries == 0 })
 	for _, p := range h.server.Processes() {
 		if p.Name == t.Name() && p.Placed != 1 {
-			t.Errorf("%d payloads of the node are read, want the one that a living process has got", p.Placed)
+			t.Errorf("%d payloads of the node are read, want the one that a living process has fetched", p.Placed)
 		}
 	}
 	if all := h.server.Holdings(); len(all) != 1 || all[0].Together != "left" || all[0].Payloads != 1 || all[0].Bytes != 100_000 {
-		t.Errorf("what the process may read on is listed as %+v, want 100000 bytes once, as left", all)
+		t.Errorf("the holdings are %+v, want 100000 bytes once, as left", all)
 	}
 }
 
-// lockedBuffer is a log that may be read meanwhile.
+// lockedBuffer is a log that can be read while it is written.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -274,10 +272,10 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// TestSharedMemoryConnector: the type of connector, in the processes of a bus, goes
-// through the host, and one that closes takes along only what it has put.
+// TestSharedMemoryConnector: the shared-memory connector, in the processes of a bus, uses the
+// host's exchange. Closing one removes only its own payloads.
 func TestSharedMemoryConnector(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	var types connector.Registry
 	if err := types.Register(shm.Type()); err != nil {
 		t.Fatal(err)

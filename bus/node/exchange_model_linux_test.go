@@ -21,15 +21,15 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// exchangeModel is what an exchange with several ends should be: a map, whose
-// entries belong to the end that put them.
+// exchangeModel is the model of an exchange with several ends: a map whose entries belong to the
+// end that put them.
 type exchangeModel struct {
-	h     *hosted
-	nodes []*node.Node
-	ends  []*modelEnd
-	lies  map[modelKey]modelEntry
-	held  []modelHeld
-	puts  int
+	h      *hosted
+	nodes  []*node.Node
+	ends   []*modelEnd
+	placed map[modelKey]modelEntry
+	held   []modelHeld
+	puts   int
 }
 
 type modelEnd struct {
@@ -73,9 +73,9 @@ func (m *exchangeModel) open(node int) {
 	m.ends = append(m.ends, &modelEnd{Transport: e, node: node})
 }
 
-// release drops what an end has put and nobody has got.
+// release drops the entries that of selects.
 func (m *exchangeModel) release(of func(modelKey, modelEntry) bool) {
-	maps.DeleteFunc(m.lies, of)
+	maps.DeleteFunc(m.placed, of)
 }
 
 func (m *exchangeModel) put(t *rapid.T) {
@@ -86,7 +86,7 @@ func (m *exchangeModel) put(t *rapid.T) {
 	if err != nil {
 		t.Fatalf("put: %v", err)
 	}
-	m.lies[at] = modelEntry{payload, meta, e}
+	m.placed[at] = modelEntry{payload, meta, e}
 }
 
 func (m *exchangeModel) get(t *rapid.T) {
@@ -99,7 +99,7 @@ func (m *exchangeModel) get(t *rapid.T) {
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(rapid.IntRange(0, 200).Draw(t, "µs"))*time.Microsecond)
 		defer cancel()
 	}
-	want, lies := m.lies[at]
+	want, lies := m.placed[at]
 	var meta connector.Metadata
 	if rapid.Bool().Draw(t, "by its number") {
 		meta = want.meta
@@ -109,25 +109,25 @@ func (m *exchangeModel) get(t *rapid.T) {
 	case err == nil && !lies:
 		t.Fatalf("%v: %d bytes where nothing lies", at, len(got.Bytes()))
 	case err == nil:
-		delete(m.lies, at)
+		delete(m.placed, at)
 		m.held = append(m.held, modelHeld{got, want.payload, e.node})
 	case errors.Is(missing, context.DeadlineExceeded) && errors.Is(err, missing):
-		// Its time may be over before it has looked. What lies there lies there still.
+		// The context may end before the lookup: then the entry stays.
 	case lies || !errors.Is(err, missing):
 		t.Fatalf("%v: %v, and there are %d bytes: %v", at, err, len(want.payload), lies)
 	}
 }
 
-func (m *exchangeModel) letGo(t *rapid.T) {
+func (m *exchangeModel) releaseHeld(t *rapid.T) {
 	if len(m.held) == 0 {
 		return
 	}
 	i := rapid.IntRange(0, len(m.held)-1).Draw(t, "held")
-	m.settle(t, m.held[i])
+	m.checkAndRelease(t, m.held[i])
 	m.held = slices.Delete(m.held, i, i+1)
 }
 
-func (m *exchangeModel) settle(t *rapid.T, h modelHeld) {
+func (m *exchangeModel) checkAndRelease(t *rapid.T, h modelHeld) {
 	if !bytes.Equal(h.payload.Bytes(), h.want) {
 		t.Errorf("%d bytes that are not the %d that were put", len(h.payload.Bytes()), len(h.want))
 	}
@@ -155,12 +155,12 @@ func (m *exchangeModel) reopen(t *rapid.T) {
 	m.open(e.node)
 }
 
-// leave closes a node, and what it holds before, and joins anew.
-func (m *exchangeModel) leave(t *rapid.T) {
+// rejoin releases a node's payloads, closes the node, and joins again.
+func (m *exchangeModel) rejoin(t *rapid.T) {
 	node := rapid.IntRange(0, len(m.nodes)-1).Draw(t, "node")
 	m.held = slices.DeleteFunc(m.held, func(h modelHeld) bool {
 		if h.node == node {
-			m.settle(t, h)
+			m.checkAndRelease(t, h)
 		}
 		return h.node == node
 	})
@@ -193,23 +193,23 @@ func (m *exchangeModel) join(t interface{ Fatal(...any) }, number int) {
 
 func (m *exchangeModel) check(t *rapid.T) {
 	size := int64(0)
-	for _, entry := range m.lies {
+	for _, entry := range m.placed {
 		size += int64(len(entry.payload))
 	}
 	var st bus.ExchangeStats
-	testbus.Await(t, func() bool { // nodes tell the host of what they do, and do not wait
+	testbus.Await(t, func() bool { // nodes send messages to the host without waiting
 		st = m.h.bus.Stats().Exchange
-		return st.Entries == len(m.lies) && st.Bytes == size
+		return st.Entries == len(m.placed) && st.Bytes == size
 	})
 }
 
-// TestExchangeAgainstModel has the ends of several nodes and the host do anything in
-// turn, and nodes come and go.
+// TestExchangeAgainstModel runs random operations of several nodes and the host, with nodes that
+// leave and join.
 func TestExchangeAgainstModel(t *testing.T) {
 	files := testbus.OpenFiles(t)
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	rapid.Check(t, func(t *rapid.T) {
-		m := &exchangeModel{h: h, nodes: make([]*node.Node, 2), lies: make(map[modelKey]modelEntry)}
+		m := &exchangeModel{h: h, nodes: make([]*node.Node, 2), placed: make(map[modelKey]modelEntry)}
 		for node := range m.nodes {
 			m.join(t, node)
 			m.open(node)
@@ -217,11 +217,11 @@ func TestExchangeAgainstModel(t *testing.T) {
 		}
 		m.open(-1)
 		t.Repeat(map[string]func(*rapid.T){
-			"put": m.put, "put more": m.put, "get": m.get, "get more": m.get, "let go": m.letGo,
-			"cleanup": m.cleanup, "reopen": m.reopen, "leave": m.leave, "": m.check,
+			"put": m.put, "put more": m.put, "get": m.get, "get more": m.get, "let go": m.releaseHeld,
+			"cleanup": m.cleanup, "reopen": m.reopen, "leave": m.rejoin, "": m.check,
 		})
 		for _, held := range m.held {
-			m.settle(t, held)
+			m.checkAndRelease(t, held)
 		}
 		for _, e := range m.ends {
 			if err := e.Close(); err != nil {
@@ -245,11 +245,11 @@ func TestExchangeAgainstModel(t *testing.T) {
 	}
 }
 
-// TestExchangeLosesNothing: of many who ask for the same keys, and most of whom give
-// up, each value reaches exactly one.
-func TestExchangeLosesNothing(t *testing.T) {
+// TestEachValueIsFetchedOnce: many readers await the same keys with short timeouts, and each value
+// reaches exactly one of them.
+func TestEachValueIsFetchedOnce(t *testing.T) {
 	const keys, readers = 60, 3
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	a := h.exchange(t)
 	ends := []connector.Transport{h.exchange(t), h.exchange(t), h.bus.Exchange()}
 	var got [keys]atomic.Int64

@@ -14,8 +14,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// pythonEnd is a Python process of its own. It does what it is
-// told, line by line; see the script, testdata/exchange.py or another.
+// pythonEnd is a Python process that executes the lines it reads: see its script,
+// testdata/exchange.py or another.
 type pythonEnd struct{ *pythontest.Process }
 
 func (h *hosted) python(t *testing.T) pythonEnd {
@@ -30,14 +30,14 @@ func (h *hosted) pythonAs(t *testing.T, script string) pythonEnd {
 	return pythonEnd{pythontest.Start(t, cmd)}
 }
 
-// tell has it do something, without waiting.
+// tell has the process execute a command, without waiting.
 func (p pythonEnd) tell(do string, args map[string]any) {
 	q := map[string]any{"do": do}
 	maps.Copy(q, args)
 	p.Tell(q)
 }
 
-// want waits until it is done, and looks at the answer.
+// want waits for the answer, and compares it.
 func (p pythonEnd) want(answer any) {
 	p.Want(map[string]any{"answer": answer, "errors": map[string]int{}})
 }
@@ -47,7 +47,7 @@ func (p pythonEnd) do(do string, args map[string]any, answer any) {
 	p.want(answer)
 }
 
-// exchanged is what the script puts, and what it reads.
+// exchanged is the value that the script puts and reads.
 type exchanged struct {
 	N    int    `msgpack:"n"`
 	Data []byte `msgpack:"data"`
@@ -69,10 +69,10 @@ type args = map[string]any
 
 var exchangeSizes = []int{256, 1 << 20, 12 << 20}
 
-// TestExchangeWithPython: Go and Python put and get the same values, whoever is at
-// which end, and whoever comes first.
+// TestExchangeWithPython: Go and Python put and get the same values, in both directions, with get
+// before and after put.
 func TestExchangeWithPython(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	ends := map[string]connector.Transport{"the host": h.bus.Exchange(), "a node": h.exchange(t)}
 	p, other := h.python(t), h.python(t)
 	for name, end := range ends {
@@ -109,7 +109,7 @@ func TestExchangeWithPython(t *testing.T) {
 			})
 		}
 	}
-	// The last leaves no room beside what the others took.
+	// The last size leaves no space for another value.
 	for _, size := range append(exchangeSizes, 30<<20) {
 		for n := range 5 {
 			other.tell("get", args{"key": "k", "seconds": 60})
@@ -120,10 +120,10 @@ func TestExchangeWithPython(t *testing.T) {
 	h.wantEmpty(t)
 }
 
-// TestExchangePythonViews: a payload stays as long as something in Python views
-// it, whatever becomes of who put it, and no longer.
+// TestExchangePythonViews: a payload stays as long as Python has a view of it, even if its producer
+// dies, and no longer.
 func TestExchangePythonViews(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	a, b := h.python(t), h.python(t)
 	for n := range 3 {
 		a.do("put", args{"key": fmt.Sprint("k", n), "n": n, "size": 1 << 20, "tensor": true}, true)
@@ -134,14 +134,14 @@ func TestExchangePythonViews(t *testing.T) {
 	}
 	b.do("drop", args{"key": "k0"}, nil)
 	testbus.Await(t, func() bool { return len(h.server.Holdings()) == 2 })
-	// What is put now goes where the first lay, and nowhere else.
+	// The next payload can only go to the space of the first one.
 	a.do("put", args{"key": "k3", "n": 3, "size": 1 << 20, "tensor": true}, true)
 	for n := 1; n < 3; n++ {
 		b.do("look", args{"key": fmt.Sprint("k", n)}, exchanged{N: n, Data: make([]byte, 1<<20)}.described())
 	}
 	a.Kill()
 	testbus.Await(t, func() bool { return len(h.server.Holdings()) == 2 })
-	b.do("get", args{"key": "k3", "seconds": 0}, nil) // nobody had fetched it
+	b.do("get", args{"key": "k3", "seconds": 0}, nil) // no process had fetched it
 	for n := 1; n < 3; n++ {
 		b.do("look", args{"key": fmt.Sprint("k", n)}, exchanged{N: n, Data: make([]byte, 1<<20)}.described())
 		b.do("drop", args{"key": fmt.Sprint("k", n)}, nil)
@@ -149,10 +149,9 @@ func TestExchangePythonViews(t *testing.T) {
 	h.wantEmpty(t)
 }
 
-// TestExchangePythonDies: nothing stays of a process that was killed, or that
-// cleans up.
+// TestExchangePythonDies: no payload stays of a process that was killed, or that cleans up.
 func TestExchangePythonDies(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	a, b := h.python(t), h.python(t)
 	for _, key := range []string{"r1_thinker_0", "r1_thinker_1", "r2_thinker_0", "r3"} {
 		a.do("put", args{"key": key, "n": 1, "size": 1 << 20, "tensor": true}, true)

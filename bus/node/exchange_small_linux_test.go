@@ -13,17 +13,17 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestSmallValuesTravelInMessages: values of up to 32 KiB come and go in messages, wherever they
-// were put, and the client that puts them offers no memory.
+// TestSmallValuesTravelInMessages: values of up to 32 KiB are put and fetched in messages, in each
+// process, and the client that puts them offers no memory.
 func TestSmallValuesTravelInMessages(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	n := h.join(t, node.JoinOptions{ExchangeStore: exchangeStore})
 	c := dialThin(t, h.path)
 	c.await(wire.KindWelcome)
-	mem, _ := offering(t, 1<<17, 1<<17)
+	mem, _ := newOffer(t, 1<<17, 1<<17)
 	c.offer(mem, 1)
 	want := block(1, wire.MaxInline)
-	lie := 0 // in that memory
+	lie := 0 // the index in that memory
 	for name, put := range map[string]func(key string){
 		"a node":        func(key string) { put(t, n.Exchange(), key, want) },
 		"the host":      func(key string) { put(t, h.bus.Exchange(), key, want) },
@@ -41,29 +41,29 @@ func TestSmallValuesTravelInMessages(t *testing.T) {
 			c.send(fetchOf(20, "thin", 0))
 			m := c.await(wire.KindFetched).(*wire.Fetched)
 			if m.Flags != wire.FlagInline || !bytes.Equal(m.Payload, want) {
-				t.Errorf("what %s has put comes with flags %d and %d bytes", name, m.Flags, len(m.Payload))
+				t.Errorf("a value from %s comes with flags %d and %d bytes", name, m.Flags, len(m.Payload))
 			}
 			c.send(&wire.Finish{Delivery: m.Delivery})
 			put("node")
 			p := get(t, n.Exchange(), "node")
 			if !bytes.Equal(p.Bytes(), want) {
-				t.Errorf("a node gets %d bytes of what %s has put, or others", len(p.Bytes()), name)
+				t.Errorf("a node gets %d bytes of a value from %s, or other bytes", len(p.Bytes()), name)
 			}
 			p.Release()
 		}
 	}
 	h.wantEmpty(t)
 	if node.HasExchangeMemory(n) {
-		t.Error("the node has made memory for what travels in messages")
+		t.Error("the node has made memory for values that travel in messages")
 	}
 	c.send(&wire.Bye{})
 }
 
-// TestNoRoomForMessages: values of messages take half of the host's memory, with the room that
-// each is rounded up to. A node puts more of them into memory of its own, and the host's
-// process finds room for what it puts.
-func TestNoRoomForMessages(t *testing.T) {
-	for _, size := range []int{wire.MaxInline, wire.MaxInline/2 + 1} { // which take the same room
+// TestInlineValuesAreBounded: inline values take at most half of the host's exchange memory,
+// rounding included. A node puts further values into memory of its own, and the host's process
+// still has space for its own values.
+func TestInlineValuesAreBounded(t *testing.T) {
+	for _, size := range []int{wire.MaxInline, wire.MaxInline/2 + 1} { // both take the same space
 		t.Run(fmt.Sprint(size), func(t *testing.T) { fillWithMessages(t, size) })
 	}
 }
@@ -83,16 +83,16 @@ func fillWithMessages(t *testing.T, size int) {
 	c.wantFailed(most, wire.CodeOverloaded)
 
 	n := h.join(t, node.JoinOptions{ExchangeStore: exchangeStore})
-	for who, end := range map[string]connector.Transport{"the node": n.Exchange(), "the host": h.bus.Exchange()} {
+	for writer, end := range map[string]connector.Transport{"the node": n.Exchange(), "the host": h.bus.Exchange()} {
 		put(t, end, "more", value)
 		p := get(t, end, "more")
 		if !bytes.Equal(p.Bytes(), value) {
-			t.Errorf("what %s has put is %d bytes, or others", who, len(p.Bytes()))
+			t.Errorf("a value from %s has %d bytes, or other bytes", writer, len(p.Bytes()))
 		}
 		p.Release()
 	}
 	if !node.HasExchangeMemory(n) {
-		t.Error("the node has made no memory, and the host had no room")
+		t.Error("the node has made no memory, although the host had no space")
 	}
 	for i := range most {
 		c.send(&wire.Cleanup{Token: 1, Owner: 1, Key: key(i)})

@@ -14,8 +14,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// keyed is a Python process that puts values with tensors on an emulated GPU, with settings of its
-// own; see testdata/keyed.py.
+// keyed is a Python process that puts values with tensors on an emulated GPU, with its own
+// settings; see testdata/keyed.py.
 func (h *hosted) keyed(t *testing.T, extra args) pythonEnd {
 	t.Helper()
 	text, err := json.Marshal(extra)
@@ -26,8 +26,8 @@ func (h *hosted) keyed(t *testing.T, extra args) pythonEnd {
 	return h.pythonAs(t, "testdata/keyed.py")
 }
 
-// tensors are what keyed.py says of a value with one tensor: whether it is on the device, and the
-// memory that it was put from, which is changed after the put.
+// tensorsAt is the answer of keyed.py for a value with one tensor: whether the tensor is on the
+// device, and whether it shares the memory of the put, which is changed after the put.
 func tensorsAt(n int, on string, shared bool) []any {
 	return []any{n, []any{[]any{on, "uint8", []int{100 << 10}, true, !shared}}}
 }
@@ -37,7 +37,7 @@ const (
 	onHost = "Tensor"
 )
 
-// errorsOf are the kinds of errors of a process.
+// errorsOf is the last error of a process.
 func (p pythonEnd) errorsOf(t *testing.T) string {
 	t.Helper()
 	var a struct{ Answer string }
@@ -48,12 +48,12 @@ func (p pythonEnd) errorsOf(t *testing.T) string {
 	return a.Answer
 }
 
-// TestKeyedTensors: tensors that are put under a key stay on the device, whichever end comes first, and
-// their memory is free when the process that got them lets go.
+// TestKeyedTensors: tensors put under a key stay on the device, whether the get comes before or
+// after the put, and their memory is free when the fetching process lets go of them.
 func TestKeyedTensors(t *testing.T) {
 	for transport, shared := range map[string]bool{"cuda_ipc_pool": false, "cuda_ipc": true} {
 		t.Run(transport, func(t *testing.T) {
-			h := exchanging(t, bus.Options{})
+			h := exchangeHost(t, bus.Options{})
 			a, b := h.keyed(t, args{"tensor_transport": transport}), h.keyed(t, args{"tensor_transport": "default"})
 			a.do("raw", nil, true)
 			b.do("raw", nil, false)
@@ -68,11 +68,11 @@ func TestKeyedTensors(t *testing.T) {
 			b.want(true)
 			a.do("put", args{"key": "other", "n": 3}, true)
 			b.do("get", args{"key": "other"}, tensorsAt(3, onGPU, shared))
-			a.do("until_in_use", args{"n": 1}, 1) // what is held
+			a.do("until_in_use", args{"n": 1}, 1) // the held value
 			b.do("drop", args{"key": "r1_thinker_1"}, true)
 			a.do("until_in_use", args{"n": 0}, 0)
 
-			// Without tensors on the device, or by default, values are those of any other connector.
+			// Values without tensors on the device are the same as with any other connector.
 			a.do("put", args{"key": "none", "n": 4, "tensors": 0}, true)
 			b.do("get", args{"key": "none"}, []any{4, []any{}})
 			b.do("put", args{"key": "default", "n": 5}, true)
@@ -85,13 +85,13 @@ func TestKeyedTensors(t *testing.T) {
 	}
 }
 
-// TestKeyedTensorsOfTorch: tensors of torch arrive as tensors of torch, and keep their memory as long
-// as there are any, and views of them.
+// TestKeyedTensorsOfTorch: tensors of torch arrive as tensors of torch, and keep their memory while
+// there are tensors or views of them.
 func TestKeyedTensorsOfTorch(t *testing.T) {
 	pythontest.Interpreter(t, "torch")
 	for _, transport := range []string{"cuda_ipc_pool", "cuda_ipc"} {
 		t.Run(transport, func(t *testing.T) {
-			h := exchanging(t, bus.Options{})
+			h := exchangeHost(t, bus.Options{})
 			extra := args{"torch": true, "tensor_transport": transport}
 			a, b, c := h.keyed(t, extra), h.keyed(t, extra), h.keyed(t, nil)
 			first := transport == "cuda_ipc_pool"
@@ -115,13 +115,14 @@ func TestKeyedTensorsOfTorch(t *testing.T) {
 	}
 }
 
-// TestKeyedTensorsComeBack: memory is free when a value is replaced, cleaned up, swept, or its
-// connector is closed, and no process has got it; and when the process that has it is killed.
+// TestKeyedTensorsComeBack: the memory of an unfetched value is free when the value is replaced,
+// cleaned up or swept, or its connector is closed. The memory of a fetched value is free when its
+// process is killed.
 func TestKeyedTensorsComeBack(t *testing.T) {
-	h := exchanging(t, bus.Options{ExchangeTTL: time.Hour})
+	h := exchangeHost(t, bus.Options{ExchangeTTL: time.Hour})
 	a, b := h.keyed(t, nil), h.keyed(t, nil)
 	free := func() { t.Helper(); a.do("until_in_use", args{"n": 0}, 0) }
-	for n := range 3 { // more than the pool has room for
+	for n := range 3 { // more than the pool has space for
 		for i := range 3 {
 			a.do("put", args{"key": "again", "n": 3*n + i}, true)
 			a.do("until_in_use", args{"n": 1}, 1)
@@ -149,22 +150,22 @@ func TestKeyedTensorsComeBack(t *testing.T) {
 	h.wantEmpty(t)
 }
 
-// TestKeyedTensorsAreSwept: a value that no process gets in time gives its memory back.
+// TestKeyedTensorsAreSwept: the memory of a value that no process gets in time is free.
 func TestKeyedTensorsAreSwept(t *testing.T) {
-	h := exchanging(t, bus.Options{ExchangeTTL: time.Millisecond})
+	h := exchangeHost(t, bus.Options{ExchangeTTL: time.Millisecond})
 	a := h.keyed(t, nil)
 	a.do("put", args{"key": "k", "n": 1}, true)
 	a.do("until_in_use", args{"n": 0}, 0)
 	h.wantEmpty(t)
 }
 
-// TestKeyedTensorsAreComplete: what lies under a key is complete, so that a process that is killed
-// while it puts leaves nothing, and one that is killed later takes nothing back that was got.
+// TestKeyedTensorsAreComplete: a value under a key is complete. A process that is killed during a
+// put leaves nothing, and the death of a producer takes back no fetched value.
 func TestKeyedTensorsAreComplete(t *testing.T) {
 	for _, transport := range []string{"cuda_ipc_pool", "cuda_ipc"} {
 		t.Run(transport, func(t *testing.T) {
 			shared := transport == "cuda_ipc"
-			h := exchanging(t, bus.Options{})
+			h := exchangeHost(t, bus.Options{})
 			a, b := h.keyed(t, args{"tensor_transport": transport}), h.keyed(t, nil)
 			a.do("put_late", args{"key": "late", "n": 1}, []any{false, nil})
 			b.do("get", args{"key": "late"}, nil)
@@ -184,7 +185,7 @@ func TestKeyedTensorsAreComplete(t *testing.T) {
 			testbus.Await(t, func() bool { return h.bus.Stats().Exchange.Entries == 0 })
 			b.do("get", args{"key": "lost"}, nil)
 			b.do("look", args{"key": "held"}, tensorsAt(2, onGPU, shared))
-			if shared { // the memory was its own, and no process had opened it
+			if shared { // the memory was the producer's, and no other process had opened it
 				b.do("take", args{"key": "taken"}, "Poisoned")
 			} else {
 				b.do("take", args{"key": "taken"}, tensorsAt(3, onGPU, false))
@@ -196,12 +197,12 @@ func TestKeyedTensorsAreComplete(t *testing.T) {
 	}
 }
 
-// TestKeyedTensorsOfTheDead: what a process that was killed has put, and no other had opened, is
-// poisoned, which is said.
-func TestKeyedTensorsOfTheDead(t *testing.T) {
+// TestKeyedTensorsPoisonedByDeath: a value of a killed process that no other process had opened is
+// reported as poisoned.
+func TestKeyedTensorsPoisonedByDeath(t *testing.T) {
 	for _, transport := range []string{"cuda_ipc_pool", "cuda_ipc"} {
 		t.Run(transport, func(t *testing.T) {
-			h := exchanging(t, bus.Options{})
+			h := exchangeHost(t, bus.Options{})
 			a, b := h.keyed(t, args{"tensor_transport": transport}), h.keyed(t, nil)
 			a.do("put", args{"key": "k", "n": 1}, true)
 			b.tell("fetch", args{"key": "k"})
@@ -216,10 +217,10 @@ func TestKeyedTensorsOfTheDead(t *testing.T) {
 	}
 }
 
-// TestKeyedTensorsNeverComplete: a value of a process that does not wait until its tensors are
-// complete is not given out before, and is poisoned when that process is killed.
+// TestKeyedTensorsNeverComplete: a value with incomplete tensors is not handed out, and is poisoned
+// when its producer is killed.
 func TestKeyedTensorsNeverComplete(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	a, b := h.keyed(t, nil), h.keyed(t, nil)
 	fetch := func(key string) {
 		t.Helper()
@@ -233,16 +234,16 @@ func TestKeyedTensorsNeverComplete(t *testing.T) {
 	a.do("put_incomplete", args{"key": "k", "n": 2}, true)
 	fetch("k")
 	b.do("take", args{"key": "k", "seconds": 0.001}, "Unavailable")
-	fetch("k") // it lies there again
+	fetch("k") // the value was put back
 	a.Kill()
 	b.do("take", args{"key": "k"}, "Poisoned")
 	h.wantEmpty(t)
 }
 
-// TestKeyedTensorsUnseen: a process that does not see the GPU says so, and the value stays where it
-// was, for one that does.
-func TestKeyedTensorsUnseen(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+// TestKeyedTensorsOnInvisibleGPU: a get in a process that does not see the GPU fails with the
+// reason, and the value stays under its key for other processes.
+func TestKeyedTensorsOnInvisibleGPU(t *testing.T) {
+	h := exchangeHost(t, bus.Options{})
 	a, b, c := h.keyed(t, nil), h.keyed(t, nil), h.keyed(t, nil)
 	a.do("put", args{"key": "k", "n": 1}, true)
 	b.do("blind", nil, nil)
@@ -262,10 +263,10 @@ func TestKeyedTensorsUnseen(t *testing.T) {
 	a.do("until_in_use", args{"n": 0}, 0)
 }
 
-// TestKeyedTensorsInGo: a program in Go that gets such a value does not take it for another, and its
-// memory comes back.
+// TestKeyedTensorsInGo: a Go program that gets such a value cannot decode it, and the memory comes
+// back.
 func TestKeyedTensorsInGo(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	a := h.keyed(t, nil)
 	a.do("put", args{"key": "k", "n": 1}, true)
 	c := connector.New("exchange", h.exchange(t), omni.Serializer{})
@@ -281,10 +282,10 @@ func TestKeyedTensorsInGo(t *testing.T) {
 	a.do("until_in_use", args{"n": 0}, 0)
 }
 
-// TestKeyedTensorsFallBack: what is too small, and what finds no room, goes through host memory, and
-// is counted.
+// TestKeyedTensorsFallBack: tensors that are too small, or find no space, travel in host memory,
+// and are counted.
 func TestKeyedTensorsFallBack(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	for _, of := range []struct {
 		name  string
 		extra args
@@ -313,8 +314,8 @@ func TestKeyedTensorsFallBack(t *testing.T) {
 	}
 }
 
-// TestKVCachesOfVLLMOmni has vLLM-Omni's own manager of KV caches send and receive them, packed into
-// a tensor as it does for connectors that take raw data, and as bytes where there is none.
+// TestKVCachesOfVLLMOmni: vLLM-Omni's KV cache manager sends and receives caches: packed into a
+// tensor, as for connectors that take raw data, and as bytes without a device.
 func TestKVCachesOfVLLMOmni(t *testing.T) {
 	if os.Getenv("OMNIBUS_VLLM_OMNI") == "" {
 		t.Skip("OMNIBUS_VLLM_OMNI does not say where vLLM-Omni is")
@@ -322,7 +323,7 @@ func TestKVCachesOfVLLMOmni(t *testing.T) {
 	for _, module := range []string{"torch", "msgspec", "numpy"} {
 		pythontest.Interpreter(t, module)
 	}
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	t.Setenv("ROLE", "sends")
 	a := h.pythonAs(t, "testdata/kvmanager.py")
 	t.Setenv("ROLE", "receives")
@@ -332,11 +333,11 @@ func TestKVCachesOfVLLMOmni(t *testing.T) {
 	}
 	a.do("send", args{"request": "r1", "n": 1, "device": true}, []any{true, 0, 1, 0})
 	b.do("receive", args{"request": "r1", "n": 1}, received("r1", 1))
-	b.tell("receive", args{"request": "r2", "n": 2}) // it looks again and again
+	b.tell("receive", args{"request": "r2", "n": 2}) // it polls
 	a.do("send", args{"request": "r2", "n": 2, "device": true}, []any{true, 0, 2, 0})
 	b.want(received("r2", 2))
 	a.do("send", args{"request": "r3", "n": 3, "device": true}, []any{true, 0, 3, 0})
-	b.do("unpack", args{"request": "r3", "n": 3}, []any{"torch.uint8", 1, 6, true})    // of the value there is but a number
+	b.do("unpack", args{"request": "r3", "n": 3}, []any{"torch.uint8", 1, 6, true})    // the value is only a number
 	a.do("send", args{"request": "r4", "n": 4, "device": false}, []any{true, 0, 3, 0}) // as bytes
 	b.do("receive", args{"request": "r4", "n": 4}, received("r4", 4))
 	h.wantEmpty(t)

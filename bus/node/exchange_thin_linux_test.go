@@ -41,14 +41,13 @@ func fetchOf(token uint32, key string, flags uint8) *wire.Fetch {
 	return &wire.Fetch{Token: token, Flags: flags, From: exchangeEdge.From, To: exchangeEdge.To, Key: key}
 }
 
-// TestThinClientPlaces: a client places what it has written into memory of its own, and
-// the room comes back.
+// TestThinClientPlaces: a client places payloads in memory of its own, and the memory comes back.
 func TestThinClientPlaces(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	b := h.exchange(t)
 	c := dialThin(t, h.path)
 	c.await(wire.KindWelcome)
-	mem, _ := offering(t, 1<<17, 1<<17)
+	mem, _ := newOffer(t, 1<<17, 1<<17)
 	c.offer(mem, 1)
 	for i, size := range []int{40_000, 100_000} {
 		want := bytes.Repeat([]byte{byte(i + 1)}, size)
@@ -57,7 +56,7 @@ func TestThinClientPlaces(t *testing.T) {
 		c.await(wire.KindPlaced)
 		p := get(t, b, "placed")
 		if !bytes.Equal(p.Bytes(), want) {
-			t.Errorf("%d bytes came of %d, or others", len(p.Bytes()), size)
+			t.Errorf("%d bytes came of %d, or other bytes", len(p.Bytes()), size)
 		}
 		p.Release()
 		if back := c.await(wire.KindReturned).(*wire.Returned).Puts; len(back) != 1 || back[0] != 3 {
@@ -67,21 +66,20 @@ func TestThinClientPlaces(t *testing.T) {
 	h.wantEmpty(t)
 	testbus.Await(t, func() bool { return placedBy(h, c) == 0 })
 	for _, p := range h.server.Processes() {
-		if p.Arena.Rooms != 0 || p.Arena.Used != 0 {
+		if p.Arena.Payloads != 0 || p.Arena.Used != 0 {
 			t.Errorf("%+v", p.Arena)
 		}
 	}
 	c.send(&wire.Bye{})
 }
 
-// placedBy is how many payloads a thin client has in the exchange. It is the last
-// that attached.
+// placedBy is how many payloads a thin client, which was the last to attach, has in the exchange.
 func placedBy(h *hosted, _ *thinClient) int {
 	all := h.server.Processes()
 	return all[len(all)-1].Placed
 }
 
-// exchangeStalls are those of processes that wait for the exchange, as a node is told.
+// exchangeStalls are the stalls of processes that wait for the exchange.
 func exchangeStalls(t *testing.T, h *hosted) (all []bus.Stall) {
 	t.Helper()
 	n, err := node.Join(t.Context(), "asks", node.JoinOptions{Socket: h.path})
@@ -98,7 +96,7 @@ func exchangeStalls(t *testing.T, h *hosted) (all []bus.Stall) {
 	return slices.DeleteFunc(all, func(s bus.Stall) bool { return s.Edge != "exchange" })
 }
 
-// stalls are what a client is told of them.
+// stalls are the texts of exchangeStalls.
 func stalls(t *testing.T, h *hosted) (all []string) {
 	t.Helper()
 	for _, s := range exchangeStalls(t, h) {
@@ -107,10 +105,10 @@ func stalls(t *testing.T, h *hosted) (all []string) {
 	return all
 }
 
-// TestThinClientFetches: what lies under a key is got once, and what is finished
-// unread lies there again, unless something else does or its owner is gone.
+// TestThinClientFetches: a payload is fetched once. A payload that is finished unread lies under
+// its key again, unless the key has a new payload or the owner is gone.
 func TestThinClientFetches(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	a := h.exchange(t)
 	c := dialThin(t, h.path)
 	c.send(fetchOf(1, "k", 0))
@@ -138,7 +136,7 @@ func TestThinClientFetches(t *testing.T) {
 	c.send(fetchOf(3, "k", 0))
 	c.wantFailed(3, wire.CodeNothing)
 
-	// One that waits is woken by what goes back, too.
+	// A payload that is finished unread answers a waiting fetch.
 	c.send(placeInline(4, "k", "third"))
 	c.await(wire.KindPlaced)
 	id = fetch("third")
@@ -148,7 +146,7 @@ func TestThinClientFetches(t *testing.T) {
 	c.send(&wire.Finish{Delivery: m.Delivery})
 	c.send(fetchOf(6, "k", wire.FetchWait))
 	testbus.Await(t, func() bool { return len(stalls(t, h)) == 1 })
-	if s := stalls(t, h)[0]; !strings.Contains(s, `"k" on thinker -> talker, which nobody has placed`) {
+	if s := stalls(t, h)[0]; !strings.Contains(s, `"k" on thinker -> talker, which no process has placed`) {
 		t.Errorf("the stall says %q", s)
 	}
 	c.send(&wire.Cancel{Token: 6})
@@ -160,9 +158,10 @@ func TestThinClientFetches(t *testing.T) {
 	c.send(&wire.Bye{})
 }
 
-// TestThinClientCleansUp: an owner's own, by exactly its key, and everything.
+// TestThinClientCleansUp: a cleanup removes an owner's payload with exactly that key, or all
+// payloads of the owner.
 func TestThinClientCleansUp(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	c := dialThin(t, h.path)
 	for i, key := range []string{"r1_thinker_0", "r1_thinker_1", "other", "more"} {
 		c.send(placeInline(uint32(i), key, key))
@@ -187,9 +186,9 @@ func TestThinClientCleansUp(t *testing.T) {
 	c.send(&wire.Bye{})
 }
 
-// TestExchangeAnswers: what a client may ask in vain is answered, not punished.
+// TestExchangeAnswers: invalid questions are answered with an error, and the connection stays.
 func TestExchangeAnswers(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	c := dialThin(t, h.path)
 	c.send(placeInline(1, "a/b", "x"))
 	c.wantFailed(1, wire.CodeInvalid)
@@ -201,8 +200,7 @@ func TestExchangeAnswers(t *testing.T) {
 	c.send(&wire.Bye{})
 }
 
-// TestBadExchangePeers: a client that breaks the protocol is refused, and told what
-// it did.
+// TestBadExchangePeers: a client that breaks the protocol is refused, with the reason.
 func TestBadExchangePeers(t *testing.T) {
 	fetched := func(c *thinClient) uint32 {
 		c.send(placeInline(1, "k", "x"))
@@ -234,7 +232,7 @@ func TestBadExchangePeers(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := exchanging(t, bus.Options{})
+			h := exchangeHost(t, bus.Options{})
 			c := dialThin(t, h.path)
 			c.send(bad.do(c))
 			if m := c.await(wire.KindRefuse).(*wire.Refuse); m.Code != wire.CodeProtocol || !strings.Contains(m.Text, bad.want) {
@@ -247,10 +245,10 @@ func TestBadExchangePeers(t *testing.T) {
 
 func errOf(_ connector.Payload, err error) error { return err }
 
-// TestExchangeBounds: a client has so many owners, and so many questions that wait.
+// TestExchangeBounds: the owners and the waiting questions of a client are bounded.
 func TestExchangeBounds(t *testing.T) {
 	const owners, waits = 4096, 4096
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	c := dialThin(t, h.path)
 	place := func(owner uint32) {
 		m := placeInline(owner, fmt.Sprint("k", owner), "x")
@@ -262,7 +260,7 @@ func TestExchangeBounds(t *testing.T) {
 		c.await(wire.KindPlaced)
 	}
 	place(owners)
-	c.send(fetchOf(owners+1, "nothing", 0)) // which fails too, behind it
+	c.send(fetchOf(owners+1, "nothing", 0)) // its failure comes after the first
 	c.wantFailed(owners, wire.CodeOverloaded)
 	c.wantFailed(owners+1, wire.CodeNothing)
 	c.send(&wire.Cleanup{Token: 1, Owner: 0})
@@ -273,22 +271,22 @@ func TestExchangeBounds(t *testing.T) {
 	for i := range uint32(waits) {
 		c.send(fetchOf(i, "never", wire.FetchWait))
 	}
-	c.sendAll(fetchOf(waits, "never", wire.FetchWait), fetchOf(waits+1, "nothing", 0)) // the second fails too, behind the first
+	c.sendAll(fetchOf(waits, "never", wire.FetchWait), fetchOf(waits+1, "nothing", 0)) // the second failure comes after the first
 	c.wantFailed(waits, wire.CodeOverloaded)
 	c.wantFailed(waits+1, wire.CodeNothing)
 	c.send(&wire.Bye{})
 }
 
-// TestExchangeOwnSegments: a client may place so many payloads in segments of their own, each
-// of which takes a descriptor of the host's; more are refused until one comes back.
+// TestExchangeOwnSegments: the placed payloads with their own segments, each with a descriptor in
+// the host, are bounded. Further ones are refused until one comes back.
 func TestExchangeOwnSegments(t *testing.T) {
 	const most = 64
-	h := exchanging(t, bus.Options{})
+	h := exchangeHost(t, bus.Options{})
 	b := h.exchange(t)
 	c := dialThin(t, h.path)
 	c.await(wire.KindWelcome)
 	place := func(i uint32) {
-		mem, _ := offering(t, 1<<12, 1<<12)
+		mem, _ := newOffer(t, 1<<12, 1<<12)
 		c.offer(mem, i)
 		m := placeAt(i, i, fmt.Sprint("k", i), 1<<12)
 		m.Flags |= wire.FlagOwn
@@ -299,7 +297,7 @@ func TestExchangeOwnSegments(t *testing.T) {
 		c.await(wire.KindPlaced)
 	}
 	place(most)
-	c.send(fetchOf(most+1, "nothing", 0)) // which fails too, behind it
+	c.send(fetchOf(most+1, "nothing", 0)) // its failure comes after the first
 	c.wantFailed(most, wire.CodeOverloaded)
 	c.wantFailed(most+1, wire.CodeNothing)
 	get(t, b, "k0").Release()
@@ -309,9 +307,10 @@ func TestExchangeOwnSegments(t *testing.T) {
 	c.send(&wire.Bye{})
 }
 
-// TestWelcomeSaysTheBounds: a client hears how large a payload may be, and how many segments it may offer.
+// TestWelcomeSaysTheBounds: Welcome tells the largest payload and how many segments a client may
+// offer.
 func TestWelcomeSaysTheBounds(t *testing.T) {
-	h := exchanging(t, bus.Options{Store: shmstore.Options{MaxLargeBytes: 64 << 20}})
+	h := exchangeHost(t, bus.Options{Store: shmstore.Options{MaxLargeBytes: 64 << 20}})
 	c := connectThin(t, h.path)
 	c.send(helloOf(wire.Version))
 	m := c.await(wire.KindWelcome).(*wire.Welcome)

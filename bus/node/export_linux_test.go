@@ -17,30 +17,30 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// Place is where a payload lies: the file of its memory, and the offset there.
-type Place struct {
+// Location is where a payload lies: the file of its memory, and the offset there.
+type Location struct {
 	File   uint64
 	Offset int64
 }
 
-// PlaceOf tells where the payload of a delivery from another process lies.
-func PlaceOf(t testing.TB, d *bus.Delivery) Place {
+// LocationOf is where the payload of a delivery from another process lies.
+func LocationOf(t testing.TB, d *bus.Delivery) Location {
 	t.Helper()
 	at, err := d.Control().Locate(bus.Reader{})
 	if err != nil || at.Seg == nil {
 		t.Errorf("the payload is not in shared memory: %v", err)
-		return Place{}
+		return Location{}
 	}
-	return Place{File: fileOf(t, at.Seg), Offset: int64(at.Offset)}
+	return Location{File: fileOf(t, at.Seg), Offset: int64(at.Offset)}
 }
 
-func lies(t testing.TB, p *accounts.Payload) Place {
+func locationOf(t testing.TB, p *accounts.Payload) Location {
 	t.Helper()
 	if !p.InMemory() {
 		t.Error("the payload is not in shared memory")
-		return Place{}
+		return Location{}
 	}
-	return Place{File: fileOf(t, p.Segment()), Offset: int64(p.Offset())}
+	return Location{File: fileOf(t, p.Segment()), Offset: int64(p.Offset())}
 }
 
 func fileOf(t testing.TB, seg *accounts.Segment) uint64 {
@@ -52,13 +52,13 @@ func fileOf(t testing.TB, seg *accounts.Segment) uint64 {
 	return st.Ino
 }
 
-// FetchedFrom tells where a payload lies that a node has from an exchange.
-func FetchedFrom(t testing.TB, p connector.Payload) Place {
+// FetchedFrom is where a payload lies that a node has fetched from an exchange.
+func FetchedFrom(t testing.TB, p connector.Payload) Location {
 	t.Helper()
-	return lies(t, p.(*accounts.Payload))
+	return locationOf(t, p.(*accounts.Payload))
 }
 
-// ExchangeFile is the memory of what a node puts into an exchange.
+// ExchangeFile is the file of a node's own memory for the exchange.
 func ExchangeFile(t testing.TB, n *Node) uint64 {
 	t.Helper()
 	n.mu.Lock()
@@ -66,41 +66,39 @@ func ExchangeFile(t testing.TB, n *Node) uint64 {
 	return fileOf(t, n.link.exchange.Memory())
 }
 
-// HasExchangeMemory reports whether a node has made memory for what it puts into an exchange.
+// HasExchangeMemory reports whether a node has created memory for the exchange.
 func HasExchangeMemory(n *Node) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.link.exchange.Memory() != nil
 }
 
-// FetchForNobody has a node's host hand out what lies under a key, to somebody who
-// does not wait for it any more.
-func FetchForNobody(t testing.TB, n *Node, edge connector.Edge, key string) {
+// FetchWithoutWaiter has the host send a payload for a question that is not open at the node.
+func FetchWithoutWaiter(t testing.TB, n *Node, edge connector.Edge, key string) {
 	t.Helper()
 	n.mu.Lock()
 	l := n.link
 	n.mu.Unlock()
 	l.Queue(&wire.Fetch{Token: 1 << 31, From: edge.From, To: edge.To, Key: key})
-	if _, err := l.call(t.Context(), "stats", nil); err != nil { // behind the answer
+	if _, err := l.call(t.Context(), "stats", nil); err != nil { // the answer comes after the payload or descriptors
 		t.Fatal(err)
 	}
 }
 
-// FindForNobody has a node's host hand out what lies under a name, as the answer to
-// a question that nobody has asked.
-func FindForNobody(t testing.TB, n *Node, name lane.Name, token uint32) {
+// FindWithoutWaiter has the host send descriptors for a question that is not open at the node.
+func FindWithoutWaiter(t testing.TB, n *Node, name lane.Name, token uint32) {
 	t.Helper()
 	n.mu.Lock()
 	l := n.link
 	n.mu.Unlock()
 	l.Queue(&wire.Find{Token: token, Pool: name.Pool, Number: name.Number})
-	if _, err := l.call(t.Context(), "stats", nil); err != nil { // behind the answer
+	if _, err := l.call(t.Context(), "stats", nil); err != nil { // the answer comes after the payload or descriptors
 		t.Fatal(err)
 	}
 }
 
-// SayMuch has a node tell its host more than a link keeps for one that does not read.
-func SayMuch(n *Node) {
+// FillBacklog queues more messages than a link keeps for a host that does not read.
+func FillBacklog(n *Node) {
 	n.mu.Lock()
 	l := n.link
 	n.mu.Unlock()
@@ -109,9 +107,9 @@ func SayMuch(n *Node) {
 	}
 }
 
-// OfferInVain has a node offer its host memory that it cannot send it, and then
-// memory that it can; it returns how much the host was told of.
-func OfferInVain(t testing.TB, n *Node) (known int) {
+// OfferUnsendable has a node offer memory whose descriptor is closed, twice. It returns how many
+// segments are taken for known to the host.
+func OfferUnsendable(t testing.TB, n *Node) (known int) {
 	t.Helper()
 	n.mu.Lock()
 	l := n.link
@@ -132,23 +130,23 @@ func OfferInVain(t testing.TB, n *Node) (known int) {
 	return known
 }
 
-// Polls counts how often the goroutines of a node looked for what other processes send.
+// Polls counts how often the goroutines of a node have polled the connections.
 func Polls(n *Node) int64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.link.lastActive.Spinner().Polls()
 }
 
-// Waiting is how many requests of a node wait for their places there.
-func Waiting(t *testing.T, n *Node) int {
+// PermitWaiters is how many requests of a node wait for a permit there.
+func PermitWaiters(t *testing.T, n *Node) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	waiting, _ := testbus.Services(t, n.link.begun.carrier().Bus).Permits.Waiting()
+	waiting, _ := testbus.Services(t, n.link.work.callerPart().Bus).Permits.Waiting()
 	return waiting
 }
 
-// CutOff ends a node's connection as if its host had died.
-func CutOff(n *Node) {
+// BreakConnection ends a node's connection as the death of its host does.
+func BreakConnection(n *Node) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.link != nil {
@@ -156,8 +154,8 @@ func CutOff(n *Node) {
 	}
 }
 
-// ToldToDrain reports whether the host has told a node that it is going to stop.
-func ToldToDrain(n *Node) bool {
+// DrainReceived reports whether a node has received the message Drain.
+func DrainReceived(n *Node) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	select {
@@ -168,33 +166,32 @@ func ToldToDrain(n *Node) bool {
 	}
 }
 
-// PublishedBy is how many names a node publishes, or is about to.
-func PublishedBy(n *Node) int {
+// PublishedCount is how many names a node publishes, or is about to publish.
+func PublishedCount(n *Node) int {
 	n.directory.mu.Lock()
 	defer n.directory.mu.Unlock()
 	return len(n.directory.names)
 }
 
-// OpenAt counts the questions of a node's that are open at its host, and its requests and
-// tasks.
-func OpenAt(n *Node) (questions, sources int) {
+// OpenCounts counts the open questions of a node, and its requests and tasks.
+func OpenCounts(n *Node) (questions, sources int) {
 	n.mu.Lock()
 	l := n.link
 	n.mu.Unlock()
-	tasks, all := l.begun.list()
-	l.asked.mu.Lock()
-	defer l.asked.mu.Unlock()
-	return len(l.asked.open), len(all) + len(tasks)
+	tasks, all := l.work.list()
+	l.questions.mu.Lock()
+	defer l.questions.mu.Unlock()
+	return len(l.questions.pending), len(all) + len(tasks)
 }
 
-// RequestIDOf names the nth request that a node has submitted to its host.
+// RequestIDOf is the ID of the nth request that a node has submitted to its host.
 func RequestIDOf(n *Node, nth uint32) messages.RequestID {
 	return hostnode.RequestID(n.link.welcome.Node, nth)
 }
 
-// WaitForPlaces is how many requests wait for a place among those that a node has open.
-func WaitForPlaces(n *Node) int {
-	caller := n.link.begun.carrier()
+// SubmitWaiters is PermitWaiters; 0 before the first request of the node.
+func SubmitWaiters(n *Node) int {
+	caller := n.link.work.callerPart()
 	if caller == nil {
 		return 0
 	}

@@ -11,44 +11,45 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// tellAfter is how long a process lets figures change before it tells the host.
-const tellAfter = time.Second
+// figuresDelay is how long a process collects changes of its figures before it sends them to the
+// host.
+const figuresDelay = time.Second
 
-// tensorReport tells the host of a node the figures of the node's lane.
+// tensorReport sends the figures of the node's lane to the host.
 type tensorReport struct {
-	node *Node
-	due  atomic.Bool // a timer runs
+	node      *Node
+	scheduled atomic.Bool // a timer is running
 }
 
-// counted is for lane.Lane.OnCount.
-func (r *tensorReport) counted() {
-	if r.due.CompareAndSwap(false, true) {
-		time.AfterFunc(tellAfter, r.tell)
+// schedule is for lane.Lane.OnCount.
+func (r *tensorReport) schedule() {
+	if r.scheduled.CompareAndSwap(false, true) {
+		time.AfterFunc(figuresDelay, r.send)
 	}
 }
 
-func (r *tensorReport) tell() {
-	r.due.Store(false) // what is counted from here on is for the next
+func (r *tensorReport) send() {
+	r.scheduled.Store(false) // later counts schedule the next report
 	r.node.mu.Lock()
 	l := r.node.link
 	r.node.mu.Unlock()
 	if l != nil {
-		l.tellFigures()
+		l.sendFigures()
 	}
 }
 
-// toldFigures is what a link's host knows of the lane.
-type toldFigures struct {
-	mu     lockorder.Mutex[lockorder.ToldFigures]
-	before lane.Stats // when the link was made
-	last   lane.Stats
+// sentFigures are the figures of the lane that a link has sent to its host.
+type sentFigures struct {
+	mu   lockorder.Mutex[lockorder.ToldFigures]
+	base lane.Stats // at the start of the link
+	last lane.Stats
 }
 
-// tellFigures tells the host what is new. No goroutine waits for the answer.
-func (l *link) tellFigures() {
+// sendFigures sends the figures if they have changed. The answer is ignored.
+func (l *link) sendFigures() {
 	l.figures.mu.Lock()
 	defer l.figures.mu.Unlock()
-	figures := l.node.lane.Stats().Since(l.figures.before)
+	figures := l.node.lane.Stats().Since(l.figures.base)
 	if figures == l.figures.last {
 		return
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 func init() {
-	// host of results hosts a stage whose results go to callers. It logs to a file beside its socket.
+	// The role hosts a stage whose results go to callers. It logs to a file next to its socket.
 	roles["host of results"] = func() {
 		file, err := os.Create(os.Getenv(node.EnvSocket) + ".log")
 		if err != nil {
@@ -46,8 +46,8 @@ func filesOf(t *testing.T, pid int) int {
 	return len(files)
 }
 
-// submitted has the caller submit one more request, and returns the stage's task for it.
-func (v *viewing) submitted(caller *thinClient, n uint32) (task uint32) {
+// submitRequest has the caller submit another request, and returns the stage's task for it.
+func (v *viewing) submitRequest(caller *thinClient, n uint32) (task uint32) {
 	caller.t.Helper()
 	caller.send(&wire.Submit{Source: ownSource(n)})
 	caller.send(inMessage(n, ownSource(n), "go"))
@@ -56,16 +56,16 @@ func (v *viewing) submitted(caller *thinClient, n uint32) (task uint32) {
 	return d.Source
 }
 
-// alone has the stage emit a payload in a segment of its own, and returns what comes of it at the caller: a delivery,
-// or the end of the request.
-func (v *viewing) alone(caller *thinClient, task uint32) wire.Message {
+// emitAlone has the stage emit a payload in its own segment, and returns the message for the
+// caller: a delivery, or the end of the request.
+func (v *viewing) emitAlone(caller *thinClient, task uint32) wire.Message {
 	caller.t.Helper()
 	v.put++
-	own, _ := offering(caller.t, viewedBytes, viewedBytes)
+	own, _ := newOffer(caller.t, viewedBytes, viewedBytes)
 	v.producer.offer(own, 1+v.put)
 	own.Close()
 	v.producer.send(&wire.Put{Put: v.put, Source: task, Edge: wire.AllEdges, Flags: wire.FlagOwn, Codec: uint32(codec.IDRaw), Segment: 1 + v.put, Size: viewedBytes})
-	v.producer.handled() // its connection goes on
+	v.producer.handled() // its connection is still open
 	for {
 		h, body, fds, err := caller.in.Next()
 		if err != nil {
@@ -87,9 +87,9 @@ func (v *viewing) alone(caller *thinClient, task uint32) wire.Message {
 	}
 }
 
-// TestKeptViewsTakeNoDescriptorsOfOthers: a process keeps views of more payloads than the host has descriptors for. Its
-// requests fail, with a reason that names it, and go on when it lets go of its views. The connection of the process
-// that sends the payloads goes on, and another process gets its results.
+// TestKeptViewsTakeNoDescriptorsOfOthers: a process keeps views of more payloads than the host has
+// descriptors for. Its requests fail with an error that names the process, until it releases views.
+// The producer's connection stays, and another process gets its results.
 func TestKeptViewsTakeNoDescriptorsOfOthers(t *testing.T) {
 	h, host := hostAloneAs(t, "host of results")
 	v := &viewing{hosted: h, producer: dialThin(t, h.path), caller: dialThin(t, h.path)}
@@ -100,15 +100,15 @@ func TestKeptViewsTakeNoDescriptorsOfOthers(t *testing.T) {
 	const more = 100
 	pid := host.Process.Pid
 	most := filesOf(t, pid) + more
-	limited(t, pid, unix.RLIMIT_NOFILE, uint64(most), func() {
+	withLimit(t, pid, unix.RLIMIT_NOFILE, uint64(most), func() {
 		var kept []uint32
 		failed := func(task uint32) *wire.Over {
 			for range 2 * more {
-				m := v.alone(v.caller, task)
+				m := v.emitAlone(v.caller, task)
 				if over, is := m.(*wire.Over); is {
 					return over
 				}
-				id := m.(*wire.Deliver).Delivery //nolint:forcetypeassert // it is no other
+				id := m.(*wire.Deliver).Delivery //nolint:forcetypeassert // the only other kind
 				v.caller.send(&wire.Finish{Delivery: id, Flags: wire.FinishKeep})
 				v.caller.handled()
 				kept = append(kept, id)
@@ -116,7 +116,7 @@ func TestKeptViewsTakeNoDescriptorsOfOthers(t *testing.T) {
 			t.Fatalf("%d payloads are kept, and no request fails", len(kept))
 			return nil
 		}
-		over := failed(v.submitted(v.caller, 1))
+		over := failed(v.submitRequest(v.caller, 1))
 		for _, want := range []string{
 			fmt.Sprintf("keeps views of payloads in %d segments of their own", len(kept)), fmt.Sprintf("the host, process %d", pid),
 			fmt.Sprintf("of the %d that it may have open", most), "ulimit -n, or LimitNOFILE=",
@@ -127,13 +127,13 @@ func TestKeptViewsTakeNoDescriptorsOfOthers(t *testing.T) {
 		}
 		n := len(kept)
 		for request := range uint32(3) {
-			if failed(v.submitted(v.caller, 2+request)); len(kept) != n {
+			if failed(v.submitRequest(v.caller, 2+request)); len(kept) != n {
 				t.Errorf("%d payloads more are kept", len(kept)-n)
 			}
 		}
-		task := v.submitted(other, 1)
-		for range 3 * 4 { // as many as it can finish
-			m, is := v.alone(other, task).(*wire.Deliver)
+		task := v.submitRequest(other, 1)
+		for range 3 * 4 { // more than one window
+			m, is := v.emitAlone(other, task).(*wire.Deliver)
 			if !is {
 				t.Fatal("a process that keeps no views gets nothing")
 			}
@@ -144,12 +144,12 @@ func TestKeptViewsTakeNoDescriptorsOfOthers(t *testing.T) {
 			v.caller.send(&wire.Release{Delivery: id})
 		}
 		kept = nil
-		if failed(v.submitted(v.caller, 9)); len(kept) != n {
-			t.Errorf("%d payloads are kept when all were let go of, want %d", len(kept), n)
+		if failed(v.submitRequest(v.caller, 9)); len(kept) != n {
+			t.Errorf("%d payloads are kept after all were released, want %d", len(kept), n)
 		}
 	})
 	log, err := os.ReadFile(h.path + ".log")
 	if n := strings.Count(string(log), "is given no large payloads"); err != nil || n != 1 {
-		t.Errorf("the log says so %d times, %v:\n%s", n, err, log)
+		t.Errorf("the log has the warning %d times, %v:\n%s", n, err, log)
 	}
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// TestForwardOutlivesItsDelivery: what a client passes on by reference for one task, and
-// has of another, which it finishes then: the payload stays until the emission is made,
-// for which there is no room yet. So does one that it had kept, and releases.
+// TestForwardOutlivesItsDelivery: a client forwards a delivery of one task on another task, and
+// finishes the delivery while the emission waits for its window. The payload stays until the
+// emission is sent. The same holds for a kept payload that the client releases.
 func TestForwardOutlivesItsDelivery(t *testing.T) {
 	for name, keep := range map[string]bool{"finished": false, "kept": true} {
 		t.Run(name, func(t *testing.T) {
@@ -39,7 +39,7 @@ func TestForwardOutlivesItsDelivery(t *testing.T) {
 			}
 			c.send(&wire.Finish{Delivery: gets.Delivery})
 			c.send(&wire.Call{Token: 4, Method: "check"})
-			c.await(wire.KindReply) // the host has handled all that
+			c.await(wire.KindReply) // the host has handled all earlier messages
 			var got []string
 			for range 2 {
 				d, err := r.Recv(t.Context())
@@ -49,7 +49,7 @@ func TestForwardOutlivesItsDelivery(t *testing.T) {
 				got = append(got, string(d.Bytes()))
 				mustFinishResult(t, d)
 				if len(got) == 1 {
-					c.await(wire.KindReturned) // there is room
+					c.await(wire.KindReturned) // the window has a free slot
 				}
 			}
 			if want := large("has the payload"); !strings.HasSuffix(got[1], want) { // encoded

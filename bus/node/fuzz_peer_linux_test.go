@@ -18,20 +18,19 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore/lane"
 )
 
-// rawPeer is the other end of a node's connection to a peer, made by hand: what
-// it sends need be no message, and need not keep the order.
+// rawPeer is a peer of a node that sends arbitrary bytes, in any order.
 type rawPeer struct {
-	conn     *peer.Conn
-	own, its *shmstore.Segment
-	lane     *lane.Sender
-	packets  uint32 // that were sent by the socket
-	frames   uint64 // ... and by the lane
-	told     uint64 // of those, before the last packet
+	conn      *peer.Conn
+	own, its  *shmstore.Segment
+	lane      *lane.Sender
+	packets   uint32 // sent by the socket
+	frames    uint64 // sent in the lane
+	announced uint64 // frames before the last packet
 }
 
 const rawLaneBytes = 64 << 10
 
-// meetRaw does what a peer does first.
+// meetRaw exchanges lanes with the node, as a peer does.
 func meetRaw(conn *peer.Conn) (_ *rawPeer, err error) {
 	p := &rawPeer{conn: conn}
 	defer func() {
@@ -50,7 +49,7 @@ func meetRaw(conn *peer.Conn) (_ *rawPeer, err error) {
 	}
 	geo.FormatSender(p.own.Bytes()[:n:n])
 	geo.FormatReceiver(p.own.Bytes()[n:])
-	if err := p.say(&wire.Lane{Capacity: rawLaneBytes}, p.own.FD()); err != nil {
+	if err := p.sendMessage(&wire.Lane{Capacity: rawLaneBytes}, p.own.FD()); err != nil {
 		return nil, err
 	}
 	in := peer.NewReceiver(conn)
@@ -68,11 +67,11 @@ func meetRaw(conn *peer.Conn) (_ *rawPeer, err error) {
 }
 
 // wake wakes the node as a peer does.
-func (p *rawPeer) wake() { _ = p.packet(nil) } // of a node that is gone nothing more comes
+func (p *rawPeer) wake() { _ = p.packet(nil) } // fails if the node is gone
 
-// packet sends a packet by the socket, behind the frames that were sent.
+// packet sends a packet by the socket, ordered after the frames that were sent.
 func (p *rawPeer) packet(b []byte, fds ...int) error {
-	if p.frames != p.told {
+	if p.frames != p.announced {
 		head, err := wire.Append(nil, &wire.After{Frames: p.frames}, 0)
 		if err != nil {
 			return err
@@ -82,13 +81,13 @@ func (p *rawPeer) packet(b []byte, fds ...int) error {
 	err := p.conn.Send(b, fds)
 	if err == nil {
 		p.packets++
-		p.told = p.frames
+		p.announced = p.frames
 	}
 	return err
 }
 
-// say sends a message by the socket.
-func (p *rawPeer) say(m wire.Message, fds ...int) error {
+// sendMessage sends a message by the socket.
+func (p *rawPeer) sendMessage(m wire.Message, fds ...int) error {
 	b, err := wire.Append(nil, m, len(fds))
 	if err != nil {
 		return err
@@ -96,8 +95,9 @@ func (p *rawPeer) say(m wire.Message, fds ...int) error {
 	return p.packet(b, fds...)
 }
 
-// send leaves a frame in the lane, whatever it is. It reports false when none can be sent.
-func (p *rawPeer) send(after uint32, b []byte) bool {
+// sendFrame puts a frame with arbitrary bytes into the lane. It reports false when the lane takes
+// none.
+func (p *rawPeer) sendFrame(after uint32, b []byte) bool {
 	p.frames++ // a wake-up comes after it
 	err := p.lane.TrySend(lane.Kind(after), b)
 	if err != nil {
@@ -115,18 +115,18 @@ func (p *rawPeer) close() {
 	}
 }
 
-// Steps of a script: one byte that says which, and seven of numbers.
+// A step of a script is one byte for its kind, and seven bytes of numbers.
 const (
 	rawDeliver  = iota // source, flags, sequence, segment, offset, size
 	rawFinish          // delivery, flags, code
 	rawRelease         // delivery
 	rawStreamed        // source, edge, deliveries
 	rawFrame           // kind, and a body of up to four bytes
-	rawSegment         // number, and whether its size is told
+	rawSegment         // number, and whether the next four bytes are its size
 	rawForget          // number
-	rawPoke            // offset, and what to write there
+	rawPoke            // offset, and the value to write
 	rawAfter           // frames before a packet
-	rawEarly           // how many packets before a frame are not there, and up to four bytes
+	rawEarly           // how many packets before a frame are missing, and up to four bytes
 	rawSteps
 )
 
@@ -139,9 +139,9 @@ func rawStep(op byte, numbers ...byte) []byte {
 	return append([]byte{op}, append(numbers, make([]byte, rawStepBytes-1-len(numbers))...)...)
 }
 
-// do does one step. It reports false when nothing more can be sent.
+// do executes a step. It reports false when nothing more can be sent.
 func (p *rawPeer) do(s []byte, task uint32, mem *shmstore.Segment) bool {
-	// Small numbers mean what is there.
+	// Small numbers stand for the existing task.
 	source := func(b byte) uint32 {
 		if b < 128 {
 			return task
@@ -150,7 +150,7 @@ func (p *rawPeer) do(s []byte, task uint32, mem *shmstore.Segment) bool {
 	}
 	message := func(m wire.Message) bool {
 		b, err := wire.Append(nil, m, 0)
-		return err != nil || p.send(p.packets, b)
+		return err != nil || p.sendFrame(p.packets, b)
 	}
 	switch s[0] % rawSteps {
 	case rawDeliver:
@@ -172,35 +172,35 @@ func (p *rawPeer) do(s []byte, task uint32, mem *shmstore.Segment) bool {
 	case rawFrame:
 		body := s[3 : 3+min(int(s[7]), 4)]
 		b := binary.LittleEndian.AppendUint32(nil, uint32(wire.HeaderSize+len(body)))
-		return p.send(p.packets, append(append(b, s[1], s[2], 0, 0), body...))
+		return p.sendFrame(p.packets, append(append(b, s[1], s[2], 0, 0), body...))
 	case rawSegment:
 		m := &wire.Segment{Segment: uint32(s[1]), Bytes: uint64(mem.Size())}
 		if s[2] != 0 {
 			m.Bytes = uint64(binary.LittleEndian.Uint32(s[3:]))
 		}
-		return p.say(m, mem.FD()) == nil
+		return p.sendMessage(m, mem.FD()) == nil
 	case rawForget:
-		return p.say(&wire.Forget{Segment: uint32(s[1])}) == nil
+		return p.sendMessage(&wire.Forget{Segment: uint32(s[1])}) == nil
 	case rawPoke:
 		at := int(binary.LittleEndian.Uint16(s[1:])) * 8 % len(p.own.Bytes())
 		binary.LittleEndian.PutUint32(p.own.Bytes()[at:], binary.LittleEndian.Uint32(s[3:]))
-		return p.say(&wire.Forget{Segment: nowhere}) == nil // wakes the node
+		return p.sendMessage(&wire.Forget{Segment: unknownSource}) == nil // wakes the node
 	case rawAfter:
-		return p.say(&wire.After{Frames: uint64(binary.LittleEndian.Uint16(s[1:]))}) == nil
+		return p.sendMessage(&wire.After{Frames: uint64(binary.LittleEndian.Uint16(s[1:]))}) == nil
 	case rawEarly:
-		return p.send(p.packets+uint32(s[1]), s[2:2+min(int(s[7]), 4)])
+		return p.sendFrame(p.packets+uint32(s[1]), s[2:2+min(int(s[7]), 4)])
 	}
 	return true
 }
 
-// hostile is a node whose peers do as scripts say.
+// hostile is a node whose peers execute scripts.
 type hostile struct {
 	*attached
 	mem   *shmstore.Segment
 	peers uint32
 }
 
-// openFilesBut are what this process has open, but for memory of a name.
+// openFilesBut are the open files of this process, without memory of a certain name.
 func openFilesBut(t testing.TB, name string) (all []string) {
 	t.Helper()
 	const folder = "/proc/self/fd/"
@@ -209,7 +209,7 @@ func openFilesBut(t testing.TB, name string) (all []string) {
 		t.Fatal(err)
 	}
 	for _, f := range files {
-		to, _ := os.Readlink(folder + f.Name()) // the folder's own is gone
+		to, _ := os.Readlink(folder + f.Name()) // the descriptor of the folder is closed
 		if name == "" || !strings.HasPrefix(to, "/memfd:"+name) {
 			all = append(all, to)
 		}
@@ -217,14 +217,14 @@ func openFilesBut(t testing.TB, name string) (all []string) {
 	return all
 }
 
-// tasks is how many the node has.
+// tasks counts the node's tasks.
 func (h *hostile) tasks() int {
-	tasks, _ := h.link.begun.list()
+	tasks, _ := h.link.work.list()
 	return len(tasks)
 }
 
-// play has a peer do what a script says, in place of one end of the streams of
-// a request, and requires that the node has nothing of it left, and goes on.
+// play has a peer execute a script as one end of a request's streams. It requires that the node
+// keeps nothing of the peer and still serves requests.
 func (h *hostile) play(t testing.TB, script []byte) {
 	t.Helper()
 	r, err := h.bus.Stream(t.Context())
@@ -234,9 +234,9 @@ func (h *hostile) play(t testing.TB, script []byte) {
 	if err := emit(t, r, []byte{0}).Finish(nil); err != nil {
 		t.Fatal(err)
 	}
-	task, cmd := h.task(t), lasting(t)
+	task, cmd := h.task(t), sleepingProcess(t)
 	h.peers++
-	node := handNode + h.peers
+	node := testPeerNode + h.peers
 	raw, err := meetRaw(introduceTo(t, h.link, node, cmd))
 	if err != nil {
 		t.Fatal(err)
@@ -245,7 +245,7 @@ func (h *hostile) play(t testing.TB, script []byte) {
 	if err := h.link.handle(&wire.Expect{Source: task.id, Peer: node}, nil); err != nil {
 		t.Fatal(err)
 	}
-	h.direct(t, node, task)
+	h.openSilentDirect(t, node, task)
 	for i := 0; i < rawMostSteps && len(script) >= rawStepBytes; i++ {
 		if !raw.do(script[:rawStepBytes], task.id, h.mem) {
 			break
@@ -286,9 +286,9 @@ func (h *hostile) play(t testing.TB, script []byte) {
 	_ = cmd.Wait() // it was killed
 }
 
-// FuzzPeer has a peer of a node send whatever comes to mind, in frames of the
-// lane, in place of frames, and by the socket. The node must give that peer up at
-// most, keep nothing of it, and go on with its host and with other requests.
+// FuzzPeer has a peer of a node send arbitrary messages, in frames of the lane, in place of frames,
+// and by the socket. The node may give up the peer, must keep nothing of it, and must serve its
+// host and other requests.
 func FuzzPeer(f *testing.F) {
 	const inline = byte(wire.FlagInline)
 	f.Add(slices.Concat(rawStep(rawDeliver, 0, inline, 1, 0, 0, 200), rawStep(rawDeliver, 0, inline, 2, 0, 0, 1), rawStep(rawFinish, 1), rawStep(rawStreamed, 0, 0, 3)))

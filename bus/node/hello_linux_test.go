@@ -13,30 +13,30 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// helloOf is the first message of this process, as of some version.
+// helloOf is the first message of this process, with a certain version.
 func helloOf(version uint16) *wire.Hello {
 	return &wire.Hello{VersionMin: version, VersionMax: version, PID: uint32(os.Getpid())}
 }
 
-// wantRefused requires that the host has refused the client, and has hung up.
+// wantRefused requires that the host has refused the client and hung up.
 func (c *thinClient) wantRefused(code wire.Code, text string) {
 	c.t.Helper()
 	bye, err := wire.Append(nil, &wire.Bye{}, 0)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	_ = c.conn.Send(bye, nil)                    // to have a host hang up that refuses nothing
+	_ = c.conn.Send(bye, nil)                    // has a host that does not refuse hang up
 	m := c.await(wire.KindRefuse).(*wire.Refuse) //nolint:forcetypeassert // it is of that kind
 	if m.Code != code || !strings.Contains(m.Text, text) {
 		c.t.Errorf("refused with %v: %s; want %v and %q", m.Code, m.Text, code, text)
 	}
 	if _, _, _, err := c.in.Next(); err != io.EOF {
-		c.t.Errorf("behind that came %v, want the end", err)
+		c.t.Errorf("after the refusal came %v, want the end", err)
 	}
 }
 
-// TestHelloIsChecked: a process that asks for what this host is not, or is not the one that
-// it says, is refused and told why. Others are served.
+// TestHelloIsChecked: a process that asks for another bus or version, or gives another PID, is
+// refused with the reason. Other processes are served.
 func TestHelloIsChecked(t *testing.T) {
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), bus.Options{Name: "b"})
 	changed := func(change func(*wire.Hello)) *wire.Hello {
@@ -83,8 +83,7 @@ func TestHelloIsChecked(t *testing.T) {
 	h.join(t, node.JoinOptions{Bus: "b"})
 }
 
-// TestDescriptorsBeforeHello: a process that may not attach leaves no descriptor with the
-// host.
+// TestDescriptorsBeforeHello: a descriptor that comes before Hello is closed by the host.
 func TestDescriptorsBeforeHello(t *testing.T) {
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), storeOptions)
 	r, w, err := os.Pipe()

@@ -13,7 +13,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// hostAloneAs starts a host that can be killed.
+// hostAloneAs starts a host in its own process, so that it can be killed.
 func hostAloneAs(t *testing.T, role string) (*hosted, *exec.Cmd) {
 	t.Helper()
 	h := &hosted{path: t.TempDir() + "/bus.sock"}
@@ -21,7 +21,7 @@ func hostAloneAs(t *testing.T, role string) (*hosted, *exec.Cmd) {
 	return h, host
 }
 
-// hostAs starts a host at the socket, in a process of its own.
+// hostAs starts a host at the socket, in its own process.
 func (h *hosted) hostAs(t *testing.T, role string) *exec.Cmd {
 	t.Helper()
 	host := h.childAs(t, role, "")
@@ -32,7 +32,7 @@ func (h *hosted) hostAs(t *testing.T, role string) *exec.Cmd {
 	return host
 }
 
-// hosting is a role: it hosts a pipeline at the socket that the environment names.
+// hosting is a role that hosts a pipeline at the socket of the environment.
 func hosting(p bus.Pipeline, opts bus.Options) func() {
 	return func() {
 		b, err := bus.Open(context.Background(), p, opts)

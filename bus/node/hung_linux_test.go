@@ -28,7 +28,7 @@ func init() {
 	}
 }
 
-// hangOnce passes its input on. It hangs with the first attempt at one that says so.
+// hangOnce emits its input. It hangs at the first attempt of an input that begins with "hang".
 func hangOnce(t *bus.Task, d *bus.Delivery) error {
 	in, err := bus.Result[string](d)
 	if err != nil {
@@ -49,7 +49,7 @@ func hangOnce(t *bus.Task, d *bus.Delivery) error {
 	return nil
 }
 
-// hangers start a process that serves the stage m, and hangs when it is told to.
+// hangers start a process that serves the stage m with hangOnce.
 var hangers = map[string]func(t *testing.T, h *hosted) *exec.Cmd{
 	"Go": func(t *testing.T, h *hosted) *exec.Cmd { return h.childAs(t, "hang", "m") },
 	"Python": func(t *testing.T, h *hosted) *exec.Cmd {
@@ -60,11 +60,11 @@ var hangers = map[string]func(t *testing.T, h *hosted) *exec.Cmd{
 	},
 }
 
-// patient is longer than a process of a busy machine stands still.
+// patient is longer than a process stands still on a busy machine.
 const patient = 3 * time.Second
 
-// TestHandleTimeout: a handler of another process that does not return is seen by the host, with the process that
-// runs it. After the timeout its input is handled elsewhere.
+// TestHandleTimeout: the host sees a handler of another process that does not return, and the
+// process that runs it. After the timeout the input is handled elsewhere.
 func TestHandleTimeout(t *testing.T) {
 	for name, start := range hangers {
 		t.Run(name, func(t *testing.T) {
@@ -93,8 +93,8 @@ func TestHandleTimeout(t *testing.T) {
 	}
 }
 
-// TestHandleTimeoutFailsTheRequest: where an input is not repeated, the error says which handler hangs, for which
-// request, and for how long.
+// TestHandleTimeoutFailsTheRequest: where an input is not repeated, the error names the hanging
+// handler, its process, and how long it has run.
 func TestHandleTimeoutFailsTheRequest(t *testing.T) {
 	h := listen(t, testbus.Linear(bus.StageSpec{
 		Name: "m", State: bus.StateNone, Attempts: -1, Remote: &bus.Remote{HandleTimeout: 50 * time.Millisecond, FirstTimeout: 50 * time.Millisecond},
@@ -112,7 +112,7 @@ func TestHandleTimeoutFailsTheRequest(t *testing.T) {
 	}
 }
 
-// TestFirstTimeout: the first handler of a process has more time.
+// TestFirstTimeout: the first handler of a process has a longer timeout.
 func TestFirstTimeout(t *testing.T) {
 	h := listen(t, testbus.Linear(bus.StageSpec{
 		Name: "m", Remote: &bus.Remote{HandleTimeout: time.Millisecond, FirstTimeout: time.Hour},
@@ -132,8 +132,8 @@ func TestFirstTimeout(t *testing.T) {
 	testbus.MustReceive(t, r, []string{"x"})
 }
 
-// TestWaitForAWindowIsReported: a handler of another process that waits for a window is reported by the edge, like
-// one of this process, and is no handler that hangs.
+// TestWaitForAWindowIsReported: a handler of another process that waits for a window is reported as
+// a stall of the edge, and does not time out.
 func TestWaitForAWindowIsReported(t *testing.T) {
 	for name, start := range hangers {
 		t.Run(name, func(t *testing.T) {
@@ -169,7 +169,7 @@ func TestWaitForAWindowIsReported(t *testing.T) {
 	}
 }
 
-// stallsOf asks the host what waits.
+// stallsOf asks the host for the stalls.
 func stallsOf(t *testing.T, n *node.Node) (all []bus.Stall) {
 	t.Helper()
 	answer, err := n.Call(t.Context(), "stalls", nil)
@@ -182,8 +182,8 @@ func stallsOf(t *testing.T, n *node.Node) (all []bus.Stall) {
 	return all
 }
 
-// TestComputingProcessIsNotStuck: a process whose handler computes with the interpreter lock reads no messages, and
-// is not given up.
+// TestComputingProcessIsNotStuck: a process whose handler computes with the interpreter lock held
+// reads no messages, and is not given up.
 func TestComputingProcessIsNotStuck(t *testing.T) {
 	t.Parallel()
 	h := listen(t, testbus.Linear(bus.StageSpec{Name: "m", State: bus.StateNone, Remote: &bus.Remote{}, MaxInflight: 64}),

@@ -14,10 +14,11 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// attachedToHost are the nodes of an idle host: one submits, and each of the others serves.
+// attachedToHost is the number of nodes of an idle host: one submits, and each of the others
+// serves.
 const attachedToHost = 10
 
-// idlePipeline hands each input to every node that serves.
+// idlePipeline sends each input to every serving node.
 func idlePipeline() (p bus.Pipeline) {
 	for i := range attachedToHost - 1 {
 		p.Stages = append(p.Stages, bus.Stage("stage"+strconv.Itoa(i), testbus.Upper))
@@ -27,7 +28,7 @@ func idlePipeline() (p bus.Pipeline) {
 
 func init() { roles["host of many"] = hosting(testbus.Remotes(idlePipeline()), bus.Options{}) }
 
-// privateBytes is the memory that a process shares with none.
+// privateBytes is the memory of a process that it does not share.
 func privateBytes(t *testing.T, pid int) (sizeBytes int) {
 	t.Helper()
 	rollup, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
@@ -47,7 +48,7 @@ func privateBytes(t *testing.T, pid int) (sizeBytes int) {
 	return sizeBytes
 }
 
-// racing reports whether this binary has the race detector in it.
+// racing reports whether this binary has the race detector.
 func racing() bool {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -61,8 +62,8 @@ func racing() bool {
 	return false
 }
 
-// TestIdleHostIsSmall: a host takes the memory for payloads as it fills it, so that one
-// whose processes are quiet has little.
+// TestIdleHostIsSmall: a host takes memory for payloads only when it is filled, so that an idle
+// host is small.
 func TestIdleHostIsSmall(t *testing.T) {
 	if racing() {
 		t.Skip("the race detector takes as much memory for itself")

@@ -9,8 +9,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// TestInlineBytesOfAnEdge: an edge says by itself up to which size payloads travel in messages,
-// in the host's process and to and from others.
+// TestInlineBytesOfAnEdge: each edge has its own limit for payloads that travel in messages, in the
+// host's process and between processes.
 func TestInlineBytesOfAnEdge(t *testing.T) {
 	const size = 20_000
 	p := func() bus.Pipeline {
@@ -38,7 +38,7 @@ func TestInlineBytesOfAnEdge(t *testing.T) {
 				r.Close()
 			}
 			if name != "in process" {
-				return // where a delivery goes past the host, the host does not see what carried it
+				return // the host does not see how a direct delivery travelled
 			}
 			want := map[string]int64{"a->b": 3, "b->c": 0, "->a": 1, "c->": 1}
 			for _, e := range s.Stats().Edges {
@@ -50,12 +50,12 @@ func TestInlineBytesOfAnEdge(t *testing.T) {
 	}
 }
 
-// TestInlineBytesInMessages: the host tells a client up to which size payloads travel in messages
-// on some edge, and sends those of an edge that takes them so.
+// TestInlineBytesInMessages: Welcome tells a client the largest limit of all edges, and the host
+// sends the payloads of an edge in messages up to its limit.
 func TestInlineBytesInMessages(t *testing.T) {
 	const size = 3000 // less than what submitAll sends
 	for most, inline := range map[int]bool{0: false, size + 100: true, -1: false} {
-		thin := most < 0 // one that is no node is sent all that a message takes
+		thin := most < 0 // a client without lanes gets all payloads that fit into a message inline
 		p := testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper)))
 		p.Edges = append(p.Edges, bus.Edge{To: "m", InlineBytes: most})
 		h := listen(t, p, storeOptions)

@@ -14,7 +14,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/messages"
 )
 
-// manyAttrs are n attributes, with names and values of so many bytes.
+// manyAttrs are n attributes, with names and values of certain lengths.
 func manyAttrs(n, name, value int) []bus.EmitOption {
 	var opts []bus.EmitOption
 	for i := range n {
@@ -23,8 +23,8 @@ func manyAttrs(n, name, value int) []bus.EmitOption {
 	return opts
 }
 
-// badLabels are keys and attributes that no message between processes takes, and the
-// field that is to be named.
+// badLabels are keys and attributes that no message between processes takes, and the field that the
+// error has to name.
 var badLabels = map[string]struct {
 	opts  []bus.EmitOption
 	field string
@@ -38,7 +38,8 @@ var badLabels = map[string]struct {
 	"value not UTF-8":  {[]bus.EmitOption{bus.Attr("name", "\xff")}, "attributes"},
 }
 
-// refuseLabels emits with all of badLabels, and says which was not refused as it is to be.
+// refuseLabels emits with each of badLabels, and reports those that were not refused with the right
+// field.
 func refuseLabels(emit func(opts ...bus.EmitOption) error) error {
 	var errs []error
 	for name, bad := range badLabels {
@@ -50,10 +51,10 @@ func refuseLabels(emit func(opts ...bus.EmitOption) error) error {
 	return errors.Join(errs...)
 }
 
-// TestLabelsAreCheckedWhereTheyAreGiven: a key and attributes that cannot go to another
-// process are refused to whoever gives them, in process and out of it; nothing is sent
-// by that, nothing stays reserved, and the stream goes on with the longest that can.
-func TestLabelsAreCheckedWhereTheyAreGiven(t *testing.T) {
+// TestLabelsAreCheckedAtEmit: a key or an attribute that cannot go to another process is refused
+// when it is given, in one process and between processes. Nothing is sent or stays reserved, and
+// the stream continues with the longest valid labels.
+func TestLabelsAreCheckedAtEmit(t *testing.T) {
 	longest := append(manyAttrs(wire.MaxAttrs, wire.MaxAttrName, wire.MaxAttrValue), bus.Key(strings.Repeat("k", wire.MaxName)))
 	stage := bus.StageSpec{Name: "a", Handle: func(t *bus.Task, d *bus.Delivery) error {
 		if len(d.Attrs) != wire.MaxAttrs || len(d.Key) != wire.MaxName {
@@ -62,7 +63,7 @@ func TestLabelsAreCheckedWhereTheyAreGiven(t *testing.T) {
 		buffers := func(opts ...bus.EmitOption) error {
 			b, err := t.Reserve(1000, codec.IDRaw)
 			if err != nil {
-				return nil //nolint:nilerr // which is reported: it was to be refused later
+				return nil //nolint:nilerr // refuseLabels reports the missing refusal
 			}
 			return b.Send(1000, opts...)
 		}
@@ -80,7 +81,7 @@ func TestLabelsAreCheckedWhereTheyAreGiven(t *testing.T) {
 		return t.Forward(d, longest...)
 	}}
 	p := testbus.Linear(stage)
-	p.Edges = []bus.Edge{{To: "a", Window: 1}, {From: "a", Window: 1}} // no place is kept
+	p.Edges = []bus.Edge{{To: "a", Window: 1}, {From: "a", Window: 1}} // no slot stays reserved
 	type stream func() (*bus.Request, error)
 	inProcess := testbus.Open(t, p, bus.Options{})
 	h := serveAll(t, p, bus.Options{})
@@ -123,14 +124,14 @@ func TestLabelsAreCheckedWhereTheyAreGiven(t *testing.T) {
 	}
 }
 
-// longestTrace has a state that is some bytes longer than it may be.
+// longestTrace has a state that exceeds the limit by some bytes.
 func longestTrace(more int) messages.TraceContext {
 	return messages.TraceContext{TraceID: [16]byte{1}, SpanID: [8]byte{1}, State: strings.Repeat("s", wire.MaxTraceState+more)}
 }
 
-// TestTraceIsCheckedWhereItIsGiven: a trace that cannot go to another process is refused
-// to whoever submits, in process and out of it.
-func TestTraceIsCheckedWhereItIsGiven(t *testing.T) {
+// TestTraceIsCheckedAtSubmit: a trace that cannot go to another process is refused by Submit, in
+// one process and between processes.
+func TestTraceIsCheckedAtSubmit(t *testing.T) {
 	h := serveAll(t, testbus.Linear(bus.Stage("a", testbus.Upper)), bus.Options{})
 	n := h.join(t, node.JoinOptions{})
 	for name, submit := range map[string]func() (*bus.Request, error){
@@ -154,7 +155,7 @@ func TestTraceIsCheckedWhereItIsGiven(t *testing.T) {
 	testbus.MustReceive(t, r, []string{"X"})
 }
 
-// TestLongestNames: names that a bus takes can be said to other processes.
+// TestLongestNames: each name that a bus accepts fits into the messages to other processes.
 func TestLongestNames(t *testing.T) {
 	if b, err := bus.Open(t.Context(), testbus.Linear(bus.Stage("a", testbus.Upper)), bus.Options{Name: strings.Repeat("b", 201)}); !errors.Is(err, bus.ErrConfig) {
 		t.Errorf("got %v, %v", b, err)

@@ -14,20 +14,20 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// huge is more than the arena of the stores here, and so more than any byte window.
+// huge exceeds the arena of the stores in these tests, and therefore each window in bytes.
 const huge = 6 << 20
 
-// TestLargerThanTheWindow: what does not fit an edge's byte window passes alone, between
-// others and in their order.
+// TestLargerThanTheWindow: a payload that exceeds an edge's window in bytes passes alone, in order
+// with the others.
 func TestLargerThanTheWindow(t *testing.T) {
 	forward := bus.StageSpec{Name: "b", Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }}
 	b := testbus.Open(t, testbus.Linear(pass("a"), forward), bus.Options{})
 	streamBlocks(t, b, 12, 100, huge, 3000, huge+5)
 }
 
-// TestAboveTheLargest: above the bound that the store has for all large payloads there is
-// an error, which names it.
-func TestAboveTheLargest(t *testing.T) {
+// TestPayloadAboveMaxLarge: a payload above MaxLargeBytes fails with an error that names the
+// option.
+func TestPayloadAboveMaxLarge(t *testing.T) {
 	b := testbus.Open(t, testbus.Linear(bus.Stage("a", testbus.Upper)), bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20, MaxLargeBytes: 5 << 20}})
 	_, err := b.Submit(t.Context(), strings.Repeat("x", huge))
 	var at *bus.StageError
@@ -36,8 +36,8 @@ func TestAboveTheLargest(t *testing.T) {
 	}
 }
 
-// TestLargePassesOnlyAlone: a large payload waits for all others of its edge, and none
-// passes it while it waits.
+// TestLargePassesOnlyAlone: a large payload waits for all other payloads of its edge, and none
+// passes it meanwhile.
 func TestLargePassesOnlyAlone(t *testing.T) {
 	handling, goOn := make(chan int, 8), make(chan struct{})
 	b := testbus.Open(t, testbus.Linear(bus.StageSpec{Name: "a", Handle: func(_ *bus.Task, d *bus.Delivery) error {
@@ -85,8 +85,8 @@ func TestLargePassesOnlyAlone(t *testing.T) {
 	}
 }
 
-// TestLargeOnAllEdges: one payload goes along several edges, and a join takes what comes
-// of it, however large; a forwarded payload counts on the edge that it is forwarded on.
+// TestLargeOnAllEdges: one payload goes along several edges, and a join takes the large parts. A
+// forwarded payload counts on the edge that it is forwarded on.
 func TestLargeOnAllEdges(t *testing.T) {
 	forward := func(name string) bus.StageSpec {
 		return bus.StageSpec{Name: name, Handle: func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }}
@@ -101,8 +101,8 @@ func TestLargeOnAllEdges(t *testing.T) {
 	streamBlocks(t, testbus.Open(t, p, bus.Options{}), 12, 100, huge, 20<<10, huge)
 }
 
-// TestLargeIsDropped: where the oldest is dropped, a large payload takes the whole queue,
-// and goes like any other when one more comes.
+// TestLargeIsDropped: on an edge that drops the oldest, a large payload takes the whole queue, and
+// is dropped like any other when the next one comes.
 func TestLargeIsDropped(t *testing.T) {
 	handling, goOn := make(chan int, 8), make(chan struct{})
 	b := testbus.Open(t, bus.Pipeline{
@@ -140,13 +140,13 @@ func TestLargeIsDropped(t *testing.T) {
 		got = append(got, n)
 	}
 	if len(got) != 3 || got[0] != 100 || got[1] != 200 || got[2] != 300 {
-		t.Errorf("what came has the sizes %v, want 100, 200, 300", got)
+		t.Errorf("the deliveries have the sizes %v, want 100, 200, 300", got)
 	}
 	r.Close()
 }
 
-// TestLargeIsReplayed: a large input is kept for a replay, and takes the window that bounds
-// what is kept.
+// TestLargeIsReplayed: a large input is kept for a replay, and takes the window that bounds the
+// kept inputs.
 func TestLargeIsReplayed(t *testing.T) {
 	for name, c := range map[string]struct {
 		sizes []int
@@ -187,24 +187,24 @@ func TestLargeIsReplayed(t *testing.T) {
 	}
 }
 
-// TestLargeIsKeptNoLonger: the memory of large payloads that are gone is kept only up to the
+// TestSpareLargeMemoryIsBounded: the store keeps the memory of freed large payloads only up to the
 // size of the arena.
-func TestLargeIsKeptNoLonger(t *testing.T) {
+func TestSpareLargeMemoryIsBounded(t *testing.T) {
 	b := testbus.Open(t, testbus.Linear(bus.Stage("a", func(_ *bus.Task, p []byte) ([]byte, error) { return p[:1], nil })), bus.Options{Serializer: codec.RawSerializer{}})
 	for range 3 {
 		streamOfOne(t, b, huge)
 	}
-	if err := b.Drain(t.Context()); err != nil { // and so the store's writer has been told
+	if err := b.Drain(t.Context()); err != nil { // afterwards the store's writer has handled all messages
 		t.Fatal(err)
 	}
 	if most := int64(4 << 20); b.Stats().Store.LargeBytes > most {
-		t.Errorf("%d bytes are kept of large payloads that are gone, want up to %d", b.Stats().Store.LargeBytes, most)
+		t.Errorf("%d bytes of freed large payloads are kept, want at most %d", b.Stats().Store.LargeBytes, most)
 	}
 }
 
-// TestLargeLiesApart: a payload that passes alone has a segment of its own also where the arena
-// has room for it, and would take it from the windows of others.
-func TestLargeLiesApart(t *testing.T) {
+// TestLargePayloadHasOwnSegment: a payload that passes alone has its own segment even if the arena
+// has space for it, since it would take the space from the windows of others.
+func TestLargePayloadHasOwnSegment(t *testing.T) {
 	p := testbus.Linear(bus.StageSpec{Name: "a", Handle: func(_ *bus.Task, d *bus.Delivery) error {
 		if apart := len(d.Bytes()) > 8<<10; shmstore.IsLarge(d.Handle) != apart {
 			t.Errorf("%d bytes lie in a segment of their own: %v", len(d.Bytes()), !apart)

@@ -15,8 +15,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// TestTaskForNodeThatCloses: a host that has not heard the goodbye opens a task, and
-// gives it a delivery. Neither ends the connection, by which the goodbye goes.
+// TestTaskForNodeThatCloses: a task and a delivery that the host sends before it receives Bye do
+// not end the connection, which still has to carry Bye.
 func TestTaskForNodeThatCloses(t *testing.T) {
 	a := attach(t, 4, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
 	r, err := a.bus.Submit(t.Context(), "so that the stage is served")
@@ -41,9 +41,9 @@ func TestTaskForNodeThatCloses(t *testing.T) {
 	}
 }
 
-// TestInputThatCannotBeSaid: a request with an input that the node cannot send to the
-// host fails, with the reason, and others of the node go on.
-func TestInputThatCannotBeSaid(t *testing.T) {
+// TestUnsendableInputFailsRequest: a request whose input the node cannot send fails with the
+// reason, and other requests of the node continue.
+func TestUnsendableInputFailsRequest(t *testing.T) {
 	a := attach(t, 4, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
 	n := &Node{opts: JoinOptions{Socket: a.server.Addr()}.withDefaults(), done: make(chan struct{}), linked: make(chan struct{})}
 	n.directory.node, n.report.node = n, n
@@ -56,7 +56,7 @@ func TestInputThatCannotBeSaid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.welcome.InlineBytes = 4 * wire.MaxPacket // payloads in messages that are too large for it
+	l.welcome.InlineBytes = 4 * wire.MaxPacket // has the node send payloads inline that do not fit into a message
 	go n.run(l)
 	t.Cleanup(func() {
 		if err := n.Close(testbus.Soon(t)); err != nil {
@@ -93,7 +93,7 @@ func TestInputThatCannotBeSaid(t *testing.T) {
 	}
 }
 
-// hastyHost takes no input, and has completed the request as soon as it hears of the end.
+// hastyHost accepts no input, and completes the request as soon as the inputs end.
 type hastyHost struct{ req *bus.Request }
 
 var errNoInput = errors.New("takes no input")
@@ -103,18 +103,18 @@ func (h *hastyHost) Returns(int, uint64) bool     { return true }
 func (h *hastyHost) Ended()                       {}
 
 func (h *hastyHost) InputEnded(bool) {
-	go h.req.Control().End(bus.Completed, nil) // the last that ends the request takes the lock that is held here
+	go h.req.Control().End(bus.Completed, nil) // a goroutine, since End takes the lock that is held here
 	<-h.req.Done()
 }
 
-// TestLostInputFailsTheRequest: a request of which an input could not be put fails, although
-// the host, which knows nothing of that input, completes it in the same moment.
+// TestLostInputFailsTheRequest: a request fails if one of its inputs could not be put, even if the
+// host, which does not know of that input, completes the request at the same moment.
 func TestLostInputFailsTheRequest(t *testing.T) {
 	a := attach(t, 4, func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) })
-	if err := a.link.callers(); err != nil {
+	if err := a.link.ensureCaller(); err != nil {
 		t.Fatal(err)
 	}
-	b := a.link.begun.carrier().Bus
+	b := a.link.work.callerPart().Bus
 	for name, opts := range map[string][]bus.EmitOption{"the last input": {bus.Last()}, "one before the end": nil} {
 		o := bus.RequestOptions{Owner: &hastyHost{}}
 		if err := b.Backend().AcquirePermit(t.Context(), o); err != nil {
@@ -125,7 +125,7 @@ func TestLostInputFailsTheRequest(t *testing.T) {
 			t.Fatal(err)
 		}
 		o.Owner.(*hastyHost).req = r
-		_ = r.Send(t.Context(), "x", opts...) // it may be over by then
+		_ = r.Send(t.Context(), "x", opts...) // the request may have ended by then
 		_ = r.CloseSend(t.Context())
 		<-r.Done()
 		if r.Outcome() != bus.Failed || !errors.Is(r.Err(), errNoInput) {
@@ -135,9 +135,9 @@ func TestLostInputFailsTheRequest(t *testing.T) {
 	}
 }
 
-// TestConnectedTooLate: a node that finds its host again when Close has seen that there
-// is none does not keep the connection, of which nobody would take leave.
-func TestConnectedTooLate(t *testing.T) {
+// TestConnectAfterClose: a node that finds its host after Close has read its link does not keep the
+// new connection.
+func TestConnectAfterClose(t *testing.T) {
 	a := attach(t, 4, func(*bus.Task, *bus.Delivery) error { return nil })
 	n := &Node{opts: JoinOptions{Socket: a.server.Addr()}.withDefaults(), linked: make(chan struct{})}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
@@ -145,11 +145,11 @@ func TestConnectedTooLate(t *testing.T) {
 	if _, err := n.connect(t.Context()); !errors.Is(err, bus.ErrClosed) {
 		t.Errorf("a node that is closed connects: %v, want ErrClosed", err)
 	}
-	testbus.Await(t, func() bool { return len(a.server.Processes()) == 1 }) // the host has let in both
+	testbus.Await(t, func() bool { return len(a.server.Processes()) == 1 }) // the host has accepted both
 }
 
-// TestRefusedWithDescriptors: what came behind the word of a host that refuses, and is
-// not looked at, is closed.
+// TestRefusedWithDescriptors: descriptors that come after a refusal, and are not handled, are
+// closed.
 func TestRefusedWithDescriptors(t *testing.T) {
 	path := t.TempDir() + "/bus.sock"
 	ln, err := peer.Listen(path, peer.ListenOptions{})
@@ -190,9 +190,9 @@ func TestRefusedWithDescriptors(t *testing.T) {
 	}
 }
 
-// TestServedOnceAtAHost: a call of Serve that has waited for a host serves its stages
-// there, and so does a node that has found a host again for the calls that it has: not
-// both. A call that has ended is served nowhere.
+// TestServedOnceAtAHost: a stage is served once at a host, either by the call of Serve that waited
+// for the host, or by the node that has found the host again. A call that has ended is not served
+// at a later host.
 func TestServedOnceAtAHost(t *testing.T) {
 	a := attach(t, 4, func(*bus.Task, *bus.Delivery) error { return nil })
 	testbus.Await(t, func() bool { return a.server.Serving("m") == 1 })
@@ -211,23 +211,23 @@ func TestServedOnceAtAHost(t *testing.T) {
 	if err := <-served; err != nil {
 		t.Fatal(err)
 	}
-	again, err := n.current(t.Context())
+	again, err := n.awaitLink(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.serveAll(&link{node: n, sender: again.sender, asked: asked{open: make(map[uint32]*question)}, done: make(chan struct{})})
+	n.serveAll(&link{node: n, sender: again.sender, questions: questions{pending: make(map[uint32]*question)}, done: make(chan struct{})})
 	if calls := len(n.calls); calls != 0 {
-		t.Errorf("%d calls of Serve are served at the next host, of one that has ended", calls)
+		t.Errorf("%d calls of Serve are served at the next host after the only one has ended", calls)
 	}
 }
 
-// TestServeThatEndsAtTheNextHost: a call of Serve that ends while its stages are served
-// at the next host has taken leave of it before they were, and does so again.
+// TestServeThatEndsAtTheNextHost: a call of Serve that ends while its stages are being served at
+// the next host leaves each stage when the host confirms it.
 func TestServeThatEndsAtTheNextHost(t *testing.T) {
 	a := attach(t, 4, func(*bus.Task, *bus.Delivery) error { return nil })
 	testbus.Await(t, func() bool { return a.server.Serving("m") == 1 })
 	n := joinTo(t, a.server.Addr())
-	l, err := n.current(t.Context())
+	l, err := n.awaitLink(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,17 +236,17 @@ func TestServeThatEndsAtTheNextHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.serveAgain(l, &serving{specs: []bus.StageSpec{checked}, at: l})
-	if _, err := n.Call(t.Context(), "stats", nil); err != nil { // the host has heard all before
+	n.serveAgain(l, &serveCall{specs: []bus.StageSpec{checked}, link: l})
+	if _, err := n.Call(t.Context(), "stats", nil); err != nil { // the host has handled all earlier messages
 		t.Fatal(err)
 	}
 	if serving := a.server.Serving("m"); serving != 1 {
-		t.Errorf("%d processes serve the stage, one of which does not", serving)
+		t.Errorf("%d processes serve the stage, want the one that has not left", serving)
 	}
 }
 
-// TestServeThatIsCanceledLeaves: the host may have heard of the stage by then, and is
-// told that there is no more of it, at once when it says by which number it has it.
+// TestServeThatIsCanceledLeaves: a canceled call of Serve leaves a stage that the host may have
+// received by then, as soon as the host confirms it.
 func TestServeThatIsCanceledLeaves(t *testing.T) {
 	a := attach(t, 4, func(*bus.Task, *bus.Delivery) error { return nil })
 	testbus.Await(t, func() bool { return a.server.Serving("m") == 1 })
@@ -256,10 +256,10 @@ func TestServeThatIsCanceledLeaves(t *testing.T) {
 	if err := n.Serve(ctx, bus.StageSpec{Name: "m", Handle: func(*bus.Task, *bus.Delivery) error { return nil }}); err != nil {
 		t.Error(err)
 	}
-	l, err := n.current(t.Context())
+	l, err := n.awaitLink(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A task that was opened in between finds the stage.
-	testbus.Await(t, func() bool { return len(l.begun.served()) == 1 && a.server.Serving("m") == 1 })
+	// A task that the host opened in between finds the stage.
+	testbus.Await(t, func() bool { return len(l.work.servedStages()) == 1 && a.server.Serving("m") == 1 })
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// TestServeThatEndsLeavesOthersAlone: a call of Serve that ends, or fails in part, takes
-// its own stages off the host, waits for its own tasks, and for no others.
+// TestServeThatEndsLeavesOthersAlone: a call of Serve that ends, or fails in part, leaves its own
+// stages and waits for its own tasks, and for no others.
 func TestServeThatEndsLeavesOthersAlone(t *testing.T) {
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
 	n := h.join(t, node.JoinOptions{})
@@ -54,7 +54,7 @@ func TestServeThatEndsLeavesOthersAlone(t *testing.T) {
 	}
 }
 
-// TestLeave: a client leaves the stages that it names, or all of them.
+// TestLeave: the message Leave leaves the stages that it names, or all of them.
 func TestLeave(t *testing.T) {
 	for name, c := range map[string]struct {
 		leave wire.Leave
@@ -77,7 +77,7 @@ func TestLeave(t *testing.T) {
 			}
 			client.send(&c.leave)
 			client.send(&wire.Call{Token: 3, Method: "check"})
-			client.await(wire.KindReply) // behind it
+			client.await(wire.KindReply) // the host has handled Leave
 			if stay := [2]int{h.server.Serving("a"), h.server.Serving("b")}; stay != c.stay {
 				t.Errorf("%v clients serve the stages, want %v", stay, c.stay)
 			}
@@ -85,7 +85,7 @@ func TestLeave(t *testing.T) {
 	}
 }
 
-// TestLeaveOfNoStage: who leaves what it does not serve breaks the protocol.
+// TestLeaveOfNoStage: a client that leaves a stage which it does not serve breaks the protocol.
 func TestLeaveOfNoStage(t *testing.T) {
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
 	c := dialThin(t, h.path)

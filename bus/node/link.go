@@ -24,40 +24,40 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// link is a node's connection to its host, for one life of the host. Its
-// reader goroutine hands messages to whom they are for.
+// link is a node's connection to its host, for one life of the host. A reader goroutine handles the
+// host's messages.
 type link struct {
 	node      *Node
 	conn      *peer.Conn
 	in        *peer.Receiver
 	sender    *peer.Sender
 	welcome   wire.Welcome
-	drained   chan struct{} // the host is going to stop
+	drained   chan struct{} // closed when the host drains
 	drainOnce sync.Once
-	done      chan struct{} // the connection has ended
+	done      chan struct{} // closed when the connection has ended
 
 	tokens  atomic.Uint32
-	account accounts.Account // what the host has of this process, and the memory that they have told each other of
+	account accounts.Account // the payloads that the host holds, and the segments that either side has announced
 
 	wait       bus.Wait
 	lastActive *lastactive.Tracker
-	active     lastactive.Connection // at what the host sends
+	active     lastactive.Connection // polls the host's messages
 
-	board    board          // which handlers run
-	exchange *exchange.Room // of what this process puts there
-	figures  toldFigures
+	board    board          // shows the host the running handlers
+	exchange *exchange.Room // memory for this process's payloads of the exchange
+	figures  sentFigures
 
-	calling    lockorder.Right[lockorder.LinkCalling] // one opens begun.caller, and then a request at a time; comes before the locks of the parts
-	lastSource uint32                                 // of a request; guarded by calling
+	callerMu   lockorder.Right[lockorder.LinkCalling] // serializes ensureCaller and the starts of requests; taken before the locks of the parts
+	lastSource uint32                                 // of a request; guarded by callerMu
 
-	pushing pushing
-	parting parting
-	asked   asked
-	begun   begun
-	peers   peers
+	reports   reportLease
+	state     linkState
+	questions questions
+	work      linkWork
+	peers     peers
 }
 
-// dialLink connects and introduces this process.
+// dialLink connects to a host, and introduces this process.
 func dialLink(ctx context.Context, path string, trust peer.DialOptions, bus, name string, wait bus.Wait) (*link, error) {
 	conn, err := peer.Dial(ctx, path, trust)
 	if err != nil {
@@ -65,8 +65,8 @@ func dialLink(ctx context.Context, path string, trust peer.DialOptions, bus, nam
 	}
 	l := &link{
 		conn: conn, in: peer.NewReceiver(conn), wait: wait, drained: make(chan struct{}), done: make(chan struct{}),
-		pushing: pushing{asked: make(chan struct{}, 1)}, asked: asked{open: make(map[uint32]*question)},
-		begun: begun{began: make(chan struct{}, 1), tasks: make(map[uint32]*nodeTask), requests: make(map[uint32]*remoteRequest)},
+		reports: reportLease{askedAgain: make(chan struct{}, 1)}, questions: questions{pending: make(map[uint32]*question)},
+		work:  linkWork{began: make(chan struct{}, 1), tasks: make(map[uint32]*nodeTask), requests: make(map[uint32]*remoteRequest)},
 		peers: peers{senders: make(map[uint32]*peerLink), receivers: make(map[uint32]*peerLink)},
 	}
 	l.account.Open(l)
@@ -76,17 +76,17 @@ func dialLink(ctx context.Context, path string, trust peer.DialOptions, bus, nam
 	err = l.introduce(bus, name)
 	switch waits := stop(); {
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		err = unanswered(ctx, conn)
+		err = unansweredErr(ctx, conn)
 	case err == nil && waits:
 		return l, nil
 	case err == nil:
-		err = context.Cause(ctx) // and no packet gets through any more
+		err = context.Cause(ctx) // the deadline of the connection is in the past by now
 	}
 	l.hangUp()
 	return nil, fmt.Errorf("at %s: %w", path, err)
 }
 
-// hangUp ends a connection that nobody reads from, with what has come by it.
+// hangUp closes a connection that has no reader goroutine, and discards the received messages.
 func (l *link) hangUp() {
 	_ = l.conn.Close()
 	l.in.Close()
@@ -95,9 +95,9 @@ func (l *link) hangUp() {
 	}
 }
 
-// unanswered is the error of a host that listens and has not said anything when the
-// context of whoever joins was over. It is to blame if it is stopped, or the time was up.
-func unanswered(ctx context.Context, conn *peer.Conn) error {
+// unansweredErr is the error of a host that listens, but has not answered before the context ended.
+// It blames the host if the host process is stopped, or if the deadline of the context has passed.
+func unansweredErr(ctx context.Context, conn *peer.Conn) error {
 	pid, _, _ := conn.Credentials()
 	why := "had not answered yet"
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -152,7 +152,7 @@ func (l *link) introduce(bus, name string) error {
 	return err
 }
 
-// run reads until the connection ends.
+// run reads until the connection ends, and then ends the link's questions, tasks and requests.
 func (l *link) run() {
 	err := l.read()
 	switch broken := l.sender.Err(); {
@@ -161,33 +161,33 @@ func (l *link) run() {
 	case errors.Is(err, io.EOF):
 		err = errors.New("the host is gone")
 	}
-	l.parting.lose(err)
-	err = l.parting.lost()
-	questions := l.asked.end()
-	tasks, requests := l.begun.lose()
+	l.state.setHostGone(err)
+	err = l.state.hostErr()
+	questions := l.questions.close()
+	tasks, requests := l.work.markLost()
 	l.account.Close(false)
-	l.exchange.Stop() // what is returned from here on may be read still
+	l.exchange.Stop() // memory that is returned from here on may still be read
 	_ = l.conn.Close()
 	_ = l.sender.Close()
 	close(l.done)
-	l.pushing.ended.Wait()
+	l.reports.ended.Wait()
 	l.board.close()
 	for _, q := range questions {
 		close(q.answers)
 	}
 	for _, t := range tasks {
 		t.req.Control().End(bus.Aborted, err)
-		t.ask() // one whose work is done waits for the host to ask, which it does not
+		t.askEnd() // a completed task waits for a message End, which does not come
 	}
-	for _, u := range requests {
-		u.hostGone(err)
+	for _, rr := range requests {
+		rr.hostGone(err)
 	}
 	l.account.GiveBackAll(accounts.All)
 	l.dropSegments()
 }
 
-// dropSegments lets go of what the host has told us of. What is in use stays
-// mapped until it is released.
+// dropSegments unmaps the segments of the host. A segment in use stays mapped until its last
+// release.
 func (l *link) dropSegments() {
 	for _, seg := range l.account.Drop() {
 		seg.Release()
@@ -210,9 +210,9 @@ func (l *link) read() error {
 func (l *link) handle(m wire.Message, fds []int) error {
 	switch m := m.(type) {
 	case *wire.Segment:
-		return l.learn(m, fds)
+		return l.mapSegment(m, fds)
 	case *wire.Introduce:
-		return l.meet(m, fds)
+		return l.meetPeer(m, fds)
 	case *wire.Found:
 		return l.found(m, fds)
 	case *wire.Lane:
@@ -232,21 +232,21 @@ func (l *link) handle(m wire.Message, fds []int) error {
 	case *wire.Spent:
 		l.spent(m)
 	case *wire.Open:
-		return l.open(m)
+		return l.startTask(m)
 	case *wire.End:
-		if t, _ := l.begun.find(m.Task); t != nil {
-			t.end()
+		if t, _ := l.work.find(m.Task); t != nil {
+			t.endInputs()
 		}
 	case *wire.Over:
-		l.over(m)
+		l.handleOver(m)
 	case *wire.Forget:
-		l.forget(m.Segment)
+		l.forgetSegment(m.Segment)
 	case *wire.Expect:
 		return l.expect(m)
 	case *wire.Direct:
 		return l.direct(m)
 	case *wire.Report:
-		l.report(time.Duration(m.Millis) * time.Millisecond)
+		l.startReports(time.Duration(m.Millis) * time.Millisecond)
 	case *wire.Placed:
 		l.answer(m.Token, m)
 	case *wire.Fetched:
@@ -256,7 +256,7 @@ func (l *link) handle(m wire.Message, fds []int) error {
 	case *wire.Published:
 		l.answer(m.Token, m)
 	case *wire.Streamed:
-		if a := l.arrivals(m.Source); a != nil {
+		if a := l.resequencerOf(m.Source); a != nil {
 			return a.streamed(nil, m.Edge, m.Deliveries)
 		}
 	case *wire.Failed:
@@ -264,8 +264,8 @@ func (l *link) handle(m wire.Message, fds []int) error {
 	case *wire.Serving:
 		l.answer(m.Token, m)
 	case *wire.Submitted:
-		if u := l.request(m.Source); u != nil {
-			u.answer(nil)
+		if rr := l.requestOf(m.Source); rr != nil {
+			rr.answer(nil)
 		}
 	case *wire.Reply:
 		l.answer(m.Token, m)
@@ -281,8 +281,8 @@ func (l *link) handle(m wire.Message, fds []int) error {
 	return nil
 }
 
-// learn maps a segment.
-func (l *link) learn(m *wire.Segment, fds []int) error {
+// mapSegment handles the message Segment: it maps memory of the host.
+func (l *link) mapSegment(m *wire.Segment, fds []int) error {
 	mem, err := shmstore.OpenFillingSegment("host", fds[0], int64(m.Bytes))
 	if err != nil {
 		return err
@@ -295,72 +295,71 @@ func (l *link) learn(m *wire.Segment, fds []int) error {
 	return nil
 }
 
-func (l *link) forget(number uint32) {
+func (l *link) forgetSegment(number uint32) {
 	seg := l.account.Hide(number)
 	if seg != nil {
 		seg.Release()
 	}
 }
 
-func (l *link) request(source uint32) *remoteRequest {
-	_, u := l.begun.find(source)
-	return u
+func (l *link) requestOf(source uint32) *remoteRequest {
+	_, rr := l.work.find(source)
+	return rr
 }
 
-// deliver hands a delivery to its task, or a result to its request.
+// deliver passes a delivery to its task, or a result to its request.
 func (l *link) deliver(m *wire.Deliver) error {
 	d, err := l.receive(m)
 	if err != nil {
 		return err
 	}
 	faultpoint.Hit("node-delivered")
-	if a := l.arrivals(m.Source); a != nil {
+	if a := l.resequencerOf(m.Source); a != nil {
 		return a.relayed(m.Edge, d)
 	}
-	d.Control().Discard() // its request is over, which the host learns
+	d.Control().Discard() // its request has ended: the host gets the delivery back
 	return nil
 }
 
-func (l *link) over(m *wire.Over) {
+func (l *link) handleOver(m *wire.Over) {
 	outcome, err := hostnode.OutcomeOf(m)
-	t, u := l.begun.over(m.Source, outcome == bus.Completed)
+	t, rr := l.work.forgetOver(m.Source, outcome == bus.Completed)
 	switch {
 	case t != nil:
-		t.over(outcome, err)
-	case u != nil:
-		u.answer(err) // of one that did not begin
-		u.over(outcome, err)
+		t.requestOver(outcome, err)
+	case rr != nil:
+		rr.answer(err) // if the request was not admitted
+		rr.hostEnded(outcome, err)
 	}
 }
 
-// arrivals finds what comes to a task, or to a request that was submitted here;
-// nil: it is over.
-func (l *link) arrivals(source uint32) *resequencer {
-	switch t, u := l.begun.find(source); {
+// resequencerOf is the resequencer of a task or of a submitted request; nil: it has ended.
+func (l *link) resequencerOf(source uint32) *resequencer {
+	switch t, rr := l.work.find(source); {
 	case t != nil:
 		return &t.in
-	case u != nil:
-		return &u.in
+	case rr != nil:
+		return &rr.in
 	}
 	return nil
 }
 
-// streams are those of a task, or of a request that was submitted here.
+// streams are the streams of a task, or of a submitted request.
 type streams struct {
 	in      *resequencer
 	out     *routes
 	outputs []bus.Port
 }
 
-// streams is a snapshot of those of all that is open.
+// streams is a snapshot of the streams of all open tasks and requests.
 func (l *link) streams() []streams {
-	tasks, requests := l.begun.list()
+	tasks, requests := l.work.list()
 	all := make([]streams, 0, len(tasks)+len(requests))
 	for _, t := range tasks {
 		all = append(all, streams{&t.in, &t.out, t.stage.Results})
 	}
-	for _, u := range requests {
-		all = append(all, streams{&u.in, &u.out, l.begun.carrier().Inputs})
+	for _, rr := range requests {
+		all = append(all, streams{&rr.in, &rr.out, l.work.callerPart().Inputs})
 	}
 	return all
 }

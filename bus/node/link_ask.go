@@ -11,23 +11,23 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// question is one that waits for its answer.
+// question is a call to the host whose answer has not come.
 type question struct {
 	answers chan wire.Message
-	// first, on the reader's goroutine, sees the answer before anything that
-	// comes behind it; nil: it need not.
-	first func(wire.Message) error
-	// descriptors: they come with the answer, which is one of link.found.
+	// onAnswer, if not nil, is called on the reader's goroutine with the answer, before later
+	// messages are handled.
+	onAnswer func(wire.Message) error
+	// descriptors: the answer brings descriptors, by link.found.
 	descriptors bool
 }
 
 // ask sends a question and waits for its answer.
 func (l *link) ask(ctx context.Context, ask func(token uint32) wire.Message) error {
-	token, q, err := l.note(1, nil)
+	token, q, err := l.newQuestion(1, nil)
 	if err != nil {
 		return err
 	}
-	defer l.settle(token)
+	defer l.removeQuestion(token)
 	if err := l.send(ask(token)); err != nil {
 		return err
 	}
@@ -35,32 +35,31 @@ func (l *link) ask(ctx context.Context, ask func(token uint32) wire.Message) err
 	return err
 }
 
-// note remembers a question with room for some answers.
-func (l *link) note(answers int, first func(wire.Message) error) (uint32, *question, error) {
-	q := &question{answers: make(chan wire.Message, answers), first: first}
-	token, err := l.pose(q)
+// newQuestion registers a question with space for some answers.
+func (l *link) newQuestion(answers int, first func(wire.Message) error) (uint32, *question, error) {
+	q := &question{answers: make(chan wire.Message, answers), onAnswer: first}
+	token, err := l.addQuestion(q)
 	return token, q, err
 }
 
-// pose remembers a question.
-func (l *link) pose(q *question) (token uint32, err error) {
+// addQuestion registers a question.
+func (l *link) addQuestion(q *question) (token uint32, err error) {
 	token = l.tokens.Add(1)
-	if !l.asked.pose(token, q) {
-		return 0, l.parting.lost()
+	if !l.questions.add(token, q) {
+		return 0, l.state.hostErr()
 	}
 	return token, nil
 }
 
-// settle forgets a question. It reports whether it was open still.
-func (l *link) settle(token uint32) bool { return l.asked.settle(token) != nil }
+// removeQuestion unregisters a question. It reports whether the question was open.
+func (l *link) removeQuestion(token uint32) bool { return l.questions.remove(token) != nil }
 
-// send queues a message whose loss somebody wants to know of. If it could not be queued
-// the host is gone, unless it only does not read, or this process lacks something, such
-// as descriptors.
+// send queues a message, and reports its loss. The error is ErrHostGone, unless the host is only
+// not reading, or this process lacks a resource such as descriptors.
 func (l *link) send(m wire.Message, fds ...int) error { return l.sendError(l.sender.Queue(m, fds...)) }
 
-// later is send of a message that can wait a little: see [peer.Sender.Later].
-func (l *link) later(m wire.Message) error { return l.sendError(l.sender.Later(m)) }
+// sendLater is send of a message that may be delayed: see [peer.Sender.Later].
+func (l *link) sendLater(m wire.Message) error { return l.sendError(l.sender.Later(m)) }
 
 func (l *link) sendError(err error) error {
 	if err == nil || l.sender.Err() == nil && !errors.Is(err, peer.ErrClosed) {
@@ -72,39 +71,39 @@ func (l *link) sendError(err error) error {
 func (l *link) await(ctx context.Context, q *question) (wire.Message, error) {
 	select {
 	case m, ok := <-q.answers:
-		return l.answered(m, ok)
+		return l.checkAnswer(m, ok)
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 }
 
-// late settles a question whose answer is not to be lost. If nothing came for it while
-// somebody waited, and it is open no more, the reader has the answer in its hands, or the
-// host is gone.
-func (l *link) late(token uint32, q *question, answer wire.Message, err error) (wire.Message, error) {
-	if l.settle(token) || answer != nil {
+// finalAnswer unregisters a question whose answer must not be lost, after a wait that returned
+// answer and err. If the question was no longer open, the reader is about to deliver its answer, or
+// the host is gone.
+func (l *link) finalAnswer(token uint32, q *question, answer wire.Message, err error) (wire.Message, error) {
+	if l.removeQuestion(token) || answer != nil {
 		return answer, err
 	}
 	m, ok := <-q.answers
-	return l.answered(m, ok)
+	return l.checkAnswer(m, ok)
 }
 
-// answered looks at what came for a question.
-func (l *link) answered(m wire.Message, ok bool) (wire.Message, error) {
+// checkAnswer turns the value received for a question into an answer or an error.
+func (l *link) checkAnswer(m wire.Message, ok bool) (wire.Message, error) {
 	if !ok {
-		return nil, l.parting.lost()
+		return nil, l.state.hostErr()
 	}
 	switch m := m.(type) {
 	case *wire.Failed:
 		return nil, hostnode.Error(m)
-	case failedFirst:
+	case failedAnswer:
 		return nil, m.err
 	}
 	return m, nil
 }
 
-// failedFirst is an answer that was of no use.
-type failedFirst struct {
+// failedAnswer is an answer that could not be used.
+type failedAnswer struct {
 	wire.Message
 	err error
 }
@@ -113,29 +112,29 @@ func (l *link) answer(token uint32, m wire.Message) {
 	if r, ok := m.(*wire.Reply); ok {
 		m = &wire.Reply{Token: r.Token, Flags: r.Flags, Piece: append([]byte(nil), r.Piece...)}
 	}
-	q := l.asked.find(token, false)
+	q := l.questions.find(token, false)
 	_, failed := m.(*wire.Failed)
 	switch {
-	case q == nil: // nobody waits any more
+	case q == nil: // no caller waits
 		return
-	case q.first != nil && !failed:
-		if err := q.first(m); err != nil {
-			m = failedFirst{m, err}
+	case q.onAnswer != nil && !failed:
+		if err := q.onAnswer(m); err != nil {
+			m = failedAnswer{m, err}
 		}
 	}
 	select {
 	case q.answers <- m:
-	default: // more pieces than anybody asks for
+	default: // more pieces than the question has space for
 	}
 }
 
-// call asks about the bus.
+// call sends a method call to the host, and joins the pieces of the answer.
 func (l *link) call(ctx context.Context, method string, arguments []byte) ([]byte, error) {
-	token, q, err := l.note(maxReplyPieces, nil)
+	token, q, err := l.newQuestion(maxReplyPieces, nil)
 	if err != nil {
 		return nil, err
 	}
-	defer l.settle(token)
+	defer l.removeQuestion(token)
 	if err := l.send(&wire.Call{Token: token, Method: method, Arguments: arguments}); err != nil {
 		return nil, err
 	}
@@ -156,5 +155,5 @@ func (l *link) call(ctx context.Context, method string, arguments []byte) ([]byt
 	}
 }
 
-// maxReplyPieces bounds the answer to a call, at 60,000 bytes each.
+// maxReplyPieces bounds the answer to a call, at 60,000 bytes a piece.
 const maxReplyPieces = 1024

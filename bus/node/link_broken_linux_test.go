@@ -21,8 +21,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// stopProcess stops a child of this process, and returns when it is stopped: until
-// its last thread is, it answers.
+// stopProcess stops a child process, and returns when its last thread has stopped: until then it
+// answers.
 func stopProcess(t *testing.T, p *os.Process) {
 	t.Helper()
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
@@ -39,13 +39,14 @@ func stopProcess(t *testing.T, p *os.Process) {
 	}
 }
 
-// TestJoinAtAHostThatIsStopped ends with its context, and says who is to blame.
-func TestJoinAtAHostThatIsStopped(t *testing.T) {
+// TestJoinWhenHostIsStopped: Join at a stopped host ends with its context, and the error names the
+// stopped host.
+func TestJoinWhenHostIsStopped(t *testing.T) {
 	h := &hosted{path: t.TempDir() + "/bus.sock"}
 	host := h.hostAlone(t).Process
 	stopProcess(t, host)
 	want := fmt.Sprintf("the host, process %d, does not answer: it is stopped (SIGSTOP)", host.Pid)
-	testbus.Await(t, func() bool { // unless the time was over before there was a connection
+	testbus.Await(t, func() bool { // the context may also end before the connection is made
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		_, err := node.Join(ctx, t.Name(), node.JoinOptions{Socket: h.path})
@@ -60,8 +61,9 @@ func TestJoinAtAHostThatIsStopped(t *testing.T) {
 	h.join(t, node.JoinOptions{})
 }
 
-// TestJoinIsGivenUp: who gives joining up does not blame a host that had no time to answer.
-func TestJoinIsGivenUp(t *testing.T) {
+// TestJoinIsCanceled: the error of a canceled Join does not blame a host that had no time to
+// answer.
+func TestJoinIsCanceled(t *testing.T) {
 	path := t.TempDir() + "/bus.sock"
 	l, err := peer.Listen(path, peer.ListenOptions{})
 	if err != nil {
@@ -78,7 +80,7 @@ func TestJoinIsGivenUp(t *testing.T) {
 		defer c.Close()
 		in := peer.NewReceiver(c)
 		defer in.Close()
-		if _, _, _, err := in.Next(); err == nil { // who joins has said so, and waits
+		if _, _, _, err := in.Next(); err == nil { // the node has sent Hello, and waits
 			cancel(enough)
 		}
 		<-t.Context().Done()
@@ -89,7 +91,7 @@ func TestJoinIsGivenUp(t *testing.T) {
 	}
 }
 
-// awaited is a context that says when somebody waits until it ends.
+// awaited is a context that calls say when a goroutine waits for its end.
 type awaited struct {
 	context.Context
 	say func()
@@ -100,9 +102,8 @@ func (c awaited) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// TestHostDoesNotRead: a node never loses a message and goes on as if nothing had
-// happened. When there is no room for one it gives the link up, and finds its host
-// anew.
+// TestHostDoesNotRead: when the backlog for a host that does not read is full, the node gives up
+// the link instead of losing a message, and joins its host again.
 func TestHostDoesNotRead(t *testing.T) {
 	h := &hosted{path: t.TempDir() + "/bus.sock"}
 	cmd := h.hostAlone(t)
@@ -114,8 +115,8 @@ func TestHostDoesNotRead(t *testing.T) {
 		_, err := n.Call(awaited{t.Context(), sync.OnceFunc(func() { close(waits) })}, "stats", nil)
 		asked <- err
 	}()
-	<-waits // or it would ask the next host
-	node.SayMuch(n)
+	<-waits // otherwise the call could go to the next host
+	node.FillBacklog(n)
 	if err := <-asked; !errors.Is(err, bus.ErrHostGone) {
 		t.Errorf("a question to a host that does not read: %v, want ErrHostGone", err)
 	}
@@ -128,8 +129,8 @@ func TestHostDoesNotRead(t *testing.T) {
 	}
 }
 
-// TestJoinAtWhoHangsUp: who goes wrong while a node joins is named.
-func TestJoinAtWhoHangsUp(t *testing.T) {
+// TestJoinNamesSocketOnHangUp: when the host hangs up during Join, the error names the socket.
+func TestJoinNamesSocketOnHangUp(t *testing.T) {
 	path := t.TempDir() + "/bus.sock"
 	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
 	if err != nil {
@@ -146,8 +147,9 @@ func TestJoinAtWhoHangsUp(t *testing.T) {
 	}
 }
 
-// TestNoNewHost: a node that looks for a new host says why there is none, and where.
-func TestNoNewHost(t *testing.T) {
+// TestRejoinLogsMissingHost: a node that waits for a new host logs why there is none, and at which
+// socket.
+func TestRejoinLogsMissingHost(t *testing.T) {
 	h := &hosted{path: t.TempDir() + "/bus.sock"}
 	host := h.hostAlone(t)
 	lines := make(lineWriter, 16)
@@ -165,7 +167,7 @@ func TestNoNewHost(t *testing.T) {
 	}
 }
 
-// A lineWriter passes on what is written, as long as there is room.
+// A lineWriter passes on each written line, and drops lines when it is full.
 type lineWriter chan string
 
 func (w lineWriter) Write(p []byte) (int, error) {
@@ -176,12 +178,13 @@ func (w lineWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestOfferThatCannotBeSent: what the host was not told of is not known to it.
-func TestOfferThatCannotBeSent(t *testing.T) {
-	h := exchanging(t, bus.Options{})
+// TestUnsendableOfferIsForgotten: a segment whose Offer could not be sent is not taken for known to
+// the host.
+func TestUnsendableOfferIsForgotten(t *testing.T) {
+	h := exchangeHost(t, bus.Options{})
 	n := h.join(t, node.JoinOptions{})
-	if known := node.OfferInVain(t, n); known != 0 {
-		t.Errorf("the host is taken to know of %d segments", known)
+	if known := node.OfferUnsendable(t, n); known != 0 {
+		t.Errorf("%d segments are taken for known to the host", known)
 	}
 	if _, err := n.Call(t.Context(), "stats", nil); err != nil {
 		t.Errorf("the link after that: %v", err)

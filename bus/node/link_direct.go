@@ -8,23 +8,23 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// expect prepares for deliveries of a stream that come from another node.
+// expect handles the message Expect: the deliveries of a stream may come from a peer.
 func (l *link) expect(m *wire.Expect) error {
 	p := l.peers.receiver(m.Peer)
 	if p == nil {
 		return fmt.Errorf("%w: deliveries are to be expected from node %d, which was not introduced", wire.ErrProtocol, m.Peer)
 	}
-	a := l.arrivals(m.Source)
+	a := l.resequencerOf(m.Source)
 	if a == nil {
-		return nil // it is over
+		return nil // it has ended
 	}
 	if err := a.expect(m.Edge, p); err != nil {
 		return err
 	}
 	select {
-	case <-p.ended: // it is gone already: the host goes on relaying
-		if p.met.Load() { // else peerGone fails the request: the peer did not say what comes from it
-			a.forsake(m.Edge)
+	case <-p.ended: // the peer is gone: the host keeps relaying
+		if p.met.Load() { // otherwise peerGone fails the request: an unmet peer has sent no length of its streams
+			a.relayOnly(m.Edge)
 		}
 		return nil
 	default:
@@ -34,39 +34,38 @@ func (l *link) expect(m *wire.Expect) error {
 	return nil
 }
 
-// direct has the deliveries of an edge go to another node, which expects them,
-// as soon as that has been met.
+// direct handles the message Direct: the deliveries of an edge take the direct path to a peer that
+// expects them, as soon as the peer is met.
 func (l *link) direct(m *wire.Direct) error {
 	p := l.peers.sender(m.Peer)
 	var rs *routes
-	if t, u := l.begun.find(m.Source); t != nil {
+	if t, rr := l.work.find(m.Source); t != nil {
 		rs = &t.out
-	} else if u != nil {
-		rs = &u.out
+	} else if rr != nil {
+		rs = &rr.out
 	}
 	switch {
 	case p == nil:
 		return fmt.Errorf("%w: deliveries are to go to node %d, which was not introduced", wire.ErrProtocol, m.Peer)
 	case rs == nil:
-		return nil // it is over
+		return nil // it has ended
 	case int(m.Edge) >= len(rs.edges):
 		return fmt.Errorf("%w: edge %d of %d", wire.ErrProtocol, m.Edge, len(rs.edges))
 	}
 	faultpoint.Hit("node-routed")
-	p.whenMet(func() { rs.open(m.Edge, &route{pair: p, source: m.PeerSource, edge: m.PeerEdge}) })
+	p.whenMet(func() { rs.openDirect(m.Edge, &route{peer: p, source: m.PeerSource, edge: m.PeerEdge}) })
 	return nil
 }
 
-// peerGone tells whoever expected something from a node that is gone. If it
-// lives, whoever sent it something that it does not finish any more fails: the
-// host does not know.
+// peerGone tells the streams from a peer that it is gone. If the peer process lives, the requests with
+// unfinished deliveries to it fail here, since the host does not see the broken link.
 func (l *link) peerGone(p *peerLink, died bool, cause error) {
 	all := l.streams()
 	for _, e := range all {
 		e.in.peerGone(p, died, fmt.Errorf("deliveries from %s: %w", p.describe(), cause))
 	}
 	select {
-	case <-l.done: // what goes to others is nobody's any more
+	case <-l.done: // link.run ends all tasks and requests
 		return
 	default:
 	}
@@ -81,8 +80,8 @@ func (l *link) peerGone(p *peerLink, died bool, cause error) {
 	}
 }
 
-// closePairs ends the connections to other nodes. There will be no new ones.
-func (l *link) closePairs() {
+// closePeers closes the links to all peers, and has no more peers added.
+func (l *link) closePeers() {
 	l.peers.close()
 	for _, p := range l.peers.list() {
 		p.close()

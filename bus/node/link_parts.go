@@ -11,147 +11,149 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// What follows are parts of a link. Each has a lock, which its methods alone take. Nothing else
-// is called while it is held, but for what says so.
+// The types below are parts of a link. Each part has a lock that only its methods take. A method calls
+// other code under its lock only where its comment says so.
 
-// parting is how a link ends. Its lock comes after those of the other parts.
-type parting struct {
-	mu      lockorder.Mutex[lockorder.Parting]
-	closing error          // why this side ended it; nil: it has not
-	err     error          // why the host is gone; nil: it is not
-	reading sync.WaitGroup // payloads of the exchange; added to while not closing
+// linkState is whether and why a link has ended. Its lock comes after the locks of the other parts.
+type linkState struct {
+	mu       lockorder.Mutex[lockorder.Parting]
+	closeErr error          // why this side closed the link; nil: it has not
+	goneErr  error          // why the host is gone; nil: it is there
+	readers  sync.WaitGroup // fetched payloads of the exchange; added to only before close
 }
 
-// close has this side end it.
-func (p *parting) close() {
+// close records that this side closes the link.
+func (p *linkState) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closing == nil {
-		p.closing = bus.ErrClosed
+	if p.closeErr == nil {
+		p.closeErr = bus.ErrClosed
 	}
 }
 
-// lose notes that the connection is over, and why.
-func (p *parting) lose(err error) {
+// setHostGone records why the connection has ended.
+func (p *linkState) setHostGone(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closing != nil {
-		err = p.closing
+	if p.closeErr != nil {
+		err = p.closeErr
 	}
-	p.err = fmt.Errorf("%w: %w", bus.ErrHostGone, err)
+	p.goneErr = fmt.Errorf("%w: %w", bus.ErrHostGone, err)
 }
 
-// why says why nothing more is begun; nil: it may be.
-func (p *parting) why() error {
+// err is why nothing new may begin; nil: it may.
+func (p *linkState) err() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.err != nil {
-		return p.err
+	if p.goneErr != nil {
+		return p.goneErr
 	}
-	return p.closing
+	return p.closeErr
 }
 
-// lost says why the host is; nil: it is not.
-func (p *parting) lost() error {
+// hostErr is why the host is gone; nil: it is there.
+func (p *linkState) hostErr() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.err
+	return p.goneErr
 }
 
-// reads counts one payload of the exchange more, unless this side ends it.
-func (p *parting) reads() bool {
+// addReader counts a fetched payload of the exchange. It reports false when this side has closed
+// the link.
+func (p *linkState) addReader() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closing == nil {
-		p.reading.Add(1)
+	if p.closeErr == nil {
+		p.readers.Add(1)
 	}
-	return p.closing == nil
+	return p.closeErr == nil
 }
 
-// asked is what a node has asked its host, by tokens.
-type asked struct {
-	mu   lockorder.Mutex[lockorder.Asked]
-	open map[uint32]*question // nil: the host is gone
+// questions are the open questions of a link, by token.
+type questions struct {
+	mu      lockorder.Mutex[lockorder.Asked]
+	pending map[uint32]*question // nil: the host is gone
 }
 
-// pose remembers a question. It reports false when the host is gone.
-func (a *asked) pose(token uint32, q *question) bool {
+// add registers a question. It reports false when the host is gone.
+func (a *questions) add(token uint32, q *question) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.open == nil {
+	if a.pending == nil {
 		return false
 	}
-	a.open[token] = q
+	a.pending[token] = q
 	return true
 }
 
-// settle forgets a question; nil: it is not open.
-func (a *asked) settle(token uint32) *question {
+// remove unregisters a question, and returns it; nil: it is not open.
+func (a *questions) remove(token uint32) *question {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	q := a.open[token]
-	delete(a.open, token)
+	q := a.pending[token]
+	delete(a.pending, token)
 	return q
 }
 
-// find finds a question, and forgets it if it is for descriptors: the caller that asked waits for
-// what comes then, also when its context is over.
-func (a *asked) find(token uint32, descriptors bool) *question {
+// find returns an open question. With descriptors, it also unregisters a question for descriptors:
+// its caller then waits for the answer even if its context has ended.
+func (a *questions) find(token uint32, descriptors bool) *question {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	q := a.open[token]
+	q := a.pending[token]
 	if q != nil && q.descriptors && descriptors {
-		delete(a.open, token)
+		delete(a.pending, token)
 	}
 	return q
 }
 
-// end forgets all questions, and lets none be asked any more.
-func (a *asked) end() map[uint32]*question {
+// close unregisters all questions, and has add report false.
+func (a *questions) close() map[uint32]*question {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	all := a.open
-	a.open = nil
+	all := a.pending
+	a.pending = nil
 	return all
 }
 
-// begun is what a node does for its host, and has it do. Its lock is held while a task or a
-// request begins: it comes before those of a bus, of arrivals and of senders.
-type begun struct {
-	began chan struct{} // takes one: a task or a request has begun
+// linkWork are the stages and tasks of a link, and the requests that were submitted by it. Its lock
+// is held while a task or a request begins: it comes before the locks of a bus, of resequencers and
+// of senders.
+type linkWork struct {
+	began chan struct{} // has capacity 1: signals that a task or a request has begun
 
 	mu       lockorder.Mutex[lockorder.Begun]
 	stages   []*nodeStage
 	tasks    map[uint32]*nodeTask
 	requests map[uint32]*remoteRequest
-	caller   *bus.OpenedPart // carries what this process submits, once it does
+	caller   *bus.OpenedPart // the bus of submitted requests; nil before the first
 	lost     bool            // the host is gone
-	left     bool            // this process has said goodbye
+	closed   bool            // this side has closed the link
 }
 
-// serve adds a stage.
-func (b *begun) serve(st *nodeStage) {
+// addStage adds a stage.
+func (b *linkWork) addStage(st *nodeStage) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.stages = append(b.stages, st)
 }
 
-// served is a snapshot of the stages that are served here.
-func (b *begun) served() []*nodeStage {
+// servedStages is a snapshot of the served stages.
+func (b *linkWork) servedStages() []*nodeStage {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.stages)
 }
 
-// carrier is the bus that carries what this process submits; nil: it has not.
-func (b *begun) carrier() *bus.OpenedPart {
+// callerPart is the bus of submitted requests; nil: there is none yet.
+func (b *linkWork) callerPart() *bus.OpenedPart {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.caller
 }
 
-// carry has a bus carry it. It reports false when the host is gone.
-func (b *begun) carry(caller *bus.OpenedPart) bool {
+// setCaller sets the bus of submitted requests. It reports false when the host is gone.
+func (b *linkWork) setCaller(caller *bus.OpenedPart) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.lost {
@@ -160,66 +162,69 @@ func (b *begun) carry(caller *bus.OpenedPart) bool {
 	return !b.lost
 }
 
-// task has a task begin at a stage; nil: it is not to be handled here.
-func (b *begun) task(id, stage uint32, begin func(st *nodeStage) (*nodeTask, error)) (*nodeTask, error) {
+// addTask has begin create a task, under the lock, and registers it; nil: the link is closed.
+func (b *linkWork) addTask(id, stage uint32, begin func(st *nodeStage) (*nodeTask, error)) (*nodeTask, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if int(stage) >= len(b.stages) {
 		return nil, fmt.Errorf("%w: a task for stage %d of %d", wire.ErrProtocol, stage, len(b.stages))
 	}
-	if b.left {
-		return nil, nil // the host has not heard the goodbye, and takes back what it gives us now
+	if b.closed {
+		return nil, nil // the host has not received Bye yet, and redelivers this task's work then
 	}
 	t, err := begin(b.stages[stage])
 	if err == nil {
 		b.tasks[id] = t
-		b.note()
+		b.notifyBegan()
 	}
 	return t, err
 }
 
-// note says that something has begun.
-func (b *begun) note() {
+// notifyBegan signals that a task or a request has begun.
+func (b *linkWork) notifyBegan() {
 	select {
 	case b.began <- struct{}{}:
 	default:
 	}
 }
 
-// request has a request begin, and the host told of it. It reports false when that is gone.
-func (b *begun) request(up *remoteRequest, begin func(), tell func() error) (bool, error) {
+// addRequest calls begin, registers the request, and calls tell, all under the lock. It reports
+// false, without registering, when the host is gone.
+func (b *linkWork) addRequest(rr *remoteRequest, begin func(), tell func() error) (bool, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	begin()
 	if b.lost {
 		return false, nil
 	}
-	b.requests[up.source] = up
-	b.note()
+	b.requests[rr.source] = rr
+	b.notifyBegan()
 	return true, tell()
 }
 
-// find finds a task or a request; both are nil of one that is over.
-func (b *begun) find(source uint32) (*nodeTask, *remoteRequest) {
+// find returns the task or the request of a source; both are nil if it has ended.
+func (b *linkWork) find(source uint32) (*nodeTask, *remoteRequest) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.tasks[source], b.requests[source]
 }
 
-// over forgets a task that is over at the host, or a request, unless results may be on their way.
-func (b *begun) over(source uint32, results bool) (*nodeTask, *remoteRequest) {
+// forgetOver unregisters the task or the request that has ended at the host, and returns it. With
+// results, a request stays registered, since direct results may be on their way.
+func (b *linkWork) forgetOver(source uint32, results bool) (*nodeTask, *remoteRequest) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	t, u := b.tasks[source], b.requests[source]
+	t, rr := b.tasks[source], b.requests[source]
 	delete(b.tasks, source)
 	if !results {
 		delete(b.requests, source)
 	}
-	return t, u
+	return t, rr
 }
 
-// taskEnded forgets a task that is over here. It reports whether the host does not know.
-func (b *begun) taskEnded(t *nodeTask) bool {
+// forgetTask unregisters a task that has ended here. It reports false if the host had ended it
+// before.
+func (b *linkWork) forgetTask(t *nodeTask) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	known := b.tasks[t.id] == t
@@ -227,43 +232,43 @@ func (b *begun) taskEnded(t *nodeTask) bool {
 	return known
 }
 
-// requestEnded is taskEnded of a request.
-func (b *begun) requestEnded(up *remoteRequest) bool {
+// forgetRequest is forgetTask for a request.
+func (b *linkWork) forgetRequest(rr *remoteRequest) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	known := b.requests[up.source] == up
-	delete(b.requests, up.source)
+	known := b.requests[rr.source] == rr
+	delete(b.requests, rr.source)
 	return known
 }
 
-// none reports whether there is neither a task nor a request.
-func (b *begun) none() bool {
+// empty reports whether there is neither a task nor a request.
+func (b *linkWork) empty() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.tasks)+len(b.requests) == 0
 }
 
 // list is a snapshot of tasks and requests.
-func (b *begun) list() (map[uint32]*nodeTask, map[uint32]*remoteRequest) {
+func (b *linkWork) list() (map[uint32]*nodeTask, map[uint32]*remoteRequest) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return maps.Clone(b.tasks), maps.Clone(b.requests)
 }
 
-// lose lets nothing more begin, and returns what has. What is left of that is still found by what
-// other nodes send: results of a request that the host has completed may be on their way.
-func (b *begun) lose() (map[uint32]*nodeTask, map[uint32]*remoteRequest) {
+// markLost has no more requests begin, and returns all tasks and requests. They stay registered for
+// messages of peers: direct results of a completed request may be on their way.
+func (b *linkWork) markLost() (map[uint32]*nodeTask, map[uint32]*remoteRequest) {
 	b.mu.Lock()
 	b.lost = true
 	b.mu.Unlock()
 	return b.list()
 }
 
-// leave lets no task begin, and returns what has begun: nothing is found of it any more.
-func (b *begun) leave() (map[uint32]*nodeTask, map[uint32]*remoteRequest) {
+// close has no more tasks begin, and returns and unregisters all tasks and requests.
+func (b *linkWork) close() (map[uint32]*nodeTask, map[uint32]*remoteRequest) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.left = true
+	b.closed = true
 	tasks, requests := b.tasks, b.requests
 	if !b.lost {
 		b.tasks, b.requests = make(map[uint32]*nodeTask), make(map[uint32]*remoteRequest)
@@ -271,23 +276,24 @@ func (b *begun) leave() (map[uint32]*nodeTask, map[uint32]*remoteRequest) {
 	return tasks, requests
 }
 
-// peers are the nodes that a node was introduced to.
+// peers are the nodes that the host has introduced to this node.
 type peers struct {
 	mu        lockorder.Mutex[lockorder.Peers]
 	senders   map[uint32]*peerLink // to send to
-	receivers map[uint32]*peerLink // to receive from: the same, but of a node with itself
-	alone     bool                 // no node is met any more
+	receivers map[uint32]*peerLink // to receive from: the same links, except for a node's link with itself
+	closed    bool                 // no peer is added any more
 }
 
-// add takes in a pair. It reports false of a node that is known, and if none is met any more.
+// add adds a peer. It reports false for a known node, and after close. A node has two links with
+// itself; receives selects the receiving one.
 func (ps *peers) add(p *peerLink, self, receives bool) bool {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	all := ps.senders
 	if self && receives {
-		all = ps.receivers // of a node with itself
+		all = ps.receivers // the receiving link of a node with itself
 	}
-	if all[p.node] != nil || ps.alone {
+	if all[p.node] != nil || ps.closed {
 		return false
 	}
 	all[p.node] = p
@@ -309,7 +315,7 @@ func (ps *peers) receiver(node uint32) *peerLink {
 	return ps.receivers[node]
 }
 
-// list is a snapshot.
+// list is a snapshot of all links.
 func (ps *peers) list() (all []*peerLink) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -322,9 +328,9 @@ func (ps *peers) list() (all []*peerLink) {
 	return all
 }
 
-// close lets no node be met any more.
+// close has no more peers added.
 func (ps *peers) close() {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	ps.alone = true
+	ps.closed = true
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// receive makes a delivery of a message from the host.
+// receive makes a delivery from a message of the host.
 func (l *link) receive(m *wire.Deliver) (*bus.Delivery, error) {
 	return bus.DeliveryOf(m, l, l.account.Memory)
 }
 
-// put sends the payload of d for a source of the host's. When it is returned,
-// nobody needs it any more.
+// put sends the payload of d for a source of the host; returned is called when no other process
+// needs the payload.
 func (l *link) put(source uint32, d *bus.Delivery, edge int, returned func()) error {
 	cause, soon := d.Control().EmittedFor()
 	m := &wire.Put{
@@ -33,20 +33,20 @@ func (l *link) put(source uint32, d *bus.Delivery, edge int, returned func()) er
 	if err != nil {
 		return err
 	}
-	h := handOver(d, returned)
+	h := newHold(d, returned)
 	err = l.account.Hold(h, at, func(number, segment uint32) (err error) {
 		m.Put, m.Segment = number, segment
 		m.Flags |= aloneFlag(h)
 		faultpoint.Hit("node-before-put")
-		if soon { // then its finish follows
-			err = l.later(m)
+		if soon { // the Finish of the input follows
+			err = l.sendLater(m)
 		} else {
 			err = l.send(m)
 		}
-		return sentAlone(h, err)
+		return forgetAlone(h, err)
 	})
 	if errors.Is(err, accounts.ErrOver) {
-		return cmp.Or(l.parting.lost(), bus.ErrNotTaken)
+		return cmp.Or(l.state.hostErr(), bus.ErrNotTaken)
 	}
 	if err == nil {
 		faultpoint.Hit("node-put")
@@ -54,7 +54,7 @@ func (l *link) put(source uint32, d *bus.Delivery, edge int, returned func()) er
 	return err
 }
 
-// aloneFlag says of memory that is for this payload alone.
+// aloneFlag is the flag for a segment that holds only this payload.
 func aloneFlag(h *accounts.Hold) uint8 {
 	if h.Alone() {
 		return wire.FlagOwn
@@ -62,17 +62,17 @@ func aloneFlag(h *accounts.Hold) uint8 {
 	return 0
 }
 
-// sentAlone is for a put that was sent, or not: memory for it alone is forgotten by the host, which
-// is not told to.
-func sentAlone(h *accounts.Hold, err error) error {
+// forgetAlone has the account forget, after a successful put, a segment that holds only this
+// payload: the host drops such a segment without a message Forget.
+func forgetAlone(h *accounts.Hold, err error) error {
 	if err == nil {
 		h.ForgetAlone()
 	}
 	return err
 }
 
-// locate says in m where the payload of d lies: with the host, whose delivery it came in,
-// in the message, or in a segment.
+// locate sets in m where the payload of d lies: in a delivery of the host, in the message, or in a
+// segment.
 func (l *link) locate(m *wire.Put, d *bus.Delivery) (at accounts.Location, err error) {
 	inlineBytes := int(l.welcome.InlineBytes)
 	if id, given := d.Control().GivenBy(l); given && d.Size() > inlineBytes {
@@ -103,34 +103,34 @@ func (l *link) returned(id uint32) {
 	l.account.GiveBack(id, func() { faultpoint.Hit("node-returned") })
 }
 
-// spent gives credit back for a payload that the host still needs.
+// spent handles the message Spent: it returns credit for a payload that the host still reads.
 func (l *link) spent(m *wire.Spent) {
-	spend(&l.account, m.Put, m.Flags&wire.SpentBytes != 0)
+	returnCredit(&l.account, m.Put, m.Flags&wire.SpentBytes != 0)
 }
 
-// given is a delivery that the host, or a peer, has.
-type given struct {
+// sentDelivery is a delivery that the host or a peer holds.
+type sentDelivery struct {
 	hold accounts.Hold
 	d    *bus.Delivery
 }
 
 // Hold implements accounts.Delivery.
-func (g *given) Hold() accounts.Held { return g.d.Control().Hold() }
+func (g *sentDelivery) Hold() accounts.Held { return g.d.Control().Hold() }
 
-// handOver makes a delivery one that another process has until it is returned.
-func handOver(d *bus.Delivery, returned func()) *accounts.Hold {
-	g := &given{d: d}
+// newHold makes the hold of a delivery that another process reads until it is returned.
+func newHold(d *bus.Delivery, returned func()) *accounts.Hold {
+	g := &sentDelivery{d: d}
 	g.hold = accounts.Hold{Delivery: g, Returned: returned, Bytes: d.Size(), At: time.Now()}
 	return &g.hold
 }
 
-// spend gives back the credit of a delivery that another process has, or its place in the
-// window alone, while its payload is still needed.
-func spend(of *accounts.Account, number uint32, bytesToo bool) {
+// returnCredit returns the credit of a delivery whose payload another process still reads: its slot
+// in the window, and with bytesToo its bytes.
+func returnCredit(of *accounts.Account, number uint32, bytesToo bool) {
 	var give func()
 	of.Inspect(number, func(hold *accounts.Hold) {
-		if hold != nil && hold.Delivery != nil { // not finished, so that nothing else looks at its credit
-			give = hold.Delivery.(*given).d.Control().Spend(bytesToo) //nolint:forcetypeassert // an account has no others
+		if hold != nil && hold.Delivery != nil { // not finished: no other code uses its credit
+			give = hold.Delivery.(*sentDelivery).d.Control().Spend(bytesToo) //nolint:forcetypeassert // an account has no others
 		}
 	})
 	if give != nil {

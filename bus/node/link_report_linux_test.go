@@ -15,31 +15,31 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// newReporting makes a link to a host that the test is, with one peer.
-func newReporting(t *testing.T) *routed {
+// newReporting makes a link with one peer, whose host is the test.
+func newReporting(t *testing.T) *routingFixture {
 	t.Helper()
-	r := newRouted(t, 1)
+	r := newRoutingFixture(t, 1)
 	r.link.done = make(chan struct{})
-	r.link.pushing.asked = make(chan struct{}, 1)
-	r.link.begun = begun{began: make(chan struct{}, 1), tasks: make(map[uint32]*nodeTask)}
-	r.link.peers.senders = map[uint32]*peerLink{r.pair.node: r.pair}
+	r.link.reports.askedAgain = make(chan struct{}, 1)
+	r.link.work = linkWork{began: make(chan struct{}, 1), tasks: make(map[uint32]*nodeTask)}
+	r.link.peers.senders = map[uint32]*peerLink{r.peer.node: r.peer}
 	return r
 }
 
 // heldBytes is the size of a payload that the peer has.
 const heldBytes = 100
 
-// hold has the peer have a payload.
-func (r *routed) hold() {
+// hold has the peer hold a payload.
+func (r *routingFixture) hold() {
 	r.t.Helper()
 	h := &accounts.Hold{Source: 5, Bytes: heldBytes, At: time.Now(), Returned: func() {}}
-	if err := r.pair.account.Hold(h, accounts.Location{}, func(_, _ uint32) error { return nil }); err != nil {
+	if err := r.peer.account.Hold(h, accounts.Location{}, func(_, _ uint32) error { return nil }); err != nil {
 		r.t.Fatal(err)
 	}
 }
 
-// reported is the next report to the host, and of how many messages it is.
-func (r *routed) reported() (report hostnode.Report, pieces int) {
+// reported reads the next report to the host, and counts its messages.
+func (r *routingFixture) reported() (report hostnode.Report, pieces int) {
 	r.t.Helper()
 	read := make(chan error, 1)
 	go func() {
@@ -77,7 +77,7 @@ func awaitEnd(t *testing.T, l *link) {
 	t.Helper()
 	ended := make(chan struct{})
 	go func() {
-		l.pushing.ended.Wait()
+		l.reports.ended.Wait()
 		close(ended)
 	}()
 	select {
@@ -87,70 +87,71 @@ func awaitEnd(t *testing.T, l *link) {
 	}
 }
 
-// TestNothingIsReportedOnce: a node with nothing under way says so once in a lease, and its goroutine ends with the
-// lease.
-func TestNothingIsReportedOnce(t *testing.T) {
+// TestEmptyReportIsSentOnce: a node without work in flight sends one report in a lease, and its
+// goroutine ends with the lease.
+func TestEmptyReportIsSentOnce(t *testing.T) {
 	r := newReporting(t)
-	r.link.report(3 * pushEvery)
+	r.link.startReports(3 * pushEvery)
 	awaitEnd(t, r.link)
 	if kinds, _ := r.toHost(); len(kinds) != 1 || kinds[0] != wire.KindReported {
 		t.Errorf("the host was told %v, want one report", kinds)
 	}
-	r.link.report(0) // it begins again
+	r.link.startReports(0) // it begins again
 	awaitEnd(t, r.link)
 	if kinds, _ := r.toHost(); len(kinds) != 1 || kinds[0] != wire.KindReported {
 		t.Errorf("the host was told %v, want one report more", kinds)
 	}
 }
 
-// TestReportsGoOn: what a peer holds is reported again and again, with an age that grows, and that it is given back is
-// reported too.
-func TestReportsGoOn(t *testing.T) {
+// TestReportsRepeat: a delivery that a peer holds is reported repeatedly, with a growing age, and
+// its return is reported too.
+func TestReportsRepeat(t *testing.T) {
 	r := newReporting(t)
 	r.hold()
-	r.link.report(time.Hour)
+	r.link.startReports(time.Hour)
 	var last time.Duration
 	for range 3 {
 		got, _ := r.reported()
-		if len(got.Held) != 1 || got.Held[0].Bytes != heldBytes || got.Held[0].Peer != r.pair.node || got.Held[0].Age <= last {
+		if len(got.Held) != 1 || got.Held[0].Bytes != heldBytes || got.Held[0].Peer != r.peer.node || got.Held[0].Age <= last {
 			t.Fatalf("reported are %+v, the last age was %v", got, last)
 		}
 		last = got.Held[0].Age
 	}
-	r.pair.account.GiveBackAll(accounts.All)
+	r.peer.account.GiveBackAll(accounts.All)
 	for now, _ := r.reported(); !now.Empty(); now, _ = r.reported() {
 	}
 	close(r.link.done)
 	awaitEnd(t, r.link)
 }
 
-// TestReportsBeginWithWork: the goroutine of a node that has nothing to do sleeps until a task begins.
+// TestReportsBeginWithWork: the reporting goroutine of an idle node sleeps until a task begins.
 func TestReportsBeginWithWork(t *testing.T) {
 	r := newReporting(t)
-	r.link.report(time.Hour)
+	r.link.startReports(time.Hour)
 	if got, _ := r.reported(); !got.Empty() {
 		t.Fatalf("reported are %+v, want nothing", got)
 	}
-	r.link.begun.stages = []*nodeStage{nil}
-	if _, err := r.link.begun.task(1, 0, func(*nodeStage) (*nodeTask, error) {
+	r.link.work.stages = []*nodeStage{nil}
+	if _, err := r.link.work.addTask(1, 0, func(*nodeStage) (*nodeTask, error) {
 		r.hold()
 		return nil, nil
 	}); err != nil {
 		t.Fatal(err)
 	}
-	r.link.begun.over(1, false)
+	r.link.work.forgetOver(1, false)
 	if got, _ := r.reported(); len(got.Held) != 1 {
-		t.Errorf("reported are %+v, want what is held", got)
+		t.Errorf("reported are %+v, want the held payload", got)
 	}
 	close(r.link.done)
 	awaitEnd(t, r.link)
 }
 
-// TestAskedAgain: a host that asks again is told all, also what has not changed.
-func TestAskedAgain(t *testing.T) {
+// TestRepeatedReportRequestIsAnswered: a host that asks again gets a full report, even if it has
+// not changed.
+func TestRepeatedReportRequestIsAnswered(t *testing.T) {
 	r := newReporting(t)
 	for range 3 {
-		r.link.report(time.Hour)
+		r.link.startReports(time.Hour)
 		if got, _ := r.reported(); !got.Empty() {
 			t.Fatalf("reported are %+v, want nothing", got)
 		}
@@ -166,7 +167,7 @@ func TestHostThatDoesNotReadGetsNoReports(t *testing.T) {
 	for r.link.sender.Blocked() == 0 {
 		r.link.Queue(&wire.Leave{Stages: []uint32{1}})
 	}
-	r.link.report(2 * pushEvery)
+	r.link.startReports(2 * pushEvery)
 	awaitEnd(t, r.link)
 	last := make(chan error, 1)
 	go func() { last <- r.link.sender.Queue(&wire.Bye{}) }()
@@ -187,20 +188,20 @@ func TestHostThatDoesNotReadGetsNoReports(t *testing.T) {
 	}
 }
 
-// TestReportInPieces: a report is as long as it has to be.
+// TestReportInPieces: a large report is sent in several messages.
 func TestReportInPieces(t *testing.T) {
 	r := newReporting(t)
 	for range 2 * wire.MaxPiece / len(`{"source":5,"edge":0,"peer":7,"seq":0,"bytes":100,"age_ns":1}`) {
 		r.hold()
 	}
-	r.link.report(0)
+	r.link.startReports(0)
 	if report, pieces := r.reported(); pieces < 2 || len(report.Held) == 0 {
 		t.Errorf("%d pieces have %d deliveries", pieces, len(report.Held))
 	}
 	awaitEnd(t, r.link)
 }
 
-// TestReportsEndWithTheLink: the link waits for the goroutine that reports.
+// TestReportsEndWithTheLink: the end of the link waits for the reporting goroutine.
 func TestReportsEndWithTheLink(t *testing.T) {
 	path := t.TempDir() + "/bus.sock"
 	ln, err := peer.Listen(path, peer.ListenOptions{})
@@ -229,9 +230,9 @@ func TestReportsEndWithTheLink(t *testing.T) {
 	}
 	l := n.link
 	pushing := func() bool {
-		l.pushing.mu.Lock()
-		defer l.pushing.mu.Unlock()
-		return l.pushing.runs
+		l.reports.mu.Lock()
+		defer l.reports.mu.Unlock()
+		return l.reports.running
 	}
 	testbus.Await(t, pushing)
 	_ = (<-host).Close()

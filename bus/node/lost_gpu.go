@@ -6,22 +6,22 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// ofLostGPU reports whether all that an error says is that a GPU has failed before. What
-// was to be closed on it is, and nobody uses anything of the host's any more.
-func ofLostGPU(err error) bool {
-	switch e := err.(type) { //nolint:errorlint // it looks at each part
+// onlyLostGPU reports whether every part of an error is a GPU that has failed earlier. Then the
+// link is closed completely, and no memory of the host is in use.
+func onlyLostGPU(err error) bool {
+	switch e := err.(type) { //nolint:errorlint // inspects each part
 	case nil:
 		return false
 	case *cudaipc.Error:
 		return errors.Is(e, cudaipc.ErrSticky)
 	case interface{ Unwrap() []error }:
 		for _, part := range e.Unwrap() {
-			if !ofLostGPU(part) {
+			if !onlyLostGPU(part) {
 				return false
 			}
 		}
 		return true
 	default:
-		return ofLostGPU(errors.Unwrap(err))
+		return onlyLostGPU(errors.Unwrap(err))
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-func TestOfLostGPU(t *testing.T) {
+func TestOnlyLostGPU(t *testing.T) {
 	lost := error(&cudaipc.Error{Call: "Free", Err: fmt.Errorf("%w: %w", cudaipc.ErrSticky, errors.New("a fault"))})
 	other := errors.New("payloads were not given back")
 	for _, c := range []struct {
@@ -22,9 +22,9 @@ func TestOfLostGPU(t *testing.T) {
 		{fmt.Errorf("stage: %w", errors.Join(lost, other)), false},
 		{fmt.Errorf("%w: %w", other, lost), false},
 		{&cudaipc.Error{Call: "Free", Err: cudaipc.ErrInvalid}, false},
-		{fmt.Errorf("%w, it says", cudaipc.ErrSticky), false}, // by whom, and of what
+		{fmt.Errorf("%w, it says", cudaipc.ErrSticky), false}, // no *cudaipc.Error
 	} {
-		if got := ofLostGPU(c.err); got != c.want {
+		if got := onlyLostGPU(c.err); got != c.want {
 			t.Errorf("%v: %t", c.err, got)
 		}
 	}

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// roles are what this test binary does when it is started as another process,
-// by name.
+// roles are the functions that this test binary runs when it is started as another process, by
+// name.
 var roles = map[string]func(){}
 
 // roleEnv names the role of a child.

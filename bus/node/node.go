@@ -28,56 +28,52 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// ErrUntrusted reports a socket that may be another user's: see [JoinOptions.AllowUIDs].
+// ErrUntrusted reports a socket that may belong to another user: see [JoinOptions.AllowUIDs].
 var ErrUntrusted = peer.ErrUntrusted
 
 // Environment variables that a host sets for the processes it starts.
 const (
 	EnvSocket = "OMNIBUS_SOCKET" // the path of the host's socket
 	EnvBus    = "OMNIBUS_BUS"    // the name of the bus
-	// EnvReplica says which replica of its stage the process is, and so that it ends with its host.
+	// EnvReplica is the number of the replica of its stage that the process is. A process that has
+	// it ends with its host.
 	EnvReplica = "OMNIBUS_REPLICA"
 	EnvStage   = "OMNIBUS_STAGE" // the stage to serve
 )
 
-// JoinOptions configure Join. The zero value works in a process that a host
-// started.
+// JoinOptions configure Join. The zero value works in a process that a host started.
 type JoinOptions struct {
-	// Socket is the path of the host's socket; default what SocketPath says
-	// for the bus.
+	// Socket is the path of the host's socket; default is SocketPath of the bus.
 	Socket string
-	// Bus is the name of the bus. Another bus at the socket is an error. With
-	// neither name nor socket, $OMNIBUS_SOCKET and $OMNIBUS_BUS say both.
+	// Bus is the name of the bus. Join fails if the socket belongs to another bus. With neither
+	// name nor socket, $OMNIBUS_SOCKET and $OMNIBUS_BUS give both.
 	Bus string
-	// AllowUIDs are the users whose host may be joined, besides the one that this
-	// process runs as. Nothing is sent to a host of another user, the superuser's
-	// too, nor to one in a folder where another user could have put the socket: Join
-	// returns ErrUntrusted.
+	// AllowUIDs are the users whose host may be joined, besides the user of this process. Join
+	// sends nothing to a host of another user (the superuser included), nor to a host in a folder
+	// where another user could have created the socket; it returns ErrUntrusted.
 	AllowUIDs []uint32
-	// Store describes the memory that this process's payloads lie in, for each
-	// stage, and for the inputs of requests. By default it is as large as the
-	// windows need.
+	// Store describes the memory of this process's payloads: one store for each stage, and one for
+	// the inputs of requests. By default a store is as large as its windows need.
 	Store shmstore.Options
-	// ExchangeStore describes the memory of what this process puts into the
-	// host's exchange, which is made with the first of that; default 64 MiB, and
-	// large objects of 1 GiB together.
+	// ExchangeStore describes the memory of the payloads that this process puts into the host's
+	// exchange. The memory is created with the first payload that does not travel in a message;
+	// default 64 MiB, and large objects of 1 GiB together.
 	ExchangeStore shmstore.Options
-	// MaxRequests bounds the requests that this process has submitted and that
-	// are alive; default 64.
+	// MaxRequests bounds the live requests that this process has submitted; default 64.
 	MaxRequests int
-	// GPU describes the lane that carries tensors in the memory of GPUs; nil: there
-	// is none, and only tensors in host memory can be sent and received.
+	// GPU describes the lane for tensors in GPU memory. With nil, only tensors in host memory can
+	// be sent and received.
 	GPU *bus.GPUOptions
 	// Serializer turns values into payloads; default msgpack.
 	Serializer codec.Serializer
-	// Wait is how this process waits for others; default what $OMNIBUS_WAIT says, and else
+	// Wait is how this process waits for other processes; default is $OMNIBUS_WAIT, or else
 	// WaitBalanced.
 	Wait bus.Wait
-	// Rejoin has the node wait for a host when there is none: in Join, until its context ends, and
-	// when its host has drained, was closed or died. It serves its stages at the next one. A process
-	// that a host has started ends when that drains, all the same.
+	// Rejoin has the node wait while there is no host: in Join, until its context ends, and after
+	// its host has drained, was closed or died. The node serves its stages at the next host. A
+	// process that a host started ends when that host drains, with Rejoin too.
 	Rejoin bool
-	// Logger is told of panics, and of hosts that come and go; nil discards.
+	// Logger receives panics, and the loss and return of hosts; nil discards.
 	Logger *slog.Logger
 }
 
@@ -99,10 +95,9 @@ func (o JoinOptions) withDefaults() JoinOptions {
 	return o
 }
 
-// SocketPath is where the host of a bus listens unless it is told otherwise:
-// omnibus/<bus>.sock under $XDG_RUNTIME_DIR, or under a private directory of
-// the user's among the temporary ones. A name that is a path leads out of there, and
-// is refused.
+// SocketPath is where the host of a bus listens by default: omnibus/<bus>.sock under
+// $XDG_RUNTIME_DIR, or under a private directory of the user in the directory for temporary files.
+// A name with a separator of paths is refused, since it leads out of that directory.
 func SocketPath(name string) (string, error) {
 	if strings.ContainsAny(name, "/"+string(filepath.Separator)) {
 		return "", fmt.Errorf("%w: %q is no name of a bus, but a path: give the path of its socket", bus.ErrConfig, name)
@@ -110,7 +105,7 @@ func SocketPath(name string) (string, error) {
 	return filepath.Join(SocketFolder(), name+".sock"), nil
 }
 
-// SocketFolder is the folder of the paths that SocketPath makes.
+// SocketFolder is the directory of the paths that SocketPath returns.
 func SocketFolder() string {
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
 		return filepath.Join(dir, "omnibus")
@@ -118,37 +113,37 @@ func SocketFolder() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("omnibus-%d", os.Getuid()))
 }
 
-// Node is a process that takes part in a bus which another process hosts. Its
-// methods are safe for concurrent use.
+// Node is a process that takes part in a bus which another process hosts. Its methods are safe for
+// concurrent use.
 //
-// What it serves and submits behaves as in the host itself. Payloads are not
-// copied: those it emits lie in memory of its own that the others can read,
-// those it gets lie where they were written. What crosses a process boundary
-// of an error is its text, and where it happened.
+// A node serves and submits as the host itself does. Payloads that do not travel in messages are
+// not copied: the node writes them to its own memory, which the other processes read, and reads the
+// payloads of others where they lie. An error from another process keeps its text and its place
+// (stage, edge, key, sequence).
 type Node struct {
 	name string
 	opts JoinOptions
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
-	done   chan struct{} // the node has ended
+	done   chan struct{} // closed when run has returned
 
-	directory nodeDirectory
-	lane      *lane.Lane
-	report    tensorReport
-	closing   sync.WaitGroup // of what ran for hosts that are gone
+	directory    nodeDirectory
+	lane         *lane.Lane
+	report       tensorReport
+	closingLinks sync.WaitGroup // goroutines that close the links to earlier hosts
 
-	mu     lockorder.Mutex[lockorder.Node]
-	link   *link         // to the host of now; nil: there is none
-	linked chan struct{} // closed when there is one, and replaced when it is gone
-	calls  []*serving    // of Serve
-	owners uint32        // ends of the exchange that were opened
-	err    error         // why there will be no host any more
+	mu       lockorder.Mutex[lockorder.Node]
+	link     *link         // to the current host; nil: there is none
+	linked   chan struct{} // closed when link is set, and replaced when it is cleared
+	calls    []*serveCall  // calls of Serve
+	owners   uint32        // the number of the last end of the exchange
+	finalErr error         // why no further host is joined
 }
 
-// Join connects to the host of a bus. The name is for reports. The context is
-// for connecting alone. An error for want of descriptors or memory wraps that of the
-// system, such as syscall.EMFILE, and says which limit to raise.
+// Join connects to the host of a bus. The name appears in reports. The context bounds only the
+// connecting. An error for lack of descriptors or memory wraps the system's error, such as
+// syscall.EMFILE, and says which limit to raise.
 func Join(ctx context.Context, name string, opts JoinOptions) (*Node, error) {
 	opts = opts.withDefaults()
 	if err := opts.Wait.Validate(); err != nil {
@@ -172,10 +167,10 @@ func Join(ctx context.Context, name string, opts JoinOptions) (*Node, error) {
 		return nil, fmt.Errorf("bus: join: %w", limits.Explain(err))
 	}
 	n.report.node = n
-	n.lane.OnCount(n.report.counted)
+	n.lane.OnCount(n.report.schedule)
 	l, err := n.connect(ctx)
-	if err != nil && opts.Rejoin && noHostYet(err) {
-		l, err = n.find(ctx, noHostYet)
+	if err != nil && opts.Rejoin && hostAbsent(err) {
+		l, err = n.findHost(ctx, hostAbsent)
 	}
 	if err != nil {
 		n.cancel()
@@ -185,7 +180,7 @@ func Join(ctx context.Context, name string, opts JoinOptions) (*Node, error) {
 	return n, nil
 }
 
-// connect makes a link.
+// connect dials the host, and makes the link the current one.
 func (n *Node) connect(ctx context.Context) (*link, error) {
 	l, err := dialLink(ctx, n.opts.Socket, peer.DialOptions{AllowUIDs: n.opts.AllowUIDs}, n.opts.Bus, n.name, n.opts.Wait)
 	if err != nil {
@@ -195,18 +190,18 @@ func (n *Node) connect(ctx context.Context) (*link, error) {
 	l.exchange = exchange.NewRoom(n.opts.ExchangeStore)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.ctx.Err() != nil { // Close has looked for a link already, and found none
+	if n.ctx.Err() != nil { // Close has read n.link before this link exists
 		l.hangUp()
 		return nil, bus.ErrClosed
 	}
-	l.figures.before = n.lane.Stats()
+	l.figures.base = n.lane.Stats()
 	n.link = l
 	close(n.linked)
 	return l, nil
 }
 
-// run keeps the node connected until it is closed, or its host is gone for
-// good.
+// run serves one link after the other until the node is closed, or its host is gone and Rejoin is
+// off.
 func (n *Node) run(l *link) {
 	defer close(n.done)
 	for {
@@ -216,39 +211,40 @@ func (n *Node) run(l *link) {
 		n.mu.Unlock()
 		n.closeLink(l)
 		if !n.opts.Rejoin || n.ctx.Err() != nil {
-			n.end(l.parting.lost())
+			n.finish(l.state.hostErr())
 			return
 		}
-		n.opts.Logger.Warn("the host is gone; looking for a new one", slog.String("socket", n.opts.Socket), slog.Any("error", l.parting.lost()))
+		n.opts.Logger.Warn("the host is gone; waiting for a new one", slog.String("socket", n.opts.Socket), slog.Any("error", l.state.hostErr()))
 		var err error
-		if l, err = n.find(n.ctx, mayChange); err != nil {
-			n.end(err)
+		if l, err = n.findHost(n.ctx, isTransient); err != nil {
+			n.finish(err)
 			return
 		}
 		n.opts.Logger.Info("joined a new host", slog.Uint64("epoch", l.welcome.Epoch))
-		// The answers come through the link's reader, which starts now.
-		go func(l *link) { // this one, though it may be over by then
+		// A goroutine, since the reader that delivers the answers starts with the next iteration.
+		go func(l *link) {
 			n.directory.republish(l)
 			n.serveAll(l)
 		}(l)
 	}
 }
 
-// The pauses between attempts to find a host.
+// The pause between attempts to connect grows from rejoinFirst to rejoinMost.
 const (
 	rejoinFirst = 10 * time.Millisecond
 	rejoinMost  = time.Second
 )
 
-// find connects to a host as soon as there is one. It gives up when the error is none that passes.
-func (n *Node) find(ctx context.Context, passes func(error) bool) (*link, error) {
+// findHost tries to connect until it succeeds, a context ends, or passes reports false: then the
+// error is not a temporary one.
+func (n *Node) findHost(ctx context.Context, passes func(error) bool) (*link, error) {
 	said := ""
 	for pause := rejoinFirst; ; pause = min(2*pause, rejoinMost) {
 		l, err := n.connect(ctx)
 		if err == nil {
 			return l, nil
 		}
-		if text := err.Error(); text != said && ctx.Err() == nil { // once each: it may last
+		if text := err.Error(); text != said && ctx.Err() == nil { // each text is logged once
 			said = text
 			n.opts.Logger.Warn("no host yet", slog.Any("error", err))
 		}
@@ -265,16 +261,16 @@ func (n *Node) find(ctx context.Context, passes func(error) bool) (*link, error)
 	}
 }
 
-// mayChange reports whether the next attempt to connect may end otherwise: a host that refuses this node
-// does not change its mind, unless it is about to end.
-func mayChange(err error) bool {
+// isTransient reports whether a later attempt to connect may succeed. A host that refuses this node
+// keeps refusing, unless the reason is that the host is closing.
+func isTransient(err error) bool {
 	var refused *wire.Error
 	return !errors.As(err, &refused) || refused.Code == wire.CodeClosing
 }
 
-// noHostYet reports whether a host was not there, or was about to end. A node that has never seen its host waits
-// for nothing else: the address, or the users that it is for, are wrong then.
-func noHostYet(err error) bool {
+// hostAbsent reports whether there was no host, or a closing one. The first Join waits for no other
+// reason: any other error means a wrong address or a wrong user.
+func hostAbsent(err error) bool {
 	for _, absent := range []error{fs.ErrNotExist, syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE, io.EOF} {
 		if errors.Is(err, absent) {
 			return true
@@ -284,20 +280,20 @@ func noHostYet(err error) bool {
 	return errors.As(err, &refused) && refused.Code == wire.CodeClosing
 }
 
-// end notes that there will be no host any more.
-func (n *Node) end(err error) {
-	n.directory.end(err)
+// finish records that no further host is joined, and wakes the goroutines that wait for one.
+func (n *Node) finish(err error) {
+	n.directory.close(err)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.err = err
+	n.finalErr = err
 	close(n.linked)
 }
 
-// current waits for a host.
-func (n *Node) current(ctx context.Context) (*link, error) {
+// awaitLink returns the link to the current host, and waits while there is none.
+func (n *Node) awaitLink(ctx context.Context) (*link, error) {
 	for {
 		n.mu.Lock()
-		l, linked, err := n.link, n.linked, n.err
+		l, linked, err := n.link, n.linked, n.finalErr
 		n.mu.Unlock()
 		switch {
 		case l != nil:
@@ -313,10 +309,10 @@ func (n *Node) current(ctx context.Context) (*link, error) {
 	}
 }
 
-// host is the host of now.
-func (n *Node) host() (*link, error) {
+// currentLink returns the link to the current host; ErrHostGone: there is none.
+func (n *Node) currentLink() (*link, error) {
 	n.mu.Lock()
-	l, gone := n.link, n.err
+	l, gone := n.link, n.finalErr
 	n.mu.Unlock()
 	if l == nil && gone == nil {
 		gone = fmt.Errorf("%w, and there is no new one yet", bus.ErrHostGone)
@@ -327,49 +323,48 @@ func (n *Node) host() (*link, error) {
 	return l, nil
 }
 
-// closeLink ends what ran for a host that is gone.
+// closeLink closes the buses and the memory of a link whose host is gone, on a goroutine of its
+// own.
 func (n *Node) closeLink(l *link) {
-	ctx := context.Background() // handlers end by themselves, now that their tasks are over
-	n.closing.Go(func() {
+	ctx := context.Background() // handlers return, since their tasks have ended
+	n.closingLinks.Go(func() {
 		for _, p := range l.peers.list() {
-			p.stop()
+			p.stopEmissions()
 		}
 		err := l.closeStages(ctx)
-		for _, st := range l.begun.served() {
+		for _, st := range l.work.servedStages() {
 			st.Arena.Release()
 		}
-		if caller := l.begun.carrier(); caller != nil {
-			// Callers may still read results of requests that completed, and peers
-			// their inputs, of which each has a mapping of its own.
+		if caller := l.work.callerPart(); caller != nil {
+			// Callers may still read results of completed requests, and peers may still read their
+			// inputs; each peer has its own mapping.
 			err = errors.Join(err, caller.Bus.Drain(ctx))
-			l.returnPairs()
+			l.giveBackPeers()
 			err = errors.Join(err, l.closeCaller(ctx))
 			caller.Arena.Release()
 		}
-		l.closePairs()
+		l.closePeers()
 		err = errors.Join(err, l.exchange.Close(ctx))
 		if err != nil {
-			n.opts.Logger.Error("close what ran for a host that is gone", slog.Any("error", err))
+			n.opts.Logger.Error("close the connection to a host that is gone", slog.Any("error", err))
 		}
 	})
 }
 
-// Call asks the host about the bus: see docs/protocol.md for the methods. The
-// answer is JSON.
+// Call sends a method call to the host: docs/protocol.md lists the methods. The answer is JSON.
 func (n *Node) Call(ctx context.Context, method string, arguments []byte) ([]byte, error) {
-	l, err := n.current(ctx)
+	l, err := n.awaitLink(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return l.call(ctx, method, arguments)
 }
 
-// TensorStats are the figures of tensors on GPUs that this process sends and
-// receives.
+// TensorStats counts the GPU tensors that this process has sent and received.
 func (n *Node) TensorStats() lane.Stats { return n.lane.Stats() }
 
-// Epoch tells the host of now from all others, before and after it; 0: there
-// is none.
+// Epoch identifies the current host among all hosts of the bus, earlier and later ones; 0: there is
+// none.
 func (n *Node) Epoch() uint64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -379,10 +374,9 @@ func (n *Node) Epoch() uint64 {
 	return n.link.welcome.Epoch
 }
 
-// Close leaves the bus. Requests that are open end with ErrClosed. Tasks are
-// aborted here, and what was not handled of them is handled elsewhere as if this
-// process had died. It waits for handlers to return, and for results that were received
-// to be finished, until the context ends.
+// Close leaves the bus. Open requests end with ErrClosed. Tasks are aborted here, and their
+// unhandled deliveries are handled elsewhere as if this process had died. Close waits until
+// handlers have returned and received results are finished, or the context ends.
 func (n *Node) Close(ctx context.Context) error {
 	n.cancel()
 	n.mu.Lock()
@@ -390,21 +384,21 @@ func (n *Node) Close(ctx context.Context) error {
 	n.mu.Unlock()
 	var err error
 	if l != nil {
-		err = l.leave(ctx)
+		err = l.close(ctx)
 	}
 	<-n.done
 	err = errors.Join(err, n.closeLane(ctx), accounts.Unmapped(ctx))
-	n.directory.found.Close(bus.ErrClosed)
+	n.directory.watches.Close(bus.ErrClosed)
 	if err != nil {
 		return fmt.Errorf("bus: close the node: %w", err)
 	}
 	return nil
 }
 
-// closeLane closes the lane, when nothing that uses it is open any more.
+// closeLane closes the lane after closeLink has returned for every earlier host.
 func (n *Node) closeLane(ctx context.Context) error {
-	if err := waiting.For(ctx, &n.closing); err != nil {
-		return fmt.Errorf("what ran for hosts that are gone is not over: %w", err)
+	if err := waiting.For(ctx, &n.closingLinks); err != nil {
+		return fmt.Errorf("close the connections to earlier hosts: %w", err)
 	}
 	return n.lane.Close(ctx)
 }

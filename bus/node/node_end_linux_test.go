@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	"github.com/omnibus-runtime/omnibus/bus"
@@ -9,10 +10,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// TestNodeForgetsWhatIsOver: a task whose part is done here, and whose request
-// ends otherwise before the host has asked for the end of the task, is over: the
-// node does not wait for the question.
-func TestNodeForgetsWhatIsOver(t *testing.T) {
+// TestNodeForgetsEndedTasks: a completed task whose request is aborted before the host has asked
+// for the end of the task has ended: the node does not wait for the question.
+func TestNodeForgetsEndedTasks(t *testing.T) {
 	taken, release := make(chan struct{}, 1), make(chan struct{})
 	h := listen(t, bus.Pipeline{
 		Stages: []bus.StageSpec{
@@ -41,7 +41,7 @@ func TestNodeForgetsWhatIsOver(t *testing.T) {
 	}
 	<-taken
 	<-done
-	for range 20 { // in some the end comes before the node is done
+	for range 20 { // in some rounds the abort comes before the node's work is done
 		r, err := h.bus.Submit(t.Context(), "waits for that place, and with it the end of a")
 		if err != nil {
 			t.Fatal(err)
@@ -55,32 +55,51 @@ func TestNodeForgetsWhatIsOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.server.Drain()
-	if err := <-served; err != nil { // it has nothing open
+	if err := <-served; err != nil { // no task is open
 		t.Fatal(err)
 	}
 }
 
-// TestDrainIsToldToWhoComesLater: who attaches when the host drains already is told so
-// too, and its stages are not waited for.
-func TestDrainIsToldToWhoComesLater(t *testing.T) {
+// TestNodeForgetsFailedTasks: a node whose handler has failed keeps nothing of the task.
+func TestNodeForgetsFailedTasks(t *testing.T) {
+	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
+	n, _ := h.serve(t, bus.StageSpec{Name: "a", Handle: func(*bus.Task, *bus.Delivery) error { return errors.New("no") }})
+	for range 10 {
+		r, err := h.bus.Submit(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Wait(t.Context()); err == nil {
+			t.Fatal("the request has completed")
+		}
+	}
+	testbus.Await(t, func() bool {
+		_, sources := node.OpenCounts(n)
+		return sources == 0
+	})
+}
+
+// TestLateClientIsToldToDrain: a client that attaches to a draining host gets Drain too, and the
+// host does not wait for its stages.
+func TestLateClientIsToldToDrain(t *testing.T) {
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
 	h.server.Drain()
 	n := h.join(t, node.JoinOptions{})
-	if _, err := n.Call(t.Context(), "status", nil); err != nil { // the answer comes behind it
+	if _, err := n.Call(t.Context(), "status", nil); err != nil { // the answer comes after Drain
 		t.Fatal(err)
 	}
-	if !node.ToldToDrain(n) {
+	if !node.DrainReceived(n) {
 		t.Fatal("the host did not say that it is going to stop")
 	}
-	if err := n.Serve(t.Context(), bus.Stage("a", testbus.Upper)); err != nil { // it has nothing open
+	if err := n.Serve(t.Context(), bus.Stage("a", testbus.Upper)); err != nil { // no task is open
 		t.Fatal(err)
 	}
 }
 
-// TestNodeLeavesWhatItHasNotHandled: what a node that closes was given and has not
-// handled is handled elsewhere, where the stage promises at least once: a delivery in
-// a handler's hands, whatever that says when its task is aborted, and those behind it.
-func TestNodeLeavesWhatItHasNotHandled(t *testing.T) {
+// TestClosingNodeReturnsUnhandled: the unhandled deliveries of a closing node are handled
+// elsewhere, where the stage has Attempts: the delivery in a handler, whichever error the handler
+// returns, and those queued behind it.
+func TestClosingNodeReturnsUnhandled(t *testing.T) {
 	for name, handled := range map[string]error{"a handler that fails": context.Canceled, "a handler that ends": nil} {
 		t.Run(name, func(t *testing.T) {
 			spec := bus.StageSpec{Name: "a", State: bus.StateNone, Attempts: 1, Remote: &bus.Remote{}}
@@ -102,11 +121,11 @@ func TestNodeLeavesWhatItHasNotHandled(t *testing.T) {
 	}
 }
 
-// TestResultsHeldTakeNoPlaceAtANode: what a stage has emitted is the node's until
-// nobody reads it any more, and its requests stay for so long. The host opens tasks
-// there all the same, as many as it has requests.
-func TestResultsHeldTakeNoPlaceAtANode(t *testing.T) {
-	const requests = 80 // more than a node submits by itself
+// TestHeldResultsTakeNoPermit: a stage's results stay in the node's memory, and their requests in
+// its bus, while callers hold them. The host still opens as many tasks at the node as it has
+// requests.
+func TestHeldResultsTakeNoPermit(t *testing.T) {
+	const requests = 80 // more than the default of JoinOptions.MaxRequests
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a", Handle: func(*bus.Task, *bus.Delivery) error { return nil }})), bus.Options{MaxRequests: requests})
 	h.serve(t, bus.StageSpec{Name: "a", Handle: func(t *bus.Task, _ *bus.Delivery) error {
 		return t.EmitBytes(make([]byte, 3000)) // larger than what travels in messages

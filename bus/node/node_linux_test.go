@@ -26,8 +26,8 @@ type hosted struct {
 	path   string
 }
 
-// serveAll opens a bus in which the work of all stages of p is done by a node for
-// each, and closes everything, and finds it clean, at the end of the test.
+// serveAll opens a bus with one node for each stage of p. At the end of the test it closes all, and
+// checks that nothing is left over.
 func serveAll(t testing.TB, p bus.Pipeline, opts bus.Options) *hosted {
 	t.Helper()
 	h := listen(t, testbus.Remotes(p), opts)
@@ -39,7 +39,7 @@ func serveAll(t testing.TB, p bus.Pipeline, opts bus.Options) *hosted {
 	return h
 }
 
-// listen opens a bus that others attach to.
+// listen opens a bus and its server.
 func listen(t testing.TB, p bus.Pipeline, opts bus.Options) *hosted {
 	t.Helper()
 	if opts.Store.ArenaBytes == 0 {
@@ -63,13 +63,13 @@ func listen(t testing.TB, p bus.Pipeline, opts bus.Options) *hosted {
 	return h
 }
 
-// join makes this process a node once more.
+// join joins another node in this process.
 func (h *hosted) join(t testing.TB, opts node.JoinOptions) *node.Node {
 	t.Helper()
 	return h.joinAs(t, t.Name(), opts)
 }
 
-// joinAs is join under another name than that of the test.
+// joinAs is join with another name than the test's.
 func (h *hosted) joinAs(t testing.TB, name string, opts node.JoinOptions) *node.Node {
 	t.Helper()
 	opts.Socket = h.path
@@ -85,8 +85,7 @@ func (h *hosted) joinAs(t testing.TB, name string, opts node.JoinOptions) *node.
 	return n
 }
 
-// serve has a node of its own do the work of a stage. It returns how Serve
-// ended.
+// serve serves a stage with a node of its own. ended receives the result of Serve.
 func (h *hosted) serve(t testing.TB, spec bus.StageSpec) (n *node.Node, ended <-chan error) {
 	t.Helper()
 	n = h.join(t, node.JoinOptions{})
@@ -95,8 +94,7 @@ func (h *hosted) serve(t testing.TB, spec bus.StageSpec) (n *node.Node, ended <-
 	return n, result
 }
 
-// TestSocketPath has the cases of the Python client's SocketPathTest: both look in one
-// place.
+// TestSocketPath has the cases of the Python client's SocketPathTest: both use the same path.
 func TestSocketPath(t *testing.T) {
 	own := fmt.Sprintf("omnibus-%d/speech.sock", os.Getuid())
 	for _, c := range []struct{ runtime, temporary, want string }{
@@ -113,8 +111,9 @@ func TestSocketPath(t *testing.T) {
 	}
 }
 
-// TestBusNamedByPath: a name that leads out of the folder of sockets is refused, however
-// it is given, though somebody listens where it leads to. A socket's path may lead anywhere.
+// TestBusNamedByPath: a bus name that leads out of the folder of sockets is refused, from the
+// options and from the environment, even if a host listens at that path. JoinOptions.Socket may be
+// any path.
 func TestBusNamedByPath(t *testing.T) {
 	h := serveAll(t, testbus.Linear(bus.Stage("upper", testbus.Upper)), bus.Options{})
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
@@ -186,7 +185,7 @@ func TestNodeSubmits(t *testing.T) {
 	testbus.MustReceive(t, s, want)
 }
 
-// Large payloads are read where they were written, in every hop.
+// TestNodePayloadsAreShared: the host copies no large payload on any edge.
 func TestNodePayloadsAreShared(t *testing.T) {
 	const size = 200 << 10
 	inc := func(name string) bus.StageSpec {
@@ -247,8 +246,8 @@ func TestNodeHandlerFails(t *testing.T) {
 	}
 }
 
-// A payload that is large for its store has a segment of its own, which every
-// process that reads it is given.
+// TestNodeLargePayloads: a payload that is large for its store has its own segment, which every
+// reader maps.
 func TestNodeLargePayloads(t *testing.T) {
 	pass := bus.StageSpec{Name: "pass", Handle: func(task *bus.Task, d *bus.Delivery) error { return task.Forward(d) }}
 	double := bus.StageSpec{Name: "double", Handle: func(task *bus.Task, d *bus.Delivery) error {

@@ -16,10 +16,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// withoutFiles has f run while this process can open nothing.
+// withoutFiles runs f while this process can open no descriptor.
 func withoutFiles(t *testing.T, f func()) {
 	t.Helper()
-	limited(t, os.Getpid(), unix.RLIMIT_NOFILE, 3, func() {
+	withLimit(t, os.Getpid(), unix.RLIMIT_NOFILE, 3, func() {
 		if file, err := os.Open(os.DevNull); err == nil {
 			_ = file.Close()
 			t.Fatal("files can still be opened")
@@ -28,7 +28,8 @@ func withoutFiles(t *testing.T, f func()) {
 	})
 }
 
-// TestJoinWithoutFiles: who has no descriptor left for a connection is told what to do.
+// TestJoinWithoutFiles: Join without a free descriptor fails with an error that says which limit to
+// raise.
 func TestJoinWithoutFiles(t *testing.T) {
 	h := listen(t, testbus.Linear(bus.Stage("upper", testbus.Upper)), bus.Options{Store: shmstore.Options{Memory: shmstore.Shared}})
 	withoutFiles(t, func() {
@@ -45,10 +46,10 @@ func TestJoinWithoutFiles(t *testing.T) {
 	_ = h.join(t, node.JoinOptions{})
 }
 
-// TestPayloadsThatCannotBePassedOn: a payload on the heap is copied to where another
-// process can read it. Without a descriptor for that its request fails, and neither
-// the process nor its other requests do.
-func TestPayloadsThatCannotBePassedOn(t *testing.T) {
+// TestPayloadCopyWithoutDescriptors: a payload on the heap is copied to shared memory for another
+// process. Without a descriptor for that memory its request fails, and the process and its other
+// requests do not.
+func TestPayloadCopyWithoutDescriptors(t *testing.T) {
 	own := bus.StageSpec{Name: "own", State: bus.StateNone, Handle: func(t *bus.Task, d *bus.Delivery) error {
 		return t.EmitBytes(d.Bytes())
 	}}
@@ -58,9 +59,9 @@ func TestPayloadsThatCannotBePassedOn(t *testing.T) {
 		t.Run(spec.Name, func(t *testing.T) {
 			h := listen(t, testbus.Linear(spec), bus.Options{Store: shmstore.Options{ArenaBytes: 8 << 20}, InlineBytes: 64 << 10})
 			n := h.join(t, node.JoinOptions{})
-			submit := n.Stream // its results are passed on
+			submit := n.Stream // its results go to another process
 			if spec.Remote != nil {
-				submit = h.bus.Stream // its inputs are
+				submit = h.bus.Stream // its inputs go to another process
 				h.serve(t, bus.StageSpec{Name: "m", State: bus.StateNone, Handle: own.Handle})
 				testbus.Await(t, func() bool { return h.server.Serving("m") == 1 })
 			}
@@ -102,14 +103,14 @@ func TestPayloadsThatCannotBePassedOn(t *testing.T) {
 	}
 }
 
-// TestValueThatCannotBePassedOn: a value on the heap is copied to where another process can read
-// it. Without a descriptor for that the client is told so, and the value lies under its key still.
-func TestValueThatCannotBePassedOn(t *testing.T) {
+// TestValueCopyWithoutDescriptors: a value on the heap is copied to shared memory for another
+// process. Without a descriptor for that memory the get fails, and the value stays under its key.
+func TestValueCopyWithoutDescriptors(t *testing.T) {
 	large := []byte(strings.Repeat("x", 40<<10)) // more than a message takes
-	h := exchanging(t, bus.Options{InlineBytes: 64 << 10})
+	h := exchangeHost(t, bus.Options{InlineBytes: 64 << 10})
 	put(t, h.bus.Exchange(), "k", large)
 	n := h.exchange(t)
-	_, _ = n.Get(t.Context(), exchangeEdge, "another", nil) // nothing; by then the node has all that the host gives a node
+	_, _ = n.Get(t.Context(), exchangeEdge, "another", nil) // finds nothing; by then the node has mapped all memory of the host
 	withoutFiles(t, func() {
 		if err := errOf(n.Get(t.Context(), exchangeEdge, "k", nil)); !errors.Is(err, connector.ErrUnavailable) || !strings.Contains(err.Error(), "too many open files") {
 			t.Errorf("%v, want ErrUnavailable, which says that too many files are open", err)

@@ -10,9 +10,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// TestOffersOfWhatCannotBeSent: what was offered for a payload whose message the
-// protocol does not take is the host's no longer, and so there may be any number of them.
-func TestOffersOfWhatCannotBeSent(t *testing.T) {
+// TestUnsendablePutsLeaveNoOffers: when the message of a payload cannot be sent, the segment that
+// was offered for it is forgotten by the host, so that any number of such puts may fail.
+func TestUnsendablePutsLeaveNoOffers(t *testing.T) {
 	payload := make([]byte, 64<<10)
 	key := strings.Repeat("k", 1<<10)
 	for name, send := range map[string]func(*link) error{

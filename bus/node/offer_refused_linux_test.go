@@ -13,8 +13,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// offering makes memory, and the packet that offers it as of some size.
-func offering(t *testing.T, sizeBytes int64, said uint64) (mem *shmstore.Segment, packet []byte) {
+// newOffer makes a segment, and the packet that offers it with a certain size.
+func newOffer(t *testing.T, sizeBytes int64, said uint64) (mem *shmstore.Segment, packet []byte) {
 	t.Helper()
 	mem, err := shmstore.NewSegment("offered", sizeBytes)
 	if err != nil {
@@ -27,8 +27,8 @@ func offering(t *testing.T, sizeBytes int64, said uint64) (mem *shmstore.Segment
 	return mem, packet
 }
 
-// limited has f run while a process may have less of something.
-func limited(t *testing.T, pid, resource int, most uint64, f func()) {
+// withLimit runs f while a process has a lower resource limit.
+func withLimit(t *testing.T, pid, resource int, most uint64, f func()) {
 	t.Helper()
 	var before unix.Rlimit
 	if err := unix.Prlimit(pid, resource, nil, &before); err != nil {
@@ -59,9 +59,9 @@ func addressBytes(t *testing.T, pid int) uint64 {
 	return pages * uint64(os.Getpagesize())
 }
 
-// TestOffersThatFail: the client whose memory the host does not take is told why, and
-// what to do about it, whatever the reason is.
-func TestOffersThatFail(t *testing.T) {
+// TestRefusedOffers: a client whose segment the host cannot map is refused, with the reason and the
+// remedy.
+func TestRefusedOffers(t *testing.T) {
 	const large = 64 << 20
 	for name, tc := range map[string]struct {
 		memory int64
@@ -72,13 +72,13 @@ func TestOffersThatFail(t *testing.T) {
 	}{
 		"no descriptor": {
 			memory: 1 << 12, said: 1 << 12,
-			limit: func(t *testing.T, host int, offer func()) { limited(t, host, unix.RLIMIT_NOFILE, 3, offer) },
+			limit: func(t *testing.T, host int, offer func()) { withLimit(t, host, unix.RLIMIT_NOFILE, 3, offer) },
 			code:  wire.CodeMemory, text: []string{"too many files open, and may have 3", "ulimit -n, or LimitNOFILE="},
 		},
 		"no address space": {
 			memory: large, said: large,
 			limit: func(t *testing.T, host int, offer func()) {
-				limited(t, host, unix.RLIMIT_AS, addressBytes(t, host)+large/2, offer)
+				withLimit(t, host, unix.RLIMIT_AS, addressBytes(t, host)+large/2, offer)
 			},
 			code: wire.CodeMemory, text: []string{"cannot allocate memory", "ulimit -v", "vm.max_map_count"},
 		},
@@ -90,7 +90,7 @@ func TestOffersThatFail(t *testing.T) {
 			host := h.hostAlone(t).Process.Pid
 			c := dialThin(t, h.path)
 			c.await(wire.KindWelcome)
-			mem, packet := offering(t, tc.memory, tc.said)
+			mem, packet := newOffer(t, tc.memory, tc.said)
 			var m *wire.Refuse
 			offer := func() {
 				if err := c.conn.Send(packet, []int{mem.FD()}); err != nil {
@@ -116,7 +116,7 @@ func TestOffersThatFail(t *testing.T) {
 	}
 }
 
-// holes is a sealed memfd that no memory was ever given to.
+// holes is a sealed memfd without any allocated memory.
 func holes(t testing.TB, sizeBytes int64) (fd int) {
 	t.Helper()
 	return memfd(t, sizeBytes)
@@ -140,7 +140,7 @@ func memfd(t testing.TB, sizeBytes int64, pieces ...[2]int64) (fd int) {
 		t.Fatal(err)
 	}
 	for _, p := range pieces {
-		if _, err := unix.Pwrite(fd, make([]byte, p[1]), p[0]); err != nil { // what is allocated alone is a hole as well
+		if _, err := unix.Pwrite(fd, make([]byte, p[1]), p[0]); err != nil { // allocated but unwritten memory is a hole too
 			t.Fatal(err)
 		}
 	}

@@ -13,17 +13,17 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// recorder is a stage that notes in which order its inputs come.
+// recorder is a stage that records its inputs in order.
 type recorder struct {
-	mu  sync.Mutex
-	had []string
+	mu     sync.Mutex
+	inputs []string
 }
 
 func (r *recorder) stage() bus.StageSpec {
 	st := bus.Stage("m", func(_ *bus.Task, in string) (string, error) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.had = append(r.had, in)
+		r.inputs = append(r.inputs, in)
 		return in, nil
 	})
 	st.MaxInflight = 1
@@ -33,10 +33,10 @@ func (r *recorder) stage() bus.StageSpec {
 func (r *recorder) list() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Clone(r.had)
+	return slices.Clone(r.inputs)
 }
 
-// submitEach submits requests with the inputs, and returns when the host has read them.
+// submitEach submits a request for each input, and returns when the host has read them.
 func submitEach(t *testing.T, n *node.Node, inputs ...string) []*bus.Request {
 	t.Helper()
 	all := make([]*bus.Request, len(inputs))
@@ -61,7 +61,7 @@ func numbered(prefix string, n int) (all []string) {
 	return all
 }
 
-// receiveAll reads the results of requests, of one after the other.
+// receiveAll reads the results of one request after the other.
 func receiveAll(t *testing.T, all []*bus.Request) {
 	t.Helper()
 	for _, r := range all {
@@ -74,15 +74,15 @@ func receiveAll(t *testing.T, all []*bus.Request) {
 	}
 }
 
-// TestRequestsBeginInOrder: the requests of a client begin, and come to the first stage, in the order in
-// which the client has submitted them, whether they wait for places or for slots.
+// TestRequestsBeginInOrder: the requests of a client begin, and reach the first stage, in the order
+// in which they were submitted, whether they wait for permits or for slots.
 func TestRequestsBeginInOrder(t *testing.T) {
 	for _, places := range []int{1, 3, 100} {
 		t.Run(fmt.Sprint(places), func(t *testing.T) {
 			var m recorder
 			h := listen(t, testbus.Linear(m.stage()), bus.Options{MaxRequests: places})
 			n := h.join(t, node.JoinOptions{MaxRequests: 100})
-			first := make([]*bus.Request, min(places, 3)) // they have all places, or the slot
+			first := make([]*bus.Request, min(places, 3)) // they hold all permits, or the slot
 			for i := range first {
 				first[i] = testbus.StreamOf(t, h.bus)
 			}
@@ -102,8 +102,8 @@ func TestRequestsBeginInOrder(t *testing.T) {
 	}
 }
 
-// TestClientsTakeTurns: a client that submits one request gets its place, or its slot, before
-// another client has those of all that it has submitted before.
+// TestClientsTakeTurns: a client that submits one request gets a permit or slot before another
+// client has got those of all its earlier requests.
 func TestClientsTakeTurns(t *testing.T) {
 	for name, places := range map[string]int{"places": 1, "slots": 100} {
 		t.Run(name, func(t *testing.T) {
@@ -128,8 +128,7 @@ func TestClientsTakeTurns(t *testing.T) {
 	}
 }
 
-// TestTryDoesNotOvertake: a request that does not wait gets no place while another one waits
-// for its own, and one that gets a place begins behind those that the client has submitted before.
+// TestTryDoesNotOvertake: TrySubmit gets no permit while another request waits for one.
 func TestTryDoesNotOvertake(t *testing.T) {
 	var m recorder
 	h := listen(t, testbus.Linear(m.stage()), bus.Options{MaxRequests: 1})
@@ -149,9 +148,9 @@ func TestTryDoesNotOvertake(t *testing.T) {
 	}
 }
 
-// TestLeftBeforeTheyBegin: a client that says bye takes the requests along that wait for their
-// places, and those whose inputs wait for a window: nothing of them stays at the host.
-func TestLeftBeforeTheyBegin(t *testing.T) {
+// TestByeDropsWaitingRequests: the message Bye drops the client's requests that wait for permits,
+// and those whose inputs wait for a window.
+func TestByeDropsWaitingRequests(t *testing.T) {
 	for name, places := range map[string]int{"places": 1, "windows": 5} {
 		t.Run(name, func(t *testing.T) {
 			forward := func(t *bus.Task, d *bus.Delivery) error { return t.Forward(d) }
@@ -172,8 +171,9 @@ func TestLeftBeforeTheyBegin(t *testing.T) {
 	}
 }
 
-// TestRefusedWhileItWaits: a host that is going to stop refuses requests that wait for their places, too.
-func TestRefusedWhileItWaits(t *testing.T) {
+// TestHostRefusesWaitingRequests: a host that is going to stop also refuses the requests that wait
+// for permits.
+func TestHostRefusesWaitingRequests(t *testing.T) {
 	h := listen(t, testbus.Linear(bus.Stage("m", testbus.Upper)), bus.Options{MaxRequests: 1})
 	first := testbus.StreamOf(t, h.bus)
 	n := h.join(t, node.JoinOptions{})
@@ -188,9 +188,9 @@ func TestRefusedWhileItWaits(t *testing.T) {
 	testbus.Await(t, func() bool { return h.bus.Stats().Live == 0 })
 }
 
-// TestWaitsWhenTheHostDies: a request that waits in a node for its place ends when the host is gone, also while
-// the caller has results of those that keep the places.
-func TestWaitsWhenTheHostDies(t *testing.T) {
+// TestHostDeathEndsPermitWait: a request that waits in a node for a permit ends when the host is
+// gone, even while the caller holds results of the requests that have the permits.
+func TestHostDeathEndsPermitWait(t *testing.T) {
 	var m recorder
 	h := listen(t, testbus.Linear(m.stage()), bus.Options{})
 	n := h.join(t, node.JoinOptions{MaxRequests: 4})
@@ -206,8 +206,8 @@ func TestWaitsWhenTheHostDies(t *testing.T) {
 		_, err := n.Submit(testbus.Soon(t), "x")
 		failed <- err
 	}()
-	testbus.Await(t, func() bool { return node.Waiting(t, n) == 1 })
-	node.CutOff(n)
+	testbus.Await(t, func() bool { return node.PermitWaiters(t, n) == 1 })
+	node.BreakConnection(n)
 	if err := <-failed; !errors.Is(err, bus.ErrHostGone) {
 		t.Errorf("submit: %v", err)
 	}

@@ -18,37 +18,37 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// peerLink is this node and another one, as the host has introduced them:
-// deliveries go from one to the other in shared memory, past the host. A node
-// is a pair with itself for two stages of its own, and then has two of these.
+// peerLink is the connection of this node to another node, which the host has introduced.
+// Deliveries between the two take a direct path through shared memory. A node that is its own peer,
+// for two of its stages, has two links with itself, one for each end.
 type peerLink struct {
 	link *link
-	node uint32 // the peer's number
+	node uint32 // the number of the peer
 	name string
 	proc *process.Process
 	conn *peer.Conn
 
-	met      atomic.Bool   // deliveries could go to the peer
-	closing  sync.Once     // by this side
-	ended    chan struct{} // nothing comes any more
-	dropping sync.Once     // of what the peer had
-	parting  sync.Once     // the link is told that the peer is gone, unless this side has closed the pair
+	met       atomic.Bool   // the peer has sent its lane
+	closeOnce sync.Once     // closes the connection from this side
+	ended     chan struct{} // closed when no more messages are handled
+	dropOnce  sync.Once     // guards drop
+	goneOnce  sync.Once     // guards markGone
 
-	active  lastactive.Connection // at what it sends
-	account accounts.Account      // what the peer has, and the memory that the two have told each other of
+	active  lastactive.Connection // polls the peer's messages
+	account accounts.Account      // the deliveries that the peer holds, and the segments that either side has announced
 
-	read decoded // by the goroutine that receives
+	reused reusedMessages // used by the receiving goroutine only
 
-	mu      lockorder.Mutex[lockorder.Pair] // guards what follows; comes after the account's
-	sender  *peer.Sender                    // nil: the two have not met, or the peer is gone
-	err     error                           // why nothing goes to the peer any more
-	waiting []func()                        // for the two to meet
-	left    bool                            // parting is over
-	stopped bool                            // nothing is emitted any more
+	mu               lockorder.Mutex[lockorder.Pair] // guards the fields below; taken after the account's lock
+	sender           *peer.Sender                    // nil: the peer is not met yet, or was dropped
+	err              error                           // why nothing can be sent to the peer
+	waiting          []func()                        // calls for markMet
+	gone             bool                            // markGone has run
+	emissionsStopped bool                            // nothing is emitted any more
 }
 
-// meet makes a pair of what the host says of a peer. It owns the descriptors.
-func (l *link) meet(m *wire.Introduce, fds []int) error {
+// meetPeer handles the message Introduce: it opens the link to a peer. It owns the descriptors.
+func (l *link) meetPeer(m *wire.Introduce, fds []int) error {
 	conn, err := peer.Open(fds[0])
 	if err != nil {
 		process.CloseAll(fds[1:])
@@ -80,49 +80,49 @@ func (p *peerLink) describe() string {
 	return fmt.Sprintf("process %d (%s)", p.proc.PID(), p.name)
 }
 
-// backlogBytes is how much waits for a peer that does not read before it is given up. Its
-// credit bounds a peer that keeps to the rules.
+// backlogBytes is how much may be queued for a peer that does not read before its link fails. The
+// credit of the streams keeps a correct peer far below it.
 const backlogBytes = 64 << 20
 
-// lastWords is how long it may take to send the last messages to a peer.
-const lastWords = 100 * time.Millisecond
+// flushTimeout is how long closing the link may take to send the queued messages.
+const flushTimeout = 100 * time.Millisecond
 
-// run meets the peer and handles what it sends until it is gone.
+// run exchanges lanes with the peer, and handles its messages until the connection ends.
 func (p *peerLink) run() {
 	in := peer.NewReceiver(p.conn)
 	p.active.Poll = in.Poll
-	sender, err := peer.NewSender(p.conn, peer.SenderOptions{BacklogBytes: backlogBytes, FlushTimeout: lastWords})
-	stayed := false
+	sender, err := peer.NewSender(p.conn, peer.SenderOptions{BacklogBytes: backlogBytes, FlushTimeout: flushTimeout})
+	alive := false
 	if err == nil {
-		stayed, err = p.serve(in, sender)
+		alive, err = p.serve(in, sender)
 	}
 	_ = p.conn.Close()
 	if sender != nil {
-		_ = sender.Close() // the connection is closed: it waits for nothing
+		_ = sender.Close() // does not wait: the connection is closed
 	}
 	in.Close()
-	p.end(err, stayed)
+	p.handleDisconnect(err, alive)
 }
 
-// serve handles what the peer sends. The error says why nothing comes any more, and stayed
-// whether the peer was there still: then it is what the peer did, or this side. One that was
-// not met is waited for as if it were dying, for the host may be saying what comes from it.
-func (p *peerLink) serve(in *peer.Receiver, sender *peer.Sender) (stayed bool, err error) {
+// serve handles the peer's messages. The error is why the connection has ended. alive reports a
+// fault of either side: the connection broke while the peer, which was met, still held its end. An
+// unmet peer is treated as dying, since the host may still announce the lengths of its streams.
+func (p *peerLink) serve(in *peer.Receiver, sender *peer.Sender) (alive bool, err error) {
 	own, fd, err := p.conn.ShareLane()
 	if err == nil {
 		err = sender.Queue(own, fd)
 	}
-	if err != nil && !isGone(err) { // of one that is gone, Serve finds the end
+	if err != nil && !isGone(err) { // if the peer is gone, Serve returns the reason
 		return false, fmt.Errorf("meet a peer: %w", err)
 	}
-	defer p.proc.OnExit(p.conn.HangUp)() // a child of the peer's may keep its end open
+	defer p.proc.OnExit(p.conn.HangUp)() // a child of the peer may keep the peer's end open
 	err = in.Serve(func(h wire.Header, body []byte, fds []int) error {
 		return p.handle(sender, h, body, fds)
 	})
 	met, broken := p.connection() != nil, sender.Err()
 	switch {
 	case isGone(err):
-		return false, err // this side has closed the pair
+		return false, err // this side has closed the link
 	case broken != nil && !isGone(broken):
 		return met, broken
 	case !errors.Is(err, io.EOF):
@@ -133,14 +133,14 @@ func (p *peerLink) serve(in *peer.Receiver, sender *peer.Sender) (stayed bool, e
 	return false, errors.New("it closed the connection")
 }
 
-// isGone reports whether an error of a Sender says that the peer, or this side, has closed
-// the connection.
+// isGone reports whether a Sender's error says that the peer or this side has closed the
+// connection.
 func isGone(err error) bool {
 	return errors.Is(err, peer.ErrGone) || errors.Is(err, peer.ErrClosed) || errors.Is(err, net.ErrClosed)
 }
 
-// begin lets deliveries go to the peer.
-func (p *peerLink) begin(sender *peer.Sender) {
+// markMet has deliveries go to the peer from now on.
+func (p *peerLink) markMet(sender *peer.Sender) {
 	p.met.Store(true)
 	p.mu.Lock()
 	p.sender = sender
@@ -152,7 +152,7 @@ func (p *peerLink) begin(sender *peer.Sender) {
 	}
 }
 
-// whenMet calls open as soon as something can be sent to the peer.
+// whenMet calls open when the peer is met; at once if it is.
 func (p *peerLink) whenMet(open func()) {
 	p.mu.Lock()
 	met := p.sender != nil && p.err == nil
@@ -160,15 +160,16 @@ func (p *peerLink) whenMet(open func()) {
 		p.waiting = append(p.waiting, open)
 	}
 	p.mu.Unlock()
-	if met { // without, the host goes on relaying
+	if met { // otherwise the host keeps relaying
 		open()
 	}
 }
 
-// end gives up the peer. A peer that stayed broke the rules; any other is mostly dying, and has
-// a while for that: the error of the side that found the fault comes before that of the peer,
-// which only sees a connection that ends.
-func (p *peerLink) end(cause error, stayed bool) {
+// handleDisconnect ends the link to a peer whose connection has ended. A peer that was alive broke
+// the protocol, and its streams fail at once. Any other peer is mostly dying, and gets DeathGrace
+// for that: the error of the side that found a fault takes precedence over the error of the peer,
+// which only sees the connection end.
+func (p *peerLink) handleDisconnect(cause error, alive bool) {
 	p.mu.Lock()
 	p.err = fmt.Errorf("deliveries to %s: %w", p.describe(), cause)
 	p.waiting = nil
@@ -177,80 +178,81 @@ func (p *peerLink) end(cause error, stayed bool) {
 	close(p.ended)
 	p.link.lastActive.Gone(&p.active)
 	wait := hostnode.DeathGrace
-	if stayed {
+	if alive {
 		wait = 0
 	}
 	p.proc.Within(wait, func(died bool) {
-		p.leave(func() { p.link.peerGone(p, died, cause) })
+		p.markGone(func() { p.link.peerGone(p, died, cause) })
 	})
 }
 
-// leave is called when the peer is gone, and when this side closes the pair: what the peer was
-// the last to read is given back when it is dead.
-func (p *peerLink) leave(tell func()) {
-	p.parting.Do(func() {
+// markGone runs once, when the peer is gone or this side has closed the link. The deliveries that
+// the peer holds are given back when the peer process is dead.
+func (p *peerLink) markGone(tell func()) {
+	p.goneOnce.Do(func() {
 		tell()
 		if holds, _, _ := p.account.Sizes(); holds > 0 {
 			p.proc.OnExit(p.drop)
 		} else {
-			p.drop() // a peer that has left with a goodbye has given all back, and may live for long
+			p.drop() // a peer that has closed its node holds nothing, and may live for long
 		}
 		p.mu.Lock()
-		p.left = true
+		p.gone = true
 		p.mu.Unlock()
 	})
-	p.dropStopped()
+	p.dropIfStopped()
 }
 
-// stop says that nothing is emitted any more, so that no room is used again: what the peer had is given
-// back when it has left, also if it lives and reads on.
-func (p *peerLink) stop() {
+// stopEmissions records that nothing is emitted any more, so that no space is reused. From then on
+// the peer's deliveries are given back as soon as the peer is gone, even if its process lives and
+// reads on.
+func (p *peerLink) stopEmissions() {
 	p.mu.Lock()
-	p.stopped = true
+	p.emissionsStopped = true
 	p.mu.Unlock()
-	p.dropStopped()
+	p.dropIfStopped()
 }
 
-func (p *peerLink) dropStopped() {
+func (p *peerLink) dropIfStopped() {
 	p.mu.Lock()
-	due := p.left && p.stopped
+	due := p.gone && p.emissionsStopped
 	p.mu.Unlock()
 	if due {
 		p.drop()
 	}
 }
 
-// drop gives back what the peer had, and lets go of the peer's memory.
+// drop gives back the deliveries that the peer holds, and releases the peer's segments.
 func (p *peerLink) drop() {
-	p.dropping.Do(func() {
+	p.dropOnce.Do(func() {
 		p.mu.Lock()
-		p.sender = nil // what the link remembers of it is little
+		p.sender = nil // frees the memory of the sender
 		p.mu.Unlock()
 		for _, seg := range p.account.Drop() {
 			seg.Release()
 		}
-		_ = p.proc.Close() // a watch holds nothing that could be lost
+		_ = p.proc.Close() // closing a watch loses nothing
 	})
 }
 
-// giveUp takes what was sent for given back, now and later.
-func (p *peerLink) giveUp() {
+// giveBackAll treats all deliveries to the peer as returned, and has later ones refused.
+func (p *peerLink) giveBackAll() {
 	p.account.Close(true)
 	p.account.GiveBackAll(accounts.All)
 }
 
-// close ends the pair from this side, and returns when nothing comes any more and all is given
-// back.
+// close ends the link from this side. It returns when no more messages are handled and all
+// deliveries are given back.
 func (p *peerLink) close() {
-	p.closing.Do(func() {
+	p.closeOnce.Do(func() {
 		if sender := p.connection(); sender != nil {
 			_ = sender.Close()
 		}
 		_ = p.conn.Close()
 	})
 	<-p.ended
-	p.leave(func() {})
-	p.stop()
+	p.markGone(func() {})
+	p.stopEmissions()
 }
 
 func (p *peerLink) connection() *peer.Sender {

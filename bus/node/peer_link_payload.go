@@ -12,8 +12,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// Queue sends an answer, or a word on a stream. A pair that cannot send it ends, as one
-// whose peer is gone does, which run notices.
+// Queue sends an answer, or the length of a stream. If it cannot be sent, the link fails, which run
+// notices.
 func (p *peerLink) Queue(m wire.Message) {
 	if sender := p.connection(); sender != nil {
 		if err := sender.Queue(m); err != nil && !isGone(err) {
@@ -22,8 +22,8 @@ func (p *peerLink) Queue(m wire.Message) {
 	}
 }
 
-// Rest implements bus.Feeder.
-func (p *peerLink) Rest(m wire.Message) { p.Queue(m) }
+// QueueLater implements bus.Feeder.
+func (p *peerLink) QueueLater(m wire.Message) { p.Queue(m) }
 
 // Relays implements bus.Feeder.
 func (p *peerLink) Relays() bool { return false }
@@ -31,9 +31,8 @@ func (p *peerLink) Relays() bool { return false }
 // Leaving implements bus.Feeder.
 func (p *peerLink) Leaving() bool { return p.link.Leaving() }
 
-// put sends a delivery to the peer. When it is returned, nobody needs its
-// payload any more. A peer that is gone takes nothing: the host ends the request, or peerGone
-// if the peer lives.
+// put sends a delivery to the peer. A peer that is gone takes nothing: the host ends the request,
+// or peerGone does if the peer process lives.
 func (p *peerLink) put(to *route, d *bus.Delivery, h *accounts.Hold) error {
 	m := &wire.Deliver{
 		Source: to.source, Edge: to.edge, Codec: uint32(d.PayloadCodec()), Attempt: d.Attempt,
@@ -77,8 +76,9 @@ func (p *peerLink) ShowMemory(number uint32, mem *shmstore.Segment) error {
 	return nil
 }
 
-// send sends what a delivery needs. To a peer that is gone it does nothing: end returns
-// what it had. A peer that does not read is given up: what it waits for would never come.
+// send sends a message that a delivery needs. If the peer is gone it does nothing: handleDisconnect
+// returns the peer's deliveries. A peer that does not read is given up, since the answers for which
+// this side would wait never come.
 func (p *peerLink) send(m wire.Message, fds ...int) error {
 	to := p.connection()
 	err := to.Queue(m, fds...)
@@ -96,24 +96,24 @@ func (p *peerLink) HideMemory(number uint32) {
 	p.Queue(&wire.Forget{Segment: number})
 }
 
-// finished is told that the work on a delivery is done. The payload may be
-// needed beyond that.
+// finished handles the message Finish: the peer has handled a delivery. With FinishKeep the peer
+// still reads the payload.
 func (p *peerLink) finished(m *wire.Finish) error {
 	why, has := p.account.Has(m.Delivery)
 	switch {
-	case !has && p.Leaving(): // it was taken for given back
+	case !has && p.Leaving(): // giveBackAll has returned it
 	case !has || why == accounts.Kept:
 		return fmt.Errorf("%w: delivery %d is not the peer's to finish", wire.ErrProtocol, m.Delivery)
 	case m.Flags&wire.FinishKeep != 0:
 		p.account.Handled(m.Delivery)
-		spend(&p.account, m.Delivery, true)
+		returnCredit(&p.account, m.Delivery, true)
 	default:
 		p.giveBack(m.Delivery)
 	}
 	return nil
 }
 
-// released is told that a payload is not needed any more.
+// released handles the message Release: the peer no longer reads a kept payload.
 func (p *peerLink) released(id uint32) error {
 	why, has := p.account.Has(id)
 	switch {
@@ -126,7 +126,7 @@ func (p *peerLink) released(id uint32) error {
 	return nil
 }
 
-// giveBack ends a delivery that the peer needs no more.
+// giveBack ends a delivery that the peer no longer needs.
 func (p *peerLink) giveBack(id uint32) {
-	p.account.GiveBack(id, func() { faultpoint.Hit("node-direct-returned") }) // nothing, if this side has closed the pair
+	p.account.GiveBack(id, func() { faultpoint.Hit("node-direct-returned") }) // does nothing if this side has closed the link
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// decoded are the messages that come most, for reading into again.
-type decoded struct {
+// reusedMessages are the two most frequent messages, decoded into the same memory each time.
+type reusedMessages struct {
 	deliver wire.Deliver
 	finish  wire.Finish
 }
 
-func (r *decoded) parse(h wire.Header, body []byte) (wire.Message, error) {
+func (r *reusedMessages) parse(h wire.Header, body []byte) (wire.Message, error) {
 	if h.Kind == wire.KindDeliver {
 		return &r.deliver, wire.Decode(body, &r.deliver)
 	}
@@ -29,10 +29,10 @@ func (r *decoded) parse(h wire.Header, body []byte) (wire.Message, error) {
 	return wire.Parse(h, body)
 }
 
-// handle handles one message, on the goroutine of run or on one that looks. It owns the
+// handle handles one message, on the goroutine of run or on a goroutine that polls. It owns the
 // descriptors.
 func (p *peerLink) handle(sender *peer.Sender, h wire.Header, body []byte, fds []int) error {
-	m, err := p.read.parse(h, body)
+	m, err := p.reused.parse(h, body)
 	if err != nil {
 		process.CloseAll(fds)
 		return err
@@ -41,7 +41,7 @@ func (p *peerLink) handle(sender *peer.Sender, h wire.Header, body []byte, fds [
 		if err := p.conn.OpenLane(m, fds[0], hostnode.Lane(p.link.wait)); err != nil {
 			return fmt.Errorf("meet a peer: %w", err)
 		}
-		p.begin(sender)
+		p.markMet(sender)
 		return nil
 	}
 	if p.connection() == nil {
@@ -51,7 +51,7 @@ func (p *peerLink) handle(sender *peer.Sender, h wire.Header, body []byte, fds [
 	p.link.lastActive.Active(&p.active)
 	switch m := m.(type) {
 	case *wire.Segment:
-		return p.show(m, fds[0])
+		return p.mapSegment(m, fds[0])
 	case *wire.Forget:
 		if seg := p.account.Hide(m.Segment); seg != nil {
 			seg.Release()
@@ -64,21 +64,21 @@ func (p *peerLink) handle(sender *peer.Sender, h wire.Header, body []byte, fds [
 	case *wire.Release:
 		return p.released(m.Delivery)
 	case *wire.Streamed:
-		if a := p.link.arrivals(m.Source); a != nil {
+		if a := p.link.resequencerOf(m.Source); a != nil {
 			return a.streamed(p, m.Edge, m.Deliveries)
 		}
-		return nil // it is over here
+		return nil // it has ended here
 	}
 	process.CloseAll(fds)
 	return fmt.Errorf("%w: %v from a peer", wire.ErrProtocol, h.Kind)
 }
 
-// maxPeerSegments bounds the segments of a peer that are known: its stores', and
-// those that payloads have of their own.
+// maxPeerSegments bounds the known segments of a peer: those of its stores, and those of single
+// payloads.
 const maxPeerSegments = 4096
 
-// show takes in memory that the peer writes and that its deliveries will name.
-func (p *peerLink) show(m *wire.Segment, fd int) error {
+// mapSegment handles the message Segment: it maps memory of the peer.
+func (p *peerLink) mapSegment(m *wire.Segment, fd int) error {
 	mem, err := shmstore.OpenFillingSegment("peer", fd, int64(m.Bytes))
 	if err != nil {
 		return err
@@ -90,16 +90,16 @@ func (p *peerLink) show(m *wire.Segment, fd int) error {
 	return nil
 }
 
-// deliver hands a delivery to the stream that it is for.
+// deliver passes a delivery to its stream.
 func (p *peerLink) deliver(m *wire.Deliver) error {
 	d, err := bus.DeliveryOf(m, p, p.account.Memory)
 	if err != nil {
 		return err
 	}
 	faultpoint.Hit("node-delivered-direct")
-	a := p.link.arrivals(m.Source)
+	a := p.link.resequencerOf(m.Source)
 	if a == nil {
-		d.Control().Discard() // its request is over, which the peer learns
+		d.Control().Discard() // its request has ended: the peer gets the delivery back
 		return nil
 	}
 	return a.direct(p, m.Edge, d)

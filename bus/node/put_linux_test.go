@@ -14,8 +14,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// packets reads packets of the host until one has a message of a kind, and reports what
-// each had in it.
+// packets reads packets of the host up to one with a message of a kind, and returns the kinds in
+// each packet.
 func (c *thinClient) packets(kind wire.Kind) (all [][]wire.Kind) {
 	c.t.Helper()
 	buf := make([]byte, wire.MaxPacket)
@@ -40,14 +40,14 @@ func (c *thinClient) packets(kind wire.Kind) (all [][]wire.Kind) {
 	}
 }
 
-// TestReturnedTravelsAlong: that a put is returned is told with what the host sends next, and
-// at once where the window has no place for another payload.
-func TestReturnedTravelsAlong(t *testing.T) {
+// TestReturnedIsBatched: the message Returned is sent with the next message of the host, and at
+// once where the window is full.
+func TestReturnedIsBatched(t *testing.T) {
 	open := func(t *testing.T, window int, spec bus.StageSpec) (c *thinClient, put func(number uint32)) {
 		t.Helper()
 		was := peer.LaterWait
 		t.Cleanup(func() { peer.LaterWait = was })
-		peer.LaterWait = time.Hour // what can wait for the next packet to a process waits for one
+		peer.LaterWait = time.Hour // messages that can wait for the next packet do wait
 		h := listen(t, bus.Pipeline{
 			Stages: []bus.StageSpec{spec},
 			Edges:  []bus.Edge{{To: "m", Window: window}, {From: "m"}},
@@ -76,12 +76,12 @@ func TestReturnedTravelsAlong(t *testing.T) {
 	t.Run("no room", func(t *testing.T) {
 		c, put := open(t, 1, bus.StageSpec{Name: "m", Handle: func(*bus.Task, *bus.Delivery) error { return nil }})
 		put(1)
-		c.await(wire.KindReturned) // there is nothing else to say
+		c.await(wire.KindReturned) // the host has no other message to send
 	})
 }
 
-// TestPutIntoTheStore: what came in a message, and is too large for a delivery, lies in the
-// host's store, and its place in the window comes back when it was handled.
+// TestPutIntoTheStore: a payload that comes in a message and is too large for a delivery's message
+// is copied to the host's store. Its slot in the window comes back when it is handled.
 func TestPutIntoTheStore(t *testing.T) {
 	const size = 20_000
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), storeOptions)
@@ -112,9 +112,9 @@ func TestPutIntoTheStore(t *testing.T) {
 	}
 }
 
-// TestPutThatWaits: a payload that came in a message, and for which there is no place yet, is
-// what it was when there is one, whatever has come in messages since.
-func TestPutThatWaits(t *testing.T) {
+// TestWaitingPutKeepsPayload: a payload that comes in a message and waits for a slot is not changed
+// by later messages.
+func TestWaitingPutKeepsPayload(t *testing.T) {
 	h := listen(t, testbus.Remotes(bus.Pipeline{
 		Stages: []bus.StageSpec{bus.Stage("m", testbus.Upper)},
 		Edges:  []bus.Edge{{To: "m"}, {From: "m", Window: 1}},

@@ -16,8 +16,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestRejoin: a node with Rejoin waits for its first host, and serves its stage at each one that comes, however the one
-// before ended in good order.
+// TestRejoin: a node with Rejoin waits for its first host, and serves its stage at each later host,
+// after a drain and after a close.
 func TestRejoin(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "bus.sock")
 	lines := make(lineWriter, 64)
@@ -58,8 +58,8 @@ func TestRejoin(t *testing.T) {
 	}
 }
 
-// TestJoinWithoutAHost: the error of a node that waited for its first host says for what, and one that could
-// not be let in does not wait.
+// TestJoinWithoutAHost: the error of a node that has waited for its first host names the socket. A
+// node that a host refuses does not wait.
 func TestJoinWithoutAHost(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "bus.sock")
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
@@ -74,8 +74,9 @@ func TestJoinWithoutAHost(t *testing.T) {
 	}
 }
 
-// TestRejoinOfAProcessThatTheHostStarted: it ends with the host, which would else have to wait for it.
-func TestRejoinOfAProcessThatTheHostStarted(t *testing.T) {
+// TestStartedProcessDoesNotRejoin: in a process that a host has started, Serve returns when that
+// host drains, even with Rejoin: otherwise the host would wait for the process.
+func TestStartedProcessDoesNotRejoin(t *testing.T) {
 	t.Setenv(node.EnvReplica, "0")
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
 	n := h.join(t, node.JoinOptions{Rejoin: true})

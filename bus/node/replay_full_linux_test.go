@@ -28,7 +28,8 @@ func emitUntilRefused(e bus.Emitter) (taken int, err error) {
 	return taken, nil
 }
 
-// mustRefuse requires that the edge refused the first payload that never fits beside those kept before it.
+// mustRefuse requires that the edge has refused the first payload that does not fit beside the kept
+// ones.
 func mustRefuse(t *testing.T, edge string, taken int, err error) {
 	t.Helper()
 	at, ok := errors.AsType[*bus.StageError](err)
@@ -42,8 +43,9 @@ func replaying() bus.StageSpec {
 	return bus.StageSpec{Name: "keep", Replay: true, Handle: func(*bus.Task, *bus.Delivery) error { return nil }}
 }
 
-// TestReplayFullOfANodesStage: a stage in a node that emits more than its consumer may keep for a replay is
-// refused where a stage in the host's process is, wherever the consumer is.
+// TestReplayFullOfANodesStage: a stage in a node that emits more than its consumer may keep for a
+// replay is refused at the same payload as a stage in the host's process, for a consumer in either
+// process.
 func TestReplayFullOfANodesStage(t *testing.T) {
 	for name, c := range map[string]struct{ producer, consumer bool }{ // in nodes
 		"consumer in the host": {producer: true},
@@ -90,11 +92,11 @@ func TestReplayFullOfANodesStage(t *testing.T) {
 	}
 }
 
-// TestReplayFullOfANodesQueue: where the emissions of a stage in a node queue, no emission waits that could be
-// refused. The request fails instead, as that of a stage in the host's process does.
+// TestReplayFullOfANodesQueue: where the emissions of a stage in a node are queued, no emission
+// waits for the refusal. The request fails instead, as with a stage in the host's process.
 func TestReplayFullOfANodesQueue(t *testing.T) {
 	p := testbus.Linear(bus.StageSpec{Name: "src", Batch: func(batch []*bus.Delivery) error {
-		for range replayFit + 2 { // the queue takes them
+		for range replayFit + 2 { // all of them are queued
 			if err := batch[0].Task().EmitBytes(make([]byte, replayPayload)); err != nil {
 				return err
 			}
@@ -114,8 +116,9 @@ func TestReplayFullOfANodesQueue(t *testing.T) {
 	}
 }
 
-// TestReplayFullOfANodesCaller: a caller in a node that sends more than the first stage may keep for a replay is
-// refused where the host's own caller is, and may end its inputs.
+// TestReplayFullOfANodesCaller: a caller in a node that sends more than the first stage may keep
+// for a replay is refused at the same payload as the host's own caller, and can still end its
+// inputs.
 func TestReplayFullOfANodesCaller(t *testing.T) {
 	for name, inNode := range map[string]struct{ caller, stage bool }{
 		"of the host":                     {},

@@ -11,60 +11,60 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// resequencer are the streams that come to a task of this process, or to a request
-// that it submitted, from others. A stream may come on two ways, its beginning
-// through the host and the rest from another node: here it is one again.
+// resequencer orders the inputs of a task, or the results of a submitted request. A stream may come
+// in two parts, first through the host and then directly from another node; the resequencer hands
+// on its deliveries in the order of their sequence numbers.
 type resequencer struct {
 	req   *bus.Request
 	ports []bus.Port
-	// closes has the end of a stream fed too, as a bare delivery.
-	closes bool
+	// feedsEnd has the end of a stream fed too, as a bare delivery.
+	feedsEnd bool
 
-	mu      lockorder.Mutex[lockorder.Arrivals] // taken before the locks of flows
-	streams []arriving
-	one     [1]arriving // backs streams where there is but one
-	done    func()      // once all has come that is to come; nil: the host has not said that it is over
-	due     func()      // done, when it is to be called, without mu
-	then    bus.AfterUnlock
-	dropped bool // nothing more is wanted
-	belied  bool // the request fails, also if the host completes it
+	mu           lockorder.Mutex[lockorder.Arrivals] // taken before the locks of flows
+	streams      []incomingStream
+	single       [1]incomingStream // backs streams where there is but one
+	done         func()            // called when all streams are complete; nil: whenComplete was not called
+	doneDue      func()            // done, to be called without mu
+	afterUnlock  bus.AfterUnlock
+	dropped      bool // drop was called
+	inconsistent bool // the request fails, even if the host completes it
 }
 
-// arriving is one stream.
-type arriving struct {
-	next  uint64          // the sequence behind the last delivery handed on
-	early []*bus.Delivery // those that overtook others, by sequence
-	total uint64          // how long it is, when that is known
-	known bool
-	ended bool // the end was handed on
-	last  bool // ... with the last delivery
+// incomingStream is one stream.
+type incomingStream struct {
+	next            uint64          // the next sequence number to hand on
+	early           []*bus.Delivery // deliveries that came before an earlier one, by sequence number
+	total           uint64          // the length of the stream, if totalKnown
+	totalKnown      bool
+	ended           bool // the end was handed on
+	endedByDelivery bool // ... by the last delivery
 
-	from    *peerLink    // who may send besides the host; nil: nobody
-	lost    bool         // ... and is gone
-	first   uint64       // the sequence of the first delivery that came from there
-	directs uint64       // how many came
-	open    atomic.Int64 // of those, not finished
-	relayed atomic.Int64 // that came through the host, and are not finished
+	from              *peerLink    // the node that may send it directly; nil: only the host sends it
+	peerGone          bool         // from is gone
+	firstDirect       uint64       // the sequence number of the first direct delivery
+	directCount       uint64       // the number of direct deliveries
+	unfinishedDirect  atomic.Int64 // direct deliveries that are not finished
+	unfinishedRelayed atomic.Int64 // relayed deliveries that are not finished
 }
 
-// begin makes a ready for the streams of the ports.
-func (a *resequencer) begin(req *bus.Request, ports []bus.Port, closes bool) *resequencer {
-	a.req, a.ports, a.closes = req, ports, closes
-	if a.streams = a.one[:]; len(ports) != 1 {
-		a.streams = make([]arriving, len(ports))
+// init prepares a for the streams of the ports.
+func (a *resequencer) init(req *bus.Request, ports []bus.Port, closes bool) *resequencer {
+	a.req, a.ports, a.feedsEnd = req, ports, closes
+	if a.streams = a.single[:]; len(ports) != 1 {
+		a.streams = make([]incomingStream, len(ports))
 	}
 	return a
 }
 
-// stream, with mu held, finds a stream by what a message calls it.
-func (a *resequencer) stream(edge uint16) (*arriving, error) {
+// stream, with mu held, finds the stream of an edge number in a message.
+func (a *resequencer) stream(edge uint16) (*incomingStream, error) {
 	if int(edge) >= len(a.streams) {
 		return nil, fmt.Errorf("%w: edge %d of %d", wire.ErrProtocol, edge, len(a.streams))
 	}
 	return &a.streams[edge], nil
 }
 
-// relayed takes in a delivery that came through the host.
+// relayed handles a delivery that came through the host.
 func (a *resequencer) relayed(edge uint16, d *bus.Delivery) error {
 	a.mu.Lock()
 	defer a.unlock()
@@ -73,24 +73,24 @@ func (a *resequencer) relayed(edge uint16, d *bus.Delivery) error {
 		d.Control().Discard()
 		return err
 	}
-	st.relayed.Add(1)
-	d.Control().CountIn(&st.relayed)
-	if st.from == nil { // in order already, or in none: see Routing
+	st.unfinishedRelayed.Add(1)
+	d.Control().CountUnfinished(&st.unfinishedRelayed)
+	if st.from == nil { // the host keeps the order that Routing promises
 		a.feed(int(edge), st, d)
 		return nil
 	}
-	err = a.sort(int(edge), st, d)
-	if err == nil || st.directs == 0 {
+	err = a.insert(int(edge), st, d)
+	if err == nil || st.directCount == 0 {
 		return err
 	}
-	a.lied(edge, st, err)
+	a.failInconsistent(edge, st, err)
 	return nil
 }
 
-// lied, with mu held, fails the request, and gives up who sends to it, when that
-// says one thing here and another to the host.
-func (a *resequencer) lied(edge uint16, st *arriving, err error) {
-	a.belied = true
+// failInconsistent, with mu held, fails the request and the link to its sender: the sender
+// contradicts here what it has told the host.
+func (a *resequencer) failInconsistent(edge uint16, st *incomingStream, err error) {
+	a.inconsistent = true
 	err = fmt.Errorf("deliveries from %s: %w", st.from.describe(), err)
 	a.fail(edge, err)
 	if sender := st.from.connection(); sender != nil {
@@ -98,7 +98,7 @@ func (a *resequencer) lied(edge uint16, st *arriving, err error) {
 	}
 }
 
-// direct takes in a delivery that came from another node.
+// direct handles a delivery that came from another node.
 func (a *resequencer) direct(p *peerLink, edge uint16, d *bus.Delivery) error {
 	a.mu.Lock()
 	defer a.unlock()
@@ -107,25 +107,24 @@ func (a *resequencer) direct(p *peerLink, edge uint16, d *bus.Delivery) error {
 	case err != nil:
 	case st.from != p:
 		err = fmt.Errorf("%w: a delivery on %s, which is not expected from there", wire.ErrProtocol, a.ports[edge].Name)
-	case uint64(st.open.Load()) >= a.ports[edge].Limit:
-		err = fmt.Errorf("%w: %d deliveries on %s are not finished, more than its window", wire.ErrProtocol, st.open.Load(), a.ports[edge].Name)
+	case uint64(st.unfinishedDirect.Load()) >= a.ports[edge].Limit:
+		err = fmt.Errorf("%w: %d deliveries on %s are not finished, more than its window", wire.ErrProtocol, st.unfinishedDirect.Load(), a.ports[edge].Name)
 	}
 	if err != nil {
 		d.Control().Discard()
 		return err
 	}
-	if st.directs == 0 {
-		st.first = d.Seq
+	if st.directCount == 0 {
+		st.firstDirect = d.Seq
 	}
-	st.directs++
-	st.open.Add(1)
-	d.Control().CountIn(&st.open)
-	return a.sort(int(edge), st, d)
+	st.directCount++
+	st.unfinishedDirect.Add(1)
+	d.Control().CountUnfinished(&st.unfinishedDirect)
+	return a.insert(int(edge), st, d)
 }
 
-// sort, with mu held, hands a delivery on when it is its turn, and those that
-// waited for it.
-func (a *resequencer) sort(edge int, st *arriving, d *bus.Delivery) error {
+// insert, with mu held, takes in a delivery, and hands on all that are next in order.
+func (a *resequencer) insert(edge int, st *incomingStream, d *bus.Delivery) error {
 	i, found := slices.BinarySearchFunc(st.early, d.Seq, func(e *bus.Delivery, seq uint64) int {
 		return cmp.Compare(e.Seq, seq)
 	})
@@ -145,20 +144,20 @@ func (a *resequencer) sort(edge int, st *arriving, d *bus.Delivery) error {
 		n++
 	}
 	st.early = slices.Delete(st.early, 0, n)
-	a.settle()
+	a.endCompleteStreams()
 	return nil
 }
 
-// feed, with mu held, hands a delivery on.
-func (a *resequencer) feed(edge int, st *arriving, d *bus.Delivery) {
+// feed, with mu held, hands on a delivery.
+func (a *resequencer) feed(edge int, st *incomingStream, d *bus.Delivery) {
 	st.next = d.Seq + 1
 	if d.EOS {
-		st.ended, st.last = true, true
+		st.ended, st.endedByDelivery = true, true
 	}
-	a.req.Control().Feed(a.ports[edge], d, &a.then)
+	a.req.Control().Feed(a.ports[edge], d, &a.afterUnlock)
 }
 
-// expect has deliveries of a stream come from another node from now on.
+// expect allows direct deliveries of a stream from a node.
 func (a *resequencer) expect(edge uint16, p *peerLink) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -172,15 +171,15 @@ func (a *resequencer) expect(edge uint16, p *peerLink) error {
 	return err
 }
 
-// forsake has a stream that was to come from another node come through the host alone.
-func (a *resequencer) forsake(edge uint16) {
+// relayOnly reverts expect: the stream comes through the host alone.
+func (a *resequencer) relayOnly(edge uint16) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.streams[edge].from = nil
 }
 
-// streamed says how long a stream is, as a node says or, with none, the host,
-// which has it from whoever sends.
+// streamed records the length of a stream, as its sender p says. With p nil the host has passed on
+// the sender's message.
 func (a *resequencer) streamed(p *peerLink, edge uint16, total uint64) error {
 	a.mu.Lock()
 	defer a.unlock()
@@ -190,48 +189,48 @@ func (a *resequencer) streamed(p *peerLink, edge uint16, total uint64) error {
 		return err
 	case st.from == nil || (p != nil && p != st.from):
 		return fmt.Errorf("%w: %s is said to have ended, which does not come from there", wire.ErrProtocol, a.ports[edge].Name)
-	case total < st.next || (st.known && st.total != total):
+	case total < st.next || (st.totalKnown && st.total != total):
 		err := fmt.Errorf("%w: %s is said to have ended with %d deliveries, %d have come", wire.ErrProtocol, a.ports[edge].Name, total, st.next)
 		if p != nil {
 			return err
 		}
-		a.lied(edge, st, err)
+		a.failInconsistent(edge, st, err)
 		return nil
 	}
-	st.total, st.known = total, true
-	if st.lost {
-		a.lack(edge)
+	st.total, st.totalKnown = total, true
+	if st.peerGone {
+		a.failIfIncomplete(edge)
 	}
-	a.settle()
+	a.endCompleteStreams()
 	return nil
 }
 
-// throughHost reports whether all streams have ended with a delivery that came through the
-// host, and nothing of them on another way.
+// throughHost reports whether all streams have ended with a relayed delivery, and none had a direct
+// one.
 func (a *resequencer) throughHost() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for i := range a.streams {
-		if st := &a.streams[i]; !st.last || st.directs > 0 {
+		if st := &a.streams[i]; !st.endedByDelivery || st.directCount > 0 {
 			return false
 		}
 	}
 	return true
 }
 
-// over says that the host has no more to say: done is called when all has come
-// that is on its way.
-func (a *resequencer) over(done func()) {
+// whenComplete is called when the host has ended the task or request: done is called after the
+// deliveries that are still on their way have come.
+func (a *resequencer) whenComplete(done func()) {
 	a.mu.Lock()
 	defer a.unlock()
 	a.done = done
-	a.settle()
+	a.endCompleteStreams()
 }
 
-// settle, with mu held, ends the streams that are complete, and calls done when
-// all are.
-func (a *resequencer) settle() {
-	if a.belied {
+// endCompleteStreams, with mu held, ends the streams that are complete, and has unlock call done
+// when all are.
+func (a *resequencer) endCompleteStreams() {
+	if a.inconsistent {
 		return
 	}
 	waits := false
@@ -239,21 +238,21 @@ func (a *resequencer) settle() {
 		st := &a.streams[i]
 		switch {
 		case st.ended:
-		case st.known && st.next < st.total:
+		case st.totalKnown && st.next < st.total:
 			waits = true
-		case st.known || a.done != nil:
-			a.end(i, st)
+		case st.totalKnown || a.done != nil:
+			a.endStream(i, st)
 		}
 	}
 	if a.done != nil && !waits {
-		a.due, a.done = a.done, nil
+		a.doneDue, a.done = a.done, nil
 	}
 }
 
-// unlock lets mu go, does what was left for that, and calls done if that is due.
+// unlock unlocks mu, runs the calls in afterUnlock, and calls done if it is due.
 func (a *resequencer) unlock() {
-	due, then := a.due, a.then
-	a.due, a.then = nil, bus.AfterUnlock{}
+	due, then := a.doneDue, a.afterUnlock
+	a.doneDue, a.afterUnlock = nil, bus.AfterUnlock{}
 	a.mu.Unlock()
 	then.Run()
 	if due != nil {
@@ -261,17 +260,17 @@ func (a *resequencer) unlock() {
 	}
 }
 
-// end, with mu held, ends a stream whose last delivery did not.
-func (a *resequencer) end(edge int, st *arriving) {
+// endStream, with mu held, ends a stream whose last delivery did not carry the end.
+func (a *resequencer) endStream(edge int, st *incomingStream) {
 	st.ended = true
-	if !a.closes {
+	if !a.feedsEnd {
 		return
 	}
-	a.req.Control().Feed(a.ports[edge], bus.EndOfStream(st.next), &a.then)
+	a.req.Control().Feed(a.ports[edge], bus.EndOfStream(st.next), &a.afterUnlock)
 }
 
-// peerGone says that nothing comes from a node any more. If it lives, or had
-// more to send, the request cannot go on; if not, it is for the host to say.
+// peerGone handles the loss of a node. A stream that waits for the node fails its request if the
+// node lives, or if its length shows that deliveries are missing. Otherwise the host decides.
 func (a *resequencer) peerGone(p *peerLink, died bool, cause error) {
 	a.mu.Lock()
 	defer a.unlock()
@@ -280,32 +279,33 @@ func (a *resequencer) peerGone(p *peerLink, died bool, cause error) {
 		if st.from != p || st.ended {
 			continue
 		}
-		st.lost = true
+		st.peerGone = true
 		switch {
 		case !died:
 			a.fail(uint16(i), cause)
-		case st.known:
-			a.lack(uint16(i))
+		case st.totalKnown:
+			a.failIfIncomplete(uint16(i))
 		}
 	}
-	a.settle()
+	a.endCompleteStreams()
 }
 
-// lack, with mu held, fails the request if a delivery will never come: what went
-// past the host ends the stream, and what did not may still be on its way.
-func (a *resequencer) lack(edge uint16) {
+// failIfIncomplete, with mu held, fails the request if a delivery of a gone node can never come.
+// Direct deliveries are the end of a stream: if the last direct one has come, the missing ones are
+// relayed and may still come.
+func (a *resequencer) failIfIncomplete(edge uint16) {
 	st := &a.streams[edge]
-	if st.next < st.total && (st.directs == 0 || st.first+st.directs < st.total) {
+	if st.next < st.total && (st.directCount == 0 || st.firstDirect+st.directCount < st.total) {
 		a.fail(edge, fmt.Errorf("%w: %s had %d more deliveries to send", bus.ErrProcessDied, st.from.describe(), st.total-st.next))
 	}
 }
 
-// fail, with mu held, has the request fail on a stream when mu is let go.
+// fail, with mu held, has unlock fail the request on a stream.
 func (a *resequencer) fail(edge uint16, err error) {
-	a.then.Fail(a.req, &bus.StageError{Edge: a.ports[edge].Name, Seq: a.streams[edge].next, Err: err})
+	a.afterUnlock.Fail(a.req, &bus.StageError{Edge: a.ports[edge].Name, Seq: a.streams[edge].next, Err: err})
 }
 
-// drop gives back what waits for its turn in vain.
+// drop gives back the early deliveries, and later ones at once.
 func (a *resequencer) drop() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

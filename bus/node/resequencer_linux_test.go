@@ -19,24 +19,24 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// answers is a bus.Feeder that keeps what it is told.
-type answers struct {
+// recordingFeeder is a bus.Feeder that records its messages.
+type recordingFeeder struct {
 	mu  sync.Mutex
 	all []wire.Message
 }
 
-func (a *answers) Queue(m wire.Message) {
+func (a *recordingFeeder) Queue(m wire.Message) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.all = append(a.all, m)
 }
 
-func (a *answers) Rest(m wire.Message) { a.Queue(m) }
-func (a *answers) Leaving() bool       { return false }
-func (a *answers) Relays() bool        { return false }
+func (a *recordingFeeder) QueueLater(m wire.Message) { a.Queue(m) }
+func (a *recordingFeeder) Leaving() bool             { return false }
+func (a *recordingFeeder) Relays() bool              { return false }
 
 // finished are the deliveries that were given back, in order.
-func (a *answers) finished() (ids []uint32) {
+func (a *recordingFeeder) finished() (ids []uint32) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, m := range a.all {
@@ -48,26 +48,25 @@ func (a *answers) finished() (ids []uint32) {
 	return ids
 }
 
-// arrivalsAt are the streams that come to a stage of a node, which sends on what
-// it gets.
-type arrivalsAt struct {
+// resequencerFixture is the resequencer of a stage that emits a copy of each input.
+type resequencerFixture struct {
 	*resequencer
-	t    *testing.T
-	r    *bus.Request
-	peer *peerLink
-	host *answers
-	node *answers
-	over chan struct{}
+	t        *testing.T
+	r        *bus.Request
+	peer     *peerLink
+	host     *recordingFeeder
+	node     *recordingFeeder
+	complete chan struct{}
 }
 
-// streamed is what the peer says of the length of a stream.
-func (a *arrivalsAt) streamed(edge uint16, total uint64) error {
+// streamed is the length of a stream, from the peer.
+func (a *resequencerFixture) streamed(edge uint16, total uint64) error {
 	return a.resequencer.streamed(a.peer, edge, total)
 }
 
-const arrivalsWindow = 4
+const testWindow = 4
 
-func newArrivalsAt(t *testing.T) *arrivalsAt {
+func newResequencerFixture(t *testing.T) *resequencerFixture {
 	t.Helper()
 	spec, err := bus.StageSpec{Name: "m", Handle: func(t *bus.Task, d *bus.Delivery) error {
 		return t.EmitBytes(bytes.Clone(d.Bytes()))
@@ -81,7 +80,7 @@ func newArrivalsAt(t *testing.T) *arrivalsAt {
 	}
 	at, err := bus.Part{
 		Stage:    &spec,
-		Arriving: []bus.Port{{Name: "->m", Window: arrivalsWindow, WindowBytes: 1 << 20}},
+		Arriving: []bus.Port{{Name: "->m", Window: testWindow, WindowBytes: 1 << 20}},
 		Leaving:  []bus.Port{{Name: "m->", Window: 1 << 10, WindowBytes: 1 << 20}},
 		Requests: 1, Opts: bus.Options{Store: shmstore.Options{ArenaBytes: 4 << 20}, StallTimeout: -1}, Lane: l,
 	}.Open(t.Context())
@@ -100,14 +99,14 @@ func newArrivalsAt(t *testing.T) *arrivalsAt {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.Close)
-	return &arrivalsAt{
-		resequencer: new(resequencer).begin(r, at.Inputs, true), t: t, r: r, peer: &peerLink{node: 7, name: "peer"},
-		host: new(answers), node: new(answers), over: make(chan struct{}),
+	return &resequencerFixture{
+		resequencer: new(resequencer).init(r, at.Inputs, true), t: t, r: r, peer: &peerLink{node: 7, name: "peer"},
+		host: new(recordingFeeder), node: new(recordingFeeder), complete: make(chan struct{}),
 	}
 }
 
-// fed makes a delivery whose payload is its number.
-func (a *arrivalsAt) fed(from bus.Feeder, seq uint64) *bus.Delivery {
+// delivery makes a delivery whose payload is its number.
+func (a *resequencerFixture) delivery(from bus.Feeder, seq uint64) *bus.Delivery {
 	d, err := bus.DeliveryOf(&wire.Deliver{Delivery: uint32(seq), Seq: seq, Flags: wire.FlagInline, Payload: []byte{byte(seq)}, Size: 1, Codec: 1}, from, nil)
 	if err != nil {
 		a.t.Fatal(err)
@@ -115,38 +114,42 @@ func (a *arrivalsAt) fed(from bus.Feeder, seq uint64) *bus.Delivery {
 	return d
 }
 
-func (a *arrivalsAt) fromHost(seq uint64) error { return a.relayed(0, a.fed(a.host, seq)) }
-func (a *arrivalsAt) fromPeer(seq uint64) error { return a.direct(a.peer, 0, a.fed(a.node, seq)) }
-func (a *arrivalsAt) end()                      { a.resequencer.over(func() { close(a.over) }) }
+func (a *resequencerFixture) fromHost(seq uint64) error { return a.relayed(0, a.delivery(a.host, seq)) }
+
+func (a *resequencerFixture) fromPeer(seq uint64) error {
+	return a.direct(a.peer, 0, a.delivery(a.node, seq))
+}
+
+func (a *resequencerFixture) hostEnded() { a.resequencer.whenComplete(func() { close(a.complete) }) }
 
 // must fails the test at the first error.
-func (a *arrivalsAt) must(errs ...error) {
+func (a *resequencerFixture) must(errs ...error) {
 	a.t.Helper()
 	if err := errors.Join(errs...); err != nil {
 		a.t.Fatal(err)
 	}
 }
 
-// refused requires an error about a broken protocol.
-func (a *arrivalsAt) refused(err error, what string) {
+// wantRefused requires an error about a broken protocol.
+func (a *resequencerFixture) wantRefused(err error, what string) {
 	a.t.Helper()
 	if !errors.Is(err, wire.ErrProtocol) {
 		a.t.Errorf("%s: %v, want %v", what, err, wire.ErrProtocol)
 	}
 }
 
-// isOver reports whether all has come, as far as is known here.
-func (a *arrivalsAt) isOver() bool {
+// isComplete reports whether the resequencer has called done.
+func (a *resequencerFixture) isComplete() bool {
 	select {
-	case <-a.over:
+	case <-a.complete:
 		return true
 	default:
 		return false
 	}
 }
 
-// failed reports whether the request is over.
-func (a *arrivalsAt) failed() bool {
+// ended reports whether the request has ended.
+func (a *resequencerFixture) ended() bool {
 	select {
 	case <-a.r.Done():
 		return true
@@ -155,9 +158,8 @@ func (a *arrivalsAt) failed() bool {
 	}
 }
 
-// results requires that the stage has seen n deliveries in order and the end
-// of its input.
-func (a *arrivalsAt) results(n int) {
+// results requires n results in order, and then the end.
+func (a *resequencerFixture) results(n int) {
 	a.t.Helper()
 	for i := range n {
 		a.result(byte(i))
@@ -167,8 +169,8 @@ func (a *arrivalsAt) results(n int) {
 	}
 }
 
-// result requires that the next result is a certain one.
-func (a *arrivalsAt) result(want byte) {
+// result requires a certain next result.
+func (a *resequencerFixture) result(want byte) {
 	a.t.Helper()
 	d, err := a.r.Recv(a.t.Context())
 	if err != nil {
@@ -180,100 +182,98 @@ func (a *arrivalsAt) result(want byte) {
 	a.must(d.Finish(nil))
 }
 
-// TestTwoWaysOneStream: what comes through the host and what comes from a node
-// is one stream, in order, and ends when all of it is there.
-func TestTwoWaysOneStream(t *testing.T) {
-	a := newArrivalsAt(t)
+// TestRelayedAndDirectStreamInOrder: relayed and direct deliveries form one stream in order, which
+// ends when all of them have come.
+func TestRelayedAndDirectStreamInOrder(t *testing.T) {
+	a := newResequencerFixture(t)
 	a.must(a.fromHost(0), a.expect(0, a.peer))
 	a.must(a.fromPeer(3), a.fromPeer(2), a.streamed(0, 4))
-	a.end()
-	if a.isOver() {
+	a.hostEnded()
+	if a.isComplete() {
 		t.Fatal("the stream ended before its second delivery came")
 	}
 	a.must(a.fromHost(1))
-	if !a.isOver() {
+	if !a.isComplete() {
 		t.Fatal("the stream did not end with its last delivery")
 	}
 	a.results(4)
 }
 
-// TestStreamEndsWhenKnown: that the length is known ends a stream whose last
-// delivery is here, and not before.
+// TestStreamEndsWhenKnown: a stream of known length ends when its last delivery has come, and not
+// before.
 func TestStreamEndsWhenKnown(t *testing.T) {
-	a := newArrivalsAt(t)
+	a := newResequencerFixture(t)
 	a.must(a.fromHost(0), a.expect(0, a.peer), a.streamed(0, 2))
 	a.result(0)
 	a.must(a.fromPeer(1))
-	a.end()
+	a.hostEnded()
 	a.result(1)
-	if _, err := a.r.Recv(t.Context()); !errors.Is(err, io.EOF) || !a.isOver() {
+	if _, err := a.r.Recv(t.Context()); !errors.Is(err, io.EOF) || !a.isComplete() {
 		t.Fatalf("the stream is complete, and ended with %v", err)
 	}
 }
 
-// TestEndOfExpectedStream: a stream that nobody sent past the host ends when the
-// host says so.
+// TestEndOfExpectedStream: an expected stream without direct deliveries ends when the host ends it.
 func TestEndOfExpectedStream(t *testing.T) {
-	a := newArrivalsAt(t)
+	a := newResequencerFixture(t)
 	a.must(a.fromHost(0), a.expect(0, a.peer), a.fromHost(1))
-	a.end()
+	a.hostEnded()
 	a.results(2)
 }
 
-// TestArrivalsRefuse: a node that does not keep to the protocol is found out.
-func TestArrivalsRefuse(t *testing.T) {
-	for name, try := range map[string]func(a *arrivalsAt) error{
-		"unexpected": func(a *arrivalsAt) error {
-			return a.direct(&peerLink{node: 8}, 0, a.fed(a.node, 1))
+// TestResequencerRefuses: a breach of the protocol by a peer is an error.
+func TestResequencerRefuses(t *testing.T) {
+	for name, try := range map[string]func(a *resequencerFixture) error{
+		"unexpected": func(a *resequencerFixture) error {
+			return a.direct(&peerLink{node: 8}, 0, a.delivery(a.node, 1))
 		},
-		"an edge that is not there":    func(a *arrivalsAt) error { return a.direct(a.peer, 1, a.fed(a.node, 1)) },
-		"a length of another edge":     func(a *arrivalsAt) error { return a.streamed(1, 1) },
-		"expected on another edge":     func(a *arrivalsAt) error { return a.expect(1, a.peer) },
-		"expected twice":               func(a *arrivalsAt) error { return a.expect(0, a.peer) },
-		"a delivery that came through": func(a *arrivalsAt) error { return a.fromPeer(0) },
-		"a delivery that is early twice": func(a *arrivalsAt) error {
+		"an edge that is not there":    func(a *resequencerFixture) error { return a.direct(a.peer, 1, a.delivery(a.node, 1)) },
+		"a length of another edge":     func(a *resequencerFixture) error { return a.streamed(1, 1) },
+		"expected on another edge":     func(a *resequencerFixture) error { return a.expect(1, a.peer) },
+		"expected twice":               func(a *resequencerFixture) error { return a.expect(0, a.peer) },
+		"a delivery that came through": func(a *resequencerFixture) error { return a.fromPeer(0) },
+		"a delivery that is early twice": func(a *resequencerFixture) error {
 			a.must(a.fromPeer(2))
 			return a.fromPeer(2)
 		},
-		"shorter than what came": func(a *arrivalsAt) error { return a.streamed(0, 0) },
-		"two lengths": func(a *arrivalsAt) error {
+		"shorter than what came": func(a *resequencerFixture) error { return a.streamed(0, 0) },
+		"two lengths": func(a *resequencerFixture) error {
 			a.must(a.streamed(0, 3))
 			return a.streamed(0, 4)
 		},
-		"behind the end": func(a *arrivalsAt) error {
+		"behind the end": func(a *resequencerFixture) error {
 			a.must(a.streamed(0, 1))
 			return a.fromPeer(1)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := newArrivalsAt(t)
+			a := newResequencerFixture(t)
 			a.must(a.fromHost(0), a.expect(0, a.peer))
-			a.refused(try(a), name)
+			a.wantRefused(try(a), name)
 			a.drop()
 			a.r.Abort(nil)
 		})
 	}
 }
 
-// TestDirectWindow: a node that sends more than the window is refused, however
-// it orders what it sends.
+// TestDirectWindow: a peer that exceeds the window is refused, in any order of its deliveries.
 func TestDirectWindow(t *testing.T) {
-	a := newArrivalsAt(t)
+	a := newResequencerFixture(t)
 	a.must(a.expect(0, a.peer))
-	for seq := range uint64(arrivalsWindow) {
+	for seq := range uint64(testWindow) {
 		a.must(a.fromPeer(seq + 1)) // none is handed on: the first is missing
 	}
-	a.refused(a.fromPeer(arrivalsWindow+1), "one more than the window")
-	if got := a.node.finished(); !slices.Equal(got, []uint32{arrivalsWindow + 1}) {
+	a.wantRefused(a.fromPeer(testWindow+1), "one more than the window")
+	if got := a.node.finished(); !slices.Equal(got, []uint32{testWindow + 1}) {
 		t.Errorf("%v were given back, want the one that was refused", got)
 	}
 	a.drop()
 }
 
-// TestEarlyIsGivenBack: what waits for its turn goes back at the end, and what
-// comes after that, too.
-func TestEarlyIsGivenBack(t *testing.T) {
-	a := newArrivalsAt(t)
+// TestDropFinishesEarlyDeliveries: drop gives back the early deliveries, and later ones when they
+// come.
+func TestDropFinishesEarlyDeliveries(t *testing.T) {
+	a := newResequencerFixture(t)
 	a.must(a.expect(0, a.peer), a.fromPeer(2), a.fromPeer(1))
 	if got := a.node.finished(); len(got) != 0 {
 		t.Fatalf("%v were given back unread", got)
@@ -285,47 +285,46 @@ func TestEarlyIsGivenBack(t *testing.T) {
 	}
 }
 
-// TestPeerGoneOrComplete: the end of a node fails what can never be complete,
-// and nothing else.
+// TestPeerGoneOrComplete: the loss of a peer fails only the streams that can never be complete.
 func TestPeerGoneOrComplete(t *testing.T) {
 	cause := errors.New("the cause")
 	for name, tc := range map[string]struct {
-		do   func(a *arrivalsAt)
-		fail string // what the error says; empty: the request goes on
+		do   func(a *resequencerFixture)
+		fail string // text of the error; empty: the request continues
 	}{
 		"it died, and more was to come": {
-			do:   func(a *arrivalsAt) { a.must(a.streamed(0, 3)); a.peerGone(a.peer, true, cause) },
+			do:   func(a *resequencerFixture) { a.must(a.streamed(0, 3)); a.peerGone(a.peer, true, cause) },
 			fail: "2 more deliveries",
 		},
 		"it died before the host says that more was to come": {
-			do:   func(a *arrivalsAt) { a.peerGone(a.peer, true, cause); a.must(a.streamed(0, 3)) },
+			do:   func(a *resequencerFixture) { a.peerGone(a.peer, true, cause); a.must(a.streamed(0, 3)) },
 			fail: "2 more deliveries",
 		},
 		"it lives": {
-			do:   func(a *arrivalsAt) { a.peerGone(a.peer, false, cause) },
+			do:   func(a *resequencerFixture) { a.peerGone(a.peer, false, cause) },
 			fail: "the cause",
 		},
-		"it died, and the host has more to say": {do: func(a *arrivalsAt) { a.peerGone(a.peer, true, cause) }},
-		"it died, and all has come": {do: func(a *arrivalsAt) {
+		"it died, and the host has more to say": {do: func(a *resequencerFixture) { a.peerGone(a.peer, true, cause) }},
+		"it died, and all has come": {do: func(a *resequencerFixture) {
 			a.must(a.fromPeer(1), a.streamed(0, 2))
 			a.peerGone(a.peer, true, cause)
 		}},
-		"it is another": {do: func(a *arrivalsAt) { a.peerGone(&peerLink{node: 8}, false, cause) }},
+		"it is another": {do: func(a *resequencerFixture) { a.peerGone(&peerLink{node: 8}, false, cause) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := newArrivalsAt(t)
+			a := newResequencerFixture(t)
 			a.peer.proc = thisProcess(t)
 			a.must(a.fromHost(0), a.expect(0, a.peer))
 			tc.do(a)
 			if tc.fail == "" {
-				a.end()
+				a.hostEnded()
 				a.result(0)
 				if a.r.Outcome() == bus.Failed {
 					t.Errorf("the request failed: %v", a.r.Err())
 				}
 				return
 			}
-			testbus.Await(t, a.failed)
+			testbus.Await(t, a.ended)
 			var at *bus.StageError
 			if err := a.r.Err(); !errors.As(err, &at) || at.Edge != "->m" || !strings.Contains(err.Error(), tc.fail) {
 				t.Errorf("the request ended with %v", err)

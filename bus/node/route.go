@@ -9,47 +9,46 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// routes say where the deliveries go that a task of this process emits, or that
-// are the inputs of a request it submitted: to the host, until that says of an
-// edge that they go to another node.
+// routes are the ways out for the emissions of a task, or for the inputs of a submitted request. An
+// edge leads to the host until the host opens a direct path to another node.
 type routes struct {
 	link   *link
-	source uint32 // as the host knows it
+	source uint32 // the number in messages to the host
 
-	mu    lockorder.Mutex[lockorder.Routes]
-	edges []outgoingEdge
-	one   [1]outgoingEdge // backs edges where there is but one
+	mu     lockorder.Mutex[lockorder.Routes]
+	edges  []outgoingEdge
+	single [1]outgoingEdge // backs edges if there is only one
 }
 
 // outgoingEdge is one edge of a source.
 type outgoingEdge struct {
-	next  uint64 // the sequence behind the last delivery
-	to    *route // nil: through the host
-	from  uint64 // the sequence from which on deliveries may go to the peer
-	ended bool   // nothing more goes out, as far as others are told
+	nextSeq    uint64 // the next sequence number
+	to         *route // nil: through the host
+	directFrom uint64 // the first sequence number that may take the direct path
+	ended      bool   // its length was sent, if needed
 }
 
-// route leads to a task of another node, or to a request that it submitted.
+// route is the direct path to a task of another node, or to a request that it submitted.
 type route struct {
-	pair   *peerLink
-	source uint32 // as the peer knows them
+	peer   *peerLink
+	source uint32 // in messages to the peer
 	edge   uint16
 
-	deliveries, bytes uint64 // that went this way
-	lost              bool   // some after the pair had ended; guarded by the pair
+	deliveries, bytes uint64 // sent on the path
+	lost              bool   // a delivery was refused, since the link had ended; guarded by the peer link's mu
 }
 
-// begin makes rs ready for so many edges.
-func (rs *routes) begin(l *link, source uint32, edges int) *routes {
+// init prepares rs for so many edges.
+func (rs *routes) init(l *link, source uint32, edges int) *routes {
 	rs.link, rs.source = l, source
-	if rs.edges = rs.one[:]; edges != 1 {
+	if rs.edges = rs.single[:]; edges != 1 {
 		rs.edges = make([]outgoingEdge, edges)
 	}
 	return rs
 }
 
-// open has the deliveries of an edge go to another node from now on.
-func (rs *routes) open(edge uint16, to *route) {
+// openDirect has the later deliveries of an edge take a direct path.
+func (rs *routes) openDirect(edge uint16, to *route) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	if e := &rs.edges[edge]; e.to == nil && !e.ended {
@@ -57,8 +56,9 @@ func (rs *routes) open(edge uint16, to *route) {
 	}
 }
 
-// relays reports whether the delivery of a number goes through the host. If so, it will also when
-// the edge is opened before the delivery is put: until then deliveries with lower numbers are put.
+// relays reports whether the delivery with a sequence number goes through the host. If so, it does
+// even if openDirect is called before the delivery is put, and so do all deliveries with lower
+// numbers.
 func (rs *routes) relays(edge int, seq uint64) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -66,18 +66,18 @@ func (rs *routes) relays(edge int, seq uint64) bool {
 	if e.to != nil {
 		return false
 	}
-	e.from = seq + 1
+	e.directFrom = seq + 1
 	return true
 }
 
-// put sends a delivery on its way. The calls for one edge come one after the
-// other. When it is returned, nobody needs its payload any more.
+// put sends a delivery. The calls for one edge must be sequential. returned is called when no other
+// process needs the payload.
 func (rs *routes) put(d *bus.Delivery, edge int, returned func()) error {
 	rs.mu.Lock()
 	e := &rs.edges[edge]
-	e.next = d.Seq + 1
+	e.nextSeq = d.Seq + 1
 	to := e.to
-	if d.Seq < e.from {
+	if d.Seq < e.directFrom {
 		to = nil
 	}
 	if to != nil {
@@ -89,18 +89,17 @@ func (rs *routes) put(d *bus.Delivery, edge int, returned func()) error {
 		return rs.link.put(rs.source, d, edge, returned)
 	}
 	last := d.EOS
-	h := handOver(d, returned)
+	h := newHold(d, returned)
 	h.Source, h.Edge, h.Seq = rs.source, edge, d.Seq
-	err := to.pair.put(to, d, h)
+	err := to.peer.put(to, d, h)
 	if last && (err == nil || errors.Is(err, bus.ErrNotTaken)) {
-		rs.end(edge)
+		rs.endStream(edge)
 	}
 	return err
 }
 
-// end tells host and peer how long a stream was of which a part went to the
-// peer.
-func (rs *routes) end(edge int) {
+// endStream sends the length of a stream that was direct in part, to the host and to the peer.
+func (rs *routes) endStream(edge int) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	e := &rs.edges[edge]
@@ -109,25 +108,25 @@ func (rs *routes) end(edge int) {
 	if ended || e.to == nil || e.to.deliveries == 0 {
 		return
 	}
-	e.to.pair.Queue(&wire.Streamed{Source: e.to.source, Edge: e.to.edge, Deliveries: e.next, Bytes: e.to.bytes})
-	rs.link.Queue(&wire.Streamed{Source: rs.source, Edge: uint16(edge), Deliveries: e.next, Bytes: e.to.bytes})
+	e.to.peer.Queue(&wire.Streamed{Source: e.to.source, Edge: e.to.edge, Deliveries: e.nextSeq, Bytes: e.to.bytes})
+	rs.link.Queue(&wire.Streamed{Source: rs.source, Edge: uint16(edge), Deliveries: e.nextSeq, Bytes: e.to.bytes})
 }
 
-// unfinished finds an edge that leads to a pair that has ended, whose peer lives, and
-// that was not done with.
+// unfinished finds an edge with a direct path to a peer whose link has ended while the process
+// lives: an edge that has not ended, or with deliveries that the peer has not finished.
 func (rs *routes) unfinished(p *peerLink) (edge int, seq uint64, found bool) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	for i := range rs.edges {
-		if e := &rs.edges[i]; e.to != nil && e.to.pair == p && (!e.ended || p.owes(e.to, rs.source, i)) {
-			return i, e.next, true
+		if e := &rs.edges[i]; e.to != nil && e.to.peer == p && (!e.ended || p.hasUnfinished(e.to, rs.source, i)) {
+			return i, e.nextSeq, true
 		}
 	}
 	return 0, 0, false
 }
 
-// owes reports whether the peer has not finished all that was sent on an edge.
-func (p *peerLink) owes(to *route, source uint32, edge int) bool {
+// hasUnfinished reports whether the peer has not finished all deliveries of a path.
+func (p *peerLink) hasUnfinished(to *route, source uint32, edge int) bool {
 	owes := false
 	p.account.Each(func(h *accounts.Hold) {
 		owes = owes || h.Source == source && h.Edge == edge && h.Why() == accounts.Sent
@@ -137,9 +136,9 @@ func (p *peerLink) owes(to *route, source uint32, edge int) bool {
 	return owes || to.lost
 }
 
-// endAll ends all streams: nothing more is emitted.
-func (rs *routes) endAll() {
+// endStreams ends all streams: nothing more is emitted.
+func (rs *routes) endStreams() {
 	for edge := range rs.edges {
-		rs.end(edge)
+		rs.endStream(edge)
 	}
 }

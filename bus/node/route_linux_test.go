@@ -11,17 +11,17 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// routed are the routes of a task, with the other ends of the connections to its
-// host and to a peer.
-type routed struct {
+// routingFixture are the routes of a task, with the other ends of the connections to its host and
+// to a peer.
+type routingFixture struct {
 	*routes
-	t    *testing.T
-	pair *peerLink
-	host *peer.Receiver
-	hand *hand
+	t        *testing.T
+	peer     *peerLink
+	host     *peer.Receiver
+	testPeer *testPeer
 }
 
-func newRouted(t *testing.T, edges int) *routed {
+func newRoutingFixture(t *testing.T, edges int) *routingFixture {
 	t.Helper()
 	node, host, err := peer.Pair()
 	if err != nil {
@@ -52,14 +52,14 @@ func newRouted(t *testing.T, edges int) *routed {
 		_ = p.sender.Close()
 		_ = a.Close()
 	})
-	h := newHand(t, b)
+	h := newTestPeer(t, b)
 	h.peerLink = p
 	h.listen()
-	return &routed{routes: new(routes).begin(l, 5, edges), t: t, pair: p, host: in, hand: h}
+	return &routingFixture{routes: new(routes).init(l, 5, edges), t: t, peer: p, host: in, testPeer: h}
 }
 
-// emitted sends a delivery on an edge.
-func (r *routed) emitted(edge int, seq uint64, last bool) {
+// emitted puts a delivery on an edge.
+func (r *routingFixture) emitted(edge int, seq uint64, last bool) {
 	r.t.Helper()
 	d := new(bus.Delivery)
 	d.Seq, d.EOS, d.Inline = seq, last, []byte{byte(seq), 0}
@@ -68,10 +68,10 @@ func (r *routed) emitted(edge int, seq uint64, last bool) {
 	}
 }
 
-// toHost is what the host has been told so far: kinds, and the ends of streams.
-func (r *routed) toHost() (kinds []wire.Kind, ends []wire.Streamed) {
+// toHost are the messages to the host so far: their kinds, and the lengths of streams.
+func (r *routingFixture) toHost() (kinds []wire.Kind, ends []wire.Streamed) {
 	r.t.Helper()
-	r.link.Queue(&wire.Leave{}) // behind all of it
+	r.link.Queue(&wire.Leave{}) // marks the end
 	for {
 		h, body, fds, err := r.host.Next()
 		process.CloseAll(fds)
@@ -92,12 +92,12 @@ func (r *routed) toHost() (kinds []wire.Kind, ends []wire.Streamed) {
 	}
 }
 
-// toPeer is what the peer has been told so far.
-func (r *routed) toPeer() (kinds []wire.Kind, ends []wire.Streamed) {
+// toPeer are the messages to the peer so far.
+func (r *routingFixture) toPeer() (kinds []wire.Kind, ends []wire.Streamed) {
 	r.t.Helper()
-	r.pair.Queue(&wire.Release{}) // behind all of it
+	r.peer.Queue(&wire.Release{}) // marks the end
 	for {
-		switch m := r.hand.heard().(type) {
+		switch m := r.testPeer.nextMessage().(type) {
 		case *wire.Release:
 			return kinds, ends
 		case *wire.Streamed:
@@ -108,19 +108,19 @@ func (r *routed) toPeer() (kinds []wire.Kind, ends []wire.Streamed) {
 	}
 }
 
-// TestLengthOfAStream: host and peer learn how long a stream was of which a part
-// went past the host: what the host carried counts, too.
-func TestLengthOfAStream(t *testing.T) {
+// TestStreamLengthIsSent: host and peer receive the length of a stream that was direct in part. The
+// length includes the relayed deliveries.
+func TestStreamLengthIsSent(t *testing.T) {
 	for name, last := range map[string]bool{"ended behind its last delivery": false, "ended with it": true} {
 		t.Run(name, func(t *testing.T) {
-			r := newRouted(t, 1)
+			r := newRoutingFixture(t, 1)
 			r.emitted(0, 0, false)
 			r.emitted(0, 1, false)
-			r.open(0, &route{pair: r.pair, source: 77, edge: 3})
+			r.openDirect(0, &route{peer: r.peer, source: 77, edge: 3})
 			r.emitted(0, 2, false)
 			r.emitted(0, 3, last)
-			r.endAll()
-			r.endAll() // of no consequence
+			r.endStreams()
+			r.endStreams() // has no effect
 
 			kinds, ends := r.toPeer()
 			want := wire.Streamed{Source: 77, Edge: 3, Deliveries: 4, Bytes: 4}
@@ -136,17 +136,17 @@ func TestLengthOfAStream(t *testing.T) {
 	}
 }
 
-// TestEndsThatTheHostKnows: of a stream of which nothing went past the host its
-// end needs no word, and nothing goes past it later.
-func TestEndsThatTheHostKnows(t *testing.T) {
-	r := newRouted(t, 2)
+// TestRelayedStreamNeedsNoLength: no length is sent for a stream without direct deliveries, and
+// after its end no direct path can be opened.
+func TestRelayedStreamNeedsNoLength(t *testing.T) {
+	r := newRoutingFixture(t, 2)
 	r.emitted(0, 0, true)
-	r.endAll()
+	r.endStreams()
 	for edge := range uint16(2) {
-		r.open(edge, &route{pair: r.pair, source: 77, edge: edge})
+		r.openDirect(edge, &route{peer: r.peer, source: 77, edge: edge})
 	}
-	r.emitted(0, 1, false) // a task that goes on when it may not is for the host to judge
-	r.endAll()
+	r.emitted(0, 1, false) // the host judges an emission after the end
+	r.endStreams()
 	if kinds, _ := r.toPeer(); len(kinds) != 0 {
 		t.Errorf("the peer was told %v", kinds)
 	}
@@ -155,15 +155,15 @@ func TestEndsThatTheHostKnows(t *testing.T) {
 	}
 }
 
-// TestWhatComesBehindTheLeaving: who looked whether a request is over before it was,
-// and sends when all that is out was taken for returned, has nothing out.
-func TestWhatComesBehindTheLeaving(t *testing.T) {
+// TestPutAfterCloseIsNotTaken: a put that comes after all holds were given back is not taken, even
+// if its emitter checked the request before it ended.
+func TestPutAfterCloseIsNotTaken(t *testing.T) {
 	for name, past := range map[string]bool{"through the host": false, "past it": true} {
 		t.Run(name, func(t *testing.T) {
-			r := newRouted(t, 1)
-			r.link.peers.senders = map[uint32]*peerLink{7: r.pair}
+			r := newRoutingFixture(t, 1)
+			r.link.peers.senders = map[uint32]*peerLink{7: r.peer}
 			if past {
-				r.open(0, &route{pair: r.pair, source: 77})
+				r.openDirect(0, &route{peer: r.peer, source: 77})
 			}
 			put := func(returned func()) error {
 				d := new(bus.Delivery)
@@ -174,11 +174,11 @@ func TestWhatComesBehindTheLeaving(t *testing.T) {
 			if err := put(func() { close(before) }); err != nil {
 				t.Fatal(err)
 			}
-			r.link.returnAll()
+			r.link.giveBackAll()
 			<-before
-			behind := func() { t.Error("what was not taken is returned") }
+			behind := func() { t.Error("a put that was not taken is returned") }
 			if err := put(behind); !errors.Is(err, bus.ErrNotTaken) {
-				t.Errorf("a put behind the leaving: %v, want ErrNotTaken", err)
+				t.Errorf("a put after giveBackAll: %v, want ErrNotTaken", err)
 			}
 			toHost, _ := r.toHost()
 			toPeer, _ := r.toPeer()

@@ -9,17 +9,17 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// routed is a stage with a replica in each of some nodes, which keep what they get.
-type routed struct {
+// routingFixture is a stage with a replica in each of several nodes, which keep their deliveries.
+type routingFixture struct {
 	*hosted
 	t    *testing.T
 	kept []<-chan *bus.Kept // by replica
 }
 
-func newRouted(t *testing.T, routing bus.Routing, replicas int) *routed {
+func newRoutingFixture(t *testing.T, routing bus.Routing, replicas int) *routingFixture {
 	t.Helper()
 	spec := bus.StageSpec{Name: "m", State: bus.StateNone, Remote: &bus.Remote{Routing: routing}, MaxInflight: 4}
-	r := &routed{t: t, hosted: listen(t, testbus.Linear(spec), bus.Options{Store: shmstore.Options{ArenaBytes: 8 << 20}})}
+	r := &routingFixture{t: t, hosted: listen(t, testbus.Linear(spec), bus.Options{Store: shmstore.Options{ArenaBytes: 8 << 20}})}
 	for i := range replicas {
 		spec, kept := keeping("m")
 		spec.State = bus.StateNone
@@ -30,8 +30,8 @@ func newRouted(t *testing.T, routing bus.Routing, replicas int) *routed {
 	return r
 }
 
-// send sends a delivery, and says which replica got it.
-func (r *routed) send(to *bus.Request) (int, *bus.Kept) {
+// send sends a delivery, and returns the replica that received it.
+func (r *routingFixture) send(to *bus.Request) (int, *bus.Kept) {
 	r.t.Helper()
 	if err := to.Input(r.t.Context()).EmitBytes([]byte("work")); err != nil {
 		r.t.Fatal(err)
@@ -49,15 +49,15 @@ func (r *routed) send(to *bus.Request) (int, *bus.Kept) {
 	return 0, nil
 }
 
-// finish finishes a delivery, and returns when the host knows.
-func (r *routed) finish(k *bus.Kept) {
+// finish finishes a delivery, and returns when the host has received Finish.
+func (r *routingFixture) finish(k *bus.Kept) {
 	r.t.Helper()
 	before := len(r.server.Holdings())
 	mustFinish(r.t, k)
 	testbus.Await(r.t, func() bool { return len(r.server.Holdings()) < before })
 }
 
-func (r *routed) open() *bus.Request {
+func (r *routingFixture) open() *bus.Request {
 	r.t.Helper()
 	req, err := r.bus.Stream(r.t.Context())
 	if err != nil {
@@ -68,7 +68,7 @@ func (r *routed) open() *bus.Request {
 }
 
 func TestRoundRobin(t *testing.T) {
-	r := newRouted(t, bus.RoundRobin, 3)
+	r := newRoutingFixture(t, bus.RoundRobin, 3)
 	req := r.open()
 	var got []int
 	for range 9 {
@@ -83,9 +83,9 @@ func TestRoundRobin(t *testing.T) {
 	}
 }
 
-// TestLeastQueue: who has least gets the next, whoever had the last.
+// TestLeastQueue: the replica with the fewest deliveries gets the next one, whichever had the last.
 func TestLeastQueue(t *testing.T) {
-	r := newRouted(t, bus.LeastQueue, 3)
+	r := newRoutingFixture(t, bus.LeastQueue, 3)
 	req := r.open()
 	held := make(map[int]*bus.Kept)
 	for range 3 {
@@ -108,11 +108,11 @@ func TestLeastQueue(t *testing.T) {
 	}
 }
 
-// TestStickySpreads: requests that are open and at rest count, too, as do those whose
-// streams go past the host: no replica gets more of them than its share.
+// TestStickySpreads: open requests count even when they are idle or their streams are direct, so
+// that no replica gets more than its share of requests.
 func TestStickySpreads(t *testing.T) {
 	const replicas, each = 2, 2
-	r := newRouted(t, bus.Sticky, replicas)
+	r := newRoutingFixture(t, bus.Sticky, replicas)
 	open := make(map[int]int)
 	for range replicas * each {
 		home, k := r.send(r.open())
@@ -126,9 +126,9 @@ func TestStickySpreads(t *testing.T) {
 	}
 }
 
-// TestSticky: a request stays where it began, which is where there was least to do.
+// TestSticky: a request stays at its first replica, which was the one with the fewest requests.
 func TestSticky(t *testing.T) {
-	r := newRouted(t, bus.Sticky, 2)
+	r := newRoutingFixture(t, bus.Sticky, 2)
 	homes := make(map[int]bool)
 	var held []*bus.Kept
 	requests := []*bus.Request{r.open(), r.open()}

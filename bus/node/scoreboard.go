@@ -9,14 +9,15 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// board is the memory in which a link tells the host which handlers run: an entry for each stage that it serves.
+// board is the shared memory in which a link shows its running handlers to the host: an entry for
+// each served stage.
 type board struct {
 	once   sync.Once
 	err    error
 	memory *shmstore.Segment
 }
 
-// shareScoreboard gives the memory to the host, once.
+// shareScoreboard creates the memory and sends it to the host, once.
 func (l *link) shareScoreboard() error {
 	b := &l.board
 	b.once.Do(func() {
@@ -27,7 +28,7 @@ func (l *link) shareScoreboard() error {
 	return b.err
 }
 
-// writer is for the handlers of a stage; nil: the host does not see those of so many stages.
+// writer is for the handlers of a stage; nil: the stage has an actor, or no entry is left.
 func (b *board) writer(spec *bus.StageSpec, number uint32) *scoreboard.Writer {
 	if spec.Props != nil || number >= scoreboard.Entries {
 		return nil
@@ -35,7 +36,7 @@ func (b *board) writer(spec *bus.StageSpec, number uint32) *scoreboard.Writer {
 	return scoreboard.WriterOf(&scoreboard.Over(b.memory.Bytes())[number], number, b.memory)
 }
 
-// close lets go of the memory: handlers that still run write where no process reads.
+// close releases the memory. Handlers that still run write to memory that no process reads.
 func (b *board) close() {
 	b.once.Do(func() { b.err = bus.ErrHostGone })
 	if b.memory != nil {

@@ -11,12 +11,12 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// thinClient speaks the protocol itself.
+// thinClient is a client that sends and receives single messages of the protocol.
 type thinClient struct {
 	t    *testing.T
 	conn *peer.Conn
 	in   *peer.Receiver
-	seen []wire.Kind // of what came
+	seen []wire.Kind // kinds of the received messages
 }
 
 func dialThin(t *testing.T, path string) *thinClient {
@@ -26,10 +26,10 @@ func dialThin(t *testing.T, path string) *thinClient {
 	return c
 }
 
-// ownSource is a number that a client gives a request of its own.
+// ownSource is the number of a client's own request.
 func ownSource(n uint32) uint32 { return wire.OwnSource | n }
 
-// connectThin leaves it to the caller to say hello.
+// connectThin connects without sending Hello.
 func connectThin(t *testing.T, path string) *thinClient {
 	t.Helper()
 	conn, err := peer.Dial(t.Context(), path, peer.DialOptions{})
@@ -69,7 +69,7 @@ func (c *thinClient) sendFD(m wire.Message, fd int) {
 	}
 }
 
-// await reads up to the next message of a kind.
+// await reads messages up to the next one of a kind.
 func (c *thinClient) await(kind wire.Kind) wire.Message {
 	c.t.Helper()
 	m, fd := c.awaitFD(kind)
@@ -79,7 +79,7 @@ func (c *thinClient) await(kind wire.Kind) wire.Message {
 	return m
 }
 
-// awaitFD is await, with the descriptor that came with it; -1: none did.
+// awaitFD is await, and also returns the descriptor of the message; -1: it has none.
 func (c *thinClient) awaitFD(kind wire.Kind) (m wire.Message, fd int) {
 	c.t.Helper()
 	for {
@@ -117,9 +117,9 @@ func (c *thinClient) count(kind wire.Kind) (n int) {
 	return n
 }
 
-// TestArenaIsGivenOnce: a client maps the arena of the bus's store once, and
-// not anew for each payload that comes when it has no other.
-func TestArenaIsGivenOnce(t *testing.T) {
+// TestArenaIsMappedOnce: a client gets the segment of the store's arena once, even if it holds no
+// payload there in between.
+func TestArenaIsMappedOnce(t *testing.T) {
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), storeOptions)
 	c := dialThin(t, h.path)
 	c.send(&wire.Serve{Token: 1, Stage: "m"})

@@ -12,19 +12,20 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// serving is a call of Serve.
-type serving struct {
+// serveCall is a call of Serve.
+type serveCall struct {
 	specs []bus.StageSpec
-	at    *link // where they were served last, or are about to be; guarded by the node's mu
+	link  *link // the last link at which the stages are or will be served; guarded by the node's mu
 }
 
-// Serve has this process do the work of stages of the host's pipeline, which
-// are Remote there, until the context ends, or the host drains or is gone. With
-// JoinOptions.Rejoin it goes on at the next host. Where the pipeline says something about a stage, it wins. When the
-// context ends, the node gets no more work of these stages, and what has begun is
-// finished first. It is the same where the host refuses
-// a stage when it has taken others, of which none is served on; but what they have begun
-// is waited for until the context ends, and no longer.
+// Serve runs the handlers of stages that are Remote in the host's pipeline, until the context ends,
+// the host drains, or the host is gone. With JoinOptions.Rejoin it continues at the next host. A
+// setting of the pipeline overrides the same setting of a spec.
+//
+// When the context ends, the node gets no more work for these stages, and Serve returns after the
+// open tasks are finished. When the host refuses a stage after it has accepted others, Serve leaves
+// the accepted stages too, waits for their open tasks until the context ends, and returns the
+// error.
 func (n *Node) Serve(ctx context.Context, specs ...bus.StageSpec) error {
 	for i, spec := range specs {
 		if spec.Remote != nil {
@@ -35,41 +36,41 @@ func (n *Node) Serve(ctx context.Context, specs ...bus.StageSpec) error {
 			return err
 		}
 	}
-	call := &serving{specs: specs}
-	l, err := n.begin(ctx, call)
+	call := &serveCall{specs: specs}
+	l, err := n.addCall(ctx, call)
 	if err != nil {
 		return err
 	}
-	defer n.stop(call)
+	defer n.removeCall(call)
 	for i, spec := range specs {
 		err := n.serve(ctx, l, call, spec)
 		switch {
 		case err == nil:
 		case ctx.Err() != nil, errors.Is(err, bus.ErrHostGone) && n.rejoins():
-			return n.attend(ctx, call) // which leaves, or waits for the next host
+			return n.awaitServeEnd(ctx, call) // leaves the stages, or waits for the next host
 		case i > 0:
-			n.opts.Logger.Error("one stage cannot be served, and so the others are not: what they have begun is finished first",
+			n.opts.Logger.Error("a stage cannot be served: the others are left, and their open tasks are finished first",
 				slog.String("stage", spec.Name), slog.Any("error", err))
-			n.withdraw(ctx, call)
+			n.leaveCall(ctx, call)
 			return err
 		default:
 			return err
 		}
 	}
-	return n.attend(ctx, call)
+	return n.awaitServeEnd(ctx, call)
 }
 
-// begin notes a call of Serve, for the host that it gives, and those that come behind.
-func (n *Node) begin(ctx context.Context, call *serving) (*link, error) {
+// addCall registers a call of Serve at the current host, which it returns, and for later hosts.
+func (n *Node) addCall(ctx context.Context, call *serveCall) (*link, error) {
 	for {
-		l, err := n.current(ctx)
+		l, err := n.awaitLink(ctx)
 		if err != nil {
 			return nil, err
 		}
 		n.mu.Lock()
-		now := n.link == l // else the next one may have been missed
+		now := n.link == l // otherwise serveAll of the next link may have run before
 		if now {
-			call.at = l
+			call.link = l
 			n.calls = append(n.calls, call)
 		}
 		n.mu.Unlock()
@@ -79,28 +80,28 @@ func (n *Node) begin(ctx context.Context, call *serving) (*link, error) {
 	}
 }
 
-// stop forgets it, and says to which host, if there is one, it may have been told.
-func (n *Node) stop(call *serving) *link {
+// removeCall unregisters the call. It returns the link of the current host, if any.
+func (n *Node) removeCall(call *serveCall) *link {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.calls = slices.DeleteFunc(n.calls, func(c *serving) bool { return c == call })
+	n.calls = slices.DeleteFunc(n.calls, func(c *serveCall) bool { return c == call })
 	return n.link
 }
 
-// withdraw takes leave of the host, and waits until what has begun is finished, or the
-// context ends.
-func (n *Node) withdraw(ctx context.Context, call *serving) {
-	if l := n.stop(call); l != nil { // the next one may be there already
-		idle(ctx, l.leaveStages(call))
+// leaveCall unregisters the call, leaves its stages at the current host, and waits for their open
+// tasks until the context ends.
+func (n *Node) leaveCall(ctx context.Context, call *serveCall) {
+	if l := n.removeCall(call); l != nil { // a host may have come since
+		awaitIdle(ctx, l.leaveStages(call))
 	}
 }
 
-// leaveStages has the host open no more tasks of a call's stages. One that it has not
-// said to be served yet follows when it does: see serve.
-func (l *link) leaveStages(call *serving) (left []*nodeStage) {
+// leaveStages asks the host to open no more tasks of a call's stages. A stage whose message Serving
+// has not come yet is left when it comes: see serve.
+func (l *link) leaveStages(call *serveCall) (left []*nodeStage) {
 	left = l.stagesOf(call)
 	if len(left) == 0 {
-		return nil // no number would be all of them
+		return nil // a Leave without numbers leaves all stages of the node
 	}
 	m := &wire.Leave{}
 	for _, st := range left {
@@ -110,45 +111,45 @@ func (l *link) leaveStages(call *serving) (left []*nodeStage) {
 	return left
 }
 
-// stagesOf are those that the host has said to be served by a call.
-func (l *link) stagesOf(call *serving) []*nodeStage {
-	return slices.DeleteFunc(l.begun.served(), func(st *nodeStage) bool { return st.call != call })
+// stagesOf are the stages of a call that the host has confirmed.
+func (l *link) stagesOf(call *serveCall) []*nodeStage {
+	return slices.DeleteFunc(l.work.servedStages(), func(st *nodeStage) bool { return st.call != call })
 }
 
-// has reports whether a call has not ended.
-func (n *Node) has(call *serving) bool {
+// isServing reports whether the call is registered.
+func (n *Node) isServing(call *serveCall) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Contains(n.calls, call)
 }
 
-// attend waits for a reason to stop serving.
-func (n *Node) attend(ctx context.Context, call *serving) error {
+// awaitServeEnd waits until Serve has to return, and leaves the stages if the context has ended.
+func (n *Node) awaitServeEnd(ctx context.Context, call *serveCall) error {
 	for {
-		l, err := n.current(ctx)
+		l, err := n.awaitLink(ctx)
 		switch {
 		case ctx.Err() != nil && l == nil:
-			return nil // told to stop while there was no host
+			return nil // the context ended while there was no host
 		case err != nil:
 			return err
 		}
 		select {
 		case <-ctx.Done():
-			n.withdraw(context.Background(), call)
+			n.leaveCall(context.Background(), call)
 			return nil
 		case <-l.drained:
-			idle(context.Background(), l.stagesOf(call))
+			awaitIdle(context.Background(), l.stagesOf(call))
 			if !n.opts.Rejoin || os.Getenv(EnvReplica) != "" {
 				return nil
 			}
-			select { // the next host is there when this one has ended
+			select { // the next host comes after this link has ended
 			case <-ctx.Done():
 			case <-l.done:
 			}
 		case <-l.done:
 			if !n.opts.Rejoin {
 				<-n.done
-				return l.parting.lost()
+				return l.state.hostErr()
 			}
 		}
 	}
@@ -156,11 +157,11 @@ func (n *Node) attend(ctx context.Context, call *serving) error {
 
 // serveAll serves the node's stages at a new host.
 func (n *Node) serveAll(l *link) {
-	var calls []*serving
+	var calls []*serveCall
 	n.mu.Lock()
 	for _, call := range n.calls {
-		if call.at != l { // it does so itself
-			call.at = l
+		if call.link != l { // otherwise Serve itself serves them
+			call.link = l
 			calls = append(calls, call)
 		}
 	}
@@ -170,8 +171,8 @@ func (n *Node) serveAll(l *link) {
 	}
 }
 
-// serveAgain serves the stages of a call at a new host.
-func (n *Node) serveAgain(l *link, call *serving) {
+// serveAgain serves the stages of one call at a new host.
+func (n *Node) serveAgain(l *link, call *serveCall) {
 	for _, spec := range call.specs {
 		if err := n.serve(n.ctx, l, call, spec); err != nil {
 			n.opts.Logger.Error("serve a stage at the new host", slog.String("stage", spec.Name), slog.Any("error", err))

@@ -8,9 +8,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// TestServedWithoutEnd: a client that says again and again that it serves a stage is told
-// when that is enough, and neither it nor others are the worse for it.
-func TestServedWithoutEnd(t *testing.T) {
+// TestServesPerClientAreBounded: the stages that a client serves are bounded. One more is refused,
+// and neither the client nor others are affected.
+func TestServesPerClientAreBounded(t *testing.T) {
 	const enough = 1024 // as docs/bounds.md has it
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), storeOptions)
 	c := dialThin(t, h.path)
@@ -20,7 +20,7 @@ func TestServedWithoutEnd(t *testing.T) {
 			t.Fatalf("%+v, want the replicas in turn", m)
 		}
 	}
-	c.sendAll(&wire.Serve{Token: 2, Stage: "m"}, fetchOf(3, "nothing", 0)) // the second fails too, behind the first
+	c.sendAll(&wire.Serve{Token: 2, Stage: "m"}, fetchOf(3, "nothing", 0)) // the second failure comes after the first
 	c.wantFailed(2, wire.CodeOverloaded)
 	c.wantFailed(3, wire.CodeNothing)
 	other := dialThin(t, h.path)

@@ -12,7 +12,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// kinds are a stage of each kind that has handle do its work, on one delivery after the other.
+// kinds are stages of each kind that handle one delivery at a time with handle.
 func kinds(name string, handle bus.Handler) map[string]bus.StageSpec {
 	return map[string]bus.StageSpec{
 		"handle": {Name: name, Handle: handle},
@@ -29,9 +29,9 @@ func kinds(name string, handle bus.Handler) map[string]bus.StageSpec {
 	}
 }
 
-// TestOverWithItsOwnWork: a request is over when its own delivery is handled at a node, and waits for no handler of
-// another's.
-func TestOverWithItsOwnWork(t *testing.T) {
+// TestRequestEndsWithOwnWork: a request ends when its own delivery is handled at a node, and waits
+// for no handler of another request.
+func TestRequestEndsWithOwnWork(t *testing.T) {
 	for _, kind := range []string{"handle", "batch"} {
 		for _, inflight := range []int{1, 4} {
 			for _, quickHere := range []bool{false, true} {
@@ -54,8 +54,8 @@ func TestOverWithItsOwnWork(t *testing.T) {
 	}
 }
 
-// TestRequestsThatHoldEachOthersStage: two requests of which each waits for the other's slot at a node both complete:
-// the node opens the task that the host has let in above the bound.
+// TestRequestsThatHoldEachOthersStage: two requests of which each waits for the other's slot at a
+// node both complete: the node opens the task that the host admits above the bound.
 func TestRequestsThatHoldEachOthersStage(t *testing.T) {
 	for _, kind := range []string{"handle", "batch", "actor"} {
 		t.Run(kind, func(t *testing.T) {
@@ -74,7 +74,8 @@ func TestRequestsThatHoldEachOthersStage(t *testing.T) {
 	}
 }
 
-// TestEndAtANode: a stage that does something at the end does so at a node, also for a request that has sent it nothing.
+// TestEndAtANode: the end handler of a stage runs at a node, even for a request without inputs to
+// the stage.
 func TestEndAtANode(t *testing.T) {
 	for name, spec := range map[string]bus.StageSpec{
 		"End": {
@@ -108,7 +109,7 @@ func TestEndAtANode(t *testing.T) {
 	}
 }
 
-// endingClient is a client that serves the stage of a host, and has a request at it.
+// endingClient is a client that serves the stage of a host.
 type endingClient struct {
 	*thinClient
 	h *hosted
@@ -126,7 +127,7 @@ func (c endingClient) serve(flags uint32) {
 	c.await(wire.KindServing)
 }
 
-// handle has a request of one input at the client, which emits for it and finishes it.
+// handle has the client handle a request with one input: it emits a result and finishes the input.
 func (c endingClient) handle(apart bool, flags uint8) (r *bus.Request, task uint32) {
 	c.t.Helper()
 	r = testbus.StreamOf(c.t, c.h.bus)
@@ -146,7 +147,7 @@ func (c endingClient) handle(apart bool, flags uint8) (r *bus.Request, task uint
 	return r, d.Source
 }
 
-// complete requires that a request completes with what the client has emitted.
+// complete requires that a request completes with the client's emission.
 func (c endingClient) complete(r *bus.Request) {
 	c.t.Helper()
 	if err := r.Wait(testbus.Soon(c.t)); err != nil {
@@ -160,14 +161,14 @@ func (c endingClient) complete(r *bus.Request) {
 		got = append(got, string(d.Bytes()))
 	}
 	if len(got) != 1 || got[0] != "y" {
-		c.t.Errorf("the results are %q, want what was emitted", got)
+		c.t.Errorf("the results are %q, want the emission", got)
 	}
 }
 
-// TestEndThatIsNotAskedFor: a client whose stage does nothing at the end is not asked to end a task whose handlers have
-// returned. An answer that comes unasked then has no effect. The client hears of the end of the task, unless
-// it has the ends of all inputs.
-func TestEndThatIsNotAskedFor(t *testing.T) {
+// TestTaskEndIsNotAsked: a client whose stage has no end handler is not asked to end a task whose
+// handlers have returned. An unasked Ended has no effect. The client receives Over, unless it has
+// received the ends of all inputs.
+func TestTaskEndIsNotAsked(t *testing.T) {
 	for _, apart := range []bool{false, true} {
 		t.Run(fmt.Sprint("end apart: ", apart), func(t *testing.T) {
 			c := newEndingClient(t, wire.ServeEnds)
@@ -181,14 +182,14 @@ func TestEndThatIsNotAskedFor(t *testing.T) {
 			if err := none.CloseSend(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if err := none.Wait(testbus.Soon(t)); err != nil { // it was passed over
+			if err := none.Wait(testbus.Soon(t)); err != nil { // the host skipped the stage
 				t.Fatal(err)
 			}
 			c.send(&wire.Call{Token: 2, Method: "stats"})
-			c.await(wire.KindReply) // behind all that
+			c.await(wire.KindReply) // the host has handled all earlier messages
 			over := map[bool]int{true: requests}[apart]
 			if c.count(wire.KindEnd) != 0 || c.count(wire.KindOver) != over || c.count(wire.KindOpen) != requests {
-				t.Errorf("%d tasks were opened, %d were asked to end and %d are said to be over; want %d, 0 and %d",
+				t.Errorf("%d tasks were opened, %d were asked to end and %d got Over; want %d, 0 and %d",
 					c.count(wire.KindOpen), c.count(wire.KindEnd), c.count(wire.KindOver), requests, over)
 			}
 			c.send(&wire.Bye{})
@@ -196,9 +197,10 @@ func TestEndThatIsNotAskedFor(t *testing.T) {
 	}
 }
 
-// TestEndThatIsAskedFor: a client is asked to end a task if its stage does something at the end, and if the handler
-// that has finished the last delivery has not returned. The request is not over before the answer.
-func TestEndThatIsAskedFor(t *testing.T) {
+// TestTaskEndIsAsked: a client is asked to end a task if its stage has an end handler, or if the
+// handler of the last finished delivery has not returned. The request does not end before the
+// answer.
+func TestTaskEndIsAsked(t *testing.T) {
 	for name, tc := range map[string]struct {
 		serve  uint32
 		finish uint8
@@ -222,8 +224,8 @@ func TestEndThatIsAskedFor(t *testing.T) {
 	}
 }
 
-// TestEndOfAStageNotServedYet: whether a stage does something at the end is not known before a process serves it: the
-// first one is asked to end a task that has no delivery.
+// TestEndOfAStageNotServedYet: the host cannot know whether a stage has an end handler before a
+// process serves it: the first process is asked to end a task without deliveries.
 func TestEndOfAStageNotServedYet(t *testing.T) {
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), storeOptions)
 	r := testbus.StreamOf(t, h.bus)

@@ -15,18 +15,18 @@ import (
 	"github.com/omnibus-runtime/omnibus/messages"
 )
 
-// nodeStage is a stage of the host's pipeline whose work is done here, by a
-// bus of its own: its inputs are fed by the host, and its results go there.
+// nodeStage is a stage of the host's pipeline that this process serves. Its OpenedPart is a bus
+// whose inputs come from the host or from peers, and whose results go there.
 type nodeStage struct {
 	name   string
-	number uint32 // as the host has it
-	call   *serving
+	number uint32 // in the messages of the host
+	call   *serveCall
 	bus.OpenedPart
-	ends bool           // it does something at the end of a task
-	busy sync.WaitGroup // tasks
+	actsAtEnd bool           // see actsAtEnd
+	openTasks sync.WaitGroup // counts the open tasks
 }
 
-// nodeTask is one request at a stage that is served here.
+// nodeTask is one request at a stage that this process serves.
 type nodeTask struct {
 	link  *link
 	stage *nodeStage
@@ -36,36 +36,36 @@ type nodeTask struct {
 	in  resequencer
 	out routes
 
-	mu    lockorder.Mutex[lockorder.NodeTask] // guards what follows
-	known bool                                // it has all that it needs
-	early bool                                // its request was over before
-	asked bool                                // the host waits for the task's end
-	done  bool                                // the work here is done
-	told  bool                                // the host was told, or need not be
+	mu         lockorder.Mutex[lockorder.NodeTask] // guards the fields below
+	ready      bool                                // newTask has returned
+	endedEarly bool                                // the request ended before the task was ready
+	endAsked   bool                                // the host waits for the message Ended
+	workDone   bool                                // the request of this process's bus has ended
+	endSent    bool                                // sendTaskEnd was called
 }
 
-// serve offers the host to do the work of a stage. When the context ends before the
-// host has said what the stage is like, it is served all the same: tasks may be on
-// their way, and it is for the caller to leave.
-func (n *Node) serve(ctx context.Context, l *link, call *serving, spec bus.StageSpec) error {
-	// The board comes before the question: the answer, which is read elsewhere, uses it.
+// serve asks the host for the stage, and returns when the host has answered. When the context ends
+// first, the answer still adds the stage, since the host may have opened tasks by then; the caller
+// leaves the stage.
+func (n *Node) serve(ctx context.Context, l *link, call *serveCall, spec bus.StageSpec) error {
+	// The scoreboard precedes the question: addStage, on the reader's goroutine, uses it.
 	if err := l.shareScoreboard(); err != nil {
 		return fmt.Errorf("bus: serve stage %q: %w", spec.Name, err)
 	}
-	token, q, err := l.note(1, func(m wire.Message) error {
+	token, q, err := l.newQuestion(1, func(m wire.Message) error {
 		s, ok := m.(*wire.Serving)
 		if !ok {
 			return fmt.Errorf("%w: %v instead of serving", wire.ErrProtocol, m.Kind())
 		}
 		err := l.addStage(call, spec, s)
-		if !n.has(call) { // it has taken leave of those that were known by then
+		if !n.isServing(call) { // leaveCall has left only the stages that were known
 			l.leaveStages(call)
 		}
 		return err
 	})
 	if err == nil {
 		m := &wire.Serve{Token: token, Stage: spec.Name}
-		if !acts(spec) {
+		if !actsAtEnd(spec) {
 			m.Flags = wire.ServeEnds
 		}
 		err = l.send(m)
@@ -74,7 +74,7 @@ func (n *Node) serve(ctx context.Context, l *link, call *serving, spec bus.Stage
 		_, err = l.await(ctx, q)
 	}
 	if ctx.Err() == nil {
-		l.settle(token)
+		l.removeQuestion(token)
 	}
 	if err != nil {
 		return fmt.Errorf("bus: serve stage %q: %w", spec.Name, err)
@@ -82,29 +82,30 @@ func (n *Node) serve(ctx context.Context, l *link, call *serving, spec bus.Stage
 	return nil
 }
 
-// acts reports whether a stage does something at the end of a task.
-func acts(spec bus.StageSpec) bool { return spec.End != nil || spec.Props != nil }
+// actsAtEnd reports whether a stage has a handler for the end of a task.
+func actsAtEnd(spec bus.StageSpec) bool { return spec.End != nil || spec.Props != nil }
 
-// refusing is a stage that fails what comes: the host takes it for served.
-func refusing(name string, join bool, err error) bus.StageSpec {
+// refusingStage is a stage whose handler fails each delivery. It replaces a stage that does not fit
+// the pipeline, since the host already counts the stage as served.
+func refusingStage(name string, join bool, err error) bus.StageSpec {
 	spec := bus.StageSpec{Name: name, Handle: func(*bus.Task, *bus.Delivery) error { return err }}
 	if join {
 		spec.Handle, spec.Join = nil, func(*bus.Task, []*bus.Delivery) error { return err }
 	}
-	spec, _ = spec.Checked() // it is one that works
+	spec, _ = spec.Checked() // cannot fail
 	return spec
 }
 
-// addStage opens the bus that does a stage's work. It runs on the link's
-// reader: tasks may follow at once.
-func (l *link) addStage(call *serving, spec bus.StageSpec, s *wire.Serving) error {
-	if int(s.Stage) != len(l.begun.served()) {
-		return fmt.Errorf("%w: stage %q has the number %d, not %d", wire.ErrProtocol, spec.Name, s.Stage, len(l.begun.served()))
+// addStage opens the bus of a stage. It runs on the link's reader, since the host's next message
+// may open a task of the stage.
+func (l *link) addStage(call *serveCall, spec bus.StageSpec, s *wire.Serving) error {
+	if int(s.Stage) != len(l.work.servedStages()) {
+		return fmt.Errorf("%w: stage %q has the number %d, not %d", wire.ErrProtocol, spec.Name, s.Stage, len(l.work.servedStages()))
 	}
 	var wrong error
 	if join := spec.Join != nil; join != s.Join {
 		wrong = fmt.Errorf("%w: stage %q: the pipeline says join is %v, the handler makes it %v", bus.ErrConfig, spec.Name, s.Join, join)
-		spec = refusing(spec.Name, s.Join, wrong)
+		spec = refusingStage(spec.Name, s.Join, wrong)
 	}
 	var from []string
 	for _, e := range s.Inputs {
@@ -112,11 +113,11 @@ func (l *link) addStage(call *serving, spec bus.StageSpec, s *wire.Serving) erro
 	}
 	if err := spec.CheckInputs(from); err != nil {
 		wrong = err
-		spec = refusing(spec.Name, s.Join, wrong)
+		spec = refusingStage(spec.Name, s.Join, wrong)
 	}
 	spec.Replicas, spec.MaxInflight = 1, int(min(max(s.MaxInflight, 1), bus.MaxInflight))
-	// The host says how many there are: one is over there while others read on what it
-	// has emitted, which is here until that is returned.
+	// The host bounds the tasks. A task that has ended at the host still counts here while other
+	// processes read its results.
 	at, err := l.openPart(bus.Part{
 		Stage: &spec, OneEach: spec.Batch != nil && s.State == wire.StateNone,
 		Arriving: portsOf(s.Inputs, nil), Leaving: portsOf(s.Outputs, s.Tensors), Requests: spec.MaxInflight,
@@ -125,11 +126,11 @@ func (l *link) addStage(call *serving, spec bus.StageSpec, s *wire.Serving) erro
 	if err != nil {
 		return err
 	}
-	l.begun.serve(&nodeStage{name: spec.Name, number: s.Stage, call: call, OpenedPart: at, ends: acts(spec)})
+	l.work.addStage(&nodeStage{name: spec.Name, number: s.Stage, call: call, OpenedPart: at, actsAtEnd: actsAtEnd(spec)})
 	return wrong
 }
 
-// portsOf are the ports that the host has told of.
+// portsOf converts the edges of a message of the host to ports.
 func portsOf(edges []wire.Edge, tensors []wire.Tensors) []bus.Port {
 	all := make([]bus.Port, len(edges))
 	for i, e := range edges {
@@ -145,8 +146,8 @@ func portsOf(edges []wire.Edge, tensors []wire.Tensors) []bus.Port {
 	return all
 }
 
-// openPart opens a bus whose edges end at the boundary of this process, with the node's
-// memory and settings, of whose requests so many may be alive.
+// openPart opens a bus whose edges end at the boundary of this process, with the node's memory and
+// settings, for at most so many live requests.
 func (l *link) openPart(p bus.Part, most int) (bus.OpenedPart, error) {
 	n := l.node
 	p.Opts = bus.Options{
@@ -157,20 +158,21 @@ func (l *link) openPart(p bus.Part, most int) (bus.OpenedPart, error) {
 	return p.Open(context.Background())
 }
 
-// open begins a task.
-func (l *link) open(m *wire.Open) error {
-	t, err := l.openTask(m)
+// startTask handles the message Open.
+func (l *link) startTask(m *wire.Open) error {
+	t, err := l.newTask(m)
 	if t != nil {
-		t.begun()
+		t.markReady()
 	}
 	return err
 }
 
-// openTask makes a task known; nil: it is not to be handled here.
-func (l *link) openTask(m *wire.Open) (*nodeTask, error) {
-	return l.begun.task(m.Task, m.Stage, func(st *nodeStage) (*nodeTask, error) {
+// newTask creates a task and registers it; nil: the link is closing, and the host redelivers the
+// work.
+func (l *link) newTask(m *wire.Open) (*nodeTask, error) {
+	return l.work.addTask(m.Task, m.Stage, func(st *nodeStage) (*nodeTask, error) {
 		t := &nodeTask{link: l, stage: st, id: m.Task}
-		t.out.begin(l, m.Task, len(st.Results))
+		t.out.init(l, m.Task, len(st.Results))
 		o := bus.RequestOptions{ID: messages.RequestID(m.Request), Deadline: hostnode.DeadlineOf(m.TimeLeft), Trace: hostnode.TraceOf(m.Trace), Sink: t, Try: true}
 		err := st.Bus.Backend().AcquirePermit(context.Background(), o)
 		if err == nil {
@@ -179,77 +181,79 @@ func (l *link) openTask(m *wire.Open) (*nodeTask, error) {
 		if err != nil {
 			return nil, fmt.Errorf("open task %d: %w", m.Task, err)
 		}
-		t.in.begin(t.req, st.Inputs, true)
+		t.in.init(t.req, st.Inputs, true)
 		faultpoint.Hit("node-task-opened")
-		st.busy.Add(1)
+		st.openTasks.Add(1)
 		return t, nil
 	})
 }
 
-// begun has the end of a task noted from here on, and one that has come already, with a
-// deadline that is over.
-func (t *nodeTask) begun() {
+// markReady makes Ended effective. A request whose deadline has passed may have ended before that.
+func (t *nodeTask) markReady() {
 	t.mu.Lock()
-	t.known = true
-	early := t.early
+	t.ready = true
+	early := t.endedEarly
 	t.mu.Unlock()
 	if early {
 		t.Ended()
 	}
 }
 
-// end ends the inputs, when all is there that is on its way.
-func (t *nodeTask) end() { t.in.over(t.ask) }
+// endInputs ends the inputs and asks for the end of the task, after the direct deliveries that are
+// still on their way.
+func (t *nodeTask) endInputs() { t.in.whenComplete(t.askEnd) }
 
-// ask notes that the host waits for the task's end.
-func (t *nodeTask) ask() {
+// askEnd records that the host waits for the end of the task.
+func (t *nodeTask) askEnd() {
 	t.mu.Lock()
-	t.asked = true
+	t.endAsked = true
 	t.mu.Unlock()
-	t.tell()
+	t.sendEnd()
 }
 
-// Ended implements bus.Sink. An end that the host sees as well as this process is not asked
-// for: of a stage that does nothing at the end, whose inputs have all come through the host.
+// Ended implements bus.Sink. If the stage has no handler for the end and all inputs came through
+// the host, the host infers the end of the task from the finished deliveries, and does not ask for
+// it.
 func (t *nodeTask) Ended() {
 	t.mu.Lock()
-	known := t.known
-	t.early = !known
+	known := t.ready
+	t.endedEarly = !known
 	t.mu.Unlock()
 	if !known {
-		return // begun comes back to it
+		return // markReady calls Ended again
 	}
-	seen := !t.stage.ends && t.in.throughHost()
+	seen := !t.stage.actsAtEnd && t.in.throughHost()
 	t.mu.Lock()
-	t.done = true
-	t.asked = t.asked || seen || t.req.Outcome() != bus.Completed
+	t.workDone = true
+	t.endAsked = t.endAsked || seen || t.req.Outcome() != bus.Completed
 	t.mu.Unlock()
-	t.tell()
+	t.sendEnd()
 }
 
-// tell tells the host how the task ended, once it has and the host waits for it.
-func (t *nodeTask) tell() {
+// sendEnd sends the end of the task once the work is done and the host waits for the end.
+func (t *nodeTask) sendEnd() {
 	t.mu.Lock()
-	due := t.done && t.asked && !t.told
-	t.told = t.told || due
+	due := t.workDone && t.endAsked && !t.endSent
+	t.endSent = t.endSent || due
 	t.mu.Unlock()
 	if due {
-		t.link.endTask(t, t.req.Err())
-		t.stage.busy.Done()
+		t.link.sendTaskEnd(t, t.req.Err())
+		t.stage.openTasks.Done()
 	}
 }
 
-// over stops the task: its request is over.
-func (t *nodeTask) over(o bus.Outcome, err error) {
+// requestOver ends the task after its request has ended at the host.
+func (t *nodeTask) requestOver(o bus.Outcome, err error) {
 	if o == bus.Completed || o == bus.Running {
-		o, err = bus.Aborted, bus.ErrAborted // no process waits for it any more
+		o, err = bus.Aborted, bus.ErrAborted // no process reads its results
 	}
 	t.req.Control().End(o, err)
-	t.ask() // one that has completed waits for the end, which does not come
+	t.askEnd() // a completed task waits for a message End, which the host does not send after Over
 }
 
-// Put implements bus.Carrier: it sends what the stage emits to the host, before the stage can
-// say that it has finished the input. Without a host the end of the task follows.
+// Put implements bus.RemoteSink: it sends an emission to the host or to a peer before the stage can
+// send the Finish of the input. Without a host it returns ErrNotTaken: the task is about to be
+// aborted.
 func (t *nodeTask) Put(d *bus.Delivery, edge int) error {
 	err := t.out.put(d, edge, func() { _ = d.Finish(nil) })
 	if errors.Is(err, bus.ErrHostGone) {
@@ -258,30 +262,30 @@ func (t *nodeTask) Put(d *bus.Delivery, edge int) error {
 	return err
 }
 
-// Returns implements bus.Carrier.
+// Returns implements bus.RemoteSink.
 func (t *nodeTask) Returns(edge int, seq uint64) bool { return t.out.relays(edge, seq) }
 
 // Describe implements bus.Sink.
 func (t *nodeTask) Describe() string { return "the host" }
 
-// endTask tells the host how a task ended, unless it knows.
-func (l *link) endTask(t *nodeTask, err error) {
+// sendTaskEnd sends the outcome of a task to the host, unless the host has ended the task.
+func (l *link) sendTaskEnd(t *nodeTask, err error) {
 	t.in.drop()
 	if err == nil {
-		t.out.endAll()
+		t.out.endStreams()
 	}
-	if known := l.begun.taskEnded(t); !known {
+	if known := l.work.forgetTask(t); !known {
 		return
 	}
 	m := &wire.Ended{Task: t.id}
 	if err != nil {
 		m.Code, m.Text = wire.CodeInternal, err.Error()
-		if t.req.Outcome() == bus.PastDeadline { // by this clock: the host's decides
+		if t.req.Outcome() == bus.PastDeadline { // by the clock of this process; the host's clock decides
 			m.Code = wire.CodeOver
 		}
 		var at *bus.StageError
 		if errors.As(err, &at) {
-			m.Text = at.TextBeside(err) // the host knows the stage
+			m.Text = at.TextWithoutLocation(err) // the host adds the stage
 			m.Edge, m.Key, m.Seq = at.Edge, at.Key, at.Seq
 		}
 	}

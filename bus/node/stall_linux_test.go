@@ -13,11 +13,11 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// attachedAs is how a report names a process of the test that joined by that name.
-func attachedAs(name string) string { return fmt.Sprintf("process %d (%s)", os.Getpid(), name) }
+// processLabel is how a report names a process of the test that has joined with that name.
+func processLabel(name string) string { return fmt.Sprintf("process %d (%s)", os.Getpid(), name) }
 
-// TestStallNamesProcesses: whatever an emission waits for, the report says which process
-// has it, and of which request.
+// TestStallNamesProcesses: the report of a waiting emission names the process and the request that
+// hold the slots.
 func TestStallNamesProcesses(t *testing.T) {
 	g := testbus.NewGate()
 	p := testbus.Remotes(testbus.Linear(bus.Stage("first", testbus.Upper), bus.StageSpec{Name: "second", MaxInflight: 1, Handle: g.Stage("second").Handle}))
@@ -39,7 +39,7 @@ func TestStallNamesProcesses(t *testing.T) {
 	}
 	s := testbus.WaitForStall(t, h.bus, "first->second", 0)
 	if s.Request != waits.ID() || !strings.Contains(s.Holder, `stage "second"`) ||
-		!strings.Contains(s.Holder, holder.ID().String()) || !strings.Contains(s.Holder, attachedAs("serves second")) {
+		!strings.Contains(s.Holder, holder.ID().String()) || !strings.Contains(s.Holder, processLabel("serves second")) {
 		t.Errorf("slots are taken: %v", s)
 	}
 	g.Leave <- struct{}{}
@@ -59,9 +59,9 @@ func TestStallNamesProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for s = testbus.WaitForStall(t, h.bus, "first->second", 0); strings.Contains(s.Holder, "keeps"); {
-		s = testbus.WaitForStall(t, h.bus, "first->second", 0) // it is at work a moment longer
+		s = testbus.WaitForStall(t, h.bus, "first->second", 0) // the handler may still be running
 	}
-	if !strings.Contains(s.Holder, idle.ID().String()) || !strings.Contains(s.Holder, attachedAs("caller")) {
+	if !strings.Contains(s.Holder, idle.ID().String()) || !strings.Contains(s.Holder, processLabel("caller")) {
 		t.Errorf("a request is idle: %v", s)
 	}
 	if err := idle.CloseSend(t.Context()); err != nil {
@@ -72,7 +72,8 @@ func TestStallNamesProcesses(t *testing.T) {
 	testbus.MustReceive(t, waits, []string{"D"})
 }
 
-// TestStallNamesTheCallingProcess: results that a client does not finish are named with it.
+// TestStallNamesTheCallingProcess: the report of an emission that waits for a client's results
+// names the client.
 func TestStallNamesTheCallingProcess(t *testing.T) {
 	p := testbus.Linear(bus.Stage("a", testbus.Upper))
 	p.Edges = append(p.Edges, bus.Edge{From: "a", Window: 2})
@@ -90,5 +91,5 @@ func TestStallNamesTheCallingProcess(t *testing.T) {
 	}
 	c.send(&wire.AbortRequest{Source: submitted.Source})
 	c.await(wire.KindOver)
-	c.send(&wire.Bye{}) // else what it has would stay as long as this process
+	c.send(&wire.Bye{}) // otherwise its payloads would stay until this process ends
 }

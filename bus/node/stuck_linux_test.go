@@ -10,8 +10,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// TestStuckProcess: a process that is stopped and has work fails the request that waits for
-// it, which names it once and says what it is.
+// TestStuckProcess: a request that waits for a stopped process fails, and the error names the
+// process once, and its state.
 func TestStuckProcess(t *testing.T) {
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "first"})), bus.Options{StallTimeout: 50 * time.Millisecond})
 	child := h.child(t, "first")
@@ -22,8 +22,8 @@ func TestStuckProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = r.Recv(t.Context())
-	who := fmt.Sprintf("process %d ", child.Process.Pid)
-	if err == nil || strings.Count(err.Error(), who) != 1 || !strings.Contains(err.Error(), "which is stopped (SIGSTOP?): it made no progress for 50ms") {
-		t.Errorf("got %v, want %q once, and what it does", err, who)
+	process := fmt.Sprintf("process %d ", child.Process.Pid)
+	if err == nil || strings.Count(err.Error(), process) != 1 || !strings.Contains(err.Error(), "which is stopped (SIGSTOP?): it made no progress for 50ms") {
+		t.Errorf("got %v, want %q once, and what it does", err, process)
 	}
 }

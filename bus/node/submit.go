@@ -17,8 +17,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// remoteRequest is a request of this process that lives at the host. Its graph has no stage: what
-// is sent goes to the host, and what comes from there are the results.
+// remoteRequest is a request of this process that the host executes. Its bus has no stage: inputs
+// go to the host, and results come from there or from a peer.
 type remoteRequest struct {
 	link   *link
 	source uint32
@@ -26,88 +26,87 @@ type remoteRequest struct {
 	in     resequencer // results
 	out    routes      // of inputs
 
-	inputs  atomic.Int32 // streams that have not ended
-	answers chan error   // whether the host has a place; nil: Submit does not ask
+	openInputs atomic.Int32 // counts the input streams that have not ended
+	started    chan error   // nil error: the host has admitted the request; nil channel: Submit does not ask
 
-	mu       lockorder.Mutex[lockorder.Upstream] // guards what follows
-	overSaid bool                                // the host has completed the request
+	mu              lockorder.Mutex[lockorder.Upstream] // guards the field below
+	completedByHost bool                                // the host has sent Over with the outcome Completed
 }
 
-// callerRequests is how many requests at a time, with full windows, the memory
-// for a node's inputs is made for. Beyond that payloads get segments of their
-// own.
+// callerRequests is how many requests with full windows the memory for a node's inputs has space
+// for. Further payloads get their own segments.
 const callerRequests = 4
 
-// callers opens the bus that carries what this process submits, unless it is open. Those who
-// come meanwhile wait for it: it is work for each place that a request may have.
-func (l *link) callers() error {
-	if l.begun.carrier() != nil {
+// ensureCaller opens the bus of submitted requests once. Concurrent callers wait, since opening
+// allocates for each permit.
+func (l *link) ensureCaller() error {
+	if l.work.callerPart() != nil {
 		return nil
 	}
-	l.calling.Lock()
-	defer l.calling.Unlock()
-	if l.begun.carrier() != nil {
+	l.callerMu.Lock()
+	defer l.callerMu.Unlock()
+	if l.work.callerPart() != nil {
 		return nil
 	}
-	at, err := l.node.openCaller(l) // allocates memory, which takes a moment
+	at, err := l.node.openCaller(l) // slow: allocates memory
 	if err != nil {
 		return err
 	}
-	if !l.begun.carry(&at) { // the host is gone
-		_ = at.Bus.Close(context.Background()) // it has never been used
+	if !l.work.setCaller(&at) { // the host is gone
+		_ = at.Bus.Close(context.Background()) // never used
 		at.Arena.Release()
 	}
 	return nil
 }
 
-// openCaller opens the bus that carries what this process submits.
+// openCaller opens the bus of submitted requests.
 func (n *Node) openCaller(l *link) (bus.OpenedPart, error) {
 	return l.openPart(bus.Part{
 		Arriving: portsOf(l.welcome.Results, nil), Leaving: portsOf(l.welcome.Inputs, l.welcome.Tensors), Requests: callerRequests,
 	}, max(callerRequests, n.opts.MaxRequests))
 }
 
-// Put implements bus.Carrier: it sends an input to the host.
-func (up *remoteRequest) Put(d *bus.Delivery, edge int) error {
-	return up.out.put(d, edge, func() { _ = d.Finish(nil) }) // held here alone
+// Put implements bus.RemoteSink: it sends an input to the host or to a peer.
+func (rr *remoteRequest) Put(d *bus.Delivery, edge int) error {
+	return rr.out.put(d, edge, func() { _ = d.Finish(nil) }) // no other reader in this process
 }
 
-// Returns implements bus.Carrier.
-func (up *remoteRequest) Returns(edge int, seq uint64) bool { return up.out.relays(edge, seq) }
+// Returns implements bus.RemoteSink.
+func (rr *remoteRequest) Returns(edge int, seq uint64) bool { return rr.out.relays(edge, seq) }
 
-// InputEnded implements bus.Home. The host sees the end by the last input, if that says so.
-func (up *remoteRequest) InputEnded(bare bool) {
-	if left := up.inputs.Add(-1); left == 0 && bare {
+// InputEnded implements bus.RequestOwner. The message CloseSend is sent only if the last input did
+// not carry the end.
+func (rr *remoteRequest) InputEnded(bare bool) {
+	if left := rr.openInputs.Add(-1); left == 0 && bare {
 		faultpoint.Hit("node-before-close-send")
-		up.out.endAll()
-		up.link.Queue(&wire.CloseSend{Source: up.source})
+		rr.out.endStreams()
+		rr.link.Queue(&wire.CloseSend{Source: rr.source})
 	}
 }
 
-// Submit sends a request with one input: see Bus.Submit. It waits for a place among
-// JoinOptions.MaxRequests, and not for the host: a request that the host refuses, or that
-// waits there for its place until the deadline, ends with that.
+// Submit sends a request with one input: see Bus.Submit. It waits for a permit among
+// JoinOptions.MaxRequests, but not for the host. A request that the host refuses, or that waits at
+// the host for a permit until its deadline, ends with that error.
 func (n *Node) Submit(ctx context.Context, v any, opts ...bus.SubmitOption) (*bus.Request, error) {
 	r, err := n.submit(ctx, 0, opts)
 	if err != nil {
 		return nil, err
 	}
-	return sendOnly(ctx, r, v)
+	return sendOneInput(ctx, r, v)
 }
 
-// TrySubmit is Submit for callers that would rather shed load than wait: when
-// the host, or this node, has no place for the request, it returns
-// ErrOverloaded.
+// TrySubmit is Submit for callers that shed load instead of waiting: when the host or this node has
+// no permit for the request, it returns ErrOverloaded.
 func (n *Node) TrySubmit(ctx context.Context, v any, opts ...bus.SubmitOption) (*bus.Request, error) {
 	r, err := n.submit(ctx, wire.SubmitTry|wire.SubmitTell, opts)
 	if err != nil {
 		return nil, err
 	}
-	return sendOnly(ctx, r, v)
+	return sendOneInput(ctx, r, v)
 }
 
-// sendOnly sends the one input of a request.
-func sendOnly(ctx context.Context, r *bus.Request, v any) (*bus.Request, error) {
+// sendOneInput sends the only input of a request.
+func sendOneInput(ctx context.Context, r *bus.Request, v any) (*bus.Request, error) {
 	if err := r.Send(ctx, v, bus.Last()); err != nil {
 		r.Close()
 		return nil, err
@@ -115,14 +114,14 @@ func sendOnly(ctx context.Context, r *bus.Request, v any) (*bus.Request, error) 
 	return r, nil
 }
 
-// Stream starts a request whose inputs follow: see Bus.Stream. It waits until the host has
-// begun it.
+// Stream starts a request whose inputs follow: see Bus.Stream. It waits until the host has admitted
+// the request.
 func (n *Node) Stream(ctx context.Context, opts ...bus.SubmitOption) (*bus.Request, error) {
 	return n.submit(ctx, wire.SubmitTell, opts)
 }
 
 func (n *Node) submit(ctx context.Context, flags uint8, opts []bus.SubmitOption) (*bus.Request, error) {
-	r, err := n.open(ctx, flags, opts)
+	r, err := n.openRequest(ctx, flags, opts)
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) && err != nil && !errors.Is(err, bus.ErrDeadline) {
 		err = fmt.Errorf("%w: %w", bus.ErrDeadline, err)
 	}
@@ -132,45 +131,45 @@ func (n *Node) submit(ctx context.Context, flags uint8, opts []bus.SubmitOption)
 	return r, nil
 }
 
-func (n *Node) open(ctx context.Context, flags uint8, opts []bus.SubmitOption) (*bus.Request, error) {
+func (n *Node) openRequest(ctx context.Context, flags uint8, opts []bus.SubmitOption) (*bus.Request, error) {
 	o, err := bus.RequestOptionsOf(ctx, opts)
 	if err != nil {
 		return nil, err
 	}
 	waiting, waited := untilDeadline(ctx, o.Deadline)
 	defer waited()
-	l, err := n.current(waiting)
+	l, err := n.awaitLink(waiting)
 	if err != nil {
 		return nil, err
 	}
-	if err := l.callers(); err != nil {
+	if err := l.ensureCaller(); err != nil {
 		return nil, err
 	}
-	caller := l.begun.carrier()
+	caller := l.work.callerPart()
 	if caller == nil {
-		return nil, l.parting.lost()
+		return nil, l.state.hostErr()
 	}
 	o.Try = flags&wire.SubmitTry != 0
 	if err := l.acquirePermit(waiting, caller.Bus.Backend(), o); err != nil {
 		return nil, err
 	}
-	up, tell := &remoteRequest{link: l}, flags&wire.SubmitTell != 0
+	rr, tell := &remoteRequest{link: l}, flags&wire.SubmitTell != 0
 	if tell {
-		up.answers = make(chan error, 1)
+		rr.started = make(chan error, 1)
 	}
-	if err := up.begin(ctx, caller, flags, o); err != nil {
+	if err := rr.start(ctx, caller, flags, o); err != nil {
 		return nil, err
 	}
 	if tell {
-		if err := up.await(waiting); err != nil {
-			up.req.Close()
+		if err := rr.awaitStart(waiting); err != nil {
+			rr.req.Close()
 			return nil, err
 		}
 	}
-	return up.req, nil
+	return rr.req, nil
 }
 
-// acquirePermit takes a place for a request of this process. The wait for one ends with the link, too.
+// acquirePermit acquires a permit for a request of this process. The wait also ends with the link.
 func (l *link) acquirePermit(ctx context.Context, floor bus.Backend, o bus.RequestOptions) error {
 	o.Now = true
 	err := floor.AcquirePermit(ctx, o)
@@ -179,10 +178,10 @@ func (l *link) acquirePermit(ctx context.Context, floor bus.Backend, o bus.Reque
 	}
 	ctx, lost := context.WithCancelCause(ctx)
 	defer lost(nil)
-	go func() { // until takePlace returns
+	go func() { // until acquirePermit returns
 		select {
 		case <-l.done:
-			lost(l.parting.lost())
+			lost(l.state.hostErr())
 		case <-ctx.Done():
 		}
 	}()
@@ -190,8 +189,8 @@ func (l *link) acquirePermit(ctx context.Context, floor bus.Backend, o bus.Reque
 	return floor.AcquirePermit(ctx, o)
 }
 
-// untilDeadline is a context that ends at a request's deadline too, if there is one
-// and it comes first.
+// untilDeadline returns a context that also ends at the request's deadline, if the deadline is set
+// and earlier.
 func untilDeadline(ctx context.Context, at time.Time) (context.Context, context.CancelFunc) {
 	if own, limited := ctx.Deadline(); at.IsZero() || limited && !at.Before(own) {
 		return ctx, func() {}
@@ -199,175 +198,175 @@ func untilDeadline(ctx context.Context, at time.Time) (context.Context, context.
 	return context.WithDeadlineCause(ctx, at, bus.ErrDeadline)
 }
 
-// await waits until the host has begun the request, or has refused it.
-func (up *remoteRequest) await(ctx context.Context) error {
+// awaitStart waits until the host has admitted or refused the request.
+func (rr *remoteRequest) awaitStart(ctx context.Context) error {
 	select {
-	case err := <-up.answers:
+	case err := <-rr.started:
 		return err
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-up.req.Done():
+	case <-rr.req.Done():
 	}
 	select {
-	case err := <-up.answers: // the reason
+	case err := <-rr.started: // the reason of a refusal
 		return err
 	default:
 	}
-	if at, limited := ctx.Deadline(); limited && !time.Now().Before(at) { // or is about to say so
+	if at, limited := ctx.Deadline(); limited && !time.Now().Before(at) { // the context ends at the same time
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}
-	if err := up.req.Err(); err != nil {
+	if err := rr.req.Err(); err != nil {
 		return err
 	}
 	return bus.ErrEnded
 }
 
-// begin makes a request and tells the host of it, with the first input or within a
-// millisecond. The host answers only if it is asked whether it has a place.
-func (up *remoteRequest) begin(ctx context.Context, caller *bus.OpenedPart, flags uint8, o bus.RequestOptions) error {
-	l := up.link
-	l.calling.Lock() // the host sees numbers that rise
-	defer l.calling.Unlock()
+// start admits a request here and sends Submit to the host, with the first input or within a
+// millisecond. The host answers only if the flag SubmitTell is set.
+func (rr *remoteRequest) start(ctx context.Context, caller *bus.OpenedPart, flags uint8, o bus.RequestOptions) error {
+	l := rr.link
+	l.callerMu.Lock() // the host requires rising source numbers
+	defer l.callerMu.Unlock()
 	l.lastSource++
-	up.source = wire.OwnSource | l.lastSource
-	up.out.begin(l, up.source, len(caller.Inputs))
-	up.inputs.Store(int32(len(caller.Inputs)))
-	o.ID, o.Owner = hostnode.RequestID(l.welcome.Node, up.source), up
+	rr.source = wire.OwnSource | l.lastSource
+	rr.out.init(l, rr.source, len(caller.Inputs))
+	rr.openInputs.Store(int32(len(caller.Inputs)))
+	o.ID, o.Owner = hostnode.RequestID(l.welcome.Node, rr.source), rr
 	req, err := caller.Bus.Backend().Admit(ctx, o)
 	if err != nil {
 		return err
 	}
-	m := &wire.Submit{Source: up.source, Flags: flags, Trace: hostnode.Trace(o.Trace)}
+	m := &wire.Submit{Source: rr.source, Flags: flags, Trace: hostnode.Trace(o.Trace)}
 	begin := func() {
-		up.req = req
-		up.in.begin(req, caller.Results, true)
+		rr.req = req
+		rr.in.init(req, caller.Results, true)
 	}
-	known, err := l.begun.request(up, begin, func() (err error) {
-		m.TimeLeft = hostnode.TimeLeft(o.Deadline) // at the end of all waits
+	known, err := l.work.addRequest(rr, begin, func() (err error) {
+		m.TimeLeft = hostnode.TimeLeft(o.Deadline) // after all waits of this process
 		if flags&wire.SubmitTell != 0 {
 			err = l.send(m)
 		} else {
-			err = l.later(m)
+			err = l.sendLater(m)
 		}
 		faultpoint.Hit("node-submitted")
 		return err
 	})
 	if !known {
-		err = l.parting.lost()
+		err = l.state.hostErr()
 	}
 	if err != nil {
 		req.Control().End(bus.Failed, err)
 		req.Close()
 		return err
 	}
-	if req.Outcome() != bus.Running { // its context ended meanwhile, when it was not known yet
-		up.Ended()
+	if req.Outcome() != bus.Running { // its context ended before addRequest, so that Ended had no effect
+		rr.Ended()
 	}
 	return nil
 }
 
-// answer says whether the host has a place for the request.
-func (up *remoteRequest) answer(err error) {
+// answer passes on whether the host has admitted the request.
+func (rr *remoteRequest) answer(err error) {
 	select {
-	case up.answers <- err: // nil: Submit does not ask
+	case rr.started <- err: // nil: Submit does not ask
 	default:
 	}
 }
 
-// Ended implements bus.Home: it tells the host that the request is over here.
-func (up *remoteRequest) Ended() {
-	l := up.link
-	if known := l.begun.requestEnded(up); !known {
+// Ended implements bus.RequestOwner: it reports to the host that the request has ended here.
+func (rr *remoteRequest) Ended() {
+	l := rr.link
+	if known := l.work.forgetRequest(rr); !known {
 		return
 	}
-	up.in.drop()
-	if up.req.Outcome() == bus.Completed {
+	rr.in.drop()
+	if rr.req.Outcome() == bus.Completed {
 		return
 	}
-	m := &wire.AbortRequest{Source: up.source, Text: hostnode.TextBehind(bus.ErrAborted, up.req.Err().Error())}
-	if up.req.Outcome() == bus.PastDeadline {
+	m := &wire.AbortRequest{Source: rr.source, Text: hostnode.TextBehind(bus.ErrAborted, rr.req.Err().Error())}
+	if rr.req.Outcome() == bus.PastDeadline {
 		m.Code = wire.CodeOver
 	}
 	l.Queue(m)
-	l.Queue(&wire.Close{Source: up.source})
+	l.Queue(&wire.Close{Source: rr.source})
 }
 
-// over ends the request as it ended at the host.
-func (up *remoteRequest) over(o bus.Outcome, err error) {
+// hostEnded ends the request with the outcome at the host.
+func (rr *remoteRequest) hostEnded(o bus.Outcome, err error) {
 	if o != bus.Completed {
-		up.in.drop()
-		up.req.Control().End(o, err)
+		rr.in.drop()
+		rr.req.Control().End(o, err)
 		return
 	}
-	up.mu.Lock()
-	up.overSaid = true
-	up.mu.Unlock()
-	up.in.over(up.complete)
+	rr.mu.Lock()
+	rr.completedByHost = true
+	rr.mu.Unlock()
+	rr.in.whenComplete(rr.complete)
 }
 
-// complete ends a request that the host has completed, when all results are here. Inputs that
-// are read still, perhaps by the caller itself as results, keep its place.
-func (up *remoteRequest) complete() {
-	up.req.Control().End(bus.Completed, nil)
+// complete ends a request that the host has completed, after all results have come. Inputs that are
+// still read, perhaps by the caller itself as results, keep the request's permit.
+func (rr *remoteRequest) complete() {
+	rr.req.Control().End(bus.Completed, nil)
 }
 
-// hostGone ends the request, unless the host has completed it.
-func (up *remoteRequest) hostGone(err error) {
-	up.mu.Lock()
-	over := up.overSaid
-	up.mu.Unlock()
+// hostGone fails the request, unless the host has completed it.
+func (rr *remoteRequest) hostGone(err error) {
+	rr.mu.Lock()
+	over := rr.completedByHost
+	rr.mu.Unlock()
 	if !over {
-		up.req.Control().End(bus.Failed, err)
+		rr.req.Control().End(bus.Failed, err)
 	}
 }
 
-// leave ends what is open, gives everything back, and says goodbye. What this
-// process emitted stays readable for others: they have it mapped.
-func (l *link) leave(ctx context.Context) error {
-	l.parting.close()
-	tasks, requests := l.begun.leave()
+// close ends all tasks and requests, releases all memory, and sends Bye. Other processes can still
+// read this process's emissions, which they have mapped.
+func (l *link) close(ctx context.Context) error {
+	l.state.close()
+	tasks, requests := l.work.close()
 	for _, t := range tasks {
-		t.req.Control().End(bus.Aborted, bus.ErrClosed) // and endTask drops what it waits for
+		t.req.Control().End(bus.Aborted, bus.ErrClosed) // sendTaskEnd drops the early deliveries
 	}
-	for _, u := range requests {
-		u.req.Control().End(bus.Aborted, bus.ErrClosed)
-		u.in.drop() // it is not known here any more: see ended
+	for _, rr := range requests {
+		rr.req.Control().End(bus.Aborted, bus.ErrClosed)
+		rr.in.drop() // work.close has removed it, so that Ended does not drop them
 	}
-	// Nothing is emitted any more, so that what others still read is safe.
+	// Nothing is emitted from here on, so that no memory is reused that other processes still read.
 	l.exchange.Stop()
-	l.returnAll()
+	l.giveBackAll()
 	err := errors.Join(l.closeStages(ctx), l.closeCaller(ctx), l.closeExchange(ctx))
-	l.closePairs()
-	l.tellFigures()
-	if err == nil || ofLostGPU(err) {
-		l.Queue(&wire.Bye{}) // without it the host waits until this process is dead
+	l.closePeers()
+	l.sendFigures()
+	if err == nil || onlyLostGPU(err) {
+		l.Queue(&wire.Bye{}) // without Bye the host waits for the death of this process
 	}
-	_ = l.sender.Close() // sends what is queued
+	_ = l.sender.Close() // sends the queued messages
 	_ = l.conn.Close()
 	return err
 }
 
-// returnAll takes all puts for returned, and those for which somebody is on the way
-// here: their requests are over, and he looked before they were.
-func (l *link) returnAll() {
+// giveBackAll treats all puts as returned, and has later ones refused: an emitter may have checked
+// its request before the request ended.
+func (l *link) giveBackAll() {
 	l.account.Close(false)
 	l.account.GiveBackAll(accounts.All)
-	l.account.Wait() // for those that the reader has in its hands
-	l.returnPairs()
+	l.account.Wait() // waits for the puts that the reader is returning
+	l.giveBackPeers()
 }
 
-// returnPairs takes all that peers have for returned.
-func (l *link) returnPairs() {
+// giveBackPeers treats all deliveries to peers as returned.
+func (l *link) giveBackPeers() {
 	for _, p := range l.peers.list() {
-		p.giveUp()
+		p.giveBackAll()
 	}
 }
 
-// closeStages ends the work of stages, and waits for handlers.
+// closeStages closes the buses of the stages, which waits for their handlers.
 func (l *link) closeStages(ctx context.Context) error {
 	var errs []error
-	for _, st := range l.begun.served() {
+	for _, st := range l.work.servedStages() {
 		if err := st.Bus.Close(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("stage %q: %w", st.name, err))
 		}
@@ -375,10 +374,9 @@ func (l *link) closeStages(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// closeCaller ends what this process submitted, and waits for callers that hold
-// results.
+// closeCaller ends the submitted requests, and waits until their results are finished.
 func (l *link) closeCaller(ctx context.Context) error {
-	caller := l.begun.carrier()
+	caller := l.work.callerPart()
 	if caller == nil {
 		return nil
 	}
@@ -388,26 +386,26 @@ func (l *link) closeCaller(ctx context.Context) error {
 	return nil
 }
 
-// idle waits until no task is open at any of the stages, or the context ends.
-func idle(ctx context.Context, stages []*nodeStage) {
+// awaitIdle waits until none of the stages has an open task, or the context ends.
+func awaitIdle(ctx context.Context, stages []*nodeStage) {
 	for _, st := range stages {
-		if waiting.For(ctx, &st.busy) != nil {
+		if waiting.For(ctx, &st.openTasks) != nil {
 			return
 		}
 	}
 }
 
-// Queue sends a message that the host has to have: a link that cannot send it ends,
-// as one whose host is gone does, which the reader notices.
+// Queue sends a message that must not be lost. If it cannot be sent, the link fails as if the host
+// were gone, which the reader notices.
 func (l *link) Queue(m wire.Message) {
 	if err := l.sender.Queue(m); err != nil && !errors.Is(err, peer.ErrClosed) {
 		l.sender.Fail(err)
 	}
 }
 
-// Rest implements bus.Feeder.
-func (l *link) Rest(m wire.Message) {
-	if err := l.later(m); err != nil && !errors.Is(err, peer.ErrClosed) {
+// QueueLater implements bus.Feeder.
+func (l *link) QueueLater(m wire.Message) {
+	if err := l.sendLater(m); err != nil && !errors.Is(err, peer.ErrClosed) {
 		l.sender.Fail(err)
 	}
 }
@@ -417,5 +415,5 @@ func (l *link) Relays() bool { return true }
 
 // Leaving implements bus.Feeder.
 func (l *link) Leaving() bool {
-	return l.parting.why() != nil
+	return l.state.err() != nil
 }

@@ -9,12 +9,12 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// TestFirstRequestsTogether: what a node needs to submit is made once, also when many of
-// its goroutines submit their first request at the same time.
+// TestFirstRequestsTogether: the bus for a node's requests is opened once, even when many
+// goroutines submit their first request at the same time.
 func TestFirstRequestsTogether(t *testing.T) {
 	const together, places = 16, 500
 	h := listen(t, testbus.Linear(pass("m")), bus.Options{MaxRequests: together})
-	// made is how much is allocated while so many requests begin.
+	// made counts the allocations while so many requests begin.
 	made := func(requests int) uint64 {
 		n := h.join(t, node.JoinOptions{MaxRequests: places})
 		var before, after runtime.MemStats

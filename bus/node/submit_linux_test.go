@@ -12,9 +12,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// TestSubmitToAHostThatIsFull: who gives up is forgotten at its deadline, and may
-// ask as often as it likes.
-func TestSubmitToAHostThatIsFull(t *testing.T) {
+// TestSubmitToFullHost: a waiting request ends at its deadline and frees its slot in the queue of
+// the host, so that a client may submit any number of them.
+func TestSubmitToFullHost(t *testing.T) {
 	h := listen(t, testbus.Linear(bus.Stage("m", testbus.Upper)), bus.Options{MaxRequests: 1})
 	first := testbus.StreamOf(t, h.bus)
 	c := dialThin(t, h.path)
@@ -49,8 +49,8 @@ func TestSubmitToAHostThatIsFull(t *testing.T) {
 	}
 }
 
-// TestAbortBeforeItBegins: a request that a client aborts or closes while it waits for its
-// place has been aborted, whatever else it waits for.
+// TestAbortBeforeItBegins: a request that a client aborts or closes while it waits for a permit
+// ends as aborted.
 func TestAbortBeforeItBegins(t *testing.T) {
 	h := listen(t, testbus.Linear(bus.Stage("m", testbus.Upper)), bus.Options{MaxRequests: 1})
 	testbus.StreamOf(t, h.bus)

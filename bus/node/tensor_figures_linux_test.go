@@ -12,9 +12,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// TestFiguresOfProcesses: what the lanes of other processes count are figures of the bus,
-// while they are there and when they have left: the host sees no other way why tensors
-// went by host memory.
+// TestFiguresOfProcesses: the bus's figures include the lanes of other processes, before and after
+// these have left. Only they show the host why tensors travelled in host memory.
 func TestFiguresOfProcesses(t *testing.T) {
 	h := listen(t, tensorLine(bus.TensorsPool, "make", "read"), tensorHost())
 	reader := mustMachine(t)
@@ -38,10 +37,10 @@ func TestFiguresOfProcesses(t *testing.T) {
 			all := h.bus.Stats().ProcessTensors
 			return lane.Stats{Default: all.Default, Pool: all.Pool, Fallbacks: all.Fallbacks}
 		}
-		if missing == nil { // it tells of its own accord
+		if missing == nil { // sent after figuresDelay
 			testbus.Await(t, func() bool { return figures() == want })
 		}
-		if err := maker.Close(t.Context()); err != nil { // and the rest when it leaves
+		if err := maker.Close(t.Context()); err != nil { // the remaining counts are sent by Close
 			t.Fatal(err)
 		}
 		testbus.Await(t, func() bool { return len(h.server.Processes()) == 1 })
@@ -54,8 +53,8 @@ func TestFiguresOfProcesses(t *testing.T) {
 	}
 }
 
-// TestFiguresThatNobodyCounted: a process cannot have the bus's figures wrap, or shrink.
-func TestFiguresThatNobodyCounted(t *testing.T) {
+// TestInvalidFiguresAreRefused: a process cannot make the bus's figures overflow or shrink.
+func TestInvalidFiguresAreRefused(t *testing.T) {
 	h := listen(t, tensorLine(bus.TensorsPool, "make", "read"), tensorHost())
 	n := h.join(t, node.JoinOptions{})
 	for _, bad := range []string{"", "no JSON", `{"fallbacks":-1}`, `{"open":-1}`, `{"cuda_ipc_pool":{"bytes":9223372036854775807}}`, `{"spilt":1e300}`} {
@@ -69,9 +68,9 @@ func TestFiguresThatNobodyCounted(t *testing.T) {
 	}
 }
 
-// TestNothingIsOpenOfTheDead: what a process counted stays counted, and what it had open
-// is not open any more.
-func TestNothingIsOpenOfTheDead(t *testing.T) {
+// TestDeadProcessHasNothingOpen: the counts of a process stay after it has left, except its open
+// tensors.
+func TestDeadProcessHasNothingOpen(t *testing.T) {
 	h := listen(t, tensorLine(bus.TensorsPool, "make", "read"), tensorHost())
 	n := h.join(t, node.JoinOptions{})
 	want := lane.Stats{Spilt: 2, Open: 3}
@@ -88,8 +87,8 @@ func TestNothingIsOpenOfTheDead(t *testing.T) {
 	}
 }
 
-// TestLatestFiguresCount: of what a process tells the last counts, however soon it comes
-// behind the others.
+// TestLatestFiguresCount: only the last figures of a process count, however quickly they follow
+// each other.
 func TestLatestFiguresCount(t *testing.T) {
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.StageSpec{Name: "a"})), bus.Options{})
 	c := dialThin(t, h.path)

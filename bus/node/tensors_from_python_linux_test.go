@@ -28,15 +28,15 @@ func makeTensors(transport bus.TensorTransport, reader bus.StageSpec) bus.Pipeli
 	}
 }
 
-// got is what a reader says of the tensor x of a message.
+// got is a reader's answer for the tensor x of a message.
 type got struct {
 	CRC      uint32
 	DType    string
 	OnDevice bool
 }
 
-// reader is a stage that checks the tensors it gets. Gate, if not nil, is waited for with
-// each message in hand.
+// gpuReader is a stage that checks its tensors. If gate is not nil, the stage receives from it
+// before it reads each message.
 func gpuReader(g *testbus.GPU, gate <-chan struct{}) bus.StageSpec {
 	return bus.StageSpec{Name: "reader", Handle: func(t *bus.Task, d *bus.Delivery) error {
 		m, err := d.Tensors(t.Context())
@@ -81,7 +81,7 @@ func gpuReader(g *testbus.GPU, gate <-chan struct{}) bus.StageSpec {
 	}}
 }
 
-// checksum reads the answer of a process that has sent something.
+// checksum reads the answer of a process that has sent a tensor.
 func (p pythonEnd) checksum(t *testing.T) uint32 {
 	t.Helper()
 	var a struct{ Answer uint32 }
@@ -110,7 +110,7 @@ func recvGot(t *testing.T, r *bus.Request) (v got) {
 	return v
 }
 
-// TestTensorsFromPython: what Python sends of a GPU's memory is read there.
+// TestTensorsFromPython: tensors that Python sends from GPU memory are read there.
 func TestTensorsFromPython(t *testing.T) {
 	for _, transport := range []bus.TensorTransport{bus.TensorsDefault, bus.TensorsPool, bus.TensorsIPC} {
 		t.Run(transport.String(), func(t *testing.T) {
@@ -146,7 +146,7 @@ func TestTensorsFromPython(t *testing.T) {
 	}
 }
 
-// makerAs is the Python process that sends, with settings of its own.
+// makerAs is the sending Python process, with settings of its own.
 func (h *hosted) makerAs(t *testing.T, settings ...string) pythonEnd {
 	t.Helper()
 	for _, s := range settings {
@@ -164,9 +164,9 @@ func (p pythonEnd) emitsOne(t *testing.T, r *bus.Request, kind string, n int) ui
 	return p.checksum(t)
 }
 
-// TestPythonPoolIsFull: what has no room goes the way that the options say.
+// TestPythonPoolIsFull: a tensor without space in the pool is sent as the options say.
 func TestPythonPoolIsFull(t *testing.T) {
-	const room = 256 << 10 // an arena has two of these
+	const room = 256 << 10 // an arena has space for two
 	start := func(t *testing.T, settings ...string) (pythonEnd, *bus.Request) {
 		g := testbus.NewGPU(t, emul.Options{GranularityBytes: 1 << 16})
 		h := listen(t, makeTensors(bus.TensorsPool, gpuReader(g, nil)), bus.Options{GPU: g.Options(pool.Options{})})
@@ -220,7 +220,8 @@ func TestPythonPoolIsFull(t *testing.T) {
 	})
 }
 
-// TestTensorsFromPythonAreSentOnce: what was sent is refused, and so is what a child inherits.
+// TestTensorsFromPythonAreSentOnce: a tensor that was sent, or that a child process has inherited,
+// cannot be sent.
 func TestTensorsFromPythonAreSentOnce(t *testing.T) {
 	g := testbus.NewGPU(t, emul.Options{GranularityBytes: 1 << 16})
 	h := listen(t, makeTensors(bus.TensorsPool, gpuReader(g, nil)), bus.Options{GPU: g.Options(pool.Options{})})
@@ -233,8 +234,9 @@ func TestTensorsFromPythonAreSentOnce(t *testing.T) {
 	p.do("until_free", nil, nil)
 }
 
-// TestTensorsFromPythonToPython: from one Python process to another, which may die, as may
-// the first. A chunk is free when nobody reads it any more, and what was sent stays.
+// TestTensorsFromPythonToPython sends tensors from one Python process to another, either of which
+// may die. A chunk is free when no process reads it any more, and a sent tensor stays while it is
+// viewed.
 func TestTensorsFromPythonToPython(t *testing.T) {
 	const n = 100 << 10
 	for _, transport := range []bus.TensorTransport{bus.TensorsPool, bus.TensorsIPC} {
@@ -255,7 +257,7 @@ func TestTensorsFromPythonToPython(t *testing.T) {
 			p.do("in_use", nil, 4)
 			for i := range 3 {
 				reader.do("finish", args{"n": i}, nil)
-				reader.do("look", args{"n": i}, crcs[i]) // what is viewed stays
+				reader.do("look", args{"n": i}, crcs[i]) // a viewed tensor stays
 			}
 			p.do("in_use", nil, 4)
 			for i := range 3 {
@@ -283,26 +285,27 @@ func TestTensorsFromPythonToPython(t *testing.T) {
 	}
 }
 
-// fakeCUDA builds the library that plays CUDA's, and has processes that are started from now on find it.
+// fakeCUDA builds a fake CUDA library, and has processes that start from now on load it.
 func fakeCUDA(t *testing.T) {
 	t.Helper()
 	cc, err := exec.LookPath("cc")
 	if err != nil {
-		t.Skip("no C compiler: the library that plays CUDA's is not built")
+		t.Skip("no C compiler: the fake CUDA library is not built")
 	}
 	sources, err := filepath.Glob("../../cudaipc/cuda/testdata/fake/*.c")
 	if err != nil || len(sources) == 0 {
-		t.Fatal("the sources of the library that plays CUDA's: ", err)
+		t.Fatal("the sources of the fake CUDA library: ", err)
 	}
 	dir := t.TempDir()
 	build := exec.Command(cc, append([]string{"-shared", "-fPIC", "-O1", "-pthread", "-o", filepath.Join(dir, "libcuda.so.1")}, sources...)...)
 	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the library that plays CUDA's: %v\n%s", err, out)
+		t.Fatalf("build the fake CUDA library: %v\n%s", err, out)
 	}
 	t.Setenv("LD_LIBRARY_PATH", dir)
 }
 
-// TestTensorsFromPythonOnCUDA: what the client does with CUDA, from process to process.
+// TestTensorsFromPythonOnCUDA: the client sends and reads tensors through CUDA's interface, between
+// processes.
 func TestTensorsFromPythonOnCUDA(t *testing.T) {
 	fakeCUDA(t)
 	for _, transport := range []bus.TensorTransport{bus.TensorsPool, bus.TensorsIPC} {
@@ -340,7 +343,7 @@ func TestTensorsFromPythonOnCUDA(t *testing.T) {
 	}
 }
 
-// TestTensorsOfPythonRequests: inputs travel as their edges say, each its own way.
+// TestTensorsOfPythonRequests: an input goes to each edge by the transport of that edge.
 func TestTensorsOfPythonRequests(t *testing.T) {
 	g := testbus.NewGPU(t, emul.Options{GranularityBytes: 1 << 16})
 	reader, other := gpuReader(g, nil), gpuReader(g, nil)
@@ -358,8 +361,8 @@ func TestTensorsOfPythonRequests(t *testing.T) {
 	p.do("until_free", nil, nil)
 }
 
-// TestTensorsOfPythonFunctions: what stages emit and yield, in a thread and on an event
-// loop; they end as they are told, when it is read.
+// TestTensorsOfPythonFunctions: stages that emit and yield tensors, in a thread and on an event
+// loop, end on SIGTERM after their tensors were read.
 func TestTensorsOfPythonFunctions(t *testing.T) {
 	for _, role := range []string{"runs", "runs async"} {
 		t.Run(role, func(t *testing.T) {
@@ -375,7 +378,7 @@ func TestTensorsOfPythonFunctions(t *testing.T) {
 				t.Fatal(err)
 			}
 			ended := make(chan error, 1)
-			go func() { ended <- p.Answer(nil) }() // it has nothing to say
+			go func() { ended <- p.Answer(nil) }() // it sends no answer
 			select {
 			case gate <- struct{}{}:
 			case err := <-ended:
@@ -399,7 +402,7 @@ func TestTensorsOfPythonFunctions(t *testing.T) {
 	}
 }
 
-// crcOfPattern is the checksum of what testdata/maker.py fills tensors with.
+// crcOfPattern is the checksum of the pattern that testdata/maker.py fills tensors with.
 func crcOfPattern(n, size int) uint32 {
 	data := make([]byte, size)
 	for i := range data {

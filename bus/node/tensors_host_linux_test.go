@@ -15,8 +15,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// unwrapping is a stage that copies tensors onto its GPU, and says of each that it is
-// as it was sent.
+// unwrapping is a stage that copies tensors onto its GPU, and checks their bytes.
 func unwrapping(name string, m *machine) bus.StageSpec {
 	return bus.StageSpec{Name: name, State: bus.StateRequest, Handle: func(t *bus.Task, d *bus.Delivery) error {
 		msg, err := d.Tensors(t.Context())
@@ -49,16 +48,16 @@ func unwrapping(name string, m *machine) bus.StageSpec {
 	}}
 }
 
-// TestStoresOfOthersAreRegistered: tensors that come through host memory are copied
-// from there by the GPU, which is told once of the memory of each process, as it
-// came from the host and from its owner, and forgets it when that process dies.
+// TestStoresOfOthersAreRegistered: the GPU copies tensors from the host memory of other processes.
+// The memory of each process is registered once, whether it was announced by the host or by its
+// owner, and unregistered when the process dies.
 func TestStoresOfOthersAreRegistered(t *testing.T) {
 	h := listen(t, tensorLine(bus.TensorsDefault, "make", "read"), tensorHost())
 	reader := mustMachine(t)
 	child := h.childAs(t, "make tensors", "make")
 	n := h.serveOn(t, reader, unwrapping("read", reader))
 	r := testbus.StreamOf(t, h.bus)
-	mustTrip(t, r, slowly+20)
+	mustTrip(t, r, warmup+20)
 	before := n.TensorStats()
 	if before.Registered < 2 || before.Registered > 3 || before.StagedBytes+before.PageableBytes+before.Refused != 0 {
 		t.Errorf("%+v, want the node's own store and the maker's registered, and nothing copied otherwise", before)
@@ -73,9 +72,8 @@ func TestStoresOfOthersAreRegistered(t *testing.T) {
 	testbus.Await(t, func() bool { return reader.driver.Usage().HostMemories == own })
 }
 
-// TestMemoryOfNodesIsRegistered: the memory of nodes is made of whole pages, whatever they
-// are told to take, and what they get by themselves, for the windows of their edges: GPUs
-// copy from there, the node's and others'.
+// TestMemoryOfNodesIsRegistered: the memory of a node consists of whole pages, with any ArenaBytes
+// and with the default for its windows, so that GPUs of all processes can copy from it.
 func TestMemoryOfNodesIsRegistered(t *testing.T) {
 	for name, store := range map[string]shmstore.Options{"by itself": {}, "as told": {ArenaBytes: 1<<20 + 64}} {
 		t.Run(name, func(t *testing.T) {
@@ -94,7 +92,7 @@ func TestMemoryOfNodesIsRegistered(t *testing.T) {
 				go func() { _ = n.Serve(context.Background(), stage(m)) }() // ends with the node
 				nodes = append(nodes, n)
 			}
-			mustTrip(t, testbus.StreamOf(t, h.bus), slowly+20)
+			mustTrip(t, testbus.StreamOf(t, h.bus), warmup+20)
 			for i, n := range nodes {
 				if s := n.TensorStats(); s.Registered == 0 || s.Refused > 0 {
 					t.Errorf("node %d: %+v", i, s)

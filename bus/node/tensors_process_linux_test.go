@@ -24,15 +24,15 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// Two tensors of the tests fit into one of their pools, and no third.
+// tensorBytes is the size of a tensor: two fit into a pool of the tests, and three do not.
 const tensorBytes = 200 << 10
 
 func tensorPool() pool.Options { return pool.Options{ArenaBytes: 512 << 10, MaxBytes: 512 << 10} }
 
-// stuck is a copy that nobody lives to see the end of.
+// stuck is the duration of a copy that never ends in a test.
 const stuck = time.Hour
 
-// machine is an emulated GPU of a process, whose copies take as long as it says.
+// machine is an emulated GPU of a process, with a configurable delay of copies.
 type machine struct {
 	driver *emul.Driver
 	dev    cudaipc.Device
@@ -59,7 +59,7 @@ func newMachine(missing map[string]string) (*machine, error) {
 	return m, err
 }
 
-// mustMachine is one of the test's own process.
+// mustMachine is a machine of the test process.
 func mustMachine(t *testing.T) *machine {
 	t.Helper()
 	m, err := newMachine(nil)
@@ -85,7 +85,7 @@ func (m *machine) join() node.JoinOptions {
 	}
 }
 
-// What an input says beside the number of its tensor.
+// The last byte of an input.
 const (
 	plainly    = iota
 	stuckMade  // the tensor is never complete
@@ -97,12 +97,12 @@ func input(number int, how byte) []byte {
 	return append(binary.LittleEndian.AppendUint64(nil, uint64(number)), how)
 }
 
-// filling is the bytes of a tensor: all of them say which it is.
+// filling is the content of a tensor; every eight bytes depend on its number.
 func filling(number uint64) []byte {
 	return bytes.Repeat(binary.LittleEndian.AppendUint64(nil, number*0x9e3779b97f4a7c15), tensorBytes/8)
 }
 
-// making is a stage that makes a tensor of each input.
+// making is a stage that makes a tensor for each input.
 func making(name string, m *machine) bus.StageSpec {
 	return bus.StageSpec{Name: name, State: bus.StateRequest, Handle: func(t *bus.Task, d *bus.Delivery) error {
 		in := bytes.Clone(d.Bytes())
@@ -127,7 +127,7 @@ func making(name string, m *machine) bus.StageSpec {
 	}}
 }
 
-// reading is a stage that says of each tensor that it is as it was sent.
+// reading is a stage that checks the bytes of each tensor.
 func reading(name string, m *machine) bus.StageSpec {
 	return bus.StageSpec{Name: name, State: bus.StateRequest, Handle: func(t *bus.Task, d *bus.Delivery) error {
 		msg, err := d.Tensors(t.Context())
@@ -142,15 +142,15 @@ func reading(name string, m *machine) bus.StageSpec {
 			}
 		}
 		number, _ := v["number"].(int64)
-		if err := m.look(t.Context(), msg, filling(uint64(number))); err != nil {
+		if err := m.checkTensor(t.Context(), msg, filling(uint64(number))); err != nil {
 			return err
 		}
 		return t.Emit(fmt.Sprint("well ", number))
 	}}
 }
 
-// look reads the tensor of a message.
-func (m *machine) look(ctx context.Context, msg *lane.Message, want []byte) error {
+// checkTensor compares the tensor of a message.
+func (m *machine) checkTensor(ctx context.Context, msg *lane.Message, want []byte) error {
 	if err := msg.Await(m.stream); err != nil {
 		return err
 	}
@@ -198,7 +198,7 @@ func init() {
 	roles["make tensors without arenas"] = serve((*machine).join, making, "Arenas")
 }
 
-// serveOn has a node with a GPU do the work of a stage.
+// serveOn serves a stage with a node that has a GPU.
 func (h *hosted) serveOn(t *testing.T, m *machine, spec bus.StageSpec) *node.Node {
 	t.Helper()
 	n := h.join(t, m.join())
@@ -218,7 +218,7 @@ func tensorLine(transport bus.TensorTransport, names ...string) bus.Pipeline {
 	return p
 }
 
-// trip sends an input and returns what comes of it.
+// trip sends an input and returns its result.
 func trip(t *testing.T, r *bus.Request, number int, how byte) (string, error) {
 	t.Helper()
 	if err := r.Input(t.Context()).EmitBytes(input(number, how)); err != nil {
@@ -243,9 +243,9 @@ func mustTrip(t *testing.T, r *bus.Request, numbers int) {
 
 var transports = []bus.TensorTransport{bus.TensorsDefault, bus.TensorsIPC, bus.TensorsPool}
 
-// TestTensorsBetweenProcesses has one process make tensors, one without a GPU pass
-// them on, and one read them: those in host memory at first through the host, then past it. Those
-// in the memory of a GPU cannot be copied where they are passed on, and stay with the host.
+// TestTensorsBetweenProcesses has one process make tensors, one without a GPU forward them, and one
+// read them. Tensors in host memory go through the host first, and then on the direct path. Tensors
+// in GPU memory cannot be copied where they are forwarded, and keep going through the host.
 func TestTensorsBetweenProcesses(t *testing.T) {
 	for _, transport := range transports {
 		t.Run(transport.String(), func(t *testing.T) {
@@ -254,16 +254,16 @@ func TestTensorsBetweenProcesses(t *testing.T) {
 			pass := h.childAs(t, "forward", "pass")
 			h.childAs(t, "read tensors", "read")
 			r := testbus.StreamOf(t, h.bus)
-			mustTrip(t, r, slowly+20)
+			mustTrip(t, r, warmup+20)
 			if n := directOf(h, pass.Process.Pid); (n > 0) != (transport == bus.TensorsDefault) {
-				t.Errorf("%d streams go past the host", n)
+				t.Errorf("%d streams take the direct path", n)
 			}
 		})
 	}
 }
 
-// TestTensorsOfHandles has a process make tensors whose GPU has no memory that descriptors
-// stand for: its pool is opened by handles, in two generations of it.
+// TestTensorsOfHandles has a process make tensors on a GPU without memory that descriptors can
+// share: its pool is opened by handles, in two processes after each other.
 func TestTensorsOfHandles(t *testing.T) {
 	h := listen(t, tensorLine(bus.TensorsPool, "make", "read"), tensorHost())
 	m := mustMachine(t)
@@ -271,24 +271,24 @@ func TestTensorsOfHandles(t *testing.T) {
 	for range 2 {
 		child := h.childAs(t, "make tensors without arenas", "make")
 		r := testbus.StreamOf(t, h.bus)
-		mustTrip(t, r, slowly+20)
+		mustTrip(t, r, warmup+20)
 		if n := m.driver.Usage().Imports; n == 0 {
-			t.Error("nothing is opened by a handle")
+			t.Error("no memory is opened by a handle")
 		}
 		kill(t, child)
 		wantDied(t, r.Wait(t.Context()), "make", child)
 		r.Close()
 	}
 	if u := m.driver.Usage(); u.Imports != 1 {
-		t.Errorf("%d handles are open, of one process that died last", u.Imports)
+		t.Errorf("%d handles are open, want the one of the process that died last", u.Imports)
 	}
 }
 
-// TestTensorConsumerDies kills a process that is in the middle of reading. What it
-// read is free: two messages fill the pool, and later ones are as they were sent.
+// TestTensorConsumerDies kills a process while it reads. The memory that it read is free: two
+// messages fill the pool, and later ones arrive unchanged.
 func TestTensorConsumerDies(t *testing.T) {
 	for _, transport := range transports[1:] {
-		for _, before := range []int{3, slowly} {
+		for _, before := range []int{3, warmup} {
 			t.Run(fmt.Sprint(transport, " after ", before), func(t *testing.T) {
 				h := listen(t, tensorLine(transport, "make", "read"), tensorHost())
 				m := mustMachine(t)
@@ -311,11 +311,11 @@ func TestTensorConsumerDies(t *testing.T) {
 	}
 }
 
-// TestTensorProducerDies kills a process whose tensors are on their way, and not
-// complete. Whoever reads them is told, by streams and by calls.
+// TestTensorProducerDies kills a process whose sent tensors are incomplete. Its readers get
+// ErrPoisoned, from streams and from calls.
 func TestTensorProducerDies(t *testing.T) {
 	for _, transport := range transports[1:] {
-		for _, before := range []int{3, slowly} {
+		for _, before := range []int{3, warmup} {
 			t.Run(fmt.Sprint(transport, " after ", before), func(t *testing.T) {
 				h := listen(t, tensorLine(transport, "make", "read"), tensorHost())
 				m := mustMachine(t)

@@ -22,7 +22,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// readTensors is a pipeline whose first stage sends what a Python process reads.
+// readTensors is a pipeline whose first stage sends tensors to a Python process.
 func readTensors(first bus.StageSpec, transport bus.TensorTransport) bus.Pipeline {
 	return bus.Pipeline{
 		Stages: []bus.StageSpec{first, {Name: "reader", Remote: &bus.Remote{}}},
@@ -30,7 +30,7 @@ func readTensors(first bus.StageSpec, transport bus.TensorTransport) bus.Pipelin
 	}
 }
 
-// number sends a message whose tensors are all of this byte.
+// number sends an input whose byte fills the tensor of its message.
 func number(t *testing.T, r *bus.Request, b byte) {
 	t.Helper()
 	if err := r.Send(t.Context(), []byte{b}); err != nil {
@@ -40,8 +40,8 @@ func number(t *testing.T, r *bus.Request, b byte) {
 
 func crcOf(b byte, n int) uint32 { return crc32.ChecksumIEEE(bytes.Repeat([]byte{b}, n)) }
 
-// TestTensorsToPython: Python reads a producer's tensors where they are, and they
-// stay for as long as it does.
+// TestTensorsToPython: Python reads a producer's tensors in place, and they stay while Python reads
+// them.
 func TestTensorsToPython(t *testing.T) {
 	const n, messages = 100 << 10, 24
 	for _, c := range []struct {
@@ -71,7 +71,7 @@ func TestTensorsToPython(t *testing.T) {
 				p.do("view", args{"n": i}, crcOf(byte(i), n))
 				p.do("finish", args{"n": i}, nil)
 			}
-			// The pool has room for a few: all that is free is used again.
+			// The pool has space for a few messages: freed space is used again.
 			for i := range messages {
 				number(t, r, byte(i))
 				p.do("take", args{"n": i}, []any{"uint8", []int{n}, "emul"})
@@ -89,8 +89,8 @@ func TestTensorsToPython(t *testing.T) {
 	}
 }
 
-// TestBufferIsBackWithTheLastView: a sender's own buffer is its again when Python
-// has let go of the last view, long after the delivery is finished.
+// TestBufferIsBackWithTheLastView: a sender's own buffer is released when Python drops the last
+// view, long after the delivery was finished.
 func TestBufferIsBackWithTheLastView(t *testing.T) {
 	const n = 4 << 10
 	g := testbus.NewGPU(t, emul.Options{})
@@ -118,7 +118,8 @@ func TestBufferIsBackWithTheLastView(t *testing.T) {
 	<-back
 }
 
-// TestStridedTensorToPython: a view of the producer's own buffer comes as such.
+// TestStridedTensorToPython: a strided view of the producer's own buffer arrives with its shape and
+// bytes.
 func TestStridedTensorToPython(t *testing.T) {
 	g := testbus.NewGPU(t, emul.Options{})
 	first := bus.StageSpec{Name: "first", Handle: func(t *bus.Task, _ *bus.Delivery) error {
@@ -164,8 +165,7 @@ func init() {
 	}
 }
 
-// sendTensors serves a stage that sends tensors, whose copies are stuck from the
-// second message on.
+// sendTensors serves a stage that sends tensors, whose copies never end from the second message on.
 func sendTensors(opts emul.Options, stuck *atomic.Bool) error {
 	driver, err := emul.New(opts)
 	if err != nil {
@@ -191,8 +191,8 @@ func sendTensors(opts emul.Options, stuck *atomic.Bool) error {
 	}})
 }
 
-// TestTensorProducerOfPythonDies: what was complete stays readable in Python, and waiting
-// for the rest ends.
+// TestTensorProducerOfPythonDies: after the death of a producer its complete tensors stay readable
+// in Python, and a wait for the others ends.
 func TestTensorProducerOfPythonDies(t *testing.T) {
 	h := listen(t, readTensors(bus.StageSpec{Name: "first", Remote: &bus.Remote{}}, bus.TensorsPool), bus.Options{
 		Store: shmstore.Options{ArenaBytes: 4 << 20, Memory: shmstore.Shared},

@@ -21,10 +21,9 @@ func init() {
 	}, tensorHost())
 }
 
-// TestTensorsAtAHostThatIsStopped: an emission that has memory to publish waits for the
-// serveAll no longer than its caller wants. It leaves nothing, and the next one goes by the
-// pool.
-func TestTensorsAtAHostThatIsStopped(t *testing.T) {
+// TestTensorsWhenHostIsStopped: an emission that has to publish memory waits for a stopped host
+// only until its context ends. It leaves nothing behind, and the next one uses the pool.
+func TestTensorsWhenHostIsStopped(t *testing.T) {
 	h, cmd := hostAloneAs(t, "host of a tensor stage")
 	host := cmd.Process
 	m, reader := mustMachine(t), mustMachine(t)
@@ -52,7 +51,7 @@ func TestTensorsAtAHostThatIsStopped(t *testing.T) {
 	}
 	defer mustContinue(t, host) // nodes wait for it when they close
 	var held []*bus.Kept
-	for _, names := range []int{0, 2} { // the pool's words are to be published, and then another arena
+	for _, names := range []int{0, 2} { // the pool's first publication, and then another arena
 		stopProcess(t, host)
 		for range 2 {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -61,17 +60,17 @@ func TestTensorsAtAHostThatIsStopped(t *testing.T) {
 			testbus.Await(t, func() bool {
 				select {
 				case err := <-sent:
-					t.Fatalf("with %d names of %d the emission ended by itself: %v", node.PublishedBy(n), names, err)
+					t.Fatalf("with %d names of %d the emission ended before its context: %v", node.PublishedCount(n), names, err)
 				default:
 				}
-				return node.PublishedBy(n) > names
+				return node.PublishedCount(n) > names
 			})
 			cancel()
 			if err := <-sent; !errors.Is(err, bus.ErrCanceled) {
 				t.Fatalf("with %d names the emission ended with %v, want errCanceled", names, err)
 			}
 			<-released
-			if left := node.PublishedBy(n); left != names {
+			if left := node.PublishedCount(n); left != names {
 				t.Errorf("%d names are left of %d", left, names)
 			}
 		}
@@ -82,7 +81,7 @@ func TestTensorsAtAHostThatIsStopped(t *testing.T) {
 			}
 			<-released
 			k := <-kept
-			reader.want(t, k, uint64(len(held)), true)
+			reader.wantTensor(t, k, uint64(len(held)), true)
 			held = append(held, k)
 		}
 	}
@@ -91,17 +90,17 @@ func TestTensorsAtAHostThatIsStopped(t *testing.T) {
 	}
 }
 
-// TestDeadlineAtAHostThatIsStopped: nobody says that a request is past its deadline, and a
-// stage that has memory to publish for it waits no longer all the same.
-func TestDeadlineAtAHostThatIsStopped(t *testing.T) {
+// TestTensorDeadlineWhenHostIsStopped: with a stopped host, a stage that has to publish memory
+// waits only until the deadline of its request, although the host does not report the deadline.
+func TestTensorDeadlineWhenHostIsStopped(t *testing.T) {
 	maker, reader := mustMachine(t), mustMachine(t)
 	inner := making("make", maker)
 	waitsPastDeadline(t, inner, maker, reading("read", reader), reader, inner.Handle)
 }
 
-// TestTensorsToFindAtAHostThatIsStopped: who opens tensors in memory that is to be found
-// waits for the host no longer than until the request's deadline, and opens the next ones.
-func TestTensorsToFindAtAHostThatIsStopped(t *testing.T) {
+// TestTensorFindWhenHostIsStopped: a stage that opens tensors in memory it has to find waits for a
+// stopped host only until the deadline of its request, and can open later tensors.
+func TestTensorFindWhenHostIsStopped(t *testing.T) {
 	maker, reader := mustMachine(t), mustMachine(t)
 	waitsPastDeadline(t, reading("read", reader), reader, making("make", maker), maker, func(t *bus.Task, d *bus.Delivery) error {
 		_, err := d.Tensors(t.Context())
@@ -109,8 +108,8 @@ func TestTensorsToFindAtAHostThatIsStopped(t *testing.T) {
 	})
 }
 
-// waitsPastDeadline has a stage do something that waits for the host, in a request with a
-// deadline, and stops the host before. Without a deadline the stage does what it does.
+// waitsPastDeadline stops the host, and then runs waits in a stage, in a request with a deadline.
+// For requests without a deadline the stage runs its own handler.
 func waitsPastDeadline(t *testing.T, spec bus.StageSpec, m *machine, other bus.StageSpec, its *machine, waits func(*bus.Task, *bus.Delivery) error) {
 	t.Helper()
 	h, cmd := hostAloneAs(t, "tensor host")
@@ -121,7 +120,7 @@ func waitsPastDeadline(t *testing.T, spec bus.StageSpec, m *machine, other bus.S
 		if _, limited := t.Context().Deadline(); !limited {
 			return usual(t, d)
 		}
-		if err := beginning(t, began, stopped); err != nil {
+		if err := waitForStop(t, began, stopped); err != nil {
 			return err
 		}
 		err := waits(t, d)
@@ -132,7 +131,7 @@ func waitsPastDeadline(t *testing.T, spec bus.StageSpec, m *machine, other bus.S
 	h.serveOn(t, m, spec)
 	caller := h.join(t, node.JoinOptions{})
 	defer mustContinue(t, host) // nodes wait for it when they close
-	r := begunAndStopped(t, caller, host, began, stopped, input(1, plainly))
+	r := stopHostInRequest(t, caller, host, began, stopped, input(1, plainly))
 	if err := <-told; !errors.Is(err, bus.ErrDeadline) {
 		t.Errorf("the stage's wait ended with %v, want ErrDeadline", err)
 	}

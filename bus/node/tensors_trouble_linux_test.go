@@ -25,8 +25,8 @@ func init() {
 	roles["tensor host"] = hosting(tensorLine(bus.TensorsPool, "make", "read"), tensorHost())
 }
 
-// telling is a stage that waits in a stream for what is read of a tensor, says when
-// it begins, and then what came of it.
+// telling is a stage that waits in a stream for a tensor. It signals the beginning of the wait, and
+// then its result.
 func telling(m *machine) (spec bus.StageSpec, began chan struct{}, told chan error) {
 	began, told = make(chan struct{}, 1), make(chan error, 1)
 	return bus.StageSpec{Name: "read", State: bus.StateRequest, Handle: func(t *bus.Task, d *bus.Delivery) error {
@@ -46,8 +46,8 @@ func telling(m *machine) (spec bus.StageSpec, began chan struct{}, told chan err
 	}}, began, told
 }
 
-// TestTensorHostDies kills the host while a tensor is being copied: it is
-// read to the end, requests fail, and nodes leave nothing on their GPUs.
+// TestTensorHostDies kills the host during the copy of a tensor: the copy ends, requests fail, and
+// nodes leave nothing on their GPUs.
 func TestTensorHostDies(t *testing.T) {
 	h := &hosted{path: t.TempDir() + "/bus.sock"}
 	host := h.childAs(t, "tensor host", "")
@@ -74,7 +74,7 @@ func TestTensorHostDies(t *testing.T) {
 	}
 }
 
-// reasons is a log of why processes are gone.
+// reasons is a log handler that collects why processes are gone.
 type reasons chan string
 
 func (r reasons) Enabled(context.Context, slog.Level) bool { return true }
@@ -91,8 +91,8 @@ func (r reasons) Handle(_ context.Context, record slog.Record) error {
 	return nil
 }
 
-// TestTensorGPUFails breaks the producer's GPU under a copy: the reader is told, the
-// producer too, and what is in host memory still travels.
+// TestTensorGPUFails breaks the producer's GPU during a copy: reader and producer get errors, and
+// tensors in host memory still travel.
 func TestTensorGPUFails(t *testing.T) {
 	for _, transport := range transports[2:] {
 		t.Run(transport.String(), func(t *testing.T) {
@@ -122,7 +122,7 @@ func TestTensorGPUFails(t *testing.T) {
 				if err := n.Close(context.Background()); !errors.Is(err, cudaipc.ErrSticky) {
 					t.Errorf("close the node: %v, want ErrSticky", err)
 				}
-				// It has no use for anything of the host's: nobody waits for it to die.
+				// The node uses no memory of the host any more: the host does not wait for its death.
 				if reason := <-left; !strings.HasSuffix(reason, "left") {
 					t.Errorf("the host says of the node: %s", reason)
 				}
@@ -159,7 +159,7 @@ func TestTensorGPUFails(t *testing.T) {
 	}
 }
 
-// TestTensorPoolFull fills a pool with messages that are kept, and sends one more.
+// TestTensorPoolFull fills a pool with kept messages, and sends one more.
 func TestTensorPoolFull(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -184,22 +184,22 @@ func TestTensorPoolFull(t *testing.T) {
 			send(0)
 			send(1)
 			held := []*bus.Kept{<-kept, <-kept}
-			send(2) // what fails the request must not overtake the others
+			send(2) // sent after the others are kept, since its failure would overtake them
 			switch c.when {
 			case bus.FailWhenFull:
 				if err := r.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), lane.ErrPoolFull.Error()) {
 					t.Errorf("the request ended with %v, want ErrPoolFull", err)
 				}
 			case bus.WaitForSpace:
-				reader.want(t, held[0], 0, true)
-				wantRoomStall(t, n, r)
+				reader.wantTensor(t, held[0], 0, true)
+				wantSpaceStall(t, n, r)
 				mustFinish(t, held[0])
 				held[0] = <-kept
-				reader.want(t, held[0], 2, true)
+				reader.wantTensor(t, held[0], 2, true)
 			default:
-				reader.want(t, held[0], 0, true)
+				reader.wantTensor(t, held[0], 0, true)
 				held = append(held, <-kept)
-				reader.want(t, held[2], 2, false)
+				reader.wantTensor(t, held[2], 2, false)
 			}
 			for _, k := range held {
 				_ = k.Finish(nil)
@@ -208,9 +208,9 @@ func TestTensorPoolFull(t *testing.T) {
 	}
 }
 
-// wantRoomStall expects a report of an emission that waits for room in a pool, which
-// says who has what lies there.
-func wantRoomStall(t *testing.T, n *node.Node, r *bus.Request) {
+// wantSpaceStall waits for the report of an emission that waits for space in a pool. The report
+// names the holders of the pool's messages.
+func wantSpaceStall(t *testing.T, n *node.Node, r *bus.Request) {
 	t.Helper()
 	for t.Context().Err() == nil {
 		answer, err := n.Call(t.Context(), "stalls", nil)
@@ -225,20 +225,20 @@ func wantRoomStall(t *testing.T, n *node.Node, r *bus.Request) {
 			if !strings.Contains(s.Holder, "the GPU has no room") {
 				continue
 			}
-			who := fmt.Sprintf("process %d", os.Getpid())
-			what := fmt.Sprintf("deliveries under way: 2 of request %v on edge make->read (%s ", r.ID(), who)
+			process := fmt.Sprintf("process %d", os.Getpid())
+			what := fmt.Sprintf("deliveries under way: 2 of request %v on edge make->read (%s ", r.ID(), process)
 			if s.Request != r.ID() || s.Edge != "make->read" || s.Waited <= 0 || !strings.Contains(s.Holder, "in use in 2 pieces") ||
-				!strings.Contains(s.Holder, who) || !strings.Contains(s.Holder, what) {
+				!strings.Contains(s.Holder, process) || !strings.Contains(s.Holder, what) {
 				t.Errorf("report: %v", s)
 			}
 			return
 		}
 	}
-	t.Error("nothing is said to wait for room")
+	t.Error("no emission is reported to wait for space")
 }
 
-// TestRoomStall is the same within one process, where the report comes by itself.
-func TestRoomStall(t *testing.T) {
+// TestSpaceStall: in one process the report of an emission that waits for space comes by OnStall.
+func TestSpaceStall(t *testing.T) {
 	m := mustMachine(t)
 	reports := make(chan []bus.Stall)
 	spec, kept := keeping("read")
@@ -251,7 +251,7 @@ func TestRoomStall(t *testing.T) {
 		StallTimeout: time.Millisecond, OnStall: func(s []bus.Stall) {
 			select {
 			case reports <- s:
-			default: // the bus, which closes only then, waits for nobody
+			default: // the bus must not block: it closes only after this call
 			}
 		},
 	})
@@ -264,7 +264,7 @@ func TestRoomStall(t *testing.T) {
 	held := []*bus.Kept{<-kept, <-kept}
 	i := -1
 	var stalls []bus.Stall
-	for i < 0 { // one before may have found the room that there was, and its process no time
+	for i < 0 { // an earlier report may be of an emission that had space, but no processor time
 		stalls = <-reports
 		i = slices.IndexFunc(stalls, func(s bus.Stall) bool {
 			return strings.Contains(s.Holder, "the GPU has no room") && s.Deliveries == len(held)
@@ -280,10 +280,9 @@ func TestRoomStall(t *testing.T) {
 	r.Abort(nil)
 }
 
-// TestRoomWaitIsTheCallers: an input that waits for room on a GPU does so for as long as
-// its caller wants, whatever else would become of it, and is then not sent; the request
-// goes on.
-func TestRoomWaitIsTheCallers(t *testing.T) {
+// TestSpaceWaitEndsWithCallerContext: an input that waits for space on a GPU waits until its
+// context ends, with each value of WhenFull. It is not sent then, and the request continues.
+func TestSpaceWaitEndsWithCallerContext(t *testing.T) {
 	for name, when := range map[string]bus.WhenFull{"spill": bus.SpillToHost, "wait": bus.WaitForSpace, "fail": bus.FailWhenFull} {
 		t.Run(name, func(t *testing.T) {
 			f := fillPool(t, when, time.Hour)
@@ -308,9 +307,8 @@ func TestRoomWaitIsTheCallers(t *testing.T) {
 	}
 }
 
-// TestRoomWaitIsOver when room was waited for as long as the options say, and when the
-// request is.
-func TestRoomWaitIsOver(t *testing.T) {
+// TestSpaceWaitTimesOut: a wait for space ends after FullTimeout, and when the request ends.
+func TestSpaceWaitTimesOut(t *testing.T) {
 	f := fillPool(t, bus.FailWhenFull, time.Millisecond)
 	if err := f.emit(t.Context()); !errors.Is(err, lane.ErrPoolFull) {
 		t.Errorf("%v, want ErrPoolFull", err)
@@ -330,7 +328,7 @@ func TestRoomWaitIsOver(t *testing.T) {
 	mustFinish(t, f.held[1])
 }
 
-// fullPool is a bus whose pool is full of two messages that are held.
+// fullPool is a bus whose pool is full of two held messages.
 type fullPool struct {
 	bus     *bus.Bus
 	request *bus.Request
@@ -376,8 +374,8 @@ func fillPool(t *testing.T, when bus.WhenFull, timeout time.Duration) *fullPool 
 	return f
 }
 
-// want looks at what was kept.
-func (m *machine) want(t *testing.T, k *bus.Kept, number uint64, onDevice bool) {
+// wantTensor checks the tensor of a kept message.
+func (m *machine) wantTensor(t *testing.T, k *bus.Kept, number uint64, onDevice bool) {
 	t.Helper()
 	msg, err := k.Delivery().Tensors(t.Context())
 	if err != nil {
@@ -386,7 +384,7 @@ func (m *machine) want(t *testing.T, k *bus.Kept, number uint64, onDevice bool) 
 	if msg.OnDevice() != onDevice {
 		t.Errorf("tensor %d is on a GPU: %t", number, msg.OnDevice())
 	}
-	if err := m.look(t.Context(), msg, filling(number)); err != nil {
+	if err := m.checkTensor(t.Context(), msg, filling(number)); err != nil {
 		t.Errorf("tensor %d: %v", number, err)
 	}
 }

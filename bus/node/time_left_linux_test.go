@@ -17,8 +17,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// thinHost is a host of the stage "m" that the test holds: a node of this process, and the other end of its
-// connection.
+// thinHost is a host of the stage "m" that the test plays: a node of this process, and the other
+// end of its connection.
 func thinHost(t *testing.T) (*node.Node, *thinClient) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "bus.sock")
@@ -57,11 +57,11 @@ func thinHost(t *testing.T) (*node.Node, *thinClient) {
 	return n, c
 }
 
-// TestWaitForAPlaceIsNoTimeLeft: the host is told how much time is left when the request is submitted to it, and not
-// when its caller began to wait for a place.
-func TestWaitForAPlaceIsNoTimeLeft(t *testing.T) {
+// TestTimeLeftAfterPermitWait: Submit tells the host the time left when the message is sent, and
+// not when the caller began to wait for a permit.
+func TestTimeLeftAfterPermitWait(t *testing.T) {
 	n, host := thinHost(t)
-	first := make([]*bus.Request, 4) // as many as a node has places for
+	first := make([]*bus.Request, 4) // all permits of the node
 	for i := range first {
 		var err error
 		if first[i], err = n.Submit(t.Context(), "x"); err != nil {
@@ -73,14 +73,14 @@ func TestWaitForAPlaceIsNoTimeLeft(t *testing.T) {
 		host.send(&wire.Returned{Puts: []uint32{host.await(wire.KindPut).(*wire.Put).Put}})
 	}
 	deadline := time.Now().Add(time.Hour)
-	for _, at := range []time.Time{deadline, deadline.Round(0)} { // one is of the wall clock alone
+	for _, at := range []time.Time{deadline, deadline.Round(0)} { // the second has no monotonic clock reading
 		go func() {
 			if r, err := n.Submit(t.Context(), "x", bus.WithDeadline(at)); err == nil {
 				r.Close()
 			}
 		}()
 	}
-	testbus.Await(t, func() bool { return node.WaitForPlaces(n) == 2 })
+	testbus.Await(t, func() bool { return node.SubmitWaiters(n) == 2 })
 	waiting := time.Now()
 	for _, r := range first[:2] {
 		r.Close()
@@ -88,13 +88,13 @@ func TestWaitForAPlaceIsNoTimeLeft(t *testing.T) {
 	for range 2 {
 		left := time.Duration(host.await(wire.KindSubmit).(*wire.Submit).TimeLeft)
 		if most := deadline.Sub(waiting); left <= 0 || left > most {
-			t.Errorf("%v are left in the message, and %v were when the request waited for its place", left, most)
+			t.Errorf("%v are left in the message, and %v were left when the request waited for its permit", left, most)
 		}
 	}
 }
 
-// TestWaitForASlotIsNoTimeLeft: a process is told how much time is left when its task is opened.
-func TestWaitForASlotIsNoTimeLeft(t *testing.T) {
+// TestTimeLeftAfterSlotWait: Open tells a process the time left when the task is opened.
+func TestTimeLeftAfterSlotWait(t *testing.T) {
 	spec := bus.Stage("m", testbus.Upper)
 	spec.MaxInflight = 1
 	h := listen(t, testbus.Remotes(testbus.Linear(spec)), bus.Options{})
@@ -121,13 +121,13 @@ func TestWaitForASlotIsNoTimeLeft(t *testing.T) {
 	c.send(&wire.Finish{Delivery: d.Delivery})
 	left := time.Duration(c.await(wire.KindOpen).(*wire.Open).TimeLeft)
 	if most := deadline.Sub(waiting); left <= 0 || left > most {
-		t.Errorf("%v are left in the message, and %v were when the request waited for its slot", left, most)
+		t.Errorf("%v are left in the message, and %v were left when the request waited for its slot", left, most)
 	}
 	c.send(&wire.Bye{})
 }
 
-// TestTimeLeftOfASubmit: a request ends by the time that its submit leaves, also when the clock of the client is wrong, and
-// however much or little it is.
+// TestTimeLeftOfASubmit: a request ends after the time left in its Submit, for any value, and
+// independently of the client's clock.
 func TestTimeLeftOfASubmit(t *testing.T) {
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), bus.Options{})
 	c := dialThin(t, h.path)
@@ -163,8 +163,9 @@ func TestTimeLeftOfASubmit(t *testing.T) {
 	c.send(&wire.Bye{})
 }
 
-// TestHostDecidesOnDeadlines: a process that takes the deadline of a request for over does not end the request, nor can
-// it complete without what the process has left out. Where there is no deadline, the process has failed.
+// TestHostDecidesOnDeadlines: a process that reports a passed deadline does not end the request,
+// but the request cannot complete without the unhandled delivery either. Without a deadline, the
+// report is a failure of the process.
 func TestHostDecidesOnDeadlines(t *testing.T) {
 	h := listen(t, testbus.Remotes(testbus.Linear(bus.Stage("m", testbus.Upper))), bus.Options{})
 	c := dialThin(t, h.path)
@@ -213,11 +214,12 @@ func TestHostDecidesOnDeadlines(t *testing.T) {
 	c.send(&wire.Bye{})
 }
 
-// TestDeadlineOfATask: the handler's context has the deadline of the message, by the clock of this process, and ends
-// then. What the node says of it leaves the end of the request to the host.
+// TestDeadlineOfATask: the handler's context has the deadline of the message, by the clock of this
+// process, and ends then. The node's report of the deadline leaves the outcome of the request to
+// the host.
 func TestDeadlineOfATask(t *testing.T) {
 	n, host := thinHost(t)
-	seen := make(chan time.Time, 16) // more than handlers begin
+	seen := make(chan time.Time, 16) // more than the number of handler calls
 	go func() {
 		_ = n.Serve(context.Background(), bus.StageSpec{Name: "m", Handle: func(t *bus.Task, d *bus.Delivery) error { // ends with the node
 			at, _ := t.Context().Deadline()
@@ -260,7 +262,7 @@ func TestDeadlineOfATask(t *testing.T) {
 			t.Errorf("the delivery was finished with %v: %s", m.Code, m.Text)
 		}
 	}
-	// ended waits until the last task has ended and its delivery is finished, in whichever order.
+	// ended waits until the last task has ended and its delivery is finished, in either order.
 	ended := func(begun func() bool) {
 		t.Helper()
 		finished := false

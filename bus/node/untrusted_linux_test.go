@@ -22,8 +22,8 @@ import (
 const strangerUID = 4321
 
 func init() {
-	// stranger listens on its descriptor 3 until one has connected and has said
-	// something, or hung up, or until its standard input ends. It says how much it has heard.
+	// stranger listens on descriptor 3. It returns after one connection has sent bytes or hung up, or when its
+	// standard input ends, and prints how many bytes it has received.
 	roles["stranger"] = func() {
 		const inherited = 3
 		if err := unix.Listen(inherited, 8); err != nil {
@@ -48,9 +48,8 @@ func init() {
 	}
 }
 
-// TestJoinStranger: another user has made the folder of the bus's socket, and listens
-// there. It is told nothing.
-func TestJoinStranger(t *testing.T) {
+// TestJoinUntrustedHost: Join sends nothing to a socket in a folder that another user has created.
+func TestJoinUntrustedHost(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have processes and files of two users")
 	}
@@ -100,16 +99,15 @@ func TestJoinStranger(t *testing.T) {
 	stdin.Close()
 	said, err := io.ReadAll(stdout)
 	if got := strings.TrimSpace(string(said)); err != nil || got != "0" {
-		t.Errorf("the stranger has heard %q bytes, %v; want 0", got, err)
+		t.Errorf("the stranger has received %q bytes, %v; want 0", got, err)
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestJoinNamedStranger: a program that names the user of a host can join it, and serves
-// and submits as with any other.
-func TestJoinNamedStranger(t *testing.T) {
+// TestJoinAllowedUID: a program that names the host's user in AllowUIDs can join.
+func TestJoinAllowedUID(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have files of two users")
 	}

@@ -11,9 +11,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// TestWait: streams arrive whole in whichever way the nodes wait for each other. Nothing
-// looks at a node that parks, and one that polls goes on looking while nothing comes, as
-// long as something waits there.
+// TestWait: streams arrive complete in each wait mode. A node that parks never polls, and a node
+// that polls keeps polling while no message comes and a goroutine waits.
 func TestWait(t *testing.T) {
 	for _, wait := range bus.Waits() {
 		t.Run(string(wait), func(t *testing.T) {
@@ -44,8 +43,8 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestWaitOfAHost: a host that waits for its own requests looks, and so does the node that
-// works for it; neither does where a node is the caller, which the host wakes.
+// TestWaitOfAHost: a host that waits for its own requests polls, and so does the node that serves
+// them; neither polls for requests of a node, which the host wakes.
 func TestWaitOfAHost(t *testing.T) {
 	for _, wait := range bus.Waits() {
 		t.Run(string(wait), func(t *testing.T) {
@@ -63,7 +62,7 @@ func TestWaitOfAHost(t *testing.T) {
 				streamBlocks(t, h.bus, 1, 100)
 			}
 			hostLooks := func() bool { return testbus.Polls(t, h.bus) > 0 }
-			testbus.Await(t, func() bool { // on busy cores a result may be there before a goroutine waits for it: then none looks
+			testbus.Await(t, func() bool { // on busy cores a result may come before a goroutine waits for it: then none polls
 				streamBlocks(t, h.bus, 1, 100)
 				return node.Polls(server) > 0 && (hostLooks() || wait == bus.WaitPark)
 			})
@@ -81,9 +80,9 @@ func TestWaitOfAHost(t *testing.T) {
 	}
 }
 
-// TestWaitIsKnown: the environment says how to wait where the options do not, and an
-// unknown way is refused by its name.
-func TestWaitIsKnown(t *testing.T) {
+// TestUnknownWaitIsRefused: the environment gives the wait mode if the options do not, and an
+// unknown mode is refused by name.
+func TestUnknownWaitIsRefused(t *testing.T) {
 	h := listen(t, testbus.Linear(bus.Stage("a", testbus.Upper)), bus.Options{})
 	t.Setenv(bus.EnvWait, "nap")
 	_, err := node.Join(t.Context(), "unknown", node.JoinOptions{Socket: h.path})
@@ -93,7 +92,7 @@ func TestWaitIsKnown(t *testing.T) {
 	if _, err := bus.Open(t.Context(), testbus.Linear(bus.Stage("a", testbus.Upper)), bus.Options{}); !errors.Is(err, bus.ErrConfig) {
 		t.Errorf("a bus opens with %v, want ErrConfig", err)
 	}
-	h.join(t, node.JoinOptions{Wait: bus.WaitPark}) // whatever the environment says
+	h.join(t, node.JoinOptions{Wait: bus.WaitPark}) // the options override the environment
 	t.Setenv(bus.EnvWait, "poll")
 	h.join(t, node.JoinOptions{})
 }

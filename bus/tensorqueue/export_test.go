@@ -2,9 +2,9 @@ package tensorqueue
 
 import "time"
 
-// On a busy machine an owner may have no time for a second, and a test that is to know
-// what became of each item waits for it.
-func init() { givingUp = time.Minute }
+// On a busy machine the owner may take more than a second. A test that must know what became of each
+// item waits for it.
+func init() { withdrawTimeout = time.Minute }
 
-// Joined is how many processes have joined a queue that this one owns.
+// Joined returns how many processes have joined a queue of this process.
 func Joined(q *Queue) int { return len(q.server.Processes()) }

@@ -13,7 +13,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
-// What the owner and its clients say to each other, besides items.
+// Words between the owner and its clients.
 const (
 	wordGet    = "get"
 	wordBack   = "back"
@@ -26,18 +26,18 @@ const (
 	methodSize  = "size"
 )
 
-// hub is the queue itself, at its owner: the stage that puts and gets come to.
-// Nothing is emitted or finished with its lock held.
+// hub is the queue at its owner: the stage that receives puts and gets. Nothing is emitted or finished
+// with its lock held.
 type hub struct {
 	maxSize int
 
 	mu      lockorder.Mutex[lockorder.Hub]
 	closed  bool
 	lastSeq uint64
-	queued  []*entry  // that nobody has taken, by seq
-	putters []*entry  // that wait for room, oldest first
-	getters []*getter // that wait for an item, oldest first
-	getting int       // getters that wait, or have an item
+	queued  []*entry  // not taken, by seq
+	putters []*entry  // waiting for space, oldest first
+	getters []*getter // waiting for an item, oldest first
+	getting int       // getters that wait or have an item
 	taken   int
 }
 
@@ -46,38 +46,38 @@ type entry struct {
 	kept *bus.Kept
 
 	// Guarded by hub.mu.
-	seq   uint64
-	state entryState
-	tries int // getters that went with it
-	uses  int // of kept, without the lock, just now
+	seq      uint64
+	state    entryState
+	attempts int // getters that departed with the item
+	refs     int // uses of kept outside the lock
 }
 
 type entryState int
 
 const (
-	entryWaits entryState = iota // for room
+	entryWaiting entryState = iota // for space
 	entryQueued
 	entryTaken
-	entryOver // done, or withdrawn: to be finished when it is in no use
+	entryDone // done or withdrawn: finished when refs is 0
 )
 
-// getter is a request that gets.
+// getter is a request that gets an item.
 type getter struct {
 	kept *bus.Kept
 
 	// Guarded by hub.mu.
-	item *entry // that it has; nil: it waits
-	over bool
+	item *entry // nil: the getter waits
+	done bool
 }
 
-// todo is what is to be done when the lock is free.
-type todo []func()
+// afterUnlock lists the calls to make when the lock is released.
+type afterUnlock []func()
 
-func (d *todo) add(f func()) { *d = append(*d, f) }
+func (d *afterUnlock) add(f func()) { *d = append(*d, f) }
 
-// locked runs f with the lock held, and what f leaves to be done without it.
-func (h *hub) locked(f func(after *todo)) {
-	var after todo
+// withLock runs f with the lock held, then the calls that f leaves for afterUnlock.
+func (h *hub) withLock(f func(after *afterUnlock)) {
+	var after afterUnlock
 	h.mu.Lock()
 	f(&after)
 	h.match(&after)
@@ -87,8 +87,8 @@ func (h *hub) locked(f func(after *todo)) {
 	}
 }
 
-// handle is the stage's handler. It has one actor for all requests, and no order
-// among them: what a process says in two requests may be heard the other way round.
+// handle is the stage's handler. One actor handles all requests, in no order among them: messages of
+// two requests of one process may arrive in either order.
 func (h *hub) handle(batch []*bus.Delivery) error {
 	for _, d := range batch {
 		if err := h.handleOne(d.Task(), d); err != nil {
@@ -105,7 +105,7 @@ func (h *hub) handleOne(t *bus.Task, d *bus.Delivery) error {
 	}
 	var word string
 	if d.PayloadCodec() != codec.IDBundle {
-		_ = d.Decode(&word) // "" is none of the words either
+		_ = d.Decode(&word) // "" is no word either
 	}
 	g, gets := t.State.(*getter)
 	e, puts := t.State.(*entry)
@@ -113,9 +113,9 @@ func (h *hub) handleOne(t *bus.Task, d *bus.Delivery) error {
 	case t.State == nil && word == wordGet:
 		h.get(t, d)
 	case gets && word == wordBack:
-		h.locked(func(after *todo) { h.giveBack(g, after) })
+		h.withLock(func(after *afterUnlock) { h.giveBack(g, after) })
 	case puts && word == wordBack:
-		h.locked(func(after *todo) { h.giveUp(e, after) })
+		h.withLock(func(after *afterUnlock) { h.stopWaiting(e, after) })
 	default:
 		return fmt.Errorf("%w: an input that is neither a bundle, nor %q, nor %q behind one of those", ErrItem, wordGet, wordBack)
 	}
@@ -125,7 +125,7 @@ func (h *hub) handleOne(t *bus.Task, d *bus.Delivery) error {
 func (h *hub) put(t *bus.Task, d *bus.Delivery) {
 	e := &entry{kept: d.Keep()}
 	t.State = e
-	h.locked(func(after *todo) {
+	h.withLock(func(after *afterUnlock) {
 		switch {
 		case h.closed:
 			e.refuse(wordClosed, after)
@@ -135,13 +135,13 @@ func (h *hub) put(t *bus.Task, d *bus.Delivery) {
 			h.putters = append(h.putters, e)
 		}
 	})
-	context.AfterFunc(t.Context(), func() { h.locked(func(after *todo) { h.withdraw(e, after) }) })
+	context.AfterFunc(t.Context(), func() { h.withLock(func(after *afterUnlock) { h.withdraw(e, after) }) })
 }
 
 func (h *hub) get(t *bus.Task, d *bus.Delivery) {
 	g := &getter{kept: d.Keep()}
 	t.State = g
-	h.locked(func(after *todo) {
+	h.withLock(func(after *afterUnlock) {
 		switch {
 		case h.closed:
 			g.refuse(wordClosed, after)
@@ -152,26 +152,25 @@ func (h *hub) get(t *bus.Task, d *bus.Delivery) {
 			h.getters = append(h.getters, g)
 		}
 	})
-	context.AfterFunc(t.Context(), func() { h.locked(func(after *todo) { h.abandon(g, after) }) })
+	context.AfterFunc(t.Context(), func() { h.withLock(func(after *afterUnlock) { h.abandon(g, after) }) })
 }
 
-// end is the stage's End: a getter that ends its inputs is done with its item.
-func (h *hub) end(t *bus.Task) error {
+// requestEnded is the stage's End: a getter that ends its inputs has finished its item.
+func (h *hub) requestEnded(t *bus.Task) error {
 	g, ok := t.State.(*getter)
 	if !ok {
-		return nil // it put something
+		return nil // a putter
 	}
-	h.locked(func(after *todo) {
-		if e := h.leave(g); e != nil {
-			e.end(after)
+	h.withLock(func(after *afterUnlock) {
+		if e := h.removeGetter(g); e != nil {
+			e.finish(after)
 		}
 	})
 	return nil
 }
 
-// match, with mu held, lets puts in for which there is room, and hands items to
-// getters.
-func (h *hub) match(after *todo) {
+// match, with mu held, admits waiting puts while there is space, and gives items to waiting getters.
+func (h *hub) match(after *afterUnlock) {
 	for {
 		switch {
 		case len(h.queued) > 0 && len(h.getters) > 0:
@@ -179,20 +178,20 @@ func (h *hub) match(after *todo) {
 			h.dequeue(0)
 			h.getters = slices.Delete(h.getters, 0, 1)
 			e.state, g.item = entryTaken, e
-			e.uses++
+			e.refs++
 			h.taken++
-			attempt := e.tries
-			after.add(func() { h.hand(e, g, attempt) })
+			attempt := e.attempts
+			after.add(func() { h.deliver(e, g, attempt) })
 		case len(h.putters) > 0 && len(h.queued) < h.maxSize:
 			e := h.putters[0]
 			h.putters = slices.Delete(h.putters, 0, 1)
 			h.lastSeq++
 			e.seq, e.state = h.lastSeq, entryQueued
 			h.queued = append(h.queued, e)
-			e.uses++
+			e.refs++
 			after.add(func() {
-				_ = e.kept.Emit(wordQueued) // the request may be over, which withdraws it
-				h.unuse(e)
+				_ = e.kept.Emit(wordQueued) // an ended request withdraws its item
+				h.releaseRef(e)
 			})
 		default:
 			return
@@ -200,85 +199,83 @@ func (h *hub) match(after *todo) {
 	}
 }
 
-// hand sends an item on to a getter, by reference. When the getter's request is
-// over, abandon puts the item back.
-func (h *hub) hand(e *entry, g *getter, attempt int) {
+// deliver forwards an item to a getter, by reference. If the getter's request has ended, abandon puts
+// the item back.
+func (h *hub) deliver(e *entry, g *getter, attempt int) {
 	var opts []bus.EmitOption
 	if attempt > 0 {
 		opts = append(opts, bus.Attr(attrAttempt, strconv.Itoa(attempt)))
 	}
 	err := g.kept.Forward(e.kept.Delivery(), opts...)
-	h.unuse(e)
-	_ = g.kept.Finish(err) // before this the getter cannot be done with it
+	h.releaseRef(e)
+	_ = g.kept.Finish(err) // until this the getter cannot finish the item
 }
 
-func (h *hub) unuse(e *entry) {
-	h.locked(func(after *todo) {
-		if e.uses--; e.state == entryOver {
-			e.end(after)
+func (h *hub) releaseRef(e *entry) {
+	h.withLock(func(after *afterUnlock) {
+		if e.refs--; e.state == entryDone {
+			e.finish(after)
 		}
 	})
 }
 
-// withdraw, with mu held, forgets an item whose request is over.
-func (h *hub) withdraw(e *entry, after *todo) {
+// withdraw, with mu held, removes an item whose request has ended.
+func (h *hub) withdraw(e *entry, after *afterUnlock) {
 	switch e.state {
-	case entryWaits:
+	case entryWaiting:
 		h.putters = remove(h.putters, e)
 	case entryQueued:
-		h.dequeue(h.place(e))
-	case entryTaken, entryOver: // the getter has a reference of its own
+		h.dequeue(h.position(e))
+	case entryTaken, entryDone: // the getter holds its own reference
 	}
-	e.end(after)
+	e.finish(after)
 }
 
-// giveUp, with mu held, has an item not wait for room any more. One that is in the
-// queue stays, for somebody may have it: its putter hears that, and not that there
-// was no room.
-func (h *hub) giveUp(e *entry, after *todo) {
-	if e.state == entryWaits {
+// stopWaiting, with mu held, ends a put that waits for space. An item in the queue stays, since a
+// getter may have it: its put was answered with "queued".
+func (h *hub) stopWaiting(e *entry, after *afterUnlock) {
+	if e.state == entryWaiting {
 		h.putters = remove(h.putters, e)
 		e.refuse(wordFull, after)
 	}
 }
 
-// abandon is giveBack for a getter whose request is over: who had the item may
-// have begun with it.
-func (h *hub) abandon(g *getter, after *todo) {
-	if g.item != nil && !g.over {
-		g.item.tries++
+// abandon is giveBack for a getter whose request has ended: the getter may have begun with the item.
+func (h *hub) abandon(g *getter, after *afterUnlock) {
+	if g.item != nil && !g.done {
+		g.item.attempts++
 	}
 	h.giveBack(g, after)
 }
 
-// giveBack, with mu held, puts the item that a getter has to where it was in the
-// queue, or has the getter not wait any more.
-func (h *hub) giveBack(g *getter, after *todo) {
-	if g.over {
+// giveBack, with mu held, puts a getter's item back at its position in the queue, or removes the
+// waiting getter.
+func (h *hub) giveBack(g *getter, after *afterUnlock) {
+	if g.done {
 		return
 	}
 	h.getters = remove(h.getters, g)
-	e := h.leave(g)
+	e := h.removeGetter(g)
 	switch {
 	case e == nil:
 		after.add(func() { _ = g.kept.Finish(nil) })
-	case e.state == entryOver:
+	case e.state == entryDone:
 	case h.closed:
-		e.end(after)
+		e.finish(after)
 	default:
 		e.state = entryQueued
-		h.queued = slices.Insert(h.queued, h.place(e), e)
+		h.queued = slices.Insert(h.queued, h.position(e), e)
 	}
 }
 
-// place, with mu held, is where an item is in the queue, or belongs.
-func (h *hub) place(e *entry) int {
+// position, with mu held, is the index of an item in the queue, or the index at which it belongs.
+func (h *hub) position(e *entry) int {
 	i, _ := slices.BinarySearchFunc(h.queued, e, func(o, e *entry) int { return cmp.Compare(o.seq, e.seq) })
 	return i
 }
 
-// dequeue, with mu held, takes an item out of the queue. The first goes without a look at
-// the others, of which there may be a million.
+// dequeue, with mu held, removes an item from the queue. Removing the first does not move the others,
+// of which there may be a million.
 func (h *hub) dequeue(i int) {
 	if i > 0 {
 		h.queued = slices.Delete(h.queued, i, i+1)
@@ -288,13 +285,12 @@ func (h *hub) dequeue(i int) {
 	h.queued = h.queued[1:]
 }
 
-// leave, with mu held, takes a getter off the books, and gives the item that it
-// had.
-func (h *hub) leave(g *getter) *entry {
-	if g.over {
+// removeGetter, with mu held, removes a getter from the counts, and returns its item.
+func (h *hub) removeGetter(g *getter) *entry {
+	if g.done {
 		return nil
 	}
-	g.over = true
+	g.done = true
 	h.getting--
 	if g.item != nil {
 		h.taken--
@@ -302,36 +298,36 @@ func (h *hub) leave(g *getter) *entry {
 	return g.item
 }
 
-// end, with the hub locked, finishes an item as soon as it is in no use here.
-func (e *entry) end(after *todo) {
-	e.state = entryOver
-	if e.uses == 0 {
-		after.add(func() { _ = e.kept.Finish(nil) }) // it may have been
+// finish, with the hub locked, finishes an item as soon as the hub no longer uses it.
+func (e *entry) finish(after *afterUnlock) {
+	e.state = entryDone
+	if e.refs == 0 {
+		after.add(func() { _ = e.kept.Finish(nil) }) // it may be finished already
 	}
 }
 
-func (e *entry) refuse(word string, after *todo) {
-	e.state = entryOver
+func (e *entry) refuse(word string, after *afterUnlock) {
+	e.state = entryDone
 	after.add(func() { answer(e.kept, word) })
 }
 
-func (g *getter) refuse(word string, after *todo) {
-	g.over = true
+func (g *getter) refuse(word string, after *afterUnlock) {
+	g.done = true
 	after.add(func() { answer(g.kept, word) })
 }
 
-// answer ends the work on an input with a word.
-func answer(k *bus.Kept, word string) { _ = k.Finish(k.Emit(word)) } // the request may be over
+// answer finishes an input with a word.
+func answer(k *bus.Kept, word string) { _ = k.Finish(k.Emit(word)) } // the request may have ended
 
-// close drops what nobody has taken, and has all who wait know.
+// close drops the items that were not taken, and answers all waiting puts and gets.
 func (h *hub) close() {
-	h.locked(func(after *todo) {
+	h.withLock(func(after *afterUnlock) {
 		h.closed = true
 		for _, e := range h.putters {
 			e.refuse(wordClosed, after)
 		}
 		for _, e := range h.queued {
-			e.end(after)
+			e.finish(after)
 		}
 		for _, g := range h.getters {
 			h.getting--
@@ -354,7 +350,7 @@ func (h *hub) figures() figures {
 	return figures{Size: len(h.queued), MaxSize: h.maxSize, Taken: h.taken}
 }
 
-// size answers calls of clients.
+// size answers the clients' calls of methodSize.
 func (h *hub) size(context.Context, []byte) (any, error) { return h.figures(), nil }
 
 func parseFigures(b []byte) (f figures, err error) {

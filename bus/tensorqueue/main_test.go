@@ -5,11 +5,10 @@ import (
 	"testing"
 )
 
-// roles are what this test binary does when it is started as another process,
-// by name.
+// roles are the functions of this test binary as a child process, by name.
 var roles = map[string]func(){}
 
-// Variables of a child's environment: what it is, and where the queue is.
+// Environment variables of a child: its role, and the queue's socket.
 const (
 	roleEnv   = "OMNIBUS_TEST_ROLE"
 	socketEnv = "OMNIBUS_TEST_SOCKET"

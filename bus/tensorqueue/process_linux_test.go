@@ -29,7 +29,7 @@ const (
 	itemCount   = 20
 )
 
-// gpu is an emulated one, with a stream.
+// gpu is an emulated GPU with a stream.
 type gpu struct {
 	driver *emul.Driver
 	dev    cudaipc.Device
@@ -59,8 +59,8 @@ func (g *gpu) options() *bus.GPUOptions {
 	}
 }
 
-// put puts an item with a tensor on the GPU, whose bytes follow from the id, and which
-// is still being written, and one in host memory.
+// put puts an item with a tensor on the GPU that is still being written, and a tensor in host memory.
+// Their bytes are a function of the id.
 func (g *gpu) put(ctx context.Context, q *tensorqueue.Queue, rid int) error {
 	p, err := g.dev.Alloc(tensorBytes)
 	if err != nil {
@@ -88,7 +88,7 @@ func pattern(rid int) []byte {
 	return b
 }
 
-// get takes an item, and checks what it brought.
+// get takes an item and checks its tensors.
 func (g *gpu) get(ctx context.Context, q *tensorqueue.Queue, onDevice bool) (*tensorqueue.Item, error) {
 	it, err := q.Get(ctx)
 	if err != nil {
@@ -176,10 +176,10 @@ func init() {
 	}
 }
 
-// say tells the test something.
+// say prints a line for the test.
 func say(what string) { fmt.Fprintln(os.Stdout, what) }
 
-// inChild is the frame of a child: it joins the queue and leaves it.
+// inChild joins the queue, runs do, and closes the queue.
 func inChild(do func(ctx context.Context, g *gpu, q *tensorqueue.Queue, onDevice bool) error) {
 	ctx := context.Background()
 	g, err := newGPU()
@@ -201,7 +201,7 @@ func inChild(do func(ctx context.Context, g *gpu, q *tensorqueue.Queue, onDevice
 	}
 }
 
-// child is a process that has joined.
+// child is a process that has joined the queue.
 type child struct {
 	t   *testing.T
 	cmd *exec.Cmd
@@ -228,7 +228,7 @@ func startChild(t *testing.T, role string, opts tensorqueue.Options) *child {
 	return c
 }
 
-// line is the next that the child says, mostly which item it got.
+// line returns the child's next line, mostly the id of an item that it got.
 func (c *child) line() string {
 	c.t.Helper()
 	line, err := c.out.ReadString('\n')
@@ -238,7 +238,7 @@ func (c *child) line() string {
 	return strings.TrimSpace(line)
 }
 
-// wait waits for the child to end well.
+// wait waits until the child exits, and checks its status.
 func (c *child) wait() {
 	c.t.Helper()
 	if _, err := io.Copy(io.Discard, c.out); err != nil {
@@ -298,13 +298,13 @@ func TestTensorsFromAnotherProcess(t *testing.T) {
 	})
 }
 
-// TestTensorsToOtherProcesses: of two consumers each item reaches one, and each
-// gets its own in order.
+// TestTensorsToOtherProcesses: each item reaches one of two consumers, and each consumer gets its items
+// in order.
 func TestTensorsToOtherProcesses(t *testing.T) {
 	eachTransport(t, func(t *testing.T, opts tensorqueue.Options) {
 		g, q, opts := openGPU(t, opts)
 		consumers := []*child{startChild(t, "consumer", opts), startChild(t, "consumer", opts)}
-		for _, c := range consumers { // or the queue may be closed before the second joins
+		for _, c := range consumers { // else the queue may be closed before the second joins
 			if got := c.line(); got != "joined" {
 				t.Errorf("a child says %q", got)
 			}
@@ -317,7 +317,7 @@ func TestTensorsToOtherProcesses(t *testing.T) {
 		if err := q.Drain(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		closeQueue(t, q) // which ends them
+		closeQueue(t, q) // which ends the consumers
 		got := make(map[int]int)
 		for _, c := range consumers {
 			last := -1
@@ -339,7 +339,7 @@ func TestTensorsToOtherProcesses(t *testing.T) {
 	})
 }
 
-// TestConsumerDies: what it had goes to another.
+// TestConsumerDies: the items of a dead consumer go to another one.
 func TestConsumerDies(t *testing.T) {
 	eachTransport(t, func(t *testing.T, opts tensorqueue.Options) {
 		g, q, opts := openGPU(t, opts)
@@ -371,7 +371,7 @@ func TestConsumerDies(t *testing.T) {
 	})
 }
 
-// TestProducerDies: what nobody had taken is withdrawn, and those who wait go on.
+// TestProducerDies: items that were not taken are withdrawn, and waiting getters go on.
 func TestProducerDies(t *testing.T) {
 	eachTransport(t, func(t *testing.T, opts tensorqueue.Options) {
 		g, q, opts := openGPU(t, opts)
@@ -382,7 +382,7 @@ func TestProducerDies(t *testing.T) {
 		}
 		c.kill() // with up to three more in the queue, and one that waits
 		for tensorqueue.Joined(q) > 0 {
-			runtime.Gosched() // what it said last may be heard by and by
+			runtime.Gosched() // its last messages may still be in handling
 		}
 		awaitEmpty(t, q)
 		closeItem(t, it)
@@ -400,7 +400,7 @@ func TestProducerDies(t *testing.T) {
 	})
 }
 
-// TestOwnerDies: everything ends, and what was taken stays.
+// TestOwnerDies: all calls end, and taken items stay valid.
 func TestOwnerDies(t *testing.T) {
 	socket := t.TempDir() + "/q.sock"
 	c := startChild(t, "owner", tensorqueue.Options{Socket: socket})
@@ -420,7 +420,7 @@ func TestOwnerDies(t *testing.T) {
 		t.Errorf("put: %v", err)
 	}
 	if x := held.Inputs()["x"].(codec.Tensor).Data; !bytes.Equal(x, bytes.Repeat([]byte{7}, len(x))) {
-		t.Error("what was taken is not there any more")
+		t.Error("the taken item has lost its data")
 	}
 	closeItem(t, held)
 }
@@ -432,6 +432,6 @@ func init() {
 			return
 		}
 		say("open")
-		select {} // until it is killed
+		select {} // until the test kills it
 	}
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/pythontest"
 )
 
-// python is a Python process that has joined a queue: see testdata/end.py.
+// python starts a Python process that joins the queue: see testdata/end.py.
 func python(t *testing.T, opts tensorqueue.Options, args ...string) *pythontest.Process {
 	t.Helper()
 	return pythontest.Start(t, pythontest.Command(t, "testdata/end.py", append([]string{opts.Socket}, args...)...))
 }
 
-// item is what an end in Python says of one.
+// item is what the Python process reports of an item.
 func item(rid string, n, size int) []any {
 	if size == 0 {
 		return []any{rid, "psm_" + rid, nil}
@@ -42,8 +42,7 @@ func putFor(t *testing.T, q *tensorqueue.Queue, rid string, n, size int) {
 
 var sizesInPython = []int{0, 64, 4 << 10, 3 << 20}
 
-// TestQueueWithPython: what Go puts Python gets, and the other way round, and
-// Python from Python.
+// TestQueueWithPython: items pass from Go to Python, from Python to Go, and from Python to Python.
 func TestQueueWithPython(t *testing.T) {
 	q, opts := open(t, tensorqueue.Options{MaxSize: 3})
 	p, other := python(t, opts), python(t, opts)
@@ -106,7 +105,7 @@ func TestQueueWithPython(t *testing.T) {
 	}
 }
 
-// TestPythonPutterDies: what it had put is withdrawn.
+// TestPythonPutterDies: the items of a dead Python process are withdrawn.
 func TestPythonPutterDies(t *testing.T) {
 	q, opts := open(t, tensorqueue.Options{MaxSize: 3})
 	p := python(t, opts)
@@ -120,9 +119,9 @@ func TestPythonPutterDies(t *testing.T) {
 	other.Want(item("next", 2, 64))
 }
 
-// TestNoBoundWithPython: an end in Python fills a queue without a bound, its store and
-// segments beyond it, and what it has put is withdrawn when it is killed.
-func TestNoBoundWithPython(t *testing.T) {
+// TestUnboundedQueueWithPython: a Python process fills a queue without a bound, its store and segments
+// beyond it. Its items are withdrawn when it is killed.
+func TestUnboundedQueueWithPython(t *testing.T) {
 	const n = 600
 	q, opts := open(t, tensorqueue.Options{})
 	p := python(t, opts)
@@ -141,7 +140,7 @@ func TestNoBoundWithPython(t *testing.T) {
 	awaitEmpty(t, q)
 }
 
-// TestPythonSeesTheQueueClose: who waits is told.
+// TestPythonSeesTheQueueClose: a waiting get ends with an error.
 func TestPythonSeesTheQueueClose(t *testing.T) {
 	q, opts := open(t, tensorqueue.Options{})
 	p := python(t, opts)
@@ -155,8 +154,8 @@ func TestPythonSeesTheQueueClose(t *testing.T) {
 	}
 }
 
-// TestPythonPutsOnGPU: what Python puts of a GPU's memory is got there, by Go and by
-// Python, and its room comes back when the item is done, or who had it is dead.
+// TestPythonPutsOnGPU: Go and Python get in place what Python puts from a GPU's memory. The memory
+// becomes free when the item is done or its getter is dead.
 func TestPythonPutsOnGPU(t *testing.T) {
 	const each = 128 << 10 // a pool has four of these
 	for _, mode := range []string{"cuda_ipc_pool", "cuda_ipc"} {
@@ -195,7 +194,7 @@ func TestPythonPutsOnGPU(t *testing.T) {
 				other.Want(item("item", n, each))
 			}
 			other.Kill()
-			for n := range 4 { // for which there is room when it is dead
+			for n := range 4 { // which fit after its death
 				p.Tell([]any{"put_on_gpu", "item", n, each})
 				p.Want(nil)
 				closeItem(t, get(t, q))
@@ -208,8 +207,8 @@ func TestPythonPutsOnGPU(t *testing.T) {
 	}
 }
 
-// TestPythonUnwraps: copies of an item's tensors, on a device of the getter's choice, are what
-// was put, and keep nothing of the item: a pool with room for four has it for more.
+// TestPythonUnwraps: copies of an item's tensors, on a device that the getter chooses, have the bytes
+// that were put, and keep no memory of the item: a pool for four items serves more.
 func TestPythonUnwraps(t *testing.T) {
 	g, q, opts := openGPU(t, tensorqueue.Options{MaxSize: 3, Transport: bus.TensorsPool})
 	p := python(t, opts)

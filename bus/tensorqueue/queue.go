@@ -23,16 +23,16 @@ type Queue struct {
 	hub    *hub
 	bus    *bus.Bus
 	server *host.Server
-	// Of those who joined.
+	// Of a process that joined.
 	node *node.Node
 
-	ctx     context.Context // ends with Close
-	cancel  context.CancelCauseFunc
-	closed  atomic.Bool
-	putting chan struct{}                 // holds putsAtOnce
-	put     tally                         // items of this process that are not done
-	leaving tally                         // items that were closed or given back, until the owner knows
-	backs   atomic.Pointer[chan struct{}] // closed when all that was given back is
+	ctx              context.Context // ends with Close
+	cancel           context.CancelCauseFunc
+	closed           atomic.Bool
+	putSlots         chan struct{}                 // capacity putsAtOnce
+	unfinishedPuts   pendingCount                  // items of this process that are not done
+	unfinishedCloses pendingCount                  // items that were closed or given back, until the owner knows it
+	lastGiveBack     atomic.Pointer[chan struct{}] // closed when all items given back so far are in the queue
 }
 
 // Open makes a queue that this process owns.
@@ -49,14 +49,14 @@ func Open(ctx context.Context, opts Options) (*Queue, error) {
 	}
 	h := &hub{maxSize: opts.MaxSize}
 	b, err := bus.Open(ctx, bus.Pipeline{
-		Stages: []bus.StageSpec{{Name: opts.Name, Batch: h.handle, End: h.end, MaxInflight: opts.requests(), Attempts: -1}},
+		Stages: []bus.StageSpec{{Name: opts.Name, Batch: h.handle, End: h.requestEnded, MaxInflight: opts.requests(), Attempts: -1}},
 		Edges: []bus.Edge{
 			{To: opts.Name, WindowBytes: opts.MaxItemBytes, Tensors: opts.Transport, TensorMinBytes: opts.TensorMinBytes},
 			{From: opts.Name, WindowBytes: opts.MaxItemBytes},
 		},
 	}, bus.Options{
 		Name: opts.Name, Store: opts.store(), Overcommit: true, MaxRequests: opts.requests(), GPU: opts.GPU, Logger: opts.Logger,
-		OnStall: func([]bus.Stall) {}, // waiting is what a queue is for
+		OnStall: func([]bus.Stall) {}, // requests of a queue may wait
 	})
 	if err != nil {
 		return nil, fmt.Errorf("tensorqueue: open: %w", err)
@@ -73,8 +73,7 @@ func Open(ctx context.Context, opts Options) (*Queue, error) {
 	return q, nil
 }
 
-// Join connects to a queue that another process owns, which must have opened it.
-// The context is for connecting alone.
+// Join connects to a queue that another process has opened. The context bounds the connecting alone.
 func Join(ctx context.Context, opts Options) (*Queue, error) {
 	opts = opts.withDefaults()
 	n, err := node.Join(ctx, "tensorqueue", node.JoinOptions{
@@ -95,24 +94,23 @@ func Join(ctx context.Context, opts Options) (*Queue, error) {
 }
 
 func newQueue(maxSize int) *Queue {
-	q := &Queue{maxSize: maxSize, putting: make(chan struct{}, putsAtOnce)}
+	q := &Queue{maxSize: maxSize, putSlots: make(chan struct{}, putsAtOnce)}
 	q.ctx, q.cancel = context.WithCancelCause(context.Background())
 	return q
 }
 
-// MaxSize is the queue's bound.
+// MaxSize returns the queue's bound.
 func (q *Queue) MaxSize() int { return q.maxSize }
 
-// Put puts an item: the id of a request, the name of a segment with what else
-// belongs to it, and inputs with tensors at any depth: [*lane.Tensor] in a GPU's
-// memory, codec.Tensor in the host's. Inputs may be nil. It returns when the item is
-// in the queue: copies on a GPU may still be on their way. While the queue is full it
-// waits, and when ctx ends meanwhile the error is a [*FullError]. After an error the
-// item is not in the queue.
+// Put puts an item: the id of a request, the name of a segment with further data of it, and inputs with
+// tensors at any depth: [*lane.Tensor] in a GPU's memory, codec.Tensor in host memory. Inputs may be
+// nil. Put returns when the item is in the queue; copies on a GPU may still be running. While the queue
+// is full Put waits; if ctx ends meanwhile, the error is a [*FullError]. After an error the item is not
+// in the queue.
 func (q *Queue) Put(ctx context.Context, rid, shmName string, inputs map[string]any, opts PutOptions) error {
 	select {
-	case q.putting <- struct{}{}:
-		defer func() { <-q.putting }()
+	case q.putSlots <- struct{}{}:
+		defer func() { <-q.putSlots }()
 	case <-q.ctx.Done():
 		release(opts)
 		return ErrClosed
@@ -120,14 +118,14 @@ func (q *Queue) Put(ctx context.Context, rid, shmName string, inputs map[string]
 		release(opts)
 		return &FullError{MaxSize: q.maxSize, Err: context.Cause(ctx)}
 	}
-	r, err := q.begin(ctx)
+	r, err := q.openRequest(ctx)
 	if err != nil {
 		release(opts)
 		return err
 	}
-	// From here on the request does not end with the call: it could after the item
-	// was sent, and nobody knew whether somebody has it.
-	if err := r.loosen(); err != nil {
+	// From here on the request does not end with the call's context. It could end after the item was
+	// sent, and it would be unknown whether a getter has the item.
+	if err := r.detach(); err != nil {
 		release(opts)
 		r.close()
 		return q.explain(ctx, err)
@@ -139,16 +137,16 @@ func (q *Queue) Put(ctx context.Context, rid, shmName string, inputs map[string]
 	if err = r.Input(ctx).EmitTensors(item, opts); err == nil {
 		err = q.awaitQueued(ctx, r)
 	}
-	if err == nil && q.ctx.Err() != nil { // it had room because Close has made some, and is dropped
+	if err == nil && q.ctx.Err() != nil { // Close made the space, and drops the item
 		err = ErrClosed
 	}
 	if err != nil {
 		r.close()
 		return q.explain(ctx, err)
 	}
-	q.put.add(1)
+	q.unfinishedPuts.add(1)
 	go func() {
-		defer q.put.add(-1)
+		defer q.unfinishedPuts.add(-1)
 		r.finish(q.ctx)
 	}()
 	return nil
@@ -160,19 +158,19 @@ func release(opts PutOptions) {
 	}
 }
 
-// awaitQueued waits until the owner has put an item into the queue, or ctx ends: what
-// comes first is the owner's to say, for somebody may have the item by then.
+// awaitQueued waits until the owner has put an item into the queue, or ctx ends. The owner decides
+// which came first, since a getter may have the item by then.
 func (q *Queue) awaitQueued(ctx context.Context, r *request) error {
 	d, err := r.Recv(ctx)
 	if err == nil {
-		return errors.Join(said(d), r.CloseSend(q.ctx))
+		return errors.Join(readAnswer(d), r.CloseSend(q.ctx))
 	}
 	cause := context.Cause(ctx)
 	if cause == nil {
 		return err
 	}
 	full := &FullError{MaxSize: q.maxSize, Err: cause}
-	answer, cancel := context.WithTimeout(q.ctx, givingUp)
+	answer, cancel := context.WithTimeout(q.ctx, withdrawTimeout)
 	defer cancel()
 	if err := r.Send(answer, wordBack, bus.Last()); err != nil {
 		return full
@@ -180,14 +178,14 @@ func (q *Queue) awaitQueued(ctx context.Context, r *request) error {
 	if d, err = r.Recv(answer); err != nil {
 		return full
 	}
-	if err = said(d); errors.Is(err, ErrFull) {
+	if err = readAnswer(d); errors.Is(err, ErrFull) {
 		return full
 	}
 	return err
 }
 
-// said reads the owner's word for how something went.
-func said(d *bus.Delivery) error {
+// readAnswer returns the error of the owner's answer, which is one word.
+func readAnswer(d *bus.Delivery) error {
 	var word string
 	err := d.Decode(&word)
 	if ferr := d.Finish(nil); err == nil {
@@ -208,9 +206,9 @@ func said(d *bus.Delivery) error {
 	return fmt.Errorf("tensorqueue: the owner says %q", word)
 }
 
-// Get takes the oldest item, and waits for one until ctx ends: the error is the
-// context's then. The caller closes the item. One that is invalid, [ErrItem], is done;
-// one that this process cannot open, since it has no such GPU, say, stays in the queue.
+// Get takes the oldest item, and waits for one until ctx ends; the error is then the context's. The
+// caller must close the item. An invalid item, [ErrItem], is removed. An item that this process cannot
+// open, for lack of the GPU for example, stays in the queue.
 func (q *Queue) Get(ctx context.Context) (*Item, error) {
 	for {
 		it, err := q.get(ctx)
@@ -221,14 +219,14 @@ func (q *Queue) Get(ctx context.Context) (*Item, error) {
 }
 
 func (q *Queue) get(ctx context.Context) (*Item, error) {
-	if err := q.awaitBacks(ctx); err != nil {
+	if err := q.awaitGiveBacks(ctx); err != nil {
 		return nil, q.explain(ctx, err)
 	}
-	r, err := q.begin(ctx)
+	r, err := q.openRequest(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err = r.loosen(); err == nil {
+	if err = r.detach(); err == nil {
 		err = r.Send(ctx, wordGet)
 	}
 	if err != nil {
@@ -246,9 +244,9 @@ func (q *Queue) receive(ctx context.Context, r *request) (*Item, error) {
 	d, err := r.Recv(ctx)
 	switch {
 	case err == nil:
-		return q.open(ctx, r, d)
+		return q.newItem(ctx, r, d)
 	case context.Cause(ctx) != nil:
-		q.giveBack(r) // an item may have come all the same
+		q.giveBack(r) // an item may have been sent meanwhile
 		return nil, err
 	}
 	r.close()
@@ -258,12 +256,12 @@ func (q *Queue) receive(ctx context.Context, r *request) (*Item, error) {
 	return nil, err
 }
 
-// giveBack has the owner know that a request wants no item any more.
+// giveBack tells the owner that a request wants no item any more.
 func (q *Queue) giveBack(r *request) {
-	_ = r.Send(q.ctx, wordBack, bus.Last()) // the request may be over
+	_ = r.Send(q.ctx, wordBack, bus.Last()) // the request may have ended
 	back := make(chan struct{})
-	before := q.backs.Swap(&back)
-	q.leave(r, func() {
+	before := q.lastGiveBack.Swap(&back)
+	q.finishAsync(r, func() {
 		if before != nil {
 			<-*before
 		}
@@ -271,10 +269,10 @@ func (q *Queue) giveBack(r *request) {
 	})
 }
 
-// awaitBacks waits until what was given back here so far is in the queue again: it
-// comes before what is got next.
-func (q *Queue) awaitBacks(ctx context.Context) error {
-	if last := q.backs.Load(); last != nil {
+// awaitGiveBacks waits until the items that this process gave back are in the queue again, so that the
+// next Get finds them first.
+func (q *Queue) awaitGiveBacks(ctx context.Context) error {
+	if last := q.lastGiveBack.Load(); last != nil {
 		select {
 		case <-*last:
 		case <-ctx.Done():
@@ -284,18 +282,18 @@ func (q *Queue) awaitBacks(ctx context.Context) error {
 	return nil
 }
 
-// leave waits, beside the caller, until the owner has done what a request was told.
-func (q *Queue) leave(r *request, then func()) {
-	q.leaving.add(1)
+// finishAsync waits on a goroutine until the owner has ended a request, then calls then.
+func (q *Queue) finishAsync(r *request, then func()) {
+	q.unfinishedCloses.add(1)
 	go func() {
-		defer q.leaving.add(-1)
+		defer q.unfinishedCloses.add(-1)
 		r.finish(q.ctx)
 		then()
 	}()
 }
 
-// request is one of a queue's. It ends with the queue, and, until it is loosened,
-// with the context of the call that began it.
+// request is a request of a queue. It ends with the queue and, until detach, with the context of the
+// call that opened it.
 type request struct {
 	*bus.Request
 	call   context.Context
@@ -303,7 +301,7 @@ type request struct {
 	cancel context.CancelCauseFunc
 }
 
-func (q *Queue) begin(ctx context.Context) (*request, error) {
+func (q *Queue) openRequest(ctx context.Context) (*request, error) {
 	own, cancel := context.WithCancelCause(q.ctx)
 	r := &request{call: ctx, unbind: context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) }), cancel: cancel}
 	var err error
@@ -315,8 +313,8 @@ func (q *Queue) begin(ctx context.Context) (*request, error) {
 	return r, nil
 }
 
-// loosen has the request go on when the call is over.
-func (r *request) loosen() error {
+// detach lets the request outlive its call.
+func (r *request) detach() error {
 	if r.unbind() {
 		return nil
 	}
@@ -329,7 +327,7 @@ func (r *request) close() {
 	r.cancel(nil)
 }
 
-// finish waits until the request is over, or ctx ends: nothing more is wanted of it.
+// finish drops the request's results until it has ended, or ctx ends.
 func (r *request) finish(ctx context.Context) {
 	defer r.close()
 	for {
@@ -341,7 +339,7 @@ func (r *request) finish(ctx context.Context) {
 	}
 }
 
-// explain says of an error why it came.
+// explain turns an error into one of the package's errors.
 func (q *Queue) explain(ctx context.Context, err error) error {
 	var full *FullError
 	switch {
@@ -355,7 +353,7 @@ func (q *Queue) explain(ctx context.Context, err error) error {
 	return fmt.Errorf("tensorqueue: %w", err)
 }
 
-// Size is how many items nobody has taken, of all processes.
+// Size returns the number of items that are not taken, of all processes.
 func (q *Queue) Size(ctx context.Context) (int, error) {
 	f, err := q.figures(ctx)
 	return f.Size, err
@@ -381,29 +379,28 @@ func (q *Queue) figures(ctx context.Context) (figures, error) {
 	return parseFigures(b)
 }
 
-// Drain waits until all that this process has put is done: taken and closed, by
-// whomever. It keeps nothing new out.
+// Drain waits until all items of this process are done, that is taken and closed. Further Puts are
+// still accepted.
 func (q *Queue) Drain(ctx context.Context) error {
-	if err := q.put.wait(ctx); err != nil {
+	if err := q.unfinishedPuts.wait(ctx); err != nil {
 		return fmt.Errorf("tensorqueue: drain: items of this process are not done: %w", err)
 	}
 	return nil
 }
 
-// Close leaves the queue; at its owner it closes the queue for everybody. Puts and
-// Gets that wait here, or everywhere, end with ErrClosed. What this process has put
-// and nobody has taken is dropped, at the owner all that nobody has taken. It waits
-// until the items that were taken here are closed; when ctx ends before that, it says
-// so, and may be called again.
+// Close leaves the queue; the owner's Close closes it for all processes. Puts and Gets that wait in
+// this process, or in all, end with ErrClosed. Items of this process that are not taken are dropped;
+// the owner drops all that are not taken. Close waits until the items that were taken here are closed.
+// If ctx ends first, Close returns an error and may be called again.
 func (q *Queue) Close(ctx context.Context) error {
 	q.closed.Store(true)
 	if q.hub != nil {
 		q.hub.close()
 	}
-	err := q.leaving.wait(ctx) // the owner would take them for given back
+	err := q.unfinishedCloses.wait(ctx) // else the owner would put them back
 	q.cancel(ErrClosed)
 	if err != nil {
-		return fmt.Errorf("tensorqueue: close: the owner has not heard of all items that were closed: %w", err)
+		return fmt.Errorf("tensorqueue: close: the owner has not acknowledged all closed items: %w", err)
 	}
 	if q.node != nil {
 		err = q.node.Close(ctx)
@@ -411,7 +408,7 @@ func (q *Queue) Close(ctx context.Context) error {
 		err = errors.Join(q.server.Close(ctx), q.bus.Close(ctx))
 	}
 	if err == nil {
-		err = q.put.wait(ctx)
+		err = q.unfinishedPuts.wait(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("tensorqueue: close: %w", err)

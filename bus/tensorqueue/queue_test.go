@@ -22,7 +22,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec"
 )
 
-// open opens a queue, and closes it when the test is over: nothing is left then.
+// open opens a queue. It is closed when the test ends, and no goroutine may be left.
 func open(t *testing.T, opts tensorqueue.Options) (*tensorqueue.Queue, tensorqueue.Options) {
 	t.Helper()
 	ignored := goleak.IgnoreCurrent()
@@ -48,7 +48,7 @@ func join(t *testing.T, opts tensorqueue.Options) *tensorqueue.Queue {
 	return q
 }
 
-// closeLimit has a Close that hangs say what it waits for.
+// closeLimit bounds a Close, whose error says what it waits for.
 const closeLimit = 10 * time.Second
 
 func closeQueue(t *testing.T, q *tensorqueue.Queue) {
@@ -60,8 +60,9 @@ func closeQueue(t *testing.T, q *tensorqueue.Queue) {
 	}
 }
 
-// ends are an owner and one who has joined, in both orders.
-func ends(t *testing.T, opts tensorqueue.Options, f func(t *testing.T, from, to *tensorqueue.Queue)) {
+// eachPair runs f for an owner and a process that joined, in both directions, for two that joined, and
+// for the owner alone.
+func eachPair(t *testing.T, opts tensorqueue.Options, f func(t *testing.T, from, to *tensorqueue.Queue)) {
 	t.Run("owner to joined", func(t *testing.T) {
 		owner, opts := open(t, opts)
 		f(t, owner, join(t, opts))
@@ -87,8 +88,7 @@ func put(t *testing.T, q *tensorqueue.Queue, rid string) {
 	}
 }
 
-// puts has items put beside the test, from "0" on. The function it returns waits for
-// the last.
+// puts puts n items on another goroutine, with ids from "0". The returned function waits for the last.
 func puts(t *testing.T, q *tensorqueue.Queue, n int) (wait func()) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -139,7 +139,7 @@ func size(t *testing.T, q *tensorqueue.Queue) int {
 	return n
 }
 
-// awaitEmpty returns when the owner has seen that all items are gone.
+// awaitEmpty returns when the queue is empty.
 func awaitEmpty(t *testing.T, q *tensorqueue.Queue) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -156,7 +156,7 @@ func awaitEmpty(t *testing.T, q *tensorqueue.Queue) {
 	}
 }
 
-// ended is a context that is over already.
+// ended returns a context that has ended.
 func ended() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -164,7 +164,7 @@ func ended() context.Context {
 }
 
 func TestItemsArriveAsTheyWerePut(t *testing.T) {
-	ends(t, tensorqueue.Options{}, func(t *testing.T, from, to *tensorqueue.Queue) {
+	eachPair(t, tensorqueue.Options{}, func(t *testing.T, from, to *tensorqueue.Queue) {
 		pixels := make([]byte, 100<<10)
 		for i := range pixels {
 			pixels[i] = byte(i * 7)
@@ -204,8 +204,8 @@ func TestItemsArriveAsTheyWerePut(t *testing.T) {
 	})
 }
 
-func TestOrderIsThatOfThePuts(t *testing.T) {
-	ends(t, tensorqueue.Options{MaxSize: 4}, func(t *testing.T, from, to *tensorqueue.Queue) {
+func TestGetsFollowPutOrder(t *testing.T) {
+	eachPair(t, tensorqueue.Options{MaxSize: 4}, func(t *testing.T, from, to *tensorqueue.Queue) {
 		const n = 100
 		defer puts(t, from, n)()
 		for i := range n {
@@ -215,12 +215,12 @@ func TestOrderIsThatOfThePuts(t *testing.T) {
 }
 
 func TestFullQueueMakesPutsWait(t *testing.T) {
-	ends(t, tensorqueue.Options{MaxSize: 2}, func(t *testing.T, from, to *tensorqueue.Queue) {
+	eachPair(t, tensorqueue.Options{MaxSize: 2}, func(t *testing.T, from, to *tensorqueue.Queue) {
 		put(t, from, "a")
 		put(t, from, "b")
 		var full *tensorqueue.FullError
 		var err error
-		for limit := 20 * time.Millisecond; full == nil; limit *= 2 { // which may be over before the owner has heard of it
+		for limit := 20 * time.Millisecond; full == nil; limit *= 2 { // the context may end before the owner has received the put
 			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			err = from.Put(ctx, "too many", "", nil, tensorqueue.PutOptions{})
 			cancel()
@@ -233,7 +233,7 @@ func TestFullQueueMakesPutsWait(t *testing.T) {
 		}
 		waiting := make(chan error, 1)
 		go func() { waiting <- from.Put(t.Context(), "c", "", nil, tensorqueue.PutOptions{}) }()
-		held := get(t, to) // makes room, though it is not closed
+		held := get(t, to) // makes space, though it is not closed
 		if err := <-waiting; err != nil {
 			t.Fatal(err)
 		}
@@ -247,7 +247,7 @@ func TestFullQueueMakesPutsWait(t *testing.T) {
 }
 
 func TestGetWaitsUntilItsContextEnds(t *testing.T) {
-	ends(t, tensorqueue.Options{}, func(t *testing.T, from, to *tensorqueue.Queue) {
+	eachPair(t, tensorqueue.Options{}, func(t *testing.T, from, to *tensorqueue.Queue) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer cancel()
 		if _, err := to.Get(ctx); !errors.Is(err, context.DeadlineExceeded) {
@@ -269,10 +269,10 @@ func TestGetWaitsUntilItsContextEnds(t *testing.T) {
 	})
 }
 
-// TestGetsThatTimeOutLoseNothing: however a get's end and an item's arrival fall
-// together, somebody gets each item.
+// TestGetsThatTimeOutLoseNothing: each item is got, however the end of a Get and the arrival of an item
+// interleave.
 func TestGetsThatTimeOutLoseNothing(t *testing.T) {
-	ends(t, tensorqueue.Options{}, func(t *testing.T, from, to *tensorqueue.Queue) {
+	eachPair(t, tensorqueue.Options{}, func(t *testing.T, from, to *tensorqueue.Queue) {
 		const n = 60
 		defer puts(t, from, n)()
 		for i, pause := 0, time.Microsecond; i < n; pause = (pause*5/4)%(2*time.Millisecond) + time.Microsecond {
@@ -294,10 +294,10 @@ func TestGetsThatTimeOutLoseNothing(t *testing.T) {
 	})
 }
 
-// TestPutsThatTimeOutPutNothing: however a put's end and a get fall together, an item
-// that is got is one that was put, and the other way round.
+// TestPutsThatTimeOutPutNothing: the items that are got are those whose Put succeeded, however the end
+// of a Put and a Get interleave.
 func TestPutsThatTimeOutPutNothing(t *testing.T) {
-	ends(t, tensorqueue.Options{}, func(t *testing.T, from, to *tensorqueue.Queue) {
+	eachPair(t, tensorqueue.Options{}, func(t *testing.T, from, to *tensorqueue.Queue) {
 		var put []string
 		var putting sync.WaitGroup
 		putting.Go(func() {
@@ -326,7 +326,7 @@ func TestPutsThatTimeOutPutNothing(t *testing.T) {
 		}
 		putting.Wait()
 		if diff := cmp.Diff(put, got); diff != "" {
-			t.Errorf("what was put, and what was got (-put +got):\n%s", diff)
+			t.Errorf("items put and items got differ (-put +got):\n%s", diff)
 		}
 	})
 }
@@ -362,9 +362,9 @@ func TestCloseEndsEverything(t *testing.T) {
 	}
 }
 
-// TestCloseOfAFullQueue: puts that wait end, and what is in the queue is dropped.
+// TestCloseOfAFullQueue: waiting Puts end, and the items in the queue are dropped.
 func TestCloseOfAFullQueue(t *testing.T) {
-	ends(t, tensorqueue.Options{MaxSize: 1}, func(t *testing.T, from, to *tensorqueue.Queue) {
+	eachPair(t, tensorqueue.Options{MaxSize: 1}, func(t *testing.T, from, to *tensorqueue.Queue) {
 		held := heldOf(t, from, to)
 		put(t, from, "in the queue")
 		waiting := make(chan error)
@@ -376,7 +376,7 @@ func TestCloseOfAFullQueue(t *testing.T) {
 			}
 		}
 		if got := held.Inputs()["x"].(codec.Tensor).Data; !bytes.Equal(got, bytes.Repeat([]byte{7}, len(got))) {
-			t.Error("what was taken is not there any more")
+			t.Error("the taken item has lost its data")
 		}
 		closeItem(t, held)
 		if from == to {
@@ -388,8 +388,8 @@ func TestCloseOfAFullQueue(t *testing.T) {
 	})
 }
 
-// TestCloseMakesNoRoom: what Close drops makes room for none of the puts that wait.
-func TestCloseMakesNoRoom(t *testing.T) {
+// TestCloseAdmitsNoWaitingPut: items that Close drops make no space for waiting Puts.
+func TestCloseAdmitsNoWaitingPut(t *testing.T) {
 	_, opts := open(t, tensorqueue.Options{MaxSize: 1})
 	for range 20 {
 		q := join(t, opts)
@@ -408,7 +408,7 @@ func TestCloseMakesNoRoom(t *testing.T) {
 	}
 }
 
-// heldOf is an item that was put and got, and is not closed: it has 100 KiB of 7.
+// heldOf returns an item that was put and got and is not closed, with 100 KiB of 7.
 func heldOf(t *testing.T, from, to *tensorqueue.Queue) *tensorqueue.Item {
 	t.Helper()
 	x := codec.Tensor{DType: codec.DTypeUint8, Shape: []int{100 << 10}, Data: bytes.Repeat([]byte{7}, 100<<10)}
@@ -418,9 +418,9 @@ func heldOf(t *testing.T, from, to *tensorqueue.Queue) *tensorqueue.Item {
 	return get(t, to)
 }
 
-// TestOnlyItsOwnAreWithdrawn: what a producer that leaves has put goes from amid the items of
-// others, which keep their order.
-func TestOnlyItsOwnAreWithdrawn(t *testing.T) {
+// TestCloseWithdrawsOnlyOwnItems: the items of a producer that leaves are withdrawn from between the
+// items of others, which keep their order.
+func TestCloseWithdrawsOnlyOwnItems(t *testing.T) {
 	q, opts := open(t, tensorqueue.Options{})
 	leaves, err := tensorqueue.Join(t.Context(), opts)
 	if err != nil {
@@ -442,11 +442,11 @@ func TestOnlyItsOwnAreWithdrawn(t *testing.T) {
 	}
 }
 
-// TestNoBoundButMemory: a queue without a bound takes what is put, in order, in its store and
-// beyond it, and withdraws all of it with the process that put it.
-func TestNoBoundButMemory(t *testing.T) {
+// TestUnboundedQueue: a queue without a bound takes items in order, in its store and beyond it, and
+// withdraws them with their process.
+func TestUnboundedQueue(t *testing.T) {
 	const n, each = 300, 4 << 10
-	ends(t, tensorqueue.Options{StoreBytes: 5 << 18}, func(t *testing.T, from, to *tensorqueue.Queue) {
+	eachPair(t, tensorqueue.Options{StoreBytes: 5 << 18}, func(t *testing.T, from, to *tensorqueue.Queue) {
 		x := codec.Tensor{DType: codec.DTypeUint8, Shape: []int{each}, Data: bytes.Repeat([]byte{7}, each)}
 		for i := range n {
 			if err := from.Put(t.Context(), strconv.Itoa(i), "", map[string]any{"x": x}, tensorqueue.PutOptions{}); err != nil {

@@ -6,15 +6,15 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
-// tally counts what is under way, for those who wait until nothing is. More may
-// come while they do.
-type tally struct {
+// pendingCount counts what is pending, for callers that wait until the count is zero. It may grow while
+// they wait.
+type pendingCount struct {
 	mu   lockorder.Mutex[lockorder.Tally]
 	n    int
-	zero chan struct{} // closed when n is 0; nil: nobody waits
+	zero chan struct{} // closed when n is 0; nil: no caller waits
 }
 
-func (t *tally) add(n int) {
+func (t *pendingCount) add(n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.n += n
@@ -24,7 +24,7 @@ func (t *tally) add(n int) {
 	}
 }
 
-func (t *tally) wait(ctx context.Context) error {
+func (t *pendingCount) wait(ctx context.Context) error {
 	t.mu.Lock()
 	if t.n == 0 {
 		t.mu.Unlock()

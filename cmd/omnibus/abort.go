@@ -35,7 +35,7 @@ zeros may be left out). The process that submitted it gets the reason.`,
 		},
 	}
 	at.addTo(cmd)
-	cmd.Flags().StringVar(&reason, "reason", "", "what to tell whoever submitted it (default \"aborted by hand\")")
+	cmd.Flags().StringVar(&reason, "reason", "", "the reason that the submitter is told (default \"aborted by hand\")")
 	cmd.Flags().VarP(output, "output", "o", "form of the result")
 	return cmd
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestAdvice: who meets a limit of the system is told which one, once, and of the size of
-// a store where the verb has one to choose.
+// TestAdvice: an error by a limit of the system names the limit once, and the setting of the store's size
+// if the verb has one.
 func TestAdvice(t *testing.T) {
 	const setting = "ring_bytes"
 	for _, tc := range []struct {

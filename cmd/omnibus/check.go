@@ -16,7 +16,7 @@ func newCheckCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Check the memory of a running pipeline",
-		Long: `Check the books of the store and of the processes' arenas while they are in use.
+		Long: `Check the accounts of the store and of the processes' arenas while they are in use.
 Everything that is wrong is listed, and the exit code is 1 then. It should never
 happen.`,
 		Args: cobra.NoArgs,

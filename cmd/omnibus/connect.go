@@ -26,13 +26,13 @@ The host is the one at --socket, or of the bus --bus, or at $OMNIBUS_SOCKET, and
 else the only one that runs. Nothing is sent to a host of another user, root
 too, unless --allow-uid names that user.`
 
-// How long a host may take to let this program in, and to answer it.
+// Timeouts of the connection to a host, and of its answer.
 const (
 	joinTimeout   = 10 * time.Second
 	answerTimeout = 30 * time.Second
 )
 
-// within bounds what waits for a host, and has the error say how long it did.
+// within bounds a wait for a host. Its error says how long the wait was.
 func within(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("nothing came within %v", limit))
 }
@@ -40,7 +40,7 @@ func within(ctx context.Context, limit time.Duration) (context.Context, context.
 // callOptions are those of a verb that sends no payload.
 var callOptions = node.JoinOptions{Store: shmstore.Options{ArenaBytes: 64 << 10}, MaxRequests: 1}
 
-// A finder holds the flags that say which host is meant, and whose it may be.
+// A finder has the flags that select a host, and the users that may own it.
 type finder struct {
 	bus, socket string
 	uids        []uint
@@ -53,8 +53,8 @@ func (f *finder) addTo(cmd *cobra.Command) {
 	cmd.Long += "\n" + findingHelp
 }
 
-// filled is a text that says something, if it is given: an empty one, as a variable of
-// a script may be, is not to mean whichever host there is.
+// filled is a flag of text that refuses an empty value: an unset variable of a script must not
+// select an arbitrary host.
 type filled string
 
 func (f *filled) String() string { return string(*f) }
@@ -81,7 +81,7 @@ func users(uids []uint) ([]uint32, error) {
 	return all, nil
 }
 
-// path returns the socket of the host that is meant.
+// path returns the socket of the selected host.
 func (f *finder) path() (string, error) {
 	switch {
 	case f.socket != "" && f.bus != "":
@@ -114,8 +114,8 @@ func (f *finder) path() (string, error) {
 	return found[0], nil
 }
 
-// sockets lists the sockets of hosts in a folder. When there are several, those
-// that nobody answers at are only counted: a host that was killed leaves its own.
+// sockets lists the sockets of hosts in a folder. If there are several, those without a
+// listener are only counted: a host that was killed leaves its socket.
 func sockets(dir string) (live []string, dead int, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -149,7 +149,7 @@ func names(sockets []string) []string {
 	return all
 }
 
-// join connects to the host that is meant. The function it returns leaves.
+// join connects to the selected host. The function that it returns disconnects.
 func (f *finder) join(ctx context.Context, name string, opts node.JoinOptions) (*node.Node, func(), error) {
 	path, err := f.path()
 	if err != nil {
@@ -171,11 +171,11 @@ func (f *finder) join(ctx context.Context, name string, opts node.JoinOptions) (
 	return node, func() {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), joinTimeout)
 		defer cancel()
-		_ = node.Close(closing) // this program ends: nothing is left to wait for
+		_ = node.Close(closing) // the program ends in any case
 	}, nil
 }
 
-// callFor asks the host of a node a question.
+// callFor calls a method of a node's host.
 func callFor[T any](ctx context.Context, n *node.Node, method string, arguments any) (answer T, err error) {
 	args, err := json.Marshal(arguments)
 	if err != nil {
@@ -191,13 +191,13 @@ func callFor[T any](ctx context.Context, n *node.Node, method string, arguments 
 	return answer, err
 }
 
-// ask asks the host a question, and shows the answer as T, or as it came with -o json.
+// ask calls a method of the host, and prints the answer as a T, or unchanged with -o json.
 func ask[T any](cmd *cobra.Command, f *finder, output *choice, method string, arguments any, show func(T) error) error {
 	return askReported(cmd, f, output, method, arguments, func(T) bool { return false }, show)
 }
 
-// askReported is ask for figures that processes report to the host: an answer that lacks the report of a process is
-// asked for once more.
+// askReported is ask for figures that processes report to the host. If the answer lacks the report of a process, it
+// calls the method once more.
 func askReported[T any](cmd *cobra.Command, f *finder, output *choice, method string, arguments any, lacks func(T) bool, show func(T) error) error {
 	n, leave, err := f.join(cmd.Context(), "omnibus "+cmd.Name(), callOptions)
 	if err != nil {
@@ -225,10 +225,10 @@ func askReported[T any](cmd *cobra.Command, f *finder, output *choice, method st
 	return show(v)
 }
 
-// reportWait is how long a process that runs may take to report when it is first asked to.
+// reportWait is the time in which a running process sends its first report.
 const reportWait = 300 * time.Millisecond
 
-// settled asks a question, and after a while again if the answer lacks the report of a process.
+// settled calls a method, and again after reportWait if the answer lacks the report of a process.
 func settled[T any](ctx context.Context, question func() (T, error), lacks func(T) bool) (T, error) {
 	answer, err := question()
 	if err != nil || !lacks(answer) {

@@ -16,23 +16,23 @@ import (
 
 func init() { addVerb(newConnectorCmd) }
 
-// exitNothing is the exit code of get where nothing lies under the key.
+// exitNothing is the exit code of get if there is no value under the key.
 const exitNothing = 3
 
 const connectorLong = `Put a value under a key of an edge, get it, or clean it up, through any connector
 that a pipeline can name: to try a connector out, to feed a stage by hand, or to
-see what another program sent.
+look at a value of another program.
 
-A value that is put here outlives the command, until somebody gets it, cleans it up, or
-its time (ttl) is over.
+A value that was put here outlives the command, until it is got or cleaned up, or its
+time (ttl) is over.
 
-An interrupt ends what waits, with the exit code 130, and SIGTERM with 143.
+An interrupt ends a wait with the exit code 130, SIGTERM with 143.
 
-All verbs take the flags that say which connector and which value, so that a line for
-one is one for the others: what a verb has no use for changes nothing.`
+All verbs take the same flags for connector and value, so that the line of one verb is
+valid for the others. A flag that a verb does not need has no effect.`
 
-const connectorPutLong = `Put what the file holds, or standard input, under a key, and print where it
-lies as a line of JSON:
+const connectorPutLong = `Put the contents of a file, or standard input, under a key, and print the location
+as a line of JSON:
 
   {"ok":true,"size":N,"metadata":{...}}
 
@@ -42,8 +42,8 @@ value, which travels in that encoding.`
 const connectorGetLong = `Get the value under a key and write it to standard output: the bytes as they are with
 --codec raw, and else as JSON. The value is gone then.
 
-The exit code is 3 when nothing lies under the key, and 1 when something failed. A
-value that is not what --codec says is written as it is, and the exit code is 1.`
+The exit code is 3 if there is no value under the key, and 1 after an error. A value
+that does not decode with --codec is written as bytes, and the exit code is 1.`
 
 const connectorCleanupLong = `Clean up the values under exactly this key, on any edge, that were not got.`
 
@@ -52,7 +52,7 @@ const connectorExample = `  echo '{"text": "hello"}' | omnibus connector put --f
   omnibus connector get --type SharedMemoryConnector --extra '{"mode": "segment"}' \
       --from 0 --to 1 --key r1 --codec omni --wait 5s`
 
-// A connecting is what the flags of the verbs of connector say.
+// A connecting has the flags of the verbs of connector.
 type connecting struct {
 	at         finder
 	typ, extra string
@@ -77,7 +77,7 @@ func newConnectorCmd() *cobra.Command {
 	return cmd
 }
 
-// verb completes a command with the flags that all have, of which it needs some.
+// verb adds the flags of all verbs to a command, some of them required.
 func (c *connecting) verb(cmd *cobra.Command, needs ...string) *cobra.Command {
 	c.at.addTo(cmd)
 	cmd.Flags().StringVar(&c.typ, "type", "SharedMemoryConnector", "the connector's `TYPE`")
@@ -107,7 +107,7 @@ func newConnectorPutCmd() *cobra.Command {
 		Long:  connectorPutLong,
 		Args:  upToOne("file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if _, err := c.settings(); err != nil { // before somebody has typed the value
+			if _, err := c.settings(); err != nil { // before the user has typed the value
 				return err
 			}
 			data, err := readInput(cmd, args)
@@ -184,7 +184,7 @@ func newConnectorCleanupCmd() *cobra.Command {
 	c := &connecting{}
 	return c.verb(&cobra.Command{
 		Use:   "cleanup --key K",
-		Short: "Clean up what nobody got, by key or by request",
+		Short: "Clean up values that were not got",
 		Long:  connectorCleanupLong,
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -245,8 +245,7 @@ func (c *connecting) with(cmd *cobra.Command, step func(context.Context, *connec
 	return step(ctx, con)
 }
 
-// because has an error say why its context ended, where it says that it did; nil: it
-// has not ended.
+// because replaces the error of an ended context by its cause; nil stays nil.
 func because(err, why error) error {
 	var failed *connector.Error
 	over := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)

@@ -39,8 +39,8 @@ var serializers = map[string]codec.Serializer{
 	"raw":     codec.RawSerializer{},
 }
 
-// print writes a value for people and programs to read. One that is not what
-// --codec says is written as it is: it has been taken, and nobody else has it.
+// print writes a value for people and programs to read. A value that does not decode with --codec is
+// written as bytes: get has removed it, so this is the only copy.
 func (c *connecting) print(v *connector.Value, out io.Writer) error {
 	text, err := c.text(v)
 	if err != nil {
@@ -89,7 +89,7 @@ type shaped struct {
 	Data  []byte `json:"data"` // as base64
 }
 
-// jsonable gives what JSON has no type for a form in it.
+// jsonable replaces values for which JSON has no type.
 func jsonable(v any) (form any, err error) {
 	switch v := v.(type) {
 	case codec.Tensor:
@@ -116,8 +116,8 @@ func jsonable(v any) (form any, err error) {
 	return v, nil
 }
 
-// jsonObject is a dict with text for its keys. Keys that are one text and are not the
-// same in Python have none.
+// jsonObject is a dict with text for its keys. If different keys in Python have the same text,
+// there is no such object.
 func jsonObject(v python.Dict) (any, error) {
 	m := make(map[string]any, len(v))
 	keys := make(map[string]any, len(v))
@@ -135,7 +135,7 @@ func jsonObject(v python.Dict) (any, error) {
 	return m, nil
 }
 
-// joining is the exchange of a host that is joined when a connector wants it.
+// joining opens the exchange of a host, which it joins when a connector needs it.
 type joining struct {
 	ctx    context.Context //nolint:containedctx // of the command
 	at     finder

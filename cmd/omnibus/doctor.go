@@ -16,7 +16,7 @@ func newDoctorCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Find out whether this machine can run a pipeline",
-		Long: `Try what a host and its processes need, and say what is missing, and what works in
+		Long: `Try what a host and its processes need, and report what is missing, and what works in
 another way than it could: what of GPUs lanes of tensors could use, too. The exit code
 is 1 if something needed is missing.`,
 		Args: cobra.NoArgs,

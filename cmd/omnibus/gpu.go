@@ -13,14 +13,14 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/host/doctor"
 )
 
-// openGPUs opens the driver of the machine's GPUs. Without the build tag cuda that
-// is an error, which says so.
+// openGPUs opens the driver of the machine's GPUs. Without the build tag cuda it returns an error
+// that names the tag.
 func openGPUs() (cudaipc.Driver, error) { return cuda.Open(cuda.Options{}) }
 
-// probeTimeout is how long a driver may try things out.
+// probeTimeout bounds a probe of the driver.
 const probeTimeout = 30 * time.Second
 
-// probeGPUs asks the driver, if there is one, what the machine's GPUs offer.
+// probeGPUs queries the features of the machine's GPUs, if there is a driver.
 func probeGPUs(ctx context.Context, open func() (cudaipc.Driver, error)) doctor.GPUs {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -41,7 +41,7 @@ func probeGPUs(ctx context.Context, open func() (cudaipc.Driver, error)) doctor.
 	return g
 }
 
-// offers lists what lanes of tensors use of a GPU.
+// offers lists the features of a GPU that lanes use.
 func offers(c cudaipc.Caps) []doctor.Offer {
 	offer := func(field, name string, ok bool, found, without string) doctor.Offer {
 		if !ok {

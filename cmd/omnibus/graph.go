@@ -47,7 +47,7 @@ func newGraphCmd() *cobra.Command {
 }
 
 // report writes the problems of a refused file in the form that editors can
-// follow, and leaves other errors to the caller.
+// follow. It returns other errors.
 func report(cmd *cobra.Command, err error) error {
 	var problems config.Problems
 	if !errors.As(err, &problems) {

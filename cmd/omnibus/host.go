@@ -7,7 +7,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/host"
 )
 
-// hostFlags are those of the verbs that are a host.
+// hostFlags are the flags of the verbs that run a host.
 type hostFlags struct {
 	opts   host.Options
 	level  *choice
@@ -15,7 +15,7 @@ type hostFlags struct {
 	wait   *choice
 }
 
-// add declares them. beside ends the help of those that the pipeline file has, too.
+// add declares the flags. beside ends the help of flags that are also keys of a pipeline file.
 func (f *hostFlags) add(cmd *cobra.Command, beside string) {
 	f.level = newChoice("warn", "debug", "info", "error")
 	f.format = newOutput()
@@ -27,7 +27,7 @@ func (f *hostFlags) add(cmd *cobra.Command, beside string) {
 	cmd.Flags().Var(f.format, "log-format", "form of those lines")
 }
 
-// options are the host's, as the flags have them.
+// options are the host's options by the flags.
 func (f *hostFlags) options(cmd *cobra.Command) host.Options {
 	opts := f.opts
 	opts.Wait = bus.Wait(f.wait.word)

@@ -20,14 +20,14 @@ import (
 )
 
 const (
-	// firstRead is what the buffer for an input of unknown size begins with.
+	// firstRead is the first size of the buffer for an input of unknown size.
 	firstRead = 1 << 20
 	// perInput is how many times an input is in memory: as it was read, and as a payload.
 	perInput = 2
 )
 
-// readInput reads the file that a verb was given, or standard input, as far as there
-// is memory for it. What the bus or the connector takes is for them to say.
+// readInput reads the file of a verb, or standard input, if there is memory for it. The bus and the
+// connector check their own limits.
 func readInput(cmd *cobra.Command, args []string) (data []byte, err error) {
 	switch {
 	case len(args) == 0 || args[0] == "-":
@@ -81,7 +81,7 @@ func readWhole(from io.Reader, memory headroom.Probe) ([]byte, error) {
 	}
 }
 
-// parseJSON returns the one value that the input is.
+// parseJSON returns the value of an input, which must be a single one.
 func parseJSON(data []byte) (any, error) {
 	v, err := readJSON(data)
 	if err != nil {

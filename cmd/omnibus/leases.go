@@ -22,16 +22,15 @@ func newLeasesCmd() *cobra.Command {
 		Use:   "leases",
 		Short: "List the payloads that processes hold, the oldest first",
 		Long: `List the payloads that attached processes were given and have not finished, the
-oldest first: who to ask when memory does not come back. Of payloads in the
-exchange it says the key, and whether the process has placed them, and nobody has
-fetched them yet, or has fetched them. What omnibus connector put left there is
-lasting, and nobody's.
+oldest first: the processes that hold memory. For payloads in the exchange the list
+has the key, and the process that has placed or fetched them. A value of
+omnibus connector put is lasting: it belongs to no process.
 
 Four kinds are added up for each process, with the age of the oldest: payloads that
 it has finished and keeps views of (in Python, copy what is kept for long); payloads
-that it may read on though its connection is over, because it lives; payloads that a
-process passed on past the host before it died, and that this one may read; and
-payloads of its own that are not in its arena, but each in memory that was made for it.`,
+that it may read after the end of its connection, because it lives; payloads that
+another process sent it directly before that process died; and payloads of its own
+outside its arena, each in a segment made for it.`,
 		Example: `  omnibus leases
   omnibus leases -o json | jq '.[] | select(.age_ns > 1e9)'`,
 		Args: cobra.NoArgs,

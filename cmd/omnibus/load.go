@@ -13,11 +13,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus/node"
 )
 
-// maxLatencies bounds the latencies that are kept for the percentiles: of more
-// requests, the last ones.
+// maxLatencies bounds the latencies for the percentiles: those of the last requests.
 const maxLatencies = 1 << 20
 
-// A loadReport sums up what many requests did.
+// A loadReport is the summary of many requests.
 type loadReport struct {
 	Requests  int           `json:"requests"`
 	Completed int64         `json:"completed"`
@@ -75,7 +74,7 @@ func (s *submission) load(ctx context.Context, to io.Writer, node *node.Node, in
 	workers.Wait()
 	r := loadReport{Requests: s.count, Completed: completed.Load(), Failed: failed.Load(), Results: results.Load(), Bytes: size.Load(), Took: time.Since(began)}
 	r.measure(latencies)
-	if firstErr == nil && completed.Load() < int64(s.count) { // it was ended between two requests
+	if firstErr == nil && completed.Load() < int64(s.count) { // a signal came between two requests
 		firstErr = context.Cause(ctx)
 	}
 	if firstErr != nil {

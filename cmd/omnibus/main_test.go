@@ -123,7 +123,7 @@ type brokenPipe struct{}
 
 func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
 
-// TestOutputThatFails checks that a result nobody received is not a success.
+// TestOutputThatFails: an output that cannot be written is no success.
 func TestOutputThatFails(t *testing.T) {
 	file := t.TempDir() + "/p.yaml"
 	if err := os.WriteFile(file, []byte("stages: [{stage_id: 0}]"), 0o644); err != nil {

@@ -32,10 +32,10 @@ func (c *choice) Set(word string) error {
 	return nil
 }
 
-// parseFailure is what the flags of the library say of a number or a word that is none.
+// parseFailure is the library's text for a flag that does not parse.
 var parseFailure = regexp.MustCompile(`strconv\.Parse(Bool|Int|Uint): parsing .*: (invalid syntax|value out of range)$`)
 
-// inWords says what a flag takes in place of how it was parsed.
+// inWords replaces the library's text by the values that a flag takes.
 func inWords(err error) error {
 	m := parseFailure.FindStringSubmatch(err.Error())
 	if m == nil {
@@ -53,7 +53,7 @@ func inWords(err error) error {
 	return errors.New(strings.TrimSuffix(err.Error(), m[0]) + want)
 }
 
-// parseObject reads what a flag has as a JSON object.
+// parseObject parses the value of a flag as a JSON object.
 func parseObject[M ~map[string]any](flag, text string) (M, error) {
 	var m map[string]any
 	dec := json.NewDecoder(strings.NewReader(text))
@@ -77,12 +77,12 @@ func parseObject[M ~map[string]any](flag, text string) (M, error) {
 	return m, nil
 }
 
-// A span is a flag that takes a time, and says how one is written.
+// A span is a flag of a duration. Its error shows the form.
 type span time.Duration
 
 func (s *span) String() string {
 	if *s == 0 {
-		return "" // the flag says what that means
+		return "" // the help of the flag explains it
 	}
 	return time.Duration(*s).String()
 }

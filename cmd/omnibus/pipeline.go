@@ -8,8 +8,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/config"
 )
 
-// A pipelineFlag has what a verb that reads pipeline files takes from its
-// command line.
+// A pipelineFlag has the flags of the verbs that read pipeline files.
 type pipelineFlag struct {
 	platform string
 	checks   bool // the verb runs nothing: variables need not be set
@@ -20,7 +19,7 @@ func (f *pipelineFlag) add(cmd *cobra.Command) {
 }
 
 // load reads a pipeline file, which may name variables of the environment and
-// stand on other files.
+// extend other files.
 func (f *pipelineFlag) load(file string) (*config.Pipeline, error) {
 	return config.Load(file, config.Options{LookupEnv: os.LookupEnv, NoteUnset: f.checks, Platform: f.platform})
 }

@@ -8,9 +8,10 @@ import (
 	"syscall"
 )
 
-// asProcess1 is what the command does as process 1 of a container. The kernel makes that the parent of every process
-// whose own parent has died, and it alone can reap those. It runs the command in another process, whose waits for its
-// children it cannot disturb, passes signals on to it, reaps, and returns the exit code. Elsewhere, done is false.
+// asProcess1 runs the command as process 1 of a container. The kernel makes process 1 the parent of each process whose
+// parent has died, and only process 1 can reap those. asProcess1 starts the command in a second process, so that its
+// reaping takes no child from the command's own waits; it forwards signals, reaps, and returns the exit code. Done is
+// false in every process but process 1.
 func asProcess1() (code int, done bool) {
 	if os.Getpid() != 1 {
 		return 0, false
@@ -26,7 +27,8 @@ func asProcess1() (code int, done bool) {
 	go func() {
 		for s := range signals {
 			if number, ok := s.(syscall.Signal); ok {
-				// A terminal sends it to both, which makes this one an echo: see echoWait. If the process is gone, so is this one.
+				// A terminal signals both processes, so the forwarded signal is an echo: see echoWait. If the second process
+				// has ended, process 1 is about to.
 				_ = syscall.Kill(pid, number)
 			}
 		}
@@ -34,7 +36,7 @@ func asProcess1() (code int, done bool) {
 	return reap(pid), true
 }
 
-// reap waits for all children until the one of that pid has ended, and returns its exit code.
+// reap waits for all children until the child pid has ended, and returns that child's exit code.
 func reap(pid int) int {
 	for {
 		var status syscall.WaitStatus

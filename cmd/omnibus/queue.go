@@ -20,21 +20,21 @@ func init() { addVerb(newQueueCmd) }
 const queueLong = `Own a tensor queue: a queue between processes, whose items carry tensors.
 
 Programs join it by its name: omnibus.TensorQueue("NAME") in Python, tensorqueue.Join
-in Go. Whoever puts says how the tensors travel. What was put lies in the memory of the
-process that put it, and this one needs no GPU.
+in Go. The putting process decides how the tensors travel. An item lies in the memory of
+the process that put it; this command needs no GPU.
 
 When programs can join, the line "ready: ..." goes to standard error. The first interrupt
-(or SIGTERM, or SIGHUP) closes the queue: whoever waits hears that, what was taken stays
-valid, and what nobody has taken is dropped, and counted. The second one ends this process
+(or SIGTERM, or SIGHUP) closes the queue: waiting puts and gets return an error, taken
+items stay valid, all others are dropped and counted. A second signal ends this process
 at once, if it comes more than 200 ms later.`
 
 const queueExample = `  omnibus queue tokenized
   omnibus queue tokenized --max-size 32 &`
 
-// queueStoreBytes is the memory for items that this process puts, which are none.
+// queueStoreBytes is the memory for items of this process, which puts none.
 const queueStoreBytes = 1 << 20
 
-// queueFlags has errors speak of what the command line calls what a program sets.
+// queueFlags replaces the names of options in errors by those of the flags.
 var queueFlags = strings.NewReplacer(
 	bus.ErrConfig.Error()+": ", "", "tensorqueue: open: ", "", "tensorqueue: ", "",
 	"MaxSize", "--max-size", "MaxItemBytes", "--max-item-bytes",
@@ -46,7 +46,7 @@ func newQueueCmd() *cobra.Command {
 	level := newChoice("warn", "debug", "info", "error")
 	cmd := &cobra.Command{
 		Use:     "queue [NAME]",
-		Short:   "Own a queue of tensors between processes",
+		Short:   "Own a tensor queue between processes",
 		Long:    queueLong,
 		Example: queueExample,
 		Args:    upToOne("name"),

@@ -48,7 +48,7 @@ behind it stay as they are.`,
 	return cmd
 }
 
-// processesOf lists the processes that the host has started for a stage, or the one that is meant.
+// processesOf lists the processes that the host has started for a stage, or the selected one.
 func processesOf(ctx context.Context, n *node.Node, what string) ([]string, error) {
 	ctx, cancel := within(ctx, answerTimeout)
 	defer cancel()

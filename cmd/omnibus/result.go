@@ -25,7 +25,7 @@ type result struct {
 	Value any               `json:"value,omitempty"` // of msgpack
 }
 
-// writeContent writes a result as the bytes it is, and bytes and text that travelled as msgpack without its header.
+// writeContent writes the bytes of a result. Bytes and text in msgpack are written without its header.
 func writeContent(to io.Writer, d *bus.Delivery) error {
 	content := d.Bytes()
 	if d.PayloadCodec() == codec.IDMsgpack {
@@ -39,7 +39,7 @@ func writeContent(to io.Writer, d *bus.Delivery) error {
 }
 
 // writeLine writes a result as a line of JSON. The end of a stream, which has
-// no payload, is none.
+// no payload, gives no line.
 func writeLine(to io.Writer, d *bus.Delivery) error {
 	if d.Bare() {
 		return nil
@@ -59,7 +59,7 @@ func writeLine(to io.Writer, d *bus.Delivery) error {
 			return err
 		}
 		r.DType, r.Shape = t.DType.String(), t.Shape
-	default: // it goes without its value
+	default: // the line has no value
 	}
 	var line bytes.Buffer
 	enc := json.NewEncoder(&line)
@@ -71,12 +71,12 @@ func writeLine(to io.Writer, d *bus.Delivery) error {
 	return err
 }
 
-// noForm says that there is no line for the result, and how to get it all the same.
+// noForm is the error of a result that has no form in JSON. It names the flag that prints the bytes.
 func (r *result) noForm(err error) error {
 	return fmt.Errorf("result %d of stage %s has no form in JSON: %w: without --json and -o json its bytes are written as they are", r.Seq, r.From, err)
 }
 
-// codecNames say how a payload is encoded.
+// codecNames are the names of the serializers.
 var codecNames = map[codec.ID]string{
 	codec.IDRaw: "raw", codec.IDMsgpack: "msgpack", codec.IDTensor: "tensor", codec.IDOmni: "omni",
 	codec.IDKV: "kv", codec.IDProto: "proto", codec.IDBundle: "bundle",

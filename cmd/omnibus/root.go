@@ -21,7 +21,7 @@ const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
-	exitSignal = 128 // and the number of the signal
+	exitSignal = 128 // plus the number of the signal
 )
 
 // verbs are the constructors of the subcommands. The file of each verb adds
@@ -30,7 +30,7 @@ var verbs []func() *cobra.Command
 
 func addVerb(newCmd func() *cobra.Command) { verbs = append(verbs, newCmd) }
 
-// errReported ends a verb that has already told the user what went wrong.
+// errReported is the error of a verb that has printed its errors.
 var errReported = errors.New("reported")
 
 // An exitError is a failure with an exit code of its own.
@@ -43,12 +43,12 @@ func (e *exitError) Error() string { return e.err.Error() }
 
 func (e *exitError) Unwrap() error { return e.err }
 
-// A usageError is a mistake in the command line that only a verb can see.
+// A usageError is a mistake in the command line that only the verb can find.
 type usageError struct{ msg string }
 
 func (e *usageError) Error() string { return e.msg }
 
-// oneArg wants one argument, and asks for it when there is none.
+// oneArg requires one argument. Its error names the missing one.
 func oneArg(question string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		switch len(args) {
@@ -61,7 +61,7 @@ func oneArg(question string) cobra.PositionalArgs {
 	}
 }
 
-// upToOne wants an argument at most, which is what it says.
+// upToOne allows one argument, described by what.
 func upToOne(what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) > 1 {
@@ -73,8 +73,8 @@ func upToOne(what string) cobra.PositionalArgs {
 
 // run executes a command line and returns the exit code.
 func run(args []string, stdout, stderr io.Writer) int {
-	// Until a verb starts, every error is one of the command line: cobra does
-	// not mark those in any other way.
+	// Until a verb starts, each error is a mistake in the command line: cobra
+	// does not mark those in another way.
 	started := false
 	root := newRootCmd(func() { started = true })
 	root.SetArgs(args)
@@ -89,7 +89,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 
 	last := host.NewOutlet(stderr)
-	last.Hurry() // nothing comes behind it
+	last.Hurry() // the exit follows
 	var usage *usageError
 	var exit *exitError
 	switch {
@@ -111,8 +111,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 }
 
-// watchHelp returns a function that gives the error for help that nobody got, which
-// cobra does not look for.
+// watchHelp returns a function that returns the error of printing the help, which cobra
+// does not check.
 func watchHelp(root *cobra.Command) (lost func() error) {
 	help := root.HelpFunc()
 	var failed error
@@ -129,8 +129,8 @@ func watchHelp(root *cobra.Command) (lost func() error) {
 	return func() error { return failed }
 }
 
-// withAdvice adds what to do where a limit of the system is the cause, wherever that was met.
-// The setting is the size of the verb's store, if it has one that can be chosen.
+// withAdvice adds a remedy to an error that a limit of the system has caused, in this process or the host.
+// The setting is the flag or key of the size of the verb's store, if it has one.
 func withAdvice(err error, setting string) error {
 	if errors.Is(err, shmstore.ErrMemory) && setting != "" && !strings.Contains(err.Error(), setting) {
 		return fmt.Errorf("%w; %s is its size", err, setting)
@@ -146,7 +146,7 @@ func withAdvice(err error, setting string) error {
 	return err
 }
 
-// sizeSetting is what sets the size of a verb's store; "": nothing does.
+// sizeSetting is the flag or key of the size of a verb's store; "": there is none.
 func sizeSetting(cmd *cobra.Command) string {
 	if cmd.Name() == "run" {
 		return "ring_bytes"
@@ -154,8 +154,8 @@ func sizeSetting(cmd *cobra.Command) string {
 	return ""
 }
 
-// printable is a text without what a terminal would obey, but for those characters that are
-// kept: parts of it may be of other programs.
+// printable removes control characters except those of keep: parts of the text come from other
+// programs.
 func printable(text, kept string) string {
 	var out strings.Builder
 	for _, r := range text {
@@ -180,7 +180,7 @@ func newRootCmd(onStart func()) *cobra.Command {
 		PersistentPreRun: func(*cobra.Command, []string) { onStart() },
 		SilenceErrors:    true,
 		SilenceUsage:     true,
-		// Within so many letters, another command is meant.
+		// A suggestion differs in at most so many letters.
 		SuggestionsMinimumDistance: 2,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return inWords(err) })
@@ -225,8 +225,8 @@ func requireShell(root *cobra.Command) {
 	}
 }
 
-// requireTopic makes the help verb refuse a command that there is none of, which cobra
-// answers with the help of another and success.
+// requireTopic makes the help verb refuse an unknown command, for which cobra prints the help of
+// another one and reports success.
 func requireTopic(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	for _, cmd := range root.Commands() {
@@ -242,7 +242,7 @@ func requireTopic(root *cobra.Command) {
 	}
 }
 
-// knownVerb refuses what is left on the command line when no verb matched.
+// knownVerb refuses a command line whose first word is no verb.
 func knownVerb(root *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

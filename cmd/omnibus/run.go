@@ -33,7 +33,7 @@ Each stage says under omnibus: how its processes come about:
     - stage_id: talker
       omnibus: {exec: [python3, talker.py], replicas: 2}   # started by the host
     - stage_id: vocoder
-      omnibus: {attach: true}                              # started by somebody else
+      omnibus: {attach: true}                              # started by another program
 
 A file may name variables of the environment (${NAME}), stand on another file
 (base_config: other.yaml), and have changes for some platforms, of which --platform
@@ -87,7 +87,7 @@ func newRunCmd() *cobra.Command {
 	return cmd
 }
 
-// runArgs wants a file, and a command only behind --.
+// runArgs requires a file, and allows a command behind -- only.
 func runArgs(cmd *cobra.Command, args []string) error {
 	dash := cmd.ArgsLenAtDash()
 	if dash < 0 {
@@ -106,7 +106,7 @@ func runArgs(cmd *cobra.Command, args []string) error {
 
 func newLogger(to io.Writer, level, format string) *slog.Logger {
 	var l slog.Level
-	_ = l.UnmarshalText([]byte(level)) // one of the flag's words
+	_ = l.UnmarshalText([]byte(level)) // the flag allows valid words only
 	opts := &slog.HandlerOptions{Level: l}
 	if format == outputJSON {
 		return slog.New(slog.NewJSONHandler(to, opts))
@@ -133,8 +133,8 @@ func runHost(cmd *cobra.Command, opts host.Options) error {
 	return err
 }
 
-// buildError is why a file cannot be run, in the form that editors can follow. What the bus
-// calls invalid begins with the same words.
+// buildError is the error of a file that cannot be run, in the form that editors can follow. It drops the
+// repeated prefix of the bus's errors.
 type buildError struct{ error }
 
 func (e *buildError) Error() string {
@@ -151,17 +151,17 @@ type runSignals struct {
 	second atomic.Value // of os.Signal
 }
 
-// exitCode is that of a run which the second signal ended, as shells have it.
+// exitCode is the exit code of a run that the second signal ended, by the convention of shells.
 func (s *runSignals) exitCode() int {
 	sig, _ := s.second.Load().(syscall.Signal)
 	return exitSignal + int(sig)
 }
 
-// dumpTime is how long a reader of standard error has for the goroutines.
+// dumpTime bounds the writing of the goroutines to standard error.
 const dumpTime = 3 * time.Second
 
-// drainOnSignal ends the context at the first signal, and says so. At the second it writes the
-// goroutines, which say why the run has not ended, and closes opts.Quit.
+// drainOnSignal ends the context at the first signal, and logs that. At the second signal it writes the
+// goroutines, which show why the run has not ended, and closes opts.Quit.
 func drainOnSignal(parent context.Context, opts *host.Options) (context.Context, *runSignals) {
 	ctx, cancel := context.WithCancelCause(parent)
 	quit, over, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
@@ -183,12 +183,12 @@ func drainOnSignal(parent context.Context, opts *host.Options) (context.Context,
 		}
 		cancel(causeOf(first))
 		var told sync.WaitGroup
-		told.Go(func() { // the second signal does not wait for who reads this
+		told.Go(func() { // the second signal does not wait for a slow reader of the log
 			fmt.Fprintf(opts.Outlet, "%v: draining; once more ends it at once\n", first)
 		})
 		if second, got := nextSignal(signals, over, first, echoWait); got {
 			s.second.Store(second)
-			_ = hang.WriteGoroutines(opts.Outlet, dumpTime) // it ends, read or not
+			_ = hang.WriteGoroutines(opts.Outlet, dumpTime) // the run ends in any case
 			close(quit)
 		}
 		told.Wait()
@@ -196,11 +196,11 @@ func drainOnSignal(parent context.Context, opts *host.Options) (context.Context,
 	return ctx, s
 }
 
-// echoWait is how long after a signal the same one is no second: timeout(1) sends its
-// signal to the process that it watches, and then to the group that it is in.
+// echoWait is the time in which a repeated signal counts as an echo: timeout(1) signals the
+// process that it watches, and then that process's group.
 const echoWait = 200 * time.Millisecond
 
-// nextSignal returns the next signal, which for a time is none that is like the last one.
+// nextSignal returns the next signal, without echoes of the last one.
 func nextSignal(signals <-chan os.Signal, over <-chan struct{}, last os.Signal, wait time.Duration) (os.Signal, bool) {
 	since := time.Now()
 	for {

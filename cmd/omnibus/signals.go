@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// interruptible is a context that an interrupt, or a request to terminate, ends. From then on
-// the next signal ends the program at once, if it is not an echo of that one: see echoWait.
+// interruptible is a context that SIGINT or SIGTERM ends. After that the next signal ends the program
+// at once, unless it is an echo: see echoWait.
 func interruptible(parent context.Context) (ctx context.Context, stop func()) {
 	return endedBySignal(parent, echoWait, os.Interrupt, syscall.SIGTERM)
 }
@@ -42,19 +42,18 @@ func endedBySignal(parent context.Context, echo time.Duration, all ...os.Signal)
 	}
 }
 
-// endsOfHosts are the signals that end a host, but for those that were ignored when it was started, as by nohup, or by a
-// shell that runs a script and starts a command in the background.
+// endsOfHosts are the signals that end a host, without those that are ignored at its start: by nohup, or by a shell
+// that starts a command of a script in the background.
 func endsOfHosts() []os.Signal {
 	return append(slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGHUP}, signal.Ignored), syscall.SIGTERM)
 }
 
-// outliveReaders has this program go on when nobody reads what it writes any more, where
-// SIGPIPE would end it as SIGKILL does, with nothing put away. It is not ignored, because
-// the programs that this one starts would inherit that.
+// outliveReaders lets this program outlive the reader of its output: SIGPIPE would end it without any
+// cleanup. SIGPIPE is caught, not ignored, because started programs would inherit an ignored signal.
 func outliveReaders() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
-// interrupted gives what failed because of a signal the exit code that shells have for
-// that.
+// interrupted gives an error that a signal has caused the exit code of the signal, by the convention
+// of shells.
 func interrupted(ctx context.Context, err error) error {
 	var bySignal *exitError
 	if err == nil || !errors.As(context.Cause(ctx), &bySignal) {

@@ -9,8 +9,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 )
 
-// TestInterrupted: whatever is said of what a signal has ended, the exit code is the
-// signal's, also where it ended between two requests.
+// TestInterrupted: the exit code is the signal's for each error that a signal has caused, also for a signal between
+// two requests.
 func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	if err := interrupted(ctx, bus.ErrAborted); !errors.Is(err, bus.ErrAborted) || codeOf(err) != 0 {

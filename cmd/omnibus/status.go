@@ -47,7 +47,7 @@ host; EDGE counts that too. P50 and P99 are from sent to handled.`,
 	return cmd
 }
 
-// caller stands for whoever submits requests, at the ends of edges.
+// caller names the submitter of requests at the ends of edges.
 const caller = "caller"
 
 func writeStatus(to io.Writer, s *host.Status) error {
@@ -119,16 +119,16 @@ func stageTable(s *host.Status) *table {
 	return t
 }
 
-// processTable lists the processes that the host started, and behind them those
-// that attached by themselves.
+// processTable lists the processes that the host started, and then the attached
+// ones.
 func processTable(s *host.Status) *table {
 	t := &table{heading: []string{"PROCESS", "PID", "STATE", "FOR", "RESTARTS", "HOLDS", "REQUESTS", "ARENA", "LAST EXIT"}}
-	others := slices.DeleteFunc(slices.Clone(s.Processes), func(p bushost.ProcessStats) bool { return p.PID == os.Getpid() }) // it only asks
+	others := slices.DeleteFunc(slices.Clone(s.Processes), func(p bushost.ProcessStats) bool { return p.PID == os.Getpid() }) // this command
 	for _, c := range s.Children {
 		var held, requests int
 		var arena bushost.ArenaStats
 		state := c.State
-		theirs := func(p bushost.ProcessStats) bool { // one may attach several times, or have another do it
+		theirs := func(p bushost.ProcessStats) bool { // a process may attach several times, or by a child
 			return p.PID == c.PID || slices.Contains(p.Stages, c.Name)
 		}
 		for _, p := range others {
@@ -158,10 +158,10 @@ func processTable(s *host.Status) *table {
 	return t
 }
 
-// longHandler is how long a handler has to run for a status to show it.
+// longHandler is the running time from which on the status shows a handler.
 const longHandler = time.Second
 
-// handlerTable lists the handlers that have not returned for long.
+// handlerTable lists the handlers that run for longHandler or more.
 func handlerTable(s *host.Status) *table {
 	t := &table{heading: []string{"HANDLER", "PROCESS", "REQUEST", "FOR", ""}}
 	for _, h := range s.Handlers {
@@ -179,7 +179,7 @@ func handlerTable(s *host.Status) *table {
 	return t
 }
 
-// lastExit is why a process ended, and why none came after it.
+// lastExit is the reason for the last end of a process, and for the missing restart.
 func lastExit(c host.ChildStatus) string {
 	if c.Error != "" {
 		return fmt.Sprintf("%s (given up: %s)", c.LastExit, c.Error)
@@ -194,8 +194,8 @@ func arenaText(a bushost.ArenaStats) string {
 	return fmt.Sprintf("%s of %s", sizeText(a.Used), sizeText(a.Bytes))
 }
 
-// waitTable lists what is on its way on each edge, and sentTable what has gone over
-// it: two tables, because one would be wider than a terminal.
+// waitTable lists the deliveries in flight on each edge, and sentTable the sent ones: one
+// table would be wider than a terminal.
 func waitTable(s *host.Status) *table {
 	t := &table{heading: []string{"EDGE", "WINDOW", "UNDER WAY", "QUEUED", "DROPPED"}}
 	sums := s.UnderWay()
@@ -225,7 +225,7 @@ func sortedEdges(s *host.Status) []bus.EdgeStats {
 	return edges
 }
 
-// laneTable lists who sends to whom past the host.
+// laneTable lists the direct paths between processes.
 func laneTable(s *host.Status) *table {
 	t := &table{heading: []string{"LANE", "STREAMS", "UNDER WAY", "QUEUED", "DELIVERED", "BYTES"}}
 	names := make(map[uint32]string)

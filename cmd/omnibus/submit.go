@@ -42,7 +42,7 @@ const submitExample = `  omnibus submit input.bin > output.bin
   omnibus submit input.bin --count 1000 --concurrency 8
   omnibus submit input.bin --deadline 2s --bus speech`
 
-// A submission is what the flags of submit say.
+// A submission has the flags of submit.
 type submission struct {
 	at          finder
 	asJSON      bool
@@ -108,7 +108,7 @@ func (s *submission) run(cmd *cobra.Command, input any) (err error) {
 	return outcomeError(s.one(ctx, node, input, func(d *bus.Delivery) error { return write(cmd.OutOrStdout(), d) }))
 }
 
-// join connects to the host, which may take no longer than a request.
+// join connects to the host. The timeout of a request bounds it.
 func (s *submission) join(ctx context.Context) (*node.Node, func(), error) {
 	joining := ctx
 	if s.deadline > 0 {
@@ -123,7 +123,7 @@ func (s *submission) join(ctx context.Context) (*node.Node, func(), error) {
 	return node, leave, err
 }
 
-// one submits the input and takes each result.
+// one submits the input and calls take for each result.
 func (s *submission) one(ctx context.Context, node *node.Node, input any, take func(*bus.Delivery) error) error {
 	var opts []bus.SubmitOption
 	if s.deadline > 0 {
@@ -151,7 +151,7 @@ func (s *submission) one(ctx context.Context, node *node.Node, input any, take f
 			return err
 		}
 		err = take(d)
-		_ = d.Finish(nil) // it is ours alone
+		_ = d.Finish(nil) // the caller's part of a delivery cannot fail
 		if err != nil {
 			return err
 		}

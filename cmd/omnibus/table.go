@@ -19,7 +19,7 @@ type table struct {
 func (t *table) add(cells ...any) {
 	row := make([]string, len(cells))
 	for i, c := range cells {
-		row[i] = printable(fmt.Sprint(c), "") // names are what other programs say
+		row[i] = printable(fmt.Sprint(c), "") // names come from other programs
 	}
 	t.rows = append(t.rows, row)
 }
@@ -62,7 +62,7 @@ func sizeText(bytes int64) string {
 	return fmt.Sprintf("%.1f %s", v, units[unit])
 }
 
-// timeText rounds a time to what the eye can use.
+// timeText rounds a time to three digits.
 func timeText(d time.Duration) string {
 	switch {
 	case d == 0:

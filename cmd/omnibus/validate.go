@@ -93,14 +93,14 @@ func validate(file string, pipeline *pipelineFlag) validation {
 	return r
 }
 
-// write writes what is to be said of a file. Problems that other files have shown, which
-// stand on the same one, are only counted.
+// write writes the result for a file. Problems of a shared base file that were written for another
+// file are only counted.
 func (r *validation) write(cmd *cobra.Command, written map[config.Problem]bool) error {
 	stderr := cmd.ErrOrStderr()
 	repeated := 0
 	for _, problem := range r.Problems {
 		key := *problem
-		key.File = filepath.Clean(key.File) // one on the command line is named as there
+		key.File = filepath.Clean(key.File) // a file of the command line is named as there
 		if written[key] {
 			repeated++
 			continue

@@ -29,7 +29,7 @@ func newVersionCmd() *cobra.Command {
 	return cmd
 }
 
-// A version says what this program was built from.
+// A version is the source of this program.
 type version struct {
 	Version  string `json:"version"`
 	Revision string `json:"revision,omitempty"`

@@ -20,7 +20,7 @@ func tensor(dtype codec.DType, data string, shape ...int) codec.Tensor {
 	return codec.Tensor{DType: dtype, Shape: append([]int{}, shape...), Data: []byte(data)}
 }
 
-// device is a tensor whose bytes are elsewhere.
+// device is a tensor whose bytes are in other memory.
 type device struct {
 	dtype codec.DType
 	shape []int
@@ -105,13 +105,13 @@ func TestStructs(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	// What the target has no field for is counted all the same.
+	// Tensors in fields that the target does not have are counted too.
 	if _, err := codec.Decode[struct{ Request string }](bundle.Serializer{}, payload); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestPlan puts some tensors into the payload and some elsewhere.
+// TestPlan puts some tensors into the payload and some into places.
 func TestPlan(t *testing.T) {
 	inside, outside := &device{dtype: codec.DTypeFloat32, shape: []int{2, 2}}, &device{dtype: codec.DTypeFloat16, shape: []int{4, 3}}
 	host := tensor(codec.DTypeInt8, "abc", 3)
@@ -129,7 +129,7 @@ func TestPlan(t *testing.T) {
 	if err != nil || n != 2000 || p.Tensors[0].Bytes != 2*(3*8+2*2+1) {
 		t.Fatalf("size %d, %v; %+v", n, err, p.Tensors[0])
 	}
-	p.Tensors[0].Offset = 512 // known only once there is room
+	p.Tensors[0].Offset = 512 // known only after the allocation
 	dst := bytes.Repeat([]byte{0xee}, n)
 	if err := p.EncodeInto(dst); err != nil {
 		t.Fatal(err)
@@ -173,7 +173,7 @@ func TestPlan(t *testing.T) {
 	}
 	broken := errors.New("no such pool")
 	if err := b.Decode(new(any), func(*bundle.Tensor) (any, error) { return nil, broken }); !errors.Is(err, broken) {
-		t.Errorf("got %v, want what the function returned", err)
+		t.Errorf("got %v, want the error of the function", err)
 	}
 	var mismatch []codec.Tensor
 	if err := b.Decode(&struct {
@@ -183,7 +183,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestEncodeRefuses has values and plans that no reader would accept.
+// TestEncodeRefuses encodes values and plans that Open would refuse.
 func TestEncodeRefuses(t *testing.T) {
 	gpu := &device{dtype: codec.DTypeInt32, shape: []int{4}}
 	place := bundle.Place{Kind: bundle.PlaceHandle, Bytes: 32}
@@ -247,7 +247,7 @@ func TestTooManyTensors(t *testing.T) {
 	}
 }
 
-// TestSerializerWantsHostMemory: what is on a device has no bytes to copy.
+// TestSerializerWantsHostMemory: the serializer refuses a tensor on a device, which has no bytes to copy.
 func TestSerializerWantsHostMemory(t *testing.T) {
 	for _, v := range []any{
 		&device{dtype: codec.DTypeInt8, shape: []int{0}}, &device{dtype: codec.DTypeInt8},

@@ -12,8 +12,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestBus sends values with tensors in them through a bus of this serializer,
-// and through one of another, on which bundles are decoded too.
+// TestBus sends values with tensors in them through a bus with this serializer,
+// and through one with another, which also decodes bundles.
 func TestBus(t *testing.T) {
 	emit := func(e bus.Emitter, v any, opts ...bus.EmitOption) error { return e.Emit(v, opts...) }
 	for _, tt := range []struct {

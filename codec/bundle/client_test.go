@@ -10,7 +10,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec/internal/codectest"
 )
 
-// hostileBundle is a bundle of a hostile tree, whose tables are right until they are damaged.
+// hostileBundle is a bundle of a hostile tree, whose tables are valid until they are damaged.
 func hostileBundle(h *codectest.Hostile) []byte {
 	const header, record, align = 32, 24, 64
 	le := binary.LittleEndian
@@ -54,8 +54,8 @@ func hostileBundle(h *codectest.Hostile) []byte {
 	return out
 }
 
-// TestAgainstClient: what a stage in Go refuses, one in Python refuses, and else they read
-// the same.
+// TestAgainstClient: Go and Python refuse the same payloads, and decode the others to
+// the same values.
 func TestAgainstClient(t *testing.T) {
 	h := codectest.NewHostile(2)
 	payloads := make([][]byte, 8000)

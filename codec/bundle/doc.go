@@ -1,12 +1,12 @@
-// Package bundle is a payload of one nested value with tensors in it, at any
+// Package bundle encodes one nested value with tensors in it, at any
 // depth. The data of each tensor lies at a multiple of 64 bytes of the payload,
-// or in a *place* outside it, such as a chunk of a GPU's memory, of which the
-// payload says where it is. The bytes are described in layout.go.
+// or in a *place* outside it, such as a chunk of a GPU's memory, which the payload
+// describes. The bytes are described in layout.go.
 //
 //	r := codec.Default()
 //	err := r.Register(bundle.Serializer{})
 //
-// A bus registers it by itself.
+// A bus registers it itself.
 //
 // # Values
 //
@@ -19,9 +19,9 @@
 //	codec.Tensor                              codec.Tensor
 //	*Tensor, Source                           codec.Tensor, or *Tensor in a place
 //
-// What can be encoded besides tensors, and decoded into which types, is as in
-// package codec/omni: struct tags, keys of maps, views of binary data, and what is
-// refused. A tensor is written as often as it is in the value.
+// Values besides tensors, and the types they are decoded into, are as in
+// package codec/omni, with the same struct tags, keys of maps, views of binary data, and
+// refusals. A tensor that is in the value several times is written several times.
 //
 // # Encoding in place
 //
@@ -30,23 +30,23 @@
 //	p.Places = []bundle.Place{...}
 //	n, err := p.Size()               // reserve n bytes
 //	err = p.EncodeInto(dst)          // copies codec.Tensors, once
-//	copyFromDevice(p.Tensors[j].Data) // what is in the payload and was not at hand
+//	copyFromDevice(p.Tensors[j].Data) // data of a Source that lies in the payload
 //
 // # Decoding
 //
 // [Open] reads the tables and allocates no more than a small multiple of their
-// size. [Bundle.Decode] makes the value, in which a function of the caller
-// replaces each tensor as it likes; [Serializer] does both. Data is a view of the
+// size. [Bundle.Decode] makes the value, in which a function of the caller may
+// replace each tensor by another value; [Serializer] does both. Data is a view of the
 // payload, valid for as long as the payload is and never to be written to.
 //
 // # Trust
 //
 // Payloads are not trusted, as everywhere in package codec. Every count, size and
 // offset is checked against the bytes that are there, and those of tensors in a
-// place against the size that the place gives itself: whether there is such
-// memory, and whether it is that large, is for whoever opens the place. Two tensors
+// place against the size in the place's record: the code that opens the place checks
+// that such memory exists, and that it is that large. Two tensors
 // may share bytes of a place, never of the payload. A stride of 0 makes a tensor
-// larger than the memory it lies in, which whoever packs it has to bound. Errors of
+// larger than the memory it lies in: code that packs such a tensor must bound it. Errors of
 // a payload are a [*codec.PayloadError]. Bounds are [MaxPlaces], [MaxTensors],
 // [codec.MaxDims] and those of MessagePack, [codec.MaxMsgpackDepth] and
 // [codec.MaxMsgpackValues].

@@ -9,9 +9,8 @@ import (
 )
 
 // EncodeInto writes the bundle into dst, which has the size that Size returns,
-// and copies data that is at hand. It leaves Data of each tensor in the payload
-// as that tensor's part of dst: what a [Source] stands for is still to be
-// copied there by the caller, who fills all of it.
+// and copies the data of tensors that are not a [Source]. Afterwards Data of each tensor in
+// the payload is that tensor's part of dst: for a Source the caller fills all of it.
 func (p *Plan) EncodeInto(dst []byte) error {
 	size, err := p.Size()
 	if err != nil {
@@ -37,7 +36,7 @@ func (p *Plan) EncodeInto(dst []byte) error {
 		if t.Place != 0 || t.Bytes == 0 {
 			continue
 		}
-		clear(dst[at:t.Offset]) // reserved memory holds what was there before
+		clear(dst[at:t.Offset]) // reserved memory holds old bytes
 		at = int(t.Offset + t.Bytes)
 		data := dst[t.Offset:at:at]
 		pack.Copy(data, t.Data)
@@ -47,7 +46,7 @@ func (p *Plan) EncodeInto(dst []byte) error {
 	return nil
 }
 
-// check refuses what a reader would.
+// check refuses the places and tensors that Open would refuse.
 func (p *Plan) check() error {
 	for i := range p.Places {
 		if reason := p.Places[i].validate(); reason != "" {

@@ -7,8 +7,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec/bundle"
 )
 
-// A value whose tensors are filled where they are sent from, or which stay where
-// they are.
+// A value whose tensors are copied into the payload, or stay in the memory of a
+// device.
 func ExampleNewPlan() {
 	hidden := &onDevice{dtype: codec.DTypeFloat32, shape: []int{2, 3}}
 	cache := &onDevice{dtype: codec.DTypeFloat16, shape: []int{32, 128}}

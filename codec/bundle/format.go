@@ -9,15 +9,15 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec/internal/msgspec"
 )
 
-// format is what a bundle adds to plain values: tensors, by their number in the
-// table. It serves for one value, in one direction.
+// format adds tensors to plain values, by their number in the
+// table. A format serves one value, in one direction.
 type format struct {
 	plan *Plan // encoding
 
-	bundle *Bundle // decoding
-	as     func(t *Tensor) (any, error)
-	next   int   // the number of the tensor that comes next
-	err    error // what as returned
+	bundle  *Bundle // decoding
+	replace func(t *Tensor) (any, error)
+	next    int   // the number of the next tensor
+	err     error // the last error of replace
 }
 
 var _ msgspec.Format = (*format)(nil)
@@ -74,7 +74,7 @@ func planned(v any) (Planned, error) {
 	}
 }
 
-// Ext returns what stands for the next tensor.
+// Ext returns the value for the next tensor.
 func (f *format) Ext(typ int8, data []byte) (any, error) {
 	if typ != tensorExt {
 		return nil, msgspec.RefuseExt(typ)
@@ -88,8 +88,8 @@ func (f *format) Ext(typ int8, data []byte) (any, error) {
 	}
 	t := &f.bundle.Tensors[f.next]
 	f.next++
-	if f.as != nil {
-		v, err := f.as(t)
+	if f.replace != nil {
+		v, err := f.replace(t)
 		f.err = err
 		return v, err
 	}
@@ -99,11 +99,11 @@ func (f *format) Ext(typ int8, data []byte) (any, error) {
 	return t, nil
 }
 
-// Map makes nothing of maps.
+// Map leaves all maps as they are.
 func (*format) Map(func(string) (any, bool)) (any, bool, error) { return nil, false, nil }
 
-// Assign fills tensors of this package, those that as has made, and as
-// everywhere codec.Tensor and python.NDArray.
+// Assign fills tensors of this package, the values of replace, codec.Tensor and
+// python.NDArray.
 func (*format) Assign(target, v any) error {
 	switch target := target.(type) {
 	case *Tensor:

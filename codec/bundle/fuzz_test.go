@@ -11,8 +11,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec/internal/codectest"
 )
 
-// FuzzDecode decodes anything: without a panic, with a typed error, or a value
-// that is encoded into the same tables again, and reads back the same.
+// FuzzDecode decodes any bytes without a panic, to a typed error, or to a value
+// that is encoded into the same tables again, and decoded to the same value.
 func FuzzDecode(f *testing.F) {
 	for _, s := range samples() {
 		payload, err := s.encode()

@@ -15,7 +15,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec/internal/codectest"
 )
 
-// Where fields lie in what sampleBytes returns.
+// The offsets of fields in the result of sampleBytes.
 const (
 	placesAt  = 8
 	tensorsAt = 12
@@ -29,7 +29,7 @@ const (
 	dataAt    = 320
 )
 
-// sampleBytes returns a bundle with a bit of everything.
+// sampleBytes returns a bundle with every kind of record.
 func sampleBytes(t testing.TB) []byte {
 	t.Helper()
 	payload, err := sample{
@@ -54,7 +54,7 @@ type hostilePayload struct {
 	where string // part of the message
 }
 
-// hostile returns payloads that are refused, most of them one step away from a
+// hostile returns payloads that are refused, most of them one change away from a
 // bundle.
 func hostile(t testing.TB) (all []hostilePayload) {
 	t.Helper()
@@ -195,9 +195,9 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestNoBytesLeftOver changes each byte of a bundle: what is accepted then, says
-// something else.
-func TestNoBytesLeftOver(t *testing.T) {
+// TestEveryByteIsChecked changes each byte of a bundle: a changed bundle that is accepted has
+// another value.
+func TestEveryByteIsChecked(t *testing.T) {
 	good := sampleBytes(t)
 	meaning := func(payload []byte) (any, error) {
 		b, err := bundle.Open(payload)

@@ -17,7 +17,7 @@ import "github.com/omnibus-runtime/omnibus/codec"
 //	     …            table of tensors
 //	     …            tree
 //	     …            zeros up to the next multiple of 64, and the data of the
-//	                  first tensor that has some in the payload; and so on
+//	                  first tensor with data in the payload; and so on
 //
 // A place is memory outside the payload:
 //
@@ -31,7 +31,7 @@ import "github.com/omnibus-runtime/omnibus/codec"
 //	56  8         size of the place in bytes
 //	64  64        handle; zeros of a pool
 //
-// A tensor has as many bytes as it needs:
+// A tensor's record has a variable length:
 //
 //	 0  1         dtype, see codec.DType
 //	 1  1         ndim, 0 to codec.MaxDims
@@ -45,11 +45,11 @@ import "github.com/omnibus-runtime/omnibus/codec"
 //
 // The tree is one value with tensors as extensions of type 7, whose data is the
 // number of the tensor in the table, 4 bytes. The numbers are 0, 1, 2 and so on
-// in the order in which they come: each tensor is in the tree once. Timestamps
+// in the order of the tree: each tensor is in the tree once. Timestamps
 // are extensions of type -1, as in MessagePack itself; there are no others.
 //
-// Data in the payload is contiguous, in the order of the table, and begins at
-// the next multiple of 64 behind what is before it; a tensor without elements
+// Data in the payload is contiguous, in the order of the table. The data of each tensor
+// begins at the next multiple of 64 behind the bytes before it; a tensor without elements
 // has no data there, and offset 0. With a payload that begins on a cache line, as
 // those of a store do, data is aligned for every element type. The payload ends
 // with the data of the last tensor, or with the tree; if there is a place,
@@ -57,9 +57,9 @@ import "github.com/omnibus-runtime/omnibus/codec"
 //
 // Strides are given only of tensors that lie in a place and are not contiguous.
 //
-// Everything but the order of a map's entries, the encodings of numbers in the
-// tree and the zeros behind a bundle with places is thereby decided by the
-// value; Open refuses all else.
+// So the value determines everything but the order of a map's entries, the encodings of
+// numbers in the tree and the zeros behind a bundle with places; Open refuses all other
+// bytes.
 const (
 	magic   = 'O' | 'B'<<8 | 'D'<<16 | 'L'<<24
 	version = 1

@@ -28,7 +28,7 @@ func Open(payload []byte) (*Bundle, error) {
 		return nil, malformed(len(payload), "ends within the header")
 	}
 	// Another process may still write to the payload, so every field is read
-	// once, and what was checked is what is used.
+	// once, and the checked value is used.
 	first := binary.LittleEndian.Uint64(payload)
 	places, tensors := binary.LittleEndian.Uint32(payload[8:]), binary.LittleEndian.Uint32(payload[12:])
 	table, tree := binary.LittleEndian.Uint64(payload[16:]), binary.LittleEndian.Uint64(payload[24:])
@@ -60,13 +60,13 @@ func Open(payload []byte) (*Bundle, error) {
 	return b, r.padding(len(b.Places) > 0)
 }
 
-// reader goes through a payload once.
+// reader reads the tables of a payload, once.
 type reader struct {
 	payload []byte
 	at      int
 	table   int   // where the table of tensors ends
 	numbers []int // shapes and strides of all tensors; never grows
-	end     int   // of what has been accounted for: the tree, then data
+	end     int   // of the checked bytes: the tree, then data
 }
 
 func (r *reader) tables(b *Bundle, table, tree int) error {
@@ -106,7 +106,7 @@ func (p *Place) get(src []byte) {
 	copy(p.Handle[:], src[64:])
 }
 
-// tensor reads a record, and returns what is wrong with it, or nothing.
+// tensor reads a record, and returns the reason why it is invalid, or "".
 func (r *reader) tensor(t *Tensor, places []Place) string {
 	if r.table-r.at < tensorBytes {
 		return "it is not in the table"
@@ -142,7 +142,7 @@ func (r *reader) tensor(t *Tensor, places []Place) string {
 	return r.locate(t, places)
 }
 
-// ints reads n numbers of a table that has them.
+// ints reads n numbers of a table with at least n numbers left.
 func (r *reader) ints(n int) ([]int, string) {
 	start := len(r.numbers)
 	for range n {
@@ -156,8 +156,8 @@ func (r *reader) ints(n int) ([]int, string) {
 	return r.numbers[start:len(r.numbers):len(r.numbers)], ""
 }
 
-// locate checks where a tensor says it is, and makes Data a view of the
-// payload.
+// locate checks the place, the offset and the size of a tensor, and makes Data a view of
+// the payload.
 func (r *reader) locate(t *Tensor, places []Place) string {
 	size, reason := extent(t.DType, t.Shape, t.Strides)
 	switch {
@@ -183,21 +183,22 @@ func (r *reader) locate(t *Tensor, places []Place) string {
 		t.Data = []byte{}
 		return ""
 	case !zero(r.payload[r.end:want]):
-		return "what is before its data is not zero"
+		return "the bytes before its data are not zero"
 	}
 	r.end = want + int(size)
 	t.Data = r.payload[want:r.end:r.end]
 	return ""
 }
 
-// padding checks what is behind the last of the data.
+// padding checks that the bytes behind the data are zero, and that there are none unless
+// they are allowed.
 func (r *reader) padding(allowed bool) error {
 	rest := r.payload[r.end:]
 	if len(rest) > 0 && !allowed {
 		return malformed(r.end, fmt.Sprintf("%d bytes behind the bundle", len(rest)))
 	}
 	if !zero(rest) {
-		return malformed(r.end, "what is behind the bundle is not zero")
+		return malformed(r.end, "the bytes behind the bundle are not zero")
 	}
 	return nil
 }
@@ -211,16 +212,16 @@ func zero(b []byte) bool {
 	return true
 }
 
-// Decode decodes the tree into v, a non-nil pointer. As is asked, once for each
-// tensor in the order of the tree, what stands for it in the value; nil stands
-// for what [Serializer] decodes. Binary data are views of the payload. The error
-// is one of as, or a [*codec.PayloadError].
-func (b *Bundle) Decode(v any, as func(t *Tensor) (any, error)) error {
-	return b.decode(v, as, false)
+// Decode decodes the tree into v, a non-nil pointer. For each tensor, in the order of the
+// tree, it calls replace once, and puts the returned value in the tensor's position; if
+// replace is nil, the value is that of [Serializer]. Binary data are views of the payload.
+// The error is one of replace, or a [*codec.PayloadError].
+func (b *Bundle) Decode(v any, replace func(t *Tensor) (any, error)) error {
+	return b.decode(v, replace, false)
 }
 
-func (b *Bundle) decode(v any, as func(t *Tensor) (any, error), keepOrder bool) error {
-	f := &format{bundle: b, as: as}
+func (b *Bundle) decode(v any, replace func(t *Tensor) (any, error), keepOrder bool) error {
+	f := &format{bundle: b, replace: replace}
 	err := msgspec.Decode(f, b.tree, v, keepOrder)
 	var bad *codec.PayloadError
 	switch {
@@ -229,7 +230,7 @@ func (b *Bundle) decode(v any, as func(t *Tensor) (any, error), keepOrder bool) 
 	case err == nil && f.next != len(b.Tensors):
 		return malformed(b.treeAt, fmt.Sprintf("%d tensors in the tree, %d in the table", f.next, len(b.Tensors)))
 	case errors.As(err, &bad):
-		bad.Offset += b.treeAt // it is new, and nobody else's
+		bad.Offset += b.treeAt // msgspec.Decode made the error, and no other code refers to it
 	}
 	return err
 }

@@ -7,10 +7,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec/internal/msgspec"
 )
 
-// Source is a tensor in a value to encode whose bytes are somewhere else, such
-// as on a GPU. A type that has the method is written as a tensor; whether its
-// bytes go into the payload, or which place they are in, is for the caller of
-// [NewPlan] to say.
+// Source is a tensor in a value to encode whose bytes are in other memory, such
+// as on a GPU. A type that has the method is written as a tensor; the caller of
+// [NewPlan] decides whether its bytes go into the payload, or which place they are in.
 type Source interface {
 	// TensorType returns dtype and shape. The shape is not changed later.
 	TensorType() (codec.DType, []int)
@@ -19,15 +18,15 @@ type Source interface {
 // Plan is a value that is about to be encoded: its tree and its tensors. It is
 // not safe for concurrent use.
 type Plan struct {
-	// Places are those of the bundle. Their number decides the size; what is
-	// in them may be filled in up to EncodeInto.
+	// Places are the places of the bundle. Their number decides the size; their
+	// fields may be set until EncodeInto.
 	Places []Place
-	// Tensors are the tensors in the value, in the order in which they are in
-	// the tree. The caller may give each a Place and, in one, an Offset, until
-	// EncodeInto, and Strides, until Size. The rest is not to be changed.
+	// Tensors are the tensors in the value, in the order of the tree. The caller may
+	// set Place of each and, in a place, Offset, until EncodeInto, and Strides, until
+	// Size, and must not change the other fields.
 	Tensors []Planned
-	// MinBytes is the least size, reached by zeros behind the bundle. It
-	// counts for bundles that have places.
+	// MinBytes is the least size of a bundle that has places: zeros behind the bundle
+	// fill it. It is ignored for bundles without places.
 	MinBytes int
 
 	tree []byte
@@ -35,21 +34,21 @@ type Plan struct {
 
 // Planned is a tensor of a plan.
 type Planned struct {
-	// Tensor has no place at first. Data is what is copied into the payload,
-	// or nil for a [Source]; after EncodeInto, it is the tensor's part of the
-	// payload, which the caller fills where there was nothing to copy.
+	// Tensor has no place at first. Data holds the bytes to copy into the payload,
+	// or is nil for a [Source]; after EncodeInto, it is the tensor's part of the
+	// payload, which the caller fills for a Source.
 	Tensor
-	// Source is what the tensor is in the value: a [codec.Tensor], a *Tensor,
+	// Source is the tensor as it is in the value: a [codec.Tensor], a *Tensor,
 	// or a [Source].
 	Source any
 }
 
-// usualTreeBytes is what a tree seldom needs more than.
+// usualTreeBytes is the first capacity of a tree, which few trees exceed.
 const usualTreeBytes = 192
 
-// NewPlan walks through v, and keeps its tensors apart from the rest, which it
-// encodes. Values are those of the package's documentation. The data of tensors is
-// not looked at. One that is not valid is a [codec.ErrShape], a type that cannot
+// NewPlan walks through v, lists its tensors and encodes the rest. Values are those of
+// the package's documentation. NewPlan does not read the data of tensors. A tensor that is
+// not valid is a [codec.ErrShape], a type that cannot
 // be encoded a [codec.ErrType], and a value beyond the limits a
 // [codec.ErrLimit].
 func NewPlan(v any) (*Plan, error) {
@@ -62,8 +61,8 @@ func NewPlan(v any) (*Plan, error) {
 	return p, nil
 }
 
-// Size returns the size of the payload in bytes, with the tensors where they are
-// now said to be. It sets Bytes of all, and Offset of those in the payload. An
+// Size returns the size of the payload in bytes, with the present places of the tensors.
+// It sets Bytes of all tensors, and Offset of those in the payload. An
 // error is a [codec.ErrShape] or [codec.ErrLimit].
 func (p *Plan) Size() (int, error) {
 	if len(p.Places) > MaxPlaces {

@@ -16,13 +16,13 @@ type Tensor struct {
 	// Shape holds the dimensions, outermost first. An empty shape is that of
 	// a scalar; a dimension may be 0.
 	Shape []int
-	// Strides holds how many elements apart the neighbours along each dimension
-	// are; none is negative, and one that is 0 repeats what is there. Nil
+	// Strides holds the distance of neighbours along each dimension, in elements. None is
+	// negative, and a stride of 0 repeats the same elements. Nil
 	// means contiguous, in row-major order, as a tensor in the payload is.
 	Strides []int
-	// Place is where the bytes are: 0 in the payload, n in Places[n-1].
+	// Place is the memory of the bytes: 0 is the payload, n is Places[n-1].
 	Place int
-	// Offset is that of the first element, in the place or in the payload.
+	// Offset is the position of the first element, in the place or in the payload.
 	Offset int64
 	// Bytes is how many bytes there are from the first element to the end of
 	// the last. With strides that differs from the number of elements times the size of
@@ -49,7 +49,7 @@ func (t *Tensor) String() string {
 	return text
 }
 
-// PlaceKind is what a place's fields mean.
+// PlaceKind is the kind of a place, which decides the meaning of its fields.
 type PlaceKind uint32
 
 // The kinds of places.
@@ -58,24 +58,24 @@ const (
 	PlaceHandle PlaceKind = 2 // an allocation of the producer's own
 )
 
-// Place is memory outside the payload, in which tensors lie. What its fields
-// say is checked by whoever opens it; a bundle knows of no memory but its own.
+// Place is memory outside the payload, in which tensors lie. The code that opens the
+// place checks its fields; this package accesses no memory but the payload.
 type Place struct {
 	Kind   PlaceKind
 	Device [16]byte // the GPU's UUID
 	// Pool, Slot and Generation name the piece of memory, and the word that
-	// tells when its contents are ready.
+	// signals that its contents are ready.
 	Pool             [16]byte
 	Slot, Generation uint32
 	Arena            uint32 // of the pool, if the kind is PlacePool
-	// Offset is where the place begins, in the arena or from the base of what
-	// the handle names.
+	// Offset is where the place begins, in the arena or from the base of the
+	// handle's allocation.
 	Offset int64
 	Bytes  int64
 	Handle [64]byte // if the kind is PlaceHandle
 }
 
-// validate returns why there is no such place, or nothing.
+// validate returns the reason why the place is invalid, or "".
 func (p *Place) validate() string {
 	switch {
 	case p.Kind != PlacePool && p.Kind != PlaceHandle:
@@ -90,8 +90,8 @@ func (p *Place) validate() string {
 	return ""
 }
 
-// extent returns how many bytes the elements of a tensor span, and why there is
-// no such tensor, if that is not empty.
+// extent returns how many bytes the elements of a tensor span, and the reason why the
+// tensor is invalid, or "".
 func extent(dtype codec.DType, dims, strides []int) (int64, string) {
 	if !dtype.Valid() {
 		return 0, fmt.Sprintf("unknown %v", dtype)
@@ -123,7 +123,7 @@ func extent(dtype codec.DType, dims, strides []int) (int64, string) {
 	return int64(span), ""
 }
 
-// validate checks what a program hands over as a tensor.
+// validate checks a tensor from the program.
 func (t *Tensor) validate() error {
 	if t.Place != 0 {
 		return t.validateExtent()
@@ -145,8 +145,7 @@ func (t *Tensor) shapeError(reason string) error {
 	return fmt.Errorf("codec: %w %v%v: %s", codec.ErrShape, t.DType, t.Shape, reason)
 }
 
-// contiguous reports whether strides are those of a tensor without any. The
-// strides are of a valid tensor.
+// contiguous reports whether the strides of a valid tensor are those of a contiguous one.
 func contiguous(dims, strides []int) bool {
 	if slices.Contains(dims, 0) {
 		return true
@@ -161,7 +160,7 @@ func contiguous(dims, strides []int) bool {
 	return true
 }
 
-// check returns why a tensor cannot lie in its place, or nothing. Offset and
+// check returns the reason why a tensor cannot lie in its place, or "". Offset and
 // Bytes are not negative.
 func (t *Tensor) check(places []Place) string {
 	if t.Place > len(places) {
@@ -172,7 +171,7 @@ func (t *Tensor) check(places []Place) string {
 	case t.Bytes > p.Bytes || t.Offset > p.Bytes-t.Bytes:
 		return fmt.Sprintf("%d bytes at %d in a place of %d", t.Bytes, t.Offset, p.Bytes)
 	case (p.Offset+t.Offset)%int64(t.DType.Size()) != 0:
-		// A GPU that is asked for such an element gives up its whole context.
+		// An access to a misaligned element destroys the GPU's whole context.
 		return fmt.Sprintf("%v elements at %d in a place at %d", t.DType, t.Offset, p.Offset)
 	}
 	return ""

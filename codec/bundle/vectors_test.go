@@ -18,7 +18,7 @@ import (
 
 const vectorsFile = "testdata/vectors.json"
 
-// vectors are what clients in other languages check themselves against.
+// vectors are the reference for the tests of clients in other languages.
 type vectors struct {
 	Bundles   []vector `json:"bundles"`
 	Malformed []broken `json:"malformed"`
@@ -28,8 +28,8 @@ type vector struct {
 	Name     string  `json:"name"`
 	Places   []place `json:"places"`
 	MinBytes int     `json:"min_bytes"`
-	// Value is described as package codectest does, and a tensor in a place
-	// as ["placed", dtype, shape, strides, place, offset, bytes].
+	// Value is a description as in package codectest, and for a tensor in a place
+	// ["placed", dtype, shape, strides, place, offset, bytes].
 	Value []any  `json:"value"`
 	Hex   string `json:"hex"`
 }
@@ -51,7 +51,7 @@ type broken struct {
 	Hex  string `json:"hex"`
 }
 
-// sample is a value, and where what is not in the payload lies.
+// sample is a value, with the places of the tensors that are not in the payload.
 type sample struct {
 	name     string
 	value    any
@@ -141,8 +141,8 @@ func (s sample) vector(t *testing.T) vector {
 	return v
 }
 
-// TestVectors compares the encoding with the file that other languages check
-// themselves against. A difference is a change of the format: it needs a new
+// TestVectors compares the encoding with the file that the tests of clients in other languages
+// use. A difference is a change of the format: it needs a new
 // version, not -update.
 func TestVectors(t *testing.T) {
 	var all vectors
@@ -157,7 +157,7 @@ func TestVectors(t *testing.T) {
 	golden.JSON(t, vectorsFile, all)
 }
 
-// TestVectorsDecode reads what the file says and expects what was meant.
+// TestVectorsDecode decodes the file and compares with the samples.
 func TestVectorsDecode(t *testing.T) {
 	var all vectors
 	golden.ReadJSON(t, vectorsFile, &all)

@@ -9,8 +9,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec/omni"
 )
 
-// TestAgainstClient: what a stage in Go refuses, one in Python refuses, and else they read
-// the same.
+// TestAgainstClient: Go and Python refuse the same payloads, and decode the others to
+// the same values.
 func TestAgainstClient(t *testing.T) {
 	h := codectest.NewHostile(1)
 	payloads := make([][]byte, 8000)

@@ -1,9 +1,8 @@
 // Package omni speaks the format in which the stages of vLLM-Omni exchange
 // values through their connectors, that of its class OmniSerializer.
 //
-// A Go stage can stand between Python ones: it reads what they wrote, and
-// what it writes they read as if one of them had. The bytes are those that
-// Python's msgspec library writes for the same value.
+// A Go stage can stand between Python stages: both read each other's payloads. The bytes
+// are those that Python's msgspec library writes for the same value.
 //
 //	r := codec.Default()
 //	err := r.Register(omni.Serializer{})
@@ -21,11 +20,11 @@
 //	python.Slice                      slice, which arrives as a list of three
 //	time.Time                         datetime with a time zone
 //
-// Fields of structs go by their msgpack tags, as with
+// Fields of structs use their msgpack tags, as with
 // [codec.MsgpackSerializer]: a name, "-", omitempty, and as_array on a field
 // _msgpack. Embedded structs are part of the one that embeds them; embedded
 // pointers are fields. Keys of a map are text, numbers, bools or nil, all of one
-// kind or not; a [python.Dict] takes all that the format has. A nil pointer,
+// kind or not; a [python.Dict] takes all keys of the format. A nil pointer,
 // slice or map is None. Text must be UTF-8.
 //
 // Decoding into an any gives int64 (uint64 beyond its range), float64, string,
@@ -42,7 +41,7 @@
 // RequestOutput, CompletionOutput and OmniRequestOutput are dicts on the wire,
 // and stay maps here. Python recognises them by their keys: it makes an object
 // of every dict that has, for example, both "finished" and "images", so a map
-// that is meant to stay a dict must avoid such sets.
+// that must stay a dict must not have such a set of keys.
 //
 // # Order
 //
@@ -51,17 +50,17 @@
 // dict is decoded into a python.Dict in its order, and encoding that again gives
 // the same bytes.
 //
-// # What is lost
+// # Losses
 //
 //   - Tuples and sets arrive as lists, and so do slices, unless the target's
 //     type is python.Slice. The format has no mark for them.
 //   - Integers beyond 64 bits have no encoding; Python refuses them as well.
-//     Times outside the years 1 to 9999, which its datetimes have not, are refused
-//     both ways, and so are keys of a python.Dict that are dicts, or tensors, arrays
-//     and images, or have one in them.
+//     Times outside the years 1 to 9999, which Python's datetimes do not cover, are refused
+//     both ways, and so are keys of a python.Dict that are dicts, tensors, arrays
+//     or images, or contain one.
 //   - Every float has 64 bits on the wire.
 //   - A tensor without dimensions keeps its empty shape. A tensor on another
-//     device arrives in the memory of the host, and gradients are gone.
+//     device arrives in the memory of the host, and gradients are lost.
 //   - The class of a dataclass or struct: it is a dict of its fields.
 //   - Tensors with elements for which there is no [codec.DType], such as complex32
 //     or float8_e4m3fnuz, are refused, with the rest of their payload.
@@ -72,19 +71,19 @@
 // [Serializer.EncodeInto], into the memory that the caller has reserved, and not
 // at all by [Serializer.Decode]: decoded tensors, arrays, images and []byte are
 // views of the payload, valid for as long as the payload is and never to be
-// written to. The format aligns nothing: data lies at whatever address the keys
-// before it leave, and [codec.View] of it is a [codec.ErrAlignment] unless it
-// falls well. [codec.Tensor.Clone] makes an aligned copy.
+// written to. The format aligns nothing: data begins directly behind the keys
+// before it, and [codec.View] of it is a [codec.ErrAlignment] unless that address
+// happens to be aligned. [codec.Tensor.Clone] makes an aligned copy.
 //
 // # Trust
 //
 // Payloads are not trusted, as everywhere in package codec, and the bounds are
 // the same: [codec.MaxMsgpackDepth], [codec.MaxMsgpackValues],
 // [codec.MaxDims], and no length without bytes to back it. A tensor's data must
-// have the size that dtype and shape say. Errors of a payload are a
-// [*codec.PayloadError], whose path says where in the value. The format's
-// relatives know two extensions that hold pickled objects. Unpickling runs
-// whatever the sender likes, and nothing here does it: they are refused.
+// have the size that follows from dtype and shape. Errors of a payload are a
+// [*codec.PayloadError] with the path in the value. Related
+// formats have two extensions for pickled objects. Unpickling runs code of the sender, so
+// this package refuses both.
 //
 // Values to encode are bounded likewise, and one that contains itself is an
 // error.

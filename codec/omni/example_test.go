@@ -8,7 +8,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec/omni"
 )
 
-// A stage in Go reads what a stage in Python has sent, without copying the
+// A stage in Go decodes a payload of a stage in Python, without copying the
 // tensor, and sends a value on in the same format.
 func ExampleSerializer() {
 	serializers := codec.Default()

@@ -27,7 +27,7 @@ const (
 	dataKey  = "data"
 )
 
-// format is what vLLM-Omni adds to msgspec.
+// format adds vLLM-Omni's marked maps to msgspec.
 type format struct{}
 
 var _ msgspec.Format = format{}
@@ -86,8 +86,8 @@ func (format) Ext(typ int8, _ []byte) (any, error) {
 	return nil, msgspec.RefuseExt(typ)
 }
 
-// Map turns a marked map into what the mark says. A map that lacks one of the
-// other entries is a map, and a mark that Python takes for false is none.
+// Map turns a marked map into the value of its mark. A map that lacks one of the
+// other entries is a plain map, and so is one whose mark is false in Python.
 func (format) Map(get func(string) (any, bool)) (any, bool, error) {
 	for _, mark := range [...]string{tensorMark, arrayMark, imageMark} {
 		if value, ok := get(mark); ok && complete(mark, get) && python.Truth(value) {
@@ -98,7 +98,7 @@ func (format) Map(get func(string) (any, bool)) (any, bool, error) {
 	return nil, false, nil
 }
 
-// kindKey is the entry that says what the elements are.
+// kindKey is the key of the entry with the type of the elements.
 func kindKey(mark string) string {
 	if mark == imageMark {
 		return modeKey
@@ -147,8 +147,7 @@ func entry(get func(string) (any, bool), key string) any {
 	return v
 }
 
-// Assign fills tensors, arrays and images, and makes tensors and arrays of
-// each other.
+// Assign fills tensors, arrays and images, and converts between tensors and arrays.
 func (format) Assign(target, v any) error {
 	if m, ok := target.(*Image); ok {
 		image, ok := v.(Image)

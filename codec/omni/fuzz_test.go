@@ -12,7 +12,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec/python"
 )
 
-// FuzzDecode decodes into all kinds of targets. What is accepted must be
+// FuzzDecode decodes into all kinds of targets. An accepted value must be
 // encoded and decoded again without a change.
 func FuzzDecode(f *testing.F) {
 	for i := range 20 {

@@ -137,7 +137,7 @@ func TestMismatch(t *testing.T) {
 	}
 }
 
-// TestLimitsAreReached decodes what is just within the limits.
+// TestLimitsAreReached decodes payloads just within the limits.
 func TestLimitsAreReached(t *testing.T) {
 	for name, src := range map[string]string{
 		"arrays": strings.Repeat("\x91", 64) + "\xc0",
@@ -155,8 +155,8 @@ func TestLimitsAreReached(t *testing.T) {
 	}
 }
 
-// TestUnknownFields passes over what the target has no field for, except what
-// must not be there at all.
+// TestUnknownFields decodes entries without a field in the target, except those that
+// are refused everywhere.
 func TestUnknownFields(t *testing.T) {
 	got, err := codec.Decode[pair](omni.Serializer{}, []byte("\x83\xa1x\x92\x80\x81\xc0\xc4\x01a\xa5First\xa1a\xa1y\xcb\x00\x00\x00\x00\x00\x00\x00\x00"))
 	if err != nil || got.First != "a" {
@@ -168,7 +168,7 @@ func TestUnknownFields(t *testing.T) {
 	}
 }
 
-// TestMarkOfFalse is a map that only looks like a tensor.
+// TestMarkOfFalse decodes a marked map whose mark is false in Python, to a map.
 func TestMarkOfFalse(t *testing.T) {
 	for _, mark := range []any{nil, false, int64(0), uint64(0), 0.0, math.Copysign(0, -1), "", []byte{}, []any{}, map[string]any{}} {
 		want := map[string]any{"__tensor__": mark, "__ndarray__": mark, "shape": int64(1)}
@@ -186,8 +186,8 @@ func TestMarkOfFalse(t *testing.T) {
 	}
 }
 
-// TestMarkAlone is a map that has a mark, and not all that goes with it.
-func TestMarkAlone(t *testing.T) {
+// TestMarkWithoutItsEntries decodes a map that has a mark, and not all of its other entries.
+func TestMarkWithoutItsEntries(t *testing.T) {
 	for _, want := range []map[string]any{
 		{"__tensor__": true},
 		{"__ndarray__": true, "dtype": "<f4", "shape": []any{}},
@@ -205,8 +205,8 @@ func TestMarkAlone(t *testing.T) {
 	}
 }
 
-// TestKeysThatGoMapsHaveNot are in a python.Dict, also behind others, and inside of maps.
-func TestKeysThatGoMapsHaveNot(t *testing.T) {
+// TestKeysOutsideGoMaps: keys that no Go map can have are in a python.Dict, also behind others, and inside of maps.
+func TestKeysOutsideGoMaps(t *testing.T) {
 	for _, key := range []any{[]any{}, []any{int64(1), []any{"a"}}, []byte("a"), time.Unix(5, 0).UTC()} {
 		for _, first := range []any{"a", int64(1)} {
 			want := map[string]any{"x": python.Dict{{Key: first, Value: int64(1)}, {Key: key, Value: []any{}}, {Key: "b", Value: int64(2)}}}
@@ -222,7 +222,7 @@ func TestKeysThatGoMapsHaveNot(t *testing.T) {
 	}
 }
 
-// TestMarkOfTrue is a tensor by a mark that Python takes for true.
+// TestMarkOfTrue decodes a tensor by a mark that is true in Python.
 func TestMarkOfTrue(t *testing.T) {
 	for _, mark := range []any{true, 1, -1, uint64(1 << 63), 0.5, math.NaN(), "x", []byte{0}, []any{nil}, map[string]any{"": nil}, time.Unix(0, 0)} {
 		payload, err := omni.Serializer{}.Append(nil, map[string]any{"__tensor__": mark, "dtype": "int8", "shape": []int{1}, "data": []byte{7}})
@@ -236,7 +236,7 @@ func TestMarkOfTrue(t *testing.T) {
 	}
 }
 
-// TestKeysOfDicts: what Python has no dict with is neither written nor read.
+// TestKeysOfDicts: keys that no dict in Python can have are neither written nor read.
 func TestKeysOfDicts(t *testing.T) {
 	keep := omni.Serializer{KeepOrder: true}
 	for _, key := range []any{nil, true, int64(1), 1.5, "a", []byte("a"), []any{int64(1), []any{"a"}}, time.Unix(1, 0).UTC()} {
@@ -266,7 +266,7 @@ func TestKeysOfDicts(t *testing.T) {
 	}
 }
 
-// TestTimes: what Python has no datetime for is not written.
+// TestTimes: times outside Python's datetime are not written.
 func TestTimes(t *testing.T) {
 	for _, at := range []time.Time{{}, time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)} {
 		payload, err := omni.Serializer{}.Append(nil, at)

@@ -8,8 +8,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec"
 )
 
-// channels says how many there are in each of PIL's modes that have a byte for each,
-// which is all that the format can carry.
+// channels is the number of channels in PIL's modes with one byte for each channel. The
+// format carries only these modes.
 var channels = map[string]int{
 	"L": 1, "P": 1, "LA": 2, "PA": 2, "La": 2, "RGB": 3, "YCbCr": 3, "LAB": 3, "HSV": 3,
 	"RGBA": 4, "RGBX": 4, "RGBa": 4, "CMYK": 4,
@@ -17,19 +17,18 @@ var channels = map[string]int{
 
 // Image is a PIL image: pixels of one byte for each channel, row by row.
 type Image struct {
-	// Mode is PIL's name of what the channels mean, such as "RGB" or "L", with a byte
+	// Mode is PIL's name of the meaning of the channels, such as "RGB" or "L", with one byte
 	// for each channel.
 	Mode string
 	// Shape is height, width and, unless there is only one, channels.
 	Shape []int
-	// Data holds the pixels. It may be a view of memory that belongs to
-	// someone else, such as a payload.
+	// Data holds the pixels. It may be a view of memory that the Image does not own, such
+	// as a payload.
 	Data []byte
 }
 
-// Validate checks that the mode has a byte for each channel, that the shape is that
-// of such an image and that Data has the size that follows. The error wraps
-// [codec.ErrShape].
+// Validate checks that the mode has one byte for each channel, that the shape fits the
+// mode, and that Data has the size that follows. The error wraps [codec.ErrShape].
 func (m Image) Validate() error {
 	n, known := channels[m.Mode]
 	if !known {

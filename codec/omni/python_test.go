@@ -12,7 +12,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec/omni"
 )
 
-// values generates values of all kinds that the format has.
+// values generates values of all kinds of the format.
 func values() *rapid.Generator[any] {
 	return codectest.Values(codectest.Tensors(), codectest.NDArrays(), codectest.Slices(), images())
 }
@@ -32,8 +32,8 @@ func describeImage(v any) []any {
 	return nil
 }
 
-// TestAgainstPython has Python encode and decode the same values: its class if
-// $OMNIBUS_VLLM_OMNI names a folder with the package vllm_omni, else msgspec.
+// TestAgainstPython has Python encode and decode the same values: with its class if
+// $OMNIBUS_VLLM_OMNI names a folder with the package vllm_omni, else with msgspec.
 func TestAgainstPython(t *testing.T) {
 	s := omni.Serializer{KeepOrder: true}
 	codectest.AgainstPython(t, codectest.Codec{

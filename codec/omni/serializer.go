@@ -34,16 +34,16 @@ func (Serializer) EncodeInto(dst []byte, v any) error {
 	return msgspec.EncodeInto(format{}, dst, v)
 }
 
-// Append appends the encoding of v to dst. A value that the format has no
-// place for is a [codec.ErrType], one beyond the limits a [codec.ErrLimit],
+// Append appends the encoding of v to dst. A value that has no encoding in the format
+// is a [codec.ErrType], one beyond the limits a [codec.ErrLimit],
 // and a tensor, array or image that is not valid a [codec.ErrShape].
 func (Serializer) Append(dst []byte, v any) ([]byte, error) {
 	return msgspec.Append(format{}, dst, v)
 }
 
 // Decode decodes src into *v. Binary data and the data of tensors, arrays and
-// images are views of src; all else is copied, and nothing that *v held before
-// is used. The error is a [*codec.PayloadError].
+// images are views of src; all else is copied, and the old content of *v is not
+// used. The error is a [*codec.PayloadError].
 func (s Serializer) Decode(src []byte, v any) error {
 	return msgspec.Decode(format{}, src, v, s.KeepOrder)
 }

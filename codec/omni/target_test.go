@@ -96,7 +96,7 @@ func TestStructs(t *testing.T) {
 	}
 }
 
-// TestOldContent decodes into a target that has been used.
+// TestOldContent decodes into a target with old content.
 func TestOldContent(t *testing.T) {
 	payload, err := omni.Serializer{}.Append(nil, map[string]any{"request": "new", "Scores": map[int]any{1: 1.0}})
 	if err != nil {
@@ -116,8 +116,8 @@ func TestOldContent(t *testing.T) {
 	}
 }
 
-// TestEmbedded has fields from structs that are embedded, but not from the
-// types that have a form of their own.
+// TestEmbedded encodes fields of embedded structs, but not of embedded
+// types with an encoding of their own.
 func TestEmbedded(t *testing.T) {
 	type Inner struct {
 		Name   string `msgpack:"name"`
@@ -181,7 +181,7 @@ func TestStructAsArray(t *testing.T) {
 	}
 }
 
-// TestEncoding pins what Python cannot be asked about.
+// TestEncoding fixes the encoding of values that Python does not have.
 func TestEncoding(t *testing.T) {
 	text := "text"
 	var none *string
@@ -258,8 +258,8 @@ func TestCannotEncode(t *testing.T) {
 	}
 }
 
-// TestArraysOfEachKind converts between tensors and arrays where the target
-// says so.
+// TestArraysOfEachKind converts between tensors and arrays, by the type of the
+// target.
 func TestArraysOfEachKind(t *testing.T) {
 	tensor := codec.Tensor{DType: codec.DTypeInt16, Shape: []int{1}, Data: []byte{1, 2}}
 	array := python.NDArray{DType: "<i2", Shape: []int{1}, Data: []byte{1, 2}}

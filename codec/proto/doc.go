@@ -1,6 +1,6 @@
 // Package proto encodes and decodes Protocol Buffers messages. It is a
 // serializer for programs whose values are messages already; it needs
-// google.golang.org/protobuf and nothing of the schema but the generated code.
+// google.golang.org/protobuf and the generated code of the schema.
 //
 //	registry := codec.Default()
 //	registry.Register(proto.Serializer{})
@@ -26,16 +26,16 @@
 //
 // # Trust
 //
-// Bytes from elsewhere are decoded from a private copy, which their writer
-// cannot change in between, into no more than [MaxDepth] messages within each
-// other. A payload has at most [MaxBytes] bytes, in both directions. Bytes
+// Payloads are decoded from a private copy, which their writer
+// cannot change meanwhile, into no more than [MaxDepth] nested
+// messages. A payload has at most [MaxBytes] bytes, in both directions. Bytes
 // that are no message are a [codec.ErrMalformed], those beyond a limit a
-// [codec.ErrLimit], and a message without a field that it requires a
+// [codec.ErrLimit], and a message without a required field a
 // [codec.ErrMismatch].
 //
 // As everywhere in Protocol Buffers, one byte can stand for a whole element:
-// a list of empty messages takes many times its payload. Depth is not looked
-// at in encoding, only the consumer sees that a message is too deep.
+// a list of empty messages takes many times its payload. Encoding does not check
+// the depth: only the consumer finds that a message is too deep.
 //
 // Serializer keeps no state and is safe for concurrent use.
 package proto

@@ -30,7 +30,7 @@ func sample(t testing.TB) *structpb.Struct {
 	return m
 }
 
-// TestContract is that of package codec.
+// TestContract checks the promises of package codec.
 func TestContract(t *testing.T) {
 	s, value := codecproto.Serializer{}, sample(t)
 	n, ok := s.Size(value)
@@ -100,7 +100,7 @@ func TestDecodeTargets(t *testing.T) {
 		t.Errorf("into a pointer: %v, %v", pointer, err)
 	}
 	if string(old.Value) != "old" {
-		t.Errorf("a message that others may hold was reused: %q", old.Value)
+		t.Errorf("a message that the program may still hold was reused: %q", old.Value)
 	}
 	dynamic := dynamicpb.NewMessage(want.ProtoReflect().Descriptor())
 	if err := s.Decode(payload, dynamic); err != nil || !proto.Equal(dynamic, want) {
@@ -132,7 +132,7 @@ func TestDecodeRefuses(t *testing.T) {
 		src     []byte
 		into    proto.Message
 		want    error
-		because string // what the library says, if it does
+		because string // part of the library's error; empty: any
 	}{
 		{"cut short", []byte{0x0a, 5, 'a'}, new(wrapperspb.BytesValue), codec.ErrMalformed, ""},
 		{"length of all ones", append([]byte{0x0a}, bytes.Repeat([]byte{0xff}, 10)...), new(wrapperspb.BytesValue), codec.ErrMalformed, ""},
@@ -163,7 +163,7 @@ func TestEncodeRefuses(t *testing.T) {
 		name  string
 		value proto.Message
 		want  error
-		sized bool // by number of bytes alone
+		sized bool // refused by its number of bytes alone
 	}{
 		{"too large", wrapperspb.Bytes(make([]byte, codecproto.MaxBytes)), codec.ErrLimit, false},
 		{"text not UTF-8", wrapperspb.String("\xff"), codec.ErrType, true},
@@ -215,7 +215,7 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// watched is a message that says what it is decoded from.
+// watched is a message that records the bytes it is decoded from.
 type watched struct {
 	protoreflect.Message
 	decode func(src []byte)
@@ -231,8 +231,8 @@ func (w watched) ProtoMethods() *protoiface.Methods {
 	}}
 }
 
-// TestPrivateCopy: whoever writes to the payload does not come between the
-// checks of the library and the use.
+// TestPrivateCopy: a message is decoded from a private copy, which a writer of the payload cannot change
+// between the library's checks and the use.
 func TestPrivateCopy(t *testing.T) {
 	payload := []byte{0x0a, 1, 'x'}
 	seen := false
@@ -247,8 +247,8 @@ func TestPrivateCopy(t *testing.T) {
 	}
 }
 
-// FuzzDecode decodes anything, without a panic: into an error that says what
-// it is, or into what reads back the same.
+// FuzzDecode decodes any bytes without a panic: to an error with its
+// kind, or to a message that is encoded and decoded to the same again.
 func FuzzDecode(f *testing.F) {
 	s := codecproto.Serializer{}
 	for _, m := range []proto.Message{sample(f), wrapperspb.String("text"), protodesc()} {
@@ -272,7 +272,7 @@ func FuzzDecode(f *testing.F) {
 			}
 			again, err := s.Append(nil, m)
 			if err != nil {
-				t.Fatalf("what was decoded cannot be encoded: %v", err)
+				t.Fatalf("the decoded message cannot be encoded: %v", err)
 			}
 			back := m.ProtoReflect().New().Interface()
 			if err := s.Decode(again, back); err != nil || !proto.Equal(m, back) {

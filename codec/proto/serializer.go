@@ -15,8 +15,8 @@ import (
 const (
 	// MaxBytes bounds its size.
 	MaxBytes = 64 << 20
-	// MaxDepth bounds the messages within each other, of which the payload
-	// is the first. Other implementations have the same limit.
+	// MaxDepth bounds nested messages; the payload is the first level. Other
+	// implementations have the same limit.
 	MaxDepth = 100
 )
 
@@ -47,7 +47,7 @@ func (Serializer) Size(v any) (sizeBytes int, ok bool) {
 
 // EncodeInto fills dst with the payload of v, a message.
 func (Serializer) EncodeInto(dst []byte, v any) error {
-	// With no capacity beyond dst, a message that is larger goes elsewhere.
+	// Without capacity beyond dst, append moves a larger message to new memory.
 	out, err := appendTo(dst[:0:len(dst)], v)
 	if err != nil {
 		return err
@@ -82,8 +82,8 @@ func appendTo(dst []byte, v any) ([]byte, error) {
 	return out, nil
 }
 
-// message returns the message that v is. A nil pointer of a generated type is
-// none, although the library would encode it as an empty one.
+// message returns v as a message. A nil pointer of a generated type is
+// refused, although the library would encode it as an empty message.
 func message(v any) (proto.Message, error) {
 	if m, ok := v.(proto.Message); ok && isValid(m) {
 		return m, nil
@@ -124,15 +124,15 @@ func target(v any) (m proto.Message, pointer reflect.Value, err error) {
 	p := reflect.ValueOf(v)
 	if p.Kind() == reflect.Pointer && !p.IsNil() && p.Elem().Kind() == reflect.Pointer {
 		fresh, ok := reflect.New(p.Elem().Type().Elem()).Interface().(proto.Message)
-		if ok && isValid(fresh) { // one of a dynamic type has no type yet
+		if ok && isValid(fresh) { // a new dynamic message has no type, and is not valid
 			return fresh, p.Elem(), nil
 		}
 	}
 	return nil, reflect.Value{}, typeError(v, "a non-nil proto.Message, or a pointer to a pointer of a generated type")
 }
 
-// kindOf tells a limit from bad bytes. The library has no value to compare the
-// one error with; a test holds its words.
+// kindOf distinguishes an exceeded limit from malformed bytes. The library has no error
+// value to compare with, so kindOf compares the text; a test checks the text.
 func kindOf(err error) error {
 	if strings.Contains(err.Error(), "recursion depth") {
 		return codec.ErrLimit

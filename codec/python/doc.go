@@ -2,6 +2,5 @@
 // and package codec have no type of their own: NumPy arrays, slices, and
 // dictionaries, which keep their order and take keys of any kind.
 //
-// They are plain values. The package codec/omni gives each its
-// bytes.
+// They are plain values, which package codec/omni encodes and decodes.
 package python

@@ -12,8 +12,8 @@ import (
 )
 
 // NDArray is a NumPy array in row-major order. Unlike a [codec.Tensor] it can
-// have elements of which Go computes nothing: complex numbers, big endian
-// ones, dates, text.
+// have elements without a Go type: big endian numbers, long doubles,
+// dates, text.
 type NDArray struct {
 	// DType is NumPy's description of the elements, array.dtype.str: a byte
 	// order "<", ">" or "|", a kind, and a size, such as "<f4" or "|b1".
@@ -21,8 +21,8 @@ type NDArray struct {
 	// Shape holds the dimensions, outermost first. An empty shape is that of
 	// a scalar, with one element; a dimension may be 0.
 	Shape []int
-	// Data holds the elements. It may be a view of memory that belongs to
-	// someone else, such as a payload.
+	// Data holds the elements. It may be a view of memory that the NDArray does not own,
+	// such as a payload.
 	Data []byte
 }
 
@@ -101,8 +101,8 @@ var itemSizes = map[byte][]int{
 	'S': nil, 'U': nil, // bytes and text
 }
 
-// dateUnit is how a unit ends a dtype: how many of it there are, if more than one, and
-// its name.
+// dateUnit matches the unit at the end of a dtype: a count, if it is not 1, and
+// the name of the unit.
 var dateUnit = regexp.MustCompile(`^([02-9]|[1-9][0-9]{1,8})?(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]$`)
 
 // maxItemBytes is NumPy's own limit, an int32.

@@ -1,6 +1,6 @@
 package python
 
-// Slice is a Python slice; what is nil is None.
+// Slice is a Python slice; nil is None.
 type Slice struct {
 	Start, Stop, Step *int
 }

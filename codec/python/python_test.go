@@ -30,7 +30,7 @@ func TestItemSize(t *testing.T) {
 	}
 }
 
-// TestTensor takes every dtype to NumPy's and back.
+// TestTensor converts every dtype to NumPy's and back.
 func TestTensor(t *testing.T) {
 	for dtype := codec.DTypeBool; dtype.Valid(); dtype++ {
 		tensor := codec.Tensor{DType: dtype, Shape: []int{2, 1}, Data: make([]byte, 2*dtype.Size())}

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Truth reports whether Python takes a decoded value for true: not nil, false, a zero,
-// nor what has no elements.
+// Truth reports whether a decoded value is true in Python: it is not nil, false, a zero,
+// nor empty.
 func Truth(v any) bool {
 	switch v := v.(type) {
 	case nil:
@@ -23,13 +23,13 @@ func Truth(v any) bool {
 	switch r := reflect.ValueOf(v); r.Kind() {
 	case reflect.String, reflect.Slice, reflect.Map:
 		return r.Len() > 0
-	default: // what stands for an object
+	default: // an object in Python
 		return true
 	}
 }
 
-// Hashable reports whether a decoded value can be a key in Python: neither a dictionary,
-// nor an array or what else stands for an object, nor a list with one of those in it.
+// Hashable reports whether a decoded value can be a key in Python: it is no dictionary,
+// array or other object, nor a list that contains one.
 func Hashable(v any) bool {
 	switch v := v.(type) {
 	case nil, time.Time, []byte:

@@ -7,7 +7,7 @@
 // asks it and stops it: one for each type and settings, however many transports there are. Payloads
 // lie in memory that both have mapped; a packet of a Unix socket says what is to be done with
 // which. What an engine lacks, the Python side adds for every program in Python too: see its
-// modules connector.stores and connector.held.
+// modules connector.stores and connector.peer_store.
 //
 // # What goes wrong
 //

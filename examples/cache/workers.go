@@ -28,8 +28,8 @@ const (
 //go:embed histogram.py
 var histogram []byte
 
-// workerStage describes the stage of a worker. When the worker dies, its handles go to the next process, without a limit
-// of attempts: if the request failed, the other worker might not get its handle.
+// workerStage describes the stage of a worker. When the worker dies, its handles go to the next process, without a
+// limit of attempts: if the request failed, the other worker might not get its handle.
 func workerStage(name string) bus.StageSpec {
 	return bus.StageSpec{Name: name, Remote: &bus.Remote{}, State: bus.StateNone, Attempts: math.MaxInt}
 }

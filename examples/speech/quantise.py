@@ -16,7 +16,7 @@ from omnibus import Delivery, PayloadError, Task, Tensor, run, stage
 
 @dataclass(frozen=True)
 class Shape:
-    """What a chunk of coefficients is: float32, [frames][channels][hop]."""
+    """The format of a chunk of coefficients: float32, [frames][channels][hop]."""
 
     rate: int  # of the samples, in Hz
     channels: int

@@ -79,7 +79,7 @@ func (l *live) progress() string {
 	return line
 }
 
-// ignoreProgress reads what is left of standard error.
+// ignoreProgress reads the rest of standard error.
 func (l *live) ignoreProgress() { go func() { _, _ = io.Copy(io.Discard, l.stderr) }() }
 
 var liveFormat = wav.Format{Rate: 22050, Channels: 1}

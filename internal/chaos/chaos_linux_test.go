@@ -204,7 +204,7 @@ func (c *run) holding(pid int) (h holding, attached bool) {
 		}
 		attached = true
 		h.deliveries += p.Held
-		h.payloads += p.Arena.Rooms
+		h.payloads += p.Arena.Payloads
 		h.requests += p.Requests
 		h.direct += p.Direct
 	}

@@ -247,7 +247,7 @@ func (c *run) killAll() {
 func (c *run) leftovers() string {
 	var left []string
 	for _, p := range c.server.Processes() {
-		if p.Held > 0 || p.Requests > 0 || p.Arena.Rooms > 0 || p.Arena.Used > 0 || p.Placed > 0 || p.Fetched > 0 {
+		if p.Held > 0 || p.Requests > 0 || p.Arena.Payloads > 0 || p.Arena.Used > 0 || p.Placed > 0 || p.Fetched > 0 {
 			left = append(left, fmt.Sprintf("%+v", p))
 		}
 	}

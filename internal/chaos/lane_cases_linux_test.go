@@ -173,14 +173,14 @@ var badLanes = map[string]struct {
 		},
 		said: "is not the peer's to finish", sides: allSides,
 	},
-	"finish of what is kept": {
+	"finish of a kept delivery": {
 		do: func(l *laneEnd) error {
 			m := &wire.Finish{Delivery: l.held, Flags: wire.FinishKeep}
 			return errors.Join(l.frame(m), l.frame(m))
 		},
 		said: "is not the peer's to finish", sides: allSides,
 	},
-	"release of what is not finished": {
+	"release of an unfinished delivery": {
 		do:   func(l *laneEnd) error { return l.frame(&wire.Release{Delivery: l.held}) },
 		said: "was not kept, or was released before", sides: allSides,
 	},
@@ -230,7 +230,7 @@ var badLanes = map[string]struct {
 		do:   func(l *laneEnd) error { return l.sendSocket(&wire.Lane{Capacity: laneBytes}, l.own.FD()) },
 		said: "the memory of its lane once",
 	},
-	"forgets what it never had": {
+	"forgets a segment that it never had": {
 		do:   func(l *laneEnd) error { return errors.Join(l.sendSocket(&wire.Forget{Segment: 77}), l.hangUp()) },
 		said: "closed the connection",
 	},

@@ -369,7 +369,7 @@ func (l *laneEnd) packet(b []byte, fds ...int) error {
 // receive passes the honest node's messages to fromPeer, until the connection ends.
 func (l *laneEnd) receive() {
 	for {
-		l.receiver.Rouse()
+		l.receiver.EndSleep()
 		for {
 			frame, _, ok := l.receiver.Next()
 			if !ok {
@@ -393,7 +393,7 @@ func (l *laneEnd) receive() {
 			runtime.Gosched()
 			continue
 		}
-		if !l.receiver.Doze() {
+		if !l.receiver.PrepareSleep() {
 			if l.receiver.Err() != nil {
 				return
 			}

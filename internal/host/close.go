@@ -13,11 +13,11 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/host/child"
 )
 
-// close drains and takes everything down that open and run have made. The
-// error that ended the run, if one did, leaves no time for requests.
+// close drains, and closes what open and run have made. If an error ended the run, requests get no
+// time.
 func (h *running) close(ctx context.Context, failed error) error {
 	ended := ctx
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ended)) // it may be over: that is why we are here
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ended)) // a context that has ended is why close runs
 	defer cancel(nil)
 	go func() {
 		select {
@@ -35,7 +35,7 @@ func (h *running) close(ctx context.Context, failed error) error {
 	}
 	stop := (*child.Child).Stop
 	if served && failed == nil {
-		stop = (*child.Child).Leave // they were told
+		stop = (*child.Child).Leave // the processes were told to leave
 	}
 	errs := []error{h.stopProcesses(ctx, stop), h.main.result(context.Cause(ended))}
 	var stats bus.Stats
@@ -52,7 +52,7 @@ func (h *running) close(ctx context.Context, failed error) error {
 	return errors.Join(append(errs, broken)...)
 }
 
-// drainRequests gives open requests, and the main process, their time.
+// drainRequests waits, for the grace, until open requests and the main process have ended.
 func (h *running) drainRequests(ctx context.Context) {
 	ctx, cancel := context.WithTimeoutCause(ctx, h.opts.Grace, fmt.Errorf("the grace of %v is over", h.opts.Grace))
 	defer cancel()
@@ -65,17 +65,16 @@ func (h *running) drainRequests(ctx context.Context) {
 		h.opts.Logger.Warn("requests did not end in time", slog.Any("error", err))
 		h.bus.AbortAll(fmt.Errorf("the host is going to stop: %w", context.Cause(ctx)))
 	}
-	h.children.Refuse() // the processes end when they are told
+	h.children.Refuse() // a process that leaves now gets no successor
 	h.server.Drain()
 }
 
-// stopProcesses stops the stages one after the other, each after those that
-// feed it.
+// stopProcesses stops the stages one by one, each after the stages that feed it.
 func (h *running) stopProcesses(ctx context.Context, stop func(*child.Child, context.Context) error) error {
 	if h.children == nil {
 		return nil
 	}
-	h.main.stop(canceled(ctx))
+	h.main.stop(canceledContext(ctx))
 	var errs []error
 	for _, s := range h.stages {
 		errs = append(errs, h.stopReplicas(s, func(c *child.Child) error { return stop(c, ctx) })...)
@@ -83,7 +82,7 @@ func (h *running) stopProcesses(ctx context.Context, stop func(*child.Child, con
 	return errors.Join(append(errs, h.children.Close(ctx))...)
 }
 
-// stopReplicas stops the processes of a stage at once, and waits for all.
+// stopReplicas stops the processes of a stage at the same time, and waits for all.
 func (h *running) stopReplicas(s *stage, stop func(*child.Child) error) []error {
 	errs := make([]error, len(s.replicas))
 	var stops sync.WaitGroup
@@ -99,13 +98,13 @@ func (h *running) stopReplicas(s *stage, stop func(*child.Child) error) []error 
 	return errs
 }
 
-func canceled(ctx context.Context) context.Context {
+func canceledContext(ctx context.Context) context.Context {
 	ctx, cancel := context.WithCancel(ctx)
 	cancel()
 	return ctx
 }
 
-// closeBus gives back sockets and memory, and says what was wrong with it.
+// closeBus closes the sockets and the bus. The error says what was not clean.
 func (h *running) closeBus() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
@@ -128,23 +127,23 @@ func (h *running) closeBus() error {
 	return errors.Join(errs...)
 }
 
-// summarise prints what the run did, in one line.
+// summarise prints one line about the run.
 func (h *running) summarise(s bus.Stats, broken error) {
 	if len(h.pipeline.Stages) == 0 {
 		fmt.Fprintf(h.opts.Outlet, "done: %s left, %d swept; %s; ran %v\n",
-			count(int64(s.Exchange.Entries), "value"), s.Exchange.Swept, storeAfter(broken), time.Since(h.began).Round(time.Millisecond))
+			count(int64(s.Exchange.Entries), "value"), s.Exchange.Swept, storeSummary(broken), time.Since(h.began).Round(time.Millisecond))
 		return
 	}
 	fmt.Fprintf(h.opts.Outlet, "done: %s; %s; ran %v\n", strings.Join([]string{
 		count(s.Completed, "request") + " completed",
 		fmt.Sprintf("%d failed", s.Failed), fmt.Sprintf("%d aborted", s.Aborted), fmt.Sprintf("%d past their deadline", s.Deadline),
 		count(int64(h.restarts()), "restart"),
-	}, ", "), storeAfter(broken), time.Since(h.began).Round(time.Millisecond))
+	}, ", "), storeSummary(broken), time.Since(h.began).Round(time.Millisecond))
 }
 
-// storeAfter says how the store was when it was closed, by what went wrong with that. A
-// socket or a connector that could not be closed says nothing of the store.
-func storeAfter(broken error) string {
+// storeSummary describes the state of the store, given the error of closeBus. A socket or a connector
+// that could not be closed does not matter to the store.
+func storeSummary(broken error) string {
 	switch {
 	case errors.Is(broken, bus.ErrNotClean):
 		return "store NOT clean"
@@ -161,7 +160,7 @@ func count(n int64, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// restarts counts how often processes were started again.
+// restarts returns how often processes were started again.
 func (h *running) restarts() int {
 	total := 0
 	for _, c := range h.childStatus() {

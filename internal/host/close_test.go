@@ -9,9 +9,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 )
 
-// TestStoreAfter: of a run whose sockets or connectors could not be closed nobody is to look
-// for a payload that was lost.
-func TestStoreAfter(t *testing.T) {
+// TestStoreSummary: sockets or connectors that cannot be closed do not make the store unclean.
+func TestStoreSummary(t *testing.T) {
 	other := errors.New("remove a socket: it is gone")
 	lost := fmt.Errorf("%w: payloads were not given back", bus.ErrNotClean)
 	late := fmt.Errorf("bus: close: still alive: %w", context.DeadlineExceeded)
@@ -25,7 +24,7 @@ func TestStoreAfter(t *testing.T) {
 		{errors.Join(other, lost), "store NOT clean"},
 		{errors.Join(late, lost), "store NOT clean"},
 	} {
-		if got := storeAfter(c.broken); got != c.want {
+		if got := storeSummary(c.broken); got != c.want {
 			t.Errorf("%v: %s, want %s", c.broken, got, c.want)
 		}
 	}

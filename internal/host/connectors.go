@@ -7,8 +7,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// logged returns types of connectors whose transports have the host's log: what they sweep
-// is told to nobody else.
+// logged returns the connector types with the host's log: it is where transports report what they
+// remove.
 func logged(types *connector.Registry, log *slog.Logger) (*connector.Registry, error) {
 	all := new(connector.Registry)
 	for _, name := range types.Names() {

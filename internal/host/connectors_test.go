@@ -12,7 +12,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// TestConnectorsLog: what the connectors of edges sweep is told to the host's log.
+// TestConnectorsLog: connectors of edges log to the host's log.
 func TestConnectorsLog(t *testing.T) {
 	p, err := config.Parse("p.yaml", []byte(`
 stages:

@@ -10,27 +10,25 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/host/child"
 )
 
-// ErrConfig is wrapped by the errors of a run that could not begin because of
-// what the file, or the options, ask for.
+// ErrConfig is wrapped by the errors of a run that could not begin because of its file or its options.
 var ErrConfig = errors.New("invalid configuration")
 
-// ErrQuit is wrapped by the error of a run that Options.Quit ended: what was open then
-// is aborted.
+// ErrQuit is wrapped by the error of a run that Options.Quit ended. Its open requests were aborted.
 var ErrQuit = errors.New("told to end at once")
 
 var errInterrupted = errors.New("interrupted before it was ready")
 
-// A StageError says why a stage did not get ready.
+// A StageError says why a stage did not become ready.
 type StageError struct {
 	Stage  string
-	Served bool          // it was served, and given up before the others were
+	Served bool          // the stage was served, and given up before the other stages were ready
 	Death  *child.Death  // of the process that ended; nil: none attached
-	Err    error         // why it was given up; nil: it was not
-	After  time.Duration // that was waited for somebody to attach
-	At     string        // the socket
+	Err    error         // why the stage was given up; nil: it was not
+	After  time.Duration // how long the host waited for a process to attach
+	At     string        // path of the socket
 }
 
-// Error says what is known and what to do.
+// Error gives the cause and the remedy.
 func (e *StageError) Error() string {
 	if e.Death == nil {
 		return fmt.Sprintf("stage %q: no process attached within %v, its start_timeout: start a process that serves it, with %s=%s in its environment", e.Stage, e.After, node.EnvSocket, e.At)
@@ -49,13 +47,13 @@ func (e *StageError) Error() string {
 	return text + "\nthe run ends with it: only a process that has served its stage before is started again (restart); mend its command (exec) first"
 }
 
-// Unwrap returns why the process was given up.
+// Unwrap returns the reason for giving the stage up.
 func (e *StageError) Unwrap() error { return e.Err }
 
-// A MainError says that the main process did not end well.
+// A MainError says that the main process failed.
 type MainError struct {
 	Program string
-	Code    int // the exit code; of a signal 128 more than its number, as shells have it
+	Code    int // the exit code; for a signal 128 plus its number, as in shells
 	Status  string
 }
 

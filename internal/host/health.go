@@ -10,15 +10,16 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/hang"
 )
 
-// hangTimeouts is how many stall timeouts a host may stand still while work waits. A stall that ends by
-// itself, such as that of a stopped process which is killed, is over by then.
+// hangTimeouts is how many stall timeouts without progress, while work waits, count as a hang. A stall
+// that ends by itself, such as that of a stopped process which is killed, has ended by then.
 const hangTimeouts = 3
 
-// hangAdvice says where to look.
+// hangAdvice tells the user where to look.
 const hangAdvice = "see omnibus status, if it answers, for what each request waits for; " +
 	"SIGQUIT, or a second SIGTERM, ends the host and writes its goroutines to its standard error"
 
-// watchHealth watches for a hang, from now on. A timeout below zero turns reports off, and not this.
+// watchHealth starts the watch for hangs. A negative timeout turns the reports of stalls off, but not
+// this watch.
 func (h *running) watchHealth(stallTimeout time.Duration) {
 	if stallTimeout <= 0 {
 		stallTimeout = DefaultStallTimeout
@@ -26,7 +27,7 @@ func (h *running) watchHealth(stallTimeout time.Duration) {
 	h.health = hang.Watch(hangTimeouts*stallTimeout, h.server.Progress, h.logHang)
 }
 
-// logHang writes when a hang begins and when it ends.
+// logHang logs the begin and the end of a hang.
 func (h *running) logHang(state hang.Hang, hangs bool) {
 	if hangs {
 		h.opts.Logger.Error("the host hangs", slog.String("reason", describeHang(state)), slog.String("advice", hangAdvice))
@@ -35,7 +36,7 @@ func (h *running) logHang(state hang.Hang, hangs bool) {
 	h.opts.Logger.Warn("the host moves again")
 }
 
-// describeHang says what is known of a hang.
+// describeHang returns what is known of a hang.
 func describeHang(state hang.Hang) string {
 	lasted := state.Lasted.Round(100 * time.Millisecond)
 	if state.Waits == "" {
@@ -53,10 +54,10 @@ func (h *running) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintln(w, "ok")
 }
 
-// readyTimeout is less than a client of the web server has for an answer.
+// readyTimeout is shorter than the time that the web server gives an answer.
 const readyTimeout = webTimeout / 2
 
-// serveReady answers /readyz, for a host that hangs too.
+// serveReady answers /readyz, even while the host hangs.
 func (h *running) serveReady(timeout time.Duration) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if _, hangs := h.health.Hang(); hangs {
@@ -79,16 +80,17 @@ func (h *running) serveReady(timeout time.Duration) http.HandlerFunc {
 	}
 }
 
-// quitTimeout is how long a run may take to end once it is told to end at once: what closes last has
-// closeTimeout for that.
+// quitTimeout is how long a run may take to end after Quit: closing the bus, the last step, has
+// closeTimeout.
 const quitTimeout = closeTimeout + 3*time.Second
 
 // errNotEnded is wrapped by the error of a run that did not end in time.
 var errNotEnded = fmt.Errorf(
 	"the host did not end within %v: its processes are killed, and what it held is left behind", quitTimeout)
 
-// endInTime returns how the run ended or, when that takes too long after Quit is closed, kills all
-// processes. It takes no lock of the bus, and of the host only those that no call is made under.
+// endInTime returns the error of the run. If the run takes too long to end after Quit is closed,
+// endInTime kills all processes instead. It takes no lock of the bus, and of the host only locks that
+// are never held over a call.
 func (h *running) endInTime(ended <-chan error) error {
 	select {
 	case err := <-ended:
@@ -101,7 +103,7 @@ func (h *running) endInTime(ended <-chan error) error {
 	case <-time.After(quitTimeout):
 	}
 	select {
-	case <-h.opened: // else no process has been started
+	case <-h.opened: // else no process was started
 		h.children.Kill(ErrQuit.Error())
 		h.mu.Lock()
 		m := h.main

@@ -19,7 +19,7 @@ func page(handler http.HandlerFunc) (code int, text string) {
 	return answer.Code, answer.Body.String()
 }
 
-// TestHealthOfAHangingHost: /healthz and /readyz say what waits, since when, and where to look.
+// TestHealthOfAHangingHost: /healthz and /readyz say what waits, for how long, and what to do.
 func TestHealthOfAHangingHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &running{phase: PhaseReady}
@@ -51,7 +51,7 @@ func TestHealthOfAHangingHost(t *testing.T) {
 	})
 }
 
-// TestReadyWhileALockIsHeld: /readyz answers before the host is known to hang.
+// TestReadyWhileALockIsHeld: /readyz answers before the hang is detected.
 func TestReadyWhileALockIsHeld(t *testing.T) {
 	h := &running{phase: PhaseReady}
 	h.health = hang.Watch(time.Hour, func() (uint64, string) { return 0, "" }, nil)
@@ -64,7 +64,7 @@ func TestReadyWhileALockIsHeld(t *testing.T) {
 	}
 }
 
-// TestRunThatDoesNotEnd: it is left behind some time after it is told to end at once, and not before.
+// TestRunThatDoesNotEnd: Run returns some time after Quit is closed, and not before.
 func TestRunThatDoesNotEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		quit, ended := make(chan struct{}), make(chan error, 1)

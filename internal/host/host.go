@@ -19,8 +19,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// closeTimeout is how long what is left may take to let go of memory, when the
-// processes are gone and requests have had their time.
+// closeTimeout is how long closing the bus may take, after the processes have ended and requests have
+// had their time.
 const closeTimeout = 5 * time.Second
 
 // running is one run.
@@ -41,18 +41,18 @@ type running struct {
 	main    *mainProcess // set with mu held, for endInTime
 	command *exec.Cmd    // of the main process; nil: there is none
 
-	opened    chan struct{} // closed when the fields above, but for main, are set
+	opened    chan struct{} // closed when the fields above, except main, are set
 	drain     chan struct{} // closed by the call drain
 	drainOnce sync.Once
 
 	mu       sync.Mutex
 	phase    Phase
-	startErr error         // why it will never be ready
-	serves   map[int]int   // as how many replicas each process serves, by its number
-	changed  chan struct{} // capacity 1: something that awaitReady looks at
+	startErr error         // why the run never becomes ready
+	serves   map[int]int   // by pid: as how many replicas the process serves
+	changed  chan struct{} // capacity 1: wakes awaitReady
 }
 
-// Phase is how far a run has come.
+// Phase is the phase of a run.
 type Phase string
 
 // The phases.
@@ -62,12 +62,11 @@ const (
 	PhaseDraining Phase = "draining"
 )
 
-// Run runs a pipeline until the context ends, somebody asks it to drain, or the
-// main process ends. Whatever happens, nothing that it started is left behind.
+// Run runs a pipeline until the context ends, a client calls drain, or the main process ends. In every
+// case Run ends all processes that it started and closes its sockets and memory.
 //
-// The error wraps ErrConfig or ErrQuit, or is a *StageError, a *MainError, or says
-// what went wrong with the sockets, the memory or the processes, and which stages were given
-// up.
+// The error wraps ErrConfig or ErrQuit, or is a *StageError, a *MainError, or an error of the sockets,
+// the memory or the processes; it also names the stages that were given up.
 func Run(ctx context.Context, opts Options) error {
 	opts = opts.withDefaults()
 	if err := opts.validate(); err != nil {
@@ -83,7 +82,7 @@ func Run(ctx context.Context, opts Options) error {
 	return h.endInTime(ended)
 }
 
-// lifetime is the run from its beginning to its end.
+// lifetime runs the pipeline from start to close.
 func (h *running) lifetime(ctx context.Context) error {
 	err := h.open(ctx)
 	if err == nil {
@@ -94,7 +93,7 @@ func (h *running) lifetime(ctx context.Context) error {
 	return errors.Join(err, h.close(ctx, err), abandoned)
 }
 
-// open takes what the run needs, and starts no process.
+// open opens the bus and its sockets. It starts no process.
 func (h *running) open(ctx context.Context) error {
 	spec, opts, err := h.pipeline.BuildHost(h.opts.Handlers)
 	if err != nil {
@@ -128,7 +127,7 @@ func (h *running) open(ctx context.Context) error {
 	h.server, err = host.Listen(h.bus, h.socket, host.ListenOptions{
 		AllowUIDs: h.pipeline.Bus.AllowUIDs,
 		Autopsy:   h.autopsy, Number: h.number, OnServe: h.onServe, OnGone: h.onGone, OnStuck: h.onStuck, OnHung: h.onHung,
-		Methods: h.methods(), Answered: h.answered,
+		Methods: h.methods(), Answered: h.onAnswered,
 	})
 	if err != nil {
 		return fmt.Errorf("the bus %q: %w", h.pipeline.Name, err)
@@ -141,7 +140,7 @@ func (h *running) open(ctx context.Context) error {
 	return nil
 }
 
-// socketPath returns where to listen, in a folder that is this user's.
+// socketPath returns the path of the socket. A default path lies in a folder of this user alone.
 func (h *running) socketPath() (string, error) {
 	switch {
 	case h.opts.Socket != "":
@@ -159,7 +158,7 @@ func (h *running) socketPath() (string, error) {
 	return path, err
 }
 
-// run starts the processes and returns when it is time to drain.
+// run starts the processes, and returns when the run is to drain.
 func (h *running) run(ctx context.Context) error {
 	h.writeNotes(ctx)
 	if err := h.startStages(); err != nil {
@@ -182,8 +181,7 @@ func (h *running) run(ctx context.Context) error {
 	return nil
 }
 
-// writeNotes says what deserves attention in a file that can be run, such as a key that
-// nobody reads and that is nearly one of the bus's.
+// writeNotes prints the notes on a valid file, such as an unused key that resembles a key of the bus.
 func (h *running) writeNotes(ctx context.Context) {
 	if !h.opts.Logger.Enabled(ctx, slog.LevelWarn) {
 		return
@@ -193,8 +191,8 @@ func (h *running) writeNotes(ctx context.Context) {
 	}
 }
 
-// answered does what a call asked for, behind its answer.
-func (h *running) answered(method string) {
+// onAnswered runs the action of a call after its answer was sent.
+func (h *running) onAnswered(method string) {
 	if method == methodDrain {
 		h.drainOnce.Do(func() { close(h.drain) })
 	}

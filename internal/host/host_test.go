@@ -34,8 +34,7 @@ type run struct {
 	socket string
 }
 
-// output keeps what a run prints. Writing never blocks: that would block the
-// run's processes.
+// output keeps what a run prints. Write never blocks, since that would block the run's processes.
 type output struct {
 	mu    sync.Mutex
 	more  sync.Cond
@@ -58,8 +57,7 @@ func (o *output) Close() error {
 	return nil
 }
 
-// await waits for a line that begins like this, and reports false if the run
-// ended without it.
+// await waits for a line with this beginning. It reports false if the run ended without one.
 func (o *output) await(prefix string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -78,8 +76,7 @@ func (o *output) has(text string) bool {
 	return strings.Contains(o.text.String(), text)
 }
 
-// start runs a pipeline whose processes are this test binary. Under exec and
-// main, SELF stands for it.
+// start runs a pipeline whose processes are this test binary. SELF stands for it under exec and main.
 func start(t *testing.T, file string, change ...func(*host.Options)) *run {
 	t.Helper()
 	self, err := os.Executable()
@@ -115,7 +112,7 @@ func start(t *testing.T, file string, change ...func(*host.Options)) *run {
 	return r
 }
 
-// await waits until the run has printed a line that begins like this.
+// await waits until the run has printed a line with this beginning.
 func (r *run) await(prefix string) {
 	r.t.Helper()
 	if !r.out.await(prefix) {
@@ -123,7 +120,7 @@ func (r *run) await(prefix string) {
 	}
 }
 
-// wait returns how the run ended, with all that it printed.
+// wait returns the error of the run, and all that it printed.
 func (r *run) wait() (string, error) {
 	err := <-r.ended
 	return r.out.text.String(), err
@@ -139,7 +136,7 @@ func (r *run) join() *node.Node {
 	return n
 }
 
-// submit sends one input and returns what comes back.
+// submit sends one input and returns the result.
 func (r *run) submit(n *node.Node, input string) (string, error) {
 	r.t.Helper()
 	req, err := n.Stream(r.t.Context())
@@ -248,7 +245,7 @@ func TestMetricsAndHealth(t *testing.T) {
 	}
 }
 
-// An open request has the grace to end in.
+// An open request may end within the grace.
 func TestDrainWaitsForRequests(t *testing.T) {
 	r := start(t, twoStages, func(o *host.Options) { o.Grace = 1 << 40 })
 	r.await("ready: ")
@@ -279,8 +276,8 @@ func TestDrainWaitsForRequests(t *testing.T) {
 	}
 }
 
-// TestDrainEndsProcesses: a process that ends when it is told that the host drains has no successor, also where its turn
-// to be stopped is far away.
+// TestDrainEndsProcesses: a process that leaves when the host drains has no successor, even long before
+// its stage is stopped.
 func TestDrainEndsProcesses(t *testing.T) {
 	r := start(t, `
 stages:
@@ -294,8 +291,8 @@ stages:
 	}
 }
 
-// One that does not end in time does not keep the host, nor does a process that
-// does not move.
+// Neither a request that does not end in time nor a process that makes no progress keeps the host from
+// ending.
 func TestGraceEnds(t *testing.T) {
 	r := start(t, "stages: [{stage_id: a, omnibus: {exec: [SELF], grace: 10ms}}]", func(o *host.Options) { o.Grace = 1 })
 	r.await("ready: ")
@@ -333,8 +330,8 @@ func TestQuitEndsAtOnce(t *testing.T) {
 	}
 }
 
-// The processes that the host started keep their numbers, whoever else serves their stage, and
-// came before them.
+// The processes that the host started keep their numbers, even if another process served their stage
+// earlier.
 func TestNumbers(t *testing.T) {
 	r := start(t, `stages: [{stage_id: a, omnibus: {exec: [sh, -c, "echo here; until test -e now; do sleep 0.01; done; exec SELF"]}}]`)
 	r.await("a/0 | here")
@@ -382,8 +379,7 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// A process that dies is started again, and what it was doing fails with what
-// is known of its death.
+// A process that dies is started again. Its requests fail with its death in their error.
 func TestProcessDies(t *testing.T) {
 	r := start(t, "stages: [{stage_id: a, omnibus: {exec: [SELF]}}]")
 	r.await("ready: ")
@@ -402,7 +398,7 @@ func TestProcessDies(t *testing.T) {
 	}
 }
 
-// unread is a writer behind which somebody has stopped reading.
+// unread is a writer whose reader has stopped reading.
 type unread struct {
 	tried chan struct{} // closed by the first write
 	once  sync.Once
@@ -415,8 +411,8 @@ func (u *unread) Write([]byte) (int, error) {
 	return 0, io.ErrClosedPipe
 }
 
-// Who has stopped reading what a run prints does not keep it from ending.
-func TestEndsUnread(t *testing.T) {
+// A reader that has stopped reading a run's output does not keep the run from ending.
+func TestRunEndsThoughOutputIsUnread(t *testing.T) {
 	u := &unread{tried: make(chan struct{}), over: make(chan struct{})}
 	t.Cleanup(func() { close(u.over) })
 	r := start(t, "stages: [{stage_id: a, omnibus: {exec: [SELF]}}]", func(o *host.Options) {
@@ -429,17 +425,17 @@ func TestEndsUnread(t *testing.T) {
 	}
 }
 
-// A process that lives on without its connection is in the way of the next one, which
-// requests wait for.
-func TestProcessLivesOnInVain(t *testing.T) {
+// A process that lives on without its connection is killed, since it delays its successor and the
+// requests that wait for it.
+func TestProcessWithoutConnectionIsKilled(t *testing.T) {
 	r := start(t, "stages: [{stage_id: a, omnibus: {exec: [SELF], start_timeout: 4s}}]")
 	r.await("ready: ")
 	n := r.join()
-	_, _ = r.submit(n, "leave") // which may fail with that
+	_, _ = r.submit(n, "leave") // may fail, since the process leaves
 	for restarted := false; !restarted; {
 		got, err := r.submit(n, "hello")
 		restarted = r.out.has("closed its connection, and has served no stage for 4s")
-		if restarted && (got != "HELLO" || err != nil) { // before, it was the one that leaves
+		if restarted && (got != "HELLO" || err != nil) { // before, the answer is that of the leaving process
 			t.Errorf("after the restart: %q, %v", got, err)
 		}
 	}
@@ -449,9 +445,9 @@ func TestProcessLivesOnInVain(t *testing.T) {
 	}
 }
 
-// When no process serves a stage any more, requests fail instead of waiting, and
-// the host goes on. The run has failed then, unless somebody serves it again, or there is a
-// main process to say what came of it.
+// When no process serves a stage any more, its requests fail instead of waiting, and the host goes on.
+// The run then fails, unless a process serves the stage again, or there is a main process, whose exit
+// code counts.
 func TestStageGivenUp(t *testing.T) {
 	for name, tc := range map[string]struct {
 		file  string
@@ -501,7 +497,7 @@ func TestMainEndsTheRun(t *testing.T) {
 	}
 }
 
-// A main process that is told to end, and does, is no failure.
+// A main process that ends when it is told to is no failure.
 func TestDrainEndsMain(t *testing.T) {
 	r := start(t, "omnibus: {main: [SELF, wait]}\nstages: [{stage_id: a, omnibus: {exec: [SELF]}}]")
 	r.await("ready: ")
@@ -513,7 +509,7 @@ func TestDrainEndsMain(t *testing.T) {
 	}
 }
 
-// Of an interrupt at the terminal the main process may be dead before the host takes notice.
+// After an interrupt at the terminal the main process may be dead before the host notices the signal.
 func TestInterruptEndsMain(t *testing.T) {
 	on := filepath.Join(t.TempDir(), "on")
 	r := start(t, fmt.Sprintf(`
@@ -530,8 +526,8 @@ stages: [{stage_id: a, omnibus: {grace: 1h, exec: [sh, -c, "trap : TERM; SELF; e
 	}
 }
 
-// TestStartThatTakesLong: while a start waits, a line says for which stages.
-func TestStartThatTakesLong(t *testing.T) {
+// TestSlowStartIsReported: while a start waits, a line names the stages that are not ready.
+func TestSlowStartIsReported(t *testing.T) {
 	r := start(t, "stages: [{stage_id: a, omnibus: {exec: [sh, -c, 'sleep 60']}}, {stage_id: b, omnibus: {attach: true}}]",
 		func(o *host.Options) { o.StartReport = 10 * time.Millisecond })
 	r.await(`starting for 0s: stage "a": its process a/0 has not served it yet (start_timeout 10m0s); stage "b": no process has attached yet (start_timeout 10m0s)`)
@@ -549,7 +545,7 @@ func TestStartsThatFail(t *testing.T) {
 		{"never ready", "stages: [{stage_id: a, omnibus: {exec: [sh, -c, 'sleep 60'], start_timeout: 10ms}}]", "never became ready within 10ms, its start_timeout"},
 		{"no process attaches", "stages: [{stage_id: a, omnibus: {attach: true, start_timeout: 10ms}}]", "no process attached within 10ms, its start_timeout: start a process that serves it, with OMNIBUS_SOCKET="},
 		{"no main", "omnibus: {main: [./nosuch]}\nstages: [{stage_id: a, omnibus: {exec: [SELF]}}]", "the main process: "},
-		{"nobody to do the work", "stages: [{stage_id: a}]", "1:21: stage a: nothing does its work"},
+		{"a stage without a handler", "stages: [{stage_id: a}]", "1:21: stage a: nothing does its work"},
 		{"a graph that cannot be", "omnibus: {ring_bytes: 1MiB, max_requests: 10000}\nstages: [{stage_id: a, omnibus: {attach: true}}]", "ring_bytes or max_requests, under omnibus, max_inflight of a stage, or window_bytes of an edge: bus: invalid configuration: the byte windows do not fit the store"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

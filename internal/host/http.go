@@ -21,7 +21,7 @@ import (
 type web struct {
 	listener net.Listener
 	path     string      // of the socket; empty: TCP
-	identity os.FileInfo // of the socket file that is ours
+	identity os.FileInfo // of this host's socket file
 	server   *http.Server
 	done     chan struct{}
 }
@@ -29,7 +29,7 @@ type web struct {
 // Bounds of what a client of the web server may do.
 const (
 	webHeaderBytes = 16 << 10
-	webTimeout     = 5 * time.Second // to send a question, and to read its answer
+	webTimeout     = 5 * time.Second // to send a request, and to read the answer
 	webIdleTimeout = time.Minute
 )
 
@@ -48,12 +48,12 @@ func (h *running) openWeb() error {
 	}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("http: %w: stop who listens there, or choose another port", err)
+		return fmt.Errorf("http: %w: stop the program that listens there, or choose another port", err)
 	case err != nil:
 		return fmt.Errorf("http: %w", err)
 	}
 	w.server = newWebServer(h.routes(w.path == ""), h.opts.Logger, webTimeout)
-	h.web = w // from here on somebody may ask
+	h.web = w // from here on requests are answered
 	go func() {
 		defer close(w.done)
 		if err := w.server.Serve(w.listener); !errors.Is(err, http.ErrServerClosed) {
@@ -63,8 +63,8 @@ func (h *running) openWeb() error {
 	return nil
 }
 
-// newWebServer makes a server that waits for a client no longer than the timeout,
-// whether it sends too little or reads nothing.
+// newWebServer makes a server that drops a client after the timeout, whether the client sends too
+// slowly or does not read.
 func newWebServer(pages http.Handler, log *slog.Logger, timeout time.Duration) *http.Server {
 	return &http.Server{
 		Handler: pages, ReadTimeout: timeout, WriteTimeout: timeout, IdleTimeout: webIdleTimeout,
@@ -72,7 +72,7 @@ func newWebServer(pages http.Handler, log *slog.Logger, timeout time.Duration) *
 	}
 }
 
-// webAddress is the path of a socket, which has a slash, or host:port.
+// webAddress returns the path of a socket, which contains a slash, or host:port.
 func (h *running) webAddress() (string, error) {
 	where, absolute := h.opts.HTTP, filepath.Abs
 	if where == "" {
@@ -87,18 +87,18 @@ func (h *running) webAddress() (string, error) {
 	return where, nil
 }
 
-// maxSocketPath is what a socket's address has room for.
+// maxSocketPath is the length of the longest path of a socket.
 const maxSocketPath = len(syscall.RawSockaddrUnix{}.Path) - 1
 
-// listenUnix opens a socket for this user alone. It has its mode before it has
-// its name. A socket that nobody answers at was left behind, and is replaced.
+// listenUnix opens a socket for this user alone. The socket has its mode before it has its final name.
+// A socket file at which no process listens is left over, and is replaced.
 func listenUnix(path string) (l net.Listener, identity os.FileInfo, err error) {
-	born := bornAt(path)
+	born := tempSocketPath(path)
 	if longest := max(len(path), len(born)); longest > maxSocketPath {
 		return nil, nil, fmt.Errorf("socket path %s: %d bytes, and the system allows %d: choose a shorter one (http), or a loopback address", path, longest, maxSocketPath)
 	}
 	for _, name := range []string{path, born} {
-		if err := removeDead(name); err != nil {
+		if err := removeStaleSocket(name); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -118,15 +118,16 @@ func listenUnix(path string) (l net.Listener, identity os.FileInfo, err error) {
 	return l, identity, nil
 }
 
-// aliveTimeout is how long a socket may take to say that a process listens there.
+// aliveTimeout bounds the check whether a process listens at a socket.
 const aliveTimeout = time.Second
 
-// bornAt is where a socket is before it has its name: hardly ever a longer path.
-func bornAt(path string) string {
+// tempSocketPath returns the first path of a socket, before it is renamed. It is hardly ever longer
+// than the final path.
+func tempSocketPath(path string) string {
 	return filepath.Join(filepath.Dir(path), fmt.Sprintf(".%d", os.Getpid()))
 }
 
-func removeDead(path string) error {
+func removeStaleSocket(path string) error {
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -140,14 +141,14 @@ func removeDead(path string) error {
 	if err == nil {
 		_ = c.Close()
 	}
-	if !errors.Is(err, syscall.ECONNREFUSED) { // also one of another type lives, such as that of a bus
+	if !errors.Is(err, syscall.ECONNREFUSED) { // a socket of another type, such as that of a bus, is in use too
 		return fmt.Errorf("%s is in use by another program: stop it, or choose another path (http)", path)
 	}
 	return os.Remove(path)
 }
 
-// where is what a client needs to find the server.
-func (w *web) where() string {
+// address returns the address that a client needs.
+func (w *web) address() string {
 	switch {
 	case w == nil:
 		return ""
@@ -164,7 +165,7 @@ func (w *web) close() error {
 		return err
 	}
 	info, gone := os.Lstat(w.path)
-	if gone == nil && os.SameFile(info, w.identity) { // else it is another host's
+	if gone == nil && os.SameFile(info, w.identity) { // else the file is that of another host
 		gone = os.Remove(w.path)
 	}
 	return errors.Join(err, gone)
@@ -181,8 +182,8 @@ func (h *running) routes(tcp bool) http.Handler {
 	return localOnly(mux)
 }
 
-// localOnly refuses requests that reached a loopback address under another
-// name: those of a web page that had its own name resolve to it.
+// localOnly refuses requests that reached a loopback address under another name, such as a web page
+// whose own name resolves to it.
 func localOnly(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := r.Host

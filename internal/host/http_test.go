@@ -37,8 +37,8 @@ func TestListenUnix(t *testing.T) {
 	}
 	stale.SetUnlinkOnClose(false)
 	_ = stale.Close()
-	// So is that of one with this process's number, killed before its socket had its name.
-	if err := os.Link(path, bornAt(path)); err != nil {
+	// So is the socket of a process with this process's number that was killed before the rename.
+	if err := os.Link(path, tempSocketPath(path)); err != nil {
 		t.Fatal(err)
 	}
 	l, _, err := listenUnix(path)
@@ -54,8 +54,8 @@ func TestListenUnix(t *testing.T) {
 	}
 }
 
-// TestSocketsOfOthers: a host replaces no socket at which a process listens, of any type, and removes none that
-// has come in place of its own.
+// TestSocketsOfOthers: a host replaces no socket of any type at which a process listens, and removes no
+// socket that has replaced its own.
 func TestSocketsOfOthers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.http.sock")
 	l, identity, err := listenUnix(path)
@@ -83,8 +83,8 @@ func TestSocketsOfOthers(t *testing.T) {
 	}
 }
 
-// TestListenUnixAtTheLimit: a path may be as long as the system allows, and one that is
-// longer is refused with what to do.
+// TestListenUnixAtTheLimit: a path may be as long as the system allows. The error for a longer one says
+// what to do.
 func TestListenUnixAtTheLimit(t *testing.T) {
 	dir, err := os.MkdirTemp("", "omnibus") //nolint:usetesting // t.TempDir has the test's name in it: too long for a socket's path on some systems
 	if err != nil {
@@ -109,14 +109,14 @@ func TestPortTaken(t *testing.T) {
 	}
 	defer taken.Close()
 	err = (&running{opts: Options{HTTP: taken.Addr().String()}}).openWeb()
-	if err == nil || !strings.HasSuffix(err.Error(), "stop who listens there, or choose another port") {
+	if err == nil || !strings.HasSuffix(err.Error(), "stop the program that listens there, or choose another port") {
 		t.Errorf("got %v", err)
 	}
 }
 
-// A client that reads no answers, or never ends its question, is let go of: it would
-// have a goroutine and a descriptor for as long as it lives.
-func TestClientsThatHold(t *testing.T) {
+// A client that does not read its answers, or does not end its request, is dropped: it would use a
+// goroutine and a descriptor for as long as it lives.
+func TestSlowHTTPClientsAreDropped(t *testing.T) {
 	page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 64<<10)) })
 	for name, question := range map[string]string{
 		"reads nothing":         "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
@@ -139,7 +139,7 @@ func TestClientsThatHold(t *testing.T) {
 				_, err = c.Write([]byte(question))
 			}
 			if err == nil {
-				_, _ = io.Copy(io.Discard, c) // ends when the server lets go
+				_, _ = io.Copy(io.Discard, c) // ends when the server drops the connection
 			}
 			_ = c.Close()
 			_ = server.Close()

@@ -7,9 +7,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/host/child"
 )
 
-// onGone learns that a process serves a stage no more. One of ours that lives has as
-// long to serve one again as it had in the beginning, and is killed then: while it lives
-// no other is started, and requests would wait for ever.
+// onGone is called when a process no longer serves a stage. A child of this host that lives gets the
+// start timeout to serve a stage again, and is then killed: while it lives it has no successor, and
+// requests would wait for ever.
 func (h *running) onGone(name string, _, pid int, _ error) {
 	h.mu.Lock()
 	if h.serves[pid]--; h.serves[pid] == 0 {
@@ -28,8 +28,8 @@ func (h *running) onGone(name string, _, pid int, _ error) {
 	})
 }
 
-// idle reports whether a child whose process was to serve a stage serves none: not when
-// the run ends, of which processes are told.
+// idle reports whether a child serves no stage. While the run drains it reports false, since processes
+// were told to leave.
 func (h *running) idle(c *child.Child) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

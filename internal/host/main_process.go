@@ -12,34 +12,32 @@ import (
 	"time"
 )
 
-// An Interrupt is the cause of a context that ended because of a signal that
-// the whole terminal was sent: the main process has it, too.
+// An Interrupt is the cause of a context that ended by a signal to the whole terminal: the main process
+// got the signal, too.
 type Interrupt struct{}
 
 // Error implements error.
 func (Interrupt) Error() string { return "interrupted" }
 
-// mainProcess is the program that uses the bus. A nil one is none, and never
-// ends.
+// mainProcess is the program that uses the bus. A nil mainProcess stands for none, and never ends.
 //
-// It is not a child like the others: it has the terminal, and its output is the
-// run's, byte by byte.
+// It differs from a child: it has the terminal, and its output is copied byte by byte.
 type mainProcess struct {
-	cmd  *exec.Cmd
-	over chan struct{}
-	err  error // of Wait; behind over
+	cmd   *exec.Cmd
+	ended chan struct{}
+	err   error // of Wait; valid when ended is closed
 
-	mu     sync.Mutex // keeps signals away from a pid that is reaped
-	reaped bool
-	asked  bool // to end: dying of it is no failure
+	mu           sync.Mutex // keeps signals from a pid that was reaped
+	reaped       bool
+	endRequested bool // then its death by a signal is no failure
 }
 
-// startMain starts the main process, if there is to be one.
+// startMain starts the main process, if there is one.
 func (h *running) startMain() error {
 	if h.command == nil {
 		return nil
 	}
-	m := &mainProcess{cmd: h.command, over: make(chan struct{})}
+	m := &mainProcess{cmd: h.command, ended: make(chan struct{})}
 	started := make(chan error)
 	go m.run(started)
 	if err := <-started; err != nil {
@@ -51,8 +49,8 @@ func (h *running) startMain() error {
 	return nil
 }
 
-// mainCommand prepares the main process, before anything is started that it
-// would find missing; nil: there is none.
+// mainCommand prepares the command of the main process, so that a missing program is found before any
+// process starts; nil: there is none.
 func (h *running) mainCommand() (*exec.Cmd, error) {
 	args, dir := h.opts.Main, ""
 	if len(args) == 0 {
@@ -76,9 +74,8 @@ func (h *running) mainCommand() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// run starts the process and waits for it, on one thread: the kernel kills it
-// when the thread that started it ends, and that must not be before the host
-// does.
+// run starts the process and waits for it, on one thread. The kernel kills the process when the thread
+// that started it ends, so the thread must last as long as the host.
 func (m *mainProcess) run(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -91,7 +88,7 @@ func (m *mainProcess) run(started chan<- error) {
 	m.mu.Lock()
 	m.reaped = true
 	m.mu.Unlock()
-	close(m.over)
+	close(m.ended)
 }
 
 // done is closed when the process has ended.
@@ -99,10 +96,10 @@ func (m *mainProcess) done() <-chan struct{} {
 	if m == nil {
 		return nil
 	}
-	return m.over
+	return m.ended
 }
 
-// interrupt passes on why the run ends, unless the process knows.
+// interrupt ends the process, unless the terminal's signal has reached it.
 func (m *mainProcess) interrupt(cause error) {
 	if errors.As(cause, &Interrupt{}) {
 		m.signal(nil)
@@ -115,9 +112,8 @@ func (m *mainProcess) terminate() { m.signal(syscall.SIGTERM) }
 
 func (m *mainProcess) kill() { m.signal(os.Kill) }
 
-// signal asks the process to end; a nil signal was sent already. It has no
-// error: a process that is gone needs none, and one that does not obey is
-// killed.
+// signal asks the process to end; nil: the signal was sent already. It returns no error: a dead process
+// needs no signal, and a process that does not obey is killed.
 func (m *mainProcess) signal(sig os.Signal) {
 	if m == nil {
 		return
@@ -127,48 +123,47 @@ func (m *mainProcess) signal(sig os.Signal) {
 	if m.reaped {
 		return
 	}
-	m.asked = true
+	m.endRequested = true
 	if sig != nil {
 		_ = m.cmd.Process.Signal(sig)
 	}
 }
 
-// stop ends the process if it has not ended by itself when the context does,
-// and returns when it is gone.
+// stop terminates the process if it has not ended when the context does, and returns when it is dead.
 func (m *mainProcess) stop(ctx context.Context) {
 	if m == nil {
 		return
 	}
 	select {
-	case <-m.over:
+	case <-m.ended:
 		return
 	case <-ctx.Done():
 		m.terminate()
 	}
 	select {
-	case <-m.over:
+	case <-m.ended:
 	case <-time.After(killAfter):
 		m.kill()
-		<-m.over
+		<-m.ended
 	}
 }
 
-// outputWait is how long output is read after the main process has ended, when
-// others hold its pipes and there are pipes.
+// outputWait is how long output is read after the main process has ended, while other processes hold
+// its pipes.
 const outputWait = time.Second
 
-// killAfter is what the main process has between the last SIGTERM and SIGKILL.
+// killAfter is the time between the last SIGTERM to the main process and SIGKILL.
 const killAfter = time.Second
 
-// The exit codes of processes that ended as they were asked to.
+// Exit codes of processes that ended as requested.
 const (
 	codeInterrupted = 128 + int(syscall.SIGINT)
 	codeKilled      = 128 + int(syscall.SIGKILL)
 	codeTerminated  = 128 + int(syscall.SIGTERM)
 )
 
-// result is how it ended; nil: well, or there was none. The cause is why the run ends, if
-// somebody ended it: of an interrupt the process may be dead before the host knows of it.
+// result returns the error of the main process; nil: it succeeded, or there was none. The cause is why
+// the run ends. After an interrupt the process may be dead before the host notices the signal.
 func (m *mainProcess) result(cause error) error {
 	if m == nil || m.err == nil {
 		return nil
@@ -183,7 +178,7 @@ func (m *mainProcess) result(cause error) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	asked := m.asked || errors.As(cause, &Interrupt{})
+	asked := m.endRequested || errors.As(cause, &Interrupt{})
 	if asked && (code == codeInterrupted || code == codeTerminated || code == codeKilled) {
 		return nil
 	}

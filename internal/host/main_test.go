@@ -18,8 +18,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec"
 )
 
-// TestMain makes the test binary a stage's process when a host started it as
-// one, and the main process when it is called so.
+// TestMain makes the test binary a stage's process or the main process if a host started it as one.
 func TestMain(m *testing.M) {
 	switch {
 	case os.Getenv(node.EnvStage) != "":
@@ -34,17 +33,16 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// crashing is a stage whose processes end as soon as they have served it.
+// crashing is a stage whose processes end right after they have served it.
 const crashing = "crashing"
 
 // lingering is a stage whose processes wait for a signal when the host has drained.
 const lingering = "lingering"
 
-// simple is a stage whose processes know nothing of signals, and rejoin.
+// simple is a stage whose processes do not handle signals, and rejoin.
 const simple = "simple"
 
-// crash is a request that its stage's process does not survive. It gets there once that
-// process serves.
+// crash is a request that kills its stage's process. It is submitted until a process serves the stage.
 func crash(ctx context.Context, n *node.Node) {
 	req, err := n.Stream(ctx)
 	if err == nil {
@@ -55,10 +53,10 @@ func crash(ctx context.Context, n *node.Node) {
 	}
 }
 
-// serve does a stage's work: capital letters, and worse when told to.
+// serve does a stage's work: capital letters, or the misbehaviour that the request asks for.
 func serve(stage string) int {
 	switch stage {
-	case "broken": // once the other one is deaf
+	case "broken": // when the other process ignores signals
 		_, _ = os.ReadFile(os.Getenv("DEAF"))
 		fmt.Fprintln(os.Stdout, "no such model")
 		return 3
@@ -94,12 +92,12 @@ func serve(stage string) int {
 		return 1
 	}
 	if leaving.Err() != nil || stage == lingering {
-		<-ctx.Done() // it lives on, and serves nothing
+		<-ctx.Done() // the process lives on and serves no stage
 	}
 	return 0
 }
 
-// submit joins the host of user 0 at a socket, and prints what it makes of a word.
+// submit joins the host of user 0 at a socket, submits a word, and prints the result.
 func submit(socket string) int {
 	ctx := context.Background()
 	n, err := node.Join(ctx, "submit", node.JoinOptions{Socket: socket, AllowUIDs: []uint32{0}})

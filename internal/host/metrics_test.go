@@ -13,7 +13,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
 
-// figures is a collector of a status that nobody has to run a host for.
+// figures is a collector of a given status, without a running host.
 type figures struct {
 	collector
 	status Status
@@ -21,8 +21,8 @@ type figures struct {
 
 func (f figures) Collect(to chan<- prometheus.Metric) { f.collectStatus(to, f.status) }
 
-// TestTensorsOfProcesses: the figures of tensors are those of the host and of all
-// processes, few hosts having any of their own.
+// TestTensorsOfProcesses: the figures of tensors are the sums over the host and all processes. Few
+// hosts have figures of their own.
 func TestTensorsOfProcesses(t *testing.T) {
 	figures := figures{status: Status{Status: host.Status{Stats: bus.Stats{
 		Tensors:        lane.Stats{Fallbacks: 1, Pool: lane.Sent{Messages: 10, Bytes: 100}},
@@ -51,8 +51,8 @@ func TestTensorsOfProcesses(t *testing.T) {
 	}
 }
 
-// TestMetricNames holds the names against the conventions, and the labels
-// against each other: a process that joins twice must not break the page.
+// TestMetricNames checks the names against the conventions, and the label values for duplicates: a
+// process that joins twice must not break the page.
 func TestMetricNames(t *testing.T) {
 	s := Status{Stages: []StageStatus{{Stage: "a"}}, Children: []ChildStatus{{Name: "a/0", Stage: "a"}, {Name: "a/1", Stage: "a"}}}
 	s.Stats = bus.Stats{Stages: []bus.StageStats{{Name: "a"}}, Edges: []bus.EdgeStats{{To: "a"}, {From: "a", Connector: &connector.Health{}}}}
@@ -78,7 +78,7 @@ func TestMetricNames(t *testing.T) {
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
-	for _, f := range families { // who reads one does not see those beside it
+	for _, f := range families { // a help text is read without the others beside it
 		if strings.Contains(strings.ToLower(f.GetHelp()), "those") {
 			t.Errorf("%s: the help leans on that of another: %q", f.GetName(), f.GetHelp())
 		}

@@ -15,48 +15,47 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// Defaults of what a pipeline file leaves open.
+// Defaults for options that a pipeline file leaves out.
 const (
 	DefaultGrace        = 10 * time.Second // for open requests when the host drains
 	DefaultStageGrace   = 5 * time.Second  // between SIGTERM and SIGKILL
 	DefaultStartTimeout = 10 * time.Minute
-	DefaultStartReport  = 30 * time.Second // between lines that say what a start waits for
+	DefaultStartReport  = 30 * time.Second // between two reports of a waiting start
 	DefaultStallTimeout = 5 * time.Second
 )
 
-// Options say what to run. Pipeline is needed.
+// Options say what to run. Pipeline is required.
 type Options struct {
 	Pipeline *config.Pipeline
-	// Handlers do the work of stages that are not processes; nil: all are.
+	// Handlers do the work of stages without processes; nil: every stage has processes.
 	Handlers map[string]config.Factory
-	// Connectors are the types that edges can have connectors of, besides
-	// those whose payloads stay in the store; nil: none.
+	// Connectors are further connector types, besides those whose payloads stay in the store; nil:
+	// none.
 	Connectors *connector.Registry
 
-	// Main is the command line of the main process, found from the working
-	// directory; empty: that of the pipeline file, if it has one.
+	// Main is the command line of the main process, resolved from the working directory; empty: that of
+	// the pipeline file, if any.
 	Main []string
-	// Socket and HTTP take the place of those of the file.
+	// Socket and HTTP replace those of the file.
 	Socket, HTTP string
-	// Wait takes the place of the file's.
+	// Wait replaces that of the file.
 	Wait bus.Wait
-	// Grace takes the place of the file's.
+	// Grace replaces that of the file.
 	Grace time.Duration
-	// StartReport is how often a line says what a start waits for; 0: every [DefaultStartReport].
+	// StartReport is the time between two reports of a waiting start; 0: [DefaultStartReport].
 	StartReport time.Duration
 
-	// Quit, when it is closed, ends a run that is draining at once, with ErrQuit. A run that hangs, and
-	// does not end by itself, is left behind: its processes are killed, and Run returns.
+	// Quit, when closed, ends a draining run at once, with ErrQuit. If the run hangs and does not end,
+	// its processes are killed and Run returns.
 	Quit <-chan struct{}
 
-	// Stdin and Stdout are the main process's, and so is Stderr.
+	// Stdin, Stdout and Stderr are those of the main process.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	// Outlet gets what the stages print and the lines that say what the host is
-	// doing; nil: one of Stderr is made.
+	// Outlet gets the output of the stages and the host's own lines; nil: one that writes to Stderr is
+	// made.
 	Outlet *Outlet
-	// Logger is told of processes that start and end, and of stalls; nil
-	// discards.
+	// Logger gets a record for each process that starts or ends, and for each stall; nil discards.
 	Logger *slog.Logger
 }
 
@@ -106,8 +105,8 @@ func (o Options) validate() error {
 	return o.validateWait()
 }
 
-// validateWait refuses what the bus would take from the environment: its error would be
-// reported as one of the pipeline file.
+// validateWait checks the environment variable that the bus would read: the bus's error would be
+// reported as an error of the pipeline file.
 func (o Options) validateWait() error {
 	way := bus.Wait(os.Getenv(bus.EnvWait))
 	if o.Wait != "" || way == "" || slices.Contains(bus.Waits(), way) {

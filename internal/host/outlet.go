@@ -8,10 +8,9 @@ import (
 	"time"
 )
 
-// Outlet takes what a run has to say to people, whole lines of all who write them. It
-// waits for whoever reads, until the run is to end: from then on what nobody takes for
-// a second is lost, and all that comes behind it. A reader that is stopped, such as a
-// pager, keeps a run from going on, but not from ending.
+// Outlet writes the output of a run, in whole lines, for all its writers. It waits for its reader until
+// the run is to end. From then on a write that is not read within a second is dropped, and so are all
+// later ones. A stopped reader, such as a pager, can delay a run but not keep it from ending.
 type Outlet struct {
 	to     io.Writer
 	ending chan struct{}
@@ -24,12 +23,12 @@ type Outlet struct {
 // NewOutlet makes an outlet of a writer.
 func NewOutlet(to io.Writer) *Outlet { return &Outlet{to: to, ending: make(chan struct{})} }
 
-// unreadWait is how long a reader has for one write, once the run is to end.
+// unreadWait is how long the reader has for one write once the run is to end.
 const unreadWait = time.Second
 
-var errUnread = errors.New("nobody reads what is written")
+var errUnread = errors.New("the output is not read")
 
-// Hurry says that the run is to end. It may be called again.
+// Hurry says that the run is to end. It may be called several times.
 func (o *Outlet) Hurry() { o.once.Do(func() { close(o.ending) }) }
 
 // Write implements io.Writer.
@@ -40,7 +39,7 @@ func (o *Outlet) Write(p []byte) (n int, err error) {
 		return 0, errUnread
 	}
 	written := make(chan struct{})
-	text := bytes.Clone(p) // may be read when this has returned
+	text := bytes.Clone(p) // may be read after this call has returned
 	var size int
 	var failed error
 	go func() {

@@ -15,8 +15,8 @@ func (h *running) signal() {
 	}
 }
 
-// awaitReady waits until each process has served its stage, and every stage is
-// served. How long a process of ours may take is the child manager's business.
+// awaitReady waits until each process has served its stage, and each stage is served. The child manager
+// bounds the start of each process.
 func (h *running) awaitReady(ctx context.Context) error {
 	defer h.limitAttach()()
 	began := time.Now()
@@ -39,7 +39,7 @@ func (h *running) awaitReady(ctx context.Context) error {
 	}
 }
 
-// reportStart says what the start waits for.
+// reportStart prints what the start waits for.
 func (h *running) reportStart(waited time.Duration) {
 	h.mu.Lock()
 	var all []string
@@ -52,8 +52,8 @@ func (h *running) reportStart(waited time.Duration) {
 	fmt.Fprintf(h.opts.Outlet, "starting for %v: %s\n", waited.Round(time.Second), strings.Join(all, "; "))
 }
 
-// limitAttach ends the start when nobody attaches to a stage in time, until it
-// is stopped.
+// limitAttach ends the start if no process attaches to a stage in time. The returned function stops the
+// timers.
 func (h *running) limitAttach() (stop func()) {
 	var timers []*time.Timer
 	for _, s := range h.stages {
@@ -81,7 +81,7 @@ func (h *running) attachTimedOut(s *stage) {
 	h.signal()
 }
 
-// checkReady enters the phase ready when everything is there.
+// checkReady enters the phase ready when every stage is ready.
 func (h *running) checkReady() (bool, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -97,8 +97,8 @@ func (h *running) checkReady() (bool, error) {
 	return true, nil
 }
 
-// missing says what the stage waits for before it is ready for the first time;
-// empty: nothing. It wants the host's mutex held.
+// missing says what the stage waits for before it is first ready; empty: nothing. The host's mutex must
+// be held.
 func (s *stage) missing() string {
 	for _, r := range s.replicas {
 		if !r.ready {
@@ -111,7 +111,7 @@ func (s *stage) missing() string {
 	return ""
 }
 
-// unready lists what keeps the host from doing its work, for those who ask.
+// unready lists the reasons why the host is not ready, for /readyz.
 func (h *running) unready() []string {
 	var why []string
 	h.mu.Lock()

@@ -13,12 +13,12 @@ import (
 type Restarted struct {
 	Process string        `json:"process"` // "stage/number"
 	PID     int           `json:"pid"`     // of the new process
-	Took    time.Duration `json:"took_ns"` // until it served its stage
+	Took    time.Duration `json:"took_ns"` // from the call until it served its stage
 }
 
-// restart ends a process of a stage, and returns when another one serves the stage in its place. It is
-// for one process: the verb restart calls it for each of a stage in turn, and stops at the first error, so that
-// the others still serve.
+// restart ends a process of a stage, and returns when its successor serves the stage. It restarts one
+// process: the verb restart calls it for each process of a stage in turn and stops at the first error,
+// so that the other processes still serve.
 func (h *running) restart(ctx context.Context, arguments []byte) (any, error) {
 	var a struct {
 		Process string `json:"process"`
@@ -43,7 +43,7 @@ func (h *running) restart(ctx context.Context, arguments []byte) (any, error) {
 	return Restarted{Process: a.Process, PID: c.Status().PID, Took: time.Since(began)}, nil
 }
 
-// restartable returns the child of that name.
+// restartable returns the child with the given name.
 func (h *running) restartable(name string) (*child.Child, error) {
 	r := h.replica(name)
 	h.mu.Lock()

@@ -32,8 +32,8 @@ func call[T any](t *testing.T, n *node.Node, method, arguments string) (answer T
 	return answer, err
 }
 
-// TestRestartByHand: restart replaces a process that works and one that was given up, the requests go on with the new
-// one, and it does not count.
+// TestRestartByHand: restart replaces a process that works, and one that was given up. Requests go on
+// with the new process, and the restart does not count.
 func TestRestartByHand(t *testing.T) {
 	r := start(t, "stages: [{stage_id: a, omnibus: {exec: [SELF], restart: never}}]")
 	r.await("ready: ")
@@ -78,8 +78,8 @@ func TestRestartByHand(t *testing.T) {
 	}
 }
 
-// TestRestartLetsRequestsEnd: a process that knows nothing of signals is told to leave first, and ends what it has. It ends with
-// the host, too, although it would rejoin.
+// TestRestartLetsRequestsEnd: a process that does not handle signals is first told to leave, and
+// finishes its requests. It also ends with the host, although it would rejoin.
 func TestRestartLetsRequestsEnd(t *testing.T) {
 	r := start(t, "stages: [{stage_id: "+simple+", omnibus: {exec: [SELF], grace: 10m}}]")
 	r.await("ready: ")
@@ -126,7 +126,7 @@ func TestRestartLetsRequestsEnd(t *testing.T) {
 	}
 }
 
-// awaitRetired waits until no process takes work of the first stage any more.
+// awaitRetired waits until no process takes work of the first stage.
 func (r *run) awaitRetired(n *node.Node) {
 	r.t.Helper()
 	for serving := 1; serving > 0; {
@@ -138,9 +138,9 @@ func (r *run) awaitRetired(n *node.Node) {
 	}
 }
 
-// TestGivenUpAgain: what requests hear of a stage that was given up is of its last process, also after a restart that failed.
-// That this one ended with status 0 does not make the run a good one.
-func TestGivenUpAgain(t *testing.T) {
+// TestStageGivenUpAfterRestart: the errors of requests quote the last process of a given-up stage, also
+// after a failed restart. That this process ended with status 0 does not make the run succeed.
+func TestStageGivenUpAfterRestart(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "tries"), []byte("0"), 0o600); err != nil {
 		t.Fatal(err)
@@ -209,9 +209,9 @@ func TestExitWithZero(t *testing.T) {
 	}
 }
 
-// TestNeverServedIsNotStartedAgain: the run that a process has ended starts no other one in its place, while the
-// processes of other stages take their time.
-func TestNeverServedIsNotStartedAgain(t *testing.T) {
+// TestUnservedStageEndsTheStart: a process that ends the run during the start gets no successor, while
+// the processes of other stages take their time to stop.
+func TestUnservedStageEndsTheStart(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "deaf")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)

@@ -21,23 +21,23 @@ import (
 // stage is a stage that processes serve.
 type stage struct {
 	config.Stage
-	replicas []*replica // of exec; none for a stage that others attach to
+	replicas []*replica // of exec; none for a stage that other processes attach to
 
 	// Guarded by host.mu.
-	served  bool // by anybody, at any time
+	served  bool // a process has served it
 	givenUp bool
-	failed  string // how the process ended for which it is given up, if that was no good end
+	failed  string // how its last process ended, if it failed
 }
 
-// replica is a process of a stage, and those that come after it.
+// replica is a process of a stage, or the successor of one.
 type replica struct {
 	stage  *stage
 	number int
 
 	// Guarded by host.mu.
 	child *child.Child // nil: not started
-	ready bool         // served its stage, at any time
-	ended *child.Event // why none comes any more
+	ready bool         // a process has served its stage
+	ended *child.Event // nil: another process follows
 }
 
 func (r *replica) name() string { return fmt.Sprintf("%s/%d", r.stage.ID, r.number) }
@@ -67,7 +67,7 @@ func (s *stage) startTimeout() time.Duration {
 	return DefaultStartTimeout
 }
 
-// startStages starts all processes. They get ready side by side.
+// startStages starts all processes, which become ready in any order.
 func (h *running) startStages() error {
 	var errs []error
 	for _, s := range h.stages {
@@ -96,7 +96,7 @@ func (h *running) start(r *replica) error {
 	return nil
 }
 
-// childSpec says how to run a process of a stage.
+// childSpec returns the spec of a process of a stage.
 func (h *running) childSpec(r *replica) (child.Spec, error) {
 	st := r.stage.Stage
 	args, dir, err := h.resolve(st.Exec, st.Cwd)
@@ -107,7 +107,7 @@ func (h *running) childSpec(r *replica) (child.Spec, error) {
 	return child.Spec{
 		Name: r.name(), Args: args, Dir: dir,
 		Env:     append(env, node.EnvStage+"="+st.ID, node.EnvReplica+"="+strconv.Itoa(r.number)),
-		Restart: child.Policy(st.Restart), // the words are the same
+		Restart: child.Policy(st.Restart), // file and package use the same words
 		Backoff: child.Backoff{Limit: st.MaxRestarts},
 		Grace:   orDefault(st.Grace, DefaultStageGrace), StartTimeout: r.stage.startTimeout(),
 	}, nil
@@ -120,8 +120,8 @@ func orDefault(d, instead time.Duration) time.Duration {
 	return d
 }
 
-// resolve finds the paths of a command line of the file. A program that is
-// a name alone is looked up in PATH.
+// resolve resolves the paths in a command line of the file. A program without a slash is looked up in
+// PATH.
 func (h *running) resolve(exec []string, cwd string) (args []string, dir string, err error) {
 	args = slices.Clone(exec)
 	if strings.Contains(args[0], "/") {
@@ -136,12 +136,12 @@ func (h *running) resolve(exec []string, cwd string) (args []string, dir string,
 	return args, dir, err
 }
 
-// environment is what all processes get besides the host's own environment:
-// where the bus is, and what the file says.
+// environment returns the variables that processes get in addition to the host's environment: the
+// socket, the bus, and those of the file.
 func (h *running) environment(own map[string]string) []string {
 	var env []string
 	if _, set := os.LookupEnv("PYTHONUNBUFFERED"); !set {
-		env = append(env, "PYTHONUNBUFFERED=1") // else its lines would come when it ends
+		env = append(env, "PYTHONUNBUFFERED=1") // else Python prints its lines when it ends
 	}
 	for _, key := range slices.Sorted(maps.Keys(own)) {
 		env = append(env, key+"="+own[key])
@@ -152,7 +152,7 @@ func (h *running) environment(own map[string]string) []string {
 	return append(env, node.EnvSocket+"="+h.socket, node.EnvBus+"="+h.pipeline.Name)
 }
 
-// onEvent follows the life of a process. It runs on the child's goroutine.
+// onEvent handles an event of a child. It runs on the child's goroutine.
 func (h *running) onEvent(e child.Event) {
 	r := h.replica(e.Name)
 	if r == nil {
@@ -161,7 +161,7 @@ func (h *running) onEvent(e child.Event) {
 	h.mu.Lock()
 	switch e.Kind {
 	case child.EventStarted:
-		r.ended = nil // it was restarted by hand
+		r.ended = nil // Restart started it
 	case child.EventReady:
 		r.ready = true
 	case child.EventDone, child.EventStopped, child.EventGaveUp:
@@ -173,12 +173,12 @@ func (h *running) onEvent(e child.Event) {
 		h.startErr = &StageError{Stage: r.stage.ID, Served: r.ready, Death: e.Death, Err: e.Err}
 	}
 	startFails := h.startErr != nil
-	lost := e.Last() && h.phase == PhaseReady && r.stage.lost() // also once more, after a restart by hand that failed
+	lost := e.Last() && h.phase == PhaseReady && r.stage.lost() // also after a failed restart by hand
 	r.stage.givenUp = r.stage.givenUp || lost
 	h.mu.Unlock()
 	h.signal()
 	if startFails {
-		h.children.Refuse() // the run ends: other processes would be started in vain
+		h.children.Refuse() // the run ends: no other process needs to start
 	}
 	h.logEvent(e)
 	if lost {
@@ -200,8 +200,8 @@ func (h *running) logEvent(e child.Event) {
 		slog.Int("restarts", e.Restarts), slog.String("detail", e.String()))
 }
 
-// fatal reports whether a process ended, while the run starts, in a way in which
-// the next one would, too: not by a signal from elsewhere.
+// fatal reports whether, during the start, a process ended in a way in which its successor would end,
+// too; a signal from elsewhere is no such way.
 func fatal(e child.Event) bool {
 	switch e.Kind {
 	case child.EventExited:
@@ -213,14 +213,12 @@ func fatal(e child.Event) bool {
 	}
 }
 
-// lost reports whether none of the stage's processes comes back. It wants the
-// host's mutex held.
+// lost reports whether no process of the stage has a successor. The host's mutex must be held.
 func (s *stage) lost() bool {
 	return !slices.ContainsFunc(s.replicas, func(r *replica) bool { return r.ended == nil })
 }
 
-// giveUp fails the requests that wait for a stage, now and until somebody else
-// serves it.
+// giveUp fails the requests that wait for a stage, now and until another process serves it.
 func (h *running) giveUp(s *stage, e child.Event) {
 	why := e.String()
 	if e.Kind == child.EventDone {
@@ -238,8 +236,8 @@ func (h *running) giveUp(s *stage, e child.Event) {
 	h.server.GiveUp(s.ID, fmt.Errorf("no process serves it any more: %s\nomnibus restart %s starts it again", why, s.ID))
 }
 
-// abandoned is the error of a run at whose end stages are given up whose processes did not
-// end well. Where there is a main process, it knows what came of that.
+// abandoned returns the error of a run that ends with given-up stages whose processes failed. A run
+// with a main process gets none: the main process decides about success.
 func (h *running) abandoned() error {
 	if h.main != nil {
 		return nil
@@ -266,8 +264,7 @@ func (h *running) replica(name string) *replica {
 	return nil
 }
 
-// number has a process of ours be the replica that it was started as, and others come
-// behind those.
+// number gives a child of this host its own replica number. Other processes get numbers after those.
 func (h *running) number(name string, pid int) int {
 	s := h.byName[name]
 	if c, ours := h.children.Find(pid); ours {
@@ -278,7 +275,7 @@ func (h *running) number(name string, pid int) int {
 	return len(s.replicas)
 }
 
-// onServe learns that a process serves a stage: one of ours is ready then.
+// onServe is called when a process serves a stage: a child of this host is then ready.
 func (h *running) onServe(name string, number, pid int) {
 	s := h.byName[name]
 	c, ours := h.children.Find(pid)
@@ -297,24 +294,24 @@ func (h *running) onServe(name string, number, pid int) {
 	}
 }
 
-// onStuck kills a process of ours that does not move. Others are their owners'.
+// onStuck kills a child of this host that makes no progress. Other processes are left to their owners.
 func (h *running) onStuck(pid int, reason error) {
 	if c, ok := h.children.Find(pid); ok {
 		c.Kill(reason.Error())
 	}
 }
 
-// onHung has a process of ours write where its handlers are, and kills it.
+// onHung makes a child of this host write its stacks, and kills it.
 func (h *running) onHung(pid int, reason error) {
 	if c, ok := h.children.Find(pid); ok {
 		c.Quit(reason.Error())
 	}
 }
 
-// autopsyWait is how long an autopsy takes.
+// autopsyWait bounds an autopsy.
 const autopsyWait = 100 * time.Millisecond
 
-// autopsy says what is known about a process that died.
+// autopsy returns what is known of a dead process.
 func (h *running) autopsy(pid int) string {
 	ctx, cancel := context.WithTimeout(context.Background(), autopsyWait)
 	defer cancel()
@@ -325,7 +322,7 @@ func (h *running) autopsy(pid int) string {
 	return fmt.Sprintf("%s: %s%s", death.Name, death.Cause(), lastLines(death.Lines))
 }
 
-// lastLines is what errors of requests quote of a dead process's output.
+// lastLines returns the end of a dead process's output, for the errors of requests.
 func lastLines(lines []string) string {
 	if len(lines) == 0 {
 		return ""

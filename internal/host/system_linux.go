@@ -2,7 +2,7 @@ package host
 
 import "syscall"
 
-// dieWithHost has the kernel kill the main process when the host dies.
+// dieWithHost makes the kernel kill the main process when the host dies.
 func dieWithHost() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

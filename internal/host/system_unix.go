@@ -11,8 +11,7 @@ import (
 	"syscall"
 )
 
-// signalCode is the exit code of a process that a signal ended, as shells have
-// it.
+// signalCode returns the exit code of a process that a signal ended, as in shells.
 func signalCode(state *os.ProcessState) int {
 	if s, ok := state.Sys().(syscall.WaitStatus); ok && s.Signaled() {
 		return 128 + int(s.Signal())
@@ -20,8 +19,8 @@ func signalCode(state *os.ProcessState) int {
 	return 1
 }
 
-// privateFolder makes sure that nobody else can put a socket of their own in
-// the place of ours: the folder may lie among everybody's temporary files.
+// privateFolder makes sure that no other user can replace the host's socket: the folder may lie in a
+// directory that all users share.
 func privateFolder(dir string) error {
 	err := os.MkdirAll(filepath.Dir(dir), 0o700)
 	if err == nil {
@@ -38,9 +37,9 @@ func privateFolder(dir string) error {
 	case !info.IsDir():
 		return fmt.Errorf("%s is not a directory: remove it, or set XDG_RUNTIME_DIR", dir)
 	case ok && int(s.Uid) != os.Getuid():
-		return fmt.Errorf("%s belongs to user %d: sockets there could be anybody's; set XDG_RUNTIME_DIR to a directory of your own", dir, s.Uid)
+		return fmt.Errorf("%s belongs to user %d: other users could place sockets there; set XDG_RUNTIME_DIR to a directory of your own", dir, s.Uid)
 	case info.Mode().Perm()&0o022 != 0:
-		return fmt.Errorf("others may write to %s (mode %v): sockets there could be anybody's; chmod 700 it, or set XDG_RUNTIME_DIR", dir, info.Mode().Perm())
+		return fmt.Errorf("others may write to %s (mode %v): they could place sockets there; chmod 700 it, or set XDG_RUNTIME_DIR", dir, info.Mode().Perm())
 	}
 	return nil
 }

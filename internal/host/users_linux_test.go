@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestAllowUIDs: a process of another user submits to a host that allows that user, and to
-// no other.
+// TestAllowUIDs: a process of another user can submit to a host if the host allows that user, and to no
+// other host.
 func TestAllowUIDs(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have processes of two users")
@@ -20,7 +20,7 @@ func TestAllowUIDs(t *testing.T) {
 		{name: "allowed", allow: "[7, 4321]", want: "WORD"},
 		{name: "another is", allow: "[7]", want: "user 4321 may not attach: add it to allow_uids, or run as the host's user"},
 		{name: "two others are", allow: "[7, 8]", want: "user 4321 may not attach"},
-		{name: "nobody is", allow: "[]", want: "not allowed; run as the host's user, or have the host admit this one"},
+		{name: "no other user is", allow: "[]", want: "not allowed; run as the host's user, or have the host admit this one"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := start(t, `
@@ -32,7 +32,7 @@ omnibus: {allow_uids: `+tt.allow+`}
 			if err := os.Chmod(dir, 0o755); err != nil {
 				t.Fatal(err)
 			}
-			// The folder, and the binary, may lie in folders that are closed to other users.
+			// Other users may not enter the folders in which the socket's folder and the binary lie.
 			folder, err := os.Open(dir)
 			if err != nil {
 				t.Fatal(err)

@@ -7,9 +7,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/host"
 )
 
-// TestWaitIsHandedOn: the processes of a run wait as its file says, or as its options do
-// in place of that.
-func TestWaitIsHandedOn(t *testing.T) {
+// TestWaitReachesProcesses: the processes of a run use the wait mode of the file, or that of the
+// options if given.
+func TestWaitReachesProcesses(t *testing.T) {
 	t.Setenv(bus.EnvWait, string(bus.WaitBalanced))
 	file := `omnibus: {wait: park, main: [sh, -c, "echo waits by $` + bus.EnvWait + `"]}
 stages: [{stage_id: a, omnibus: {exec: [SELF]}}]`

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// shared makes a writer safe for all who write lines to it. A file is: the
-// kernel keeps each write whole.
+// shared makes a writer safe for concurrent writers of whole lines. A file is safe: the kernel keeps
+// each write whole.
 func shared(w io.Writer) io.Writer {
 	if _, file := w.(*os.File); file {
 		return w

@@ -15,25 +15,25 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// Unknown is an error that says of what there is none.
+// Unknown is an error for something that does not exist, such as a method.
 type Unknown string
 
 func (e Unknown) Error() string { return string(e) }
 
-// codes say by which codes errors travel, the special ones first.
+// codes maps errors to the codes by which they travel, special errors first.
 type codes []struct {
 	err  error
 	code wire.Code
 }
 
-// errorCodes are those of all errors but the directory's.
+// errorCodes maps all errors except those of a directory.
 var errorCodes = codes{
 	{bus.ErrTooLarge, wire.CodeTooLarge},
 	{bus.ErrWindowFull, wire.CodeWindowFull},
 	{bus.ErrNoEdge, wire.CodeUnknown},
 	{bus.ErrOverloaded, wire.CodeOverloaded},
 	{bus.ErrClosed, wire.CodeClosing},
-	{bus.ErrCanceled, wire.CodeClosing}, // by the end of the session
+	{bus.ErrCanceled, wire.CodeClosing}, // the session ended
 	{bus.ErrEnded, wire.CodeOver},
 	{bus.ErrAborted, wire.CodeOver},
 	{bus.ErrDeadline, wire.CodeOver},
@@ -44,10 +44,10 @@ var errorCodes = codes{
 	{connector.ErrNotFound, wire.CodeNothing},
 	{connector.ErrFull, wire.CodeOverloaded},
 	{connector.ErrKey, wire.CodeInvalid},
-	{connector.ErrUnavailable, wire.CodeMemory}, // a table has no other
+	{connector.ErrUnavailable, wire.CodeMemory}, // a table has no other cause
 }
 
-// directoryCodes are those of the errors of a directory.
+// directoryCodes maps the errors of a directory.
 var directoryCodes = codes{
 	{lane.ErrNotPublished, wire.CodeNothing},
 	{lane.ErrPublished, wire.CodeTaken},
@@ -56,8 +56,8 @@ var directoryCodes = codes{
 	{cudaipc.ErrInvalid, wire.CodeInvalid},
 }
 
-// failed answers a question with an error.
-func (all codes) failed(token uint32, err error) *wire.Failed {
+// answer makes the answer to a question that failed.
+func (all codes) answer(token uint32, err error) *wire.Failed {
 	m := &wire.Failed{Token: token, Code: wire.CodeInternal, Text: err.Error()}
 	if _, unknown := errors.AsType[Unknown](err); unknown {
 		m.Code = wire.CodeUnknown
@@ -72,8 +72,8 @@ func (all codes) failed(token uint32, err error) *wire.Failed {
 	return m
 }
 
-// of gives the error that a code stands for; nil: the table has none.
-func (all codes) of(code wire.Code) error {
+// sentinel returns the error of a code; nil: the table has none.
+func (all codes) sentinel(code wire.Code) error {
 	for _, c := range all {
 		if c.code == code {
 			return c.err
@@ -82,64 +82,62 @@ func (all codes) of(code wire.Code) error {
 	return nil
 }
 
-// Failed answers a question with an error. Of what this process lacks it says so, for
-// the client may be told to raise its own limits by errors that read the same.
+// Failed makes the answer to a question that failed. If this process lacks memory or descriptors, the
+// text names the process: the same error may tell the client to raise its own limits.
 func Failed(token uint32, err error) *wire.Failed {
-	m := errorCodes.failed(token, err)
+	m := errorCodes.answer(token, err)
 	if l, lacks := limits.Met(err); lacks {
 		m.Code, m.Text = wire.CodeMemory, fmt.Sprintf("%v: in the host, process %d: %s", err, os.Getpid(), l.Advice)
 	}
 	return m
 }
 
-// Error gives the error that Failed made an answer of. Unknown stands for too much to be
-// one error.
+// Error returns the error of an answer made by Failed. CodeUnknown has many causes and no sentinel.
 func Error(f *wire.Failed) error {
 	failed := &wire.Error{Code: f.Code, Text: f.Text}
 	if f.Code == wire.CodeUnknown {
 		return failed
 	}
-	if sentinel := errorCodes.of(f.Code); sentinel != nil {
-		return &saidError{sentinel, failed}
+	if sentinel := errorCodes.sentinel(f.Code); sentinel != nil {
+		return &remoteError{sentinel, failed}
 	}
 	return failed
 }
 
-// DirectoryFailed answers a question about descriptors with an error.
-func DirectoryFailed(token uint32, err error) *wire.Failed { return directoryCodes.failed(token, err) }
+// DirectoryFailed makes the answer to a question about descriptors that failed.
+func DirectoryFailed(token uint32, err error) *wire.Failed { return directoryCodes.answer(token, err) }
 
-// DirectoryError says in the directory's words why a question of it failed.
+// DirectoryError turns the error of a question into one of the directory's errors.
 func DirectoryError(err error) error {
 	var failed *wire.Error
 	switch {
 	case errors.Is(err, bus.ErrHostGone):
 		return fmt.Errorf("%w: %w", lane.ErrUnavailable, err)
 	case errors.As(err, &failed):
-		if of := directoryCodes.of(failed.Code); of != nil {
+		if of := directoryCodes.sentinel(failed.Code); of != nil {
 			return fmt.Errorf("%w: %w", of, failed)
 		}
 	}
 	return err
 }
 
-// saidError is an error in the host's words, which mostly begin with those of the
-// sentinel that it is.
-type saidError struct {
+// remoteError is an error with the host's text, which mostly begins with the sentinel's text.
+type remoteError struct {
 	sentinel error
-	said     *wire.Error
+	remote   *wire.Error
 }
 
-func (e *saidError) Error() string {
-	if rest := TextBehind(e.sentinel, e.said.Text); rest != "" {
+func (e *remoteError) Error() string {
+	if rest := TextBehind(e.sentinel, e.remote.Text); rest != "" {
 		return e.sentinel.Error() + ": " + rest
 	}
 	return e.sentinel.Error()
 }
 
-func (e *saidError) Unwrap() []error { return []error{e.sentinel, e.said} }
+func (e *remoteError) Unwrap() []error { return []error{e.sentinel, e.remote} }
 
-// TextBehind is the text of an error without the words of a sentinel, for a process that
-// adds them.
+// TextBehind returns an error's text without the leading text of a sentinel, for a process that adds
+// it.
 func TextBehind(sentinel error, text string) string {
 	return strings.TrimPrefix(strings.TrimPrefix(text, sentinel.Error()), ": ")
 }

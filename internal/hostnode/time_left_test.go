@@ -8,8 +8,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/hostnode"
 )
 
-// TestTimeLeft: a deadline comes out of a message as it went in, as far as the message can say it. One that is over
-// stays over, and only 0 is none.
+// TestTimeLeft: encoding and decoding keep a deadline, as far as the message can represent it. A past
+// deadline stays past, and only 0 means none.
 func TestTimeLeft(t *testing.T) {
 	if left, at := hostnode.TimeLeft(time.Time{}), hostnode.DeadlineOf(0); left != 0 || !at.IsZero() {
 		t.Errorf("without a deadline %d is left, and 0 is the deadline %v", left, at)

@@ -1,5 +1,5 @@
-// Package lastactive tells the goroutines of a process where to look before they park: at the
-// connection by which another process has sent something last.
+// Package lastactive records the connection on which another process has sent last. The goroutines
+// of a process poll that connection before they park.
 //
 // Its methods are safe for concurrent use.
 package lastactive

@@ -6,43 +6,42 @@ import (
 	"github.com/omnibus-runtime/omnibus/actors"
 )
 
-// Tracker knows by which connection another process has sent something last. A goroutine that
-// waits for other processes looks there before it parks.
+// Tracker is the last active connection of a process.
 type Tracker struct {
-	spinner *actors.Spinner // nil: none looks
+	spinner *actors.Spinner // nil: no goroutine polls
 	last    atomic.Pointer[Connection]
 }
 
-// Connection is one that can be looked at.
+// Connection is a connection that can be polled.
 type Connection struct{ Poll actors.PollFunc }
 
-// New makes the lookout of a process; lookout makes it of what looks, and gives nil where none
-// is to look.
+// New makes a tracker. spinner makes the Spinner that polls the tracker, or returns nil if no
+// goroutine is to poll.
 func New(spinner func(actors.PollFunc) *actors.Spinner) *Tracker {
-	h := new(Tracker)
-	h.spinner = spinner(h.poll)
-	return h
+	t := new(Tracker)
+	t.spinner = spinner(t.poll)
+	return t
 }
 
-// Spinner is what goroutines look by; nil: none looks.
-func (h *Tracker) Spinner() *actors.Spinner { return h.spinner }
+// Spinner is the Spinner of the waiting goroutines; nil: no goroutine polls.
+func (t *Tracker) Spinner() *actors.Spinner { return t.spinner }
 
-// Active says that something has come by a connection.
-func (h *Tracker) Active(c *Connection) {
-	if h.last.Load() != c && h.last.Swap(c) == nil {
-		h.spinner.Enable(true)
+// Active makes c the connection to poll: a message has come on it.
+func (t *Tracker) Active(c *Connection) {
+	if t.last.Load() != c && t.last.Swap(c) == nil {
+		t.spinner.Enable(true)
 	}
 }
 
-// Gone says that nothing more comes by a connection.
-func (h *Tracker) Gone(c *Connection) {
-	if h.last.CompareAndSwap(c, nil) {
-		h.spinner.Enable(false)
+// Gone ends the polling of c, on which no more messages come.
+func (t *Tracker) Gone(c *Connection) {
+	if t.last.CompareAndSwap(c, nil) {
+		t.spinner.Enable(false)
 	}
 }
 
-// poll is an actors.PollFunc.
-func (h *Tracker) poll(enough, begin func() bool) (handled bool) {
-	c := h.last.Load()
+// poll implements actors.PollFunc.
+func (t *Tracker) poll(enough, begin func() bool) (handled bool) {
+	c := t.last.Load()
 	return c != nil && c.Poll(enough, begin)
 }

@@ -6,9 +6,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/actors"
 )
 
-// TestLooksWhereSomethingCameLast: what looks is sent to the connection by which something has
-// come last, and nowhere when that is gone.
-func TestLooksWhereSomethingCameLast(t *testing.T) {
+// TestPollsLastActiveConnection: the tracker polls the connection that was active last, and none
+// after that connection is gone.
+func TestPollsLastActiveConnection(t *testing.T) {
 	var look actors.PollFunc
 	h := New(func(f actors.PollFunc) *actors.Spinner {
 		look = f
@@ -28,7 +28,7 @@ func TestLooksWhereSomethingCameLast(t *testing.T) {
 	if !look(no, no) || looked != 2 {
 		t.Errorf("it looked at %d, want 2", looked)
 	}
-	h.Gone(a) // came before
+	h.Gone(a) // not the last
 	if !look(no, no) || looked != 2 {
 		t.Errorf("it looked at %d, want 2 still", looked)
 	}

@@ -37,12 +37,12 @@ func TestPagesCanBeWrong(t *testing.T) {
 		"`evict.go` `evicts.go` `*_unsafe.go` `TestPagesCanBeWrong` `TestPagesCanBeRight`\n" +
 		"`shmstore.Store` `shmstore.Shop` `shmstore.Options.Reuse` `shmstore.Options.Waste` `time.Duration` `Store.Admit(conn)` `Store.Refund`\n" +
 		"`tensorqueue.PutOptions` `PutOptions.Release` `omnibus.connect` `omnibus.disconnected` `omnibus.gpu.DeviceTensor` `omnibus.gpu.HostTensor`\n" +
-		"`source.refused` `source.refuse` `MaxRequests` `MaxDemands` `makeRoom` `makeRoomFor` `httpGet` `results.jsonl` `--some flag`\n"
+		"`source.refuse` `source.refused` `MaxRequests` `MaxDemands` `makeRoom` `makeRoomFor` `httpGet` `results.jsonl` `--some flag`\n"
 	want := []string{
 		"shmstore/lease.go does not declare Lease.Steal", "there is no shmstore/gone.go",
 		"`Lease.Steal`", "`shmstore/leases.go`", "`bus/host.Gone`", "`../codecs`", "`evicts.go`", "`TestPagesCanBeRight`",
 		"`shmstore.Shop`", "`shmstore.Options.Waste`", "`Store.Refund`", "`omnibus.disconnected`", "`omnibus.gpu.HostTensor`",
-		"`source.refuse`", "`MaxDemands`", "`makeRoomFor`",
+		"`source.refused`", "`MaxDemands`", "`makeRoomFor`",
 	}
 	got := x.missing("docs/a.md", text)
 	if len(got) != len(want) {

@@ -84,7 +84,7 @@ func (r *run) dump() {
 		}
 	}
 	r.dumpAndEnd(r.host.cmd.Process.Pid)
-	r.log("what is known of this cell is in %s", r.dir)
+	r.log("the files of this cell are in %s", r.dir)
 }
 
 // metrics returns the metrics of omnibus run, or the text of the error.

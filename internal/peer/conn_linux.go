@@ -163,7 +163,7 @@ func (c *Conn) bySocket(packet []byte, fds []int) (sent bool, err error) {
 	}
 	c.out.wentBySocket()
 	if out != nil { // it is awake now
-		out.Woken(sleep)
+		out.MarkWoken(sleep)
 	}
 	return true, nil
 }

@@ -143,7 +143,7 @@ func (o *outgoing) sleeping() (out *lane.Sender, sleep uint32) {
 	if out = o.lane.Load(); out == nil {
 		return nil, 0
 	}
-	sleep, sleeps := out.Sleeps()
+	sleep, sleeps := out.ReceiverSleeps()
 	if !sleeps {
 		return nil, 0
 	}

@@ -124,8 +124,8 @@ func (o *order) dozes(in *lane.Receiver) bool {
 	if in == nil || o.ahead.here { // the packet before the frame was sent
 		return true
 	}
-	in.Rouse()
-	return in.Doze()
+	in.EndSleep()
+	return in.PrepareSleep()
 }
 
 func (o *order) discard() {

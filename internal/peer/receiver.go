@@ -138,11 +138,11 @@ func (r *Receiver) await() ([]byte, []int, error) {
 		r.arrived.Store(false)
 		r.waits = false
 		if in := r.conn.in; in != nil {
-			in.Slept(time.Since(r.since))
+			in.RecordSleep(time.Since(r.since))
 		}
 	}
 	if in := r.conn.in; in != nil {
-		in.Rouse()
+		in.EndSleep()
 	}
 	if r.woken && errors.Is(err, os.ErrDeadlineExceeded) {
 		err = errAwake
@@ -227,8 +227,8 @@ func (r *Receiver) Poll(stop, begin func() bool) (handled bool) {
 	}
 	defer func() { r.since = time.Now() }()
 	for {
-		in.Rouse()
-		if !in.Look(enough) && in.Doze() {
+		in.EndSleep()
+		if !in.Poll(enough) && in.PrepareSleep() {
 			return handled
 		}
 		if !handled && !begin() {

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Patience is how long a test waits for what never comes when a promise is broken.
+// Patience is how long a test waits before it fails.
 const Patience = 20 * time.Second
 
-// Await waits for what other goroutines and processes bring about.
+// Await waits until happened reports true, for changes by other goroutines and processes.
 func Await(t interface {
 	Helper()
 	Fatalf(format string, args ...any)
@@ -28,7 +28,7 @@ func Await(t interface {
 	}
 }
 
-// Next is what comes by a channel next.
+// Next receives the next value of a channel.
 func Next[T any](t testing.TB, c <-chan T) (v T) {
 	t.Helper()
 	select {

@@ -1,3 +1,3 @@
-// Package testbus has the pipelines, and what is done with them, that the tests of package bus
-// and of the packages below it have in common.
+// Package testbus has the pipelines and helpers that tests of package bus and of the packages
+// below it share.
 package testbus

@@ -15,7 +15,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
 )
 
-// GPU is an emulated one, with a stream.
+// GPU is an emulated GPU with a stream.
 type GPU struct {
 	t      *testing.T
 	Driver *emul.Driver
@@ -23,7 +23,7 @@ type GPU struct {
 	Stream cudaipc.Stream
 }
 
-// NewGPU opens one, for as long as the test.
+// NewGPU opens a GPU until the end of the test.
 func NewGPU(t *testing.T, opts emul.Options) *GPU {
 	t.Helper()
 	driver, err := emul.New(opts)
@@ -45,12 +45,12 @@ func NewGPU(t *testing.T, opts emul.Options) *GPU {
 	return g
 }
 
-// Options are those of a bus that sends and receives by it.
+// Options are the options of a bus that uses the GPU.
 func (g *GPU) Options(p pool.Options) *bus.GPUOptions {
 	return &bus.GPUOptions{Lane: lane.Options{Driver: g.Driver, Pool: p}}
 }
 
-// Tensor makes one of n bytes that all are b, and the function that frees it.
+// Tensor makes a tensor of n bytes b on the GPU, and the function that frees it.
 func (g *GPU) Tensor(n int64, b byte) (*lane.Tensor, func()) {
 	p, err := g.Dev.Alloc(n)
 	if err != nil {
@@ -68,7 +68,7 @@ func (g *GPU) Tensor(n int64, b byte) (*lane.Tensor, func()) {
 	return &lane.Tensor{DType: codec.DTypeUint8, Shape: []int{int(n)}, Ptr: p}, func() { _ = g.Dev.Free(p) }
 }
 
-// Check reads what a message brought: n bytes that all are b.
+// Check requires that a message has a tensor "x" of n bytes b.
 func (g *GPU) Check(ctx context.Context, m *lane.Message, n int64, b byte) error {
 	if err := m.Await(g.Stream); err != nil {
 		return err

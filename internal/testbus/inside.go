@@ -8,14 +8,14 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 )
 
-// Soon is a context that ends when a test has waited enough.
+// Soon is a context that ends after Patience.
 func Soon(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// OpenFiles counts what this process has open: connections, events and memory.
+// OpenFiles counts the open file descriptors of this process.
 func OpenFiles(t testing.TB) int {
 	t.Helper()
 	files, err := os.ReadDir("/proc/self/fd")
@@ -25,7 +25,7 @@ func OpenFiles(t testing.TB) int {
 	return len(files)
 }
 
-// Services is what a host's end of a bus stands on, without the memory.
+// Services are the services of a bus, with the arena's mapping closed.
 func Services(t testing.TB, b *bus.Bus) bus.Services {
 	t.Helper()
 	on, err := b.Backend().Services()
@@ -36,20 +36,20 @@ func Services(t testing.TB, b *bus.Bus) bus.Services {
 	return on
 }
 
-// Published is how many names are in the directory of a bus.
+// Published is the number of names in the directory of a bus.
 func Published(t testing.TB, b *bus.Bus) int {
 	t.Helper()
 	return Services(t, b).Directory.Len()
 }
 
-// SetDirectoryRoom bounds them.
-func SetDirectoryRoom(t testing.TB, b *bus.Bus, names int) {
+// SetDirectoryLimit bounds the names in the directory of a bus.
+func SetDirectoryLimit(t testing.TB, b *bus.Bus, names int) {
 	t.Helper()
 	Services(t, b).Directory.Bound(names)
 }
 
-// Polls counts how often goroutines that wait for results of a bus looked for what other
-// processes send.
+// Polls counts how often goroutines that wait for results of a bus have polled for messages of other
+// processes.
 func Polls(t testing.TB, b *bus.Bus) int64 {
 	t.Helper()
 	return Services(t, b).LastActive.Spinner().Polls()

@@ -10,7 +10,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/bus"
 )
 
-// MustComplete requires that a request completes, with these results.
+// MustComplete requires that a request completes with these results.
 func MustComplete(t *testing.T, r *bus.Request, want []string) {
 	t.Helper()
 	if err := r.Wait(Soon(t)); err != nil {
@@ -19,19 +19,19 @@ func MustComplete(t *testing.T, r *bus.Request, want []string) {
 	MustReceive(t, r, want)
 }
 
-// Crossing is a diamond in which each of two requests holds a slot that the other one waits for: one is sent
+// Crossing is a diamond in which each of two requests holds a slot for which the other one waits: one is sent
 // to the stage "left" and then to "right", the other to "right" and then to "left".
 type Crossing struct {
-	halfway chan struct{} // receives one from each request that has been sent to one of them
-	onward  chan struct{} // closed when both have been
-	entered chan struct{} // closed when the first handler of "right" is at work
-	leave   chan struct{} // closed when it may return
-	both    chan struct{} // closed when another one is at work there
+	halfway chan struct{} // receives one value from each request that has been sent to its first stage
+	onward  chan struct{} // closed when both have been sent
+	entered chan struct{} // closed when the first handler of "right" runs
+	leave   chan struct{} // closed when that handler may return
+	both    chan struct{} // closed when the second handler of "right" runs
 
 	running, most, visits atomic.Int32 // handlers of "right"
 }
 
-// NewCrossing makes one for two requests.
+// NewCrossing makes a Crossing for two requests.
 func NewCrossing() *Crossing {
 	return &Crossing{
 		halfway: make(chan struct{}, 2), onward: make(chan struct{}),
@@ -39,7 +39,7 @@ func NewCrossing() *Crossing {
 	}
 }
 
-// Visit is for each handler of "right" to call.
+// Visit must be called by each handler of "right".
 func (c *Crossing) Visit() {
 	defer c.running.Add(-1)
 	if n := c.running.Add(1); n > c.most.Load() {
@@ -56,12 +56,12 @@ func (c *Crossing) Visit() {
 
 // Pipeline is the diamond with those two stages.
 func (c *Crossing) Pipeline(left, right bus.StageSpec) bus.Pipeline {
-	// Each request has a replica: one would have the turn until both are on.
+	// Each request has its own replica: in one, the first handler would block the second.
 	return Diamond(bus.StageSpec{Name: "s", Replicas: 2, MaxInflight: 1, Handle: c.send}, left, right)
 }
 
-// send sends an input to the stages that it names. The request that is let in above the bound keeps its slots until
-// it is handled there: it waits for no slot of the other's.
+// send sends an input to the stages that it names. The request that is admitted above the bound keeps its slots until
+// it is handled there: it does not wait for a slot of the other request.
 func (c *Crossing) send(t *bus.Task, d *bus.Delivery) error {
 	in, err := bus.Result[string](d)
 	if err != nil {
@@ -86,8 +86,8 @@ func (c *Crossing) send(t *bus.Task, d *bus.Delivery) error {
 	return nil
 }
 
-// Run has two requests cross in a bus with the diamond. Both complete, one slot is granted above the bound, to the
-// older one, and its handler waits for its turn.
+// Run sends the two requests through a bus with the diamond. Both complete, one slot is granted above the bound, to the
+// older one, and its handler waits for the handler lock.
 func (c *Crossing) Run(t *testing.T, b *bus.Bus) {
 	t.Helper()
 	defer func() {
@@ -109,7 +109,7 @@ func (c *Crossing) Run(t *testing.T, b *bus.Bus) {
 	Next(t, c.entered)
 	close(c.onward)
 	Await(t, func() bool { return EdgeStats(b, "s", "right").Deliveries == 2 })
-	for range 1000 { // a handler that does not wait for its turn runs now
+	for range 1000 { // a handler that does not wait for the lock runs now
 		runtime.Gosched()
 	}
 	close(c.leave)
@@ -145,18 +145,18 @@ func StageStats(b *bus.Bus, name string) bus.StageStats {
 	return bus.StageStats{}
 }
 
-// OneByOne is a stage whose handlers say for which request they run, and return when the test lets one.
+// OneByOne is a stage whose handlers report their request, and return one at a time when Run says so.
 type OneByOne struct {
 	entered chan uint64
 	leave   chan struct{}
 }
 
-// NewOneByOne makes one.
+// NewOneByOne makes a OneByOne.
 func NewOneByOne() *OneByOne {
 	return &OneByOne{entered: make(chan uint64), leave: make(chan struct{})}
 }
 
-// Visit is for each handler to call.
+// Visit must be called by each handler.
 func (o *OneByOne) Visit(t *bus.Task) error {
 	select {
 	case o.entered <- uint64(t.Request()):
@@ -171,9 +171,9 @@ func (o *OneByOne) Visit(t *bus.Task) error {
 	}
 }
 
-// Run sends one input each of some requests to a bus with that stage behind the edge, and lets the handlers
-// return one after the other. Each request is over before the next handler returns. When the first one does, the
-// stage has been sent that many deliveries.
+// Run sends one input for each of so many requests to a bus with that stage behind the edge, and lets the handlers
+// return one after the other, the first when the edge has had so many deliveries. Each request is over before the next
+// handler returns.
 func (o *OneByOne) Run(t *testing.T, b *bus.Bus, requests int, from, to string, deliveries int64) {
 	t.Helper()
 	all := make(map[uint64]*bus.Request, requests)

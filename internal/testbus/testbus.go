@@ -13,7 +13,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// Open starts a bus that is closed, and found clean, at the end of the test.
+// Open starts a bus. At the end of the test the bus is closed, and must be clean.
 func Open(t testing.TB, p bus.Pipeline, opts bus.Options) *bus.Bus {
 	t.Helper()
 	if opts.Store.ArenaBytes == 0 {
@@ -31,7 +31,7 @@ func Open(t testing.TB, p bus.Pipeline, opts bus.Options) *bus.Bus {
 	return b
 }
 
-// StreamOf begins a request, which ends with the test.
+// StreamOf begins a request, which is closed at the end of the test.
 func StreamOf(t testing.TB, s Submitter) *bus.Request {
 	t.Helper()
 	r, err := s.Stream(t.Context())
@@ -74,7 +74,7 @@ func Linear(stages ...bus.StageSpec) bus.Pipeline {
 	return p
 }
 
-// Upper is a stage that gives its input in capitals.
+// Upper is a stage function that returns its input in capitals.
 func Upper(_ *bus.Task, in string) (string, error) { return strings.ToUpper(in), nil }
 
 // MustReceive requires the results of a request.
@@ -101,7 +101,7 @@ func SendAll(t *testing.T, b Submitter, n int) *bus.Request {
 	return r
 }
 
-// Numbers is what such a request gives back, unless something is lost.
+// Numbers are the results of a request of SendAll with n inputs.
 func Numbers(n int) []string {
 	var want []string
 	for i := range n {
@@ -110,18 +110,18 @@ func Numbers(n int) []string {
 	return want
 }
 
-// Gate is a stage that passes its input on once it may.
+// Gate is a stage that announces each input on Entered, and passes it on after a receive from Leave.
 type Gate struct {
 	Entered chan string
 	Leave   chan struct{}
 }
 
-// NewGate makes a gate that is closed.
+// NewGate makes a closed gate.
 func NewGate() *Gate {
 	return &Gate{Entered: make(chan string, 1000), Leave: make(chan struct{}, 1000)}
 }
 
-// Windowed is a pipeline of a free first stage and a gated second one.
+// Windowed is a pipeline of a first stage and a gated second one, joined by e.
 func Windowed(g *Gate, e bus.Edge) bus.Pipeline {
 	e.From, e.To = "first", "second"
 	return bus.Pipeline{
@@ -130,8 +130,8 @@ func Windowed(g *Gate, e bus.Edge) bus.Pipeline {
 	}
 }
 
-// WaitForStall waits until something waits on that edge, with that many
-// deliveries under way, and says who for.
+// WaitForStall waits until a producer waits on that edge, with at least that many
+// deliveries in flight, and returns the stall.
 func WaitForStall(t *testing.T, b *bus.Bus, edge string, deliveries int) bus.Stall {
 	t.Helper()
 	var found bus.Stall
@@ -146,7 +146,7 @@ func WaitForStall(t *testing.T, b *bus.Bus, edge string, deliveries int) bus.Sta
 	return found
 }
 
-// Stage is the stage whose gate it is.
+// Stage is the stage of the gate.
 func (g *Gate) Stage(name string) bus.StageSpec {
 	return bus.Stage(name, func(t *bus.Task, in string) (string, error) {
 		g.Entered <- in
@@ -164,7 +164,7 @@ func Concat(name string) bus.StageSpec {
 	return bus.Join2(name, func(_ *bus.Task, a, b string) (string, error) { return a + "+" + b, nil })
 }
 
-// Diamond is a pipeline of a stage, two behind it, and their join; edges replace those between the same stages.
+// Diamond is a pipeline of a stage, two stages behind it, and their join; edges replace those between the same stages.
 func Diamond(src, left, right bus.StageSpec, edges ...bus.Edge) bus.Pipeline {
 	all := map[string]bus.Edge{}
 	var p bus.Pipeline
@@ -190,7 +190,7 @@ type Submitter interface {
 	Stream(ctx context.Context, opts ...bus.SubmitOption) (*bus.Request, error)
 }
 
-// Remotes is p with the work of its stages done elsewhere.
+// Remotes is p with remote stages.
 func Remotes(p bus.Pipeline) bus.Pipeline {
 	p.Stages = slices.Clone(p.Stages)
 	for i, s := range p.Stages {

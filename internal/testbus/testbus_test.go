@@ -7,7 +7,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/testbus"
 )
 
-// TestGate: a gate holds what comes until it is let go, and says so.
+// TestGate: a gate announces an input and blocks it until it may leave.
 func TestGate(t *testing.T) {
 	g := testbus.NewGate()
 	b := testbus.Open(t, testbus.Windowed(g, bus.Edge{Window: 1}), bus.Options{})

@@ -14,13 +14,13 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// acceptPause is how long a listener that could not accept, for want of descriptors most likely, lets be.
+// acceptPause is the pause after a failed accept, which most likely lacked descriptors.
 const acceptPause = 100 * time.Millisecond
 
-// Listen makes processes of this user readers that call [Dial] with the path, each until it closes its reader, or is
-// dead. It returns when the path can be dialed. The socket file admits this user alone; a file path.lock beside it
-// stays for good. A path at which another store listens is [ErrInUse]; the socket of a store whose process has died is
-// replaced. A store may listen at several paths.
+// Listen admits processes of this user that call [Dial] with the path. Each is a reader until it closes its reader, or
+// dies. Listen returns when the path can be dialed. Only this user may open the socket file; a file path.lock beside it
+// is never removed. A path at which another store listens is [ErrInUse]; the socket of a store whose process has died
+// is replaced. A store may listen at several paths.
 func (s *Store) Listen(path string) error {
 	l, err := peer.Listen(path, peer.ListenOptions{})
 	if errors.Is(err, peer.ErrInUse) {
@@ -42,11 +42,11 @@ func (s *Store) listen(l *peer.Listener) error {
 		return shmstore.ErrClosed
 	}
 	s.listeners = append(s.listeners, l)
-	s.running.Go(func() { s.accept(l) })
+	s.goroutines.Go(func() { s.accept(l) })
 	return nil
 }
 
-// closed reports whether Close was called. The writer's right is held, if a reader is to be added.
+// closed reports whether Close was called. A caller that adds a reader has the writer's right.
 func (s *Store) closed() bool {
 	select {
 	case <-s.closing:
@@ -62,7 +62,7 @@ func (s *Store) accept(l *peer.Listener) {
 		conn, err := l.Accept()
 		switch {
 		case err == nil:
-			s.running.Go(func() { s.serve(conn) })
+			s.goroutines.Go(func() { s.serve(conn) })
 			continue
 		case errors.Is(err, net.ErrClosed):
 			return
@@ -75,8 +75,7 @@ func (s *Store) accept(l *peer.Listener) {
 	}
 }
 
-// serve admits the process that has connected, if it is this user's. What it does wrong it learns by the end of the
-// connection.
+// serve admits the process that has connected, if it is this user's. If it breaks the protocol, its connection is closed.
 func (s *Store) serve(conn *peer.Conn) {
 	if _, uid, _ := conn.Credentials(); int(uid) != os.Geteuid() {
 		_ = conn.Close() // nothing was sent
@@ -85,9 +84,9 @@ func (s *Store) serve(conn *peer.Conn) {
 	_, _ = s.admit(conn.Unix())
 }
 
-// Admit makes the process at the other end of a connection of type SOCK_SEQPACKET a reader, until it closes its reader,
-// or is dead: there [Open] is called. It is charged for values that are put or asked for from then on. Admit waits for
-// the other process, for seconds at most; other calls do not wait meanwhile. The connection is the store's from the
+// Admit admits the process at the other end of a connection of type SOCK_SEQPACKET, which calls [Open]. It is a reader
+// until it closes its reader, or dies, and is charged by each Put, GetCached and Touch from then on. Admit waits for
+// the other process, for seconds at most; other calls do not wait meanwhile. The store owns the connection from the
 // call on, also after an error. The errors are [shmstore.ErrTooManyReaders], [shmstore.ErrClosed],
 // [shmstore.ErrProtocol], and those of the system.
 func (s *Store) Admit(conn *net.UnixConn) (shmstore.ReaderID, error) {
@@ -101,7 +100,7 @@ func (s *Store) Admit(conn *net.UnixConn) (shmstore.ReaderID, error) {
 func (s *Store) admit(conn *net.UnixConn) (id shmstore.ReaderID, err error) {
 	defer func() {
 		if err != nil {
-			s.hangUp(conn)
+			s.disconnect(conn)
 		}
 	}()
 	a, err := s.startAdmission(conn)
@@ -126,7 +125,7 @@ func (s *Store) admit(conn *net.UnixConn) (id shmstore.ReaderID, err error) {
 	return id, nil
 }
 
-// startAdmission notes the connection, so that Close ends it, and reserves an index.
+// startAdmission records the connection, so that Close closes it, and reserves an index.
 func (s *Store) startAdmission(conn *net.UnixConn) (*shmstore.Admission, error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
@@ -156,28 +155,28 @@ func (s *Store) join(a *shmstore.Admission, conn *net.UnixConn, reader *process.
 	}
 	s.readers |= shmstore.Readers(id)
 	s.conns[conn] = id
-	s.running.Go(func() { s.watch(conn, reader) })
+	s.goroutines.Go(func() { s.watch(conn, reader) })
 	return id, nil
 }
 
-// watch removes a reader when its process is dead, or has closed the connection. A process that the reader's has
-// forked may have the connection, too, and keeps it open: so both are watched.
+// watch removes a reader when its process is dead, or has closed the connection. It watches both, because a child that
+// the reader's process has forked may keep the connection open.
 func (s *Store) watch(conn *net.UnixConn, reader *process.Process) {
-	stop := reader.OnExit(func() { _ = conn.Close() }) // it ends the read
-	awaitEnd(conn)
+	stop := reader.OnExit(func() { _ = conn.Close() }) // ends the read in awaitDisconnect
+	awaitDisconnect(conn)
 	stop()
-	s.hangUp(conn)
-	_ = reader.Close() // a pidfd holds nothing that could be lost
+	s.disconnect(conn)
+	_ = reader.Close() // closing a pidfd loses no data
 }
 
-// awaitEnd returns when a connection over which nothing more is sent has ended, or something is sent all the same.
-func awaitEnd(conn *net.UnixConn) {
+// awaitDisconnect returns when a connection is closed, or when the peer sends a byte, which breaks the protocol.
+func awaitDisconnect(conn *net.UnixConn) {
 	var b [1]byte
 	_, _ = conn.Read(b[:])
 }
 
-// hangUp closes a connection, and removes the reader that has it.
-func (s *Store) hangUp(conn *net.UnixConn) {
+// disconnect closes a connection, and removes its reader.
+func (s *Store) disconnect(conn *net.UnixConn) {
 	_ = conn.Close() // the other process may have done so before
 	s.writer.Lock()
 	defer s.writer.Unlock()
@@ -185,18 +184,18 @@ func (s *Store) hangUp(conn *net.UnixConn) {
 	delete(s.conns, conn)
 	if id != shmstore.LocalReader {
 		s.readers &^= shmstore.Readers(id)
-		_ = s.store.RemoveReader(id) // it is there as long as conns has it
+		_ = s.store.RemoveReader(id) // a reader in conns is present
 	}
 }
 
-// RemoveReader ends a reader before its process has closed it: what it owed and read is free, and what it still reads
-// may be written over. The error is [shmstore.ErrUnknownReader].
+// RemoveReader removes a reader before its process has closed it. Its debts are dropped, and values that it still reads
+// may be overwritten. The error is [shmstore.ErrUnknownReader].
 func (s *Store) RemoveReader(id shmstore.ReaderID) error {
 	conn := s.connOf(id)
 	if conn == nil {
 		return fmt.Errorf("keyed: remove reader %d: %w", id, shmstore.ErrUnknownReader)
 	}
-	s.hangUp(conn)
+	s.disconnect(conn)
 	return nil
 }
 
@@ -211,22 +210,22 @@ func (s *Store) connOf(id shmstore.ReaderID) *net.UnixConn {
 	return nil
 }
 
-// Close ends the store, its listeners and its connections, and removes their socket files. Readers keep what they have,
-// and get no more. While a value is being put the memory stays mapped, and the error is [shmstore.ErrBusy]: Close may
-// be called again.
+// Close closes the store, its listeners and its connections, and removes the socket files. Readers keep the values that
+// they have got, and get no more. While a value is being put, the memory stays mapped, and the error is
+// [shmstore.ErrBusy]: Close may be called again.
 func (s *Store) Close() error {
 	errs := []error{s.closeStore()}
-	for _, l := range s.listeners { // none is added any more, nor a connection
+	for _, l := range s.listeners { // no listener and no connection is added after closeStore
 		errs = append(errs, l.Close())
 	}
 	for _, conn := range s.openConns() {
 		_ = conn.Close() // the other process may have done so before
 	}
-	s.running.Wait()
+	s.goroutines.Wait()
 	return errors.Join(errs...)
 }
 
-// closeStore closes the store before its readers are removed: what they read is written over by no put.
+// closeStore closes the store before its readers are removed, so that no put overwrites values that they read.
 func (s *Store) closeStore() error {
 	s.writer.Lock()
 	defer s.writer.Unlock()

@@ -35,8 +35,8 @@ func newBenchStore(b *testing.B, arenaBytes int64, readers int) (*keyed.Store, [
 	return s, all
 }
 
-// BenchmarkPut puts 1 MiB under new keys into a full store, so that each put pays for an eviction, too, beside copies of
-// as much, by turns, to as much shared memory. The heap has larger pages, and is no measure.
+// BenchmarkPut puts 1 MiB under new keys into a full store, so that each put includes an eviction, and in turn copies
+// as many bytes to as much shared memory. Heap memory has larger pages, and is no baseline.
 //
 //	put-ns   median of a put
 //	copies   median of a put, in medians of codec.Copy
@@ -75,7 +75,7 @@ func BenchmarkPut(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkHit asks for a key that is there, which charges eight readers.
+// BenchmarkHit asks for an existing key, which charges eight readers.
 func BenchmarkHit(b *testing.B) {
 	s, readers := newBenchStore(b, 1<<20, 8)
 	h, err := s.Put("k", block(1, 1000))
@@ -143,7 +143,7 @@ func BenchmarkGet(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// benchRole says how many nanoseconds so many gets and releases take as the reader is charged for.
+// benchRole prints how many nanoseconds the gets and releases of all charges of the reader take.
 func benchRole(path string) error {
 	r, err := keyed.Dial(path)
 	answer(err)

@@ -46,7 +46,7 @@ func exampleWriter() error {
 	if err != nil {
 		return err
 	}
-	defer handles.Close() // the reader ends with it
+	defer handles.Close() // the reader ends when it is closed
 	said.Scan()
 	fmt.Println("the reader says", said.Text())
 
@@ -59,7 +59,7 @@ func exampleWriter() error {
 		if err != nil {
 			return err
 		}
-		wire, err := handle.MarshalBinary() // it goes by any channel that the program has
+		wire, err := handle.MarshalBinary() // sent over any channel of the program
 		if err != nil {
 			return err
 		}

@@ -36,7 +36,7 @@ func storeOf(t *testing.T, opts shmstore.Options) *keyed.Store {
 	return s
 }
 
-// cache makes a store with room for so many bytes, and readers of it.
+// cache makes a store with space for so many bytes, and readers of it.
 func cache(t *testing.T, arenaBytes int64, readers int) (*keyed.Store, []*keyed.Reader, []shmstore.ReaderID) {
 	t.Helper()
 	s := storeOf(t, shmstore.Options{ArenaBytes: arenaBytes, MaxObjectBytes: arenaBytes / 2})
@@ -69,7 +69,7 @@ func connPair(t testing.TB) [2]*net.UnixConn {
 	return ends
 }
 
-// reader attaches one over a connection, as another process does.
+// reader attaches a reader over a connection, as another process does.
 func reader(t testing.TB, s *keyed.Store) (*keyed.Reader, shmstore.ReaderID) {
 	t.Helper()
 	ends := connPair(t)
@@ -166,7 +166,7 @@ func TestDuplicateKeys(t *testing.T) {
 	}
 }
 
-// TestFillReadAllFillAgain: what all readers have read makes room, the oldest first, and its key is gone.
+// TestFillReadAllFillAgain: objects that all readers have read are evicted, the oldest first, with their keys.
 func TestFillReadAllFillAgain(t *testing.T) {
 	s, readers, _ := cache(t, 64*kib, 2)
 	for round := range byte(3) {
@@ -200,7 +200,7 @@ func TestFillReadAllFillAgain(t *testing.T) {
 	}
 }
 
-// TestReclamation: the object of a slow reader stays, and younger ones that were read go around it.
+// TestReclamation: the object of a slow reader stays, and younger ones that were read are evicted around it.
 func TestReclamation(t *testing.T) {
 	s, readers, _ := cache(t, 64*kib, 2)
 	held := put(t, s, "held", block(9, 7*kib))
@@ -225,7 +225,7 @@ func TestReclamation(t *testing.T) {
 	}
 }
 
-// TestStaleHandles: the handle of an object that has gone is an error, also where another lies in its place.
+// TestStaleHandles: the handle of an evicted object is an error, also if another object has its space.
 func TestStaleHandles(t *testing.T) {
 	s, readers, _ := cache(t, 64*kib, 1)
 	old := put(t, s, "k", block(1, kib))
@@ -243,7 +243,7 @@ func TestStaleHandles(t *testing.T) {
 	read(t, readers[0], fresh, block(2, kib))
 }
 
-// TestClear: readers keep what they read, and get what they were charged for; all else goes at once.
+// TestClear: objects that readers read or were charged for stay; all others are freed at once.
 func TestClear(t *testing.T) {
 	s, readers, _ := cache(t, 64*kib, 1)
 	reading, owed, read1 := put(t, s, "reading", block(1, kib)), put(t, s, "owed", block(2, kib)), put(t, s, "read", block(3, kib))
@@ -267,12 +267,12 @@ func TestClear(t *testing.T) {
 	read(t, readers[0], owed, block(2, kib))
 }
 
-// TestReaderDies: what a reader owed and read is free when it is removed.
+// TestReaderDies: the objects that a reader owed for and read are free when it is removed.
 func TestReaderDies(t *testing.T) {
 	s, readers, ids := cache(t, 64*kib, 2)
 	h := put(t, s, "k", block(1, kib))
 	read(t, readers[0], h, block(1, kib))
-	v := get(t, readers[1], h) // it dies with it
+	v := get(t, readers[1], h) // the reader dies with the value
 	defer v.Release()
 	if freed := s.FreeUnused(math.MaxInt64); freed != 0 {
 		t.Errorf("%d bytes were freed while they were read", freed)
@@ -281,17 +281,17 @@ func TestReaderDies(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s.FreeUnused(math.MaxInt64) == 0 {
-		t.Error("nothing was freed behind a reader that is gone")
+		t.Error("nothing was freed after a reader was removed")
 	}
 	wantErr(t, "a second removal", s.RemoveReader(ids[1]), shmstore.ErrUnknownReader)
 	wantErr(t, "a removal of the local reader", s.RemoveReader(shmstore.LocalReader), shmstore.ErrUnknownReader)
 	for err := error(nil); !errors.Is(err, keyed.ErrOwnerGone); _, err = readers[1].Get(h) {
 		runtime.Gosched()
 	}
-	h = put(t, s, "again", block(2, kib)) // which charges the reader that is there alone
+	h = put(t, s, "again", block(2, kib)) // charges only the present reader
 	read(t, readers[0], h, block(2, kib))
 	if s.FreeUnused(math.MaxInt64) == 0 {
-		t.Error("nothing was freed behind a reader that is gone")
+		t.Error("nothing was freed after a reader was removed")
 	}
 }
 
@@ -301,8 +301,8 @@ type failing struct{ codec.RawSerializer }
 func (failing) Size(any) (int, bool)               { return 100, true }
 func (failing) EncodeInto(dst []byte, v any) error { return v.(func() error)() }
 
-// TestPutThatFails: nothing is put, and the key is free.
-func TestPutThatFails(t *testing.T) {
+// TestFailedPutFreesTheKey: after a failed put there is no object, and the key is free.
+func TestFailedPutFreesTheKey(t *testing.T) {
 	s, err := keyed.Create(keyed.Options{Store: shmstore.Options{ArenaBytes: 64 * kib}, Serializer: failing{}})
 	if err != nil {
 		t.Fatal(err)
@@ -335,7 +335,7 @@ func TestPutThatFails(t *testing.T) {
 	wantErr(t, "a put into a store that is closed", err, shmstore.ErrClosed)
 }
 
-// TestBadInput: errors by name, and nothing is put.
+// TestBadInput: bad input gives a named error, and nothing is put.
 func TestBadInput(t *testing.T) {
 	s, readers, _ := cache(t, 64*kib, 1)
 	for _, key := range []string{"", strings.Repeat("k", keyed.MaxKeyBytes+1)} {
@@ -353,16 +353,16 @@ func TestBadInput(t *testing.T) {
 	wantErr(t, "Touch", s.Touch("never"), keyed.ErrNotFound)
 	_, err = readers[0].Get(shmstore.Handle{})
 	if err == nil {
-		t.Error("a get of no handle")
+		t.Error("a get of the zero handle succeeded")
 	}
 	if st := s.Stats(); st.Objects != 0 || st.Keys != 0 || st.Puts != 0 {
 		t.Errorf("%+v", st)
 	}
 }
 
-// TestSilentPeerHoldsUpNothing: while an admission waits for a process that says nothing, values are put and got, and
+// TestSilentPeerBlocksNothing: while an admission waits for a process that sends nothing, values are put and got, and
 // another reader is admitted.
-func TestSilentPeerHoldsUpNothing(t *testing.T) {
+func TestSilentPeerBlocksNothing(t *testing.T) {
 	s, readers, _ := cache(t, 64*kib, 1)
 	ends := connPair(t)
 	admitted := make(chan error, 1)
@@ -392,16 +392,16 @@ func TestSilentPeerHoldsUpNothing(t *testing.T) {
 	}
 	ends[1].Close()
 	if err := <-admitted; err == nil {
-		t.Error("a process that says nothing was admitted")
+		t.Error("a process that sends nothing was admitted")
 	}
 	again, id := reader(t, s)
 	if index := geometry[44]; shmstore.ReaderID(index) != id {
-		t.Errorf("index %d, want %d, which came back", id, index)
+		t.Errorf("index %d, want %d, which is free again", id, index)
 	}
 	read(t, again, put(t, s, "m", block(3, kib)), block(3, kib))
 }
 
-// TestFreeUnused: as many objects go as are asked for, the oldest first, around those that a reader needs.
+// TestFreeUnused: the oldest objects are freed, as many as requested, around those that a reader needs.
 func TestFreeUnused(t *testing.T) {
 	s, readers, _ := cache(t, 64*kib, 1)
 	handles := make([]shmstore.Handle, 6)
@@ -409,7 +409,7 @@ func TestFreeUnused(t *testing.T) {
 		handles[i] = put(t, s, fmt.Sprint(i), block(byte(i), kib))
 	}
 	held := get(t, readers[0], handles[1])
-	for _, i := range []int{0, 2, 3, 5} { // 4 is owed for
+	for _, i := range []int{0, 2, 3, 5} { // a reader owes for 4
 		read(t, readers[0], handles[i], block(byte(i), kib))
 	}
 	for _, step := range []struct {

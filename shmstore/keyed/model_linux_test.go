@@ -22,21 +22,21 @@ type owed struct {
 	value  []byte
 }
 
-// modelled is a store beside what it must have.
+// modelled is a store with its model.
 type modelled struct {
 	store   *keyed.Store
 	readers []*keyed.Reader
 	ids     []shmstore.ReaderID
 	alive   []bool
-	values  map[string][]byte // what was put last under each key
+	values  map[string][]byte // the last value put under each key
 	owed    []owed
 	held    map[*keyed.Value][]byte
 	of      map[*keyed.Value]int
 	n       byte
 }
 
-// TestModel: values are put, asked for, deleted and freed in any order, and readers die. Each charge of a reader that
-// lives is collected once, and has the value that was put.
+// TestModel: values are put, asked for, deleted and freed in any order, and readers die. Each charge of a living
+// reader is collected once, and has the value that was put.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s, readers, ids := cache(t, 16*kib, 3)
@@ -83,7 +83,7 @@ func (m *modelled) put(rt *rapid.T) {
 	h, err := m.store.Put(key, value)
 	switch {
 	case there != errors.Is(err, keyed.ErrExists):
-		rt.Fatalf("put of a key that is there (%t): %v", there, err)
+		rt.Fatalf("put of a key that exists (%t): %v", there, err)
 	case err == nil:
 		m.values[key] = value
 		m.charge(h, value)
@@ -139,12 +139,12 @@ func (m *modelled) release(*rapid.T) {
 
 func (m *modelled) die(rt *rapid.T) {
 	i := rapid.IntRange(0, len(m.ids)-1).Draw(rt, "reader")
-	if !m.alive[i] || i == 0 { // one stays
+	if !m.alive[i] || i == 0 { // one reader stays
 		return
 	}
 	m.must(rt, m.store.RemoveReader(m.ids[i]))
 	for v, reader := range m.of {
-		if reader == i { // it reads no more
+		if reader == i { // a dead reader
 			delete(m.held, v)
 			delete(m.of, v)
 			v.Release()
@@ -180,7 +180,7 @@ func (m *modelled) keyOf(value []byte) string {
 	return ""
 }
 
-// TestManyWritersAtOnce: goroutines that put and ask for the same keys have each of them written once, and each handle
+// TestManyWritersAtOnce: goroutines put and ask for the same keys. Each key is written once, and each handle
 // is read by both readers.
 func TestManyWritersAtOnce(t *testing.T) {
 	const keys, goroutines = 50, 8

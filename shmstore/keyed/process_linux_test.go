@@ -26,7 +26,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore/keyed"
 )
 
-// roleVariable makes the test binary another process. Its value has the role and what that needs.
+// roleVariable makes the test binary another process. Its value has the role and its arguments.
 const roleVariable = "OMNIBUS_KEYED_TEST_ROLE"
 
 func TestMain(m *testing.M) {
@@ -71,7 +71,7 @@ func same(b []byte) string {
 	return fmt.Sprint(b[0])
 }
 
-// readRole dials a path, or opens descriptor 3, and does what it is asked.
+// readRole dials a path, or opens descriptor 3, and executes commands.
 func readRole(path string) error {
 	var r *keyed.Reader
 	var err error
@@ -157,14 +157,14 @@ func listens(fd int) bool {
 	return err == nil && n != 0
 }
 
-// lingerRole lives until nothing has the other end of its input.
+// lingerRole lives until no process has the other end of its input.
 func lingerRole(string) error {
 	fmt.Fprintln(os.Stdout, "ready")
 	_, err := io.Copy(io.Discard, os.Stdin)
 	return err
 }
 
-// writeRole makes a store that listens at a path, and does what it is asked.
+// writeRole makes a store that listens at a path, and executes commands.
 func writeRole(path string) error {
 	s, err := keyed.Create(keyed.Options{Store: shmstore.Options{ArenaBytes: 64 * kib}, Serializer: codec.RawSerializer{}})
 	if err == nil {
@@ -190,7 +190,7 @@ func writeRole(path string) error {
 	return s.Close()
 }
 
-// strangerRole attaches without the looks that Dial takes at a path.
+// strangerRole attaches without Dial's checks of the path.
 func strangerRole(path string) error {
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
 	if err == nil {
@@ -200,7 +200,7 @@ func strangerRole(path string) error {
 	return nil
 }
 
-// played is another process.
+// played is another process that runs a role.
 type played struct {
 	*exec.Cmd
 	t   testing.TB
@@ -208,7 +208,7 @@ type played struct {
 	out *bufio.Scanner
 }
 
-// start starts a role, and returns what it says first.
+// start starts a role, and returns its first line of output.
 func start(t testing.TB, role string, files ...*os.File) (*played, string) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -247,7 +247,7 @@ func (p *played) next() string {
 
 func (p *played) ask(what string, h shmstore.Handle) string {
 	p.t.Helper()
-	b, _ := h.MarshalBinary() // no handle cannot be
+	b, _ := h.MarshalBinary() // never fails
 	if h.IsZero() {
 		b = nil
 	}
@@ -265,7 +265,7 @@ func (p *played) askText(what string) string {
 func (p *played) want(got, want string) {
 	p.t.Helper()
 	if got != want {
-		p.t.Errorf("the other process says %q, want %q", got, want)
+		p.t.Errorf("the other process answers %q, want %q", got, want)
 	}
 }
 
@@ -276,10 +276,10 @@ func (p *played) kill() {
 	_, _ = p.Process.Wait()
 }
 
-// path is that of a socket, in a folder that is made when a store listens.
+// path returns the path of a socket, in a folder that is made when a store listens.
 func path(t testing.TB) string { return filepath.Join(t.TempDir(), "f", "s") }
 
-// dial starts a process that reads a store, from the path at which that listens.
+// dial starts a process that dials a store, from the path at which that listens.
 func dial(t *testing.T, path string) *played {
 	t.Helper()
 	p, said := start(t, "read "+path)
@@ -305,7 +305,7 @@ func listening(t *testing.T, readers int) (*keyed.Store, string) {
 	return s, at
 }
 
-// TestListen: processes that dial a path read what they are charged for, until they close.
+// TestListen: processes that dial a path read the values they are charged for, until they close.
 func TestListen(t *testing.T) {
 	s, at := listening(t, 2)
 	a, b := dial(t, at), dial(t, at)
@@ -322,14 +322,14 @@ func TestListen(t *testing.T) {
 	b.want(b.ask("release", h), "ok")
 	b.want(b.ask("close", shmstore.Handle{}), "ok")
 	awaitReaders(s, 1)
-	h = put(t, s, "l", block(2, kib)) // which charges one reader alone
+	h = put(t, s, "l", block(2, kib)) // charges one reader only
 	a.want(a.ask("drop", h), "ok")
 	if freed := s.FreeUnused(math.MaxInt64); freed < 2*kib {
 		t.Errorf("%d bytes were freed, want two objects of %d", freed, kib)
 	}
 }
 
-// TestTooManyReaders: a process too many is told so.
+// TestTooManyReaders: a process beyond the limit gets ErrTooManyReaders.
 func TestTooManyReaders(t *testing.T) {
 	s, at := listening(t, 1)
 	a := dial(t, at)
@@ -341,8 +341,8 @@ func TestTooManyReaders(t *testing.T) {
 	b.want(b.ask("drop", put(t, s, "k", block(1, kib))), "ok")
 }
 
-// TestReaderKilled: what a process owed and read that is killed is free; what others have stays. It does not matter
-// that a process which it has started has its connection, nor how that came.
+// TestReaderKilled: the objects of a killed process are freed; those of others stay. It does not matter
+// that a child of the killed process has its connection, nor how the child got it.
 func TestReaderKilled(t *testing.T) {
 	for name, begin := range map[string]func(t *testing.T, s *keyed.Store) *played{
 		"dialed": func(t *testing.T, s *keyed.Store) *played {
@@ -398,7 +398,7 @@ func TestReaderKilled(t *testing.T) {
 	}
 }
 
-// TestTwoWriters: a path at which a store listens is refused to another, here and in another process.
+// TestTwoWriters: a path at which a store listens is refused to another store, in this and in another process.
 func TestTwoWriters(t *testing.T) {
 	s, at := listening(t, 0)
 	wantErr(t, "Listen", storeOf(t, shmstore.Options{ArenaBytes: 64 * kib}).Listen(at), keyed.ErrInUse)
@@ -409,9 +409,9 @@ func TestTwoWriters(t *testing.T) {
 	r.want(r.ask("drop", put(t, s, "k", block(1, kib))), "ok")
 }
 
-// TestWriterKilled: readers keep what they have read, and get no more by a named error, although a process that the
-// writer has started has their connections. A store that takes the path
-// over is dialed anew, and has no handle of the one before.
+// TestWriterKilled: readers keep the values that they have got, and further gets return ErrOwnerGone, although a child of
+// the writer has their connections. A new store at the path needs a new Dial, and knows no handle of the old
+// one.
 func TestWriterKilled(t *testing.T) {
 	at := path(t)
 	w, said := start(t, "write "+at)
@@ -431,7 +431,7 @@ func TestWriterKilled(t *testing.T) {
 	}
 	v := get(t, r, handles[0])
 	p.want(p.ask("hold", handles[0]), "ok 1")
-	w.want(w.askText("fork"), "ok") // the connections stay open
+	w.want(w.askText("fork"), "ok") // the child keeps the connections open
 	w.kill()
 	p.want(p.ask("await", shmstore.Handle{}), "ok")
 	p.want(p.ask("hold", handles[1]), keyed.ErrOwnerGone.Error())
@@ -464,7 +464,7 @@ func TestWriterKilled(t *testing.T) {
 	}
 }
 
-// TestCloseEndsReaders: readers of a store that is closed get no more, by the error of one that is gone, and the path
+// TestCloseEndsReaders: readers of a closed store get ErrOwnerGone, and the path
 // is free.
 func TestCloseEndsReaders(t *testing.T) {
 	s, at := listening(t, 0)
@@ -490,7 +490,7 @@ func TestCloseEndsReaders(t *testing.T) {
 	wantErr(t, "Close", s.Close(), nil)
 }
 
-// TestStrangersAreRefused: a process of another user is no reader, also where the mode of the socket would let it in.
+// TestStrangersAreRefused: a process of another user becomes no reader, even if the mode of the socket admits it.
 func TestStrangersAreRefused(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("another user's process needs root")

@@ -33,7 +33,7 @@ func numbers(h shmstore.Handle) []any {
 	return []any{h.Store, h.Gen, h.Offset, h.Size, h.Slot, h.Codec}
 }
 
-// handle is what a process in Python answers.
+// handle is the answer of a process in Python.
 func handle(t *testing.T, p *pythontest.Process, what ...any) (h shmstore.Handle) {
 	t.Helper()
 	p.Tell(what)
@@ -54,7 +54,8 @@ func handle(t *testing.T, p *pythontest.Process, what ...any) (h shmstore.Handle
 	return shmstore.Handle{Store: v[0], Gen: v[1], Offset: v[2], Size: v[3], Slot: uint32(v[4]), Codec: uint32(v[5])}
 }
 
-// TestPythonReads: a process in Python gets values that one in Go puts, and its charges come back when it is killed.
+// TestPythonReads: a process in Python gets values that a process in Go puts, and its charges are dropped when it is
+// killed.
 func TestPythonReads(t *testing.T) {
 	s, path := storeOf(t, shmstore.Options{ArenaBytes: 16 * kib, MaxObjectBytes: 8 * kib}), filepath.Join(t.TempDir(), "store.sock")
 	if err := s.Listen(path); err != nil {
@@ -71,15 +72,15 @@ func TestPythonReads(t *testing.T) {
 	p.Want(1)
 	put(t, s, "owed", bytes.Repeat([]byte{8}, 5*kib))
 	if _, err := s.Put("more", make([]byte, 8*kib)); !errors.Is(err, shmstore.ErrFull) {
-		t.Fatalf("put beside what is held and owed for: %v", err)
+		t.Fatalf("put beside objects that are held and owed for: %v", err)
 	}
 	p.Kill()
 	awaitReaders(s, 0)
 	put(t, s, "more", make([]byte, 8*kib))
 }
 
-// TestReaderThatLies: a reader that settles more than it owes is removed, and holds up no put.
-func TestReaderThatLies(t *testing.T) {
+// TestLyingReader: a reader that settles more than it owes is removed, and delays no put.
+func TestLyingReader(t *testing.T) {
 	s, path := storeOf(t, shmstore.Options{ArenaBytes: 16 * kib, MaxObjectBytes: 8 * kib}), filepath.Join(t.TempDir(), "store.sock")
 	if err := s.Listen(path); err != nil {
 		t.Fatal(err)
@@ -92,7 +93,7 @@ func TestReaderThatLies(t *testing.T) {
 		h := put(t, s, "key", block(1, kib))
 		p.Tell([]any{"lie", h.Slot})
 		p.Want(nil)
-		s.FreeUnused(math.MaxInt64) // looks at what it has settled
+		s.FreeUnused(math.MaxInt64) // checks the counts of the reader
 		if _, err := again(); err != nil {
 			t.Error(err)
 		}
@@ -104,7 +105,7 @@ func TestReaderThatLies(t *testing.T) {
 	}
 }
 
-// TestPythonWrites: a process in Go gets values that one in Python puts, and is told when that is killed.
+// TestPythonWrites: a process in Go gets values that a process in Python puts, and gets ErrOwnerGone when that is killed.
 func TestPythonWrites(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store.sock")
 	p := python(t, "writer", path, map[string]any{"arena_bytes": 16 * kib, "max_readers": 1})
@@ -120,7 +121,7 @@ func TestPythonWrites(t *testing.T) {
 	if _, err := keyed.Dial(path); !errors.Is(err, shmstore.ErrTooManyReaders) {
 		t.Errorf("a second reader of one: %v", err)
 	}
-	for range 20 { // more than there is room for
+	for range 20 { // more than there is space for
 		read := func(what ...any) []byte {
 			v := get(t, r, handle(t, p, what...))
 			defer v.Release()
@@ -153,7 +154,7 @@ func TestPythonWrites(t *testing.T) {
 		}
 	}
 	if !bytes.Equal(x.Data, []byte{0, 1, 2, 3, 4, 5}) {
-		t.Error("what is held has changed")
+		t.Error("a held value has changed")
 	}
 	v.Release()
 }

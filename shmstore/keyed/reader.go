@@ -17,23 +17,23 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// dialTimeout bounds the wait for a listener that has too much to do to accept.
+// dialTimeout bounds the wait for a busy listener to accept.
 const dialTimeout = 5 * time.Second
 
-// Reader is one process's end of a store of another process.
+// Reader is a process's side of a store of another process.
 type Reader struct {
-	reader *shmstore.Reader
-	codecs *codec.Registry
-	conn   *net.UnixConn
-	owner  *process.Process // nil: the connection alone says whether it lives
-	gone   atomic.Bool      // the owner is, or the reader is closed
-	closed atomic.Bool
-	ended  chan struct{} // closed when the owner is not watched any more
+	reader       *shmstore.Reader
+	codecs       *codec.Registry
+	conn         *net.UnixConn
+	owner        *process.Process // nil: the connection alone says whether it lives
+	disconnected atomic.Bool      // the owner is gone, or the reader is closed
+	closed       atomic.Bool
+	watchEnded   chan struct{} // closed when the owner is not watched any more
 }
 
-// Dial makes this process a reader of the store that listens at the path: see [Store.Listen]. It decodes with the
-// serializers of package codec, and with these. It waits for the owner, for seconds at most. The errors are
-// [ErrOwnerGone] where no store listens, [shmstore.ErrTooManyReaders], and those of a path that another user has, or
+// Dial makes this process a reader of the store that listens at the path: see [Store.Listen]. The reader decodes with
+// the serializers of package codec, and with these. Dial waits for the owner, for seconds at most. The errors are
+// [ErrOwnerGone] if no store listens, [shmstore.ErrTooManyReaders], and those of a path that another user owns, or
 // could replace.
 func Dial(path string, serializers ...codec.Serializer) (*Reader, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
@@ -54,7 +54,7 @@ func Dial(path string, serializers ...codec.Serializer) (*Reader, error) {
 	return r, nil
 }
 
-// dialError names the case that the package promises a name for.
+// dialError adds [ErrOwnerGone] to the errors which mean that no store listens.
 func dialError(path string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, peer.ErrGone) {
 		err = fmt.Errorf("%w: %w", ErrOwnerGone, err)
@@ -63,7 +63,7 @@ func dialError(path string, err error) error {
 }
 
 // Open makes this process a reader of the store whose owner calls [Store.Admit] at the other end of the connection. It
-// decodes with the serializers of package codec, and with these. The connection is the reader's from the call on, also
+// decodes with the serializers of package codec, and with these. The reader owns the connection from the call on, also
 // after an error.
 func Open(conn *net.UnixConn, serializers ...codec.Serializer) (*Reader, error) {
 	r, err := open(conn, nil, serializers)
@@ -74,7 +74,7 @@ func Open(conn *net.UnixConn, serializers ...codec.Serializer) (*Reader, error) 
 }
 
 func open(conn *net.UnixConn, owner *process.Process, serializers []codec.Serializer) (*Reader, error) {
-	r := &Reader{codecs: codec.Default(), conn: conn, owner: owner, ended: make(chan struct{})}
+	r := &Reader{codecs: codec.Default(), conn: conn, owner: owner, watchEnded: make(chan struct{})}
 	var err error
 	for _, s := range serializers {
 		if err == nil {
@@ -88,42 +88,42 @@ func open(conn *net.UnixConn, owner *process.Process, serializers []codec.Serial
 		err = fmt.Errorf("%w: %w", ErrOwnerGone, err)
 	}
 	if err != nil {
-		close(r.ended)
-		return nil, errors.Join(err, r.hangUp())
+		close(r.watchEnded)
+		return nil, errors.Join(err, r.closeConn())
 	}
 	go r.watch()
 	return r, nil
 }
 
-// watch notices that the owner is gone, or has removed this reader. It ends with the connection.
+// watch detects that the owner is gone, or has removed this reader. It returns when the connection is closed.
 func (r *Reader) watch() {
-	defer close(r.ended)
-	if r.owner != nil { // a process that it has forked may have the connection, too
+	defer close(r.watchEnded)
+	if r.owner != nil { // a child that the owner has forked may keep the connection open
 		defer r.owner.OnExit(func() { _ = r.conn.Close() })()
 	}
-	awaitEnd(r.conn)
-	r.gone.Store(true)
+	awaitDisconnect(r.conn)
+	r.disconnected.Store(true)
 }
 
-// hangUp closes what is open beside the store's memory.
-func (r *Reader) hangUp() error {
+// closeConn closes the connection and the watch on the owner.
+func (r *Reader) closeConn() error {
 	err := r.conn.Close()
 	if errors.Is(err, net.ErrClosed) {
 		err = nil // by watch, or by a Close before this
 	}
-	<-r.ended
+	<-r.watchEnded
 	if r.owner != nil {
 		err = errors.Join(err, r.owner.Close())
 	}
 	return err
 }
 
-// Get collects a value that this reader was charged for. The errors are [shmstore.ErrStale] of an object that is gone,
-// [shmstore.ErrNoDebt] where it was not charged, or has collected all, [shmstore.ErrCorrupt] of a handle that is none
-// of this store, and [ErrOwnerGone].
+// Get collects a value that this reader was charged for. The errors are [shmstore.ErrStale] for an object that is gone,
+// [shmstore.ErrNoDebt] if this reader was not charged, or has collected all charges, [shmstore.ErrCorrupt] for a handle
+// that is not of this store, and [ErrOwnerGone].
 func (r *Reader) Get(h shmstore.Handle) (*Value, error) {
-	if r.gone.Load() {
-		return nil, r.goneError()
+	if r.disconnected.Load() {
+		return nil, r.disconnectedError()
 	}
 	lease, err := r.reader.Take(h)
 	if err != nil {
@@ -132,8 +132,9 @@ func (r *Reader) Get(h shmstore.Handle) (*Value, error) {
 	return &Value{lease: lease, codecs: r.codecs}, nil
 }
 
-// goneError is why a reader whose connection has ended gets nothing: it was closed here, or the owner is gone.
-func (r *Reader) goneError() error {
+// disconnectedError is the error of a reader whose connection is closed: [shmstore.ErrClosed] after Close, and else
+// [ErrOwnerGone].
+func (r *Reader) disconnectedError() error {
 	if r.closed.Load() {
 		return fmt.Errorf("keyed: %w", shmstore.ErrClosed)
 	}
@@ -142,8 +143,8 @@ func (r *Reader) goneError() error {
 
 // Drop settles one charge without reading. The errors are those of Get.
 func (r *Reader) Drop(h shmstore.Handle) error {
-	if r.gone.Load() {
-		return r.goneError()
+	if r.disconnected.Load() {
+		return r.disconnectedError()
 	}
 	if err := r.reader.Drop(h); err != nil {
 		return fmt.Errorf("keyed: %w", err)
@@ -151,17 +152,17 @@ func (r *Reader) Drop(h shmstore.Handle) error {
 	return nil
 }
 
-// Close ends the reader: the owner removes it. It is [shmstore.ErrBusy] while a value was not released, and is called
-// again then. Until it has succeeded the reader is charged, and gets and drops nothing.
+// Close ends the reader, and the owner removes it. The error is [shmstore.ErrBusy] while a value is not released: call
+// Close again then. Until Close succeeds, the owner goes on charging the reader, and Get and Drop fail.
 func (r *Reader) Close() error {
 	r.closed.Store(true)
 	if err := r.reader.Close(); err != nil {
 		return fmt.Errorf("keyed: %w", err)
 	}
-	return r.hangUp()
+	return r.closeConn()
 }
 
-// Value is a value that was got. It stays what it is until Release, also when the owner is gone.
+// Value is a value from [Reader.Get]. It does not change until Release, even if the owner is gone.
 type Value struct {
 	lease  shmstore.Lease
 	codecs *codec.Registry
@@ -170,7 +171,7 @@ type Value struct {
 // Bytes is the encoded value, a read-only view of shared memory until Release.
 func (v *Value) Bytes() []byte { return v.lease.Bytes() }
 
-// Decode decodes the value into a non-nil pointer. Whether the result aliases Bytes is the serializer's to say.
+// Decode decodes the value into a non-nil pointer. The serializer documents whether the result aliases Bytes.
 func (v *Value) Decode(to any) error {
 	s, err := v.codecs.ByID(codec.ID(v.lease.Handle().Codec))
 	if err != nil {
@@ -182,5 +183,5 @@ func (v *Value) Decode(to any) error {
 	return nil
 }
 
-// Release gives the value back. It is called once.
+// Release settles the charge. Call it once.
 func (v *Value) Release() { v.lease.Release() }

@@ -13,7 +13,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore/keyed"
 )
 
-// The arena of these tests is full with three objects of a quarter, which have headers, and something more.
+// Three objects of a quarter, with their headers, and a smaller one fill the arena of these tests.
 const (
 	arenaBytes = 16 * kib
 	quarter    = arenaBytes / 4
@@ -34,8 +34,8 @@ func TestLinearAllocation(t *testing.T) {
 	}
 }
 
-// TestWraparound: an object that does not fit behind the youngest lies at the beginning, once what was there is not
-// needed; the key of that is gone.
+// TestWraparound: an object that does not fit behind the youngest lies at the beginning, after the objects there were
+// evicted with their keys.
 func TestWraparound(t *testing.T) {
 	s, readers, _ := cache(t, arenaBytes, 1)
 	handles := make([]shmstore.Handle, 3)
@@ -62,8 +62,8 @@ func TestWraparound(t *testing.T) {
 	wantErr(t, "the handle of an object that went", err, shmstore.ErrStale)
 }
 
-// TestOutOfSpace: where readers need all, a put fails, and says which reader holds how much. What was put stays, the
-// new key is free, and with room the put succeeds.
+// TestOutOfSpace: if readers need all objects, a put fails, and the error names the readers and how much they hold. The
+// objects stay, the new key is free, and with free space the put succeeds.
 func TestOutOfSpace(t *testing.T) {
 	s, readers, ids := cache(t, arenaBytes, 2)
 	handles := make([]shmstore.Handle, 3)
@@ -96,7 +96,7 @@ func TestOutOfSpace(t *testing.T) {
 	}
 }
 
-// outdated is a serializer that has measured a value before that changed.
+// outdated is a serializer whose Size is outdated, because the value has changed since.
 type outdated struct {
 	codec.RawSerializer
 	by int
@@ -107,11 +107,11 @@ func (o outdated) Size(v any) (int, bool) {
 	return n - o.by, ok
 }
 
-// EncodeInto finds the length that the value has now.
+// EncodeInto writes the value with its present length.
 func (o outdated) EncodeInto(dst []byte, v any) error { return o.RawSerializer.EncodeInto(dst, v) }
 
-// TestValueThatChanges: a value that grows or shrinks while it is put is refused by name, and nothing is left.
-func TestValueThatChanges(t *testing.T) {
+// TestValueOfChangingSizeIsRefused: a value that grows or shrinks while it is put is a named error, and nothing is left.
+func TestValueOfChangingSizeIsRefused(t *testing.T) {
 	for _, by := range []int{1, -1} {
 		s, err := keyed.Create(keyed.Options{Store: shmstore.Options{ArenaBytes: arenaBytes}, Serializer: outdated{by: by}})
 		if err != nil {
@@ -133,7 +133,7 @@ func TestValueThatChanges(t *testing.T) {
 	}
 }
 
-// TestLongestKey: a key of the most bytes is one like others.
+// TestLongestKey: a key of MaxKeyBytes works like others.
 func TestLongestKey(t *testing.T) {
 	s, readers, _ := cache(t, arenaBytes, 1)
 	key := strings.Repeat("k", keyed.MaxKeyBytes)
@@ -151,7 +151,7 @@ func TestLongestKey(t *testing.T) {
 	}
 }
 
-// TestForgedHandles: a handle with another value in any field gets nothing, and costs no charge.
+// TestForgedHandles: a handle with another value in any field gets no value, and settles no charge.
 func TestForgedHandles(t *testing.T) {
 	s, readers, _ := cache(t, arenaBytes, 1)
 	h := put(t, s, "k", block(1, kib))
@@ -183,8 +183,8 @@ func TestForgedHandles(t *testing.T) {
 	read(t, readers[0], other, block(2, 2*kib))
 }
 
-// TestPiecesJoin: after objects of many sizes were put and freed, an object as large as the arena allows fits.
-func TestPiecesJoin(t *testing.T) {
+// TestFreedSpaceIsJoined: after objects of many sizes were put and freed, an object as large as the arena allows fits.
+func TestFreedSpaceIsJoined(t *testing.T) {
 	s, err := keyed.Create(keyed.Options{
 		Store:      shmstore.Options{ArenaBytes: arenaBytes, MaxObjectBytes: arenaBytes - 64},
 		Serializer: codec.RawSerializer{},
@@ -204,8 +204,9 @@ func TestPiecesJoin(t *testing.T) {
 	put(t, s, "all", block(1, arenaBytes-64))
 }
 
-// TestLastCharge: an object that was put and asked for stays until the last reader has settled both charges.
-func TestLastCharge(t *testing.T) {
+// TestObjectStaysUntilLastCharge: an object that was put and asked for stays until the last reader has settled both
+// charges.
+func TestObjectStaysUntilLastCharge(t *testing.T) {
 	s, readers, _ := cache(t, arenaBytes, 3)
 	h := put(t, s, "key", block(1, kib))
 	if _, err := s.GetCached("key"); err != nil {
@@ -222,8 +223,8 @@ func TestLastCharge(t *testing.T) {
 	}
 }
 
-// TestPutBehindClear: a key that was cleared is put again, and its old handle stays stale.
-func TestPutBehindClear(t *testing.T) {
+// TestPutAfterClear: a key that was cleared is put again, and its old handle stays stale.
+func TestPutAfterClear(t *testing.T) {
 	s, readers, _ := cache(t, arenaBytes, 1)
 	old := put(t, s, "key", block(1, kib))
 	read(t, readers[0], old, block(1, kib))

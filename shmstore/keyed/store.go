@@ -18,43 +18,43 @@ const MaxKeyBytes = 1024
 
 // Errors of a [Store], and of a [Reader].
 var (
-	// ErrExists reports a key that has a value, or is being put. GetCached gives its handle.
+	// ErrExists reports a key that has a value, or is being put. GetCached returns its handle.
 	ErrExists = errors.New("the key exists")
-	// ErrNotFound reports a key that has no value: it was not put, was deleted, or its object had to go.
+	// ErrNotFound reports a key that has no value: it was not put, was deleted, or its object was evicted.
 	ErrNotFound = errors.New("nothing under this key")
 	// ErrKey reports a key that is empty or too long.
 	ErrKey = errors.New("bad key")
 	// ErrInUse reports a path at which another store listens.
 	ErrInUse = errors.New("another store listens there")
 	// ErrOwnerGone reports to a reader that the store's process is dead, has closed the store, or has removed the
-	// reader. What the reader has got stays readable. A store that is made anew at the same path is dialed anew.
+	// reader. Values that the reader has got stay readable. To read a new store at the same path, call Dial again.
 	ErrOwnerGone = errors.New("the owner of the store is gone")
 )
 
 // Options configure [Create]. The zero value works.
 type Options struct {
-	// Store is the store behind it. All objects lie in its arena: the largest has as many bytes as MaxObjectBytes
-	// says, or a quarter of the arena.
+	// Store configures the underlying store. All objects lie in its arena: the largest has MaxObjectBytes, or by
+	// default a quarter of the arena.
 	Store shmstore.Options
 	// Serializer encodes values; nil is [codec.MsgpackSerializer].
 	Serializer codec.Serializer
 }
 
-// Store is the writer's end: values under keys.
+// Store is the writer's side: values under keys.
 type Store struct {
 	serializer codec.Serializer
 
-	writer  lockorder.Right[lockorder.KeyedWriter] // its holder reads and writes what follows
+	writer  lockorder.Right[lockorder.KeyedWriter] // its holder reads and writes the fields below
 	store   *shmstore.Store
 	readers shmstore.ReaderSet
-	conns   map[*net.UnixConn]shmstore.ReaderID // of readers, and of those that are being admitted, which are 0
+	conns   map[*net.UnixConn]shmstore.ReaderID // of readers; 0 while a reader is being admitted
 	byKey   map[string]*entry
 	bySlot  map[uint32]*entry // the entry whose object has, or had, the slot
 	stats   Stats
 
-	closing   chan struct{}    // closed by Close, with the writer's right
-	listeners []*peer.Listener // added with the right until then
-	running   sync.WaitGroup   // goroutines of listeners and readers, which are added until then
+	closing    chan struct{}    // closed by Close, with the writer's right
+	listeners  []*peer.Listener // added with the right, until closing is closed
+	goroutines sync.WaitGroup   // of listeners and readers, added until closing is closed
 }
 
 // entry is a key, and its object once that is put.
@@ -66,7 +66,7 @@ type entry struct {
 // Create makes an empty store. The errors are those of [shmstore.Create].
 func Create(opts Options) (*Store, error) {
 	o := opts.Store
-	o.MaxLargeBytes = -1 // readers know the arena alone
+	o.MaxLargeBytes = -1 // readers map the arena alone
 	o.LargeObjectBytes = cmp.Or(o.LargeObjectBytes, o.MaxObjectBytes)
 	store, err := shmstore.Create(o)
 	if err != nil {
@@ -87,7 +87,7 @@ func Create(opts Options) (*Store, error) {
 }
 
 // Put encodes a value into the store, under a new key, and charges each reader once. With a serializer that is a
-// [codec.Sizer] the value is encoded where it is read.
+// [codec.Sizer] the value is encoded in place.
 func (s *Store) Put(key string, value any) (shmstore.Handle, error) {
 	h, err := s.put(key, value)
 	if err != nil {
@@ -106,10 +106,10 @@ func (s *Store) put(key string, value any) (h shmstore.Handle, err error) {
 	}
 	defer func() {
 		if h.IsZero() { // also when the serializer panics
-			s.forget(e)
+			s.releaseClaim(e)
 		}
 	}()
-	size, fill, err := s.encoding(value)
+	size, fill, err := s.planEncoding(value)
 	if err != nil {
 		return h, err
 	}
@@ -130,7 +130,7 @@ func (s *Store) put(key string, value any) (h shmstore.Handle, err error) {
 	return s.commit(e, r, size)
 }
 
-// claim takes a key that is free.
+// claim adds an entry for a key without a value.
 func (s *Store) claim(key string) (*entry, error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
@@ -142,8 +142,8 @@ func (s *Store) claim(key string) (*entry, error) {
 	return e, nil
 }
 
-// encoding says how many bytes a value takes, and what writes them.
-func (s *Store) encoding(value any) (size int, fill func(dst []byte) error, err error) {
+// planEncoding returns the encoded size of a value, and the function that writes the bytes.
+func (s *Store) planEncoding(value any) (size int, fill func(dst []byte) error, err error) {
 	if sizer, ok := s.serializer.(codec.Sizer); ok {
 		if size, ok := sizer.Size(value); ok {
 			return size, func(dst []byte) error { return sizer.EncodeInto(dst, value) }, nil
@@ -158,25 +158,26 @@ func (s *Store) reserve(size int) (shmstore.Reservation, error) {
 	defer s.writer.Unlock()
 	r, err := s.store.Reserve(size, s.serializer.ID(), s.readers)
 	if errors.Is(err, shmstore.ErrQuarantined) {
-		s.expel()
+		s.disconnectQuarantined()
 		r, err = s.store.Reserve(size, s.serializer.ID(), s.readers)
 	}
 	return r, err
 }
 
-// expel ends the connections of readers that have settled more than they owed, and charges them no more. The writer's
-// right is held.
-func (s *Store) expel() {
+// disconnectQuarantined closes the connections of readers that have settled more than they owed, and charges them no
+// more. The caller has the writer's right.
+func (s *Store) disconnectQuarantined() {
 	bad := s.store.Stats().Quarantined
 	s.readers &^= bad
 	for conn, id := range s.conns {
 		if bad.Has(id) {
-			_ = conn.Close() // its watch removes the reader
+			_ = conn.Close() // Store.watch removes the reader
 		}
 	}
 }
 
-// commit publishes an object under its key. An object that had its slot before is gone, and so is that one's key.
+// commit publishes an object under its key. If another object had its slot before, that object was evicted, and commit
+// removes its key.
 func (s *Store) commit(e *entry, r shmstore.Reservation, size int) (shmstore.Handle, error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
@@ -185,19 +186,19 @@ func (s *Store) commit(e *entry, r shmstore.Reservation, size int) (shmstore.Han
 		return h, err
 	}
 	if old := s.bySlot[h.Slot]; old != nil {
-		s.drop(old)
+		s.removeEntry(old)
 	}
 	s.bySlot[h.Slot], e.handle = e, h
 	s.stats.Puts++
 	s.stats.BytesWritten += h.Size
-	if s.byKey[e.key] != e { // deleted meanwhile: the readers that were charged may read it
+	if s.byKey[e.key] != e { // deleted meanwhile: charged readers may still read the object
 		delete(s.bySlot, h.Slot)
 	}
 	return h, nil
 }
 
-// drop forgets a key, unless it has another object by now. The writer's right is held.
-func (s *Store) drop(e *entry) {
+// removeEntry removes a key, unless the key has another entry now. The caller has the writer's right.
+func (s *Store) removeEntry(e *entry) {
 	if s.byKey[e.key] == e {
 		delete(s.byKey, e.key)
 	}
@@ -206,16 +207,16 @@ func (s *Store) drop(e *entry) {
 	}
 }
 
-func (s *Store) forget(e *entry) {
+func (s *Store) releaseClaim(e *entry) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	s.drop(e)
+	s.removeEntry(e)
 }
 
 // GetCached returns the handle of the value under a key, and charges each reader once more. The error is
 // [ErrNotFound] where there is none.
 func (s *Store) GetCached(key string) (shmstore.Handle, error) {
-	h, err := s.charged(key, true)
+	h, err := s.find(key, true)
 	if err != nil {
 		return h, fmt.Errorf("keyed: get %.64q: %w", key, err)
 	}
@@ -224,27 +225,27 @@ func (s *Store) GetCached(key string) (shmstore.Handle, error) {
 
 // Touch charges each reader once more for the value under a key, for a handle that they have, or will be sent.
 func (s *Store) Touch(key string) error {
-	if _, err := s.charged(key, true); err != nil {
+	if _, err := s.find(key, true); err != nil {
 		return fmt.Errorf("keyed: touch %.64q: %w", key, err)
 	}
 	return nil
 }
 
-// IsCached reports whether there is a value under a key. It may be gone with the next Put.
+// IsCached reports whether there is a value under a key. The next Put may evict it.
 func (s *Store) IsCached(key string) bool {
-	_, err := s.charged(key, false)
+	_, err := s.find(key, false)
 	return err == nil
 }
 
-// charged finds a value that is there, and charges the readers for it, if that is wanted.
-func (s *Store) charged(key string, charge bool) (h shmstore.Handle, err error) {
+// find returns the handle of the value under a key, and charges the readers for it if charge is true.
+func (s *Store) find(key string, charge bool) (h shmstore.Handle, err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	e := s.byKey[key]
 	if e == nil || e.handle.IsZero() {
 		err = ErrNotFound
 	} else if err = s.charge(e.handle, charge); errors.Is(err, shmstore.ErrStale) {
-		s.drop(e)
+		s.removeEntry(e)
 		err = ErrNotFound
 	}
 	switch {
@@ -261,20 +262,22 @@ func (s *Store) charged(key string, charge bool) (h shmstore.Handle, err error) 
 	return e.handle, nil
 }
 
-// charge charges the readers for an object, or asks whether it is there. The writer's right is held.
+// charge charges the readers for an object if charge is true, and else only checks that the object is live. The caller
+// has the writer's right.
 func (s *Store) charge(h shmstore.Handle, charge bool) error {
 	if !charge {
 		return s.store.Charge(h, 0)
 	}
 	err := s.store.Charge(h, s.readers)
 	if errors.Is(err, shmstore.ErrQuarantined) {
-		s.expel()
+		s.disconnectQuarantined()
 		err = s.store.Charge(h, s.readers)
 	}
 	return err
 }
 
-// Delete forgets a key. Its object goes at once if no reader owes for it or reads it, and else when its room is needed.
+// Delete removes a key. Its object is freed at once if no reader owes for it or reads it, and else when its space is
+// needed.
 func (s *Store) Delete(key string) error {
 	s.writer.Lock()
 	defer s.writer.Unlock()
@@ -285,7 +288,7 @@ func (s *Store) Delete(key string) error {
 	return s.evict(e)
 }
 
-// Clear forgets all keys. Readers keep what they read, and get what they were charged for; all else goes at once.
+// Clear removes all keys. Objects that readers read or were charged for stay; all others are freed at once.
 func (s *Store) Clear() error {
 	s.writer.Lock()
 	defer s.writer.Unlock()
@@ -297,7 +300,7 @@ func (s *Store) Clear() error {
 }
 
 func (s *Store) evict(e *entry) error {
-	s.drop(e)
+	s.removeEntry(e)
 	if e.handle.IsZero() {
 		return nil
 	}
@@ -307,19 +310,19 @@ func (s *Store) evict(e *entry) error {
 	return nil
 }
 
-// FreeUnused frees objects that no reader owes for or reads, the oldest first, until at least so many bytes are free
-// again, or none is left; with math.MaxInt64 it frees all. It returns how many bytes that were: they need not be in one
-// piece. Put frees what it needs by itself.
+// FreeUnused frees objects that no reader owes for or reads, the oldest first, until it has freed at least so many bytes,
+// or none is left; with math.MaxInt64 it frees all. It returns the bytes that it freed, which need not be in one piece.
+// Put itself frees the space that it needs.
 func (s *Store) FreeUnused(bytes int64) (freedBytes int64) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	return s.store.FreeOldest(bytes)
 }
 
-// Stats are the figures of one moment, and since the store was made.
+// Stats are the present figures, and totals since the store was made.
 type Stats struct {
 	shmstore.Stats
-	Keys         int // some of their objects may be gone
+	Keys         int // the objects of some may be evicted already
 	Puts         uint64
 	Hits         uint64 // of GetCached and Touch
 	Misses       uint64 // of GetCached and Touch
@@ -336,7 +339,7 @@ func (s *Store) Stats() Stats {
 	return st
 }
 
-// Check returns what is wrong with the store; nothing ever should be.
+// Check returns the broken invariants of the underlying store: none, unless there is a bug or a peer broke the rules.
 func (s *Store) Check() []shmstore.Violation {
 	s.writer.Lock()
 	defer s.writer.Unlock()

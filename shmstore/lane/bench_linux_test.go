@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// benchSlices is in how many parts a benchmark is measured. The best counts:
+// benchSlices is the number of parts in which a benchmark is measured. The best counts:
 // other programs on the machine can only make it slower.
 const benchSlices = 50
 

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// BenchmarkPass is the cost of a frame without another process: sent, received
-// and let go of by one goroutine.
+// BenchmarkPass is the cost of a frame without another process: one goroutine sends, receives
+// and frees it.
 func BenchmarkPass(b *testing.B) {
 	for _, sizeBytes := range []int{64, 4096} {
 		b.Run(fmt.Sprintf("%d-bytes", sizeBytes), func(b *testing.B) {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestTwoProcesses sends checked frames from one process to another, each way
-// and with each way to wait.
+// TestTwoProcesses sends checked frames from one process to another, in each direction
+// and with each Waiting.
 func TestTwoProcesses(t *testing.T) {
 	for _, tc := range waitings {
 		t.Run("to the parent/"+tc.name, func(t *testing.T) {
@@ -42,12 +42,12 @@ func TestTwoProcesses(t *testing.T) {
 }
 
 // TestSenderKilled kills the sender directly before and directly after it
-// publishes, which is before it wakes the receiver. All that it published is
-// received, in full, and then the end of the socket.
+// publishes, which is before it wakes the receiver. The receiver gets all published frames,
+// in full, and then the end of the socket.
 func TestSenderKilled(t *testing.T) {
 	for _, tc := range []struct {
 		point string
-		lost  int // publications that did not happen, of those that were begun
+		lost  int // of the sends that began, those that published nothing
 	}{
 		{point: "lane-before-publish", lost: 1},
 		{point: "lane-published", lost: 0},
@@ -85,11 +85,11 @@ func TestSenderKilled(t *testing.T) {
 }
 
 // TestReceiverKilled kills the receiver directly before and directly after it
-// lets go of a frame. The head is where the receiver left it.
+// frees a frame. The head is as the receiver stored it last.
 func TestReceiverKilled(t *testing.T) {
 	for _, tc := range []struct {
 		point string
-		kept  int // the frame that was handled and not let go of
+		kept  int // the frame that was handled and not freed
 	}{
 		{point: "lane-before-advance", kept: 1},
 		{point: "lane-advanced", kept: 0},
@@ -120,7 +120,7 @@ func TestReceiverKilled(t *testing.T) {
 	}
 }
 
-// TestReceiverCannotWrite: writing to a frame is fatal to the receiver, and
+// TestReceiverCannotWrite: writing to a frame kills the receiver, and
 // changes nothing.
 func TestReceiverCannotWrite(t *testing.T) {
 	d, c := startChild(t, "writer", "ladder", unix.SOCK_STREAM, "")

@@ -33,7 +33,7 @@ func heapLaneWith(tb interface{ Fatal(...any) }, capacityBytes int, opts Options
 	return s, r
 }
 
-// send sends a frame as soon as there is room, unless the receiver is gone.
+// send sends a frame as soon as there is space, unless the receiver is gone.
 func send(s *Sender, kind Kind, payload []byte, gone <-chan struct{}) error {
 	for {
 		err := s.TrySend(kind, payload)
@@ -51,12 +51,12 @@ func send(s *Sender, kind Kind, payload []byte, gone <-chan struct{}) error {
 
 var errGone = errors.New("the receiver is gone")
 
-// await waits for a frame: it looks, and sleeps then until the sender wakes it. When sleep fails,
-// what was sent before comes first.
+// await waits for a frame: it polls, and then sleeps until the sender wakes it. If sleep fails,
+// frames that were sent before are received first.
 func await(r *Receiver, sleep func() error) error {
-	for !r.Look(never) && r.Doze() {
+	for !r.Poll(never) && r.PrepareSleep() {
 		err := sleep()
-		r.Rouse()
+		r.EndSleep()
 		if err != nil && r.header().Load() == 0 {
 			return err
 		}
@@ -64,7 +64,7 @@ func await(r *Receiver, sleep func() error) error {
 	return r.Err()
 }
 
-// never is how a goroutine looks that has nothing better to do.
+// never is the stop function of a poll that nothing interrupts.
 func never() bool { return false }
 
 func mustSend(t *testing.T, s *Sender, n int) {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A hostile script is a sequence of steps of 10 bytes: what to do, where to
-// write, and what.
+// A hostile script is a sequence of steps of 10 bytes: an action, an
+// offset to write at, and a value.
 const (
 	stepBytes     = 10
 	maxSteps      = 512
@@ -29,9 +29,9 @@ func step(op, where byte, value uint64) []byte {
 	return binary.LittleEndian.AppendUint64([]byte{op, where}, value)
 }
 
-// FuzzReceiver lets a sender write anything into its segment, between the
-// steps of an honest receiver. Whatever it writes, the receiver stays within
-// the lane, and an error stays.
+// FuzzReceiver lets a sender write any bytes into its segment, between the
+// steps of an honest receiver. The receiver always stays within
+// the lane, and an error is permanent.
 func FuzzReceiver(f *testing.F) {
 	at := func(offset byte, kind Kind, length uint64) []byte { return step(0, offset/4, headerOf(kind, length)) }
 	next, advance, doze := step(2, 0, 0), step(3, 0, 0), step(4, 0, 0)
@@ -67,10 +67,10 @@ func FuzzReceiver(f *testing.F) {
 				if r.next != r.head && poisoned == nil {
 					break
 				}
-				if found := r.Look(func() bool { return true }); found != (r.Err() != nil || r.header().Load() != 0) || r.Doze() == found {
+				if found := r.Poll(func() bool { return true }); found != (r.Err() != nil || r.header().Load() != 0) || r.PrepareSleep() == found {
 					t.Fatalf("found %v in a lane with %v", found, r.Err())
 				}
-				r.Rouse()
+				r.EndSleep()
 			}
 			if r.next-r.head > r.capacity-headerBytes {
 				t.Fatalf("head %d, next %d", r.head, r.next)
@@ -83,7 +83,7 @@ func FuzzReceiver(f *testing.F) {
 	})
 }
 
-// FuzzSender lets a receiver write anything into its segment, between the steps
+// FuzzSender lets a receiver write any bytes into its segment, between the steps
 // of an honest sender.
 func FuzzSender(f *testing.F) {
 	send := func(n byte) []byte { return step(1, n, 0) }
@@ -122,7 +122,7 @@ func FuzzSender(f *testing.F) {
 			if n := len(wakes); n > 0 && (wakes[n-1]%2 == 0 || n > 1 && wakes[n-1] == wakes[n-2]) {
 				t.Fatalf("woken from sleeps %d", wakes)
 			}
-			if poisoned != nil && s.TrySend(1, nil) != poisoned { // the very same
+			if poisoned != nil && s.TrySend(1, nil) != poisoned { // the same error value
 				t.Fatalf("%v became %v", poisoned, s.broken)
 			}
 			poisoned = s.broken
@@ -139,7 +139,7 @@ func TestSenderErrors(t *testing.T) {
 	nothing := func(at int) func(a []byte) {
 		return func(a []byte) { put64(a, pageBytes+at, 0) }
 	}
-	// nearEnd leads the receiver to 48 bytes before the end of an empty lane.
+	// nearEnd moves the receiver to 48 bytes before the end of an empty lane.
 	nearEnd := [][]func(a []byte){
 		{frame(0, 1, 240), frame(248, 1, 240), frame(496, 1, 240), frame(744, 1, 224)},
 	}
@@ -197,11 +197,11 @@ func TestSenderErrors(t *testing.T) {
 				}
 				r.Advance()
 			}
-			dozes, err := r.Doze(), r.Err()
+			dozes, err := r.PrepareSleep(), r.Err()
 			switch {
 			case tc.what == "":
 				if !dozes || err != nil || r.head != tc.end {
-					t.Errorf("a good sender is blamed, or not heard beyond %d of %d: %v", r.head, tc.end, err)
+					t.Errorf("an error for a correct sender, or frames received up to %d of %d: %v", r.head, tc.end, err)
 				}
 			case dozes || !errors.Is(err, ErrPeer) || !strings.Contains(err.Error(), ": "+tc.what+" "):
 				t.Errorf("error %v, want one about the %s", err, tc.what)
@@ -210,10 +210,10 @@ func TestSenderErrors(t *testing.T) {
 	}
 }
 
-// TestHeaderIsReadOnce: a sender changes a header when the receiver has read it, of the first frame and of one
-// behind a skip. The receiver goes by what it has read.
+// TestHeaderIsReadOnce: a sender changes a header after the receiver has read it: that of the first frame, and one
+// behind a skip. The receiver uses the value that it has read.
 func TestHeaderIsReadOnce(t *testing.T) {
-	const skip = 976 // where it lies
+	const skip = 976 // its offset
 	good := headerOf(1, 8)
 	values := map[string]uint64{
 		"another frame": headerOf(2, 232), "no frame yet": 0, "no bit of a frame": present - 1,
@@ -238,7 +238,7 @@ func TestHeaderIsReadOnce(t *testing.T) {
 		for what, changed := range values {
 			t.Run(name+" becomes "+what, func(t *testing.T) {
 				if frame, kind, err := receive(t, at, good, changed); err != nil || kind != 1 || len(frame) != 8 {
-					t.Errorf("a frame of kind %d and %d bytes, %v; want what the header said when it was read", kind, len(frame), err)
+					t.Errorf("a frame of kind %d and %d bytes, %v; want those of the header that was read", kind, len(frame), err)
 				}
 			})
 		}
@@ -250,7 +250,7 @@ func TestHeaderIsReadOnce(t *testing.T) {
 	}
 }
 
-// TestReceiverErrors: a receiver can break one rule, where its head may be.
+// TestReceiverErrors: a receiver can break only the rule for its head.
 func TestReceiverErrors(t *testing.T) {
 	const frames, span = 4, 248
 	for _, tc := range []struct {
@@ -275,7 +275,7 @@ func TestReceiverErrors(t *testing.T) {
 			err := s.readHead()
 			if tc.good {
 				if err != nil {
-					t.Errorf("a good receiver is blamed: %v", err)
+					t.Errorf("an error for a correct receiver: %v", err)
 				}
 				return
 			}
@@ -283,12 +283,12 @@ func TestReceiverErrors(t *testing.T) {
 				t.Errorf("error %v, want one about the head", err)
 			}
 			s.peer.head.Store(0)
-			if again := s.TrySend(1, nil); again != err { // the very same
+			if again := s.TrySend(1, nil); again != err { // the same error value
 				t.Errorf("%v became %v", err, again)
 			}
 		})
 	}
-	t.Run("looked at when there is no room", func(t *testing.T) {
+	t.Run("read when there is no space", func(t *testing.T) {
 		s, _ := heapLane(t, hostileMemory)
 		s.peer.head.Store(7)
 		for range frames {
@@ -307,7 +307,7 @@ func TestReceiverErrors(t *testing.T) {
 		}
 		s.peer.head.Store(8)
 		if err := s.readHead(); !errors.Is(err, ErrPeer) {
-			t.Errorf("a head that went back: %v", err)
+			t.Errorf("a head that decreased: %v", err)
 		}
 	})
 }
@@ -315,7 +315,7 @@ func TestReceiverErrors(t *testing.T) {
 func put64(b []byte, offset int, v uint64) { binary.NativeEndian.PutUint64(b[offset:], v) }
 
 // TestSegmentsAreChecked: a segment of another lane, size, kind or version is
-// refused, whichever of its bytes says so.
+// refused, for a change of each of the bytes that say so.
 func TestSegmentsAreChecked(t *testing.T) {
 	geo := testGeometry(t, 1<<12)
 	open := func(change func(a, b []byte) ([]byte, []byte)) error {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestIdleLadderParks: without traffic a receiver soon looks no more, and with traffic it
-// looks for longer again.
+// TestIdleLadderParks: without traffic a receiver soon stops polling, and with traffic it
+// polls for longer again.
 func TestIdleLadderParks(t *testing.T) {
 	l := newLadder(Ladder)
 	for range 8 {
@@ -19,19 +19,19 @@ func TestIdleLadderParks(t *testing.T) {
 	for range 10 {
 		l.learn(shortSleep / 2)
 	}
-	if l.budget != longestLook {
+	if l.budget != maxPoll {
 		t.Errorf("a budget of %v after short sleeps", l.budget)
 	}
 }
 
-// looker is a ladder of its own, and a look at a header that no sender stores. It counts how often
-// the looking stops for a moment, which it does to call during.
+// looker is a ladder of its own that polls a header that no sender stores. It counts the calls of stop,
+// which also calls during.
 func looker(waiting Waiting, during func()) (l *ladder, look func() bool, stops *int) {
 	made := newLadder(waiting)
-	made.cores = &cores{began: time.Now()}
+	made.cores = &cores{epoch: time.Now()}
 	stops = new(int)
 	look = func() bool {
-		return made.climb(new(atomic.Uint64), func() bool {
+		return made.poll(new(atomic.Uint64), func() bool {
 			*stops++
 			during()
 			return false
@@ -40,63 +40,63 @@ func looker(waiting Waiting, during func()) (l *ladder, look func() bool, stops 
 	return &made, look, stops
 }
 
-// TestNoLookWithoutAProcessor: a look that was suspended for a slice is the last for a
-// while, and other lanes do not look either.
-func TestNoLookWithoutAProcessor(t *testing.T) {
+// TestNoPollWithoutAProcessor: after a poll that was suspended for a slice there is no poll for a
+// while, on this and on other lanes.
+func TestNoPollWithoutAProcessor(t *testing.T) {
 	l, look, stops := looker(Ladder, func() {
-		for start := time.Now(); time.Since(start) <= lostSlice; {
+		for start := time.Now(); time.Since(start) <= suspendedTime; {
 		}
 	})
-	l.budget = time.Hour // else the slice ends the look by itself
+	l.budget = time.Hour // with a short budget the slice would end the poll
 	if look() || *stops != 1 {
-		t.Errorf("looked on %d times, of which the first was suspended; want it to be the last", *stops)
+		t.Errorf("%d polls, of which the first was suspended; want one", *stops)
 	}
 	other, otherLook, otherStops := looker(Ladder, func() {})
 	other.cores = l.cores
 	if look() || otherLook() || *stops+*otherStops != 1 {
-		t.Errorf("looked %d times after a look that was suspended", *stops+*otherStops-1)
+		t.Errorf("%d polls after a suspended one", *stops+*otherStops-1)
 	}
-	if !l.cores.short(time.Now()) || l.cores.short(time.Now().Add(2*looklessTime)) {
-		t.Errorf("processors are short for another time than %v", looklessTime)
+	if !l.cores.pollsUseless(time.Now()) || l.cores.pollsUseless(time.Now().Add(2*minBackoff)) {
+		t.Errorf("the backoff is not %v", minBackoff)
 	}
 }
 
-// TestLooksBecomeRare: each loss that follows soon on the last doubles the time without
-// looks, within bounds, and one that follows late does not.
-func TestLooksBecomeRare(t *testing.T) {
+// TestPollsBecomeRare: each suspended poll that follows soon on the last doubles the backoff,
+// within bounds, and one that follows late does not.
+func TestPollsBecomeRare(t *testing.T) {
 	now := time.Now()
-	c := cores{began: now}
-	want := looklessTime
+	c := cores{epoch: now}
+	want := minBackoff
 	for range 10 {
-		c.lost(now)
-		if now = now.Add(want); c.short(now) || !c.short(now.Add(-1)) {
-			t.Fatalf("another time without looks than %v", want)
+		c.noteSuspended(now)
+		if now = now.Add(want); c.pollsUseless(now) || !c.pollsUseless(now.Add(-1)) {
+			t.Fatalf("the backoff is not %v", want)
 		}
-		want = min(2*want, longestLookless)
+		want = min(2*want, maxBackoff)
 	}
-	now = now.Add(longestLookless)
-	c.lost(now)
-	if !c.short(now.Add(looklessTime-1)) || c.short(now.Add(looklessTime)) {
-		t.Errorf("a late loss is followed by another time without looks than %v", looklessTime)
+	now = now.Add(maxBackoff)
+	c.noteSuspended(now)
+	if !c.pollsUseless(now.Add(minBackoff-1)) || c.pollsUseless(now.Add(minBackoff)) {
+		t.Errorf("the backoff after a late suspension is not %v", minBackoff)
 	}
 }
 
-// TestNoLook: a receiver that is to park does not look, and none does on one processor, on which
+// TestParkedDoesNotPoll: a receiver with Parked does not poll, and none does on a single processor, on which
 // the sender could not run meanwhile.
-func TestNoLook(t *testing.T) {
+func TestParkedDoesNotPoll(t *testing.T) {
 	_, parked, stops := looker(Parked, func() {})
 	l, alone, aloneStops := looker(Ladder, func() {})
-	l.cores.alone = true
+	l.cores.single = true
 	if parked() || alone() || *stops != 0 || *aloneStops != 0 {
-		t.Errorf("looked %d times in a lane that parks, %d on the only processor", *stops, *aloneStops)
+		t.Errorf("%d polls with Parked, %d on a single processor", *stops, *aloneStops)
 	}
 }
 
-// TestLookStops: a receiver that has something better to do looks no more.
-func TestLookStops(t *testing.T) {
+// TestPollStops: a receiver stops polling when stop reports true.
+func TestPollStops(t *testing.T) {
 	l := newLadder(Polling)
 	asked := 0
-	if l.climb(new(atomic.Uint64), func() bool { asked++; return asked == 3 }) || asked != 3 {
-		t.Errorf("asked %d times, want to stop at the third", asked)
+	if l.poll(new(atomic.Uint64), func() bool { asked++; return asked == 3 }) || asked != 3 {
+		t.Errorf("stop was called %d times, want 3", asked)
 	}
 }

@@ -24,10 +24,10 @@ import (
 //
 //	offset  size  field       access
 //	     0    64  superblock  written once, before the segment is handed over
-//	    64     8  head        atomic; end of the frames let go of
+//	    64     8  head        atomic; end of the freed frames
 //	   128     4  asleep      atomic; odd while the receiver sleeps
 //
-// What lies between the fields is zero. Fields that change at different times
+// The bytes between the fields are zero. Fields that change at different times
 // are on cache lines of their own, and on pairs of lines of their own, because
 // processors fetch lines in pairs.
 //
@@ -42,8 +42,8 @@ import (
 //	    32    32  zero
 //
 // Positions, of which head is one, count bytes since the lane began. They only
-// grow, and 64 bits last for decades at any speed of memory. A position lies in
-// the frames at position modulo capacity.
+// grow, and 64 bits last for decades at any speed of memory. The byte at a position is at
+// position modulo capacity in the frames.
 //
 // Frame, at a position that is a multiple of 8:
 //
@@ -52,14 +52,14 @@ import (
 //	     8     n  payload, n = length
 //	 8 + n   0-7  padding
 //
-// A frame never wraps. One that finds too little room before the end of the
-// frames is preceded by a skip: a header of kind 0xffffffff whose length
+// A frame never wraps. If there is too little space before the end of the
+// frames, a skip precedes it: a header of kind 0xffffffff whose length
 // reaches exactly to the end. A skip and the frame behind it are published
 // together.
 //
-// Behind the last published frame there is a header of zero, at which the
-// receiver looks for the next one. What else is there may be left of an earlier
-// round.
+// Behind the last published frame there is a header of zero, which the
+// receiver reads until the next frame replaces it. The bytes behind that header may be
+// left from an earlier round.
 //
 //	head            stored last           stored before
 //	|               |                     |
@@ -67,9 +67,8 @@ import (
 //	|<- published ->|<-- published now -->|
 //	|<---------- at most the capacity ------->|
 //
-// A frame is published by its header, or that of its skip, when all its other bytes
-// are written, and the zero behind it.
-// That is why frames take at most the capacity less 8.
+// The header of a frame, or that of its skip, is stored last, after all its other bytes
+// and the zero behind it. So frames take at most the capacity less 8.
 const (
 	layoutVersion = 2
 
@@ -98,7 +97,7 @@ type receiverPage struct {
 	_          [pageBytes - asleepOffset - 4]byte
 }
 
-// Kind says what a frame is, for the two sides to agree on.
+// Kind is the kind of a frame. The two sides agree on its meaning.
 type Kind uint32
 
 // MaxKind is the largest kind. The one above it marks a skip.
@@ -117,22 +116,22 @@ func splitHeader(header uint64) (Kind, uint64) {
 }
 
 // spanOf is how many bytes of the lane a frame takes. A length from a header
-// has 31 bits, so this cannot overflow.
+// has 31 bits, so the sum cannot overflow.
 func spanOf(length uint64) uint64 {
 	return headerBytes + (length+frameAlign-1)&^(frameAlign-1)
 }
 
-// Geometry is what both sides of a lane agree on. The zero value is of no
-// lane; [Layout] makes one.
+// Geometry is the identity and the capacity of a lane. Both sides use the same. [Layout]
+// makes one; the zero value is invalid.
 type Geometry struct {
 	id       uint64
 	capacity uint64
 }
 
-// Layout describes a lane. The id is for the two sides to notice that they hold
-// segments of different lanes. The capacity is what frames take together, with
-// 8 to 15 bytes for each beside its payload, and 8 more; it is a power of two from 1 KiB to
-// 1 GiB.
+// Layout describes a lane. By the id the two sides notice that they hold
+// segments of different lanes. The capacity bounds all frames together: each takes
+// 8 to 15 bytes beside its payload, and 8 bytes stay free. It is a power of two from 1 KiB
+// to 1 GiB.
 func Layout(id uint64, capacityBytes int) (Geometry, error) {
 	if capacityBytes < minCapacityBytes || capacityBytes > maxCapacityBytes || capacityBytes&(capacityBytes-1) != 0 {
 		return Geometry{}, fmt.Errorf("lane: a capacity of %d bytes is not a power of two in [%d, %d]",
@@ -148,7 +147,7 @@ func (g Geometry) SenderBytes() int { return pageBytes + int(g.capacity) }
 func (g Geometry) ReceiverBytes() int { return pageBytes }
 
 // MaxFrameBytes is the size of the largest payload of one frame: 64 KiB, or
-// what four frames in the lane leave to each. It is a multiple of 8.
+// less, so that four frames fit into the lane. It is a multiple of 8.
 func (g Geometry) MaxFrameBytes() int {
 	return int(min(maxFrameBytes, g.capacity/framesPerLane-2*headerBytes))
 }
@@ -157,7 +156,7 @@ func (g Geometry) MaxFrameBytes() int {
 // is handed to the receiver.
 func (g Geometry) FormatSender(own []byte) {
 	g.mustFit(own, g.SenderBytes())
-	clear(own[:pageBytes+headerBytes]) // and no frame yet
+	clear(own[:pageBytes+headerBytes]) // a header of zero: no frame yet
 	g.putSuperblock(own, kindSender)
 }
 
@@ -208,7 +207,7 @@ func (g Geometry) putSuperblock(own []byte, kind segmentKind) {
 	copy(own, b[:])
 }
 
-// verify checks a peer's segment, all but what changes.
+// verify checks the size, the alignment and the superblock of a peer's segment.
 func (g Geometry) verify(theirs []byte, kind segmentKind, sizeBytes int) error {
 	if len(theirs) != sizeBytes || !isAligned(theirs) {
 		return fmt.Errorf("%w: its %v has %d bytes instead of %d, or does not begin at a multiple of %d",

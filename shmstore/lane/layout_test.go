@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestSuperblock: these bytes are what another process expects.
+// TestSuperblock: another process expects exactly these bytes.
 func TestSuperblock(t *testing.T) {
 	a, b := testGeometry(t, 1<<12).heapSegments()
 	want := make([]byte, pageBytes)
@@ -25,7 +25,7 @@ func TestSuperblock(t *testing.T) {
 	}
 }
 
-// TestFrames: and these.
+// TestFrames: another process expects exactly these bytes.
 func TestFrames(t *testing.T) {
 	geo := testGeometry(t, 1<<10)
 	a, b := geo.heapSegments()
@@ -34,7 +34,7 @@ func TestFrames(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := pageBytes + headerBytes; i < len(a); i++ {
-		a[i] = 0xee // all but the first header may be anything
+		a[i] = 0xee // only the first header must be zero
 	}
 	headers := func(at ...int) (got []uint64) {
 		for _, at := range at {
@@ -63,7 +63,7 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// TestFormatClears: memory that was used before holds no frame.
+// TestFormatClears: formatted memory that was used before holds no frame.
 func TestFormatClears(t *testing.T) {
 	geo := testGeometry(t, 1<<10)
 	a, b := geo.heapSegments()
@@ -126,14 +126,14 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestMisuse: mistakes of this process's own code are loud.
+// TestMisuse: misuse by this process's own code panics.
 func TestMisuse(t *testing.T) {
 	geo := testGeometry(t, 1<<10)
 	a, b := geo.heapSegments()
 	for name, misuse := range map[string]func(s *Sender, r *Receiver){
 		"kind of a skip":        func(s *Sender, _ *Receiver) { _ = s.TrySend(MaxKind+1, nil) },
-		"doze with frames held": func(s *Sender, r *Receiver) { _ = s.TrySend(1, nil); r.Next(); r.Doze() },
-		"look with frames held": func(s *Sender, r *Receiver) { _ = s.TrySend(1, nil); r.Next(); r.Look(never) },
+		"doze with frames held": func(s *Sender, r *Receiver) { _ = s.TrySend(1, nil); r.Next(); r.PrepareSleep() },
+		"look with frames held": func(s *Sender, r *Receiver) { _ = s.TrySend(1, nil); r.Next(); r.Poll(never) },
 		"no geometry":           func(*Sender, *Receiver) { Geometry{}.FormatSender(a) },
 		"wrong size":            func(*Sender, *Receiver) { geo.FormatReceiver(b[:64]) },
 		"not aligned":           func(*Sender, *Receiver) { geo.FormatReceiver(alignedBytes(len(b) + 8)[8:]) },

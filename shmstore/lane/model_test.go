@@ -12,21 +12,21 @@ import (
 	"pgregory.net/rapid"
 )
 
-// sent is a frame as the model remembers it.
+// sent is a frame in the model.
 type sent struct {
 	kind    Kind
 	payload []byte
 	end     uint64 // the position behind it
 }
 
-// model is a lane made of slices: what is published, and what the receiver holds.
+// model is a lane made of slices: the published frames, and those that the receiver holds.
 type model struct {
 	capacity        uint64
 	published, held []sent
 	next, head      uint64
 }
 
-// place is where a frame would begin and end.
+// place returns the begin and the end of the next frame.
 func (m *model) place(n int) (end uint64, fits bool) {
 	begin := m.next
 	span := uint64(headerBytes+n+frameAlign-1) / frameAlign * frameAlign
@@ -37,7 +37,7 @@ func (m *model) place(n int) (end uint64, fits bool) {
 	return end, end+headerBytes-m.head <= m.capacity
 }
 
-// TestModel drives a lane and the model side by side, with steps of both sides
+// TestModel drives a lane and the model together, with steps of both sides
 // in any order.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -52,7 +52,7 @@ func TestModel(t *testing.T) {
 			end, fits := m.place(len(payload))
 			err := s.TrySend(kind, payload)
 			if fits != (err == nil) || (err != nil && !errors.Is(err, ErrFull)) {
-				t.Fatalf("a frame of %d bytes: %v, but that it fits is %v", len(payload), err, fits)
+				t.Fatalf("a frame of %d bytes: %v; it fits: %v", len(payload), err, fits)
 			}
 			if err == nil {
 				m.next = end
@@ -78,7 +78,7 @@ func TestModel(t *testing.T) {
 				}
 			},
 			"advance": func(t *rapid.T) {
-				for _, h := range m.held { // nothing was written over meanwhile
+				for _, h := range m.held { // no held frame was overwritten
 					if len(h.payload) > 0 && bytes.Count(h.payload, h.payload[:1]) != len(h.payload) {
 						t.Fatal("a frame changed while it was held")
 					}
@@ -96,8 +96,8 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// TestFillsExactly: a lane takes frames up to the last header, which it needs
-// itself, again and again and at each position.
+// TestFillsExactly: a lane takes frames up to the last header, which stays
+// free, again and again and at each position.
 func TestFillsExactly(t *testing.T) {
 	const capacity = 1 << 10
 	s, r := heapLane(t, capacity)
@@ -111,7 +111,7 @@ func TestFillsExactly(t *testing.T) {
 		}
 		receiveOne(r)
 		if err := s.TrySend(1, nil); err != nil {
-			t.Fatalf("in the place of the first: %v", err)
+			t.Fatalf("a frame in place of the first: %v", err)
 		}
 		for range sent {
 			if _, _, ok := r.Next(); !ok {
@@ -125,7 +125,7 @@ func TestFillsExactly(t *testing.T) {
 	}
 }
 
-// TestLargestFramesFit: as many as are promised.
+// TestLargestFramesFit: as many of the largest frames fit as documented.
 func TestLargestFramesFit(t *testing.T) {
 	s, _ := heapLane(t, 1<<12)
 	for range framesPerLane {
@@ -135,8 +135,8 @@ func TestLargestFramesFit(t *testing.T) {
 	}
 }
 
-// TestOldBytesAreNoFrame: what is left of earlier frames, whatever it says, is
-// not taken for one, wherever the last frame ends.
+// TestOldBytesAreNoFrame: bytes of earlier frames, with any content, are
+// not taken for a frame, wherever the last frame ends.
 func TestOldBytesAreNoFrame(t *testing.T) {
 	s, r := heapLane(t, 1<<10)
 	old := bytes.Repeat([]byte{0xff}, s.maxFrame)
@@ -180,7 +180,7 @@ func checkFrame(frame []byte, kind Kind, number uint64) error {
 		return fmt.Errorf("frame %d is one of kind %d with %d bytes", number, kind, len(frame))
 	}
 	if got := binary.LittleEndian.Uint64(frame[4:]); got != number {
-		return fmt.Errorf("frame %d came in the place of %d", got, number)
+		return fmt.Errorf("frame %d was received in place of %d", got, number)
 	}
 	if crc32.ChecksumIEEE(frame[4:]) != binary.LittleEndian.Uint32(frame) {
 		return fmt.Errorf("frame %d was torn", number)
@@ -188,7 +188,7 @@ func checkFrame(frame []byte, kind Kind, number uint64) error {
 	return nil
 }
 
-// TestConcurrent sends from one goroutine to another, with every way to wait. Under the race
+// TestConcurrent sends from one goroutine to another, with every Waiting. Under the race
 // detector it shows that headers order the frames.
 func TestConcurrent(t *testing.T) {
 	const frames = 5_000
@@ -198,7 +198,7 @@ func TestConcurrent(t *testing.T) {
 			wake := func() {
 				select {
 				case woken <- struct{}{}:
-				default: // one that is there already is enough
+				default: // one pending wake-up is enough
 				}
 			}
 			s, r := heapLaneWith(t, 1<<12, Options{Waiting: tc.waiting}, wake)
@@ -215,7 +215,7 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-// waitings are the ways to wait, with names.
+// waitings are the values of Waiting, with names.
 var waitings = []struct {
 	name    string
 	waiting Waiting

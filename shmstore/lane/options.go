@@ -2,25 +2,26 @@ package lane
 
 import "fmt"
 
-// Waiting is for how long [Receiver.Look] looks. It never yields the processor. But for
-// Polling it does not look while more threads want to run than there are processors: for
-// a second or more after a look that was suspended for half a millisecond.
+// Waiting bounds how long [Receiver.Poll] polls. A poll never yields the processor. Except
+// with Polling, a receiver does not poll while more threads want to run than there are
+// processors: for a second or more after a poll that was suspended for half a millisecond.
 type Waiting int
 
 const (
-	// Ladder looks for up to 100 µs, as long as has paid lately. After a while without
-	// traffic it does not look.
+	// Ladder polls for up to 100 µs. The time adapts to the success of recent polls. After a
+	// while without traffic it does not poll.
 	Ladder Waiting = iota
-	// Parked does not look.
+	// Parked does not poll.
 	Parked
-	// Polling looks for 5 ms, whatever else wants to run. It is for a goroutine that looks
-	// again and again in place of sleeping, and takes a processor.
+	// Polling polls for 5 ms, even if more threads want to run than there are processors. It
+	// is for a goroutine that polls again and again in place of sleeping, and takes a
+	// processor.
 	Polling
 )
 
 // Options configure a [Receiver]. The zero value works.
 type Options struct {
-	// Waiting is for how long Look looks. Default Ladder.
+	// Waiting bounds how long Poll polls. Default Ladder.
 	Waiting Waiting
 }
 

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The other process has these descriptors. The lanes are named by who sends.
+// The descriptors of the other process. The lanes are named by the sender.
 const (
 	fdParentLane = 3 + iota // sender's segment, written by the parent
 	fdParentBack            // receiver's segment of it, written by the child
@@ -40,7 +40,7 @@ const (
 
 const testCapacity = 1 << 16
 
-// duplex is one process's sides of two lanes, one each way, and its end of the socket on which
+// duplex is one process's sides of two lanes, one in each direction, and its end of the socket on which
 // the receivers sleep.
 type duplex struct {
 	*Sender
@@ -49,10 +49,10 @@ type duplex struct {
 	woken  [64]byte
 }
 
-// wake has the other process's receiver go on. Of one that is gone it need not.
+// wake wakes the other process's receiver. An error is ignored: the process may be gone.
 func (d *duplex) wake() { _, _ = d.socket.Write([]byte{1}) }
 
-// sleep ends when the other process wakes this one, or has ended: then it is [io.EOF].
+// sleep returns when the other process wakes this one, or has ended: then the error is [io.EOF].
 func (d *duplex) sleep() error {
 	_, err := d.socket.Read(d.woken[:])
 	return err
@@ -75,7 +75,7 @@ func runRole(arg string) error {
 	return run(d)
 }
 
-// optionsOf are those of a way to wait by its name.
+// optionsOf returns the options of a Waiting, by its name.
 func optionsOf(waiting string) (opts Options) {
 	for _, w := range waitings {
 		if w.name == waiting {
@@ -85,7 +85,7 @@ func optionsOf(waiting string) (opts Options) {
 	return opts
 }
 
-// openDuplex maps what the parent made.
+// openDuplex maps the segments that the parent made.
 func openDuplex(opts Options) (*duplex, error) {
 	geo, err := Layout(7, testCapacity)
 	if err != nil {
@@ -115,8 +115,8 @@ func openDuplex(opts Options) (*duplex, error) {
 	return newDuplex(geo, [4][]byte{maps[2], maps[3], maps[0], maps[1]}, socket, opts)
 }
 
-// newDuplex takes the segments in the order: outgoing lane, its back; incoming
-// lane, its back.
+// newDuplex takes the segments in this order: outgoing lane, its receiver's segment; incoming
+// lane, its receiver's segment.
 func newDuplex(geo Geometry, maps [4][]byte, socket net.Conn, opts Options) (d *duplex, err error) {
 	d = &duplex{socket: socket}
 	if d.Sender, err = NewSender(geo, maps[0], maps[1], d.wake); err != nil {
@@ -133,7 +133,7 @@ type child struct {
 	dead   chan struct{} // closed when it has ended
 }
 
-// startChild runs a role in another process, with a way to wait by its name.
+// startChild runs a role in another process, with a Waiting by its name.
 func startChild(tb testing.TB, role, waiting string, network int, point string) (*duplex, *child) {
 	tb.Helper()
 	geo := testGeometry(tb, testCapacity)
@@ -172,7 +172,7 @@ func startChild(tb testing.TB, role, waiting string, network int, point string) 
 	}
 	go func() {
 		defer close(c.dead)
-		_ = c.Wait() // the state says more
+		_ = c.Wait() // the process state has more details
 	}()
 	tb.Cleanup(func() {
 		_ = c.Process.Kill()
@@ -182,7 +182,7 @@ func startChild(tb testing.TB, role, waiting string, network int, point string) 
 			_ = unix.Munmap(m)
 		}
 		if out := c.stderr.String(); out != "" {
-			tb.Errorf("the child said: %s", out)
+			tb.Errorf("the child's output: %s", out)
 		}
 	})
 	return d, c

@@ -2,5 +2,5 @@
 
 package lane
 
-// raceSlowdown shortens what only counts repetitions.
+// raceSlowdown divides numbers of repetitions.
 const raceSlowdown = 10

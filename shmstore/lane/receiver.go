@@ -16,16 +16,16 @@ type Receiver struct {
 	capacity uint64
 	maxSpan  uint64 // of a frame
 	ladder   ladder
-	err      error // what the sender did, for good
+	err      error // the ErrPeer that ended the lane
 
 	headerRead func() // for tests: between the read of a header and its use; nil: nothing
 
-	// Positions, private: head <= next < head + capacity, always.
+	// Private positions: head <= next < head + capacity, always.
 	head uint64 // as stored
 	next uint64 // the end of the frames returned
 }
 
-// NewReceiver begins to receive. Own is this process's segment, formatted;
+// NewReceiver makes the receiving side. Own is this process's segment, formatted;
 // theirs is the sender's, which is checked and then only read. Both stay in use
 // until the last call of a method, and the last use of a frame.
 func NewReceiver(geo Geometry, own, theirs []byte, opts Options) (*Receiver, error) {
@@ -45,8 +45,8 @@ func NewReceiver(geo Geometry, own, theirs []byte, opts Options) (*Receiver, err
 	}, nil
 }
 
-// Next returns the next frame, and false when there is none now, or none any
-// more: then Err says why. The frame lies in the sender's memory, is
+// Next returns the next frame, and false when there is none now, or when the lane has
+// ended: then Err is not nil. The frame lies in the sender's memory, is
 // read-only, and is valid until Advance.
 func (r *Receiver) Next() (frame []byte, kind Kind, ok bool) {
 	if r.err != nil {
@@ -57,7 +57,7 @@ func (r *Receiver) Next() (frame []byte, kind Kind, ok bool) {
 		return nil, 0, false
 	}
 	if header&present == 0 { // no sender stores one
-		return nil, 0, r.poison("header", header, present, math.MaxUint64)
+		return nil, 0, r.fail("header", header, present, math.MaxUint64)
 	}
 	kind, length := splitHeader(header)
 	if kind == skipKind {
@@ -68,8 +68,8 @@ func (r *Receiver) Next() (frame []byte, kind Kind, ok bool) {
 	}
 	span := spanOf(length)
 	// A second skip would have to cover the whole lane, and is no frame.
-	if kind == skipKind || span > r.most() {
-		return nil, 0, r.poison("frame", span, headerBytes, r.most())
+	if kind == skipKind || span > r.maxNext() {
+		return nil, 0, r.fail("frame", span, headerBytes, r.maxNext())
 	}
 	begin := r.offset() + headerBytes
 	end := begin + length
@@ -79,10 +79,10 @@ func (r *Receiver) Next() (frame []byte, kind Kind, ok bool) {
 
 func (r *Receiver) offset() uint64 { return r.next & (r.capacity - 1) }
 
-// header is that of the next frame.
+// header is the header of the next frame.
 func (r *Receiver) header() *atomic.Uint64 { return headerAt(r.frames, r.offset()) }
 
-// loadHeader reads that of the next frame, which is used as it was read: the peer may be writing to it.
+// loadHeader reads the header of the next frame. It is read once, because the peer may be writing to it.
 func (r *Receiver) loadHeader() uint64 {
 	header := r.header().Load()
 	if r.headerRead != nil {
@@ -91,35 +91,35 @@ func (r *Receiver) loadHeader() uint64 {
 	return header
 }
 
-// room is how many bytes there can be in frames that were not returned yet. The
-// header behind them is in the lane too.
-func (r *Receiver) room() uint64 { return r.head + r.capacity - headerBytes - r.next }
+// maxUnread is the most bytes that frames that were not returned yet can have. The header
+// of zero behind them is in the lane too.
+func (r *Receiver) maxUnread() uint64 { return r.head + r.capacity - headerBytes - r.next }
 
-// most is how many bytes the next frame can take: not beyond the end of the
-// frames either.
-func (r *Receiver) most() uint64 { return min(r.room(), r.capacity-r.offset(), r.maxSpan) }
+// maxNext is the most bytes that the next frame can have. It does not reach beyond the end
+// of the frames.
+func (r *Receiver) maxNext() uint64 { return min(r.maxUnread(), r.capacity-r.offset(), r.maxSpan) }
 
-// skip passes over the rest of the frames, and returns the header behind it, of
+// skip continues at the start of the frames, and returns the header there, of
 // the frame that was published together with the skip.
 func (r *Receiver) skip(length uint64) (header uint64, ok bool) {
 	rest := r.capacity - r.offset()
-	if headerBytes+length != rest || rest >= r.room() {
-		return 0, r.poison("skip", headerBytes+length, rest, rest)
+	if headerBytes+length != rest || rest >= r.maxUnread() {
+		return 0, r.fail("skip", headerBytes+length, rest, rest)
 	}
 	r.next += rest
 	if header = r.loadHeader(); header&present == 0 {
-		return 0, r.poison("frame", 0, headerBytes, r.most())
+		return 0, r.fail("frame", 0, headerBytes, r.maxNext())
 	}
 	return header, true
 }
 
-// poison ends the lane for good. It is false, for its caller to return.
-func (r *Receiver) poison(what string, value, least, most uint64) bool {
-	r.err = broken(what, r.next, value, least, most)
+// fail ends the lane for good. It returns false, for its caller to return.
+func (r *Receiver) fail(what string, value, least, most uint64) bool {
+	r.err = peerError(what, r.next, value, least, most)
 	return false
 }
 
-// Advance lets go of all frames that Next has returned: the sender uses their room again.
+// Advance frees all frames that Next has returned: the sender uses their space again.
 func (r *Receiver) Advance() {
 	if r.next == r.head {
 		return
@@ -130,11 +130,11 @@ func (r *Receiver) Advance() {
 	faultpoint.Hit("lane-advanced")
 }
 
-// Doze says that this side sleeps: from here on the sender wakes it. Then it looks a last
-// time, and takes that back if there is a frame, or the lane has ended: Doze is false, and
-// Next says which. Each sleep has a number of its own, because the sender answers a number
-// once. Advance comes before it.
-func (r *Receiver) Doze() bool {
+// PrepareSleep announces that this side sleeps: from then on the sender wakes it. Then it
+// checks a last time for a frame. If there is one, or the lane has ended, it withdraws the
+// announcement and reports false; Next tells which. Each sleep has its own number, because
+// the sender wakes this side once for a number. Call Advance before it.
+func (r *Receiver) PrepareSleep() bool {
 	r.mustHoldNone()
 	r.page.asleep.Add(1)
 	if r.err != nil || r.header().Load() != 0 {
@@ -144,31 +144,32 @@ func (r *Receiver) Doze() bool {
 	return true
 }
 
-// Rouse ends a Doze, if there was one: the sender need not wake this side.
-func (r *Receiver) Rouse() {
+// EndSleep ends a sleep that PrepareSleep announced, if there is one: the sender need not
+// wake this side any more.
+func (r *Receiver) EndSleep() {
 	if r.page.asleep.Load()%2 == 1 {
 		r.page.asleep.Add(1)
 	}
 }
 
-// Look looks for a frame for as long as [Options] say, or until stop reports true, which it
-// is asked about every microsecond. It reports whether there is a frame, or the lane has
-// ended. It comes after Rouse and Advance, and before Doze or Next.
-func (r *Receiver) Look(stop func() bool) bool {
+// Poll polls for a frame for as long as [Options] allow, or until stop reports true, which
+// is called about every microsecond. It reports whether there is a frame, or the lane has
+// ended. Call it after EndSleep and Advance, and before PrepareSleep or Next.
+func (r *Receiver) Poll(stop func() bool) bool {
 	r.mustHoldNone()
-	return r.err != nil || r.ladder.climb(r.header(), stop)
+	return r.err != nil || r.ladder.poll(r.header(), stop)
 }
 
-// mustHoldNone panics in a receiver that is to wait for a frame and holds others: the
-// sender of a full lane has no room for one.
+// mustHoldNone panics if a receiver that waits for a frame has not freed earlier ones: in
+// a full lane the sender has no space for a frame.
 func (r *Receiver) mustHoldNone() {
 	if r.next != r.head && r.err == nil {
-		panic("lane: a wait with frames that were not let go of")
+		panic("lane: a wait with frames that were not freed: call Advance first")
 	}
 }
 
-// Slept is told how long this side slept, for the next Look to be longer or shorter.
-func (r *Receiver) Slept(d time.Duration) { r.ladder.learn(d) }
+// RecordSleep adapts the length of the next Poll to how long this side slept.
+func (r *Receiver) RecordSleep(d time.Duration) { r.ladder.learn(d) }
 
-// Err returns what ended the lane, which is [ErrPeer], or nil.
+// Err returns the error that ended the lane, which matches [ErrPeer], or nil.
 func (r *Receiver) Err() error { return r.err }

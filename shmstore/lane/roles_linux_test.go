@@ -59,14 +59,14 @@ func runSocketEcho(d *duplex) error {
 	}
 }
 
-// processFrames is how many frames go between two processes.
+// processFrames is how many frames are sent between two processes.
 const processFrames = 100_000 / raceSlowdown
 
 func runSource(d *duplex) error {
 	if err := sendChecked(d.Sender, processFrames, nil); err != nil {
 		return err
 	}
-	return d.await() // until the parent has them all
+	return d.await() // until the parent has received all
 }
 
 func runSink(d *duplex) error {
@@ -76,10 +76,10 @@ func runSink(d *duplex) error {
 	return d.TrySend(1, nil)
 }
 
-// runWriter writes where it may only read.
+// runWriter writes to memory that it may only read.
 func runWriter(d *duplex) error {
 	if null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0); err == nil {
-		_ = unix.Dup3(int(null.Fd()), 2, 0) // the trace of what follows
+		_ = unix.Dup3(int(null.Fd()), 2, 0) // hides the trace of the expected crash
 	}
 	if err := d.await(); err != nil {
 		return err
@@ -100,7 +100,7 @@ func runDrip(d *duplex) error {
 	}
 }
 
-// runSwallow lets go of frames one by one.
+// runSwallow frees frames one by one.
 func runSwallow(d *duplex) error {
 	for {
 		if err := d.await(); err != nil {

@@ -9,21 +9,21 @@ import (
 
 // Sender is the sending side of a lane. It is for one goroutine at a time.
 type Sender struct {
-	wake     func()
-	peer     *receiverPage
-	frames   []byte
-	capacity uint64
-	maxFrame int
-	broken   error  // what the receiver did, for good
-	answered uint32 // the sleep of the receiver that needs no wake-up any more
+	wake       func()
+	peer       *receiverPage
+	frames     []byte
+	capacity   uint64
+	maxFrame   int
+	broken     error  // the ErrPeer that ended the lane
+	wokenSleep uint32 // the number of the receiver's last sleep that was ended by a wake-up
 
-	// Positions, private: what this side wrote is never read back from
-	// memory, and head is the last one that was found to be good.
+	// Private positions: this side never reads its own bytes back from
+	// shared memory, and head is the last valid one of the receiver.
 	next uint64 // the end of the frames
 	head uint64
 }
 
-// NewSender begins to send. Own is this process's segment, formatted; theirs is
+// NewSender makes the sending side. Own is this process's segment, formatted; theirs is
 // the receiver's, which is checked and then only read. Both stay in use until
 // the last call of a method. TrySend calls wake to wake a receiver that sleeps.
 func NewSender(geo Geometry, own, theirs []byte, wake func()) (*Sender, error) {
@@ -40,9 +40,9 @@ func NewSender(geo Geometry, own, theirs []byte, wake func()) (*Sender, error) {
 	}, nil
 }
 
-// TrySend copies the payload into a frame and publishes it, and wakes the receiver if that
-// sleeps. It does not block. The error is [ErrFull] when there is no room now,
-// [ErrTooLarge] when there never is, or [ErrPeer].
+// TrySend copies the payload into a frame and publishes it, and wakes the receiver if it
+// sleeps. It does not block. The error is [ErrFull] when there is no space now,
+// [ErrTooLarge] for a payload above [Geometry.MaxFrameBytes], or [ErrPeer].
 func (s *Sender) TrySend(kind Kind, payload []byte) error {
 	if kind > MaxKind {
 		panic("lane: the kind of a frame is above MaxKind")
@@ -54,9 +54,9 @@ func (s *Sender) TrySend(kind Kind, payload []byte) error {
 	if len(payload) > s.maxFrame {
 		return fmt.Errorf("%w: %d bytes of at most %d: send it by other means, or use a larger lane", ErrTooLarge, n, s.maxFrame)
 	}
-	at := s.place(n)
+	at := s.frameStart(n)
 	end := at + spanOf(n)
-	if err := s.makeRoom(end + headerBytes); err != nil {
+	if err := s.checkSpace(end + headerBytes); err != nil {
 		return err
 	}
 	copy(s.frames[s.offset(at)+headerBytes:], payload)
@@ -69,12 +69,12 @@ func (s *Sender) TrySend(kind Kind, payload []byte) error {
 	faultpoint.Hit("lane-before-publish")
 	headerAt(s.frames, s.offset(s.next)).Store(first)
 	s.next = end
-	// The store is a fence: either the receiver sees the header when it looks a last time
+	// The store is a fence: either the receiver sees the header when it checks a last time
 	// before it sleeps, or this side sees its counter.
-	sleep, sleeps := s.Sleeps()
+	sleep, sleeps := s.ReceiverSleeps()
 	faultpoint.Hit("lane-published")
 	if sleeps {
-		s.Woken(sleep)
+		s.MarkWoken(sleep)
 		s.wake()
 	}
 	return nil
@@ -82,9 +82,9 @@ func (s *Sender) TrySend(kind Kind, payload []byte) error {
 
 func (s *Sender) offset(position uint64) uint64 { return position & (s.capacity - 1) }
 
-// place is where a frame of n payload bytes begins: at the end of the others, or behind a
-// skip.
-func (s *Sender) place(n uint64) uint64 {
+// frameStart is the position of a frame of n payload bytes: behind the last frame, or
+// behind a skip.
+func (s *Sender) frameStart(n uint64) uint64 {
 	left := s.capacity - s.offset(s.next)
 	if spanOf(n) > left {
 		return s.next + left
@@ -92,8 +92,9 @@ func (s *Sender) place(n uint64) uint64 {
 	return s.next
 }
 
-// makeRoom reports whether the lane has room up to a position.
-func (s *Sender) makeRoom(end uint64) error {
+// checkSpace returns [ErrFull] unless the lane has space up to a position. It reads the
+// receiver's head only if the last one is not enough.
+func (s *Sender) checkSpace(end uint64) error {
 	if end-s.head <= s.capacity {
 		return nil
 	}
@@ -106,30 +107,30 @@ func (s *Sender) makeRoom(end uint64) error {
 	return nil
 }
 
-// readHead reads how far the receiver has come.
+// readHead reads and checks the receiver's head.
 func (s *Sender) readHead() error {
 	head := s.peer.head.Load()
 	// Unsigned: a head before the last one is very far ahead of it.
 	if head-s.head > s.next-s.head || head%frameAlign != 0 {
-		s.broken = broken("head", s.head, head, s.head, s.next)
+		s.broken = peerError("head", s.head, head, s.head, s.next)
 		return s.broken
 	}
 	s.head = head
 	return nil
 }
 
-// putHeader writes a header that the receiver does not look at yet.
+// putHeader writes a header that the receiver does not read yet.
 func (s *Sender) putHeader(position, header uint64) {
 	binary.NativeEndian.PutUint64(s.frames[s.offset(position):], header)
 }
 
-// Sleeps reports whether the receiver sleeps and was not woken yet, and the number of the
-// sleep.
-func (s *Sender) Sleeps() (sleep uint32, sleeps bool) {
+// ReceiverSleeps reports whether the receiver sleeps and was not woken yet, and the number
+// of the sleep.
+func (s *Sender) ReceiverSleeps() (sleep uint32, sleeps bool) {
 	sleep = s.peer.asleep.Load() // any value is harmless
-	return sleep, sleep%2 == 1 && sleep != s.answered
+	return sleep, sleep%2 == 1 && sleep != s.wokenSleep
 }
 
-// Woken says that the receiver was woken from a sleep, and needs no wake-up from that any
-// more.
-func (s *Sender) Woken(sleep uint32) { s.answered = sleep }
+// MarkWoken records that the receiver was woken from a sleep, and needs no further wake-up
+// from it.
+func (s *Sender) MarkWoken(sleep uint32) { s.wokenSleep = sleep }

@@ -14,7 +14,7 @@ func sendChecked(s *Sender, frames uint64, gone <-chan struct{}) error {
 	return nil
 }
 
-// receiveChecked receives them, letting go of some at a time.
+// receiveChecked receives them, and frees several at a time.
 func receiveChecked(r *Receiver, frames uint64, sleep func() error) error {
 	for number := uint64(0); number < frames; {
 		if err := await(r, sleep); err != nil {

@@ -9,61 +9,61 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestRaiseThenLook: a receiver raises its counter before it looks a last time. Here the
-// look fails, and the counter must be raised already.
-func TestRaiseThenLook(t *testing.T) {
+// TestReceiverChecksAfterRaising: a receiver raises its counter before it checks a last time. Here the
+// check fails, and the counter must be raised already.
+func TestReceiverChecksAfterRaising(t *testing.T) {
 	_, r := heapLane(t, 1<<10)
 	r.frames = nil
 	func() {
 		defer func() { _ = recover() }()
-		r.Doze()
-		t.Error("a header that is not there was read")
+		r.PrepareSleep()
+		t.Error("a header outside the mapping was read")
 	}()
 	if r.page.asleep.Load() != 1 {
 		t.Error("the header was read before the counter was raised: a wake-up can be lost")
 	}
 }
 
-// TestStoreThenLook: a sender stores a header before it looks at the receiver's counter. Here
-// the look fails, and the frame must be there already.
-func TestStoreThenLook(t *testing.T) {
+// TestSenderChecksAfterStoring: a sender stores a header before it reads the receiver's counter. Here
+// the read fails, and the frame must be published already.
+func TestSenderChecksAfterStoring(t *testing.T) {
 	s, r := heapLane(t, 1<<10)
 	s.peer = nil
 	func() {
 		defer func() { _ = recover() }()
 		_ = s.TrySend(1, nil)
-		t.Error("a counter that is not there was read")
+		t.Error("a counter outside the mapping was read")
 	}()
 	if _, _, ok := r.Next(); !ok {
 		t.Error("the counter was read before the header was stored: a wake-up can be lost")
 	}
 }
 
-// TestOneWakeASleep: a sleep is answered once, one that is over is not, and one that the
-// sender has answered by other means is not either.
-func TestOneWakeASleep(t *testing.T) {
+// TestOneWakePerSleep: a sender wakes the receiver once for a sleep, not for one that has ended, and not for one
+// that it has marked as woken.
+func TestOneWakePerSleep(t *testing.T) {
 	wakes := 0
 	s, r := heapLaneWith(t, 1<<12, Options{}, func() { wakes++ })
 	for sleep := 1; sleep <= 3; sleep++ {
-		if !r.Doze() {
+		if !r.PrepareSleep() {
 			t.Fatal("there is no frame, and the receiver does not sleep")
 		}
 		for range 5 {
 			mustSend(t, s, 8)
 		}
-		r.Rouse()
+		r.EndSleep()
 		mustSend(t, s, 8)
 		if wakes != sleep {
 			t.Errorf("%d wake-ups for %d sleeps", wakes, sleep)
 		}
 		receiveAll(t, r)
 	}
-	r.Doze()
-	sleep, sleeps := s.Sleeps()
-	if s.Woken(sleep); !sleeps {
+	r.PrepareSleep()
+	sleep, sleeps := s.ReceiverSleeps()
+	if s.MarkWoken(sleep); !sleeps {
 		t.Error("the receiver sleeps, and the sender does not see it")
 	}
-	if _, sleeps := s.Sleeps(); sleeps {
+	if _, sleeps := s.ReceiverSleeps(); sleeps {
 		t.Error("the receiver was woken, and sleeps still")
 	}
 	mustSend(t, s, 8)
@@ -72,13 +72,13 @@ func TestOneWakeASleep(t *testing.T) {
 	}
 }
 
-// TestNoDozeWithFrames: a receiver that has a frame, or whose lane has ended, does not sleep, and
+// TestNoSleepWithFrames: a receiver that has a frame, or whose lane has ended, does not sleep, and
 // is not woken.
-func TestNoDozeWithFrames(t *testing.T) {
+func TestNoSleepWithFrames(t *testing.T) {
 	wakes := 0
 	s, r := heapLaneWith(t, 1<<10, Options{}, func() { wakes++ })
 	mustSend(t, s, 8)
-	dozed := r.Doze()
+	dozed := r.PrepareSleep()
 	mustSend(t, s, 8)
 	if dozed || wakes != 0 {
 		t.Errorf("slept beside a frame: %v; woken %d times", dozed, wakes)
@@ -86,34 +86,34 @@ func TestNoDozeWithFrames(t *testing.T) {
 	receiveAll(t, r)
 	r.header().Store(1)
 	r.Next()
-	if r.Err() == nil || r.Doze() || r.page.asleep.Load()%2 == 1 {
+	if r.Err() == nil || r.PrepareSleep() || r.page.asleep.Load()%2 == 1 {
 		t.Errorf("sleeps in a lane that has ended: %v", r.Err())
 	}
 }
 
-// TestEachSleepHasItsNumber: a receiver that was woken for nothing sleeps again under
-// another number, because the old one counts as answered.
+// TestEachSleepHasItsNumber: a receiver that was woken without a frame sleeps again with
+// another number, because the sender has woken it for the old one.
 func TestEachSleepHasItsNumber(t *testing.T) {
 	_, r := heapLane(t, 1<<10)
 	var numbers []uint32
 	for range 3 {
-		r.Doze()
+		r.PrepareSleep()
 		numbers = append(numbers, r.page.asleep.Load())
-		r.Rouse()
-		r.Rouse() // of one that is awake changes nothing
+		r.EndSleep()
+		r.EndSleep() // changes nothing if the receiver does not sleep
 	}
 	if diff := cmp.Diff([]uint32{1, 3, 5}, numbers); diff != "" || r.page.asleep.Load() != 6 {
 		t.Errorf("numbers of sleeps, and then %d:\n%s", r.page.asleep.Load(), diff)
 	}
 }
 
-// TestLookFindsTheNextFrame: what a receiver looks at is what the next frame changes.
-func TestLookFindsTheNextFrame(t *testing.T) {
+// TestPollFindsTheNextFrame: the next frame changes the header that a receiver polls.
+func TestPollFindsTheNextFrame(t *testing.T) {
 	s, r := heapLaneWith(t, 1<<10, Options{Waiting: Polling}, func() {})
 	for n := 0; n < 20; n++ {
 		sent := false
-		found := r.Look(func() bool {
-			stop := sent // it has looked since
+		found := r.Poll(func() bool {
+			stop := sent // it has polled since the frame was sent
 			if !sent {
 				mustSend(t, s, 100)
 				sent = true
@@ -121,7 +121,7 @@ func TestLookFindsTheNextFrame(t *testing.T) {
 			return stop
 		})
 		switch {
-		case !sent: // the look was suspended for a slice, and ended
+		case !sent: // the poll was suspended for a slice, and ended
 			n--
 		case !found:
 			t.Fatal("a frame was sent, and not found")
@@ -149,15 +149,15 @@ func TestNoWakeUpIsLost(t *testing.T) {
 	}()
 	for round := int64(1); round <= rounds; round++ {
 		begun.Store(round)
-		for range rand.IntN(200) { // for a different while each time, so that they meet in all ways
+		for range rand.IntN(200) { // a different time each round, so that all interleavings occur
 			stalled.Add(1)
 		}
-		sleeps := r.Doze()
+		sleeps := r.PrepareSleep()
 		meet(&sent, round)
 		if sleeps && len(woken) == 0 {
 			t.Fatalf("round %d: the receiver sleeps, and the frame did not wake it", round)
 		}
-		r.Rouse()
+		r.EndSleep()
 		for len(woken) > 0 {
 			<-woken
 		}
@@ -168,7 +168,7 @@ func TestNoWakeUpIsLost(t *testing.T) {
 	}
 }
 
-// meet waits for the other side to come to a round.
+// meet waits for the other side to reach a round.
 func meet(at *atomic.Int64, round int64) {
 	for i := 1; at.Load() < round; i++ {
 		if i%1000 == 0 {

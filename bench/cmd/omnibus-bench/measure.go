@@ -24,7 +24,7 @@ type measurement[R any] struct {
 
 func (m *measurement[R]) flags(cmd *cobra.Command) {
 	cmd.Args = cobra.NoArgs
-	cmd.Flags().StringVar(&m.match, "run", "", "measure only what has a name that matches `REGEXP`")
+	cmd.Flags().StringVar(&m.match, "run", "", "measure only rows or figures whose name matches `REGEXP`")
 }
 
 // measure measures until it is done or interrupted, and passes the report to write in both cases.

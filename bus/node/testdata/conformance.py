@@ -41,7 +41,7 @@ def picky(text: str) -> str:
 @stage
 def stuck(text: str, task) -> None:
     if not task.wait_aborted(60):
-        raise TimeoutError("nobody aborted the request")
+        raise TimeoutError("the request was not aborted")
 
 
 @stage

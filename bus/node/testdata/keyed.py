@@ -10,7 +10,7 @@ import zlib
 
 import omnibus
 from omnibus import dlpack
-from omnibus.answers import Attempt
+from omnibus.futures import PolledFuture
 from omnibus.connector import OmnibusConnector, on_gpu
 from omnibus.devices import emul
 from omnibus.devices.contract import uuid_text
@@ -166,9 +166,9 @@ def until_in_use(n):
     pool = session.sender._pool
 
     def work():
-        a = Attempt(lambda: pool.in_use == n or None, 0)
+        a = PolledFuture(lambda: pool.in_use == n or None, 0)
         a.limit = time.monotonic() + 20
-        yield session.attempts.make(a)
+        yield session.polled.add(a)
 
     session.run(work())
     with session.locked:

@@ -10,7 +10,7 @@ import zlib
 
 import omnibus
 from omnibus import dlpack, gpu
-from omnibus.answers import Attempt
+from omnibus.futures import PolledFuture
 from omnibus.gpu import emul
 from omnibus.tensor import data_bytes
 
@@ -147,7 +147,7 @@ def hold(nbytes):
 
 
 def in_use():
-    """How many chunks somebody has."""
+    """The number of chunks in use."""
     client.process()
     gc.collect()
     with client._session.locked:
@@ -159,7 +159,7 @@ def until_in_use(n):
     sender = client.gpu
 
     def work():
-        yield client._session.attempts.make(Attempt(lambda: sender._pool is None or sender._pool.in_use == n or None, 0))
+        yield client._session.polled.add(PolledFuture(lambda: sender._pool is None or sender._pool.in_use == n or None, 0))
 
     client._session.run(work())
 
@@ -168,7 +168,7 @@ def emit_dropping(**what):
     """emit, while another thread lets go of a chunk once that waits for room."""
 
     def drop():
-        while not client._session.attempts:
+        while not client._session.polled:
             time.sleep(0.001)
         held.clear()
 

@@ -28,4 +28,4 @@ def without_numpy() -> Any:
 
 
 def without_donors() -> Any:
-    return unittest.mock.patch.object(dlpack, "_donated", lambda *_: None)
+    return unittest.mock.patch.object(dlpack, "_library_capsule", lambda *_: None)

@@ -44,4 +44,4 @@ class FakeCase(unittest.TestCase):
         self.libcuda = Library(path)
         self.device = Cuda(self.libcuda, 0)
         with self.device.context:
-            self.stream = self.device._stream()
+            self.stream = self.device._new_stream()

@@ -36,7 +36,7 @@ class FakeHost:
         self.listener.bind(self.path)
         self.listener.listen()
         self.inline_bytes, self.largest_mib = inline_bytes, largest_mib
-        self.ends_unasked = False  # whether the client says unasked that a task of its stage has ended
+        self.ends_unasked = False  # whether the client sends `ended` without the host's `end`
         self.client_pid = os.getpid()  # also of a host in a child of its client
         self.sock: socket.socket | None = None
         self.waiting: deque[Any] = deque()
@@ -46,13 +46,13 @@ class FakeHost:
         self.figures: list[bytes] = []  # that the client told, whenever it did
 
     def close(self) -> None:
-        self.hang_up()
+        self.close_socket()
         self.listener.close()
         while self.fds:
             os.close(self.fds.popleft())
         self.folder.cleanup()
 
-    def hang_up(self) -> None:
+    def close_socket(self) -> None:
         if self.sock is not None:
             self.sock.close()
             self.sock = None
@@ -174,7 +174,7 @@ class FakeHost:
         assert self.expect(wire.Close).source == source
 
     def emitted(self) -> wire.Put:
-        """The client emits something, and its place in the windows is free at once."""
+        """The client emits a payload, and the host returns its credit at once."""
         m = self.expect(wire.Put)
         self.send(wire.Returned([m.put]))
         return m
@@ -192,7 +192,7 @@ class FakeHost:
         return m, self.memory[m.segment][m.offset : m.offset + m.size]
 
     def offered(self) -> tuple[wire.Offer, mmap.mmap]:
-        """The client offers memory of its own, which it cannot take away and nobody else can write to."""
+        """The client offers memory of its own, sealed against shrinking and against writes by other processes."""
         m = self.expect(wire.Offer)
         fd = self.fds.popleft()
         try:
@@ -214,7 +214,7 @@ def serving(token: int, **more: Any) -> wire.Serving:
 
 
 def deliver(source: int, delivery: int, payload: bytes = b"", **more: Any) -> wire.Deliver:
-    """A delivery with its payload in the message, unless `more` says where it is."""
+    """A delivery with its payload in the message, unless `more` sets its position."""
     fields: dict[str, Any] = dict(
         edge=0, flags=wire.INLINE, codec=2, attempt=0, seq=0, dropped=0, segment=0, offset=0, size=len(payload),
         key="", attrs={},

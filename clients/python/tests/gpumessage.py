@@ -69,7 +69,7 @@ class Producer:
 
 
 class Payload:
-    """A bundle with one tensor in a place, and whether anybody has it."""
+    """A bundle with one tensor in a place, and whether it is referenced."""
 
     def __init__(self, place, dtype="uint8", shape=(4096,), value=lambda x: {"x": x}, **fields):
         plan = bundle.Plan(value(bundle.Placed(dtype, shape, 1, 0, **fields)))
@@ -83,7 +83,7 @@ class Payload:
     def open(self, lane):
         """The tensor, which alone keeps the payload from now on."""
         view, self.view = self.view, None
-        return lane.open(bundle.Bundle(view), view)["x"]
+        return lane.decode(bundle.Bundle(view), view)["x"]
 
 
 __all__ = ["Name", "Payload", "Producer", "memfd"]

@@ -1,4 +1,4 @@
-"""What tests of clients begin with: a fake host, and who talks to it."""
+"""The base class of client tests: a fake host, and clients connected to it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class HostCase(unittest.TestCase):
 
     def patient_for(self, seconds: float) -> None:
         """For how long the host is waited for after a deadline."""
-        patch = mock.patch.object(omnibus.deadlines, "SLACK", seconds)
+        patch = mock.patch.object(omnibus.deadlines, "SLACK_SECONDS", seconds)
         patch.start()
         self.addCleanup(patch.stop)
 

@@ -1,4 +1,4 @@
-"""Processes that hand values over without a server, for tests: producers, and other programs in their place."""
+"""Test cases for value stores without a server: producers, and other programs in their place."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ import storeserver
 
 from omnibus.connector import Missing, NoRoom, OmnibusConnector, Unavailable
 from omnibus.connector.contract import Absent, Edge
-from omnibus.connector.drop_in import ENGINES
-from omnibus.connector.stores import Store, TooLarge
+from omnibus.connector.drop_in import BACKENDS
+from omnibus.connector.stores import StoreTransport, TooLarge
 from omnibus.omni.encoder import Encoded
 
 EDGE = Edge("thinker", "talker")
@@ -32,8 +32,8 @@ POOL = 16 << 20
 CHILD = """
 import sys, json
 from omnibus.connector.contract import Edge
-from omnibus.connector.drop_in import ENGINES
-n = ENGINES[sys.argv[1]](json.loads(sys.argv[2]))
+from omnibus.connector.drop_in import BACKENDS
+n = BACKENDS[sys.argv[1]](json.loads(sys.argv[2]))
 for line in sys.stdin:
     key, size = json.loads(line)
     print(json.dumps(n.put(n.name(Edge("thinker", "talker"), key), [b"x" * size])), flush=True)
@@ -111,20 +111,20 @@ def listener(answer: Callable[[bytes], bytes]) -> Iterator[int]:
 
 
 class PeerCase(unittest.TestCase):
-    """What all engines of this kind have in common, between two of them in this process."""
+    """The common tests of all peer stores, between two of them in this process."""
 
     mode: str  # of the connector
     module: str  # of the engine
     extra: str  # that installs it
     size_key: str  # of the metadata
     patience = 30.0  # of the sender
-    gone: type[Missing] = Missing  # what is got once, and is not there any more
+    gone: type[Missing] = Missing  # raised by a second get
 
     @classmethod
     def setUpClass(cls) -> None:
         storeserver.skip_without(cls.mode)
         cls.sender, cls.receiver = (
-            ENGINES[cls.mode]({"memory_pool_size": POOL, "timeout": timeout}) for timeout in (cls.patience, 20)
+            BACKENDS[cls.mode]({"memory_pool_size": POOL, "timeout": timeout}) for timeout in (cls.patience, 20)
         )
         cls.addClassCleanup(cls.sender.close)
         cls.addClassCleanup(cls.receiver.close)
@@ -133,12 +133,12 @@ class PeerCase(unittest.TestCase):
     receiver: Any
 
     def open(self, **extra: Any) -> Any:
-        n: Any = ENGINES[self.mode]({"memory_pool_size": POOL, **extra})
+        n: Any = BACKENDS[self.mode]({"memory_pool_size": POOL, **extra})
         self.addCleanup(n.close)
         return n
 
-    def store(self, **extra: Any) -> Store:
-        store = Store({"memory_pool_size": POOL, **extra}, ENGINES[self.mode])
+    def store(self, **extra: Any) -> StoreTransport:
+        store = StoreTransport({"memory_pool_size": POOL, **extra}, BACKENDS[self.mode])
         self.addCleanup(store.close)
         return store
 
@@ -154,7 +154,7 @@ class PeerCase(unittest.TestCase):
 
     def get(self, key: str, metadata: Any = None, n: Any = None, edge: Edge = EDGE) -> bytes:
         n = n or self.receiver
-        payload, size = n.take(n.name(edge, key), metadata)
+        payload, size = n.take_value(n.name(edge, key), metadata)
         self.assertEqual(size, len(payload))
         return bytes(payload)
 
@@ -170,7 +170,7 @@ class PeerCase(unittest.TestCase):
         self.assertEqual(self.get("once", self.put("once", b"new!")), b"new!")
 
     def test_a_middle_stage(self) -> None:
-        """Of a stage that receives and sends, `outgoing` has the listener."""
+        """The `outgoing` setting has the listener of a stage that receives and sends."""
         first, second = storeserver.free_ports(2)
         incoming = {"zmq_port": first, "sender_host": "127.0.0.1", "sender_zmq_port": first, "outgoing": {"zmq_port": second}}
         stages = [
@@ -198,7 +198,7 @@ class PeerCase(unittest.TestCase):
 
     def test_cleanup(self) -> None:
         store = self.store()
-        n: Any = store._values
+        n: Any = store._store
         metadata = {key: self.put(key, b"x" * 100, n) for key in ("r1_thinker_0", "r1", "r11_thinker_0")}
         store.cleanup("r1")
         with self.assertRaises(self.gone):
@@ -208,7 +208,7 @@ class PeerCase(unittest.TestCase):
         until(lambda: n.pool.free_bytes() == n.pool.size)
 
     def test_by_key_and_started_later(self) -> None:
-        """A get without metadata asks the sender that is configured; a wait goes on when that is started."""
+        """A get without metadata asks the configured sender; a wait ends after that has started."""
         (port,) = storeserver.free_ports(1)
         store = self.store(sender_host="127.0.0.1", sender_zmq_port=port)
         with self.assertRaisesRegex(Absent, f"127.0.0.1:{port}.*not started"):
@@ -229,7 +229,7 @@ class PeerCase(unittest.TestCase):
             store.get(EDGE, "never", None, plain)
 
     def test_room(self) -> None:
-        """A put that finds no room leaves all as it was; a value that one side can never have is said to be so."""
+        """A put without space changes nothing; a value that is too large for one side raises TooLarge."""
         with self.assertRaisesRegex(TooLarge, "memory_pool_size"):
             self.put("large", bytes(POOL + 1))
         kept = self.put("kept", bytes(POOL // 2))
@@ -243,7 +243,7 @@ class PeerCase(unittest.TestCase):
         self.after_too_large(metadata)
 
     def after_too_large(self, metadata: dict[str, Any]) -> None:
-        """What becomes of a value that a receiver could not have."""
+        """Check the value that was too large for a receiver."""
 
     def test_many_at_once(self) -> None:
         def work(n: int) -> None:

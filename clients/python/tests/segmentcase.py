@@ -1,4 +1,4 @@
-"""What tests of segments begin with: a directory of their own, and connectors over it."""
+"""Test cases with segments: a directory of their own, and connectors over it."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class SegmentCase(unittest.TestCase):
         return c
 
     def by_hand(self, c: OmnibusConnector) -> OmnibusConnector:
-        """Have the test alone sweep: a thread would come after some seconds, in the middle of a time that is mocked."""
+        """Stop the sweeper thread, which would run at a mocked time. The test sweeps itself."""
         assert isinstance(c._transport, Segments)
         c._transport._sweeper.stop()
         return c
 
     def left(self) -> list[str]:
-        """What lies in the directory, journals apart."""
+        """The files in the directory except the journals."""
         return sorted(n for n in os.listdir(self.dir) if not n.startswith(".omnibus-"))
 
     def path(self, name: str) -> str:

@@ -103,7 +103,7 @@ class AbortTest(StageCase):
                 self.assertEqual([line.split(":")[0] for line in where], ["  test_abort.py"])
                 self.bye(r)
                 stages._registered.clear()
-                self.host.hang_up()
+                self.host.close_socket()
 
     def test_async_generator_and_end(self) -> None:
         @omnibus.stage
@@ -185,7 +185,7 @@ class AbortTest(StageCase):
                 self.assertTrue(m.text.startswith("omnibus.errors.RequestOver: not this one\n  test_abort.py:"), m.text)
                 self.bye(r)
                 stages._registered.clear()
-                self.host.hang_up()
+                self.host.close_socket()
 
     def test_a_batch_that_the_end_of_one_request_fails(self) -> None:
         @omnibus.stage(batch=2)

@@ -99,7 +99,7 @@ class DecodeTest(unittest.TestCase):
         payload[payload.index(b"abcd")] = ord("z")
         self.assertEqual(t.raw(), b"zbcd")
 
-    def test_something_else_stands_for_a_tensor(self) -> None:
+    def test_substitutes_replace_tensors(self) -> None:
         payload = bundle.encode([Tensor("int8", (1,), b"a"), 5, Tensor("int8", (2,), b"bc")])
         self.assertEqual(bundle.decode(payload, lambda t: t.shape), [(1,), 5, (2,)])
         with self.assertRaisesRegex(TypeError, "mine"):
@@ -109,13 +109,13 @@ class DecodeTest(unittest.TestCase):
     def fails(_: Any) -> Any:
         raise TypeError("mine")
 
-    def test_a_tensor_is_no_key(self) -> None:
+    def test_tensor_as_key_is_refused(self) -> None:
         payload = bytearray(bundle.encode([Tensor("int8", (1,), b"a"), 5]))
         payload[payload.index(b"\x92\xd6\x07")] = 0x81  # a dict of one pair
         with self.assertRaises(PayloadError):
             bundle.decode(payload)
 
-    def test_keys_are_those_of_dicts(self) -> None:
+    def test_dict_keys(self) -> None:
         value = {(1, ("a",)): 2, Ext(-1, bytes(4)): 3, b"b": 4}
         self.assertEqual(bundle.decode(bundle.encode([value, Tensor("int8", (1,), b"a")]))[0], value)
         payload = bundle.encode([{(1, ("a",)): 2}, Tensor("int8", (1,), b"a")])
@@ -166,7 +166,7 @@ class EncodeTest(unittest.TestCase):
             with self.subTest(value), self.assertRaises(PayloadError):
                 bundle.encode(value)
         with self.assertRaises(PayloadError):
-            bundle.encode([Placed("int8", (1,), 1, 0)])  # in a place that is not there
+            bundle.encode([Placed("int8", (1,), 1, 0)])  # in a place that does not exist
         p = bundle.Place(bundle.POOL, 8)
         for t in (
             Placed("int16", (4,), 1, 1), Placed("int16", (4,), 1, 2), Placed("int8", (8,), 1, -1), Placed("int8", (2, 2), 1, 0, (8, 1)),
@@ -186,8 +186,8 @@ class EncodeTest(unittest.TestCase):
         with self.assertRaises(PayloadError):
             bundle.Plan(1).write(memoryview(bytearray(5)))
 
-    def test_what_fills_itself(self) -> None:
-        """A tensor elsewhere, such as on a GPU: somebody else copies it."""
+    def test_source_without_fill_is_left_to_the_caller(self) -> None:
+        """A tensor elsewhere, such as on a GPU, is copied by the caller of `write`."""
 
         def of(value: Any) -> omnibus.sources.Source | None:
             return omnibus.sources.Source("float32", (2,), None) if isinstance(value, range) else None
@@ -254,7 +254,7 @@ class EmitTest(RequestCase):
                 self.assertEqual(m.codec, number)
         self.assertEqual(codec.decode(memoryview(m.payload), m.codec)[0].dtype, "float32")
 
-    def test_asked_for(self) -> None:
+    def test_bundle_codec_on_request(self) -> None:
         t = Tensor("int8", (2,), b"ab")
         m = self.small([t], codec=codec.MSGPACK)
         self.assertEqual((m.codec, unpackb(m.payload)), (codec.MSGPACK, [t.to_map()]))
@@ -272,7 +272,7 @@ class EmitTest(RequestCase):
         self.assertEqual(bundle.decode(payload), value)
         self.assertEqual(payload, bundle.encode(value))
 
-    def test_a_fill_that_fails_gives_the_room_back(self) -> None:
+    def test_failed_fill_frees_the_block(self) -> None:
         view = memoryview(bytes(50_000))
         t = Tensor("int8", (50_000,), view)
         source = omnibus.sources.of(t)
@@ -283,8 +283,8 @@ class EmitTest(RequestCase):
                 self.request.send(t)
         self.host.offered()
         self.host.nothing()
-        self.assertTrue(all(s.gaps.empty for s in self.client._session.room._segments.values()))
-        self.assertEqual(self.request._puts.under_way, [[0, 0]])
+        self.assertTrue(all(s.free_list.empty for s in self.client._session.allocator._segments.values()))
+        self.assertEqual(self.request._puts.in_flight, [[0, 0, 0]])
 
     def test_value_of_a_delivery(self) -> None:
         value = {"a": [Tensor("float32", (256,), bytes(1024)), 5]}
@@ -303,7 +303,7 @@ class EmitTest(RequestCase):
 
 
 class OlderTest(unittest.TestCase):
-    def test_from_map_takes_what_a_bundle_has(self) -> None:
+    def test_from_map_accepts_tensors_of_a_bundle(self) -> None:
         t = Tensor("int8", (1,), b"a")
         self.assertIs(Tensor.from_map(t), t)
 

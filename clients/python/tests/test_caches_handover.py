@@ -16,7 +16,7 @@ import fakehost  # noqa: F401  (finds the package)
 import realhost
 
 from omnibus.caches.frame import Framed, check_head, open_ring, read_settings, unframe
-from omnibus.caches.handover import Handover, Load, Offer, Run, cut
+from omnibus.caches.handover import Handover, Load, Offer, Run, split_parts
 from omnibus.connector.contract import TIMEOUT, Damaged
 
 BLOCK = 4  # tokens
@@ -78,7 +78,7 @@ def settled(h: Handover, of: str, over: frozenset[str] = frozenset()) -> set[int
 
 
 def produce() -> None:
-    """The producer's process: sends what it is told to, says when its blocks are free, and keeps the values."""
+    """The producer's process: sends blocks on command, reports when they are free, and keeps the values."""
     socket, lease, arena = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
     pages = BytePages(64)
     h = handover(socket, pages, lease, arena_bytes=arena)
@@ -90,7 +90,7 @@ def produce() -> None:
                 pages.layers[layer][block] = page(request, layer, i)
         o = offer(request, len(ids), lease)
         h.send(o, request, ids)
-        print(o.until, flush=True)
+        print(o.expires_at, flush=True)
         settled(h, request)
         print("sent", flush=True)
 
@@ -106,7 +106,7 @@ class Producer:
     def send(self, request: str, blocks: int) -> Offer:
         assert self.process.stdin is not None and self.process.stdout is not None
         print(request, blocks, file=self.process.stdin, flush=True)
-        return offer(request, blocks, 0)._replace(until=float(self.process.stdout.readline()))
+        return offer(request, blocks, 0)._replace(expires_at=float(self.process.stdout.readline()))
 
     def sent(self) -> None:
         assert self.process.stdout is not None
@@ -146,14 +146,14 @@ class HandoverTest(unittest.TestCase):
         self.assertEqual(self.exchange.entries(), 0)
 
     def test_a_cache_has_a_bound(self) -> None:
-        """Where arena_bytes is not set, too: at its bound a cache gives up its oldest entries."""
+        """Also without arena_bytes the cache is bounded, and removes its oldest entries at the bound."""
         for set_to, bound in (None, 256 << 20), (400_000, 400_000):
             ring = open_ring({"socket": self.exchange.socket, "arena_bytes": set_to})
             self.addCleanup(ring.close)
-            self.assertEqual(ring._open()._arena_bytes, bound)
+            self.assertEqual(ring._open_exchange()._arena_bytes, bound)
 
     def test_more_than_the_arena(self) -> None:
-        """The producer goes on as the consumer takes: its arena has room for two parts of twenty."""
+        """The producer continues as the consumer takes parts: its arena has space for two of twenty."""
         p = Producer(self, self.exchange.socket, arena=400_000)
         o = p.send("long", 20)
         ids, invalid = self.receive(o)
@@ -162,7 +162,7 @@ class HandoverTest(unittest.TestCase):
         p.sent()
 
     def test_no_consumer(self) -> None:
-        """What is not got is taken back at the end of its lease, and the producer's blocks are free either way."""
+        """Untaken values are removed at the end of their lease; the producer's blocks are free in any case."""
         p = Producer(self, self.exchange.socket, lease=0.5, arena=400_000)
         p.send("short", 1)
         p.sent()
@@ -216,7 +216,7 @@ class HandoverTest(unittest.TestCase):
         self.assertEqual(self.pages.layers, BytePages(64).layers)
         self.assertEqual(self.h.finished(set()), (set(), set()))  # and is named once
 
-    def test_without_blocks_all_is_dropped(self) -> None:
+    def test_a_load_without_blocks_drops_the_parts(self) -> None:
         p = Producer(self, self.exchange.socket)
         o = p.send("hit", 3)
         p.sent()
@@ -250,7 +250,7 @@ class HandoverTest(unittest.TestCase):
             self.assertEqual(settled(side, "here"), set())
             self.assertEqual(side._pages.layers[0][5], bytes([rank + 1]) * PAGES[0])  # type: ignore[attr-defined]
 
-    def test_blocks_are_the_senders_until_the_last_part_is_put(self) -> None:
+    def test_blocks_are_reusable_after_the_last_part_is_put(self) -> None:
         last = threading.Event()
 
         class Slow(BytePages):
@@ -286,7 +286,7 @@ class HandoverTest(unittest.TestCase):
         ids, invalid = self.receive(o._replace(prompt="other"))
         self.assertEqual(invalid, set(ids))
 
-    def test_a_producer_that_closes_takes_all_back(self) -> None:
+    def test_a_closed_producer_removes_its_values(self) -> None:
         other = handover(self.exchange.socket, BytePages(64), 60)
         other.send(offer("r", 2, 60), "r", [1, 2])
         settled(other, "r")
@@ -301,7 +301,7 @@ class CutTest(unittest.TestCase):
         for _ in range(300):
             sizes = [r.choice((0, 1, 7, 64, 1000)) for _ in range(r.randrange(1, 6))]
             blocks, most = r.randrange(1, 40), r.choice((1, 64, 500, 5000, 1 << 30))
-            parts = cut(sizes, blocks, most)
+            parts = split_parts(sizes, blocks, most)
             pages = [(run.layer, i) for part in parts for run in part.runs for i in range(run.first, run.end)]
             self.assertEqual(pages, [(layer, i) for layer in range(len(sizes)) for i in range(blocks)])
             for part in parts:
@@ -322,7 +322,7 @@ class FrameTest(unittest.TestCase):
             found, data = unframe(memoryview(self.framed(head, b"y" * size)))
             self.assertEqual((found, bytes(data)), (head, b"y" * size))
 
-    def test_what_is_no_frame(self) -> None:
+    def test_invalid_frames_are_refused(self) -> None:
         whole = self.framed({"a": 1}, b"data")
         for end in range(64):
             with self.assertRaises(Damaged):
@@ -346,21 +346,21 @@ class FrameTest(unittest.TestCase):
 
 
 class OfferTest(unittest.TestCase):
-    def test_what_is_told_is_read(self) -> None:
+    def test_parameters_of_an_offer(self) -> None:
         o = offer("r", 3, 60)
-        told = o.told()
+        told = o.to_params()
         self.assertEqual((told["do_remote_prefill"], told["do_remote_decode"]), (True, False))
-        self.assertEqual(Offer.read(told), o)
-        self.assertEqual(Offer.read({**told, "remote_expiry": 5}).until, 5.0)
+        self.assertEqual(Offer.from_params(told), o)
+        self.assertEqual(Offer.from_params({**told, "remote_expiry": 5}).expires_at, 5.0)
 
-    def test_what_a_router_may_do_to_it(self) -> None:
-        told = offer("r", 3, 60).told()
+    def test_offers_changed_by_a_router_are_refused(self) -> None:
+        told = offer("r", 3, 60).to_params()
         for name, bad in (
             ("remote_engine_id", None), ("remote_engine_id", "a/b"), ("remote_request_id", "x" * 81), ("remote_request_id", 5),
             ("tp_size", 0), ("tp_size", True), ("remote_num_tokens", "5"), ("remote_block_size", -1), ("remote_expiry", "soon"),
         ):  # fmt: skip
             with self.subTest(name, bad=bad), self.assertRaises(ValueError):
-                Offer.read({**told, name: bad})
+                Offer.from_params({**told, name: bad})
 
 
 if __name__ == "__main__":

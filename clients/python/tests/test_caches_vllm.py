@@ -43,7 +43,7 @@ class CacheCase(unittest.TestCase):
 
 class KVTest(CacheCase):
     def alone(self, tokens: list[int], count: int) -> list[int]:
-        """What an instance without a connector makes of a prompt."""
+        """The output of an instance without a connector."""
         i = Instance(self, blocks=200)
         i.ask("add", "r", tokens, count)
         made: list[int] = i.ask("until", "r")["tokens"]
@@ -61,7 +61,7 @@ class KVTest(CacheCase):
         return result["params"], result["tokens"]
 
     def test_prefill_to_decode(self) -> None:
-        """The same tokens as from one instance, and nothing stays, for prompts of all kinds of length."""
+        """The tokens equal those of one instance, and no values stay, for prompts of many lengths."""
         p, d = self.pair(extra={"part_bytes": 5000})
         for length in (1, 15, 16, 17, 100, 333):
             with self.subTest(length):
@@ -84,7 +84,7 @@ class KVTest(CacheCase):
         self.assertAllFree(p, d)
         self.assertEqual(self.exchange.entries(), 0)
 
-    def test_what_the_decoder_has_is_not_loaded(self) -> None:
+    def test_cached_blocks_of_the_decoder_are_not_loaded(self) -> None:
         """A prefix that is in vLLM's own cache."""
         p, d = self.pair(extra={"lease": "1h"})
         tokens = prompt(100)
@@ -105,7 +105,7 @@ class KVTest(CacheCase):
         self.assertAllFree(d)
 
     def test_policy_fail(self) -> None:
-        """What vLLM does by default with blocks that cannot be loaded."""
+        """vLLM's default policy for blocks that cannot be loaded."""
         p, d = self.pair(extra={"lease": 1}, policy="fail")
         params, _ = self.prefill(p, "p", prompt(100))
         p.kill()
@@ -158,7 +158,7 @@ class KVTest(CacheCase):
         self.assertEqual((p.ask("idle")["blocks"], self.exchange.entries()), (0, 0))
 
     def test_the_deadline(self) -> None:
-        """What no decoder comes for is taken back, and its blocks are free at once."""
+        """Untaken blocks are removed, and the cache blocks are free at once."""
         p, d = self.pair(extra={"lease": 1})
         tokens = prompt(100)
         params, _ = self.prefill(p, "p", tokens)
@@ -179,7 +179,7 @@ class KVTest(CacheCase):
         self.assertAllFree(p, d)
 
     def test_offers_that_do_not_fit(self) -> None:
-        """What a router passes on may be wrong: the decoder computes the prompt itself."""
+        """With wrong parameters of a router the decoder computes the prompt itself."""
         p, d = self.pair()
         tokens = prompt(50)
         want = self.alone(tokens, 3)
@@ -194,7 +194,7 @@ class KVTest(CacheCase):
                 self.assertAllFree(d)
 
     def test_another_prompt_of_the_same_length(self) -> None:
-        """It is told apart by its tokens, and by its images."""
+        """Prompts differ by their tokens, and by their images."""
         p, d = self.pair()
         params, _ = self.prefill(p, "p", prompt(50))
         other = prompt(50, 1)
@@ -207,7 +207,7 @@ class KVTest(CacheCase):
         self.assertNotEqual(a, b)
 
     def test_preempted_after_the_load(self) -> None:
-        """The decoder computes again what it had loaded: it asks for that once."""
+        """A preempted decoder recomputes loaded blocks, and does not load them again."""
         p, d = self.instance(kv_role="kv_producer", blocks=200), self.instance(kv_role="kv_consumer", blocks=12, prefixes=False)
         prompts = {name: prompt(60, i) for i, name in enumerate("ab")}
         for name, tokens in prompts.items():
@@ -230,7 +230,7 @@ class KVTest(CacheCase):
 
 
 def settings(**more: Any) -> Any:
-    """In place of a VllmConfig, what the connectors read of it."""
+    """Stands in for a VllmConfig, with the fields that the connectors read."""
     parallel = types.SimpleNamespace(tensor_parallel_size=1, pipeline_parallel_size=1, rank=0)
     parallel.__dict__.update(more.pop("parallel", {}))
     return types.SimpleNamespace(
@@ -356,7 +356,7 @@ class ECTest(CacheCase):
         return p.ask("until", name)["ec_params"]
 
     def go_on(self, c: Instance, name: str, media: Any = MEDIA, ec: Any = None) -> tuple[str, int]:
-        """How a request ended, and how many items its instance has encoded by then."""
+        """The outcome of a request, and the number of items that its instance has encoded by then."""
         c.ask("add", name, prompt(60), 2, None, media, ec)
         finish = c.ask("until", name)["finish"]
         encodings: int = c.ask("idle")["encodings"]
@@ -389,7 +389,7 @@ class ECTest(CacheCase):
         self.assertEqual(self.go_on(c, "c"), ("length", 2))
 
     def test_the_producer_is_killed_after_the_take(self) -> None:
-        """What the consumer has taken stays, also where producer and host die before the model runs."""
+        """A taken item stays, also if producer and host die before the model runs."""
         p, c = self.instance(ec_role="ec_producer", prefixes=False), self.instance(ec_role="ec_consumer", prefixes=False)
         self.encode(p, "p")
         c.ask("add", "c", prompt(60), 2, None, self.MEDIA)
@@ -409,7 +409,7 @@ class ECTest(CacheCase):
         self.assertEqual(self.go_on(c, "c2", [("image-c", 0, 8)]), ("length", 2))
 
     def test_a_request_that_cannot_be_encoded_here(self) -> None:
-        """With ec_transfer_params the router may have sent no pixels: it fails, and can be sent again."""
+        """With ec_transfer_params the router may have sent no pixels: the request fails, and can be retried."""
         c = self.instance(ec_role="ec_consumer", prefixes=False)
         self.assertEqual(self.go_on(c, "c", ec={"image-a": {"metadata": {}}}), ("error", 0))
 
@@ -423,7 +423,7 @@ class ECTest(CacheCase):
         self.assertEqual(self.go_on(c, "next"), ("length", 2))
         self.assertEqual(self.exchange.entries(), 0)
 
-    def test_the_oldest_makes_room(self) -> None:
+    def test_the_oldest_item_is_removed_for_space(self) -> None:
         p = self.instance(ec_role="ec_producer", prefixes=False, extra={"max_items": 3})
         c = self.instance(ec_role="ec_consumer", prefixes=False)
         for i in range(5):
@@ -433,7 +433,7 @@ class ECTest(CacheCase):
 
 
 class WorkerECTest(CacheCase):
-    """The workers' side alone, with memory that is full, and with ranks."""
+    """The workers' side, with full memory, and with ranks."""
 
     def connector(self, role: str, ec_role: str, rank: int = 0, ranks: int = 1, **extra: Any) -> Any:
         config = settings(parallel={"rank": rank, "tensor_parallel_size": ranks})
@@ -450,7 +450,7 @@ class WorkerECTest(CacheCase):
         connector.bind_connector_metadata(of("omnibus.caches.ec", "Meta")(takes=list(names)))
         connector.start_load_caches({})
         report = connector.build_connector_worker_meta()
-        return dict(report.taken), report.missing
+        return dict(report.reading_thread), report.missing
 
     def test_the_arena_is_full(self) -> None:
         torch = importlib.import_module("torch")
@@ -481,7 +481,7 @@ class WorkerECTest(CacheCase):
             c.start_load_caches({})
             metas.append(pickle.loads(pickle.dumps(c.build_connector_worker_meta())))
         both = metas[0].aggregate(metas[1])
-        self.assertEqual((dict(both.taken), both.missing), ({"a": 2}, {"b"}))
+        self.assertEqual((dict(both.reading_thread), both.missing), ({"a": 2}, {"b"}))
 
     def test_other_ranks_are_refused(self) -> None:
         torch = importlib.import_module("torch")
@@ -515,7 +515,7 @@ class WorkerECTest(CacheCase):
 
 
 class ContractTest(unittest.TestCase):
-    """What vLLM's base classes and factories ask of a connector."""
+    """The requirements of vLLM's base classes and factories."""
 
     def test_hooks_are_those_of_the_base(self) -> None:
         for module, name, base_module, base_name in (
@@ -556,10 +556,10 @@ class ContractTest(unittest.TestCase):
         return factory.create_connector(config, role, interface.KVCacheConfig(4, [], made))
 
     def test_an_offer_that_is_not_needed(self) -> None:
-        """Where another source has all tokens, what was offered is taken and dropped, and asked for once."""
+        """If another source has all tokens, the offered blocks are taken once, and dropped."""
         c = self.kv()
         offer = of("omnibus.caches.handover", "Offer")("e", "r", 1, 16, 40, "h", 4e9)
-        request = types.SimpleNamespace(request_id="d", num_prompt_tokens=40, kv_transfer_params=offer.told())
+        request = types.SimpleNamespace(request_id="d", num_prompt_tokens=40, kv_transfer_params=offer.to_params())
         blocks = types.SimpleNamespace(get_block_ids=lambda: ([1, 2, 3],))
         self.assertEqual(c.get_num_new_matched_tokens(request, 16), (24, True))
         for _ in range(2):
@@ -567,7 +567,7 @@ class ContractTest(unittest.TestCase):
         self.assertEqual(c.build_connector_meta(None).loads, [(offer, "d", [], 2)])
         self.assertEqual(c.get_num_new_matched_tokens(request, 16), (0, False))
 
-    def test_what_is_refused_at_the_start(self) -> None:
+    def test_unsupported_configurations_are_refused(self) -> None:
         def sliding(i: Any, s: Any) -> Any:
             return [i.SlidingWindowSpec(block_size=16, num_kv_heads=1, head_size=8, dtype=s.dtype, sliding_window=32)]
 
@@ -599,7 +599,7 @@ class ContractTest(unittest.TestCase):
             with self.subTest(says), self.assertRaisesRegex(ValueError, says):
                 self.kv().register_kv_caches(caches)
 
-    def test_what_no_consumer_can_be(self) -> None:
+    def test_unsupported_consumers_are_refused(self) -> None:
         config = settings()
         config.use_v2_model_runner = False
         config.ec_transfer_config = of("vllm.config", "ECTransferConfig")(

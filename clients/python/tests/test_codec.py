@@ -43,7 +43,7 @@ class MsgpackTest(unittest.TestCase):
                 self.assertEqual(got, value)
                 self.assertIs(type(got), type(value))
 
-    def test_wider_than_needed_is_read(self) -> None:
+    def test_decodes_wider_integers(self) -> None:
         for encoded, value in [("cc01", 1), ("d301" + "00" * 7, 1 << 56), ("ca3fc00000", 1.5), ("d90161", "a"),
                                ("c6000000026162", b"ab"), ("dd0000000101", [1]), ("df00000001a16101", {"a": 1}),
                                ("c900000001057a", Ext(5, b"z"))]:  # fmt: skip
@@ -86,7 +86,7 @@ class MsgpackTest(unittest.TestCase):
             with self.subTest(value), self.assertRaises(PayloadError):
                 packb(value)
 
-    def test_what_cannot_be_encoded_is_named(self) -> None:
+    def test_error_names_the_unencodable_part(self) -> None:
         for value, path in (({"a": [0, 1, {2: 1j}]}, "['a'][2][2]"), ({"a": {frozenset(): 0}}, "['a'][frozenset()]"), ([[2**64]], "[0][0]")):
             for encode in (packb, bundle.encode):
                 with self.assertRaisesRegex(PayloadError, f", at {re.escape(path)}$"):
@@ -183,7 +183,7 @@ class TensorTest(unittest.TestCase):
         payload[64:72] = struct.pack("<d", 7)
         self.assertEqual(list(t.data), [7.0, 2.0])
 
-    def test_inside_msgpack(self) -> None:
+    def test_tensor_inside_msgpack(self) -> None:
         t = Tensor("float16", (2,), b"abcd")
         m = unpackb(codec.encode({"x": t}))
         self.assertEqual(m, {"x": {"__tensor__": True, "dtype": "float16", "shape": [2], "data": b"abcd"}})
@@ -252,7 +252,7 @@ class CodecTest(unittest.TestCase):
         with self.assertRaises(PayloadError):
             codec.encode(5, codec.RAW)
 
-    def test_own(self) -> None:
+    def test_registered_codec(self) -> None:
         for taken in (-1, 0, codec.RAW, codec.MSGPACK, codec.TENSOR, codec.OMNI, codec.BUNDLE):
             with self.assertRaises(ValueError):
                 codec.register(taken, str.encode, bytes)
@@ -292,7 +292,7 @@ class PackageTest(unittest.TestCase):
         out = subprocess.run([sys.executable, "-S", "-c", script], env=env, capture_output=True, text=True, check=True)
         self.assertEqual(out.stdout.strip(), "[]")
 
-    def test_asyncio_is_for_those_who_use_it(self) -> None:
+    def test_asyncio_is_loaded_on_first_use(self) -> None:
         import subprocess
 
         script = (

@@ -1,4 +1,4 @@
-"""Finding a host, waiting for what it says, and how a connection ends."""
+"""Finding a host, waiting for its messages, and the ends of a connection."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from omnibus.handshake import socket_path
 class SocketPathTest(unittest.TestCase):
     """Where a host is looked for: as TestSocketPath of the Go package bus has it."""
 
-    def test_where_a_host_listens(self) -> None:
+    def test_socket_path(self) -> None:
         own = f"omnibus-{os.getuid()}/speech.sock"
         for environment, want in (
             ({"XDG_RUNTIME_DIR": "/run/user/7", "TMPDIR": "/scratch"}, "/run/user/7/omnibus/speech.sock"),
@@ -39,7 +39,7 @@ class SocketPathTest(unittest.TestCase):
         with mock.patch.dict(os.environ, {"OMNIBUS_BUS": "speech", "OMNIBUS_SOCKET": "/a.sock"}, clear=True):
             self.assertEqual(socket_path(), "/a.sock")
             self.assertEqual(socket_path("/b.sock"), "/b.sock")
-        with mock.patch.dict(os.environ, {}, clear=True), self.assertRaisesRegex(ValueError, "give its bus, or the path of its socket, or set"):
+        with mock.patch.dict(os.environ, {}, clear=True), self.assertRaisesRegex(ValueError, "give the name of its bus, or the path of its socket, or set"):
             socket_path()
 
     def test_a_name_that_is_a_path_is_refused(self) -> None:
@@ -53,7 +53,7 @@ class SocketPathTest(unittest.TestCase):
                 ):
                     socket_path(bus=bus)
 
-    def test_where_no_host_listens_it_says_what_to_do(self) -> None:
+    def test_missing_host_error_names_remedies(self) -> None:
         say = r"no host listens at /nowhere/a.sock: .*omnibus run FILE.*`omnibus exchange --socket /nowhere/a.sock`.*its bus, the path"
         with self.assertRaisesRegex(omnibus.HostGone, say):
             omnibus.connect("/nowhere/a.sock")
@@ -63,13 +63,13 @@ class SocketPathTest(unittest.TestCase):
 
 
 class WaitTest(HostCase):
-    def test_whoever_stops_reading_has_another_read(self) -> None:
+    def test_stopped_reader_wakes_another(self) -> None:
         client = self.connect()
         for first in (0, 1, 2):
             answers = []
             for n in range(3):
                 answers.append(self.beside(lambda: client.call("status")))
-                while not client._session.reading.taken or len(client._session.reading.sleepers) < n:
+                while not client._session.reader.reading_thread or len(client._session.reader.waiters) < n:
                     pass  # one asks behind the other
             tokens = [self.host.expect(wire.Call).token for _ in answers]
             for i in (first, (first + 1) % 3, (first + 2) % 3):
@@ -82,13 +82,13 @@ class WaitTest(HostCase):
             with self.subTest(seconds):
                 asked = self.beside(lambda: client.call("status"))
                 token = self.host.expect(wire.Call).token
-                while not client._session.reading.taken:
+                while not client._session.reader.reading_thread:
                     pass
                 answers: list[int] = []
                 waits = self.beside(lambda: client._session.wait(lambda: bool(answers), seconds))  # noqa: B023
                 self.host.send(wire.Reply(token, 0, b"1"))
                 answers.append(asked())
-                client._session.poke()
+                client._session.wake()
                 self.assertTrue(waits())
                 submitted = self.beside(lambda: client.stream(timeout=seconds))  # noqa: B023
                 m = self.host.expect(wire.Submit)
@@ -97,37 +97,37 @@ class WaitTest(HostCase):
                     submitted()
                 self.assertEqual(m.time_left > 0, seconds < 1e10)
 
-    def test_close_while_somebody_waits(self) -> None:
+    def test_close_while_a_thread_waits(self) -> None:
         before = len(os.listdir("/proc/self/fd"))
         client = self.connect()
         asked = self.beside(lambda: client.call("status"))
         self.host.expect(wire.Call)
-        while not client._session.reading.taken:
+        while not client._session.reader.reading_thread:
             pass
         client.close()
         with self.assertRaises(omnibus.HostGone):
             asked()
-        self.host.hang_up()
+        self.host.close_socket()
         self.assertEqual(len(os.listdir("/proc/self/fd")), before)
 
-    def test_a_poke_while_somebody_looks_around(self) -> None:
-        """Whoever waits after it sleeps: a poke that nobody undoes would have it look around for ever."""
+    def test_wake_during_clear_wake(self) -> None:
+        """A wait after it sleeps: a `wake` that is never cleared would make the reader spin."""
         c = self.connect()._session.connection
         write = os.eventfd_write
 
         def looked_before(fd: int, n: int) -> None:
-            c.poked()
+            c.clear_wake()
             write(fd, n)
 
         def looked_behind(fd: int, n: int) -> None:
             write(fd, n)
-            c.poked()
+            c.clear_wake()
 
         for meanwhile in (looked_before, looked_behind):
             with self.subTest(meanwhile.__name__):
                 with mock.patch("os.eventfd_write", meanwhile):
-                    c.poke()
-                c.poked()
+                    c.wake()
+                c.clear_wake()
                 self.assertEqual(select.select([c], [], [], 0)[0], [])
 
 
@@ -137,7 +137,7 @@ class EndTest(HostCase):
         r = self.beside(lambda: client.submit("x", fail_fast=True))
         self.host.expect(wire.Submit)
         request = client.submit("y")
-        self.host.hang_up()
+        self.host.close_socket()
         for ask in (r, lambda: next(request)):
             with self.assertRaises(omnibus.HostGone):
                 ask()
@@ -146,18 +146,18 @@ class EndTest(HostCase):
         self.assertTrue(client.closed)
         client.close()
 
-    def test_results_before_the_host_went_are_read(self) -> None:
+    def test_results_before_the_host_died_are_read(self) -> None:
         client = self.connect()
         r = self.beside(client.stream)
         self.host.submitted(3)
         request = r()
         self.host.send(deliver(3, 1, encode("A")))
-        self.host.hang_up()
+        self.host.close_socket()
         self.assertEqual(next(request).value(), "A")
         with self.assertRaises(omnibus.HostGone):
             next(request)
 
-    def test_nobody_listens(self) -> None:
+    def test_no_listener(self) -> None:
         with self.assertRaisesRegex(omnibus.HostGone, "nowhere.sock"):
             omnibus.connect("/tmp/nowhere.sock")
 
@@ -183,15 +183,15 @@ class EndTest(HostCase):
         with self.assertRaises(omnibus.HostGone):
             client.stream()
 
-    def test_a_poke_after_the_end(self) -> None:
+    def test_wake_after_close(self) -> None:
         """As by a thread of `run` that ends behind the client."""
         s = self.connect()._session
-        s.poke()
+        s.wake()
         s.close()
-        s.poke()
+        s.wake()
         s.process()
 
-    def test_close_with_payloads_held_says_nothing(self) -> None:
+    def test_close_with_held_payloads_sends_no_bye(self) -> None:
         client = self.connect()
         r = self.beside(client.stream)
         self.host.submitted(3)
@@ -211,7 +211,7 @@ class EndTest(HostCase):
             bytes(wire.encode(wire.End(4))),
         ]
         for packet in bad:
-            self.host.hang_up()
+            self.host.close_socket()
             client = self.connect()
             r = self.beside(client.stream)
             self.host.expect(wire.Submit)
@@ -221,7 +221,7 @@ class EndTest(HostCase):
                     r()
             self.host.waiting.clear()
 
-    def test_descriptors_nobody_expects_are_closed(self) -> None:
+    def test_unexpected_descriptors_are_closed(self) -> None:
         client = self.connect()
         before = len(os.listdir("/proc/self/fd"))
         r, w = os.pipe()

@@ -56,7 +56,7 @@ class VectorTest(unittest.TestCase):
                 self.assertEqual(same(decode(bytes.fromhex(text))), same(value))
 
     def test_vectors_of_the_go_package(self) -> None:
-        """Lines of a name and the bytes; what is decoded is encoded as it was."""
+        """Lines of a name and bytes. Decoded values encode to the same bytes."""
         if not os.path.exists(TESTDATA):
             raise unittest.SkipTest(f"{TESTDATA} comes with the repository")
         with open(TESTDATA, encoding="utf-8") as f:
@@ -108,7 +108,7 @@ class EncodedTest(unittest.TestCase):
 
 
 class BadInputTest(unittest.TestCase):
-    """Whatever comes from outside is a value or a PayloadError."""
+    """Any bytes decode to a value or raise PayloadError."""
 
     @staticmethod
     def marked(mark: str, **fields: Any) -> bytes:
@@ -146,7 +146,7 @@ class BadInputTest(unittest.TestCase):
             with self.subTest(name), without_torch(), self.assertRaises(PayloadError):
                 decode(payload)
 
-    def test_bytes(self) -> None:
+    def test_invalid_bytes_raise(self) -> None:
         for text in ("", "c1", "92 01", "a5 61", "a1 ff", "81 80 01", "c7 01 05 00", "c7 01 01 80", "d4 02 80",
                      "c6 ff ff ff ff", "dd ff ff ff ff 00", "df ff ff ff ff", "01 02", "d6 ff 00 00 00",
                      "c7 03 ff 00 00 00", "d7 ff ff ff ff ff ff ff ff ff", "91" * 100 + "00",
@@ -163,7 +163,7 @@ class BadInputTest(unittest.TestCase):
                 with self.subTest(names), without_torch():
                     self.assertEqual(decode(payload), Tensor("uint8", (2,), b"ab"))
 
-    def test_what_is_known_is_bounded_too(self) -> None:
+    def test_the_cache_of_heads_is_bounded(self) -> None:
         for t in (Tensor("uint8", (), b"a"), Tensor("uint8", (1,), b"a")):
             marked = bytes(encode(t))
             with without_torch():
@@ -182,7 +182,7 @@ class BadInputTest(unittest.TestCase):
                                 decode(b"\x91" + marked)
 
     def test_bounds_of_what_is_sent(self) -> None:
-        """They are those of what is got."""
+        """The bounds of encoding are those of decoding."""
         for t in (Tensor("uint8", (), b"a"), Tensor("uint8", (1, 1), b"a")):
             most = 64 - 1 - bool(t.shape)  # for the dictionary, and its shape
             for levels in (most, most + 1):
@@ -258,7 +258,7 @@ class ArrayTest(unittest.TestCase):
 
 
 class RealTest(unittest.TestCase):
-    """What one side writes the other reads, and both write the same."""
+    """Each side reads the other's output, and both write the same bytes."""
 
     real: realvllm.Real
 
@@ -297,7 +297,7 @@ class RealTest(unittest.TestCase):
             got = decode(payload)
             self.assertEqual(same_json(got), self.real.describe(payload))
 
-    def test_a_dictionary_that_only_looks_like_an_output(self) -> None:
+    def test_a_dictionary_with_the_keys_of_an_output_stays_one(self) -> None:
         outputs = mock.Mock(RequestOutput=mock.Mock(side_effect=TypeError), CompletionOutput=realvllm.Completion)
         for value in (
             {"index": "first", "text": "", "token_ids": [], "finish_reason": None, "multimodal_output": 1},
@@ -362,7 +362,7 @@ class PillowTest(unittest.TestCase):
         with self.assertRaises(PayloadError):
             encode(Image.new("F", (2, 2)))
 
-    def test_without_pillow_an_image_stays_what_travels(self) -> None:
+    def test_without_pillow_an_image_stays_a_dictionary(self) -> None:
         fields = {"__pil_image__": True, "mode": "RGB", "shape": [1, 2, 3], "data": b"123456"}
         payload = bytes(Encoded([bytes(encode(fields))]))
         with mock.patch.dict(marks._modules, {"PIL.Image": None}):

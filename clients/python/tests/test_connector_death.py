@@ -1,4 +1,4 @@
-"""The connector over /dev/shm when somebody dies, or forks: journals, and who sweeps behind whom."""
+"""The connector over /dev/shm when a process dies or forks: journals and their sweep."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from unittest import mock
 
 from segmentcase import VALUE, SegmentCase
 
-from omnibus.connector import OmnibusConnector, encode, files, journal, segment
-from omnibus.connector.files import Directory, Lock
+from omnibus.connector import OmnibusConnector, encode, shm_files, journal, segment
+from omnibus.connector.shm_files import Directory, Lock
 from omnibus.connector.journal import Record, lock_name
 from omnibus.connector.segment import Segments
 
@@ -33,7 +33,7 @@ class JournalTest(SegmentCase):
             records.append(Record("p", key, segment.identity, lock.identity).encode())
             f.close()
         assert isinstance(c._transport, Segments)
-        c._transport._held.clear()
+        c._transport._puts.clear()
         c.close()
         return records
 
@@ -52,7 +52,7 @@ class JournalTest(SegmentCase):
         self.assertEqual(os.listdir(self.dir), [])
 
     def test_notes_of_the_go_package(self) -> None:
-        """What a command has put to last goes when its time is over, and its note when it has been got."""
+        """A lasting value is removed at its expiry, and its note after the get."""
         records = dict(zip("ab", self.left_behind("a", "b"), strict=True))
         records["gone"] = b'p 1 2 3 4 "gone"\n'
         soon = time.time_ns() + 3600 * 10**9
@@ -82,8 +82,8 @@ class JournalTest(SegmentCase):
         self.connector().close()
         self.assertEqual(os.listdir(self.dir), [])
 
-    def test_notes_that_nobody_wrote(self) -> None:
-        """Whatever one says, connectors open, and it is gone."""
+    def test_forged_notes_are_removed(self) -> None:
+        """A connector opens with any content of a journal, and removes the journal."""
         (record,) = self.left_behind("a")
         for note in (b"", b"\n", b"l\n", b"l " + b"9" * 5000 + b' "a" "r"\n' + record, b'l -1 "a" "r"\n' + record):
             self.journal({})
@@ -93,17 +93,17 @@ class JournalTest(SegmentCase):
             self.assertFalse(os.path.exists(self.path(f"{journal.journals_name()}/lasting-1")), note[:20])
 
     def test_closing_does_not_depend_on_notes(self) -> None:
-        """A process that can open nothing more gives its journal up all the same."""
+        """A process without a free descriptor still closes its journal."""
         c = self.connector()
         with mock.patch.object(journal.os, "listdir", side_effect=OSError(24, "too many open files")):
             c.close()
         self.assertEqual(c.health()["errors"], 0)
         self.assertEqual(os.listdir(self.dir), [])
 
-    def test_what_is_locked_keeps_nothing_else(self) -> None:
+    def test_a_locked_segment_does_not_block_the_sweep(self) -> None:
         first, last = self.left_behind("first", "last")
         self.journal({0: first, 1: last})
-        lock = Lock.of(Directory(self.dir), lock_name("first"))
+        lock = Lock.open(Directory(self.dir), lock_name("first"))
         assert lock is not None
         c = self.connector()
         self.assertEqual(self.left(), ["first", lock_name("first")])
@@ -111,20 +111,20 @@ class JournalTest(SegmentCase):
         c.close()
         self.assertEqual(os.listdir(self.dir), [])
 
-    def test_what_is_locked_for_a_moment(self) -> None:
-        """It is removed as soon as the lock is given up."""
+    def test_a_briefly_locked_segment_is_swept(self) -> None:
+        """The value is removed as soon as its lock is released."""
         (value,) = self.left_behind("value")
         self.journal({0: value})
-        lock = Lock.of(Directory(self.dir), lock_name("value"))
+        lock = Lock.open(Directory(self.dir), lock_name("value"))
         assert lock is not None
-        with mock.patch.object(journal.Nap, "take", lambda nap: lock.release() or True):
+        with mock.patch.object(journal.Backoff, "sleep", lambda nap: lock.release() or True):
             self.connector()
         self.assertEqual(self.left(), [])
 
 
 class DeathTest(SegmentCase):
     def dies(self, what: str, generation: int, step: int) -> bool:
-        """Do something in a process that dies at the n-th step that others could see. False: it has not so many."""
+        """Run operations in a process that dies at the n-th externally visible step. False: there are fewer steps."""
         child = os.fork()
         if child == 0:
             try:
@@ -149,8 +149,8 @@ class DeathTest(SegmentCase):
             return step
 
         steps: tuple[tuple[Any, tuple[str, ...]], ...] = (
-            (files.Directory, ("create", "link", "unlink")), (journal.Journal, ("add", "clear", "close")),
-            (files, ("write_all",)),
+            (shm_files.Directory, ("create", "link", "unlink")), (journal.Journal, ("add", "clear_slot", "close")),
+            (shm_files, ("write_all",)),
         )  # fmt: skip
         for where, names in steps:
             for name in names:
@@ -164,7 +164,7 @@ class DeathTest(SegmentCase):
                 c.cleanup("k")
         c.close()
 
-    def test_whoever_comes_next_sweeps(self) -> None:
+    def test_files_of_a_dead_process_are_swept(self) -> None:
         for what, generation in (("put put", 2), ("put", 1), ("put get", 2), ("put get put", 2), ("put get put", 1), ("put cleanup", 2)):
             step = 1
             while self.dies(what, generation, step):
@@ -189,7 +189,7 @@ class DeathTest(SegmentCase):
             self.assertEqual(self.left(), [], step)
         self.assertGreater(step, 3)
 
-    def test_a_dead_consumer_of_one_that_keeps_no_journal(self) -> None:
+    def test_a_dead_consumer_of_a_value_without_a_journal(self) -> None:
         step, more = 1, True
         while more:
             for name, content in (("k", b"\x01"), (lock_name("k"), b"")):
@@ -201,16 +201,16 @@ class DeathTest(SegmentCase):
             self.assertIn(self.left(), ([], ["k", lock_name("k")]), step)
         self.assertGreater(step, 3)
 
-    def test_the_living_are_not_swept(self) -> None:
+    def test_values_of_living_processes_are_not_swept(self) -> None:
         a = self.connector()
         a.put("0", "1", "k", VALUE)
         self.connector().close()
         self.assertEqual(self.left(), ["k", lock_name("k")])
 
-    def test_close_at_work(self) -> None:
-        """What another thread is doing when it is closed is done whole, and leaves nothing."""
+    def test_close_during_another_call(self) -> None:
+        """A call in progress during the close completes, and leaves no files."""
         for what, where, do, want in (
-            ("put", (Segments, "_hold"), lambda c: c.put("0", "1", "k", VALUE)[0], True),
+            ("put", (Segments, "_add_put"), lambda c: c.put("0", "1", "k", VALUE)[0], True),
             ("get", (Lock, "remove"), lambda c: c.get("0", "1", "there")[0], VALUE),
             ("clean up", (Lock, "remove"), lambda c: c.cleanup("mine"), None),
         ):
@@ -265,7 +265,7 @@ def put_at_once(c: OmnibusConnector) -> list[bool]:
 
 
 class ForkTest(SegmentCase):
-    def test_a_child_begins_anew(self) -> None:
+    def test_a_child_opens_its_own_transport(self) -> None:
         c = self.connector()
         c.put("0", "1", "parent", VALUE)
         child = os.fork()
@@ -283,7 +283,7 @@ class ForkTest(SegmentCase):
         self.assertTrue(c.put("0", "1", "parent", VALUE)[0])
         self.assertEqual(c.get("0", "1", "parent")[0], VALUE)  # type: ignore[index]
 
-    def test_a_child_that_uses_nothing_takes_nothing_along(self) -> None:
+    def test_an_idle_child_removes_nothing(self) -> None:
         before = os.listdir("/proc/self/fd")
         c = self.connector()
         c.put("0", "1", "k", VALUE)
@@ -295,7 +295,7 @@ class ForkTest(SegmentCase):
                 os._exit(0 if self.left() and os.listdir("/proc/self/fd") == before else 1)
         self.assertEqual(os.waitpid(child, 0)[1], 0)
 
-    def test_a_child_that_could_not_begin_tries_again(self) -> None:
+    def test_a_child_retries_a_failed_open(self) -> None:
         c = self.connector()
         child = os.fork()
         if child == 0:
@@ -310,8 +310,8 @@ class ForkTest(SegmentCase):
                 os._exit(code)
         self.assertEqual(os.waitpid(child, 0)[1], 0)
 
-    def test_threads_of_a_child_begin_anew_once(self) -> None:
-        """What a thread puts is in the accounts of all, and in a journal that is closed with them."""
+    def test_threads_of_a_child_reopen_once(self) -> None:
+        """The puts of all threads are in one account and one journal, which the close removes."""
         c = self.connector()
         for _ in range(10):  # they need not meet each time
             child = os.fork()
@@ -326,7 +326,7 @@ class ForkTest(SegmentCase):
     def test_a_child_does_not_keep_a_lock(self) -> None:
         c = self.connector()
         c.put("0", "1", "k", 1)
-        lock = Lock.of(Directory(self.dir), lock_name("k"))
+        lock = Lock.open(Directory(self.dir), lock_name("k"))
         assert lock is not None
         waits, leave = os.pipe()
         child = os.fork()

@@ -32,13 +32,13 @@ class MooncakeEngineTest(peercase.PeerCase):
 
     def tearDown(self) -> None:
         for n in (self.sender, self.receiver):
-            n.remove(n.own())
+            n.remove(n.own_names())
             until(lambda n=n: n.pool.free_bytes() == n.pool.size)  # type: ignore[misc]
 
     def ask(self, message: Any) -> bytes:
-        """What the sender answers to a consumer."""
+        """The sender's answer to a consumer."""
         text = message if isinstance(message, bytes) else bytes(packb(message))
-        return self.receiver.asker.ask(self.sender.address, text, time.monotonic() + 20)
+        return self.receiver.requester.request(self.sender.address, text, time.monotonic() + 20)
 
     def pull(self, key: str, **changes: Any) -> bytes:
         return self.ask({"remote_hostname": "127.0.0.1", "remote_port": self.receiver._port, "request_id": KEY.format(key),
@@ -60,12 +60,12 @@ class MooncakeEngineTest(peercase.PeerCase):
         self.assertEqual(len(self.get("large", metadata)), POOL, "it stays for another")
 
     def test_hostile_consumer(self) -> None:
-        """Nothing is written elsewhere than a consumer has memory for, and a value stays until it is written."""
+        """The sender writes only into a consumer's memory, and a value stays until it is written."""
         metadata = self.put("asked", b"x" * 100)
         for message in (b"", b"\xc1", b"query_info", b"query_info\xc1", b"query_info" + packb({"request_id": 5}), packb([1]), packb({})):
             with self.subTest(message):
                 try:
-                    answer = self.receiver.asker.ask(self.sender.address, bytes(message), time.monotonic() + 0.05)
+                    answer = self.receiver.requester.request(self.sender.address, bytes(message), time.monotonic() + 0.05)
                 except Unavailable:
                     continue  # a message that is none has no answer
                 self.fail(repr(answer))
@@ -96,41 +96,41 @@ class MooncakeEngineTest(peercase.PeerCase):
                 self.get("hostile", {"source_host": "127.0.0.1", "source_port": port})
 
     def test_dead_sender(self) -> None:
-        """Its memory is used again when what it had written is here."""
+        """The receiver's memory is reused after the sender's writes have arrived."""
         child = self.child()
         metadata = [child.put(f"dead{i}", 1 << 20) for i in range(3)]
         self.assertEqual(len(self.get("dead0", metadata[0])), 1 << 20)
         address = f"127.0.0.1:{metadata[0]['source_port']}"
-        take = self.receiver.pool.take
+        take = self.receiver.pool.allocate
 
         def killed(size: int) -> Any:
             child.kill()
             return take(size)
 
-        with mock.patch.object(self.receiver.pool, "take", killed), self.assertRaisesRegex(Absent, address):
+        with mock.patch.object(self.receiver.pool, "allocate", killed), self.assertRaisesRegex(Absent, address):
             self.get("dead1", metadata[1])
         with self.assertRaisesRegex(Absent, address):
             self.get("dead2", metadata[2])
 
     def test_stopped_sender(self) -> None:
-        """It is given up in time, by name; the memory that it may still write to is not used before it has answered."""
+        """A get times out, and names the sender; memory that the sender may write to is not reused before its answer."""
         child = self.child()
         n = self.open(timeout=1)
         metadata = [child.put(f"stopped{i}", 4 << 20) for i in range(2)]
         address = f"127.0.0.1:{metadata[0]['source_port']}"
-        take = n.pool.take
+        take = n.pool.allocate
 
         def stopped(size: int) -> Any:
             child.stop()
             return take(size)
 
-        with mock.patch.object(n.pool, "take", stopped), self.assertRaisesRegex(Unavailable, f"{address} does not answer.*stopped"):
+        with mock.patch.object(n.pool, "allocate", stopped), self.assertRaisesRegex(Unavailable, f"{address} does not answer.*stopped"):
             self.get("stopped0", metadata[0], n)
         with self.assertRaisesRegex(Missing, "given up"):
             self.get("stopped0", metadata[0], n)
-        with mock.patch("omnibus.connector.mooncake_engine._ARRIVAL_SECONDS", 0):
+        with mock.patch("omnibus.connector.mooncake_engine._DRAIN_SECONDS", 0):
             for _ in range(2):
-                n._look()
+                n._expire()
             self.assertEqual(n.pool.size - n.pool.free_bytes(), 4 << 20)
         with self.assertRaisesRegex(Unavailable, address):
             self.get("stopped1", metadata[1], n)
@@ -138,7 +138,7 @@ class MooncakeEngineTest(peercase.PeerCase):
         until(lambda: n.pool.free_bytes() == n.pool.size)
         self.assertEqual(len(self.get("stopped1", metadata[1], n)), 4 << 20)
 
-    def test_runs_out(self) -> None:
+    def test_an_untaken_value_expires(self) -> None:
         n = self.open(buffer_ttl_seconds=0.05)
         metadata = self.put("lease", b"x" * 100, n)
         until(lambda: n.pool.free_bytes() == n.pool.size)
@@ -175,7 +175,7 @@ class MooncakeEngineTest(peercase.PeerCase):
 
 
 class ApartTest(unittest.TestCase):
-    """Runs the others where all tests are found."""
+    """Runs the tests above in a process of their own."""
 
     def test_apart(self) -> None:
         peercase.run_apart(self, "test_connector_mooncake_engine.MooncakeEngineTest", "mooncake")

@@ -22,7 +22,7 @@ from peercase import EDGE, POOL, plain, until
 
 from omnibus.connector import BadMetadata, Damaged, OmnibusConnector, Unavailable
 from omnibus.connector.contract import Edge, Gone
-from omnibus.connector.described import plan_of
+from omnibus.connector.nixl_metadata import parse_plan
 from omnibus.connector.nixl import Nixl
 from omnibus.connector.stores import TooLarge
 from omnibus.errors import PayloadError
@@ -35,24 +35,24 @@ class NixlTest(peercase.PeerCase):
 
     def tearDown(self) -> None:
         for n in (self.sender, self.receiver):
-            n.remove(n.own())
-            n._back.clear()
+            n.remove(n.own_names())
+            n._returned.clear()
             self.assertEqual(n.pool.free_bytes(), n.pool.size, "memory is lost")
 
     def claim(self, key: str, claim: str, generation: str | None = None) -> Any:
-        """What the sender answers to a consumer that claims a value."""
+        """The sender's answer to a consumer that claims a value."""
         question = packb({"key": key, "generation": generation, "claim_id": claim})
-        answer = self.receiver.asker.ask(self.sender.address, b"nixl_get_meta" + question, time.monotonic() + 20)
+        answer = self.receiver.requester.request(self.sender.address, b"nixl_get_meta" + question, time.monotonic() + 20)
         return None if answer == b"nixl_meta_not_found" else unpackb(answer)
 
     def done(self, key: str, claim: str, generation: str | None) -> bytes:
         question = packb({"key": key, "generation": generation, "claim_id": claim})
-        return self.receiver.asker.ask(self.sender.address, b"nixl_xfer_done" + question, time.monotonic() + 20)
+        return self.receiver.requester.request(self.sender.address, b"nixl_xfer_done" + question, time.monotonic() + 20)
 
     def forget(self, key: str) -> None:
-        """End a value that has run out with its claim."""
+        """Remove a value whose claim has expired."""
         with self.sender._mu:
-            self.sender._release(self.sender._values[key])
+            self.sender._remove_value(self.sender._values[key])
 
     def test_replaced(self) -> None:
         old, new = self.put("once", b"old"), self.put("once", b"new")
@@ -68,7 +68,7 @@ class NixlTest(peercase.PeerCase):
         self.assertEqual(self.get("key", n=between), b"before")
         self.assertEqual(self.get("key", n=between, edge=Edge("talker", "vocoder")), b"after")
 
-    def test_wait_for_what_is_gone_ends(self) -> None:
+    def test_a_wait_for_a_removed_value_ends(self) -> None:
         store = self.store()
         metadata = self.put("gone", b"x")
         self.get("gone", metadata)
@@ -89,15 +89,15 @@ class NixlTest(peercase.PeerCase):
         host, _, port = self.sender.address.partition(":")
         self.assertEqual(self.get("metadata", {"source_host": host, "source_port": int(port)}), b"x" * 100)
 
-    def test_small_buffer_leaves_the_value(self) -> None:
+    def test_a_take_above_the_limit_keeps_the_value(self) -> None:
         metadata = self.put("small", b"x" * 1000)
         name = self.receiver.name(EDGE, "small")
-        self.assertEqual(self.receiver.take(name, metadata, 999), (None, 1000))
-        self.assertEqual(self.receiver.take(name, metadata, 1000)[0], b"x" * 1000)
-        self.receiver.back(name, [b"x" * 1000], metadata)
+        self.assertEqual(self.receiver.take_value(name, metadata, 999), (None, 1000))
+        self.assertEqual(self.receiver.take_value(name, metadata, 1000)[0], b"x" * 1000)
+        self.receiver.put_back(name, [b"x" * 1000], metadata)
         with self.assertRaises(Gone):
-            self.receiver.take(name, {**metadata, "generation": "another"})
-        self.assertEqual(self.receiver.take(name, metadata)[1], 1000)
+            self.receiver.take_value(name, {**metadata, "generation": "another"})
+        self.assertEqual(self.receiver.take_value(name, metadata)[1], 1000)
 
     def test_claims(self) -> None:
         metadata = self.put("claimed", b"x" * 100)
@@ -120,7 +120,7 @@ class NixlTest(peercase.PeerCase):
         self.assertEqual(self.done("claimed", "third", None), b"nixl_meta_not_found")
         self.forget("claimed")
 
-    def test_runs_out(self) -> None:
+    def test_an_untaken_value_expires(self) -> None:
         n = self.open(lease_seconds=0.05)
         metadata = self.put("lease", b"x" * 100, n)
         until(lambda: n.pool.free_bytes() == n.pool.size)
@@ -133,8 +133,8 @@ class NixlTest(peercase.PeerCase):
         with self.assertRaises(Gone):
             self.get("claim", metadata)
 
-    def test_taken_back_while_it_was_read(self) -> None:
-        """What was read of a claim that has run out may be of another value: it is not passed on."""
+    def test_a_value_removed_during_the_read_is_discarded(self) -> None:
+        """A read under an expired claim may be of another value, and is discarded."""
         metadata = self.put("late", b"x" * 100)
         wait = self.receiver._peer
 
@@ -163,7 +163,7 @@ class NixlTest(peercase.PeerCase):
         until(lambda: self.receiver.pool.free_bytes() == self.receiver.pool.size)
 
     def test_stopped_sender(self) -> None:
-        """It is given up in time, by name; memory that it may still write to is not used before that is over."""
+        """A get times out, and names the sender; the block of an unfinished read is not reused before its end."""
         child = self.child(UCX_TLS="tcp")
         with mock.patch.dict(os.environ, UCX_TLS="tcp"):  # through shared memory it could be read all the same
             n = self.open(timeout=1)
@@ -193,11 +193,11 @@ class NixlTest(peercase.PeerCase):
             yield {"schema_version": 1, "generation": "g", "sender_host": "127.0.0.1", "sender_zmq_port": port}
 
     def test_hostile_sender(self) -> None:
-        """Nothing is read that is not as described in each respect, and nothing is written but what was set aside."""
+        """No read follows an inconsistent description, and no write leaves the allocated block."""
         self.put("hostile", b"x" * 100)
         good = self.claim("hostile", "c")
         self.forget("hostile")
-        plan_of("a", bytes(packb({**good, "generation": "g"})))
+        parse_plan("a", bytes(packb({**good, "generation": "g"})))
         spec, group = good["tensor_specs"][0], good["descriptor_groups"][0]
         region = group["regions"][0]
         two = [{**spec}, {**spec}]
@@ -246,10 +246,10 @@ class NixlTest(peercase.PeerCase):
         self.assertEqual(self.get("hostile", good_again), b"good")
 
     def structured(self, header: Any, tensors: list[bytes]) -> bytes:
-        """What is got of a value of kind structured, whose parts lie in the sender."""
+        """Get a value of kind structured, whose parts lie in the sender."""
         blocks = []
         for data in (bytes(packb(header)), *tensors):
-            block = self.sender.pool.take(len(data))
+            block = self.sender.pool.allocate(len(data))
             self.sender.pool.view(block)[:] = data
             blocks.append(block)
         try:
@@ -265,7 +265,7 @@ class NixlTest(peercase.PeerCase):
             return b""
         finally:
             for block in blocks:
-                self.sender.pool.give(block)
+                self.sender.pool.free(block)
 
     def test_hostile_structure(self) -> None:
         for i in (2, -1, "0", True, None):
@@ -283,7 +283,7 @@ class NixlTest(peercase.PeerCase):
         ):  # fmt: skip
             with self.subTest(message):
                 try:
-                    answer = self.receiver.asker.ask(self.sender.address, bytes(message), time.monotonic() + 0.05)
+                    answer = self.receiver.requester.request(self.sender.address, bytes(message), time.monotonic() + 0.05)
                 except Unavailable:
                     continue  # a message that is none has no answer
                 self.assertEqual(answer, b"nixl_meta_not_found")
@@ -319,7 +319,7 @@ class NixlTest(peercase.PeerCase):
         until(lambda: n._closing)
         self.assertIsNone(n.claim("reading", None, "d"))
         self.assertTrue(closing.is_alive())
-        self.assertTrue(n.done("reading", metadata["generation"], "c"))
+        self.assertTrue(n.finish_claim("reading", metadata["generation"], "c"))
         closing.join()
         with self.assertRaises(Unavailable):
             self.put("closed", b"x", n)
@@ -366,7 +366,7 @@ class NixlTest(peercase.PeerCase):
                 self.assertEqual((base64.b64decode(text), there), (c.serialize_obj(value), size))
             self.assertEqual(c.health()["errors"], 0)
             store: Any = c._transport
-            self.assertEqual(store._values.pool.free_bytes(), store._values.pool.size)
+            self.assertEqual(store._store.pool.free_bytes(), store._values.pool.size)
             for seed in range(30):
                 ok, size, metadata = real.ask("tensors", f"tensors{seed}", seed)
                 self.assertTrue(ok)
@@ -377,7 +377,7 @@ class NixlTest(peercase.PeerCase):
 
 
 class ApartTest(unittest.TestCase):
-    """Runs the others where all tests are found."""
+    """Runs the tests above in a process of their own."""
 
     def test_apart(self) -> None:
         peercase.run_apart(self, "test_connector_nixl.NixlTest", "nixl")

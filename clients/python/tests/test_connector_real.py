@@ -14,7 +14,7 @@ from omnibus.connector import OmnibusConnector
 
 
 class RealTest(unittest.TestCase):
-    """The two share an edge, whoever puts and whoever gets."""
+    """The two connectors share an edge in both directions."""
 
     def setUp(self) -> None:
         self.real = realvllm.Real()

@@ -24,7 +24,7 @@ from omnibus.connector import ring as connector_ring
 
 
 class WhichHostTest(unittest.TestCase):
-    """Where a connector that names no host looks for one."""
+    """The host of a connector that names none."""
 
     def test_the_environment_and_then_the_exchange(self) -> None:
         folder = {"XDG_RUNTIME_DIR": "/nowhere"}
@@ -55,11 +55,11 @@ class ConnectorTest(HostCase):
         self.c = self.connector()
 
     def tearDown(self) -> None:
-        self.host.hang_up()
+        self.host.close_socket()
         self.c.close()
         super().tearDown()
 
-    def test_a_process_that_closes_nothing_ends(self) -> None:
+    def test_a_process_exits_without_a_close(self) -> None:
         code = (
             "import sys; from omnibus.connector import OmnibusConnector\n"
             "c = OmnibusConnector({'socket': sys.argv[1]})"
@@ -90,7 +90,7 @@ class ConnectorTest(HostCase):
         self.host.expect(wire.Finish)
 
     def test_the_threshold_is_ignored(self) -> None:
-        """Files of vLLM-Omni have it, and its stages get by the key alone."""
+        """Configurations of vLLM-Omni have the setting, and its stages get by the key alone."""
         c = OmnibusConnector({"socket": self.host.path, "shm_threshold_bytes": 65_536, "timeout": 0.2})
         self.addCleanup(c.close)
         done = self.beside(lambda: c.put("0", "1", "k", [1, 2]))
@@ -134,7 +134,7 @@ class ConnectorTest(HostCase):
         closed()
         self.assertEqual([n for n in os.listdir(folder.name) if not n.startswith(".omnibus-")], [])
 
-    def test_nothing_is_none_and_no_error(self) -> None:
+    def test_a_missing_value_is_none_and_no_error(self) -> None:
         done = self.beside(lambda: self.c.get("0", "1", "k"))
         self.host.send(wire.Failed(self.host.expect(wire.Fetch).token, 15, ""))
         self.assertIsNone(done())
@@ -176,7 +176,7 @@ class ConnectorTest(HostCase):
             self.assertNotIn("\n", text)
 
     def test_the_host_is_gone_and_back(self) -> None:
-        self.host.hang_up()
+        self.host.close_socket()
         with self.assertLogs("omnibus", "ERROR"):
             self.assertEqual(self.c.put("0", "1", "k", 1), (False, 0, None))
         self.assertIn("gone", self.c.health()["status"])
@@ -188,8 +188,8 @@ class ConnectorTest(HostCase):
         self.assertEqual(self.c.health()["status"], "healthy")
 
     def test_threads_share_an_exchange_when_the_host_is_back(self) -> None:
-        """Otherwise a connector could clean up what one of them has put, and not the rest."""
-        self.host.hang_up()
+        """Otherwise a connector could clean up only some of its threads' values."""
+        self.host.close_socket()
         with self.assertLogs("omnibus", "ERROR"):
             self.c.put("0", "1", "k", 1)
         at_once = threading.Barrier(5)
@@ -222,7 +222,7 @@ class ConnectorTest(HostCase):
         self.assertIn((self.host.path, frozenset(), None), connector_ring._hosts)
         self.assertFalse(connector_ring._hosts[self.host.path, frozenset(), None].client().closed)
 
-    def test_what_is_put_while_it_is_closed_is_taken_back(self) -> None:
+    def test_a_put_during_the_close_is_removed(self) -> None:
         other = self.beside(lambda: OmnibusConnector({"socket": self.host.path}))()  # keeps the connection
         done = self.beside(lambda: self.c.put("0", "1", "k", 1))
         put = self.host.expect(wire.Place)
@@ -239,16 +239,16 @@ class ConnectorTest(HostCase):
         m = self.host.expect(wire.Cleanup)
         self.host.send(wire.Cleaned(m.token, 0))
 
-    def test_a_goodbye_is_noticed(self) -> None:
+    def test_a_close_of_the_host_is_noticed(self) -> None:
         self.host.send(wire.Bye())
         self.assertIn("gone", self.c.health()["status"])
 
-    def test_it_may_be_collected_while_the_connection_is_locked(self) -> None:
+    def test_a_connector_is_collected_while_the_connection_is_locked(self) -> None:
         other = OmnibusConnector({"socket": self.host.path})
         done = self.beside(lambda: other.put("0", "1", "k", 1))
         self.host.send(wire.Placed(self.host.expect(wire.Place).token, 7))
         done()
-        owner = other._transport._open()._owner  # type: ignore[union-attr]
+        owner = other._transport._open_exchange()._owner  # type: ignore[union-attr]
         with connector_ring._hosts[self.host.path, frozenset(), None].client()._session.locked:
             del other, done
             gc.collect()
@@ -256,7 +256,7 @@ class ConnectorTest(HostCase):
         self.assertEqual((m.owner, m.key), (owner, ""))
         self.host.send(wire.Cleaned(m.token, 1))
 
-    def test_a_child_connects_anew(self) -> None:
+    def test_a_child_connects_again(self) -> None:
         child = os.fork()
         if child == 0:
             code = 1

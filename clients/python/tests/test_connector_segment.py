@@ -16,9 +16,9 @@ from unittest import mock
 from segmentcase import VALUE, SegmentCase
 
 import omnibus
-from omnibus.connector import OmnibusConnector, encode, files, journal, segment, spares
+from omnibus.connector import OmnibusConnector, encode, shm_files, journal, segment, file_pool
 from omnibus.connector.contract import NoRoom, Unavailable, seconds
-from omnibus.connector.files import Directory, Lock
+from omnibus.connector.shm_files import Directory, Lock
 from omnibus.connector.journal import Record, lock_name
 from omnibus.connector.segment import Segments
 
@@ -47,7 +47,7 @@ class ContractTest(SegmentCase):
         self.assertEqual(self.left(), [])
 
     def test_ttl(self) -> None:
-        """What nobody comes for is removed after its time, and what came later, was got or replaced is not."""
+        """A value that is not got is removed after its TTL; a later, a got and a replaced value are not."""
         now = 1000.0
         with mock.patch.object(segment, "time", mock.Mock(monotonic=lambda: now)):
             a, b = self.by_hand(self.connector(ttl="1m")), self.connector()
@@ -71,9 +71,9 @@ class ContractTest(SegmentCase):
             self.assertIn("edge 0 -> 1, key 'early', in 60 s", log.output[0])
             self.assertIsNone(b.get("0", "1", "early"))
             self.assertIsNotNone(b.get("0", "1", "late"))
-            # Somebody is at work on it: it is looked at again, soon.
+            # Another process has it locked: it is checked again soon.
             now += 30
-            lock = Lock.of(Directory(self.dir), lock_name("replaced"))
+            lock = Lock.open(Directory(self.dir), lock_name("replaced"))
             self.assertLess(transport._sweep() or 99, 1)
             assert lock is not None
             lock.release()
@@ -91,10 +91,10 @@ class ContractTest(SegmentCase):
         never = self.connector(ttl=0)
         never.put("0", "1", "k", VALUE)
         later = mock.Mock(monotonic=lambda: time.monotonic() + 1e9)
-        with mock.patch.object(segment, "time", later), mock.patch.object(spares, "time", later):
+        with mock.patch.object(segment, "time", later), mock.patch.object(file_pool, "time", later):
             self.assertIsNone(never._transport._tidy())  # type: ignore[union-attr]
         self.assertEqual(never.get("0", "1", "k"), (VALUE, len(bytes(encode(VALUE)))))
-        with mock.patch.object(spares, "MOST", 0):
+        with mock.patch.object(file_pool, "MAX_FILES", 0):
             none = self.connector(ttl=0)
             none.put("0", "1", "k", VALUE)
             self.assertIsNone(none._transport._sweeper._thread)  # type: ignore[union-attr]
@@ -102,7 +102,7 @@ class ContractTest(SegmentCase):
             self.assertRaises(ValueError, self.connector, ttl=bad)
 
     def test_generation_2_ignores_the_threshold(self) -> None:
-        """Files of vLLM-Omni have it, and its stages get by the key alone."""
+        """Configurations of vLLM-Omni have the setting, and its stages get by the key alone."""
         a, b = self.connector(shm_threshold_bytes=65_536), self.connector()
         _, size, metadata = a.put("0", "1", "k", [1])
         self.assertEqual(metadata, {"shm": {"name": "k", "size": 2}, "size": 2})
@@ -167,7 +167,7 @@ class ContractTest(SegmentCase):
         self.assertEqual({name: h.get(name) for name in want}, want)
         self.assertEqual(h["bytes_transferred"], h["bytes_got"])
 
-    def test_metadata_that_lie(self) -> None:
+    def test_false_metadata_are_refused(self) -> None:
         c = self.connector()
         c.put("0", "1", "other", VALUE)
         c.put("0", "1", "k", 5)
@@ -183,7 +183,7 @@ class ContractTest(SegmentCase):
         self.assertEqual(c.health()["errors"], len(lies))
         self.assertEqual(c.get("0", "1", "k")[0], 5)  # type: ignore[index]
 
-    def test_what_is_no_segment_is_left_alone(self) -> None:
+    def test_foreign_files_are_not_removed(self) -> None:
         c = self.connector()
         os.mkfifo(self.path("fifo"))
         os.symlink("/etc/passwd", self.path("link"))
@@ -222,8 +222,8 @@ class ContractTest(SegmentCase):
             self.assertEqual(got, (b"x" * 98, 100) if whole else None, size)
         self.assertEqual(c.health()["error_kinds"], {"Damaged": 4})
 
-    def test_segments_that_go_while_they_are_read(self) -> None:
-        """Somebody without a lock was faster, and may have put another: that one stays."""
+    def test_a_segment_removed_during_the_read_is_missing(self) -> None:
+        """A reader without a lock was faster, and may have put another value, which stays."""
         a, b = self.connector(), self.connector()
         for replaced in False, True:
             with self.subTest(replaced=replaced):
@@ -236,26 +236,26 @@ class ContractTest(SegmentCase):
                             f.write(b"another")
                     return read(fd, size)
 
-                read = files.read_all
-                with mock.patch.object(files, "read_all", read_all):
+                read = shm_files.read_all
+                with mock.patch.object(shm_files, "read_all", read_all):
                     self.assertIsNone(b.get("0", "1", "k"))
                 self.assertEqual("k" in self.left(), replaced)
         self.assertEqual(b.health()["missing"], 2)
 
-    def test_whoever_removes_a_segment_has_got_it(self) -> None:
-        """Two that read one without a lock, as far as its end."""
+    def test_one_of_concurrent_readers_gets_the_value(self) -> None:
+        """Two readers of a segment without a lock, both up to its end."""
         a, b, c = (self.connector(generation=1, shm_threshold_bytes=0) for _ in range(3))
         _, size, metadata = a.put("0", "1", "k", VALUE)
-        got, is_still = [], files.Directory.is_still
+        got, is_current = [], shm_files.Directory.is_current
 
-        def seen_by_both(directory: files.Directory, fd: int, name: str, seen: files.File) -> bool:
-            it_is = is_still(directory, fd, name, seen)
+        def seen_by_both(directory: shm_files.Directory, fd: int, name: str, seen: shm_files.File) -> bool:
+            it_is = is_current(directory, fd, name, seen)
             if not got:
                 got.append(None)
                 got.append(c.get("0", "1", "k", metadata))
             return it_is
 
-        with mock.patch.object(files.Directory, "is_still", seen_by_both):
+        with mock.patch.object(shm_files.Directory, "is_current", seen_by_both):
             self.assertIsNone(b.get("0", "1", "k", metadata))
         self.assertEqual((got[1], b.health()["missing"]), ((VALUE, size), 1))
 
@@ -267,7 +267,7 @@ class ContractTest(SegmentCase):
             _, size, metadata = c.put("0", "1", "shm", VALUE)
             self.assertEqual(c.get("0", "1", "shm", {"shm": metadata}), (VALUE, size))
 
-    def test_keys_of_generation_1_are_no_names(self) -> None:
+    def test_keys_of_generation_1_do_not_name_segments(self) -> None:
         c = self.connector(generation=1, shm_threshold_bytes=0)
         for key in (".hidden", "sem.x", lock_name("k")):
             _, size, metadata = c.put("0", "1", key, VALUE)
@@ -282,7 +282,7 @@ class ContractTest(SegmentCase):
         self.assertEqual(c.get("0", "1", "k", {"shm": {"name": "/k", "size": size}, "size": None}), (1, size))
 
     def test_deadlines(self) -> None:
-        """Past, now, endless, and what is no time: none fails, and none is waited for that is not to come."""
+        """Past, present, infinite and invalid deadlines: none fails, and none blocks in vain."""
         a, b = self.connector(), self.connector()
         for deadline in (float("-inf"), -1.0, 0.0, time.monotonic(), float("nan")):
             self.assertIsNone(a.get_with_deadline("0", "1", "k", deadline=deadline))
@@ -299,17 +299,17 @@ class ContractTest(SegmentCase):
             with self.subTest(bad), self.assertRaises(ValueError):
                 self.connector(**bad)
 
-    def test_no_directory(self) -> None:
+    def test_a_missing_directory_is_unavailable(self) -> None:
         for path in ("/nowhere", __file__):
             self.assertRaisesRegex(Unavailable, path, Segments, {"dir": path})
-        for call in ("os.mkdir", "omnibus.connector.files.Directory.create"):
+        for call in ("os.mkdir", "omnibus.connector.shm_files.Directory.create"):
             with mock.patch(call, side_effect=PermissionError(errno.EACCES, "Permission denied")):
                 self.assertRaisesRegex(Unavailable, "/.omnibus-.*Permission denied", Segments, {"dir": self.dir})
         with mock.patch("os.open", side_effect=OSError(errno.EMFILE, "Too many open files")):
             self.assertRaisesRegex(NoRoom, "ulimit -n", Directory, self.dir)
 
     def test_settings_of_the_wrong_type(self) -> None:
-        """What the Go package refuses is refused, in whichever mode, and the error says what is wanted."""
+        """Settings that the Go package refuses are refused in all modes, and the error describes the type."""
         whole = "a whole number"
         for name, bad, want in (
             ("mode", "rings", "ring or segment"), ("mode", 7, "ring or segment"), ("bus", 7, "text"),
@@ -330,8 +330,8 @@ class ContractTest(SegmentCase):
         for no_map in (7, "mode: segment", ["mode"]):
             self.assertRaisesRegex(ValueError, "^extra must be a map of settings, not ", OmnibusConnector, no_map)
 
-    def test_settings_that_are_gone(self) -> None:
-        """A stage's own setting is left alone; one that the connector had once is refused, with what to do instead."""
+    def test_removed_settings_name_the_replacement(self) -> None:
+        """A stage's own setting is ignored; a removed setting is refused, and the error names the replacement."""
         for name, value, want in (
             ("store", "speech", "attach both processes to one host.* or take mode segment"),
             ("readers", 1, "leave it out"),
@@ -348,8 +348,8 @@ class ContractTest(SegmentCase):
         for bad in (-1, "-1s", "x", "1d", ".s", "1.2.3s", "\u0663s", float("nan"), float("inf"), None):
             self.assertRaises((ValueError, TypeError), seconds, bad)
 
-    def test_a_process_that_closes_nothing_ends(self) -> None:
-        """And leaves no file, although a thread of its connector sweeps what lies."""
+    def test_a_process_exits_without_a_close(self) -> None:
+        """The process leaves no file, although a sweeper thread runs."""
         code = (
             "import sys; from omnibus.connector import OmnibusConnector\n"
             "c = OmnibusConnector({'mode': 'segment', 'dir': sys.argv[1]}); print(c.put('0', '1', 'k', 1)[0])"
@@ -361,7 +361,7 @@ class ContractTest(SegmentCase):
         ).stdout  # fmt: skip
         self.assertEqual((out, self.left()), (b"True\n", []))
 
-    def test_what_has_the_name_of_a_lock(self) -> None:
+    def test_cleanup_leaves_a_directory_with_the_name_of_a_lock(self) -> None:
         c = self.connector()
         c.put("0", "1", "k", 1)
         os.unlink(self.path(lock_name("k")))
@@ -370,10 +370,10 @@ class ContractTest(SegmentCase):
         self.assertEqual(self.left(), [lock_name("k")])
         self.assertEqual(c.health()["errors"], 0)
 
-    def test_who_has_the_lock(self) -> None:
+    def test_a_locked_segment_is_busy(self) -> None:
         a, b = self.connector(), self.connector()
         a.put("0", "1", "k", 1)
-        lock = Lock.of(Directory(self.dir), lock_name("k"))
+        lock = Lock.open(Directory(self.dir), lock_name("k"))
         assert lock is not None
         self.assertIsNone(b.get("0", "1", "k"))
         self.assertEqual(b.health()["busy"], 1)
@@ -384,13 +384,13 @@ class ContractTest(SegmentCase):
         put.join()
         self.assertEqual(b.get("0", "1", "k")[0], 2)  # type: ignore[index]
 
-    def test_waiting(self) -> None:
-        """Whoever waits is told; it does not look again and again."""
+    def test_a_wait_ends_by_an_event(self) -> None:
+        """A wait is woken by an event; it does not poll."""
         a, b = self.connector(), self.connector()
         got: list[Any] = []
         looks = []
-        take = b._transport._take  # type: ignore[union-attr]
-        b._transport._take = lambda *x: looks.append(1) or take(*x)  # type: ignore
+        take = b._transport._take_segment  # type: ignore[union-attr]
+        b._transport._take_segment = lambda *x: looks.append(1) or take(*x)  # type: ignore
         waits = threading.Thread(
             target=lambda: got.append(b.get_with_deadline("0", "1", "k", deadline=time.monotonic() + 60))
         )
@@ -404,10 +404,10 @@ class ContractTest(SegmentCase):
         self.assertEqual(got[0][0], VALUE)
         self.assertLess(len(looks), 20)
 
-    def test_waiting_without_a_watch(self) -> None:
+    def test_waiting_without_inotify_polls(self) -> None:
         a, b = self.connector(), self.connector()
         got: list[Any] = []
-        with mock.patch.object(files.Watch, "wait", lambda *x: None):
+        with mock.patch.object(shm_files.Watch, "wait", lambda *x: None):
             waits = threading.Thread(
                 target=lambda: got.append(b.get_with_deadline("0", "1", "k", deadline=time.monotonic() + 60))
             )
@@ -452,7 +452,7 @@ class ContractTest(SegmentCase):
         self.assertEqual(a.health()["pending"], 0)
 
     def test_no_more_threads(self) -> None:
-        """As in one that goes on when the main thread has ended: what was put is there, and is swept by and by."""
+        """A process that cannot start threads still puts values, and a later put sweeps them."""
         c = self.connector(ttl=0.01)
         with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
             self.assertTrue(c.put("0", "1", "k", 1)[0])
@@ -493,7 +493,7 @@ class ContractTest(SegmentCase):
             with self.subTest(bad):
                 self.assertIsNone(Record.parse(bad.encode()))
 
-    def test_what_cannot_be_opened_keeps_no_descriptor(self) -> None:
+    def test_a_failed_open_leaks_no_descriptor(self) -> None:
         open(self.path(journal.journals_name()), "x").close()
         before = os.listdir("/proc/self/fd")
         self.assertRaises(journal.BadKey, self.connector)
@@ -501,16 +501,16 @@ class ContractTest(SegmentCase):
 
 
 class RoomTest(unittest.TestCase):
-    def test_what_there_is_no_room_for_says_what_to_do(self) -> None:
+    def test_no_room_says_what_to_do(self) -> None:
         for number, advice in (
             (errno.ENOSPC, "make /dev/shm larger, or remove what lies there"),
             (errno.EMFILE, r"raise the limit of this process \(ulimit -n\)"),
         ):
-            error = files.full(OSError(number, os.strerror(number)))
+            error = shm_files.as_no_room(OSError(number, os.strerror(number)))
             self.assertIsInstance(error, NoRoom)
             self.assertRegex(str(error), f"^no room: {os.strerror(number)}: {advice}$")
         other = OSError(errno.EIO, "broken")
-        self.assertIs(files.full(other), other)
+        self.assertIs(shm_files.as_no_room(other), other)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ import storeserver
 
 from omnibus.connector import BadMetadata, Damaged, Missing, NoRoom, OmnibusConnector, Unavailable, encode
 from omnibus.connector.contract import BadKey, Edge
-from omnibus.connector.drop_in import ENGINES
-from omnibus.connector.stores import Store, TooLarge
+from omnibus.connector.drop_in import BACKENDS
+from omnibus.connector.stores import StoreTransport, TooLarge
 
 EDGE = Edge("thinker", "talker")
 PAYLOADS = int(os.environ.get("OMNIBUS_STORE_PAYLOADS", "1000"))
@@ -44,11 +44,11 @@ def plain(payload: Any, *, padded: bool = False) -> bytes:
 
 
 class StoreCase(unittest.TestCase):
-    """What both kinds do."""
+    """The common tests of both stores."""
 
     kind = ""
     server: storeserver.Server
-    store: Store
+    store: StoreTransport
     fill_bytes = 8 << 20
 
     @classmethod
@@ -57,7 +57,7 @@ class StoreCase(unittest.TestCase):
             raise unittest.SkipTest("not a kind of its own")
         cls.server = storeserver.Server(cls.kind)
         cls.addClassCleanup(cls.server.close)
-        cls.store = Store(cls.server.extra(timeout=2), ENGINES[cls.kind])
+        cls.store = StoreTransport(cls.server.extra(timeout=2), BACKENDS[cls.kind])
         cls.addClassCleanup(cls.close_store)
 
     @classmethod
@@ -67,22 +67,22 @@ class StoreCase(unittest.TestCase):
         except Unavailable:
             pass  # a test has left the server dead
 
-    def put(self, key: str, data: bytes, store: Store | None = None) -> bytes:
+    def put(self, key: str, data: bytes, store: StoreTransport | None = None) -> bytes:
         payload = encode(data)
         (store or self.store).put(EDGE, key, payload)
         return bytes(payload)
 
-    def get(self, key: str, metadata: Any = None, store: Store | None = None) -> bytes:
+    def get(self, key: str, metadata: Any = None, store: StoreTransport | None = None) -> bytes:
         got: bytes = (store or self.store).get(EDGE, key, metadata, plain)[0]
         return got
 
-    def none(self, key: str, store: Store | None = None) -> None:
+    def none(self, key: str, store: StoreTransport | None = None) -> None:
         with self.assertRaises(Missing):
             self.get(key, store=store)
 
-    def other(self, **more: Any) -> Store:
+    def other(self, **more: Any) -> StoreTransport:
         """Another client of the server."""
-        store = Store(self.server.extra(timeout=2, **more), ENGINES[self.kind])
+        store = StoreTransport(self.server.extra(timeout=2, **more), BACKENDS[self.kind])
         self.addCleanup(store.close)
         return store
 
@@ -98,8 +98,8 @@ class StoreCase(unittest.TestCase):
         self.assertEqual(len(self.put("once", b"c" * 5000)), len(self.get("once")))
         self.none("once")
 
-    def test_got_by_another_is_whole(self) -> None:
-        """What was got stays what it was, though its place in the store is used again."""
+    def test_a_value_of_another_process_is_complete(self) -> None:
+        """The payload of a get stays valid after the store reuses its memory."""
         other = self.other()
         payloads = [self.put(f"whole{i}", os.urandom(1 << 20)) for i in range(4)]
         got = []
@@ -111,9 +111,9 @@ class StoreCase(unittest.TestCase):
         self.get("over", store=other)
 
     def test_buffer_outlives_the_value(self) -> None:
-        values = self.store._values
+        values = self.store._store
         want = self.put("held", os.urandom(600_000))
-        held, _ = values.take(values.name(EDGE, "held"))
+        held, _ = values.take_value(values.name(EDGE, "held"))
         for i in range(20):
             self.put(f"over{i}", os.urandom(600_000))
             self.get(f"over{i}")
@@ -133,8 +133,8 @@ class StoreCase(unittest.TestCase):
         other.cleanup("own")  # another's
         self.get("own", store=other)
 
-    def test_close_takes_back(self) -> None:
-        other = Store(self.server.extra(timeout=2), ENGINES[self.kind])
+    def test_close_removes_values(self) -> None:
+        other = StoreTransport(self.server.extra(timeout=2), BACKENDS[self.kind])
         self.put("left", b"x" * 100, other)
         other.close()
         self.none("left")
@@ -176,15 +176,15 @@ class StoreCase(unittest.TestCase):
             t.start()
         for t in threads:
             t.join()
-        self.assertFalse([n for n in self.store._values.own() if n.key.startswith("many")])
+        self.assertFalse([n for n in self.store._store.own_names() if n.key.startswith("many")])
 
-    def test_forgets_what_others_got(self) -> None:
+    def test_values_got_by_others_are_forgotten(self) -> None:
         other = self.other()
         self.put("got", b"x")
         self.put("left", b"x")
         self.get("got", store=other)
         self.store.reap()
-        self.assertEqual([n.key for n in self.store._values.own()], ["left"])
+        self.assertEqual([n.key for n in self.store._store.own_names()], ["left"])
         self.get("left")
 
     def test_metadata_of_another_version(self) -> None:
@@ -196,7 +196,7 @@ class StoreCase(unittest.TestCase):
         self.assertEqual(self.get("versions", {"source_host": "10.0.0.1", "source_port": 5555}), want)
 
     def test_full(self) -> None:
-        """A put that finds no room leaves nothing, also not of what its key had."""
+        """A put without space leaves no value under its key, also not the old one."""
         keys = []
         error: NoRoom | None = None
         for i in range(40):
@@ -236,7 +236,7 @@ class StoreCase(unittest.TestCase):
         self.get("again")
 
     def until_back(self, call: Callable[[], Any]) -> None:
-        """Call until the client, which finds its server again by itself, has done so."""
+        """Call until the client has reconnected to its server."""
         deadline = time.monotonic() + 60
         while True:
             try:
@@ -246,10 +246,10 @@ class StoreCase(unittest.TestCase):
                 self.assertLess(time.monotonic(), deadline)
 
     def test_killed_server(self) -> None:
-        """A dead server is named; when it is back, the same client goes on, and what it had is missing."""
+        """An error names a dead server; the same client works after its restart, without the old values."""
         server = storeserver.Server(self.kind)
         self.addCleanup(server.close)
-        store = Store(server.extra(timeout=2), ENGINES[self.kind])
+        store = StoreTransport(server.extra(timeout=2), BACKENDS[self.kind])
         self.killed_peer(server, store)
         self.put("lost", b"x" * 100, store)
         server.kill()
@@ -257,7 +257,7 @@ class StoreCase(unittest.TestCase):
             with self.assertRaisesRegex(Unavailable, server.address):
                 call()
         with self.assertRaisesRegex(Unavailable, server.address + " cannot be reached.*start it"):
-            Store(server.extra(), ENGINES[self.kind])
+            StoreTransport(server.extra(), BACKENDS[self.kind])
         server.start()
         self.until_back(lambda: self.put("again", b"y" * 100, store))
         self.assertEqual(len(self.get("again", store=store)), encode(b"y" * 100).size)
@@ -265,8 +265,8 @@ class StoreCase(unittest.TestCase):
         self.none("dead", store)
         store.close()
 
-    def killed_peer(self, server: storeserver.Server, store: Store) -> None:
-        """A value whose process is dead is got whole, or said to be gone; nothing hangs."""
+    def killed_peer(self, server: storeserver.Server, store: StoreTransport) -> None:
+        """A get of a value of a dead process returns it complete or raises; it does not hang."""
         child = subprocess.Popen(
             [sys.executable, "-c", CHILD, json.dumps({"mode": self.kind, **server.extra()}), "peer", "5000"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -290,7 +290,7 @@ class StoreCase(unittest.TestCase):
             port = listener.getsockname()[1]
             extra = self.server.extra(timeout=0.5, master=f"127.0.0.1:{port}", port=port)
             with self.assertRaisesRegex(Unavailable, f"127.0.0.1:{port}"):
-                Store(extra, ENGINES[self.kind])
+                StoreTransport(extra, BACKENDS[self.kind])
 
     def test_client_is_not_installed(self) -> None:
         with mock.patch.dict(sys.modules, {storeserver.MODULES[self.kind].split(".")[0]: None}):
@@ -371,7 +371,7 @@ class MooncakeTest(StoreCase):
             self.put(f"race{i}", b"x" * 1000)
             barrier = threading.Barrier(2)
 
-            def take(store: Store, key: str = f"race{i}", barrier: threading.Barrier = barrier) -> None:
+            def take(store: StoreTransport, key: str = f"race{i}", barrier: threading.Barrier = barrier) -> None:
                 barrier.wait()
                 try:
                     got.append(self.get(key, store=store))
@@ -390,7 +390,7 @@ class YuanrongTest(StoreCase):
     kind = "yuanrong"
 
     def full(self, error: NoRoom | None, key: str) -> None:
-        """The worker drops old values for new ones, as vLLM-Omni asks it to."""
+        """The worker evicts old values for new ones, as vLLM-Omni configures it."""
         if error is None:
             self.none("full0")
 
@@ -413,7 +413,7 @@ class YuanrongTest(StoreCase):
 
 
 class ApartTest(unittest.TestCase):
-    """Runs the others where all tests are found: their clients' threads do not bear the forks of other tests."""
+    """Runs the tests above in a process of their own: their clients' threads break with the forks of other tests."""
 
     def test_apart(self) -> None:
         for name in ("MooncakeTest", "YuanrongTest"):

@@ -25,7 +25,7 @@ class RegisterTest(unittest.TestCase):
         self.assertEqual((stage, ok, got, status), (3, True, [{"x": 1}, 4], "healthy"))
 
     def test_without_vllm_omni(self) -> None:
-        """It is neither needed nor loaded."""
+        """vLLM-Omni is neither needed nor loaded."""
         code = (
             "import sys; from omnibus.connector import register, OmnibusConnector;"
             "assert not any(m.partition('.')[0] in ('vllm_omni', 'vllm', 'torch', 'numpy', 'PIL') for m in sys.modules);"

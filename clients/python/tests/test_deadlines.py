@@ -22,24 +22,24 @@ _FIRST, _LAST = -(2**63), 2**63 - 1
 
 
 class TimeLeftTest(unittest.TestCase):
-    def test_what_the_wire_can_say(self) -> None:
+    def test_to_wire_bounds(self) -> None:
         for seconds in (0.0, -0.0, 1e-300, -1.0, -1e300, -math.inf, 1e9, 8.9e9, 9e9, 1e300, math.inf):
             with self.subTest(seconds):
                 at = deadlines.deadline_of(seconds, None)
-                left = deadlines.time_left(at)
+                left = deadlines.to_wire(at)
                 self.assertTrue(_FIRST <= left <= _LAST)
                 self.assertEqual((at is None, left == 0), (seconds >= 9e9, seconds >= 9e9))
                 self.assertEqual(left < 0, seconds < 1e-9)
 
-    def test_what_has_come(self) -> None:
-        self.assertIsNone(deadlines.of_wire(0))
+    def test_from_wire_round_trip(self) -> None:
+        self.assertIsNone(deadlines.from_wire(0))
         for left in (_FIRST, -1, 1, _LAST):
             with self.subTest(left):
-                at = deadlines.of_wire(left)
-                self.assertEqual(deadlines.over(at), left < 2)
-                self.assertTrue(_FIRST <= deadlines.time_left(at) <= _LAST)
+                at = deadlines.from_wire(left)
+                self.assertEqual(deadlines.has_passed(at), left < 2)
+                self.assertTrue(_FIRST <= deadlines.to_wire(at) <= _LAST)
 
-    def test_the_earlier_one(self) -> None:
+    def test_earlier_deadline_wins(self) -> None:
         now = time.monotonic()
         for timeout, deadline, least in ((5.0, time.time() + 500, 5), (500.0, time.time() + 5, 4), (None, time.time() + 5, 4)):
             at = deadlines.deadline_of(timeout, deadline)
@@ -47,14 +47,14 @@ class TimeLeftTest(unittest.TestCase):
             self.assertTrue(now + least <= at < now + 400, at - now)
 
 
-    def test_what_is_no_number(self) -> None:
+    def test_nan_is_refused(self) -> None:
         for timeout, deadline in ((math.nan, None), (5.0, math.nan), (math.nan, time.time() + 5)):
-            with self.assertRaisesRegex(ValueError, "nan is no time"):
+            with self.assertRaisesRegex(ValueError, "nan is not a time"):
                 deadlines.deadline_of(timeout, deadline)
 
 
 class SubmitTest(HostCase):
-    def test_the_wait_for_a_place_is_no_time_left(self) -> None:
+    def test_wait_before_submit_reduces_the_time_left(self) -> None:
         client = self.connect()
         submits: list[Callable[[], omnibus.Request]] = [
             lambda: client.submit("b", timeout=3600),
@@ -67,7 +67,7 @@ class SubmitTest(HostCase):
                 m = self.host.expect(wire.Submit)
                 self.host.emitted()
                 r = self.beside(submit)
-                while not client._session.attempts:
+                while not client._session.polled:
                     pass
                 waiting = time.monotonic()
                 self.host.begin(m, 2 * number + 3)
@@ -83,7 +83,7 @@ class SubmitTest(HostCase):
                         pass
                 self.assertLessEqual(m.time_left, most)
 
-    def test_a_wall_clock_that_is_wrong_and_then_set(self) -> None:
+    def test_wall_clock_changes_do_not_move_deadlines(self) -> None:
         client = self.connect()
         for more in {"timeout": 5.0}, {"deadline": 5.0}:
             with self.subTest(more):
@@ -95,8 +95,8 @@ class SubmitTest(HostCase):
                 assert r._deadline is not None
                 self.assertLessEqual(r._deadline, time.monotonic() + 5)
                 with mock.patch.object(time, "time", return_value=1e12):
-                    limit = deadlines.limit_of(r._deadline)
-                self.assertEqual(limit, r._deadline + deadlines.SLACK)
+                    limit = deadlines.wait_limit(r._deadline)
+                self.assertEqual(limit, r._deadline + deadlines.SLACK_SECONDS)
 
 
 class TaskTest(StageCase):
@@ -114,12 +114,12 @@ class TaskTest(StageCase):
         self.host.send(opened(1, time_left=left), deliver(1, 7, encode("a")))
         m: Any = self.host.expect(wire.Finish)
         self.bye(r)
-        self.host.hang_up()
+        self.host.close_socket()
         self.host.waiting.clear()
         assert isinstance(m, wire.Finish)
         return m
 
-    def test_whose_clock_decides(self) -> None:
+    def test_the_hosts_clock_decides(self) -> None:
         """A failure behind the deadline, by this process's clock, is for the host to judge."""
         for left, code in ((0, Code.INTERNAL), (_LAST, Code.INTERNAL), (-1, Code.OVER), (_FIRST, Code.OVER)):
             with self.subTest(left), self.assertLogs("omnibus", "ERROR"):

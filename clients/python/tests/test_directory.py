@@ -93,7 +93,7 @@ class PublishTest(DirectoryCase):
         before = open_files()
         done = self.beside(lambda: self.client.publish(NAME, self.fd, 1))
         self.published()
-        self.host.hang_up()
+        self.host.close_socket()
         with self.assertRaises(omnibus.HostGone):
             done()
         for ask in (lambda: self.client.publish(NAME, self.fd, 1), lambda: self.client.find(NAME)):
@@ -114,7 +114,7 @@ class FindTest(DirectoryCase):
                 self.assertEqual(
                     (f.size, f.owner.pid, f.owner.dead, f.owner.wait(0)), (1 << 30, owner.pid, False, False)
                 )
-                self.host.hang_up()  # which is no matter
+                self.host.close_socket()  # which is no matter
                 owner.kill()
                 self.assertTrue(f.owner.wait(60))
                 self.assertTrue(f.owner.dead)
@@ -124,7 +124,7 @@ class FindTest(DirectoryCase):
         self.client.close()
         self.assertLess(open_files(), before)
 
-    def test_taken_and_dropped(self) -> None:
+    def test_take_and_close(self) -> None:
         before = open_files()
         for _ in range(3):
             done = self.beside(lambda: self.client.find(NAME))
@@ -176,14 +176,14 @@ class FindTest(DirectoryCase):
         self.assertEqual(done(), {})
         self.assertEqual(open_files(), before)
 
-    def test_descriptors_that_nobody_asked_for(self) -> None:
+    def test_unexpected_descriptors_are_closed(self) -> None:
         before = open_files()
         done = self.beside(lambda: self.client.call("status"))
         token = self.host.expect(wire.Call).token
         self.host.send(wire.Found(token, 0, 1, 1), fds=(self.fd, self.fd))
         with self.assertRaises(omnibus.ProtocolError):
             done()
-        self.host.hang_up()
+        self.host.close_socket()
         self.assertLess(open_files(), before)
 
 
@@ -212,7 +212,7 @@ class AsyncTest(HostCase):
         self.assertEqual(asyncio.run(body()), (5, os.fstat(fd).st_ino, False))
         done()
 
-    def test_whoever_stops_waiting_leaves_nothing(self) -> None:
+    def test_abandoned_find_closes_its_descriptors(self) -> None:
         fd = os.memfd_create("published")
         self.addCleanup(os.close, fd)
         client = self.beside(lambda: omnibus.connect(self.host.path))

@@ -49,7 +49,7 @@ class CapsuleTest(unittest.TestCase):
         at = dlpack.address(memoryview(self.memory))
         return dlpack.capsule(at, *device, "float32", (2, 3), strides, True, lambda: self.gone.append(1), **options)
 
-    def test_what_it_says(self) -> None:
+    def test_capsule_fields(self) -> None:
         for version, readonly in ((None, False), ((0, 8), False), ((1, 0), True), ((2, 0), True)):
             b = dlpack.Borrowed(self.capsule((dlpack.CUDA, 3), (1, 2), max_version=version))
             self.assertEqual((b.device, b.dtype, b.shape, b.strides), ((dlpack.CUDA, 3), "float32", (2, 3), (1, 2)))
@@ -58,14 +58,14 @@ class CapsuleTest(unittest.TestCase):
         del b
         self.assertEqual(len(self.gone), 4)
 
-    def test_nobody_takes_it(self) -> None:
+    def test_unused_capsule_is_released(self) -> None:
         for version in (None, (1, 0)):
             c = self.capsule(max_version=version)
             self.assertEqual(self.gone, [])
             del c
             self.assertEqual(self.gone.pop(), 1)
 
-    def test_it_is_taken_once(self) -> None:
+    def test_capsule_is_consumed_once(self) -> None:
         c = self.capsule()
         b = dlpack.Borrowed(c)
         with self.assertRaises(PayloadError):
@@ -107,13 +107,13 @@ class CapsuleTest(unittest.TestCase):
         self.assertEqual(self.gone, [1])
 
     def test_interpreter_ends_first(self) -> None:
-        """Whoever took it may let go when there is no Python any more."""
+        """A consumer may release a capsule after the interpreter has ended."""
         script = """if True:
             import atexit, ctypes, sys
 
             @atexit.register
             def last():  # what is registered first comes last
-                for struct, _ in dlpack._made_here.values():
+                for struct, _ in dlpack._ctypes_tensors.values():
                     assert not struct.deleter, "there will be no Python to run it"
 
             for name in sys.argv[1:]:
@@ -151,7 +151,7 @@ class StandInTest(CapsuleTest):
             b.view()[0] = 1
 
     def tearDown(self) -> None:
-        self.assertEqual(dlpack._made_here, {})
+        self.assertEqual(dlpack._ctypes_tensors, {})
 
 
 class TensorTest(unittest.TestCase):
@@ -166,7 +166,7 @@ class TensorTest(unittest.TestCase):
             t = Tensor.from_dlpack(Tensor("int16", shape, bytearray(2 * n)))
             self.assertEqual((t.shape, t.nbytes), (shape, 2 * n))
 
-    def test_what_is_asked_for(self) -> None:
+    def test_requested_version(self) -> None:
         t = Tensor("int8", (2,), bytearray(b"ab"))
         self.assertEqual(t.__dlpack_device__(), (dlpack.CPU, 0))
         for wrong in ({"stream": 1}, {"dl_device": (dlpack.CUDA, 0)}, {"dl_device": (dlpack.CPU, 1)}):
@@ -192,7 +192,7 @@ class TensorTest(unittest.TestCase):
         with self.assertRaisesRegex(PayloadError, "device"):
             bundle.encode([e])
 
-    def test_what_is_not_handed_out(self) -> None:
+    def test_refused_exports(self) -> None:
         """Libraries refuse in many ways: here all are one."""
         for refusal in (BufferError, RuntimeError, AttributeError, ValueError, NotImplementedError):
             e = Elsewhere(None)

@@ -36,7 +36,7 @@ class PayloadTest(RequestCase):
     def released(self) -> None:
         self.assertEqual(self.host.expect(wire.Release).delivery, 1)
 
-    def test_capsule_that_nobody_takes(self) -> None:
+    def test_unused_capsule_releases_the_payload(self) -> None:
         c = self.delivery.tensor().__dlpack__()
         self.finish()
         del c
@@ -109,7 +109,7 @@ class PayloadTest(RequestCase):
         self.released()
 
     def test_numpy_in_an_exception(self) -> None:
-        """What is let go while an exception is on its way leaves that alone."""
+        """A release during an exception keeps the exception."""
         np = need("numpy")
         with self.assertRaises(ZeroDivisionError):
             print(np.from_dlpack(self.delivery.tensor()), 1 / 0)
@@ -130,7 +130,7 @@ class PayloadTest(RequestCase):
         del part
         self.released()
 
-    def test_torch_lets_go_without_the_gil(self) -> None:
+    def test_torch_releases_without_the_gil(self) -> None:
         """What was kept for a gradient goes in the middle of C++."""
         torch = need("torch")
         for how in (as_it_is, without_donors):
@@ -145,7 +145,7 @@ class PayloadTest(RequestCase):
         self.finish_at_once()
 
     def finish_at_once(self) -> None:
-        """Nobody has a view any more."""
+        """The payload has no view any more."""
         self.delivery.finish()
         self.assertEqual(self.host.expect(wire.Finish).flags, 0)
 

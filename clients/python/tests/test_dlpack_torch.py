@@ -1,4 +1,4 @@
-"""Tensors from and for torch, of whatever version it is."""
+"""Tensors from and for torch, of any supported version."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dlpackcase import as_it_is, need, without_donors, without_numpy
 from omnibus import bundle, dlpack
 from omnibus.errors import PayloadError
 from omnibus.gpu import emul
-from omnibus.gpu.chunk import Chunk, Spare
+from omnibus.gpu.chunk import Chunk, PrivateMemory
 from omnibus.tensor import DTYPES, Tensor
 
 
@@ -32,7 +32,7 @@ class TorchTest(unittest.TestCase):
         self.assertEqual(back.data[3], 0xC000)
 
     def test_all_elements(self) -> None:
-        """Whoever's deleter is in the capsule."""
+        """With the deleter of torch, and with one in Python."""
         for how in (as_it_is, without_numpy, without_donors):
             with how():
                 for dtype in self.known():
@@ -62,7 +62,7 @@ class TorchTest(unittest.TestCase):
         except ValueError:  # a function of C's
             return False
 
-    def test_what_is_asked_for(self) -> None:
+    def test_requested_version(self) -> None:
         torch = self.torch
         if not self.asks():
             raise unittest.SkipTest(f"torch {torch.__version__} asks for nothing")
@@ -73,7 +73,7 @@ class TorchTest(unittest.TestCase):
                 x[0] += 1
                 self.assertEqual((x[0] == t.data[0], t.data[0] == 0), (not copy.get("copy"), bool(copy.get("copy"))))
                 t.data[0] = 0
-        out = Chunk(Spare(emul.device(emul.uuid(5)), 256), 256).empty(2, "int16")
+        out = Chunk(PrivateMemory(emul.device(emul.uuid(5)), 256), 256).empty(2, "int16")
         with self.assertRaisesRegex(BufferError, "in place"):
             torch.from_dlpack(out, copy=True)
 
@@ -103,7 +103,7 @@ class TorchTest(unittest.TestCase):
             self.assertTrue(torch.equal(have, want), name)
             self.assertEqual(have.dtype, want.dtype)
 
-    def test_what_is_not_handed_out(self) -> None:
+    def test_refused_exports(self) -> None:
         torch = self.torch
         z = torch.tensor([1 + 2j, 3])
         for x in (
@@ -116,7 +116,7 @@ class TorchTest(unittest.TestCase):
     def test_a_producer_fills_a_chunk(self) -> None:
         """On an emulated GPU, where it is read."""
         torch = self.torch
-        c = Chunk(Spare(emul.device(emul.uuid(5)), 4096), 4096)
+        c = Chunk(PrivateMemory(emul.device(emul.uuid(5)), 4096), 4096)
         out = c.empty((2, 3), torch.bfloat16)
         x = torch.from_dlpack(out)
         self.assertEqual((x.data_ptr(), x.dtype, x.shape), (out.pointer, torch.bfloat16, (2, 3)))

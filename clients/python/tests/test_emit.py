@@ -1,4 +1,4 @@
-"""What a pull loop emits: in messages, in place, by reference."""
+"""Emissions of a pull loop: in messages, in place, by reference."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class EmitTest(HostCase):
                 raise KeyError("oops")
         self.host.offered()
         self.host.nothing()
-        self.assertTrue(all(s.gaps.empty for s in self.client._session.room._segments.values()))
-        self.assertEqual(self.task._puts.under_way, [[0, 0]])
+        self.assertTrue(all(s.free_list.empty for s in self.client._session.allocator._segments.values()))
+        self.assertEqual(self.task._puts.in_flight, [[0, 0, 0]])
 
     def test_reserve(self) -> None:
         for size in (1000, 50_000):
@@ -76,7 +76,7 @@ class EmitTest(HostCase):
                 b.view[0] = 1
         self.host.nothing()
 
-    def test_what_a_window_has_no_place_for_is_sent_as_it_was(self) -> None:
+    def test_waiting_emission_sends_a_copy(self) -> None:
         """It is copied when it has to wait: what the caller gave is the caller's again."""
         self.task._stage.outputs[:] = [wire.Edge("upper->caller", "", 1, 0)]
         self.task.emit_bytes(b"first")
@@ -93,7 +93,7 @@ class EmitTest(HostCase):
             work.send(answer.value)
         self.assertEqual(self.host.expect(wire.Put).payload, b"second")
 
-    def test_labels_are_checked_before_anything_is_done(self) -> None:
+    def test_labels_are_checked_first(self) -> None:
         bad: list[tuple[str, dict[str, Any]]] = [
             ("key: text of 201 bytes, at most 200", {"key": "k" * 201}),
             ("key: text of 202 bytes, at most 200", {"key": "é" * 101}),

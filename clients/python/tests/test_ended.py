@@ -1,4 +1,4 @@
-"""What `ended` says of the place where a request failed, and lanes, of which this client knows nothing."""
+"""The failed emission that `ended` names, and lanes, which this client does not support."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from omnibus import wire
 from omnibus.codec import encode
 from omnibus.errors import Code
 from omnibus.puts import Puts
-from omnibus.room import OwnRoom
+from omnibus.segments import BlockAllocator
 
 OTHER_IN = wire.Edge("other->upper", "upper")
 OTHER_OUT = wire.Edge("upper->other", "other")
@@ -66,7 +66,7 @@ class EndedTest(StageCase):
         m = self.refused_end(self.ends_with(None, "k"), 2)
         self.assertEqual((m.edge, m.key, m.seq), ("upper->caller", "k", 2))
 
-    def test_end_that_gets_no_room_says_which_emission_failed(self) -> None:
+    def test_end_without_space_says_which_emission_failed(self) -> None:
         @omnibus.stage
         def upper(text: str, task: omnibus.Task) -> None:
             task.emit_bytes(bytes(50_000))
@@ -81,14 +81,14 @@ class EndedTest(StageCase):
         self.host.send(deliver(1, 7, encode("x")))
         self.host.filled()
         self.host.expect(wire.Finish)
-        with mock.patch.object(OwnRoom, "take", side_effect=omnibus.TooLarge(Code.TOO_LARGE, "too large")):
+        with mock.patch.object(BlockAllocator, "allocate", side_effect=omnibus.TooLarge(Code.TOO_LARGE, "too large")):
             with self.assertLogs("omnibus", "ERROR"):
                 self.host.send(wire.End(1))
                 m = self.host.expect(wire.Ended)
         self.assertEqual((m.code, m.edge, m.key, m.seq), (14, "upper->caller", "k" * 200, 1))
         self.bye(r)
 
-    def test_what_was_forwarded_counts_and_end_says_which_emission_failed(self) -> None:
+    def test_forwards_count_and_end_says_which_emission_failed(self) -> None:
         @omnibus.stage
         def upper(text: str, task: omnibus.Task, delivery: omnibus.Delivery) -> None:
             task.forward(delivery)
@@ -120,7 +120,7 @@ class EndedTest(StageCase):
         m = self.refused_end(upper)
         self.assertEqual((m.edge, m.key, m.seq), ("upper->caller", "k", 1))
 
-    def test_end_that_fails_by_itself_knows_no_place(self) -> None:
+    def test_end_that_raises_names_no_emission(self) -> None:
         @omnibus.stage
         def upper(text: str) -> None:
             pass
@@ -152,7 +152,7 @@ class UnaskedTest(StageCase):
         self.assertEqual([type(m) for m in rest], list(kinds))
         return [finish, *rest]
 
-    def test_it_comes_with_the_finish_of_the_last_input(self) -> None:
+    def test_ended_follows_the_finish_of_the_last_input(self) -> None:
         @omnibus.stage
         def upper(text: str) -> str:
             return text
@@ -180,9 +180,9 @@ class UnaskedTest(StageCase):
                 _, ended = self.finished(wire.Ended)
                 self.assertEqual((ended.task, ended.code), (1, 0))
                 self.bye(r)
-                self.host.hang_up()
+                self.host.close_socket()
 
-    def test_a_stage_that_does_something_at_the_end_is_asked(self) -> None:
+    def test_stage_with_an_end_handler_waits_for_end(self) -> None:
         @omnibus.stage
         def upper(text: str) -> None:
             pass
@@ -208,9 +208,9 @@ class UnaskedTest(StageCase):
             self.host.send(wire.End(1))
             self.host.expect(wire.Ended)
             self.bye(r)
-            self.host.hang_up()
+            self.host.close_socket()
 
-    def test_a_failure_is_not_the_end(self) -> None:
+    def test_failure_sends_no_ended(self) -> None:
         """The last input may come again: then the host asks for the end."""
         calls = []
 
@@ -232,7 +232,7 @@ class UnaskedTest(StageCase):
         self.host.expect(wire.Ended)
         self.bye(r)
 
-    def test_what_is_kept_is_to_be_finished_first(self) -> None:
+    def test_ended_waits_for_kept_deliveries(self) -> None:
         kept = []
 
         @omnibus.stage
@@ -282,7 +282,7 @@ class LanesTest(HostCase):
                 for fd in fds:
                     os.close(fd)
                 client.close()
-                self.host.hang_up()
+                self.host.close_socket()
                 self.assertEqual(len(os.listdir("/proc/self/fd")), before)
 
 

@@ -24,7 +24,7 @@ def kinds(base: type[Exception]) -> Iterator[type[Exception]]:
 
 
 class TextTest(unittest.TestCase):
-    def test_an_answer_says_what_the_host_said(self) -> None:
+    def test_host_errors_carry_code_and_text(self) -> None:
         for code in range(20):
             with self.subTest(code):
                 self.assertEqual(str(host_error(code, "there is no place")), "there is no place")
@@ -34,9 +34,9 @@ class TextTest(unittest.TestCase):
 
 
 class PickleTest(RequestCase):
-    """What belongs to a connection says so when it is given to a process that multiprocessing spawns."""
+    """Pickling an object of a connection, as multiprocessing does for a spawned process, raises TypeError."""
 
-    def test_a_connection_stays_where_it_is(self) -> None:
+    def test_connection_cannot_be_pickled(self) -> None:
         self.host.send(deliver(3, 1, encode("A")))
         result = next(self.request)
         for value in (self.client, self.client.exchange(), self.request, result, [{"bus": self.client}]):

@@ -14,7 +14,7 @@ from hostcase import HostCase
 
 import omnibus
 from omnibus import wire
-from omnibus.room import OwnRoom, large_bytes
+from omnibus.segments import BlockAllocator, large_bytes
 
 BIG = bytes(range(256)) * 160
 
@@ -48,14 +48,14 @@ class ExchangeCase(HostCase):
 
 
 class PutTest(ExchangeCase):
-    def test_small_ones_travel_in_the_message(self) -> None:
+    def test_small_payloads_travel_in_the_message(self) -> None:
         done = self.putting(b"abc")
         m = self.host.expect(wire.Place)
         self.assertEqual((m.from_, m.to, m.key, m.flags, m.payload), ("a", "b", "k", wire.INLINE, b"abc"))
         self.host.send(wire.Placed(m.token, 7))
         done()
 
-    def test_large_ones_lie_in_memory_of_the_client(self) -> None:
+    def test_large_payloads_lie_in_client_memory(self) -> None:
         done = self.putting(BIG)
         offer, memory = self.host.offered()
         self.assertEqual(offer.bytes, 1 << 20)
@@ -88,9 +88,9 @@ class PutTest(ExchangeCase):
             self.host.send(wire.Failed(m.token, 11, "too many"))
             with self.assertRaises(omnibus.Overloaded):
                 done()
-        self.assertEqual(offsets, {0})  # the room is free again
+        self.assertEqual(offsets, {0})  # the block is free again
 
-    def test_small_ones_lie_in_memory_of_the_client_where_the_host_has_no_room(self) -> None:
+    def test_small_payloads_use_client_memory_when_the_host_is_full(self) -> None:
         content = bytes(range(256)) * 128  # of the size of the largest that travels in a message
         done = self.putting(content)
         m = self.host.expect(wire.Place)
@@ -99,20 +99,20 @@ class PutTest(ExchangeCase):
         self.placed(content, self.host.offered()[1])
         done()
 
-    def test_what_cannot_be_written_is_not_put(self) -> None:
+    def test_failed_write_puts_nothing(self) -> None:
         def write(room: memoryview) -> None:
             raise ValueError("no")
 
-        for _ in range(300):  # more than there is room for
+        for _ in range(300):  # more than fit into the memory
             with self.assertRaisesRegex(ValueError, "no"):
                 self.exchange.put("a", "b", "k", len(BIG), write)
         self.host.offered()
         self.host.nothing()
         with self.assertRaises(omnibus.ProtocolError):
             self.exchange.put("a", "b", "\ud800", len(BIG), lambda room: None)
-        self.assertFalse(self.client._session.room.busy)
+        self.assertFalse(self.client._session.allocator.has_puts)
 
-    def test_no_room_in_time(self) -> None:
+    def test_no_space_within_the_timeout(self) -> None:
         content = bytes(900_000)
         done = self.putting(content)
         m = self.placed(content, self.host.offered()[1])
@@ -126,29 +126,29 @@ class PutTest(ExchangeCase):
         self.host.send(wire.Placed(self.host.expect(wire.Place).token, 7))
         done()
 
-    def test_whoever_waits_for_room_takes_it_once(self) -> None:
+    def test_waiting_puts_allocate_once(self) -> None:
         content, puts, memory = bytes(300_000), [], None
         for _ in range(3):
             done = self.putting(content)
             memory = memory or self.host.offered()[1]
             puts.append(self.placed(content, memory).put)
             done()
-        reads = self.beside(lambda: self.exchange.wait("a", "b", "other"))  # and looks for the one who waits
+        reads = self.beside(lambda: self.exchange.wait("a", "b", "other"))  # its thread reads for the waiting one, too
         fetch = self.host.expect(wire.Fetch)
         done = self.putting(content)
         waits = False
         while not waits:
             with self.client._session.locked:
-                waits = bool(self.client._session.reading.sleepers)
+                waits = bool(self.client._session.reader.waiters)
         self.host.send(wire.Returned(puts))
         self.host.send(wire.Returned([self.placed(content, memory).put]))
         done()
         self.host.send(wire.Failed(fetch.token, 15, ""))
         with self.assertRaises(omnibus.Nothing):
             reads()
-        self.assertTrue(all(s.gaps.empty for s in self.client._session.room._segments.values()))
+        self.assertTrue(all(s.free_list.empty for s in self.client._session.allocator._segments.values()))
 
-    def test_whoever_is_interrupted_while_it_waits_for_room_takes_none(self) -> None:
+    def test_interrupted_put_allocates_nothing(self) -> None:
         content = bytes(900_000)
         done = self.putting(content)
         m = self.placed(content, self.host.offered()[1])
@@ -164,9 +164,9 @@ class PutTest(ExchangeCase):
 
         with mock.patch.object(session, "wait", wait), self.assertRaises(KeyboardInterrupt):
             self.exchange.put("a", "b", "k", len(content), lambda room: None)
-        self.assertTrue(all(s.gaps.empty for s in session.room._segments.values()))
+        self.assertTrue(all(s.free_list.empty for s in session.allocator._segments.values()))
 
-    def test_a_put_that_is_not_out(self) -> None:
+    def test_returned_of_an_unknown_put(self) -> None:
         self.host.send(wire.Returned([5]))
         self.client.process()
         with self.assertRaises(omnibus.ProtocolError):
@@ -185,66 +185,66 @@ class PutTest(ExchangeCase):
         self.assertEqual(len(owners), 2)
 
 
-class RoomTest(unittest.TestCase):
-    """The books of the client's memory."""
+class AllocatorTest(unittest.TestCase):
+    """The allocator of the client's memory."""
 
     def setUp(self) -> None:
         self.said: list[Any] = []
-        self.room = OwnRoom(self.post)
+        self.allocator = BlockAllocator(self.post)
 
     def post(self, m: Any, fd: int) -> None:
         self.said.append(m)
         if fd >= 0:
             os.close(fd)
 
-    def test_rooms_do_not_overlap_and_come_back(self) -> None:
+    def test_blocks_do_not_overlap_and_are_reused(self) -> None:
         r = random.Random(3)
         most = 1 << 20
         out: list[tuple[int, Any]] = []
         for step in range(3000):
             if out and (r.random() < 0.5 or step > 2500):
-                self.room.returned(out.pop(r.randrange(len(out)))[0])
+                self.allocator.returned(out.pop(r.randrange(len(out)))[0])
                 continue
-            got = self.room.take(r.randint(1, 60_000), most)
+            got = self.allocator.allocate(r.randint(1, 60_000), most)
             if got is None:
                 continue
             for _, other in out:
                 apart = got.offset + got.size <= other.offset or other.offset + other.size <= got.offset
                 self.assertTrue(apart or got.segment != other.segment)
-            out.append((self.room.put(got), got))
+            out.append((self.allocator.register_put(got), got))
         while out:
-            self.room.returned(out.pop()[0])
-        self.assertTrue(all(s.gaps.empty for s in self.room._segments.values()))
-        self.assertFalse(self.room.busy)
+            self.allocator.returned(out.pop()[0])
+        self.assertTrue(all(s.free_list.empty for s in self.allocator._segments.values()))
+        self.assertFalse(self.allocator.has_puts)
 
-    def test_segments_are_bounded_and_given_up(self) -> None:
+    def test_segments_are_bounded_and_dropped(self) -> None:
         most = 64 << 20
-        puts = [self.room.put(r) for r in (self.room.take(9 << 20, most) for _ in range(7)) if r is not None]
+        puts = [self.allocator.register_put(r) for r in (self.allocator.allocate(9 << 20, most) for _ in range(7)) if r is not None]
         self.assertEqual(len(puts), 7)
-        self.assertIsNone(self.room.take(9 << 20, most))
+        self.assertIsNone(self.allocator.allocate(9 << 20, most))
         for put in puts:
-            self.room.returned(put)
-        large = self.room.take(60 << 20, most)
+            self.allocator.returned(put)
+        large = self.allocator.allocate(60 << 20, most)
         assert large is not None
         kinds = [type(m).__name__ for m in self.said]
         self.assertEqual(kinds, ["Offer"] * 7 + ["Forget"] * 7 + ["Offer"])
-        self.room.give(large)
-        self.assertIsNotNone(self.room.take(1000, most))
+        self.allocator.free(large)
+        self.assertIsNotNone(self.allocator.allocate(1000, most))
 
     def test_small_payloads_do_not_split_large_segments(self) -> None:
         most = 64 << 20
         size = (16 << 20) + 64  # a tensor of 16 MiB, with its header
         for _ in range(100):
-            large = self.room.take(size, most)
-            small = [self.room.take(1000, most), self.room.take((1 << 20) - 1, most)]
+            large = self.allocator.allocate(size, most)
+            small = [self.allocator.allocate(1000, most), self.allocator.allocate((1 << 20) - 1, most)]
             assert large is not None and small[0] is not None and small[1] is not None
             self.assertEqual((large.offset, len(large.view)), (0, size))
             self.assertTrue(all(r.segment != large.segment for r in small if r is not None))
-            put = self.room.put(large)
-            self.room.give(small[0])
-            self.room.returned(put)
-            self.room.give(small[1])
-        self.assertEqual([m.bytes for m in self.said], [18 << 20, 16 << 20])  # each was used again and again
+            put = self.allocator.register_put(large)
+            self.allocator.free(small[0])
+            self.allocator.returned(put)
+            self.allocator.free(small[1])
+        self.assertEqual([m.bytes for m in self.said], [18 << 20, 16 << 20])  # each was reused
 
     def test_large_segments_serve_payloads_of_nearly_their_size(self) -> None:
         r = random.Random(4)
@@ -255,17 +255,17 @@ class RoomTest(unittest.TestCase):
             self.assertEqual(large_bytes(segment), segment)
         self.assertEqual(len({large_bytes(n) for n in range((1 << 20) + 1, (1 << 21) + 1, 1000)}), 8)
 
-    def test_segments_of_their_own_are_bounded(self) -> None:
-        self.room.bound_segments(4)  # one that is used again, and three for a payload each
-        rooms = [self.room.alone(5000) for _ in range(3)]
-        with self.assertRaisesRegex(omnibus.OutOfMemory, "others have 3 payloads"):
-            self.room.alone(5000)
-        self.room.give(rooms[0])
-        self.room.returned(self.room.put(rooms[1]))
+    def test_dedicated_segments_are_bounded(self) -> None:
+        self.allocator.limit_segments(4)  # one that is used again, and three for a payload each
+        rooms = [self.allocator.allocate_dedicated(5000) for _ in range(3)]
+        with self.assertRaisesRegex(omnibus.OutOfMemory, "other processes hold 3 payloads"):
+            self.allocator.allocate_dedicated(5000)
+        self.allocator.free(rooms[0])
+        self.allocator.returned(self.allocator.register_put(rooms[1]))
         for _ in range(2):
-            self.room.alone(5000)
+            self.allocator.allocate_dedicated(5000)
         with self.assertRaises(omnibus.OutOfMemory):
-            self.room.alone(5000)
+            self.allocator.allocate_dedicated(5000)
 
 
 class GetTest(ExchangeCase):
@@ -299,7 +299,7 @@ class GetTest(ExchangeCase):
         with self.assertRaises(omnibus.Nothing):
             done()
 
-    def test_a_payload_that_crosses_the_cancel_goes_back_unread(self) -> None:
+    def test_payload_after_cancel_is_put_back(self) -> None:
         done = self.beside(lambda: self.exchange.wait("a", "b", "k", 0.05))
         m = self.host.expect(wire.Fetch)
         self.assertEqual(m.flags, wire.WAIT)
@@ -332,7 +332,7 @@ class GetTest(ExchangeCase):
         done = self.beside(lambda: self.exchange.get("a", "b", "k"))
         self.fetched()
         view = done()
-        self.host.hang_up()
+        self.host.close_socket()
         with self.assertRaises(omnibus.HostGone):
             self.exchange.get("a", "b", "k")
         self.assertEqual(bytes(view.data[:4]), b"\0\1\2\3")

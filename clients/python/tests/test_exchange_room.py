@@ -1,4 +1,4 @@
-"""Puts that wait for room, and what keeps them from having it."""
+"""Puts that wait for space, and the bounds of the memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from omnibus import wire
 
 
 class RoomTest(ExchangeCase):
-    def test_whoever_waits_for_room_hears_that_nothing_is_put_in_another(self) -> None:
+    def test_free_wakes_a_thread_that_waits_for_space(self) -> None:
         content = bytes(900_000)
         for key, error in ("k", ValueError), ("\ud800", omnibus.ProtocolError):
             with self.subTest(error.__name__):
@@ -31,7 +31,7 @@ class RoomTest(ExchangeCase):
                 first = self.beside(lambda: self.exchange.put("a", "b", key, len(content), write))  # noqa: B023
                 self.assertTrue(writes.wait(60))
                 second = self.putting(content)
-                while not self.client._session.reading.taken:
+                while not self.client._session.reader.reading_thread:
                     pass
                 go_on.set()
                 with self.assertRaises(error):
@@ -42,20 +42,20 @@ class RoomTest(ExchangeCase):
                 self.host.send(wire.Placed(m.token, 7), wire.Returned([m.put]))
                 second()
 
-    def test_only_whoever_wants_room_hears_that_the_system_has_none(self) -> None:
+    def test_out_of_memory_reaches_only_the_asking_thread(self) -> None:
         self.exchange = self.client.exchange(20 << 20)
         done = self.putting(bytes(9 << 20))
         self.host.offered()
         m = self.host.expect(wire.Place)
         self.host.send(wire.Placed(m.token, 7))
         done()
-        reads = self.beside(lambda: self.exchange.wait("a", "b", "other"))  # and looks for the one who waits
+        reads = self.beside(lambda: self.exchange.wait("a", "b", "other"))  # its thread reads for the waiting one, too
         fetch = self.host.expect(wire.Fetch)
         wants = self.putting(bytes(18 << 20))
         waits = False
         while not waits:
             with self.client._session.locked:
-                waits = bool(self.client._session.reading.sleepers)
+                waits = bool(self.client._session.reader.waiters)
         with mock.patch.object(os, "memfd_create", side_effect=OSError(errno.EMFILE, "")):
             self.host.send(wire.Returned([m.put]))
             with self.assertRaisesRegex(omnibus.OutOfMemory, "no segment of .*ulimit -n"):
@@ -75,7 +75,7 @@ class RoomTest(ExchangeCase):
         done()
         return m
 
-    def test_as_much_as_the_host_says(self) -> None:
+    def test_arena_and_largest_payload_are_bounded(self) -> None:
         self.client._session.largest_bytes = 4 << 20
         self.exchange = self.client.exchange(4 << 20)
         with self.assertRaisesRegex(omnibus.TooLarge, "5242880 bytes: this bus takes 4194304"):
@@ -84,12 +84,12 @@ class RoomTest(ExchangeCase):
         with self.assertRaisesRegex(omnibus.OutOfMemory, "take 3145728 bytes in 1 segments, of at most 4194304 bytes and 1024 segments: .*raise arena_bytes"):
             self.exchange.put("a", "b", "k", 3 << 20, lambda room: None, 0.01)
 
-    def test_what_the_host_takes(self) -> None:
-        """However large arena_bytes is: the host would end the connection of a process that offers more."""
-        own = self.client._session.room
-        self.assertEqual((own.most_bytes, own.most_segments), (0, 1024))  # an older host does not say
-        own.most_bytes = 5 << 20
-        own.bound_segments(8)
+    def test_segments_stay_within_the_hosts_bound(self) -> None:
+        """For any arena_bytes: the host would end the connection of a process that offers more."""
+        own = self.client._session.allocator
+        self.assertEqual((own.max_bytes, own.max_segments), (0, 1024))  # an older host does not say
+        own.max_bytes = 5 << 20
+        own.limit_segments(8)
         self.exchange = self.client.exchange(1 << 40)
         self.lies(3 << 20)
         with self.assertRaisesRegex(omnibus.OutOfMemory, "lends the host 3145728, and the host takes 5242880"):
@@ -99,9 +99,9 @@ class RoomTest(ExchangeCase):
             self.exchange.put("a", "b", "k", 1 << 20, lambda room: None, 0.01)
         self.assertFalse(self.client.closed)
 
-    def test_memory_goes_back_when_it_is_much(self) -> None:
+    def test_empty_segments_above_keep_bytes_are_dropped(self) -> None:
         """Values that lie for a while take what they need. Above keep_bytes an empty segment is given up."""
-        own = self.client._session.room
+        own = self.client._session.allocator
         own.keep_bytes = 5 << 20
         self.exchange = self.client.exchange(64 << 20)
         self.assertEqual(own.keep_bytes, 64 << 20)  # memory that the user sets is used again

@@ -11,10 +11,10 @@ from unittest import mock
 from gpumessage import ADD_SEALS, FUTURE_WRITE, GROW, SHRINK, Payload, Producer, memfd
 
 from omnibus import ForeignDevice, Forged, Nothing, PayloadError, Poisoned, dlpack
-from omnibus.devices.shared import Shared
+from omnibus.devices.mapping_cache import MappingCache
 from omnibus.devices.words import reached
-from omnibus.gpu.layout import Lent, lent
-from omnibus.gpu.lane import HANDLED, TIDY, Lane
+from omnibus.gpu.layout import LentAllocation, lent_allocations
+from omnibus.gpu.lane import BY_HANDLE, TIDY_SECONDS, Lane
 
 EMULATED = b"emul" + bytes(11) + b"\1"
 
@@ -94,8 +94,8 @@ class TestEmulated(unittest.TestCase):
         with self.assertRaises(Nothing):  # which was withdrawn, and is mapped no more
             self.open()
 
-    def test_gives_back_once_in_a_while(self):
-        """What is withdrawn, and the dead's, goes with the first message after some time, unless it is read."""
+    def test_withdrawn_memory_is_dropped_at_an_interval(self):
+        """Withdrawn memory, and that of dead processes, is dropped with a later message, unless it is read."""
         other = Producer(EMULATED)
         self.addCleanup(other.kill)
         other.pool = bytes(16)
@@ -109,11 +109,11 @@ class TestEmulated(unittest.TestCase):
         asked = len(self.producer.asked)
         Payload(other.place()).open(self.lane)
         self.assertEqual((len(self.producer.asked), len(pool.arenas)), (asked, 1))
-        self.lane._tidied -= TIDY
+        self.lane._tidied -= TIDY_SECONDS
         Payload(other.place()).open(self.lane)
         self.assertEqual((len(self.producer.asked), pool.arenas), (asked + 1, {}))
         self.producer.kill()
-        self.lane._tidied -= TIDY
+        self.lane._tidied -= TIDY_SECONDS
         Payload(other.place()).open(self.lane)
         self.assertEqual(list(self.lane._pools), [other.pool])
         self.assertEqual(dlpack.borrow(read).view()[:4], bytes(4))
@@ -126,8 +126,8 @@ class TestEmulated(unittest.TestCase):
             with self.assertRaises(Poisoned):
                 t.wait()
 
-    def test_memory_that_goes_is_not_found(self):
-        """Who asks while its destructor runs, as another thread may, is given another mapping."""
+    def test_memory_being_unmapped_is_not_found(self):
+        """A get during the destructor of a mapping, as from another thread, returns another mapping."""
         opened = []
 
         class Mapped:
@@ -141,7 +141,7 @@ class TestEmulated(unittest.TestCase):
                     again.append(shared.get(b"handle"))
 
         again = []
-        shared = Shared(Mapped)
+        shared = MappingCache(Mapped)
         first = shared.get(b"handle")
         self.assertIs(shared.get(b"handle"), first)
         del first
@@ -187,9 +187,9 @@ class TestEmulated(unittest.TestCase):
                 self.open(generation=1)
 
     def test_an_own_buffer_of_another_gpu(self):
-        own = Lent(EMULATED[:-1] + b"\2", 4096, 1 << 16)
+        own = LentAllocation(EMULATED[:-1] + b"\2", 4096, 1 << 16)
         handle = bytes(64)
-        lent[handle] = own
+        lent_allocations[handle] = own
         with self.assertRaisesRegex(Forged, "another GPU"):
             self.open(kind=2, arena=0, handle=handle)
 
@@ -217,32 +217,32 @@ class TestEmulated(unittest.TestCase):
         def publish(number, magic=b"omnihdl\1", size=size - 4096, offset=4096, length=96, handle=handle):
             published, mapped = memfd(length, SHRINK | GROW | FUTURE_WRITE)
             mapped[:] = struct.pack("<8sQQ8x64s", magic, size, offset, handle).ljust(length, b"\0")
-            self.producer.published[HANDLED | number] = published, length
+            self.producer.published[BY_HANDLE | number] = published, length
 
         publish(1)
         memory[8192:12288] = bytes(range(256)) * 16
         self.producer.ready(1, 1)
         for _ in range(3):
-            t = self.open(arena=HANDLED | 1, offset=4096)
+            t = self.open(arena=BY_HANDLE | 1, offset=4096)
             self.assertEqual(dlpack.borrow(t).view()[:3], b"\0\1\2")
-        self.assertEqual([n.number for n in self.producer.asked], [0, HANDLED | 1])
+        self.assertEqual([n.number for n in self.producer.asked], [0, BY_HANDLE | 1])
         with self.assertRaises(Forged):
-            self.open(arena=HANDLED | 1, offset=size - 8191)
+            self.open(arena=BY_HANDLE | 1, offset=size - 8191)
         for number, fields in enumerate((
             {"magic": b"x" * 8}, {"size": size}, {"offset": size + 1}, {"size": (1 << 64) - 1}, {"length": 97},
             {"handle": b"x" * 64},
         ), 2):  # fmt: skip
             publish(number, **fields)
             with self.assertRaises(Forged, msg=str(fields)):
-                self.open(arena=HANDLED | number)
+                self.open(arena=BY_HANDLE | number)
         gone = struct.pack("<8sIIQ16s16sQ", b"omniemu\1", os.getpid(), fd, size, b"m" * 16, EMULATED, namespace)
         publish(8, handle=gone)
-        for fields in ({"arena": HANDLED | 8}, {"kind": 2, "arena": 0, "handle": gone}):
+        for fields in ({"arena": BY_HANDLE | 8}, {"kind": 2, "arena": 0, "handle": gone}):
             with self.assertRaises(Poisoned, msg=str(fields)):
                 self.open(**fields)
-        self.producer.published[HANDLED | 9] = memfd(96)[0], 96  # that others may write
+        self.producer.published[BY_HANDLE | 9] = memfd(96)[0], 96  # that others may write
         with self.assertRaises(Forged):
-            self.open(arena=HANDLED | 9)
+            self.open(arena=BY_HANDLE | 9)
 
     def test_refusals(self):
         self.producer.ready(1, 1)
@@ -255,7 +255,7 @@ class TestEmulated(unittest.TestCase):
         with self.assertRaises(ForeignDevice):
             self.open(device=bytes(range(16)))
 
-    def test_the_rest_is_checked_as_ever(self):
+    def test_the_size_of_a_place_is_checked(self):
         with self.assertRaises(PayloadError):
             Payload(self.producer.place(nbytes=1))
 

@@ -36,19 +36,19 @@ class TestCuda(FakeCase):
         self.words = (ctypes.c_uint32 * 16).from_buffer(page)
 
     def make_arena(self, number):
-        """An arena as its producer makes it, mapped by no one."""
+        """An unmapped arena, as its producer creates it."""
         fd = os.memfd_create("fake-arena", os.MFD_CLOEXEC)
         os.ftruncate(fd, ARENA)
         os.pwrite(fd, bytes(range(256)) * 16, 4096)
         self.producer.published[number] = fd, ARENA
 
     def write(self, n, value):
-        """Have the reader's stream write a word, behind all before."""
+        """Write a word on the reader's stream, after its earlier work."""
         with self.device.context:
             self.device.call("cuStreamWriteValue32_v2", self.stream, self.words_at + 4 * n, value, 0)
 
     def block(self, n, value):
-        """Have the reader's stream wait for a word."""
+        """Make the reader's stream wait for a word."""
         with self.device.context:
             self.device.call("cuStreamWaitValue32_v2", self.stream, self.words_at + 4 * n, value, 0)
 
@@ -77,7 +77,7 @@ class TestCuda(FakeCase):
         q = Payload(self.producer.place(slot=2))
         self.producer.ready(2, 1)
         with self.device.context:
-            other = self.device._stream()
+            other = self.device._new_stream()
         q.open(self.lane).__dlpack__(stream=other)
         until(lambda: gc.collect() is not None and q.alive() is None)
         self.assertIsNotNone(p.alive())
@@ -85,7 +85,7 @@ class TestCuda(FakeCase):
         until(lambda: p.alive() is None)
         self.assertEqual(self.fake.fake_count(b"wrong_version"), 0)
 
-    def test_what_is_ready_is_not_waited_for(self):
+    def test_complete_memory_is_not_waited_for(self):
         self.producer.ready(1, 1)
         for _ in range(200):  # more than lines in a page
             p = Payload(self.producer.place())
@@ -96,7 +96,7 @@ class TestCuda(FakeCase):
         self.assertLessEqual(self.fake.fake_count(b"cuStreamCreate"), 4)
 
     def test_without_a_stream(self):
-        """Waits on the CPU, and goes at once."""
+        """The wait is on the CPU, and the memory is released at once."""
         p = Payload(self.producer.place())
         t = p.open(self.lane)
         self.assertFalse(t.wait(0))
@@ -177,14 +177,14 @@ class TestCuda(FakeCase):
             self.producer.ready(2, 1)
             q = Payload(self.producer.place(slot=2))
             with self.device.context:
-                other = self.device._stream()
+                other = self.device._new_stream()
             q.open(self.lane).__dlpack__(stream=other)
             until(lambda: gc.collect() is not None and q.alive() is None)  # noqa: B023
             self.assertIsNotNone(p.alive(), call)
             self.words[1] = 1
             until(lambda: p.alive() is None)  # noqa: B023
 
-    def test_nothing_is_left_of_what_could_not_be_made(self):
+    def test_a_failed_creation_leaks_nothing(self):
         t = Payload(self.producer.place()).open(self.lane)
         # The page that words are in stays, once it is there.
         for call, stays in (("cuMemHostGetDevicePointer_v2", 0), ("cuStreamCreate", 1), ("cuEventCreate", 0)):
@@ -194,7 +194,7 @@ class TestCuda(FakeCase):
                 t.__dlpack__(stream=self.stream)
             self.assertEqual(self.fake.fake_left() - left, stays, call)
 
-    def test_registered_memory_is_forgotten_before_it_goes(self):
+    def test_memory_is_unregistered_before_it_is_unmapped(self):
         left = self.fake.fake_left()
         page = mmap.mmap(-1, 4096)
         base = ctypes.addressof(ctypes.c_char.from_buffer(page))
@@ -202,14 +202,14 @@ class TestCuda(FakeCase):
         with self.assertRaisesRegex(DriverError, "cuMemHostGetDevicePointer"):
             self.device.register(base, 4096, page)
         self.assertEqual(self.fake.fake_left(), left)
-        held = cuda._stuck
+        held = cuda._still_registered
         registered = self.device.register(base, 4096, page)
         self.fake.fake_inject(b"cuMemHostUnregister", 2, 1)
         del registered
         self.assertIs(held.pop(), page)
 
     def test_the_watcher_lives_without_descriptors(self):
-        """What cannot be asked is asked again."""
+        """A condition that raises is polled again."""
         watcher = Watcher()
         watcher.start()
         asked, over = [], threading.Event()
@@ -240,7 +240,7 @@ class TestCuda(FakeCase):
         self.assertEqual((n, bytes(values)[8:72], values[9], sizes[9]), (10, handle, 1, 4))
 
     def test_a_tensor_to_the_host(self):
-        """What is sent of a tensor on a GPU is copied into the payload, in order with what fills it."""
+        """A tensor on a GPU is copied into a host payload, ordered after the work that fills it."""
         t = Payload(self.producer.place(offset=4096)).open(self.lane)
         with mock.patch.object(cuda, "_devices", {UUID: self.device}):
             plan = bundle.Plan({"x": t})

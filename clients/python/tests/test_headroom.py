@@ -39,12 +39,12 @@ class LimitsTest(unittest.TestCase):
         with self.assertRaisesRegex(OutOfMemory, f"^a thing: .*{why}"):
             self.check(size)
 
-    def test_of_the_machine(self) -> None:
+    def test_machine_limit(self) -> None:
         self.check(9 * GIB)
         self.refused(9 * GIB + 1, "/proc/meminfo leaves 10737418240 bytes, of which 1073741824 stay free: Cannot allocate memory")
         self.refused(1 << 40, "/proc/meminfo")
 
-    def test_of_groups_of_version_2(self) -> None:
+    def test_limits_of_cgroup_version_2(self) -> None:
         self.write(self.proc, "self/cgroup", "0::/a/b\n")
         self.write(self.groups, "a/b/memory.max", "max")
         self.write(self.groups, "a/memory.max", 4 * GIB)
@@ -53,7 +53,7 @@ class LimitsTest(unittest.TestCase):
         self.check(GIB)
         self.refused(2 * GIB, "a/memory.max leaves 2147483648")
 
-    def test_of_groups_of_version_1(self) -> None:
+    def test_limits_of_cgroup_version_1(self) -> None:
         self.write(self.proc, "self/cgroup", "3:cpu:/x\n4:memory,hugetlb:/c\n")
         self.write(self.groups, "memory/memory.limit_in_bytes", 1 << 62)
         self.write(self.groups, "memory/memory.usage_in_bytes", 0)
@@ -61,7 +61,7 @@ class LimitsTest(unittest.TestCase):
         self.write(self.groups, "memory/c/memory.usage_in_bytes", 2 * GIB)
         self.refused(1 << 20, "memory/c/memory.limit_in_bytes leaves 0 bytes")
 
-    def test_what_cannot_be_read(self) -> None:
+    def test_unreadable_limits_are_ignored(self) -> None:
         headroom.check("a thing", 1 << 50, "/nowhere", "/nowhere")
 
 

@@ -15,7 +15,7 @@ from hostcase import HostCase
 import omnibus
 from omnibus import wire
 from omnibus.connection import Connection
-from omnibus.reading import Reading
+from omnibus.socketreader import SocketReader
 
 
 class InterruptTest(HostCase):
@@ -64,27 +64,27 @@ class InterruptTest(HostCase):
 
     def test_at_the_socket(self) -> None:
         self.given_up = {0}
-        self.interrupted_in(Connection.poll, Reading.read)
+        self.interrupted_in(Connection.poll, SocketReader.read_packets)
         self.works()
 
     def test_while_another_thread_reads(self) -> None:
         self.given_up = {0, 1}
         other = self.beside(lambda: self.client.call("status"))
         token = self.host.expect(wire.Call).token
-        while not self.client._session.reading.taken:
+        while not self.client._session.reader.reading_thread:
             pass
-        self.interrupted_in(threading.Condition.wait, Reading._sleep)
+        self.interrupted_in(threading.Condition.wait, SocketReader._sleep_until_notified)
         self.host.send(wire.Reply(token, 0, b"2"))
         self.assertEqual(other(), 2)
         self.works()
 
     def test_on_the_way_to_the_socket(self) -> None:
         self.given_up = {0}
-        with mock.patch.object(Reading, "read", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
+        with mock.patch.object(SocketReader, "read_packets", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
             self.client.call("status")
         self.works()
 
-    def test_in_the_middle_of_the_books(self) -> None:
+    def test_while_state_is_changed(self) -> None:
         def done() -> bool:
             raise KeyboardInterrupt
 
@@ -99,7 +99,7 @@ class InterruptTest(HostCase):
                 self.client.call("status")
         self.ended()
 
-    def test_a_handler_that_uses_the_client_in_the_middle_of_the_books(self) -> None:
+    def test_handler_that_uses_the_client_while_state_is_changed(self) -> None:
         def done() -> bool:
             self.client.call("status")
             return True
@@ -108,7 +108,7 @@ class InterruptTest(HostCase):
             self.client._session.wait(done)
         self.ended()
 
-    def test_before_the_lock_is_let_go_of(self) -> None:
+    def test_before_the_lock_is_released(self) -> None:
         self.client._session.locked.__enter__()
         self.ended()
 

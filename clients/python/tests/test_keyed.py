@@ -75,13 +75,13 @@ class KeyedCase(unittest.TestCase):
             for (_, end), (start, _) in zip(taken, taken[1:]):
                 self.assertLessEqual(end, start, "two objects overlap")
             self.assertEqual(len({x.slot for x in o.objects.values()}), len(o.objects))
-            self.assertEqual(len(o._free_slots) + len(o.objects), o._slots_used)
+            self.assertEqual(len(o._free_slots) + len(o.objects), o._used_slots)
             for key, x in s._by_key.items():
                 self.assertIs(o.objects[x.gen], x, key)
             for slot in o._free_slots:
                 self.assertEqual(o._words[(4096 + 64 * slot) // 8], 0)
                 for a in o.accounts.values():
-                    self.assertFalse(a.keeps(slot) or a.pins(slot), f"reader {a.reader} keeps slot {slot}")
+                    self.assertFalse(a.has_debt(slot) or a.has_pin(slot), f"reader {a.reader} keeps slot {slot}")
 
 
 class ScenarioTest(KeyedCase):
@@ -105,7 +105,7 @@ class ScenarioTest(KeyedCase):
         self.assertEqual(s.stats().used_bytes, 0)
         self.check(s)
 
-    def test_younger_values_go_around_one_that_is_owed(self) -> None:
+    def test_younger_values_skip_one_with_a_debt(self) -> None:
         s = self.store(8 * KIB)
         r = self.reader(s)
         owed = s.put("owed", bytes([1]) * KIB)
@@ -344,7 +344,7 @@ class RefusedTest(KeyedCase):
         self.assertEqual(s.stats().keys, 1)
         s.touch("k" * 1024)
         for call in (s.get_cached, s.touch, s.delete):
-            with self.assertRaisesRegex(NotFound, "^nothing lies under 'missing'$"):
+            with self.assertRaisesRegex(NotFound, "^there is no value under 'missing'$"):
                 call("missing")
 
     def test_values(self) -> None:
@@ -439,7 +439,7 @@ class RefusedTest(KeyedCase):
 
         peer = threading.Thread(target=attach)
         peer.start()
-        with self.assertRaisesRegex(TooManyReaders, "all 1 readers are there .max_readers"):
+        with self.assertRaisesRegex(TooManyReaders, "all 1 reader indexes are in use .max_readers"):
             s.admit(ours)
         peer.join()
         self.assertRegex(str(refused), "the store's owner has refused this reader")
@@ -447,7 +447,7 @@ class RefusedTest(KeyedCase):
         wait_until(lambda: s.stats().readers == 0)
         self.reader(s)
 
-    def test_a_reader_that_settles_more_than_it_owes(self) -> None:
+    def test_reader_that_settles_more_debts_than_it_has(self) -> None:
         s = self.store(4 * KIB)
         liar, r = self.reader(s), self.reader(s)
         h = s.put("key", b"x")
@@ -472,10 +472,10 @@ class RefusedTest(KeyedCase):
                     theirs.shutdown(socket.SHUT_RDWR)
                 with self.assertRaises((ProtocolError, OSError)):
                     s.admit(ours)
-        self.assertEqual(s._owner._invited, set())
+        self.assertEqual(s._owner._reserved_indexes, set())
         self.reader(s)
 
-    def test_a_peer_that_says_nothing_holds_up_no_other(self) -> None:
+    def test_silent_peer_delays_no_other(self) -> None:
         s = self.store(4 * KIB)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         failed: list[BaseException] = []
@@ -488,13 +488,13 @@ class RefusedTest(KeyedCase):
 
         silent = threading.Thread(target=admit)
         silent.start()
-        wait_until(lambda: len(s._owner._invited) == 1)
+        wait_until(lambda: len(s._owner._reserved_indexes) == 1)
         r = self.reader(s)
         self.assertEqual(r.get(s.put("key", b"x")), b"x")
         self.assertTrue(silent.is_alive())
         theirs.close()
         silent.join()
-        self.assertEqual((len(failed), s._owner._invited), (1, set()))
+        self.assertEqual((len(failed), s._owner._reserved_indexes), (1, set()))
 
     def test_closed(self) -> None:
         s = self.store(4 * KIB)
@@ -515,8 +515,8 @@ class RefusedTest(KeyedCase):
         s = self.store(4 * KIB)
         r = self.reader(s)
         t = r.get(s.put("t", Tensor("uint8", (100,), bytes(100))))
-        hang_up, times = r._hang_up, []
-        with mock.patch.object(r, "_hang_up", lambda: times.append(hang_up())):
+        hang_up, times = r._close_socket, []
+        with mock.patch.object(r, "_close_socket", lambda: times.append(hang_up())):
             r.close()
             r.close()
             with self.assertRaisesRegex(OwnerGone, "the reader is closed"):
@@ -618,7 +618,7 @@ class InterruptTest(KeyedCase):
             else:
                 self.check(s)
 
-    def test_an_interrupt_in_the_books_ends_the_store(self) -> None:
+    def test_interrupt_in_a_call_ends_the_store(self) -> None:
         s = self.store(4 * KIB)
         r = self.reader(s)
         with mock.patch.object(s._owner, "reserve", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):

@@ -61,7 +61,7 @@ class ReaderTest(DeathCase):
         finally:
             os.kill(child, signal.SIGKILL)
 
-    def test_a_reader_that_never_lets_go(self) -> None:
+    def test_a_reader_that_keeps_its_views(self) -> None:
         p = self.peer("reader")
         self.readers(1)
         self.assertEqual(p("hold", *self.store.put("key", bytes(3 * KIB))), 1)

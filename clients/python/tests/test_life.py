@@ -59,7 +59,7 @@ print("returned", flush=True)
         self.host.send(wire.Welcome(wire.VERSION, 0, 1, 7, 512, 0, "test", [EDGE_IN], [EDGE_OUT], []))
         self.host.serve("first")
 
-    def test_sigterm_finishes_what_is_open(self) -> None:
+    def test_sigterm_finishes_open_tasks(self) -> None:
         p = self.start()
         self.accept(p)
         self.host.send(opened(1), deliver(1, 7, encode("x")))
@@ -86,7 +86,7 @@ print("returned", flush=True)
     def test_host_dies(self) -> None:
         p = self.start()
         self.accept(p)
-        self.host.hang_up()
+        self.host.close_socket()
         self.assertEqual(p.wait(60), 69)
 
     def test_rejoin(self) -> None:
@@ -95,11 +95,11 @@ print("returned", flush=True)
             self.accept(p)
             self.host.send(opened(1), deliver(1, 7, encode("x")))
             self.assertEqual(bytes(self.host.emitted().payload), encode("X"))
-            self.host.hang_up()
+            self.host.close_socket()
             self.host.waiting.clear()
         self.accept(p)
         self.host.send(wire.Bye())
-        self.host.hang_up()
+        self.host.close_socket()
         self.accept(p)
         self.host.send(wire.Drain(), opened(1), deliver(1, 7, encode("y")))
         self.assertEqual(bytes(self.host.emitted().payload), encode("Y"))
@@ -107,11 +107,11 @@ print("returned", flush=True)
         self.host.listener.setblocking(False)
         with self.assertRaises(BlockingIOError):  # it stays with the host that drains
             self.host.listener.accept()
-        self.host.hang_up()
+        self.host.close_socket()
         self.accept(p)
         p.send_signal(signal.SIGTERM)
         self.host.expect(wire.Leave)
-        self.host.hang_up()
+        self.host.close_socket()
         self.assertEqual(p.wait(60), 0)
 
     def test_rejoin_of_a_process_that_the_host_started(self) -> None:
@@ -123,7 +123,7 @@ print("returned", flush=True)
             while isinstance(end, wire.Drain) and not isinstance(m := self.host.receive(), wire.Bye):  # it leaves by itself
                 if isinstance(m, wire.Call):
                     self.host.send(wire.Reply(m.token, 0, b"{}"))
-            self.host.hang_up()
+            self.host.close_socket()
             self.assertEqual(p.wait(60), 0)
             self.host.waiting.clear()
 
@@ -139,7 +139,7 @@ print("returned", flush=True)
         self.accept(p)
         p.send_signal(signal.SIGTERM)
         self.host.expect(wire.Leave)
-        self.host.hang_up()
+        self.host.close_socket()
         self.assertEqual(p.wait(60), 0)
 
     def test_a_child_that_imports_the_file_does_not_serve(self) -> None:
@@ -170,8 +170,8 @@ else:
                 self.assertIn('RuntimeError: run() in a child process of multiprocessing', done.stderr)
                 self.assertIn('if __name__ == "__main__":', done.stderr)
 
-    def test_sigterm_while_a_host_is_waited_for(self) -> None:
-        """It comes just where whoever waits would have a lock."""
+    def test_sigterm_while_waiting_for_a_host(self) -> None:
+        """It comes just where a waiting thread would hold a lock."""
         script = """
 import signal, sys
 from omnibus import run, stage
@@ -233,8 +233,8 @@ run()
         gc.disable()
         if collecting:
             self.addCleanup(gc.enable)
-        leaving = runner._Leaving()
-        with mock.patch.object(runner, "_Leaving", lambda: leaving):
+        stop_request = runner._StopRequest()
+        with mock.patch.object(runner, "_StopRequest", lambda: stop_request):
             r = self.beside(lambda: omnibus.run(hold, path=self.host.path, rejoin=True))
             self.host.welcome()
         counts = []
@@ -250,11 +250,11 @@ run()
             self.host.memory.clear()
             self.host.send(deliver(1, 9, codec=1, flags=0, segment=3, size=50_000))  # which waits
             with self.assertLogs("omnibus", "WARNING"):
-                self.host.hang_up()
+                self.host.close_socket()
                 self.host.welcome()
         self.host.serve("hold")
-        leaving.tell()
-        self.host.hang_up()
+        stop_request.set()
+        self.host.close_socket()
         r()
         self.assertEqual(counts, counts[:1] * len(counts))
 
@@ -289,7 +289,7 @@ class PullTest(HostCase):
         with self.assertRaises(omnibus.Finished):
             ds[0].finish()
 
-    def test_a_wait_without_time_sees_what_has_come(self) -> None:
+    def test_wait_with_timeout_zero_handles_arrived_packets(self) -> None:
         _, (d,), _ = self.pull(1, deliver(1, 7, encode(1)))
         self.assertFalse(d.task.wait_aborted(0))
         self.host.send(over(1, wire.OUTCOME_ABORTED))
@@ -305,21 +305,21 @@ class PullTest(HostCase):
         self.host.send(wire.Bye())
         self.assertEqual(list(loop), [])
 
-    def test_what_the_host_said_last_is_read(self) -> None:
+    def test_last_packets_of_the_host_are_read(self) -> None:
         client, (d, e), loop = self.pull(2, deliver(1, 7, encode(1)), deliver(1, 8, encode(2)))
         d.finish()  # the host does not read it: the connection is reset
         self.host.send(wire.Bye())
-        self.host.hang_up()
-        e.finish()  # and finds nobody there
+        self.host.close_socket()
+        e.finish()  # after the end of the session
         self.assertFalse(client.closed)
         self.assertEqual(list(loop), [])
         self.assertTrue(client.closed)
 
-    def test_a_reset_comes_before_what_the_host_said_last(self) -> None:
+    def test_last_packets_are_read_after_a_reset(self) -> None:
         client, (d,), loop = self.pull(1, deliver(1, 7, encode(1)))
         d.finish()
         self.host.send(wire.Bye())
-        self.host.hang_up()
+        self.host.close_socket()
         self.assertEqual(list(loop), [])
 
     def test_leave_ends_the_loop(self) -> None:
@@ -335,7 +335,7 @@ class PullTest(HostCase):
         self.assertEqual(list(loop), [])
         self.host.expect(wire.Ended)
 
-    def test_over_takes_back_what_waits(self) -> None:
+    def test_over_removes_queued_deliveries(self) -> None:
         client, (d,), loop = self.pull(1, deliver(1, 7, encode(1)), deliver(1, 8, encode(2)))
         self.host.send(over(1, wire.OUTCOME_ABORTED))
         while not d.task.aborted:  # type: ignore[union-attr]
@@ -424,7 +424,7 @@ class PullTest(HostCase):
 
         class Meeting(Pull):
             @property  # type: ignore[override]
-            def _on_news(self) -> Any:
+            def _on_change(self) -> Any:
                 now = self.waiting
                 if threading.current_thread() is first and not entered.is_set():
                     entered.set()
@@ -433,8 +433,8 @@ class PullTest(HostCase):
                         pass
                 return now
 
-            @_on_news.setter
-            def _on_news(self, waiting: Any) -> None:
+            @_on_change.setter
+            def _on_change(self, waiting: Any) -> None:
                 self.waiting = waiting
 
         def ready() -> bool:
@@ -444,7 +444,7 @@ class PullTest(HostCase):
         looked: list[threading.Thread] = []
         pull = Meeting(s)
         first, second = (
-            threading.Thread(target=lambda: asyncio.run(aio.news(s, ready, pull)), daemon=True) for _ in range(2)
+            threading.Thread(target=lambda: asyncio.run(aio.wait_for_change(s, ready, pull)), daemon=True) for _ in range(2)
         )
         first.start()
         while not {first, second} <= set(looked):
@@ -456,16 +456,16 @@ class PullTest(HostCase):
             t.join(60)
             self.assertFalse(t.is_alive(), "it was not told")
 
-    def test_what_waited_is_gone_before_the_async_loop_has_it(self) -> None:
+    def test_delivery_removed_before_the_async_loop_takes_it(self) -> None:
         async def stage() -> list[Any]:
             async with await omnibus.aconnect(self.host.path) as bus:
                 loop = bus.deliveries("upper")
                 d = await loop.__anext__()
-                patch = mock.patch.object(aio, "news")
+                patch = mock.patch.object(aio, "wait_for_change")
 
                 async def wait_for_the_wrong_one(*of: Any) -> bool:
                     patch.stop()
-                    well = await aio.news(*of)
+                    well = await aio.wait_for_change(*of)
                     self.host.send(over(1, wire.OUTCOME_ABORTED))
                     while not d.task.aborted:
                         bus.process()
@@ -493,7 +493,7 @@ class PullTest(HostCase):
         self.host.send(opened(1), deliver(1, 7, encode(1)))
         self.assertEqual(r(), 1)
 
-    def test_an_error_that_is_no_text(self) -> None:
+    def test_error_that_is_not_unicode(self) -> None:
         client, (d,), loop = self.pull(1, deliver(1, 7, encode(1)))
         d.finish(ValueError(os.fsdecode(b"no file \xff.wav")))
         self.assertEqual(self.host.expect(wire.Finish).text, "ValueError: no file ?.wav")

@@ -78,7 +78,7 @@ class ViewTest(RequestCase):
         view.release()
         self.assertEqual(self.host.expect(wire.Release).delivery, 1)
 
-    def test_the_last_slice_gives_it_back(self) -> None:
+    def test_last_slice_returns_the_payload(self) -> None:
         d = self.result()
         a, b = d.view().data[:10], d.view().data[10:]
         d.finish()
@@ -162,7 +162,7 @@ class ViewTest(RequestCase):
         e = self.result(2)
         v = d.view()
         self.host.send(wire.Forget(1))
-        while self.client._session.segments.mapped:
+        while self.client._session.host_segments.mapped:
             self.client.process()
         self.assertEqual(v.data[0], 0)
         self.assertEqual(e.bytes[:3], b"\0\1\2")
@@ -184,7 +184,7 @@ class ViewTest(RequestCase):
     def test_views_outlive_the_host(self) -> None:
         d = self.result()
         v = d.view()
-        self.host.hang_up()
+        self.host.close_socket()
         while not self.client.closed:
             self.client.process()
         self.assertEqual(v.data[5], 5)

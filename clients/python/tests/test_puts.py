@@ -1,4 +1,4 @@
-"""Emissions from room of the client's own, and tensors on an emulated GPU in them, with a host that follows the protocol."""
+"""Emissions from the client's own segments, also with tensors on an emulated GPU, to a host that follows the protocol."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ class PutsCase(HostCase):
 
 
 class WayTest(PutsCase):
-    def test_all_goes_out_in_order_and_nothing_waits_for_the_host(self) -> None:
+    def test_emissions_keep_order_and_do_not_wait(self) -> None:
         d = self.task(wire.Edge("upper->next", "next"))
         d.emit("small", key="k")
-        d.task._finish_emission(d.task._emit(BIG, d.task._envelope(7), omnibus.RAW))
-        d.task._current = 7
+        d.task._run_rest(d.task._emit(BIG, d.task._envelope(7), omnibus.RAW))
+        d.task._current_delivery = 7
         with d.task.reserve(20_000) as room:
             room.view[:3] = b"abc"
             room.send(3, last=True)
@@ -84,11 +84,11 @@ class WayTest(PutsCase):
         self.returned(small, part)
         self.heard()
         d.task.emit_bytes(BIG)
-        self.assertEqual(self.put().offset, part.offset)  # the room is used again, and not that which is not returned
+        self.assertEqual(self.put().offset, part.offset)  # a returned block is reused; one that is not returned is not
 
-    def test_what_is_larger_than_the_room_has_a_segment_of_its_own(self) -> None:
+    def test_payload_beyond_the_arena_has_its_own_segment(self) -> None:
         d = self.task()
-        d.task._current = 7
+        d.task._current_delivery = 7
         self.client._session.arena_bytes = 8192
         d.task.reserve(10_000).abort()
         offer, _ = self.host.offered()
@@ -102,13 +102,13 @@ class WayTest(PutsCase):
         self.heard()
         self.host.nothing()  # the host has forgotten it by itself
 
-    def test_a_put_that_cannot_be_said(self) -> None:
+    def test_put_that_cannot_be_encoded(self) -> None:
         d = self.task()
-        d.task._current = 7
+        d.task._current_delivery = 7
         with d.task.reserve(len(BIG)) as room, self.assertRaises(omnibus.LabelError):
             room.send(attrs={"": "no name"})
         self.host.offered()
-        for _ in range(2):  # neither room nor credit is lost
+        for _ in range(2):  # neither the block nor the credit is lost
             d.emit(BIG, codec=omnibus.RAW)
             self.assertEqual(self.put().offset, 0 if _ == 0 else 10_240)
 
@@ -116,7 +116,7 @@ class WayTest(PutsCase):
 class WindowTest(PutsCase):
     def waits(self, emit: Callable[[], Any]) -> Callable[[], Any]:
         done = self.beside(emit)
-        while not self.client._session.attempts:
+        while not self.client._session.polled:
             pass
         self.host.nothing()
         return done
@@ -139,13 +139,13 @@ class WindowTest(PutsCase):
                 self.doCleanups()
                 self.setUp()
 
-    def test_without_a_window_as_many_as_the_host_queues(self) -> None:
+    def test_puts_without_a_window_are_bounded(self) -> None:
         d = self.task(wire.Edge("upper->next", "next"))
         with mock.patch.object(puts, "MAX_OUT", 3):
             for n in range(3):
                 d.emit(n)
             done = self.beside(lambda: d.emit(3))
-            while not self.client._session.attempts:
+            while not self.client._session.polled:
                 pass
             first = [self.put() for _ in range(3)]
             self.host.nothing()
@@ -153,13 +153,13 @@ class WindowTest(PutsCase):
             done()
             self.assertEqual(self.put().payload, encode(3))
 
-    def test_those_that_wait_keep_their_order(self) -> None:
+    def test_waiting_emissions_keep_their_order(self) -> None:
         d = self.task(wire.Edge("upper->next", "next", 1, 0))
         d.emit(0)
         m = self.put()
         done = [self.waits(lambda: d.emit(1))]
         done.append(self.beside(lambda: d.emit(2)))
-        while len(self.client._session.attempts._waiting) < 2:
+        while len(self.client._session.polled._waiting) < 2:
             pass
         for n in (1, 2):
             self.returned(m)
@@ -167,14 +167,14 @@ class WindowTest(PutsCase):
             self.assertEqual(m.payload, encode(n))
             done[n - 1]()
 
-    def test_what_fits_does_not_pass_what_waits(self) -> None:
+    def test_small_emission_does_not_overtake_a_waiting_one(self) -> None:
         d = self.task(wire.Edge("upper->next", "next", 0, 16_000))
         d.emit(BIG, codec=omnibus.RAW)
         self.host.offered()
         m = self.put()
         large = self.waits(lambda: d.emit(BIG, codec=omnibus.RAW))
         small = self.beside(lambda: d.emit(1))
-        while len(self.client._session.attempts._waiting) < 2:
+        while len(self.client._session.polled._waiting) < 2:
             pass
         self.host.nothing()
         self.returned(m)
@@ -182,7 +182,7 @@ class WindowTest(PutsCase):
         large()
         small()
 
-    def test_what_is_given_up_holds_nobody_back(self) -> None:
+    def test_abandoned_emission_blocks_no_other(self) -> None:
         d = self.task(wire.Edge("upper->next", "next", 0, 16_000))
         s = self.client._session
         work = d.task._emit_work(BIG, d.task._envelope(7), omnibus.RAW)
@@ -191,19 +191,19 @@ class WindowTest(PutsCase):
         first = self.put()
         large = next(work)
         small = self.beside(lambda: d.emit(1))
-        while len(s.attempts._waiting) < 2:
+        while len(s.polled._waiting) < 2:
             pass
         s.questions.abandon(large)  # as when a coroutine is cancelled, and before the host says anything
         self.assertEqual(self.put().size, 1)
         small()
         large = next(d.task._emit_work(bytes(6000), d.task._envelope(7), omnibus.RAW))
         behind = self.beside(lambda: d.emit(BIG, codec=omnibus.RAW))
-        while len(s.attempts._waiting) < 2:
+        while len(s.polled._waiting) < 2:
             pass
         self.returned(first)
         while not large.done:
             pass
-        s.questions.abandon(large)  # it had its place
+        s.questions.abandon(large)  # it held credit
         self.assertEqual(self.put().size, len(BIG))
         behind()
 
@@ -213,9 +213,6 @@ class WindowTest(PutsCase):
         self.host.offered()
         m = self.put()
         done = self.waits(lambda: d.emit(BIG, codec=omnibus.RAW))
-        self.host.send(wire.Spent(m.put, 0))  # its place, but not its bytes
-        self.heard()
-        self.host.nothing()
         self.host.send(wire.Spent(m.put, wire.SPENT_BYTES))
         done()
         second = self.put()
@@ -236,6 +233,30 @@ class WindowTest(PutsCase):
         self.returned(m)
         behind()
         self.put()
+
+    def test_a_window_full_of_input_kept_for_a_replay(self) -> None:
+        d = self.task(wire.Edge("upper->next", "next", 0, 16_000))
+        d.emit(BIG, codec=omnibus.RAW)
+        self.host.offered()
+        m = self.put()
+        done = self.waits(lambda: d.emit(BIG, codec=omnibus.RAW))
+        self.host.send(wire.Spent(m.put, 0))  # the count, but not the bytes
+        with self.assertRaisesRegex(omnibus.WindowFull, "kept for a replay fills the byte window of upper->next"):
+            done()
+        d.emit(BIG[:1000], codec=omnibus.RAW)  # there is space beside them
+        small = self.put()
+        self.host.send(wire.Spent(m.put, wire.SPENT_BYTES))
+        self.returned(m)  # which gives nothing back a second time
+        self.heard()
+        d.emit(BIG, codec=omnibus.RAW)
+        self.put()
+        done = self.waits(lambda: d.emit(BIG, codec=omnibus.RAW))  # it waits for what no replay keeps
+        self.returned(small)
+        self.heard()
+        self.host.nothing()
+        self.host.send(over(1))
+        with self.assertRaises(omnibus.RequestOver):
+            done()
 
     def test_policies(self) -> None:
         d = self.task(wire.Edge("upper->next", "next", 1, 0, 1), wire.Edge("upper->other", "other", 1, 0, 2))
@@ -264,7 +285,7 @@ class WindowTest(PutsCase):
         d.emit(1)
         self.put()
         done = self.waits(lambda: d.emit(2))
-        self.host.hang_up()
+        self.host.close_socket()
         with self.assertRaises(omnibus.HostGone):
             done()
 
@@ -323,16 +344,16 @@ class TensorsTest(PutsCase):
         self.assertFalse(self.client.drain(0))
         runner = _Runner(self.client, [("upper", omnibus.stage("upper")(str))], 1, threading.Event(), False)
         self.client._session.stages.clear()
-        self.assertFalse(runner.idle())  # `run` does not leave yet: others find the memory no more then
+        self.assertFalse(runner.is_idle())  # `run` does not leave yet: others find the memory no more then
         self.returned(m)
         self.assertTrue(self.client.drain())
-        self.assertTrue(runner.idle())
+        self.assertTrue(runner.is_idle())
         self.assertEqual(self.in_use(), 0)
         s = self.client.gpu.stats
         self.assertEqual((s.cuda_ipc_pool, s.fallbacks, s.small), (gpu.Sent(1, 4096), 0, 0))
 
-    def test_a_name_is_asked_for_once(self) -> None:
-        """Also when whoever asked has no time to wait: the answer is for the next as well."""
+    def test_name_is_looked_up_once(self) -> None:
+        """Also if the asker times out: the answer serves the next asker, too."""
         d = self.task()
         value = {"x": self.filled()}
         with self.assertRaises(OutOfTime):
@@ -387,7 +408,7 @@ class TensorsTest(PutsCase):
     def test_the_host_is_told_the_figures(self) -> None:
         """In a while, and before the client leaves; and never again what it knows."""
         d = self.task(tensors=wire.Tensors(2, 4097))
-        with mock.patch("omnibus.gpu.sender.TELL_AFTER", 0.0):
+        with mock.patch("omnibus.gpu.sender.REPORT_SECONDS", 0.0):
             d.emit({"x": self.filled()})
         _, memory = self.host.offered()
         self.put()
@@ -399,7 +420,7 @@ class TensorsTest(PutsCase):
             "cuda_ipc_pool": {"messages": 0, "bytes": 0}, "fallbacks": 0, "small": 1, "spilt": 0,
         }  # fmt: skip
         self.assertEqual(json.loads(self.host.figures.pop()), want)
-        with mock.patch("omnibus.gpu.sender.TELL_AFTER", 60.0):
+        with mock.patch("omnibus.gpu.sender.REPORT_SECONDS", 60.0):
             d.emit({"x": self.filled()})
         self.put()
         self.client.close()
@@ -418,20 +439,20 @@ class TensorsTest(PutsCase):
         self.assertIsNone(self.host.receive())
         self.assertEqual([json.loads(f)["small"] for f in self.host.figures], [1])
 
-    def test_memory_that_is_lent_stays_when_the_host_is_gone(self) -> None:
+    def test_lent_memory_stays_allocated_when_the_host_is_gone(self) -> None:
         d = self.task(tensors=LENT)
         memory = emul.device(emul.uuid(5)).new_memory(4096)
-        view = memoryview(memory.window(0, 4096, lambda _: None)[0])
+        view = memoryview(memory.tracked_view(0, 4096, lambda _: None)[0])
         done = self.beside(lambda: d.emit({"x": omnibus.Tensor("uint8", (4096,), view)}))
         self.published(0)
         done()
         _, payload = self.host.offered()
         (p,) = self.read(self.put(), payload).places
         self.assertEqual((p.kind, p.arena, p.nbytes), (HANDLE, 0, 4096))
-        self.addCleanup(puts.stranded.clear)
-        self.assertEqual(puts.stranded, [])
+        self.addCleanup(puts.orphaned_memory.clear)
+        self.assertEqual(puts.orphaned_memory, [])
         self.client.close()
-        self.assertEqual(len(puts.stranded), 1)
+        self.assertEqual(len(puts.orphaned_memory), 1)
 
 
 if __name__ == "__main__":

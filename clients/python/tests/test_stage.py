@@ -140,7 +140,7 @@ class HandlerTest(StageCase):
             self.assertEqual(self.host.expect(wire.Finish).code, 14)
         self.bye(r)
 
-    def test_what_cannot_be_sent_says_what_can(self) -> None:
+    def test_unencodable_output_names_encodable_types(self) -> None:
         @omnibus.stage
         def bad(x: int) -> Any:
             return {1, 2}
@@ -154,7 +154,7 @@ class HandlerTest(StageCase):
         self.assertIn(f"stage bad, request {101:016x}", logged.output[0])  # as omnibus status has it
         self.bye(r)
 
-    def test_exit_of_a_handler_is_told(self) -> None:
+    def test_exit_of_a_handler_is_logged(self) -> None:
         def leaves(_: object) -> None:
             raise SystemExit(4)
 
@@ -177,10 +177,10 @@ class HandlerTest(StageCase):
                             r()
                     told = f"request {101:016x}: the handler raised SystemExit(4), which ends this process"
                     self.assertIn(told, "".join(logged.output))
-                    self.host.hang_up()
+                    self.host.close_socket()
                     self.host.waiting.clear()
 
-    def test_input_of_a_coroutine_that_raised_is_let_go(self) -> None:
+    def test_input_of_a_failed_coroutine_is_released(self) -> None:
         seen: list[Any] = []
 
         class Local:
@@ -201,7 +201,7 @@ class HandlerTest(StageCase):
                     self.assertIn("ValueError: no", self.host.expect(wire.Finish).text)
                 self.bye(r)
                 self.assertIsNone(seen.pop()())
-                self.host.hang_up()
+                self.host.close_socket()
                 self.host.waiting.clear()
 
     def test_task_is_described(self) -> None:
@@ -237,7 +237,7 @@ class HandlerTest(StageCase):
         self.assertEqual([self.host.expect(wire.Finish).delivery for _ in range(2)], [7, 8])
         self.bye(r)
 
-    def test_join_that_the_function_is_not_made_for(self) -> None:
+    def test_join_with_unfitting_parameters_is_refused(self) -> None:
         @omnibus.stage
         def both(b: str, c: str) -> str:
             return b + c

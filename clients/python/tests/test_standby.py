@@ -1,4 +1,4 @@
-"""Who reads the socket of a stage: whoever has nothing to do, or the thread that stands by."""
+"""The reader of a stage's socket: an idle thread, or the standby thread."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from omnibus.codec import encode
 
 
 class WakeTest(HostCase):
-    def test_a_signal_wakes_whoever_reads(self) -> None:
+    def test_signal_wakes_the_reader(self) -> None:
         """What signal.set_wakeup_fd writes is not left until the next packet."""
         session = self.connect()._session
         r, w = os.pipe2(os.O_NONBLOCK)
-        session.wake_on(r)
+        session.wake_when_readable(r)
         for _ in range(2):
             come = threading.Event()
             waits = self.beside(lambda: session.wait(come.is_set))  # noqa: B023
-            while not session.reading.taken:
+            while not session.reader.reading_thread:
                 time.sleep(0.001)
             come.set()
             os.write(w, b"\x0f")
@@ -34,11 +34,11 @@ class WakeTest(HostCase):
         os.close(r)
         os.close(w)
 
-    def test_as_many_signals_as_there_are(self) -> None:
-        """What they write is read: a pipe that is full tells of no more."""
+    def test_many_signals_do_not_fill_the_pipe(self) -> None:
+        """The pipe is drained: a full pipe would report no more signals."""
         connection = self.connect()._session.connection
         r, w = os.pipe2(os.O_NONBLOCK)
-        connection.wake_on(r)
+        connection.wake_when_readable(r)
         for _ in range(2):
             with self.assertRaises(BlockingIOError):
                 while True:
@@ -81,13 +81,13 @@ class StandbyTest(StageCase):
 
     def until_asleep(self) -> None:
         """Wait until the thread that stands by sleeps without an end."""
-        reading = self.session.reading
+        reading = self.session.reader
         while not reading.standby.asleep:
-            if reading.sleepers:  # it reads itself, for whoever handles was slow: they change places when it is poked
-                self.session.poke()
+            if reading.waiters:  # it reads itself, since the handling thread was slow: a `wake` makes them change roles
+                self.session.wake()
             time.sleep(0.001)
 
-    def test_a_busy_handler_hears_of_the_end(self) -> None:
+    def test_busy_handler_sees_the_abort(self) -> None:
         for asleep in (False, True):
             with self.subTest(asleep=asleep):
                 self.busy.clear()
@@ -100,9 +100,9 @@ class StandbyTest(StageCase):
                 self.host.send(over(1, wire.OUTCOME_ABORTED))
                 self.assertEqual(self.host.expect(wire.Finish).delivery, 8)
                 self.bye(r)
-                self.host.hang_up()
+                self.host.close_socket()
 
-    def test_a_stage_without_work_hears_of_the_drain(self) -> None:
+    def test_idle_stage_sees_the_drain(self) -> None:
         r = self.run_stage(self.work)
         self.handle(7)
         self.host.send(wire.End(1))
@@ -112,17 +112,17 @@ class StandbyTest(StageCase):
         self.assertIsInstance(self.host.receive(), wire.Bye)
         r()
 
-    def test_no_thread_wakes_when_there_is_nothing_to_do(self) -> None:
+    def test_idle_threads_do_not_wake(self) -> None:
         r = self.run_stage(self.work)
         self.handle(7)
         self.until_asleep()
-        readings = self.session.reading.times
+        readings = self.session.reader.read_count
         time.sleep(0.05)
-        self.assertTrue(self.session.reading.standby.asleep)
-        self.assertEqual(self.session.reading.times, readings)
+        self.assertTrue(self.session.reader.standby.asleep)
+        self.assertEqual(self.session.reader.read_count, readings)
         self.bye(r)
 
-    def test_whoever_reads_a_delivery_handles_it(self) -> None:
+    def test_reading_thread_handles_the_delivery(self) -> None:
         r = self.run_stage(self.work)
         for n in range(100):
             self.handle(10 + n, n % 2)
@@ -135,7 +135,7 @@ class StandbyTest(StageCase):
         self.host.send(*[opened(n) for n in tasks[1:]])
         first = self.full(*tasks, value=1)
         self.host.send(*[deliver(n, n, encode(1)) for n in tasks])
-        while len(self.session.attempts._waiting) < len(tasks):
+        while len(self.session.polled._waiting) < len(tasks):
             pass  # until each waits in a thread of its own
         self.host.send(*[wire.Returned([m.put]) for m in first.values()])
         puts = [m for m in (self.host.receive() for _ in range(2 * len(tasks))) if isinstance(m, wire.Put)]

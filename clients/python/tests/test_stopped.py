@@ -70,7 +70,7 @@ class StoppedTest(HostCase):
     async def late(self, bus: Any, do: Callable[[], Any]) -> None:
         """Something that the host, which is about to stop, does not answer by the deadline."""
         self.stopped()
-        with mock.patch.object(omnibus.deadlines, "SLACK", 0.01):
+        with mock.patch.object(omnibus.deadlines, "SLACK_SECONDS", 0.01):
             await self.is_late(bus, do)
 
     async def is_late(self, bus: Any, do: Callable[[], Any]) -> None:
@@ -116,7 +116,7 @@ class StoppedTest(HostCase):
 
         def taken(h: FakeHost) -> None:
             stop()
-            h.submitted(3)  # and reads only then that nobody wants it any more
+            h.submitted(3)  # and reads only then that the client has closed it
             h.given_up(3)
             h.send(over(3, wire.OUTCOME_ABORTED))
 
@@ -132,7 +132,7 @@ class StoppedTest(HostCase):
                     self.each_way(host, client)
 
     def test_send(self) -> None:
-        """What there is a place for goes out, and the host has it later; what has to wait does so no longer than it may."""
+        """An input with credit is sent, and the host reads it later; one without waits no longer than its limit."""
 
         def host(h: FakeHost) -> None:
             h.submitted(3)
@@ -148,7 +148,7 @@ class StoppedTest(HostCase):
             self.stopped()
             await done(r.send("a"))
             for more in "b", LARGE:
-                with mock.patch.object(omnibus.deadlines, "SLACK", 0.01), self.assertRaisesRegex(omnibus.DeadlineExceeded, "the host does not answer"):
+                with mock.patch.object(omnibus.deadlines, "SLACK_SECONDS", 0.01), self.assertRaisesRegex(omnibus.DeadlineExceeded, "the host does not answer"):
                     await done(r.send(more))
             bus.inputs[:] = inputs
             os.kill(self.child, signal.SIGCONT)
@@ -177,7 +177,7 @@ class StoppedTest(HostCase):
             await done(d.emit("first"))
             self.stopped()
             late = "past its deadline, and the host does not answer"
-            with mock.patch.object(omnibus.deadlines, "SLACK", 0.01):
+            with mock.patch.object(omnibus.deadlines, "SLACK_SECONDS", 0.01):
                 for emit in (
                     lambda: d.emit("x"), lambda: d.task.emit_bytes(b"x"), lambda: d.task.forward(d),
                     lambda: d.task.reserve(1 << 16), lambda: d.task.emit(LARGE),
@@ -224,7 +224,7 @@ class StoppedTest(HostCase):
                 os.kill(self.child, signal.SIGCONT)
 
         for handler in function, coroutine:
-            with self.subTest(handler.__name__), mock.patch.object(omnibus.deadlines, "SLACK", 0.01):
+            with self.subTest(handler.__name__), mock.patch.object(omnibus.deadlines, "SLACK_SECONDS", 0.01):
                 self.begin(host, lambda: None)
                 stage = omnibus.stage("upper")(handler)
                 try:

@@ -72,7 +72,7 @@ class SubmitTest(HostCase):
             self.assertEqual((e.stage, e.edge, e.key, e.seq, e.text), ("talk", "think->talk", "k", 4, "no"))
         self.assertIsInstance(e, TimeoutError)
 
-    def test_how_it_ended_is_said_once(self) -> None:
+    def test_end_is_raised_once(self) -> None:
         client = self.connect()
         for source, (outcome, text, want) in enumerate(
             [
@@ -94,7 +94,7 @@ class SubmitTest(HostCase):
         r = self.beside(lambda: client.stream(deadline=1))
         self.host.submitted(3)
         request = r()
-        with mock.patch.object(omnibus.deadlines, "SLACK", 0.01):
+        with mock.patch.object(omnibus.deadlines, "SLACK_SECONDS", 0.01):
             with self.assertRaisesRegex(omnibus.DeadlineExceeded, "the host does not say how it ended"):
                 next(request)
             self.host.send(deliver(3, 1, encode(1)), over(3, wire.OUTCOME_DEADLINE, text="at a stage"))
@@ -104,14 +104,14 @@ class SubmitTest(HostCase):
 
     def test_a_host_that_is_stopped_before_it_has_the_request(self) -> None:
         client = self.connect()
-        with mock.patch.object(omnibus.deadlines, "SLACK", 0.01):
+        with mock.patch.object(omnibus.deadlines, "SLACK_SECONDS", 0.01):
             for late in (lambda: client.stream(timeout=0), lambda: client.submit("x", deadline=1, fail_fast=True)):
                 with self.assertRaisesRegex(omnibus.DeadlineExceeded, "the host does not answer"):
                     late()
             with client.submit("x", deadline=1) as r:
                 with self.assertRaisesRegex(omnibus.DeadlineExceeded, "the host does not say how it ended"):
                     next(r)
-        for source in (3, 4, 5):  # it goes on, and nobody wants them any more
+        for source in (3, 4, 5):  # the host goes on, but the client has closed them
             self.host.submitted(source)
             if source == 5:
                 self.host.emitted()
@@ -124,12 +124,12 @@ class SubmitTest(HostCase):
         r = self.beside(lambda: client.stream(deadline=1))
         self.host.submitted(3)
         request = r()
-        with mock.patch.object(omnibus.deadlines, "SLACK", 0.01):
+        with mock.patch.object(omnibus.deadlines, "SLACK_SECONDS", 0.01):
             with self.assertRaisesRegex(omnibus.DeadlineExceeded, "the host does not answer"):
                 while True:  # as far as there is credit
                     request.send(bytes(100), to="upper")
 
-    def test_no_place_by_the_deadline(self) -> None:
+    def test_no_permit_by_the_deadline(self) -> None:
         client = self.connect()
         r = self.beside(lambda: client.stream(deadline=1))
         self.host.refuse(self.host.expect(wire.Submit), Code.OVER, "no place")
@@ -184,7 +184,7 @@ class SubmitTest(HostCase):
             request.send(2)
         self.host.nothing()
 
-    def test_close_gives_everything_back(self) -> None:
+    def test_close_finishes_all_results(self) -> None:
         client = self.connect()
         r = self.submit(client, "x")
         self.host.send(deliver(3, 1, encode(1)), deliver(3, 2, encode(2)))
@@ -204,12 +204,12 @@ class SubmitTest(HostCase):
         self.host.submitted(3)
         request = r()
         waits = self.beside(lambda: next(request))
-        while not client._session.reading.taken:
+        while not client._session.reader.reading_thread:
             pass
         request.close()
         with self.assertRaisesRegex(omnibus.Finished, "the request was closed"):
             waits()
-        self.assertEqual(self.host.expect(wire.Close).source, 3)  # of which the host has said nothing yet
+        self.assertEqual(self.host.expect(wire.Close).source, 3)  # which the host has not answered yet
 
     def test_kept_results_outlive_the_loop(self) -> None:
         client = self.connect()
@@ -266,8 +266,8 @@ class SubmitTest(HostCase):
             self.host.expect(wire.Put)
         self.assertEqual(numbers, [wire.OWN_SOURCE | n for n in (1, 2, 3)])
 
-    def test_requests_of_which_the_host_says_nothing(self) -> None:
-        """There are no more of them than the host takes, and from the half on it is asked to tell of each."""
+    def test_unanswered_requests_are_bounded(self) -> None:
+        """They stay within MAX_QUESTIONS. From half of it on each submit has the flag TELL."""
         client = self.connect()
         with mock.patch.object(wire, "MAX_QUESTIONS", 4):
             for flags in (0, 0, wire.TELL, wire.TELL):
@@ -276,14 +276,14 @@ class SubmitTest(HostCase):
                 self.assertEqual(m.flags, flags)
                 self.host.emitted()
             waits = self.beside(lambda: client.submit("y"))
-            while not client._session.attempts:
-                self.assertLessEqual(len(client._session.opening), 4)
+            while not client._session.polled:
+                self.assertLessEqual(len(client._session.pending_submits), 4)
             self.host.nothing()
             self.host.begin(m, 3)
             self.host.submitted(4)
             waits()
 
-    def test_submitted_of_no_request(self) -> None:
+    def test_submitted_for_an_unknown_request(self) -> None:
         client = self.connect()
         with self.assertLogs("omnibus", "ERROR"), self.assertRaisesRegex(omnibus.ProtocolError, "no request that is open"):
             self.host.send(wire.Submitted(wire.OWN_SOURCE | 7, 9))
@@ -307,7 +307,7 @@ class SubmitTest(HostCase):
             list(r())
         self.host.nothing()
 
-    def test_what_is_sent_for_a_request_that_is_over(self) -> None:
+    def test_send_for_a_request_that_is_over(self) -> None:
         client = self.connect()
         for source, (outcome, why) in enumerate({wire.OUTCOME_COMPLETED: "is complete", wire.OUTCOME_FAILED: "failed: early"}.items(), 3):
             r = self.beside(client.stream)
@@ -331,7 +331,7 @@ class SubmitTest(HostCase):
         self.assertEqual(next(request).value(), "A")
         reads = self.beside(lambda: client.call("status"))
         call = self.host.expect(wire.Call)
-        while not client._session.reading.taken:
+        while not client._session.reader.reading_thread:
             pass
         following = self.beside(lambda: next(request).value())
         self.assertEqual(self.host.expect(wire.Finish).delivery, 1)  # and what it waits for may come of that alone
@@ -375,7 +375,7 @@ class SubmitTest(HostCase):
     def test_foreign_event_loop(self) -> None:
         client = self.connect()
         r = self.submit(client, "x")
-        client.process()  # the place of its input is free
+        client.process()  # the credit of its input is returned
         p = select.poll()
         p.register(client.fileno(), select.POLLIN)
         self.assertEqual(p.poll(0), [])
@@ -387,7 +387,7 @@ class SubmitTest(HostCase):
 
 
 class DescriptorsTest(RequestCase):
-    """Descriptors that this process has no room for."""
+    """Descriptors beyond the limit of this process."""
 
     @contextmanager
     def room_for(self, descriptors: int) -> Iterator[None]:
@@ -401,27 +401,27 @@ class DescriptorsTest(RequestCase):
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
-    def test_descriptors_that_find_no_room(self) -> None:
-        """The connection ends, and says that it is the limit of this process that ended it."""
+    def test_received_descriptors_beyond_the_limit(self) -> None:
+        """The connection ends, and its error names the limit of this process."""
         with self.assertLogs("omnibus", "ERROR") as logged:
             fd = os.memfd_create("segment", os.MFD_CLOEXEC)
             with self.room_for(0):
                 self.host.send(wire.Segment(1, 4096), fds=(fd,))
                 most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-                said = rf"descriptors that came.*process {os.getpid()} may have {most} .*ulimit -n, or LimitNOFILE="
+                said = rf"received descriptors.*process {os.getpid()} may have {most} .*ulimit -n, or LimitNOFILE="
                 with self.assertRaisesRegex(omnibus.OutOfMemory, said):
                     next(self.request)
             os.close(fd)
         self.assertEqual(len(logged.output), 1)
         self.assertIn("ulimit -n", logged.output[0])
 
-    def test_room_that_finds_no_descriptor(self) -> None:
+    def test_segment_without_a_descriptor(self) -> None:
         """The emission fails, and the next one is made."""
         payload = bytes(100_000)
         for descriptors in (0, 1):  # for the memory, and for its mapping
             with self.room_for(descriptors), self.assertRaisesRegex(omnibus.OutOfMemory, "ulimit -n"):
                 self.request.send(payload, codec=omnibus.RAW)
-            self.assertEqual(self.request._puts.under_way, [[0, 0]])
+            self.assertEqual(self.request._puts.in_flight, [[0, 0, 0]])
         self.request.send(payload, codec=omnibus.RAW)
         self.assertEqual(self.host.filled()[1], payload)
 

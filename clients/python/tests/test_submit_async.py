@@ -14,7 +14,7 @@ from hostcase import HostCase
 import omnibus
 from omnibus import gpu, wire
 from omnibus.codec import encode
-from omnibus.room import Out, OwnRoom
+from omnibus.segments import BlockAllocator, OutstandingPut
 
 
 class AsyncTest(HostCase):
@@ -35,7 +35,7 @@ class AsyncTest(HostCase):
         self.assertEqual(self.host.expect(wire.Finish).delivery, 2)
         self.host.expect(wire.Bye)
 
-    def test_memory_of_a_gpu_is_awaited(self) -> None:
+    def test_gpu_memory_is_awaited(self) -> None:
         async def caller() -> list[Any]:
             options = gpu.Options(device=gpu.emul.uuid(0), slots=1, when_full="block")
             async with await omnibus.aconnect(self.host.path, gpu=options) as bus:
@@ -78,7 +78,7 @@ class AsyncTest(HostCase):
                         while True:  # as far as there is credit
                             await r.send(bytes(100), to="upper")
 
-        with mock.patch.object(omnibus.deadlines, "SLACK", 0.01):
+        with mock.patch.object(omnibus.deadlines, "SLACK_SECONDS", 0.01):
             r = self.beside(lambda: asyncio.run(caller()))
             self.host.welcome()
             for _ in "12":
@@ -108,18 +108,18 @@ class AsyncTest(HostCase):
         self.host.expect(wire.Bye)
         r()
 
-    def test_cancelled_submit_is_taken_back(self) -> None:
+    def test_cancelled_submit_closes_the_request(self) -> None:
         async def caller() -> None:
             async with await omnibus.aconnect(self.host.path) as bus:
                 job = asyncio.ensure_future(bus.submit("hello", fail_fast=True))
-                while not bus._session.opening:
+                while not bus._session.pending_submits:
                     await asyncio.sleep(0)
                 job.cancel()
                 with self.assertRaises(asyncio.CancelledError):
                     await job
                 while bus._session.sources:
                     await asyncio.sleep(0)
-                self.assertFalse(bus._session.opening)
+                self.assertFalse(bus._session.pending_submits)
 
         for crossed in (True, False):
             with self.subTest(crossed=crossed):
@@ -133,7 +133,7 @@ class AsyncTest(HostCase):
                     self.host.refuse(m, 9, "aborted")
                 r()
                 self.host.expect(wire.Bye)
-                self.host.hang_up()
+                self.host.close_socket()
 
     def test_cancelled_last_input_leaves_the_end_to_the_caller(self) -> None:
         async def caller() -> None:
@@ -142,7 +142,7 @@ class AsyncTest(HostCase):
                 bus.inputs[:] = [wire.Edge("caller->upper", "upper", 1, 0)]
                 await r.send("first")
                 job = asyncio.ensure_future(r.send("x" * 1000, last=True))
-                while not bus._session.attempts:
+                while not bus._session.polled:
                     await asyncio.sleep(0)
                 job.cancel()
                 with self.assertRaises(asyncio.CancelledError):
@@ -167,7 +167,7 @@ class AsyncTest(HostCase):
         r = self.beside(lambda: asyncio.run(caller()))
         self.host.welcome()
         self.host.expect(wire.Submit)
-        self.host.hang_up()
+        self.host.close_socket()
         with self.assertRaises(omnibus.HostGone):
             r()
 
@@ -176,25 +176,25 @@ class AsyncTest(HostCase):
         client = self.connect()
         looks = []
 
-        def keeps(room: OwnRoom) -> bool:
+        def keeps(room: BlockAllocator) -> bool:
             looks.append(client._session.lock._is_owned())  # type: ignore[attr-defined]
             return False
 
-        with mock.patch.object(OwnRoom, "keeping", property(keeps)):
+        with mock.patch.object(BlockAllocator, "retains_memory", property(keeps)):
             self.assertTrue(client.drain())
         self.assertEqual(set(looks), {True})
 
     def test_drain(self) -> None:
         """As with memory of a GPU's, which others find only as long as the client is there."""
 
-        class Kept(Out):
-            keeps = True
+        class RetainingPut(OutstandingPut):
+            retains_memory = True
 
         async def caller() -> None:
             async with await omnibus.aconnect(self.host.path) as bus:
                 self.assertTrue(await bus.drain())
                 with bus._session.locked:
-                    puts.append(bus._session.room.put(None, Kept()))
+                    puts.append(bus._session.allocator.register_put(None, RetainingPut()))
                 self.assertFalse(await bus.drain(0))
                 kept.set()
                 self.assertTrue(await bus.drain())
@@ -212,7 +212,7 @@ class AsyncTest(HostCase):
             async with await omnibus.aconnect(self.host.path) as bus:
                 r = await bus.stream()
                 job = asyncio.ensure_future(r.values())
-                while not r._on_news:
+                while not r._on_change:
                     await asyncio.sleep(0)
                 r.close()
                 with self.assertRaisesRegex(omnibus.Finished, "the request was closed"):
@@ -224,13 +224,13 @@ class AsyncTest(HostCase):
         self.assertEqual(self.host.expect(wire.Close).source, 3)
         r()
 
-    def test_its_loop_has_ended(self) -> None:
+    def test_client_of_an_ended_loop_raises(self) -> None:
         async def connect() -> omnibus.AsyncClient:
             return await omnibus.aconnect(self.host.path)
 
         async def use() -> None:
             for work in bus.call("status"), bus.submit("x"), bus.deliveries("upper").__anext__():
-                with self.assertRaisesRegex(RuntimeError, "use it in the one that connected"):
+                with self.assertRaisesRegex(RuntimeError, "in the loop that connected it"):
                     await work
             await bus.close()
 

@@ -17,7 +17,7 @@ import realhost
 import omnibus
 from omnibus import wire
 
-#: More requests than may wait for their places.
+#: More requests than may wait for permits.
 MANY = wire.MAX_QUESTIONS + 60
 
 #: For how many seconds a host is waited for that does nothing.
@@ -68,7 +68,25 @@ class SubmitRealTest(unittest.TestCase):
             requests = [client.submit(n, timeout=PATIENCE) for n in range(20)]
             self.assertEqual([r.values() for r in requests], [[[n, i] for i in range(3)] for n in range(20)])
 
-    def test_a_submit_beyond_the_bound_says_that_it_waits(self) -> None:
+    def test_process_keeps_nothing_of_failed_requests(self) -> None:
+        stage = (
+            "def echo(value):\n"
+            "    from omnibus.session import Session\n"
+            "    import gc\n"
+            "    if value:\n"
+            "        raise ValueError(value)\n"
+            "    [session] = [o for o in gc.get_objects() if isinstance(o, Session)]\n"
+            "    return len(session.sources)\n"
+        )
+        host = realhost.Pipeline(4, stage=stage)
+        self.addCleanup(host.close)
+        with omnibus.connect(host.socket) as client:
+            for n in range(1, 10):
+                with self.assertRaisesRegex(omnibus.RequestFailed, f"ValueError: {n}"):
+                    client.submit(n, timeout=PATIENCE).values()
+            self.assertEqual(client.submit(0, timeout=PATIENCE).values(), [1])  # its own
+
+    def test_waiting_submit_is_logged(self) -> None:
         words: queue.Queue[str] = queue.Queue()
         requests: queue.Queue[omnibus.Request] = queue.Queue()
         with omnibus.connect(self.pipeline(2)) as client:
@@ -81,7 +99,7 @@ class SubmitRealTest(unittest.TestCase):
             t = threading.Thread(target=submit, daemon=True)
             t.start()
             self.assertRegex(words.get(timeout=60), "submit waits: 1024 requests .* Read the results")
-            with mock.patch.object(omnibus.deadlines, "SLACK", 0), self.assertRaises(omnibus.DeadlineExceeded):
+            with mock.patch.object(omnibus.deadlines, "SLACK_SECONDS", 0), self.assertRaises(omnibus.DeadlineExceeded):
                 client.submit("late", timeout=0.01).values()
             self.assertTrue(t.is_alive(), "it does not wait")
             got = [requests.get(timeout=60).values() for _ in range(MANY)]
@@ -89,7 +107,7 @@ class SubmitRealTest(unittest.TestCase):
         self.assertEqual(got, [[i] for i in range(MANY)])
         self.assertTrue(words.empty(), "it says so more than once")
 
-    def test_a_submit_beyond_the_bound_says_that_it_waits_awaited(self) -> None:
+    def test_waiting_submit_is_logged_awaited(self) -> None:
         async def caller() -> list[list[Any]]:
             words: asyncio.Queue[str] = asyncio.Queue()
             requests: asyncio.Queue[omnibus.AsyncRequest] = asyncio.Queue()
@@ -110,11 +128,11 @@ class SubmitRealTest(unittest.TestCase):
 
         self.assertEqual(asyncio.run(asyncio.wait_for(caller(), PATIENCE)), [[i] for i in range(MANY)])
 
-    def test_a_close_that_meets_the_beginning_is_not_lost(self) -> None:
+    def test_close_during_begin_is_not_lost(self) -> None:
         with omnibus.connect(self.pipeline(1)) as client:
             for i in range(500):
                 first, second = client.submit(i, timeout=PATIENCE), client.submit(i, timeout=PATIENCE)
-                self.assertEqual(first.values(), [i])  # which gives the place to the second, as the close comes
+                self.assertEqual(first.values(), [i])  # releases its permit to the second request, while the close arrives
                 second.close()
             limit = time.monotonic() + 60
             while client.call("stats")["live"]:

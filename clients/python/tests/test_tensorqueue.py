@@ -1,4 +1,4 @@
-"""An end of a tensor queue against a fake owner: what it says, and in how many packets."""
+"""An end of a tensor queue against a fake owner: its messages, and in how many packets they travel."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class QueueCase(HostCase):
         self.queue = omnibus.TensorQueue(path=self.host.path, **self.options)
         t.join()
         self.addCleanup(self.queue.close)
-        self.addCleanup(self.host.hang_up)
+        self.addCleanup(self.host.close_socket)
 
     def packet(self, *kinds: type) -> list[Any]:
         """The next packet, whole."""
@@ -43,7 +43,7 @@ class QueueCase(HostCase):
         return messages
 
     def asked(self, source: int, word: str = "get") -> wire.Put:
-        """The client says a word, which is not answered."""
+        """The client sends a word, which is not answered."""
         (m,) = self.packet(wire.Put)
         self.assertEqual((m.source, decode(m.payload, m.codec)), (source, word))
         return m
@@ -68,7 +68,7 @@ class QueueCase(HostCase):
         got = self.beside(self.queue.get)
         self.assertEqual(self.host.submitted(3).flags, wire.TELL)
         self.asked(3)
-        self.hand(3, 1, "a")  # before the answer to what was emitted, for which nobody waits
+        self.hand(3, 1, "a")  # before the answer to the emission, for which the client does not wait
         self.assertEqual(got()[0], "a")
         finish, close, submit = self.packet(wire.Finish, wire.CloseSend, wire.Submit)
         self.assertEqual((finish.delivery, close.source, submit.flags), (1, 3, wire.FAIL_FAST | wire.TELL))
@@ -88,7 +88,7 @@ class GetTest(QueueCase):
             _, close, submit = self.packet(wire.Finish, wire.CloseSend, wire.Submit)
             self.assertEqual(close.source, source)
 
-    def test_an_answer_that_is_on_its_way(self) -> None:
+    def test_get_waits_for_the_submit_ahead(self) -> None:
         submit = self.first()
         got = self.beside(self.queue.get)
         self.answer(submit, 4)
@@ -96,8 +96,8 @@ class GetTest(QueueCase):
         self.hand(4, 2, "b")
         self.assertEqual(got()[0], "b")
 
-    def test_no_place_for_it(self) -> None:
-        """What nobody waits for yet takes no place that others wait for."""
+    def test_no_permit_for_the_request(self) -> None:
+        """A request that is submitted ahead takes no permit that other requests wait for."""
         submit = self.first()
         self.host.refuse(submit, Code.OVERLOADED, "no place")
         got = self.beside(self.queue.get)
@@ -108,7 +108,7 @@ class GetTest(QueueCase):
 
     def test_it_is_over_before_it_is_used(self) -> None:
         self.answer(self.first(), 4)
-        self.host.send(over(4, wire.OUTCOME_ABORTED, text="by somebody"))
+        self.host.send(over(4, wire.OUTCOME_ABORTED, text="by a user"))
         got = self.beside(self.queue.get)
         self.host.submitted(5)
         self.asked(5)
@@ -128,15 +128,15 @@ class GetTest(QueueCase):
         self.packet(wire.Finish, wire.CloseSend)
         self.assertEqual([got()[0] for got in gets], ["a", "b"])
 
-    def test_a_word_that_is_refused(self) -> None:
+    def test_unknown_answer_is_refused(self) -> None:
         got = self.beside(self.queue.get)
-        with unittest.mock.patch.object(_Credit, "take", side_effect=omnibus.WindowFull(Code.WINDOW_FULL, "no window")):
+        with unittest.mock.patch.object(_Credit, "acquire", side_effect=omnibus.WindowFull(Code.WINDOW_FULL, "no window")):
             self.host.submitted(3)
             with self.assertRaisesRegex(omnibus.WindowFull, "no window"):
                 got()
         self.packet(wire.Close)
 
-    def test_what_is_no_item_is_done(self) -> None:
+    def test_invalid_item_is_done(self) -> None:
         """It would come again, and again."""
         got = self.beside(self.queue.get)
         self.host.submitted(3)
@@ -147,7 +147,7 @@ class GetTest(QueueCase):
         finish, close, _ = self.packet(wire.Finish, wire.CloseSend, wire.Submit)
         self.assertEqual((finish.delivery, close.source), (1, 3))
 
-    def test_what_cannot_be_opened_goes_back(self) -> None:
+    def test_unreadable_item_is_put_back(self) -> None:
         """Another process may have the GPU that it lies on."""
         got = self.beside(self.queue.get)
         self.host.submitted(3)
@@ -160,16 +160,16 @@ class GetTest(QueueCase):
         (finish,) = self.packet(wire.Finish)
         self.assertEqual(finish.delivery, 1)
 
-    def test_the_end_says_why(self) -> None:
+    def test_request_end_gives_the_reason(self) -> None:
         """And not that there was one."""
         got = self.beside(self.queue.get)
         self.host.submitted(3)
         self.asked(3)
-        self.host.send(over(3, wire.OUTCOME_ABORTED, text="somebody did it"))
-        with self.assertRaisesRegex(omnibus.RequestAborted, "somebody did it"):
+        self.host.send(over(3, wire.OUTCOME_ABORTED, text="a user did it"))
+        with self.assertRaisesRegex(omnibus.RequestAborted, "a user did it"):
             got()
 
-    def test_the_time_is_up(self) -> None:
+    def test_timeout(self) -> None:
         self.ahead(self.first(), 4)
         got = self.beside(lambda: self.queue.get(0.01))
         m = self.asked(4)
@@ -179,25 +179,25 @@ class GetTest(QueueCase):
             got()
 
     def test_it_ends_as_the_time_is_up(self) -> None:
-        """There was nothing in time, whatever becomes of the request then."""
+        """No item came in time; the outcome of the request does not matter then."""
         self.ahead(self.first(), 4)
         got = self.beside(lambda: self.queue.get(0.01))
         self.asked(4)
         self.asked(4, "back")
-        self.host.send(over(4, wire.OUTCOME_ABORTED, text="somebody did it"))
+        self.host.send(over(4, wire.OUTCOME_ABORTED, text="a user did it"))
         with self.assertRaises(queue.Empty):
             got()
 
-    def test_no_place_in_time(self) -> None:
+    def test_no_permit_within_the_timeout(self) -> None:
         got = self.beside(lambda: self.queue.get(0.01))
         m = self.host.expect(wire.Submit)
         with self.assertRaises(queue.Empty):
             got()
         self.assertEqual(self.host.expect(wire.Close).source, m.source)
 
-    def test_an_owner_that_says_nothing(self) -> None:
+    def test_silent_owner(self) -> None:
         """To anything that a get asks."""
-        with unittest.mock.patch.multiple(tensorqueue, _AT_LEAST=0.01, _GIVING_UP=0.01):
+        with unittest.mock.patch.multiple(tensorqueue, _MIN_GET_SECONDS=0.01, _WITHDRAW_SECONDS=0.01):
             got = self.beside(lambda: self.queue.get(block=False))
             size = self.host.expect(wire.Call)
             with self.assertRaises(queue.Empty):
@@ -277,7 +277,7 @@ class PooledGetTest(QueueCase):
         self.assertEqual((rid, dlpack.borrow(inputs["x"]).view()[:3]), ("a", b"\0\1\2"))
 
     def test_another_thread_looks_for_it(self) -> None:
-        """Who has all the time there is holds up nobody who has little."""
+        """A get without a timeout does not delay one with a timeout."""
         waits = self.beside(self.queue.get)
         self.host.submitted(3)
         self.asked(3)
@@ -314,8 +314,8 @@ class PutTest(QueueCase):
         self.assertEqual((finish.delivery, close.source), (source, source))
         return submit
 
-    def test_what_an_end_in_go_could_not_get(self) -> None:
-        """It is refused before the owner hears of it, and the queue goes on."""
+    def test_items_that_go_cannot_read_are_refused(self) -> None:
+        """It is refused before anything is sent, and the queue stays usable."""
         bad: list[tuple[tuple[Any, ...], str]] = [
             ((7, "", None), "rid must be text, not 7"),
             (("a", None, None), "shm_name must be text, not None"),
@@ -335,7 +335,7 @@ class PutTest(QueueCase):
         with self.assertRaises(omnibus.Closing):
             put()
 
-    def test_the_time_is_up(self) -> None:
+    def test_timeout(self) -> None:
         self.ahead(self.done(3, self.put(3)), 4)
         put = self.put(4, 0.01)
         self.assertEqual(self.asked(4, "back").flags, wire.INLINE | wire.LAST)
@@ -343,7 +343,7 @@ class PutTest(QueueCase):
         with self.assertRaises(queue.Full):
             put()
 
-    def test_no_place_in_time(self) -> None:
+    def test_no_space_within_the_timeout(self) -> None:
         """Neither for the first request, nor for one that was submitted ahead."""
         put = self.beside(lambda: self.queue.put("a", "", None, timeout=0.01))
         m = self.host.expect(wire.Submit)
@@ -359,21 +359,21 @@ class PutTest(QueueCase):
             self.queue.put("a", "", None, timeout=0.01)
         self.assertEqual(self.host.expect(wire.Close).source, submit.source)
 
-    def test_no_place_in_the_window_in_time(self) -> None:
+    def test_no_credit_within_the_timeout(self) -> None:
         self.ahead(self.done(3, self.put(3)), 4)
         self.queue._client.inputs[:] = [wire.Edge("caller->queue", "queue", 1, 0)]
         with self.queue._client._session.locked:
-            r = self.queue._ahead.value  # type: ignore[union-attr]
-            r._puts.under_way[0][0] = 1
+            r = self.queue._next_request.value  # type: ignore[union-attr]
+            r._puts.in_flight[0][0] = 1
         with self.assertRaises(queue.Full):
             self.queue.put("b", "", None, timeout=0.01)
         self.packet(wire.Close)
 
     def test_it_was_put_just_in_time(self) -> None:
-        """Somebody may have it by now."""
+        """A getter may have taken it by now."""
         self.ahead(self.done(3, self.put(3)), 4)
         self.host.send(over(3))
-        with unittest.mock.patch.object(tensorqueue, "_GIVING_UP", 60):
+        with unittest.mock.patch.object(tensorqueue, "_WITHDRAW_SECONDS", 60):
             put = self.put(4, 0.01)
             self.asked(4, "back")
             self.say(4, 1, "queued")
@@ -385,14 +385,14 @@ class PutTest(QueueCase):
 
     def test_an_owner_that_is_gone_before_all_was_got(self) -> None:
         self.ahead(self.done(3, self.put(3)), 4)
-        self.host.hang_up()
+        self.host.close_socket()
         for _ in range(2):
             with self.assertRaises(omnibus.HostGone):
                 self.queue.drain()
 
-    def test_an_owner_that_says_nothing(self) -> None:
+    def test_silent_owner(self) -> None:
         self.ahead(self.done(3, self.put(3)), 4)
-        with unittest.mock.patch.object(tensorqueue, "_GIVING_UP", 0.01):
+        with unittest.mock.patch.object(tensorqueue, "_WITHDRAW_SECONDS", 0.01):
             put = self.put(4, 0.01)
             self.asked(4, "back")
             with self.assertRaises(queue.Full):

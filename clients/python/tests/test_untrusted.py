@@ -21,7 +21,7 @@ STRANGER = 4321
 
 
 class Stranger:
-    """A process of another user, which listens at `path` and counts what it hears."""
+    """A process of another user, which listens at `path` and counts the received bytes."""
 
     def __init__(self, case: unittest.TestCase) -> None:
         folder = tempfile.TemporaryDirectory()
@@ -76,7 +76,7 @@ class StrangerTest(unittest.TestCase):
         with self.assertRaisesRegex(omnibus.Untrusted, want):
             f()
 
-    def test_all_is_anothers(self) -> None:
+    def test_host_of_another_user(self) -> None:
         stranger = Stranger(self)
         for path in (stranger.path, stranger.folder):
             os.chown(path, STRANGER, STRANGER)
@@ -95,13 +95,13 @@ class StrangerTest(unittest.TestCase):
         self.assertRegex(logs.output[0], want)
         self.assertEqual(stranger.heard(), 0)
 
-    def test_the_socket_is_anothers(self) -> None:
+    def test_socket_file_of_another_user(self) -> None:
         stranger = Stranger(self)
         os.chown(stranger.path, STRANGER, STRANGER)
         self.refused(lambda: omnibus.connect(stranger.path), f"{stranger.path}: the socket belongs to user {STRANGER}")
         self.assertEqual(stranger.heard(), 0)
 
-    def test_only_who_listens_is_another(self) -> None:
+    def test_listener_of_another_user(self) -> None:
         """As when the files were exchanged since they were looked at."""
         stranger = Stranger(self)
         before = len(os.listdir("/proc/self/fd"))
@@ -111,7 +111,7 @@ class StrangerTest(unittest.TestCase):
         self.assertEqual(len(os.listdir("/proc/self/fd")), before)
         self.assertEqual(stranger.heard(), 0)
 
-    def test_a_named_user_is_talked_to(self) -> None:
+    def test_allowed_user_is_trusted(self) -> None:
         stranger = Stranger(self)
         for path in (stranger.path, stranger.folder):
             os.chown(path, STRANGER, STRANGER)
@@ -121,14 +121,14 @@ class StrangerTest(unittest.TestCase):
 
 
 class FolderTest(HostCase):
-    def test_a_folder_that_others_write_to(self) -> None:
+    def test_folder_writable_by_other_users(self) -> None:
         for mode in (0o720, 0o702):
             os.chmod(self.host.folder.name, mode)
             with self.subTest(mode), self.assertRaisesRegex(
                 omnibus.Untrusted, f"others may write to the folder {self.host.folder.name} \\(mode {mode:04o}\\).*chmod go-w"
             ):
                 omnibus.connect(self.host.path)
-        os.chmod(self.host.folder.name, 0o1777)  # where nobody takes another's socket away
+        os.chmod(self.host.folder.name, 0o1777)  # where no user can remove another user's socket
         self.connect()
 
 

@@ -40,19 +40,19 @@ class TestOnGPU(FakeCase):
         self.producer.published[1] = fd, ARENA
 
     def bytes_of(self, t, device=None):
-        """What a stream that takes the tensor finds there."""
+        """The content of a tensor, as a consuming stream reads it."""
         device = device or self.device
         page = mmap.mmap(-1, 4096)
         with device.context:
-            stream = device._stream()
+            stream = device._new_stream()
         capsule = t.__dlpack__(stream=stream, max_version=(1, 0))
         with device.context:
             device.call("cuMemcpyAsync", ctypes.addressof(ctypes.c_char.from_buffer(page)), t.pointer, t.nbytes, stream)
-            device.settle(stream)
+            device.synchronize(stream)
         del capsule
         return page[: t.nbytes]
 
-    def test_nobody_waits_and_readers_come_behind(self):
+    def test_unwrap_does_not_wait_and_readers_are_ordered_after_it(self):
         p = Payload(self.producer.place(offset=4096))
         t = p.open(self.lane)
         value = {"x": [t, ({"n": 7}, None, "text")], "h": host()}
@@ -89,8 +89,8 @@ class TestOnGPU(FakeCase):
         # Tensors in host memory alone go where they are told, or to the first GPU.
         self.assertEqual([gpu.unwrap(host(), d).device for d in (None, "cuda", 1)], [UUID, UUID, self.other.uuid])
 
-    def test_what_goes_elsewhere_is_waited_for(self):
-        """No stream waits for the words of another GPU's."""
+    def test_copies_to_another_device_are_waited_for(self):
+        """No stream waits for the words of another GPU."""
         wait, late = gpu.DeviceTensor.wait, CONTENT[::-1]
 
         def completes(t, timeout=None):
@@ -108,7 +108,7 @@ class TestOnGPU(FakeCase):
             os.pwrite(self.producer.published[1][0], CONTENT, 4096)
 
     def test_strides(self):
-        """They are packed."""
+        """Strided tensors are packed."""
         rows, columns = 16, 256
         self.producer.ready(1, 1)
         shape, strides = (columns, rows), (1, columns)
@@ -122,7 +122,7 @@ class TestOnGPU(FakeCase):
         out = gpu.unwrap({"e": host(b"", (0, 3)), "s": host(b"\7", ())}, 0)
         self.assertEqual((out["e"].shape, out["s"].shape, self.bytes_of(out["s"])), ((0, 3), (), b"\7"))
 
-    def test_what_goes_wrong(self):
+    def test_errors(self):
         t = Payload(self.producer.place(offset=4096)).open(self.lane)
         for device in ("cuda:x", "rocm:0", "GPU-12", "", 1.5):
             with self.assertRaisesRegex(ValueError, "cuda:0"):
@@ -142,9 +142,9 @@ class TestOnGPU(FakeCase):
     def test_half_way(self):
         """What is being copied from elsewhere stays until it is, also when the next one cannot be."""
         fails = mock.patch.object(Cuda, "_copy", side_effect=[None, DriverError("cuMemcpyAsync", 1, "")])
-        with fails, mock.patch.object(Cuda, "settle") as settle, self.assertRaises(DriverError):
+        with fails, mock.patch.object(Cuda, "synchronize") as synchronize, self.assertRaises(DriverError):
             gpu.unwrap([host(), host()])
-        settle.assert_called_once()
+        synchronize.assert_called_once()
 
 
 class TestWithoutGPU(unittest.TestCase):

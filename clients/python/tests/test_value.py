@@ -45,7 +45,7 @@ class FindingCase(HostCase):
 
 
 class ValueTest(FindingCase):
-    def test_no_longer_than_until_the_deadline(self) -> None:
+    def test_value_waits_until_the_deadline(self) -> None:
         """Which is over before anything is asked. Each time the answer to the last question is there."""
         d = self.result(deadline=1)
         for _ in ("words", "arena"):
@@ -54,7 +54,7 @@ class ValueTest(FindingCase):
             self.find()
         self.is_read(d.value())
 
-    def test_no_longer_than_the_time(self) -> None:
+    def test_value_waits_until_the_timeout(self) -> None:
         for source, deadline in ((3, None), (4, 4e9)):
             with self.subTest(deadline):
                 d = self.result(deadline, source)

@@ -111,7 +111,7 @@ class CodecTest(ListCase):
 
 
 def through(c: OmnibusConnector) -> Way:
-    """By a connector, which says why it does not put a value in its health."""
+    """By a connector, whose health names the reason of a refused value."""
 
     def way(v: Any) -> Any:
         ok, size, metadata = c.put("0", "1", "key", v)

@@ -22,8 +22,8 @@ import (
 var client []byte
 
 // AgainstClient has this repository's Python client decode payloads, of which many are
-// not well formed. Both must refuse the same, and make the same of the others. Decode keeps
-// the order of dicts; canonical describes what only the format has.
+// not well formed. Both must refuse the same payloads, and decode the others to the same
+// values. Decode keeps the order of dicts; special describes values that only the format has.
 func AgainstClient(t *testing.T, format string, payloads [][]byte, decode func([]byte) (any, error), special func(any) string) {
 	t.Helper()
 	pythontest.Interpreter(t, "numpy")
@@ -131,7 +131,7 @@ func canonicalDict(v python.Dict, special func(any) string) string {
 	return "{" + strings.Join(keys, " ") + "}"
 }
 
-// A Hostile writes msgpack that is nearly well formed, with much that decoders trip over.
+// A Hostile writes msgpack that is nearly well formed, with many cases that decoders get wrong.
 type Hostile struct {
 	*rand.Rand
 	out     []byte
@@ -139,7 +139,7 @@ type Hostile struct {
 	bundle  bool
 }
 
-// NewHostile makes one that always writes the same.
+// NewHostile returns a Hostile. With the same seed it writes the same values.
 func NewHostile(seed uint64) *Hostile { return &Hostile{Rand: rand.New(rand.NewPCG(seed, 0))} } //nolint:gosec // to be repeated
 
 // Value writes a value.
@@ -150,7 +150,7 @@ func (h *Hostile) Value() []byte {
 	return h.out
 }
 
-// Tree writes that of a bundle, and says how many tensors are in it.
+// Tree writes the tree of a bundle, and returns the number of tensors in it.
 func (h *Hostile) Tree() (tree []byte, tensors int) {
 	h.bundle, h.tensors = true, 0
 	return h.Value(), h.tensors
@@ -179,7 +179,7 @@ func (h *Hostile) Damage(payload []byte) []byte {
 
 func (h *Hostile) bytes(s string) { h.out = append(h.out, s...) }
 
-func (h *Hostile) one(of ...string) string { return of[h.IntN(len(of))] }
+func (h *Hostile) pick(of ...string) string { return of[h.IntN(len(of))] }
 
 func (h *Hostile) text(s string) {
 	if h.IntN(50) == 0 {
@@ -197,11 +197,11 @@ func (h *Hostile) value(deep int) {
 	}
 	switch h.IntN(kinds) {
 	case 0:
-		h.bytes(h.one("\xc0", "\xc2", "\xc3", "\xc1"))
+		h.bytes(h.pick("\xc0", "\xc2", "\xc3", "\xc1"))
 	case 1, 2:
 		h.number()
 	case 3:
-		h.text(h.one("", "a", "data", "__tensor__", "é", "\x00", "\xff", "\xed\xa0\x80", "\xf4\x90\x80\x80"))
+		h.text(h.pick("", "a", "data", "__tensor__", "é", "\x00", "\xff", "\xed\xa0\x80", "\xf4\x90\x80\x80"))
 	case 4:
 		h.data()
 	case 5:
@@ -221,7 +221,7 @@ func (h *Hostile) value(deep int) {
 			if h.IntN(3) == 0 {
 				h.value(deep - 1)
 			} else {
-				h.text(h.one("a", "b", "__tensor__", "__ndarray__", "__pil_image__"))
+				h.text(h.pick("a", "b", "__tensor__", "__ndarray__", "__pil_image__"))
 			}
 			h.value(deep - 1)
 		}
@@ -229,7 +229,7 @@ func (h *Hostile) value(deep int) {
 }
 
 func (h *Hostile) number() {
-	h.bytes(h.one(
+	h.bytes(h.pick(
 		"\x00", "\x01", "\x02", "\x03", "\x7f", "\xff", "\xe0", "\xcc\x02", "\xcd\x00\x01", "\xd0\x80", "\xd1\xff\x00",
 		"\xcf\x7f\xff\xff\xff\xff\xff\xff\xff", "\xcf\x80\x00\x00\x00\x00\x00\x00\x00", "\xcf\x40\x00\x00\x00\x00\x00\x00\x00",
 		"\xcf\x00\x00\x00\x01\x00\x00\x00\x00", "\xd3\x80\x00\x00\x00\x00\x00\x00\x00", "\xd3\x00\x00\x00\x00\x00\x00\x00\x00",
@@ -238,7 +238,7 @@ func (h *Hostile) number() {
 	))
 }
 
-// data writes binary data, now and then so much that decoders do not copy it.
+// data writes binary data, sometimes so much that decoders do not copy it.
 func (h *Hostile) data() {
 	n := []int{0, 1, 2, 3, 4, 8, 12, 16, 24}[h.IntN(9)]
 	if h.IntN(50) == 0 {
@@ -256,7 +256,7 @@ func (h *Hostile) extension() {
 		h.tensors++
 		return
 	}
-	h.bytes(h.one(
+	h.bytes(h.pick(
 		"\xd6\xff\x00\x00\x00\x01", "\xd7\xff\xee\x6b\x27\xfc\x00\x00\x00\x00", "\xd7\xff\xee\x6b\x28\x00\x00\x00\x00\x00",
 		"\xc7\x0c\xff\x00\x00\x00\x00\xff\xff\xff\xf1\x88\x6e\x09\x00", "\xc7\x0c\xff\x00\x00\x00\x00\xff\xff\xff\xf1\x88\x6e\x08\xff",
 		"\xc7\x0c\xff\x00\x00\x00\x00\x00\x00\x00\x3a\xff\xf4\x41\x7f", "\xc7\x0c\xff\x00\x00\x00\x00\x00\x00\x00\x3a\xff\xf4\x41\x80",
@@ -264,10 +264,10 @@ func (h *Hostile) extension() {
 	))
 }
 
-// marked writes a marked dictionary, most often with all that it takes, in most cases in the
-// order in which everybody writes it. Half of them are sound, but for that.
+// marked writes a marked dictionary, mostly with all entries, and mostly in the order in
+// which serializers write them. Apart from that half of the dictionaries are valid.
 func (h *Hostile) marked(deep int) {
-	mark := h.one("__tensor__", "__ndarray__", "__pil_image__")
+	mark := h.pick("__tensor__", "__ndarray__", "__pil_image__")
 	sound := map[string]string{"__tensor__": "int8", "__ndarray__": "|u1", "__pil_image__": "L"}[mark]
 	if h.IntN(2) == 0 {
 		sound = ""
@@ -302,9 +302,9 @@ func (h *Hostile) marked(deep int) {
 		case part == 3 && sound != "":
 			h.bytes("\xc4\x06abcdef")
 		case part == 1 && mark == "__pil_image__":
-			h.text(h.one("L", "RGB", "RGBA", "PA", "1", "F", ""))
+			h.text(h.pick("L", "RGB", "RGBA", "PA", "1", "F", ""))
 		case part == 1:
-			h.text(h.one("float32", "int8", "bool", "uint16", "complex64", "bfloat16", "x", "<f4", ">f4", "|u1", "<u1", "|f4", "|b1", "<M8",
+			h.text(h.pick("float32", "int8", "bool", "uint16", "complex64", "bfloat16", "x", "<f4", ">f4", "|u1", "<u1", "|f4", "|b1", "<M8",
 				"<M8[ns]", "<m8[25s]", "<M8[1s]", "<M8[s/2]", "<M8[x]", "|S3", "<S3", "|S0", "<U2", "|U2", "<U0", "|O", "|V4", "<c8", "=f4"))
 		case part == 2:
 			h.shape()

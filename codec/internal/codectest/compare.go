@@ -9,13 +9,13 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec/python"
 )
 
-// Equal compares values bit by bit where cmp would not.
+// Equal makes cmp compare []byte and float64 bit by bit.
 var Equal = cmp.Options{
 	cmp.Comparer(func(a, b []byte) bool { return bytes.Equal(a, b) && (a == nil) == (b == nil) }),
 	cmp.Comparer(func(a, b float64) bool { return math.Float64bits(a) == math.Float64bits(b) }),
 }
 
-// Arrived returns what v, one of [Values], is after it has been sent: slices
+// Arrived returns v, one of [Values], as it is after it has been sent: slices
 // are lists.
 func Arrived(v any) any {
 	switch v := v.(type) {

@@ -8,7 +8,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec"
 )
 
-// Contract checks what every serializer promises. Bad is a value that cannot
+// Contract checks the promises of every serializer. Bad is a value that cannot
 // be encoded, target a nil pointer of a type that can be decoded into.
 func Contract(t *testing.T, s codec.Serializer, value, bad, target any) {
 	t.Helper()

@@ -1,4 +1,4 @@
-// Package codectest holds what the tests of several serializers share: the
-// contract of all of them, and the Python libraries whose formats some of them
-// speak, run beside them. Only tests import it.
+// Package codectest holds the shared parts of the tests of several serializers: the
+// contract of all serializers, and comparisons with the Python libraries whose formats some
+// of them use. Only tests import it.
 package codectest

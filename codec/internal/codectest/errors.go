@@ -7,8 +7,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec"
 )
 
-// CheckError fails the test if err is none of the errors that a serializer may refuse
-// a payload with. As, if not nil, points to the type that it must have as well.
+// CheckError fails the test unless err is an error with which a serializer may refuse
+// a payload. As, if not nil, points to the type that err must also have.
 func CheckError(t testing.TB, err error, as any) {
 	t.Helper()
 	typed := errors.Is(err, codec.ErrMalformed) || errors.Is(err, codec.ErrLimit) || errors.Is(err, codec.ErrMismatch)

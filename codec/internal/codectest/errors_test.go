@@ -10,7 +10,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec/internal/codectest"
 )
 
-// failing is a test whose failure is wanted.
+// failing is a test that is expected to fail.
 type failing struct {
 	testing.TB
 	failed bool

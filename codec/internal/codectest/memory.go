@@ -2,7 +2,7 @@ package codectest
 
 import "runtime"
 
-// AllocatedBy counts what a call allocates. Nothing else may run beside it.
+// AllocatedBy counts the bytes that a call allocates. No other goroutine may allocate meanwhile.
 func AllocatedBy(f func() error) (sizeBytes uint64, err error) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

@@ -23,28 +23,28 @@ var reference []byte
 
 // Case is a value for Python to build, encode and decode.
 type Case struct {
-	// Value describes the value: the name of a kind, and what it takes.
+	// Value describes the value: the name of a kind, and its parts.
 	Value []any `json:"value"`
-	// Encoded is what Go made of the value, each buffer in hex.
+	// Encoded is Go's encoding of the value, each buffer in hex.
 	Encoded []string `json:"encoded"`
 }
 
-// Answer is what Python has to say to a [Case].
+// Answer is Python's answer to a [Case].
 type Answer struct {
-	// Skipped says why this Python cannot build the value.
+	// Skipped is the reason why this Python cannot build the value.
 	Skipped string `json:"skipped"`
-	// Refused says why Python does not encode the value, if it does not.
+	// Refused is the reason why Python does not encode the value, or empty.
 	Refused string `json:"refused"`
-	// Encoded is what Python made of the value, each buffer in hex.
+	// Encoded is Python's encoding of the value, each buffer in hex.
 	Encoded []string `json:"encoded"`
-	// Difference says how the value that Python decoded from Go's bytes
-	// differs, or is empty.
+	// Difference is the difference between the value and Python's decoding of Go's
+	// bytes, or empty.
 	Difference string `json:"difference"`
 }
 
 // Ask has Python encode and decode values in the format of codec/omni. It returns an answer
-// to each case, and what Python knows the format from: the package vllm_omni in the folder
-// $OMNIBUS_VLLM_OMNI, and where that is not set a description of the format.
+// to each case, and the source of the format in Python: the package vllm_omni in the folder
+// $OMNIBUS_VLLM_OMNI, or if that is not set a description of the format.
 func Ask(t testing.TB, cases []Case) (answers []Answer, source string) {
 	t.Helper()
 	python := pythontest.Interpreter(t, "msgspec", "numpy")
@@ -88,18 +88,17 @@ func Ask(t testing.TB, cases []Case) (answers []Answer, source string) {
 
 // Codec is how Go encodes and decodes a value for [AgainstPython].
 type Codec struct {
-	Describe func(v any) []any // what [Describe] does not know
+	Describe func(v any) []any // of values that [Describe] does not know
 	// Refused are the reasons for which Python may refuse to encode a value.
 	Refused []string
 	Encode  func(v any) ([][]byte, error)
-	// Decode decodes what Python made of want, which says what types a caller
-	// would decode into.
+	// Decode decodes Python's encoding of want, into a target of the type of want.
 	Decode func(buffers [][]byte, want any) (any, error)
 }
 
 // AgainstPython has Python encode and decode arrays of every dtype and n
-// generated values too. Both must make the same bytes of each, and each the same
-// value of the other's.
+// generated values too. Python and Go must encode each to the same bytes, and decode each
+// other's bytes to the same value.
 func AgainstPython(t *testing.T, c Codec, n int, values *rapid.Generator[any]) {
 	t.Helper()
 	sent := everyArray()

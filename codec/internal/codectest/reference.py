@@ -228,11 +228,11 @@ def answer(case, fmt):
     result = {}
     try:
         result["encoded"] = [bytes(b).hex() for b in fmt.encode(value)]
-    except Exception as err:  # whatever a library raises is an answer
+    except Exception as err:  # every exception of a library is an answer
         result["refused"] = f"{type(err).__name__}: {err}"
     try:
         result["difference"] = difference(value, fmt.decode([bytes.fromhex(b) for b in case["encoded"]], value)) or ""
-    except Exception as err:  # whatever a library raises is an answer
+    except Exception as err:  # every exception of a library is an answer
         result["difference"] = f"{type(err).__name__}: {err}"
     return result
 

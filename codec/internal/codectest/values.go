@@ -15,8 +15,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec/python"
 )
 
-// Describe returns the description of a value for a [Case]. What extra
-// describes comes first.
+// Describe returns the description of a value for a [Case]. A description by extra takes
+// precedence.
 func Describe(v any, extra func(v any) []any) []any {
 	if extra != nil {
 		if d := extra(v); d != nil {
@@ -64,7 +64,7 @@ func Describe(v any, extra func(v any) []any) []any {
 }
 
 // Values generates values as Python programs send them, with the given
-// generators beside those of plain values. A dict in them has no key twice.
+// generators beside those of plain values. The keys of a dict are unique.
 func Values(special ...*rapid.Generator[any]) *rapid.Generator[any] {
 	return values(4, special)
 }
@@ -98,7 +98,7 @@ func integers() *rapid.Generator[any] {
 	return rapid.OneOf(rapid.Int64().AsAny(), rapid.SampledFrom(edges))
 }
 
-// Text generates text with lengths around those where its encoding changes.
+// Text generates text with lengths around those at which its encoding changes.
 func Text() *rapid.Generator[string] {
 	return rapid.OneOf(rapid.String(), rapid.Custom(func(t *rapid.T) string {
 		return string(drawBytes(t, rapid.SampledFrom([]int{31, 32, 255, 256, 65535, 65536}).Draw(t, "length"), 0x7f))
@@ -111,7 +111,7 @@ func binaries() *rapid.Generator[any] {
 	}).AsAny()
 }
 
-// drawBytes makes many bytes of few decisions.
+// drawBytes makes n bytes from one drawn seed.
 func drawBytes(t *rapid.T, n int, mask byte) []byte {
 	seed := rapid.Uint64().Draw(t, "seed")
 	b := make([]byte, n)
@@ -139,7 +139,7 @@ func drawDict(t *rapid.T, element *rapid.Generator[any]) python.Dict {
 }
 
 // Tensors generates tensors of every dtype: scalars, empty ones, ones around
-// the sizes where their encoding changes, and larger ones.
+// the sizes at which their encoding changes, and larger ones.
 func Tensors() *rapid.Generator[any] {
 	return rapid.Custom(func(t *rapid.T) codec.Tensor {
 		dtype := codec.DType(rapid.IntRange(1, int(codec.DTypeComplex128)).Draw(t, "dtype"))

@@ -19,13 +19,13 @@ import (
 
 const tests = "../../../clients/python/tests/"
 
-// TestValuesPage compares docs/values.md with the list that tests send.
+// TestValuesPage compares docs/values.md with the list of values that the tests send.
 func TestValuesPage(t *testing.T) {
 	golden.Compare(t, "../../../docs/values.md", ask(t, nil, "valuepage.py"))
 }
 
 // TestPythonToGoToPython has a Go process decode all values of docs/values.md into an any, and
-// encode them again. Python says whether each arrives as the page says.
+// encode them again. Python reports whether each arrives as documented.
 func TestPythonToGoToPython(t *testing.T) {
 	pythontest.Interpreter(t, "numpy")
 	for _, s := range []codec.Serializer{codec.MsgpackSerializer{}, bundle.Serializer{}, omni.Serializer{}} {
@@ -68,7 +68,7 @@ func again(s codec.Serializer, payload []byte) ([]byte, error) {
 // ask runs a program of the client's tests, and returns its output.
 func ask(t *testing.T, in io.Reader, program string, args ...string) []byte {
 	t.Helper()
-	for _, name := range []string{program, "valuelist.py"} { // whose changes the go command is to know of
+	for _, name := range []string{program, "valuelist.py"} { // read here, so that the go command notices their changes
 		if _, err := os.Stat(tests + name); err != nil {
 			t.Fatal(err)
 		}

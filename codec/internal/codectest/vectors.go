@@ -8,7 +8,7 @@ import (
 )
 
 // Vectors reads a file of values that Python has encoded. Each line is a name,
-// a colon and the buffers in hex; what begins with "#" is a comment.
+// a colon and the buffers in hex; a line that begins with "#" is a comment.
 func Vectors(t testing.TB, file string) map[string][][]byte {
 	t.Helper()
 	content, err := os.ReadFile(file)

@@ -7,8 +7,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec/python"
 )
 
-// Shape returns the dimensions that a decoded list holds. Whether they fit the
-// data is for the array's Validate to say.
+// Shape returns the dimensions in a decoded list. Validate of the array checks whether they
+// fit the data.
 func Shape(v any) ([]int, error) {
 	list, ok := v.([]any)
 	if !ok {
@@ -27,7 +27,7 @@ func Shape(v any) ([]int, error) {
 	return dims, nil
 }
 
-// Tensor returns the tensor that a PyTorch dtype, a shape and data make.
+// Tensor returns the tensor of a PyTorch dtype, a shape and data.
 func Tensor(dtype string, dims []int, data []byte) (codec.Tensor, error) {
 	if len(dtype) > maxStepBytes {
 		return codec.Tensor{}, fmt.Errorf("a dtype with a name of %d bytes", len(dtype))
@@ -40,7 +40,7 @@ func Tensor(dtype string, dims []int, data []byte) (codec.Tensor, error) {
 	return t, t.Validate()
 }
 
-// AssignArray sets *target, a tensor or an array, to v, which is either.
+// AssignArray sets *target, a tensor or an array, to v, a tensor or an array.
 func AssignArray(target, v any) error {
 	var err error
 	switch target := target.(type) {

@@ -20,7 +20,7 @@ type Decoder struct {
 	format Format
 	// keepOrder makes maps without a type python.Dict.
 	keepOrder bool
-	offset    int // of the value that was begun last
+	offset    int // of the last token
 }
 
 // Decode decodes src into v, a non-nil pointer. With keepOrder maps whose Go
@@ -79,7 +79,7 @@ func (d *Decoder) any(t pack.Token) (any, error) {
 	}
 }
 
-// text copies text, and checks the copy: the payload might change meanwhile.
+// text copies text, and checks the copy, because the payload might change meanwhile.
 func text(t pack.Token) (string, error) {
 	s := string(t.Data)
 	if !utf8.ValidString(s) {
@@ -117,7 +117,7 @@ func (d *Decoder) anyMap(t pack.Token) (any, error) {
 		return d.meaning(dict, dict.Get)
 	}
 	m := anyMap{texts: make(map[string]any, t.Count)}
-	var dict python.Dict // once a key comes that no map of Go has
+	var dict python.Dict // from the first key on that no Go map can have
 	for range t.Count {
 		key, err := d.next()
 		if err != nil {
@@ -151,7 +151,7 @@ func (d *Decoder) anyMap(t pack.Token) (any, error) {
 	return d.meaning(m.texts, m.get)
 }
 
-// anyMap is a map[string]any, until a key comes that is no text.
+// anyMap is a map[string]any, and from the first key on that is no text a map[any]any.
 type anyMap struct {
 	texts  map[string]any
 	others map[any]any
@@ -181,7 +181,7 @@ func (m *anyMap) set(key, value any) {
 	m.others[key] = value
 }
 
-// dict returns the map as a dictionary, in one order.
+// dict returns the map as a dictionary, in the order of the keys' text.
 func (m *anyMap) dict() python.Dict {
 	dict := make(python.Dict, 0, len(m.texts)+len(m.others)+1)
 	if m.others != nil {
@@ -211,7 +211,7 @@ func (d *Decoder) dict(t pack.Token) (python.Dict, error) {
 	return dict, nil
 }
 
-// item reads what is left of an entry that begins with a key, and appends it.
+// item reads the rest of an entry that begins with a key, and appends the entry.
 func (d *Decoder) item(dict python.Dict, key pack.Token) (python.Dict, error) {
 	name, err := d.any(key)
 	if err != nil {
@@ -227,7 +227,7 @@ func (d *Decoder) item(dict python.Dict, key pack.Token) (python.Dict, error) {
 	return append(dict, python.Item{Key: name, Value: value}), nil
 }
 
-// meaning returns what the map m stands for in the format, or m.
+// meaning returns the value of the map m in the format, or m.
 func (d *Decoder) meaning(m any, get func(string) (any, bool)) (any, error) {
 	v, ok, err := d.format.Map(get)
 	if err != nil {

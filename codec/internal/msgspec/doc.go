@@ -1,12 +1,12 @@
 // Package msgspec encodes Go values as Python's msgspec library encodes the
-// Python values they stand for, byte for byte, and decodes what it writes.
+// corresponding Python values, byte for byte, and decodes the library's payloads.
 //
-// A [Format] adds what msgspec leaves to its user: the bytes of tensors,
-// arrays and other values that msgpack has no type for. Encoding runs twice
-// over a value where the size is wanted first, once counting. Decoding goes
+// A [Format] adds the values that msgspec leaves to its user: the bytes of tensors,
+// arrays and other values without a msgpack type. If the size is needed first, encoding
+// passes twice over a value, once only counting. Decoding passes
 // over the payload once and copies text only; binary data are views.
 //
-// Whatever comes out of a payload is bounded by package pack. Errors say
-// where in the value they are: the path is put together on the way out, so
-// that a value without an error pays nothing for it.
+// Package pack bounds the values decoded from a payload. Errors have the path in the
+// value: each level adds its step when it returns an error, so
+// that a value without an error has no cost for it.
 package msgspec

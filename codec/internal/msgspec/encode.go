@@ -12,13 +12,13 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec/python"
 )
 
-// Encoder writes values. What a decoder would refuse, it refuses.
+// Encoder writes values. It refuses values that a decoder would refuse.
 type Encoder struct {
 	pack.Writer
 	format Format
 	depth  int // open containers that are not empty
-	// objects counts what stands for one in Python, maps and extensions: in a key,
-	// only those of that key.
+	// objects counts maps and extensions, which are objects in Python and cannot be in a
+	// key. While a key is written, it counts only those in that key.
 	objects int
 }
 
@@ -46,7 +46,7 @@ func EncodeInto(f Format, dst []byte, v any) error {
 	if err != nil {
 		return err
 	}
-	// A value that is larger has been encoded elsewhere.
+	// Append encodes a larger value into new memory.
 	if len(out) != len(dst) {
 		return &codec.SizeError{Serializer: f.Name(), Got: len(dst), Want: len(out)}
 	}
@@ -60,8 +60,8 @@ func (e *Encoder) root(v any) error {
 	return e.checkValues()
 }
 
-// checkValues is called for every part of a value, because one that refers to
-// itself twice would take forever to reach its depth everywhere.
+// checkValues is called for every part of a value: a value that refers to itself twice has
+// exponentially many parts before each reaches the bound of the depth.
 func (e *Encoder) checkValues() error {
 	if e.Values > pack.MaxValues {
 		return fmt.Errorf("%w: more than %d values", codec.ErrLimit, pack.MaxValues)
@@ -105,7 +105,7 @@ func (e *Encoder) Value(v any) error {
 	return nil
 }
 
-// Text writes text. Python has none that is not UTF-8.
+// Text writes text, which must be UTF-8, as in Python.
 func (e *Encoder) Text(s string) error {
 	if !utf8.ValidString(s) {
 		return fmt.Errorf("%w: a string that is not UTF-8: send it as []byte", codec.ErrType)
@@ -126,7 +126,7 @@ func (e *Encoder) Bytes(b []byte) error {
 	return e.Data(b)
 }
 
-// Data writes binary data, and nil as none.
+// Data writes binary data, and nil as empty data.
 func (e *Encoder) Data(b []byte) error {
 	if err := checkLen(len(b)); err != nil {
 		return err
@@ -158,7 +158,7 @@ func (e *Encoder) Shape(dims []int) error {
 	return nil
 }
 
-// checkLen refuses what msgpack has no length for.
+// checkLen refuses lengths that msgpack cannot encode.
 func checkLen(n int) error {
 	if uint64(n) > pack.MaxLen {
 		return fmt.Errorf("%w: %d bytes or elements in one value; msgpack has at most %d", codec.ErrLimit, n, uint64(pack.MaxLen))
@@ -166,7 +166,7 @@ func checkLen(n int) error {
 	return nil
 }
 
-// Open checks that a container of n elements may begin. Cyclic values end
+// Open checks that a container of n elements may begin. A cyclic value exceeds the depth
 // here.
 func (e *Encoder) Open(n int) error {
 	if err := checkLen(n); err != nil {
@@ -228,8 +228,8 @@ func (e *Encoder) dict(v python.Dict) error {
 	return nil
 }
 
-// key writes the key of a dict, which in Python is no dict, nor anything that travels
-// as one.
+// key writes the key of a dict. It refuses keys that are no keys in Python: dicts, and
+// values that are encoded as one.
 func (e *Encoder) key(v any) error {
 	outer := e.objects
 	e.objects = 0
@@ -266,10 +266,10 @@ func (e *Encoder) slice(v python.Slice) error {
 // timestamp is the extension type that msgpack itself gives to points in time.
 const timestamp = -1
 
-// maxYear is the last one of Python's datetimes. The first is 1.
+// maxYear is the last year of Python's datetimes. The first is 1.
 const maxYear = 9999
 
-// datetime reports whether Python has a point in time.
+// datetime reports whether Python's datetime can hold a point in time.
 func datetime(v time.Time) bool {
 	year := v.UTC().Year()
 	return year >= 1 && year <= maxYear

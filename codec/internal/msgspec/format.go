@@ -13,21 +13,21 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec/python"
 )
 
-// Format is what a serializer adds to plain values.
+// Format adds the special values of a serializer to plain values.
 type Format interface {
 	// Name is the serializer's name in errors.
 	Name() string
 	// Special reports whether Encode writes values of type t and Assign fills
-	// them. [codec.Tensor] and [python.NDArray] always are.
+	// them. [codec.Tensor] and [python.NDArray] are always special.
 	Special(t reflect.Type) bool
 	// Encode writes v, a value of a special type.
 	Encode(e *Encoder, v any) error
-	// Ext returns what an extension stands for.
+	// Ext returns the value of an extension.
 	Ext(typ int8, data []byte) (any, error)
-	// Map returns what a map stands for whose entries get finds, or false if
-	// it is only a map.
+	// Map returns the special value that a map encodes, or false if it is a plain map.
+	// Get returns the entries of the map.
 	Map(get func(key string) (any, bool)) (v any, ok bool, err error)
-	// Assign sets *target, a special type, to what the decoded value v says.
+	// Assign sets *target, a special type, to the decoded value v.
 	Assign(target, v any) error
 }
 
@@ -45,8 +45,7 @@ var (
 
 func special(f Format, t reflect.Type) bool { return arrays[t] || f.Special(t) }
 
-// located is an error with the way to the value that has it, innermost step
-// first.
+// located is an error with the path to its value, innermost step first.
 type located struct {
 	steps []string
 	err   error
@@ -62,7 +61,7 @@ func (e *located) path() string {
 	return path
 }
 
-// at adds a step to the way to an error, if there is one.
+// at adds a step to the path of an error. It returns nil for nil.
 func at(err error, step func() string) error {
 	if err == nil {
 		return nil
@@ -79,7 +78,7 @@ func atIndex(err error, i int) error {
 	return at(err, func() string { return fmt.Sprintf("[%d]", i) })
 }
 
-// maxStepBytes bounds what a key from outside adds to an error.
+// maxStepBytes bounds the bytes that a key of a payload adds to an error.
 const maxStepBytes = 64
 
 func atKey(err error, key any) error {
@@ -102,7 +101,7 @@ func atKey(err error, key any) error {
 	})
 }
 
-// keyText does not look into keys that are containers: they may be cyclic.
+// keyText returns the text of a key, or only the type of a container, which may be cyclic.
 func keyText(key any) string {
 	switch reflect.ValueOf(key).Kind() {
 	case reflect.Slice, reflect.Map, reflect.Pointer, reflect.Struct, reflect.Array, reflect.Interface:
@@ -118,7 +117,7 @@ func plainName(s string) bool {
 	})
 }
 
-// encodeError is what a serializer returns for v.
+// encodeError is the error that a serializer returns for v.
 func encodeError(f Format, v any, err error) error {
 	var l *located
 	if errors.As(err, &l) {
@@ -127,8 +126,8 @@ func encodeError(f Format, v any, err error) error {
 	return fmt.Errorf("codec: %s: encode %T: %w", f.Name(), v, err)
 }
 
-// decodeError is what a serializer returns: a *codec.PayloadError. Offset is
-// that of the value which the error is about, or lies in it.
+// decodeError is the error that a serializer returns: a *codec.PayloadError. Offset is
+// that of the value with the error, or lies in it.
 func decodeError(f Format, offset int, err error) error {
 	p := &codec.PayloadError{Serializer: f.Name(), Offset: offset, Reason: err.Error(), Err: codec.ErrMalformed}
 	var l *located
@@ -144,7 +143,7 @@ func decodeError(f Format, offset int, err error) error {
 	return p
 }
 
-// Kind returns which of package codec's errors an error in a payload is.
+// Kind returns the error of package codec for an error in a payload.
 func Kind(err error) error {
 	var bad *pack.Error
 	var miss *mismatch

@@ -185,8 +185,8 @@ func (d *Decoder) intoMap(v reflect.Value, t pack.Token) error {
 }
 
 // fields decodes a map by the names of a struct's fields, or an array by
-// their positions. What the struct has no field for is passed over, and
-// fields that are not there are zero.
+// their positions. Entries without a field in the struct are skipped, and
+// fields without an entry are zero.
 func (d *Decoder) fields(v reflect.Value, t pack.Token) error {
 	s := structOf(d.format, v.Type())
 	v.SetZero()
@@ -233,7 +233,7 @@ func (d *Decoder) field(v reflect.Value, s *structInfo, i int, known bool) error
 	return d.into(v.FieldByIndex(s.fields[i].index), t)
 }
 
-// skip passes over a value that has no place in the target, and refuses
+// skip skips a value that has no field in the target. It refuses
 // extensions as everywhere.
 func (d *Decoder) skip() error {
 	for left := 1; left > 0; left-- {

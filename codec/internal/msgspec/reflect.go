@@ -139,10 +139,10 @@ func (e *Encoder) entry(key string, value any) error {
 	return nil
 }
 
-// entry is one of a map.
+// entry is an entry of a map.
 type entry struct {
 	key, value reflect.Value
-	encoded    []byte // the key, if nothing else compares it
+	encoded    []byte // the encoded key, if keys are compared by their encodings
 }
 
 // reflectedMap writes a map in the order of its keys: of numbers by size, of

@@ -32,18 +32,18 @@ func (f *field) omitted(v reflect.Value) bool {
 	}
 }
 
-// structs has the *structInfo of every structKey that was asked for.
+// structs caches the *structInfo of every structKey that was used.
 var structs sync.Map
 
-// structKey names a struct type in a format: what is special in one may be a
+// structKey names a struct type in a format: a type that is special in one format may be a
 // plain struct in another.
 type structKey struct {
 	format string
 	typ    reflect.Type
 }
 
-// structOf reads the tags of a struct type, which are those that
-// codec.MsgpackSerializer knows: a name, "-", omitempty, and as_array on a
+// structOf reads the tags of a struct type. The tags are those of
+// codec.MsgpackSerializer: a name, "-", omitempty, and as_array on a
 // field _msgpack.
 func structOf(f Format, t reflect.Type) *structInfo {
 	key := structKey{f.Name(), t}
@@ -78,7 +78,7 @@ func (s *structInfo) add(format Format, t reflect.Type, prefix []int) {
 	}
 }
 
-// set adds a field. One that is less deeply embedded hides others of its name.
+// set adds a field. A field that is less deeply embedded hides others of its name.
 func (s *structInfo) set(f field) {
 	i, taken := s.byName[f.name]
 	switch {

@@ -2,7 +2,7 @@ package pack
 
 import "fmt"
 
-// Bounds on what a Reader accepts and on what a Writer should be given.
+// Bounds on the values that a Reader accepts and that a Writer should write.
 const (
 	// MaxDepth is how deep arrays and maps may be nested. Empty ones do not
 	// count.
@@ -12,7 +12,7 @@ const (
 	MaxValues = 1 << 22
 )
 
-// Kind is what a value is.
+// Kind is the kind of a value.
 type Kind uint8
 
 // The kinds of values.
@@ -81,13 +81,13 @@ var heads = func() (heads [256]head) {
 	return heads
 }()
 
-// The extensions that vLLM has for pickled objects.
+// vLLM's extension types for pickled objects.
 const (
 	pickleExt      = 1
 	cloudpickleExt = 2
 )
 
-// Pickled says why an extension for pickled objects is refused. It is nil for all others.
+// Pickled returns the error for an extension for pickled objects, and nil for all others.
 func Pickled(typ int8) error {
 	if typ != pickleExt && typ != cloudpickleExt {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec/internal/pack"
 )
 
-// write draws a value and writes it with the library and with Writers.
+// write draws a value and writes it with the library and with two Writers.
 func write(t *rapid.T, lib *msgpack.Encoder, writers []*pack.Writer, depth int) (err error) {
 	each := func(f func(w *pack.Writer)) {
 		for _, w := range writers {
@@ -78,7 +78,7 @@ func write(t *rapid.T, lib *msgpack.Encoder, writers []*pack.Writer, depth int) 
 	return err
 }
 
-// TestLikeTheLibrary writes values as the library for msgpack does, counts
+// TestLikeTheLibrary writes values with the library for msgpack and with a Writer, counts
 // them, and reads them.
 func TestLikeTheLibrary(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -141,7 +141,7 @@ func rewrite(w *pack.Writer, t pack.Token) {
 	}
 }
 
-// TestLongNumbers reads numbers in encodings that no Writer chooses.
+// TestLongNumbers reads numbers in encodings that no Writer uses.
 func TestLongNumbers(t *testing.T) {
 	for src, want := range map[string]pack.Token{
 		"\xcc\x01":                             {Kind: pack.Uint, Bits: 1},
@@ -158,8 +158,8 @@ func TestLongNumbers(t *testing.T) {
 	}
 }
 
-// TestOwed has a container claim bytes that the one around it needs.
-func TestOwed(t *testing.T) {
+// TestNestedCountsAreBounded: a container cannot claim bytes that the one around it needs.
+func TestNestedCountsAreBounded(t *testing.T) {
 	r := pack.NewReader([]byte("\x94\x93\xc0\xc0\xc0"))
 	if _, err := r.Next(); err != nil {
 		t.Fatal(err)
@@ -170,7 +170,7 @@ func TestOwed(t *testing.T) {
 	}
 }
 
-// TestCopy: what is copied in pieces, or in one, is as much as fits, and whole.
+// TestCopy: Copy copies as much as fits, in pieces or at once, and every byte of it.
 func TestCopy(t *testing.T) {
 	const most = 8<<20 + 3
 	src := make([]byte, most)
@@ -193,7 +193,7 @@ func TestCopy(t *testing.T) {
 	}
 }
 
-// TestRaw: what is copied in pieces is whole, and in place where there is room for it.
+// TestRaw: a copy in pieces is complete, and in place if the capacity suffices.
 func TestRaw(t *testing.T) {
 	for _, size := range []int{0, 1, 256<<10 - 1, 256 << 10, 256<<10 + 1, 1<<20 + 13} {
 		want := make([]byte, size)

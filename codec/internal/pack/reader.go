@@ -32,13 +32,13 @@ type Reader struct {
 	src    []byte
 	pos    int
 	values int // begun so far
-	// owed is the sum of missing. Each value takes at least one byte, so that
-	// it never needs to exceed the bytes left; what is allocated for declared
-	// lengths is thereby bounded even across nested containers.
-	owed    uint64
-	missing [MaxDepth]uint64 // values that each open container still lacks
-	depth   int              // open containers
-	maps    uint64           // which of them are maps, a bit for each
+	// totalMissing is the sum of missing. Each value takes at least one byte, so
+	// the sum of a valid payload never exceeds the bytes left. This bounds the memory for
+	// declared lengths even across nested containers.
+	totalMissing uint64
+	missing      [MaxDepth]uint64 // values that each open container still lacks
+	depth        int              // open containers
+	maps         uint64           // which of them are maps, a bit for each
 }
 
 // NewReader returns a reader of the one value that src holds.
@@ -74,7 +74,7 @@ func (r *Reader) Next() (Token, error) {
 	if r.depth > 0 {
 		t.Key = r.missing[r.depth-1]&1 == 0 && r.maps>>(r.depth-1)&1 == 1
 		r.missing[r.depth-1]--
-		r.owed--
+		r.totalMissing--
 	}
 	count := uint64(h.fixed)
 	if h.lenBytes > 0 {
@@ -92,15 +92,15 @@ func (r *Reader) Next() (Token, error) {
 	return t, nil
 }
 
-// content reads what follows the head of a value.
+// content reads the bytes of a value behind its head.
 func (r *Reader) content(t *Token, code byte, count uint64) error {
 	switch t.Kind {
 	case Array:
 		t.Count = int(count)
-		return r.open(t.Offset, count)
+		return r.openContainer(t.Offset, count)
 	case Map:
 		t.Count = int(count)
-		if err := r.open(t.Offset, 2*count); err != nil || count == 0 {
+		if err := r.openContainer(t.Offset, 2*count); err != nil || count == 0 {
 			return err
 		}
 		r.maps |= 1 << (r.depth - 1)
@@ -125,7 +125,7 @@ func (r *Reader) content(t *Token, code byte, count uint64) error {
 	}
 }
 
-// scalar reads a number of size bytes, or one that is in its code.
+// scalar reads a number of size bytes, or, if size is 0, one in its code.
 func (r *Reader) scalar(t *Token, code byte, size int) {
 	bits := r.number(size)
 	switch {
@@ -152,11 +152,11 @@ func (r *Reader) number(size int) (bits uint64) {
 	return bits
 }
 
-// open begins a container of values.
-func (r *Reader) open(start int, values uint64) error {
+// openContainer begins a container of values.
+func (r *Reader) openContainer(start int, values uint64) error {
 	switch left := uint64(len(r.src) - r.pos); {
-	case values > left || values+r.owed > left: // a lie that need not be followed to its end
-		return r.fail(start, "%d values declared, %d bytes left", values+r.owed, left)
+	case values > left || values+r.totalMissing > left: // the payload is too short for the declared length
+		return r.fail(start, "%d values declared, %d bytes left", values+r.totalMissing, left)
 	case values == 0:
 		return nil
 	case r.depth == MaxDepth:
@@ -165,7 +165,7 @@ func (r *Reader) open(start int, values uint64) error {
 	r.missing[r.depth] = values
 	r.maps &^= 1 << r.depth
 	r.depth++
-	r.owed += values
+	r.totalMissing += values
 	return nil
 }
 

@@ -26,27 +26,27 @@ func (w *Writer) put(b ...byte) {
 	w.Buf = append(w.Buf, b...)
 }
 
-// maxCopied bounds one copy. From 1 MiB on, on many processors, Go copies past their
-// caches, and whoever reads it next would have to wait for memory.
-const maxCopied = 256 << 10
+// copyPieceBytes bounds one call of the builtin copy. From 1 MiB on, on many processors, the
+// builtin writes past the caches, and the next reader of the data would wait for memory.
+const copyPieceBytes = 256 << 10
 
-// wholeFrom is from where on that is as well: so much does not stay in the caches, and
-// is copied faster past them.
-const wholeFrom = 8 << 20
+// uncachedFrom is the size from which on Copy copies in one piece: so much data does not
+// stay in the caches, and is copied faster past them.
+const uncachedFrom = 8 << 20
 
-// Copy is copy, for data that is read soon after. It is copied in pieces, and so must not overlap.
+// Copy is the builtin copy for data that is read soon after. It copies in pieces, so dst and src must not overlap.
 func Copy[T ~[]byte | ~string](dst []byte, src T) (n int) {
-	if src = src[:min(len(src), len(dst))]; len(src) < wholeFrom {
-		for ; len(src)-n > maxCopied; n += maxCopied {
-			copy(dst[n:], src[n:n+maxCopied])
+	if src = src[:min(len(src), len(dst))]; len(src) < uncachedFrom {
+		for ; len(src)-n > copyPieceBytes; n += copyPieceBytes {
+			copy(dst[n:], src[n:n+copyPieceBytes])
 		}
 	}
 	return n + copy(dst[n:], src[n:])
 }
 
-// Append is append, for data that is read soon after, and that is not part of what dst has room for.
+// Append is the builtin append for data that is read soon after. Src must not overlap the capacity of dst.
 func Append[T ~[]byte | ~string](dst []byte, src T) []byte {
-	if len(src) <= maxCopied {
+	if len(src) <= copyPieceBytes {
 		return append(dst, src...)
 	}
 	n := len(dst)
@@ -175,8 +175,8 @@ func (w *Writer) Ext(typ int8, data []byte) {
 	w.Raw(data)
 }
 
-// length writes the length of something whose codes for one, two and four
-// bytes of length begin with code.
+// length writes the code and the length of a value. Code is its code with one byte of
+// length; the codes with two and four bytes follow it.
 func (w *Writer) length(code byte, n int) {
 	switch {
 	case n <= math.MaxUint8:

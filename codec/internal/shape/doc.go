@@ -1,3 +1,3 @@
-// Package shape computes how many bytes an array has. It is shared by
-// everything in codec that takes a shape from outside.
+// Package shape computes how many bytes an array has. All code in codec that takes a
+// shape from outside uses it.
 package shape

@@ -10,12 +10,11 @@ import (
 const MaxDims = 32
 
 // Bytes returns the size of an array with the given dimensions and elements
-// of itemBytes, and why there is none, if it is not empty. The size leaves
-// reserve bytes up to the largest int.
+// of itemBytes, and the reason why the shape is invalid, or "". The sum of the size and
+// reserve fits an int.
 //
-// That holds without the dimensions that are 0, too: strides and partial
-// products computed from an accepted shape then fit as well, in whatever
-// order they are taken.
+// The sum also fits without the dimensions that are 0: so strides and partial
+// products computed from an accepted shape fit an int, in any order of the dimensions.
 func Bytes(itemBytes int, dims []int, reserve int) (size int, reason string) {
 	if len(dims) > MaxDims {
 		return 0, fmt.Sprintf("%d dimensions, at most %d", len(dims), MaxDims)

@@ -1,4 +1,4 @@
-"""A bridge to a store that is a folder, which every process of a test can have: it needs no server and no wheel.
+"""A bridge to a store in a folder, which all processes of a test share. It needs no server and no wheel.
 
 It takes the arguments of python -m omnibus.bridge mooncake, and the folder in place of the master.
 """
@@ -51,9 +51,9 @@ class Folder:
     def present(self, keys):
         return [os.path.exists(self._path(key)) for key in keys]
 
-    def leave(self):
+    def withdraw(self):
         pass
 
 
-drop_in.ENGINES["mooncake"] = stores.over(Folder)
+drop_in.BACKENDS["mooncake"] = stores.shared_store(Folder)
 bridge.main(*sys.argv[3:])  # behind -m omnibus.bridge

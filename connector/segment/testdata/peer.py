@@ -1,9 +1,9 @@
 """The other end of an edge, for the tests of package segment.
 
-It does what each line of JSON on its standard input asks for, and answers with
-one. With a directory that has the package vllm_omni it uses that package's
-connector, and stands in for the packages that it imports and does not need.
-Without one it does the same with Python's own means.
+It executes the operation in each line of JSON on its standard input, and answers
+with a line. With a directory that has the package vllm_omni it uses that package's
+connector, with stubs for the packages that it imports and does not need. Without one
+it uses the standard library.
 """
 
 import fcntl
@@ -20,7 +20,7 @@ HELLO = f"omnibus-test-hello-{os.getpid()}"
 
 
 def content(seed, size):
-    """What a value of a size contains, the same as in the tests."""
+    """The content of a value of a size, the same as in the tests."""
     times = (seed % 251 + size) // len(PATTERN) + 1
     return (PATTERN * times)[seed % 251 :][:size]
 
@@ -191,7 +191,7 @@ class Peer:
         return {}
 
     def half(self, q):
-        """Put as far as the middle."""
+        """Put half of a value."""
         self.lock(q)
         shm = shared_memory.SharedMemory(name=q["key"], create=True, size=q["size"])
         payload = encode(content(q["seed"], q["size"] - 5))

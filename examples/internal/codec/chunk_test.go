@@ -48,7 +48,7 @@ func TestChunkRoundTrip(t *testing.T) {
 			rt.Fatal(err)
 		}
 		if !bytes.HasPrefix(coded, prefix) {
-			rt.Fatal("what was in dst is gone")
+			rt.Fatal("the contents of dst are lost")
 		}
 		coded = coded[len(prefix):]
 		if limit := MaxEncodedSize(c.shape); len(coded) > limit {
@@ -282,7 +282,7 @@ func TestChunksAreIndependent(t *testing.T) {
 	decode(t, encode(t, first, 1))
 	want := decode(t, alone)
 	if got := decode(t, alone); !slices.Equal(got.coeffs, want.coeffs) {
-		t.Error("decoding depends on what was decoded before")
+		t.Error("decoding depends on the chunk before")
 	}
 }
 

@@ -51,6 +51,6 @@ func checkDecode(t *testing.T, src []byte) {
 		t.Fatal(err)
 	}
 	if _, err := EncodeChunk(nil, coeffs, shape, 0); err != nil {
-		t.Fatalf("what was decoded cannot be coded: %v", err)
+		t.Fatalf("the decoded chunk cannot be coded: %v", err)
 	}
 }

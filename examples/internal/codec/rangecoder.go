@@ -84,7 +84,7 @@ func (e *rangeEncoder) widen() {
 	}
 }
 
-// shift moves the top byte of low into cache, and what was held back to the
+// shift moves the top byte of low into cache, and the bytes held back to the
 // output, unless a later carry could still run through it.
 func (e *rangeEncoder) shift() {
 	carry := byte(e.low >> 32)
@@ -108,10 +108,10 @@ func (e *rangeEncoder) write(b byte) {
 	e.out = append(e.out, b)
 }
 
-// finish writes what is left of low and returns the output, and whether all of
+// finish writes the rest of low and returns the output, and whether all of
 // it was within the limit.
 func (e *rangeEncoder) finish() (out []byte, ok bool) {
-	for range codeBytes + 1 { // one more, for what is held back
+	for range codeBytes + 1 { // one more, for the bytes held back
 		e.shift()
 	}
 	return e.out, !e.full

@@ -135,7 +135,7 @@ func (a *Analyzer) fold() {
 type Synthesizer struct {
 	hop     int
 	window  []float64
-	overlap []float64 // what the frame before adds to the block being completed
+	overlap []float64 // the part of the frame before in the block being completed
 	started bool
 	folded  []float64
 	dct     *dct4

@@ -21,7 +21,7 @@ var (
 // A FormatError reports why a stream cannot be read, or not beyond the offset.
 type FormatError struct {
 	Offset int64  // of the first byte that is wrong or missing
-	Detail string // what was found
+	Detail string // the bytes that were found
 	Err    error  // one of the causes above
 }
 

@@ -1,4 +1,4 @@
-"""As package faultpoint: the process dies where the environment says."""
+"""Like package faultpoint: the process dies at the point that the environment names."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ _left = int(_at or 1)
 
 
 def hit(name: str) -> None:
-    """Pass a place in the code; the one that was chosen kills the process."""
+    """Pass a point in the code; the chosen one kills the process."""
     global _left
     if name == _point:
         _left -= 1

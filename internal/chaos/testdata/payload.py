@@ -1,4 +1,4 @@
-"""Payloads that say what they are: see payload_linux_test.go."""
+"""Payloads that describe themselves: see payload_linux_test.go."""
 
 from zlib import crc32
 

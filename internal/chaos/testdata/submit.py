@@ -26,7 +26,7 @@ def listen() -> None:
 
 
 def round_trip(bus: Client, tag: int, inputs: int) -> None:
-    """Send one request and check all that comes back."""
+    """Send one request, and check its results."""
     want = 0
     with bus.stream() as request:
 
@@ -36,7 +36,7 @@ def round_trip(bus: Client, tag: int, inputs: int) -> None:
                     request.send(payload(tag, INPUT, seq), codec=RAW)
                 request.close_send()
             except Exception:
-                pass  # the results say how the request ended
+                pass  # the results have the outcome of the request
 
         sender = threading.Thread(target=send)
         sender.start()

@@ -5,18 +5,17 @@ import (
 	"time"
 )
 
-// A history decides when a process is started again. It has no clock of its
-// own and starts nothing.
+// A history decides when a process is started again. It has no clock and starts nothing.
 type history struct {
 	Backoff
-	restarts []time.Time   // those within the window, oldest first; at most Limit
-	last     time.Duration // the last pause; zero: the next is the first
+	restarts []time.Time   // within the window, oldest first; at most Limit
+	last     time.Duration // the last pause; zero: the next pause is the first
 	unready  int           // processes in a row that never became ready
 }
 
-// next returns the pause before the process after one that has just died. The
-// error says which limit is reached. A process that was ready and ended with
-// status 0 does not count: the pauses alone keep the next ones apart.
+// next returns the pause before the successor of a process that has just died. The error says which
+// limit is reached. A process that was ready and ended with status 0 does not count towards the limit:
+// the pauses alone slow down its successors.
 func (h *history) next(now time.Time, d *Death) (time.Duration, error) {
 	h.unready++
 	if d.Ready {
@@ -34,7 +33,7 @@ func (h *history) next(now time.Time, d *Death) (time.Duration, error) {
 	}
 	h.last = h.pause()
 	if h.Limit >= 0 {
-		// A restart counts from when it happens, not from when it is decided.
+		// A restart counts from the time at which it happens.
 		h.restarts = append(h.restarts, now.Add(h.last))
 	}
 	return h.last, nil
@@ -53,12 +52,12 @@ func (h *history) exhausted(now time.Time) error {
 	return nil
 }
 
-// pause returns the next pause of a series that grows up to Max.
+// pause returns the next pause; the pauses grow up to Max.
 func (h *history) pause() time.Duration {
 	if h.last == 0 {
 		return h.First
 	}
-	// Compared as a float, because it may be more than a Duration holds.
+	// Compared as floats: the product may exceed a Duration.
 	if longer := float64(h.last) * h.Factor; longer < float64(h.Max) {
 		return time.Duration(longer)
 	}

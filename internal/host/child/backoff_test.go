@@ -23,7 +23,7 @@ func TestHistory(t *testing.T) {
 		backoff Backoff
 		ends    []end
 		want    []time.Duration
-		err     *limitError // of the end after those in want
+		err     *limitError // the error after the pauses in want
 	}{
 		{
 			name: "pauses double, and the sixth crash is the last",
@@ -112,8 +112,7 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// However processes end, there are never more restarts within a window than
-// the limit, and each pause is between the first and the longest.
+// However processes end, a window has at most Limit restarts, and each pause is between First and Max.
 func TestHistoryBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := Backoff{

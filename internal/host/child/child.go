@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// killWait is how long a process may take to vanish after SIGKILL. It takes
-// that long only where the kernel cannot let go of it.
+// killWait is how long a process may take to end after SIGKILL. Only a process that hangs in the kernel
+// takes that long.
 const killWait = 5 * time.Second
 
-// maxAttached bounds the descendants of one process that are remembered.
+// maxAttached bounds the recorded descendants of one process.
 const maxAttached = 64
 
 // stopped is the reason of a death by Stop.
@@ -28,16 +28,16 @@ type Child struct {
 	spec    Spec
 	manager *Manager
 
-	// Of the supervising goroutine.
-	backoff history
-	asks    []chan<- error // calls of Restart that wait for the present process to be ready
+	// Used by the supervising goroutine alone.
+	backoff        history
+	restartWaiters []chan<- error // calls of Restart that wait until the present process is ready
 
-	stopOnce, hasteOnce sync.Once
-	stop                chan struct{} // closed by Stop: end
-	haste               chan struct{} // closed by Stop: without grace
-	again               chan chan<- error
-	done                chan struct{} // closed when it was stopped
-	knows               atomic.Bool   // set by Leave, before Stop
+	stopOnce, killNowOnce sync.Once
+	stop                  chan struct{} // closed by Stop: end the process
+	killNow               chan struct{} // closed by Stop: without grace
+	restartCalls          chan chan<- error
+	done                  chan struct{} // closed when the child has stopped
+	toldToEnd             atomic.Bool   // set by Leave, before Stop
 
 	mu       sync.Mutex
 	run      *run // the present process, or the last one
@@ -48,36 +48,35 @@ type Child struct {
 	err      error
 }
 
-// A run is one process of a child. The fields are guarded by the child's mutex.
+// A run is one process of a child. The child's mutex guards the fields.
 type run struct {
 	process
-	started  time.Time
-	ready    chan struct{} // closed by Ready
-	attached []int         // the pids that Ready was called with
-	reason   string        // why this package ended it
-	death    *Death        // nil while it lives; set before buried is closed
-	buried   chan struct{}
+	started    time.Time
+	ready      chan struct{} // closed by Ready
+	attached   []int         // the pids that Ready was called with
+	reason     string        // why this package ended it
+	death      *Death        // nil while it lives; set before deathKnown is closed
+	deathKnown chan struct{}
 }
 
 func newChild(s Spec, m *Manager) *Child {
 	return &Child{
 		spec: s, manager: m,
-		backoff: history{Backoff: s.Backoff},
-		stop:    make(chan struct{}),
-		haste:   make(chan struct{}),
-		again:   make(chan chan<- error),
-		done:    make(chan struct{}),
-		state:   Starting, since: time.Now(),
+		backoff:      history{Backoff: s.Backoff},
+		stop:         make(chan struct{}),
+		killNow:      make(chan struct{}),
+		restartCalls: make(chan chan<- error),
+		done:         make(chan struct{}),
+		state:        Starting, since: time.Now(),
 	}
 }
 
 // Name returns the name of the spec.
 func (c *Child) Name() string { return c.spec.Name }
 
-// Ready says that the process does what it was started for, and stops the
-// start timeout. The pid may be that of a descendant in its group: a program
-// may be started through another, such as a shell. Ready reports whether the
-// process is the child's present one, in time and not about to be ended.
+// Ready says that the process does its work, and stops the start timeout. The pid may be that of a
+// descendant in the process's group, since a program may be started through another, such as a shell.
+// Ready reports whether the process is the child's present one, in time and not about to be ended.
 func (c *Child) Ready(pid int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,82 +93,83 @@ func (c *Child) Ready(pid int) bool {
 	return true
 }
 
-// Kill kills the present process and its group, if there is one. What comes
-// then is up to the policy. The reason becomes that of the [Death].
+// Kill kills the present process and its group, if there is one. The policy decides what follows. The
+// reason becomes that of the [Death].
 func (c *Child) Kill(reason string) {
 	c.mu.Lock()
 	r := c.run
 	c.mu.Unlock()
 	if r != nil {
-		c.end(r, reason, process.kill)
+		c.endProcess(r, reason, process.kill)
 	}
 }
 
 // quitWait is how long a process has to write its stacks.
 const quitWait = 2 * time.Second
 
-// Quit is Kill for a process that hangs: it gets SIGQUIT first, on which programs in Go and Python write their
-// stacks to standard error, and some seconds for that.
+// Quit is Kill for a process that hangs. It first sends SIGQUIT, on which programs in Go and Python
+// write their stacks to standard error, and leaves quitWait for that.
 func (c *Child) Quit(reason string) {
 	c.mu.Lock()
 	r := c.run
 	c.mu.Unlock()
 	if r != nil {
-		c.end(r, reason, process.quit)
+		c.endProcess(r, reason, process.quit)
 		time.AfterFunc(quitWait, r.kill)
 	}
 }
 
-// Restart ends the present process, if there is one, as Leave does where it was ready and as Stop does
-// where it was not, and starts another, also where none would be started by itself any more: because the child was given up, or is done.
-// It does not count as a restart. Restart calls tell, which tells the process that it is to leave, and returns when the new process is ready; the error says why
-// it is not, and includes the last lines of one that died. When ctx ends, the restart itself goes on.
+// Restart ends the present process, if there is one, and starts another one. It also starts one for a
+// child that was given up or is done. A process that was ready is ended as by Leave, any other as by
+// Stop. The restart does not count towards the limit. Restart calls tell, which must tell the process
+// to leave, and returns when the new process is ready. The error says why it is not ready, with the
+// last lines of a process that died. When ctx ends, the restart itself goes on.
 func (c *Child) Restart(ctx context.Context, tell func()) error {
 	if isClosed(c.manager.refused) {
 		return ErrClosed
 	}
-	ask := make(chan error, 1)
+	result := make(chan error, 1)
 	select {
-	case c.again <- ask:
+	case c.restartCalls <- result:
 	case <-c.done:
 		return errStopped
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	tell() // now that its end is no death
+	tell() // from now on its end counts as a restart
 	select {
-	case err := <-ask:
+	case err := <-result:
 		return err
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// Leave is Stop for a child whose process has been told that it is to end. It gets
-// a part of the grace to do so by itself, because a signal would keep programs that know
-// nothing of it, such as "go run", from putting away what they have made.
+// Leave is Stop for a child whose process was told to leave. The process gets a part of the grace
+// before SIGTERM, since a signal would keep programs that do not handle it, such as "go run", from
+// removing what they have created.
 func (c *Child) Leave(ctx context.Context) error {
-	c.knows.Store(true)
+	c.toldToEnd.Store(true)
 	return c.Stop(ctx)
 }
 
-// Stop ends the child for good: SIGTERM to its group, SIGKILL after the grace
-// or when ctx ends, whichever is first. It returns when the process is gone,
-// everything read and the last event delivered, or with an error if
-// the process is not gone some time after SIGKILL. It may be called any number of times.
+// Stop ends the child for good: SIGTERM to its group, and SIGKILL after the grace or when ctx ends,
+// whichever is first. It returns when the process is dead, its output read and the last event
+// delivered. If the process is not dead some time after SIGKILL, Stop returns an error. It may be
+// called any number of times.
 func (c *Child) Stop(ctx context.Context) error {
 	c.stopOnce.Do(func() { close(c.stop) })
 	grace := c.spec.Grace
-	if c.knows.Load() {
+	if c.toldToEnd.Load() {
 		grace += c.spec.leaveWait()
 	}
 	select {
 	case <-c.done:
 		return nil
 	case <-ctx.Done():
-		c.hasteOnce.Do(func() { close(c.haste) })
+		c.killNowOnce.Do(func() { close(c.killNow) })
 	case <-time.After(grace):
-		// The supervisor, whose own clock this is, kills now.
+		// The supervisor has the same timeout, and kills now.
 	}
 	select {
 	case <-c.done:
@@ -196,22 +196,22 @@ func (c *Child) Status() Status {
 	return s
 }
 
-// setState wants the mutex held.
+// setState sets the state, with the mutex held.
 func (c *Child) setState(s State) {
 	if c.state != s {
 		c.state, c.since = s, time.Now()
 	}
 }
 
-// begin starts a process.
-func (c *Child) begin() (*run, error) {
-	c.manager.births.RLock()
-	defer c.manager.births.RUnlock()
+// startProcess starts a process.
+func (c *Child) startProcess() (*run, error) {
+	c.manager.starting.RLock()
+	defer c.manager.starting.RUnlock()
 	p, err := c.manager.start(&c.spec)
 	if err != nil {
 		return nil, err
 	}
-	r := &run{process: p, started: time.Now(), ready: make(chan struct{}), buried: make(chan struct{})}
+	r := &run{process: p, started: time.Now(), ready: make(chan struct{}), deathKnown: make(chan struct{})}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.run, c.err = r, nil
@@ -219,17 +219,17 @@ func (c *Child) begin() (*run, error) {
 	return r, nil
 }
 
-// end signals a process that is to end.
-func (c *Child) end(r *run, reason string, signal func(process)) {
+// endProcess marks a process as ending, and signals it.
+func (c *Child) endProcess(r *run, reason string, signal func(process)) {
 	c.mu.Lock()
-	c.condemn(r, reason)
+	c.markEnding(r, reason)
 	c.mu.Unlock()
 	signal(r.process)
 }
 
-// condemn notes that a process is about to be ended, and why if it is the first
-// reason. It cannot become ready any more. The mutex must be held.
-func (c *Child) condemn(r *run, reason string) {
+// markEnding notes, with the mutex held, that a process is about to be ended. The first reason counts.
+// The process cannot become ready any more.
+func (c *Child) markEnding(r *run, reason string) {
 	if r.death != nil {
 		return
 	}
@@ -239,7 +239,7 @@ func (c *Child) condemn(r *run, reason string) {
 	c.setState(Stopping)
 }
 
-// find returns the present process, and whether the pid is one of it.
+// find returns the present process, and whether the pid belongs to it.
 func (c *Child) find(pid int) (*run, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -250,7 +250,7 @@ func (c *Child) find(pid int) (*run, bool) {
 	return r, r.owns(pid) || slices.Contains(r.attached, pid)
 }
 
-// isPermanent says that starting again is of no use.
+// isPermanent reports whether another start would fail in the same way.
 func isPermanent(err error) bool {
 	var start *StartError
 	return errors.Is(err, ErrClosed) || errors.As(err, &start) && start.permanent()

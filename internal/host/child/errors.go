@@ -14,22 +14,22 @@ import (
 var (
 	// ErrClosed is returned by Start after Close.
 	ErrClosed = errors.New("child: the manager is closed")
-	// errStuck is wrapped by the errors of Stop and Close when a child has not
-	// ended some time after SIGKILL.
+	// errStuck is wrapped by the errors of Stop and Close if a child has not ended some time after
+	// SIGKILL.
 	errStuck = errors.New("not gone 5s after SIGKILL: it hangs in the kernel (see /proc/PID/stack), or Options.Out or OnEvent blocks")
 )
 
 // A StartError says why a process could not be started.
 type StartError struct {
 	Name    string // of the child
-	Program string // as the command line has it
-	Path    string // where it was found; empty if it was not
-	Search  string // the PATH that was searched; empty if Program is a path
+	Program string // as in the command line
+	Path    string // where it was found; empty: not found
+	Search  string // the PATH that was searched; empty: Program is a path
 	Dir     string // the working directory; empty: that of the host
 	Err     error
 }
 
-// Error says what was looked up, where, and what to do.
+// Error says what was searched, where, and what to do.
 func (e *StartError) Error() string {
 	return fmt.Sprintf("child: start %s: %s", e.Name, e.text())
 }
@@ -70,9 +70,8 @@ func (e *StartError) from() string {
 // Unwrap returns the cause.
 func (e *StartError) Unwrap() error { return e.Err }
 
-// permanent says that another try would end in the same way. What is left is
-// a lack of memory, descriptors or processes, and a program that is being
-// written.
+// permanent reports whether another try would fail in the same way. All other causes are a lack of
+// memory, descriptors or processes, or a program file that is being written.
 func (e *StartError) permanent() bool {
 	for _, cause := range []error{
 		fs.ErrNotExist, fs.ErrPermission, exec.ErrNotFound,
@@ -85,7 +84,7 @@ func (e *StartError) permanent() bool {
 	return false
 }
 
-// A dirError says what is wrong with a working directory.
+// A dirError reports an unusable working directory.
 type dirError struct {
 	dir string
 	err error
@@ -103,10 +102,10 @@ func (e *dirError) Error() string {
 
 func (e *dirError) Unwrap() error { return e.err }
 
-// A limitError says that a child is not started again.
+// A limitError says that a child reached its limit of restarts.
 type limitError struct {
 	Restarts int
-	Window   time.Duration // in which they were; zero: in a row, none of them ready
+	Window   time.Duration // zero: in a row, without a process that became ready
 }
 
 func (e *limitError) Error() string {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A Kind says what happened to a child.
+// A Kind is the kind of an event.
 type Kind int
 
 // The kinds of events.
@@ -14,15 +14,15 @@ const (
 	EventStarted    Kind = iota + 1 // a process runs
 	EventReady                      // its owner called Ready
 	EventExited                     // it is dead; see Death
-	EventRestarting                 // the next one starts after Pause; see Death for why
-	EventDone                       // it ended well, and the policy is not to start it again
+	EventRestarting                 // its successor starts after Pause; see Death for the cause
+	EventDone                       // it succeeded, and the policy is not to restart it
 	EventStopped                    // Stop or Close ended it
 	EventGaveUp                     // it is not started again; see Err for why
 )
 
 var kindNames = [...]string{"", "started", "ready", "exited", "restarting", "done", "stopped", "gave up"}
 
-// String returns the kind as a word or two.
+// String returns the kind as text.
 func (k Kind) String() string {
 	if k < EventStarted || k > EventGaveUp {
 		return fmt.Sprintf("event %d", int(k))
@@ -30,19 +30,19 @@ func (k Kind) String() string {
 	return kindNames[k]
 }
 
-// An Event is one step in the life of a child. Behind EventDone and EventGaveUp
-// nothing happens unless Restart is called, and behind EventStopped nothing at all.
+// An Event is one step in the life of a child. After EventDone and EventGaveUp nothing happens unless
+// Restart is called; after EventStopped nothing at all.
 type Event struct {
 	Kind     Kind
 	Name     string
-	PID      int           // of the process that this is about; 0: there is none
+	PID      int           // of the event's process; 0: none
 	Restarts int           // so far
 	Pause    time.Duration // of EventRestarting
-	Death    *Death        // of EventExited, and the last one for those behind it; else nil
-	Err      error         // of EventGaveUp: a *StartError, or one that says what the limit was
+	Death    *Death        // of EventExited and later events, the last death; else nil
+	Err      error         // of EventGaveUp: a *StartError, or an error that names the limit
 }
 
-// Last reports whether nothing happens behind the event by itself.
+// Last reports whether the child does nothing more by itself.
 func (e Event) Last() bool {
 	return e.Kind == EventDone || e.Kind == EventStopped || e.Kind == EventGaveUp
 }
@@ -55,7 +55,7 @@ func (e Event) String() string {
 	case EventRestarting:
 		return fmt.Sprintf("%s: restart %d in %v: %s", e.Name, e.Restarts+1, e.Pause, e.Death.Cause())
 	case EventGaveUp:
-		if e.Death.PID == 0 { // Err says it already
+		if e.Death.PID == 0 { // Err says it
 			return fmt.Sprintf("%s: given up: %v", e.Name, e.Err)
 		}
 		return fmt.Sprintf("%s: given up: %v; last: %s", e.Name, e.Err, e.Death.Cause())
@@ -67,32 +67,30 @@ func (e Event) String() string {
 	}
 }
 
-// A Death is what is known of a process that has ended, or of one that could
-// not be started.
+// A Death describes a process that has ended, or that could not be started.
 type Death struct {
 	Name string
 	PID  int // 0: it never ran
-	// Status is "exit status 1", "signal: killed" or "signal: aborted (core
-	// dumped)". For a process that never ran it says why; it is [Unknown] where
-	// nobody can tell.
+	// Status is "exit status 1", "signal: killed" or "signal: aborted (core dumped)". For a process
+	// that never ran it gives the reason. It is [Unknown] if the exit status cannot be read.
 	Status string
-	// Code is the exit status; -1 if a signal ended the process, or it is unknown.
+	// Code is the exit status; -1: a signal ended the process, or the status is unknown.
 	Code int
-	// Reason says why this package ended the process; empty if it did not.
+	// Reason says why this package ended the process; empty: it did not.
 	Reason string
 	Ready  bool          // whether it had become ready
 	Ran    time.Duration // how long it ran
-	Lines  []string      // the last ones that it printed, at most 20
+	Lines  []string      // the last lines that it printed, at most 20
 }
 
-// Unknown is the Status of a process whose exit status nobody can tell.
+// Unknown is the Status of a process whose exit status cannot be read.
 const Unknown = "exit status unknown"
 
-// deathLines bounds Death.Lines: enough for the end of a stack trace, and few
-// enough to keep in the errors of many requests.
+// deathLines bounds Death.Lines: enough lines for the end of a stack trace, and few enough to quote in
+// the errors of many requests.
 const deathLines = 20
 
-// Cause returns why the process ended, without its name.
+// Cause returns the cause of the end, without the name.
 func (d Death) Cause() string {
 	switch {
 	case d.Reason != "":
@@ -103,7 +101,7 @@ func (d Death) Cause() string {
 	return d.Status
 }
 
-// String returns one line.
+// String returns the death in one line.
 func (d Death) String() string {
 	if d.PID == 0 {
 		return fmt.Sprintf("%s: %s", d.Name, d.Cause())
@@ -111,7 +109,7 @@ func (d Death) String() string {
 	return fmt.Sprintf("%s (pid %d) ended after %v: %s", d.Name, d.PID, d.Ran.Round(time.Millisecond), d.Cause())
 }
 
-// Report returns String, and the last lines of output below it.
+// Report returns String and the last lines of output.
 func (d Death) Report() string {
 	if len(d.Lines) == 0 {
 		return d.String() + "; it printed nothing"
@@ -126,11 +124,11 @@ type State int
 const (
 	Starting State = iota + 1 // a process runs and is not ready yet
 	Running                   // it is ready
-	Waiting                   // none runs; the next is started after a pause
+	Waiting                   // no process runs; the next starts after a pause
 	Stopping                  // it has been told to end
 	Done                      // it ended well and is not started again
 	Stopped                   // Stop or Close ended it
-	Failed                    // it was given up
+	Failed                    // the child was given up
 )
 
 var stateNames = [...]string{"", "starting", "running", "backoff", "stopping", "done", "stopped", "failed"}

@@ -7,13 +7,11 @@ import (
 
 // A forker starts processes, all from one thread of the operating system.
 //
-// Linux sends the signal of PR_SET_PDEATHSIG when the thread that forked ends,
-// not when its process does. The runtime ends threads as it likes: a goroutine
-// that returns while it is locked to its thread takes the thread with it, and
-// any goroutine may have forked there before. A process started from a thread
-// like that would be killed at some moment for no reason that anybody can see.
-// So one goroutine forks, stays locked to its thread, and returns only when
-// the manager has no process left. It never unlocks: its thread ends with it.
+// Linux sends the signal of PR_SET_PDEATHSIG when the thread that forked ends, not when its process
+// does. The runtime may end threads: a goroutine that returns while it is locked to its thread ends the
+// thread, and any goroutine may have forked there before. A process started from such a thread would be
+// killed at some moment without a visible reason. So one goroutine forks, stays locked to its thread,
+// and returns only when the manager has no process left. It never unlocks: its thread ends with it.
 type forker struct {
 	requests chan forkRequest
 	quit     chan struct{}
@@ -48,8 +46,7 @@ func (f *forker) run() {
 	}
 }
 
-// start starts the process, which dies with this program where the system can
-// do that.
+// start starts the process. On Linux the process dies with this program.
 func (f *forker) start(cmd *exec.Cmd) error {
 	result := make(chan error, 1)
 	select {
@@ -60,7 +57,7 @@ func (f *forker) start(cmd *exec.Cmd) error {
 	}
 }
 
-// close ends the thread. What it started and is still alive is killed then.
+// close ends the thread. The kernel then kills the processes that are still alive.
 func (f *forker) close() {
 	close(f.quit)
 	<-f.done

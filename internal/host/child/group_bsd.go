@@ -9,9 +9,8 @@ func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }
 
-// awaitExit cannot wait without reaping here. The group of a process that is
-// reaped keeps its number while it has members; between the reaping and the
-// signal to a group that has none, another could get it. The systems hand
-// numbers out in a circle, so that it would have to come around within
-// microseconds.
+// awaitExit cannot wait without reaping on these systems. The group of a reaped process keeps its
+// number while it has members. A group without members could lose its number between the reaping and
+// the signal. These systems assign numbers cyclically, so a number would have to be assigned again
+// within microseconds.
 func awaitExit(int) bool { return false }

@@ -8,18 +8,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminate asks the group of the process to end, and the process itself if it
-// left its group.
+// terminate sends SIGTERM to the group of the process, and to the process itself if it has left its
+// group.
 func terminate(p *os.Process) { signalGroup(p, unix.SIGTERM) }
 
-// quit asks for stacks first, where the program writes them.
+// quit sends SIGQUIT, on which many programs write their stacks.
 func quit(p *os.Process) { signalGroup(p, unix.SIGQUIT) }
 
-// kill does so without asking.
+// kill sends SIGKILL.
 func kill(p *os.Process) { signalGroup(p, unix.SIGKILL) }
 
-// signalGroup has no error to return: what cannot be signalled has ended, or
-// runs as another user, whom the program itself chose.
+// signalGroup returns no error: a process that cannot be signalled has ended, or has changed its user.
 func signalGroup(p *os.Process, signal unix.Signal) {
 	_ = unix.Kill(-p.Pid, signal)
 	if group, err := unix.Getpgid(p.Pid); err == nil && group != p.Pid {
@@ -27,8 +26,8 @@ func signalGroup(p *os.Process, signal unix.Signal) {
 	}
 }
 
-// groupOf returns the group of a process, 0 if there is no such process. Pid 0
-// is the host itself, whose group is none of a child's.
+// groupOf returns the group of a process; 0: there is no such process. Pid 0 names the host itself,
+// whose group is not that of a child.
 func groupOf(pid int) int {
 	group, err := unix.Getpgid(pid)
 	if err != nil {

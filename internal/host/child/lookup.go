@@ -11,11 +11,11 @@ import (
 	"syscall"
 )
 
-// pathSeparators make a program a path, which is not searched for in PATH.
+// pathSeparators mark a program as a path, which is not searched for in PATH.
 const pathSeparators = "/" + string(os.PathSeparator)
 
-// command prepares the process of a spec: its program is found, its directory
-// is there. The error is a [*StartError].
+// command prepares the process of a spec, after it has found the program and checked the directory. The
+// error is a [*StartError].
 func command(s *Spec) (*exec.Cmd, error) {
 	refuse := &StartError{Name: s.Name, Program: s.Args[0], Dir: s.Dir}
 	dir, err := workingDir(s.Dir)
@@ -39,8 +39,7 @@ func command(s *Spec) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// workingDir returns the directory as an absolute path, or empty for that of
-// the host.
+// workingDir returns the directory as an absolute path; empty: the host's.
 func workingDir(dir string) (string, error) {
 	if dir == "" {
 		return "", nil
@@ -59,21 +58,20 @@ func workingDir(dir string) (string, error) {
 	return abs, nil
 }
 
-// findFile returns the absolute path of a program that is given by a path.
+// findFile returns the absolute path of a program that is given as a path.
 func findFile(program, dir string) (string, error) {
 	if !filepath.IsAbs(program) {
 		program = filepath.Join(dir, program)
 	}
-	abs, err := filepath.Abs(program) // for an empty dir
+	abs, err := filepath.Abs(program) // dir may be empty
 	if err != nil {
 		return "", err
 	}
-	return exec.LookPath(abs) // with a path, it only checks the file
+	return exec.LookPath(abs) // for a path, LookPath only checks the file
 }
 
-// findInPath searches the PATH of the process that is to be, which need not be
-// that of the host. Relative entries are passed over: what they mean would
-// change with the working directory.
+// findInPath searches the PATH of the new process, which may differ from the host's. Relative entries
+// are skipped: their meaning would depend on the working directory.
 func findInPath(program, path string) (string, error) {
 	err := exec.ErrNotFound
 	for _, dir := range filepath.SplitList(path) {
@@ -91,8 +89,7 @@ func findInPath(program, path string) (string, error) {
 	return "", err
 }
 
-// variable returns the value of a variable in an environment where each key
-// occurs once.
+// variable returns the value of a variable in an environment without duplicate keys.
 func variable(env []string, key string) string {
 	for _, entry := range env {
 		k, v, _ := strings.Cut(entry, "=")

@@ -11,22 +11,22 @@ import (
 	"time"
 )
 
-// maxGraves bounds the dead processes that Autopsy knows of. A question about
-// one comes when its connection breaks, a moment after it.
-const maxGraves = 64
+// maxDead bounds the dead processes that Autopsy knows. A process's connection breaks, and Autopsy is
+// called, right after its death.
+const maxDead = 64
 
 // Options are the options of a [Manager].
 type Options struct {
-	// Logger is told of every event; nil discards.
+	// Logger gets a record for every event; nil discards.
 	Logger *slog.Logger
-	// Out gets what the children print, whole lines in each Write; nil discards.
-	// While it blocks, the children that print block.
+	// Out gets the output of the children, whole lines in each Write; nil discards. While Out blocks,
+	// children that print block.
 	Out io.Writer
 	// LogLines is the number of lines kept for each child, each of at most
 	// 4 KiB; default 50, at most 10,000.
 	LogLines int
-	// OnEvent is called for every event, one at a time. It must return soon, and
-	// must not call Stop or Close, which wait for it.
+	// OnEvent is called for every event, one at a time. It must return soon, and must not call Stop or
+	// Close, which wait for it.
 	OnEvent func(Event)
 }
 
@@ -57,15 +57,15 @@ type Manager struct {
 
 	events sync.Mutex // orders OnEvent
 
-	// births is held for reading while a process is started: it runs, and may be
-	// asked for, before the goroutine that starts it does again.
-	births sync.RWMutex
+	// starting is read-locked while a process is started. The new process may already run, and a lookup
+	// may ask for it, before the goroutine that starts it has recorded it.
+	starting sync.RWMutex
 
 	refused chan struct{} // closed, with mu held, by Refuse
 
 	mu       sync.Mutex
 	children map[*Child]struct{} // those that were not stopped
-	graves   []*grave            // oldest first, at most maxGraves
+	dead     []*deadProcess      // oldest first, at most maxDead
 
 	closeOnce sync.Once
 }
@@ -88,9 +88,8 @@ func newManager(opts Options) *Manager {
 	}
 }
 
-// Start starts a child. If its first process cannot be started, there is no
-// child and no event; the error is then a [*StartError], and otherwise
-// [ErrClosed] or about the spec.
+// Start starts a child. If its first process cannot be started, there is no child and no event, and the
+// error is a [*StartError]. Other errors are [ErrClosed] and errors of the spec.
 func (m *Manager) Start(spec Spec) (*Child, error) {
 	spec = spec.withDefaults()
 	if err := spec.validate(); err != nil {
@@ -105,7 +104,7 @@ func (m *Manager) Start(spec Spec) (*Child, error) {
 	}
 	m.children[c] = struct{}{} // before it starts, so that Close waits for it
 	m.mu.Unlock()
-	r, err := c.begin()
+	r, err := c.startProcess()
 	if err != nil {
 		m.forget(c)
 		return nil, err
@@ -114,32 +113,32 @@ func (m *Manager) Start(spec Spec) (*Child, error) {
 	return c, nil
 }
 
-// Find returns the child whose present process has this pid, or has in its
-// group a process that does. It waits for those that are being started.
+// Find returns the child whose present process has this pid, or has a process with it in its group. It
+// waits for processes that are being started.
 func (m *Manager) Find(pid int) (*Child, bool) {
 	c, _, _ := m.lookup(pid)
 	return c, c != nil
 }
 
-// lookup finds a process that lives, or else the last dead one.
-func (m *Manager) lookup(pid int) (*Child, *run, *grave) {
+// lookup finds a live process, or else the last dead one with the pid.
+func (m *Manager) lookup(pid int) (*Child, *run, *deadProcess) {
 	m.mu.Lock()
 	c, r := m.find(pid)
 	m.mu.Unlock()
 	if r != nil {
 		return c, r, nil
 	}
-	m.births.Lock() // all that were being started are known
-	defer m.births.Unlock()
+	m.starting.Lock() // now all processes that were being started are recorded
+	defer m.starting.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if c, r = m.find(pid); r != nil {
 		return c, r, nil
 	}
-	return nil, nil, m.grave(pid)
+	return nil, nil, m.findDead(pid)
 }
 
-// find wants the mutex held.
+// find finds a live process, with the mutex held.
 func (m *Manager) find(pid int) (*Child, *run) {
 	for c := range m.children {
 		if r, ok := c.find(pid); ok {
@@ -149,12 +148,11 @@ func (m *Manager) find(pid int) (*Child, *run) {
 	return nil, nil
 }
 
-// Autopsy waits for the death of a process, given its pid or one that Ready was
-// called with, and reports false if the pid is not known. Processes that died
-// lately are known, too. If ctx ends first, the Status of the Death is [Unknown]
-// and its Lines are those printed so far. So it is, too, for a descendant that
-// Ready was called with while the process that was started lives on: the exit
-// status of a descendant cannot be had.
+// Autopsy waits for the death of a process, given its pid or one that Ready was called with. It reports
+// false if the pid is unknown. Recently dead processes are known, too. If ctx ends first, the Status of
+// the Death is [Unknown] and its Lines are those printed so far. The same holds for a descendant that
+// Ready was called with while the process that was started lives: the exit status of a descendant
+// cannot be read.
 func (m *Manager) Autopsy(ctx context.Context, pid int) (Death, bool) {
 	c, r, dead := m.lookup(pid)
 	switch {
@@ -164,7 +162,7 @@ func (m *Manager) Autopsy(ctx context.Context, pid int) (Death, bool) {
 		return Death{}, false
 	}
 	select {
-	case <-r.buried:
+	case <-r.deathKnown:
 	case <-ctx.Done():
 	}
 	return c.examine(r, pid), true
@@ -183,16 +181,15 @@ func (c *Child) examine(r *run, pid int) Death {
 	}
 }
 
-// A grave is a process that is dead. It does not change.
-type grave struct {
+// A deadProcess does not change.
+type deadProcess struct {
 	death    *Death
 	attached []int
 }
 
-// grave returns the last dead process with the pid; nil if there is none. It
-// wants the mutex held.
-func (m *Manager) grave(pid int) *grave {
-	for _, g := range slices.Backward(m.graves) {
+// findDead returns the last dead process with the pid, with the mutex held; nil: there is none.
+func (m *Manager) findDead(pid int) *deadProcess {
+	for _, g := range slices.Backward(m.dead) {
 		if g.death.PID == pid || slices.Contains(g.attached, pid) {
 			return g
 		}
@@ -200,23 +197,22 @@ func (m *Manager) grave(pid int) *grave {
 	return nil
 }
 
-// bury makes a death known, in one step: there is no moment at which a process
-// is neither alive nor dead.
-func (m *Manager) bury(c *Child, r *run, death *Death) {
+// recordDeath records a death in one step, so that each process is at any moment either alive or dead.
+func (m *Manager) recordDeath(c *Child, r *run, death *Death) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	death.Reason, death.Ready = r.reason, len(r.attached) > 0
 	r.death, c.death = death, death
-	if len(m.graves) == maxGraves {
-		m.graves = slices.Delete(m.graves, 0, 1)
+	if len(m.dead) == maxDead {
+		m.dead = slices.Delete(m.dead, 0, 1)
 	}
-	m.graves = append(m.graves, &grave{death, r.attached})
+	m.dead = append(m.dead, &deadProcess{death, r.attached})
 }
 
-// Close stops all children as [Child.Stop] does, at the same time, and waits.
-// The manager starts nothing after that.
+// Close stops all children at the same time, as [Child.Stop] does, and waits. The manager starts
+// nothing afterwards.
 func (m *Manager) Close(ctx context.Context) error {
 	children := m.Refuse()
 	errs := make([]error, len(children))
@@ -233,8 +229,8 @@ func (m *Manager) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Refuse has the manager start nothing any more, and returns its children. A process
-// that ends has no successor. Refuse waits for nothing: OnEvent may call it.
+// Refuse makes the manager start nothing more, and returns its children. A process that ends has no
+// successor. Refuse does not wait: OnEvent may call it.
 func (m *Manager) Refuse() []*Child {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -244,17 +240,17 @@ func (m *Manager) Refuse() []*Child {
 	return slices.Collect(maps.Keys(m.children))
 }
 
-// Kill kills all processes and their groups, and starts nothing after that. It does not wait for
-// them, nor for OnEvent: it is for a host whose events wait for something that does not come.
+// Kill kills all processes and their groups; nothing is started afterwards. It waits neither for them
+// nor for OnEvent, since it is for a host whose event handlers hang.
 func (m *Manager) Kill(reason string) {
 	for _, c := range m.Refuse() {
 		c.stopOnce.Do(func() { close(c.stop) })
-		c.hasteOnce.Do(func() { close(c.haste) })
+		c.killNowOnce.Do(func() { close(c.killNow) })
 		c.Kill(reason)
 	}
 }
 
-// forget drops a child that was stopped.
+// forget removes a child that has stopped.
 func (m *Manager) forget(c *Child) {
 	m.mu.Lock()
 	delete(m.children, c)

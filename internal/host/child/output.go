@@ -18,30 +18,30 @@ const (
 	maxLineBytes = 4096
 	// readBytes is the capacity of a pipe: one read takes all that is there.
 	readBytes = 64 << 10
-	// maxRestBytes is what a process may make its pipe hold on Linux, without a privilege.
-	maxRestBytes = 1 << 20
+	// maxRemainderBytes is the largest capacity that a process without a privilege may give its pipe on
+	// Linux.
+	maxRemainderBytes = 1 << 20
 )
 
-// An output takes what one process prints.
+// An output reads what one process prints.
 type output struct {
-	prefix  string
-	kept    *ring
-	console *console
+	prefix    string
+	lastLines *ring
+	console   *console
 }
 
 func newOutput(name string, lines int, c *console) *output {
-	return &output{prefix: name + " | ", kept: &ring{size: lines}, console: c}
+	return &output{prefix: name + " | ", lastLines: &ring{size: lines}, console: c}
 }
 
-// A rest is what lies in a pipe whose writer is dead. Others may hold it open, and write
-// on: it is no more than a pipe can hold.
-type rest struct {
+// A remainder reads what is left in a pipe whose writer is dead. Other processes may hold the pipe open
+// and go on writing, so it reads no more than a pipe can hold.
+type remainder struct {
 	pipe *os.File
 	left int
 }
 
-// read takes all that comes through a pipe until it ends, and after stopWaiting until
-// nothing more lies in it.
+// read reads a pipe until it ends and, after stopWaiting, until the pipe is empty.
 func (o *output) read(pipe *os.File) {
 	buf := make([]byte, readBytes)
 	s := splitter{}
@@ -49,7 +49,7 @@ func (o *output) read(pipe *os.File) {
 	for {
 		n, err := from.Read(buf)
 		if from == pipe && errors.Is(err, os.ErrDeadlineExceeded) {
-			from, err = &rest{pipe, maxRestBytes}, nil
+			from, err = &remainder{pipe, maxRemainderBytes}, nil
 		}
 		lines := s.split(buf[:n])
 		if err != nil {
@@ -69,7 +69,7 @@ func (o *output) print(lines []string) {
 	}
 	var text bytes.Buffer
 	for _, line := range lines {
-		o.kept.add(line)
+		o.lastLines.add(line)
 		text.WriteString(o.prefix)
 		text.WriteString(line)
 		text.WriteByte('\n')
@@ -77,12 +77,12 @@ func (o *output) print(lines []string) {
 	o.console.write(text.Bytes())
 }
 
-// A splitter makes lines out of pieces of a stream. A line ends with a line
-// feed. A carriage return begins it again, as on a terminal: a progress bar,
-// which may go on for hours without a line feed, comes down to its last state.
+// A splitter splits a stream into lines. A line ends with a line feed. A carriage return starts the
+// line over, as on a terminal: a progress bar, which may go on for hours without a line feed, is
+// reduced to its last state.
 type splitter struct {
 	line    []byte // as read, at most maxLineBytes
-	dropped int    // bytes of the line behind that
+	dropped int    // bytes of the line beyond that
 	reset   bool   // the last byte was a carriage return
 }
 
@@ -97,7 +97,7 @@ func (s *splitter) split(data []byte) []string {
 		}
 		s.add(data[:i])
 		if data[i] == '\n' {
-			lines = append(lines, s.end())
+			lines = append(lines, s.finishLine())
 		} else {
 			s.reset = true
 		}
@@ -106,12 +106,12 @@ func (s *splitter) split(data []byte) []string {
 	return lines
 }
 
-// flush returns the line that has begun, if one has.
+// flush returns the unfinished line, if there is one.
 func (s *splitter) flush() []string {
 	if len(s.line) == 0 {
 		return nil
 	}
-	return []string{s.end()}
+	return []string{s.finishLine()}
 }
 
 func (s *splitter) add(data []byte) {
@@ -126,7 +126,7 @@ func (s *splitter) add(data []byte) {
 	s.dropped += len(data) - n
 }
 
-func (s *splitter) end() string {
+func (s *splitter) finishLine() string {
 	whole := s.line
 	if s.dropped > 0 {
 		whole = wholeRunes(s.line)
@@ -139,7 +139,7 @@ func (s *splitter) end() string {
 	return text
 }
 
-// wholeRunes drops a character at the end that the cut went through.
+// wholeRunes removes a character at the end that was cut in two.
 func wholeRunes(line []byte) []byte {
 	for i := len(line) - 1; i >= max(0, len(line)-utf8.UTFMax); i-- {
 		if utf8.RuneStart(line[i]) {
@@ -152,9 +152,8 @@ func wholeRunes(line []byte) []byte {
 	return line
 }
 
-// printable returns the line with everything escaped that is not for the eye,
-// in particular what a terminal would obey, and how many bytes of the line are
-// left out because the text would be longer than a line may be.
+// printable returns the line with everything unprintable escaped, in particular control sequences of
+// terminals. Rest is how many bytes of the line are left out because the text would be too long.
 func printable(line []byte) (text string, rest int) {
 	out := make([]byte, 0, len(line))
 	for len(line) > 0 {
@@ -183,7 +182,7 @@ type ring struct {
 
 	mu    sync.Mutex
 	items []string
-	next  int // where the next line goes, once there are size of them
+	next  int // where the next line goes once items is full
 }
 
 func (r *ring) add(line string) {
@@ -213,12 +212,12 @@ func (r *ring) last(n int) []string {
 type console struct {
 	log *slog.Logger
 
-	mu     sync.Mutex // makes writes whole
+	mu     sync.Mutex // keeps writes whole
 	w      io.Writer
 	failed bool
 }
 
-// write never fails for the child: one that nobody listens to goes on.
+// write never fails for the child: a child whose output cannot be written goes on.
 func (c *console) write(text []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -54,7 +54,7 @@ func TestSplitter(t *testing.T) {
 	}
 }
 
-// splitIn splits a text that comes in pieces of a size.
+// splitIn splits a text that comes in pieces of the given size.
 func splitIn(text string, piece int) []string {
 	var s splitter
 	var lines []string
@@ -66,7 +66,7 @@ func splitIn(text string, piece int) []string {
 	return append(lines, s.flush()...)
 }
 
-// A line that never ends takes no more memory than one that is cut.
+// A line without an end takes no more memory than a line that is cut.
 func TestSplitterMemory(t *testing.T) {
 	var s splitter
 	for range 100 {
@@ -115,7 +115,7 @@ func TestRing(t *testing.T) {
 	})
 }
 
-// A child goes on when nobody can take its output any more.
+// A child goes on after its output can no longer be written.
 func TestOutputSurvivesItsWriter(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -132,7 +132,7 @@ func TestOutputSurvivesItsWriter(t *testing.T) {
 	}()
 	o.read(r)
 	o.print([]string{"four"})
-	if diff := cmp.Diff([]string{"three", "four"}, o.kept.last(10)); diff != "" {
+	if diff := cmp.Diff([]string{"three", "four"}, o.lastLines.last(10)); diff != "" {
 		t.Errorf("kept (-want +got):\n%s", diff)
 	}
 	if n := strings.Count(log.String(), "no space left"); n != 1 {

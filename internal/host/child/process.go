@@ -7,12 +7,12 @@ import (
 	"sync"
 )
 
-// A process is one run of a child's program, its group and its output. Tests
-// of the supervision put a model in its place.
+// A process is one run of a child's program, with its group and its output. Tests of the supervision
+// use a model instead.
 type process interface {
 	pid() int
-	// owns reports whether the pid is of the process or, while that one lives,
-	// of its group.
+	// owns reports whether the pid is that of the process or, while the process lives, of a member of
+	// its group.
 	owns(pid int) bool
 	terminate()
 	quit()
@@ -32,7 +32,7 @@ type osProcess struct {
 	finished chan struct{}
 	state    *os.ProcessState // written before finished is closed
 
-	mu     sync.Mutex // keeps signals away from a pid that is reaped
+	mu     sync.Mutex // keeps signals from a pid that was reaped
 	reaped bool
 }
 
@@ -53,8 +53,8 @@ func (m *Manager) launch(s *Spec) (process, error) {
 	return p, nil
 }
 
-// start starts the process with two pipes, and what waits for them and for it.
-// Two, because the lines of one stream would be cut by those of the other.
+// start starts the process with two pipes, and the goroutines that wait for it and them. In one pipe,
+// the lines of the two streams would cut each other.
 func (p *osProcess) start(f *forker) error {
 	var pipes [2]struct{ r, w *os.File }
 	closeAll := func(readers bool) {
@@ -68,16 +68,16 @@ func (p *osProcess) start(f *forker) error {
 	for i := range pipes {
 		var err error
 		if pipes[i].r, pipes[i].w, err = os.Pipe(); err != nil {
-			closeAll(true) // a nil file refuses to be closed, and that is all
+			closeAll(true) // closing a nil file only returns an error
 			return err
 		}
 	}
-	p.cmd.Stdout, p.cmd.Stderr = pipes[0].w, pipes[1].w // no Stdin is the null device
+	p.cmd.Stdout, p.cmd.Stderr = pipes[0].w, pipes[1].w // without Stdin the process gets the null device
 	if err := f.start(p.cmd); err != nil {
 		closeAll(true)
 		return err
 	}
-	closeAll(false) // the end of the output is seen when the children's ends are closed
+	closeAll(false) // the output ends when the children have closed their ends
 	var readers sync.WaitGroup
 	for _, pipe := range pipes {
 		readers.Go(func() { p.out.read(pipe.r) })
@@ -89,7 +89,7 @@ func (p *osProcess) start(f *forker) error {
 func (p *osProcess) wait(readers *sync.WaitGroup, pipes ...*os.File) {
 	p.reap()
 	for _, pipe := range pipes {
-		stopWaiting(pipe) // a descendant that left the group may hold it open, and all that the process wrote is there
+		stopWaiting(pipe) // all that the process wrote is in the pipe, and a descendant that left the group may hold it open
 	}
 	readers.Wait()
 	for _, pipe := range pipes {
@@ -98,13 +98,12 @@ func (p *osProcess) wait(readers *sync.WaitGroup, pipes ...*os.File) {
 	close(p.finished)
 }
 
-// reap waits for the death of the process and takes its group along. The
-// group is killed before the process is reaped where that is possible: until
-// then nobody else can have its number.
+// reap waits for the death of the process and kills the rest of its group. If possible the group is
+// killed before the process is reaped: until then its number cannot be assigned again.
 func (p *osProcess) reap() {
 	zombie := awaitExit(p.cmd.Process.Pid)
 	if !zombie {
-		_ = p.cmd.Wait() // the state says it all
+		_ = p.cmd.Wait() // the state has the result
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -145,9 +144,9 @@ func (p *osProcess) done() <-chan struct{} { return p.finished }
 
 func (p *osProcess) exit() (code int, text string) {
 	if p.state == nil {
-		return -1, Unknown // somebody else reaped it
+		return -1, Unknown // another waiter reaped it
 	}
 	return p.state.ExitCode(), p.state.String()
 }
 
-func (p *osProcess) lines(n int) []string { return p.out.kept.last(n) }
+func (p *osProcess) lines(n int) []string { return p.out.lastLines.last(n) }

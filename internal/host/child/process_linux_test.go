@@ -46,8 +46,8 @@ func TestChildrenDieWithTheHost(t *testing.T) {
 	_ = host.Wait()
 }
 
-// A process does not die with a thread: not with that of the caller of Start,
-// nor with any other that the runtime has at hand.
+// A process does not die with a thread, neither that of the caller of Start nor any other thread of the
+// runtime.
 func TestChildrenSurviveThreads(t *testing.T) {
 	r := newRig(t)
 	spec := play(t, "idle")
@@ -66,9 +66,8 @@ func TestChildrenSurviveThreads(t *testing.T) {
 	}
 }
 
-// endThreads calls f on a thread, and ends that one and all others that no
-// goroutine needs: it takes more of them than there are, and a thread ends with
-// a goroutine that is locked to it.
+// endThreads calls f on a thread, and ends that thread and all idle ones: it locks more goroutines to
+// threads than there are idle threads, and a thread ends with a goroutine that is locked to it.
 func endThreads(t *testing.T, f func()) {
 	t.Helper()
 	const n = 64
@@ -83,7 +82,7 @@ func endThreads(t *testing.T, f func()) {
 				f()
 			}
 			ready.Done()
-			ready.Wait() // so that no two have the same
+			ready.Wait() // so that each has a thread of its own
 			if threads[i] == os.Getpid() {
 				runtime.UnlockOSThread() // the main thread does not end
 			}

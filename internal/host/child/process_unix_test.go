@@ -25,7 +25,7 @@ import (
 )
 
 func init() {
-	// A process shows that it lives by holding a FIFO open.
+	// A process holds a FIFO open, which shows that it lives.
 	roles["hold"] = func(args []string) {
 		signal.Ignore(unix.SIGTERM)
 		roles["hold politely"](args)
@@ -67,8 +67,8 @@ func init() {
 	}
 }
 
-// descend starts a descendant that holds the FIFO and the standard error of
-// this process, and returns when it does.
+// descend starts a descendant that holds the FIFO and the standard error of this process, and returns
+// when the descendant runs.
 func descend(role, fifo string, attr *syscall.SysProcAttr) {
 	cmd := exec.Command(os.Args[0], fifo)
 	cmd.Env = append(os.Environ(), roleVariable+"="+role)
@@ -95,7 +95,7 @@ func newHolder(t *testing.T) *holder {
 	if err := unix.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// Not blocking, for the process that holds it is yet to come.
+	// Not blocking, since the process that opens it has not started.
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -110,12 +110,12 @@ func (h *holder) lives() int {
 	h.t.Helper()
 	line, err := bufio.NewReader(h.file).ReadString('\n')
 	if err != nil {
-		h.t.Fatal("nobody holds the FIFO:", err)
+		h.t.Fatal("no process holds the FIFO:", err)
 	}
 	h.pid, _ = strconv.Atoi(strings.TrimSpace(line))
 	h.t.Cleanup(func() {
 		if h.pid != 0 {
-			_ = unix.Kill(h.pid, unix.SIGKILL) // it got away; the test has said so
+			_ = unix.Kill(h.pid, unix.SIGKILL) // it escaped, which the test has reported
 		}
 	})
 	return h.pid
@@ -319,7 +319,7 @@ func TestReadyThenStop(t *testing.T) {
 	r.next(EventStopped)
 }
 
-func TestStopDeaf(t *testing.T) {
+func TestStopKillsAProcessThatIgnoresSIGTERM(t *testing.T) {
 	r := newRig(t)
 	s := play(t, "deaf")
 	s.Grace = time.Millisecond
@@ -375,7 +375,7 @@ func TestStopAsksTheGroup(t *testing.T) {
 	}
 }
 
-// A descendant ends with the process that started it, whichever way that ends.
+// A descendant ends with the process that started it, however that process ends.
 func TestDeathTakesTheGroup(t *testing.T) {
 	r, h := newRig(t), newHolder(t)
 	c := r.start(play(t, "dying", h.path))
@@ -387,8 +387,7 @@ func TestDeathTakesTheGroup(t *testing.T) {
 	}
 }
 
-// A descendant that left the group holds the pipe. It gets away, and keeps
-// nobody waiting.
+// A descendant that left the group holds the pipe. It escapes, and Stop does not wait for it.
 func TestEscapedDescendant(t *testing.T) {
 	r, h := newRig(t), newHolder(t)
 	c := r.start(play(t, "escape", h.path))
@@ -438,7 +437,7 @@ func TestSurroundings(t *testing.T) {
 	}
 }
 
-// A manager that is closed has left no process, no descriptor and no goroutine.
+// Closing a manager leaves no process, no descriptor and no goroutine.
 func TestCloseLeavesNothing(t *testing.T) {
 	cycle := func(t *testing.T) {
 		r, h := newRig(t), newHolder(t)
@@ -458,7 +457,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 		}
 		h.dies()
 	}
-	cycle(t) // what the runtime opens once and for all
+	cycle(t) // opens what the runtime keeps open
 	before, running := descriptors(t), goleak.IgnoreCurrent()
 	for range 3 {
 		cycle(t)
@@ -481,8 +480,8 @@ func descriptors(t *testing.T) int {
 	return len(entries)
 }
 
-// TestKillDoesNotWaitForEvents: the group of a process is killed while an event is waited for, and
-// nothing is started after that.
+// TestKillDoesNotWaitForEvents: Kill kills a process's group while OnEvent hangs, and nothing is
+// started afterwards.
 func TestKillDoesNotWaitForEvents(t *testing.T) {
 	h := newHolder(t)
 	said := &tape{changed: make(chan struct{})}

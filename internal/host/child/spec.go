@@ -8,13 +8,13 @@ import (
 	"unicode"
 )
 
-// A Policy says which processes are started again after they ended.
+// A Policy says which processes are restarted after they end.
 type Policy string
 
 // The policies.
 const (
-	Always    Policy = "always"     // whatever the exit status; the default
-	OnFailure Policy = "on-failure" // all but those that end with status 0
+	Always    Policy = "always"     // with any exit status; the default
+	OnFailure Policy = "on-failure" // all except those that end with status 0
 	Never     Policy = "never"
 )
 
@@ -22,37 +22,35 @@ const (
 type Spec struct {
 	// Name stands before each line of output and in errors, such as "talker/0".
 	Name string
-	// Args is the program and its arguments. A program without a slash is looked
-	// up in the PATH that the process will have; one that is a relative path
-	// starts from Dir.
+	// Args is the program and its arguments. A program without a slash is looked up in the PATH of the
+	// new process; a relative path starts from Dir.
 	Args []string
-	// Env are additions to the environment of the host, as KEY=VALUE. Of equal
-	// keys the last wins.
+	// Env are additions to the environment of the host, as KEY=VALUE. The last entry of a key counts.
 	Env []string
-	// Dir is the working directory; empty: that of the host.
+	// Dir is the working directory; empty: the host's.
 	Dir string
 
 	Restart Policy
 	Backoff Backoff
-	// Grace is the time between SIGTERM and SIGKILL; default 5 s. A process that was
-	// told of its end has a fifth of it before SIGTERM, 10 s at most.
+	// Grace is the time between SIGTERM and SIGKILL; default 5 s. A process that was told to leave has
+	// a fifth of it before SIGTERM, 10 s at most.
 	Grace time.Duration
-	// StartTimeout is how long a process may take until Ready is called for it;
-	// default 30 s. It is killed then.
+	// StartTimeout is how long a process may take until Ready is called for it, before it is killed;
+	// default 30 s.
 	StartTimeout time.Duration
 }
 
 // Backoff says how long to wait before a restart, and when to give up.
 type Backoff struct {
 	First  time.Duration // the first pause; default 200 ms
-	Factor float64       // by how much each further pause is longer; default 2
+	Factor float64       // factor from each pause to the next; default 2
 	Max    time.Duration // the longest pause; default 10 s
-	// Reset is how long a process has to run, and to have become ready, for its
-	// restart to begin with the first pause again; default 30 s.
+	// Reset is how long a process that became ready must have run for its restart to begin with the
+	// first pause again; default 30 s.
 	Reset time.Duration
-	// Limit is the number of restarts within Window after which the next failure
-	// is the last; default 5. The same number in a row without one that became
-	// ready is the end, too, however long they took. Negative: no limit.
+	// Limit is the number of restarts within Window after which the next failure is the last; default
+	// 5. The same number of restarts in a row without a process that became ready is also the last,
+	// however long they took. Negative: no limit.
 	Limit  int
 	Window time.Duration // default 1 min
 }
@@ -67,7 +65,7 @@ func (b Backoff) withDefaults() Backoff {
 	return b
 }
 
-// MaxLimit bounds Backoff.Limit: the times of so many restarts are remembered.
+// MaxLimit bounds Backoff.Limit: the times of that many restarts are kept.
 const MaxLimit = 1000
 
 func (b Backoff) validate() error {
@@ -92,8 +90,8 @@ func (s Spec) withDefaults() Spec {
 	return s
 }
 
-// leaveWait is what a process that knows of its end has before SIGTERM. Most need
-// some milliseconds of it.
+// leaveWait is how long a process that was told to leave has before SIGTERM. Most processes need some
+// milliseconds.
 func (s Spec) leaveWait() time.Duration { return min(s.Grace/5, 10*time.Second) }
 
 func orDefault[T comparable](v, instead T) T {

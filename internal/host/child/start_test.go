@@ -106,7 +106,7 @@ func TestStartErrors(t *testing.T) {
 	}
 }
 
-// TestNoDescriptorsLeft: that is worth another try, and says what helps.
+// TestNoDescriptorsLeft: a lack of descriptors is not permanent, and the error names the remedy.
 func TestNoDescriptorsLeft(t *testing.T) {
 	err := &StartError{Name: "talker/0", Program: "sh", Path: "/bin/sh", Err: &os.PathError{Op: "fork/exec", Path: "/bin/sh", Err: syscall.EMFILE}}
 	if want := "raise the limit of this process (ulimit -n, or LimitNOFILE= in a systemd unit)"; !strings.HasSuffix(err.Error(), want) || err.permanent() {

@@ -12,8 +12,8 @@ var errNever = errors.New("its restart policy is never")
 // errStopped is the error of Restart for a child that Stop or Close ended.
 var errStopped = errors.New("it is being stopped, for good")
 
-// supervise keeps the child running until it is stopped. It is the child's
-// goroutine, and alone sends its events.
+// supervise keeps the child running until it is stopped. It runs on the child's goroutine, which alone
+// sends the child's events.
 func (c *Child) supervise(r *run) {
 	defer c.manager.forget(c)
 	for r != nil {
@@ -21,39 +21,39 @@ func (c *Child) supervise(r *run) {
 	}
 }
 
-// watch returns when the process is dead.
+// watch watches a process until it is dead, and returns its death.
 func (c *Child) watch(r *run) *Death {
 	c.emit(Event{Kind: EventStarted, PID: r.pid()})
-	w := watcher{Child: c, run: r, ready: r.ready, stop: c.stop, haste: c.haste, again: c.again}
+	w := watcher{Child: c, run: r, ready: r.ready, stop: c.stop, killNow: c.killNow, restartCalls: c.restartCalls}
 	clock := time.NewTimer(c.spec.StartTimeout)
 	defer clock.Stop()
 	for w.step(clock) {
 	}
 	if isClosed(w.ready) {
-		w.announce() // both had happened, and the death was seen first
+		w.announce() // the process became ready and died, and the death was seen first
 	}
-	death := c.bury(r)
-	if death.Reason != ReasonRestart { // else those that wait for this process wait for the next one
-		c.settle(errors.New(death.Report()))
+	death := c.recordDeath(r)
+	if death.Reason != ReasonRestart { // else the callers that wait for this process wait for its successor
+		c.answerRestarts(errors.New(death.Report()))
 	}
-	c.asks = append(c.asks, w.asks...)
+	c.restartWaiters = append(c.restartWaiters, w.nextWaiters...)
 	return death
 }
 
-// A watcher holds what is still waited for. A channel is nil when it has been
-// seen.
+// A watcher holds the channels that watch still waits for. A channel is nil when it has been received
+// from.
 type watcher struct {
 	*Child
-	run                *run
-	ready, stop, haste <-chan struct{}
-	again              <-chan chan<- error
-	asks               []chan<- error // for the process after this one
-	leaving            bool           // it was not asked by a signal yet
-	ending             bool           // it was
+	run                  *run
+	ready, stop, killNow <-chan struct{}
+	restartCalls         <-chan chan<- error
+	nextWaiters          []chan<- error // for the successor
+	leaving              bool           // told to leave, and not signalled yet
+	ending               bool           // signalled
 }
 
-// step handles one thing that happens, and reports whether to go on. The clock
-// is that of the start timeout, and later of the grace.
+// step handles one event, and reports whether the process lives. The clock is that of the start
+// timeout, and later of the grace.
 func (w *watcher) step(clock *time.Timer) bool {
 	select {
 	case <-w.run.done():
@@ -65,59 +65,58 @@ func (w *watcher) step(clock *time.Timer) bool {
 		}
 	case <-w.stop:
 		w.stop = nil
-		if w.knows.Load() {
+		if w.toldToEnd.Load() {
 			w.leave(clock, stopped)
 		} else {
 			w.terminate(clock, stopped)
 		}
-	case ask := <-w.again:
-		w.asks = append(w.asks, ask)
+	case result := <-w.restartCalls:
+		w.nextWaiters = append(w.nextWaiters, result)
 		switch {
 		case w.leaving || w.ending:
-		case w.ready == nil: // it serves, and was told to leave
+		case w.ready == nil: // it was ready, and was told to leave
 			w.leave(clock, ReasonRestart)
 		default:
 			w.terminate(clock, ReasonRestart)
 		}
-	case <-w.haste:
-		w.haste = nil
-		w.end(w.run, stopped, process.kill)
+	case <-w.killNow:
+		w.killNow = nil
+		w.endProcess(w.run, stopped, process.kill)
 	case <-clock.C:
 		w.expire(clock)
 	}
 	return true
 }
 
-// leave waits a part of the grace for a process that was told to leave.
+// leave gives a process that was told to leave a part of the grace.
 func (w *watcher) leave(clock *time.Timer, reason string) {
 	w.leaving = true
-	w.end(w.run, reason, func(process) {})
+	w.endProcess(w.run, reason, func(process) {})
 	clock.Reset(w.spec.leaveWait())
 }
 
-// terminate asks the process to end, within the grace.
+// terminate sends SIGTERM; the grace begins.
 func (w *watcher) terminate(clock *time.Timer, reason string) {
 	w.ending = true
-	w.end(w.run, reason, process.terminate)
+	w.endProcess(w.run, reason, process.terminate)
 	clock.Reset(w.spec.Grace)
 }
 
 func (w *watcher) announce() {
 	w.ready = nil
 	w.emit(Event{Kind: EventReady, PID: w.run.pid()})
-	w.settle(nil)
+	w.answerRestarts(nil)
 }
 
-// settle answers the calls of Restart that wait for the present process.
-func (c *Child) settle(err error) {
-	for _, ask := range c.asks {
-		ask <- err // it has room
+// answerRestarts answers the calls of Restart that wait for the present process.
+func (c *Child) answerRestarts(err error) {
+	for _, result := range c.restartWaiters {
+		result <- err // the channel has space
 	}
-	c.asks = nil
+	c.restartWaiters = nil
 }
 
-// expire goes one step further with a process that used up its time to leave, to
-// stop or to start.
+// expire takes the next step against a process that used up its time to leave, to end or to start.
 func (w *watcher) expire(clock *time.Timer) {
 	switch {
 	case w.leaving:
@@ -130,53 +129,52 @@ func (w *watcher) expire(clock *time.Timer) {
 	}
 }
 
-// claimTimeout condemns a process that is late, unless it became ready at the
-// last moment: then Ready has said so, and the process may live.
+// claimTimeout marks a late process as ending, unless Ready was called at the last moment: then the
+// process may live.
 func (w *watcher) claimTimeout() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.run.attached) > 0 {
 		return false
 	}
-	w.condemn(w.run, fmt.Sprintf("never became ready within %v, its start_timeout", w.spec.StartTimeout))
+	w.markEnding(w.run, fmt.Sprintf("never became ready within %v, its start_timeout", w.spec.StartTimeout))
 	return true
 }
 
-// bury makes the death of a process known.
-func (c *Child) bury(r *run) *Death {
+// recordDeath records the death of a process.
+func (c *Child) recordDeath(r *run) *Death {
 	code, text := r.exit()
 	death := &Death{
 		Name: c.spec.Name, PID: r.pid(), Status: text, Code: code,
 		Ran: time.Since(r.started), Lines: r.lines(deathLines),
 	}
-	c.manager.bury(c, r, death)
-	close(r.buried)
+	c.manager.recordDeath(c, r, death)
+	close(r.deathKnown)
 	c.emit(Event{Kind: EventExited, PID: death.PID, Death: death})
 	return death
 }
 
-// successor returns the process after one that has ended; nil if there is none,
-// for good.
+// successor returns the process after one that has ended; nil: there is none, for good.
 func (c *Child) successor(last *Death) *run {
-	var unborn error
-	for c.await(last, unborn) {
-		r, err := c.begin()
+	var startErr error
+	for c.awaitStart(last, startErr) {
+		r, err := c.startProcess()
 		if err == nil {
 			return r
 		}
-		c.settle(err)
-		last, unborn = c.unborn(err), err
+		c.answerRestarts(err)
+		last, startErr = c.startFailed(err), err
 	}
-	c.settle(errStopped)
+	c.answerRestarts(errStopped)
 	return nil
 }
 
-// await returns when the next process is to start, and false if the child is stopped
-// before. A child that has ended waits for Restart.
-func (c *Child) await(last *Death, unborn error) bool {
-	if !c.stops() && len(c.asks) == 0 {
-		e, s := c.decide(last, unborn)
-		c.enter(s, e)
+// awaitStart waits until the next process is to start, and reports false if the child is stopped first.
+// A child that is done or given up waits for Restart.
+func (c *Child) awaitStart(last *Death, startErr error) bool {
+	if !c.isStopping() && len(c.restartWaiters) == 0 {
+		e, s := c.decide(last, startErr)
+		c.transition(s, e)
 		var pause <-chan time.Time
 		if e.Kind == EventRestarting {
 			timer := time.NewTimer(e.Pause)
@@ -185,31 +183,31 @@ func (c *Child) await(last *Death, unborn error) bool {
 		}
 		select {
 		case <-pause:
-			c.count()
+			c.countRestart()
 			return true
-		case ask := <-c.again:
-			c.asks = append(c.asks, ask)
+		case result := <-c.restartCalls:
+			c.restartWaiters = append(c.restartWaiters, result)
 		case <-c.stop:
 		case <-c.manager.refused:
 		}
-		if e.Kind != EventRestarting && c.stops() {
+		if e.Kind != EventRestarting && c.isStopping() {
 			return false // its last event was sent
 		}
 	}
-	if c.stops() {
-		c.enter(Stopped, Event{Kind: EventStopped, Death: last})
+	if c.isStopping() {
+		c.transition(Stopped, Event{Kind: EventStopped, Death: last})
 		return false
 	}
-	c.backoff = history{Backoff: c.spec.Backoff} // Restart does not count, and begins the count anew
+	c.backoff = history{Backoff: c.spec.Backoff} // Restart does not count, and resets the count
 	return true
 }
 
-// decide returns what follows a death: another process, or the end.
-func (c *Child) decide(last *Death, unborn error) (Event, State) {
+// decide decides what follows a death: another process, or the end.
+func (c *Child) decide(last *Death, startErr error) (Event, State) {
 	var pause time.Duration
-	err := unborn
+	err := startErr
 	switch {
-	case unborn != nil && isPermanent(unborn):
+	case startErr != nil && isPermanent(startErr):
 	case c.spec.Restart != Always && last.succeeded():
 		return Event{Kind: EventDone, Death: last}, Done
 	case c.spec.Restart == Never:
@@ -223,18 +221,18 @@ func (c *Child) decide(last *Death, unborn error) (Event, State) {
 	return Event{Kind: EventRestarting, Pause: pause, Death: last}, Waiting
 }
 
-// stops reports whether no process is started any more.
-func (c *Child) stops() bool { return isClosed(c.stop) || isClosed(c.manager.refused) }
+// isStopping reports whether no further process is started.
+func (c *Child) isStopping() bool { return isClosed(c.stop) || isClosed(c.manager.refused) }
 
-// count counts a process that is started again by itself.
-func (c *Child) count() {
+// countRestart counts a restart that was not made by hand.
+func (c *Child) countRestart() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.restarts++
 }
 
-// unborn is the death of a process that could not be started.
-func (c *Child) unborn(err error) *Death {
+// startFailed records a process that could not be started as a death.
+func (c *Child) startFailed(err error) *Death {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	text := err.Error()
@@ -248,8 +246,8 @@ func (c *Child) unborn(err error) *Death {
 
 func (d *Death) succeeded() bool { return d.Code == 0 && d.Reason == "" }
 
-// enter sets the state and sends the event of it.
-func (c *Child) enter(s State, e Event) {
+// transition sets the state and sends its event.
+func (c *Child) transition(s State, e Event) {
 	c.mu.Lock()
 	c.setState(s)
 	c.err = e.Err

@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A model is a process without a process: it runs on the clock of synctest.
+// A model stands for a process, on the clock of synctest.
 type model struct {
 	id       int
 	script   script
@@ -31,10 +31,10 @@ type model struct {
 type script struct {
 	after  time.Duration // when it ends by itself; 0: never
 	code   int
-	ready  time.Duration // when it is reported ready; 0: never
-	term   time.Duration // how long it takes to end after SIGTERM; 0: it ignores it
-	undead bool          // SIGKILL does nothing
-	fail   error         // it does not start
+	ready  time.Duration // when Ready is called; 0: never
+	term   time.Duration // how long it takes to end after SIGTERM; 0: it ignores SIGTERM
+	undead bool          // it survives SIGKILL
+	fail   error         // of its start
 }
 
 func (p *model) end(code int, text string) {
@@ -71,20 +71,20 @@ func (p *model) done() <-chan struct{}         { return p.finished }
 func (p *model) exit() (code int, text string) { return p.code, p.text }
 func (p *model) lines(int) []string            { return []string{fmt.Sprintf("line of %d", p.id)} }
 
-// A stage is a manager of models, and the record of what it did.
+// A stage is a manager of models, with a record of their events.
 type stage struct {
 	*Manager
 	began time.Time
 	child *Child
-	over  chan struct{} // gets one when the child has ended
+	over  chan struct{} // receives when the child has ended
 
 	lock   sync.Mutex
 	models []*model
 	record []string
 }
 
-// newStage lets the processes of a child follow the scripts, the last one for
-// all that come after.
+// newStage makes the processes of a child follow the scripts; the last script is for all further
+// processes.
 func newStage(t *testing.T, spec Spec, scripts ...script) *stage {
 	t.Helper()
 	s := &stage{began: time.Now(), over: make(chan struct{}, 10)}
@@ -124,13 +124,13 @@ func newStage(t *testing.T, spec Spec, scripts ...script) *stage {
 	return s
 }
 
-// wait lets time pass, and then everything settle that it led to.
+// wait lets time pass until all goroutines are idle.
 func wait(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
 }
 
-// ended waits until the child has ended, and stops it: its goroutine is to be gone, too.
+// ended waits until the child has ended, and stops it: its goroutine must have ended, too.
 func (s *stage) ended(t *testing.T) {
 	t.Helper()
 	<-s.over
@@ -148,7 +148,7 @@ func (s *stage) want(t *testing.T, record ...string) {
 	}
 }
 
-func TestLives(t *testing.T) {
+func TestSupervision(t *testing.T) {
 	noMemory := &StartError{Name: "talker/0", Program: "talker", Path: "/bin/talker", Err: syscall.ENOMEM}
 	gone := &StartError{Name: "talker/0", Program: "talker", Search: "/bin", Err: syscall.ENOENT}
 	tests := []struct {
@@ -157,7 +157,7 @@ func TestLives(t *testing.T) {
 		scripts []script
 		want    []string
 		state   State
-		err     error // wrapped by the status, if it is not nil
+		err     error // wrapped by the status, unless nil
 	}{
 		{
 			name:    "crashes until it is given up",
@@ -279,7 +279,7 @@ func TestStop(t *testing.T) {
 		name    string
 		script  script
 		patient bool // the context does not end
-		knows   bool // it is told before
+		knows   bool // it was told to leave
 		took    time.Duration
 		signals []string
 		err     error
@@ -322,7 +322,7 @@ func TestStop(t *testing.T) {
 					t.Errorf("signals (-want +got):\n%s", diff)
 				}
 				p.mu.Unlock()
-				p.end(0, "") // whatever it survived
+				p.end(0, "") // a process that survived SIGKILL ends, too
 				if err := s.child.Stop(t.Context()); err != nil {
 					t.Errorf("second stop: %v", err)
 				}
@@ -337,7 +337,7 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// Stop in a pause does not wait for its end, and starts nothing.
+// Stop during a pause does not wait for its end, and starts nothing.
 func TestStopWhilePausing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t, Spec{Backoff: Backoff{First: 10 * time.Second}}, script{after: time.Second, code: 1})
@@ -359,8 +359,8 @@ func TestStopWhilePausing(t *testing.T) {
 	})
 }
 
-// A process that is asked to end while it starts gets its grace, not the rest
-// of the start timeout, and cannot become ready.
+// A process that is stopped while it starts gets its grace, not the rest of the start timeout, and
+// cannot become ready.
 func TestStopWhileStarting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t, Spec{Grace: time.Minute}, script{ready: 10 * time.Second})
@@ -402,8 +402,8 @@ func TestKill(t *testing.T) {
 	})
 }
 
-// TestRestart: Restart starts a process in every state of a child, tells when it is ready,
-// and does not count.
+// TestRestart: Restart starts a process in every state of a child, returns when it is ready, and does
+// not count.
 func TestRestart(t *testing.T) {
 	crash, works := script{after: time.Second, code: 3}, script{ready: time.Second, term: time.Second}
 	tests := []struct {
@@ -535,7 +535,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestRestartOfARestart: a second call ends the process that the first one has started, and both wait for the next one.
+// TestRestartOfARestart: a second call ends the process that the first call started, and both wait for
+// the next process.
 func TestRestartOfARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t, Spec{}, script{ready: time.Second, term: time.Second}, script{term: time.Second}, script{ready: time.Second})
@@ -556,7 +557,7 @@ func TestRestartOfARestart(t *testing.T) {
 	})
 }
 
-// TestRestartIsStopped: a call that waits for the next process hears that the child is stopped.
+// TestRestartIsStopped: a waiting call returns an error when the child is stopped.
 func TestRestartIsStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t, Spec{}, script{ready: time.Second, term: time.Second})
@@ -577,7 +578,7 @@ func TestRestartIsStopped(t *testing.T) {
 	})
 }
 
-// TestRefuse: a process that ends when the manager starts nothing any more has no successor.
+// TestRefuse: after Refuse a process that ends has no successor.
 func TestRefuse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t, Spec{}, script{after: time.Second, code: 1})
@@ -590,8 +591,7 @@ func TestRefuse(t *testing.T) {
 	})
 }
 
-// What happened is told in order, even if the process dies at the moment at
-// which it becomes ready.
+// Events come in order, even if the process dies at the moment at which it becomes ready.
 func TestReadyBeforeExit(t *testing.T) {
 	for range 50 {
 		synctest.Test(t, func(t *testing.T) {
@@ -664,28 +664,28 @@ func TestAutopsy(t *testing.T) {
 	})
 }
 
-// The dead are remembered for a while, not for ever.
-func TestGravesAreBounded(t *testing.T) {
+// Dead processes are forgotten after maxDead others.
+func TestDeadProcessesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t, Spec{StartTimeout: time.Minute, Backoff: Backoff{Limit: -1}}, script{after: time.Second})
-		for s.child.Status().Restarts < maxGraves+3 {
+		for s.child.Status().Restarts < maxDead+3 {
 			wait(time.Minute)
 		}
 		_ = s.Close(t.Context())
-		if n := len(s.graves); n != maxGraves {
-			t.Errorf("%d graves, want %d", n, maxGraves)
+		if n := len(s.dead); n != maxDead {
+			t.Errorf("%d graves, want %d", n, maxDead)
 		}
 		if _, ok := s.Autopsy(t.Context(), 100); ok {
 			t.Error("the oldest is still known")
 		}
-		if _, ok := s.Autopsy(t.Context(), 100+maxGraves); !ok {
+		if _, ok := s.Autopsy(t.Context(), 100+maxDead); !ok {
 			t.Error("a young one is not known")
 		}
 	})
 }
 
-// TestFindAProcessThatIsBeingStarted: a process may be at work before the one that
-// started it has noticed that it did.
+// TestFindAProcessThatIsBeingStarted: Find finds a process that runs before its start has been
+// recorded.
 func TestFindAProcessThatIsBeingStarted(t *testing.T) {
 	m := newManager(Options{})
 	p := &model{id: 100, finished: make(chan struct{})}
@@ -695,8 +695,8 @@ func TestFindAProcessThatIsBeingStarted(t *testing.T) {
 			_, ok := m.Find(p.id)
 			found <- ok
 		}()
-		for len(found) == 0 && m.births.TryRLock() { // until who asks waits, or has its answer
-			m.births.RUnlock()
+		for len(found) == 0 && m.starting.TryRLock() { // until the lookup waits or has returned
+			m.starting.RUnlock()
 			runtime.Gosched()
 		}
 		return p, nil

@@ -1,9 +1,8 @@
-// Package doctor finds out whether this machine can run a host and its
-// processes: what the kernel offers, what limits are set, whether Python is
-// there. It tries things rather than comparing version numbers.
+// Package doctor checks whether this machine can run a host and its processes: the features of the
+// kernel, the limits, and the Python installation. It tries features instead of comparing version
+// numbers.
 //
-// It changes nothing: what it makes to try something out is gone when [Examine]
-// returns. It trusts the kernel and nothing else; its answers are
-// for people. What GPUs offer it is told, by a caller that has their driver, and
-// only puts into words.
+// [Examine] leaves nothing behind: what it creates for a trial is removed before it returns. It trusts
+// the kernel alone. Its results are text for users. A caller with a GPU driver passes in what the GPUs
+// offer; the package only formats it.
 package doctor

@@ -16,7 +16,7 @@ func TestExamine(t *testing.T) {
 	names := make(map[string]bool)
 	for _, c := range checks {
 		if c.Name == "" || c.Found == "" || names[c.Name] || (c.Verdict != OK && c.Advice == "") {
-			t.Errorf("a check that helps nobody: %+v", c)
+			t.Errorf("a check without finding or advice: %+v", c)
 		}
 		names[c.Name] = true
 	}

@@ -2,10 +2,10 @@ package doctor
 
 import "fmt"
 
-// GPUs is what a driver says of the machine's. Whoever has one asks it: this
-// package knows none.
+// GPUs is a driver's description of the machine's GPUs. The caller asks the driver: this package knows
+// none.
 type GPUs struct {
-	// Err says why there is no driver, or what it failed with.
+	// Err says why there is no driver, or why it failed.
 	Err     error
 	Devices []GPU
 }
@@ -14,25 +14,25 @@ type GPUs struct {
 type GPU struct {
 	ID         string // its UUID
 	Name       string
-	Driver     string // and its version
+	Driver     string // name and version
 	TotalBytes int64
 	FreeBytes  int64
 	Offers     []Offer
 }
 
-// Offer is something that lanes of tensors use.
+// Offer is a feature that lanes of tensors use.
 type Offer struct {
 	Name string // unique for its device
 	OK   bool
-	// What it is, if the device has it; else why it has it not.
+	// A description of the feature, or why the device lacks it.
 	Found string
-	// Without says what is done without it.
+	// Without says what lanes do without the feature.
 	Without string
 }
 
 const inHostMemory = "tensors of GPUs go through host memory"
 
-// gpus says what lanes of tensors find here. Nothing of it is needed.
+// gpus reports the GPU features that lanes of tensors use. None of them is required.
 func gpus(g GPUs) []Check {
 	const name = "gpu"
 	switch {

@@ -7,8 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestGPUs: what is there is listed, what lacks has its reason, and nothing of it
-// is a failure.
+// TestGPUs: features are listed, a missing feature has its reason, and none is a failure.
 func TestGPUs(t *testing.T) {
 	device := GPU{
 		ID: "GPU-1", Name: "Big", Driver: "cuda 12", TotalBytes: 3 << 20, FreeBytes: 1 << 20,

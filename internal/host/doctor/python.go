@@ -11,12 +11,12 @@ import (
 
 const (
 	pythonTimeout = 10 * time.Second
-	// pythonMinor is the oldest Python 3 that the client works with.
+	// pythonMinor is the oldest minor version of Python 3 that the client supports.
 	pythonMinor = 10
 )
 
-// python looks for an interpreter and the client. Without them stages can be
-// written in other languages.
+// python checks for an interpreter and the client. Without them stages can be written in other
+// languages.
 func python(ctx context.Context, interpreter string) []Check {
 	ctx, cancel := context.WithTimeout(ctx, pythonTimeout)
 	defer cancel()

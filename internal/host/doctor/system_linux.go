@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// system looks at the kernel and its limits.
+// system checks the kernel and its limits.
 func system(s Subject) []Check {
 	return []Check{kernel(), memfd(), pidfd(), peerPIDFD(), populate(), sockets(s.Folder), watches(), files(), fileSizes(), addresses(), memory(), cgroup(), namespace()}
 }
@@ -20,13 +20,13 @@ func system(s Subject) []Check {
 func kernel() Check {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
-		return missing("kernel", err, "this is no Linux that answers")
+		return missing("kernel", err, "the kernel does not answer uname")
 	}
 	return found("kernel", "%s %s %s", unix.ByteSliceToString(u.Sysname[:]), unix.ByteSliceToString(u.Release[:]), unix.ByteSliceToString(u.Machine[:]))
 }
 
-// memfd tries what makes memory safe to share: a file that cannot shrink under
-// its readers, nor be written by them.
+// memfd checks that memory can be shared safely: a file that cannot shrink under its readers, and that
+// they cannot write.
 func memfd() Check {
 	const name = "sealed memory"
 	fd, err := unix.MemfdCreate("omnibus-doctor", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
@@ -36,7 +36,7 @@ func memfd() Check {
 	defer unix.Close(fd)
 	const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_FUTURE_WRITE | unix.F_SEAL_SEAL
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
-		return missing(name, fmt.Errorf("F_ADD_SEALS: %w", err), "readers could not be kept from writing: Linux 5.1 or later")
+		return missing(name, fmt.Errorf("F_ADD_SEALS: %w", err), "readers could write to shared memory: Linux 5.1 or later")
 	}
 	return found(name, "memfd with all seals")
 }
@@ -45,7 +45,7 @@ func pidfd() Check {
 	const name = "watching processes"
 	fd, err := unix.PidfdOpen(os.Getpid(), 0)
 	if err != nil {
-		return missing(name, fmt.Errorf("pidfd_open: %w", err), "the death of a process could not be told from its silence: Linux 5.3 or later, and a sandbox that allows it")
+		return missing(name, fmt.Errorf("pidfd_open: %w", err), "the host could not detect the death of a process: Linux 5.3 or later, and a sandbox that allows it")
 	}
 	_ = unix.Close(fd)
 	return found(name, "pidfd")
@@ -80,7 +80,7 @@ func populate() Check {
 	return found(name, "MADV_POPULATE_WRITE")
 }
 
-// sockets tries to listen where a host would.
+// sockets tries to listen in the folder of a host's socket.
 func sockets(folder string) Check {
 	const name = "sockets"
 	source := "XDG_RUNTIME_DIR"
@@ -89,7 +89,7 @@ func sockets(folder string) Check {
 	}
 	dir := folder
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		dir = filepath.Dir(dir) // a host makes the last part
+		dir = filepath.Dir(dir) // the host creates the last part
 	}
 	path := filepath.Join(dir, fmt.Sprintf(".doctor-%d", os.Getpid()))
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -114,14 +114,14 @@ func watches() Check {
 	const name = "watching files"
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
 	if err != nil {
-		return note(name, "inotify: "+err.Error(), "who waits at a connector without a host looks every few milliseconds; the processes of a user share what sysctl fs.inotify.max_user_instances allows: raise it")
+		return note(name, "inotify: "+err.Error(), "a process that waits at a connector without a host polls every few milliseconds; the processes of a user share what sysctl fs.inotify.max_user_instances allows: raise it")
 	}
 	_ = unix.Close(fd)
 	return found(name, "inotify")
 }
 
-// fewFiles is a number of descriptors that some hundred processes are too many
-// for: each takes several, and large payloads take one each.
+// fewFiles is a number of descriptors that is too small for some hundred processes: each takes several,
+// and each large payload takes one.
 const fewFiles = 1024
 
 func files() Check {
@@ -131,19 +131,19 @@ func files() Check {
 		return note(name, err.Error(), "their limit is not known")
 	}
 	c := found(name, "at most %d, and %d if raised", r.Cur, r.Max)
-	if r.Max < fewFiles { // Go raises the first to the second
+	if r.Max < fewFiles { // Go raises the soft limit to the hard one
 		c.Verdict, c.Advice = Note, fmt.Sprintf("fewer than %d: each process takes several; raise `ulimit -n`", fewFiles)
 	}
 	return c
 }
 
 const (
-	// smallFiles is a size of files that is too small for the larger segments of
-	// the default sizes: a store is one file, and so are an arena and a large payload.
+	// smallFiles is a file size that is too small for the larger segments of the default sizes: a store
+	// is one file, and so are an arena and a large payload.
 	smallFiles = 256 << 20
-	// fewAddresses is a size of the address space in which a host with a store of the
-	// default size hardly starts: Go reserves more than what it uses, 2 GiB together.
-	fewAddresses = 4 << 30
+	// smallAddressSpace is an address space in which a host with a store of the default size hardly
+	// starts: Go reserves more than it uses, 2 GiB together.
+	smallAddressSpace = 4 << 30
 )
 
 func fileSizes() Check {
@@ -151,11 +151,11 @@ func fileSizes() Check {
 }
 
 func addresses() Check {
-	return limit("address space", unix.RLIMIT_AS, fewAddresses, "a host reserves some 2 GiB beside its store, and each process maps what others share; raise `ulimit -v`")
+	return limit("address space", unix.RLIMIT_AS, smallAddressSpace, "a host reserves some 2 GiB beside its store, and each process maps what others share; raise `ulimit -v`")
 }
 
-// limit looks at a limit in bytes, with advice for one that is little. The soft one counts,
-// since nobody here raises it.
+// limit checks a limit in bytes, and gives advice if it is low. The soft limit counts, since this
+// process does not raise it.
 func limit(name string, resource int, little uint64, advice string) Check {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(resource, &r); err != nil {
@@ -188,10 +188,10 @@ func memory() Check {
 	if !ok {
 		return note(name, "no MemAvailable in /proc/meminfo", "what is free is not known")
 	}
-	return room(name, available<<10, "available")
+	return spaceCheck(name, available<<10, "available")
 }
 
-func room(name string, bytes int64, what string) Check {
+func spaceCheck(name string, bytes int64, what string) Check {
 	c := found(name, "%d MiB %s", bytes>>20, what)
 	if bytes < littleMemory {
 		c.Verdict, c.Advice = Note, "little: the store and the arenas of the processes are allocated when they start; set omnibus.ring_bytes"
@@ -199,7 +199,7 @@ func room(name string, bytes int64, what string) Check {
 	return c
 }
 
-// field returns the number behind a name in a file of /proc.
+// field returns the number after a name in a file of /proc.
 func field(text, name string) (int64, bool) {
 	for line := range strings.Lines(text) {
 		if rest, ok := strings.CutPrefix(line, name); ok {
@@ -212,7 +212,7 @@ func field(text, name string) (int64, bool) {
 	return 0, false
 }
 
-// cgroup looks for a limit of memory, which shared memory counts against.
+// cgroup checks the memory limit of the cgroup, against which shared memory counts.
 func cgroup() Check {
 	const name = "memory of the group"
 	text, err := os.ReadFile("/proc/self/cgroup")
@@ -223,7 +223,7 @@ func cgroup() Check {
 	if !ok {
 		return found(name, "no limit found")
 	}
-	return room(name, limit-used, fmt.Sprintf("left of %d MiB", limit>>20))
+	return spaceCheck(name, limit-used, fmt.Sprintf("left of %d MiB", limit>>20))
 }
 
 // groupLimit returns the tightest limit between the process's group and the
@@ -256,7 +256,7 @@ func groupLimit(root, membership string) (limit, used int64, ok bool) {
 	return limit, used, ok
 }
 
-// noLimit is what the first version of cgroups says when there is none, nearly.
+// noLimit is just below the value by which version 1 of cgroups says that there is no limit.
 const noLimit = 1 << 60
 
 func readNumber(path string) (int64, bool) {

@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestSocketsThatCannotBe(t *testing.T) {
+func TestSocketPathTooLong(t *testing.T) {
 	c := sockets(filepath.Join(t.TempDir(), strings.Repeat("deep/", 30)))
 	if c.Verdict != Failed || !strings.Contains(c.Advice, "XDG_RUNTIME_DIR") {
 		t.Errorf("got %+v", c)
 	}
 }
 
-// TestNoWatches: where no watch is left it works all the same.
-func TestNoWatches(t *testing.T) {
+// TestNoInotifyWatches: a lack of inotify watches is a note, not a failure.
+func TestNoInotifyWatches(t *testing.T) {
 	if c := watches(); c != found("watching files", "inotify") {
 		t.Errorf("got %+v", c)
 	}
@@ -40,7 +40,7 @@ func TestNoWatches(t *testing.T) {
 	}
 }
 
-// TestLimits: a limit that a host of the default sizes meets is a note.
+// TestLimits: a limit that hosts of the default sizes exceed is a note.
 func TestLimits(t *testing.T) {
 	for _, tc := range []struct {
 		bytes   uint64
@@ -59,7 +59,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestLimitsOfThisProcess: each check looks at its own limit, the soft one.
+// TestLimitsOfThisProcess: each check uses its own soft limit.
 func TestLimitsOfThisProcess(t *testing.T) {
 	for _, tc := range []struct {
 		resource int
@@ -73,7 +73,7 @@ func TestLimitsOfThisProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 		low := before
-		low.Cur = min(before.Max, 1<<62) // a limit, and one that nothing meets
+		low.Cur = min(before.Max, 1<<62) // a limit that no file reaches
 		if err := unix.Setrlimit(tc.resource, &low); err != nil {
 			t.Fatal(err)
 		}
@@ -87,8 +87,8 @@ func TestLimitsOfThisProcess(t *testing.T) {
 	}
 }
 
-// TestGroupLimit: the tightest limit on the way to the root counts, in either
-// version of cgroups.
+// TestGroupLimit: the tightest limit between the group and the root counts, in both versions of
+// cgroups.
 func TestGroupLimit(t *testing.T) {
 	tests := []struct {
 		name        string

@@ -1,4 +1,4 @@
-"""A caller in Python: it submits what its standard input says, and writes how that ended."""
+"""A caller in Python: it submits the requests on its standard input, and writes their outcomes."""
 
 import faulthandler
 import json
@@ -62,7 +62,7 @@ class Plan:
             else:
                 self.request.abort("as planned")
         except OmnibusError:
-            pass  # the results say how the request ended
+            pass  # the results have the outcome of the request
 
     def send(self) -> None:
         try:
@@ -97,7 +97,7 @@ class Plan:
 
 
 def read(lines: queue.SimpleQueue[Plan | None], ends: int = 1) -> None:
-    """Pass on the plans, and the end to each reader."""
+    """Distribute the plans, and then an end marker to each reader."""
     for line in sys.stdin:
         lines.put(Plan(json.loads(line)))
     for _ in range(ends):

@@ -75,7 +75,7 @@ async def one(bus: AsyncClient, p: dict[str, Any]) -> None:
     error: Exception | None = None
     opened(p["number"])
     try:
-        if p["end"] == "close":  # the caller has enough, in the middle of anything
+        if p["end"] == "close":  # the caller closes the request at any point
             await asyncio.wait_for(exchange(bus, p, sums, fired), p["after"] / 1e9)
         else:
             await exchange(bus, p, sums, fired)

@@ -1,11 +1,11 @@
-"""Payloads that say what they are: see payload_linux_test.go."""
+"""Payloads that describe themselves: see payload_linux_test.go."""
 
 from struct import pack, unpack_from
 from zlib import crc32
 
 
 class Header:
-    """What a payload says of itself."""
+    """The header of a payload."""
 
     def __init__(self, tag: int, seq: int, chain: int, total: int) -> None:
         self.tag, self.seq, self.chain, self.total = tag, seq, chain, total

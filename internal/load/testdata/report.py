@@ -1,4 +1,4 @@
-"""What callers in Python report."""
+"""The report of a caller in Python."""
 
 import json
 import sys
@@ -17,17 +17,17 @@ def _say(line: str) -> None:
 
 
 def opened(number: int) -> None:
-    """A request begins."""
+    """Start the report of a request."""
     _say(f"open {number}")
 
 
 def ended(number: int, outcome: str, sums: list[int]) -> None:
-    """It has ended, with results of these checksums."""
+    """End the report of a request, with the checksums of its results."""
     _say(f"end {number} {json.dumps(outcome)} {','.join(map(str, sums))}")
 
 
 def checksum(d: Delivery) -> int:
-    """That of the payload of a result. What a function in Python returns is msgpack."""
+    """The checksum of a result's payload. A value returned by a function in Python is msgpack."""
     if d.codec == MSGPACK:
         return crc32(d.value())
     with d.view() as view:
@@ -35,13 +35,13 @@ def checksum(d: Delivery) -> int:
 
 
 def says_full(error: Exception) -> bool:
-    """Whether it is of an edge whose policy is fail."""
+    """Whether the error is that of an edge whose policy is fail."""
     text = str(error)
     return "window full" in text or "the window of " in text and " is full" in text
 
 
 def outcome_of(error: Exception | None, end: str, fired: bool) -> str:
-    """How a request ended, for the checker."""
+    """The outcome of a request, for the checker."""
     if error is None:
         return "closed" if fired and end == "close" else "completed"
     if says_full(error):

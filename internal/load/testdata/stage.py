@@ -46,18 +46,18 @@ def spoil(headers: list[Header]) -> list[bytes]:
 
 
 def outputs(*parts: memoryview | bytes) -> list[bytes]:
-    """What the stage makes of an input, or of those of a join."""
+    """The output of the stage for an input, or for the inputs of a join."""
     headers = [parse(p) for p in parts]
     if any((h.tag, h.seq) != (headers[0].tag, headers[0].seq) for h in headers):
         raise ValueError("broken payload: it is joined with one of another place")
     return spoil([following(_stage, j, _emissions, *headers) for j in range(_emissions)])
 
 
-_gate_of_last = ""  # that of the request that was handled last
+_gate_of_last = ""  # the gate of the last handled request
 
 
 def take_time(out: list[bytes]) -> None:
-    """What a slow or gated stage does before it emits: see gate_linux_test.go."""
+    """The delay of a slow or gated stage before it emits: see gate_linux_test.go."""
     if _gated:
         folder = os.environ["OMNIBUS_LOAD_DIR"]
         branches = _cell["shape"] in ("image-first", "text-first", "alone")
@@ -71,7 +71,7 @@ def take_time(out: list[bytes]) -> None:
 
 
 def handled(out: list[bytes]) -> None:
-    """What a stage does when it has emitted."""
+    """The end of a handler after its emissions."""
     global _gate_of_last
     if out:
         _gate_of_last = f"gate-{number_of(tag_of(out[0]))}"

@@ -1,4 +1,4 @@
-"""Says how tensors travel, by the client's words for the numbers of the protocol."""
+"""Prints the tensor transports, by the client's names for the protocol's numbers."""
 
 import json
 

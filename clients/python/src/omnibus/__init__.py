@@ -19,10 +19,10 @@ A caller::
         for result in request:
             print(result.value())
 
-Payloads are read where they lie in shared memory and written in place there;
-see `Delivery.view`, `Delivery.tensor`, `Task.emit_tensor` and `Task.reserve`. The host
-keeps all accounts: a process that dies leaves nothing behind. A forked child must connect
-anew; whatever it inherits raises ForkedError.
+Payloads are read and written in place in shared memory; see `Delivery.view`,
+`Delivery.tensor`, `Task.emit_tensor` and `Task.reserve`. The host keeps all accounts:
+a process that dies leaves nothing behind. A forked child must connect anew; inherited
+objects raise ForkedError.
 """
 
 from typing import TYPE_CHECKING
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name):
-        # What is awaited comes with asyncio, which takes as long to load as all the rest.
+        # The async names load asyncio, which takes as long as the rest of the package.
         if name not in ("AsyncBuffer", "AsyncClient", "AsyncRequest", "AsyncTask", "aconnect"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from . import aio

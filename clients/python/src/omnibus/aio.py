@@ -1,7 +1,7 @@
-"""What is awaited: the client, requests and tasks of an event loop, and how work is done there.
+"""The client, requests and tasks of event loops, and the running of work on them.
 
-Each is the counterpart of one without a loop, in `client`, `request` and `task`, and has what they do in common from
-there. Only `coroutines`, for the handlers of stages, knows asyncio, too; so neither is loaded before it is used.
+Each class is the counterpart of one without a loop in `client`, `request` or `task`, and shares its base class. Only
+this module and `coroutines` import asyncio, and they are loaded on first use.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import codec as codecs
 from . import tensor, wire
-from .answers import Answer
 from .buffer import Buffer
 from .client import BaseClient, open_session
-from .deadlines import limit_of
+from .deadlines import wait_limit
 from .delivery import Delivery
 from .directory import Found, Name, find_work, publish_work
 from .emit import Emitter
 from .errors import again
+from .futures import Future
 from .handshake import dial, socket_path
-from .request import BaseRequest, first_work, in_time, stream_work
+from .request import BaseRequest, deadline_errors, submit_stream_work, submit_value_work
 from .session import OutOfTime, Session, Work, resume
-from .task import BaseTask, FilledTensor, sender_of, unused
+from .task import BaseTask, FilledTensor, check_unused, sender_of
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ async def arun(s: Session, work: Work[_R], limit: float | None = None) -> _R:
         while True:
             if not a.done:
                 try:
-                    await _done(s, a, loop, limit)
+                    await _await_done(s, a, loop, limit)
                 except BaseException:
                     s.questions.abandon(a)
                     work.close()
@@ -56,41 +56,43 @@ async def arun(s: Session, work: Work[_R], limit: float | None = None) -> _R:
 async def _arun_for(e: Emitter, work: Work[_R]) -> _R:
     """As Emitter._run."""
     try:
-        return await arun(e._session, work, limit_of(e._deadline))
+        return await arun(e._session, work, wait_limit(e._deadline))
     except OutOfTime:
-        raise e._silence() from None
+        raise e._no_answer() from None
 
 
 def _running_loop(s: Session) -> asyncio.AbstractEventLoop:
-    """Raises RuntimeError where nobody reads: what the client was made in has ended, or another loop runs within it."""
+    """The running loop. Raises RuntimeError if the client's loop, which reads the socket, does not run."""
     if s.loop is not None and not s.loop.is_running():
-        raise RuntimeError("the event loop that the client belongs to does not run: use it in the one that connected")
+        raise RuntimeError("the event loop of the client does not run: use the client in the loop that connected it")
     return asyncio.get_running_loop()
 
 
-async def _done(s: Session, a: Answer, loop: asyncio.AbstractEventLoop, limit: float | None) -> None:
-    told: asyncio.Future[None] = loop.create_future()
-    s.questions.watch(a, lambda: loop.call_soon_threadsafe(_settle, told))
+async def _await_done(s: Session, a: Future, loop: asyncio.AbstractEventLoop, limit: float | None) -> None:
+    done: asyncio.Future[None] = loop.create_future()
+    s.questions.add_done_callback(a, lambda: loop.call_soon_threadsafe(_set_done, done))
     soonest = min((t for t in (a.limit, limit) if t is not None), default=None)
-    timer = None if soonest is None else loop.call_later(max(soonest - time.monotonic(), 0), _settle, told)
+    timer = None if soonest is None else loop.call_later(max(soonest - time.monotonic(), 0), _set_done, done)
     try:
-        await told
+        await done
     finally:
         if timer is not None:
             timer.cancel()
     if not a.done:
         if soonest == limit:
-            raise OutOfTime  # not by the future: it and the frames that this passes would keep each other, and memory
-        s.attempts.expire(a)
+            # Raised here, not set in the future: the future and the traceback would keep each other alive.
+            raise OutOfTime
+        s.polled.expire(a)
 
 
-def _settle(f: asyncio.Future[None]) -> None:
+def _set_done(f: asyncio.Future[None]) -> None:
     if not f.done():
         f.set_result(None)
 
 
-async def news(s: Session, ready: Callable[[], bool], at: Any, patience: float | None = None) -> bool:
-    """Wait in the running event loop until `ready()`; `at._on_news` are called at each change. False: the time is up."""
+async def wait_for_change(s: Session, ready: Callable[[], bool], at: Any, timeout: float | None = None) -> bool:
+    """Wait in the running event loop until `ready()`, checked at each call of `at._on_change`. Returns False after
+    `timeout` seconds."""
     loop = _running_loop(s)
     event = asyncio.Event()
     late = False
@@ -100,12 +102,12 @@ async def news(s: Session, ready: Callable[[], bool], at: Any, patience: float |
         late = True
         event.set()
 
-    timer = None if patience is None else loop.call_later(patience, expire)
+    timer = None if timeout is None else loop.call_later(timeout, expire)
 
     def tell() -> None:
         loop.call_soon_threadsafe(event.set)
 
-    at._on_news.add(tell)
+    at._on_change.add(tell)
     try:
         while True:
             with s.locked:
@@ -116,7 +118,7 @@ async def news(s: Session, ready: Callable[[], bool], at: Any, patience: float |
             await event.wait()
             event.clear()
     finally:
-        at._on_news.discard(tell)  # without a lock, for the collector may be the caller
+        at._on_change.discard(tell)  # without a lock: the garbage collector may run this
         if timer is not None:
             timer.cancel()
 
@@ -142,7 +144,7 @@ async def aconnect(
 
     try:
         s = await loop.run_in_executor(None, connected)
-    except BaseException:  # the thread goes on all the same, or has it and could not hand it over
+    except BaseException:  # the thread cannot be cancelled: it may connect yet, or have connected
         unwanted.set()
         for s in opened:
             s.close()
@@ -182,10 +184,10 @@ class AsyncClient(BaseClient):
         trace: wire.Trace | None = None,
     ) -> AsyncRequest:
         """As Client.submit."""
-        work, limit = first_work(
+        work, limit = submit_value_work(
             AsyncRequest, self._session, timeout, deadline, fail_fast, trace, value, to, key, attrs, codec
         )
-        with in_time():
+        with deadline_errors():
             return await arun(self._session, work, limit)
 
     async def stream(
@@ -197,8 +199,8 @@ class AsyncClient(BaseClient):
         trace: wire.Trace | None = None,
     ) -> AsyncRequest:
         """As Client.stream."""
-        work, limit = stream_work(AsyncRequest, self._session, timeout, deadline, fail_fast, trace)
-        with in_time():
+        work, limit = submit_stream_work(AsyncRequest, self._session, timeout, deadline, fail_fast, trace)
+        with deadline_errors():
             return await arun(self._session, work, limit)
 
     async def call(self, method: str, arguments: Any = None) -> Any:
@@ -218,13 +220,13 @@ class AsyncClient(BaseClient):
         s = self._session
         pull = await arun(s, self._pull_work(stage, AsyncTask))
         while True:
-            await news(s, lambda: pull.ready() or s.error is not None, pull)
+            await wait_for_change(s, lambda: pull.ready() or s.error is not None, pull)
             with s.locked:
                 if s.error is None and not pull.ready():
-                    continue  # somebody else has taken it, or it was taken back
-                d = pull.take()
+                    continue  # another task has taken the delivery, or its request has ended
+                d = pull.pop()
             if d is None:
-                if s.error is not None and not (s.said_bye or s.draining):
+                if s.error is not None and not (s.host_said_bye or s.draining):
                     raise again(s.error)
                 return
             yield d
@@ -261,7 +263,7 @@ async def _itself(c: AsyncClient) -> AsyncClient:
 
 
 class AsyncSender:
-    """A session's `gpu.Sender` for an event loop: room is awaited by `achunk` and `aempty`."""
+    """A session's `gpu.Sender` for an event loop: `achunk` and `aempty` await space."""
 
     __slots__ = ("_session", "_sender")
 
@@ -277,11 +279,11 @@ class AsyncSender:
         return self._sender.stats
 
     def chunk(self, nbytes: int) -> Chunk:
-        """As Sender.chunk: the event loop stands still while it waits for room."""
+        """As Sender.chunk: it blocks the event loop while it waits for space."""
         return self._sender.chunk(nbytes)
 
     def empty(self, shape: int | Sequence[int], dtype: Any = "float32") -> ChunkTensor:
-        """As Sender.empty: the event loop stands still while it waits for room."""
+        """As Sender.empty: it blocks the event loop while it waits for space."""
         return self._sender.empty(shape, dtype)
 
     async def achunk(self, nbytes: int) -> Chunk:
@@ -308,11 +310,11 @@ class AsyncRequest(BaseRequest):
         last: bool = False,
         codec: int | None = None,
     ) -> None:
-        """Send an input; waits for room. `to` names the one stage that gets it."""
+        """Send an input; waits for credit and space. `to` names the only stage that gets it."""
         await _arun_for(self, self._send_work(value, to, key, attrs, last, codec))
 
     async def values(self) -> list[Any]:
-        """All results decoded, once the request is complete."""
+        """All results, decoded, once the request is complete."""
         return [d.value() async for d in self]
 
     def __aiter__(self) -> AsyncRequest:
@@ -320,10 +322,10 @@ class AsyncRequest(BaseRequest):
 
     async def __anext__(self) -> Delivery:
         self._finish_last()
-        if not await news(self._session, self._ready, self, self._patience()):
-            raise self._unended()
+        if not await wait_for_change(self._session, self._result_ready, self, self._wait_seconds()):
+            raise self._unknown_end()
         with self._session.locked:
-            d = self._next()
+            d = self._take_result()
         if d is None:
             raise StopAsyncIteration
         return d
@@ -341,7 +343,7 @@ class AsyncFilledTensor(FilledTensor):
     __slots__ = ()
 
     async def __aenter__(self) -> Tensor:
-        return self._enter(await _arun_for(self._task, unused(self._work)))
+        return self._enter(await _arun_for(self._task, check_unused(self._work)))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -350,7 +352,7 @@ class AsyncFilledTensor(FilledTensor):
 
 
 class AsyncBuffer:
-    """What `AsyncTask.reserve` returns: await it for a Buffer, or use it in `async with`."""
+    """The result of `AsyncTask.reserve`: await it for a Buffer, or use it in `async with`."""
 
     __slots__ = ("_task", "_work", "_buffer")
 
@@ -359,7 +361,7 @@ class AsyncBuffer:
         self._buffer: Buffer | None = None
 
     def __await__(self) -> Generator[Any, Any, Buffer]:
-        return _arun_for(self._task, unused(self._work)).__await__()
+        return _arun_for(self._task, check_unused(self._work)).__await__()
 
     async def __aenter__(self) -> Buffer:
         self._buffer = await self
@@ -395,14 +397,14 @@ class AsyncTask(BaseTask):
         last: bool = False,
         codec: int | None = None,
     ) -> None:
-        """Emit a value: tensors and arrays as tensors, values with such in them as bundles, all else as msgpack."""
-        await _arun_for(self, self._emit_work(value, self._envelope(self._current, to, key, attrs, last), codec))
+        """Emit a value: tensors and arrays as tensors, values that contain them as bundles, others as msgpack."""
+        await _arun_for(self, self._emit_work(value, self._envelope(self._current_delivery, to, key, attrs, last), codec))
 
     async def emit_bytes(
         self, data: Any, *, to: str | None = None, key: str = "", attrs: wire.Attrs | None = None, last: bool = False
     ) -> None:
         """Emit raw bytes: any contiguous buffer, copied once."""
-        await _arun_for(self, self._emit_work(data, self._envelope(self._current, to, key, attrs, last), codecs.RAW))
+        await _arun_for(self, self._emit_work(data, self._envelope(self._current_delivery, to, key, attrs, last), codecs.RAW))
 
     def emit_tensor(
         self,
@@ -416,7 +418,7 @@ class AsyncTask(BaseTask):
     ) -> AsyncFilledTensor:
         """Emit a tensor that is filled in place, in an `async with` block."""
         size = tensor.payload_bytes(dtype, shape)
-        work = self._reserve_work(size, codecs.TENSOR, self._envelope(self._current, to, key, attrs, last))
+        work = self._reserve_work(size, codecs.TENSOR, self._envelope(self._current_delivery, to, key, attrs, last))
         return AsyncFilledTensor(self, dtype, tuple(shape), work)
 
     async def forward(
@@ -428,15 +430,15 @@ class AsyncTask(BaseTask):
         attrs: wire.Attrs | None = None,
         last: bool = False,
     ) -> None:
-        """Pass the payload of a delivery that is not finished on by reference, without a copy."""
+        """Forward the payload of an unfinished delivery by reference, without a copy."""
         delivery._check_unfinished()
         rest = self._forward(self._envelope(delivery.number, to, key, attrs, last))
         if rest is not None:
             await _arun_for(self, rest)
 
     def reserve(self, size: int, *, codec: int = codecs.RAW, to: str | None = None) -> AsyncBuffer:
-        """Room for a payload of up to `size` bytes, to be filled in place and sent."""
-        return AsyncBuffer(self, self._reserve_work(size, codec, self._envelope(self._current, to)))
+        """A buffer for a payload of up to `size` bytes, to be filled in place and sent."""
+        return AsyncBuffer(self, self._reserve_work(size, codec, self._envelope(self._current_delivery, to)))
 
     def _emit_for(self, delivery: int, value: Any, *, codec: int | None = None, **options: Any) -> Awaitable[None]:
         return _arun_for(self, self._emit_work(value, self._envelope(delivery, **options), codec))

@@ -1,20 +1,20 @@
-"""An engine of other programs for a process that cannot have one, as there is none for Go::
+"""A bridge to storage engines that have Python clients only, for a process in Go::
 
     python -m omnibus.bridge mooncake|yuanrong|nixl|mooncake-engine SOCKETS SETTINGS
 
-SOCKETS is a number of descriptors, from 3 on, which are Unix sockets of packets. The process at their other ends starts
-this one, with the settings of a connector in JSON, and asks. The first packet of the first socket says whether the client
-could be opened. A packet is a header and text::
+SOCKETS is the number of descriptors, from 3 on, that are SOCK_SEQPACKET Unix sockets. The process at their other ends
+starts this one, with the settings of a connector in JSON, and sends requests. The first packet of the first socket says
+whether the engine's client could be opened. A packet is a header and text::
 
-    operation, or how it ended | number of a buffer | size in bytes | text
+    operation, or its outcome | number of a buffer | size in bytes | text
 
-The text is the stages and the key of each value, a line each. Behind them the metadata that a get is told stand in JSON,
-on a line; so do those of a put, in its answer.
+    The text holds the stages and the key of each value, a line each. The metadata of a get follow in JSON on one line. The
+    answer to a put holds its metadata in the same way.
 
-Payloads lie in buffers: memory of the asking process, whose descriptor comes with the first packet that has its number.
-Only it writes into those that it puts from; only this process into those that it gets into. It says which are dropped.
-Each socket has a thread, which receives a packet, does what it asks and answers: so nothing is handed from thread to
-thread, and the other end chooses the thread. When the sockets end, what was put and not got is removed.
+    Payloads lie in buffers: memory of the asking process. The first packet with a buffer's number carries its descriptor.
+    Only the asking process writes buffers of puts, and only this process writes buffers of gets. The asking process says
+    which buffers are dropped. Each socket has a thread, which receives a packet, executes it and answers. So no work passes
+    between threads, and the other end chooses the thread. When the sockets end, values that were put and not got are removed.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ import threading
 from typing import Any
 
 from .connector.contract import BadKey, BadMetadata, Damaged, Edge, Gone, Missing, NoRoom, Unavailable
-from .connector.drop_in import ENGINES
-from .connector.stores import Keeper, Name, TooLarge
+from .connector.drop_in import BACKENDS
+from .connector.stores import Name, TooLarge, ValueStore
 
 _HEADER = struct.Struct("<IIQ")
-_MOST_PACKET = 64 << 10
-_MOST_TEXT = 2000  # of an error
-_FIRST = 3  # the first descriptor
-_UNTOLD = (1 << 64) - 1  # the size of a value that is not known
+_MAX_PACKET_BYTES = 64 << 10
+_MAX_TEXT_CHARS = 2000  # of an error
+_FIRST_FD = 3  # the first socket's descriptor
+_UNKNOWN_SIZE = (1 << 64) - 1  # stands for an unknown size of a value
 
-PUT, GET, REMOVE, PRESENT, DROP, BACK = range(1, 7)
+PUT, GET, REMOVE, PRESENT, DROP, PUT_BACK = range(1, 7)
 
-# How it ended. A buffer that is too small stays empty: the size says what it takes.
-OK, FAILED, MISSING, NO_ROOM, TOO_LARGE, UNAVAILABLE, DAMAGED, BAD_KEY, SMALL, GONE, BAD_METADATA = range(11)
+# Outcomes. A buffer that is too small stays empty, and the answer's size is the needed one.
+OK, FAILED, MISSING, NO_ROOM, TOO_LARGE, UNAVAILABLE, DAMAGED, BAD_KEY, BUFFER_TOO_SMALL, GONE, BAD_METADATA = range(11)
 _CODES = (
     (Gone, GONE), (Missing, MISSING), (TooLarge, TOO_LARGE), (NoRoom, NO_ROOM), (Unavailable, UNAVAILABLE), (Damaged, DAMAGED),
     (BadKey, BAD_KEY), (BadMetadata, BAD_METADATA),
@@ -50,9 +50,9 @@ _CODES = (
 
 
 class Bridge:
-    """Does with an engine what the other end of its sockets asks for."""
+    """Executes the operations that arrive at its sockets on an engine."""
 
-    def __init__(self, sockets: list[socket.socket], values: Keeper) -> None:
+    def __init__(self, sockets: list[socket.socket], values: ValueStore) -> None:
         self._sockets, self._values = sockets, values
         self._buffers: dict[int, memoryview] = {}
 
@@ -65,10 +65,10 @@ class Bridge:
             t.join()
 
     def _serve(self, sock: socket.socket) -> None:
-        room = socket.CMSG_SPACE(4)
+        ancillary_bytes = socket.CMSG_SPACE(4)
         while True:
             try:
-                packet, ancillary, _, _ = sock.recvmsg(_MOST_PACKET, room)
+                packet, ancillary, _, _ = sock.recvmsg(_MAX_PACKET_BYTES, ancillary_bytes)
             except OSError:
                 return
             if not packet:
@@ -100,20 +100,20 @@ class Bridge:
         if op == PUT:
             metadata = values.put(self._names(text)[0], [self._buffers[number][:size]])
             return OK, 0, json.dumps(metadata) if metadata else ""
-        elif op == BACK:
-            name, metadata = self._told(text)
-            values.back(name, [self._buffers[number][:size]], metadata)
+        elif op == PUT_BACK:
+            name, metadata = self._parse_get(text)
+            values.put_back(name, [self._buffers[number][:size]], metadata)
         elif op == GET:
             buffer = self._buffers[number]
             try:
-                name, metadata = self._told(text)
+                name, metadata = self._parse_get(text)
             except BadKey as e:
                 raise Missing(str(e)) from None
-            if size != _UNTOLD:
+            if size != _UNKNOWN_SIZE:
                 metadata["size"] = size
-            payload, found = values.take(name, metadata, len(buffer))
+            payload, found = values.take_value(name, metadata, len(buffer))
             if payload is None:
-                return SMALL, found, ""
+                return BUFFER_TOO_SMALL, found, ""
             buffer[:found] = memoryview(payload).cast("B")  # engines give buffers of several types
             return OK, found, ""
         elif op == REMOVE:
@@ -122,7 +122,7 @@ class Bridge:
             return OK, 0, "".join("01"[there] for there in values.present(self._names(text)))
         return OK, 0, ""
 
-    def _told(self, text: str) -> tuple[Name, dict[str, Any]]:
+    def _parse_get(self, text: str) -> tuple[Name, dict[str, Any]]:
         source, target, key, *metadata = text.split("\n", 3)
         return self._values.name(Edge(source, target), key), json.loads(metadata[0]) if metadata else {}
 
@@ -134,15 +134,16 @@ class Bridge:
 def failure(e: Exception) -> tuple[int, int, str]:
     for kind, code in _CODES:
         if isinstance(e, kind):
-            return code, 0, str(e)[:_MOST_TEXT]
-    return FAILED, 0, f"{type(e).__name__}: {e}"[:_MOST_TEXT]
+            return code, 0, str(e)[:_MAX_TEXT_CHARS]
+    return FAILED, 0, f"{type(e).__name__}: {e}"[:_MAX_TEXT_CHARS]
 
 
 def main(kind: str, sockets: str, settings: str) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, where the other end still has to end its work
-    lanes = [socket.socket(fileno=_FIRST + i) for i in range(int(sockets))]
+    # Ctrl-C reaches the process group, and the other end still has to finish.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    lanes = [socket.socket(fileno=_FIRST_FD + i) for i in range(int(sockets))]
     try:
-        values = ENGINES[kind](json.loads(settings))
+        values = BACKENDS[kind](json.loads(settings))
     except Exception as e:
         code, _, text = failure(e)
         lanes[0].send(_HEADER.pack(code, 0, 0) + text.encode())
@@ -150,9 +151,9 @@ def main(kind: str, sockets: str, settings: str) -> None:
     lanes[0].send(_HEADER.pack(OK, 0, 0))
     Bridge(lanes, values).run()
     try:
-        values.leave()
+        values.withdraw()
     finally:
-        os._exit(0)  # the clients' own threads would take seconds to end
+        os._exit(0)  # joining the engine's own threads would take seconds
 
 
 if __name__ == "__main__":

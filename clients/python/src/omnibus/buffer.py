@@ -1,4 +1,4 @@
-"""Room for one payload, and what travels beside it."""
+"""The buffer of one payload, and the envelope that travels with it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NamedTuple, Protocol
 
 from . import wire
 from .errors import Finished
-from .locked import Core
+from .sessionbase import SessionBase
 
 
 class Envelope(NamedTuple):
-    """What travels beside an emission's payload, where it goes, and the delivery that it is for."""
+    """An emission's labels, the edge it goes to, and the delivery that it is emitted for."""
 
     delivery: int
     edge: int
@@ -24,8 +24,8 @@ class Envelope(NamedTuple):
         return wire.LAST if self.last else 0
 
 
-class _Way(Protocol):
-    """How a buffer is sent, and given back."""
+class _PutMethod(Protocol):
+    """Sends a buffer, or frees it."""
 
     def send(self, n: int, e: Envelope) -> None: ...
 
@@ -33,24 +33,24 @@ class _Way(Protocol):
 
 
 class Buffer:
-    """Room for one payload, to be filled in place and sent.
+    """Memory for one payload, to be filled in place and sent.
 
-    A context manager: what was not sent by its end is aborted. It belongs to
-    one thread. Arrays made of `view` must not be written to after `send`: readers
+    A context manager, which aborts an unsent buffer at its end. It belongs to one
+    thread. Arrays made of `view` must not be written to after `send`: readers
     would see it.
     """
 
-    __slots__ = ("view", "size", "_session", "_way", "_envelope")
+    __slots__ = ("view", "size", "_session", "_method", "_envelope")
 
-    def __init__(self, s: Core, way: _Way, view: memoryview, e: Envelope) -> None:
+    def __init__(self, s: SessionBase, method: _PutMethod, view: memoryview, e: Envelope) -> None:
         self.view = view  #: the memory to fill, writable
         self.size = len(view)
         self._session = s
-        self._way: _Way | None = way
+        self._method: _PutMethod | None = method
         self._envelope = e
 
     def send(self, n: int | None = None, *, key: str = "", attrs: wire.Attrs | None = None, last: bool = False) -> None:
-        """Send the first n bytes, or all. Does not wait. A `ValueError` leaves the buffer to be sent otherwise."""
+        """Send the first n bytes, or all. Does not wait. After a `ValueError` the buffer can still be sent."""
         n = self.size if n is None else n
         if not 0 <= n <= self.size:
             raise ValueError(f"send of {n} bytes from a buffer of {self.size}")
@@ -59,34 +59,34 @@ class Buffer:
         e = self._envelope
         if key or attrs or last:
             e = e._replace(key=key or e.key, attrs=attrs or e.attrs, last=last or e.last)
-        way = self._untaken()
+        method = self._check_unsent()
         try:
-            way.send(n, e)
+            method.send(n, e)
         except BaseException:
-            way.abort()
+            method.abort()
             raise
         finally:
-            self._way = None
+            self._method = None
             self._release()
 
     def abort(self) -> None:
-        """Give the room back. After `send` it does nothing."""
-        if self._way is not None:
+        """Free the buffer. After `send` it does nothing."""
+        if self._method is not None:
             self._session.check_process()
-            way, self._way = self._way, None
+            method, self._method = self._method, None
             self._release()
-            way.abort()
+            method.abort()
 
-    def _untaken(self) -> _Way:
-        if self._way is None:
+    def _check_unsent(self) -> _PutMethod:
+        if self._method is None:
             raise Finished("the buffer was sent or aborted before")
-        return self._way
+        return self._method
 
     def _release(self) -> None:
         try:
             self.view.release()
         except BufferError:
-            pass  # somebody's array keeps the memory mapped, no more
+            pass  # an array of the caller only keeps the memory mapped
 
     def __enter__(self) -> Buffer:
         return self

@@ -1,7 +1,7 @@
-"""One nested value with tensors in it, in one payload.
+"""Bundles: one nested value that contains tensors, in one payload.
 
-The data of each tensor lies at a multiple of 64 of the payload, or in a *place* outside it, such
-as a chunk of a GPU's memory. All numbers are little endian, but for those in the tree, which is MessagePack::
+The data of each tensor lies at a multiple of 64 in the payload, or in a *place* outside it, such
+as a chunk of GPU memory. All numbers are little endian, except in the tree, which is MessagePack::
 
     offset  size      field
          0  4         magic "OBDL"
@@ -21,8 +21,8 @@ as a chunk of a GPU's memory. All numbers are little endian, but for those in th
     tensor: dtype, ndim, whether there are strides, 0, a byte each; place, 4 bytes; offset and
             size, 8 bytes each; shape and strides, 8 bytes a dimension
 
-The Go package `codec/bundle` has the rules, and its `testdata/vectors.json` examples. What is written is
-what it would write, but for the order of maps, which is that of the dicts here. Errors are `PayloadError`.
+The Go package `codec/bundle` has the rules, and its `testdata/vectors.json` examples. This module writes the same
+bytes, except that maps have the order of the dicts here. Errors are `PayloadError`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MAX_TENSORS = 1 << 16
 #: The kinds of places.
 POOL, HANDLE = 1, 2
 
-MAGIC = b"OBDL"  #: what a bundle begins with
+MAGIC = b"OBDL"  #: the first bytes of a bundle
 _VERSION = 1
 _MAX = (1 << 63) - 1
 _EXT = 7
@@ -56,11 +56,11 @@ _tensor = struct.Struct("<BBBBIQQ")
 
 @dataclass(slots=True)
 class Place:
-    """Memory outside the payload, in which tensors lie."""
+    """Memory outside the payload that contains tensors."""
 
     kind: int
     nbytes: int
-    offset: int = 0  #: in the arena, or from the base of what the handle names
+    offset: int = 0  #: in the arena, or from the base of the handle's allocation
     device: bytes = bytes(16)  #: the GPU's UUID
     pool: bytes = bytes(16)
     slot: int = 0
@@ -69,7 +69,7 @@ class Place:
     handle: bytes = bytes(64)
 
     def _check(self) -> str:
-        """Why there is no such place, or nothing."""
+        """The reason why the place is invalid; empty if it is valid."""
         if self.kind not in (POOL, HANDLE):
             return f"kind {self.kind}"
         if not (0 <= self.offset <= _MAX - self.nbytes and self.nbytes >= 0):
@@ -83,7 +83,7 @@ class Place:
 
 @dataclass(slots=True)
 class Placed:
-    """A tensor in a place: where it is, and not its data."""
+    """A tensor in a place: its position, without its data."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -99,14 +99,14 @@ class Placed:
 
 @dataclass(slots=True)
 class Planned:
-    """A tensor of a plan. It may be given a place, and an offset and strides there."""
+    """A tensor of a plan. The caller may set its place, and its offset and strides there."""
 
     source: sources.Source | Placed
     place: int = 0
     offset: int = 0
     strides: tuple[int, ...] | None = None
     nbytes: int = 0
-    data: memoryview | None = None  #: after `write`, its part of the payload, if it is there
+    data: memoryview | None = None  #: after `write`, its part of the payload, if it lies in the payload
 
     @property
     def dtype(self) -> str:
@@ -118,25 +118,26 @@ class Planned:
 
 
 class Plan:
-    """A value that is about to be encoded: `tensors` in the order of the tree, and the rest encoded already."""
+    """A value that is about to be encoded: `tensors`, in the order of the tree, and `tree`, which is encoded already.
+    """
 
     __slots__ = ("tensors", "places", "min_bytes", "tree", "_of")
 
     def __init__(
         self, value: Any, of: Callable[[Any], sources.Source | None] = sources.of, *, extensions: bool = True
     ) -> None:
-        """Walk through a value. Data of tensors is not looked at; `of` says what is one. A value without tensors, which
-        need not be a bundle, may have `extensions`."""
+        """Walk through a value, without reading the data of tensors. `of` returns the source of a tensor, else None. With
+        `extensions`, a value without tensors may contain extensions; it is then no bundle."""
         self._of = of
         self.tensors: list[Planned] = []
         self.places: list[Place] = []
-        self.min_bytes = 0  #: reached by zeros behind the bundle, if it has places
-        tree = _Tree(self._met, extensions)
+        self.min_bytes = 0  #: a bundle with places is padded with zeros to this size
+        tree = _Tree(self._substitute, extensions)
         tree.whole(value)
-        self.tree = tree.out  #: msgpack like any other, if there are no tensors
+        self.tree = tree.out  #: plain msgpack if there are no tensors
 
-    def _met(self, value: Any) -> Any:
-        """What stands in the tree for a value that msgpack does not know."""
+    def _substitute(self, value: Any) -> Any:
+        """The substitute in the tree for a value that msgpack does not know: a tensor's number, or a scalar."""
         source = value if isinstance(value, Placed) else self._of(value)
         if source is None:
             return scalar(value)
@@ -149,7 +150,7 @@ class Plan:
         return _Number(len(self.tensors) - 1)
 
     def size(self) -> int:
-        """The size of the payload, with the tensors where they are now said to be."""
+        """The size of the payload, with the tensors at their current places."""
         if len(self.places) > MAX_PLACES:
             raise PayloadError(f"bundle: {len(self.places)} places, at most {MAX_PLACES}")
         end = _header.size + _place.size * len(self.places) + self._table_bytes() + len(self.tree)
@@ -173,8 +174,8 @@ class Plan:
         return size
 
     def write(self, buf: memoryview) -> None:
-        """Fill `buf`, of exactly `size` bytes. Data is copied once, straight into it; a source that has
-        no `fill` leaves that to the caller."""
+        """Fill `buf`, of exactly `size` bytes. Data is copied once, straight into it. The caller copies
+        the data of sources without `fill`."""
         if buf.nbytes != (want := self.size()):
             raise PayloadError(f"bundle: a buffer of {buf.nbytes} bytes, want {want}")
         head = bytearray(_header.pack(
@@ -198,7 +199,7 @@ class Plan:
         buf[:at] = head
         for t in self.tensors:
             if t.place == 0 and t.nbytes:
-                buf[at : t.offset] = bytes(t.offset - at)  # reserved memory holds what was there before
+                buf[at : t.offset] = bytes(t.offset - at)  # reserved memory holds old bytes
                 at = t.offset + t.nbytes
                 t.data = buf[t.offset : at]
                 if isinstance(t.source, sources.Source) and t.source.fill is not None:
@@ -222,7 +223,7 @@ class _Tree(_Packer):
 
     def __init__(self, default: Callable[[Any], Any], extensions: bool) -> None:
         super().__init__(default)
-        self.extensions, self.tensors = extensions, True  # what may come
+        self.extensions, self.tensors = extensions, True  # which of the two are allowed
 
     def other(self, v: Any, depth: int) -> None:
         if not isinstance(v, _Number):
@@ -254,17 +255,17 @@ class Bundle:
     __slots__ = ("places", "tensors", "_tree")
 
     def __init__(self, payload: bytes | bytearray | memoryview) -> None:
-        """Read the tables, and check all but the tree."""
+        """Read the tables, and check all parts except the tree."""
         self.places: list[Place] = []
         self.tensors: list[Tensor | Placed] = []
         self._tree = _Tables(self, memoryview(payload).cast("B")).read()
 
     def value(self, tensor: Callable[[Tensor | Placed], Any] | None = None) -> Any:
-        """The value. `tensor` is asked what stands in it for each tensor, in the order of the tree."""
+        """The value. `tensor` returns the substitute for each tensor; it is called in the order of the tree."""
         u = _TreeReader(self._tree, self.tensors, tensor)
         try:
             v = u.value(0)
-        except TypeError as e:  # a tensor, or what stands for one, is no key of a dict
+        except TypeError as e:  # a tensor, or its substitute, is not hashable as a dict key
             if u.asking:
                 raise
             raise PayloadError(f"bundle: {e}") from None
@@ -313,19 +314,19 @@ class _TreeReader(_Unpacker):
 
 
 class _Tables:
-    """Goes through the tables once."""
+    """Reads the tables, in one pass."""
 
     __slots__ = ("bundle", "buf", "head", "at", "end")
 
     def __init__(self, bundle: Bundle, buf: memoryview) -> None:
         self.bundle = bundle
         self.buf = buf
-        self.head = b""  # a private copy of what is before the data
+        self.head = b""  # a private copy of the bytes before the data
         self.at = 0
-        self.end = 0  # of what has been accounted for: the tree, then data
+        self.end = 0  # of the parts read so far: the tree, then data
 
     def read(self) -> bytes:
-        """Check, and return the tree."""
+        """Check the tables, and return the tree."""
         if len(self.buf) < _header.size:
             raise PayloadError(f"bundle: {len(self.buf)} bytes end within the header")
         magic, version, reserved, places, tensors, table, tree = _header.unpack_from(self.buf)
@@ -363,7 +364,7 @@ class _Tables:
         self.bundle.places.append(p)
 
     def tensor(self) -> str:
-        """Read a record, and return what is wrong with it, or nothing."""
+        """Read a record. Returns what is wrong with it; empty if it is valid."""
         if len(self.head) - self.at < _tensor.size:
             return "it is not in the table"
         number, ndim, flags, reserved, place, offset, size = _tensor.unpack_from(self.head, self.at)
@@ -389,7 +390,7 @@ class _Tables:
         return self.data(dtype, shape, offset, size)
 
     def data(self, dtype: str, shape: tuple[int, ...], offset: int, size: int) -> str:
-        """Check where a tensor says that it is in the payload."""
+        """Check the position of a tensor in the payload. Returns what is wrong; empty if it is valid."""
         want = _aligned(self.end) if size else 0
         if offset != want:
             return f"it lies at {offset}, not at {want}"
@@ -415,7 +416,7 @@ def _aligned(offset: int) -> int:
 
 
 def _extent(dtype: str, shape: tuple[int, ...], strides: tuple[int, ...] | None) -> int:
-    """How many bytes the elements of a tensor span."""
+    """The number of bytes from a tensor's first element to the end of its last."""
     packed = data_bytes(dtype, shape)
     if strides is None:
         return packed
@@ -441,7 +442,7 @@ def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 
 def _misplaced(t: Planned | Placed, places: list[Place]) -> str:
-    """Why a tensor cannot lie in its place, or nothing."""
+    """The reason why a tensor cannot lie in its place; empty if it can."""
     p = places[t.place - 1]
     if t.offset < 0 or t.offset > p.nbytes - t.nbytes:
         return f"{t.nbytes} bytes at {t.offset} in a place of {p.nbytes}"

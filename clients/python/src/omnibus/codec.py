@@ -1,8 +1,8 @@
-"""Values to payloads and back, by the codec's number.
+"""Encoding and decoding of payloads, by the number of the codec.
 
-1 is raw bytes, 2 msgpack, 3 a tensor, 4 the format of vLLM-Omni's connectors, 7 a value with tensors in it. Up to
-255 they are formats that have a Go package below `codec`, such as 5, the KV cache frames of vLLM-Omni; from 256 on
-they are the bus's own. `register` makes the others known. Errors are `PayloadError`.
+1 is raw bytes, 2 msgpack, 3 a tensor, 4 the format of vLLM-Omni's connectors, 7 a bundle: a value that contains tensors.
+Numbers up to 255 are formats with a Go package below `codec`, such as 5, the KV cache frames of vLLM-Omni; from 256 on
+they belong to the bus. `register` adds further codecs. Errors are `PayloadError`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _own: dict[int, tuple[Encoder, Decoder]] = {}
 
 
 def register(codec: int, encode: Encoder, decode: Decoder) -> None:
-    """Make a codec known that is not of this package. `decode` must not keep its view."""
+    """Register a codec that is not part of this package. `decode` must not keep its view."""
     if codec <= OMNI or codec == BUNDLE:
         raise ValueError(f"codec {codec}: {BUNDLE} and numbers up to {OMNI} are taken")
     _own[codec] = encode, decode
@@ -41,7 +41,7 @@ def as_tensor(value: Any) -> Tensor | None:
 
 
 def encode(value: Any, codec: int = MSGPACK) -> bytes | bytearray | memoryview:
-    """The payload of a value that is no tensor of its own."""
+    """The payload of a value, in a codec other than TENSOR."""
     if codec == RAW:
         if isinstance(value, str):
             return value.encode()
@@ -51,7 +51,7 @@ def encode(value: Any, codec: int = MSGPACK) -> bytes | bytearray | memoryview:
     if codec == BUNDLE:
         return bundle.encode(value)
     if codec == OMNI:
-        from .omni import encoder  # for those alone who use it
+        from .omni import encoder  # loaded on first use
 
         return bytes(encoder.encode(value))
     if codec in _own:
@@ -60,16 +60,16 @@ def encode(value: Any, codec: int = MSGPACK) -> bytes | bytearray | memoryview:
 
 
 class Encoding(NamedTuple):
-    """How a value is encoded: what writes it into so many bytes."""
+    """The encoding of a value: its codec, its size, and the function that writes it."""
 
     codec: int
     size: int
     write: Callable[[memoryview], object]
-    payload: bytes | bytearray | memoryview | None = None  #: the encoded value, where there is such before it is written
+    payload: bytes | bytearray | memoryview | None = None  #: the encoded value, if it exists before `write`
 
 
 def plan(value: Any, codec: int | None = None) -> Encoding:
-    """How a value is encoded: as `codec` says or, without, as a tensor, a bundle of tensors and the rest, or msgpack."""
+    """The encoding of a value: by `codec` or, without one, as a tensor, a bundle or msgpack."""
     if codec is None and type(value) is bytes:
         return _binary(value)
     source = sources.of(value) if codec in (None, TENSOR) else None
@@ -96,7 +96,7 @@ def _tensor(source: sources.Source) -> Encoding:
 
 
 def _binary(value: bytes) -> Encoding:
-    """Bytes as msgpack, which are copied once."""
+    """Bytes as msgpack, copied once."""
     head = msgpack.binary_head(len(value))
     at = len(head)
 
@@ -115,11 +115,11 @@ def _written(codec: int, payload: bytes | bytearray | memoryview) -> Encoding:
 
 
 def decode(payload: memoryview, codec: int) -> Any:
-    """The value of a payload. It shares no memory with it, tensors apart."""
+    """The value of a payload. Only tensors share memory with the payload."""
     if codec == RAW:
         return bytes(payload)
     if codec == MSGPACK:
-        head = msgpack.binary_head_bytes(payload)  # bytes alone are copied once
+        head = msgpack.binary_head_bytes(payload)  # a payload of only bytes is copied once
         return bytes(payload[head:]) if head else msgpack.unpackb(payload)
     if codec == TENSOR:
         return tensor.view(payload)
@@ -144,7 +144,7 @@ def as_bytes(data: Any) -> memoryview:
 
 
 def _inner(value: Any) -> Any:
-    """What msgpack encodes in place of a value that it does not know."""
+    """The substitute that msgpack encodes for a value that it does not know."""
     t = as_tensor(value)
     if t is not None:
         return t.to_map()

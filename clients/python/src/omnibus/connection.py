@@ -1,8 +1,8 @@
-"""The socket to the host: packets out and in, with their descriptors, and what wakes whoever waits at it.
+"""The socket to the host: sends and receives packets with their descriptors, and wakes the thread that polls it.
 
-Open it for how messages are put into packets, when the host does not read as fast as this process writes, and
-what is closed when. A connection knows no message's meaning. Its methods are called with
-the session's lock held, but for `fileno`, `poll`, `poke` and `wake_on`.
+It puts messages into packets, queues them while the host reads more slowly than this process writes, and knows no
+message's meaning. The session's lock is held for all methods except `fileno`, `poll`, `wake` and
+`wake_when_readable`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from . import wire
 from .errors import HostGone, ProtocolError, out_of_memory
 
 _MESSAGES_A_PACKET = 64
-_PIPE_BYTES = 1 << 16  # as much as a pipe takes
+_PIPE_BYTES = 1 << 16  # the capacity of a pipe
 
 _RECEIVE_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
 _SEND_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-# What Python has of these are enumerations, for which an operation takes longer than the system call.
+# As ints: an operation on Python's enumerations takes longer than the system call.
 _CUT_SHORT = int(socket.MSG_TRUNC)
 _RIGHTS_CUT_SHORT = int(socket.MSG_CTRUNC)
 _PACKET_BYTES = wire.MAX_PACKET_BYTES
@@ -31,91 +31,92 @@ _ANCILLARY_BYTES = socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * 4)
 
 
 class Connection:
-    """A socket after its handshake, and what was not sent yet."""
+    """A socket after its handshake, and its outbox."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self._sock = sock
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # -1: closed
-        self._wake_lock = threading.RLock()  # whoever pokes may be interrupted by one who does
-        self.was_poked = False  #: since `poked`
-        self._signals = -1  # what `wake_on` was given
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # -1: closed
+        self._wake_lock = threading.RLock()  # reentrant: a signal handler may call `wake` inside `wake`
+        self.woken = False  #: `wake` was called since `clear_wake`
+        self._signal_fd = -1  # the descriptor of `wake_when_readable`
         self._epoll = select.epoll()
         self._epoll.register(sock, select.EPOLLIN)
-        self._epoll.register(self._wake, select.EPOLLIN)
-        # Bounded by what may be answered: questions, deliveries and grants.
-        self.outbox: deque[tuple[bytearray, int]] = deque()  # and a descriptor that goes with it, or -1
-        self._held: list[bytearray] = []  # what waits for a message to leave with
-        self._unheard = False  # the host has closed its end; what it said before is still to be read
-        self._clogged = False  # the host does not read as fast as we write
+        self._epoll.register(self._wake_fd, select.EPOLLIN)
+        # Bounded by the bounds of questions, deliveries and grants.
+        self.outbox: deque[tuple[bytearray, int]] = deque()  # a message, and the descriptor it carries, or -1
+        self._deferred: list[bytearray] = []  # messages that are sent with the next one
+        self._send_closed = False  # the host reads no more; its earlier packets are still to be received
+        self._send_blocked = False  # the socket's buffer is full
 
     def __del__(self) -> None:
-        # In a child this closes the child's own descriptors, and sends nothing.
-        if getattr(self, "_wake", -1) >= 0:
-            os.close(self._wake)
+        # In a forked child this closes the child's copies, and sends nothing.
+        if getattr(self, "_wake_fd", -1) >= 0:
+            os.close(self._wake_fd)
 
     # Waiting.
 
     def fileno(self) -> int:
-        """A descriptor that is readable when something has arrived, or somebody has poked."""
+        """A descriptor that is readable when a packet has arrived, or after `wake`."""
         return self._epoll.fileno()
 
     def poll(self, timeout: float | None) -> None:
         """Wait until `fileno` is readable."""
         for fd, _ in self._epoll.poll(timeout):
-            if fd == self._signals:
+            if fd == self._signal_fd:
                 try:
-                    os.read(fd, _PIPE_BYTES)  # or it would be full one day, and nothing more come
+                    os.read(fd, _PIPE_BYTES)  # a full pipe would report no more signals
                 except BlockingIOError:
                     pass
 
-    def wake_on(self, fd: int) -> None:
-        """End `poll` also when more has come to be read from a pipe, the caller's, which does not block."""
-        self._signals = fd
+    def wake_when_readable(self, fd: int) -> None:
+        """Make `poll` end also when bytes arrive in a non-blocking pipe, which the caller owns."""
+        self._signal_fd = fd
         self._epoll.register(fd, select.EPOLLIN | select.EPOLLET)
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """End `poll`. Safe in a signal handler."""
         with self._wake_lock:
             try:
-                os.eventfd_write(self._wake, 1)
+                os.eventfd_write(self._wake_fd, 1)
             except (OSError, ValueError):
-                pass  # it is readable already, or closed, which is a ValueError since Python 3.13
+                pass  # it is readable already, or closed (a ValueError since Python 3.13)
             finally:
-                self.was_poked = True  # and no sooner: whoever saw it before would read in vain, and not again
+                # Set last: a reader that saw it before the write would read nothing, and not try again.
+                self.woken = True
 
-    def poked(self) -> None:
-        """Undo `poke`: whoever calls looks around now."""
-        if self.was_poked:
-            self.was_poked = False
+    def clear_wake(self) -> None:
+        """Undo `wake`: the caller checks for news now."""
+        if self.woken:
+            self.woken = False
             try:
-                os.eventfd_read(self._wake)
+                os.eventfd_read(self._wake_fd)
             except (OSError, ValueError):
-                pass  # somebody read it before, or it is closed
+                pass  # it was read before, or is closed
 
     # Sending.
 
     def post(self, m: wire.Message, fd: int = -1) -> None:
-        """Put a message into the outbox, until `flush`. Takes the descriptor, unless it raises."""
-        if not self._unheard:
-            if self._held:
-                self.unhold()
+        """Put a message into the outbox, which `flush` sends. Takes the descriptor, unless it raises."""
+        if not self._send_closed:
+            if self._deferred:
+                self.post_deferred()
             self.outbox.append((wire.encode(m, int(fd >= 0)), fd))
         elif fd >= 0:
             os.close(fd)
 
-    def hold(self, m: wire.Message) -> None:
-        """Have a message leave with the next one that is posted, or after `unhold`."""
-        if not self._unheard:
-            self._held.append(wire.encode(m))
+    def defer(self, m: wire.Message) -> None:
+        """Send a message with the next one that is posted, or after `post_deferred`."""
+        if not self._send_closed:
+            self._deferred.append(wire.encode(m))
 
-    def unhold(self) -> None:
-        """Put what is held into the outbox."""
-        self.outbox += ((m, -1) for m in self._held)
-        self._held.clear()
+    def post_deferred(self) -> None:
+        """Put the deferred messages into the outbox."""
+        self.outbox += ((m, -1) for m in self._deferred)
+        self._deferred.clear()
 
     def flush(self) -> None:
-        """Send what the host takes without waiting. Raises HostGone."""
+        """Send as much of the outbox as the socket takes without waiting. Raises HostGone."""
         outbox = self.outbox
         while outbox:
             first = outbox[0]
@@ -124,21 +125,21 @@ class Connection:
                 self._sock.sendmsg(packet, _rights(fd) if fd >= 0 else (), _SEND_FLAGS)
             except OSError as e:
                 if e.errno in (errno.EAGAIN, errno.ENOBUFS):
-                    self._clog(True)
+                    self._set_send_blocked(True)
                 elif e.errno in (errno.EPIPE, errno.ECONNRESET):
-                    self._say_no_more()
+                    self._close_outbox()
                 else:
-                    raise _gone(e) from e
+                    raise _host_gone(e) from e
                 return
             for _ in packet:
                 outbox.popleft()
             if fd >= 0:
                 os.close(fd)
-        if self._clogged:
-            self._clog(False)
+        if self._send_blocked:
+            self._set_send_blocked(False)
 
     def _next_packet(self) -> tuple[list[bytearray], int]:
-        """The messages that go out together. One with a descriptor goes alone."""
+        """The messages of the next packet. A message with a descriptor is the packet's only one."""
         packet: list[bytearray] = []
         size = 0
         for m, fd in self.outbox:
@@ -150,74 +151,74 @@ class Connection:
                 return packet, fd
         return packet, -1
 
-    def _say_no_more(self) -> None:
-        self._unheard = True
+    def _close_outbox(self) -> None:
+        self._send_closed = True
         for _, fd in self.outbox:
             if fd >= 0:
                 os.close(fd)
         self.outbox.clear()
-        self._held.clear()
+        self._deferred.clear()
 
-    def _clog(self, clogged: bool) -> None:
-        if clogged != self._clogged:
-            self._clogged = clogged
+    def _set_send_blocked(self, clogged: bool) -> None:
+        if clogged != self._send_blocked:
+            self._send_blocked = clogged
             self._epoll.modify(self._sock, select.EPOLLIN | (select.EPOLLOUT if clogged else 0))
 
     # Receiving.
 
     def receive(self) -> tuple[bytes, deque[int]] | None:
-        """A packet and its descriptors, which the caller closes; None: none has come.
+        """A packet and its descriptors, which the caller closes; None: no packet has arrived.
 
-        Raises HostGone, ProtocolError for one that is cut short, and OutOfMemory where this process has no room for
-        its descriptors.
+        Raises HostGone, ProtocolError for a truncated packet, and OutOfMemory if this process can open no more
+        descriptors.
         """
         try:
             try:
                 packet, ancillary, flags, _ = self._sock.recvmsg(_PACKET_BYTES, _ANCILLARY_BYTES, _RECEIVE_FLAGS)
-            except ConnectionResetError:  # it is reported before the last packets
+            except ConnectionResetError:  # reported before the last packets are received
                 packet, ancillary, flags, _ = self._sock.recvmsg(_PACKET_BYTES, _ANCILLARY_BYTES, _RECEIVE_FLAGS)
         except BlockingIOError:
             return None
         except OSError as e:
-            raise _gone(e) from e
+            raise _host_gone(e) from e
         if not packet and not ancillary:
             raise HostGone("the host has closed the connection")
         fds = descriptors(ancillary) if ancillary else deque()
         if flags & (_CUT_SHORT | _RIGHTS_CUT_SHORT):
             for fd in fds:
                 os.close(fd)
-            if flags & _RIGHTS_CUT_SHORT and len(fds) < wire.MAX_DESCRIPTORS:  # there was room for more
-                raise out_of_memory("no room for the descriptors that came", errno.EMFILE)
+            if flags & _RIGHTS_CUT_SHORT and len(fds) < wire.MAX_DESCRIPTORS:  # the control buffer had space for more
+                raise out_of_memory("no space for the received descriptors", errno.EMFILE)
             raise ProtocolError("a packet is too long, or brings too many descriptors")
         return packet, fds
 
     # The end.
 
-    def hang_up(self) -> None:
-        """Close the socket: nothing is sent or received any more, and `poke` alone ends `poll`."""
+    def close_socket(self) -> None:
+        """Close the socket. After that only `wake` ends `poll`."""
         try:
             self._epoll.unregister(self._sock)
         except (OSError, ValueError):
             pass
         self._sock.close()
-        self._clogged = False
-        self._say_no_more()
+        self._send_blocked = False
+        self._close_outbox()
 
     def close(self) -> None:
-        """Close what `poll` and `poke` use, which must not be waited for. Idempotent."""
+        """Close the descriptors of `poll` and `wake`. No thread may be in `poll`. Idempotent."""
         self._epoll.close()
         with self._wake_lock:
-            wake, self._wake = self._wake, -1
+            wake, self._wake_fd = self._wake_fd, -1
         if wake >= 0:
             os.close(wake)
 
 
-def _gone(e: OSError) -> HostGone:
+def _host_gone(e: OSError) -> HostGone:
     return HostGone(f"the host is gone: {e.strerror or e}")
 
 
 def _rights(fd: int) -> list[tuple[int, int, bytes]]:
-    """What sends a descriptor along."""
+    """The ancillary data that carries a descriptor."""
     return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", fd))]
 
 

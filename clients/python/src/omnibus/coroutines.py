@@ -1,6 +1,6 @@
-"""Stages whose handlers are coroutines, and the event loop that they run on.
+"""Stages whose handlers are coroutines, and the event loop that runs them.
 
-Open it for how a handler is cancelled when its request is over. What handlers are called with is in `handling`.
+A handler is cancelled when its request is over. The arguments of handlers are in `handlers`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from .aio import AsyncTask
 from .delivery import Delivery
 from .errors import HostGone
-from .handling import END, UNHANDLED, WELL, Served, Verdict
+from .handlers import INPUTS_ENDED, SUCCESS, UNHANDLED, StageConsumer, Verdict
 from .session import Session
 from .stages import StageFunction
 from .task import BaseTask
@@ -27,7 +27,7 @@ class EventLoop:
         self._stopped = asyncio.Event()
 
     def run(self, begin: Callable[[], None]) -> None:
-        """Call `begin`, and run what it and others start."""
+        """Call `begin`, and run the loop until `stop`."""
         asyncio.run(self._main(begin))
 
     async def _main(self, begin: Callable[[], None]) -> None:
@@ -44,66 +44,67 @@ class EventLoop:
             try:
                 self._loop.call_soon_threadsafe(self._stopped.set)
             except RuntimeError:
-                pass  # it has ended on its own
+                pass  # the loop has ended already
 
-    def soon(self, f: Callable[..., object], *arguments: Any) -> None:
-        """Call f there. Raises RuntimeError when the loop has ended."""
+    def call_soon(self, f: Callable[..., object], *arguments: Any) -> None:
+        """Call f in the loop's thread. Raises RuntimeError if the loop has ended."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(f, *arguments)
 
 
-class Coroutines(Served):
-    """A stage whose handlers are coroutines. `failed` is told what was raised that is no handler's error."""
+class Coroutines(StageConsumer):
+    """A stage whose handlers are coroutines. `on_failure` is called with exceptions that are not errors of a handler.
+    """
 
     task_type = AsyncTask
 
     def __init__(
-        self, s: Session, function: StageFunction, loop: EventLoop, failed: Callable[[BaseException], None]
+        self, s: Session, function: StageFunction, loop: EventLoop, on_failure: Callable[[BaseException], None]
     ) -> None:
         super().__init__(s, function)
         self.loop = loop
-        self.failed = failed
+        self.on_failure = on_failure
 
     def schedule(self, task: BaseTask | None) -> None:
-        self.session.call_later(lambda: self.loop.soon(self.start, task))
+        self.session.call_unlocked(lambda: self.loop.call_soon(self.start, task))
 
     def over(self, task: BaseTask) -> None:
         super().over(task)
         job = task._job
         if job is not None:
-            self.session.call_later(lambda: self.loop.soon(job.cancel))
+            self.session.call_unlocked(lambda: self.loop.call_soon(job.cancel))
 
     def start(self, task: BaseTask | None) -> None:
-        job = asyncio.ensure_future(self.abatches() if task is None else self.aturns(task))
+        job = asyncio.ensure_future(self.arun_batches() if task is None else self.arun_inbox(task))
         job.add_done_callback(self.job_done)
 
     def job_done(self, job: asyncio.Future[Any]) -> None:
         if not job.cancelled() and (e := job.exception()) is not None and not isinstance(e, HostGone):
-            self.failed(e)
+            self.on_failure(e)
 
-    async def aturns(self, task: BaseTask) -> None:
+    async def arun_inbox(self, task: BaseTask) -> None:
         done: list[Delivery] = []
-        verdict = WELL
+        verdict = SUCCESS
         while True:
             with self.session.locked:
                 self.finish_locked(done, verdict)
                 task._busy = bool(task._inbox)
                 if not task._busy:
-                    task._end_unasked()
+                    task._say_ended_unasked()
                     return
                 item = task._inbox.popleft()
-            done, verdict = [], WELL
-            if item is END:
-                self.answer_end(task, await self.attempt(task, self.ahandle_end(task)))
+            done, verdict = [], SUCCESS
+            if item is INPUTS_ENDED:
+                self.answer_end(task, await self.arun_handler(task, self.ahandle_end(task)))
                 continue
             if not all(d.bare for d in item.parts):
-                task._current = item.parts[-1].number
-                verdict = await self.attempt(task, self.ahandle(task, *item))
-                task._current = 0
+                task._current_delivery = item.parts[-1].number
+                verdict = await self.arun_handler(task, self.ahandle(task, *item))
+                task._current_delivery = 0
             done = item.parts
 
-    async def attempt(self, task: BaseTask, work: Any) -> Verdict:
-        """Run a handler so that the end of its request cancels it, and no more."""
+    async def arun_handler(self, task: BaseTask, work: Any) -> Verdict:
+        """Run a handler in a job of its own, which the end of its request cancels."""
         job = asyncio.ensure_future(work)
         with self.session.locked:
             task._job = job
@@ -119,8 +120,8 @@ class Coroutines(Served):
         finally:
             with self.session.locked:
                 task._job = None
-            del job  # an exception that it holds has this frame, and with it the inputs
-        return WELL
+            del job  # its exception refers to this frame, and so to the inputs
+        return SUCCESS
 
     async def ahandle(self, task: BaseTask, parts: list[Delivery], out: Any) -> None:
         task._begin_handler()
@@ -130,7 +131,7 @@ class Coroutines(Served):
                 out = call(*self.arguments(task, parts))
             await self.aemit_all(task, out, parts[-1].last and end is None)
         except SystemExit as e:
-            self.tell_exit(e, task)
+            self.log_exit(e, task)
             raise
         finally:
             task._end_handler()
@@ -142,7 +143,7 @@ class Coroutines(Served):
             if end is not None and not task.aborted:
                 await self.aemit_all(task, end(task), False)
         except SystemExit as e:
-            self.tell_exit(e, task)
+            self.log_exit(e, task)
             raise
         finally:
             task._end_handler()
@@ -159,17 +160,17 @@ class Coroutines(Served):
         if value is not None:
             await task.emit(value, last=last and len(task._stage.inputs) == 1)
 
-    async def abatches(self) -> None:
+    async def arun_batches(self) -> None:
         while True:
             batch = self.take_batch()
             try:
                 if batch:
                     job = asyncio.ensure_future(self.ahandle_batch(batch))
-                    self.give_out(batch, await result_of(job))
+                    self.enqueue_outputs(batch, await result_of(job))
             except Exception as e:
                 self.fail_batch(batch, e)
             finally:
-                batch = job = None  # an exception that the job holds has this frame
+                batch = job = None  # the job's exception refers to this frame
             with self.session.locked:
                 self.batching = bool(self.queued)
                 if not self.batching:
@@ -177,26 +178,27 @@ class Coroutines(Served):
 
 
     async def ahandle_batch(self, batch: list[tuple[BaseTask, list[Delivery]]]) -> Any:
-        running = batch[0][0]._handler()  # of all of them
+        running = batch[0][0]._add_handler_entry()  # one entry for the batch
         try:
             return await self.function.function(*self.batch_arguments(batch))
         except SystemExit as e:
-            self.tell_exit(e, *(task for task, _ in batch))
+            self.log_exit(e, *(task for task, _ in batch))
             raise
         finally:
             if running is not None:
-                running.end()
+                running.remove()
 
 
 class _Cancelled(RuntimeError):
-    """A handler was cancelled, or lets out that something was which it waited for."""
+    """A handler was cancelled, or raised the cancellation of something that it awaited."""
 
 
 async def result_of(job: asyncio.Future[Any]) -> Any:
-    """What a job returns or raises. Its being cancelled is an error like any other, and not the caller's."""
+    """The result of a job, or its error. The job's cancellation becomes an ordinary error, not the caller's
+    cancellation."""
     try:
         await asyncio.wait([job])
-    except asyncio.CancelledError:  # we are the ones who are cancelled
+    except asyncio.CancelledError:  # the caller is cancelled
         job.cancel()
         await asyncio.wait([job])
         raise
@@ -205,4 +207,4 @@ async def result_of(job: asyncio.Future[Any]) -> Any:
     except asyncio.CancelledError as e:
         raise _Cancelled("the handler was cancelled, or something that it waited for was") from e
     finally:
-        del job  # an exception that it holds has this frame
+        del job  # its exception refers to this frame

@@ -1,7 +1,7 @@
-"""Deadlines of requests: as the wire has them, by this process's monotonic clock, and until when a host is waited for.
+"""Deadlines of requests: conversions between the wire, the monotonic clock and the wall clock.
 
-A deadline is an instant of time.monotonic(), which does not change when the wall clock is set. On the wire it is the
-time that is left when the message is encoded, in nanoseconds. Users give and get it in seconds since 1970.
+Inside this package a deadline is an instant of time.monotonic(), which does not change when the wall clock is set. A
+message carries the nanoseconds that are left when it is encoded. The API takes and returns seconds since 1970.
 """
 
 from __future__ import annotations
@@ -9,47 +9,47 @@ from __future__ import annotations
 import math
 import time
 
-#: How long after a deadline the host may take to say that a request is past it.
-SLACK = 1.0
+#: How many seconds after a deadline the host may take to end the request.
+SLACK_SECONDS = 1.0
 
-#: So many seconds from now is never: a little less than the wire can say.
+#: This many seconds from now, or more, means no deadline: a little less than the wire can express.
 _NEVER = 9e9
 
 
 def deadline_of(timeout: float | None, deadline: float | None) -> float | None:
-    """The deadline of a request, given in seconds from now, in seconds since 1970, or both: the earlier one.
-    None: there is none, as for one that never comes."""
+    """The deadline of a request: the earlier of `timeout`, in seconds from now, and `deadline`, in seconds since 1970.
+    None if there is neither, or both are infinite."""
     left = math.inf if deadline is None else deadline - time.time()
     given = math.inf if timeout is None else timeout
     if math.isnan(left) or math.isnan(given):
-        raise ValueError(f"timeout={timeout}, deadline={deadline}: nan is no time")
+        raise ValueError(f"timeout={timeout}, deadline={deadline}: nan is not a time")
     left = min(left, given)
     return time.monotonic() + left if left < _NEVER else None
 
 
-def time_left(deadline: float | None) -> int:
-    """A deadline as the wire has it in a message that is encoded now. 0: there is none."""
+def to_wire(deadline: float | None) -> int:
+    """A deadline for a message that is encoded now, in nanoseconds from now; 0: none."""
     if deadline is None:
         return 0
     left = min(max(deadline - time.monotonic(), -_NEVER), _NEVER)
-    return int(left * 1e9) or -1  # 0 would be none
+    return int(left * 1e9) or -1  # 0 would mean no deadline
 
 
-def of_wire(left: int) -> float | None:
-    """The deadline of a message that has come now."""
+def from_wire(left: int) -> float | None:
+    """The deadline of a message that is decoded now."""
     return time.monotonic() + left / 1e9 if left else None
 
 
-def seconds(deadline: float | None) -> float | None:
-    """A deadline in seconds since 1970, by the wall clock as it stands."""
+def to_epoch(deadline: float | None) -> float | None:
+    """A deadline in seconds since 1970, by the current wall clock."""
     return None if deadline is None else time.time() + deadline - time.monotonic()
 
 
-def over(deadline: float | None) -> bool:
-    """Whether it is over, by this process's clock."""
+def has_passed(deadline: float | None) -> bool:
+    """Whether a deadline has passed, by this process's clock."""
     return deadline is not None and time.monotonic() >= deadline
 
 
-def limit_of(deadline: float | None) -> float | None:
-    """Until when a host is waited for: one that is stopped never says that the deadline is past."""
-    return None if deadline is None else max(deadline, time.monotonic()) + SLACK
+def wait_limit(deadline: float | None) -> float | None:
+    """Until when a call waits for the host, by time.monotonic: a stopped host never ends the request."""
+    return None if deadline is None else max(deadline, time.monotonic()) + SLACK_SECONDS

@@ -13,11 +13,11 @@ from .session import OutOfTime, Session
 from .tensor import Tensor
 
 
-class Owner(Protocol):
-    """A task or a request, as its deliveries know it."""
+class DeliveryOwner(Protocol):
+    """A task or a request, as its deliveries use it."""
 
     @property
-    def over(self) -> Any: ...  # true when the request is
+    def over(self) -> Any: ...  # truthy when the request is over
 
     @property
     def request(self) -> int: ...
@@ -25,12 +25,12 @@ class Owner(Protocol):
     @property
     def _deadline(self) -> float | None: ...  # an instant of time.monotonic()
 
-    def _finished(self, d: Delivery, code: int, /) -> None:
+    def _on_finished(self, d: Delivery, code: int, /) -> None:
         """A delivery is finished. The lock is held."""
 
 
 class Delivery:
-    """One message of a stream, with a payload or only the end of the stream.
+    """One message of a stream: a payload, or only the end of the stream.
 
     The methods may be called from any thread. After `finish` the payload
     cannot be reached through the delivery; views that were made before stay valid.
@@ -38,11 +38,11 @@ class Delivery:
 
     __slots__ = (
         "key", "attrs", "seq", "attempt", "dropped", "codec", "size", "edge", "task", "number", "last", "bare",
-        "more_parts", "_session", "_payload", "_mapping", "_offset", "_windows", "_state", "_kept", "_owner",
+        "more_parts", "_session", "_payload", "_mapping", "_offset", "_view_refs", "_is_finished", "_kept", "_owner",
         "__weakref__",
     )  # fmt: skip
 
-    def __init__(self, session: Session, m: wire.Deliver, edge: wire.Edge, owner: Owner, task: Any) -> None:
+    def __init__(self, session: Session, m: wire.Deliver, edge: wire.Edge, owner: DeliveryOwner, task: Any) -> None:
         self.key = m.key  #: the producer's name for the payload, or empty
         self.attrs = m.attrs  #: small attributes that travel with it
         self.seq = m.seq  #: position in the stream, from 0
@@ -57,9 +57,9 @@ class Delivery:
         self.bare = m.flags & wire.BARE != 0  #: whether it has no payload and only ends its stream
         self.more_parts = m.flags & wire.MORE_PARTS != 0  #: at a stage that joins: more deliveries belong to this one
         self._session = session
-        self._owner = owner  # told, with the lock held, when it is finished
-        self._windows: list[weakref.ref[Any]] = []
-        self._state = False  # True: finished
+        self._owner = owner  # `_on_finished` is called with the lock held
+        self._view_refs: list[weakref.ref[Any]] = []
+        self._is_finished = False  # True: finished
         self._kept = False
         self._payload: bytes | None = None
         self._mapping: Mapping | None = None
@@ -68,7 +68,7 @@ class Delivery:
             self._payload = m.payload
             self.size = len(m.payload)
         elif not m.flags & wire.BARE:
-            self._mapping = session.segments.of(m)
+            self._mapping = session.host_segments.of(m)
 
     @property
     def request(self) -> int:
@@ -78,122 +78,123 @@ class Delivery:
     @property
     def deadline(self) -> float | None:
         """The request's deadline, in seconds since 1970 by the wall clock as it stands; None: it has none."""
-        return deadlines.seconds(self._owner._deadline)
+        return deadlines.to_epoch(self._owner._deadline)
 
     @property
     def finished(self) -> bool:
-        """Whether it was given back."""
-        return self._state
+        """Whether `finish` was called."""
+        return self._is_finished
 
     @property
     def bytes(self) -> bytes:
         """A copy of the payload's bytes."""
-        if self._payload is not None and not self._state:
+        if self._payload is not None and not self._is_finished:
             return self._payload
         return bytes(self._data()[0])
 
     def view(self) -> View:
-        """The payload where it lies, without a copy, read-only."""
+        """A read-only view of the payload in shared memory, without a copy."""
         return View(*self._data())
 
     def tensor(self) -> Tensor:
-        """The payload as a tensor that views it. Raises PayloadError if it is none."""
+        """The payload as a tensor that views it. Raises PayloadError if the payload is no tensor."""
         return tensor.view(self._data()[0])
 
     def value(self, timeout: float | None = None) -> Any:
         """The payload decoded: a copy, but for tensors, which view it. None if the delivery is bare.
 
-        Tensors on a GPU are `gpu.DeviceTensor`, and may not be complete yet. The host is asked where a sender has
-        its memory that is new here, and waited for until the request's deadline, or for `timeout` seconds: then
-        DeadlineExceeded or TimeoutError is raised, and the value can be asked for again.
+        Tensors on a GPU are `gpu.DeviceTensor`, and may not be complete yet. For GPU memory that this process has not
+        mapped yet, it asks the host, and waits until the request's deadline or for `timeout` seconds. Then it raises
+        DeadlineExceeded or TimeoutError, and may be called again.
         """
         try:
             return self._value(self._limit(timeout) if self.codec == codec.BUNDLE else None)
         except OutOfTime:
-            pass  # and with it what holds the payload
+            pass  # the traceback, which refers to the payload, ends here
         late = "the host does not say where its tensors lie"
-        if timeout is not None and not deadlines.over(self._owner._deadline):
+        if timeout is not None and not deadlines.has_passed(self._owner._deadline):
             raise TimeoutError(f"{late}: {timeout} s have passed")
         raise DeadlineExceeded("" if self.task is None else self.task.stage, self.edge.name, self.key, self.seq, late)
 
     def _limit(self, timeout: float | None) -> float | None:
-        """Until when value waits, of time.monotonic."""
+        """Until when `value` waits, by time.monotonic."""
         limits = [] if timeout is None else [time.monotonic() + timeout]
         if self._owner._deadline is not None and not self._owner.over:
             limits.append(self._owner._deadline)
         return min(limits, default=None)
 
     def _value(self, limit: float | None) -> Any:
-        """value; raises OutOfTime when memory of another process was not found by the limit, of time.monotonic."""
-        if self.bare and not self._state:
+        """value, with a limit by time.monotonic. Raises OutOfTime if the memory of another process is not found by
+        then."""
+        if self.bare and not self._is_finished:
             return None
         data, window = self._data()
         if self.codec == codec.BUNDLE and (b := bundle.Bundle(data)).places:
-            from .gpu import lane  # for those alone who have a GPU
+            from .gpu import lane  # loaded only for tensors on a GPU
 
             if window is None:
                 raise PayloadError("bundle: places outside a payload that is not in shared memory: nothing keeps them")
-            return lane.of(self._session).open(b, data, limit)
+            return lane.for_session(self._session).decode(b, data, limit)
         return codec.decode(data, self.codec)
 
     def keep(self) -> Delivery:
-        """Take it out of the handler's or the loop's hands: it is finished by `finish` alone."""
+        """Keep the delivery beyond the handler or the loop step: only `finish` finishes it."""
         self._kept = True
         return self
 
     def finish(self, error: str | BaseException | None = None) -> None:
-        """End the work on it: its place in the window and its payload go back.
+        """End the work on the delivery, which returns its credit and its payload.
 
         An error fails the request. While views of the payload live, the
-        payload stays; it goes back when the last of them is gone. Raises Finished the second time.
+        payload stays; it is returned when the last view is gone. Raises Finished the second time.
         """
         text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else error or ""
         with self._session.locked:
-            if self._state:
+            if self._is_finished:
                 raise Finished(f"delivery {self.number} was finished before")
             self._finish(Code.OK if error is None else Code.INTERNAL, text)
 
     def emit(self, value: Any, **options: Any) -> Any:
-        """Emit on behalf of this delivery; see `Task.emit`. Await it if the stage is asynchronous."""
+        """Emit for this delivery; see `Task.emit`. At an asynchronous stage the result is awaited."""
         if self.task is None:
             raise TypeError("a result has no stage to emit from")
         return self.task._emit_for(self.number, value, **options)
 
     def _check_unfinished(self) -> None:
-        if self._state:
-            raise Finished(f"delivery {self.number} is finished: its payload has gone back")
+        if self._is_finished:
+            raise Finished(f"delivery {self.number} is finished: its payload is returned")
 
     def _finish(self, code: int = 0, text: str = "", flags: int = 0) -> None:
-        """finish, with the lock held; idempotent. HANDLED says that nothing more is emitted for it."""
-        if self._state:
+        """finish, with the lock held; idempotent. The flag HANDLED promises that no emission for it follows."""
+        if self._is_finished:
             return
-        self._state = True
+        self._is_finished = True
         s = self._session
-        alive = self._windows and [exporter for w in self._windows if (exporter := w()) is not None]
+        alive = self._view_refs and [exporter for w in self._view_refs if (exporter := w()) is not None]
         if alive and s.error is None:
-            s.windows.keep(wire.Release(self.number), [w for w in self._windows if w() is not None])
+            s.viewed_payloads.track(wire.Release(self.number), [w for w in self._view_refs if w() is not None])
         s.connection.post(wire.Finish(self.number, flags | (wire.KEEP_PAYLOAD if alive else 0), code, text))
         self._payload = self._mapping = None
-        self._windows = []
+        self._view_refs = []
         if alive:
-            s.call_later(alive.clear)  # or they would be collected, and settled, under the lock
-        self._owner._finished(self, code)
+            s.call_unlocked(alive.clear)  # their destructors must not run under the lock
+        self._owner._on_finished(self, code)
 
     def _data(self) -> tuple[memoryview, weakref.ref[Any] | None]:
         s, payload = self._session, self._payload
-        if payload is not None:  # which nothing takes away
+        if payload is not None:  # bytes of this process, without a lease
             self._check_unfinished()
             return memoryview(payload), None
         with s.locked:
             self._check_unfinished()
             if self._mapping is None:
                 return memoryview(b""), None
-            view, window = self._mapping.window(self._offset, self.size, s.windows.gone)
-            if self._windows:
-                self._windows = [w for w in self._windows if w() is not None]
-            self._windows.append(window)
+            view, window = self._mapping.tracked_view(self._offset, self.size, s.viewed_payloads.on_view_gone)
+            if self._view_refs:
+                self._view_refs = [w for w in self._view_refs if w() is not None]
+            self._view_refs.append(window)
             return view, window
 
     def __repr__(self) -> str:
-        what = "finished" if self._state else "bare" if self.bare else f"{self.size} bytes"
+        what = "finished" if self._is_finished else "bare" if self.bare else f"{self.size} bytes"
         return f"<Delivery {self.edge.name} seq {self.seq}: {what}>"

@@ -1,7 +1,7 @@
-"""The directory: descriptors under names, by which the processes of a bus share memory of other kinds.
+"""The directory: descriptors under names, by which the processes of a bus share memory that is no segment.
 
-Whoever has such memory publishes its descriptor; whoever finds it gets a duplicate, and is
-told when its owner has died, with or without a host.
+The owner of such memory publishes its descriptor. A process that finds it gets a duplicate, and can wait for the
+owner's death, with or without a host.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from types import TracebackType
 from typing import NamedTuple
 
 from . import wire
-from .answers import Answer
-from .reading import LONGEST_SECONDS
+from .futures import Future
 from .session import Session, Work
+from .socketreader import LONGEST_SECONDS
 
 MAX_SIZE = 1 << 46
 
 
 class Name(NamedTuple):
-    """What a descriptor is found by: 16 random bytes of the publisher's, and a number."""
+    """The name of a descriptor: 16 random bytes that the publisher chooses, and a number."""
 
     pool: bytes
     number: int
 
 
 class Owner:
-    """The process that has published something. Safe from any thread."""
+    """The process that published a descriptor. Safe from any thread."""
 
     def __init__(self, pidfd: int, pid: int) -> None:
         """Takes the descriptor."""
@@ -49,16 +49,16 @@ class Owner:
         return self.wait(0)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the process to be dead. False: the time, in seconds, is up."""
+        """Wait for the process to be dead. Returns False after the timeout, in seconds."""
         with self._lock:
             if self._dead:
                 return True
             if self._fd < 0:
-                raise ValueError("the owner is watched no more: what was found of it was closed")
-            if timeout is not None and timeout <= 0:  # which takes no descriptor
+                raise ValueError("the owner is no longer watched: its Found object was closed")
+            if timeout is not None and timeout <= 0:  # without a duplicate
                 self._dead = _readable(self._fd, 0)
                 return self._dead
-            fd = os.dup(self._fd)  # it may be closed meanwhile
+            fd = os.dup(self._fd)  # `_close` may run meanwhile
         try:
             dead = _readable(fd, timeout)
         finally:
@@ -87,9 +87,9 @@ def _readable(fd: int, timeout: float | None) -> bool:
 
 
 class Found:
-    """What was found under a name: a descriptor, how much is behind it, and whose it is.
+    """A descriptor that was found under a name, with its size and its owner.
 
-    It holds the descriptor, and the watch of its owner, until `close`. `size` is what the owner said.
+    It keeps the descriptor, and the watch of the owner, open until `close`. `size` is the size that the owner stated.
     """
 
     def __init__(self, fd: int, size: int, owner: Owner) -> None:
@@ -98,12 +98,12 @@ class Found:
         self.owner = owner
 
     def take(self) -> int:
-        """The descriptor, which is the caller's to close from here on."""
+        """Hand the descriptor over to the caller, which must close it."""
         fd, self.fd = self.fd, -1
         return fd
 
     def close(self) -> None:
-        """Close the descriptor, and watch the owner no more. Idempotent."""
+        """Close the descriptor and the watch of the owner. Idempotent."""
         fd = self.take()
         if fd >= 0:
             os.close(fd)
@@ -130,7 +130,7 @@ def publish_work(s: Session, name: Name, fd: int, size: int) -> Work[None]:
     def withdraw(_: None) -> None:
         s.post(wire.Withdraw(number, pool))
 
-    a = Answer(wire.Published, lambda m, _: None, withdraw)
+    a = Future(wire.Published, lambda m, _: None, withdraw)
     a.fd = os.dup(fd)
     try:
         with s.locked:
@@ -146,12 +146,12 @@ def withdraw(s: Session, name: Name) -> None:
 
 
 def find_work(s: Session, name: Name) -> Work[Found]:
-    found: Found = yield ask_for(s, name, Found.close)
+    found: Found = yield ask_find(s, name, Found.close)
     return found
 
 
-def ask_for(s: Session, name: Name, orphan: Callable[[Found], None] | None = None) -> Answer:
-    """Ask what has a name."""
+def ask_find(s: Session, name: Name, orphan: Callable[[Found], None] | None = None) -> Future:
+    """Ask for the descriptor under a name."""
     pool, number = _checked(s, name)
 
     def accept(m: wire.Found, fds: tuple[int, int]) -> Found:

@@ -1,14 +1,14 @@
-"""Tensors of other libraries, and ours for them, by the DLPack protocol.
+"""The DLPack protocol: exporting memory to other libraries, and borrowing their tensors.
 
-`capsule` hands memory out, to `torch.from_dlpack` and the like: it says once when the
-last of whoever took it has let go. `borrow` takes memory in. Nothing is copied either way.
-Both know of any device; what the memory is, and when it is ready, is for the caller.
+`capsule` exports memory, for `torch.from_dlpack` and the like, and calls back once when the
+last consumer has released it. `borrow` imports the memory of another library's tensor. Neither
+copies. Both support any device; the caller knows the memory, and when it is ready.
 
-A deleter is called in any thread, without the GIL, in the middle of an exception, and
-after the interpreter has ended. A function of Python's can stand for it through ctypes, but
-the exception would be lost. So where NumPy or torch is in the process, and somebody who takes capsules
-most likely has one of them, its capsule of a few bytes is taken, whose deleter is C,
-and made to say what ours would. Only without both does Python stand in.
+A deleter may be called in any thread, without the GIL, while an exception is set, and after the
+interpreter has ended. A Python function can be a deleter through ctypes, but the exception would
+be lost. So if NumPy or torch is loaded, as with most consumers of capsules, `capsule` takes a
+capsule of theirs over a few bytes, whose deleter is C code, and changes its fields to describe
+our memory. Only without both libraries the deleter is a Python function.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .dtypes import DTYPES, MAX_DIMS, data_bytes
 
 log = logging.getLogger("omnibus")
 
-#: Types of devices. The host's processor can read the memory of those in HOST.
+#: Types of devices. The processor can read the memory of the types in HOST.
 CPU, CUDA, CUDA_HOST = 1, 2, 3
 HOST = frozenset((CPU, CUDA_HOST, 11))
 
-#: What is asked for, and the flags of it.
+#: The requested version of the protocol, and flags of version 1.
 VERSION = (1, 0)
 READ_ONLY, COPIED = 1, 2
 
@@ -106,25 +106,25 @@ _new = _function("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_ch
 _is_valid = _function("PyCapsule_IsValid", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
 _pointer = _function("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 _rename = _function("PyCapsule_SetName", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
-# The same for a capsule that is about to go, to which nobody may refer again.
+# The same for a capsule that is being destroyed, of which no new reference may be made.
 _dying_is_valid = _function("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
 _dying_pointer = _function("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
 
 
-def _forever(thing: Any) -> Any:
-    """What C code refers to, also when the interpreter has ended."""
+def _immortal(thing: Any) -> Any:
+    """Make an object immortal: C code refers to it, also after the interpreter has ended."""
     _incref(thing)
     return thing
 
 
 _KINDS: tuple[tuple[bytes, bytes, Any], ...] = (
-    (_forever(b"dltensor_versioned"), _forever(b"used_dltensor_versioned"), _Versioned),
-    (_forever(b"dltensor"), _forever(b"used_dltensor"), _Managed),
+    (_immortal(b"dltensor_versioned"), _immortal(b"used_dltensor_versioned"), _Versioned),
+    (_immortal(b"dltensor"), _immortal(b"used_dltensor"), _Managed),
 )
 
 
 def address(view: memoryview) -> int:
-    """Where a contiguous buffer begins. It may be read-only."""
+    """The address of a contiguous buffer, which may be read-only."""
     b = _Buffer()
     _get_buffer(view, ctypes.byref(b), 0)
     try:
@@ -133,11 +133,11 @@ def address(view: memoryview) -> int:
         _release_buffer(ctypes.byref(b))
 
 
-# Handing out.
+# Exporting.
 
 
 class _Owner:
-    """Goes when nobody has the memory any more."""
+    """Calls `on_release` when it is collected: the last consumer has released the memory."""
 
     __slots__ = ("on_release", "sizes")
 
@@ -152,7 +152,7 @@ class _Owner:
         try:
             on_release()
         except Exception:
-            log.exception("a tensor that was handed out cannot be given back")
+            log.exception("the callback of a released tensor failed")
 
 
 def capsule(
@@ -168,20 +168,20 @@ def capsule(
     max_version: tuple[int, int] | None = None,
     copied: bool = False,
 ) -> Any:
-    """A capsule of memory: what `__dlpack__` returns.
+    """A capsule of memory, as the result of `__dlpack__`.
 
-    `strides` are in elements; None means contiguous, in row-major order. `max_version` is
-    what the taker asked for: from (1, 0) on it is told whether the memory is read-only.
-    `on_release` is called once, when the capsule, or whatever was made of it, is
-    gone: in any thread that has the GIL, in the middle of anything. It is also called when this raises.
+    `strides` are in elements; None means contiguous, in row-major order. `max_version` is the
+    version that the consumer supports: from (1, 0) on the capsule says whether the memory is read-only.
+    `on_release` is called once, when the capsule, or the tensor made of it, is gone: in any
+    thread that has the GIL, between any two steps. It is also called if this raises.
     """
     n = len(shape)
     sizes = (ctypes.c_int64 * max(2 * n, 1))(*shape, *(row_major(shape) if strides is None else strides))
     owner = _Owner(on_release, sizes)
     versioned = max_version is not None and tuple(max_version) >= VERSION
-    c = _donated(owner, versioned)
+    c = _library_capsule(owner, versioned)
     if c is None:
-        c = _made(owner, versioned)
+        c = _ctypes_capsule(owner, versioned)
     name, _, kind = _kind_of(c)
     m = kind.from_address(_pointer(c, name))
     if kind is _Versioned:
@@ -198,7 +198,7 @@ def capsule(
 
 
 def check_device(asked: tuple[int, int] | None, is_on: tuple[int, int]) -> None:
-    """Raise BufferError if a taker asks for a tensor on another device than it is on."""
+    """Raise BufferError if a consumer asks for another device than the tensor's."""
     if asked is not None and tuple(asked) != is_on:
         raise BufferError(f"the tensor is on device {is_on}, not on {tuple(asked)}")
 
@@ -212,8 +212,8 @@ def row_major(shape: Sequence[int]) -> list[int]:
     return strides
 
 
-def _donated(owner: _Owner, versioned: bool) -> Any:
-    """A capsule of NumPy's or torch's that refers to the owner; None if there is neither."""
+def _library_capsule(owner: _Owner, versioned: bool) -> Any:
+    """A capsule of NumPy or torch that refers to the owner; None if neither is loaded."""
     exporter = (ctypes.c_ubyte * 8)()
     exporter.owner = owner  # type: ignore[attr-defined]
     if (np := sys.modules.get("numpy")) is not None and hasattr(np.ndarray, "__dlpack__"):
@@ -226,49 +226,49 @@ def _donated(owner: _Owner, versioned: bool) -> Any:
         try:
             return donor.__dlpack__(max_version=VERSION)
         except TypeError:
-            pass  # it is older than that
+            pass  # an older version of the library
     return donor.__dlpack__()
 
 
-#: What _made has made and nobody has deleted: by its address, the struct and the owner.
-_made_here: dict[int, tuple[Any, _Owner]] = _forever({})
+#: The struct and the owner of each undeleted tensor of `_ctypes_capsule`, by the struct's address.
+_ctypes_tensors: dict[int, tuple[Any, _Owner]] = _immortal({})
 
 
-def _made(owner: _Owner, versioned: bool) -> Any:
+def _ctypes_capsule(owner: _Owner, versioned: bool) -> Any:
     name, _, kind = _KINDS[0 if versioned else 1]
     m = kind(deleter=ctypes.cast(_delete, ctypes.c_void_p))
     if kind is _Versioned:
         m.major, m.minor = VERSION
     at = ctypes.addressof(m)
-    _made_here[at] = m, owner
+    _ctypes_tensors[at] = m, owner
     try:
         return _new(at, name, ctypes.cast(_destroy, ctypes.c_void_p))
     except BaseException:
-        del _made_here[at]
+        del _ctypes_tensors[at]
         raise
 
 
-def _deleted(at: int, _pop: Callable[..., Any] = _made_here.pop) -> None:
+def _deleted(at: int, _pop: Callable[..., Any] = _ctypes_tensors.pop) -> None:
     _pop(at, None)
 
 
-def _untaken(c: int, _pop: Callable[..., Any] = _made_here.pop) -> None:
+def _destroy_unused(c: int, _pop: Callable[..., Any] = _ctypes_tensors.pop) -> None:
     for name, _, _ in _KINDS:
         if _dying_is_valid(c, name):
             _pop(_dying_pointer(c, name), None)
 
 
-_delete = _forever(_Deleter(_deleted))
-_destroy = _forever(_Deleter(_untaken))
+_delete = _immortal(_Deleter(_deleted))
+_destroy = _immortal(_Deleter(_destroy_unused))
 
 
 @atexit.register
-def _let_go() -> None:
-    for m, _ in list(_made_here.values()):
-        m.deleter = None  # there will be no Python to run it; the memory goes with the process
+def _detach_deleters() -> None:
+    for m, _ in list(_ctypes_tensors.values()):
+        m.deleter = None  # Python code cannot run any more; the memory ends with the process
 
 
-# Taking in.
+# Borrowing.
 
 
 def _kind_of(c: Any) -> tuple[bytes, bytes, Any]:
@@ -279,7 +279,7 @@ def _kind_of(c: Any) -> tuple[bytes, bytes, Any]:
 
 
 class Borrowed:
-    """Memory of somebody else's tensor. It goes back when this is collected."""
+    """The memory of another library's tensor, which is released when this is collected."""
 
     __slots__ = ("address", "device", "dtype", "shape", "strides", "readonly", "_managed", "__weakref__")
 
@@ -310,13 +310,13 @@ class Borrowed:
             _deleter(m.deleter)(_addressof(m))
 
     def view(self) -> memoryview:
-        """The bytes of a contiguous tensor in the host's memory. What is made of it keeps the memory."""
-        return self._window(data_bytes(self.dtype, self.shape))
+        """The bytes of a contiguous tensor in host memory. Views of them keep the memory."""
+        return self._bytes_from_address(data_bytes(self.dtype, self.shape))
 
-    def _window(self, size: int) -> memoryview:
+    def _bytes_from_address(self, size: int) -> memoryview:
         if size == 0:
             return memoryview(b"")
-        # An exporter of a size of its own would be a class of its own: see omnibus.memory.
+        # Each size of an exporter needs a class of its own: see omnibus.memory.
         exporter = (ctypes.c_ubyte * (1 << (size - 1).bit_length())).from_address(self.address)
         exporter.owner = self  # type: ignore[attr-defined]
         view = memoryview(exporter).cast("B")[:size]
@@ -334,14 +334,14 @@ class Borrowed:
             raise PayloadError(f"dlpack: {self.dtype}{list(self.shape)} with strides {list(self.strides)}")
         if (np := sys.modules.get("numpy")) is not None:
             span = size * (1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides)))
-            bits = np.dtype(f"V{size}")  # whatever they mean
-            source = np.ndarray(self.shape, bits, self._window(span), 0, [size * s for s in self.strides])
+            bits = np.dtype(f"V{size}")  # raw elements
+            source = np.ndarray(self.shape, bits, self._bytes_from_address(span), 0, [size * s for s in self.strides])
             np.copyto(np.frombuffer(dst, bits).reshape(self.shape), source)
             return
         self._pack(size, 0, self.address, address(dst), dst.nbytes)
 
     def _pack(self, size: int, dim: int, src: int, dst: int, nbytes: int) -> None:
-        """Copy what lies along the dimensions from dim on, to nbytes at dst."""
+        """Copy the elements of the dimensions from `dim` on, `nbytes` bytes, to `dst`."""
         assert self.strides is not None
         if dim == len(self.shape) or is_row_major(self.shape[dim:], self.strides[dim:]):
             ctypes.memmove(dst, src, nbytes)
@@ -358,23 +358,23 @@ def is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return all(n == 1 or s == want for n, s, want in zip(shape, strides, row_major(shape)))
 
 
-#: What libraries raise for a tensor that they do not hand out, or whose device DLPack has no number for.
+#: Errors of libraries for a tensor that they do not export, or whose device has no number in DLPack.
 _REFUSALS = (BufferError, RuntimeError, AttributeError, TypeError, ValueError)
 
 
 def is_on_gpu(value: Any) -> bool:
-    """Whether an object that has `__dlpack__` is on a GPU of CUDA's."""
+    """Whether an object with `__dlpack__` is on a CUDA device."""
     try:
         return int(value.__dlpack_device__()[0]) == CUDA
     except _REFUSALS:
-        return False  # borrow says why
+        return False  # `borrow` raises the reason
 
 
 def borrow(value: Any, stream: int | None = None) -> Borrowed:
-    """The memory of an object that has `__dlpack__`, without a copy.
+    """Borrow the memory of an object with `__dlpack__`, without a copy.
 
-    With a stream it is on a GPU, and the stream waits for what fills it; -1 is none. Raises PayloadError when it
-    cannot be had, or, without a stream, is on a device that the host cannot read.
+    With a stream, the object is on a GPU, and the stream waits for the work that fills it; -1 means no wait. Raises
+    PayloadError if the library does not export it or, without a stream, if the processor cannot read its device.
     """
     options = {} if stream is None else {"stream": stream}
     device: tuple[int, ...] = ()
@@ -389,7 +389,7 @@ def borrow(value: Any, stream: int | None = None) -> Borrowed:
             try:
                 c = value.__dlpack__(max_version=VERSION, **options)
             except TypeError:
-                c = value.__dlpack__(**options)  # the protocol before version 1
+                c = value.__dlpack__(**options)  # a library before version 1 of the protocol
     except PayloadError:
         raise
     except _REFUSALS as e:
@@ -398,16 +398,17 @@ def borrow(value: Any, stream: int | None = None) -> Borrowed:
 
 
 def _is_negated(value: Any) -> bool:
-    """Whether torch takes what is in the memory with the other sign, which its capsules do not say."""
+    """Whether a torch tensor is a lazily negated view, which its capsule would not say."""
     is_neg = getattr(value, "is_neg", None)
     try:
         return is_neg is not None and bool(is_neg())
-    except RuntimeError:  # torch's ReadOnlyTensorWrapper answers nothing
+    except RuntimeError:  # torch's ReadOnlyTensorWrapper supports no calls
         return False
 
 
 def _current(device: tuple[int, ...], value: Any) -> contextlib.AbstractContextManager[Any]:
-    """Makes a GPU torch's current one: newer ones hand out no tensor of another, older ones look at the wrong stream."""
+    """Makes a GPU current in torch. Newer versions export only tensors of the current GPU; older ones would synchronize
+    with a stream of the wrong GPU."""
     torch = sys.modules.get("torch")
     if device[0] == CUDA and torch is not None and isinstance(value, torch.Tensor):
         current: contextlib.AbstractContextManager[Any] = torch.cuda.device(device[1])

@@ -8,8 +8,8 @@ MAX_DIMS = 32
 
 #: The element types, by name: number, size in bytes, and the format of the
 #: memoryview. float16, bfloat16 and the floats of 8 bits have no native format that every
-#: supported Python can cast to; their elements are shown as the bits, 'H' and 'B'. Complex
-#: numbers are shown as two, the real part first.
+#: supported Python can cast to; their elements appear as bits, 'H' and 'B'. A complex
+#: number appears as two floats, the real part first.
 DTYPES: dict[str, tuple[int, int, str]] = {
     "bool": (1, 1, "?"),
     "int8": (2, 1, "b"),

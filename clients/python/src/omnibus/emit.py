@@ -1,8 +1,8 @@
-"""Sending payloads: those of up to 32 KiB in a message, larger ones written in place, in room of the client's own.
+"""Sending payloads: up to 32 KiB in a message, larger ones written in place in the client's own segments.
 
-How that is said to the host, and how windows are counted, is in `puts`. The functions are work for a session, run by
-a thread or by an event loop. An emission waits until it has its place in the windows of its edges: that is
-how consumers hold a fast producer back.
+The messages to the host and the counting of windows are in `puts`. The functions are work of a session, run by a
+thread or by an event loop. An emission waits for credit in the windows of its edges, so consumers slow a fast
+producer down.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 from . import bundle, codec, tensor, wire
 from .buffer import Buffer, Envelope
-from .deadlines import limit_of, seconds
+from .deadlines import to_epoch, wait_limit
 from .errors import OmnibusError, PayloadError
 from .puts import Puts
-from .scoreboard import Running
+from .scoreboard import HandlerEntry
 from .session import OutOfTime, Session, Work
 from .tensor import Tensor
 
@@ -23,34 +23,34 @@ _T = TypeVar("_T")
 
 
 class Emitter:
-    """Where payloads go out: a source and its edges. The base of tasks and requests."""
+    """A source that emits payloads to its edges. The base of tasks and requests."""
 
     __slots__ = ()
     _session: Session
     number: int
     _deadline: float | None  # an instant of time.monotonic()
-    over: Any  # true when the request is
+    over: Any  # truthy when the request is over
     _puts: Puts
 
     @property
     def deadline(self) -> float | None:
         """The request's deadline, in seconds since 1970 by the wall clock as it stands; None: it has none."""
-        return seconds(self._deadline)
+        return to_epoch(self._deadline)
 
-    def _finish_emission(self, rest: Work[None] | None) -> None:
-        """Wait for what is left of an emission."""
+    def _run_rest(self, rest: Work[None] | None) -> None:
+        """Run the rest of an emission, if there is any."""
         if rest is not None:
             self._run(rest)
 
     def _run(self, work: Work[_T]) -> _T:
-        """Do work of this source's, and wait for the host, which may be stopped, no longer than its deadline allows."""
+        """Run work of this source. It waits for the host, which may be stopped, until `wait_limit` of the deadline."""
         try:
-            return self._session.run(work, limit_of(self._deadline))
+            return self._session.run(work, wait_limit(self._deadline))
         except OutOfTime:
-            raise self._silence() from None
+            raise self._no_answer() from None
 
-    def _silence(self) -> OmnibusError:
-        """What is raised when the host does not answer, though the deadline is past."""
+    def _no_answer(self) -> OmnibusError:
+        """The error for a host that does not answer, though the deadline has passed."""
         raise NotImplementedError
 
     def _out_edges(self) -> list[wire.Edge]:
@@ -66,13 +66,13 @@ class Emitter:
         known = ", ".join(repr(e.peer) for e in edges) or "none"
         raise LookupError(f"no edge goes to {to!r}; edges go to {known} ('' is the caller)")
 
-    _running: Running | None = None  # the handler that emits; None: no handler of a stage does
+    _handler_entry: HandlerEntry | None = None  # of the stage's handler that emits; None outside of handlers
 
-    def _went_out(self, edge: int) -> None:
-        """An emission has its place in the stream. The lock is held."""
+    def _count_emission(self, edge: int) -> None:
+        """Count an emission: its put is posted. The lock is held."""
 
     def _next_seq(self, edge: int) -> int | None:
-        """The place of the next emission on an edge, if that is known here, for errors. The lock is held."""
+        """The sequence number of the next emission on an edge, for errors; None if unknown here. The lock is held."""
         return None
 
     def _envelope(
@@ -84,16 +84,16 @@ class Emitter:
         return Envelope(delivery, wire.ALL_EDGES if to is None else self._edge(to), key, attrs, last)
 
     def _emit(self, value: Any, e: Envelope, codec_: int | None = None) -> Work[None] | None:
-        """Emit a value. None: it is done; else it has to wait, or is still to be written."""
-        if codec_ in (None, codec.BUNDLE) and self._puts.on_gpu:
+        """Emit a value. Returns None if done, or the work that remains: waiting for credit, or writing."""
+        if codec_ in (None, codec.BUNDLE) and self._puts.uses_gpu_transport:
             return self._emit_gpu_work(value, e, codec_)
-        return self._emit_here(value, e, codec_)
+        return self._emit_from_host(value, e, codec_)
 
-    def _emit_here(self, value: Any, e: Envelope, codec_: int | None) -> Work[None] | None:
-        """_emit, for a value that has nothing on a GPU."""
+    def _emit_from_host(self, value: Any, e: Envelope, codec_: int | None) -> Work[None] | None:
+        """_emit, for a value without tensors on a GPU."""
         way = codec.plan(value, codec_)
         if way.payload is not None and way.size <= self._session.inline_bytes:
-            return self._puts.small(e, way.codec, wire.INLINE, way.payload)
+            return self._puts.put_small(e, way.codec, wire.INLINE, way.payload)
         return self._emit_written(way.size, way.write, way.codec, e)
 
     def _emit_work(self, value: Any, e: Envelope, codec_: int | None = None) -> Work[None]:
@@ -102,12 +102,12 @@ class Emitter:
             yield from rest
 
     def _emit_gpu_work(self, value: Any, e: Envelope, codec_: int | None) -> Work[None]:
-        """Emit a value that may have tensors on a GPU."""
-        from .gpu import emission, sender  # for those alone whose edges may carry such
+        """Emit a value that may contain tensors on a GPU."""
+        from .gpu import emission, sender  # loaded only where an edge carries GPU tensors
 
-        of = sender.of(self._session)
-        way = emission.Emission(self._puts, of, bundle.Plan(value, of.of), e)
-        rest = way.work() if way.tensors else self._emit_here(value, e, codec_)
+        of = sender.for_session(self._session)
+        way = emission.Emission(self._puts, of, bundle.Plan(value, of.source_for), e)
+        rest = way.work() if way.tensors else self._emit_from_host(value, e, codec_)
         if rest is not None:
             yield from rest
 
@@ -119,7 +119,7 @@ class Emitter:
             return self._written_work(size, write, number, e)
         payload = bytearray(size)
         write(memoryview(payload))
-        return self._puts.small(e, number, wire.INLINE, payload)
+        return self._puts.put_small(e, number, wire.INLINE, payload)
 
     def _written_work(self, size: int, write: Callable[[memoryview], object], number: int, e: Envelope) -> Work[None]:
         b = yield from self._reserve_work(size, number, e)
@@ -128,8 +128,8 @@ class Emitter:
             b.send()
 
     def _forward(self, e: Envelope) -> Work[None] | None:
-        """Pass the payload of a delivery on by reference."""
-        return self._puts.small(e, 0, wire.FORWARD, b"")
+        """Forward the payload of a delivery by reference."""
+        return self._puts.put_small(e, 0, wire.FORWARD, b"")
 
     def _reserve_work(self, size: int, number: int, e: Envelope) -> Work[Buffer]:
         if size < 0:

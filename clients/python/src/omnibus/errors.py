@@ -1,9 +1,8 @@
-"""What can go wrong.
+"""The errors of this package.
 
-Everything that this package raises on purpose is an `OmnibusError`. Where a
-built-in class says the same, the error is one of those too: `HostGone` is a
-`ConnectionError`, `DeadlineExceeded` a `TimeoutError`, `PayloadError` a
-`ValueError`.
+All of them derive from `OmnibusError`, and also from a built-in class with the
+same meaning, if there is one: `HostGone` is a `ConnectionError`,
+`DeadlineExceeded` a `TimeoutError`, `PayloadError` a `ValueError`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any, TypeVar
 
 
 class Code(IntEnum):
-    """Why the host did not do what it was asked."""
+    """The reason of a failed answer of the host."""
 
     OK = 0
     PROTOCOL = 1
@@ -40,7 +39,7 @@ class OmnibusError(Exception):
     """The base of all errors of this package."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # What pickle does of its own accord is to call the class with the text alone, which many of these do not take.
+        # By default pickle calls the class with the text only, which many of these classes do not accept.
         return _like, (type(self), self.args, self.__dict__)
 
 
@@ -48,10 +47,10 @@ _E = TypeVar("_E", bound=OmnibusError)
 
 
 def again(error: _E) -> _E:
-    """The same error, to be raised in one more place.
+    """A copy of an error, to be raised in one more place.
 
-    What was raised refers to the frames that it passed, and so to all that was
-    viewed there: an error that is kept is never raised itself.
+    A raised error refers to the frames that it passed, and so to payloads that
+    were viewed there. So a stored error is never raised itself.
     """
     return _like(type(error), error.args, error.__dict__)
 
@@ -68,31 +67,29 @@ class ProtocolError(OmnibusError):
 
 
 class LabelError(ProtocolError, ValueError):
-    """A key or attributes that no message takes. Nothing was sent, and the source goes on."""
+    """A key or attributes that break a bound of messages. Nothing was sent, and the source stays usable."""
 
 
 class PayloadError(OmnibusError, ValueError):
-    """A payload that is not what its codec says, or a value with no encoding."""
+    """A payload that does not match its codec, or a value without an encoding."""
 
 
 class Poisoned(OmnibusError):
-    """Tensors that will never be complete: whoever filled them failed, or died before it was done.
-
-    What was read of them is garbage. Or tensors that are gone: whoever lent them died, or freed them, before they
-    were opened here.
+    """Tensors that will never be complete, since the process that filled them failed or died; data read from them is
+    garbage. Or tensors that are gone, since the process that lent them died or freed them before they were opened here.
     """
 
 
 class Forged(PayloadError):
-    """A place in a GPU's memory that cannot be, or that is another generation's than the message says."""
+    """A place in GPU memory that is out of bounds, or of another generation than the message states."""
 
 
 class ForeignDevice(OmnibusError):
-    """Tensors on a GPU that this process cannot see."""
+    """Tensors on a GPU that is not visible to this process."""
 
 
 class PoolFull(OmnibusError):
-    """There was no room for tensors in a pool of GPU memory, for as long as one may wait."""
+    """A pool of GPU memory had no space for tensors within the timeout."""
 
 
 class ForkedError(OmnibusError, RuntimeError):
@@ -103,22 +100,22 @@ class ForkedError(OmnibusError, RuntimeError):
 
 
 class Finished(OmnibusError, ValueError):
-    """A delivery, buffer or view was used after it was given back."""
+    """A delivery, buffer or view was used after it was finished, sent or released."""
 
 
 class HostGone(OmnibusError, ConnectionError):
-    """The connection to the host has ended: it left, died or was closed here."""
+    """The connection to the host has ended: the host left or died, or the client was closed."""
 
 
 class Untrusted(HostGone):
-    """The socket may be another user's, and nothing was sent to it. The text says whose it is, and what to do."""
+    """The socket may belong to another user, and nothing was sent to it. The text names the user, and the remedies."""
 
 
 class Refused(HostGone):
     """The host refused this client and closed the connection.
 
-    `code` is PROTOCOL for what breaks the protocol, MEMORY where the host lacks memory or descriptors for what came
-    (the text says what to do), and others where it does not take the client in.
+    `code` is PROTOCOL for a message that breaks the protocol, MEMORY if the host lacks memory or descriptors for a message
+    (the text names a remedy), and another one if the host refuses the handshake.
     """
 
     def __init__(self, code: int, text: str) -> None:
@@ -128,10 +125,10 @@ class Refused(HostGone):
 
 
 class HostError(OmnibusError):
-    """The host's answer to a question is no. The subclass says why, and `code` where there is none for it.
+    """The host's answer to a question is an error. Its subclass gives the reason, or else `code`.
 
-    Of an emission, `edge`, `key` and `seq` say which it was, as far as that is known; `seq` says
-    nothing where `edge` is empty. `source` is whose it was, by its number.
+    `edge`, `key` and `seq` name the emission that failed, as far as it is known; `seq` is invalid if `edge` is empty.
+    `source` is the number of the task or request that emitted it.
     """
 
     source = 0
@@ -150,7 +147,7 @@ class Unknown(HostError, LookupError):
 
 
 class Taken(HostError):
-    """The stage runs inside the host, or the name is another descriptor's."""
+    """The stage runs inside the host, the name has another descriptor, or the path is in use by another process."""
 
 
 class TooLarge(HostError, ValueError):
@@ -170,15 +167,15 @@ class Closing(HostError):
 
 
 class Overloaded(HostError):
-    """There is no place for the request, or for one more name."""
+    """The host has no permit for the request, or no space for one more name."""
 
 
 class OutOfMemory(HostError):
-    """The host, or this process, has not enough memory for it."""
+    """The host, or this process, has not enough memory."""
 
 
 class Nothing(HostError, LookupError):
-    """Nothing lies under the key, or the name."""
+    """There is no payload under the key, or no descriptor under the name."""
 
 
 _BY_CODE: dict[int, type[HostError]] = {
@@ -195,7 +192,7 @@ _BY_CODE: dict[int, type[HostError]] = {
 
 
 def host_error(code: int, text: str) -> HostError:
-    """The error for the host's answer `failed`."""
+    """The error of the host's message `failed`."""
     return _BY_CODE.get(code, HostError)(code, text)
 
 
@@ -216,7 +213,7 @@ def _remedy(number: int) -> str:
 
 
 def out_of_memory(what: str, number: int) -> OutOfMemory:
-    """The error for what the system had no room for, with its `errno`, and what to do about it."""
+    """The error of a failed allocation, with its `errno` and a remedy."""
     remedy = _remedy(number)
     return OutOfMemory(Code.MEMORY, f"{what}: {os.strerror(number)}" + (f": {remedy}" if remedy else ""))
 
@@ -230,13 +227,13 @@ def code_name(code: int) -> str:
 
 
 class RequestEnded(OmnibusError):
-    """A request ended otherwise than by completing.
+    """A request did not complete.
 
-    `stage`, `edge`, `key` and `seq` say where, as far as that is known.
+    `stage`, `edge`, `key` and `seq` say where it ended, as far as that is known.
     """
 
     what = "ended"
-    _said = ""  # what the host's text begins with, which says the same
+    _said = ""  # a redundant prefix of the host's text
 
     def __init__(self, stage: str, edge: str, key: str, seq: int, text: str) -> None:
         at = [f"stage {stage}"] if stage else []
@@ -261,7 +258,7 @@ class RequestFailed(RequestEnded):
 
 
 class RequestAborted(RequestEnded):
-    """Somebody aborted the request."""
+    """The request was aborted."""
 
     what = "was aborted"
     _said = "bus: request aborted"

@@ -1,6 +1,6 @@
-"""The order in which processes see what others do to shared memory. Python has no atomics: `fence` and `ordered` stand in.
+"""Memory fences, which order accesses to shared memory. Python has no atomics: `fence` and `acq_rel_fence` replace them.
 
-A shared word is one aligned access of ctypes, which CPython compiles to one instruction.
+A shared word is accessed by one aligned ctypes access, which CPython executes as one instruction.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from _thread import allocate_lock
 
 
 def fence() -> None:
-    """Have all processes see what this thread has written, and has read, before all that it does next.
+    """A full barrier: this thread's earlier loads and stores are ordered before its later ones, for all processes.
 
-    Each pair takes a lock and gives it up. On x86-64 every such step is a locked instruction, before which all stores
-    are seen. On arm64 giving up is a store-release and taking a load-acquire: what came before is seen before the first
-    pair ends, that ends before the second begins, and nothing that comes behind is done before. So two pairs are a full
-    barrier on both, and one would not be. The lock is new each time: destructors call this in the middle of anything.
+    Each `with` acquires a lock and releases it. On x86-64 both are locked instructions, which order all earlier stores.
+    On arm64 a release is a store-release and an acquisition a load-acquire: earlier accesses come before the first
+    release, the first release before the second acquisition, and later accesses after that acquisition. So two pairs are
+    a full barrier on both machines; one pair is not. The lock is new each time, since destructors call this at any point.
     """
     lock = allocate_lock()
     with lock:
@@ -28,5 +28,5 @@ def _nothing() -> None:
     pass
 
 
-#: Like `fence`, but a load behind it may come before a store in front of it: the one order that x86-64 does not keep by itself.
-ordered = _nothing if platform.machine() == "x86_64" else fence
+#: As `fence`, but a later load may pass an earlier store. x86-64 keeps all other orders by itself.
+acq_rel_fence = _nothing if platform.machine() == "x86_64" else fence

@@ -1,4 +1,4 @@
-"""Finding a host, and the first two messages: hello and welcome. Open it for where a bus's socket is."""
+"""Finding a host's socket, and the handshake: the messages hello and welcome."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from . import wire
 from .connection import descriptors
 from .errors import HostGone, ProtocolError, Refused, Untrusted
 
-#: How long the host may take to say welcome.
+#: How long the host may take to send welcome.
 HANDSHAKE_SECONDS = 10.0
 
-#: How long the path of a socket may be, on Linux.
+#: The longest path of a socket on Linux.
 MAX_PATH_BYTES = 107
 
 
 def socket_path(path: str | None = None, bus: str | None = None) -> str:
-    """Where the host listens: `path`, else $OMNIBUS_SOCKET, else the bus's place.
+    """The path at which the host listens: `path`, else $OMNIBUS_SOCKET, else that of the bus's name.
 
-    The bus is `bus` or $OMNIBUS_BUS; its socket is in $XDG_RUNTIME_DIR/omnibus, or
-    where that is not set in a folder of this user's among the temporary files. A name
-    that is a path leads out of there, and is refused.
+    The name is `bus` or $OMNIBUS_BUS. Its socket is in $XDG_RUNTIME_DIR/omnibus or, if
+    that is not set, in this user's folder in $TMPDIR or /tmp. A name with a slash would
+    lead out of that folder, and raises ValueError.
     """
     if path:
         return path
@@ -32,19 +32,19 @@ def socket_path(path: str | None = None, bus: str | None = None) -> str:
         return path
     bus = bus or os.environ.get("OMNIBUS_BUS")
     if not bus:
-        raise ValueError("no host is named: give its bus, or the path of its socket, or set OMNIBUS_SOCKET or OMNIBUS_BUS")
+        raise ValueError("no host is named: give the name of its bus, or the path of its socket, or set OMNIBUS_SOCKET or OMNIBUS_BUS")
     if "/" in bus:
         raise ValueError(f"{bus!r} is no name of a bus, but a path: give the path of its socket")
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
         return os.path.join(runtime, "omnibus", bus + ".sock")
-    # Not tempfile's folder: the host takes this one, whether or not it can be written to.
+    # Not tempfile's folder: the host uses this one, whether or not it is writable.
     return os.path.join(os.environ.get("TMPDIR") or "/tmp", f"omnibus-{os.getuid()}", bus + ".sock")
 
 
 def dial(path: str, allow_uids: Iterable[int] = ()) -> socket.socket:
-    """Connect to a host's socket, and send nothing yet. Raises HostGone when nobody listens.
+    """Connect to a host's socket, and send nothing yet. Raises HostGone if no process listens.
 
-    Raises Untrusted where the host may be another user's than this process's, or than one of `allow_uids`: see
+    Raises Untrusted if the host may belong to a user other than this process's and those of `allow_uids`: see
     docs/protocol.md.
     """
     if (size := len(os.fsencode(path))) > MAX_PATH_BYTES:
@@ -59,7 +59,7 @@ def dial(path: str, allow_uids: Iterable[int] = ()) -> socket.socket:
         _check_user(os.stat(path).st_uid, trusted, path, "the socket belongs to")
         sock.settimeout(HANDSHAKE_SECONDS)
         sock.connect(path)
-        # The files may have been others when they were looked at.
+        # The files may have been replaced since the check.
         pid, uid, _ = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         _check_user(uid, trusted, path, f"process {pid}, which listens, is one of")
     except Untrusted:
@@ -75,9 +75,9 @@ def dial(path: str, allow_uids: Iterable[int] = ()) -> socket.socket:
 
 
 def _check_folder(folder: str, trusted: set[int]) -> None:
-    """Raise Untrusted if another user could put a socket into the folder, or take one away.
+    """Raise Untrusted if another user could create a socket in the folder, or remove one.
 
-    The superuser may, whatever a mode says. In a sticky folder, such as /tmp, a socket is safe once it is there.
+    The superuser always can. In a sticky folder, such as /tmp, an existing socket is safe.
     """
     s = os.stat(folder)
     if s.st_uid != 0:
@@ -99,7 +99,7 @@ def _check_user(uid: int, trusted: set[int], where: str, what: str) -> None:
 
 
 def shake_hands(sock: socket.socket, bus: str | None, name: str | None) -> wire.Welcome:
-    """Say hello over a socket, which is closed if the host does not say welcome."""
+    """Send hello and return the host's welcome. Without a welcome the socket is closed."""
     hello = wire.Hello(
         wire.MAGIC, wire.VERSION, wire.VERSION, os.getpid(),
         bus or os.environ.get("OMNIBUS_BUS", ""), name or f"python {os.getpid()}",
@@ -107,8 +107,8 @@ def shake_hands(sock: socket.socket, bus: str | None, name: str | None) -> wire.
     try:
         sock.settimeout(HANDSHAKE_SECONDS)
         sock.sendall(wire.encode(hello))
-        # The welcome comes alone or first; the rest is the session's, so only
-        # a look is taken at what is behind it.
+        # The first packet holds the welcome alone; the packets behind it are
+        # the session's.
         packet, ancillary, _, _ = sock.recvmsg(wire.MAX_PACKET_BYTES, 256, socket.MSG_CMSG_CLOEXEC)
         fds = descriptors(ancillary)
         for fd in fds:

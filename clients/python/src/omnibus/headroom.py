@@ -1,6 +1,6 @@
-"""How much memory a process can still take: the same limits as the Go package `headroom` reads, and no more than that.
+"""How much memory a process can still allocate, by the limits that the Go package `headroom` reads.
 
-Shared memory is in no process's RSS: where it takes all there is, the kernel kills other processes.
+Shared memory counts in no process's RSS: if it exhausts the memory, the kernel kills other processes.
 """
 
 from __future__ import annotations
@@ -11,23 +11,24 @@ from collections.abc import Iterator
 
 from .errors import out_of_memory
 
-#: A tenth of what is free is never used.
-_KEEP_BACK = 10
-#: Version 1 of control groups says "no limit" by a number of about this size.
+#: A tenth of the free memory is never used.
+_RESERVE_DIVISOR = 10
+#: Control groups of version 1 express "no limit" by a number of about this size.
 _UNLIMITED = 1 << 60
-_LOOK_BYTES = 1 << 20  #: what is smaller is not looked at: a look takes longer than to allocate it
+_CHECK_BYTES = 1 << 20  #: smaller sizes are not checked: the check takes longer than the allocation
 
-#: Of each version of control groups: where it is mounted, and the files of its limit, its usage, and the field of what is idle.
+#: For each version of control groups: its mount points, the files of its limit and its usage, and the field of inactive memory.
 _V1 = (("memory",), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 _V2 = (("", "unified"), "memory.max", "memory.current", "inactive_file")
 
 
 def check(what: str, size: int, proc: str = "/proc", groups: str = "/sys/fs/cgroup") -> None:
-    """Raise OutOfMemory unless the machine and each control group have so much left. A limit that cannot be read is none."""
-    if size < _LOOK_BYTES:
+    """Raise OutOfMemory unless the machine and each control group have `size` bytes left. Unreadable limits are
+    ignored."""
+    if size < _CHECK_BYTES:
         return
     for file, free in _limits(proc, groups):
-        keep = free // _KEEP_BACK
+        keep = free // _RESERVE_DIVISOR
         if size > free - keep:
             raise out_of_memory(f"{what}: {file} leaves {free} bytes, of which {keep} stay free", errno.ENOMEM)
 
@@ -50,7 +51,7 @@ def _limits(proc: str, groups: str) -> Iterator[tuple[str, int]]:
 
 
 def _of_groups(root: str, path: str, version: tuple[tuple[str, ...], str, str, str]) -> Iterator[tuple[str, int]]:
-    """The limits of a control group and of those around it that can be seen."""
+    """The limits of a control group and of its visible parents."""
     _, limit, usage, idle = version
     parts = [p for p in path.split("/") if p and p != ".."]
     for n in range(len(parts), -1, -1):

@@ -1,15 +1,15 @@
-"""Shared memory of a connection: segments to read, arenas to write, and what is free of them.
+"""Shared memory of a connection: segments to read, arenas to write, and their free lists.
 
-A payload is read where it lies. The lease on it must last as long as anything
-views it: a slice of a memoryview, a NumPy array, a tensor. Slices of one
-memoryview do not know of each other, so the only thing that knows of them all
-is the object that exports the memory. `Mapping.window` therefore makes an exporter
-for each payload, and a weak reference to that tells when the last view is gone.
-The exporter is a ctypes array, the one exporter of borrowed memory that every
-supported Python has; users see read-only memoryviews of it.
+A payload is read in place. The lease on it must last as long as any object views
+it: a slice of a memoryview, a NumPy array, a tensor. Slices of one memoryview do
+not know of each other; only the object that exports the memory is referred to by
+all of them. So `Mapping.tracked_view` makes an exporter for each payload, and a
+weak reference to it reports when the last view is gone. The exporter is a ctypes
+array, the only exporter of borrowed memory in every supported Python; users see
+read-only memoryviews of it.
 
 A forked child does not inherit the mappings (MADV_DONTFORK): it could otherwise
-read payloads whose room the host has given to others.
+read memory that the host has reused.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
-# ctypes makes a class for each length of array, which takes longer than all
-# the rest and is never undone while it is in use. So exporters have lengths
-# that are powers of two, or the segment's, and the view is cut to size.
+# ctypes creates a class for each array length, which is slow, and cached here for
+# good. So the lengths of exporters are powers of two, or the segment's, and the
+# view is a slice.
 _exporters: dict[int, Any] = {}
 
 
@@ -59,9 +59,9 @@ def _exporter_type(size: int) -> Any:
 
 
 class Mapping:
-    """A segment of the host's, mapped to be read. Memory of an emulated GPU is also written to.
+    """A segment of another process, mapped read-only. Memory of an emulated GPU is mapped writable.
 
-    It stays mapped while it is referred to, by windows for example. Safe from
+    It stays mapped while it is referred to, by tracked views for example. Safe from
     any thread.
     """
 
@@ -69,7 +69,7 @@ class Mapping:
     _address: int | None
 
     def __init__(self, fd: int, size: int, seals: int = _READ_ONLY, writable: bool = False) -> None:
-        """Map a descriptor, which stays the caller's to close and has at least these seals."""
+        """Map a descriptor that has at least these seals. The caller closes the descriptor."""
         self._address = None
         check_segment(fd, size, seals)
         prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
@@ -83,13 +83,13 @@ class Mapping:
         self.process = os.getpid()
 
     def __del__(self, _getpid: Callable[[], int] = os.getpid, _munmap: Any = _libc.munmap) -> None:
-        # A child does not have the mapping; what lies there now is not ours.
+        # A forked child does not have the mapping; its address may be in use for other memory.
         if self._address is not None and self.process == _getpid():
             _munmap(self._address, self.size)
 
     @property
     def address(self) -> int:
-        """Where it begins."""
+        """The address of its first byte."""
         assert self._address is not None
         return self._address
 
@@ -99,24 +99,24 @@ class Mapping:
             raise ProtocolError(f"a payload of {size} bytes at {offset} in a segment of {self.size}")
 
     def view(self, offset: int, size: int) -> memoryview:
-        """A read-only view. Its caller refers to the mapping for as long as any part of the view lives."""
+        """A read-only view. The caller must keep the mapping as long as any part of the view lives."""
         if self._view is None:
             self._view = memoryview((ctypes.c_ubyte * self.size).from_address(self.address)).toreadonly().cast("B")
         self.check(offset, size)
         return self._view[offset : offset + size]
 
-    def window(self, offset: int, size: int, on_gone: Callable[[Any], None]) -> tuple[memoryview, weakref.ref[Any]]:
-        """A read-only view, and what knows whether any part of it lives.
+    def tracked_view(self, offset: int, size: int, on_gone: Callable[[Any], None]) -> tuple[memoryview, weakref.ref[Any]]:
+        """A read-only view, and a weak reference that is alive while any part of the view is.
 
-        The reference is dead, and `on_gone` was called with it, once no slice,
-        cast or array of the view is left. `on_gone` may be called in any thread,
-        in the middle of anything.
+        Once no slice, cast or array of the view is left, the reference is dead and
+        `on_gone` is called with it, by the garbage collector, in any thread and
+        between any two steps.
         """
         self.check(offset, size)
         assert self._address is not None
-        room = min(1 << max(size - 1, 0).bit_length(), self.size)
-        start = min(offset, self.size - room)
-        exporter = _exporter_type(room).from_address(self._address + start)
+        length = min(1 << max(size - 1, 0).bit_length(), self.size)
+        start = min(offset, self.size - length)
+        exporter = _exporter_type(length).from_address(self._address + start)
         exporter.mapping = self
         ref = weakref.ref(exporter, on_gone)
         view = memoryview(exporter).toreadonly().cast("B")
@@ -124,24 +124,24 @@ class Mapping:
 
 
 class View:
-    """A payload where it lies. A context manager that gives `data`.
+    """A payload viewed in place. A context manager that yields `data`.
 
-    `release` gives it back. While a slice, cast or array of it lives, `release`
-    raises BufferError, and the payload stays; it goes back at a later
+    `release` returns the payload. While a slice, cast or array of it lives, `release`
+    raises BufferError, and the payload stays; it is returned by a later
     `release`, or when the last of them is collected.
     """
 
-    __slots__ = ("data", "_window")
+    __slots__ = ("data", "_view_ref")
 
     def __init__(self, data: memoryview, window: weakref.ref[Any] | None) -> None:
         self.data = data
-        self._window = window
+        self._view_ref = window
 
     def release(self) -> None:
-        """Let go of the payload. Idempotent once it has succeeded."""
-        self.data.release()  # raises BufferError for what was made of it directly
-        if self._window is not None and self._window() is not None:
-            raise BufferError("a slice of the view, or something made of one, is still alive")
+        """Return the payload. Idempotent once it has succeeded."""
+        self.data.release()  # raises BufferError for direct exports
+        if self._view_ref is not None and self._view_ref() is not None:
+            raise BufferError("a slice of the view, or an object made of one, is still alive")
 
     def __enter__(self) -> memoryview:
         return self.data
@@ -152,19 +152,19 @@ class View:
         try:
             self.release()
         except BufferError:
-            # The slices were probably meant to outlive the block, or an
-            # error is on its way with them in its traceback. They are counted.
+            # The slices are meant to outlive the block, or an error's
+            # traceback refers to them. The weak reference tracks them.
             pass
 
 
 class _Memory(mmap.mmap):
-    """The mapping of an arena, which knows its process."""
+    """The mapping of an arena, with the id of its process."""
 
     process: int
 
 
 def check_process(view: memoryview) -> None:
-    """Raise ForkedError if a view is of shared memory that this process has not mapped itself."""
+    """Raise ForkedError if a view is of shared memory that another process has mapped."""
     owner = view.obj
     process = getattr(getattr(owner, "mapping", owner), "process", None)
     if process is not None and process != os.getpid():
@@ -177,7 +177,7 @@ class Arena:
     __slots__ = ("segment", "memory")
 
     def __init__(self, segment: int, fd: int, size: int) -> None:
-        """Map and seal a descriptor, which stays the caller's to close."""
+        """Map and seal a descriptor. The caller closes the descriptor."""
         check_segment(fd, size, FIXED_SIZE)
         try:
             memory = _Memory(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
@@ -186,7 +186,7 @@ class Arena:
             raise out_of_memory(f"cannot map a segment of {size} bytes", e.errno or 0) from None
         except ValueError as e:
             raise ProtocolError(f"cannot map a segment of {size} bytes: {e}") from None
-        # Nobody can map it writable from now on: what was sent stays as it is.
+        # No process can map it writable from now on, so sent payloads do not change.
         try:
             fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
         except OSError as e:
@@ -196,19 +196,19 @@ class Arena:
             try:
                 memory.madvise(advice)
             except OSError:
-                pass  # populating saves page faults and no more; older kernels have it not
+                pass  # populating only saves page faults, and older kernels lack it
         self.segment = segment
         self.memory = memory
 
     def view(self, offset: int, size: int) -> memoryview:
-        """Room in the arena."""
+        """A writable view of a part of the arena."""
         if offset > len(self.memory) - size:
-            raise ProtocolError(f"room for {size} bytes at {offset} in an arena of {len(self.memory)}")
+            raise ProtocolError(f"a view of {size} bytes at {offset} in an arena of {len(self.memory)}")
         return memoryview(self.memory)[offset : offset + size]
 
 
 def check_segment(fd: int, size: int, seals: int) -> None:
-    """Check that nobody can take the memory away, or change it, under its readers."""
+    """Raise ProtocolError unless the seals keep the memory from being shrunk or changed under its readers."""
     try:
         have = fcntl.fcntl(fd, F_GET_SEALS)
         real = os.fstat(fd).st_size
@@ -220,8 +220,8 @@ def check_segment(fd: int, size: int, seals: int) -> None:
         raise ProtocolError(f"a segment of {size} bytes has {real}")
 
 
-class Gaps:
-    """What is free of a range of bytes: gaps in order, none beside another. The first that fits is taken."""
+class FreeList:
+    """The free list of a range of bytes: free ranges in order, never adjacent. Allocation is first-fit."""
 
     __slots__ = ("size", "_starts", "_ends")
 
@@ -229,8 +229,8 @@ class Gaps:
         self.size = size
         self._starts, self._ends = [0], [size]
 
-    def take(self, size: int) -> int | None:
-        """Where there was room; None: nowhere."""
+    def allocate(self, size: int) -> int | None:
+        """The offset of `size` bytes, which are allocated; None if no free range is large enough."""
         for i, (start, end) in enumerate(zip(self._starts, self._ends)):
             if end - start >= size:
                 self._starts[i] += size
@@ -239,8 +239,8 @@ class Gaps:
                 return start
         return None
 
-    def give(self, start: int, size: int) -> None:
-        """Have room that was taken be free again."""
+    def free(self, start: int, size: int) -> None:
+        """Free an allocated range."""
         end = start + size
         i = bisect.bisect(self._starts, start)
         before = i > 0 and self._ends[i - 1] == start
@@ -258,5 +258,5 @@ class Gaps:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is taken."""
+        """Whether nothing is allocated."""
         return self._starts == [0] and self._ends == [self.size]

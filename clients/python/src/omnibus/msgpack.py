@@ -1,10 +1,9 @@
 """MessagePack, small and strict.
 
-The payloads are those of the Go package `codec`: one value, at most 64
-containers deep, at most 2**22 values, integers in as few bytes as their value
-allows. Text is `str` and must be UTF-8, bytes are `bytes`. Extensions stay
-opaque, as `Ext`; type -128, which the Go side's library uses for interned strings,
-is refused.
+The format is that of the Go package `codec`: one value, at most 64 containers deep,
+at most 2**22 values, integers in the fewest bytes. Text is `str` and must be UTF-8,
+bytes are `bytes`. Extensions stay opaque, as `Ext`; type -128, which the Go library
+uses for interned strings, is refused.
 
 Errors are `PayloadError`. The functions share no state.
 """
@@ -52,11 +51,11 @@ def no_encoding(value: Any) -> PayloadError:
 
 
 def scalar(value: Any) -> Any:
-    """What is encoded in place of a scalar of NumPy: its value, if Python has that."""
+    """The Python value of a NumPy scalar. Raises PayloadError if Python has none."""
     item = getattr(value, "item", None)
     kind = getattr(getattr(value, "dtype", None), "kind", None)
     if not callable(item) or getattr(value, "shape", None) != () or kind is None or kind in "mMV":
-        raise no_encoding(value)  # NumPy's dates and spans of time are numbers of a unit, and a record has names
+        raise no_encoding(value)  # dates and spans of time have a unit, and records have names, which would be lost
     v = item()
     if type(v) is type(value):  # a long double
         raise no_encoding(value)
@@ -76,7 +75,7 @@ def packb(value: Any, default: Callable[[Any], Any] | None = None) -> bytearray:
 
 
 def binary_head(size: int) -> bytes:
-    """What stands in front of so many bytes."""
+    """The header of a binary value of `size` bytes."""
     if size <= 0xFF:
         return _u8_1.pack(_BINARY[0], size)
     if size <= 0xFFFF:
@@ -87,7 +86,7 @@ def binary_head(size: int) -> bytes:
 
 
 def binary_head_bytes(data: memoryview) -> int:
-    """How many bytes stand in front of the bytes that `data` is; 0: it is another value."""
+    """The size of the header if `data` is one binary value; 0 if it is another value."""
     if not data or data[0] not in _BINARY:
         return 0
     head = 1 + (1 << _BINARY.index(data[0]))
@@ -95,7 +94,7 @@ def binary_head_bytes(data: memoryview) -> int:
 
 
 def _shown(key: Any) -> str:
-    """A part of a path, or the name of its type where it cannot be shown."""
+    """A part of a path for an error text, or the name of its type if its repr fails."""
     try:
         return f"{key!r:.40}"
     except Exception:
@@ -109,11 +108,11 @@ class _Packer:
         self.out = bytearray()
         self.values = 0
         self.default = default
-        self.path: list[Any] = []  # to what could not be encoded, from its end
+        self.path: list[Any] = []  # to the value that cannot be encoded, innermost part first
         self.in_key = False
 
     def whole(self, v: Any) -> None:
-        """Encode a value; an error has the path to what cannot be encoded."""
+        """Encode a value. An error names the path to the part that cannot be encoded."""
         try:
             self.pack(v, 0)
         except PayloadError as e:
@@ -122,7 +121,7 @@ class _Packer:
             raise PayloadError(f"{e}{self.where()}") from e
 
     def where(self) -> str:
-        """The path to what could not be encoded, as the end of a sentence."""
+        """The path to the part that cannot be encoded, as the end of an error text."""
         return f", at {''.join(f'[{_shown(k)}]' for k in reversed(self.path))}" if self.path else ""
 
     def pack(self, v: Any, depth: int) -> None:
@@ -180,10 +179,10 @@ class _Packer:
             raise
 
     def key(self, v: Any, depth: int, arrived: set[Any]) -> None:
-        """Encode a key of a dict that arrives as another, but as none of those that have `arrived`."""
+        """Encode a dict key that is decoded as another key. Raises PayloadError if `arrived` has that key already."""
         outer, self.in_key = self.in_key, True
         out, self.out = self.out, bytearray()
-        path, self.path = self.path, []  # the key itself stands in the path to what is in it
+        path, self.path = self.path, []  # in the path to a part of the key, the key stands as a whole
         try:
             self.pack(v, depth)
             encoded = self.out
@@ -210,7 +209,7 @@ class _Packer:
             raise PayloadError(f"msgpack: nested deeper than {MAX_DEPTH}")
 
     def head(self, n: int, fix: int, below: int, codes: tuple[int, int, int]) -> None:
-        """The first byte of a value that has a length, and the length."""
+        """Encode the first byte of a value with a length, and the length."""
         one, two, four = codes
         if n < below:
             self.out.append(fix | n)
@@ -282,21 +281,21 @@ class _Packer:
         if self.default is None or depth > MAX_DEPTH:
             raise no_encoding(v)
         self.values -= 1
-        default, self.default = self.default, None  # its result is not asked about again
+        default, self.default = self.default, None  # not called for its own result
         try:
             self.pack(default(v), depth)
         finally:
             self.default = default
 
 
-_PLAIN_KEYS = frozenset({str, int, bool, float, bytes, type(None)})  # keys that arrive as they are
+_PLAIN_KEYS = frozenset({str, int, bool, float, bytes, type(None)})  # types of keys that are decoded as the same key
 _FIXEXT = {1: 0xD4, 2: 0xD5, 4: 0xD6, 8: 0xD7, 16: 0xD8}
 
 
 def unpackb(data: bytes | bytearray | memoryview) -> Any:
     """Decode exactly one value. Nothing in the result shares memory with `data`."""
-    # One private copy: whoever else may write to the payload cannot come
-    # between a check and a use, and slices of bytes are bytes.
+    # A private copy: a concurrent writer of the payload cannot change it
+    # between a check and a use. Slices of bytes are bytes.
     u = _Unpacker(data if isinstance(data, bytes) else bytes(data))
     v = u.value(0)
     if u.pos != len(u.src):
@@ -309,7 +308,7 @@ def _tuples(v: Any) -> Any:
 
 
 def timestamp(data: bytes) -> tuple[int, int]:
-    """The seconds and nanoseconds of a point in time, as the data of an extension of type -1 has it.
+    """The seconds and nanoseconds of a point in time, from the data of an extension of type -1.
 
     Raises PayloadError for one outside the years 1 to 9999, which are those of a datetime.
     """
@@ -413,7 +412,7 @@ class _Unpacker:
         return self.take(n)
 
     def enter(self, values: int, start: int, depth: int) -> None:
-        # Each value takes a byte at least: a larger count is a lie.
+        # Each value takes at least one byte, so a larger count is invalid.
         left = len(self.src) - self.pos
         if values > left:
             raise self.fail(start, f"{values} values declared, {left} bytes left")
@@ -434,7 +433,7 @@ class _Unpacker:
         return m
 
     def key(self, v: Any, at: int) -> Any:
-        """What may be the key of a dict, where a list is a tuple."""
+        """A value as a dict key: lists become tuples. Raises PayloadError for a value that is not hashable."""
         key = _tuples(v)
         try:
             hash(key)

@@ -1,8 +1,7 @@
-"""Emissions: payloads in messages, and in room of the client's own, which it keeps until the host returns them.
+"""Emissions: payloads in messages, or in blocks of the client's own segments until the host returns them.
 
-The windows are counted here as the protocol asks; where the count is off, as with other replicas that emit for the
-same request, the host has what is too much wait, in order. A tensor in a GPU's memory stays until the payload that
-names it is returned.
+Windows are counted here as the protocol asks. If the count is off, as when other replicas emit for the same request,
+the host queues the excess in order. A tensor in a GPU's memory stays until the payload that names it is returned.
 """
 
 from __future__ import annotations
@@ -11,37 +10,36 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from . import wire
-from .answers import Answer, Attempt
 from .buffer import Buffer, Envelope
 from .errors import Code, HostError, RequestOver, TooLarge, WindowFull, again
-from .room import Out, Room
-from .scoreboard import Running
+from .futures import Future, PolledFuture
+from .scoreboard import HandlerEntry
+from .segments import Block, OutstandingPut
 from .session import Session, Work
 
-#: Memory that is offered and used again and again; what does not fit gets segments of its own.
-ROOM_BYTES = 256 << 20
+#: Bound of the reused segments; payloads beyond it get segments of their own.
+ARENA_BYTES = 256 << 20
 
-#: How tensors travel, by the protocol's numbers.
+#: The transports of tensors, by the protocol's numbers.
 MODES = ("default", "cuda_ipc", "cuda_ipc_pool")
 
-#: Puts of one source for which the host may have no place yet, whatever its windows let through: it queues 4,096
-#: messages of a source.
+#: Bound of outstanding puts of one source, independent of its windows: the host queues 4,096 messages of a source.
 MAX_OUT = 2048
 
 
 Payload: TypeAlias = "bytes | bytearray | memoryview"
 
-#: Memory that was lent when a session ended. It stays as it is for as long as this process lives.
-stranded: list[Any] = []
+#: GPU memory that was lent when a session ended. It stays allocated for the life of the process.
+orphaned_memory: list[Any] = []
 
 
 def tensors_of(edges: list[wire.Edge], tensors: list[wire.Tensors]) -> list[wire.Tensors]:
-    """How tensors travel on each edge: an older host does not say."""
+    """The tensor transport of each edge; the default one where an older host does not say."""
     return tensors + [wire.Tensors()] * (len(edges) - len(tensors))
 
 
-class Origin(Protocol):
-    """A task or a request, as its puts know it."""
+class PutSource(Protocol):
+    """A task or a request, as `Puts` uses it."""
 
     number: int
 
@@ -49,97 +47,100 @@ class Origin(Protocol):
     def over(self) -> Any: ...  # true when the request is
 
     @property
-    def _running(self) -> Running | None: ...  # the handler that emits
+    def _handler_entry(self) -> HandlerEntry | None: ...  # the handler that emits
 
     def _out_edges(self) -> list[wire.Edge]: ...
 
-    def _went_out(self, edge: int) -> None:
-        """An emission has its place in the stream. The lock is held."""
+    def _count_emission(self, edge: int) -> None:
+        """Count an emission: its put is posted. The lock is held."""
 
     def _next_seq(self, edge: int) -> int | None:
-        """The place of the next emission on an edge, if that is known here. The lock is held."""
+        """The sequence number of the next emission on an edge; None if unknown here. The lock is held."""
 
 
 class Puts:
-    """What a source has put, by edge."""
+    """The emissions of one source, and its use of the windows of its edges."""
 
-    __slots__ = ("emitter", "session", "tensors", "on_gpu", "under_way", "out", "_all")
+    __slots__ = ("emitter", "session", "tensors", "uses_gpu_transport", "in_flight", "outstanding", "_all")
 
-    def __init__(self, emitter: Origin, s: Session, tensors: list[wire.Tensors]) -> None:
+    def __init__(self, emitter: PutSource, s: Session, tensors: list[wire.Tensors]) -> None:
         self.emitter = emitter
         self.session = s
-        self.under_way = [[0, 0] for _ in tensors]  # deliveries, and bytes of them; the session's lock
-        self.out = 0  # puts that have a place in the windows
+        # By edge: puts that hold credit, their bytes, and how many of these are kept for a replay; guarded by the
+        # session's lock.
+        self.in_flight = [[0, 0, 0] for _ in tensors]
+        self.outstanding = 0  # puts that hold credit
         self._all = range(len(tensors))
-        self.travel(tensors)
+        self.set_transports(tensors)
 
-    def travel(self, tensors: list[wire.Tensors]) -> None:
-        """Say how tensors on a GPU travel, by edge."""
+    def set_transports(self, tensors: list[wire.Tensors]) -> None:
+        """Set the tensor transport of each edge."""
         self.tensors = tensors
-        self.on_gpu = any(t.transport for t in tensors)
+        self.uses_gpu_transport = any(t.transport for t in tensors)
 
     def edges(self, edge: int) -> Sequence[int]:
         """The edges that an emission goes to."""
         return self._all if edge == wire.ALL_EDGES else (edge,)
 
-    def small(self, e: Envelope, codec: int, flags: int, payload: Payload) -> Work[None] | None:
-        """Put what is in the message, or is passed on by reference. None: it is done; else it has to wait."""
-        s, credit = self.session, self._credit(e.edge, len(payload))
+    def put_small(self, e: Envelope, codec: int, flags: int, payload: Payload) -> Work[None] | None:
+        """Put a payload in a message, or forward one by reference. Returns None if done, or the work that waits for
+        credit."""
+        s, credit = self.session, self._new_credit(e.edge, len(payload))
         try:
             with s.locked:
                 if s.error is not None:
                     raise again(s.error)
-                if s.attempts or credit.take() is None:  # those that wait come first
-                    return self._small_work(credit, e, codec, flags, payload)
+                if s.polled or credit.acquire() is None:  # waiting emissions come first
+                    return self._put_small_work(credit, e, codec, flags, payload)
                 try:
                     self._put_locked(credit, None, e, codec, flags, len(payload), payload)
                 except BaseException:
-                    credit.give()
+                    credit.release()
                     raise
         except HostError as error:
-            raise self._named(error, e.edge, e.key)
+            raise self._with_emission(error, e.edge, e.key)
         return None
 
-    def _small_work(self, credit: _Credit, e: Envelope, codec: int, flags: int, payload: Payload) -> Work[None]:
-        payload = bytes(payload)  # it may be the caller's, and changed while this waits
-        yield from self._await(credit, e)
+    def _put_small_work(self, credit: _Credit, e: Envelope, codec: int, flags: int, payload: Payload) -> Work[None]:
+        payload = bytes(payload)  # the caller may change the buffer while this waits
+        yield from self._await_credit(credit, e)
         try:
             with self.session.locked:
                 self._put_locked(credit, None, e, codec, flags, len(payload), payload)
         except BaseException:
-            credit.give_back()
+            credit.release_and_notify()
             raise
 
-    def _credit(self, edge: int, size: int) -> _Credit:
+    def _new_credit(self, edge: int, size: int) -> _Credit:
         return _Credit(self, self._all if edge == wire.ALL_EDGES else (edge,), (size + 127) & ~63)
 
-    def _await(self, credit: _Credit, e: Envelope) -> Work[_Credit]:
-        """Take a place in the windows of an emission's edges, and wait for it."""
+    def _await_credit(self, credit: _Credit, e: Envelope) -> Work[_Credit]:
+        """Acquire credit in the windows of an emission's edges, waiting for it."""
 
-        def ask() -> Attempt:
-            return self.session.attempts.make(Attempt(credit.take, self, _Credit.give))
+        def ask() -> PolledFuture:
+            return self.session.polled.add(PolledFuture(credit.acquire, self, _Credit.release))
 
-        running = self.emitter._running
+        running = self.emitter._handler_entry
         if running is not None:
-            running.wait(credit.edge)
+            running.begin_wait(credit.edge)
         try:
-            taken: _Credit = yield from self._ask_work(ask, e.edge, e.key)
+            taken: _Credit = yield from self._await_named(ask, e.edge, e.key)
         finally:
             if running is not None:
-                running.go_on()
+                running.end_wait()
         return taken
 
-    # Which emission it was, for errors.
+    # Errors of emissions.
 
-    def _ask_work(self, ask: Callable[[], Answer], edge: int, key: str) -> Work[Any]:
-        """Ask for an emission. An error says which one it was."""
+    def _await_named(self, ask: Callable[[], Future], edge: int, key: str) -> Work[Any]:
+        """Wait for the future of `ask`. An error gets the emission's edge, key and sequence number."""
         try:
             return (yield ask())
         except HostError as e:
-            raise self._named(e, edge, key)
+            raise self._with_emission(e, edge, key)
 
-    def _named(self, e: HostError, edge: int, key: str) -> HostError:
-        """The error of an emission, which says which one it was. The lock is not held."""
+    def _with_emission(self, e: HostError, edge: int, key: str) -> HostError:
+        """Set the source, edge, key and sequence number of an emission in its error. The lock is not held."""
         e.source = self.emitter.number
         e.key = wire.cut_utf8(str(key).encode(errors="replace"), wire.MAX_NAME_BYTES).decode()
         edges = self.emitter._out_edges()
@@ -148,11 +149,11 @@ class Puts:
         if edge < len(edges):
             with self.session.locked:
                 seq = self.emitter._next_seq(edge)
-            if seq is not None:  # or the edge would be read with the sequence 0
+            if seq is not None:  # an edge without a known sequence number would show sequence 0
                 e.edge, e.seq = edges[edge].name, seq
         return e
 
-    def room(self, size: int, alone: bool) -> Room:
+    def allocate(self, size: int, alone: bool) -> Block:
         s = self.session
         with s.locked:
             if s.error is not None:
@@ -163,18 +164,19 @@ class Puts:
                     f"a payload of {size} bytes: this bus takes {s.largest_bytes}: see large_bytes in its pipeline file, and the "
                     "memory that it may use",
                 )
-            most = s.arena_bytes or ROOM_BYTES
-            return (s.room.take(size, most) if size <= most and not alone else None) or s.room.alone(size)
+            most = s.arena_bytes or ARENA_BYTES
+            block = s.allocator.allocate(size, most) if size <= most and not alone else None
+            return block or s.allocator.allocate_dedicated(size)
 
     def _put_locked(
-        self, credit: _Credit, room: Room | None, e: Envelope, codec: int, flags: int, size: int, payload: Payload
+        self, credit: _Credit, block: Block | None, e: Envelope, codec: int, flags: int, size: int, payload: Payload
     ) -> None:
-        """Put a payload. It is in `room`, or in the message. The lock is held."""
+        """Put a payload that lies in `block` or, without one, in the message. The lock is held."""
         s = self.session
         if s.error is not None:
             raise again(s.error)
-        number = s.room.put(room, credit)
-        segment, offset = (room.segment, room.offset) if room is not None else (0, 0)
+        number = s.allocator.register_put(block, credit)
+        segment, offset = (block.segment, block.offset) if block is not None else (0, 0)
         if e.last:
             flags |= wire.LAST
         try:
@@ -183,53 +185,53 @@ class Puts:
                 payload,
             ))  # fmt: skip
         except BaseException:
-            s.room.unsaid(number)
+            s.allocator.cancel_put(number)
             raise
-        self.emitter._went_out(e.edge)
+        self.emitter._count_emission(e.edge)
 
     def reserve_work(self, size: int, codec: int, e: Envelope, inline: bool = False) -> Work[Buffer]:
-        """Room for a payload, to be filled and put: in a message, or in place."""
-        credit = self._credit(e.edge, size)
-        yield from self._await(credit, e)
-        room = None
+        """A buffer for a payload, to be filled and put: in a message, or in a block."""
+        credit = self._new_credit(e.edge, size)
+        yield from self._await_credit(credit, e)
+        block = None
         if inline:
             view = memoryview(bytearray(size))
         else:
             try:
-                room = self.room(size, credit.alone)
+                block = self.allocate(size, credit.needs_own_segment)
             except BaseException as error:
-                credit.give_back()
-                raise self._named(error, e.edge, e.key) if isinstance(error, HostError) else error
-            view = room.view[:size]
-        return Buffer(self.session, _Filled(self, credit, room, view, e, codec), view, e)
+                credit.release_and_notify()
+                raise self._with_emission(error, e.edge, e.key) if isinstance(error, HostError) else error
+            view = block.view[:size]
+        return Buffer(self.session, _ReservedPut(self, credit, block, view, e, codec), view, e)
 
 
-class Kept(Out):
-    """What a put keeps until it is returned."""
+class RetainingPut(OutstandingPut):
+    """A put that retains objects until it is returned."""
 
-    __slots__ = ("keep", "_session")
+    __slots__ = ("retained", "_session")
 
     def __init__(self, s: Session, keep: list[Any] | None) -> None:
-        self.keep = keep  #: cleared when no process needs the payload any more
+        self.retained = keep  #: a list that is cleared when no process needs the payload; None: nothing is retained
         self._session = s
 
     @property
-    def keeps(self) -> bool:
-        return self.keep is not None
+    def retains_memory(self) -> bool:
+        return self.retained is not None
 
     def returned(self) -> None:
-        keep, self.keep = self.keep, None
+        keep, self.retained = self.retained, None
         if keep is not None:
-            self._session.call_later(keep.clear)  # what it drops may be anything
+            self._session.call_unlocked(keep.clear)  # destructors of its items may run any code
 
-    def lost(self) -> None:
-        # A process that reads a buffer that was lent may go on: there is no host to say when that is over.
-        stranded.extend(p.lent for p in self.keep or () if p.lent)
-        Kept.returned(self)
+    def session_ended(self) -> None:
+        # Other processes may still read lent buffers, and no host says when they stop.
+        orphaned_memory.extend(p.kept_alive for p in self.retained or () if p.kept_alive)
+        RetainingPut.returned(self)
 
 
-class _Credit(Kept):
-    """A place in windows, until it is spent, given back or returned."""
+class _Credit(RetainingPut):
+    """A put's credit: its share of the windows of its edges, until it is spent, released or returned."""
 
     __slots__ = ("_puts", "_edges", "_cost", "_n", "_bytes")
 
@@ -238,7 +240,7 @@ class _Credit(Kept):
         self._puts = puts
         self._edges = edges
         self._cost = cost
-        self._n, self._bytes = 0, False  # what of it is taken
+        self._n, self._bytes = 0, False  # the acquired count and whether the bytes are acquired
 
     @property
     def edge(self) -> int:
@@ -246,54 +248,65 @@ class _Credit(Kept):
         return next(iter(self._edges), 0)
 
     @property
-    def alone(self) -> bool:
-        """Whether the payload does not fit a window: it then has that to itself, and a segment of its own."""
+    def needs_own_segment(self) -> bool:
+        """Whether the payload exceeds a byte window. It then takes the whole window, and a segment of its own."""
         out = self._puts.emitter._out_edges()
         return any(0 < out[i].window_bytes < self._cost for i in self._edges)
 
-    def take(self) -> _Credit | None:
-        """Take it if there is room. The lock is held."""
+    def acquire(self) -> _Credit | None:
+        """Acquire the credit if the windows allow it; None if it has to wait. The lock is held."""
         puts, cost = self._puts, self._cost
-        out, under_way = puts.emitter._out_edges(), puts.under_way
+        out, under_way = puts.emitter._out_edges(), puts.in_flight
         if puts.emitter.over:
             raise RequestOver(Code.OVER, "the request is over")
-        if puts.out >= MAX_OUT:
+        if puts.outstanding >= MAX_OUT:
             return None
         for i in self._edges:
-            e, (n, nbytes) = out[i], under_way[i]
+            e, (n, nbytes, retained) = out[i], under_way[i]
             most = e.window_bytes
-            # What does not fit a byte window takes all of it.
+            # A payload larger than the byte window takes all of it.
             if (e.window and n >= e.window) or (most and nbytes and nbytes + cost > most):
                 if e.policy == wire.POLICY_FAIL:
                     raise WindowFull(Code.WINDOW_FULL, f"the window of {e.name} is full")
                 if e.policy == wire.POLICY_BLOCK:
+                    if retained and retained + self._share(i) > most:
+                        text = f"input that is kept for a replay fills the byte window of {e.name}: make it larger"
+                        raise WindowFull(Code.WINDOW_FULL, text)
                     return None
         for i in self._edges:
-            most, used = out[i].window_bytes, under_way[i]
+            used = under_way[i]
             used[0] += 1
-            used[1] += most if 0 < most < cost else cost
-        puts.out += 1
+            used[1] += self._share(i)
+        puts.outstanding += 1
         self._n, self._bytes = 1, True
         return self
 
-    def give(self) -> None:
-        """Give it back, with the lock held. Idempotent."""
+    def release(self) -> None:
+        """Release the credit. The lock is held. Idempotent."""
         self.spent(True)
 
-    def give_back(self) -> None:
+    def release_and_notify(self) -> None:
         with self._puts.session.locked:
-            self.give()
+            self.release()
             self._puts.session.notify()
 
+    def _share(self, edge: int) -> int:
+        """The bytes of the put in the byte window of an edge, which a larger payload takes all of."""
+        most = self._puts.emitter._out_edges()[edge].window_bytes
+        return most if 0 < most < self._cost else self._cost
+
     def spent(self, bytes_too: bool) -> None:
-        puts, n, cost = self._puts, self._n, self._cost if bytes_too and self._bytes else 0
+        """Give back the count, and the bytes unless the host keeps the payload for a replay."""
+        puts, n, retained = self._puts, self._n, self._bytes and not self._n
         for i in self._edges:
-            used = puts.under_way[i]
+            used = puts.in_flight[i]
             used[0] -= n
-            if cost:
-                most = puts.emitter._out_edges()[i].window_bytes
-                used[1] -= most if 0 < most < cost else cost
-        puts.out -= n
+            if bytes_too and self._bytes:
+                used[1] -= self._share(i)
+                used[2] -= self._share(i) if retained else 0
+            elif n:
+                used[2] += self._share(i)
+        puts.outstanding -= n
         self._n = 0
         if bytes_too:
             self._bytes = False
@@ -303,33 +316,33 @@ class _Credit(Kept):
         super().returned()
 
 
-class _Filled:
-    """How a buffer is sent: in a message, or in place."""
+class _ReservedPut:
+    """The put of a `Buffer`: in a message, or in a block."""
 
-    __slots__ = ("_puts", "_credit", "_room", "_view", "_envelope", "_codec")
+    __slots__ = ("_puts", "_credit", "_block", "_view", "_envelope", "_codec")
 
     def __init__(
-        self, puts: Puts, credit: _Credit, room: Room | None, view: memoryview, e: Envelope, codec: int
+        self, puts: Puts, credit: _Credit, block: Block | None, view: memoryview, e: Envelope, codec: int
     ) -> None:
-        self._puts, self._credit, self._room, self._view = puts, credit, room, view
+        self._puts, self._credit, self._block, self._view = puts, credit, block, view
         self._envelope, self._codec = e, codec
 
-    def keep(self, what: list[Any]) -> None:
-        """Have this cleared when nobody needs the payload any more."""
-        self._credit.keep = what
+    def retain(self, what: list[Any]) -> None:
+        """Clear this list when no process needs the payload any more."""
+        self._credit.retained = what
 
     def send(self, n: int, e: Envelope) -> None:
-        r, flags, payload = self._room, wire.INLINE, self._view[:n]
+        r, flags, payload = self._block, wire.INLINE, self._view[:n]
         if r is not None:
-            flags, payload = wire.OWN_SEGMENT if r.alone else 0, b""
+            flags, payload = wire.OWN_SEGMENT if r.dedicated else 0, b""
         with self._puts.session.locked:
             self._puts._put_locked(self._credit, r, e, self._codec, flags, n, payload)
 
     def abort(self) -> None:
         s = self._puts.session
-        self._credit.keep = None
+        self._credit.retained = None
         with s.locked:
-            if s.error is None and self._room is not None:
-                s.room.give(self._room)
-            self._credit.give()
+            if s.error is None and self._block is not None:
+                s.allocator.free(self._block)
+            self._credit.release()
             s.notify()

@@ -1,4 +1,4 @@
-"""Requests that this client submits, and their results. With an event loop: `aio`."""
+"""Requests that this client submits, and their results. Those of event loops are in `aio`."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from . import deadlines, wire
-from .answers import Answer, Attempt, answered
-from .deadlines import deadline_of, limit_of, time_left
+from .deadlines import deadline_of, to_wire, wait_limit
 from .delivery import Delivery
 from .emit import Emitter
 from .errors import Code, DeadlineExceeded, Finished, OmnibusError, ProtocolError, RequestOver, again, host_error
+from .futures import Future, PolledFuture, resolve
 from .puts import Puts, tensors_of
 from .session import OutOfTime, Session, Work
-from .task import ended
+from .task import end_error
 
 log = logging.getLogger("omnibus")
 
-#: For how many seconds a submit waits before the log says so.
-_PATIENCE = 1.0
+#: A submit that waits for this many seconds is logged.
+_WARN_SECONDS = 1.0
 
 _R = TypeVar("_R", bound="BaseRequest")
 
 
 class BaseRequest(Emitter):
-    """What `Request` and `AsyncRequest` have in common."""
+    """The common base of `Request` and `AsyncRequest`."""
 
-    __slots__ = ("number", "request", "_deadline", "_session", "_results", "_ended", "_error", "_open", "_closed",
-                 "_held", "_last", "_spent", "_on_news", "_puts", "_begun", "__weakref__")  # fmt: skip
+    __slots__ = ("number", "request", "_deadline", "_session", "_results", "_ended", "_error", "_inputs_open", "_closed",
+                 "_unfinished", "_current_result", "_previous_result", "_on_change", "_puts", "_begin_future", "__weakref__")  # fmt: skip
 
     def __init__(self, s: Session, number: int, deadline: float | None, tell: bool) -> None:
         self.number = wire.OWN_SOURCE | number
@@ -43,23 +43,23 @@ class BaseRequest(Emitter):
         self._results: deque[Delivery] = deque()
         self._ended = False
         self._error: OmnibusError | None = None
-        self._open = True  # inputs may still be sent
+        self._inputs_open = True  # inputs may still be sent
         self._closed = False  # no more results are wanted
-        self._held = 0  # results not finished
-        self._last: Delivery | None = None  # the result in the hands of the loop
-        self._spent: Delivery | None = None  # the one before, which the loop has done with
-        self._on_news: set[Callable[[], object]] = set()  # changed by whoever waits, without a lock
-        self._begun = Begun(self) if tell else None  # done once the host has begun it, or has refused it
+        self._unfinished = 0  # results not finished
+        self._current_result: Delivery | None = None  # the result that the loop works on
+        self._previous_result: Delivery | None = None  # the one before, which the loop no longer uses
+        self._on_change: set[Callable[[], object]] = set()  # changed by waiting loops, without a lock
+        self._begin_future = BeginFuture(self) if tell else None  # done once the host has begun or refused the request
 
     @property
     def over(self) -> bool:
-        """Whether the request has ended; results may still be there to be read."""
+        """Whether the request has ended; there may still be results to read."""
         return self._ended or self._error is not None
 
     def close_send(self) -> None:
-        """The inputs end here. Idempotent."""
-        if self._open:
-            self._open = False
+        """End the inputs. Idempotent."""
+        if self._inputs_open:
+            self._inputs_open = False
             self._session.tell(wire.CloseSend(self.number))
 
     def abort(self, reason: str = "") -> None:
@@ -67,9 +67,9 @@ class BaseRequest(Emitter):
         self._session.tell(wire.AbortRequest(self.number, 0, reason))
 
     def close(self) -> None:
-        """No more results are wanted; aborts the request if it is open. Idempotent.
+        """Discard further results, and abort the request if it is not over. Idempotent.
 
-        Results that were kept stay until they are finished.
+        Kept results stay until they are finished.
         """
         with self._session.locked:
             self._close()
@@ -78,132 +78,133 @@ class BaseRequest(Emitter):
         """close, with the lock held."""
         if self._closed:
             return
-        self._closed, self._open = True, False
-        for d in (*self._results, self._last, self._spent):
+        self._closed, self._inputs_open = True, False
+        for d in (*self._results, self._current_result, self._previous_result):
             if d is not None and not d._kept:
                 d._finish()
         self._results.clear()
-        self._last = self._spent = None
+        self._current_result = self._previous_result = None
         if not self.over:
-            if deadlines.over(self._deadline):  # or the host, which may have read the submit late, takes it for aborted
+            if deadlines.has_passed(self._deadline):  # otherwise a host that read the submit late would record an abort
                 self._session.post(wire.AbortRequest(self.number, Code.OVER, ""))
             self._session.post(wire.Close(self.number))
-            self._tell()
-            self._session.notify()  # for a thread that waits for a result
+            self._notify_waiters()
+            self._session.notify()  # wakes a thread that waits for a result
 
     def _out_edges(self) -> list[wire.Edge]:
         return self._session.welcome.inputs
 
     def _send_work(self, value: Any, to: str | None, key: str, attrs: wire.Attrs | None, last: bool,
                    codec: int | None) -> Work[None]:  # fmt: skip
-        if self._ended and not self._closed:  # which the host says, too, to who asks it
+        if self._ended and not self._closed:  # the error that the host would answer
             raise RequestOver(Code.OVER, "the request is complete" if self._error is None else str(self._error))
-        if not self._open:
+        if not self._inputs_open:
             raise Finished("the inputs of the request have ended")
         ends = last and to is None
         if ends:
-            self._open = False
+            self._inputs_open = False
         try:
             yield from self._emit_work(value, self._envelope(0, to, key, attrs, last), codec)
         except BaseException:
-            if ends:  # it ended nothing, or nobody waited to hear whether it did: that is still the caller's to do
-                self._open = not (self._closed or self.over)
+            if ends:  # the input was not sent, or its outcome is unknown: the caller may still end the inputs
+                self._inputs_open = not (self._closed or self.over)
             raise
 
-    def _next(self) -> Delivery | None:
-        """The next result, None at the end. The lock is held, and there is one or it is over."""
+    def _take_result(self) -> Delivery | None:
+        """The next result; None at the end. The lock is held, and `_result_ready` is true."""
         if self._results:
-            self._last = self._results.popleft()
-            return self._last
+            self._current_result = self._results.popleft()
+            return self._current_result
         if self._error is not None:
             raise again(self._error)
         if self._closed:
             raise Finished("the request was closed")
         return None
 
-    def _ready(self) -> bool:
+    def _result_ready(self) -> bool:
         return bool(self._results) or self.over or self._closed
 
-    def _patience(self) -> float | None:
-        """For how many seconds a result is waited for."""
-        soonest = limit_of(self._deadline)
+    def _wait_seconds(self) -> float | None:
+        """How many seconds to wait for a result; None: no limit."""
+        soonest = wait_limit(self._deadline)
         return None if soonest is None else soonest - time.monotonic()
 
-    def _silence(self) -> DeadlineExceeded:
-        return silent()
+    def _no_answer(self) -> DeadlineExceeded:
+        return no_answer()
 
-    def _unended(self) -> DeadlineExceeded:
+    def _unknown_end(self) -> DeadlineExceeded:
         return DeadlineExceeded("", "", "", 0, "the host does not say how it ended")
 
-    def _come(self) -> bool:
-        """Finish the last result, and take the next. True: there is one, or none comes. The lock is held."""
-        spent, self._spent = self._spent, None
+    def _advance(self) -> bool:
+        """Finish the previous result and take the next. Returns whether there is one, or none will come. The lock is
+        held."""
+        spent, self._previous_result = self._previous_result, None
         if spent is not None and not spent._kept:
             spent._finish()
-        if self._last is None and self._results:
-            self._last = self._results.popleft()
-        return self._last is not None or self.over or self._closed
+        if self._current_result is None and self._results:
+            self._current_result = self._results.popleft()
+        return self._current_result is not None or self.over or self._closed
 
     def _finish_last(self) -> None:
-        d, self._last = self._last, None
+        d, self._current_result = self._current_result, None
         if d is not None and not d._kept and not d.finished:
             with self._session.locked:
                 d._finish()
 
     # As a source; called with the lock held.
 
-    def _deliver(self, m: wire.Deliver) -> None:
+    def _receive_delivery(self, m: wire.Deliver) -> None:
         edges = self._session.welcome.results
         if m.edge >= len(edges):
             raise ProtocolError(f"result {m.delivery} is on edge {m.edge} of {len(edges)}")
         d = Delivery(self._session, m, edges[m.edge], self, None)
-        self._session.opening.discard(self.number)
-        self._held += 1
+        self._session.pending_submits.discard(self.number)
+        self._unfinished += 1
         if self._closed or d.bare:
             d._finish()
             return
         self._results.append(d)
-        self._tell()
+        self._notify_waiters()
 
-    def _over(self, m: wire.Over) -> None:
-        self._ended, self._error = True, refusal(m) if m.outcome == wire.OUTCOME_REFUSED else ended(m)
-        self._open = False
+    def _receive_over(self, m: wire.Over) -> None:
+        self._ended, self._error = True, refusal(m) if m.outcome == wire.OUTCOME_REFUSED else end_error(m)
+        self._inputs_open = False
         self._session.sources.pop(self.number, None)
-        self._has_begun(self._error if m.outcome == wire.OUTCOME_REFUSED else None)
-        self._tell()
+        self._resolve_begin(self._error if m.outcome == wire.OUTCOME_REFUSED else None)
+        self._notify_waiters()
 
-    def _gone(self, error: OmnibusError) -> None:
+    def _session_ended(self, error: OmnibusError) -> None:
         if not self._ended:
             self._error = error
-            self._has_begun(error)
-        self._tell()
+            self._resolve_begin(error)
+        self._notify_waiters()
 
-    def _has_begun(self, error: OmnibusError | None = None) -> None:
-        """The host has begun it, or an error says why it has not."""
-        self._session.opening.discard(self.number)
-        a, self._begun = self._begun, None
+    def _resolve_begin(self, error: OmnibusError | None = None) -> None:
+        """Resolve the begin future: the host has begun the request or, with an error, has not."""
+        self._session.pending_submits.discard(self.number)
+        a, self._begin_future = self._begin_future, None
         if a is not None:
-            answered(self._session, a, None if error else self, error)
+            resolve(self._session, a, None if error else self, error)
 
-    def _finished(self, _d: Delivery, _code: int) -> None:
-        self._held -= 1
+    def _on_finished(self, _d: Delivery, _code: int) -> None:
+        self._unfinished -= 1
 
     @property
-    def _holds(self) -> bool:
-        return self._held > 0
+    def _holds_deliveries(self) -> bool:
+        return self._unfinished > 0
 
-    def _tell(self) -> None:
-        for f in self._on_news.copy():
-            self._session.call_later(f)
+    def _notify_waiters(self) -> None:
+        for f in self._on_change.copy():
+            self._session.call_unlocked(f)
 
 
-class Begun(Answer):
-    """That the host has begun a request. Whoever waits no longer for it closes the request."""
+class BeginFuture(Future):
+    """The future of a request that the host begins. Abandoning it closes the request."""
 
     __slots__ = ("request",)
 
     def __init__(self, request: BaseRequest) -> None:
-        super().__init__(Begun)
+        super().__init__(BeginFuture)
         self.request = request
 
     def abandon(self) -> None:
@@ -212,19 +213,19 @@ class Begun(Answer):
 
 
 def refusal(m: wire.Over) -> OmnibusError:
-    """Why a request did not begin."""
+    """The error of a request that did not begin."""
     e = host_error(m.code, m.text)
-    # At its deadline the host has had no place for it.
+    # The host had no permit for it before its deadline.
     return DeadlineExceeded("", "", "", 0, m.text) if isinstance(e, RequestOver) else e
 
 
 class Request(BaseRequest):
     """A request of this client: an iterator of results, and a context manager that closes it.
 
-    Each result is finished when the next is asked for, unless it was kept. When
-    the request ends otherwise than well, the iterator raises RequestFailed,
+    Each result is finished when the next is asked for, unless it was kept. If
+    the request does not complete, the iterator raises RequestFailed,
     RequestAborted or DeadlineExceeded behind the last result. One thread iterates;
-    others may send.
+    other threads may send.
     """
 
     __slots__ = ()
@@ -239,27 +240,28 @@ class Request(BaseRequest):
         last: bool = False,
         codec: int | None = None,
     ) -> None:
-        """Send an input; waits for room. `to` names the one stage that gets it. RequestOver: the request has ended."""
-        if last or not self._open or self._ended:
+        """Send an input; waits for credit and space. `to` names the only stage that gets it. Raises RequestOver if the
+        request has ended."""
+        if last or not self._inputs_open or self._ended:
             self._run(self._send_work(value, to, key, attrs, last, codec))
         else:
-            self._finish_emission(self._emit(value, self._envelope(0, to, key, attrs), codec))
+            self._run_rest(self._emit(value, self._envelope(0, to, key, attrs), codec))
 
     def values(self) -> list[Any]:
-        """All results decoded, once the request is complete. Tensors among them hold their payloads."""
+        """All results, decoded, once the request is complete. Tensors keep their payloads."""
         return [d.value() for d in self]
 
     def __iter__(self) -> Request:
         return self
 
     def __next__(self) -> Delivery:
-        self._spent, self._last = self._last, None
-        if not self._session.wait(self._come, None if self._deadline is None else self._patience()):
-            raise self._unended()
-        d = self._last
+        self._previous_result, self._current_result = self._current_result, None
+        if not self._session.wait(self._advance, None if self._deadline is None else self._wait_seconds()):
+            raise self._unknown_end()
+        d = self._current_result
         if d is None:
             with self._session.locked:
-                d = self._next()
+                d = self._take_result()
             if d is None:
                 raise StopIteration
         return d
@@ -274,67 +276,68 @@ class Request(BaseRequest):
 
 
 @contextmanager
-def in_time() -> Iterator[None]:
-    """Have work that has such a limit raise what requests do."""
+def deadline_errors() -> Iterator[None]:
+    """Convert OutOfTime into DeadlineExceeded."""
     try:
         yield
     except OutOfTime:
-        raise silent() from None
+        raise no_answer() from None
 
 
-def silent() -> DeadlineExceeded:
-    """The host was waited for as long as it may be."""
+def no_answer() -> DeadlineExceeded:
+    """The error for a host that does not answer within the limit."""
     return DeadlineExceeded("", "", "", 0, "the host does not answer")
 
 
-def open_work(kind: type[_R], s: Session, deadline: float | None, flags: int, trace: wire.Trace | None) -> Work[_R]:
-    """Submit a request, when there are not too many of which the host has not been heard. With TELL the host is told at once, and else with the first input."""
+def submit_unconfirmed_work(kind: type[_R], s: Session, deadline: float | None, flags: int, trace: wire.Trace | None) -> Work[_R]:
+    """Submit a request, once fewer than MAX_QUESTIONS requests are unanswered. With TELL the message is sent at once, else
+    with the first input."""
 
-    def try_() -> _R | None:
-        return _open(kind, s, deadline, flags, trace) if len(s.opening) < wire.MAX_QUESTIONS else None
+    def submit_now() -> _R | None:
+        return _submit(kind, s, deadline, flags, trace) if len(s.pending_submits) < wire.MAX_QUESTIONS else None
 
     with s.locked:
-        r = try_()
+        r = submit_now()
     if r is None:
-        a = Attempt(try_, _open, BaseRequest._close)
-        a.limit = time.monotonic() + _PATIENCE
-        r = yield s.attempts.make(a)
+        a = PolledFuture(submit_now, _submit, BaseRequest._close)
+        a.limit = time.monotonic() + _WARN_SECONDS
+        r = yield s.polled.add(a)
     if r is None:
-        _say_full(s)
-        r = yield s.attempts.make(Attempt(try_, _open, BaseRequest._close))
+        _warn_submit_waits(s)
+        r = yield s.polled.add(PolledFuture(submit_now, _submit, BaseRequest._close))
     assert r is not None
     return r
 
 
-def _say_full(s: Session) -> None:
-    """Log why a submit waits, once until there are fewer that wait."""
+def _warn_submit_waits(s: Session) -> None:
+    """Log why a submit waits. Repeated only after the number of unanswered requests has fallen to half."""
     with s.locked:
-        said, s.said_full = s.said_full, True
-    if not said:
+        warned, s.warned_submit_waits = s.warned_submit_waits, True
+    if not warned:
         log.warning(
-            "submit waits: %d requests of this client wait for their places at the host. Read the results of earlier"
-            " requests to their ends, or close them, in another thread or task: they have the places",
+            "submit waits: %d requests of this client wait for permits of the host. Read the results of earlier"
+            " requests to their ends, or close them, in another thread or task: they hold the permits",
             wire.MAX_QUESTIONS,
         )
 
 
-def _open(kind: type[_R], s: Session, deadline: float | None, flags: int, trace: wire.Trace | None) -> _R:
+def _submit(kind: type[_R], s: Session, deadline: float | None, flags: int, trace: wire.Trace | None) -> _R:
     """Submit a request. The lock is held."""
     if s.error is not None:
         raise again(s.error)
     number, wanted = s.requests + 1, flags & wire.TELL != 0
     r = kind(s, number, deadline, wanted)
-    if len(s.opening) >= wire.MAX_QUESTIONS // 2:
-        flags |= wire.TELL  # so that those of which nothing is heard for long do not fill the places of all
+    if len(s.pending_submits) >= wire.MAX_QUESTIONS // 2:
+        flags |= wire.TELL  # the host answers at once, so quiet requests do not fill `pending_submits`
     else:
-        s.said_full = False
-    m = wire.Submit(time_left(deadline), flags, trace or wire.Trace(), r.number)
+        s.warned_submit_waits = False
+    m = wire.Submit(to_wire(deadline), flags, trace or wire.Trace(), r.number)
     if wanted:
         s.post(m)
     else:
-        s.connection.hold(m)
+        s.connection.defer(m)
     s.requests = number
-    s.opening.add(r.number)
+    s.pending_submits.add(r.number)
     s.sources[r.number] = r
     return r
 
@@ -343,45 +346,46 @@ def submit_work(
     kind: type[_R], s: Session, deadline: float | None, fail_fast: bool, trace: wire.Trace | None
 ) -> Work[_R]:
     """Submit a request, and wait until the host has begun it."""
-    r = yield from open_work(kind, s, deadline, wire.TELL | (wire.FAIL_FAST if fail_fast else 0), trace)
-    if r._begun is not None:
-        yield r._begun
+    r = yield from submit_unconfirmed_work(kind, s, deadline, wire.TELL | (wire.FAIL_FAST if fail_fast else 0), trace)
+    if r._begin_future is not None:
+        yield r._begin_future
     return r
 
 
-def submit_ahead(s: Session) -> Answer | None:
-    """Submit a request that nobody waits for yet, if there is a place for it. The lock is held."""
-    if len(s.opening) >= wire.MAX_QUESTIONS:
+def submit_early(s: Session) -> Future | None:
+    """Submit a request ahead of its use, unless MAX_QUESTIONS are unanswered. The lock is held."""
+    if len(s.pending_submits) >= wire.MAX_QUESTIONS:
         return None
-    return _open(Request, s, None, wire.TELL | wire.FAIL_FAST, None)._begun
+    return _submit(Request, s, None, wire.TELL | wire.FAIL_FAST, None)._begin_future
 
 
-def stream_work(
+def submit_stream_work(
     kind: type[_R], s: Session, timeout: float | None, deadline: float | None, fail_fast: bool, trace: wire.Trace | None
 ) -> tuple[Work[_R], float | None]:
-    """Submit a request; and until when the host is waited for, by time.monotonic: see `in_time`."""
+    """The work that submits a request, and its limit by time.monotonic: see `deadline_errors`."""
     at = deadline_of(timeout, deadline)
-    return submit_work(kind, s, at, fail_fast, trace), limit_of(at)
+    return submit_work(kind, s, at, fail_fast, trace), wait_limit(at)
 
 
-def first_work(
+def submit_value_work(
     kind: type[_R], s: Session, timeout: float | None, deadline: float | None, fail_fast: bool, trace: wire.Trace | None,
     value: Any, to: str | None, key: str, attrs: wire.Attrs | None, codec: int | None,
 ) -> tuple[Work[_R], float | None]:  # fmt: skip
-    """stream_work, for a request with one input, which leaves with the request unless there is to be an answer first."""
+    """submit_stream_work, for a request with one input. Without `fail_fast` the input is sent together with the
+    request."""
     at = deadline_of(timeout, deadline)
-    opened = submit_work(kind, s, at, True, trace) if fail_fast else open_work(kind, s, at, 0, trace)
-    return _send_first(opened, value, to, key, attrs, codec), limit_of(at)
+    opened = submit_work(kind, s, at, True, trace) if fail_fast else submit_unconfirmed_work(kind, s, at, 0, trace)
+    return _send_only_input(opened, value, to, key, attrs, codec), wait_limit(at)
 
 
-def _send_first(
+def _send_only_input(
     opened: Work[_R], value: Any, to: str | None, key: str, attrs: wire.Attrs | None, codec: int | None
 ) -> Work[_R]:
-    """Send the only input of a request; close the request if that fails."""
+    """Send the only input of a request. On an error the request is closed."""
     r = yield from opened
     try:
         yield from r._send_work(value, to, key, attrs, True, codec)
-        r.close_send()  # for a `to` that left other edges open
+        r.close_send()  # other edges stay open if `to` names one
     except RequestOver:
         pass  # the results say how it ended
     except BaseException:

@@ -1,11 +1,10 @@
-"""`run`: serve stages until the host is done with them.
+"""`run`: serve stages until the host drains, says bye or dies.
 
-Plain functions run in the calling thread and those of a crew, `threads` of them at a
-time; one that has nothing to do reads the socket, and handles what it has read.
-Coroutines run on an event loop in the calling thread. One more thread reads when nobody
-else does, so that aborts reach handlers that are busy. The deliveries of one
-request at one stage are handled one after the other, in order; requests take turns.
-No request waits until another has room for what it emits: see `crew`.
+At most `threads` plain functions run at a time, in the calling thread and in pool threads. An idle one of these
+threads reads the socket, and handles what it has read. Coroutines run on an event loop in the calling thread. One
+standby thread reads the socket when no other thread does, so that aborts reach busy handlers. Deliveries of one
+request at one stage are handled one after the other, in order; requests take turns. A request that waits for credit
+delays no other request: see `threadpool`.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .client import Client, connect
-from .crew import Crew
 from .errors import Code, HostGone, OmnibusError, Refused, Untrusted
-from .handling import Functions, Served
+from .handlers import Functions, StageConsumer
 from .stages import StageFunction, choose
+from .threadpool import ThreadPool
 
 if TYPE_CHECKING:
     from .coroutines import EventLoop
@@ -37,12 +36,12 @@ log = logging.getLogger("omnibus")
 #: The exit status when the host is gone: EX_UNAVAILABLE.
 HOST_GONE_STATUS = 69
 
-#: Which replica of its stage a process is that a host has started, and that ends with it.
+#: The environment variable that a host sets in a process it starts: the index of its replica.
 _REPLICA = "OMNIBUS_REPLICA"
 _REJOIN_FIRST_SECONDS, _REJOIN_MOST_SECONDS = 0.05, 2.0
 
 
-#: Why a host refuses a client for good.
+#: The codes of refusals after which `rejoin` does not try again.
 _FINAL = (Code.VERSION, Code.BUS, Code.DENIED)
 
 
@@ -57,45 +56,45 @@ def run(
 ) -> None:
     """Serve the stages given, or all that were decorated.
 
-    Of plain functions, `threads` run at a time; one that waits for the host does not count,
-    and another request's runs meanwhile, if need be in a thread of its own. `gpu` is for
-    stages that send tensors of one, `allow_uids` for a host of another user: see `connect`.
+    At most `threads` plain functions run at a time. A function that waits for the host does not count, so
+    another request's may run meanwhile, in a further thread if needed. `gpu` is for
+    stages that send GPU tensors, `allow_uids` for a host of another user: see `connect`.
 
-    Returns when the host drains or says goodbye, and after SIGTERM, once what was open
-    here is finished. When the host is gone, or there is none, exits with status 69. With
-    `rejoin` it returns after SIGTERM alone: however a host ended, or if there is none yet, it
-    waits for the next one and starts afresh, unless that host has started this process. Call it from the main thread.
+    Returns when the host drains or says bye, and after SIGTERM, once all open tasks are finished. Exits with
+    status 69 if the host dies, or there is none. With `rejoin` it returns only after SIGTERM: it waits for
+    the next host however the last one ended, or if there is none yet, unless the host has started this process.
+    Call it from the main thread.
     """
     _check_not_imported()
     chosen = choose(stages)
-    leaving = _Leaving()
+    stop_request = _StopRequest()
     current: list[_Runner] = []
     pid = os.getpid()
 
     def on_sigterm(_signal: int, _frame: Any) -> None:
-        if os.getpid() != pid:  # a child that a handler has forked: nothing of the parent's is its own
+        if os.getpid() != pid:  # in a forked child of a handler, which uses nothing of the parent
             signal.signal(signal.SIGTERM, before)
             signal.raise_signal(signal.SIGTERM)
             return
-        leaving.tell()
+        stop_request.set()
         for r in current:
-            r.session.poke()
+            r.session.wake()
 
     _stacks_on_quit()
     in_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, on_sigterm) if in_main else None
     try:
         with _signals(in_main and not any(s.is_async for _, s in chosen)) as wake:
-            _serve(chosen, partial(connect, path, bus, gpu=gpu, allow_uids=tuple(allow_uids)), threads, rejoin, leaving, current, wake)
+            _serve(chosen, partial(connect, path, bus, gpu=gpu, allow_uids=tuple(allow_uids)), threads, rejoin, stop_request, current, wake)
     finally:
         if in_main:
             signal.signal(signal.SIGTERM, before)
-        leaving.close()
+        stop_request.close()
 
 
 def _check_not_imported() -> None:
-    """Raise where a child of multiprocessing imports the main file, as spawn and forkserver do: the child would serve in
-    place of its work, and its parent would wait for ever."""
+    """Raise RuntimeError if a child of multiprocessing imports the main file, as spawn and forkserver do: the child would
+    serve instead of doing its work, and its parent would wait for ever."""
     process = sys.modules.get("multiprocessing.process")
     if process is not None and getattr(process.current_process(), "_inheriting", False):
         raise RuntimeError(
@@ -105,8 +104,8 @@ def _check_not_imported() -> None:
 
 
 def _stacks_on_quit() -> None:
-    """Have SIGQUIT write the stacks of all threads to standard error, as the host asks for where a handler hangs: also
-    where that has the interpreter lock. A program that handles SIGQUIT itself goes on to."""
+    """Make SIGQUIT write the stacks of all threads to standard error, even if a handler holds the interpreter lock. The
+    host sends it when a handler hangs. A program's own handler of SIGQUIT stays."""
     if signal.getsignal(signal.SIGQUIT) != signal.SIG_DFL:
         return
     try:
@@ -115,26 +114,26 @@ def _stacks_on_quit() -> None:
         log.debug("no stacks on SIGQUIT: %s", e)
 
 
-class _Leaving:
-    """Whether the process was told to leave. A handler of signals says so in the middle of anything, even of itself:
-    there is no lock in here, as there is in a threading.Event."""
+class _StopRequest:
+    """A flag that SIGTERM sets. A signal handler may run at any point, even inside another one, so this has no lock,
+    unlike threading.Event."""
 
-    __slots__ = ("told", "_fd")
+    __slots__ = ("is_set", "_fd")
 
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self.told = False
+        self.is_set = False
 
-    def tell(self) -> None:
-        self.told = True
+    def set(self) -> None:
+        self.is_set = True
         os.eventfd_write(self._fd, 1)
 
     def wait(self, timeout: float) -> bool:
-        """Wait until it was, at most so many seconds."""
+        """Wait until it is set, or for the timeout in seconds. Returns whether it is set."""
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         poll.poll(1000 * timeout)
-        return self.told
+        return self.is_set
 
     def close(self) -> None:
         os.close(self._fd)
@@ -142,17 +141,17 @@ class _Leaving:
 
 @contextmanager
 def _signals(wanted: bool) -> Iterator[int]:
-    """A descriptor that is readable once a signal has come; -1: none is to be had.
+    """A descriptor that is readable once a signal has come; -1 unless `wanted`.
 
-    A signal that comes just before the main thread sleeps does not interrupt the sleep,
-    and is handled only behind it.
+    A signal just before the main thread sleeps does not interrupt the sleep, and
+    would be handled only behind it.
     """
     if not wanted:
         yield -1
         return
     r, w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     before = signal.set_wakeup_fd(w, warn_on_full_buffer=False)
-    if before >= 0:  # the program has one of its own
+    if before >= 0:  # the program has its own wakeup descriptor
         signal.set_wakeup_fd(before)
     try:
         yield r
@@ -168,108 +167,109 @@ def _serve(
     connect: Callable[..., Client],
     threads: int,
     rejoin: bool,
-    leaving: _Leaving,
+    stop_request: _StopRequest,
     current: list[_Runner],
     wake: int,
 ) -> None:
-    pause, said = _REJOIN_FIRST_SECONDS, ""
+    pause, last_logged = _REJOIN_FIRST_SECONDS, ""
     while True:
         try:
             with connect(name=f"{chosen[0][0]} (python {os.getpid()})") as client:
-                pause, said = _REJOIN_FIRST_SECONDS, ""
+                pause, last_logged = _REJOIN_FIRST_SECONDS, ""
                 if wake >= 0:
-                    client._session.wake_on(wake)
-                runner = _Runner(client, chosen, threads, leaving, rejoin)
+                    client._session.wake_when_readable(wake)
+                runner = _Runner(client, chosen, threads, stop_request, rejoin)
                 current[:] = [runner]
                 ended = runner.serve()
-                if leaving.told or (ended and (not rejoin or _REPLICA in os.environ)):
+                if stop_request.is_set or (ended and (not rejoin or _REPLICA in os.environ)):
                     return
                 raise HostGone("the host has gone")
         except HostGone as e:
             current.clear()
-            if leaving.told:
+            if stop_request.is_set:
                 return
             if not rejoin or isinstance(e, Untrusted) or (isinstance(e, Refused) and e.code in _FINAL):
                 log.error("%s", e)
                 sys.exit(HOST_GONE_STATUS)
-            if str(e) != said:  # once each: it may last
-                said = str(e)
+            if str(e) != last_logged:  # each text once: the state may last
+                last_logged = str(e)
                 log.warning("%s; trying again", e)
-        if leaving.wait(pause):
+        if stop_request.wait(pause):
             return
         pause = min(2 * pause, _REJOIN_MOST_SECONDS)
 
 
 class _Runner:
-    """One session's work."""
+    """Serves the stages of one session."""
 
     def __init__(
-        self, client: Client, chosen: list[tuple[str, StageFunction]], threads: int, leaving: _Leaving, rejoin: bool
+        self, client: Client, chosen: list[tuple[str, StageFunction]], threads: int, stop_request: _StopRequest, rejoin: bool
     ) -> None:
         self.client = client
         self.session = client._session
-        self.leaving = leaving
+        self.stop_request = stop_request
         self.rejoin = rejoin
         self.has_async = any(s.is_async for _, s in chosen)
-        self.crew = Crew(
-            max(threads, 1), 0 if self.has_async else 1, None if self.has_async else self.session, self.stranded
+        self.pool = ThreadPool(
+            max(threads, 1), 0 if self.has_async else 1, None if self.has_async else self.session, self.on_stranded
         )
         self.loop: EventLoop | None = None
-        self.clean = False
+        self.ended_cleanly = False
         self.crash: BaseException | None = None
         self.chosen = chosen
 
     def serve(self) -> bool:
-        """Work until the end of the session. True: it was a good end."""
-        reader = threading.Thread(target=self.read, name="omnibus-reader", daemon=True)
+        """Serve until the end of the session. Returns whether the session ended cleanly."""
+        reader = threading.Thread(target=self.run_reader, name="omnibus-reader", daemon=True)
         try:
             if self.has_async:
-                from .coroutines import EventLoop  # and asyncio, for those alone who have some
+                from .coroutines import EventLoop  # loads asyncio, only for stages of coroutines
 
                 self.loop = EventLoop()
-                self.loop.run(lambda: self.begin(reader))
+                self.loop.run(lambda: self.start(reader))
             else:
-                self.begin(reader)
-                self.crew.work()
+                self.start(reader)
+                self.pool.run_worker()
         finally:
-            self.stop()  # also when it was not the reading thread that ended
-        self.crew.join()
+            self.stop()  # also when the calling thread ended first
+        self.pool.join()
         if self.crash is not None:
             raise self.crash
-        return self.clean
+        return self.ended_cleanly
 
-    def begin(self, reader: threading.Thread) -> None:
+    def start(self, reader: threading.Thread) -> None:
         for name, function in self.chosen:
-            served = self.consumer(function)
+            served = self.make_consumer(function)
             stage = self.session.run(self.client._serve_work(name, served.task_type, served))
             try:
-                served.serves(stage)
+                served.check_stage(stage)
             except ValueError as e:
                 raise ValueError(f"stage {name}: {e}") from None
             log.info("serving stage %s as replica %d", name, stage.replica)
         reader.start()
 
-    def consumer(self, function: StageFunction) -> Served:
+    def make_consumer(self, function: StageFunction) -> StageConsumer:
         if not function.is_async:
-            return Functions(self.session, function, lambda job, no: self.crew.put(partial(self.work, job), no))
+            return Functions(self.session, function, lambda job, no: self.pool.submit(partial(self.run_job, job), no))
         from .coroutines import Coroutines
 
         assert self.loop is not None
         return Coroutines(self.session, function, self.loop, self.fail)
 
-    def read(self) -> None:
-        """The thread that reads or stands by: leave when told to, and end when all is done."""
+    def run_reader(self) -> None:
+        """The standby thread, or the reader of an event loop: leaves on a stop request, and ends when all tasks are
+        done."""
         s = self.session
         try:
-            self.wait(lambda: self.leaving.told or s.draining)
+            self.wait(lambda: self.stop_request.is_set or s.draining)
             if not s.draining:
                 self.client.leave()
-            self.wait(self.idle)
-            if self.rejoin and _REPLICA not in os.environ:  # the next host is there when this one has ended
-                self.wait(lambda: self.leaving.told)
-            self.clean = True
+            self.wait(self.is_idle)
+            if self.rejoin and _REPLICA not in os.environ:  # the next host can listen only when this one has ended
+                self.wait(lambda: self.stop_request.is_set)
+            self.ended_cleanly = True
         except HostGone:
-            self.clean = s.said_bye or s.draining
+            self.ended_cleanly = s.host_said_bye or s.draining
         except OmnibusError as e:
             log.error("%s", e)
         except BaseException as e:
@@ -278,48 +278,48 @@ class _Runner:
             self.stop()
 
     def wait(self, done: Callable[[], bool]) -> None:
-        """Wait until `done()`, and meanwhile for whether the crew gets on."""
-        s, crew = self.session, self.crew
-        wait = s.wait if self.has_async else s.stand_by
+        """Wait until `done()`. Meanwhile, reject the pool's stranded jobs in time."""
+        s, pool = self.session, self.pool
+        wait = s.wait if self.has_async else s.wait_as_standby
         over = False
 
         def news() -> bool:
             nonlocal over
             over = done()
-            return over or crew.stranded != since
+            return over or pool.stranded_since != since
 
         while not over:
-            since = crew.stranded
-            if not wait(news, crew.patience()):
-                crew.give_up()
+            since = pool.stranded_since
+            if not wait(news, pool.rejection_delay()):
+                pool.reject_stranded()
 
-    def stranded(self) -> None:
-        """The thread that reads or stands by is to see what becomes of that."""
+    def on_stranded(self) -> None:
+        """Wake the thread of `wait`: the pool's jobs are stranded."""
         with self.session.locked:
-            self.session.reading.notify()
+            self.session.reader.notify()
 
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         s = self.session
         busy = any(stage.tasks for stage in s.stages.values())  # type: ignore[attr-defined]
-        return not busy and not s.room.keeping  # others are still to find what it is in
+        return not busy and not s.allocator.retains_memory  # other processes may still have to find it
 
     def stop(self) -> None:
-        self.crew.stop()
+        self.pool.stop()
         if self.loop is not None:
             self.loop.stop()
 
-    def work(self, job: Callable[[], None]) -> None:
-        """Do a job in a thread of the crew. What it raises is no handler's error, and ends everything."""
+    def run_job(self, job: Callable[[], None]) -> None:
+        """Run a job in a pool thread. An exception that it raises is no handler's error, and ends the session."""
         try:
             job()
         except HostGone:
-            pass  # the reading thread knows, and stops us
+            pass  # the reading thread stops the pool
         except BaseException as e:
             if threading.current_thread() is threading.main_thread():
                 raise
             self.fail(e)
 
     def fail(self, e: BaseException) -> None:
-        """End everything because of what is no handler's error."""
+        """End the session because of an exception that is no handler's error."""
         self.crash = e
         self.session.close()

@@ -1,7 +1,8 @@
-"""Memory in which this process says which handlers it runs. The host reads it also while this process hangs.
+"""The scoreboard: shared memory that lists the running handlers. The host can read it while this process hangs.
 
-An entry is one handler: since when it runs (i64, nanoseconds of CLOCK_MONOTONIC; 0: there is none), its request
-(u64), the number of its stage (u32), and the output for whose window it waits, and one more (u32; 0: it runs).
+An entry describes one handler: the time since which it runs (i64, nanoseconds of CLOCK_MONOTONIC; 0: the entry is
+free), its request (u64), the number of its stage (u32), and 1 plus the output whose window it waits for (u32; 0: it
+runs).
 """
 
 from __future__ import annotations
@@ -12,77 +13,78 @@ import struct
 import time
 
 from .errors import out_of_memory
-from .locked import current
 from .memory import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, Arena
+from .sessionbase import this_process
 
 BYTES = 4096
 _ENTRY_BYTES = 32
-_WHAT = struct.Struct("QII")  # in the machine's order of bytes, and by one store each, as the host reads
+# In native byte order; each field is written by one store, since the host reads concurrently.
+_HANDLER = struct.Struct("QII")
 _SINCE = struct.Struct("q")
 _EDGE = struct.Struct("I")
 
 
 class Scoreboard:
-    """The entries of one connection. Safe from any thread; each entry is its handler's."""
+    """The entries of one connection. Safe from any thread; only the handler's thread writes its entry."""
 
     __slots__ = ("_memory", "_free", "_pid")
 
     def __init__(self, fd: int) -> None:
-        """Map memory that `memory` has made."""
+        """Map the memory of `create_memory`."""
         self._memory = Arena(0, fd, BYTES).memory
         self._free = list(range(0, BYTES, _ENTRY_BYTES))
         self._pid = os.getpid()
 
-    def begin(self, stage: int, request: int) -> Running | None:
-        """A handler runs. None: there is no entry left, and the host does not see it."""
+    def add(self, stage: int, request: int) -> HandlerEntry | None:
+        """Add an entry for a handler that starts; None if no entry is free, and the host does not see the handler."""
         try:
             entry = self._free.pop()
         except IndexError:
             return None
-        _WHAT.pack_into(self._memory, entry + 8, request, stage, 0)
+        _HANDLER.pack_into(self._memory, entry + 8, request, stage, 0)
         since = time.monotonic_ns()
         _SINCE.pack_into(self._memory, entry, since)
-        return Running(self, entry, since)
+        return HandlerEntry(self, entry, since)
 
 
-class Running:
-    """A handler that runs."""
+class HandlerEntry:
+    """The entry of a running handler."""
 
-    __slots__ = ("_board", "_entry", "_since", "_waits")
+    __slots__ = ("_board", "_entry", "_since", "_waiting_since")
 
     def __init__(self, board: Scoreboard, entry: int, since: int) -> None:
         self._board, self._entry, self._since = board, entry, since
-        self._waits = 0  # since when; 0: it does not
+        self._waiting_since = 0  # nanoseconds; 0: it runs
 
-    def wait(self, edge: int) -> None:
-        """It waits for the window of an output."""
-        self._waits = time.monotonic_ns()
-        self._say(edge + 1, self._waits)
+    def begin_wait(self, edge: int) -> None:
+        """Mark the handler as waiting for the window of an output."""
+        self._waiting_since = time.monotonic_ns()
+        self._write(edge + 1, self._waiting_since)
 
-    def go_on(self) -> None:
-        """It runs again. The time in which it waited does not count."""
-        if self._waits:  # and no emission of a delivery that was kept has gone on before
-            self._since += time.monotonic_ns() - self._waits
-            self._waits = 0
-            self._say(0, self._since)
+    def end_wait(self) -> None:
+        """Mark the handler as running again. The wait does not count as running time."""
+        if self._waiting_since:  # an emission of a kept delivery may have ended the wait already
+            self._since += time.monotonic_ns() - self._waiting_since
+            self._waiting_since = 0
+            self._write(0, self._since)
 
-    def end(self) -> None:
-        """It has returned."""
+    def remove(self) -> None:
+        """Free the entry: the handler has returned."""
         board = self._board
-        if current.pid == board._pid:  # and not a child of it that the handler has forked
+        if this_process.pid == board._pid:  # not in a child that the handler has forked
             _SINCE.pack_into(board._memory, self._entry, 0)
             board._free.append(self._entry)
 
-    def _say(self, edge: int, since: int) -> None:
+    def _write(self, edge: int, since: int) -> None:
         board = self._board
-        if current.pid == board._pid:
+        if this_process.pid == board._pid:
             _SINCE.pack_into(board._memory, self._entry, 0)
             _EDGE.pack_into(board._memory, self._entry + 20, edge)
             _SINCE.pack_into(board._memory, self._entry, since)
 
 
-def memory() -> int:
-    """The descriptor of memory for a scoreboard, the caller's to close."""
+def create_memory() -> int:
+    """Create the memory of a scoreboard. Returns its descriptor, which the caller closes."""
     fd = -1
     try:
         fd = os.memfd_create("omnibus-scoreboard", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)

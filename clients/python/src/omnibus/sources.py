@@ -1,4 +1,4 @@
-"""What is sent as a tensor: where its elements are, so that they are copied once, into the payload."""
+"""The sources of tensors that are sent: where their elements lie, so that they are copied once, into the payload."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Source:
         self.dtype = dtype
         self.shape = shape
         self.nbytes = data_bytes(dtype, shape)
-        self.fill = fill  #: copies the elements, in row-major order, into so many bytes; None: somebody else does
+        self.fill = fill  #: copies the elements, in row-major order, into `nbytes` bytes; None: the caller copies them
 
 
 def of(value: Any) -> Source | None:
-    """The value as a tensor: None if it is none.
+    """The source of a value; None if the value is no tensor.
 
-    Tensors are `Tensor`, NumPy's arrays, objects with `__dlpack__` such as torch's tensors, on a GPU too, and objects
-    with a buffer such as `array.array`; bytes, bytearray and memoryview are bytes, and NumPy's scalars numbers.
+    Tensors are `Tensor`, NumPy arrays, objects with `__dlpack__` such as torch tensors, also on a GPU, and objects with a
+    buffer such as `array.array`. bytes, bytearray and memoryview count as bytes, and NumPy scalars as numbers.
     """
     torch = sys.modules.get("torch")
     if torch is not None and type(value) is torch.Tensor and (plain := _of_torch(torch, value)) is not None:
@@ -47,7 +47,7 @@ def of(value: Any) -> Source | None:
     if np is not None and isinstance(value, (np.ndarray, np.generic)):
         return _of_array(np, value) if isinstance(value, np.ndarray) else None
     if hasattr(value, "__dlpack__"):
-        from . import dlpack  # for those alone who need it
+        from . import dlpack  # loaded on first use
 
         if dlpack.is_on_gpu(value):
             return _of_cuda(value)
@@ -68,7 +68,7 @@ def _copy(data: memoryview) -> Callable[[memoryview], None]:
     return fill
 
 
-#: The names of NumPy's and torch's dtypes, which take long to make.
+#: The names of NumPy's and torch's dtypes, which are slow to compute.
 _names: dict[Any, str] = {}
 
 
@@ -98,7 +98,7 @@ def _of_array(np: Any, array: Any) -> Source:
 
 
 def _of_torch(torch: Any, value: Any) -> Source | None:
-    """A tensor whose elements lie in the host's memory as they are sent. None: its capsule has more to say."""
+    """The source of a torch tensor in host memory whose bytes are sent as they lie. None: it needs DLPack."""
     dtype = value.dtype
     name = _names.get(dtype)
     if name is None:
@@ -120,7 +120,7 @@ def _of_torch(torch: Any, value: Any) -> Source | None:
 
 
 def _of_cuda(value: Any) -> Source:
-    """A tensor on a GPU, which is copied into the payload when what fills it is done."""
+    """The source of a tensor on a GPU, which is copied into the payload when the work that fills it is done."""
     from . import dlpack
     from .devices import cuda
     from .devices.contract import NoDriver

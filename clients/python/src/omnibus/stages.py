@@ -41,7 +41,7 @@ class StageFunction:
         return self.function(*args, **kwargs)
 
     def end(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorate what is called when a request's inputs have ended; it gets the task.
+        """Decorate a function that is called with the task when a request's inputs have ended.
 
         It may emit, return an output, or be a generator of outputs.
         """
@@ -52,26 +52,26 @@ class StageFunction:
 
     @property
     def has_end(self) -> bool:
-        """Whether something is called when a request's inputs have ended."""
+        """Whether a function is called when a request's inputs have ended."""
         return self.on_end is not None or (self.is_class and hasattr(self.function, "end"))
 
     def callables(self, task: BaseTask) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
-        """What handles the deliveries of a task, and its end."""
+        """The functions that handle the deliveries of a task, and its end."""
         if not self.is_class:
             return self.function, self.on_end
-        made = task._made  # one object for each request
+        made = task._handler_object  # one object for each request
         if made is None:
-            made = task._made = self.function()
+            made = task._handler_object = self.function()
         return made, self.on_end or getattr(made, "end", None)
 
 
 class _Arguments:
-    """How a handler wants to be called."""
+    """The parameters of a handler."""
 
     def __init__(self, f: Callable[..., Any], skip_self: bool) -> None:
         try:
             hints = typing.get_type_hints(f)
-        except Exception:  # annotations that cannot be resolved say nothing
+        except Exception:  # annotations that cannot be resolved are ignored
             hints = {}
         parameters = list(inspect.signature(f).parameters.values())[1 if skip_self else 0 :]
         self.values: list[Any] = []  # the annotations of the values, in order
@@ -94,8 +94,8 @@ class _Arguments:
                 self.names.append(p.name)
 
     def order(self, stages: list[str]) -> list[int]:
-        """Of a join of these stages, in the order of its edges: which one each value comes from. ValueError: the
-        parameters do not say."""
+        """For a join of these stages, in the order of its edges: the index of the stage for each value. Raises ValueError if
+        the parameters do not fit."""
         ids = [re.sub(r"\W", "_", s) for s in stages]
         order = [ids.index(n) for n in self.names if n in ids]
         there = f"the stage joins {', '.join(stages)}"
@@ -124,7 +124,7 @@ class _Arguments:
         return args + (more if self.rest is not None else [])
 
     def decode(self, d: Delivery, i: int) -> Any:
-        """The i-th value, as its annotation wants it."""
+        """The i-th value, in the type of its annotation."""
         hint = self.values[i] if i < len(self.values) else self.rest
         return decode_as(d, hint)
 
@@ -157,12 +157,13 @@ def stage(name: Any = None, /, *, batch: int = 1) -> Any:
     """Make a function serve a stage: `@stage`, `@stage("name")`, `@stage(batch=8)`.
 
     The function takes the decoded value of a delivery. At a stage that joins, it
-    takes one value of each stage before it: by name, where the parameters have the names
-    of these stages, and else in the order in which the pipeline lists the edges. What it returns is emitted, unless it is None; a
-    generator emits what it yields. A parameter named `task` gets the Task, one
-    named `delivery` the Delivery. With `batch` it takes a list of up to so many
-    values, of several requests, and returns as many outputs; `tasks` and `deliveries`
-    are then lists too. `async` functions run on an event loop, several at once.
+    takes one value of each stage before it: by name, if the parameters have the names
+    of these stages, else in the order in which the pipeline lists the edges. Its result is
+    emitted, unless it is None; a generator's values are emitted as it yields them. A
+    parameter named `task` gets the Task, one named `delivery` the Delivery. With `batch`
+    it takes a list of up to `batch` values, of several requests, and returns as many
+    outputs; `tasks` and `deliveries` are then lists too. `async` functions run on an event
+    loop, several at once.
 
     A class is instantiated for each request, without arguments; its `__call__`
     handles deliveries, and its `end(task)`, if there is one, the end.
@@ -179,10 +180,10 @@ def _register(f: Callable[..., Any], name: str | None, batch: int) -> StageFunct
 
 
 def choose(given: tuple[StageFunction, ...]) -> list[tuple[str, StageFunction]]:
-    """Which stages to serve, by the bus's names, of those given or decorated.
+    """The stages to serve, with their names on the bus: those given, or else all decorated.
 
-    A process that the host started for one stage, $OMNIBUS_STAGE, serves that
-    one: by the function of that name, or by the only one there is.
+    A process that the host started for one stage, $OMNIBUS_STAGE, serves only
+    that one: by the function of that name, or by the only function.
     """
     have = list(given) or list(_registered)
     if not have:

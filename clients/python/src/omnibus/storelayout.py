@@ -1,5 +1,5 @@
-"""How a store lies in shared memory, and the four messages by which a reader attaches: layout.go and attach.go of the Go
-package shmstore, which draw both to the byte.
+"""The layout of a store in shared memory, and the four messages by which a reader attaches. layout.go and attach.go of
+the Go package shmstore describe both to the byte.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ VERSION = 3
 HELLO, GEOMETRY, LEDGER, GRANT, REFUSAL = 1, 2, 3, 4, 5
 SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL
 PAGE = 4096
-LINE, ENTRY, OWED = 64, 8, 4  #: bytes a slot of the directory, of a ledger, of an account
-MOST_ARENA, MOST_SLOTS, READER_INDEXES = 1 << 46, 1 << 28, 64
+LINE, ENTRY, OWED = 64, 8, 4  #: bytes per slot of the directory, of a ledger, of an account
+MAX_ARENA_BYTES, MAX_SLOTS, READER_INDEXES = 1 << 46, 1 << 28, 64
 LIVE, CLOSING = 1, 2  #: states, the low two bits of a word; the rest of it is the generation
 LARGE = 1 << 63  #: the offset of an object that has a segment of its own
-TIMEOUT = 5.0  #: of attaching, and of an owner that looks at pins
+TIMEOUT_SECONDS = 5.0  #: of attaching, and of a reader that waits for the owner's check of pins
 
 _MESSAGE = struct.Struct("=8sIIQQQIII12s")
 _HANDLE = struct.Struct("<4Q2I")
@@ -33,19 +33,19 @@ _SUPERBLOCK = struct.Struct("=8sIIQQQI20s")
 
 
 class Stale(OmnibusError, LookupError):
-    """The object is gone: it was evicted, and its slot may have another by now."""
+    """The object was evicted, and its slot may hold another by now."""
 
 
 class Corrupt(OmnibusError, ValueError):
-    """The handle is none of this store, or does not agree with what the store says of its object."""
+    """The handle is of another store, or does not match the directory's entry of its object."""
 
 
 class NoDebt(OmnibusError, LookupError):
-    """This reader was not charged for the object, or has collected all that it was charged."""
+    """This reader was not charged for the object, or has collected all of its debts."""
 
 
 class NoSegment(OmnibusError, LookupError):
-    """The object has a segment of its own, which this reader was not given: see `Reader.add_segment`."""
+    """The object has a segment of its own, which this reader does not have: see `Reader.add_segment`."""
 
 
 class TooManyReaders(OmnibusError):
@@ -53,11 +53,11 @@ class TooManyReaders(OmnibusError):
 
 
 class OwnerGone(OmnibusError, ConnectionError):
-    """The store was closed here, or its writer has ended: a new one makes a new store. Views stay readable."""
+    """The store was closed, or its writer has ended; a new writer creates a new store. Views stay readable."""
 
 
 class OwnerStalled(OmnibusError, TimeoutError):
-    """The owner began to look at an object's pins and has not finished: most likely it died."""
+    """The owner began to check an object's pins and has not finished: most likely it died."""
 
 
 class Handle(NamedTuple):
@@ -71,12 +71,12 @@ class Handle(NamedTuple):
     codec: int
 
     def to_bytes(self) -> bytes:
-        """The binary form, which the Go type has, too."""
+        """The binary form, which is that of the Go type."""
         return _HANDLE.pack(*self)
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> Handle:
-        """The handle of a binary form. Raises Corrupt for another length; what it names is for its store to say."""
+        """The handle of a binary form. Raises Corrupt for a wrong length; the store checks the fields."""
         if len(data) != _HANDLE.size:
             raise Corrupt(f"a handle of {len(data)} bytes, and not of {_HANDLE.size}")
         return cls._make(_HANDLE.unpack(data))
@@ -93,7 +93,8 @@ class Handle(NamedTuple):
 
 
 class Geometry(NamedTuple):
-    """What a store is: its identity, and the bytes of its arena, of its largest object, and its slots."""
+    """The geometry of a store: its identity, the bytes of its arena and of its largest object, and the number of slots.
+    """
 
     store: int
     arena: int
@@ -101,12 +102,12 @@ class Geometry(NamedTuple):
     slots: int
 
     def superblock(self, kind: bytes, reader: int) -> bytes:
-        """What a segment begins with: a directory ("D", reader 0), an account ("O") or a ledger ("L")."""
+        """The first bytes of a segment: of a directory ("D", reader 0), an account ("O") or a ledger ("L")."""
         return _SUPERBLOCK.pack(b"OMNIBUS" + kind, VERSION, self.slots, self.store, self.arena, self.largest, reader, b"")
 
 
 def check_machine() -> None:
-    """Raise OSError (ENOSYS) where it is not known how the processor orders accesses."""
+    """Raise OSError (ENOSYS) on a machine whose memory order this package does not support."""
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64") or sys.maxsize < 1 << 32:
         what = f"this is {sys.platform} on {platform.machine()}"
         raise OSError(errno.ENOSYS, f"a store in Python needs Linux on x86-64 or arm64, and {what}")
@@ -114,7 +115,7 @@ def check_machine() -> None:
 
 #: The reasons of a refusal, as they travel.
 _REASONS: dict[int, tuple[type[OmnibusError], str]] = {
-    1: (TooManyReaders, "all that it admits are there (its max_readers)"),
+    1: (TooManyReaders, "all its reader indexes are in use (max_readers)"),
     2: (OwnerGone, "it is closed"),
 }
 
@@ -125,15 +126,15 @@ def send(sock: socket.socket, kind: int, numbers: tuple[int, ...], *fds: int, re
     socket.send_fds(sock, [packet], list(fds))
 
 
-def refuse(sock: socket.socket, why: OmnibusError) -> None:
+def send_refusal(sock: socket.socket, why: OmnibusError) -> None:
     """Send a refusal, in place of the geometry."""
     send(sock, REFUSAL, (), reason=next((n for n, (kind, _) in _REASONS.items() if isinstance(why, kind)), 0))
 
 
 def receive(sock: socket.socket, want: int, descriptors: int) -> tuple[tuple[int, ...], list[int], int]:
-    """The five numbers of a message, its descriptors, which are the caller's to close, and the process that sent it.
+    """The five numbers of a message, its descriptors, which the caller closes, and the id of the sending process.
 
-    The process is 0 where the socket does not pass credentials (SO_PASSCRED), or it cannot be seen from here.
+    The id is 0 if the socket does not pass credentials (SO_PASSCRED), or the process is in an invisible pid namespace.
     """
     packet, ancillary, flags, _ = sock.recvmsg(_MESSAGE.size + 1, socket.CMSG_SPACE(4 * 4) + socket.CMSG_SPACE(_CREDENTIALS.size))
     fds: list[int] = []

@@ -12,7 +12,7 @@ All numbers are little endian::
          …           zeros up to the next multiple of 64
       data  …        elements in row-major order, to the end of the payload
 
-A tensor has exactly one encoding: everything else is a PayloadError.
+A tensor has exactly one encoding; any other is a PayloadError.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from .memory import check_process
 if TYPE_CHECKING:
     import numpy as np
 
-#: What NumPy has in place of those that it lacks: the bits.
+#: NumPy's stand-ins for dtypes that it lacks: their bits.
 _BITS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 
-#: NumPy's dtypes, which take long to make.
+#: NumPy's dtypes, which are slow to create.
 _dtypes: dict[str, Any] = {}
 
 _prefix = struct.Struct("<4sBBBB")
@@ -44,16 +44,15 @@ class Tensor:
     """A dense array of numbers in row-major order.
 
     `data` is a flat memoryview of the elements, cast to their format (see
-    DTYPES); it may be a view of a payload, and then ends with it. A tensor
-    that views a payload keeps that payload from being given back for as long as
-    it lives.
+    DTYPES). It may view a payload, which is not returned as long as the tensor
+    lives.
     """
 
     __slots__ = ("dtype", "shape", "data")
 
     def __init__(self, dtype: str, shape: tuple[int, ...] | list[int], data: Any) -> None:
         """Take `data`, any contiguous buffer of the right size, without a copy."""
-        shape = tuple(map(index, shape))  # NumPy's integers are none that msgpack knows
+        shape = tuple(map(index, shape))  # msgpack does not know NumPy's integers
         want = data_bytes(dtype, shape)
         view = memoryview(data)
         if view.nbytes != want:
@@ -90,7 +89,7 @@ class Tensor:
     def from_numpy(cls, array: np.ndarray[Any, Any], dtype: str | None = None) -> Tensor:
         """A tensor of the array's memory; copied only if it is not contiguous.
 
-        `dtype="bfloat16"` says that an array of uint16 holds the bits of those, and so do the floats of 8 bits.
+        With `dtype="bfloat16"` an array of uint16 holds the bits, and likewise uint8 for the floats of 8 bits.
         """
         import numpy as np
 
@@ -110,8 +109,8 @@ class Tensor:
     def from_dlpack(cls, value: Any) -> Tensor:
         """A tensor of the memory of any object with `__dlpack__`, such as a torch tensor in the host's memory.
 
-        It keeps that memory for as long as it, or a view of its data, lives. Raises PayloadError for
-        memory that is not contiguous or on another device.
+        The tensor and views of its data keep that memory. Raises PayloadError for memory that is not contiguous or on
+        another device.
         """
         from . import dlpack
 
@@ -130,8 +129,8 @@ class Tensor:
     ) -> Any:
         """The tensor for `torch.from_dlpack` and the like, without a copy unless one is asked for.
 
-        What is made of it keeps the payload, as a view does. A payload must not be written to: those who
-        ask for version 1 of DLPack are told so, and others find out by a crash.
+        The result keeps the payload, as a view does. A payload must not be written to: a consumer of DLPack
+        version 1 is told so; in any other consumer a write crashes the process.
         """
         if stream is not None:
             raise BufferError("a tensor in the host's memory has no stream")
@@ -139,13 +138,13 @@ class Tensor:
         if max_version is not None and max_version >= (1, 0) and not (copy or dl_device or self.dtype in _BITS):
             if sys.modules.get("numpy") is not None:
                 try:
-                    return self.numpy().__dlpack__(max_version=max_version)  # made in a fraction of the time
+                    return self.numpy().__dlpack__(max_version=max_version)  # faster than a capsule of ours
                 except (TypeError, BufferError):
                     pass  # a NumPy before version 2.1
         from . import dlpack
 
         dlpack.check_device(dl_device, self.__dlpack_device__())
-        # A view of its own, so that nobody can release it.
+        # A view of its own, which no caller can release.
         data = memoryview(bytearray(self.raw()) if copy else self.data)
         return dlpack.capsule(
             dlpack.address(data), *self.__dlpack_device__(), self.dtype, self.shape, None, data.readonly, data.release,
@@ -158,9 +157,9 @@ class Tensor:
 
     @classmethod
     def from_map(cls, m: Any) -> Tensor:
-        """The tensor in a msgpack value, which has it as a map with `__tensor__`.
+        """The tensor of a map with `__tensor__`, its form in msgpack values.
 
-        What is a tensor already, as in a bundle, stays what it is.
+        A Tensor, as in a bundle, is returned as it is.
         """
         if isinstance(m, Tensor):
             return m
@@ -174,7 +173,7 @@ class Tensor:
         return cls(m["dtype"], tuple(m["shape"]), b"" if data is None else data)
 
     def to_map(self) -> dict[str, Any]:
-        """What stands for the tensor inside a msgpack value."""
+        """The map that represents the tensor in a msgpack value."""
         return {"__tensor__": True, "dtype": self.dtype, "shape": list(self.shape), "data": self.raw()}
 
     def __eq__(self, other: object) -> bool:
@@ -195,7 +194,7 @@ def payload_bytes(dtype: str, shape: tuple[int, ...] | list[int]) -> int:
 
 @functools.lru_cache(256)
 def header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """What stands in front of the data of a tensor that was checked."""
+    """The header of a tensor whose dtype and shape are valid."""
     packed = _prefix.pack(_MAGIC, 1, DTYPES[dtype][0], len(shape), 0) + struct.pack(f"<{len(shape)}Q", *shape)
     return packed.ljust(_data_offset(len(shape)), b"\0")
 
@@ -240,7 +239,7 @@ def view(payload: bytes | bytearray | memoryview) -> Tensor:
 
 
 def check_unmasked(np: Any, array: Any) -> None:
-    """Raise for an array whose mask would be lost."""
+    """Raise PayloadError for a masked array, whose mask would be lost."""
     if isinstance(array, np.ma.MaskedArray):
         raise PayloadError("tensor: a masked array has a mask, which tensors have not: send .filled(), or .data and .mask")
 

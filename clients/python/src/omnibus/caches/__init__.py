@@ -1,4 +1,4 @@
-"""vLLM's caches over the exchange: its KV transfer (`kv`) and its encoder cache (`ec`), which its configuration names.
+"""vLLM's caches over the exchange: connectors for its KV transfer (`kv`) and its encoder cache (`ec`).
 
-These two modules, and `pages`, need vLLM and torch. The rest of the package does not.
+These two modules, and `pages`, need vLLM and torch.
 """

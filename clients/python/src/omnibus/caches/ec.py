@@ -1,11 +1,10 @@
-"""vLLM's encoder cache between an instance that encodes and those that go on with it, over the exchange of a host::
+"""vLLM's encoder cache between an encoding instance and its consumers, over the exchange of a host::
 
     --ec-transfer-config '{"ec_connector": "OmnibusECConnector", "ec_connector_module_path": "omnibus.caches.ec",
                            "ec_role": "ec_producer", "ec_connector_extra_config": {"bus": "exchange"}}'
 
-The encoding of an image (or of another item) is a value under the item's hash, which one consumer takes. Whether there is
-one, the consumer's workers find out by taking it, before the request that needs it is scheduled: what they have cannot be
-lost any more when the model runs.
+The encoding of an image (or of another item) is a value under the item's hash, which one consumer takes. The consumer's
+workers take it before the request that needs it is scheduled. So it cannot be lost any more when the model runs.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ..connector.contract import BadKey, Damaged, Edge, Missing, check_key, whole
+from ..connector.contract import BadKey, Damaged, Edge, Missing, check_key, integer
 from ..connector.ring import Ring
 from ..errors import OmnibusError, OutOfMemory
-from .frame import Framed, check_head, check_parallel, open_ring, read_settings, twice, unframe
+from .frame import Framed, check_head, check_parallel, open_ring, read_settings, retry_once, unframe
 from .pages import torch
 
 base: Any = importlib.import_module("vllm.distributed.ec_transfer.ec_connector.base")
@@ -30,23 +29,23 @@ log = logging.getLogger("omnibus")
 
 EDGE = Edge("encoder", "ec")
 
-SETTINGS = {"max_items": (whole(1, 60_000), 4096)}
+SETTINGS = {"max_items": (integer(1, 60_000), 4096)}
 
-_NO_WAIT = 1e-3  # seconds: for room that has just been made
+_NO_WAIT = 1e-3  # seconds: the space was freed before the put
 
 
 @dataclass
 class Meta(base.ECConnectorMetadata):  # type: ignore[misc]
-    """What the scheduler has the workers do, with items by their hashes."""
+    """The scheduler's orders for the workers, with items by their hashes."""
 
     takes: list[str] = field(default_factory=list)  # out of the exchange
-    loads: list[str] = field(default_factory=list)  # of what was taken, into vLLM's cache
-    drops: list[str] = field(default_factory=list)  # of what was taken
+    loads: list[str] = field(default_factory=list)  # of taken items, into vLLM's cache
+    drops: list[str] = field(default_factory=list)  # of taken items
 
 
 @dataclass
 class WorkerMeta(base.ECConnectorWorkerMetadata):  # type: ignore[misc]
-    """What became of the takes: in how many workers each item is, and which are not in all of them."""
+    """The outcome of the takes: in how many workers each item is, and which items a worker lacks."""
 
     taken: Counter[str] = field(default_factory=Counter)
     missing: set[str] = field(default_factory=set)
@@ -56,7 +55,7 @@ class WorkerMeta(base.ECConnectorWorkerMetadata):  # type: ignore[misc]
 
 
 class _Item:
-    """An item that is asked for, or was taken, and is not in vLLM's cache yet."""
+    """An item that is requested or taken, and not in vLLM's cache yet."""
 
     __slots__ = ("wanted", "workers")
 
@@ -66,15 +65,15 @@ class _Item:
 
 
 class OmnibusECConnector(base.ECConnectorBase):  # type: ignore[misc]
-    """A producer puts what it encodes, a consumer takes it; what is not there it encodes itself.
+    """A producer puts encodings, a consumer takes them, and encodes missing items itself.
 
-    One connector has the part of the scheduler, and one in each worker that of a rank.
+    The scheduler has one connector, and each worker has one for its rank.
     """
 
     def __init__(self, vllm_config: Any, role: Any) -> None:
         super().__init__(vllm_config=vllm_config, role=role)
         extra = dict(vllm_config.ec_transfer_config.ec_connector_extra_config)
-        self._most: int = read_settings(extra, SETTINGS)["max_items"]
+        self._max_items: int = read_settings(extra, SETTINGS)["max_items"]
         self._ranks = check_parallel(vllm_config.parallel_config)
         if self.is_consumer and not vllm_config.use_v2_model_runner:
             raise ValueError(
@@ -87,8 +86,8 @@ class OmnibusECConnector(base.ECConnectorBase):  # type: ignore[misc]
         self._resolver = utils.PlaceholderMetadataResolver(vllm_config.model_config)
         self._meta = Meta()
         self._items: dict[str, _Item] = {}
-        self._local: set[str] = set()  # what is in vLLM's cache
-        self._missing: dict[str, set[str]] = {}  # items that requests were told are not there
+        self._local: set[str] = set()  # items in vLLM's cache
+        self._missing: dict[str, set[str]] = {}  # missing items, by the requests that need them
         self._unavailable: set[str] = set()
         # A worker's.
         self._ring: Ring | None = None
@@ -144,7 +143,7 @@ class OmnibusECConnector(base.ECConnectorBase):  # type: ignore[misc]
             item = self._items.pop(name, None)
             for request in item.wanted.values() if item is not None else ():
                 self._missing.setdefault(request.request_id, set()).add(name)
-                if request.ec_transfer_params:  # its router may have left out what could be encoded
+                if request.ec_transfer_params:  # its router may have removed the item's data, so it cannot be encoded here
                     self._unavailable.add(request.request_id)
         for name, workers in report.taken.items():
             item = self._items.get(name)
@@ -155,8 +154,8 @@ class OmnibusECConnector(base.ECConnectorBase):  # type: ignore[misc]
             self._drop_unwanted(name, item)
 
     def _drop_unwanted(self, name: str, item: _Item) -> None:
-        """Let go of an item that no request needs, once all workers have said that they have it: before that, another
-        request would ask for what they are just taking."""
+        """Drop an item that no request needs, once all workers have reported it: before that, another request would
+        order a second take."""
         if not item.wanted and item.workers >= self._ranks:
             del self._items[name]
             self._meta.drops.append(name)
@@ -194,12 +193,12 @@ class OmnibusECConnector(base.ECConnectorBase):  # type: ignore[misc]
             log.error("the encoding of %r was not put, and will be made again: %s: %s", mm_hash, type(e).__name__, e)
 
     def _store(self, key: str, payload: Framed) -> None:
-        """Put a payload, in place of the oldest that no consumer has taken where there is no room."""
+        """Put a payload. Without space the oldest untaken ones are removed."""
         ring = self._ring
         assert ring is not None
         while True:
             try:
-                twice(lambda: ring.put(EDGE, key, payload, _NO_WAIT))
+                retry_once(lambda: ring.put(EDGE, key, payload, _NO_WAIT))
                 break
             except OutOfMemory:
                 if not self._put:
@@ -207,7 +206,7 @@ class OmnibusECConnector(base.ECConnectorBase):  # type: ignore[misc]
             ring.cleanup(self._put.popitem(last=False)[0])
         self._put[key] = None
         self._put.move_to_end(key)
-        if len(self._put) > self._most:
+        if len(self._put) > self._max_items:
             ring.cleanup(self._put.popitem(last=False)[0])
 
     def start_load_caches(self, encoder_cache: dict[str, Any], **kwargs: Any) -> None:
@@ -228,12 +227,12 @@ class OmnibusECConnector(base.ECConnectorBase):  # type: ignore[misc]
             encoder_cache[name] = tensor
 
     def _take(self, name: str) -> bool:
-        """Take an item out of the exchange, where it stays in place until it is loaded."""
+        """Take an item from the exchange. Its payload stays in shared memory until it is loaded."""
         ring = self._ring
         assert ring is not None
         try:
             key, decode = self._key(name), partial(self._read, name)
-            self._taken[name] = twice(lambda: ring.get(EDGE, key, None, decode))[0]
+            self._taken[name] = retry_once(lambda: ring.get(EDGE, key, None, decode))[0]
         except Missing:
             return False
         except OmnibusError as e:
@@ -275,7 +274,7 @@ class OmnibusECConnector(base.ECConnectorBase):  # type: ignore[misc]
 
 
 def _device() -> Any:
-    """Where this worker's tensors are."""
+    """The device of this worker's tensors."""
     if not torch.accelerator.is_available():
         return torch.device("cpu")
     return torch.device(torch.accelerator.current_accelerator().type, torch.accelerator.current_device_index())

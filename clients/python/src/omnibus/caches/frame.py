@@ -1,11 +1,11 @@
-"""What the values of both caches have in common: a head that says what the bytes behind it are, and settings."""
+"""The common format of values of both caches, a head and the bytes that it describes, and common settings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..connector.contract import Damaged, Kind, check_settings
+from ..connector.contract import Damaged, SettingType, check_settings
 from ..connector.ring import Ring
 from ..errors import HostGone, PayloadError
 from ..exchange import ARENA_BYTES
@@ -16,12 +16,12 @@ _ALIGN = 64
 
 T = TypeVar("T")
 
-#: Settings that say which exchange it is, and how much memory is lent to it.
-OF_EXCHANGE = ("bus", "socket", "allow_uids", "arena_bytes")
+#: The settings of the exchange.
+EXCHANGE_SETTINGS = ("bus", "socket", "allow_uids", "arena_bytes")
 
 
 class Framed(Encoded):
-    """A payload of a head and of bytes that `fill` writes where they are read, so that they are copied once."""
+    """A payload of a head and of bytes that `fill` writes in place, so that they are copied once."""
 
     __slots__ = ("_head", "_fill")
 
@@ -55,30 +55,30 @@ def unframe(payload: memoryview) -> tuple[dict[str, Any], memoryview]:
 
 
 def check_head(head: dict[str, Any], want: dict[str, Any]) -> None:
-    """Raise Damaged, naming what differs, unless a head says what is wanted."""
+    """Raise Damaged, with the differences, unless a head equals the wanted one."""
     if head != want:
         other = [f"{k} is {head.get(k)!r} there and {want.get(k)!r} here" for k in {**want, **head} if head.get(k) != want.get(k)]
         raise Damaged("; ".join(other))
 
 
-def read_settings(config: dict[str, Any], own: dict[str, tuple[Kind, Any]]) -> dict[str, Any]:
-    """The values of a connector's own settings. Raises ValueError for any that makes no sense, or is not known."""
-    unknown = sorted(set(config) - set(own) - set(OF_EXCHANGE))
+def read_settings(config: dict[str, Any], own: dict[str, tuple[SettingType, Any]]) -> dict[str, Any]:
+    """The values of a connector's own settings. Raises ValueError for an invalid or unknown one."""
+    unknown = sorted(set(config) - set(own) - set(EXCHANGE_SETTINGS))
     if unknown:
-        raise ValueError(f"the extra config has {', '.join(unknown)}; there are {', '.join((*OF_EXCHANGE, *own))}")
-    check_settings({k: v for k, v in config.items() if k in OF_EXCHANGE})
+        raise ValueError(f"the extra config has {', '.join(unknown)}; there are {', '.join((*EXCHANGE_SETTINGS, *own))}")
+    check_settings({k: v for k, v in config.items() if k in EXCHANGE_SETTINGS})
     values = {}
     for name, (kind, default) in own.items():
         value = config.get(name)
         try:
-            values[name] = default if value is None else kind.read(value)
+            values[name] = default if value is None else kind.parse(value)
         except (TypeError, ValueError, OverflowError):
-            raise ValueError(f"{name} must be {kind.want}, not {value!r}") from None
+            raise ValueError(f"{name} must be {kind.description}, not {value!r}") from None
     return values
 
 
 def check_parallel(parallel: Any) -> int:
-    """The number of ranks, each with keys of its own. Raises ValueError for what is more than tensor parallelism."""
+    """The number of ranks, each with keys of its own. Raises ValueError for any parallelism but that of tensors."""
     for name in ("pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name, 1) != 1:
             raise ValueError(f"{name} is {getattr(parallel, name)}: Omnibus's connectors support tensor parallelism alone")
@@ -86,8 +86,8 @@ def check_parallel(parallel: Any) -> int:
     return ranks
 
 
-def twice(call: Callable[[], T]) -> T:
-    """Call once more where the host is gone: it may be back, and only the next call finds it."""
+def retry_once(call: Callable[[], T]) -> T:
+    """Call once more if the host is gone: it may have been restarted, and the next call reconnects."""
     try:
         return call()
     except HostGone:
@@ -97,6 +97,6 @@ def twice(call: Callable[[], T]) -> T:
 def open_ring(config: dict[str, Any]) -> Ring:
     """The exchange that the settings name. Raises HostGone.
 
-    What a cache lends has a bound, at which the oldest goes, where the values of a pipeline have the machine's memory.
+    The memory of a cache is bounded, unlike that of a pipeline's values: at the bound the oldest values are removed.
     """
-    return Ring({"arena_bytes": ARENA_BYTES, **{k: v for k, v in config.items() if k in OF_EXCHANGE and v is not None}})
+    return Ring({"arena_bytes": ARENA_BYTES, **{k: v for k, v in config.items() if k in EXCHANGE_SETTINGS and v is not None}})

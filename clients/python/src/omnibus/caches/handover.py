@@ -1,10 +1,10 @@
-"""KV blocks of a prompt on their way from the process that computed them to the one that goes on with them.
+"""The transfer of a prompt's KV blocks from the prefill process to the decode process.
 
 The blocks of a request travel in *parts* of bounded size, one after the other, under keys of the request. The
-sender copies a part out of its cache into memory of the exchange, and the receiver copies it from there into its own,
-while the sender is at the next one. So a prompt of any length fits into an arena that has room for one part.
+sender copies a part from its cache into memory of the exchange, and the receiver copies it from there into its own cache,
+while the sender copies the next one. So a prompt of any length fits into an arena with space for one part.
 
-What pages of a cache are, and how they are copied, is the business of `Pages`: this module needs no torch.
+`Pages` copies the pages of a cache, so that this module needs no torch.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from ..connector.contract import BadKey, Damaged, Edge, Missing, NoRoom, check_e
 from ..connector.ring import Ring
 from ..connector.sweeper import Sweeper
 from ..errors import OmnibusError, OutOfMemory
-from .frame import Framed, check_head, twice, unframe
+from .frame import Framed, check_head, retry_once, unframe
 
 log = logging.getLogger("omnibus")
 
-TARGET = "kv"  # of the edges, which begin at the engine that sends
+TARGET = "kv"  # of the edges, whose source is the sending engine
 MAX_NAME_BYTES = 80  # of an engine, and of a request: both are in the keys
 
 
 class Offer(NamedTuple):
-    """Blocks that a sender hands over, as the receiver is told of them in `kv_transfer_params`."""
+    """Blocks that a sender offers, as the receiver gets them in `kv_transfer_params`."""
 
     engine: str
     request: str  # the name in the keys
@@ -39,20 +39,20 @@ class Offer(NamedTuple):
     block_size: int  # in tokens
     tokens: int
     prompt: str  # a hash of it
-    until: float  # when the sender takes back what was not got; in seconds since 1970
+    expires_at: float  # when the sender removes the rest; in seconds of Unix time
 
     @property
     def blocks(self) -> int:
         return -(-self.tokens // self.block_size)
 
-    def told(self) -> dict[str, Any]:
-        """The parameters for the receiver's request. The first two are those by which routers know a hand-over."""
+    def to_params(self) -> dict[str, Any]:
+        """The parameters for the receiver's request. Routers recognize a transfer by the first two."""
         names = {name: value for (name, _), value in zip(_PARAMS, self, strict=True)}
         return {"do_remote_prefill": True, "do_remote_decode": False, **names}
 
     @classmethod
-    def read(cls, params: dict[str, Any]) -> Offer:
-        """The offer of parameters, which come from outside. Raises ValueError, with what is wrong with them."""
+    def from_params(cls, params: dict[str, Any]) -> Offer:
+        """The offer in untrusted parameters. Raises ValueError, which says what is wrong."""
         values: list[Any] = []
         for name, kind in _PARAMS:
             value: Any = params.get(name)
@@ -85,7 +85,7 @@ def _check_names(offer: Offer) -> None:
 
 
 class Run(NamedTuple):
-    """Some of the blocks of a request, of one layer."""
+    """A range of blocks of a request, of one layer."""
 
     layer: int
     first: int
@@ -93,13 +93,13 @@ class Run(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What travels in one value."""
+    """The content of one value."""
 
     runs: list[Run]
     size: int  # in bytes
 
 
-def cut(page_bytes: list[int], blocks: int, most: int) -> list[Part]:
+def split_parts(page_bytes: list[int], blocks: int, most: int) -> list[Part]:
     """The parts of a request: its blocks layer by layer, with pages of so many bytes. No part has more than `most` bytes,
     unless a single page has."""
     parts: list[Part] = []
@@ -125,7 +125,7 @@ class Pages(Protocol):
 
     @property
     def geometry(self) -> dict[str, Any]:
-        """What both sides must have alike, in plain values."""
+        """The properties that both sides must have in common, in plain values."""
         ...
 
     @property
@@ -134,28 +134,28 @@ class Pages(Protocol):
         ...
 
     def gather(self, runs: list[Run], blocks: list[int], out: memoryview) -> None:
-        """Copy runs of a request, which has these blocks of the cache, one behind the other."""
+        """Copy runs of a request, which has these blocks of the cache, contiguously into `out`."""
         ...
 
     def scatter(self, runs: list[Run], blocks: list[int], first: int, data: memoryview) -> None:
-        """Copy what `gather` made of runs into the cache. `blocks` are those for the request's blocks from `first` on;
-        others are left out. It returns when the device has written them."""
+        """Copy the output of `gather` into the cache. `blocks` are those for the request's blocks from `first` on;
+        others are skipped. Returns when the device has written them."""
         ...
 
     def fence(self) -> Callable[[], object]:
-        """What waits until the device has done all that was asked of it so far."""
+        """A function that waits until the device has done all its current work."""
         ...
 
 
 class Load:
-    """Blocks that are to come."""
+    """Blocks to be received."""
 
     def __init__(self, offer: Offer | None, request: str, blocks: list[int], first: int) -> None:
-        self.offer = offer  # None: it cannot be read
-        self.request = request  # as it is called here
-        self.blocks: list[int] | None = blocks  # None: no longer the load's. None at all: the parts are got and dropped
+        self.offer = offer  # None: it is invalid
+        self.request = request  # its id in this process
+        self.blocks: list[int] | None = blocks  # None: the load has ended. Empty: the parts are got and dropped
         self.first = first
-        self.lock = threading.Lock()  # of the blocks, also while they are written
+        self.lock = threading.Lock()  # guards the blocks, also during a write
 
     def __repr__(self) -> str:
         there = f" ({self.offer.request} of {self.offer.engine})" if self.offer is not None else ""
@@ -166,7 +166,7 @@ class Handover:
     """Sends and receives the KV blocks of one rank. Called from one thread; it has threads of its own."""
 
     def __init__(self, ring: Ring, pages: Pages, rank: int, lease: float, part_bytes: int) -> None:
-        """What was put is taken back at the end of its offer. A receiver waits until then, and no longer than `lease`."""
+        """Untaken values are removed when their offer expires. A receiver waits until then, at most for `lease` seconds."""
         self._ring, self._pages, self._rank = ring, pages, rank
         self._lease, self._part_bytes = lease, part_bytes
         self._mu = threading.Lock()
@@ -176,40 +176,40 @@ class Handover:
         self._loads: dict[str, Load] = {}
         self._sends: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._sender: threading.Thread | None = None
-        self._ends: list[tuple[float, str, Offer]] = []  # a heap: until when values of a request lie
+        self._expiries: list[tuple[float, str, Offer]] = []  # a heap, by expiry of the values of a request
         self._sweeper = Sweeper(self._sweep)
         self._closed = False
 
     def send(self, offer: Offer, request: str, blocks: list[int]) -> None:
-        """Hand blocks over. `finished` names the request when they can be used again."""
+        """Send blocks. `finished` returns the request when they can be reused."""
         if self._sender is None:
             self._sender = threading.Thread(target=self._send_all, name="omnibus kv sender", daemon=True)
             self._sender.start()
         self._sends.put(partial(self._send, offer, request, blocks, self._pages.fence()))
 
     def load(self, load: Load, refused: str = "") -> None:
-        """Receive blocks; without any, take what was offered and drop it. `finished` names a request with blocks.
+        """Receive blocks; without any, take the offered ones and drop them. `finished` returns a request with blocks.
 
-        Where a reason is given why not, it fails for that.
+        With a `refused` reason it fails at once.
         """
         if load.blocks:
             self._loads[load.request] = load
         if refused or load.offer is None:
-            self._end(load, refused)
+            self._finish_load(load, refused)
             return
         work = partial(self._load, load, load.offer, self._pages.fence())
         try:
             threading.Thread(target=work, name="omnibus kv loader", daemon=True).start()
         except RuntimeError as e:
-            self._end(load, f"no thread can be started: {e}")
+            self._finish_load(load, f"no thread can be started: {e}")
 
     def finished(self, over: set[str]) -> tuple[set[str], set[str]]:
-        """The requests that were sent and that were received, also in vain, since the last call. `over` are requests that
-        have ended: what they still receive is dropped, and their blocks are not written from now on."""
+        """The requests that were sent and received since the last call, also unsuccessfully. `over` are ended requests:
+        their pending blocks are dropped, and their cache blocks are not written from now on."""
         for request in over:
             load = self._loads.get(request)
             if load is not None:
-                self._end(load, "")
+                self._finish_load(load, "")
         with self._mu:
             sent, loaded = self._sent, self._loaded
             self._sent, self._loaded = set(), set()
@@ -218,19 +218,19 @@ class Handover:
         return sent, loaded
 
     def invalid(self) -> set[int]:
-        """The blocks that were not received, of requests that `finished` has named by now."""
+        """The blocks that were not received, of requests that `finished` has returned."""
         with self._mu:
             invalid, self._invalid = self._invalid, set()
         return invalid
 
     def close(self) -> None:
-        """Take back what was not got. Idempotent."""
+        """Remove the untaken values. Idempotent."""
         self._closed = True
         self._sends.put(None)
         self._sweeper.stop()
         self._ring.close()
 
-    # Sending, in a thread of its own: one part after the other, one request after the other.
+    # Sending, in one thread, in order.
 
     def _send_all(self) -> None:
         while (job := self._sends.get()) is not None:
@@ -239,14 +239,14 @@ class Handover:
     def _send(self, offer: Offer, request: str, blocks: list[int], ready: Callable[[], object]) -> None:
         try:
             ready()
-            parts = cut(self._pages.page_bytes, offer.blocks, self._part_bytes)
-            twice(lambda: self._put(offer, blocks, parts))  # from the start: what was put is gone with the host
+            parts = split_parts(self._pages.page_bytes, offer.blocks, self._part_bytes)
+            retry_once(lambda: self._put(offer, blocks, parts))  # from the start: earlier parts are lost with the host
             with self._mu:
-                heapq.heappush(self._ends, (offer.until, offer.request, offer))
-            self._sweeper.begin(max(offer.until - time.time(), 1e-3))
+                heapq.heappush(self._expiries, (offer.expires_at, offer.request, offer))
+            self._sweeper.schedule(max(offer.expires_at - time.time(), 1e-3))
         except Exception as e:
             log.error("the KV blocks of request %r were not handed over: %s: %s", request, type(e).__name__, e)
-            self._take_back(offer)
+            self._remove_parts(offer)
         finally:
             with self._mu:
                 self._sent.add(request)
@@ -256,7 +256,7 @@ class Handover:
             if self._closed:
                 raise OmnibusError("the connector is shut down")
             payload = Framed(self._head(offer, number, parts), part.size, partial(self._pages.gather, part.runs, blocks))
-            left = max(offer.until - time.time(), 0)  # with none left, what has room is put all the same
+            left = max(offer.expires_at - time.time(), 0)  # past the expiry a put succeeds only if there is space at once
             try:
                 self._ring.put(Edge(offer.engine, TARGET), self._key(offer, number), payload, left)
             except OutOfMemory as e:
@@ -265,44 +265,44 @@ class Handover:
                     f"takes values in time, and arena_bytes are full; raise them, or lease ({e})"
                 ) from None
 
-    def _take_back(self, offer: Offer) -> None:
+    def _remove_parts(self, offer: Offer) -> None:
         try:
-            for number in range(len(cut(self._pages.page_bytes, offer.blocks, self._part_bytes))):
+            for number in range(len(split_parts(self._pages.page_bytes, offer.blocks, self._part_bytes))):
                 self._ring.cleanup(self._key(offer, number))
-        except OmnibusError as e:  # and its values with the host
+        except OmnibusError as e:  # its values are lost with the host
             log.debug("the KV blocks of %r were not taken back: %s", offer.request, e)
 
     def _sweep(self) -> float | None:
         now, over = time.time(), []
         with self._mu:
-            while self._ends and self._ends[0][0] <= now:
-                over.append(heapq.heappop(self._ends)[2])
-            following = max(self._ends[0][0] - now, 1e-3) if self._ends else None
+            while self._expiries and self._expiries[0][0] <= now:
+                over.append(heapq.heappop(self._expiries)[2])
+            following = max(self._expiries[0][0] - now, 1e-3) if self._expiries else None
         for offer in over:
-            self._take_back(offer)
+            self._remove_parts(offer)
         return following
 
-    # Receiving, each request in a thread of its own: one that waits keeps no other from what is there.
+    # Receiving, each request in a thread of its own, so that no request waits for another's blocks.
 
     def _load(self, load: Load, offer: Offer, ready: Callable[[], object]) -> None:
         number, parts = 0, []
-        deadline = time.monotonic() + min(offer.until - time.time(), self._lease)
+        deadline = time.monotonic() + min(offer.expires_at - time.time(), self._lease)
         try:
             ready()
-            parts = cut(self._pages.page_bytes, offer.blocks, self._part_bytes)
+            parts = split_parts(self._pages.page_bytes, offer.blocks, self._part_bytes)
             for number in range(len(parts)):
                 take = partial(self._take, load, self._head(offer, number, parts), parts[number])
                 wait = partial(self._ring.wait, Edge(offer.engine, TARGET), self._key(offer, number), None, take, deadline)
                 if number:
                     wait()
                 else:
-                    twice(wait)
+                    retry_once(wait)
         except Missing:
-            self._end(load, f"part {number + 1} of {len(parts)} is not there in time: it was lost, taken back, or never put")
+            self._finish_load(load, f"part {number + 1} of {len(parts)} is not there in time: it was lost, taken back, or never put")
         except Exception as e:
-            self._end(load, f"part {number + 1} of {len(parts)}: {type(e).__name__}: {e}")
+            self._finish_load(load, f"part {number + 1} of {len(parts)}: {type(e).__name__}: {e}")
         else:
-            self._end(load, "")
+            self._finish_load(load, "")
 
     def _take(self, load: Load, want: dict[str, Any], part: Part, payload: memoryview, padded: bool = False) -> None:
         head, data = unframe(memoryview(payload))
@@ -313,7 +313,7 @@ class Handover:
             if load.blocks:
                 self._pages.scatter(part.runs, load.blocks, load.first, data)
 
-    def _end(self, load: Load, why: str) -> None:
+    def _finish_load(self, load: Load, why: str) -> None:
         with load.lock:
             blocks, load.blocks = load.blocks, None
         if why and not self._closed:
@@ -324,7 +324,7 @@ class Handover:
                 if why:
                     self._invalid.update(blocks)
 
-    # What both sides know.
+    # Common to both sides.
 
     def _key(self, offer: Offer, number: int) -> str:
         return f"{offer.request}_{offer.engine}_{number}_{self._rank}_{self._rank}"

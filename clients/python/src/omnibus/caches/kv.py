@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..connector.contract import TIMEOUT, BadKey, check_edge, check_key, whole
+from ..connector.contract import TIMEOUT, BadKey, check_edge, check_key, integer
 from ..exchange import ARENA_BYTES
 from .frame import check_parallel, open_ring, read_settings
 from .handover import MAX_NAME_BYTES, TARGET, Handover, Load, Offer
@@ -29,14 +29,14 @@ _status: Any = importlib.import_module("vllm.v1.request").RequestStatus
 
 log = logging.getLogger("omnibus")
 
-SETTINGS = {"lease": (TIMEOUT, 60.0), "part_bytes": (whole(1), (16 << 20) - 4096)}  # with a head, 16 MiB
+SETTINGS = {"lease": (TIMEOUT, 60.0), "part_bytes": (integer(1), (16 << 20) - 4096)}  # with a head, 16 MiB
 
 _WHOLE = (_status.FINISHED_LENGTH_CAPPED, _status.FINISHED_STOPPED)  # of requests whose prompt was computed
 
 
 @dataclass
 class Meta(base.KVConnectorMetadata):  # type: ignore[misc]
-    """What the scheduler has the workers do."""
+    """The scheduler's orders for the workers."""
 
     sends: list[tuple[Offer, str, list[int]]] = field(default_factory=list)  # with the request and its blocks
     loads: list[tuple[Offer, str, list[int], int]] = field(default_factory=list)  # and the first that is needed
@@ -46,7 +46,7 @@ class Meta(base.KVConnectorMetadata):  # type: ignore[misc]
 class OmnibusKVConnector(base.KVConnectorBase_V1):  # type: ignore[misc]
     """A prefill instance puts the KV blocks of a finished prompt, a decode instance loads them, asynchronously.
 
-    One connector has the part of the scheduler, and one in each worker that of a rank.
+    The scheduler has one connector, and each worker has one for its rank.
     """
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
@@ -83,12 +83,12 @@ class OmnibusKVConnector(base.KVConnectorBase_V1):  # type: ignore[misc]
         self._receive(request, blocks.get_block_ids()[0][first:end] if num_external_tokens else [], first)
 
     def _receive(self, request: Any, blocks: list[int], first: int) -> None:
-        """Have the workers receive what a request was offered: it is asked for once."""
+        """Order the workers to receive the blocks that a request was offered, once."""
         params = request.kv_transfer_params
         params["do_remote_prefill"] = False
         try:
-            offer = Offer.read(params)
-            if blocks:  # else all of it is dropped
+            offer = Offer.from_params(params)
+            if blocks:  # without blocks the offer is dropped
                 self._check(offer, request)
         except (ValueError, BadKey) as e:
             self._meta.refused.append((request.request_id, blocks, str(e)))
@@ -96,7 +96,7 @@ class OmnibusKVConnector(base.KVConnectorBase_V1):  # type: ignore[misc]
             self._meta.loads.append((offer, request.request_id, blocks, first))
 
     def _check(self, offer: Offer, request: Any) -> None:
-        """Raise ValueError unless an offer is what a request needs, in blocks as they are here."""
+        """Raise ValueError unless an offer fits a request, and its blocks fit those of this instance."""
         for what, there, here in (
             ("tensor_parallel_size", offer.ranks, self._ranks),
             ("the block size", offer.block_size, self._block_size),
@@ -117,7 +117,7 @@ class OmnibusKVConnector(base.KVConnectorBase_V1):  # type: ignore[misc]
         if not params:
             return False, None
         if params.get("do_remote_prefill") and self._kv_transfer_config.is_kv_consumer:
-            self._receive(request, [], 0)  # it ended before it was scheduled: what lies there for it is dropped
+            self._receive(request, [], 0)  # it ended before it was scheduled: its offered blocks are dropped
             return False, None
         if not params.get("do_remote_decode") or not self._kv_transfer_config.is_kv_producer or request.status not in _WHOLE:
             return False, None
@@ -132,7 +132,7 @@ class OmnibusKVConnector(base.KVConnectorBase_V1):  # type: ignore[misc]
             )  # fmt: skip
             return False, None
         self._meta.sends.append((offer, request.request_id, block_ids[: offer.blocks]))
-        return True, offer.told()
+        return True, offer.to_params()
 
     # A worker's part.
 
@@ -200,7 +200,7 @@ def _check_layout(config: Any) -> int:
 
 
 def _name(request: str) -> str:
-    """A request's id as a part of keys: a hash of it, where it is too long, or has what no key may have."""
+    """A request's id as a part of keys: a hash of the id if it is too long or invalid in keys."""
     try:
         if len(check_key(request).encode()) <= MAX_NAME_BYTES:
             return request
@@ -210,7 +210,7 @@ def _name(request: str) -> str:
 
 
 def _hash(request: Any) -> str:
-    """What tells prompts apart: their tokens, and what lies behind the placeholders of images and the like."""
+    """The hash of a prompt: of its tokens, and of the items behind its placeholders, such as images."""
     tokens = array.array("q", request.prompt_token_ids or ()).tobytes()
     media = "\0".join(f.identifier for f in request.mm_features or ())
     return hashlib.sha256(tokens + media.encode()).hexdigest()[:32]

@@ -12,7 +12,7 @@ from .handover import Run
 
 torch: Any = importlib.import_module("torch")
 
-# A payload is read in place, and is not to be written: torch has no tensors that say so.
+# A payload is read in place, and must not be written. Torch has no read-only tensors.
 warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
 
 
@@ -23,7 +23,7 @@ class TorchPages:
     """
 
     def __init__(self, caches: dict[str, Any], blocks: int, block_size: int) -> None:
-        """`blocks` is how many blocks the scheduler knows: a cache may have several of its own for each. Raises ValueError."""
+        """`blocks` is the scheduler's number of blocks. A cache may have several blocks for each of them. Raises ValueError."""
         self._layers: list[Any] = []
         known = set()
         described = hashlib.sha256()
@@ -87,12 +87,12 @@ class TorchPages:
 
 
 def _in_words(cache: Any) -> Any:
-    """The same memory in whole numbers as wide as possible: what the elements are does not matter for copying, and
-    torch does not copy all kinds of them."""
+    """The same memory as integers, as wide as possible: torch does not copy all dtypes, and a copy does not depend on
+    the dtype."""
     for dtype in (torch.int64, torch.int32, torch.int16, torch.uint8):
         try:
             return cache.view(dtype)
-        except RuntimeError:  # the rows, or their distances, are no multiple of it
+        except RuntimeError:  # the rows, or their strides, are no multiple of its size
             pass
     return cache
 

@@ -1,10 +1,10 @@
-"""Handing values from stage to stage of vLLM-Omni, in place of its own connectors::
+"""Connectors that pass values between stages of vLLM-Omni, in place of its own::
 
     with OmnibusConnector({"mode": "segment"}) as c:
         ok, size, metadata = c.put("0", "1", "request_0_0", {"hidden": tensor})
         found = c.get("0", "1", "request_0_0", metadata)
 
-In a deployment the YAML names it; see docs/connectors/vllm-omni.md, and `register`.
+A deployment's YAML names the connector; see docs/connectors/vllm-omni.md, and `register`.
 """
 
 from ..omni.decoder import decode

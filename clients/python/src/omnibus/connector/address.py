@@ -1,4 +1,4 @@
-"""Where the format of segments has a value: its name in /dev/shm, and its size."""
+"""The name of a value's segment in /dev/shm, and its size."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .journal import check_name
 
 
 def locate(key: str, metadata: dict[str, Any]) -> tuple[str, int]:
-    """The name of the segment, and its size if that is known.
+    """The name of the segment, and its size, 0 if the metadata have none.
 
-    Metadata come from other processes: what they name is read and then removed, so it is the key or a name without a
-    meaning, and nothing else. Those of other connectors say nothing here.
+    Metadata come from other processes, and the segment that they name is read and then removed. So the name must be
+    the key or a name that Python chose. Metadata of other connectors are ignored.
     """
     shm = metadata.get("shm")
     if shm is None:
@@ -32,7 +32,7 @@ def locate(key: str, metadata: dict[str, Any]) -> tuple[str, int]:
 
 
 def round_up(size: int) -> int:
-    """The size of a segment where the system has them in whole pages only."""
+    """The size of a segment on a system whose segments have whole pages."""
     return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
 
 

@@ -1,4 +1,4 @@
-"""What all ways of exchanging values have in common: keys, metadata, and what can go wrong.
+"""The contract of all transports: keys, metadata, settings and errors.
 
 The rules are those of the Go package `connector`.
 """
@@ -17,48 +17,48 @@ from ..errors import OmnibusError
 from ..omni.encoder import Encoded
 from ..puts import MODES as TRANSPORTS
 
-MAX_KEY_BYTES = 237  #: with the affixes of its lock it is the name of a file
+MAX_KEY_BYTES = 237  #: with the affixes of its lock it is a file's name
 _MAX_STAGE_BYTES = 200
-_MOST_SECONDS = 1e9  # which no timer outlasts
+_MAX_SECONDS = 1e9  # the bound of all durations
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _DIRECTORIES = (".", "..")
 
 
 class BadKey(OmnibusError, ValueError):
-    """A key or a stage's name that could not name anything safely."""
+    """A key or a stage's name that is not safe as a name."""
 
 
 class BadMetadata(OmnibusError, ValueError):
-    """Metadata that no put returned."""
+    """Metadata that no put can have returned."""
 
 
 class Damaged(OmnibusError):
-    """A payload that is not what was put: cut short, or changed under the reader."""
+    """A payload that differs from the one that was put: truncated, or changed during the read."""
 
 
 class Busy(OmnibusError, TimeoutError):
-    """A living process kept something locked."""
+    """A living process kept a lock."""
 
 
 class NoRoom(OmnibusError):
-    """There is no room for the payload."""
+    """There is no space for the payload."""
 
 
 class Unavailable(OmnibusError):
-    """It cannot work here. The text says what is missing."""
+    """The transport cannot work here. The text says what is missing."""
 
 
 class Missing(OmnibusError, LookupError):
-    """Nothing lies under the key: it was not put yet, was got already, or was cleaned up."""
+    """No value has the key: it was not put yet, was got already, or was cleaned up."""
 
 
 class Gone(Missing):
-    """What the metadata name was there and is not any more, so there is nothing to wait for. The text says why."""
+    """The value that the metadata name no longer exists, so a wait is in vain. The text says why."""
 
 
 class Absent(Missing):
-    """The sender is not there: not yet started, or dead. The text has its address."""
+    """The sender does not run: it has not started yet, or is dead. The text has its address."""
 
 
 class Edge(NamedTuple):
@@ -69,69 +69,69 @@ class Edge(NamedTuple):
 
 
 class Transport(Protocol):
-    """A way in which payloads go from stage to stage. Safe from any thread."""
+    """Carries payloads from stage to stage. Safe from any thread."""
 
     def put(self, edge: Edge, key: str, payload: Encoded) -> dict[str, Any]:
-        """Store a payload, and return what a get may be told of it."""
+        """Store a payload, and return its metadata, which a get may pass."""
         ...
 
     def get(self, edge: Edge, key: str, metadata: dict[str, Any] | None, decode: Decode) -> tuple[Any, int]:
-        """Take what lies under the key, without waiting, and return its value and its size.
+        """Take the value under the key, without waiting, and return it and its size.
 
-        Raises Missing when there is nothing.
+        Raises Missing if no value has the key.
         """
         ...
 
     def wait(
         self, edge: Edge, key: str, metadata: dict[str, Any] | None, decode: Decode, deadline: float
     ) -> tuple[Any, int]:
-        """get, once there is something, until a time of time.monotonic. Raises Missing then."""
+        """Like `get`, but wait for the value until the deadline, of time.monotonic. Raises Missing at the deadline."""
         ...
 
     def abandon(self, key: str) -> None:
-        """End what waits for the key, if it can be ended before its deadline."""
+        """End the waits for the key, if the transport can end one before its deadline."""
         ...
 
     def cleanup(self, key: str) -> None:
-        """Take back the values that were put here under exactly this key, on any edge, and were not got."""
+        """Remove the values that this transport put under exactly this key, on any edge, and no reader has got."""
         ...
 
     def reap(self) -> None:
-        """Forget what others have got meanwhile."""
+        """Forget the values that readers have got meanwhile."""
         ...
 
     def health(self) -> dict[str, Any]:
-        """What is particular to it. `status` is "healthy" or says what is wrong."""
+        """The transport's own figures. `status` is "healthy" or says what is wrong."""
         ...
 
     def close(self) -> None:
-        """Take back all that was put here and nobody got. Idempotent.
+        """Remove all values that this transport put and no reader has got. Idempotent.
 
-        What another thread is at just then it waits for, or leaves it to that thread: it does the same when it is done.
+        It waits for a call in another thread, or that thread removes them when its call returns.
         """
         ...
 
-    def drop(self) -> None:
-        """close, for a finalizer, which comes in the middle of anything: it waits for nobody."""
+    def close_nowait(self) -> None:
+        """Like `close`, for a finalizer, which may interrupt any call: it waits for no other thread."""
         ...
 
 
-class Placed(NamedTuple):
-    """What became of a value that a transport encoded and put by itself."""
+class PutResult(NamedTuple):
+    """The outcome of a put of a value that the transport encoded itself."""
 
     metadata: dict[str, Any]
     size: int
 
 
 class Decode(Protocol):
-    """What makes a value of a payload."""
+    """Decodes a payload."""
 
     def __call__(self, payload: bytes | bytearray | memoryview, *, padded: bool = False) -> Any: ...
 
 
 @functools.lru_cache(1024)
 def check_edge(source: str, target: str) -> Edge:
-    """The edge between two stages. Raises BadKey for what cannot be a stage's name."""
+    """The edge between two stages. Raises BadKey for a name that no stage can have."""
     edge = Edge(str(source), str(target))
     for name in edge:
         if not 0 < len(_utf8(name)) <= _MAX_STAGE_BYTES or _CONTROL.search(name):
@@ -143,7 +143,7 @@ def check_key(key: Any) -> str:
     """The key, if it can be part of a file's name. Raises BadKey otherwise."""
     if type(key) is str and key.isascii() and key.isprintable() and 0 < len(key) <= MAX_KEY_BYTES:
         if "/" not in key and key not in _DIRECTORIES:
-            return key  # as nearly all are
+            return key  # the common case
     if not isinstance(key, str):
         raise BadKey(f"a key is text, and this is of type {type(key).__name__}")
     size = len(_utf8(key))
@@ -162,17 +162,17 @@ def _utf8(text: str) -> bytes:
 
 
 def metadata_for(key: str, metadata: Any) -> dict[str, Any]:
-    """The metadata of one key, where those of several are wrapped by key. What is none is empty."""
+    """The metadata of one key, out of metadata by key if they are wrapped. Empty if they are no dict."""
     if not isinstance(metadata, dict):
         return {}
     wrapped = metadata.get(key)
     if not isinstance(wrapped, dict) or (key == "shm" and isinstance(wrapped.get("name"), str)):
-        return metadata  # also of a key that is called as the segment in its metadata
+        return metadata  # also if the key is "shm"
     return wrapped
 
 
 def inline_payload(metadata: dict[str, Any]) -> bytes | None:
-    """The payload that travels in the metadata, if it does."""
+    """The payload that is inline in the metadata, or None."""
     if "inline_bytes" not in metadata:
         return None
     payload = metadata["inline_bytes"]
@@ -189,14 +189,14 @@ def inline_payload(metadata: dict[str, Any]) -> bytes | None:
     return payload
 
 
-class Kind(NamedTuple):
-    """What a setting takes: how it is said, and what reads it, which raises ValueError for what it is not."""
+class SettingType(NamedTuple):
+    """The type of a setting: its description, and its parser, which raises ValueError for another type."""
 
-    want: str
-    read: Callable[[Any], Any]
+    description: str
+    parse: Callable[[Any], Any]
 
 
-def text_of(*choices: str) -> Kind:
+def text_of(*choices: str) -> SettingType:
     """Text, one of the choices if there are any."""
 
     def read(value: Any) -> str:
@@ -204,7 +204,7 @@ def text_of(*choices: str) -> Kind:
             raise ValueError
         return value
 
-    return Kind(" or ".join(choices) or "text", read)
+    return SettingType(" or ".join(choices) or "text", read)
 
 
 def _path(value: Any) -> str:
@@ -214,7 +214,7 @@ def _path(value: Any) -> str:
     return path
 
 
-def whole(least: int, most: int | None = None) -> Kind:
+def integer(least: int, most: int | None = None) -> SettingType:
     """A whole number."""
 
     def read(value: Any) -> int:
@@ -223,7 +223,7 @@ def whole(least: int, most: int | None = None) -> Kind:
             raise ValueError
         return number
 
-    return Kind(f"a whole number {f'of at least {least}' if most is None else f'from {least} to {most}'}", read)
+    return SettingType(f"a whole number {f'of at least {least}' if most is None else f'from {least} to {most}'}", read)
 
 
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "\u00b5s": 1e-6, "\u03bcs": 1e-6, "ns": 1e-9}
@@ -238,7 +238,7 @@ def seconds(value: Any) -> float:
         number = float(value)
     else:
         raise ValueError(f"{value!r} is no duration")
-    if not 0 <= number < _MOST_SECONDS:
+    if not 0 <= number < _MAX_SECONDS:
         raise ValueError(f"{value!r} is no duration")
     return number
 
@@ -253,18 +253,18 @@ def _timeout(value: Any) -> float:
 def _users(value: Any) -> frozenset[int]:
     if not isinstance(value, list):
         raise ValueError
-    return frozenset(whole(0, _MOST_UID).read(uid) for uid in value)
+    return frozenset(integer(0, _MAX_UID).parse(uid) for uid in value)
 
 
 TEXT = text_of()
-TIMEOUT = Kind('a number of seconds above 0, or text such as "30s"', _timeout)
-SECONDS = Kind('a number of seconds of at least 0, or text such as "30s"', seconds)
+TIMEOUT = SettingType('a number of seconds above 0, or text such as "30s"', _timeout)
+SECONDS = SettingType('a number of seconds of at least 0, or text such as "30s"', seconds)
 
-_LEAST_RING_BYTES = 64 << 10
-_MOST_UID = 2**32 - 2
+_MIN_RING_BYTES = 64 << 10
+_MAX_UID = 2**32 - 2
 
 def _gpu(value: Any) -> Any:
-    from ..gpu.pool import Options  # for those alone who have a GPU
+    from ..gpu.pool import Options  # imported only for processes with a GPU
 
     if isinstance(value, Options):
         return value
@@ -277,41 +277,41 @@ def _gpu(value: Any) -> Any:
     return Options(**options)
 
 
-#: The ways in which values travel.
+#: The transports.
 MODES = ("ring", "segment", "mooncake", "yuanrong", "nixl", "mooncake-engine")
 
-_GPU = Kind("a map of the options of omnibus.gpu.Options, such as {arena_bytes: 1073741824}", _gpu)
+_GPU = SettingType("a map of the options of omnibus.gpu.Options, such as {arena_bytes: 1073741824}", _gpu)
 
 _SETTINGS = {
-    "tensor_transport": text_of(*TRANSPORTS), "min_bytes": whole(0), "gpu": _GPU,
-    "mode": text_of(*MODES), "bus": TEXT, "socket": Kind("a path", _path),
-    "allow_uids": Kind("a list of the numbers of users, such as [1000]", _users),
-    "dir": Kind("a path", _path), "arena_bytes": whole(1), "ring_bytes": whole(_LEAST_RING_BYTES),
-    "shm_threshold_bytes": whole(0), "generation": whole(1, 2), "ttl": SECONDS, "timeout": TIMEOUT,
+    "tensor_transport": text_of(*TRANSPORTS), "min_bytes": integer(0), "gpu": _GPU,
+    "mode": text_of(*MODES), "bus": TEXT, "socket": SettingType("a path", _path),
+    "allow_uids": SettingType("a list of the numbers of users, such as [1000]", _users),
+    "dir": SettingType("a path", _path), "arena_bytes": integer(1), "ring_bytes": integer(_MIN_RING_BYTES),
+    "shm_threshold_bytes": integer(0), "generation": integer(1, 2), "ttl": SECONDS, "timeout": TIMEOUT,
 }  # fmt: skip
 
-#: Settings that there were once, and what to do in place of each.
-_GONE = {
+#: Removed settings, and the replacement of each.
+_REMOVED = {
     "store": "leave it out, and attach both processes to one host, which keeps the values, or take mode segment",
     "readers": "leave it out, together with store",
 }
 
 
 def setting(config: dict[str, Any], name: str, default: Any) -> Any:
-    """A setting of a connector's `extra`. Raises ValueError for one that makes no sense."""
+    """A setting of a connector's `extra`. Raises ValueError for an invalid one."""
     value = config.get(name)
     if value is None:
         return default
     kind = _SETTINGS[name]
     try:
-        return kind.read(value)
+        return kind.parse(value)
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{name} must be {kind.want}, not {value!r}") from None
+        raise ValueError(f"{name} must be {kind.description}, not {value!r}") from None
 
 
 def check_settings(config: dict[str, Any]) -> None:
-    """Raise ValueError if a setting makes no sense, also one of another mode. Unknown ones are the stages' own."""
-    for name, instead in _GONE.items():
+    """Raise ValueError if a setting is invalid, also one of another mode. Unknown settings belong to the stages."""
+    for name, instead in _REMOVED.items():
         if config.get(name) is not None:
             raise ValueError(f"{name} is gone: {instead}")
     for name in _SETTINGS:
@@ -330,7 +330,7 @@ def entry_metadata(entry: int) -> dict[str, Any]:
 
 
 def entry_number(metadata: dict[str, Any] | None) -> int:
-    """The number of the value that metadata name, 0 if they name none."""
+    """The number of the value that the metadata name, 0 if they name none."""
     text = (metadata or {}).get("entry")
     if text is None:
         return 0

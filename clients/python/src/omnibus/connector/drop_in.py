@@ -1,7 +1,7 @@
-"""The connector: the contract of vLLM-Omni's OmniConnectorBase, in its own words.
+"""The connector, with the methods of vLLM-Omni's OmniConnectorBase.
 
-Its callers poll, so a get finds something or returns None, and a put says False when nothing was put.
-What went wrong is logged, and counted by `health`, which tells it apart from "nothing there".
+Its callers poll: a get returns None if there is no value, and a put returns False if it failed. Failures are logged,
+and counted in `health`, apart from missing values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..errors import OmnibusError
 from ..omni.decoder import decode
 from ..omni.encoder import Encoded, encode
 from .contract import (
-    Absent, Busy, Gone, Missing, Placed, Transport, check_edge, check_key, check_settings, inline_payload, metadata_for,
+    Absent, Busy, Gone, Missing, PutResult, Transport, check_edge, check_key, check_settings, inline_payload, metadata_for,
     setting,
 )  # fmt: skip
 from .mooncake import Mooncake
@@ -30,17 +30,17 @@ from .mooncake_engine import MooncakeEngine
 from .nixl import Nixl
 from .ring import Ring
 from .segment import BY_KEY, BY_METADATA, Segments
-from .stores import Keeper, Store, over
+from .stores import ValueStore, StoreTransport, shared_store
 from .yuanrong import Yuanrong
 
 log = logging.getLogger("omnibus")
 
-#: What opens values of other programs' engines, by the modes that are called as these are.
-ENGINES: dict[str, Callable[[dict[str, Any]], Keeper]] = {
-    "mooncake": over(Mooncake), "yuanrong": over(Yuanrong), "nixl": Nixl, "mooncake-engine": MooncakeEngine,
+#: Opens the value store of another program's engine, by mode.
+BACKENDS: dict[str, Callable[[dict[str, Any]], ValueStore]] = {
+    "mooncake": shared_store(Mooncake), "yuanrong": shared_store(Yuanrong), "nixl": Nixl, "mooncake-engine": MooncakeEngine,
 }  # fmt: skip
 
-_SILENT_SECONDS = 5.0  # the same failure is not logged more often
+_LOG_INTERVAL_SECONDS = 5.0  # between log lines of the same failure
 
 
 class OmnibusConnector:
@@ -49,25 +49,25 @@ class OmnibusConnector:
     The config is the `extra` of a connector in a deployment's YAML:
 
     mode
-        "ring" (the default): through the host of a bus, in shared memory that it keeps the books of.
+        "ring" (the default): through the host of a bus, in shared memory that the host accounts for.
         "segment": the files in /dev/shm of vLLM-Omni's SharedMemoryConnector, with which it may share an edge.
         "mooncake", "yuanrong": a store, under the keys of vLLM-Omni's MooncakeStoreConnector and YuanrongConnector.
-        "nixl": memory of the process that puts, which the one that gets reads, as vLLM-Omni's NixlConnector does.
-        "mooncake-engine": the same, but written into the one that gets, as MooncakeTransferEngineConnector does.
+        "nixl": memory of the sender, which the receiver reads, as vLLM-Omni's NixlConnector does.
+        "mooncake-engine": memory of the receiver, into which the sender writes, as MooncakeTransferEngineConnector does.
 
     In mode ring, tensors on a GPU travel as `tensor_transport` says:
 
     "default"
         through host memory, in the format of vLLM-Omni.
     "cuda_ipc", "cuda_ipc_pool"
-        on the GPU: in the putter's own memory, or in a copy there. `get` returns them where they lie.
+        on the GPU: in the sender's own memory, or in a copy there. `get` does not copy them.
 
-    What else it takes depends on the mode. All other settings are the stages' own.
-    Safe from any thread, and in a forked child, which begins anew there.
+    Further settings depend on the mode. Unknown settings belong to the stages.
+    Safe from any thread. In a forked child it opens its transport again.
     """
 
-    #: Whether callers should put tensors on a GPU as they are: with a `tensor_transport`. Otherwise values go through
-    #: the serializer, which copies a tensor's data once, as a raw path would.
+    #: Whether callers should put tensors on a GPU unserialized, which needs a `tensor_transport`. Otherwise values go
+    #: through the serializer, which copies a tensor's data once.
     supports_raw_data: bool = False
 
     _transport: Transport | None = None
@@ -85,7 +85,7 @@ class OmnibusConnector:
         self._logged: dict[tuple[str, str], float] = {}
         self._closed = False
         self._inline_bytes = _threshold(self.mode, config)
-        self._transport = transport = _open(self.mode, config)
+        self._transport = transport = _open_transport(self.mode, config)
         self.supports_raw_data = isinstance(transport, Ring) and transport.tensors.transport > 0
         _alive.add(self)
 
@@ -99,21 +99,21 @@ class OmnibusConnector:
         try:
             edge, key = check_edge(from_stage, to_stage), check_key(put_key)
             if self.supports_raw_data:
-                ring: Any = self._open_transport()
-                payload: Placed | Encoded = ring.put_on_gpu(edge, key, data)
+                ring: Any = self._transport_or_raise()
+                payload: PutResult | Encoded = ring.put_on_gpu(edge, key, data)
             else:
                 payload = encode(data)
-            if isinstance(payload, Placed):
+            if isinstance(payload, PutResult):
                 metadata = payload.metadata
             else:
-                transport = self._open_transport()
+                transport = self._transport_or_raise()
                 small = payload.size <= self._inline_bytes
                 metadata = {"inline_bytes": bytes(payload)} if small else transport.put(edge, key, payload)
         except Exception as e:
-            self._failed("put", put_key, e)
+            self._record_failure("put", put_key, e)
             return False, 0, None
         counts = self._counts
-        with self._locked():
+        with self._counts_lock():
             counts["puts"] += 1
             counts["bytes_transferred"] += payload.size
             counts["inline_writes" if "inline_bytes" in metadata else "shared_writes"] += 1
@@ -122,7 +122,7 @@ class OmnibusConnector:
     def get(
         self, from_stage: str, to_stage: str, get_key: str, metadata: dict[str, Any] | None = None
     ) -> tuple[Any, int] | None:
-        """Take the value that lies under a key: (value, its size encoded); None when there is none. Does not wait."""
+        """Take the value under a key: (value, its size encoded), or None if there is none. Does not wait."""
         return self._get("get", from_stage, to_stage, get_key, metadata, None)
 
     def get_with_deadline(
@@ -134,42 +134,42 @@ class OmnibusConnector:
         *,
         deadline: float,
     ) -> tuple[Any, int] | None:
-        """get, but waits for the value until a time of time.monotonic."""
+        """Like `get`, but wait for the value until the deadline, of time.monotonic."""
         return self._get("get", from_stage, to_stage, get_key, metadata, deadline)
 
     def cleanup(self, request_id: str) -> None:
-        """Take back the values that were put here under exactly this key, and were not got.
+        """Remove the values that this connector put under exactly this key and no reader has got.
 
-        The parameter has the name that it has in vLLM-Omni, whose connectors take an exact key, too.
+        The parameter is called as in vLLM-Omni, whose connectors take an exact key, too.
         """
         try:
-            self._open_transport().cleanup(check_key(request_id))
+            self._transport_or_raise().cleanup(check_key(request_id))
         except Exception as e:
-            self._failed("cleanup", request_id, e)
+            self._record_failure("cleanup", request_id, e)
         else:
             self._count("cleanups")
 
     def abandon_get(self, get_key: str) -> None:
-        """End the gets that wait for a key, in any thread: they find nothing."""
+        """End the gets that wait for a key, in any thread: they return None."""
         try:
-            self._open_transport().abandon(check_key(get_key))
+            self._transport_or_raise().abandon(check_key(get_key))
         except Exception as e:
-            self._failed("abandon_get", get_key, e)
+            self._record_failure("abandon_get", get_key, e)
 
     def reap_consumed(self) -> None:
-        """Forget what others have got meanwhile."""
+        """Forget the values that readers have got meanwhile."""
         try:
-            self._open_transport().reap()
+            self._transport_or_raise().reap()
         except Exception as e:
-            self._failed("reap_consumed", "", e)
+            self._record_failure("reap_consumed", "", e)
 
     def health(self) -> dict[str, Any]:
-        """How it does, and counters since it was made.
+        """The connector's status, and counters since it was created.
 
-        `missing` counts gets that found nothing, `timeouts` those that waited for it until their deadline, `busy` those
-        that found somebody at work on it, and `errors` what failed, by kind.
+        `missing` counts gets that found no value, `timeouts` those that waited until their deadline, `busy` those that
+        found the value locked by another process, and `errors` the failures, by type.
         """
-        with self._locked():
+        with self._counts_lock():
             counts = {name: self._counts[name] for name in _COUNTERS}
             report = {**counts, "errors": sum(self._errors.values()), "error_kinds": dict(self._errors)}
             if self._last_error:
@@ -179,13 +179,13 @@ class OmnibusConnector:
         return {**state, "mode": self.mode, **report}
 
     def close(self) -> None:
-        """Take back all that was put here and nobody got. Values that were got stay. Idempotent."""
+        """Remove all values that this connector put and no reader has got. Values that were got stay valid. Idempotent."""
         transport, self._transport = self._transport, None
         if transport is not None:
             try:
                 transport.close()
             except Exception as e:
-                self._failed("close", "", e)
+                self._record_failure("close", "", e)
 
     def __enter__(self) -> OmnibusConnector:
         return self
@@ -196,15 +196,15 @@ class OmnibusConnector:
         self.close()
 
     def __del__(self) -> None:
-        if not sys.is_finalizing():  # then no thread goes on, and whoever waits for one waits for ever
-            self._drop()
+        if not sys.is_finalizing():  # else other threads have stopped, and a wait for one never ends
+            self._close_nowait()
 
-    def _drop(self) -> None:
+    def _close_nowait(self) -> None:
         transport, self._transport = self._transport, None
         try:
             if transport is not None:
-                transport.drop()
-        except Exception:  # the interpreter is on its way out
+                transport.close_nowait()
+        except Exception:  # the interpreter is finalizing
             pass
 
     @staticmethod
@@ -217,7 +217,7 @@ class OmnibusConnector:
         """The value of a payload."""
         return decode(data)
 
-    # What they have in common.
+    # Common parts.
 
     def _get(
         self, op: str, from_stage: str, to_stage: str, key: str, metadata: Any, deadline: float | None
@@ -226,7 +226,7 @@ class OmnibusConnector:
             edge, key = check_edge(from_stage, to_stage), check_key(key)
             own = metadata_for(key, metadata)
             payload = inline_payload(own)
-            transport = self._open_transport()
+            transport = self._transport_or_raise()
             if payload is not None:
                 value, size = decode(payload), len(payload)
             elif deadline is None:
@@ -236,43 +236,43 @@ class OmnibusConnector:
         except Missing as e:
             late = deadline is not None and time.monotonic() >= deadline
             self._count("timeouts" if late else "missing")
-            if isinstance(e, (Absent, Gone)):  # more than that nothing was put yet
-                self._failed(op, key, e)
+            if isinstance(e, (Absent, Gone)):  # the text says more than "not put yet"
+                self._record_failure(op, key, e)
             return None
         except Busy:
             self._count("busy")
             return None
         except Exception as e:
-            self._failed(op, key, e)
+            self._record_failure(op, key, e)
             return None
         counts = self._counts
-        with self._locked():
+        with self._counts_lock():
             counts["gets"] += 1
             counts["bytes_got"] += size
         return value, size
 
-    def _open_transport(self) -> Transport:
+    def _transport_or_raise(self) -> Transport:
         transport = self._transport
         if transport is None:
             raise OmnibusError("the connector is closed")
         return transport
 
-    def _locked(self) -> threading.Lock:
-        if self._pid != os.getpid():  # whoever had it was left behind in the parent
+    def _counts_lock(self) -> threading.Lock:
+        if self._pid != os.getpid():  # the owner of the inherited lock is a thread of the parent
             self._mu, self._pid = threading.Lock(), os.getpid()
         return self._mu
 
     def _count(self, what: str) -> None:
-        with self._locked():
+        with self._counts_lock():
             self._counts[what] += 1
 
-    def _failed(self, op: str, key: Any, e: Exception) -> None:
+    def _record_failure(self, op: str, key: Any, e: Exception) -> None:
         kind = type(e).__name__
         now = time.monotonic()
-        with self._locked():
+        with self._counts_lock():
             self._errors[kind] += 1
             self._last_error = f"{op} {key!r:.66}: {kind}: {e}"
-            quiet = now - self._logged.get((op, kind), -_SILENT_SECONDS) < _SILENT_SECONDS
+            quiet = now - self._logged.get((op, kind), -_LOG_INTERVAL_SECONDS) < _LOG_INTERVAL_SECONDS
             if not quiet:
                 self._logged[op, kind] = now
         if not quiet:
@@ -301,10 +301,10 @@ _alive: weakref.WeakSet[OmnibusConnector] = weakref.WeakSet()
 
 
 @atexit.register
-def _drop_all() -> None:
-    """Take back what would stay, while there are threads to wait for: a finalizer at the end comes too late for that."""
+def _close_all() -> None:
+    """Close all connectors while other threads still run: a finalizer at the end of the interpreter cannot wait for them."""
     for c in list(_alive):
-        c._drop()
+        c._close_nowait()
 
 
 _COUNTERS = (
@@ -314,9 +314,9 @@ _COUNTERS = (
 
 
 def _threshold(mode: str, config: dict[str, Any]) -> int:
-    """The size of the largest value that travels in the metadata, where no key finds it; -1: none does.
+    """The size of the largest value that is inline in the metadata, -1 for none. A get without the metadata does not find it.
 
-    It is for generation 1 alone: vLLM-Omni has the setting in its files, ignores it, and gets by the key.
+    Only generation 1 has inline values: vLLM-Omni ignores the setting since, and gets by the key.
     """
     if mode != "segment" or setting(config, "generation", BY_KEY) != BY_METADATA:
         return -1
@@ -324,7 +324,7 @@ def _threshold(mode: str, config: dict[str, Any]) -> int:
     return threshold
 
 
-def _open(mode: str, config: dict[str, Any]) -> Transport:
-    if mode in ENGINES:
-        return Store(config, ENGINES[mode])
+def _open_transport(mode: str, config: dict[str, Any]) -> Transport:
+    if mode in BACKENDS:
+        return StoreTransport(config, BACKENDS[mode])
     return Segments(config) if mode == "segment" else Ring(config)

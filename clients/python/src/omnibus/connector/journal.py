@@ -1,22 +1,21 @@
-"""What would be left in /dev/shm if this process died now, written down beforehand.
+"""A journal of the files in /dev/shm that this process would leave if it died now.
 
 A journal is a file of slots of 1,024 bytes, each empty or with a record, a line of text::
 
     p 1234 1700000000000000000 1235 1700000000000000001 "key"
 
-`p` is for a segment that was put: it and its lock are the writer's to remove. `g` is for one
-that is being got: its lock is, once the segment is gone. The numbers are inode and time of birth
-of the segment, and of its lock. The journal is locked while its process lives; whoever opens one
-next does what the dead have left to do. The Go package connector/segment has the same format in
-the same place, so each sweeps behind the other.
+`p` is for a segment that was put: the segment and its lock are removed. `g` is for a segment that is being got: its
+lock is removed if the segment is gone. The numbers are inode and birth time of the segment, and of its lock. The journal
+is locked while its process lives. The next process that opens a journal removes the files that the journals of dead
+processes name. The Go package connector/segment has the same format in the same directory, so each sweeps for the other.
 
-Of what was put to outlive its process, as `omnibus connector put` does, there is a note beside the journals: a file of
-two lines, of which the second is the record, and the first says until when it may lie, in nanoseconds of Unix time::
+A value that outlives its process, as of `omnibus connector put`, has a note beside the journals: a file of two lines.
+The second is the record, and the first has its expiry, in nanoseconds of Unix time::
 
     l 1800000000000000000 "key"
 
-Beside them are second names of files that their process may use again, `spare-JOURNAL-n`: see `spares`. One is
-nobody's when its journal is gone.
+Beside them are the second names of pooled files, `spare-JOURNAL-n`: see `file_pool`. One whose journal is missing is
+removed.
 """
 
 from __future__ import annotations
@@ -35,27 +34,27 @@ from typing import NamedTuple
 
 from ..errors import OmnibusError
 from .contract import BadKey, Busy, Unavailable, check_key
-from .files import Directory, Identity, Lock, Nap, full
+from .shm_files import Directory, Identity, Lock, Backoff, as_no_room
 
 log = logging.getLogger("omnibus")
 
 SLOT_BYTES = 1024
 PUTTING, GETTING = "p", "g"
-NEVER = Identity(0, 0)  #: what there is none of
+NO_FILE = Identity(0, 0)  #: the identity of no file
 
-_NOTE = "lasting-"  # begins the names of notes
-SPARE = "spare-"  # begins second names
-_SPARE = re.compile(rf"{SPARE}(.+)-[0-9]+", re.DOTALL)
-_NOTE_BYTES = 8192  # more than one has
+_NOTE = "lasting-"  # the prefix of notes
+SPARE_PREFIX = "spare-"  # the prefix of second names
+_SPARE = re.compile(rf"{SPARE_PREFIX}(.+)-[0-9]+", re.DOTALL)
+_NOTE_BYTES = 8192  # more than any note has
 _UNTIL = re.compile(rb"l (\d{1,19}) ")
-_PATIENCE_SECONDS = 0.1  # locks are held for as long as a copy takes, unless who has one is stopped
-_PIECE_SLOTS = 64  # that are read at once
+_RETRY_SECONDS = 0.1  # a lock is held for the time of a copy, unless its process is stopped
+_READ_SLOTS = 64  # per read
 _QUOTED = re.compile(r'"([^"\\]|\\.)*"')
-_COMES_AND_GOES = 16  # how often others may take the directory away
+_MAX_ATTEMPTS = 16  # other processes may remove the directory between two steps
 
 
 class Record(NamedTuple):
-    """What is to be removed."""
+    """The files to be removed for one value."""
 
     purpose: str
     name: str
@@ -69,7 +68,7 @@ class Record(NamedTuple):
 
     @classmethod
     def parse(cls, slot: bytes) -> Record | None:
-        """The record of a slot; None: it is empty, or was never finished."""
+        """The record of a slot; None: the slot is empty, or its write was not finished."""
         line, end, _ = slot.partition(b"\n")
         try:
             purpose, si, sb, li, lb, quoted = line.decode().split(" ", 5)
@@ -86,7 +85,7 @@ def lock_name(name: str) -> str:
 
 
 def check_name(key: str) -> str:
-    """The key, unless it would name something else in the directory than a segment."""
+    """The key. Raises BadKey if another kind of file in the directory could have the name."""
     if key.startswith(".") or key.startswith("sem."):
         raise BadKey(f"{key[:64]!r}: a segment's name does not begin with a dot, nor as those of semaphores do")
     if key.startswith("shm_") and key.endswith("_lockfile.lock"):
@@ -94,16 +93,16 @@ def check_name(key: str) -> str:
     return key
 
 
-def settle(directory: Directory, r: Record, is_it: Callable[[], bool] = lambda: True) -> None:
-    """Remove what a record is about, as far as it is still there, and is it.
+def remove_recorded(directory: Directory, r: Record, is_it: Callable[[], bool] = lambda: True) -> None:
+    """Remove the files of a record that still exist and have its identities.
 
-    `is_it`: whoever may have put another value in the same file since the record says whether it has not.
-    Raises Busy when a living process has it locked.
+    `is_it` returns False if the file holds another value by now, for a caller that reuses files.
+    Raises Busy if a living process has the segment locked.
     """
     try:
-        lock = Lock.of(directory, lock_name(r.name))
+        lock = Lock.open(directory, lock_name(r.name))
     except BadKey:
-        lock = None  # what has the lock's name is none, and not ours
+        lock = None  # the file is no lock, or another user's
     try:
         now = directory.lookup(r.name)
         if now is not None and r.purpose == PUTTING and now.identity == r.segment and is_it():
@@ -116,30 +115,30 @@ def settle(directory: Directory, r: Record, is_it: Callable[[], bool] = lambda: 
             lock.release()
 
 
-def remove(directory: Directory, name: str) -> None:
-    """Remove a segment and its lock, if they are there. Raises Busy when a living process has it locked."""
+def remove_segment(directory: Directory, name: str) -> None:
+    """Remove a segment and its lock, if they exist. Raises Busy if a living process has the segment locked."""
     there = [directory.lookup(n) for n in (check_name(name), lock_name(name))]
     for f in there:
         if f is not None:
             f.check()
-    settle(directory, Record(PUTTING, name, *(NEVER if f is None else f.identity for f in there)))
+    remove_recorded(directory, Record(PUTTING, name, *(NO_FILE if f is None else f.identity for f in there)))
 
 
 class Journal:
     """The journal of this process. Safe from any thread."""
 
     def __init__(self, directory: Directory) -> None:
-        """Make a journal. It is locked before it has a name, so that nobody takes it for a dead one's."""
+        """Create a journal. It is locked before it has a name, so that no sweep takes it for a dead process's."""
         self._directory = directory
         self._mu = threading.Lock()
         self._free: list[int] = []
         self._slots = 0
         self._unswept = False
-        self.home, self.name, self._fd = _make(directory)
+        self.journals, self.name, self._fd = _create_journal(directory)
         _journals.add(self)
 
     def add(self, r: Record) -> int:
-        """Write a record to a slot, and return that."""
+        """Write a record, and return its slot."""
         with self._mu:
             if self._free:
                 slot = self._free.pop()
@@ -149,52 +148,52 @@ class Journal:
         try:
             os.pwrite(self._fd, r.encode(), slot * SLOT_BYTES)
         except OSError as e:
-            self.clear(slot)
-            raise full(e) from None
+            self.clear_slot(slot)
+            raise as_no_room(e) from None
         return slot
 
-    def clear(self, slot: int) -> None:
-        """Empty a slot, for the next record."""
+    def clear_slot(self, slot: int) -> None:
+        """Empty a slot, and free it for another record."""
         try:
             os.pwrite(self._fd, b"\n", slot * SLOT_BYTES)
         except OSError:
-            pass  # it names something that is gone: nothing comes of it
-        self.release(slot)
+            pass  # the files of the stale record are gone, so it has no effect
+        self.release_slot(slot)
 
-    def release(self, slot: int) -> None:
-        """Leave a slot to the next record, as it is: what it names is gone, and nothing else is ever taken for that."""
+    def release_slot(self, slot: int) -> None:
+        """Free a slot without a write: its files are gone, and no other file has their identities."""
         with self._mu:
             self._free.append(slot)
 
     def sweep(self) -> None:
-        """Do what the dead have left to do.
+        """Remove the files that dead processes have left.
 
-        What a living process has locked just now is tried again for a moment, and waits then until this is closed, or
-        for the next who opens.
+        A file that a living process has locked is retried for _RETRY_SECONDS, and then when this journal is closed, or
+        when another is opened.
         """
-        nap = Nap(time.monotonic() + _PATIENCE_SECONDS)
-        left = self._sweep()
-        while self._is_locked(left) and nap.take():
-            left = self._sweep()
+        backoff = Backoff(time.monotonic() + _RETRY_SECONDS)
+        left = self._sweep_once()
+        while self._is_locked(left) and backoff.sleep():
+            left = self._sweep_once()
         self._unswept = self._is_locked(left)
-        self._tell(left)
+        self._log_leftovers(left)
 
-    def _sweep(self, begins: str = "") -> list[Exception]:
-        """Do so once, for names that begin so, and return what kept it from being done."""
+    def _sweep_once(self, begins: str = "") -> list[Exception]:
+        """Sweep once, the names with a prefix, and return the errors."""
         try:
-            names = os.listdir(self.home.fd)
+            names = os.listdir(self.journals.fd)
         except OSError as e:
             return [e]
         left: list[Exception] = []
-        # Spares come last: the journals of the dead are gone then.
-        for name in sorted(names, key=lambda n: n.startswith(SPARE)):
+        # Second names come last, when the journals of dead processes are removed.
+        for name in sorted(names, key=lambda n: n.startswith(SPARE_PREFIX)):
             if name == self.name or not name.startswith(begins):
                 continue
             try:
-                if name.startswith(SPARE):
+                if name.startswith(SPARE_PREFIX):
                     self._sweep_spare(name)
                 else:
-                    self._sweep_one(name)
+                    self._sweep_journal(name)
             except (OSError, OmnibusError) as e:
                 left.append(e)
         return left
@@ -203,18 +202,18 @@ class Journal:
     def _is_locked(left: list[Exception]) -> bool:
         return any(isinstance(e, Busy) for e in left)
 
-    def _tell(self, left: list[Exception]) -> None:
+    def _log_leftovers(self, left: list[Exception]) -> None:
         for e in left:
             log.warning("segments of a dead process stay in %s: %s", self._directory.path, e)
 
     def _sweep_spare(self, name: str) -> None:
-        # Its journal was there before it was: one that is not there now is gone.
+        # A journal exists before its second names, so a missing one was removed.
         of = _SPARE.fullmatch(name)
-        if of and not self.home.has(of[1]):
-            self.home.unlink(name)
+        if of and not self.journals.exists(of[1]):
+            self.journals.unlink(name)
 
-    def _sweep_one(self, name: str) -> None:
-        found = self.home.open(name, os.O_RDWR)
+    def _sweep_journal(self, name: str) -> None:
+        found = self.journals.open(name, os.O_RDWR)
         if found is None:
             return
         fd, f = found
@@ -222,24 +221,24 @@ class Journal:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                return  # it lives
-            now = self.home.lookup(name)
+                return  # its process lives
+            now = self.journals.lookup(name)
             if now is None or now.identity != f.identity:
-                return  # somebody else has swept it
+                return  # another process has swept it
             swept = 0
             if not name.startswith(_NOTE):
-                swept = self._settle_all(fd)
-            elif not self._is_over(fd):
+                swept = self._remove_all_recorded(fd)
+            elif not self._note_expired(fd):
                 return
-            self.home.unlink(name)
+            self.journals.unlink(name)
         finally:
             fcntl.flock(fd, fcntl.LOCK_UN)
             os.close(fd)
         if swept:
             log.info("removed what a dead process left in %s", self._directory.path)
 
-    def _is_over(self, fd: int) -> bool:
-        """Whether the value of a note is gone, of itself or because its time is over."""
+    def _note_expired(self, fd: int) -> bool:
+        """Whether the value of a note is gone, or was removed here because it has expired."""
         line, _, record = os.pread(fd, _NOTE_BYTES, 0).partition(b"\n")
         until, r = _UNTIL.match(line), Record.parse(record)
         now = self._directory.lookup(r.name) if until and r else None
@@ -247,14 +246,14 @@ class Journal:
             return True
         if not 0 < int(until[1]) <= time.time_ns():
             return False
-        settle(self._directory, r)
+        remove_recorded(self._directory, r)
         return True
 
-    def _settle_all(self, fd: int) -> int:
-        """Do what a journal has left to do, and return how many records it had. Raises what kept one from being done."""
+    def _remove_all_recorded(self, fd: int) -> int:
+        """Remove the files of a journal's records, and return the number of records. Raises the last error."""
         at, records = 0, 0
         left: Exception | None = None
-        while piece := os.pread(fd, _PIECE_SLOTS * SLOT_BYTES, at):
+        while piece := os.pread(fd, _READ_SLOTS * SLOT_BYTES, at):
             at += len(piece)
             for slot in range(0, len(piece), SLOT_BYTES):
                 r = Record.parse(piece[slot : slot + SLOT_BYTES])
@@ -262,7 +261,7 @@ class Journal:
                     continue
                 records += 1
                 try:
-                    settle(self._directory, r)
+                    remove_recorded(self._directory, r)
                 except (OSError, OmnibusError) as e:
                     left = e
         if left is not None:
@@ -270,25 +269,25 @@ class Journal:
         return records
 
     def close(self, done: bool) -> None:
-        """Give it up. `done`: nothing in it is left to do; otherwise the next who opens sweeps it."""
+        """Close the journal. `done`: all its files are removed; otherwise the next process that opens a journal sweeps it."""
         if self._fd < 0:
             return
-        self._tell(self._sweep("" if self._unswept else _NOTE))  # notes of what was got here
+        self._log_leftovers(self._sweep_once("" if self._unswept else _NOTE))  # and the notes of values that were got here
         if done:
-            self.home.unlink(self.name)
+            self.journals.unlink(self.name)
         fcntl.flock(self._fd, fcntl.LOCK_UN)
-        self.forget()
+        self.close_descriptors()
         try:
             os.rmdir(journals_name(), dir_fd=self._directory.fd)
         except OSError:
-            pass  # others have theirs there
+            pass  # other journals are in it
 
-    def forget(self) -> None:
+    def close_descriptors(self) -> None:
         """Close the descriptors. In a forked child they would keep the parent's journal locked."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
-            self.home.close()
+            self.journals.close()
 
 
 def journals_name() -> str:
@@ -296,9 +295,9 @@ def journals_name() -> str:
     return f".omnibus-{os.geteuid()}"
 
 
-def _make(directory: Directory) -> tuple[Directory, str, int]:
-    for _ in range(_COMES_AND_GOES):
-        home = _home(directory)
+def _create_journal(directory: Directory) -> tuple[Directory, str, int]:
+    for _ in range(_MAX_ATTEMPTS):
+        home = _open_journals(directory)
         if home is None:
             continue
         fd = -1
@@ -321,12 +320,12 @@ def _make(directory: Directory) -> tuple[Directory, str, int]:
 
 
 def _unavailable(e: OSError, path: str) -> Exception:
-    """What a journal cannot be opened for: no room, or no leave to write."""
-    told = full(e)
+    """The error of a journal that cannot be opened: no space, or no permission."""
+    told = as_no_room(e)
     return Unavailable(f"the journal of segments, {path}: {e.strerror}") if told is e else told
 
 
-def _home(directory: Directory) -> Directory | None:
+def _open_journals(directory: Directory) -> Directory | None:
     path = os.path.join(directory.path, journals_name())
     try:
         os.mkdir(journals_name(), 0o700, dir_fd=directory.fd)
@@ -343,7 +342,7 @@ def _home(directory: Directory) -> Directory | None:
             raise BadKey(f"{path} is no directory") from None
         raise _unavailable(e, path) from None
     home = Directory(path, fd)
-    f = home.described(fd)
+    f = home.fstat(fd)
     if f.owner != os.geteuid() or f.mode & 0o077:
         home.close()
         raise BadKey(f"{path} is not this user's alone")
@@ -355,7 +354,7 @@ _journals: weakref.WeakSet[Journal] = weakref.WeakSet()
 
 def _forked() -> None:
     for j in list(_journals):
-        j.forget()
+        j.close_descriptors()
 
 
 os.register_at_fork(after_in_child=_forked)

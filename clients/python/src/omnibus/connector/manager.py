@@ -1,4 +1,4 @@
-"""Metadata of requests in segments of their own, which another process reads by their names.
+"""Metadata of requests, each in a segment that another process reads by its name.
 
 It is the SharedMemoryManager of programs that pass metadata beside a queue of tensors, over the segments of
 `segment`: a value is written under a name that has the request's id, and removed by its reader.
@@ -15,7 +15,7 @@ from ..omni.encoder import encode
 from .contract import Edge, Missing, check_key
 from .segment import Segments
 
-_EDGE = Edge("", "")  # segments have none in their names
+_EDGE = Edge("", "")  # the names of segments have no edge
 
 _opening = threading.Lock()
 _opened: Segments | None = None
@@ -25,7 +25,7 @@ class SharedMemoryManager:
     """Writes metadata of requests to shared memory, and reads them there. Safe from any thread, and in a forked child.
 
     Go programs write and read the same segments: package connector/segment, with the serializer of codec/omni. A
-    segment that was not read goes with its writer: when it ends, and when it was killed, as soon as any process
+    segment that was not read is removed when its writer exits, or, if the writer was killed, when any process next
     opens segments.
     """
 
@@ -33,7 +33,7 @@ class SharedMemoryManager:
     def write_metadata(rid: str, metadata: Any) -> str:
         """Write the metadata of a request, and return the name of their segment.
 
-        They replace those of the same id. Raises BadKey for an id that names no file (up to 228 bytes, without a slash
+        The metadata replace those of the same id. Raises BadKey for an id that names no file (up to 228 bytes, without a slash
         or control characters), PayloadError, with the path, for a value that has no encoding, NoRoom without
         memory, and Busy while another process has the segment locked for 30 s.
         """
@@ -45,10 +45,10 @@ class SharedMemoryManager:
 
     @staticmethod
     def read_metadata(shm_name: str, unlink: bool = True) -> Any:
-        """Read metadata by the name of their segment, and remove it, unless it is to stay for another read.
+        """Read metadata by the name of their segment, and remove the segment if `unlink`.
 
-        Raises Missing when there are none, Busy while another process has them locked just now, Damaged for a segment
-        that is not whole, which stays for `cleanup`, and PayloadError for one whose content is no value.
+        Raises Missing if there is no segment, Busy while another process has it locked, Damaged for a truncated segment,
+        which stays for `cleanup`, and PayloadError for one whose content is no value.
         """
         try:
             value, _ = _segments().get(_EDGE, check_key(shm_name), None, decode, unlink)
@@ -58,7 +58,7 @@ class SharedMemoryManager:
 
     @staticmethod
     def cleanup(shm_name: str) -> None:
-        """Remove a segment without a look at its content, whichever process wrote it. It need not be there."""
+        """Remove a segment of any process, without a read. It need not exist."""
         _segments().remove(check_key(shm_name))
 
 
@@ -68,5 +68,5 @@ def _segments() -> Segments:
     with _opening:
         if _opened is None:
             _opened = Segments({"ttl": 0.0})
-            atexit.register(_opened.drop)
+            atexit.register(_opened.close_nowait)
         return _opened

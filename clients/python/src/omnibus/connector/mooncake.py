@@ -1,4 +1,4 @@
-"""The client of a Mooncake store, as vLLM-Omni's MooncakeStoreConnector has it."""
+"""The client of a Mooncake store, compatible with vLLM-Omni's MooncakeStoreConnector."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..omni.encoder import Buffer
-from .contract import TEXT, Edge, Missing, NoRoom, Unavailable, whole
-from .stores import Settings, TooLarge, reach
+from .contract import TEXT, Edge, Missing, NoRoom, Unavailable, integer
+from .stores import Settings, TooLarge, check_reachable
 
 VERSION = "0.3.13.post1"
 
 _SETTINGS = {
     "host": (TEXT, "127.0.0.1"), "metadata_server": (TEXT, "http://127.0.0.1:8080/metadata"),
-    "master": (TEXT, "127.0.0.1:50051"), "segment": (whole(0), 512 << 20), "localbuf": (whole(1), 64 << 20),
+    "master": (TEXT, "127.0.0.1:50051"), "segment": (integer(0), 512 << 20), "localbuf": (integer(1), 64 << 20),
     "proto": (TEXT, "tcp"), "rdma": (TEXT, ""),
 }  # fmt: skip
 
-_NO_ROOM, _NOT_READY, _NOT_THERE, _NOT_MOVED = -200, -703, -704, -800
-_LOOKS = 3
+_NO_SPACE_ERRNOS, _NOT_READY, _NOT_FOUND_CODE, _TRANSFER_FAILED = -200, -703, -704, -800
+_MAX_ATTEMPTS = 3
 
 
 def load(module: str, what: str) -> Any:
-    """A module of Mooncake's wheel. Raises Unavailable, with what there is to install."""
+    """A module of Mooncake's wheel. Raises Unavailable, which says what to install."""
     try:
         return importlib.import_module(module)
     except ImportError as e:
@@ -38,12 +38,12 @@ def load(module: str, what: str) -> Any:
 
 
 class Mooncake:
-    """A client of the store, which lends it a segment of memory. Values of any client may lie in it."""
+    """A client of the store, which adds a segment of its memory to it. Values of any client may lie there."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         s = self._settings = Settings(config, _SETTINGS)
-        # They are for the process; what the user has set stays. Without them a client tries for 90 s to begin, and
-        # waits for 30 s for a master that is stopped, or for another client.
+        # These variables hold for the process, and a user's values stay. Without them a client retries its start for
+        # 90 s, and waits 30 s for a stopped master, or for another client.
         os.environ.setdefault("MC_RPC_TIMEOUT_MS", str(max(1, int(s.timeout * 1000))))
         os.environ.setdefault("MC_TCP_PROGRESS_TIMEOUT_SEC", str(max(1, math.ceil(s.timeout))))
         os.environ.setdefault("MC_STORE_CLIENT_SETUP_RETRIES", "1")
@@ -63,10 +63,10 @@ class Mooncake:
             mount, self._unmount = store.allocate_and_mount_segment, store.unmount_and_free_segment
         except AttributeError as e:
             raise Unavailable(f"this version of Mooncake's client does not do: {e}; {VERSION} does: install omnibus[mooncake]") from None
-        reach("the Mooncake master", s.master, "mooncake_master", s.timeout)
+        check_reachable("the Mooncake master", s.master, "mooncake_master", s.timeout)
         if s.metadata_server.startswith("http"):
-            reach("Mooncake's metadata server", urlsplit(s.metadata_server).netloc, "mooncake_master --enable_http_metadata_server=true", s.timeout)
-        # The segment is mounted by hand: so it can be unmounted without the 2 s that close takes.
+            check_reachable("Mooncake's metadata server", urlsplit(s.metadata_server).netloc, "mooncake_master --enable_http_metadata_server=true", s.timeout)
+        # The segment is mounted separately, so that its unmount does not take the 2 s of close.
         rc = store.setup(s.host, s.metadata_server, 0, s.localbuf, s.proto, s.rdma, s.master)
         if rc != 0:
             raise Unavailable(f"Mooncake at {s.master} refuses this client with {rc}: is it a Mooncake master of {VERSION}, and is {s.metadata_server} its metadata server?")
@@ -76,7 +76,7 @@ class Mooncake:
             if mounted["ret"] != 0:
                 raise Unavailable(f"Mooncake at {s.master} does not take a segment of {s.segment} bytes: {mounted['ret']}")
             self._segments = mounted["segment_ids"]
-            self._pin.preferred_segment = store.get_hostname()  # or a put would fail while another's is dead and not yet missed
+            self._pin.preferred_segment = store.get_hostname()  # else a put may choose the segment of a dead client that the master has not yet removed, and fail
 
     def key(self, edge: Edge, key: str) -> str:
         return f"{key}@{edge.source}_{edge.target}"
@@ -86,22 +86,22 @@ class Mooncake:
         if size > self._settings.localbuf:
             raise TooLarge(f"a value of {size} bytes: localbuf of Mooncake's client has {self._settings.localbuf}; raise it, and segment with it")
         rc = self._write(key, parts)
-        if rc == _NOT_MOVED:  # the place of the old value, whose process is dead: take another
+        if rc == _TRANSFER_FAILED:  # the old value lies in a dead process: choose another segment
             self._remove([key], True)
             rc = self._write(key, parts)
-        if rc == _NO_ROOM:
+        if rc == _NO_SPACE_ERRNOS:
             raise NoRoom(f"no segment of Mooncake at {self._settings.master} has room for {size} bytes: raise segment, or get values sooner; a master that has just been started again has segments after some seconds")
         if rc != 0:
             raise self._unavailable("put", rc)
 
     def _write(self, key: str, parts: Sequence[Buffer]) -> int:
-        # A put would keep the old bytes of a key that is in use, and return 0.
+        # The store's put would keep an existing value, and return 0.
         rc: int = self._upsert(key, parts[0], self._pin) if len(parts) == 1 else self._upsert_parts(key, *parts, config=self._pin)
         return rc
 
     def get(self, key: str) -> Any:
         late = time.monotonic() + self._settings.timeout
-        for _ in range(_LOOKS):  # it may have been put between the get, which does not tell why it has nothing, and the look
+        for _ in range(_MAX_ATTEMPTS):  # a get does not report why it failed; the value may have been put before the check
             payload = self._get(key)
             if payload is not None:
                 return payload
@@ -115,10 +115,10 @@ class Mooncake:
         )
 
     def remove(self, keys: list[str]) -> list[bool]:
-        # Forced, or nothing could be removed for 10 s after it was read.
+        # Forced, since the store keeps a value for 10 s after a read otherwise.
         codes = self._remove(keys, True)
         for rc in codes:
-            if rc not in (0, _NOT_THERE, _NOT_READY):  # the last is of a put that has not ended
+            if rc not in (0, _NOT_FOUND_CODE, _NOT_READY):  # the last is that of an unfinished put
                 raise self._unavailable("remove", rc)
         return [rc == 0 for rc in codes]
 
@@ -130,7 +130,7 @@ class Mooncake:
         return [rc == 1 for rc in codes]
 
     def _unavailable(self, op: str, rc: int) -> Unavailable:
-        if rc == _NOT_MOVED:
+        if rc == _TRANSFER_FAILED:
             return Unavailable(
                 f"Mooncake at {self._settings.master} does not {op}, code {rc}: the process whose segment was to take part is "
                 "dead or stopped, which the master notices after about 10 s"
@@ -140,11 +140,11 @@ class Mooncake:
             f"started again, or it took more than timeout, {self._settings.timeout:g} s"
         )
 
-    def leave(self) -> None:
+    def withdraw(self) -> None:
         segments, self._segments = self._segments, []
         if segments and self._unmount(segments, 0) != 0:
             raise self._unavailable("unmount", -1)
 
     def close(self) -> None:
-        self.leave()
+        self.withdraw()
         self._store.close()

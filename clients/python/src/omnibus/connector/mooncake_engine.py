@@ -1,8 +1,9 @@
-"""Values that a process has in its memory and writes into another's by Mooncake's transfer engine, when that asks for them.
+"""Values in the memory of the producer, which it writes into a consumer's memory with Mooncake's transfer engine.
 
-So does vLLM-Omni's MooncakeTransferEngineConnector. A consumer asks the producer's listener by `query_info` how large a value is,
-sets memory aside, and asks for the value to be written there. The producer writes, forgets the value, and answers `trans_done`.
-What we put are the bytes of vLLM-Omni's serializer. Raw bytes of its class, which do not say what they are of, are got as bytes.
+The protocol is that of vLLM-Omni's MooncakeTransferEngineConnector. A consumer asks the producer's listener for the size of
+a value with `query_info`, allocates memory, and requests a write into it. The producer writes, removes the value, and
+answers `trans_done`. Omnibus puts the bytes of vLLM-Omni's serializer. Raw bytes of that class, which have no type, are got
+as bytes.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from typing import Any
 from ..errors import PayloadError
 from ..msgpack import packb, unpackb
 from ..omni.encoder import encode
-from .asking import Question, late
+from .zmq_requests import PendingReply, no_reply_error
 from .contract import SECONDS, TEXT, Absent, BadMetadata, Edge, Missing, Unavailable, text_of
-from .held import SETTINGS, Held, Value, check_size, endpoint, with_outgoing
+from .peer_store import SETTINGS, PeerStore, Value, check_size, endpoint, with_outgoing
 from .mooncake import VERSION, load
-from .pool import Block
+from .memory_pool import Block
 from .stores import Name, Settings, TooLarge
 
 _QUERY, _NOT_FOUND, _DONE, _ERROR = b"query_info", b"info_not_found", b"trans_done", b"trans_error"
 
-_ARRIVAL_SECONDS = 1.0  # within which what a sender had written when it died is here
+_DRAIN_SECONDS = 1.0  # within which the writes of a dead sender arrive
 
 _SETTINGS = {
     **SETTINGS, "protocol": (TEXT, "tcp"), "device_name": (TEXT, ""), "memory_pool_device": (text_of("cpu"), "cpu"),
@@ -35,18 +36,18 @@ _SETTINGS = {
 }  # fmt: skip
 
 
-class MooncakeEngine(Held):
-    """A transfer engine, and what it is asked for."""
+class MooncakeEngine(PeerStore):
+    """A value store over Mooncake's transfer engine."""
 
-    what, extra = "Mooncake's transfer engine", "mooncake"
+    engine_name, extra = "Mooncake's transfer engine", "mooncake"
 
     def __init__(self, config: dict[str, Any]) -> None:
         settings = Settings(with_outgoing(config), _SETTINGS)
         self._asking = threading.Lock()
-        self._taking: set[tuple[str, str]] = set()  # addresses and keys that are asked for, or still written by a sender that was given up
-        super().__init__(settings, settings.buffer_ttl_seconds or math.inf, math.inf)  # a write ends by itself
+        self._taking: set[tuple[str, str]] = set()  # addresses and keys of current gets, and of gets that timed out while the sender may still write
+        super().__init__(settings, settings.buffer_ttl_seconds or math.inf, math.inf)  # a write has its own timeout
 
-    def _open(self) -> None:
+    def _open_engine(self) -> None:
         s = self._settings
         os.environ.setdefault("MC_TCP_PROGRESS_TIMEOUT_SEC", str(max(1, math.ceil(s.timeout))))  # for the process
         module = load("mooncake.engine", "Mooncake's transfer engine")
@@ -63,18 +64,18 @@ class MooncakeEngine(Held):
         except (AttributeError, TypeError) as e:
             raise Unavailable(f"this version of Mooncake does not do: {e}; {VERSION} does: install omnibus[mooncake]") from None
 
-    def _end(self) -> None:
+    def _close_engine(self) -> None:
         self._unregister(self.pool.address)
         del self._engine, self._write, self._unregister
 
-    def _key(self, edge: Edge, key: str) -> str:
+    def _engine_key(self, edge: Edge, key: str) -> str:
         return f"{key}@{edge.source}_{edge.target}"
 
     def _metadata(self, value: Value) -> dict[str, Any]:
         host, _, port = self.address.rpartition(":")
         return {"source_host": host.strip("[]"), "source_port": int(port), "data_size": value.block.size, "is_fast_path": False}
 
-    def _origin(self, metadata: dict[str, Any]) -> tuple[str | None, str | None]:
+    def _parse_origin(self, metadata: dict[str, Any]) -> tuple[str | None, str | None]:
         size = metadata.get("data_size")
         if size is not None and (type(size) is not int or size < 0):
             raise BadMetadata(f"data_size is {size!r:.80}, and no size: the other side is of another version")
@@ -82,7 +83,7 @@ class MooncakeEngine(Held):
 
     # The producer.
 
-    def _answer(self, message: bytes) -> bytes | Callable[[], bytes]:
+    def _handle_message(self, message: bytes) -> bytes | Callable[[], bytes]:
         query = message.startswith(_QUERY)
         asked = unpackb(message[len(_QUERY) :] if query else message)
         key = asked.get("request_id") if isinstance(asked, dict) else None
@@ -99,8 +100,8 @@ class MooncakeEngine(Held):
         value = self.claim(key, None, uuid.uuid4().hex)
         if value is None:
             return _ERROR
-        if lengths != [value.block.size]:  # another value than the one whose size it was told
-            self.unclaim(value)
+        if lengths != [value.block.size]:  # another value was put since the query
+            self.release_claim(value)
             return _ERROR
         return lambda: self._push(value, f"{host}:{port}", places[0])
 
@@ -115,14 +116,14 @@ class MooncakeEngine(Held):
         except Exception:
             rc = -1
         if rc != 0:
-            self.unclaim(value)
+            self.release_claim(value)
             return _ERROR
-        return _DONE if self.done(value.name.engine_key, value.generation, value.claim or "") else _ERROR
+        return _DONE if self.finish_claim(value.name.backend_key, value.generation, value.claim or "") else _ERROR
 
     # The consumer.
 
     def _fetch(self, name: Name, generation: str | None, address: str, size: int | None, deadline: float) -> bytes | None:
-        asked = address, name.engine_key
+        asked = address, name.backend_key
         with self._asking:
             if asked in self._taking:
                 raise Missing(f"{asked[1]} of the sender at {address}: another call takes it, or was given up while it is written")
@@ -135,23 +136,23 @@ class MooncakeEngine(Held):
                 return None
             told, raw = found
             check_size(name, size, told)
-            block = self.pool.take(told)
-            request = {"remote_hostname": self._host, "remote_port": self._port, "request_id": name.engine_key,
+            block = self.pool.allocate(told)
+            request = {"remote_hostname": self._host, "remote_port": self._port, "request_id": name.backend_key,
                        "dst_addrs": [self.pool.address_of(block)], "lengths": [told]}  # fmt: skip
-            question = Question(self.asker, address, bytes(packb(request)), max(deadline - time.monotonic(), 0.01))
+            question = PendingReply(self.requester, address, bytes(packb(request)), max(deadline - time.monotonic(), 0.01))
             begun = time.monotonic()
             try:
                 answer = question.wait(deadline - begun)
             except BaseException:
                 question.close()
                 raise
-            if answer is None:  # it may write as long as it lives
+            if answer is None:  # the sender may still write
                 going_on = True
-                self.go_on(_Late(self, asked, block, question))
-                raise late(address, time.monotonic() - begun)
+                self.poll_in_background(_PendingWrite(self, asked, block, question))
+                raise no_reply_error(address, time.monotonic() - begun)
             if answer == _DONE:
                 payload = bytes(self.pool.view(block))
-                self.pool.give(block)
+                self.pool.free(block)
                 block = None
                 return bytes(encode(payload)) if raw else payload
             if self._query(name, address, deadline) is None:
@@ -161,10 +162,10 @@ class MooncakeEngine(Held):
             if not going_on:
                 self._taking.discard(asked)
                 if block is not None:
-                    self.go_on(_Late(self, asked, block, None))
+                    self.poll_in_background(_PendingWrite(self, asked, block, None))
 
     def _query(self, name: Name, address: str, deadline: float) -> tuple[int, bool] | None:
-        answer = self.asker.ask(address, _QUERY + packb({"request_id": name.engine_key}), deadline)
+        answer = self.requester.request(address, _QUERY + packb({"request_id": name.backend_key}), deadline)
         if answer == _NOT_FOUND:
             return None
         try:
@@ -172,19 +173,19 @@ class MooncakeEngine(Held):
         except PayloadError:
             said = None
         size = said.get("data_size") if isinstance(said, dict) else None
-        if type(size) is not int or size <= 0 or type(said.get("is_fast_path")) is not bool or said.get("request_id") != name.engine_key:
+        if type(size) is not int or size <= 0 or type(said.get("is_fast_path")) is not bool or said.get("request_id") != name.backend_key:
             raise BadMetadata(f"the sender at {address} does not say the size of a value: it is of another version, or another program")
         if size > self.pool.size:
             raise TooLarge(f"a value of {size} bytes of the sender at {address}: memory_pool_size is {self.pool.size}; raise it")
         return size, said["is_fast_path"]
 
 
-class _Late:
-    """Gives a block back when the sender that was to write into it has answered, or is dead, and what it sent has arrived."""
+class _PendingWrite:
+    """Frees a block when the sender that writes into it has answered or died, and its writes have arrived."""
 
-    def __init__(self, engine: MooncakeEngine, asked: tuple[str, str], block: Block, question: Question | None) -> None:
+    def __init__(self, engine: MooncakeEngine, asked: tuple[str, str], block: Block, question: PendingReply | None) -> None:
         self._engine, self._asked, self._block, self._question = engine, asked, block, question
-        self._until = time.monotonic() + _ARRIVAL_SECONDS
+        self._until = time.monotonic() + _DRAIN_SECONDS
 
     def __call__(self) -> bool:
         if self._question is not None:
@@ -194,9 +195,9 @@ class _Late:
             except (Absent, Unavailable):
                 pass
             self._question.close()
-            self._question, self._until = None, time.monotonic() + _ARRIVAL_SECONDS
+            self._question, self._until = None, time.monotonic() + _DRAIN_SECONDS
             self._engine._taking.discard(self._asked)
         if time.monotonic() < self._until:
             return False
-        self._engine.pool.give(self._block)
+        self._engine.pool.free(self._block)
         return True

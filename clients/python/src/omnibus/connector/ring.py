@@ -1,11 +1,11 @@
-"""Through the host of a bus: payloads in shared memory that it keeps the books of.
+"""The transport through the host of a bus: payloads in shared memory that the host accounts for.
 
-All connectors of a process that go to one host share a connection. It is made anew in a forked child,
-and when the host is back after it was gone; what the old one kept is gone then.
+All connectors of a process to one host share a connection. It is opened again in a forked child, and after the host was
+restarted; the values of the old connection are lost then.
 
-A worker of vLLM-Omni has one connector, that of its incoming edge, and puts by it what its outgoing edge's connector
-gets. Where only the outgoing edge is switched, the value lies in a segment: so a get that finds nothing in the exchange
-looks for a segment of that key.
+A worker of vLLM-Omni has one connector, that of its incoming edge, and also puts the values of its outgoing edge with it.
+If only the outgoing edge is switched to Omnibus, the value lies in a segment. So a get that finds no value in the
+exchange looks for a segment with that key.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from typing import Any
 from .. import bundle, deadlines, wire
 from ..client import Client, connect
 from ..errors import HostGone, Nothing, OmnibusError
-from ..exchange import Exchange, Taken
+from ..exchange import Exchange, FetchedPayload
 from ..handshake import socket_path
 from ..omni.encoder import Encoded
 from ..puts import MODES as TRANSPORTS
-from .contract import Busy, Decode, Edge, Missing, Placed, entry_metadata, entry_number, setting
+from .contract import Busy, Decode, Edge, Missing, PutResult, entry_metadata, entry_number, setting
 from .segment import Segments
 
 
-class _Host:
+class _HostConnection:
     """The connection of this process to one host."""
 
     def __init__(self, path: str, allow_uids: frozenset[int], gpu: Any) -> None:
         self.path, self.allow_uids, self.gpu = path, allow_uids, gpu
         self.users = 0
-        self.renew()
+        self.reset()
 
-    def renew(self) -> None:
-        """Begin anew, also in a child: what that has inherited is the parent's."""
-        self.mu = threading.Lock()  # of the client, and of the exchanges that connectors have of it
+    def reset(self) -> None:
+        """Start without a connection, also in a forked child: an inherited connection belongs to the parent."""
+        self.mu = threading.Lock()  # guards the client, and the exchanges of connectors over it
         self._client: Client | None = None
 
     def client(self) -> Client:
-        """The connection, which is made if there is none. Raises HostGone. The lock is held."""
+        """The connection, opened if there is none. Raises HostGone. Under the lock."""
         if self._client is None or self._client.closed:
             self._client = connect(self.path, name=f"connector {os.getpid()}", gpu=self.gpu, allow_uids=self.allow_uids)
         return self._client
@@ -51,7 +51,7 @@ class _Host:
             self._client.close()
 
 
-_hosts: dict[tuple[str, frozenset[int], Any], _Host] = {}  # by path, users and gpu.Options
+_hosts: dict[tuple[str, frozenset[int], Any], _HostConnection] = {}  # by path, users and gpu.Options
 _hosts_mu = threading.Lock()
 
 
@@ -59,23 +59,23 @@ def _forked() -> None:
     global _hosts_mu
     _hosts_mu = threading.Lock()
     for host in _hosts.values():
-        host.renew()
+        host.reset()
 
 
 os.register_at_fork(after_in_child=_forked)
 
 
-_PAUSE_SECONDS = 0.01  # until a segment is looked at again that its writer has not finished
-_BUS = "exchange"  # that `omnibus exchange` has by default
+_PAUSE_SECONDS = 0.01  # until an unfinished segment is checked again
+_DEFAULT_BUS = "exchange"  # the default bus of `omnibus exchange`
 
 
 class Ring:
-    """A transport over the exchange of a host: the one that is named, else that of the environment, else `omnibus exchange`."""
+    """A transport over the exchange of a host: the configured one, else that of the environment, else `omnibus exchange`."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         bus = setting(config, "bus", None)
         if bus is None and not os.environ.get("OMNIBUS_SOCKET"):
-            bus = os.environ.get("OMNIBUS_BUS") or _BUS
+            bus = os.environ.get("OMNIBUS_BUS") or _DEFAULT_BUS
         path = socket_path(setting(config, "socket", None), bus)
         where = path, setting(config, "allow_uids", frozenset()), setting(config, "gpu", None)
         #: How tensors on a GPU travel.
@@ -84,109 +84,109 @@ class Ring:
         self._timeout = setting(config, "timeout", 30.0)
         self._arena_bytes = setting(config, "arena_bytes", None)
         self._exchange: tuple[Client, Exchange] | None = None
-        self._pid = 0  # of the process that it is of
-        self._neighbour = _Neighbour(config)
+        self._pid = 0  # of the process that opened the exchange
+        self._segments_fallback = _SegmentFallback(config)
         self._closed = False
         with _hosts_mu:
-            self._host = _hosts.setdefault(where, _Host(*where))
+            self._host = _hosts.setdefault(where, _HostConnection(*where))
             self._host.users += 1
         try:
-            self._open()
+            self._open_exchange()
         except BaseException:
-            self._leave()
+            self._release_host()
             raise
 
-    def _open(self) -> Exchange:
+    def _open_exchange(self) -> Exchange:
         known = self._exchange
         if known is not None and not known[0].closed and self._pid == os.getpid():
             return known[1]
         if self._closed:
             raise OmnibusError("the connector is closed")
-        with self._host.mu:  # two threads that find the host gone have one exchange again, which cleans up for both
+        with self._host.mu:  # two threads that reconnect at once share the new exchange, so that its cleanup covers both
             client = self._host.client()
             if self._exchange is None or self._exchange[0] is not client:
                 self._exchange, self._pid = (client, client.exchange(self._arena_bytes)), os.getpid()
             return self._exchange[1]
 
     def put(self, edge: Edge, key: str, payload: Encoded, timeout: float | None = None) -> dict[str, Any]:
-        exchange = self._open()
+        exchange = self._open_exchange()
         entry = exchange.put(*edge, key, payload.size, payload.write, self._timeout if timeout is None else timeout)
         self._check_open(exchange)
         return entry_metadata(entry)
 
-    def put_on_gpu(self, edge: Edge, key: str, value: Any) -> Placed | Encoded:
+    def put_on_gpu(self, edge: Edge, key: str, value: Any) -> PutResult | Encoded:
         """Put a value whose tensors stay on a GPU, or else encode it."""
-        from . import on_gpu  # for those alone who have one
+        from . import gpu_values  # imported only if needed
 
-        exchange = self._open()
-        placed = on_gpu.put(exchange, edge, key, value, self.tensors, self._timeout)
+        exchange = self._open_exchange()
+        placed = gpu_values.put_value(exchange, edge, key, value, self.tensors, self._timeout)
         self._check_open(exchange)
         return placed
 
     def _check_open(self, exchange: Exchange) -> None:
-        if self._closed:  # meanwhile, and what had been put by then was taken back
+        if self._closed:  # another thread closed the connector meanwhile, and removed earlier values
             exchange.close()
             raise OmnibusError("the connector is closed")
 
     def get(self, edge: Edge, key: str, metadata: dict[str, Any] | None, decode: Decode) -> tuple[Any, int]:
-        exchange = self._open()
+        exchange = self._open_exchange()
         if _in_segment(metadata):
-            return self._neighbour.open().get(edge, key, metadata, decode)
+            return self._segments_fallback.open_segments().get(edge, key, metadata, decode)
         entry = entry_number(metadata)
         try:
             view = exchange.get(*edge, key, entry)
         except Nothing as e:
-            if not entry and self._neighbour.has(key):
-                return self._neighbour.open().get(edge, key, None, decode)
+            if not entry and self._segments_fallback.has_segment(key):
+                return self._segments_fallback.open_segments().get(edge, key, None, decode)
             raise Missing(str(e)) from None
         return self._value(view, decode, time.monotonic() + self._timeout)
 
-    def _value(self, view: Taken, decode: Decode, limit: float) -> tuple[Any, int]:
-        if view.data[: len(bundle.MAGIC)] == bundle.MAGIC:  # no other value begins like that
-            from . import on_gpu
+    def _value(self, view: FetchedPayload, decode: Decode, limit: float) -> tuple[Any, int]:
+        if view.data[: len(bundle.MAGIC)] == bundle.MAGIC:  # no other payload has this prefix
+            from . import gpu_values
 
-            return on_gpu.take(view, limit)
+            return gpu_values.take_value(view, limit)
         return decode(view.data), len(view.data)
 
     def wait(
         self, edge: Edge, key: str, metadata: dict[str, Any] | None, decode: Decode, deadline: float
     ) -> tuple[Any, int]:
         if _in_segment(metadata):
-            return self._neighbour.open().wait(edge, key, metadata, decode, deadline)
+            return self._segments_fallback.open_segments().wait(edge, key, metadata, decode, deadline)
         where, entry, unless = (*edge, key), entry_number(metadata), None
         if not entry:
-            unless = partial(self._neighbour.has, key)
+            unless = partial(self._segments_fallback.has_segment, key)
         while True:
             left = deadline - time.monotonic()
             try:
                 if left > 0:
-                    view = self._open().wait(*where, left, entry, unless)
-                else:  # what lies there is got all the same, if the host is not stopped
-                    view = self._open().get(*where, entry, deadlines.SLACK)
+                    view = self._open_exchange().wait(*where, left, entry, unless)
+                else:  # past the deadline an existing value is still got, unless the host is stopped
+                    view = self._open_exchange().get(*where, entry, deadlines.SLACK_SECONDS)
             except Nothing as e:
                 again = deadline - time.monotonic()
                 if unless is None or not unless():
                     raise Missing(str(e)) from None
                 try:
-                    return self._neighbour.open().get(edge, key, None, decode)
-                except (Missing, Busy):  # its writer is at work, or has left it
+                    return self._segments_fallback.open_segments().get(edge, key, None, decode)
+                except (Missing, Busy):  # its writer has not finished, or has died
                     if again <= 0:
                         raise
                 time.sleep(min(again, _PAUSE_SECONDS))
             else:
-                return self._value(view, decode, max(deadline, time.monotonic() + deadlines.SLACK))
+                return self._value(view, decode, max(deadline, time.monotonic() + deadlines.SLACK_SECONDS))
 
     def abandon(self, key: str) -> None:
         known = self._exchange
-        if known is not None and self._pid == os.getpid():  # in a forked child nothing waits yet
+        if known is not None and self._pid == os.getpid():  # a forked child has no waits yet
             known[1].abandon(key)
-        self._neighbour.abandon(key)
+        self._segments_fallback.abandon(key)
 
     def cleanup(self, key: str) -> None:
-        self._open().cleanup(key)
+        self._open_exchange().cleanup(key)
 
     def reap(self) -> None:
-        pass  # the host does
+        pass  # the host forgets them itself
 
     def health(self) -> dict[str, Any]:
         if self._closed:
@@ -195,27 +195,27 @@ class Ring:
         if known is None or self._pid != os.getpid():
             return {"status": "unhealthy: not connected"}
         if not known[0].closed:
-            known[0].process()  # it may have said goodbye
+            known[0].process()  # reads a pending close of the host
         return {"status": "unhealthy: the host is gone" if known[0].closed else "healthy"}
 
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        self._neighbour.close()
+        self._segments_fallback.close()
         try:
             if self._exchange is not None and not self._exchange[0].closed and self._pid == os.getpid():
                 self._exchange[1].close()
         except HostGone:
-            pass  # and all that was put with it
+            pass  # its values are lost with it
         finally:
-            self._leave()
+            self._release_host()
 
-    def drop(self) -> None:
-        # Whoever is interrupted may have the connection's lock.
+    def close_nowait(self) -> None:
+        # The interrupted thread may hold the connection's lock.
         threading.Thread(target=self.close, daemon=True).start()
 
-    def _leave(self) -> None:
+    def _release_host(self) -> None:
         with _hosts_mu:
             self._host.users -= 1
             last = not self._host.users and _hosts.pop((self._host.path, self._host.allow_uids, self._host.gpu), None) is not None
@@ -224,27 +224,27 @@ class Ring:
 
 
 def _in_segment(metadata: dict[str, Any] | None) -> bool:
-    """Whether metadata name a segment: a connector of segments put the value."""
+    """Whether metadata name a segment: a connector in mode segment put the value."""
     return "shm" in (metadata or {})
 
 
-class _Neighbour:
-    """The segments in which a connector of another kind puts values for this process. They are opened when one is there."""
+class _SegmentFallback:
+    """Gets the values that a connector of another kind puts into segments. Opened with the first such value."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._config = {name: config.get(name) for name in ("dir", "timeout")}
         self._path = setting(config, "dir", "/dev/shm")
-        # Stages of vLLM-Omni alone have such neighbours: its loader says which stage, or which role, this is.
-        self._there = config.get("stage_id") is not None or config.get("role") is not None
+        # Only stages of vLLM-Omni need it. Their loader sets stage_id or role.
+        self._enabled = config.get("stage_id") is not None or config.get("role") is not None
         self._mu, self._pid = threading.Lock(), os.getpid()
         self._segments: Segments | None = None
         self._closed = False
 
-    def has(self, key: str) -> bool:
-        return self._there and os.path.lexists(os.path.join(self._path, key))
+    def has_segment(self, key: str) -> bool:
+        return self._enabled and os.path.lexists(os.path.join(self._path, key))
 
-    def open(self) -> Segments:
-        if self._pid != os.getpid():  # a forked child: a thread of the parent may have had the lock
+    def open_segments(self) -> Segments:
+        if self._pid != os.getpid():  # a forked child: a thread of the parent may have held the lock
             self._mu, self._pid = threading.Lock(), os.getpid()
         with self._mu:
             if self._closed:

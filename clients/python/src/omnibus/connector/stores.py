@@ -1,8 +1,9 @@
 """Values in a store that other programs share, Mooncake's or Yuanrong's, as vLLM-Omni's connectors put them.
 
-An `Engine` is the client of such a store. `Values` adds what the stores lack: a value is got once, what was put is
-taken back, and nothing is left of a put that failed. `Keeper` is what it has in common with `held.Held`, whose values
-stay with their producer. `Store` is the transport of a connector over a keeper; the other user is `omnibus.bridge`.
+A `StoreClient` is the client of such a store. `SharedStore` adds semantics that the stores lack: a value is got once, a
+process removes its values, and a failed put leaves nothing. `ValueStore` is the interface that it shares with
+`peer_store.PeerStore`, whose values stay with their producer. `StoreTransport` is the transport of a connector over a
+value store; `omnibus.bridge` is the other user.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ from typing import Any, Protocol
 from ..errors import OmnibusError
 from ..omni.encoder import Buffer, Encoded
 from .contract import (
-    TIMEOUT, BadKey, BadMetadata, Damaged, Decode, Edge, Gone, Kind, Missing, NoRoom, Unavailable, whole,
+    TIMEOUT, BadKey, BadMetadata, Damaged, Decode, Edge, Gone, SettingType, Missing, NoRoom, Unavailable, integer,
 )  # fmt: skip
 
-_LATE_SECONDS = 5.0  # within which an engine that answers again has done what it was asked for before
-_FIRST_PRUNE = 1024  # values that are remembered before it is asked which of them have been got
+_LATE_PUT_SECONDS = 5.0  # within which a store that was stopped performs an earlier put
+_FIRST_PRUNE = 1024  # values of this process before the first check which of them have been got
 
 
 class TooLarge(NoRoom):
-    """A value that the store can never take."""
+    """A value that is too large for the store at any time."""
 
 
-class Engine(Protocol):
-    """The client of a store. Safe from any thread. Its errors are those of `contract`, and name engine and address."""
+class StoreClient(Protocol):
+    """The client of a store. Safe from any thread. Its errors are those of `contract`, and name the store and its address."""
 
     def key(self, edge: Edge, key: str) -> str:
-        """What vLLM-Omni's connector calls a key. Raises BadKey for one that the store cannot have."""
+        """The key as vLLM-Omni's connector has it. Raises BadKey for one that the store refuses."""
         ...
 
     def put(self, key: str, parts: Sequence[Buffer]) -> None:
@@ -41,128 +42,128 @@ class Engine(Protocol):
         ...
 
     def get(self, key: str) -> Any:
-        """A buffer with the payload, which stays what it is when the value is removed. Raises Missing."""
+        """A buffer with the payload, which stays valid after the value is removed. Raises Missing."""
         ...
 
     def remove(self, keys: list[str]) -> list[bool]:
-        """Remove values, and say which keys had none, where the store tells: False."""
+        """Remove values, and return for each key whether it had one; True if the store does not report that."""
         ...
 
     def present(self, keys: list[str]) -> list[bool]:
         """Which keys have a value."""
         ...
 
-    def leave(self) -> None:
-        """Take the client's memory out of the store, and what lies in it: for a process that ends at once."""
+    def withdraw(self) -> None:
+        """Remove the client's memory from the store, with the values in it, before the process exits."""
         ...
 
     def close(self) -> None:
-        """leave, and end the client."""
+        """Withdraw, and close the client."""
         ...
 
 
 class Name:
-    """What a value is called: by its connector, and by the engine."""
+    """The name of a value: its edge and key, and the key in the backend."""
 
-    __slots__ = ("edge", "key", "engine_key")
+    __slots__ = ("edge", "key", "backend_key")
 
-    def __init__(self, edge: Edge, key: str, engine_key: str) -> None:
-        self.edge, self.key, self.engine_key = edge, key, engine_key
+    def __init__(self, edge: Edge, key: str, backend_key: str) -> None:
+        self.edge, self.key, self.backend_key = edge, key, backend_key
 
 
-class Keeper(Protocol):
-    """What a process puts and takes. Safe from any thread. Its errors are those of `contract`."""
+class ValueStore(Protocol):
+    """Puts and takes values. Safe from any thread. Its errors are those of `contract`."""
 
     def name(self, edge: Edge, key: str) -> Name:
-        """Raises BadKey for a key that there cannot be."""
+        """The name of a value. Raises BadKey for an invalid key."""
         ...
 
     def put(self, name: Name, parts: Sequence[Buffer]) -> dict[str, Any]:
-        """Store a payload, in place of any other of the name, and return what a take may be told of it."""
+        """Store a payload, in place of any other of the name, and return its metadata, which a take may pass."""
         ...
 
-    def take(self, name: Name, metadata: dict[str, Any] | None = None, most: int | None = None) -> tuple[Any, int]:
-        """Take a value: its payload and its size. Above `most` bytes it stays for the next take, and there is none."""
+    def take_value(self, name: Name, metadata: dict[str, Any] | None = None, most: int | None = None) -> tuple[Any, int]:
+        """Take a value: its payload and its size. A value above `most` bytes stays, and its payload is None."""
         ...
 
-    def back(self, name: Name, parts: Sequence[Buffer], metadata: dict[str, Any] | None) -> None:
-        """Store what a take took in vain, for another of the same name and metadata."""
+    def put_back(self, name: Name, parts: Sequence[Buffer], metadata: dict[str, Any] | None) -> None:
+        """Store a payload that was taken, for another take with the same name and metadata."""
         ...
 
-    def own(self) -> list[Name]:
-        """What was put here and is not known to be gone."""
+    def own_names(self) -> list[Name]:
+        """The names of values that were put here and may still exist."""
         ...
 
     def remove(self, names: list[Name]) -> None:
-        """Take back values that were put here."""
+        """Remove values that were put here."""
         ...
 
     def present(self, names: list[Name]) -> list[bool]:
-        """Which values have not been got. What has is forgotten."""
+        """Whether each value still exists. Those that do not are forgotten."""
         ...
 
-    def prune(self) -> None:
-        """Forget what has been got."""
+    def forget_taken(self) -> None:
+        """Forget the values that have been taken."""
         ...
 
-    def check(self) -> None:
-        """Raise what is wrong, if something is."""
+    def check_health(self) -> None:
+        """Raise the current problem, if there is one."""
         ...
 
-    def leave(self) -> None:
-        """Take back all that was put here: for a process that ends at once."""
+    def withdraw(self) -> None:
+        """Remove all values that were put here, before the process exits."""
         ...
 
     def close(self) -> None:
-        """leave, and end the engine."""
+        """Withdraw, and close the backend."""
         ...
 
 
-class Values:
-    """What a process puts into a store and takes out of it."""
+class SharedStore:
+    """The values that a process puts into a store and takes out of it."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, engine: StoreClient) -> None:
+        self.client = engine
         self._mu = threading.Lock()
-        self._own: dict[str, Name] = {}  # put here, and not known to be gone
-        # Of puts that failed, which may have been done all the same, and until when they are removed again and again.
+        self._own: dict[str, Name] = {}  # put here, and not known to be taken
+        # Failed puts, which the store may perform later, and until when they are removed repeatedly.
         self._failed: dict[str, tuple[Name, float]] = {}
         self._taking: set[str] = set()
         self._prune_at = _FIRST_PRUNE
 
     def name(self, edge: Edge, key: str) -> Name:
-        return Name(edge, key, self.engine.key(edge, key))
+        return Name(edge, key, self.client.key(edge, key))
 
     def put(self, name: Name, parts: Sequence[Buffer]) -> dict[str, Any]:
-        self._settle()
+        self._remove_failed_puts()
         with self._mu:
-            self._own[name.engine_key] = name
+            self._own[name.backend_key] = name
             prune = len(self._own) >= self._prune_at
         try:
-            self.engine.put(name.engine_key, parts)
+            self.client.put(name.backend_key, parts)
         except BaseException as e:
             late = isinstance(e, Unavailable)
             with self._mu:
-                self._failed[name.engine_key] = name, math.inf if late else 0
-            if not late:  # else it is asked when there is something else to ask
-                self._settle()
+                self._failed[name.backend_key] = name, math.inf if late else 0
+            if not late:  # an unavailable store is asked at the next call
+                self._remove_failed_puts()
             raise
         with self._mu:
-            self._failed.pop(name.engine_key, None)  # of another call
+            self._failed.pop(name.backend_key, None)  # of an earlier put
         if prune:
-            self.prune()
+            self.forget_taken()
         return {}
 
-    def take(self, name: Name, metadata: dict[str, Any] | None = None, most: int | None = None) -> tuple[Any, int]:
-        """Raises Missing also where another thread or, if the engine tells, another process takes it."""
-        self._settle()
-        key, size = name.engine_key, told_size(metadata)
+    def take_value(self, name: Name, metadata: dict[str, Any] | None = None, most: int | None = None) -> tuple[Any, int]:
+        """Raises Missing also if another thread, or as far as the store reports it another process, takes the value."""
+        self._remove_failed_puts()
+        key, size = name.backend_key, metadata_size(metadata)
         with self._mu:
             if key in self._taking:
                 raise Missing(f"{name.key}: another call takes it")
             self._taking.add(key)
         try:
-            payload = self.engine.get(key)
+            payload = self.client.get(key)
             found = len(payload)
             if size is not None and found != size:
                 raise Damaged(
@@ -171,7 +172,7 @@ class Values:
                 )
             if most is not None and found > most:
                 return None, found
-            if not self.engine.remove([key])[0]:
+            if not self.client.remove([key])[0]:
                 raise Missing(f"{name.key}: another process has taken it")
             with self._mu:
                 self._own.pop(key, None)
@@ -180,105 +181,105 @@ class Values:
             with self._mu:
                 self._taking.discard(key)
 
-    def back(self, name: Name, parts: Sequence[Buffer], metadata: dict[str, Any] | None) -> None:
-        if not self.engine.present([name.engine_key])[0]:  # else another has been put since
+    def put_back(self, name: Name, parts: Sequence[Buffer], metadata: dict[str, Any] | None) -> None:
+        if not self.client.present([name.backend_key])[0]:  # else another has been put since
             self.put(name, parts)
 
-    def own(self) -> list[Name]:
+    def own_names(self) -> list[Name]:
         with self._mu:
             return list(self._own.values())
 
     def remove(self, names: list[Name]) -> None:
         if names:
-            self.engine.remove([n.engine_key for n in names])
+            self.client.remove([n.backend_key for n in names])
         with self._mu:
             for n in names:
-                self._own.pop(n.engine_key, None)
-                self._failed.pop(n.engine_key, None)
+                self._own.pop(n.backend_key, None)
+                self._failed.pop(n.backend_key, None)
 
     def present(self, names: list[Name]) -> list[bool]:
-        there = self.engine.present([n.engine_key for n in names]) if names else []
+        there = self.client.present([n.backend_key for n in names]) if names else []
         with self._mu:
             for n, is_there in zip(names, there):
-                if not is_there and self._own.get(n.engine_key) is n:  # or it was put again meanwhile
-                    del self._own[n.engine_key]
+                if not is_there and self._own.get(n.backend_key) is n:  # unless it was put again meanwhile
+                    del self._own[n.backend_key]
         return there
 
-    def prune(self) -> None:
-        self.present(self.own())
+    def forget_taken(self) -> None:
+        self.present(self.own_names())
         with self._mu:
             self._prune_at = max(_FIRST_PRUNE, 2 * len(self._own))
 
-    def _settle(self) -> None:
-        """Remove what failed puts may have left, before anything else is done."""
+    def _remove_failed_puts(self) -> None:
+        """Remove the values that failed puts may have left."""
         if not self._failed:
             return
         with self._mu:
             failed = dict(self._failed)
-        self.engine.remove(list(failed))
+        self.client.remove(list(failed))
         now = time.monotonic()
         with self._mu:
             for key, (name, until) in failed.items():
                 if self._failed.get(key) != (name, until):
                     continue
-                if until == math.inf:  # an engine that was stopped does what it was asked for meanwhile
-                    self._failed[key] = name, now + _LATE_SECONDS
+                if until == math.inf:  # a store that was stopped performs the put when it continues
+                    self._failed[key] = name, now + _LATE_PUT_SECONDS
                 elif now >= until:
                     del self._failed[key]
                     self._own.pop(key, None)
 
-    def check(self) -> None:
-        self.engine.present([self.engine.key(Edge("0", "0"), "health")])
+    def check_health(self) -> None:
+        self.client.present([self.client.key(Edge("0", "0"), "health")])
 
-    def leave(self) -> None:
+    def withdraw(self) -> None:
         try:
-            self.remove(self.own())
+            self.remove(self.own_names())
         finally:
-            self.engine.leave()
+            self.client.withdraw()
 
     def close(self) -> None:
         try:
-            self.remove(self.own())
+            self.remove(self.own_names())
         finally:
-            self.engine.close()
+            self.client.close()
 
 
-def over(engine: Callable[[dict[str, Any]], Engine]) -> Callable[[dict[str, Any]], Keeper]:
-    """What opens the values of a store."""
-    return lambda config: Values(engine(config))
+def shared_store(engine: Callable[[dict[str, Any]], StoreClient]) -> Callable[[dict[str, Any]], ValueStore]:
+    """A function that opens a SharedStore with a client."""
+    return lambda config: SharedStore(engine(config))
 
 
 _POLL_SECONDS = (0.001, 0.02)  # at first, and at most
 
 
-class Store:
+class StoreTransport:
     """The transport of a connector in this process."""
 
-    def __init__(self, config: dict[str, Any], open_values: Callable[[dict[str, Any]], Keeper]) -> None:
+    def __init__(self, config: dict[str, Any], open_values: Callable[[dict[str, Any]], ValueStore]) -> None:
         self._mu = threading.Lock()
         self._waiting: dict[str, set[threading.Event]] = {}
         self._closed = False
-        self._values, self._pid = open_values(config), os.getpid()
+        self._store, self._pid = open_values(config), os.getpid()
 
-    def _open(self) -> Keeper:
+    def _open_store(self) -> ValueStore:
         if self._closed:
             raise OmnibusError("the connector is closed")
         if self._pid != os.getpid():
             raise Unavailable("the engines of connectors do not live on in a forked child: start the process by spawn, and open it there")
-        return self._values
+        return self._store
 
     def put(self, edge: Edge, key: str, payload: Encoded) -> dict[str, Any]:
-        values = self._open()
+        values = self._open_store()
         return values.put(values.name(edge, key), payload.pieces)
 
     def get(self, edge: Edge, key: str, metadata: dict[str, Any] | None, decode: Decode) -> tuple[Any, int]:
-        values = self._open()
+        values = self._open_store()
         try:
             name = values.name(edge, key)
-        except BadKey as e:  # so nothing lies there
+        except BadKey as e:  # so there is no value
             raise Missing(str(e)) from None
-        payload, size = values.take(name, metadata)
-        return decode(bytes(payload)), size  # views of it may outlive what the engine has room for
+        payload, size = values.take_value(name, metadata)
+        return decode(bytes(payload)), size  # views of the value may outlive the backend's buffer
 
     def wait(
         self, edge: Edge, key: str, metadata: dict[str, Any] | None, decode: Decode, deadline: float
@@ -310,17 +311,17 @@ class Store:
                 ended.set()
 
     def cleanup(self, key: str) -> None:
-        values = self._open()
-        values.remove([n for n in values.own() if n.key == key])
+        values = self._open_store()
+        values.remove([n for n in values.own_names() if n.key == key])
 
     def reap(self) -> None:
-        self._open().prune()
+        self._open_store().forget_taken()
 
     def health(self) -> dict[str, Any]:
         if self._closed:
             return {"status": "closed"}
         try:
-            self._open().check()
+            self._open_store().check_health()
         except OmnibusError as e:
             return {"status": f"unhealthy: {e}"}
         return {"status": "healthy"}
@@ -329,43 +330,43 @@ class Store:
         if not self._closed:
             self._closed = True
             if self._pid == os.getpid():
-                self._values.close()
+                self._store.close()
 
-    def drop(self) -> None:
-        # The thread that is interrupted may have a lock of the engine's.
+    def close_nowait(self) -> None:
+        # The interrupted thread may hold a lock of the backend.
         threading.Thread(target=self.close, daemon=True).start()
 
 
-def told_size(metadata: dict[str, Any] | None) -> int | None:
-    """The size that metadata tell, if they do."""
+def metadata_size(metadata: dict[str, Any] | None) -> int | None:
+    """The size in metadata, None if they have none."""
     size = (metadata or {}).get("size")
     if size is not None and (type(size) is not int or size < 0):
         raise BadMetadata(f"size is {size!r}, not a whole number of at least 0: the other side is of another version")
     return size
 
 
-#: A port, which vLLM-Omni has as text at times.
-PORT = Kind("a whole number from 1 to 65535", lambda value: whole(1, 65535).read(int(value)))
+#: A port, which vLLM-Omni may write as text.
+PORT = SettingType("a whole number from 1 to 65535", lambda value: integer(1, 65535).parse(int(value)))
 
 
 class Settings:
     """Settings of an engine, checked."""
 
-    def __init__(self, config: dict[str, Any], kinds: dict[str, tuple[Kind, Any]]) -> None:
+    def __init__(self, config: dict[str, Any], kinds: dict[str, tuple[SettingType, Any]]) -> None:
         self._values: dict[str, Any] = {}
         for name, (kind, default) in {"timeout": (TIMEOUT, 30.0), **kinds}.items():
             value = config.get(name)
             try:
-                self._values[name] = default if value is None else kind.read(value)
+                self._values[name] = default if value is None else kind.parse(value)
             except (TypeError, ValueError, OverflowError):
-                raise ValueError(f"{name} must be {kind.want}, not {value!r}") from None
+                raise ValueError(f"{name} must be {kind.description}, not {value!r}") from None
 
     def __getattr__(self, name: str) -> Any:
         return self._values[name]
 
 
-def reach(what: str, address: str, start: str, timeout: float) -> None:
-    """Raise Unavailable if nothing listens at an address: at once, where the engine's client would try for minutes."""
+def check_reachable(what: str, address: str, start: str, timeout: float) -> None:
+    """Raise Unavailable if nothing listens at an address: at once, where the backend's client would retry for minutes."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout).close()

@@ -1,4 +1,4 @@
-"""Takes back what nobody came for in its time, and lets go of what is used no more."""
+"""Calls a cleanup function at the time that it asks for."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ log = logging.getLogger("omnibus")
 
 
 class Sweeper:
-    """Calls a function when its time has come, in a thread that there is while one is to come. Safe from any thread."""
+    """Calls a function when it is due, in a thread that runs while a call is scheduled. Safe from any thread."""
 
     def __init__(self, sweep: Callable[[], float | None]) -> None:
-        """`sweep` returns the time in seconds until it is to be called again; None: nothing lies."""
+        """`sweep` returns the seconds until its next call; None: there is nothing to clean up."""
         self._sweep = sweep
         self._mu = threading.Condition()
         self._until = math.inf  # of time.monotonic
-        self._wait = 0.0  # the last that was asked for
+        self._wait = 0.0  # the last that was passed to schedule
         self._thread: threading.Thread | None = None
         self._sweeping = False
         self._stopped = False
 
-    def begin(self, wait: float) -> None:
-        """Something was put, which is to be looked at in so many seconds; 0: never."""
+    def schedule(self, wait: float) -> None:
+        """Schedule a call in so many seconds; 0: never."""
         if not wait:
             return
         until = time.monotonic() + wait
         if until >= self._until:
-            return  # as mostly: it looks before that, and finds what is in the books by now
+            return  # the common case: an earlier call is scheduled, and reschedules
         with self._mu:
             self._wait = wait
             if until >= self._until or self._stopped:
@@ -42,9 +42,9 @@ class Sweeper:
             thread = threading.Thread(target=self._run, name="omnibus sweeper", daemon=True)
             try:
                 thread.start()
-            except RuntimeError as e:  # too many, or the interpreter ends: what was put is there all the same
+            except RuntimeError as e:  # too many threads, or the interpreter ends: the put succeeded all the same
                 self._until = math.inf
-                log.debug("nobody sweeps until something else is put: %s", e)
+                log.debug("no sweeper runs until the next put: %s", e)
             else:
                 self._thread = thread
 
@@ -56,7 +56,7 @@ class Sweeper:
                 if self._stopped:
                     return
                 self._until, self._sweeping = math.inf, True
-            wait = self._look()
+            wait = self._run_sweep()
             with self._mu:
                 self._sweeping = False
                 self._mu.notify_all()
@@ -66,15 +66,15 @@ class Sweeper:
                     self._thread = None
                     return
 
-    def _look(self) -> float | None:
+    def _run_sweep(self) -> float | None:
         try:
             return self._sweep()
         except Exception:
-            log.exception("values that nobody came for stay")
+            log.exception("a sweep failed, and expired values stay")
             return self._wait
 
     def stop(self) -> None:
-        """Sweep no more. It waits for a sweep to end, but for one that calls it."""
+        """Call the function no more. Waits for a running call, unless this is called from it."""
         with self._mu:
             self._stopped = True
             self._mu.notify_all()

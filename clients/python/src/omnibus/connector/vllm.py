@@ -30,7 +30,7 @@ _SHARED_MEMORY = "vllm_omni.distributed.omni_connectors.connectors.shm_connector
 def register() -> bool:
     """Make the connectors known to vLLM-Omni, if it can be imported. Idempotent. Returns whether they are known.
 
-    A CudaIpcConnector that vLLM-Omni has by itself stays what it is.
+    A CudaIpcConnector of vLLM-Omni itself is not replaced.
     """
     try:
         factory: Any = importlib.import_module(_FACTORY).OmniConnectorFactory
@@ -44,15 +44,15 @@ def register() -> bool:
 
 
 def register_if_loaded() -> bool:
-    """register, in a process that has loaded vLLM-Omni's connectors already."""
+    """Call `register` if this process has loaded vLLM-Omni's connectors."""
     return _FACTORY in sys.modules and register()
 
 
 def create(config: dict[str, Any], kind: type[OmnibusConnector] = OmnibusConnector) -> OmnibusConnector:
     """A connector for vLLM-Omni.
 
-    vLLM-Omni cleans up after aborted requests only where the connector is a SharedMemoryConnector, so it is one
-    by its class. None of that class's code runs.
+    vLLM-Omni cleans up after aborted requests only if the connector is a SharedMemoryConnector, so the class is a
+    subclass. No code of the base class runs.
     """
     try:
         base: Any = importlib.import_module(_SHARED_MEMORY).SharedMemoryConnector

@@ -1,4 +1,4 @@
-"""The client of a Yuanrong datasystem worker, as vLLM-Omni's YuanrongConnector has it."""
+"""The client of a Yuanrong datasystem worker, compatible with vLLM-Omni's YuanrongConnector."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..omni.encoder import Buffer
-from .contract import SECONDS, TEXT, BadKey, Edge, Missing, NoRoom, Unavailable, whole
-from .stores import PORT, Settings, reach
+from .contract import SECONDS, TEXT, BadKey, Edge, Missing, NoRoom, Unavailable, integer
+from .stores import PORT, Settings, check_reachable
 
 VERSION = "0.8.1"
 
-_SETTINGS = {"host": (TEXT, "127.0.0.1"), "port": (PORT, 35001), "ttl": (SECONDS, 600.0), "get_sub_timeout_ms": (whole(0), 1000)}
+_SETTINGS = {"host": (TEXT, "127.0.0.1"), "port": (PORT, 35001), "ttl": (SECONDS, 600.0), "get_sub_timeout_ms": (integer(0), 1000)}
 
 _KEY = re.compile(r"[a-zA-Z0-9\-_!@#%^*()+=:;]{1,255}")
 _CODE = re.compile(r"code: \[([^]]*)\]")
 
 
 class Yuanrong:
-    """A client of the worker on this host, whose memory has the values."""
+    """A client of the worker on this host, which has the values in its memory."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         s = self._settings = Settings(config, _SETTINGS)
@@ -30,10 +30,10 @@ class Yuanrong:
         except ImportError as e:
             raise Unavailable(f"Yuanrong's client cannot be loaded ({e}): install omnibus[yuanrong]") from None
         milliseconds = max(1, int(s.timeout * 1000))
-        reach("the Yuanrong worker", self._address, "dscli start", s.timeout)
+        check_reachable("the Yuanrong worker", self._address, "dscli start", s.timeout)
         try:
             self._mode = module.WriteMode.NONE_L2_CACHE_EVICT
-            self._client = self._begin(module, milliseconds, True)
+            self._client = self._connect(module, milliseconds, True)
             self._set, self._buffers = self._client.set, self._client.get_read_only_buffers
             self._delete, self._exist = self._client.delete, self._client.exist
         except (AttributeError, TypeError) as e:
@@ -41,8 +41,8 @@ class Yuanrong:
         except RuntimeError as e:
             raise self._error("begin", e) from None
 
-    def _begin(self, module: Any, milliseconds: int, exclusive: bool) -> Any:
-        # A connection of its own answers in a third of the time. A worker has 128 of them.
+    def _connect(self, module: Any, milliseconds: int, exclusive: bool) -> Any:
+        # An exclusive connection answers in a third of the time. A worker has 128 of them.
         client = module.KVClient(
             self._settings.host, self._settings.port, milliseconds, req_timeout_ms=milliseconds, enable_exclusive_connection=exclusive
         )
@@ -51,7 +51,7 @@ class Yuanrong:
         except RuntimeError:
             if not exclusive:
                 raise
-            return self._begin(module, milliseconds, False)
+            return self._connect(module, milliseconds, False)
         return client
 
     def key(self, edge: Edge, key: str) -> str:
@@ -77,7 +77,7 @@ class Yuanrong:
             self._delete(keys)
         except RuntimeError as e:
             raise self._error("remove", e) from None
-        return [True] * len(keys)  # it does not tell what was there
+        return [True] * len(keys)  # the worker does not report which keys had a value
 
     def present(self, keys: list[str]) -> list[bool]:
         try:
@@ -98,8 +98,8 @@ class Yuanrong:
             f"more than timeout, {self._settings.timeout:g} s"
         )
 
-    def leave(self) -> None:
-        pass  # values lie with the worker
+    def withdraw(self) -> None:
+        pass  # the values lie in the worker
 
     def close(self) -> None:
         del self._client, self._set, self._buffers, self._delete, self._exist

@@ -1,6 +1,6 @@
-"""GPUs, and what drives them: `cuda` those of NVIDIA, `emul` emulated ones, which are in the host's memory.
+"""GPU devices: `cuda` has those of NVIDIA, `emul` emulated ones in the host's memory. `contract` has their interface.
 
-Here they are opened. `contract` has what all of them can do.
+This module opens devices.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .contract import EMULATED, SendingDevice
 
 
 def by_uuid(uuid: bytes) -> SendingDevice:
-    """The device with a UUID. Raises ForeignDevice if this process does not see it, and NoDriver."""
+    """The device with a UUID. Raises ForeignDevice if it is not visible to this process, and NoDriver."""
     if uuid.startswith(EMULATED):
         from . import emul
 
@@ -24,7 +24,7 @@ def by_uuid(uuid: bytes) -> SendingDevice:
 
 
 def device_of(device: int | bytes | None, value: Any) -> SendingDevice:
-    """The device that is meant. Raises NoDriver, and ForeignDevice."""
+    """A device by number or UUID; None: that of the value, or the first. Raises NoDriver, and ForeignDevice."""
     if isinstance(device, bytes):
         return by_uuid(device)
     from . import cuda

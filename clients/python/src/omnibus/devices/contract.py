@@ -1,6 +1,6 @@
-"""What is asked of a GPU, and what it is told of who uses its memory.
+"""The interface of a GPU, and of the streams that use its memory.
 
-The Go package `cudaipc` has the contract. Here is what readers and senders need of it.
+The Go package `cudaipc` has the full contract; this module has the part for readers and senders.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from ..errors import OmnibusError
 if TYPE_CHECKING:
     from ..dlpack import Borrowed
 
-#: What the UUIDs of emulated GPUs begin with.
+#: The prefix of the UUIDs of emulated GPUs.
 EMULATED = b"emul"
 
 
 class DriverError(OmnibusError):
-    """A call of the driver's that failed: which, and its own number for why."""
+    """A failed call of the driver: its name, and its error code."""
 
     def __init__(self, call: str, code: int, text: str) -> None:
         super().__init__(f"{call}: {text} ({code})")
@@ -28,15 +28,15 @@ class DriverError(OmnibusError):
 
 
 class NoDriver(DriverError):
-    """There is no driver, or an older one than it takes."""
+    """There is no driver, or it is too old."""
 
 
 class DeviceLost(DriverError):
-    """The GPU, or all of CUDA in this process, can do nothing more."""
+    """The GPU, or CUDA in this process, has failed for good."""
 
 
 class Memory(Protocol):
-    """Memory of another process, mapped here until this is collected."""
+    """Memory of another process. It is unmapped when this object is collected."""
 
     @property
     def address(self) -> int: ...
@@ -44,61 +44,61 @@ class Memory(Protocol):
     def size(self) -> int: ...
 
 
-class Reading(Protocol):
-    """The streams that read what is behind a gate."""
+class StreamSet(Protocol):
+    """The streams that use a piece of memory."""
 
-    def leave(self, keep: Any) -> None:
-        """Drop `keep` when the streams have come as far as they are now. Called in the middle of anything."""
+    def drop_when_done(self, keep: Any) -> None:
+        """Drop `keep` once the streams have done their current work. A finalizer may call it at any point."""
 
 
-class Used(Protocol):
+class StreamMemory(Protocol):
     """Memory that streams use."""
 
-    reading: Reading | None  #: the device's: which streams these are
+    streams: StreamSet | None  #: set by the device
 
 
-class Awaited(Used, Protocol):
-    """Memory that another process fills, and its word for that."""
+class AwaitedMemory(StreamMemory, Protocol):
+    """Memory that another process fills, and the word that says that it is complete."""
 
     @property
     def complete(self) -> bool:
-        """Whether the word says that it is filled, or never will be."""
+        """Whether the word says that it is complete, or never will be."""
 
     @property
     def abandoned(self) -> bool:
         """Whether the process that fills it is dead."""
 
-    def judge(self) -> None:
-        """Take note of what the end of waiting means."""
+    def record_outcome(self) -> None:
+        """Record, at the end of the wait, whether the memory is complete."""
 
-    def over(self) -> bool:
-        """Whether waiting is over, without waiting. Raises Poisoned, and DeviceLost."""
+    def is_done(self) -> bool:
+        """Whether the wait has ended. Does not block. Raises Poisoned, and DeviceLost."""
 
     def wait(self) -> bool:
         """Wait on the CPU. Raises Poisoned."""
 
 
-class Filled(Used, Protocol):
-    """Memory that this process fills, and its word for that."""
+class FilledMemory(StreamMemory, Protocol):
+    """Memory that this process fills, and the word that says that it is complete."""
 
-    lent: list[Any]  #: what is kept until nobody reads it
+    kept_alive: list[Any]  #: kept until no process reads it
 
     @property
     def generation(self) -> int:
-        """What the word says once it is complete."""
+        """The value of the word once the memory is complete."""
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether the word says that it is complete, or never will be."""
 
-    def words_at(self) -> int:
-        """Where its words are, on the device."""
+    def word_address(self) -> int:
+        """The device address of its words."""
 
-    def settle(self) -> None:
-        """Say that it is complete."""
+    def mark_complete(self) -> None:
+        """Write that it is complete."""
 
-    def fail(self) -> None:
-        """Say that it never will be, unless it is."""
+    def mark_failed(self) -> None:
+        """Write that it never will be complete, unless it is."""
 
 
 class Device(Protocol):
@@ -106,18 +106,18 @@ class Device(Protocol):
 
     @property
     def dlpack(self) -> tuple[int, int]:
-        """What the DLPack protocol calls it."""
+        """The device type and number of the DLPack protocol."""
 
     def arena(self, fd: int, size: int) -> Memory:
-        """Map an arena. The descriptor stays the caller's."""
+        """Map an arena. The caller still owns the descriptor."""
 
     def handle(self, handle: bytes) -> Memory:
         """Map the allocation behind another process's handle."""
 
-    def follow(self, gate: Awaited, stream: Any) -> None:
-        """Have a stream wait for what is behind the gate; None is the one that DLPack means by it.
+    def wait_on_stream(self, gate: AwaitedMemory, stream: Any) -> None:
+        """Make a stream wait for the memory; None is DLPack's default stream.
 
-        Raises Poisoned if that is known to be garbage, BufferError for a stream that is none.
+        Raises Poisoned if the memory is known to be garbage, BufferError for an invalid stream.
         """
 
     def check(self) -> None:
@@ -125,7 +125,7 @@ class Device(Protocol):
 
 
 class OwnMemory(Protocol):
-    """Memory that this process shares, until this is collected."""
+    """Memory that this process shares. It is freed when this object is collected."""
 
     @property
     def address(self) -> int: ...
@@ -133,65 +133,66 @@ class OwnMemory(Protocol):
     def size(self) -> int: ...
     @property
     def fd(self) -> int:
-        """What others map it by. It is open as long as the memory is there."""
+        """The descriptor by which other processes map it. It is open as long as the memory exists."""
 
 
 class Registered(Protocol):
-    """Memory of the host's that a device may write to, until this is collected."""
+    """Host memory that a device may write to. It is unregistered when this object is collected."""
 
     @property
     def address(self) -> int:
-        """Where the device has it."""
+        """The device address."""
 
 
-class Sending(Protocol):
-    """What is to be done on a device before a piece is complete: in order, behind what fills its tensors."""
+class Fill(Protocol):
+    """The device work that completes a piece, in order, after the work that fills its source tensors."""
 
-    def take(self, value: Any) -> Borrowed:
-        """The memory of a tensor, an object with `__dlpack__`: what comes next is behind what fills it.
+    def borrow(self, value: Any) -> Borrowed:
+        """The memory of a tensor, an object with `__dlpack__`. Later work is ordered after the work that fills it.
 
-        The piece keeps it until it is copied, or else as long as it lasts.
+        The piece keeps it until it is copied, or else for the piece's lifetime.
         """
 
     def copy(self, dst: int, src: Borrowed) -> None:
         """Copy the elements of a tensor, in row-major order."""
 
     def complete(self) -> None:
-        """Have the piece's word say, behind all that, that it is complete."""
+        """Write to the piece's word, after all that work, that it is complete."""
 
 
 class SendingDevice(Device, Protocol):
-    """A GPU that this process sends tensors of."""
+    """A GPU whose tensors this process sends."""
 
     @property
     def uuid(self) -> bytes: ...
 
     def owns(self, value: Any) -> bool:
-        """Whether an object with `__dlpack__` is in its memory."""
+        """Whether an object with `__dlpack__` lies in its memory."""
 
     def new_arena(self, nbytes: int) -> OwnMemory:
-        """Memory for others to map, of at least so many bytes."""
+        """Memory of at least so many bytes, which other processes may map."""
 
     def new_memory(self, nbytes: int) -> Memory:
-        """Memory that nobody else maps."""
+        """Memory that no other process maps."""
 
     def register(self, address: int, nbytes: int, keep: Any) -> Registered: ...
 
     def export(self, address: int) -> tuple[bytes, int, int]:
-        """A handle of the allocation around an address, how far into it that is, and how large it is."""
+        """A handle of the allocation around an address, the offset of the address, and the size of the allocation."""
 
-    def use(self, piece: Used, stream: Any) -> None:
-        """Note that a stream is given a piece that is not sent: what it does there comes behind what others did.
+    def add_stream(self, piece: StreamMemory, stream: Any) -> None:
+        """Add a stream that uses an unsent piece. Its later work is ordered after that of the earlier streams.
 
-        None is the stream that DLPack means by it. Raises BufferError for a stream that is none.
+        None is DLPack's default stream. Raises BufferError for an invalid stream.
         """
 
-    def sending(self, piece: Filled) -> Sending: ...
+    def start_fill(self, piece: FilledMemory) -> Fill: ...
 
-    def bring(self, memory: Used, copies: Sequence[tuple[int, Any]]) -> None:
-        """Copy tensors, objects with `__dlpack__`, to addresses in memory of ours, in row-major order.
+    def copy_in(self, memory: StreamMemory, copies: Sequence[tuple[int, Any]]) -> None:
+        """Copy tensors, objects with `__dlpack__`, to addresses in own memory, in row-major order.
 
-        Whoever uses the memory comes behind that. Nobody waits for it here, but for tensors that are on no GPU, or on another.
+        Later streams of the memory are ordered after the copies. The call waits only for copies of tensors that are on
+        no GPU, or on another one.
         """
 
 

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs, and how tensors are sent from them: memory that others map, words that streams write, and copies in between."""
+"""NVIDIA's GPUs, the sending part: memory that other processes map, words that streams write, and copies."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from typing import Any
 from ..dlpack import Borrowed, borrow, is_on_gpu, row_major
 from ..dtypes import DTYPES
 from ..errors import ForeignDevice, PayloadError
-from .contract import DriverError, Filled, NoDriver, Used, uuid_text
-from .cuda_device import CudaDevice, Reading, map_memory, unmap_memory
+from .contract import DriverError, FilledMemory, NoDriver, StreamMemory, uuid_text
+from .cuda_device import CudaDevice, StreamSet, map_memory, unmap_memory
 from .libcuda import Copy2D, Handle, Library, Properties
 from .words import READY
 
 _PINNED, _FD, _ON_DEVICE, _MINIMUM = 1, 1, 1, 0
 _REGISTER = 1 | 2  # portable, and mapped for the device
 _HANDLE_CAPABLE = 10
-_BARRIER = 0  # a write that is seen behind all before it
-_UNIFIED = 4  # addresses that say themselves what they are of
+_BARRIER = 0  # the write is ordered after all earlier work
+_UNIFIED = 4  # unified addresses, whose memory type the driver derives
 _NOT_SUPPORTED = 801
 
-#: How many copies one tensor may take, and the largest pitch that every driver takes.
+#: The largest number of copies of one tensor, and the largest pitch that all drivers accept.
 MAX_COPIES, _MAX_PITCH = 1 << 16, (1 << 31) - 1
 
 
 class Cuda(CudaDevice):
-    """A GPU that tensors are read on, and sent from."""
+    """A GPU that reads tensors and sends its own."""
 
     def owns(self, value: Any) -> bool:
         return is_on_gpu(value) and int(value.__dlpack_device__()[1]) == self.dlpack[1]
@@ -55,21 +55,21 @@ class Cuda(CudaDevice):
             self.call("cuIpcGetMemHandle", ctypes.byref(handle), base)
         return bytes(handle.bytes), address - base.value, size.value
 
-    def use(self, piece: Used, stream: Any) -> None:
+    def add_stream(self, piece: StreamMemory, stream: Any) -> None:
         with self._lock, self.context:
-            self.reading_of(piece).join(stream)
+            self.streams_of(piece).add_stream(stream)
 
-    def sending(self, piece: Filled) -> _Sending:
+    def start_fill(self, piece: FilledMemory) -> _Fill:
         with self._lock, self.context:
-            return _Sending(self, piece, self.reading_of(piece))
+            return _Fill(self, piece, self.streams_of(piece))
 
-    def bring(self, memory: Used, copies: Sequence[tuple[int, Any]]) -> None:
+    def copy_in(self, memory: StreamMemory, copies: Sequence[tuple[int, Any]]) -> None:
         with self._lock, self.context:
-            reading = self.reading_of(memory)
-            reading.join(reading.own)  # whoever is given the memory comes behind that
-        stream = reading.own
+            streams = self.streams_of(memory)
+            streams.add_stream(streams.own_stream)  # later streams of the memory are ordered after the copies
+        stream = streams.own_stream
         elsewhere = [c for c in copies if not self.owns(c[1])]
-        held = []  # no stream of theirs is told, so that they stay until they are copied, also when one of them cannot be
+        held = []  # their own streams do not wait for the copies, so they are kept until the copies end, also on an error
         try:
             for at, value in elsewhere:
                 held.append(borrow(value, -1 if is_on_gpu(value) else None))
@@ -77,7 +77,7 @@ class Cuda(CudaDevice):
         finally:
             if held:
                 with self.context:
-                    self.settle(stream)
+                    self.synchronize(stream)
         for at, value in copies:
             if self.owns(value):
                 with self.context:
@@ -85,7 +85,7 @@ class Cuda(CudaDevice):
                 self._copy(at, b, stream)
 
     def _copy(self, dst: int, src: Borrowed, stream: int) -> None:
-        """Have a stream copy a tensor's elements, in row-major order."""
+        """Copy a tensor's elements on a stream, in row-major order."""
         with self.context:
             for to, at, width, rows, pitch in packed(dst, src.address, DTYPES[src.dtype][1], src.shape, src.strides):
                 if rows == 1:
@@ -99,7 +99,7 @@ class Cuda(CudaDevice):
 
 
 class _Arena:
-    """Memory of this process's, mapped, and a descriptor of it."""
+    """Memory of this process, mapped, and its descriptor."""
 
     fd = -1
 
@@ -118,7 +118,7 @@ class _Arena:
                 self.address = map_memory(device, memory, size)
                 self.size = size
             finally:
-                libcuda.ask("cuMemRelease", memory)  # the mapping keeps it
+                libcuda.ask("cuMemRelease", memory)  # the mapping keeps the memory
 
     def __del__(self) -> None:
         if self.fd >= 0:
@@ -128,7 +128,7 @@ class _Arena:
 
 
 class _Allocation:
-    """Memory that nobody else maps."""
+    """Memory that no other process maps."""
 
     def __init__(self, device: Cuda, nbytes: int) -> None:
         self.address = 0
@@ -139,15 +139,15 @@ class _Allocation:
 
     def __del__(self) -> None:
         if self.address:
-            self._device.quietly("cuMemFree_v2", self.address)
+            self._device.try_release("cuMemFree_v2", self.address)
 
 
-#: Memory of the host's that a device does not forget.
-_stuck: list[Any] = []
+#: Host memory that could not be unregistered.
+_still_registered: list[Any] = []
 
 
 class _Registered:
-    """Memory of the host's that the device may write to."""
+    """Host memory that the device may write to."""
 
     def __init__(self, device: Cuda, address: int, nbytes: int, keep: Any) -> None:
         self.address = self._host = 0
@@ -158,45 +158,45 @@ class _Registered:
             self.address = device.libcuda.number("cuMemHostGetDevicePointer_v2", address, 0)
 
     def __del__(self) -> None:
-        if self._host and not self._device.quietly("cuMemHostUnregister", self._host):
-            # It must not be unmapped: the device would take what comes there for it.
-            _stuck.append(self._keep)
+        if self._host and not self._device.try_release("cuMemHostUnregister", self._host):
+            # It must stay mapped: the device would write to the next mapping at the address.
+            _still_registered.append(self._keep)
 
 
-class _Sending:
-    """What is given a stream of the piece's own before the piece is complete."""
+class _Fill:
+    """The work on a piece's own stream that completes the piece."""
 
-    __slots__ = ("_device", "_piece", "_reading", "_copied")
+    __slots__ = ("_device", "_piece", "_streams", "_copied")
 
-    def __init__(self, device: Cuda, piece: Filled, reading: Reading) -> None:
-        self._device, self._piece, self._reading = device, piece, reading
+    def __init__(self, device: Cuda, piece: FilledMemory, streams: StreamSet) -> None:
+        self._device, self._piece, self._streams = device, piece, streams
         self._copied = False
 
-    def take(self, value: Any) -> Borrowed:
+    def borrow(self, value: Any) -> Borrowed:
         with self._device.context:
-            b = borrow(value, self._reading.own)
-        # Should something fail now, the stream has it all the same.
-        self._piece.lent.append(b)
+            b = borrow(value, self._streams.own_stream)
+        # Kept first: if a later call fails, the stream may read it all the same.
+        self._piece.kept_alive.append(b)
         return b
 
     def copy(self, dst: int, src: Borrowed) -> None:
         self._copied = True
-        self._device._copy(dst, src, self._reading.own)
+        self._device._copy(dst, src, self._streams.own_stream)
 
     def complete(self) -> None:
         device, piece, copied = self._device, self._piece, self._copied
         with device.context:
-            self._reading.gather()
+            self._streams.order_own_stream()
             device.call(
-                "cuStreamWriteValue32_v2", self._reading.own, piece.words_at() + READY, piece.generation, _BARRIER
+                "cuStreamWriteValue32_v2", self._streams.own_stream, piece.word_address() + READY, piece.generation, _BARRIER
             )
 
         def done() -> None:
-            piece.fail()  # unless it is complete: the device is lost
+            piece.mark_failed()  # without effect if it is complete; else the device is lost
             if copied:
-                piece.lent.clear()
+                piece.kept_alive.clear()
 
-        device.watcher.add(lambda: piece.settled, device.look, done)
+        device.watcher.add(lambda: piece.is_settled, device.check_lost, done)
 
 
 def packed(
@@ -223,8 +223,8 @@ def packed(
 
 
 def _merged(item: int, shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]] | None:
-    """The dimensions that matter, outermost first, with strides in bytes: neighbours that lie one behind the other are
-    one. None: there are no elements."""
+    """The dimensions of more than one element, outermost first, with strides in bytes. Contiguous neighbours are merged.
+    None: there are no elements."""
     if 0 in shape:
         return None
     axes: list[tuple[int, int]] = []
@@ -245,7 +245,7 @@ _devices: dict[bytes, Cuda] | None = None
 
 
 def devices() -> dict[bytes, Cuda]:
-    """The GPUs that this process sees, by their UUIDs. Raises NoDriver."""
+    """The GPUs that are visible to this process, by UUID. Raises NoDriver."""
     global _devices
     with _lock:
         if _devices is None:
@@ -267,7 +267,7 @@ def device(uuid: bytes) -> Cuda:
 
 
 def at(ordinal: int) -> Cuda:
-    """The GPU with a number of CUDA's. Raises NoDriver and LookupError."""
+    """The GPU with a CUDA ordinal. Raises NoDriver and LookupError."""
     for d in devices().values():
         if d.dlpack[1] == ordinal:
             return d

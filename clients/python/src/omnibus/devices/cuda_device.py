@@ -1,8 +1,8 @@
-"""How tensors are read on NVIDIA's GPUs, by the driver interface of CUDA. How they are sent is in `cuda`.
+"""NVIDIA's GPUs, the reading part, over CUDA's driver interface. The sending part is in `cuda`.
 
-Contexts are the primary ones, which PyTorch uses. Waits are in streams of this module's own, one for each
-gate, and bridged to the reader's stream by an event: a wait for a word is nothing that its owner knows of, and others
-must not queue up behind it.
+Contexts are the primary ones, which PyTorch uses. Each gate has a stream of this module, which waits for the word. An
+event connects it to the reader's stream. So the owner of a reader's stream need not know of waits for words, and no
+other work queues behind one.
 """
 
 from __future__ import annotations
@@ -18,51 +18,51 @@ from typing import Any
 
 from ..dlpack import CUDA, borrow
 from ..errors import Forged, OmnibusError, Poisoned
-from .contract import Awaited, DeviceLost, DriverError, Memory, Used, uuid_text
+from .contract import AwaitedMemory, DeviceLost, DriverError, Memory, StreamMemory, uuid_text
 from .libcuda import NOT_READY, Access, Handle, Library
-from .shared import Shared
-from .words import FIRST_NAP, LAST_NAP, Watcher, reached
+from .mapping_cache import MappingCache
+from .words import FIRST_SLEEP_SECONDS, MAX_SLEEP_SECONDS, Watcher, reached
 
 log = logging.getLogger("omnibus")
 
-_LEGACY_STREAM = 1  # CU_STREAM_LEGACY, which is what DLPack means by no stream
+_LEGACY_STREAM = 1  # CU_STREAM_LEGACY, DLPack's default stream
 _NON_BLOCKING, _NO_TIMING = 1, 2
 _REGISTER = 1 | 2  # portable, and mapped for the device
-_GEQ = 0  # a wait for a word that has reached a value, in a circle
-_BARRIER = 0  # a write that is seen behind all before it
+_GEQ = 0  # a wait until a word has reached a value, modulo 2^32
+_BARRIER = 0  # the write is ordered after all earlier work
 _FD, _LAZY_PEERS = 1, 1
 _ON_DEVICE, _READ_WRITE = 1, 3
 
-#: What the driver says of a handle of memory that is gone: no value, not mapped, the kernel says no, no handle.
+#: The driver's codes for a handle of freed memory: invalid value, map failed, operating system, invalid handle.
 _STALE = (1, 205, 304, 400)
 
 _PAGE = mmap.PAGESIZE
 _LINE, _MIRROR, _ACK = 64, 0, 4
-#: How many places are open at once that streams read.
+#: The largest number of places that streams use at once.
 MAX_LINES = 4096
 
 
 class _Line:
-    """Words that this process alone writes, a cache line of them, and a stream that waits for nothing else.
+    """A cache line of words that only this process writes, and a stream that waits only for them.
 
-    The mirror says what the producer's word says, but that it is also raised when the producer is
-    dead: so no stream waits for the dead. The stream writes the ack when those that read are done.
+    The mirror follows the producer's word, and is also raised when the producer is dead, so that no stream waits for
+    ever. The stream writes the ack when the reading streams are done.
     """
 
-    __slots__ = ("mirror", "ack", "at", "stream", "open", "tail", "seq")
+    __slots__ = ("mirror", "ack", "device_address", "stream", "opened_event", "tail_event", "seq")
 
     def __init__(self, page: mmap.mmap, offset: int, at: int, stream: int, open: int, tail: int) -> None:
         self.mirror = ctypes.c_uint32.from_buffer(page, offset + _MIRROR)
         self.ack = ctypes.c_uint32.from_buffer(page, offset + _ACK)
-        self.at = at  # on the device
+        self.device_address = at  # of the line
         self.stream = stream
-        self.open = open  # the event behind the wait
-        self.tail = tail  # the event behind what a reader's stream has done
-        self.seq = 0  # of the gate that has it
+        self.opened_event = open  # recorded after the wait
+        self.tail_event = tail  # recorded after the work of a reader's stream
+        self.seq = 0  # of the current gate
 
 
 class CudaDevice:
-    """A GPU that tensors are read on."""
+    """A GPU that reads tensors of other processes."""
 
     def __init__(self, libcuda: Library, ordinal: int) -> None:
         self.libcuda = libcuda
@@ -75,37 +75,37 @@ class CudaDevice:
         self.watcher = Watcher()
         self._context = 0
         self._lock = threading.RLock()
-        self._handles = Shared(lambda handle: _Imported(self, handle))
+        self._handles = MappingCache(lambda handle: _Imported(self, handle))
         self._free: deque[_Line] = deque()
         self._pages: list[mmap.mmap] = []
-        self._spare: list[tuple[mmap.mmap, int, int]] = []  # lines that have not been made
-        self._copies = threading.Lock()
-        self._copying = 0  # a stream
+        self._unused_lines: list[tuple[mmap.mmap, int, int]] = []  # page, offset and device address of lines without a stream
+        self._copy_lock = threading.Lock()
+        self._copy_stream = 0  # a stream
 
     @property
-    def context(self) -> _Current:
-        """The primary context, current while in a `with`."""
+    def context(self) -> _CurrentContext:
+        """The primary context, current inside a `with`."""
         if not self._context:
             with self._lock:
                 if not self._context:
                     kind = ctypes.c_void_p
                     self._context = self.libcuda.number("cuDevicePrimaryCtxRetain", self.number, kind=kind)
-        return _Current(self.libcuda, self._context)
+        return _CurrentContext(self.libcuda, self._context)
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Make a call in the context. Takes note of one that says that the device is lost."""
+        """Make a call in the context. Records that the device is lost if the call reports it."""
         try:
             self.libcuda.call(name, *arguments)
         except DeviceLost as e:
-            self.lost = DeviceLost(e.call, e.code, e.text)  # without the frames, and what they hold
+            self.lost = DeviceLost(e.call, e.code, e.text)  # a copy without traceback, whose frames would keep objects alive
             raise
 
     def check(self) -> None:
         if self.lost is not None:
             raise DeviceLost(self.lost.call, self.lost.code, self.lost.text)
 
-    def quietly(self, name: str, *arguments: Any) -> bool:
-        """Make a call that gives something back. For destructors. False: the device has it still."""
+    def try_release(self, name: str, *arguments: Any) -> bool:
+        """Make a call that releases a resource. For destructors. False: the device still has it."""
         try:
             with self.context:
                 self.call(name, *arguments)
@@ -114,14 +114,14 @@ class CudaDevice:
             return self.lost is not None
         return True
 
-    def look(self) -> bool:
+    def check_lost(self) -> bool:
         """Whether the device is lost, by a call that does nothing."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         try:
             with self.context:
                 self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         except OmnibusError:
-            pass  # it is noted if it is lost
+            pass  # `call` has recorded it if the device is lost
         return self.lost is not None
 
     # Memory.
@@ -134,19 +134,19 @@ class CudaDevice:
 
     # Streams.
 
-    def follow(self, gate: Awaited, stream: Any) -> None:
+    def wait_on_stream(self, gate: AwaitedMemory, stream: Any) -> None:
         with self._lock, self.context:
-            self.reading_of(gate).follow(gate, stream)
+            self.streams_of(gate).wait_on_stream(gate, stream)
 
-    def reading_of(self, of: Used) -> Reading:
-        """The streams that use something. The lock is held, and the context current."""
-        if of.reading is None:
-            of.reading = Reading(self, self._line())
-        assert isinstance(of.reading, Reading)
-        return of.reading
+    def streams_of(self, of: StreamMemory) -> StreamSet:
+        """The streams that use memory. Under the lock, with the context current."""
+        if of.streams is None:
+            of.streams = StreamSet(self, self._take_line())
+        assert isinstance(of.streams, StreamSet)
+        return of.streams
 
-    def _line(self) -> _Line:
-        """Words that nobody uses. The lock is held."""
+    def _take_line(self) -> _Line:
+        """A free line. Under the lock."""
         self.watcher.start()
         try:
             line = self._free.popleft()
@@ -156,70 +156,70 @@ class CudaDevice:
         return line
 
     def _new_line(self) -> _Line:
-        if not self._spare:
+        if not self._unused_lines:
             if len(self._pages) * _PAGE >= MAX_LINES * _LINE:
                 raise DriverLimit(f"{MAX_LINES} places are open on {uuid_text(self.uuid)}: let go of tensors")
             page = mmap.mmap(-1, _PAGE)
             address = ctypes.addressof(ctypes.c_char.from_buffer(page))
             self.call("cuMemHostRegister_v2", address, _PAGE, _REGISTER)
-            self._pages.append(page)  # it stays registered
+            self._pages.append(page)  # it stays registered for the process's lifetime
             try:
                 at = self.libcuda.number("cuMemHostGetDevicePointer_v2", address, 0)
             except BaseException:
-                if self.quietly("cuMemHostUnregister", address):
+                if self.try_release("cuMemHostUnregister", address):
                     self._pages.pop()
                 raise
-            self._spare = [(page, offset, at + offset) for offset in range(0, _PAGE, _LINE)]
-        page, offset, at = self._spare[-1]
+            self._unused_lines = [(page, offset, at + offset) for offset in range(0, _PAGE, _LINE)]
+        page, offset, at = self._unused_lines[-1]
         made: list[tuple[str, int]] = []
         try:
-            made.append(("cuStreamDestroy_v2", self._stream()))
-            made.append(("cuEventDestroy_v2", self._event()))
-            made.append(("cuEventDestroy_v2", self._event()))
+            made.append(("cuStreamDestroy_v2", self._new_stream()))
+            made.append(("cuEventDestroy_v2", self._new_event()))
+            made.append(("cuEventDestroy_v2", self._new_event()))
         except BaseException:
             for end, thing in made:
                 self.libcuda.ask(end, thing)
             raise
-        self._spare.pop()
+        self._unused_lines.pop()
         return _Line(page, offset, at, *(thing for _, thing in made))
 
-    def _stream(self) -> int:
+    def _new_stream(self) -> int:
         return self.libcuda.number("cuStreamCreate", _NON_BLOCKING, kind=ctypes.c_void_p)
 
-    def _event(self) -> int:
+    def _new_event(self) -> int:
         return self.libcuda.number("cuEventCreate", _NO_TIMING, kind=ctypes.c_void_p)
 
-    def give(self, line: _Line) -> None:
-        """Take a line back whose stream is done."""
+    def free_line(self, line: _Line) -> None:
+        """Free a line whose stream is done."""
         self._free.append(line)
 
     # Copies.
 
     def to_host(self, value: Any, address: int, nbytes: int) -> None:
-        """Copy a contiguous tensor of this device's, an object with `__dlpack__`, into the host's memory."""
-        with self._copies, self.context:
-            if not self._copying:
-                self._copying = self._stream()
-            b = borrow(value, self._copying)  # our stream waits for what fills it
-            self.call("cuMemcpyAsync", address, b.address, nbytes, self._copying)
-            self.settle(self._copying)
+        """Copy a contiguous tensor of this device, an object with `__dlpack__`, into host memory."""
+        with self._copy_lock, self.context:
+            if not self._copy_stream:
+                self._copy_stream = self._new_stream()
+            b = borrow(value, self._copy_stream)  # the copy stream waits for the tensor
+            self.call("cuMemcpyAsync", address, b.address, nbytes, self._copy_stream)
+            self.synchronize(self._copy_stream)
 
-    def settle(self, stream: int) -> None:
-        """Wait until a stream has done all that it was given. The context is current."""
-        nap = FIRST_NAP
+    def synchronize(self, stream: int) -> None:
+        """Wait until a stream has done all its work. With the context current."""
+        pause = FIRST_SLEEP_SECONDS
         while (code := self.libcuda.ask("cuStreamQuery", stream)) == NOT_READY:
-            time.sleep(nap)
-            nap = min(2 * nap, LAST_NAP)
+            time.sleep(pause)
+            pause = min(2 * pause, MAX_SLEEP_SECONDS)
         if code:
             raise self.libcuda.failure("cuStreamQuery", code)
 
 
 class DriverLimit(OmnibusError):
-    """Too many places are open at once."""
+    """Streams use too many places at once."""
 
 
-class _Current:
-    """A context that is current in a thread for a while, whatever was before."""
+class _CurrentContext:
+    """Makes a context current in a thread, and restores the previous one."""
 
     __slots__ = ("_libcuda", "_context")
 
@@ -237,7 +237,7 @@ class _Current:
 
 
 class _Arena:
-    """Memory of another process's, behind a descriptor."""
+    """Memory of another process, by its descriptor."""
 
     def __init__(self, device: CudaDevice, fd: int, size: int) -> None:
         self.address = 0
@@ -254,7 +254,7 @@ class _Arena:
             try:
                 self.address = map_memory(device, memory, size)
             finally:
-                libcuda.ask("cuMemRelease", memory)  # the mapping keeps it
+                libcuda.ask("cuMemRelease", memory)  # the mapping keeps the memory
 
     def __del__(self) -> None:
         if self.address:
@@ -262,7 +262,7 @@ class _Arena:
 
 
 class _Imported:
-    """An allocation of another process's, behind a handle."""
+    """An allocation of another process, by its handle."""
 
     def __init__(self, device: CudaDevice, handle: bytes) -> None:
         self.address = self.size = 0
@@ -271,7 +271,7 @@ class _Imported:
             try:
                 base = device.libcuda.number("cuIpcOpenMemHandle_v2", Handle.from_buffer_copy(handle), _LAZY_PEERS)
             except DriverError as e:
-                if e.code in _STALE:  # what the driver says of a handle that is none, too
+                if e.code in _STALE:  # the driver has the same codes for a forged handle
                     raise Poisoned(f"their sender is dead, or has freed them: {e}") from e
                 raise
             self.address = base
@@ -281,123 +281,123 @@ class _Imported:
 
     def __del__(self) -> None:
         if self.address:
-            self._device.quietly("cuIpcCloseMemHandle", self.address)
+            self._device.try_release("cuIpcCloseMemHandle", self.address)
 
 
-class Reading:
-    """The streams that read what is behind a gate, or fill what is to be sent."""
+class StreamSet:
+    """The streams that read the memory of a gate, or fill memory to be sent."""
 
-    __slots__ = ("_device", "_line", "_streams", "_waiting", "_opening")
+    __slots__ = ("_device", "_line", "_streams", "_waiting", "_opened_recorded")
 
     def __init__(self, device: CudaDevice, line: _Line) -> None:
         self._device = device
         self._line = line
         self._streams: list[int] = []
-        self._waiting = False  # the own stream, for the mirror
-        self._opening = False  # the event is behind that
+        self._waiting = False  # whether the own stream waits for the mirror
+        self._opened_recorded = False  # whether the event is recorded after that wait
 
-    def follow(self, gate: Awaited, stream: Any) -> None:
-        """Have a stream wait. The device's lock is held, and its context current."""
-        raw = _raw(stream)
-        over = gate.over()
-        if not over and stream != -1:  # whoever says -1 waits in a way of its own
-            self._open(gate)
-            self._device.call("cuStreamWaitEvent", raw, self._line.open, 0)
+    def wait_on_stream(self, gate: AwaitedMemory, stream: Any) -> None:
+        """Make a stream wait for the gate. Under the device's lock, with its context current."""
+        raw = _cuda_stream(stream)
+        over = gate.is_done()
+        if not over and stream != -1:  # with -1 the consumer synchronizes itself
+            self._record_opened(gate)
+            self._device.call("cuStreamWaitEvent", raw, self._line.opened_event, 0)
         if raw not in self._streams:
             self._streams.append(raw)
 
     @property
-    def own(self) -> int:
-        """A stream that nothing else is given."""
+    def own_stream(self) -> int:
+        """A stream without foreign work."""
         return self._line.stream
 
-    def join(self, stream: Any) -> None:
-        """Have a stream go on behind those that were given it before. The device's lock is held, and its context current."""
-        raw = _raw(stream)
-        if stream != -1:  # whoever says -1 waits in a way of its own
-            self._behind(raw)
+    def add_stream(self, stream: Any) -> None:
+        """Add a stream, ordered after the earlier ones. Under the device's lock, with its context current."""
+        raw = _cuda_stream(stream)
+        if stream != -1:  # with -1 the consumer synchronizes itself
+            self._order_after_all(raw)
         if raw not in self._streams:
             self._streams.append(raw)
 
-    def gather(self) -> None:
-        """Have the own stream go on behind what all of them were given so far. The context is current."""
-        self._behind(self._line.stream)
+    def order_own_stream(self) -> None:
+        """Order the own stream after the current work of all streams. With the context current."""
+        self._order_after_all(self._line.stream)
 
-    def _behind(self, raw: int) -> None:
+    def _order_after_all(self, raw: int) -> None:
         line, call = self._line, self._device.call
         for other in self._streams:
             if other != raw:
-                call("cuEventRecord", line.tail, other)
-                call("cuStreamWaitEvent", raw, line.tail, 0)
+                call("cuEventRecord", line.tail_event, other)
+                call("cuStreamWaitEvent", raw, line.tail_event, 0)
 
-    def _open(self, gate: Awaited) -> None:
-        """Have the event record the opening of the gate."""
+    def _record_opened(self, gate: AwaitedMemory) -> None:
+        """Record the event after the own stream's wait for the gate."""
         if not self._waiting:
-            self._wait(gate)
-        if not self._opening:
-            self._device.call("cuEventRecord", self._line.open, self._line.stream)
-            self._opening = True
+            self._wait_for_gate(gate)
+        if not self._opened_recorded:
+            self._device.call("cuEventRecord", self._line.opened_event, self._line.stream)
+            self._opened_recorded = True
 
-    def _wait(self, gate: Awaited) -> None:
-        """Have the own stream wait for the gate."""
+    def _wait_for_gate(self, gate: AwaitedMemory) -> None:
+        """Make the own stream wait for the gate."""
         line, seq, call = self._line, self._line.seq, self._device.call
 
         def opened() -> None:
-            gate.judge()  # before anybody is let through
+            gate.record_outcome()  # before the waiting streams continue
             line.mirror.value = seq
 
         def gone() -> bool:
-            return gate.abandoned or self._device.look()
+            return gate.abandoned or self._device.check_lost()
 
-        call("cuStreamWaitValue32_v2", line.stream, line.at + _MIRROR, seq, _GEQ)
+        call("cuStreamWaitValue32_v2", line.stream, line.device_address + _MIRROR, seq, _GEQ)
         self._waiting = True
         self._device.watcher.add(lambda: gate.complete, gone, opened)
 
-    def leave(self, keep: Any) -> None:
-        # No lock: it may be this thread's already. Nobody else has the gate, and so the line.
+    def drop_when_done(self, keep: Any) -> None:
+        # No lock: this thread may hold it already. The last reference to the gate is gone, so no other thread uses the line.
         line, seq, device = self._line, self._line.seq, self._device
         call = device.call
         held = [keep]
         try:
             with device.context:
-                self.gather()
-                call("cuStreamWriteValue32_v2", line.stream, line.at + _ACK, seq, _BARRIER)
+                self.order_own_stream()
+                call("cuStreamWriteValue32_v2", line.stream, line.device_address + _ACK, seq, _BARRIER)
         except OmnibusError:
-            # A device that is lost does nothing any more. Otherwise no word will
-            # say when the streams are done: they are asked, and the line is not used again.
+            # A lost device does no more work. Otherwise no word will report the end of the streams: they are polled,
+            # and the line is not reused.
             if device.lost is None:
                 log.exception("the end of tensors on a GPU")
-                device.watcher.add(lambda: False, lambda: self._idle() or device.look(), held.clear)
+                device.watcher.add(lambda: False, lambda: self._is_idle() or device.check_lost(), held.clear)
             return
 
         def done() -> None:
             held.clear()
-            device.give(line)
+            device.free_line(line)
 
-        device.watcher.add(lambda: reached(line.ack.value, seq), device.look, done)
+        device.watcher.add(lambda: reached(line.ack.value, seq), device.check_lost, done)
 
-    def _idle(self) -> bool:
-        """Whether the streams have nothing to do, or are none any more."""
+    def _is_idle(self) -> bool:
+        """Whether the streams have no work left, or are destroyed."""
         device = self._device
         with device.context:
             return all(device.libcuda.ask("cuStreamQuery", s) != NOT_READY for s in [*self._streams, self._line.stream])
 
 
-def _raw(stream: Any) -> int:
-    """CUDA's own name of a stream of DLPack's."""
+def _cuda_stream(stream: Any) -> int:
+    """The CUDA stream of a DLPack stream number."""
     if stream is not None and (not isinstance(stream, int) or stream == 0 or stream < -1):
         raise BufferError(f"stream {stream!r} is none of CUDA's")
     return _LEGACY_STREAM if stream in (None, -1) else stream
 
 
 def map_memory(device: CudaDevice, memory: int, size: int) -> int:
-    """Give memory an address. The device's context is current."""
+    """Map memory, and return its address. With the device's context current."""
     libcuda, call = device.libcuda, device.call
     address = libcuda.number("cuMemAddressReserve", size, 0, 0, 0)
     try:
         call("cuMemMap", address, size, 0, memory, 0)
         try:
-            access = Access(_ON_DEVICE, device.number, _READ_WRITE)  # CUDA has no other
+            access = Access(_ON_DEVICE, device.number, _READ_WRITE)  # CUDA has no read-only access
             call("cuMemSetAccess", address, size, ctypes.byref(access), 1)
         except BaseException:
             libcuda.ask("cuMemUnmap", address, size)

@@ -1,7 +1,7 @@
 """Emulated GPUs, for machines without one: their memory is the host's, and there are no streams.
 
-The Go package `cudaipc/emul` has the format of what processes share. Here the CPU waits where a stream would, and
-does what one would do at once.
+The Go package `cudaipc/emul` has the format of shared memory and handles. The CPU waits in place of a stream, and does a
+stream's work at once.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from ..dlpack import CPU, Borrowed
 from ..dtypes import data_bytes
 from ..errors import Code, Forged, OutOfMemory, PayloadError, Poisoned, ProtocolError
 from ..memory import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, FIXED_SIZE, Mapping
-from .contract import EMULATED, Awaited, DriverError, Filled, Memory, Used
-from .shared import Shared
+from .contract import EMULATED, AwaitedMemory, DriverError, FilledMemory, Memory, StreamMemory
+from .mapping_cache import MappingCache
 
 _handle = struct.Struct("<8sIIQ16s16sQ")
 _MAGIC = b"omniemu\x01"
 
 _PAGE = mmap.PAGESIZE
-_GRANULARITY = 1 << 16  # of arenas
+_GRANULARITY = 1 << 16  # of an arena's size
 _NOT_SUPPORTED = 801  # CUDA's number
 
 
 class _Memory(Mapping):
-    """An arena or an allocation, mapped to be read, or to be written to by whoever made it."""
+    """An arena or an allocation, mapped read-only, or writable in the process that created it."""
 
     __slots__ = ()
 
@@ -44,14 +44,14 @@ class _Memory(Mapping):
             raise Forged(f"memory of an emulated GPU: {e}") from None
 
 
-class _Made(_Memory):
-    """Memory that this process has made, under a name that others know it by."""
+class _OwnMemory(_Memory):
+    """Memory that this process has created, under a name that other processes check."""
 
     __slots__ = ("fd", "nonce", "_close", "__weakref__")
 
     def __init__(self, name: str, size: int, nonce: bytes = b"") -> None:
         self.fd = os.memfd_create(name, os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
-        self.nonce = nonce  # of one that has a handle
+        self.nonce = nonce  # empty for memory without a handle
         try:
             os.ftruncate(self.fd, size)
             fcntl.fcntl(self.fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
@@ -74,8 +74,8 @@ class Emulated:
     def __init__(self, uuid: bytes) -> None:
         self.uuid = uuid
         self._lock = threading.Lock()
-        self._made: weakref.WeakSet[_Made] = weakref.WeakSet()
-        self._handles = Shared(_opened)
+        self._own_memories: weakref.WeakSet[_OwnMemory] = weakref.WeakSet()
+        self._handles = MappingCache(_open_handle)
 
     def arena(self, fd: int, size: int) -> Memory:
         return _Memory(fd, size)
@@ -83,13 +83,13 @@ class Emulated:
     def handle(self, handle: bytes) -> Memory:
         return self._handles.get(handle)
 
-    def follow(self, gate: Awaited, stream: Any) -> None:
+    def wait_on_stream(self, gate: AwaitedMemory, stream: Any) -> None:
         if stream is not None:
             raise BufferError("an emulated GPU has no streams")
         gate.wait()
 
     def check(self) -> None:
-        """It is never lost."""
+        """An emulated device is never lost."""
 
     # Sending.
 
@@ -98,68 +98,68 @@ class Emulated:
             b = dlpack.borrow(value)
         except PayloadError:
             return False
-        return self._around(b.address) is not None
+        return self._memory_around(b.address) is not None
 
-    def _around(self, address: int) -> _Made | None:
+    def _memory_around(self, address: int) -> _OwnMemory | None:
         with self._lock:
-            return next((m for m in self._made if 0 <= address - m.address < m.size), None)
+            return next((m for m in self._own_memories if 0 <= address - m.address < m.size), None)
 
-    def _note(self, m: _Made) -> _Made:
+    def _add_memory(self, m: _OwnMemory) -> _OwnMemory:
         with self._lock:
-            self._made.add(m)
+            self._own_memories.add(m)
         return m
 
-    def new_arena(self, nbytes: int) -> _Made:
+    def new_arena(self, nbytes: int) -> _OwnMemory:
         size = -(-nbytes // _GRANULARITY) * _GRANULARITY
-        return self._note(_Made(f"omnibus-emul-arena-{self.uuid.hex()}", size))
+        return self._add_memory(_OwnMemory(f"omnibus-emul-arena-{self.uuid.hex()}", size))
 
-    def new_memory(self, nbytes: int) -> _Made:
-        """Memory with a handle, as of CUDA's own allocations."""
+    def new_memory(self, nbytes: int) -> _OwnMemory:
+        """Memory with a handle, like a CUDA allocation."""
         nonce = os.urandom(16)
-        return self._note(_Made(f"omnibus-emul-handle-{nonce.hex()}", -(-nbytes // _PAGE) * _PAGE, nonce))
+        return self._add_memory(_OwnMemory(f"omnibus-emul-handle-{nonce.hex()}", -(-nbytes // _PAGE) * _PAGE, nonce))
 
     def register(self, address: int, nbytes: int, keep: Any) -> _Registered:
         return _Registered(address)
 
     def export(self, address: int) -> tuple[bytes, int, int]:
-        m = self._around(address)
+        m = self._memory_around(address)
         if m is None or not m.nonce:
             raise DriverError("export", _NOT_SUPPORTED, f"{address:#x} is in no allocation that has a handle")
         namespace = os.stat("/proc/self/ns/pid").st_ino
         handle = _handle.pack(_MAGIC, os.getpid(), m.fd, m.size, m.nonce, self.uuid, namespace)
         return handle, address - m.address, m.size
 
-    def use(self, piece: Used, stream: Any) -> None:
+    def add_stream(self, piece: StreamMemory, stream: Any) -> None:
         if stream is not None:
             raise BufferError("an emulated GPU has no streams")
 
-    def sending(self, piece: Filled) -> _Sending:
-        return _Sending(piece)
+    def start_fill(self, piece: FilledMemory) -> _Fill:
+        return _Fill(piece)
 
-    def bring(self, memory: Used, copies: Sequence[tuple[int, Any]]) -> None:
+    def copy_in(self, memory: StreamMemory, copies: Sequence[tuple[int, Any]]) -> None:
         for at, value in copies:
             _copy(at, dlpack.borrow(value))
 
 
-class _Sending:
-    """What is done before a piece is complete: at once."""
+class _Fill:
+    """Does the work that completes a piece, at once."""
 
     __slots__ = ("_piece",)
 
-    def __init__(self, piece: Filled) -> None:
+    def __init__(self, piece: FilledMemory) -> None:
         self._piece = piece
 
-    def take(self, value: Any) -> Borrowed:
+    def borrow(self, value: Any) -> Borrowed:
         b = dlpack.borrow(value)
-        self._piece.lent.append(b)
+        self._piece.kept_alive.append(b)
         return b
 
     def copy(self, dst: int, src: Borrowed) -> None:
-        self._piece.lent.clear()
+        self._piece.kept_alive.clear()
         _copy(dst, src)
 
     def complete(self) -> None:
-        self._piece.settle()
+        self._piece.mark_complete()
 
 
 def _copy(dst: int, src: Borrowed) -> None:
@@ -168,14 +168,14 @@ def _copy(dst: int, src: Borrowed) -> None:
         src.copy_into(memoryview(exporter).cast("B")[:nbytes])
 
 
-def _opened(handle: bytes) -> _Memory:
-    """The memory that a handle names: a descriptor of its process, which is looked at before and after."""
+def _open_handle(handle: bytes) -> _Memory:
+    """Open the memory of a handle, through /proc of its process. The name is checked before and after the open."""
     magic, pid, number, size, nonce, _, namespace = _handle.unpack(handle)
     if magic != _MAGIC or namespace != os.stat("/proc/self/ns/pid").st_ino:
         raise Forged("a handle of no emulated GPU, or of another container's")
     path, name = f"/proc/{pid}/fd/{number}", f"/memfd:omnibus-emul-handle-{nonce.hex()} (deleted)"
     try:
-        if os.readlink(path) != name:  # whatever has the number by now is not opened
+        if os.readlink(path) != name:  # the descriptor number may belong to another file by now
             raise Poisoned("their sender has freed them")
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as e:
@@ -192,10 +192,10 @@ _devices: dict[bytes, Emulated] = {}
 
 
 def device(uuid: bytes) -> Emulated:
-    """Each has a UUID of its own, and all are there."""
+    """The emulated GPU with a UUID. All of them exist."""
     return _devices.setdefault(uuid, Emulated(uuid))
 
 
 def uuid(number: int = 0) -> bytes:
-    """That of the emulated GPU with a number, in every process."""
+    """The UUID of the emulated GPU with a number, the same in every process."""
     return EMULATED + bytes(11) + bytes([number + 1])

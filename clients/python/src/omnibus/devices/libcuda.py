@@ -1,4 +1,4 @@
-"""CUDA's driver, libcuda.so.1, by ctypes: the calls that are made of it."""
+"""The used calls of CUDA's driver, libcuda.so.1, over ctypes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .contract import DeviceLost, DriverError, NoDriver
 NOT_READY = 600
 _NOT_INITIALIZED, _STUB, _NO_DEVICE = 3, 34, 100
 
-#: After these the context, or the whole process, can do nothing more.
+#: After these errors the context, or CUDA in the process, is unusable.
 STICKY = frozenset((
     4, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 806, 810, 911
 ))  # fmt: skip
 
 
 class Handle(ctypes.Structure):
-    """CUipcMemHandle, which travels by value."""
+    """CUipcMemHandle, passed by value."""
 
     _fields_ = [("bytes", ctypes.c_ubyte * 64)]
 
@@ -50,7 +50,7 @@ class Copy2D(ctypes.Structure):
     ]  # fmt: skip
 
 
-#: By the exported name, which is that of one signature for ever.
+#: By exported name. The signature of an exported name never changes.
 _CALLS: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
     "cuDeviceGetCount": (POINTER(c_int),),
@@ -121,7 +121,7 @@ class Library:
         return int(f(*arguments))
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Make a call. Raises DriverError, as one that says more where that is known."""
+        """Make a call. Raises DriverError, or a subclass for some codes."""
         if code := self.ask(name, *arguments):
             raise self.failure(name, code)
 
@@ -141,7 +141,7 @@ class Library:
         return text.value.decode(errors="replace")
 
     def number(self, name: str, *arguments: Any, kind: Any = c_uint64) -> int:
-        """Make a call whose first argument is where a number goes."""
+        """Make a call whose first argument is the address of its result, and return that."""
         out = kind()
         self.call(name, ctypes.byref(out), *arguments)
         return int(out.value or 0)

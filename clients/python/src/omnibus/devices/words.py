@@ -1,6 +1,6 @@
-"""Words in the host's memory, by which processes and the streams of GPUs say how far they are.
+"""Words in host memory that processes and GPU streams write to report their progress.
 
-Streams write words, and wake no thread: one thread looks at them.
+A stream's write wakes no thread, so one thread polls the words.
 """
 
 from __future__ import annotations
@@ -17,57 +17,57 @@ log = logging.getLogger("omnibus")
 SLOT_BYTES = 64
 READY, FAULT = 0, 4
 
-#: How long a word is looked at without a pause, and how pauses grow: streams write words, and wake nobody.
-SPIN, FIRST_NAP, LAST_NAP = 50e-6, 20e-6, 1e-3
+#: How long a word is polled without a sleep, and the first and the longest sleep after that.
+SPIN_SECONDS, FIRST_SLEEP_SECONDS, MAX_SLEEP_SECONDS = 50e-6, 20e-6, 1e-3
 
 
 def reached(word: int, value: int) -> bool:
-    """Compare as streams do: in a circle, so that words may count for ever."""
+    """Compare modulo 2^32, as streams do, so that a word may wrap around."""
     return (word - value) & 0xFFFFFFFF < 1 << 31
 
 
 class _Watch(NamedTuple):
     happened: Callable[[], bool]
-    slowly: Callable[[], bool]  # the same, but a call of the system's or the driver's: asked once in a while
+    happened_slow: Callable[[], bool]  # another condition, which costs a system or driver call, and is polled less often
     then: Callable[[], object]
 
 
 class Watcher:
-    """Calls functions when what they wait for has happened."""
+    """Calls a function when its condition is true."""
 
     def __init__(self) -> None:
-        self._new: SimpleQueue[_Watch] = SimpleQueue()  # whose put may interrupt itself, as destructors do
+        self._new: SimpleQueue[_Watch] = SimpleQueue()  # its put is reentrant, so destructors may call it
         self._lock = threading.Lock()
         self._started = False
 
     def start(self) -> None:
-        """Have the thread there. Not for destructors."""
+        """Start the thread, if it does not run. Not for destructors."""
         with self._lock:
             if not self._started:
                 threading.Thread(target=self._run, name="omnibus-gpu", daemon=True).start()
                 self._started = True
 
     def add(self, happened: Callable[[], bool], slowly: Callable[[], bool], then: Callable[[], object]) -> None:
-        """Have `then` called, once, when one of the others is true. Called in the middle of anything."""
+        """Call `then` once, when one of the conditions is true. Destructors may call this."""
         self._new.put(_Watch(happened, slowly, then))
 
     def _run(self) -> None:
         watched: list[_Watch] = []
-        nap, seen, asked = FIRST_NAP, 0.0, 0.0
+        pause, seen, asked = FIRST_SLEEP_SECONDS, 0.0, 0.0
         while True:
-            news = self._take(watched)
+            news = self._take_new(watched)
             now = time.monotonic()
-            ask = now - asked >= LAST_NAP
+            ask = now - asked >= MAX_SLEEP_SECONDS
             if ask:
                 asked = now
-            if _look(watched, ask) or news:
-                nap, seen = FIRST_NAP, now
-            elif now - seen > SPIN:
-                time.sleep(nap)
-                nap = min(2 * nap, LAST_NAP)
+            if _call_happened(watched, ask) or news:
+                pause, seen = FIRST_SLEEP_SECONDS, now
+            elif now - seen > SPIN_SECONDS:
+                time.sleep(pause)
+                pause = min(2 * pause, MAX_SLEEP_SECONDS)
 
-    def _take(self, watched: list[_Watch]) -> bool:
-        """Add what is new; waits for it if there is nothing to watch."""
+    def _take_new(self, watched: list[_Watch]) -> bool:
+        """Add new conditions. Blocks while there are none at all."""
         news = False
         while True:
             try:
@@ -77,10 +77,10 @@ class Watcher:
             news = True
 
 
-def _look(watched: list[_Watch], ask: bool) -> bool:
-    """Call what has happened, and forget it: what it holds goes."""
+def _call_happened(watched: list[_Watch], ask: bool) -> bool:
+    """Call the functions whose condition is true, and drop them with their references."""
     n = len(watched)
-    for w in [w for w in watched if _over(w, ask)]:
+    for w in [w for w in watched if _has_happened(w, ask)]:
         watched.remove(w)
         try:
             w.then()
@@ -89,9 +89,9 @@ def _look(watched: list[_Watch], ask: bool) -> bool:
     return len(watched) < n
 
 
-def _over(w: _Watch, ask: bool) -> bool:
+def _has_happened(w: _Watch, ask: bool) -> bool:
     try:
-        return w.happened() or (ask and w.slowly())
-    except Exception:  # the system has no descriptor left, for one: it is asked again
+        return w.happened() or (ask and w.happened_slow())
+    except Exception:  # for example no descriptor is left: the condition is polled again
         log.debug("a wait for a GPU", exc_info=True)
         return False

@@ -1,8 +1,9 @@
-"""Tensors in the memory of GPUs, as `Delivery.value` gives them.
+"""Tensors in GPU memory, as `Delivery.value` returns them.
 
-Those of another process are read where they are: see `DeviceTensor`. Those that this one makes are filled where others
-read them: see `Sender`, which clients, tasks and queues have as `gpu`, and `Options`. `unwrap` copies what came onto a device. Needs no library but the driver's own,
-libcuda.so.1, which is loaded with the first such tensor; emulated GPUs need none.
+Tensors of another process are read in place: see `DeviceTensor`. Tensors to send are filled in memory that other
+processes read: see `Sender`, which clients, tasks and queues have as `gpu`, and `Options`. `unwrap` copies a value's
+tensors onto a device. The only library is the driver's own, libcuda.so.1, which is loaded with the first such tensor.
+Emulated GPUs need none.
 """
 
 from ..devices import emul

@@ -1,4 +1,4 @@
-"""A value with tensors on a GPU, on its way along edges that say how these travel."""
+"""Emits a value with tensors on a GPU along edges, each with a tensor transport."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .sender import Sender
 
 
 class Emission:
-    """One value, and where it goes."""
+    """One value, and its destination."""
 
     def __init__(self, puts: Puts, sender: Sender, plan: Plan, envelope: Envelope) -> None:
         self.puts = puts
@@ -27,23 +27,23 @@ class Emission:
         return bool(self.layout.tensors)
 
     def work(self) -> Work[None]:
-        """Emit it: once, or once for each edge if they say different things."""
+        """Emit the value: once, or once for each edge if their tensor transports differ."""
         puts = self.puts
         edges = puts.edges(self.envelope.edge)
         alike = all(puts.tensors[i] == puts.tensors[edges[0]] for i in edges)
         out = 0
         try:
             for edge in [self.envelope.edge] if alike else edges:
-                yield from self._along(edge, puts.tensors[edges[0] if alike else edge])
+                yield from self._emit_along(edge, puts.tensors[edges[0] if alike else edge])
                 out += 1
         finally:
-            self.layout.sent(out > 0)
+            self.layout.mark_sent(out > 0)
 
-    def _along(self, edge: int, how: wire.Tensors) -> Work[None]:
-        """Emit it along edges that are alike."""
+    def _emit_along(self, edge: int, how: wire.Tensors) -> Work[None]:
+        """Emit the value along edges with the same tensor transport."""
         layout = self.layout
         if not ((yield from layout.choose_work(how)) and (yield from self._in_place(edge))):
-            layout.in_host_memory()
+            layout.use_host_memory()
             buffer = yield from self._reserve(edge)
             with buffer:
                 layout.plan.write(buffer.view)
@@ -51,13 +51,13 @@ class Emission:
         layout.count()
 
     def _in_place(self, edge: int) -> Work[bool]:
-        """Emit it with its tensors on the GPU. False: there is no room for them."""
+        """Emit the value with its tensors on the GPU. False: there is no space for them."""
         buffer = yield from self._reserve(edge)
         with buffer:
             if not (yield from self.layout.fill_work(buffer.view)):
                 return False
-            way: Any = buffer._way
-            way.keep(self.layout.pieces)
+            way: Any = buffer._method
+            way.retain(self.layout.pieces)
             buffer.send()
         return True
 

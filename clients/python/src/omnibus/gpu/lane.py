@@ -1,4 +1,4 @@
-"""Messages with tensors on a GPU: where they lie, and what of other processes is mapped for it.
+"""Received messages with tensors on a GPU: the mapped memory of other processes.
 
 The Go package `cudaipc/lane` has the rules.
 """
@@ -15,28 +15,28 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .. import devices
-from ..answers import Answer
 from ..bundle import HANDLE, Bundle, Place, Placed
 from ..devices.contract import Device, Memory
-from ..directory import Found, Name, ask_for
+from ..directory import Found, Name, ask_find
 from ..errors import Forged, HostGone, Nothing, ProtocolError
+from ..futures import Future
 from ..memory import Mapping
 from ..session import OutOfTime, Session, Work
-from .layout import lent
+from .layout import lent_allocations
 from .tensor import DeviceTensor, Gate, Words
 
-_WORDS = 0  # the number of a pool's words; arenas count from 1
+_WORDS = 0  # the number of a pool's words; arenas are numbered from 1
 
-#: Set in the number of an arena that others open by a handle: its device has no memory that descriptors stand for.
-HANDLED = 1 << 31
+#: Set in the number of an arena that is opened by a handle, since its device exports no descriptors.
+BY_HANDLE = 1 << 31
 
-#: What is published of such an arena: its size, where it begins in what the handle names, and the handle.
-_HANDLED = struct.Struct("<8sQQ8x64s")
-_HANDLED_MAGIC = b"omnihdl\x01"
+#: Published of such an arena: its size, its offset in the handle's allocation, and the handle.
+_HANDLE_ARENA = struct.Struct("<8sQQ8x64s")
+_HANDLE_ARENA_MAGIC = b"omnihdl\x01"
 
 
-class Handled:
-    """An arena that is opened by a handle, mapped until this is collected."""
+class HandleArena:
+    """An arena that is opened by a handle. It is unmapped when this object is collected."""
 
     __slots__ = ("_memory", "_offset", "size")
 
@@ -44,15 +44,15 @@ class Handled:
     _offset: int
 
     def __init__(self, device: Device, found: Found) -> None:
-        """The descriptor stays the caller's. Raises Forged."""
+        """The caller still owns the descriptor. Raises Forged."""
         try:
             published = Mapping(found.fd, found.size)
         except ProtocolError as e:
             raise Forged(f"the handle of an arena: {e}") from None
-        if published.size != _HANDLED.size:
+        if published.size != _HANDLE_ARENA.size:
             raise Forged(f"what is published is no handle of an arena: {published.size} bytes")
-        magic, self.size, self._offset, handle = _HANDLED.unpack(ctypes.string_at(published.address, _HANDLED.size))
-        if magic != _HANDLED_MAGIC:
+        magic, self.size, self._offset, handle = _HANDLE_ARENA.unpack(ctypes.string_at(published.address, _HANDLE_ARENA.size))
+        if magic != _HANDLE_ARENA_MAGIC:
             raise Forged("what is published is no handle of an arena")
         self._memory = device.handle(handle)
         if self._offset > self._memory.size or self.size > self._memory.size - self._offset:
@@ -60,12 +60,12 @@ class Handled:
 
     @property
     def address(self) -> int:
-        """Where it begins."""
+        """The device address of its start."""
         return self._memory.address + self._offset
 
 
 class _Pool:
-    """A pool of another process: its words, and what is mapped of its arenas."""
+    """A pool of another process: its words, and its mapped arenas."""
 
     __slots__ = ("id", "words", "arenas")
 
@@ -75,36 +75,36 @@ class _Pool:
         self.arenas: dict[tuple[bytes, int], Memory] = {}  # by the device's UUID and the number
 
 
-#: How often it is looked after, in seconds, what of the memory of others is theirs no more.
-TIDY = 10.0
+#: The interval, in seconds, of the check for memory that its owner has given back.
+TIDY_SECONDS = 10.0
 
 
 class Lane:
-    """What is mapped of the pools of other processes. It stays so, that nothing is opened after the first messages.
+    """The mapped pools of other processes. They stay mapped, so that only the first messages open memory.
 
-    Pools of the dead, and arenas that were withdrawn, go when new ones come, and otherwise with the first message
-    after `TIDY` seconds. What is read stays mapped.
+    Pools of dead processes, and withdrawn arenas, are dropped when new ones are opened, and otherwise with the first
+    message after TIDY_SECONDS. Memory that is being read stays mapped.
     """
 
     def __init__(
         self, find: Callable[[Name, float | None], Found], device: Callable[[bytes], Device] = devices.by_uuid
     ) -> None:
-        """`find` finds what has a name, or raises OutOfTime at a limit, of time.monotonic."""
+        """`find` looks up a published name, and raises OutOfTime at its limit, of time.monotonic."""
         self._find = find
         self._device = device
         self._lock = threading.Lock()
         self._pools: dict[bytes, _Pool] = {}
         self._tidied = time.monotonic()
 
-    def open(self, b: Bundle, payload: memoryview, limit: float | None = None) -> Any:
-        """The value of a bundle, with a `DeviceTensor` for each tensor in a place. These keep the payload.
+    def decode(self, b: Bundle, payload: memoryview, limit: float | None = None) -> Any:
+        """The value of a bundle, with a `DeviceTensor` for each tensor in a place. These keep the payload alive.
 
-        Raises OutOfTime when memory of another process was not found by the limit.
+        Raises OutOfTime if memory of another process was not found by the limit.
         """
-        gates = [self._enter(p, payload, limit) for p in b.places]
+        gates = [self._open_gate(p, payload, limit) for p in b.places]
         return b.value(lambda t: DeviceTensor(t, gates[t.place - 1]) if isinstance(t, Placed) else t)
 
-    def _enter(self, p: Place, payload: memoryview, limit: float | None) -> Gate:
+    def _open_gate(self, p: Place, payload: memoryview, limit: float | None) -> Gate:
         device = self._device(p.device)
         with self._locked(limit):
             self._tidy(limit)
@@ -112,7 +112,7 @@ class Lane:
             memory = None if p.kind == HANDLE else self._arena(pool, p, device, limit)
         pool.words.slot(p.slot)
         if memory is None:
-            own = lent.get(p.handle)
+            own = lent_allocations.get(p.handle)
             if own is not None and own.device != p.device:
                 raise Forged("a handle of this process, of another GPU")
             memory = own or device.handle(p.handle)
@@ -120,7 +120,7 @@ class Lane:
 
     @contextlib.contextmanager
     def _locked(self, limit: float | None) -> Iterator[None]:
-        """Have the lock, which is held also while something is looked for."""
+        """Hold the lock, also during lookups. Raises OutOfTime at the limit."""
         if not self._lock.acquire(timeout=-1 if limit is None else max(limit - time.monotonic(), 0)):
             raise OutOfTime
         try:
@@ -141,16 +141,16 @@ class Lane:
         return pool
 
     def _tidy(self, limit: float | None) -> None:
-        """Let go of what others have given back, once in a while."""
+        """Drop memory that its owner has given back, every TIDY_SECONDS."""
         now = time.monotonic()
-        if now - self._tidied >= TIDY:
+        if now - self._tidied >= TIDY_SECONDS:
             self._tidied = now
             self._drop_dead()
             for pool in self._pools.values():
                 self._drop_withdrawn(pool, limit)
 
     def _drop_dead(self) -> None:
-        self._pools = {i: p for i, p in self._pools.items() if not p.words.dead}
+        self._pools = {i: p for i, p in self._pools.items() if not p.words.owner_dead}
 
     def _arena(self, pool: _Pool, p: Place, device: Device, limit: float | None) -> Memory:
         if p.arena == _WORDS:
@@ -159,12 +159,12 @@ class Lane:
         if memory is None:
             self._drop_withdrawn(pool, limit)
             with self._find(Name(pool.id, p.arena), limit) as found:
-                memory = Handled(device, found) if p.arena & HANDLED else device.arena(found.fd, found.size)
+                memory = HandleArena(device, found) if p.arena & BY_HANDLE else device.arena(found.fd, found.size)
                 pool.arenas[p.device, p.arena] = memory
         return memory
 
     def _drop_withdrawn(self, pool: _Pool, limit: float | None) -> None:
-        """Let go of arenas that their owner has given back: they would keep the memory in use."""
+        """Drop arenas that their owner has withdrawn: a mapping would keep the memory in use."""
         for key in list(pool.arenas):
             try:
                 self._find(Name(pool.id, key[1]), limit).close()
@@ -172,7 +172,7 @@ class Lane:
                 del pool.arenas[key]
 
 
-def of(s: Session) -> Lane:
+def for_session(s: Session) -> Lane:
     """The lane of a session."""
     lane: Lane | None = s.gpu
     if lane is None:
@@ -184,29 +184,29 @@ def of(s: Session) -> Lane:
 
 
 class _Finder:
-    """How a lane asks its session's directory. One thread at a time does.
+    """Looks up names in the directory of a lane's session, for one thread at a time.
 
-    Who has little time, again and again, comes on with each try: the answer that did not come in time is kept for
-    whoever asks the same next.
+    A lookup that is out of time keeps its pending answer for the next lookup of the same name, so that repeated lookups
+    with short limits succeed in the end.
     """
 
     def __init__(self, s: Session) -> None:
         self._session = weakref.ref(s)
-        self._late: tuple[Name, Answer] | None = None
+        self._late: tuple[Name, Future] | None = None
 
     def find(self, name: Name, limit: float | None) -> Found:
         s = self._session()
         if s is None:
             raise HostGone("the connection was closed here")
         late, self._late = self._late, None
-        a = late[1] if late is not None and late[0] == name and late[1].error is None else ask_for(s, name)
+        a = late[1] if late is not None and late[0] == name and late[1].error is None else ask_find(s, name)
         try:
-            return s.run(_waited(a), limit)
+            return s.run(_wait_for(a), limit)
         except OutOfTime:
             self._late = name, a
             raise
 
 
-def _waited(a: Answer) -> Work[Found]:
+def _wait_for(a: Future) -> Work[Found]:
     found: Found = yield a
     return found

@@ -1,4 +1,4 @@
-"""A value with tensors on a GPU, laid out in one payload: in room that its sender reserves."""
+"""The layout of a value with tensors on a GPU in one payload, whose space the sender reserves."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import weakref
 from .. import wire
 from ..bundle import POOL as IN_POOL
 from ..bundle import Place, Plan, Planned
-from ..crew import away
 from ..devices.contract import DeviceLost, uuid_text
-from ..devices.words import FIRST_NAP, LAST_NAP
+from ..devices.words import FIRST_SLEEP_SECONDS, MAX_SLEEP_SECONDS
 from ..errors import ForeignDevice
 from ..session import Work
-from .chunk import ChunkTensor, room_for
+from ..threadpool import blocking
+from .chunk import ChunkTensor, aligned_size
 from .pool import Piece, Pool
 from .sender import DEFAULT, IPC, POOL, UNAVAILABLE, OnGPU, Sender
 
 
-class Lent:
-    """An allocation of this process that others read, as this process has it mapped itself."""
+class LentAllocation:
+    """An allocation of this process that other processes read, at its address here."""
 
     __slots__ = ("device", "address", "size", "__weakref__")
 
@@ -29,20 +29,20 @@ class Lent:
         self.size = size
 
 
-#: By handle, which a driver does not open where it was made.
-lent: weakref.WeakValueDictionary[bytes, Lent] = weakref.WeakValueDictionary()
+#: By handle. A driver does not open a handle in the process that created it.
+lent_allocations: weakref.WeakValueDictionary[bytes, LentAllocation] = weakref.WeakValueDictionary()
 
 
 class Layout:
-    """One value, and where its tensors are.
+    """One value, and the places of its tensors.
 
-    Its sender calls, for each payload: `choose_work`, reserves `plan.size()` bytes, and `fill_work`, which writes them.
-    Where one of them says no, the tensors go through host memory, which is counted. `pieces` stay until the
-    payload is returned; `sent` says that it went out.
+    For each payload the sender calls `choose_work`, reserves `plan.size()` bytes, and calls `fill_work`, which writes
+    them. If either returns False, the tensors go through host memory, which is counted. `pieces` must be kept until the
+    payload is returned. `mark_sent` notes that it was sent.
     """
 
     def __init__(self, sender: Sender, plan: Plan, least: int) -> None:
-        """`least` is how many bytes a payload has that names places: in a message nothing would keep them."""
+        """`least` is the smallest size of a payload with places: an inline message would not keep them alive."""
         self.sender = sender
         self.plan = plan
         self.tensors = [(p, p.source) for p in plan.tensors if isinstance(p.source, OnGPU)]
@@ -51,39 +51,39 @@ class Layout:
         self._least = least
         self._pool: Pool | None = None
         self._mode = DEFAULT
-        self._new = 0  # bytes of a new chunk
+        self._new_bytes = 0  # bytes of a new chunk
         self._handles: dict[int, tuple[bytes, int, int]] = {}
 
     def choose_work(self, how: wire.Tensors) -> Work[bool]:
-        """Find a pool, and lay out. False: the tensors go through host memory, and that is laid out."""
+        """Find a pool, and lay out the payload. False: it is laid out for host memory."""
         self._pool = yield from self._find_pool(how)
         if self._pool is not None:
             try:
                 self._handles = self._export(self._pool) if how.transport == IPC else {}
             except UNAVAILABLE as e:
-                self.sender.falls_back(how.transport, e)
+                self.sender.count_fallback(how.transport, e)
                 self._pool = None
         if self._pool is None:
-            self.in_host_memory()
+            self.use_host_memory()
             return False
-        self._new = self._lay_out(how.transport)
+        self._new_bytes = self._lay_out(how.transport)
         return True
 
-    def in_host_memory(self) -> None:
-        """Lay out for a payload that has all data."""
+    def use_host_memory(self) -> None:
+        """Lay out a payload with all data in host memory."""
         self._lay_out(DEFAULT)
         self._pool, self.pieces, self._handles = None, [], {}
 
-    def sent(self, out: bool) -> None:
-        """What was filled in place is others' to read, whichever way it went out."""
+    def mark_sent(self, out: bool) -> None:
+        """Mark the chunks of the value as sent, in either layout: other processes may read them now."""
         for _, t in self.tensors:
             if t.piece is not None:
-                t.piece.sent = out or t.piece.complete  # its word is written once
+                t.piece.sent = out or t.piece.complete  # the word of a complete piece must not be written again
             if out and isinstance(t.value, ChunkTensor):
                 t.value.chunk._memory.sent = True
 
     def count(self) -> None:
-        """A payload went out, as it was laid out last."""
+        """Count a sent payload of the last layout."""
         self.sender.count(self._mode, self.nbytes)
 
     def _find_pool(self, how: wire.Tensors) -> Work[Pool | None]:
@@ -102,25 +102,25 @@ class Layout:
                     raise ForeignDevice(f"a value of type {what} is not on {where}, where the pool is")
             yield from sender.publish_work(pool, [t.piece for _, t in self.tensors if t.piece is not None])
         except UNAVAILABLE as e:
-            sender.falls_back(mode, e)
+            sender.count_fallback(mode, e)
             return None
         return pool
 
     def _export(self, pool: Pool) -> dict[int, tuple[bytes, int, int]]:
-        """The handles of tensors in memory of their own, by their number."""
+        """The handles of tensors outside of chunks, by number."""
         return {
             i: pool.device.export(t.address) for i, (_, t) in enumerate(self.tensors) if t.piece is None and t.nbytes
         }
 
     def fill_work(self, view: memoryview) -> Work[bool]:
-        """Write the payload, its tensors on the GPU. False: there is no room for them there."""
+        """Write the payload, with its tensors on the GPU. False: there is no space for them there."""
         pool, sender = self._pool, self.sender
         assert pool is not None
         pieces = {id(t.piece): t.piece for _, t in self.tensors if t.piece is not None}
         fresh: Piece | None = None
         try:
-            if self._new or self._handles:
-                fresh = yield from sender.take_work(pool, self._new, pool.take_lent if self._handles else None)
+            if self._new_bytes or self._handles:
+                fresh = yield from sender.allocate_work(pool, self._new_bytes, pool.allocate_lent if self._handles else None)
                 if fresh is None:
                     with sender._session.locked:
                         sender.stats.spilt += 1
@@ -128,31 +128,31 @@ class Layout:
                 pieces[id(fresh)] = fresh
             yield from sender.publish_work(pool, list(pieces.values()))
         except UNAVAILABLE as e:
-            sender.falls_back(self._mode, e)
+            sender.count_fallback(self._mode, e)
             return False
         try:
             self._fill(pool, fresh, view)
         except BaseException:
             if fresh is not None:
-                fresh.fail()
+                fresh.mark_failed()
             raise
         self.pieces = list(pieces.values())
         return True
 
-    def settle(self) -> None:
-        """Wait until the tensors are complete, which the GPU says. Raises DeviceLost if they never will be."""
-        nap = FIRST_NAP
-        with away():
+    def wait_complete(self) -> None:
+        """Wait until the GPU has completed the tensors. Raises DeviceLost if it never will."""
+        pause = FIRST_SLEEP_SECONDS
+        with blocking():
             for p in self.pieces:
-                while not p.settled:
-                    time.sleep(nap)
-                    nap = min(2 * nap, LAST_NAP)
-        if self._pool is not None and any(p.failed for p in self.pieces):
+                while not p.is_settled:
+                    time.sleep(pause)
+                    pause = min(2 * pause, MAX_SLEEP_SECONDS)
+        if self._pool is not None and any(p.is_failed for p in self.pieces):
             self._pool.device.check()
             raise DeviceLost("settle", 0, f"tensors on {uuid_text(self._pool.device.uuid)} were never completed")
 
     def _lay_out(self, mode: int) -> int:
-        """Say of each tensor where it will be. Returns what those take of a new chunk."""
+        """Assign a place to each tensor. Returns the bytes of a new chunk."""
         plan, fresh, size = self.plan, 0, 0
         plan.places, plan.min_bytes = [], self._least
         self._mode = mode
@@ -167,7 +167,7 @@ class Layout:
             elif mode == POOL:
                 fresh = p.place = fresh or len(plan.places) + 1
                 p.offset = size
-                size += room_for(t.nbytes)
+                size += aligned_size(t.nbytes)
             else:
                 p.place, p.strides = len(plan.places) + 1, t.strides
             if p.place > len(plan.places):
@@ -175,35 +175,35 @@ class Layout:
         return size
 
     def _fill(self, pool: Pool, fresh: Piece | None, view: memoryview) -> None:
-        """Write the payload, and give the device what makes it complete."""
+        """Write the payload, and start the device work that completes it."""
         plan, outside = self.plan, []
         for i, (p, t) in enumerate(self.tensors):
             if p.place == 0:
                 continue
             if t.piece is not None:
-                plan.places[p.place - 1] = t.piece.place(t.piece.nbytes)
+                plan.places[p.place - 1] = t.piece.chunk_place(t.piece.nbytes)
                 continue
             assert fresh is not None
             outside.append((i, p, t))
             if i in self._handles:
                 handle, offset, size = self._handles[i]
                 plan.places[p.place - 1] = fresh.handle_place(handle, offset, p.nbytes)
-                fresh.lent.append(lent.setdefault(handle, Lent(pool.device.uuid, t.address - offset, size)))
+                fresh.kept_alive.append(lent_allocations.setdefault(handle, LentAllocation(pool.device.uuid, t.address - offset, size)))
             else:
-                plan.places[p.place - 1] = fresh.place(fresh.nbytes)
+                plan.places[p.place - 1] = fresh.chunk_place(fresh.nbytes)
         plan.write(view)
         if fresh is not None:
-            self._bring(pool, fresh, outside)
+            self._copy_into(pool, fresh, outside)
         for _, t in self.tensors:
             if t.piece is not None and not t.piece.complete:
                 t.piece.complete = True
-                pool.device.sending(t.piece).complete()
+                pool.device.start_fill(t.piece).complete()
 
-    def _bring(self, pool: Pool, fresh: Piece, outside: list[tuple[int, Planned, OnGPU]]) -> None:
-        """Have what is in no chunk copied into a new one, or kept as it is."""
-        sending = pool.device.sending(fresh)
+    def _copy_into(self, pool: Pool, fresh: Piece, outside: list[tuple[int, Planned, OnGPU]]) -> None:
+        """Copy tensors outside of chunks into a new one, or keep their own memory alive."""
+        sending = pool.device.start_fill(fresh)
         for _, p, t in outside:
-            borrowed = sending.take(t.value)  # which stays until it is of no use
+            borrowed = sending.borrow(t.value)  # the piece keeps it as long as needed
             if fresh.nbytes:
                 sending.copy(fresh.pointer + p.offset, borrowed)
         fresh.complete = True

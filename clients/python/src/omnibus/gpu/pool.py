@@ -1,8 +1,8 @@
-"""Memory of a GPU that this process shares with those that it sends tensors to, in chunks.
+"""A pool of GPU memory in chunks, which this process shares with the receivers of its tensors.
 
-The Go package `cudaipc/pool` has the format: arenas, and words for each chunk that is in use, 64 bytes a slot. Who has
-a `Piece` has its chunk: it goes back when the last of them lets go, and what streams were given to do
-there is done. That may be anywhere, in the middle of anything; so it is noted, and looked at by whoever wants room.
+The Go package `cudaipc/pool` has the format: arenas, and words for each used chunk, 64 bytes a slot. A reference to a
+`Piece` keeps its chunk. The chunk is freed when the last reference is gone and the streams have done their work there.
+A finalizer may free it at any point, so it only queues the chunk, and the next allocation collects the queue.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..bundle import HANDLE, POOL, Place
-from ..devices.contract import DeviceLost, DriverError, OwnMemory, Reading, SendingDevice, uuid_text
+from ..devices.contract import DeviceLost, DriverError, OwnMemory, StreamSet, SendingDevice, uuid_text
 from ..devices.words import FAULT, READY, SLOT_BYTES, reached
 from ..errors import ForkedError, PoolFull
 from ..fences import fence
-from ..memory import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, Arena, Gaps
+from ..memory import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, Arena, FreeList
 
-GRANULE = 256  # a multiple that every copy engine, and every library, is at its best with
-WORDS = 0  # the number of a pool's words; arenas count from 1
+GRANULE = 256  # an alignment at which all copy engines and libraries are fast
+WORDS = 0  # the number of a pool's words; arenas are numbered from 1
 
 BLOCK, SPILL, FAIL = "block", "spill", "fail"
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a process sends tensors in the memory of a GPU."""
+    """The options of sending tensors in GPU memory."""
 
-    #: The GPU: a number of CUDA's, or a UUID. None: that of the first tensor that is sent, or the first.
+    #: The GPU: CUDA's number, or a UUID. None: that of the first sent tensor, or the first GPU.
     device: int | bytes | None = None
     arena_bytes: int = 256 << 20  #: of one arena; chunks are at most half as large
     max_bytes: int = 1 << 30  #: of all
     slots: int = 4096  #: chunks in use at a time
-    #: What becomes of tensors that the pool has no room for: "spill", they go through the host's memory; "block", they
-    #: wait; "fail", PoolFull.
+    #: For tensors that the pool has no space for: "spill" sends them through host memory, "block" waits, "fail" raises
+    #: PoolFull.
     when_full: str = SPILL
-    #: For how many seconds room is waited for before that; by default 0.02, and with "block" for ever. That, too, ends
-    #: with PoolFull.
+    #: How many seconds to wait for space before that: 0.02 by default, and without a limit with "block". A limit with
+    #: "block" ends in PoolFull.
     timeout: float | None = None
 
     def __post_init__(self) -> None:
@@ -52,13 +52,13 @@ class Options:
             raise ValueError(f"arena_bytes from 64 KiB up to max_bytes, and 1 to {1 << 20} slots: {self}")
 
     @property
-    def patience(self) -> float | None:
-        """For how long room is waited for."""
+    def wait_seconds(self) -> float | None:
+        """How long to wait for space, in seconds; None: without a limit."""
         return 0.02 if self.timeout is None and self.when_full != BLOCK else self.timeout
 
 
-class _Arena(Gaps):
-    """An arena, and what is free in it."""
+class _Arena(FreeList):
+    """An arena, and its free ranges."""
 
     __slots__ = ("number", "memory", "pieces")
 
@@ -66,11 +66,11 @@ class _Arena(Gaps):
         super().__init__(memory.size)
         self.number = number
         self.memory = memory
-        self.pieces: dict[int, weakref.ref[Piece]] = {}  # by where they begin
+        self.pieces: dict[int, weakref.ref[Piece]] = {}  # by offset
 
 
-class _Room:
-    """A slot, and what it has of an arena. The pool has it back when this is collected."""
+class _Reservation:
+    """A slot, and its range of an arena. They are freed when this object is collected."""
 
     __slots__ = ("pool", "slot", "generation", "arena", "offset", "size", "ready", "fault", "_process")
 
@@ -78,7 +78,7 @@ class _Room:
         self.pool = pool
         self.slot = slot
         self.generation = generation
-        self.arena = arena  # None: it takes no room
+        self.arena = arena  # None: the slot has no range
         self.offset = offset
         self.size = size
         self.ready, self.fault = pool.word(slot, READY), pool.word(slot, FAULT)
@@ -90,99 +90,99 @@ class _Room:
 
 
 class Piece:
-    """A chunk, or what is lent of somebody else's memory, as one generation of a slot.
+    """A chunk, or lent memory outside of the pool, as one generation of a slot.
 
-    It belongs to one thread until it is sent. Whoever was given its memory has it, and so has each payload that
-    names it; when the last is gone, it goes back once the streams that were given to those have come so far.
+    It belongs to one thread until it is sent. Users of its memory, and payloads that name it, hold references. After the
+    last one it is freed as soon as the streams of its users have done their work.
     """
 
-    __slots__ = ("device", "sent", "complete", "reading", "lent", "published", "_room", "__weakref__")
+    __slots__ = ("device", "sent", "complete", "streams", "kept_alive", "published", "_reservation", "__weakref__")
 
-    def __init__(self, device: SendingDevice, room: _Room, published: Any) -> None:
+    def __init__(self, device: SendingDevice, room: _Reservation, published: Any) -> None:
         self.device = device
         self.sent = False
-        self.complete = False  # the word was written, or a stream was given that to do
-        self.reading: Reading | None = None  # the device's: streams that use it
-        self.lent: list[Any] = []  # what is kept until nobody reads it
-        self.published = published  # what others must know before they hear of the piece
-        self._room = room
+        self.complete = False  # the word is written, or a stream will write it
+        self.streams: StreamSet | None = None  # set by the device
+        self.kept_alive: list[Any] = []  # kept until no process reads it
+        self.published = published  # must be published before a payload names the piece
+        self._reservation = room
 
     @property
     def pool(self) -> Pool:
-        return self._room.pool
+        return self._reservation.pool
 
     @property
     def pointer(self) -> int:
-        """Where it begins, on the device."""
-        r = self._room
+        """The device address of its start."""
+        r = self._reservation
         assert r.arena is not None
         return r.arena.memory.address + r.offset
 
     @property
     def nbytes(self) -> int:
-        return self._room.size
+        return self._reservation.size
 
     @property
     def slot(self) -> int:
-        return self._room.slot
+        return self._reservation.slot
 
     @property
     def generation(self) -> int:
-        return self._room.generation
+        return self._reservation.generation
 
-    def words_at(self) -> int:
-        """Where its words are, on the device."""
-        return self._room.pool.registered.address + SLOT_BYTES * self._room.slot
+    def word_address(self) -> int:
+        """The device address of its words."""
+        return self._reservation.pool.registered.address + SLOT_BYTES * self._reservation.slot
 
-    def place(self, nbytes: int) -> Place:
-        """What payloads say of a chunk."""
-        r = self._room
+    def chunk_place(self, nbytes: int) -> Place:
+        """The place of a chunk, as payloads have it."""
+        r = self._reservation
         assert r.arena is not None
         return Place(POOL, nbytes, r.offset, self.device.uuid, r.pool.id, r.slot, r.generation, r.arena.number)
 
     def handle_place(self, handle: bytes, offset: int, nbytes: int) -> Place:
-        """What payloads say of memory that is lent."""
-        r = self._room
+        """The place of lent memory, as payloads have it."""
+        r = self._reservation
         return Place(HANDLE, nbytes, offset, self.device.uuid, r.pool.id, r.slot, r.generation, 0, handle)
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether the word says that it is complete, or never will be."""
-        return reached(self._room.ready.value, self._room.generation)
+        return reached(self._reservation.ready.value, self._reservation.generation)
 
     @property
-    def failed(self) -> bool:
+    def is_failed(self) -> bool:
         """Whether the word says that it never will be complete."""
-        return bool(self._room.fault.value == self._room.generation)
+        return bool(self._reservation.fault.value == self._reservation.generation)
 
-    def settle(self) -> None:
-        """Say that it is complete. All that was written before is seen by whoever sees that."""
+    def mark_complete(self) -> None:
+        """Write that it is complete. A reader of that sees all earlier writes."""
         fence()
-        self._room.ready.value = self._room.generation
+        self._reservation.ready.value = self._reservation.generation
 
-    def fail(self) -> None:
-        """Say that it never will be, unless it is."""
-        if not self.settled:
-            self._room.fault.value = self._room.generation
-            self.settle()
+    def mark_failed(self) -> None:
+        """Write that it never will be complete, unless it is."""
+        if not self.is_settled:
+            self._reservation.fault.value = self._reservation.generation
+            self.mark_complete()
 
     def __del__(self) -> None:
-        reading = self.reading
-        if reading is not None and os.getpid() == self._room._process:
-            reading.leave((self._room, self.lent))
+        streams = self.streams
+        if streams is not None and os.getpid() == self._reservation._process:
+            streams.drop_when_done((self._reservation, self.kept_alive))
 
 
 class Pool:
-    """What a session sends tensors from. Its methods but `freed` are called with the session's lock held.
+    """The pool of a session. Its methods but `freed` are called under the session's lock.
 
-    `poke` has those look again that wait for room.
+    `poke` wakes the calls that wait for space.
     """
 
     def __init__(self, device: SendingDevice, options: Options, poke: Callable[[], object]) -> None:
         self.id = os.urandom(16)
         self.device = device
         self.options = options
-        self._poke = poke
+        self._wake_waiters = poke
         self._process = os.getpid()
         size = SLOT_BYTES * options.slots
         self.words_fd = os.memfd_create("omnibus-gpu-words", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
@@ -190,11 +190,11 @@ class Pool:
         fcntl.fcntl(self.words_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)
         self._words = Arena(0, self.words_fd, size)
         self._words_at = ctypes.addressof(ctypes.c_char.from_buffer(self._words.memory))
-        #: The words, as the device sees them.
+        #: The words, registered with the device.
         self.registered = device.register(self._words_at, size, self._words.memory)
         self.words_published = Published(WORDS, self.words_fd, size)
         self._generations = [0] * options.slots
-        self._slots = list(range(options.slots - 1, -1, -1))  # free ones; the last is used next
+        self._slots = list(range(options.slots - 1, -1, -1))  # the free ones; the last is used next
         self._arenas: list[tuple[_Arena, Published]] = []
         self._freed: deque[tuple[int, _Arena | None, int, int]] = deque()
 
@@ -209,57 +209,57 @@ class Pool:
 
     @property
     def in_use(self) -> int:
-        """How many pieces somebody has."""
-        self._catch_up()
+        """The number of pieces with a reference."""
+        self._collect_freed()
         return self.options.slots - len(self._slots)
 
     def word(self, slot: int, at: int) -> Any:
-        """A word of a slot's. It keeps the memory."""
+        """A word of a slot. It keeps the memory alive."""
         return ctypes.c_uint32.from_buffer(self._words.memory, SLOT_BYTES * slot + at)
 
     def check_process(self) -> None:
-        """Raise ForkedError in a child of the process that made it."""
+        """Raise ForkedError in a child of the process that created the pool."""
         if os.getpid() != self._process:
             raise ForkedError(f"the pool belongs to process {self._process}, and this is {os.getpid()}: connect here")
 
-    def take(self, nbytes: int) -> Piece | None:
-        """A chunk; None: there is no room. Raises DriverError when the device has no memory for the first arena."""
-        self._catch_up()
+    def allocate(self, nbytes: int) -> Piece | None:
+        """Allocate a chunk; None: there is no space. Raises DriverError if the device has no memory for the first arena."""
+        self._collect_freed()
         size = -(-max(nbytes, 1) // GRANULE) * GRANULE
         if not self._slots or size > self.max_bytes:
             return None
         for arena, published in self._arenas:
-            if (at := arena.take(size)) is not None:
-                return self._piece(arena, at, size, published)
+            if (at := arena.allocate(size)) is not None:
+                return self._new_piece(arena, at, size, published)
         try:
-            made = self._grow()
+            made = self._add_arena()
         except DriverError as e:
             if not self._arenas or isinstance(e, DeviceLost):
                 raise
-            made = None  # the device has no memory left; there will be room in the arenas that are there
+            made = None  # the device has no memory left; the existing arenas will have space again
         if made is None:
             return None
-        at = made[0].take(size)
+        at = made[0].allocate(size)
         assert at is not None
-        return self._piece(made[0], at, size, made[1])
+        return self._new_piece(made[0], at, size, made[1])
 
-    def take_lent(self) -> Piece | None:
-        """A piece that takes no room; None: there is no slot."""
-        self._catch_up()
-        return self._piece(None, 0, 0, self.words_published) if self._slots else None
+    def allocate_lent(self) -> Piece | None:
+        """Allocate a piece without memory of the pool; None: there is no slot."""
+        self._collect_freed()
+        return self._new_piece(None, 0, 0, self.words_published) if self._slots else None
 
-    def _piece(self, arena: _Arena | None, at: int, size: int, published: Published) -> Piece:
+    def _new_piece(self, arena: _Arena | None, at: int, size: int, published: Published) -> Piece:
         slot = self._slots.pop()
         generation = self._generations[slot] = self._generations[slot] % 0xFFFFFFFF + 1
-        room = _Room(self, slot, generation, arena, at, size)
-        # What the words said of the last generations may be so long ago that it would be taken for news.
+        room = _Reservation(self, slot, generation, arena, at, size)
+        # The old words may be so far behind that, modulo 2^32, they would count as ahead.
         room.fault.value, room.ready.value = 0, generation - 1
         piece = Piece(self.device, room, published)
         if arena is not None:
             arena.pieces[at] = weakref.ref(piece)
         return piece
 
-    def _grow(self) -> tuple[_Arena, Published] | None:
+    def _add_arena(self) -> tuple[_Arena, Published] | None:
         total = sum(a.size for a, _ in self._arenas)
         if self._arenas and total + self.options.arena_bytes > self.options.max_bytes:
             return None
@@ -269,8 +269,8 @@ class Pool:
         self._arenas.append(made)
         return made
 
-    def at(self, address: int, nbytes: int) -> Piece | None:
-        """The piece that has all of these bytes."""
+    def piece_at(self, address: int, nbytes: int) -> Piece | None:
+        """The piece that contains all of these bytes, or None."""
         for arena, _ in self._arenas:
             start = address - arena.memory.address
             if not 0 <= start < arena.size:
@@ -281,37 +281,37 @@ class Pool:
                     return piece
         return None
 
-    # Giving back.
+    # Freeing.
 
     def freed(self, room: tuple[int, _Arena | None, int, int]) -> None:
-        """Nobody has a piece any more. Called in any thread, in the middle of anything."""
+        """Queue the slot and range of a piece without references. A finalizer calls it in any thread, at any point."""
         self._freed.append(room)
-        self._poke()
+        self._wake_waiters()
 
-    def _catch_up(self) -> None:
+    def _collect_freed(self) -> None:
         while self._freed:
             slot, arena, offset, size = self._freed.popleft()
             if arena is not None:
                 del arena.pieces[offset]
-                arena.give(offset, size)
+                arena.free(offset, size)
             self._slots.append(slot)
 
-    def full(self, nbytes: int) -> PoolFull:
-        """Why there is no room."""
+    def full_error(self, nbytes: int) -> PoolFull:
+        """The error for a lack of space."""
         what, o = f"no room for {nbytes} bytes on {uuid_text(self.device.uuid)}", self.options
         if nbytes > self.max_bytes:
             return PoolFull(f"{what}: chunks have at most {self.max_bytes}, half of arena_bytes")
-        return PoolFull(f"{what} in {o.patience} seconds: {self.in_use} chunks of {o.max_bytes} bytes are in use")
+        return PoolFull(f"{what} in {o.wait_seconds} seconds: {self.in_use} chunks of {o.max_bytes} bytes are in use")
 
 
 class Published:
-    """A descriptor that others find under the pool's name, once somebody has asked the host."""
+    """A descriptor that is published under the pool's name before its first use."""
 
-    __slots__ = ("number", "fd", "size", "asked")
+    __slots__ = ("number", "fd", "size", "answer")
 
     def __init__(self, number: int, fd: int, size: int) -> None:
         self.number, self.fd, self.size = number, fd, size
-        self.asked: Any = None  # the answer, which several may wait for
+        self.answer: Any = None  # of the host to the publication; several calls may wait for it
 
 
 __all__ = ["BLOCK", "FAIL", "GRANULE", "SPILL", "Options", "Piece", "Pool", "Published"]

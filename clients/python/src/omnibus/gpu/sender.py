@@ -1,4 +1,4 @@
-"""How a session sends tensors in the memory of a GPU: its pool, what is lent, and what was sent how."""
+"""Sends tensors in GPU memory: the pool of a session, lent memory, and statistics."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .. import devices, wire
-from ..answers import Answer, Attempt
 from ..devices.contract import EMULATED, DriverError, SendingDevice
 from ..directory import Name
 from ..dlpack import is_on_gpu
 from ..dtypes import data_bytes
 from ..errors import ForeignDevice, HostError, OmnibusError, OutOfMemory, again
+from ..futures import Future, PolledFuture
 from ..puts import MODES
 from ..session import Session, Work
 from ..sources import Source
 from ..sources import of as source_of
-from .chunk import Chunk, ChunkTensor, Spare, dtype_name
+from .chunk import Chunk, ChunkTensor, PrivateMemory, dtype_name
 from .pool import SPILL, Options, Piece, Pool, Published
 
 log = logging.getLogger("omnibus")
 
 DEFAULT, IPC, POOL = range(len(MODES))
 
-#: For how many seconds the figures change before the host is told.
-TELL_AFTER = 1.0
+#: How many seconds after a change the statistics are reported to the host.
+REPORT_SECONDS = 1.0
 
 
 @dataclass
 class Sent:
-    """Messages, and the bytes of their tensors on a GPU."""
+    """The number of messages, and the bytes of their tensors on a GPU."""
 
     messages: int = 0
     bytes: int = 0
@@ -43,14 +43,14 @@ class Sent:
 
 @dataclass
 class Stats:
-    """What a client has sent with tensors on a GPU, where an edge says how they travel."""
+    """The sent messages with tensors on a GPU, by tensor transport of their edges."""
 
     default: Sent = field(default_factory=Sent)
     cuda_ipc: Sent = field(default_factory=Sent)
     cuda_ipc_pool: Sent = field(default_factory=Sent)
-    fallbacks: int = 0  #: by default, for the other is not to be had; the log says why
-    small: int = 0  #: by default, for they had fewer bytes than the edge's least
-    spilt: int = 0  #: by default, for the pool had no room
+    fallbacks: int = 0  #: sent by default because the transport was unavailable; the log says why
+    small: int = 0  #: sent by default because they had fewer than the edge's min_bytes
+    spilt: int = 0  #: sent by default because the pool had no space
 
 
 class OnGPU(Source):
@@ -59,11 +59,11 @@ class OnGPU(Source):
     __slots__ = ("value", "piece", "offset", "address", "strides")
 
     def __init__(self, value: Any, dtype: str, shape: tuple[int, ...]) -> None:
-        super().__init__(dtype, shape, lambda dst: _to_host(value, dst))  # no cycle: it is to go with its last user
+        super().__init__(dtype, shape, lambda dst: _to_host(value, dst))  # no reference cycle, so that it is freed with its last user
         self.value = value
-        self.piece: Piece | None = None  # the chunk that it is in
-        self.offset = 0  # there
-        self.address = 0  # of one that is in no chunk
+        self.piece: Piece | None = None  # its chunk, None outside of the pool
+        self.offset = 0  # in the chunk
+        self.address = 0  # on the device
         self.strides: tuple[int, ...] | None = None  # in elements
 
 
@@ -76,7 +76,7 @@ def _to_host(value: Any, dst: memoryview) -> None:
 class Sender:
     """A session's pool of GPU memory. Safe from any thread.
 
-    Nothing is made before it is needed.
+    The pool is created when it is first needed.
     """
 
     def __init__(self, s: Session, options: Options) -> None:
@@ -84,16 +84,16 @@ class Sender:
         self.options = options
         self._session = s
         self._pool: Pool | None = None
-        self._why: OmnibusError | None = None  # there is none
-        self._due = False  # a timer runs; the session's lock
-        self._told = b""  # what the host knows of the figures
+        self._pool_error: OmnibusError | None = None  # of the creation of the pool
+        self._timer_runs = False  # guarded by the session's lock
+        self._reported = b""  # the last statistics that were reported
 
     # Memory to fill in place.
 
     def chunk(self, nbytes: int) -> Chunk:
-        """Memory for tensors of one message, to be filled where others read it.
+        """Memory for tensors of one message, to be filled in place.
 
-        Waits for room as the options say. Raises PoolFull when there is none, unless they say "spill": such a chunk is
+        Waits for space as the options say. Without space it raises PoolFull, unless they say "spill": such a chunk is
         copied when it is sent. Raises NoDriver without a GPU.
         """
         return self._session.run(self.chunk_work(nbytes))
@@ -107,12 +107,12 @@ class Sender:
             raise ValueError(f"a chunk of {nbytes} bytes")
         pool = self.pool(None)
         try:
-            piece = yield from self.take_work(pool, nbytes)
-        except DriverError:  # when it is sent, it is said that there is no pool
+            piece = yield from self.allocate_work(pool, nbytes)
+        except DriverError:  # the send counts a fallback
             if pool.options.when_full != SPILL:
                 raise
             piece = None
-        return Chunk(Spare(pool.device, nbytes) if piece is None else piece, nbytes)
+        return Chunk(PrivateMemory(pool.device, nbytes) if piece is None else piece, nbytes)
 
     def empty_work(self, shape: int | Sequence[int], dtype: Any) -> Work[ChunkTensor]:
         size = data_bytes(dtype_name(dtype), (shape,) if isinstance(shape, int) else tuple(shape))
@@ -122,7 +122,7 @@ class Sender:
     # The pool.
 
     def pool(self, value: Any) -> Pool:
-        """The pool, made for the device of a tensor if none was said. Raises why there is none."""
+        """The pool, created for the device of a tensor if the options name none. Raises the error of its creation."""
         s = self._session
         with s.locked:
             if s.error is not None:
@@ -130,54 +130,54 @@ class Sender:
             if self._pool is not None:
                 self._pool.check_process()
                 return self._pool
-            if self._why is not None:
-                raise again(self._why)
+            if self._pool_error is not None:
+                raise again(self._pool_error)
             try:
                 self._pool = Pool(devices.device_of(self.options.device, value), self.options, self._freed)
             except OmnibusError as e:
-                self._why = again(e)
+                self._pool_error = again(e)
                 raise
             return self._pool
 
     def _freed(self) -> None:
-        """There is more room. Called in any thread, in the middle of anything."""
-        if self._session.attempts:
-            self._session.poke()
+        """Wake the calls that wait for space. A finalizer calls it in any thread, at any point."""
+        if self._session.polled:
+            self._session.wake()
 
-    def take_work(self, pool: Pool, nbytes: int, take: Callable[[], Piece | None] | None = None) -> Work[Piece | None]:
-        """A chunk, or what `take` takes; None: there is no room, and it is to be done without."""
-        patience = pool.options.patience
+    def allocate_work(self, pool: Pool, nbytes: int, take: Callable[[], Piece | None] | None = None) -> Work[Piece | None]:
+        """Allocate a chunk, or a piece with `take`; None: there is no space, and the options say "spill"."""
+        patience = pool.options.wait_seconds
         if nbytes > pool.max_bytes:
             patience = 0
-        a = Attempt(take or (lambda: pool.take(nbytes)), pool)
+        a = PolledFuture(take or (lambda: pool.allocate(nbytes)), pool)
         if patience is not None:
             a.limit = time.monotonic() + patience
-        self._session.attempts.make(a)
+        self._session.polled.add(a)
         if not a.done and patience == 0:
-            self._session.attempts.expire(a)
+            self._session.polled.expire(a)
         piece: Piece | None = yield a
         if piece is None:
             with self._session.locked:
                 if pool.options.when_full != SPILL:
-                    raise pool.full(nbytes)
+                    raise pool.full_error(nbytes)
         return piece
 
     def publish_work(self, pool: Pool, pieces: Sequence[Piece]) -> Work[None]:
-        """Have others find what the pieces lie in."""
+        """Publish the memory of the pieces, so that receivers find it."""
         for p in {id(p): p for p in [pool.words_published, *(piece.published for piece in pieces)]}.values():
-            if p.asked is None or p.asked.error is not None:  # of one that nobody waits for the answer still comes
+            if p.answer is None or p.answer.error is not None:  # a pending answer is reused, also of a call that has stopped waiting
                 with self._session.locked:
-                    p.asked = _ask(self._session, Name(pool.id, p.number), p)
-            yield p.asked
+                    p.answer = _publish(self._session, Name(pool.id, p.number), p)
+            yield p.answer
 
-    # What a value has on a GPU.
+    # Tensors of a value.
 
-    def of(self, value: Any) -> Source | None:
-        """The value as a tensor, for a plan: an OnGPU if it is on one. Raises Finished for what was sent."""
+    def source_for(self, value: Any) -> Source | None:
+        """The value as a tensor, for a plan: an OnGPU if it is on a GPU. Raises Finished for a sent chunk."""
         return self.on_gpu(value) or source_of(value)
 
     def on_gpu(self, value: Any) -> OnGPU | None:
-        """The value as a tensor on a GPU; None: it is none. Raises Finished for what was sent."""
+        """The value as a tensor on a GPU; None: it is none. Raises Finished for a sent chunk."""
         if isinstance(value, ChunkTensor):
             value.chunk.check()
             t = OnGPU(value, value.dtype, value.shape)
@@ -194,8 +194,8 @@ class Sender:
             t.address, t.strides = b.address, b.strides
             if self._pool is not None and b.strides is None:
                 with self._session.locked:
-                    piece = self._pool.at(b.address, t.nbytes)
-                if piece is not None and not piece.sent:  # a view of what is in a chunk already
+                    piece = self._pool.piece_at(b.address, t.nbytes)
+                if piece is not None and not piece.sent:  # a view of memory in a chunk
                     t.piece, t.offset = piece, b.address - piece.pointer
             return t
         return None
@@ -211,60 +211,60 @@ class Sender:
         return None
 
     def count(self, mode: int, nbytes: int) -> None:
-        """A message was sent."""
+        """Count a sent message."""
         with self._session.locked:
             sent: Sent = getattr(self.stats, MODES[mode])
             sent.messages += 1
             sent.bytes += nbytes
-            self._changed()
+            self._schedule_report()
 
-    def falls_back(self, mode: int, why: Exception) -> None:
-        """Tensors travel through the host's memory that were to go by a mode."""
+    def count_fallback(self, mode: int, why: Exception) -> None:
+        """Count and log tensors that go through host memory in place of a mode."""
         with self._session.locked:
             self.stats.fallbacks += 1
-            self._changed()
-        # Again and again it would drown what is new.
+            self._schedule_report()
+        # Only powers of two are warnings, so that repetitions do not flood the log.
         say = log.warning if self.stats.fallbacks & (self.stats.fallbacks - 1) == 0 else log.debug
         say("tensors travel through host memory instead of by %s (%d times): %s", MODES[mode], self.stats.fallbacks, why)
 
-    # The figures are the bus's, too.
+    # The host has the statistics, too.
 
-    def _changed(self) -> None:
-        """Tell the host, before long. The lock is held."""
-        if not self._due:
-            timer = threading.Timer(TELL_AFTER, self._tell)
+    def _schedule_report(self) -> None:
+        """Report to the host in REPORT_SECONDS. Under the lock."""
+        if not self._timer_runs:
+            timer = threading.Timer(REPORT_SECONDS, self._report)
             timer.daemon = True
-            with contextlib.suppress(RuntimeError):  # too many threads, or the interpreter ends: `close` tells
+            with contextlib.suppress(RuntimeError):  # too many threads, or the interpreter ends: the close reports
                 timer.start()
-                self._due = True
+                self._timer_runs = True
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         with self._session.locked:
-            self._due = False
-            self.tell_locked()
+            self._timer_runs = False
+            self.report_locked()
 
-    def tell_locked(self) -> None:
-        """Tell the host what is new. Its answer is of no interest: an older one does not know what this is about."""
+    def report_locked(self) -> None:
+        """Report changed statistics to the host. The answer is ignored: an older host does not know the call."""
         s, figures = self._session, json.dumps(asdict(self.stats)).encode()
-        if s.error is None and figures != self._told:
-            self._told = figures
-            s.questions.ask_locked(Answer(wire.Reply), lambda token: wire.Call(token, "tensors", figures))
+        if s.error is None and figures != self._reported:
+            self._reported = figures
+            s.questions.ask_locked(Future(wire.Reply), lambda token: wire.Call(token, "tensors", figures))
 
 
-class _Publishing(Answer):
-    """Several may wait for it, and the descriptor stays."""
+class _Publishing(Future):
+    """The answer to a publication. Several calls may wait for it, and it does not close the descriptor."""
 
     shared = True
 
 
-def _ask(s: Session, name: Name, p: Published) -> Answer:
-    """Publish a descriptor. The lock is held."""
+def _publish(s: Session, name: Name, p: Published) -> Future:
+    """Publish a descriptor. Under the lock."""
     a = _Publishing(wire.Published, lambda m, _: None)
     a.fd = p.fd
     return s.questions.ask_locked(a, lambda token: wire.Publish(token, name.number, name.pool, p.size))
 
 
-def of(s: Session) -> Sender:
+def for_session(s: Session) -> Sender:
     """The sender of a session."""
     sender: Sender | None = s.sender
     if sender is None:
@@ -276,5 +276,5 @@ def of(s: Session) -> Sender:
     return sender
 
 
-#: What makes tensors go another way: no GPU, no room in the host's directory, a device that cannot do it.
+#: The errors after which tensors go through host memory: no GPU, a full directory of the host, an unsupported device.
 UNAVAILABLE = (DriverError, ForeignDevice, HostError, OutOfMemory)

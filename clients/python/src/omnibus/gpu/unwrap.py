@@ -1,4 +1,4 @@
-"""Values whose tensors are copied into memory of this process's own, on one device."""
+"""Copies the tensors of a value into memory of this process, on one device."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ..devices.contract import SendingDevice, uuid_of
 from ..dtypes import data_bytes
 from ..sources import of as source_of
 from ..tensor import Tensor
-from .chunk import Chunk, Spare, room_for
+from .chunk import Chunk, PrivateMemory, aligned_size
 from .tensor import DeviceTensor
 
-#: The device that is the host.
+#: The name of the host as a device.
 CPU = "cpu"
 
 
@@ -22,19 +22,19 @@ def unwrap(value: Any, device: Any = None, otherwise: Any = 0) -> Any:
 
     The device is a GPU, by CUDA's number, by its UUID or as torch names it ("cuda:1"), or "cpu"; None is that of the
     first tensor that is on a GPU, or `otherwise`. On a GPU each copy is a `ChunkTensor`, for `torch.from_dlpack`: the
-    stream that is current there comes behind the copying, for which nobody waits, but for tensors that are elsewhere
-    now. On "cpu" it is a `Tensor`. The copies belong to this process: they may be written to, and the payload goes back
-    when the value that was unwrapped is dropped. A value without tensors needs no device.
+    stream that is current there is ordered after the copying. The call waits only for copies of tensors on other
+    devices. On "cpu" each copy is a `Tensor`. The copies belong to this process: they may be written, and the payload is
+    returned when the original value is dropped. A value without tensors needs no device.
 
-    Raises Poisoned for a tensor that is known to be garbage (its `error` says so of others, once the stream is
-    synchronized), NoDriver and ForeignDevice where there is no such GPU, and DriverError when that has no room.
+    Raises Poisoned for a tensor that is known to be garbage (of others their `error` reports it once the stream is
+    synchronized), NoDriver and ForeignDevice if there is no such GPU, and DriverError if it has no memory left.
     """
     tensors = list(_tensors(value))
     target = _target(device, otherwise, tensors) if tensors else None
     if target is None:
-        return _replaced(value, _in_host_memory)
-    size = sum(room_for(data_bytes(t.dtype, t.shape)) for t in tensors)
-    chunk = Chunk(Spare(target, size), size)
+        return _map_tensors(value, _to_host)
+    size = sum(aligned_size(data_bytes(t.dtype, t.shape)) for t in tensors)
+    chunk = Chunk(PrivateMemory(target, size), size)
     copies: list[tuple[int, Any]] = []
 
     def place(t: Any) -> Any:
@@ -42,11 +42,11 @@ def unwrap(value: Any, device: Any = None, otherwise: Any = 0) -> Any:
         if copy.nbytes:
             copies.append((copy.pointer, t))
             if isinstance(t, DeviceTensor) and t.device != target.uuid:
-                t.wait()  # no stream of the other GPU's is asked
+                t.wait()  # streams of the other GPU are not used
         return copy
 
-    out = _replaced(value, place)
-    target.bring(chunk._memory, copies)
+    out = _map_tensors(value, place)
+    target.copy_in(chunk._memory, copies)
     return out
 
 
@@ -61,17 +61,17 @@ def _tensors(value: Any) -> Iterator[Any]:
             yield from _tensors(v)
 
 
-def _replaced(value: Any, copy: Callable[[Any], Any]) -> Any:
+def _map_tensors(value: Any, copy: Callable[[Any], Any]) -> Any:
     if isinstance(value, (Tensor, DeviceTensor)):
         return copy(value)
     if isinstance(value, dict):
-        return {k: _replaced(v, copy) for k, v in value.items()}
+        return {k: _map_tensors(v, copy) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_replaced(v, copy) for v in value)
+        return type(value)(_map_tensors(v, copy) for v in value)
     return value
 
 
-def _in_host_memory(t: Any) -> Tensor:
+def _to_host(t: Any) -> Tensor:
     if isinstance(t, DeviceTensor):
         t.wait()
         if t.strides is not None:
@@ -84,7 +84,7 @@ def _in_host_memory(t: Any) -> Tensor:
 
 
 def _target(device: Any, otherwise: Any, tensors: list[Any]) -> SendingDevice | None:
-    """The device that is meant; None: the host."""
+    """The target device; None: the host."""
     if device is None:
         device = next((t.device for t in tensors if isinstance(t, DeviceTensor)), otherwise or 0)
     if isinstance(device, (bytes, int)):

@@ -1,6 +1,6 @@
 """Values from the bytes that vLLM-Omni's OmniSerializer writes; see `encoder`.
 
-What comes out is what OmniSerializer would give: torch.Tensor, numpy.ndarray, PIL images, and
+The values are those of OmniSerializer: torch.Tensor, numpy.ndarray, PIL images, and
 vLLM's outputs where vLLM is loaded. Without the packages a tensor or an array is a
 `Tensor`. An image, and an array of elements that no Tensor has, stay the dictionary that they travel as.
 
@@ -44,8 +44,8 @@ _NUMBERS = {
     for code, kind in ((0xCC, ">xB"), (0xCD, ">xH"), (0xCE, ">xI"), (0xCB, ">xd"))
 }  # fmt: skip
 
-# A marked dictionary as everybody writes it has these entries in this order, and few different ones of
-# them come again and again: what comes before the data is remembered, by its bytes.
+# All known writers have the entries of a marked dictionary in this order, and a stream of values repeats few
+# different ones. So the parsed head, the part before the data, is cached by its bytes.
 _MARK = b"\xaa__"
 _MARKS = (_MARK, b"\xab__")
 _DATA = b"\xa4data"
@@ -57,10 +57,10 @@ _heads: dict[bytes, tuple[Callable[[str, tuple[int, ...], Any], Any], str, tuple
 def decode(
     payload: bytes | bytearray | memoryview, *, padded: bool = False, beside: Sequence[Any] | None = None
 ) -> Any:
-    """The value of a payload. Raises PayloadError, and nothing else, for what is none.
+    """The value of a payload. Raises PayloadError, and no other error, for an invalid payload.
 
     `padded` allows zeros behind the value, as segments have that were rounded up to pages. `beside` are the values
-    that travelled beside the payload.
+    that were sent beside the payload.
     """
     view = memoryview(payload).toreadonly()
     u = _Decoder(view if len(view) >= VIEW_BYTES else bytes(view), beside)
@@ -114,7 +114,7 @@ class _Decoder(_Unpacker):
                 pos += 1
                 self.values += 1
                 continue
-            # Lists of numbers may be long, and their numbers take a short way.
+            # A fast path for long lists of numbers.
             if code in _NUMBERS:
                 run, kind, one = _NUMBERS[code]
                 found = run.match(src, pos, pos + (n - len(out)) * one.size)

@@ -1,17 +1,15 @@
 """Values to the bytes that vLLM-Omni's OmniSerializer writes.
 
-The format is msgpack with marked dictionaries for what msgpack does not have::
+The format is msgpack, with marked dictionaries for other types::
 
     {"__tensor__": true, "dtype": "float32", "shape": [2, 3], "data": bytes}
     {"__ndarray__": true, "dtype": "<f4", "shape": [2, 3], "data": bytes}
     {"__pil_image__": true, "mode": "RGB", "shape": [2, 3, 3], "data": bytes}
 
-A value becomes pieces first: small things are gathered, large ones are referred to where
-they lie. So the size is known, exactly, before there is room for the payload, and large
-data is copied once, into that room.
+A value is first encoded to pieces: small data is copied together, large data is referenced in place. So the exact size
+is known before the space for the payload is reserved, and large data is copied once, into that space.
 
-Torch, NumPy, Pillow, msgspec and vLLM are never imported here: a value of theirs can only be
-there if they are.
+Torch, NumPy, Pillow, msgspec and vLLM are never imported here: a process that has a value of theirs has imported them.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from ..tensor import Tensor
 from . import marks
 from .marks import ARRAY_MARK, IMAGE_MARK, IMAGE_MODES, MAX_DIMS, TENSOR_MARK
 
-#: What vLLM-Omni recognises a CompletionOutput by.
+#: The keys by which vLLM-Omni recognises a CompletionOutput.
 COMPLETION_KEYS = frozenset({"index", "text", "token_ids", "finish_reason"})
 
 _REQUEST_FIELDS = (
@@ -45,12 +43,12 @@ _REQUEST_FIELDS = (
     "encoder_prompt", "encoder_prompt_token_ids", "num_cached_tokens", "kv_transfer_params",
 )  # fmt: skip
 
-_IN_PLACE_BYTES = 4096  # from this size on data is not gathered
+_IN_PLACE_BYTES = 4096  # data of at least this size is referenced in place
 _LONG_LIST = 16
-_MARKED_VALUES = 8  # beside the dictionary, and the numbers of its shape
+_MARKED_VALUES = 8  # of a marked dictionary, without the numbers of its shape
 _TIMESTAMP = -1
 _MODES = {mode: bands for mode, bands in IMAGE_MODES.items() if mode not in ("P", "PA")}  # a palette is not carried
-_EMPTY = b"\xc4\x00"  # data that has not come yet
+_EMPTY = b"\xc4\x00"  # stands for the data in a cached head
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -86,7 +84,8 @@ BESIDE = 7
 def encode(value: Any, beside: Callable[[Any], int | None] | None = None) -> Encoded:
     """The payload of a value. Raises PayloadError for one that has none.
 
-    `beside` is asked of what msgpack does not have: a number is written in its place, and it travels otherwise.
+    `beside` is called with values of types that msgpack lacks. If it returns a number, that is encoded in place of the
+    value, which is sent beside the payload.
     """
     p = _Gatherer(beside)
     try:
@@ -99,7 +98,7 @@ def encode(value: Any, beside: Callable[[Any], int | None] | None = None) -> Enc
 
 
 class _Gatherer(_Packer):
-    """A packer that copies nothing large."""
+    """A packer that references large data in place."""
 
     __slots__ = ("pieces", "beside")
 
@@ -137,7 +136,7 @@ class _Gatherer(_Packer):
         super().dictionary(v, depth)
 
     def extension(self, v: Ext) -> None:
-        """An extension of the value's own: the format has none but times, which arrive as datetimes."""
+        """An extension in the value. The format has only times, which are decoded as datetimes."""
         if v.type != _TIMESTAMP:
             raise PayloadError(f"an extension of type {v.type} has no encoding: the format has none but times")
         if moment(v.data)[1] % 1000:
@@ -165,7 +164,7 @@ class _Gatherer(_Packer):
 
 
 class _Integers(dict[int, bytes]):
-    """Integers as bytes, remembered as long as they are as small as a token's number."""
+    """A cache of encoded integers, of those up to the size of a token id."""
 
     def __missing__(self, v: int) -> bytes:
         p = _Packer(None)
@@ -185,14 +184,14 @@ def _numbers(v: list[Any], kind: type) -> bytes | None:
         try:
             return b"".join(map(_integers.__getitem__, v))
         except PayloadError:
-            return None  # one does not fit: which one is said where they are encoded one by one
+            return None  # one does not fit: the encoding one by one reports which
     if kind is float:
         return struct.pack(">" + "Bd" * len(v), *itertools.chain.from_iterable(zip(itertools.repeat(0xCB), v)))
     return None
 
 
 def plain(v: Any) -> Any:
-    """What is encoded in place of a value that msgpack does not have."""
+    """The encodable substitute of a value of a type that msgpack lacks."""
     if isinstance(v, Tensor):
         return _marked(TENSOR_MARK, "dtype", v.dtype, v.shape, v.raw())
     torch = sys.modules.get("torch")
@@ -240,7 +239,7 @@ def _scalar(v: Any) -> Any:
 
 
 def timestamp(v: datetime.datetime) -> Ext:
-    """A time with a zone, as msgpack's extension has it."""
+    """A time with a zone, as msgpack's timestamp extension."""
     if getattr(v, "nanosecond", 0):
         raise PayloadError(f"a {type(v).__name__} with nanoseconds has no encoding: a datetime has none")
     since = v.astimezone(datetime.timezone.utc) - datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
@@ -253,7 +252,7 @@ def timestamp(v: datetime.datetime) -> Ext:
 
 
 class _Marked(NamedTuple):
-    """A marked dictionary: all that is before its data, and that."""
+    """A marked dictionary: the encoding before its data, and the data."""
 
     head: bytes
     data: Buffer
@@ -277,7 +276,7 @@ def _torch_tensor(t: Any, torch: Any) -> _Marked:
     kind = str(t.dtype).removeprefix("torch.")
     if kind not in DTYPES:
         raise PayloadError(f"a tensor of {kind} has no encoding: receivers know {', '.join(DTYPES)}")
-    # Views that are conjugate or negative say so, and their memory has it the other way.
+    # Conjugate and negative views set a flag, and their memory has the original elements.
     flat = t.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     data: Buffer = b""
     if flat.numel():
@@ -309,7 +308,7 @@ def _image(m: Any) -> _Marked:
 
 
 def _struct(v: Any) -> Any:
-    """A msgspec.Struct, by the settings of its class."""
+    """The fields of a msgspec.Struct, by the settings of its class."""
     msgspec = sys.modules["msgspec"]
     config = type(v).__struct_config__
     known = msgspec.structs.fields(v)
@@ -338,7 +337,7 @@ def _dataclass(v: Any) -> dict[str, Any]:
 
 
 def _request_output(v: Any) -> dict[str, Any]:
-    """vLLM's RequestOutput, which is an ordinary class, with what stages attach to it."""
+    """The fields of vLLM's RequestOutput, which is an ordinary class, with the attributes that stages add."""
     out = {name: getattr(v, name, None) for name in _REQUEST_FIELDS}
     _add(out, v, "multi_modal_placeholders")
     _add(out, v, "multimodal_output")

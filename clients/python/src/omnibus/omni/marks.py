@@ -1,6 +1,6 @@
-"""The dictionaries that stand for tensors, arrays and images in OmniSerializer's format: what they must say.
+"""The marked dictionaries for tensors, arrays and images in OmniSerializer's format, and their checks.
 
-One is a dictionary with a mark and all three fields that go with it. A dictionary that lacks a field is a dictionary.
+A marked dictionary has a mark and all three of its fields. A dictionary that lacks one is an ordinary dictionary.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ TENSOR_MARK = "__tensor__"
 ARRAY_MARK = "__ndarray__"
 IMAGE_MARK = "__pil_image__"
 
-#: The marks, and the field that says what the elements are.
+#: The marks, and the field with the type of the elements.
 MARKS = {TENSOR_MARK: "dtype", ARRAY_MARK: "dtype", IMAGE_MARK: "mode"}
 ENTRIES = 4
 
-#: Modes of images with a byte for each channel, which is all that the format can carry.
+#: Modes of images with a byte for each channel, the only ones in the format.
 IMAGE_MODES = {
     "L": 1, "P": 1, "LA": 2, "PA": 2, "La": 2, "RGB": 3, "YCbCr": 3, "LAB": 3, "HSV": 3,
     "RGBA": 4, "RGBX": 4, "RGBa": 4, "CMYK": 4,
@@ -32,7 +32,7 @@ IMAGE_MODES = {
 
 MAX_DIMS = 32
 
-#: What arrays hold, as the array interface calls it, and a Tensor.
+#: The types of elements, by their names in the array interface and in a Tensor.
 TENSOR_TYPES = {
     "|b1": "bool", "|i1": "int8", "|u1": "uint8", "<i2": "int16", "<i4": "int32", "<i8": "int64", "<u2": "uint16",
     "<u4": "uint32", "<u8": "uint64", "<f2": "float16", "<f4": "float32", "<f8": "float64",
@@ -49,7 +49,7 @@ _modules: dict[str, Any] = {}
 
 
 def module(name: str) -> Any:
-    """A package that may be missing: None."""
+    """A package, or None if it is missing."""
     if name not in _modules:
         try:
             _modules[name] = importlib.import_module(name)
@@ -68,7 +68,7 @@ def mark_of(m: Mapping[Any, Any]) -> str:
 
 
 def fields(m: Mapping[Any, Any], mark: str) -> tuple[str, tuple[int, ...], Any]:
-    """What the elements are, the shape, and the data. Raises PayloadError."""
+    """The type of the elements, the shape, and the data. Raises PayloadError."""
     kind, shape, data = m[MARKS[mark]], m["shape"], m["data"]
     if not isinstance(kind, str):
         raise PayloadError(f"a dictionary with {mark} whose {MARKS[mark]!r} is no text")
@@ -86,7 +86,7 @@ def check_size(kind: str, shape: tuple[int, ...], item_bytes: int, data: Any) ->
 
 
 def check_tensor(kind: str, shape: tuple[int, ...], data: Any) -> None:
-    """Raise PayloadError for what is no tensor of this client's."""
+    """Raise PayloadError for an invalid tensor."""
     if kind not in DTYPES:
         raise PayloadError(f"no dtype {kind!r}; known are {', '.join(DTYPES)}")
     check_size(kind, shape, DTYPES[kind][1], data)
@@ -107,12 +107,12 @@ def _dtype(kind: str) -> Any:
 
 def plain(dtype: Any) -> bool:
     """Whether elements have a size and are no objects or records."""
-    return dtype.kind not in "OV" and bool(dtype.itemsize)  # NumPy has others in place of those of no size
+    return dtype.kind not in "OV" and bool(dtype.itemsize)  # NumPy replaces dtypes of size 0
 
 
 @functools.lru_cache(256)
 def has_name(np: Any, dtype: Any) -> bool:
-    """Whether NumPy knows a dtype by its name, as a receiver has to."""
+    """Whether NumPy finds a dtype by its name, as a receiver does."""
     try:
         return plain(dtype) and bool(np.dtype(dtype.str) == dtype)
     except TypeError:
@@ -120,7 +120,7 @@ def has_name(np: Any, dtype: Any) -> bool:
 
 
 def check_array(kind: str, shape: tuple[int, ...], data: Any) -> Any:
-    """NumPy's dtype; None without NumPy. Raises PayloadError for what is no array."""
+    """NumPy's dtype; None without NumPy. Raises PayloadError for an invalid array."""
     dtype = _dtype(kind)
     if dtype is not None:
         check_size(kind, shape, dtype.itemsize, data)
@@ -134,7 +134,7 @@ def check_array(kind: str, shape: tuple[int, ...], data: Any) -> Any:
 
 
 def check_image(mode: str, shape: tuple[int, ...], data: Any) -> None:
-    """Raise PayloadError for what is no image."""
+    """Raise PayloadError for an invalid image."""
     bands = IMAGE_MODES.get(mode)
     if bands is None or shape[2:] != (() if bands == 1 else (bands,)) or len(shape) < 2:
         raise PayloadError(f"an image of mode {mode!r} and shape {list(shape)}")
@@ -147,7 +147,7 @@ _CHECKS: dict[str, Callable[[str, tuple[int, ...], Any], Any]] = {
 
 
 def check(m: Mapping[Any, Any]) -> None:
-    """Raise PayloadError for a dictionary that would not arrive, or not as a whole."""
+    """Raise PayloadError for a dictionary that a receiver would refuse, or decode without some entries."""
     mark = mark_of(m)
     if not mark:
         return

@@ -1,11 +1,11 @@
-"""Messages of the node protocol, to bytes and back.
+"""Encoding and decoding of the node protocol's messages.
 
-A message is a named tuple; `encode` makes bytes of it, `decode` reads one
-packet. Bytes from outside never raise anything but `ProtocolError`. Nothing
+A message is a named tuple; `encode` returns its bytes, `decode` reads one
+packet. For bytes from outside the only error is `ProtocolError`. Nothing
 here touches a socket or a descriptor, and the functions share no state.
 
-`limits` has the numbers, `messages` the messages and what they carry, `fields` what their fields may hold, and
-`packet` how they are framed.
+`limits` has the constants, `messages` the messages, `fields` the encoding of variable-length fields, and `packet` the
+framing.
 """
 
 from .fields import Attrs as Attrs

@@ -1,7 +1,7 @@
-"""What `messages` calls for fields that have a length of their own. Open it to see what a field may hold.
+"""The encoding of variable-length fields, and their bounds. `messages` calls it.
 
-Reading raises nothing but `ProtocolError`, and `UnicodeDecodeError` for text, which `packet` makes one of. Writing
-raises `ProtocolError` for what breaks a bound, and what Python raises for values of another type.
+Reading raises only `ProtocolError` and, for text, `UnicodeDecodeError`, which `packet` converts. Writing raises
+`ProtocolError` for a value that breaks a bound, and Python's own errors for values of another type.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .limits import INLINE, MAX_ATTR_NAME_BYTES, MAX_ATTR_VALUE_BYTES, MAX_ATTRS
 Attrs: TypeAlias = dict[str, str]
 Data: TypeAlias = bytes | bytearray | memoryview  #: a payload that is only sent
 
-EMPTY = b"\0\0"  #: text, attributes or a list of nothing
+EMPTY = b"\0\0"  #: empty text, attributes or list
 
 _u16 = Struct("<H").pack
 _u32 = Struct("<I").pack
@@ -27,7 +27,7 @@ def cut(left: int, needed: int) -> ProtocolError:
 
 
 def bad_str(size: int, bound: int, left: int) -> ProtocolError:
-    """The error for text or bytes of a size that the bound, or the message, does not have."""
+    """The error for text or bytes whose size exceeds the bound or the rest of the message."""
     return cut(left, size) if size <= bound else ProtocolError(f"a field of {size} bytes, at most {bound} are allowed")
 
 
@@ -50,7 +50,7 @@ def put_str(value: str, bound: int) -> bytes:
 
 
 def put_text(value: str) -> bytes:
-    """The text of an error, which says what it can."""
+    """The text of an error, cut to its bound."""
     b = cut_utf8(value.encode(errors="replace"), MAX_TEXT_BYTES)
     return _u16(len(b)) + b
 
@@ -67,7 +67,7 @@ def count_bytes(value: Data, bound: int) -> bytes:
 
 
 def check_inline(flags: int, size: int, payload: Data) -> None:
-    """Check what three fields say of one payload."""
+    """Check that flags, size and payload of a message agree."""
     if flags & INLINE == 0 and payload:
         raise ProtocolError(f"a payload of {len(payload)} bytes, without the flag that says so")
     if flags & INLINE and size != len(payload):
@@ -92,7 +92,7 @@ def put_attrs(attrs: Attrs) -> bytes:
     if len(attrs) > MAX_ATTRS:
         raise ProtocolError(f"{len(attrs)} attributes, at most {MAX_ATTRS} are allowed")
     pieces = [_u16(len(attrs))]
-    for k in sorted(attrs, key=str.encode):  # one form for one message
+    for k in sorted(attrs, key=str.encode):  # each message has one encoding
         if not k:
             raise ProtocolError("an attribute without a name")
         pieces += put_str(k, MAX_ATTR_NAME_BYTES), put_str(attrs[k], MAX_ATTR_VALUE_BYTES)
@@ -122,7 +122,7 @@ def _get_str(b: bytes, at: int, end: int, bound: int) -> tuple[str, int]:
 
 
 def check_labels(key: str, attrs: Attrs) -> None:
-    """Check what an emission says of its payload, before anything is done for it."""
+    """Check the key and the attributes of an emission. Raises LabelError."""
     labels = ("key", key, lambda: put_str(key, MAX_NAME_BYTES)), ("attributes", attrs, lambda: put_attrs(attrs))
     for what, value, put in labels:
         if value:

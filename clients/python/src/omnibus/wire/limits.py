@@ -1,4 +1,4 @@
-"""Numbers of the node protocol: its version, what bounds a message, and flags. Open it to see what is too long."""
+"""Constants of the node protocol: its version, the bounds of messages, and flags."""
 
 VERSION = 2
 MAGIC = 0x53554249_4E4D4F01
@@ -16,10 +16,10 @@ MAX_ATTR_VALUE_BYTES = 512
 MAX_TRACE_STATE_BYTES = 512
 
 HEADER_BYTES = 8
-SKIPPABLE = 1  # in byte 7 of a header: a receiver that does not know the kind goes on without the message
+SKIPPABLE = 1  # in byte 7 of a header: a receiver that does not know the kind skips the message
 ALL_EDGES = 0xFFFF
 
-# Flags of deliveries, and of what is emitted.
+# Flags of deliveries and emissions.
 LAST = 1
 BARE = 2
 INLINE = 4
@@ -32,5 +32,5 @@ WAIT = 1  # of fetch
 SPENT_BYTES = 1  # of spent
 FAIL_FAST, TELL = 1, 2  # of submit
 ENDS_UNASKED = 1  # of serve
-OWN_SOURCE = 1 << 31  # the bit of the numbers that clients choose for their requests
+OWN_SOURCE = 1 << 31  # the bit in the numbers of a client's requests
 MORE_PIECES = 1  # of reply

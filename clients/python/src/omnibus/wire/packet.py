@@ -1,7 +1,7 @@
-"""Messages to bytes, and packets to messages. Open it for how a message is framed, and what a packet may hold.
+"""The framing of messages in packets.
 
-The layout of a message is in `messages`. Bytes from outside never
-raise anything but `ProtocolError`. Nothing here touches a socket or a descriptor.
+The layout of each message is in `messages`. For bytes from outside the only error is
+`ProtocolError`. Nothing here touches a socket or a descriptor.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class _Layout(NamedTuple):
     kind: int
     cls: Any
     descriptors: int
-    put: Callable[..., bytearray]  # of a message, and the number of its descriptors
-    get: Callable[[bytes, int, int], Message]  # of a packet, and where the fields are
+    put: Callable[..., bytearray]  # called with a message and the number of its descriptors
+    get: Callable[[bytes, int, int], Message]  # called with a packet, and the start and end of the fields
 
 
 by_kind: dict[int, _Layout] = {row[0]: _Layout(*row) for row in TABLE}
@@ -33,9 +33,9 @@ _unpack_header = struct.Struct("<IHBB").unpack_from
 
 
 def encode(m: Message, descriptors: int = 0) -> bytearray:
-    """The bytes of a message that takes `descriptors` of its packet's.
+    """The bytes of a message that carries `descriptors` descriptors.
 
-    Raises ProtocolError when a field breaks a bound. Error texts are cut.
+    Raises ProtocolError if a field breaks a bound. Error texts are cut to theirs.
     """
     try:
         out = _put[type(m)](m, descriptors)
@@ -47,11 +47,11 @@ def encode(m: Message, descriptors: int = 0) -> bytearray:
 
 
 def decode(packet: bytes, descriptors: int) -> Iterator[tuple[Message, int]]:
-    """The messages of a packet, each with the number of descriptors it takes. None stands for one of a kind that is
-    not known here, and that its sender says can be gone without.
+    """The messages of a packet, each with the number of its descriptors. None represents a message of an unknown kind
+    that its sender has marked as skippable.
 
-    A generator: the caller may act on a message before the next is read.
-    Raises ProtocolError, also when descriptors are left over or missing.
+    A generator: the caller may handle a message before the next is decoded.
+    Raises ProtocolError, also if descriptors are left over or missing.
     """
     at, left, end = 0, descriptors, len(packet)
     if end > MAX_PACKET_BYTES:
