@@ -18,7 +18,7 @@ const (
 	doView    = "view"    // wait until it is there
 	doQueue   = "queue"   // have the stream wait until it is there
 	doOut     = "out"     // copy it out
-	doStart   = "start"   // say when the GPU begins behind it
+	doStart   = "start"   // report when the GPU begins after it
 	doCheck   = "check"   // copy it to the host, and compare
 	doHasty   = "hasty"   // the same without a wait: a mistake on purpose
 	doHold    = "hold"    // copy it to the host much later, and compare when asked

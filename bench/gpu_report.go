@@ -160,7 +160,7 @@ func digits(v float64) string {
 
 func limit(v float64) string { return strconv.FormatFloat(round2(v), 'f', -1, 64) }
 
-// ratio writes a speed, with an x behind it.
+// ratio writes a speed, followed by an x.
 func ratio(r Result) string {
 	if r.Speed == nil {
 		return fmt.Sprintf("%5s", absent)

@@ -269,7 +269,7 @@ func startGoodStream(t *testing.T, n *node.Node) *goodStream {
 	return s
 }
 
-// exchange sends inputs, and checks that each comes back.
+// exchange sends inputs, and checks that each is returned.
 func (s *goodStream) exchange(n int) {
 	s.t.Helper()
 	// The limit is for each result: the total depends on how many tests run in parallel.

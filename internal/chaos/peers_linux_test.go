@@ -173,7 +173,7 @@ func testBadPeer(t *testing.T, name, wantLog, wantTold string, takesWork bool) {
 
 	if takesWork {
 		<-told
-		for h.server.Serving("d") < 2 { // the peer is told before the host counts it
+		for h.server.Serving("d") < 2 { // the host answers the peer before it gives it work
 			time.Sleep(pollPause)
 		}
 		for range 2 * stageInflight { // the peer gets some of them

@@ -130,7 +130,7 @@ func waitsAt(b *bus.Bus, edge string) bool {
 	return false
 }
 
-// submitOne sends a request with one small input that comes out small.
+// submitOne sends a request with one small input and a small result.
 func submitOne(ctx context.Context, t *testing.T, b *bus.Bus, n int) *bus.Request {
 	t.Helper()
 	r, err := b.Stream(ctx)

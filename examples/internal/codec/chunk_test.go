@@ -36,7 +36,7 @@ func drawChunk(t *rapid.T) chunk {
 	return chunk{shape, rapid.SliceOfN(value, n, n).Draw(t, "coefficients")}
 }
 
-// A chunk comes back with its shape. Its coefficients are off by no more than
+// A decoded chunk has its shape. Its coefficients are off by no more than
 // the rounding, or not at all when it is stored raw.
 func TestChunkRoundTrip(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {

@@ -29,7 +29,7 @@ func checkDecode(t *testing.T, src []byte) {
 	if err == nil && announced.Validate() != nil {
 		t.Fatalf("ChunkShape let %+v through", announced)
 	}
-	// A step beyond the room must stay untouched.
+	// DecodeChunk must not write to the element after the chunk.
 	const guard = 12345
 	dst := make([]float32, announced.Coefficients()+1)
 	dst[len(dst)-1] = guard

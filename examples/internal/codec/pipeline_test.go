@@ -100,7 +100,7 @@ func TestLosslessIsExact(t *testing.T) {
 	}
 }
 
-// The length comes back with quantisation too, and silence as silence.
+// Quantisation keeps the length, and silence.
 func TestLengthsWithQuantisation(t *testing.T) {
 	const hop = 64
 	for _, n := range lengths(hop) {

@@ -45,7 +45,7 @@ type rangeEncoder struct {
 	low   uint64 // of the range: 32 bits and a carry
 	width uint32
 	cache byte // the last byte of low to leave it: a carry may still reach it
-	held  int  // bytes not yet written: cache, and 0xFF behind it; 0 at the start
+	held  int  // bytes not yet written: cache, and 0xFF after it; 0 at the start
 }
 
 func newRangeEncoder(out []byte, limit int) *rangeEncoder {
