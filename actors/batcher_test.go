@@ -11,13 +11,13 @@ import (
 	"github.com/omnibus-runtime/omnibus/actors"
 )
 
-// batches is a batcher and what came out of it.
+// batches is a batcher, with the batches that it has run.
 type batches struct {
 	*actors.Batcher[int]
 	ran [][]int
 
 	mu  sync.Mutex // due is called by timers
-	due []uint64   // what the batcher asked to be told
+	due []uint64   // the batches that were reported due
 }
 
 func newBatches(size int, wait time.Duration) *batches {
@@ -64,8 +64,8 @@ func TestBatcherRunsFullBatches(t *testing.T) {
 	one.checkDue(t)
 }
 
-// TestBatcherWaits checks when a batch is due: its wait after the first item,
-// whatever comes later.
+// TestBatcherWaits checks that a batch is due its wait after the first item, and
+// that later items do not delay it.
 func TestBatcherWaits(t *testing.T) {
 	const wait = 10 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
@@ -84,12 +84,12 @@ func TestBatcherWaits(t *testing.T) {
 		b.Due(0)
 		b.check(t, []int{1, 2})
 		pass(10 * wait)
-		b.checkDue(t, 0) // an empty batch never is
+		b.checkDue(t, 0) // an empty batch is never due
 	})
 }
 
-// TestBatcherIgnoresOldBatches has batches fill before their time comes: they
-// must not take the next one with them.
+// TestBatcherIgnoresOldBatches fills batches before they are due: Due of an old
+// batch must not run the next one.
 func TestBatcherIgnoresOldBatches(t *testing.T) {
 	const wait = 10 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
@@ -104,13 +104,13 @@ func TestBatcherIgnoresOldBatches(t *testing.T) {
 		b.checkDue(t, 1)
 		b.Due(1)
 		b.Due(1)
-		b.Due(2) // nothing is in it
+		b.Due(2) // it is empty
 		b.check(t, []int{1, 2}, []int{3})
 	})
 }
 
-// TestBatcherWithoutWait says at once that a batch is due. What the mailbox
-// held before that message joins the batch.
+// TestBatcherWithoutWait checks that a batch without a wait is due at once. Messages
+// that were in the mailbox before Due join the batch.
 func TestBatcherWithoutWait(t *testing.T) {
 	b := newBatches(10, 0)
 	for i := range 3 {
@@ -123,7 +123,7 @@ func TestBatcherWithoutWait(t *testing.T) {
 	b.check(t, []int{0, 1, 2}, []int{3})
 }
 
-func TestBatcherOutlivesPanic(t *testing.T) {
+func TestBatcherSurvivesPanic(t *testing.T) {
 	var ran [][]int
 	b := actors.NewBatcher(2, time.Hour, func(batch []int) {
 		ran = append(ran, batch)
@@ -135,7 +135,7 @@ func TestBatcherOutlivesPanic(t *testing.T) {
 	func() {
 		defer func() {
 			if recover() != "broken" {
-				t.Error("the panic did not get through")
+				t.Error("the panic did not reach the caller")
 			}
 		}()
 		b.Add(2)
@@ -151,14 +151,14 @@ func TestBatcherOutlivesPanic(t *testing.T) {
 func TestBatcherSize(t *testing.T) {
 	defer func() {
 		if recover() == nil {
-			t.Error("a batcher that never runs a batch was made")
+			t.Error("NewBatcher accepted a size of 0")
 		}
 	}()
 	newBatches(0, 0)
 }
 
-// TestBatcherOfStage lets a stage batch what its mailbox holds: while it is busy
-// with one batch, the next one gathers.
+// TestBatcherOfStage batches the messages of a stage's mailbox: while the stage runs
+// one batch, the next one gathers.
 func TestBatcherOfStage(t *testing.T) {
 	type due struct{ batch uint64 }
 	synctest.Test(t, func(t *testing.T) {

@@ -26,11 +26,11 @@ const (
 // of a Dispatcher park instead, and keep the stacks that they have grown.
 //
 // Work is handed to the worker that parked last, whose stack is the most likely
-// to be in the cache. If none is parked a new one is started, so a handler that
-// blocks holds up nobody but its own actor, and the number of workers is the
-// number of mailboxes that are running at the same time. A worker that finds
-// maxIdle others parked leaves instead of parking: that bounds what a burst
-// leaves behind, and no timer is needed to clean up.
+// to be in the cache. If none is parked a new one is started: a handler that
+// blocks delays only its own actor, and the number of workers is the number of
+// mailboxes that run at the same time. A worker that finds maxIdle others parked
+// exits instead of parking: that bounds the idle workers after a burst without a
+// timer.
 //
 // A Dispatcher may be shared by any number of actors. All methods are safe for
 // concurrent use.
@@ -41,27 +41,27 @@ type Dispatcher struct {
 	idle   []*worker // parked, the last one on top
 	closed bool
 
-	leaving sync.WaitGroup // workers that Close has told to leave
+	leaving sync.WaitGroup // workers that Close has told to exit
 }
 
 var _ actor.Dispatcher = (*Dispatcher)(nil)
 
-// worker is a goroutine's place in the idle list.
+// worker is a goroutine's entry in the idle list.
 type worker struct {
-	// work passes the next function to a parked worker; nil tells it to leave.
-	// It has room for one: only who took the worker off the idle list sends,
-	// and so never waits.
+	// work passes the next function to a parked worker; nil tells the worker to
+	// exit. Its capacity is 1, and only the goroutine that took the worker off the
+	// idle list sends: the send never blocks.
 	work chan func()
 }
 
-// NewDispatcher returns a dispatcher without workers; they come with the work. With a
-// lookout, a worker that has become idle looks for work before it parks.
+// NewDispatcher returns a dispatcher without workers; Schedule starts them. With a
+// spinner, a worker that has become idle polls for work before it parks.
 func NewDispatcher(spinner *Spinner) *Dispatcher { return &Dispatcher{spinner: spinner} }
 
 // Schedule runs fn on a worker and returns at once. fn must not panic.
 //
 // After Close it starts a goroutine for each fn, as the library's own
-// dispatcher does: an actor that stops late still gets its last messages.
+// dispatcher does: an actor that stops after Close still gets its last messages.
 func (d *Dispatcher) Schedule(fn func()) {
 	d.spinner.Wake()
 	if w := d.unpark(); w != nil {
@@ -75,10 +75,9 @@ func (d *Dispatcher) Schedule(fn func()) {
 // goroutines run.
 func (d *Dispatcher) Throughput() int { return throughput }
 
-// Close makes the parked workers leave and waits until they have. A worker that
-// is still running a mailbox leaves by itself when that mailbox is empty; Close
-// does not wait for it, so that a handler may call Close. It is safe to call
-// Close more than once.
+// Close makes the parked workers exit and waits for them. A worker that still
+// runs a mailbox exits when that mailbox is empty; Close does not wait for it, so
+// that a handler may call Close. Close may be called more than once.
 func (d *Dispatcher) Close() {
 	d.mu.Lock()
 	idle := d.idle
@@ -121,8 +120,8 @@ func (d *Dispatcher) run(fn func()) {
 	}
 }
 
-// remove takes w off the idle list, where it was parked last or nearly so. It returns
-// false if w is not there: it has been given work, or is told to leave.
+// remove takes w off the idle list. It searches from the end: w parked last or nearly
+// last. It returns false if w is not in the list: w has been given work, or told to exit.
 func (d *Dispatcher) remove(w *worker) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -135,7 +134,7 @@ func (d *Dispatcher) remove(w *worker) bool {
 	return false
 }
 
-// park offers w for work. It returns false if w has to leave instead.
+// park puts w on the idle list. It returns false if w has to exit instead.
 func (d *Dispatcher) park(w *worker) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -146,8 +145,8 @@ func (d *Dispatcher) park(w *worker) bool {
 	return true
 }
 
-// unpark takes the worker that parked last off the list. It returns nil if
-// there is none.
+// unpark takes the worker that parked last off the idle list; nil: the list is
+// empty.
 func (d *Dispatcher) unpark() *worker {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -31,7 +31,7 @@ func TestDispatcherReusesWorkers(t *testing.T) {
 	})
 }
 
-func TestDispatcherBlockedWorkersHoldUpNobody(t *testing.T) {
+func TestDispatcherRunsBesideBlockedWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDispatcher(nil)
 		defer d.Close()
@@ -43,14 +43,14 @@ func TestDispatcherBlockedWorkersHoldUpNobody(t *testing.T) {
 		d.Schedule(func() { ran = true })
 		synctest.Wait()
 		if !ran {
-			t.Error("a function waits behind blocked ones")
+			t.Error("a function waits for blocked workers")
 		}
 		close(release)
 	})
 }
 
-// TestDispatcherBoundsIdleWorkers leaves it to the bubble to find a worker that
-// neither parked nor left: a bubble does not end while a goroutine is in it.
+// TestDispatcherBoundsIdleWorkers relies on the bubble to find a worker that neither
+// parked nor exited: a bubble does not end while it has a goroutine.
 func TestDispatcherBoundsIdleWorkers(t *testing.T) {
 	const busy = maxIdle + 20
 	synctest.Test(t, func(t *testing.T) {

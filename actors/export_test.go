@@ -2,14 +2,14 @@ package actors
 
 import "github.com/omnibus-runtime/omnibus/shmstore"
 
-// What the tests of this package's users' side may see of its inside.
+// Internals for the external tests of this package.
 
 const ExtentSlots = extentSlots
 
-// Keep has the producer put aside the rest of an extent that the writer granted
-// for payloads of that size: the second half of a refill.
+// Keep makes the producer keep the rest of an extent that the writer granted for
+// payloads of that size: the second half of a refill.
 func (p *Producer) Keep(size int, rest []shmstore.Reservation) {
-	p.keep(classOf(size), len(rest)+1, rest)
+	p.keepRest(classOf(size), len(rest)+1, rest)
 }
 
 // Len is the number of messages queued.

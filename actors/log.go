@@ -5,10 +5,10 @@ import (
 	"log/slog"
 )
 
-// A libraryLog passes on what protoactor says. What it says at info level, that a
-// system has started and each panic that it recovered, is for who looks into the bus:
-// a program has no system that it has heard of, and panics the bus reports itself,
-// with more to say.
+// libraryLog forwards the log records of protoactor. Records below warning level
+// become debug records: at info level protoactor reports that a system has started,
+// which a program that uses the bus does not know, and each recovered panic, which
+// the bus reports itself with more detail.
 type libraryLog struct{ slog.Handler }
 
 func newLibraryLog(logger *slog.Logger) *slog.Logger {

@@ -16,15 +16,15 @@ import (
 // # Order
 //
 // System messages come before user messages. Messages of one sender are handled
-// in the order sent. Senders that wait for room get it in the order in which
-// they began to wait, and nobody overtakes them but control messages.
+// in the order sent. Senders that wait for space get it in the order in which
+// they began to wait; only control messages overtake them.
 //
 // # Accounting
 //
-// OnDrop learns of every message that is not handled. What cannot be delivered goes
-// there as DropClosed. What was taken is
-// either handled to completion or goes to OnDrop once: so messages handled and
-// messages dropped add up to messages sent.
+// Every message that is not handled is reported to OnDrop. A message that the
+// mailbox refuses is reported as DropClosed. A message that it accepts is either
+// handled to completion or reported once: messages handled and messages dropped
+// add up to messages sent.
 //
 // # Life
 //
@@ -32,19 +32,18 @@ import (
 // *actor.Stop reaches an actor without children, or when the Terminated of the
 // last child reaches an actor that has had its Stop. Every way to stop an actor
 // goes through that Stop, a poison pill and a supervisor's decision included.
-// The mailbox closes before it passes the message on. What waits at that moment
-// is dropped as DropStopped and senders that wait for room are turned away; so
-// by the time the actor gets its Stopped, and its parent and watchers their
-// Terminated, all of that has been reported. Until then an actor that waits for
-// its children handles messages as ever, so that no child blocks on it.
+// The mailbox closes before it passes the message on. It drops the messages that
+// wait at that moment as DropStopped, all of them before the actor gets its Stopped
+// and its parent and watchers get their Terminated. It refuses senders that wait
+// for space: they report their messages as DropClosed. Until then an actor that
+// waits for its children handles messages as before, so that no child blocks on it.
 //
-// A restart leaves the mailbox as it is: it loses the message that failed and
-// no other. There are two races between a restart and a stop. A restart that
-// reaches an actor which is still stopping makes the library forget the stop;
-// the mailbox opens again if it had closed. A restart that reaches an actor
-// which has ended would start one that nobody can reach; the mailbox swallows
-// it. It tells the two apart by the process registry, which an actor leaves as
-// the first step of its end.
+// A restart keeps the mailbox: it loses only the message that failed. There are two
+// races between a restart and a stop. If the restart reaches an actor that is still
+// stopping, the library forgets the stop; the mailbox opens again if it had closed.
+// If the restart reaches an actor that has ended, it would start an actor without
+// an address; the mailbox discards the restart. The process registry tells the two
+// apart: an actor leaves it as the first step of its end.
 //
 // # Concurrency
 //
@@ -52,55 +51,54 @@ import (
 // are for the library to call, once and in that order. A message that arrives
 // before Start waits.
 //
-// Unlike the library's mailboxes, this one takes an actor.MessageBatch for one
-// message, and does not unpack it.
+// Unlike the library's mailboxes, this one treats an actor.MessageBatch as one
+// message.
 type Mailbox struct {
-	// Set once, before the mailbox is started, and read by everybody.
+	// Set once, before the mailbox is started, and read by the actor and all senders.
 	options     MailboxOptions
 	invoker     actor.MessageInvoker
 	dispatcher  actor.Dispatcher
 	spinner     *Spinner // of the dispatcher; nil: it has none
-	life        life
+	actorInfo   actorInfo
 	processFunc func() // m.process, made once
 
-	// attention tells the actor what else there is to do before the next
-	// message. Written under mu, read by the actor without it.
+	// attention has a bit for each kind of work that the actor must do before the
+	// next message. Written under mu, read by the actor without it.
 	attention atomic.Uint32
 
 	_ cpu.CacheLinePad // senders write below, on every post
 
-	// What every post writes comes first, so that it spans few cache lines.
-	mu       lockorder.Mutex[lockorder.Mailbox]
-	running  bool  // a worker is in process, or about to be
-	started  bool  // Start was called
-	ending   bool  // the actor has ended or is about to
-	accepted int64 // user messages taken from senders
-	controls int64 // of these, control messages
-	seen     int64 // the last known number of bounded messages that are gone
-	users    queue[entry]
-	waiters  queue[*waiter]
-	system   queue[any]
+	// The fields that every post writes come first: they span few cache lines.
+	mu             lockorder.Mutex[lockorder.Mailbox]
+	running        bool  // a worker is in process, or about to be
+	started        bool  // Start was called
+	closed         bool  // the actor has ended or is about to
+	accepted       int64 // user messages taken from senders
+	controls       int64 // of these, control messages
+	seenTaken      int64 // bounded messages that the actor has taken, as last read by a sender
+	users          queue[entry]
+	waitingSenders queue[*waitingSender]
+	system         queue[any]
 
 	_ cpu.CacheLinePad // the actor writes below, on every message
 
 	// taken counts the user messages that no longer wait, takenControls the
 	// control messages among them. The actor raises both without mu, before it
 	// handles a message, and senders read them when the mailbox looks full.
-	// takenControls is raised first and read last, so a sender may believe for
-	// a moment that a message still waits which does not, but never the other
-	// way round.
+	// takenControls is raised first and read last: a sender may count a message
+	// as waiting for a moment after it was taken, but never the other way round.
 	taken         atomic.Int64
 	takenControls atomic.Int64
 
 	// batch[next:] are the messages that left the queue but still wait. They
 	// belong to the running worker, or to the holder of mu if none is running.
-	batch   []entry
-	next    int
-	current any // the message in the actor's hands
-	phase   phase
-	stop    bool // a Stop has reached the actor
-	yielded bool // the worker found nothing to do and is looking once more
-	lent    bool // the worker is a sender, which has better things to do than look once more
+	batch        []entry
+	next         int
+	current      any // the message in the actor's hands
+	phase        phase
+	stopReceived bool // a Stop has reached the actor
+	yielded      bool // the worker found no message, has yielded and checks once more
+	inline       bool // the worker is a sender in RunInline: it does not yield
 }
 
 var _ actor.Mailbox = (*Mailbox)(nil)
@@ -108,11 +106,11 @@ var _ actor.Mailbox = (*Mailbox)(nil)
 // The bits of Mailbox.attention.
 const (
 	attendSystem    uint32 = 1 << iota // system messages wait
-	attendWaiters                      // senders wait for room
+	attendSenders                      // senders wait for space
 	attendSuspended                    // user messages have to wait
 )
 
-// phase says what the worker is doing, for the case that it does not return.
+// phase is what the worker runs; fail reads it when a handler did not return.
 type phase uint8
 
 const (
@@ -127,14 +125,14 @@ type entry struct {
 	control bool // does not count against the capacity
 }
 
-// waiter is a sender that waits for room.
-type waiter struct {
+// waitingSender is a sender that waits for space.
+type waitingSender struct {
 	entry    entry
-	admitted chan bool // has room for one; false: the mailbox has closed
+	admitted chan bool // capacity 1; false: the mailbox has closed
 }
 
-// NewMailbox returns an empty mailbox. It panics if the capacity is none that a mailbox
-// can have.
+// NewMailbox returns an empty mailbox. It panics if the capacity is negative or above
+// MaxMailboxCapacity.
 func NewMailbox(options MailboxOptions) *Mailbox {
 	if options.Capacity < 0 || options.Capacity > MaxMailboxCapacity {
 		panic(fmt.Sprintf("actors: the capacity of a mailbox is %d, it must be from 0 (the default) to %d", options.Capacity, MaxMailboxCapacity))
@@ -144,7 +142,8 @@ func NewMailbox(options MailboxOptions) *Mailbox {
 	return m
 }
 
-// RegisterHandlers tells the mailbox who handles its messages and who runs it.
+// RegisterHandlers sets the invoker that handles the messages and the dispatcher that runs
+// the mailbox.
 func (m *Mailbox) RegisterHandlers(invoker actor.MessageInvoker, dispatcher actor.Dispatcher) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -152,11 +151,11 @@ func (m *Mailbox) RegisterHandlers(invoker actor.MessageInvoker, dispatcher acto
 	if d, ours := dispatcher.(*Dispatcher); ours {
 		m.spinner = d.spinner
 	}
-	m.life = lifeOf(invoker)
+	m.actorInfo = actorInfoOf(invoker)
 	m.batch = make([]entry, 0, min(drainBatch, m.options.Capacity))
 }
 
-// Start lets the actor have its messages.
+// Start starts the delivery of messages to the actor.
 func (m *Mailbox) Start() {
 	m.mu.Lock()
 	m.started = true
@@ -165,21 +164,21 @@ func (m *Mailbox) Start() {
 	m.schedule(wake)
 }
 
-// PostUserMessage gives the message to the actor. If the message is bounded and
-// the mailbox is full it waits for room. If the mailbox is closed, or closes
+// PostUserMessage queues the message for the actor. If the message is bounded and
+// the mailbox is full, it waits for space. If the mailbox is closed, or closes
 // meanwhile, the message goes to OnDrop.
 //
-// An actor must not send a bounded message to itself, nor two actors to each
-// other, unless something else keeps their mailboxes from being full.
+// An actor must not send bounded messages to itself, nor two actors to each other,
+// unless another limit keeps their mailboxes from filling up.
 func (m *Mailbox) PostUserMessage(message any) { m.Queue(message).Start() }
 
-// PostAndRun is PostUserMessage for a sender that waits for the actor's answer
-// and has nothing else to do: see [Run.Lend].
-func (m *Mailbox) PostAndRun(message any) { m.Queue(message).Lend() }
+// PostAndRun is PostUserMessage for a sender that waits for the actor's answer: see
+// [Run.RunInline].
+func (m *Mailbox) PostAndRun(message any) { m.Queue(message).RunInline() }
 
-// Queue puts the message in order, as PostUserMessage does, and runs nothing: a sender may
-// hold locks that the actor wants. The caller starts or lends the run that Queue returns
-// when it has let them go; until then the actor stands still.
+// Queue queues the message, as PostUserMessage does, and runs no handler: a sender may hold
+// locks that the actor takes. When the caller has released them, it calls Start or RunInline
+// of the Run that Queue returns; until then the actor does not run.
 func (m *Mailbox) Queue(message any) Run {
 	idle, ok := m.accept(message)
 	if !ok {
@@ -191,8 +190,9 @@ func (m *Mailbox) Queue(message any) Run {
 	return Run{m}
 }
 
-// Run is the duty to have an actor run that stood idle when a message was queued for it. It
-// is started, or lent to, once. The zero value is that of an actor which runs already.
+// Run is the duty to run an actor that was idle when a message was queued for it. The holder
+// calls Start or RunInline once. The zero value belongs to an actor that runs already: both do
+// nothing.
 type Run struct{ mailbox *Mailbox }
 
 // Start has a worker of the dispatcher run the actor.
@@ -202,21 +202,21 @@ func (r Run) Start() {
 	}
 }
 
-// Lend runs the actor on the caller's goroutine, until the actor has nothing left to do or
-// has done enough for others. That saves waking a worker and being woken by it, which can
-// take longer than the work itself. The caller holds no lock that the actor might want.
-func (r Run) Lend() {
+// RunInline runs the actor on the caller's goroutine, until the actor is idle or has handled
+// inlineLimit messages. That saves waking a worker and being woken by it, which can take
+// longer than the work itself. The caller holds no lock that the actor may take.
+func (r Run) RunInline() {
 	if r.mailbox != nil {
-		r.mailbox.lent = true // the caller's while it runs
+		r.mailbox.inline = true // the caller's while it runs
 		r.mailbox.process()
 	}
 }
 
-// Due reports whether there is an actor to run.
-func (r Run) Due() bool { return r.mailbox != nil }
+// Needed reports whether the holder has to run an actor.
+func (r Run) Needed() bool { return r.mailbox != nil }
 
-// PostSystemMessage gives a message of the library to the actor, ahead of all
-// user messages. It is always accepted.
+// PostSystemMessage queues a message of the library ahead of all user messages. It
+// is always accepted.
 func (m *Mailbox) PostSystemMessage(message any) {
 	m.mu.Lock()
 	m.system.push(message)
@@ -226,8 +226,8 @@ func (m *Mailbox) PostSystemMessage(message any) {
 	m.schedule(wake)
 }
 
-// Len returns how many user messages wait. The message that is being handled is
-// not among them, and neither are those of senders that wait for room.
+// Len returns how many user messages wait, without the message that is being
+// handled and those of senders that wait for space.
 func (m *Mailbox) Len() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -237,16 +237,16 @@ func (m *Mailbox) Len() int {
 // UserMessageCount returns Len.
 func (m *Mailbox) UserMessageCount() int { return m.Len() }
 
-// accept takes the message, which may have to wait for room. It reports whether the
-// caller has to schedule the mailbox, and whether that has the message.
+// accept queues the message, and waits for space if need be. wake reports whether the
+// caller has to schedule the mailbox, ok whether the mailbox has accepted the message.
 func (m *Mailbox) accept(message any) (wake, ok bool) {
 	e := entry{message: message, control: m.isControl(message)}
 	m.mu.Lock()
-	if m.ending {
+	if m.closed {
 		m.mu.Unlock()
 		return false, false
 	}
-	if !e.control && !m.hasRoomLocked() {
+	if !e.control && !m.hasSpaceLocked() {
 		return false, m.waitAndUnlock(e)
 	}
 	m.acceptLocked(e)
@@ -255,22 +255,22 @@ func (m *Mailbox) accept(message any) (wake, ok bool) {
 	return wake, true
 }
 
-// waitAndUnlock waits until the mailbox has taken e, or has closed.
+// waitAndUnlock waits until the mailbox has accepted e, or has closed.
 func (m *Mailbox) waitAndUnlock(e entry) (admitted bool) {
-	w := &waiter{entry: e, admitted: make(chan bool, 1)}
-	m.waiters.push(w)
-	m.attendLocked(attendWaiters, true)
-	// The actor raises taken and then looks for waiters; the sender becomes a
-	// waiter and then looks at taken again. So one of them sees the other.
+	w := &waitingSender{entry: e, admitted: make(chan bool, 1)}
+	m.waitingSenders.push(w)
+	m.attendLocked(attendSenders, true)
+	// The actor raises taken and then reads waitingSenders; the sender joins
+	// waitingSenders and then reads taken again. So one of them sees the other.
 	m.admitLocked()
 	wake := m.wakeLocked()
 	m.mu.Unlock()
 	m.schedule(wake)
-	lockorder.AssertNone("a sender waits for room in a mailbox")
+	lockorder.AssertNone("a sender waits for space in a mailbox")
 	return <-w.admitted
 }
 
-// isControl tells whether the message is exempt from the capacity.
+// isControl reports whether the message is exempt from the capacity.
 func (m *Mailbox) isControl(message any) bool {
 	message = actor.UnwrapEnvelopeMessage(message)
 	switch message.(type) {
@@ -280,10 +280,10 @@ func (m *Mailbox) isControl(message any) bool {
 	return m.options.Bounded != nil && !m.options.Bounded(message)
 }
 
-// hasRoomLocked tells whether one more bounded message may be taken now.
-func (m *Mailbox) hasRoomLocked() bool {
-	if m.waiters.len() > 0 {
-		return false // they come first
+// hasSpaceLocked reports whether one more bounded message may be accepted now.
+func (m *Mailbox) hasSpaceLocked() bool {
+	if m.waitingSenders.len() > 0 {
+		return false // waiting senders come first
 	}
 	return m.belowCapacityLocked()
 }
@@ -291,13 +291,13 @@ func (m *Mailbox) hasRoomLocked() bool {
 func (m *Mailbox) belowCapacityLocked() bool {
 	capacity := int64(m.options.Capacity)
 	bounded := m.accepted - m.controls
-	if bounded-m.seen < capacity {
+	if bounded-m.seenTaken < capacity {
 		return true
 	}
-	// Only now look at what the actor writes: its cache line is busy.
+	// Read the actor's counters only now: their cache line is contended.
 	taken := m.taken.Load()
-	m.seen = taken - m.takenControls.Load()
-	return bounded-m.seen < capacity
+	m.seenTaken = taken - m.takenControls.Load()
+	return bounded-m.seenTaken < capacity
 }
 
 func (m *Mailbox) acceptLocked(e entry) {
@@ -308,14 +308,14 @@ func (m *Mailbox) acceptLocked(e entry) {
 	}
 }
 
-// admitLocked takes the messages of waiting senders while there is room.
+// admitLocked accepts the messages of waiting senders while there is space.
 func (m *Mailbox) admitLocked() {
-	for m.waiters.len() > 0 && m.belowCapacityLocked() {
-		w, _ := m.waiters.pop()
+	for m.waitingSenders.len() > 0 && m.belowCapacityLocked() {
+		w, _ := m.waitingSenders.pop()
 		m.acceptLocked(w.entry)
 		w.admitted <- true
 	}
-	m.attendLocked(attendWaiters, m.waiters.len() > 0)
+	m.attendLocked(attendSenders, m.waitingSenders.len() > 0)
 }
 
 // attendLocked sets or clears a bit of attention.
@@ -351,19 +351,19 @@ func (m *Mailbox) schedule(wake bool) {
 	}
 }
 
-// drop tells OnDrop about a message. It must be called without the lock.
+// drop reports a message to OnDrop. It must be called without the lock.
 func (m *Mailbox) drop(message any, reason DropReason) {
 	if m.options.OnDrop != nil {
 		m.options.OnDrop(actor.UnwrapEnvelopeMessage(message), reason)
 	}
 }
 
-// discardAndUnlock turns waiting senders away, unlocks, and drops the messages
-// that wait. The worker calls it, which owns the batch.
+// discardAndUnlock refuses the messages of waiting senders, unlocks, and drops the
+// messages that wait. Only the worker calls it: it owns the batch.
 func (m *Mailbox) discardAndUnlock() {
-	m.attendLocked(attendWaiters, false)
-	waiters := m.waiters
-	m.waiters = queue[*waiter]{}
+	m.attendLocked(attendSenders, false)
+	waiters := m.waitingSenders
+	m.waitingSenders = queue[*waitingSender]{}
 	rest := slices.Clone(m.batch[m.next:])
 	clear(m.batch[m.next:])
 	m.next = len(m.batch)
@@ -382,8 +382,8 @@ func (m *Mailbox) discardAndUnlock() {
 	}
 }
 
-// countTaken counts e as no longer waiting, in the order that the fields'
-// comment asks for.
+// countTaken counts e as no longer waiting; takenControls first, as the comment of
+// the fields requires.
 func (m *Mailbox) countTaken(e entry) {
 	if e.control {
 		m.takenControls.Add(1)

@@ -11,10 +11,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/actors"
 )
 
-// The benchmarks of this file compare an actor with a goroutine behind a Go
-// channel of the same size that does the same. They report nanoseconds per
-// message (ns/op), the same for the channel (channel-ns/op) and the quotient
-// (ratio). Rounds of both alternate, so that noise hits both.
+// The benchmarks of this file compare an actor with a goroutine that receives from
+// a Go channel of the same size. They report nanoseconds per message (ns/op), the
+// same for the channel (channel-ns/op) and the quotient (ratio). Rounds of both
+// alternate, so that noise hits both.
 
 const (
 	benchCapacity  = actors.DefaultMailboxCapacity
@@ -24,11 +24,11 @@ const (
 	manySenders    = 4
 )
 
-// token is the message: a pointer to one of these is all that is sent.
+// token is the message, sent by pointer.
 type token struct{ _ [8]byte }
 
-// compare runs b.N messages in rounds of at most size through ours and through
-// channel, in turns.
+// compare runs b.N messages in rounds of at most size through ours and channel,
+// alternately.
 func compare(b *testing.B, size int, ours, channel func(n int)) {
 	b.Helper()
 	ours(size) // grow the stacks, start the workers
@@ -50,7 +50,7 @@ func compare(b *testing.B, size int, ours, channel func(n int)) {
 	b.ReportMetric(float64(mine)/float64(theirs), "ratio")
 }
 
-// sink counts what it receives and speaks up when the round is complete. The
+// sink counts received messages and signals done when the round is complete. The
 // counter belongs to its goroutine: want is set before the round's first send.
 type sink struct {
 	want, got int
@@ -92,8 +92,7 @@ func sendMany(n int, send func(*token)) {
 	}
 }
 
-// channelTo starts a goroutine that calls receive for what comes through the
-// channel.
+// channelTo starts a goroutine that calls receive for each message of the channel.
 func channelTo(b *testing.B, receive func(*token)) chan *token {
 	c := make(chan *token, benchCapacity)
 	b.Cleanup(func() { close(c) })
@@ -165,8 +164,8 @@ func BenchmarkOneSender(b *testing.B) { benchmarkSenders(b, 1) }
 // BenchmarkFourSenders streams from four goroutines to one actor.
 func BenchmarkFourSenders(b *testing.B) { benchmarkSenders(b, manySenders) }
 
-// BenchmarkPingPong has one message going to and fro between two actors, and
-// between two goroutines over two channels. An op is there and back.
+// BenchmarkPingPong sends one message to and fro between two actors, and between
+// two goroutines over two channels. An op is a round trip.
 func BenchmarkPingPong(b *testing.B) {
 	h := newBenchHost(b)
 	var left int // belongs to ping's turn
@@ -206,8 +205,8 @@ func BenchmarkPingPong(b *testing.B) {
 }
 
 // pipelines builds a chain of actors and one of goroutines over channels, both
-// of pipelineStages, and returns how to send to their first stages. last is
-// called by the last stages.
+// of pipelineStages, and returns the functions that send to their first stages.
+// Their last stages call ours and theirs.
 func pipelines(b *testing.B, ours, theirs func(*token)) (toActor, toChannel func(*token)) {
 	h := newBenchHost(b)
 	first, _ := h.spawn(b, func(_ actor.Context, t *token) { ours(t) })
@@ -232,7 +231,7 @@ func BenchmarkPipelineStreaming(b *testing.B) {
 		func(n int) { theirs.round(n, 1, toChannel) })
 }
 
-// BenchmarkPipelineOneInFlight sends a message when the one before has left the
+// BenchmarkPipelineOneInFlight sends a message when the previous one has left the
 // last of four stages. An op is one message through all of them.
 func BenchmarkPipelineOneInFlight(b *testing.B) {
 	ours, theirs := make(chan *token, 1), make(chan *token, 1)

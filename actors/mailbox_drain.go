@@ -6,16 +6,15 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 )
 
-// drainBatch is how many messages the actor takes out of the queue under one
-// lock.
+// drainBatch is how many messages the actor takes out of the queue at a time.
 const drainBatch = 64
 
-// lendLimit is how many messages a sender that runs the actor handles before a
-// worker takes over.
-const lendLimit = 64
+// inlineLimit is how many messages a sender in RunInline handles before a worker
+// takes over.
+const inlineLimit = 64
 
-// process is what the dispatcher runs: it handles messages until none is left.
-// Of one mailbox, one process runs at a time.
+// process handles messages until none is left. The dispatcher runs it, or a sender
+// in RunInline; at most one process of a mailbox runs at a time.
 func (m *Mailbox) process() {
 	for !m.drain() {
 	}
@@ -30,19 +29,19 @@ func (m *Mailbox) drain() (done bool) {
 		}
 	}()
 	limit := max(1, m.dispatcher.Throughput())
-	if m.lent {
-		limit = lendLimit
+	if m.inline {
+		limit = inlineLimit
 	}
 	for n := 0; ; n++ {
 		if n == limit {
-			if m.lent {
+			if m.inline {
 				m.handOver()
 				return true
 			}
 			n = 0
 			runtime.Gosched()
 		}
-		if m.attention.Load()&^attendWaiters == 0 && m.next < len(m.batch) {
+		if m.attention.Load()&^attendSenders == 0 && m.next < len(m.batch) {
 			m.invokeUser()
 		} else if !m.step() {
 			return true
@@ -50,20 +49,19 @@ func (m *Mailbox) drain() (done bool) {
 	}
 }
 
-// handOver ends the run of a sender that has done enough for others: a worker goes on, if
-// there is more.
+// handOver ends a run in RunInline that has handled inlineLimit messages: if more wait, a
+// worker goes on.
 func (m *Mailbox) handOver() {
 	m.mu.Lock()
-	m.lent = false
+	m.inline = false
 	m.running = m.hasWorkLocked()
 	more := m.running
 	m.mu.Unlock()
 	m.schedule(more)
 }
 
-// step does what is more urgent than the next message of the batch, and handles
-// that message if nothing is. It returns false, and the mailbox no longer counts
-// as running, when there was nothing to do at all.
+// step handles a system message if one waits, else the next user message. If
+// neither waits, it returns false, and the mailbox no longer counts as running.
 func (m *Mailbox) step() bool {
 	m.mu.Lock()
 	if message, ok := m.system.pop(); ok {
@@ -86,13 +84,13 @@ func (m *Mailbox) step() bool {
 	return true
 }
 
-// yieldAndUnlock lets others run once, and then ends the run if they have
-// brought nothing. Who was sent a message often answers at once; such an answer
-// then finds the worker still up, which saves parking it and waking another. A worker
-// that looks for work before it parks is up for longer than that.
+// yieldAndUnlock yields the processor once, and ends the run if no message has
+// arrived by then. The receiver of a message often answers at once; such an answer
+// finds the worker still running, which saves parking it and waking another. With an
+// enabled spinner it does not yield: the worker polls before it parks.
 func (m *Mailbox) yieldAndUnlock() (again bool) {
-	again = !m.yielded && !m.lent && !m.spinner.enabled()
-	m.yielded, m.lent = again, false
+	again = !m.yielded && !m.inline && !m.spinner.enabled()
+	m.yielded, m.inline = again, false
 	m.running = again
 	m.mu.Unlock()
 	if again {
@@ -107,7 +105,7 @@ func (m *Mailbox) invokeUser() {
 	m.batch[m.next] = entry{}
 	m.next++
 	m.countTaken(e)
-	if m.attention.Load()&attendWaiters != 0 {
+	if m.attention.Load()&attendSenders != 0 {
 		m.admit()
 	}
 	m.current, m.phase = e.message, inUserMessage
@@ -121,7 +119,7 @@ func (m *Mailbox) admit() {
 	m.admitLocked()
 }
 
-// invokeSystem obeys a system message or hands it to the actor.
+// invokeSystem carries out a system message or hands it to the actor.
 func (m *Mailbox) invokeSystem(message any) {
 	switch message := message.(type) {
 	case *actor.SuspendMailbox:
@@ -131,14 +129,14 @@ func (m *Mailbox) invokeSystem(message any) {
 		m.suspend(false)
 		return
 	case *actor.Stop:
-		m.stop = true
-		m.endIfLast(nil)
+		m.stopReceived = true
+		m.closeIfLast(nil)
 	case *actor.Terminated:
-		if m.stop {
-			m.endIfLast(message.Who)
+		if m.stopReceived {
+			m.closeIfLast(message.Who)
 		}
 	case *actor.Restart:
-		if m.stop && !m.reopen() {
+		if m.stopReceived && !m.reopen() {
 			return
 		}
 	}
@@ -153,97 +151,97 @@ func (m *Mailbox) suspend(on bool) {
 	m.attendLocked(attendSuspended, on)
 }
 
-// endIfLast closes the mailbox if the actor, which has had its Stop, waits for
-// no child but gone.
-func (m *Mailbox) endIfLast(gone *actor.PID) {
-	if m.life.hasChildrenBut(gone) {
+// closeIfLast closes the mailbox if the actor, which has had its Stop, has no
+// child other than gone.
+func (m *Mailbox) closeIfLast(gone *actor.PID) {
+	if m.actorInfo.hasOtherChildren(gone) {
 		return
 	}
 	m.mu.Lock()
-	m.ending = true
+	m.closed = true
 	m.discardAndUnlock()
 }
 
-// reopen forgets the Stop for an actor that is about to restart. It returns
-// false if the actor has ended.
+// reopen undoes the Stop of an actor that is about to restart. It returns false if
+// the actor has ended.
 func (m *Mailbox) reopen() bool {
-	if m.life.hasEnded() {
+	if m.actorInfo.hasEnded() {
 		return false
 	}
-	m.stop = false
+	m.stopReceived = false
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.ending = false
+	m.closed = false
 	return true
 }
 
-// fail deals with a handler that did not return: reason is what it panicked
-// with, or nil if it ended the goroutine.
+// fail escalates the failure of a handler that did not return. reason is the value
+// of its panic, or nil if it ended the goroutine.
 func (m *Mailbox) fail(reason any) {
 	message, was := m.current, m.phase
 	m.current, m.phase = nil, betweenMessages
 	if was == betweenMessages {
-		// Not a handler but OnDrop or the dispatcher. Who goes on after that
-		// loses messages in silence.
+		// OnDrop or the dispatcher panicked, not a handler. A mailbox that went
+		// on would lose messages without a report.
 		panic(reason)
 	}
 	if was == inUserMessage {
 		m.drop(message, DropPanic)
 	}
 	if reason == nil {
-		// The goroutine is on its way out; another has to go on.
+		// The goroutine exits; another has to go on.
 		defer m.dispatcher.Schedule(m.processFunc)
 		reason = errHandlerExited
 	}
 	m.invoker.EscalateFailure(reason, message)
 }
 
-// life is what a mailbox knows about its actor. The zero value is the life of
-// an invoker that is not an actor's context: it has no children and ends with
-// its Stop.
-type life struct {
-	self    self
+// actorInfo reads the state of the mailbox's actor. The zero value belongs to an
+// invoker that is not an actor's context: it has no children and ends with its
+// Stop.
+type actorInfo struct {
+	context actorContext
 	process actor.Process
 }
 
-// self is the part of an actor's context that life is read from.
-type self interface {
+// actorContext is the part of an actor's context that actorInfo reads.
+type actorContext interface {
 	Self() *actor.PID
 	ActorSystem() *actor.ActorSystem
 	Children() []*actor.PID
 }
 
-func lifeOf(invoker actor.MessageInvoker) life {
-	context, ok := invoker.(self)
+func actorInfoOf(invoker actor.MessageInvoker) actorInfo {
+	context, ok := invoker.(actorContext)
 	if !ok {
-		return life{}
+		return actorInfo{}
 	}
-	l := life{self: context}
+	l := actorInfo{context: context}
 	l.process, _ = l.registered()
 	return l
 }
 
-func (l life) registered() (actor.Process, bool) {
-	return l.self.ActorSystem().ProcessRegistry.GetLocal(l.self.Self().Id)
+func (l actorInfo) registered() (actor.Process, bool) {
+	return l.context.ActorSystem().ProcessRegistry.GetLocal(l.context.Self().Id)
 }
 
-// hasEnded tells whether the actor has left the process registry. The process
-// is compared, not only the name: the name is free for another actor at once.
-func (l life) hasEnded() bool {
-	if l.self == nil {
+// hasEnded reports whether the actor has left the process registry. It compares
+// the process, not only the name: another actor may take the name at once.
+func (l actorInfo) hasEnded() bool {
+	if l.context == nil {
 		return true
 	}
 	process, ok := l.registered()
 	return !ok || process != l.process
 }
 
-// hasChildrenBut tells whether the actor has a child other than gone. It must
+// hasOtherChildren reports whether the actor has a child other than gone. It must
 // be called on the actor's goroutine.
-func (l life) hasChildrenBut(gone *actor.PID) bool {
-	if l.self == nil {
+func (l actorInfo) hasOtherChildren(gone *actor.PID) bool {
+	if l.context == nil {
 		return false
 	}
-	for _, child := range l.self.Children() {
+	for _, child := range l.context.Children() {
 		if gone == nil || !child.Equal(gone) {
 			return true
 		}

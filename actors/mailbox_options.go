@@ -15,8 +15,8 @@ const (
 	MaxMailboxCapacity = 1 << 20
 )
 
-// errHandlerExited is the reason of the failure that is escalated when a
-// handler ended its goroutine with runtime.Goexit.
+// errHandlerExited is the reason of the failure of a handler that ended its
+// goroutine with runtime.Goexit.
 var errHandlerExited = errors.New("actors: handler called runtime.Goexit")
 
 // DropReason says why a message was dropped.
@@ -50,21 +50,21 @@ type MailboxOptions struct {
 	// handled does not wait any more. Zero means DefaultMailboxCapacity.
 	Capacity int
 
-	// Bounded tells which messages count against Capacity; nil means all of
-	// them. The others, control messages, are always accepted, so an actor may
-	// send them to itself without fear of waiting for itself. They keep their
-	// place in the order of messages, and nothing but their senders bounds
-	// their number.
+	// Bounded reports whether a message counts against Capacity; nil means that
+	// all messages do. The other messages, control messages, are always
+	// accepted: an actor that sends them to itself does not wait for itself.
+	// They keep their place in the order of messages. The mailbox does not
+	// bound their number; their senders do.
 	//
-	// The library's PoisonPill and ReceiveTimeout are control messages without
-	// asking. Bounded runs on the sender's goroutine, once for each message and
+	// The library's PoisonPill and ReceiveTimeout are always control messages.
+	// Bounded runs on the sender's goroutine, once for each message and
 	// without its envelope. It must be safe for concurrent use.
 	Bounded func(message any) bool
 
-	// OnDrop, if not nil, is told of each message that the mailbox has taken
-	// but that was not handled to completion: exactly once, without its
-	// envelope, and with no lock held. It runs on the goroutine of the actor
-	// or of a sender, so it must be safe for concurrent use, and it must not panic.
+	// OnDrop, if not nil, is called for each message that was sent to the mailbox
+	// and not handled to completion: exactly once, without its envelope, and with
+	// no lock held. It runs on the goroutine of the actor or of a sender, so it
+	// must be safe for concurrent use, and it must not panic.
 	OnDrop func(message any, reason DropReason)
 }
 

@@ -30,8 +30,8 @@ func quietSystem() *actor.ActorSystem {
 		})))
 }
 
-// recorder is an invoker without an actor system. It writes down what it is
-// given; onUser, if not nil, then runs on the mailbox's worker.
+// recorder is an invoker without an actor system. It records the messages; onUser,
+// if not nil, then runs on the mailbox's worker.
 type recorder struct {
 	mu     sync.Mutex
 	seen   []any
@@ -57,7 +57,7 @@ func (r *recorder) note(message any) {
 	r.seen = append(r.seen, message)
 }
 
-// check compares all that was seen with want.
+// check compares the recorded messages with want.
 func (r *recorder) check(t *testing.T, want ...any) {
 	t.Helper()
 	r.mu.Lock()
@@ -67,7 +67,7 @@ func (r *recorder) check(t *testing.T, want ...any) {
 	}
 }
 
-// dropLog is an OnDrop that writes down.
+// dropLog records the calls of OnDrop.
 type dropLog struct {
 	mu    sync.Mutex
 	drops []string
@@ -88,7 +88,7 @@ func (l *dropLog) check(t *testing.T, want ...string) {
 	}
 }
 
-// sort orders the drops so far, for those that come from several goroutines.
+// sort sorts the drops so far, since several goroutines may report them.
 func (l *dropLog) sort() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -181,8 +181,8 @@ func TestMailboxSuspendedKeepsMessages(t *testing.T) {
 }
 
 // TestMailboxAdmitsSendersInOrder fills a mailbox, parks senders one after the
-// other, and lets the actor handle one message at a time: each makes room for
-// exactly the sender that has waited longest.
+// other, and lets the actor handle one message at a time: each admits exactly the
+// sender that has waited longest.
 func TestMailboxAdmitsSendersInOrder(t *testing.T) {
 	for _, capacity := range []int{1, 2, 5, 200} {
 		t.Run(fmt.Sprint(capacity), func(t *testing.T) {
@@ -210,7 +210,7 @@ func TestMailboxAdmitsSendersInOrder(t *testing.T) {
 					go func() {
 						m.PostUserMessage(capacity + i)
 						if n := returned.Add(1); int(n) != i+1 {
-							t.Errorf("sender %d got room as number %d", i, n-1)
+							t.Errorf("sender %d was admitted as number %d", i, n-1)
 						}
 					}()
 					synctest.Wait()
@@ -218,7 +218,7 @@ func TestMailboxAdmitsSendersInOrder(t *testing.T) {
 				}
 				for i := range senders {
 					if got := returned.Load(); int(got) != i {
-						t.Fatalf("%d senders got room after %d messages", got, i)
+						t.Fatalf("%d senders were admitted after %d messages", got, i)
 					}
 					if m.Len() != capacity {
 						t.Fatalf("Len() = %d, want the capacity, %d", m.Len(), capacity)
@@ -263,7 +263,7 @@ func TestMailboxControlMessages(t *testing.T) {
 		if m.Len() != 0 {
 			t.Errorf("Len() = %d at the end, want 0", m.Len())
 		}
-		// There is room for exactly one again.
+		// There is space for exactly one message again.
 		m.PostSystemMessage(&actor.SuspendMailbox{})
 		for range 2 {
 			go m.PostUserMessage(&actor.MessageEnvelope{Message: "bounded again"})
@@ -278,9 +278,9 @@ func TestMailboxControlMessages(t *testing.T) {
 	})
 }
 
-// TestMailboxPillNeedsNoRoom checks that a full mailbox without a Bounded
-// function takes the library's own messages.
-func TestMailboxPillNeedsNoRoom(t *testing.T) {
+// TestPoisonPillIgnoresCapacity checks that a full mailbox without a Bounded
+// function accepts the library's own messages.
+func TestPoisonPillIgnoresCapacity(t *testing.T) {
 	inBubble(t, actors.MailboxOptions{Capacity: 1}, &recorder{}, func(t *testing.T, m *actors.Mailbox) {
 		m.PostSystemMessage(&actor.SuspendMailbox{})
 		for i, message := range []any{
@@ -326,7 +326,7 @@ func TestMailboxPanicDropsOneMessage(t *testing.T) {
 	})
 }
 
-// forgetful is an invoker that keeps nothing.
+// forgetful is an invoker that keeps no message.
 type forgetful struct {
 	recorder
 	handled int
@@ -384,9 +384,9 @@ func TestMailboxNilMessage(t *testing.T) {
 	})
 }
 
-// TestMailboxEnd ends an actor that stands still in the middle of a batch, and that
-// senders wait for.
-func TestMailboxEnd(t *testing.T) {
+// TestMailboxStop stops an actor that blocks in the middle of a batch, while senders
+// wait for space.
+func TestMailboxStop(t *testing.T) {
 	r, drops := &recorder{}, &dropLog{}
 	options := actors.MailboxOptions{Capacity: 3, OnDrop: drops.onDrop}
 	inBubble(t, options, r, func(t *testing.T, m *actors.Mailbox) {
@@ -429,8 +429,8 @@ func spawnInline(system *actor.ActorSystem, options actors.MailboxOptions, recei
 	return pid, mailbox
 }
 
-// lifecycle notes the messages that an actor gets, except what the test does
-// not care about.
+// lifecycle records the messages that an actor gets, except those without meaning
+// for the tests.
 func lifecycle(seen *[]string, also func(actor.Context)) actor.ReceiveFunc {
 	return func(c actor.Context) {
 		if text, ok := c.Message().(string); ok {
@@ -451,7 +451,7 @@ func checkSeen(t *testing.T, got []string, want ...string) {
 	}
 }
 
-func TestMailboxPoisonDropsWhatIsBehind(t *testing.T) {
+func TestPoisonPillDropsLaterMessages(t *testing.T) {
 	system, drops := quietSystem(), &dropLog{}
 	var seen []string
 	pid, m := spawnInline(system, actors.MailboxOptions{OnDrop: drops.onDrop}, lifecycle(&seen, nil))
@@ -467,8 +467,8 @@ func TestMailboxPoisonDropsWhatIsBehind(t *testing.T) {
 	drops.check(t, "behind stopped", "enveloped stopped", "late closed")
 }
 
-// TestMailboxDropsBeforeStopped checks that who hears of an actor's end finds
-// everything reported.
+// TestMailboxDropsBeforeStopped checks that all drops of waiting messages are
+// reported before Stopped.
 func TestMailboxDropsBeforeStopped(t *testing.T) {
 	system, drops := quietSystem(), &dropLog{}
 	reported := -1
@@ -487,8 +487,8 @@ func TestMailboxDropsBeforeStopped(t *testing.T) {
 	}
 }
 
-// TestMailboxStoppingParentServesItsChildren stops an actor whose child sends to
-// it before it stops itself.
+// TestMailboxStoppingParentServesItsChildren stops an actor whose child sends
+// messages to it before the child stops.
 func TestMailboxStoppingParentServesItsChildren(t *testing.T) {
 	system, drops := quietSystem(), &dropLog{}
 	var seen []string
@@ -551,7 +551,7 @@ func TestMailboxRestartKeepsTheQueue(t *testing.T) {
 	drops.check(t, "bad panic")
 }
 
-// TestMailboxRestartAfterTheEnd checks that an actor does not come back to life.
+// TestMailboxRestartAfterTheEnd checks that a restart does not start an ended actor.
 func TestMailboxRestartAfterTheEnd(t *testing.T) {
 	system, drops := quietSystem(), &dropLog{}
 	var seen []string
@@ -626,7 +626,7 @@ func TestDropReasonString(t *testing.T) {
 // parcel is a message of the accounting test.
 type parcel struct{ sender, number int }
 
-// fates counts what became of each parcel.
+// fates counts how often each parcel was handled, dropped or made a dead letter.
 type fates struct {
 	each                         [][]atomic.Int32 // by sender and number
 	handled, dropped, deadLetter atomic.Int64
@@ -656,18 +656,18 @@ func (f *fates) handle(p *parcel) bool {
 // accountingSends is how many messages each run of TestMailboxAccounting sends.
 const accountingSends = 12_000
 
-// trouble is what goes wrong in a run of TestMailboxAccounting. Where a number
-// is not zero, it happens at that message or at each multiple of it.
+// trouble lists the faults in a run of TestMailboxAccounting. A number that is not
+// zero is the message of the fault, or the period of messages with the fault.
 type trouble struct {
 	stopAt, poisonAt      int // the actor stops itself
 	panicEvery, exitEvery int // the handler panics, or ends its goroutine
 	directive             actor.Directive
 }
 
-// ends tells whether the actor gets no messages after a while.
+// ends reports whether the actor stops during the run.
 func (tr trouble) ends() bool { return tr.stopAt+tr.poisonAt > 0 }
 
-// make makes the trouble of the n-th message.
+// make causes the faults of the n-th message.
 func (tr trouble) make(c actor.Context, n int) {
 	switch n {
 	case tr.stopAt:
@@ -683,9 +683,9 @@ func (tr trouble) make(c actor.Context, n int) {
 	}
 }
 
-// TestMailboxAccounting sends to actors that are stopped, poisoned, broken and
-// restarted meanwhile, and checks that each message was handled, dropped with a
-// report, or made a dead letter by the library: exactly one of these, and once.
+// TestMailboxAccounting sends to actors that meanwhile stop, are poisoned, panic and
+// restart, and checks that each message was handled, dropped with a report, or made
+// a dead letter by the library: exactly one of these, and once.
 func TestMailboxAccounting(t *testing.T) {
 	const restart, resume = actor.RestartDirective, actor.ResumeDirective
 	tests := []struct {
@@ -730,7 +730,7 @@ func accountFor(t *testing.T, capacity int, tr trouble) {
 		n++
 		tr.make(c, n)
 		if !f.handle(p) {
-			t.Errorf("%v was overtaken by another of its sender", *p)
+			t.Errorf("%v was overtaken by a later message of its sender", *p)
 		}
 	}
 	decide := func(any) actor.Directive { return tr.directive }

@@ -18,38 +18,38 @@ const (
 	extentSlots  = 64
 )
 
-// Producer reserves room for one source of payloads. Small reservations come
-// from extents that the writer granted earlier, so that most of them cost a
-// few nanoseconds instead of a round trip; an extent starts with one
-// reservation and doubles each time it runs out, so that who sends little
-// holds little. Large reservations go to the writer one by one.
+// Producer reserves space for one source of payloads. Small reservations come
+// from extents that the writer granted earlier: most of them cost a few
+// nanoseconds instead of a round trip. An extent starts with one reservation and
+// doubles each time it runs out, so that a producer of few payloads holds few
+// reservations. Large reservations go to the writer one by one.
 //
-// When somebody waits for room, the writer takes back what lies unused in all
-// extents, and until nobody waits any more no producer keeps any.
+// When a reservation waits for space in the arena, the writer takes back the
+// unused reservations of all extents. Until no reservation waits any more, no
+// producer keeps an extent.
 //
-// A Producer is safe for concurrent use. Close it, or what it holds stays
-// reserved until somebody else waits for room.
+// A Producer is safe for concurrent use. Close it, or its unused reservations
+// stay until another reservation waits for space.
 type Producer struct {
 	w  *Writer
 	mu lockorder.Mutex[lockorder.Producer]
 	// Guarded by mu.
-	class  [extentMaxLog - extentMinLog + 1]extent
-	listed bool // in the writer's list of those that hold extents
+	class      [extentMaxLog - extentMinLog + 1]extent
+	registered bool // in Writer.producers
 }
 
 // extent holds reservations of the same size, see classBytes.
 type extent struct {
-	free []shmstore.Reservation
-	next int // how many to ask for when free is empty; 0: as at the start
+	free      []shmstore.Reservation
+	nextCount int // how many to ask for when free is empty; 0: one, as at the start
 }
 
-// NewProducer returns a producer that holds nothing yet.
+// NewProducer returns a producer without extents.
 func (w *Writer) NewProducer() *Producer { return &Producer{w: w} }
 
-// Reserve returns room for size bytes, or for somewhat more. It waits for room
-// until done or cancel is closed; either may be nil. The codec is what the
-// payload's handle will say of its encoding. The errors are those of
-// Writer.Reserve.
+// Reserve returns space for size bytes, or for somewhat more. It waits for space
+// until done or cancel is closed; either may be nil. The payload's handle will
+// carry the codec. The errors are those of Writer.Reserve.
 func (p *Producer) Reserve(done, cancel <-chan struct{}, size int, c codec.ID) (shmstore.Reservation, error) {
 	if size <= 0 || size > p.w.classBytes(len(p.class)-1) {
 		var one [1]shmstore.Reservation
@@ -60,7 +60,7 @@ func (p *Producer) Reserve(done, cancel <-chan struct{}, size int, c codec.ID) (
 		return got[0], nil
 	}
 	class := classOf(size)
-	r, ok := p.take(class, c)
+	r, ok := p.takeFree(class, c)
 	if ok {
 		return r, nil
 	}
@@ -71,19 +71,19 @@ func (p *Producer) Reserve(done, cancel <-chan struct{}, size int, c codec.ID) (
 	return r, err
 }
 
-// ReserveOn returns room for size bytes, with a piece of dev: see
-// Writer.ReserveOn. None of it comes from extents.
+// ReserveOn returns space for size bytes, with a piece of dev: see
+// Writer.ReserveOn. It does not use extents.
 func (p *Producer) ReserveOn(done, cancel <-chan struct{}, dev shmstore.Device, deviceBytes int64, size int, c codec.ID) (r shmstore.Reservation, piece uint32, err error) {
 	return p.w.ReserveOn(done, cancel, dev, deviceBytes, size, c)
 }
 
-// TryReserve is Reserve for room that is at hand: it reports false where
-// Reserve would have to ask the writer.
+// TryReserve reserves from an extent only: it reports false where Reserve would
+// have to ask the writer.
 func (p *Producer) TryReserve(size int, c codec.ID) (shmstore.Reservation, bool) {
 	if size <= 0 || size > p.w.classBytes(len(p.class)-1) {
 		return shmstore.Reservation{}, false
 	}
-	return p.take(classOf(size), c)
+	return p.takeFree(classOf(size), c)
 }
 
 // classBytes is the size of the reservations of a class: a power of two, or the
@@ -97,7 +97,7 @@ func classOf(size int) int {
 	return max(bits.Len(uint(size-1)), extentMinLog) - extentMinLog
 }
 
-func (p *Producer) take(class int, c codec.ID) (shmstore.Reservation, bool) {
+func (p *Producer) takeFree(class int, c codec.ID) (shmstore.Reservation, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e := &p.class[class]
@@ -111,33 +111,33 @@ func (p *Producer) take(class int, c codec.ID) (shmstore.Reservation, bool) {
 }
 
 // refill asks the writer for the next extent, and returns the first of its
-// reservations: the caller has something in hand whatever becomes of the rest.
+// reservations: the caller has one even if the others are revoked at once.
 func (p *Producer) refill(done, cancel <-chan struct{}, class int) (shmstore.Reservation, error) {
 	p.mu.Lock()
-	n := max(p.class[class].next, 1)
+	n := max(p.class[class].nextCount, 1)
 	p.mu.Unlock()
 	got, err := p.w.Reserve(done, cancel, nil, n, p.w.classBytes(class), codec.IDRaw)
 	if err != nil {
 		return shmstore.Reservation{}, err
 	}
-	p.keep(class, n, got[1:])
+	p.keepRest(class, n, got[1:])
 	return got[0], nil
 }
 
-// keep puts the rest of an extent of n aside, unless somebody waits for room.
-func (p *Producer) keep(class, n int, rest []shmstore.Reservation) {
+// keepRest keeps the rest of an extent of n, unless a reservation waits for space.
+func (p *Producer) keepRest(class, n int, rest []shmstore.Reservation) {
 	bound := min(extentSlots, extentBytes/p.w.classBytes(class))
 	p.mu.Lock()
 	e := &p.class[class]
 	fit := min(len(rest), bound-len(e.free)) // less if several refilled at once
 	e.free = append(e.free, rest[:fit]...)
-	e.next = min(2*n, bound)
+	e.nextCount = min(2*n, bound)
 	p.mu.Unlock()
 	abort(rest[fit:])
 
-	p.w.list(p) // only now: a revocation in between must find what was kept
+	p.w.register(p) // only now: a revocation in between must find the kept reservations
 	if p.w.scarce.Load() {
-		p.giveBack()
+		p.releaseExtents()
 	}
 }
 
@@ -147,29 +147,29 @@ func abort(rs []shmstore.Reservation) {
 	}
 }
 
-// Close gives unused reservations back. The producer may be used again.
+// Close releases unused reservations. The producer may be used again.
 func (p *Producer) Close() {
 	p.w.mu.Lock()
 	delete(p.w.producers, p)
 	p.w.mu.Unlock()
-	p.giveBack()
+	p.releaseExtents()
 }
 
-func (p *Producer) giveBack() {
+func (p *Producer) releaseExtents() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.listed = false
+	p.registered = false
 	for i := range p.class {
 		e := &p.class[i]
 		abort(e.free)
-		e.free, e.next = e.free[:0], 0
+		e.free, e.nextCount = e.free[:0], 0
 	}
 }
 
-func (w *Writer) list(p *Producer) {
+func (w *Writer) register(p *Producer) {
 	p.mu.Lock()
-	listed := p.listed
-	p.listed = true
+	listed := p.registered
+	p.registered = true
 	p.mu.Unlock()
 	if listed {
 		return
@@ -179,7 +179,7 @@ func (w *Writer) list(p *Producer) {
 	w.mu.Unlock()
 }
 
-// revokeExtents takes back what lies unused in every producer's extents.
+// revokeExtents takes back the unused reservations of every producer's extents.
 func (w *Writer) revokeExtents() {
 	w.mu.Lock()
 	all := make([]*Producer, 0, len(w.producers))
@@ -189,13 +189,13 @@ func (w *Writer) revokeExtents() {
 	clear(w.producers)
 	w.mu.Unlock()
 	for _, p := range all {
-		p.giveBack()
+		p.releaseExtents()
 	}
 }
 
-// RoomBytes is how many bytes of the store a reservation of size bytes takes,
+// SpaceBytes is how many bytes of the store a reservation of size bytes takes,
 // header and alignment apart.
-func (w *Writer) RoomBytes(size int) int {
+func (w *Writer) SpaceBytes(size int) int {
 	if size <= 0 || size > 1<<extentMaxLog {
 		return size
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// take reserves room that must be there.
+// take reserves space that must be free.
 func take(t testing.TB, p *actors.Producer, size int) *shmstore.Reservation {
 	t.Helper()
 	r, err := p.Reserve(nil, nil, size, codec.IDRaw)
@@ -25,8 +25,7 @@ func take(t testing.TB, p *actors.Producer, size int) *shmstore.Reservation {
 	return &r
 }
 
-// TestProducerExtentsDouble watches how much the writer grants each time it is
-// asked.
+// TestProducerExtentsDouble checks how much the writer grants at each request.
 func TestProducerExtentsDouble(t *testing.T) {
 	tests := []struct {
 		size int
@@ -60,14 +59,14 @@ func TestProducerExtentsDouble(t *testing.T) {
 	}
 }
 
-// TestProducerAsksNobody takes what an extent holds: that is no round trip and
-// no garbage.
-func TestProducerAsksNobody(t *testing.T) {
+// TestExtentNeedsNoRequest reserves from an extent, without a request to the writer
+// and without an allocation.
+func TestExtentNeedsNoRequest(t *testing.T) {
 	h := newHost(t, shmstore.Options{ArenaBytes: 4 << 20})
 	p := h.NewProducer()
 	defer p.Close()
 	if _, ok := p.TryReserve(100, codec.IDRaw); ok {
-		t.Error("TryReserve found room in a new producer")
+		t.Error("TryReserve found space in a new producer")
 	}
 	for range actors.ExtentSlots { // the last of an extent, and the first of a full one
 		take(t, p, 100).Abort()
@@ -87,7 +86,7 @@ func TestProducerAsksNobody(t *testing.T) {
 	for range runs {
 		r, ok := p.TryReserve(100, codec.IDRaw)
 		if !ok {
-			t.Fatal("TryReserve found an extent empty that is not")
+			t.Fatal("TryReserve failed although the extent has reservations")
 		}
 		r.Abort()
 	}
@@ -106,7 +105,7 @@ var small = shmstore.Options{ArenaBytes: 64 << 10, Slots: 64, MaxObjectBytes: 60
 
 const fourKB = 4 << 10
 
-// fillExtent leaves reservations of fourKB unused in p's extents, and says how
+// fillExtent leaves reservations of fourKB unused in p's extents, and returns how
 // many.
 func fillExtent(t *testing.T, h *host, p *actors.Producer) int {
 	t.Helper()
@@ -115,13 +114,12 @@ func fillExtent(t *testing.T, h *host, p *actors.Producer) int {
 	}
 	idle := h.stats(t).Reserved
 	if idle != 3 {
-		t.Fatalf("%d reservations are idle, want 3 of an extent of 4", idle)
+		t.Fatalf("%d reservations are unused, want 3 of an extent of 4", idle)
 	}
 	return idle
 }
 
-// TestProducerExtentsAreTakenBack has somebody wait for room that lies unused in
-// an extent.
+// TestProducerExtentsAreTakenBack requests space that lies unused in an extent.
 func TestProducerExtentsAreTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, small)
@@ -129,9 +127,9 @@ func TestProducerExtentsAreTakenBack(t *testing.T) {
 		for range 2 {
 			fillExtent(t, h, p)
 			large := h.request(t, nil, nil, 1, 60<<10)
-			large.mustHaveRoom(t, "who needs the whole store")
+			large.mustBeGranted(t, "a reservation of the whole store")
 			if _, ok := p.TryReserve(fourKB, codec.IDRaw); ok {
-				t.Error("the producer still has what was taken back")
+				t.Error("the producer still has revoked reservations")
 			}
 			abortAll(large.got)
 		}
@@ -139,9 +137,9 @@ func TestProducerExtentsAreTakenBack(t *testing.T) {
 	})
 }
 
-// TestProducerKeepsNothingWhileOthersWait is about the moment between the grant
-// of an extent and the producer's putting it aside. Who begins to wait then
-// finds nothing to take back, and must have it nevertheless.
+// TestProducerKeepsNothingWhileOthersWait covers the moment between the grant of an
+// extent and its registration by the producer. A reservation that begins to wait then
+// finds no extent to revoke, and must get the space nevertheless.
 func TestProducerKeepsNothingWhileOthersWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, small)
@@ -152,19 +150,20 @@ func TestProducerKeepsNothingWhileOthersWait(t *testing.T) {
 			t.Fatal(err)
 		}
 		large := h.request(t, nil, nil, 1, 40<<10)
-		large.mustWait(t, "who needs the room of the extent")
+		large.mustWait(t, "a reservation of the extent's space")
 		p.Keep(fourKB, granted[1:])
 		synctest.Wait()
-		large.mustHaveRoom(t, "who needs the room of the extent")
+		large.mustBeGranted(t, "a reservation of the extent's space")
 		abortAll(large.got)
 		granted[0].Abort()
-		// With nobody waiting, extents are kept again.
+		// Extents are kept again when no reservation waits.
 		fillExtent(t, h, p)
 	})
 }
 
-// TestProducerKeepsNothingAfterTheEnd closes the writer in that moment.
-func TestProducerKeepsNothingAfterTheEnd(t *testing.T) {
+// TestProducerKeepsNothingAfterWriterClose closes the writer between the grant of an
+// extent and its registration.
+func TestProducerKeepsNothingAfterWriterClose(t *testing.T) {
 	h := newHost(t, small)
 	p := h.NewProducer()
 	fillExtent(t, h, p)
@@ -244,7 +243,7 @@ func TestProducerSizes(t *testing.T) {
 				return
 			}
 			if got := len(r.Bytes()); got != tt.want {
-				t.Errorf("room for %d bytes, want %d", got, tt.want)
+				t.Errorf("space for %d bytes, want %d", got, tt.want)
 			}
 			handle, err := r.Commit(tt.size, 0)
 			if err != nil {
@@ -257,8 +256,8 @@ func TestProducerSizes(t *testing.T) {
 	}
 }
 
-// TestProducerCodecs takes payloads of different codecs from one extent: the
-// handle and what a reader finds by it agree.
+// TestProducerCodecs takes payloads of different codecs from one extent: the codec in
+// the handle equals the one that a reader finds.
 func TestProducerCodecs(t *testing.T) {
 	h := newHost(t, shmstore.Options{ArenaBytes: 1 << 20})
 	p := h.NewProducer()
@@ -266,7 +265,7 @@ func TestProducerCodecs(t *testing.T) {
 	for i := range 40 {
 		id := []codec.ID{codec.IDRaw, codec.IDMsgpack, codec.IDTensor, codec.FirstUserID}[i%4]
 		r, err := p.Reserve(nil, nil, 10, id)
-		if i%3 == 2 && err == nil { // the other way into an extent
+		if i%3 == 2 && err == nil { // also by TryReserve
 			if again, ok := p.TryReserve(10, id); ok {
 				r.Abort()
 				r = again
@@ -290,9 +289,9 @@ func TestProducerCodecs(t *testing.T) {
 	}
 }
 
-// TestProducerSharedByMany uses one producer on many goroutines, which also
-// close it, while others wait for all room at once. No two may ever have the
-// same bytes.
+// TestProducerSharedByMany uses one producer on many goroutines, which also close
+// it, while others request all the space at once. No two reservations may ever have
+// the same bytes.
 func TestProducerSharedByMany(t *testing.T) {
 	const users, each = 6, 400
 	noLeaks(t)
@@ -320,10 +319,10 @@ func TestProducerSharedByMany(t *testing.T) {
 	}
 }
 
-// BenchmarkReserve compares what a payload's room costs from an extent with a
-// request to the writer for each. Rounds of both alternate, so that noise hits
-// both. It reports nanoseconds for a reservation and its end (ns/op), the same
-// with a request (request-ns/op), and the quotient (ratio).
+// BenchmarkReserve compares the cost of a reservation from an extent with that of a
+// request to the writer. Rounds of both alternate, so that noise hits both. It
+// reports nanoseconds for a reservation and its release (ns/op), the same with a
+// request (request-ns/op), and the quotient (ratio).
 func BenchmarkReserve(b *testing.B) {
 	for _, size := range []int{1 << 10, 64 << 10} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
@@ -339,10 +338,10 @@ func BenchmarkReserve(b *testing.B) {
 					r.Abort()
 				}
 			}
-			var room [1]shmstore.Reservation
+			var one [1]shmstore.Reservation
 			byRequest := func(n int) {
 				for range n {
-					got, err := h.Reserve(nil, nil, room[:0], 1, size, codec.IDRaw)
+					got, err := h.Reserve(nil, nil, one[:0], 1, size, codec.IDRaw)
 					if err != nil {
 						b.Fatal(err)
 					}

@@ -1,21 +1,21 @@
 package actors
 
-// minQueueLength is the smallest buffer that a queue keeps once it has held
-// anything. It is a power of two, as every buffer length is.
+// minQueueLength is the smallest length of a buffer once a queue has held a
+// value. It is a power of two, as every buffer length is.
 const minQueueLength = 8
 
-// shrinkWindow says for how long a buffer must have been far too large before
-// it is halved: until shrinkWindow times its length has passed through it.
-// That keeps shrinking cheap (at most a quarter of a buffer is copied for
-// every shrinkWindow buffers of traffic) and keeps a bursty sender from making
-// the queue shrink and grow with every burst.
+// shrinkWindow is the window, in buffer lengths of values taken out, after which
+// a buffer that was far too large all through it is halved. That keeps shrinking
+// cheap (at most a quarter of a buffer is copied for every shrinkWindow buffers
+// of traffic) and keeps a bursty sender from making the queue shrink and grow
+// with every burst.
 const shrinkWindow = 8
 
 // queue is a first-in first-out ring of values.
 //
 // Its buffer starts empty, doubles when it is full and is halved when it has
-// been at most a quarter full for long. What leaves the queue is cleared in the
-// buffer, so the queue retains nothing that it no longer holds.
+// been at most a quarter full for long. A value that leaves the queue is cleared
+// in the buffer, so the queue retains no value that it does not hold.
 //
 // The zero value is an empty queue. A queue is not safe for concurrent use.
 type queue[T any] struct {
@@ -53,8 +53,8 @@ func (q *queue[T]) take(dst []T) int {
 	if n == 0 {
 		return 0
 	}
-	// The length can only peak right before values leave, so looking here
-	// sees every peak and costs push nothing.
+	// The length peaks only right before values leave, so a check here sees
+	// every peak and costs push nothing.
 	q.peak = max(q.peak, q.length)
 
 	first := q.buffer[q.head:min(q.head+n, len(q.buffer))]
@@ -83,7 +83,7 @@ func (q *queue[T]) closeWindow() {
 }
 
 // resize moves the values into a buffer of the given length, which must be a
-// power of two and have room for them.
+// power of two and hold them all.
 func (q *queue[T]) resize(length int) {
 	buffer := make([]T, length)
 	n := copy(buffer, q.buffer[q.head:min(q.head+q.length, len(q.buffer))])

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestQueueModel runs a queue beside a slice that does the same.
+// TestQueueModel compares a queue with a slice.
 func TestQueueModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var q queue[*int]
@@ -58,7 +58,7 @@ func TestQueueModel(t *testing.T) {
 	})
 }
 
-// checkBuffer checks what must always hold for the buffer.
+// checkBuffer checks the invariants of the buffer.
 func checkBuffer(t interface{ Fatalf(string, ...any) }, q *queue[*int]) {
 	if n := len(q.buffer); n != 0 && (n < minQueueLength || bits.OnesCount(uint(n)) != 1) {
 		t.Fatalf("buffer length %d is not a power of two from %d", n, minQueueLength)
@@ -102,9 +102,9 @@ func TestQueueShrinks(t *testing.T) {
 	}
 }
 
-// TestQueueKeepsWhatItNeeds checks that a buffer which bursts fill by more than
-// a quarter stays.
-func TestQueueKeepsWhatItNeeds(t *testing.T) {
+// TestQueueKeepsNeededBuffer checks that a buffer is not halved while bursts fill more
+// than a quarter of it.
+func TestQueueKeepsNeededBuffer(t *testing.T) {
 	var q queue[*int]
 	for burst := range 100 {
 		if burst > 0 && len(q.buffer) != 512 {

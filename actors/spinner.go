@@ -5,16 +5,16 @@ import (
 	"sync/atomic"
 )
 
-// A Spinner has a goroutine that has nothing to do look for work from other processes
-// before it parks. Work that is found so costs no wake-up, in either process.
+// A Spinner makes an idle goroutine poll for work from other processes before it parks.
+// Work that is found this way costs no wake-up, in either process.
 //
-// A goroutine looks only while no other is about to run that it could hold up: those
-// that take part say when they wake one. It looks once Watch has said that there is
-// something to look at. The methods of a nil Spinner do nothing.
+// A goroutine polls only while no woken goroutine waits for a processor: callers report
+// with Wake and Awake each goroutine that they wake. It polls only while Enable has
+// enabled it. The methods of a nil Spinner do nothing.
 type Spinner struct {
 	poll       PollFunc
 	on         atomic.Bool
-	woken      atomic.Int32 // goroutines that were woken and do not run yet
+	waking     atomic.Int32 // goroutines that were woken and do not run yet
 	enough     func() bool
 	neverParks bool
 	polling    atomic.Bool // a goroutine polls
@@ -22,85 +22,85 @@ type Spinner struct {
 	polled atomic.Int64
 }
 
-// A PollFunc looks for as long as it thinks right, or until enough reports true, handles
-// what it finds, and reports whether it has handled anything. Before it does, it calls
-// begin; when that reports false, the goroutine has no time, and another has to handle
-// what was found. Several goroutines may call it.
+// A PollFunc polls for a time of its choice, or until enough reports true, handles the work
+// that it finds, and reports whether it has handled any. Before it handles work it calls
+// begin; if begin reports false, another goroutine has to handle that work. Several
+// goroutines may call a PollFunc.
 type PollFunc func(enough, begin func() bool) (handled bool)
 
-// NewSpinner makes a lookout that looks so. With polls, one goroutine at a time looks again
-// and again in place of parking: see Poll.
-func NewSpinner(look PollFunc, polls bool) *Spinner {
-	l := &Spinner{poll: look, neverParks: polls}
-	l.enough = func() bool { return l.woken.Load() > 0 }
-	return l
+// NewSpinner returns a spinner that polls with poll. With neverParks, one goroutine at a time
+// polls again and again in place of parking: see PollUntil.
+func NewSpinner(poll PollFunc, neverParks bool) *Spinner {
+	s := &Spinner{poll: poll, neverParks: neverParks}
+	s.enough = func() bool { return s.waking.Load() > 0 }
+	return s
 }
 
-// Enable says whether there is something to look at.
-func (l *Spinner) Enable(on bool) {
-	if l != nil {
-		l.on.Store(on)
+// Enable sets whether there is a source of work to poll.
+func (s *Spinner) Enable(on bool) {
+	if s != nil {
+		s.on.Store(on)
 	}
 }
 
-func (l *Spinner) enabled() bool { return l != nil && l.on.Load() }
+func (s *Spinner) enabled() bool { return s != nil && s.on.Load() }
 
 // Wake is called before a goroutine is woken, and Awake by that goroutine.
-func (l *Spinner) Wake() {
-	if l != nil {
-		l.woken.Add(1)
+func (s *Spinner) Wake() {
+	if s != nil {
+		s.waking.Add(1)
 	}
 }
 
-// Awake undoes a Wake.
-func (l *Spinner) Awake() {
-	if l != nil {
-		l.woken.Add(-1)
+// Awake is called by the goroutine that was woken, and undoes its Wake.
+func (s *Spinner) Awake() {
+	if s != nil {
+		s.waking.Add(-1)
 	}
 }
 
-// Poll is called by a goroutine that is about to park, and may find that it was woken. It
-// handles nothing unless begin reports true: what it handles may wait for a lock, and
-// nothing may depend on the goroutine meanwhile. It reports whether it has handled
-// anything.
-func (l *Spinner) Poll(begin func() bool) (handled bool) {
-	if !l.enabled() || l.enough() {
+// Poll is called by a goroutine that is about to park. It handles no work unless begin
+// reports true: a handler may wait for a lock, and no other goroutine may depend on this
+// one meanwhile. It reports whether it has handled any work.
+func (s *Spinner) Poll(begin func() bool) (handled bool) {
+	if !s.enabled() || s.enough() {
 		return false
 	}
-	l.polled.Add(1)
-	return l.poll(l.enough, begin)
+	s.polled.Add(1)
+	return s.poll(s.enough, begin)
 }
 
-// NeverParks reports whether Poll takes the place of Look.
-func (l *Spinner) NeverParks() bool { return l != nil && l.neverParks }
+// NeverParks reports whether callers use PollUntil in place of Poll.
+func (s *Spinner) NeverParks() bool { return s != nil && s.neverParks }
 
-// PollUntil is Look again and again, until something was handled or called reports true: that
-// the goroutine need not park any more. It returns at once while another goroutine polls.
-func (l *Spinner) PollUntil(begin, called func() bool) (handled bool) {
-	if !l.polling.CompareAndSwap(false, true) {
+// PollUntil calls the PollFunc again and again, until work was handled, the spinner is
+// disabled, or called reports that the goroutine need not park any more. It reports whether
+// it has handled any work. It returns at once while another goroutine polls.
+func (s *Spinner) PollUntil(begin, called func() bool) (handled bool) {
+	if !s.polling.CompareAndSwap(false, true) {
 		return false
 	}
-	defer l.polling.Store(false)
-	enough := func() bool { return l.enough() || called() }
-	for l.enabled() && !called() {
-		if !l.enough() {
-			l.polled.Add(1)
-			if l.poll(enough, begin) {
+	defer s.polling.Store(false)
+	enough := func() bool { return s.enough() || called() }
+	for s.enabled() && !called() {
+		if !s.enough() {
+			s.polled.Add(1)
+			if s.poll(enough, begin) {
 				return true
 			}
 		}
-		runtime.Gosched() // for one that was woken
+		runtime.Gosched() // for a goroutine that was woken
 	}
 	return false
 }
 
-// Polls counts the looks since the lookout was made.
-func (l *Spinner) Polls() int64 {
-	if l == nil {
+// Polls counts the calls of the PollFunc so far.
+func (s *Spinner) Polls() int64 {
+	if s == nil {
 		return 0
 	}
-	return l.polled.Load()
+	return s.polled.Load()
 }
 
-// Free is the begin of a goroutine on which nothing depends.
-func Free() bool { return true }
+// AlwaysBegin is the begin of a goroutine on which no other depends.
+func AlwaysBegin() bool { return true }

@@ -5,66 +5,66 @@ import (
 	"testing/synctest"
 )
 
-// TestLookout: an idle worker looks, and not while another goroutine is about to run.
-func TestLookout(t *testing.T) {
+// TestSpinnerPolls: an idle worker polls, except while a woken goroutine waits to run.
+func TestSpinnerPolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		looks := 0
-		l := NewSpinner(func(enough, _ func() bool) bool {
+		polls := 0
+		s := NewSpinner(func(enough, _ func() bool) bool {
 			if enough() {
-				t.Error("a goroutine looks while another is about to run")
+				t.Error("a goroutine polls while a woken goroutine waits to run")
 			}
-			looks++
+			polls++
 			return false
 		}, false)
-		d := NewDispatcher(l)
+		d := NewDispatcher(s)
 		d.Schedule(func() {})
 		synctest.Wait()
-		if looks != 0 {
-			t.Error("a worker looks where there is nothing to look at")
+		if polls != 0 {
+			t.Error("a worker polls with a disabled spinner")
 		}
-		l.Enable(true)
+		s.Enable(true)
 		d.Schedule(func() {})
 		synctest.Wait()
-		if looks != 1 || idleWorkers(d) != 1 {
-			t.Errorf("%d looks of %d idle workers, want one of one", looks, idleWorkers(d))
+		if polls != 1 || idleWorkers(d) != 1 {
+			t.Errorf("%d polls of %d idle workers, want one of one", polls, idleWorkers(d))
 		}
-		l.Wake()
+		s.Wake()
 		d.Schedule(func() {})
 		synctest.Wait()
-		if looks != 1 {
-			t.Error("a worker looks while a goroutine that was woken does not run yet")
+		if polls != 1 {
+			t.Error("a worker polls while a woken goroutine waits to run")
 		}
-		l.Awake()
+		s.Awake()
 		d.Close()
-		if l.enough() {
-			t.Error("a goroutine counts as woken when all have run")
+		if s.enough() {
+			t.Error("a goroutine counts as woken after all have run")
 		}
 	})
 }
 
-// TestLookoutHandles: a worker that handles what it has found is given no work, which
-// goes to another: it may wait for a lock that is held until that work is done.
-func TestLookoutHandles(t *testing.T) {
+// TestPollingWorkerGetsNoWork: scheduled work goes to another worker than one that handles work from
+// its poll, since that one may wait for a lock that is held until the scheduled work is done.
+func TestPollingWorkerGetsNoWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d *Dispatcher
 		released, found := make(chan struct{}), false
-		l := NewSpinner(func(enough, begin func() bool) bool {
+		s := NewSpinner(func(enough, begin func() bool) bool {
 			if found {
 				return false
 			}
 			found = true
 			if !begin() {
-				t.Error("an idle worker has no time")
+				t.Error("begin of an idle worker reports false")
 			}
 			d.Schedule(func() { close(released) })
 			if !enough() {
-				t.Error("a worker that has woken another has not enough to do")
+				t.Error("enough reports false while a woken goroutine waits to run")
 			}
-			<-released // a deadlock, if the work was given to this one
+			<-released // a deadlock, if this worker was given the work
 			return true
 		}, false)
-		l.Enable(true)
-		d = NewDispatcher(l)
+		s.Enable(true)
+		d = NewDispatcher(s)
 		d.Schedule(func() {})
 		synctest.Wait()
 		if idle := idleWorkers(d); idle != 2 {
@@ -74,22 +74,22 @@ func TestLookoutHandles(t *testing.T) {
 	})
 }
 
-// TestLookoutNoTime: a worker that was given work while it looked leaves what it found.
-func TestLookoutNoTime(t *testing.T) {
+// TestScheduledWorkerHandlesNothingFound: a worker that was given work while it polled handles no work of its poll.
+func TestScheduledWorkerHandlesNothingFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d *Dispatcher
-		ran, looks := false, 0
-		l := NewSpinner(func(_, begin func() bool) bool {
-			if looks++; looks == 1 {
+		ran, polls := false, 0
+		s := NewSpinner(func(_, begin func() bool) bool {
+			if polls++; polls == 1 {
 				d.Schedule(func() { ran = true }) // to the worker that parked last: this one
 				if begin() {
-					t.Error("a worker that was given work has time")
+					t.Error("begin of a worker that was given work reports true")
 				}
 			}
 			return false
 		}, false)
-		l.Enable(true)
-		d = NewDispatcher(l)
+		s.Enable(true)
+		d = NewDispatcher(s)
 		d.Schedule(func() {})
 		synctest.Wait()
 		if !ran || idleWorkers(d) != 1 {
@@ -99,44 +99,44 @@ func TestLookoutNoTime(t *testing.T) {
 	})
 }
 
-// TestPoll: an idle worker of a lookout that polls looks again and again, as long as there is
-// something to look at, takes the work that comes meanwhile, and is the only one.
-func TestPoll(t *testing.T) {
+// TestPollUntil: with a spinner that never parks, one idle worker polls again and again while the
+// spinner is enabled, runs work that is scheduled meanwhile, and no other worker polls.
+func TestPollUntil(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d *Dispatcher
-		var l *Spinner
-		looks, ran := 0, false
-		l = NewSpinner(func(_, begin func() bool) bool {
-			switch looks++; looks {
+		var s *Spinner
+		polls, ran := 0, false
+		s = NewSpinner(func(_, begin func() bool) bool {
+			switch polls++; polls {
 			case 100:
-				if l.PollUntil(begin, func() bool { return false }) {
+				if s.PollUntil(begin, func() bool { return false }) {
 					t.Error("two goroutines poll")
 				}
 				d.Schedule(func() { ran = true })
 			case 1000:
-				l.Enable(false)
+				s.Enable(false)
 			}
 			return false
 		}, true)
-		d = NewDispatcher(l)
-		l.Enable(true)
+		d = NewDispatcher(s)
+		s.Enable(true)
 		d.Schedule(func() {})
 		synctest.Wait()
-		if looks != 1000 || !ran || idleWorkers(d) != 1 {
-			t.Errorf("%d looks, its work is done: %t, %d idle workers; want 1000 looks of one that works", looks, ran, idleWorkers(d))
+		if polls != 1000 || !ran || idleWorkers(d) != 1 {
+			t.Errorf("%d polls, its work is done: %t, %d idle workers; want 1000 polls of one that works", polls, ran, idleWorkers(d))
 		}
 		d.Close()
 	})
 }
 
-// TestNothingPollsInVain: where there is nothing to look at a goroutine parks.
-func TestNothingPollsInVain(t *testing.T) {
+// TestDisabledSpinnerParks: a worker with a disabled spinner parks.
+func TestDisabledSpinnerParks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := NewSpinner(func(func() bool, func() bool) bool {
-			t.Error("a worker looks where there is nothing to look at")
+		s := NewSpinner(func(func() bool, func() bool) bool {
+			t.Error("a worker polls with a disabled spinner")
 			return false
 		}, true)
-		d := NewDispatcher(l)
+		d := NewDispatcher(s)
 		d.Schedule(func() {})
 		synctest.Wait()
 		if idleWorkers(d) != 1 {

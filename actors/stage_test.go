@@ -20,7 +20,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/actors"
 )
 
-// probe is a Receiver made of functions; those that are nil do nothing.
+// probe is a Receiver of functions; nil functions do nothing.
 type probe struct {
 	onReceive   func(message any)
 	onFailed    func(message any, cause *actors.Panic)
@@ -52,8 +52,8 @@ func (p *probe) Dropped(message any, reason actors.DropReason) {
 	}
 }
 
-// journal is a probe that writes down what it is told. It has no lock: -race
-// sees to it that a stage and its supervisor take turns.
+// journal is a probe that records its calls. It has no lock: -race reports it if a
+// stage and its supervisor call it concurrently.
 type journal struct {
 	probe
 	seen []string
@@ -99,7 +99,7 @@ func TestStageHandlesInOrder(t *testing.T) {
 		var got []any
 		r := &probe{onReceive: func(message any) { got = append(got, message) }}
 		st := spawn(t, newSystem(t), "ordered", r, actors.StageOptions{Mailbox: actors.MailboxOptions{Capacity: 3}})
-		st.Post(nil) // is a message like any other
+		st.Post(nil) // a valid message
 		want := []any{nil}
 		for i := range messages {
 			st.Post(i)
@@ -115,7 +115,7 @@ func TestStageHandlesInOrder(t *testing.T) {
 	})
 }
 
-// TestStagePanicKeepsTheQueue has two messages of five fail.
+// TestStagePanicKeepsTheQueue panics on two of five messages.
 func TestStagePanicKeepsTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJournal()
@@ -143,7 +143,7 @@ func TestStagePanicKeepsTheQueue(t *testing.T) {
 	})
 }
 
-// TestPanicIsAnError panics with an error, and ends a goroutine without a panic.
+// TestPanicIsAnError panics with an error, and ends a goroutine by Goexit.
 func TestPanicIsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("broken")
@@ -174,10 +174,9 @@ func TestPanicIsAnError(t *testing.T) {
 	})
 }
 
-// TestStageStandsStillWhileFailed holds the supervisor in Failed: the stage waits
-// for it, and so does whoever wants something of the supervisor, but no other
-// stage.
-func TestStageStandsStillWhileFailed(t *testing.T) {
+// TestStagePausesWhileFailedRuns blocks the supervisor in Failed: the stage waits
+// for it, and so do callers of the supervisor, but other stages run.
+func TestStagePausesWhileFailedRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSystem(t)
 		gate := make(chan struct{})
@@ -211,7 +210,7 @@ func TestStageStandsStillWhileFailed(t *testing.T) {
 	})
 }
 
-// TestStageRestartedPanics lets the restart itself fail, twice.
+// TestStageRestartedPanics lets Restarted panic twice.
 func TestStageRestartedPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJournal()
@@ -234,9 +233,9 @@ func TestStageRestartedPanics(t *testing.T) {
 	})
 }
 
-// TestStageDropsWhatIsLeft closes a system while a handler runs, with messages
-// behind it and a sender that waits for room.
-func TestStageDropsWhatIsLeft(t *testing.T) {
+// TestCloseDropsQueuedMessages closes a system while a handler runs, with messages
+// in the queue and a sender that waits for space.
+func TestCloseDropsQueuedMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := actors.NewSystem(actors.Options{})
 		gate := make(chan struct{})
@@ -258,7 +257,7 @@ func TestStageDropsWhatIsLeft(t *testing.T) {
 		synctest.Wait()
 		st.Post(1)
 		st.Post(2)
-		go st.Post("waits for room")
+		go st.Post("waits for space")
 		synctest.Wait()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -273,7 +272,7 @@ func TestStageDropsWhatIsLeft(t *testing.T) {
 		j.check(t, "in hand")
 		want := map[any]actors.DropReason{
 			1: actors.DropStopped, 2: actors.DropStopped,
-			"waits for room": actors.DropClosed, "late": actors.DropClosed,
+			"waits for space": actors.DropClosed, "late": actors.DropClosed,
 		}
 		if diff := cmp.Diff(want, drops); diff != "" {
 			t.Errorf("drops (-want +got):\n%s", diff)
@@ -281,9 +280,9 @@ func TestStageDropsWhatIsLeft(t *testing.T) {
 	})
 }
 
-// TestStageAccounting posts from many goroutines to stages that fail now and
-// then, and closes the system meanwhile: of each message the receiver hears
-// once.
+// TestStageAccounting posts from many goroutines to stages that panic now and
+// then, and closes the system meanwhile: each message reaches the receiver once, in
+// Receive, Failed or Dropped.
 func TestStageAccounting(t *testing.T) {
 	const stages, senders, each = 3, 4, 1500
 	for _, plain := range []bool{true, false} {
@@ -303,7 +302,7 @@ func TestStageAccounting(t *testing.T) {
 						panic("broken")
 					}
 					if !f.handle(p) {
-						t.Errorf("%v was overtaken by another of its sender", *p)
+						t.Errorf("%v was overtaken by a later message of its sender", *p)
 					}
 				}
 				r := &probe{
@@ -339,7 +338,7 @@ func TestStageAccounting(t *testing.T) {
 			f.check(t)
 			t.Logf("failed %d, dropped %d", failed.Load(), dropped.Load())
 			if failed.Load() == 0 || dropped.Load() == 0 {
-				t.Errorf("%d failed and %d were dropped: the test tested nothing", failed.Load(), dropped.Load())
+				t.Errorf("%d failed and %d were dropped, want some of each", failed.Load(), dropped.Load())
 			}
 		})
 	}
@@ -360,7 +359,7 @@ func TestSpawnNamesAreUnique(t *testing.T) {
 		synctest.Wait()
 		j.check(t, "still there")
 
-		// A stage whose actor stops itself leaves its name to others.
+		// The name of a stage whose actor has stopped itself is free.
 		var self *actors.Stage
 		quitter := actor.PropsFromFunc(func(c actor.Context) {
 			if c.Message() == "quit" {
@@ -377,8 +376,8 @@ func TestSpawnNamesAreUnique(t *testing.T) {
 	})
 }
 
-// TestSpawnDuringClose spawns while a handler keeps a system from closing, and
-// afterwards.
+// TestSpawnDuringClose spawns while a handler delays the close of a system, and after
+// the close.
 func TestSpawnDuringClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := actors.NewSystem(actors.Options{})
@@ -401,8 +400,7 @@ func TestSpawnDuringClose(t *testing.T) {
 	})
 }
 
-// TestSpawnAndCloseAtOnce leaves it to chance which comes first: either way all
-// of it ends.
+// TestSpawnAndCloseAtOnce races Spawn with Close: every stage ends either way.
 func TestSpawnAndCloseAtOnce(t *testing.T) {
 	noLeaks(t)
 	for range 50 {
@@ -424,7 +422,7 @@ func TestSpawnAndCloseAtOnce(t *testing.T) {
 	}
 }
 
-// TestSpawnOfBrokenProps spawns an actor that cannot be made.
+// TestSpawnOfBrokenProps spawns an actor whose producer panics.
 func TestSpawnOfBrokenProps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSystem(t)
@@ -442,7 +440,7 @@ func TestSpawnOfBrokenProps(t *testing.T) {
 	})
 }
 
-// echo is a user's actor that notes what it gets and answers requests.
+// echo is a user's actor that records its messages and answers requests.
 type echo struct {
 	number int // of the incarnation
 	seen   *[]string
@@ -476,8 +474,8 @@ func spawnEcho(t *testing.T, s *actors.System, r *probe, on map[string]func(acto
 	return st, seen
 }
 
-// TestStageWithProps checks the way of a message of the user's own: to the
-// receiver, and from there to the user's actor, who can answer its sender.
+// TestStageWithProps sends a message to the receiver, which passes it to the user's
+// actor; the actor can answer the sender.
 func TestStageWithProps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSystem(t)
@@ -535,8 +533,8 @@ func TestStageWithProps(t *testing.T) {
 	})
 }
 
-// TestStageWithPropsRestarts lets the user's actor fail on a request: a fresh
-// actor goes on, and the receiver may pass something on first.
+// TestStageWithPropsRestarts lets the user's actor panic on a request: a new actor
+// goes on, and the receiver may pass a message to it first.
 func TestStageWithPropsRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var self *actor.PID
@@ -568,8 +566,8 @@ func TestStageWithPropsRestarts(t *testing.T) {
 	})
 }
 
-// TestStageWithPropsFailsAtItsEnd lets the user's actor panic where it is told of
-// its end. That must not keep it alive, nor keep Close waiting.
+// TestStageWithPropsFailsAtItsEnd lets the user's actor panic on the messages about
+// its end. The actor must end all the same, and Close must return.
 func TestStageWithPropsFailsAtItsEnd(t *testing.T) {
 	fail := func(actor.Context) { panic("broken") }
 	spawnChild := func(c actor.Context) { c.Spawn(actor.PropsFromFunc(func(actor.Context) {})) }
@@ -607,9 +605,9 @@ func TestStageWithPropsFailsAtItsEnd(t *testing.T) {
 	}
 }
 
-// TestStageWithPropsFailsWhileStopping lets the user's actor fail on a message of
-// its child, for whose end it waits while the system closes. A restart would
-// call its stop off.
+// TestStageWithPropsFailsWhileStopping lets the user's actor panic on a message of
+// its child while it waits for the child's end and the system closes. A restart would
+// cancel its stop.
 func TestStageWithPropsFailsWhileStopping(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gate := make(chan struct{})
@@ -664,8 +662,8 @@ func (l *panicLog) Enabled(context.Context, slog.Level) bool { return true }
 func (l *panicLog) WithAttrs([]slog.Attr) slog.Handler       { return l }
 func (l *panicLog) WithGroup(string) slog.Handler            { return l }
 
-// TestPausesBetweenFailedStarts: a user's actor that cannot start is tried
-// again after pauses that double, and its messages wait for it.
+// TestPausesBetweenFailedStarts: a user's actor whose start panics is restarted after
+// delays that double, and its messages wait.
 func TestPausesBetweenFailedStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()

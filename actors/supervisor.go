@@ -12,14 +12,13 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
-// supervisor is the parent of every stage. Being an actor, it restarts stages
-// and reclaims messages one at a time, on its own goroutine, while the stages
-// go on.
+// supervisor is the parent of every stage. As an actor, it restarts stages and
+// reclaims messages one at a time, on its own goroutine, while the stages run.
 type supervisor struct {
 	stopped  chan<- struct{} // closed when the last stage has ended
 	stopping bool
 
-	mu     lockorder.Mutex[lockorder.Supervisor] // lets others than the supervisor read
+	mu     lockorder.Mutex[lockorder.Supervisor] // for readers other than the supervisor
 	stages map[string]*Stage                     // by process id: those that have not ended
 }
 
@@ -34,30 +33,30 @@ type (
 		props *actor.Props
 		reply chan error
 	}
-	// reclaim carries a message that nobody will handle. The stage's receiver
-	// gives back what it holds.
+	// reclaim carries a message that will not be handled. The stage's receiver
+	// releases its resources.
 	reclaim struct {
 		stage   *Stage
 		message any
 		reason  DropReason
 	}
-	// reclaiming takes back a part of what a process had that is gone.
-	reclaiming struct {
+	// reclaimParts reclaims the resources of a dead process, a part at a time.
+	reclaimParts struct {
 		part func() (more bool)
-		next *Mailbox // where the next part waits, behind the messages that have come meanwhile
+		next *Mailbox // of the supervisor: the next part waits behind the messages that came meanwhile
 	}
-	// restart lets a stage try again that failed to start.
-	restart struct {
+	// retryStart restarts a stage that failed to start.
+	retryStart struct {
 		parent actor.Supervisor
 		child  *actor.PID
 	}
 )
 
-// A user's actor that panics while it starts is restarted after a pause, which
+// A user's actor that panics while it starts is restarted after a delay, which
 // doubles each time up to a bound.
 const (
-	firstPause = 10 * time.Millisecond
-	lastPause  = time.Second
+	minStartDelay = 10 * time.Millisecond
+	maxStartDelay = time.Second
 )
 
 // Receive implements actor.Actor.
@@ -67,11 +66,11 @@ func (s *supervisor) Receive(c actor.Context) {
 		m.reply <- s.spawn(c, m)
 	case *reclaim:
 		m.stage.receiver.Dropped(m.message, m.reason)
-	case *reclaiming:
+	case *reclaimParts:
 		if m.part() {
 			m.next.PostUserMessage(m)
 		}
-	case *restart:
+	case *retryStart:
 		if !s.stopping {
 			m.parent.RestartChildren(m.child)
 		}
@@ -86,28 +85,28 @@ func (s *supervisor) Receive(c actor.Context) {
 	}
 }
 
-// reclaimLate serves what reaches the supervisor when it has stopped already:
-// nothing runs beside it any more.
+// reclaimLate handles the messages that reach the supervisor after it has stopped:
+// no stage runs beside it any more.
 func reclaimLate(message any, _ DropReason) {
 	switch m := message.(type) {
 	case *spawnStage:
 		m.reply <- ErrStopped
 	case *reclaim:
 		m.stage.receiver.Dropped(m.message, m.reason)
-	case *reclaiming:
+	case *reclaimParts:
 		for m.part() {
 		}
 	}
 }
 
-// spawn makes the stage a child. A panic is one of a user's Props: protoactor
-// makes the first actor of a process here, not on the stage's goroutine.
+// spawn makes the stage a child. It returns a panic of a user's Props as an error:
+// protoactor makes the first actor of a process here, not on the stage's goroutine.
 func (s *supervisor) spawn(c actor.Context, m *spawnStage) (err error) {
 	if s.stopping {
-		return ErrStopped // protoactor would let the child in, and wait for it
+		return ErrStopped // protoactor would accept the child, and wait for its end
 	}
-	// protoactor looks at the addresses, and a stage's is free a moment before
-	// the supervisor hears of its end.
+	// protoactor compares addresses, and a stage's is free a moment before the
+	// supervisor receives its Terminated.
 	if slices.Contains(s.names(), m.stage.name) {
 		return errors.New("another stage has the name, and has not ended")
 	}
@@ -140,12 +139,12 @@ func (s *supervisor) names() []string {
 
 // HandleFailure implements actor.SupervisorStrategy; protoactor calls it on
 // the supervisor's goroutine while the failed child's mailbox is suspended.
-// The receiver decides first what becomes of the message, so that a message to
-// be handled again is in place before the child starts anew.
+// The receiver disposes of the message first, so that a message to be handled
+// again is queued before the child restarts.
 //
-// While the system closes, nothing is restarted: each stage has had its Stop by
-// then, and a restart would call it off. It is resumed only because a user's
-// actor may have to serve its children until they have ended.
+// While the system closes, no stage is restarted: each has had its Stop by then,
+// and a restart would cancel it. The stage is resumed, because a user's actor may
+// have to serve its children until they have ended.
 func (s *supervisor) HandleFailure(_ *actor.ActorSystem, parent actor.Supervisor, child *actor.PID, _ *actor.RestartStatistics, reason, message any) {
 	st := s.stages[child.Id]
 	at := userMessage(message)
@@ -156,25 +155,25 @@ func (s *supervisor) HandleFailure(_ *actor.ActorSystem, parent actor.Supervisor
 	switch {
 	case s.stopping:
 		parent.ResumeChildren(child)
-	case st == nil || at != nil || !st.users:
+	case st == nil || at != nil || !st.hasProps:
 		parent.RestartChildren(child)
-	default: // at its start, for which a user's actor may have a lasting reason
-		again := &restart{parent: parent, child: child}
-		time.AfterFunc(st.nextPause(), func() { st.system.reports.PostUserMessage(again) })
+	default: // at its start: the cause may last, so the retry is delayed
+		again := &retryStart{parent: parent, child: child}
+		time.AfterFunc(st.nextStartDelay(), func() { st.system.supervisorMailbox.PostUserMessage(again) })
 	}
 	if st != nil && at != nil {
-		st.pause = 0
+		st.startDelay = 0
 	}
 }
 
-// nextPause is how long to wait before the stage may try to start again.
-func (st *Stage) nextPause() time.Duration {
-	st.pause = min(max(2*st.pause, firstPause), lastPause)
-	return st.pause
+// nextStartDelay is how long to wait before the next try to start the stage.
+func (st *Stage) nextStartDelay() time.Duration {
+	st.startDelay = min(max(2*st.startDelay, minStartDelay), maxStartDelay)
+	return st.startDelay
 }
 
-// userMessage is the message that somebody sent, or nil if it is one of the
-// library's own.
+// userMessage is the message without its envelope; nil: it is a message of the
+// library.
 func userMessage(message any) any {
 	message = actor.UnwrapEnvelopeMessage(message)
 	if _, ok := message.(actor.SystemMessage); ok {
@@ -183,7 +182,7 @@ func userMessage(message any) any {
 	return message
 }
 
-// Panic is what a handler panicked with, as an error.
+// Panic is the panic of a handler, as an error.
 type Panic struct {
 	Value any
 	Stack []byte // of the goroutine that panicked, when it was caught there
@@ -192,7 +191,7 @@ type Panic struct {
 // Error implements error.
 func (p *Panic) Error() string { return fmt.Sprintf("panic: %v", p.Value) }
 
-// Unwrap gives the error that was panicked with, if it was one.
+// Unwrap returns the value of the panic if it is an error, else nil.
 func (p *Panic) Unwrap() error {
 	err, _ := p.Value.(error)
 	return err
@@ -205,8 +204,8 @@ func asPanic(reason any) *Panic {
 	return &Panic{Value: reason}
 }
 
-// rethrow, deferred around a handler, adds the stack to a panic on its way to
-// the supervisor: by the time the supervisor sees it, the stack is gone.
+// rethrow, deferred around a handler, adds the stack to a panic: the supervisor
+// runs on another goroutine and cannot read it.
 func rethrow() {
 	if r := recover(); r != nil {
 		panic(&Panic{Value: r, Stack: debug.Stack()})

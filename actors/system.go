@@ -17,23 +17,23 @@ type Props = actor.Props
 
 // Options configure a System. The zero value works.
 type Options struct {
-	// Logger receives what protoactor has to say, below warnings at debug level,
-	// and panics of a user's actor at its end; nil discards it.
+	// Logger receives the log records of protoactor, those below warning level at
+	// debug level, and panics of a user's actor while it ends; nil discards them.
 	Logger *slog.Logger
-	// Spinner, if set, has a worker that has become idle look for work before it parks.
+	// Spinner, if set, makes a worker that has become idle poll for work before it parks.
 	Spinner *Spinner
 }
 
 // System is one protoactor system with its dispatcher and the supervisor
 // actor under which all stages run. Its methods are safe for concurrent use.
 type System struct {
-	logger     *slog.Logger
-	proto      *actor.ActorSystem
-	dispatcher *Dispatcher
-	supervisor *supervisor
-	pid        *actor.PID    // the supervisor's
-	reports    *Mailbox      // the supervisor's, posted to directly: it outlives the address
-	stopped    chan struct{} // closed by the supervisor when its last child is gone
+	logger            *slog.Logger
+	proto             *actor.ActorSystem
+	dispatcher        *Dispatcher
+	supervisor        *supervisor
+	pid               *actor.PID    // the supervisor's
+	supervisorMailbox *Mailbox      // posted to directly: it outlives the address
+	stopped           chan struct{} // closed by the supervisor when its last child has ended
 
 	closing, shutdown sync.Once
 }
@@ -50,27 +50,28 @@ func NewSystem(opts Options) *System {
 		stopped:    make(chan struct{}),
 	}
 	s.supervisor = newSupervisor(s.stopped)
-	s.reports = NewMailbox(MailboxOptions{Bounded: never, OnDrop: reclaimLate})
+	s.supervisorMailbox = NewMailbox(MailboxOptions{Bounded: neverBounded, OnDrop: reclaimLate})
 	s.pid = s.proto.Root.Spawn(actor.PropsFromProducer(
 		func() actor.Actor { return s.supervisor },
 		actor.WithDispatcher(s.dispatcher),
-		actor.WithMailbox(func() actor.Mailbox { return s.reports }),
+		actor.WithMailbox(func() actor.Mailbox { return s.supervisorMailbox }),
 	))
 	return s
 }
 
-// Reclaim has the supervisor call part until that reports that there is no more, with the other
-// messages that have come in between: part takes back what a process had that is gone, some at a
-// time, and waits for nothing. When the system has closed, the caller does it itself.
+// Reclaim makes the supervisor call part until part reports false; the supervisor handles the
+// messages that came meanwhile between two calls. part reclaims resources of a dead process, some
+// at a time, and does not block. When the system has closed, Reclaim calls part itself.
 func (s *System) Reclaim(part func() (more bool)) {
-	s.reports.PostUserMessage(&reclaiming{part: part, next: s.reports})
+	s.supervisorMailbox.PostUserMessage(&reclaimParts{part: part, next: s.supervisorMailbox})
 }
 
-// never marks mailboxes whose messages are few and must always be taken.
-func never(any) bool { return false }
+// neverBounded is the Bounded of mailboxes whose messages are few and must always be
+// accepted.
+func neverBounded(any) bool { return false }
 
 // deadLetterInterval is for how long a goroutine of protoactor counts dead
-// letters after the first: so long it may outlive Close.
+// letters after the first. It may outlive Close by that time.
 const deadLetterInterval = 50 * time.Millisecond
 
 func protoConfig(logger *slog.Logger) *actor.Config {
@@ -79,12 +80,11 @@ func protoConfig(logger *slog.Logger) *actor.Config {
 		actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return newLibraryLog(logger) }))
 }
 
-// Close stops every stage: what their mailboxes still hold is reported as
-// dropped, and a handler that is running is waited for. When a handler does
-// not come back before the context ends, Close returns the context's error with
-// the names of the stages that are left, and the goroutine of that handler
-// stays until it does. Close may be called again, and by several at once.
-// Writers are closed on their own.
+// Close stops every stage: messages in their mailboxes are reported as dropped,
+// and Close waits for running handlers. If a handler does not return before the
+// context ends, Close returns the context's error with the names of the stages
+// that still run, and the goroutine of that handler stays until it returns. Close
+// may be called again, and concurrently. Writers are closed separately.
 func (s *System) Close(ctx context.Context) error {
 	s.closing.Do(func() { s.proto.Root.Stop(s.pid) })
 	if err := await(ctx, s.stopped); err != nil {
@@ -110,8 +110,8 @@ func unstopped(names []string) string {
 	return "still running: " + strings.Join(names, ", ")
 }
 
-// await waits for stopped, or for the end of the context. If both have come, it
-// returns nil.
+// await waits until stopped is closed or the context ends. If both have happened,
+// it returns nil.
 func await(ctx context.Context, stopped <-chan struct{}) error {
 	select {
 	case <-stopped:

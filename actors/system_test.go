@@ -18,10 +18,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// closer is what ends with a context.
+// closer is closed with a context.
 type closer interface{ Close(context.Context) error }
 
-// closeNow closes c and waits as long as it takes.
+// closeNow closes c without a deadline.
 func closeNow(t testing.TB, c closer) {
 	t.Helper()
 	if err := c.Close(context.Background()); err != nil {
@@ -37,16 +37,16 @@ func newSystem(t testing.TB) *actors.System {
 	return s
 }
 
-// noLeaks fails the test if goroutines are left at its end. Call it first: what
-// is registered first is cleaned up last.
+// noLeaks fails the test if goroutines are left at its end. Call it first: the
+// cleanup that is registered first runs last.
 func noLeaks(t *testing.T) {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, before) })
 }
 
-// host is a store with its writer. At the end of the test nothing may be
-// reserved in the store, and its invariants must hold.
+// host is a store with its writer. At the end of the test the store must have no
+// reservation, and its invariants must hold.
 type host struct {
 	*actors.Writer
 	store  *shmstore.Store
@@ -56,7 +56,7 @@ type host struct {
 func newHost(t testing.TB, opts shmstore.Options) *host {
 	t.Helper()
 	if opts.Memory == shmstore.Auto {
-		opts.Memory = shmstore.Heap // the race detector sees it
+		opts.Memory = shmstore.Heap // visible to the race detector
 	}
 	store, err := shmstore.Create(opts)
 	if err != nil {
@@ -89,7 +89,7 @@ func (h *host) stats(t testing.TB) (st shmstore.Stats) {
 	return st
 }
 
-// one reserves room for size bytes, which must be there.
+// one reserves space for size bytes, which must be free.
 func (h *host) one(t testing.TB, size int) *shmstore.Reservation {
 	t.Helper()
 	got, err := h.Reserve(t.Context().Done(), nil, nil, 1, size, codec.IDRaw)
@@ -99,7 +99,7 @@ func (h *host) one(t testing.TB, size int) *shmstore.Reservation {
 	return &got[0]
 }
 
-// occupy takes all room in pieces of size bytes, oldest first.
+// occupy reserves all space in pieces of size bytes, and returns them, oldest first.
 func (h *host) occupy(t testing.TB, size int) []shmstore.Reservation {
 	t.Helper()
 	got, err := h.Reserve(nil, nil, nil, h.stats(t).Slots, size, codec.IDRaw)
@@ -115,8 +115,8 @@ func abortAll(rs []shmstore.Reservation) {
 	}
 }
 
-// What the library says of itself is no news to a program: its log shows it only when
-// it shows everything.
+// TestSystemLogsTheLibraryAtDebugLevel: records of the library about itself appear in a
+// program's log only at debug level.
 func TestSystemLogsTheLibraryAtDebugLevel(t *testing.T) {
 	for _, test := range []struct {
 		level slog.Level
@@ -147,14 +147,14 @@ func TestSystemCloseAgainAndAtOnce(t *testing.T) {
 	closeNow(t, s)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	for range 50 { // a closed system is closed, whatever the context says
+	for range 50 { // Close of a closed system returns nil, even if the context has ended
 		if err := s.Close(ended); err != nil {
-			t.Fatalf("Close of a closed system, with a context that is over: %v", err)
+			t.Fatalf("Close of a closed system, with an ended context: %v", err)
 		}
 	}
 }
 
-// TestSystemCloseBeforeWriter closes what belongs together in the wrong order.
+// TestSystemCloseBeforeWriter closes a system before its writer: both must close.
 func TestSystemCloseBeforeWriter(t *testing.T) {
 	noLeaks(t)
 	h := newHost(t, shmstore.Options{ArenaBytes: 1 << 16})
@@ -163,9 +163,9 @@ func TestSystemCloseBeforeWriter(t *testing.T) {
 	closeNow(t, h)
 }
 
-// TestSystemCloseNamesWhoIsLeft closes a system while handlers run, gives up,
-// and closes it once more when they have come back.
-func TestSystemCloseNamesWhoIsLeft(t *testing.T) {
+// TestSystemCloseNamesRunningStages closes a system while handlers run, until the
+// context ends, and closes it once more when the handlers have returned.
+func TestSystemCloseNamesRunningStages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := actors.NewSystem(actors.Options{})
 		gate := make(chan struct{})
@@ -205,8 +205,8 @@ func TestSystemCloseNamesWhoIsLeft(t *testing.T) {
 	})
 }
 
-// TestReclaimInParts: the supervisor takes back part after part, with other work in between, and
-// the caller does when the system is closed.
+// TestReclaimInParts: the supervisor runs part after part, with other work in between. When the
+// system is closed, the caller runs all parts.
 func TestReclaimInParts(t *testing.T) {
 	s := actors.NewSystem(actors.Options{})
 	order := make(chan string, 9)
@@ -233,6 +233,6 @@ func TestReclaimInParts(t *testing.T) {
 	closeNow(t, s)
 	s.Reclaim(parts("c", 2))
 	if len(order) != 2 {
-		t.Errorf("%d parts of 2 were taken back when Reclaim of a closed system returned", len(order))
+		t.Errorf("%d parts of 2 had run when Reclaim of a closed system returned", len(order))
 	}
 }

@@ -15,31 +15,31 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// Writer is the actor that owns a store's accounts: nothing else calls the
-// store's writer-only methods. Its methods are safe for concurrent use.
+// Writer is the actor that owns a store's accounts: it alone calls the store's
+// writer-only methods. Its methods are safe for concurrent use.
 //
-// Reservations that find no room wait in one queue and are served in order, so
-// that a large one is not starved by small ones behind it. One that lacks room
-// on a device holds up only those that want room there: see waiters. Each
-// release while somebody waits wakes the writer, and so does each waiter that
-// gives up, for it may have been the one that held up the others.
+// Reservations that find no space wait in one queue and are served in order, so
+// that a large one is not starved by later small ones. One that lacks space on a
+// device blocks only those on the same device: see reserveQueue. While a reservation
+// waits, each release wakes the writer, and so does each caller that gives up: its
+// reservation may have blocked the others.
 type Writer struct {
 	store    *shmstore.Store
 	mailbox  *Mailbox
 	system   *System
 	pid      *actor.PID
-	requests sync.Pool   // of *reserve, without an owner
-	retryDue atomic.Bool // a lookAgain is on its way
+	requests sync.Pool   // of *reserve
+	retryDue atomic.Bool // a retry message is on its way
 	closing  sync.Once
-	stopped  chan struct{} // closed by the actor, when all are answered
+	stopped  chan struct{} // closed by the actor, when all reservations are answered
 
-	// scarce is up while somebody waits for room in the arena, and for good when
-	// the actor stops. The actor raises it and then takes extents back; a producer keeps
-	// an extent and then looks at it. So one of them sees the other, and no
-	// extent lies idle while somebody waits for its room.
+	// scarce is true while a reservation waits for space in the arena, and for good when
+	// the actor stops. The actor sets it and then takes extents back; a producer keeps
+	// an extent and then reads it. So one of them sees the other, and no extent lies
+	// unused while a reservation waits for its space.
 	scarce atomic.Bool
 
-	// producers hold extents, which the writer takes back when others wait.
+	// producers hold extents, which the writer takes back when a reservation waits.
 	mu        lockorder.Mutex[lockorder.Writer]
 	producers map[*Producer]struct{}
 }
@@ -53,9 +53,9 @@ func (s *System) NewWriter(store *shmstore.Store) *Writer {
 		stopped:   make(chan struct{}),
 		producers: make(map[*Producer]struct{}),
 	}
-	w.mailbox = NewMailbox(MailboxOptions{Bounded: never, OnDrop: refuseLate})
+	w.mailbox = NewMailbox(MailboxOptions{Bounded: neverBounded, OnDrop: refuseLate})
 	store.OnRoom(w.retry)
-	a := &writerActor{w: w} // outlives a restart: others wait for answers from it
+	a := &writerActor{w: w} // outlives a restart: callers wait for its answers
 	w.pid = s.proto.Root.Spawn(actor.PropsFromProducer(
 		func() actor.Actor { return a },
 		actor.WithDispatcher(s.dispatcher),
@@ -72,7 +72,7 @@ type (
 		size, n     int
 		codec       codec.ID
 		alone       bool            // in a segment of its own
-		makes       bool            // the writer makes memory itself
+		writerMakes bool            // the writer makes memory itself
 		device      shmstore.Device // nil: none
 		deviceBytes int64
 		into        []shmstore.Reservation
@@ -82,7 +82,7 @@ type (
 		done        chan struct{} // capacity 1: the answer is in into and err
 	}
 	retry struct{}
-	// call runs a function on the writer's goroutine.
+	// call runs a function as the writer, between two other messages.
 	call struct {
 		f        func(*shmstore.Store)
 		done     chan struct{} // closed when the fields below are final
@@ -91,7 +91,7 @@ type (
 	}
 )
 
-// States of a reserve: it is answered or given up, never both.
+// States of a reserve: it is answered, or its caller gives up, never both.
 const (
 	reserveOpen uint32 = iota
 	reserveAnswered
@@ -99,27 +99,28 @@ const (
 )
 
 // Reserve grants up to n reservations of size bytes each, at least one,
-// appended to dst. While there is no room it waits, until done or cancel is
+// appended to dst. While there is no space it waits, until done or cancel is
 // closed; either may be nil. The error is then ErrCanceled, or ErrStopped if
-// the writer was closed. After cancel it says that there was no room: a writer that
-// has had no time to look is waited for. An error of the store that waiting cannot mend, such
-// as shmstore.ErrTooLarge, comes back at once.
+// the writer was closed. After cancel, Reserve first waits until the writer has
+// checked for space: ErrCanceled then means that there was none. An error of the
+// store that waiting cannot mend, such as shmstore.ErrTooLarge, is returned at once.
 func (w *Writer) Reserve(done, cancel <-chan struct{}, dst []shmstore.Reservation, n, size int, c codec.ID) ([]shmstore.Reservation, error) {
-	return w.reserveMade(done, cancel, dst, n, size, c, false)
+	return w.reserveWithMemory(done, cancel, dst, n, size, c, false)
 }
 
 // ReserveAlone is Reserve for one object that gets a segment of its own.
 func (w *Writer) ReserveAlone(done, cancel <-chan struct{}, size int, c codec.ID) (shmstore.Reservation, error) {
 	var one [1]shmstore.Reservation
-	got, err := w.reserveMade(done, cancel, one[:0], 1, size, c, true)
+	got, err := w.reserveWithMemory(done, cancel, one[:0], 1, size, c, true)
 	if err != nil {
 		return shmstore.Reservation{}, err
 	}
 	return got[0], nil
 }
 
-// reserveMade reserves, and makes memory that is left to be made.
-func (w *Writer) reserveMade(done, cancel <-chan struct{}, dst []shmstore.Reservation, n, size int, c codec.ID, alone bool) ([]shmstore.Reservation, error) {
+// reserveWithMemory reserves, and makes the memory of a large object on the caller's
+// goroutine. If the system has no memory, the writer makes it: it can evict objects.
+func (w *Writer) reserveWithMemory(done, cancel <-chan struct{}, dst []shmstore.Reservation, n, size int, c codec.ID, alone bool) ([]shmstore.Reservation, error) {
 	got, err := w.reserve(done, cancel, dst, n, size, c, alone, false)
 	if err != nil || !got[len(dst)].NeedsMemory() {
 		return got, err
@@ -134,13 +135,13 @@ func (w *Writer) reserveMade(done, cancel <-chan struct{}, dst []shmstore.Reserv
 	return dst, err
 }
 
-// reserve is reserveMade, but that the memory of a large object is left to be made, unless that
-// is for the writer: it can evict others for it, and have the caller wait.
+// reserve is reserveWithMemory without the memory of a large object: the caller makes it. With
+// makes, the writer makes it: it can evict objects for it, and let the caller wait.
 func (w *Writer) reserve(done, cancel <-chan struct{}, dst []shmstore.Reservation, n, size int, c codec.ID, alone, makes bool) ([]shmstore.Reservation, error) {
 	m := w.newReserve()
-	m.size, m.n, m.codec, m.alone, m.makes, m.into, m.err = size, n, c, alone, makes, dst, nil
-	if err := w.ask(done, cancel, m); err != nil {
-		return dst, err // m is not used again: the writer may still know it
+	m.size, m.n, m.codec, m.alone, m.writerMakes, m.into, m.err = size, n, c, alone, makes, dst, nil
+	if err := w.submit(done, cancel, m); err != nil {
+		return dst, err // m is not used again: the writer may still have it
 	}
 	into := m.into
 	m.into = nil
@@ -149,18 +150,18 @@ func (w *Writer) reserve(done, cancel <-chan struct{}, dst []shmstore.Reservatio
 }
 
 // ReserveOn is Reserve for one object of size bytes that holds a piece of dev:
-// see shmstore.Store.ReserveOn. It waits for room in both memories.
+// see shmstore.Store.ReserveOn. It waits for space in both memories.
 func (w *Writer) ReserveOn(done, cancel <-chan struct{}, dev shmstore.Device, deviceBytes int64, size int, c codec.ID) (r shmstore.Reservation, piece uint32, err error) {
 	m := &reserve{size: size, n: 1, codec: c, device: dev, deviceBytes: deviceBytes, done: make(chan struct{}, 1)}
-	if err := w.ask(done, cancel, m); err != nil {
+	if err := w.submit(done, cancel, m); err != nil {
 		return shmstore.Reservation{}, 0, err
 	}
 	return m.into[0], m.piece, nil
 }
 
-// ask waits until m is answered, or until done or cancel is closed.
-func (w *Writer) ask(done, cancel <-chan struct{}, m *reserve) error {
-	lockorder.AssertNone("a goroutine waits for room in the store")
+// submit posts m and waits until it is answered, or until done or cancel is closed.
+func (w *Writer) submit(done, cancel <-chan struct{}, m *reserve) error {
+	lockorder.AssertNone("a goroutine waits for space in the store")
 	m.state.Store(reserveOpen)
 	w.mailbox.PostAndRun(m)
 	select {
@@ -170,7 +171,7 @@ func (w *Writer) ask(done, cancel <-chan struct{}, m *reserve) error {
 			return ErrCanceled
 		}
 	case <-cancel:
-		_ = w.Do(func(*shmstore.Store) {}) // behind m, which has been looked at by then
+		_ = w.Do(func(*shmstore.Store) {}) // returns after the writer has tried m
 		if w.giveUp(m) {
 			return ErrCanceled
 		}
@@ -178,8 +179,8 @@ func (w *Writer) ask(done, cancel <-chan struct{}, m *reserve) error {
 	return m.err
 }
 
-// newReserve gives a reserve out of the pool. The pool is the writer's own: its
-// channels belong to the synctest bubble, if any, that the writer lives in.
+// newReserve takes a reserve from the pool. Each writer has its own pool: the
+// channels belong to the synctest bubble, if any, of the writer.
 func (w *Writer) newReserve() *reserve {
 	if m, ok := w.requests.Get().(*reserve); ok {
 		return m
@@ -187,8 +188,8 @@ func (w *Writer) newReserve() *reserve {
 	return &reserve{done: make(chan struct{}, 1)}
 }
 
-// giveUp reports whether m was still open. If it was answered, the answer is
-// there when giveUp returns.
+// giveUp ends the wait for m and reports whether m was unanswered. If m was
+// answered, the answer is in m when giveUp returns.
 func (w *Writer) giveUp(m *reserve) bool {
 	if m.state.CompareAndSwap(reserveOpen, reserveGivenUp) {
 		w.retry()
@@ -198,11 +199,10 @@ func (w *Writer) giveUp(m *reserve) bool {
 	return false
 }
 
-// Do runs f in the writer's place, with the store whose accounts it may then
-// use, and waits for it. It comes behind the reservations that were asked for
-// before. If f panics, so does Do, with a *Panic that tells where. f must not
-// call Do or Reserve, which would wait for it. After Close the error is
-// ErrStopped, and f is not called.
+// Do runs f as the writer and waits for it: f may call the store's writer-only
+// methods. f runs after the reservations that were requested before. If f panics,
+// so does Do, with a *Panic that has the stack. f must not call Do or Reserve,
+// which would deadlock. After Close the error is ErrStopped, and f is not called.
 func (w *Writer) Do(f func(*shmstore.Store)) error {
 	m := &call{f: f, done: make(chan struct{})}
 	w.mailbox.PostUserMessage(m)
@@ -216,19 +216,18 @@ func (w *Writer) Do(f func(*shmstore.Store)) error {
 	return nil
 }
 
-// Post has f run in the writer's place, as Do does, and does not wait for it. After
-// Close f is not called.
+// Post is Do without the wait. After Close f is not called.
 func (w *Writer) Post(f func(*shmstore.Store)) {
 	w.mailbox.PostUserMessage(&call{f: f, done: make(chan struct{})})
 }
 
-// Retry has the writer look for room again, for those who wait, after room has
-// come that no lease or reservation gave back.
+// Retry makes the writer serve its queue again. Callers use it when space has become
+// free other than by the release of a lease or a reservation.
 func (w *Writer) Retry() { w.retry() }
 
-// Close stops the actor, takes all extents back and waits for that. Waiting
-// reservations get ErrStopped. It returns early, with the context's error, when
-// a function given to Do does not come back. It may be called again.
+// Close stops the actor, takes all extents back and waits for both. Waiting
+// reservations get ErrStopped. If a function given to Do does not return before
+// the context ends, Close returns the context's error. It may be called again.
 func (w *Writer) Close(ctx context.Context) error {
 	w.closing.Do(func() { w.system.proto.Root.Stop(w.pid) })
 	if err := await(ctx, w.stopped); err != nil {
@@ -237,9 +236,9 @@ func (w *Writer) Close(ctx context.Context) error {
 	return nil
 }
 
-// retry has the writer look for room again. It is called by whoever
-// releases a lease or a reservation while the writer wants room, and by
-// waiters that give up. One message is on its way at most.
+// retry makes the writer serve its queue again. The store calls it when a lease
+// or a reservation is released while the writer wants space, and callers that give
+// up call it. At most one retry message is on its way.
 func (w *Writer) retry() {
 	if w.retryDue.CompareAndSwap(false, true) {
 		w.mailbox.PostUserMessage(retry{})
@@ -255,8 +254,8 @@ func refuseLate(message any, _ DropReason) {
 	}
 }
 
-// answer appends got to the caller's slice, unless the caller has given up: the
-// slice is then the caller's alone.
+// answer appends got to the caller's slice, unless the caller has given up: then
+// it does not touch the slice. It reports whether it has answered.
 func (m *reserve) answer(got []shmstore.Reservation, err error) bool {
 	if !m.state.CompareAndSwap(reserveOpen, reserveAnswered) {
 		return false
@@ -266,11 +265,11 @@ func (m *reserve) answer(got []shmstore.Reservation, err error) bool {
 	return true
 }
 
-// settled reports whether m needs no answer any more.
-func (m *reserve) settled() bool { return m.state.Load() != reserveOpen }
+// resolved reports whether m is answered or its caller has given up.
+func (m *reserve) resolved() bool { return m.state.Load() != reserveOpen }
 
-// run calls f. A panic is for the caller of Do: it says nothing about the
-// writer. Should f end the goroutine instead, the mailbox reports m as dropped.
+// run calls f. A panic goes to the caller of Do: the writer is not restarted. If f
+// ends the goroutine, the mailbox reports m as dropped.
 func (m *call) run(store *shmstore.Store) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -283,10 +282,10 @@ func (m *call) run(store *shmstore.Store) {
 	close(m.done)
 }
 
-// writerActor is the writer's side that runs on its own goroutine.
+// writerActor is the actor of a Writer.
 type writerActor struct {
 	w       *Writer
-	waiting waiters
+	waiting reserveQueue
 	scratch []shmstore.Reservation
 }
 
@@ -305,12 +304,12 @@ func (a *writerActor) Receive(c actor.Context) {
 	}
 }
 
-// grant answers m, unless it has to wait for what it lacks.
+// grant answers m, unless m lacks space: then it returns the shortage.
 func (a *writerActor) grant(m *reserve) (lacks shortage) {
-	if m.settled() {
+	if m.resolved() {
 		return shortage{} // given up
 	}
-	got, err := a.place(m)
+	got, err := a.tryReserve(m)
 	if errors.Is(err, shmstore.ErrFull) {
 		return shortageOf(m, err)
 	}
@@ -323,13 +322,13 @@ func (a *writerActor) grant(m *reserve) (lacks shortage) {
 	return shortage{}
 }
 
-// place asks the store for what m wants.
-func (a *writerActor) place(m *reserve) (got []shmstore.Reservation, err error) {
+// tryReserve asks the store for the reservations of m.
+func (a *writerActor) tryReserve(m *reserve) (got []shmstore.Reservation, err error) {
 	switch {
 	case m.device != nil:
 	case m.alone:
-		return a.w.store.ReserveAlone(a.scratch[:0], m.size, m.codec, m.makes)
-	case m.makes:
+		return a.w.store.ReserveAlone(a.scratch[:0], m.size, m.codec, m.writerMakes)
+	case m.writerMakes:
 		return a.w.store.ReserveExtent(a.scratch[:0], m.n, m.size, m.codec, 0)
 	default:
 		return a.w.store.ReserveAhead(a.scratch[:0], m.n, m.size, m.codec, 0)
@@ -342,13 +341,13 @@ func (a *writerActor) place(m *reserve) (got []shmstore.Reservation, err error) 
 	return append(a.scratch[:0], r), nil
 }
 
-// stop answers who waits and takes the extents back, those too that producers
-// are about to keep.
+// stop refuses the waiting reservations and takes the extents back, also those
+// that producers are about to keep.
 func (a *writerActor) stop() {
 	for _, m := range a.waiting.queue {
 		m.answer(nil, ErrStopped)
 	}
-	a.waiting = waiters{}
+	a.waiting = reserveQueue{}
 	a.w.scarce.Store(true)
 	a.w.revokeExtents()
 	a.w.store.WantRoom(false)

@@ -11,7 +11,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// countedDevice has room for so many bytes. Only the writer calls it.
+// countedDevice is a device with a capacity in bytes. Only the writer calls it.
 type countedDevice struct {
 	capacity, used int64
 	next           uint32
@@ -41,9 +41,9 @@ func (d *countedDevice) Pieces() int     { return len(d.pieces) }
 func (d *countedDevice) MaxBytes() int64 { return d.capacity }
 
 // requestOn is request for an object of size bytes with a piece of a device.
-func (h *host) requestOn(t *testing.T, done, cancel <-chan struct{}, dev shmstore.Device, deviceBytes int64, size int) *waiter {
+func (h *host) requestOn(t *testing.T, done, cancel <-chan struct{}, dev shmstore.Device, deviceBytes int64, size int) *pending {
 	t.Helper()
-	w := &waiter{}
+	w := &pending{}
 	producer := h.NewProducer()
 	go func() {
 		r, _, err := producer.ReserveOn(done, cancel, dev, deviceBytes, size, codec.IDRaw)
@@ -56,8 +56,8 @@ func (h *host) requestOn(t *testing.T, done, cancel <-chan struct{}, dev shmstor
 	return w
 }
 
-// abort gives what w has got back, and lets the writer see it.
-func (w *waiter) abort() {
+// abort aborts the reservations of w, and waits until the writer has served its queue.
+func (w *pending) abort() {
 	abortAll(w.got)
 	synctest.Wait()
 }
@@ -66,7 +66,7 @@ func TestWriterGrantsOnDevice(t *testing.T) {
 	h := newHost(t, roomy)
 	device := newCountedDevice(10)
 	var pieces []uint32
-	for range 3 { // the pieces of what is settled make room
+	for range 3 { // pieces of released objects are evicted
 		r, piece, err := h.ReserveOn(nil, nil, device, 6, 100, codec.IDMsgpack)
 		if err != nil {
 			t.Fatal(err)
@@ -81,37 +81,37 @@ func TestWriterGrantsOnDevice(t *testing.T) {
 		pieces = append(pieces, piece)
 	}
 	if st := h.stats(t); !slices.Equal(pieces, []uint32{1, 2, 3}) || st.Pieces != 1 || st.DeviceEvictedTotal != 2 {
-		t.Errorf("pieces %v, %d in use, %d evicted for room", pieces, st.Pieces, st.DeviceEvictedTotal)
+		t.Errorf("pieces %v, %d in use, %d evicted", pieces, st.Pieces, st.DeviceEvictedTotal)
 	}
 }
 
-// TestWriterServesDeviceInOrder: a piece that would fit waits behind one that
+// TestWriterServesDeviceInOrder: a piece that would fit waits behind an older one that
 // does not.
 func TestWriterServesDeviceInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, device := newHost(t, roomy), newCountedDevice(10)
 		first := h.requestOn(t, nil, nil, device, 4, 100)
 		second := h.requestOn(t, nil, nil, device, 4, 100)
-		second.mustHaveRoom(t, "the second")
+		second.mustBeGranted(t, "the second")
 		large := h.requestOn(t, nil, nil, device, 9, 100)
 		small := h.requestOn(t, nil, nil, device, 2, 100) // fits all the time
 		large.mustWait(t, "the large one")
 		small.mustWait(t, "the small one behind")
 		first.abort()
-		large.mustWait(t, "the large one, with half the room")
+		large.mustWait(t, "the large one, with half the space")
 		small.mustWait(t, "the small one behind it")
 		second.abort()
-		large.mustHaveRoom(t, "the large one")
+		large.mustBeGranted(t, "the large one")
 		small.mustWait(t, "the small one, with one byte left")
 		large.abort()
-		small.mustHaveRoom(t, "the small one, last")
+		small.mustBeGranted(t, "the small one, last")
 		small.abort()
 	})
 }
 
-// TestFullDeviceBlocksNobodyElse: neither those who want no device, nor those who
-// want another, nor the extents of small payloads.
-func TestFullDeviceBlocksNobodyElse(t *testing.T) {
+// TestFullDeviceBlocksOnlyItsWaiters: a full device blocks neither reservations without a
+// device, nor those on another device, nor the extents of small payloads.
+func TestFullDeviceBlocksOnlyItsWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, device, other := newHost(t, roomy), newCountedDevice(10), newCountedDevice(10)
 		held := h.requestOn(t, nil, nil, device, 10, 100)
@@ -119,11 +119,11 @@ func TestFullDeviceBlocksNobodyElse(t *testing.T) {
 		waits.mustWait(t, "the one that lacks the device")
 
 		plain := h.request(t, nil, nil, 1, twelveKB)
-		plain.mustHaveRoom(t, "one without a piece")
+		plain.mustBeGranted(t, "one without a piece")
 		elsewhere := h.requestOn(t, nil, nil, other, 10, 100)
-		elsewhere.mustHaveRoom(t, "one on another device")
+		elsewhere.mustBeGranted(t, "one on another device")
 		producer := h.NewProducer()
-		for range 2 { // the second time two are granted, so that one is at hand
+		for range 2 { // the second time two are granted, so that one is kept
 			r, err := producer.Reserve(nil, nil, 100, codec.IDRaw)
 			if err != nil {
 				t.Fatal(err)
@@ -132,7 +132,7 @@ func TestFullDeviceBlocksNobodyElse(t *testing.T) {
 		}
 		r, atHand := producer.TryReserve(100, codec.IDRaw)
 		if !atHand {
-			t.Error("no extent is kept while somebody waits for a device")
+			t.Error("no extent is kept while a reservation waits for a device")
 		} else {
 			r.Abort()
 		}
@@ -140,15 +140,15 @@ func TestFullDeviceBlocksNobodyElse(t *testing.T) {
 		synctest.Wait()
 		waits.mustWait(t, "the one that lacks the device")
 		held.abort()
-		waits.mustHaveRoom(t, "the one that waited")
-		for _, w := range []*waiter{waits, plain, elsewhere} {
+		waits.mustBeGranted(t, "the one that waited")
+		for _, w := range []*pending{waits, plain, elsewhere} {
 			w.abort()
 		}
 	})
 }
 
-// TestFullArenaIsServedInOrder: who has room on the device and none in the arena
-// waits there like everybody else, in front of those who came later.
+// TestFullArenaIsServedInOrder: a reservation with space on its device and none in the
+// arena waits for the arena, before later reservations.
 func TestFullArenaIsServedInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, device := newHost(t, roomy), newCountedDevice(10)
@@ -158,37 +158,37 @@ func TestFullArenaIsServedInOrder(t *testing.T) {
 		behindOn := h.requestOn(t, nil, nil, device, 1, 100)
 		behind := h.request(t, nil, nil, 1, twelveKB)
 		if n := device.Pieces(); n != 0 {
-			t.Errorf("%d pieces are in use by those who wait for the arena", n)
+			t.Errorf("%d pieces are in use by reservations that wait for the arena", n)
 		}
 		abortAll(held[:1])
 		synctest.Wait()
-		for _, w := range []*waiter{before, on, behindOn, behind} {
+		for _, w := range []*pending{before, on, behindOn, behind} {
 			w.mustWait(t, "one behind a large one")
 		}
 		abortAll(held[1:2])
 		synctest.Wait()
-		before.mustHaveRoom(t, "the first")
+		before.mustBeGranted(t, "the first")
 		on.mustWait(t, "the one on the device")
 		abortAll(held[2:3])
 		synctest.Wait()
-		on.mustHaveRoom(t, "the one on the device")
+		on.mustBeGranted(t, "the one on the device")
 		behindOn.mustWait(t, "the next on the device")
 		behind.mustWait(t, "the last")
 		abortAll(held[3:4])
 		synctest.Wait()
-		behind.mustHaveRoom(t, "the last: the one in front lacks the device alone")
+		behind.mustBeGranted(t, "the last: the one in front lacks the device alone")
 		behindOn.mustWait(t, "the next on the device")
 		on.abort()
-		behindOn.mustHaveRoom(t, "the next on the device")
+		behindOn.mustBeGranted(t, "the next on the device")
 		abortAll(held[4:])
-		for _, w := range []*waiter{before, behindOn, behind} {
+		for _, w := range []*pending{before, behindOn, behind} {
 			w.abort()
 		}
 	})
 }
 
-// TestDeviceWaiterIsNotOvertakenInTheArena: who waits for a device and then finds
-// the arena full blocks it from then on, however many small ones come after.
+// TestDeviceWaiterIsNotOvertakenInTheArena: a reservation that waits for a device and then
+// finds the arena full blocks the arena from then on, also for later small reservations.
 func TestDeviceWaiterIsNotOvertakenInTheArena(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, device := newHost(t, roomy), newCountedDevice(10)
@@ -197,7 +197,7 @@ func TestDeviceWaiterIsNotOvertakenInTheArena(t *testing.T) {
 		held := h.occupy(t, twelveKB)
 		on.mustWait(t, "the one on the device")
 		holder.abort() // now it lacks the arena
-		var waiting []*waiter
+		var waiting []*pending
 		for i := range held {
 			small := h.request(t, nil, nil, 1, twelveKB)
 			small.mustWait(t, "a small one behind")
@@ -209,10 +209,10 @@ func TestDeviceWaiterIsNotOvertakenInTheArena(t *testing.T) {
 				break
 			}
 		}
-		on.mustHaveRoom(t, "the one on the device")
+		on.mustBeGranted(t, "the one on the device")
 		on.abort()
 		for _, small := range waiting {
-			small.mustHaveRoom(t, "a small one behind")
+			small.mustBeGranted(t, "a small one behind")
 			small.abort()
 		}
 	})
@@ -231,10 +231,10 @@ func TestDeviceWaiterGivesUp(t *testing.T) {
 		small.mustWait(t, "the small one, with one left in front")
 		close(cancel)
 		synctest.Wait()
-		small.mustHaveRoom(t, "the small one, with nobody in front")
-		for _, w := range []*waiter{large, larger} {
+		small.mustBeGranted(t, "the small one, the only one in the queue")
+		for _, w := range []*pending{large, larger} {
 			if !w.over || !errors.Is(w.err, actors.ErrCanceled) {
-				t.Errorf("one that gave up: answered %t, %v", w.over, w.err)
+				t.Errorf("a canceled reservation: answered %t, %v", w.over, w.err)
 			}
 		}
 		small.abort()
@@ -242,13 +242,13 @@ func TestDeviceWaiterGivesUp(t *testing.T) {
 	})
 }
 
-// TestWriterRefusesOnDeviceAtOnce asks for what no release can make possible,
-// with and without others that wait, and for anything after Close.
+// TestWriterRefusesOnDeviceAtOnce makes requests that no release can satisfy, with and
+// without waiting reservations, and requests after Close.
 func TestWriterRefusesOnDeviceAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, device := newHost(t, roomy), newCountedDevice(10)
 		check := func() {
-			for want, w := range map[error]*waiter{
+			for want, w := range map[error]*pending{
 				shmstore.ErrTooLarge: h.requestOn(t, nil, nil, device, 11, 100),
 				shmstore.ErrSize:     h.requestOn(t, nil, nil, device, -1, 100),
 			} {
@@ -264,7 +264,7 @@ func TestWriterRefusesOnDeviceAtOnce(t *testing.T) {
 		closeNow(t, h)
 		synctest.Wait()
 		late := h.requestOn(t, nil, nil, device, 1, 100)
-		for _, w := range []*waiter{waits, late} {
+		for _, w := range []*pending{waits, late} {
 			if !w.over || !errors.Is(w.err, actors.ErrStopped) {
 				t.Errorf("after Close: answered %t, %v", w.over, w.err)
 			}

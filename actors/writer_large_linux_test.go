@@ -8,9 +8,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestWriterRefusesWhatTheMachineLacks: a large object for which there is no memory is refused,
+// TestWriterRefusesWithoutMemory: a large object for which there is no memory is refused,
 // and leaves no reservation.
-func TestWriterRefusesWhatTheMachineLacks(t *testing.T) {
+func TestWriterRefusesWithoutMemory(t *testing.T) {
 	const tooMuch = 1 << 45
 	h := newHost(t, shmstore.Options{Memory: shmstore.Shared, ArenaBytes: 64 << 10, LargeObjectBytes: 16 << 10, MaxLargeBytes: tooMuch})
 	if _, err := h.Reserve(nil, nil, nil, 1, tooMuch, codec.IDRaw); !errors.Is(err, shmstore.ErrMemory) {

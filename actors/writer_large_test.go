@@ -9,9 +9,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestWriterServesOthersWhileMemoryIsMade: the system takes its time to find and clear the
-// memory of a large object, and nobody else waits for that; nor does who wants another large
-// one.
+// TestWriterServesOthersWhileMemoryIsMade: while the system allocates and clears the memory of
+// a large object, other reservations do not wait, including those of other large objects.
 func TestWriterServesOthersWhileMemoryIsMade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, shmstore.Options{ArenaBytes: 64 << 10, LargeObjectBytes: 16 << 10, MaxLargeBytes: 1 << 20, Reuse: true})
@@ -21,7 +20,7 @@ func TestWriterServesOthersWhileMemoryIsMade(t *testing.T) {
 			<-made
 			return func(unmap, _ func()) { unmap() }
 		})
-		var large [2]*waiter
+		var large [2]*pending
 		for i := range large {
 			large[i] = h.request(t, nil, nil, 1, 100<<10)
 		}
@@ -29,7 +28,7 @@ func TestWriterServesOthersWhileMemoryIsMade(t *testing.T) {
 			t.Fatalf("the memory of %d large objects is being made, want %d", len(making), len(large))
 		}
 		small := h.request(t, nil, nil, 1, twelveKB)
-		small.mustHaveRoom(t, "who wants little, while much is being made,")
+		small.mustBeGranted(t, "a small one, while memory of large ones is made,")
 		if err := h.Do(func(s *shmstore.Store) {
 			if vs := s.Check(); len(vs) > 0 {
 				t.Errorf("while memory is made: %v", vs)
@@ -40,7 +39,7 @@ func TestWriterServesOthersWhileMemoryIsMade(t *testing.T) {
 		close(made)
 		synctest.Wait()
 		for _, w := range large {
-			w.mustHaveRoom(t, "who wanted much")
+			w.mustBeGranted(t, "a large one")
 			if n := len(w.got[0].Bytes()); n != 100<<10 {
 				t.Errorf("%d bytes, want %d", n, 100<<10)
 			}
@@ -48,17 +47,17 @@ func TestWriterServesOthersWhileMemoryIsMade(t *testing.T) {
 		}
 		abortAll(small.got)
 		again := h.request(t, nil, nil, 1, 100<<10)
-		again.mustHaveRoom(t, "who wants as much again")
+		again.mustBeGranted(t, "another large one")
 		abortAll(again.got)
 		if len(making) != len(large) {
-			t.Error("memory was made where there was some at hand")
+			t.Error("memory was made although free memory was at hand")
 		}
 	})
 }
 
-// TestWriterMakesForMany: many make memory at a time, of many lengths, more than there may be,
-// while the writer looks at its accounts.
-func TestWriterMakesForMany(t *testing.T) {
+// TestWriterMakesMemoryConcurrently: many goroutines make memory at a time, of many sizes, more than the
+// store may have, while the writer checks its accounts.
+func TestWriterMakesMemoryConcurrently(t *testing.T) {
 	const goroutines, rounds, least, spread = 6, 200, 20 << 10, 60 << 10
 	h := newHost(t, shmstore.Options{ArenaBytes: 64 << 10, LargeObjectBytes: 16 << 10, MaxLargeBytes: 256 << 10, Reuse: true})
 	var wg sync.WaitGroup

@@ -22,18 +22,18 @@ var roomy = shmstore.Options{ArenaBytes: 64 << 10, MaxObjectBytes: 40 << 10}
 
 const twelveKB = 12 << 10
 
-// waiter is a reservation that is asked for on a goroutine of its own.
-type waiter struct {
+// pending is a reservation that is requested on a goroutine of its own.
+type pending struct {
 	got  []shmstore.Reservation
 	err  error
 	over bool
 }
 
-// request starts a waiter in the bubble of the test and gives it the time to
-// reach the writer's queue, or to be answered.
-func (h *host) request(t *testing.T, done, cancel <-chan struct{}, n, size int) *waiter {
+// request starts a waiter in the bubble of the test, and returns when it is in the
+// writer's queue or answered.
+func (h *host) request(t *testing.T, done, cancel <-chan struct{}, n, size int) *pending {
 	t.Helper()
-	w := &waiter{}
+	w := &pending{}
 	go func() {
 		w.got, w.err = h.Reserve(done, cancel, nil, n, size, codec.IDRaw)
 		w.over = true
@@ -42,23 +42,23 @@ func (h *host) request(t *testing.T, done, cancel <-chan struct{}, n, size int) 
 	return w
 }
 
-func (w *waiter) mustWait(t *testing.T, who string) {
+func (w *pending) mustWait(t *testing.T, name string) {
 	t.Helper()
 	if w.over {
-		t.Errorf("%s was answered with %d reservations and %v, and should wait", who, len(w.got), w.err)
+		t.Errorf("%s was answered with %d reservations and %v, and should wait", name, len(w.got), w.err)
 	}
 }
 
-func (w *waiter) mustHaveRoom(t *testing.T, who string) {
+func (w *pending) mustBeGranted(t *testing.T, name string) {
 	t.Helper()
 	if !w.over || w.err != nil || len(w.got) == 0 {
-		t.Fatalf("%s should have room: answered %v, %d reservations, error %v", who, w.over, len(w.got), w.err)
+		t.Fatalf("%s should be granted: answered %v, %d reservations, error %v", name, w.over, len(w.got), w.err)
 	}
 }
 
-// TestCanceledForWantOfRoomAlone: who waits no longer for room gets what there is all the
-// same when the writer comes to look.
-func TestCanceledForWantOfRoomAlone(t *testing.T) {
+// TestCanceledReserveTakesFreeSpace: a Reserve whose cancel channel is closed still gets free
+// space when the writer tries it.
+func TestCanceledReserveTakesFreeSpace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, roomy)
 		hold, late := make(chan struct{}), make(chan struct{})
@@ -66,10 +66,10 @@ func TestCanceledForWantOfRoomAlone(t *testing.T) {
 		synctest.Wait()
 		close(late)
 		w := h.request(t, nil, late, 1, twelveKB)
-		w.mustWait(t, "whoever is late at a writer that has had no time")
+		w.mustWait(t, "a canceled Reserve, before the writer has tried it,")
 		close(hold)
 		synctest.Wait()
-		w.mustHaveRoom(t, "whoever asked in time")
+		w.mustBeGranted(t, "a Reserve whose space was free before the writer tried it")
 		w.got[0].Abort()
 	})
 }
@@ -85,7 +85,7 @@ func TestWriterGrants(t *testing.T) {
 	for i := range got[1:] {
 		r := &got[1+i]
 		if len(r.Bytes()) != 200 {
-			t.Errorf("room for %d bytes, want 200", len(r.Bytes()))
+			t.Errorf("space for %d bytes, want 200", len(r.Bytes()))
 		}
 		handle, err := r.Commit(150, 1)
 		if err != nil {
@@ -100,7 +100,7 @@ func TestWriterGrants(t *testing.T) {
 		}
 		lease.Release()
 	}
-	// Where not all fit, some do.
+	// If not all fit, Reserve grants some.
 	some, err := h.Reserve(nil, nil, nil, 100, twelveKB, codec.IDRaw)
 	if err != nil || len(some) != 5 {
 		t.Errorf("Reserve of 100, where 5 fit: %d, %v", len(some), err)
@@ -115,7 +115,7 @@ func TestWriterServesInOrder(t *testing.T) {
 		h := newHost(t, roomy)
 		held := h.occupy(t, twelveKB)
 		little := h.request(t, nil, nil, 1, 1000)
-		little.mustHaveRoom(t, "what fits into the gap at the end")
+		little.mustBeGranted(t, "what fits into the gap at the end")
 		abortAll(little.got)
 
 		large := h.request(t, nil, nil, 1, 3*twelveKB)
@@ -127,19 +127,19 @@ func TestWriterServesInOrder(t *testing.T) {
 			held[i].Abort()
 			synctest.Wait()
 		}
-		large.mustHaveRoom(t, "the large one")
+		large.mustBeGranted(t, "the large one")
 		larger.mustWait(t, "the one behind")
 		small.mustWait(t, "the small one behind both")
 		abortAll(large.got)
 		synctest.Wait()
-		larger.mustHaveRoom(t, "the one behind")
-		small.mustHaveRoom(t, "the small one, last")
+		larger.mustBeGranted(t, "the one behind")
+		small.mustBeGranted(t, "the small one, last")
 		abortAll(slices.Concat(larger.got, small.got, held[3:]))
 	})
 }
 
-// TestWriterServesOneForEachRelease lines up equals: each lease that is given
-// back makes room for exactly the one that has waited longest.
+// TestWriterServesOneForEachRelease queues reservations of equal size: each released
+// lease makes space for exactly the one that has waited longest.
 func TestWriterServesOneForEachRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, roomy)
@@ -155,7 +155,7 @@ func TestWriterServesOneForEachRelease(t *testing.T) {
 			}
 			leases = append(leases, lease)
 		}
-		waiters := make([]*waiter, len(leases))
+		waiters := make([]*pending, len(leases))
 		for i := range waiters {
 			waiters[i] = h.request(t, nil, nil, 1, twelveKB)
 		}
@@ -169,15 +169,15 @@ func TestWriterServesOneForEachRelease(t *testing.T) {
 			}
 		}
 		for i, w := range waiters {
-			w.mustHaveRoom(t, fmt.Sprint("waiter ", i))
+			w.mustBeGranted(t, fmt.Sprint("waiter ", i))
 			abortAll(w.got)
 		}
 	})
 }
 
-// TestWriterForgetsWhoGivesUp has a large reservation in front of a small one
-// given up: nothing is released, so only that can let the small one through.
-func TestWriterForgetsWhoGivesUp(t *testing.T) {
+// TestWriterSkipsCanceledReservations cancels a large reservation before a small one:
+// no space is released, so only the cancellation can unblock the small one.
+func TestWriterSkipsCanceledReservations(t *testing.T) {
 	for _, by := range []string{"done", "cancel"} {
 		t.Run(by, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -198,16 +198,16 @@ func TestWriterForgetsWhoGivesUp(t *testing.T) {
 
 				close(end)
 				synctest.Wait()
-				for _, w := range []*waiter{large, between, last} {
+				for _, w := range []*pending{large, between, last} {
 					if !w.over || !errors.Is(w.err, actors.ErrCanceled) || len(w.got) != 0 {
-						t.Errorf("one that gave up: answered %v, %d reservations, error %v", w.over, len(w.got), w.err)
+						t.Errorf("a canceled reservation: answered %v, %d reservations, error %v", w.over, len(w.got), w.err)
 					}
 				}
-				small.mustHaveRoom(t, "the small one, with nobody in front")
+				small.mustBeGranted(t, "the small one, the only one in the queue")
 				abortAll(held)
 				synctest.Wait()
 				if granted := h.stats(t).ReservedTotal - before; granted != 1 {
-					t.Errorf("%d reservations were granted, one was wanted", granted)
+					t.Errorf("%d reservations were granted, want one", granted)
 				}
 				abortAll(small.got)
 			})
@@ -215,8 +215,8 @@ func TestWriterForgetsWhoGivesUp(t *testing.T) {
 	}
 }
 
-// TestWriterCanceledLeavesSliceAlone gives up while the writer is about to
-// answer: the slice to append to is then the caller's again.
+// TestWriterCanceledLeavesSliceAlone cancels while the writer is about to answer: the
+// writer must not append to the slice then.
 func TestWriterCanceledLeavesSliceAlone(t *testing.T) {
 	const rounds, extent = 200, 512 // large enough that its grant takes a while
 	h := newHost(t, shmstore.Options{ArenaBytes: 1 << 20, Slots: 2 * extent})
@@ -232,7 +232,7 @@ func TestWriterCanceledLeavesSliceAlone(t *testing.T) {
 		})
 		<-busy
 		group.Go(func() {
-			runtime.Gosched() // to Reserve, which has to wait for its turn
+			runtime.Gosched() // to Reserve, which has to wait for the writer
 			close(idle)
 			spin(round % 64)
 			close(end)
@@ -255,8 +255,8 @@ func TestWriterCanceledLeavesSliceAlone(t *testing.T) {
 	t.Logf("%d of %d gave up", canceled, rounds)
 }
 
-// TestWriterRefusesAtOnce asks for what no release can make possible, with and
-// without others that wait.
+// TestWriterRefusesAtOnce makes requests that no release can satisfy, with and without
+// waiting reservations.
 func TestWriterRefusesAtOnce(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -283,7 +283,7 @@ func TestWriterRefusesAtOnce(t *testing.T) {
 		check()
 		abortAll(held)
 		synctest.Wait()
-		first.mustHaveRoom(t, "the one that waited")
+		first.mustBeGranted(t, "the one that waited")
 		abortAll(first.got)
 	})
 }
@@ -292,7 +292,7 @@ func TestWriterCloseAnswersAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, roomy)
 		held := h.occupy(t, twelveKB)
-		var waiters []*waiter
+		var waiters []*pending
 		for range 3 {
 			waiters = append(waiters, h.request(t, nil, nil, 1, twelveKB))
 		}
@@ -300,7 +300,7 @@ func TestWriterCloseAnswersAll(t *testing.T) {
 		inDo := make(chan error, 1)
 		go func() { inDo <- h.Do(func(*shmstore.Store) { <-gate }) }()
 		synctest.Wait()
-		// Behind the one that runs, these wait in the mailbox.
+		// These wait in the mailbox behind the function that runs.
 		waiters = append(waiters, h.request(t, nil, nil, 1, twelveKB))
 		behind := make(chan error, 1)
 		go func() { behind <- h.Do(func(*shmstore.Store) { t.Error("Do ran after Close") }) }()
@@ -330,7 +330,7 @@ func TestWriterCloseAnswersAll(t *testing.T) {
 			t.Errorf("the function that was running when the writer closed: %v", err)
 		}
 		if err := <-behind; !errors.Is(err, actors.ErrStopped) {
-			t.Errorf("Do behind it = %v, want ErrStopped", err)
+			t.Errorf("Do behind the running function = %v, want ErrStopped", err)
 		}
 		abortAll(held)
 
@@ -342,14 +342,14 @@ func TestWriterCloseAnswersAll(t *testing.T) {
 		}
 		for range 50 {
 			if err := h.Close(ctx); err != nil {
-				t.Fatalf("Close of a closed writer, with a context that is over: %v", err)
+				t.Fatalf("Close of a closed writer, with an ended context: %v", err)
 			}
 		}
 	})
 }
 
-// TestWriterDoRunsAlone counts without a lock, which -race would not forgive if
-// two functions, or one and a reservation, ran at once.
+// TestWriterDoRunsAlone counts without a lock: -race reports it if two functions, or a
+// function and a reservation, run at once.
 func TestWriterDoRunsAlone(t *testing.T) {
 	const callers, each = 8, 200
 	h := newHost(t, roomy)
@@ -371,8 +371,8 @@ func TestWriterDoRunsAlone(t *testing.T) {
 	}
 }
 
-// TestWriterDoPanics lets a function panic while a reservation waits: the
-// caller has the panic, and the writer goes on as if nothing had happened.
+// TestWriterDoPanics lets a function panic while a reservation waits: the caller gets
+// the panic, and the writer goes on.
 func TestWriterDoPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, roomy)
@@ -394,15 +394,15 @@ func TestWriterDoPanics(t *testing.T) {
 		w.mustWait(t, "the waiting one")
 		abortAll(held)
 		synctest.Wait()
-		w.mustHaveRoom(t, "the one that waited all along")
+		w.mustBeGranted(t, "the one that waited all along")
 		abortAll(w.got)
 	})
 }
 
 func breakDown(cause error) { panic(cause) }
 
-// TestWriterOutlivesItsGoroutine ends the writer's goroutine from inside.
-func TestWriterOutlivesItsGoroutine(t *testing.T) {
+// TestWriterSurvivesGoexit ends the writer's goroutine in a function of Do.
+func TestWriterSurvivesGoexit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, roomy)
 		held := h.occupy(t, twelveKB)
@@ -412,15 +412,14 @@ func TestWriterOutlivesItsGoroutine(t *testing.T) {
 		}
 		abortAll(held)
 		synctest.Wait()
-		w.mustHaveRoom(t, "the one that waited all along")
+		w.mustBeGranted(t, "the one that waited all along")
 		abortAll(w.got)
 	})
 }
 
-// TestWriterSeesTheSecondRelease gives one payload back and, a moment later,
-// another, while somebody waits for the room of both: the second release must
-// not get lost in the look that the first one caused. If it does, the test
-// hangs.
+// TestWriterSeesTheSecondRelease releases one payload and, a moment later, another,
+// while a reservation waits for the space of both: the second release must not get
+// lost in the retry that the first one caused. If it does, the test hangs.
 func TestWriterSeesTheSecondRelease(t *testing.T) {
 	const rounds = 1000
 	h := newHost(t, shmstore.Options{ArenaBytes: 4 << 10, MaxObjectBytes: 4000})
@@ -436,8 +435,8 @@ func TestWriterSeesTheSecondRelease(t *testing.T) {
 	}
 }
 
-// spin passes some time, about a tenth of a microsecond for each n, so that two
-// goroutines meet at another point each time.
+// spin takes about a tenth of a microsecond for each n, so that two goroutines meet at
+// a different point each time.
 func spin(n int) {
 	var passed atomic.Int64
 	for passed.Load() < int64(n)*20 {
@@ -445,9 +444,9 @@ func spin(n int) {
 	}
 }
 
-// TestWriterLosesNoWakeUp has many goroutines wait for room in a store for one
-// or two payloads, so that nearly every release meets a writer that is about to
-// wait. A wake-up that is lost leaves all of them waiting.
+// TestWriterLosesNoWakeUp makes many goroutines wait for space in a store for one or
+// two payloads, so that nearly every release meets a writer that is about to wait. A
+// lost wake-up leaves all of them waiting.
 func TestWriterLosesNoWakeUp(t *testing.T) {
 	const senders, each = 8, 300
 	noLeaks(t)
@@ -473,8 +472,8 @@ func TestWriterLosesNoWakeUp(t *testing.T) {
 	}
 }
 
-// sendAndReceive takes one payload through its life: from the writer, or from a
-// producer's extents, and now and then given up while it waits.
+// sendAndReceive reserves, writes, reads and releases one payload, from the writer or a
+// producer's extents. Now and then it cancels the reservation.
 func (h *host) sendAndReceive(t *testing.T, p *actors.Producer, sender, i int) {
 	size := 1 + (sender*611+i*37)%2000
 	var cancel chan struct{}

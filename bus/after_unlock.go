@@ -45,7 +45,7 @@ func (after *AfterUnlock) Run() {
 	}
 	run := after.actor
 	after.actor = actors.Run{}
-	run.Lend()
+	run.RunInline()
 }
 
 func (r *deferredWork) run() {
@@ -72,7 +72,7 @@ func (r *deferredWork) run() {
 // runActor notes that the caller's goroutine may run the actor. Of several actors it runs one, and
 // workers run the others at the same time.
 func (after *AfterUnlock) runActor(run actors.Run) {
-	if after.actor.Due() {
+	if after.actor.Needed() {
 		run.Start()
 		return
 	}

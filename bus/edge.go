@@ -130,7 +130,7 @@ func (e *edge) exceedsWindow(price int64) bool { return price > e.windowBytes }
 // size that the store grants.
 func (b *Bus) price(n int) int64 {
 	if n > b.opts.InlineBytes {
-		n = b.writer.RoomBytes(n)
+		n = b.writer.SpaceBytes(n)
 	}
 	return (int64(n)+payloadAlign-1)&^(payloadAlign-1) + payloadAlign
 }

@@ -16,7 +16,7 @@ const DefaultExchangeTTL = 10 * time.Minute
 // newExchange opens the exchange of a bus.
 func newExchange(opts Options) *exchange.Exchange {
 	return exchange.New(exchange.Options{
-		Room: opts.ExchangeStore, InlineBytes: opts.InlineBytes, TTL: max(opts.ExchangeTTL, 0),
+		Store: opts.ExchangeStore, InlineBytes: opts.InlineBytes, TTL: max(opts.ExchangeTTL, 0),
 		Logger: opts.Logger.With(slog.String("bus", opts.Name)),
 	})
 }

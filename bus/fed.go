@@ -91,7 +91,7 @@ func (f *fed) sendFinish(d *Delivery, stays bool) {
 	if stays {
 		m.Flags |= wire.FinishKeep
 		id, from := f.id, f.from
-		d.foreign.After(func() { from.Queue(&wire.Release{Delivery: id}) })
+		d.foreign.AfterFree(func() { from.Queue(&wire.Release{Delivery: id}) })
 	}
 	if f.unfinished != nil {
 		f.unfinished.Add(-1)
@@ -120,7 +120,7 @@ func (d *Delivery) finishCanWait() bool {
 
 // GivenBy returns the number under which the peer has delivered the payload, if it has.
 func (c DeliveryControl) GivenBy(from Feeder) (id uint32, given bool) {
-	return c.d.foreign.GivenBy(from)
+	return c.d.foreign.NumberFrom(from)
 }
 
 // EndOfStream makes the delivery without payload that ends a stream at seq.
@@ -150,11 +150,11 @@ func DeliveryOf(m *wire.Deliver, from Feeder, find func(number uint32) *accounts
 	if seg == nil {
 		return nil, fmt.Errorf("%w: delivery %d lies in segment %d, which is not known", wire.ErrProtocol, m.Delivery, m.Segment)
 	}
-	p, err := seg.Claimed(m.Offset, m.Size, false, func() {})
+	p, err := seg.CheckedPayload(m.Offset, m.Size, false, func() {})
 	if err != nil {
 		return nil, fmt.Errorf("delivery %d: %w", m.Delivery, err)
 	}
-	p.Given(from, m.Delivery)
+	p.SetOrigin(from, m.Delivery)
 	d.foreign, d.Inline = p, p.Bytes()
 	return d, nil
 }

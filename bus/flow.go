@@ -38,7 +38,7 @@ type flow struct {
 	// producerWaits is set while a producer sleeps on wake. A goroutine that
 	// returns credit or grants a slot reads it afterwards. sleepRight lets one
 	// producer sleep at a time: kept deliveries may emit from many goroutines.
-	sleepRight    lockorder.Right[lockorder.FlowAsleep]
+	sleepRight    lockorder.Right[lockorder.FlowSleep]
 	producerWaits atomic.Bool
 	// exclusive is set while a payload of the whole window waits for all others to be
 	// finished. No other payload takes credit then, so that a flow of small ones cannot starve it.

@@ -44,7 +44,7 @@ func (d *Delivery) inStore(arena *accounts.Segment) (accounts.Location, error) {
 	if err := d.expose(); err != nil {
 		return accounts.Location{}, err
 	}
-	return accounts.Location{Seg: d.ownSegment, Own: true}, nil
+	return accounts.Location{Seg: d.ownSegment, Alone: true}, nil
 }
 
 // Reader describes a process that reads a payload.
@@ -93,5 +93,5 @@ func (d *Delivery) moveToMemory() (accounts.Location, error) {
 	}
 	d.foreign.Release()
 	d.Inline, d.foreign = p.Bytes(), p
-	return accounts.Location{Seg: p.Segment(), Own: true}, nil
+	return accounts.Location{Seg: p.Segment(), Alone: true}, nil
 }

@@ -129,7 +129,7 @@ func (o Options) storeOptions() shmstore.Options {
 	d := s.WithDefaults()
 	if s.MaxLargeBytes == 0 {
 		s.KeepLargeBytes = d.ArenaBytes
-		s.MaxLargeBytes = max(s.KeepLargeBytes, int64(min(memory.System().Most(), mostLargeBytes)))
+		s.MaxLargeBytes = max(s.KeepLargeBytes, int64(min(memory.System().MaxBytes(), mostLargeBytes)))
 	}
 	if s.ArenaBytes == 0 && d.Memory == shmstore.Shared {
 		// A larger arena is for more bytes in flight: it needs no larger directory.

@@ -20,14 +20,14 @@ type outputs struct {
 	task  *Task // nil: the caller
 	edges []*edge
 
-	mu       lockorder.Mutex[lockorder.Outlet] // guards the producer's side of the flows, and byKept
+	mu       lockorder.Mutex[lockorder.Outputs] // guards the producer's side of the flows, and byKept
 	producer *actors.Producer
 	byKept   uint64 // emissions by kept deliveries
 
-	spaceMu        lockorder.Mutex[lockorder.OutletRoom] // guards the fields below
-	spaceWaits     int                                   // emissions that wait for space
-	spaceWaitBegan time.Time                             // when the first of them began to wait
-	spaceDevice    shmstore.Device                       // the device on which it needs space, too; nil: it needs space in the store only
+	spaceMu        lockorder.Mutex[lockorder.OutputsSpace] // guards the fields below
+	spaceWaits     int                                     // emissions that wait for space
+	spaceWaitBegan time.Time                               // when the first of them began to wait
+	spaceDevice    shmstore.Device                         // the device on which it needs space, too; nil: it needs space in the store only
 }
 
 // beginSpaceWait notes, for reports, that an emission waits for space in the store and,

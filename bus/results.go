@@ -122,7 +122,7 @@ func (rs *results) sleep(ctx context.Context, r *Request, over <-chan struct{}) 
 // poll polls for messages of other processes, before the goroutine parks or instead of parking.
 func (rs *results) poll(ctx context.Context, over <-chan struct{}) {
 	if !rs.spinner.NeverParks() {
-		rs.spinner.Poll(actors.Free)
+		rs.spinner.Poll(actors.AlwaysBegin)
 		return
 	}
 	called := func() bool {
@@ -135,7 +135,7 @@ func (rs *results) poll(ctx context.Context, over <-chan struct{}) {
 			return len(rs.wake) > 0
 		}
 	}
-	for rs.spinner.PollUntil(actors.Free, called) {
+	for rs.spinner.PollUntil(actors.AlwaysBegin, called) {
 		continue
 	}
 }

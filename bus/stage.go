@@ -85,7 +85,7 @@ func (st *stage) newHandlerLock() (t handlerLock) {
 		t.runs = scoreboard.New()
 	}
 	if !st.shared() {
-		t.mu = new(lockorder.Right[lockorder.StageTurn])
+		t.mu = new(lockorder.Right[lockorder.HandlerLock])
 	}
 	return t
 }
@@ -126,8 +126,8 @@ func (st *stage) spawn(b *Bus, replica, i int) (*worker, error) {
 // handlerLock is the right to run a handler of one replica, and the record of the running handler. The zero value
 // is for emissions outside a handler.
 type handlerLock struct {
-	mu   *lockorder.Right[lockorder.StageTurn] // nil: one actor runs all handlers
-	runs *scoreboard.Writer                    // nil: other processes run the handlers
+	mu   *lockorder.Right[lockorder.HandlerLock] // nil: one actor runs all handlers
+	runs *scoreboard.Writer                      // nil: other processes run the handlers
 }
 
 // lock takes the lock for a handler. ran is for how long the handler has run before pause; below 0: no handler

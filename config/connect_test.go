@@ -196,10 +196,10 @@ func TestOptionsOfSharedMemory(t *testing.T) {
 	want := slices.Clone(modelSettings)
 	for _, o := range shm.Type().Options {
 		want = append(want, o.Key)
-		if o.Gone != "" {
+		if o.Removed != "" {
 			_, err := config.Parse("p.yaml", []byte(strings.Replace(threeConnectors, "{mode: ring}", "{"+o.Key+": 1}", 1)), config.Options{})
-			if err == nil || !strings.Contains(err.Error(), o.Gone) {
-				t.Errorf("%s: %v, want %q", o.Key, err, o.Gone)
+			if err == nil || !strings.Contains(err.Error(), o.Removed) {
+				t.Errorf("%s: %v, want %q", o.Key, err, o.Removed)
 			}
 		}
 		for text, value := range map[string]any{

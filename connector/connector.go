@@ -11,17 +11,17 @@ import (
 
 // Options open a connector.
 type Options struct {
-	// Extra are its settings, as a configuration has them under extra.
+	// Extra holds the settings, as a configuration has them under extra.
 	Extra map[string]any
 	// Serializer encodes values; nil is [codec.MsgpackSerializer].
 	Serializer codec.Serializer
-	// Exchange is the host's, in a process that is attached to one.
+	// Exchange is the host's exchange, in a process that is attached to a host.
 	Exchange Exchange
-	// Lasting lets what is put outlive the connector and its process, until it is
-	// got, cleaned up by a connector that is lasting too, or swept. It is for
-	// programs that end before anybody comes.
+	// Lasting values outlive the connector and its process, until a Get, a Cleanup by a lasting
+	// connector, or the sweep removes them. A program that may end before the receiver starts sets
+	// it.
 	Lasting bool
-	// Log is told what nobody else is; nil discards.
+	// Log receives events that no caller receives as an error; nil discards.
 	Log *slog.Logger
 }
 
@@ -53,8 +53,8 @@ func (r *Registry) Open(ctx context.Context, typ string, opts Options) (*Connect
 	return New(typ, transport, opts.Serializer), nil
 }
 
-// New makes a connector of a transport, which it closes. A nil serializer is
-// [codec.MsgpackSerializer].
+// New makes a connector over a transport. Close of the connector closes the transport. A nil
+// serializer is [codec.MsgpackSerializer].
 func New(typ string, transport Transport, serializer codec.Serializer) *Connector {
 	if serializer == nil {
 		serializer = codec.MsgpackSerializer{}
@@ -62,7 +62,7 @@ func New(typ string, transport Transport, serializer codec.Serializer) *Connecto
 	return &Connector{typ: typ, transport: transport, serializer: serializer}
 }
 
-// SharesKeys reports whether two edges that use one key share it, as a [KeySharer] says.
+// SharesKeys reports whether one key names one value on all edges: see [KeySharer].
 func (c *Connector) SharesKeys() bool {
 	s, ok := c.transport.(KeySharer)
 	return ok && s.SharesKeys()
@@ -77,7 +77,7 @@ func (c *Connector) Put(ctx context.Context, edge Edge, key string, value any) (
 		size, meta, err = c.put(ctx, edge, key, payload)
 	}
 	if err != nil {
-		return 0, nil, c.failed("put", edge, key, err)
+		return 0, nil, c.wrapError("put", edge, key, err)
 	}
 	c.counters.put(size, meta)
 	return size, meta, nil
@@ -85,15 +85,15 @@ func (c *Connector) Put(ctx context.Context, edge Edge, key string, value any) (
 
 // PutBytes is Put for a value that is encoded already.
 func (c *Connector) PutBytes(ctx context.Context, edge Edge, key string, payload []byte) (size int, meta Metadata, err error) {
-	size, meta, err = c.put(ctx, edge, key, encoded{len(payload), func(dst []byte) error { codec.Copy(dst, payload); return nil }})
+	size, meta, err = c.put(ctx, edge, key, encodedValue{len(payload), func(dst []byte) error { codec.Copy(dst, payload); return nil }})
 	if err != nil {
-		return 0, nil, c.failed("put", edge, key, err)
+		return 0, nil, c.wrapError("put", edge, key, err)
 	}
 	c.counters.put(size, meta)
 	return size, meta, nil
 }
 
-func (c *Connector) put(ctx context.Context, edge Edge, key string, payload encoded) (int, Metadata, error) {
+func (c *Connector) put(ctx context.Context, edge Edge, key string, payload encodedValue) (int, Metadata, error) {
 	if err := c.check(ctx, edge, key); err != nil {
 		return 0, nil, err
 	}
@@ -102,15 +102,15 @@ func (c *Connector) put(ctx context.Context, edge Edge, key string, payload enco
 	if err != nil {
 		return 0, nil, err
 	}
-	if meta == nil { // the transport has nothing to tell
+	if meta == nil { // the transport returned no metadata
 		meta = Metadata{}
 	}
 	meta[metaSize] = size
 	return size, meta, nil
 }
 
-// check looks at what concerns all transports. What travels in the metadata reaches
-// none, so it is here that a connector is closed to it.
+// check makes the checks that all transports share. A value in the metadata reaches no transport,
+// so the connector itself refuses it once it is closed.
 func (c *Connector) check(ctx context.Context, edge Edge, key string) error {
 	if c.counters.closed.Load() {
 		return ErrClosed
@@ -118,40 +118,40 @@ func (c *Connector) check(ctx context.Context, edge Edge, key string) error {
 	return errors.Join(ctx.Err(), edge.Check(), CheckKey(key))
 }
 
-// Get takes the value that lies under the key, by the metadata of its Put, or
-// without them (nil) where the transport can. It does not wait: nothing there is
+// Get returns the value under the key and consumes it, by the metadata of its Put, or by the key
+// alone (nil metadata) where the transport can. It does not wait: without a value it is
 // [ErrNotFound].
 func (c *Connector) Get(ctx context.Context, edge Edge, key string, meta Metadata) (*Value, error) {
-	return c.take(ctx, "get", c.transport.Get, edge, key, meta)
+	return c.getValue(ctx, "get", c.transport.Get, edge, key, meta)
 }
 
-// Peek is Get, but leaves the value there. Where the transport is no [Peeker], it is
+// Peek is Get without consuming the value. Where the transport is no [Peeker], it is
 // [ErrUnavailable].
 func (c *Connector) Peek(ctx context.Context, edge Edge, key string, meta Metadata) (*Value, error) {
 	peeker, ok := c.transport.(Peeker)
 	if !ok {
-		return nil, c.failed("peek", edge, key, fmt.Errorf("%w: this transport hands each value to one reader, who takes it: Get it", ErrUnavailable))
+		return nil, c.wrapError("peek", edge, key, fmt.Errorf("%w: this transport hands each value to one reader, which consumes it: Get it", ErrUnavailable))
 	}
-	return c.take(ctx, "peek", peeker.Peek, edge, key, meta)
+	return c.getValue(ctx, "peek", peeker.Peek, edge, key, meta)
 }
 
-// Await is Get, but waits until the value is there or the context ends.
+// Await is Get, but waits until there is a value or the context ends.
 func (c *Connector) Await(ctx context.Context, edge Edge, key string, meta Metadata) (*Value, error) {
-	return c.take(ctx, "await", c.transport.Await, edge, key, meta)
+	return c.getValue(ctx, "await", c.transport.Await, edge, key, meta)
 }
 
 type getter func(context.Context, Edge, string, Metadata) (Payload, error)
 
-func (c *Connector) take(ctx context.Context, op string, get getter, edge Edge, key string, meta Metadata) (*Value, error) {
-	payload, err := c.taken(ctx, get, edge, key, meta.For(key))
+func (c *Connector) getValue(ctx context.Context, op string, get getter, edge Edge, key string, meta Metadata) (*Value, error) {
+	payload, err := c.getPayload(ctx, get, edge, key, meta.For(key))
 	if err != nil {
-		return nil, c.failed(op, edge, key, err)
+		return nil, c.wrapError(op, edge, key, err)
 	}
 	c.counters.got(payload)
 	return &Value{payload: payload, serializer: c.serializer}, nil
 }
 
-func (c *Connector) taken(ctx context.Context, get getter, edge Edge, key string, meta Metadata) (Payload, error) {
+func (c *Connector) getPayload(ctx context.Context, get getter, edge Edge, key string, meta Metadata) (Payload, error) {
 	if err := c.check(ctx, edge, key); err != nil {
 		return nil, err
 	}
@@ -165,22 +165,22 @@ func (c *Connector) taken(ctx context.Context, get getter, edge Edge, key string
 	return get(ctx, edge, key, meta)
 }
 
-// Cleanup releases the values that this connector put under exactly this key, on any edge,
-// and that were not got. That there is none is no error.
+// Cleanup releases the values that this connector put under exactly this key, on any edge, and that
+// no Get consumed. No such value is no error.
 func (c *Connector) Cleanup(ctx context.Context, key string) error {
 	err := CheckKey(key)
 	if err == nil {
 		err = c.transport.Cleanup(ctx, key)
 	}
 	if err != nil {
-		return c.failed("cleanup", Edge{}, key, err)
+		return c.wrapError("cleanup", Edge{}, key, err)
 	}
 	c.counters.cleanups.Add(1)
 	return nil
 }
 
-// Close reclaims all that this connector put and nobody got. Values that were
-// got stay readable until they are released.
+// Close reclaims all values that this connector put and that no Get consumed. Values that were got
+// stay readable until they are released.
 func (c *Connector) Close() error {
 	c.counters.closed.Store(true)
 	if err := c.transport.Close(); err != nil {
@@ -189,33 +189,34 @@ func (c *Connector) Close() error {
 	return nil
 }
 
-// failed counts an error and says where it happened.
-func (c *Connector) failed(op string, edge Edge, key string, err error) error {
+// wrapError counts an error and adds the operation, the edge and the key.
+func (c *Connector) wrapError(op string, edge Edge, key string, err error) error {
 	c.counters.failed(err)
 	return &Error{Op: op, Type: c.typ, Edge: edge, Key: key, Err: err}
 }
 
-// encoded is a value on its way into a transport's memory.
-type encoded struct {
+// encodedValue is a value of a known size, and the function that writes it into a transport's
+// memory.
+type encodedValue struct {
 	size int
 	fill func(dst []byte) error
 }
 
 // encode encodes a value of a known size in place, and any other beforehand.
-func (c *Connector) encode(value any) (encoded, error) {
+func (c *Connector) encode(value any) (encodedValue, error) {
 	if sizer, ok := c.serializer.(codec.Sizer); ok {
 		if size, ok := sizer.Size(value); ok {
-			return encoded{size, func(dst []byte) error { return unencodable(sizer.EncodeInto(dst, value)) }}, nil
+			return encodedValue{size, func(dst []byte) error { return encodeError(sizer.EncodeInto(dst, value)) }}, nil
 		}
 	}
 	payload, err := c.serializer.Append(nil, value)
 	if err != nil {
-		return encoded{}, unencodable(err)
+		return encodedValue{}, encodeError(err)
 	}
-	return encoded{len(payload), func(dst []byte) error { codec.Copy(dst, payload); return nil }}, nil
+	return encodedValue{len(payload), func(dst []byte) error { codec.Copy(dst, payload); return nil }}, nil
 }
 
-func unencodable(err error) error {
+func encodeError(err error) error {
 	if err == nil {
 		return nil
 	}

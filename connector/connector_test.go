@@ -18,8 +18,7 @@ import (
 
 var edge = connector.Edge{From: "thinker", To: "talker"}
 
-// open makes a connector over a ring, whose metadata carry payloads of up to
-// inline bytes.
+// open makes a connector over a ring; payloads of up to inline bytes are in the metadata.
 func open(t *testing.T, inline int, serializer codec.Serializer) *connector.Connector {
 	t.Helper()
 	r, err := ring.New(ring.Options{Store: shmstore.Options{ArenaBytes: 1 << 20, Memory: shmstore.Heap}})
@@ -103,7 +102,7 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// untold is a transport whose Get needs the key alone.
+// untold is a transport that returns no metadata: its Get needs the key alone.
 type untold struct{ connector.Transport }
 
 func (u untold) Put(ctx context.Context, edge connector.Edge, key string, size int, fill func([]byte) error) (connector.Metadata, error) {
@@ -111,7 +110,7 @@ func (u untold) Put(ctx context.Context, edge connector.Edge, key string, size i
 	return nil, err
 }
 
-// TestNoMetadata: a transport may have nothing to tell.
+// TestNoMetadata: a transport may return no metadata.
 func TestNoMetadata(t *testing.T) {
 	r, err := ring.New(ring.Options{Store: shmstore.Options{ArenaBytes: 1 << 20, Memory: shmstore.Heap}})
 	if err != nil {
@@ -139,7 +138,7 @@ func TestNoMetadata(t *testing.T) {
 	}
 }
 
-// TestInPlace: a value of a known size is encoded where it is got, once.
+// TestInPlace: a value of a known size is encoded once, into the memory that Get returns.
 func TestInPlace(t *testing.T) {
 	c := open(t, 0, codec.TensorSerializer{})
 	tensor := codec.Tensor{DType: codec.DTypeFloat32, Shape: []int{4, 4}, Data: make([]byte, 64)}
@@ -208,8 +207,8 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// TestClosed: what is closed hands nothing over any more, not even what no transport
-// has seen because it is in the metadata.
+// TestClosed: a closed connector hands over no value, also none that is in the metadata and reached
+// no transport.
 func TestClosed(t *testing.T) {
 	c := open(t, 100, codec.RawSerializer{})
 	_, meta, err := c.Put(t.Context(), edge, "small", []byte("abc"))
@@ -235,14 +234,14 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// TestPeek: what was looked at can still be got, where the transport can do that.
+// TestPeek: a value that was peeked at can still be got, where the transport is a Peeker.
 func TestPeek(t *testing.T) {
 	c := open(t, 0, codec.RawSerializer{})
 	if _, _, err := c.Put(t.Context(), edge, "key", []byte("abc")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Peek(t.Context(), edge, "key", nil); !errors.Is(err, connector.ErrUnavailable) {
-		t.Errorf("peek by a transport that cannot: %v", err)
+		t.Errorf("peek by a transport that is no Peeker: %v", err)
 	}
 	r, err := ring.New(ring.Options{Store: shmstore.Options{ArenaBytes: 1 << 20, Memory: shmstore.Heap}})
 	if err != nil {
@@ -262,13 +261,13 @@ func TestPeek(t *testing.T) {
 		v.Release()
 	}
 	if _, err := c.Peek(t.Context(), edge, "key", nil); !errors.Is(err, connector.ErrNotFound) {
-		t.Errorf("peek at what was got: %v", err)
+		t.Errorf("peek at a value that was got: %v", err)
 	}
 }
 
 func TestBadKeys(t *testing.T) {
 	c := open(t, 0, codec.RawSerializer{})
-	over, cancel := context.WithCancel(t.Context()) // so that a key that is let through is not waited for
+	over, cancel := context.WithCancel(t.Context()) // a key that passes the check is not waited for
 	cancel()
 	for _, key := range []string{"", "a/b", ".", "..", "../b", strings.Repeat("k", connector.MaxKeyBytes+1), "a\x00b", "a\nb", "a\xff", "\xed\xa0\x80"} {
 		_, _, putErr := c.Put(t.Context(), edge, key, []byte("x"))
@@ -282,7 +281,7 @@ func TestBadKeys(t *testing.T) {
 	}
 	_, _, err := c.Put(t.Context(), connector.Edge{From: "a", To: "\xff"}, "key", []byte("x"))
 	if !errors.Is(err, connector.ErrKey) {
-		t.Errorf("put on an edge to what is no text: %v", err)
+		t.Errorf("put on an edge to a name that is not UTF-8: %v", err)
 	}
 	_, _, err = c.Put(t.Context(), connector.Edge{From: "a"}, "key", []byte("x"))
 	if !errors.Is(err, connector.ErrKey) {

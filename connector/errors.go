@@ -6,22 +6,21 @@ import (
 )
 
 var (
-	// ErrNotFound says that nothing lies under a key: it was not put yet, was got
-	// already, or was cleaned up.
+	// ErrNotFound reports that there is no value under a key: it was not put yet, was got already,
+	// or was cleaned up.
 	ErrNotFound = errors.New("connector: nothing under this key")
-	// ErrKey reports a key that could not name anything safely.
+	// ErrKey reports a key that is no valid name.
 	ErrKey = errors.New("connector: bad key")
 	// ErrMetadata reports metadata that no Put of this connector's type returned.
 	ErrMetadata = errors.New("connector: bad metadata")
-	// ErrCorrupt reports a payload that is not what was put: cut short, or
-	// changed under the reader.
+	// ErrCorrupt reports a payload that differs from the one that was put: cut short, or changed
+	// under the reader.
 	ErrCorrupt = errors.New("connector: damaged payload")
-	// ErrBusy reports that a living process kept something locked until the
-	// deadline.
+	// ErrBusy reports that a living process held a lock until the deadline.
 	ErrBusy = errors.New("connector: in use by another process")
-	// ErrFull reports that the transport has no room, and got none in time.
+	// ErrFull reports that the transport had no space until the deadline.
 	ErrFull = errors.New("connector: no room")
-	// ErrTooLarge reports a value that the transport can never take.
+	// ErrTooLarge reports a value that is larger than the transport's maximum.
 	ErrTooLarge = errors.New("connector: value too large")
 	// ErrEncode reports a value that the serializer cannot encode.
 	ErrEncode = errors.New("connector: value cannot be encoded")
@@ -33,12 +32,11 @@ var (
 	ErrUnknown = errors.New("connector: unknown type")
 	// ErrSettings reports settings that a type does not accept.
 	ErrSettings = errors.New("connector: bad settings")
-	// ErrUnavailable reports a transport that cannot work here: the error says
-	// what is missing.
+	// ErrUnavailable reports a transport that cannot work here; the error names the missing part.
 	ErrUnavailable = errors.New("connector: not available here")
 )
 
-// An Error says which operation failed, for which edge and key.
+// An Error names the operation that failed, its edge and its key.
 type Error struct {
 	Op   string // put, get, peek, await, cleanup
 	Type string // of the connector
@@ -58,7 +56,7 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// clip shortens what came from outside, for messages.
+// clip shortens text of other processes for messages.
 func clip(s string) string {
 	const most = 64
 	if len(s) > most {

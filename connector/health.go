@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// Health tells how a connector does. Counters count from its opening.
+// Health holds the counters of a connector, which start at zero when it is opened.
 type Health struct {
 	Type   string `json:"type"`
 	Open   bool   `json:"open"`
@@ -18,10 +18,9 @@ type Health struct {
 	BytesPut uint64 `json:"bytes_put"`
 	BytesGot uint64 `json:"bytes_got"`
 	Cleanups uint64 `json:"cleanups"`
-	// Missing counts Gets that found nothing, which are not among the errors.
+	// Missing counts Gets without a value. They are not among Errors.
 	Missing uint64 `json:"missing"`
-	// Timeouts counts what ended with its deadline, and Errors all else that
-	// failed.
+	// Timeouts counts operations that ended with their deadline, and Errors all other failures.
 	Timeouts uint64 `json:"timeouts"`
 	Errors   uint64 `json:"errors"`
 }

@@ -6,11 +6,11 @@ import (
 	"unicode/utf8"
 )
 
-// MaxKeyBytes is the longest key. With the affixes of its lock it fits into the name of a file, which
-// has 255 bytes: vLLM-Omni takes as many.
+// MaxKeyBytes is the longest key. With the affixes of its lock it fits into a file name of 255
+// bytes; vLLM-Omni has the same limit.
 const MaxKeyBytes = 237
 
-// maxStageBytes is the longest name of a stage, as in a pipeline.
+// maxStageBytes is the longest name of a stage; pipelines have the same limit.
 const maxStageBytes = 200
 
 // An Edge names the stage that puts and the stage that gets.
@@ -20,22 +20,22 @@ type Edge struct {
 
 func (e Edge) String() string { return e.From + " -> " + e.To }
 
-// Check refuses names of stages that are empty, longer than 200 bytes, have control
-// characters, or are no UTF-8.
+// Check refuses names of stages that are empty, longer than 200 bytes, contain control characters,
+// or are not UTF-8.
 func (e Edge) Check() error {
 	for _, stage := range []string{e.From, e.To} {
-		if stage == "" || len(stage) > maxStageBytes || strings.ContainsFunc(stage, control) || !utf8.ValidString(stage) {
+		if stage == "" || len(stage) > maxStageBytes || strings.ContainsFunc(stage, isControl) || !utf8.ValidString(stage) {
 			return fmt.Errorf("%w: %q is no name of a stage: it takes 1 to %d printable bytes of UTF-8", ErrKey, clip(stage), maxStageBytes)
 		}
 	}
 	return nil
 }
 
-func control(r rune) bool { return r < ' ' || r == 0x7f }
+func isControl(r rune) bool { return r < ' ' || r == 0x7f }
 
-// CheckKey refuses keys that cannot be the name of a file: empty ones, those above [MaxKeyBytes],
-// "." and "..", and those with a slash. It refuses control characters, which would come to logs and
-// terminals, and what is no UTF-8, which other languages have no text for.
+// CheckKey refuses keys that cannot be a file name: empty ones, those above [MaxKeyBytes], "." and
+// "..", and those with a slash. It also refuses control characters, which would reach logs and
+// terminals, and text that is not UTF-8, which other languages cannot represent.
 func CheckKey(key string) error {
 	switch {
 	case key == "":
@@ -46,7 +46,7 @@ func CheckKey(key string) error {
 		return fmt.Errorf("%w: %q contains a slash", ErrKey, clip(key))
 	case key == ".", key == "..":
 		return fmt.Errorf("%w: %q is a directory", ErrKey, key)
-	case strings.ContainsFunc(key, control):
+	case strings.ContainsFunc(key, isControl):
 		return fmt.Errorf("%w: %q contains a control character", ErrKey, clip(key))
 	case !utf8.ValidString(key):
 		return fmt.Errorf("%w: %q is not UTF-8", ErrKey, clip(key))

@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// Metadata is what a Put returns for the Get that follows it: a small map of text,
-// numbers, bytes and maps of those, which the control plane carries as it is, in
-// MessagePack or JSON (bytes as base64). All types share these keys:
+// Metadata is the result of a Put, for the Get that follows it: a small map of text, numbers, bytes
+// and maps of those. The control plane carries it in MessagePack or JSON (bytes as base64). All
+// types share these keys:
 //
 //	size          bytes of the encoded value
 //	inline_bytes  the encoded value itself, if it is small
@@ -16,16 +16,16 @@ type Metadata map[string]any
 const (
 	metaSize   = "size"
 	metaInline = "inline_bytes"
-	metaShm    = "shm"  // of segments: where one lies, by
-	metaName   = "name" // its name
+	metaShm    = "shm"  // of segments: a map with the segment's
+	metaName   = "name" // name
 )
 
-// For returns the metadata of one key, where several are wrapped as
-// {key: metadata}, as vLLM-Omni allows.
+// For returns the metadata of one key. vLLM-Omni may wrap the metadata of several keys as {key:
+// metadata}.
 func (m Metadata) For(key string) Metadata {
 	wrapped, ok := asMap(m[key])
 	if _, named := wrapped[metaName].(string); !ok || key == metaShm && named {
-		return m // of a key that is called as the segment in its metadata
+		return m // the key itself is "shm", and the map describes a segment
 	}
 	return wrapped
 }
@@ -54,17 +54,16 @@ func (m Metadata) Text(key string) (string, error) {
 	return "", fmt.Errorf("%w: %q is %s, not text", ErrMetadata, key, describe(m[key]))
 }
 
-// Int returns a whole number of at least 0 within the metadata, whatever the
-// control plane made of its type.
+// Int returns a whole number of at least 0 within the metadata, of any numeric type.
 func (m Metadata) Int(key string) (int64, error) {
-	n, ok := whole(m[key])
+	n, ok := wholeNumber(m[key])
 	if !ok || n < 0 {
 		return 0, fmt.Errorf("%w: %q is %s, not a whole number of at least 0", ErrMetadata, key, describe(m[key]))
 	}
 	return n, nil
 }
 
-// Bytes returns bytes within the metadata: as they are, or as JSON carries them.
+// Bytes returns bytes within the metadata: a []byte, or the base64 text that JSON carries.
 func (m Metadata) Bytes(key string) ([]byte, error) {
 	switch v := m[key].(type) {
 	case []byte:
@@ -87,7 +86,7 @@ func describe(v any) string {
 	return fmt.Sprintf("of type %T", v)
 }
 
-// inline returns the value that travels in the metadata, if it does.
+// inline returns the value within the metadata, if there is one.
 func (m Metadata) inline() (payload []byte, ok bool, err error) {
 	if _, ok := m[metaInline]; !ok {
 		return nil, false, nil
@@ -96,7 +95,7 @@ func (m Metadata) inline() (payload []byte, ok bool, err error) {
 	if err != nil {
 		return nil, true, err
 	}
-	if _, told := m[metaSize]; told {
+	if _, hasSize := m[metaSize]; hasSize {
 		size, err := m.Int(metaSize)
 		if err != nil {
 			return nil, true, err

@@ -27,21 +27,21 @@ const (
 type Option struct {
 	Key  string
 	Kind Kind
-	// Default is the value where the setting is left out: a bool, a string, an
+	// Default is the value of a setting that the configuration leaves out: a bool, a string, an
 	// int64 or a time.Duration.
 	Default any
-	// Min and Max bound an integer, and Min a duration, in nanoseconds; Max of 0 is no
-	// bound. For text, Choices are what it may be; none is anything.
+	// Min and Max bound an integer, and Min a duration, in nanoseconds; a Max of 0 is no bound.
+	// Choices lists the values that a text may have; no Choices allow any text.
 	Min, Max int64
 	Choices  []string
-	// Doc is one sentence for its users.
+	// Doc describes the option in one sentence for its users.
 	Doc string
-	// Gone, where it is not empty, says what to do instead: the type had this option once,
-	// and refuses every value of it. Nothing else but the key is looked at.
-	Gone string
+	// Removed, if it is not empty, says what to do instead of setting the option. The type had this
+	// option once, and now refuses every value of it; no other field but Key counts.
+	Removed string
 }
 
-// want says what the option takes.
+// want describes the values that the option takes.
 func (o Option) want() string {
 	switch o.Kind {
 	case Flag:
@@ -66,8 +66,8 @@ func (o Option) want() string {
 
 // Read returns a setting's value as the type of the option's default.
 func (o Option) Read(value any) (any, error) {
-	if o.Gone != "" {
-		return nil, fmt.Errorf("%w: %s is gone: %s", ErrSettings, o.Key, o.Gone)
+	if o.Removed != "" {
+		return nil, fmt.Errorf("%w: %s is gone: %s", ErrSettings, o.Key, o.Removed)
 	}
 	var v any
 	ok := false
@@ -85,7 +85,7 @@ func (o Option) Read(value any) (any, error) {
 		return v, nil
 	}
 	if text, ok := value.(string); ok {
-		value = strconv.Quote(text) // or "2" would look like a number
+		value = strconv.Quote(text) // otherwise "2" would look like a number
 	}
 	return nil, fmt.Errorf("%w: %s must be %s, not %v", ErrSettings, o.Key, o.want(), value)
 }
@@ -96,13 +96,13 @@ func (o Option) text(value any) (string, bool) {
 }
 
 func (o Option) integer(value any) (int64, bool) {
-	n, ok := whole(value)
+	n, ok := wholeNumber(value)
 	return n, ok && n >= o.Min && (o.Max == 0 || n <= o.Max)
 }
 
-// whole returns a whole number, whatever the configuration or the control plane made of
-// its type.
-func whole(value any) (int64, bool) {
+// wholeNumber converts a whole number of any numeric type, as a configuration or the control plane
+// delivers it.
+func wholeNumber(value any) (int64, bool) {
 	switch v := value.(type) {
 	case int:
 		return int64(v), true
@@ -144,7 +144,7 @@ func duration(value any) (time.Duration, bool) {
 		return d, err == nil && d >= 0
 	}
 	seconds, ok := value.(float64)
-	if n, isWhole := whole(value); isWhole {
+	if n, isWhole := wholeNumber(value); isWhole {
 		seconds, ok = float64(n), true
 	}
 	const most = math.MaxInt64 / float64(time.Second)
@@ -156,9 +156,9 @@ type Settings struct {
 	values map[string]any
 }
 
-// Settings reads what a configuration says under extra. Keys that the type does
-// not define are left to the stages; a value of the wrong type is an
-// [ErrSettings] that names all of them.
+// Settings reads the settings that a configuration has under extra. Keys that the type does not
+// define are left to the stages; values of a wrong type are an [ErrSettings] that names all of
+// them.
 func (t Type) Settings(extra map[string]any) (Settings, error) {
 	s := Settings{values: make(map[string]any, len(t.Options))}
 	var errs []error

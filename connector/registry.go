@@ -16,7 +16,7 @@ type Registry struct {
 	types map[string]Type
 }
 
-// Register adds a type. A name that is taken, or none, is an error.
+// Register adds a type. An empty name, a name that is taken, or a missing Open is an error.
 func (r *Registry) Register(t Type) error {
 	if t.Name == "" || t.Open == nil {
 		return fmt.Errorf("connector: register %q: a type needs a name and a way to open it", t.Name)
@@ -33,19 +33,19 @@ func (r *Registry) Register(t Type) error {
 	return nil
 }
 
-// Type returns the type of a name, or an [ErrUnknown] that lists those there
-// are.
+// Type returns the type of a name, or an [ErrUnknown] that lists the registered names.
 func (r *Registry) Type(name string) (Type, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if t, ok := r.types[name]; ok {
 		return t, nil
 	}
-	return Type{}, fmt.Errorf("%w %q: this program has %s%s", ErrUnknown, clip(name), strings.Join(r.names(), ", "), elsewhere[name])
+	return Type{}, fmt.Errorf("%w %q: this program has %s%s", ErrUnknown, clip(name), strings.Join(r.names(), ", "), unknownTypeHints[name])
 }
 
-// elsewhere says of types that no program in Go opens where they are.
-var elsewhere = map[string]string{
+// unknownTypeHints maps types that exist only outside this registry to the places where they are
+// used.
+var unknownTypeHints = map[string]string{
 	"CudaIpcConnector": "; it is for edges of a pipeline file, on which Task.EmitTensors sends tensors on a GPU, and for programs in Python",
 }
 

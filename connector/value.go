@@ -6,7 +6,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/codec"
 )
 
-// A Value is what was got. It belongs to whoever got it.
+// A Value is a value that was got. It belongs to the caller of Get, which releases it.
 type Value struct {
 	payload    Payload
 	serializer codec.Serializer
@@ -15,12 +15,11 @@ type Value struct {
 // Size returns the bytes of the encoded value.
 func (v *Value) Size() int { return len(v.payload.Bytes()) }
 
-// Bytes returns the encoded value, which is valid until Release and is not to be
-// written to.
+// Bytes returns the encoded value, which is valid until Release. The caller does not write to it.
 func (v *Value) Bytes() []byte { return v.payload.Bytes() }
 
-// Decode decodes the value into a non-nil pointer. What the serializer returns
-// as views is valid until Release.
+// Decode decodes the value into a non-nil pointer. Views that the serializer returns are valid
+// until Release.
 func (v *Value) Decode(into any) error {
 	if err := v.serializer.Decode(v.payload.Bytes(), into); err != nil {
 		return fmt.Errorf("%w: %w", ErrDecode, err)
@@ -28,11 +27,11 @@ func (v *Value) Decode(into any) error {
 	return nil
 }
 
-// Release gives the value's memory back. It is called once, and nothing of
-// the value is used after it.
+// Release releases the value's memory. The caller calls it once, and does not use the value after
+// it.
 func (v *Value) Release() { v.payload.Release() }
 
-// inline is a payload that came in the metadata.
+// inline is a payload that was in the metadata.
 type inline []byte
 
 func (b inline) Bytes() []byte { return b }

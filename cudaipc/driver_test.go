@@ -7,7 +7,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-func TestReachedGoesInACircle(t *testing.T) {
+func TestReachedWrapsAround(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		word, v uint32
@@ -28,7 +28,7 @@ func TestReachedGoesInACircle(t *testing.T) {
 	}
 }
 
-// TestErrorsSayWhere: a call on no device names none.
+// TestErrorsSayWhere: an error names the device of the call, if there is one.
 func TestErrorsSayWhere(t *testing.T) {
 	e := &cudaipc.Error{Call: "cuInit", Code: 100, Name: "CUDA_ERROR_NO_DEVICE", Err: cudaipc.ErrNoDevice}
 	if got, want := e.Error(), "cuInit: no such GPU (CUDA_ERROR_NO_DEVICE, 100)"; got != want {

@@ -43,7 +43,7 @@ func TestPublishAfterHangUp(t *testing.T) {
 	if err := d.Lookup(names[1], use); !errors.Is(err, lane.ErrNotPublished) {
 		t.Errorf("find what a process has published that has hung up: %v, want ErrNotPublished", err)
 	}
-	d.Leave(old.session)
+	d.WithdrawAll(old.session)
 	if err := d.Lookup(names[0], use); err != nil {
 		t.Errorf("find a name that is another's by now: %v", err)
 	}

@@ -31,7 +31,7 @@ func (s *session) forwarding(flags uint8, delivery uint32) (accounts.Held, error
 // offer maps memory that the client offers. The client fills it and keeps its accounts.
 func (s *session) offer(m *wire.Offer, fds []int) error {
 	err := s.mayOffer(m.Bytes)
-	if s.account.Memory(m.Segment) != nil {
+	if s.account.PeerSegment(m.Segment) != nil {
 		err = fmt.Errorf("%w: segment %d was offered before", wire.ErrProtocol, m.Segment)
 	}
 	if err != nil {
@@ -42,7 +42,7 @@ func (s *session) offer(m *wire.Offer, fds []int) error {
 	if err != nil {
 		return offerError(err)
 	}
-	s.account.Show(m.Segment, s.memory.adopt(mem), maxOffered)
+	s.account.AddPeerSegment(m.Segment, s.memory.adopt(mem), maxOffered)
 	return nil
 }
 
@@ -60,7 +60,7 @@ func offerError(err error) error {
 
 // forgetOffer retires memory in which the client puts no further payloads.
 func (s *session) forgetOffer(number uint32) error {
-	seg := s.account.Hide(number)
+	seg := s.account.RemovePeerSegment(number)
 	if seg == nil {
 		return fmt.Errorf("%w: segment %d was not offered", wire.ErrProtocol, number)
 	}
@@ -256,16 +256,16 @@ func (p *put) Spent(bytesToo bool) {
 
 // putPayload returns the payload of a put or a place that lies in the client's memory.
 func (s *session) putPayload(m *wire.Put, returned func()) (*accounts.Payload, error) {
-	seg := s.account.Memory(m.Segment)
+	seg := s.account.PeerSegment(m.Segment)
 	if seg == nil {
 		return nil, fmt.Errorf("%w: segment %d was not offered", wire.ErrProtocol, m.Segment)
 	}
 	if m.Flags&wire.FlagOwn != 0 {
-		s.account.Hide(m.Segment)
+		s.account.RemovePeerSegment(m.Segment)
 		seg.Retire()
 		defer seg.Release() // the payload holds a reference
 	}
-	p, err := seg.Claimed(m.Offset, m.Size, s.copiesSmall(), returned) // a node may put the same payload several times
+	p, err := seg.CheckedPayload(m.Offset, m.Size, s.copiesSmall(), returned) // a node may put the same payload several times
 	if err != nil {
 		return nil, fmt.Errorf("segment %d: %w", m.Segment, err)
 	}

@@ -27,10 +27,10 @@ const (
 
 // exchangeState is a client's state in the exchange. Its values are in its account.
 type exchangeState struct {
-	mu     lockorder.Mutex[lockorder.Exchanging] // guards what follows
-	waits  map[uint32]*exchangeWait              // by the token of the question
-	placed int                                   // payloads in the table, or fetched and not finished
-	own    int                                   // of those, in segments of their own
+	mu     lockorder.Mutex[lockorder.ExchangeState] // guards what follows
+	waits  map[uint32]*exchangeWait                 // by the token of the question
+	placed int                                      // payloads in the table, or fetched and not finished
+	own    int                                      // of those, in segments of their own
 }
 
 // allWaits returns a snapshot of the questions that wait.
@@ -185,9 +185,9 @@ func (s *session) sendFetched(token uint32, f *exchange.Fetched) {
 		}
 		at.Seg, m.Offset = p.Segment(), p.Offset()
 	}
-	err := s.account.Hold(&f.Hold, at, func(number, segment uint32) error {
+	err := s.account.AddAndSend(&f.Hold, at, func(number, segment uint32) error {
 		if s.ctx.Err() != nil {
-			return accounts.ErrOver
+			return accounts.ErrClosed
 		}
 		m.Delivery, m.Segment = number, segment
 		s.queue(m)

@@ -81,7 +81,7 @@ func (g *grants) close() {
 // grant is for the client, not for one request: the first request gets it. No function is called with
 // the lock held.
 type submitQueue struct {
-	mu        lockorder.Mutex[lockorder.Line]
+	mu        lockorder.Mutex[lockorder.SubmitQueue]
 	waiting   []*waitingSubmit
 	beginning bool // a request was taken out by the grants, and its first steps are not tried yet
 }

@@ -77,7 +77,7 @@ func (a *aloneCount) count(p *accounts.Payload) {
 	bytes := p.Segment().Mem().Size()
 	a.payloads.Add(1)
 	a.bytes.Add(bytes)
-	p.Before(func() {
+	p.BeforeFree(func() {
 		a.payloads.Add(-1)
 		a.bytes.Add(-bytes)
 	})

@@ -75,7 +75,7 @@ func (c *offeredCount) countPayload(p *accounts.Payload) {
 	bytes := int64(len(p.Bytes()))
 	c.payloads.Add(1)
 	c.used.Add(bytes)
-	p.Before(func() {
+	p.BeforeFree(func() {
 		c.payloads.Add(-1)
 		c.used.Add(-bytes)
 	})

@@ -119,7 +119,7 @@ func (ss *sourceSet) close() {
 
 // replicas are the replicas that a client serves, by the client's numbers for them.
 type replicas struct {
-	mu  lockorder.Mutex[lockorder.Seats]
+	mu  lockorder.Mutex[lockorder.Replicas]
 	all []*bus.Replica
 }
 
@@ -156,7 +156,7 @@ func (st *replicas) list() []*bus.Replica {
 
 // directPaths holds the direct flows from and to a client.
 type directPaths struct {
-	mu      lockorder.Mutex[lockorder.Past]
+	mu      lockorder.Mutex[lockorder.DirectPaths]
 	closed  bool                     // no direct flow begins any more
 	lanes   bool                     // the client can send and receive deliveries directly
 	used    bool                     // a flow to another process has begun
@@ -265,7 +265,7 @@ func (p *directPaths) forgetDeparted(live map[uint32]*session) {
 
 // stallDetector decides whether a client that has work is stuck.
 type stallDetector struct {
-	mu        lockorder.Mutex[lockorder.Movement]
+	mu        lockorder.Mutex[lockorder.StallDetector]
 	lastCheck time.Time
 	used      time.Duration // processor time at the last check
 	idle      time.Duration // time since the client made progress

@@ -44,7 +44,7 @@ func (s *session) hasWork() bool {
 
 // keepsMemory reports whether the client holds memory without work: views, or values of the exchange.
 func (s *session) keepsMemory() bool {
-	for _, why := range []accounts.Why{accounts.Kept, accounts.Left, accounts.Fetched} {
+	for _, why := range []accounts.HoldState{accounts.Kept, accounts.HungUp, accounts.Fetched} {
 		if s.account.Tally(why).Payloads > 0 {
 			return true
 		}

@@ -32,7 +32,7 @@ func (s *session) shareScoreboard(fd int) error {
 	if err != nil {
 		return offerError(err)
 	}
-	b := &board{memory: memory, entries: scoreboard.Over(memory.Bytes())}
+	b := &board{memory: memory, entries: scoreboard.EntriesIn(memory.Bytes())}
 	if !s.board.CompareAndSwap(nil, b) {
 		memory.Close()
 		return fmt.Errorf("%w: a second scoreboard", wire.ErrProtocol)

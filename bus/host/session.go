@@ -107,23 +107,23 @@ func (s *session) checkQueued(err error) {
 
 // queueLater queues a message that may wait for the next one.
 func (s *session) queueLater(m wire.Message) {
-	s.checkQueued(s.sender.Later(m))
+	s.checkQueued(s.sender.QueueLater(m))
 }
 
-// ShowMemory implements accounts.Teller.
+// ShowMemory implements accounts.Announcer.
 func (s *session) ShowMemory(number uint32, mem *shmstore.Segment) error {
 	s.queue(&wire.Segment{Segment: number, Bytes: uint64(mem.Size())}, mem.FD())
 	return nil
 }
 
-// HideMemory implements accounts.Teller.
+// HideMemory implements accounts.Announcer.
 func (s *session) HideMemory(number uint32) { s.queue(&wire.Forget{Segment: number}) }
 
 // queueFor queues a message about a request. While a session handles a batch of packets about the
 // request, the message is sent with all other messages that the batch causes.
 func (s *session) queueFor(r *bus.Request, m wire.Message) {
 	if t := r.Control().FlushBatch().Load(); t != nil {
-		t.Owner.(*peer.PacketBatch).Hold(s.sender) //nolint:forcetypeassert // only packetBatch stores a FlushBatch
+		t.Owner.(*peer.PacketBatch).Add(s.sender) //nolint:forcetypeassert // only packetBatch stores a FlushBatch
 	}
 	s.queue(m)
 }
@@ -181,7 +181,7 @@ func (s *session) read(in *peer.Receiver) error {
 	in.OnIdle(batch.flush)
 	defer batch.flush()
 	s.active.Poll = in.Poll
-	defer s.srv.services.Directory.Leave(s)
+	defer s.srv.services.Directory.WithdrawAll(s)
 	defer s.srv.services.LastActive.Gone(&s.active)
 	came := false
 	err := in.Serve(func(h wire.Header, body []byte, fds []int) error {

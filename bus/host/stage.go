@@ -125,7 +125,7 @@ func (s *session) deliver(src *source, d *bus.Delivery, w *bus.Work, edge int, a
 	if w != nil {
 		h.hold.Source = src.id
 	}
-	err := s.account.Hold(&h.hold, at, func(number, segment uint32) error {
+	err := s.account.AddAndSend(&h.hold, at, func(number, segment uint32) error {
 		m.Delivery, m.Segment = number, segment
 		s.outgoing.deliver = m // the field spares an allocation
 		s.queueFor(d.Control().Stream().Request, &s.outgoing.deliver)

@@ -45,7 +45,7 @@ func (s *session) stats() ProcessStats {
 	}
 	st.Arena.Bytes, st.Arena.Used, st.Arena.Payloads = s.memory.bytes.Load(), s.memory.used.Load(), int(s.memory.payloads.Load())
 	st.Arena.Alone, st.Arena.AloneBytes = int(s.alone.payloads.Load()), s.alone.bytes.Load()
-	st.Kept, st.Left = keptStats(s.account.Tally(accounts.Kept)), keptStats(s.account.Tally(accounts.Left))
+	st.Kept, st.Left = keptStats(s.account.Tally(accounts.Kept)), keptStats(s.account.Tally(accounts.HungUp))
 	return st
 }
 
@@ -78,7 +78,7 @@ func (s *session) holdings() []Holding {
 	if views := s.account.Tally(accounts.Kept); views.Payloads > 0 {
 		all = append(all, keyed.holding(views, "kept"))
 	}
-	if left := s.account.Tally(accounts.Left); left.Payloads > 0 {
+	if left := s.account.Tally(accounts.HungUp); left.Payloads > 0 {
 		all = append(all, keyed.holding(left, "left"))
 	}
 	if n := int(s.alone.payloads.Load()); n > 0 {

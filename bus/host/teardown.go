@@ -17,7 +17,7 @@ import (
 // ends is mostly dying: it gets DeathGrace to die, so that the errors of its requests can say so.
 func (s *session) connectionEnded(reason error) {
 	if errors.Is(reason, io.EOF) {
-		s.proc.Within(hostnode.DeathGrace, func(died bool) { s.teardown(reason, died) })
+		s.proc.OnExitWithin(hostnode.DeathGrace, func(died bool) { s.teardown(reason, died) })
 		return
 	}
 	if errors.Is(reason, errBye) {
@@ -56,7 +56,7 @@ func (s *session) teardown(reason error, died bool) {
 		}
 	}
 	s.reclaim(cause, had)
-	if !reads || !had.Stays {
+	if !reads || !had.NeedsDrop {
 		s.releaseRest()
 		return
 	}
@@ -120,8 +120,8 @@ func (s *session) causeOf(reason error, died bool) error {
 }
 
 // reclaim releases what the client held besides the work of its stages.
-func (s *session) reclaim(cause error, had accounts.Remains) {
-	for _, h := range had.Back {
+func (s *session) reclaim(cause error, had accounts.CloseResult) {
+	for _, h := range had.ToFree {
 		h.Free()
 	}
 	for _, o := range had.Owners { // owners report their values until these are gone

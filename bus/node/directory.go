@@ -51,7 +51,7 @@ func (d *nodeDirectory) Publish(ctx context.Context, name lane.Name, fd int, siz
 	if err := directory.CheckSize(sizeBytes); err != nil {
 		return err
 	}
-	own, err := directory.Own(fd)
+	own, err := directory.DuplicateFD(fd)
 	if err != nil {
 		return err
 	}

@@ -83,12 +83,12 @@ func (l *link) sendPlace(m *wire.Place, p *accounts.Payload) error {
 		return l.send(m)
 	}
 	h := &accounts.Hold{Returned: p.Release, Bytes: len(p.Bytes()), At: time.Now()}
-	err := l.account.Hold(h, accounts.Location{Seg: p.Segment(), Own: !p.Segment().Lasts()}, func(number, segment uint32) error {
+	err := l.account.AddAndSend(h, accounts.Location{Seg: p.Segment(), Alone: !p.Segment().Lasts()}, func(number, segment uint32) error {
 		m.Put, m.Segment, m.Offset, m.Flags = number, segment, p.Offset(), aloneFlag(h)
 		faultpoint.Hit("node-before-place")
 		return forgetAlone(h, l.send(m))
 	})
-	if errors.Is(err, accounts.ErrOver) {
+	if errors.Is(err, accounts.ErrClosed) {
 		return l.state.err()
 	}
 	return err
@@ -167,11 +167,11 @@ func (l *link) payloadOf(m *wire.Fetched) (*accounts.Payload, error) {
 		l.Queue(&wire.Finish{Delivery: m.Delivery})
 		l.state.readers.Done()
 	}
-	seg := l.account.Memory(m.Segment)
+	seg := l.account.PeerSegment(m.Segment)
 	if seg == nil {
 		return nil, fmt.Errorf("%w: delivery %d lies in segment %d, which is not known", wire.ErrProtocol, m.Delivery, m.Segment)
 	}
-	p, err := seg.Claimed(m.Offset, m.Size, false, free)
+	p, err := seg.CheckedPayload(m.Offset, m.Size, false, free)
 	if err != nil {
 		return nil, fmt.Errorf("delivery %d: %w", m.Delivery, err)
 	}

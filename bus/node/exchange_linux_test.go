@@ -58,7 +58,7 @@ func TestExchange(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			connectortest.Run(t, connectortest.Ends{Told: true, Open: func(t *testing.T) (put, get connector.Transport) {
+			connectortest.Run(t, connectortest.Ends{MetadataUnique: true, Open: func(t *testing.T) (put, get connector.Transport) {
 				h := exchangeHost(t, bus.Options{})
 				t.Cleanup(func() { h.wantEmpty(t) })
 				return open(t, h)

@@ -121,7 +121,7 @@ func OfferUnsendable(t testing.TB, n *Node) (known int) {
 	seg := accounts.Lasting(mem, nil)
 	mem.Close()
 	for range 2 {
-		err := l.account.Hold(&accounts.Hold{Returned: func() {}}, accounts.Location{Seg: seg}, func(_, _ uint32) error { return nil })
+		err := l.account.AddAndSend(&accounts.Hold{Returned: func() {}}, accounts.Location{Seg: seg}, func(_, _ uint32) error { return nil })
 		if err == nil || errors.Is(err, bus.ErrHostGone) {
 			t.Errorf("offer of memory that is gone: %v", err)
 		}

@@ -40,7 +40,7 @@ func (r *tensorReport) send() {
 
 // sentFigures are the figures of the lane that a link has sent to its host.
 type sentFigures struct {
-	mu   lockorder.Mutex[lockorder.ToldFigures]
+	mu   lockorder.Mutex[lockorder.SentFigures]
 	base lane.Stats // at the start of the link
 	last lane.Stats
 }

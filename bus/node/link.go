@@ -43,8 +43,8 @@ type link struct {
 	lastActive *lastactive.Tracker
 	active     lastactive.Connection // polls the host's messages
 
-	board    board          // shows the host the running handlers
-	exchange *exchange.Room // memory for this process's payloads of the exchange
+	board    board                // shows the host the running handlers
+	exchange *exchange.ValueStore // memory for this process's payloads of the exchange
 	figures  sentFigures
 
 	callerMu   lockorder.Right[lockorder.LinkCalling] // serializes ensureCaller and the starts of requests; taken before the locks of the parts
@@ -288,7 +288,7 @@ func (l *link) mapSegment(m *wire.Segment, fds []int) error {
 		return err
 	}
 	faultpoint.Hit("node-segment-mapped")
-	if !l.account.Show(m.Segment, accounts.Lasting(mem, nil), math.MaxInt) {
+	if !l.account.AddPeerSegment(m.Segment, accounts.Lasting(mem, nil), math.MaxInt) {
 		mem.Close()
 		return fmt.Errorf("%w: segment %d came twice", wire.ErrProtocol, m.Segment)
 	}
@@ -296,7 +296,7 @@ func (l *link) mapSegment(m *wire.Segment, fds []int) error {
 }
 
 func (l *link) forgetSegment(number uint32) {
-	seg := l.account.Hide(number)
+	seg := l.account.RemovePeerSegment(number)
 	if seg != nil {
 		seg.Release()
 	}

@@ -58,8 +58,8 @@ func (l *link) removeQuestion(token uint32) bool { return l.questions.remove(tok
 // not reading, or this process lacks a resource such as descriptors.
 func (l *link) send(m wire.Message, fds ...int) error { return l.sendError(l.sender.Queue(m, fds...)) }
 
-// sendLater is send of a message that may be delayed: see [peer.Sender.Later].
-func (l *link) sendLater(m wire.Message) error { return l.sendError(l.sender.Later(m)) }
+// sendLater is send of a message that may be delayed: see [peer.Sender.QueueLater].
+func (l *link) sendLater(m wire.Message) error { return l.sendError(l.sender.QueueLater(m)) }
 
 func (l *link) sendError(err error) error {
 	if err == nil || l.sender.Err() == nil && !errors.Is(err, peer.ErrClosed) {

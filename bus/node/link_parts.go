@@ -16,7 +16,7 @@ import (
 
 // linkState is whether and why a link has ended. Its lock comes after the locks of the other parts.
 type linkState struct {
-	mu       lockorder.Mutex[lockorder.Parting]
+	mu       lockorder.Mutex[lockorder.LinkState]
 	closeErr error          // why this side closed the link; nil: it has not
 	goneErr  error          // why the host is gone; nil: it is there
 	readers  sync.WaitGroup // fetched payloads of the exchange; added to only before close
@@ -71,7 +71,7 @@ func (p *linkState) addReader() bool {
 
 // questions are the open questions of a link, by token.
 type questions struct {
-	mu      lockorder.Mutex[lockorder.Asked]
+	mu      lockorder.Mutex[lockorder.NodeQuestions]
 	pending map[uint32]*question // nil: the host is gone
 }
 
@@ -122,7 +122,7 @@ func (a *questions) close() map[uint32]*question {
 type linkWork struct {
 	began chan struct{} // has capacity 1: signals that a task or a request has begun
 
-	mu       lockorder.Mutex[lockorder.Begun]
+	mu       lockorder.Mutex[lockorder.LinkWork]
 	stages   []*nodeStage
 	tasks    map[uint32]*nodeTask
 	requests map[uint32]*remoteRequest

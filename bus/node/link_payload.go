@@ -15,7 +15,7 @@ import (
 
 // receive makes a delivery from a message of the host.
 func (l *link) receive(m *wire.Deliver) (*bus.Delivery, error) {
-	return bus.DeliveryOf(m, l, l.account.Memory)
+	return bus.DeliveryOf(m, l, l.account.PeerSegment)
 }
 
 // put sends the payload of d for a source of the host; returned is called when no other process
@@ -34,7 +34,7 @@ func (l *link) put(source uint32, d *bus.Delivery, edge int, returned func()) er
 		return err
 	}
 	h := newHold(d, returned)
-	err = l.account.Hold(h, at, func(number, segment uint32) (err error) {
+	err = l.account.AddAndSend(h, at, func(number, segment uint32) (err error) {
 		m.Put, m.Segment = number, segment
 		m.Flags |= aloneFlag(h)
 		faultpoint.Hit("node-before-put")
@@ -45,7 +45,7 @@ func (l *link) put(source uint32, d *bus.Delivery, edge int, returned func()) er
 		}
 		return forgetAlone(h, err)
 	})
-	if errors.Is(err, accounts.ErrOver) {
+	if errors.Is(err, accounts.ErrClosed) {
 		return cmp.Or(l.state.hostErr(), bus.ErrNotTaken)
 	}
 	if err == nil {
@@ -87,16 +87,16 @@ func (l *link) locate(m *wire.Put, d *bus.Delivery) (at accounts.Location, err e
 		m.Flags |= wire.FlagInline
 		m.Payload = d.Bytes()
 	}
-	m.Offset, at.Most = at.Offset, hostnode.MaxNodeOffered
+	m.Offset, at.MaxKnown = at.Offset, hostnode.MaxNodeOffered
 	return at, nil
 }
 
-// ShowMemory implements accounts.Teller.
+// ShowMemory implements accounts.Announcer.
 func (l *link) ShowMemory(number uint32, mem *shmstore.Segment) error {
 	return l.send(&wire.Offer{Segment: number, Bytes: uint64(mem.Size())}, mem.FD())
 }
 
-// HideMemory implements accounts.Teller.
+// HideMemory implements accounts.Announcer.
 func (l *link) HideMemory(number uint32) { l.Queue(&wire.Forget{Segment: number}) }
 
 func (l *link) returned(id uint32) {

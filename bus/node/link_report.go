@@ -26,7 +26,7 @@ type reportLease struct {
 	askedAgain chan struct{}  // has capacity 1: the host has asked again, and gets a full report
 	ended      sync.WaitGroup // counts the goroutine of link.pushReports
 
-	mu      lockorder.Mutex[lockorder.Pushing]
+	mu      lockorder.Mutex[lockorder.ReportLease]
 	until   time.Time // the end of the lease
 	running bool      // link.pushReports runs
 }

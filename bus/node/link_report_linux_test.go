@@ -33,7 +33,7 @@ const heldBytes = 100
 func (r *routingFixture) hold() {
 	r.t.Helper()
 	h := &accounts.Hold{Source: 5, Bytes: heldBytes, At: time.Now(), Returned: func() {}}
-	if err := r.peer.account.Hold(h, accounts.Location{}, func(_, _ uint32) error { return nil }); err != nil {
+	if err := r.peer.account.AddAndSend(h, accounts.Location{}, func(_, _ uint32) error { return nil }); err != nil {
 		r.t.Fatal(err)
 	}
 }

@@ -187,7 +187,7 @@ func (n *Node) connect(ctx context.Context) (*link, error) {
 		return nil, err
 	}
 	l.node = n
-	l.exchange = exchange.NewRoom(n.opts.ExchangeStore)
+	l.exchange = exchange.NewValueStore(n.opts.ExchangeStore)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.ctx.Err() != nil { // Close has read n.link before this link exists

@@ -39,12 +39,12 @@ type peerLink struct {
 
 	reused reusedMessages // used by the receiving goroutine only
 
-	mu               lockorder.Mutex[lockorder.Pair] // guards the fields below; taken after the account's lock
-	sender           *peer.Sender                    // nil: the peer is not met yet, or was dropped
-	err              error                           // why nothing can be sent to the peer
-	waiting          []func()                        // calls for markMet
-	gone             bool                            // markGone has run
-	emissionsStopped bool                            // nothing is emitted any more
+	mu               lockorder.Mutex[lockorder.PeerLink] // guards the fields below; taken after the account's lock
+	sender           *peer.Sender                        // nil: the peer is not met yet, or was dropped
+	err              error                               // why nothing can be sent to the peer
+	waiting          []func()                            // calls for markMet
+	gone             bool                                // markGone has run
+	emissionsStopped bool                                // nothing is emitted any more
 }
 
 // meetPeer handles the message Introduce: it opens the link to a peer. It owns the descriptors.
@@ -181,7 +181,7 @@ func (p *peerLink) handleDisconnect(cause error, alive bool) {
 	if alive {
 		wait = 0
 	}
-	p.proc.Within(wait, func(died bool) {
+	p.proc.OnExitWithin(wait, func(died bool) {
 		p.markGone(func() { p.link.peerGone(p, died, cause) })
 	})
 }

@@ -50,7 +50,7 @@ func (p *peerLink) put(to *route, d *bus.Delivery, h *accounts.Hold) error {
 		m.Payload = d.Bytes()
 	}
 	m.Offset = at.Offset
-	err = p.account.Hold(h, at, func(number, segment uint32) error {
+	err = p.account.AddAndSend(h, at, func(number, segment uint32) error {
 		m.Delivery, m.Segment = number, segment
 		faultpoint.Hit("node-before-direct")
 		if err := p.send(m); err != nil {
@@ -59,7 +59,7 @@ func (p *peerLink) put(to *route, d *bus.Delivery, h *accounts.Hold) error {
 		faultpoint.Hit("node-direct")
 		return nil
 	})
-	if errors.Is(err, accounts.ErrOver) {
+	if errors.Is(err, accounts.ErrClosed) {
 		p.mu.Lock()
 		to.lost = true
 		p.mu.Unlock()
@@ -68,7 +68,7 @@ func (p *peerLink) put(to *route, d *bus.Delivery, h *accounts.Hold) error {
 	return err
 }
 
-// ShowMemory implements accounts.Teller.
+// ShowMemory implements accounts.Announcer.
 func (p *peerLink) ShowMemory(number uint32, mem *shmstore.Segment) error {
 	if err := p.send(&wire.Segment{Segment: number, Bytes: uint64(mem.Size())}, mem.FD()); err != nil {
 		return fmt.Errorf("offer memory to %s: %w", p.describe(), err)
@@ -91,7 +91,7 @@ func (p *peerLink) send(m wire.Message, fds ...int) error {
 	return err
 }
 
-// HideMemory implements accounts.Teller.
+// HideMemory implements accounts.Announcer.
 func (p *peerLink) HideMemory(number uint32) {
 	p.Queue(&wire.Forget{Segment: number})
 }

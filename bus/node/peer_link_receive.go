@@ -53,7 +53,7 @@ func (p *peerLink) handle(sender *peer.Sender, h wire.Header, body []byte, fds [
 	case *wire.Segment:
 		return p.mapSegment(m, fds[0])
 	case *wire.Forget:
-		if seg := p.account.Hide(m.Segment); seg != nil {
+		if seg := p.account.RemovePeerSegment(m.Segment); seg != nil {
 			seg.Release()
 		}
 		return nil
@@ -83,7 +83,7 @@ func (p *peerLink) mapSegment(m *wire.Segment, fd int) error {
 	if err != nil {
 		return err
 	}
-	if !p.account.Show(m.Segment, accounts.Lasting(mem, nil), maxPeerSegments) {
+	if !p.account.AddPeerSegment(m.Segment, accounts.Lasting(mem, nil), maxPeerSegments) {
 		mem.Close()
 		return fmt.Errorf("%w: segment %d came before, or is one of more than %d", wire.ErrProtocol, m.Segment, maxPeerSegments)
 	}
@@ -92,7 +92,7 @@ func (p *peerLink) mapSegment(m *wire.Segment, fd int) error {
 
 // deliver passes a delivery to its stream.
 func (p *peerLink) deliver(m *wire.Deliver) error {
-	d, err := bus.DeliveryOf(m, p, p.account.Memory)
+	d, err := bus.DeliveryOf(m, p, p.account.PeerSegment)
 	if err != nil {
 		return err
 	}

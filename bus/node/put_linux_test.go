@@ -45,9 +45,9 @@ func (c *thinClient) packets(kind wire.Kind) (all [][]wire.Kind) {
 func TestReturnedIsBatched(t *testing.T) {
 	open := func(t *testing.T, window int, spec bus.StageSpec) (c *thinClient, put func(number uint32)) {
 		t.Helper()
-		was := peer.LaterWait
-		t.Cleanup(func() { peer.LaterWait = was })
-		peer.LaterWait = time.Hour // messages that can wait for the next packet do wait
+		was := peer.QueueLaterDelay
+		t.Cleanup(func() { peer.QueueLaterDelay = was })
+		peer.QueueLaterDelay = time.Hour // messages that can wait for the next packet do wait
 		h := listen(t, bus.Pipeline{
 			Stages: []bus.StageSpec{spec},
 			Edges:  []bus.Edge{{To: "m", Window: window}, {From: "m"}},

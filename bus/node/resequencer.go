@@ -20,7 +20,7 @@ type resequencer struct {
 	// feedsEnd has the end of a stream fed too, as a bare delivery.
 	feedsEnd bool
 
-	mu           lockorder.Mutex[lockorder.Arrivals] // taken before the locks of flows
+	mu           lockorder.Mutex[lockorder.Resequencer] // taken before the locks of flows
 	streams      []incomingStream
 	single       [1]incomingStream // backs streams where there is but one
 	done         func()            // called when all streams are complete; nil: whenComplete was not called

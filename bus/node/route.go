@@ -129,7 +129,7 @@ func (rs *routes) unfinished(p *peerLink) (edge int, seq uint64, found bool) {
 func (p *peerLink) hasUnfinished(to *route, source uint32, edge int) bool {
 	owes := false
 	p.account.Each(func(h *accounts.Hold) {
-		owes = owes || h.Source == source && h.Edge == edge && h.Why() == accounts.Sent
+		owes = owes || h.Source == source && h.Edge == edge && h.State() == accounts.Sent
 	})
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -33,7 +33,7 @@ func (b *board) writer(spec *bus.StageSpec, number uint32) *scoreboard.Writer {
 	if spec.Props != nil || number >= scoreboard.Entries {
 		return nil
 	}
-	return scoreboard.WriterOf(&scoreboard.Over(b.memory.Bytes())[number], number, b.memory)
+	return scoreboard.WriterOf(&scoreboard.EntriesIn(b.memory.Bytes())[number], number, b.memory)
 }
 
 // close releases the memory. Handlers that still run write to memory that no process reads.

@@ -29,8 +29,8 @@ type remoteRequest struct {
 	openInputs atomic.Int32 // counts the input streams that have not ended
 	started    chan error   // nil error: the host has admitted the request; nil channel: Submit does not ask
 
-	mu              lockorder.Mutex[lockorder.Upstream] // guards the field below
-	completedByHost bool                                // the host has sent Over with the outcome Completed
+	mu              lockorder.Mutex[lockorder.RemoteRequest] // guards the field below
+	completedByHost bool                                     // the host has sent Over with the outcome Completed
 }
 
 // callerRequests is how many requests with full windows the memory for a node's inputs has space

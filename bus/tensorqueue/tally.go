@@ -9,7 +9,7 @@ import (
 // pendingCount counts what is pending, for callers that wait until the count is zero. It may grow while
 // they wait.
 type pendingCount struct {
-	mu   lockorder.Mutex[lockorder.Tally]
+	mu   lockorder.Mutex[lockorder.PendingCount]
 	n    int
 	zero chan struct{} // closed when n is 0; nil: no caller waits
 }

@@ -33,7 +33,7 @@ import (
 
 var edge = connector.Edge{From: "thinker", To: "talker"}
 
-// childOf says which store a child of the suite has a transport of, and with which settings.
+// childOf names the engine and the settings of the transport that a child serves.
 const childOf = "OMNIBUS_BRIDGE_CHILD"
 
 func TestMain(m *testing.M) {
@@ -55,7 +55,7 @@ func TestMain(m *testing.M) {
 	}
 	code := m.Run()
 	for _, s := range servers {
-		s.end()
+		s.close()
 	}
 	os.Exit(code)
 }
@@ -65,7 +65,7 @@ func serve(engine, extra string) error {
 	if err := json.Unmarshal([]byte(extra), &settings); err != nil {
 		return err
 	}
-	end, err := opened(context.Background(), engine, settings)
+	end, err := openEngine(context.Background(), engine, settings)
 	if err != nil {
 		return err
 	}
@@ -73,13 +73,14 @@ func serve(engine, extra string) error {
 	return errors.Join(err, end.Close())
 }
 
-// typeOf is the name of an engine's type.
+// typeOf maps an engine to the name of its type.
 var typeOf = map[string]string{mooncake: "MooncakeStoreConnector", yuanrong: "YuanrongConnector", nixl: "NixlConnector", transfer: "MooncakeTransferEngineConnector", folder: "MooncakeStoreConnector"}
 
-// folder is the store of testdata/folder.py, which shows the bridge alone, also where no wheel can be had.
+// folder is the store of testdata/folder.py, which tests the bridge alone, also where no package of
+// an engine is installed.
 const folder = "folder"
 
-func opened(ctx context.Context, engine string, extra map[string]any) (connector.Transport, error) {
+func openEngine(ctx context.Context, engine string, extra map[string]any) (connector.Transport, error) {
 	for _, typ := range Types() {
 		if typ.Name == typeOf[engine] {
 			settings, err := typ.Settings(extra)
@@ -102,11 +103,11 @@ type server struct {
 
 var servers = make(map[string]*server)
 
-// shared returns the server of an engine that all tests share, or skips the test.
+// shared returns an engine's server, which all tests share, or skips the test.
 func shared(t *testing.T, engine string) *server {
 	t.Helper()
 	if testing.Short() && engine != folder {
-		t.Skip("to this side all engines are alike, and one of files is quick")
+		t.Skip("the bridge treats all engines alike, and the engine of files is fast")
 	}
 	s := servers[engine]
 	if s == nil && engine == folder {
@@ -119,7 +120,7 @@ func shared(t *testing.T, engine string) *server {
 	return s
 }
 
-// inFolders is an interpreter whose bridges put into a folder.
+// inFolders returns an interpreter whose bridges put values into a folder.
 func inFolders(t *testing.T) string {
 	t.Helper()
 	program, err := filepath.Abs(filepath.Join("testdata", "folder.py"))
@@ -155,7 +156,7 @@ func startServer(t *testing.T, engine string) *server {
 		t.Fatal(err)
 	}
 	if said.Skip != "" {
-		s.end()
+		s.close()
 		t.Skip(said.Skip)
 	}
 	s.extra = said.Extra
@@ -163,7 +164,7 @@ func startServer(t *testing.T, engine string) *server {
 	return s
 }
 
-// do has the server killed, started, stopped or resumed.
+// do sends a command to the server: kill, start, stop or resume.
 func (s *server) do(t *testing.T, what string) {
 	t.Helper()
 	if _, err := fmt.Fprintf(s.in, "%q\n", what); err != nil {
@@ -174,12 +175,12 @@ func (s *server) do(t *testing.T, what string) {
 	}
 }
 
-func (s *server) end() {
+func (s *server) close() {
 	_ = s.in.Close()
 	_ = s.cmd.Wait()
 }
 
-// with are the settings with others in their place.
+// with returns the settings, with some replaced.
 func (s *server) with(more map[string]any) map[string]any {
 	extra := maps.Clone(s.extra)
 	maps.Copy(extra, more)
@@ -188,7 +189,7 @@ func (s *server) with(more map[string]any) map[string]any {
 
 func (s *server) open(t *testing.T, engine string, more map[string]any) *transport {
 	t.Helper()
-	end, err := opened(t.Context(), engine, s.with(more))
+	end, err := openEngine(t.Context(), engine, s.with(more))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,9 +220,9 @@ func eachServer(t *testing.T, test func(t *testing.T, engine string)) {
 	}
 }
 
-// suite runs the suite with what it is to know of an engine.
+// suite runs the suite with the properties of an engine.
 func suite(t *testing.T, engine string, ends connectortest.Ends) {
-	ends.Told, ends.Addressed = engine == nixl, isPeer(engine)
+	ends.MetadataUnique, ends.Addressed = engine == nixl, isPeer(engine)
 	connectortest.Run(t, ends)
 }
 
@@ -229,29 +230,29 @@ func suite(t *testing.T, engine string, ends connectortest.Ends) {
 func TestTransport(t *testing.T) {
 	each(t, func(t *testing.T, engine string) {
 		s := shared(t, engine)
-		s.open(t, engine, nil) // so that the bridge stays
+		s.open(t, engine, nil) // keeps the bridge running
 		suite(t, engine, connectortest.Ends{Open: func(t *testing.T) (put, get connector.Transport) {
 			return s.open(t, engine, nil), s.open(t, engine, nil)
 		}})
 	})
 }
 
-// isPeer reports whether values of an engine stay with their producer.
+// isPeer reports whether values of an engine stay in the memory of their producer.
 func isPeer(engine string) bool { return engine == nixl || engine == transfer }
 
-// eachPeer runs a test for each engine whose values do.
+// eachPeer runs a test for each engine for which isPeer is true.
 func eachPeer(t *testing.T, test func(t *testing.T, engine string)) {
 	for _, engine := range []string{nixl, transfer} {
 		t.Run(engine, func(t *testing.T) { test(t, engine) })
 	}
 }
 
-// TestTwoBridges runs it with a bridge for each end, which have to reach each other.
+// TestTwoBridges runs the suite with a bridge for each end; the bridges have to reach each other.
 func TestTwoBridges(t *testing.T) {
 	eachPeer(t, func(t *testing.T, engine string) {
 		s := shared(t, engine)
 		other := map[string]any{"timeout": 29}
-		s.open(t, engine, nil) // so that the bridges stay
+		s.open(t, engine, nil) // keeps the bridges running
 		s.open(t, engine, other)
 		suite(t, engine, connectortest.Ends{ByMetadata: true, Open: func(t *testing.T) (put, get connector.Transport) {
 			return s.open(t, engine, nil), s.open(t, engine, other)
@@ -259,7 +260,7 @@ func TestTwoBridges(t *testing.T) {
 	})
 }
 
-// TestProcesses runs it across processes, each with a bridge of its own, which are killed.
+// TestProcesses runs the suite across processes, each with its own bridge, and kills them.
 func TestProcesses(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts many processes")
@@ -279,7 +280,7 @@ func TestProcesses(t *testing.T) {
 	})
 }
 
-// lastMeta are the metadata of the last put of a key, which engines without a server need.
+// lastMeta holds the metadata of the last put of a key, for engines without a server.
 var lastMeta = make(map[string]connector.Metadata)
 
 func metaOf(end *transport, key string) connector.Metadata {
@@ -314,24 +315,25 @@ func get(t *testing.T, end *transport, key string, want []byte) {
 	}
 }
 
-func none(t *testing.T, end *transport, key string) {
+func wantNone(t *testing.T, end *transport, key string) {
 	t.Helper()
 	if _, err := end.Get(t.Context(), edge, key, metaOf(end, key)); !errors.Is(err, connector.ErrNotFound) {
 		t.Fatalf("get %q: %v, want ErrNotFound", key, err)
 	}
 }
 
-// bridge is the process of a transport's bridge.
+// bridge returns the process of a transport's bridge.
 func bridge(t *testing.T, end *transport) *os.Process {
 	t.Helper()
-	l, err := end.process.current(t.Context())
+	l, err := end.process.awaitLink(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return l.cmd.Process
 }
 
-// TestBridgeDies: calls that it had fail, and say so; the next ones find another. Nothing of a put that failed stays.
+// TestBridgeDies: calls at a bridge that dies fail, with an error that says so; later calls reach a
+// new bridge. A failed put leaves no value.
 func TestBridgeDies(t *testing.T) {
 	each(t, func(t *testing.T, engine string) {
 		s := shared(t, engine)
@@ -352,23 +354,23 @@ func TestBridgeDies(t *testing.T) {
 			over <- err
 		}()
 		<-begun
-		for len(end.process.calls) < 2 { // until both are with the bridge
+		for len(end.process.calls) < 2 { // until the bridge has both calls
 			runtime.Gosched()
 		}
 		if err := old.Kill(); err != nil {
 			t.Fatal(err)
 		}
 		for _, err := range []error{<-failed, <-over} {
-			if !errors.Is(err, connector.ErrUnavailable) || !errors.Is(err, errGone) || !strings.Contains(err.Error(), end.process.engine) {
+			if !errors.Is(err, connector.ErrUnavailable) || !errors.Is(err, errBridgeDied) || !strings.Contains(err.Error(), end.process.engine) {
 				t.Errorf("a call that the bridge had when it died: %v", err)
 			}
 		}
-		none(t, end, "failed")
+		wantNone(t, end, "failed")
 		if bridge(t, end).Pid == old.Pid {
 			t.Error("no other bridge was started")
 		}
 		get(t, end, "others", []byte("value"))
-		// What lay in Mooncake's client is gone with it; Yuanrong's worker has it.
+		// Values in Mooncake's client are lost with the bridge; Yuanrong's worker keeps them.
 		got, err := end.Get(t.Context(), edge, "before", nil)
 		switch {
 		case err == nil:
@@ -381,7 +383,7 @@ func TestBridgeDies(t *testing.T) {
 	})
 }
 
-// halt stops a bridge, and returns when all of its threads stand still.
+// halt stops a bridge, and returns when all of its threads have stopped.
 func halt(t *testing.T, p *os.Process) {
 	t.Helper()
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
@@ -396,12 +398,12 @@ func halt(t *testing.T, p *os.Process) {
 	}
 }
 
-// stop has the bridge of an end stand still, until what is returned is called.
+// stop stops the bridge of an end until resume is called.
 func stop(t *testing.T, end *transport) (resume func()) {
 	t.Helper()
 	stopped := bridge(t, end)
 	halt(t, stopped)
-	hung := time.AfterFunc(10*time.Second, func() { _ = stopped.Signal(syscall.SIGCONT) }) // or it would for ever
+	hung := time.AfterFunc(10*time.Second, func() { _ = stopped.Signal(syscall.SIGCONT) }) // otherwise a failed test would leave it stopped
 	return func() {
 		hung.Stop()
 		if err := stopped.Signal(syscall.SIGCONT); err != nil {
@@ -410,9 +412,9 @@ func stop(t *testing.T, end *transport) (resume func()) {
 	}
 }
 
-// TestGivenUp: a put whose deadline passes while the bridge is stopped is taken back when that goes on, and a value that
-// such a get takes is put back.
-func TestGivenUp(t *testing.T) {
+// TestTimedOutCallsAreUndone: a put whose deadline passes while the bridge is stopped is undone
+// when the bridge resumes, and a value that such a get consumed is put back.
+func TestTimedOutCallsAreUndone(t *testing.T) {
 	each(t, func(t *testing.T, engine string) {
 		s := shared(t, engine)
 		end, other := s.open(t, engine, map[string]any{"timeout": 20}), s.open(t, engine, nil)
@@ -430,14 +432,14 @@ func TestGivenUp(t *testing.T) {
 			}
 		}
 		resume()
-		for len(end.process.calls) > 0 { // until both have their answers, and what comes of them
+		for len(end.process.calls) > 0 { // until both calls have their answers and the follow-up calls have ended
 			runtime.Gosched()
 		}
-		none(t, end, "late") // waits until it has been taken back
-		none(t, other, "late")
+		wantNone(t, end, "late") // waits until the put has been undone
+		wantNone(t, other, "late")
 		waits, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		if isPeer(engine) { // where it is put back to the one that took it
+		if isPeer(engine) { // the value is put back into the bridge that consumed it
 			other = end
 		}
 		p, err := other.Await(waits, edge, "early", metaOf(end, "early"))
@@ -451,11 +453,11 @@ func TestGivenUp(t *testing.T) {
 	})
 }
 
-// TestLanes: calls one after the other have the same thread of the bridge; as many as it has threads are with it at a time,
-// and a further one whose deadline passes was never asked for.
+// TestLanes: sequential calls use one thread of the bridge; at most as many calls as it has threads
+// run at a time, and a further call whose deadline passes is never sent.
 func TestLanes(t *testing.T) {
 	end := shared(t, folder).open(t, folder, map[string]any{"timeout": 20})
-	l, err := end.process.current(t.Context())
+	l, err := end.process.awaitLink(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -493,14 +495,15 @@ func TestLanes(t *testing.T) {
 	for i := range lanes {
 		get(t, end, fmt.Sprint("asked", i), []byte("value"))
 	}
-	none(t, end, "further")
+	wantNone(t, end, "further")
 }
 
-// TestServerDies: the error names the store and its address, and what to do; when it is back, the same transport goes on.
+// TestServerDies: the error names the store, its address and the remedy; when the store is back,
+// the same transport works.
 func TestServerDies(t *testing.T) {
 	eachServer(t, func(t *testing.T, engine string) {
 		s := startServer(t, engine)
-		t.Cleanup(s.end)
+		t.Cleanup(s.close)
 		address := fmt.Sprintf("127.0.0.1:%v", s.extra["port"])
 		if engine == mooncake {
 			address = fmt.Sprint(s.extra["master"])
@@ -518,7 +521,7 @@ func TestServerDies(t *testing.T) {
 		if !errors.Is(err, connector.ErrUnavailable) || !strings.Contains(err.Error(), engine) && !strings.Contains(err.Error(), address) {
 			t.Errorf("get from a store that is dead: %v", err)
 		}
-		_, err = opened(t.Context(), engine, s.extra)
+		_, err = openEngine(t.Context(), engine, s.extra)
 		if !errors.Is(err, connector.ErrUnavailable) || !strings.Contains(err.Error(), address+" cannot be reached") || !strings.Contains(err.Error(), "start it") {
 			t.Errorf("opened without a store: %v", err)
 		}
@@ -533,12 +536,12 @@ func TestServerDies(t *testing.T) {
 			}
 		}
 		get(t, end, "again", []byte("value"))
-		none(t, end, "lost")
-		none(t, end, "stopped")
+		wantNone(t, end, "lost")
+		wantNone(t, end, "stopped")
 	})
 }
 
-// TestCannotOpen: what can be known at the start is said at the start.
+// TestCannotOpen: opening a transport reports every fault that can be known at that time.
 func TestCannotOpen(t *testing.T) {
 	eachServer(t, func(t *testing.T, engine string) {
 		s := shared(t, engine)
@@ -559,7 +562,7 @@ func TestCannotOpen(t *testing.T) {
 			"no client":       {map[string]any{"python": bare(t)}, "omnibus[" + engine + "]"},
 			"another program": {map[string]any{"timeout": 0.5, "master": address.String(), "port": address.Port}, address.String()},
 		} {
-			_, err := opened(t.Context(), engine, s.with(c.more))
+			_, err := openEngine(t.Context(), engine, s.with(c.more))
 			if !errors.Is(err, connector.ErrUnavailable) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: %v", what, err)
 			}
@@ -570,7 +573,7 @@ func TestCannotOpen(t *testing.T) {
 	})
 }
 
-// bare is an interpreter that finds no package but omnibus.
+// bare returns an interpreter that finds no package but omnibus.
 func bare(t *testing.T) string {
 	t.Helper()
 	python := filepath.Join(t.TempDir(), "python")
@@ -580,7 +583,7 @@ func bare(t *testing.T) string {
 	return python
 }
 
-// TestTooLarge: a put that fails leaves nothing, and the next one works.
+// TestTooLarge: a failed put leaves no value, and the next put works.
 func TestTooLarge(t *testing.T) {
 	eachServer(t, func(t *testing.T, engine string) {
 		end := shared(t, engine).open(t, engine, map[string]any{"timeout": 4})
@@ -590,19 +593,19 @@ func TestTooLarge(t *testing.T) {
 		}
 		_, err := end.Put(t.Context(), edge, "large", size, func([]byte) error { return nil })
 		wants := []error{connector.ErrTooLarge}
-		if engine == yuanrong { // its client tries until timeout, and says at times only that this has passed
+		if engine == yuanrong { // its client retries until timeout, and may report only the timeout
 			wants = []error{connector.ErrFull, connector.ErrUnavailable}
 		}
 		if !slices.ContainsFunc(wants, func(want error) bool { return errors.Is(err, want) }) {
 			t.Errorf("a value of %d bytes: %v", size, err)
 		}
-		none(t, end, "large")
+		wantNone(t, end, "large")
 		put(t, end, "small", []byte("value"))
 		get(t, end, "small", []byte("value"))
 	})
 }
 
-// TestOtherMetadata: what another version has written is refused, and the value stays.
+// TestOtherMetadata: metadata of another version are refused, and the value stays.
 func TestOtherMetadata(t *testing.T) {
 	each(t, func(t *testing.T, engine string) {
 		end := shared(t, engine).open(t, engine, nil)
@@ -616,8 +619,8 @@ func TestOtherMetadata(t *testing.T) {
 	})
 }
 
-// TestGone: an await of what metadata name, and is not there any more, ends.
-func TestGone(t *testing.T) {
+// TestAwaitOfGotValueEnds: Await ends if the metadata name a value that was got already.
+func TestAwaitOfGotValueEnds(t *testing.T) {
 	end := shared(t, folder).open(t, folder, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -626,8 +629,8 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestForgets: what others have got is not remembered for ever.
-func TestForgets(t *testing.T) {
+// TestGotValuesAreForgotten: a transport does not keep the names of values that others have got.
+func TestGotValuesAreForgotten(t *testing.T) {
 	s := shared(t, folder)
 	end, other := s.open(t, folder, nil), s.open(t, folder, nil)
 	for i := range 2 * firstPrune {
@@ -636,28 +639,28 @@ func TestForgets(t *testing.T) {
 		get(t, other, key, []byte("value"))
 	}
 	if n := len(end.names()); n > firstPrune {
-		t.Errorf("%d values are remembered, and none is there", n)
+		t.Errorf("%d names are kept, and all values were got", n)
 	}
 }
 
-// TestBuffersAreUsedAgain: memory does not grow with the values that pass.
-func TestBuffersAreUsedAgain(t *testing.T) {
+// TestBufferReuse: memory does not grow with the number of values.
+func TestBufferReuse(t *testing.T) {
 	end := shared(t, folder).open(t, folder, map[string]any{"timeout": 22})
 	value := make([]byte, 1<<20)
 	for range 20 {
 		put(t, end, "again", value)
 		get(t, end, "again", value)
 	}
-	l, err := end.process.current(t.Context())
+	l, err := end.process.awaitLink(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := l.buffers.Load(); n > 3 { // a get without metadata begins with a small one
+	if n := l.buffers.Load(); n > 3 { // a get without metadata starts with a small buffer
 		t.Errorf("%d buffers for one value at a time", n)
 	}
 }
 
-// TestOneBridge: transports with the same settings share it, until the last is closed.
+// TestOneBridge: transports with the same settings share a bridge until the last one is closed.
 func TestOneBridge(t *testing.T) {
 	s := shared(t, folder)
 	first, second := s.open(t, folder, nil), s.open(t, folder, nil)
@@ -683,8 +686,9 @@ var discard = slog.New(slog.DiscardHandler)
 
 var realPayloads = flag.Int("bridge.payloads", 1000, "how many values TestReal hands over each way")
 
-// TestReal has vLLM-Omni's own class at the other side: what it puts is got, and put again it gets the same value. Each
-// byte is compared. clients/python/tests/realstore.py says what is put right for it.
+// TestReal has vLLM-Omni's own class at the other side: this side gets its values and puts them
+// again, and the class gets equal bytes. clients/python/tests/realstore.py lists the corrections
+// that the class needs.
 func TestReal(t *testing.T) {
 	if os.Getenv("OMNIBUS_VLLM_OMNI") == "" {
 		t.Skip("OMNIBUS_VLLM_OMNI does not say where vLLM-Omni is")
@@ -695,7 +699,7 @@ func TestReal(t *testing.T) {
 		end := s.open(t, engine, nil)
 		payloads, theirExtra := *realPayloads, s.extra
 		switch engine {
-		case nixl: // its class takes a connection for each value, and waits 10 ms for an answer
+		case nixl: // the class opens a connection for each value, and waits 10 ms for an answer
 			payloads, theirExtra = payloads/10, map[string]any{"host": "127.0.0.1", "metadata_query_timeout_ms": 20_000, "transfer_timeout_s": 30}
 		case transfer:
 			payloads, theirExtra = payloads/4, map[string]any{"host": "127.0.0.1", "zmq_port": freePort(t), "protocol": "tcp", "memory_pool_size": 16 << 20}

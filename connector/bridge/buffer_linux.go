@@ -11,23 +11,24 @@ import (
 )
 
 const (
-	leastBuffer = 64 << 10
-	mostFree    = 64 << 20 // bytes of buffers that are kept for later
+	minBuffer = 64 << 10
+	maxFree   = 64 << 20 // bytes of free buffers that are kept
 )
 
-// A buffer is memory that this process and the bridge have mapped. Only this process writes to one
-// for puts, and only the bridge to one for gets.
+// A buffer is memory that this process and the bridge have mapped. Only this process writes to a
+// buffer for puts, and only the bridge to a buffer for gets.
 type buffer struct {
 	data   []byte
 	fd     int
 	forGet bool
 
-	// Of the link whose bridge has it: its number there, in whose calls alone it is used then.
+	// link is the bridge that has mapped the buffer, as number; only calls to that bridge use the
+	// buffer then.
 	link   *link
 	number uint32
 }
 
-// buffers are those of one bridge that are not in use.
+// buffers holds the free buffers of one bridge.
 type buffers struct {
 	mu     sync.Mutex
 	free   []*buffer
@@ -35,11 +36,11 @@ type buffers struct {
 	closed bool
 }
 
-// get returns a buffer of at least so many bytes, which no other call has.
+// get returns a buffer of at least size bytes, for one call.
 func (b *buffers) get(size int, forGet bool) (*buffer, error) {
-	room := max(leastBuffer, 1<<bits.Len(uint(max(size, 1)-1))) //nolint:gosec // positive
+	room := max(minBuffer, 1<<bits.Len(uint(max(size, 1)-1))) //nolint:gosec // positive
 	b.mu.Lock()
-	for i := len(b.free) - 1; i >= 0; i-- { // the last is the warmest
+	for i := len(b.free) - 1; i >= 0; i-- { // the last one is most likely in the cache
 		if free := b.free[i]; free.forGet == forGet && len(free.data) == room {
 			b.free = append(b.free[:i], b.free[i+1:]...)
 			b.bytes -= room
@@ -51,10 +52,10 @@ func (b *buffers) get(size int, forGet bool) (*buffer, error) {
 	return newBuffer(room, forGet)
 }
 
-// put takes a buffer back that neither side uses any more.
+// put returns a buffer that neither side uses any more.
 func (b *buffers) put(free *buffer) {
 	b.mu.Lock()
-	keep := !b.closed && b.bytes+len(free.data) <= mostFree
+	keep := !b.closed && b.bytes+len(free.data) <= maxFree
 	if keep {
 		b.free = append(b.free, free)
 		b.bytes += len(free.data)
@@ -65,7 +66,7 @@ func (b *buffers) put(free *buffer) {
 	}
 }
 
-// close gives back what is free, and from now on what becomes free.
+// close unmaps the free buffers, and those that are returned later.
 func (b *buffers) close() {
 	b.mu.Lock()
 	free := b.free
@@ -77,7 +78,7 @@ func (b *buffers) close() {
 }
 
 func newBuffer(size int, forGet bool) (*buffer, error) {
-	if size > leastBuffer {
+	if size > minBuffer {
 		if short := headroom.System().Check(uint64(size)); short != nil { //nolint:gosec // positive
 			return nil, fmt.Errorf("a buffer of %d bytes: %s leaves %d", size, short.Limit, short.AvailableBytes)
 		}
@@ -101,7 +102,7 @@ func newBuffer(size int, forGet bool) (*buffer, error) {
 	return b, nil
 }
 
-// drop gives the memory back, here and in the bridge.
+// drop unmaps the memory, here and in the bridge.
 func (b *buffer) drop() {
 	if b.link != nil {
 		_, _ = b.link.lanes[0].conn.Write(frame(opDrop, b.number, 0, "")) // if it fails, the bridge is dying

@@ -23,11 +23,11 @@ import (
 // The packets are those of the Python module omnibus.bridge.
 const (
 	headerBytes = 16
-	mostPacket  = 64 << 10
-	untold      = ^uint64(0)
+	maxPacket   = 64 << 10
+	unknownSize = ^uint64(0)
 )
 
-// lanes is how many calls are with a bridge at a time.
+// lanes bounds the calls that a bridge runs at a time.
 const lanes = 4
 
 type operation uint32
@@ -38,7 +38,7 @@ const (
 	opRemove
 	opPresent
 	opDrop
-	opBack
+	opPutBack
 )
 
 func (op operation) String() string {
@@ -50,30 +50,30 @@ const (
 	codeSmall = 8
 )
 
-// failures are the errors of codes.
+// failures maps codes to errors.
 var failures = map[uint32]error{
 	2: connector.ErrNotFound, 3: connector.ErrFull, 4: connector.ErrTooLarge, 5: connector.ErrUnavailable,
-	6: connector.ErrCorrupt, 7: connector.ErrKey, 9: errTaken, 10: connector.ErrMetadata,
+	6: connector.ErrCorrupt, 7: connector.ErrKey, 9: errAlreadyGot, 10: connector.ErrMetadata,
 }
 
-// errTaken says that a value was there, so that there is nothing to wait for.
-var errTaken = fmt.Errorf("%w, and there will not be", connector.ErrNotFound)
+// errTaken reports a value that existed and was got: waiting for it is useless.
+var errAlreadyGot = fmt.Errorf("%w, and there will not be", connector.ErrNotFound)
 
-// errGone says that the bridge died with a call under way.
-var errGone = errors.New("the bridge died")
+// errBridgeDied reports that the bridge died during a call.
+var errBridgeDied = errors.New("the bridge died")
 
-// An answer is what became of a call.
+// An answer is the result of a call.
 type answer struct {
-	code uint32
-	size uint64
-	text string
-	gone bool // the bridge, without an answer
+	code       uint32
+	size       uint64
+	text       string
+	bridgeDied bool // there is no answer
 }
 
 func (a answer) err() error {
 	switch {
-	case a.gone:
-		return errGone
+	case a.bridgeDied:
+		return errBridgeDied
 	case a.code == codeOK || a.code == codeSmall:
 		return nil
 	case failures[a.code] != nil:
@@ -82,20 +82,20 @@ func (a answer) err() error {
 	return errors.New("in the bridge: " + a.text)
 }
 
-// A link is one bridge, from its start to its death.
+// A link is one process of the bridge, from its start to its death.
 type link struct {
 	cmd   *exec.Cmd
 	dead  chan struct{} // closed when the process has ended
-	tail  *tail         // of what it wrote to standard error, when it is dead
+	tail  *tail         // end of its standard error; read after dead is closed
 	lanes []*lane
 
-	buffers atomic.Uint32 // the number of the last
+	buffers atomic.Uint32 // the number of the last buffer
 
 	mu   sync.Mutex
 	idle []*lane
 }
 
-// A lane is a socket that a thread of the bridge's own answers at: one question at a time.
+// A lane is a socket that one thread of the bridge serves: one call at a time.
 type lane struct {
 	link   *link
 	conn   *net.UnixConn
@@ -116,26 +116,26 @@ func start(ctx context.Context, python, engine, settings string) (*link, error) 
 	for range lanes {
 		own, its, err := socketPair()
 		if err != nil {
-			l.hangUp()
+			l.closeSockets()
 			return nil, fmt.Errorf("a socket for the bridge to %s: %w", engine, err)
 		}
-		l.lanes = append(l.lanes, &lane{l, own, make([]byte, mostPacket)})
+		l.lanes = append(l.lanes, &lane{l, own, make([]byte, maxPacket)})
 		l.cmd.ExtraFiles = append(l.cmd.ExtraFiles, its)
 	}
 	l.idle = slices.Clone(l.lanes)
 	if err := l.cmd.Start(); err != nil {
-		l.hangUp()
+		l.closeSockets()
 		return nil, fmt.Errorf("%w: the bridge to %s is a Python program, and %w: set the option %s to an interpreter that has omnibus[%s]",
 			connector.ErrUnavailable, engine, err, optPython, extra)
 	}
 	go func() {
 		_ = l.cmd.Wait()
 		close(l.dead)
-		l.hangUp()
+		l.closeSockets()
 	}()
 	a, ok := l.lanes[0].await(ctx)
 	err := a.err()
-	if errors.Is(err, errGone) {
+	if errors.Is(err, errBridgeDied) {
 		err = fmt.Errorf("%w: the bridge to %s, %s -m omnibus.bridge, does not start: %s: set the option %s to an interpreter that has omnibus[%s]",
 			connector.ErrUnavailable, engine, python, l.tail, optPython, extra)
 	}
@@ -167,15 +167,15 @@ func socketPair() (own *net.UnixConn, its *os.File, err error) {
 	return own, its, nil
 }
 
-func (l *link) hangUp() {
+func (l *link) closeSockets() {
 	for _, ln := range l.lanes {
 		_ = ln.conn.Close()
 	}
 }
 
-// take returns the idle lane that was used last: its thread, and what that has in caches, are the warmest. The caller is one
-// of at most as many as there are lanes.
-func (l *link) take() *lane {
+// takeLane returns the idle lane that was used last: its thread has the warmest caches. The number
+// of callers is bounded by the number of lanes.
+func (l *link) takeLane() *lane {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	last := len(l.idle) - 1
@@ -184,13 +184,14 @@ func (l *link) take() *lane {
 	return ln
 }
 
-func (l *link) give(ln *lane) {
+func (l *link) returnLane(ln *lane) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.idle = append(l.idle, ln)
 }
 
-// ask sends a question, whose one answer await returns. The buffer, if there is one, is the bridge's until then.
+// ask sends a request; await returns its one answer. Until then the buffer, if there is one,
+// belongs to the bridge.
 func (ln *lane) ask(op operation, b *buffer, size uint64, text string) {
 	var rights []byte
 	if b == nil {
@@ -202,7 +203,7 @@ func (ln *lane) ask(op operation, b *buffer, size uint64, text string) {
 	_, _, _ = ln.conn.WriteMsgUnix(frame(op, b.number, size, text), rights, nil) // if it fails, the bridge is dying
 }
 
-// await returns the answer, or false when ctx ends before: then it is still to come.
+// await returns the answer, or false if ctx ends before: the answer is then still to come.
 func (ln *lane) await(ctx context.Context) (answer, bool) {
 	told := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -218,9 +219,9 @@ func (ln *lane) await(ctx context.Context) (answer, bool) {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return answer{}, false
 	case err != nil || n < headerBytes:
-		ln.link.hangUp()
+		ln.link.closeSockets()
 		<-ln.link.dead
-		return answer{gone: true}, true
+		return answer{bridgeDied: true}, true
 	}
 	return answer{binary.LittleEndian.Uint32(ln.packet), binary.LittleEndian.Uint64(ln.packet[8:]), string(ln.packet[headerBytes:n]), false}, true
 }
@@ -232,7 +233,8 @@ func frame(op operation, number uint32, size uint64, text string) []byte {
 	return append(packet, text...)
 }
 
-// stop ends the bridge, which takes back what it put, and kills it if that takes too long.
+// stop asks the bridge to end, in which it removes the values that it put, and kills it after
+// patience.
 func (l *link) stop(patience time.Duration) {
 	for _, ln := range l.lanes {
 		_ = ln.conn.CloseWrite()
@@ -247,15 +249,15 @@ func (l *link) stop(patience time.Duration) {
 	}
 }
 
-// tail keeps the end of what is written.
+// tail keeps the last maxTail bytes that were written.
 type tail []byte
 
-const mostTail = 4 << 10
+const maxTail = 4 << 10
 
 // Write implements [io.Writer].
 func (t *tail) Write(p []byte) (int, error) {
 	*t = append(*t, p...)
-	*t = (*t)[max(0, len(*t)-mostTail):]
+	*t = (*t)[max(0, len(*t)-maxTail):]
 	return len(p), nil
 }
 

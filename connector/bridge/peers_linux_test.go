@@ -14,7 +14,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// freePort is a port of the loopback interface that nothing listens on.
+// freePort returns a port of the loopback interface without a listener.
 func freePort(t *testing.T) int {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -25,7 +25,8 @@ func freePort(t *testing.T) int {
 	return listener.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // of TCP
 }
 
-// sides opens a sender that listens on a port, which the test may have waited for, and what opens it.
+// sides opens a receiver, and returns it with a function that opens its sender and the sender's
+// address.
 func sides(t *testing.T, engine string, more map[string]any) (receiver *transport, sender func() *transport, address string) {
 	t.Helper()
 	s := shared(t, engine)
@@ -49,8 +50,8 @@ func awaits(ctx context.Context, end *transport, key string) (string, error) {
 	return string(got.Bytes()), nil
 }
 
-// TestSenderStartsLater: without metadata a get asks the sender of the settings, and says where that is if it is not there;
-// an await goes on until it is started.
+// TestSenderStartsLater: without metadata a get asks the sender in the settings, and the error for
+// a missing sender has its address; Await continues until the sender is started.
 func TestSenderStartsLater(t *testing.T) { eachPeer(t, testSenderStartsLater) }
 
 func testSenderStartsLater(t *testing.T, engine string) {
@@ -79,8 +80,8 @@ func testSenderStartsLater(t *testing.T, engine string) {
 	}
 }
 
-// TestSenderDies: a sender that is stopped is given up after timeout, and one that is dead at once, both with its address; what
-// it had put is gone, by name.
+// TestSenderDies: a get from a stopped sender ends after timeout, and one from a dead sender at
+// once, both with its address; the error for a lost value names it.
 func TestSenderDies(t *testing.T) { eachPeer(t, testSenderDies) }
 
 func testSenderDies(t *testing.T, engine string) {
@@ -98,16 +99,16 @@ func testSenderDies(t *testing.T, engine string) {
 	if err := old.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	for bridge(t, sender).Pid == old.Pid { // until another is started, at the same port
+	for bridge(t, sender).Pid == old.Pid { // until another bridge is started, at the same port
 		runtime.Gosched()
 	}
-	if engine == nixl { // whose metadata name the value, so that an await ends
+	if engine == nixl { // its metadata name the value, so that Await ends
 		_, err = receiver.Await(t.Context(), edge, "stopped", meta)
 	} else {
 		_, err = receiver.Get(t.Context(), edge, "stopped", meta)
 	}
 	if !errors.Is(err, connector.ErrNotFound) || engine == nixl && !strings.Contains(err.Error(), address) {
-		t.Errorf("await of what died with its sender: %v", err)
+		t.Errorf("await of a value that was lost with its sender: %v", err)
 	}
 	put(t, sender, "again", []byte("value"))
 	if value, err := awaits(t.Context(), receiver, "again"); err != nil || value != "value" {
@@ -115,7 +116,7 @@ func testSenderDies(t *testing.T, engine string) {
 	}
 }
 
-// TestPeersRefused: what cannot be is said with what to do, and leaves nothing.
+// TestPeersRefused: each refusal says what to do, and leaves no value.
 func TestPeersRefused(t *testing.T) { eachPeer(t, testPeersRefused) }
 
 func testPeersRefused(t *testing.T, engine string) {
@@ -125,7 +126,7 @@ func testPeersRefused(t *testing.T, engine string) {
 	if _, err := fmt.Sscanf(address, "127.0.0.1:%d", &port); err != nil {
 		t.Fatal(err)
 	}
-	_, err := opened(t.Context(), engine, shared(t, engine).with(map[string]any{"zmq_port": port, "timeout": 3}))
+	_, err := openEngine(t.Context(), engine, shared(t, engine).with(map[string]any{"zmq_port": port, "timeout": 3}))
 	if !errors.Is(err, connector.ErrUnavailable) || !strings.Contains(err.Error(), address+" (host, zmq_port)") {
 		t.Errorf("a port that is in use: %v", err)
 	}
@@ -140,7 +141,7 @@ func testPeersRefused(t *testing.T, engine string) {
 	put(t, sender, "fills", make([]byte, 1<<20))
 	_, err = sender.Put(t.Context(), edge, "full", 5, writes([]byte("value")))
 	if !errors.Is(err, connector.ErrFull) || !strings.Contains(err.Error(), "memory_pool_size") {
-		t.Errorf("a value without room: %v", err)
+		t.Errorf("a value without space: %v", err)
 	}
 	get(t, receiver, "fills", make([]byte, 1<<20))
 	good := connector.Metadata{"source_host": "127.0.0.1", "source_port": 1, "data_size": 5}

@@ -13,50 +13,51 @@ import (
 )
 
 const (
-	// A bridge that has died is started again after a pause, which grows while that fails.
-	firstPause = 50 * time.Millisecond
-	lastPause  = 5 * time.Second
+	// A bridge that died is started again after a pause, which grows while the start fails.
+	minPause = 50 * time.Millisecond
+	maxPause = 5 * time.Second
 
-	// grace is what a call has beside timeout, which the client of the store has: its error says more.
+	// grace is added to the timeout of a call. The client of the store has the plain timeout, so
+	// its error, which says more, comes first.
 	grace = time.Second
 
-	// stopPatience is for what a bridge takes back when it ends, beside timeout.
+	// stopPatience is added to the timeout when a bridge ends, for the values that it removes.
 	stopPatience = 5 * time.Second
 )
 
-// processes are the bridges of this program, by engine and settings.
+// processes holds the bridges of this program, by engine and settings.
 var processes = struct {
 	mu  sync.Mutex
 	all map[string]*process
 }{all: make(map[string]*process)}
 
-// A process keeps a bridge running for as long as it has users.
+// A process keeps a bridge running while it has users.
 type process struct {
 	key, python, engine string
 	settings            string // JSON
 	timeout             time.Duration
 	log                 *slog.Logger
 	buffers             buffers
-	calls               chan struct{} // has an element for each that is with a bridge
+	calls               chan struct{} // one element for each call at a bridge
 
 	users int // guarded by the lock of processes
 
-	begun   sync.Mutex // guards running, and is held while the first bridge starts
+	startMu sync.Mutex // guards running; held while the first bridge starts
 	running bool
 
-	life   context.Context //nolint:containedctx // of what goes on behind calls, which stop ends
-	end    context.CancelFunc
-	behind sync.WaitGroup
+	lifeCtx    context.Context //nolint:containedctx // ends the background work
+	cancelLife context.CancelFunc
+	background sync.WaitGroup
 
-	mu       sync.Mutex
-	link     *link
-	changed  chan struct{} // closed when link or failed change
-	failed   error         // why the last start failed
-	doubtful map[name]chan struct{}
+	mu        sync.Mutex
+	link      *link
+	changed   chan struct{} // closed when link or failed changes
+	failed    error         // error of the last start
+	uncertain map[name]chan struct{}
 }
 
-// use returns the bridge of some settings, and starts it if it does not run.
-func use(ctx context.Context, engine string, settings map[string]any, config connector.Config) (*process, error) {
+// acquireProcess returns the process of some settings, and starts its bridge if none runs.
+func acquireProcess(ctx context.Context, engine string, settings map[string]any, config connector.Config) (*process, error) {
 	text, err := json.Marshal(settings)
 	if err != nil {
 		return nil, fmt.Errorf("the settings of %s: %w", engine, err)
@@ -68,23 +69,23 @@ func use(ctx context.Context, engine string, settings map[string]any, config con
 		p = &process{
 			key: key, python: config.Settings.Text(optPython), engine: engine, settings: string(text),
 			timeout: config.Settings.Duration(optTimeout), log: config.Log,
-			calls: make(chan struct{}, lanes), changed: make(chan struct{}), doubtful: make(map[name]chan struct{}),
+			calls: make(chan struct{}, lanes), changed: make(chan struct{}), uncertain: make(map[name]chan struct{}),
 		}
-		p.life, p.end = context.WithCancel(context.Background())
+		p.lifeCtx, p.cancelLife = context.WithCancel(context.Background())
 		processes.all[key] = p
 	}
 	p.users++
 	processes.mu.Unlock()
-	if err := p.begin(ctx); err != nil {
-		p.leave()
+	if err := p.startOnce(ctx); err != nil {
+		p.release()
 		return nil, err
 	}
 	return p, nil
 }
 
-func (p *process) begin(ctx context.Context) error {
-	p.begun.Lock()
-	defer p.begun.Unlock()
+func (p *process) startOnce(ctx context.Context) error {
+	p.startMu.Lock()
+	defer p.startMu.Unlock()
 	if p.running {
 		return nil
 	}
@@ -93,20 +94,21 @@ func (p *process) begin(ctx context.Context) error {
 		return err
 	}
 	p.running = true
-	p.now(l, nil)
-	p.behind.Go(func() { p.supervise(l) })
+	p.setLink(l, nil)
+	p.background.Go(func() { p.supervise(l) })
 	return nil
 }
 
-// start starts a bridge; its client has its own timeout, which it notices first.
+// start starts a bridge. The limit is longer than the client's own timeout, whose error comes
+// first.
 func (p *process) start(ctx context.Context) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*p.timeout+stopPatience)
 	defer cancel()
 	return start(ctx, p.python, p.engine, p.settings)
 }
 
-// leave stops the bridge behind its last user.
-func (p *process) leave() {
+// release drops a user, and stops the bridge with the last one.
+func (p *process) release() {
 	processes.mu.Lock()
 	p.users--
 	last := p.users == 0
@@ -115,40 +117,40 @@ func (p *process) leave() {
 	}
 	processes.mu.Unlock()
 	if last {
-		p.end()
-		p.behind.Wait()
+		p.cancelLife()
+		p.background.Wait()
 		p.buffers.close()
 	}
 }
 
-// supervise starts a bridge again when one has died, until the last user leaves.
+// supervise starts a bridge again whenever it died, until the last user has released the process.
 func (p *process) supervise(l *link) {
-	pause := firstPause
+	pause := minPause
 	for {
 		if l != nil {
 			select {
 			case <-l.dead:
 				p.log.Warn("the bridge died and is started again", "engine", p.engine, "pid", l.cmd.Process.Pid, "said", l.tail.String())
-				p.now(nil, nil)
-				pause = firstPause
-			case <-p.life.Done():
-				p.now(nil, connector.ErrClosed)
+				p.setLink(nil, nil)
+				pause = minPause
+			case <-p.lifeCtx.Done():
+				p.setLink(nil, connector.ErrClosed)
 				l.stop(p.timeout + stopPatience)
 				return
 			}
 		}
-		if p.wait(p.life, pause) != nil {
+		if p.sleep(p.lifeCtx, pause) != nil {
 			return
 		}
 		var err error
-		if l, err = p.start(p.life); err != nil {
-			l, pause = nil, min(2*pause, lastPause)
+		if l, err = p.start(p.lifeCtx); err != nil {
+			l, pause = nil, min(2*pause, maxPause)
 		}
-		p.now(l, err)
+		p.setLink(l, err)
 	}
 }
 
-func (p *process) wait(ctx context.Context, pause time.Duration) error {
+func (p *process) sleep(ctx context.Context, pause time.Duration) error {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
@@ -159,7 +161,7 @@ func (p *process) wait(ctx context.Context, pause time.Duration) error {
 	}
 }
 
-func (p *process) now(l *link, failed error) {
+func (p *process) setLink(l *link, failed error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.link, p.failed = l, failed
@@ -167,8 +169,8 @@ func (p *process) now(l *link, failed error) {
 	p.changed = make(chan struct{})
 }
 
-// current returns the bridge, and waits while one is being started.
-func (p *process) current(ctx context.Context) (*link, error) {
+// awaitLink returns the bridge, and waits while one is being started.
+func (p *process) awaitLink(ctx context.Context) (*link, error) {
 	for {
 		p.mu.Lock()
 		l, failed, changed := p.link, p.failed, p.changed
@@ -187,22 +189,23 @@ func (p *process) current(ctx context.Context) (*link, error) {
 	}
 }
 
-// call asks the bridge and waits for the answer. With an error the buffer is not the caller's
-// any more; and if that is of a put of which there is no answer, the name is doubtful.
+// call sends a request to the bridge and waits for the answer. After an error the caller does not
+// own the buffer any more; after a put without an answer, the name is uncertain until it is
+// removed.
 func (p *process) call(ctx context.Context, op operation, b *buffer, size uint64, n name) (answer, error) {
 	select {
 	case p.calls <- struct{}{}:
 	case <-ctx.Done():
-		return answer{}, p.failure(op, b, fmt.Errorf("%d others are under way: %w", lanes, ctx.Err()))
+		return answer{}, p.wrapError(op, b, fmt.Errorf("%d others are under way: %w", lanes, ctx.Err()))
 	}
-	l, err := p.current(ctx)
+	l, err := p.awaitLink(ctx)
 	if err != nil {
 		<-p.calls
-		return answer{}, p.failure(op, b, err)
+		return answer{}, p.wrapError(op, b, err)
 	}
-	ln := l.take()
+	ln := l.takeLane()
 	over := func() {
-		l.give(ln)
+		l.returnLane(ln)
 		<-p.calls
 	}
 	ln.ask(op, b, size, string(n))
@@ -211,43 +214,45 @@ func (p *process) call(ctx context.Context, op operation, b *buffer, size uint64
 		if err = a.err(); err == nil {
 			return a, nil
 		}
-		if a.gone && op == opPut {
-			p.doubt(n, nil)
+		if a.bridgeDied && op == opPut {
+			p.removeUncertain(n, nil)
 		}
-		return a, p.failure(op, b, err)
+		return a, p.wrapError(op, b, err)
 	}
-	// The buffer is the bridge's until there is an answer.
+	// The bridge owns the buffer until it has answered.
 	after := func() {
 		a, _ := ln.await(context.Background())
 		over()
-		if op == opGet && a.code == codeOK && !a.gone {
+		if op == opGet && a.code == codeOK && !a.bridgeDied {
 			p.putBack(b, a.size, n)
 		} else if b != nil {
 			p.buffers.put(b)
 		}
 	}
 	if op == opPut {
-		p.doubt(n, after)
+		p.removeUncertain(n, after)
 	} else {
-		p.behind.Go(after)
+		p.background.Go(after)
 	}
-	return answer{}, p.failure(op, nil, fmt.Errorf("no answer of the bridge, process %d, in time: %w", l.cmd.Process.Pid, ctx.Err()))
+	return answer{}, p.wrapError(op, nil, fmt.Errorf("no answer of the bridge, process %d, in time: %w", l.cmd.Process.Pid, ctx.Err()))
 }
 
-// putBack stores a value again that a get took when its caller waited no more, unless another has been put since.
+// putBack stores a value again that a get consumed after its caller's deadline, unless another
+// value was put since.
 func (p *process) putBack(b *buffer, size uint64, n name) {
-	ctx, cancel := context.WithTimeout(p.life, p.timeout+grace)
+	ctx, cancel := context.WithTimeout(p.lifeCtx, p.timeout+grace)
 	defer cancel()
-	_, err := p.call(ctx, opBack, b, size, n)
-	if err == nil { // else the buffer is not ours any more
+	_, err := p.call(ctx, opPutBack, b, size, n)
+	if err == nil { // otherwise call has returned the buffer
 		p.buffers.put(b)
 	} else {
-		p.log.Error("a value that was got in vain is lost", "engine", p.engine, "name", string(n), "error", err)
+		p.log.Error("a value that was consumed after the deadline is lost", "engine", p.engine, "name", string(n), "error", err)
 	}
 }
 
-// failure says where an error was, and that it is one of availability if nothing else is known.
-func (p *process) failure(op operation, b *buffer, err error) error {
+// wrapError adds the operation and the engine, and makes the error an ErrUnavailable if it has no
+// other kind. It frees the buffer, if there is one.
+func (p *process) wrapError(op operation, b *buffer, err error) error {
 	if b != nil {
 		p.buffers.put(b)
 	}
@@ -261,36 +266,37 @@ func (p *process) failure(op operation, b *buffer, err error) error {
 	return fmt.Errorf("%w: %s of %s through the bridge: %w", connector.ErrUnavailable, op, p.engine, err)
 }
 
-// doubt takes back what a put may have left, after something, and has puts and gets of the name wait for that.
-func (p *process) doubt(n name, after func()) {
+// removeUncertain removes the value that a failed put may have stored, after calling after. Puts
+// and gets of the name wait until it has ended.
+func (p *process) removeUncertain(n name, after func()) {
 	over := make(chan struct{})
 	p.mu.Lock()
-	p.doubtful[n] = over
+	p.uncertain[n] = over
 	p.mu.Unlock()
-	p.behind.Go(func() {
+	p.background.Go(func() {
 		if after != nil {
 			after()
 		}
-		for pause := firstPause; p.life.Err() == nil; pause = min(2*pause, lastPause) {
-			ctx, cancel := context.WithTimeout(p.life, p.timeout+grace)
+		for pause := minPause; p.lifeCtx.Err() == nil; pause = min(2*pause, maxPause) {
+			ctx, cancel := context.WithTimeout(p.lifeCtx, p.timeout+grace)
 			_, err := p.call(ctx, opRemove, nil, 0, n)
 			cancel()
-			if err == nil || p.wait(p.life, pause) != nil {
+			if err == nil || p.sleep(p.lifeCtx, pause) != nil {
 				break
 			}
 		}
 		p.mu.Lock()
-		delete(p.doubtful, n)
+		delete(p.uncertain, n)
 		p.mu.Unlock()
 		close(over)
 	})
 }
 
-// settled waits until a name is not doubtful.
-func (p *process) settled(ctx context.Context, n name) error {
+// awaitCertain waits until a name is not uncertain.
+func (p *process) awaitCertain(ctx context.Context, n name) error {
 	for {
 		p.mu.Lock()
-		over := p.doubtful[n]
+		over := p.uncertain[n]
 		p.mu.Unlock()
 		if over == nil {
 			return nil
@@ -298,7 +304,7 @@ func (p *process) settled(ctx context.Context, n name) error {
 		select {
 		case <-over:
 		case <-ctx.Done():
-			return fmt.Errorf("%w: a put under this key failed, and is being taken back: %w", connector.ErrUnavailable, ctx.Err())
+			return fmt.Errorf("%w: a put under this key failed, and is being undone: %w", connector.ErrUnavailable, ctx.Err())
 		}
 	}
 }

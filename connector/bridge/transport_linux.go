@@ -16,54 +16,54 @@ import (
 )
 
 const (
-	// How long Await waits until it looks again: at first, and at most.
-	firstLook = time.Millisecond
-	lastLook  = 20 * time.Millisecond
+	// Pauses between two gets of Await: at first, and at most.
+	minPoll = time.Millisecond
+	maxPoll = 20 * time.Millisecond
 
-	mostTold   = 1 << 30 // bytes that there is room for before the value is looked at
-	mostNames  = 64      // in a packet
-	mostText   = 4 << 10 // of metadata
-	firstPrune = 1024    // values that are remembered before it is asked which of them have been got
+	maxTrustedSize = 1 << 30 // size of metadata for which a buffer is made before the value is seen
+	maxNames       = 64      // in a packet
+	maxText        = 4 << 10 // of metadata
+	firstPrune     = 1024    // own names before the transport asks which values were got
 )
 
-// A name is an edge and a key, as the bridge takes them.
+// A name is an edge and a key, in the bridge's format.
 type name string
 
 func nameOf(edge connector.Edge, key string) name {
 	return name(edge.From + "\n" + edge.To + "\n" + key)
 }
 
-// key is the key of a name.
+// key returns the key of a name.
 func (n name) key() string { return strings.SplitN(string(n), "\n", 3)[2] }
 
-// transport is one of a bridge's.
+// transport is one transport over a bridge.
 type transport struct {
 	process  *process
-	lastSize atomic.Int64 // of a value that was got: the next one may be as large
+	lastSize atomic.Int64 // size of the last value that was got: the next may be as large
 
 	mu      sync.Mutex
-	own     map[name]struct{} // put here, and not known to be gone
+	own     map[name]struct{} // names of values that were put here, and not known to be got
 	pruneAt int
 	closed  bool
 }
 
 func open(ctx context.Context, engine string, options []connector.Option, config connector.Config) (connector.Transport, error) {
 	if config.Lasting {
-		return nil, fmt.Errorf("%w: what is put into %s is taken back when the process that put it ends: use %s for values that last",
+		return nil, fmt.Errorf("%w: values in %s are removed when the process that put them ends: use %s for lasting values",
 			connector.ErrUnavailable, engine, "SharedMemoryConnector")
 	}
-	p, err := use(ctx, engine, said(options, config.Settings), config)
+	p, err := acquireProcess(ctx, engine, settingsMap(options, config.Settings), config)
 	if err != nil {
 		return nil, err
 	}
 	return &transport{process: p, own: make(map[name]struct{}), pruneAt: firstPrune}, nil
 }
 
-// said are the settings as the bridge takes them.
-func said(options []connector.Option, settings connector.Settings) map[string]any {
+// settingsMap returns the settings in the bridge's format.
+func settingsMap(options []connector.Option, settings connector.Settings) map[string]any {
 	all := make(map[string]any, len(options))
 	for _, o := range options {
-		switch o.Kind { //nolint:exhaustive // there are no others
+		switch o.Kind { //nolint:exhaustive // the options have no other kinds
 		case connector.Text:
 			all[o.Key] = settings.Text(o.Key)
 		case connector.Integer:
@@ -75,7 +75,8 @@ func said(options []connector.Option, settings connector.Settings) map[string]an
 	return all
 }
 
-// Put implements [connector.Transport]. The stores have no values without bytes.
+// Put implements [connector.Transport]. An empty value goes into the metadata: the stores have no
+// empty values.
 func (t *transport) Put(ctx context.Context, edge connector.Edge, key string, size int, fill func(dst []byte) error) (connector.Metadata, error) {
 	if t.isClosed() {
 		return nil, connector.ErrClosed
@@ -86,7 +87,7 @@ func (t *transport) Put(ctx context.Context, edge connector.Edge, key string, si
 	ctx, cancel := context.WithTimeout(ctx, t.process.timeout+grace)
 	defer cancel()
 	n := nameOf(edge, key)
-	if err := t.process.settled(ctx, n); err != nil {
+	if err := t.process.awaitCertain(ctx, n); err != nil {
 		return nil, err
 	}
 	b, err := t.process.buffers.get(size, false)
@@ -97,7 +98,7 @@ func (t *transport) Put(ctx context.Context, edge connector.Edge, key string, si
 		t.process.buffers.put(b)
 		return nil, err
 	}
-	prune, ok := t.remember(n)
+	prune, ok := t.addOwn(n)
 	if !ok {
 		t.process.buffers.put(b)
 		return nil, connector.ErrClosed
@@ -123,10 +124,10 @@ func (t *transport) Put(ctx context.Context, edge connector.Edge, key string, si
 // SharesKeys implements [connector.KeySharer].
 func (t *transport) SharesKeys() bool { return sharesKeys[t.process.engine] }
 
-// telling is a name with what an engine is told of the value.
-func (t *transport) telling(n name, meta connector.Metadata) (name, error) {
+// withMetadata appends the metadata that the engine needs for a get to the name.
+func (t *transport) withMetadata(n name, meta connector.Metadata) (name, error) {
 	all := make(map[string]any)
-	for _, key := range told[t.process.engine] {
+	for _, key := range metadataKeys[t.process.engine] {
 		if meta[key] != nil {
 			all[key] = meta[key]
 		}
@@ -135,7 +136,7 @@ func (t *transport) telling(n name, meta connector.Metadata) (name, error) {
 		return n, nil
 	}
 	text, err := json.Marshal(all)
-	if err != nil || len(text) > mostText {
+	if err != nil || len(text) > maxText {
 		return n, fmt.Errorf("%w: %d bytes of JSON, %w", connector.ErrMetadata, len(text), err)
 	}
 	return n + "\n" + name(text), nil
@@ -147,8 +148,9 @@ func (t *transport) isClosed() bool {
 	return t.closed
 }
 
-// remember notes a value that is about to be put, and says whether it is time to prune.
-func (t *transport) remember(n name) (prune, ok bool) {
+// addOwn records the name of a put, and reports whether it is time to prune, and whether the
+// transport is open.
+func (t *transport) addOwn(n name) (prune, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -163,24 +165,24 @@ func (t *transport) Get(ctx context.Context, edge connector.Edge, key string, me
 	if t.isClosed() {
 		return nil, connector.ErrClosed
 	}
-	size, room := untold, int(t.lastSize.Load())
+	size, room := unknownSize, int(t.lastSize.Load())
 	if meta["size"] != nil {
 		said, err := meta.Int("size")
 		if err != nil {
 			return nil, err
 		}
 		size = uint64(said) //nolint:gosec // at least 0
-		if said <= mostTold {
+		if said <= maxTrustedSize {
 			room = int(said)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, t.process.timeout+grace)
 	defer cancel()
 	n := nameOf(edge, key)
-	if err := t.process.settled(ctx, n); err != nil {
+	if err := t.process.awaitCertain(ctx, n); err != nil {
 		return nil, err
 	}
-	telling, err := t.telling(n, meta)
+	telling, err := t.withMetadata(n, meta)
 	if err != nil {
 		return nil, err
 	}
@@ -206,14 +208,14 @@ func (t *transport) Get(ctx context.Context, edge connector.Edge, key string, me
 	}
 }
 
-// Await implements [connector.Transport]. The stores do not tell of a put, so it looks.
+// Await implements [connector.Transport]. The stores do not announce puts, so it polls.
 func (t *transport) Await(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
-	for pause := firstLook; ; pause = min(2*pause, lastLook) {
+	for pause := minPoll; ; pause = min(2*pause, maxPoll) {
 		got, err := t.Get(ctx, edge, key, meta)
-		if err == nil || !errors.Is(err, connector.ErrNotFound) || errors.Is(err, errTaken) {
+		if err == nil || !errors.Is(err, connector.ErrNotFound) || errors.Is(err, errAlreadyGot) {
 			return got, err
 		}
-		if ended := t.process.wait(ctx, pause); ended != nil {
+		if ended := t.process.sleep(ctx, pause); ended != nil {
 			return nil, fmt.Errorf("%w: %s", ended, err.Error())
 		}
 	}
@@ -239,9 +241,9 @@ func (t *transport) remove(ctx context.Context, names []name) error {
 	return t.ask(ctx, opRemove, names, func(n name, _ string, _ int) { delete(t.own, n) })
 }
 
-// prune forgets what others have got.
+// prune removes the names of values that others have got.
 func (t *transport) prune(ctx context.Context) {
-	_ = t.ask(ctx, opPresent, t.names(), func(n name, there string, i int) { // if it fails, with a later put
+	_ = t.ask(ctx, opPresent, t.names(), func(n name, there string, i int) { // after a failure a later put tries again
 		if i < len(there) && there[i] == '0' {
 			delete(t.own, n)
 		}
@@ -251,9 +253,10 @@ func (t *transport) prune(ctx context.Context) {
 	t.pruneAt = max(firstPrune, 2*len(t.own))
 }
 
-// ask asks about names, and has each done with its answer, under the lock.
+// ask sends an operation on names, and calls each for every name with the answer, with the lock
+// held.
 func (t *transport) ask(ctx context.Context, op operation, names []name, each func(n name, text string, i int)) error {
-	for some := range slices.Chunk(names, mostNames) {
+	for some := range slices.Chunk(names, maxNames) {
 		text := make([]string, len(some))
 		for i, n := range some {
 			text[i] = string(n)
@@ -283,7 +286,7 @@ func (t *transport) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), t.process.timeout+grace)
 	defer cancel()
 	err := t.remove(ctx, t.names())
-	t.process.leave()
+	t.process.release()
 	return err
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// The engines, as the bridge calls them.
+// The names of the engines in the bridge.
 const (
 	mooncake = "mooncake"
 	yuanrong = "yuanrong"
@@ -15,22 +15,23 @@ const (
 	transfer = "mooncake-engine"
 )
 
-// told are the metadata that a get tells an engine, of those that its put has returned or vLLM-Omni's does.
-var told = map[string][]string{
+// metadataKeys lists the metadata that a get sends to an engine. They come from its put, or from
+// vLLM-Omni's.
+var metadataKeys = map[string][]string{
 	nixl:     {"schema_version", "generation", "sender_host", "sender_zmq_port", "source_host", "source_port"},
 	transfer: {"source_host", "source_port", "data_size"},
 }
 
-// sharesKeys are the engines to which a key is the same on all edges.
+// sharesKeys lists the engines with one value for a key on all edges.
 var sharesKeys = map[string]bool{nixl: true}
 
-// The options that this package reads itself, by their keys in configurations.
+// The options that this package reads, by their keys in configurations.
 const (
 	optTimeout = "timeout"
 	optPython  = "python"
 )
 
-// Types returns the types, to be registered.
+// Types returns the types, for a registry.
 func Types() []connector.Type {
 	return []connector.Type{
 		newType("MooncakeStoreConnector", mooncake, mooncakeOptions),
@@ -71,7 +72,7 @@ var peerOptions = []connector.Option{
 	{Key: "host", Kind: connector.Text, Default: "127.0.0.1", Doc: "The address of this host, at which the listener is and by which others reach it; auto is the one towards others."},
 	{Key: "zmq_port", Kind: connector.Integer, Default: int64(0), Max: 65535, Doc: "The port of the listener; 0 is a free one, which metadata tell."},
 	{Key: "role", Kind: connector.Text, Default: "both", Choices: []string{"both", "sender", "receiver"}, Doc: "A receiver has no listener, and puts nothing."},
-	{Key: "sender_host", Kind: connector.Text, Default: "", Doc: "Where values are that no metadata tell of."},
+	{Key: "sender_host", Kind: connector.Text, Default: "", Doc: "The address of the sender of values without metadata."},
 	{Key: "sender_zmq_port", Kind: connector.Integer, Default: int64(0), Max: 65535, Doc: "The port of the listener there."},
 	{Key: "memory_pool_size", Kind: connector.Integer, Default: int64(512 << 20), Min: 1, Doc: "The memory for what was put and what is being got, in bytes: the largest value."},
 }

@@ -26,7 +26,7 @@ func testGotOnce(p *pair) {
 	want := pattern(1, 1000)
 	meta := p.put(edge, "once", want)
 	p.get(edge, "once", meta, want)
-	p.none(edge, "once", meta)
+	p.wantNone(edge, "once", meta)
 	// The key is free again.
 	want = pattern(2, 2000)
 	p.get(edge, "once", p.put(edge, "once", want), want)
@@ -35,7 +35,7 @@ func testGotOnce(p *pair) {
 func testEdges(p *pair) {
 	want := pattern(3, 1000)
 	meta := p.put(edge, "edges", want)
-	p.none(other, "nobody put this", nil)
+	p.wantNone(other, "never put here", nil)
 	p.get(edge, "edges", meta, want)
 }
 
@@ -44,27 +44,27 @@ func testReplaced(p *pair) {
 	want := pattern(5, 3000)
 	meta := p.put(edge, "twice", want)
 	p.get(edge, "twice", meta, want)
-	p.none(edge, "twice", p.bare(meta))
+	p.wantNone(edge, "twice", p.keyOnly(meta))
 }
 
-// testTold asks for values that have gone, by their metadata, while others lie under
-// their key.
-func testTold(p *pair) {
-	if !p.told {
-		return // metadata are not of one value
+// testMetadataUnique asks for values that were replaced or got, by their metadata, while other
+// values lie under their key.
+func testMetadataUnique(p *pair) {
+	if !p.metadataUnique {
+		return // metadata do not name one value
 	}
 	replaced := p.put(edge, "told", pattern(20, 1000))
 	want := pattern(21, 1000)
 	meta := p.put(edge, "told", want)
-	p.none(edge, "told", replaced)
-	// It has been: there is nothing to wait for.
+	p.wantNone(edge, "told", replaced)
+	// The value was put and replaced: there is nothing to wait for.
 	if _, err := p.receiver.Await(p.t.Context(), edge, "told", replaced); !errors.Is(err, connector.ErrNotFound) {
-		p.t.Errorf("await of what was replaced: %v, want ErrNotFound", err)
+		p.t.Errorf("await of a value that was replaced: %v, want ErrNotFound", err)
 	}
 	p.get(edge, "told", meta, want)
 	want = pattern(22, 1000)
 	next := p.put(edge, "told", want)
-	p.none(edge, "told", meta)
+	p.wantNone(edge, "told", meta)
 	p.get(edge, "told", next, want)
 }
 
@@ -107,21 +107,21 @@ func testForeign(p *pair) {
 		want := pattern(7, 1000)
 		put := p.put(edge, key, want)
 		if p.byMetadata {
-			p.none(edge, key, meta)
+			p.wantNone(edge, key, meta)
 			meta = put
 		}
 		p.get(edge, key, meta, want)
 	}
 }
 
-func testBare(p *pair) {
-	p.none(edge, "never put", nil)
+func testWithoutMetadata(p *pair) {
+	p.wantNone(edge, "never put", nil)
 	want := pattern(8, 10_000)
 	meta := p.put(edge, "bare", want)
 	if p.byMetadata {
-		p.none(edge, "bare", nil)
+		p.wantNone(edge, "bare", nil)
 	}
-	p.get(edge, "bare", p.bare(meta), want)
+	p.get(edge, "bare", p.keyOnly(meta), want)
 }
 
 func testFillFails(p *pair) {
@@ -129,25 +129,26 @@ func testFillFails(p *pair) {
 	if !errors.Is(err, errFill) {
 		p.t.Fatalf("a put whose value cannot be written: %v", err)
 	}
-	p.none(edge, "fails", nil)
+	p.wantNone(edge, "fails", nil)
 	want := pattern(9, 1000)
 	p.get(edge, "fails", p.put(edge, "fails", want), want)
 }
 
-// testCleanupKey: keys that begin alike are other keys, as those of vLLM-Omni's requests do.
+// testCleanupKey: Cleanup of a key keeps values of longer and shorter keys, such as those of
+// vLLM-Omni's requests.
 func testCleanupKey(p *pair) {
 	meta := p.put(edge, "q_0_0", pattern(11, 1000))
 	kept, metas := pattern(10, 1000), make(map[string]connector.Metadata)
 	for _, key := range []string{"q_0_0_0_0", "q_0_0_thinker_0", "q_0", "omni_thinker_to_talker_kv_cache_q_0_0", "q_0_0@thinker_talker"} {
 		metas[key] = p.put(edge, key, kept)
 	}
-	for range 2 { // the second time there is nothing, which is no error
+	for range 2 { // the second time there is no value, which is no error
 		if err := p.sender.Cleanup(p.t.Context(), "q_0_0"); err != nil {
 			p.t.Fatal(err)
 		}
 	}
-	p.none(edge, "q_0_0", meta)
-	p.none(edge, "q_0_0", nil)
+	p.wantNone(edge, "q_0_0", meta)
+	p.wantNone(edge, "q_0_0", nil)
 	for key, meta := range metas {
 		p.get(edge, key, meta, kept)
 	}
@@ -168,7 +169,7 @@ func testCleanupOwn(p *pair) {
 func testPeek(p *pair) {
 	peeker, ok := p.receiver.(connector.Peeker)
 	if !ok {
-		return // the transport cannot
+		return // the transport is no Peeker
 	}
 	want := pattern(16, 10_000)
 	meta := p.put(edge, "peek", want)
@@ -180,11 +181,11 @@ func testPeek(p *pair) {
 		return got
 	}
 	first, second := peek(), peek()
-	p.same(first, want)
+	p.wantPayload(first, want)
 	p.get(edge, "peek", meta, want)
-	p.same(second, want) // it stays when the value has been got
+	p.wantPayload(second, want) // a peeked payload stays readable after the value was got
 	if _, err := peeker.Peek(p.t.Context(), edge, "peek", meta); !errors.Is(err, connector.ErrNotFound) {
-		p.t.Errorf("peek at what was got: %v, want ErrNotFound", err)
+		p.t.Errorf("peek at a value that was got: %v, want ErrNotFound", err)
 	}
 }
 
@@ -208,22 +209,22 @@ func testAwait(p *pair) {
 	<-begun
 	p.put(edge, "await", want)
 	if payload := <-got; payload != nil {
-		p.same(payload, want)
+		p.wantPayload(payload, want)
 	}
-	// What is there already is returned at once, whatever the context.
+	// Await returns a value that was put already at once.
 	meta := p.put(edge, "await", want)
 	payload, err := p.receiver.Await(p.t.Context(), edge, "await", meta)
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	p.same(payload, want)
+	p.wantPayload(payload, want)
 }
 
 func testAwaitEnds(p *pair) {
 	ctx, cancel := context.WithTimeout(p.t.Context(), time.Millisecond)
 	defer cancel()
 	if _, err := p.receiver.Await(ctx, edge, "never put", nil); !errors.Is(err, context.DeadlineExceeded) {
-		p.t.Errorf("await of what never comes: %v, want the context's error", err)
+		p.t.Errorf("await of a value that is never put: %v, want the context's error", err)
 	}
 }
 
@@ -267,9 +268,9 @@ func testClose(p *pair) {
 		p.t.Fatal(err)
 	}
 	if p.sender != p.receiver {
-		p.none(edge, "left", left)
+		p.wantNone(edge, "left", left)
 	}
-	p.same(held, want)
+	p.wantPayload(held, want)
 }
 
 func testClosed(p *pair) {

@@ -8,17 +8,17 @@ import (
 	"testing"
 )
 
-// Child is a transport in a process of its own.
+// Child is a transport in a child process.
 type Child struct {
 	*Relay
-	cmd   *exec.Cmd
-	stdin io.Closer
-	ended bool
+	cmd     *exec.Cmd
+	stdin   io.Closer
+	stopped bool
 }
 
-// Spawn starts the test's own program once more, whose TestMain is to [Serve] when it
-// finds what env adds to the environment. The child ends with the test; that it ended
-// badly is an error, unless it is doomed: meant to die at a fault point.
+// Spawn starts the test's own program once more, with env added to the environment. TestMain of the
+// child calls [Serve]. The child ends with the test; a failed exit is an error of the test, unless
+// the child is doomed: meant to die at a fault point.
 func Spawn(t testing.TB, doomed bool, env ...string) *Child {
 	t.Helper()
 	c := &Child{cmd: exec.Command(os.Args[0])}
@@ -31,28 +31,28 @@ func Spawn(t testing.TB, doomed bool, env ...string) *Child {
 	}
 	c.stdin, c.Relay = stdin, NewRelay(stdout, stdin)
 	t.Cleanup(func() {
-		if err := c.End(); err != nil && !doomed {
+		if err := c.Stop(); err != nil && !doomed {
 			t.Errorf("the child: %v", err)
 		}
 	})
 	return c
 }
 
-// End ends the child, if nothing has yet.
-func (c *Child) End() error {
-	if c.ended {
+// Stop ends the child and waits for it. Later calls do nothing.
+func (c *Child) Stop() error {
+	if c.stopped {
 		return nil
 	}
-	c.ended = true
+	c.stopped = true
 	_ = c.stdin.Close()
-	return c.cmd.Wait() //nolint:wrapcheck // whoever asked knows whose it is
+	return c.cmd.Wait() //nolint:wrapcheck // the caller knows the child
 }
 
-// Kill ends the child as a crash would.
+// Kill kills the child, as a crash would.
 func (c *Child) Kill() {
 	_ = c.cmd.Process.Kill()
-	_ = c.End()
+	_ = c.Stop()
 }
 
-// PID is the child's process id.
+// PID returns the child's process id.
 func (c *Child) PID() int { return c.cmd.Process.Pid }

@@ -6,25 +6,25 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// mortal is an end that may be killed, if it is one.
-func (p *pair) mortal(end connector.Transport) (victim *Child, ok bool) {
+// killable returns the end as a Child, if the suite may kill it.
+func (p *pair) killable(end connector.Transport) (victim *Child, ok bool) {
 	victim, ok = end.(*Child)
 	return victim, ok && p.next != nil
 }
 
-// kill ends a victim as a crash would, and opens another end in its place.
+// kill kills the victim, and opens another end in its place.
 func (p *pair) kill(victim *Child) connector.Transport {
 	victim.Kill()
 	p.killed = victim
 	next := p.next(p.t)
-	p.t.Cleanup(func() { shut(p.t, next) })
+	p.t.Cleanup(func() { closeEnd(p.t, next) })
 	return next
 }
 
-// testSenderDies: what a sender had put is got whole, or is not there; its place is
-// anybody's again, and once another has put, nothing of it is left.
+// testSenderDies: a value of a killed sender is got whole, or is not found; another sender can put
+// under its key, and after that put no old value is left.
 func testSenderDies(p *pair) {
-	victim, ok := p.mortal(p.sender)
+	victim, ok := p.killable(p.sender)
 	if !ok {
 		return
 	}
@@ -37,20 +37,20 @@ func testSenderDies(p *pair) {
 	left := p.put(edge, "left", want)
 	lost := p.put(edge, "lost", want)
 	p.sender = p.kill(victim)
-	p.same(got, want)
+	p.wantPayload(got, want)
 	if got, err := p.receiver.Get(p.t.Context(), edge, "left", left); err == nil {
-		p.same(got, want)
+		p.wantPayload(got, want)
 	} else if !errors.Is(err, connector.ErrNotFound) {
-		p.t.Errorf("get of what a process left that was killed: %v, want it, or ErrNotFound", err)
+		p.t.Errorf("get of a value of a killed sender: %v, want the value, or ErrNotFound", err)
 	}
 	want = pattern(24, 50_000)
 	p.get(edge, "left", p.put(edge, "left", want), want)
-	p.none(edge, "lost", lost)
+	p.wantNone(edge, "lost", lost)
 }
 
-// testReceiverDies: one that has got nothing has taken nothing, though it waited for it.
+// testReceiverDies: a receiver that is killed while it waits consumes no value.
 func testReceiverDies(p *pair) {
-	victim, ok := p.mortal(p.receiver)
+	victim, ok := p.killable(p.receiver)
 	if !ok {
 		return
 	}
@@ -61,7 +61,7 @@ func testReceiverDies(p *pair) {
 		defer close(over)
 		close(begun)
 		if got, err := victim.Await(p.t.Context(), edge, "late", nil); err == nil {
-			p.t.Errorf("%d bytes came that nobody has put", len(got.Bytes()))
+			p.t.Errorf("%d bytes came without a put", len(got.Bytes()))
 		}
 	}()
 	<-begun

@@ -12,11 +12,11 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// ErrGone says that the process behind a [Relay] is.
+// ErrGone reports that the process behind a [Relay] has ended.
 var ErrGone = errors.New("connectortest: the other process is gone")
 
-// Relay is a transport that [Serve] has in another process, so that a test can have
-// its two ends in two processes, and kill one:
+// Relay is a transport that calls a transport of another process, which runs [Serve], so that a
+// test can have its two ends in two processes, and kill one:
 //
 //	relay := connectortest.NewRelay(stdout, stdin) // of a child that serves its own
 type Relay struct {
@@ -37,8 +37,8 @@ type request struct {
 	Edge    connector.Edge
 	Key     string
 	Meta    connector.Metadata
-	Payload []byte `json:"-"` // goes behind the rest
-	Fails   bool   // of a put: its payload cannot be written
+	Payload []byte `json:"-"` // follows the JSON
+	Fails   bool   // of a put: fill fails
 }
 
 const (
@@ -53,19 +53,19 @@ const (
 type reply struct {
 	ID      uint64
 	Meta    connector.Metadata
-	Payload []byte `json:"-"` // as well
+	Payload []byte `json:"-"` // follows the JSON
 	Error   string
 	Is      []string
 }
 
-// outbox sends messages one after the other. Its lock is no other's: whoever sends
-// waits until the other side reads, which that does while it waits for a lock.
+// outbox sends messages one after the other. It has its own lock: a sender waits until the other
+// side reads, and the other side may wait for another lock meanwhile.
 type outbox struct {
 	mu sync.Mutex
 	w  io.Writer
 }
 
-// send writes a message: a line of JSON with the size of what follows it.
+// send writes a message: a line of JSON with the size of the payload that follows.
 func (o *outbox) send(message any, payload []byte) error {
 	line, err := json.Marshal(struct {
 		Message any
@@ -80,7 +80,7 @@ func (o *outbox) send(message any, payload []byte) error {
 	return err
 }
 
-// receive reads a message and returns what follows it.
+// receive reads a message and returns the payload that follows.
 func receive(r *bufio.Reader, message any) (payload []byte, err error) {
 	line, err := r.ReadBytes('\n')
 	if err != nil {
@@ -98,7 +98,7 @@ func receive(r *bufio.Reader, message any) (payload []byte, err error) {
 	return payload, err
 }
 
-// sentinels are the errors that stay what they are on the way.
+// sentinels are the errors that keep their identity across processes.
 var sentinels = map[string]error{
 	"not found": connector.ErrNotFound, "key": connector.ErrKey, "metadata": connector.ErrMetadata,
 	"corrupt": connector.ErrCorrupt, "busy": connector.ErrBusy, "full": connector.ErrFull,
@@ -106,14 +106,14 @@ var sentinels = map[string]error{
 	"deadline": context.DeadlineExceeded, "canceled": context.Canceled, "fill": errFill,
 }
 
-// relayed is an error from the other process.
-type relayed struct {
+// relayedError is an error from the other process.
+type relayedError struct {
 	text string
 	is   []error
 }
 
-func (e relayed) Error() string   { return e.text }
-func (e relayed) Unwrap() []error { return e.is }
+func (e relayedError) Error() string   { return e.text }
+func (e relayedError) Unwrap() []error { return e.is }
 
 func (r *reply) fail(err error) {
 	if err == nil {
@@ -131,7 +131,7 @@ func (r *reply) err() error {
 	if r.Error == "" {
 		return nil
 	}
-	e := relayed{text: "in the other process: " + r.Error}
+	e := relayedError{text: "in the other process: " + r.Error}
 	for _, name := range r.Is {
 		e.is = append(e.is, sentinels[name])
 	}
@@ -168,8 +168,8 @@ func (r *Relay) receive(in *bufio.Reader) {
 	}
 }
 
-// ask sends a request and waits for its reply, which comes also when the context
-// ends: the other side is told.
+// ask sends a request and waits for its reply. When the context ends, it cancels the request, and
+// still waits for the reply.
 func (r *Relay) ask(ctx context.Context, q request) (reply, error) {
 	c := make(chan reply, 1)
 	r.mu.Lock()
@@ -191,19 +191,19 @@ func (r *Relay) ask(ctx context.Context, q request) (reply, error) {
 	}
 	select {
 	case answer, ok := <-c:
-		return done(answer, ok)
+		return replyResult(answer, ok)
 	case <-ctx.Done():
 	}
-	_ = r.out.send(request{ID: q.ID, Op: opCancel}, nil) // if it is gone, the receiver knows
+	_ = r.out.send(request{ID: q.ID, Op: opCancel}, nil) // a failed send means that receive ends too
 	answer, ok := <-c
-	answer, err := done(answer, ok)
+	answer, err := replyResult(answer, ok)
 	if err != nil {
 		err = fmt.Errorf("%w: %w", ctx.Err(), err)
 	}
 	return answer, err
 }
 
-func done(answer reply, ok bool) (reply, error) {
+func replyResult(answer reply, ok bool) (reply, error) {
 	if !ok {
 		return answer, ErrGone
 	}
@@ -224,27 +224,27 @@ func (r *Relay) Put(ctx context.Context, edge connector.Edge, key string, size i
 
 // Get implements [connector.Transport].
 func (r *Relay) Get(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
-	return r.take(ctx, request{Op: opGet, Edge: edge, Key: key, Meta: meta})
+	return r.getPayload(ctx, request{Op: opGet, Edge: edge, Key: key, Meta: meta})
 }
 
 // Await implements [connector.Transport].
 func (r *Relay) Await(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
-	return r.take(ctx, request{Op: opAwait, Edge: edge, Key: key, Meta: meta})
+	return r.getPayload(ctx, request{Op: opAwait, Edge: edge, Key: key, Meta: meta})
 }
 
-func (r *Relay) take(ctx context.Context, q request) (connector.Payload, error) {
+func (r *Relay) getPayload(ctx context.Context, q request) (connector.Payload, error) {
 	answer, err := r.ask(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	return brought(answer.Payload), nil
+	return relayedPayload(answer.Payload), nil
 }
 
-// brought is a payload that the other process has released already.
-type brought []byte
+// relayedPayload is a payload that the other process has released already.
+type relayedPayload []byte
 
-func (b brought) Bytes() []byte { return b }
-func (b brought) Release()      {}
+func (b relayedPayload) Bytes() []byte { return b }
+func (b relayedPayload) Release()      {}
 
 // Cleanup implements [connector.Transport].
 func (r *Relay) Cleanup(ctx context.Context, key string) error {
@@ -252,13 +252,13 @@ func (r *Relay) Cleanup(ctx context.Context, key string) error {
 	return err
 }
 
-// Close closes the transport, and leaves its process alone.
+// Close closes the transport; its process continues.
 func (r *Relay) Close() error {
 	_, err := r.ask(context.Background(), request{Op: opClose})
 	return err
 }
 
-// Serve does with a transport what a [Relay] asks for, until the input ends.
+// Serve executes the requests of a [Relay] on a transport, until the input ends.
 func Serve(in io.Reader, out io.Writer, transport connector.Transport) error {
 	s := &server{transport: transport, out: outbox{w: out}, cancels: make(map[uint64]context.CancelFunc)}
 	defer s.running.Wait()
@@ -284,7 +284,7 @@ func Serve(in io.Reader, out io.Writer, transport connector.Transport) error {
 		s.running.Go(func() {
 			answer := s.answer(ctx, q)
 			s.cancel(q.ID)
-			_ = s.out.send(answer, answer.Payload) // whoever asked may be gone
+			_ = s.out.send(answer, answer.Payload) // the relay may have ended
 		})
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// relayed serves a transport behind two pipes, and returns its relay.
-func relayed(t *testing.T, transport connector.Transport) *connectortest.Relay {
+// serveRelay serves a transport over two pipes, and returns its relay.
+func serveRelay(t *testing.T, transport connector.Transport) *connectortest.Relay {
 	t.Helper()
 	in, toServer := io.Pipe()
 	fromServer, out := io.Pipe()
@@ -31,14 +31,14 @@ func relayed(t *testing.T, transport connector.Transport) *connectortest.Relay {
 		}
 		_, err := relay.Get(t.Context(), connector.Edge{From: "a", To: "b"}, "key", nil)
 		if !errors.Is(err, connectortest.ErrGone) {
-			t.Errorf("a call when the other side is gone: %v", err)
+			t.Errorf("a call after the other side has ended: %v", err)
 		}
 	})
 	return relay
 }
 
 func TestRelay(t *testing.T) {
-	connectortest.Run(t, connectortest.Ends{Told: true, Open: func(t *testing.T) (put, get connector.Transport) {
+	connectortest.Run(t, connectortest.Ends{MetadataUnique: true, Open: func(t *testing.T) (put, get connector.Transport) {
 		r, err := ring.New(ring.Options{Store: shmstore.Options{Memory: shmstore.Heap}})
 		if err != nil {
 			t.Fatal(err)
@@ -48,6 +48,6 @@ func TestRelay(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		return relayed(t, r.End()), relayed(t, r.End())
+		return serveRelay(t, r.End()), serveRelay(t, r.End())
 	}})
 }

@@ -12,19 +12,18 @@ import (
 
 // Ends opens the two ends of a transport.
 type Ends struct {
-	// Open opens both ends anew, with nothing left of an earlier opening. What it
-	// registers with t.Cleanup may close them: the suite closes them as well.
+	// Open opens new ends, without values of earlier ones. It may register a Close with t.Cleanup:
+	// the suite closes the ends as well.
 	Open func(t *testing.T) (put, get connector.Transport)
-	// Next opens one more end beside those of the last Open, as a process does that is
-	// started again. Where it is set, ends that are a [Child] are killed, too.
+	// Next opens one more end beside those of the last Open, as a process does that is started
+	// again. If it is set, the suite kills ends that are a [Child].
 	Next func(t *testing.T) connector.Transport
-	// ByMetadata says that a Get finds nothing without the metadata of its Put.
+	// ByMetadata: a Get finds no value without the metadata of its Put.
 	ByMetadata bool
-	// Told says that metadata tell the value of their Put from others under the
-	// same key, before it and after it.
-	Told bool
-	// Addressed says that metadata name the sender by its address, so that such an address
-	// is not another connector's.
+	// MetadataUnique: metadata distinguish the value of their Put from earlier and later values
+	// under the same key.
+	MetadataUnique bool
+	// Addressed: metadata name the sender by its address, so a foreign address is not ignored.
 	Addressed bool
 }
 
@@ -47,10 +46,10 @@ func Run(t *testing.T, ends Ends) {
 		{"got once", testGotOnce},
 		{"edges apart", testEdges},
 		{"replaced", testReplaced},
-		{"told apart", testTold},
+		{"told apart", testMetadataUnique},
 		{"metadata over the wire", testWire},
 		{"foreign metadata", testForeign},
-		{"without metadata", testBare},
+		{"without metadata", testWithoutMetadata},
 		{"fill fails", testFillFails},
 		{"cleanup of a key", testCleanupKey},
 		{"cleanup is for one's own", testCleanupOwn},
@@ -72,35 +71,35 @@ type suite struct{ ends Ends }
 func (s *suite) open(t *testing.T) *pair {
 	t.Helper()
 	put, get := s.ends.Open(t)
-	p := &pair{t: t, sender: put, receiver: get, next: s.ends.Next, byMetadata: s.ends.ByMetadata, told: s.ends.Told, addressed: s.ends.Addressed}
+	p := &pair{t: t, sender: put, receiver: get, next: s.ends.Next, byMetadata: s.ends.ByMetadata, metadataUnique: s.ends.MetadataUnique, addressed: s.ends.Addressed}
 	for _, end := range []connector.Transport{put, get} {
 		t.Cleanup(func() {
 			if end != p.killed {
-				shut(t, end)
+				closeEnd(t, end)
 			}
 		})
 	}
 	return p
 }
 
-func shut(t *testing.T, end connector.Transport) {
+func closeEnd(t *testing.T, end connector.Transport) {
 	t.Helper()
 	if err := end.Close(); err != nil {
 		t.Errorf("close: %v", err)
 	}
 }
 
-// A pair is two open ends and what the tests do with them.
+// A pair is two open ends, with helpers of the tests.
 type pair struct {
 	t                *testing.T
 	sender, receiver connector.Transport
-	next             func(*testing.T) connector.Transport // nil where nobody may die
+	next             func(*testing.T) connector.Transport // nil: the suite kills no end
 	killed           connector.Transport
 
-	byMetadata, told, addressed bool
+	byMetadata, metadataUnique, addressed bool
 }
 
-// pattern is a payload that no other of its size is like.
+// pattern is a payload that depends on the seed.
 func pattern(seed, size int) []byte {
 	b := make([]byte, size)
 	x := uint32(seed)*2654435761 + 1 //nolint:gosec // any number will do
@@ -114,7 +113,7 @@ func pattern(seed, size int) []byte {
 func fill(payload []byte) func([]byte) error {
 	return func(dst []byte) error {
 		if len(dst) != len(payload) {
-			return fmt.Errorf("%d bytes of room for %d", len(dst), len(payload))
+			return fmt.Errorf("%d bytes of memory for %d", len(dst), len(payload))
 		}
 		copy(dst, payload)
 		return nil
@@ -131,7 +130,7 @@ func (p *pair) put(edge connector.Edge, key string, payload []byte) connector.Me
 	return meta
 }
 
-// get takes a payload and compares it. One that is in its metadata is not asked for.
+// get consumes a payload and compares it. A payload in the metadata is read there.
 func (p *pair) get(edge connector.Edge, key string, meta connector.Metadata, want []byte) {
 	p.t.Helper()
 	if _, inline := meta["inline_bytes"]; inline {
@@ -144,10 +143,10 @@ func (p *pair) get(edge connector.Edge, key string, meta connector.Metadata, wan
 	if err != nil {
 		p.t.Fatalf("get %q: %v", key, err)
 	}
-	p.same(got, want)
+	p.wantPayload(got, want)
 }
 
-func (p *pair) same(got connector.Payload, want []byte) {
+func (p *pair) wantPayload(got connector.Payload, want []byte) {
 	p.t.Helper()
 	if !bytes.Equal(got.Bytes(), want) {
 		p.t.Fatalf("got %d bytes that are not the %d that were put", len(got.Bytes()), len(want))
@@ -155,8 +154,8 @@ func (p *pair) same(got connector.Payload, want []byte) {
 	got.Release()
 }
 
-// none asks for something that is not there.
-func (p *pair) none(edge connector.Edge, key string, meta connector.Metadata) {
+// wantNone calls Get for a value that does not exist.
+func (p *pair) wantNone(edge connector.Edge, key string, meta connector.Metadata) {
 	p.t.Helper()
 	got, err := p.receiver.Get(context.Background(), edge, key, meta)
 	if err == nil {
@@ -167,8 +166,8 @@ func (p *pair) none(edge connector.Edge, key string, meta connector.Metadata) {
 	}
 }
 
-// bare is the metadata for a Get that is to find its value by the key.
-func (p *pair) bare(meta connector.Metadata) connector.Metadata {
+// keyOnly returns the metadata for a Get by key.
+func (p *pair) keyOnly(meta connector.Metadata) connector.Metadata {
 	if p.byMetadata {
 		return meta
 	}

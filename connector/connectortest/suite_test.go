@@ -10,18 +10,18 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// told is a ring whose values are found by their metadata alone, to see that the
-// suite knows such transports.
-type told struct{ connector.Transport }
+// byMetadata is a ring whose values are found by their metadata alone: the suite must accept such
+// transports.
+type byMetadata struct{ connector.Transport }
 
-func (t told) Put(ctx context.Context, edge connector.Edge, key string, size int, fill func([]byte) error) (connector.Metadata, error) {
+func (t byMetadata) Put(ctx context.Context, edge connector.Edge, key string, size int, fill func([]byte) error) (connector.Metadata, error) {
 	if _, err := t.Transport.Put(ctx, edge, key, size, fill); err != nil {
 		return nil, err
 	}
 	return connector.Metadata{"under": key}, nil
 }
 
-func (t told) Get(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
+func (t byMetadata) Get(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -43,6 +43,6 @@ func TestByMetadata(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		return told{r.End()}, told{r.End()}
+		return byMetadata{r.End()}, byMetadata{r.End()}
 	}})
 }

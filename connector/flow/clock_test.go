@@ -8,8 +8,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// TestForeignClock: the time of a notification is another process's word, and
-// never makes a sum of times run backwards.
+// TestForeignClock: the time in a notification comes from another process, and no value of it makes
+// a sum of times decrease.
 func TestForeignClock(t *testing.T) {
 	var opened int
 	types := registry(t, &opened)

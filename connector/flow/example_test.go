@@ -9,8 +9,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector/shm"
 )
 
-// A stage opens the connectors of its edges, sends a value, and tells the next stage by
-// whatever queue there is. config.Pipeline.Plan makes the plan of a pipeline file.
+// A stage opens the connectors of its edges, sends a value, and sends the notification to the next
+// stage over any queue. config.Pipeline.Plan makes the plan of a pipeline file.
 func Example() {
 	ctx := context.Background()
 	types := new(connector.Registry)

@@ -12,8 +12,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector/shm"
 )
 
-// TestBranchesOfSegments: values of one request on two edges are two values, also where the
-// key alone says where one lies; and all go with the request.
+// TestBranchesOfSegments: values of one request on two edges are two values, also where the key
+// alone names a value; and Cleanup of the request releases them all.
 func TestBranchesOfSegments(t *testing.T) {
 	edge := func(from, to string) connector.Edge { return connector.Edge{From: from, To: to} }
 	for name, edges := range map[string][]connector.Edge{
@@ -81,9 +81,9 @@ func testBranches(t *testing.T, edges []connector.Edge) {
 	}
 	var missing *flow.MissingError
 	if _, _, err := stage(fan, edges[0].To).Receive(t.Context(), lost); !errors.As(err, &missing) || missing.Request != request {
-		t.Errorf("receive of what was cleaned up: %v", err)
+		t.Errorf("receive of a value that was cleaned up: %v", err)
 	}
-	// Where nobody else is sent to, vLLM-Omni looks under the request.
+	// On a chain of stages, vLLM-Omni looks under the request itself.
 	n := send(one, edges[0])
 	if _, err := os.Stat("/dev/shm/" + request); err != nil {
 		t.Error(err)
@@ -95,7 +95,7 @@ func testBranches(t *testing.T, edges []connector.Edge) {
 	v.Release()
 }
 
-// TestNamesAlike: edges are told apart whatever their stages are called.
+// TestNamesAlike: a plan distinguishes edges with any names of stages.
 func TestNamesAlike(t *testing.T) {
 	plan := flow.Plan{
 		{Edge: connector.Edge{From: "a", To: "b -> c"}, Type: shm.Name},

@@ -16,8 +16,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// registry has one type, whose connectors share a ring, and counts how many
-// were opened.
+// registry has one type, whose connectors share a ring, and counts the connectors that were opened.
 func registry(t *testing.T, opened *int) *connector.Registry {
 	t.Helper()
 	r, err := ring.New(ring.Options{Store: shmstore.Options{Memory: shmstore.Heap, ArenaBytes: 1 << 20}})
@@ -93,7 +92,7 @@ func TestNeeds(t *testing.T) {
 	}
 }
 
-// TestTransfer sends along every edge, with the notifications going as JSON.
+// TestTransfer sends on every edge, with the notifications as JSON.
 func TestTransfer(t *testing.T) {
 	var opened int
 	types := registry(t, &opened)
@@ -139,7 +138,7 @@ func TestTransfer(t *testing.T) {
 	}
 }
 
-// TestNotification holds the fields to vLLM-Omni's names.
+// TestNotification compares the fields with vLLM-Omni's names.
 func TestNotification(t *testing.T) {
 	b, err := codec.MsgpackSerializer{}.Append(nil, flow.Notification{
 		Type: "generate", RequestID: "r1", FromConnector: true, FromStage: "0", ToStage: "1", SentTS: 1.5,
@@ -175,7 +174,7 @@ func TestMissing(t *testing.T) {
 	_, _, err = to.Receive(t.Context(), n)
 	var missing *flow.MissingError
 	if !errors.As(err, &missing) || missing.Request != "r1" || missing.Edge != plan[0].Edge || !errors.Is(err, connector.ErrNotFound) {
-		t.Errorf("a value that is gone: %v", err)
+		t.Errorf("a value that was cleaned up: %v", err)
 	}
 }
 
@@ -184,7 +183,7 @@ func TestWrongEdge(t *testing.T) {
 	types := registry(t, &opened)
 	s := open(t, types, "1")
 	if _, _, err := s.Send(t.Context(), "4", "r1", nil, "value"); err == nil {
-		t.Errorf("sent along an edge that there is not: %v", err)
+		t.Errorf("sent on an edge that does not exist: %v", err)
 	}
 	for name, n := range map[string]flow.Notification{
 		"for another stage":       {RequestID: "r1", FromConnector: true, FromStage: "0", ToStage: "2"},
@@ -192,7 +191,7 @@ func TestWrongEdge(t *testing.T) {
 		"not through a connector": {RequestID: "r1", FromStage: "0", ToStage: "1"},
 	} {
 		if _, _, err := s.Receive(t.Context(), n); err == nil {
-			t.Errorf("told of a value %s: %v", name, err)
+			t.Errorf("a notification %s: %v", name, err)
 		}
 	}
 	p, err := s.Path(plan[0].Edge)
@@ -200,7 +199,7 @@ func TestWrongEdge(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, err := p.Receive(t.Context(), flow.Notification{RequestID: "r1", FromConnector: true, FromStage: "1", ToStage: "3"}); err == nil {
-		t.Errorf("a path told of another's value: %v", err)
+		t.Errorf("a path with a notification of another edge: %v", err)
 	}
 }
 

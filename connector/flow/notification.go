@@ -6,11 +6,11 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// generate is the only kind of notification that there is.
+// generate is the only type of notification.
 const generate = "generate"
 
-// A Notification tells a stage of a value. It is small, and travels over any
-// queue, in MessagePack or JSON.
+// A Notification announces a value to a stage. It is small, and travels over any queue, in
+// MessagePack or JSON.
 type Notification struct {
 	Type           string             `msgpack:"type" json:"type"`
 	RequestID      string             `msgpack:"request_id" json:"request_id"`

@@ -11,50 +11,50 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// A Path is an edge with its connector. What is sent at one end of the edge is received
-// at the other, by a path of its own or by the same.
+// A Path is an edge with its connector. One end sends and the other receives, each over its own
+// Path, or both over one.
 type Path struct {
 	edge connector.Edge
-	by   *connector.Connector
+	conn *connector.Connector
 
 	sending, inFlight, receiving atomic.Int64 // nanoseconds
 }
 
-// NewPath makes a path. The connector is not the path's to close.
+// NewPath makes a path. The caller closes the connector.
 func NewPath(edge connector.Edge, by *connector.Connector) *Path {
-	return &Path{edge: edge, by: by}
+	return &Path{edge: edge, conn: by}
 }
 
 // Connector returns the connector of the edge.
-func (p *Path) Connector() *connector.Connector { return p.by }
+func (p *Path) Connector() *connector.Connector { return p.conn }
 
-// Times add up the transfers of a path, as [Transfer] has them.
+// Times are sums over the transfers of a path: see [Transfer].
 type Times struct {
 	Sending   time.Duration `json:"sending_ns"`
 	InFlight  time.Duration `json:"in_flight_ns"`
 	Receiving time.Duration `json:"receiving_ns"`
 }
 
-// Times returns what all transfers took so far, at this end.
+// Times returns the sums of all transfers so far, at this end.
 func (p *Path) Times() Times {
 	return Times{time.Duration(p.sending.Load()), time.Duration(p.inFlight.Load()), time.Duration(p.receiving.Load())}
 }
 
-// Send puts a value under a key, and returns what to tell the other end.
+// Send puts a value under a key, and returns the notification for the other end.
 func (p *Path) Send(ctx context.Context, key string, value any) (Notification, Transfer, error) {
 	begun := time.Now()
-	size, meta, err := p.by.Put(ctx, p.edge, key, value)
-	return p.sent(begun, key, size, meta, err)
+	size, meta, err := p.conn.Put(ctx, p.edge, key, value)
+	return p.finishSend(begun, key, size, meta, err)
 }
 
 // SendBytes is Send for a value that is encoded already.
 func (p *Path) SendBytes(ctx context.Context, key string, payload []byte) (Notification, Transfer, error) {
 	begun := time.Now()
-	size, meta, err := p.by.PutBytes(ctx, p.edge, key, payload)
-	return p.sent(begun, key, size, meta, err)
+	size, meta, err := p.conn.PutBytes(ctx, p.edge, key, payload)
+	return p.finishSend(begun, key, size, meta, err)
 }
 
-func (p *Path) sent(begun time.Time, key string, size int, meta connector.Metadata, err error) (Notification, Transfer, error) {
+func (p *Path) finishSend(begun time.Time, key string, size int, meta connector.Metadata, err error) (Notification, Transfer, error) {
 	if err != nil {
 		return Notification{}, Transfer{}, err
 	}
@@ -72,14 +72,13 @@ func (p *Path) sent(begun time.Time, key string, size int, meta connector.Metada
 	}, t, nil
 }
 
-// Receive gets the value that a notification is about. One that is not there is
-// a [MissingError].
+// Receive gets the value of a notification. A missing value is a [MissingError].
 func (p *Path) Receive(ctx context.Context, n Notification) (*connector.Value, Transfer, error) {
 	if n.edge() != p.edge || !n.FromConnector {
-		return nil, Transfer{}, fmt.Errorf("flow: %s was told of a value for %s", p.edge, n.edge())
+		return nil, Transfer{}, fmt.Errorf("flow: the path %s received a notification for %s", p.edge, n.edge())
 	}
 	begun := time.Now()
-	v, err := p.by.Get(ctx, p.edge, n.RequestID, n.Metadata)
+	v, err := p.conn.Get(ctx, p.edge, n.RequestID, n.Metadata)
 	if errors.Is(err, connector.ErrNotFound) {
 		err = &MissingError{Request: n.RequestID, Edge: p.edge, Err: err}
 	}
@@ -96,10 +95,10 @@ func (p *Path) Receive(ctx context.Context, n Notification) (*connector.Value, T
 	return v, t, nil
 }
 
-// maxInFlight is the longest time that one notification can add, whatever its clock says.
+// maxInFlight bounds the time that one notification adds, with any clock.
 const maxInFlight = 24 * time.Hour
 
-// addInFlight adds what another process says, and so stops short of overflow.
+// addInFlight adds a time that another process reported. The sum stops at its maximum.
 func addInFlight(sum *atomic.Int64, d time.Duration) {
 	for {
 		old := sum.Load()

@@ -10,21 +10,21 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// A Use is an edge and the connector that its values travel through.
+// A Use is an edge and the connector of its values.
 type Use struct {
 	Edge connector.Edge
-	// Name tells definitions apart: edges whose connectors have one name share
-	// it. An edge whose name is empty has a connector of its own.
+	// Name identifies the connector: edges with one name share it. An edge with an empty name has
+	// its own connector.
 	Name string
 	// Type and Extra define the connector.
 	Type  string
 	Extra map[string]any
 }
 
-// id is what uses of one connector have in common.
+// id is the same for all uses of one connector.
 func (u Use) id() string {
 	if u.Name == "" {
-		return "\x00" + u.Edge.From + "\x00" + u.Edge.To // no name has that byte
+		return "\x00" + u.Edge.From + "\x00" + u.Edge.To // no name contains a zero byte
 	}
 	return u.Name
 }
@@ -36,12 +36,12 @@ func (u Use) String() string {
 	return fmt.Sprintf("%s by %s (%s)", u.Edge, u.Name, u.Type)
 }
 
-// A Plan is the edges of a pipeline.
+// A Plan lists the edges of a pipeline.
 type Plan []Use
 
-// Check finds what is wrong with a plan: edges that stand twice, that lead from a
-// stage to itself, or that define one name in two ways, and types that the
-// registry does not know or whose settings are wrong. It reports all of it.
+// Check refuses a plan with an edge that is listed twice, that leads from a stage to itself, or
+// whose connector's name has two definitions, and a plan with unknown types or wrong settings. The
+// error lists all faults.
 func (p Plan) Check(types *connector.Registry) error {
 	var errs []error
 	edges := make(map[connector.Edge]bool)
@@ -63,8 +63,8 @@ func (p Plan) Check(types *connector.Registry) error {
 	return errors.Join(errs...)
 }
 
-// branches reports whether a request may be on two edges at once: the plan is not one chain
-// of stages.
+// branches reports whether a request may have values on two edges at once: the plan is not one
+// chain of stages.
 func (p Plan) branches() bool {
 	in, out := make(map[string]int), make(map[string]int)
 	for _, u := range p {
@@ -97,7 +97,7 @@ func (u Use) check(types *connector.Registry) error {
 // Role says what a stage does on an edge.
 type Role int
 
-// The roles. A connector that a stage has on both sides has both.
+// The roles. A connector that a stage both sends and receives through has both.
 const (
 	Sender Role = 1 << iota
 	Receiver
@@ -111,7 +111,7 @@ func (r Role) String() string {
 type Need struct {
 	Use
 	Role  Role
-	Edges []connector.Edge // on which it is used, in the plan's order
+	Edges []connector.Edge // the edges that use it
 }
 
 // Needs returns the connectors that a stage must open, each once, in the order

@@ -9,8 +9,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// A MissingError says whose value is not where its notification says. It wraps
-// what the connector found.
+// A MissingError reports a value that is not where its notification says. It wraps the connector's
+// error.
 type MissingError struct {
 	Request string
 	Edge    connector.Edge
@@ -25,25 +25,25 @@ func (e *MissingError) Error() string {
 // Unwrap returns the cause.
 func (e *MissingError) Unwrap() error { return e.Err }
 
-// A Transfer is the measure of one half of a transfer.
+// A Transfer measures one half of a transfer.
 type Transfer struct {
 	Bytes int           // of the encoded value
-	Took  time.Duration // for encoding and putting it, or for getting it
-	// InFlight is the time from the end of Send to the start of Receive, by the
-	// clocks of both machines, and at most a day. Receive alone knows it.
+	Took  time.Duration // time for encoding and Put, or for Get
+	// InFlight is the time from the end of Send to the start of Receive, by the clocks of both
+	// machines, at most a day. Only Receive sets it.
 	InFlight time.Duration
 }
 
-// A Stage has the connectors of one stage open.
+// A Stage holds the open connectors of one stage.
 type Stage struct {
-	id     string
-	byEdge map[connector.Edge]*Path
-	open   []*connector.Connector
-	// branches says that a request may be on several edges at once.
+	id         string
+	byEdge     map[connector.Edge]*Path
+	connectors []*connector.Connector
+	// branches: a request may have values on several edges at once.
 	branches bool
 }
 
-// Open opens the connectors of a stage. The options' Extra are those of the plan.
+// Open opens the connectors of a stage. The plan's Extra replace those of the options.
 func (p Plan) Open(ctx context.Context, types *connector.Registry, stage string, opts connector.Options) (*Stage, error) {
 	if err := p.Check(types); err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func (p Plan) Open(ctx context.Context, types *connector.Registry, stage string,
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("stage %q as %s on %s: %w", stage, need.Role, need.Use, err), s.Close())
 		}
-		s.open = append(s.open, c)
+		s.connectors = append(s.connectors, c)
 		for _, edge := range need.Edges {
 			s.byEdge[edge] = NewPath(edge, c)
 		}
@@ -71,9 +71,9 @@ func (s *Stage) Path(edge connector.Edge) (*Path, error) {
 	return nil, fmt.Errorf("flow: stage %q has no part in %s", s.id, edge)
 }
 
-// Send puts a value for the next stage, under the request's id, and returns
-// what to tell that stage. In a plan that is not one chain, the key of a connector that
-// shares keys has the edge in it, too.
+// Send puts a value for the next stage, under the request's id, and returns the notification for
+// that stage. In a plan that is not one chain, the key of a connector that shares keys also
+// contains the edge.
 func (s *Stage) Send(ctx context.Context, to, request string, samplingParams, value any) (Notification, Transfer, error) {
 	p, err := s.Path(connector.Edge{From: s.id, To: to})
 	if err != nil {
@@ -86,23 +86,23 @@ func (s *Stage) Send(ctx context.Context, to, request string, samplingParams, va
 	return n, t, err
 }
 
-// key is the key of a request's value on a path.
+// key returns the key of a request's value on a path.
 func (s *Stage) key(p *Path, request string) string {
-	if s.branches && p.by.SharesKeys() {
+	if s.branches && p.conn.SharesKeys() {
 		return qualified(p.edge, request)
 	}
 	return request
 }
 
-// qualified is the key of a request where it has one on several edges.
+// qualified returns the key of a request with values on several edges.
 func qualified(edge connector.Edge, request string) string {
 	return request + "@" + edge.From + "_" + edge.To
 }
 
-// Receive gets the value that a notification is about, on the path of its edge.
+// Receive gets the value of a notification, on the path of its edge.
 func (s *Stage) Receive(ctx context.Context, n Notification) (*connector.Value, Transfer, error) {
 	if n.ToStage != s.id {
-		return nil, Transfer{}, fmt.Errorf("flow: stage %q was told of a value for %s", s.id, n.edge())
+		return nil, Transfer{}, fmt.Errorf("flow: stage %q received a notification for %s", s.id, n.edge())
 	}
 	p, err := s.Path(n.edge())
 	if err != nil {
@@ -120,12 +120,12 @@ func (s *Stage) Receive(ctx context.Context, n Notification) (*connector.Value, 
 	return v, t, err
 }
 
-// Cleanup releases the values that this stage sent for a request and that were not received.
+// Cleanup releases the values of a request that this stage sent and that were not received.
 func (s *Stage) Cleanup(ctx context.Context, request string) error {
 	var errs []error
 	for edge, p := range s.byEdge {
 		if edge.From == s.id {
-			errs = append(errs, p.by.Cleanup(ctx, s.key(p, request)))
+			errs = append(errs, p.conn.Cleanup(ctx, s.key(p, request)))
 		}
 	}
 	return errors.Join(errs...)
@@ -134,7 +134,7 @@ func (s *Stage) Cleanup(ctx context.Context, request string) error {
 // Close closes the connectors.
 func (s *Stage) Close() error {
 	var errs []error
-	for _, c := range s.open {
+	for _, c := range s.connectors {
 		errs = append(errs, c.Close())
 	}
 	return errors.Join(errs...)

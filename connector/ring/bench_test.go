@@ -38,7 +38,7 @@ func BenchmarkPutGet(b *testing.B) {
 	}
 }
 
-// BenchmarkCleanup releases one value of an owner that has others.
+// BenchmarkCleanup releases one value of an owner with many values.
 func BenchmarkCleanup(b *testing.B) {
 	for _, others := range []int{1, 65_536} {
 		b.Run(fmt.Sprint(others), func(b *testing.B) {

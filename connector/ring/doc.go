@@ -1,30 +1,29 @@
-// Package ring keeps the values of connectors in this project's store: encoded
-// straight into it, and read where they lie.
+// Package ring keeps the values of connectors in this project's store: the serializer encodes into
+// the store, and readers read the values there.
 //
-// A [Table] is the exchange itself: which payload lies under which key, who put it,
-// who waits for it, and what becomes of it when nobody comes. It knows payloads
-// only as something to give back, so a host keeps those of other processes in the
-// same table. A [Room] is a store with a writer actor, whose puts wait for room in order. A [Ring] is a table
-// over a room, for one process; each [End] of it is a transport.
+// A [Table] is the exchange: it maps an edge and a key to a payload, and knows the payload's owner,
+// the waiting readers, and the time when the payload is swept. It knows payloads only as values to
+// be released, so a host keeps those of other processes in the same table. A [Store] is a shared
+// memory store with a writer actor, whose puts wait for space in order. A [Ring] is a table over a
+// store, for one process; each [End] of it is a transport.
 //
-//	put:  reserve room -> fill -> commit -> lease ---> table: (edge, key) -> payload
+//	put:  reserve space -> fill -> commit -> lease ---> table: (edge, key) -> payload
 //	get:                        the lease is handed over <---/      |
 //	cleanup, close, sweep:      the lease is released <-------------/
 //
-// # Room
+// # Space
 //
-// A value of up to 64 KiB takes room of the next power of two, from 1 KiB on, which the writer
-// grants ahead, up to 256 KiB of each size: most puts ask the writer nothing. What was
-// released goes with one of the next puts, and the writer uses its room again before any other.
+// A value of up to 64 KiB takes space of the next power of two, from 1 KiB on. The writer grants up
+// to 256 KiB of each size ahead, so most puts send it no request. Released objects travel to the
+// writer with one of the next puts, and the writer uses their space again before any other.
 //
-// A put waits for room, in the order of the puts, until its context ends, or for
-// Options.Timeout, and then fails with connector.ErrFull, saying who holds what. While one
-// waits, no room is granted ahead. What nobody got is swept
-// after Options.TTL.
+// A put waits for space, in the order of the puts, until its context ends, or for Options.Timeout,
+// and then fails with connector.ErrFull, which names the holders. While a put waits, no space is
+// granted ahead. A value that no reader gets is swept after Options.TTL.
 //
 // # Concurrency
 //
-// Everything may be used from any goroutine. The writer is an actor of package actors, in a
-// system of the room's own; payloads are filled and read beside it. Close ends the goroutines
-// of both.
+// All types may be used from any goroutine. The writer is an actor of package actors, in an actor
+// system of the store; payloads are filled and read outside the actor. Close ends the goroutines of
+// the system.
 package ring

@@ -33,15 +33,15 @@ func (e *End) Put(ctx context.Context, edge connector.Edge, key string, size int
 	return Metadata(number), nil
 }
 
-// write brings a payload into the store.
+// write writes a payload into the store.
 func (e *End) write(ctx context.Context, size int, fill func(dst []byte) error) (connector.Payload, error) {
-	if e.closed() {
+	if e.isClosed() {
 		return nil, connector.ErrClosed
 	}
-	if size == 0 { // the store keeps no objects of no bytes
-		return nothing{}, fill(nil)
+	if size == 0 { // the store has no empty objects
+		return emptyPayload{}, fill(nil)
 	}
-	o, err := e.ring.room.Write(ctx, size, fill)
+	o, err := e.ring.store.Write(ctx, size, fill)
 	if err != nil {
 		return nil, err
 	}
@@ -75,9 +75,9 @@ func (e *End) Await(ctx context.Context, edge connector.Edge, key string, meta c
 	return payload(e.ring.table.Await(ctx, e.done, edge, key, number))
 }
 
-// number reads the metadata for an end that is open.
+// number returns the entry's number in the metadata, or ErrClosed for a closed end.
 func (e *End) number(meta connector.Metadata) (uint64, error) {
-	if e.closed() {
+	if e.isClosed() {
 		return 0, connector.ErrClosed
 	}
 	return Number(meta)
@@ -92,7 +92,7 @@ func payload(got Taken, err error) (connector.Payload, error) {
 
 // Cleanup implements [connector.Transport].
 func (e *End) Cleanup(_ context.Context, key string) error {
-	if e.closed() {
+	if e.isClosed() {
 		return connector.ErrClosed
 	}
 	e.owner.Cleanup(key)
@@ -108,7 +108,7 @@ func (e *End) Close() error {
 	return nil
 }
 
-func (e *End) closed() bool {
+func (e *End) isClosed() bool {
 	select {
 	case <-e.done:
 		return true
@@ -117,9 +117,9 @@ func (e *End) closed() bool {
 	}
 }
 
-// nothing is a payload of no bytes.
-type nothing struct{}
+// emptyPayload is a payload of no bytes.
+type emptyPayload struct{}
 
-func (nothing) Bytes() []byte                     { return nil }
-func (nothing) Release()                          {}
-func (nothing) Share() (connector.Payload, error) { return nothing{}, nil }
+func (emptyPayload) Bytes() []byte                     { return nil }
+func (emptyPayload) Release()                          {}
+func (emptyPayload) Share() (connector.Payload, error) { return emptyPayload{}, nil }

@@ -7,17 +7,17 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// metaEntry is the key of a payload's number in the metadata, as hexadecimal text:
-// JSON has no whole numbers of that size.
+// metaEntry is the key of an entry's number in the metadata, as hexadecimal text: JSON has no whole
+// numbers of 64 bits.
 const metaEntry = "entry"
 
-// Metadata names the payload of a number, so that a Get with it takes no other that
-// came to lie under the same key.
+// Metadata names the entry with a number, so that a Get with it returns no later entry of the same
+// key.
 func Metadata(number uint64) connector.Metadata {
 	return connector.Metadata{metaEntry: strconv.FormatUint(number, 16)}
 }
 
-// Number returns the number that metadata name, and 0 if they name none.
+// Number returns the number that metadata name, or 0 if they name none.
 func Number(meta connector.Metadata) (uint64, error) {
 	if meta[metaEntry] == nil {
 		return 0, nil

@@ -11,22 +11,21 @@ import (
 
 // Options configure a ring. The zero value works.
 type Options struct {
-	// Store is the store behind it.
+	// Store configures the store.
 	Store shmstore.Options
-	// Timeout bounds how long a put waits for room. Default 30 s, or as long as the
-	// context of the put says.
+	// Timeout bounds how long a put waits for space. Default 30 s, or until the deadline of the
+	// put's context, if that is later.
 	Timeout time.Duration
-	// TTL is how long a value may lie until somebody comes for it; zero is for
-	// ever.
+	// TTL is how long a value stays in the ring without being got; zero is for ever.
 	TTL time.Duration
-	// Log is told what was swept; nil discards.
+	// Log receives the values that were swept; nil discards.
 	Log *slog.Logger
 }
 
-// A Ring is a table over a room of its own.
+// A Ring is a table over its own store.
 type Ring struct {
 	table *Table
-	room  *Room
+	store *Store
 }
 
 // New makes an empty ring.
@@ -37,11 +36,11 @@ func New(opts Options) (*Ring, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	room, err := NewRoom(opts.Store, opts.Timeout)
+	room, err := NewStore(opts.Store, opts.Timeout)
 	if err != nil {
 		return nil, err
 	}
-	return &Ring{table: NewTable(opts.TTL, opts.Log), room: room}, nil
+	return &Ring{table: NewTable(opts.TTL, opts.Log), store: room}, nil
 }
 
 // End opens an end, which is a transport.
@@ -49,15 +48,15 @@ func (r *Ring) End() *End {
 	return &End{ring: r, owner: r.table.Owner(""), done: make(chan struct{})}
 }
 
-// Check returns what is wrong with the store; nothing ever should be.
-func (r *Ring) Check() []shmstore.Violation { return r.room.Check() }
+// Check returns the broken invariants of the store; there should be none.
+func (r *Ring) Check() []shmstore.Violation { return r.store.Check() }
 
-// Stats returns what lies in the ring.
+// Stats returns the figures of the table.
 func (r *Ring) Stats() Stats { return r.table.Stats() }
 
-// Close ends the ring, after its ends. While a payload is held its memory stays,
-// and the error says so; calling Close again tries again.
+// Close closes the ring, after its ends. While a payload is held its memory stays, and Close
+// returns an error; a later call tries again.
 func (r *Ring) Close() error {
 	r.table.Stop()
-	return r.room.Close()
+	return r.store.Close()
 }

@@ -34,7 +34,7 @@ func open(t *testing.T, opts ring.Options) *ring.Ring {
 		if broken := r.Check(); len(broken) > 0 {
 			t.Errorf("the store: %v", broken)
 		}
-		if err := r.Close(); err != nil { // refused while anything is held
+		if err := r.Close(); err != nil { // ErrBusy while an object is held
 			t.Error(err)
 		}
 	})
@@ -44,7 +44,7 @@ func open(t *testing.T, opts ring.Options) *ring.Ring {
 func TestTransport(t *testing.T) {
 	for name, apart := range map[string]bool{"one end": false, "two ends": true} {
 		t.Run(name, func(t *testing.T) {
-			connectortest.Run(t, connectortest.Ends{Told: true, Open: func(t *testing.T) (put, get connector.Transport) {
+			connectortest.Run(t, connectortest.Ends{MetadataUnique: true, Open: func(t *testing.T) (put, get connector.Transport) {
 				r := open(t, ring.Options{})
 				if end := r.End(); !apart {
 					return end, end
@@ -60,9 +60,9 @@ func put(end *ring.End, key string, size int) error {
 	return err
 }
 
-// TestRoom: a put without room waits until something is released, and no longer
-// than its time.
-func TestRoom(t *testing.T) {
+// TestPutWaitsForSpace: a put without space waits until an object is released, at most until its
+// deadline.
+func TestPutWaitsForSpace(t *testing.T) {
 	const size = 6 << 10
 	r := open(t, ring.Options{Store: shmstore.Options{ArenaBytes: 8 << 10, MaxObjectBytes: 7 << 10}, Timeout: time.Hour})
 	end := r.End()
@@ -73,7 +73,7 @@ func TestRoom(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := end.Put(ctx, edge, "second", size, nil); !errors.Is(err, context.Canceled) || !errors.Is(err, shmstore.ErrFull) {
-		t.Errorf("a put without room and time: %v", err)
+		t.Errorf("a put without space and time: %v", err)
 	}
 	done := make(chan error)
 	go func() { done <- put(end, "second", size) }()
@@ -83,7 +83,7 @@ func TestRoom(t *testing.T) {
 	}
 	select {
 	case err := <-done:
-		t.Fatalf("a put without room returned %v", err)
+		t.Fatalf("a put without space returned %v", err)
 	default:
 	}
 	first.Release()
@@ -91,11 +91,11 @@ func TestRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := put(end, "large", 9<<10); !errors.Is(err, connector.ErrTooLarge) {
-		t.Errorf("a put that never has room: %v", err)
+		t.Errorf("a put larger than the store: %v", err)
 	}
 }
 
-func TestNoRoomInTime(t *testing.T) {
+func TestPutTimesOut(t *testing.T) {
 	r := open(t, ring.Options{Store: shmstore.Options{ArenaBytes: 8 << 10, MaxObjectBytes: 7 << 10}, Timeout: time.Nanosecond})
 	end := r.End()
 	defer end.Close()
@@ -104,7 +104,7 @@ func TestNoRoomInTime(t *testing.T) {
 	}
 	err := put(end, "second", 6<<10)
 	if !errors.Is(err, connector.ErrFull) || !strings.Contains(err.Error(), "1 objects") {
-		t.Errorf("no room in time: %v, want ErrFull and who holds it", err)
+		t.Errorf("no space in time: %v, want ErrFull and the holders", err)
 	}
 }
 
@@ -120,8 +120,7 @@ func TestFillPanics(t *testing.T) {
 	_, _ = end.Put(t.Context(), edge, "panics", 100, func([]byte) error { panic("fill") })
 }
 
-// TestSweep: what nobody comes for is released after the TTL, by name, and
-// what came later is not.
+// TestSweep: the table releases and logs a value after the TTL, and no later one.
 func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -152,9 +151,9 @@ func TestSweep(t *testing.T) {
 	})
 }
 
-// TestCloseLetsOthersIn: an owner of many values takes them out in batches, with the table's lock free
-// between these, and so does a sweep.
-func TestCloseLetsOthersIn(t *testing.T) {
+// TestCloseAndSweepWorkInBatches: Close of an owner with many values removes them in batches, with
+// the table's lock free between two batches, and so does a sweep.
+func TestCloseAndSweepWorkInBatches(t *testing.T) {
 	for name, end := range map[string]func(*ring.Table, *ring.Owner){
 		"close": func(_ *ring.Table, o *ring.Owner) { o.Close() },
 		"sweep": func(*ring.Table, *ring.Owner) { <-time.After(2 * time.Minute) },
@@ -164,7 +163,7 @@ func TestCloseLetsOthersIn(t *testing.T) {
 				table := ring.NewTable(time.Minute, slog.New(slog.DiscardHandler))
 				owner := table.Owner("one process")
 				const values = 1000
-				var left []int // entries, when each was released
+				var left []int // number of entries at each release
 				for i := range values {
 					if _, err := owner.Put(edge, fmt.Sprint(i), released(func() { left = append(left, table.Stats().Entries) })); err != nil {
 						t.Fatal(err)
@@ -180,7 +179,7 @@ func TestCloseLetsOthersIn(t *testing.T) {
 	}
 }
 
-// released is a payload that calls back when it is released.
+// released is a payload whose Release calls the function.
 type released func()
 
 func (released) Bytes() []byte { return nil }
@@ -214,7 +213,8 @@ func TestCleanupOnEachEdge(t *testing.T) {
 	}
 }
 
-// TestUnaskedEdge: the log names an edge whose values lie for a while, without that a process has asked for one; once.
+// TestUnaskedEdge: the log names an edge once, if its values stay for a while without a process
+// asking for one.
 func TestUnaskedEdge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logBuffer
@@ -229,7 +229,7 @@ func TestUnaskedEdge(t *testing.T) {
 		if _, err := table.Get(connector.Edge{From: "early", To: "1"}, "k", 0); !errors.Is(err, connector.ErrNotFound) {
 			t.Fatal(err)
 		}
-		place("early", "1") // behind the one that asks
+		place("early", "1") // after a Get on the edge
 		place("0", "1")
 		place("1", "2")
 		place("2", "3")
@@ -255,7 +255,7 @@ func TestUnaskedEdge(t *testing.T) {
 		}
 		<-time.After(time.Minute)
 		place("1", "2")
-		place("gone", "1") // again, and it stays
+		place("gone", "1") // again, without a cleanup
 		<-time.After(time.Minute)
 		synctest.Wait()
 		said := log.String()
@@ -267,7 +267,7 @@ func TestUnaskedEdge(t *testing.T) {
 	})
 }
 
-// logBuffer is what a log says, for the goroutines of timers and of the test.
+// logBuffer is the output of a log, for the goroutines of timers and of the test.
 type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -285,17 +285,17 @@ func (b *logBuffer) String() string {
 	return b.text.String()
 }
 
-// freed is a payload that knows when it was released.
+// freed is a payload that counts its releases.
 type freed struct{ times int }
 
 func (f *freed) Bytes() []byte { return make([]byte, 10) }
 func (f *freed) Release()      { f.times++ }
 
-// TestPutBack: what was got and is put back lies where it lay, unless another does,
+// TestPutBack: a payload that is put back is at its address again, unless there is another payload
 // or its owner is closed; then it is released, once.
 func TestPutBack(t *testing.T) {
 	table := ring.NewTable(0, slog.New(slog.DiscardHandler))
-	owner := table.Owner("somebody")
+	owner := table.Owner("owner")
 	place := func() *freed {
 		t.Helper()
 		p := &freed{}
@@ -315,7 +315,7 @@ func TestPutBack(t *testing.T) {
 	first := place()
 	get().PutBack()
 	if st := table.Stats(); first.times != 0 || st.Entries != 1 || st.Bytes != 10 {
-		t.Errorf("what was put back was released %d times: %+v", first.times, st)
+		t.Errorf("a payload that was put back was released %d times: %+v", first.times, st)
 	}
 	if all := owner.Entries(); len(all) != 1 || all[0].Key != "k" || all[0].Edge != edge || all[0].Bytes != 10 {
 		t.Errorf("the owner has %+v", all)
@@ -324,7 +324,7 @@ func TestPutBack(t *testing.T) {
 	second := place()
 	got.PutBack()
 	if first.times != 1 || second.times != 0 {
-		t.Errorf("where another lay: released %d and %d times, want the first alone", first.times, second.times)
+		t.Errorf("with another payload at the address: released %d and %d times, want the first alone", first.times, second.times)
 	}
 	got = get()
 	waiter := make(chan error)
@@ -342,17 +342,17 @@ func TestPutBack(t *testing.T) {
 	owner.Close()
 	got.PutBack()
 	if second.times != 1 || table.Stats().Entries != 0 {
-		t.Errorf("of an owner that is closed: released %d times, %+v", second.times, table.Stats())
+		t.Errorf("after the owner was closed: released %d times, %+v", second.times, table.Stats())
 	}
 }
 
-// TestReuse: a value lies where one lay that was released, whatever is held meanwhile: a large
-// one where the last did, a small one where one of the last did.
+// TestReuse: a value takes the space of a released one, although others are held: a large one that
+// of the last, a small one that of one of the last.
 func TestReuse(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		size   int
-		places int // that many values lie in, one after another
+		places int // distinct addresses at most
 	}{
 		{name: "small", size: 1000, places: 128},
 		{name: "large", size: 100_000, places: 1},
@@ -383,13 +383,13 @@ func TestReuse(t *testing.T) {
 			}
 			held.Release()
 			if len(places) > tc.places {
-				t.Errorf("2000 values, one after another, lay in %d places, want at most %d", len(places), tc.places)
+				t.Errorf("2000 values, one after another, had %d addresses, want at most %d", len(places), tc.places)
 			}
 		})
 	}
 }
 
-// TestPutsWaitInOrder: a small put does not overtake a large one that waits for room.
+// TestPutsWaitInOrder: a small put does not overtake a large one that waits for space.
 func TestPutsWaitInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := open(t, ring.Options{Store: shmstore.Options{ArenaBytes: 16 << 10, MaxObjectBytes: 12 << 10}, Timeout: time.Hour})
@@ -404,7 +404,7 @@ func TestPutsWaitInOrder(t *testing.T) {
 		go func() { small <- put(end, "small", 1000) }()
 		synctest.Wait()
 		if len(large) > 0 || len(small) > 0 {
-			t.Errorf("without room for the large put %d of it and %d of the small one behind it are over, want none", len(large), len(small))
+			t.Errorf("without space for the large put, %d large and %d small puts have returned, want none", len(large), len(small))
 		}
 		first, err := end.Get(t.Context(), edge, "first", nil)
 		if err != nil {
@@ -417,11 +417,11 @@ func TestPutsWaitInOrder(t *testing.T) {
 	})
 }
 
-// TestStoppedRoom: a put that waits for room in a room that stops fails with ErrClosed, and the
-// room leaves no goroutine behind: the bubble ends without any.
-func TestStoppedRoom(t *testing.T) {
+// TestStoppedStore: a put that waits for space fails with ErrClosed when the store is stopped, and
+// the store leaves no goroutine: the bubble ends without any.
+func TestStoppedStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		room, err := ring.NewRoom(shmstore.Options{ArenaBytes: 8 << 10, MaxObjectBytes: 7 << 10, Memory: shmstore.Heap}, time.Hour)
+		room, err := ring.NewStore(shmstore.Options{ArenaBytes: 8 << 10, MaxObjectBytes: 7 << 10, Memory: shmstore.Heap}, time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -438,13 +438,13 @@ func TestStoppedRoom(t *testing.T) {
 		synctest.Wait()
 		room.Stop()
 		if err := <-waits; !errors.Is(err, connector.ErrClosed) {
-			t.Errorf("a put that waited for a room that stopped: %v, want ErrClosed", err)
+			t.Errorf("a put that waited in a store that was stopped: %v, want ErrClosed", err)
 		}
 		if _, err := room.Write(t.Context(), 10, fill); !errors.Is(err, connector.ErrClosed) {
-			t.Errorf("a put into a room that has stopped: %v, want ErrClosed", err)
+			t.Errorf("a put into a stopped store: %v, want ErrClosed", err)
 		}
 		if err := room.Close(); !errors.Is(err, shmstore.ErrBusy) {
-			t.Errorf("a room with a value that is held closes with %v, want ErrBusy", err)
+			t.Errorf("Close of a store with a held value returned %v, want ErrBusy", err)
 		}
 		held.Release()
 		if wrong := room.Check(); len(wrong) > 0 {

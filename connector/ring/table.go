@@ -13,83 +13,83 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
-// A place is where a payload lies.
-type place struct {
+// An address is the edge and the key of a payload.
+type address struct {
 	edge connector.Edge
 	key  string
 }
 
 // An entry is a payload that was put and not got.
 type entry struct {
-	place   place
-	number  uint64 // never another entry's
-	payload connector.Payload
-	owner   *Owner
-	at      time.Time     // when it was placed
-	element *list.Element // of the table's oldest
+	address  address
+	number   uint64 // unique in the table
+	payload  connector.Payload
+	owner    *Owner
+	placedAt time.Time
+	element  *list.Element // in Table.oldest
 }
 
-// batch is how many entries one hold of the table's lock takes out: a table has tens of thousands,
-// and other processes wait for the lock.
-const batch = 128
+// maxBatch bounds the entries that are removed under one hold of the table's lock: a table has tens
+// of thousands, and other processes wait for the lock.
+const maxBatch = 128
 
-// Table says what lies under which key. It is for any goroutine.
+// Table maps keys to payloads. It is safe for concurrent use.
 type Table struct {
 	ttl time.Duration
 	log *slog.Logger
 
-	mu      lockorder.Mutex[lockorder.RingTable]
-	held    map[place]*entry
-	oldest  list.List // the same entries, *entry, in the order in which they were placed
-	last    uint64    // number given out
-	bytes   int64     // of what is held
-	swept   int64     // so far
-	watched map[connector.Edge]*edgeWatch
-	stopped bool
-	waiting map[place][]chan struct{} // closed with the next put
-	sweeper *time.Timer               // runs while something is held and there is a TTL
+	mu         lockorder.Mutex[lockorder.RingTable]
+	entries    map[address]*entry
+	oldest     list.List // the same entries, *entry, in the order of their puts
+	lastNumber uint64    // the last number given out
+	bytes      int64     // of the entries
+	swept      int64     // so far
+	watched    map[connector.Edge]*edgeWatch
+	stopped    bool
+	waiting    map[address][]chan struct{} // closed by the next put
+	sweeper    *time.Timer                 // runs while there are entries and a TTL
 }
 
-// NewTable makes an empty table. What lies longer than ttl is swept, and the log is
-// told; zero is never.
+// NewTable makes an empty table. Entries older than ttl are swept and logged; a ttl of zero sweeps
+// none.
 func NewTable(ttl time.Duration, log *slog.Logger) *Table {
-	// Numbers begin anywhere, so that those of another table say nothing here.
-	return &Table{ttl: ttl, log: log, last: rand.Uint64(), held: make(map[place]*entry), waiting: make(map[place][]chan struct{}), watched: make(map[connector.Edge]*edgeWatch)}
+	// Numbers start at a random value, so that a number of another table matches no entry here.
+	return &Table{ttl: ttl, log: log, lastNumber: rand.Uint64(), entries: make(map[address]*entry), waiting: make(map[address][]chan struct{}), watched: make(map[connector.Edge]*edgeWatch)}
 }
 
-// An Owner is somebody who puts. What it put and nobody got goes with it.
+// An Owner puts payloads. Close of the owner releases its payloads that were not got.
 type Owner struct {
 	table *Table
 	name  string
 
 	// Guarded by the table's lock.
-	mine   map[string][]*entry // by key: an entry for each edge
-	count  int                 // of the entries
-	closed bool
+	byKey      map[string][]*entry // by key; one entry for each edge
+	entryCount int                 // entries in byKey
+	closed     bool
 }
 
-// Owner adds somebody who puts. The name is for reports.
+// Owner adds an owner. The name is for reports.
 func (t *Table) Owner(name string) *Owner {
-	return &Owner{table: t, name: name, mine: make(map[string][]*entry)}
+	return &Owner{table: t, name: name, byKey: make(map[string][]*entry)}
 }
 
-// Put places a payload, in place of what lay there, and returns its number, which
-// is not 0 and never another's. It takes the payload over, even when it fails: with
+// Put places a payload, in place of an earlier one at the same address, and returns its number,
+// which is unique and not 0. The table owns the payload from the call on, even when Put fails: with
 // [connector.ErrClosed] if the owner is closed.
 func (o *Owner) Put(edge connector.Edge, key string, payload connector.Payload) (number uint64, err error) {
 	t := o.table
-	e := &entry{place: place{edge, key}, payload: payload, owner: o}
+	e := &entry{address: address{edge, key}, payload: payload, owner: o}
 	t.mu.Lock()
 	if o.closed {
 		t.mu.Unlock()
 		payload.Release()
 		return 0, connector.ErrClosed
 	}
-	if t.last++; t.last == 0 {
-		t.last++
+	if t.lastNumber++; t.lastNumber == 0 {
+		t.lastNumber++
 	}
-	e.number = t.last
-	old := t.held[e.place]
+	e.number = t.lastNumber
+	old := t.entries[e.address]
 	if old != nil {
 		t.drop(old)
 	}
@@ -101,41 +101,42 @@ func (o *Owner) Put(edge connector.Edge, key string, payload connector.Payload) 
 	return e.number, nil
 }
 
-// add takes an entry in, where none is.
+// add inserts an entry at a free address. The table's lock is held.
 func (t *Table) add(e *entry) {
 	o := e.owner
-	e.at = time.Now()
-	t.held[e.place] = e
+	e.placedAt = time.Now()
+	t.entries[e.address] = e
 	e.element = t.oldest.PushBack(e)
 	t.bytes += int64(len(e.payload.Bytes()))
-	o.mine[e.place.key] = append(o.mine[e.place.key], e)
-	o.count++
-	t.placed(e.place.edge)
-	for _, w := range t.waiting[e.place] {
+	o.byKey[e.address.key] = append(o.byKey[e.address.key], e)
+	o.entryCount++
+	t.countEntry(e.address.edge)
+	for _, w := range t.waiting[e.address] {
 		close(w)
 	}
-	delete(t.waiting, e.place)
+	delete(t.waiting, e.address)
 	if t.ttl > 0 && t.sweeper == nil {
 		t.sweeper = time.AfterFunc(t.ttl, t.sweep)
 	}
 }
 
-// drop takes an entry out. The payload is released without the lock.
+// drop removes an entry. The table's lock is held; the caller releases the payload without the
+// lock.
 func (t *Table) drop(e *entry) {
-	o, key := e.owner, e.place.key
-	delete(t.held, e.place)
+	o, key := e.owner, e.address.key
+	delete(t.entries, e.address)
 	t.oldest.Remove(e.element)
 	t.bytes -= int64(len(e.payload.Bytes()))
-	all := o.mine[key]
+	all := o.byKey[key]
 	i := slices.Index(all, e)
 	all[i], all[len(all)-1] = all[len(all)-1], nil
 	if all = all[:len(all)-1]; len(all) > 0 {
-		o.mine[key] = all
+		o.byKey[key] = all
 	} else {
-		delete(o.mine, key)
+		delete(o.byKey, key)
 	}
-	o.count--
-	t.removed(e.place.edge)
+	o.entryCount--
+	t.uncountEntry(e.address.edge)
 }
 
 // Taken is a payload that was got.
@@ -144,13 +145,13 @@ type Taken struct {
 	entry *entry
 }
 
-// PutBack gives the payload back unread: it lies where it lay, for the table's whole TTL, unless
-// another does, or its owner is closed.
+// PutBack returns the payload unread: it is at its address again, for the table's whole TTL. If the
+// address has another payload, or the owner is closed, PutBack releases it.
 func (got Taken) PutBack() {
 	e := got.entry
 	t := e.owner.table
 	t.mu.Lock()
-	back := !e.owner.closed && t.held[e.place] == nil
+	back := !e.owner.closed && t.entries[e.address] == nil
 	if back {
 		t.add(e)
 	}
@@ -160,20 +161,20 @@ func (got Taken) PutBack() {
 	}
 }
 
-// Entry is where the payload lay, for reports.
+// Entry returns the payload's address, size and age, for reports.
 func (got Taken) Entry() Entry { return got.entry.report() }
 
-// Get takes what lies under a key, or returns [connector.ErrNotFound]. With a number that is
-// not 0, only that payload will do.
+// Get removes and returns the payload of a key, or returns [connector.ErrNotFound]. A number that
+// is not 0 must be the payload's.
 func (t *Table) Get(edge connector.Edge, key string, number uint64) (Taken, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.take(place{edge, key}, number)
+	return t.takeLocked(address{edge, key}, number)
 }
 
-func (t *Table) take(at place, number uint64) (Taken, error) {
-	t.asked(at.edge)
-	e := t.held[at]
+func (t *Table) takeLocked(at address, number uint64) (Taken, error) {
+	t.markAsked(at.edge)
+	e := t.entries[at]
 	if e == nil || (number != 0 && e.number != number) {
 		return Taken{}, connector.ErrNotFound
 	}
@@ -181,18 +182,18 @@ func (t *Table) take(at place, number uint64) (Taken, error) {
 	return Taken{e.payload, e}, nil
 }
 
-// A Sharer is a payload that can be had a second time, to be released on its own.
+// A Sharer is a payload that returns further references to itself, each with its own Release.
 type Sharer interface {
 	Share() (connector.Payload, error)
 }
 
-// Peek returns what lies under a key and leaves it there. Where the payload is no
-// [Sharer], it is [connector.ErrUnavailable].
+// Peek returns another reference to the payload of a key, which stays in the table. If the payload
+// is no [Sharer], it is [connector.ErrUnavailable].
 func (t *Table) Peek(edge connector.Edge, key string, number uint64) (connector.Payload, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.asked(edge)
-	e := t.held[place{edge, key}]
+	t.markAsked(edge)
+	e := t.entries[address{edge, key}]
 	if e == nil || (number != 0 && e.number != number) {
 		return nil, connector.ErrNotFound
 	}
@@ -203,14 +204,13 @@ func (t *Table) Peek(edge connector.Edge, key string, number uint64) (connector.
 	return s.Share()
 }
 
-// Await is Get, but waits until something is there, the context ends, or gone is
-// closed, with [connector.ErrClosed]. What has a number was there: it is not waited
-// for.
+// Await is Get, but waits until there is a payload, the context ends, or gone is closed, with
+// [connector.ErrClosed]. With a number it does not wait: that payload was put already.
 func (t *Table) Await(ctx context.Context, gone <-chan struct{}, edge connector.Edge, key string, number uint64) (Taken, error) {
-	at := place{edge, key}
+	at := address{edge, key}
 	for {
 		t.mu.Lock()
-		got, err := t.take(at, number)
+		got, err := t.takeLocked(at, number)
 		if err == nil || number != 0 {
 			t.mu.Unlock()
 			return got, err
@@ -220,19 +220,19 @@ func (t *Table) Await(ctx context.Context, gone <-chan struct{}, edge connector.
 		t.mu.Unlock()
 		select {
 		case <-put:
-			continue // somebody else may have been faster
+			continue // another reader may have been faster
 		case <-ctx.Done():
 			err = ctx.Err()
 		case <-gone:
 			err = connector.ErrClosed
 		}
-		t.leave(at, put)
+		t.stopWaiting(at, put)
 		return Taken{}, err
 	}
 }
 
-// leave forgets somebody who waits no more.
-func (t *Table) leave(at place, put chan struct{}) {
+// stopWaiting removes a waiting channel.
+func (t *Table) stopWaiting(at address, put chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all := t.waiting[at]
@@ -248,50 +248,51 @@ func (t *Table) leave(at place, put chan struct{}) {
 	}
 }
 
-// Cleanup releases the payloads that the owner put under a key, on any edge, and that were not got. It
-// returns their number.
+// Cleanup releases the owner's payloads under a key, on any edge, that were not got, and returns
+// their number.
 func (o *Owner) Cleanup(key string) int {
 	return o.release(func() *entry {
-		if all := o.mine[key]; len(all) > 0 {
+		if all := o.byKey[key]; len(all) > 0 {
 			return all[0]
 		}
 		return nil
 	})
 }
 
-// Close releases all payloads that the owner put and that were not got, and refuses more. It returns
-// their number.
+// Close releases all payloads of the owner that were not got, and refuses further puts. It returns
+// the number of released payloads.
 func (o *Owner) Close() int {
 	t := o.table
 	t.mu.Lock()
 	o.closed = true
 	t.mu.Unlock()
 	return o.release(func() *entry {
-		for _, all := range o.mine {
+		for _, all := range o.byKey {
 			return all[0]
 		}
 		return nil
 	})
 }
 
-// release takes out the entries that next returns, under the lock, until it returns nil.
+// release removes and releases the entries that next returns, until next returns nil. The table's
+// lock is held during next.
 func (o *Owner) release(next func() *entry) (n int) {
 	for {
-		out := o.table.dropped(next)
+		out := o.table.dropBatch(next)
 		for _, e := range out {
 			e.payload.Release()
 		}
-		if n += len(out); len(out) < batch {
+		if n += len(out); len(out) < maxBatch {
 			return n
 		}
 	}
 }
 
-// dropped takes out entries that next returns, a batch at most.
-func (t *Table) dropped(next func() *entry) (out []*entry) {
+// dropBatch removes the entries that next returns, at most maxBatch.
+func (t *Table) dropBatch(next func() *entry) (out []*entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for len(out) < batch {
+	for len(out) < maxBatch {
 		e := next()
 		if e == nil {
 			break
@@ -302,35 +303,35 @@ func (t *Table) dropped(next func() *entry) (out []*entry) {
 	return out
 }
 
-// sweep releases the entries that lie for longer than the TTL, and comes again when the next one does.
+// sweep releases the entries that are older than the TTL, and sets the timer for the next one.
 func (t *Table) sweep() {
 	now := time.Now()
 	for {
-		out, ttl := t.late(now)
+		out, ttl := t.takeExpired(now)
 		for _, e := range out {
-			t.log.Warn("no reader came for a value", "edge", e.place.edge.String(), "key", e.place.key,
+			t.log.Warn("no reader came for a value", "edge", e.address.edge.String(), "key", e.address.key,
 				"bytes", len(e.payload.Bytes()), "from", e.owner.name, "after", ttl)
 			e.payload.Release()
 		}
-		if len(out) < batch {
+		if len(out) < maxBatch {
 			return
 		}
 	}
 }
 
-// late takes out entries that lie for longer than the TTL, a batch at most. Where these are fewer, it
-// has set the timer for the next.
-func (t *Table) late(now time.Time) (out []*entry, ttl time.Duration) {
+// takeExpired removes entries that are older than the TTL, at most maxBatch. If it removes fewer,
+// it has set the timer for the next one.
+func (t *Table) takeExpired(now time.Time) (out []*entry, ttl time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for t.ttl > 0 && len(out) < batch { // 0: stopped meanwhile
+	for t.ttl > 0 && len(out) < maxBatch { // 0: the table was stopped
 		first := t.oldest.Front()
 		if first == nil {
 			t.sweeper = nil
 			break
 		}
 		e := first.Value.(*entry) //nolint:forcetypeassert // the list has no others
-		if left := t.ttl - now.Sub(e.at); left > 0 {
+		if left := t.ttl - now.Sub(e.placedAt); left > 0 {
 			t.sweeper.Reset(left)
 			break
 		}
@@ -343,7 +344,7 @@ func (t *Table) late(now time.Time) (out []*entry, ttl time.Duration) {
 
 // Stats are a table's figures.
 type Stats struct {
-	Entries int   // payloads that nobody has got yet
+	Entries int   // payloads that were not got
 	Bytes   int64 // of those
 	Swept   int64 // so far
 }
@@ -352,10 +353,10 @@ type Stats struct {
 func (t *Table) Stats() Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return Stats{Entries: len(t.held), Bytes: t.bytes, Swept: t.swept}
+	return Stats{Entries: len(t.entries), Bytes: t.bytes, Swept: t.swept}
 }
 
-// An Entry is a payload that nobody has got yet, for reports.
+// An Entry describes a payload that was not got, for reports.
 type Entry struct {
 	Edge  connector.Edge
 	Key   string
@@ -364,22 +365,22 @@ type Entry struct {
 }
 
 func (e *entry) report() Entry {
-	return Entry{Edge: e.place.edge, Key: e.place.key, Bytes: len(e.payload.Bytes()), Age: time.Since(e.at)}
+	return Entry{Edge: e.address.edge, Key: e.address.key, Bytes: len(e.payload.Bytes()), Age: time.Since(e.placedAt)}
 }
 
-// Len returns the number of payloads that the owner put and that were not got.
+// Len returns the number of the owner's payloads that were not got.
 func (o *Owner) Len() int {
 	o.table.mu.Lock()
 	defer o.table.mu.Unlock()
-	return o.count
+	return o.entryCount
 }
 
-// Entries lists the payloads that the owner put and that were not got, in no order.
+// Entries lists the owner's payloads that were not got, in no order.
 func (o *Owner) Entries() (all []Entry) {
 	t := o.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, mine := range o.mine {
+	for _, mine := range o.byKey {
 		for _, e := range mine {
 			all = append(all, e.report())
 		}
@@ -387,7 +388,7 @@ func (o *Owner) Entries() (all []Entry) {
 	return all
 }
 
-// Stop ends the sweeping.
+// Stop ends the sweeping. Later calls of Stop do nothing.
 func (t *Table) Stop() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

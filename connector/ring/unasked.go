@@ -9,25 +9,25 @@ import (
 )
 
 const (
-	unaskedAfter = 10 * time.Second // a stage asks for what it waits for again and again
-	maxWatched   = 1024             // edges: their names come from other processes
+	unaskedAfter = 10 * time.Second // a stage repeats its Get while it waits
+	maxWatched   = 1024             // edges; their names come from other processes
 )
 
-// An edgeWatch finds that values lie on an edge for which no process asks: its two stages do not use the
-// same kind of connector. The table's lock guards it.
+// An edgeWatch finds an edge with values for which no process asks: its two stages use different
+// kinds of connectors. The table's lock guards it.
 type edgeWatch struct {
-	lying int       // entries
-	since time.Time // when the first of them came
-	asked bool      // or the log has it
-	timed bool      // sayUnasked follows
+	entries   int       // entries
+	since     time.Time // when the first of the present entries was put
+	asked     bool      // a process has asked, or the log has the edge
+	scheduled bool      // a timer of reportUnasked runs
 }
 
-// watch returns the watch of an edge; nil: there are too many edges with values.
+// watch returns the watch of an edge, or nil if maxWatched edges have values.
 func (t *Table) watch(edge connector.Edge) *edgeWatch {
 	w := t.watched[edge]
 	if w == nil {
 		if len(t.watched) >= maxWatched {
-			maps.DeleteFunc(t.watched, func(_ connector.Edge, w *edgeWatch) bool { return w.lying == 0 && !w.timed })
+			maps.DeleteFunc(t.watched, func(_ connector.Edge, w *edgeWatch) bool { return w.entries == 0 && !w.scheduled })
 		}
 		if len(t.watched) >= maxWatched {
 			return nil
@@ -38,47 +38,47 @@ func (t *Table) watch(edge connector.Edge) *edgeWatch {
 	return w
 }
 
-// placed counts an entry.
-func (t *Table) placed(edge connector.Edge) {
+// countEntry counts an entry.
+func (t *Table) countEntry(edge connector.Edge) {
 	w := t.watch(edge)
 	if w == nil {
 		return
 	}
-	if w.lying++; w.lying == 1 {
+	if w.entries++; w.entries == 1 {
 		w.since = time.Now()
 	}
-	if !w.asked && !w.timed {
-		w.timed = true
-		time.AfterFunc(unaskedAfter, func() { t.sayUnasked(edge) })
+	if !w.asked && !w.scheduled {
+		w.scheduled = true
+		time.AfterFunc(unaskedAfter, func() { t.reportUnasked(edge) })
 	}
 }
 
-// removed ends the count of an entry.
-func (t *Table) removed(edge connector.Edge) {
-	if w := t.watched[edge]; w != nil && w.lying > 0 {
-		w.lying--
+// uncountEntry removes an entry from the count.
+func (t *Table) uncountEntry(edge connector.Edge) {
+	if w := t.watched[edge]; w != nil && w.entries > 0 {
+		w.entries--
 	}
 }
 
-// asked remembers that a process has asked for a value.
-func (t *Table) asked(edge connector.Edge) {
+// markAsked records that a process has asked for a value.
+func (t *Table) markAsked(edge connector.Edge) {
 	if w := t.watch(edge); w != nil {
 		w.asked = true
 	}
 }
 
-// sayUnasked says, once for an edge, that no process has asked for its values, when they have lain long enough.
-func (t *Table) sayUnasked(edge connector.Edge) {
+// reportUnasked logs, once for an edge, that no process has asked for its values for unaskedAfter.
+func (t *Table) reportUnasked(edge connector.Edge) {
 	t.mu.Lock()
 	w := t.watched[edge]
-	lying, say := w.lying, false
+	lying, say := w.entries, false
 	switch left := unaskedAfter - time.Since(w.since); {
 	case w.asked || lying == 0 || t.stopped:
-		w.timed = false
+		w.scheduled = false
 	case left > 0:
-		time.AfterFunc(left, func() { t.sayUnasked(edge) })
+		time.AfterFunc(left, func() { t.reportUnasked(edge) })
 	default:
-		w.timed, w.asked, say = false, true, true
+		w.scheduled, w.asked, say = false, true, true
 	}
 	t.mu.Unlock()
 	if say {

@@ -23,25 +23,25 @@ func TestBadNames(t *testing.T) {
 		_, putErr := tryPut(t.Context(), end, key, old)
 		_, getErr := end.Get(t.Context(), edge, key, nil)
 		_, awaitErr := end.Await(t.Context(), edge, key, nil)
-		_, toldErr := end.Get(t.Context(), edge, key, told(key, 10))
+		_, toldErr := end.Get(t.Context(), edge, key, shmMetadata(key, 10))
 		for what, err := range map[string]error{"put": putErr, "get": getErr, "await": awaitErr, "get with metadata": toldErr} {
 			wantErr(t, what+" of "+key, err, connector.ErrKey)
 		}
 	}
 }
 
-func told(name string, size any) connector.Metadata {
+func shmMetadata(name string, size any) connector.Metadata {
 	return connector.Metadata{"shm": map[string]any{"name": name, "size": size}}
 }
 
-// TestBadMetadata: what metadata do not name properly is neither read nor removed.
+// TestBadMetadata: with wrong metadata no segment is read or removed.
 func TestBadMetadata(t *testing.T) {
 	dir := segment.Shm(t)
 	end := open(t, segment.Options{Dir: dir})
 	put(t, end, "key", old)
 	put(t, end, "another", old)
 	before := values(t, dir)
-	two := told("key", len(old))
+	two := shmMetadata("key", len(old))
 	two["size"] = len(old) + 1
 	for name, tc := range map[string]struct {
 		meta connector.Metadata
@@ -50,19 +50,19 @@ func TestBadMetadata(t *testing.T) {
 		"no map":               {connector.Metadata{"shm": 7}, connector.ErrMetadata},
 		"an empty map":         {connector.Metadata{"shm": map[string]any{}}, connector.ErrMetadata},
 		"a number for a name":  {connector.Metadata{"shm": map[string]any{"name": 7, "size": 1}}, connector.ErrMetadata},
-		"another's name":       {told("another", len(old)), connector.ErrMetadata},
-		"a path":               {told("../shm/key", len(old)), connector.ErrMetadata},
-		"almost anonymous":     {told("psm_0123456g", 1), connector.ErrMetadata},
+		"another's name":       {shmMetadata("another", len(old)), connector.ErrMetadata},
+		"a path":               {shmMetadata("../shm/key", len(old)), connector.ErrMetadata},
+		"almost anonymous":     {shmMetadata("psm_0123456g", 1), connector.ErrMetadata},
 		"no size":              {connector.Metadata{"shm": map[string]any{"name": "key"}}, connector.ErrMetadata},
-		"a size of 0":          {told("key", 0), connector.ErrMetadata},
-		"a negative size":      {told("key", -1), connector.ErrMetadata},
-		"a broken size":        {told("key", 1.5), connector.ErrMetadata},
-		"text for a size":      {told("key", "10000"), connector.ErrMetadata},
+		"a size of 0":          {shmMetadata("key", 0), connector.ErrMetadata},
+		"a negative size":      {shmMetadata("key", -1), connector.ErrMetadata},
+		"a broken size":        {shmMetadata("key", 1.5), connector.ErrMetadata},
+		"text for a size":      {shmMetadata("key", "10000"), connector.ErrMetadata},
 		"two sizes":            {two, connector.ErrMetadata},
-		"more than there is":   {told("key", len(old)+1), connector.ErrCorrupt},
-		"much more":            {told("key", int64(1)<<60), connector.ErrCorrupt},
-		"less than there is":   {told("key", len(old)-1), connector.ErrCorrupt},
-		"anonymous, not there": {told("psm_01234567", 10), connector.ErrNotFound},
+		"more than there is":   {shmMetadata("key", len(old)+1), connector.ErrCorrupt},
+		"much more":            {shmMetadata("key", int64(1)<<60), connector.ErrCorrupt},
+		"less than there is":   {shmMetadata("key", len(old)-1), connector.ErrCorrupt},
+		"anonymous, not there": {shmMetadata("psm_01234567", 10), connector.ErrNotFound},
 	} {
 		_, err := end.Get(t.Context(), edge, "key", tc.meta)
 		wantErr(t, name, err, tc.want)
@@ -72,7 +72,7 @@ func TestBadMetadata(t *testing.T) {
 	}
 	for want, meta := range map[string]connector.Metadata{
 		`"shm" is of type int: it takes a map`: {"shm": 7},
-		`it names the segment "another"`:       told("another", len(old)),
+		`it names the segment "another"`:       shmMetadata("another", len(old)),
 		"bytes, and a size of 10001":           two,
 	} {
 		if _, err := end.Get(t.Context(), edge, "key", meta); err == nil || !strings.Contains(err.Error(), want) {
@@ -81,7 +81,7 @@ func TestBadMetadata(t *testing.T) {
 	}
 }
 
-// TestBadFiles: what is no segment of this user is refused, and stays what it is.
+// TestBadFiles: a file that is no segment of this user is refused, and stays unchanged.
 func TestBadFiles(t *testing.T) {
 	const size = 10_000
 	lockFile := "shm_key_lockfile.lock"
@@ -131,8 +131,10 @@ func TestBadFiles(t *testing.T) {
 			want error
 			run  func(ctx context.Context, end connector.Transport) error
 		}{
-			"get":  {tc.get, func(ctx context.Context, end connector.Transport) error { return tryGet(ctx, end, nil) }},
-			"told": {tc.told, func(ctx context.Context, end connector.Transport) error { return tryGet(ctx, end, told("key", size)) }},
+			"get": {tc.get, func(ctx context.Context, end connector.Transport) error { return tryGet(ctx, end, nil) }},
+			"told": {tc.told, func(ctx context.Context, end connector.Transport) error {
+				return tryGet(ctx, end, shmMetadata("key", size))
+			}},
 			"put": {tc.put, func(ctx context.Context, end connector.Transport) error {
 				_, err := tryPut(ctx, end, "key", old)
 				return err
@@ -160,7 +162,7 @@ func TestBadFiles(t *testing.T) {
 				if now := fmt.Sprint(values(t, dir)); call.want != nil && now != before {
 					t.Errorf("there were %v, and now %v", before, now)
 				}
-				for _, name := range values(t, dir) { // which are for the directory to be removed
+				for _, name := range values(t, dir) { // the directory must be empty in the end
 					if call.want != nil || name == "victim" {
 						_ = os.RemoveAll(filepath.Join(dir, name))
 					}
@@ -178,8 +180,7 @@ func tryGet(ctx context.Context, end connector.Transport, meta connector.Metadat
 	return err
 }
 
-// TestCutShort: a segment that is cut short while it is read is an error, and never a
-// signal.
+// TestCutShort: a segment that is truncated while it is read is an error, and never a signal.
 func TestCutShort(t *testing.T) {
 	dir := segment.Shm(t)
 	end := open(t, segment.Options{Dir: dir})
@@ -205,17 +206,16 @@ func TestCutShort(t *testing.T) {
 	}
 }
 
-// TestNoRoom: a value for which there is no room is an error, whether the directory or
-// the machine is full, and leaves nothing.
-func TestNoRoom(t *testing.T) {
+// TestNoSpace: a put without space in the directory or the machine is an error, and leaves no file.
+func TestNoSpace(t *testing.T) {
 	dir := segment.SmallShm(t, "256k")
 	end := open(t, segment.Options{Dir: dir})
 	put(t, end, "small", old)
 	for _, size := range []int{300 << 10, 65 << 20, 1 << 50} {
-		// What is written in place is refused before that.
+		// Larger values are refused before fill is called.
 		fill := func(dst []byte) error {
 			if len(dst) > 64<<20 {
-				t.Errorf("a value of %d bytes without room was written", len(dst))
+				t.Errorf("a value of %d bytes without space was written", len(dst))
 			}
 			return nil
 		}
@@ -227,9 +227,9 @@ func TestNoRoom(t *testing.T) {
 	wantValue(t, end, "large", put(t, end, "large", make([]byte, 128<<10)), make([]byte, 128<<10))
 }
 
-// TestGetMakesRoom: who has got nothing yet gets a value from a directory that is full, and
-// leaves nothing of it.
-func TestGetMakesRoom(t *testing.T) {
+// TestGetFromFullDirectory: a transport without earlier gets gets a value from a full directory,
+// and leaves no file.
+func TestGetFromFullDirectory(t *testing.T) {
 	dir := segment.SmallShm(t, "256k")
 	putter, getter := open(t, segment.Options{Dir: dir}), open(t, segment.Options{Dir: dir})
 	put(t, putter, "key", old)
@@ -246,7 +246,7 @@ func TestGetMakesRoom(t *testing.T) {
 	}
 }
 
-// TestBadJournal: a journal is believed only where what it names is what it means.
+// TestBadJournal: a row of a journal has an effect only if its file has the recorded identity.
 func TestBadJournal(t *testing.T) {
 	dir := segment.Shm(t)
 	other := open(t, segment.Options{Dir: dir})
@@ -270,7 +270,7 @@ func TestBadJournal(t *testing.T) {
 	wantValue(t, next, "key", nil, old)
 }
 
-// TestJournalsOfAnother: where somebody else may write, no journal is kept.
+// TestJournalsOfAnother: New fails if other users may write into the directory of journals.
 func TestJournalsOfAnother(t *testing.T) {
 	for name, arrange := range map[string]func(path string) error{
 		"anybody's": func(path string) error { return errors.Join(os.Mkdir(path, 0o700), os.Chmod(path, 0o777)) },

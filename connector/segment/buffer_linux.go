@@ -5,22 +5,22 @@ import (
 	"sync"
 )
 
-// minPooled is the least size of a buffer that is kept: smaller ones cost less to make
+// minPooled is the size of the smallest buffer that is pooled: smaller ones cost less to allocate
 // than to find.
 const minPooled = 32 << 10
 
-// buffers are private memory that is used again, for it is dear to get large pieces of
-// it anew: they are cleared, and each of their pages is mapped at its first use. By
-// the number of bits of their sizes; what nobody uses the collector takes.
+// buffers pools private memory, by the number of bits of its size: new large memory is expensive,
+// because the kernel clears it and maps each page at its first use. The garbage collector frees
+// buffers that are not used.
 var buffers [bits.UintSize]sync.Pool
 
 // A buffer is private memory, and the payload that was read into it.
 type buffer struct {
-	bytes []byte // nil once it is released
+	bytes []byte // nil after Release
 }
 
-// takeBuffer returns one with so many bytes, which contain anything.
-func takeBuffer(size int) *buffer {
+// getBuffer returns a buffer of size bytes with arbitrary contents.
+func getBuffer(size int) *buffer {
 	if size >= minPooled {
 		if b, ok := buffers[bits.Len(uint(size))].Get().(*[]byte); ok && cap(*b) >= size { //nolint:gosec // a length
 			return &buffer{(*b)[:size:cap(*b)]}

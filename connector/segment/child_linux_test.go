@@ -16,7 +16,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 )
 
-// childVariable has the options of the transport that a child serves.
+// childVariable contains the options of the transport that a child serves.
 const childVariable = "SEGMENT_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -48,7 +48,7 @@ func serve(text string) error {
 	return errors.Join(connectortest.Serve(os.Stdin, os.Stdout, end), end.Close())
 }
 
-// spawn starts a child, which a fault point may end.
+// spawn starts a child, which dies at the fault point, if there is one.
 func spawn(t *testing.T, opts childOptions, point string) *connectortest.Child {
 	t.Helper()
 	text, err := json.Marshal(opts)

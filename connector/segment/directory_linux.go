@@ -13,8 +13,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// directory is where segments and their locks lie. It is held open, so that
-// everything in it is named by one path element.
+// directory is the directory of segments and their locks, held open, so that every file in it is
+// named by one path element.
 type directory struct {
 	fd   int
 	path string
@@ -31,9 +31,8 @@ func openDirectory(path string) (directory, error) {
 
 func (d directory) close() { _ = unix.Close(d.fd) }
 
-// room returns how many bytes the file system has, and how many of them nobody uses; 0 where
-// it has no limit.
-func (d directory) room() (whole, left int64) {
+// space returns the size of the file system and its free bytes; 0 where it has no limit.
+func (d directory) space() (whole, left int64) {
 	var st unix.Statfs_t
 	if unix.Fstatfs(d.fd, &st) != nil {
 		return 0, 0
@@ -41,29 +40,29 @@ func (d directory) room() (whole, left int64) {
 	return int64(st.Blocks) * st.Bsize, int64(st.Bavail) * st.Bsize //nolint:gosec // the kernel's own figures
 }
 
-// identity tells a file from all others. One of which values are put again and again
-// has had those of one transport alone.
+// identity identifies a file. A file with several values one after another had them all from one
+// transport.
 type identity struct {
 	inode uint64
 	born  int64 // in nanoseconds; 0 where the kernel does not know
 }
 
-// file is what is known of one.
+// file is the metadata of a file.
 type file struct {
 	identity
 	mode  uint32
 	owner uint32
-	names uint32
+	links uint32
 	size  int64
-	bytes int64 // that have memory behind them
+	bytes int64 // allocated bytes
 }
 
-// lookup describes what lies under a name, whatever it is.
+// lookup returns the metadata of a directory entry of any kind.
 func (d directory) lookup(name string) (file, error) {
 	return describe(d.fd, name, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// describe describes an open file, or one by its name.
+// describe returns the metadata of an open file, or of a named one.
 func describe(fd int, name string, flags int) (file, error) {
 	var st unix.Statx_t
 	if err := unix.Statx(fd, name, flags, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &st); err != nil {
@@ -72,44 +71,45 @@ func describe(fd int, name string, flags int) (file, error) {
 	const block = 512
 	return file{
 		identity: identity{inode: st.Ino, born: st.Btime.Sec*1e9 + int64(st.Btime.Nsec)},
-		mode:     uint32(st.Mode), owner: st.Uid, names: st.Nlink,
+		mode:     uint32(st.Mode), owner: st.Uid, links: st.Nlink,
 		size: int64(st.Size), bytes: int64(st.Blocks) * block, //nolint:gosec // the kernel's own figures
 	}, nil
 }
 
-func described(fd int) (file, error) { return describe(fd, "", unix.AT_EMPTY_PATH) }
+func describeFD(fd int) (file, error) { return describe(fd, "", unix.AT_EMPTY_PATH) }
 
-// check refuses whatever is no segment and no lock of this user.
+// check refuses files that are not regular files of this user.
 func (d directory) check(f file) error {
 	if f.mode&unix.S_IFMT != unix.S_IFREG {
-		return fmt.Errorf("%w: what has this name is no regular file", connector.ErrKey)
+		return fmt.Errorf("%w: the name belongs to a file that is not regular", connector.ErrKey)
 	}
 	if int(f.owner) != d.user {
-		return fmt.Errorf("%w: what has this name belongs to user %d", connector.ErrKey, f.owner)
+		return fmt.Errorf("%w: the file belongs to user %d", connector.ErrKey, f.owner)
 	}
 	return nil
 }
 
-// still says whether what is open is what was seen under a name, and has that name still.
-func (d directory) still(fd int, name string, seen file) bool {
-	now, err := described(fd)
+// isSame reports whether the open file is the one that lookup found under the name, and still has
+// that name.
+func (d directory) isSame(fd int, name string, seen file) bool {
+	now, err := describeFD(fd)
 	if err != nil || now.identity != seen.identity {
 		return false
 	}
-	if now.names == seen.names {
+	if now.links == seen.links {
 		return true
 	}
-	again, err := d.lookup(name) // it has another name, as spares have
+	again, err := d.lookup(name) // it has gained or lost a name, as spares do
 	return err == nil && again.identity == seen.identity
 }
 
-// open opens a segment, a lock or a journal. A missing one is fs.ErrNotExist.
+// open opens a segment, a lock or a journal. A missing file is fs.ErrNotExist.
 func (d directory) open(name string, how int) (fd int, f file, err error) {
 	fd, err = d.openAny(name, how)
 	if err != nil {
 		return -1, file{}, err
 	}
-	f, err = described(fd)
+	f, err = describeFD(fd)
 	if err == nil {
 		err = d.check(f)
 	}
@@ -120,44 +120,45 @@ func (d directory) open(name string, how int) (fd int, f file, err error) {
 	return fd, f, nil
 }
 
-// openAny opens whatever has a name and is no directory, link or device.
+// openAny opens a file that is no directory, link or device.
 func (d directory) openAny(name string, how int) (int, error) {
-	// Not blocking, so that a pipe in its place holds nobody up.
+	// O_NONBLOCK: a pipe with this name must not block the open.
 	fd, err := unix.Openat(d.fd, name, how|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EISDIR) {
-		return -1, fmt.Errorf("%w: what has this name is no regular file", connector.ErrKey)
+		return -1, fmt.Errorf("%w: the name belongs to a file that is not regular", connector.ErrKey)
 	}
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		// The name was there until now, and its writer has a lease while it looks whether the file is free.
+		// The file had this name until now, and its writer holds a lease while it checks whether
+		// the file is free.
 		return -1, fmt.Errorf("%w: it had the file leased", connector.ErrBusy)
 	}
 	if err != nil {
-		return -1, fmt.Errorf("open: %w", full(err))
+		return -1, fmt.Errorf("open: %w", spaceError(err))
 	}
 	return fd, nil
 }
 
 const ownerOnly = 0o600
 
-// create makes a file without a name. It is gone with its descriptor until it is
-// linked, so that nothing is ever left half-made.
+// create makes a file without a name. Until it is linked, the file ends with its descriptor, so
+// that no incomplete file stays.
 func (d directory) create() (int, error) {
 	fd, err := unix.Openat(d.fd, ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, ownerOnly)
 	if err != nil {
-		return -1, fmt.Errorf("make a file in %s: %w", d.path, full(err))
+		return -1, fmt.Errorf("make a file in %s: %w", d.path, spaceError(err))
 	}
 	return fd, nil
 }
 
-// linkByProc is set where files are linked by way of /proc, because Linux before 6.10
-// lets only the privileged name them by their descriptor, which costs a third less.
+// linkByProc is set where files are linked through /proc: Linux before 6.10 lets only privileged
+// processes link a descriptor, which costs a third less.
 var linkByProc atomic.Bool
 
-// link gives a file its name. If that is taken, it is fs.ErrExist.
+// link gives a file its name. A name that is taken is fs.ErrExist.
 func (d directory) link(fd int, name string) error {
 	if !linkByProc.Load() {
 		err := unix.Linkat(fd, "", d.fd, name, unix.AT_EMPTY_PATH)
-		if !missing(err) { // which the directory could be, too
+		if !isMissing(err) { // fs.ErrNotExist may also mean the directory
 			return err
 		}
 	}
@@ -168,13 +169,13 @@ func (d directory) link(fd int, name string) error {
 	return err
 }
 
-// unlink takes a name away. That it is gone already is fs.ErrNotExist.
+// unlink removes a name. A missing name is fs.ErrNotExist.
 func (d directory) unlink(name string) error { return unix.Unlinkat(d.fd, name, 0) }
 
-// full says the system's errors for want of room in the connector's words.
-func full(err error) error {
+// spaceError maps the system's errors for missing resources to those of package connector.
+func spaceError(err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return fmt.Errorf("%w: %w: make %s larger, or remove what lies there", connector.ErrFull, err, defaultDir)
+		return fmt.Errorf("%w: %w: make %s larger, or remove files there", connector.ErrFull, err, defaultDir)
 	}
 	for _, e := range []error{unix.ENOMEM, unix.EMFILE, unix.ENFILE} {
 		if errors.Is(err, e) {
@@ -187,4 +188,4 @@ func full(err error) error {
 	return err
 }
 
-func missing(err error) bool { return errors.Is(err, fs.ErrNotExist) }
+func isMissing(err error) bool { return errors.Is(err, fs.ErrNotExist) }

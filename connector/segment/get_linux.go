@@ -14,8 +14,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 )
 
-// Get implements [connector.Transport]. It waits for a lock, for as long as the
-// context and the timeout allow.
+// Get implements [connector.Transport]. It waits for a lock until the context ends or the timeout
+// has passed.
 func (t *Transport) Get(ctx context.Context, _ connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
 	return t.get(ctx, key, meta, true)
 }
@@ -26,16 +26,16 @@ func (t *Transport) Peek(ctx context.Context, _ connector.Edge, key string, meta
 }
 
 func (t *Transport) get(ctx context.Context, key string, meta connector.Metadata, consume bool) (payload connector.Payload, err error) {
-	if err := t.enter(); err != nil {
+	if err := t.beginOperation(); err != nil {
 		return nil, err
 	}
-	defer t.leave()
+	defer t.endOperation()
 	at, err := locate(key, meta)
 	if err != nil {
 		return nil, err
 	}
-	err = t.patiently(ctx, t.done, func() error {
-		payload, err = t.take(at, consume)
+	err = t.retryBusy(ctx, t.done, func() error {
+		payload, err = t.readLocked(at, consume)
 		return err
 	})
 	return payload, err
@@ -43,35 +43,36 @@ func (t *Transport) get(ctx context.Context, key string, meta connector.Metadata
 
 // Await implements [connector.Transport].
 func (t *Transport) Await(ctx context.Context, _ connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
-	if err := t.enter(); err != nil {
+	if err := t.beginOperation(); err != nil {
 		return nil, err
 	}
-	defer t.leave()
+	defer t.endOperation()
 	at, err := locate(key, meta)
 	if err != nil {
 		return nil, err
 	}
-	w, err := t.watching()
+	w, err := t.startWatch()
 	if err != nil {
 		return nil, err
 	}
 	changed := w.subscribe(at.name)
 	defer w.unsubscribe(at.name, changed)
-	nap := firstNap
+	nap := minPause
 	for {
 		var payload connector.Payload
-		err := t.spares.orElse(func() (err error) {
-			payload, err = t.take(at, true)
+		err := t.spares.retryWithoutSpares(func() (err error) {
+			payload, err = t.readLocked(at, true)
 			return err
 		})
 		var again <-chan time.Time
 		switch {
 		case errors.Is(err, connector.ErrBusy):
-			// Its end is not always told: a lock can be given up without closing it.
+			// inotify does not report every release of a lock: a lock can be released without
+			// closing its file.
 			again = time.After(nap)
-			nap = min(2*nap, lastNap)
+			nap = min(2*nap, maxPause)
 		case errors.Is(err, connector.ErrNotFound):
-			nap = firstNap
+			nap = minPause
 		default:
 			return payload, err
 		}
@@ -89,17 +90,17 @@ func (t *Transport) Await(ctx context.Context, _ connector.Edge, key string, met
 	}
 }
 
-// take reads a segment under its lock, and then removes both.
+// readLocked reads a segment under its lock, and then removes both.
 //
-// Without metadata, a segment that has no lock is not there: its writer may be at
-// work. With them the writer has finished, and a lock may never have been, or be gone
-// already: whoever unlinks the segment has got it.
-func (t *Transport) take(at address, consume bool) (connector.Payload, error) {
+// Without metadata, a segment without a lock is not found: its writer may still be writing. With
+// metadata the writer has finished; the lock may be missing, and the process that unlinks the
+// segment has got the value.
+func (t *Transport) readLocked(at address, consume bool) (connector.Payload, error) {
 	l, err := t.dir.lockOf(at.name)
-	if missing(err) && at.put() {
+	if isMissing(err) && at.fromMetadata() {
 		err = nil
 	}
-	if missing(err) {
+	if isMissing(err) {
 		return nil, connector.ErrNotFound
 	}
 	if err != nil {
@@ -109,16 +110,17 @@ func (t *Transport) take(at address, consume bool) (connector.Payload, error) {
 		defer l.unlock()
 	}
 	fd, err := t.dir.openAny(at.name, unix.O_RDONLY)
-	if missing(err) {
+	if isMissing(err) {
 		return nil, connector.ErrNotFound
 	}
 	if err != nil {
 		return nil, err
 	}
 	defer unix.Close(fd)
-	// A file that is open is not used for another value: what has the name now is what is read.
+	// An open file is not reused for another value, so the file that has the name now is the one
+	// that is read.
 	f, err := t.dir.lookup(at.name)
-	if missing(err) {
+	if isMissing(err) {
 		return nil, connector.ErrNotFound
 	}
 	if err == nil {
@@ -128,9 +130,9 @@ func (t *Transport) take(at address, consume bool) (connector.Payload, error) {
 		return nil, err
 	}
 	payload, err := t.read(fd, f, at)
-	if err == nil && !t.dir.still(fd, at.name, f) {
+	if err == nil && !t.dir.isSame(fd, at.name, f) {
 		payload.Release()
-		err = connector.ErrNotFound // somebody was faster
+		err = connector.ErrNotFound // another reader has got it
 	}
 	if err != nil || !consume {
 		return payload, err
@@ -144,13 +146,13 @@ func (t *Transport) take(at address, consume bool) (connector.Payload, error) {
 	return payload, nil
 }
 
-// read copies a segment. It is never mapped: whoever made it can cut it short at any
-// time, which is an error here and not the end of this process.
+// read copies a segment. It does not map it: the file's owner can truncate it at any time, which is
+// an error here, where an access to mapped memory would end this process.
 func (t *Transport) read(fd int, f file, at address) (connector.Payload, error) {
 	size := at.size
-	if !at.put() {
+	if !at.fromMetadata() {
 		if f.size == 0 {
-			return nil, connector.ErrNotFound // its writer has died, or is none that locks
+			return nil, connector.ErrNotFound // its writer has died, or takes no lock
 		}
 		size = f.size
 	}
@@ -158,14 +160,14 @@ func (t *Transport) read(fd int, f file, at address) (connector.Payload, error) 
 		return nil, fmt.Errorf("%w: a segment of %d bytes for %d", connector.ErrCorrupt, f.size, size)
 	}
 	if f.bytes < size {
-		// A writer that was killed at work leaves pages that it never touched.
+		// A writer that was killed leaves pages that it never wrote.
 		return nil, fmt.Errorf("%w: of %d bytes only %d were written", connector.ErrCorrupt, size, f.bytes)
 	}
 	if err := t.memory.check(int(size)); err != nil {
 		return nil, err
 	}
 	faultpoint.Hit("segment-get-opened")
-	b := takeBuffer(int(size))
+	b := getBuffer(int(size))
 	if err := readFull(fd, b.bytes); err != nil {
 		b.Release()
 		return nil, err
@@ -173,7 +175,7 @@ func (t *Transport) read(fd int, f file, at address) (connector.Payload, error) 
 	return b, nil
 }
 
-// roundUp is the size of a segment where the system has them in whole pages only.
+// roundUp returns the size in whole pages, which some systems give to segments.
 func roundUp(size int64) int64 {
 	page := int64(os.Getpagesize())
 	return (size + page - 1) / page * page
@@ -194,9 +196,10 @@ func readFull(fd int, b []byte) error {
 	return nil
 }
 
-// consume removes a segment and its lock. Whoever dies between the two has recorded
-// the lock, so that it does not stay. Where there is no room for that it does without: this
-// is what makes some, and a transport that put the value has recorded the lock, too.
+// consume removes a segment and its lock. The journal has the lock before the segment is unlinked,
+// so that a process that dies in between leaves no lock. Without space for the journal's row it
+// continues: the removal frees space, and if a transport put the value, its journal has the lock,
+// too.
 func (t *Transport) consume(name string, f file, l *lock) error {
 	if l != nil {
 		row, err := t.journal.add(record{purpose: getting, name: name, segment: f.identity, lock: l.id})
@@ -209,7 +212,7 @@ func (t *Transport) consume(name string, f file, l *lock) error {
 		}
 	}
 	err := t.dir.unlink(name)
-	if missing(err) {
+	if isMissing(err) {
 		return connector.ErrNotFound
 	}
 	if err != nil {
@@ -220,6 +223,6 @@ func (t *Transport) consume(name string, f file, l *lock) error {
 		l.remove()
 		faultpoint.Hit("segment-get-unlocked")
 	}
-	t.got(name, f.identity)
+	t.untrackConsumed(name, f.identity)
 	return nil
 }

@@ -7,23 +7,23 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// entry is a value that was put here. Nobody says when it has been got: that is
-// looked at with later puts. What has no guard below does not change in the table.
+// entry is a value that this transport put. No process reports that the value was got: later puts
+// check that. Fields without a named guard do not change while the entry is in the table.
 type entry struct {
 	record
-	edge connector.Edge
-	key  string
-	size int64
-	row  int // of the journal
-	at   time.Time
-	got  atomic.Bool // whether its file is free, and may have another value
-	gone bool        // from the table; guarded by the transport's mu
-	left time.Time   // when its lock was first seen without it; guarded by reaping
+	edge       connector.Edge
+	key        string
+	size       int64
+	row        int // row of the journal
+	putAt      time.Time
+	fileFreed  atomic.Bool // the file is free, and may contain another value
+	untracked  bool        // removed from the table; guarded by Transport.mu
+	orphanSeen time.Time   // when reap first saw its lock without the segment; guarded by reapMu
 }
 
-// hold takes an entry into the table, in place of one of the same name. What is
-// lasting is let go of at once.
-func (t *Transport) hold(e *entry) {
+// track adds an entry to the table, in place of one with the same name. A lasting value is not
+// tracked.
+func (t *Transport) track(e *entry) {
 	if t.opts.Lasting {
 		t.journal.clear(e.row)
 		t.mu.Lock()
@@ -33,13 +33,13 @@ func (t *Transport) hold(e *entry) {
 		}
 		return
 	}
-	e.at = time.Now()
+	e.putAt = time.Now()
 	t.mu.Lock()
-	old := t.held[e.name]
+	old := t.entries[e.name]
 	if old != nil {
-		old.gone = true
+		old.untracked = true
 	}
-	t.held[e.name] = e
+	t.entries[e.name] = e
 	t.oldest = append(t.oldest, e)
 	if t.opts.TTL > 0 && t.sweeper == nil {
 		t.sweeper = time.AfterFunc(t.opts.TTL, t.sweep)
@@ -51,13 +51,13 @@ func (t *Transport) hold(e *entry) {
 	t.reap(e)
 }
 
-// forget takes an entry out of the table, when nothing of it is left.
-func (t *Transport) forget(e *entry) {
+// untrack removes an entry from the table, once its files are gone.
+func (t *Transport) untrack(e *entry) {
 	t.mu.Lock()
-	was := !e.gone
+	was := !e.untracked
 	if was {
-		e.gone = true
-		delete(t.held, e.name)
+		e.untracked = true
+		delete(t.entries, e.name)
 	}
 	t.mu.Unlock()
 	if was {
@@ -65,20 +65,20 @@ func (t *Transport) forget(e *entry) {
 	}
 }
 
-// got forgets what was put here and has been got here.
-func (t *Transport) got(name string, segment identity) {
+// untrackConsumed removes the entry of a value that this transport has put and got.
+func (t *Transport) untrackConsumed(name string, segment identity) {
 	t.mu.Lock()
-	e := t.held[name]
+	e := t.entries[name]
 	t.mu.Unlock()
 	if e != nil && e.segment == segment {
-		t.forget(e)
+		t.untrack(e)
 	}
 }
 
-// all returns the entries for which is holds, under mu.
-func (t *Transport) all(is func(*entry) bool) []*entry {
+// entriesWhere returns the entries for which is returns true. Transport.mu is held.
+func (t *Transport) entriesWhere(is func(*entry) bool) []*entry {
 	var out []*entry
-	for _, e := range t.held {
+	for _, e := range t.entries {
 		if is(e) {
 			out = append(out, e)
 		}
@@ -86,42 +86,42 @@ func (t *Transport) all(is func(*entry) bool) []*entry {
 	return out
 }
 
-// leftGrace is how long a consumer has for removing the lock after the segment. Until
-// then, one that is alive would be surprised to find it gone.
-const leftGrace = time.Second
+// orphanGrace is the time that a consumer has to remove the lock after the segment. It fails if the
+// lock is removed earlier.
+const orphanGrace = time.Second
 
-// reapLooks is more than one for each put, so that the table does not grow with what
-// is gone.
-const reapLooks = 2
+// reapChecks is more than one for each put, so that the table does not grow with values that were
+// got.
+const reapChecks = 2
 
-// reap looks whether the oldest entries are still there; the newest is.
+// reap checks whether the oldest entries still exist; it stops at the newest, which does.
 func (t *Transport) reap(newest *entry) {
-	t.reaping.Lock()
-	defer t.reaping.Unlock()
-	for range reapLooks {
+	t.reapMu.Lock()
+	defer t.reapMu.Unlock()
+	for range reapChecks {
 		e := t.nextOldest()
 		if e == nil || e == newest {
 			return
 		}
 		switch now := time.Now(); {
-		case !e.got.Load() && t.dir.there(e.record):
+		case !e.fileFreed.Load() && t.dir.exists(e.record):
 			continue
-		case !t.lockLeft(e):
-		case e.left.IsZero():
-			e.left = now
+		case !t.lockOrphaned(e):
+		case e.orphanSeen.IsZero():
+			e.orphanSeen = now
 			continue
-		case now.Sub(e.left) < leftGrace || t.settle(e) != nil:
+		case now.Sub(e.orphanSeen) < orphanGrace || t.removeEntry(e) != nil:
 			continue
 		}
-		t.forget(e)
+		t.untrack(e)
 	}
 }
 
-// nextOldest returns the entry that was looked at longest ago.
+// nextOldest returns the entry whose last check is the longest ago.
 func (t *Transport) nextOldest() *entry {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for len(t.oldest) > 0 && t.oldest[0].gone {
+	for len(t.oldest) > 0 && t.oldest[0].untracked {
 		t.oldest = t.oldest[1:]
 	}
 	if len(t.oldest) == 0 {
@@ -132,19 +132,19 @@ func (t *Transport) nextOldest() *entry {
 	return e
 }
 
-// there says whether the segment of a record is.
-func (d directory) there(r record) bool {
+// exists reports whether the segment of a record exists.
+func (d directory) exists(r record) bool {
 	now, err := d.lookup(r.name)
 	return err == nil && now.identity == r.segment
 }
 
-// lockLeft says whether the lock is where the segment is gone: its consumer is about
-// to remove it, has died before it could, or never does.
-func (t *Transport) lockLeft(e *entry) bool {
+// lockOrphaned reports whether the lock exists without the segment: its consumer is about to remove
+// it, died before that, or never removes it.
+func (t *Transport) lockOrphaned(e *entry) bool {
 	now, err := t.dir.lookup(lockName(e.name))
 	if err != nil || now.identity != e.lock {
 		return false
 	}
 	_, err = t.dir.lookup(e.name)
-	return missing(err)
+	return isMissing(err)
 }

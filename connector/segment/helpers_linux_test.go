@@ -37,7 +37,7 @@ func open(t *testing.T, opts segment.Options) *segment.Transport {
 	return end.(*segment.Transport)
 }
 
-// list returns what lies in a directory and below, sorted.
+// list returns the paths below a directory, sorted.
 func list(t *testing.T, dir string) []string {
 	t.Helper()
 	var names []string
@@ -60,7 +60,7 @@ func values(t *testing.T, dir string) []string {
 	return slices.DeleteFunc(list(t, dir), func(name string) bool { return strings.HasPrefix(name, ".") })
 }
 
-// journals lists the journals in a directory, and sees that what is spare is one's.
+// journals lists the journals of a directory, and checks that each spare belongs to one.
 func journals(t *testing.T, dir string) []string {
 	t.Helper()
 	home := fmt.Sprintf(".omnibus-%d", os.Geteuid())
@@ -72,7 +72,7 @@ func journals(t *testing.T, dir string) []string {
 	}
 	for _, name := range list(t, filepath.Join(dir, home)) {
 		if strings.HasPrefix(name, "spare-") && !slices.ContainsFunc(names, func(of string) bool { return strings.HasPrefix(name, "spare-"+of+"-") }) {
-			t.Errorf("%q is left of no journal: %q", name, names)
+			t.Errorf("spare %q has no journal: %q", name, names)
 		}
 	}
 	return names

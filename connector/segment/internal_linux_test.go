@@ -62,8 +62,8 @@ func TestNote(t *testing.T) {
 	}
 }
 
-// FuzzJournal reads rows and notes that anybody may have written: what is believed names a
-// segment, and is written as it was read.
+// FuzzJournal reads arbitrary rows and notes: an accepted one names a segment, and encodes to an
+// equal record.
 func FuzzJournal(f *testing.F) {
 	r := record{purpose: putting, name: "key", segment: identity{1, 2}, lock: identity{3, 4}}
 	f.Add(r.encode())
@@ -95,9 +95,9 @@ func FuzzJournal(f *testing.F) {
 	})
 }
 
-// TestNoteOfTheLiving: whoever opens a transport while a value is being put to last leaves
-// its note; one that is not put leaves none.
-func TestNoteOfTheLiving(t *testing.T) {
+// TestNoteOfLiveWriter: a sweep during the put of a lasting value keeps its note; a put that fails
+// leaves none.
+func TestNoteOfLiveWriter(t *testing.T) {
 	opened, err := New(Options{Dir: t.TempDir(), Lasting: true})
 	if err != nil {
 		t.Fatal(err)
@@ -110,28 +110,28 @@ func TestNoteOfTheLiving(t *testing.T) {
 		}
 		return len(slices.DeleteFunc(names, func(n os.DirEntry) bool { return !strings.HasPrefix(n.Name(), notePrefix) }))
 	}
-	err = end.recorded(&entry{record: record{purpose: putting, name: "key"}}, func() error {
+	err = end.publishRecorded(&entry{record: record{purpose: putting, name: "key"}}, func() error {
 		_, err := end.journal.sweepNotes(end.dir, end.opts.Log)
 		if n := notes(); n != 1 {
-			t.Errorf("while it is put it has %d notes", n)
+			t.Errorf("during the put there are %d notes", n)
 		}
 		return err
 	})
 	if _, sweep := end.journal.sweepNotes(end.dir, end.opts.Log); errors.Join(err, sweep) != nil || notes() != 0 {
-		t.Errorf("once it has been put, and is not there, it has %d notes: %v, %v", notes(), err, sweep)
+		t.Errorf("after the put, without a segment, there are %d notes: %v, %v", notes(), err, sweep)
 	}
 	failed := errors.New("it cannot be put")
-	if err := end.recorded(&entry{record: record{purpose: putting, name: "key"}}, func() error { return failed }); !errors.Is(err, failed) || notes() != 0 {
-		t.Errorf("what was not put has %d notes: %v", notes(), err)
+	if err := end.publishRecorded(&entry{record: record{purpose: putting, name: "key"}}, func() error { return failed }); !errors.Is(err, failed) || notes() != 0 {
+		t.Errorf("after a failed put there are %d notes: %v", notes(), err)
 	}
 	if err := end.Close(); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestSweepOfWhatIsLocked: what a living process has locked just now is removed as soon as
-// it has let go, or at the end.
-func TestSweepOfWhatIsLocked(t *testing.T) {
+// TestSweepOfLockedValue: a dead process's value that a living process has locked is removed soon
+// after the unlock, or by Close.
+func TestSweepOfLockedValue(t *testing.T) {
 	for what, held := range map[string]time.Duration{"for a moment": sweepPatience / 2, "for long": 2 * sweepPatience} {
 		t.Run(what, func(t *testing.T) {
 			dir := Shm(t)
@@ -150,7 +150,7 @@ func TestSweepOfWhatIsLocked(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := dead.Close(); !errors.Is(err, connector.ErrBusy) { // and so it leaves what a process does that dies
+				if err := dead.Close(); !errors.Is(err, connector.ErrBusy) { // the files stay, as after the death of a process
 					t.Fatal(err)
 				}
 				time.AfterFunc(held, l.unlock)
@@ -158,8 +158,8 @@ func TestSweepOfWhatIsLocked(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, err := d.lookup("key"); missing(err) != (held < sweepPatience) {
-					t.Errorf("the value of the dead: %v", err)
+				if _, err := d.lookup("key"); isMissing(err) != (held < sweepPatience) {
+					t.Errorf("the dead process's value: %v", err)
 				}
 				time.Sleep(held) //nolint:forbidigo // of the bubble
 				synctest.Wait()
@@ -171,8 +171,8 @@ func TestSweepOfWhatIsLocked(t *testing.T) {
 	}
 }
 
-// TestBounded: neither table nor journal grow with values that somebody else got.
-func TestBounded(t *testing.T) {
+// TestTableAndJournalAreBounded: neither grows with values that another transport has got.
+func TestTableAndJournalAreBounded(t *testing.T) {
 	dir := Shm(t)
 	open := func() *Transport {
 		end, err := New(Options{Dir: dir})
@@ -199,8 +199,8 @@ func TestBounded(t *testing.T) {
 		}
 	}
 	const most = 4
-	if len(writer.held) > most || len(writer.oldest) > most || writer.journal.rows > most || reader.journal.rows > most {
-		t.Errorf("%d held, %d to look at, %d and %d rows", len(writer.held), len(writer.oldest), writer.journal.rows, reader.journal.rows)
+	if len(writer.entries) > most || len(writer.oldest) > most || writer.journal.rows > most || reader.journal.rows > most {
+		t.Errorf("%d held, %d to look at, %d and %d rows", len(writer.entries), len(writer.oldest), writer.journal.rows, reader.journal.rows)
 	}
 }
 
@@ -227,7 +227,7 @@ func Shm(t *testing.T) string {
 	return dir
 }
 
-// SmallShm is Shm on a file system of its own, of a size as mount writes it.
+// SmallShm is Shm on its own file system, with a size in mount's notation.
 func SmallShm(t *testing.T, size string) string {
 	t.Helper()
 	dir := Shm(t)
@@ -242,8 +242,7 @@ func SmallShm(t *testing.T, size string) string {
 	return dir
 }
 
-// TestOrphanedLock: whoever comes to a lock file that its consumer removes has locked
-// nothing.
+// TestOrphanedLock: a lock on a file that its consumer removes is not acquired.
 func TestOrphanedLock(t *testing.T) {
 	d, err := openDirectory(Shm(t))
 	if err != nil {
@@ -265,14 +264,13 @@ func TestOrphanedLock(t *testing.T) {
 	defer late.unlock()
 	for _, step := range []func(){func() {}, consumer.remove, consumer.unlock} {
 		step()
-		if err := late.take(); !errors.Is(err, connector.ErrBusy) {
+		if err := late.acquire(); !errors.Is(err, connector.ErrBusy) {
 			t.Errorf("%v, want ErrBusy", err)
 		}
 	}
 }
 
-// TestLink: a file gets its name where it may not be named by its descriptor, too, and
-// takes nobody else's.
+// TestLink: link gives a file its name, also through /proc, and never takes a name that is in use.
 func TestLink(t *testing.T) {
 	before := linkByProc.Load()
 	defer linkByProc.Store(before)
@@ -296,17 +294,17 @@ func TestLink(t *testing.T) {
 				t.Errorf("a name was given twice: %v", err)
 			}
 			named, err := d.lookup("key")
-			made, madeErr := described(fd)
-			if err := errors.Join(err, madeErr, d.unlink("key")); err != nil || named.identity != made.identity || made.names != 1 {
+			made, madeErr := describeFD(fd)
+			if err := errors.Join(err, madeErr, d.unlink("key")); err != nil || named.identity != made.identity || made.links != 1 {
 				t.Errorf("%+v has the name of %+v: %v", named, made, err)
 			}
 		})
 	}
 }
 
-// TestTold: who waits is woken by what has its name, or its lock's, and by the word
-// that some of it was lost.
-func TestTold(t *testing.T) {
+// TestWatchNotifies: a waiting call is woken by events with its name or its lock's name, and when
+// events were lost.
+func TestWatchNotifies(t *testing.T) {
 	w := &watch{waiting: make(map[string][]chan struct{})}
 	changed := w.subscribe("key")
 	for what, tc := range map[string]struct {
@@ -320,10 +318,10 @@ func TestTold(t *testing.T) {
 		"both, twice": {[]string{"key2", "key", "key2", "key"}, 1},
 	} {
 		for _, name := range tc.names {
-			w.tell([]byte(name))
+			w.notify([]byte(name))
 		}
 		if len(changed) != tc.want {
-			t.Errorf("%s: told %d times, want %d", what, len(changed), tc.want)
+			t.Errorf("%s: %d notifications, want %d", what, len(changed), tc.want)
 		}
 		for len(changed) > 0 {
 			<-changed
@@ -334,8 +332,8 @@ func TestTold(t *testing.T) {
 	}
 }
 
-// TestBuffers: what was got stays as it is until it is released, whatever is put and
-// got meanwhile, and memory is used again after that.
+// TestBuffers: a payload stays unchanged until it is released, during later puts and gets, and its
+// memory is reused after that.
 func TestBuffers(t *testing.T) {
 	end, err := New(Options{Dir: Shm(t)})
 	if err != nil {
@@ -380,9 +378,9 @@ func TestBuffers(t *testing.T) {
 	}
 }
 
-// TestLooks: the free memory is looked at once in lookAhead bytes where there is so
-// much, once in lookEvery where there is less, and again after a time.
-func TestLooks(t *testing.T) {
+// TestMemoryProbeInterval: the free memory is checked once in probeAhead bytes where there is so
+// much, once in unprobedBytes where there is less, and again after probeValidity.
+func TestMemoryProbeInterval(t *testing.T) {
 	free := func(kib int) fstest.MapFS {
 		return fstest.MapFS{"meminfo": {Data: fmt.Appendf(nil, "MemAvailable: %d kB\n", kib)}}
 	}
@@ -392,23 +390,23 @@ func TestLooks(t *testing.T) {
 	take := func(size int, want error) {
 		t.Helper()
 		if err := m.check(size); !errors.Is(err, want) {
-			t.Errorf("%d bytes, %d since the last look: %v, want %v", size, m.taken, err, want)
+			t.Errorf("%d bytes, %d since the last check: %v, want %v", size, m.taken, err, want)
 		}
 	}
 	take(mib, nil)
 	m.probe.Proc = none
-	take(lookAhead/2, nil)
-	take(lookAhead/2, nil)
+	take(probeAhead/2, nil)
+	take(probeAhead/2, nil)
 	take(1, connector.ErrFull)
 
 	m.probe.Proc = much
-	take(lookEvery, nil)
-	m.probe.Proc, m.until = none, m.until.Add(-lookAgain)
-	take(lookEvery, connector.ErrFull)
+	take(unprobedBytes, nil)
+	m.probe.Proc, m.until = none, m.until.Add(-probeValidity)
+	take(unprobedBytes, connector.ErrFull)
 
 	m.probe.Proc = little
-	take(lookEvery, nil)
+	take(unprobedBytes, nil)
 	m.probe.Proc = none
-	take(lookEvery-1, nil)
+	take(unprobedBytes-1, nil)
 	take(1, connector.ErrFull)
 }

@@ -24,12 +24,12 @@ var (
 	serial   atomic.Int64
 )
 
-// meet opens this side's end for another.
-func meet(t *testing.T, p *python) *connector.Connector {
+// openForPython opens this side's end of an edge to Python.
+func openForPython(t *testing.T, p *python) *connector.Connector {
 	t.Helper()
 	opts := segment.Options{Generation: p.generation}
 	if p.generation == segment.ByMetadata {
-		opts.InlineBytes = 64 << 10 // by key alone the other end would not find it
+		opts.InlineBytes = 64 << 10 // the other end does not find such values by key
 	}
 	end := open(t, opts)
 	return connector.New("test", end, nil)
@@ -57,53 +57,53 @@ func putPattern(t *testing.T, c *connector.Connector, key string, seed, size int
 	return meta
 }
 
-// TestWithPython: what one side puts, the other gets, with its metadata and by its
-// key, of any size; and it is gone then, for both.
+// TestWithPython: each side gets the other's values of any size, by metadata and by key; then they
+// are consumed for both.
 func TestWithPython(t *testing.T) {
 	peers(t, func(t *testing.T, which string) {
-		prefix := ours(t)
+		prefix := uniquePrefix(t)
 		p := startPython(t, which)
-		c := meet(t, p)
+		c := openForPython(t, p)
 		for seed, size := range []int{0, 1, 300, 4091, 4092, 4093, 4096, 65_533, 65_534, 1 << 20, 64 << 20} {
-			for _, told := range []bool{true, false} {
-				if !told && (p.generation == segment.ByMetadata || size > 1<<20) {
+			for _, withMeta := range []bool{true, false} {
+				if !withMeta && (p.generation == segment.ByMetadata || size > 1<<20) {
 					continue
 				}
 				key := fmt.Sprintf("%s_thinker_%d", prefix, size)
 				metaFor := func(meta connector.Metadata) connector.Metadata {
-					if told {
+					if withMeta {
 						return meta
 					}
 					return nil
 				}
 				meta := p.put(t, key, seed, size)
 				wantPattern(t, c, key, metaFor(meta), seed, size)
-				if seed == 0 { // 0.14 takes its time for that
+				if seed == 0 { // 0.14 waits long for a missing value
 					p.wantNone(t, key, nil)
 				}
 
 				meta = putPattern(t, c, key, seed, size)
 				p.get(t, key, metaFor(meta), seed, size)
 				if _, err := c.Get(t.Context(), edge, key, nil); !errors.Is(err, connector.ErrNotFound) {
-					t.Errorf("what Python got: %v, want ErrNotFound", err)
+					t.Errorf("a value that Python has got: %v, want ErrNotFound", err)
 				}
 			}
 		}
 	})
 }
 
-// TestReplacedWithPython: a key that is in use is replaced, whoever used it.
+// TestReplacedWithPython: a put replaces the value of either side.
 func TestReplacedWithPython(t *testing.T) {
 	keyed(t, "no two values have one name", func(t *testing.T, p *python) {
-		key := ours(t)
-		c := meet(t, p)
+		key := uniquePrefix(t)
+		c := openForPython(t, p)
 		p.put(t, key, 1, 100_000)
 		putPattern(t, c, key, 2, 1000)
 		p.get(t, key, nil, 2, 1000)
 		putPattern(t, c, key, 3, 1000)
 		p.put(t, key, 4, 100_000)
 		wantPattern(t, c, key, nil, 4, 100_000)
-		// What was replaced there is not reclaimed here.
+		// Cleanup here does not remove the value that replaced ours.
 		putPattern(t, c, key, 5, 1000)
 		meta := p.put(t, key, 6, 2000)
 		if err := c.Cleanup(t.Context(), key); err != nil {
@@ -113,11 +113,11 @@ func TestReplacedWithPython(t *testing.T) {
 	})
 }
 
-// TestAwaitPython: who waits for a key gets what Python puts under it.
+// TestAwaitPython: Await returns the value that Python puts.
 func TestAwaitPython(t *testing.T) {
 	keyed(t, "there is nothing to wait for without metadata", func(t *testing.T, p *python) {
-		key := ours(t)
-		c := meet(t, p)
+		key := uniquePrefix(t)
+		c := openForPython(t, p)
 		const size = 3 << 20
 		done := make(chan error)
 		go func() {
@@ -137,8 +137,8 @@ func TestAwaitPython(t *testing.T) {
 	})
 }
 
-// impatient is a context whose deadline comes when somebody waits for it, and not before:
-// however slow the machine is, what it is given to looks once.
+// impatient is a context whose deadline passes at the first wait, so that a call tries once, on a
+// machine of any speed.
 type impatient struct {
 	context.Context
 	over atomic.Bool
@@ -158,12 +158,12 @@ func (c *impatient) Err() error {
 	return nil
 }
 
-// TestLockedByPython: a lock that a living process keeps holds up puts, gets and
-// cleanups until their deadline, and goes with the process.
+// TestLockedByPython: a lock of a living process delays puts, gets and cleanups until their
+// deadline, and is released with the process.
 func TestLockedByPython(t *testing.T) {
-	key := ours(t)
+	key := uniquePrefix(t)
 	p := startPython(t, "by key")
-	c := meet(t, p)
+	c := openForPython(t, p)
 	meta := putPattern(t, c, key, 1, 1000)
 	p.ask(t, order{Op: "lock", Key: key})
 	for name, call := range map[string]func(ctx context.Context) error{
@@ -173,8 +173,8 @@ func TestLockedByPython(t *testing.T) {
 		"cleanup": func(ctx context.Context) error { return c.Cleanup(ctx, key) },
 	} {
 		err := call(&impatient{Context: t.Context()})
-		wantErr(t, name+" of what is locked", err, connector.ErrBusy)
-		wantErr(t, name+" of what is locked", err, context.DeadlineExceeded)
+		wantErr(t, name+" of a locked value", err, connector.ErrBusy)
+		wantErr(t, name+" of a locked value", err, context.DeadlineExceeded)
 	}
 	waiting := make(chan error)
 	go func() {
@@ -190,32 +190,32 @@ func TestLockedByPython(t *testing.T) {
 	}
 }
 
-// TestPythonKilledHalfway: what a writer had begun is not taken for a value.
+// TestPythonKilledHalfway: an incomplete segment is not taken for a value.
 func TestPythonKilledHalfway(t *testing.T) {
-	key := ours(t)
+	key := uniquePrefix(t)
 	p := startPython(t, "by key")
-	c := meet(t, p)
+	c := openForPython(t, p)
 	p.ask(t, order{Op: "half", Key: key, Size: 1 << 20})
 	_, err := c.Get(&impatient{Context: t.Context()}, edge, key, nil)
 	wantErr(t, "get while it is written", err, connector.ErrBusy)
 	p.Crash()
-	// Its resource tracker may come first, and remove the segment.
+	// Python's resource tracker may remove the segment first.
 	if _, err = c.Get(t.Context(), edge, key, nil); !errors.Is(err, connector.ErrCorrupt) && !errors.Is(err, connector.ErrNotFound) {
 		t.Errorf("get of half a value: %v", err)
 	}
 	_ = p.End()
 	_, err = c.Get(t.Context(), edge, key, nil)
 	wantErr(t, "get after the resource tracker", err, connector.ErrNotFound)
-	// The next value takes the lock over that was left.
+	// The next put uses the lock that was left.
 	putPattern(t, c, key, 2, 100)
 	wantPattern(t, c, key, nil, 2, 100)
 }
 
-// TestKilledBesidePython: a writer here that is killed leaves Python a whole value or
-// none, and nothing once the next has opened.
+// TestKilledBesidePython: a writer here that is killed leaves Python a whole value or none, and the
+// next transport that is opened removes it.
 func TestKilledBesidePython(t *testing.T) {
 	keyed(t, "without the metadata of its put, there is no value", func(t *testing.T, p *python) {
-		prefix := ours(t)
+		prefix := uniquePrefix(t)
 		for i, point := range append(slices.Clone(putPoints), "put-locked", "put:2") {
 			key := fmt.Sprintf("%s_%d", prefix, i)
 			victim := spawn(t, childOptions{Generation: segment.ByKey}, "segment-"+point)
@@ -225,11 +225,11 @@ func TestKilledBesidePython(t *testing.T) {
 				_, _, err = c.Put(t.Context(), edge, key, pattern(i, 100_000))
 			}
 			wantErr(t, "put of a process that is killed", err, connectortest.ErrGone)
-			_ = victim.End()
+			_ = victim.Stop()
 			if a := p.ask(t, order{Op: "get", Key: key, Seed: i, Size: 100_000}); a.Found && !a.Equal {
-				t.Errorf("%s: Python got what was never put", point)
+				t.Errorf("%s: Python got bytes that were never put", point)
 			}
-			meet(t, p)
+			openForPython(t, p)
 			left, err := filepath.Glob("/dev/shm/*" + prefix + "*")
 			if err != nil || len(left) > 0 {
 				t.Errorf("%s: left: %q, %v", point, left, err)
@@ -239,14 +239,14 @@ func TestKilledBesidePython(t *testing.T) {
 	})
 }
 
-// TestPythonReaderKilled: a Python that is killed while it gets a value has got it or
-// has not, and what it leaves goes with a Cleanup here.
+// TestPythonReaderKilled: a Python process that is killed during a get has consumed the value or
+// not; Cleanup here removes the files that it leaves.
 func TestPythonReaderKilled(t *testing.T) {
 	peers(t, func(t *testing.T, which string) {
-		prefix := ours(t)
+		prefix := uniquePrefix(t)
 		for i := range 4 {
 			p := startPython(t, which)
-			c := meet(t, p)
+			c := openForPython(t, p)
 			const size = 8 << 20
 			key := fmt.Sprintf("%s_%d", prefix, i)
 			meta := putPattern(t, c, key, i, size)
@@ -273,18 +273,17 @@ func TestPythonReaderKilled(t *testing.T) {
 	})
 }
 
-// TestResourceTracker: a Python process that has opened a segment, and not removed it,
-// has it removed when it ends, whose ever it is. That is no error here, and
-// nothing stays.
+// TestResourceTracker: a Python process that has opened a segment, and not removed it, removes it
+// when it ends, also one of another process. That is no error here, and no file stays.
 func TestResourceTracker(t *testing.T) {
-	key := ours(t)
+	key := uniquePrefix(t)
 	p := startPython(t, "by key")
-	c := meet(t, p)
+	c := openForPython(t, p)
 	meta := putPattern(t, c, key, 1, 1000)
 	p.ask(t, order{Op: "attach", Key: key})
 	_ = p.End()
 	_, err := c.Get(t.Context(), edge, key, meta)
-	wantErr(t, "get after a Python that looked at it", err, connector.ErrNotFound)
+	wantErr(t, "get after a Python process that opened the segment", err, connector.ErrNotFound)
 	if err := c.Cleanup(t.Context(), key); err != nil {
 		t.Error(err)
 	}
@@ -296,9 +295,9 @@ func TestResourceTracker(t *testing.T) {
 // TestManyWithPython hands payloads over in both directions at once.
 func TestManyWithPython(t *testing.T) {
 	peers(t, func(t *testing.T, which string) {
-		prefix := ours(t)
+		prefix := uniquePrefix(t)
 		putter, getter := startPython(t, which), startPython(t, which)
-		c := meet(t, putter)
+		c := openForPython(t, putter)
 		const workers = 4
 		var all sync.WaitGroup
 		for w := range workers {

@@ -12,19 +12,19 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// rowBytes hold one record: four numbers and a quoted name.
+// rowBytes is the size of a row, with one record: four numbers and a quoted name.
 const rowBytes = 1024
 
-// A purpose says what a record is for.
+// A purpose is the reason for a record.
 type purpose rune
 
 const (
-	putting purpose = 'p' // the segment and its lock are the writer's to remove
-	getting purpose = 'g' // the lock is, if the segment is gone
+	putting purpose = 'p' // after the writer's death, the segment and its lock are to be removed
+	getting purpose = 'g' // after the reader's death, the lock is to be removed if the segment is gone
 )
 
-// record says what would be left if this process died now. It is written before
-// anything has a name, and names things so that nobody else's is taken for them.
+// record names the files that this process would leave if it died now. It is written before the
+// files have names, and identifies them so that no other process's file is taken for them.
 type record struct {
 	purpose purpose
 	name    string
@@ -32,7 +32,7 @@ type record struct {
 	lock    identity
 }
 
-// encode makes the text of a record, which is readable for people.
+// encode returns the record as readable text.
 func (r record) encode() []byte {
 	const usual = 128
 	b := append(make([]byte, 0, usual), string(r.purpose)...)
@@ -44,7 +44,7 @@ func (r record) encode() []byte {
 	return append(b, '\n')
 }
 
-// parseRecord reads a row. One that is empty, or was never finished, has none.
+// parseRecord reads a row. An empty row, or an incomplete one, has no record.
 func parseRecord(row []byte) (record, bool) {
 	line, _, whole := strings.Cut(string(row), "\n")
 	const words = 6
@@ -68,8 +68,7 @@ func parseRecord(row []byte) (record, bool) {
 	return r, !bad && errors.Join(connector.CheckKey(r.name), checkName(r.name)) == nil
 }
 
-// journal is a file of rows, each empty or with a record. It is locked while its
-// process lives.
+// journal is a file of rows, each empty or with a record. It is locked while its process lives.
 type journal struct {
 	dir  directory
 	name string
@@ -80,7 +79,7 @@ type journal struct {
 	rows int
 }
 
-// add writes a record to a row of its own.
+// add writes a record to a free row.
 func (j *journal) add(r record) (row int, err error) {
 	j.mu.Lock()
 	if n := len(j.free); n > 0 {
@@ -98,15 +97,15 @@ func (j *journal) add(r record) (row int, err error) {
 	return row, nil
 }
 
-// clear empties a row, for the next record.
+// clear empties a row and frees it.
 func (j *journal) clear(row int) {
-	// A row that cannot be emptied names something that is gone: nothing comes of it.
+	// If the write fails, the row names files that do not exist, and has no effect.
 	_ = j.write(row, []byte("\n"))
 	j.release(row)
 }
 
-// release leaves a row to the next record, as it is: what it names is gone, and nothing
-// else is ever taken for that.
+// release frees a row without emptying it: its files are gone, and no other file matches the
+// record.
 func (j *journal) release(row int) {
 	j.mu.Lock()
 	j.free = append(j.free, row)
@@ -115,13 +114,13 @@ func (j *journal) release(row int) {
 
 func (j *journal) write(row int, text []byte) error {
 	if _, err := unix.Pwrite(j.fd, text, int64(row)*rowBytes); err != nil {
-		return fmt.Errorf("write the journal: %w", full(err))
+		return fmt.Errorf("write the journal: %w", spaceError(err))
 	}
 	return nil
 }
 
-// close gives the journal up: done says that nothing in it is left to do. One that is
-// not done is swept by whoever opens next.
+// close closes the journal, and removes it if done: its records need no more work. The next
+// transport that is opened sweeps a journal that was not done.
 func (j *journal) close(done bool) {
 	if done {
 		_ = j.dir.unlink(j.name)

@@ -14,7 +14,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector/segment"
 )
 
-// scene is a directory with somebody in it whom a killing must not harm.
+// scene is a directory with a transport and a value that a killed process must not harm.
 type scene struct {
 	dir       string
 	opts      childOptions
@@ -32,8 +32,8 @@ func newScene(t *testing.T, generation int) *scene {
 	return s
 }
 
-// after opens a transport, as a restarted process would, and sees that nothing is
-// there but what was before, and what of it may be gone.
+// after opens a transport, as a restarted process would, and checks that the directory has only the
+// earlier files, of which mayBeGone may be missing.
 func (s *scene) after(t *testing.T, mayBeGone ...string) *segment.Transport {
 	t.Helper()
 	next := open(t, segment.Options{Generation: s.opts.Generation, Dir: s.dir})
@@ -57,7 +57,7 @@ func (s *scene) after(t *testing.T, mayBeGone ...string) *segment.Transport {
 
 var putPoints = []string{"spare-named", "allocated", "filled", "put-recorded", "put-linked", "put"}
 
-// TestWriterKilled: a writer that is killed between any two steps leaves nothing.
+// TestWriterKilled: a writer that is killed between any two steps leaves no file.
 func TestWriterKilled(t *testing.T) {
 	for _, generation := range []int{segment.ByMetadata, segment.ByKey} {
 		points := putPoints
@@ -70,7 +70,7 @@ func TestWriterKilled(t *testing.T) {
 				victim := spawn(t, s.opts, "segment-"+point)
 				_, err := tryPut(t.Context(), victim, "key", fresh)
 				wantErr(t, "put of a process that is killed", err, connectortest.ErrGone)
-				_ = victim.End()
+				_ = victim.Stop()
 				next := s.after(t)
 				wantNone(t, next, "key", nil)
 				wantValue(t, s.bystander, "key", put(t, next, "key", old), old)
@@ -79,8 +79,8 @@ func TestWriterKilled(t *testing.T) {
 	}
 }
 
-// TestReplacerKilled: where the writer is killed while it replaces a value, that is
-// there, whole, or gone, and its lock with it.
+// TestReplacerKilled: if the writer is killed while it replaces a value, the old value is whole or
+// gone, together with its lock.
 func TestReplacerKilled(t *testing.T) {
 	for _, point := range []string{"spare-named", "filled", "put-recorded", "put-locked", "put-replacing", "put-linked", "put"} {
 		for _, whose := range []string{"its own", "another's"} {
@@ -100,14 +100,14 @@ func TestReplacerKilled(t *testing.T) {
 				}
 				_, err := tryPut(t.Context(), victim, "key", fresh)
 				wantErr(t, "put of a process that is killed", err, connectortest.ErrGone)
-				_ = victim.End()
+				_ = victim.Stop()
 				next := s.after(t, "key", "shm_key_lockfile.lock")
 				payload, err := next.Get(t.Context(), edge, "key", nil)
 				switch {
 				case err == nil && whose == "another's" && bytes.Equal(payload.Bytes(), old):
 				case errors.Is(err, connector.ErrNotFound):
 				default:
-					t.Errorf("what was to be replaced: %v", err)
+					t.Errorf("the value that was being replaced: %v", err)
 				}
 				wantValue(t, next, "key", put(t, s.bystander, "key", old), old)
 				if err := s.bystander.Cleanup(t.Context(), "key"); err != nil {
@@ -121,9 +121,9 @@ func TestReplacerKilled(t *testing.T) {
 	}
 }
 
-// TestKilledAfterAll: what a killed writer had put, and others have got, takes nothing
-// along that others have put in its place.
-func TestKilledAfterAll(t *testing.T) {
+// TestKilledWriterKeepsLaterValues: the sweep of a killed writer's journal removes no values that
+// others have put under its keys.
+func TestKilledWriterKeepsLaterValues(t *testing.T) {
 	s := newScene(t, segment.ByKey)
 	victim := spawn(t, s.opts, "")
 	for i := range 3 {
@@ -139,8 +139,7 @@ func TestKilledAfterAll(t *testing.T) {
 	}
 }
 
-// TestReaderKilled: a reader that is killed has got the value or has not, and leaves
-// no lock of it.
+// TestReaderKilled: a reader that is killed has consumed the value or not, and leaves no lock.
 func TestReaderKilled(t *testing.T) {
 	for _, generation := range []int{segment.ByMetadata, segment.ByKey} {
 		points := []string{"get-opened", "get-read", "get-unlinked", "get"}
@@ -156,7 +155,7 @@ func TestReaderKilled(t *testing.T) {
 				s.before = gone
 				_, err := victim.Get(t.Context(), edge, "key", meta)
 				wantErr(t, "get of a process that is killed", err, connectortest.ErrGone)
-				_ = victim.End()
+				_ = victim.Stop()
 				next := s.after(t, gone...)
 				if i < 2 || point == "get-recorded" {
 					wantValue(t, next, "key", meta, old)
@@ -171,8 +170,8 @@ func TestReaderKilled(t *testing.T) {
 	}
 }
 
-// TestReclaimerKilled: whoever is killed while it reclaims is followed by one that
-// goes on.
+// TestReclaimerKilled: if a process is killed while it reclaims, the next transport that is opened
+// continues.
 func TestReclaimerKilled(t *testing.T) {
 	for _, point := range []string{"settle-unlinked", "settle-unlocked"} {
 		for what, reclaim := range map[string]func(context.Context, *connectortest.Child) error{
@@ -184,14 +183,15 @@ func TestReclaimerKilled(t *testing.T) {
 				victim := spawn(t, s.opts, "segment-"+point)
 				put(t, victim, "key", old)
 				wantErr(t, what, reclaim(t.Context(), victim), connectortest.ErrGone)
-				_ = victim.End()
+				_ = victim.Stop()
 				s.after(t)
 			})
 		}
 	}
 }
 
-// TestSweeperKilled: so is whoever is killed while it sweeps.
+// TestSweeperKilled: if a process is killed while it sweeps, the next transport that is opened
+// continues.
 func TestSweeperKilled(t *testing.T) {
 	for _, point := range []string{"opened", "settle-unlinked", "settle-unlocked", "swept", "swept:2"} {
 		t.Run(point, func(t *testing.T) {
@@ -202,15 +202,15 @@ func TestSweeperKilled(t *testing.T) {
 			dead.Kill()
 			victim := spawn(t, s.opts, "segment-"+point)
 			wantErr(t, "a call", victim.Cleanup(t.Context(), "key"), connectortest.ErrGone)
-			_ = victim.End()
+			_ = victim.Stop()
 			s.after(t)
 		})
 	}
 }
 
-// TestRampage kills one process after the other, each at a random point of its
-// work on few keys that all share, and sees that values are whole and nothing stays.
-func TestRampage(t *testing.T) {
+// TestRandomKills kills processes at random points of their work on few shared keys, and checks
+// that values are whole and no file stays.
+func TestRandomKills(t *testing.T) {
 	points := []string{
 		"spare-named", "allocated", "filled", "put-recorded", "put-locked", "put-replacing", "put-linked", "put",
 		"get-opened", "get-read", "get-recorded", "get-unlinked", "get-unlocked", "get", "settle-unlinked", "settle-unlocked",
@@ -251,7 +251,7 @@ func TestRampage(t *testing.T) {
 			}
 		}
 		wantErr(t, point, err, connectortest.ErrGone)
-		_ = victim.End()
+		_ = victim.Stop()
 	}
 	next := open(t, segment.Options{Dir: dir})
 	for i := range 3 {

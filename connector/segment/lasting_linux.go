@@ -19,19 +19,19 @@ import (
 // notePrefix begins the names of notes, which lie among the journals.
 const notePrefix = "lasting-"
 
-// note is what is known of a lasting value, in a file of its own: its process ends, and
-// no journal has it any more.
+// note describes a lasting value, in a file of its own: the value outlives its process and its
+// journal.
 type note struct {
 	record
 	key   string
 	until int64 // in nanoseconds of Unix time; 0 is for ever
 }
 
-// maxNote is more than the names take, quoted, and the rest.
+// maxNote is more than a note with the longest quoted names has.
 const maxNote = 8 << 10
 
-// encode makes the text of a note. Its first line is no record: who knows journals alone
-// takes nothing that is named in it for a dead process's.
+// encode returns the text of a note. Its first line is no record, so a version that knows only
+// journals does not take the value for a dead process's.
 func (n note) encode() []byte {
 	line := "l " + strconv.FormatInt(n.until, 10) + " " + strconv.Quote(n.key) + "\n"
 	return append([]byte(line), n.record.encode()...)
@@ -46,23 +46,24 @@ func parseNote(text []byte) (n note, ok bool) {
 	return n, ok && n.until >= 0
 }
 
-// noteFile is a note that is being made. It is locked, so that nobody takes it for that of
-// a value that is gone.
+// noteFile is a note that is being written. It is locked, so that a sweep does not remove it before
+// its value exists.
 type noteFile struct {
 	dir  directory
 	name string
 	fd   int
 }
 
-// note writes down a value that is lasting. Of others the journal knows enough.
-func (t *Transport) note(e *entry) (*noteFile, error) {
+// writeNote writes the note of a lasting value. Other values have their journal alone, and it
+// returns nil.
+func (t *Transport) writeNote(e *entry) (*noteFile, error) {
 	if !t.opts.Lasting {
 		return nil, nil
 	}
 	n := note{record: e.record, key: e.key}
 	if t.opts.TTL > 0 {
 		now := time.Now().UnixNano()
-		n.until = now + min(int64(t.opts.TTL), math.MaxInt64-now) // which ends in the year 2262
+		n.until = now + min(int64(t.opts.TTL), math.MaxInt64-now) // int64 nanoseconds end in the year 2262
 	}
 	fd, err := t.journal.dir.create()
 	if err != nil {
@@ -71,14 +72,14 @@ func (t *Transport) note(e *entry) (*noteFile, error) {
 	file := &noteFile{dir: t.journal.dir, fd: fd}
 	if err = file.write(n); err != nil {
 		_ = unix.Close(fd)
-		return nil, fmt.Errorf("write down what is to last: %w", full(err))
+		return nil, fmt.Errorf("write the note of a lasting value: %w", spaceError(err))
 	}
 	faultpoint.Hit("segment-put-noted")
 	return file, nil
 }
 
 func (f *noteFile) write(n note) error {
-	own, err := described(f.fd)
+	own, err := describeFD(f.fd)
 	if err != nil {
 		return err
 	}
@@ -92,7 +93,7 @@ func (f *noteFile) write(n note) error {
 	return f.dir.link(f.fd, f.name)
 }
 
-// close ends the making of a note, which stays if the value does.
+// close ends the writing of a note, which stays if the value does.
 func (f *noteFile) close(stays bool) {
 	if f == nil {
 		return
@@ -103,8 +104,9 @@ func (f *noteFile) close(stays bool) {
 	_ = unix.Close(f.fd)
 }
 
-// notes calls do for each lasting value that is there, and forgets those that are not, or
-// that do has removed. What somebody is just doing to one is [connector.ErrBusy].
+// notes calls do for each lasting value that exists, and removes the notes of values that do not
+// exist or that do has removed. A note that another process is writing or visiting is
+// [connector.ErrBusy].
 func (j *journal) notes(dir directory, do func(note) (removed bool, err error)) error {
 	names, err := os.ReadDir(j.dir.path)
 	if err != nil {
@@ -113,15 +115,15 @@ func (j *journal) notes(dir directory, do func(note) (removed bool, err error)) 
 	var errs []error
 	for _, n := range names {
 		if strings.HasPrefix(n.Name(), notePrefix) {
-			errs = append(errs, j.visit(dir, n.Name(), do))
+			errs = append(errs, j.visitNote(dir, n.Name(), do))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (j *journal) visit(dir directory, name string, do func(note) (removed bool, err error)) error {
+func (j *journal) visitNote(dir directory, name string, do func(note) (removed bool, err error)) error {
 	fd, _, err := j.dir.orphan(name)
-	if missing(err) {
+	if isMissing(err) {
 		return nil
 	}
 	if err != nil {
@@ -134,7 +136,7 @@ func (j *journal) visit(dir directory, name string, do func(note) (removed bool,
 		return err
 	}
 	n, ok := parseNote(text[:size])
-	if ok && dir.there(n.record) {
+	if ok && dir.exists(n.record) {
 		if removed, err := do(n); err != nil || !removed {
 			return err
 		}
@@ -142,8 +144,8 @@ func (j *journal) visit(dir directory, name string, do func(note) (removed bool,
 	return j.dir.unlink(name)
 }
 
-// sweepNotes removes lasting values that nobody came for in their time, and returns when
-// the next one's is over. What somebody has locked is left for the next time.
+// sweepNotes removes expired lasting values, and returns the time when the next one expires. Values
+// that another process has locked are left for the next sweep.
 func (j *journal) sweepNotes(dir directory, log *slog.Logger) (next time.Time, err error) {
 	now := time.Now()
 	err = j.notes(dir, func(n note) (bool, error) {
@@ -154,10 +156,10 @@ func (j *journal) sweepNotes(dir directory, log *slog.Logger) (next time.Time, e
 			}
 			return false, nil
 		}
-		if err := dir.settle(n.record); err != nil {
+		if err := dir.removeRecorded(n.record); err != nil {
 			return false, err
 		}
-		log.Warn("nobody came for a lasting value", slog.String("key", n.key))
+		log.Warn("no reader came for a lasting value", slog.String("key", n.key))
 		return true, nil
 	})
 	if errors.Is(err, connector.ErrBusy) {
@@ -166,13 +168,13 @@ func (j *journal) sweepNotes(dir directory, log *slog.Logger) (next time.Time, e
 	return next, err
 }
 
-// removeLasting removes the lasting values that any process has put under a key.
+// removeLasting removes the lasting values of all processes under a key.
 func (t *Transport) removeLasting(key string) error {
 	err := t.journal.notes(t.dir, func(n note) (bool, error) {
 		if n.key != key {
 			return false, nil
 		}
-		err := t.dir.settle(n.record)
+		err := t.dir.removeRecorded(n.record)
 		return err == nil, err
 	})
 	if err != nil {
@@ -181,12 +183,12 @@ func (t *Transport) removeLasting(key string) error {
 	return t.dir.remove(key)
 }
 
-// sweepLasting comes again for as long as the transport is open.
+// sweepLasting sweeps expired lasting values, again and again while the transport is open.
 func (t *Transport) sweepLasting() {
-	if t.enter() != nil {
+	if t.beginOperation() != nil {
 		return
 	}
-	defer t.leave()
+	defer t.endOperation()
 	next, err := t.journal.sweepNotes(t.dir, t.opts.Log)
 	again := t.opts.TTL
 	if !next.IsZero() {
@@ -197,5 +199,5 @@ func (t *Transport) sweepLasting() {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.sweeper.Reset(max(again, lastNap))
+	t.sweeper.Reset(max(again, maxPause))
 }

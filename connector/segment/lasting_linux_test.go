@@ -16,8 +16,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector/segment"
 )
 
-// TestLasting: what is put to last stays when its transport is closed, through
-// the next start, until somebody gets it, or cleans it up by its key.
+// TestLasting: a lasting value stays after Close of its transport and the opening of the next one,
+// until it is got or cleaned up by its key.
 func TestLasting(t *testing.T) {
 	dir := segment.Shm(t)
 	opts := segment.Options{Dir: dir, Lasting: true}
@@ -37,7 +37,7 @@ func TestLasting(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if left := values(t, dir); len(left) != generation { // the segment, and its lock if it has one
+		if left := values(t, dir); len(left) != generation { // the segment, and the lock of generation 2
 			t.Errorf("the directory has %v", left)
 		}
 		next := open(t, segment.Options{Dir: dir})
@@ -49,7 +49,7 @@ func TestLasting(t *testing.T) {
 	}
 }
 
-// TestLastingKilled: it stays when its process is killed, too.
+// TestLastingKilled: a lasting value stays when its process is killed.
 func TestLastingKilled(t *testing.T) {
 	for _, generation := range []int{segment.ByMetadata, segment.ByKey} {
 		opts := childOptions{Generation: generation, Dir: segment.Shm(t), Lasting: true}
@@ -60,7 +60,7 @@ func TestLastingKilled(t *testing.T) {
 	}
 }
 
-// TestLastingCleanupOfOthers: a cleanup by key takes no file that is no segment.
+// TestLastingCleanupOfOthers: a cleanup by key removes no file that is no segment.
 func TestLastingCleanupOfOthers(t *testing.T) {
 	dir := segment.Shm(t)
 	if err := os.Symlink("/etc/hostname", filepath.Join(dir, "link")); err != nil {
@@ -78,7 +78,7 @@ func TestLastingCleanupOfOthers(t *testing.T) {
 	}
 }
 
-// lasting puts values as a program does that ends then, and returns their metadata.
+// lasting puts values as a program does that ends at once, and returns their metadata.
 func lasting(t *testing.T, opts segment.Options, keys ...string) map[string]connector.Metadata {
 	t.Helper()
 	opts.Lasting = true
@@ -96,8 +96,8 @@ func lasting(t *testing.T, opts segment.Options, keys ...string) map[string]conn
 	return metas
 }
 
-// TestLastingSwept: what nobody came for in its time is removed by whoever opens a
-// transport next, long after its process, and nothing else is.
+// TestLastingSwept: the next transport that is opened removes the expired values of ended
+// processes, and no others.
 func TestLastingSwept(t *testing.T) {
 	for _, generation := range []int{segment.ByMetadata, segment.ByKey} {
 		synctest.Test(t, func(t *testing.T) {
@@ -108,8 +108,8 @@ func TestLastingSwept(t *testing.T) {
 			opts.TTL = time.Minute
 			lasting(t, opts, "over", "over as well")
 			<-time.After(2 * time.Minute)
-			if left := values(t, opts.Dir); len(left) != 4*generation { // each with its lock, if it has one
-				t.Errorf("generation %d: before anybody comes there is %q", generation, left)
+			if left := values(t, opts.Dir); len(left) != 4*generation { // each with its lock in generation 2
+				t.Errorf("generation %d: before a transport is opened there is %q", generation, left)
 			}
 			next := open(t, segment.Options{Dir: opts.Dir})
 			if left := values(t, opts.Dir); len(left) != 2*generation {
@@ -121,8 +121,7 @@ func TestLastingSwept(t *testing.T) {
 	}
 }
 
-// TestLastingSweptAlive: a program that stays sweeps what it has put to last, each value
-// in its time.
+// TestLastingSweptAlive: an open transport sweeps its lasting values, each after its TTL.
 func TestLastingSweptAlive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ttl = time.Minute
@@ -142,18 +141,17 @@ func TestLastingSweptAlive(t *testing.T) {
 	})
 }
 
-// TestLastingOverAtOnce: a program whose values are over at once does not look for them
-// without a pause.
-func TestLastingOverAtOnce(t *testing.T) {
+// TestLastingMinTTL: a transport whose values expire at once pauses between two sweeps.
+func TestLastingMinTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end := open(t, segment.Options{Dir: segment.Shm(t), Lasting: true, TTL: time.Nanosecond})
 		put(t, end, "key", old)
-		<-time.After(time.Second) // in which it could look a thousand million times
+		<-time.After(time.Second) // without a pause it would sweep without end
 		wantNone(t, end, "key", nil)
 	})
 }
 
-// TestLastingCleanup: by exactly its key, whichever process put it.
+// TestLastingCleanup: Cleanup removes values of exactly its key, of any process.
 func TestLastingCleanup(t *testing.T) {
 	for _, generation := range []int{segment.ByMetadata, segment.ByKey} {
 		opts := segment.Options{Dir: segment.Shm(t), Generation: generation}
@@ -175,11 +173,11 @@ func TestLastingCleanup(t *testing.T) {
 	}
 }
 
-// TestLastingForAges: a time that ends behind all that a note can say is none that is over.
-func TestLastingForAges(t *testing.T) {
+// TestLastingMaxTTL: a value whose expiry exceeds the note's range does not expire.
+func TestLastingMaxTTL(t *testing.T) {
 	opts := segment.Options{Dir: segment.Shm(t), TTL: math.MaxInt64}
 	lasting(t, opts, "r1_thinker_0")
-	open(t, opts) // which sweeps
+	open(t, opts) // sweeps
 	opts.Lasting = true
 	if err := open(t, opts).Cleanup(t.Context(), "r1_thinker_0"); err != nil {
 		t.Fatal(err)
@@ -189,7 +187,7 @@ func TestLastingForAges(t *testing.T) {
 	}
 }
 
-// TestLastingReplaced: the time of a value is not that of the one in whose place it is.
+// TestLastingReplaced: a value has its own TTL, not that of the value it replaced.
 func TestLastingReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		opts := segment.Options{Dir: segment.Shm(t), TTL: time.Minute}
@@ -201,7 +199,7 @@ func TestLastingReplaced(t *testing.T) {
 	})
 }
 
-// TestLastingWriterKilled: one that is killed before it has put leaves nothing.
+// TestLastingWriterKilled: a writer that is killed before its put has ended leaves no value.
 func TestLastingWriterKilled(t *testing.T) {
 	for _, generation := range []int{segment.ByMetadata, segment.ByKey} {
 		for _, point := range []string{"put-recorded", "put-noted", "put-linked"} {
@@ -210,7 +208,7 @@ func TestLastingWriterKilled(t *testing.T) {
 				victim := spawn(t, opts, "segment-"+point)
 				_, err := tryPut(t.Context(), victim, "key", fresh)
 				wantErr(t, "put of a process that is killed", err, connectortest.ErrGone)
-				_ = victim.End()
+				_ = victim.Stop()
 				wantNone(t, open(t, segment.Options{Dir: opts.Dir}), "key", nil)
 				if left := values(t, opts.Dir); len(left) > 0 {
 					t.Errorf("%q is left", left)

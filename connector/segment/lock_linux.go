@@ -13,23 +13,23 @@ import (
 // process dies.
 type lock struct {
 	dir    directory
-	name   string // of the file
+	name   string // name of the file
 	fd     int
 	id     identity
-	linked bool // whether the file has its name yet
+	linked bool // the file has its name
 }
 
-// errHeld says that a living process holds the lock, or held it until now.
+// errHeld reports that a living process holds the lock, or held it until now.
 var errHeld = fmt.Errorf("%w: it holds the lock", connector.ErrBusy)
 
-// newLock makes a lock file for a segment, and locks it. It gets its name from link.
+// newLock makes a lock file for a segment, and locks it. link gives it its name.
 func (d directory) newLock(name string) (*lock, error) {
 	fd, err := d.create()
 	if err != nil {
 		return nil, err
 	}
 	l := &lock{dir: d, name: lockName(name), fd: fd}
-	f, err := described(fd)
+	f, err := describeFD(fd)
 	l.id = f.identity
 	if err == nil {
 		err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
@@ -41,7 +41,7 @@ func (d directory) newLock(name string) (*lock, error) {
 	return l, nil
 }
 
-// lockOf locks the lock file of a segment. That there is none is fs.ErrNotExist.
+// lockOf locks the lock file of a segment. A missing file is fs.ErrNotExist.
 func (d directory) lockOf(name string) (*lock, error) {
 	l := &lock{dir: d, name: lockName(name), linked: true}
 	fd, err := d.openAny(l.name, unix.O_RDWR)
@@ -49,16 +49,16 @@ func (d directory) lockOf(name string) (*lock, error) {
 		return nil, err
 	}
 	l.fd = fd
-	if err := l.take(); err != nil {
+	if err := l.acquire(); err != nil {
 		l.unlock()
 		return nil, err
 	}
 	return l, nil
 }
 
-// take locks the file. A consumer removes it with the segment: whoever locks it
-// after that has locked nothing, and has to look again.
-func (l *lock) take() error {
+// acquire locks the file. A consumer removes the file with the segment: a lock that is acquired
+// after that protects nothing, and the caller has to look up the file again.
+func (l *lock) acquire() error {
 	err := unix.Flock(l.fd, unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return errHeld
@@ -66,30 +66,30 @@ func (l *lock) take() error {
 	if err != nil {
 		return fmt.Errorf("lock: %w", err)
 	}
-	f, err := described(l.fd)
+	f, err := describeFD(l.fd)
 	if err != nil {
 		return err
 	}
-	if f.names == 0 {
+	if f.links == 0 {
 		return errHeld
 	}
 	l.id = f.identity
 	return l.dir.check(f)
 }
 
-// link gives the file its name. That there is one already is fs.ErrExist.
+// link gives the file its name. A name that is taken is fs.ErrExist.
 func (l *lock) link() error {
 	if l.linked {
 		return nil
 	}
 	if err := l.dir.link(l.fd, l.name); err != nil {
-		return fmt.Errorf("make the lock: %w", full(err))
+		return fmt.Errorf("make the lock: %w", spaceError(err))
 	}
 	l.linked = true
 	return nil
 }
 
-// remove takes the file away, while it is locked.
+// remove removes the file, which is locked.
 func (l *lock) remove() { _ = l.dir.unlink(l.name) }
 
 func (l *lock) unlock() { _ = unix.Close(l.fd) }

@@ -15,7 +15,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/pythontest"
 )
 
-// manager is a process with the SharedMemoryManager of the Python client.
+// manager starts a process with the SharedMemoryManager of the Python client.
 func manager(t *testing.T) *pythontest.Process {
 	t.Helper()
 	return pythontest.Start(t, pythontest.Command(t, "testdata/manager.py"))
@@ -36,7 +36,7 @@ func metadataConnector(t *testing.T) *connector.Connector {
 	return c
 }
 
-// thereIs reports whether a segment, or its lock, is there.
+// thereIs reports whether a segment or its lock exists.
 func thereIs(t *testing.T, name string) bool {
 	t.Helper()
 	for _, path := range []string{name, "shm_" + name + "_lockfile.lock"} {
@@ -47,8 +47,8 @@ func thereIs(t *testing.T, name string) bool {
 	return false
 }
 
-// TestMetadataOfRequests: what the Python client's SharedMemoryManager writes, Python and Go
-// read by its name, once, and the other way round; what cannot be is an error that says so.
+// TestMetadataOfRequests: Go and Python read the metadata of the Python client's
+// SharedMemoryManager by name, once, and in the other direction; errors describe impossible calls.
 func TestMetadataOfRequests(t *testing.T) {
 	edge := connector.Edge{From: "tokenizer", To: "scheduler"}
 	c, p, other := metadataConnector(t), manager(t), manager(t)
@@ -58,7 +58,7 @@ func TestMetadataOfRequests(t *testing.T) {
 
 	p.Tell([]any{"write", rid, value})
 	p.Want(name)
-	other.Tell([]any{"read", name, false}) // it stays
+	other.Tell([]any{"read", name, false}) // without consuming
 	other.Want(value)
 	v, err := c.Get(t.Context(), edge, name, nil)
 	if err != nil {
@@ -81,7 +81,7 @@ func TestMetadataOfRequests(t *testing.T) {
 	other.Tell([]any{"read", name})
 	other.Want(value)
 	if thereIs(t, name) {
-		t.Error("what was read is still there")
+		t.Error("the segment still exists after it was read")
 	}
 
 	p.Tell([]any{"write_object", rid})
@@ -95,10 +95,10 @@ func TestMetadataOfRequests(t *testing.T) {
 
 	p.Tell([]any{"write", rid, 1})
 	p.Want(name)
-	other.Tell([]any{"cleanup", name}) // another's
+	other.Tell([]any{"cleanup", name}) // of another process
 	other.Want(nil)
 	if thereIs(t, name) {
-		t.Error("what was cleaned up is still there")
+		t.Error("the segment still exists after its cleanup")
 	}
 	other.Tell([]any{"cleanup", name})
 	other.Want(nil)
@@ -120,10 +120,10 @@ func wantError(t *testing.T, p *pythontest.Process, want string) {
 	}
 }
 
-// TestMetadataOfTheDead: metadata whose writer was killed before they were read are removed
-// when any process opens segments, in Go or in Python; a damaged segment is refused, and can be
-// cleaned up.
-func TestMetadataOfTheDead(t *testing.T) {
+// TestMetadataOfDeadWriter: metadata whose writer was killed before they were read are removed when
+// any process opens segments, in Go or in Python; a damaged segment is refused, and can be cleaned
+// up.
+func TestMetadataOfDeadWriter(t *testing.T) {
 	for _, by := range []string{"Go", "Python"} {
 		t.Run(by, func(t *testing.T) {
 			rid := fmt.Sprintf("dead-%s-%d", by, os.Getpid())
@@ -133,7 +133,7 @@ func TestMetadataOfTheDead(t *testing.T) {
 			p.Want(name)
 			p.Kill()
 			if !thereIs(t, name) {
-				t.Fatal("the segment went before the next process came")
+				t.Fatal("the segment was removed before the next process opened segments")
 			}
 			if by == "Go" {
 				metadataConnector(t)
@@ -143,7 +143,7 @@ func TestMetadataOfTheDead(t *testing.T) {
 				wantError(t, other, "Missing: ")
 			}
 			if thereIs(t, name) {
-				t.Error("the segment of a dead writer is still there")
+				t.Error("the segment of a dead writer still exists")
 			}
 		})
 	}

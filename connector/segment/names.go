@@ -15,18 +15,17 @@ const (
 	// semaphorePrefix begins the names of semaphores, which lie in the same
 	// directory.
 	semaphorePrefix = "sem."
-	// anonymousPrefix and 8 digits are the names that Python gives to segments
-	// without one.
+	// anonymousPrefix and 8 digits are the names that Python gives to segments without a name.
 	anonymousPrefix = "psm_"
 	anonymousDigits = 8
 )
 
-// lockName is the name of the file whose lock guards a segment.
+// lockName returns the name of the lock file of a segment.
 func lockName(name string) string { return lockPrefix + name + lockSuffix }
 
-// anonymous makes a name as Python does.
+// anonymous returns a name as Python makes one.
 func anonymous() string {
-	return fmt.Sprintf("%s%0*x", anonymousPrefix, anonymousDigits, rand.Uint32()) //nolint:gosec // a name that is taken is noticed
+	return fmt.Sprintf("%s%0*x", anonymousPrefix, anonymousDigits, rand.Uint32()) //nolint:gosec // link refuses a name that is taken
 }
 
 func isAnonymous(name string) bool {
@@ -34,8 +33,7 @@ func isAnonymous(name string) bool {
 	return ok && len(digits) == anonymousDigits && strings.Trim(digits, "0123456789abcdef") == ""
 }
 
-// checkName refuses keys that would name something else in the directory than a
-// segment.
+// checkName refuses keys that name another kind of file in the directory than a segment.
 func checkName(key string) error {
 	switch {
 	case strings.HasPrefix(key, "."):
@@ -48,18 +46,18 @@ func checkName(key string) error {
 	return nil
 }
 
-// address says where a value lies.
+// address names the segment of a value.
 type address struct {
 	name string
-	size int64 // 0: as long as the segment is
+	size int64 // 0: the size of the file
 }
 
-// put says that the value was put for certain, because there are metadata of it.
-func (a address) put() bool { return a.size > 0 }
+// fromMetadata reports that there are metadata of the value, so its put has ended.
+func (a address) fromMetadata() bool { return a.size > 0 }
 
-// locate finds out where a value lies: by its metadata, or by its key if they are
-// none of this format. Metadata come from other processes: what they name is read
-// and then removed, so it is the key or a name without a meaning, and nothing else.
+// locate returns the address of a value: from its metadata, or from its key if the metadata have
+// another format. Metadata come from other processes, and the named segment is read and then
+// removed, so the name must be the key or an anonymous one.
 func locate(key string, meta connector.Metadata) (address, error) {
 	if meta["shm"] == nil {
 		return address{name: key}, checkName(key)
@@ -72,7 +70,7 @@ func locate(key string, meta connector.Metadata) (address, error) {
 	if err != nil {
 		return address{}, err
 	}
-	name = strings.TrimPrefix(name, "/") // as the system calls it
+	name = strings.TrimPrefix(name, "/") // shm_open's form
 	if name != key && !isAnonymous(name) {
 		const most = 64
 		return address{}, fmt.Errorf("%w: it names the segment %.*q, which is neither the key nor a name that Python chose: get it with the key of its put",

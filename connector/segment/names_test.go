@@ -8,8 +8,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// FuzzMetadata: whatever metadata say, only the key's segment or an anonymous one is
-// opened, and none of no bytes.
+// FuzzMetadata: with any metadata only the key's segment or an anonymous one is opened, and no
+// empty one.
 func FuzzMetadata(f *testing.F) {
 	f.Add("key", []byte(`{"shm": {"name": "key", "size": 10}, "size": 10}`), true)
 	f.Add("key", []byte(`{"key": {"shm": {"name": "psm_01abcdef", "size": 1e3}}}`), true)

@@ -10,10 +10,10 @@ import (
 
 // The generations of the format.
 const (
-	// ByMetadata is what vLLM-Omni wrote before 0.14: small values in the metadata,
-	// others in segments without a meaning in their name.
+	// ByMetadata is the format before vLLM-Omni 0.14: small values in the metadata, others in
+	// segments with anonymous names.
 	ByMetadata = 1
-	// ByKey is what it writes since: segments named by their key, with a lock.
+	// ByKey is the format since: segments named by their key, with a lock.
 	ByKey = 2
 )
 
@@ -24,22 +24,22 @@ const (
 
 // Options configure a transport. The zero value works.
 type Options struct {
-	// Generation is how values are put: [ByMetadata] or [ByKey], which is the
-	// default. What is got may be of either.
+	// Generation is the format of puts: [ByMetadata] or [ByKey], which is the default. Gets accept
+	// both.
 	Generation int
-	// InlineBytes is the largest value that is left in the metadata, where no key finds it.
+	// InlineBytes is the size of the largest value that goes into the metadata; a Get by key does
+	// not find such values.
 	InlineBytes int64
-	// Timeout bounds how long a lock of another process is waited for. Default 30 s.
+	// Timeout bounds the wait for a lock of another process. Default 30 s.
 	Timeout time.Duration
-	// TTL is how long a value that was put here may lie until somebody comes for
-	// it; zero is for ever.
+	// TTL is how long a value of this transport stays if no reader gets it; zero is for ever.
 	TTL time.Duration
-	// Lasting is that of connector.Options: what is put is nobody's. Cleanup takes
-	// what any lasting transport put, and the segment of that name whoever put it.
+	// Lasting is that of connector.Options: values have no owner. Cleanup removes values of all
+	// lasting transports, and the segment with the key's name of any process.
 	Lasting bool
-	// Dir is for tests: all others look in /dev/shm.
+	// Dir is for tests. Default /dev/shm.
 	Dir string
-	// Log is told what was swept; nil discards.
+	// Log receives the values that were swept; nil discards.
 	Log *slog.Logger
 }
 

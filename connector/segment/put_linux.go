@@ -17,10 +17,10 @@ import (
 
 // Put implements [connector.Transport].
 func (t *Transport) Put(ctx context.Context, edge connector.Edge, key string, size int, fill func(dst []byte) error) (connector.Metadata, error) {
-	if err := t.enter(); err != nil {
+	if err := t.beginOperation(); err != nil {
 		return nil, err
 	}
-	defer t.leave()
+	defer t.endOperation()
 	byKey := t.opts.Generation == ByKey
 	if size == 0 || int64(size) <= t.opts.InlineBytes {
 		return connector.Inline(size, fill)
@@ -33,7 +33,7 @@ func (t *Transport) Put(ctx context.Context, edge connector.Edge, key string, si
 		return nil, err
 	}
 	e := &entry{record: record{purpose: putting, name: key, segment: b.id}, edge: edge, key: key, size: int64(size)}
-	err = t.patiently(ctx, t.done, func() error {
+	err = t.retryBusy(ctx, t.done, func() error {
 		if byKey {
 			return t.publish(e, b.fd)
 		}
@@ -43,18 +43,18 @@ func (t *Transport) Put(ctx context.Context, edge connector.Edge, key string, si
 		t.spares.remove(b)
 		return nil, err
 	}
-	t.spares.give(b, e)
+	t.spares.addGiven(b, e)
 	faultpoint.Hit("segment-put")
 	return connector.Metadata{"shm": map[string]any{"name": e.name, "size": size}, "size": size}, nil
 }
 
-// maxCopied is the size of the largest segment that is written from private memory,
-// which takes as much of that.
+// maxCopied is the size of the largest segment that is written from private memory of the same
+// size.
 const maxCopied = 64 << 20
 
-// write makes a segment that nobody can see yet. What is spare makes room for it.
-func (t *Transport) write(size int, fill func(dst []byte) error) (*body, error) {
-	b, err := t.spares.body(t.dir, int64(size))
+// write makes a segment without a name. It drops spares if it needs their space.
+func (t *Transport) write(size int, fill func(dst []byte) error) (*valueFile, error) {
+	b, err := t.spares.get(t.dir, int64(size))
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func (t *Transport) write(size int, fill func(dst []byte) error) (*body, error) 
 			t.spares.remove(b)
 		}
 	}()
-	err = t.spares.orElse(func() error { return t.memory.check(max(size-int(b.size), 0)) })
+	err = t.spares.retryWithoutSpares(func() error { return t.memory.check(max(size-int(b.size), 0)) })
 	if err != nil {
 		return nil, err
 	}
@@ -78,11 +78,10 @@ func (t *Transport) write(size int, fill func(dst []byte) error) (*body, error) 
 	return b, err
 }
 
-// fillCopied writes a segment from private memory, which is cheaper than to map and
-// unmap it: the system need not clear the pages first, nor tell other processors that
-// they are gone from here.
-func (t *Transport) fillCopied(b *body, size int, fill func(dst []byte) error) error {
-	from := takeBuffer(size)
+// fillCopied writes a segment from private memory, which is cheaper than mapping it: the kernel
+// need not clear the pages first, nor remove them from other processors' tables afterwards.
+func (t *Transport) fillCopied(b *valueFile, size int, fill func(dst []byte) error) error {
+	from := getBuffer(size)
 	defer from.Release()
 	if err := fill(from.Bytes()); err != nil {
 		return err
@@ -94,30 +93,30 @@ func (t *Transport) fillCopied(b *body, size int, fill func(dst []byte) error) e
 		}
 	}
 	b.size = int64(size)
-	return t.spares.orElse(func() error { return writeFull(b.fd, from.bytes) })
+	return t.spares.retryWithoutSpares(func() error { return writeFull(b.fd, from.bytes) })
 }
 
 func writeFull(fd int, b []byte) error {
 	for done := 0; done < len(b); {
 		n, err := unix.Pwrite(fd, b[done:], int64(done))
 		if err != nil && !errors.Is(err, unix.EINTR) {
-			return fmt.Errorf("write %d bytes: %w", len(b), full(err))
+			return fmt.Errorf("write %d bytes: %w", len(b), spaceError(err))
 		}
 		done += max(n, 0)
 	}
 	return nil
 }
 
-// fillMapped has a segment written where it lies. Its memory is there before the
-// first byte is written: what has none is refused here, and not by a signal.
-func (t *Transport) fillMapped(b *body, size int, fill func(dst []byte) error) error {
-	if err := t.spares.orElse(func() error { return allocate(b.fd, size) }); err != nil {
+// fillMapped encodes into the mapped segment. Its memory is allocated first: missing memory is an
+// error here, where an access would be a signal.
+func (t *Transport) fillMapped(b *valueFile, size int, fill func(dst []byte) error) error {
+	if err := t.spares.retryWithoutSpares(func() error { return allocate(b.fd, size) }); err != nil {
 		return err
 	}
 	faultpoint.Hit("segment-allocated")
 	to, err := unix.Mmap(b.fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
 	if err != nil {
-		return fmt.Errorf("map: %w", full(err))
+		return fmt.Errorf("map: %w", spaceError(err))
 	}
 	defer func() { _ = unix.Munmap(to) }()
 	return fill(to[:size:size])
@@ -125,13 +124,13 @@ func (t *Transport) fillMapped(b *body, size int, fill func(dst []byte) error) e
 
 func allocate(fd, size int) error {
 	if err := headroom.Allocate(fd, int64(size)); err != nil {
-		return fmt.Errorf("allocate %d bytes: %w", size, full(err))
+		return fmt.Errorf("allocate %d bytes: %w", size, spaceError(err))
 	}
 	return nil
 }
 
-// publish gives a segment its key for a name, under the lock, in place of what had
-// that name. Most keys are new: so it makes a lock before it looks for one.
+// publish links a segment under its key, with the lock held, in place of an earlier segment. Most
+// keys are new, so it creates a lock before it looks for one.
 func (t *Transport) publish(e *entry, fd int) error {
 	l, err := t.dir.newLock(e.name)
 	if err != nil {
@@ -141,8 +140,8 @@ func (t *Transport) publish(e *entry, fd int) error {
 		return err
 	}
 	l, err = t.dir.lockOf(e.name)
-	if missing(err) {
-		return errHeld // until now
+	if isMissing(err) {
+		return errHeld // the lock was removed just now
 	}
 	if err != nil {
 		return err
@@ -150,17 +149,17 @@ func (t *Transport) publish(e *entry, fd int) error {
 	return t.publishUnder(l, e, fd)
 }
 
-// publishUnder unlocks the lock, too.
+// publishUnder links the segment with the lock held, and releases the lock.
 func (t *Transport) publishUnder(l *lock, e *entry, fd int) error {
 	defer l.unlock()
 	e.lock = l.id
-	return t.recorded(e, func() error {
+	return t.publishRecorded(e, func() error {
 		made := !l.linked
 		if err := l.link(); err != nil {
 			return err
 		}
 		faultpoint.Hit("segment-put-locked")
-		err := t.place(fd, e.name)
+		err := t.linkReplacing(fd, e.name)
 		if err != nil && made {
 			l.remove()
 		}
@@ -168,14 +167,14 @@ func (t *Transport) publishUnder(l *lock, e *entry, fd int) error {
 	})
 }
 
-// recorded gives a value its name, which is written down before. Where that fails
-// nothing of it stays.
-func (t *Transport) recorded(e *entry, publish func() error) (err error) {
+// publishRecorded calls publish to give a value its name, after writing the journal's record. If
+// publish fails, the record is cleared.
+func (t *Transport) publishRecorded(e *entry, publish func() error) (err error) {
 	if e.row, err = t.journal.add(e.record); err != nil {
 		return err
 	}
 	faultpoint.Hit("segment-put-recorded")
-	n, err := t.note(e)
+	n, err := t.writeNote(e)
 	if err == nil {
 		err = publish()
 		n.close(err == nil)
@@ -185,17 +184,17 @@ func (t *Transport) recorded(e *entry, publish func() error) (err error) {
 		return err
 	}
 	faultpoint.Hit("segment-put-linked")
-	t.hold(e)
+	t.track(e)
 	return nil
 }
 
-// place links a segment, and replaces what has its name.
-func (t *Transport) place(fd int, name string) error {
-	const most = 16 // writers without a lock that come between
+// linkReplacing links a segment under a name, in place of an earlier file.
+func (t *Transport) linkReplacing(fd int, name string) error {
+	const most = 16 // writers without a lock that create the name in between
 	for range most {
 		err := t.dir.link(fd, name)
 		if !errors.Is(err, fs.ErrExist) {
-			return full(err)
+			return spaceError(err)
 		}
 		now, err := t.dir.lookup(name)
 		if err == nil {
@@ -204,53 +203,53 @@ func (t *Transport) place(fd int, name string) error {
 		if err == nil {
 			err = t.dir.unlink(name)
 		}
-		if err != nil && !missing(err) {
+		if err != nil && !isMissing(err) {
 			return err
 		}
 		faultpoint.Hit("segment-put-replacing")
 	}
-	return fmt.Errorf("%w: somebody keeps making a segment of this name without its lock", connector.ErrBusy)
+	return fmt.Errorf("%w: another process keeps creating a segment of this name without its lock", connector.ErrBusy)
 }
 
-// publishAnonymous gives a segment a name without a meaning.
+// publishAnonymous links a segment under an anonymous name.
 func (t *Transport) publishAnonymous(e *entry, fd int) error {
 	e.name = anonymous()
-	return t.recorded(e, func() error {
+	return t.publishRecorded(e, func() error {
 		err := t.dir.link(fd, e.name)
 		if errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("%w: it has the name", connector.ErrBusy)
 		}
-		return full(err)
+		return spaceError(err)
 	})
 }
 
-// A look at the free memory costs as much as copying some hundred KiB. So it asks for
-// lookAhead more than is needed now, and that much is taken without another look, but
-// for lookAgain at the most, since others take memory too.
+// A check of the free memory costs as much as copying some hundred KiB. So it asks for probeAhead
+// bytes more than are needed now; those are taken without another check, for at most probeValidity,
+// since other processes take memory too.
 const (
-	lookEvery = 1 << 20 // bytes that are taken without any look
-	lookAhead = 64 << 20
-	lookAgain = 100 * time.Millisecond
+	unprobedBytes = 1 << 20 // bytes that are taken without a check
+	probeAhead    = 64 << 20
+	probeValidity = 100 * time.Millisecond
 )
 
-// memory refuses what the machine has no room for.
+// memory refuses allocations for which the machine has no memory.
 type memory struct {
-	probe headroom.Probe
-	mu    sync.Mutex
-	taken int64     // since the last look
-	ahead int64     // what may be, as that look said
-	until time.Time // for as long as this
+	probe  headroom.Probe
+	mu     sync.Mutex
+	taken  int64     // since the last check
+	budget int64     // bytes that may be taken, by the last check
+	until  time.Time // end of the budget's validity
 }
 
 func (m *memory) check(size int) error {
-	if m.known(int64(size)) {
+	if m.tryTake(int64(size)) {
 		return nil
 	}
-	if m.probe.Check(uint64(size)+lookAhead) == nil { //nolint:gosec // a length
-		m.looked(lookAhead)
+	if m.probe.Check(uint64(size)+probeAhead) == nil { //nolint:gosec // a length
+		m.setBudget(probeAhead)
 		return nil
 	}
-	m.looked(0)
+	m.setBudget(0)
 	if short := m.probe.Check(uint64(size)); short != nil { //nolint:gosec // a length
 		return fmt.Errorf("%w: %d bytes needed, %d available by %s of which %d are kept back",
 			connector.ErrFull, size, short.AvailableBytes, short.Limit, short.KeepBytes)
@@ -258,16 +257,16 @@ func (m *memory) check(size int) error {
 	return nil
 }
 
-// known reports whether so many bytes can be taken without a look.
-func (m *memory) known(size int64) bool {
+// tryTake takes size bytes, and reports whether they need no check.
+func (m *memory) tryTake(size int64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.taken += size
-	return m.taken < lookEvery || m.taken <= m.ahead && time.Now().Before(m.until)
+	return m.taken < unprobedBytes || m.taken <= m.budget && time.Now().Before(m.until)
 }
 
-func (m *memory) looked(ahead int64) {
+func (m *memory) setBudget(ahead int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.taken, m.ahead, m.until = 0, ahead, time.Now().Add(lookAgain)
+	m.taken, m.budget, m.until = 0, ahead, time.Now().Add(probeValidity)
 }

@@ -14,18 +14,18 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/pythontest"
 )
 
-// omniVariable lists directories that each have a package vllm_omni, of any
-// version. Python's own means stand in for it in any case. The interpreter needs what
-// the package's connector encodes with: msgspec and numpy.
+// omniVariable lists directories that each have a package vllm_omni, of any version. Without it,
+// testdata/peer.py implements the format with Python's standard library. The interpreter needs the
+// packages of the connector's encoding: msgspec and numpy.
 const omniVariable = "OMNIBUS_VLLM_OMNI"
 
-// python is the other end of an edge, in testdata/peer.py.
+// python is the other end of an edge: a process with testdata/peer.py.
 type python struct {
 	*pythontest.Process
 	generation int
 	errors     bytes.Buffer
 
-	mu sync.Mutex // held from a question to its answer
+	mu sync.Mutex // held from a request to its answer
 }
 
 func startPython(t *testing.T, which string) *python {
@@ -35,7 +35,7 @@ func startPython(t *testing.T, which string) *python {
 	cmd.Stderr = &p.errors
 	p.Process = pythontest.Start(t, cmd)
 	t.Cleanup(func() {
-		// Its helper has the same standard error, and ends with it.
+		// Its helper process has the same standard error, and ends with it.
 		_ = p.End()
 		if t.Failed() {
 			t.Logf("Python wrote: %s", p.errors.String())
@@ -45,7 +45,7 @@ func startPython(t *testing.T, which string) *python {
 	return p
 }
 
-// An order is what the other end is to do, and an answer what came of it.
+// An order is a command to the other end, and an answer its result.
 type order struct {
 	Op   string             `json:"op"`
 	Key  string             `json:"key,omitempty"`
@@ -99,13 +99,13 @@ func (p *python) wantNone(t *testing.T, key string, meta connector.Metadata) {
 	}
 }
 
-// peers calls a test for each kind of other end that there is here.
+// peers calls a test for each available kind of other end.
 func peers(t *testing.T, run func(t *testing.T, which string)) {
 	each(t, []string{"by key", "by metadata"}, run)
 }
 
-// keyed is peers, but for what has a meaning only where the key names the value:
-// for reasons that the test states.
+// keyed calls a test for each other end that finds values by key; why is the reason to skip the
+// others.
 func keyed(t *testing.T, why string, run func(t *testing.T, p *python)) {
 	each(t, []string{"by key"}, func(t *testing.T, which string) {
 		p := startPython(t, which)
@@ -122,7 +122,7 @@ func each(t *testing.T, plain []string, run func(t *testing.T, which string)) {
 	}
 }
 
-// pattern is what a value contains on both sides.
+// pattern returns a value's contents, which both sides compute.
 func pattern(seed, size int) []byte {
 	b := make([]byte, size)
 	for i := range b {
@@ -131,8 +131,8 @@ func pattern(seed, size int) []byte {
 	return b
 }
 
-// ours is a prefix for keys of this test alone: the directory is everybody's.
-func ours(t *testing.T) string {
+// uniquePrefix returns a prefix for keys of this test: all tests share the directory.
+func uniquePrefix(t *testing.T) string {
 	t.Helper()
 	prefix := fmt.Sprintf("omnibus-test-%d-%d", os.Getpid(), serial.Add(1))
 	t.Cleanup(func() {

@@ -8,7 +8,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// New fails with [connector.ErrUnavailable]: the format is one of Linux.
+// New fails with [connector.ErrUnavailable]: the format needs Linux.
 func New(Options) (connector.Transport, error) {
 	return nil, fmt.Errorf("%w: segments in /dev/shm need Linux", connector.ErrUnavailable)
 }

@@ -18,104 +18,102 @@ import (
 )
 
 const (
-	// maxSpares and maxSpareBytes bound the files that a transport uses again, and
-	// their memory, with a value in them or without. Of a small directory each
-	// transport gets only a part, and all together not much more than half of it.
+	// maxSpares and maxSpareBytes bound the files that a transport reuses, and their memory, with
+	// or without a value. In a small directory each transport gets a share, and all together not
+	// much more than half of it.
 	maxSpares     = 32
 	maxSpareBytes = 64 << 20
 	spareShare    = 8
 
-	// spareLooks is how many are looked at with each put: more than one, so that they
-	// are found sooner than new ones are made.
-	spareLooks = 2
-	// maxRefused is how often no lease is given until it is believed that none ever is: not
-	// before Linux 5.3, where a second name is taken for somebody who has the file.
-	maxRefused = 256
-	// spareRest is after how long one that is not used again is let go.
-	spareRest = 5 * time.Second
+	// spareChecks is how many spares each put checks: more than one, so that free spares are found
+	// sooner than new ones are created.
+	spareChecks = 2
+	// maxLeaseRefusals is the number of refused leases after which the kernel is taken to grant
+	// none: before Linux 5.3, a second name counts as another user of the file.
+	maxLeaseRefusals = 256
+	// spareIdle is the time after which an unused spare is dropped.
+	spareIdle = 5 * time.Second
 )
 
-// sparePrefix begins the second names of files. The name of the journal follows, and a
-// number.
+// sparePrefix begins the second names of files. The journal's name and a number follow.
 const sparePrefix = "spare-"
 
-// journalOf returns the name of the journal beside which a spare is used.
+// journalOf returns the name of the journal that a spare belongs to.
 func journalOf(spare string) string {
 	name := strings.TrimPrefix(spare, sparePrefix)
 	return name[:max(strings.LastIndexByte(name, '-'), 0)]
 }
 
-// A body is the file of a value.
-type body struct {
-	fd    int
-	id    identity
-	size  int64
-	spare string    // its second name; empty if it is for one value alone
-	room  int64     // that it is counted with
-	value *entry    // that it was last given
-	used  time.Time // last
+// A valueFile is the file of a value.
+type valueFile struct {
+	fd           int
+	id           identity
+	size         int64
+	spare        string    // its second name; empty: the file is for one value alone
+	countedBytes int64     // bytes that it counts in spares.bytes
+	value        *entry    // the last value
+	used         time.Time // time of the last put
 }
 
-// spares are files that are used again: what is dear about a new one is its memory,
-// which the system has to find, and to take back. A file has a second name, among the
-// journals, so that it stays when whoever gets its value removes the first. Nobody has
-// the value any more once the second name is all that it has, and nobody has it open.
+// spares are files that are reused, because the kernel's work for a new file's memory is expensive.
+// A spare has a second name, among the journals, so that the file stays when the reader removes the
+// first name. The file is free once the second name is its only one and no process has it open.
 type spares struct {
-	dir    directory // of the journals
+	dir    directory // the directory of the journals
 	prefix string
-	limit  int64 // of bytes; 0: no file is used again
+	limit  int64 // in bytes; 0: files are not reused
 
-	refused atomic.Int32 // how often the kernel gave no lease, until it gave one
+	leaseRefusals atomic.Int32 // refused leases, until one is granted
 
-	mu    sync.Mutex
-	made  int // so far
-	count int
-	bytes int64
-	given []*body // those with a value: the next to be looked at first
-	free  []*body // the others: what was used last is last
-	rest  *time.Timer
+	mu        sync.Mutex
+	created   int // so far
+	count     int
+	bytes     int64
+	given     []*valueFile // spares with a value; the first is checked next
+	free      []*valueFile // free spares; the last used is last
+	idleTimer *time.Timer
 }
 
-// newSpares returns the spares of a transport with this journal. What is put to last has
-// none: it outlives the transport.
+// newSpares returns the spares of a transport with this journal. A lasting transport has none: its
+// values outlive it.
 func newSpares(dir directory, j *journal, lasting bool) *spares {
 	p := &spares{dir: j.dir, prefix: sparePrefix + j.name + "-"}
 	if !lasting {
 		p.limit = maxSpareBytes
 	}
-	if whole, _ := dir.room(); whole > 0 {
+	if whole, _ := dir.space(); whole > 0 {
 		p.limit = min(p.limit, whole/spareShare)
 	}
 	return p
 }
 
-// newBody makes a file for one value.
-func newBody(dir directory) (*body, error) {
+// newValueFile makes a file for one value.
+func newValueFile(dir directory) (*valueFile, error) {
 	fd, err := dir.create()
 	if err != nil {
 		return nil, err
 	}
-	f, err := described(fd)
+	f, err := describeFD(fd)
 	if err != nil {
 		_ = unix.Close(fd)
 		return nil, err
 	}
-	return &body{fd: fd, id: f.identity}, nil
+	return &valueFile{fd: fd, id: f.identity}, nil
 }
 
-// body returns a file that nobody has: one that is used again, or a new one.
-func (p *spares) body(dir directory, size int64) (b *body, err error) {
-	err = p.orElse(func() error {
-		b, err = p.take(dir, size)
+// get returns a free file: a spare, or a new one.
+func (p *spares) get(dir directory, size int64) (b *valueFile, err error) {
+	err = p.retryWithoutSpares(func() error {
+		b, err = p.getOnce(dir, size)
 		return err
 	})
 	return b, err
 }
 
-// take does so once. A new file is used again, too, unless there are as many of these as
-// may be, or it is large.
-func (p *spares) take(dir directory, size int64) (*body, error) {
-	p.look()
+// getOnce tries get once. A new file becomes a spare too, unless it is large or there are
+// maxSpares.
+func (p *spares) getOnce(dir directory, size int64) (*valueFile, error) {
+	p.checkGiven()
 	room := roundUp(size)
 	p.mu.Lock()
 	b, number, surplus := p.choose(room)
@@ -124,11 +122,11 @@ func (p *spares) take(dir directory, size int64) (*body, error) {
 	if b != nil {
 		return b, nil
 	}
-	b, err := newBody(dir)
+	b, err := newValueFile(dir)
 	switch {
 	case number == 0:
 	case err == nil && p.name(b, number):
-		b.room = room
+		b.countedBytes = room
 	default:
 		p.mu.Lock()
 		p.count--
@@ -138,18 +136,18 @@ func (p *spares) take(dir directory, size int64) (*body, error) {
 	return b, err
 }
 
-// choose finds a free file for so many bytes, or a number for a new one. Free ones that
-// have to go for that are surplus.
-func (p *spares) choose(room int64) (b *body, number int, surplus []*body) {
+// choose returns a free spare for a value of the given bytes, or a number for a new one. The
+// surplus spares have to be dropped for that.
+func (p *spares) choose(room int64) (b *valueFile, number int, surplus []*valueFile) {
 	for _, f := range slices.Backward(p.free) {
-		if b == nil || max(f.room-room, room-f.room) < max(b.room-room, room-b.room) {
+		if b == nil || max(f.countedBytes-room, room-f.countedBytes) < max(b.countedBytes-room, room-b.countedBytes) {
 			b = f
 		}
 	}
 	has := int64(0)
 	switch {
-	case b != nil && (p.count == maxSpares || max(b.room, room) <= 2*min(b.room, room)):
-		has = b.room
+	case b != nil && (p.count == maxSpares || max(b.countedBytes, room) <= 2*min(b.countedBytes, room)):
+		has = b.countedBytes
 	case p.count < maxSpares:
 		b = nil
 	default:
@@ -158,28 +156,28 @@ func (p *spares) choose(room int64) (b *body, number int, surplus []*body) {
 	over := p.bytes + room - has - p.limit
 	for _, f := range p.free {
 		if over > 0 && f != b {
-			over -= f.room
+			over -= f.countedBytes
 			surplus = append(surplus, f)
 		}
 	}
 	if over > 0 {
 		return nil, 0, nil
 	}
-	p.free = slices.DeleteFunc(p.free, func(f *body) bool { return f == b || slices.Contains(surplus, f) })
+	p.free = slices.DeleteFunc(p.free, func(f *valueFile) bool { return f == b || slices.Contains(surplus, f) })
 	p.bytes += room - has
 	if b != nil {
-		b.room = room
+		b.countedBytes = room
 		return b, 0, surplus
 	}
 	p.count++
-	p.made++
-	return nil, p.made, surplus
+	p.created++
+	return nil, p.created, surplus
 }
 
-// name gives a file its second name, unless room is getting scarce. One that has none is for
-// one value alone.
-func (p *spares) name(b *body, number int) bool {
-	if whole, left := p.dir.room(); left < whole/2 {
+// name gives a file its second name, unless the free space is small. A file without one is for one
+// value alone.
+func (p *spares) name(b *valueFile, number int) bool {
+	if whole, left := p.dir.space(); left < whole/2 {
 		return false
 	}
 	spare := p.prefix + strconv.Itoa(number)
@@ -191,24 +189,24 @@ func (p *spares) name(b *body, number int) bool {
 	return true
 }
 
-// give says that a body has a value now. One that is for one value alone is closed.
-func (p *spares) give(b *body, e *entry) {
+// addGiven records the value of a file, or closes a file that is for one value alone.
+func (p *spares) addGiven(b *valueFile, e *entry) {
 	if b.spare == "" {
 		_ = unix.Close(b.fd)
 		return
 	}
-	b.value, b.used = e, e.at
+	b.value, b.used = e, e.putAt
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.given = append(p.given, b)
-	if p.rest == nil {
-		p.rest = time.AfterFunc(spareRest, p.rested)
+	if p.idleTimer == nil {
+		p.idleTimer = time.AfterFunc(spareIdle, p.dropIdle)
 	}
 }
 
-// look looks whether those that were given longest ago are free.
-func (p *spares) look() {
-	for range spareLooks {
+// checkGiven checks whether the spares with the oldest values are free.
+func (p *spares) checkGiven() {
+	for range spareChecks {
 		p.mu.Lock()
 		if len(p.given) == 0 {
 			p.mu.Unlock()
@@ -220,7 +218,7 @@ func (p *spares) look() {
 
 		free, err := p.isFree(b)
 		if free {
-			b.value.got.Store(true)
+			b.value.fileFreed.Store(true)
 			b.value = nil
 		}
 		p.mu.Lock()
@@ -229,8 +227,8 @@ func (p *spares) look() {
 			p.free = append(p.free, b)
 		case err == nil:
 			p.given = append(p.given, b)
-		case !missing(err):
-			p.limit = 0 // this kernel has no leases, or not such
+		case !isMissing(err):
+			p.limit = 0 // this kernel has no usable leases
 		}
 		p.mu.Unlock()
 		if err != nil {
@@ -239,32 +237,32 @@ func (p *spares) look() {
 	}
 }
 
-// isFree says whether nobody has the value of a body any more. A file can be opened until
-// its name is gone, so that is looked at first. Then the kernel is asked for a lease, which
-// it gives to nobody while others have the file open, or mapped. (That somebody opens it by
-// its second name meanwhile is told by SIGIO, which Go ignores.)
-func (p *spares) isFree(b *body) (bool, error) {
+// isFree reports whether no process can read the value of a file any more. A file can be opened
+// until its first name is gone, so the names are checked first. Then the kernel is asked for a
+// lease, which it refuses while other processes have the file open or mapped. (If a process opens
+// the file by its second name meanwhile, the kernel sends SIGIO, which Go ignores.)
+func (p *spares) isFree(b *valueFile) (bool, error) {
 	f, err := p.dir.lookup(b.spare)
 	if err == nil && f.identity != b.id {
 		err = fs.ErrNotExist
 	}
-	if err != nil || f.names > 1 {
+	if err != nil || f.links > 1 {
 		return false, err
 	}
 	_, err = unix.FcntlInt(uintptr(b.fd), unix.F_SETLEASE, unix.F_WRLCK)
-	if errors.Is(err, unix.EAGAIN) && p.refused.Add(1) < maxRefused {
+	if errors.Is(err, unix.EAGAIN) && p.leaseRefusals.Add(1) < maxLeaseRefusals {
 		return false, nil
 	}
 	if err == nil {
-		p.refused.Store(math.MinInt32)
+		p.leaseRefusals.Store(math.MinInt32)
 		_, err = unix.FcntlInt(uintptr(b.fd), unix.F_SETLEASE, unix.F_UNLCK)
 	}
-	b.size = f.size // whoever had it may have changed that
+	b.size = f.size // its last reader may have resized it
 	return err == nil, err
 }
 
-// remove lets go of files. A value in one lives on under the first name, until it is got.
-func (p *spares) remove(bodies ...*body) {
+// remove drops files. A value in one stays under the first name until it is got.
+func (p *spares) remove(bodies ...*valueFile) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, b := range bodies {
@@ -272,29 +270,29 @@ func (p *spares) remove(bodies ...*body) {
 	}
 }
 
-// drop lets go of a file, under mu: once that is free after close, nobody is at it.
-func (p *spares) drop(b *body) {
+// drop drops a file, with mu held, so that no drop runs any more when close has returned.
+func (p *spares) drop(b *valueFile) {
 	if b.spare != "" {
 		_ = p.dir.unlink(b.spare)
 		p.count--
-		p.bytes -= b.room
+		p.bytes -= b.countedBytes
 	}
 	_ = unix.Close(b.fd)
 }
 
-// orElse does what may find no room, and once more when it was told so and something
-// could go.
-func (p *spares) orElse(do func() error) error {
+// retryWithoutSpares calls do, and if do fails with ErrFull and there were spares to drop, calls it
+// once more.
+func (p *spares) retryWithoutSpares(do func() error) error {
 	err := do()
-	if errors.Is(err, connector.ErrFull) && p.spend() {
+	if errors.Is(err, connector.ErrFull) && p.dropForSpace() {
 		return do()
 	}
 	return err
 }
 
-// spend lets go of all of them, and says whether there were any. Those that had a value when
-// they were looked at last may be free by now, and each of them has a descriptor.
-func (p *spares) spend() bool {
+// dropForSpace drops all spares, and reports whether there were any. Spares with a value may be
+// free by now, and each has a descriptor.
+func (p *spares) dropForSpace() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	some := len(p.given)+len(p.free) > 0
@@ -302,7 +300,7 @@ func (p *spares) spend() bool {
 	return some
 }
 
-// dropAll lets go of all of them, under mu.
+// dropAll drops all spares, with mu held.
 func (p *spares) dropAll() {
 	for _, b := range slices.Concat(p.given, p.free) {
 		p.drop(b)
@@ -310,13 +308,14 @@ func (p *spares) dropAll() {
 	p.given, p.free = nil, nil
 }
 
-// rested lets go of what was not used for a while, and comes again while there is more.
-func (p *spares) rested() {
+// dropIdle drops the spares that were not used for spareIdle, and sets the timer again while there
+// are more.
+func (p *spares) dropIdle() {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	rests := func(b *body) bool {
-		old := now.Sub(b.used) >= spareRest
+	rests := func(b *valueFile) bool {
+		old := now.Sub(b.used) >= spareIdle
 		if old {
 			p.drop(b)
 		}
@@ -324,20 +323,20 @@ func (p *spares) rested() {
 	}
 	p.given = slices.DeleteFunc(p.given, rests)
 	p.free = slices.DeleteFunc(p.free, rests)
-	if p.rest != nil && p.count > 0 {
-		p.rest.Reset(spareRest)
+	if p.idleTimer != nil && p.count > 0 {
+		p.idleTimer.Reset(spareIdle)
 	} else {
-		p.rest = nil
+		p.idleTimer = nil
 	}
 }
 
-// close lets go of all of them. Nobody puts any more.
+// close drops all spares. No put runs any more.
 func (p *spares) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.rest != nil {
-		p.rest.Stop()
-		p.rest = nil
+	if p.idleTimer != nil {
+		p.idleTimer.Stop()
+		p.idleTimer = nil
 	}
 	p.dropAll()
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// opened opens a transport whose files may have so many bytes; 0: as many as they may.
+// opened opens a transport whose spares may have limit bytes; 0 keeps the default.
 func opened(t *testing.T, opts Options, limit int64) *Transport {
 	t.Helper()
 	end, err := New(opts)
@@ -44,7 +44,7 @@ func contents(seed byte, size int) []byte {
 	return bytes.Repeat([]byte{seed, 7, seed + 1}, size/3+1)[:size]
 }
 
-// mustPut puts a value and returns the file that it is in.
+// mustPut puts a value and returns the identity of its file.
 func mustPut(t rapid.TB, end *Transport, key string, value []byte) (identity, connector.Metadata) {
 	t.Helper()
 	meta, err := end.Put(context.Background(), connector.Edge{From: "a", To: "b"}, key, len(value), func(dst []byte) error {
@@ -88,27 +88,27 @@ func spareNames(t rapid.TB, end *Transport) (names []string) {
 	return names
 }
 
-// TestUsedAgain: the file of a value is used for another once nobody has it, and in no
-// case before.
-func TestUsedAgain(t *testing.T) {
+// TestFileReuse: the file of a value is reused once no process has it open or mapped, and never
+// before.
+func TestFileReuse(t *testing.T) {
 	for _, generation := range []int{ByMetadata, ByKey} {
-		hold := map[string]func(t *testing.T, path string) (letGo func() error){
-			"that was got": nil,
-			"somebody has open": func(t *testing.T, path string) func() error {
+		hold := map[string]func(t *testing.T, path string) (release func() error){
+			"was got": nil,
+			"a reader has open": func(t *testing.T, path string) func() error {
 				f, err := os.Open(path)
 				if err != nil {
 					t.Fatal(err)
 				}
 				return f.Close
 			},
-			"somebody has open for writing": func(t *testing.T, path string) func() error {
+			"a reader has open for writing": func(t *testing.T, path string) func() error {
 				f, err := os.OpenFile(path, os.O_RDWR, 0)
 				if err != nil {
 					t.Fatal(err)
 				}
 				return f.Close
 			},
-			"somebody has mapped": func(t *testing.T, path string) func() error {
+			"a reader has mapped": func(t *testing.T, path string) func() error {
 				f, err := os.Open(path)
 				if err != nil {
 					t.Fatal(err)
@@ -122,40 +122,40 @@ func TestUsedAgain(t *testing.T) {
 			},
 		}
 		for what, hold := range hold {
-			t.Run(fmt.Sprintf("what %s, %d", what, generation), func(t *testing.T) {
+			t.Run(fmt.Sprintf("a file that %s, %d", what, generation), func(t *testing.T) {
 				dir := Shm(t)
 				writer := opened(t, Options{Dir: dir, Generation: generation}, 0)
 				reader := opened(t, Options{Dir: dir, Generation: generation}, 0)
 				value := contents(1, 10_000)
 				first, meta := mustPut(t, writer, "key", value)
-				letGo := func() error { return nil }
+				release := func() error { return nil }
 				if hold != nil {
-					letGo = hold(t, filepath.Join(dir, meta.Map("shm")["name"].(string)))
+					release = hold(t, filepath.Join(dir, meta.Map("shm")["name"].(string)))
 				}
 				if second, _ := mustPut(t, writer, "other", value); second == first {
-					t.Fatal("a value that nobody has got was written over")
+					t.Fatal("a value that was not got was overwritten")
 				}
 				mustGet(t, reader, "key", meta, value)
 				again, meta := mustPut(t, writer, "again", contents(2, 9_000))
 				if again == first != (hold == nil) {
-					t.Errorf("it was used again: %v", again == first)
+					t.Errorf("the file was reused: %v", again == first)
 				}
-				if err := letGo(); err != nil {
+				if err := release(); err != nil {
 					t.Error(err)
 				}
 				mustGet(t, reader, "again", meta, contents(2, 9_000))
 				third, _ := mustPut(t, writer, "third", value)
 				fourth, _ := mustPut(t, writer, "fourth", value)
 				if third != first && fourth != first {
-					t.Error("it was not used again, and nobody has it")
+					t.Error("a free file was not reused")
 				}
 			})
 		}
 	}
 }
 
-// TestSparesAgainstModel: whatever is put, got, replaced, taken back and looked at by
-// others, each value is what was put, and the files keep to their bounds.
+// TestSparesAgainstModel: in any order of puts, gets, replacements, cleanups and opens by other
+// readers, each value has the bytes that were put, and the spares keep to their bounds.
 func TestSparesAgainstModel(t *testing.T) {
 	const limit = 256 << 10
 	dir := Shm(t)
@@ -174,7 +174,7 @@ func TestSparesAgainstModel(t *testing.T) {
 			file *os.File
 			want []byte
 		}
-		var views []view // that somebody has open
+		var views []view // open files of other readers
 		keys := func() []string { return slices.Sorted(maps.Keys(values)) }
 		some := func(t *rapid.T) string {
 			if len(values) == 0 {
@@ -216,7 +216,7 @@ func TestSparesAgainstModel(t *testing.T) {
 			},
 			"look away": func(t *rapid.T) {
 				if len(views) == 0 {
-					t.Skip("nobody looks")
+					t.Skip("no file is open")
 				}
 				views[0].file.Close()
 				views = views[1:]
@@ -230,13 +230,13 @@ func TestSparesAgainstModel(t *testing.T) {
 					}
 				}
 				p.mu.Unlock()
-				p.rested()
+				p.dropIdle()
 			},
 			"": func(t *rapid.T) {
 				for _, v := range views {
 					got := make([]byte, len(v.want)+1)
 					if n, _ := v.file.ReadAt(got, 0); !bytes.Equal(got[:n], v.want) {
-						t.Fatal("a value was written over while somebody looked at it")
+						t.Fatal("a value was overwritten while a reader had it open")
 					}
 				}
 				names := 0
@@ -273,8 +273,8 @@ func TestSparesAgainstModel(t *testing.T) {
 	})
 }
 
-// TestSparesOfMany: goroutines that put and get at once never have each other's files.
-func TestSparesOfMany(t *testing.T) {
+// TestSparesConcurrently: goroutines that put and get at once never share a file.
+func TestSparesConcurrently(t *testing.T) {
 	dir := Shm(t)
 	end := opened(t, Options{Dir: dir}, 100<<10)
 	var all sync.WaitGroup
@@ -290,14 +290,15 @@ func TestSparesOfMany(t *testing.T) {
 	all.Wait()
 }
 
-// TestSparesRest: what is not used for a while goes, and takes no value along.
-func TestSparesRest(t *testing.T) {
+// TestIdleSparesAreDropped: spares that are not used for spareIdle are dropped, and their values
+// stay.
+func TestIdleSparesAreDropped(t *testing.T) {
 	dir := Shm(t)
 	synctest.Test(t, func(t *testing.T) {
 		end := opened(t, Options{Dir: dir}, 0)
 		value := contents(1, 10_000)
 		mustPut(t, end, "early", value)
-		time.Sleep(spareRest / 2) //nolint:forbidigo // of the bubble
+		time.Sleep(spareIdle / 2) //nolint:forbidigo // of the bubble
 		mustPut(t, end, "late", value)
 		mustPut(t, end, "got", value)
 		mustGet(t, end, "got", nil, value)
@@ -306,34 +307,34 @@ func TestSparesRest(t *testing.T) {
 			if got := spareNames(t, end); len(got) != want {
 				t.Errorf("%q, want %d", got, want)
 			}
-			time.Sleep(spareRest * 3 / 4) //nolint:forbidigo // of the bubble
+			time.Sleep(spareIdle * 3 / 4) //nolint:forbidigo // of the bubble
 		}
 		mustGet(t, end, "early", nil, value)
 		mustGet(t, end, "late", nil, value)
-		if end.spares.count != 0 || end.spares.bytes != 0 || end.spares.rest != nil {
+		if end.spares.count != 0 || end.spares.bytes != 0 || end.spares.idleTimer != nil {
 			t.Errorf("%d files of %d bytes are counted", end.spares.count, end.spares.bytes)
 		}
 	})
 }
 
-// TestSpareOfTheSameKey: what is cleaned up, or swept, is a value, and not the next one that
-// has its key and its file.
+// TestSpareOfTheSameKey: the removal of an entry keeps a later value with the same key and the same
+// file.
 func TestSpareOfTheSameKey(t *testing.T) {
 	end := opened(t, Options{Dir: Shm(t)}, 0)
 	first, _ := mustPut(t, end, "key", contents(1, 10_000))
-	e := end.held["key"]
+	e := end.entries["key"]
 	mustGet(t, end, "key", nil, contents(1, 10_000))
 	if second, _ := mustPut(t, end, "key", contents(2, 10_000)); second != first {
 		t.Fatal("it has another file")
 	}
-	if err := end.settle(e); err != nil {
+	if err := end.removeEntry(e); err != nil {
 		t.Error(err)
 	}
 	mustGet(t, end, "key", nil, contents(2, 10_000))
 }
 
-// TestSpareStretched: whoever had a file may have made it longer, or shorter.
-func TestSpareStretched(t *testing.T) {
+// TestSpareWasResized: a reader may have made the file longer or shorter.
+func TestSpareWasResized(t *testing.T) {
 	dir := Shm(t)
 	end := opened(t, Options{Dir: dir}, 0)
 	for _, size := range []int64{100_000, 10} {
@@ -349,8 +350,8 @@ func TestSpareStretched(t *testing.T) {
 	}
 }
 
-// TestLeasesNeverGiven: where there never is a lease, as before Linux 5.3, nothing is kept
-// for long.
+// TestLeasesNeverGiven: if the kernel grants no leases, as before Linux 5.3, no spare stays for
+// long.
 func TestLeasesNeverGiven(t *testing.T) {
 	dir := Shm(t)
 	end := opened(t, Options{Dir: dir}, 0)
@@ -362,8 +363,8 @@ func TestLeasesNeverGiven(t *testing.T) {
 	}
 	defer f.Close()
 	mustGet(t, end, "key", meta, value)
-	for range maxRefused {
-		end.spares.look()
+	for range maxLeaseRefusals {
+		end.spares.checkGiven()
 	}
 	mustPut(t, end, "key", value)
 	mustGet(t, end, "key", nil, value)
@@ -372,12 +373,12 @@ func TestLeasesNeverGiven(t *testing.T) {
 	}
 }
 
-// TestNoLeases: where the kernel cannot say who has a file open, none is used again.
+// TestNoLeases: if the kernel cannot tell whether a file is open, files are not reused.
 func TestNoLeases(t *testing.T) {
 	end := opened(t, Options{Dir: Shm(t)}, 0)
 	value := contents(1, 10_000)
 	mustPut(t, end, "key", value)
-	null, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0) // of which there are no leases anywhere
+	null, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0) // a device has no leases
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -394,9 +395,9 @@ func TestNoLeases(t *testing.T) {
 	}
 }
 
-// TestLeased: who opens a file by a name that it had until now may come upon the lease of its
-// writer. That is no failure, but a reason to look again.
-func TestLeased(t *testing.T) {
+// TestOpenDuringLease: a reader that opens a file whose name was just removed may meet its writer's
+// lease. The reader looks up the name again.
+func TestOpenDuringLease(t *testing.T) {
 	dir := Shm(t)
 	end, reader := opened(t, Options{Dir: dir}, 0), opened(t, Options{Dir: dir, Timeout: time.Millisecond}, 0)
 	value := contents(1, 10_000)
@@ -426,8 +427,8 @@ func TestLeased(t *testing.T) {
 	}
 }
 
-// TestSpareGone: a second name that somebody has removed is no sign that a value was got.
-func TestSpareGone(t *testing.T) {
+// TestSpareNameRemoved: the removal of a second name does not mean that the value was got.
+func TestSpareNameRemoved(t *testing.T) {
 	end := opened(t, Options{Dir: Shm(t)}, 0)
 	value := contents(1, 10_000)
 	mustPut(t, end, "key", value)
@@ -441,7 +442,7 @@ func TestSpareGone(t *testing.T) {
 	mustGet(t, end, "key", nil, value)
 }
 
-// TestSparesSwept: those of the dead go, and those of the living stay.
+// TestSparesSwept: spares of dead processes are removed, and those of living ones stay.
 func TestSparesSwept(t *testing.T) {
 	dir := Shm(t)
 	living := opened(t, Options{Dir: dir}, 0)

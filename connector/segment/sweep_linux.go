@@ -16,23 +16,23 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/faultpoint"
 )
 
-// journalsName is the directory of the journals of this user. It begins with a dot, as
-// no segment does, and lies where the segments do: whoever sees those sees it, in
-// whatever container, and a restart of the machine clears both.
+// journalsName returns the name of this user's directory of journals. It begins with a dot, as no
+// segment does, and lies beside the segments: each process that sees the segments sees it, in any
+// container, and a restart of the machine removes both.
 func journalsName() string { return ".omnibus-" + strconv.Itoa(os.Geteuid()) }
 
-// openJournals opens the directory of journals, and makes it if need be.
+// openJournals opens the directory of journals, and creates it if it is missing.
 func (d directory) openJournals() (directory, error) {
 	const mode = 0o700
 	if err := unix.Mkdirat(d.fd, journalsName(), mode); err != nil && !errors.Is(err, fs.ErrExist) {
-		return directory{}, full(err)
+		return directory{}, spaceError(err)
 	}
 	fd, err := unix.Openat(d.fd, journalsName(), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return directory{}, err
 	}
 	j := directory{fd, d.path + "/" + journalsName(), d.user}
-	f, err := described(fd)
+	f, err := describeFD(fd)
 	if err == nil && (int(f.owner) != d.user || f.mode&0o077 != 0) {
 		err = fmt.Errorf("%w: %s is not this user's alone", connector.ErrUnavailable, j.path)
 	}
@@ -43,16 +43,16 @@ func (d directory) openJournals() (directory, error) {
 	return j, nil
 }
 
-// removeJournals removes the directory with the last journal in it.
+// removeJournals removes the directory, if it has no journal any more.
 func (d directory) removeJournals() { _ = unix.Unlinkat(d.fd, journalsName(), unix.AT_REMOVEDIR) }
 
-// openJournal makes a journal. It is locked before it has a name, so that nobody
-// takes it for a dead process's.
+// openJournal makes a journal. It is locked before it has a name, so that no sweep takes it for a
+// dead process's.
 func (d directory) openJournal() (*journal, error) {
-	const most = 16 // others that close, and take the directory away
+	const most = 16 // other transports that close and remove the directory
 	for range most {
 		journals, err := d.openJournals()
-		if err != nil && !missing(err) {
+		if err != nil && !isMissing(err) {
 			return nil, err
 		}
 		if err != nil {
@@ -64,11 +64,11 @@ func (d directory) openJournal() (*journal, error) {
 			return j, nil
 		}
 		journals.close()
-		if !missing(err) {
+		if !isMissing(err) {
 			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("%w: %s comes and goes", connector.ErrBusy, journalsName())
+	return nil, fmt.Errorf("%w: %s is created and removed all the time", connector.ErrBusy, journalsName())
 }
 
 func (d directory) newJournal() (*journal, error) {
@@ -76,7 +76,7 @@ func (d directory) newJournal() (*journal, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := described(fd)
+	f, err := describeFD(fd)
 	name := fmt.Sprintf("%d-%d", os.Getpid(), f.inode)
 	if err == nil {
 		err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
@@ -91,8 +91,8 @@ func (d directory) newJournal() (*journal, error) {
 	return &journal{dir: d, name: name, fd: fd}, nil
 }
 
-// sweep does what the dead have left to do. What a living process has locked just now
-// is left for the next time, with its journal, and the error is [connector.ErrBusy].
+// sweep removes the files that dead processes have left. Files that a living process has locked are
+// left for the next sweep, with their journal, and the error is [connector.ErrBusy].
 func (j *journal) sweep(dir directory, log *slog.Logger) error {
 	names, err := os.ReadDir(j.dir.path)
 	if err != nil {
@@ -110,16 +110,16 @@ func (j *journal) sweep(dir directory, log *slog.Logger) error {
 		}
 	}
 	for _, name := range spares {
-		if _, err := j.dir.lookup(journalOf(name)); missing(err) {
+		if _, err := j.dir.lookup(journalOf(name)); isMissing(err) {
 			_ = j.dir.unlink(name)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// orphan opens a journal, or a note, of whose process the lock tells that it is dead: the
-// kernel gives that up with the process, and no number of a process is used twice. One
-// that lives is [connector.ErrBusy]; what somebody else has swept is fs.ErrNotExist.
+// orphan opens a journal or a note whose process is dead. The lock shows it: the kernel releases it
+// with the process, whereas a process number may be used again. The file of a living process is
+// [connector.ErrBusy]; one that another process has swept is fs.ErrNotExist.
 func (d directory) orphan(name string) (fd int, f file, err error) {
 	fd, f, err = d.open(name, unix.O_RDWR)
 	if err != nil {
@@ -140,7 +140,7 @@ func (d directory) orphan(name string) (fd int, f file, err error) {
 // sweepOne sweeps a journal if its process is dead.
 func (j *journal) sweepOne(dir directory, name string, log *slog.Logger) error {
 	fd, f, err := j.dir.orphan(name)
-	if missing(err) || errors.Is(err, errHeld) {
+	if isMissing(err) || errors.Is(err, errHeld) {
 		return nil
 	}
 	if err != nil {
@@ -153,17 +153,17 @@ func (j *journal) sweepOne(dir directory, name string, log *slog.Logger) error {
 	}
 	values := 0
 	for _, r := range records {
-		if dir.there(r) {
+		if dir.exists(r) {
 			values++
 		}
-		err = errors.Join(err, dir.settle(r))
+		err = errors.Join(err, dir.removeRecorded(r))
 		faultpoint.Hit("segment-swept")
 	}
 	if err != nil {
 		return err
 	}
 	if values > 0 {
-		log.Info("removed what a dead process left", "journal", name, "values", values)
+		log.Info("removed the values of a dead process", "journal", name, "values", values)
 	}
 	return j.dir.unlink(name)
 }

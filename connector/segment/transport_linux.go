@@ -14,10 +14,9 @@ import (
 )
 
 const (
-	// firstNap and lastNap are how long whoever finds a lock taken waits before it
-	// looks again.
-	firstNap = 50 * time.Microsecond
-	lastNap  = 5 * time.Millisecond
+	// minPause and maxPause bound the pause between two tries to acquire a lock.
+	minPause = 50 * time.Microsecond
+	maxPause = 5 * time.Millisecond
 )
 
 // Transport is a transport over the segments of one directory.
@@ -29,19 +28,19 @@ type Transport struct {
 	memory  memory
 	done    chan struct{}
 
-	// life is held for reading while an operation uses the descriptors.
-	life   sync.RWMutex
-	closed bool // guarded by life
+	// lifeMu is held for reading while an operation uses the descriptors.
+	lifeMu sync.RWMutex
+	closed bool // guarded by lifeMu
 
 	mu      sync.Mutex
-	held    map[string]*entry // what was put here, by the name of the segment
-	oldest  []*entry          // the same, some of them gone, for looking whether they are
-	sweeper *time.Timer       // runs while something is held and there is a TTL
-	watch   *watch            // nil until somebody waits
+	entries map[string]*entry // values that were put here, by the name of the segment
+	oldest  []*entry          // the same entries and some that were removed, in the order of reap's checks
+	sweeper *time.Timer       // runs while there are entries and a TTL
+	watch   *watch            // nil until the first Await
 
-	reaping sync.Mutex // one looks at a time
+	reapMu sync.Mutex // held by reap
 
-	unswept bool // the dead have left what a living process had locked; not changed after New
+	sweepPending bool // a living process had locked files of a dead one; not changed after New
 }
 
 var (
@@ -50,7 +49,7 @@ var (
 	_ connector.KeySharer = (*Transport)(nil)
 )
 
-// New opens the directory, and removes from it what the dead have left.
+// New opens the directory, and removes the files of dead processes.
 func New(opts Options) (connector.Transport, error) {
 	opts, err := opts.withDefaults()
 	if err != nil {
@@ -67,7 +66,7 @@ func New(opts Options) (connector.Transport, error) {
 	}
 	t := &Transport{
 		opts: opts, dir: dir, journal: j, spares: newSpares(dir, j, opts.Lasting), memory: memory{probe: headroom.System()},
-		done: make(chan struct{}), held: make(map[string]*entry),
+		done: make(chan struct{}), entries: make(map[string]*entry),
 	}
 	err = t.sweepDead()
 	_, lasting := j.sweepNotes(dir, opts.Log)
@@ -77,48 +76,48 @@ func New(opts Options) (connector.Transport, error) {
 	return t, nil
 }
 
-// sweepPatience is for how long what a living process has locked is tried again. Locks are
-// held for as long as a copy takes, unless who has one is stopped.
+// sweepPatience bounds the retries for files that a living process has locked. Locks are held for
+// as long as a copy takes, unless their process is stopped.
 const sweepPatience = 100 * time.Millisecond
 
-// sweepDead does what the dead have left to do. What stays locked is left to Close, and to
-// whoever opens next.
+// sweepDead removes the files of dead processes. Files that stay locked are left to Close, and to
+// the next transport that is opened.
 func (t *Transport) sweepDead() error {
 	until := time.Now().Add(sweepPatience)
-	for nap := firstNap; ; nap = min(2*nap, lastNap) {
+	for nap := minPause; ; nap = min(2*nap, maxPause) {
 		err := t.journal.sweep(t.dir, t.opts.Log)
-		t.unswept = errors.Is(err, connector.ErrBusy)
-		if !t.unswept || time.Now().After(until) {
+		t.sweepPending = errors.Is(err, connector.ErrBusy)
+		if !t.sweepPending || time.Now().After(until) {
 			return err
 		}
 		<-time.After(nap)
 	}
 }
 
-// SharesKeys implements [connector.KeySharer]: segments have no edge in their names.
+// SharesKeys implements [connector.KeySharer]: names of segments contain no edge.
 func (t *Transport) SharesKeys() bool { return t.opts.Generation == ByKey }
 
-// enter begins an operation, and leave ends it: Close waits for that.
-func (t *Transport) enter() error {
-	t.life.RLock()
+// beginOperation begins an operation, and endOperation ends it. Close waits for running operations.
+func (t *Transport) beginOperation() error {
+	t.lifeMu.RLock()
 	if t.closed {
-		t.life.RUnlock()
+		t.lifeMu.RUnlock()
 		return connector.ErrClosed
 	}
 	return nil
 }
 
-func (t *Transport) leave() { t.life.RUnlock() }
+func (t *Transport) endOperation() { t.lifeMu.RUnlock() }
 
-// Close implements [connector.Transport]. Where a living process keeps a lock for
-// longer than the timeout, it fails with [connector.ErrBusy], and what is left is
-// removed by whoever opens a transport next.
+// Close implements [connector.Transport]. If a living process holds a lock for longer than the
+// timeout, Close fails with [connector.ErrBusy], and the next transport that is opened removes the
+// rest.
 func (t *Transport) Close() error {
 	if !t.beginClose() {
 		return nil
 	}
 	t.mu.Lock()
-	entries := t.all(func(*entry) bool { return true })
+	entries := t.entriesWhere(func(*entry) bool { return true })
 	if t.sweeper != nil {
 		t.sweeper.Stop()
 	}
@@ -128,10 +127,10 @@ func (t *Transport) Close() error {
 	defer cancel()
 	err := t.reclaim(ctx, nil, entries)
 	t.spares.close()
-	if t.unswept {
+	if t.sweepPending {
 		_ = t.journal.sweep(t.dir, t.opts.Log)
 	}
-	_, _ = t.journal.sweepNotes(t.dir, t.opts.Log) // what was got here; the rest is for whoever opens next
+	_, _ = t.journal.sweepNotes(t.dir, t.opts.Log) // values that were got here; the next transport sweeps the rest
 	t.journal.close(err == nil)
 	t.dir.removeJournals()
 	t.dir.close()
@@ -141,11 +140,12 @@ func (t *Transport) Close() error {
 	return err
 }
 
-// beginClose lets nobody in any more and waits until everybody is out.
+// beginClose refuses further operations and waits for the running ones. It reports whether this
+// call is the first.
 func (t *Transport) beginClose() bool {
-	t.life.RLock()
+	t.lifeMu.RLock()
 	closed := t.closed
-	t.life.RUnlock()
+	t.lifeMu.RUnlock()
 	if closed {
 		return false
 	}
@@ -156,8 +156,8 @@ func (t *Transport) beginClose() bool {
 		close(t.done)
 	}
 	t.mu.Unlock()
-	t.life.Lock()
-	defer t.life.Unlock()
+	t.lifeMu.Lock()
+	defer t.lifeMu.Unlock()
 	first := !t.closed
 	t.closed = true
 	return first
@@ -165,41 +165,40 @@ func (t *Transport) beginClose() bool {
 
 // Cleanup implements [connector.Transport].
 func (t *Transport) Cleanup(ctx context.Context, key string) error {
-	if err := t.enter(); err != nil {
+	if err := t.beginOperation(); err != nil {
 		return err
 	}
-	defer t.leave()
+	defer t.endOperation()
 	if t.opts.Lasting {
-		return t.patiently(ctx, t.done, func() error { return t.removeLasting(key) })
+		return t.retryBusy(ctx, t.done, func() error { return t.removeLasting(key) })
 	}
 	t.mu.Lock()
-	entries := t.all(func(e *entry) bool { return e.key == key })
+	entries := t.entriesWhere(func(e *entry) bool { return e.key == key })
 	t.mu.Unlock()
 	return t.reclaim(ctx, t.done, entries)
 }
 
-// reclaim removes what was put here and nobody got.
+// reclaim removes values that were put here and not got.
 func (t *Transport) reclaim(ctx context.Context, done <-chan struct{}, entries []*entry) error {
 	var errs []error
 	for _, e := range entries {
-		err := t.patiently(ctx, done, func() error { return t.settle(e) })
+		err := t.retryBusy(ctx, done, func() error { return t.removeEntry(e) })
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%q: %w", e.key, err))
 			continue
 		}
-		t.forget(e)
+		t.untrack(e)
 	}
 	return errors.Join(errs...)
 }
 
-// patiently tries again for as long as a living process keeps a lock, the context
-// lasts, and the timeout has not passed. Locks are held for as long as a copy takes,
-// so looking again costs less than being told would. What has no room gets that of spares,
-// and their descriptors.
-func (t *Transport) patiently(ctx context.Context, done <-chan struct{}, try func() error) error {
+// retryBusy calls try again while a living process holds the lock, the context lasts, and the
+// timeout has not passed. Locks are held for as long as a copy takes, so polling costs less than a
+// notification. If try fails for want of space or descriptors, the spares are dropped.
+func (t *Transport) retryBusy(ctx context.Context, done <-chan struct{}, try func() error) error {
 	var deadline time.Time
-	for nap := firstNap; ; nap = min(2*nap, lastNap) {
-		err := t.spares.orElse(try)
+	for nap := minPause; ; nap = min(2*nap, maxPause) {
+		err := t.spares.retryWithoutSpares(try)
 		if !errors.Is(err, connector.ErrBusy) {
 			return err
 		}
@@ -219,7 +218,7 @@ func (t *Transport) patiently(ctx context.Context, done <-chan struct{}, try fun
 	}
 }
 
-// remove removes what lies under a key, if it is this user's.
+// remove removes the segment of a key, if it belongs to this user.
 func (d directory) remove(key string) error {
 	if err := checkName(key); err != nil {
 		return err
@@ -230,42 +229,42 @@ func (d directory) remove(key string) error {
 			return err
 		}
 		r.segment = f.identity
-	} else if !missing(err) {
+	} else if !isMissing(err) {
 		return err
 	}
 	if f, err := d.lookup(lockName(key)); err == nil {
 		r.lock = f.identity
 	}
-	return d.settle(r)
+	return d.removeRecorded(r)
 }
 
-// settle removes a value that was put here, as far as it is still there. Its file may have
-// another meanwhile, even under the same key.
-func (t *Transport) settle(e *entry) error {
-	return t.dir.settleIf(e.record, func() bool { return !e.got.Load() })
+// removeEntry removes the value of an entry, if it still exists. Its file may contain another value
+// meanwhile, even under the same key.
+func (t *Transport) removeEntry(e *entry) error {
+	return t.dir.removeRecordedIf(e.record, func() bool { return !e.fileFreed.Load() })
 }
 
-// settle removes what a record of the dead is about, as far as it is still there, and is it.
-func (d directory) settle(r record) error {
-	return d.settleIf(r, func() bool { return true })
+// removeRecorded removes the files of a dead process's record that still exist.
+func (d directory) removeRecorded(r record) error {
+	return d.removeRecordedIf(r, func() bool { return true })
 }
 
-// settleIf does so if, once the lock is taken, the segment is said to be that of the record.
-func (d directory) settleIf(r record, is func() bool) error {
+// removeRecordedIf removes the files of a record, if is returns true with the lock held.
+func (d directory) removeRecordedIf(r record, is func() bool) error {
 	l, err := d.lockOf(r.name)
-	if err != nil && !missing(err) && !errors.Is(err, connector.ErrKey) { // what is no lock, or not ours, is let lie
+	if err != nil && !isMissing(err) && !errors.Is(err, connector.ErrKey) { // a file that is no lock of this user stays
 		return err
 	}
 	if l != nil {
 		defer l.unlock()
 	}
 	now, err := d.lookup(r.name)
-	gone := missing(err)
+	gone := isMissing(err)
 	if err != nil && !gone {
 		return err
 	}
 	if !gone && r.purpose == putting && now.identity == r.segment && is() {
-		if err := d.unlink(r.name); err != nil && !missing(err) {
+		if err := d.unlink(r.name); err != nil && !isMissing(err) {
 			return err
 		}
 		gone = true
@@ -278,24 +277,24 @@ func (d directory) settleIf(r record, is func() bool) error {
 	return nil
 }
 
-// sweep removes what nobody came for, and comes again when there is more.
+// sweep removes expired values, and sets the timer for the next one.
 func (t *Transport) sweep() {
-	if t.enter() != nil {
+	if t.beginOperation() != nil {
 		return
 	}
-	defer t.leave()
+	defer t.endOperation()
 	now := time.Now()
 	next := time.Duration(0)
 	t.mu.Lock()
-	late := t.all(func(e *entry) bool { return now.Sub(e.at) >= t.opts.TTL })
+	late := t.entriesWhere(func(e *entry) bool { return now.Sub(e.putAt) >= t.opts.TTL })
 	t.mu.Unlock()
 	for _, e := range late {
-		there := t.dir.there(e.record)
-		if t.settle(e) != nil {
-			next = lastNap // somebody has it
+		there := t.dir.exists(e.record)
+		if t.removeEntry(e) != nil {
+			next = maxPause // another process has locked it
 			continue
 		}
-		t.forget(e)
+		t.untrack(e)
 		if there {
 			t.opts.Log.Warn("no reader came for a value", slog.String("edge", e.edge.String()), slog.String("key", e.key),
 				slog.Int64("bytes", e.size), slog.Duration("after", t.opts.TTL))
@@ -303,8 +302,8 @@ func (t *Transport) sweep() {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, e := range t.held {
-		if left := t.opts.TTL - now.Sub(e.at); left > 0 && (next == 0 || left < next) {
+	for _, e := range t.entries {
+		if left := t.opts.TTL - now.Sub(e.putAt); left > 0 && (next == 0 || left < next) {
 			next = left
 		}
 	}

@@ -42,12 +42,12 @@ func TestTransport(t *testing.T) {
 	}
 }
 
-// TestFormat: what other programs see of a value.
+// TestFormat: metadata, names, contents and modes of values are those of the format.
 func TestFormat(t *testing.T) {
 	dir := segment.Shm(t)
 	end := open(t, segment.Options{Dir: dir})
 	meta := put(t, end, "r1_thinker_0", old)
-	want := told("r1_thinker_0", len(old))
+	want := shmMetadata("r1_thinker_0", len(old))
 	if want["size"] = len(old); fmt.Sprint(meta) != fmt.Sprint(want) {
 		t.Errorf("metadata %v, want %v", meta, want)
 	}
@@ -74,7 +74,7 @@ func TestFormat(t *testing.T) {
 	}
 }
 
-// TestNoBytes: a value of no bytes has no segment in this format.
+// TestNoBytes: an empty value has no segment.
 func TestNoBytes(t *testing.T) {
 	end := open(t, segment.Options{Dir: segment.Shm(t)})
 	c := connector.New("test", end, codec.RawSerializer{})
@@ -88,9 +88,9 @@ func TestNoBytes(t *testing.T) {
 	}
 }
 
-// TestOneGets: of many readers, in two processes, one gets each value, with
-// metadata and without.
-func TestOneGets(t *testing.T) {
+// TestOneReaderGetsValue: one of many readers, in two processes, gets each value, with metadata and
+// without.
+func TestOneReaderGetsValue(t *testing.T) {
 	for _, generation := range []int{segment.ByMetadata, segment.ByKey} {
 		dir := segment.Shm(t)
 		opts := segment.Options{Generation: generation, Dir: dir}
@@ -109,7 +109,7 @@ func TestOneGets(t *testing.T) {
 					payload, err := r.Get(t.Context(), edge, key, meta)
 					if err == nil {
 						if got.Add(1); !bytes.Equal(payload.Bytes(), old) {
-							t.Error("not what was put")
+							t.Error("the bytes differ from those that were put")
 						}
 					} else if !errors.Is(err, connector.ErrNotFound) {
 						t.Error(err)
@@ -124,9 +124,8 @@ func TestOneGets(t *testing.T) {
 	}
 }
 
-// TestReplacedWhole: whoever reads a key that is put again and again gets one of the
-// values, whole.
-func TestReplacedWhole(t *testing.T) {
+// TestReplacedValueIsWhole: a reader of a key that is replaced all the time gets complete values.
+func TestReplacedValueIsWhole(t *testing.T) {
 	dir := segment.Shm(t)
 	writer := open(t, segment.Options{Dir: dir})
 	reader := spawn(t, childOptions{Generation: segment.ByKey, Dir: dir}, "")
@@ -153,8 +152,7 @@ func TestReplacedWhole(t *testing.T) {
 	<-done
 }
 
-// TestSweep: what nobody comes for is removed after the TTL, by name, and what came
-// later is not.
+// TestSweep: values are removed and logged after the TTL, and later ones are not.
 func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -179,8 +177,7 @@ func TestSweep(t *testing.T) {
 	})
 }
 
-// TestLockLeft: the lock of a consumer that never removes it goes with a later put,
-// after time enough for one that does.
+// TestLockLeft: a lock that its consumer never removes is removed by a put after orphanGrace.
 func TestLockLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := segment.Shm(t)
@@ -200,9 +197,7 @@ func TestLockLeft(t *testing.T) {
 	})
 }
 
-// TestLocked: a lock that somebody keeps holds up puts, gets and cleanups until the
-// timeout, and one that is given up is no obstacle.
-// TestNamedLikeMetadata: a key may be called as the segment is in its metadata.
+// TestNamedLikeMetadata: a key may be "shm", which metadata use for the segment.
 func TestNamedLikeMetadata(t *testing.T) {
 	for _, generation := range []int{segment.ByMetadata, segment.ByKey} {
 		c := connector.New("T", open(t, segment.Options{Dir: segment.Shm(t), Generation: generation}), codec.RawSerializer{})
@@ -211,26 +206,25 @@ func TestNamedLikeMetadata(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i, told := range []connector.Metadata{meta, {"shm": map[string]any(meta)}} { // the metadata, and wrapped
+		for i, withMeta := range []connector.Metadata{meta, {"shm": map[string]any(meta)}} { // the metadata, and wrapped
 			if i > 0 {
-				if _, told["shm"], err = c.Put(t.Context(), edge, "shm", want); err != nil {
+				if _, withMeta["shm"], err = c.Put(t.Context(), edge, "shm", want); err != nil {
 					t.Fatal(err)
 				}
 			}
-			v, err := c.Get(t.Context(), edge, "shm", told)
+			v, err := c.Get(t.Context(), edge, "shm", withMeta)
 			if err != nil {
-				t.Fatalf("generation %d, %v: %v", generation, told, err)
+				t.Fatalf("generation %d, %v: %v", generation, withMeta, err)
 			}
 			if !bytes.Equal(v.Bytes(), want) {
-				t.Errorf("generation %d: %d bytes that are not what was put", generation, v.Size())
+				t.Errorf("generation %d: %d bytes that are the bytes differ from those that were put", generation, v.Size())
 			}
 			v.Release()
 		}
 	}
 }
 
-// TestNoDescriptors: a lock that cannot be looked at for want of descriptors is neither
-// ignored nor forgotten.
+// TestNoDescriptors: without free descriptors Cleanup fails, and a later one removes the lock too.
 func TestNoDescriptors(t *testing.T) {
 	dir := segment.Shm(t)
 	end := open(t, segment.Options{Dir: dir})
@@ -257,6 +251,8 @@ func TestNoDescriptors(t *testing.T) {
 	}
 }
 
+// TestLocked: a lock that another process holds delays puts, gets and cleanups until the timeout; a
+// lock that was released does not.
 func TestLocked(t *testing.T) {
 	dir := segment.Shm(t)
 	end := open(t, segment.Options{Dir: dir, Timeout: time.Millisecond})
@@ -279,10 +275,10 @@ func TestLocked(t *testing.T) {
 	wantValue(t, end, "key", meta, old)
 }
 
-// TestCloseBusy: what cannot be removed at the end, because a living process has it
-// locked, is removed by whoever opens next.
+// TestCloseBusy: files that Close cannot remove, because a living process has locked them, are
+// removed by the next transport that is opened.
 func TestCloseBusy(t *testing.T) {
-	key := ours(t)
+	key := uniquePrefix(t)
 	p := startPython(t, "by key")
 	end, err := segment.New(segment.Options{Timeout: time.Millisecond})
 	if err != nil {
@@ -293,7 +289,7 @@ func TestCloseBusy(t *testing.T) {
 	wantErr(t, "close", end.Close(), connector.ErrBusy)
 	p.ask(t, order{Op: "unlock", Key: key})
 	next := open(t, segment.Options{})
-	wantNone(t, next, key, told(key, len(old)))
+	wantNone(t, next, key, shmMetadata(key, len(old)))
 }
 
 func TestOptions(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/inotify"
 )
 
-// watch tells those who wait that something happened under their names.
+// watch notifies waiting calls of changes to files with their names.
 type watch struct {
 	files *inotify.Watch
 
@@ -18,18 +18,18 @@ type watch struct {
 	waiting map[string][]chan struct{}
 }
 
-// changes are what a writer does: it makes files, and closes what it wrote to.
+// changes are the events of a writer, which creates files and closes files that it wrote.
 const changes = unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_CLOSE_WRITE
 
-// watching returns the watch of the transport, and begins it for the first who waits.
-func (t *Transport) watching() (*watch, error) {
+// startWatch returns the watch of the transport, and creates it for the first waiting call.
+func (t *Transport) startWatch() (*watch, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.watch != nil {
 		return t.watch, nil
 	}
 	w := &watch{waiting: make(map[string][]chan struct{})}
-	w.files = inotify.New(w.tell)
+	w.files = inotify.New(w.notify)
 	if err := w.files.Add(t.opts.Dir, changes); err != nil {
 		w.files.Close()
 		return nil, fmt.Errorf("%w: %w", connector.ErrUnavailable, err)
@@ -38,8 +38,7 @@ func (t *Transport) watching() (*watch, error) {
 	return w, nil
 }
 
-// subscribe returns a channel on which something arrives after changes of a segment
-// or its lock.
+// subscribe returns a channel that receives a value after changes of a segment or its lock.
 func (w *watch) subscribe(name string) chan struct{} {
 	changed := make(chan struct{}, 1)
 	w.mu.Lock()
@@ -68,8 +67,8 @@ func (w *watch) unsubscribe(name string, changed chan struct{}) {
 	}
 }
 
-// tell wakes whoever waits for a name, or all of them: what was lost has none.
-func (w *watch) tell(name []byte) {
+// notify wakes the calls that wait for a name; an empty name, after lost events, wakes all of them.
+func (w *watch) notify(name []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(name) > 0 {
@@ -85,7 +84,7 @@ func wake(all []chan struct{}) {
 	for _, c := range all {
 		select {
 		case c <- struct{}{}:
-		default: // it has not looked since the last
+		default: // it has a notification that it did not read yet
 		}
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector/shm"
 )
 
-// A program registers the types that it wants, and opens connectors by name. This one
-// hands a value to itself.
+// A program registers the types that it needs, and opens connectors by name. This one puts a value
+// and gets it itself.
 func Example() {
 	ctx := context.Background()
 	types := new(connector.Registry)
@@ -42,8 +42,8 @@ func Example() {
 	// Output: <nil> [1 2 3]
 }
 
-// In a process that is attached to a host, the host's exchange carries the values, to
-// every other process that is attached. Await waits for one.
+// In a process that is attached to a host, values go through the host's exchange to all other
+// attached processes. Await waits for one.
 func Example_host() {
 	ctx := context.Background()
 	node, err := node.Join(ctx, "listener", node.JoinOptions{Bus: "speech"})

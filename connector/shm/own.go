@@ -12,18 +12,18 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// own is the ring of a process that is attached to no host.
-var own process
+// ownRing is the ring of a process that is attached to no host.
+var ownRing process
 
-// process keeps one ring while anybody uses it.
+// process keeps one ring while it has references.
 type process struct {
-	mu    sync.Mutex
-	ring  *ring.Ring
-	opts  settings
-	users int // transports, and values that were got
+	mu   sync.Mutex
+	ring *ring.Ring
+	opts settings
+	refs int // open transports, running puts, and values that were not released
 }
 
-// settings are what all connectors of the process agree on.
+// settings are the values that all connectors of the process agree on.
 type settings struct {
 	bytes        int64
 	ttl, timeout time.Duration
@@ -46,15 +46,15 @@ func (p *process) open(config connector.Config) (connector.Transport, error) {
 		return nil, fmt.Errorf("%w: this process has a ring of %d bytes already: all its connectors of this type agree on %s, %s and %s",
 			connector.ErrSettings, p.opts.bytes, optRing, optTTL, optTimeout)
 	}
-	p.users++
+	p.refs++
 	return &end{End: p.ring.End(), process: p}, nil
 }
 
-// leave closes the ring behind its last user.
-func (p *process) leave() error {
+// release drops a reference, and closes the ring with the last one.
+func (p *process) release() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.users--; p.users > 0 {
+	if p.refs--; p.refs > 0 {
 		return nil
 	}
 	r := p.ring
@@ -69,12 +69,12 @@ type end struct {
 	closed  bool // guarded by the process's lock
 }
 
-// Put implements [connector.Transport]. The ring stays for as long as it is written to.
+// Put implements [connector.Transport]. It retains the ring while it writes.
 func (e *end) Put(ctx context.Context, edge connector.Edge, key string, size int, fill func(dst []byte) error) (meta connector.Metadata, err error) {
-	if !e.use() {
+	if !e.retain() {
 		return nil, connector.ErrClosed
 	}
-	defer func() { err = errors.Join(err, e.process.leave()) }()
+	defer func() { err = errors.Join(err, e.process.release()) }()
 	meta, err = e.End.Put(ctx, edge, key, size, fill)
 	if errors.Is(err, connector.ErrTooLarge) {
 		return nil, fmt.Errorf("%w: raise %s, which is %d", err, optRing, e.process.opts.bytes)
@@ -84,38 +84,38 @@ func (e *end) Put(ctx context.Context, edge connector.Edge, key string, size int
 
 // Get implements [connector.Transport].
 func (e *end) Get(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
-	return e.take(func() (connector.Payload, error) { return e.End.Get(ctx, edge, key, meta) })
+	return e.getRetained(func() (connector.Payload, error) { return e.End.Get(ctx, edge, key, meta) })
 }
 
 // Await implements [connector.Transport].
 func (e *end) Await(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
-	return e.take(func() (connector.Payload, error) { return e.End.Await(ctx, edge, key, meta) })
+	return e.getRetained(func() (connector.Payload, error) { return e.End.Await(ctx, edge, key, meta) })
 }
 
 // Peek implements [connector.Peeker].
 func (e *end) Peek(ctx context.Context, edge connector.Edge, key string, meta connector.Metadata) (connector.Payload, error) {
-	return e.take(func() (connector.Payload, error) { return e.End.Peek(ctx, edge, key, meta) })
+	return e.getRetained(func() (connector.Payload, error) { return e.End.Peek(ctx, edge, key, meta) })
 }
 
-// take gets a value that keeps the ring. It keeps it from before the value is got, so
-// that a Close at that moment does not take it away from under the value.
-func (e *end) take(get func() (connector.Payload, error)) (connector.Payload, error) {
-	if !e.use() {
+// getRetained gets a value that retains the ring. The reference exists before the get, so that a
+// concurrent Close does not close the ring under the value.
+func (e *end) getRetained(get func() (connector.Payload, error)) (connector.Payload, error) {
+	if !e.retain() {
 		return nil, connector.ErrClosed
 	}
 	got, err := get()
 	if err != nil {
-		return nil, errors.Join(err, e.process.leave())
+		return nil, errors.Join(err, e.process.release())
 	}
 	return &value{Payload: got, process: e.process}, nil
 }
 
-// use adds a user of the ring, unless this one is not any more.
-func (e *end) use() bool {
+// retain adds a reference to the ring, unless this end is closed.
+func (e *end) retain() bool {
 	e.process.mu.Lock()
 	defer e.process.mu.Unlock()
 	if !e.closed {
-		e.process.users++
+		e.process.refs++
 	}
 	return !e.closed
 }
@@ -130,10 +130,10 @@ func (e *end) Close() error {
 	if again {
 		return err
 	}
-	return errors.Join(err, e.process.leave())
+	return errors.Join(err, e.process.release())
 }
 
-// value is a payload that keeps the ring.
+// value is a payload that retains the ring.
 type value struct {
 	connector.Payload
 	process *process
@@ -142,5 +142,5 @@ type value struct {
 // Release implements [connector.Payload].
 func (v *value) Release() {
 	v.Payload.Release()
-	_ = v.process.leave() // nothing is held any more
+	_ = v.process.release() // an error would mean a held payload: there is none
 }

@@ -17,7 +17,7 @@ func openOwn(t *testing.T, ringBytes int) *end {
 	if err != nil {
 		t.Fatal(err)
 	}
-	opened, err := own.open(connector.Config{Settings: settings})
+	opened, err := ownRing.open(connector.Config{Settings: settings})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,9 +28,9 @@ func openOwn(t *testing.T, ringBytes int) *end {
 	return e
 }
 
-// TestClosedMeanwhile closes the last end of the ring while a value is on its way: the
-// ring stays until that is over, and then it is gone.
-func TestClosedMeanwhile(t *testing.T) {
+// TestCloseDuringPutAndGet closes the last end of the ring during a put and a get: the ring stays
+// until they return and the value is released, and is closed then.
+func TestCloseDuringPutAndGet(t *testing.T) {
 	t.Run("put", func(t *testing.T) {
 		e := openOwn(t, 1<<20)
 		_, err := e.Put(t.Context(), ab, "k", 1000, func([]byte) error { return e.Close() })
@@ -39,11 +39,11 @@ func TestClosedMeanwhile(t *testing.T) {
 		}
 	})
 	t.Run("get", func(t *testing.T) {
-		e := openOwn(t, 2<<20) // another ring: the first is gone
+		e := openOwn(t, 2<<20) // a second ring: the first is closed
 		if _, err := e.Put(t.Context(), ab, "k", 1000, func([]byte) error { return nil }); err != nil {
 			t.Fatal(err)
 		}
-		got, err := e.take(func() (connector.Payload, error) {
+		got, err := e.getRetained(func() (connector.Payload, error) {
 			got, err := e.End.Get(context.Background(), ab, "k", nil)
 			return got, errors.Join(err, e.Close())
 		})
@@ -54,7 +54,7 @@ func TestClosedMeanwhile(t *testing.T) {
 			t.Errorf("got %d bytes", n)
 		}
 		if _, err := e.Get(t.Context(), ab, "k", nil); !errors.Is(err, connector.ErrClosed) {
-			t.Errorf("get of what is closed: %v, want ErrClosed", err)
+			t.Errorf("get from a closed end: %v, want ErrClosed", err)
 		}
 		got.Release()
 	})

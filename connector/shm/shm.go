@@ -34,28 +34,28 @@ const (
 )
 
 const (
-	// noThreshold leaves nothing in the metadata but what is empty.
+	// noThreshold leaves only empty values in the metadata.
 	noThreshold      = -1
 	defaultThreshold = 64 << 10
 	defaultTTL       = 10 * time.Minute
 	defaultTimeout   = 30 * time.Second
 	defaultRing      = 64 << 20
-	leastRing        = 64 << 10
+	minRing          = 64 << 10
 )
 
-// Type returns the type, to be registered.
+// Type returns the type, for a registry.
 func Type() connector.Type {
 	return connector.Type{
 		Name: Name,
 		Options: []connector.Option{
-			{Key: optMode, Kind: connector.Text, Default: modeRing, Choices: []string{modeRing, modeSegment}, Doc: "Where values lie: in the project's own store, or in named segments in the format of vLLM-Omni."},
+			{Key: optMode, Kind: connector.Text, Default: modeRing, Choices: []string{modeRing, modeSegment}, Doc: "Where values are kept: in the project's own store, or in named segments in the format of vLLM-Omni."},
 			{Key: optThreshold, Kind: connector.Integer, Default: int64(noThreshold), Doc: "Values of up to so many bytes travel in the metadata, where no key finds them. Left out, it is 65536, and in segments of generation 2 none do."},
-			{Key: optTTL, Kind: connector.Duration, Default: defaultTTL, Doc: "How long a value may lie until somebody comes for it; 0 is for ever."},
+			{Key: optTTL, Kind: connector.Duration, Default: defaultTTL, Doc: "How long a value stays if no reader gets it; 0 is for ever."},
 			{Key: optTimeout, Kind: connector.Duration, Default: defaultTimeout, Min: 1, Doc: "How long a put waits for room, and in segments for a lock that another process holds."},
 			{Key: optGeneration, Kind: connector.Integer, Default: int64(segment.ByKey), Min: segment.ByMetadata, Max: segment.ByKey, Doc: "Of segments, how values are put: 2 as vLLM-Omni since 0.14, by key; 1 as before it, by metadata."},
-			{Key: optRing, Kind: connector.Integer, Default: int64(defaultRing), Min: leastRing, Doc: "The memory of a process that is attached to no host, in bytes."},
-			{Key: optStore, Gone: "leave it out, and attach both processes to one host, which keeps the values, or take mode segment"},
-			{Key: optReaders, Gone: "leave it out, together with store"},
+			{Key: optRing, Kind: connector.Integer, Default: int64(defaultRing), Min: minRing, Doc: "The memory of a process that is attached to no host, in bytes."},
+			{Key: optStore, Removed: "leave it out, and attach both processes to one host, which keeps the values, or take mode segment"},
+			{Key: optReaders, Removed: "leave it out, together with store"},
 		},
 		Open: open,
 	}
@@ -70,8 +70,8 @@ func open(ctx context.Context, config connector.Config) (connector.Transport, er
 	return modes[config.Settings.Text(optMode)](ctx, config)
 }
 
-// threshold is the size of the largest value that travels in the metadata: orElse where the
-// configuration does not say.
+// threshold returns the size of the largest value that travels in the metadata: orElse if the
+// configuration does not set it.
 func threshold(config connector.Config, orElse int64) int64 {
 	if set := config.Settings.Int(optThreshold); set != noThreshold {
 		return set
@@ -79,14 +79,14 @@ func threshold(config connector.Config, orElse int64) int64 {
 	return orElse
 }
 
-// openSegment leaves in the metadata what the configuration says, and where it does not, what
-// vLLM-Omni of that generation would.
+// openSegment leaves values in the metadata as the configuration says; without that setting, as
+// vLLM-Omni of that generation does.
 func openSegment(_ context.Context, config connector.Config) (connector.Transport, error) {
 	generation, inlineBytes := int(config.Settings.Int(optGeneration)), int64(0)
 	switch {
 	case generation == segment.ByMetadata:
 		inlineBytes = threshold(config, defaultThreshold)
-	case !config.Lasting: // who gets what lasts has only the key
+	case !config.Lasting: // the reader of a lasting value has only the key
 		inlineBytes = threshold(config, 0)
 	}
 	return segment.New(segment.Options{ //nolint:wrapcheck // it says what it did
@@ -106,15 +106,16 @@ func openRing(_ context.Context, config connector.Config) (connector.Transport, 
 	}
 	t := &transport{Transport: under, threshold: threshold(config, defaultThreshold), timeout: config.Settings.Duration(optTimeout)}
 	if config.Lasting {
-		t.threshold = noThreshold // who gets it has only the key
+		t.threshold = noThreshold // the reader of a lasting value has only the key
 	}
 	if p, ok := under.(connector.Peeker); ok {
-		return peeking{t, p}, nil
+		return peekTransport{t, p}, nil
 	}
 	return t, nil
 }
 
-// findRing finds the host's exchange, or the ring that this process's transports share.
+// findRing returns a transport of the host's exchange, or of the ring that this process's
+// transports share.
 func findRing(config connector.Config) (connector.Transport, error) {
 	switch {
 	case config.Exchange != nil:
@@ -122,7 +123,7 @@ func findRing(config connector.Config) (connector.Transport, error) {
 	case config.Lasting:
 		return nil, fmt.Errorf("%w: what lies in this process's ring ends with it: attach to a host", connector.ErrUnavailable)
 	}
-	return own.open(config)
+	return ownRing.open(config)
 }
 
 // transport leaves small values in the metadata.
@@ -132,8 +133,8 @@ type transport struct {
 	timeout   time.Duration
 }
 
-// peeking is one over a transport whose values can be looked at.
-type peeking struct {
+// peekTransport is a transport whose values can be peeked at.
+type peekTransport struct {
 	*transport
 	connector.Peeker
 }

@@ -51,8 +51,8 @@ func mustOpen(t *testing.T, extra map[string]any, exchange connector.Exchange) *
 	return c
 }
 
-// transport opens the transport alone. With no threshold only the value of no
-// bytes travels in the metadata, which are not the transport's to read.
+// transport opens the transport alone. With a threshold of 0 only empty values travel in the
+// metadata, which the connector reads.
 func transport(t *testing.T, exchange connector.Exchange) connector.Transport {
 	t.Helper()
 	settings, err := shm.Type().Settings(map[string]any{"shm_threshold_bytes": 0, "ring_bytes": 16 << 20})
@@ -65,12 +65,12 @@ func transport(t *testing.T, exchange connector.Exchange) connector.Transport {
 	}
 	p, ok := tr.(connector.Peeker)
 	if !ok {
-		t.Fatal("values cannot be looked at")
+		t.Fatal("the transport is no Peeker")
 	}
 	return inlined{tr, p}
 }
 
-// inlined reads what came in the metadata, as a connector does.
+// inlined reads values in the metadata, as a connector does.
 type inlined struct {
 	connector.Transport
 	connector.Peeker
@@ -89,7 +89,7 @@ type payload []byte
 func (p payload) Bytes() []byte { return p }
 func (p payload) Release()      {}
 
-// exchange stands for a host's: ends of one ring.
+// exchange stands for a host's exchange: its transports are ends of one ring.
 type exchange struct{ ring *ring.Ring }
 
 func (x exchange) OpenExchange(bool) (connector.Transport, error) { return x.ring.End(), nil }
@@ -111,19 +111,19 @@ func newExchange(t *testing.T) exchange {
 
 func TestTransport(t *testing.T) {
 	t.Run("by itself", func(t *testing.T) {
-		connectortest.Run(t, connectortest.Ends{Told: true, Open: func(t *testing.T) (put, get connector.Transport) {
+		connectortest.Run(t, connectortest.Ends{MetadataUnique: true, Open: func(t *testing.T) (put, get connector.Transport) {
 			return transport(t, nil), transport(t, nil)
 		}})
 	})
 	t.Run("in an exchange", func(t *testing.T) {
-		connectortest.Run(t, connectortest.Ends{Told: true, Open: func(t *testing.T) (put, get connector.Transport) {
+		connectortest.Run(t, connectortest.Ends{MetadataUnique: true, Open: func(t *testing.T) (put, get connector.Transport) {
 			x := newExchange(t)
 			return transport(t, x), transport(t, x)
 		}})
 	})
 }
 
-// blind hides that values can be looked at.
+// blind hides that the transport is a Peeker.
 type blind struct{ exchange }
 
 func (x blind) OpenExchange(lasting bool) (connector.Transport, error) {
@@ -131,7 +131,7 @@ func (x blind) OpenExchange(lasting bool) (connector.Transport, error) {
 	return struct{ connector.Transport }{under}, err
 }
 
-// TestPeek: a value can be looked at, wherever it lies, if it can be there.
+// TestPeek: a value can be peeked at, in the metadata and in a transport that is a Peeker.
 func TestPeek(t *testing.T) {
 	small, large := []byte("a small one"), bytes.Repeat([]byte("v"), 1000)
 	for name, c := range map[string]struct {
@@ -172,8 +172,7 @@ func TestPeek(t *testing.T) {
 	}
 }
 
-// TestThreshold: values at or under the threshold travel in the metadata, and no
-// others.
+// TestThreshold: values up to the threshold travel in the metadata, and no others.
 func TestThreshold(t *testing.T) {
 	for name, c := range map[string]struct {
 		extra    map[string]any
@@ -219,9 +218,9 @@ func TestThreshold(t *testing.T) {
 	}
 }
 
-// TestThresholdOfSegments: a threshold that is set counts in each generation. One that is not
-// leaves generation 2 as vLLM-Omni has it, all of it found by key; what is lasting is found by
-// it whatever is set.
+// TestThresholdOfSegments: a threshold that is set applies to each generation. Without one, all
+// values of generation 2 are found by key, as with vLLM-Omni; lasting values are found by key with
+// any threshold.
 func TestThresholdOfSegments(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("segments need Linux")
@@ -271,8 +270,8 @@ func TestThresholdOfSegments(t *testing.T) {
 	}
 }
 
-// TestSegmentMode: what is put is a segment that other programs find by its
-// key, however small it is; the older generation has small values in the metadata.
+// TestSegmentMode: a value of any size is a segment that other programs find by its key; the older
+// generation has small values in the metadata.
 func TestSegmentMode(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		if _, err := open(t, map[string]any{"mode": "segment"}, nil); !errors.Is(err, connector.ErrUnavailable) {
@@ -314,13 +313,13 @@ func TestSettings(t *testing.T) {
 	}
 	mustOpen(t, map[string]any{"ring_bytes": 1 << 20}, nil)
 	if _, err := open(t, map[string]any{"ring_bytes": 2 << 20}, nil); !errors.Is(err, connector.ErrSettings) {
-		t.Errorf("another size while there is a ring: %v, want ErrSettings", err)
+		t.Errorf("another size while the process has a ring: %v, want ErrSettings", err)
 	}
 }
 
-// TestRingGoesWithItsUsers: a value keeps the ring, and the last user takes it
-// along, so that the next may have another.
-func TestRingGoesWithItsUsers(t *testing.T) {
+// TestLastUserClosesRing: a value retains the ring, and the last user closes it, so that the next
+// ring may have other settings.
+func TestLastUserClosesRing(t *testing.T) {
 	c := mustOpen(t, map[string]any{"ring_bytes": 1 << 20}, nil)
 	want := strings.Repeat("v", 100_000)
 	_, meta, err := c.Put(t.Context(), edge, "k", want)
@@ -345,9 +344,9 @@ func TestRingGoesWithItsUsers(t *testing.T) {
 	mustOpen(t, map[string]any{"ring_bytes": 2 << 20}, nil)
 }
 
-// TestGone: an option that the connector had once is refused, and the error says what to
-// do instead: left to the stages, it would have two processes put into rings of their own.
-func TestGone(t *testing.T) {
+// TestRemovedOptions: an option of an earlier version is refused, and the error says what to do
+// instead: left to the stages, it would make two processes put into two rings.
+func TestRemovedOptions(t *testing.T) {
 	for key, value := range map[string]any{"store": "speech", "readers": 2} {
 		for _, mode := range []string{"ring", "segment"} {
 			_, err := open(t, map[string]any{"mode": mode, key: value}, nil)
@@ -358,7 +357,7 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestTooLarge: what the ring of this process can never take says what to change.
+// TestTooLarge: the error for a value larger than the process's ring names the setting to raise.
 func TestTooLarge(t *testing.T) {
 	c := mustOpen(t, map[string]any{"ring_bytes": 1 << 20}, nil)
 	_, _, err := c.Put(t.Context(), edge, "key", make([]byte, 2<<20))
@@ -367,7 +366,7 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// TestTimeout: a put without room ends in its time.
+// TestTimeout: a put without space ends after its timeout.
 func TestTimeout(t *testing.T) {
 	c := mustOpen(t, map[string]any{"ring_bytes": 256 << 10, "timeout": "10ms", "shm_threshold_bytes": 0}, nil)
 	value := strings.Repeat("v", 60_000)
@@ -380,11 +379,11 @@ func TestTimeout(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Error("100 values of 60000 bytes found room in 256 KiB")
+	t.Error("100 values of 60000 bytes fit into 256 KiB")
 }
 
-// TestTimeoutInExchange: so does one in an exchange, whose own patience is for those who say
-// nothing.
+// TestTimeoutInExchange: the timeout applies in an exchange too, whose own timeout is for puts
+// without a deadline.
 func TestTimeoutInExchange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := mustOpen(t, map[string]any{"timeout": "2m"}, newExchange(t))
@@ -396,11 +395,11 @@ func TestTimeoutInExchange(t *testing.T) {
 				continue
 			}
 			if waited := time.Since(began); !errors.Is(err, connector.ErrFull) || waited != 2*time.Minute {
-				t.Errorf("a put without room ended after %v: %v", waited, err)
+				t.Errorf("a put without space ended after %v: %v", waited, err)
 			}
 			return
 		}
-		t.Error("10 values of 4 MiB found room in 16")
+		t.Error("10 values of 4 MiB fit into 16")
 	})
 }
 
@@ -419,8 +418,8 @@ func (silent) Put(ctx context.Context, _ connector.Edge, _ string, _ int, _ func
 	return nil, fmt.Errorf("%w: the host has not answered", ctx.Err())
 }
 
-// TestTimeoutOfHost: a host that does not answer is not said to have no room: nobody knows
-// whether the value was put.
+// TestTimeoutOfHost: the error of a host that does not answer is not ErrFull: it is unknown whether
+// the value was put.
 func TestTimeoutOfHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := mustOpen(t, nil, stopped{newExchange(t)})
@@ -431,8 +430,8 @@ func TestTimeoutOfHost(t *testing.T) {
 	})
 }
 
-// TestLasting: the ring of a process cannot outlive it. In an exchange, what is lasting
-// is found by its key alone, however small it is.
+// TestLasting: the ring of a process cannot outlive it. In an exchange, a lasting value of any size
+// is found by its key alone.
 func TestLasting(t *testing.T) {
 	var r connector.Registry
 	if err := r.Register(shm.Type()); err != nil {
@@ -473,10 +472,10 @@ func TestPage(t *testing.T) {
 		said[m[1]] = m[2]
 	}
 	for _, o := range shm.Type().Options {
-		if o.Gone != "" {
+		if o.Removed != "" {
 			continue
 		}
-		if _, err := o.Read(o.Default); err != nil { // it depends on others, and the page says how
+		if _, err := o.Read(o.Default); err != nil { // the default depends on other options, and the page explains it
 			if !strings.Contains(string(page), "| `"+o.Key+"` | [below](#") {
 				t.Errorf("the page does not say where the default of %s is", o.Key)
 			}

@@ -13,8 +13,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// arena is physical memory of a device, mapped into this process. The mapping,
-// and the descriptor, keep the memory: its own handle is given back at once.
+// arena is physical memory of a device, mapped into this process. The mapping and the descriptor
+// keep the memory alive: its own handle is released at once.
 type arena struct {
 	g      *gpu
 	base   cudaipc.Ptr
@@ -38,13 +38,13 @@ func (g *gpu) newArena(sizeBytes int64) (a *arena, err error) {
 		return nil, g.invalid(symMemCreate, "an arena of %d bytes", sizeBytes)
 	}
 	a = &arena{g: g, fd: -1}
-	err = g.bringIn(func(c *caller) error {
+	err = g.doMapping(func(c *caller) error {
 		unit, err := g.granularity(c)
 		if err != nil {
 			return err
 		}
 		if sizeBytes > math.MaxInt64-unit {
-			return g.tooMuch(symMemCreate, sizeBytes)
+			return g.outOfMemory(symMemCreate, sizeBytes)
 		}
 		a.bytes = (sizeBytes + unit - 1) / unit * unit
 		g.describe(c)
@@ -60,14 +60,14 @@ func (g *gpu) newArena(sizeBytes int64) (a *arena, err error) {
 			unix.Close(a.fd)
 		}
 		return err
-	}, a.keep, func(c *caller) { unix.Close(a.fd); _ = a.unmap(c) })
+	}, a.track, func(c *caller) { unix.Close(a.fd); _ = a.unmap(c) })
 	if err != nil {
 		return nil, err
 	}
 	return a, nil
 }
 
-// granularity is what sizes and addresses of arenas are multiples of.
+// granularity returns the unit of sizes and addresses of arenas.
 func (g *gpu) granularity(c *caller) (int64, error) {
 	g.describe(c)
 	if err := g.must(c, symMemGetAllocationGranularity, address(&c.word), address(&c.memory), granularityMinimum); err != nil {
@@ -76,10 +76,10 @@ func (g *gpu) granularity(c *caller) (int64, error) {
 	if unit := int64(c.word); unit > 0 {
 		return unit, nil
 	}
-	return 0, g.unsupported(symMemGetAllocationGranularity, "memory comes in units of nothing")
+	return 0, g.unsupported(symMemGetAllocationGranularity, "the granularity of memory is 0")
 }
 
-// describe says in the frame what memory is wanted.
+// describe fills in the frame's description of an arena's memory.
 func (g *gpu) describe(c *caller) {
 	c.memory = allocation{
 		kind: allocationPinned, handles: handleDescriptor,
@@ -87,8 +87,8 @@ func (g *gpu) describe(c *caller) {
 	}
 }
 
-// export makes the descriptor of memory. No process that is started meanwhile
-// gets it too.
+// export makes the descriptor of memory. The fork lock keeps it out of programs that are started
+// meanwhile.
 func (g *gpu) export(c *caller, memory uintptr) (int, error) {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
@@ -101,7 +101,7 @@ func (g *gpu) export(c *caller, memory uintptr) (int, error) {
 	return fd, nil
 }
 
-// mapMemory gives memory an address, which the device and its peers may use.
+// mapMemory maps memory at an address that the device and its peers may use.
 func (g *gpu) mapMemory(c *caller, memory uintptr, bytes int64) (cudaipc.Ptr, error) {
 	if err := g.must(c, symMemAddressReserve, address(&c.word), uintptr(bytes), 0, 0, 0); err != nil {
 		return 0, err
@@ -118,8 +118,8 @@ func (g *gpu) mapMemory(c *caller, memory uintptr, bytes int64) (cudaipc.Ptr, er
 	return 0, err
 }
 
-// grant gives access to the device and its peers; to itself alone where one of
-// them makes trouble, since peers are an extra.
+// grant gives access to the device and its peers; if that fails, to the device alone, since peers
+// are optional.
 func (g *gpu) grant(c *caller, base uintptr, bytes int64) error {
 	n := 0
 	for _, number := range g.access {
@@ -144,7 +144,7 @@ func (g *gpu) importArena(fd int, sizeBytes int64) (a *arena, err error) {
 		return nil, g.invalid(symMemImportFromShareableHandle, "an arena of %d bytes behind descriptor %d", sizeBytes, fd)
 	}
 	a = &arena{g: g, bytes: sizeBytes, fd: -1}
-	err = g.bringIn(func(c *caller) error {
+	err = g.doMapping(func(c *caller) error {
 		unit, err := g.granularity(c)
 		if err != nil {
 			return err
@@ -155,21 +155,21 @@ func (g *gpu) importArena(fd int, sizeBytes int64) (a *arena, err error) {
 		// The descriptor travels as a pointer by value, not behind one.
 		got := c.call(symMemImportFromShareableHandle, address(&c.word), uintptr(fd), handleDescriptor)
 		if got != success {
-			return stale(g.fail(c, symMemImportFromShareableHandle, got), got)
+			return asStale(g.fail(c, symMemImportFromShareableHandle, got), got)
 		}
 		memory := uintptr(c.word)
 		defer c.call(symMemRelease, memory)
 		a.base, err = g.mapMemory(c, memory, sizeBytes)
 		return err
-	}, a.keep, func(c *caller) { _ = a.unmap(c) })
+	}, a.track, func(c *caller) { _ = a.unmap(c) })
 	if err != nil {
 		return nil, err
 	}
 	return a, nil
 }
 
-// stale says of a handle or descriptor what the driver can only say in general.
-func stale(err error, got code) error {
+// asStale makes a general error of the driver for a handle or a descriptor an ErrStaleHandle.
+func asStale(err error, got code) error {
 	switch got {
 	case invalidValue, mapFailed, operatingSystem, invalidHandle:
 		var e *cudaipc.Error
@@ -181,13 +181,13 @@ func stale(err error, got code) error {
 	return err
 }
 
-// keep notes that the arena is mapped.
-func (a *arena) keep() {
+// track records the mapped arena.
+func (a *arena) track() {
 	a.g.arenas[a.base] = a
 	a.g.ranges.add(a.base, a.bytes)
 }
 
-// unmap takes the arena's memory and its address away.
+// unmap releases the arena's memory and its address.
 func (a *arena) unmap(c *caller) error {
 	if err := a.g.must(c, symMemUnmap, uintptr(a.base), uintptr(a.bytes)); err != nil {
 		return err
@@ -195,7 +195,7 @@ func (a *arena) unmap(c *caller) error {
 	return a.g.must(c, symMemAddressFree, uintptr(a.base), uintptr(a.bytes))
 }
 
-// Close implements cudaipc.Arena. It waits for what was submitted before.
+// Close implements cudaipc.Arena. It waits for the operations that were submitted before.
 func (a *arena) Close() error {
 	if a.closed.Swap(true) {
 		return nil
@@ -204,8 +204,8 @@ func (a *arena) Close() error {
 		unix.Close(a.fd)
 	}
 	g := a.g
-	settled := g.settle()
-	return g.takeAway(func(*caller) error {
+	settled := g.synchronize()
+	return g.doFreeing(func(*caller) error {
 		delete(g.arenas, a.base)
 		g.ranges.remove(a.base)
 		return nil

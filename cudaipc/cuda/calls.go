@@ -4,82 +4,82 @@ package cuda
 
 import "runtime"
 
-// Calls are made on the threads of those who want them, one at a time for each GPU,
-// with its context current for just so long: going to a thread that has it, and back,
-// takes many times what a call does. Between begin and end the goroutine has the lock,
-// and its thread for itself.
+// Calls run on the threads of their callers, one at a time for each GPU, with the GPU's context
+// current for the duration of the calls: switching to a thread with the context, and back, takes
+// many times as long as a call. Between lockContext and unlockContext the goroutine holds the lock
+// and is bound to its thread.
 //
-// What takes memory away may wait in the driver for streams, whatever settle did, and
-// a stream may wait for what somebody else is about to submit. What maps memory, or pins
-// it, takes as long as that is large. Both are called apart: with the context, and
-// without the lock.
+// A call that frees memory may wait in the driver for streams, even after synchronize, and a stream
+// may wait for operations that another goroutine is about to submit. A call that maps or pins
+// memory takes time proportional to its size. Both kinds run with the context, but without the
+// lock.
 
-// begin is the beginning of calls. The error is the sticky one, which does not matter
-// to those that take something down (last), or that the GPU is closed.
-func (g *gpu) begin(last bool) (*caller, error) {
+// lockContext takes the lock and makes the context current. The error is the sticky one, which is
+// ignored if last is set, for calls that release something, or that of a closed GPU.
+func (g *gpu) lockContext(last bool) (*caller, error) {
 	if !last {
 		if err := g.failed(); err != nil {
 			return nil, err
 		}
 	}
 	g.mu.Lock()
-	if g.ended {
+	if g.stopped {
 		g.mu.Unlock()
 		return nil, g.closed(symCtxPushCurrent, contextGone, "GPU")
 	}
-	if err := g.enter(g.caller); err != nil {
+	if err := g.pushContext(g.caller); err != nil {
 		g.mu.Unlock()
 		return nil, err
 	}
 	return g.caller, nil
 }
 
-func (g *gpu) end(c *caller) {
-	leave(c)
+func (g *gpu) unlockContext(c *caller) {
+	popContext(c)
 	g.mu.Unlock()
 }
 
-// enter makes the context the thread's, on top of what it has: that may be somebody
-// else's, who knows nothing of this.
-func (g *gpu) enter(c *caller) error {
+// pushContext makes the context current, on top of the thread's present one, which may belong to
+// other code.
+func (g *gpu) pushContext(c *caller) error {
 	runtime.LockOSThread()
 	if got := c.call(symCtxPushCurrent, g.context); got != success {
 		runtime.UnlockOSThread()
 		return g.fail(c, symCtxPushCurrent, got)
 	}
-	// While another thread captures a graph, many calls fail in all threads, and
-	// end the capture. What is called here is never meant to be in a graph.
+	// While another thread captures a graph, many calls fail in all threads, and end the capture.
+	// Calls of this package never belong to a graph.
 	c.number = captureRelaxed
 	c.call(symThreadExchangeCaptureMode, address(&c.number))
 	c.mode = c.number
 	return nil
 }
 
-// leave leaves the thread as it was.
-func leave(c *caller) {
+// popContext restores the state of the thread.
+func popContext(c *caller) {
 	c.number = c.mode
 	c.call(symThreadExchangeCaptureMode, address(&c.number))
 	c.call(symCtxPopCurrent, address(&c.word))
 	runtime.UnlockOSThread()
 }
 
-// do makes calls.
+// do runs calls with the lock and the context.
 func (g *gpu) do(run func(*caller) error) error {
-	c, err := g.begin(false)
+	c, err := g.lockContext(false)
 	if err != nil {
 		return err
 	}
-	defer g.end(c)
+	defer g.unlockContext(c)
 	return run(c)
 }
 
-// undo makes calls that take something down. On a device that has failed there is
-// nothing left to take down, so what the driver says then is no error.
-func (g *gpu) undo(run func(*caller) error) error {
-	c, err := g.begin(true)
+// doClosing runs calls that release something. On a failed device there is nothing to release, so
+// errors of the driver are dropped.
+func (g *gpu) doClosing(run func(*caller) error) error {
+	c, err := g.lockContext(true)
 	if err == nil {
 		err = run(c)
-		g.end(c)
+		g.unlockContext(c)
 	}
 	if g.failed() == nil {
 		return err
@@ -87,42 +87,42 @@ func (g *gpu) undo(run func(*caller) error) error {
 	return nil
 }
 
-// apart makes calls that may wait, and look at nothing of the GPU's but its context.
-func (g *gpu) apart(run func(*caller) error) error {
+// doUnlocked runs calls that may wait, and that use only the context of the GPU.
+func (g *gpu) doUnlocked(run func(*caller) error) error {
 	g.mu.Lock()
-	if g.ended {
+	if g.stopped {
 		g.mu.Unlock()
 		return g.closed(symCtxPushCurrent, contextGone, "GPU")
 	}
-	g.waiting.Add(1)
+	g.unlocked.Add(1)
 	g.mu.Unlock()
-	defer g.waiting.Done()
+	defer g.unlocked.Done()
 	c, err := newCaller(&g.lib.addresses)
 	if err != nil {
 		return err
 	}
 	defer c.free()
-	if err := g.enter(c); err != nil {
+	if err := g.pushContext(c); err != nil {
 		return err
 	}
-	defer leave(c)
+	defer popContext(c)
 	return run(c)
 }
 
-// bringIn is apart, for what makes memory known to the GPU or maps it, which can take
-// long, and then note with the lock. If the GPU was closed meanwhile, the memory is
-// given back by the last function instead.
-func (g *gpu) bringIn(bring func(*caller) error, note func(), giveBack func(*caller)) error {
+// doMapping runs bring, which registers or maps memory and may take long, without the lock, and
+// then note with the lock. If the GPU was closed meanwhile, it calls giveBack to release the
+// memory.
+func (g *gpu) doMapping(bring func(*caller) error, note func(), giveBack func(*caller)) error {
 	if err := g.failed(); err != nil {
 		return err
 	}
-	return g.apart(func(c *caller) error {
+	return g.doUnlocked(func(c *caller) error {
 		if err := bring(c); err != nil {
 			return err
 		}
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if g.ended {
+		if g.stopped {
 			giveBack(c)
 			return g.closed(symCtxPushCurrent, contextGone, "GPU")
 		}
@@ -131,12 +131,12 @@ func (g *gpu) bringIn(bring func(*caller) error, note func(), giveBack func(*cal
 	})
 }
 
-// takeAway is undo and then apart: first what is known of something goes, and then the
-// thing. The errors of a device that has failed are none.
-func (g *gpu) takeAway(forget, free func(*caller) error) error {
-	err := g.undo(forget)
+// doFreeing runs forget like doClosing, and then free like doUnlocked: first the records are
+// removed, then the object. Errors of a failed device are dropped.
+func (g *gpu) doFreeing(forget, free func(*caller) error) error {
+	err := g.doClosing(forget)
 	if err == nil {
-		err = g.apart(free)
+		err = g.doUnlocked(free)
 	}
 	if g.failed() == nil {
 		return err
@@ -144,8 +144,8 @@ func (g *gpu) takeAway(forget, free func(*caller) error) error {
 	return nil
 }
 
-// retain gets the primary context. It is the one that CUDA's runtime uses, and so
-// PyTorch: memory of one is that of the other.
+// retain gets the primary context. CUDA's runtime uses the same context, and so PyTorch: memory of
+// one is usable by the other.
 func (g *gpu) retain() error {
 	c := g.caller
 	c.word = 0
@@ -156,20 +156,20 @@ func (g *gpu) retain() error {
 	return nil
 }
 
-// stop gives the context back, behind all calls that are made. It is called once. What
-// fails here fails for nobody.
+// stop releases the context, after all running calls. It is called once. Errors here have no caller
+// to handle them.
 func (g *gpu) stop() {
 	c := g.caller
 	g.mu.Lock()
-	g.ended = true
-	if g.enter(c) == nil {
-		for _, point := range append(g.spare, g.tails...) {
+	g.stopped = true
+	if g.pushContext(c) == nil {
+		for _, point := range append(g.sparePoints, g.closedTails...) {
 			_ = g.dropEvent(c, point)
 		}
-		leave(c)
+		popContext(c)
 	}
 	g.mu.Unlock()
-	g.waiting.Wait()
+	g.unlocked.Wait()
 	c.call(symPrimaryCtxRelease, uintptr(g.card.number))
 	c.free()
 }

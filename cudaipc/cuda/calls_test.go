@@ -15,12 +15,12 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// sentinel is different in every byte, and for every argument.
+// sentinel returns a value that differs in every byte, and for every argument.
 func sentinel(i int) uint64 {
 	return 0x0102030405060708 * uint64(i+1)
 }
 
-// truncated is what a callee sees of an argument of so many bytes.
+// truncated returns an argument as a callee with a parameter of so many bytes sees it.
 func truncated(v uint64, bytes int32) uint64 {
 	if bytes == 4 {
 		// Signed arguments are shown extended.
@@ -29,8 +29,8 @@ func truncated(v uint64, bytes int32) uint64 {
 	return v
 }
 
-// Each function gets its arguments, as a C compiler reads them, in the places
-// where a call puts them.
+// TestArgumentsArrive: each function receives its arguments in the positions of the C calling
+// convention.
 func TestArgumentsArrive(t *testing.T) {
 	f := newFake(t)
 	lib, err := load(f.path)
@@ -41,13 +41,13 @@ func TestArgumentsArrive(t *testing.T) {
 	f.record(1)
 	for s := range symbolCount {
 		t.Run(s.String(), func(t *testing.T) {
-			const given = 6 // all that goes in registers
+			const given = 6 // the number of argument registers
 			args := make([]uintptr, given)
 			for i := range args {
 				args[i] = uintptr(sentinel(i))
 			}
 			if s == symIpcOpenMemHandle {
-				return // TestHandleArrivesByValue
+				return // see TestHandleArrivesByValue
 			}
 			if got := lib.plain.call(s, args...); got != success {
 				t.Fatalf("the call returned %d", got)
@@ -91,13 +91,13 @@ func TestHandleArrivesByValue(t *testing.T) {
 	}
 }
 
-// Each operation is the call that it should be, with its arguments in order.
+// TestOperationsAreCalls: each operation makes its call of the driver, with the arguments in order.
 func TestOperationsAreCalls(t *testing.T) {
 	f := newFake(t)
 	dev := f.device()
 	s, e := f.stream(dev), f.event(dev)
 	const a, b, word = 0x1234567890abcd00, 0x7edcba9876543200, 0x1122334455667788
-	g := dev.use.gpu
+	g := dev.ref.gpu
 	if err := g.do(func(*caller) error { g.ranges = spans{{a, a + 1<<50}, {b, b + 1<<50}, {word, word + 4}}; return nil }); err != nil {
 		t.Fatal(err)
 	}
@@ -138,8 +138,8 @@ func TestOperationsAreCalls(t *testing.T) {
 	}
 }
 
-// A word that is none does not get as far as the driver.
-func TestWordsAreLookedAt(t *testing.T) {
+// TestBadWordsAreRefused: an invalid word never reaches the driver.
+func TestBadWordsAreRefused(t *testing.T) {
 	f := newFake(t)
 	dev := f.device()
 	_, h := f.host(dev, 4096)
@@ -156,7 +156,7 @@ func TestWordsAreLookedAt(t *testing.T) {
 	}
 }
 
-// A driver may refuse pitches that are not its own: then rows go one by one.
+// TestRowsOneByOne: if the driver refuses a pitch, the rows are copied one by one.
 func TestRowsOneByOne(t *testing.T) {
 	f := newFake(t)
 	dev := f.device()
@@ -189,7 +189,7 @@ func TestRowsOneByOne(t *testing.T) {
 	}
 }
 
-// What happens for each message allocates nothing on its way to the library.
+// TestCallsDoNotAllocate: calls that are made for each message do not allocate.
 func TestCallsDoNotAllocate(t *testing.T) {
 	if raceDetector {
 		t.Skip("the race detector has pools lose what they are given")
@@ -217,7 +217,7 @@ func TestCallsDoNotAllocate(t *testing.T) {
 				failed = err
 			}
 		})
-		// A nap has a timer, which is none of the calls'.
+		// The timer of a pause is allocated, which is not part of the calls.
 		limit := map[string]float64{"Synchronize": 3}[name]
 		if failed != nil || allocations > limit {
 			t.Errorf("%s: %v allocations (%v)", name, allocations, failed)
@@ -225,7 +225,7 @@ func TestCallsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// Calls have the context, on whichever thread they are made.
+// TestContextIsCurrent: calls have the context, on any thread.
 func TestContextIsCurrent(t *testing.T) {
 	f := newFake(t)
 	dev := f.device()
@@ -248,14 +248,14 @@ func TestContextIsCurrent(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if got := dev.use.gpu.lib.plain.call(symEventCreate, address(&dev.use.gpu.lib.plain.word), eventDisableTiming); got != invalidContext {
+	if got := dev.ref.gpu.lib.plain.call(symEventCreate, address(&dev.ref.gpu.lib.plain.word), eventDisableTiming); got != invalidContext {
 		t.Errorf("without the context a call returns %d: the test sees nothing", got)
 	}
 }
 
-// The thread of whoever calls has its own context again afterwards, and captures as
-// before; meanwhile what it captures, and others, does not see the calls.
-func TestThreadsStayAsTheyAre(t *testing.T) {
+// TestThreadStateIsRestored: after a call the caller's thread has its own context and capture mode
+// again; captures of this and other threads do not see the calls.
+func TestThreadStateIsRestored(t *testing.T) {
 	const theirContext, theirMode = 0x1230, 1
 	f := newFake(t)
 	dev := f.device()
@@ -263,7 +263,7 @@ func TestThreadsStayAsTheyAre(t *testing.T) {
 	s, e := f.stream(dev), f.event(dev)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	c := dev.use.gpu.lib.plain
+	c := dev.ref.gpu.lib.plain
 	exchange := func(mode int32) int32 {
 		c.number = mode
 		if got := c.call(symThreadExchangeCaptureMode, address(&c.number)); got != success {
@@ -314,7 +314,7 @@ func TestThreadsStayAsTheyAre(t *testing.T) {
 		}
 	}
 	c.number = 0
-	if got := dev.use.gpu.do(func(c *caller) error {
+	if got := dev.ref.gpu.do(func(c *caller) error {
 		if c.number = captureRelaxed; c.call(symThreadExchangeCaptureMode, address(&c.number)) != success || c.number != captureRelaxed {
 			return fmt.Errorf("mode %d", c.number)
 		}
@@ -324,9 +324,9 @@ func TestThreadsStayAsTheyAre(t *testing.T) {
 	}
 }
 
-// taking is memory of a fake that is being taken away, in a call that waits for a
-// stream, which waits for a word.
-type taking struct {
+// blockedFree is memory of a fake that is being freed, in a call that waits for a stream, which waits
+// for a word.
+type blockedFree struct {
 	*fake
 	driver *driver
 	g      *gpu
@@ -335,7 +335,7 @@ type taking struct {
 	freed  chan error
 }
 
-func newTaking(t *testing.T) *taking {
+func newBlockedFree(t *testing.T) *blockedFree {
 	t.Helper()
 	f := newFake(t)
 	d := f.open()
@@ -350,7 +350,7 @@ func newTaking(t *testing.T) *taking {
 	if err := errors.Join(err, hostErr, streamErr, otherErr); err != nil {
 		t.Fatal(err)
 	}
-	k := &taking{f, d, opened.(*device).use.gpu, h.Word(0), other.(*stream), make(chan error, 1)}
+	k := &blockedFree{f, d, opened.(*device).ref.gpu, h.Word(0), other.(*stream), make(chan error, 1)}
 	if err := s.Submit(cudaipc.Op{Kind: cudaipc.OpWait, Word: k.word, Value: 1}); err != nil {
 		t.Fatal(err)
 	}
@@ -362,10 +362,10 @@ func newTaking(t *testing.T) *taking {
 	return k
 }
 
-// What takes memory away may wait in the driver for what was submitted meanwhile, and
-// that for what is yet to be submitted.
-func TestTakingAwayHoldsNobodyUp(t *testing.T) {
-	k := newTaking(t)
+// TestFreeDoesNotBlockSubmit: a call that frees memory may wait in the driver for operations that
+// are submitted later.
+func TestFreeDoesNotBlockSubmit(t *testing.T) {
+	k := newBlockedFree(t)
 	submitted := make(chan error, 1)
 	go func() { submitted <- k.other.Submit(cudaipc.Op{Kind: cudaipc.OpWrite, Word: k.word, Value: 1}) }()
 	var err error
@@ -380,20 +380,20 @@ func TestTakingAwayHoldsNobodyUp(t *testing.T) {
 	}
 }
 
-// The context stays until memory is taken away.
-func TestCloseWaitsForTakingAway(t *testing.T) {
+// TestCloseWaitsForFree: the context is released after the running free.
+func TestCloseWaitsForFree(t *testing.T) {
 	const release = "cuDevicePrimaryCtxRelease_v2"
-	k := newTaking(t)
+	k := newBlockedFree(t)
 	before := k.count(release)
 	closed := make(chan error)
 	go func() { closed <- k.driver.Close() }()
 	for !errors.Is(k.other.Submit(), cudaipc.ErrClosed) {
 		runtime.Gosched()
 	}
-	for range 1000 { // the turns that it would take not to wait
+	for range 1000 { // scheduling rounds in which a wrong Close would return
 		runtime.Gosched()
 		if n := k.count(release); n != before {
-			t.Fatalf("%d contexts were given back while memory of one was being freed", n-before)
+			t.Fatalf("%d contexts were released while memory of one was being freed", n-before)
 		}
 	}
 	k.word.Host.Store(1)
@@ -401,11 +401,11 @@ func TestCloseWaitsForTakingAway(t *testing.T) {
 		t.Error(err)
 	}
 	if n := k.count(release); n != before+1 {
-		t.Errorf("%d contexts were given back", n-before)
+		t.Errorf("%d contexts were released", n-before)
 	}
 }
 
-// A device that is closed refuses calls from then on, whoever makes some meanwhile.
+// TestCallsEndWithTheDevice: calls of all goroutines fail once the device is closed.
 func TestCallsEndWithTheDevice(t *testing.T) {
 	f := newFake(t)
 	for range 20 {
@@ -445,7 +445,7 @@ func ExampleOpen() {
 	// Output: true true
 }
 
-// BenchmarkSubmit is what the way to the library costs; the fake does nothing.
+// BenchmarkSubmit measures the cost of calling the library; the fake does nothing.
 func BenchmarkSubmit(b *testing.B) {
 	f := newFake(b)
 	dev := f.device()
@@ -469,7 +469,7 @@ func BenchmarkSubmit(b *testing.B) {
 	}
 }
 
-// BenchmarkSynchronize is a copy of so many KiB, and waiting for it.
+// BenchmarkSynchronize measures a copy of so many KiB with the wait for it.
 func BenchmarkSynchronize(b *testing.B) {
 	const largest = 16 << 20
 	f := newFake(b)

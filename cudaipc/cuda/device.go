@@ -9,18 +9,18 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// device implements cudaipc.Device: one use of a GPU.
+// device implements cudaipc.Device: one reference to a GPU.
 type device struct {
 	driver *driver
-	use    *use
+	ref    *gpuRef
 	once   sync.Once
 	closed atomic.Bool
 }
 
-// gpu is what to make a call on, unless it is clear that the call would fail.
-// A feature is named by its field in cudaipc.Caps.
+// gpu returns the GPU for a call, or the error of a call that cannot succeed. A feature is named by
+// its field in cudaipc.Caps.
 func (d *device) gpu(s symbol, feature string) (*gpu, error) {
-	g := d.use.gpu
+	g := d.ref.gpu
 	if d.closed.Load() {
 		return nil, g.closed(s, contextGone, "GPU")
 	}
@@ -34,7 +34,7 @@ func (d *device) gpu(s symbol, feature string) (*gpu, error) {
 }
 
 // Caps implements cudaipc.Device.
-func (d *device) Caps() cudaipc.Caps { return d.use.caps }
+func (d *device) Caps() cudaipc.Caps { return d.ref.caps }
 
 // NewArena implements cudaipc.Device.
 func (d *device) NewArena(sizeBytes int64) (cudaipc.Arena, error) {
@@ -42,7 +42,7 @@ func (d *device) NewArena(sizeBytes int64) (cudaipc.Arena, error) {
 	if err != nil {
 		return nil, err
 	}
-	return made(g.newArena(sizeBytes))
+	return arenaOrNil(g.newArena(sizeBytes))
 }
 
 // ImportArena implements cudaipc.Device.
@@ -51,11 +51,11 @@ func (d *device) ImportArena(fd int, sizeBytes int64) (cudaipc.Arena, error) {
 	if err != nil {
 		return nil, err
 	}
-	return made(g.importArena(fd, sizeBytes))
+	return arenaOrNil(g.importArena(fd, sizeBytes))
 }
 
-// made keeps a nil pointer from becoming an interface that is none.
-func made(a *arena, err error) (cudaipc.Arena, error) {
+// arenaOrNil converts a nil pointer to a nil interface.
+func arenaOrNil(a *arena, err error) (cudaipc.Arena, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -163,24 +163,24 @@ func (d *device) NewEvent() (cudaipc.Event, error) {
 	return e, nil
 }
 
-// Err implements cudaipc.Device. It asks the driver, which tells of what went
-// wrong on the device when the next call is made.
+// Err implements cudaipc.Device. It polls the driver, which reports a failure of the device at the
+// next call.
 func (d *device) Err() error {
-	g := d.use.gpu
+	g := d.ref.gpu
 	if !d.closed.Load() && g.failed() == nil {
-		g.look()
+		g.poll()
 	}
 	return g.failed()
 }
 
-// Close implements cudaipc.Device. The context goes with the last one.
+// Close implements cudaipc.Device. The last one releases the context.
 func (d *device) Close() error {
 	d.once.Do(func() {
 		d.closed.Store(true)
 		d.driver.mu.Lock()
 		defer d.driver.mu.Unlock()
 		if !d.driver.closed {
-			d.driver.release(d.use)
+			d.driver.release(d.ref)
 		}
 	})
 	return nil

@@ -15,7 +15,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// Probe says what there is, and takes all away that it made.
+// TestProbe: Probe lists the devices, and releases everything that it makes.
 func TestProbe(t *testing.T) {
 	f := newFake(t)
 	f.name("NVIDIA H100 MIG 1g.10gb")
@@ -43,7 +43,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// What is tried and fails has the driver's own words in Why.
+// TestProbeSaysWhy: a feature that fails has the driver's error in Why.
 func TestProbeSaysWhy(t *testing.T) {
 	f := newFake(t)
 	for field, call := range map[string]string{
@@ -73,8 +73,8 @@ func TestProbeSaysWhy(t *testing.T) {
 	}
 }
 
-// A GPU that another process has for itself, or that fails, is in the list, and
-// the others are as ever.
+// TestProbeOfAnUnusableDevice: a GPU that is reserved by another process, or that fails, is in the
+// list, and the others are complete.
 func TestProbeOfAnUnusableDevice(t *testing.T) {
 	for call, c := range map[string]struct {
 		code int32
@@ -96,9 +96,9 @@ func TestProbeOfAnUnusableDevice(t *testing.T) {
 	}
 }
 
-// While a stream waits, other calls are made, also from goroutines that wait
-// for that stream.
-func TestNothingBlocksOthers(t *testing.T) {
+// TestWaitsDoNotBlockOtherCalls: while a stream waits, other calls run, also those of goroutines
+// that wait for that stream.
+func TestWaitsDoNotBlockOtherCalls(t *testing.T) {
 	f := newFake(t)
 	dev := f.device()
 	_, h := f.host(dev, 4096)
@@ -142,7 +142,7 @@ func TestNothingBlocksOthers(t *testing.T) {
 	for name, wait := range waiting {
 		go func() { answers <- answer{name, wait()} }()
 	}
-	// Another stream still works, and what it is for arrives at the first one.
+	// Another stream works meanwhile, and releases the first one.
 	other := f.stream(dev)
 	for i := range uint32(20) {
 		if err := other.Submit(cudaipc.Op{Kind: cudaipc.OpWrite, Word: h.Word(128), Value: i}); err != nil {
@@ -158,7 +158,7 @@ func TestNothingBlocksOthers(t *testing.T) {
 	default:
 	}
 	if behind.Host.Load() != 0 {
-		t.Error("something ran before its time")
+		t.Error("an operation ran before its wait ended")
 	}
 	gate.Host.Store(1)
 	for range waiting {
@@ -174,7 +174,7 @@ func TestNothingBlocksOthers(t *testing.T) {
 	}
 }
 
-// Who is told to stop waiting stops, and the stream goes on.
+// TestSynchronizeEnds: Synchronize ends with its context, and the stream continues.
 func TestSynchronizeEnds(t *testing.T) {
 	f := newFake(t)
 	dev := f.device()
@@ -194,9 +194,9 @@ func TestSynchronizeEnds(t *testing.T) {
 	}
 }
 
-// freesBehind frees memory while a stream waits for 1 in a word, and expects that it
-// stays until then.
-func (f *fake) freesBehind(dev cudaipc.Device, p cudaipc.Ptr, word cudaipc.Word) {
+// wantFreeWaits frees memory while a stream waits for 1 in a word, and checks that the memory stays
+// until then.
+func (f *fake) wantFreeWaits(dev cudaipc.Device, p cudaipc.Ptr, word cudaipc.Word) {
 	f.Helper()
 	frees, looks := f.count("cuMemFree_v2"), f.count("cuEventQuery")
 	freed := make(chan error, 1)
@@ -214,7 +214,7 @@ func (f *fake) freesBehind(dev cudaipc.Device, p cudaipc.Ptr, word cudaipc.Word)
 	}
 }
 
-// A stream that is closed at work still keeps the memory from being taken away.
+// TestClosedStreamsAreWaitedFor: a closed stream with running operations delays the free of memory.
 func TestClosedStreamsAreWaitedFor(t *testing.T) {
 	f := newFake(t)
 	dev := f.device()
@@ -233,12 +233,12 @@ func TestClosedStreamsAreWaitedFor(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	f.freesBehind(dev, p, h.Word(0))
+	f.wantFreeWaits(dev, p, h.Word(0))
 }
 
-// A stream that is somebody else's is not destroyed, and kept track of while it has work
-// from here.
-func TestWrappedStreamsStay(t *testing.T) {
+// TestWrappedStreamsAreNotDestroyed: closing a wrapped stream does not destroy it, and its
+// operations still delay the free of memory.
+func TestWrappedStreamsAreNotDestroyed(t *testing.T) {
 	f := newFake(t)
 	dev := f.device()
 	_, h := f.host(dev, 4096)
@@ -260,11 +260,11 @@ func TestWrappedStreamsStay(t *testing.T) {
 	if n := f.count("cuStreamDestroy_v2"); n != destroyed {
 		t.Error("the stream was destroyed")
 	}
-	f.freesBehind(dev, p, h.Word(0))
+	f.wantFreeWaits(dev, p, h.Word(0))
 }
 
-// A program that is started gets no descriptor of an arena.
-func TestDescriptorsStayHere(t *testing.T) {
+// TestDescriptorsCloseOnExec: started programs do not inherit an arena's descriptor.
+func TestDescriptorsCloseOnExec(t *testing.T) {
 	f := newFake(t)
 	a, err := f.device().NewArena(1)
 	if err != nil {
@@ -277,7 +277,7 @@ func TestDescriptorsStayHere(t *testing.T) {
 	}
 }
 
-// Peers are an extra: one that makes trouble is left out.
+// TestArenaWithoutItsPeers: an arena works if the access of a peer fails.
 func TestArenaWithoutItsPeers(t *testing.T) {
 	f := newFake(t)
 	dev := f.device()
@@ -292,7 +292,7 @@ func TestArenaWithoutItsPeers(t *testing.T) {
 	}
 }
 
-// Memory that has a handle shares its block with nothing.
+// TestAllocationsAreWholeBlocks: memory with a handle shares its block with no other allocation.
 func TestAllocationsAreWholeBlocks(t *testing.T) {
 	f := newFake(t)
 	dev := f.device()
@@ -304,8 +304,8 @@ func TestAllocationsAreWholeBlocks(t *testing.T) {
 	}
 }
 
-// The last to close a GPU gives the context back, and nobody twice.
-func TestContextIsGivenBack(t *testing.T) {
+// TestLastCloseReleasesContext: the last Close of a GPU releases the context, once.
+func TestLastCloseReleasesContext(t *testing.T) {
 	f := newFake(t)
 	d := f.open()
 	a, err := d.Open(cudaipc.UUID{})
@@ -318,7 +318,7 @@ func TestContextIsGivenBack(t *testing.T) {
 	}
 	for i, end := range []func() error{a.Close, a.Close, b.Close, b.Close} {
 		if open := f.left() > 0; open != (i < 3) {
-			t.Errorf("before close %d the context is there: %t", i, open)
+			t.Errorf("before close %d the context exists: %t", i, open)
 		}
 		if err := end(); err != nil {
 			t.Errorf("close %d: %v", i, err)

@@ -10,8 +10,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// probeTimeout bounds what Open tries out on a device, which has no context to
-// say so. A device that works takes milliseconds.
+// probeTimeout bounds the probe of a device in Open, which has no context argument. A working
+// device takes milliseconds.
 const probeTimeout = 10 * time.Second
 
 // driver implements cudaipc.Driver over libcuda.
@@ -19,20 +19,19 @@ type driver struct {
 	lib   *library
 	cards []card
 
-	mu     sync.Mutex // held while a context is made: nobody makes it twice
+	mu     sync.Mutex // held while a context is made, so that it is made once
 	closed bool
-	open   map[cudaipc.UUID]*use
+	open   map[cudaipc.UUID]*gpuRef
 }
 
-// use counts who has a GPU open.
-type use struct {
+// gpuRef counts the open devices of a GPU.
+type gpuRef struct {
 	*gpu
 	count int
 }
 
-// Open loads the driver and looks at the devices. The errors are
-// [cudaipc.ErrNotBuilt], [cudaipc.ErrNoDriver], [cudaipc.ErrDriverTooOld] and
-// [cudaipc.ErrNoDevice].
+// Open loads the driver and lists the devices. The errors are [cudaipc.ErrNotBuilt],
+// [cudaipc.ErrNoDriver], [cudaipc.ErrDriverTooOld] and [cudaipc.ErrNoDevice].
 func Open(o Options) (cudaipc.Driver, error) {
 	lib, err := load(o.libcuda())
 	if err != nil {
@@ -43,24 +42,24 @@ func Open(o Options) (cudaipc.Driver, error) {
 		lib.close()
 		return nil, err
 	}
-	return &driver{lib: lib, cards: cards, open: make(map[cudaipc.UUID]*use)}, nil
+	return &driver{lib: lib, cards: cards, open: make(map[cudaipc.UUID]*gpuRef)}, nil
 }
 
-// ended is the error of a driver that was closed.
-func (d *driver) ended() error {
+// errClosed returns the error of a closed driver.
+func (d *driver) errClosed() error {
 	return refusal(symInit, deinitialized, cudaipc.UUID{}, cudaipc.ErrClosed, "the driver")
 }
 
 // Name implements cudaipc.Driver.
 func (d *driver) Name() string { return "cuda" }
 
-// Probe implements cudaipc.Driver. A device without a context, or whose context
-// fails while things are tried, is in the list, with nothing that it can do.
+// Probe implements cudaipc.Driver. A device without a context, or whose context fails during the
+// probe, is in the list without capabilities.
 func (d *driver) Probe(ctx context.Context) ([]cudaipc.Caps, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return nil, d.ended()
+		return nil, d.errClosed()
 	}
 	all := make([]cudaipc.Caps, 0, len(d.cards))
 	for i := range d.cards {
@@ -94,7 +93,7 @@ func (d *driver) Open(uuid cudaipc.UUID) (cudaipc.Device, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return nil, d.ended()
+		return nil, d.errClosed()
 	}
 	for i := range d.cards {
 		if of := &d.cards[i]; of.uuid == uuid || uuid == (cudaipc.UUID{}) {
@@ -117,33 +116,33 @@ func (d *driver) openCard(of *card) (cudaipc.Device, error) {
 			return nil, err
 		}
 	}
-	return &device{driver: d, use: u}, nil
+	return &device{driver: d, ref: u}, nil
 }
 
-// acquire takes part in a GPU, or starts it. With d.mu held, like release.
-func (d *driver) acquire(of *card) (*use, error) {
+// acquire adds a reference to a GPU, and starts it first if it is new. acquire and release are
+// called with d.mu held.
+func (d *driver) acquire(of *card) (*gpuRef, error) {
 	u, ok := d.open[of.uuid]
 	if !ok {
 		g, err := startGPU(d.lib, *of, d.peers(of))
 		if err != nil {
 			return nil, err
 		}
-		u = &use{gpu: g}
+		u = &gpuRef{gpu: g}
 		d.open[of.uuid] = u
 	}
 	u.count++
 	return u, nil
 }
 
-func (d *driver) release(u *use) {
+func (d *driver) release(u *gpuRef) {
 	if u.count--; u.count == 0 {
 		delete(d.open, u.card.uuid)
 		u.stop()
 	}
 }
 
-// peers are the devices that reach the memory of this one, and the other way
-// round.
+// peers returns the devices that can access this device's memory, and whose memory it can access.
 func (d *driver) peers(of *card) []int32 {
 	var all []int32
 	for i := range d.cards {

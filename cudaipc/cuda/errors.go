@@ -8,7 +8,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// code is what a call returns: a CUresult.
+// code is the result of a call: a CUresult.
 type code int32
 
 const (
@@ -27,22 +27,22 @@ const (
 	notPermitted    code = 800
 	notSupported    code = 801
 
-	// missing is this package's own: the library has no such function.
+	// missing is defined by this package: the library has no such function.
 	missing code = -1
 )
 
-// meaning is what a code is for a caller of this package.
+// meaning is a code's name and error.
 type meaning struct {
 	name string
 	err  error
 }
 
-// errMissing is both: what is missing is of a newer driver, and whoever can do
-// without it goes on as with a device that does not have it.
+// errMissing has two kinds: the function belongs to a newer driver, and a caller that can do
+// without it treats the device as one without the feature.
 var errMissing = fmt.Errorf("%w: %w: it has no such function", cudaipc.ErrUnsupported, cudaipc.ErrDriverTooOld)
 
-// meanings lists the codes that say something definite. The others are
-// ErrUnsupported: whoever gets that goes by host memory.
+// meanings lists the codes with a definite error. All others are ErrUnsupported, after which
+// callers use host memory.
 var meanings = map[code]meaning{
 	missing:       {"SYMBOL_MISSING", errMissing},
 	invalidValue:  {"CUDA_ERROR_INVALID_VALUE", cudaipc.ErrInvalid},
@@ -52,13 +52,13 @@ var meanings = map[code]meaning{
 	46:            {"CUDA_ERROR_DEVICE_UNAVAILABLE", cudaipc.ErrNoDevice},
 	noDevice:      {"CUDA_ERROR_NO_DEVICE", cudaipc.ErrNoDevice},
 	invalidDevice: {"CUDA_ERROR_INVALID_DEVICE", cudaipc.ErrNoDevice},
-	// Contexts are this package's to set, so it is no caller's fault; where a
-	// call means something else by it, that is said there.
+	// This package sets contexts, so the code is no fault of a caller; calls with another meaning
+	// map it themselves.
 	invalidContext: {"CUDA_ERROR_INVALID_CONTEXT", cudaipc.ErrClosed},
 	mapFailed:      {"CUDA_ERROR_MAP_FAILED", cudaipc.ErrOutOfMemory},
 	208:            {"CUDA_ERROR_ALREADY_MAPPED", cudaipc.ErrInvalid},
 	217:            {"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", cudaipc.ErrUnsupported},
-	// What the driver says where the kernel refuses: often a container.
+	// The driver returns it when the kernel refuses: often in a container.
 	operatingSystem: {"CUDA_ERROR_OPERATING_SYSTEM", cudaipc.ErrUnsupported},
 	invalidHandle:   {"CUDA_ERROR_INVALID_HANDLE", cudaipc.ErrInvalid},
 	401:             {"CUDA_ERROR_ILLEGAL_STATE", cudaipc.ErrInvalid},
@@ -72,7 +72,7 @@ var meanings = map[code]meaning{
 	803:             {"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", cudaipc.ErrDriverTooOld},
 	804:             {"CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", cudaipc.ErrDriverTooOld},
 
-	// After these the context, or the whole process, can do nothing more.
+	// After these codes the context, or the whole process, is unusable.
 	deinitialized: {"CUDA_ERROR_DEINITIALIZED", cudaipc.ErrSticky},
 	214:           {"CUDA_ERROR_ECC_UNCORRECTABLE", cudaipc.ErrSticky},
 	220:           {"CUDA_ERROR_NVLINK_UNCORRECTABLE", cudaipc.ErrSticky},
@@ -93,7 +93,7 @@ var meanings = map[code]meaning{
 	911:           {"CUDA_ERROR_EXTERNAL_DEVICE", cudaipc.ErrSticky},
 }
 
-// failure is the error of a call on a device; the zero UUID stands for none.
+// failure returns the error of a call on a device; the zero UUID stands for none.
 func (c *caller) failure(s symbol, got code, device cudaipc.UUID) *cudaipc.Error {
 	m, known := meanings[got]
 	if !known {
@@ -102,8 +102,8 @@ func (c *caller) failure(s symbol, got code, device cudaipc.UUID) *cudaipc.Error
 	return &cudaipc.Error{Call: s.String(), Code: int(got), Name: m.name, Device: device, Err: m.err}
 }
 
-// refusal is the error of a call that is not made, because the driver is known
-// to refuse it, or because it could do harm.
+// refusal returns the error of a call that is not made, because the driver is known to refuse it,
+// or because it could do harm.
 func refusal(s symbol, got code, device cudaipc.UUID, kind error, format string, args ...any) error {
 	return &cudaipc.Error{
 		Call: s.String(), Code: int(got), Name: meanings[got].name, Device: device,
@@ -111,5 +111,5 @@ func refusal(s symbol, got code, device cudaipc.UUID, kind error, format string,
 	}
 }
 
-// sticky reports whether a device is lost with a code.
+// sticky reports whether the device is lost after a code.
 func (c code) sticky() bool { return meanings[c].err == cudaipc.ErrSticky } //nolint:errorlint // the table's own value

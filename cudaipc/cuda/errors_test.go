@@ -10,8 +10,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// What the driver says arrives as one of the errors of package cudaipc, with
-// the number and the name.
+// TestCodes: each code of the driver is one of the errors of package cudaipc, with the number and
+// the name.
 func TestCodes(t *testing.T) {
 	f := newFake(t)
 	dev := f.device()
@@ -32,7 +32,7 @@ func TestCodes(t *testing.T) {
 		{801, "CUDA_ERROR_NOT_SUPPORTED", cudaipc.ErrUnsupported},
 		{803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", cudaipc.ErrDriverTooOld},
 		{999, "CUDA_ERROR_UNKNOWN", cudaipc.ErrUnsupported}, // by cuGetErrorName
-		{12345, "CUDA_ERROR_12345", cudaipc.ErrUnsupported}, // which does not know it
+		{12345, "CUDA_ERROR_12345", cudaipc.ErrUnsupported}, // cuGetErrorName does not know it
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f.inject("cuMemAlloc_v2", c.code, 1)
@@ -58,7 +58,7 @@ func wantError(t *testing.T, err, want error, call string, code int, name string
 
 var stickyCodes = []int32{4, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 806, 810, 911}
 
-// After these nothing is called any more, but what closes things.
+// TestStickyCodes: after a sticky code only calls that close objects are made.
 func TestStickyCodes(t *testing.T) {
 	f := newFake(t)
 	for _, code := range stickyCodes {
@@ -103,8 +103,8 @@ func TestStickyCodes(t *testing.T) {
 
 func codeOf(n int32) code { return code(n) }
 
-// Err finds out, even if no call has failed yet. Closing goes on as ever.
-func TestErrAsks(t *testing.T) {
+// TestErrQueriesDriver: Err reports a failure although no call has failed yet. Closing still works.
+func TestErrQueriesDriver(t *testing.T) {
 	f := newFake(t)
 	dev := f.device()
 	if err := dev.Err(); err != nil {
@@ -118,12 +118,12 @@ func TestErrAsks(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.closeLater("arena", a)
-	// None of them complains when it is closed: there is nothing left to close.
+	// None of them fails to close: on a failed device nothing is left to close.
 	f.poison(0, 700)
 	wantError(t, dev.Err(), cudaipc.ErrSticky, "cuStreamQuery", 700, "CUDA_ERROR_ILLEGAL_ADDRESS")
 }
 
-// What a handle or a descriptor is refused with.
+// TestImportErrors: the errors of a refused handle or descriptor.
 func TestImportErrors(t *testing.T) {
 	f := newFake(t)
 	dev := f.device()
@@ -151,8 +151,8 @@ func TestImportErrors(t *testing.T) {
 	}
 }
 
-// However far the making of something gets, nothing stays of what fails.
-func TestNothingStays(t *testing.T) {
+// TestFailedCallsLeaveNothing: a failed call leaves no object, at whichever step it fails.
+func TestFailedCallsLeaveNothing(t *testing.T) {
 	f := newFake(t)
 	dev := f.device()
 	mem := pages(t, 4096)
@@ -178,7 +178,7 @@ func TestNothingStays(t *testing.T) {
 		}
 		f.inject(name, 0, 0)
 		if after := f.left(); after != before {
-			t.Errorf("%s: %d things are there, %d before", name, after, before)
+			t.Errorf("%s: %d objects exist, %d before", name, after, before)
 		}
 	}
 }

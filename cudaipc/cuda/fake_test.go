@@ -16,16 +16,16 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// The fake is a libcuda.so.1 of this repository's own, in testdata/fake. Each
-// test loads a copy, which makes a library of its own of it.
+// The fake is a libcuda.so.1 of this repository, in testdata/fake. Each test loads its own copy,
+// which has its own state.
 
 var built struct {
 	sync.Mutex
 	dir   string
-	paths map[string]string // by what was given to the compiler
+	paths map[string]string // by the compiler's flags
 }
 
-// removeFakes is for the end of all tests.
+// removeFakes removes the built libraries, after all tests.
 func removeFakes() {
 	if built.dir != "" {
 		_ = os.RemoveAll(built.dir)
@@ -46,7 +46,7 @@ func compile(t testing.TB, flags ...string) string {
 		t.Skip("no C compiler, which the library that plays CUDA's has to be built with")
 	}
 	if built.dir == "" {
-		// For all tests, and not for the first alone.
+		// The directory is for all tests, not only for the first.
 		if built.dir, err = os.MkdirTemp("", "omnibus-cuda-"); err != nil { //nolint:usetesting // see above
 			t.Fatal(err)
 		}
@@ -65,7 +65,7 @@ func compile(t testing.TB, flags ...string) string {
 	return path
 }
 
-// fake is a copy of the fake that is loaded.
+// fake is a loaded copy of the fake.
 type fake struct {
 	testing.TB
 	path string
@@ -186,14 +186,14 @@ func (f *fake) host(dev cudaipc.Device, sizeBytes int) ([]byte, cudaipc.HostMemo
 	return mem, h
 }
 
-// seen is what the callee saw of the last call, and how wide it took it to be.
+// seen returns the arguments of the last call as the callee saw them, with their widths.
 func (f *fake) seen(name string) (values []uint64, bytes []int32) {
 	values, bytes = make([]uint64, 16), make([]int32, 16)
 	n := f.args(name, &values[0], &bytes[0])
 	return values[:n], bytes[:n]
 }
 
-// without loads a fake that lacks functions, however they are looked for.
+// without loads a fake that lacks functions.
 func without(t testing.TB, names ...string) *fake {
 	t.Helper()
 	flags := make([]string, len(names))

@@ -55,13 +55,12 @@ type rectangle struct {
 }
 
 const (
-	maxPeers = 31 // beside the device itself
+	maxPeers = 31 // without the device itself
 	maxArgs  = 16 // of a call; onStack needs 14
 )
 
-// frame is where calls find their structures, and leave their results. It lies
-// in a page of its own outside of Go's heap, so that its addresses are plain
-// numbers which hold for as long as the caller has it.
+// frame holds the structures and results of calls. It lies in its own page outside of Go's heap, so
+// that its addresses are plain numbers which are valid while the caller has it.
 type frame struct {
 	word   uint64 // a handle, an address or a size
 	second uint64
@@ -82,7 +81,7 @@ type caller struct {
 	page      []byte
 	*frame
 	args [maxArgs]uintptr
-	mode int32 // of capture, that the thread had before
+	mode int32 // the thread's capture mode before the calls
 }
 
 func newCaller(addresses *[symbolCount]uintptr) (*caller, error) {
@@ -93,14 +92,13 @@ func newCaller(addresses *[symbolCount]uintptr) (*caller, error) {
 	return &caller{addresses: addresses, page: page, frame: (*frame)(unsafe.Pointer(unsafe.SliceData(page)))}, nil
 }
 
-// free gives the page back. Nothing may be called after it.
+// free unmaps the page. The caller cannot be used after it.
 func (c *caller) free() {
 	c.frame = nil
 	_ = unix.Munmap(c.page)
 }
 
-// call makes a call. It allocates nothing: the arguments are copied into the
-// caller's own.
+// call makes a call. It allocates nothing: the arguments are copied into c.args.
 func (c *caller) call(s symbol, args ...uintptr) code {
 	fn := c.addresses[s]
 	if fn == 0 {
@@ -115,11 +113,10 @@ func (c *caller) invoke(fn uintptr, args ...uintptr) code {
 	return code(int32(uint32(result)))
 }
 
-// address is where C finds a field of the frame.
+// address returns a field's address for C.
 func address[T any](field *T) uintptr { return uintptr(unsafe.Pointer(field)) }
 
-// setText puts a C string into the frame. What is too long is cut off, which
-// no name here is.
+// setText puts a C string into the frame. Longer text is cut, which no name here is.
 func (c *caller) setText(s string) uintptr {
 	n := copy(c.text[:len(c.text)-1], s)
 	c.text[n] = 0
@@ -128,7 +125,7 @@ func (c *caller) setText(s string) uintptr {
 
 func (c *caller) getText() string { return unix.ByteSliceToString(c.text[:]) }
 
-// errorName asks the driver what it calls a code.
+// errorName returns the driver's name of a code.
 func (c *caller) errorName(of code) string {
 	c.name = nil
 	if c.call(symGetErrorName, uintptr(of), address(&c.name)) != success || c.name == nil {

@@ -9,49 +9,49 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// gpu is a device in use: its primary context, and what was made there. Every
-// cudaipc.Device that is open on it shares it.
+// gpu is a device in use: its primary context, and the objects that were made there. All open
+// cudaipc.Devices of it share it.
 type gpu struct {
 	lib  *library
 	card card
-	// From when it was opened on. Until then everything is tried.
+	// caps is set when the device is opened. Until then all features are tried.
 	caps    cudaipc.Caps
 	context uintptr
 
-	sticky  atomic.Pointer[cudaipc.Error]
-	waiting sync.WaitGroup // for calls without mu
-	mapping sync.Mutex     // of handles: one is not opened while it is being closed
+	sticky   atomic.Pointer[cudaipc.Error]
+	unlocked sync.WaitGroup // running calls of doUnlocked
+	importMu sync.Mutex     // held while a handle is opened or closed
 
-	mu     sync.Mutex // around calls, and all below
-	caller *caller
-	ended  bool
+	mu      sync.Mutex // held during calls; guards all below
+	caller  *caller
+	stopped bool
 
-	access  []int32 // devices that see its arenas: itself, and its peers
-	ranges  spans   // memory that CUDA knows, for sure
-	spare   []uintptr
-	tails   []uintptr // points behind streams that were closed while they worked
-	streams map[*stream]struct{}
-	allocs  map[cudaipc.Ptr]int64
-	arenas  map[cudaipc.Ptr]*arena
-	imports map[cudaipc.Handle]*imported
-	bases   map[cudaipc.Ptr]cudaipc.Handle
-	own     map[cudaipc.Handle]cudaipc.Ptr // what was exported of allocs
-	hosts   int                            // pieces of registered memory
-	events  int                            // points too
+	access      []int32 // devices with access to its arenas: itself, and its peers
+	ranges      spans   // memory that CUDA certainly knows
+	sparePoints []uintptr
+	closedTails []uintptr // last points of streams that were closed with running operations
+	streams     map[*stream]struct{}
+	allocs      map[cudaipc.Ptr]int64
+	arenas      map[cudaipc.Ptr]*arena
+	imports     map[cudaipc.Handle]*imported
+	bases       map[cudaipc.Ptr]cudaipc.Handle
+	exported    map[cudaipc.Handle]cudaipc.Ptr // exported allocations
+	hosts       int                            // pieces of registered memory
+	events      int                            // including points
 }
 
 // startGPU makes the context.
 func startGPU(lib *library, of card, peers []int32) (*gpu, error) {
 	g := &gpu{
-		lib:     lib,
-		card:    of,
-		access:  append([]int32{of.number}, peers...),
-		streams: make(map[*stream]struct{}),
-		allocs:  make(map[cudaipc.Ptr]int64),
-		arenas:  make(map[cudaipc.Ptr]*arena),
-		imports: make(map[cudaipc.Handle]*imported),
-		bases:   make(map[cudaipc.Ptr]cudaipc.Handle),
-		own:     make(map[cudaipc.Handle]cudaipc.Ptr),
+		lib:      lib,
+		card:     of,
+		access:   append([]int32{of.number}, peers...),
+		streams:  make(map[*stream]struct{}),
+		allocs:   make(map[cudaipc.Ptr]int64),
+		arenas:   make(map[cudaipc.Ptr]*arena),
+		imports:  make(map[cudaipc.Handle]*imported),
+		bases:    make(map[cudaipc.Ptr]cudaipc.Handle),
+		exported: make(map[cudaipc.Handle]cudaipc.Ptr),
 	}
 	var err error
 	if g.caller, err = newCaller(&lib.addresses); err != nil {
@@ -64,8 +64,8 @@ func startGPU(lib *library, of card, peers []int32) (*gpu, error) {
 	return g, nil
 }
 
-// fail is the error of a call. One after which the context is lost marks the
-// device, and every call from then on gets the first such error.
+// fail returns the error of a call. A sticky code marks the device, and later calls return the
+// first such error.
 func (g *gpu) fail(c *caller, s symbol, got code) error {
 	err := c.failure(s, got, g.card.uuid)
 	if got.sticky() {
@@ -74,7 +74,7 @@ func (g *gpu) fail(c *caller, s symbol, got code) error {
 	return err
 }
 
-// failed is the sticky error, if there is one.
+// failed returns the sticky error, or nil.
 func (g *gpu) failed() error {
 	if err := g.sticky.Load(); err != nil {
 		return err
@@ -82,7 +82,7 @@ func (g *gpu) failed() error {
 	return nil
 }
 
-// must turns a code into an error.
+// must makes a call and turns its code into an error.
 func (g *gpu) must(c *caller, s symbol, args ...uintptr) error {
 	if got := c.call(s, args...); got != success {
 		return g.fail(c, s, got)
@@ -90,31 +90,31 @@ func (g *gpu) must(c *caller, s symbol, args ...uintptr) error {
 	return nil
 }
 
-// invalid is the error for an argument that the driver is not even asked about.
+// invalid returns the error of an invalid argument, which the driver does not see.
 func (g *gpu) invalid(s symbol, format string, args ...any) error {
 	return refusal(s, invalidValue, g.card.uuid, cudaipc.ErrInvalid, format, args...)
 }
 
-// unsupported is the error for what the device was seen not to have.
+// unsupported returns the error of a missing feature.
 func (g *gpu) unsupported(s symbol, why string) error {
 	return refusal(s, notSupported, g.card.uuid, cudaipc.ErrUnsupported, "%s", why)
 }
 
-// tooMuch is the error for a size that is beyond counting.
-func (g *gpu) tooMuch(s symbol, bytes int64) error {
-	return refusal(s, outOfMemory, g.card.uuid, cudaipc.ErrOutOfMemory, "nothing has %d bytes", bytes)
+// outOfMemory returns the error of an absurd size.
+func (g *gpu) outOfMemory(s symbol, bytes int64) error {
+	return refusal(s, outOfMemory, g.card.uuid, cudaipc.ErrOutOfMemory, "no device has %d bytes", bytes)
 }
 
-// closed is the error for the use of something after its end.
+// closed returns the error of a closed object.
 func (g *gpu) closed(s symbol, got code, what string) error {
 	return refusal(s, got, g.card.uuid, cudaipc.ErrClosed, "the %s", what)
 }
 
-// span is a piece of the address space.
+// span is a range of the address space.
 type span struct{ base, end cudaipc.Ptr }
 
-// spans are few: arenas, registered memory, imports. Looking through all of
-// them takes less than asking the driver.
+// spans are few: arenas, registered memory, imports. A linear search takes less time than a call of
+// the driver.
 type spans []span
 
 func (s *spans) add(base cudaipc.Ptr, sizeBytes int64) {
@@ -139,9 +139,9 @@ func (s spans) contain(p cudaipc.Ptr) bool {
 	return false
 }
 
-// look makes calls that do nothing, to be told of failures. Those that end the
-// device are what it is about.
-func (g *gpu) look() {
+// poll makes calls without effect, so that the driver reports failures. The results that mark the
+// device as failed are kept by fail.
+func (g *gpu) poll() {
 	_ = g.do(func(c *caller) error {
 		for s := range g.streams {
 			if got := c.call(symStreamQuery, s.raw); got != success && got != notReady {
@@ -152,7 +152,7 @@ func (g *gpu) look() {
 	})
 }
 
-// addUsage counts what is there.
+// addUsage adds the counts of the GPU's objects.
 func (g *gpu) addUsage(u *cudaipc.Usage) {
 	_ = g.do(func(*caller) error {
 		for _, bytes := range g.allocs {
@@ -172,7 +172,7 @@ func (g *gpu) addUsage(u *cudaipc.Usage) {
 		u.Allocations += len(g.allocs)
 		u.HostMemories += g.hosts
 		u.Streams += len(g.streams)
-		u.Events += g.events - len(g.spare) - len(g.tails)
+		u.Events += g.events - len(g.sparePoints) - len(g.closedTails)
 		return nil
 	})
 }

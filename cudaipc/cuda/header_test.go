@@ -18,9 +18,9 @@ import (
 // includeVariable names the folder of NVIDIA's cuda.h.
 const includeVariable = "OMNIBUS_CUDA_INCLUDE"
 
-// TestHeader compares with cuda.h: the signatures of the fake, by compiling it
-// with that header; the numbers and the structures of this package; and for
-// each symbol the version and the name of the signature.
+// TestHeader compares with cuda.h: the signatures of the fake, by compiling it with that header;
+// the numbers and the structures of this package; and for each symbol the version and the name of
+// the signature.
 func TestHeader(t *testing.T) {
 	include := os.Getenv(includeVariable)
 	if include == "" {
@@ -52,7 +52,8 @@ func TestHeader(t *testing.T) {
 	}
 }
 
-// assertions is a C file that compiles if the numbers here are those there.
+// assertions returns a C file that compiles if the numbers of this package equal those of the
+// header.
 func assertions() []byte {
 	var b strings.Builder
 	b.WriteString("#include <stddef.h>\n#include <cuda.h>\n")
@@ -114,8 +115,8 @@ func assertions() []byte {
 		"width": "WidthInBytes", "lines": "Height",
 	})
 	assert("sizeof(CUuuid)", 16)
-	// The exported name is what the header makes of the base name. That of a UUID
-	// has both by their own names in some versions.
+	// The header maps each base name to the exported name. That of a UUID has both names in some
+	// versions.
 	b.WriteString("#define TEXT(x) #x\n#define EXPORT(x) TEXT(x)\n")
 	for i := range specs {
 		s := &specs[i]
@@ -127,7 +128,7 @@ func assertions() []byte {
 	return []byte(b.String())
 }
 
-// offset is where a field lies, by its path.
+// offset returns the offset of a field, by its path.
 func offset(of reflect.Type, path string) (n uintptr) {
 	for name := range strings.SplitSeq(path, ".") {
 		f, ok := of.FieldByName(name)

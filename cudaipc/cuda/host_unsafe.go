@@ -12,7 +12,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// hostMemory is memory of this process that the device knows.
+// hostMemory is memory of this process that is registered with the device.
 type hostMemory struct {
 	g      *gpu
 	mem    []byte
@@ -20,7 +20,7 @@ type hostMemory struct {
 	closed atomic.Bool
 }
 
-// registerHost pins memory, and finds out where the device sees it.
+// registerHost pins memory, and gets its device address.
 func (g *gpu) registerHost(mem []byte, readOnly bool) (*hostMemory, error) {
 	host := cudaipc.HostPtr(mem)
 	if len(mem) == 0 || uint64(host)%uint64(os.Getpagesize()) != 0 {
@@ -32,9 +32,9 @@ func (g *gpu) registerHost(mem []byte, readOnly bool) (*hostMemory, error) {
 	}
 	m := &hostMemory{g: g, mem: mem}
 	forget := func(c *caller) { c.call(symMemHostUnregister, uintptr(host)) }
-	return m, g.bringIn(func(c *caller) error {
+	return m, g.doMapping(func(c *caller) error {
 		if got := c.call(symMemHostRegister, uintptr(host), uintptr(len(mem)), flags); got != success {
-			return refused(g.fail(c, symMemHostRegister, got), got, readOnly)
+			return asUnsupported(g.fail(c, symMemHostRegister, got), got, readOnly)
 		}
 		if err := g.must(c, symMemHostGetDevicePointer, address(&c.word), uintptr(host), 0); err != nil {
 			forget(c)
@@ -51,9 +51,9 @@ func (g *gpu) registerHost(mem []byte, readOnly bool) (*hostMemory, error) {
 	}, forget)
 }
 
-// refused says of memory for reading what the driver says in several ways: it
-// would have to pin the pages for writing, and may not.
-func refused(err error, got code, readOnly bool) error {
+// asUnsupported makes the driver's various errors for read-only memory an ErrUnsupported: the
+// driver would have to pin the pages for writing, and may not.
+func asUnsupported(err error, got code, readOnly bool) error {
 	switch got {
 	case invalidValue, operatingSystem, notPermitted, notSupported:
 		var e *cudaipc.Error
@@ -81,15 +81,15 @@ func (m *hostMemory) Word(offset int64) cudaipc.Word {
 	return cudaipc.Word{Host: (*atomic.Uint32)(unsafe.Pointer(&m.mem[offset])), Dev: m.Ptr(offset)}
 }
 
-// Close implements cudaipc.HostMemory. It waits for what was submitted before.
+// Close implements cudaipc.HostMemory. It waits for the operations that were submitted before.
 func (m *hostMemory) Close() error {
 	if m.closed.Swap(true) {
 		return nil
 	}
 	g := m.g
-	settled := g.settle()
+	settled := g.synchronize()
 	host := cudaipc.HostPtr(m.mem)
-	return g.takeAway(func(*caller) error {
+	return g.doFreeing(func(*caller) error {
 		g.hosts--
 		g.ranges.remove(m.dev)
 		if m.dev != host {

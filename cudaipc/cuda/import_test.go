@@ -13,8 +13,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// foreignHandle is the handle of an allocation of another process's, as the fake
-// makes them: see testdata/fake/memory.c.
+// foreignHandle returns a handle of another process's allocation, in the fake's format: see
+// testdata/fake/memory.c.
 func (f *fake) foreignHandle(sizeBytes int64) (h cudaipc.Handle) {
 	f.Helper()
 	fd, err := unix.MemfdCreate("fake-allocation", unix.MFD_CLOEXEC)
@@ -53,13 +53,13 @@ func (f *fake) foreignHandle(sizeBytes int64) (h cudaipc.Handle) {
 	return h
 }
 
-// TestHandleOpenedTwice: a handle is opened once, however often it is imported, and
-// closed with the last, also when a call fails by which streams are waited for.
+// TestHandleOpenedTwice: a handle that is imported several times is opened once, and closed with
+// the last Unimport, also if the call that waits for streams fails.
 func TestHandleOpenedTwice(t *testing.T) {
 	for _, fails := range []string{"", "cuEventRecord"} {
 		f := newFake(t)
 		dev := f.device()
-		f.stream(dev) // which is waited for
+		f.stream(dev) // Unimport waits for it
 		h := f.foreignHandle(1 << 20)
 		first, sizeBytes, err := dev.Import(h)
 		if err != nil || sizeBytes != 1<<20 {
@@ -80,7 +80,7 @@ func TestHandleOpenedTwice(t *testing.T) {
 			t.Errorf("%s fails: closed %d times: %v", fails, f.count("cuIpcCloseMemHandle"), err)
 		}
 		if err := dev.Unimport(first); err == nil {
-			t.Error("closed once more than it was imported")
+			t.Error("an Unimport without an Import succeeded")
 		}
 	}
 }

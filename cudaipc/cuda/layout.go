@@ -6,17 +6,16 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// The one call with a structure among its arguments, and that by value, is
+// One call has a structure among its arguments, passed by value:
 //
 //	cuIpcOpenMemHandle_v2(pointer, 64 bytes, unsigned int)
 //
-// and how it is made depends on the processor. Both ways are here for both, so
-// that tests see them wherever they run; openArgs is the one in force.
+// Its layout depends on the processor. Both layouts are compiled on both, so that tests check them
+// everywhere; openArgs uses the right one.
 
-// onStack is how System V has it on amd64. A structure of more than 16 bytes
-// lies in the stack, and does not use up a register: what comes behind it
-// still goes into the next one. Six registers come before the stack, so those
-// without an argument are filled up.
+// onStack is the layout of System V on amd64. A structure of more than 16 bytes lies on the stack,
+// and uses no register: the next argument goes into the next register. Six registers precede the
+// stack; those without an argument are filled with zero.
 func onStack(dst []uintptr, result uintptr, h *cudaipc.Handle, flags uintptr) []uintptr {
 	dst = append(dst, result, flags, 0, 0, 0, 0)
 	for i := 0; i < len(h); i += 8 {
@@ -25,9 +24,8 @@ func onStack(dst []uintptr, result uintptr, h *cudaipc.Handle, flags uintptr) []
 	return dst
 }
 
-// byPointer is how the procedure call standard of arm64 has it. A structure of
-// more than 16 bytes is copied by the caller, and the address of the copy
-// takes its place.
+// byPointer is the layout of the arm64 procedure call standard. A structure of more than 16 bytes
+// is copied by the caller, and the address of the copy is passed.
 func byPointer(dst []uintptr, result, handle, flags uintptr) []uintptr {
 	return append(dst, result, handle, flags)
 }

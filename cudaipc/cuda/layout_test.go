@@ -9,8 +9,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// What a C compiler makes of a call of cuIpcOpenMemHandle_v2 on either
-// processor, in the order in which the words of the call lie.
+// TestLayoutOfAStructureByValue compares with the words of a C compiler's call of
+// cuIpcOpenMemHandle_v2 on either processor, in order.
 func TestLayoutOfAStructureByValue(t *testing.T) {
 	const result, copied, flags = 0xaaaa, 0xbbbb, 0xcccc
 	var h cudaipc.Handle

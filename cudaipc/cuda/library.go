@@ -17,12 +17,12 @@ type library struct {
 	addresses [symbolCount]uintptr
 	version   int
 
-	mu    sync.Mutex // around what needs no context
+	mu    sync.Mutex // held during calls without a context
 	plain *caller
 }
 
-// load loads a library and starts it. It is never unloaded: it keeps threads,
-// and other packages of the process may have it too.
+// load loads a library and initializes it. It is never unloaded: it keeps threads, and other
+// packages of the process may use it too.
 func load(path string) (*library, error) {
 	handle, err := purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	if err != nil {
@@ -51,8 +51,8 @@ func (l *library) start(handle uintptr) error {
 	if got := c.call(symDriverGetVersion, address(&c.number)); got == success {
 		l.version = int(c.number)
 	}
-	l.forget()
-	if s, ok := l.lacks(forAll); ok {
+	l.dropOlder()
+	if s, ok := l.missingSymbol(forAll); ok {
 		return fmt.Errorf("%w: %s, of CUDA %s, has no %v, which came with CUDA %s; install a newer driver",
 			cudaipc.ErrDriverTooOld, l.path, release(l.version), s, release(specs[s].version))
 	}
@@ -63,9 +63,9 @@ func (l *library) start(handle uintptr) error {
 	return nil
 }
 
-// forget drops what a driver that is older than a signature says it has: that
-// is an older signature.
-func (l *library) forget() {
+// dropOlder removes functions whose signature is newer than the driver: the driver's function of
+// that name has an older signature.
+func (l *library) dropOlder() {
 	for s := range specs {
 		if specs[s].version > l.version {
 			l.addresses[s] = 0
@@ -73,9 +73,9 @@ func (l *library) forget() {
 	}
 }
 
-// resolve finds the symbols. cuGetProcAddress is asked for the version that is
-// called, so that a newer library gives the function with that signature; the
-// exported names serve where it is missing, or does not know one.
+// resolve finds the symbols. cuGetProcAddress is asked for the version of the signature that is
+// called, so that a newer library returns the function with that signature; the exported name is
+// used where cuGetProcAddress is missing, or does not know the function.
 func (l *library) resolve(exported func(name string) uintptr) {
 	c := l.plain
 	ask2, ask1 := exported("cuGetProcAddress_v2"), exported("cuGetProcAddress")
@@ -96,8 +96,8 @@ func (l *library) resolve(exported func(name string) uintptr) {
 	}
 }
 
-// lacks returns the first symbol of a feature that the library does not have.
-func (l *library) lacks(f feature) (symbol, bool) {
+// missingSymbol returns the first symbol of a feature that the library does not have.
+func (l *library) missingSymbol(f feature) (symbol, bool) {
 	for s := range symbolCount {
 		if specs[s].feature == f && l.addresses[s] == 0 {
 			return s, true
@@ -106,9 +106,9 @@ func (l *library) lacks(f feature) (symbol, bool) {
 	return 0, false
 }
 
-// card is what is known of a device without a context.
+// card describes a device without a context.
 type card struct {
-	number int32 // CUdevice, and the number in a location
+	number int32 // CUdevice, also the id in a location
 	uuid   cudaipc.UUID
 	name   string
 	bytes  int64
@@ -164,8 +164,7 @@ func (l *library) reaches(from, to int32) bool {
 	return got == success && c.number == 1
 }
 
-// attribute asks for a number about a device. 0 stands for a driver that does
-// not know the attribute.
+// attribute returns an attribute of a device, or 0 if the driver does not know it.
 func (l *library) attribute(attribute int, device int32) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -176,7 +175,7 @@ func (l *library) attribute(attribute int, device int32) int {
 	return int(c.number)
 }
 
-// close ends the calls without a context.
+// close frees the caller for calls without a context.
 func (l *library) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

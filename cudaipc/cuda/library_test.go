@@ -48,7 +48,7 @@ func TestNoDevice(t *testing.T) {
 	})
 }
 
-// A driver that does not start says why.
+// TestDriverThatDoesNotStart: the error names the call that failed.
 func TestDriverThatDoesNotStart(t *testing.T) {
 	for code, want := range map[int32]error{
 		34: cudaipc.ErrNoDriver, 803: cudaipc.ErrDriverTooOld, 999: cudaipc.ErrUnsupported,
@@ -59,7 +59,7 @@ func TestDriverThatDoesNotStart(t *testing.T) {
 	}
 }
 
-// However symbols are found, they are those of the version that is called.
+// TestSymbols: symbols have the right version in all ways of finding them.
 func TestSymbols(t *testing.T) {
 	for name, flags := range map[string][]string{
 		"cuGetProcAddress_v2": nil,
@@ -87,13 +87,13 @@ func TestSymbols(t *testing.T) {
 	}
 }
 
-// A symbol that every device needs is missed at once.
+// TestMissingSymbols: Open fails if a symbol is missing that all devices need.
 func TestMissingSymbols(t *testing.T) {
 	wantOpenFails(t, without(t, "cuDriverGetVersion").path, cudaipc.ErrDriverTooOld)
 	wantOpenFails(t, without(t, "cuMemcpy2DAsync_v2").path, cudaipc.ErrDriverTooOld, "cuMemcpy2DAsync_v2", "CUDA 3.2")
 }
 
-// An old driver has functions of the right name and the wrong meaning.
+// TestOldDrivers: functions of an old driver have the right name and the wrong signature.
 func TestOldDrivers(t *testing.T) {
 	f := newFake(t)
 	f.version(11030)
@@ -113,8 +113,7 @@ func TestOldDrivers(t *testing.T) {
 	}
 }
 
-// What one capability is made of is missed there, and nothing is called that is
-// not there.
+// TestMissingFeatures: a missing symbol disables its feature alone, and is never called.
 func TestMissingFeatures(t *testing.T) {
 	for s := range symbolCount {
 		field := map[feature]string{forWords: "Words", forHost: "RegisterHost", forHandles: "Handles", forArenas: "Arenas"}[specs[s].feature]
@@ -127,7 +126,7 @@ func TestMissingFeatures(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer d.Close()
-			// As if it had not been found: compiling a library for each takes long.
+			// The symbol is removed after loading: compiling a library for each takes long.
 			d.(*driver).lib.addresses[s] = 0
 			all, err := d.Probe(t.Context())
 			if err != nil {
@@ -140,8 +139,8 @@ func TestMissingFeatures(t *testing.T) {
 	}
 }
 
-// A function that is missing is an error, whatever it was for.
-func TestNothingMissingIsCalled(t *testing.T) {
+// TestMissingSymbolsAreNotCalled: a call of any missing function is an error.
+func TestMissingSymbolsAreNotCalled(t *testing.T) {
 	f := newFake(t)
 	lib, err := load(f.path)
 	if err != nil {

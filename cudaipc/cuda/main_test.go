@@ -14,8 +14,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/drivertest"
 )
 
-// libraryVariable tells the other process of the suite which copy of the fake
-// to load.
+// libraryVariable names the copy of the fake for the suite's other process.
 const libraryVariable = "OMNIBUS_CUDA_FAKE"
 
 func TestMain(m *testing.M) {
@@ -28,7 +27,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// TestDriver is the suite, over the fake.
+// TestDriver runs the suite over the fake.
 func TestDriver(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -46,11 +45,11 @@ func TestDriver(t *testing.T) {
 	}
 }
 
-// realVariable, in the environment, has TestRealDriver run.
+// realVariable enables TestRealDriver.
 const realVariable = "OMNIBUS_CUDA_REAL"
 
-// TestRealDriver is the suite over the machine's library, for machines with a GPU:
-// scripts/gpu-check.sh runs it there. A driver that is missing is a failure then.
+// TestRealDriver runs the suite over the machine's library, for machines with a GPU:
+// scripts/gpu-check.sh runs it there. A missing driver is then a failure.
 func TestRealDriver(t *testing.T) {
 	if os.Getenv(realVariable) == "" {
 		t.Skipf("for machines with a GPU, with %s=1", realVariable)
@@ -70,12 +69,12 @@ func openSuite() (cudaipc.Driver, error) {
 	library := os.Getenv(libraryVariable)
 	d, err := Open(Options{Library: library})
 	if err != nil || library == defaultLibrary {
-		return d, err // no GPU fails because it is told to
+		return d, err // a real GPU cannot be made to fail
 	}
 	return breaker{d.(*driver)}, nil
 }
 
-// breaker can have a device of the fake fail.
+// breaker can make a device of the fake fail.
 type breaker struct{ *driver }
 
 func (b breaker) Break(uuid cudaipc.UUID, _ error) error {

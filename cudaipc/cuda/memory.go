@@ -9,9 +9,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// blockBytes is what CUDA divides among small allocations. A handle is always
-// good for the whole block, so memory that is to be exported has blocks of its
-// own: whoever opens the handle sees nothing else.
+// blockBytes is the size of the blocks that CUDA divides among small allocations. A handle always
+// gives access to the whole block, so memory that is to be exported has its own blocks.
 const blockBytes = 2 << 20
 
 // imported is an open handle.
@@ -26,7 +25,7 @@ func (g *gpu) alloc(sizeBytes int64) (p cudaipc.Ptr, err error) {
 	case sizeBytes <= 0:
 		return 0, g.invalid(symMemAlloc, "an allocation of %d bytes", sizeBytes)
 	case sizeBytes > math.MaxInt64-blockBytes:
-		return 0, g.tooMuch(symMemAlloc, sizeBytes)
+		return 0, g.outOfMemory(symMemAlloc, sizeBytes)
 	}
 	bytes := (sizeBytes + blockBytes - 1) / blockBytes * blockBytes
 	err = g.do(func(c *caller) error {
@@ -41,9 +40,9 @@ func (g *gpu) alloc(sizeBytes int64) (p cudaipc.Ptr, err error) {
 	return p, err
 }
 
-// freeMemory frees what alloc made, and nothing else.
+// freeMemory frees memory of alloc, and no other.
 func (g *gpu) freeMemory(p cudaipc.Ptr) error {
-	if err := g.settle(); err != nil {
+	if err := g.synchronize(); err != nil {
 		return err
 	}
 	return g.free(p)
@@ -56,9 +55,9 @@ func (g *gpu) free(p cudaipc.Ptr) error {
 		}
 		delete(g.allocs, p)
 		g.ranges.remove(p)
-		for h, base := range g.own {
+		for h, base := range g.exported {
 			if base == p {
-				delete(g.own, h)
+				delete(g.exported, h)
 			}
 		}
 		return nil
@@ -66,11 +65,11 @@ func (g *gpu) free(p cudaipc.Ptr) error {
 	if err != nil {
 		return err
 	}
-	return g.apart(func(c *caller) error { return g.must(c, symMemFree, uintptr(p)) })
+	return g.doUnlocked(func(c *caller) error { return g.must(c, symMemFree, uintptr(p)) })
 }
 
-// export finds the allocation around an address, which may be anybody's in
-// this process: PyTorch's memory can be exported too.
+// exportHandle exports the allocation around an address, which any code of this process may have
+// made: PyTorch's memory can be exported too.
 func (g *gpu) exportHandle(p cudaipc.Ptr) (h cudaipc.Handle, offset int64, err error) {
 	err = g.do(func(c *caller) error {
 		if err := g.must(c, symMemGetAddressRange, address(&c.word), address(&c.second), uintptr(p)); err != nil {
@@ -82,7 +81,7 @@ func (g *gpu) exportHandle(p cudaipc.Ptr) (h cudaipc.Handle, offset int64, err e
 		}
 		c.number = 1
 		if c.call(symPointerGetAttribute, address(&c.number), pointerLegacyIPC, uintptr(p)) == success && c.number == 0 {
-			return g.unsupported(symIpcGetMemHandle, "the memory was not made so that a handle could name it")
+			return g.unsupported(symIpcGetMemHandle, "the memory was made without support for handles")
 		}
 		c.handle = cudaipc.Handle{}
 		if err := g.must(c, symIpcGetMemHandle, address(&c.handle), uintptr(base)); err != nil {
@@ -90,7 +89,7 @@ func (g *gpu) exportHandle(p cudaipc.Ptr) (h cudaipc.Handle, offset int64, err e
 		}
 		h, offset = c.handle, int64(p-base)
 		if _, ok := g.allocs[base]; ok {
-			g.own[h] = base
+			g.exported[h] = base
 		}
 		return nil
 	})
@@ -98,11 +97,11 @@ func (g *gpu) exportHandle(p cudaipc.Ptr) (h cudaipc.Handle, offset int64, err e
 }
 
 func (g *gpu) importHandle(h cudaipc.Handle) (base cudaipc.Ptr, sizeBytes int64, err error) {
-	g.mapping.Lock()
-	defer g.mapping.Unlock()
+	g.importMu.Lock()
+	defer g.importMu.Unlock()
 	known := false
 	err = g.do(func(*caller) error {
-		if _, ok := g.own[h]; ok {
+		if _, ok := g.exported[h]; ok {
 			return refusal(symIpcOpenMemHandle, invalidContext, g.card.uuid, cudaipc.ErrOwnHandle, "use the address")
 		}
 		open, ok := g.imports[h]
@@ -116,7 +115,7 @@ func (g *gpu) importHandle(h cudaipc.Handle) (base cudaipc.Ptr, sizeBytes int64,
 		return base, sizeBytes, err
 	}
 	closeAgain := func(c *caller) { c.call(symIpcCloseMemHandle, uintptr(base)) }
-	err = g.bringIn(func(c *caller) error {
+	err = g.doMapping(func(c *caller) error {
 		if base, err = g.open(c, h); err != nil {
 			return err
 		}
@@ -134,7 +133,7 @@ func (g *gpu) importHandle(h cudaipc.Handle) (base cudaipc.Ptr, sizeBytes int64,
 	return base, sizeBytes, err
 }
 
-// open maps what a handle names.
+// open maps the allocation of a handle.
 func (g *gpu) open(c *caller, h cudaipc.Handle) (cudaipc.Ptr, error) {
 	c.handle = h
 	var room [maxArgs]uintptr
@@ -144,11 +143,11 @@ func (g *gpu) open(c *caller, h cudaipc.Handle) (cudaipc.Ptr, error) {
 		return cudaipc.Ptr(c.word), nil
 	}
 	err := g.fail(c, symIpcOpenMemHandle, got)
-	// Its way of saying that the memory is this process's own.
+	// The driver returns this code for the process's own memory.
 	if e := (*cudaipc.Error)(nil); got == invalidContext && errors.As(err, &e) {
 		e.Err = cudaipc.ErrOwnHandle
 	}
-	return 0, stale(err, got)
+	return 0, asStale(err, got)
 }
 
 func (g *gpu) unimport(base cudaipc.Ptr) error {
@@ -169,16 +168,16 @@ func (g *gpu) unimport(base cudaipc.Ptr) error {
 	if err != nil || !last {
 		return err
 	}
-	// Whatever comes of that, the import ends: nobody would end it later.
-	settled := g.settle()
-	g.mapping.Lock()
-	defer g.mapping.Unlock()
+	// The import ends also after an error, because no later call would end it.
+	settled := g.synchronize()
+	g.importMu.Lock()
+	defer g.importMu.Unlock()
 	err = g.do(func(*caller) error {
 		h, ok := g.bases[base]
 		if !ok {
 			return g.invalid(symIpcCloseMemHandle, "%#x is no base of an import", uint64(base))
 		}
-		// Somebody may have opened it again meanwhile.
+		// Another goroutine may have imported it meanwhile.
 		if open := g.imports[h]; open.count > 1 {
 			open.count--
 			last = false
@@ -192,7 +191,7 @@ func (g *gpu) unimport(base cudaipc.Ptr) error {
 	if err != nil || !last {
 		return err
 	}
-	return g.apart(func(c *caller) error {
+	return g.doUnlocked(func(c *caller) error {
 		if err := g.must(c, symIpcCloseMemHandle, uintptr(base)); err != nil {
 			return err
 		}

@@ -8,17 +8,16 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// submit queues operations. It stops before a copy of plain host memory while
-// the stream has work: the driver would do such a copy within the call, and so
-// wait for that work, and everybody with it. Whoever submits waits for point,
-// without the lock, and comes again with the rest.
+// submit queues operations. It stops before a copy of plain host memory while the stream has work:
+// the driver would wait for that work within the call, and so would all other calls. The caller
+// waits for point, without the lock, and submits the rest.
 func (g *gpu) submit(c *caller, s *stream, ops []cudaipc.Op) (queued int, point uintptr, err error) {
 	if s.closed.Load() {
 		return 0, 0, g.closed(symStreamQuery, invalidHandle, "stream")
 	}
 	for i := range ops {
 		op := &ops[i]
-		if g.plain(c, op) {
+		if g.isPlainCopy(c, op) {
 			switch got := c.call(symStreamQuery, s.raw); got {
 			case success:
 			case notReady:
@@ -35,18 +34,18 @@ func (g *gpu) submit(c *caller, s *stream, ops []cudaipc.Op) (queued int, point 
 	return len(ops), 0, nil
 }
 
-func (g *gpu) plain(c *caller, op *cudaipc.Op) bool {
+func (g *gpu) isPlainCopy(c *caller, op *cudaipc.Op) bool {
 	switch op.Kind {
 	case cudaipc.OpCopy, cudaipc.OpCopy2D:
-		return op.Bytes > 0 && (!g.knows(c, op.Dst) || !g.knows(c, op.Src))
+		return op.Bytes > 0 && (!g.isKnown(c, op.Dst) || !g.isKnown(c, op.Src))
 	default:
 		return false
 	}
 }
 
-// knows reports whether an address is memory that CUDA has made, or that it
-// has pinned: all but plain host memory.
-func (g *gpu) knows(c *caller, p cudaipc.Ptr) bool {
+// isKnown reports whether CUDA has made or pinned the memory at an address: all memory but plain
+// host memory.
+func (g *gpu) isKnown(c *caller, p cudaipc.Ptr) bool {
 	if g.ranges.contain(p) {
 		return true
 	}
@@ -76,12 +75,11 @@ func (g *gpu) apply(c *caller, stream uintptr, op *cudaipc.Op) error {
 		}
 		return g.must(c, symStreamWaitEvent, stream, e.raw, 0)
 	default:
-		return g.invalid(symStreamQuery, "operation %d is none", op.Kind)
+		return g.invalid(symStreamQuery, "operation %d does not exist", op.Kind)
 	}
 }
 
-// event checks what an operation brings along. An event of another GPU of this
-// driver serves as well.
+// event returns the event of an operation. Events of other GPUs of this driver are allowed.
 func (g *gpu) event(s symbol, op *cudaipc.Op) (*event, error) {
 	e, ok := op.Event.(*event)
 	switch {
@@ -97,15 +95,14 @@ func (g *gpu) word(c *caller, s symbol, stream uintptr, op *cudaipc.Op, flags ui
 	if why, ok := g.caps.Why["Words"]; ok {
 		return g.unsupported(s, why)
 	}
-	// A GPU that comes upon an address which is none is lost for good.
-	if op.Word.Dev%4 != 0 || !g.knows(c, op.Word.Dev) {
+	// An access to an invalid address would end the GPU.
+	if op.Word.Dev%4 != 0 || !g.isKnown(c, op.Word.Dev) {
 		return g.invalid(s, "no word is at %#x", uint64(op.Word.Dev))
 	}
 	return g.must(c, s, stream, uintptr(op.Word.Dev), uintptr(op.Value), flags)
 }
 
-// copy finds the direction by the addresses, which is what all of CUDA on
-// 64-bit Linux can do.
+// copy lets CUDA find the direction by the addresses, which works on all 64-bit Linux systems.
 func (g *gpu) copy(c *caller, stream uintptr, op *cudaipc.Op) error {
 	switch {
 	case op.Bytes < 0 || op.Bytes > 0 && (op.Dst == 0 || op.Src == 0):
@@ -116,9 +113,9 @@ func (g *gpu) copy(c *caller, stream uintptr, op *cudaipc.Op) error {
 	return g.must(c, symMemcpyAsync, uintptr(op.Dst), uintptr(op.Src), uintptr(op.Bytes), stream)
 }
 
-// copy2D has the driver do all rows at once. It may refuse pitches that are not
-// its own between two places of one device, and cuMemcpy2DUnaligned, which
-// takes any, is not asynchronous: then the rows go one by one.
+// copy2D makes one call for all rows. The driver may refuse foreign pitches between two ranges of
+// one device, and cuMemcpy2DUnaligned, which accepts any, is not asynchronous: then the rows are
+// copied one by one.
 func (g *gpu) copy2D(c *caller, stream uintptr, op *cudaipc.Op) error {
 	switch {
 	case op.Bytes < 0 || op.Rows < 0 || op.Rows > 1 && (!fits(op, op.DstPitch) || !fits(op, op.SrcPitch)):
@@ -134,12 +131,12 @@ func (g *gpu) copy2D(c *caller, stream uintptr, op *cudaipc.Op) error {
 		return g.invalid(symMemcpy2DAsync, "a copy from %#x to %#x", uint64(op.Src), uint64(op.Dst))
 	}
 	c.plot = rectangle{
-		src: g.side(c, op.Src, op.SrcPitch), dst: g.side(c, op.Dst, op.DstPitch),
+		src: g.planeOf(c, op.Src, op.SrcPitch), dst: g.planeOf(c, op.Dst, op.DstPitch),
 		width: uint64(op.Bytes), lines: uint64(op.Rows),
 	}
 	got := c.call(symMemcpy2DAsync, address(&c.plot), stream)
 	if got == invalidValue {
-		return g.rows(c, stream, op)
+		return g.copyRows(c, stream, op)
 	}
 	if got != success {
 		return g.fail(c, symMemcpy2DAsync, got)
@@ -147,20 +144,19 @@ func (g *gpu) copy2D(c *caller, stream uintptr, op *cudaipc.Op) error {
 	return nil
 }
 
-// fits reports whether rows that lie so far apart neither overlap, nor reach
-// beyond all memory.
+// fits reports whether rows with a pitch neither overlap, nor exceed the address space.
 func fits(op *cudaipc.Op, pitch int64) bool {
 	return pitch >= op.Bytes && (pitch == 0 || op.Rows <= math.MaxInt64/pitch)
 }
 
-func (g *gpu) side(c *caller, p cudaipc.Ptr, pitch int64) plane {
-	if g.knows(c, p) {
+func (g *gpu) planeOf(c *caller, p cudaipc.Ptr, pitch int64) plane {
+	if g.isKnown(c, p) {
 		return plane{kind: memoryUnified, device: uint64(p), pitch: uint64(pitch)}
 	}
 	return plane{kind: memoryHost, host: uint64(p), pitch: uint64(pitch)}
 }
 
-func (g *gpu) rows(c *caller, stream uintptr, op *cudaipc.Op) error {
+func (g *gpu) copyRows(c *caller, stream uintptr, op *cudaipc.Op) error {
 	dst, src := uintptr(op.Dst), uintptr(op.Src)
 	for range op.Rows {
 		if err := g.must(c, symMemcpyAsync, dst, src, uintptr(op.Bytes), stream); err != nil {

@@ -1,10 +1,9 @@
 package cuda
 
-// Options say how the driver is loaded. The zero value loads the one of the
-// machine.
+// Options select the driver's library. The zero value loads the machine's.
 type Options struct {
-	// Library is the name, or the path, of the driver's library. By default it is
-	// libcuda.so.1, wherever the dynamic linker finds it.
+	// Library is the name or the path of the driver's library. Default libcuda.so.1, which the
+	// dynamic linker finds.
 	Library string
 }
 

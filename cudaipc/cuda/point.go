@@ -8,26 +8,24 @@ import (
 	"time"
 )
 
-// A point is an event of CUDA's that says when what a stream was given so far
-// is done. Nobody ever blocks in the driver for one: a stream may be waiting
-// for a word that only another stream's work will bring about, and that has to
-// take the same lock. So whoever waits asks, and naps in between; asking takes
-// about a microsecond. What has to be quick waits for a word instead, which takes
-// no call at all.
+// A point is an event of CUDA that is done when the earlier operations of a stream are done. No
+// call blocks in the driver for one: the stream may wait for a word that another stream writes,
+// whose Submit needs the same lock. So a waiting call queries the event, with pauses; a query takes
+// about a microsecond. Code that has to be fast waits for a word instead, without calls.
 //
-// The first questions come one behind the other, for as long as it takes to fall
-// asleep and to be woken twice; naps are then a part of the time that has passed, so
-// that nobody oversleeps by more than that.
+// The first queries follow each other without a pause, for as long as falling asleep and waking
+// twice takes; later pauses are a fraction of the elapsed time, so that a wait is at most that much
+// too long.
 const (
-	eagerly     = 100 * time.Microsecond
-	napPart     = 8
-	shortestNap = 20 * time.Microsecond
-	longestNap  = time.Millisecond
-	maxSpare    = 64 // points kept for the next
+	spinFor       = 100 * time.Microsecond
+	pauseFraction = 8
+	minPause      = 20 * time.Microsecond
+	maxPause      = time.Millisecond
+	maxSpare      = 64 // free points that are kept
 )
 
-// record makes a point behind what a stream was given. Like all that is given a
-// caller, it is called between begin and end.
+// record makes a point after the present operations of a stream. Like all functions with a caller,
+// it runs between lockContext and unlockContext.
 func (g *gpu) record(c *caller, s *stream) (uintptr, error) {
 	if s.closed.Load() {
 		return 0, g.closed(symEventRecord, invalidHandle, "stream")
@@ -37,8 +35,8 @@ func (g *gpu) record(c *caller, s *stream) (uintptr, error) {
 
 func (g *gpu) recordRaw(c *caller, stream uintptr) (uintptr, error) {
 	var point uintptr
-	if n := len(g.spare); n > 0 {
-		point, g.spare = g.spare[n-1], g.spare[:n-1]
+	if n := len(g.sparePoints); n > 0 {
+		point, g.sparePoints = g.sparePoints[n-1], g.sparePoints[:n-1]
 	} else {
 		var err error
 		if point, err = g.makeEvent(c); err != nil {
@@ -46,13 +44,13 @@ func (g *gpu) recordRaw(c *caller, stream uintptr) (uintptr, error) {
 		}
 	}
 	if err := g.must(c, symEventRecord, point, stream); err != nil {
-		g.putBack(c, point)
+		g.releasePoint(c, point)
 		return 0, err
 	}
 	return point, nil
 }
 
-// query asks whether a point is done.
+// query reports whether a point is done.
 func (g *gpu) query(c *caller, point uintptr) (bool, error) {
 	switch got := c.call(symEventQuery, point); got {
 	case success:
@@ -64,13 +62,13 @@ func (g *gpu) query(c *caller, point uintptr) (bool, error) {
 	}
 }
 
-// putBack keeps a point for the next record, which may come before it is done.
-func (g *gpu) putBack(c *caller, point uintptr) {
-	if len(g.spare) < maxSpare {
-		g.spare = append(g.spare, point)
+// releasePoint keeps a point for the next record, which may come before the point is done.
+func (g *gpu) releasePoint(c *caller, point uintptr) {
+	if len(g.sparePoints) < maxSpare {
+		g.sparePoints = append(g.sparePoints, point)
 		return
 	}
-	_ = g.dropEvent(c, point) // nobody waits for it
+	_ = g.dropEvent(c, point) // no call waits for it
 }
 
 // makeEvent makes an event of CUDA's.
@@ -87,47 +85,46 @@ func (g *gpu) dropEvent(c *caller, event uintptr) error {
 	return g.must(c, symEventDestroy, event)
 }
 
-// await waits for a point, and gives it back. Not between begin and end.
+// await waits for a point, and releases it. It is called without the lock.
 func (g *gpu) await(ctx context.Context, point uintptr) error {
-	var n nap
-	defer n.end()
+	var n backoff
+	defer n.stop()
 	for {
-		ready, err := g.reached(point)
+		ready, err := g.pollPoint(point)
 		if err != nil || ready {
 			return err
 		}
-		if err := n.rest(ctx); err != nil {
-			// If that fails the device is gone, and the point with it.
-			if c, failed := g.begin(true); failed == nil {
-				g.putBack(c, point)
-				g.end(c)
+		if err := n.wait(ctx); err != nil {
+			// If lockContext fails, the device has failed, and the point with it.
+			if c, failed := g.lockContext(true); failed == nil {
+				g.releasePoint(c, point)
+				g.unlockContext(c)
 			}
 			return err
 		}
 	}
 }
 
-// reached reports whether a point is done, which is then given back.
-func (g *gpu) reached(point uintptr) (bool, error) {
-	c, err := g.begin(false)
+// pollPoint reports whether a point is done, and releases it then.
+func (g *gpu) pollPoint(point uintptr) (bool, error) {
+	c, err := g.lockContext(false)
 	if err != nil {
 		return false, err
 	}
-	defer g.end(c)
+	defer g.unlockContext(c)
 	ready, err := g.query(c, point)
 	if ready || err != nil {
-		g.putBack(c, point)
+		g.releasePoint(c, point)
 	}
 	return ready, err
 }
 
-// settle waits until all that was submitted up to now is done. Taking memory
-// away makes the driver wait for that inside a call, and whoever wants to go on
-// meanwhile may have to wait for the driver.
-func (g *gpu) settle() error {
+// synchronize waits until all operations that were submitted before are done. The driver waits for
+// them inside the calls that free memory, and other calls would have to wait for the driver.
+func (g *gpu) synchronize() error {
 	var points []uintptr
 	err := g.do(func(c *caller) error {
-		points, g.tails = g.tails, nil
+		points, g.closedTails = g.closedTails, nil
 		for s := range g.streams {
 			point, err := g.recordRaw(c, s.raw)
 			if err != nil {
@@ -145,22 +142,22 @@ func (g *gpu) settle() error {
 	return err
 }
 
-// nap paces the questions: at once at first, then less and less often.
-type nap struct {
+// backoff paces queries: without pauses at first, then with growing ones.
+type backoff struct {
 	since time.Time
 	timer *time.Timer
 }
 
-func (n *nap) rest(ctx context.Context) error {
+func (n *backoff) wait(ctx context.Context) error {
 	if n.since.IsZero() {
 		n.since = time.Now()
 	}
 	passed := time.Since(n.since)
-	if passed < eagerly {
+	if passed < spinFor {
 		runtime.Gosched()
 		return ctx.Err()
 	}
-	next := min(max(passed/napPart, shortestNap), longestNap)
+	next := min(max(passed/pauseFraction, minPause), maxPause)
 	if n.timer == nil {
 		n.timer = time.NewTimer(next)
 	} else {
@@ -174,7 +171,7 @@ func (n *nap) rest(ctx context.Context) error {
 	}
 }
 
-func (n *nap) end() {
+func (n *backoff) stop() {
 	if n.timer != nil {
 		n.timer.Stop()
 	}

@@ -14,14 +14,14 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// describe is what is known of a device before anything is tried.
+// describe returns the properties of a device that need no context.
 func (d *driver) describe(of *card) cudaipc.Caps {
 	caps := cudaipc.Caps{
 		Device:     of.uuid,
 		Name:       of.name,
 		Driver:     "cuda " + release(d.lib.version),
 		TotalBytes: of.bytes,
-		// The UUID of a part of a GPU looks like any other; its name does not.
+		// The UUID of a part of a GPU has no mark; its name has.
 		MIG: strings.Contains(of.name, "MIG "),
 		Why: make(map[string]string),
 	}
@@ -42,7 +42,7 @@ func (d *driver) describe(of *card) cudaipc.Caps {
 	return caps
 }
 
-// unusable describes a device that has no context for this process.
+// unusable returns the capabilities of a device without a context.
 func (d *driver) unusable(of *card, err error) cudaipc.Caps {
 	caps := d.describe(of)
 	for _, field := range []string{"Arenas", "Handles", "Words", "RegisterHost", "RegisterReadOnly"} {
@@ -51,8 +51,8 @@ func (d *driver) unusable(of *card, err error) cudaipc.Caps {
 	return caps
 }
 
-// probe tries out what a device can do. What fails has its reason in Why; an
-// error is one that leaves no device to try on, or the context's.
+// probe tries the features of a device. A feature that fails has its error in Why; probe itself
+// fails if the device fails, or with the context.
 func (g *gpu) probe(ctx context.Context, caps cudaipc.Caps) (cudaipc.Caps, error) {
 	err := g.do(func(c *caller) error {
 		if err := g.must(c, symMemGetInfo, address(&c.word), address(&c.second)); err != nil {
@@ -95,26 +95,26 @@ func (g *gpu) probe(ctx context.Context, caps cudaipc.Caps) (cudaipc.Caps, error
 	return caps, nil
 }
 
-// tooOld is the error for a feature that the library has no functions for.
+// tooOld returns the error of a feature whose functions the library lacks.
 func (g *gpu) tooOld(f feature) error {
-	if s, ok := g.lib.lacks(f); ok {
+	if s, ok := g.lib.missingSymbol(f); ok {
 		return fmt.Errorf("%w: it has no %v, which came with CUDA %s", cudaipc.ErrDriverTooOld, s, release(specs[s].version))
 	}
 	return nil
 }
 
-// tryArenas makes the smallest arena there is, and imports it.
+// tryArenas makes the smallest arena, and imports it.
 func (g *gpu) tryArenas(caps *cudaipc.Caps) error {
 	err := g.do(func(c *caller) (err error) {
 		caps.GranularityBytes, err = g.granularity(c)
 		return err
 	})
 	if err != nil {
-		return g.because(err, attrVirtualMemory, "virtual memory management")
+		return g.withAttribute(err, attrVirtualMemory, "virtual memory management")
 	}
 	a, err := g.newArena(caps.GranularityBytes)
 	if err != nil {
-		return g.because(err, attrDescriptors, "memory behind descriptors")
+		return g.withAttribute(err, attrDescriptors, "memory behind descriptors")
 	}
 	b, err := g.importArena(a.FD(), a.Bytes())
 	if err != nil {
@@ -123,15 +123,15 @@ func (g *gpu) tryArenas(caps *cudaipc.Caps) error {
 	return errors.Join(b.Close(), a.Close())
 }
 
-// because adds what the driver itself says about a feature that failed.
-func (g *gpu) because(err error, attribute int, feature string) error {
+// withAttribute adds the driver's own attribute of a feature that failed.
+func (g *gpu) withAttribute(err error, attribute int, feature string) error {
 	if g.lib.attribute(attribute, g.card.number) == 0 {
 		return fmt.Errorf("%w; the driver says that the device has no %s", err, feature)
 	}
 	return err
 }
 
-// tryHandles gets a handle. It can be opened in other processes alone.
+// tryHandles exports a handle. Only other processes can open it.
 func (g *gpu) tryHandles() error {
 	p, err := g.alloc(1)
 	if err != nil {
@@ -141,22 +141,21 @@ func (g *gpu) tryHandles() error {
 	return errors.Join(err, g.freeMemory(p))
 }
 
-// tryRegister registers a page, mapped as those of a store are.
+// tryRegister registers a page, mapped like those of a store.
 func (g *gpu) tryRegister(readOnly bool) error {
-	m, err := g.page(readOnly)
+	m, err := g.registerTestPage(readOnly)
 	if err != nil {
 		if readOnly {
-			return g.because(err, attrReadOnlyHostRegister, "registration of memory for reading")
+			return g.withAttribute(err, attrReadOnlyHostRegister, "registration of memory for reading")
 		}
 		return err
 	}
 	return m.close()
 }
 
-// tryWords has a stream wait for a word that the CPU then writes, and write
-// another one.
+// tryWords makes a stream wait for a word that the CPU then writes, and write another word.
 func (g *gpu) tryWords(ctx context.Context) error {
-	m, err := g.page(false)
+	m, err := g.registerTestPage(false)
 	if err != nil {
 		return err
 	}
@@ -173,8 +172,8 @@ func (g *gpu) tryWords(ctx context.Context) error {
 	gate.Host.Store(1)
 	if waited := s.Synchronize(ctx); waited != nil {
 		if ctx.Err() != nil {
-			// The stream hangs. It and its page stay, since taking them down would
-			// hang as well; nobody is to wait for them from now on.
+			// The stream hangs. It stays with its page, since closing them would hang as well;
+			// synchronize must not wait for it from now on.
 			_ = g.do(func(*caller) error { delete(g.streams, s); return nil })
 			return waited
 		}
@@ -190,13 +189,13 @@ func (g *gpu) tryWords(ctx context.Context) error {
 	return errors.Join(err, s.Close(), m.close())
 }
 
-// testPage is a page that the device knows.
+// testPage is a registered page.
 type testPage struct {
 	*hostMemory
 	mem []byte
 }
 
-func (g *gpu) page(readOnly bool) (*testPage, error) {
+func (g *gpu) registerTestPage(readOnly bool) (*testPage, error) {
 	fd, err := unix.MemfdCreate("omnibus-probe", unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("a page to try: %w", err)
@@ -223,7 +222,7 @@ func (g *gpu) page(readOnly bool) (*testPage, error) {
 
 func (p *testPage) close() error {
 	if err := p.hostMemory.Close(); err != nil {
-		return err // the memory stays, since the device may still have it
+		return err // the device may still use it, so the memory stays mapped
 	}
 	return unix.Munmap(p.mem)
 }

@@ -13,12 +13,12 @@ import (
 type stream struct {
 	g       *gpu
 	raw     uintptr
-	foreign bool // it is somebody else's
+	foreign bool // another library owns it
 	closed  atomic.Bool
 }
 
-// newStream makes a stream that does not wait for the legacy default stream,
-// which much of other people's code runs on.
+// newStream makes a stream that does not wait for the legacy default stream, which other libraries
+// use a lot.
 func (g *gpu) newStream() (*stream, error) {
 	s := &stream{g: g}
 	return s, g.do(func(c *caller) error {
@@ -31,8 +31,8 @@ func (g *gpu) newStream() (*stream, error) {
 	})
 }
 
-// wrapStream makes a stream of somebody else's. A point on it shows that it is one of
-// this context's; whether it is a stream at all is for the caller to know.
+// wrapStream wraps a stream of another owner. Recording a point on it shows that it belongs to this
+// context; an invalid handle is the caller's fault.
 func (g *gpu) wrapStream(raw uintptr) (*stream, error) {
 	switch raw {
 	case 0:
@@ -46,22 +46,22 @@ func (g *gpu) wrapStream(raw uintptr) (*stream, error) {
 		if err != nil {
 			return err
 		}
-		g.putBack(c, point)
+		g.releasePoint(c, point)
 		g.streams[s] = struct{}{}
 		return nil
 	})
 }
 
-// Submit implements cudaipc.Stream. It has the context once, and once more for
-// each copy of plain memory that has to wait for what is before it.
+// Submit implements cudaipc.Stream. It takes the lock once, and once more for each copy of plain
+// memory that has to wait for earlier operations.
 func (s *stream) Submit(ops ...cudaipc.Op) error {
 	for {
-		c, err := s.g.begin(false)
+		c, err := s.g.lockContext(false)
 		if err != nil {
 			return err
 		}
 		queued, point, err := s.g.submit(c, s, ops)
-		s.g.end(c)
+		s.g.unlockContext(c)
 		if err != nil || point == 0 {
 			return err
 		}
@@ -74,12 +74,12 @@ func (s *stream) Submit(ops ...cudaipc.Op) error {
 
 // Synchronize implements cudaipc.Stream.
 func (s *stream) Synchronize(ctx context.Context) error {
-	c, err := s.g.begin(false)
+	c, err := s.g.lockContext(false)
 	if err != nil {
 		return err
 	}
 	point, err := s.g.record(c, s)
-	s.g.end(c)
+	s.g.unlockContext(c)
 	if err != nil {
 		return err
 	}
@@ -89,22 +89,22 @@ func (s *stream) Synchronize(ctx context.Context) error {
 // Raw implements cudaipc.Stream: the CUstream.
 func (s *stream) Raw() uintptr { return s.raw }
 
-// Close implements cudaipc.Stream. What was submitted is still done. A stream that is
-// somebody else's stays theirs.
+// Close implements cudaipc.Stream. Submitted operations still run. A wrapped stream is not
+// destroyed.
 func (s *stream) Close() error {
 	if s.closed.Swap(true) {
 		return nil
 	}
-	return s.g.takeAway(func(c *caller) error {
+	return s.g.doFreeing(func(c *caller) error {
 		delete(s.g.streams, s)
-		// CUDA destroys a stream when its work is done. Until then settle has to
-		// know of it.
+		// CUDA destroys a stream when its operations are done. Until then synchronize has to wait
+		// for them.
 		if c.call(symStreamQuery, s.raw) == notReady {
 			point, err := s.g.recordRaw(c, s.raw)
 			if err != nil {
 				return err
 			}
-			s.g.tails = append(s.g.tails, point)
+			s.g.closedTails = append(s.g.closedTails, point)
 		}
 		return nil
 	}, func(c *caller) error {
@@ -147,7 +147,7 @@ func (e *event) Close() error {
 	if e.closed.Swap(true) {
 		return nil
 	}
-	return e.g.undo(func(c *caller) error {
+	return e.g.doClosing(func(c *caller) error {
 		return e.g.dropEvent(c, e.raw)
 	})
 }

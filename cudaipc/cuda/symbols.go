@@ -66,8 +66,7 @@ const (
 	symbolCount
 )
 
-// feature is what a symbol is needed for. What every device needs must be
-// there; what belongs to one capability is missed there alone.
+// feature is the use of a symbol. Symbols of forAll must exist; others disable their feature alone.
 type feature int
 
 const (
@@ -81,17 +80,16 @@ const (
 	forGraphs
 )
 
-// spec says how a symbol is found.
+// spec describes a symbol.
 type spec struct {
-	name    string // its base name, which cuGetProcAddress takes
-	version int    // the CUDA version whose signature is called: 1000*major + 10*minor
-	export  string // the name of that signature in the library
+	name    string // base name, for cuGetProcAddress
+	version int    // CUDA version of the signature that is called: 1000*major + 10*minor
+	export  string // exported name of that signature
 	feature feature
 }
 
-// specs are the calls that this package makes. Version and exported name pick
-// the same signature: where a call has changed, the base name alone in the
-// library is the old one.
+// specs lists the calls of this package. Version and exported name select the same signature: if a
+// call has changed, the plain base name in the library is the old signature.
 var specs = [symbolCount]spec{
 	symInit:                {"cuInit", 2000, "cuInit", forAll},
 	symDriverGetVersion:    {"cuDriverGetVersion", 2020, "cuDriverGetVersion", forAll},
@@ -152,12 +150,12 @@ var specs = [symbolCount]spec{
 // String is the name that the library exports.
 func (s symbol) String() string { return specs[s].export }
 
-// release is how people write a version.
+// release returns a version in its usual form.
 func release(version int) string {
 	return strconv.Itoa(version/1000) + "." + strconv.Itoa(version%1000/10)
 }
 
-// The values that calls are made with.
+// The constants of calls.
 const (
 	attrReadOnlyHostRegister = 113 // CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED
 	attrVirtualMemory        = 102 // CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
@@ -168,8 +166,8 @@ const (
 	streamPerThread    = 2 // CU_STREAM_PER_THREAD
 	eventDisableTiming = 2 // CU_EVENT_DISABLE_TIMING
 
-	// With the barrier, which is the default: who sees the word sees what was
-	// written before it. CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER must not be set.
+	// With the barrier, which is the default: a reader that sees the word sees earlier results.
+	// CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER must not be set.
 	writeValueDefault = 0 // CU_STREAM_WRITE_VALUE_DEFAULT
 	waitValueGEQ      = 0 // CU_STREAM_WAIT_VALUE_GEQ: int32(word-value) >= 0
 

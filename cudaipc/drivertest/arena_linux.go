@@ -30,8 +30,7 @@ func testArena(r *rig) {
 	r.wantErr("free an arena", r.dev.Free(a.Base()), cudaipc.ErrInvalid)
 }
 
-// testArenaHere: the same memory twice in a process, and the descriptor stays
-// the caller's.
+// testArenaHere: one arena is mapped twice in a process, and the descriptor stays the caller's.
 func testArenaHere(r *rig) {
 	a := r.arena(mib)
 	fd, err := unix.FcntlInt(uintptr(a.FD()), unix.F_DUPFD_CLOEXEC, 0)
@@ -51,8 +50,8 @@ func testArenaHere(r *rig) {
 	r.check("this mapping", a.Base()+kib, 2, kib)
 }
 
-// testArenaThere: another process reads what this one wrote, writes itself, and
-// keeps the memory when it is closed here.
+// testArenaThere: another process reads and writes an arena of this one, and keeps it after its
+// Close here.
 func testArenaThere(r *rig) {
 	r.need("Arenas")
 	other := r.peer()
@@ -73,7 +72,7 @@ func testArenaThere(r *rig) {
 	other.ask(request{Do: doClose, Memory: there.Memory})
 }
 
-// testArenaFromThere: memory outlives the process that made it.
+// testArenaFromThere: an arena outlives the process that made it.
 func testArenaFromThere(r *rig) {
 	r.need("Arenas")
 	other := r.peer()
@@ -111,12 +110,12 @@ func testNoArena(r *rig) {
 		r.wantErr("import "+c.name, err, cudaipc.ErrStaleHandle, cudaipc.ErrInvalid)
 	}
 	if err := r.dev.Err(); err != nil {
-		r.Errorf("the device has not survived that: %v", err)
+		r.Errorf("the device has failed after that: %v", err)
 	}
 }
 
 func testWithoutArenas(r *rig) {
-	r.lack("Arenas")
+	r.needMissing("Arenas")
 	_, err := r.dev.NewArena(mib)
 	r.wantErr("NewArena", err, cudaipc.ErrUnsupported)
 	_, err = r.dev.ImportArena(0, mib)

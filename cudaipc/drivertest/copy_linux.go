@@ -6,7 +6,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// testCopies: from registered memory to the device, across it, and back.
+// testCopies copies from registered memory to the device, within it, and back.
 func testCopies(r *rig) {
 	mem, h := r.host(2 * mib)
 	a, b, s := r.alloc(mib), r.alloc(mib), r.stream()
@@ -23,7 +23,7 @@ func testCopies(r *rig) {
 			r.Errorf("%d bytes around: %v", n, err)
 		}
 		if n < mib && mem[mib+n] != 0 {
-			r.Errorf("a copy of %d bytes wrote behind its end", n)
+			r.Errorf("a copy of %d bytes wrote beyond its end", n)
 		}
 	}
 	r.submit(s, copyOp(a, b, 0))
@@ -96,7 +96,7 @@ func testBadCopies(r *rig) {
 	r.check("the good one in front", b, 1, kib)
 }
 
-// testPlainMemory: host memory need not be registered.
+// testPlainMemory copies host memory that is not registered.
 func testPlainMemory(r *rig) {
 	mem := r.pages(2 * mib)
 	at := cudaipc.HostPtr(mem)
@@ -109,7 +109,7 @@ func testPlainMemory(r *rig) {
 	}
 }
 
-// testPeers copies between devices that say they can.
+// testPeers copies between devices that are peers.
 func testPeers(r *rig) {
 	if len(r.caps.Peers) == 0 {
 		r.Skip("the device has no peers")

@@ -11,14 +11,14 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// without leaves out operations of a kind.
+// without drops operations of a kind.
 func without(kind cudaipc.OpKind) func([]cudaipc.Op) []cudaipc.Op {
 	return func(ops []cudaipc.Op) []cudaipc.Op {
 		return slices.DeleteFunc(slices.Clone(ops), func(op cudaipc.Op) bool { return op.Kind == kind })
 	}
 }
 
-// first lets operations of a kind overtake the others.
+// first moves operations of a kind before the others.
 func first(kind cudaipc.OpKind) func([]cudaipc.Op) []cudaipc.Op {
 	return func(ops []cudaipc.Op) []cudaipc.Op {
 		ops = slices.Clone(ops)
@@ -103,7 +103,7 @@ var defects = map[string]defect{
 	"any page will do":                on("register", func(v cudaipc.Device) roundsDown { return roundsDown{v} }),
 	"registering twice works":         on("register_twice", func(v cudaipc.Device) forgiving { return forgiving{v} }),
 	"failures are hidden":             on("sticky", func(v cudaipc.Device) healthy { return healthy{v} }),
-	"events are never done":           on("event_that_nobody_recorded", func(v cudaipc.Device) undone { return undone{v} }),
+	"events are never done":           on("event_without_a_record", func(v cudaipc.Device) undone { return undone{v} }),
 	"a wrapped stream is another":     on("wrapped_stream", func(v cudaipc.Device) astray { return astray{v} }),
 	"wrapped streams end with a name": on("closing_a_wrapped_stream", func(v cudaipc.Device) ending { return ending{v, map[uintptr]cudaipc.Stream{}} }),
 	"each thread's stream is wrapped": on("default_streams", func(v cudaipc.Device) astray { return astray{v} }),
@@ -147,7 +147,7 @@ func (v atBase) Export(p cudaipc.Ptr) (cudaipc.Handle, int64, error) {
 	return h, 0, err
 }
 
-// unshared gives away another arena than it has.
+// unshared returns the descriptor of another arena.
 type unshared struct{ cudaipc.Device }
 
 func (v unshared) NewArena(sizeBytes int64) (cudaipc.Arena, error) {
@@ -230,12 +230,12 @@ type undoneEvent struct{ cudaipc.Event }
 
 func (undoneEvent) Done() (bool, error) { return false, nil }
 
-// astray gives another stream than it was asked for.
+// astray returns another stream than the requested one.
 type astray struct{ cudaipc.Device }
 
 func (v astray) WrapStream(uintptr) (cudaipc.Stream, error) { return v.NewStream() }
 
-// ending closes what it wraps.
+// ending closes the stream that it wraps.
 type ending struct {
 	cudaipc.Device
 	made map[uintptr]cudaipc.Stream
@@ -264,7 +264,7 @@ func (v onceOnly) Close() error {
 	return v.Device.Close()
 }
 
-// hoarder makes an event for itself with each.
+// hoarder makes an extra event with each event.
 type hoarder struct{ cudaipc.Device }
 
 func (v hoarder) NewEvent() (cudaipc.Event, error) {

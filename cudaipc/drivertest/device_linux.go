@@ -49,7 +49,7 @@ func testProbeEnds(r *rig) {
 	ctx, cancel := context.WithCancel(r.ctx)
 	cancel()
 	if _, err := r.driver.Probe(ctx); !errors.Is(err, context.Canceled) {
-		r.Errorf("Probe of a caller who has gone: %v", err)
+		r.Errorf("Probe with a canceled context: %v", err)
 	}
 }
 
@@ -66,8 +66,7 @@ func testOpen(r *rig) {
 	r.wantErr("open a device that is not there", err, cudaipc.ErrNoDevice)
 }
 
-// testOpenTwice: two openings are of one device, and it stays until the last
-// one is closed.
+// testOpenTwice: two Devices of one GPU share it, and it works until both are closed.
 func testOpenTwice(r *rig) {
 	again, err := r.driver.Open(r.caps.Device)
 	if err != nil {
@@ -92,12 +91,12 @@ func testOutOfMemory(r *rig) {
 		r.wantErr("make an arena of more than there is", err, cudaipc.ErrOutOfMemory)
 	}
 	if err := r.dev.Err(); err != nil {
-		r.Errorf("the device has not survived that: %v", err)
+		r.Errorf("the device has failed after that: %v", err)
 	}
 	r.fill(r.alloc(kib), 1, kib)
 }
 
-// testClosed: what is closed says so.
+// testClosed: calls on closed objects are errors.
 func testClosed(r *rig) {
 	s, err := r.dev.NewStream()
 	if err != nil {
@@ -144,7 +143,7 @@ func testClosed(r *rig) {
 	}
 }
 
-// eachCall makes every call on a device that makes something.
+// eachCall makes each call of a device that makes an object.
 func eachCall(r *rig, dev cudaipc.Device) map[string]error {
 	errs := map[string]error{}
 	_, errs["NewArena"] = dev.NewArena(kib)
@@ -196,8 +195,7 @@ func testCloseTwice(r *rig) {
 	}
 }
 
-// testNothingLeft: neither descriptors nor what the driver counts grow, however
-// often things are made.
+// testNothingLeft: repeated creation increases neither descriptors nor the driver's counts.
 func testNothingLeft(r *rig) {
 	once := func() {
 		driver, err := r.open()
@@ -222,7 +220,7 @@ func testNothingLeft(r *rig) {
 			r.Fatal(err)
 		}
 	}
-	once() // what is loaded once stays
+	once() // objects that are loaded once stay
 	before := r.descriptors()
 	for range 5 {
 		once()
@@ -232,7 +230,7 @@ func testNothingLeft(r *rig) {
 	}
 }
 
-// useAll makes one of everything, and closes it.
+// useAll makes one object of each kind, and closes it.
 func (r *rig) useAll() {
 	r.Helper()
 	p, err := r.dev.Alloc(mib)

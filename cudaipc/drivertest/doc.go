@@ -1,5 +1,5 @@
-// Package drivertest is the suite that every driver of package cudaipc passes. A
-// driver's tests hand it a way to open the driver anew:
+// Package drivertest is the suite that every driver of package cudaipc passes. A driver's tests
+// call it with a function that opens the driver:
 //
 //	func open() (cudaipc.Driver, error) { return emul.New(emul.Options{}) }
 //
@@ -7,15 +7,14 @@
 //
 //	func TestDriver(t *testing.T) { drivertest.Run(t, open) }
 //
-// Much of the contract is about two processes. The second one is the test binary
-// itself, run again: [Main] notices that, opens the driver there, and does what
-// the suite asks it to until the suite hangs up.
+// Much of the contract is about two processes. The second one is the test binary itself, run again:
+// [Main] detects that, opens the driver there, and executes the suite's requests until the suite
+// closes the connection.
 //
-// Nothing is timed. Where an operation has to be late, a wait for a word is in
-// front of it, and the suite decides when it ends. That a copy is not overtaken
-// shows best with a driver whose copies are slow.
+// The suite measures no times. To delay an operation, it puts a wait for a word before it, and
+// writes the word later. A copy that is overtaken shows best with a driver whose copies are slow.
 //
-// What a device lacks, by its Caps, is skipped, once it is clear that it refuses.
-// A driver that is not to be had here, with ErrNotBuilt, ErrNoDriver or
-// ErrNoDevice, skips everything.
+// Features that a device lacks, by its Caps, are skipped after a check that it refuses them. With a
+// driver that is not available here (ErrNotBuilt, ErrNoDriver or ErrNoDevice) all tests are
+// skipped.
 package drivertest

@@ -7,7 +7,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// testSynchronize: it waits for all there is, and no longer than its caller.
+// testSynchronize: Synchronize waits for all submitted operations, and ends with its context.
 func testSynchronize(r *rig) {
 	idle := r.stream()
 	r.synchronize(idle)
@@ -19,7 +19,7 @@ func testSynchronize(r *rig) {
 	go func() { answer <- s.Synchronize(gone) }()
 	cancel()
 	if err := <-answer; !errors.Is(err, context.Canceled) {
-		r.Errorf("Synchronize, of a caller who has gone: %v", err)
+		r.Errorf("Synchronize with a canceled context: %v", err)
 	}
 	gate.Host.Store(1)
 	r.synchronize(s)
@@ -36,7 +36,7 @@ func (r *rig) breaker() Breaker {
 	return b
 }
 
-// testSticky: when a device has failed, everything says so and nothing hangs.
+// testSticky: after a failure of the device all calls return it, and none hangs.
 func testSticky(r *rig) {
 	b := r.breaker()
 	words := r.words(2)
@@ -65,7 +65,7 @@ func testSticky(r *rig) {
 	}
 }
 
-// testStickyElsewhere: other devices go on.
+// testStickyElsewhere: other devices continue to work.
 func testStickyElsewhere(r *rig) {
 	b := r.breaker()
 	if len(r.all) < 2 {
@@ -84,7 +84,7 @@ func testStickyElsewhere(r *rig) {
 	r.check("on the other device", p, 1, mib)
 }
 
-// testStickyThere: other processes go on, with the memory that they share.
+// testStickyThere: other processes continue to work, with the memory that they share.
 func testStickyThere(r *rig) {
 	r.breaker()
 	r.need("Arenas")

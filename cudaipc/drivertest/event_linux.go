@@ -3,13 +3,13 @@ package drivertest
 func testFreshEvent(r *rig) {
 	e, s := r.event(), r.stream()
 	if done, err := e.Done(); !done || err != nil {
-		r.Errorf("an event that nobody recorded is done: %t, %v", done, err)
+		r.Errorf("an event without a record is done: %t, %v", done, err)
 	}
 	r.submit(s, awaitOp(e))
 	r.synchronize(s)
 }
 
-// testEventHoldsBack: what is behind an event sees what was in front of it.
+// testEventHoldsBack: operations after an await see the results of operations before the record.
 func testEventHoldsBack(r *rig) {
 	const n = mib
 	words := r.words(2)
@@ -21,7 +21,7 @@ func testEventHoldsBack(r *rig) {
 	r.fill(b, 2, n)
 	r.submit(s, waitOp(gate, 1), copyOp(b, a, n), recordOp(e))
 	r.submit(u, awaitOp(e), writeOp(out, 1), copyOp(h.Ptr(0), b, n))
-	r.stuck(u)
+	r.wantBlocked(u)
 	if done, err := e.Done(); done || err != nil || out.Host.Load() != 0 {
 		r.Errorf("before its time: event %t (%v), word behind it %d", done, err, out.Host.Load())
 	}
@@ -35,8 +35,8 @@ func testEventHoldsBack(r *rig) {
 	}
 }
 
-// testEventAsItIs: an await is for the point that the event was when it was
-// submitted, whatever becomes of the event.
+// testEventAsItIs: an await waits for the event's point at the time of its Submit, also if the
+// event is recorded again.
 func testEventAsItIs(r *rig) {
 	words := r.words(2)
 	first, second := words[0], words[1]
@@ -49,15 +49,15 @@ func testEventAsItIs(r *rig) {
 	r.submit(s, waitOp(second, 1), recordOp(e))
 	first.Host.Store(1)
 	r.synchronize(u)
-	r.stuck(s)
+	r.wantBlocked(s)
 	if done, err := e.Done(); done || err != nil {
 		r.Errorf("the second point is done before its time (%v)", err)
 	}
-	// Another stream comes to its point sooner.
+	// Another stream reaches its point sooner.
 	r.submit(u, awaitOp(e))
 	r.submit(v, recordOp(e))
 	r.synchronize(v)
-	r.stuck(u)
+	r.wantBlocked(u)
 	second.Host.Store(1)
 	r.synchronize(s)
 	r.synchronize(u)
@@ -66,7 +66,7 @@ func testEventAsItIs(r *rig) {
 	}
 }
 
-// testEventOfClosedStream: what was submitted is done, stream or no stream.
+// testEventOfClosedStream: submitted operations are done after the stream was closed.
 func testEventOfClosedStream(r *rig) {
 	words := r.words(2)
 	gate, out := words[0], words[1]

@@ -25,7 +25,7 @@ func testAllocation(r *rig) {
 	r.wantErr("free twice", r.dev.Free(p), cudaipc.ErrInvalid)
 }
 
-// export returns a handle and the offset of p in what it names.
+// export returns a handle, and the offset of p in its allocation.
 func (r *rig) export(p cudaipc.Ptr) (h cudaipc.Handle, offset int64) {
 	r.Helper()
 	r.need("Handles")
@@ -45,7 +45,7 @@ func (r *rig) importHandle(h []byte) cudaipc.Ptr {
 	return base
 }
 
-// testHandleThere: a handle names the allocation, and the offset a place in it.
+// testHandleThere: a handle names an allocation, and the offset an address in it.
 func testHandleThere(r *rig) {
 	r.need("Handles")
 	other := r.peer()
@@ -93,8 +93,7 @@ func testHandleHere(r *rig) {
 	r.wantErr("import one's own handle", err, cudaipc.ErrOwnHandle)
 }
 
-// testHandleCounted: the same address each time, until it was given back as
-// often.
+// testHandleCounted: each Import returns the same address, until it was undone as often.
 func testHandleCounted(r *rig) {
 	r.need("Handles")
 	other := r.peer()
@@ -148,12 +147,12 @@ func testNoHandle(r *rig) {
 		r.wantErr("import "+what, err, cudaipc.ErrStaleHandle)
 	}
 	if err := r.dev.Err(); err != nil {
-		r.Errorf("the device has not survived that: %v", err)
+		r.Errorf("the device has failed after that: %v", err)
 	}
 }
 
 func testWithoutHandles(r *rig) {
-	r.lack("Handles")
+	r.needMissing("Handles")
 	_, _, err := r.dev.Export(r.alloc(mib))
 	r.wantErr("Export", err, cudaipc.ErrUnsupported)
 	_, _, err = r.dev.Import(cudaipc.Handle{})

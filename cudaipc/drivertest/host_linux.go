@@ -43,7 +43,7 @@ func testRegister(r *rig) {
 	if err := h.Close(); err != nil {
 		r.Errorf("Close: %v", err)
 	}
-	mem[0] = 1 // it is still mapped
+	mem[0] = 1 // the memory is still mapped
 }
 
 func testRegisterTwice(r *rig) {
@@ -76,8 +76,8 @@ func testRegisterTwice(r *rig) {
 	}
 }
 
-// testRegisterReadOnly: memory that this process can only read is good for
-// copies from it, where the driver takes it.
+// testRegisterReadOnly: memory that is mapped for reading can be the source of copies, if the
+// driver accepts it.
 func testRegisterReadOnly(r *rig) {
 	r.need("RegisterHost")
 	const n = 64 * kib

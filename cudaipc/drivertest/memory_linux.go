@@ -18,7 +18,7 @@ const (
 	mib = 1 << 20
 )
 
-// pattern is memory with contents that differ by seed, and from place to place.
+// pattern returns bytes that depend on the seed and the position.
 func pattern(seed byte, n int64) []byte {
 	const odd = 0x9e3779b97f4a7c15 // so that all bytes of a product change
 	b := make([]byte, 0, n+8)
@@ -28,7 +28,7 @@ func pattern(seed byte, n int64) []byte {
 	return b[:n]
 }
 
-// mapPages maps fresh memory outside Go's heap, or that of a descriptor.
+// mapPages maps new memory outside Go's heap, or that of a descriptor.
 func mapPages(fd, sizeBytes, prot int) ([]byte, error) {
 	flags := unix.MAP_SHARED
 	if fd < 0 {

@@ -16,18 +16,16 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// peerVariable has the descriptor of the socket on which a second process is
-// told what to do.
+// peerVariable contains the descriptor of the socket over which a second process receives requests.
 const peerVariable = "OMNIBUS_DRIVERTEST_SOCKET"
 
-// maxPacket is more than any request or reply has.
+// maxPacket is larger than all requests and replies.
 const maxPacket = 4 * kib
 
-// request asks the other process for something; fields that an action does not
-// need are zero. A descriptor may come with it.
+// request is a request to the other process; unused fields are zero. A descriptor may come with it.
 type request struct {
 	Do     string
-	Memory int // that another request has made
+	Memory int // number of memory that an earlier request has made
 	Bytes  int64
 	Offset int64
 	Seed   byte
@@ -44,8 +42,8 @@ type reply struct {
 	Handle []byte
 }
 
-// Main runs the tests, or is the other process for those of another run of the
-// same binary. TestMain ends with it.
+// Main runs the tests, or serves as the second process for another run of the same binary. TestMain
+// calls it last.
 func Main(m *testing.M, open Factory) {
 	socket, isPeer := os.LookupEnv(peerVariable)
 	if !isPeer {
@@ -59,7 +57,7 @@ func Main(m *testing.M, open Factory) {
 	exit(0)
 }
 
-// exit ends the process for TestMain, which has nothing left to do.
+// exit ends the process for TestMain.
 func exit(code int) {
 	os.Exit(code) //nolint:forbidigo // Main stands for TestMain, whose last word this is
 }
@@ -87,7 +85,7 @@ func servePeer(socket string, open Factory) error {
 		var ask request
 		given, err := receive(conn, &ask)
 		if err != nil {
-			return w.close() // the suite has hung up
+			return w.close() // the suite has closed the connection
 		}
 		answer, own := w.do(ask, given)
 		if err := send(conn, answer, own); err != nil {
@@ -98,10 +96,10 @@ func servePeer(socket string, open Factory) error {
 
 // peer is the other process, as the tests see it.
 type peer struct {
-	rig  *rig
-	cmd  *exec.Cmd
-	conn *net.UnixConn
-	gone bool
+	rig    *rig
+	cmd    *exec.Cmd
+	conn   *net.UnixConn
+	killed bool
 }
 
 // peer starts the other process.
@@ -127,7 +125,7 @@ func (r *rig) peer() *peer {
 	}
 	p := &peer{rig: r, cmd: cmd, conn: conn}
 	r.Cleanup(func() {
-		if p.gone {
+		if p.killed {
 			return
 		}
 		_ = p.conn.Close()
@@ -138,19 +136,18 @@ func (r *rig) peer() *peer {
 	return p
 }
 
-// kill has the process end without a farewell.
+// kill kills the process.
 func (p *peer) kill() {
 	p.rig.Helper()
-	p.gone = true
+	p.killed = true
 	if err := p.cmd.Process.Kill(); err != nil {
 		p.rig.Fatal(err)
 	}
-	_ = p.cmd.Wait() // that it was killed is no news
+	_ = p.cmd.Wait() // the error says that it was killed
 	_ = p.conn.Close()
 }
 
-// ask has the other process do something. A descriptor that comes back is
-// closed with the test.
+// ask sends a request to the other process. A descriptor in the reply is closed with the test.
 func (p *peer) ask(q request, give ...int) (reply, int) {
 	p.rig.Helper()
 	deadline, _ := p.rig.ctx.Deadline()

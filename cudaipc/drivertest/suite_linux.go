@@ -10,16 +10,16 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// Factory opens a driver anew.
+// Factory opens a new driver.
 type Factory func() (cudaipc.Driver, error)
 
-// Breaker is a driver that can have a device fail for good. Sticky failures are
-// tried with those that are.
+// Breaker is a driver that can make a device fail for good. Sticky failures are tested with such
+// drivers.
 type Breaker interface {
 	Break(uuid cudaipc.UUID, err error) error
 }
 
-// patience ends a test whose driver hangs. It is no measure of anything.
+// patience ends a test whose driver hangs.
 const patience = 30 * time.Second
 
 // Run runs the suite.
@@ -60,7 +60,7 @@ func Run(t *testing.T, open Factory) {
 		{"word of another process", testWordFromThere},
 		{"words that are none", testBadWords},
 		{"without words", testWithoutWords},
-		{"event that nobody recorded", testFreshEvent},
+		{"event without a record", testFreshEvent},
 		{"event holds back", testEventHoldsBack},
 		{"event is taken as it is", testEventAsItIs},
 		{"event of a closed stream", testEventOfClosedStream},
@@ -85,8 +85,8 @@ func Run(t *testing.T, open Factory) {
 	}
 }
 
-// rig is a driver with its first device open, and what tests do with them. What
-// a rig makes is closed with the test, last first.
+// rig is a driver with its first device open, and the helpers of tests. Objects that a rig makes
+// are closed with the test, last first.
 type rig struct {
 	*testing.T
 	open   Factory
@@ -114,7 +114,7 @@ func newRig(t *testing.T, open Factory) *rig {
 		t.Fatalf("Probe: %v", err)
 	}
 	if len(r.all) == 0 {
-		t.Fatal("Probe found no device, and said nothing")
+		t.Fatal("Probe found no device, without an error")
 	}
 	r.caps = r.all[0]
 	r.dev = r.device(r.caps.Device)
@@ -130,8 +130,7 @@ func (r *rig) skipIfNone(err error) {
 	}
 }
 
-// closeLater closes something with the test. Only a device that has failed may
-// say so.
+// closeLater closes an object with the test. Only a failed device may return an error.
 func (r *rig) closeLater(what string, closing func() error) {
 	r.Cleanup(func() {
 		if err := unlessSticky(closing()); err != nil {
@@ -140,7 +139,7 @@ func (r *rig) closeLater(what string, closing func() error) {
 	})
 }
 
-// need skips a test of what the device lacks.
+// need skips the test if the device lacks a feature.
 func (r *rig) need(field string) {
 	r.Helper()
 	if why, missing := r.caps.Why[field]; missing {
@@ -148,8 +147,8 @@ func (r *rig) need(field string) {
 	}
 }
 
-// lack skips the test of a refusal, when there is none.
-func (r *rig) lack(field string) {
+// needMissing skips the test if the device has a feature.
+func (r *rig) needMissing(field string) {
 	r.Helper()
 	if _, missing := r.caps.Why[field]; !missing {
 		r.Skipf("the device has %s", field)
@@ -217,7 +216,7 @@ func (r *rig) event() cudaipc.Event {
 	return e
 }
 
-// host registers fresh memory.
+// host registers new memory.
 func (r *rig) host(sizeBytes int) ([]byte, cudaipc.HostMemory) {
 	r.Helper()
 	r.need("RegisterHost")
@@ -234,7 +233,7 @@ func (r *rig) submit(s cudaipc.Stream, ops ...cudaipc.Op) {
 	r.Helper()
 	for _, op := range ops {
 		if op.Kind == cudaipc.OpWait {
-			r.letGo(op.Word.Host, op.Value)
+			r.releaseOnFailure(op.Word.Host, op.Value)
 		}
 	}
 	if err := s.Submit(ops...); err != nil {
@@ -242,9 +241,9 @@ func (r *rig) submit(s cudaipc.Stream, ops ...cudaipc.Op) {
 	}
 }
 
-// letGo has a test that failed leave no stream waiting: freeing what the rig has
-// made would wait for it.
-func (r *rig) letGo(word *atomic.Uint32, v uint32) {
+// releaseOnFailure lets no stream wait after a failed test: freeing the rig's objects would wait
+// for it.
+func (r *rig) releaseOnFailure(word *atomic.Uint32, v uint32) {
 	r.Cleanup(func() {
 		if r.Failed() {
 			word.Store(v)
@@ -259,9 +258,9 @@ func (r *rig) synchronize(s cudaipc.Stream) {
 	}
 }
 
-// stuck wants a stream to be held back. A driver that does hold it back never
-// fails here; one that does not has some time to show.
-func (r *rig) stuck(s cudaipc.Stream) {
+// wantBlocked checks that a stream waits. A driver that is right never fails here; a wrong one has
+// a short time to show it.
+func (r *rig) wantBlocked(s cudaipc.Stream) {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(r.ctx, 10*time.Millisecond)
 	defer cancel()
@@ -270,7 +269,7 @@ func (r *rig) stuck(s cudaipc.Stream) {
 	}
 }
 
-// wantErr wants one of the errors of package cudaipc, in an Error.
+// wantErr checks that the error is one of those of package cudaipc, in an Error.
 func (r *rig) wantErr(what string, err error, wanted ...error) {
 	r.Helper()
 	for _, want := range wanted {
@@ -298,7 +297,7 @@ func (r *rig) await(w cudaipc.Word, v uint32) {
 	}
 }
 
-// Operations, by fewer words.
+// Short forms of operations.
 
 func copyOp(dst, src cudaipc.Ptr, n int64) cudaipc.Op {
 	return cudaipc.Op{Kind: cudaipc.OpCopy, Dst: dst, Src: src, Bytes: n}

@@ -17,14 +17,14 @@ func open() (cudaipc.Driver, error) { return emul.New(emul.Options{BytesPerSecon
 
 func TestMain(m *testing.M) { drivertest.Main(m, open) }
 
-// brokenVariable names the broken driver that a run of the tests is for.
+// brokenVariable names the defect of the driver for a run of the tests.
 const brokenVariable = "OMNIBUS_DRIVERTEST_BROKEN"
 
-// TestBroken runs the suite on a broken driver, for TestSuiteSees.
+// TestBroken runs the suite on a broken driver, for TestSuiteFindsDefects.
 func TestBroken(t *testing.T) {
 	name, set := os.LookupEnv(brokenVariable)
 	if !set {
-		t.Skip("for TestSuiteSees")
+		t.Skip("for TestSuiteFindsDefects")
 	}
 	drivertest.Run(t, func() (cudaipc.Driver, error) {
 		d, err := open()
@@ -35,9 +35,8 @@ func TestBroken(t *testing.T) {
 	})
 }
 
-// TestSuiteSees: each promise of the contract, broken in turn, has a test of the
-// suite fail.
-func TestSuiteSees(t *testing.T) {
+// TestSuiteFindsDefects: for each broken promise of the contract a test of the suite fails.
+func TestSuiteFindsDefects(t *testing.T) {
 	for name, d := range defects {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -45,29 +44,29 @@ func TestSuiteSees(t *testing.T) {
 			cmd.Env = append(os.Environ(), brokenVariable+"="+name, "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 			out, err := cmd.CombinedOutput()
 			if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || !bytes.Contains(out, []byte("--- FAIL: TestBroken/"+d.seenBy)) {
-				t.Errorf("the suite did not mind: %v\n%s", err, out)
+				t.Errorf("the suite passed: %v\n%s", err, out)
 			}
 		})
 	}
 }
 
-// TestSound: the wrappers break nothing by themselves.
-func TestSound(t *testing.T) {
+// TestWrappersPass: the wrappers without a defect pass the suite.
+func TestWrappersPass(t *testing.T) {
 	drivertest.Run(t, func() (cudaipc.Driver, error) {
 		d, err := open()
 		return broken{d, defect{}}, err
 	})
 }
 
-// TestNotHere: a driver that is not to be had is no failure.
-func TestNotHere(t *testing.T) {
+// TestUnavailableDriverSkips: an unavailable driver skips the suite.
+func TestUnavailableDriverSkips(t *testing.T) {
 	drivertest.Run(t, func() (cudaipc.Driver, error) { return nil, cudaipc.ErrNoDriver })
 	drivertest.Run(t, func() (cudaipc.Driver, error) { return emul.New(emul.Options{Devices: emul.NoDevices}) })
 }
 
-// defect is a way to break the contract.
+// defect is one violation of the contract.
 type defect struct {
-	seenBy string // the test of the suite, as go test spells it
+	seenBy string // name of the suite's test, as go test writes it
 	probe  func([]cudaipc.Caps)
 	device func(cudaipc.Device) cudaipc.Device
 	submit func([]cudaipc.Op) []cudaipc.Op

@@ -15,9 +15,8 @@ const (
 
 // words registers memory for words.
 //
-// A driver may wait for all streams of a device when memory is made or freed. So
-// a test makes what it needs before it lets a stream wait, and its last act is to
-// let it go on.
+// A driver may wait for all streams of a device when memory is made or freed. So a test makes its
+// objects before a stream waits, and ends the wait last.
 func (r *rig) words(n int) []cudaipc.Word {
 	r.Helper()
 	r.need("Words")
@@ -29,14 +28,14 @@ func (r *rig) words(n int) []cudaipc.Word {
 	return all
 }
 
-// testWriteBehindCopy: who sees the word sees the copy in front of it.
+// testWriteBehindCopy: a reader that sees the word sees the copy before it.
 func testWriteBehindCopy(r *rig) {
 	const n, rounds = 4 * mib, 8
 	w := r.words(1)[0]
 	mem, h := r.host(n)
 	q, s := r.alloc(n), r.stream()
 	sources := [2]cudaipc.Ptr{r.alloc(n), r.alloc(n)}
-	var ends [2][]byte // the end comes last
+	var ends [2][]byte // the last bytes are written last
 	for i, p := range sources {
 		data := pattern(byte(i), n)
 		ends[i] = data[n-kib:]
@@ -48,12 +47,12 @@ func testWriteBehindCopy(r *rig) {
 		r.submit(s, copyOp(q, sources[i%2], n), copyOp(h.Ptr(0), q, n), writeOp(w, i+1))
 		r.await(w, i+1)
 		if err := same(mem[n-kib:], ends[i%2]); err != nil {
-			r.Fatalf("round %d: the word was early: %v", i, err)
+			r.Fatalf("round %d: the word was written too early: %v", i, err)
 		}
 	}
 }
 
-// testWaitHoldsBack: nothing passes a wait, and other streams do not mind.
+// testWaitHoldsBack: a wait delays later operations of its stream, and no other stream.
 func testWaitHoldsBack(r *rig) {
 	words := r.words(3)
 	gate, behind, beside := words[0], words[1], words[2]
@@ -64,7 +63,7 @@ func testWaitHoldsBack(r *rig) {
 	if beside.Host.Load() != 1 {
 		r.Error("a synchronized stream has not written its word")
 	}
-	r.stuck(held)
+	r.wantBlocked(held)
 	done, err := e.Done()
 	if done || err != nil || behind.Host.Load() != 0 {
 		r.Errorf("behind the wait: event %t (%v), word %d", done, err, behind.Host.Load())
@@ -99,7 +98,7 @@ func testWordsInACircle(r *rig) {
 		if cudaipc.Reached(c.word, c.v) {
 			r.synchronize(s)
 		} else {
-			r.stuck(s)
+			r.wantBlocked(s)
 			if done, err := e.Done(); done || err != nil {
 				r.Fatalf("word %d, waiting for %d: passed (%v)", c.word, c.v, err)
 			}
@@ -112,7 +111,7 @@ func testWordsInACircle(r *rig) {
 	}
 }
 
-// testTurns: two streams in step, and the CPU in step with both.
+// testTurns: two streams and the CPU wait for each other in turn.
 func testTurns(r *rig) {
 	const rounds = 50
 	words := r.words(3)
@@ -133,8 +132,8 @@ func testTurns(r *rig) {
 	r.synchronize(u)
 }
 
-// testWordFromThere: a stream waits for the stream of another process, which
-// writes behind a copy into memory of both.
+// testWordFromThere: a stream waits for a word that a stream of another process writes, in shared
+// memory.
 func testWordFromThere(r *rig) {
 	r.need("Words")
 	r.need("RegisterHost")
@@ -155,16 +154,16 @@ func testWordFromThere(r *rig) {
 	there, _ := other.ask(request{Do: doRegister, Bytes: wordsBytes}, fd)
 	r.Cleanup(func() {
 		if r.Failed() {
-			_, _ = unix.Pwrite(fd, []byte{5}, wordGap) // as letGo does
+			_, _ = unix.Pwrite(fd, []byte{5}, wordGap) // as releaseOnFailure does
 		}
 	})
 	if err := s.Submit(waitOp(theirs, 5), writeOp(own, 1), recordOp(e)); err != nil {
 		r.Fatal(err)
 	}
 	other.ask(request{Do: doWrite, Memory: there.Memory, Offset: wordGap, Value: 4})
-	r.stuck(s)
+	r.wantBlocked(s)
 	if done, err := e.Done(); done || err != nil {
-		r.Errorf("passed before its time: %v", err)
+		r.Errorf("the wait ended too early: %v", err)
 	}
 	other.ask(request{Do: doWrite, Memory: there.Memory, Offset: wordGap, Value: 5})
 	r.synchronize(s)
@@ -190,7 +189,7 @@ func testBadWords(r *rig) {
 }
 
 func testWithoutWords(r *rig) {
-	r.lack("Words")
+	r.needMissing("Words")
 	_, h := r.host(wordsBytes)
 	s := r.stream()
 	r.wantErr("OpWrite", s.Submit(writeOp(h.Word(0), 1)), cudaipc.ErrUnsupported)

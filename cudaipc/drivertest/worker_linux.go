@@ -10,7 +10,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// What the other process does.
+// The requests to the other process.
 const (
 	doArena       = "make an arena"
 	doImportArena = "import an arena"
@@ -26,18 +26,18 @@ const (
 
 var errNoBreaker = errors.New("the driver cannot have a device fail")
 
-// worker does in the other process what it is asked to.
+// worker executes requests in the other process.
 type worker struct {
 	driver cudaipc.Driver
 	dev    cudaipc.Device
-	memory []held
+	memory []workerMemory
 }
 
-// held is memory that the other process has.
-type held struct {
+// workerMemory is memory of the other process.
+type workerMemory struct {
 	base  cudaipc.Ptr
 	host  cudaipc.HostMemory
-	close func() error // nil when that was done
+	close func() error // nil once it was closed
 }
 
 func newWorker(driver cudaipc.Driver, dev cudaipc.Device) *worker {
@@ -52,21 +52,21 @@ func (w *worker) do(q request, given []int) (reply, []int) {
 	}()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	a, fds, err := w.try(ctx, q, given)
+	a, fds, err := w.dispatch(ctx, q, given)
 	if err != nil {
 		return reply{Err: err.Error()}, nil
 	}
 	return a, fds
 }
 
-func (w *worker) try(ctx context.Context, q request, given []int) (a reply, fds []int, err error) {
+func (w *worker) dispatch(ctx context.Context, q request, given []int) (a reply, fds []int, err error) {
 	switch q.Do {
 	case doArena:
 		arena, err := w.dev.NewArena(q.Bytes)
 		if err != nil {
 			return a, nil, err
 		}
-		a = w.hold(held{base: arena.Base(), close: arena.Close})
+		a = w.add(workerMemory{base: arena.Base(), close: arena.Close})
 		a.Bytes = arena.Bytes()
 		return a, []int{arena.FD()}, nil
 	case doImportArena:
@@ -74,7 +74,7 @@ func (w *worker) try(ctx context.Context, q request, given []int) (a reply, fds 
 		if err != nil {
 			return a, nil, err
 		}
-		return w.hold(held{base: arena.Base(), close: arena.Close}), nil, nil
+		return w.add(workerMemory{base: arena.Base(), close: arena.Close}), nil, nil
 	case doAlloc:
 		a, err = w.alloc(q)
 		return a, nil, err
@@ -83,19 +83,19 @@ func (w *worker) try(ctx context.Context, q request, given []int) (a reply, fds 
 		if err != nil {
 			return a, nil, err
 		}
-		a = w.hold(held{base: base, close: func() error { return w.dev.Unimport(base) }})
+		a = w.add(workerMemory{base: base, close: func() error { return w.dev.Unimport(base) }})
 		a.Bytes = sizeBytes
 		return a, nil, nil
 	case doRegister:
 		a, err = w.register(given[0], int(q.Bytes))
 		return a, nil, err
 	default:
-		return a, nil, w.use(ctx, q)
+		return a, nil, w.onMemory(ctx, q)
 	}
 }
 
-// use does something with memory that is held.
-func (w *worker) use(ctx context.Context, q request) error {
+// onMemory executes a request on existing memory.
+func (w *worker) onMemory(ctx context.Context, q request) error {
 	if q.Do == doBreak {
 		breaker, ok := w.driver.(Breaker)
 		if !ok {
@@ -117,7 +117,7 @@ func (w *worker) use(ctx context.Context, q request) error {
 		m.close = nil
 		return closing()
 	default:
-		return fmt.Errorf("nobody knows how to %s", q.Do)
+		return fmt.Errorf("unknown request: %s", q.Do)
 	}
 }
 
@@ -126,7 +126,7 @@ func (w *worker) alloc(q request) (a reply, err error) {
 	if err != nil {
 		return a, err
 	}
-	a = w.hold(held{base: base, close: func() error { return w.dev.Free(base) }})
+	a = w.add(workerMemory{base: base, close: func() error { return w.dev.Free(base) }})
 	h, offset, err := w.dev.Export(base + cudaipc.Ptr(q.Offset))
 	a.Handle, a.Offset = h[:], offset
 	return a, err
@@ -141,7 +141,7 @@ func (w *worker) register(fd, sizeBytes int) (a reply, err error) {
 	if err != nil {
 		return a, errors.Join(err, unix.Munmap(mem))
 	}
-	return w.hold(held{base: h.Ptr(0), host: h, close: func() error { return errors.Join(h.Close(), unix.Munmap(mem)) }}), nil
+	return w.add(workerMemory{base: h.Ptr(0), host: h, close: func() error { return errors.Join(h.Close(), unix.Munmap(mem)) }}), nil
 }
 
 func (w *worker) write(ctx context.Context, word cudaipc.Word, value uint32) error {
@@ -152,12 +152,12 @@ func (w *worker) write(ctx context.Context, word cudaipc.Word, value uint32) err
 	return errors.Join(s.Submit(writeOp(word, value)), s.Synchronize(ctx), s.Close())
 }
 
-func (w *worker) hold(m held) reply {
+func (w *worker) add(m workerMemory) reply {
 	w.memory = append(w.memory, m)
 	return reply{Memory: len(w.memory) - 1}
 }
 
-// close closes what was not closed. A device that was broken may say so.
+// close closes the remaining objects. A device that was broken may return its error.
 func (w *worker) close() error {
 	var errs []error
 	for _, m := range w.memory {

@@ -14,8 +14,7 @@ func (r *rig) wrap(raw uintptr) cudaipc.Stream {
 	return s
 }
 
-// testWrappedStream: what is submitted to a stream, by whichever name, runs in one
-// order.
+// testWrappedStream: operations that are submitted to a stream and to its wrapper run in one order.
 func testWrappedStream(r *rig) {
 	const n = mib
 	words := r.words(2)
@@ -36,10 +35,10 @@ func testWrappedStream(r *rig) {
 	r.submit(own, writeOp(out, 1))
 	r.submit(other, awaitOp(e), copyOp(h.Ptr(0), c, n))
 	for _, s := range []cudaipc.Stream{own, w, other} {
-		r.stuck(s)
+		r.wantBlocked(s)
 	}
 	if out.Host.Load() != 0 {
-		r.Error("an operation has overtaken those of the other name")
+		r.Error("an operation has overtaken those of the wrapper")
 	}
 	gate.Host.Store(1)
 	r.synchronize(other)
@@ -48,12 +47,12 @@ func testWrappedStream(r *rig) {
 	}
 	r.synchronize(w)
 	if out.Host.Load() != 1 {
-		r.Error("Synchronize by one name does not wait for what came by the other")
+		r.Error("Synchronize of the wrapper does not wait for operations of the stream")
 	}
 }
 
-// testCloseWrapped: the stream goes on under its own name, and what was submitted
-// by the other is done.
+// testCloseWrapped: the stream works after the Close of its wrapper, and operations of the wrapper
+// are done.
 func testCloseWrapped(r *rig) {
 	words := r.words(2)
 	gate, out := words[0], words[1]
@@ -66,7 +65,7 @@ func testCloseWrapped(r *rig) {
 	r.wantErr("Submit to a wrapped stream that is closed", w.Submit(writeOp(out, 3)), cudaipc.ErrClosed)
 	r.wantErr("Synchronize of a wrapped stream that is closed", w.Synchronize(r.ctx), cudaipc.ErrClosed)
 	r.submit(own, writeOp(out, 2))
-	r.stuck(own)
+	r.wantBlocked(own)
 	gate.Host.Store(1)
 	r.synchronize(own)
 	if got := out.Host.Load(); got != 2 {
@@ -77,8 +76,8 @@ func testCloseWrapped(r *rig) {
 	r.synchronize(again)
 }
 
-// testDefaultStreams: the legacy default stream is one, whoever asks for it. The
-// others depend on who asks.
+// testDefaultStreams: all wrappers of the legacy default stream are one stream. The other default
+// streams depend on the caller, and are refused.
 func testDefaultStreams(r *rig) {
 	words := r.words(2)
 	gate, out := words[0], words[1]
@@ -89,7 +88,7 @@ func testDefaultStreams(r *rig) {
 	a, b := r.wrap(cudaipc.LegacyStream), r.wrap(cudaipc.LegacyStream)
 	r.submit(a, waitOp(gate, 1))
 	r.submit(b, writeOp(out, 1))
-	r.stuck(b)
+	r.wantBlocked(b)
 	gate.Host.Store(1)
 	r.synchronize(b)
 	if out.Host.Load() != 1 {

@@ -25,17 +25,16 @@ func (a *arena) Bytes() int64 { return int64(a.memory.bytes) }
 // FD implements [cudaipc.Arena].
 func (a *arena) FD() int { return a.fd }
 
-// Close implements [cudaipc.Arena]. An operation that comes afterwards finds
-// nothing there.
+// Close implements [cudaipc.Arena]. Later operations find no memory at its addresses.
 func (a *arena) Close() error {
-	if a.closed.Swap(true) || !a.primary.drop(a.memory) {
+	if a.closed.Swap(true) || !a.primary.untrack(a.memory) {
 		return nil
 	}
 	a.primary.release(a.memory)
-	return a.primary.alive("Arena.Close")
+	return a.primary.failure("Arena.Close")
 }
 
-// hostMemory is host memory that the device knows.
+// hostMemory is registered host memory.
 type hostMemory struct {
 	primary *primary
 	region  *region
@@ -45,7 +44,7 @@ type hostMemory struct {
 // RegisterHost implements [cudaipc.Device].
 func (v *device) RegisterHost(mem []byte, readOnly bool) (cudaipc.HostMemory, error) {
 	const call = "RegisterHost"
-	if err := v.begin(call); err != nil {
+	if err := v.check(call); err != nil {
 		return nil, err
 	}
 	if err := v.missing(call, "RegisterHost"); err != nil {
@@ -100,5 +99,5 @@ func (h *hostMemory) Close() error {
 	p.mu.Lock()
 	p.hosts--
 	p.mu.Unlock()
-	return p.alive("HostMemory.Close")
+	return p.failure("HostMemory.Close")
 }

@@ -12,11 +12,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// ownHandles are the allocations of this process that have not been freed: their
-// drivers, by nonce.
+// ownHandles maps the nonces of this process's allocations to their drivers, until they are freed.
 var ownHandles sync.Map
 
-// device is one opening of a GPU.
+// device is one reference to a GPU.
 type device struct {
 	primary *primary
 	caps    cudaipc.Caps
@@ -26,12 +25,12 @@ type device struct {
 // Caps implements [cudaipc.Device].
 func (v *device) Caps() cudaipc.Caps { return v.caps }
 
-// begin says why a call cannot be made, if so.
-func (v *device) begin(call string) error {
+// check returns the reason why a call cannot be made, or nil.
+func (v *device) check(call string) error {
 	if v.closed.Load() {
 		return contextDestroyed.with(call, v.caps.Device, cudaipc.ErrClosed, "the device is")
 	}
-	if err := v.primary.alive(call); err != nil {
+	if err := v.primary.failure(call); err != nil {
 		return err
 	}
 	return v.primary.driver.refused(call)
@@ -41,7 +40,7 @@ func (v *device) invalid(call, reason string, args ...any) error {
 	return invalidValue.with(call, v.caps.Device, cudaipc.ErrInvalid, reason, args...)
 }
 
-// missing is the error for what the device lacks, or nil.
+// missing returns the error of a missing feature, or nil.
 func (v *device) missing(call, field string) error {
 	why, missing := v.caps.Why[field]
 	if !missing {
@@ -53,14 +52,14 @@ func (v *device) missing(call, field string) error {
 // NewArena implements [cudaipc.Device].
 func (v *device) NewArena(sizeBytes int64) (cudaipc.Arena, error) {
 	const call = "NewArena"
-	if err := v.begin(call); err != nil {
+	if err := v.check(call); err != nil {
 		return nil, err
 	}
 	if err := v.missing(call, "Arenas"); err != nil {
 		return nil, err
 	}
 	device := v.caps.Device
-	m, err := v.make(call, ofArena, sizeBytes, v.caps.GranularityBytes, arenaName+hex.EncodeToString(device[:]), handled{})
+	m, err := v.make(call, ofArena, sizeBytes, v.caps.GranularityBytes, arenaName+hex.EncodeToString(device[:]), handleInfo{})
 	if err != nil {
 		return nil, err
 	}
@@ -70,10 +69,10 @@ func (v *device) NewArena(sizeBytes int64) (cudaipc.Arena, error) {
 // Alloc implements [cudaipc.Device].
 func (v *device) Alloc(sizeBytes int64) (cudaipc.Ptr, error) {
 	const call = "Alloc"
-	if err := v.begin(call); err != nil {
+	if err := v.check(call); err != nil {
 		return 0, err
 	}
-	h := handled{pid: uint32(os.Getpid()), device: v.caps.Device, namespace: pidNamespace()}
+	h := handleInfo{pid: uint32(os.Getpid()), device: v.caps.Device, namespace: pidNamespace()}
 	_, _ = rand.Read(h.nonce[:])
 	m, err := v.make(call, ofAllocation, sizeBytes, int64(pageBytes), h.name(), h)
 	if err != nil {
@@ -83,7 +82,7 @@ func (v *device) Alloc(sizeBytes int64) (cudaipc.Ptr, error) {
 }
 
 // make makes memory of the device, with a descriptor under a name.
-func (v *device) make(call string, kind regionKind, sizeBytes, granularityBytes int64, name string, h handled) (*memory, error) {
+func (v *device) make(call string, kind regionKind, sizeBytes, granularityBytes int64, name string, h handleInfo) (*memory, error) {
 	if sizeBytes <= 0 {
 		return nil, v.invalid(call, "%d bytes", sizeBytes)
 	}
@@ -107,17 +106,17 @@ func (v *device) make(call string, kind regionKind, sizeBytes, granularityBytes 
 	}
 	if kind == ofAllocation {
 		h.fd, h.bytes = uint32(fd), bytes
-		m.handled = h
+		m.handle = h
 		ownHandles.Store(h.nonce, v.primary.driver)
 	}
-	return m, v.primary.keep(call, m)
+	return m, v.primary.track(call, m)
 }
 
 // Err implements [cudaipc.Device].
 func (v *device) Err() error { return v.primary.gpu.failed("Err") }
 
-// Close implements [cudaipc.Device]. The last one of a device gives back what
-// is left on it.
+// Close implements [cudaipc.Device]. The last one of a GPU releases the objects that are left on
+// it.
 func (v *device) Close() error {
 	if v.closed.Swap(true) {
 		return nil

@@ -1,36 +1,30 @@
-// Package emul is a GPU made of shared memory and goroutines, for machines
-// without one. It keeps the contract of cudaipc.Driver, and fails where CUDA
-// fails, with CUDA's numbers:
+// Package emul emulates a GPU with shared memory and goroutines, for machines without one. It keeps
+// the contract of cudaipc.Driver, and fails where CUDA fails, with CUDA's codes:
 //
 //	driver, err := emul.New(emul.Options{})
 //
-// What it promises beyond the contract, so that tests may rest on it:
+// It makes these promises beyond the contract, for tests:
 //
-//   - Device memory lies at addresses that nothing else in the process can get
-//     while the driver is open. An operation that reaches outside of it, or into
-//     memory that was freed, ends the device with CUDA_ERROR_ILLEGAL_ADDRESS; it
-//     never ends the process, and never touches what came after.
-//   - Arenas are sealed descriptors, and handles find their memory by the name
-//     of the process that made them: no server and no file is involved. Both
-//     outlive the process that made them in those that have opened them, handles
-//     for nobody else.
-//   - A device that has failed takes no other process along, and no other device
-//     that does not wait for its events.
-//   - A stream that is closed does what was submitted, as in CUDA, but ends with
-//     its device at the latest. A wait for a word looks at it a hundred times and
-//     then ever more rarely, once a millisecond in the end.
-//   - Nothing waits for a device that has failed or was closed, and nothing of
-//     it is left when the driver is closed: no descriptor, no mapping, no
-//     goroutine.
-//   - The UUID of a device follows from its number, so processes agree.
+//   - Device memory lies at addresses that no other code of the process can get while the driver is
+//     open. An operation that reaches outside of it, or into freed memory, ends the device with
+//     CUDA_ERROR_ILLEGAL_ADDRESS; it never ends the process, and never touches later memory.
+//   - Arenas are sealed descriptors, and handles find their memory through the process that made
+//     them: there is no server and no file. Both outlive that process in the processes that have
+//     opened them; a handle cannot be opened any more after its end.
+//   - A failed device affects no other process, and no other device that does not wait for its
+//     events.
+//   - A closed stream runs its submitted operations, as in CUDA, but ends with its device. A wait
+//     for a word checks it a hundred times and then with growing pauses of up to a millisecond.
+//   - No call waits for a failed or closed device, and none of its objects is left when the driver
+//     is closed: no descriptor, no mapping, no goroutine.
+//   - The UUID of a device is derived from its number, so it is the same in all processes.
 //
-// [Options] decide how slow operations are, which of them fail, and what the
-// GPU lacks. A copy reads and writes when its time is over and not before: what
-// is read too early is missing, and what is overwritten too early is wrong.
+// [Options] set how slow operations are, which of them fail, and which features the GPU lacks. A
+// copy reads and writes when its time is over: a reader that is too early sees old bytes, and
+// source bytes that are overwritten too early are copied wrong.
 //
-// # What it does not emulate
+// # Limits of the emulation
 //
-// There is no memory but the process's, so tests that mix up device and host
-// memory pass where a GPU would not forgive. Each process has the whole of the
-// device's memory. Kernels do not exist.
+// All memory is the process's, so tests that confuse device and host memory pass where a GPU would
+// fail. Each process has the whole size of the device's memory. There are no kernels.
 package emul

@@ -10,7 +10,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// name is the driver's; version is that of the contract it emulates.
+// name is the driver's name; version is that of the contract that it emulates.
 const (
 	name    = "emul"
 	version = "emul 1"
@@ -24,7 +24,7 @@ type Driver struct {
 	mu      sync.Mutex
 	closed  bool
 	gpus    []*gpu
-	streams int // made so far
+	streams int // number of streams made so far
 }
 
 // gpu is one device, for as long as the driver is open.
@@ -33,8 +33,8 @@ type gpu struct {
 
 	mu      sync.Mutex
 	used    int64
-	cause   *cudaipc.Error // what ended it, for good
-	primary *primary       // while it is opened
+	cause   *cudaipc.Error // its sticky error
+	primary *primary       // nil while it is not open
 	opened  int
 }
 
@@ -55,7 +55,7 @@ func (d *Driver) Name() string { return name }
 
 // Probe implements [cudaipc.Driver].
 func (d *Driver) Probe(ctx context.Context) ([]cudaipc.Caps, error) {
-	if err := cmp.Or(ctx.Err(), d.begin("Probe")); err != nil {
+	if err := cmp.Or(ctx.Err(), d.check("Probe")); err != nil {
 		return nil, err
 	}
 	if len(d.gpus) == 0 {
@@ -103,7 +103,7 @@ func (d *Driver) peers() bool { return !d.opts.lacks("Peers") }
 
 // Open implements [cudaipc.Driver].
 func (d *Driver) Open(uuid cudaipc.UUID) (cudaipc.Device, error) {
-	if err := d.begin("Open"); err != nil {
+	if err := d.check("Open"); err != nil {
 		return nil, err
 	}
 	for i, g := range d.gpus {
@@ -124,7 +124,7 @@ func (d *Driver) open(i int, g *gpu) (cudaipc.Device, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.cause != nil {
-		return nil, again("Open", g.cause)
+		return nil, repeatError("Open", g.cause)
 	}
 	if g.opened++; g.opened == 1 {
 		g.primary = newPrimary(d, g)
@@ -132,7 +132,7 @@ func (d *Driver) open(i int, g *gpu) (cudaipc.Device, error) {
 	return &device{primary: g.primary, caps: caps}, nil
 }
 
-// Break ends a device with an error, as an operation would that failed.
+// Break ends a device with an error, like a failed operation.
 func (d *Driver) Break(uuid cudaipc.UUID, err error) error {
 	for _, g := range d.gpus {
 		if g.uuid == uuid || uuid == (cudaipc.UUID{}) {
@@ -159,7 +159,7 @@ func (d *Driver) Usage() cudaipc.Usage {
 	return u
 }
 
-// Close implements [cudaipc.Driver]. What is still open on it is closed.
+// Close implements [cudaipc.Driver]. Open devices are closed.
 func (d *Driver) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -174,8 +174,8 @@ func (d *Driver) Close() error {
 	return nil
 }
 
-// begin says why a call cannot be made, if so.
-func (d *Driver) begin(call string) error {
+// check returns the reason why a call cannot be made, or nil.
+func (d *Driver) check(call string) error {
 	d.mu.Lock()
 	closed := d.closed
 	d.mu.Unlock()
@@ -217,7 +217,7 @@ func (g *gpu) close(all bool) {
 	}
 }
 
-// fail ends the device; the first error counts.
+// fail ends the device; the first error is kept.
 func (g *gpu) fail(cause *cudaipc.Error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -230,17 +230,17 @@ func (g *gpu) fail(cause *cudaipc.Error) {
 	}
 }
 
-// failed returns what ended the device, under the name of the call, or nil.
+// failed returns the sticky error, under the name of the call, or nil.
 func (g *gpu) failed(call string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.cause == nil {
 		return nil
 	}
-	return again(call, g.cause)
+	return repeatError(call, g.cause)
 }
 
-// charge takes memory of the device, if it has so much.
+// charge takes memory of the device, if it has that much.
 func (g *gpu) charge(bytes, total int64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

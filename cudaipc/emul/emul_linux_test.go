@@ -25,11 +25,11 @@ type bench struct {
 	host   cudaipc.HostMemory
 }
 
-// newBench opens a driver of which nothing is left when the test is over.
+// newBench opens a driver, and checks at the end of the test that none of its objects is left.
 func newBench(t *testing.T, opts emul.Options) *bench {
 	t.Helper()
-	time.AfterFunc(time.Hour, func() {}).Stop() // the runtime opens two descriptors with the first
-	before := leftovers(t)
+	time.AfterFunc(time.Hour, func() {}).Stop() // the runtime opens two descriptors with the first timer
+	before := countLeaks(t)
 	ignored := goleak.IgnoreCurrent()
 	driver, err := emul.New(opts)
 	if err != nil {
@@ -41,7 +41,7 @@ func newBench(t *testing.T, opts emul.Options) *bench {
 			t.Errorf("close the driver: %v", err)
 		}
 		goleak.VerifyNone(t, ignored)
-		if after := leftovers(t); after != before {
+		if after := countLeaks(t); after != before {
 			t.Errorf("left behind, descriptors and mappings: %+v, before %+v", after, before)
 		}
 		if u := driver.Usage(); u != (cudaipc.Usage{}) {
@@ -61,11 +61,11 @@ func newBench(t *testing.T, opts emul.Options) *bench {
 	return b
 }
 
-// left is what a process may leak beside memory: descriptors, and mappings of
-// the driver's, which are named or reserved.
-type left struct{ descriptors, memfds, reserved int }
+// leaks counts what a process may leak beside memory: descriptors, and mappings of the driver, which
+// are named or reserved.
+type leaks struct{ descriptors, memfds, reserved int }
 
-func leftovers(t *testing.T) (l left) {
+func countLeaks(t *testing.T) (l leaks) {
 	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -109,7 +109,7 @@ func (b *bench) alloc(n int64) cudaipc.Ptr {
 	return p
 }
 
-// run submits operations and returns how they ended.
+// run submits operations and returns their error.
 func (b *bench) run(ops ...cudaipc.Op) error {
 	b.Helper()
 	if err := b.stream.Submit(ops...); err != nil {
@@ -130,8 +130,7 @@ func wantIllegal(t *testing.T, err error) {
 	}
 }
 
-// TestIllegalAccess: what a GPU would die of ends the device, and not the
-// process.
+// TestIllegalAccess: an illegal access ends the device, and not the process.
 func TestIllegalAccess(t *testing.T) {
 	for name, op := range map[string]func(*bench) cudaipc.Op{
 		"freed": func(b *bench) cudaipc.Op {
@@ -198,9 +197,8 @@ func TestIllegalAccess(t *testing.T) {
 	}
 }
 
-// TestWordGoes: a stream that waits for a word in memory that is not registered
-// any more does not wait for ever.
-func TestWordGoes(t *testing.T) {
+// TestUnregisteredWordEndsWait: a wait for a word ends when its memory is unregistered.
+func TestUnregisteredWordEndsWait(t *testing.T) {
 	b := newBench(t, emul.Options{})
 	if err := b.stream.Submit(cudaipc.Op{Kind: cudaipc.OpWait, Word: b.host.Word(64), Value: 1}); err != nil {
 		t.Fatal(err)
@@ -211,7 +209,7 @@ func TestWordGoes(t *testing.T) {
 	wantIllegal(t, b.stream.Synchronize(t.Context()))
 }
 
-// TestFreeWaits: memory goes when what uses it is done.
+// TestFreeWaits: Free waits for the operations that use the memory.
 func TestFreeWaits(t *testing.T) {
 	b := newBench(t, emul.Options{Delay: func(s emul.Step) time.Duration { return time.Millisecond }})
 	p := b.alloc(4096)
@@ -227,7 +225,7 @@ func TestFreeWaits(t *testing.T) {
 	}
 }
 
-// TestFault: an operation that is made to fail is the last one of its device.
+// TestFault: an injected failure ends the device after the operation.
 func TestFault(t *testing.T) {
 	broken := errors.New("made to fail")
 	b := newBench(t, emul.Options{Devices: 2, Fault: func(s emul.Step) error {
@@ -252,7 +250,7 @@ func TestFault(t *testing.T) {
 	}
 }
 
-// TestFaultSpreads: who waits for an event of a device that failed has failed.
+// TestFaultSpreads: a device that waits for an event of a failed device fails.
 func TestFaultSpreads(t *testing.T) {
 	b := newBench(t, emul.Options{Devices: 2})
 	other, err := b.driver.Open(emul.UUID(1))
@@ -280,7 +278,7 @@ func TestFaultSpreads(t *testing.T) {
 	}
 }
 
-// TestCopiesAreLate: a copy takes what is there when its time is over.
+// TestCopiesAreLate: a copy reads its source when its time is over.
 func TestCopiesAreLate(t *testing.T) {
 	asked, release := make(chan struct{}), make(chan struct{})
 	b := newBench(t, emul.Options{Delay: func(s emul.Step) time.Duration {
@@ -298,7 +296,7 @@ func TestCopiesAreLate(t *testing.T) {
 	b.mem[0] = 2 // too early
 	close(release)
 	if err := b.stream.Synchronize(t.Context()); err != nil || b.mem[1] != 2 {
-		t.Errorf("%d, %v: the copy was made before its time was over", b.mem[1], err)
+		t.Errorf("%d, %v: the copy was made too early", b.mem[1], err)
 	}
 }
 
@@ -318,7 +316,8 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
-// TestMemoryIsCounted: the device has so much and no more, and gets it back.
+// TestMemoryIsCounted: allocations beyond the device's memory fail, and freed memory is available
+// again.
 func TestMemoryIsCounted(t *testing.T) {
 	const granularity, total = 64 << 10, 256 << 10
 	b := newBench(t, emul.Options{TotalBytes: total, GranularityBytes: granularity})
@@ -353,7 +352,7 @@ func TestMemoryIsCounted(t *testing.T) {
 	}
 }
 
-// TestForeignDescriptors: only sealed memory that was made as an arena is one.
+// TestForeignDescriptors: only sealed memory of NewArena can be imported as an arena.
 func TestForeignDescriptors(t *testing.T) {
 	b := newBench(t, emul.Options{})
 	a, err := b.dev.NewArena(1)
@@ -398,8 +397,8 @@ func TestNoPeers(t *testing.T) {
 	}
 }
 
-// TestApart: two drivers in one process are one process, unless told otherwise.
-func TestApart(t *testing.T) {
+// TestDriversApart: two drivers in one process count as one process, unless Apart is set.
+func TestDriversApart(t *testing.T) {
 	a := newBench(t, emul.Options{})
 	p := a.alloc(4096)
 	h, _, err := a.dev.Export(p)

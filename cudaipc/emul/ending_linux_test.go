@@ -10,7 +10,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/emul"
 )
 
-// TestReopen: the last Close of a device gives back what was left on it.
+// TestReopen: the last Close of a device releases its objects.
 func TestReopen(t *testing.T) {
 	b := newBench(t, emul.Options{})
 	p := b.alloc(4096)
@@ -35,7 +35,7 @@ func TestReopen(t *testing.T) {
 	}
 }
 
-// TestOwnHandleFreed: one's own handle is stale when the memory was freed.
+// TestOwnHandleFreed: a handle of this process is stale after the memory was freed.
 func TestOwnHandleFreed(t *testing.T) {
 	b := newBench(t, emul.Options{})
 	p := b.alloc(4096)
@@ -51,7 +51,7 @@ func TestOwnHandleFreed(t *testing.T) {
 	}
 }
 
-// TestCloseWithWork: closing ends what waits, whatever for.
+// TestCloseWithWork: Close ends all waits.
 func TestCloseWithWork(t *testing.T) {
 	b := newBench(t, emul.Options{Delay: func(s emul.Step) time.Duration {
 		if s.Kind == cudaipc.OpCopy {
@@ -94,7 +94,7 @@ func TestCloseWithWork(t *testing.T) {
 	}
 }
 
-// TestCloseWhileAwaiting: a device does not wait for another one to be closed.
+// TestCloseWhileAwaiting: the Close of a device does not wait for an event of another device.
 func TestCloseWhileAwaiting(t *testing.T) {
 	awaiting := make(chan struct{})
 	b := newBench(t, emul.Options{Devices: 2, Fault: func(s emul.Step) error {
@@ -136,8 +136,7 @@ func TestCloseWhileAwaiting(t *testing.T) {
 	}
 }
 
-// TestBreakWhileBusy: whoever is submitting or waiting when a device fails hears
-// of it, whichever came first.
+// TestBreakWhileBusy: calls that submit or wait when a device fails return its error, in any order.
 func TestBreakWhileBusy(t *testing.T) {
 	for range 50 {
 		b := newBench(t, emul.Options{})

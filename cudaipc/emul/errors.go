@@ -7,13 +7,13 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// result is a number of CUDA with its name.
+// result is a code of CUDA with its name.
 type result struct {
 	code int
 	name string
 }
 
-// What CUDA answers in the same place.
+// The results of CUDA in the same situations.
 var (
 	invalidValue      = result{1, "CUDA_ERROR_INVALID_VALUE"}
 	outOfMemory       = result{2, "CUDA_ERROR_OUT_OF_MEMORY"}
@@ -30,7 +30,7 @@ var (
 	notSupported      = result{801, "CUDA_ERROR_NOT_SUPPORTED"}
 )
 
-// with makes the error of a call. The reason goes to those who read logs.
+// with returns the error of a call. The reason is part of its text.
 func (r result) with(call string, device cudaipc.UUID, kind error, reason string, args ...any) *cudaipc.Error {
 	err := kind
 	if reason != "" {
@@ -39,9 +39,9 @@ func (r result) with(call string, device cudaipc.UUID, kind error, reason string
 	return &cudaipc.Error{Call: call, Code: r.code, Name: r.name, Device: device, Err: err}
 }
 
-// again is the error that calls return after a device has failed: the first
-// one, under the name of the call.
-func again(call string, cause *cudaipc.Error) error {
+// repeatError returns the error of calls after a failure of the device: the first one, under the
+// name of the call.
+func repeatError(call string, cause *cudaipc.Error) error {
 	err := *cause
 	if err.Call != call {
 		err.Err = fmt.Errorf("%w (in %s before)", cause.Err, cause.Call)
@@ -50,7 +50,7 @@ func again(call string, cause *cudaipc.Error) error {
 	return &err
 }
 
-// sticky turns what a test injects into the error that ends a device.
+// sticky turns an injected error into the error that ends a device.
 func sticky(call string, device cudaipc.UUID, err error) *cudaipc.Error {
 	r := launchFailed
 	if own := (*cudaipc.Error)(nil); errors.As(err, &own) {

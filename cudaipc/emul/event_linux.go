@@ -6,7 +6,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// event is a point in a stream that others wait for.
+// event is a point in a stream that other streams wait for.
 type event struct {
 	primary *primary
 
@@ -15,7 +15,7 @@ type event struct {
 	at     *point // nil until a stream has recorded it
 }
 
-// point is a record of an event: one place in one stream.
+// point is one record of an event.
 type point struct {
 	passed chan struct{}
 	failed *cudaipc.Error // why it was never reached; set before passed is closed
@@ -23,7 +23,7 @@ type point struct {
 
 // NewEvent implements [cudaipc.Device].
 func (v *device) NewEvent() (cudaipc.Event, error) {
-	if err := v.begin("NewEvent"); err != nil {
+	if err := v.check("NewEvent"); err != nil {
 		return nil, err
 	}
 	p := v.primary
@@ -33,7 +33,7 @@ func (v *device) NewEvent() (cudaipc.Event, error) {
 	return &event{primary: p}, nil
 }
 
-// record makes the event a new point; nil means that it is closed.
+// record sets the event to a new point; nil means that it is closed.
 func (e *event) record() *point {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -44,8 +44,8 @@ func (e *event) record() *point {
 	return e.at
 }
 
-// now returns the point that the event is; ok is false when it is closed.
-func (e *event) now() (at *point, ok bool) {
+// current returns the event's point; ok is false when it is closed.
+func (e *event) current() (at *point, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.at, !e.closed
@@ -54,11 +54,11 @@ func (e *event) now() (at *point, ok bool) {
 // Done implements [cudaipc.Event].
 func (e *event) Done() (bool, error) {
 	const call = "Event.Done"
-	at, ok := e.now()
+	at, ok := e.current()
 	if !ok {
 		return false, invalidHandle.with(call, e.primary.gpu.uuid, cudaipc.ErrClosed, "the event is")
 	}
-	if err := e.primary.alive(call); err != nil {
+	if err := e.primary.failure(call); err != nil {
 		return false, err
 	}
 	if at == nil {
@@ -67,7 +67,7 @@ func (e *event) Done() (bool, error) {
 	select {
 	case <-at.passed:
 		if at.failed != nil {
-			return false, again(call, at.failed)
+			return false, repeatError(call, at.failed)
 		}
 		return true, nil
 	default:
@@ -75,7 +75,7 @@ func (e *event) Done() (bool, error) {
 	}
 }
 
-// Close implements [cudaipc.Event]. Streams that wait for it go on waiting.
+// Close implements [cudaipc.Event]. Streams that wait for it continue to wait.
 func (e *event) Close() error {
 	e.mu.Lock()
 	closed := e.closed
@@ -88,5 +88,5 @@ func (e *event) Close() error {
 	p.mu.Lock()
 	p.events--
 	p.mu.Unlock()
-	return p.alive("Event.Close")
+	return p.failure("Event.Close")
 }

@@ -8,10 +8,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// FuzzHandle: bytes that are believed are those that encode makes, and whatever
-// they say opens nothing that is not ours.
+// FuzzHandle: only bytes that encode makes are decoded, and no bytes open foreign memory.
 func FuzzHandle(f *testing.F) {
-	h := handled{pid: uint32(os.Getpid()), fd: 1, bytes: int64(pageBytes), nonce: nonce{1}, device: UUID(0), namespace: pidNamespace()}
+	h := handleInfo{pid: uint32(os.Getpid()), fd: 1, bytes: int64(pageBytes), nonce: nonce{1}, device: UUID(0), namespace: pidNamespace()}
 	good := h.encode()
 	f.Add(good[:])
 	for _, i := range []int{0, 7, 8, 11, 12, 15, 16, 23, 24, 39, 40, 55, 56, 63} {

@@ -14,13 +14,13 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// What the names of descriptors begin with. The kernel shows them to everybody
-// who has the descriptor, and nobody can change them.
+// Prefixes of the names of descriptors. The kernel shows them to every process with the descriptor,
+// and they cannot be changed.
 const (
 	memfdPrefix   = "/memfd:"
 	memfdSuffix   = " (deleted)"
 	arenaName     = "omnibus-emul-arena-"
-	handledName   = "omnibus-emul-handle-"
+	handleName    = "omnibus-emul-handle-"
 	sizeSeals     = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 	mapShared     = unix.PROT_READ | unix.PROT_WRITE
 	noExecUnknown = unix.EINVAL // of kernels before 6.3
@@ -28,7 +28,7 @@ const (
 
 var pageBytes = os.Getpagesize()
 
-// newMemfd makes memory whose size can never change.
+// newMemfd makes memory of a fixed size.
 func newMemfd(name string, bytes int64) (fd int, err error) {
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	fd, err = unix.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL)
@@ -49,8 +49,8 @@ func newMemfd(name string, bytes int64) (fd int, err error) {
 	return fd, nil
 }
 
-// memfdOf says what a descriptor is: the name it was made with, "" for one that
-// is not sealed memory, and its size.
+// memfdOf returns the name and the size of a descriptor; the name is "" for one that is not sealed
+// memory.
 func memfdOf(fd int) (name string, bytes int64) {
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil {
@@ -75,20 +75,20 @@ func nameOf(process string, fd int) string {
 	return strings.TrimSuffix(name, memfdSuffix)
 }
 
-// mapOver maps a descriptor over reserved addresses.
+// mapOver maps a descriptor at reserved addresses.
 func mapOver(s span, fd int) error {
 	_, err := mapAt(s.base, s.bytes, fd, mapShared, unix.MAP_SHARED|unix.MAP_FIXED|unix.MAP_NORESERVE)
 	return err
 }
 
-// unmapInPlace turns a mapping into reserved addresses again.
+// unmapInPlace turns a mapping into reserved addresses.
 func unmapInPlace(s span) error {
 	_, err := mapAt(s.base, s.bytes, -1, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED)
 	return err
 }
 
-// isMapped reports whether all of the addresses are memory of this process, that
-// it may write if so asked. Trying it out would write.
+// isMapped reports whether all of the addresses are mapped in this process, for writing if writable
+// is set. A trial access would write.
 func isMapped(s span, writable bool) bool {
 	maps, err := os.Open("/proc/self/maps")
 	if err != nil {
@@ -112,20 +112,20 @@ func isMapped(s span, writable bool) bool {
 // handleMagic begins every handle; the last byte is the version.
 var handleMagic = [8]byte{'o', 'm', 'n', 'i', 'e', 'm', 'u', 1}
 
-// nonce names an allocation, never to be used again.
+// nonce names an allocation, and is never reused.
 type nonce [16]byte
 
-// handled is what a handle says: the allocation, and the descriptor by which its
-// process has it.
-type handled struct {
+// handleInfo is the contents of a handle: the allocation, and its descriptor in the process that
+// made it.
+type handleInfo struct {
 	pid, fd   uint32
 	bytes     int64
 	nonce     nonce
 	device    cudaipc.UUID
-	namespace uint64 // in which pid counts
+	namespace uint64 // PID namespace of pid
 }
 
-func (h handled) encode() (b cudaipc.Handle) {
+func (h handleInfo) encode() (b cudaipc.Handle) {
 	copy(b[0:], handleMagic[:])
 	binary.LittleEndian.PutUint32(b[8:], h.pid)
 	binary.LittleEndian.PutUint32(b[12:], h.fd)
@@ -136,8 +136,8 @@ func (h handled) encode() (b cudaipc.Handle) {
 	return b
 }
 
-// decodeHandle believes nothing: ok is false for what encode cannot have made.
-func decodeHandle(b cudaipc.Handle) (h handled, ok bool) {
+// decodeHandle validates all fields: ok is false for bytes that encode cannot have made.
+func decodeHandle(b cudaipc.Handle) (h handleInfo, ok bool) {
 	h.pid = binary.LittleEndian.Uint32(b[8:])
 	h.fd = binary.LittleEndian.Uint32(b[12:])
 	h.bytes = int64(binary.LittleEndian.Uint64(b[16:]))
@@ -150,18 +150,18 @@ func decodeHandle(b cudaipc.Handle) (h handled, ok bool) {
 	return h, ok
 }
 
-func (h handled) name() string { return handledName + hex.EncodeToString(h.nonce[:]) }
+func (h handleInfo) name() string { return handleName + hex.EncodeToString(h.nonce[:]) }
 
-// open opens the memory behind a handle of another process; the reason is for
-// those who wonder why not. Looking at the name first keeps it from opening
-// whatever else has the number by now, and looking at it afterwards makes sure.
-func (h handled) open() (fd int, reason string) {
+// open opens the memory of another process's handle, or returns a reason for people. The check of
+// the name before the open avoids opening a file that has the number by now, and the check after it
+// makes sure.
+func (h handleInfo) open() (fd int, reason string) {
 	if h.namespace != pidNamespace() {
 		return -1, "of a process in another container"
 	}
 	process := fmt.Sprint(h.pid)
 	if nameOf(process, int(h.fd)) != h.name() {
-		return -1, "its process has died or has freed the memory, or is not ours to look at"
+		return -1, "its process has died or has freed the memory, or may not be inspected"
 	}
 	fd, err := unix.Open(fmt.Sprintf("/proc/%s/fd/%d", process, h.fd), unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -174,7 +174,7 @@ func (h handled) open() (fd int, reason string) {
 	return fd, ""
 }
 
-// pidNamespace is the number of this process's, or 0.
+// pidNamespace returns the number of this process's PID namespace, or 0.
 func pidNamespace() uint64 {
 	var st unix.Stat_t
 	if unix.Stat("/proc/self/ns/pid", &st) != nil {

@@ -18,7 +18,7 @@ func pointer(address uintptr) unsafe.Pointer {
 
 func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
-// mapAt is mmap; an address other than 0 is meant with MAP_FIXED.
+// mapAt is mmap; an address other than 0 needs MAP_FIXED.
 func mapAt(address, bytes uintptr, fd, prot, flags int) (uintptr, error) {
 	p, err := unix.MmapPtr(fd, 0, pointer(address), bytes, prot, flags)
 	return uintptr(p), err
@@ -26,15 +26,13 @@ func mapAt(address, bytes uintptr, fd, prot, flags int) (uintptr, error) {
 
 func unmap(s span) { _ = unix.MunmapPtr(pointer(s.base), s.bytes) }
 
-// wordAt is the 32-bit word at an address that is a multiple of 4.
+// wordAt returns the 32-bit word at an address that is a multiple of 4.
 func wordAt(address uintptr) *atomic.Uint32 { return (*atomic.Uint32)(pointer(address)) }
 
-// fault is an address that was touched and has no memory, or none that may be
-// written.
+// fault is an accessed address without memory, or without memory that may be written.
 type fault struct{ address uintptr }
 
-// touch runs f and returns where it touched memory that is not there, if it
-// did.
+// touch runs f and returns the address of an illegal access, if there was one.
 func touch(f func()) (bad *fault) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -58,6 +56,6 @@ func move(dst, src cudaipc.Ptr, bytes int64) {
 	copy(unsafe.Slice((*byte)(pointer(uintptr(dst))), bytes), unsafe.Slice((*byte)(pointer(uintptr(src))), bytes))
 }
 
-// peek touches a byte. Atomics do it first: the race detector does them in C,
-// where a fault would end the process.
+// peek reads a byte. Atomic operations call it first: the race detector implements them in C, where
+// a fault would end the process.
 func peek(at cudaipc.Ptr) { runtime.KeepAlive(*(*byte)(pointer(uintptr(at)))) }

@@ -16,50 +16,49 @@ const (
 	maxDevices              = 64
 )
 
-// Options say what the machine is like. The zero value is one GPU that can do
-// everything and takes no time.
+// Options describe the machine. The zero value is one GPU with all features whose operations take
+// no time.
 //
 // Delay, Fault and Refuse are called by several goroutines at once.
 type Options struct {
-	// Devices is how many there are; 0 means 1, NoDevices none.
+	// Devices is the number of GPUs; 0 means 1, NoDevices none.
 	Devices int
-	// TotalBytes is the memory of each device: 8 GiB if it is 0. Beyond it,
-	// making memory fails with ErrOutOfMemory. Memory that nobody touches costs
-	// none of the machine's.
+	// TotalBytes is the memory of each device: 8 GiB if it is 0. Allocations beyond it fail with
+	// ErrOutOfMemory. Untouched memory costs no memory of the machine.
 	TotalBytes int64
-	// GranularityBytes is what sizes of arenas are multiples of: 2 MiB if it is
-	// 0. It is a multiple of the page size.
+	// GranularityBytes is the unit of arena sizes: 2 MiB if it is 0. It is a multiple of the page
+	// size.
 	GranularityBytes int64
 
-	// BytesPerSecond is how fast copies are; 0 means as fast as memory is. Each
-	// stream has all of it.
+	// BytesPerSecond is the speed of copies; 0 means the speed of memory. Each stream has all of
+	// it.
 	BytesPerSecond int64
-	// Delay says how long an operation takes, beside that. It passes before the
-	// operation does anything.
+	// Delay returns the additional time of an operation. It passes before the operation has an
+	// effect.
 	Delay func(Step) time.Duration
-	// Fault decides whether an operation fails: an error ends the device, as
-	// ErrSticky. It is asked when the delay is over.
+	// Fault decides whether an operation fails: an error ends the device, as ErrSticky. It is
+	// called when the delay is over.
 	Fault func(Step) error
-	// Refuse decides whether a call fails that is no operation, such as
-	// "NewArena": the names are those of the methods. The error is what the call
-	// returns, and nothing else has happened. Closing and freeing are not refused.
+	// Refuse decides whether a call other than an operation fails, such as "NewArena": the names
+	// are those of the methods. The call returns the error without further effect. Calls that close
+	// or free are not refused.
 	Refuse func(call string) error
 
-	// Missing says what the devices lack: a name of a field of Caps ("Arenas",
-	// "Handles", "Words", "RegisterHost", "RegisterReadOnly", "Peers"), and why.
-	// Without RegisterHost there are no Words either.
+	// Missing maps the features that the devices lack, as fields of Caps ("Arenas", "Handles",
+	// "Words", "RegisterHost", "RegisterReadOnly", "Peers"), to the reasons. Without RegisterHost
+	// there are no Words either.
 	Missing map[string]string
-	// Apart has the driver stand for a process of its own: handles of other
-	// drivers in this process open, as they would there.
+	// Apart makes the driver act as another process: handles of other drivers in this process open,
+	// as they would there.
 	Apart bool
-	// MIG makes all devices parts of a GPU.
+	// MIG marks all devices as parts of a GPU.
 	MIG bool
 }
 
 // NoDevices is the number of devices of a machine without a GPU.
 const NoDevices = -1
 
-// Step is an operation that a stream is about to do.
+// Step is an operation that a stream is about to run.
 type Step struct {
 	cudaipc.Op
 
@@ -102,7 +101,7 @@ func (o *Options) fill() error {
 	return errors.Join(errs...)
 }
 
-// withConsequences adds what is useless without something that is missing.
+// withConsequences adds the features that need a missing one.
 func withConsequences(missing map[string]string) map[string]string {
 	all := maps.Clone(missing)
 	if why, without := missing["RegisterHost"]; without {
@@ -120,7 +119,7 @@ func (o *Options) lacks(field string) bool {
 	return missing
 }
 
-// UUID is the UUID of the device with a number, from 0 on, in every process.
+// UUID returns the UUID of the device with a number, from 0 on, in every process.
 func UUID(device int) cudaipc.UUID {
 	u := cudaipc.UUID{'e', 'm', 'u', 'l'}
 	u[len(u)-1] = byte(device + 1)

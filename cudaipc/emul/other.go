@@ -9,10 +9,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// Driver is never made here.
+// Driver cannot be made on this system.
 type Driver struct{ cudaipc.Driver }
 
-// New fails: shared memory without a name is Linux's.
+// New fails: the emulation needs memfds, which only Linux has.
 func New(opts Options) (*Driver, error) {
 	if err := opts.fill(); err != nil {
 		return nil, err

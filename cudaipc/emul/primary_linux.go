@@ -9,8 +9,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// primary is all that a process has on a device, from the first time it is
-// opened until it is closed as often. CUDA calls it the primary context.
+// primary holds a process's objects on a device, from its first open until it is closed as often.
+// CUDA calls it the primary context.
 type primary struct {
 	driver *Driver
 	gpu    *gpu
@@ -18,14 +18,14 @@ type primary struct {
 	halted   chan struct{} // the device has failed, or is being closed
 	haltOnce sync.Once
 
-	making sync.Mutex // of the default stream
+	legacyMu sync.Mutex // held while the default stream is made
 
 	mu      sync.Mutex
 	closed  bool
 	memory  map[cudaipc.Ptr]*memory // by base
 	opened  map[nonce]*memory       // imports, which are in memory as well
 	streams map[*stream]struct{}
-	legacy  *stream // one of them, which nobody made; nil: nobody has asked for it
+	legacy  *stream // the default stream; nil until its first use
 	hosts   int
 	events  int
 	running sync.WaitGroup // streams
@@ -36,8 +36,8 @@ type memory struct {
 	*region
 	fd      int // -1 for imports
 	charged int64
-	handled handled // of allocations and imports
-	opens   int     // of imports
+	handle  handleInfo // of allocations and imports
+	opens   int        // of imports
 }
 
 func newPrimary(d *Driver, g *gpu) *primary {
@@ -62,8 +62,8 @@ func (p *primary) isHalted() bool {
 	}
 }
 
-// alive says why nothing can be done on the device, if so.
-func (p *primary) alive(call string) error {
+// failure returns the reason why the device is unusable, or nil.
+func (p *primary) failure(call string) error {
 	p.mu.Lock()
 	closed := p.closed
 	p.mu.Unlock()
@@ -73,11 +73,11 @@ func (p *primary) alive(call string) error {
 	return p.gpu.failed(call)
 }
 
-// fail ends the device at the address of an operation.
+// fail ends the device with the error of an operation.
 func (p *primary) fail(cause *cudaipc.Error) { p.gpu.fail(cause) }
 
-// quiet waits until what was submitted before is done.
-func (p *primary) quiet() {
+// synchronize waits until the operations that were submitted before are done.
+func (p *primary) synchronize() {
 	p.mu.Lock()
 	all := make([]*stream, 0, len(p.streams))
 	for s := range p.streams {
@@ -89,8 +89,8 @@ func (p *primary) quiet() {
 	}
 }
 
-// keep enters memory into the books, unless the device was closed meanwhile.
-func (p *primary) keep(call string, m *memory) error {
+// track records memory, unless the device was closed meanwhile.
+func (p *primary) track(call string, m *memory) error {
 	p.mu.Lock()
 	closed := p.closed
 	if !closed {
@@ -104,8 +104,8 @@ func (p *primary) keep(call string, m *memory) error {
 	return nil
 }
 
-// drop takes memory out of the books; false means that somebody else has.
-func (p *primary) drop(m *memory) bool {
+// untrack removes memory from the records; false means that another call has.
+func (p *primary) untrack(m *memory) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.memory[cudaipc.Ptr(m.base)] != m {
@@ -115,11 +115,11 @@ func (p *primary) drop(m *memory) bool {
 	return true
 }
 
-// release gives memory back that is in no books.
+// release releases memory that is not recorded.
 func (p *primary) release(m *memory) {
 	p.driver.regions.remove(m.region)
 	if m.kind == ofAllocation {
-		ownHandles.Delete(m.handled.nonce)
+		ownHandles.Delete(m.handle.nonce)
 	}
 	if m.fd >= 0 {
 		unix.Close(m.fd)
@@ -127,10 +127,10 @@ func (p *primary) release(m *memory) {
 	p.gpu.refund(m.charged)
 }
 
-// close ends the streams and gives everything back that is left.
+// close ends the streams and releases all objects that are left.
 func (p *primary) close() {
 	p.mu.Lock()
-	p.closed = true // first, for those that the streams let go then
+	p.closed = true // first, for calls that continue when the streams end
 	left := p.memory
 	p.memory, p.opened = nil, nil
 	p.mu.Unlock()
@@ -165,8 +165,8 @@ func (p *primary) addUsage(u *cudaipc.Usage) {
 	u.Events += p.events
 }
 
-// causeOfDeath is why the device was halted.
-func (p *primary) causeOfDeath() *cudaipc.Error {
+// haltCause returns the reason why the device was halted.
+func (p *primary) haltCause() *cudaipc.Error {
 	p.gpu.mu.Lock()
 	defer p.gpu.mu.Unlock()
 	if p.gpu.cause != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// regionKind says what a region is.
+// regionKind is the origin of a region.
 type regionKind uint8
 
 const (
@@ -17,27 +17,27 @@ const (
 	ofHost
 )
 
-// region is memory that operations may touch.
+// region is memory that operations may access.
 type region struct {
 	span
 	kind     regionKind
 	primary  *primary
 	readOnly bool
-	users    int // operations that are touching it
+	users    int // running operations that access it
 }
 
-// regions knows all memory of a driver. An operation enters what it touches, so
-// that nothing is unmapped under it.
+// regions holds all memory of a driver. An operation acquires the regions that it accesses, so that
+// they are not unmapped meanwhile.
 type regions struct {
-	mu    sync.Mutex
-	left  sync.Cond
-	space space
-	all   []*region // by address
+	mu       sync.Mutex
+	released sync.Cond
+	space    space
+	all      []*region // by address
 }
 
 func newRegions() *regions {
 	r := &regions{}
-	r.left.L = &r.mu
+	r.released.L = &r.mu
 	return r
 }
 
@@ -66,31 +66,30 @@ func (r *regions) insert(a *region) {
 	r.all = slices.Insert(r.all, i, a)
 }
 
-// mapDevice makes a region of device memory out of a descriptor.
+// mapDevice maps a descriptor as a region of device memory.
 func (r *regions) mapDevice(p *primary, kind regionKind, fd int, bytes, align int64) (*region, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	base, err := r.space.take(uintptr(bytes), uintptr(align))
+	base, err := r.space.reserve(uintptr(bytes), uintptr(align))
 	if err != nil {
 		return nil, err
 	}
 	a := &region{span: span{base, uintptr(bytes)}, kind: kind, primary: p}
 	if err := mapOver(a.span, fd); err != nil {
-		r.space.give(a.span)
+		r.space.release(a.span)
 		return nil, err
 	}
 	r.insert(a)
 	return a, nil
 }
 
-// addHost makes a region of memory that is mapped already; ok is false where a
-// part of it is one.
+// addHost makes a region of mapped memory; ok is false if a part of it is registered or reserved.
 func (r *regions) addHost(p *primary, s span, readOnly bool) (a *region, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	page := uintptr(pageBytes)
 	pages := span{s.base, alignUp(s.bytes, page)}
-	if len(r.touching(pages)) > 0 || r.space.holds(pages) {
+	if len(r.touching(pages)) > 0 || r.space.overlaps(pages) {
 		return nil, false
 	}
 	a = &region{span: s, kind: ofHost, primary: p, readOnly: readOnly}
@@ -98,7 +97,7 @@ func (r *regions) addHost(p *primary, s span, readOnly bool) (a *region, ok bool
 	return a, true
 }
 
-// remove waits for the operations that are in a region, and ends it.
+// remove removes a region, and waits for the operations that access it.
 func (r *regions) remove(a *region) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -108,17 +107,17 @@ func (r *regions) remove(a *region) {
 	}
 	r.all = slices.Delete(r.all, i, i+1)
 	for a.users > 0 {
-		r.left.Wait()
+		r.released.Wait()
 	}
 	if a.kind == ofHost {
 		return
 	}
 	if unmapInPlace(a.span) == nil {
-		r.space.give(a.span)
+		r.space.release(a.span)
 	}
 }
 
-// find returns the region that an address is in, or nil.
+// find returns the region of an address, or nil.
 func (r *regions) find(p cudaipc.Ptr) *region {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -128,7 +127,7 @@ func (r *regions) find(p cudaipc.Ptr) *region {
 	return nil
 }
 
-// access says how an operation touches memory.
+// access is the kind of access of an operation.
 type access uint8
 
 const (
@@ -136,9 +135,9 @@ const (
 	write
 )
 
-// enter makes sure of a range that a stream of p is about to touch, until leave.
-// The region is nil for host memory that is not registered.
-func (r *regions) enter(p *primary, at cudaipc.Ptr, bytes int64, how access) (a *region, ok bool) {
+// acquire keeps a range mapped for a stream of p until release. The region is nil for host memory
+// that is not registered.
+func (r *regions) acquire(p *primary, at cudaipc.Ptr, bytes int64, how access) (a *region, ok bool) {
 	s := span{uintptr(at), uintptr(bytes)}
 	if s.base == 0 || s.end() < s.base {
 		return nil, false
@@ -147,7 +146,7 @@ func (r *regions) enter(p *primary, at cudaipc.Ptr, bytes int64, how access) (a 
 	defer r.mu.Unlock()
 	found := r.touching(s)
 	if len(found) == 0 {
-		return nil, !r.space.holds(s)
+		return nil, !r.space.overlaps(s)
 	}
 	a = found[0]
 	switch {
@@ -161,13 +160,13 @@ func (r *regions) enter(p *primary, at cudaipc.Ptr, bytes int64, how access) (a 
 	return nil, false
 }
 
-func (r *regions) leave(a *region) {
+func (r *regions) release(a *region) {
 	if a == nil {
 		return
 	}
 	r.mu.Lock()
 	if a.users--; a.users == 0 {
-		r.left.Broadcast()
+		r.released.Broadcast()
 	}
 	r.mu.Unlock()
 }
@@ -178,7 +177,7 @@ func (r *regions) close() {
 	r.mu.Unlock()
 }
 
-// removeHosts ends what p registered and did not close.
+// removeHosts removes the memory that p has registered and not closed.
 func (r *regions) removeHosts(p *primary) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// TestRemoveWaits: memory stays under an operation that is in it, and no other
-// gets in.
+// TestRemoveWaits: memory stays mapped while an operation accesses it, and no other operation
+// acquires it.
 func TestRemoveWaits(t *testing.T) {
 	fd, err := newMemfd("omnibus-emul-test", int64(pageBytes))
 	if err != nil {
@@ -24,9 +24,9 @@ func TestRemoveWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := cudaipc.Ptr(a.base)
-	in, ok := r.enter(p, at, 1, write)
+	in, ok := r.acquire(p, at, 1, write)
 	if !ok {
-		t.Fatal("memory that is there cannot be entered")
+		t.Fatal("mapped memory cannot be acquired")
 	}
 	removed := make(chan struct{})
 	go func() {
@@ -37,14 +37,14 @@ func TestRemoveWaits(t *testing.T) {
 		runtime.Gosched()
 	}
 	if bad := touch(func() { peek(at) }); bad != nil {
-		t.Error("the memory went under an operation")
+		t.Error("the memory was unmapped during an operation")
 	}
-	if _, ok := r.enter(p, at, 1, write); ok {
-		t.Error("memory that is being removed was entered")
+	if _, ok := r.acquire(p, at, 1, write); ok {
+		t.Error("memory that is being removed was acquired")
 	}
-	r.leave(in)
+	r.release(in)
 	<-removed
 	if bad := touch(func() { peek(at) }); bad == nil {
-		t.Error("the memory is still there")
+		t.Error("the memory is still mapped")
 	}
 }

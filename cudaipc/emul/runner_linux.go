@@ -9,14 +9,14 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// How long a stream looks at a word before it naps, and how long it naps.
+// A stream checks a word waitSpins times, and then with pauses.
 const (
 	waitSpins = 100
-	minNap    = 20 * time.Microsecond
-	maxNap    = time.Millisecond
+	minPause  = 20 * time.Microsecond
+	maxPause  = time.Millisecond
 )
 
-// prepare checks an operation as far as that can be done before it runs.
+// prepare checks an operation as far as possible before it runs.
 func (s *stream) prepare(call string, op cudaipc.Op) (task, error) {
 	uuid := s.primary.gpu.uuid
 	invalid := func(reason string, args ...any) (task, error) {
@@ -58,7 +58,7 @@ func (s *stream) prepareEvent(call string, op cudaipc.Op) (task, error) {
 	if op.Kind == cudaipc.OpRecord && e.primary != s.primary {
 		return task{}, invalidHandle.with(call, uuid, cudaipc.ErrInvalid, "an event of another device")
 	}
-	at, ok := e.now()
+	at, ok := e.current()
 	if ok && op.Kind == cudaipc.OpRecord {
 		at = e.record()
 		ok = at != nil
@@ -69,8 +69,7 @@ func (s *stream) prepareEvent(call string, op cudaipc.Op) (task, error) {
 	return task{op: op, at: at}, nil
 }
 
-// reach is how many bytes the rows of a copy span, or negative if that is no
-// number.
+// reach returns the bytes that the rows of a copy span, or a negative number on overflow.
 func reach(pitch int64, op cudaipc.Op) int64 {
 	if op.Rows == 0 {
 		return 0
@@ -82,7 +81,7 @@ func reach(pitch int64, op cudaipc.Op) int64 {
 	return int64(span) + op.Bytes
 }
 
-// runner does operations on a stream's goroutine.
+// runner runs operations on a stream's goroutine.
 type runner struct {
 	*stream
 	timer *time.Timer
@@ -94,12 +93,12 @@ func newRunner(s *stream) *runner {
 	return &runner{stream: s, timer: t}
 }
 
-// do does an operation and returns what ends the device. When the device is
-// halted it may return without having done anything.
+// do runs an operation and returns the error that ends the device. When the device is halted it may
+// return without an effect.
 func (r *runner) do(t task) *cudaipc.Error {
 	o := &r.primary.driver.opts
 	step := Step{Op: t.op, Device: r.primary.gpu.uuid, Stream: r.number}
-	r.nap(o.duration(step))
+	r.sleep(o.duration(step))
 	if r.primary.isHalted() {
 		return nil
 	}
@@ -116,7 +115,7 @@ func (r *runner) do(t task) *cudaipc.Error {
 	case cudaipc.OpCopy2D:
 		return r.copy(t.op)
 	case cudaipc.OpWrite:
-		return r.at(t.op, func() { wordAt(uintptr(t.op.Word.Dev)).Store(t.op.Value) })
+		return r.withWord(t.op, func() { wordAt(uintptr(t.op.Word.Dev)).Store(t.op.Value) })
 	case cudaipc.OpWait:
 		return r.wait(t.op)
 	case cudaipc.OpAwait:
@@ -126,7 +125,7 @@ func (r *runner) do(t task) *cudaipc.Error {
 	return nil
 }
 
-// duration is how long a step takes.
+// duration returns the time of a step.
 func (o *Options) duration(step Step) (d time.Duration) {
 	if o.Delay != nil {
 		d = o.Delay(step)
@@ -141,8 +140,8 @@ func (o *Options) duration(step Step) (d time.Duration) {
 	return d
 }
 
-// nap waits, unless the device is halted first.
-func (r *runner) nap(d time.Duration) {
+// sleep waits for d, or until the device is halted.
+func (r *runner) sleep(d time.Duration) {
 	if d <= 0 {
 		return
 	}
@@ -160,16 +159,16 @@ func (r *runner) copy(op cudaipc.Op) *cudaipc.Error {
 		return nil
 	}
 	all := r.primary.driver.regions
-	src, ok := all.enter(r.primary, op.Src, reach(op.SrcPitch, op), read)
+	src, ok := all.acquire(r.primary, op.Src, reach(op.SrcPitch, op), read)
 	if !ok {
 		return r.illegal(op.Kind, op.Src)
 	}
-	defer all.leave(src)
-	dst, ok := all.enter(r.primary, op.Dst, reach(op.DstPitch, op), write)
+	defer all.release(src)
+	dst, ok := all.acquire(r.primary, op.Dst, reach(op.DstPitch, op), write)
 	if !ok {
 		return r.illegal(op.Kind, op.Dst)
 	}
-	defer all.leave(dst)
+	defer all.release(dst)
 	bad := touch(func() {
 		for i := range op.Rows {
 			move(op.Dst+cudaipc.Ptr(i*op.DstPitch), op.Src+cudaipc.Ptr(i*op.SrcPitch), op.Bytes)
@@ -181,19 +180,19 @@ func (r *runner) copy(op cudaipc.Op) *cudaipc.Error {
 	return nil
 }
 
-// at does something with the word of an operation.
-func (r *runner) at(op cudaipc.Op, f func()) *cudaipc.Error {
+// withWord calls f while the word of an operation is mapped.
+func (r *runner) withWord(op cudaipc.Op, f func()) *cudaipc.Error {
 	how := write
 	if op.Kind == cudaipc.OpWait {
 		how = read
 	}
 	all := r.primary.driver.regions
-	in, ok := all.enter(r.primary, op.Word.Dev, 4, how)
+	in, ok := all.acquire(r.primary, op.Word.Dev, 4, how)
 	if !ok || in == nil {
-		all.leave(in)
+		all.release(in)
 		return r.illegal(op.Kind, op.Word.Dev)
 	}
-	defer all.leave(in)
+	defer all.release(in)
 	bad := touch(func() {
 		peek(op.Word.Dev)
 		f()
@@ -204,13 +203,13 @@ func (r *runner) at(op cudaipc.Op, f func()) *cudaipc.Error {
 	return nil
 }
 
-// wait looks at a word until it is reached, ever more rarely. The word may be
-// another process's, so there is nothing else to wait for.
+// wait checks a word until it is reached, with growing pauses. The word may belong to another
+// process, so there is no event to wait for.
 func (r *runner) wait(op cudaipc.Op) *cudaipc.Error {
-	nap := minNap
+	nap := minPause
 	for spins := 0; !r.primary.isHalted(); spins++ {
 		reached := false
-		bad := r.at(op, func() { reached = cudaipc.Reached(wordAt(uintptr(op.Word.Dev)).Load(), op.Value) })
+		bad := r.withWord(op, func() { reached = cudaipc.Reached(wordAt(uintptr(op.Word.Dev)).Load(), op.Value) })
 		if bad != nil || reached {
 			return bad
 		}
@@ -218,14 +217,14 @@ func (r *runner) wait(op cudaipc.Op) *cudaipc.Error {
 			runtime.Gosched()
 			continue
 		}
-		r.nap(nap)
-		nap = min(2*nap, maxNap)
+		r.sleep(nap)
+		nap = min(2*nap, maxPause)
 	}
 	return nil
 }
 
-// await waits for a point of another stream. One that was never reached, because
-// its device has failed, ends this one too: what it stands for did not happen.
+// await waits for a point of another stream. If the point was never reached, because its device has
+// failed, this device fails too: the operations before the point did not happen.
 func (r *runner) await(at *point) *cudaipc.Error {
 	if at == nil {
 		return nil

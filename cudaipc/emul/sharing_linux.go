@@ -13,7 +13,7 @@ import (
 // ImportArena implements [cudaipc.Device].
 func (v *device) ImportArena(fd int, sizeBytes int64) (cudaipc.Arena, error) {
 	const call = "ImportArena"
-	if err := v.begin(call); err != nil {
+	if err := v.check(call); err != nil {
 		return nil, err
 	}
 	if err := v.missing(call, "Arenas"); err != nil {
@@ -35,13 +35,13 @@ func (v *device) ImportArena(fd int, sizeBytes int64) (cudaipc.Arena, error) {
 	if m.region, err = v.primary.driver.regions.mapDevice(v.primary, ofArena, fd, bytes, v.caps.GranularityBytes); err != nil {
 		return nil, mapFailed.with(call, v.caps.Device, cudaipc.ErrOutOfMemory, "%v", err)
 	}
-	if err := v.primary.keep(call, m); err != nil {
+	if err := v.primary.track(call, m); err != nil {
 		return nil, err
 	}
 	return newArena(v.primary, m), nil
 }
 
-// reaches says why memory of another device cannot be mapped, if so.
+// reaches returns the reason why memory of another device cannot be mapped, or nil.
 func (v *device) reaches(call, owner string) error {
 	if device := v.caps.Device; owner == hex.EncodeToString(device[:]) {
 		return nil
@@ -51,7 +51,7 @@ func (v *device) reaches(call, owner string) error {
 			return nil
 		}
 	}
-	return notSupported.with(call, v.caps.Device, cudaipc.ErrUnsupported, "the memory is another device's, which is no peer")
+	return notSupported.with(call, v.caps.Device, cudaipc.ErrUnsupported, "the memory belongs to a device that is no peer")
 }
 
 // Free implements [cudaipc.Device].
@@ -65,23 +65,23 @@ func (v *device) Free(base cudaipc.Ptr) error {
 	m := p.memory[base]
 	p.mu.Unlock()
 	if m == nil || m.kind != ofAllocation {
-		if err := p.alive(call); err != nil {
+		if err := p.failure(call); err != nil {
 			return err
 		}
 		return v.invalid(call, "%#x was not made by Alloc", base)
 	}
-	p.quiet()
-	if !p.drop(m) {
+	p.synchronize()
+	if !p.untrack(m) {
 		return v.invalid(call, "%#x was freed twice", base)
 	}
 	p.release(m)
-	return p.alive(call)
+	return p.failure(call)
 }
 
 // Export implements [cudaipc.Device].
 func (v *device) Export(at cudaipc.Ptr) (h cudaipc.Handle, offset int64, err error) {
 	const call = "Export"
-	if err := v.begin(call); err != nil {
+	if err := v.check(call); err != nil {
 		return h, 0, err
 	}
 	if err := v.missing(call, "Handles"); err != nil {
@@ -101,13 +101,13 @@ func (v *device) Export(at cudaipc.Ptr) (h cudaipc.Handle, offset int64, err err
 	case r.kind == ofArena:
 		return h, 0, notSupported.with(call, v.caps.Device, cudaipc.ErrUnsupported, "memory of an arena has no handle")
 	}
-	return m.handled.encode(), int64(uintptr(at) - m.base), nil
+	return m.handle.encode(), int64(uintptr(at) - m.base), nil
 }
 
 // Import implements [cudaipc.Device].
 func (v *device) Import(handle cudaipc.Handle) (base cudaipc.Ptr, sizeBytes int64, err error) {
 	const call = "Import"
-	if err := v.begin(call); err != nil {
+	if err := v.check(call); err != nil {
 		return 0, 0, err
 	}
 	if err := v.missing(call, "Handles"); err != nil {
@@ -136,9 +136,10 @@ func (v *device) stale(reason string) error {
 	return mapFailed.with("Import", v.caps.Device, cudaipc.ErrStaleHandle, "%s", reason)
 }
 
-func (v *device) importHandled(h handled) (base cudaipc.Ptr, sizeBytes int64, err error) {
+func (v *device) importHandled(h handleInfo) (base cudaipc.Ptr, sizeBytes int64, err error) {
 	p := v.primary
-	// It is looked up each time: what was freed is stale, opened before or not.
+	// The handle is resolved at each import: a handle of freed memory is stale, also if it was
+	// opened before.
 	fd, reason := h.open()
 	if fd < 0 {
 		return 0, 0, v.stale(reason)
@@ -155,7 +156,7 @@ func (v *device) importHandled(h handled) (base cudaipc.Ptr, sizeBytes int64, er
 		if err != nil {
 			return 0, 0, mapFailed.with("Import", v.caps.Device, cudaipc.ErrOutOfMemory, "%v", err)
 		}
-		m = &memory{region: r, fd: -1, handled: h}
+		m = &memory{region: r, fd: -1, handle: h}
 		p.opened[h.nonce] = m
 		p.memory[cudaipc.Ptr(r.base)] = m
 	}
@@ -178,14 +179,14 @@ func (v *device) Unimport(base cudaipc.Ptr) error {
 		if m.opens--; m.opens == 0 {
 			last = true
 			delete(p.memory, base)
-			delete(p.opened, m.handled.nonce)
+			delete(p.opened, m.handle.nonce)
 		}
 	}
 	p.mu.Unlock()
 	if last {
 		p.release(m)
 	}
-	if err := p.alive(call); err != nil {
+	if err := p.failure(call); err != nil {
 		return err
 	}
 	if !known {

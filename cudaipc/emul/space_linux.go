@@ -6,8 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reserveBytes is how much of the address space is reserved at once. It costs
-// nothing but addresses.
+// reserveBytes is the size of one reservation of address space, which costs nothing but addresses.
 const reserveBytes = 1 << 30
 
 // span is a range of addresses.
@@ -20,17 +19,15 @@ func (s span) contains(o span) bool { return s.base <= o.base && o.end() <= s.en
 
 func (s span) overlaps(o span) bool { return s.base < o.end() && o.base < s.end() }
 
-// space hands out addresses for device memory. They are reserved, so that what
-// is freed leaves a hole into which nothing else falls: an operation that comes
-// too late finds no memory there, rather than somebody else's.
+// space allocates addresses for device memory. They are reserved, so that no other mapping takes
+// the addresses of freed memory: an operation that is too late finds no memory there.
 type space struct {
 	reserved []span
 	free     []span // by address, none next to another
 }
 
-// take returns addresses for so many bytes, a multiple of the page size, from a
-// multiple of align on.
-func (s *space) take(bytes, align uintptr) (uintptr, error) {
+// reserve returns addresses for a multiple of the page size, aligned to align.
+func (s *space) reserve(bytes, align uintptr) (uintptr, error) {
 	for i, f := range s.free {
 		if base := alignUp(f.base, align); base >= f.base && base < f.end() && bytes <= f.end()-base {
 			s.cut(i, span{base, bytes})
@@ -43,11 +40,11 @@ func (s *space) take(bytes, align uintptr) (uintptr, error) {
 		return 0, err
 	}
 	s.reserved = append(s.reserved, span{base, grow})
-	s.give(span{base, grow})
-	return s.take(bytes, align)
+	s.release(span{base, grow})
+	return s.reserve(bytes, align)
 }
 
-// cut takes a part out of a free span.
+// cut removes a part from a free span.
 func (s *space) cut(i int, part span) {
 	f := s.free[i]
 	var rest []span
@@ -60,8 +57,8 @@ func (s *space) cut(i int, part span) {
 	s.free = slices.Replace(s.free, i, i+1, rest...)
 }
 
-// give takes addresses back that have no memory any more.
-func (s *space) give(part span) {
+// release frees addresses without memory.
+func (s *space) release(part span) {
 	i, _ := slices.BinarySearchFunc(s.free, part.base, func(f span, base uintptr) int {
 		if f.base < base {
 			return -1
@@ -79,12 +76,12 @@ func (s *space) give(part span) {
 	}
 }
 
-// holds reports whether any of the addresses are reserved.
-func (s *space) holds(part span) bool {
+// overlaps reports whether any of the addresses are reserved.
+func (s *space) overlaps(part span) bool {
 	return slices.ContainsFunc(s.reserved, part.overlaps)
 }
 
-// close gives all addresses back to the kernel, with what is mapped there.
+// close unmaps all reserved addresses, with the memory there.
 func (s *space) close() {
 	for _, r := range s.reserved {
 		unmap(r)

@@ -6,8 +6,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSpace: what is handed out overlaps nothing that is, and all of it comes
-// back in one piece.
+// TestSpace: allocated spans do not overlap, and all of them merge into one when they are freed.
 func TestSpace(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &space{}
@@ -17,12 +16,12 @@ func TestSpace(t *testing.T) {
 			"take": func(t *rapid.T) {
 				bytes := uintptr(rapid.IntRange(1, 600).Draw(t, "pages")) << 12
 				align := uintptr(1) << rapid.IntRange(12, 21).Draw(t, "align")
-				base, err := s.take(bytes, align)
+				base, err := s.reserve(bytes, align)
 				if err != nil {
 					t.Fatal(err)
 				}
 				got := span{base, bytes}
-				if base%align != 0 || !s.holds(got) {
+				if base%align != 0 || !s.overlaps(got) {
 					t.Fatalf("%#x is not reserved, or no multiple of %#x", base, align)
 				}
 				for _, other := range taken {
@@ -37,7 +36,7 @@ func TestSpace(t *testing.T) {
 					t.Skip("nothing is taken")
 				}
 				i := rapid.IntRange(0, len(taken)-1).Draw(t, "which")
-				s.give(taken[i])
+				s.release(taken[i])
 				taken = append(taken[:i], taken[i+1:]...)
 			},
 			"": func(t *rapid.T) {
@@ -49,7 +48,7 @@ func TestSpace(t *testing.T) {
 			},
 		})
 		for _, g := range taken {
-			s.give(g)
+			s.release(g)
 		}
 		if len(s.reserved) > 0 && (len(s.free) != 1 || s.free[0] != s.reserved[0]) && len(s.reserved) == 1 {
 			t.Fatalf("%+v is free of %+v", s.free, s.reserved)

@@ -12,12 +12,12 @@ import (
 type stream struct {
 	primary *primary
 	number  int
-	wake    chan struct{} // of the goroutine
-	ended   chan struct{} // it is no more
+	wake    chan struct{} // wakes the goroutine
+	ended   chan struct{} // closed when the goroutine has ended
 
 	mu        sync.Mutex
 	closed    bool
-	drained   bool // what is submitted now would never run
+	drained   bool // the queue was dropped: later operations would never run
 	queue     []task
 	submitted uint64
 	done      uint64
@@ -27,10 +27,10 @@ type stream struct {
 // task is a submitted operation.
 type task struct {
 	op cudaipc.Op
-	at *point // recorded, or to be awaited
+	at *point // the point to record or to await
 }
 
-// waiter waits until so many operations are done.
+// waiter waits until a number of operations is done.
 type waiter struct {
 	until  uint64
 	passed chan struct{}
@@ -38,14 +38,14 @@ type waiter struct {
 
 // NewStream implements [cudaipc.Device].
 func (v *device) NewStream() (cudaipc.Stream, error) {
-	if err := v.begin("NewStream"); err != nil {
+	if err := v.check("NewStream"); err != nil {
 		return nil, err
 	}
-	return made(v.primary.newStream("NewStream"))
+	return streamOrNil(v.primary.newStream("NewStream"))
 }
 
-// made keeps a nil pointer from becoming an interface that is none.
-func made(s *stream, err error) (cudaipc.Stream, error) {
+// streamOrNil converts a nil pointer to a nil interface.
+func streamOrNil(s *stream, err error) (cudaipc.Stream, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -69,14 +69,13 @@ func (p *primary) newStream(call string) (*stream, error) {
 	return s, nil
 }
 
-// Raw implements [cudaipc.Stream]. There is no other library to give it to, but
-// WrapStream takes it.
+// Raw implements [cudaipc.Stream]. No other library exists that could use it, but WrapStream does.
 func (s *stream) Raw() uintptr { return rawStreams + uintptr(s.number) }
 
 // Submit implements [cudaipc.Stream].
 func (s *stream) Submit(ops ...cudaipc.Op) error {
 	const call = "Submit"
-	if err := s.primary.alive(call); err != nil {
+	if err := s.primary.failure(call); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -93,22 +92,22 @@ func (s *stream) Submit(ops ...cudaipc.Op) error {
 		s.queue = append(s.queue, t)
 		s.submitted++
 	}
-	s.nudge()
+	s.wakeUp()
 	return err
 }
 
-// unusable says why nothing can be submitted. It is called with mu held.
+// unusable returns the reason why no operation can be submitted. mu is held.
 func (s *stream) unusable(call string) error {
 	if s.drained {
-		if err := s.primary.alive(call); err != nil {
+		if err := s.primary.failure(call); err != nil {
 			return err
 		}
 	}
 	return invalidHandle.with(call, s.primary.gpu.uuid, cudaipc.ErrClosed, "the stream is")
 }
 
-// nudge wakes the goroutine, or sees to it that it does not fall asleep.
-func (s *stream) nudge() {
+// wakeUp wakes the goroutine, or keeps it from sleeping next time.
+func (s *stream) wakeUp() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -125,13 +124,13 @@ func (s *stream) Synchronize(ctx context.Context) error {
 		return invalidHandle.with(call, s.primary.gpu.uuid, cudaipc.ErrClosed, "the stream is")
 	}
 	err := s.wait(ctx)
-	if failed := s.primary.alive(call); failed != nil {
+	if failed := s.primary.failure(call); failed != nil {
 		return failed
 	}
 	return err
 }
 
-// wait waits until all is done that was submitted before, or never will be.
+// wait waits until all operations that were submitted before are done, or never will be.
 func (s *stream) wait(ctx context.Context) error {
 	s.mu.Lock()
 	if s.done == s.submitted {
@@ -152,8 +151,8 @@ func (s *stream) wait(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Close implements [cudaipc.Stream]. As in CUDA, what was submitted still runs;
-// it ends with the device at the latest.
+// Close implements [cudaipc.Stream]. As in CUDA, submitted operations still run; the stream ends
+// with its device at the latest.
 func (s *stream) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -162,17 +161,17 @@ func (s *stream) Close() error {
 	}
 	s.closed = true
 	idle := s.done == s.submitted
-	s.nudge()
+	s.wakeUp()
 	s.mu.Unlock()
 	if idle {
 		<-s.ended
 	}
-	return s.primary.alive("Stream.Close")
+	return s.primary.failure("Stream.Close")
 }
 
-// run does one operation after the other until the stream is closed.
+// run runs operations until the stream is closed.
 func (s *stream) run() {
-	defer s.leave()
+	defer s.unregister()
 	r := newRunner(s)
 	for {
 		t, ok := s.next()
@@ -190,7 +189,7 @@ func (s *stream) run() {
 	}
 }
 
-// next waits for something to do; false means that there will be nothing.
+// next waits for the next operation; false means that there will be none.
 func (s *stream) next() (task, bool) {
 	for {
 		s.mu.Lock()
@@ -231,10 +230,10 @@ func (s *stream) finish(t task) {
 	s.mu.Unlock()
 }
 
-// drain drops what was submitted, the current operation first, when the device
-// has come to an end. Nobody waits for it any more.
+// drain drops the submitted operations, the current one first, when the device was halted, and ends
+// all waits for them.
 func (s *stream) drain(current task) {
-	cause := s.primary.causeOfDeath()
+	cause := s.primary.haltCause()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drained = true
@@ -252,8 +251,8 @@ func (s *stream) drain(current task) {
 	s.waiting = nil
 }
 
-// leave takes the stream out of the books.
-func (s *stream) leave() {
+// unregister removes the stream from the device.
+func (s *stream) unregister() {
 	s.primary.mu.Lock()
 	delete(s.primary.streams, s)
 	s.primary.mu.Unlock()

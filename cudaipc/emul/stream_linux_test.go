@@ -6,8 +6,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// TestSubmitTooLate: a Submit that was under way when the stream ended is
-// refused, for nobody would ever do what it queues.
+// TestSubmitTooLate: a Submit that runs while the stream ends is refused, because no goroutine
+// would run its operations.
 func TestSubmitTooLate(t *testing.T) {
 	driver, err := New(Options{})
 	if err != nil {

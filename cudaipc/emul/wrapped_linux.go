@@ -7,20 +7,19 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// rawStreams is what the handles of streams count from, beyond those that stand for
-// a default stream.
+// rawStreams is the base of the handles of streams, above those of the default streams.
 const rawStreams uintptr = 1 << 8
 
-// wrapped is a stream that is somebody else's.
+// wrapped is a wrapper of a stream with another owner.
 type wrapped struct {
 	*stream
-	let atomic.Bool // go of
+	closed atomic.Bool // the wrapper was closed
 }
 
 // WrapStream implements [cudaipc.Device].
 func (v *device) WrapStream(raw uintptr) (cudaipc.Stream, error) {
 	const call = "WrapStream"
-	if err := v.begin(call); err != nil {
+	if err := v.check(call); err != nil {
 		return nil, err
 	}
 	switch raw {
@@ -44,10 +43,10 @@ func (v *device) WrapStream(raw uintptr) (cudaipc.Stream, error) {
 	return nil, invalidHandle.with(call, v.caps.Device, cudaipc.ErrInvalid, "%#x is no stream of this device", raw)
 }
 
-// legacyStream is the default stream, which is there as long as the device is.
+// legacyStream returns the default stream, which exists as long as the device.
 func (p *primary) legacyStream(call string) (*stream, error) {
-	p.making.Lock()
-	defer p.making.Unlock()
+	p.legacyMu.Lock()
+	defer p.legacyMu.Unlock()
 	if p.legacy != nil {
 		return p.legacy, nil
 	}
@@ -60,8 +59,8 @@ func (p *primary) legacyStream(call string) (*stream, error) {
 	return s, err
 }
 
-func (w *wrapped) gone(call string) error {
-	if !w.let.Load() {
+func (w *wrapped) closedErr(call string) error {
+	if !w.closed.Load() {
 		return nil
 	}
 	return invalidHandle.with(call, w.primary.gpu.uuid, cudaipc.ErrClosed, "the stream is")
@@ -69,7 +68,7 @@ func (w *wrapped) gone(call string) error {
 
 // Submit implements [cudaipc.Stream].
 func (w *wrapped) Submit(ops ...cudaipc.Op) error {
-	if err := w.gone("Submit"); err != nil {
+	if err := w.closedErr("Submit"); err != nil {
 		return err
 	}
 	return w.stream.Submit(ops...)
@@ -77,16 +76,16 @@ func (w *wrapped) Submit(ops ...cudaipc.Op) error {
 
 // Synchronize implements [cudaipc.Stream].
 func (w *wrapped) Synchronize(ctx context.Context) error {
-	if err := w.gone("Synchronize"); err != nil {
+	if err := w.closedErr("Synchronize"); err != nil {
 		return err
 	}
 	return w.stream.Synchronize(ctx)
 }
 
-// Close implements [cudaipc.Stream]. The stream is still its owner's.
+// Close implements [cudaipc.Stream]. It does not close the stream.
 func (w *wrapped) Close() error {
-	if w.let.Swap(true) {
+	if w.closed.Swap(true) {
 		return nil
 	}
-	return w.primary.alive("Stream.Close")
+	return w.primary.failure("Stream.Close")
 }

@@ -10,57 +10,56 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// maxMessages bounds the messages on one device that streams wait for, with those
-// that are closed and that streams are not done with.
+// maxMessages bounds the messages on one device that streams wait for, together with the closed
+// messages that streams have not passed yet.
 const maxMessages = 4096
 
-// device is what the lane has of one GPU.
+// device is the lane's state of one GPU.
 type device struct {
 	cudaipc.Device
 	uuid    cudaipc.UUID
 	watcher *watcher
 
-	// Whether the device has failed, as of when it was last asked. The watcher never
-	// asks itself: a call of the driver may wait for streams, which wait for words
-	// that the watcher is to raise.
-	failed atomic.Bool
-	asking atomic.Bool
-	asked  sync.WaitGroup
+	// failed is the result of the last poll. The watcher does not call the driver itself: a call
+	// may wait for streams, which wait for words that the watcher is to raise.
+	failed  atomic.Bool
+	polling atomic.Bool
+	polls   sync.WaitGroup
 
-	making sync.Mutex // of words
+	wordsMu sync.Mutex // held while the words are made
 
-	mu      sync.Mutex // guards all below
-	words   *words     // made with the first line
-	held    map[*line]int
-	streams []cudaipc.Stream // idle ones of the lane's own
-	events  []cudaipc.Event
+	mu       sync.Mutex // guards all below
+	words    *words     // nil until the first line
+	lineRefs map[*line]int
+	streams  []cudaipc.Stream // idle streams of the lane's own
+	events   []cudaipc.Event
 
-	stagings     []*staging // that nobody fills; a stream may still read them
+	stagings     []*staging // that no call fills; a stream may still read them
 	stagingsMade int
 
-	made []func() error // closes what was made
+	closers []func() error // close functions, in the order of creation
 }
 
-// ask has it found out whether the device has failed.
-func (d *device) ask() {
-	if !d.asking.CompareAndSwap(false, true) {
+// pollFailure starts a poll of the device's failure, unless one runs.
+func (d *device) pollFailure() {
+	if !d.polling.CompareAndSwap(false, true) {
 		return
 	}
-	d.asked.Go(func() {
+	d.polls.Go(func() {
 		if d.Err() != nil {
 			d.failed.Store(true)
 		}
-		d.asking.Store(false)
+		d.polling.Store(false)
 	})
 }
 
-func (d *device) lost() bool { return d.Err() != nil }
+func (d *device) hasFailed() bool { return d.Err() != nil }
 
-// makeWords makes the words with the first line. No lock that the watcher takes is
-// held during a call of the driver, here and below.
+// makeWords makes the words with the first line. No lock that the watcher takes is held during a
+// call of the driver, here and below.
 func (d *device) makeWords() error {
-	d.making.Lock()
-	defer d.making.Unlock()
+	d.wordsMu.Lock()
+	defer d.wordsMu.Unlock()
 	d.mu.Lock()
 	made := d.words != nil
 	d.mu.Unlock()
@@ -74,53 +73,53 @@ func (d *device) makeWords() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.words = w
-	d.made = append(d.made, w.close)
+	d.closers = append(d.closers, w.close)
 	return nil
 }
 
-// takeLine takes words for one message.
+// takeLine takes the words of one message.
 func (d *device) takeLine() (*line, error) {
 	if err := d.makeWords(); err != nil {
 		return nil, err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	l := d.words.take()
+	l := d.words.takeLine()
 	if l == nil {
-		return nil, fmt.Errorf("%w: %d on %v: close those that are done", ErrTooMany, maxMessages, d.uuid)
+		return nil, fmt.Errorf("%w: %d on %v: close messages that are done", ErrTooMany, maxMessages, d.uuid)
 	}
-	d.held[l] = 1
+	d.lineRefs[l] = 1
 	return l, nil
 }
 
 func (d *device) holdLine(l *line) {
 	d.mu.Lock()
-	d.held[l]++
+	d.lineRefs[l]++
 	d.mu.Unlock()
 }
 
 func (d *device) giveLine(l *line) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.held[l]--; d.held[l] == 0 {
-		delete(d.held, l)
-		d.words.give(l)
+	if d.lineRefs[l]--; d.lineRefs[l] == 0 {
+		delete(d.lineRefs, l)
+		d.words.giveLine(l)
 	}
 }
 
-// takeStream takes a stream that nothing waits in.
+// takeStream takes an idle stream, or makes one.
 func (d *device) takeStream() (cudaipc.Stream, error) {
 	if s, ok := takeIdle(d, &d.streams); ok {
 		return s, nil
 	}
 	s, err := d.NewStream()
 	if err == nil {
-		d.noteMade(s.Close)
+		d.onClose(s.Close)
 	}
 	return s, err
 }
 
-// takeIdle takes one of those that are idle, if there is any.
+// takeIdle takes an idle object, if there is one.
 func takeIdle[T any](d *device, idle *[]T) (one T, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -133,10 +132,10 @@ func takeIdle[T any](d *device, idle *[]T) (one T, ok bool) {
 	return one, true
 }
 
-func (d *device) noteMade(closeIt func() error) {
+func (d *device) onClose(closeIt func() error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.made = append(d.made, closeIt)
+	d.closers = append(d.closers, closeIt)
 }
 
 func (d *device) giveStream(s cudaipc.Stream) {
@@ -151,7 +150,7 @@ func (d *device) takeEvent() (cudaipc.Event, error) {
 	}
 	e, err := d.NewEvent()
 	if err == nil {
-		d.noteMade(e.Close)
+		d.onClose(e.Close)
 	}
 	return e, err
 }
@@ -162,60 +161,59 @@ func (d *device) giveEvent(e cudaipc.Event) {
 	d.mu.Unlock()
 }
 
-// follow has what is submitted to next later wait for what first has been given
-// so far.
-func (d *device) follow(next, first cudaipc.Stream) error {
+// orderAfter makes later operations of next wait for the operations that first has now.
+func (d *device) orderAfter(next, first cudaipc.Stream) error {
 	e, err := d.takeEvent()
 	if err != nil {
 		return err
 	}
-	defer d.giveEvent(e) // the wait is for the point that it is now
+	defer d.giveEvent(e) // the wait is for the event's present point
 	if err := first.Submit(cudaipc.Op{Kind: cudaipc.OpRecord, Event: e}); err != nil {
 		return err
 	}
 	return next.Submit(cudaipc.Op{Kind: cudaipc.OpAwait, Event: e})
 }
 
-// bridge has s wait for op, a wait that is done when over reports true, which
-// runs on a stream of its own.
-func (d *device) bridge(s cudaipc.Stream, op cudaipc.Op, over func() bool) error {
+// waitOnOwnStream makes s wait for op, a wait that has ended when over returns true. The wait
+// itself runs on a stream of the lane.
+func (d *device) waitOnOwnStream(s cudaipc.Stream, op cudaipc.Op, over func() bool) error {
 	own, err := d.takeStream()
 	if err != nil {
 		return err
 	}
 	err = own.Submit(op)
-	// Others that wait in this stream would wait for this one, too.
+	// The stream becomes idle only after the wait: later users would wait for it, too.
 	d.watcher.add(d, over, func() { d.giveStream(own) })
 	if err != nil {
 		return err
 	}
-	return d.follow(s, own)
+	return d.orderAfter(s, own)
 }
 
-// behind has then called when streams have come as far as they are now, or the
-// device has failed and they do nothing any more.
-func (d *device) behind(streams []cudaipc.Stream, then func()) error {
+// whenPassed calls then when the streams have done their present operations, or the device has
+// failed and they run no more.
+func (d *device) whenPassed(streams []cudaipc.Stream, then func()) error {
 	l, err := d.takeLine()
 	if err == nil {
-		if err = d.submitBehind(streams, l); err != nil {
+		if err = d.submitAck(streams, l); err != nil {
 			d.giveLine(l)
 		}
 	}
 	if err != nil {
-		return d.behindUntold(streams, then, err)
+		return d.whenSynchronized(streams, then, err)
 	}
 	d.watcher.add(d, reached(l.ack, l.seq), func() {
 		d.giveLine(l)
-		go then() // it may close handles, which takes long
+		go then() // closing handles takes long
 	})
 	return nil
 }
 
-// behindUntold is behind without a word that says when the streams are done, for a
-// reason. On a device that has failed they do nothing any more, and one that was
-// closed before can do no more.
-func (d *device) behindUntold(streams []cudaipc.Stream, then func(), reason error) error {
-	lost := d.lost()
+// whenSynchronized calls then when the streams are synchronized, for a reason why no word can
+// report that. It returns nil if the device has failed, or if the reason is a lack of words; other
+// errors are returned.
+func (d *device) whenSynchronized(streams []cudaipc.Stream, then func(), reason error) error {
+	lost := d.hasFailed()
 	go func() {
 		synchronize(streams)
 		then()
@@ -226,15 +224,14 @@ func (d *device) behindUntold(streams []cudaipc.Stream, then func(), reason erro
 	return fmt.Errorf("end of tensors on %v: %w", d.uuid, reason)
 }
 
-// synchronize waits for streams, in the end. Those that fail, or were closed, do nothing
-// any more.
+// synchronize waits for streams. Streams that fail or were closed run no more.
 func synchronize(streams []cudaipc.Stream) {
 	for _, s := range streams {
 		_ = s.Synchronize(context.Background())
 	}
 }
 
-func (d *device) submitBehind(streams []cudaipc.Stream, l *line) error {
+func (d *device) submitAck(streams []cudaipc.Stream, l *line) error {
 	ack := cudaipc.Op{Kind: cudaipc.OpWrite, Word: l.ack, Value: l.seq}
 	if len(streams) == 1 {
 		return streams[0].Submit(ack)
@@ -245,27 +242,27 @@ func (d *device) submitBehind(streams []cudaipc.Stream, l *line) error {
 	}
 	for _, s := range streams {
 		if err == nil {
-			err = d.follow(own, s)
+			err = d.orderAfter(own, s)
 		}
 	}
 	if err == nil {
 		err = own.Submit(ack)
 	}
-	if err == nil { // otherwise it may wait for ever, and is closed with the device
+	if err == nil { // after an error it may wait for ever, and is closed with the device
 		d.watcher.add(d, reached(l.ack, l.seq), func() { d.giveStream(own) })
 	}
 	return err
 }
 
-// close closes what was made on the device, and the device.
+// close closes the objects of the device, and the device.
 func (d *device) close() error {
-	d.asked.Wait()
+	d.polls.Wait()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var errs []error
-	for i := len(d.made) - 1; i >= 0; i-- {
-		errs = append(errs, d.made[i]())
+	for i := len(d.closers) - 1; i >= 0; i-- {
+		errs = append(errs, d.closers[i]())
 	}
-	d.made, d.streams, d.events = nil, nil, nil
+	d.closers, d.streams, d.events = nil, nil, nil
 	return errors.Join(append(errs, d.Device.Close())...)
 }

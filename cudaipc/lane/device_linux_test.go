@@ -11,15 +11,15 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
 
-// onOther makes a payload name the second GPU, where it is on the first.
+// onOther makes a payload of the first GPU name the second.
 func onOther(payload []byte) []byte {
 	first, second := emul.UUID(0), emul.UUID(1)
-	return bytes.Replace(payload, first[:], second[:], 1) // the handle says it once more
+	return bytes.Replace(payload, first[:], second[:], 1) // the handle contains the UUID once more
 }
 
-// TestPlacesOnAnotherGPU: a payload names another GPU than its memory is on, where
-// streams of that GPU cannot read it, and would end it if they tried. It is refused, and the
-// next payload that is right is read, whichever was first.
+// TestPlacesOnAnotherGPU: a payload that names another GPU than that of its memory is refused:
+// streams of the named GPU cannot read the memory, and an access would end it. A right payload is
+// read before and after that.
 func TestPlacesOnAnotherGPU(t *testing.T) {
 	gpu := emul.Options{Devices: 2, GranularityBytes: 1 << 16, Missing: map[string]string{"Peers": "for a test"}, Apart: true}
 	for _, mode := range []lane.Mode{lane.Pool, lane.IPC} {
@@ -56,7 +56,7 @@ func TestPlacesOnAnotherGPU(t *testing.T) {
 				}
 				forged(to.lane)
 				right()
-				forged(from.lane) // whose own memory it is
+				forged(from.lane) // in the process of the memory
 			})
 		}
 	}

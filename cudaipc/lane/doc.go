@@ -18,57 +18,54 @@
 //
 // Package bus does all this for the edges of a pipeline.
 //
-// # Who owns what
+// # Ownership
 //
-// A message is one object of the sender's store. Its payload is a bundle (see
-// codec/bundle), which says where the tensors are; those in a GPU's memory lie in
-// one chunk, which is the object's piece of the pool (see cudaipc/pool). So a
-// chunk is freed when the object is, and debts, pins and eviction decide that, as
-// for every payload: readers that die give up both at once. So a payload with a piece
-// is always in the store: in a message, or on the heap, it would have no lifetime.
+// A message is one object of the sender's store. Its payload is a bundle (see codec/bundle), which
+// contains the positions of the tensors; those in a GPU's memory lie in one chunk, which is the
+// object's piece of the pool (see cudaipc/pool). So a chunk is freed with its object, under the
+// store's rules of debts, pins and eviction, and a reader that dies releases both at once. A
+// payload with a piece is therefore always in the store: inside a message, or on the heap, it would
+// have no lifetime.
 //
 // # Words
 //
-// Copies run while messages travel. What orders them are words of 32 bits, each of
-// which one process writes:
+// Copies run while messages travel. Words of 32 bits order them; each word is written by one
+// process:
 //
-//	ready, fault   of a piece    the sender's streams, behind the copies; its CPU, when they failed
-//	mirror         of a message  the receiver's watcher: what ready says, or that the sender is dead
-//	ack            of a message  the receiver's stream, behind what it reads
+//	ready, fault   of a piece    the sender's streams, after the copies; its CPU, after a failure
+//	mirror         of a message  the receiver's watcher: the value of ready, or the end of the sender
+//	ack            of a message  the receiver's stream, after its reads
 //
-// They are compared in a circle with the piece's generation. A receiver's streams wait
-// for the mirror, never for another process's word: so no stream waits for the dead.
-// The lease goes when the ack has come, whatever order messages finish in. One
-// goroutine in a process watches words, while there is anything to watch for; nothing
-// asks a GPU.
+// They are compared with the piece's generation, with wraparound. A receiver's streams wait for the
+// mirror, never for another process's word: so no stream waits for a dead process. The lease is
+// released after the ack, in any order of the messages. One goroutine of a process watches words,
+// while there are any to watch; it does not poll the GPU.
 //
 // # Host memory
 //
-// Tensors that do not travel on a GPU lie in the payload. A GPU copies from there and
-// to there at full speed when it was told of the memory, once: [Lane.Sender] tells
-// it of the store, [Sender.Mapped] of large objects, [Lane.Mapped] of what is mapped of
-// other processes' stores. What it refuses is copied through a staging buffer, and
-// [Stats] says so.
+// Tensors that do not travel on a GPU lie in the payload. A GPU copies from and to the payload at
+// full speed if its memory is registered, once: [Lane.Sender] registers the store, [Sender.Mapped]
+// large objects, [Lane.Mapped] mapped memory of other processes' stores. Memory that the GPU
+// refuses is copied through a staging buffer, and [Stats] counts it.
 //
 // # Trust
 //
-// What a payload says of device memory is checked against what its owner has
-// published, be that the descriptor of an arena or its handle: a place that is not
-// there is [ErrForged], one on a GPU that this process does not see
-// [ErrForeignDevice]. A process that is given an arena can write to it, as CUDA
-// offers nothing else: memory is shared with processes of the same user, through a
-// directory that knows them.
+// The positions in device memory that a payload contains are checked against the descriptor or the
+// handle that its owner has published: a position that does not exist is [ErrForged], one on a GPU
+// that this process does not see [ErrForeignDevice]. A process that receives an arena can write to
+// it, because CUDA offers no read-only sharing: memory is shared with processes of the same user,
+// through a directory that verifies them.
 //
-// # What a crash leaves
+// # Crashes
 //
-// A dead receiver's leases are dropped with its debts. A dead sender's arenas stay
-// mapped where they are read; tensors that were complete stay so, others are
-// poisoned: waiting ends, and [ErrPoisoned] says why what was read is garbage. When
-// a GPU fails, all of a process's messages on it end; host memory goes on.
+// A dead receiver's leases are dropped with its debts. A dead sender's arenas stay mapped while
+// they are read; complete tensors stay valid, others are poisoned: waits end, and [ErrPoisoned]
+// says that the bytes that were read are garbage. When a GPU fails, all of a process's messages on
+// it end; host memory continues to work.
 //
 // # Freeing memory
 //
-// Drivers make whoever frees device memory wait for what the GPU has been given,
-// which includes waits for other processes. Free it in release functions, which
-// run on goroutines of their own, or in stream order.
+// A call that frees device memory waits, in the driver, for the GPU's submitted operations, which
+// include waits for other processes. Free device memory in release functions, which run on
+// goroutines of their own, or in stream order.
 package lane

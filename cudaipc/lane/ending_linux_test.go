@@ -14,9 +14,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
 
-// TestFailedLender lends a buffer from a device that fails before the buffer is
-// complete: whoever waits for it in another process is told.
-func TestFailedLender(t *testing.T) {
+// TestLenderDeviceFails lends a buffer from a device that fails before the buffer is complete: a
+// Wait in another process returns ErrPoisoned.
+func TestLenderDeviceFails(t *testing.T) {
 	dir := newDirectory(t)
 	gpu := emul.Options{GranularityBytes: 1 << 16, Apart: true}
 	from, to := newBench(t, gpu, lane.Options{Directory: dir}), newBench(t, gpu, lane.Options{Directory: dir})
@@ -35,10 +35,9 @@ func TestFailedLender(t *testing.T) {
 	settled(t, m)
 }
 
-// TestLentAndGone opens a message whose sender has died since, or has freed the buffer
-// that it lent.
-func TestLentAndGone(t *testing.T) {
-	for _, known := range []bool{true, false} { // the sender, to the receiver
+// TestLentBufferWasFreed opens a message whose sender has died, or has freed the lent buffer.
+func TestLentBufferWasFreed(t *testing.T) {
+	for _, known := range []bool{true, false} { // the receiver has opened a pool of the sender
 		dir := newDirectory(t)
 		gpu := emul.Options{Apart: true}
 		from, to := newBench(t, gpu, lane.Options{Directory: dir}), newBench(t, gpu, lane.Options{Directory: dir})
@@ -60,7 +59,7 @@ func TestLentAndGone(t *testing.T) {
 			t.Fatal(err)
 		}
 		why := cudaipc.ErrStaleHandle
-		if !known { // what the dead have published is not found
+		if !known { // names of a dead process are not found
 			why = lane.ErrNotPublished
 			dir.withdrawAll()
 		}
@@ -74,7 +73,7 @@ func TestLentAndGone(t *testing.T) {
 	}
 }
 
-// breakDevice ends the bench's device by an operation on memory that is nobody's.
+// breakDevice ends the bench's device by an access to unallocated memory.
 func (b *bench) breakDevice(near *lane.Tensor) {
 	b.t.Helper()
 	s, err := b.dev.NewStream()
@@ -87,7 +86,7 @@ func (b *bench) breakDevice(near *lane.Tensor) {
 	}
 }
 
-// handOver opens in one lane what the other has sent by a mode.
+// handOver sends a value from one lane by a mode, and opens it in the other.
 func handOver(from, to *bench, v any, mode lane.Mode) *lane.Message {
 	from.t.Helper()
 	lease, err := from.store.Local().Take(from.mustSend(v, mode))
@@ -102,8 +101,8 @@ func handOver(from, to *bench, v any, mode lane.Mode) *lane.Message {
 	return m
 }
 
-// TestCopyOutlivesItsContext: a payload is given back after an error, and somebody
-// else's from then on. So no copy may still be on its way to it.
+// TestCopyOutlivesItsContext: Fill returns after the last copy into the payload, also after an
+// error: the payload gets another owner then.
 func TestCopyOutlivesItsContext(t *testing.T) {
 	var slow atomic.Bool
 	b := newBench(t, emul.Options{Delay: func(s emul.Step) time.Duration {
@@ -137,9 +136,9 @@ func TestCopyOutlivesItsContext(t *testing.T) {
 	}
 }
 
-// TestMoreMessagesEndThanThereAreWords: however many messages end at once, none is
-// given back while a stream is at it.
-func TestMoreMessagesEndThanThereAreWords(t *testing.T) {
+// TestMessagesEndWithoutFreeWords: with more ending messages than words, no message is released
+// while a stream reads it.
+func TestMessagesEndWithoutFreeWords(t *testing.T) {
 	b := newBench(t, emul.Options{}, lane.Options{})
 	src, _ := b.tensor(codec.DTypeUint8, 4096)
 	lease, err := b.store.Local().Take(b.mustSend(src, lane.Pool))
@@ -148,7 +147,7 @@ func TestMoreMessagesEndThanThereAreWords(t *testing.T) {
 	}
 	defer lease.Release()
 	b.sync(b.s)
-	letGo := holdStream(t, b)
+	resume := holdStream(t, b)
 	var early atomic.Int32
 	var open []*lane.Message
 	for range 4096 + 10 {
@@ -168,9 +167,9 @@ func TestMoreMessagesEndThanThereAreWords(t *testing.T) {
 		}
 	}
 	if n := early.Load(); n != 0 {
-		t.Errorf("%d messages were given back while a stream was at them", n)
+		t.Errorf("%d messages were released while a stream read them", n)
 	}
-	letGo()
+	resume()
 	for _, m := range open {
 		settled(t, m)
 	}

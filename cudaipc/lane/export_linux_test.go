@@ -2,28 +2,26 @@ package lane
 
 import "testing"
 
-// Tidy has a lane look after what it has mapped, as it does once in a while, and
-// unmap what it lets go of.
+// Tidy runs a lane's tidy call, and waits for the unmaps.
 func Tidy(t *testing.T, l *Lane) {
 	t.Helper()
 	if l.imports.tidier == nil {
-		t.Fatal("nobody looks after what is mapped")
+		t.Fatal("no tidy timer runs")
 	}
 	l.imports.tidyAgain()
-	l.imports.leaving.Wait()
+	l.imports.background.Wait()
 }
 
-// Untidy keeps a lane, which has mapped something, from looking after it by itself: a slow
-// test takes as long as it waits until then.
+// Untidy stops the tidy timer of a lane with mapped pools, for slow tests that count calls.
 func Untidy(t *testing.T, l *Lane) {
 	t.Helper()
 	l.imports.mu.Lock()
 	defer l.imports.mu.Unlock()
 	if l.imports.tidier == nil {
-		t.Fatal("nobody looks after what is mapped")
+		t.Fatal("no tidy timer runs")
 	}
 	l.imports.tidier.Stop()
 }
 
-// Sweep has a lane let go of the pools of the dead, as it does before it opens another.
+// Sweep closes the pools of dead processes, as a lane does before it opens another pool.
 func Sweep(l *Lane) { l.imports.sweep() }

@@ -6,19 +6,19 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// fetch is the copies that bring one tensor from a GPU to host memory, packed: each
-// begins where the one before ends.
+// fetch describes the copies of one tensor from a GPU to host memory, packed: each copy begins
+// where the one before ends.
 type fetch struct {
 	data []byte
 	ops  []cudaipc.Op
 }
 
-// fetch has a stream copy tensors into a payload, and returns when they are there: as
-// the GPU does it, if it was told of the memory; else through a staging buffer. Memory that
-// has nothing to be told of, a payload on the heap for one, is the driver's affair.
+// fetch copies tensors into a payload on a stream, and returns when they are complete. The GPU
+// copies directly if the memory is registered; if it refused the memory, the copies go through a
+// staging buffer. Memory that is in no map, such as a payload on the heap, is left to the driver.
 func (l *Lane) fetch(ctx context.Context, d *device, s cudaipc.Stream, payload []byte, fetches []fetch) error {
 	h, _ := l.maps.find(payload)
-	refused := h != nil && !h.takes(d)
+	refused := h != nil && !h.copiesDirectly(d)
 	var st *staging
 	if refused {
 		st = l.takeStaging(d)
@@ -49,10 +49,10 @@ func sizeOf(fetches []fetch) (sizeBytes int64) {
 	return sizeBytes
 }
 
-// fetch has a stream fill pieces, and empties those that are full into the data. When it
-// fails the stream may still have some to fill.
+// fetch has a stream fill pieces, and copies full ones into the data. After an error the stream may
+// still have pieces to fill.
 func (st *staging) fetch(ctx context.Context, s cudaipc.Stream, fetches []fetch) error {
-	var full [stagingPieces][]byte // where each piece is to go
+	var full [stagingPieces][]byte // the destination of each piece
 	empty := func(i int) error {
 		p := &st.pieces[i]
 		if err := st.dev.await(ctx, p.word, p.seq); err != nil {
@@ -81,7 +81,7 @@ func (st *staging) fetch(ctx context.Context, s cudaipc.Stream, fetches []fetch)
 			full[i], rest = rest[:n], rest[n:]
 		}
 	}
-	for range stagingPieces { // the older one first
+	for range stagingPieces { // the older piece first
 		if err := empty(st.next); err != nil {
 			return err
 		}
@@ -90,13 +90,13 @@ func (st *staging) fetch(ctx context.Context, s cudaipc.Stream, fetches []fetch)
 	return nil
 }
 
-// cutter cuts the copies of a packed tensor into pieces.
+// cutter divides the copies of a packed tensor into pieces.
 type cutter struct {
 	ops  []cudaipc.Op
-	done int64 // bytes of the first one
+	done int64 // bytes of the first copy that are done
 }
 
-// next returns the copies of the next n bytes, to dst. There are as many.
+// next returns the copies of the next n bytes, to dst. There are at least n.
 func (c *cutter) next(dst cudaipc.Ptr, n int64) (ops []cudaipc.Op) {
 	for n > 0 {
 		op, whole := c.cut(n)
@@ -112,8 +112,8 @@ func (c *cutter) next(dst cudaipc.Ptr, n int64) (ops []cudaipc.Op) {
 	return ops
 }
 
-// cut returns a copy of at most n bytes off the front, and how many all of the first
-// copy has: rows as long as they are whole, and parts of a row.
+// cut returns a copy of at most n bytes from the front, and the size of the whole first copy: whole
+// rows as far as possible, otherwise a part of a row.
 func (c *cutter) cut(n int64) (op cudaipc.Op, whole int64) {
 	op = c.ops[0]
 	if op.Kind == cudaipc.OpCopy {

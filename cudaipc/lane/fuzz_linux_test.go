@@ -12,9 +12,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
 
-// FuzzOpen opens payloads in which anything may stand, in the process that sent the
-// original and in another one: each is opened, or refused with an error of the
-// kinds that are documented. What was opened lies within the memory that it names.
+// FuzzOpen opens arbitrary payloads, in the process that sent the original and in another one: each
+// is opened, or refused with a documented error. An opened tensor lies within the memory that the
+// payload names.
 func FuzzOpen(f *testing.F) {
 	f.Add(uint8(0), uint16(0), uint64(0), uint8(0))
 	for at := range uint16(288) { // each byte of header, place and records
@@ -39,7 +39,7 @@ func FuzzOpen(f *testing.F) {
 			case errors.As(err, &bad), errors.Is(err, lane.ErrForged), errors.Is(err, lane.ErrForeignDevice), errors.Is(err, lane.ErrNotPublished),
 				errors.Is(err, cudaipc.ErrStaleHandle), errors.Is(err, cudaipc.ErrOwnHandle), errors.Is(err, cudaipc.ErrInvalid), errors.Is(err, cudaipc.ErrUnsupported):
 			default:
-				t.Errorf("%v is of no kind that is documented", err)
+				t.Errorf("%v is no documented error", err)
 			}
 			if err := b.dev.Err(); err != nil {
 				t.Fatal(err)

@@ -11,63 +11,62 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// gate is a place in device memory that a message's tensors lie in, and the
-// word that says when they are complete.
+// gate is a range of device memory with tensors of a message, and the word that says when they are
+// complete.
 type gate struct {
 	lane       *Lane
 	dev        *device
-	base       cudaipc.Ptr // of the place
+	base       cudaipc.Ptr // address of the range
 	generation uint32
 	ready      *atomic.Uint32
 	fault      *atomic.Uint32
 	owner      Owner // nil: this process
-	line       *line // with a mirror that streams wait for; nil: none yet
+	line       *line // its mirror is what streams wait for; nil until the first Await
 	release    []func()
-	broken     atomic.Bool // they will never be complete
+	poisoned   atomic.Bool // the tensors will never be complete
 
-	// The words of a gate that was left may be unmapped, and whoever watched them
-	// may still be about to look.
-	mu   sync.Mutex
-	left bool
+	// After close the words may be unmapped, while the watcher may still be about to read them.
+	mu     sync.Mutex
+	closed bool
 }
 
-// enter opens a place that a message names.
-func (l *Lane) enter(ctx context.Context, p bundle.Place) (*gate, error) {
+// openGate maps a range that a message names.
+func (l *Lane) openGate(ctx context.Context, p bundle.Place) (*gate, error) {
 	dev, err := l.device(p.Device)
 	if err != nil {
 		return nil, err
 	}
 	g := &gate{lane: l, dev: dev, generation: p.Generation}
-	if own, words := l.own(p.Pool); own != nil {
-		err = g.enterOwn(own, words, p)
+	if own, words := l.ownSender(p.Pool); own != nil {
+		err = g.openOwn(own, words, p)
 	} else {
-		err = gone(g.enterForeign(ctx, p))
+		err = asPoisoned(g.openForeign(ctx, p))
 	}
 	if err != nil {
-		g.leave()
+		g.close()
 		return nil, fmt.Errorf("tensors on %v: %w", dev.uuid, err)
 	}
-	// The word counts generations. Whoever holds the piece has seen it begin one
-	// before its own: beyond that the memory is somebody else's already, and what is
-	// to come later nobody may wait for.
+	// The ready word counts generations. A holder of the piece has seen it start one before its own
+	// generation: after a later generation the memory has another owner, and no reader may wait for
+	// a future one.
 	if ready := g.ready.Load(); ready != g.generation && ready != g.generation-1 {
-		g.leave()
+		g.close()
 		return nil, fmt.Errorf("tensors on %v: %w: generation %d of slot %d, which is at %d", dev.uuid, ErrForged, p.Generation, p.Slot, ready)
 	}
 	return g, nil
 }
 
-// gone says what it means that there is no memory by the name that its owner gave it:
-// as of names, handles end with their process.
-func gone(err error) error {
+// asPoisoned turns the error for unpublished or stale memory into ErrPoisoned: names and handles
+// end with their process.
+func asPoisoned(err error) error {
 	if errors.Is(err, ErrNotPublished) || errors.Is(err, cudaipc.ErrStaleHandle) {
 		return fmt.Errorf("%w: their sender is dead, or has freed them: %w", ErrPoisoned, err)
 	}
 	return err
 }
 
-// enterForeign opens a place of another process's.
-func (g *gate) enterForeign(ctx context.Context, p bundle.Place) error {
+// openForeign maps a range of another process.
+func (g *gate) openForeign(ctx context.Context, p bundle.Place) error {
 	im := g.lane.imports
 	from, err := im.get(ctx, p.Pool)
 	if err != nil {
@@ -81,34 +80,34 @@ func (g *gate) enterForeign(ctx context.Context, p bundle.Place) error {
 	if p.Kind == bundle.PlaceHandle {
 		base, sizeBytes, err := g.dev.Import(p.Handle)
 		if errors.Is(err, cudaipc.ErrOwnHandle) { // another lane of this process
-			return g.withinLent(p)
+			return g.setLentBase(p)
 		}
 		if err != nil {
 			return fmt.Errorf("open the producer's buffer: %w", err)
 		}
 		g.release = append(g.release, func() { _ = g.dev.Unimport(base) })
-		return g.within(base, sizeBytes, p)
+		return g.setBase(base, sizeBytes, p)
 	}
 	which := mapping{g.dev.uuid, p.Arena}
 	a, err := from.arena(ctx, im, g.dev.Device, which)
 	if err != nil {
 		return err
 	}
-	g.release = append(g.release, func() { from.unuse(which) })
-	return g.within(a.Base(), a.Bytes(), p)
+	g.release = append(g.release, func() { from.releaseArena(which) })
+	return g.setBase(a.Base(), a.Bytes(), p)
 }
 
-// withinLent sets the address of a place in an allocation of this process's.
-func (g *gate) withinLent(p bundle.Place) error {
-	base, sizeBytes, ok := lentAt(p.Handle, g.dev.uuid)
+// setLentBase sets the address of a range in an allocation of this process.
+func (g *gate) setLentBase(p bundle.Place) error {
+	base, sizeBytes, ok := findLent(p.Handle, g.dev.uuid)
 	if !ok {
-		return fmt.Errorf("%w: a handle of this process that nothing on %v was sent by", ErrForged, g.dev.uuid)
+		return fmt.Errorf("%w: a handle of this process, by which no memory on %v was sent", ErrForged, g.dev.uuid)
 	}
-	return g.within(base, sizeBytes, p)
+	return g.setBase(base, sizeBytes, p)
 }
 
-// within sets the address of a place in an arena, or an allocation.
-func (g *gate) within(base cudaipc.Ptr, sizeBytes int64, p bundle.Place) error {
+// setBase sets the address of a range in an arena or an allocation.
+func (g *gate) setBase(base cudaipc.Ptr, sizeBytes int64, p bundle.Place) error {
 	if p.Offset > sizeBytes || p.Bytes > sizeBytes-p.Offset {
 		return fmt.Errorf("%w: %d bytes at %d of memory of %d", ErrForged, p.Bytes, p.Offset, sizeBytes)
 	}
@@ -116,15 +115,15 @@ func (g *gate) within(base cudaipc.Ptr, sizeBytes int64, p bundle.Place) error {
 	return nil
 }
 
-// complete reports, with mu held, whether the tensors are, or never will be.
-func (g *gate) complete() bool { return cudaipc.Reached(g.ready.Load(), g.generation) }
+// isComplete reports whether the tensors are complete or never will be. mu is held.
+func (g *gate) isComplete() bool { return cudaipc.Reached(g.ready.Load(), g.generation) }
 
-// over reports whether waiting is over: the tensors are complete, whoever would
-// complete them is dead, or nobody reads them any more.
-func (g *gate) over() bool {
+// waitEnded reports whether waiting has ended: the tensors are complete, their producer is dead, or
+// the message was closed.
+func (g *gate) waitEnded() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.left || g.complete() {
+	if g.closed || g.isComplete() {
 		return true
 	}
 	if g.owner == nil {
@@ -138,13 +137,13 @@ func (g *gate) over() bool {
 	}
 }
 
-// judge says what the end of waiting means.
-func (g *gate) judge() {
+// recordOutcome marks the tensors as poisoned if waiting has ended without them.
+func (g *gate) recordOutcome() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	// What was written before its producer died is complete.
-	if !g.left && (!g.complete() || g.fault.Load() == g.generation) {
-		g.broken.Store(true)
+	// Tensors that were complete before their producer died are valid.
+	if !g.closed && (!g.isComplete() || g.fault.Load() == g.generation) {
+		g.poisoned.Store(true)
 	}
 }
 
@@ -152,7 +151,7 @@ func (g *gate) err() error {
 	switch {
 	case g.dev.Err() != nil:
 		return fmt.Errorf("tensors on %v: %w", g.dev.uuid, g.dev.Err())
-	case g.broken.Load():
+	case g.poisoned.Load():
 		return fmt.Errorf("tensors on %v: %w", g.dev.uuid, ErrPoisoned)
 	}
 	return nil
@@ -160,34 +159,33 @@ func (g *gate) err() error {
 
 // wait waits until the tensors are complete.
 func (g *gate) wait(ctx context.Context) error {
-	if !g.over() {
+	if !g.waitEnded() {
 		over := make(chan struct{})
-		g.lane.watcher.add(g.dev, g.over, func() { close(over) })
+		g.lane.watcher.add(g.dev, g.waitEnded, func() { close(over) })
 		select {
 		case <-over:
 		case <-ctx.Done():
 			return fmt.Errorf("wait for tensors on %v: %w", g.dev.uuid, ctx.Err())
 		}
 	}
-	g.judge()
-	if g.isLeft() {
-		return fmt.Errorf("wait for tensors on %v: %w", g.dev.uuid, errGivenBack)
+	g.recordOutcome()
+	if g.isClosed() {
+		return fmt.Errorf("wait for tensors on %v: %w", g.dev.uuid, errMessageClosed)
 	}
 	return g.err()
 }
 
-func (g *gate) isLeft() bool {
+func (g *gate) isClosed() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.left
+	return g.closed
 }
 
-// await has a stream wait until the tensors are complete, or never will be.
-// The wait itself is on a stream of the lane's: whoever owns s may not know what
-// it would wait for, nor may the driver.
+// await makes a stream wait until the tensors are complete, or never will be. The wait itself runs
+// on a stream of the lane: the owner of s, and the driver, may not support such a wait.
 func (g *gate) await(s cudaipc.Stream) error {
-	if g.over() {
-		g.judge()
+	if g.waitEnded() {
+		g.recordOutcome()
 		return g.err()
 	}
 	if g.line == nil {
@@ -196,21 +194,21 @@ func (g *gate) await(s cudaipc.Stream) error {
 			return err
 		}
 		g.line = line
-		g.dev.holdLine(line) // for the watcher
+		g.dev.holdLine(line) // reference of the watcher
 		seq := line.seq
-		g.lane.watcher.add(g.dev, g.over, func() {
-			g.judge() // before anybody is let through
+		g.lane.watcher.add(g.dev, g.waitEnded, func() {
+			g.recordOutcome() // before a stream continues
 			line.mirror.Host.Store(seq)
 			g.dev.giveLine(line)
 		})
 	}
-	return g.dev.bridge(s, cudaipc.Op{Kind: cudaipc.OpWait, Word: g.line.mirror, Value: g.line.seq}, g.over)
+	return g.dev.waitOnOwnStream(s, cudaipc.Op{Kind: cudaipc.OpWait, Word: g.line.mirror, Value: g.line.seq}, g.waitEnded)
 }
 
-// leave gives back what entering took. No stream reads there any more.
-func (g *gate) leave() {
+// close releases everything that openGate acquired. No stream reads the memory any more.
+func (g *gate) close() {
 	g.mu.Lock()
-	g.left = true
+	g.closed = true
 	g.mu.Unlock()
 	if g.line != nil {
 		g.dev.giveLine(g.line)

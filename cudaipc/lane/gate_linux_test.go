@@ -12,8 +12,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
 
-// TestClosedWhileIncomplete gives up waiting for a producer that takes long. Its
-// words may be unmapped from then on, and nothing waits for it any more.
+// TestClosedWhileIncomplete closes a message before its producer is done. Its words may be unmapped
+// from then on, and no call waits for it.
 func TestClosedWhileIncomplete(t *testing.T) {
 	from, _, dir := pair(t, lane.Options{})
 	driver, err := emul.New(emul.Options{GranularityBytes: 1 << 16})
@@ -25,7 +25,7 @@ func TestClosedWhileIncomplete(t *testing.T) {
 		t.Fatal(err)
 	}
 	src, _ := from.tensor(codec.DTypeUint8, 4096)
-	letGo := holdStream(t, from)
+	resume := holdStream(t, from)
 	m := handOver(from, &bench{lane: reader}, src, lane.Pool)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -36,30 +36,30 @@ func TestClosedWhileIncomplete(t *testing.T) {
 		t.Fatal(err)
 	}
 	settled(t, m)
-	if err := m.Wait(t.Context()); !errors.Is(err, lane.ErrClosed) || !strings.Contains(err.Error(), "the message was given back") {
-		t.Errorf("wait for what is closed: %v, want ErrClosed, of the message", err)
+	if err := m.Wait(t.Context()); !errors.Is(err, lane.ErrClosed) || !strings.Contains(err.Error(), "the message was closed") {
+		t.Errorf("wait for a closed message: %v, want ErrClosed, of the message", err)
 	}
-	if err := reader.Close(t.Context()); err != nil { // while the producer is not done
+	if err := reader.Close(t.Context()); err != nil { // before the producer is done
 		t.Error(err)
 	}
 	if err := driver.Close(); err != nil {
 		t.Error(err)
 	}
-	letGo()
+	resume()
 	from.sync(from.s)
 }
 
-// TestSettledInOrder: whoever hears that a message is settled finds its lease given
-// back, which is what the first one does who is told.
+// TestSettledInOrder: functions of OnSettled run in the order of their registration, so a later one
+// finds the lease released.
 func TestSettledInOrder(t *testing.T) {
 	b := newBench(t, emul.Options{}, lane.Options{})
 	src, _ := b.tensor(codec.DTypeUint8, 64)
 	m := b.receive(b.mustSend(src, lane.Pool))
-	began, letGo, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	began, resume, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	var order []int
 	m.OnSettled(func() {
 		close(began)
-		<-letGo
+		<-resume
 		order = append(order, 1)
 	})
 	closed := make(chan error)
@@ -69,7 +69,7 @@ func TestSettledInOrder(t *testing.T) {
 		order = append(order, 2)
 		close(done)
 	})
-	close(letGo)
+	close(resume)
 	<-done
 	if err := <-closed; err != nil || !slices.Equal(order, []int{1, 2}) {
 		t.Errorf("called in the order %v (%v)", order, err)

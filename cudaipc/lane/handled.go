@@ -11,13 +11,13 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// What is published of an arena that has a handle in place of a descriptor
-// ([pool.Handled]) is a segment that says:
+// An arena with a handle in place of a descriptor ([pool.HandleArena]) is published as a segment
+// with this layout:
 //
 //	offset  size  field
 //	     0     8  "omnihdl" and the version, 1
 //	     8     8  size of the arena
-//	    16     8  where it begins, from the base of what the handle names
+//	    16     8  offset of the arena in the allocation of the handle
 //	    24     8  zero
 //	    32    64  the handle
 //
@@ -32,7 +32,7 @@ const (
 var handledMagic = [8]byte{'o', 'm', 'n', 'i', 'h', 'd', 'l', 1}
 
 // publishHandled publishes an arena by its handle.
-func publishHandled(ctx context.Context, dir Directory, name Name, a *pool.Handled) error {
+func publishHandled(ctx context.Context, dir Directory, name Name, a *pool.HandleArena) error {
 	seg, err := shmstore.NewSegment("gpu arena", handledBytes)
 	if err != nil {
 		return err
@@ -47,7 +47,7 @@ func publishHandled(ctx context.Context, dir Directory, name Name, a *pool.Handl
 	return dir.Publish(ctx, name, seg.FD(), seg.Size())
 }
 
-// importHandled maps an arena whose handle was found. The descriptor is its own.
+// importHandled maps an arena by its published handle. It closes the found descriptor.
 func importHandled(dev cudaipc.Device, found Found) (cudaipc.Arena, error) {
 	seg, err := shmstore.OpenSegment("gpu arena", found.FD, found.SizeBytes)
 	if err != nil {
@@ -56,7 +56,7 @@ func importHandled(dev cudaipc.Device, found Found) (cudaipc.Arena, error) {
 	defer seg.Close()
 	b := seg.Bytes()
 	if len(b) != handledBytes || [8]byte(b[:8]) != handledMagic {
-		return nil, fmt.Errorf("%w: what is published is no handle of an arena", ErrForged)
+		return nil, fmt.Errorf("%w: the published segment is no handle of an arena", ErrForged)
 	}
 	a := &importedHandle{
 		dev: dev, bytes: int64(binary.LittleEndian.Uint64(b[handledSizeAt:])), //nolint:gosec // negative ones are refused
@@ -64,7 +64,7 @@ func importHandled(dev cudaipc.Device, found Found) (cudaipc.Arena, error) {
 	offset := int64(binary.LittleEndian.Uint64(b[handledOffsetAt:])) //nolint:gosec // as above
 	h := cudaipc.Handle(b[handledHandleAt:handledBytes])
 	base, sizeBytes, err := dev.Import(h)
-	if own, ownBytes, ok := lentAt(h, dev.Caps().Device); ok && errors.Is(err, cudaipc.ErrOwnHandle) { // another lane of this process
+	if own, ownBytes, ok := findLent(h, dev.Caps().Device); ok && errors.Is(err, cudaipc.ErrOwnHandle) { // of another lane of this process
 		base, sizeBytes, err, a.own = own, ownBytes, nil, true
 	}
 	if err != nil {
@@ -81,9 +81,9 @@ func importHandled(dev cudaipc.Device, found Found) (cudaipc.Arena, error) {
 type importedHandle struct {
 	dev    cudaipc.Device
 	base   cudaipc.Ptr
-	opened cudaipc.Ptr // the base of what the handle names
+	opened cudaipc.Ptr // the base of the handle's allocation
 	bytes  int64
-	own    bool // it is this process's, and nothing was opened
+	own    bool // it belongs to this process, and nothing was opened
 }
 
 func (a *importedHandle) Base() cudaipc.Ptr { return a.base }
@@ -97,18 +97,18 @@ func (a *importedHandle) Close() error {
 	return a.dev.Unimport(a.opened)
 }
 
-// importFound maps an arena with a number that was found.
+// importFound maps the arena with a number.
 func importFound(dev cudaipc.Device, number uint32, found Found) (cudaipc.Arena, error) {
-	if number&pool.HandledBit != 0 {
+	if number&pool.HandleBit != 0 {
 		return importHandled(dev, found)
 	}
 	defer closeDescriptor(found.FD)
 	return dev.ImportArena(found.FD, found.SizeBytes)
 }
 
-// publishMemory publishes an arena, by what it has for others.
+// publishMemory publishes an arena, by its handle or its descriptor.
 func publishMemory(ctx context.Context, dir Directory, name Name, a cudaipc.Arena) error {
-	if h, ok := a.(*pool.Handled); ok {
+	if h, ok := a.(*pool.HandleArena); ok {
 		return publishHandled(ctx, dir, name, h)
 	}
 	return dir.Publish(ctx, name, a.FD(), a.Bytes())

@@ -13,13 +13,13 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// byHandles is a GPU whose memory has no descriptors.
+// byHandles configures a GPU without descriptors.
 func byHandles(apart bool) emul.Options {
 	return emul.Options{Missing: map[string]string{"Arenas": "no virtual memory"}, Apart: apart}
 }
 
-// TestPoolOfHandles: a pool on a GPU without descriptors is opened by handles, each
-// once, and by addresses where the process is the same.
+// TestPoolOfHandles: arenas of a GPU without descriptors are opened by handles, each once, and by
+// addresses in their own process.
 func TestPoolOfHandles(t *testing.T) {
 	for _, apart := range []bool{true, false} {
 		dir := newDirectory(t)
@@ -43,7 +43,7 @@ func TestPoolOfHandles(t *testing.T) {
 			}
 		}
 		burst(1)
-		lane.Untidy(t, to.lane) // which would ask for names, too
+		lane.Untidy(t, to.lane) // a tidy would ask for names, too
 		burst(5)
 		const arenas = 3
 		imports := arenas
@@ -54,7 +54,7 @@ func TestPoolOfHandles(t *testing.T) {
 			t.Errorf("%d handles are open for %d arenas of a process that is another: %t", n, arenas, apart)
 		}
 		asked := dir.finds
-		for range 200 { // an arena that is empty for so long would go, if others could not have it open
+		for range 200 { // an arena that is empty for so long is closed, unless others may have it open
 			burst(1)
 			from.store.FreeUnused()
 		}
@@ -73,8 +73,8 @@ func TestPoolOfHandles(t *testing.T) {
 	}
 }
 
-// TestForgedArenasOfHandles: what is published of an arena is checked against what
-// its handle names, and payloads against what is published.
+// TestForgedArenasOfHandles: the published segment of an arena is checked against its handle, and
+// payloads against the segment.
 func TestForgedArenasOfHandles(t *testing.T) {
 	for name, forge := range map[string]func(entry []byte) []byte{
 		"not what it should be": func(b []byte) []byte { b[0]++; return b },
@@ -120,13 +120,13 @@ func TestForgedArenasOfHandles(t *testing.T) {
 	})
 }
 
-// replace changes what is published of arenas.
+// replace changes the published segments of arenas.
 func (d *directory) replace(t *testing.T, forge func([]byte) []byte) {
 	t.Helper()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for name, p := range d.known {
-		if name.Number&pool.HandledBit == 0 {
+		if name.Number&pool.HandleBit == 0 {
 			continue
 		}
 		old, err := shmstore.OpenSegment("old", p.fd, p.sizeBytes)

@@ -16,7 +16,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// bench is a lane of this process with a store, and memory on its device.
+// bench is a lane with a store, a device and a stream.
 type bench struct {
 	t      testing.TB
 	lane   *lane.Lane
@@ -63,7 +63,7 @@ func newBench(t testing.TB, gpu emul.Options, opts lane.Options) *bench {
 			t.Error(err)
 		}
 		for _, p := range b.freed {
-			_ = b.dev.Free(p) // fails when the device has
+			_ = b.dev.Free(p) // fails on a failed device
 		}
 		_ = b.s.Close()
 		for _, dev := range b.from.Devices() {
@@ -89,7 +89,7 @@ func newBench(t testing.TB, gpu emul.Options, opts lane.Options) *bench {
 	return b
 }
 
-// tensor makes a tensor on the device with random elements, and returns them.
+// tensor makes a tensor on the device with random elements, and returns the elements too.
 func (b *bench) tensor(dtype codec.DType, shape ...int) (*lane.Tensor, []byte) {
 	b.t.Helper()
 	n := dtype.Size()
@@ -181,7 +181,7 @@ func (b *bench) mustSend(v any, mode lane.Mode) shmstore.Handle {
 	return h
 }
 
-// receive opens what was sent. The lease ends with the message.
+// receive opens a sent message. Its lease is released with the message.
 func (b *bench) receive(h shmstore.Handle) *lane.Message {
 	b.t.Helper()
 	lease, err := b.store.Local().Take(h)
@@ -197,7 +197,7 @@ func (b *bench) receive(h shmstore.Handle) *lane.Message {
 	return m
 }
 
-// unwrap copies a message out and closes it.
+// unwrap copies a message's tensors and closes it.
 func (b *bench) unwrap(m *lane.Message) any {
 	b.t.Helper()
 	v, err := m.Unwrap(b.s, cudaipc.UUID{}, func(n int64) (cudaipc.Ptr, error) { return b.alloc(n), nil })
@@ -234,9 +234,8 @@ func settled(t *testing.T, m *lane.Message) {
 	}
 }
 
-// holdStream has the bench's stream wait until the function that it returns is
-// called.
-func holdStream(t *testing.T, b *bench) (letGo func()) {
+// holdStream makes the bench's stream wait until the returned function is called.
+func holdStream(t *testing.T, b *bench) (resume func()) {
 	t.Helper()
 	mem, err := shmstore.NewSegment("gate", 4096)
 	if err != nil {

@@ -13,40 +13,38 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// imports are the pools of other processes that this one has mapped. What is
-// mapped stays, so that after the first tensors nothing is opened any more, until
-// its owner is dead, or has given it back, and nothing of it is read. That is looked
-// after when there is more to map, and once in a while.
+// imports holds the mapped pools of other processes. Mapped arenas stay, so that later tensors need
+// no mapping, until their owner is dead or has withdrawn them, and no message reads them. That is
+// checked before new arenas are mapped, and every tidyEvery.
 type imports struct {
-	directory Directory
-	opening   turn            // of pools
-	ctx       context.Context // of looking after them
-	stop      context.CancelFunc
-	leaving   sync.WaitGroup // what is being looked after, or unmapped
+	directory  Directory
+	openMu     ctxMutex        // held while a pool is opened
+	ctx        context.Context // context of tidy
+	stop       context.CancelFunc
+	background sync.WaitGroup // tidy and unmap calls
 
 	mu     sync.Mutex
 	pools  map[[16]byte]*imported
-	tidier *time.Timer // nil: there is nothing to look after
+	tidier *time.Timer // nil: there are no pools
 	closed bool
 }
 
-// tidyEvery is how often what is mapped is looked after.
+// tidyEvery is the interval of tidy.
 const tidyEvery = 10 * time.Second
 
 func newImports(dir Directory) *imports {
-	im := &imports{directory: dir, opening: newTurn(), pools: make(map[[16]byte]*imported)}
+	im := &imports{directory: dir, openMu: newCtxMutex(), pools: make(map[[16]byte]*imported)}
 	im.ctx, im.stop = context.WithCancel(context.Background())
 	return im
 }
 
-// turn is held by whoever asks the directory, and maps what it finds. Others who
-// want to do so wait no longer than their contexts last, and those who need nothing
-// of it do not wait.
-type turn chan struct{}
+// ctxMutex is a mutex whose lock waits no longer than a context. The call that asks the directory
+// and maps the result holds it; calls that need no mapping do not.
+type ctxMutex chan struct{}
 
-func newTurn() turn { return make(turn, 1) }
+func newCtxMutex() ctxMutex { return make(ctxMutex, 1) }
 
-func (t turn) take(ctx context.Context) error {
+func (t ctxMutex) lock(ctx context.Context) error {
 	select {
 	case t <- struct{}{}:
 		return nil
@@ -55,7 +53,7 @@ func (t turn) take(ctx context.Context) error {
 	}
 }
 
-func (t turn) give() { <-t }
+func (t ctxMutex) unlock() { <-t }
 
 // imported is one pool of another process.
 type imported struct {
@@ -63,31 +61,30 @@ type imported struct {
 	owner Owner
 	words *shmstore.Segment
 
-	mapping turn // of arenas
+	mapMu ctxMutex // held while an arena is mapped
 
 	mu     sync.Mutex
 	arenas map[mapping]cudaipc.Arena
-	uses   map[mapping]int // of each arena, by messages that are open
-	refs   int             // messages that read the words
+	uses   map[mapping]int // open messages of each arena
+	refs   int             // open messages that read the words
 	closed bool
 }
 
-// mapping is an arena, and the GPU that has it mapped: one of another GPU is of no use
-// there, whatever a payload says.
+// mapping is an arena and the GPU that has it mapped: a mapping on one GPU is of no use on another.
 type mapping struct {
 	device cudaipc.UUID
 	number uint32
 }
 
-// get returns a pool, with one reference, and opens it when it is new.
+// get returns a pool with one more reference, and opens it first if it is new.
 func (im *imports) get(ctx context.Context, id [16]byte) (*imported, error) {
 	if p := im.known(id); p != nil {
 		return p, nil
 	}
-	if err := im.opening.take(ctx); err != nil {
+	if err := im.openMu.lock(ctx); err != nil {
 		return nil, fmt.Errorf("memory %v of another process: %w", Name{Pool: id}, err)
 	}
-	defer im.opening.give()
+	defer im.openMu.unlock()
 	if p := im.known(id); p != nil {
 		return p, nil
 	}
@@ -100,7 +97,7 @@ func (im *imports) get(ctx context.Context, id [16]byte) (*imported, error) {
 		return nil, fmt.Errorf("words of pool %v: %w", Name{Pool: id}, err)
 	}
 	p := &imported{
-		id: id, owner: found.Owner, words: seg, mapping: newTurn(),
+		id: id, owner: found.Owner, words: seg, mapMu: newCtxMutex(),
 		arenas: make(map[mapping]cudaipc.Arena), uses: make(map[mapping]int), refs: 1,
 	}
 	im.sweep()
@@ -113,7 +110,7 @@ func (im *imports) get(ctx context.Context, id [16]byte) (*imported, error) {
 	return p, nil
 }
 
-// known returns a pool that is open, with one reference, or nil.
+// known returns an open pool with one more reference, or nil.
 func (im *imports) known(id [16]byte) *imported {
 	im.mu.Lock()
 	defer im.mu.Unlock()
@@ -134,7 +131,7 @@ func (im *imports) find(ctx context.Context, name Name) (Found, error) {
 	return found, nil
 }
 
-// sweep lets go of the pools of the dead that nothing reads.
+// sweep closes the pools of dead processes that no message reads.
 func (im *imports) sweep() {
 	for _, p := range im.all() {
 		if p.dead() && p.closeUnused(im) {
@@ -156,12 +153,12 @@ func (im *imports) all() (pools []*imported) {
 	return pools
 }
 
-// tidyAgain is tidy, once in a while, as long as there are pools.
+// tidyAgain calls tidy, and sets the timer again while there are pools.
 func (im *imports) tidyAgain() {
-	if !im.begin() {
+	if !im.addBackground() {
 		return
 	}
-	defer im.leaving.Done()
+	defer im.background.Done()
 	im.tidy()
 	im.mu.Lock()
 	defer im.mu.Unlock()
@@ -174,42 +171,43 @@ func (im *imports) tidyAgain() {
 	}
 }
 
-// tidy lets go of what nothing reads, of the dead and of those who have given it back:
-// it keeps memory of a GPU in use.
+// tidy closes the unread pools of dead processes, and unmaps withdrawn arenas, which would keep
+// memory of a GPU in use.
 func (im *imports) tidy() {
 	im.sweep()
 	for _, p := range im.all() {
-		if p.mapping.take(im.ctx) == nil {
+		if p.mapMu.lock(im.ctx) == nil {
 			p.dropWithdrawn(im.ctx, im)
-			p.mapping.give()
+			p.mapMu.unlock()
 		}
 	}
 }
 
-// begin counts something that close waits for, unless it has begun.
-func (im *imports) begin() bool {
+// addBackground registers a background call that close waits for. It returns false if close has
+// begun.
+func (im *imports) addBackground() bool {
 	im.mu.Lock()
 	defer im.mu.Unlock()
 	if !im.closed {
-		im.leaving.Add(1)
+		im.background.Add(1)
 	}
 	return !im.closed
 }
 
-// unmap closes an arena, for which the driver may wait for all streams: nobody waits
-// for it but close. There is nobody to tell of an error.
+// unmap closes an arena in the background, because the driver may wait for all streams; only close
+// waits for that. No caller could handle the error.
 func (im *imports) unmap(a cudaipc.Arena) {
-	if !im.begin() {
+	if !im.addBackground() {
 		_ = a.Close()
 		return
 	}
 	go func() {
-		defer im.leaving.Done()
+		defer im.background.Done()
 		_ = a.Close()
 	}()
 }
 
-// close lets go of everything. No message is open any more.
+// close closes all pools. No message is open any more.
 func (im *imports) close() error {
 	im.mu.Lock()
 	im.closed = true
@@ -218,18 +216,18 @@ func (im *imports) close() error {
 	}
 	im.mu.Unlock()
 	im.stop()
-	im.leaving.Wait()
+	im.background.Wait()
 	var errs []error
 	for id, p := range im.pools {
 		if !p.closeUnused(im) {
-			errs = append(errs, fmt.Errorf("pool %v is still read", Name{Pool: p.id}))
+			errs = append(errs, fmt.Errorf("messages still read pool %v", Name{Pool: p.id}))
 		}
 		delete(im.pools, id)
 	}
 	return errors.Join(errs...)
 }
 
-// dead reports whether the pool's process is.
+// dead reports whether the pool's process is dead.
 func (p *imported) dead() bool {
 	select {
 	case <-p.owner.Done():
@@ -254,13 +252,13 @@ func (p *imported) release() {
 	p.mu.Unlock()
 }
 
-// closeUnused closes the pool unless something of it is read.
+// closeUnused closes the pool unless a message reads it.
 func (p *imported) closeUnused(im *imports) bool {
 	p.mu.Lock()
 	unused, closed := p.refs == 0, p.closed
 	var arenas map[mapping]cudaipc.Arena
 	if unused {
-		arenas, p.arenas = p.arenas, nil // who looks after them at this moment finds none
+		arenas, p.arenas = p.arenas, nil // a concurrent tidy finds none
 	}
 	p.closed = closed || unused
 	p.mu.Unlock()
@@ -274,7 +272,7 @@ func (p *imported) closeUnused(im *imports) bool {
 	return true
 }
 
-// wordsOf finds the words of a piece.
+// wordsOf returns the words of a piece.
 func wordsOf(words *shmstore.Segment, slot uint32) (ready, fault *atomic.Uint32, err error) {
 	at := int64(slot) * pool.SlotBytes
 	if at > words.Size()-pool.SlotBytes {
@@ -283,21 +281,21 @@ func wordsOf(words *shmstore.Segment, slot uint32) (ready, fault *atomic.Uint32,
 	return wordAt(words.Bytes(), at+pool.ReadyOffset), wordAt(words.Bytes(), at+pool.FaultOffset), nil
 }
 
-// arena maps an arena of the pool on a device, and counts one use of it. The caller
-// has a reference.
+// arena maps an arena of the pool on a device, and counts one use of it. The caller holds a
+// reference to the pool.
 func (p *imported) arena(ctx context.Context, im *imports, dev cudaipc.Device, which mapping) (cudaipc.Arena, error) {
-	if a := p.use(which); a != nil {
+	if a := p.useArena(which); a != nil {
 		return a, nil
 	}
 	name := Name{Pool: p.id, Number: which.number}
 	if which.number == wordsNumber {
 		return nil, fmt.Errorf("%w: the words of a pool are no arena", ErrForged)
 	}
-	if err := p.mapping.take(ctx); err != nil {
+	if err := p.mapMu.lock(ctx); err != nil {
 		return nil, fmt.Errorf("memory %v of another process: %w", name, err)
 	}
-	defer p.mapping.give()
-	if a := p.use(which); a != nil {
+	defer p.mapMu.unlock()
+	if a := p.useArena(which); a != nil {
 		return a, nil
 	}
 	p.dropWithdrawn(ctx, im)
@@ -316,8 +314,8 @@ func (p *imported) arena(ctx context.Context, im *imports, dev cudaipc.Device, w
 	return a, nil
 }
 
-// use counts one use of an arena that is mapped; nil: it is not.
-func (p *imported) use(which mapping) cudaipc.Arena {
+// useArena counts one use of a mapped arena; nil: it is not mapped.
+func (p *imported) useArena(which mapping) cudaipc.Arena {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	a := p.arenas[which]
@@ -327,15 +325,15 @@ func (p *imported) use(which mapping) cudaipc.Arena {
 	return a
 }
 
-// unuse undoes one use of an arena.
-func (p *imported) unuse(which mapping) {
+// releaseArena undoes one use of an arena.
+func (p *imported) releaseArena(which mapping) {
 	p.mu.Lock()
 	p.uses[which]--
 	p.mu.Unlock()
 }
 
-// dropWithdrawn, with the turn to map, unmaps arenas that the owner has given back.
-// They would keep the memory in use. An owner's arenas come and go seldom.
+// dropWithdrawn unmaps arenas that the owner has withdrawn, because they would keep the memory in
+// use. mapMu is held. Arenas are seldom made or withdrawn.
 func (p *imported) dropWithdrawn(ctx context.Context, im *imports) {
 	for _, which := range p.unused() {
 		found, err := im.directory.Find(ctx, Name{Pool: p.id, Number: which.number})
@@ -347,7 +345,7 @@ func (p *imported) dropWithdrawn(ctx context.Context, im *imports) {
 	}
 }
 
-// unused are the arenas that no message uses.
+// unused returns the arenas that no message uses.
 func (p *imported) unused() (found []mapping) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -359,7 +357,7 @@ func (p *imported) unused() (found []mapping) {
 	return found
 }
 
-// drop unmaps an arena, unless it is in use by now.
+// drop unmaps an arena, unless a message uses it by now.
 func (p *imported) drop(im *imports, which mapping) {
 	p.mu.Lock()
 	a := p.arenas[which]

@@ -18,7 +18,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
 )
 
-// directory is one within a process, whose owner dies when the test says so.
+// directory is a directory within a process; the test decides when its owner dies.
 type directory struct {
 	mu    sync.Mutex
 	known map[lane.Name]published
@@ -82,19 +82,19 @@ func (d *directory) Find(_ context.Context, name lane.Name) (lane.Found, error) 
 	return lane.Found{FD: dup, SizeBytes: p.sizeBytes, Owner: d}, err
 }
 
-// Done makes the directory the owner of all that is in it.
+// Done implements lane.Owner: the directory is the owner of all its entries.
 func (d *directory) Done() <-chan struct{} { return d.done }
 
-// pair is two lanes that find each other's memory: as two processes would, but
-// for handles, which no driver opens in the process that they are of.
+// pair returns two lanes with one directory. They act like two processes, except for handles, which
+// no driver opens in their own process.
 func pair(t *testing.T, opts lane.Options) (from, to *bench, dir *directory) {
 	dir = newDirectory(t)
 	opts.Directory = dir
 	return newBench(t, emul.Options{GranularityBytes: 1 << 16}, opts), newBench(t, emul.Options{GranularityBytes: 1 << 16}, lane.Options{Directory: dir}), dir
 }
 
-// hand opens in one lane what the other has sent.
-func hand(from, to *bench, v any) *lane.Message {
+// handOverPool sends a value through the pool of one lane, and opens it in the other.
+func handOverPool(from, to *bench, v any) *lane.Message {
 	from.t.Helper()
 	h := from.mustSend(v, lane.Pool)
 	lease, err := from.store.Local().Take(h)
@@ -109,34 +109,34 @@ func hand(from, to *bench, v any) *lane.Message {
 	return m
 }
 
-// TestNothingIsOpenedAfterTheFirst counts what the second lane asks for.
-func TestNothingIsOpenedAfterTheFirst(t *testing.T) {
+// TestArenasAreMappedOnce counts the second lane's calls of the directory.
+func TestArenasAreMappedOnce(t *testing.T) {
 	from, to, dir := pair(t, lane.Options{})
 	src, data := from.tensor(codec.DTypeFloat32, 1000)
 	for i := range 50 {
-		m := hand(from, to, src)
+		m := handOverPool(from, to, src)
 		if got := to.unwrap(m).(*lane.Tensor); !bytes.Equal(to.read(got), data) {
 			t.Fatalf("message %d has other bytes", i)
 		}
 		settled(t, m)
 		if i == 0 {
-			lane.Untidy(t, to.lane) // which would ask, too
+			lane.Untidy(t, to.lane) // a tidy would ask, too
 		}
-		if dir.finds != 2 { // the words, and one arena
+		if dir.finds != 2 { // the words and one arena
 			t.Fatalf("after %d messages %d descriptors were asked for", i+1, dir.finds)
 		}
 	}
 }
 
-// TestArenasThatAreWithdrawn has the producer's pool grow and shrink: the
-// consumer lets go of what was given back.
-func TestArenasThatAreWithdrawn(t *testing.T) {
+// TestWithdrawnArenasAreUnmapped grows and shrinks the producer's pool: the consumer unmaps the
+// withdrawn arenas.
+func TestWithdrawnArenasAreUnmapped(t *testing.T) {
 	from, to, dir := pair(t, lane.Options{Pool: pool.Options{ArenaBytes: 1 << 20, MaxBytes: 3 << 20}})
 	src, data := from.tensor(codec.DTypeUint8, 400<<10)
 	burst := func(n int) {
 		var open []*lane.Message
 		for range n {
-			open = append(open, hand(from, to, src))
+			open = append(open, handOverPool(from, to, src))
 		}
 		for _, m := range open {
 			if got := to.unwrap(m).(*lane.Tensor); !bytes.Equal(to.read(got), data) {
@@ -164,7 +164,7 @@ func TestArenasThatAreWithdrawn(t *testing.T) {
 	}
 	for range 200 {
 		burst(1)
-		from.store.FreeUnused() // what is settled stays until its room is wanted
+		from.store.FreeUnused() // settled objects stay until their space is needed
 	}
 	if left := arenas(); left != one {
 		t.Errorf("%d arenas are published after a quiet time, %d before", left, one)
@@ -172,22 +172,22 @@ func TestArenasThatAreWithdrawn(t *testing.T) {
 	burst(5) // new arenas, with new numbers
 }
 
-// TestDeadProducer poisons what was not complete: streams that wait go on, and
-// the consumer learns of it.
+// TestDeadProducer: the death of a producer poisons incomplete tensors: streams that wait continue,
+// and the consumer gets the error.
 func TestDeadProducer(t *testing.T) {
 	from, to, dir := pair(t, lane.Options{})
 	src, data := from.tensor(codec.DTypeUint8, 4096)
-	complete := hand(from, to, src)
+	complete := handOverPool(from, to, src)
 	from.sync(from.s)
 	holdStream(t, from)
-	broken := hand(from, to, src)
+	broken := handOverPool(from, to, src)
 	if err := broken.Await(to.s); err != nil {
 		t.Fatal(err)
 	}
-	close(dir.done) // it is dead, with a copy in its queue
+	close(dir.done) // the producer is dead, with a copy in its queue
 	to.sync(to.s)
 	if err := broken.Err(); !errors.Is(err, lane.ErrPoisoned) {
-		t.Errorf("what was never complete: %v, want ErrPoisoned", err)
+		t.Errorf("an incomplete message: %v, want ErrPoisoned", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -195,7 +195,7 @@ func TestDeadProducer(t *testing.T) {
 		t.Errorf("wait: %v, want ErrPoisoned", err)
 	}
 	if got := to.unwrap(complete).(*lane.Tensor); !bytes.Equal(to.read(got), data) {
-		t.Error("what was complete before has other bytes")
+		t.Error("a complete message has other bytes")
 	}
 	if err := broken.Close(); err != nil {
 		t.Fatal(err)
@@ -204,14 +204,14 @@ func TestDeadProducer(t *testing.T) {
 	settled(t, complete)
 }
 
-// TestFailedProducer poisons what a device that failed was to complete, while its
+// TestFailedProducer: a failure of the producer's device poisons incomplete tensors, while its
 // process lives.
 func TestFailedProducer(t *testing.T) {
 	from, to, _ := pair(t, lane.Options{})
 	src, _ := from.tensor(codec.DTypeUint8, 4096)
 	holdStream(t, from)
-	m := hand(from, to, src)
-	// An operation on memory that is nobody's ends the device.
+	m := handOverPool(from, to, src)
+	// An access to unallocated memory ends the device.
 	other, err := from.dev.NewStream()
 	if err != nil {
 		t.Fatal(err)
@@ -227,7 +227,7 @@ func TestFailedProducer(t *testing.T) {
 	settled(t, m)
 }
 
-// TestForgedHandles: a place reaches beyond the allocation that its handle names.
+// TestForgedHandles: a place that exceeds the allocation of its handle is refused.
 func TestForgedHandles(t *testing.T) {
 	dir := newDirectory(t)
 	apart := emul.Options{Apart: true}

@@ -15,33 +15,32 @@ import (
 // is safe for concurrent use.
 type Lane struct {
 	opts    Options
-	why     map[Mode]error // why a mode is not to be had
+	why     map[Mode]error // reason why a mode does not work
 	watcher *watcher
 	imports *imports
 	maps    maps
-	counted func() // see OnCount
+	onCount func() // see OnCount
 
-	opening sync.Mutex // while a GPU is opened, which can take seconds; comes before mu
+	openMu sync.Mutex // held while a GPU is opened, which can take seconds; comes before mu
 
-	mu      sync.Mutex // guards all below
-	devices map[cudaipc.UUID]*device
-	first   *device // nil: there is no GPU
-	senders []*Sender
-	open    int // messages
-	idle    chan struct{}
-	closed  bool
-	stats   Stats
+	mu           sync.Mutex // guards all below
+	devices      map[cudaipc.UUID]*device
+	firstDevice  *device // nil: there is no GPU
+	senders      []*Sender
+	openMessages int // open messages
+	idle         chan struct{}
+	closed       bool
+	stats        Stats
 }
 
-// Open finds out what the machine offers and makes a lane of it. What it lacks is
-// no error: [Lane.Why] says it, and tensors then travel through host memory. An
-// error is one of the options'.
+// Open probes the machine and makes a lane. A missing GPU or feature is no error: [Lane.Why]
+// returns the reason, and tensors then travel through host memory. Errors are those of the options.
 func Open(ctx context.Context, opts Options) (*Lane, error) {
 	wanted := opts.Driver != nil || opts.NoDriver != nil
 	opts = opts.withDefaults()
 	l := &Lane{
 		opts: opts, why: make(map[Mode]error), watcher: newWatcher(), devices: make(map[cudaipc.UUID]*device),
-		imports: newImports(opts.Directory), counted: func() {},
+		imports: newImports(opts.Directory), onCount: func() {},
 	}
 	if err := opts.Pool.Validate(); err != nil {
 		return nil, err
@@ -57,7 +56,7 @@ func Open(ctx context.Context, opts Options) (*Lane, error) {
 	return l, nil
 }
 
-// start opens the device that the lane sends from.
+// start opens the device for sending.
 func (l *Lane) start(ctx context.Context) error {
 	if l.opts.Driver == nil {
 		return l.opts.NoDriver
@@ -71,18 +70,18 @@ func (l *Lane) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.first = dev
+	l.firstDevice = dev
 	caps := dev.Caps()
-	l.why[IPC] = lacks(caps, "Words", "Handles")
-	if l.why[Pool] = lacks(caps, "Words", "Arenas"); l.why[Pool] != nil && l.why[IPC] == nil {
+	l.why[IPC] = missingAbility(caps, "Words", "Handles")
+	if l.why[Pool] = missingAbility(caps, "Words", "Arenas"); l.why[Pool] != nil && l.why[IPC] == nil {
 		l.opts.Logger.Info("pools are shared by handles", slog.Any("why", l.why[Pool]))
 		l.why[Pool] = nil
 	}
 	return nil
 }
 
-// lacks says which of the abilities a device does not have.
-func lacks(caps cudaipc.Caps, abilities ...string) error {
+// missingAbility returns an error for the first ability that a device does not have.
+func missingAbility(caps cudaipc.Caps, abilities ...string) error {
 	has := map[string]bool{"Arenas": caps.Arenas, "Handles": caps.Handles, "Words": caps.Words && caps.RegisterHost}
 	for _, a := range abilities {
 		if has[a] {
@@ -97,14 +96,14 @@ func lacks(caps cudaipc.Caps, abilities ...string) error {
 	return nil
 }
 
-// device finds a GPU that this process can see, and opens it if it is new. The
-// zero UUID is the first.
+// device returns a GPU that this process can see, and opens it first if it is new. The zero UUID is
+// the first GPU.
 func (l *Lane) device(uuid cudaipc.UUID) (*device, error) {
 	if d, err := l.known(uuid); d != nil || err != nil {
 		return d, err
 	}
-	l.opening.Lock()
-	defer l.opening.Unlock()
+	l.openMu.Lock()
+	defer l.openMu.Unlock()
 	if d, err := l.known(uuid); d != nil || err != nil {
 		return d, err
 	}
@@ -115,20 +114,20 @@ func (l *Lane) device(uuid cudaipc.UUID) (*device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &device{Device: opened, uuid: opened.Caps().Device, watcher: l.watcher, held: make(map[*line]int)}
+	d := &device{Device: opened, uuid: opened.Caps().Device, watcher: l.watcher, lineRefs: make(map[*line]int)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.devices[d.uuid] = d
 	return d, nil
 }
 
-// known is a GPU that is open, or nil if it can be opened.
+// known returns an open GPU, or nil if it can be opened.
 func (l *Lane) known(uuid cudaipc.UUID) (*device, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	d := l.devices[uuid]
 	if uuid == (cudaipc.UUID{}) {
-		d = l.first
+		d = l.firstDevice
 	}
 	switch {
 	case d != nil:
@@ -142,7 +141,7 @@ func (l *Lane) known(uuid cudaipc.UUID) (*device, error) {
 	}
 }
 
-// deviceOf is where the words of a message with these gates are.
+// deviceOf returns the device of the words of a message with these gates.
 func (l *Lane) deviceOf(gates []*gate) (*device, error) {
 	if len(gates) > 0 {
 		return gates[0].dev, nil
@@ -151,44 +150,44 @@ func (l *Lane) deviceOf(gates []*gate) (*device, error) {
 }
 
 func (l *Lane) uuidOf(t *Tensor) cudaipc.UUID {
-	if t.Device == (cudaipc.UUID{}) && l.first != nil {
-		return l.first.uuid
+	if t.Device == (cudaipc.UUID{}) && l.firstDevice != nil {
+		return l.firstDevice.uuid
 	}
 	return t.Device
 }
 
-// begin counts a message that is open.
-func (l *Lane) begin() error {
+// addMessage counts an open message.
+func (l *Lane) addMessage() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return fmt.Errorf("open a message: %w", ErrClosed)
 	}
-	l.open++
-	l.counted()
+	l.openMessages++
+	l.onCount()
 	return nil
 }
 
-func (l *Lane) end() {
+func (l *Lane) removeMessage() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.open--
-	l.counted()
-	l.settled()
+	l.openMessages--
+	l.onCount()
+	l.signalIdle()
 }
 
-// settled, with mu held, wakes whoever waits until nothing is open.
-func (l *Lane) settled() {
-	if l.open == 0 && len(l.senders) == 0 && l.idle != nil {
+// signalIdle wakes a waiting Close if no message and no sender is open. mu is held.
+func (l *Lane) signalIdle() {
+	if l.openMessages == 0 && len(l.senders) == 0 && l.idle != nil {
 		close(l.idle)
 		l.idle = nil
 	}
 }
 
-// Why is nil for a mode that works, or the reason why not.
+// Why returns nil for a mode that works, or the reason why it does not.
 func (l *Lane) Why(mode Mode) error { return l.why[mode] }
 
-// Device is a GPU; the zero UUID is the lane's first. It stays the lane's.
+// Device returns a GPU; the zero UUID is the lane's first. The lane closes it.
 func (l *Lane) Device(uuid cudaipc.UUID) (cudaipc.Device, error) {
 	d, err := l.device(uuid)
 	if err != nil {
@@ -197,17 +196,17 @@ func (l *Lane) Device(uuid cudaipc.UUID) (cudaipc.Device, error) {
 	return d.Device, nil
 }
 
-// Close waits until all messages are closed and settled, and all senders closed, and
-// gives everything back. When ctx ends first the lane stays as it is, and the error
-// says how many are open.
+// Close waits until all messages are closed and settled, and all senders closed, and then releases
+// everything. When ctx ends first the lane stays usable, and the error says how many messages and
+// senders are open.
 func (l *Lane) Close(ctx context.Context) error {
 	if err := l.drain(ctx); err != nil {
 		return err
 	}
 	l.watcher.wait()
 	errs := []error{l.imports.close(), l.maps.close()}
-	l.opening.Lock()
-	defer l.opening.Unlock()
+	l.openMu.Lock()
+	defer l.openMu.Unlock()
 	l.mu.Lock()
 	devices := l.devices
 	l.devices = nil
@@ -218,18 +217,18 @@ func (l *Lane) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// forget notes that a sender is closed.
-func (l *Lane) forget(s *Sender) {
+// removeSender removes a closed sender.
+func (l *Lane) removeSender(s *Sender) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.senders = slices.DeleteFunc(slices.Clone(l.senders), func(other *Sender) bool { return other == s })
-	l.settled()
+	l.signalIdle()
 }
 
 func (l *Lane) drain(ctx context.Context) error {
 	l.mu.Lock()
 	l.closed = true
-	if l.open == 0 && len(l.senders) == 0 {
+	if l.openMessages == 0 && len(l.senders) == 0 {
 		l.mu.Unlock()
 		return nil
 	}
@@ -244,6 +243,6 @@ func (l *Lane) drain(ctx context.Context) error {
 	case <-ctx.Done():
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return fmt.Errorf("close the lane: %d messages and %d senders are open: %w", l.open, len(l.senders), ctx.Err())
+		return fmt.Errorf("close the lane: %d messages and %d senders are open: %w", l.openMessages, len(l.senders), ctx.Err())
 	}
 }

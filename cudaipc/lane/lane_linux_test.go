@@ -90,9 +90,8 @@ func TestStrided(t *testing.T) {
 	}
 }
 
-// TestViewIsReadBehindItsProducer has a consumer's stream read a chunk that the
-// producer's copies have not reached yet.
-func TestViewIsReadBehindItsProducer(t *testing.T) {
+// TestReadWaitsForProducer: a consumer's stream reads a chunk after the producer's copies into it.
+func TestReadWaitsForProducer(t *testing.T) {
 	b := newBench(t, emul.Options{}, lane.Options{})
 	src, data := b.tensor(codec.DTypeUint8, 4096)
 	hold := holdStream(t, b)
@@ -128,14 +127,15 @@ func TestViewIsReadBehindItsProducer(t *testing.T) {
 	settled(t, m)
 }
 
-// TestChunkStaysWhileItIsRead closes a message whose stream is not done.
+// TestChunkStaysWhileItIsRead: the chunk of a closed message stays allocated until its stream is
+// done.
 func TestChunkStaysWhileItIsRead(t *testing.T) {
 	b := newBench(t, emul.Options{GranularityBytes: 1 << 16}, lane.Options{Pool: pool.Options{ArenaBytes: 1 << 20, MaxBytes: 1 << 20}})
 	src, _ := b.tensor(codec.DTypeUint8, 400<<10)
 	h := b.mustSend(src, lane.Pool)
 	b.sync(b.s)
 	m := b.receive(h)
-	letGo := holdStream(t, b)
+	resume := holdStream(t, b)
 	if err := m.Await(b.s); err != nil {
 		t.Fatal(err)
 	}
@@ -145,9 +145,9 @@ func TestChunkStaysWhileItIsRead(t *testing.T) {
 	// Two such chunks fit, and no third: while the stream waits, one is in use.
 	second := b.mustSend(src, lane.Pool)
 	if _, _, err := b.send(src, lane.Pool, 0, nil); !errors.Is(err, shmstore.ErrFull) {
-		t.Fatalf("a chunk that is read was given out: %v", err)
+		t.Fatalf("a chunk with a reader was allocated: %v", err)
 	}
-	letGo()
+	resume()
 	settled(t, m)
 	third := b.mustSend(src, lane.Pool)
 	for _, h := range []shmstore.Handle{second, third} {
@@ -158,21 +158,20 @@ func TestChunkStaysWhileItIsRead(t *testing.T) {
 	}
 }
 
-// TestFreedChunkIsLate frees a chunk whose copies are still queued: it must not
-// be given out before they are done.
+// TestFreedChunkIsLate: a freed chunk with queued copies is not allocated before they are done.
 func TestFreedChunkIsLate(t *testing.T) {
 	b := newBench(t, emul.Options{GranularityBytes: 1 << 16}, lane.Options{Pool: pool.Options{ArenaBytes: 1 << 20, MaxBytes: 1 << 20}})
 	src, _ := b.tensor(codec.DTypeUint8, 500<<10)
-	letGo := holdStream(t, b)
+	resume := holdStream(t, b)
 	for range 2 { // both are dropped unread, as by a consumer that died
 		if err := b.store.Local().Drop(b.mustSend(src, lane.Pool)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if _, _, err := b.send(src, lane.Pool, 0, nil); !errors.Is(err, shmstore.ErrFull) {
-		t.Fatalf("a chunk that is written was given out: %v", err)
+		t.Fatalf("a chunk with queued copies was allocated: %v", err)
 	}
-	letGo()
+	resume()
 	b.sync(b.s)
 	h := b.mustSend(src, lane.Pool)
 	if err := b.store.Local().Drop(h); err != nil {
@@ -181,8 +180,7 @@ func TestFreedChunkIsLate(t *testing.T) {
 	b.sync(b.s)
 }
 
-// TestReleaseWithoutTensorsOnAGPU: whoever waits for it hears, though there is
-// nothing to wait for.
+// TestReleaseWithoutTensorsOnAGPU: release is also called for a value without tensors on a GPU.
 func TestReleaseWithoutTensorsOnAGPU(t *testing.T) {
 	b := newBench(t, emul.Options{}, lane.Options{})
 	released := false
@@ -195,8 +193,8 @@ func TestReleaseWithoutTensorsOnAGPU(t *testing.T) {
 	}
 }
 
-// TestReleaseOfTheSendersMemory says when each mode is done with it.
-func TestReleaseOfTheSendersMemory(t *testing.T) {
+// TestReleaseOfSourceMemory checks when each mode calls release.
+func TestReleaseOfSourceMemory(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode.String(), func(t *testing.T) {
 			b := newBench(t, emul.Options{}, lane.Options{})
@@ -230,8 +228,9 @@ func TestReleaseOfTheSendersMemory(t *testing.T) {
 	}
 }
 
-// TestWhatALaneCannotDo falls back to host memory, counted, with a reason.
-func TestWhatALaneCannotDo(t *testing.T) {
+// TestUnavailableModesFallBack: a missing mode falls back to host memory, with a count and a
+// reason.
+func TestUnavailableModesFallBack(t *testing.T) {
 	b := newBench(t, emul.Options{Missing: map[string]string{"Arenas": "no virtual memory", "Handles": "a container"}}, lane.Options{})
 	src, data := b.tensor(codec.DTypeFloat32, 8)
 	for _, mode := range []lane.Mode{lane.IPC, lane.Pool} {
@@ -272,8 +271,7 @@ func TestSmallAndLargeGoThroughHostMemory(t *testing.T) {
 	}
 }
 
-// TestStickyFailure has a copy fail: nobody waits for ever, and host memory still
-// works.
+// TestStickyFailure: after a failed copy no call waits for ever, and host memory still works.
 func TestStickyFailure(t *testing.T) {
 	broken := errors.New("a fault")
 	var fail atomic.Bool
@@ -284,11 +282,11 @@ func TestStickyFailure(t *testing.T) {
 		return nil
 	}}, lane.Options{})
 	src, _ := b.tensor(codec.DTypeUint8, 4096)
-	letGo := holdStream(t, b)
+	resume := holdStream(t, b)
 	h := b.mustSend(src, lane.Pool)
 	m := b.receive(h)
 	fail.Store(true)
-	letGo()
+	resume()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	if err := m.Wait(ctx); !errors.Is(err, cudaipc.ErrSticky) {
@@ -310,7 +308,7 @@ func TestStickyFailure(t *testing.T) {
 	}
 }
 
-// TestForgedPlaces changes what a payload says of device memory.
+// TestForgedPlaces changes each field of a place in device memory.
 func TestForgedPlaces(t *testing.T) {
 	b := newBench(t, emul.Options{}, lane.Options{})
 	src, _ := b.tensor(codec.DTypeUint8, 4096)
@@ -349,8 +347,8 @@ func TestForgedPlaces(t *testing.T) {
 	}
 }
 
-// TestTensorsOfAnotherGPU do not go into the pool of the lane's: whether one GPU
-// writes to another's memory is not to be relied on.
+// TestTensorsOfAnotherGPU: tensors of another GPU do not go into the lane's pool, because one GPU
+// may be unable to write to another's memory.
 func TestTensorsOfAnotherGPU(t *testing.T) {
 	b := newBench(t, emul.Options{Devices: 2}, lane.Options{})
 	other, err := b.lane.Device(emul.UUID(1))

@@ -14,13 +14,13 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// largeBytes is the size of a tensor that no arena of a bench has room for, and several
-// staging buffers.
+// largeBytes is the size of a tensor that fits no arena of a bench, and that needs several staging
+// pieces.
 const largeBytes = 9 * pieceBytes / 2
 
-// TestLargeObjectsAreRegistered: a GPU is told of the memory of a large object with
-// the tensors that it copies there, and not of another; it reads it there, too, and
-// has forgotten it when it is unmapped.
+// TestLargeObjectsAreRegistered: the first copy of tensors to a large object registers its memory
+// with the GPU, a large object without tensors is not registered, and the memory is unregistered
+// before it is unmapped.
 func TestLargeObjectsAreRegistered(t *testing.T) {
 	b := newBench(t, emul.Options{}, lane.Options{})
 	var unmapped atomic.Int64
@@ -58,7 +58,7 @@ func TestLargeObjectsAreRegistered(t *testing.T) {
 		if s := b.lane.Stats(); s.Registered != 2+i || s.StagedBytes+s.PageableBytes+s.Refused != 0 {
 			t.Errorf("message %d: %+v", i, s)
 		}
-		known = 2 // the arena, and words: the message had streams to wait for
+		known = 2 // the arena, and the words of messages
 		room := make(chan struct{}, 1)
 		b.store.OnRoom(func() {
 			select {
@@ -78,7 +78,7 @@ func TestLargeObjectsAreRegistered(t *testing.T) {
 	}
 }
 
-// refuseOnce has a GPU refuse to be told of memory, the next time only.
+// refuseOnce makes a GPU refuse the next registration of memory.
 type refuseOnce struct{ due atomic.Bool }
 
 func (r *refuseOnce) call(call string) error {
@@ -88,7 +88,7 @@ func (r *refuseOnce) call(call string) error {
 	return nil
 }
 
-// fill has a lane write a value into memory that a GPU refuses to be told of.
+// fill sends a value into memory that the GPU refuses to register.
 func (r *refuseOnce) fill(ctx context.Context, b *bench, v any, s cudaipc.Stream) (payload []byte, err error) {
 	b.t.Helper()
 	o, err := b.from.Plan(ctx, v, lane.Default, 0, 0, nil)
@@ -106,8 +106,8 @@ func (r *refuseOnce) fill(ctx context.Context, b *bench, v any, s cudaipc.Stream
 	return payload, o.Fill(ctx, payload, s)
 }
 
-// TestRefusedObjectsAreStaged: what a GPU does not reach comes through a staging
-// buffer, whatever its strides, and is in place when it is sent.
+// TestRefusedObjectsAreStaged: tensors with any strides reach memory that the GPU does not reach
+// through a staging buffer, before Fill returns.
 func TestRefusedObjectsAreStaged(t *testing.T) {
 	for name, c := range map[string]struct{ shape, strides []int }{
 		"contiguous":  {[]int{largeBytes}, nil},
@@ -145,7 +145,7 @@ func TestRefusedObjectsAreStaged(t *testing.T) {
 	}
 }
 
-// packed is the elements of a strided tensor of bytes, in row-major order.
+// packed returns the elements of a strided tensor of bytes, in row-major order.
 func packed(data []byte, shape, strides []int) (elements []byte) {
 	switch {
 	case len(shape) == 0:
@@ -167,29 +167,29 @@ func packed(data []byte, shape, strides []int) (elements []byte) {
 	return elements
 }
 
-// heldStream is a stream that goes on when somebody waits for it.
+// heldStream is a stream that is released by the first Synchronize.
 type heldStream struct {
 	cudaipc.Stream
-	letGo func()
+	resume func()
 }
 
 func (s heldStream) Synchronize(ctx context.Context) error {
-	s.letGo()
+	s.resume()
 	return s.Stream.Synchronize(ctx)
 }
 
-// TestStagingIsGivenUp: a deadline, and a device that fails, end the waiting for pieces;
-// the buffers are used again when their streams are through with them, and not before.
-func TestStagingIsGivenUp(t *testing.T) {
+// TestStagingWaitEnds: a deadline and a failed device end the wait for staging pieces; buffers are
+// reused after their streams have passed the copies, and not before.
+func TestStagingWaitEnds(t *testing.T) {
 	t.Run("deadline", func(t *testing.T) {
 		var refuse refuseOnce
 		b := newBench(t, emul.Options{Refuse: refuse.call}, lane.Options{})
 		src, data := b.tensor(codec.DTypeUint8, largeBytes)
-		letGo := holdStream(t, b)
+		resume := holdStream(t, b)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		// Fill returns when nothing writes to the payload.
-		if _, err := refuse.fill(ctx, b, src, heldStream{b.s, letGo}); !errors.Is(err, context.Canceled) {
+		// Fill returns after the last write to the payload.
+		if _, err := refuse.fill(ctx, b, src, heldStream{b.s, resume}); !errors.Is(err, context.Canceled) {
 			t.Fatalf("it was sent: %v", err)
 		}
 		for range 9 { // more than there are buffers
@@ -225,10 +225,10 @@ func TestStagingIsGivenUp(t *testing.T) {
 	})
 }
 
-// stubbornBytes is the size of memory that a stubborn GPU does not forget.
+// stubbornBytes is the size of memory that a stubborn GPU does not unregister.
 const stubbornBytes = 4096
 
-// stubborn is a GPU that does not forget what it was told of, from now on.
+// stubborn is a GPU that does not unregister memory while now is set.
 type stubborn struct {
 	cudaipc.Driver
 	now atomic.Bool
@@ -264,9 +264,9 @@ func (h *stubbornMemory) Close() error {
 	return h.HostMemory.Close()
 }
 
-// TestMapsThatStay: memory that a GPU does not forget is not unmapped, for it would take
-// what comes to its addresses for that memory. One that has failed knows of nothing.
-func TestMapsThatStay(t *testing.T) {
+// TestRefusedUnregisterKeepsMap: memory that a GPU does not unregister stays mapped, because the
+// GPU would access any memory that is mapped at its addresses later. A failed GPU accesses none.
+func TestRefusedUnregisterKeepsMap(t *testing.T) {
 	for name, fails := range map[string]bool{"a GPU that works": false, "a GPU that has failed": true} {
 		t.Run(name, func(t *testing.T) {
 			driver, err := emul.New(emul.Options{})
@@ -275,7 +275,7 @@ func TestMapsThatStay(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = driver.Close() })
 			var unmapped atomic.Bool
-			t.Cleanup(func() { // the lane is closed, and waits for that
+			t.Cleanup(func() { // after the lane's Close, which waits for unregister
 				if unmapped.Load() != fails {
 					t.Errorf("unmapped: %t, and the GPU has failed: %t", unmapped.Load(), fails)
 				}
@@ -307,7 +307,7 @@ func TestMapsThatStay(t *testing.T) {
 			release(func() { unmapped.Store(true); close(done) }, func() { stays.Store(true); close(done) })
 			<-done
 			if stays.Load() == fails {
-				t.Errorf("it is said to stay: %t, and the GPU has failed: %t", stays.Load(), fails)
+				t.Errorf("stays was called: %t, and the GPU has failed: %t", stays.Load(), fails)
 			}
 		})
 	}

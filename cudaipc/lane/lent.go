@@ -8,9 +8,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
 )
 
-// lent are the allocations of this process that others open by handles: what its lanes
-// have sent as it is, and arenas of pools. Receivers in this process need their
-// addresses: a driver does not open a handle where it was made.
+// lent holds the allocations of this process that others open by handles: buffers that its lanes
+// have sent in place, and arenas of pools. Receivers in this process need their addresses: a driver
+// does not open a handle in its own process.
 var lent = struct {
 	mu      sync.Mutex
 	buffers map[cudaipc.Handle]*lentBuffer
@@ -19,12 +19,12 @@ var lent = struct {
 type lentBuffer struct {
 	device cudaipc.UUID
 	base   cudaipc.Ptr
-	bytes  int64 // up to the end of what was sent of it, at the most
-	uses   int   // messages, or an arena
+	bytes  int64 // up to the end of the memory that was sent, at most
+	uses   int   // messages or arenas
 }
 
-// lend notes the allocations of a message, until release is called.
-func lend(o *Outgoing) (release func()) {
+// lendBuffers records the allocations of a message, until release is called.
+func lendBuffers(o *Outgoing) (release func()) {
 	lent.mu.Lock()
 	defer lent.mu.Unlock()
 	for _, t := range o.tensors {
@@ -33,39 +33,39 @@ func lend(o *Outgoing) (release func()) {
 			continue
 		}
 		place := &o.plan.Places[p.Place-1]
-		note(place.Handle, lentBuffer{device: place.Device, base: t.from.Ptr - cudaipc.Ptr(place.Offset), bytes: place.Offset + place.Bytes})
+		addLent(place.Handle, lentBuffer{device: place.Device, base: t.from.Ptr - cudaipc.Ptr(place.Offset), bytes: place.Offset + place.Bytes})
 	}
 	return func() {
-		takeBack(o.plan.Places)
-		go o.freed() // freeing memory waits for streams; this is the store's writer
+		releaseLent(o.plan.Places)
+		go o.releaseSource() // freeing memory waits for streams, and release runs on the store's writer
 	}
 }
 
-func takeBack(places []bundle.Place) {
+func releaseLent(places []bundle.Place) {
 	lent.mu.Lock()
 	defer lent.mu.Unlock()
 	for i := range places {
-		strike(places[i].Handle)
+		removeLent(places[i].Handle)
 	}
 }
 
-// lendArena notes an arena that others open by its handle, until takeArenaBack.
-func lendArena(device cudaipc.UUID, a *pool.Handled) {
+// lendArena records an arena that others open by its handle, until releaseLentArena.
+func lendArena(device cudaipc.UUID, a *pool.HandleArena) {
 	lent.mu.Lock()
 	defer lent.mu.Unlock()
 	h, offset := a.Handle()
-	note(h, lentBuffer{device: device, base: a.Base() - cudaipc.Ptr(offset), bytes: offset + a.Bytes()})
+	addLent(h, lentBuffer{device: device, base: a.Base() - cudaipc.Ptr(offset), bytes: offset + a.Bytes()})
 }
 
-func takeArenaBack(a *pool.Handled) {
+func releaseLentArena(a *pool.HandleArena) {
 	lent.mu.Lock()
 	defer lent.mu.Unlock()
 	h, _ := a.Handle()
-	strike(h)
+	removeLent(h)
 }
 
-// note counts one use of an allocation, with lent.mu held.
-func note(h cudaipc.Handle, of lentBuffer) {
+// addLent counts one use of an allocation, with lent.mu held.
+func addLent(h cudaipc.Handle, of lentBuffer) {
 	at := lent.buffers[h]
 	if at == nil {
 		at = &of
@@ -75,8 +75,8 @@ func note(h cudaipc.Handle, of lentBuffer) {
 	at.uses++
 }
 
-// strike undoes note.
-func strike(h cudaipc.Handle) {
+// removeLent undoes addLent.
+func removeLent(h cudaipc.Handle) {
 	if at := lent.buffers[h]; at != nil {
 		if at.uses--; at.uses == 0 {
 			delete(lent.buffers, h)
@@ -84,9 +84,9 @@ func strike(h cudaipc.Handle) {
 	}
 }
 
-// lentAt is where an allocation of a GPU begins that was sent by its handle, and how
-// much of it was sent at the least.
-func lentAt(h cudaipc.Handle, device cudaipc.UUID) (base cudaipc.Ptr, sizeBytes int64, ok bool) {
+// findLent returns the base of an allocation that was sent by its handle, and how much of it was
+// sent at least.
+func findLent(h cudaipc.Handle, device cudaipc.UUID) (base cudaipc.Ptr, sizeBytes int64, ok bool) {
 	lent.mu.Lock()
 	defer lent.mu.Unlock()
 	at := lent.buffers[h]

@@ -11,9 +11,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
 
-// TestLentBuffersHaveAnEnd: a payload that names a buffer of this very process, whose
-// address it knows, reaches no further than what was sent of it.
-func TestLentBuffersHaveAnEnd(t *testing.T) {
+// TestLentBuffersAreBounded: a payload with a buffer of this process, whose address is known,
+// cannot reach beyond the memory that was sent.
+func TestLentBuffersAreBounded(t *testing.T) {
 	b := newBench(t, emul.Options{}, lane.Options{})
 	src, _ := b.tensor(codec.DTypeUint8, 4096)
 	lease, err := b.store.Local().Take(b.mustSend(src, lane.IPC))

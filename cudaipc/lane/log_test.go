@@ -10,8 +10,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
 
-// TestLogWithoutDriver: whoever wants a GPU and has none is told why, for each mode;
-// to whoever wants none, as every bus without one, nothing is said.
+// TestLogWithoutDriver: a lane that wants a GPU and has none logs the reason, for each mode; a lane
+// that wants none, as every bus without one, logs no line.
 func TestLogWithoutDriver(t *testing.T) {
 	for name, c := range map[string]struct {
 		opts lane.Options

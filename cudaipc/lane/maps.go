@@ -11,16 +11,16 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// maps are the memory that payloads lie in, as this process has it mapped. A GPU
-// copies from there at full speed when it was told of it, once for each map.
+// maps holds the memory of payloads, as this process has it mapped. A GPU copies from registered
+// memory at full speed; each map is registered once.
 type maps struct {
-	mu      sync.Mutex
-	all     []*hostMap
-	closed  bool
-	leaving sync.WaitGroup // those that the GPU is being told to forget
+	mu         sync.Mutex
+	all        []*hostMap
+	closed     bool
+	background sync.WaitGroup // running unregister calls
 }
 
-// hostMap is one of them.
+// hostMap is one mapped memory.
 type hostMap struct {
 	lane     *Lane
 	mem      []byte
@@ -28,31 +28,30 @@ type hostMap struct {
 
 	mu     sync.Mutex
 	tried  bool
-	dev    *device            // that it is registered with
-	host   cudaipc.HostMemory // nil: it is not
+	dev    *device            // device of the registration
+	host   cudaipc.HostMemory // nil: not registered
 	closed bool
 }
 
-// Mapped tells the lane of memory of another process's, mapped for reading, in which
-// payloads lie that are opened here. A GPU is told of it with the first payload that
-// [Message.Unwrap] copies out of it. When nothing reads it any more, release has that
-// forgotten and then unmap called, which is all that it does for memory that no GPU
-// was told of. Else both happen on a goroutine, since forgetting waits for streams,
-// and Close waits for that.
+// Mapped adds memory of another process, mapped for reading, with payloads that are opened here.
+// The first [Message.Unwrap] that copies from it registers it with the GPU. When no message reads
+// it any more, release unregisters it and then calls unmap; for memory that no GPU has registered
+// it only calls unmap. Otherwise both happen on another goroutine, since unregistering waits for
+// streams, and Close waits for that.
 //
-// Without that, and where the GPU refuses such memory, Unwrap copies through a
-// buffer of the lane's own: see [Stats].
+// For memory that was not added, or that the GPU refuses, Unwrap copies through a buffer of the
+// lane's own: see [Stats].
 func (l *Lane) Mapped(mem []byte) (release func(unmap func())) {
 	h := l.maps.add(&hostMap{lane: l, mem: mem, readOnly: true})
 	return func(unmap func()) { l.maps.release(h, unmap, func() {}) }
 }
 
-// Mapped tells the lane of memory of the sender's store beside its arena, in which
-// payloads are to lie, such as that of a large object. A GPU is told of it with the
-// first tensors that are copied there; the rest is as [Lane.Mapped] has it, but that
-// release has stays called in place of unmap when the GPU refuses to forget the memory.
+// Mapped adds memory of the sender's store beside its arena, with future payloads, such as that of
+// a large object. The first copy of tensors to it registers it with the GPU. release works as that
+// of [Lane.Mapped], but calls stays in place of unmap when the GPU refuses to unregister the
+// memory.
 func (s *Sender) Mapped(mem []byte) (release func(unmap, stays func())) {
-	if s.lane.first == nil {
+	if s.lane.firstDevice == nil {
 		return func(unmap, _ func()) { unmap() }
 	}
 	l := s.lane
@@ -77,19 +76,19 @@ func (m *maps) drop(h *hostMap) {
 	m.all = slices.DeleteFunc(m.all, func(other *hostMap) bool { return other == h })
 }
 
-// release has the GPU forget a map that nothing reads any more, and then unmaps it;
-// it calls stays when the GPU refuses.
+// release unregisters a map that no message reads any more, and then calls unmap, or stays when the
+// GPU refuses.
 func (m *maps) release(h *hostMap, unmap, stays func()) {
-	registered := h.isRegistered() // and nobody is about to
+	registered := h.isRegistered() // no message is about to register it
 	m.mu.Lock()
 	m.drop(h)
 	apart := registered && !m.closed
 	if apart {
-		m.leaving.Add(1)
+		m.background.Add(1)
 	}
 	m.mu.Unlock()
 	leave := func() {
-		if h.forgotten() {
+		if h.unregister() {
 			unmap()
 		} else {
 			stays()
@@ -100,12 +99,12 @@ func (m *maps) release(h *hostMap, unmap, stays func()) {
 		return
 	}
 	go func() {
-		defer m.leaving.Done()
+		defer m.background.Done()
 		leave()
 	}()
 }
 
-// find returns the map that data lies in, and where; nil for none.
+// find returns the map that contains data, and data's offset in it; nil for none.
 func (m *maps) find(data []byte) (h *hostMap, offset int64) {
 	at := cudaipc.HostPtr(data)
 	m.mu.Lock()
@@ -119,13 +118,13 @@ func (m *maps) find(data []byte) (h *hostMap, offset int64) {
 	return nil, 0
 }
 
-// close has the GPUs forget all maps. What is released later is released at once.
+// close unregisters all maps. Maps that are released later are unmapped at once.
 func (m *maps) close() error {
 	m.mu.Lock()
 	all := m.all
 	m.all, m.closed = nil, true
 	m.mu.Unlock()
-	m.leaving.Wait()
+	m.background.Wait()
 	var errs []error
 	for _, h := range all {
 		errs = append(errs, h.close())
@@ -133,29 +132,29 @@ func (m *maps) close() error {
 	return errors.Join(errs...)
 }
 
-// on returns the map as a device reads it, or nil if it does not. The first time it
-// tells the device.
-func (h *hostMap) on(d *device) cudaipc.HostMemory {
+// registeredOn returns the map as registered on a device, or nil if it is not. The first call
+// registers it.
+func (h *hostMap) registeredOn(d *device) cudaipc.HostMemory {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.try(d)
+	h.tryRegister(d)
 	if h.dev != d {
 		return nil
 	}
 	return h.host
 }
 
-// takes reports whether a device copies to the map as it is. Memory that one device
-// was told of all of them know, by the addresses of this process.
-func (h *hostMap) takes(d *device) bool {
+// copiesDirectly reports whether a device copies to the map directly. Memory that is registered
+// with one device is known to all of them, by the addresses of this process.
+func (h *hostMap) copiesDirectly(d *device) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.try(d)
+	h.tryRegister(d)
 	return h.host != nil
 }
 
-// try, with mu held, tells a device of the map, once.
-func (h *hostMap) try(d *device) {
+// tryRegister registers the map with a device, once. mu is held.
+func (h *hostMap) tryRegister(d *device) {
 	if h.tried || h.closed {
 		return
 	}
@@ -163,9 +162,9 @@ func (h *hostMap) try(d *device) {
 	h.register(d)
 }
 
-// register, with mu held, tells a device of the map.
+// register registers the map with a device. mu is held.
 func (h *hostMap) register(d *device) {
-	host, err := h.registered(d)
+	host, err := h.registerHost(d)
 	if err != nil {
 		h.lane.opts.Logger.Info("copies between host and GPU memory are staged", slog.Any("why", err))
 		h.lane.count(func(s *Stats) { s.Refused++ })
@@ -175,10 +174,10 @@ func (h *hostMap) register(d *device) {
 	h.lane.count(func(s *Stats) { s.Registered++ })
 }
 
-func (h *hostMap) registered(d *device) (cudaipc.HostMemory, error) {
+func (h *hostMap) registerHost(d *device) (cudaipc.HostMemory, error) {
 	caps := d.Caps()
 	switch {
-	case !onPages(h.mem):
+	case !isPageAligned(h.mem):
 		return nil, fmt.Errorf("%w: %d bytes that do not begin and end with a page", cudaipc.ErrUnsupported, len(h.mem))
 	case h.readOnly && !caps.RegisterReadOnly:
 		return nil, fmt.Errorf("%w: %s does not read memory that is mapped for reading only: %s", cudaipc.ErrUnsupported, caps.Name, caps.Why["RegisterReadOnly"])
@@ -192,22 +191,22 @@ func (h *hostMap) isRegistered() bool {
 	return h.host != nil
 }
 
-// forgotten has the device forget the map, and reports whether it may be unmapped: a
-// device that has failed knows of nothing any more. Memory that a device still has must
-// not go, for it would take whatever comes to its addresses for that memory.
-func (h *hostMap) forgotten() bool {
+// unregister unregisters the map, and reports whether it may be unmapped: a failed device uses no
+// memory any more. Memory that is still registered must stay mapped, because the device would
+// access any memory that is mapped at its addresses later.
+func (h *hostMap) unregister() bool {
 	h.mu.Lock()
 	d := h.dev
 	h.mu.Unlock()
 	err := h.close()
-	if err == nil || d.lost() {
+	if err == nil || d.hasFailed() {
 		return true
 	}
-	h.lane.opts.Logger.Warn("memory stays mapped that a GPU does not forget", slog.Int("bytes", len(h.mem)), slog.Any("why", err))
+	h.lane.opts.Logger.Warn("memory stays mapped because a GPU does not unregister it", slog.Int("bytes", len(h.mem)), slog.Any("why", err))
 	return false
 }
 
-// close has the device forget the map.
+// close unregisters the map.
 func (h *hostMap) close() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -220,15 +219,15 @@ func (h *hostMap) close() error {
 	return host.Close()
 }
 
-// serves reports whether a payload of so many bytes is read where it lies in the map. For
-// one that has it to itself, telling a device takes longer than reading it once saves;
-// but it may have been told, for writing.
-func (h *hostMap) serves(payloadBytes int) bool {
+// isReadInPlace reports whether a payload of payloadBytes is read in the map. For a payload that
+// fills the map, registering takes longer than one direct read saves; but the map may be registered
+// for writing already.
+func (h *hostMap) isReadInPlace(payloadBytes int) bool {
 	return payloadBytes+os.Getpagesize() <= len(h.mem) || h.isRegistered()
 }
 
-// onPages reports whether memory can be registered: it begins and ends on a page.
-func onPages(mem []byte) bool {
+// isPageAligned reports whether memory begins and ends on a page, so that it can be registered.
+func isPageAligned(mem []byte) bool {
 	page := os.Getpagesize()
 	return len(mem) > 0 && len(mem)%page == 0 && uint64(cudaipc.HostPtr(mem))%uint64(page) == 0
 }

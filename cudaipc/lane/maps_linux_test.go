@@ -15,15 +15,15 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// mapped is memory that a sender writes payloads to, as a receiver has it mapped.
+// mapped is memory that a sender writes payloads to, and its mapping in a receiver.
 type mapped struct {
 	t       *testing.T
-	own     *shmstore.Segment // the sender's
+	own     *shmstore.Segment // the sender's mapping
 	theirs  *shmstore.Segment
 	nextPut int
 }
 
-// pieceBytes is that of a staging buffer, which has two.
+// pieceBytes is the size of a piece of a staging buffer, which has two.
 const pieceBytes = 1 << 20
 
 func newMapped(t *testing.T, sizeBytes int) *mapped {
@@ -42,7 +42,7 @@ func newMapped(t *testing.T, sizeBytes int) *mapped {
 	return &mapped{t: t, own: own, theirs: theirs}
 }
 
-// put has a lane write a value there, and returns the payload as a receiver sees it.
+// put writes a value into the memory, and returns the payload in the receiver's mapping.
 func (p *mapped) put(from *bench, v any) []byte {
 	p.t.Helper()
 	o, err := from.from.Plan(p.t.Context(), v, lane.Default, 0, 0, nil)
@@ -73,15 +73,15 @@ func take(to *bench, payload []byte) (*lane.Tensor, *lane.Message) {
 	return v.(*lane.Tensor), m
 }
 
-// unmapped releases what a lane was told of, and waits until it may be unmapped.
+// unmapped releases memory of a lane, and waits until it may be unmapped.
 func unmapped(release func(unmap func())) {
 	done := make(chan struct{})
 	release(func() { close(done) })
 	<-done
 }
 
-// TestMapsAreRegisteredOnce: a GPU is told of memory that payloads come in with the
-// first of them, and forgets it when the lane does.
+// TestMapsAreRegisteredOnce: the first payload in a memory registers it with the GPU, and its
+// release unregisters it.
 func TestMapsAreRegisteredOnce(t *testing.T) {
 	var asked atomic.Int64
 	from := newBench(t, emul.Options{}, lane.Options{})
@@ -104,30 +104,30 @@ func TestMapsAreRegisteredOnce(t *testing.T) {
 			t.Fatalf("message %d has other bytes", i)
 		}
 		settled(t, m)
-		if n := to.lane.Stats().Registered; n != 2 { // the store's arena, and this
+		if n := to.lane.Stats().Registered; n != 2 { // the store's arena and this memory
 			t.Fatalf("%d segments are registered after %d messages", n, i+1)
 		}
 	}
 	if n := asked.Load() - before; n != 2 { // the map, and the words of messages
-		t.Errorf("the device was told of %d pieces of memory", n)
+		t.Errorf("%d registrations of memory", n)
 	}
 	if s := to.lane.Stats(); s.StagedBytes+s.PageableBytes+s.Refused != 0 {
-		t.Errorf("went another way: %+v", s)
+		t.Errorf("copies were staged: %+v", s)
 	}
 	unmapped(release)
 	if n := to.driver.Usage().HostMemories; n != usage+1 { // the words
 		t.Errorf("%d maps are registered, %d were before and words came", n, usage)
 	}
-	got, m := take(to, p.put(from, src)) // as from memory that nobody told of
+	got, m := take(to, p.put(from, src)) // as from memory that was never added
 	to.sync(to.s)
 	if !bytes.Equal(to.read(got), data) || to.lane.Stats().StagedBytes != int64(len(data)) {
-		t.Errorf("after it was forgotten: %+v", to.lane.Stats())
+		t.Errorf("after it was unregistered: %+v", to.lane.Stats())
 	}
 	settled(t, m)
 }
 
-// TestRefusedMapsAreStaged: what a GPU does not read where it lies comes through a
-// staging buffer, in pieces, and nobody has to guess why.
+// TestRefusedMapsAreStaged: payloads in memory that a GPU does not read are copied through a
+// staging buffer, in pieces, and the counters say why.
 func TestRefusedMapsAreStaged(t *testing.T) {
 	no := errors.New("not today")
 	refuse := func(first, last int64) func(*atomic.Int64) emul.Options {
@@ -156,7 +156,7 @@ func TestRefusedMapsAreStaged(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var calls atomic.Int64
-			calls.Store(-1 << 40) // until it matters
+			calls.Store(-1 << 40) // not before Unwrap
 			gpu := c.gpu(&calls)
 			gpu.Delay = func(s emul.Step) time.Duration {
 				if s.Kind == cudaipc.OpCopy && s.Bytes == pieceBytes {
@@ -196,32 +196,31 @@ func TestRefusedMapsAreStaged(t *testing.T) {
 	}
 }
 
-// TestStagedPayloadIsFree: what was staged is the sender's again when Unwrap
-// returns, whatever the stream has to do before.
+// TestStagedPayloadIsFree: the sender may reuse a staged payload when Unwrap returns, also while
+// the stream is blocked.
 func TestStagedPayloadIsFree(t *testing.T) {
 	from, to := newBench(t, emul.Options{}, lane.Options{}), newBench(t, emul.Options{}, lane.Options{})
 	src, data := from.tensor(codec.DTypeUint8, 2*pieceBytes)
 	p := newMapped(t, 3*pieceBytes)
-	payload := p.put(from, src) // the lane was not told of
-	letGo := holdStream(t, to)
+	payload := p.put(from, src) // of memory that was not added
+	resume := holdStream(t, to)
 	got, m := take(to, payload)
 	settled(t, m)
 	clear(p.own.Bytes())
-	letGo()
+	resume()
 	to.sync(to.s)
 	if !bytes.Equal(to.read(got), data) {
-		t.Error("the payload was read after it was given back")
+		t.Error("the payload was read after its release")
 	}
 }
 
-// TestStreamsWaitForNobodysBuffer: with all staging buffers held up by streams, the
-// driver copies.
-func TestStreamsWaitForNobodysBuffer(t *testing.T) {
+// TestDriverCopiesWithoutFreeStaging: while streams hold all staging buffers, the driver copies.
+func TestDriverCopiesWithoutFreeStaging(t *testing.T) {
 	from, to := newBench(t, emul.Options{}, lane.Options{}), newBench(t, emul.Options{}, lane.Options{})
 	src, data := from.tensor(codec.DTypeUint8, 4096)
 	p := newMapped(t, pieceBytes)
 	payload := p.put(from, src)
-	letGo := holdStream(t, to)
+	resume := holdStream(t, to)
 	const buffers = 4
 	var got []*lane.Tensor
 	for range buffers + 1 {
@@ -231,7 +230,7 @@ func TestStreamsWaitForNobodysBuffer(t *testing.T) {
 	if s := to.lane.Stats(); s.StagedBytes != buffers*4096 || s.PageableBytes != 4096 {
 		t.Errorf("%+v", s)
 	}
-	letGo()
+	resume()
 	to.sync(to.s)
 	for i, x := range got {
 		if !bytes.Equal(to.read(x), data) {
@@ -239,21 +238,21 @@ func TestStreamsWaitForNobodysBuffer(t *testing.T) {
 		}
 	}
 	if _, m := take(to, payload); to.lane.Stats().PageableBytes != 4096 {
-		t.Error("buffers that streams are through with are not used again")
+		t.Error("free staging buffers are not reused")
 	} else {
 		settled(t, m)
 	}
 }
 
-// TestPayloadStaysWithoutWords: a device that writes no words says by its streams
-// that it has read a payload.
-func TestPayloadStaysWithoutWords(t *testing.T) {
+// TestPayloadIsKeptWithoutWords: without words, a message is settled when its streams are
+// synchronized.
+func TestPayloadIsKeptWithoutWords(t *testing.T) {
 	var held atomic.Bool
-	letGo := make(chan struct{})
+	resume := make(chan struct{})
 	from := newBench(t, emul.Options{}, lane.Options{})
 	to := newBench(t, emul.Options{Missing: map[string]string{"Words": "no words"}, Delay: func(s emul.Step) time.Duration {
 		if s.Kind == cudaipc.OpCopy && held.Load() {
-			<-letGo
+			<-resume
 		}
 		return 0
 	}}, lane.Options{})
@@ -266,7 +265,7 @@ func TestPayloadStaysWithoutWords(t *testing.T) {
 	early := false
 	m.OnSettled(func() { early = held.Load() })
 	held.Store(false)
-	close(letGo)
+	close(resume)
 	settled(t, m)
 	if early {
 		t.Error("the message was settled before the stream had read it")

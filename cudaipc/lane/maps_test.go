@@ -7,25 +7,25 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// known is memory that a GPU knows of, until it is closed.
-type known struct {
+// blockingMemory is registered memory whose Close blocks until resume.
+type blockingMemory struct {
 	cudaipc.HostMemory
 	asked  chan struct{}
-	letGo  chan struct{}
+	resume chan struct{}
 	closed atomic.Bool
 }
 
-func (k *known) Close() error {
+func (k *blockingMemory) Close() error {
 	close(k.asked)
-	<-k.letGo
+	<-k.resume
 	k.closed.Store(true)
 	return nil
 }
 
-// TestCloseWaitsForMaps: memory that the GPU is being told to forget is unmapped behind
-// that, and when the maps are closed; what is released later is unmapped at once.
+// TestCloseWaitsForMaps: close waits for a running unregister, after which the memory is unmapped;
+// memory that is released later is unmapped at once.
 func TestCloseWaitsForMaps(t *testing.T) {
-	k := &known{asked: make(chan struct{}), letGo: make(chan struct{})}
+	k := &blockingMemory{asked: make(chan struct{}), resume: make(chan struct{})}
 	var m maps
 	busy, late := m.add(&hostMap{host: k}), m.add(&hostMap{})
 	var early, unmapped atomic.Bool
@@ -38,15 +38,15 @@ func TestCloseWaitsForMaps(t *testing.T) {
 	go func() { closed <- m.close() }()
 	select {
 	case err := <-closed:
-		t.Errorf("closed while memory is being forgotten: %v", err)
-	case k.letGo <- struct{}{}:
+		t.Errorf("closed while memory is being unregistered: %v", err)
+	case k.resume <- struct{}{}:
 		if err := <-closed; err != nil || !unmapped.Load() || early.Load() {
-			t.Errorf("close: %v, unmapped %t, before it was forgotten %t", err, unmapped.Load(), early.Load())
+			t.Errorf("close: %v, unmapped %t, before it was unregistered %t", err, unmapped.Load(), early.Load())
 		}
 	}
 	gone := false
 	m.release(late, func() { gone = true }, func() {})
 	if !gone {
-		t.Error("memory that no GPU knows of stays mapped")
+		t.Error("unregistered memory stays mapped")
 	}
 }

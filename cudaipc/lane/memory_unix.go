@@ -4,7 +4,7 @@ package lane
 
 import "golang.org/x/sys/unix"
 
-// newMemory makes memory of this process's own, which others cannot have.
+// newMemory makes private memory, which other processes cannot map.
 func newMemory(sizeBytes int) ([]byte, error) {
 	return unix.Mmap(-1, 0, sizeBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_SHARED)
 }

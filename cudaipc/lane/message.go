@@ -10,32 +10,31 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// Message is a value that was received, with its tensors where they are. Those on
-// a GPU may not be complete yet: have each stream that reads them wait ([Message.Await]),
-// or wait for them ([Message.Wait]). When the last use has been submitted, close
-// the message: its memory is given back when the streams have come that far.
+// Message is a received value, with its tensors in place. Tensors on a GPU may be incomplete: make
+// each stream that reads them wait ([Message.Await]), or wait for them ([Message.Wait]). After the
+// last use was submitted, close the message: its memory is released when the streams have passed
+// that point.
 //
 // A Message is safe for concurrent use.
 type Message struct {
 	lane    *Lane
 	bundle  *bundle.Bundle
-	size    int // of the payload
+	size    int // size of the payload
 	value   any
-	tensors []*Tensor // by their place in the bundle; nil: in the payload
+	tensors []*Tensor // by their index in the bundle; nil: in the payload
 	gates   []*gate
 
-	mu      sync.Mutex
-	readers []cudaipc.Stream // those that were told to wait
-	closed  bool
-	after   []func() // called when nothing is read any more
-	settled bool
+	mu        sync.Mutex
+	readers   []cudaipc.Stream // streams that wait for the tensors or read them
+	closed    bool
+	onSettled []func() // called after the last read
+	settled   bool
 }
 
-// Open reads a payload that is a bundle, and maps what its tensors lie in. The
-// payload stays, and is not written to, until the message is closed and settled.
-// When ctx ends while memory of another process is looked for, the error is the
-// context's. A payload that makes no sense is a [*codec.PayloadError] or
-// [ErrForged].
+// Open reads a payload that is a bundle, and maps the memory of its tensors. The caller keeps the
+// payload, unchanged, until the message is closed and settled. When ctx ends while Open looks up
+// memory of another process, the error is the context's. A malformed payload is a
+// [*codec.PayloadError] or [ErrForged].
 func (l *Lane) Open(ctx context.Context, payload []byte) (*Message, error) {
 	b, err := bundle.Open(payload)
 	if err != nil {
@@ -43,14 +42,14 @@ func (l *Lane) Open(ctx context.Context, payload []byte) (*Message, error) {
 	}
 	m := &Message{lane: l, bundle: b, size: len(payload), tensors: make([]*Tensor, len(b.Tensors))}
 	if len(b.Places) > 0 {
-		if err := l.begin(); err != nil {
+		if err := l.addMessage(); err != nil {
 			return nil, err
 		}
 	}
 	for _, p := range b.Places {
-		g, err := l.enter(ctx, p)
+		g, err := l.openGate(ctx, p)
 		if err != nil {
-			m.abandon()
+			m.abandonOpen()
 			return nil, err
 		}
 		m.gates = append(m.gates, g)
@@ -61,14 +60,14 @@ func (l *Lane) Open(ctx context.Context, payload []byte) (*Message, error) {
 			m.tensors[i] = &Tensor{DType: t.DType, Shape: t.Shape, Strides: t.Strides, Device: g.dev.uuid, Ptr: g.base + cudaipc.Ptr(t.Offset)}
 		}
 	}
-	if m.value, err = m.build(m.as); err != nil {
-		m.abandon()
+	if m.value, err = m.build(m.tensorInPlace); err != nil {
+		m.abandonOpen()
 		return nil, err
 	}
 	return m, nil
 }
 
-// build makes the value, with what stands for each tensor.
+// build decodes the value, with the result of stand for each tensor.
 func (m *Message) build(stand func(i int) (any, error)) (v any, err error) {
 	i := -1
 	err = m.bundle.Decode(&v, func(*bundle.Tensor) (any, error) {
@@ -78,8 +77,8 @@ func (m *Message) build(stand func(i int) (any, error)) (v any, err error) {
 	return v, err
 }
 
-// as is a tensor where it is: on a GPU, or in the payload.
-func (m *Message) as(i int) (any, error) {
+// tensorInPlace returns a tensor in place: on a GPU, or in the payload.
+func (m *Message) tensorInPlace(i int) (any, error) {
 	if t := m.tensors[i]; t != nil {
 		return t, nil
 	}
@@ -87,32 +86,32 @@ func (m *Message) as(i int) (any, error) {
 	return t, nil
 }
 
-// abandon takes back an Open that failed.
-func (m *Message) abandon() {
+// abandonOpen releases what a failed Open has acquired.
+func (m *Message) abandonOpen() {
 	for _, g := range m.gates {
-		g.leave()
+		g.close()
 	}
 	if len(m.bundle.Places) > 0 {
-		m.lane.end()
+		m.lane.removeMessage()
 	}
 }
 
-// Value is what was sent: nil, bool, int64, uint64, float64, string, []byte,
-// []any, map[string]any, [codec.Tensor] for a tensor in the payload and [*Tensor]
-// for one on a GPU. What is a view is valid until the message is closed.
+// Value returns the value: nil, bool, int64, uint64, float64, string, []byte, []any,
+// map[string]any, [codec.Tensor] for a tensor in the payload and [*Tensor] for one on a GPU. Views
+// are valid until the message is closed.
 func (m *Message) Value() any { return m.value }
 
 // OnDevice reports whether some of the tensors are on a GPU.
 func (m *Message) OnDevice() bool { return len(m.gates) > 0 }
 
-// Wait waits until all tensors are complete. The error is [ErrPoisoned] if they
-// never will be, or the context's.
+// Wait waits until all tensors are complete. The error is [ErrPoisoned] if they never will be, or
+// the context's.
 func (m *Message) Wait(ctx context.Context) error {
 	m.mu.Lock()
 	closed := m.closed
 	m.mu.Unlock()
 	if closed {
-		return fmt.Errorf("wait for tensors: %w", errGivenBack)
+		return fmt.Errorf("wait for tensors: %w", errMessageClosed)
 	}
 	for _, g := range m.gates {
 		if err := g.wait(ctx); err != nil {
@@ -122,16 +121,15 @@ func (m *Message) Wait(ctx context.Context) error {
 	return nil
 }
 
-// Await has a stream wait until all tensors are complete, before anything that is
-// submitted to it later. What the stream reads of them is garbage if they never
-// will be: once it is synchronized, ask Err. The message is not given back
-// before the stream has come as far as it is when the message is closed, so the
-// stream is closed after that, or synchronized before.
+// Await makes later operations of a stream wait until all tensors are complete. If they never will
+// be, the stream reads garbage: call Err after synchronizing it. The message's memory is not
+// released before the stream has passed its position at the Close of the message, so close or end
+// the stream after that, or synchronize it before.
 func (m *Message) Await(s cudaipc.Stream) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return fmt.Errorf("await tensors: %w", errGivenBack)
+		return fmt.Errorf("await tensors: %w", errMessageClosed)
 	}
 	for _, g := range m.gates {
 		if err := g.await(s); err != nil {
@@ -144,8 +142,8 @@ func (m *Message) Await(s cudaipc.Stream) error {
 	return nil
 }
 
-// Err is nil, or why what was read of the tensors is garbage. It is certain once
-// a stream that waited for them is synchronized.
+// Err returns nil, or the reason why the tensors are garbage. The result is final once a stream
+// that waited for them is synchronized.
 func (m *Message) Err() error {
 	for _, g := range m.gates {
 		if err := g.err(); err != nil {
@@ -155,14 +153,13 @@ func (m *Message) Err() error {
 	return nil
 }
 
-// Unwrap copies all tensors of the value, those in the payload too, into memory
-// of the caller's, which alloc makes, and returns the value with these. The copies
-// are submitted to s and done when it is synchronized; then ask Err. The message
-// may be closed at once.
+// Unwrap copies all tensors of the value, those in the payload too, into memory of the caller,
+// which alloc makes, and returns the value with the copies. The copies are submitted to s and done
+// when it is synchronized; then call Err. The message may be closed at once.
 //
-// What lies in the payload a GPU reads there if it was told of the memory (see
-// [Lane.Mapped]). Otherwise Unwrap copies it through a staging buffer: it waits until
-// all but the last two MiB are on the GPU, and so for what s was given before.
+// A GPU reads tensors in the payload directly if the memory is registered (see [Lane.Mapped]).
+// Otherwise Unwrap copies them through a staging buffer: it waits until all but the last two MiB
+// are on the GPU, and so for earlier operations of s.
 func (m *Message) Unwrap(s cudaipc.Stream, device cudaipc.UUID, alloc func(sizeBytes int64) (cudaipc.Ptr, error)) (any, error) {
 	dev, err := m.lane.device(device)
 	if err != nil {
@@ -177,22 +174,22 @@ func (m *Message) Unwrap(s cudaipc.Stream, device cudaipc.UUID, alloc func(sizeB
 		return nil, err
 	}
 	if len(u.ops) > 0 {
-		if err := m.reads(s); err != nil {
+		if err := m.addReader(s); err != nil {
 			return nil, err
 		}
 		if err := s.Submit(u.ops...); err != nil {
 			return nil, err
 		}
 	}
-	return v, m.stage(dev, s, u.staged)
+	return v, m.copyStaged(dev, s, u.staged)
 }
 
-// reads notes that a stream reads the message, be it the payload alone.
-func (m *Message) reads(s cudaipc.Stream) error {
+// addReader records that a stream reads the message, or only its payload.
+func (m *Message) addReader(s cudaipc.Stream) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return fmt.Errorf("read tensors: %w", errGivenBack)
+		return fmt.Errorf("read tensors: %w", errMessageClosed)
 	}
 	if !slices.Contains(m.readers, s) {
 		m.readers = append(m.readers, s)
@@ -200,9 +197,8 @@ func (m *Message) reads(s cudaipc.Stream) error {
 	return nil
 }
 
-// Close says that the streams which were told to wait read the tensors no
-// further than to where they are now, and that nobody else does. It does not wait.
-// Closing again does nothing.
+// Close declares that the streams of Await read the tensors no further than to their present
+// positions, and that no other reader does. It does not wait. Closing again has no effect.
 func (m *Message) Close() error {
 	m.mu.Lock()
 	if m.closed {
@@ -213,28 +209,28 @@ func (m *Message) Close() error {
 	readers := m.readers
 	m.mu.Unlock()
 	if len(readers) == 0 {
-		m.settle()
+		m.release()
 		return nil
 	}
 	dev, err := m.lane.deviceOf(m.gates)
-	if err != nil { // no word says when the streams are done
+	if err != nil { // no word reports that the streams are done
 		go func() {
 			synchronize(readers)
-			m.settle()
+			m.release()
 		}()
 		return fmt.Errorf("end of tensors: %w", err)
 	}
-	return dev.behind(readers, m.settle)
+	return dev.whenPassed(readers, m.release)
 }
 
-// OnSettled has f called once, when the message is closed and nothing reads its
-// memory any more: at once, if that is so now. Functions are called one after the
-// other, as they came.
+// OnSettled registers a function that is called once, when the message is closed and no stream
+// reads its memory any more: at once, if that is so now. Functions are called one after the other,
+// in the order of their registration.
 func (m *Message) OnSettled(f func()) {
 	m.mu.Lock()
 	settled := m.settled
 	if !settled {
-		m.after = append(m.after, f)
+		m.onSettled = append(m.onSettled, f)
 	}
 	m.mu.Unlock()
 	if settled {
@@ -242,28 +238,28 @@ func (m *Message) OnSettled(f func()) {
 	}
 }
 
-// nextAfter is what is to be called next, or nil: the message is settled. What comes
-// while others are called is called behind them.
-func (m *Message) nextAfter() (f func()) {
+// nextOnSettled returns the next function, or nil: the message is settled. Functions that are
+// registered during the calls are called last.
+func (m *Message) nextOnSettled() (f func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.after) == 0 {
+	if len(m.onSettled) == 0 {
 		m.settled = true
 		return nil
 	}
-	f, m.after = m.after[0], m.after[1:]
+	f, m.onSettled = m.onSettled[0], m.onSettled[1:]
 	return f
 }
 
-// settle gives everything back: no stream reads it any more.
-func (m *Message) settle() {
+// release releases everything, after the last stream has read.
+func (m *Message) release() {
 	for _, g := range m.gates {
-		g.leave()
+		g.close()
 	}
-	for f := m.nextAfter(); f != nil; f = m.nextAfter() {
+	for f := m.nextOnSettled(); f != nil; f = m.nextOnSettled() {
 		f()
 	}
 	if len(m.bundle.Places) > 0 {
-		m.lane.end()
+		m.lane.removeMessage()
 	}
 }

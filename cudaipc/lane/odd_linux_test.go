@@ -11,8 +11,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
 
-// TestOddTensors sends tensors of all dtypes and of odd shapes by each mode: what is read is
-// what was sent, packed, and what no memory holds is refused.
+// TestOddTensors sends tensors of all dtypes and of odd shapes by each mode: the receiver reads the
+// packed elements, and impossible shapes are refused.
 func TestOddTensors(t *testing.T) {
 	dir := newDirectory(t)
 	gpu := emul.Options{GranularityBytes: 1 << 16, Apart: true}
@@ -66,8 +66,8 @@ func TestOddTensors(t *testing.T) {
 	}
 }
 
-// TestTensorWithoutMemory: a tensor whose address was never filled in is an error, and not
-// the end of the GPU, which an access to it would be.
+// TestTensorWithoutMemory: a tensor without an address is an error; an access to it would end the
+// GPU.
 func TestTensorWithoutMemory(t *testing.T) {
 	from := newBench(t, emul.Options{GranularityBytes: 1 << 16}, lane.Options{})
 	for _, mode := range []lane.Mode{lane.Default, lane.IPC, lane.Pool} {
@@ -84,7 +84,7 @@ func TestTensorWithoutMemory(t *testing.T) {
 	}
 }
 
-// packedItems is the elements of a strided tensor, in row-major order.
+// packedItems returns the elements of a strided tensor, in row-major order.
 func packedItems(data []byte, itemBytes int, shape, strides []int) (elements []byte) {
 	if len(shape) == 0 {
 		return data[:itemBytes]

@@ -7,24 +7,24 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
 )
 
-// Options configure a lane. The zero value is a lane without a GPU, over which
-// everything travels through host memory.
+// Options configure a lane. The zero value is a lane without a GPU, over which all tensors travel
+// through host memory.
 type Options struct {
-	// Driver opens the GPUs. Nil means that there is none, for the reason that
-	// NoDriver says. It is closed by whoever opened it, after the lane.
+	// Driver opens the GPUs. Nil means no GPU, for the reason in NoDriver. The caller closes it
+	// after the lane.
 	Driver cudaipc.Driver
-	// NoDriver is why there is no driver, such as what opening it returned.
+	// NoDriver is the reason for a nil Driver, such as the error of opening it.
 	NoDriver error
-	// Device is the GPU whose memory pools are made of; default the first. Others that this process can see are used as they
-	// come in messages.
+	// Device is the GPU whose memory pools are made of; default the first. Other visible GPUs are
+	// opened when messages name them.
 	Device cudaipc.UUID
 	// Pool describes the pool of each sender.
 	Pool pool.Options
-	// Directory is where other processes find the pools, and where theirs are
-	// found; nil for a lane within this process.
+	// Directory publishes the pools for other processes, and finds theirs; nil for a lane within
+	// this process.
 	Directory Directory
-	// Logger is told what the lane cannot do, unless neither Driver nor NoDriver is
-	// set: then nobody wants a GPU. Nil discards.
+	// Logger receives the features that the lane lacks, unless neither Driver nor NoDriver is set:
+	// then no GPU is wanted. Nil discards.
 	Logger *slog.Logger
 }
 

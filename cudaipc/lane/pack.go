@@ -9,17 +9,17 @@ import (
 )
 
 const (
-	// maxPackOps bounds the copies that one strided tensor is packed with.
+	// maxPackOps bounds the copies that pack one strided tensor.
 	maxPackOps = 1 << 16
-	// maxPitch is the largest that every driver takes.
+	// maxPitch is the largest pitch that all drivers accept.
 	maxPitch = 1<<31 - 1
 )
 
-// axis is one dimension of a strided tensor: so many steps of so many bytes.
+// axis is one dimension of a strided tensor: n steps of stride bytes.
 type axis struct{ n, stride int64 }
 
-// pack appends the copies that put a strided tensor at dst in row-major order,
-// without gaps: as few as it takes. Strides are in elements.
+// pack appends the fewest copies that put a strided tensor at dst in row-major order, without gaps.
+// Strides are in elements.
 func pack(ops []cudaipc.Op, dst, src cudaipc.Ptr, itemBytes int64, shape, strides []int) ([]cudaipc.Op, error) {
 	axes, err := merge(itemBytes, shape, strides)
 	if err != nil || axes == nil {
@@ -58,9 +58,8 @@ func pack(ops []cudaipc.Op, dst, src cudaipc.Ptr, itemBytes int64, shape, stride
 	return ops, nil
 }
 
-// merge returns the dimensions that matter, outermost first: those of one
-// element are left out, and neighbours that lie one behind the other are one.
-// It returns no axes for a tensor without elements.
+// merge returns the relevant dimensions, outermost first: those of one element are dropped, and
+// neighbours that are contiguous are merged. It returns no axes for a tensor without elements.
 func merge(itemBytes int64, shape, strides []int) ([]axis, error) {
 	if len(shape) != len(strides) {
 		return nil, fmt.Errorf("%w: %d strides for %d dimensions", cudaipc.ErrInvalid, len(strides), len(shape))
@@ -88,9 +87,8 @@ func merge(itemBytes int64, shape, strides []int) ([]axis, error) {
 	return axes, nil
 }
 
-// extent is how many bytes from its first element on a tensor reaches over. Nil
-// strides are those of a contiguous one. It reports false for what no memory
-// holds.
+// extent returns the bytes from the first element to the end of the last. Nil strides are those of
+// a contiguous tensor. It returns false for a size beyond any memory.
 func extent(itemBytes int64, shape, strides []int) (sizeBytes int64, ok bool) {
 	elements, last := uint64(1), uint64(0)
 	for i, n := range shape {

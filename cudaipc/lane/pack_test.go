@@ -10,7 +10,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// run does to a slice what a device does to memory.
+// run runs copies on a slice.
 func run(t interface{ Fatalf(string, ...any) }, mem []byte, ops []cudaipc.Op) {
 	for _, op := range ops {
 		rows := max(op.Rows, 1)
@@ -24,7 +24,7 @@ func run(t interface{ Fatalf(string, ...any) }, mem []byte, ops []cudaipc.Op) {
 	}
 }
 
-// TestPackIsRowMajor compares what pack makes with an element by element copy.
+// TestPackIsRowMajor compares the result of pack with an element by element copy.
 func TestPackIsRowMajor(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		item := rapid.SampledFrom([]int{1, 2, 4, 8}).Draw(t, "item")

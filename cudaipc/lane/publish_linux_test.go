@@ -12,8 +12,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// stoppedDirectory is one whose keeper is stopped: while it is, publishing takes as long
-// as whoever publishes wants to wait.
+// stoppedDirectory is a directory whose host can be stopped: meanwhile Publish blocks until its
+// context ends.
 type stoppedDirectory struct {
 	*directory
 	stopped atomic.Bool
@@ -29,7 +29,7 @@ func (d *stoppedDirectory) Publish(ctx context.Context, name lane.Name, fd int, 
 	return d.directory.Publish(ctx, name, fd, sizeBytes)
 }
 
-// names is how many there are.
+// names returns the number of published names.
 func (d *directory) names() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -37,13 +37,13 @@ func (d *directory) names() int {
 }
 
 var (
-	errFirst  = errors.New("the first wants no more")
-	errSecond = errors.New("the second wants no more")
+	errFirst  = errors.New("the first call was canceled")
+	errSecond = errors.New("the second call was canceled")
 )
 
-// twoGiveUp has two begin what publishes: the first asks the directory, the second waits
-// for the first, and gives up before it.
-func twoGiveUp(t *testing.T, d *stoppedDirectory, first, second func(ctx context.Context) error) {
+// cancelTwo starts two calls that publish and cancels them: the first asks the directory; the
+// second waits for the first, and is canceled before it.
+func cancelTwo(t *testing.T, d *stoppedDirectory, first, second func(ctx context.Context) error) {
 	t.Helper()
 	d.stopped.Store(true)
 	defer d.stopped.Store(false)
@@ -58,16 +58,16 @@ func twoGiveUp(t *testing.T, d *stoppedDirectory, first, second func(ctx context
 	cancelSecond, secondEnded := begin(second)
 	cancelSecond(errSecond)
 	if err := <-secondEnded; !errors.Is(err, errSecond) {
-		t.Errorf("who waits for the turn to publish: %v, want the context's error", err)
+		t.Errorf("the waiting call: %v, want the context's error", err)
 	}
 	cancelFirst(errFirst)
 	if err := <-firstEnded; !errors.Is(err, errFirst) {
-		t.Errorf("who publishes: %v, want the context's error", err)
+		t.Errorf("the publishing call: %v, want the context's error", err)
 	}
 }
 
-// TestPlanEndsWithItsContext: what a mode needs is published for no longer than whoever
-// needs it wants to wait, and the next one tries again.
+// TestPlanEndsWithItsContext: Plan ends with its context while it publishes a mode's words, and the
+// next call tries again.
 func TestPlanEndsWithItsContext(t *testing.T) {
 	for _, mode := range []lane.Mode{lane.IPC, lane.Pool} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -75,11 +75,11 @@ func TestPlanEndsWithItsContext(t *testing.T) {
 			b := newBench(t, emul.Options{GranularityBytes: 1 << 16}, lane.Options{Directory: d})
 			src, _ := b.tensor(codec.DTypeUint8, 5000)
 			plan := func(ctx context.Context) error {
-				_, err := b.from.Plan(ctx, src, mode, 0, 0, func() { t.Error("a release function is called of what was not planned") })
+				_, err := b.from.Plan(ctx, src, mode, 0, 0, func() { t.Error("release of a failed Plan was called") })
 				return err
 			}
 			before := b.driver.Usage()
-			twoGiveUp(t, d, plan, plan)
+			cancelTwo(t, d, plan, plan)
 			if after := b.driver.Usage(); after != before {
 				t.Errorf("%+v is in use on the GPU, and %+v was", after, before)
 			}
@@ -87,11 +87,11 @@ func TestPlanEndsWithItsContext(t *testing.T) {
 				t.Errorf("%d names and %d devices are left", n, len(b.from.Devices()))
 			}
 			if err := b.from.Why(mode); err != nil {
-				t.Errorf("the mode is not to be had: %v", err)
+				t.Errorf("the mode does not work: %v", err)
 			}
 			h, o, err := b.send(src, mode, 0, nil)
 			if err != nil || o.Mode() != mode {
-				t.Fatalf("the next one is sent by %v, %v", o.Mode(), err)
+				t.Fatalf("the next value is sent by %v, %v", o.Mode(), err)
 			}
 			m := b.receive(h)
 			b.unwrap(m)
@@ -103,8 +103,8 @@ func TestPlanEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestPublishEndsWithItsContext: an arena is published for no longer than whoever has a
-// piece of it wants to wait, and whoever has one next tries again.
+// TestPublishEndsWithItsContext: Publish and Fill end with their contexts while the arena is being
+// published, and the next call tries again.
 func TestPublishEndsWithItsContext(t *testing.T) {
 	d := &stoppedDirectory{directory: newDirectory(t), asked: make(chan struct{})}
 	b := newBench(t, emul.Options{GranularityBytes: 1 << 16}, lane.Options{Directory: d})
@@ -131,7 +131,7 @@ func TestPublishEndsWithItsContext(t *testing.T) {
 		published, filled := reserve(), reserve()
 		publish := published.o.Publish
 		fill := func(ctx context.Context) error { return filled.o.Fill(ctx, filled.r.Bytes(), b.s) }
-		twoGiveUp(t, d, publish, fill)
+		cancelTwo(t, d, publish, fill)
 		published.r.Abort()
 		published.o.Cancel()
 		filled.r.Abort()
@@ -140,7 +140,7 @@ func TestPublishEndsWithItsContext(t *testing.T) {
 		}
 	}
 	if n := released.Load(); n != 4 {
-		t.Errorf("release functions are called %d times of 4 that were not sent", n)
+		t.Errorf("%d calls of release for 4 values that were not sent", n)
 	}
 	next := reserve()
 	if err := next.o.Publish(t.Context()); err != nil {
@@ -161,8 +161,8 @@ func TestPublishEndsWithItsContext(t *testing.T) {
 	settled(t, m)
 }
 
-// TestCloseWaitsForNoDirectory for longer than its context lasts.
-func TestCloseWaitsForNoDirectory(t *testing.T) {
+// TestCloseEndsWithItsContext: Close ends with its context while the directory is stopped.
+func TestCloseEndsWithItsContext(t *testing.T) {
 	d := &stoppedDirectory{directory: newDirectory(t), asked: make(chan struct{})}
 	b := newBench(t, emul.Options{GranularityBytes: 1 << 16}, lane.Options{Directory: d})
 	src, _ := b.tensor(codec.DTypeUint8, 5000)
@@ -170,7 +170,7 @@ func TestCloseWaitsForNoDirectory(t *testing.T) {
 		_, err := b.from.Plan(ctx, src, lane.Pool, 0, 0, nil)
 		return err
 	}
-	twoGiveUp(t, d, plan, b.from.Close)
+	cancelTwo(t, d, plan, b.from.Close)
 	if err := b.from.Close(t.Context()); err != nil {
 		t.Error(err)
 	}

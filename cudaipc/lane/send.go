@@ -12,61 +12,57 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// Mode is how tensors on a GPU travel.
+// Mode is the way in which tensors on a GPU travel.
 type Mode uint8
 
 // The modes.
 const (
 	// Default copies them through the payload, in host memory.
 	Default Mode = iota
-	// IPC shares the sender's own buffers, which stay until nobody reads them.
+	// IPC shares the sender's own buffers, which stay until no reader uses them.
 	IPC
 	// Pool copies them into a chunk of the lane's pool.
 	Pool
 )
 
-// String gives a mode the name that configurations use.
+// String returns the name that configurations use.
 func (m Mode) String() string {
 	return [...]string{Default: "default", IPC: "cuda_ipc", Pool: "cuda_ipc_pool"}[m]
 }
 
-// chunkAlign is where a tensor begins in a chunk: at a multiple that every copy
-// engine and every library is at its best with.
+// chunkAlign aligns tensors in a chunk, for copy engines and libraries.
 const chunkAlign = 256
 
-// Outgoing is a value that is about to be sent: what it takes, and what fills it.
-// The order is Plan, a reservation of what it takes ([Outgoing.Size] and
-// [Outgoing.On]), Reserved if that is a piece of a device, then Fill; or Cancel, if
-// it is not filled. It belongs to one goroutine.
+// Outgoing is a value that is being sent. The order of calls is Plan, a reservation of
+// [Outgoing.Size] and [Outgoing.On], Reserved if On returned a device, then Fill; or Cancel in
+// place of Fill. It belongs to one goroutine.
 type Outgoing struct {
-	lane    *Lane
-	sender  *Sender
-	dev     *device // of the tensors on a GPU; nil: there are none
-	plan    *bundle.Plan
-	mode    Mode
-	size    int
-	bytes   int64 // of the chunk
-	tensors []outgoing
-	release func()
-	piece   *pool.Chunk // once it is reserved
-	given   bool        // a stream was given copies
+	lane      *Lane
+	sender    *Sender
+	dev       *device // device of the tensors on a GPU; nil: there are none
+	plan      *bundle.Plan
+	mode      Mode
+	size      int
+	bytes     int64 // size of the chunk
+	tensors   []outgoingTensor
+	release   func()
+	piece     *pool.Chunk // nil until Reserved
+	submitted bool        // copies were submitted to a stream
 }
 
-// outgoing is a tensor on a GPU.
-type outgoing struct {
+// outgoingTensor is a tensor on a GPU.
+type outgoingTensor struct {
 	from   *Tensor
-	number int // among the plan's
+	number int // index in the plan's tensors
 }
 
-// Plan looks through a value that may have tensors at any depth, [codec.Tensor]
-// and [*Tensor], and decides how it is to travel. Tensors on a GPU with fewer
-// bytes than minBytes together go through host memory, as they do where the lane
-// cannot do better: its Stats say why.
+// Plan finds the tensors at any depth of a value, [codec.Tensor] and [*Tensor], and chooses how it
+// travels. Tensors on a GPU with fewer than minBytes together go through host memory, as they do
+// where the mode does not work: Stats counts the reasons.
 //
-// release, if not nil, is called once when the sender's GPU memory is not needed
-// any more, or after Cancel. A payload with places has at least leastBytes. When ctx
-// ends while the sender makes what a mode needs, which it does once, the error is the
-// context's.
+// release, if not nil, is called once when the sender's GPU memory is not needed any more, or after
+// Cancel. A payload with places has at least leastBytes. When ctx ends while the sender prepares a
+// mode, which it does once, the error is the context's.
 func (s *Sender) Plan(ctx context.Context, v any, mode Mode, minBytes int64, leastBytes int, release func()) (*Outgoing, error) {
 	p, err := bundle.NewPlan(v)
 	if err != nil {
@@ -79,7 +75,7 @@ func (s *Sender) Plan(ctx context.Context, v any, mode Mode, minBytes int64, lea
 		t, ok := p.Tensors[i].Source.(*Tensor)
 		if !ok {
 			if _, other := p.Tensors[i].Source.(bundle.Source); other && p.Tensors[i].Data == nil {
-				return nil, fmt.Errorf("%w: a tensor of type %T, whose bytes nobody can copy", cudaipc.ErrInvalid, p.Tensors[i].Source)
+				return nil, fmt.Errorf("%w: a tensor of type %T, whose bytes cannot be copied", cudaipc.ErrInvalid, p.Tensors[i].Source)
 			}
 			continue
 		}
@@ -95,7 +91,7 @@ func (s *Sender) Plan(ctx context.Context, v any, mode Mode, minBytes int64, lea
 	return o, err
 }
 
-// add notes a tensor on a GPU.
+// add adds a tensor on a GPU.
 func (o *Outgoing) add(number int, t *Tensor) error {
 	dev, err := o.lane.device(t.Device)
 	if err != nil {
@@ -110,24 +106,24 @@ func (o *Outgoing) add(number int, t *Tensor) error {
 	if _, ok := extent(int64(t.DType.Size()), t.Shape, t.Strides); !ok {
 		return fmt.Errorf("send %v: %w: strides %v reach beyond any memory", t, cudaipc.ErrInvalid, t.Strides)
 	}
-	if t.Ptr == 0 && t.Bytes() > 0 { // an access to which ends the GPU
+	if t.Ptr == 0 && t.Bytes() > 0 { // an access to address 0 ends the GPU
 		return fmt.Errorf("send %v: %w: its Ptr is 0: say where its elements are", t, cudaipc.ErrInvalid)
 	}
 	if o.dev == nil {
-		o.dev = dev // the others are copied to it
+		o.dev = dev // tensors of other devices are copied to it
 	}
-	o.tensors = append(o.tensors, outgoing{from: t, number: number})
+	o.tensors = append(o.tensors, outgoingTensor{from: t, number: number})
 	return nil
 }
 
-// layout says of each tensor where it will be, and how large all is.
+// layout sets the position of each tensor, and the sizes.
 func (o *Outgoing) layout() (err error) {
 	o.plan.Places, o.bytes = nil, 0
 	for _, t := range o.tensors {
 		p := &o.plan.Tensors[t.number]
 		p.Place, p.Offset, p.Strides = 0, 0, nil
 		switch n := t.from.Bytes(); {
-		case n == 0: // in the payload, where it takes nothing
+		case n == 0: // an empty tensor is in the payload
 		case o.mode == Pool:
 			o.plan.Places = append(o.plan.Places[:0], bundle.Place{})
 			p.Place, p.Offset = 1, o.bytes
@@ -141,14 +137,14 @@ func (o *Outgoing) layout() (err error) {
 	return err
 }
 
-// Mode is how the tensors on a GPU will travel.
+// Mode returns the chosen mode.
 func (o *Outgoing) Mode() Mode { return o.mode }
 
-// Size is what the payload takes, in bytes.
+// Size returns the size of the payload in bytes.
 func (o *Outgoing) Size() int { return o.size }
 
-// On is the device that the payload's object has to hold a piece of, and how
-// many bytes of it; nil for none.
+// On returns the device of which the payload's object must hold a piece, and the piece's size in
+// bytes; nil for none.
 func (o *Outgoing) On() (dev shmstore.Device, sizeBytes int64) {
 	switch {
 	case len(o.plan.Places) == 0:
@@ -160,15 +156,14 @@ func (o *Outgoing) On() (dev shmstore.Device, sizeBytes int64) {
 	}
 }
 
-// Spill has the tensors travel through host memory after all. It is for a pool
-// that has no room, before anything is reserved.
+// Spill switches to host memory. It is for a pool without space, before the reservation.
 func (o *Outgoing) Spill() error {
 	o.lane.count(func(s *Stats) { s.Spilt++ })
 	o.mode = Default
 	return o.layout()
 }
 
-// Reserved tells which piece of On was reserved.
+// Reserved sets the reserved piece of On's device.
 func (o *Outgoing) Reserved(piece uint32) {
 	if o.mode == Pool {
 		c := o.sender.pool.Chunk(piece)
@@ -178,24 +173,24 @@ func (o *Outgoing) Reserved(piece uint32) {
 	}
 }
 
-// Publish has other processes find what was reserved, which takes a question to the
-// directory at times. When that has no room, or is gone, the error says so, and the value
-// can still fall back. When ctx ends first the error is the context's. After either, the
-// reservation is aborted. Of other errors Fill is to tell.
+// Publish publishes the arena of the reserved piece, which may ask the directory. If the directory
+// is full or unavailable, it returns that error, and the value can still fall back. When ctx ends
+// first the error is the context's. After either, the caller aborts the reservation. Other errors
+// are returned by Fill.
 func (o *Outgoing) Publish(ctx context.Context) error {
 	if o.mode != Pool {
 		return nil
 	}
 	err := o.sender.publishArena(ctx, o.piece.Arena)
 	if errors.Is(err, ErrFull) || errors.Is(err, ErrUnavailable) || hasEnded(ctx, err) {
-		o.refuse()
+		o.failPiece()
 		return err
 	}
 	return nil
 }
 
-// FallBack has the tensors travel through host memory after all, for what Publish has
-// said. Another reservation is then made.
+// FallBack switches to host memory after an error of Publish. The caller then makes another
+// reservation.
 func (o *Outgoing) FallBack(why error) error {
 	o.lane.opts.Logger.Warn("tensors travel through host memory", slog.Any("instead", o.mode.String()), slog.Any("why", why))
 	o.lane.count(func(s *Stats) { s.Fallbacks++ })
@@ -203,42 +198,41 @@ func (o *Outgoing) FallBack(why error) error {
 	return o.layout()
 }
 
-// Cancel says that the value will not be filled. A reservation is then aborted.
+// Cancel declares that the value will not be filled. The caller then aborts the reservation.
 func (o *Outgoing) Cancel() {
-	o.refuse()
-	o.freed()
+	o.failPiece()
+	o.releaseSource()
 }
 
-// freed says that the sender's memory is not needed any more.
-func (o *Outgoing) freed() {
+// releaseSource calls release, once: the sender's memory is not needed any more.
+func (o *Outgoing) releaseSource() {
 	if f := o.release; f != nil {
 		o.release = nil
 		f()
 	}
 }
 
-// refuse marks the piece as one that will never be complete, so that nobody
-// waits for it.
-func (o *Outgoing) refuse() {
+// failPiece marks the piece as never complete, so that no reader waits for it.
+func (o *Outgoing) failPiece() {
 	if o.piece != nil {
 		o.piece.Fail()
 		o.piece = nil
 	}
 }
 
-// Fill writes the payload into dst, which has the size that Size said, and has
-// the tensors on a GPU copied: behind what was submitted to s so far, if s is not
-// nil. Copies into host memory are done when Fill returns; others may go on. When
-// ctx ends first, Fill fails, but still returns only when nothing writes to dst.
+// Fill writes the payload into dst, which has Size bytes, and copies the tensors on a GPU, after
+// the operations that were submitted to s before, if s is not nil. Copies into host memory are done
+// when Fill returns; others may still run. When ctx ends first, Fill fails, but returns only after
+// the last write to dst.
 //
-// After an error, or a panic of the stream or of release, the reservation is
-// aborted, and release has been called.
+// After an error, or a panic of the stream or of release, the caller aborts the reservation;
+// release has been called.
 func (o *Outgoing) Fill(ctx context.Context, dst []byte, s cudaipc.Stream) error {
 	filled := false
 	defer func() {
 		if !filled {
 			o.lane.count(func(s *Stats) { s.Failed++ })
-			o.freed()
+			o.releaseSource()
 		}
 	}()
 	if err := o.fill(ctx, dst, s); err != nil {
@@ -252,12 +246,12 @@ func (o *Outgoing) Fill(ctx context.Context, dst []byte, s cudaipc.Stream) error
 func (o *Outgoing) fill(ctx context.Context, dst []byte, s cudaipc.Stream) (err error) {
 	if o.dev == nil {
 		err := o.plan.EncodeInto(dst)
-		o.freed() // of nothing, but whoever waits for it hears
+		o.releaseSource() // no GPU memory was used, but release is always called
 		return err
 	}
 	if s == nil {
 		if s, err = o.dev.takeStream(); err != nil {
-			o.refuse()
+			o.failPiece()
 			return err
 		}
 		defer o.dev.giveStream(s)
@@ -265,36 +259,36 @@ func (o *Outgoing) fill(ctx context.Context, dst []byte, s cudaipc.Stream) (err 
 	filled := false
 	defer func() {
 		if !filled {
-			err = errors.Join(err, o.undo(s))
+			err = errors.Join(err, o.abortFill(s))
 		}
 	}()
 	switch {
 	case len(o.plan.Places) == 0:
 		if err = o.plan.EncodeInto(dst); err == nil {
-			err = o.through(ctx, dst, s)
+			err = o.fillHost(ctx, dst, s)
 		}
 	case o.mode == Pool:
-		err = o.intoChunk(ctx, dst, s)
+		err = o.fillChunk(ctx, dst, s)
 	default:
-		err = o.asTheyAre(dst, s)
+		err = o.fillHandles(dst, s)
 	}
 	filled = err == nil
 	return err
 }
 
-// undo makes sure that nothing is written to the payload or the piece any more:
-// they are about to be somebody else's, so no deadline ends the waiting. A device
-// that has failed does nothing, and who was given nothing is not waited for.
-func (o *Outgoing) undo(s cudaipc.Stream) (err error) {
-	if o.given && o.dev.Err() == nil {
+// abortFill waits until no copy writes to the payload or the piece, without a deadline: they get
+// other owners next. A failed device writes no more, and without submitted copies there is nothing
+// to wait for.
+func (o *Outgoing) abortFill(s cudaipc.Stream) (err error) {
+	if o.submitted && o.dev.Err() == nil {
 		err = s.Synchronize(context.Background())
 	}
-	o.refuse()
+	o.failPiece()
 	return err
 }
 
-// through copies tensors into the payload, which is dst.
-func (o *Outgoing) through(ctx context.Context, dst []byte, s cudaipc.Stream) error {
+// fillHost copies tensors into the payload, which is dst.
+func (o *Outgoing) fillHost(ctx context.Context, dst []byte, s cudaipc.Stream) error {
 	var fetches []fetch
 	for _, t := range o.tensors {
 		data := o.plan.Tensors[t.number].Data
@@ -307,23 +301,22 @@ func (o *Outgoing) through(ctx context.Context, dst []byte, s cudaipc.Stream) er
 		}
 		fetches = append(fetches, fetch{data, ops})
 	}
-	o.given = true
+	o.submitted = true
 	if err := o.lane.fetch(ctx, o.dev, s, dst, fetches); err != nil {
 		return err
 	}
-	o.freed()
+	o.releaseSource()
 	return nil
 }
 
-// intoChunk has tensors copied into the piece, and its word written behind
-// that.
-func (o *Outgoing) intoChunk(ctx context.Context, dst []byte, s cudaipc.Stream) error {
+// fillChunk copies tensors into the piece, and writes its ready word after them.
+func (o *Outgoing) fillChunk(ctx context.Context, dst []byte, s cudaipc.Stream) error {
 	c := o.piece
 	if err := o.sender.publishArena(ctx, c.Arena); err != nil {
 		return err
 	}
 	o.plan.Places[0] = bundle.Place{
-		Kind: bundle.PlacePool, Device: o.lane.first.uuid, Pool: o.sender.pool.ID(), Slot: c.Number, Generation: c.Generation,
+		Kind: bundle.PlacePool, Device: o.lane.firstDevice.uuid, Pool: o.sender.pool.ID(), Slot: c.Number, Generation: c.Generation,
 		Arena: c.Arena, Offset: c.Offset, Bytes: c.Bytes,
 	}
 	if err := o.plan.EncodeInto(dst); err != nil {
@@ -341,28 +334,28 @@ func (o *Outgoing) intoChunk(ctx context.Context, dst []byte, s cudaipc.Stream) 
 		}
 	}
 	ops = append(ops, cudaipc.Op{Kind: cudaipc.OpWrite, Word: c.Ready, Value: c.Generation})
-	o.given = true
+	o.submitted = true
 	if err := s.Submit(ops...); err != nil {
 		return err
 	}
-	o.whenReady(o.freed)
+	o.whenReady(o.releaseSource)
 	return nil
 }
 
-// whenReady has f called when the word of the piece is written, or the device has
-// failed: those who wait elsewhere are told of that.
+// whenReady calls f when the ready word of the piece is written, or the device has failed; then it
+// marks the piece as failed for the readers.
 func (o *Outgoing) whenReady(f func()) {
 	c := o.piece
-	o.sender.copying()
+	o.sender.beginCopy()
 	o.dev.watcher.add(o.dev, reached(c.Ready, c.Generation), func() {
-		defer o.sender.copied()
+		defer o.sender.endCopy()
 		c.Fail()
 		go f() // freeing memory waits for streams, which may wait for the watcher
 	})
 }
 
-// asTheyAre has a word written behind what the sender is doing to its buffers.
-func (o *Outgoing) asTheyAre(dst []byte, s cudaipc.Stream) error {
+// fillHandles writes the ready word after the stream's earlier operations on the sender's buffers.
+func (o *Outgoing) fillHandles(dst []byte, s cudaipc.Stream) error {
 	c := o.piece
 	for _, t := range o.tensors {
 		p := &o.plan.Tensors[t.number]
@@ -382,8 +375,8 @@ func (o *Outgoing) asTheyAre(dst []byte, s cudaipc.Stream) error {
 	if err := o.plan.EncodeInto(dst); err != nil {
 		return err
 	}
-	o.sender.exports.Keep(c.Number, lend(o))
-	o.given = true
+	o.sender.exports.Keep(c.Number, lendBuffers(o))
+	o.submitted = true
 	if err := s.Submit(cudaipc.Op{Kind: cudaipc.OpWrite, Word: c.Ready, Value: c.Generation}); err != nil {
 		return err
 	}

@@ -13,24 +13,23 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// wordsNumber is the number under which a pool's words are published; those of its
-// arenas follow.
+// wordsNumber is the published number of a pool's words; those of its arenas follow.
 const wordsNumber = 0
 
-// Sender is the part of a lane that sends what lies in one store: its pool is a
-// device of that store. It is safe for concurrent use.
+// Sender is the part of a lane that sends payloads of one store: its pool is a device of that
+// store. It is safe for concurrent use.
 type Sender struct {
-	lane   *Lane
-	onRoom func()
-	host   *hostMap // the store's arena; nil: nobody was told of it
+	lane    *Lane
+	onSpace func()
+	host    *hostMap // the store's arena; nil: not registered
 
-	making  turn       // one pool is made at a time
+	makeMu  ctxMutex   // held while a pool is made
 	mu      sync.Mutex // guards all below
 	pool    *pool.Pool
 	exports *pool.Exports
-	why     map[Mode]error // why there is none
+	why     map[Mode]error // reason why a mode does not work
 	arenas  map[uint32]*ownArena
-	copies  int // messages
+	copies  int // messages whose copies run
 	idle    chan struct{}
 	closed  bool
 }
@@ -38,17 +37,16 @@ type Sender struct {
 // ownArena is an arena of the sender's pool.
 type ownArena struct {
 	memory    cudaipc.Arena
-	publish   turn // held while it is published, by somebody with a chunk in it
-	published bool // guarded by the turn
+	publishMu ctxMutex // held while it is published
+	published bool     // guarded by publishMu
 }
 
-// Sender makes a sender for a store whose payloads lie in arena. It calls onRoom when
-// its pool has room again without the store's doing, for whoever waits for some. The
-// memory is registered with the GPU, so that copies from and to it run at full speed;
-// it stays until the sender is closed. Nothing else is made before it is needed. That
-// of a lane that is closed sends through host memory.
-func (l *Lane) Sender(arena []byte, onRoom func()) *Sender {
-	s := &Sender{lane: l, onRoom: onRoom, making: newTurn(), why: make(map[Mode]error), arenas: make(map[uint32]*ownArena)}
+// Sender makes a sender for a store whose payloads lie in arena. It calls onSpace when its pool has
+// space again without a call of the store, for waiting allocations. The arena is registered with
+// the GPU, so that copies run at full speed; it stays mapped until the sender is closed. The pool
+// is made with the first use. A sender of a closed lane sends through host memory.
+func (l *Lane) Sender(arena []byte, onSpace func()) *Sender {
+	s := &Sender{lane: l, onSpace: onSpace, makeMu: newCtxMutex(), why: make(map[Mode]error), arenas: make(map[uint32]*ownArena)}
 	l.mu.Lock()
 	s.closed = l.closed
 	if !s.closed {
@@ -58,14 +56,14 @@ func (l *Lane) Sender(arena []byte, onRoom func()) *Sender {
 	if s.closed {
 		return s
 	}
-	if l.first != nil && len(arena) > 0 {
+	if l.firstDevice != nil && len(arena) > 0 {
 		s.host = l.maps.add(&hostMap{lane: l, mem: arena})
-		s.host.on(l.first)
+		s.host.registeredOn(l.firstDevice)
 	}
 	return s
 }
 
-// Why is nil for a mode that works, or the reason why not.
+// Why returns nil for a mode that works, or the reason why it does not.
 func (s *Sender) Why(mode Mode) error {
 	if err := s.lane.Why(mode); err != nil {
 		return err
@@ -75,23 +73,23 @@ func (s *Sender) Why(mode Mode) error {
 	return s.why[mode]
 }
 
-// ready reports whether a mode works, and makes what it needs the first time. The only
-// error is the context's: then the next one tries again.
-func (s *Sender) ready(ctx context.Context, mode Mode) (works bool, err error) {
-	if works, tried := s.tried(mode); tried {
+// prepareMode reports whether a mode works, and makes its pool or exports at the first call. The
+// only error is the context's: then the next call tries again.
+func (s *Sender) prepareMode(ctx context.Context, mode Mode) (works bool, err error) {
+	if works, tried := s.modeState(mode); tried {
 		return works, nil
 	}
-	if err := s.making.take(ctx); err != nil {
-		return false, fmt.Errorf("wait for what %v needs: %w", mode, err)
+	if err := s.makeMu.lock(ctx); err != nil {
+		return false, fmt.Errorf("prepare %v: %w", mode, err)
 	}
-	defer s.making.give()
-	if works, tried := s.tried(mode); tried {
+	defer s.makeMu.unlock()
+	if works, tried := s.modeState(mode); tried {
 		return works, nil
 	}
 	if mode == Pool {
-		err = s.makePool(ctx, s.lane.first)
+		err = s.makePool(ctx, s.lane.firstDevice)
 	} else {
-		err = s.makeExports(ctx, s.lane.first)
+		err = s.makeExports(ctx, s.lane.firstDevice)
 	}
 	switch {
 	case err == nil:
@@ -106,8 +104,8 @@ func (s *Sender) ready(ctx context.Context, mode Mode) (works bool, err error) {
 	return false, nil
 }
 
-// tried reports whether a mode works, once that is known.
-func (s *Sender) tried(mode Mode) (works, tried bool) {
+// modeState reports whether a mode works, and whether that is known.
+func (s *Sender) modeState(mode Mode) (works, tried bool) {
 	if s.lane.Why(mode) != nil {
 		return false, true
 	}
@@ -118,14 +116,14 @@ func (s *Sender) tried(mode Mode) (works, tried bool) {
 	return works, made || s.closed || s.why[mode] != nil
 }
 
-// hasEnded reports whether an error is that of a context which has ended.
+// hasEnded reports whether an error is that of an ended context.
 func hasEnded(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && (errors.Is(err, context.Cause(ctx)) || errors.Is(err, ctx.Err()))
 }
 
 func (s *Sender) makePool(ctx context.Context, d *device) error {
 	opts := s.lane.opts.Pool
-	opts.OnArena, opts.OnArenaGone, opts.OnRoom = s.arenaMade, s.arenaGone, s.onRoom
+	opts.OnArena, opts.OnArenaGone, opts.OnSpace = s.arenaMade, s.arenaGone, s.onSpace
 	p, err := pool.New(d.Device, opts)
 	if err != nil {
 		return err
@@ -160,14 +158,14 @@ func (s *Sender) publishWords(ctx context.Context, id [16]byte, words *shmstore.
 	return s.lane.opts.Directory.Publish(ctx, Name{Pool: id, Number: wordsNumber}, words.FD(), words.Size())
 }
 
-// arenaMade is called by the store's writer, which must not wait: others are told
-// of the arena by the first who sends something in it.
+// arenaMade is called by the store's writer, which must not block: the arena is published by the
+// first sender of a piece in it.
 func (s *Sender) arenaMade(number uint32, a cudaipc.Arena) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.arenas[number] = &ownArena{memory: a, publish: newTurn()}
-	if h, ok := a.(*pool.Handled); ok {
-		lendArena(s.lane.first.uuid, h)
+	s.arenas[number] = &ownArena{memory: a, publishMu: newCtxMutex()}
+	if h, ok := a.(*pool.HandleArena); ok {
+		lendArena(s.lane.firstDevice.uuid, h)
 	}
 }
 
@@ -176,35 +174,35 @@ func (s *Sender) arenaGone(number uint32) {
 	p, a := s.pool, s.arenas[number]
 	delete(s.arenas, number)
 	s.mu.Unlock()
-	if h, ok := a.memory.(*pool.Handled); ok {
-		takeArenaBack(h)
+	if h, ok := a.memory.(*pool.HandleArena); ok {
+		releaseLentArena(h)
 	}
 	if p == nil {
-		return // it was never used: not even the pool was published
+		return // the pool was not published yet
 	}
 	if dir := s.lane.opts.Directory; dir != nil {
 		dir.Withdraw(Name{Pool: p.ID(), Number: number})
 	}
 }
 
-// arena is an arena of the pool, or nil.
+// arena returns an arena of the pool, or nil.
 func (s *Sender) arena(number uint32) *ownArena {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.arenas[number]
 }
 
-// publishArena has other processes find the arena that a chunk lies in.
+// publishArena publishes the arena of a chunk, once.
 func (s *Sender) publishArena(ctx context.Context, number uint32) error {
 	dir := s.lane.opts.Directory
 	if dir == nil {
 		return nil
 	}
-	a := s.arena(number) // it stays while it has a chunk
-	if err := a.publish.take(ctx); err != nil {
-		return fmt.Errorf("wait until arena %d is published: %w", number, err)
+	a := s.arena(number) // an arena with a chunk is not closed
+	if err := a.publishMu.lock(ctx); err != nil {
+		return fmt.Errorf("publish arena %d: %w", number, err)
 	}
-	defer a.publish.give()
+	defer a.publishMu.unlock()
 	if a.published {
 		return nil
 	}
@@ -213,9 +211,8 @@ func (s *Sender) publishArena(ctx context.Context, number uint32) error {
 	return err
 }
 
-// own finds the sender of this process whose pool, or exports, have this ID, and
-// their words.
-func (l *Lane) own(id [16]byte) (s *Sender, words *shmstore.Segment) {
+// ownSender returns the sender of this process whose pool or exports have this ID, and their words.
+func (l *Lane) ownSender(id [16]byte) (s *Sender, words *shmstore.Segment) {
 	l.mu.Lock()
 	senders := l.senders
 	l.mu.Unlock()
@@ -233,24 +230,23 @@ func (l *Lane) own(id [16]byte) (s *Sender, words *shmstore.Segment) {
 	return nil, nil
 }
 
-// enterOwn opens a place of this very process's: what it needs is mapped, and a
-// driver would refuse to map it again.
-func (g *gate) enterOwn(s *Sender, words *shmstore.Segment, p bundle.Place) (err error) {
+// openOwn maps a range of this process: its memory is mapped already, and a driver would refuse to
+// map it again.
+func (g *gate) openOwn(s *Sender, words *shmstore.Segment, p bundle.Place) (err error) {
 	if g.ready, g.fault, err = wordsOf(words, p.Slot); err != nil {
 		return err
 	}
 	if p.Kind == bundle.PlaceHandle {
-		return g.withinLent(p)
+		return g.setLentBase(p)
 	}
 	a := s.arena(p.Arena)
-	if a == nil || g.dev != s.lane.first {
+	if a == nil || g.dev != s.lane.firstDevice {
 		return fmt.Errorf("%w: arena %d of this process, on %v", ErrForged, p.Arena, g.dev.uuid)
 	}
-	return g.within(a.memory.Base(), a.memory.Bytes(), p)
+	return g.setBase(a.memory.Base(), a.memory.Bytes(), p)
 }
 
-// Check compares everything that is known of the pool twice, and returns what does
-// not agree.
+// Check compares the redundant records of the pool, and returns the contradictions.
 func (s *Sender) Check() error {
 	s.mu.Lock()
 	p, e := s.pool, s.exports
@@ -269,7 +265,7 @@ func (s *Sender) Check() error {
 	return errors.Join(errs...)
 }
 
-// Devices are those that objects of the store may hold pieces of.
+// Devices returns the devices of which objects of the store may hold pieces.
 func (s *Sender) Devices() []shmstore.Device {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -283,18 +279,17 @@ func (s *Sender) Devices() []shmstore.Device {
 	return devices
 }
 
-// Close gives back what the sender has made, before the store is closed and after
-// its objects have given their pieces back: see [shmstore.Store.FreeUnusedOn]. Copies
-// into the pool that are under way are waited for; when ctx ends first, everything
-// stays as it is.
+// Close releases everything that the sender has made. It comes before the Close of the store and
+// after the store's objects have freed their pieces: see [shmstore.Store.FreeUnusedOn]. It waits
+// for running copies into the pool; when ctx ends first, the sender stays as it is.
 func (s *Sender) Close(ctx context.Context) error {
 	if err := s.drain(ctx); err != nil {
 		return err
 	}
-	if err := s.making.take(ctx); err != nil {
+	if err := s.makeMu.lock(ctx); err != nil {
 		return fmt.Errorf("close GPU lane: a pool is being made: %w", err)
 	}
-	defer s.making.give()
+	defer s.makeMu.unlock()
 	s.mu.Lock()
 	p, e := s.pool, s.exports
 	s.mu.Unlock()
@@ -316,20 +311,20 @@ func (s *Sender) Close(ctx context.Context) error {
 		s.lane.maps.remove(s.host)
 		errs = append(errs, s.host.close())
 	}
-	s.lane.forget(s)
+	s.lane.removeSender(s)
 	return errors.Join(errs...)
 }
 
-// copying counts a message whose copies begin.
-func (s *Sender) copying() {
+// beginCopy counts a message with running copies.
+func (s *Sender) beginCopy() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.copies++
 }
 
-// copied counts one whose copies are done. Its chunk may have been freed meanwhile,
-// and whoever waits for room wait for that alone.
-func (s *Sender) copied() {
+// endCopy undoes beginCopy. If a chunk was freed during its copies, waiting allocations wait for
+// this.
+func (s *Sender) endCopy() {
 	s.mu.Lock()
 	if s.copies--; s.copies == 0 && s.idle != nil {
 		close(s.idle)
@@ -338,12 +333,13 @@ func (s *Sender) copied() {
 	late := s.pool != nil && s.pool.Late() > 0 || s.exports != nil && s.exports.Late() > 0
 	s.mu.Unlock()
 	if late {
-		s.onRoom()
+		s.onSpace()
 	}
 }
 
-// Lent is the number of messages that others read in the sender's own buffers. They
-// are given back when the store evicts them: see [shmstore.Store.FreeUnusedOn].
+// Lent returns the exports, and the number of messages that others read in the sender's own
+// buffers. The store releases the buffers when it evicts the messages: see
+// [shmstore.Store.FreeUnusedOn].
 func (s *Sender) Lent() (exports shmstore.Device, messages int) {
 	s.mu.Lock()
 	e := s.exports

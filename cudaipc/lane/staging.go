@@ -9,16 +9,15 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// What a GPU does not reach where it lies is copied, piece by piece, into a staging
-// buffer that the GPU knows, and from there by the stream, while the CPU fills the
-// other piece; or the other way round. Pieces are so small that they are still in the CPU's cache then.
+// Memory that a GPU does not reach is copied, piece by piece, into a registered staging buffer, and
+// from there by the stream, while the CPU fills the other piece; or in the other direction. Pieces
+// are so small that they stay in the CPU's cache.
 const (
 	stagingPieceBytes = 1 << 20
 	stagingPieces     = 2
-	// maxStagings bounds the buffers of a device. A buffer is its stream's until the
-	// stream is through with it, and streams wait for other processes: so nobody
-	// waits for a buffer, and with more copies at once than that, the driver
-	// makes the others.
+	// maxStagings bounds the buffers of a device. A stream uses its buffer until it has passed the
+	// copies, and streams wait for other processes: so no call waits for a buffer, and for more
+	// concurrent copies the driver does the staging.
 	maxStagings = 4
 )
 
@@ -29,11 +28,11 @@ type staging struct {
 	host   cudaipc.HostMemory
 	pieces [stagingPieces]stagingPiece
 	next   int
-	broken bool // its words may never come
+	broken bool // its words may never be written
 }
 
-// stagingPiece is the CPU's when its word has reached seq: the stream has copied it
-// then, or filled it.
+// stagingPiece belongs to the CPU when its word has reached seq: the stream has copied it then, or
+// filled it.
 type stagingPiece struct {
 	mem  []byte
 	ptr  cudaipc.Ptr
@@ -60,8 +59,8 @@ func newStaging(d *device) (*staging, error) {
 	return st, nil
 }
 
-// copy has a stream copy data to dst. It returns when it has read all of the data;
-// the stream may have the last pieces still to copy.
+// copy copies data to dst on a stream. It returns when it has read all data; the stream may still
+// have the last pieces to copy.
 func (st *staging) copy(s cudaipc.Stream, dst cudaipc.Ptr, data []byte) error {
 	for len(data) > 0 {
 		p := &st.pieces[st.next]
@@ -84,8 +83,8 @@ func (st *staging) copy(s cudaipc.Stream, dst cudaipc.Ptr, data []byte) error {
 	return nil
 }
 
-// idle reports whether its last stream is through with it.
-func (st *staging) idle() bool {
+// isIdle reports whether its last stream has passed the copies.
+func (st *staging) isIdle() bool {
 	for i := range st.pieces {
 		if p := &st.pieces[i]; !p.word.Reached(p.seq) {
 			return false
@@ -96,12 +95,12 @@ func (st *staging) idle() bool {
 
 func (st *staging) close() error {
 	if err := st.host.Close(); err != nil {
-		return err // the device may still have it: the memory stays
+		return err // the device may still use it, so the memory stays mapped
 	}
 	return freeMemory(st.mem)
 }
 
-// await waits until a stream has written a word, or the device has failed, or ctx ends.
+// await waits until a stream has written a word, the device has failed, or ctx ends.
 func (d *device) await(ctx context.Context, word cudaipc.Word, v uint32) error {
 	if word.Reached(v) {
 		return nil
@@ -119,7 +118,7 @@ func (d *device) await(ctx context.Context, word cudaipc.Word, v uint32) error {
 	return nil
 }
 
-// takeStaging takes a buffer, or nil: then the driver copies.
+// takeStaging takes a buffer, or returns nil: then the driver does the staging.
 func (l *Lane) takeStaging(d *device) *staging {
 	st, err := d.takeStaging()
 	if err != nil {
@@ -128,12 +127,12 @@ func (l *Lane) takeStaging(d *device) *staging {
 	return st
 }
 
-// takeStaging takes a buffer that no stream uses; nil: there is none to be had. The
-// error says why there never will be another.
+// takeStaging takes a buffer that no stream uses; nil: none is free. An error is the reason why no
+// further buffer can be made.
 func (d *device) takeStaging() (*staging, error) {
 	d.mu.Lock()
 	for i, st := range d.stagings {
-		if st.idle() {
+		if st.isIdle() {
 			d.stagings = append(d.stagings[:i], d.stagings[i+1:]...)
 			d.mu.Unlock()
 			return st, nil
@@ -145,7 +144,7 @@ func (d *device) takeStaging() (*staging, error) {
 	}
 	d.mu.Unlock()
 	if full {
-		return nil, nil //nolint:nilnil // whoever asked has another way
+		return nil, nil //nolint:nilnil // the caller then uses the driver
 	}
 	st, err := newStaging(d)
 	if err != nil {
@@ -154,13 +153,13 @@ func (d *device) takeStaging() (*staging, error) {
 		d.mu.Unlock()
 		return nil, err
 	}
-	d.noteMade(st.close)
+	d.onClose(st.close)
 	return st, nil
 }
 
 func (d *device) giveStaging(st *staging) {
 	if st.broken {
-		return // it goes with the device
+		return // it is closed with the device
 	}
 	d.mu.Lock()
 	d.stagings = append(d.stagings, st)

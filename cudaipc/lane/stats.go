@@ -7,33 +7,31 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// Stats counts since the lane was opened.
+// Stats holds the counters of a lane, from its opening on.
 type Stats struct {
-	// What was sent with tensors on a GPU, by how they travelled.
+	// Messages with tensors on a GPU, by their mode.
 	Default Sent `json:"default"`
 	IPC     Sent `json:"cuda_ipc"`
 	Pool    Sent `json:"cuda_ipc_pool"`
-	// Of those that went through host memory although another mode was asked for:
-	// because that is not to be had ([Sender.Why] says why), because they had fewer
-	// bytes than the edge's least, or because the pool had no room.
+	// Messages that went through host memory although another mode was requested: because it does
+	// not work ([Sender.Why] has the reason), because they had fewer bytes than the edge's minimum,
+	// or because the pool had no space.
 	Fallbacks int64 `json:"fallbacks"`
 	Small     int64 `json:"small"`
 	Spilt     int64 `json:"spilt"`
-	// Failed were not sent because a copy failed.
+	// Failed counts messages that were not sent because a copy failed.
 	Failed int64 `json:"failed"`
-	// Registered are the segments in host memory that a GPU was told of, once each, so
-	// that it copies from and to them at full speed: the senders' own, those of large
-	// objects that tensors were copied to, and those that payloads were read in. Refused are
-	// those that it was not, or that it refused.
+	// Registered counts the segments of host memory that were registered with a GPU, once each, so
+	// that copies run at full speed: the senders' own, those of large objects that tensors were
+	// copied to, and those that payloads were read in. Refused counts segments that could not be
+	// registered.
 	Registered int64 `json:"registered"`
 	Refused    int64 `json:"refused"`
-	// What was copied from a payload to a GPU, or to a payload from there, through a
-	// staging buffer, because the GPU does not reach it where it lies; and what was left
-	// to the driver, for want of a buffer.
+	// Bytes that were copied between payloads and a GPU through a staging buffer, because the GPU
+	// does not reach the memory; and bytes that were left to the driver, without a free buffer.
 	StagedBytes   int64 `json:"staged_bytes"`
 	PageableBytes int64 `json:"pageable_bytes"`
-	// Open is the number of received messages with tensors on a GPU that are not
-	// settled.
+	// Open is the number of received messages with tensors on a GPU that are not settled.
 	Open int `json:"open"`
 }
 
@@ -48,11 +46,11 @@ func (l *Lane) Stats() Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.stats
-	s.Open = l.open
+	s.Open = l.openMessages
 	return s
 }
 
-// counters are all figures but Open, which is no counter.
+// counters returns all figures except Open, which is no counter.
 func (s *Stats) counters() []*int64 {
 	return []*int64{
 		&s.Default.Messages, &s.Default.Bytes, &s.IPC.Messages, &s.IPC.Bytes, &s.Pool.Messages, &s.Pool.Bytes,
@@ -60,17 +58,17 @@ func (s *Stats) counters() []*int64 {
 	}
 }
 
-// Plus adds up the figures of two lanes, up to the most that [Stats.Validate] takes.
+// Plus adds the figures of two lanes, up to the maximum of [Stats.Validate].
 func (s Stats) Plus(other Stats) Stats {
 	mine := s.counters()
 	for i, n := range other.counters() {
-		*mine[i] = min(*mine[i]+*n, mostCounted)
+		*mine[i] = min(*mine[i]+*n, maxCounted)
 	}
 	s.Open += other.Open
 	return s
 }
 
-// Since is what was counted after an earlier snapshot. What is open is open now.
+// Since returns the counts after an earlier snapshot. Open is the present number.
 func (s Stats) Since(earlier Stats) Stats {
 	mine := s.counters()
 	for i, n := range earlier.counters() {
@@ -79,33 +77,31 @@ func (s Stats) Since(earlier Stats) Stats {
 	return s
 }
 
-// mostCounted is more than anything counts to, and far from what 64 bits hold.
-const mostCounted = 1 << 53
+// maxCounted is more than any real count, and far from the range of 64 bits.
+const maxCounted = 1 << 53
 
-// Validate reports figures that nobody can have counted: they may come from
-// another process.
+// Validate refuses impossible figures: they may come from another process.
 func (s Stats) Validate() error {
 	for _, n := range append(s.counters(), new(int64(s.Open))) {
-		if *n < 0 || *n > mostCounted {
-			return fmt.Errorf("%w: %d is no figure of tensors: it is 0 to %d", cudaipc.ErrInvalid, *n, int64(mostCounted))
+		if *n < 0 || *n > maxCounted {
+			return fmt.Errorf("%w: %d is no figure of tensors: it is 0 to %d", cudaipc.ErrInvalid, *n, int64(maxCounted))
 		}
 	}
 	return nil
 }
 
-// OnCount has f called whenever a figure has changed, with locks held: f must not
-// wait, and not call the lane. It comes before the lane is used.
-func (l *Lane) OnCount(f func()) { l.counted = f }
+// OnCount sets a function that is called whenever a figure has changed, with locks held: f must not
+// block, and not call the lane. Call OnCount before the lane is used.
+func (l *Lane) OnCount(f func()) { l.onCount = f }
 
 func (l *Lane) count(f func(*Stats)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f(&l.stats)
-	l.counted()
+	l.onCount()
 }
 
-// choose decides how a value travels that was to travel by a mode. The only error is
-// the context's.
+// choose returns the mode of a value, given the requested one. The only error is the context's.
 func (s *Sender) choose(ctx context.Context, o *Outgoing, mode Mode, minBytes, sizeBytes int64) (Mode, error) {
 	l := s.lane
 	switch {
@@ -115,10 +111,10 @@ func (s *Sender) choose(ctx context.Context, o *Outgoing, mode Mode, minBytes, s
 		l.count(func(s *Stats) { s.Small++ })
 		return Default, nil
 	}
-	works := mode != Pool || o.dev == l.first // whether one GPU writes to another's memory is not to be relied on
+	works := mode != Pool || o.dev == l.firstDevice // one GPU may be unable to write to another's memory
 	if works {
 		var err error
-		if works, err = s.ready(ctx, mode); err != nil {
+		if works, err = s.prepareMode(ctx, mode); err != nil {
 			return Default, err
 		}
 	}
@@ -133,7 +129,7 @@ func (s *Sender) choose(ctx context.Context, o *Outgoing, mode Mode, minBytes, s
 	return mode, nil
 }
 
-// sent counts a message that was filled.
+// sent counts a filled message.
 func (l *Lane) sent(o *Outgoing) {
 	if o.dev == nil {
 		return

@@ -8,7 +8,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// eachFigure calls f with every figure that Stats has.
+// eachFigure calls f with every figure of Stats.
 func eachFigure(v reflect.Value, f func(reflect.Value)) {
 	if v.Kind() != reflect.Struct {
 		f(v)
@@ -19,7 +19,7 @@ func eachFigure(v reflect.Value, f func(reflect.Value)) {
 	}
 }
 
-// TestSumsOfStats: no figure is forgotten, and only what is open is no counter.
+// TestSumsOfStats: Plus, Since and Validate include all figures, and only Open is no counter.
 func TestSumsOfStats(t *testing.T) {
 	var a, b, sum, since Stats
 	n := int64(0)
@@ -35,18 +35,18 @@ func TestSumsOfStats(t *testing.T) {
 		t.Errorf("the sum is %+v, want %+v", got, sum)
 	}
 	if got := b.Since(a); got != since {
-		t.Errorf("what is new is %+v, want %+v", got, since)
+		t.Errorf("the difference is %+v, want %+v", got, since)
 	}
-	most := Stats{Spilt: mostCounted}
-	if got := most.Plus(a).Spilt; got != mostCounted {
-		t.Errorf("more than anything counts to, and some, is %d", got)
+	most := Stats{Spilt: maxCounted}
+	if got := most.Plus(a).Spilt; got != maxCounted {
+		t.Errorf("a sum above the maximum is %d", got)
 	}
 	eachFigure(reflect.ValueOf(&sum).Elem(), func(v reflect.Value) {
 		was := v.Int()
-		for _, bad := range []int64{-1, mostCounted + 1} {
+		for _, bad := range []int64{-1, maxCounted + 1} {
 			v.SetInt(bad)
 			if err := sum.Validate(); !errors.Is(err, cudaipc.ErrInvalid) {
-				t.Errorf("%d somewhere is no error: %v", bad, err)
+				t.Errorf("a figure of %d is no error: %v", bad, err)
 			}
 		}
 		v.SetInt(was)

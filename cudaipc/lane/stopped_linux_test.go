@@ -13,10 +13,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// slowDirectory answers nobody while it is stopped, as a host does.
+// slowDirectory does not answer while it is stopped, like a stopped host.
 type slowDirectory struct {
 	*directory
-	stopped chan struct{} // closed when it goes on
+	stopped chan struct{} // closed when it resumes
 	asked   chan lane.Name
 }
 
@@ -32,9 +32,9 @@ func (d *slowDirectory) Find(ctx context.Context, name lane.Name) (lane.Found, e
 	return d.directory.Find(ctx, name)
 }
 
-// TestDirectoryIsStopped: whoever waits for it holds up nobody who does not need it,
-// and nobody whose context ends.
-func TestDirectoryIsStopped(t *testing.T) {
+// TestStoppedDirectoryBlocksNoOthers: a call that waits for the directory blocks no call that does
+// not need it, and no call whose context ends.
+func TestStoppedDirectoryBlocksNoOthers(t *testing.T) {
 	dir := &slowDirectory{directory: newDirectory(t), asked: make(chan lane.Name)}
 	gpu := emul.Options{GranularityBytes: 1 << 16}
 	opts := lane.Options{Directory: dir, Pool: pool.Options{ArenaBytes: 1 << 20, MaxBytes: 3 << 20}}
@@ -49,7 +49,7 @@ func TestDirectoryIsStopped(t *testing.T) {
 		return lease
 	}
 	here, second, elsewhere := send(from), send(from), send(other)
-	third := send(from) // two fit an arena
+	third := send(from) // an arena has space for two
 	open := func(ctx context.Context, l shmstore.Lease) (*lane.Message, error) {
 		return to.lane.Open(ctx, l.Bytes())
 	}
@@ -71,10 +71,10 @@ func TestDirectoryIsStopped(t *testing.T) {
 			t.Errorf("asked for %v", name)
 		}
 	}
-	// Both turns are taken now.
+	// Both mutexes are held now: that of pools and that of arenas.
 	m, err := open(t.Context(), second)
 	if err != nil {
-		t.Fatalf("open what is mapped already: %v", err)
+		t.Fatalf("open a message in a mapped arena: %v", err)
 	}
 	for _, m := range []*lane.Message{m, known} {
 		if err := m.Close(); err != nil {
@@ -91,7 +91,7 @@ func TestDirectoryIsStopped(t *testing.T) {
 	}
 	close(dir.stopped)
 	go func() {
-		for range dir.asked { // what else there is to ask
+		for range dir.asked { // further questions
 		}
 	}()
 	for range 2 {
@@ -102,7 +102,7 @@ func TestDirectoryIsStopped(t *testing.T) {
 	close(dir.asked)
 }
 
-// slowDriver takes its time to open every GPU but the first.
+// slowDriver opens every GPU but the first slowly.
 type slowDriver struct {
 	cudaipc.Driver
 
@@ -117,8 +117,8 @@ func (d *slowDriver) Open(uuid cudaipc.UUID) (cudaipc.Device, error) {
 	return d.Driver.Open(uuid)
 }
 
-// TestOpeningHoldsUpNobody: a GPU that takes long to open.
-func TestOpeningHoldsUpNobody(t *testing.T) {
+// TestSlowOpenBlocksNoOthers: while a GPU is being opened slowly, other calls continue.
+func TestSlowOpenBlocksNoOthers(t *testing.T) {
 	driver, err := emul.New(emul.Options{Devices: 2})
 	if err != nil {
 		t.Fatal(err)

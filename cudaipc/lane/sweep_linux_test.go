@@ -15,11 +15,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
 
-// failing has one of the calls, or of the operations, of a GPU fail, or one answer of a
-// directory.
+// failing makes one call or one operation of a GPU fail, or one answer of a directory.
 type failing struct {
 	calls, steps, answers          atomic.Int64
-	failCall, failStep, failAnswer int64 // the number of the one that does; 0: none
+	failCall, failStep, failAnswer int64 // number of the one that fails
 	on                             atomic.Bool
 }
 
@@ -43,7 +42,7 @@ func (f *failing) options() emul.Options {
 	}
 }
 
-// failingDirectory has one of its answers be a refusal.
+// failingDirectory returns an error for one call.
 type failingDirectory struct {
 	*directory
 	f *failing
@@ -65,9 +64,10 @@ func (d failingDirectory) Find(ctx context.Context, name lane.Name) (lane.Found,
 
 func (f *failing) asked() bool { return f.on.Load() && f.answers.Add(1) == f.failAnswer }
 
-// TestEachCallFails has each call and each operation of the sender's GPU, and of the
-// receiver's, and each answer of the directory, fail in turn, while tensors are sent by all modes. What arrives is right or is
-// said to be broken, nobody waits for ever, release functions are called once, and nothing is left.
+// TestEachCallFails makes each call and each operation of the sender's GPU, of the receiver's, and
+// each answer of the directory fail in turn, while tensors are sent by all modes. A received tensor
+// is right or poisoned, no call waits for ever, release functions are called once, and no object is
+// left.
 func TestEachCallFails(t *testing.T) {
 	for name, fail := range map[string]func(n int64) *failing{
 		"call":      func(n int64) *failing { return &failing{failCall: n} },
@@ -125,7 +125,7 @@ func sweep(t *testing.T, f *failing, receiver bool) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := receive(ctx, to, lease.Bytes(), dst, data, lease.Release); err != nil && !told(err) {
+			if err := receive(ctx, to, lease.Bytes(), dst, data, lease.Release); err != nil && !isExpected(err) {
 				t.Errorf("receive by %v: %v", mode, err)
 			}
 		}
@@ -135,30 +135,30 @@ func sweep(t *testing.T, f *failing, receiver bool) {
 		select {
 		case <-back:
 		case <-ctx.Done():
-			t.Fatalf("by %v the sender's memory was never given back", mode)
+			t.Fatalf("by %v the sender's memory was never released", mode)
 		}
 		if n := released.Load(); n != 1 {
-			t.Errorf("by %v the sender's memory was given back %d times", mode, n)
+			t.Errorf("by %v the sender's memory was released %d times", mode, n)
 		}
 	}
 }
 
-// TestFailureWaitsForNoStream: what could not be sent, before the sender's stream was given
-// anything, does not wait for what that stream has to do.
+// TestFailureWaitsForNoStream: a send that fails before it has submitted copies does not wait for
+// the stream's earlier operations.
 func TestFailureWaitsForNoStream(t *testing.T) {
-	f := &failing{failAnswer: 2} // that the arena is published
+	f := &failing{failAnswer: 2} // the Publish of the arena
 	b := newBench(t, emul.Options{GranularityBytes: 1 << 16}, lane.Options{Directory: failingDirectory{newDirectory(t), f}})
 	src, _ := b.tensor(codec.DTypeUint8, 5000)
-	letGo := holdStream(t, b)
+	resume := holdStream(t, b)
 	f.on.Store(true)
 	if _, _, err := b.send(src, lane.Pool, 0, nil); !errors.Is(err, lane.ErrFull) {
 		t.Errorf("%v, want ErrFull", err)
 	}
-	letGo()
+	resume()
 }
 
-// TestSettledWithoutADevice: a message is settled when its streams are done, also when the
-// device that would say so cannot be had.
+// TestSettledWithoutADevice: a message is settled when its streams are done, also if the device of
+// its words cannot be opened.
 func TestSettledWithoutADevice(t *testing.T) {
 	var refuse atomic.Bool
 	no := errors.New("not today")
@@ -174,7 +174,7 @@ func TestSettledWithoutADevice(t *testing.T) {
 	from := newBench(t, emul.Options{}, lane.Options{})
 	src, _ := from.tensor(codec.DTypeUint8, 4096)
 	payload := newMapped(t, 1<<16).put(from, src)
-	l, err := lane.Open(t.Context(), lane.Options{Driver: driver, Device: emul.UUID(7)}) // which is not there
+	l, err := lane.Open(t.Context(), lane.Options{Driver: driver, Device: emul.UUID(7)}) // which does not exist
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,14 +203,14 @@ func TestSettledWithoutADevice(t *testing.T) {
 	}
 }
 
-// told reports whether an error says what went wrong.
-func told(err error) bool {
+// isExpected reports whether an error is the injected one or one of its consequences.
+func isExpected(err error) bool {
 	return errors.Is(err, errInjected) || errors.Is(err, cudaipc.ErrSticky) || errors.Is(err, lane.ErrPoisoned)
 }
 
-var errWrong = errors.New("other bytes, and nobody said so")
+var errWrong = errors.New("other bytes, without an error")
 
-// receive copies what was sent, and looks at it. It returns when the lease is given back.
+// receive copies a message and compares it. It returns after the release of the lease.
 func receive(ctx context.Context, to *bench, payload []byte, dst cudaipc.Ptr, want []byte, release func()) error {
 	m, err := to.lane.Open(ctx, payload)
 	if err != nil {
@@ -227,7 +227,7 @@ func receive(ctx context.Context, to *bench, payload []byte, dst cudaipc.Ptr, wa
 	select {
 	case <-given:
 	case <-ctx.Done():
-		return errors.New("the lease was never given back")
+		return errors.New("the lease was never released")
 	}
 	if err != nil {
 		return err

@@ -8,18 +8,17 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// Tensor is a dense array of numbers in the memory of a GPU, as it stands in a
-// value that is sent, at any depth, or that was received.
+// Tensor is a dense array of numbers in the memory of a GPU, at any depth of a value that is sent
+// or was received.
 type Tensor struct {
 	DType codec.DType
 	// Shape holds the dimensions, outermost first.
 	Shape []int
-	// Strides holds how many elements apart neighbours are along each dimension;
-	// nil for contiguous, in row-major order. A received tensor has some only if
-	// it is a view of its producer's own buffer.
+	// Strides holds the distance of neighbours along each dimension, in elements; nil for
+	// contiguous, in row-major order. A received tensor has strides only if it is a view of its
+	// producer's own buffer.
 	Strides []int
-	// Device is the GPU that the memory is on. In a value that is sent, the zero
-	// UUID is the lane's first.
+	// Device is the GPU of the memory. In a value that is sent, the zero UUID is the lane's first.
 	Device cudaipc.UUID
 	// Ptr is the address of the first element.
 	Ptr cudaipc.Ptr
@@ -30,13 +29,13 @@ var _ bundle.Source = (*Tensor)(nil)
 // TensorType implements bundle.Source.
 func (t *Tensor) TensorType() (codec.DType, []int) { return t.DType, t.Shape }
 
-// Bytes is how much the elements take without gaps.
+// Bytes returns the size of the elements without gaps.
 func (t *Tensor) Bytes() int64 {
 	sizeBytes, _ := extent(int64(t.DType.Size()), t.Shape, nil)
 	return sizeBytes
 }
 
-// String says what it is, such as "float32[2 3] on GPU-…", with the GPU if it is named.
+// String describes the tensor, such as "float32[2 3] on GPU-…", with the GPU if it is set.
 func (t *Tensor) String() string {
 	what := fmt.Sprintf("%v%v", t.DType, t.Shape)
 	if t.Device != (cudaipc.UUID{}) {
@@ -45,7 +44,7 @@ func (t *Tensor) String() string {
 	return what
 }
 
-// strides are those to pack it with: of a contiguous one, too.
+// strides returns Strides, or those of a contiguous tensor.
 func (t *Tensor) strides() []int {
 	if t.Strides != nil {
 		return t.Strides
@@ -53,7 +52,7 @@ func (t *Tensor) strides() []int {
 	return rowMajor(t.Shape)
 }
 
-// rowMajor is the strides of a contiguous tensor.
+// rowMajor returns the strides of a contiguous tensor.
 func rowMajor(shape []int) []int {
 	s := make([]int, len(shape))
 	step := 1

@@ -14,16 +14,15 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/pool"
 )
 
-// TestReadersGiveBack: a reader that gets no more messages lets go of arenas that
-// their owner has given back, and of the dead's, once nothing there is read: they would keep
-// memory of the GPU in use.
-func TestReadersGiveBack(t *testing.T) {
+// TestReadersUnmapUnusedArenas: a reader without new messages unmaps withdrawn arenas, and those of
+// dead owners, once no message reads them: they would keep memory of the GPU in use.
+func TestReadersUnmapUnusedArenas(t *testing.T) {
 	from, to, dir := pair(t, lane.Options{Pool: pool.Options{ArenaBytes: 1 << 20, MaxBytes: 2 << 20}})
 	src, data := from.tensor(codec.DTypeUint8, 400<<10)
 	imports := func() int { return to.driver.Usage().Imports }
 	var open []*lane.Message
 	for range 3 { // two to an arena
-		open = append(open, hand(from, to, src))
+		open = append(open, handOverPool(from, to, src))
 	}
 	if imports() != 2 {
 		t.Fatalf("%d arenas are mapped", imports())
@@ -49,7 +48,7 @@ func TestReadersGiveBack(t *testing.T) {
 	close(dir.done)
 	lane.Tidy(t, to.lane)
 	if imports() != 1 {
-		t.Errorf("%d arenas of the dead are mapped, of one that is read", imports())
+		t.Errorf("%d arenas of a dead owner are mapped, of one that is read", imports())
 	}
 	if got := to.unwrap(open[0]).(*lane.Tensor); !bytes.Equal(to.read(got), data) {
 		t.Error("other bytes")
@@ -57,13 +56,13 @@ func TestReadersGiveBack(t *testing.T) {
 	settled(t, open[0])
 	lane.Tidy(t, to.lane)
 	if imports() != 0 {
-		t.Errorf("%d arenas of the dead are mapped", imports())
+		t.Errorf("%d arenas of a dead owner are mapped", imports())
 	}
 }
 
-// TestGivingBackWaitsForNobody: a stream that never ends, which the driver waits for
-// when it unmaps something, does not keep messages from being opened.
-func TestGivingBackWaitsForNobody(t *testing.T) {
+// TestUnmapDoesNotBlockOpen: an unmap that waits in the driver for a stream does not delay the
+// opening of messages.
+func TestUnmapDoesNotBlockOpen(t *testing.T) {
 	dir := newDirectory(t)
 	dead := newDirectory(t)
 	gpu := emul.Options{GranularityBytes: 1 << 16}
@@ -79,15 +78,15 @@ func TestGivingBackWaitsForNobody(t *testing.T) {
 		}
 		settled(t, m)
 	}
-	settle(hand(old, to, src))
+	settle(handOverPool(old, to, src))
 	close(dead.done)
 	src, _ = from.tensor(codec.DTypeUint8, 100)
-	settle(hand(from, to, src)) // which finds that the other one is dead
+	settle(handOverPool(from, to, src)) // finds that the other owner is dead
 }
 
-// TestGivingBackOnce: the owner dies while somebody asks whether it has given its memory
-// back, and somebody else finds it dead. What is closed twice may be another's by then.
-func TestGivingBackOnce(t *testing.T) {
+// TestArenaIsUnmappedOnce: an owner dies while one call asks whether it has withdrawn an arena, and
+// another call finds it dead. A second unmap could hit a later mapping.
+func TestArenaIsUnmappedOnce(t *testing.T) {
 	dir := &dying{directory: newDirectory(t)}
 	gpu := emul.Options{GranularityBytes: 1 << 16}
 	from := newBench(t, gpu, lane.Options{Directory: dir.directory})
@@ -100,7 +99,7 @@ func TestGivingBackOnce(t *testing.T) {
 	})
 	to := newBench(t, gpu, lane.Options{Driver: driver, Directory: dir})
 	src, _ := from.tensor(codec.DTypeUint8, 100)
-	m := hand(from, to, src)
+	m := handOverPool(from, to, src)
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +123,7 @@ func TestGivingBackOnce(t *testing.T) {
 // dying is a directory whose owner may die before it has answered.
 type dying struct {
 	*directory
-	asked func() // once; nil: it lives
+	asked func() // called once; nil: the owner lives
 }
 
 func (d *dying) Find(ctx context.Context, name lane.Name) (lane.Found, error) {
@@ -135,7 +134,7 @@ func (d *dying) Find(ctx context.Context, name lane.Name) (lane.Found, error) {
 	return d.directory.Find(ctx, name)
 }
 
-// watched is a driver that says which imported arenas are unmapped.
+// watched is a driver that reports the imported arenas that are unmapped.
 type watched struct {
 	cudaipc.Driver
 	unmaps func(cudaipc.Arena)

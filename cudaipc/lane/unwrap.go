@@ -6,19 +6,19 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// unwrapping is the copies that take the tensors of a message elsewhere.
+// unwrapping collects the copies of a message's tensors.
 type unwrapping struct {
 	ops    []cudaipc.Op
 	staged []hostCopy
 }
 
-// hostCopy takes bytes to a GPU that it cannot read where they lie.
+// hostCopy is a copy of host memory that the GPU cannot read in place.
 type hostCopy struct {
 	dst  cudaipc.Ptr
 	data []byte
 }
 
-// tensor makes room for a tensor, and notes the copies that fill it.
+// tensor allocates memory for a tensor, and adds the copies that fill it.
 func (u *unwrapping) tensor(m *Message, dev *device, i int, uuid cudaipc.UUID, alloc func(sizeBytes int64) (cudaipc.Ptr, error)) (*Tensor, error) {
 	t := &m.bundle.Tensors[i]
 	to := &Tensor{DType: t.DType, Shape: t.Shape, Device: uuid}
@@ -42,27 +42,27 @@ func (u *unwrapping) tensor(m *Message, dev *device, i int, uuid cudaipc.UUID, a
 	return to, nil
 }
 
-// readable is where a device reads a part of the payload, if it does.
+// readable returns the device address of a part of the payload, if the device can read it in place.
 func (m *Message) readable(dev *device, data []byte) (cudaipc.Ptr, bool) {
 	h, offset := m.lane.maps.find(data)
-	if h == nil || !h.serves(m.size) {
+	if h == nil || !h.isReadInPlace(m.size) {
 		return 0, false
 	}
-	host := h.on(dev)
+	host := h.registeredOn(dev)
 	if host == nil {
 		return 0, false
 	}
 	return host.Ptr(offset), true
 }
 
-// stage has a stream copy what the GPU does not read where it is.
-func (m *Message) stage(dev *device, s cudaipc.Stream, copies []hostCopy) error {
+// copyStaged copies host memory through a staging buffer.
+func (m *Message) copyStaged(dev *device, s cudaipc.Stream, copies []hostCopy) error {
 	if len(copies) == 0 {
 		return nil
 	}
 	st := m.lane.takeStaging(dev)
 	if st == nil {
-		return m.leave(s, copies)
+		return m.copyPageable(s, copies)
 	}
 	defer dev.giveStaging(st)
 	for _, c := range copies {
@@ -74,9 +74,9 @@ func (m *Message) stage(dev *device, s cudaipc.Stream, copies []hostCopy) error 
 	return nil
 }
 
-// leave leaves copies of pageable memory to the driver.
-func (m *Message) leave(s cudaipc.Stream, copies []hostCopy) error {
-	if err := m.reads(s); err != nil {
+// copyPageable leaves copies of pageable memory to the driver.
+func (m *Message) copyPageable(s cudaipc.Stream, copies []hostCopy) error {
+	if err := m.addReader(s); err != nil {
 		return err
 	}
 	for _, c := range copies {

@@ -7,28 +7,26 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// How the watcher waits: it looks again and again for as long as an answer
-// usually takes, and then with pauses that grow. It looks at host memory; whether
-// a device has failed, which is a call of its driver, it asks once in a while.
+// The watcher spins for spinFor, and then sleeps between checks, with growing pauses. It reads host
+// memory; whether a device has failed, which is a call of its driver, it polls every pollEvery.
 const (
-	spinFor  = 50 * time.Microsecond
-	firstNap = 20 * time.Microsecond
-	lastNap  = time.Millisecond
-	askEvery = time.Millisecond
+	spinFor   = 50 * time.Microsecond
+	minPause  = 20 * time.Microsecond
+	maxPause  = time.Millisecond
+	pollEvery = time.Millisecond
 )
 
-// watch is something that the watcher looks at until it has happened.
+// watch is a condition that the watcher checks until it is true.
 type watch struct {
 	happened func() bool // must not block
-	dev      *device     // that ends it, too, when it has failed
+	dev      *device     // a failure of the device ends the watch, too
 	then     func()      // called once, on the watcher's goroutine; must not block
 }
 
-// watcher is one goroutine that waits for words, and is there only while there
-// is something to wait for.
+// watcher is one goroutine that waits for words. It runs only while there are watches.
 type watcher struct {
 	mu      sync.Mutex
-	coming  []watch
+	added   []watch
 	running bool
 	idle    *sync.Cond // signalled when the goroutine ends
 }
@@ -39,19 +37,18 @@ func newWatcher() *watcher {
 	return w
 }
 
-// add has the watcher call then as soon as happened reports true, or the device
-// has failed.
+// add makes the watcher call then as soon as happened returns true, or the device has failed.
 func (w *watcher) add(dev *device, happened func() bool, then func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.coming = append(w.coming, watch{happened, dev, then})
+	w.added = append(w.added, watch{happened, dev, then})
 	if !w.running {
 		w.running = true
 		go w.run()
 	}
 }
 
-// wait returns when there is nothing left to wait for.
+// wait returns when there are no watches.
 func (w *watcher) wait() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -62,21 +59,21 @@ func (w *watcher) wait() {
 
 func (w *watcher) run() {
 	var open []watch
-	nap, lastSeen, lastAsked := firstNap, time.Now(), time.Now()
+	nap, lastSeen, lastAsked := minPause, time.Now(), time.Now()
 	for {
-		came, more := w.take(&open)
+		came, more := w.takeAdded(&open)
 		if !more {
 			return
 		}
 		now := time.Now()
-		ask := now.Sub(lastAsked) >= askEvery
+		ask := now.Sub(lastAsked) >= pollEvery
 		if ask {
 			lastAsked = now
 		}
 		left := open[:0]
 		for _, o := range open {
 			if ask {
-				o.dev.ask()
+				o.dev.pollFailure()
 			}
 			if o.happened() || o.dev.failed.Load() {
 				o.then()
@@ -89,23 +86,23 @@ func (w *watcher) run() {
 		open = left
 		switch {
 		case came:
-			nap, lastSeen = firstNap, now
+			nap, lastSeen = minPause, now
 		case now.Sub(lastSeen) > spinFor:
-			time.Sleep(nap) //nolint:forbidigo // streams write words, and wake nobody
-			nap = min(2*nap, lastNap)
+			time.Sleep(nap) //nolint:forbidigo // a stream's write of a word wakes no goroutine
+			nap = min(2*nap, maxPause)
 		}
 	}
 }
 
-// take adds what has come to open. It reports false, and the watcher is no more,
-// when there is nothing to wait for.
-func (w *watcher) take(open *[]watch) (came, more bool) {
+// takeAdded appends the added watches to open. It returns false, and the watcher ends, when there
+// are none.
+func (w *watcher) takeAdded(open *[]watch) (came, more bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	came = len(w.coming) > 0
-	*open = append(*open, w.coming...)
-	clear(w.coming)
-	w.coming = w.coming[:0]
+	came = len(w.added) > 0
+	*open = append(*open, w.added...)
+	clear(w.added)
+	w.added = w.added[:0]
 	if len(*open) == 0 {
 		w.running = false
 		w.idle.Broadcast()
@@ -114,5 +111,5 @@ func (w *watcher) take(open *[]watch) (came, more bool) {
 	return came, true
 }
 
-// reached is a watch's condition for a word.
+// reached returns the condition of a watch for a word.
 func reached(word cudaipc.Word, v uint32) func() bool { return func() bool { return word.Reached(v) } }

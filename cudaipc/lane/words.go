@@ -6,29 +6,29 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// A lease on device memory has two words in memory that this process alone
-// writes, on a cache line of its own:
+// A lease on device memory has two words in memory that only this process writes, on a cache line
+// of its own:
 //
 //	offset  size  word    written by               waited for by
 //	     0     4  mirror  the watcher              the streams that read
 //	     4     4  ack     the stream behind them   the watcher
 //
-// The mirror says what the producer's ready word says, but that the watcher
-// also raises it when the producer is dead: so no stream waits for the dead. Both
-// count up with every lease on the line, in a circle.
+// The mirror has the value of the producer's ready word, but the watcher also raises it when the
+// producer is dead: so no stream waits for a dead process. Both count up with every lease on the
+// line, with wraparound.
 const (
 	lineBytes = 64
 	mirrorAt  = 0
 	ackAt     = 4
 )
 
-// line is the words of one lease.
+// line holds the words of one lease.
 type line struct {
 	mirror, ack cudaipc.Word
-	seq         uint32 // of the lease that has it now
+	seq         uint32 // number of the present lease
 }
 
-// words hands out lines. It is the lane's, under its lock.
+// words allocates lines. The device's lock guards it.
 type words struct {
 	mem  []byte
 	host cudaipc.HostMemory
@@ -55,8 +55,8 @@ func newWords(dev cudaipc.Device, lines int) (*words, error) {
 	return w, nil
 }
 
-// take returns a line with a new sequence number, or nil when all are in use.
-func (w *words) take() *line {
+// takeLine returns a line with a new sequence number, or nil when all are in use.
+func (w *words) takeLine() *line {
 	if len(w.free) == 0 {
 		return nil
 	}
@@ -66,13 +66,12 @@ func (w *words) take() *line {
 	return l
 }
 
-// give takes a line back. Whatever its streams were to wait for is there, and
-// nothing writes it any more.
-func (w *words) give(l *line) { w.free = append(w.free, l) }
+// giveLine frees a line. Its streams wait for none of its words any more, and none writes to it.
+func (w *words) giveLine(l *line) { w.free = append(w.free, l) }
 
 func (w *words) close() error {
 	if err := w.host.Close(); err != nil {
-		return err // the device may still have it: the memory stays
+		return err // the device may still use it, so the memory stays mapped
 	}
 	return freeMemory(w.mem)
 }

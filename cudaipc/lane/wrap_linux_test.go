@@ -10,9 +10,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/lane"
 )
 
-// TestStreamsOfOthers: tensors are sent behind, and read on, streams that are another
-// library's, and messages are not given back before those are done.
-func TestStreamsOfOthers(t *testing.T) {
+// TestWrappedStreams: tensors are sent after the operations of a wrapped stream of another library,
+// and read on one; messages are not released before such streams are done.
+func TestWrappedStreams(t *testing.T) {
 	b := newBench(t, emul.Options{}, lane.Options{})
 	src, data := b.tensor(codec.DTypeUint8, 4096)
 	first := b.alloc(4096)
@@ -26,7 +26,7 @@ func TestStreamsOfOthers(t *testing.T) {
 	reader := wrap(cudaipc.LegacyStream)
 	defer func() { _ = reader.Close() }()
 	theirs := b.s
-	letGo := holdStream(t, b)
+	resume := holdStream(t, b)
 	b.submit(cudaipc.Op{Kind: cudaipc.OpCopy, Dst: first, Src: src.Ptr, Bytes: 4096}) // they make the tensor
 	b.s = wrap(theirs.Raw())
 	h := b.mustSend(&lane.Tensor{DType: codec.DTypeUint8, Shape: []int{4096}, Ptr: first}, lane.Pool)
@@ -43,7 +43,7 @@ func TestStreamsOfOthers(t *testing.T) {
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
 	}
-	letGo()
+	resume()
 	settled(t, m)
 	b.sync(reader)
 	if !bytes.Equal(b.read(v.(*lane.Tensor)), data) {

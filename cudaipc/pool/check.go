@@ -7,14 +7,14 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/tlsf"
 )
 
-// The invariants that Check names. Those of an arena's ranges have the names of
-// package tlsf, after "ranges: ".
+// The invariants that Check names. Those of an arena's ranges have the names of package tlsf, after
+// "ranges: ".
 const (
 	InvariantSlots   = "slots"         // a slot is free or in use, and counted once
 	InvariantWords   = "words"         // no word is ahead of its slot
 	InvariantBounds  = "chunk bounds"  // chunks lie in an arena of the pool
 	InvariantOverlap = "chunk overlap" // no two chunks share a byte
-	InvariantArenas  = "arenas"        // they add up, within the bound, and have as many chunks as are known
+	InvariantArenas  = "arenas"        // they add up, within the bound, and have as many chunks as the pool
 	rangesPrefix     = "ranges: "
 )
 
@@ -35,8 +35,8 @@ func (c *checker) report(invariant, format string, args ...any) {
 	}
 }
 
-// Check compares everything the pool knows twice, and returns what does not
-// agree: nothing, unless there is a bug.
+// Check compares the pool's redundant records, and returns the contradictions: none, unless there
+// is a bug.
 func (p *Pool) Check() []Violation {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -66,7 +66,7 @@ func (p *Pool) Check() []Violation {
 	return c.found
 }
 
-// checkArena looks at the chunks of one arena.
+// checkArena checks the chunks of one arena.
 func (c *checker) checkArena(a *arena, chunks []chunk) {
 	for _, v := range a.ranges.Check() {
 		c.report(rangesPrefix+v.Invariant, "arena %d: %s", a.number, v.Detail)
@@ -89,7 +89,7 @@ func (c *checker) checkArena(a *arena, chunks []chunk) {
 	}
 }
 
-// Check is [Pool.Check] for the pieces that exports are.
+// Check is [Pool.Check] for the exports' slots.
 func (e *Exports) Check() []Violation {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -100,13 +100,13 @@ func (e *Exports) Check() []Violation {
 	c.checkSlots(e.slots)
 	for number, release := range e.kept {
 		if release != nil && !e.slots.state[number].inUse() {
-			c.report(InvariantSlots, "slot %d is not in use and keeps something", number)
+			c.report(InvariantSlots, "slot %d is not in use and has a release function", number)
 		}
 	}
 	return c.found
 }
 
-// checkSlots looks at who uses which slot, and at the words.
+// checkSlots checks the states of the slots, and the words.
 func (c *checker) checkSlots(s *slots) {
 	listed := make([]bool, len(s.state))
 	for want, numbers := range map[slotState][]uint32{slotFree: s.free, slotLate: s.late} {
@@ -133,5 +133,5 @@ func (c *checker) checkSlots(s *slots) {
 	}
 }
 
-// ahead compares in a circle.
+// ahead compares with wraparound.
 func ahead(word, generation uint32) bool { return int32(word-generation) > 0 }

@@ -7,7 +7,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/emul"
 )
 
-// TestCheckFindsDamage breaks every invariant by hand and expects its name.
+// TestCheckFindsDamage breaks each invariant by hand and expects its name.
 func TestCheckFindsDamage(t *testing.T) {
 	machine := newMachine(t, emul.Options{})
 	for _, tc := range []struct {

@@ -21,7 +21,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// childVariable makes the test binary a reader process instead.
+// childVariable makes the test binary a reader process.
 const childVariable = "OMNIBUS_POOL_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -35,19 +35,19 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// What a parent asks of its child, each with a handle. The child answers with the
-// command when it has looked at both memories and found what was written there.
+// The commands of a parent, each with a handle. The child answers with the command after it has
+// checked the contents of both memories.
 const (
 	askArena   = 'a' // import the arena that comes with it
 	askTake    = 't' // take and keep
 	askPin     = 'p' // pin and keep
 	askRead    = 'r' // take and release
-	askLook    = 'l' // look again at what is kept
-	askRelease = 'd' // release what was kept first
+	askLook    = 'l' // check all kept objects
+	askRelease = 'd' // release the oldest kept object
 )
 
-// place is the payload of an object with a chunk: where the chunk is, and the seed
-// of its contents.
+// place is the payload of an object with a chunk: the chunk's position, and the seed of its
+// contents.
 type place struct {
 	Arena         uint32
 	Bytes         uint32
@@ -103,7 +103,7 @@ func (m *mover) do(ops ...cudaipc.Op) error {
 	return m.stream.Synchronize(ctx)
 }
 
-// write fills a chunk, and says that it is ready.
+// write fills a chunk, and writes its ready word.
 func (m *mover) write(c Chunk, seed uint64) error {
 	contents(m.buffer[:c.Bytes], seed)
 	return m.do(
@@ -112,7 +112,7 @@ func (m *mover) write(c Chunk, seed uint64) error {
 	)
 }
 
-// look compares a chunk with what was written there.
+// look compares a chunk with the contents of its seed.
 func (m *mover) look(at cudaipc.Ptr, sizeBytes int64, seed uint64) error {
 	if sizeBytes == 0 {
 		return nil
@@ -129,7 +129,7 @@ func (m *mover) look(at cudaipc.Ptr, sizeBytes int64, seed uint64) error {
 	return nil
 }
 
-// reader is the child: it attaches over descriptor 3 and does what it is asked.
+// reader is the child: it attaches over descriptor 3 and executes the parent's commands.
 type reader struct {
 	*shmstore.Reader
 	conn   *net.UnixConn
@@ -164,7 +164,7 @@ func runChild() error {
 	for {
 		n, oobn, _, _, err := r.conn.ReadMsgUnix(request, rights)
 		if err != nil || n == 0 {
-			return nil //nolint:nilerr // the parent is done
+			return nil //nolint:nilerr // the parent has closed the connection
 		}
 		var h shmstore.Handle
 		if err := h.UnmarshalBinary(request[1:]); err != nil {
@@ -228,7 +228,7 @@ func (r *reader) importArena(number uint32, sizeBytes int64, rights []byte) erro
 	return err
 }
 
-// look compares both memories of an object with what was written there.
+// look compares both memories of an object with the contents of its seed.
 func (r *reader) look(lease *shmstore.Lease) error {
 	p, err := decodePlace(lease.Bytes())
 	if err != nil {
@@ -237,7 +237,7 @@ func (r *reader) look(lease *shmstore.Lease) error {
 	return r.mover.look(r.arenas[p.Arena].Base()+cudaipc.Ptr(p.Offset), int64(p.Bytes), p.Seed)
 }
 
-// child is the parent's side of it.
+// child is the parent's side of a reader process.
 type child struct {
 	*exec.Cmd
 	conn  *net.UnixConn
@@ -280,7 +280,7 @@ func startChild(t *testing.T, point string) *child {
 	return c
 }
 
-// awaitDeath waits until the kernel says that the child was killed.
+// awaitDeath waits until the kernel reports that the child was killed.
 func (c *child) awaitDeath(t *testing.T) {
 	t.Helper()
 	poll := []unix.PollFd{{Fd: int32(c.pidfd), Events: unix.POLLIN}}

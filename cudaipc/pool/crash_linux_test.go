@@ -18,7 +18,7 @@ func contextWithLimit() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), limit)
 }
 
-// producer is a store with a pool, and what it takes to fill both.
+// producer is a store with a pool, and the stream that fills chunks.
 type producer struct {
 	store  *shmstore.Store
 	pool   *Pool
@@ -47,7 +47,7 @@ func newProducer(t *testing.T, opts Options) *producer {
 	return p
 }
 
-// check looks at both memories.
+// check checks both memories.
 func (p *producer) check(t *testing.T) {
 	t.Helper()
 	wantClean(t, p.store.Check())
@@ -80,7 +80,7 @@ func (p *producer) mustPut(t *testing.T, deviceBytes int64, charge shmstore.Read
 	return h, c
 }
 
-// introduce gives a child all arenas that there are.
+// introduce sends all arenas to a child.
 func (p *producer) introduce(c *child) error {
 	for number, arena := range p.arenas {
 		h := shmstore.Handle{Gen: 1, Slot: number, Size: uint64(arena.Bytes())}
@@ -91,17 +91,17 @@ func (p *producer) introduce(c *child) error {
 	return nil
 }
 
-// oneArena is a pool of two large pieces.
+// oneArena configures a pool of two large pieces.
 var oneArena = Options{ArenaBytes: minArenaBytes, MaxBytes: minArenaBytes, Slots: 64}
 
-// TestKilledAtFaultpoints kills a reader process at each named place while it
-// reads, or holds, an object with a chunk. What it held is there for others after
-// it was removed, not before, and what somebody else holds is left alone.
+// TestKilledAtFaultpoints kills a reader process at each fault point while it reads, or holds, an
+// object with a chunk. After its removal, not before, the objects that it held can be evicted;
+// objects that another reader holds stay.
 func TestKilledAtFaultpoints(t *testing.T) {
 	for _, tc := range []struct {
 		point    string
 		admitted bool
-		raced    bool // the death may come before the grant, which then fails
+		raced    bool // the reader may die before the grant, which then fails
 		command  byte
 	}{
 		{point: "attach-before-ledger"},
@@ -156,7 +156,7 @@ func TestKilledAtFaultpoints(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			for range 3 { // all of it is used again, but what the other one holds
+			for range 3 { // all chunks are reused, except the other reader's
 				p.mustPut(t, half, 0)
 				p.check(t)
 			}
@@ -177,8 +177,8 @@ func TestKilledAtFaultpoints(t *testing.T) {
 	}
 }
 
-// TestChunksAreReusedWhenTheyAreReleased has a reader in another process hold
-// chunks and look at them again and again, while all others change hands.
+// TestChunksAreReusedWhenTheyAreReleased has a reader in another process hold chunks and check
+// their contents repeatedly, while all other chunks are reused.
 func TestChunksAreReusedWhenTheyAreReleased(t *testing.T) {
 	p := newProducer(t, oneArena)
 	c := startChild(t, "")
@@ -218,7 +218,7 @@ func TestChunksAreReusedWhenTheyAreReleased(t *testing.T) {
 			if err := c.ask(askLook, shmstore.Handle{}); err != nil {
 				t.Fatal(err)
 			}
-		default: // for nobody: room that is used again at once
+		default: // without readers: the space is reused at once
 			if _, _, err := p.put(random.Int64N(p.pool.MaxBytes()), 0); err != nil {
 				if !errors.Is(err, shmstore.ErrFull) {
 					t.Fatal(err)

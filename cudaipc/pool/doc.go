@@ -1,42 +1,40 @@
-// Package pool gives a store a second memory, on a GPU: [Pool] and [Exports] are
-// devices of package shmstore, whose pieces belong to objects and live as long as
-// they do.
+// Package pool adds a second memory, on a GPU, to a store: [Pool] and [Exports] are devices of
+// package shmstore, whose pieces belong to objects and live as long as they do.
 //
 // # Pools
 //
-// A [Pool] has arenas, which it gets from a cudaipc.Device when the pieces in use
-// do not fit those that it has, up to a bound. Each piece of a pool is a chunk of
-// an arena. An arena that has been empty for a while is given back, save the
-// first one, so that an empty pool always has room.
+// A [Pool] has arenas, which it gets from a cudaipc.Device when the pieces in use do not fit the
+// present ones, up to a bound. Each piece of a pool is a chunk of an arena. An arena that has been
+// empty for a while is closed, except the first one, so that an empty pool always has space.
 //
-// On a device without memory that descriptors stand for, arenas are allocations that
-// others open by a handle ([Handled]). They stay until the pool is closed: CUDA does
-// not allow freeing what another process has open.
+// On a device without descriptors, arenas are allocations that other processes open by a handle
+// ([HandleArena]). They stay until the pool is closed: CUDA does not allow freeing memory that
+// another process has open.
 //
 // # Exports
 //
-// [Exports] keeps memory that is somebody else's. A piece of it takes no room: it
-// is a function that gives the memory back to its owner.
+// [Exports] retains memory of other owners. Its pieces take no space: a piece is a function that
+// releases the memory to its owner.
 //
 // # Words
 //
-// Every piece has a slot in the words segment, which other processes map for
-// reading: there they see when its contents are ready, or that they never will
-// be. Slots are used again with a new generation, and a piece is named by both,
-// so what is said of an old one is never taken for the new one.
+// Every piece has a slot in the words segment, which other processes map for reading: the slot
+// tells them when the contents are ready, or that they never will be. Slots are reused with a new
+// generation, and a piece is named by slot and generation, so a message about an old piece never
+// matches the new one.
 //
-// # Who may free what
+// # Freeing pieces
 //
-// The store frees a piece when its object goes, which only it can know, and never
-// asks what a stream is doing. Readers release their leases when their streams are
-// done. Whoever fills the piece may still be at it: a reader that died, say, has
-// given up its debt. So a piece whose word is not there yet is late when it is
-// freed, and is not given out before it is. Whoever gives a reservation up waits
-// until its own streams do not touch the piece, and then has it Fail. A piece that
-// nobody has asked about, with Chunk or Piece, no stream touches: it needs neither.
+// The store frees a piece when its object is evicted, which the store alone decides, and does not
+// wait for streams. Readers release their leases when their streams are done. The producer's stream
+// may still write to a piece that is freed, for instance after its reader died. So a piece whose
+// ready word was not written is late when it is freed, and is allocated again only after the word
+// is written. A producer that aborts a reservation waits until its own streams do not touch the
+// piece, and then calls Fail. No stream touches a piece before Chunk or Piece was called for it:
+// such a piece needs neither.
 //
 // # Concurrency
 //
-// Allocate, Free and Grow are for the store's writer. All other methods are safe
-// for concurrent use; those that name a piece are for whoever holds it.
+// Allocate, Free and Grow are for the store's writer. All other methods are safe for concurrent
+// use; those that name a piece are for its holder.
 package pool

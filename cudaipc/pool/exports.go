@@ -9,21 +9,19 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// Exports keeps memory that is somebody else's as long as objects tell others
-// about it. It is a device for one store, with pieces that take no room: what is
-// bounded is their number.
+// Exports retains memory of other owners while objects refer to it. It is a device for one store,
+// with pieces that take no space: their number is bounded.
 type Exports struct {
 	mu     sync.Mutex
 	slots  *slots
-	kept   []func() // by slot; nil: nothing is kept
+	kept   []func() // release functions by slot; nil: none
 	closed bool
 }
 
 var _ shmstore.Device = (*Exports)(nil)
 
-// NewExports makes room for so many pieces; 0 means 4096. The device is for the
-// words alone: it stays the caller's and is closed after. The errors are those of
-// [New].
+// NewExports makes exports with n slots; 0 means 4096. The device writes the words; the caller
+// closes it after the exports. The errors are those of [New].
 func NewExports(dev cudaipc.Device, n int) (*Exports, error) {
 	if n == 0 {
 		n = defaultSlots
@@ -39,13 +37,13 @@ func NewExports(dev cudaipc.Device, n int) (*Exports, error) {
 	return &Exports{slots: slots, kept: make([]func(), n)}, nil
 }
 
-// ID names the exports in all processes. It was drawn at random.
+// ID names the exports in all processes. It is random.
 func (e *Exports) ID() [16]byte { return e.slots.id }
 
-// Words is the words segment, for passing on. It stays the exports' own.
+// Words is the words segment, for other processes. The exports close it.
 func (e *Exports) Words() *shmstore.Segment { return e.slots.segment }
 
-// MaxBytes is no bound: the memory is there already.
+// MaxBytes returns no bound: pieces take no memory of the exports.
 func (e *Exports) MaxBytes() int64 { return math.MaxInt64 }
 
 // Pieces is the number of pieces in use.
@@ -55,28 +53,26 @@ func (e *Exports) Pieces() int {
 	return e.slots.used()
 }
 
-// Late is [Pool.Late] for pieces that take no room.
+// Late is [Pool.Late] for exports.
 func (e *Exports) Late() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.slots.late)
 }
 
-// Allocate gives out a piece that keeps nothing yet. The size is for the figures
-// of the store.
+// Allocate returns a piece without a release function. The size is for the store's figures.
 func (e *Exports) Allocate(sizeBytes int64) (piece uint32, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed || sizeBytes < 0 {
 		return 0, false
 	}
-	e.slots.catchUp(func(uint32) {})
-	return e.slots.take()
+	e.slots.reclaimLate(func(uint32) {})
+	return e.slots.allocate()
 }
 
-// Keep has release called when the piece is freed, once, by the store's writer:
-// it must not wait for anybody. Until then the memory stays as it is. It is called
-// once for a piece, by whoever holds it.
+// Keep sets the function that the store's writer calls once when the piece is freed: it must not
+// block. Until then the memory stays unchanged. The holder of a piece calls Keep once.
 func (e *Exports) Keep(piece uint32, release func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -87,39 +83,39 @@ func (e *Exports) Keep(piece uint32, release func()) {
 	e.kept[piece] = release
 }
 
-// Free gives what the piece keeps back to its owner.
+// Free frees a piece and calls its release function.
 func (e *Exports) Free(piece uint32) {
-	if release := e.forget(piece); release != nil {
+	if release := e.takeRelease(piece); release != nil {
 		release()
 	}
 }
 
-// forget takes a piece back, and returns what gives its memory back.
-func (e *Exports) forget(piece uint32) (release func()) {
+// takeRelease frees a piece, and returns its release function.
+func (e *Exports) takeRelease(piece uint32) (release func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.slots.mustBeUsed("Free", piece)
 	release, e.kept[piece] = e.kept[piece], nil
-	e.slots.giveBack(piece)
+	e.slots.release(piece)
 	return release
 }
 
-// Piece names a piece, for whoever holds it: see [Pool.Chunk].
+// Piece returns the names and words of a piece to its holder: see [Pool.Chunk].
 func (e *Exports) Piece(piece uint32) Piece {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.slots.mustBeUsed("Piece", piece)
-	return e.slots.tell(piece)
+	return e.slots.expose(piece)
 }
 
-// Close gives the words back, as [Pool.Close] does.
+// Close releases the words, as [Pool.Close] does.
 func (e *Exports) Close() error {
 	e.mu.Lock()
 	if e.closed {
 		e.mu.Unlock()
 		return nil
 	}
-	e.slots.catchUp(func(uint32) {})
+	e.slots.reclaimLate(func(uint32) {})
 	if len(e.slots.free) < len(e.slots.state) {
 		defer e.mu.Unlock()
 		return fmt.Errorf("close GPU exports: %w", e.slots.errInUse())

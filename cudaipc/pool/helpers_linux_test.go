@@ -14,10 +14,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// small is a pool that a test can fill: three arenas of 64 KiB.
+// small configures a pool that a test can fill: three arenas of 64 KiB.
 var small = Options{ArenaBytes: minArenaBytes, MaxBytes: 3 * minArenaBytes, Slots: 32}
 
-// machine is an emulated GPU of which nothing is left when the test is over.
+// machine is an emulated GPU; the end of the test checks that it is empty.
 type machine struct {
 	driver *emul.Driver
 	cudaipc.Device
@@ -77,13 +77,13 @@ func mustAllocate(t testing.TB, dev shmstore.Device, sizeBytes int64) uint32 {
 	t.Helper()
 	piece, ok := dev.Allocate(sizeBytes)
 	if !ok {
-		t.Fatalf("no room for %d bytes", sizeBytes)
+		t.Fatalf("no space for %d bytes", sizeBytes)
 	}
 	return piece
 }
 
-// store makes a store that is checked, cleared and closed at the end of the test,
-// before the pools that were made earlier.
+// newStore makes a store that is checked, cleared and closed at the end of the test, before the
+// pools that were made earlier.
 func newStore(t testing.TB, memory shmstore.Memory) *shmstore.Store {
 	t.Helper()
 	s, err := shmstore.Create(shmstore.Options{ArenaBytes: 1 << 20, Memory: memory})
@@ -99,7 +99,7 @@ func newStore(t testing.TB, memory shmstore.Memory) *shmstore.Store {
 	return s
 }
 
-// mustReserveOn reserves 100 bytes, and some of a device.
+// mustReserveOn reserves 100 bytes, and a piece of a device.
 func mustReserveOn(t testing.TB, s *shmstore.Store, dev shmstore.Device, deviceBytes int64, charge shmstore.ReaderSet) (shmstore.Reservation, uint32) {
 	t.Helper()
 	r, piece, err := s.ReserveOn(dev, deviceBytes, 100, codec.IDRaw, charge)
@@ -118,14 +118,13 @@ func mustCommit(t testing.TB, r shmstore.Reservation) shmstore.Handle {
 	return h
 }
 
-// model is what a pool promises: as much room as it has arenas, and to nobody
-// what somebody else has.
+// model checks the promises of a pool: pieces fit its arenas, and no two pieces overlap.
 type model struct {
 	p        *Pool
 	inUse    map[uint32]Chunk
-	late     map[uint32]Chunk  // freed, and written all the same
+	late     map[uint32]Chunk  // freed, with a stream that still writes
 	last     map[uint32]uint32 // generations by slot
-	numbers  map[uint32]bool   // of the arenas that are there
+	numbers  map[uint32]bool   // numbers of the present arenas
 	lastEver uint32
 }
 
@@ -134,12 +133,12 @@ func (m *model) Allocate(t *rapid.T) {
 	piece, ok := m.p.Allocate(sizeBytes)
 	if !ok && len(m.inUse)+len(m.late) < m.p.opts.Slots && sizeBytes <= m.p.MaxBytes() && m.p.Grow(sizeBytes) {
 		if piece, ok = m.p.Allocate(sizeBytes); !ok {
-			t.Fatalf("no room for %d bytes in a new arena", sizeBytes)
+			t.Fatalf("no space for %d bytes in a new arena", sizeBytes)
 		}
 	}
 	if !ok {
 		if len(m.inUse)+len(m.late) == 0 && sizeBytes <= m.p.MaxBytes() {
-			t.Fatalf("an empty pool has no room for %d bytes", sizeBytes)
+			t.Fatalf("an empty pool has no space for %d bytes", sizeBytes)
 		}
 		return
 	}
@@ -175,7 +174,7 @@ func (m *model) Free(t *rapid.T) {
 	delete(m.inUse, piece)
 }
 
-// Settle has the streams be done that write to one that was freed.
+// Settle ends the stream that writes to a freed piece.
 func (m *model) Settle(t *rapid.T) {
 	for piece, c := range m.late {
 		c.Ready.Host.Store(c.Generation)
@@ -194,7 +193,7 @@ func (m *model) Fail(t *rapid.T) {
 	piece := m.some(t)
 	c := m.inUse[piece]
 	if c.Ready.Reached(c.Generation) {
-		m.p.slots.piece(piece).Fail() // too late: nothing of it is to be seen
+		m.p.slots.piece(piece).Fail() // the piece is ready: Fail has no effect
 		return
 	}
 	m.p.slots.piece(piece).Fail()

@@ -8,24 +8,24 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// HandledBit is set in the number of an arena that other processes open by a handle,
-// because the device has no memory that descriptors stand for.
-const HandledBit = 1 << 31
+// HandleBit is set in the number of an arena that other processes open by a handle, because the
+// device has no descriptors.
+const HandleBit = 1 << 31
 
-// Handled is such an arena. It has no descriptor.
-type Handled struct {
+// HandleArena is an arena that other processes open by a handle. It has no descriptor.
+type HandleArena struct {
 	dev    cudaipc.Device
 	base   cudaipc.Ptr
 	bytes  int64
 	handle cudaipc.Handle
-	offset int64 // from the base of what the handle names
+	offset int64 // the arena's offset in the allocation of the handle
 	closed atomic.Bool
 }
 
-var _ cudaipc.Arena = (*Handled)(nil)
+var _ cudaipc.Arena = (*HandleArena)(nil)
 
-// newHandled makes memory and a handle of it.
-func newHandled(dev cudaipc.Device, sizeBytes int64) (*Handled, error) {
+// newHandleArena makes memory and its handle.
+func newHandleArena(dev cudaipc.Device, sizeBytes int64) (*HandleArena, error) {
 	sizeBytes = (sizeBytes + minArenaBytes - 1) / minArenaBytes * minArenaBytes
 	base, err := dev.Alloc(sizeBytes)
 	if err != nil {
@@ -35,42 +35,41 @@ func newHandled(dev cudaipc.Device, sizeBytes int64) (*Handled, error) {
 	if err != nil {
 		return nil, errors.Join(err, dev.Free(base))
 	}
-	return &Handled{dev: dev, base: base, bytes: sizeBytes, handle: h, offset: offset}, nil
+	return &HandleArena{dev: dev, base: base, bytes: sizeBytes, handle: h, offset: offset}, nil
 }
 
 // Base implements cudaipc.Arena.
-func (h *Handled) Base() cudaipc.Ptr { return h.base }
+func (h *HandleArena) Base() cudaipc.Ptr { return h.base }
 
 // Bytes implements cudaipc.Arena.
-func (h *Handled) Bytes() int64 { return h.bytes }
+func (h *HandleArena) Bytes() int64 { return h.bytes }
 
-// FD implements cudaipc.Arena: there is none.
-func (h *Handled) FD() int { return -1 }
+// FD implements cudaipc.Arena: a HandleArena has none.
+func (h *HandleArena) FD() int { return -1 }
 
-// Handle names the allocation that the arena lies in, and says where in it.
-func (h *Handled) Handle() (of cudaipc.Handle, offset int64) { return h.handle, h.offset }
+// Handle returns the handle of the arena's allocation, and the arena's offset in it.
+func (h *HandleArena) Handle() (of cudaipc.Handle, offset int64) { return h.handle, h.offset }
 
-// Close implements cudaipc.Arena. It waits for what the device was given.
-func (h *Handled) Close() error {
+// Close implements cudaipc.Arena. It waits for the device's submitted operations.
+func (h *HandleArena) Close() error {
 	if h.closed.Swap(true) {
 		return nil
 	}
 	return h.dev.Free(h.base)
 }
 
-// handled reports whether arenas are shared by handles: the device has nothing
-// better.
-func handled(dev cudaipc.Device) bool {
+// sharesByHandle reports whether arenas are shared by handles: the device has no descriptors.
+func sharesByHandle(dev cudaipc.Device) bool {
 	caps := dev.Caps()
 	return !caps.Arenas && caps.Handles
 }
 
 // newMemory makes the memory of an arena.
 func (p *Pool) newMemory() (cudaipc.Arena, error) {
-	if !p.handled {
+	if !p.byHandle {
 		return p.dev.NewArena(p.opts.ArenaBytes)
 	}
-	h, err := newHandled(p.dev, p.opts.ArenaBytes)
+	h, err := newHandleArena(p.dev, p.opts.ArenaBytes)
 	if err != nil {
 		return nil, fmt.Errorf("memory that a handle names: %w", err)
 	}

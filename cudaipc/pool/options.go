@@ -19,25 +19,24 @@ const (
 
 // Options configure [New]. The zero value works.
 type Options struct {
-	// ArenaBytes is the size of each arena, which the device rounds up. Pieces
-	// are at most half as large. Default 256 MiB.
+	// ArenaBytes is the size of each arena, which the device rounds up. Pieces are at most half as
+	// large. Default 256 MiB.
 	ArenaBytes int64
-	// MaxBytes bounds all arenas together. There is always one. Default as much
-	// as four arenas.
+	// MaxBytes bounds the sum of all arenas. The pool has at least one. Default four arenas.
 	MaxBytes int64
 	// Slots bounds the pieces in use, with 64 bytes of host memory each. Default
 	// 4096.
 	Slots int
 
-	// OnArena is called with each new arena, the first one before New returns, and
-	// OnArenaGone before an arena is closed. Numbers begin with 1, and have
-	// HandledBit if the arena is a [*Handled]; they are never used twice. Both are called by whoever calls New, Close or the methods of
-	// the device, and must not wait for anybody.
+	// OnArena is called with each new arena, the first one before New returns, and OnArenaGone
+	// before an arena is closed. Numbers begin with 1, are never reused, and have HandleBit if the
+	// arena is a [*HandleArena]. Both run on the goroutine that calls New, Close or the methods of
+	// the device, and must not block.
 	OnArena     func(number uint32, arena cudaipc.Arena)
 	OnArenaGone func(number uint32)
-	// OnRoom is called, by a goroutine of its own, when an arena was given back: until
-	// then its memory counts. Whoever waits for room looks again.
-	OnRoom func()
+	// OnSpace is called, on its own goroutine, when an arena was closed: until then its memory
+	// counts. Waiting allocations can then try again.
+	OnSpace func()
 }
 
 func (o Options) withDefaults() Options {
@@ -56,8 +55,8 @@ func (o Options) withDefaults() Options {
 	if o.OnArena == nil {
 		o.OnArena = func(uint32, cudaipc.Arena) {}
 	}
-	if o.OnRoom == nil {
-		o.OnRoom = func() {}
+	if o.OnSpace == nil {
+		o.OnSpace = func() {}
 	}
 	if o.OnArenaGone == nil {
 		o.OnArenaGone = func(uint32) {}
@@ -65,8 +64,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Validate reports the first option that [New] would refuse, after defaults were
-// filled in. The error wraps cudaipc.ErrInvalid.
+// Validate reports the first option that [New] would refuse, with the defaults filled in. The error
+// wraps cudaipc.ErrInvalid.
 func (o Options) Validate() error {
 	o = o.withDefaults()
 	switch {

@@ -11,65 +11,61 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// patience is for how many frees an empty arena is kept before it is given back,
-// and how many pass after the device refused one before it is asked again. Making
-// arenas takes about as long as clearing so much memory.
-const patience = 64
+// idleFrees is the number of frees after which an empty arena is closed, and after which a device
+// that refused an arena is asked again. Making an arena takes about as long as clearing its memory.
+const idleFrees = 64
 
-// Pool is device memory that is shared out in chunks. It is a device for one
-// store.
+// Pool divides device memory into chunks. It is a device for one store.
 type Pool struct {
-	dev     cudaipc.Device
-	opts    Options
-	handled bool // arenas are of memory that handles name
+	dev      cudaipc.Device
+	opts     Options
+	byHandle bool // arenas are HandleArenas
 
-	leaving sync.WaitGroup // arenas that are being given back
+	closing sync.WaitGroup // arenas that are being closed
 
 	mu         sync.Mutex
 	slots      *slots
 	chunks     []chunk  // by slot
-	arenas     []*arena // by number; the first one stays
+	arenas     []*arena // by number; the first one is never closed
 	lastArena  uint32   // the number last given out
 	totalBytes int64    // of all arenas
-	// leavingBytes are those of arenas that are being given back, and that the device
-	// has still.
-	leavingBytes int64
+	// closingBytes is the memory of the arenas that are being closed, which the device still has.
+	closingBytes int64
 	frees        uint64
-	askAgain     uint64 // not before so many frees is the device asked for an arena
+	growAgainAt  uint64 // count of frees before which the device is not asked for an arena
 	counters     counters
 	closed       bool
 }
 
 var _ shmstore.Grower = (*Pool)(nil)
 
-// arena is one arena of a pool, and who has which part of it.
+// arena is one arena of a pool, with its free and used ranges.
 type arena struct {
 	number     uint32
 	memory     cudaipc.Arena
 	ranges     *tlsf.Allocator
-	emptySince uint64 // frees
+	emptySince uint64 // count of frees when it became empty
 }
 
-// chunk is where a piece lies.
+// chunk is the position of a piece.
 type chunk struct {
 	arena         *arena
 	offset, bytes int64
 }
 
-// Chunk is a piece of a pool and where it lies: in the arena with this number, and
-// in this process at Ptr.
+// Chunk is a piece of a pool with its position: in the arena with this number, and in this process
+// at Ptr.
 type Chunk struct {
 	Piece
 
 	Arena  uint32
 	Offset int64
-	Bytes  int64 // as they were asked for
+	Bytes  int64 // as requested
 	Ptr    cudaipc.Ptr
 }
 
-// New makes a pool with one arena on a device that stays the caller's, and is
-// closed after the pool. The errors are those of Options.Validate, of the device,
-// and of shmstore.NewSegment.
+// New makes a pool with one arena. The caller closes the device after the pool. The errors are
+// those of Options.Validate, of the device, and of shmstore.NewSegment.
 func New(dev cudaipc.Device, opts Options) (*Pool, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, fmt.Errorf("new GPU pool: %w", err)
@@ -79,9 +75,9 @@ func New(dev cudaipc.Device, opts Options) (*Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("new GPU pool: %w", err)
 	}
-	p := &Pool{dev: dev, opts: opts, slots: slots, chunks: make([]chunk, opts.Slots), handled: handled(dev)}
-	if p.handled {
-		p.lastArena = HandledBit
+	p := &Pool{dev: dev, opts: opts, slots: slots, chunks: make([]chunk, opts.Slots), byHandle: sharesByHandle(dev)}
+	if p.byHandle {
+		p.lastArena = HandleBit
 	}
 	if err := p.addArena(); err != nil {
 		return nil, fmt.Errorf("new GPU pool: an arena of %d bytes: %w", opts.ArenaBytes, errors.Join(err, slots.close()))
@@ -106,14 +102,13 @@ func (p *Pool) addArena() error {
 	return nil
 }
 
-// ID names the pool in all processes. It was drawn at random.
+// ID names the pool in all processes. It is random.
 func (p *Pool) ID() [16]byte { return p.slots.id }
 
-// Words is the words segment, for passing on. It stays the pool's own.
+// Words is the words segment, for other processes. The pool closes it.
 func (p *Pool) Words() *shmstore.Segment { return p.slots.segment }
 
-// MaxBytes is half an arena: a piece that is larger would leave the rest of its
-// arena to crumbs.
+// MaxBytes is half an arena: a larger piece would leave the rest of its arena fragmented.
 func (p *Pool) MaxBytes() int64 { return p.opts.ArenaBytes / 2 }
 
 // Pieces is the number of pieces in use.
@@ -123,21 +118,20 @@ func (p *Pool) Pieces() int {
 	return p.slots.used()
 }
 
-// Allocate gives out a chunk of the first arena that has room, so that the others
-// become empty in time.
+// Allocate returns a chunk of the first arena that has space, so that later arenas become empty.
 func (p *Pool) Allocate(sizeBytes int64) (piece uint32, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed || sizeBytes < 0 || sizeBytes > p.MaxBytes() {
 		return 0, false
 	}
-	p.slots.catchUp(p.drop)
+	p.slots.reclaimLate(p.freeRange)
 	if len(p.slots.free) == 0 {
 		return 0, false
 	}
 	for _, a := range p.arenas {
 		if offset, ok := a.ranges.Allocate(sizeBytes); ok {
-			number, _ := p.slots.take()
+			number, _ := p.slots.allocate()
 			p.chunks[number] = chunk{arena: a, offset: offset, bytes: sizeBytes}
 			return number, true
 		}
@@ -145,11 +139,11 @@ func (p *Pool) Allocate(sizeBytes int64) (piece uint32, ok bool) {
 	return 0, false
 }
 
-// Grow gets one more arena, if there may be one.
+// Grow gets one more arena from the device, if the bound allows it.
 func (p *Pool) Grow(sizeBytes int64) bool {
 	p.mu.Lock()
 	may := !p.closed && sizeBytes <= p.MaxBytes() && len(p.slots.free) > 0 &&
-		p.totalBytes+p.leavingBytes+p.arenas[0].memory.Bytes() <= p.opts.MaxBytes && p.frees >= p.askAgain
+		p.totalBytes+p.closingBytes+p.arenas[0].memory.Bytes() <= p.opts.MaxBytes && p.frees >= p.growAgainAt
 	p.mu.Unlock()
 	if !may {
 		return false
@@ -160,57 +154,57 @@ func (p *Pool) Grow(sizeBytes int64) bool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.failed(err)
-	p.askAgain = p.frees + patience
+	p.recordFailure(err)
+	p.growAgainAt = p.frees + idleFrees
 	return false
 }
 
-// failed takes down what the device refused.
-func (p *Pool) failed(err error) {
+// recordFailure records an error of the device.
+func (p *Pool) recordFailure(err error) {
 	p.counters.failures++
 	p.counters.lastFailure = err
 }
 
-// Free takes a chunk back, and gives arenas back that have been empty for long. For that
-// the driver may wait for streams, which nobody else does.
+// Free frees a chunk, and closes arenas that have been empty for idleFrees, on another goroutine,
+// because the driver may wait for streams.
 func (p *Pool) Free(piece uint32) {
-	idle := p.release(piece)
+	idle := p.freeChunk(piece)
 	if len(idle) == 0 {
 		return
 	}
-	p.retire(idle)
-	p.leaving.Go(func() {
+	p.reportGone(idle)
+	p.closing.Go(func() {
 		_ = p.closeArenas(idle)
 		p.mu.Lock()
 		for _, a := range idle {
-			p.leavingBytes -= a.memory.Bytes()
+			p.closingBytes -= a.memory.Bytes()
 		}
 		p.mu.Unlock()
-		p.opts.OnRoom()
+		p.opts.OnSpace()
 	})
 }
 
-// retire says of arenas that they are no longer the pool's.
-func (p *Pool) retire(gone []*arena) {
+// reportGone calls OnArenaGone for arenas that the pool has removed.
+func (p *Pool) reportGone(gone []*arena) {
 	for _, a := range gone {
 		p.opts.OnArenaGone(a.number)
 	}
 }
 
-// release takes a chunk back, and takes out the arenas that are to be closed.
-func (p *Pool) release(piece uint32) (idle []*arena) {
+// freeChunk frees a chunk, and removes the arenas that are to be closed.
+func (p *Pool) freeChunk(piece uint32) (idle []*arena) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.slots.mustBeUsed("Free", piece)
 	p.frees++
-	if p.slots.giveBack(piece) {
-		p.drop(piece)
+	if p.slots.release(piece) {
+		p.freeRange(piece)
 	}
-	return p.takeIdle()
+	return p.removeIdle()
 }
 
-// drop frees the chunk of a piece that no stream writes to any more.
-func (p *Pool) drop(piece uint32) {
+// freeRange frees the chunk of a piece that no stream writes to any more.
+func (p *Pool) freeRange(piece uint32) {
 	c := p.chunks[piece]
 	p.chunks[piece] = chunk{}
 	c.arena.ranges.Free(c.offset)
@@ -219,58 +213,57 @@ func (p *Pool) drop(piece uint32) {
 	}
 }
 
-// Late is the number of pieces that were freed while a stream still wrote to them.
-// They are given out again when it does not: whoever waits for room looks once more
-// then.
+// Late is the number of pieces that were freed while a stream still wrote to them. They can be
+// allocated again when it has ended: a waiting allocation has to try again then.
 func (p *Pool) Late() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.slots.late)
 }
 
-// takeIdle takes out the arenas that have been empty for long.
-func (p *Pool) takeIdle() (idle []*arena) {
-	// What others have opened by a handle must not be freed, and nobody hears when
-	// they close it.
-	if len(p.arenas) == 1 || p.handled {
+// removeIdle removes the arenas that have been empty for idleFrees.
+func (p *Pool) removeIdle() (idle []*arena) {
+	// Memory that other processes have opened by a handle must not be freed, and the pool does not
+	// learn when they close it.
+	if len(p.arenas) == 1 || p.byHandle {
 		return nil
 	}
 	p.arenas = slices.DeleteFunc(p.arenas, func(a *arena) bool {
-		if a == p.arenas[0] || a.ranges.Blocks() > 0 || p.frees-a.emptySince < patience {
+		if a == p.arenas[0] || a.ranges.Blocks() > 0 || p.frees-a.emptySince < idleFrees {
 			return false
 		}
 		idle = append(idle, a)
 		p.totalBytes -= a.memory.Bytes()
-		p.leavingBytes += a.memory.Bytes()
+		p.closingBytes += a.memory.Bytes()
 		p.counters.shrunk++
 		return true
 	})
 	return idle
 }
 
-// closeArenas gives arenas back that are no longer the pool's.
+// closeArenas closes arenas that the pool has removed.
 func (p *Pool) closeArenas(gone []*arena) error {
 	var errs []error
 	for _, a := range gone {
 		if err := a.memory.Close(); err != nil {
 			errs = append(errs, err)
 			p.mu.Lock()
-			p.failed(err)
+			p.recordFailure(err)
 			p.mu.Unlock()
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// Chunk says where a piece lies, for whoever holds it. From here on the piece is not
-// given out again before its word is there.
+// Chunk returns the position of a piece to its holder. From then on the piece is not allocated
+// again before its ready word is written.
 func (p *Pool) Chunk(piece uint32) Chunk {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.slots.mustBeUsed("Chunk", piece)
 	c := p.chunks[piece]
 	return Chunk{
-		Piece:  p.slots.tell(piece),
+		Piece:  p.slots.expose(piece),
 		Arena:  c.arena.number,
 		Offset: c.offset,
 		Bytes:  c.bytes,
@@ -278,17 +271,16 @@ func (p *Pool) Chunk(piece uint32) Chunk {
 	}
 }
 
-// Close gives all memory back to the device. While pieces are in use it does
-// nothing, and the error wraps shmstore.ErrBusy: close the store before. Other
-// errors are the device's, and nothing is left all the same. Closing again does
-// nothing.
+// Close closes all arenas and the words. While pieces are in use it has no effect, and the error
+// wraps shmstore.ErrBusy: close the store first. After other errors, which are the device's, the
+// pool is closed all the same. Closing again has no effect.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
 		return nil
 	}
-	p.slots.catchUp(p.drop)
+	p.slots.reclaimLate(p.freeRange)
 	if len(p.slots.free) < len(p.slots.state) {
 		defer p.mu.Unlock()
 		return fmt.Errorf("close GPU pool: %w", p.slots.errInUse())
@@ -297,8 +289,8 @@ func (p *Pool) Close() error {
 	gone := p.arenas
 	p.arenas, p.totalBytes = nil, 0
 	p.mu.Unlock()
-	p.leaving.Wait()
-	p.retire(gone)
+	p.closing.Wait()
+	p.reportGone(gone)
 	if err := errors.Join(p.closeArenas(gone), p.slots.close()); err != nil {
 		return fmt.Errorf("close GPU pool: %w", err)
 	}

@@ -31,7 +31,7 @@ func TestModel(t *testing.T) {
 		}
 		opts.OnArenaGone = func(number uint32) {
 			if !m.numbers[number] {
-				t.Fatalf("arena %d is gone that was not there", number)
+				t.Fatalf("arena %d is reported gone, and does not exist", number)
 			}
 			delete(m.numbers, number)
 		}
@@ -55,7 +55,7 @@ func TestModel(t *testing.T) {
 			}
 		}
 		if _, ok := m.p.Allocate(1); ok || m.p.Grow(1) {
-			t.Error("a closed pool gave something out")
+			t.Error("a closed pool allocated a piece")
 		}
 	})
 }
@@ -88,9 +88,9 @@ func TestOptionsValidate(t *testing.T) {
 	}
 }
 
-// TestGenerationsGoInACircle: they pass over 0, and no word of long ago is taken
-// for one of now.
-func TestGenerationsGoInACircle(t *testing.T) {
+// TestGenerationsWrapAround: generations skip 0, and a word of an old generation never counts as
+// ready.
+func TestGenerationsWrapAround(t *testing.T) {
 	opts := small
 	opts.Slots = 1
 	p := newMachine(t, emul.Options{}).pool(t, opts)
@@ -109,9 +109,8 @@ func TestGenerationsGoInACircle(t *testing.T) {
 	}
 }
 
-// TestIdleArenasAreGivenBack: after a burst the pool shrinks to its first arena,
-// but not at once.
-func TestIdleArenasAreGivenBack(t *testing.T) {
+// TestIdleArenasAreClosed: after a burst the pool shrinks to its first arena, but not at once.
+func TestIdleArenasAreClosed(t *testing.T) {
 	var gone []uint32
 	opts := small
 	opts.OnArenaGone = func(number uint32) { gone = append(gone, number) }
@@ -130,7 +129,7 @@ func TestIdleArenasAreGivenBack(t *testing.T) {
 		}
 		return pieces
 	}
-	for range 5 { // bursts one after the other use the same arenas
+	for range 5 { // consecutive bursts use
 		for _, piece := range burst() {
 			free(p, piece)
 		}
@@ -141,10 +140,10 @@ func TestIdleArenasAreGivenBack(t *testing.T) {
 	if p.Grow(1) {
 		t.Error("the pool grew beyond its bound")
 	}
-	for range patience {
+	for range idleFrees {
 		free(p, mustAllocate(t, p, 1))
 	}
-	p.leaving.Wait()
+	p.closing.Wait()
 	slices.Sort(gone)
 	if st := p.Stats(); st.Arenas != 1 || st.ShrunkTotal != 2 || st.ArenaBytes != minArenaBytes || !slices.Equal(gone, []uint32{2, 3}) {
 		t.Errorf("when idle: %+v, gone are %v", st, gone)
@@ -161,8 +160,8 @@ func TestIdleArenasAreGivenBack(t *testing.T) {
 	}
 }
 
-// TestDeviceRefusesArenas: a pool lives with what it has, and does not ask at
-// every turn.
+// TestDeviceRefusesArenas: a pool works with the arenas that it has, and does not ask the device at
+// every call.
 func TestDeviceRefusesArenas(t *testing.T) {
 	asked, refuse := 0, false
 	machine := newMachine(t, emul.Options{Refuse: func(call string) error {
@@ -187,7 +186,7 @@ func TestDeviceRefusesArenas(t *testing.T) {
 		t.Errorf("asked %d times, %d failures, the last is %v", asked, st.FailuresTotal, st.LastFailure)
 	}
 	refuse = false
-	for range patience {
+	for range idleFrees {
 		free(p, first)
 		first = mustAllocate(t, p, p.MaxBytes())
 	}
@@ -202,12 +201,12 @@ func TestDeviceRefusesArenas(t *testing.T) {
 	}
 }
 
-// TestDeviceLacksWhatItTakes: nothing is left of a pool that could not be made.
-func TestDeviceLacksWhatItTakes(t *testing.T) {
+// TestDeviceWithoutFeature: a pool that cannot be made leaves nothing on the device.
+func TestDeviceWithoutFeature(t *testing.T) {
 	for _, field := range []string{"Words", "RegisterHost", "Arenas"} {
 		t.Run(field, func(t *testing.T) {
 			missing := map[string]string{field: "for a test"}
-			if field == "Arenas" { // for which handles stand in
+			if field == "Arenas" { // handles would replace descriptors
 				missing["Handles"] = "for a test"
 			}
 			machine := newMachine(t, emul.Options{Missing: missing})
@@ -231,8 +230,8 @@ func TestDeviceLacksWhatItTakes(t *testing.T) {
 	}
 }
 
-// TestStreamsWriteWords: what a stream writes behind its copies is what others see
-// in the segment.
+// TestStreamsWriteWords: other processes see the words that a stream writes after its copies in the
+// segment.
 func TestStreamsWriteWords(t *testing.T) {
 	machine := newMachine(t, emul.Options{})
 	p := machine.pool(t, small)
@@ -260,7 +259,7 @@ func TestStreamsWriteWords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if words, err := shmstore.OpenSegment("words", fd, p.Words().Size()); err != nil { // which looks at the seals
+	if words, err := shmstore.OpenSegment("words", fd, p.Words().Size()); err != nil { // checks the seals
 		t.Error(err)
 	} else {
 		words.Close()
@@ -272,9 +271,8 @@ func TestStreamsWriteWords(t *testing.T) {
 	free(p, piece)
 }
 
-// TestHoldersWorkWhileTheWriterDoes: the writer reserves, others name their pieces,
-// fail them and look at the figures.
-func TestHoldersWorkWhileTheWriterDoes(t *testing.T) {
+// TestConcurrentHolders: the writer reserves while holders call Chunk, Fail and Stats.
+func TestConcurrentHolders(t *testing.T) {
 	p := newMachine(t, emul.Options{}).pool(t, small)
 	s := newStore(t, shmstore.Heap)
 	reserved := make(chan shmstore.Reservation)
@@ -300,7 +298,7 @@ func TestHoldersWorkWhileTheWriterDoes(t *testing.T) {
 	for i := range 2000 {
 		r, piece, err := s.ReserveOn(p, p.MaxBytes()/8, 100, codec.IDRaw, 0)
 		if err != nil {
-			t.Fatal(err) // the four of them never hold that much
+			t.Fatal(err) // the four goroutines never hold
 		}
 		reserved <- r
 		pieces <- piece
@@ -346,8 +344,9 @@ func TestMisusePanics(t *testing.T) {
 	}
 }
 
-// TestExportsGoBackToTheirOwner: once each, when the object goes and not before.
-func TestExportsGoBackToTheirOwner(t *testing.T) {
+// TestExportsAreReleasedOnce: each release function is called once, when the object is evicted and
+// not before.
+func TestExportsAreReleasedOnce(t *testing.T) {
 	machine := newMachine(t, emul.Options{})
 	exports, err := NewExports(machine, 2)
 	if err != nil {
@@ -377,9 +376,9 @@ func TestExportsGoBackToTheirOwner(t *testing.T) {
 	}
 	held := put(0, shmstore.Readers(shmstore.LocalReader))
 	put(1, 0)
-	put(2, 0) // the slot of 1
+	put(2, 0) // in the slot of 1
 	if !slices.Equal(back, []int{0, 1, 0, 0}) {
-		t.Errorf("given back: %v", back)
+		t.Errorf("released: %v", back)
 	}
 	if err := exports.Close(); !errors.Is(err, shmstore.ErrBusy) {
 		t.Errorf("Close with pieces in use: %v", err)
@@ -393,13 +392,13 @@ func TestExportsGoBackToTheirOwner(t *testing.T) {
 		t.Error(err)
 	}
 	if left := s.FreeUnusedOn(exports); left != 0 || !slices.Equal(back, []int{1, 1, 1, 1}) {
-		t.Errorf("%d are left, given back: %v", left, back)
+		t.Errorf("%d are left, released: %v", left, back)
 	}
 }
 
-// TestReservationsThatFailLeaveNoPiece: of a piece that nobody has been told of,
-// nobody fills the words, and its room is there at once.
-func TestReservationsThatFailLeaveNoPiece(t *testing.T) {
+// TestFailedReservationsLeaveNoPiece: a piece that was never exposed is free at once when its
+// reservation fails or is aborted.
+func TestFailedReservationsLeaveNoPiece(t *testing.T) {
 	machine := newMachine(t, emul.Options{})
 	p := machine.pool(t, small)
 	exports, err := NewExports(machine, 4)
@@ -430,10 +429,10 @@ func TestReservationsThatFailLeaveNoPiece(t *testing.T) {
 					t.Fatalf("reserve in a full arena: %v", err)
 				}
 			}
-			wantNone("without room in the arena")
+			wantNone("without space in the arena")
 			full.Abort()
 			r, _ := mustReserveOn(t, s, dev, 1<<10, 0)
-			r.Abort() // by whoever it was for, who has asked for nothing
+			r.Abort() // without a call of Chunk or Piece
 			s.FreeUnusedOn(dev)
 			wantNone("given up")
 		})

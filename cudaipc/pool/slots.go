@@ -9,35 +9,34 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// The words segment: 64 bytes for each slot, a cache line of its own. All of it is
-// written by the producer's process alone, be that by its streams or by its CPU.
+// The words segment: 64 bytes for each slot, a cache line of its own. Only the producer's process
+// writes it, by its streams or by its CPU.
 //
 //	offset  size  field
 //	     0     4  ready: the generation of the piece whose contents are there
 //	     4     4  fault: the generation that failed, written before ready is
 //	     8    56  zero
 const (
-	// SlotBytes is the size of a slot in the words segment: that of the piece
-	// with number n begins at n times as much.
+	// SlotBytes is the size of a slot in the words segment: the slot of piece n begins at
+	// n*SlotBytes.
 	SlotBytes = 64
-	// ReadyOffset and FaultOffset are where the words of a slot are in it.
+	// ReadyOffset and FaultOffset are the offsets of the words in a slot.
 	ReadyOffset = 0
 	FaultOffset = 4
 )
 
-// Piece is what of a device one object holds. Between processes its number and
-// generation name it.
+// Piece is the part of a device that one object holds. Between processes its number and generation
+// name it.
 type Piece struct {
-	Number     uint32 // of its slot
-	Generation uint32 // +1 each time the slot is used, in a circle, and never 0
-	// Ready reaches the generation when the contents are there: the producer's
-	// stream writes it behind its copies. Fault is the generation if they never
-	// will be.
+	Number     uint32 // number of its slot
+	Generation uint32 // +1 at each use of the slot, with wraparound, and never 0
+	// Ready reaches the generation when the contents are complete: the producer's stream writes it
+	// after its copies. Fault is the generation if the contents never will be complete.
 	Ready, Fault cudaipc.Word
 }
 
-// Fail says to all readers of a piece that its contents will never be there,
-// unless they are by now. Whoever sees that it is ready sees the fault.
+// Fail tells all readers of a piece that its contents never will be complete, unless they already
+// are. A reader that sees the new Ready sees the fault.
 func (p Piece) Fail() {
 	if !p.Ready.Reached(p.Generation) {
 		p.Fault.Host.Store(p.Generation)
@@ -45,22 +44,22 @@ func (p Piece) Fail() {
 	}
 }
 
-// slotState says who has a slot.
+// slotState is the state of a slot.
 type slotState uint8
 
 const (
 	slotFree slotState = iota
 	slotUsed
-	// slotTold is used, and whoever holds the piece has asked what its words are: a
-	// stream may write to it from here on.
-	slotTold
-	// slotLate is freed, but its word is not there yet: a stream may still write
-	// to the piece, and to the word. Readers that died leave such.
+	// slotExposed is used, and its holder has read its words: a stream may write to the piece from
+	// here on.
+	slotExposed
+	// slotLate is freed, but its ready word was not written: a stream may still write to the piece,
+	// and to the word. Readers that died leave such slots.
 	slotLate
 )
 
-// slots are the pieces of a device: numbers, generations and words. It is guarded
-// by whoever has it.
+// slots manages the pieces of a device: numbers, generations and words. The lock of the pool, or of
+// the exports, guards it.
 type slots struct {
 	id          [16]byte
 	dev         cudaipc.Device
@@ -101,8 +100,8 @@ func newSlots(dev cudaipc.Device, n int) (*slots, error) {
 	return s, nil
 }
 
-// take gives out a slot, with a new generation.
-func (s *slots) take() (number uint32, ok bool) {
+// allocate takes a free slot, with a new generation.
+func (s *slots) allocate() (number uint32, ok bool) {
 	if len(s.free) == 0 {
 		return 0, false
 	}
@@ -110,22 +109,20 @@ func (s *slots) take() (number uint32, ok bool) {
 	s.free = s.free[:len(s.free)-1]
 	s.state[number] = slotUsed
 	s.generations[number] = next(s.generations[number])
-	// What the words said of the last generations is over, and may be so long ago
-	// that it would be taken for news.
+	// Old values of the words would count as reached after a wraparound.
 	p := s.piece(number)
 	p.Ready.Host.Store(p.Generation - 1)
 	p.Fault.Host.Store(0)
 	return number, true
 }
 
-// next is the generation behind another. Words compare in a circle, so that none
-// is missed at the end of the numbers.
+// next returns the following generation, which is never 0.
 func next(generation uint32) uint32 { return max(generation+1, 1) }
 
-// giveBack takes a slot back. It reports false if a stream may still write to the
-// piece: the slot is then late.
-func (s *slots) giveBack(number uint32) bool {
-	if s.state[number] == slotTold && !s.settled(number) {
+// release frees a slot. It returns false if a stream may still write to the piece: the slot is then
+// late.
+func (s *slots) release(number uint32) bool {
+	if s.state[number] == slotExposed && !s.isWritten(number) {
 		s.state[number] = slotLate
 		s.late = append(s.late, number)
 		return false
@@ -135,18 +132,17 @@ func (s *slots) giveBack(number uint32) bool {
 	return true
 }
 
-// settled reports whether no stream writes to the piece any more: those of a
-// device that has failed do not.
-func (s *slots) settled(number uint32) bool {
+// isWritten reports whether no stream writes to the piece any more: its ready word was written, or
+// the device has failed.
+func (s *slots) isWritten(number uint32) bool {
 	p := s.piece(number)
 	return p.Ready.Reached(p.Generation) || s.dev.Err() != nil
 }
 
-// catchUp gives back the late ones that are settled by now, and has then called
-// for each.
-func (s *slots) catchUp(then func(number uint32)) {
+// reclaimLate frees the late slots that are written by now, and calls then for each.
+func (s *slots) reclaimLate(then func(number uint32)) {
 	s.late = slices.DeleteFunc(s.late, func(number uint32) bool {
-		if !s.settled(number) {
+		if !s.isWritten(number) {
 			return false
 		}
 		s.state[number] = slotFree
@@ -156,7 +152,7 @@ func (s *slots) catchUp(then func(number uint32)) {
 	})
 }
 
-// used is the number of those that somebody holds.
+// used returns the number of slots that are held.
 func (s *slots) used() int { return len(s.state) - len(s.free) - len(s.late) }
 
 // isUsed reports whether a number is that of a piece in use.
@@ -164,7 +160,7 @@ func (s *slots) isUsed(number uint32) bool {
 	return int(number) < len(s.state) && s.state[number].inUse()
 }
 
-func (s slotState) inUse() bool { return s == slotUsed || s == slotTold }
+func (s slotState) inUse() bool { return s == slotUsed || s == slotExposed }
 
 func (s *slots) mustBeUsed(op string, number uint32) {
 	if !s.isUsed(number) {
@@ -172,9 +168,9 @@ func (s *slots) mustBeUsed(op string, number uint32) {
 	}
 }
 
-// tell names a piece for whoever holds it, and who may have it filled then.
-func (s *slots) tell(number uint32) Piece {
-	s.state[number] = slotTold
+// expose returns the piece, to which its holder's stream may write from then on.
+func (s *slots) expose(number uint32) Piece {
+	s.state[number] = slotExposed
 	return s.piece(number)
 }
 
@@ -193,10 +189,10 @@ func (s *slots) close() error {
 	if err == nil || s.dev.Err() != nil {
 		s.segment.Close()
 	}
-	return err // of a device that may still have the words: they stay
+	return err // the device may still use the words, so they stay mapped
 }
 
-// errInUse refuses to close what objects hold pieces of, or streams write to.
+// errInUse is the error of Close while objects hold pieces, or streams write to them.
 func (s *slots) errInUse() error {
 	return fmt.Errorf("%w: %d pieces are in use, and streams write to %d that were freed", shmstore.ErrBusy, s.used(), len(s.late))
 }

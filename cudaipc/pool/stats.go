@@ -14,14 +14,14 @@ type Stats struct {
 	Pieces      int // in use
 	Arenas      int
 	ArenaBytes  int64 // of all arenas
-	MaxBytes    int64 // what they may be at most
+	MaxBytes    int64 // bound of ArenaBytes
 	UsedBytes   int64 // of the pieces in use, in whole granules
 	LargestFree int64 // in one piece
 
 	GrownTotal    uint64 // arenas ever made
-	ShrunkTotal   uint64 // of them, given back because nobody used them
+	ShrunkTotal   uint64 // of them, closed because they were empty
 	FailuresTotal uint64 // calls that the device refused
-	LastFailure   error  // the last of these; nil: none
+	LastFailure   error  // the last failure; nil: none
 }
 
 // Stats returns the present figures.
@@ -46,14 +46,14 @@ func (p *Pool) Stats() Stats {
 	return st
 }
 
-// String says, for people, what room there is.
+// String describes the used and free space, for people.
 func (p *Pool) String() string {
 	st := p.Stats()
 	return fmt.Sprintf("a pool of %d bytes, of which %d are in use in %d pieces of at most %d, and %d are free in one; it may have %d bytes",
 		st.ArenaBytes, st.UsedBytes, st.Pieces, st.Slots, st.LargestFree, st.MaxBytes)
 }
 
-// String says, for people, what room there is.
+// String describes the used and free space, for people.
 func (e *Exports) String() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()

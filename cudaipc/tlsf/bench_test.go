@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// bestFit is what the allocator is measured against: the free ranges in a list by
-// where they begin, of which the smallest that fits is taken.
+// bestFit is the allocator for comparison: a list of the free ranges by offset, from which the
+// smallest that fits is taken.
 type bestFit struct {
 	free []span
 	used map[int64]int64
@@ -64,11 +64,11 @@ type allocator interface {
 	Free(offset int64)
 }
 
-// BenchmarkAllocate keeps a memory loaded to 70 %, with sizes around a median of
-// 2 MiB (log-normal, sigma 1), freed in no order. One operation is one Allocate
-// and the Free that made room for it.
+// BenchmarkAllocate keeps a memory loaded to 70 %, with sizes around a median of 2 MiB (log-normal,
+// sigma 1), freed in random order. One operation is one Allocate and the Free that made space for
+// it.
 //
-//	unfit-%  of the bytes asked for, those that found no room in one piece
+//	unfit-%  requested bytes that did not fit into one free range
 func BenchmarkAllocate(b *testing.B) {
 	for _, arenaBytes := range []int64{256 << 20, 16 << 30} {
 		for _, kind := range []string{"tlsf", "bestfit"} {

@@ -2,15 +2,15 @@ package tlsf
 
 import "fmt"
 
-// The invariants that Check names. A broken one may break others with it.
+// The invariants that Check names. A broken one may break others.
 const (
 	InvariantOverlap    = "overlap"         // each block begins where the one before it ends
 	InvariantLost       = "lost bytes"      // the blocks add up to the memory
 	InvariantNeighbours = "neighbour links" // blocks link to those beside them, and back
 	InvariantCoalesced  = "coalesced"       // no two free blocks side by side
-	InvariantUsed       = "blocks in use"   // found by where they begin, and counted
+	InvariantUsed       = "blocks in use"   // found by their offset, and counted
 	InvariantLists      = "lists"           // each free block is in the list of its class, once
-	InvariantMaps       = "bit maps"        // they say which lists have blocks
+	InvariantMaps       = "bit maps"        // a bit is set if its list has blocks
 	InvariantRecords    = "lost record"     // every record is a block or spare
 )
 
@@ -22,11 +22,11 @@ type Violation struct {
 
 func (v Violation) String() string { return v.Invariant + ": " + v.Detail }
 
-// maxViolations bounds Check's answer: one cause can break every block.
+// maxViolations bounds the result of Check: one cause can break every block.
 const maxViolations = 100
 
-// Check compares everything the allocator knows twice, and returns what does not
-// agree: nothing, unless there is a bug. Its time grows with the blocks.
+// Check compares the allocator's redundant records, and returns the contradictions: none, unless
+// there is a bug. Its time grows with the number of blocks.
 func (a *Allocator) Check() []Violation {
 	c := &checker{Allocator: a, seen: make([]bool, len(a.blocks))}
 	c.checkBlocks()
@@ -48,7 +48,7 @@ func (c *checker) report(invariant, format string, args ...any) {
 	}
 }
 
-// firstBlock is the one that nothing is before.
+// firstBlock returns the block at offset 0.
 func (c *checker) firstBlock() ref {
 	for r, b := range c.blocks {
 		if r != 0 && b.size > 0 && b.before == none && b.at == 0 {
@@ -58,7 +58,7 @@ func (c *checker) firstBlock() ref {
 	return none
 }
 
-// checkBlocks goes through the memory from its beginning to its end.
+// checkBlocks checks the blocks in the order of their offsets.
 func (c *checker) checkBlocks() {
 	var end, inUse uint32
 	used, before := 0, none
@@ -97,7 +97,7 @@ func (c *checker) checkBlocks() {
 	}
 }
 
-// checkLists goes through all lists.
+// checkLists checks all lists.
 func (c *checker) checkLists() {
 	for fl := range c.heads {
 		for sl, head := range c.heads[fl] {
@@ -130,7 +130,7 @@ func (c *checker) checkList(fl, sl int) {
 	}
 }
 
-// checkRecords wants every record to be a block or spare.
+// checkRecords checks that each record is a block or spare.
 func (c *checker) checkRecords() {
 	blocks, spare := 0, 0
 	for _, met := range c.seen {

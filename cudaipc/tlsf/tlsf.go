@@ -6,23 +6,22 @@ import (
 )
 
 const (
-	// Granule is what sizes are rounded up to and offsets are multiples of, in
-	// bytes: what GPUs want their memory aligned to.
+	// Granule is the unit of sizes and offsets, in bytes: the alignment that GPUs want.
 	Granule = 1 << granuleLog
 
 	granuleLog = 8
-	// Each power of two of sizes is divided into so many classes, so that a block
-	// is at most 1/32 larger than the least of its class.
+	// Each power of two of sizes is divided into this many classes, so that a block is at most 1/32
+	// larger than the smallest of its class.
 	secondLog = 5
 	second    = 1 << secondLog
 	// Sizes are below 1<<sizeBits granules.
 	sizeBits = 32
 	first    = sizeBits - secondLog + 1
 
-	// maxLooks bounds the blocks looked at in the class of the size itself.
-	maxLooks = 8
+	// maxScan bounds the blocks that find checks in the class of the size itself.
+	maxScan = 8
 
-	// MaxBytes is the largest memory that an Allocator arranges.
+	// MaxBytes is the size of the largest memory of an Allocator.
 	MaxBytes = (1<<sizeBits - 1) * Granule
 )
 
@@ -39,14 +38,13 @@ type block struct {
 	free           bool
 }
 
-// Allocator arranges a memory that it never touches. It is for one goroutine at
-// a time.
+// Allocator allocates ranges of a memory that it never touches. It is for one goroutine at a time.
 type Allocator struct {
-	blocks []block // the first stands for none
-	spare  ref     // blocks that stand for nothing, linked by next
+	blocks []block // the first is none
+	spare  ref     // unused records
 	used   map[uint32]ref
 	heads  [first][second]ref
-	// Which lists are not empty: for each power of two, and within it.
+	// Bit maps of the lists that are not empty: for each power of two, and within it.
 	firstMap  uint32
 	secondMap [first]uint32
 
@@ -54,9 +52,8 @@ type Allocator struct {
 	usedUnits uint32
 }
 
-// New arranges a memory of so many bytes; what is beyond the last whole granule
-// is left alone. It panics if that is less than one, or above [MaxBytes]: these
-// are the caller's bounds to keep.
+// New makes an allocator for a memory of sizeBytes, without the bytes beyond the last whole
+// granule. It panics if that is less than one granule, or above [MaxBytes].
 func New(sizeBytes int64) *Allocator {
 	if sizeBytes < Granule || sizeBytes > MaxBytes {
 		panic(fmt.Sprintf("tlsf: a memory of %d bytes is not in [%d, %d]", sizeBytes, Granule, int64(MaxBytes)))
@@ -72,9 +69,8 @@ func New(sizeBytes int64) *Allocator {
 	return a
 }
 
-// Allocate finds room for size bytes, and says where it begins. It reports false
-// if there is none in one piece, or none that is found in constant time. A size of
-// zero or less takes a granule as well.
+// Allocate returns the offset of a free range of size bytes. It returns false if there is none in
+// one piece, or none that is found in constant time. A size of zero or less takes a granule.
 func (a *Allocator) Allocate(sizeBytes int64) (offset int64, ok bool) {
 	if sizeBytes > int64(a.size)<<granuleLog {
 		return 0, false
@@ -92,12 +88,12 @@ func (a *Allocator) Allocate(sizeBytes int64) (offset int64, ok bool) {
 	return int64(b.at) << granuleLog, true
 }
 
-// Free gives back what begins at offset. It panics if nothing in use does: the
-// books of whoever calls are wrong then.
+// Free frees the range that begins at offset. It panics if no used range begins there, which is a
+// bug of the caller.
 func (a *Allocator) Free(offset int64) {
 	r, ok := a.used[uint32(offset>>granuleLog)]
 	if !ok || offset%Granule != 0 || offset>>granuleLog >= int64(a.size) || offset < 0 {
-		panic(fmt.Sprintf("tlsf: Free of %d, where nothing in use begins", offset))
+		panic(fmt.Sprintf("tlsf: Free of %d, where no used range begins", offset))
 	}
 	delete(a.used, a.blocks[r].at)
 	a.usedUnits -= a.blocks[r].size
@@ -113,16 +109,15 @@ func (a *Allocator) Free(offset int64) {
 	a.list(r)
 }
 
-// find returns a free block of at least so many granules.
+// find returns a free block of at least size granules.
 //
-// The blocks of the size's own class come first, for among them are those of
-// just this size: a memory that sees the same few sizes over and over is reused
-// without leaving crumbs. Not all of them need be large enough, and only some are
-// looked at. Of the classes above any block will do.
+// The blocks of the size's own class come first, because some have just this size: with few
+// distinct sizes, ranges are reused without fragmentation. Not all of them are large enough, and
+// only maxScan are checked. In the classes above, every block fits.
 func (a *Allocator) find(size uint32) ref {
 	fl, sl := classOf(size)
 	r := a.heads[fl][sl]
-	for range maxLooks {
+	for range maxScan {
 		if r == none {
 			break
 		}
@@ -142,7 +137,7 @@ func (a *Allocator) find(size uint32) ref {
 	return a.heads[fl][bits.TrailingZeros32(a.secondMap[fl])]
 }
 
-// classOf is the list that a free block of so many granules is in.
+// classOf returns the list of free blocks of size granules.
 func classOf(size uint32) (fl, sl int) {
 	if size < second {
 		return 0, int(size)
@@ -151,8 +146,7 @@ func classOf(size uint32) (fl, sl int) {
 	return log - secondLog + 1, int(size>>(log-secondLog)) - second
 }
 
-// split makes a block that is in no list one of just this size, and lists the
-// rest.
+// split cuts an unlisted block to size granules, and lists the rest.
 func (a *Allocator) split(r ref, size uint32) {
 	if a.blocks[r].size == size {
 		return
@@ -167,7 +161,7 @@ func (a *Allocator) split(r ref, size uint32) {
 	a.list(rest)
 }
 
-// join makes one block of two neighbours that are in no list.
+// join merges two unlisted neighbours.
 func (a *Allocator) join(r, behind ref) {
 	b, gone := &a.blocks[r], &a.blocks[behind]
 	b.size += gone.size
@@ -189,7 +183,7 @@ func (a *Allocator) newBlock() ref {
 	return ref(len(a.blocks) - 1)
 }
 
-// list puts a free block at the head of its class.
+// list inserts a free block at the head of its class.
 func (a *Allocator) list(r ref) {
 	b := &a.blocks[r]
 	fl, sl := classOf(b.size)
@@ -202,7 +196,7 @@ func (a *Allocator) list(r ref) {
 	a.firstMap |= 1 << fl
 }
 
-// unlist takes a free block out of its class.
+// unlist removes a free block from its class.
 func (a *Allocator) unlist(r ref) {
 	b := &a.blocks[r]
 	b.free = false
@@ -223,14 +217,13 @@ func (a *Allocator) unlist(r ref) {
 	}
 }
 
-// UsedBytes is what is in use, in whole granules.
+// UsedBytes is the sum of the used ranges, in whole granules.
 func (a *Allocator) UsedBytes() int64 { return int64(a.usedUnits) << granuleLog }
 
 // Blocks is the number of allocations in use.
 func (a *Allocator) Blocks() int { return len(a.used) }
 
-// LargestFree is the size of the largest free block. It looks at all of the
-// highest class.
+// LargestFree is the size of the largest free block. It checks all blocks of the highest class.
 func (a *Allocator) LargestFree() int64 {
 	if a.firstMap == 0 {
 		return 0

@@ -19,7 +19,7 @@ func mustAllocate(t testing.TB, a *Allocator, sizeBytes int64) int64 {
 	t.Helper()
 	offset, ok := a.Allocate(sizeBytes)
 	if !ok {
-		t.Fatalf("no room for %d bytes: %d of %d in use, %d in one piece", sizeBytes, a.UsedBytes(), int64(a.size)<<granuleLog, a.LargestFree())
+		t.Fatalf("no space for %d bytes: %d of %d in use, %d in one piece", sizeBytes, a.UsedBytes(), int64(a.size)<<granuleLog, a.LargestFree())
 	}
 	return offset
 }
@@ -44,13 +44,13 @@ func TestBounds(t *testing.T) {
 			t.Errorf("of %d bytes, %d are there and %d free", sizeBytes, int64(a.size)<<granuleLog, a.LargestFree())
 		}
 		if _, ok := a.Allocate(whole + 1); ok {
-			t.Errorf("more than %d bytes were given out", whole)
+			t.Errorf("more than %d bytes were allocated", whole)
 		}
 		if offset := mustAllocate(t, a, whole); offset != 0 || a.UsedBytes() != whole || a.LargestFree() != 0 {
 			t.Errorf("all %d bytes are at %d, %d in use", whole, offset, a.UsedBytes())
 		}
 		if _, ok := a.Allocate(0); ok {
-			t.Error("a granule of a full memory was given out")
+			t.Error("a granule of a full memory was allocated")
 		}
 		wantClean(t, a)
 		a.Free(0)
@@ -58,7 +58,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-func TestFreeOfNothingPanics(t *testing.T) {
+func TestBadFreePanics(t *testing.T) {
 	a := New(100 * Granule)
 	offset := mustAllocate(t, a, 3*Granule)
 	for _, wrong := range []int64{offset + 1, offset + Granule, -Granule, 100 * Granule, offset + 1<<40} {
@@ -69,8 +69,7 @@ func TestFreeOfNothingPanics(t *testing.T) {
 	wantClean(t, a)
 }
 
-// TestEmptyMemoryTakesAnySize: the room that is said to be there is found,
-// whatever class it is in.
+// TestEmptyMemoryTakesAnySize: the free space of any size class is found.
 func TestEmptyMemoryTakesAnySize(t *testing.T) {
 	for _, units := range []int64{1, 31, 32, 33, 63, 64, 65, 1000, 1023, 1024, 1 << 20, 1<<20 + 12345} {
 		a := New(units * Granule)
@@ -80,9 +79,9 @@ func TestEmptyMemoryTakesAnySize(t *testing.T) {
 	}
 }
 
-// TestSameSizesReuseTheirRoom: freed blocks of a size that comes again are what
-// it gets, so that the rest stays in one piece.
-func TestSameSizesReuseTheirRoom(t *testing.T) {
+// TestSameSizesReuseBlocks: an allocation takes a freed block of its size, so that the rest stays
+// in one piece.
+func TestSameSizesReuseBlocks(t *testing.T) {
 	a := New(1 << 20)
 	sizes := []int64{100_000, 37 * Granule, 5000}
 	var offsets []int64
@@ -93,7 +92,7 @@ func TestSameSizesReuseTheirRoom(t *testing.T) {
 	}
 	largest := a.LargestFree()
 	for range 100 {
-		for i, size := range sizes { // a hole of its size for each, between others in use
+		for i, size := range sizes { // one free block of each size, between blocks in use
 			a.Free(offsets[3+i])
 			if again := mustAllocate(t, a, size); again != offsets[3+i] {
 				t.Fatalf("%d bytes moved from %d to %d", size, offsets[3+i], again)
@@ -106,7 +105,7 @@ func TestSameSizesReuseTheirRoom(t *testing.T) {
 	wantClean(t, a)
 }
 
-// model is a list of what is in use, and nothing else.
+// model is a list of the used ranges.
 type model struct {
 	a     *Allocator
 	units int64
@@ -120,7 +119,7 @@ func (m *model) used() (units int64) {
 	return units
 }
 
-// largestFree is the longest run of granules that nothing is in.
+// largestFree returns the longest run of free granules.
 func (m *model) largestFree() (units int64) {
 	end := int64(0)
 	for _, offset := range slices.Sorted(maps.Keys(m.inUse)) {
@@ -140,11 +139,11 @@ func (m *model) Allocate(t *rapid.T) {
 	largest := m.largestFree()
 	switch {
 	case !ok && units+units/second < largest:
-		t.Fatalf("no room for %d granules, %d are free in one piece", units, largest)
+		t.Fatalf("no space for %d granules, %d are free in one piece", units, largest)
 	case !ok:
 		return
 	case units > largest:
-		t.Fatalf("%d granules were given out, %d are free in one piece", units, largest)
+		t.Fatalf("%d granules were allocated, %d are free in one piece", units, largest)
 	}
 	at := offset / Granule
 	if offset%Granule != 0 || at < 0 || at+units > m.units {
@@ -188,8 +187,8 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// FuzzAllocator reads each byte as an order: to allocate a size, or to free what
-// is the oldest, the youngest, or between.
+// FuzzAllocator reads each byte as an operation: to allocate a size, or to free the oldest range,
+// the youngest, or one between.
 func FuzzAllocator(f *testing.F) {
 	f.Add([]byte{1, 2, 3, 200, 4, 250, 5, 128, 6})
 	f.Add([]byte{100, 100, 100, 255, 254, 253, 100})

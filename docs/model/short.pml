@@ -262,12 +262,12 @@ end:	do
 
 /* ---- the host: a message and its effects are one step, and are sent at once */
 
-inline choose(who) {
+inline choose(side) {
 	if
-	:: home[who] -> p = home[who] - 1
-	:: !home[who] && attached[0] -> p = 0
+	:: home[side] -> p = home[side] - 1
+	:: !home[side] && attached[0] -> p = 0
 #if REPLICAS > 1
-	:: !home[who] && attached[1] -> p = 1
+	:: !home[side] && attached[1] -> p = 1
 #endif
 	:: else -> p = REPLICAS
 	fi
@@ -285,85 +285,85 @@ bool answered[TASKS];
 #endif
 
 /* The task of a request at replica p. */
-inline post(who) {
+inline post(side) {
 	t = 0;
 	do
-	:: t < tasks && whose[t] == who && at[t] == p && takesMore(t) -> break
-	:: t < tasks && !(whose[t] == who && at[t] == p && takesMore(t)) -> t++
+	:: t < tasks && whose[t] == side && at[t] == p && takesMore(t) -> break
+	:: t < tasks && !(whose[t] == side && at[t] == p && takesMore(t)) -> t++
 	:: t == tasks ->
 		assert(tasks < TASKS);
-		whose[t] = who; at[t] = p; opened[t] = true; tasks++;
+		whose[t] = side; at[t] = p; opened[t] = true; tasks++;
 		toStage[p]!open,t,0;
 		break
 	od
 }
 
-inline route(who, which) {
-	choose(who);
+inline route(side, which) {
+	choose(side);
 	if
-	:: p == REPLICAS -> work[W(who, which)] = WAITS
+	:: p == REPLICAS -> work[W(side, which)] = WAITS
 	:: else ->
-		post(who);
+		post(side);
 #if STICKY
-		home[who] = p + 1;
+		home[side] = p + 1;
 #endif
-		work[W(who, which)] = GIVEN(t);
-		last[t] = last[t] || which == lastOf(who);
+		work[W(side, which)] = GIVEN(t);
+		last[t] = last[t] || which == lastOf(side);
 		toStage[p]!deliver,t,which
 	fi
 }
 
-inline say_over(who, how) {
+inline say_over(side, how) {
 #if MUT == 1
-	if :: !saidOver[who] -> saidOver[who] = true; toCaller!how,NUMBER(who),who,0 :: else fi
+	if :: !saidOver[side] -> saidOver[side] = true; toCaller!how,NUMBER(side),side,0 :: else fi
 #else
-	toCaller!how,NUMBER(who),who,0
+	toCaller!how,NUMBER(side),side,0
 #endif
 }
 
-inline end_request(who) {
-	state[who] = OVER;
-	say_over(who, over);
-	if :: bySource[NUMBER(who)] == who + 1 -> bySource[NUMBER(who)] = 0 :: else fi;
+inline end_request(side) {
+	state[side] = OVER;
+	say_over(side, over);
+	if :: bySource[NUMBER(side)] == side + 1 -> bySource[NUMBER(side)] = 0 :: else fi;
 	for (t : 0 .. TASKS - 1) {
-		if :: opened[t] && whose[t] == who -> opened[t] = false; toStage[at[t]]!over,t,0 :: else fi
+		if :: opened[t] && whose[t] == side -> opened[t] = false; toStage[at[t]]!over,t,0 :: else fi
 	}
-	for (w : 0 .. lastOf(who)) {
-		if :: work[W(who, w)] == WAITS -> finish_work(who, w) :: else fi
+	for (w : 0 .. lastOf(side)) {
+		if :: work[W(side, w)] == WAITS -> finish_work(side, w) :: else fi
 	}
 }
 
-inline finish_work(who, which) {
-	work[W(who, which)] = FINISHED;
-	lent[W(who, which)] = false
+inline finish_work(side, which) {
+	work[W(side, which)] = FINISHED;
+	lent[W(side, which)] = false
 }
 
 /* Asks the replicas to end a request whose inputs are finished. */
-inline progress(who) {
-	all = state[who] == RUNS && ending[who] && !asked[who];
-	for (w : 0 .. lastOf(who)) { all = all && work[W(who, w)] == FINISHED };
+inline progress(side) {
+	all = state[side] == RUNS && ending[side] && !asked[side];
+	for (w : 0 .. lastOf(side)) { all = all && work[W(side, w)] == FINISHED };
 	if
 	:: all ->
-		left[who] = 0;
+		left[side] = 0;
 		for (t : 0 .. TASKS - 1) {
-			if :: opened[t] && whose[t] == who -> left[who]++ :: else fi
+			if :: opened[t] && whose[t] == side -> left[side]++ :: else fi
 		}
 		if
-		:: left[who] == 0 && early[who] -> end_request(who)
-		:: left[who] == 0 && !early[who] ->
-			choose(who);
+		:: left[side] == 0 && early[side] -> end_request(side)
+		:: left[side] == 0 && !early[side] ->
+			choose(side);
 			if
 			:: p == REPLICAS        /* the next one that attaches */
-			:: else -> post(who); left[who] = 1
+			:: else -> post(side); left[side] = 1
 			fi
 		:: else
 		fi;
 		if
-		:: left[who] > 0 ->
-			asked[who] = true;
+		:: left[side] > 0 ->
+			asked[side] = true;
 			for (t : 0 .. TASKS - 1) {
 				if
-				:: opened[t] && whose[t] == who ->
+				:: opened[t] && whose[t] == side ->
 					due[t] = true;
 					if :: !last[t] -> toStage[at[t]]!end_,t,0 :: else fi
 				:: else

@@ -11,53 +11,54 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
-// Account is the one book of what another process has here, with the values that it has placed
-// and got, and of which memory the two have told each other. The end of the other process looks
-// at nothing else. When the connection is over, Close lets it have nothing new and gives
-// back what it has not finished; what it may be reading stays until Drop, for the kernel says
-// that it is dead, or it does not matter any more.
+// Account records the payloads of this process that another process has, the values that the
+// other process has placed and fetched, and the memory that the two have announced to each
+// other. Code that handles the end of the other process reads nothing else. When the connection
+// ends, Close refuses new payloads and returns the unfinished deliveries; payloads that the other
+// process may still read stay until Drop, which is called when the kernel reports its death, or
+// when its reads do not matter any more.
 //
-// The other process is told of a payload with mu held: Close finds every payload that it was
-// told of, and it is told of none that Close does not find. No payload is given back under mu.
+// Payloads are announced to the other process with mu held: Close finds every payload that was
+// announced, and none is announced afterwards. No payload is given back under mu.
 type Account struct {
-	by       Teller
-	allFiles *atomic.Int64 // files of all accounts that it was given to; nil: they are not added up
+	announcer Announcer
+	allFiles  *atomic.Int64 // the sum of files over all accounts with this counter; nil: none
 
-	mu        lockorder.Mutex[lockorder.Account] // guards what follows, with what is in it
-	closed    bool
-	holds     map[uint32]*Hold    // by the number that the other process knows
-	last      uint32              // number of the last of them
-	told      map[*Segment]*told  // our memory that it was told of, for more than one payload
-	lastTold  uint32              // number of the last of them
-	shown     map[uint32]*Segment // its memory that it has told us of
-	owners    map[uint32]Owner    // of the values that it has placed, by its numbers
-	files     int                 // see Files
-	returning sync.WaitGroup      // holds that are being given back; added to while they are there
+	mu            lockorder.Mutex[lockorder.Account] // guards the fields below and their contents
+	closed        bool
+	holds         map[uint32]*Hold               // by the number that the other process was sent
+	lastHold      uint32                         // number of the last of them
+	announced     map[*Segment]*announcedSegment // memory of this process that was announced, for more than one payload
+	lastAnnounced uint32                         // number of the last of them
+	peerSegments  map[uint32]*Segment            // memory of the other process, by its numbers
+	owners        map[uint32]Owner               // of the values that the other process has placed, by its numbers
+	files         int                            // see Files
+	returning     sync.WaitGroup                 // holds that GiveBack has removed and not yet given back; added to with mu held
 }
 
-// ErrOver says that the other process is given nothing any more.
-var ErrOver = errors.New("the other process is given nothing any more")
+// ErrClosed reports that the account is closed: no payload can be added.
+var ErrClosed = errors.New("the connection to the other process is closed")
 
-// Open opens it, before others have it. by tells the other process; nil: it is this one, which
-// is told of no memory.
-func (a *Account) Open(by Teller) {
-	a.by, a.holds, a.told, a.shown, a.owners = by, make(map[uint32]*Hold), make(map[*Segment]*told), make(map[uint32]*Segment), make(map[uint32]Owner)
+// Open initializes the account; no other goroutine has it yet. announcer announces memory to the
+// other process; nil: the account is that of this process, which needs no announcements.
+func (a *Account) Open(announcer Announcer) {
+	a.announcer, a.holds, a.announced, a.peerSegments, a.owners = announcer, make(map[uint32]*Hold), make(map[*Segment]*announcedSegment), make(map[uint32]*Segment), make(map[uint32]Owner)
 }
 
-// CountFiles has n count the segments that Files counts, with those of other accounts. It is for the one that opens
-// the account, before others have it.
+// CountFiles adds the segments that Files counts to n, which other accounts may share. The goroutine that opens the
+// account calls it, before other goroutines have the account.
 func (a *Account) CountFiles(n *atomic.Int64) { a.allFiles = n }
 
-// Files counts the segments that the other process keeps views in and that no more payloads come to: without the
-// views they would be gone, each with a descriptor of this process.
+// Files counts the segments that are open only for views of the other process: no more payloads come into them, and
+// each uses a descriptor of this process.
 func (a *Account) Files() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.files
 }
 
-// countFile, with mu held, counts a segment from its first view that is kept to its last.
-func (a *Account) countFile(t *told) {
+// countFile, with mu held, counts a segment in files from its first kept view to its last.
+func (a *Account) countFile(t *announcedSegment) {
 	if t == nil || t.file == t.isFile() {
 		return
 	}
@@ -72,56 +73,57 @@ func (a *Account) countFile(t *told) {
 	}
 }
 
-// Hold enters a payload, and the memory that it lies in, and has say tell the other process of
-// it, with the account's lock held. It is ErrOver when that is given nothing any more, and what
-// say returns: the payload is not entered then.
-func (a *Account) Hold(h *Hold, at Location, say func(number, segment uint32) error) error {
+// AddAndSend adds a payload and the memory that it lies in to the account, and calls send, which
+// sends it to the other process, with the account's lock held. The error is ErrClosed when the
+// account is closed, or that of the announcement or of send: the payload is not added then.
+func (a *Account) AddAndSend(h *Hold, at Location, send func(number, segment uint32) error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
-		return ErrOver
+		return ErrClosed
 	}
 	segment := uint32(0)
 	if at.Seg != nil {
 		var err error
-		if h.told, err = a.tell(at); err != nil {
+		if h.segment, err = a.announce(at); err != nil {
 			return err
 		}
-		segment = h.told.number
+		segment = h.segment.number
 	}
 	if h.Value != nil {
-		h.why = Fetched
+		h.state = Fetched
 	}
-	for a.last++; a.last == 0 || a.holds[a.last] != nil; a.last++ { // the numbers came round
+	for a.lastHold++; a.lastHold == 0 || a.holds[a.lastHold] != nil; a.lastHold++ { // the numbers have wrapped
 	}
-	number := a.last
+	number := a.lastHold
 	a.holds[number] = h
-	if err := say(number, segment); err != nil {
+	if err := send(number, segment); err != nil {
 		a.remove(number, h)
 		return err
 	}
 	return nil
 }
 
-// remove, with mu held, takes a hold out.
+// remove, with mu held, removes a hold.
 func (a *Account) remove(number uint32, h *Hold) {
 	delete(a.holds, number)
 	if h.kept != nil {
-		h.count(-1)
-		a.countFile(h.told)
+		h.countKept(-1)
+		a.countFile(h.segment)
 	}
-	a.untell(h.told)
+	a.releaseAnnounced(h.segment)
 }
 
-// find, with mu held, finds a payload that the other process has as a delivery.
+// find, with mu held, finds the payload of a delivery; nil: there is none of this number.
 func (a *Account) find(number uint32) *Hold {
-	if h := a.holds[number]; h != nil && h.why != Fetched {
+	if h := a.holds[number]; h != nil && h.state != Fetched {
 		return h
 	}
 	return nil
 }
 
-// Share holds a payload that the other process has once more; nil: it has no such.
+// Share takes one more reference to the payload of a delivery; nil: the other process has none of
+// this number.
 func (a *Account) Share(number uint32) Held {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -136,31 +138,33 @@ func (a *Account) Share(number uint32) Held {
 	return nil
 }
 
-// Inspect looks at one hold, with the account's lock held; nil: the other process has no such.
-func (a *Account) Inspect(number uint32, look func(h *Hold)) {
+// Inspect calls visit with a hold, with the account's lock held; nil: there is none of this number.
+func (a *Account) Inspect(number uint32, visit func(h *Hold)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	look(a.holds[number])
+	visit(a.holds[number])
 }
 
-// Finishing notes that the other process is done with a payload, once: with a delivery, which
-// Finish ends, or with a value, which is not its any more.
+// Finishing notes that the other process has finished a payload: a delivery, which Finish ends
+// later, or a value, which is removed at once. ok is false for a payload that it does not have, or
+// has finished before.
 func (a *Account) Finishing(number uint32) (source uint32, value Value, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	h := a.holds[number]
 	switch {
-	case h == nil || h.finishing || h.why == Kept || h.why == Left:
+	case h == nil || h.finishing || h.state == Kept || h.state == HungUp:
 		return 0, nil, false
-	case h.why == Fetched:
+	case h.state == Fetched:
 		a.remove(number, h)
 	}
 	h.finishing = true
 	return h.Source, h.Value, true
 }
 
-// Finish ends a delivery, whose payload stays if it is to be kept. It reports whether what
-// the other process keeps fills memory; the delivery is nil if it has no such.
+// Finish ends a delivery. With keep its payload stays, unless it was released meanwhile. fills
+// reports whether the payloads that the other process keeps fill the memory, see fillsWindow. d is
+// nil if there is no delivery of this number.
 func (a *Account) Finish(number uint32, keep bool) (d Delivery, fills bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -171,28 +175,28 @@ func (a *Account) Finish(number uint32, keep bool) (d Delivery, fills bool) {
 	d = h.Delivery
 	if keep && !h.released {
 		h.keep(Kept)
-		a.countFile(h.told)
-		return d, h.told.fills()
+		a.countFile(h.segment)
+		return d, h.segment.fillsWindow()
 	}
 	a.remove(number, h)
 	return d, false
 }
 
-// Handled notes that the other process has handled a delivery, whose payload it still reads.
+// Handled notes that the other process has handled a delivery and still reads the payload.
 func (a *Account) Handled(number uint32) {
 	a.Inspect(number, func(h *Hold) {
 		if h != nil {
-			h.why = Kept
+			h.state = Kept
 		}
 	})
 }
 
-// Release gives back a payload that outlived its delivery; behind its finish, if that waits. It
-// reports whether the other process has it.
+// Release gives back a payload that outlives its delivery. If the finish of the delivery waits,
+// Finish gives the payload back. Release reports whether the other process has the payload.
 func (a *Account) Release(number uint32) bool {
 	a.mu.Lock()
 	h := a.find(number)
-	kept := h != nil && h.why == Kept
+	kept := h != nil && h.state == Kept
 	switch {
 	case kept:
 		a.remove(number, h)
@@ -206,18 +210,18 @@ func (a *Account) Release(number uint32) bool {
 	return kept || h != nil && h.finishing
 }
 
-// Has reports whether the other process has a payload, and what for.
-func (a *Account) Has(number uint32) (why Why, has bool) {
+// Has reports whether the other process has a payload, and in which state.
+func (a *Account) Has(number uint32) (why HoldState, has bool) {
 	a.Inspect(number, func(h *Hold) {
 		if h != nil {
-			why, has = h.why, true
+			why, has = h.state, true
 		}
 	})
 	return why, has
 }
 
-// GiveBack gives back a payload of a node's, after before. It does nothing if the other process
-// has no such.
+// GiveBack calls before and then gives back a payload. It does nothing if the other process has
+// none of this number.
 func (a *Account) GiveBack(number uint32, before func()) {
 	a.mu.Lock()
 	h := a.holds[number]
@@ -233,40 +237,40 @@ func (a *Account) GiveBack(number uint32, before func()) {
 	}
 }
 
-// Remains are what an account had that goes elsewhere when it closes.
-type Remains struct {
-	Unfinished []Delivery // that the other process will not finish
-	Back       []*Hold    // to be freed
-	Owners     []Owner    // to be closed: what was not fetched goes with them
-	Stays      bool       // the rest stays until it is dropped
+// CloseResult lists the contents of a closed account that the caller has to dispose of.
+type CloseResult struct {
+	Unfinished []Delivery // the other process will not finish them
+	ToFree     []*Hold    // to be freed
+	Owners     []Owner    // to be closed, with their values that were not fetched
+	NeedsDrop  bool       // other payloads stay until Drop
 }
 
-// Close lets the other process have nothing new, and takes from it what it has not finished.
-// What lies in memory that it was told of stays, if it may go on reading.
-func (a *Account) Close(reads bool) (r Remains) {
+// Close refuses new payloads and returns the unfinished ones. With reads, the other process may
+// still read: payloads in announced memory stay. Payloads with Returned stay in any case.
+func (a *Account) Close(reads bool) (r CloseResult) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
 	r.Owners = slices.Collect(maps.Values(a.owners))
 	for number, h := range a.holds {
-		if h.Returned != nil { // its sender takes it back
+		if h.Returned != nil { // its sender calls GiveBack
 			continue
 		}
-		stays, sent := reads && h.told != nil, h.Delivery != nil
+		stays, sent := reads && h.segment != nil, h.Delivery != nil
 		switch {
 		case sent:
 			r.Unfinished = append(r.Unfinished, h.Delivery)
 			if stays {
-				h.keep(Left)
-				a.countFile(h.told)
+				h.keep(HungUp)
+				a.countFile(h.segment)
 			}
 		case stays:
-			h.why = Left
+			h.state = HungUp
 		default:
-			r.Back = append(r.Back, h)
+			r.ToFree = append(r.ToFree, h)
 		}
 		if stays {
-			r.Stays = true
+			r.NeedsDrop = true
 		} else {
 			a.remove(number, h)
 		}
@@ -274,34 +278,35 @@ func (a *Account) Close(reads bool) (r Remains) {
 	return r
 }
 
-// Drop lets go of all that the other process had and was told of, and returns the memory that
-// it has told us of, for the caller to let go of.
+// Drop gives back all payloads, releases the announced memory, and returns the memory that the
+// other process has announced, for the caller to release.
 func (a *Account) Drop() []*Segment {
 	a.mu.Lock()
 	a.closed = true
-	told, shown := a.told, a.shown
-	a.told, a.shown = nil, nil
+	announced, shown := a.announced, a.peerSegments
+	a.announced, a.peerSegments = nil, nil
 	a.mu.Unlock()
 	a.GiveBackAll(All)
-	for seg := range told {
+	for seg := range announced {
 		seg.Release()
 	}
 	return slices.Collect(maps.Values(shown))
 }
 
-// All is all that GiveBackAll and GiveBackSome may give back.
+// All selects every payload, for GiveBackAll and GiveBackSome.
 func All(*Hold) bool { return true }
 
-// givenBack is how much of what the other process has is given back at a time.
-const givenBack = 64
+// giveBackBatch is how many payloads are given back at a time.
+const giveBackBatch = 64
 
-// GiveBackAll gives back what which reports of what the other process has.
+// GiveBackAll gives back the payloads that which selects.
 func (a *Account) GiveBackAll(which func(*Hold) bool) {
 	for a.GiveBackSome(which) {
 	}
 }
 
-// GiveBackSome is GiveBackAll of a few. It reports whether there may be more.
+// GiveBackSome is GiveBackAll for at most giveBackBatch payloads. It reports whether there may be
+// more.
 func (a *Account) GiveBackSome(which func(*Hold) bool) (more bool) {
 	var back []*Hold
 	a.mu.Lock()
@@ -310,7 +315,7 @@ func (a *Account) GiveBackSome(which func(*Hold) bool) (more bool) {
 			continue
 		}
 		a.remove(number, h)
-		if back = append(back, h); len(back) == givenBack {
+		if back = append(back, h); len(back) == giveBackBatch {
 			break
 		}
 	}
@@ -318,56 +323,56 @@ func (a *Account) GiveBackSome(which func(*Hold) bool) (more bool) {
 	for _, h := range back {
 		h.Free()
 	}
-	return len(back) == givenBack
+	return len(back) == giveBackBatch
 }
 
-// Wait returns when each payload that GiveBack has begun to give back is back. The account is
-// closed.
+// Wait returns when every call of GiveBack that has begun has given its payload back. The account
+// is closed.
 func (a *Account) Wait() { a.returning.Wait() }
 
-// Each looks at all that the other process has, with the account's lock held.
-func (a *Account) Each(look func(h *Hold)) {
+// Each calls visit with every hold, with the account's lock held.
+func (a *Account) Each(visit func(h *Hold)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, h := range a.holds {
-		look(h)
+		visit(h)
 	}
 }
 
-// Sizes counts what the other process has, the memory of ours that it knows, and the memory of
-// its that is known here.
-func (a *Account) Sizes() (holds, told, shown int) {
+// Sizes counts the holds, the segments announced to the other process, and the segments that the
+// other process has announced.
+func (a *Account) Sizes() (holds, announced, shown int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return len(a.holds), len(a.told), len(a.shown)
+	return len(a.holds), len(a.announced), len(a.peerSegments)
 }
 
-// Tally adds up what the other process has for one reason.
-func (a *Account) Tally(reason Why) (all Tally) {
+// Tally adds up the payloads in one state.
+func (a *Account) Tally(reason HoldState) (all Tally) {
 	a.Each(func(h *Hold) {
-		if h.why == reason {
+		if h.state == reason {
 			all.add(h)
 		}
 	})
 	return all
 }
 
-// Check reports what is wrong with the account, and with what lies in the other process's memory.
+// Check reports broken invariants of the account, and of the payloads in the other process's memory.
 func (a *Account) Check() (wrong []error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	counts := make(map[*told]told)
-	for _, t := range a.told {
-		counts[t] = told{}
+	counts := make(map[*announcedSegment]announcedSegment)
+	for _, t := range a.announced {
+		counts[t] = announcedSegment{}
 	}
 	for number, h := range a.holds {
-		if h.told != nil {
-			c := counts[h.told]
+		if h.segment != nil {
+			c := counts[h.segment]
 			c.uses++
 			if h.kept != nil {
 				c.keeps, c.keepsBytes = c.keeps+1, c.keepsBytes+int64(h.Bytes)
 			}
-			counts[h.told] = c
+			counts[h.segment] = c
 		}
 		if h.Delivery != nil && a.closed && h.Returned == nil {
 			wrong = append(wrong, fmt.Errorf("delivery %d is unfinished, and the account is closed", number))
@@ -381,7 +386,7 @@ func (a *Account) Check() (wrong []error) {
 		if t.file != t.isFile() {
 			wrong = append(wrong, fmt.Errorf("segment %d is counted as kept by views alone: %t; %d views are kept there", t.number, t.file, t.keeps))
 		}
-		if t.uses != c.uses || t.keeps != c.keeps || t.keepsBytes != c.keepsBytes || (!t.alone && a.told != nil && a.told[t.seg] != t) {
+		if t.uses != c.uses || t.keeps != c.keeps || t.keepsBytes != c.keepsBytes || (!t.alone && a.announced != nil && a.announced[t.seg] != t) {
 			wrong = append(wrong, fmt.Errorf("segment %d is counted for %d payloads and %d that are kept, of %d bytes; there are %d, %d and %d",
 				t.number, t.uses, t.keeps, t.keepsBytes, c.uses, c.keeps, c.keepsBytes))
 		}
@@ -389,8 +394,8 @@ func (a *Account) Check() (wrong []error) {
 	if files != a.files {
 		wrong = append(wrong, fmt.Errorf("%d segments are counted that views alone keep, there are %d", a.files, files))
 	}
-	for number, seg := range a.shown {
-		if err := seg.puts.check(uint64(seg.mem.Size())); err != nil {
+	for number, seg := range a.peerSegments {
+		if err := seg.claimed.check(uint64(seg.mem.Size())); err != nil {
 			wrong = append(wrong, fmt.Errorf("segment %d: %w", number, err))
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// accountModel is what an account is: a list of what the other process has, and of the memory
-// that it knows. It is told as that process is.
+// accountModel models an account: the payloads that the other process has, and the memory that
+// was announced to it. It is the announcer of the account under test.
 type accountModel struct {
 	t       *rapid.T
 	account Account
@@ -25,7 +25,7 @@ type accountModel struct {
 }
 
 type modelHold struct {
-	why                 Why
+	why                 HoldState
 	in                  uint32 // number of the memory; 0: none
 	seg                 *Segment
 	bytes               int
@@ -42,7 +42,7 @@ func (d *testDelivery) Hold() Held {
 	return &testHeld{p: d.p}
 }
 
-// testHeld keeps it.
+// testHeld is a reference to the payload of a testDelivery.
 type testHeld struct{ p *Payload }
 
 // Hold implements Held.
@@ -56,25 +56,24 @@ func (h *testHeld) Release() { h.p.Release() }
 
 var errRefused = errors.New("not sent")
 
-// ShowMemory implements Teller.
+// ShowMemory implements Announcer.
 func (m *accountModel) ShowMemory(number uint32, _ *shmstore.Segment) error {
 	if m.knows[number] {
-		m.t.Fatalf("segment %d is told of twice", number)
+		m.t.Fatalf("segment %d is announced twice", number)
 	}
 	m.knows[number] = true
 	return nil
 }
 
-// HideMemory implements Teller.
+// HideMemory implements Announcer.
 func (m *accountModel) HideMemory(number uint32) {
 	if !m.knows[number] {
-		m.t.Fatalf("segment %d is forgotten, of which nothing was told", number)
+		m.t.Fatalf("segment %d is hidden and was not announced", number)
 	}
 	delete(m.knows, number)
 }
 
-// deliver has the other process be given a payload: in memory, in memory for it alone, or in
-// a message.
+// deliver adds a payload: in memory, in a segment of its own, or in a message.
 func (m *accountModel) deliver(t *rapid.T) {
 	size := rapid.IntRange(1, 100).Draw(t, "size")
 	p := OnHeap(make([]byte, size), func() { m.alive-- })
@@ -82,10 +81,10 @@ func (m *accountModel) deliver(t *rapid.T) {
 	h := &modelHold{bytes: size, d: &testDelivery{p}}
 	var at Location
 	if rapid.Bool().Draw(t, "in memory") {
-		at = Location{Seg: rapid.SampledFrom(m.memory).Draw(t, "memory"), Own: rapid.Bool().Draw(t, "alone")}
+		at = Location{Seg: rapid.SampledFrom(m.memory).Draw(t, "memory"), Alone: rapid.Bool().Draw(t, "alone")}
 	}
 	sent := rapid.IntRange(0, 5).Draw(t, "sent") > 0
-	err := m.account.Hold(&Hold{Delivery: h.d, Bytes: size}, at, func(number, segment uint32) error {
+	err := m.account.AddAndSend(&Hold{Delivery: h.d, Bytes: size}, at, func(number, segment uint32) error {
 		if (segment != 0) != (at.Seg != nil) || segment != 0 && !m.knows[segment] {
 			t.Fatalf("delivery %d lies in segment %d, and the process knows %v", number, segment, m.knows)
 		}
@@ -104,13 +103,13 @@ func (m *accountModel) deliver(t *rapid.T) {
 	}
 }
 
-// number is one of what the process has, or mostly so.
+// number is mostly the number of a payload that the process has.
 func (m *accountModel) number(t *rapid.T) (uint32, *modelHold) {
 	n := rapid.SampledFrom(append(slices.Sorted(maps.Keys(m.holds)), 1<<20)).Draw(t, "number")
 	return n, m.holds[n]
 }
 
-// finishing has the process say that it is done.
+// finishing finishes a payload at the process.
 func (m *accountModel) finishing(t *rapid.T) {
 	n, h := m.number(t)
 	_, _, ok := m.account.Finishing(n)
@@ -121,7 +120,7 @@ func (m *accountModel) finishing(t *rapid.T) {
 	}
 }
 
-// finish ends what the process is done with.
+// finish ends a delivery that the process has finished.
 func (m *accountModel) finish(t *rapid.T) {
 	n, h := m.number(t)
 	keep := rapid.Bool().Draw(t, "keep")
@@ -139,7 +138,7 @@ func (m *accountModel) finish(t *rapid.T) {
 	d.(*testDelivery).p.Release()
 }
 
-// release has the process give back what it keeps, before or after its finish.
+// release releases a payload that the process keeps, before or after its finish.
 func (m *accountModel) release(t *rapid.T) {
 	n, h := m.number(t)
 	has := m.account.Release(n)
@@ -155,7 +154,7 @@ func (m *accountModel) release(t *rapid.T) {
 	}
 }
 
-// pass has the process pass a payload on, and the host hold it for that.
+// pass shares a payload that the process forwards.
 func (m *accountModel) pass(t *rapid.T) {
 	n, h := m.number(t)
 	p := m.account.Share(n)
@@ -167,7 +166,7 @@ func (m *accountModel) pass(t *rapid.T) {
 	}
 }
 
-// retire has nothing more come in memory.
+// retire retires memory: no more payloads come into it.
 func (m *accountModel) retire(t *rapid.T) {
 	seg := rapid.SampledFrom(m.memory).Draw(t, "memory")
 	seg.Retire()
@@ -175,34 +174,34 @@ func (m *accountModel) retire(t *rapid.T) {
 	m.account.Retire(seg)
 }
 
-// agree requires that account and model say the same.
+// agree compares the account with the model.
 func (m *accountModel) agree(t *rapid.T) {
 	if wrong := m.account.Check(); len(wrong) > 0 {
 		t.Fatal(wrong)
 	}
-	want := make(map[Why]Tally)
+	want := make(map[HoldState]Tally)
 	for n, h := range m.holds {
 		if h.in != 0 && !m.account.closed && !m.knows[h.in] {
-			t.Fatalf("the process has delivery %d in segment %d, which it was told to forget", n, h.in)
+			t.Fatalf("the process has delivery %d in segment %d, which was hidden", n, h.in)
 		}
 		sum := want[h.why]
 		sum.Payloads, sum.Bytes = sum.Payloads+1, sum.Bytes+int64(h.bytes)
 		want[h.why] = sum
 	}
-	for _, reason := range []Why{Sent, Kept, Fetched, Left} {
+	for _, reason := range []HoldState{Sent, Kept, Fetched, HungUp} {
 		if got := m.account.Tally(reason); got.Payloads != want[reason].Payloads || got.Bytes != want[reason].Bytes {
-			t.Fatalf("for reason %d the process has %+v, want %+v", reason, got, want[reason])
+			t.Fatalf("in state %d the process has %+v, want %+v", reason, got, want[reason])
 		}
 	}
 	for _, seg := range m.memory {
 		used := slices.ContainsFunc(slices.Collect(maps.Values(m.holds)), func(h *modelHold) bool { return h.seg == seg && h.in == m.account.knows(seg) })
 		if known := m.account.knows(seg) != 0; known && m.retired[seg] && !used {
-			t.Fatal("the process knows memory that nothing lies in, nor will")
+			t.Fatal("a segment stays announced without payloads, and no more come into it")
 		}
 	}
 }
 
-// end closes the account, gives back what was unfinished, and drops it.
+// end closes the account, gives the unfinished payloads back, and drops it.
 func (m *accountModel) end(t *rapid.T) {
 	reads := rapid.Bool().Draw(t, "reads")
 	had := m.account.Close(reads)
@@ -212,33 +211,33 @@ func (m *accountModel) end(t *rapid.T) {
 			unfinished++
 		}
 		if reads && h.in != 0 {
-			h.why, h.d = Left, nil
+			h.why, h.d = HungUp, nil
 			stays++
 		} else {
 			delete(m.holds, n)
 		}
 	}
-	if len(had.Unfinished) != unfinished || had.Stays != (stays > 0) {
-		t.Fatalf("it had %d unfinished, and more: %v; want %d, %d", len(had.Unfinished), had.Stays, unfinished, stays)
+	if len(had.Unfinished) != unfinished || had.NeedsDrop != (stays > 0) {
+		t.Fatalf("it had %d unfinished, and more: %v; want %d, %d", len(had.Unfinished), had.NeedsDrop, unfinished, stays)
 	}
-	for _, h := range had.Back {
+	for _, h := range had.ToFree {
 		h.Free()
 	}
 	for _, u := range had.Unfinished {
 		u.(*testDelivery).p.Release()
 	}
 	m.agree(t)
-	if err := m.account.Hold(&Hold{}, Location{}, nil); !errors.Is(err, ErrOver) {
-		t.Fatalf("a payload for a process that is over: %v", err)
+	if err := m.account.AddAndSend(&Hold{}, Location{}, nil); !errors.Is(err, ErrClosed) {
+		t.Fatalf("a payload for a closed account: %v", err)
 	}
 	if m.alive < stays {
-		t.Fatalf("%d payloads are left of %d that the process may be reading", m.alive, stays)
+		t.Fatalf("%d payloads are left of %d that the process may still read", m.alive, stays)
 	}
 	m.account.Drop()
 	m.holds = nil
 	m.agree(t)
 	if m.alive != 0 {
-		t.Fatalf("%d payloads live, and no account holds them", m.alive)
+		t.Fatalf("%d payloads are not freed after Drop", m.alive)
 	}
 	for i, seg := range m.memory {
 		if refs := seg.refs.Load(); refs != 1 || seg.views.bytes.Load() != 0 {
@@ -247,8 +246,8 @@ func (m *accountModel) end(t *rapid.T) {
 	}
 }
 
-// TestAccountAgainstModel: after all that a process is given, says and leaves, its account says what
-// it has and knows, and everything comes back.
+// TestAccountAgainstModel: after any sequence of operations, the account has the payloads and the memory
+// of the model, and after its end every payload is freed.
 func TestAccountAgainstModel(t *testing.T) {
 	mem, err := shmstore.NewSegment("account", 4096)
 	if err != nil {
@@ -269,44 +268,44 @@ func TestAccountAgainstModel(t *testing.T) {
 	})
 }
 
-// knows is the number of memory of ours that the other process was told of; 0: it was not.
+// knows is the number under which memory was announced; 0: it was not.
 func (a *Account) knows(seg *Segment) uint32 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if t := a.told[seg]; t != nil {
+	if t := a.announced[seg]; t != nil {
 		return t.number
 	}
 	return 0
 }
 
-// TestGiveBackInParts: what a process had is given back a part at a time, and all of it.
+// TestGiveBackInParts: all payloads of a process are given back, a part at a time.
 func TestGiveBackInParts(t *testing.T) {
 	var a Account
 	a.Open(nil)
-	const n = 5*givenBack/2 + 1
+	const n = 5*giveBackBatch/2 + 1
 	back := 0
 	for range n {
 		h := &Hold{Returned: func() { back++ }}
-		if err := a.Hold(h, Location{}, func(_, _ uint32) error { return nil }); err != nil {
+		if err := a.AddAndSend(h, Location{}, func(_, _ uint32) error { return nil }); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if more := a.GiveBackSome(All); !more || back != givenBack {
-		t.Errorf("%d are given back at first, and there are more: %v; want %d", back, more, givenBack)
+	if more := a.GiveBackSome(All); !more || back != giveBackBatch {
+		t.Errorf("%d are given back at first, and there are more: %v; want %d", back, more, giveBackBatch)
 	}
 	if a.GiveBackAll(All); back != n {
 		t.Errorf("%d of %d are given back", back, n)
 	}
 }
 
-// TestAccountNumbersComeRound: a payload is given no number that another has, and not 0, which
+// TestAccountNumbersWrap: a payload gets no number that another payload has, and not 0, which
 // names none.
-func TestAccountNumbersComeRound(t *testing.T) {
+func TestAccountNumbersWrap(t *testing.T) {
 	var a Account
 	a.Open(nil)
 	var numbers []uint32
 	hold := func() {
-		err := a.Hold(&Hold{}, Location{}, func(number, _ uint32) error {
+		err := a.AddAndSend(&Hold{}, Location{}, func(number, _ uint32) error {
 			numbers = append(numbers, number)
 			return nil
 		})
@@ -315,7 +314,7 @@ func TestAccountNumbersComeRound(t *testing.T) {
 		}
 	}
 	hold()
-	a.last = math.MaxUint32 - 1
+	a.lastHold = math.MaxUint32 - 1
 	hold()
 	hold()
 	if want := []uint32{1, math.MaxUint32, 2}; !slices.Equal(numbers, want) {

@@ -2,86 +2,87 @@ package accounts
 
 import "time"
 
-// Hold is one payload that the other process has. Delivery, Value or Returned says what it is.
+// Hold is one payload that the other process has. Its kind is given by the field that is set:
+// Delivery, Value or Returned.
 type Hold struct {
-	Delivery Delivery // that the other process has not finished; nil: it is none, or finished
+	Delivery Delivery // unfinished; nil: it is no delivery, or finished
 	Value    Value    // of the exchange
-	Returned func()   // called once, without locks, when a payload of a node's is given back
+	Returned func()   // called once, without locks, when the payload of a node is given back
 
 	Bytes  int
 	At     time.Time // since when the other process has it
-	Source uint32    // of the host's: whose task it is for, or of which a node has sent it
+	Source uint32    // at the host: the source that it was sent for, or by
 
 	// For reports:
 	Edge int
 	Seq  uint64
 
-	why       Why
-	finishing bool  // the other process has said that it is done
-	released  bool  // ... and that the payload may go
-	told      *told // memory of ours that it lies in; nil: it came in a message, or lies elsewhere
-	kept      Held  // the payload of a delivery that is finished; nil: it is none
+	state     HoldState
+	finishing bool              // the other process has finished it
+	released  bool              // ... and has released the payload
+	segment   *announcedSegment // memory of this process; nil: the payload was in a message, or lies elsewhere
+	kept      Held              // the payload of a finished delivery; nil: it is none
 }
 
-// Delivery is a delivery that was sent to the other process.
+// Delivery is a delivery to the other process.
 type Delivery interface {
-	// Hold keeps its payload beyond its end. It is called with the account's lock held.
+	// Hold keeps the payload beyond the end of the delivery. It is called with the account's lock held.
 	Hold() Held
 }
 
-// Held is a payload that is kept.
+// Held is a reference to a payload that outlives its delivery.
 type Held interface {
-	Hold() Held // ... once more
+	Hold() Held // one more reference
 	Release()
 }
 
-// Value is a value of the exchange that the other process has got.
+// Value is a value of the exchange that the other process has fetched.
 type Value interface {
-	// GiveBack ends the other process's hold of it.
+	// GiveBack ends the other process's hold of the value.
 	GiveBack()
 }
 
-// Why says what the other process has a payload for.
-type Why uint8
+// HoldState is the state of a hold.
+type HoldState uint8
 
-// What it has one for.
+// States of a hold.
 const (
-	Sent    Why = iota // it has not finished the delivery
-	Kept               // it has, and reads the payload still
-	Fetched            // it has got the value under a key
-	Left               // it has hung up, and lives: it may be reading
+	Sent    HoldState = iota // the other process has not finished the delivery
+	Kept                     // it has finished the delivery and still reads the payload
+	Fetched                  // it has fetched the value
+	HungUp                   // it has hung up and lives: it may still read
 )
 
-// Why is what the other process has it for. It is for what an account calls with its lock held.
-func (h *Hold) Why() Why { return h.why }
+// State is the state of the hold. Functions that an account calls with its lock held may call it.
+func (h *Hold) State() HoldState { return h.state }
 
-// Alone reports whether it lies in memory that is for it alone.
-func (h *Hold) Alone() bool { return h.told != nil && h.told.alone }
+// Alone reports whether the payload has a segment of its own.
+func (h *Hold) Alone() bool { return h.segment != nil && h.segment.alone }
 
-// ForgetAlone says that memory for this payload alone was sent with it: the other process
-// forgets it by itself. It is for what Account.Hold calls.
+// ForgetAlone notes that a segment for this payload alone was sent with it: the other process
+// forgets the segment by itself. The send function of Account.AddAndSend calls it.
 func (h *Hold) ForgetAlone() {
 	if h.Alone() {
-		h.told = nil
+		h.segment = nil
 	}
 }
 
-// keep, with the account's lock held, has the payload of a delivery outlive it.
-func (h *Hold) keep(as Why) {
-	h.why, h.kept = as, h.Delivery.Hold()
+// keep, with the account's lock held, keeps the payload of a delivery beyond its end.
+func (h *Hold) keep(as HoldState) {
+	h.state, h.kept = as, h.Delivery.Hold()
 	h.Delivery = nil
-	h.count(1)
+	h.countKept(1)
 }
 
-func (h *Hold) count(n int) {
-	if t := h.told; t != nil {
+func (h *Hold) countKept(n int) {
+	if t := h.segment; t != nil {
 		bytes := int64(n * h.Bytes)
 		t.keeps, t.keepsBytes = t.keeps+n, t.keepsBytes+bytes
 		t.seg.views.bytes.Add(bytes)
 	}
 }
 
-// Free gives back a payload that is in no account any more.
+// Free gives back a payload that was removed from its account.
 func (h *Hold) Free() {
 	switch {
 	case h.Value != nil:
@@ -93,7 +94,7 @@ func (h *Hold) Free() {
 	}
 }
 
-// Tally is payloads, added up.
+// Tally is the sum over some payloads.
 type Tally struct {
 	Payloads int
 	Bytes    int64

@@ -1,10 +1,9 @@
 package accounts
 
-// Location is where a payload lies that another process is to read. The zero value is in the
-// message.
+// Location is where a payload for another process lies. The zero value: in the message.
 type Location struct {
-	Seg    *Segment // nil: in the message
-	Offset uint64
-	Own    bool // the segment is for this payload alone
-	Most   int  // ... as well, where the other process knows that many; 0: however many
+	Seg      *Segment // nil: in the message
+	Offset   uint64
+	Alone    bool // the segment is for this payload alone
+	MaxKnown int  // as Alone, if the other process has that many segments already; 0: no bound
 }

@@ -2,113 +2,114 @@ package accounts
 
 import "github.com/omnibus-runtime/omnibus/shmstore"
 
-// Teller tells the other process of memory. It does not wait.
-type Teller interface {
+// Announcer announces memory to the other process. It does not block.
+type Announcer interface {
 	ShowMemory(number uint32, mem *shmstore.Segment) error
-	HideMemory(number uint32) // nothing more will lie there
+	HideMemory(number uint32) // no more payloads come into it
 }
 
-// told is memory of ours that the other process was told of.
-type told struct {
+// announcedSegment is memory of this process that was announced to the other process.
+type announcedSegment struct {
 	seg     *Segment
 	number  uint32
 	uses    int
-	lasting bool // more payloads may come in it
-	alone   bool // it is for one payload, and named by that alone
+	lasting bool // more payloads may come into it
+	alone   bool // it is for one payload, whose message alone names it
 
 	file       bool // Account.Files counts it
-	keeps      int  // payloads in it that the other process has finished, and still reads
+	keeps      int  // payloads in it that the other process has finished and still reads
 	keepsBytes int64
 }
 
-// isFile reports whether views that the other process keeps are what the memory stays for.
-func (t *told) isFile() bool { return t.keeps > 0 && !t.lasting }
+// isFile reports whether the memory stays only for views that the other process keeps.
+func (t *announcedSegment) isFile() bool { return t.keeps > 0 && !t.lasting }
 
-// tell, with mu held, tells the other process of memory of ours unless it knows it, and counts
-// one payload more there.
-func (a *Account) tell(at Location) (*told, error) {
-	t := a.told[at.Seg]
-	if t != nil && !at.Own {
+// announce, with mu held, announces memory to the other process, unless it was announced before,
+// and counts one more payload in it.
+func (a *Account) announce(at Location) (*announcedSegment, error) {
+	t := a.announced[at.Seg]
+	if t != nil && !at.Alone {
 		t.uses++
 		return t, nil
 	}
-	a.lastTold++
-	alone := at.Own || at.Most > 0 && len(a.told) >= at.Most
-	t = &told{seg: at.Seg, number: a.lastTold, uses: 1, alone: alone, lasting: !alone && at.Seg.lasting.Load()}
-	if err := a.by.ShowMemory(t.number, t.seg.mem); err != nil {
+	a.lastAnnounced++
+	alone := at.Alone || at.MaxKnown > 0 && len(a.announced) >= at.MaxKnown
+	t = &announcedSegment{seg: at.Seg, number: a.lastAnnounced, uses: 1, alone: alone, lasting: !alone && at.Seg.lasting.Load()}
+	if err := a.announcer.ShowMemory(t.number, t.seg.mem); err != nil {
 		return nil, err
 	}
 	if !t.alone {
 		t.seg.retain()
-		a.told[t.seg] = t
+		a.announced[t.seg] = t
 	}
 	return t, nil
 }
 
-// untell, with mu held, counts one payload less. Memory that nothing more will lie in is
-// forgotten with the last.
-func (a *Account) untell(t *told) {
+// releaseAnnounced, with mu held, counts one payload less. Memory that no more payloads come into
+// is forgotten with the last one.
+func (a *Account) releaseAnnounced(t *announcedSegment) {
 	if t == nil {
 		return
 	}
 	if t.uses--; t.uses > 0 || t.lasting {
 		return
 	}
-	if a.told[t.seg] == t {
-		delete(a.told, t.seg)
+	if a.announced[t.seg] == t {
+		delete(a.announced, t.seg)
 		defer t.seg.Release()
 	}
-	if !a.closed { // else it forgets everything
-		a.by.HideMemory(t.number)
+	if !a.closed { // else the other process forgets all memory
+		a.announcer.HideMemory(t.number)
 	}
 }
 
-// Retire notes that nothing new will lie in memory of ours.
+// Retire notes that no more payloads come into memory of this process.
 func (a *Account) Retire(seg *Segment) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if t := a.told[seg]; t != nil {
+	if t := a.announced[seg]; t != nil {
 		t.lasting = false
 		a.countFile(t)
 		t.uses++
-		a.untell(t)
+		a.releaseAnnounced(t)
 	}
 }
 
-// Show takes in memory that the other process tells us of, up to so much at a time. It
-// reports false of a number that is taken, and of memory that is too much.
-func (a *Account) Show(number uint32, seg *Segment, most int) bool {
+// AddPeerSegment adds memory that the other process has announced. It reports false if the number
+// is in use, or if there are most segments already.
+func (a *Account) AddPeerSegment(number uint32, seg *Segment, most int) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.shown[number] != nil || len(a.shown) >= most {
+	if a.peerSegments[number] != nil || len(a.peerSegments) >= most {
 		return false
 	}
-	a.shown[number] = seg
+	a.peerSegments[number] = seg
 	return true
 }
 
-// Memory finds memory of the other process's; nil: it was not told of.
-func (a *Account) Memory(number uint32) *Segment {
+// PeerSegment finds memory of the other process; nil: it was not announced.
+func (a *Account) PeerSegment(number uint32) *Segment {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.shown[number]
+	return a.peerSegments[number]
 }
 
-// Hide forgets memory of the other process's, which is the caller's then; nil: it was not told of.
-func (a *Account) Hide(number uint32) *Segment {
+// RemovePeerSegment removes memory of the other process, and passes it to the caller; nil: it was
+// not announced.
+func (a *Account) RemovePeerSegment(number uint32) *Segment {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	seg := a.shown[number]
-	delete(a.shown, number)
+	seg := a.peerSegments[number]
+	delete(a.peerSegments, number)
 	return seg
 }
 
-// fewKept are so many that a process may keep them for a moment: what it handles
-// next is there before it lets go of the last.
-const fewKept = 4
+// maxTransientKept is how many payloads a process may keep in passing: it gets the next
+// delivery before it releases the payload of the last.
+const maxTransientKept = 4
 
-// fills reports whether the other process keeps views of half of a memory that payloads come in
-// again and again.
-func (t *told) fills() bool {
-	return t != nil && t.lasting && t.keeps > fewKept && t.keepsBytes*2 >= t.seg.mem.Size()
+// fillsWindow reports whether the other process keeps views of half of a segment that more
+// payloads come into.
+func (t *announcedSegment) fillsWindow() bool {
+	return t != nil && t.lasting && t.keeps > maxTransientKept && t.keepsBytes*2 >= t.seg.mem.Size()
 }

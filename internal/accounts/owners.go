@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// Owner has values in the exchange.
+// Owner is an owner of values in the exchange.
 type Owner interface {
-	// Close takes back all of its values that were not fetched. It returns how many.
+	// Close takes back the owner's values that were not fetched. It returns how many.
 	Close() int
 }
 
-// Owner finds an owner of values that the other process has placed. One that is not there create
-// makes; nil: there are most already.
+// Owner finds an owner of values of the other process, or creates it; nil: there are most owners
+// already.
 func (a *Account) Owner(number uint32, most int, create func() Owner) Owner {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -25,19 +25,19 @@ func (a *Account) Owner(number uint32, most int, create func() Owner) Owner {
 	return a.owners[number]
 }
 
-// Cleans finds an owner that cleans up; nil: it has nothing. It is forgotten if that is its
-// end.
-func (a *Account) Cleans(number uint32, over bool) Owner {
+// CleanupOwner finds the owner of a cleanup; nil: there is none of this number. With final the
+// account forgets the owner.
+func (a *Account) CleanupOwner(number uint32, final bool) Owner {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	o := a.owners[number]
-	if over {
+	if final {
 		delete(a.owners, number)
 	}
 	return o
 }
 
-// Owners is a snapshot of them.
+// Owners is a snapshot of the owners.
 func (a *Account) Owners() []Owner {
 	a.mu.Lock()
 	defer a.mu.Unlock()

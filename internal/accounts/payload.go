@@ -17,19 +17,19 @@ type Payload struct {
 	refs   atomic.Int32
 	free   func() // called once, with the last reference
 
-	// In a node: the process that gave it, and the number that it has there.
-	from any
-	id   uint32
+	// In a node: the process that has sent the payload, and its number there.
+	origin       any
+	originNumber uint32
 }
 
-// OnHeap makes bytes that lie in no segment a payload with one reference.
+// OnHeap makes a payload of bytes that lie in no segment, with one reference.
 func OnHeap(data []byte, free func()) *Payload {
 	p := &Payload{data: data, free: free}
 	p.refs.Store(1)
 	return p
 }
 
-// AloneIn makes the first bytes of a segment the one payload in it.
+// AloneIn makes a payload of the first size bytes of a segment, which has no other payload.
 func AloneIn(mem *shmstore.Segment, size int, free func()) *Payload {
 	s := newSegment(mem)
 	defer s.Release() // the payload keeps it
@@ -47,36 +47,36 @@ func Copied(data []byte) (*Payload, error) {
 	return AloneIn(mem, len(data), func() {}), nil
 }
 
-// Given notes that a process has given the payload, by so which number. It is for the one
-// that makes the payload, before others have it.
-func (p *Payload) Given(from any, number uint32) { p.from, p.id = from, number }
+// SetOrigin notes which process has sent the payload, and its number there. The goroutine that
+// makes the payload calls it, before other goroutines have the payload.
+func (p *Payload) SetOrigin(from any, number uint32) { p.origin, p.originNumber = from, number }
 
-// GivenBy is the number under which the payload came from there, if it did.
-func (p *Payload) GivenBy(from any) (number uint32, given bool) {
-	if p == nil || p.from != from {
+// NumberFrom is the number of the payload at the process that has sent it, if that is from.
+func (p *Payload) NumberFrom(from any) (number uint32, given bool) {
+	if p == nil || p.origin != from {
 		return 0, false
 	}
-	return p.id, true
+	return p.originNumber, true
 }
 
-// Bytes is the payload in this process, to be read.
+// Bytes is the payload in this process, for reading.
 func (p *Payload) Bytes() []byte { return p.data }
 
-// Segment is the memory that it lies in; nil: it is on the heap.
+// Segment is the memory of the payload; nil: it is on the heap.
 func (p *Payload) Segment() *Segment { return p.seg }
 
-// Offset is where in the segment it begins.
+// Offset is where the payload begins in its segment, in bytes.
 func (p *Payload) Offset() uint64 { return uint64(p.offset) }
 
-// InMemory reports whether it lies where other processes can read it; nil does not.
+// InMemory reports whether other processes can read the payload; false for nil.
 func (p *Payload) InMemory() bool { return p != nil && p.seg != nil }
 
-// Shared reports whether it has more than one reference.
+// Shared reports whether the payload has more than one reference.
 func (p *Payload) Shared() bool { return p.refs.Load() > 1 }
 
-// Before has f called when the payload is freed, before what is to be called so far. It is for
-// the one that makes the payload, before others have it.
-func (p *Payload) Before(f func()) {
+// BeforeFree adds f to the functions called when the payload is freed, as the first. The goroutine
+// that makes the payload calls it, before other goroutines have the payload.
+func (p *Payload) BeforeFree(f func()) {
 	then := p.free
 	p.free = func() {
 		f()
@@ -84,9 +84,9 @@ func (p *Payload) Before(f func()) {
 	}
 }
 
-// After is Before behind what is to be called so far; it is for holders of a reference who let
-// no other end the last one meanwhile.
-func (p *Payload) After(f func()) {
+// AfterFree adds f to the functions called when the payload is freed, as the last. The caller holds
+// a reference, and makes sure that no other goroutine releases the last one meanwhile.
+func (p *Payload) AfterFree(f func()) {
 	first := p.free
 	p.free = func() {
 		first()
@@ -94,10 +94,10 @@ func (p *Payload) After(f func()) {
 	}
 }
 
-// Retain adds references. It is for holders of one.
+// Retain adds n references. The caller holds one.
 func (p *Payload) Retain(n int) { p.refs.Add(int32(n)) }
 
-// Release ends a reference; nil is of nothing.
+// Release ends a reference; on nil it does nothing.
 func (p *Payload) Release() {
 	if p != nil && p.refs.Add(-1) == 0 {
 		p.free()

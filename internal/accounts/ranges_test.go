@@ -10,7 +10,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// TestRanges: payloads that lie apart are taken, and none that lies over another.
+// TestRanges: payloads that do not overlap are accepted, and payloads that overlap are refused.
 func TestRanges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var r ranges
@@ -24,9 +24,9 @@ func TestRanges(t *testing.T) {
 			}
 			s := span{from: rapid.Uint64Range(0, 60).Draw(t, "from")}
 			s.to = s.from + rapid.Uint64Range(1, 8).Draw(t, "size")
-			over := slices.ContainsFunc(model, func(o span) bool { return s.from < o.to && o.from < s.to })
+			final := slices.ContainsFunc(model, func(o span) bool { return s.from < o.to && o.from < s.to })
 			err := r.add(s.from, s.to-s.from)
-			if errors.Is(err, wire.ErrProtocol) != over {
+			if errors.Is(err, wire.ErrProtocol) != final {
 				t.Fatalf("%v beside %v: %v", s, model, err)
 			}
 			if err == nil {

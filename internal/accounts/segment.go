@@ -9,27 +9,27 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// Segment is shared memory that payloads lie in and that can be passed on to other processes.
-// It is unmapped when its owner is gone and no payload in it is needed.
+// Segment is shared memory for payloads that can be passed on to other processes. It is unmapped
+// when its last reference is released: its owner's, or that of a payload.
 type Segment struct {
 	mem     *shmstore.Segment
 	refs    atomic.Int32 // the owner's, and one for each payload
-	lasting atomic.Bool  // more payloads may come to lie here
+	lasting atomic.Bool  // more payloads may come into it
 	views   *Views
-	puts    ranges // of payloads in it, when another process says where they lie
-	gone    func() // called once, with the last reference; nil: nothing is to be done
+	claimed ranges // ranges of CheckedPayloads that must not overlap
+	onFree  func() // called once, when the last reference is released; may be nil
 
-	told  sync.Once
-	unmap func(func()) // has the GPU lane forget it first; nil: it was never told
+	registerOnce sync.Once
+	unmap        func(func()) // makes the GPU lane forget the memory, then calls its argument; nil: not registered
 }
 
-// Views counts the bytes in one memory whose deliveries are finished, and which are still
-// needed: processes keep views of them.
+// Views counts the bytes in one memory whose deliveries are finished and which are still in use:
+// processes keep views of them.
 type Views struct{ bytes atomic.Int64 }
 
-// Crowded reports whether they take as much of the memory as windows leave free. From there on
-// a payload that has credit need not find room, however long it waits: the room comes back when
-// a process lets go of a view, and that may be never.
+// Crowded reports whether views take as much of the memory as the windows leave free. From there
+// on a payload with credit may wait for space without end: the space comes back only when a process
+// releases a view.
 func (k *Views) Crowded(freeBytes int64) bool { return k.bytes.Load() >= freeBytes }
 
 func newSegment(mem *shmstore.Segment) *Segment {
@@ -38,14 +38,14 @@ func newSegment(mem *shmstore.Segment) *Segment {
 	return s
 }
 
-// Mapped takes over memory that one payload lies in, with one reference.
+// Mapped makes a segment of the memory of one payload, with one reference. It owns the memory.
 func Mapped(mem *shmstore.Segment) *Segment { return newSegment(mem) }
 
-// Lasting takes over memory that more payloads come to lie in, with one reference. gone is
-// called with the last one; nil: nothing is to be done.
+// Lasting makes a segment of memory for more than one payload, with one reference. It owns the
+// memory. gone, if not nil, is called when the last reference is released.
 func Lasting(mem *shmstore.Segment, gone func()) *Segment {
 	s := newSegment(mem)
-	s.gone = gone
+	s.onFree = gone
 	s.lasting.Store(true)
 	return s
 }
@@ -53,14 +53,14 @@ func Lasting(mem *shmstore.Segment, gone func()) *Segment {
 // Mem is the memory.
 func (s *Segment) Mem() *shmstore.Segment { return s.mem }
 
-// CountIn has v count what is kept in it. It is for the one that makes the segment, before
-// others have it.
+// CountIn makes v count the views of the segment. The goroutine that makes the segment calls it,
+// before other goroutines have the segment.
 func (s *Segment) CountIn(v *Views) { s.views = v }
 
-// Lasts reports whether more payloads may come to lie in it.
+// Lasts reports whether more payloads may come into the segment.
 func (s *Segment) Lasts() bool { return s.lasting.Load() }
 
-// Retire notes that no more payloads come to lie in it.
+// Retire notes that no more payloads come into the segment.
 func (s *Segment) Retire() { s.lasting.Store(false) }
 
 func (s *Segment) retain() { s.refs.Add(1) }
@@ -70,8 +70,8 @@ func (s *Segment) Release() {
 	if s.refs.Add(-1) > 0 {
 		return
 	}
-	if s.gone != nil {
-		s.gone()
+	if s.onFree != nil {
+		s.onFree()
 	}
 	back := func() { unmapping.close(s.mem) }
 	if s.unmap == nil {
@@ -81,14 +81,13 @@ func (s *Segment) Release() {
 	s.unmap(back)
 }
 
-// Register tells a lane of the memory, once, before the first payload in it is used. What it
-// returns has the lane forget the memory before that is unmapped. It is for holders of a
-// reference.
+// Register registers the memory with a lane, once, before the first payload in it is used. unmap
+// makes the lane forget the memory before it is unmapped. The caller holds a reference.
 func (s *Segment) Register(lane func(mem []byte) (unmap func(func()))) {
-	s.told.Do(func() { s.unmap = lane(s.mem.Bytes()) })
+	s.registerOnce.Do(func() { s.unmap = lane(s.mem.Bytes()) })
 }
 
-// Payload makes the bytes from offset on a payload with one reference.
+// Payload makes a payload of the size bytes from offset on, with one reference.
 func (s *Segment) Payload(offset int64, size int, free func()) *Payload {
 	s.retain()
 	p := OnHeap(s.mem.Bytes()[offset:offset+int64(size):offset+int64(size)], free)
@@ -96,10 +95,10 @@ func (s *Segment) Payload(offset int64, size int, free func()) *Payload {
 	return p
 }
 
-// Claimed is Payload for bytes of which another process says where they lie: it is
-// wire.ErrProtocol where they do not. If alone, no two such payloads may overlap; that this one
-// lies there is forgotten before free is called.
-func (s *Segment) Claimed(offset, size uint64, alone bool, free func()) (*Payload, error) {
+// CheckedPayload is Payload for an offset and a size from another process. The error is
+// wire.ErrProtocol if they do not fit into the segment. With alone, payloads may not overlap; the
+// range of this one is free again before free is called.
+func (s *Segment) CheckedPayload(offset, size uint64, alone bool, free func()) (*Payload, error) {
 	if most := uint64(s.mem.Size()); offset > most || size > most-offset {
 		return nil, fmt.Errorf("%w: %d bytes at %d of a segment of %d", wire.ErrProtocol, size, offset, most)
 	}
@@ -109,11 +108,11 @@ func (s *Segment) Claimed(offset, size uint64, alone bool, free func()) (*Payloa
 	if !alone || size == 0 {
 		return s.Payload(int64(offset), int(size), free), nil
 	}
-	if err := s.puts.add(offset, size); err != nil {
+	if err := s.claimed.add(offset, size); err != nil {
 		return nil, err
 	}
 	return s.Payload(int64(offset), int(size), func() {
-		s.puts.remove(offset)
+		s.claimed.remove(offset)
 		free()
 	}), nil
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore"
 )
 
-// TestUnmapper: who lets go of memory does not wait until the system has it, unless so much
-// waits that it had better do that itself, or there is little of it.
+// TestUnmapper: a goroutine that releases memory does not wait for the system, unless maxUnmapping
+// segments wait already, or the memory is small.
 func TestUnmapper(t *testing.T) {
 	var u unmapper
 	canceled, cancel := context.WithCancel(t.Context())
@@ -17,7 +17,7 @@ func TestUnmapper(t *testing.T) {
 		t.Errorf("wait for nothing: %v", err)
 	}
 	held := make(chan struct{})
-	u.begin(func() { <-held }, 0)
+	u.enqueue(func() { <-held }, 0)
 	open := func(bytes int64) *shmstore.Segment {
 		t.Helper()
 		mem, err := shmstore.NewSegment("test", bytes)
@@ -27,21 +27,21 @@ func TestUnmapper(t *testing.T) {
 		u.close(mem)
 		return mem
 	}
-	small := open(unmapBeside - 1)
+	small := open(unmapAsyncBytes - 1)
 	var beside []*shmstore.Segment
-	for range maxUnmapping { // one more may have been taken up
-		beside = append(beside, open(unmapBeside))
+	for range maxUnmapping { // the goroutine may have taken one more
+		beside = append(beside, open(unmapAsyncBytes))
 	}
 	for range 2 {
-		open(unmapBeside)
+		open(unmapAsyncBytes)
 	}
-	most := open(unmapBeside)
+	most := open(unmapAsyncBytes)
 	if small.FD() != -1 || most.FD() != -1 {
 		t.Errorf("descriptors %d of little memory and %d behind much: not closed at once", small.FD(), most.FD())
 	}
 	for _, mem := range beside[:maxUnmapping-1] {
 		if mem.FD() == -1 {
-			t.Error("memory was given back by who let go of it")
+			t.Error("memory was given back by the goroutine that released it")
 		}
 	}
 	if err := u.wait(canceled); err == nil {

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/text/width"
 )
 
-// Width is how many columns a text takes, of characters that can be printed.
+// Width is how many columns a text of printable characters takes.
 func Width(s string) int {
 	n := 0
 	for _, r := range s {
@@ -28,7 +28,7 @@ func widthOf(r rune) int {
 	return 1
 }
 
-// Pad fills a text with blanks, up to so many columns.
+// Pad appends blanks to a text up to the given number of columns.
 func Pad(s string, columns int) string {
 	return s + strings.Repeat(" ", max(0, columns-Width(s)))
 }

@@ -12,24 +12,24 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/process"
 )
 
-// What the directory takes.
+// Bounds of the directory.
 const (
 	maxPublishedBy    = 1024    // names of one process
 	maxPublished      = 1 << 14 // names of all together
-	publishedShare    = 4       // one in so many of the descriptors that the host may open
+	publishedShare    = 4       // divisor of the descriptors that the host may open
 	maxPublishedBytes = 1 << 46 // as large as a store may be
 )
 
-// Directory is the table. It is this process's own [lane.Directory], too.
+// Directory is the table of names. It is also the [lane.Directory] of this process.
 type Directory struct {
-	over  error   // why nothing is published any more, when it is closed
-	found Watches // of what this process has found
+	closedErr error   // the cause of errors after Close
+	watches   Watches // of the processes whose names this process has found
 
-	mu         lockorder.Mutex[lockorder.Directory] // comes before a sender's
-	most       int                                  // names
+	mu         lockorder.Mutex[lockorder.Directory] // taken before a sender's
+	maxNames   int                                  // names
 	names      map[lane.Name]*published
 	publishers map[Process]*publisher // nil: this process
-	last       uint32                 // number of the last one that is no nil
+	lastNumber uint32                 // number of the last publisher other than this process
 	self       int                    // a pidfd of this process; -1: not opened
 	closed     bool
 }
@@ -38,7 +38,7 @@ type Directory struct {
 type Process interface {
 	PID() int
 	FD() int    // its pidfd
-	Gone() bool // it is dead, or has hung up
+	Gone() bool // the process is dead, or has hung up
 }
 
 // published is a descriptor with a name.
@@ -48,26 +48,26 @@ type published struct {
 	by        *publisher
 }
 
-// publisher is a process that has published something.
+// publisher is a process that has published names.
 type publisher struct {
 	number  uint32  // never another's; 0: this process
 	process Process // nil: this process
 	names   map[lane.Name]struct{}
 }
 
-// New makes an empty directory. Once it is closed, it fails with [lane.ErrUnavailable] and over.
-func New(over error) *Directory {
+// New returns an empty directory. After Close its errors match [lane.ErrUnavailable] and closedErr.
+func New(closedErr error) *Directory {
 	return &Directory{
-		most: min(maxPublished, limits.Files()/publishedShare), over: over, self: -1,
+		maxNames: min(maxPublished, limits.Files()/publishedShare), closedErr: closedErr, self: -1,
 		names: make(map[lane.Name]*published), publishers: make(map[Process]*publisher),
 	}
 }
 
-// Bound lets it have no more names than that.
-func (d *Directory) Bound(names int) {
+// SetMaxNames bounds the names of all processes together.
+func (d *Directory) SetMaxNames(names int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.most = names
+	d.maxNames = names
 }
 
 // Len counts the names.
@@ -77,7 +77,7 @@ func (d *Directory) Len() int {
 	return len(d.names)
 }
 
-// CheckSize looks at the size of what is behind a descriptor.
+// CheckSize checks the size of the memory of a descriptor.
 func CheckSize(sizeBytes int64) error {
 	if sizeBytes < 1 || sizeBytes > maxPublishedBytes {
 		return fmt.Errorf("%w: a descriptor of %d bytes: use 1 to %d", cudaipc.ErrInvalid, sizeBytes, int64(maxPublishedBytes))
@@ -85,8 +85,8 @@ func CheckSize(sizeBytes int64) error {
 	return nil
 }
 
-// Own duplicates a descriptor that is to be published.
-func Own(fd int) (int, error) {
+// DuplicateFD duplicates a descriptor for PublishBy.
+func DuplicateFD(fd int) (int, error) {
 	own, err := process.Duplicate(fd)
 	if err != nil {
 		return -1, fmt.Errorf("%w: publish: %w", cudaipc.ErrInvalid, err)
@@ -94,12 +94,12 @@ func Own(fd int) (int, error) {
 	return own, nil
 }
 
-// PublishBy puts a descriptor of a process's under a name; nil is this process. It owns the
-// descriptor, also if it fails.
+// PublishBy publishes a descriptor of a process under a name; nil is this process. It owns the
+// descriptor, even if it fails.
 func (d *Directory) PublishBy(of Process, name lane.Name, fd int, sizeBytes int64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.dropOver(name)
+	d.dropIfGone(name)
 	by := d.publishers[of]
 	err := CheckSize(sizeBytes)
 	switch {
@@ -108,7 +108,7 @@ func (d *Directory) PublishBy(of Process, name lane.Name, fd int, sizeBytes int6
 		err = d.unavailable()
 	case d.names[name] != nil:
 		err = fmt.Errorf("%w: it is published by %s", lane.ErrPublished, d.names[name].by.describe())
-	case len(d.names) >= d.most:
+	case len(d.names) >= d.maxNames:
 		err = fmt.Errorf("%w: it has %d names, and the host may have no more (raise its `ulimit -n`)", lane.ErrFull, len(d.names))
 	case by != nil && len(by.names) >= maxPublishedBy:
 		err = fmt.Errorf("%w: this process has published %d names, and no more may be", lane.ErrFull, len(by.names))
@@ -120,8 +120,8 @@ func (d *Directory) PublishBy(of Process, name lane.Name, fd int, sizeBytes int6
 	if by == nil {
 		by = &publisher{process: of, names: make(map[lane.Name]struct{})}
 		if of != nil {
-			d.last++
-			by.number = d.last
+			d.lastNumber++
+			by.number = d.lastNumber
 		}
 		d.publishers[of] = by
 	}
@@ -130,9 +130,11 @@ func (d *Directory) PublishBy(of Process, name lane.Name, fd int, sizeBytes int6
 	return nil
 }
 
-func (d *Directory) unavailable() error { return fmt.Errorf("%w: %w", lane.ErrUnavailable, d.over) }
+func (d *Directory) unavailable() error {
+	return fmt.Errorf("%w: %w", lane.ErrUnavailable, d.closedErr)
+}
 
-// WithdrawBy takes back what a process has published under a name; nil is this process.
+// WithdrawBy removes a name that the process has published; nil is this process.
 func (d *Directory) WithdrawBy(of Process, name lane.Name) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -141,22 +143,22 @@ func (d *Directory) WithdrawBy(of Process, name lane.Name) {
 	}
 }
 
-// remove, with mu held, forgets a name.
+// remove, with mu held, removes a name and closes its descriptor.
 func (d *Directory) remove(name lane.Name, p *published) {
 	process.CloseAll([]int{p.fd})
 	delete(d.names, name)
 	delete(p.by.names, name)
 }
 
-// Leave takes back all that a process has published.
-func (d *Directory) Leave(of Process) {
+// WithdrawAll removes all names of a process.
+func (d *Directory) WithdrawAll(of Process) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.dropAll(d.publishers[of])
 	delete(d.publishers, of)
 }
 
-// dropAll, with mu held, forgets all names of a process, if it has any.
+// dropAll, with mu held, removes all names of a process, if it has any.
 func (d *Directory) dropAll(by *publisher) {
 	if by == nil {
 		return
@@ -166,29 +168,30 @@ func (d *Directory) dropAll(by *publisher) {
 	}
 }
 
-// dropOver, with mu held, forgets all names of the process that has this one, if it is dead or
-// has hung up. The kernel is asked, which knows before the session ends: what a process publishes
-// when it has joined anew must not find its own names taken.
-func (d *Directory) dropOver(name lane.Name) {
+// dropIfGone, with mu held, removes all names of the publisher of this name, if that process is
+// dead or has hung up. It asks the kernel, which knows before the session ends: a process that joins
+// again must not find its own names taken.
+func (d *Directory) dropIfGone(name lane.Name) {
 	if p := d.names[name]; p != nil && p.by.process != nil && p.by.process.Gone() {
 		d.dropAll(p.by)
 	}
 }
 
-// Entry is what lies under a name.
+// Entry describes the memory under a name.
 type Entry struct {
-	FD        int // of the memory, and
-	PIDFD     int // of the process that published it: neither is the caller's
+	FD        int // of the memory; the directory's
+	PIDFD     int // of the process that published it; the directory's
 	SizeBytes int64
 	Owner     uint32 // number of that process, never another's; 0: the host's
 	PID       int    // of it
 }
 
-// Lookup finds a descriptor, and has it used while it is not closed.
+// Lookup finds a name and calls use with its entry. The descriptors are open until use returns. The
+// error is that of use, or matches [lane.ErrNotPublished] or [lane.ErrUnavailable].
 func (d *Directory) Lookup(name lane.Name, use func(Entry) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.dropOver(name)
+	d.dropIfGone(name)
 	p := d.names[name]
 	switch {
 	case d.closed:
@@ -203,7 +206,7 @@ func (d *Directory) Lookup(name lane.Name, use func(Entry) error) error {
 	return use(Entry{FD: p.fd, PIDFD: pidfd, SizeBytes: p.sizeBytes, Owner: p.by.number, PID: p.by.pid()})
 }
 
-// pidfd, with mu held, is that of a process that has published something.
+// pidfd, with mu held, is the pidfd of a publisher.
 func (d *Directory) pidfd(by *publisher) (int, error) {
 	if by.process != nil {
 		return by.process.FD(), nil
@@ -218,7 +221,7 @@ func (d *Directory) pidfd(by *publisher) (int, error) {
 	return d.self, nil
 }
 
-// Close forgets everything, once no client is left.
+// Close removes all names; no client is left.
 func (d *Directory) Close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -229,10 +232,10 @@ func (d *Directory) Close() {
 		process.CloseAll([]int{d.self})
 	}
 	d.self, d.closed = -1, true
-	d.found.Close(d.over)
+	d.watches.Close(d.closedErr)
 }
 
-// pid is the number of the process.
+// pid is the process id of the publisher.
 func (by *publisher) pid() int {
 	if by.process == nil {
 		return os.Getpid()
@@ -253,7 +256,7 @@ func (d *Directory) Publish(ctx context.Context, name lane.Name, fd int, sizeByt
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	own, err := Own(fd)
+	own, err := DuplicateFD(fd)
 	if err != nil {
 		return err
 	}
@@ -274,7 +277,7 @@ func (d *Directory) Find(ctx context.Context, name lane.Name) (lane.Found, error
 		if err != nil {
 			return err
 		}
-		if found.Owner, err = d.found.Watch(Owner{Number: e.Owner}, own, e.PID); err != nil {
+		if found.Owner, err = d.watches.Watch(Owner{Number: e.Owner}, own, e.PID); err != nil {
 			return err
 		}
 		found.FD, err = process.Duplicate(e.FD)

@@ -1,12 +1,13 @@
-// Package directory is the host's table of descriptors under names: where processes find the GPU
-// memory and the words of each other.
+// Package directory is the host's table of descriptors under names, in which processes find the GPU
+// memory of each other and its synchronization words.
 //
 // # Promises
 //
-// A name has one publisher at a time. What a process has published is gone when it has died or
-// hung up: the kernel is asked, so that a process that comes again does not find its own names
-// taken. The table maps nothing; it keeps descriptors and passes them on, with a pidfd of the
-// process that published them. It has bounds for each process and for all of them.
+// A name has one publisher at a time. The names of a process are withdrawn when it has died or
+// hung up. The directory asks the kernel for that, so that a process that joins again does not find
+// its own names taken. The directory maps no memory; it keeps descriptors and passes them on, with
+// a pidfd of the process that published them. The number of names is bounded, for each process and
+// for all.
 //
 // # Concurrency
 //

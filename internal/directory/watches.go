@@ -8,35 +8,35 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/process"
 )
 
-// Watches are of the processes whose descriptors this one has found: one for each, however much
-// is found of it.
+// Watches are the watches of the processes whose descriptors this process has found: one for each
+// process.
 type Watches struct {
-	mu      lockorder.Mutex[lockorder.Watches]
-	watched map[Owner]*process.Process
-	over    error // why there are no more; nil: they are open
+	mu        lockorder.Mutex[lockorder.Watches]
+	watched   map[Owner]*process.Process
+	closedErr error // set by Close
 }
 
-// Owner is a process that publishes, at one life of a host.
+// Owner identifies a process that publishes, within one epoch of a host.
 type Owner struct {
 	Epoch  uint64
 	Number uint32
 }
 
-// Watch finds the watch of a process, or begins it. It owns the pidfd.
+// Watch finds the watch of a process, or starts it. It owns the pidfd.
 func (w *Watches) Watch(of Owner, pidfd, pid int) (lane.Owner, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p := w.watched[of]
-	if p != nil || w.over != nil {
+	if p != nil || w.closedErr != nil {
 		process.CloseAll([]int{pidfd})
 	}
 	switch {
-	case w.over != nil:
-		return nil, fmt.Errorf("%w: %w", lane.ErrUnavailable, w.over)
+	case w.closedErr != nil:
+		return nil, fmt.Errorf("%w: %w", lane.ErrUnavailable, w.closedErr)
 	case p != nil:
 		return p, nil
 	}
-	w.forgetDead()
+	w.closeDead()
 	p, err := process.Adopt(pidfd, pid)
 	if err != nil {
 		return nil, err
@@ -48,9 +48,9 @@ func (w *Watches) Watch(of Owner, pidfd, pid int) (lane.Owner, error) {
 	return p, nil
 }
 
-// forgetDead, with mu held, ends the watches that have seen what they watched for.
-// So there are no more of them than processes that live, and one.
-func (w *Watches) forgetDead() {
+// closeDead, with mu held, closes the watches of dead processes. So there are at most as many
+// watches as live processes, plus one.
+func (w *Watches) closeDead() {
 	for of, p := range w.watched {
 		select {
 		case <-p.Done():
@@ -61,13 +61,13 @@ func (w *Watches) forgetDead() {
 	}
 }
 
-// Close ends them. over is why no more may begin.
-func (w *Watches) Close(over error) {
+// Close closes all watches. Watch then fails with closedErr.
+func (w *Watches) Close(closedErr error) {
 	w.mu.Lock()
 	watched := w.watched
-	w.watched, w.over = nil, over
+	w.watched, w.closedErr = nil, closedErr
 	w.mu.Unlock()
 	for _, p := range watched {
-		_ = p.Close() // a watch holds nothing that could be lost
+		_ = p.Close() // a watch has no data to lose
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 var errTest = errors.New("the end of the test")
 
-// openFiles counts what this process has open.
+// openFiles counts the open descriptors of this process.
 func openFiles(t *testing.T) int {
 	t.Helper()
 	all, err := os.ReadDir("/proc/self/fd")
@@ -46,8 +46,8 @@ func watchNew(t *testing.T, o *Watches, number uint32) (owner lane.Owner, kill f
 	}
 }
 
-// TestDeadOwnersAreForgotten: there are no more watches than owners that live, and
-// one; who has a dead one's goes on seeing that it is dead.
+// TestDeadOwnersAreForgotten: there are at most as many watches as live owners, plus
+// one. Done of a dead owner's watch stays closed.
 func TestDeadOwnersAreForgotten(t *testing.T) {
 	var o Watches
 	files := openFiles(t)
@@ -65,14 +65,14 @@ func TestDeadOwnersAreForgotten(t *testing.T) {
 		select {
 		case <-owner.Done():
 		default:
-			t.Errorf("owner %d lives again", i)
+			t.Errorf("owner %d counts as alive again", i)
 		}
 	}
 	alive, kill := watchNew(t, &o, 5)
 	o.Close(errTest)
 	select {
 	case <-alive.Done():
-		t.Error("the end of a watch is taken for a death")
+		t.Error("the close of a watch counts as the death of its process")
 	default:
 	}
 	if fd, err := unix.PidfdOpen(unix.Getpid(), 0); err != nil {
@@ -81,7 +81,7 @@ func TestDeadOwnersAreForgotten(t *testing.T) {
 		t.Errorf("a watch after the end: %v, want ErrUnavailable", err)
 	}
 	kill()
-	for openFiles(t) > files { // a watch is closed beside
+	for openFiles(t) > files { // a watch is closed concurrently
 		if err := t.Context().Err(); err != nil {
 			t.Fatal(err)
 		}

@@ -7,14 +7,14 @@ import (
 	"testing"
 )
 
-// TestHostOwnersComeRound: no two ends of the exchange in the host's process have one owner, and
-// none has the number of the lasting owner, which its Close leaves alone.
-func TestHostOwnersComeRound(t *testing.T) {
+// TestHostOwnerNumbersWrap: no two endpoints in the host's process have one owner, and none has the
+// number of the lasting owner, which Close of an endpoint does not close.
+func TestHostOwnerNumbersWrap(t *testing.T) {
 	x := New(Options{Logger: slog.New(slog.DiscardHandler)})
-	ends := []*end{x.open(false)}
-	x.opened = math.MaxUint32 - 2
+	ends := []*endpoint{x.openEndpoint(false)}
+	x.lastNumber = math.MaxUint32 - 2
 	for range 3 {
-		ends = append(ends, x.open(false))
+		ends = append(ends, x.openEndpoint(false))
 	}
 	var numbers []uint32
 	for _, e := range ends {

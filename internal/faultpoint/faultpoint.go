@@ -17,7 +17,7 @@ var (
 	hits           atomic.Int64
 )
 
-// parse splits "name:n"; without n, or with one that is no number, it is 1.
+// parse splits "name:n". n is 1 if it is missing or invalid.
 func parse(s string) (name string, at int64) {
 	name, count, found := strings.Cut(s, ":")
 	if !found {
@@ -30,8 +30,8 @@ func parse(s string) (name string, at int64) {
 	return name, at
 }
 
-// Hit kills the process, or stops the goroutine for good, if the point of this name is armed and its
-// time has come.
+// Hit kills the process, or stops the goroutine for good, if the point of this name is armed for this
+// hit.
 func Hit(name string) {
 	if enabled {
 		hit(name)

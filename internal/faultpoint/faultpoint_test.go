@@ -26,7 +26,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestHitKills runs itself in a child that is armed for its second hit.
+// TestHitKills runs itself in a child process that is armed for the second hit.
 func TestHitKills(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("windows has no signals to tell a kill from an exit")
@@ -56,7 +56,7 @@ func TestHitIsOffByDefault(t *testing.T) {
 	Hit("anything")
 }
 
-// TestHitStops: a child that is armed to stop goes no further on the goroutine that hits, and lives on.
+// TestHitStops: in a child process that is armed to stop, the goroutine that hits stops and the others run on.
 func TestHitStops(t *testing.T) {
 	const child = "FAULTPOINT_TEST_STOPS"
 	if os.Getenv(child) != "" {

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "write the files anew that tests compare with")
+var update = flag.Bool("update", false, "rewrite the files that tests compare with")
 
 // Compare fails the test unless a file has these bytes. The path is relative to the
 // package, with slashes.
@@ -22,7 +22,7 @@ func Compare(t testing.TB, path string, made []byte) {
 	case err != nil:
 		t.Fatalf("%v: go test -update writes it", err)
 	case diff != "":
-		t.Errorf("%s is not what is made now; if that is meant to be, go test -update writes it (-file +made):\n%s", path, diff)
+		t.Errorf("%s differs from the test's output; if that is intended, go test -update rewrites it (-file +made):\n%s", path, diff)
 	}
 }
 
@@ -39,7 +39,7 @@ func JSON(t testing.TB, path string, made any) {
 	Compare(t, path, text.Bytes())
 }
 
-// ReadJSON reads such a file into a value.
+// ReadJSON reads a JSON file into a value. The path is relative to the package, with slashes.
 func ReadJSON(t testing.TB, path string, value any) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.FromSlash(path))
@@ -53,7 +53,7 @@ func ReadJSON(t testing.TB, path string, value any) {
 
 func compare(path string, made []byte, update bool) (diff string, err error) {
 	if update {
-		return "", os.WriteFile(path, made, 0o644) //nolint:gosec // for everybody to read
+		return "", os.WriteFile(path, made, 0o644) //nolint:gosec // readable by all users
 	}
 	file, err := os.ReadFile(path)
 	if err != nil {

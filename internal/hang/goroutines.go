@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// Bounds of what is written of the goroutines.
+// Bounds of WriteGoroutines, in bytes.
 const (
 	firstDump = 1 << 20
 	mostDump  = 64 << 20
-	dumpChunk = 64 << 10 // what a pipe takes
+	dumpChunk = 64 << 10 // the capacity of a pipe
 )
 
-// WriteGoroutines writes the stack of each goroutine. It begins no write after the time that it is given.
+// WriteGoroutines writes the stack of each goroutine. After the time within it starts no more writes of stacks.
 func WriteGoroutines(to io.Writer, within time.Duration) error {
 	began := time.Now()
 	for text := stacks(); len(text) > 0; {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// stick has a thousand goroutines wait until the test is over.
+// stick starts a thousand goroutines that wait until the test ends.
 func stick(t *testing.T) {
 	t.Helper()
 	until := make(chan struct{})
@@ -27,7 +27,7 @@ func stuckHere(there *sync.WaitGroup, until chan struct{}) {
 	<-until
 }
 
-// TestWriteGoroutines: the text has the stack of each goroutine, in pieces that a pipe takes.
+// TestWriteGoroutines: the text has the stack of each goroutine, in writes that fit into a pipe.
 func TestWriteGoroutines(t *testing.T) {
 	stick(t)
 	var text strings.Builder
@@ -42,7 +42,7 @@ func TestWriteGoroutines(t *testing.T) {
 	}
 }
 
-// TestWriteGoroutinesToSlowReader: it ends when the time is over, and at an error.
+// TestWriteGoroutinesToSlowReader: the writes end after the time limit, or at an error.
 func TestWriteGoroutinesToSlowReader(t *testing.T) {
 	stick(t)
 	synctest.Test(t, func(t *testing.T) {

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// Probes is how many probes there are within the bound.
+// Probes is how many probes are made within the bound.
 const Probes = 16
 
-// Probe gives a figure that changes when anything moves, and what waits for the program; empty:
-// nothing does.
+// Probe returns a figure that changes with any progress, and names the waiting work; empty: no work
+// waits.
 type Probe func() (moved uint64, waits string)
 
-// Hang is a state in which nothing moves.
+// Hang is a state without progress.
 type Hang struct {
 	Lasted time.Duration
 	Waits  string // empty: the probe has not returned
@@ -20,47 +20,47 @@ type Hang struct {
 
 // Watcher probes a program. Its methods are safe for concurrent use, and do not wait for a probe.
 type Watcher struct {
-	bound   time.Duration
-	probe   Probe
-	changed func(h Hang, hangs bool)
-	stop    chan struct{}
-	once    sync.Once
+	bound     time.Duration
+	probe     Probe
+	changed   func(h Hang, hangs bool)
+	stop      chan struct{}
+	closeOnce sync.Once
 
-	mu      sync.Mutex    // guards what follows
-	still   time.Duration // how long nothing has moved while work waited, or the probe did not return
+	mu      sync.Mutex    // guards the fields below
+	still   time.Duration // how long there was no progress while work waited or the probe did not return
 	pending bool          // a probe has not returned
-	silent  bool          // ... which was to return before the next was due
+	overdue bool          // ... and the next one was due
 	moved   uint64        // by the last probe
 	waits   string        // by the last probe
 }
 
-// Watch probes until the watcher is closed. It calls changed, which may wait, when a hang has lasted
-// for the bound, and when that is over.
+// Watch probes until the watcher is closed. It calls changed, which may block, when a hang has lasted
+// for the bound, and when the hang has ended.
 func Watch(bound time.Duration, probe Probe, changed func(h Hang, hangs bool)) *Watcher {
 	w := &Watcher{bound: bound, probe: probe, changed: changed, stop: make(chan struct{})}
 	go w.watch()
 	return w
 }
 
-// Close ends the probes. It does not wait for one that does not return.
-func (w *Watcher) Close() { w.once.Do(func() { close(w.stop) }) }
+// Close ends the probes. It does not wait for a probe.
+func (w *Watcher) Close() { w.closeOnce.Do(func() { close(w.stop) }) }
 
 // Hang reports whether the program hangs.
 func (w *Watcher) Hang() (Hang, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	h := Hang{Lasted: w.still, Waits: w.waits}
-	if w.silent {
+	if w.overdue {
 		h.Waits = ""
 	}
 	return h, w.still >= w.bound
 }
 
 func (w *Watcher) watch() {
-	tick := time.NewTicker(w.between())
+	tick := time.NewTicker(w.interval())
 	defer tick.Stop()
 	last, hung := time.Now(), false
-	w.begin()
+	w.startProbe()
 	for {
 		select {
 		case <-w.stop:
@@ -68,9 +68,9 @@ func (w *Watcher) watch() {
 		case <-tick.C:
 		}
 		now := time.Now()
-		w.passed(now.Sub(last))
+		w.addStill(now.Sub(last))
 		last = now
-		w.begin()
+		w.startProbe()
 		if h, hangs := w.Hang(); hangs != hung {
 			hung = hangs
 			w.changed(h, hangs)
@@ -78,38 +78,38 @@ func (w *Watcher) watch() {
 	}
 }
 
-// between is the time from one probe to the next.
-func (w *Watcher) between() time.Duration { return max(w.bound/Probes, time.Millisecond) }
+// interval is the time from one probe to the next.
+func (w *Watcher) interval() time.Duration { return max(w.bound/Probes, time.Millisecond) }
 
-// passed counts time in which nothing has moved. A program that was stopped (SIGSTOP) could not
-// move: of that time no more than two probes' is counted.
-func (w *Watcher) passed(d time.Duration) {
+// addStill counts time without progress. A program that was stopped (SIGSTOP) could make no
+// progress: of that time at most two intervals are counted.
+func (w *Watcher) addStill(d time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.silent = w.pending
-	if w.silent || w.waits != "" {
-		w.still += min(d, 2*w.between())
+	w.overdue = w.pending
+	if w.overdue || w.waits != "" {
+		w.still += min(d, 2*w.interval())
 	}
 }
 
-// begin starts a probe, unless one has not returned.
-func (w *Watcher) begin() {
+// startProbe starts a probe, unless one is running.
+func (w *Watcher) startProbe() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.pending {
 		return
 	}
 	w.pending = true
-	go func() { w.take(w.probe()) }()
+	go func() { w.recordProbe(w.probe()) }()
 }
 
-// take notes what a probe has found.
-func (w *Watcher) take(moved uint64, waits string) {
+// recordProbe records the result of a probe.
+func (w *Watcher) recordProbe(moved uint64, waits string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if waits == "" || moved != w.moved {
 		w.still = 0
 	}
-	w.pending, w.silent = false, false
+	w.pending, w.overdue = false, false
 	w.moved, w.waits = moved, waits
 }

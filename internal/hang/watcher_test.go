@@ -9,14 +9,14 @@ import (
 
 const bound = 16 * time.Second
 
-// program is what the tests watch.
+// program is the watched program of the tests.
 type program struct {
-	mu    sync.Mutex
-	moved uint64
-	waits string
-	stuck chan struct{} // nil: a probe returns at once
-	began int           // probes
-	told  []bool        // by changed
+	mu       sync.Mutex
+	moved    uint64
+	waits    string
+	stuck    chan struct{} // nil: a probe returns at once
+	began    int           // probes
+	reported []bool        // by changed
 }
 
 // set changes the program between two probes.
@@ -36,13 +36,12 @@ func (p *program) probe() (moved uint64, waits string) {
 	return moved, waits
 }
 
-// watched runs a test in a bubble in which time passes by itself, behind the first probe, which
-// finds that nothing waits.
+// watched runs a test in a synctest bubble, after the first probe, which finds no waiting work.
 func watched(t *testing.T, test func(p *program, w *Watcher)) {
 	t.Helper()
 	synctest.Test(t, func(*testing.T) {
 		p := &program{}
-		w := Watch(bound, p.probe, func(_ Hang, hangs bool) { p.set(func() { p.told = append(p.told, hangs) }) })
+		w := Watch(bound, p.probe, func(_ Hang, hangs bool) { p.set(func() { p.reported = append(p.reported, hangs) }) })
 		defer w.Close()
 		synctest.Wait()
 		test(p, w)
@@ -54,11 +53,11 @@ func pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// TestHangs: nothing moves for the bound, while work waits.
+// TestHangs: a hang is reported after the bound without progress while work waits.
 func TestHangs(t *testing.T) {
 	watched(t, func(p *program, w *Watcher) {
 		p.set(func() { p.waits = "a request" })
-		pass(bound + time.Second/2) // the probe of the first second is the first that finds it
+		pass(bound + time.Second/2) // the probe of the first second is the first that finds the hang
 		if h, hangs := w.Hang(); hangs {
 			t.Errorf("before the bound: %+v", h)
 		}
@@ -67,18 +66,18 @@ func TestHangs(t *testing.T) {
 			t.Errorf("%+v, %v", h, hangs)
 		}
 		p.set(func() { p.moved++ })
-		pass(2 * time.Second) // the end is told behind the probe that finds it
+		pass(2 * time.Second) // the end is reported after the probe that finds it
 		if h, hangs := w.Hang(); hangs {
-			t.Errorf("it has moved: %+v", h)
+			t.Errorf("a hang after progress: %+v", h)
 		}
-		if len(p.told) != 2 || !p.told[0] || p.told[1] {
-			t.Errorf("told %v, want the begin and the end", p.told)
+		if len(p.reported) != 2 || !p.reported[0] || p.reported[1] {
+			t.Errorf("changed was called with %v, want the begin and the end", p.reported)
 		}
 	})
 }
 
-// TestMovementIsNoHang: work that waits does not make a hang while anything moves, nor does
-// standing still while nothing waits.
+// TestMovementIsNoHang: neither waiting work with progress nor a lack of progress without waiting
+// work is a hang.
 func TestMovementIsNoHang(t *testing.T) {
 	watched(t, func(p *program, w *Watcher) {
 		for range 4 * Probes {
@@ -87,14 +86,14 @@ func TestMovementIsNoHang(t *testing.T) {
 		}
 		p.set(func() { p.waits = "" })
 		pass(4 * bound)
-		if h, hangs := w.Hang(); hangs || len(p.told) > 0 {
-			t.Errorf("%+v, told %v", h, p.told)
+		if h, hangs := w.Hang(); hangs || len(p.reported) > 0 {
+			t.Errorf("%+v, reported %v", h, p.reported)
 		}
 	})
 }
 
-// TestProbeThatDoesNotReturn: it counts as no movement, no other is begun, and neither Hang nor
-// Close waits for it.
+// TestProbeThatDoesNotReturn: a blocked probe counts as no progress, no other probe is started, and
+// neither Hang nor Close waits for it.
 func TestProbeThatDoesNotReturn(t *testing.T) {
 	watched(t, func(p *program, w *Watcher) {
 		began, stuck := p.began, make(chan struct{})
@@ -104,7 +103,7 @@ func TestProbeThatDoesNotReturn(t *testing.T) {
 			t.Errorf("%+v, %v", h, hangs)
 		}
 		if p.began != began+1 {
-			t.Errorf("%d probes were begun behind the one that did not return", p.began-began-1)
+			t.Errorf("%d probes were started after the blocked one", p.began-began-1)
 		}
 		p.set(func() { p.stuck = nil })
 		close(stuck)
@@ -120,10 +119,10 @@ func TestProbeThatDoesNotReturn(t *testing.T) {
 	})
 }
 
-// TestStoppedProgramDoesNotHang: of a time in which the program was stopped little is counted.
+// TestStoppedProgramDoesNotHang: only two intervals of the time in which the program was stopped count.
 func TestStoppedProgramDoesNotHang(t *testing.T) {
 	w := &Watcher{bound: bound, waits: "a request"}
-	w.passed(time.Hour)
+	w.addStill(time.Hour)
 	if h, hangs := w.Hang(); hangs || h.Lasted == 0 {
 		t.Errorf("%+v, %v", h, hangs)
 	}

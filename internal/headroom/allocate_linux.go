@@ -7,19 +7,19 @@ import (
 )
 
 const (
-	// pieceBytes is how much is allocated at once. Kernels before 6.11 undo all that a
-	// call has done when a signal comes, and a profiler sends one every ten
-	// milliseconds: a piece takes a fraction of that.
+	// pieceBytes is how much is allocated by one call. In kernels before 6.11 a signal
+	// undoes all the work of a call, and a profiler sends one every ten milliseconds: a
+	// piece takes a fraction of that.
 	pieceBytes = 4 << 20
-	// maxInterrupts bounds how often one piece is tried.
+	// maxInterrupts bounds the tries for one piece.
 	maxInterrupts = 64
 )
 
-// Allocate gives the first bytes of a file all their pages, so that no access to them
-// fails later for want of memory. The error is the system's.
+// Allocate allocates all pages of the first bytes of a file, so that no access to them
+// fails later for lack of memory. The error is one of the system.
 func Allocate(fd int, sizeBytes int64) error { return AllocateAt(fd, 0, sizeBytes) }
 
-// AllocateAt is Allocate for bytes from an offset on.
+// AllocateAt is Allocate for the bytes from an offset on.
 func AllocateAt(fd int, offset, sizeBytes int64) error {
 	return allocate(sizeBytes, func(at, n int64) error { return unix.Fallocate(fd, 0, offset+at, n) })
 }

@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestAllocateInterrupted: signals that come again and again keep nothing from being
-// allocated, on a kernel that begins anew after each.
+// TestAllocateInterrupted: periodic signals do not prevent an allocation on a kernel that
+// starts a call anew after each signal.
 func TestAllocateInterrupted(t *testing.T) {
 	const sizeBytes = 1<<30 + 5
 	var end int64
 	interrupted := false
 	err := allocate(sizeBytes, func(at, n int64) error {
-		if interrupted = !interrupted; interrupted || n > 8<<20 { // what fits between two signals
+		if interrupted = !interrupted; interrupted || n > 8<<20 { // more does not fit between two signals
 			return unix.EINTR
 		}
 		if at != end || n < 1 {

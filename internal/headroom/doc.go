@@ -1,8 +1,8 @@
-// Package headroom finds out how much memory this process may still take, and takes
-// it for a file in one go.
+// Package headroom reads how much memory this process may still use, and allocates
+// the pages of a file.
 //
-// Shared memory has no limit of its own that a process would be told of: what is
-// more than the machine or the control group has is granted, and then costs some
-// process its life. So whoever makes a segment looks first. What is free now may be
-// gone a moment later: the look catches what could never fit, and no race.
+// The kernel grants shared memory beyond the limit of the machine or the control
+// group, and later kills a process when the memory is used. So a process that makes
+// a segment checks the limits first. Free memory may be used up a moment later: the
+// check refuses sizes that can never fit, and does not prevent races.
 package headroom

@@ -15,7 +15,7 @@ import (
 const (
 	// keepBackDivisor: a tenth of what is free is never used.
 	keepBackDivisor = 10
-	// unlimitedBytes: version 1 of control groups says "no limit" by a number
+	// unlimitedBytes: version 1 of control groups writes "no limit" as a number
 	// of about this size.
 	unlimitedBytes = 1 << 60
 	// maxGroupDepth bounds the walk from a control group to its root.
@@ -31,7 +31,7 @@ type Probe struct {
 // System reads the limits of this process.
 func System() Probe { return Probe{Proc: os.DirFS("/proc"), Cgroup: os.DirFS("/sys/fs/cgroup")} }
 
-// A Shortage gives the figures behind a refusal.
+// A Shortage has the figures of a refusal.
 type Shortage struct {
 	NeededBytes    uint64
 	AvailableBytes uint64 // what the limit leaves now
@@ -39,8 +39,8 @@ type Shortage struct {
 	Limit          string // the file the limit was read from
 }
 
-// Check compares a need with every limit that can be read, and returns nil or the
-// first that is too low. A limit that cannot be read is no reason to refuse.
+// Check compares a need with every limit that can be read, and returns the first
+// that is too low, or nil. A limit that cannot be read is ignored.
 func (p Probe) Check(needBytes uint64) *Shortage {
 	for _, l := range p.limits() {
 		keep := l.availableBytes / keepBackDivisor
@@ -51,9 +51,9 @@ func (p Probe) Check(needBytes uint64) *Shortage {
 	return nil
 }
 
-// Most is how much memory this process can have at most: the lowest limit that can be read, less
-// the part that is never used; 0 where none can be read. How much of it is free it does not say.
-func (p Probe) Most() uint64 {
+// MaxBytes is how much memory this process can have at most: the lowest limit that can be read, less
+// the part that is never used; 0 if none can be read. Part of it may be in use.
+func (p Probe) MaxBytes() uint64 {
 	var most uint64
 	for i, l := range p.limits() {
 		if i == 0 || l.totalBytes < most {
@@ -63,7 +63,7 @@ func (p Probe) Most() uint64 {
 	return most - most/keepBackDivisor
 }
 
-// limit is one limit, and what it leaves.
+// limit is one limit, and the memory that it leaves.
 type limit struct {
 	file           string
 	totalBytes     uint64
@@ -122,8 +122,8 @@ func (p Probe) groupLimits(entry string) []limit {
 	}
 	var limits []limit
 	for _, root := range c.roots {
-		// Inside a container the path may name groups that are not mounted;
-		// those that can be seen still count, down to the root.
+		// Inside a container the path may name groups that are not mounted.
+		// The visible groups count, up to the root.
 		group := path.Clean("/" + parts[2])
 		for range maxGroupDepth {
 			if l, err := p.groupLimit(c, path.Join(root, group)); err == nil {
@@ -140,17 +140,17 @@ func (p Probe) groupLimits(entry string) []limit {
 
 var errNoLimit = errors.New("no limit")
 
-// groupLimit reads the headroom of one group. Pages of files that nobody uses
-// count as free, as they do in MemAvailable.
+// groupLimit reads the headroom of one group. Inactive pages of files count as
+// free, as they do in MemAvailable.
 func (p Probe) groupLimit(c controller, dir string) (limit, error) {
-	most, err := p.number(path.Join(dir, c.limit))
+	most, err := p.readNumber(path.Join(dir, c.limit))
 	if err != nil {
 		return limit{}, err
 	}
 	if most >= unlimitedBytes {
 		return limit{}, errNoLimit
 	}
-	used, err := p.number(path.Join(dir, c.usage))
+	used, err := p.readNumber(path.Join(dir, c.usage))
 	if err != nil {
 		return limit{}, err
 	}
@@ -165,7 +165,7 @@ func (p Probe) groupLimit(c controller, dir string) (limit, error) {
 	}, nil
 }
 
-func (p Probe) number(name string) (uint64, error) {
+func (p Probe) readNumber(name string) (uint64, error) {
 	b, err := fs.ReadFile(p.Cgroup, name)
 	if err != nil {
 		return 0, err

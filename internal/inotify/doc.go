@@ -1,3 +1,3 @@
-// Package inotify tells of changes of files, where the system does: on Linux. Where that has no
-// watch left, its users look by themselves.
+// Package inotify reports changes of files, on Linux. If the system has no watch left, it reports
+// possible changes periodically.
 package inotify

@@ -12,29 +12,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lookEvery is how often anything may have changed where the system has no watch left.
-const lookEvery = 5 * time.Millisecond
+// pollInterval is the period of notify(nil) if the system has no watch left.
+const pollInterval = 5 * time.Millisecond
 
 // A Watch calls a function when files change.
 type Watch struct {
-	tell   func(name []byte)
-	file   *os.File // nil: there is none left
-	blind  sync.Once
-	closed chan struct{}
-	ended  sync.WaitGroup
+	notify   func(name []byte)
+	file     *os.File // nil: the system has no watch left
+	pollOnce sync.Once
+	closed   chan struct{}
+	ended    sync.WaitGroup
 }
 
-// New begins a watch of nothing yet. Goroutines of its own call tell, with the name of
-// what changed in a directory. There is none where a file changed that is itself watched, and
-// where changes were lost: then anything may have. The name is valid for that call.
+// New returns a watch without files. Its goroutines call notify with the name of the file that
+// changed in a watched directory. The name is empty if a watched file itself changed, or if events
+// were lost: then any file may have changed. The name is valid during the call.
 //
-// All processes of a user have 128 watches, unless somebody has raised
-// fs.inotify.max_user_instances. Where none is left, tell is called every few milliseconds.
-func New(tell func(name []byte)) *Watch {
-	w := &Watch{tell: tell, closed: make(chan struct{})}
+// All processes of a user share 128 watches, unless fs.inotify.max_user_instances was raised.
+// If none is left, notify is called without a name every few milliseconds.
+func New(notify func(name []byte)) *Watch {
+	w := &Watch{notify: notify, closed: make(chan struct{})}
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
-		w.goBlind()
+		w.startPolling()
 		return w
 	}
 	w.file = os.NewFile(uintptr(fd), "inotify")
@@ -42,7 +42,7 @@ func New(tell func(name []byte)) *Watch {
 	return w
 }
 
-// Add watches a file too, or a directory, for changes such as unix.IN_MODIFY.
+// Add adds a file or a directory to the watch, for changes such as unix.IN_MODIFY.
 func (w *Watch) Add(path string, changes uint32) error {
 	if w.file == nil {
 		return nil
@@ -56,7 +56,7 @@ func (w *Watch) Add(path string, changes uint32) error {
 		return fmt.Errorf("watch %s: %w", path, err)
 	}
 	if errors.Is(added, unix.ENOSPC) || errors.Is(added, unix.ENOMEM) {
-		w.goBlind() // fs.inotify.max_user_watches
+		w.startPolling() // fs.inotify.max_user_watches
 		return nil
 	}
 	if added != nil {
@@ -65,16 +65,16 @@ func (w *Watch) Add(path string, changes uint32) error {
 	return nil
 }
 
-// goBlind has tell called from time to time, for who cannot be told what changes.
-func (w *Watch) goBlind() {
-	w.blind.Do(func() {
+// startPolling calls notify periodically, since the system reports no changes.
+func (w *Watch) startPolling() {
+	w.pollOnce.Do(func() {
 		w.ended.Go(func() {
-			t := time.NewTicker(lookEvery)
+			t := time.NewTicker(pollInterval)
 			defer t.Stop()
 			for {
 				select {
 				case <-t.C:
-					w.tell(nil)
+					w.notify(nil)
 				case <-w.closed:
 					return
 				}
@@ -91,24 +91,23 @@ func (w *Watch) run() {
 		if err != nil {
 			return
 		}
-		each(buffer[:n], w.tell)
+		each(buffer[:n], w.notify)
 	}
 }
 
-// each calls tell for each of the kernel's events. Those that say that some were lost have
-// no name, either.
-func each(events []byte, tell func(name []byte)) {
+// each calls notify for each of the kernel's events. Events about lost events have no name.
+func each(events []byte, notify func(name []byte)) {
 	const lenAt = 12 // in struct inotify_event
 	for len(events) >= unix.SizeofInotifyEvent {
 		end := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(events[lenAt:]))
 		name, _, _ := bytes.Cut(events[unix.SizeofInotifyEvent:end], []byte{0})
-		tell(name)
+		notify(name)
 		events = events[end:]
 	}
 }
 
-// Close ends the watch: tell is not called any more. It is called once, and nothing
-// else after it.
+// Close ends the watch: notify is not called any more. Close is called once, as the last
+// method.
 func (w *Watch) Close() {
 	close(w.closed)
 	if w.file != nil {

@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestWatch: each change is told, with its name in a directory, and none once the watch
-// is closed.
+// TestWatch: each change is reported, in a directory with the name of the file, and none after
+// Close.
 func TestWatch(t *testing.T) {
 	dir := t.TempDir()
-	told := make(chan string, 100)
-	w := New(func(name []byte) { told <- string(name) })
+	notified := make(chan string, 100)
+	w := New(func(name []byte) { notified <- string(name) })
 	if err := w.Add(dir, unix.IN_CREATE); err != nil {
 		t.Fatal(err)
 	}
@@ -26,8 +26,8 @@ func TestWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if name := <-told; name != "made" {
-		t.Errorf("%q was told of a file that was made", name)
+	if name := <-notified; name != "made" {
+		t.Errorf("notify got %q for a file that was made", name)
 	}
 	if err := w.Add(f.Name(), unix.IN_MODIFY); err != nil {
 		t.Fatal(err)
@@ -35,25 +35,25 @@ func TestWatch(t *testing.T) {
 	if _, err := f.WriteString("x"); err != nil {
 		t.Fatal(err)
 	}
-	if name := <-told; name != "" {
-		t.Errorf("%q was told of a file that was written to", name)
+	if name := <-notified; name != "" {
+		t.Errorf("notify got %q for a file that was written to", name)
 	}
 	if err := w.Add(filepath.Join(dir, "missing"), unix.IN_MODIFY); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("watch of what is not there: %v", err)
+		t.Errorf("watch of a missing file: %v", err)
 	}
 	w.Close()
 	if err := os.WriteFile(filepath.Join(dir, "later"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if len(told) > 0 {
-		t.Errorf("%q was told when the watch was closed", <-told)
+	if len(notified) > 0 {
+		t.Errorf("notify got %q after Close", <-notified)
 	}
 }
 
-// TestNoWatch: where no watch is left, anything may have changed, again and again, until the
-// watch is closed.
+// TestNoWatch: if the system has no watch left, notify is called without a name periodically until
+// Close.
 func TestNoWatch(t *testing.T) {
-	r, out, err := os.Pipe() // so that the runtime has what it waits with
+	r, out, err := os.Pipe() // so that the runtime has opened its poller
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,10 +68,10 @@ func TestNoWatch(t *testing.T) {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &none); err != nil {
 		t.Fatal(err)
 	}
-	told := make(chan string)
+	notified := make(chan string)
 	w := New(func(name []byte) {
 		select {
-		case told <- string(name):
+		case notified <- string(name):
 		case <-t.Context().Done():
 		}
 	})
@@ -83,8 +83,8 @@ func TestNoWatch(t *testing.T) {
 		t.Error(added)
 	}
 	for range 3 {
-		if name := <-told; name != "" {
-			t.Errorf("%q was told", name)
+		if name := <-notified; name != "" {
+			t.Errorf("notify got %q", name)
 		}
 	}
 	closed := make(chan struct{})
@@ -94,20 +94,20 @@ func TestNoWatch(t *testing.T) {
 	}()
 	for {
 		select {
-		case <-told:
+		case <-notified:
 			continue
 		case <-closed:
 		}
 		break
 	}
 	select {
-	case name := <-told:
-		t.Errorf("%q was told when the watch was closed", name)
+	case name := <-notified:
+		t.Errorf("notify got %q after Close", name)
 	default:
 	}
 }
 
-// TestEach: names are cut where the kernel fills them up, and what was lost has none.
+// TestEach: names are cut at the kernel's padding, and events about lost events have none.
 func TestEach(t *testing.T) {
 	event := func(mask uint32, name string, filled int) []byte {
 		b := binary.NativeEndian.AppendUint32(nil, 1)

@@ -1,4 +1,4 @@
-// Package limits says how many descriptors a process may have, and what to do about a limit
-// of the system that an error tells of: which one to raise. The words are the same wherever
-// the limit is met.
+// Package limits reads how many descriptors a process may have open, and gives advice for an
+// error that a limit of the system has caused: which limit to raise. All packages use the same
+// texts.
 package limits

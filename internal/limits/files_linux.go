@@ -3,15 +3,15 @@ package limits
 import "golang.org/x/sys/unix"
 
 const (
-	leastFiles = 256     // what every system allows
-	mostFiles  = 1 << 30 // "no limit" is a number beyond it
+	minFiles = 256     // allowed by every system
+	maxFiles = 1 << 30 // "no limit" is a larger number
 )
 
 // Files is how many descriptors this process may have open.
 func Files() int {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
-		return leastFiles
+		return minFiles
 	}
-	return int(min(r.Cur, mostFiles))
+	return int(min(r.Cur, maxFiles))
 }

@@ -11,7 +11,7 @@ func TestFiles(t *testing.T) {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
 		t.Fatal(err)
 	}
-	if n := Files(); n < 1 || n != int(min(r.Cur, mostFiles)) {
+	if n := Files(); n < 1 || n != int(min(r.Cur, maxFiles)) {
 		t.Errorf("%d descriptors may be open, the limit is %d", n, r.Cur)
 	}
 }

@@ -8,14 +8,14 @@ import (
 	"syscall"
 )
 
-// A Limit is what a process can have too much of.
+// A Limit is a limit of a process or of the system.
 type Limit struct {
-	Err    error  // of the system, where it is met
+	Err    error  // of the system, when the limit is reached
 	Advice string // what to do
-	Memory bool   // a smaller store is a remedy, too
+	Memory bool   // a smaller store is a remedy too
 }
 
-// FilesAdvice says what to do where a process has too many descriptors open.
+// FilesAdvice is the advice for a process that has too many descriptors open.
 const FilesAdvice = "raise the limit of this process (ulimit -n, or LimitNOFILE= in a systemd unit)"
 
 var all = []Limit{
@@ -25,7 +25,7 @@ var all = []Limit{
 	{Err: syscall.ENOMEM, Advice: "raise the limit of this process (ulimit -v), or free memory", Memory: true},
 }
 
-// Met returns the limit that an error tells of.
+// Met returns the limit that has caused an error.
 func Met(err error) (l Limit, ok bool) {
 	for _, l := range all {
 		if errors.Is(err, l.Err) {
@@ -35,8 +35,8 @@ func Met(err error) (l Limit, ok bool) {
 	return Limit{}, false
 }
 
-// Explain adds which process has met a limit, what that is, and what to do, to an error that tells of a limit, if what
-// to do does not stand there.
+// Explain adds the advice to an error that a limit has caused, and for EMFILE the process and its limit. It does not
+// change an error that has the advice already, or that no limit has caused.
 func Explain(err error) error {
 	l, ok := Met(err)
 	switch {

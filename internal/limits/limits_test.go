@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestExplain: an error says what to do about a limit, once, and is what it was.
+// TestExplain: an error gets the advice for its limit once, and wraps its cause.
 func TestExplain(t *testing.T) {
 	files := fmt.Sprintf(": process %d may have %d descriptors open", os.Getpid(), Files())
 	for cause, advice := range map[error]string{
@@ -25,6 +25,6 @@ func TestExplain(t *testing.T) {
 		}
 	}
 	if err := Explain(nil); err != nil {
-		t.Errorf("advice for nothing: %v", err)
+		t.Errorf("advice for an error without a limit: %v", err)
 	}
 }

@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// fault is the report of f, on a goroutine that goes on as if nothing was wrong. It is empty if
-// there was none.
+// fault is the report of a fault in f, or empty. The goroutine goes on after the fault.
 func fault(t *testing.T, f func()) (report string) {
 	t.Helper()
 	ends := fail
@@ -31,40 +30,41 @@ func wantFault(t *testing.T, report string, parts ...string) {
 func wantNone(t *testing.T, report string) {
 	t.Helper()
 	if report != "" {
-		t.Errorf("a fault where there is none:\n%s", report)
+		t.Errorf("an unexpected fault:\n%s", report)
 	}
 }
 
-func lockOutlet(mu *Mutex[Outlet]) { mu.Lock() }
+func lockOutputs(mu *Mutex[Outputs]) { mu.Lock() }
 
 func lockBus(mu *Mutex[Bus]) { mu.Lock() }
 
-// TestWrongOrderIsReported: no other goroutine has to want the locks, and both stacks are there.
+// TestWrongOrderIsReported: the report has both stacks, and no second goroutine is needed.
 func TestWrongOrderIsReported(t *testing.T) {
 	var bus Mutex[Bus]
-	var outlet Mutex[Outlet]
+	var outputs Mutex[Outputs]
 	wantFault(t, fault(t, func() {
-		lockOutlet(&outlet)
+		lockOutputs(&outputs)
 		lockBus(&bus)
 		bus.Unlock()
-		outlet.Unlock()
-	}), "Bus (rank", "is taken while Outlet (rank", "lockorder.lockOutlet", "checked_test.go", "TestWrongOrderIsReported")
+		outputs.Unlock()
+	}), "Bus (rank", "is taken while Outputs (rank", "lockorder.lockOutputs", "checked_test.go", "TestWrongOrderIsReported")
 	wantNone(t, fault(t, func() {
 		bus.Lock()
-		outlet.Lock()
+		outputs.Lock()
 		bus.Unlock()
-		outlet.Unlock()
-		outlet.Lock()
-		outlet.Unlock()
+		outputs.Unlock()
+		outputs.Lock()
+		outputs.Unlock()
 		bus.Lock()
 		bus.Unlock()
 	}))
 }
 
-// TestOneClassTwiceIsReported: one per request is one class, and one rank is one class.
+// TestOneClassTwiceIsReported: two instances of one class, or two classes of one rank, are not
+// held together.
 func TestOneClassTwiceIsReported(t *testing.T) {
-	var one, other Mutex[Outlet]
-	wantFault(t, fault(t, func() { one.Lock(); other.Lock(); other.Unlock(); one.Unlock() }), "Outlet", "while Outlet")
+	var one, other Mutex[Outputs]
+	wantFault(t, fault(t, func() { one.Lock(); other.Lock(); other.Unlock(); one.Unlock() }), "Outputs", "while Outputs")
 	var results Mutex[Results]
 	var held Mutex[TaskHeld]
 	wantFault(t, fault(t, func() { results.Lock(); held.Lock(); held.Unlock(); results.Unlock() }), "TaskHeld", "while Results")
@@ -81,42 +81,43 @@ func TestReadersKeepTheOrder(t *testing.T) {
 	wantNone(t, fault(t, func() { AssertNone("a handler is called") }))
 }
 
-// TestTryLockHasNoOrder: it waits for nothing. What is taken under it has one.
+// TestTryLockHasNoOrder: TryLock is allowed at any rank. Locks that are taken under its lock have
+// to follow the order.
 func TestTryLockHasNoOrder(t *testing.T) {
 	var bus Mutex[Bus]
-	var outlet Mutex[Outlet]
+	var outputs Mutex[Outputs]
 	var latency Mutex[Latency]
 	wantNone(t, fault(t, func() {
-		outlet.Lock()
+		outputs.Lock()
 		if !bus.TryLock() {
 			t.Error("TryLock did not get a free lock")
 		}
 		if bus.TryLock() {
 			t.Error("TryLock got a lock twice")
 		}
-		outlet.Unlock()
+		outputs.Unlock()
 		latency.Lock()
 		latency.Unlock()
 		bus.Unlock()
 	}))
 	wantFault(t, fault(t, func() {
-		if outlet.TryLock() {
+		if outputs.TryLock() {
 			bus.Lock()
 			bus.Unlock()
-			outlet.Unlock()
+			outputs.Unlock()
 		}
-	}), "Bus", "while Outlet")
+	}), "Bus", "while Outputs")
 }
 
-// TestUnlockOnAnotherGoroutine: the lock is no longer held by the goroutine that took it, and the
-// one that unlocked it holds what it had.
+// TestUnlockOnAnotherGoroutine: the goroutine that took the lock does not hold it any more, and the
+// locks of the goroutine that unlocked it are unchanged.
 func TestUnlockOnAnotherGoroutine(t *testing.T) {
-	var outlet Mutex[Outlet]
+	var outputs Mutex[Outputs]
 	var placing RWMutex[ExchangePlacing]
 	wantNone(t, fault(t, func() {
-		outlet.Lock()
-		elsewhere(outlet.Unlock)
-		AssertNone("the outlet is unlocked elsewhere")
+		outputs.Lock()
+		elsewhere(outputs.Unlock)
+		AssertNone("the outputs is unlocked elsewhere")
 		placing.RLock()
 		elsewhere(placing.RUnlock)
 		AssertNone("the reader is unlocked elsewhere")
@@ -134,36 +135,36 @@ func TestUnlockOnAnotherGoroutine(t *testing.T) {
 	wantFault(t, fault(t, func() { AssertNone("the queue is locked") }), "the queue is locked while FlowQueue")
 }
 
-// TestHandlersMayRunUnderRights: a Right is no lock on data, and has its place in the order.
+// TestHandlersMayRunUnderRights: AssertNone allows a Right, and a Right has a rank in the order.
 func TestHandlersMayRunUnderRights(t *testing.T) {
-	var asleep Right[FlowAsleep]
-	var turn Right[StageTurn]
-	var outlet Mutex[Outlet]
+	var asleep Right[FlowSleep]
+	var handler Right[HandlerLock]
+	var outputs Mutex[Outputs]
 	wantNone(t, fault(t, func() {
-		turn.Lock()
+		handler.Lock()
 		asleep.Lock()
 		AssertNone("a handler is called")
 		asleep.Unlock()
-		turn.Unlock()
+		handler.Unlock()
 	}))
 	wantFault(t, fault(t, func() {
-		turn.Lock()
-		outlet.Lock()
+		handler.Lock()
+		outputs.Lock()
 		AssertNone("a handler is called")
-		outlet.Unlock()
-		turn.Unlock()
-	}), "a handler is called while Outlet", "TestHandlersMayRunUnderRights")
-	wantFault(t, fault(t, func() { asleep.Lock(); turn.Lock(); turn.Unlock(); asleep.Unlock() }), "StageTurn", "while FlowAsleep")
+		outputs.Unlock()
+		handler.Unlock()
+	}), "a handler is called while Outputs", "TestHandlersMayRunUnderRights")
+	wantFault(t, fault(t, func() { asleep.Lock(); handler.Lock(); handler.Unlock(); asleep.Unlock() }), "HandlerLock", "while FlowSleep")
 	wantNone(t, fault(t, func() {
-		outlet.Lock()
+		outputs.Lock()
 		if asleep.TryLock() {
 			asleep.Unlock()
 		}
-		outlet.Unlock()
+		outputs.Unlock()
 	}))
 }
 
-// TestConditionsWait: Wait gives the lock up, and takes it again in the order.
+// TestConditionsWait: Wait of a condition releases the lock, and takes it again in the order.
 func TestConditionsWait(t *testing.T) {
 	var mu Mutex[Sender]
 	cond := sync.NewCond(&mu)
@@ -184,12 +185,12 @@ func TestConditionsWait(t *testing.T) {
 	}))
 }
 
-// TestLocksAllocateNothing: tests that count allocations hold under the tag too.
+// TestLocksAllocateNothing: tests that count allocations pass with the tag too.
 func TestLocksAllocateNothing(t *testing.T) {
-	var outlet Mutex[Outlet]
+	var outputs Mutex[Outputs]
 	lock := func() {
-		outlet.Lock()
-		outlet.Unlock()
+		outputs.Lock()
+		outputs.Unlock()
 	}
 	if n := testing.AllocsPerRun(100, lock); n != 0 {
 		t.Errorf("a lock allocates %v times", n)

@@ -14,17 +14,17 @@ import (
 	"testing"
 )
 
-// ordered are the packages whose mutexes have classes: those that a delivery goes through. A
-// package that is left out takes none of their locks under its own and calls into none of them
-// while it holds one, or, as cudaipc, has locks that come after all of theirs.
+// ordered are the packages whose mutexes have classes: those that a delivery goes through. Any
+// other package takes none of their locks under its own and calls none of them while it holds a
+// lock, or, as cudaipc, has locks that come after all of theirs.
 var ordered = []string{
 	"actors", "bus", "bus/host", "bus/node", "bus/tensorqueue", "connector/ring", "shmstore", "shmstore/lane",
 	"internal/directory", "internal/exchange", "internal/lastactive", "internal/accounts", "internal/peer", "internal/pool",
 	"internal/process", "internal/hostnode",
 }
 
-// TestMutexesHaveClasses: the checker sees each lock of the ordered packages, and order.go says
-// where each stands.
+// TestMutexesHaveClasses: each mutex of the ordered packages has a class of its own in order.go,
+// whose comment names the field.
 func TestMutexesHaveClasses(t *testing.T) {
 	root := filepath.Join("..", "..")
 	set := token.NewFileSet()
@@ -65,14 +65,14 @@ func TestMutexesHaveClasses(t *testing.T) {
 	}
 }
 
-// classes are the fields that are mutexes of a class, and those that have none.
+// classes are the fields that are mutexes with a class, and those without one.
 type classes struct {
 	fields map[string][]string // by class
 	rights map[string]bool     // the fields that are rights
 	plain  []string
 }
 
-// read takes down the mutexes of a file.
+// read collects the mutexes of a file.
 func (c *classes) read(dir string, f *ast.File) {
 	if c.fields == nil {
 		c.fields, c.rights = make(map[string][]string), make(map[string]bool)
@@ -164,7 +164,7 @@ func (c *classes) wrong(order *ast.File) (wrong []string) {
 	return wrong
 }
 
-func TestClassesCanBeWrong(t *testing.T) {
+func TestClassFaultsAreReported(t *testing.T) {
 	parse := func(src string) *ast.File {
 		f, err := parser.ParseFile(token.NewFileSet(), "a.go", src, parser.ParseComments)
 		if err != nil {
@@ -178,10 +178,10 @@ func TestClassesCanBeWrong(t *testing.T) {
 type box struct {
 	plain sync.Mutex
 	also  *sync.RWMutex
-	mu    lockorder.Mutex[lockorder.Outlet]
-	more  lockorder.RWMutex[lockorder.Outlet]
+	mu    lockorder.Mutex[lockorder.Outputs]
+	more  lockorder.RWMutex[lockorder.Outputs]
 	right lockorder.Right[lockorder.Latency]
-	lock  *lockorder.Mutex[lockorder.FlowAsleep]
+	lock  *lockorder.Mutex[lockorder.FlowSleep]
 	own   lockorder.Mutex[own]
 	gone  lockorder.Mutex[lockorder.Gone]
 	fine  lockorder.Mutex[lockorder.Bus]
@@ -193,17 +193,17 @@ var table struct{ mu sync.Mutex }
 	got := c.wrong(parse(`package lockorder
 
 type (
-	Outlet     [1]lock  // bus.box.more: one
+	Outputs     [1]lock  // bus.box.more: one
 	Latency    [2]lock  // bus.box.right: another
-	FlowAsleep [3]right // bus.lock: of no type
+	FlowSleep [3]right // bus.lock: of no type
 	Bus        [4]lock  // bus.box.fine: right
 	Request    [5]lock  // bus.Request.mu: gone
 )
 `))
 	want := []string{
 		"bus.box.plain is a mutex of package sync", "bus.box.also is a mutex of package sync", "bus.mu is a mutex of package sync",
-		"bus.box.mu and bus.box.more have the class Outlet", "bus.box.right is a Right, or its class Latency",
-		"the comment of class FlowAsleep", "no field has the class Request", "the class Gone of bus.box.gone is not in",
+		"bus.box.mu and bus.box.more have the class Outputs", "bus.box.right is a Right, or its class Latency",
+		"the comment of class FlowSleep", "no field has the class Request", "the class Gone of bus.box.gone is not in",
 		"the class none of bus.box.own is not in",
 	}
 	if len(got) != len(want) {

@@ -11,11 +11,11 @@ import (
 
 const crashes = "LOCKORDER_TEST_CRASHES"
 
-// TestFaultEndsTheProcess: no recover hides it.
+// TestFaultEndsTheProcess: recover does not hide a fault.
 func TestFaultEndsTheProcess(t *testing.T) {
 	if os.Getenv(crashes) != "" {
 		defer func() { _ = recover() }()
-		var one, other Mutex[Outlet]
+		var one, other Mutex[Outputs]
 		one.Lock()
 		other.Lock()
 		return
@@ -23,7 +23,7 @@ func TestFaultEndsTheProcess(t *testing.T) {
 	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
 	cmd.Env = append(os.Environ(), crashes+"=1")
 	said, err := cmd.CombinedOutput()
-	if err == nil || !strings.Contains(string(said), "panic: lockorder: Outlet (rank") {
+	if err == nil || !strings.Contains(string(said), "panic: lockorder: Outputs (rank") {
 		t.Errorf("the process with a fault said %s, and ended with %v", said, err)
 	}
 }

@@ -25,22 +25,23 @@ func classOf[C any](right bool) class {
 
 func (c class) String() string { return fmt.Sprintf("%s (rank %d)", c.name, c.rank) }
 
-// hold is a lock that a goroutine has. It is part of the lock, but where readers share that.
-type hold struct {
+// heldLock records that a goroutine holds a lock. It is part of the lock, except for readers, which
+// share the lock.
+type heldLock struct {
 	class
 	lock  any         // pointer to the lock
-	of    *goroutine  // nil: the lock is free
+	owner *goroutine  // nil: the lock is free
 	stack [32]uintptr // where it was taken
 	depth int
 }
 
-// goroutine has the locks of a goroutine, in the order in which it took them.
+// goroutine records the locks that a goroutine holds, in the order in which it took them.
 type goroutine struct {
 	id   uintptr
-	held []*hold
+	held []*heldLock
 }
 
-// goroutines are those that hold locks. spare are their entries that are in no use.
+// goroutines are the goroutines that hold locks. spare are unused entries.
 var goroutines = struct {
 	sync.Mutex
 	all   map[uintptr]*goroutine
@@ -49,16 +50,16 @@ var goroutines = struct {
 
 // check ends the process if the goroutine holds a lock that does not rank before c.
 func (c class) check() {
-	if h := first(func(h *hold) bool { return h.rank >= c.rank }); h != nil {
+	if h := firstHeld(func(h *heldLock) bool { return h.rank >= c.rank }); h != nil {
 		fail(fmt.Sprintf("lockorder: %v is taken while %v is held\n%v is taken at\n%s%v was taken at\n%s",
 			c, h.class, c, trace(stackAbove(2)), h.class, h.trace()))
 	}
 }
 
-// AssertNone ends the process if the goroutine holds a lock that is no [Right]: what it is about to
-// do can wait, end a request or call a handler.
+// AssertNone ends the process if the goroutine holds a lock other than a [Right]: the action that
+// what describes can wait, end a request or call a handler.
 func AssertNone(what string) {
-	if h := first(func(h *hold) bool { return !h.right }); h != nil {
+	if h := firstHeld(func(h *heldLock) bool { return !h.right }); h != nil {
 		fail(fmt.Sprintf("lockorder: %s while %v is held\nIt does so at\n%s%v was taken at\n%s",
 			what, h.class, trace(stackAbove(1)), h.class, h.trace()))
 	}
@@ -70,8 +71,8 @@ var fail = func(report string) {
 	select {}
 }
 
-// first is the oldest hold of the calling goroutine that is as said, or nil.
-func first(is func(*hold) bool) *hold {
+// firstHeld is the oldest lock that the calling goroutine holds and is reports true for, or nil.
+func firstHeld(is func(*heldLock) bool) *heldLock {
 	id := goroutineID()
 	goroutines.Lock()
 	defer goroutines.Unlock()
@@ -83,8 +84,8 @@ func first(is func(*hold) bool) *hold {
 	return nil
 }
 
-// take notes that the calling goroutine has the lock.
-func (h *hold) take(c class, lock any) {
+// record notes that the calling goroutine holds the lock.
+func (h *heldLock) record(c class, lock any) {
 	h.class, h.lock = c, lock
 	h.depth = runtime.Callers(3, h.stack[:])
 	id := goroutineID()
@@ -101,33 +102,33 @@ func (h *hold) take(c class, lock any) {
 		goroutines.all[id] = g
 	}
 	g.held = append(g.held, h)
-	h.of = g
+	h.owner = g
 }
 
-// drop forgets the hold, on whichever goroutine. A hold of a free lock may be dropped, or nil:
+// clear notes that the lock is released, on any goroutine. It does nothing for a free lock or nil:
 // package sync reports the unlock of an unlocked lock.
-func (h *hold) drop() {
+func (h *heldLock) clear() {
 	if h == nil {
 		return
 	}
 	goroutines.Lock()
 	defer goroutines.Unlock()
-	g := h.of
+	g := h.owner
 	if g == nil {
 		return
 	}
-	h.of = nil
-	g.held = slices.DeleteFunc(g.held, func(o *hold) bool { return o == h })
+	h.owner = nil
+	g.held = slices.DeleteFunc(g.held, func(o *heldLock) bool { return o == h })
 	if len(g.held) == 0 {
 		delete(goroutines.all, g.id)
 		goroutines.spare = append(goroutines.spare, g)
 	}
 }
 
-// reader is the calling goroutine's hold of a lock, or that of another goroutine if it has none, or nil.
-func reader(lock any) *hold {
-	is := func(h *hold) bool { return h.lock == lock }
-	if own := first(is); own != nil {
+// readHold is the calling goroutine's record of a lock, or that of another goroutine if it has none, or nil.
+func readHold(lock any) *heldLock {
+	is := func(h *heldLock) bool { return h.lock == lock }
+	if own := firstHeld(is); own != nil {
 		return own
 	}
 	goroutines.Lock()
@@ -140,7 +141,7 @@ func reader(lock any) *hold {
 	return nil
 }
 
-func (h *hold) trace() string { return trace(h.stack[:h.depth]) }
+func (h *heldLock) trace() string { return trace(h.stack[:h.depth]) }
 
 // stackAbove is the stack without its innermost calls.
 func stackAbove(calls int) []uintptr {
@@ -159,7 +160,7 @@ func trace(stack []uintptr) string {
 	}
 }
 
-// goroutineID tells the goroutines that live apart: it is the address of the runtime's own entry. The
-// number that the runtime prints would take a walk of the whole stack, at each lock.
-// No goroutine ends while it holds a lock, as the next one may get its entry.
+// goroutineID identifies a live goroutine: it is the address of the runtime's entry. To read the
+// number that the runtime prints would take a walk of the whole stack, at each lock. No goroutine
+// may end while it holds a lock, since a new goroutine may get its entry.
 func goroutineID() uintptr

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestClassesStandInTheirOrder: order.go is read from top to bottom, rights first.
+// TestClassesStandInTheirOrder: the classes in order.go are sorted by rank, rights first.
 func TestClassesStandInTheirOrder(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "order.go", nil, parser.SkipObjectResolution)
 	if err != nil {

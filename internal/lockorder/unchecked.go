@@ -12,10 +12,10 @@ type (
 	RWMutex[C any] = sync.RWMutex
 
 	// Right is a mutex of class C that guards no data: a goroutine may wait, and call handlers,
-	// while it has it.
+	// while it holds a Right.
 	Right[C any] = sync.Mutex
 )
 
-// AssertNone says that the goroutine holds no lock but rights, since it is about to do what the
-// argument says. It is empty without the build tag lockcheck.
+// AssertNone asserts that the goroutine holds no lock but rights before the action that the
+// argument describes. It is empty without the build tag lockcheck.
 func AssertNone(string) {}

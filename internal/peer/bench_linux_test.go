@@ -39,8 +39,7 @@ func BenchmarkSender(b *testing.B) {
 	b.ReportMetric(float64(queued)/float64(sent), "of-packet-each")
 }
 
-// transfer sends n messages and returns how long that took to the last one's
-// arrival.
+// transfer sends n messages and returns the time until the last one has arrived.
 func transfer(b *testing.B, n int, open func(*Conn) (send func(wire.Message) error, end func() error)) time.Duration {
 	from, to, err := Pair()
 	if err != nil {

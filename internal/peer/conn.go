@@ -22,25 +22,25 @@ type Conn struct {
 
 	mem laneMemory
 	out outgoing
-	in  *lane.Receiver // nil: all comes by the socket
+	in  *lane.Receiver // nil: all packets come by the socket
 
-	control []byte  // Receive's room for control messages
-	try     attempt // what trySend is about
-	take    taking  // what Receive is about
+	control   []byte   // Receive's buffer for control messages
+	sending   sendCall // the call of trySend
+	receiving recvCall // the call of Receive
 }
 
-// taking holds the arguments and the results of a Receive, as attempt does.
-type taking struct {
-	do                   func(fd uintptr) bool // runs on the descriptor; false: it is to wait
+// recvCall holds the arguments and the results of a Receive, as sendCall does.
+type recvCall struct {
+	do                   func(fd uintptr) bool // runs on the descriptor; false: wait for a packet
 	buf                  []byte
-	rests                func() bool // before it waits: whether it is to; nil: it is
+	mayWait              func() bool // called before a wait: whether to wait; nil: wait
 	n, controlLen, flags int
 	err                  error
 }
 
-// attempt holds the arguments and the results of a trySend. They are fields and
+// sendCall holds the arguments and the results of a trySend. They are fields and
 // not variables of a closure, so that a packet costs no allocation.
-type attempt struct {
+type sendCall struct {
 	do      func(fd uintptr) bool // runs on the descriptor; always true
 	head    []byte                // before the packet
 	packet  []byte
@@ -58,8 +58,8 @@ func (c *Conn) Send(packet []byte, fds []int) error {
 	return c.send(packet, fds)
 }
 
-// checkPacket checks what a caller wants to send. An empty packet would be
-// taken for the end of the connection.
+// checkPacket checks the size of a packet. The peer would take an empty packet
+// for the end of the connection.
 func checkPacket(packet []byte, fds []int) error {
 	if len(packet) == 0 || len(packet) > wire.MaxPacket || len(fds) > wire.MaxDescriptors {
 		return fmt.Errorf("send packet: %d bytes with %d descriptors; a packet has 1 to %d bytes and at most %d descriptors: %w",
@@ -68,14 +68,14 @@ func checkPacket(packet []byte, fds []int) error {
 	return nil
 }
 
-// Receive waits for a packet and reads it into buf, which should have room for
-// [wire.MaxPacket] bytes. The descriptors are the caller's to close. Receive
-// returns io.EOF when the peer has closed the connection and all its packets
-// have been read, and when the peer has sent a packet of no bytes, which looks
-// the same. A packet that is longer than buf, or has more than
-// [wire.MaxDescriptors] descriptors, is [wire.ErrProtocol]. One whose descriptors
-// this process has no place for is [wire.CodeMemory]. After an error there are no
-// descriptors to close.
+// Receive waits for a packet and reads it into buf, which should have space for
+// [wire.MaxPacket] bytes. The caller closes the descriptors. Receive returns
+// io.EOF when the peer has closed the connection and all its packets have been
+// read, or when the peer has sent a packet of no bytes, which looks the same. The
+// error for a packet that is longer than buf, or has more than
+// [wire.MaxDescriptors] descriptors, is [wire.ErrProtocol]; the error if this
+// process cannot have more descriptors open is [wire.CodeMemory]. After an error
+// there are no descriptors to close.
 func (c *Conn) Receive(buf []byte) (n int, fds []int, err error) {
 	return c.receive(buf, nil)
 }
@@ -85,26 +85,26 @@ func (c *Conn) Receive(buf []byte) (n int, fds []int, err error) {
 // pid namespace that cannot be seen from here.
 func (c *Conn) Credentials() (pid int, uid, gid uint32) { return c.pid, c.uid, c.gid }
 
-// Unix is the connection below, for a protocol that is not this package's: then nothing else of Conn but Credentials,
-// [Watch] and Close is used.
+// Unix is the socket, for a protocol other than this package's: its users call no other method of Conn than Credentials
+// and Close, and [Watch].
 func (c *Conn) Unix() *net.UnixConn { return c.unix }
 
-// SetDeadline bounds Send and Receive, those that wait as well; the zero time
-// takes the bound away.
+// SetDeadline bounds Send and Receive, including calls that wait already; the
+// zero time removes the bound.
 func (c *Conn) SetDeadline(t time.Time) error { return c.unix.SetDeadline(t) }
 
 // SetWriteDeadline bounds Send alone.
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.unix.SetWriteDeadline(t) }
 
-// HungUp reports whether the connection has ended: the peer has closed its end, or
-// this one was closed. It asks the kernel, and does not wait. What the peer has sent
-// before may be there to be read still.
+// HungUp reports whether the connection has ended: the peer or this process has
+// closed its end. It asks the kernel, and does not block. Packets that the peer has
+// sent before may still be unread.
 func (c *Conn) HungUp() bool { return c.hungUp() }
 
-// HangUp ends the connection for both ends, and leaves it open: what the peer has sent before
-// can be received still.
+// HangUp shuts the connection down for both ends without closing it: packets that the peer has
+// sent before can still be received.
 func (c *Conn) HangUp() { c.hangUp() }
 
-// Close closes this end. The peer can read what has been sent. Send and
-// Receive that wait return net.ErrClosed.
+// Close closes this end. The peer can read the packets that were sent. Calls of
+// Send and Receive that wait return net.ErrClosed.
 func (c *Conn) Close() error { return c.unix.Close() }

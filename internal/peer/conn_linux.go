@@ -14,17 +14,16 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// sendBufferBytes is the room that the kernel keeps for what the peer has not
-// read. It must hold a packet with what the kernel adds; more of it saves
-// waiting.
+// sendBufferBytes is the kernel's buffer for packets that the peer has not read.
+// It must hold a packet with the kernel's overhead; a larger one saves waiting.
 const sendBufferBytes = 4 * wire.MaxPacket
 
-// newConn takes a connection over, also when it fails.
+// newConn makes a Conn of a connection. It owns the connection, even if it fails.
 func newConn(uc *net.UnixConn) (*Conn, error) {
 	c := &Conn{unix: uc, control: make([]byte, unix.CmsgSpace(wire.MaxDescriptors*4))}
 	err := c.init()
 	if err != nil {
-		_ = uc.Close() // what made the connection useless says more
+		_ = uc.Close() // err is the cause
 		return nil, fmt.Errorf("set up connection: %w", err)
 	}
 	return c, nil
@@ -40,7 +39,7 @@ func (c *Conn) init() (err error) {
 	if c.raw, err = c.unix.SyscallConn(); err != nil {
 		return err
 	}
-	c.try.do, c.take.do = c.attempt, c.taken
+	c.sending.do, c.receiving.do = c.trySendmsg, c.tryRecvmsg
 	var cred *unix.Ucred
 	var credErr error
 	err = c.raw.Control(func(fd uintptr) {
@@ -64,7 +63,7 @@ func Pair() (*Conn, *Conn, error) {
 	if err := errors.Join(errA, errB); err != nil {
 		for _, c := range []*Conn{a, b} {
 			if c != nil {
-				_ = c.Close() // no one has seen it; the other end says why
+				_ = c.Close() // unused; err is the cause
 			}
 		}
 		return nil, nil, err
@@ -73,8 +72,8 @@ func Pair() (*Conn, *Conn, error) {
 }
 
 // Sockets returns the descriptors of the two ends of a new connection, for
-// others to [Open]. They are the caller's to close. To either end, the process
-// that called Sockets is the one at the other: its credentials say nothing.
+// [Open] in other processes. The caller closes them. The credentials of either
+// end are those of the process that called Sockets, and name no peer.
 func Sockets() ([2]int, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -83,7 +82,7 @@ func Sockets() ([2]int, error) {
 	return fds, nil
 }
 
-// Open takes one of [Sockets] over, also when it fails.
+// Open makes a Conn of one of [Sockets]. It owns the descriptor, even if it fails.
 func Open(fd int) (*Conn, error) {
 	f := os.NewFile(uintptr(fd), "socket")
 	defer func() { _ = f.Close() }() // FileConn has a descriptor of its own
@@ -93,7 +92,7 @@ func Open(fd int) (*Conn, error) {
 	}
 	uc, ok := conn.(*net.UnixConn)
 	if !ok {
-		_ = conn.Close() // it is none of ours
+		_ = conn.Close() // no Unix socket
 		return nil, fmt.Errorf("open socket: it is a %T", conn)
 	}
 	return newConn(uc)
@@ -116,19 +115,19 @@ func (c *Conn) send(packet []byte, fds []int) error {
 	}
 	_, _, err := c.unix.WriteMsgUnix(packet, control, nil)
 	if err == nil {
-		c.out.wentBySocket()
+		c.out.countPacket()
 	}
 	return sendError(err)
 }
 
-// trySend is Send for a caller that must not block: it returns false, without
-// an error, when there is no room.
+// trySend is Send without blocking: it returns false, without an error, when
+// there is no space.
 func (c *Conn) trySend(packet []byte, fds []int) (sent bool, err error) {
 	if len(fds) == 0 {
-		sent, err = c.out.byLane(packet)
+		sent, err = c.out.trySendFrame(packet)
 	}
 	if !sent && err == nil {
-		sent, err = c.bySocket(packet, fds)
+		sent, err = c.trySendPacket(packet, fds)
 	}
 	if sent {
 		packetsSent.Add(1)
@@ -136,44 +135,44 @@ func (c *Conn) trySend(packet []byte, fds []int) (sent bool, err error) {
 	return sent, err
 }
 
-// bySocket is trySend by the socket. With a packet of no bytes it wakes the peer.
-func (c *Conn) bySocket(packet []byte, fds []int) (sent bool, err error) {
+// trySendPacket is trySend by the socket. A packet of no bytes wakes the peer.
+func (c *Conn) trySendPacket(packet []byte, fds []int) (sent bool, err error) {
 	head := c.out.head()
 	if len(head)+len(packet) > wire.MaxPacket { // then a packet of its own tells of the frames
-		if sent, err := c.bySocket(nil, nil); !sent {
+		if sent, err := c.trySendPacket(nil, nil); !sent {
 			return false, err
 		}
 		head = nil
 	}
 	out, sleep := c.out.sleeping()
-	c.try.head, c.try.packet, c.try.control = head, packet, nil
+	c.sending.head, c.sending.packet, c.sending.control = head, packet, nil
 	if len(fds) > 0 {
-		c.try.control = unix.UnixRights(fds...)
+		c.sending.control = unix.UnixRights(fds...)
 	}
-	err = c.raw.Write(c.try.do)
+	err = c.raw.Write(c.sending.do)
 	if err == nil {
-		err = c.try.err
+		err = c.sending.err
 	}
-	c.try.head, c.try.packet, c.try.control = nil, nil, nil
+	c.sending.head, c.sending.packet, c.sending.control = nil, nil, nil
 	if errors.Is(err, unix.EAGAIN) {
 		return false, nil
 	}
 	if err != nil {
 		return false, sendError(err)
 	}
-	c.out.wentBySocket()
-	if out != nil { // it is awake now
+	c.out.countPacket()
+	if out != nil { // the packet has woken the peer
 		out.MarkWoken(sleep)
 	}
 	return true, nil
 }
 
-// attempt sends the packet of c.try. It always returns true: false would make
-// the runtime wait for room.
-func (c *Conn) attempt(fd uintptr) bool {
+// trySendmsg sends the packet of c.sending. It always returns true: false would
+// make the runtime wait for space.
+func (c *Conn) trySendmsg(fd uintptr) bool {
 	for {
-		c.try.err = sendmsg(fd, c.try.head, c.try.packet, c.try.control)
-		if !errors.Is(c.try.err, unix.EINTR) {
+		c.sending.err = sendmsg(fd, c.sending.head, c.sending.packet, c.sending.control)
+		if !errors.Is(c.sending.err, unix.EINTR) {
 			return true
 		}
 	}
@@ -190,26 +189,26 @@ func sendError(err error) error {
 	}
 }
 
-// taken receives what c.take is about, unless it has to wait for that.
-func (c *Conn) taken(fd uintptr) bool {
-	t := &c.take
+// tryRecvmsg receives a packet for c.receiving. It returns false if it has to wait.
+func (c *Conn) tryRecvmsg(fd uintptr) bool {
+	t := &c.receiving
 	for {
 		t.n, t.controlLen, t.flags, t.err = recvmsg(fd, t.buf, c.control)
 		switch {
 		case errors.Is(t.err, unix.EINTR), errors.Is(t.err, unix.ECONNRESET):
-			// The peer has closed without reading all that it was sent. The kernel
-			// says so once, before what the peer itself had sent: that comes now.
+			// The peer has closed without reading all packets. The kernel reports
+			// that once, before the packets that the peer had sent.
 			continue
 		case errors.Is(t.err, unix.EAGAIN):
-			return t.rests != nil && !t.rests()
+			return t.mayWait != nil && !t.mayWait()
 		}
 		return true
 	}
 }
 
-func (c *Conn) receive(buf []byte, rests func() bool) (int, []int, error) {
-	t := &c.take
-	t.buf, t.rests, t.controlLen = buf, rests, 0
+func (c *Conn) receive(buf []byte, mayWait func() bool) (int, []int, error) {
+	t := &c.receiving
+	t.buf, t.mayWait, t.controlLen = buf, mayWait, 0
 	err := c.raw.Read(t.do)
 	n, controlLen, flags := t.n, t.controlLen, t.flags
 	if err == nil {
@@ -217,7 +216,7 @@ func (c *Conn) receive(buf []byte, rests func() bool) (int, []int, error) {
 	} else {
 		controlLen = 0
 	}
-	t.buf, t.rests = nil, nil
+	t.buf, t.mayWait = nil, nil
 	if errors.Is(err, unix.EAGAIN) {
 		return 0, nil, errAwake
 	}
@@ -229,7 +228,7 @@ func (c *Conn) receive(buf []byte, rests func() bool) (int, []int, error) {
 		err = fmt.Errorf("receive packet: %w", err)
 	case flags&unix.MSG_TRUNC != 0:
 		err = protocolError("a packet of more than %d bytes", len(buf))
-	case flags&unix.MSG_CTRUNC != 0 && len(fds) < wire.MaxDescriptors: // there was room in c.control
+	case flags&unix.MSG_CTRUNC != 0 && len(fds) < wire.MaxDescriptors: // c.control had space for more
 		err = packetError(wire.CodeMemory, "process %d could not take the descriptors that came: it has too many files open, and may have %d: %s", os.Getpid(), limits.Files(), limits.FilesAdvice)
 	case flags&unix.MSG_CTRUNC != 0 || len(fds) > wire.MaxDescriptors:
 		err = protocolError("descriptors were lost: more than %d of them came", wire.MaxDescriptors)
@@ -242,7 +241,7 @@ func (c *Conn) receive(buf []byte, rests func() bool) (int, []int, error) {
 }
 
 // descriptorsOf returns all descriptors in control messages. The kernel writes these
-// messages, and no other kind of them to a socket that did not ask for it.
+// messages, and sends other kinds only to sockets that have enabled them.
 func descriptorsOf(control []byte) (fds []int) {
 	if len(control) == 0 {
 		return nil
@@ -269,5 +268,5 @@ func (c *Conn) hungUp() bool {
 }
 
 func (c *Conn) hangUp() {
-	_ = c.raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) }) // it may be over already
+	_ = c.raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) }) // it may have ended already
 }

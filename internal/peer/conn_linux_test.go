@@ -38,7 +38,7 @@ func repeat(f *os.File, n int) []int {
 	return fds
 }
 
-// sendRaw sends what Send would not.
+// sendRaw sends a packet without the checks of Send.
 func sendRaw(t *testing.T, c *Conn, packet []byte, fds []int) {
 	t.Helper()
 	var control []byte
@@ -110,8 +110,8 @@ func TestSendRefuses(t *testing.T) {
 	}
 }
 
-// TestDuplicateAllOrNone: a descriptor that cannot be duplicated leaves none behind of those
-// before it.
+// TestDuplicateAllOrNone: if a descriptor cannot be duplicated, the duplicates of those before it
+// are closed.
 func TestDuplicateAllOrNone(t *testing.T) {
 	file := devNull(t)
 	checkNoLeak(t, func() {
@@ -121,8 +121,8 @@ func TestDuplicateAllOrNone(t *testing.T) {
 	})
 }
 
-// TestReceiveWithoutRoomForDescriptors: it is no fault of the peer that this process
-// has too many files open.
+// TestReceiveWithoutRoomForDescriptors: the error is no protocol error if this process has too
+// many files open.
 func TestReceiveWithoutRoomForDescriptors(t *testing.T) {
 	file := devNull(t)
 	a, b := pair(t)
@@ -132,7 +132,7 @@ func TestReceiveWithoutRoomForDescriptors(t *testing.T) {
 		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 			t.Fatal(err)
 		}
-		few := unix.Rlimit{Cur: uint64(lowestFree(t)) + 1, Max: limit.Max} // room for one
+		few := unix.Rlimit{Cur: uint64(lowestFree(t)) + 1, Max: limit.Max} // one more descriptor
 		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
 			t.Fatal(err)
 		}
@@ -146,7 +146,7 @@ func TestReceiveWithoutRoomForDescriptors(t *testing.T) {
 	})
 }
 
-// lowestFree is the descriptor that this process gets next.
+// lowestFree is the next descriptor that this process gets.
 func lowestFree(t *testing.T) int {
 	t.Helper()
 	fd, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -157,7 +157,7 @@ func lowestFree(t *testing.T) int {
 	return fd
 }
 
-// TestReceiveGarbage receives what Send would not have sent.
+// TestReceiveGarbage receives packets that Send refuses.
 func TestReceiveGarbage(t *testing.T) {
 	file := devNull(t)
 	tests := []struct {
@@ -251,7 +251,7 @@ func TestDeadlineAndClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, err := b.Receive(buf); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("Receive behind its deadline: %v", err)
+		t.Errorf("Receive after its deadline: %v", err)
 	}
 	if err := b.SetDeadline(time.Time{}); err != nil {
 		t.Fatal(err)
@@ -299,13 +299,13 @@ func TestDialRefuses(t *testing.T) {
 	}
 	defer stream.Close()
 	for name, tt := range map[string]struct{ path, want string }{
-		"a directory":    {path: filepath.Dir(path), want: "no socket of a host"},
-		"another's":      {path: path + "3", want: "no socket of a host"},
-		"nothing there":  {path: path, want: "is the host running"},
-		"nobody listens": {path: stale, want: "nobody listens"},
-		"too long":       {path: "/" + strings.Repeat("x", 107), want: "108 bytes, and the system allows 107"},
-		"empty":          {path: "", want: "empty"},
-		"abstract":       {path: "@bus", want: "it would be no file"},
+		"a directory":        {path: filepath.Dir(path), want: "no socket of a host"},
+		"another's":          {path: path + "3", want: "no socket of a host"},
+		"nothing there":      {path: path, want: "is the host running"},
+		"no process listens": {path: stale, want: "no process listens"},
+		"too long":           {path: "/" + strings.Repeat("x", 107), want: "108 bytes, and the system allows 107"},
+		"empty":              {path: "", want: "empty"},
+		"abstract":           {path: "@bus", want: "it would be an abstract address"},
 	} {
 		if conn, err := Dial(t.Context(), tt.path, DialOptions{}); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: Dial = %v, %v; want %q", name, conn, err, tt.want)
@@ -315,7 +315,7 @@ func TestDialRefuses(t *testing.T) {
 	enough := errors.New("enough of it")
 	cancel(enough)
 	if _, err := Dial(ctx, path, DialOptions{}); !errors.Is(err, enough) {
-		t.Errorf("Dial with a context that is over: %v, want its cause", err)
+		t.Errorf("Dial with an ended context: %v, want its cause", err)
 	}
 }
 
@@ -340,7 +340,7 @@ func TestPacketsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// TestClosingDoesNotLinger: what a peer has sent may be a socket whose close takes an hour.
+// TestClosingDoesNotLinger: a peer may send a socket whose close lingers for an hour.
 func TestClosingDoesNotLinger(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -357,7 +357,7 @@ func TestClosingDoesNotLinger(t *testing.T) {
 		unix.SetNonblock(fd, true),
 		unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: hour}),
 	)
-	for err == nil { // what nobody reads stays to be sent
+	for err == nil { // unread data stays in the socket's buffer
 		_, err = unix.Write(fd, make([]byte, 1<<20))
 	}
 	if !errors.Is(err, unix.EAGAIN) {
@@ -371,6 +371,6 @@ func TestClosingDoesNotLinger(t *testing.T) {
 	select {
 	case <-closed:
 	case <-time.After(20 * time.Second):
-		t.Fatal("it lingers")
+		t.Fatal("the close lingers")
 	}
 }

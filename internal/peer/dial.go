@@ -1,8 +1,8 @@
 package peer
 
-// DialOptions are the options of [Dial]. The zero value believes this user alone.
+// DialOptions are the options of [Dial]. The zero value trusts only this user.
 type DialOptions struct {
-	// AllowUIDs are the users whose listener may be connected to, besides the one
-	// that this process runs as.
+	// AllowUIDs are users whose listeners are trusted, in addition to the user of
+	// this process.
 	AllowUIDs []uint32
 }

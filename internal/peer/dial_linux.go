@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dial connects to the listener at path. Before anything is sent, and before the
-// caller can send, it makes sure whose listener that is, and returns [ErrUntrusted]
-// where it is another user's: docs/protocol.md has the rules.
+// Dial connects to the listener at path. Before it returns, and before any packet is
+// sent, it checks the user of the listener: the error is [ErrUntrusted] if that is
+// another user. docs/protocol.md has the rules.
 func Dial(ctx context.Context, path string, opts DialOptions) (*Conn, error) {
 	if err := checkPath(path); err != nil {
 		return nil, err
@@ -29,7 +29,7 @@ func Dial(ctx context.Context, path string, opts DialOptions) (*Conn, error) {
 	case errors.Is(err, unix.ECONNREFUSED) && !isSocket(path), errors.Is(err, unix.EPROTOTYPE):
 		return nil, fmt.Errorf("connect to %s: it is no socket of a host; is this its address? %w", path, err)
 	case errors.Is(err, unix.ECONNREFUSED):
-		return nil, fmt.Errorf("connect to %s: nobody listens; the host has died or stopped, start it again: %w", path, err)
+		return nil, fmt.Errorf("connect to %s: no process listens; the host has died or stopped, start it again: %w", path, err)
 	case errors.Is(err, fs.ErrPermission):
 		return nil, fmt.Errorf("connect to %s: not allowed; run as the host's user, or have the host admit this one: %w", path, err)
 	case ctx.Err() != nil && !errors.Is(err, ErrUntrusted):
@@ -39,7 +39,7 @@ func Dial(ctx context.Context, path string, opts DialOptions) (*Conn, error) {
 	}
 }
 
-// isSocket reports whether a path is that of a socket, or may be.
+// isSocket reports whether a path is a socket, or cannot be read.
 func isSocket(path string) bool {
 	info, err := os.Stat(path)
 	return err != nil || info.Mode().Type() == fs.ModeSocket
@@ -62,7 +62,7 @@ func (o DialOptions) dial(ctx context.Context, path string) (*Conn, error) {
 		err = op.Err // without the path, which the caller's error has
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
-		<-ctx.Done() // the timer of the connection came before that of the context, which says why
+		<-ctx.Done() // the connection's timer fired before that of the context, which has the cause
 	}
 	if err != nil {
 		return nil, err
@@ -78,14 +78,14 @@ func (o DialOptions) dial(ctx context.Context, path string) (*Conn, error) {
 	return c, nil
 }
 
-// trusts reports whether a listener of this user is believed.
+// trusts reports whether listeners of this user are trusted.
 func (o DialOptions) trusts(uid uint32) bool {
 	return uid == uint32(os.Geteuid()) || slices.Contains(o.AllowUIDs, uid)
 }
 
-// checkFolder makes sure that no other user could put a socket into the folder, or
-// take one away. The superuser may, whatever a mode says. In a sticky folder, such
-// as /tmp, a socket is safe once it is there, and checkSocket says whose it is.
+// checkFolder makes sure that no other user could create or remove a socket in the
+// folder. The superuser can, under any mode. In a sticky folder, such as /tmp, other
+// users cannot replace an existing socket, and checkSocket checks its owner.
 func (o DialOptions) checkFolder(dir string) error {
 	var s unix.Stat_t
 	if err := unix.Stat(dir, &s); err != nil {
@@ -112,8 +112,8 @@ func (o DialOptions) checkSocket(path string) error {
 	return nil
 }
 
-// checkPeer asks the kernel who listens: the files may have been others when they
-// were looked at.
+// checkPeer asks the kernel for the user of the listener: the files may have been
+// replaced since they were checked.
 func (o DialOptions) checkPeer(c *Conn) error {
 	if !o.trusts(c.uid) {
 		return o.untrusted(c.uid, fmt.Sprintf("process %d, which listens, is one of", c.pid), "run as the host's user")

@@ -19,9 +19,9 @@ import (
 // strangerUID is a user that no test runs as.
 const strangerUID = 4321
 
-// strangerRole listens on the socket that is its descriptor 3. It hangs up on each that
-// connects when that has said something, or has hung up. When its standard input ends,
-// it says how much it has heard.
+// strangerRole listens on the socket that is its descriptor 3. It closes each connection
+// after the first packet or the end of the connection. When its standard input ends, it
+// prints how many bytes it has received.
 func strangerRole(string) error {
 	const inherited = 3
 	if err := unix.Listen(inherited, 8); err != nil {
@@ -35,7 +35,7 @@ func strangerRole(string) error {
 			return err
 		}
 		switch {
-		case ready[0].Revents != 0: // first of all, so that no one is missed
+		case ready[0].Revents != 0: // first, so that no connection is missed
 			fd, _, err := unix.Accept(inherited)
 			if err != nil {
 				return err
@@ -52,7 +52,7 @@ func strangerRole(string) error {
 	}
 }
 
-// needRoot skips a test that is about two users.
+// needRoot skips a test of two users unless it runs as root.
 func needRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -60,8 +60,8 @@ func needRoot(t *testing.T) {
 	}
 }
 
-// stranger has a process of another user listen at path. The function that it returns
-// ends it, and says how many bytes it has heard.
+// stranger starts a process of another user that listens at path. The returned function
+// ends the process, and returns how many bytes it has received.
 func stranger(t *testing.T, path string) (heard func() string) {
 	t.Helper()
 	needRoot(t)
@@ -70,7 +70,7 @@ func stranger(t *testing.T, path string) (heard func() string) {
 		t.Fatal(err)
 	}
 	defer socket.Close()
-	// The path of the binary may lead through folders that are closed to strangers.
+	// The binary may lie in folders that other users cannot read.
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), roleVariable+"=stranger")
 	cmd.ExtraFiles = []*os.File{socket}
@@ -86,9 +86,9 @@ func stranger(t *testing.T, path string) (heard func() string) {
 	}
 }
 
-// TestDialStranger: who listens may be another user although the files are not, if they
-// have been exchanged since they were looked at. Nothing is said to it.
-func TestDialStranger(t *testing.T) {
+// TestDialRefusesOtherUser: the listener may be another user's although the files are not, if
+// they were replaced since Dial checked them. Dial sends no packet to it.
+func TestDialRefusesOtherUser(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	heard := stranger(t, path)
 	checkNoLeak(t, func() {
@@ -102,12 +102,12 @@ func TestDialStranger(t *testing.T) {
 		}
 	})
 	if got := heard(); got != "0" {
-		t.Errorf("the stranger has heard %s bytes", got)
+		t.Errorf("the stranger has received %s bytes", got)
 	}
 }
 
-// TestDialNamedStranger: what a caller asks for, it gets.
-func TestDialNamedStranger(t *testing.T) {
+// TestDialAllowedUID: Dial connects to a listener of a user in AllowUIDs.
+func TestDialAllowedUID(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	heard := stranger(t, path)
 	for _, name := range []string{filepath.Dir(path), path} {
@@ -127,16 +127,16 @@ func TestDialNamedStranger(t *testing.T) {
 		t.Error(err)
 	}
 	if got := heard(); got != "5" {
-		t.Errorf("the stranger has heard %s bytes, want 5", got)
+		t.Errorf("the stranger has received %s bytes, want 5", got)
 	}
 }
 
-// TestDialFolders: where a socket may lie, and whose it may be.
+// TestDialFolders: Dial checks the folder and the owner of the socket.
 func TestDialFolders(t *testing.T) {
 	tests := []struct {
 		name           string
 		mode           os.FileMode
-		folder, socket int // whose they are; 0: this process's
+		folder, socket int // their users; 0: this process's
 		named          []uint32
 		want           string
 	}{
@@ -194,14 +194,14 @@ func TestDialFolders(t *testing.T) {
 	}
 }
 
-// timed is a context whose deadline is over, and whose timer is late.
+// timed is a context whose deadline has passed before its timer fires.
 type timed struct{ context.Context }
 
 func (timed) Deadline() (time.Time, bool) { return time.Now().Add(-time.Second), true }
 
-// TestDialSaysWhyItsTimeIsUp: where a connection finds its time over before its context does, the error is that of
-// the context.
-func TestDialSaysWhyItsTimeIsUp(t *testing.T) {
+// TestDialTimeoutReportsCause: if the connection times out before its context ends, the error is the cause of the
+// context.
+func TestDialTimeoutReportsCause(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	listenAt(t, path)
 	ctx, cancel := context.WithCancelCause(t.Context())

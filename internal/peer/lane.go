@@ -12,32 +12,33 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore/lane"
 )
 
-// laneBytes is the room for the packets that one side leaves in shared memory. A packet
-// takes a quarter of it at most: larger ones go by the socket.
+// laneBytes is the capacity of one direction of the lane. A packet takes a quarter of it
+// at most: larger ones go by the socket.
 const laneBytes = 64 << 10
 
-// laneMemory is what the two sides of a connection share: each writes to its own, and
-// reads the peer's.
+// laneMemory is the shared memory of a connection: each side writes to its own segment,
+// and reads the peer's.
 type laneMemory struct {
-	own, its *shmstore.Segment
-	left     atomic.Int32 // of its users, the Sender and the Receiver
+	own, theirs *shmstore.Segment
+	released    atomic.Int32 // calls of release
 }
 
-// leave is called once by each of the two users, at its end.
-func (m *laneMemory) leave() {
-	if m.left.Add(1) < 2 {
+// release is called once by each of the two users when it ends. The second call gives the
+// memory back.
+func (m *laneMemory) release() {
+	if m.released.Add(1) < 2 {
 		return
 	}
-	for _, mem := range []*shmstore.Segment{m.own, m.its} {
+	for _, mem := range []*shmstore.Segment{m.own, m.theirs} {
 		if mem != nil {
 			mem.Close()
 		}
 	}
 }
 
-// ShareLane makes this side's memory of the lanes beside the socket, and the message that
-// the peer is to be sent with the descriptor, which stays the connection's. It is called
-// once, by the goroutine that receives, or before there is one.
+// ShareLane makes this side's memory of the lane. It returns the message for the peer and the
+// descriptor to send with it, which belongs to the connection. It is called once, by the
+// goroutine that receives, or before that exists.
 func (c *Conn) ShareLane() (m *wire.Lane, fd int, err error) {
 	if c.mem.own != nil {
 		return nil, -1, errLaneTwice
@@ -59,22 +60,22 @@ func (c *Conn) ShareLane() (m *wire.Lane, fd int, err error) {
 
 var errLaneTwice = protocolError("each side sends the memory of its lane once, and opens the other's after that")
 
-// halves are the two parts of a segment: the lane that its side sends in, and the page of
-// the one that it receives in.
+// halves are the two parts of a side's segment: the lane that the side sends in, and the
+// receiver's page of the lane that it receives from.
 func halves(geo lane.Geometry, mem *shmstore.Segment) (sending, receiving []byte) {
 	b, n := mem.Bytes(), geo.SenderBytes()
 	return b[:n:n], b[n:]
 }
 
-// OpenLane takes the peer's memory, which ends in a descriptor that is given up. From here
-// on packets go by the lanes. The goroutine that receives calls it, once, when this side's
-// memory has been sent to the peer. An error is [wire.ErrProtocol], or the system's.
+// OpenLane maps the peer's memory; it owns the descriptor. From then on packets go by the
+// lane. The goroutine that receives calls it, once, when this side's memory has been sent to
+// the peer. The error is [wire.ErrProtocol], or one of the system.
 func (c *Conn) OpenLane(m *wire.Lane, fd int, opts lane.Options) error {
 	faultpoint.Hit("peer-opened")
 	geo, err := lane.Layout(0, laneBytes)
 	switch {
 	case err != nil:
-	case c.mem.own == nil || c.mem.its != nil:
+	case c.mem.own == nil || c.mem.theirs != nil:
 		err = errLaneTwice
 	case m.Capacity != laneBytes:
 		err = protocolError("a lane of %d bytes: it has %d", m.Capacity, laneBytes)
@@ -83,15 +84,15 @@ func (c *Conn) OpenLane(m *wire.Lane, fd int, opts lane.Options) error {
 		process.CloseAll([]int{fd})
 		return err
 	}
-	if c.mem.its, err = shmstore.OpenSegment("lane", fd, int64(geo.SenderBytes()+geo.ReceiverBytes())); err != nil {
+	if c.mem.theirs, err = shmstore.OpenSegment("lane", fd, int64(geo.SenderBytes()+geo.ReceiverBytes())); err != nil {
 		return err
 	}
 	sending, receiving := halves(geo, c.mem.own)
-	itsSending, itsReceiving := halves(geo, c.mem.its)
-	if c.in, err = lane.NewReceiver(geo, receiving, itsSending, opts); err != nil {
+	theirSending, theirReceiving := halves(geo, c.mem.theirs)
+	if c.in, err = lane.NewReceiver(geo, receiving, theirSending, opts); err != nil {
 		return fmt.Errorf("%w: %w", wire.ErrProtocol, err)
 	}
-	out, err := lane.NewSender(geo, sending, itsReceiving, c.wake)
+	out, err := lane.NewSender(geo, sending, theirReceiving, c.wake)
 	if err != nil {
 		return fmt.Errorf("%w: %w", wire.ErrProtocol, err)
 	}
@@ -99,24 +100,25 @@ func (c *Conn) OpenLane(m *wire.Lane, fd int, opts lane.Options) error {
 	return nil
 }
 
-// wake wakes the peer by a packet that says nothing else.
+// wake wakes the peer by an empty packet.
 func (c *Conn) wake() {
-	// Where the socket has no room it has packets, which wake the peer too. That the peer
-	// is gone is for the goroutine that receives to find out.
-	_, _ = c.bySocket(nil, nil)
+	// If the socket has no space it has packets, which wake the peer too. The goroutine that
+	// receives finds out that the peer is gone.
+	_, _ = c.trySendPacket(nil, nil)
 }
 
-// outgoing is the lane that this side sends in. Only the goroutine that sends uses it.
+// outgoing is the state of the packets that this side sends. Only the goroutine that sends
+// uses it.
 type outgoing struct {
-	lane   atomic.Pointer[lane.Sender] // nil: all goes by the socket
-	sent   uint32                      // packets by the socket, modulo packetNumbers
-	frames uint64                      // by the lane
-	told   uint64                      // of those, before the last packet by the socket
-	after  []byte
+	lane      atomic.Pointer[lane.Sender] // nil: all packets go by the socket
+	sent      uint32                      // packets by the socket, modulo packetNumbers
+	frames    uint64                      // by the lane
+	announced uint64                      // the frames before the last packet by the socket
+	headBuf   []byte
 }
 
-// byLane leaves a packet in shared memory, unless the peer sleeps or there is no room.
-func (o *outgoing) byLane(p []byte) (sent bool, err error) {
+// trySendFrame writes a packet to the lane, unless the peer sleeps or there is no space.
+func (o *outgoing) trySendFrame(p []byte) (sent bool, err error) {
 	out := o.lane.Load()
 	if out == nil {
 		return false, nil
@@ -125,7 +127,7 @@ func (o *outgoing) byLane(p []byte) (sent bool, err error) {
 		return false, nil
 	}
 	faultpoint.Hit("peer-before-frame")
-	o.frames++ // a wake-up comes after it
+	o.frames++ // before TrySend, which may wake the peer by a packet that names the number of frames
 	err = out.TrySend(lane.Kind(o.sent), p)
 	faultpoint.Hit("peer-frame")
 	if err == nil {
@@ -138,7 +140,7 @@ func (o *outgoing) byLane(p []byte) (sent bool, err error) {
 	return false, fmt.Errorf("%w: %w", wire.ErrProtocol, err)
 }
 
-// sleeping is the lane of a peer that sleeps, and the number of its sleep; nil: it does not.
+// sleeping is the lane of a peer that sleeps, and the number of its sleep; nil: the peer is awake.
 func (o *outgoing) sleeping() (out *lane.Sender, sleep uint32) {
 	if out = o.lane.Load(); out == nil {
 		return nil, 0
@@ -150,17 +152,18 @@ func (o *outgoing) sleeping() (out *lane.Sender, sleep uint32) {
 	return out, sleep
 }
 
-// head is what a packet by the socket begins with.
+// head is the message at the start of a packet by the socket: how many frames come before the
+// packet. It is nil if the peer knows that number.
 func (o *outgoing) head() []byte {
-	if o.frames == o.told {
+	if o.frames == o.announced {
 		return nil
 	}
-	o.after, _ = wire.Append(o.after[:0], &wire.After{Frames: o.frames}, 0) // it breaks no bound
-	return o.after
+	o.headBuf, _ = wire.Append(o.headBuf[:0], &wire.After{Frames: o.frames}, 0) // it breaks no bound
+	return o.headBuf
 }
 
-// wentBySocket counts a packet.
-func (o *outgoing) wentBySocket() {
+// countPacket counts a packet by the socket.
+func (o *outgoing) countPacket() {
 	o.sent = (o.sent + 1) % packetNumbers
-	o.told = o.frames
+	o.announced = o.frames
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore/lane"
 )
 
-// laned returns a connection whose packets go by lanes as well.
+// laned returns a connection with lanes.
 func laned(t testing.TB) (a, b *Conn) {
 	t.Helper()
 	a, b = pair(t)
@@ -46,11 +46,11 @@ func mustShare(t testing.TB, c *Conn) (m *wire.Lane, fd int) {
 	return m, fd
 }
 
-// served are the numbers of the finishes that a Receiver has handled.
+// served records the numbers of the finishes that a Receiver has handled.
 type served struct {
 	in    *Receiver
 	came  chan uint32
-	fail  uint32 // the one that it fails on
+	fail  uint32 // the handler fails on this number
 	ended chan error
 }
 
@@ -82,7 +82,7 @@ func (s *served) handle(h wire.Header, body []byte, fds []int) error {
 	return nil
 }
 
-// sleeps waits until the side that receives says by the lane that it sleeps.
+// sleeps waits until the receiving side announces by the lane that it sleeps.
 func sleeps(from *Conn) {
 	for {
 		if out, _ := from.out.sleeping(); out != nil {
@@ -92,21 +92,21 @@ func sleeps(from *Conn) {
 	}
 }
 
-// never is how a goroutine looks that has nothing better to do.
+// never is the stop of a Poll that is not stopped.
 func never() bool { return false }
 
-// always is how it says that nothing depends on it.
+// always is the begin of a goroutine on which no other depends.
 func always() bool { return true }
 
-// TestLanesKeepTheOrder: messages come in the order in which they were queued, by whichever
-// way each goes: small ones, those with descriptors and those that no frame has room for, to a
-// receiver that sleeps now and then, with others that look beside it.
+// TestLanesKeepTheOrder: messages come in the order in which they were queued, by the lane or the
+// socket: small ones, those with descriptors and those too large for a frame, to a receiver that
+// sleeps now and then, while other goroutines poll.
 func TestLanesKeepTheOrder(t *testing.T) {
 	const n = 8_000
 	a, b := laned(t)
 	s := newSender(t, a, SenderOptions{})
 	rec := serve(b, 0)
-	stop := lookOn(rec.in, 2, never)
+	stop := pollLoop(rec.in, 2, never)
 	defer stop()
 	null := devNull(t)
 	random := rand.New(rand.NewPCG(1, 2))
@@ -138,8 +138,8 @@ func TestLanesKeepTheOrder(t *testing.T) {
 	}
 }
 
-// lookOn has n goroutines look again and again, until stop, which waits for them.
-func lookOn(r *Receiver, n int, enough func() bool) (stop func()) {
+// pollLoop starts n goroutines that poll until stop is called, which waits for them.
+func pollLoop(r *Receiver, n int, enough func() bool) (stop func()) {
 	over := make(chan struct{})
 	var looking sync.WaitGroup
 	for range n {
@@ -150,7 +150,7 @@ func lookOn(r *Receiver, n int, enough func() bool) (stop func()) {
 					return
 				default:
 					r.Poll(enough, always)
-					runtime.Gosched() // another may receive
+					runtime.Gosched() // another goroutine may receive
 				}
 			}
 		})
@@ -161,14 +161,14 @@ func lookOn(r *Receiver, n int, enough func() bool) (stop func()) {
 	})
 }
 
-// TestLookersBesideServe: each message is handled once, in order, by whichever goroutine
-// finds it, while others look and the peer parks in between.
-func TestLookersBesideServe(t *testing.T) {
+// TestPollBesideServe: each message is handled once, in order, by Serve or a Poll, while other
+// goroutines poll and the peer parks in between.
+func TestPollBesideServe(t *testing.T) {
 	const n = 500
 	a, b := laned(t)
 	s := newSender(t, a, SenderOptions{})
 	rec := serve(b, 0)
-	stop := lookOn(rec.in, 3, func() bool { return len(rec.came) > 0 })
+	stop := pollLoop(rec.in, 3, func() bool { return len(rec.came) > 0 })
 	for i := range uint32(n) {
 		if err := s.Queue(&wire.Finish{Delivery: i + 1}); err != nil {
 			t.Fatal(err)
@@ -184,8 +184,8 @@ func TestLookersBesideServe(t *testing.T) {
 	}
 }
 
-// TestLookLeavesItToServe: what a goroutine finds that has no time is handled all the same.
-func TestLookLeavesItToServe(t *testing.T) {
+// TestPollLeavesMessagesToServe: Serve handles the messages of a Poll whose begin reports false.
+func TestPollLeavesMessagesToServe(t *testing.T) {
 	a, b := laned(t)
 	rec := serve(b, 0)
 	sleeps(a)
@@ -206,13 +206,13 @@ func TestLookLeavesItToServe(t *testing.T) {
 	}
 }
 
-// TestLookFails: an error of the handler ends Serve, also where Look received the message.
-func TestLookFails(t *testing.T) {
+// TestPollHandlerError: an error of the handler ends Serve, also if Poll has called the handler.
+func TestPollHandlerError(t *testing.T) {
 	for range 20 {
 		a, b := laned(t)
 		s := newSender(t, a, SenderOptions{})
 		rec := serve(b, 2)
-		stop := lookOn(rec.in, 1, never)
+		stop := pollLoop(rec.in, 1, never)
 		for i := range uint32(3) {
 			if err := s.Queue(&wire.Finish{Delivery: i + 1}); err != nil {
 				t.Fatal(err)
@@ -223,14 +223,14 @@ func TestLookFails(t *testing.T) {
 		}
 		stop()
 		if n := len(rec.came); n != 1 {
-			t.Errorf("%d messages handled, want the one before that which failed", n)
+			t.Errorf("%d messages handled, want the one before the failed one", n)
 		}
 	}
 }
 
-// TestFramesOfTheGoneAreReceived: what a peer has left in the lane comes before its end, also
-// where it died between a frame and the packet that would have woken the receiver.
-func TestFramesOfTheGoneAreReceived(t *testing.T) {
+// TestFramesOfDeadPeerAreReceived: frames that a peer has left in the lane come before its end, also
+// if it died between a frame and the packet that would have woken the receiver.
+func TestFramesOfDeadPeerAreReceived(t *testing.T) {
 	a, b := laned(t)
 	rec := serve(b, 0)
 	sleeps(a)
@@ -239,7 +239,7 @@ func TestFramesOfTheGoneAreReceived(t *testing.T) {
 		t.Fatal(err)
 	}
 	sending, _ := halves(geo, a.mem.own)
-	_, receiving := halves(geo, a.mem.its)
+	_, receiving := halves(geo, a.mem.theirs)
 	out, err := lane.NewSender(geo, sending, receiving, func() {})
 	if err != nil {
 		t.Fatal(err)
@@ -260,8 +260,8 @@ func TestFramesOfTheGoneAreReceived(t *testing.T) {
 	}
 }
 
-// TestLanesOfLiars: a peer that breaks the rules of a lane is named, and its connection ends.
-func TestLanesOfLiars(t *testing.T) {
+// TestLaneProtocolViolations: a peer that breaks the protocol of the lane causes ErrProtocol, and the connection ends.
+func TestLaneProtocolViolations(t *testing.T) {
 	after := func(frames ...uint64) []byte {
 		var p []byte
 		for _, n := range frames {
@@ -287,7 +287,7 @@ func TestLanesOfLiars(t *testing.T) {
 			a, b := laned(t)
 			rec := serve(b, 0)
 			sleeps(a)
-			a.out.frames++ // as if the frame were one
+			a.out.frames++ // as if the frame were valid
 			lie(a)
 			if err := <-rec.ended; !errors.Is(err, wire.ErrProtocol) {
 				t.Errorf("the end is %v, want %v", err, wire.ErrProtocol)
@@ -296,9 +296,9 @@ func TestLanesOfLiars(t *testing.T) {
 	}
 }
 
-// TestHeadThatLies: a peer that spoils the head of a lane is given up by the side that sends,
-// although it sends nothing wrong itself: what was lost would never come.
-func TestHeadThatLies(t *testing.T) {
+// TestCorruptLaneHead: the sending side ends the connection to a peer that corrupts the head of the
+// lane, although the peer sends no invalid packet: lost frames would never come.
+func TestCorruptLaneHead(t *testing.T) {
 	lie := func(t *testing.T, b *Conn) {
 		geo, err := lane.Layout(0, laneBytes)
 		if err != nil {
@@ -313,10 +313,10 @@ func TestHeadThatLies(t *testing.T) {
 			t.Errorf("the end is %v, want %v", err, wire.ErrProtocol)
 		}
 		if !b.HungUp() {
-			t.Error("the peer is not told")
+			t.Error("the peer does not see the end")
 		}
 	}
-	t.Run("before there is no room", func(t *testing.T) {
+	t.Run("while there is space", func(t *testing.T) {
 		a, b := laned(t)
 		s := newSender(t, a, SenderOptions{})
 		lie(t, b)
@@ -329,7 +329,7 @@ func TestHeadThatLies(t *testing.T) {
 		}
 		ends(t, s, a, b)
 	})
-	t.Run("while messages wait for room", func(t *testing.T) {
+	t.Run("while messages wait for space", func(t *testing.T) {
 		a, b := laned(t)
 		s := newSender(t, a, SenderOptions{})
 		for s.Blocked() == 0 { // the lane is full first, and then the socket
@@ -341,16 +341,16 @@ func TestHeadThatLies(t *testing.T) {
 		buf := make([]byte, wire.MaxPacket)
 		var err error
 		for err == nil {
-			_, _, _ = tryReceive(b, buf) // makes room; there may be nothing yet
+			_, _, _ = tryReceive(b, buf) // makes space; there may be no packet yet
 			err = s.Queue(&wire.Finish{Delivery: 1})
 		}
 		ends(t, s, a, b)
 	})
 }
 
-// TestSentBeforeTheHangUp: what the peer sent, by the lane and by the socket, is received also
-// when this side has ended the connection before it looked at the first of it.
-func TestSentBeforeTheHangUp(t *testing.T) {
+// TestReceiveAfterHangUp: packets that the peer has sent, by the lane and the socket, are received
+// even if this side ends the connection before it receives the first.
+func TestReceiveAfterHangUp(t *testing.T) {
 	a, b := laned(t)
 	s := newSender(t, a, SenderOptions{})
 	const n = 10
@@ -370,7 +370,7 @@ func TestSentBeforeTheHangUp(t *testing.T) {
 	}
 }
 
-// TestLaneRefuses: memory that makes no lane is refused, and its descriptor closed.
+// TestLaneRefuses: memory that is no valid lane is refused, and its descriptor closed.
 func TestLaneRefuses(t *testing.T) {
 	checkNoLeak(t, func() {
 		for name, c := range map[string]struct {
@@ -417,7 +417,7 @@ func TestLaneRefuses(t *testing.T) {
 			}
 			for _, conn := range []*Conn{a, b} {
 				for range 2 {
-					conn.mem.leave()
+					conn.mem.release()
 				}
 				conn.Close()
 			}
@@ -425,7 +425,7 @@ func TestLaneRefuses(t *testing.T) {
 	})
 }
 
-// TestOrder: a packet waits for the frames before it, and a frame for the packets.
+// TestOrder: a packet waits for the frames before it, and a frame for the packets before it.
 func TestOrder(t *testing.T) {
 	a, b := laned(t)
 	in := NewReceiver(b)
@@ -437,13 +437,13 @@ func TestOrder(t *testing.T) {
 		return p
 	}
 	frame := func(id uint32) {
-		if sent, err := a.out.byLane(finish(id)); !sent || err != nil {
+		if sent, err := a.out.trySendFrame(finish(id)); !sent || err != nil {
 			t.Fatalf("frame %d: %v, %v", id, sent, err)
 		}
 	}
 	packet := func(id uint32) []byte {
 		p := append([]byte(nil), a.out.head()...)
-		a.out.wentBySocket()
+		a.out.countPacket()
 		return append(p, finish(id)...)
 	}
 	want := func(ids ...uint32) {
@@ -460,25 +460,24 @@ func TestOrder(t *testing.T) {
 	}
 	frame(1)
 	frame(2)
-	if err := in.order.arrived(packet(3), nil, true); err != nil {
+	if err := in.order.addPacket(packet(3), nil, true); err != nil {
 		t.Fatal(err)
 	}
 	want(1, 2, 3)
 	late := packet(4)
 	frame(5)
 	want()
-	if in.order.free() {
-		t.Error("a frame that comes after a packet is waited for by the lane")
+	if in.order.noHeldFrame() {
+		t.Error("doze reports false while a frame waits for a packet")
 	}
-	if err := in.order.arrived(late, nil, true); err != nil {
+	if err := in.order.addPacket(late, nil, true); err != nil {
 		t.Fatal(err)
 	}
 	want(4, 5)
 }
 
-// TestFrameStaysAsItCame: a frame that has been received is not the peer's to change, while the peer may still
-// write where the frame lay.
-func TestFrameStaysAsItCame(t *testing.T) {
+// TestReceivedFrameIsCopied: the peer cannot change a received frame by writing to the lane.
+func TestReceivedFrameIsCopied(t *testing.T) {
 	a, b := laned(t)
 	in := NewReceiver(b)
 	defer in.Close()
@@ -503,10 +502,9 @@ func TestFrameStaysAsItCame(t *testing.T) {
 	}
 }
 
-// TestFrameBehindItsPacket: a frame that claims fewer packets before it than have come is no frame of a peer that
-// keeps the order, and ends the connection. One that claims more waits for them, also where the numbers of
-// packets come round.
-func TestFrameBehindItsPacket(t *testing.T) {
+// TestMisplacedFrame: a frame that names fewer packets before it than have come is a protocol error, and ends
+// the connection. A frame that names more waits for them, also if the numbers of packets wrap.
+func TestMisplacedFrame(t *testing.T) {
 	const last = packetNumbers - 1
 	for name, tc := range map[string]struct {
 		packets uint32 // that have come
@@ -534,19 +532,19 @@ func TestFrameBehindItsPacket(t *testing.T) {
 			if _, _, comes := in.order.next(b.in); comes != tc.comes {
 				t.Errorf("the frame comes: %t, want %t", comes, tc.comes)
 			}
-			if err := in.order.broken(b.in); errors.Is(err, wire.ErrProtocol) != tc.broken {
+			if err := in.order.violation(b.in); errors.Is(err, wire.ErrProtocol) != tc.broken {
 				t.Errorf("error %v, want one: %t", err, tc.broken)
 			}
 		})
 	}
 }
 
-// TestLargestPacketBehindFrames: a packet by the socket that is as large as packets may be
-// arrives also where it comes behind a frame, which its sender has to tell of.
+// TestLargestPacketBehindFrames: a packet of the largest size by the socket arrives also after a
+// frame, although its sender has to announce the frame.
 func TestLargestPacketBehindFrames(t *testing.T) {
 	for name, send := range map[string]func(*Conn, []byte) error{
 		"at once": func(c *Conn, p []byte) error {
-			if sent, err := c.bySocket(p, nil); !sent {
+			if sent, err := c.trySendPacket(p, nil); !sent {
 				return fmt.Errorf("not sent: %w", err)
 			}
 			return nil
@@ -556,7 +554,7 @@ func TestLargestPacketBehindFrames(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a, b := laned(t)
 			in := NewReceiver(b)
-			if sent, err := a.out.byLane(mustAppend(t, &wire.Finish{Delivery: 1})); !sent || err != nil {
+			if sent, err := a.out.trySendFrame(mustAppend(t, &wire.Finish{Delivery: 1})); !sent || err != nil {
 				t.Fatalf("a frame: %v, %v", sent, err)
 			}
 			if err := send(a, largestPacket(t)); err != nil {
@@ -576,7 +574,7 @@ func TestLargestPacketBehindFrames(t *testing.T) {
 	}
 }
 
-// largestPacket is as long as a packet may be: finishes, from number 2 on.
+// largestPacket is a packet of the largest size: finishes, from number 2 on.
 func largestPacket(t *testing.T) []byte {
 	t.Helper()
 	empty := len(mustAppend(t, &wire.Finish{}))
@@ -584,7 +582,7 @@ func largestPacket(t *testing.T) []byte {
 	for i := uint32(2); len(p) < wire.MaxPacket; i++ {
 		n := wire.MaxPacket - len(p) - empty
 		if n > wire.MaxText {
-			n = wire.MaxText - empty // the last one has room for its header
+			n = wire.MaxText - empty // leaves space for the header of the last one
 		}
 		p = append(p, mustAppend(t, &wire.Finish{Delivery: i, Text: strings.Repeat("x", n)})...)
 	}

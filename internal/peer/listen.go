@@ -6,8 +6,8 @@ import (
 	"io/fs"
 )
 
-// maxPathBytes is what a socket address has room for. The kernel would cut a
-// longer path, and two of them could then mean one socket.
+// maxPathBytes is the longest path of a socket address. The kernel would cut a
+// longer one, and two paths could then mean one socket.
 const maxPathBytes = 107
 
 // checkPath checks the path of a socket.
@@ -16,7 +16,7 @@ func checkPath(path string) error {
 	case path == "":
 		return errors.New("socket path: empty")
 	case path[0] == '@' || path[0] == 0:
-		return fmt.Errorf("socket path %q: it would be no file, and so nobody's in particular; begin it with ./ if it is one", path)
+		return fmt.Errorf("socket path %q: it would be an abstract address, which is no file and has no owner; begin it with ./ if it is a file", path)
 	case len(path) > maxPathBytes:
 		return fmt.Errorf("socket path %s: %d bytes, and the system allows %d; use a shorter one, for example by setting XDG_RUNTIME_DIR", path, len(path), maxPathBytes)
 	default:
@@ -24,11 +24,12 @@ func checkPath(path string) error {
 	}
 }
 
-// ListenOptions are the options of [Listen]. The zero value admits this user
-// alone.
+// ListenOptions are the options of [Listen]. The zero value admits only this
+// user.
 type ListenOptions struct {
-	// Mode says who may connect, by the write bits of the socket file, whatever
-	// the umask. Zero means 0600: the user of this process, and root.
+	// Mode is the mode of the socket file, under any umask; its write bits
+	// decide which users may connect. Zero means 0600: the user of this process
+	// and root.
 	Mode fs.FileMode
 	// Backlog bounds the connections that wait for Accept. Zero means 128.
 	Backlog int
@@ -44,7 +45,7 @@ func (o ListenOptions) withDefaults() ListenOptions {
 	return o
 }
 
-// Validate reports the first option that makes no sense.
+// Validate reports the first invalid option.
 func (o ListenOptions) Validate() error {
 	if o.Mode&^fs.ModePerm != 0 {
 		return fmt.Errorf("socket mode %v: only permission bits are allowed", o.Mode)

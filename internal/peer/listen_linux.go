@@ -25,10 +25,10 @@ type Listener struct {
 	closeErr  error
 }
 
-// Listen accepts connections at path. It makes the directory of path if only
-// that is missing, for this user alone. A process that listens holds a lock on
-// the file path.lock: a second one gets an error with the process id of the
-// first. A socket file at which no process listens was left by one that has died,
+// Listen accepts connections at path. If only the last directory of path is
+// missing, it makes that, with mode 0700. A process that listens holds a lock on
+// the file path.lock: a second process gets an error with the process id of the
+// first. A socket file without a listener was left by a process that has died,
 // and is replaced.
 func Listen(path string, opts ListenOptions) (*Listener, error) {
 	opts = opts.withDefaults()
@@ -58,11 +58,11 @@ func listen(path string, opts ListenOptions) (_ *Listener, err error) {
 	}
 	if err == nil {
 		if l.identity, err = os.Lstat(path); err != nil {
-			_ = l.socket.Close() // nobody has connected yet
+			_ = l.socket.Close() // there is no connection yet
 		}
 	}
 	if err != nil {
-		_ = l.lock.Close() // gives the lock up, whatever it returns
+		_ = l.lock.Close() // releases the lock even if it fails
 		return nil, err
 	}
 	return l, nil
@@ -86,24 +86,24 @@ func takeLock(path string) (*os.File, error) {
 		_, err = f.WriteAt(strconv.AppendInt(nil, int64(os.Getpid()), 10), 0)
 	}
 	if err != nil {
-		_ = f.Close() // gives the lock up, if it was got, whatever it returns
+		_ = f.Close() // releases the lock, if it is held, even if it fails
 		return nil, err
 	}
 	return f, nil
 }
 
-// holder says who has the lock, as far as the file tells.
+// holder names the process that has the lock, if the file has its process id.
 func holder(lock *os.File) string {
 	var b [20]byte
-	n, _ := lock.ReadAt(b[:], 0) // a file that cannot be read names nobody
+	n, _ := lock.ReadAt(b[:], 0) // a file that cannot be read names no process
 	if pid, err := strconv.Atoi(string(bytes.TrimSpace(b[:n]))); err == nil && pid > 0 {
 		return fmt.Sprintf("process %d", pid)
 	}
 	return "another process"
 }
 
-// removeStale removes the socket file of a process that is gone. The caller
-// has the lock.
+// removeStale removes the socket file of a dead process. The caller has the
+// lock.
 func removeStale(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -121,7 +121,7 @@ func removeStale(path string) error {
 	return os.Remove(path)
 }
 
-// checkDead returns an error unless no process listens at a socket. The lock of one that does may have been removed.
+// checkDead returns an error if a process listens at the socket: its lock file may have been removed.
 func checkDead(path string) error {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -163,9 +163,9 @@ func bind(path string, opts ListenOptions) (*net.UnixListener, error) {
 }
 
 // bindSocket makes the socket file. Its mode is that of the socket's own inode,
-// less the umask. Set before bind, the file never exists with a wider one, and
-// the umask, which belongs to all threads of the process, is left alone. The
-// bits that the umask takes away come back by a chmod.
+// less the umask. The mode is set before bind: the file never has a wider one, and
+// the umask, which belongs to all threads of the process, stays as it is. The
+// caller adds the bits that the umask removed, with chmod.
 func bindSocket(path string, mode fs.FileMode) (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -185,9 +185,9 @@ func bindSocket(path string, mode fs.FileMode) (*os.File, error) {
 // Path returns the path that clients dial.
 func (l *Listener) Path() string { return l.path }
 
-// Accept waits for a connection. It returns net.ErrClosed after Close. Whoever
-// connects runs as a user that the mode of the socket file admits; whether that
-// is enough is for the caller to say, by [Conn.Credentials].
+// Accept waits for a connection. It returns net.ErrClosed after Close. The mode of
+// the socket file admits the user of the peer; the caller may check more, by
+// [Conn.Credentials].
 func (l *Listener) Accept() (*Conn, error) {
 	uc, err := l.socket.AcceptUnix()
 	if err != nil {
@@ -197,7 +197,7 @@ func (l *Listener) Accept() (*Conn, error) {
 }
 
 // Close stops listening, removes the socket file if it is still the one that
-// Listen made, and gives the lock up. Connections stay open. Close may be
+// Listen made, and releases the lock. Connections stay open. Close may be
 // called twice.
 func (l *Listener) Close() error {
 	l.closeOnce.Do(func() {

@@ -63,7 +63,7 @@ func TestListenAndDial(t *testing.T) {
 }
 
 // TestSocketMode makes sockets under several umasks. The umask belongs to the
-// whole process, so the test must not be parallel to others.
+// whole process, so the test must not run in parallel with others.
 func TestSocketMode(t *testing.T) {
 	for _, umask := range []int{0, 0o022, 0o777} {
 		for _, mode := range []fs.FileMode{0, 0o600, 0o666} {
@@ -90,9 +90,8 @@ func TestSocketMode(t *testing.T) {
 	}
 }
 
-// TestModeFromTheStart looks at the file before Listen has narrowed or widened
-// it.
-func TestModeFromTheStart(t *testing.T) {
+// TestSocketModeAtBind checks the mode of the file before Listen has changed it.
+func TestSocketModeAtBind(t *testing.T) {
 	defer unix.Umask(unix.Umask(0))
 	path := filepath.Join(filepath.Dir(filepath.Dir(socketPath(t))), "s")
 	f, err := bindSocket(path, 0o600)
@@ -155,16 +154,16 @@ func TestListenRefuses(t *testing.T) {
 		})
 	}
 	if b, err := os.ReadFile(file); err != nil || string(b) != "precious" {
-		t.Errorf("the file that was in the way: %q, %v", b, err)
+		t.Errorf("the file at the path: %q, %v", b, err)
 	}
 	if conn, err := Dial(t.Context(), l.Path(), DialOptions{}); err != nil {
-		t.Errorf("Dial after all that: %v", err)
+		t.Errorf("Dial after the refusals: %v", err)
 	} else {
 		conn.Close()
 	}
 }
 
-func TestTwoHosts(t *testing.T) {
+func TestSecondListenerIsRefused(t *testing.T) {
 	path := socketPath(t)
 	first := start(t, "listen", path)
 	_, err := Listen(path, ListenOptions{})
@@ -172,7 +171,7 @@ func TestTwoHosts(t *testing.T) {
 		t.Errorf("Listen where %s listens: %v, want ErrInUse that names it", want, err)
 	}
 
-	// The first one dies, and leaves its socket behind.
+	// The first host dies, and leaves its socket behind.
 	if err := first.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -190,9 +189,9 @@ func TestTwoHosts(t *testing.T) {
 	conn.Close()
 }
 
-// TestSocketOfALivingHost: a host whose lock file was removed keeps its socket, and so does a program whose socket is none
-// of a host.
-func TestSocketOfALivingHost(t *testing.T) {
+// TestLiveSocketIsKept: a live host keeps its socket if its lock file was removed, and so does a program with a socket
+// of another type.
+func TestLiveSocketIsKept(t *testing.T) {
 	l := listenAt(t, filepath.Join(t.TempDir(), "a.sock"))
 	if err := os.Remove(l.Path() + ".lock"); err != nil {
 		t.Fatal(err)
@@ -216,7 +215,7 @@ func TestSocketOfALivingHost(t *testing.T) {
 	}
 }
 
-// TestLockWithoutNumber is told by no file who listens.
+// TestLockWithoutNumber listens at a locked path whose lock file has no process id.
 func TestLockWithoutNumber(t *testing.T) {
 	l := listenAt(t, socketPath(t))
 	if err := os.Truncate(l.Path()+".lock", 0); err != nil {
@@ -227,9 +226,9 @@ func TestLockWithoutNumber(t *testing.T) {
 	}
 }
 
-// TestLockIsNoLink: in a folder that is shared another user can have the lock's name lead to
-// a file of this one's, which would be emptied.
-func TestLockIsNoLink(t *testing.T) {
+// TestLockRefusesSymlink: in a shared folder another user can make the lock file a link to a file of
+// this user, which Listen would truncate.
+func TestLockRefusesSymlink(t *testing.T) {
 	path := socketPath(t)
 	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
 		t.Fatal(err)
@@ -249,9 +248,9 @@ func TestLockIsNoLink(t *testing.T) {
 	}
 }
 
-// TestCloseLeavesWhatIsNotOurs closes a listener whose socket file has been
+// TestCloseKeepsReplacedSocket closes a listener whose socket file has been
 // replaced.
-func TestCloseLeavesWhatIsNotOurs(t *testing.T) {
+func TestCloseKeepsReplacedSocket(t *testing.T) {
 	l := listenAt(t, socketPath(t))
 	if err := errors.Join(os.Rename(l.Path(), l.Path()+".old"), os.WriteFile(l.Path(), []byte("new"), 0o600)); err != nil {
 		t.Fatal(err)

@@ -13,10 +13,10 @@ import (
 	"go.uber.org/goleak"
 )
 
-// roleVariable tells the test binary to play another process.
+// roleVariable selects the role of another process for the test binary.
 const roleVariable = "OMNIBUS_PEER_TEST_ROLE"
 
-// pathVariable is the socket that the role is about.
+// pathVariable is the path of the role's socket.
 const pathVariable = "OMNIBUS_PEER_TEST_PATH"
 
 func TestMain(m *testing.M) {
@@ -45,7 +45,7 @@ func play(role func(path string) error) {
 	os.Exit(0)
 }
 
-var roleConn any // keeps what the role has open from being collected
+var roleConn any // keeps the role's connection or listener reachable
 
 func dialRole(path string) error {
 	conn, err := Dial(context.Background(), path, DialOptions{})
@@ -72,7 +72,7 @@ func start(t *testing.T, role, path string) *exec.Cmd {
 	return cmd
 }
 
-// begin starts a role and returns what it reads and what it says, when it is ready.
+// begin starts a role and returns its standard input and output when it is ready.
 func begin(t *testing.T, cmd *exec.Cmd) (io.WriteCloser, io.Reader) {
 	t.Helper()
 	cmd.Stderr = os.Stderr
@@ -99,14 +99,14 @@ func begin(t *testing.T, cmd *exec.Cmd) (io.WriteCloser, io.Reader) {
 	return stdin, stdout
 }
 
-// socketPath returns a path of which the last folder is missing. It is short
-// enough for a socket as long as the test has a short name.
+// socketPath returns a path whose last folder is missing. It is short enough for
+// a socket if the test has a short name.
 func socketPath(t *testing.T) string {
 	t.Helper()
 	return filepath.Join(t.TempDir(), "bus", "test.sock")
 }
 
-// pair returns a connection, both ends of which are closed with the test.
+// pair returns a connection. The end of the test closes both ends.
 func pair(t testing.TB) (*Conn, *Conn) {
 	t.Helper()
 	a, b, err := Pair()
@@ -117,7 +117,7 @@ func pair(t testing.TB) (*Conn, *Conn) {
 	return a, b
 }
 
-// openFiles returns what the process has open, by descriptor.
+// openFiles returns the open files of the process, by descriptor.
 func openFiles(t *testing.T) map[string]string {
 	t.Helper()
 	const dir = "/proc/self/fd"
@@ -140,7 +140,7 @@ func checkNoLeak(t *testing.T, f func()) {
 	before := openFiles(t)
 	f()
 	for fd, target := range openFiles(t) {
-		// The runtime's poller opens its own once.
+		// The runtime's poller opens its own descriptors once.
 		if before[fd] == "" && !strings.Contains(target, "event") {
 			t.Errorf("descriptor %s is left behind: %s", fd, target)
 		}

@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The system's calls that do not wait, on a descriptor that does not either. Those of x/sys ask
-// who sent a packet as well, which takes memory for each, and tell the scheduler of a call
-// that may take long, which costs more than the call.
+// System calls that do not block, on a descriptor that does not block either. Those of x/sys
+// also read the address of a packet's sender, which allocates, and announce a possibly long
+// call to the scheduler, which costs more than the call.
 
 // recvmsg receives a packet.
 func recvmsg(fd uintptr, buf, control []byte) (n, controlLen, flags int, err error) {
@@ -24,7 +24,7 @@ func recvmsg(fd uintptr, buf, control []byte) (n, controlLen, flags int, err err
 	return int(r), int(h.Controllen), int(h.Flags), nil
 }
 
-// sendmsg sends a packet that is made of two parts.
+// sendmsg sends a packet of two parts.
 func sendmsg(fd uintptr, head, packet, control []byte) error {
 	iov := [2]unix.Iovec{{Base: unsafe.SliceData(head)}, {Base: unsafe.SliceData(packet)}}
 	iov[0].SetLen(len(head))

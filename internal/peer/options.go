@@ -8,27 +8,27 @@ import (
 )
 
 const (
-	// DefaultBacklogBytes is how much a Sender keeps for a peer that does not
-	// read.
+	// DefaultBacklogBytes is how many bytes a Sender queues for a peer that does
+	// not read.
 	DefaultBacklogBytes = 8 << 20
-	// DefaultFlushTimeout is how long Close of a Sender tries to send the rest.
+	// DefaultFlushTimeout is how long Close of a Sender tries to send its queue.
 	DefaultFlushTimeout = 2 * time.Second
 
-	// maxBacklogDescriptors bounds the descriptors that wait in a Sender: each is
-	// one of the few that a process may have open.
+	// maxBacklogDescriptors bounds the descriptors that wait in a Sender: the
+	// system limits the open descriptors of a process.
 	maxBacklogDescriptors = 256
 )
 
-// LaterWait is how long a message of Later waits for another that it can travel with. It is
-// for Senders that are made from then on; only tests change it.
-var LaterWait = time.Millisecond
+// QueueLaterDelay is how long a message of QueueLater waits for another to be sent with. A change
+// affects Senders that are made afterwards; only tests change it.
+var QueueLaterDelay = time.Millisecond
 
 // SenderOptions are the options of [NewSender]. The zero value works.
 type SenderOptions struct {
-	// BacklogBytes bounds what waits for the peer to read, in bytes. Zero means
-	// DefaultBacklogBytes; at least a packet must fit.
+	// BacklogBytes bounds the queue for a peer that does not read, in bytes. Zero
+	// means DefaultBacklogBytes; at least a packet must fit.
 	BacklogBytes int
-	// FlushTimeout is how long Close tries to send the rest. Zero means
+	// FlushTimeout is how long Close tries to send the queue. Zero means
 	// DefaultFlushTimeout.
 	FlushTimeout time.Duration
 }
@@ -43,7 +43,7 @@ func (o SenderOptions) withDefaults() SenderOptions {
 	return o
 }
 
-// Validate reports the first option that makes no sense.
+// Validate reports the first invalid option.
 func (o SenderOptions) Validate() error {
 	if o.BacklogBytes != 0 && o.BacklogBytes < wire.MaxPacket {
 		return fmt.Errorf("backlog of %d bytes: a packet of %d must fit", o.BacklogBytes, wire.MaxPacket)

@@ -35,7 +35,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestUnsupported holds other systems to saying so.
+// TestUnsupported checks that other systems return ErrUnsupported.
 func TestUnsupported(t *testing.T) {
 	a, b, err := peer.Pair()
 	if runtime.GOOS != "linux" {

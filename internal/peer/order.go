@@ -9,10 +9,10 @@ import (
 	"github.com/omnibus-runtime/omnibus/shmstore/lane"
 )
 
-// order puts what comes by the lane and what comes by the socket into the order in which
-// the peer has sent it. A frame says how many packets its sender had sent by the socket
-// before it, and such a packet how many frames.
-type order struct {
+// packetOrder puts the frames of the lane and the packets of the socket into the order in which
+// the peer has sent them. A frame has the number of packets that its sender had sent by the
+// socket before it, and such a packet the number of frames before it.
+type packetOrder struct {
 	copied  []byte // a frame, which is the peer's to change
 	frames  uint64 // how many have come
 	packets uint32 // how many have come by the socket, modulo packetNumbers
@@ -21,24 +21,25 @@ type order struct {
 	after   uint64 // how many frames come before early
 }
 
-// frame is one that lies in the lane.
+// frame is a frame in the lane.
 type frame struct {
-	body  []byte
-	after lane.Kind // how many packets come before it
-	here  bool
+	body    []byte
+	after   lane.Kind // how many packets come before it
+	present bool
 }
 
 // packetNumbers is how many numbers a frame has for the packets before it.
 const packetNumbers = 1 << 31
 
-// next returns a packet whose turn it is. It is valid until the next call.
-func (o *order) next(in *lane.Receiver) (p []byte, fds []int, ok bool) {
+// next returns the packet that comes next in the order, if it has come. It is valid until the
+// next call.
+func (o *packetOrder) next(in *lane.Receiver) (p []byte, fds []int, ok bool) {
 	for {
 		for o.early.buf != nil && o.after == o.frames {
 			p, fds = o.early.buf, o.early.fds
 			o.early = packet{}
 			o.packets = (o.packets + 1) % packetNumbers
-			if len(p) > 0 { // else it was there to wake this side
+			if len(p) > 0 { // an empty packet only wakes this side
 				return p, fds, true
 			}
 		}
@@ -51,9 +52,9 @@ func (o *order) next(in *lane.Receiver) (p []byte, fds []int, ok bool) {
 	}
 }
 
-// frame returns a copy of the next frame, if it is its turn.
-func (o *order) frame(in *lane.Receiver) (p []byte, ok bool) {
-	if !o.ahead.here {
+// frame returns a copy of the next frame, if it comes next in the order.
+func (o *packetOrder) frame(in *lane.Receiver) (p []byte, ok bool) {
+	if !o.ahead.present {
 		body, kind, ok := in.Next()
 		if !ok {
 			return nil, false
@@ -71,22 +72,23 @@ func (o *order) frame(in *lane.Receiver) (p []byte, ok bool) {
 	return o.copied, true
 }
 
-// misplaced reports whether the next frame names no packet, or one before the last that has come. Fewer packets
-// than half of their numbers are on the way at a time.
-func (o *order) misplaced() bool {
+// misplaced reports whether the number of the next frame is invalid, or names a packet before the last that has come.
+// Fewer packets than half of the numbers are on the way at a time.
+func (o *packetOrder) misplaced() bool {
 	behind := (o.packets - uint32(o.ahead.after)) % packetNumbers
 	return o.ahead.after >= packetNumbers || behind > 0 && behind < packetNumbers/2
 }
 
-// broken is the error of a peer that breaks the rules; next has found nothing.
-func (o *order) broken(in *lane.Receiver) error {
+// violation is the error of a peer that breaks the protocol, or nil. The caller calls it when next
+// has returned no packet.
+func (o *packetOrder) violation(in *lane.Receiver) error {
 	if in == nil {
 		return nil
 	}
 	if err := in.Err(); err != nil {
 		return fmt.Errorf("receive packet: %w: %w", wire.ErrProtocol, err)
 	}
-	if o.ahead.here && o.misplaced() {
+	if o.ahead.present && o.misplaced() {
 		return protocolError("a frame comes after packet %d, and %d have come", o.ahead.after, o.packets)
 	}
 	if o.early.buf != nil { // the frames before it were published before it was sent
@@ -95,8 +97,8 @@ func (o *order) broken(in *lane.Receiver) error {
 	return nil
 }
 
-// arrived takes in a packet that has come by the socket.
-func (o *order) arrived(p []byte, fds []int, lanes bool) error {
+// addPacket adds a packet that has come by the socket.
+func (o *packetOrder) addPacket(p []byte, fds []int, lanes bool) error {
 	if lanes {
 		h, body, rest, err := wire.Next(p)
 		if err == nil && h.Kind == wire.KindAfter {
@@ -115,20 +117,20 @@ func (o *order) arrived(p []byte, fds []int, lanes bool) error {
 	return nil
 }
 
-// free reports whether the next frame needs to wait for no packet.
-func (o *order) free() bool { return !o.ahead.here }
+// noHeldFrame reports whether no frame waits for a packet before it.
+func (o *packetOrder) noHeldFrame() bool { return !o.ahead.present }
 
-// dozes says by the lane that this side sleeps. It is false if there is a frame to receive,
-// or the lane has ended.
-func (o *order) dozes(in *lane.Receiver) bool {
-	if in == nil || o.ahead.here { // the packet before the frame was sent
+// doze announces by the lane that this side sleeps. It returns false if there is a frame to
+// receive, or the lane has ended.
+func (o *packetOrder) doze(in *lane.Receiver) bool {
+	if in == nil || o.ahead.present { // the packet before the frame was sent, and wakes this side
 		return true
 	}
 	in.EndSleep()
 	return in.PrepareSleep()
 }
 
-func (o *order) discard() {
+func (o *packetOrder) discard() {
 	process.CloseAll(o.early.fds)
 	o.early = packet{}
 }

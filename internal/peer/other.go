@@ -29,14 +29,14 @@ func (*Listener) Accept() (*Conn, error) { return nil, ErrUnsupported }
 // Close does nothing.
 func (*Listener) Close() error { return nil }
 
-// What follows is never called: there is no connection.
+// The functions below are never called: there is no connection.
 
 func (*Conn) send([]byte, []int) error                        { return ErrUnsupported }
 func (*Conn) trySend([]byte, []int) (bool, error)             { return false, ErrUnsupported }
 func (*Conn) hungUp() bool                                    { return true }
 func (*Conn) hangUp()                                         {}
 func (*Conn) receive([]byte, func() bool) (int, []int, error) { return 0, nil, ErrUnsupported }
-func (*Conn) bySocket([]byte, []int) (bool, error)            { return false, ErrUnsupported }
+func (*Conn) trySendPacket([]byte, []int) (bool, error)       { return false, ErrUnsupported }
 
 func watch(*Conn, watchOptions) (*process.Process, error) { return nil, ErrUnsupported }
 

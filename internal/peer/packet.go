@@ -6,19 +6,19 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// packet gathers messages that will travel together.
+// packet gathers messages that are sent together.
 type packet struct {
 	buf []byte
 	fds []int
 }
 
-// packetPool keeps the buffers of packets: most messages are small and leave at
-// once, and a buffer for each would cost more than the rest of sending them.
+// packetPool keeps the buffers of packets: most messages are small and are sent at
+// once, and a new buffer for each would cost more than the rest of sending.
 var packetPool = sync.Pool{New: func() any { return new(packet) }}
 
 func newPacket() *packet { return packetPool.Get().(*packet) }
 
-// recycle gives the packet back, which must not be used any more.
+// recycle puts the packet into the pool. It must not be used any more.
 func (p *packet) recycle() {
 	p.reset()
 	packetPool.Put(p)
@@ -26,8 +26,7 @@ func (p *packet) recycle() {
 
 func (p *packet) reset() { p.buf, p.fds = p.buf[:0], p.fds[:0] }
 
-// add writes a message behind the others, or returns false when it does not
-// fit.
+// add appends a message, or returns false if it does not fit.
 func (p *packet) add(m wire.Message, fds []int) (fits bool, err error) {
 	b, err := wire.Append(p.buf, m, len(fds))
 	if err != nil {

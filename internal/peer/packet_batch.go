@@ -6,52 +6,53 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
-// PacketBatch is the handling of the packets that are there: what they cause is sent when all of
-// their messages are handled, in as few packets as possible. The zero Turn is over.
+// PacketBatch spans the handling of the packets that have arrived: messages that the handlers queue
+// are sent when all of these packets are handled, in as few packets as possible. The zero value is
+// a batch that has ended.
 //
 // Its methods are safe for concurrent use: a message that another goroutine queues in the
 // meantime travels with the others.
 type PacketBatch struct {
 	mu      lockorder.Mutex[lockorder.PacketBatch]
 	on      bool
-	senders []*Sender // that wait for the end
+	senders []*Sender // wait for the end
 }
 
-// Begin begins the turn.
-func (t *PacketBatch) Begin() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.on = true
+// Begin begins the batch.
+func (b *PacketBatch) Begin() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.on = true
 }
 
-// Hold has what is queued with a Sender from now on wait for the end of the turn, unless
-// the turn is over.
-func (t *PacketBatch) Hold(s *Sender) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.on && !slices.Contains(t.senders, s) {
-		t.senders = append(t.senders, s)
-		s.hold(1)
+// Add makes messages that are queued with s from now on wait for the end of the batch, unless
+// the batch has ended.
+func (b *PacketBatch) Add(s *Sender) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.on && !slices.Contains(b.senders, s) {
+		b.senders = append(b.senders, s)
+		s.addBatches(1)
 	}
 }
 
-// End sends what has waited.
-func (t *PacketBatch) End() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.on = false
-	for _, s := range t.senders {
-		s.hold(-1)
+// End ends the batch and sends the messages that have waited.
+func (b *PacketBatch) End() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.on = false
+	for _, s := range b.senders {
+		s.addBatches(-1)
 	}
-	clear(t.senders)
-	t.senders = t.senders[:0]
+	clear(b.senders)
+	b.senders = b.senders[:0]
 }
 
-// hold has messages wait until as many turns have ended as have begun.
-func (s *Sender) hold(turns int) {
+// addBatches counts batches that begin, or end if negative. Messages wait while the count is not 0.
+func (s *Sender) addBatches(batches int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.held += turns; s.held == 0 && !s.resting {
+	if s.batches += batches; s.batches == 0 && !s.delayed {
 		s.flushLocked()
 	}
 }

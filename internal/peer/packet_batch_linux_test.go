@@ -16,21 +16,21 @@ func queue(t *testing.T, s *Sender, from, to uint32) {
 	}
 }
 
-// TestTurn: what a turn causes leaves in one packet, behind what rested before, and when the
-// last of the turns that hold a Sender is over.
-func TestTurn(t *testing.T) {
-	s, peer := resting(t)
+// TestPacketBatch: the messages of a batch are sent in one packet, after messages that were delayed
+// before, when the last batch of the Sender has ended.
+func TestPacketBatch(t *testing.T) {
+	s, peer := delayedSender(t)
 	var a, b PacketBatch
-	a.Hold(s) // a turn that has not begun holds nothing
+	a.Add(s) // no effect before Begin
 	queue(t, s, 0, 1)
 	wantPacket(t, peer, 0, 1)
 
-	later(t, s, 1, 2)
+	queueLater(t, s, 1, 2)
 	a.Begin()
 	b.Begin()
-	a.Hold(s)
-	a.Hold(s)
-	b.Hold(s)
+	a.Add(s)
+	a.Add(s)
+	b.Add(s)
 	queue(t, s, 2, 4)
 	a.End()
 	wantSilence(t, peer)
@@ -38,21 +38,21 @@ func TestTurn(t *testing.T) {
 	b.End()
 	wantPacket(t, peer, 1, 5)
 
-	a.Begin() // again, without a word
-	a.Hold(s)
-	later(t, s, 5, 6)
+	a.Begin() // again, without messages
+	a.Add(s)
+	queueLater(t, s, 5, 6)
 	a.End()
 	wantSilence(t, peer)
 	queue(t, s, 6, 7)
 	wantPacket(t, peer, 5, 7)
 }
 
-// TestTurnAndClose: a Sender that is closed during a turn sends what it has.
-func TestTurnAndClose(t *testing.T) {
-	s, peer := resting(t)
+// TestPacketBatchAndClose: a Sender that is closed during a batch sends its queue.
+func TestPacketBatchAndClose(t *testing.T) {
+	s, peer := delayedSender(t)
 	var a PacketBatch
 	a.Begin()
-	a.Hold(s)
+	a.Add(s)
 	queue(t, s, 0, 3)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -61,13 +61,13 @@ func TestTurnAndClose(t *testing.T) {
 	a.End()
 }
 
-// TestTurnWithDescriptors: descriptors do not wait for the end of a turn, nor does what was
-// queued before them: a turn may cause more of them than a process can keep.
-func TestTurnWithDescriptors(t *testing.T) {
-	s, _ := resting(t)
+// TestPacketBatchWithDescriptors: messages with descriptors do not wait for the end of a batch, nor do
+// messages queued before them: a batch may have more descriptors than a process can keep.
+func TestPacketBatchWithDescriptors(t *testing.T) {
+	s, _ := delayedSender(t)
 	var a PacketBatch
 	a.Begin()
-	a.Hold(s)
+	a.Add(s)
 	queue(t, s, 0, 1)
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -84,7 +84,7 @@ func TestTurnWithDescriptors(t *testing.T) {
 	}
 	queue(t, s, 1, 2)
 	if n := backlog(s); n == 0 {
-		t.Error("what came behind them has not waited")
+		t.Error("messages behind the descriptors did not wait")
 	}
 	a.End()
 }

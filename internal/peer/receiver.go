@@ -14,48 +14,48 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// Receiver takes the messages of a connection one by one. Its methods are for one
-// goroutine, but for Look.
+// Receiver receives the messages of a connection one by one. Its methods are for one
+// goroutine, except Poll.
 type Receiver struct {
-	conn  *Conn
-	buf   []byte // a packet by the socket
-	rest  []byte // messages of the packet that Next has not returned
-	fds   []int  // their descriptors
-	idle  func()
-	rests func() bool // mayWait, made once
-	order order
-	over  error // why nothing more comes by the socket
+	conn        *Conn
+	buf         []byte // a packet by the socket
+	rest        []byte // messages of the packet that Next has not returned yet
+	fds         []int  // their descriptors
+	onIdle      func()
+	mayWaitFunc func() bool // mayWait, made once
+	order       packetOrder
+	socketErr   error // the error that ended the socket
 
-	reading lockorder.Right[lockorder.ReceiverReading] // held by the goroutine that receives; guards all but arrived
-	handle  Handler                                    // nil: Serve has not begun, or has returned
-	waits   bool                                       // Serve waits for the socket, and does not hold the lock
-	since   time.Time                                  // when it began to, or the last Look ended
-	woken   bool                                       // Look has woken Serve
-	failed  error                                      // what Look failed with, for Serve
-	arrived atomic.Bool
-	closing sync.Once
+	reading      lockorder.Right[lockorder.ReceiverReading] // held by the goroutine that receives; guards all fields but socketReady
+	handle       Handler                                    // nil: Serve has not begun, or has returned
+	waiting      bool                                       // Serve waits for the socket, and does not hold the lock
+	waitingSince time.Time                                  // when Serve began to wait, or the last Poll ended
+	woken        bool                                       // Poll has woken Serve
+	pollErr      error                                      // the error of Poll, for Serve
+	socketReady  atomic.Bool
+	closing      sync.Once
 }
 
-// Handler handles a message. The body is valid until it returns; the descriptors are the
-// handler's to close.
+// Handler handles a message. The body is valid until the handler returns; the handler closes the
+// descriptors.
 type Handler func(h wire.Header, body []byte, fds []int) error
 
-// OnIdle has f called each time Next finds no packet and is about to wait for one. It must not
-// wait itself.
-func (r *Receiver) OnIdle(f func()) { r.idle = f }
+// OnIdle makes the Receiver call f each time it finds no packet and is about to wait for one. f
+// must not block.
+func (r *Receiver) OnIdle(f func()) { r.onIdle = f }
 
-// NewReceiver returns a Receiver for a connection from which nobody else
-// receives.
+// NewReceiver returns the Receiver of a connection. Only it may receive from the
+// connection.
 func NewReceiver(conn *Conn) *Receiver {
 	r := &Receiver{conn: conn, buf: make([]byte, wire.MaxPacket)}
-	r.rests = r.mayWait
+	r.mayWaitFunc = r.mayWait
 	return r
 }
 
-// Next waits for the next message of a kind that is known. The body is valid until the next call; the
-// descriptors are the caller's to close. An error is that of [Conn.Receive], or
-// [wire.ErrProtocol] for a packet that is none; all descriptors that have come
-// are then closed, and the connection is of no more use.
+// Next waits for the next message of a known kind. The body is valid until the next call; the
+// caller closes the descriptors. The error is that of [Conn.Receive], or [wire.ErrProtocol] for
+// an invalid packet; then all received descriptors are closed, and the connection is of no more
+// use.
 func (r *Receiver) Next() (h wire.Header, body []byte, fds []int, err error) {
 	for {
 		if h, body, fds, err = r.next(); err != nil || !h.Skip {
@@ -65,7 +65,7 @@ func (r *Receiver) Next() (h wire.Header, body []byte, fds []int, err error) {
 	}
 }
 
-// next is Next of any message, also of one to be skipped.
+// next is Next without skipping messages of unknown kinds.
 func (r *Receiver) next() (h wire.Header, body []byte, fds []int, err error) {
 	if len(r.rest) == 0 {
 		if r.rest, r.fds, err = r.packet(); err != nil {
@@ -74,7 +74,7 @@ func (r *Receiver) next() (h wire.Header, body []byte, fds []int, err error) {
 	}
 	h, body, rest, err := wire.Next(r.rest)
 	if err == nil {
-		fds, err = r.take(h, len(rest) == 0)
+		fds, err = r.takeDescriptors(h, len(rest) == 0)
 	}
 	if err != nil {
 		r.discard()
@@ -84,9 +84,9 @@ func (r *Receiver) next() (h wire.Header, body []byte, fds []int, err error) {
 	return h, body, fds, nil
 }
 
-// take returns the descriptors of a message. The last message of a packet must
-// have all that are left.
-func (r *Receiver) take(h wire.Header, last bool) ([]int, error) {
+// takeDescriptors returns the descriptors of a message. All remaining descriptors must belong
+// to the last message of a packet.
+func (r *Receiver) takeDescriptors(h wire.Header, last bool) ([]int, error) {
 	if n := len(r.fds); h.Descriptors > n || last && h.Descriptors < n {
 		return nil, &wire.Error{
 			Code: wire.CodeProtocol,
@@ -105,40 +105,40 @@ func (r *Receiver) packet() ([]byte, []int, error) {
 		if p, fds, ok := r.order.next(r.conn.in); ok {
 			return p, fds, nil
 		}
-		if err := r.order.broken(r.conn.in); err != nil {
+		if err := r.order.violation(r.conn.in); err != nil {
 			return nil, nil, err
 		}
-		if r.over != nil {
-			return nil, nil, r.over
+		if r.socketErr != nil {
+			return nil, nil, r.socketErr
 		}
 		p, fds, err := r.await()
 		switch {
-		case r.failed != nil:
+		case r.pollErr != nil:
 			process.CloseAll(fds)
-			return nil, nil, r.failed
+			return nil, nil, r.pollErr
 		case err == nil:
-			if err := r.order.arrived(p, fds, r.conn.in != nil); err != nil {
+			if err := r.order.addPacket(p, fds, r.conn.in != nil); err != nil {
 				return nil, nil, err
 			}
 		case errors.Is(err, net.ErrClosed):
 			return nil, nil, err
 		case !errors.Is(err, errAwake):
-			r.over = err // what the peer has left in the lane comes still
+			r.socketErr = err // frames that the peer has left in the lane come first
 		}
 	}
 }
 
-// await receives a packet by the socket. While Serve waits for that, Look can handle what
-// comes by the lane. The error is errAwake when there may be something by the lane.
+// await receives a packet by the socket. While Serve waits for it, Poll can handle frames of
+// the lane. The error is errAwake if the lane may have a frame.
 func (r *Receiver) await() ([]byte, []int, error) {
-	n, fds, err := r.conn.receive(r.buf, r.rests)
-	if r.waits {
-		r.arrived.Store(true) // ends a Look
+	n, fds, err := r.conn.receive(r.buf, r.mayWaitFunc)
+	if r.waiting {
+		r.socketReady.Store(true) // ends a Poll
 		r.reading.Lock()
-		r.arrived.Store(false)
-		r.waits = false
+		r.socketReady.Store(false)
+		r.waiting = false
 		if in := r.conn.in; in != nil {
-			in.RecordSleep(time.Since(r.since))
+			in.RecordSleep(time.Since(r.waitingSince))
 		}
 	}
 	if in := r.conn.in; in != nil {
@@ -157,51 +157,51 @@ func (r *Receiver) await() ([]byte, []int, error) {
 	return r.buf[:n], fds, err
 }
 
-// errAwake says that nothing came by the socket, and that there is no need to wait for it.
+// errAwake reports that no packet came by the socket, and that the Receiver must not wait for one.
 var errAwake = errors.New("not to wait")
 
-// mayWait is called when there is nothing to receive by the socket. It is false if the
-// Receiver is not to wait for it.
+// mayWait is called when there is no packet to receive by the socket. It reports whether the
+// Receiver may wait for one.
 func (r *Receiver) mayWait() bool {
-	if r.waits { // it has waited, and something came by the lane
+	if r.waiting { // it has waited already, and was woken for the lane
 		return false
 	}
-	if r.idle != nil {
-		r.idle()
+	if r.onIdle != nil {
+		r.onIdle()
 	}
-	if !r.order.dozes(r.conn.in) {
+	if !r.order.doze(r.conn.in) {
 		return false
 	}
-	r.since = time.Now()
+	r.waitingSince = time.Now()
 	if r.handle != nil {
-		r.waits = true
+		r.waiting = true
 		r.reading.Unlock()
 	}
 	return true
 }
 
-// Serve calls handle for one message after the other, until that fails or the connection
-// ends. The error says why, and is that of Next or of handle. It is called once, and calls
-// handle on its own goroutine or has Look do so.
+// Serve calls handle for one message after the other, until handle fails or the connection
+// ends. The error is that of Next or of handle. Serve is called once. It calls handle on its
+// own goroutine; Poll calls it on another.
 func (r *Receiver) Serve(handle Handler) error {
 	r.reading.Lock()
 	defer r.reading.Unlock()
 	r.handle = handle
 	defer func() { r.handle = nil }()
 	for {
-		if err := r.one(); err != nil {
+		if err := r.handleNext(); err != nil {
 			return err
 		}
 	}
 }
 
-// one handles the next message, if its kind is known.
-func (r *Receiver) one() error {
+// handleNext handles the next message, or skips it if its kind is unknown.
+func (r *Receiver) handleNext() error {
 	h, body, fds, err := r.next()
 	switch {
 	case err != nil:
 		return err
-	case h.Skip: // what comes next may be in no packet that is here
+	case h.Skip: // returns, since the next message may not have come yet
 		process.CloseAll(fds)
 		return nil
 	}
@@ -209,75 +209,76 @@ func (r *Receiver) one() error {
 	return r.handle(h, body, fds)
 }
 
-// Poll handles what the peer sends by the lane on the goroutine that calls it, which waits for
-// the peer and holds no lock: for up to some tens of microseconds, as long as that has paid
-// lately, or until stop reports true. Nothing has to be woken then, in either process, when
-// the peer answers. Before it handles anything it calls begin, and leaves it to Serve when
-// that reports false. Any goroutine may call it.
+// Poll handles messages of the lane on the caller's goroutine, which waits for the peer and
+// holds no lock. It polls for some tens of microseconds at most, as long as polls have found
+// messages lately, or until stop reports true. No goroutine has to be woken then, in either
+// process, when the peer answers. Before Poll handles the first message it calls begin; if
+// begin reports false, Poll leaves the messages to Serve. It reports whether it has handled any.
+// Any goroutine may call it.
 func (r *Receiver) Poll(stop, begin func() bool) (handled bool) {
-	lockorder.AssertNone("a goroutine looks at a connection")
+	lockorder.AssertNone("a goroutine polls a connection")
 	if !r.reading.TryLock() {
 		return false // another goroutine receives
 	}
 	defer r.reading.Unlock()
 	in := r.conn.in
-	enough := func() bool { return r.arrived.Load() || stop() }
-	if in == nil || !r.waits || r.woken || !r.order.free() || enough() {
+	enough := func() bool { return r.socketReady.Load() || stop() }
+	if in == nil || !r.waiting || r.woken || !r.order.noHeldFrame() || enough() {
 		return false
 	}
-	defer func() { r.since = time.Now() }()
+	defer func() { r.waitingSince = time.Now() }()
 	for {
 		in.EndSleep()
 		if !in.Poll(enough) && in.PrepareSleep() {
 			return handled
 		}
 		if !handled && !begin() {
-			r.wake()
+			r.wakeServe()
 			return false
 		}
 		handled = true
-		switch r.frames(); {
-		case r.failed != nil, in.Err() != nil:
-			r.wake()
+		switch r.handleFrames(); {
+		case r.pollErr != nil, in.Err() != nil:
+			r.wakeServe()
 			return true
-		case !r.order.free(): // Serve receives the packet that comes first
+		case !r.order.noHeldFrame(): // Serve receives the packet before the frame
 			return true
 		case enough():
-			if !r.order.dozes(in) {
-				r.wake()
+			if !r.order.doze(in) {
+				r.wakeServe()
 			}
 			return true
 		}
 	}
 }
 
-// frames handles what has come by the lane.
-func (r *Receiver) frames() {
-	for r.failed == nil {
+// handleFrames handles the messages that have come by the lane.
+func (r *Receiver) handleFrames() {
+	for r.pollErr == nil {
 		p, _, ok := r.order.next(r.conn.in)
 		if !ok {
 			break
 		}
-		for r.rest = p; len(r.rest) > 0 && r.failed == nil; {
-			r.failed = r.one()
+		for r.rest = p; len(r.rest) > 0 && r.pollErr == nil; {
+			r.pollErr = r.handleNext()
 		}
 	}
-	if r.idle != nil {
-		r.idle()
+	if r.onIdle != nil {
+		r.onIdle()
 	}
 }
 
-// wake has Serve go on.
-func (r *Receiver) wake() {
+// wakeServe wakes Serve.
+func (r *Receiver) wakeServe() {
 	r.woken = true
-	_ = r.conn.unix.SetReadDeadline(time.Unix(1, 0)) // of one that is closed, Serve does not wait
+	_ = r.conn.unix.SetReadDeadline(time.Unix(1, 0)) // if it is closed, Serve does not wait
 }
 
-// Close closes the descriptors of messages that Next has not returned, and lets go of the
-// lane's memory. The connection stays open. It comes after Serve.
+// Close closes the descriptors of messages that Next has not returned, and releases the lane's
+// memory. The connection stays open. Serve has returned before.
 func (r *Receiver) Close() {
 	r.discard()
-	r.closing.Do(r.conn.mem.leave)
+	r.closing.Do(r.conn.mem.release)
 }
 
 func (r *Receiver) discard() {

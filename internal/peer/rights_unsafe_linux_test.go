@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sendRightsAlone sends a packet that has descriptors and not one byte, which the
-// functions for that would add.
+// sendRightsAlone sends a packet of descriptors without a byte; the functions of
+// x/sys would add one.
 func sendRightsAlone(socket uintptr, fds ...int) error {
 	rights := unix.UnixRights(fds...)
 	m := unix.Msghdr{Control: &rights[0]}

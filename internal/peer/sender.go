@@ -15,63 +15,62 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// Sender is the outgoing queue of a connection. Whoever has a message queues
-// it and never waits for the peer.
+// Sender is the outgoing queue of a connection. Queue never waits for the peer.
 //
-// A message that comes when nothing waits is sent by the caller itself, which
-// saves waking another goroutine. Whatever cannot be sent at once waits for the
-// Sender's own goroutine. What comes while somebody is sending is gathered into
-// as few packets as possible.
+// If the queue is empty, Queue sends a message on the caller's goroutine, which saves
+// waking another. A message that cannot be sent at once waits for the Sender's own
+// goroutine. Messages that come while a packet is being sent are gathered into as few
+// packets as possible.
 //
-// One that can wait a little is taken by Later, and travels with the next, or by itself.
+// QueueLater delays a message: it is sent with the next one, or after a delay.
 //
-// A message that Queue or Later has taken is sent, or the connection ends: when one of those
-// is lost, the next would make no sense to the peer. Both ends are told of that by
-// the end of what they receive.
+// A message that Queue or QueueLater has accepted is sent, or the connection ends: the
+// peer could not interpret messages behind a lost one. Both ends then receive the end of
+// the connection.
 type Sender struct {
-	conn *Conn
-	opts SenderOptions
-	wait time.Duration // of what rests; tests change it
-	done chan struct{} // closed when the goroutine has ended
+	conn  *Conn
+	opts  SenderOptions
+	delay time.Duration // of QueueLater; tests change it
+	done  chan struct{} // closed when the goroutine has ended
 
 	closeOnce sync.Once
 	closeErr  error
 
-	work chan struct{} // the goroutine waits here for a change of what follows
+	work chan struct{} // signals the goroutine that a field below has changed
 
 	mu    lockorder.Mutex[lockorder.Sender]
 	queue []*packet // in order; the last one may take more messages
-	// What waits, with what is being sent just now.
+	// Of the messages that wait or are being sent.
 	bytes, descriptors int
-	// writing says that somebody sends a packet that has left the queue. Only
-	// who has set it may use the connection, so that packets keep their order.
+	// writing is set while a packet that has left the queue is being sent. Only the
+	// goroutine that has set it may use the connection: packets keep their order.
 	writing bool
-	// resting says that all of the queue can wait until the timer wakes it.
-	resting      bool
-	rested       time.Time // since when
+	// delayed is set if all of the queue can wait until the timer fires.
+	delayed      bool
+	delayedSince time.Time // when delayed was last set
 	timer        *time.Timer
-	ticking      bool // the timer runs
-	held         int  // turns that gather what is queued: see Turn
+	timerRunning bool // the timer is set
+	batches      int  // batches that hold the queue back: see PacketBatch
 	closing      bool
-	blockedSince time.Time // when the goroutine began to wait for room; zero: it does not
-	err          error     // why nothing more can be sent
+	blockedSince time.Time // when the goroutine began to wait for space; zero: it does not wait
+	err          error     // the error that ended the connection
 }
 
-// packetsSent counts the packets that the Senders of this process have sent without waiting.
+// packetsSent counts the packets that the Senders of this process have sent without waiting for space.
 var packetsSent atomic.Int64
 
-// PacketsSent is how many packets the Senders of this process have sent, but for those that
-// had to wait for room.
+// PacketsSent is how many packets the Senders of this process have sent without waiting for
+// space.
 func PacketsSent() int64 { return packetsSent.Load() }
 
-// NewSender starts a Sender for a connection on which nobody else sends. The
-// caller closes it, and the connection afterwards.
+// NewSender starts the Sender of a connection. Only it may send on the connection.
+// The caller closes it, and the connection afterwards.
 func NewSender(conn *Conn, opts SenderOptions) (*Sender, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, fmt.Errorf("sender options: %w", err)
 	}
 	opts = opts.withDefaults()
-	s := &Sender{conn: conn, opts: opts, wait: LaterWait, done: make(chan struct{}), work: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
+	s := &Sender{conn: conn, opts: opts, delay: QueueLaterDelay, done: make(chan struct{}), work: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
 	s.timer.Stop()
 	go s.run()
 	return s, nil
@@ -81,24 +80,24 @@ func NewSender(conn *Conn, opts SenderOptions) (*Sender, error) {
 // The descriptors stay the caller's and may be closed once Queue has returned:
 // those of a message that waits are duplicated.
 //
-// After an error the message is not sent, and the next one may be: what to do about
-// that is for the caller. One that breaks a bound is [wire.CodeInvalid].
-// [ErrBacklog] says that the peer has not read for a while, and an error of the
-// system that it lacks something, such as room for descriptors. [ErrClosed] comes
-// after Close, and the error that [Sender.Err] returns when the connection has failed.
+// After an error the message is not sent, but a later message may be; the caller
+// decides whether the connection can go on. The error is [wire.CodeInvalid] for a message
+// that breaks a bound, [ErrBacklog] if the peer has not read for a while, an error of
+// the system if it lacks a resource, such as descriptors, [ErrClosed] after Close,
+// and the error of [Sender.Err] if the connection has failed.
 func (s *Sender) Queue(m wire.Message, fds ...int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if (s.resting || s.held > 0) && len(fds) > 0 {
-		s.flushLocked() // else they are duplicated, for which there may be no room
+	if (s.delayed || s.batches > 0) && len(fds) > 0 {
+		s.flushLocked() // otherwise they are duplicated, and the bound may be reached
 	}
-	err := s.overLocked()
+	err := s.closedErrLocked()
 	switch {
 	case err != nil:
-	case s.held > 0 && len(fds) == 0:
+	case s.batches > 0 && len(fds) == 0:
 		err = s.enqueue(m, fds)
-		s.resting = s.resting && err != nil
-	case s.resting:
+		s.delayed = s.delayed && err != nil
+	case s.delayed:
 		if err = s.enqueue(m, fds); err == nil {
 			s.flushLocked()
 		}
@@ -113,8 +112,8 @@ func (s *Sender) Queue(m wire.Message, fds ...int) error {
 	return nil
 }
 
-// overLocked is why nothing can be queued any more.
-func (s *Sender) overLocked() error {
+// closedErrLocked is the error of a Sender that accepts no more messages, or nil.
+func (s *Sender) closedErrLocked() error {
 	switch {
 	case s.err != nil:
 		return s.err
@@ -124,13 +123,13 @@ func (s *Sender) overLocked() error {
 	return nil
 }
 
-// Later is Queue of a message that the peer need not know of at once: it is sent
-// before the next one that is queued, or after a millisecond.
-func (s *Sender) Later(m wire.Message) error {
+// QueueLater is Queue for a message that is not urgent: it is sent with the next message
+// that is queued, in order, or after QueueLaterDelay.
+func (s *Sender) QueueLater(m wire.Message) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	idle := !s.writing && len(s.queue) == 0
-	err := s.overLocked()
+	err := s.closedErrLocked()
 	if err == nil {
 		err = s.enqueue(m, nil)
 	}
@@ -139,42 +138,42 @@ func (s *Sender) Later(m wire.Message) error {
 	}
 	switch {
 	case idle:
-		s.rest()
-	case s.resting && len(s.queue) > 1 && s.held == 0: // a whole packet
+		s.startDelay()
+	case s.delayed && len(s.queue) > 1 && s.batches == 0: // a whole packet
 		s.flushLocked()
 	}
 	return nil
 }
 
-// rest leaves the queue to the next message, or to the timer. s.mu is held. A timer that
-// runs is left alone: to set one may wake a thread.
-func (s *Sender) rest() {
-	s.resting, s.rested = true, time.Now()
-	if !s.ticking {
-		s.ticking = true
-		s.timer.Reset(s.wait)
+// startDelay leaves the queue to the next message, or to the timer. s.mu is held. A timer that
+// runs is not set again: setting one may wake a thread.
+func (s *Sender) startDelay() {
+	s.delayed, s.delayedSince = true, time.Now()
+	if !s.timerRunning {
+		s.timerRunning = true
+		s.timer.Reset(s.delay)
 	}
 }
 
-// tick sends what has rested for long enough. s.mu is held.
-func (s *Sender) tick() {
-	s.ticking = false
-	if !s.resting {
+// timerFired sends the queue if it was delayed for long enough. s.mu is held.
+func (s *Sender) timerFired() {
+	s.timerRunning = false
+	if !s.delayed {
 		return
 	}
-	if s.held > 0 {
-		s.resting = false // it is sent when the turns are over
+	if s.batches > 0 {
+		s.delayed = false // it is sent when the batches have ended
 		return
 	}
-	if left := s.wait - time.Since(s.rested); left > 0 {
-		s.ticking = true
+	if left := s.delay - time.Since(s.delayedSince); left > 0 {
+		s.timerRunning = true
 		s.timer.Reset(left)
 		return
 	}
 	s.flushLocked()
 }
 
-// signal has the goroutine look again.
+// signal wakes the goroutine.
 func (s *Sender) signal() {
 	select {
 	case s.work <- struct{}{}:
@@ -182,7 +181,7 @@ func (s *Sender) signal() {
 	}
 }
 
-// await waits for a signal, or for the end of a rest. s.mu is held, and given up meanwhile.
+// await waits for a signal, or for the timer. s.mu is held, and released meanwhile.
 func (s *Sender) await() {
 	s.mu.Unlock()
 	select {
@@ -190,14 +189,14 @@ func (s *Sender) await() {
 		s.mu.Lock()
 	case <-s.timer.C:
 		s.mu.Lock()
-		s.tick()
+		s.timerFired()
 	}
 }
 
-// flushLocked sends the queue on the caller's goroutine, as far as there is room. s.mu is
-// held, and given up while it sends, when nobody else does.
+// flushLocked sends the queue on the caller's goroutine, as far as there is space, unless
+// another goroutine sends. s.mu is held, and released while it sends.
 func (s *Sender) flushLocked() {
-	s.resting = false
+	s.delayed = false
 	for len(s.queue) > 0 && !s.writing && s.err == nil {
 		p := s.queue[0]
 		s.queue = slices.Delete(s.queue, 0, 1)
@@ -215,7 +214,7 @@ func (s *Sender) flushLocked() {
 			s.fail(err)
 		}
 	}
-	if len(s.queue) > 0 && s.held == 0 || s.closing {
+	if len(s.queue) > 0 && s.batches == 0 || s.closing {
 		s.signal()
 	}
 }
@@ -249,9 +248,8 @@ func (s *Sender) enqueue(m wire.Message, fds []int) error {
 	return nil
 }
 
-// appendTail writes a message behind the last packet of the queue, or into a
-// new one that is not in the queue yet. before is the length that the packet
-// had.
+// appendTail appends a message to the last packet of the queue, or to a new one
+// that is not in the queue yet. before is the former length of the packet.
 func (s *Sender) appendTail(m wire.Message, fds []int) (p *packet, before int, err error) {
 	if n := len(s.queue); n > 0 {
 		p = s.queue[n-1]
@@ -265,8 +263,8 @@ func (s *Sender) appendTail(m wire.Message, fds []int) (p *packet, before int, e
 	return p, 0, err
 }
 
-// sendNow sends a message on the caller's goroutine, or queues it when there is no room. s.mu is
-// held, and given up while it sends: a message that comes meanwhile is queued.
+// sendNow sends a message on the caller's goroutine, or queues it if there is no space. s.mu is
+// held, and released while it sends: a message that comes meanwhile is queued.
 func (s *Sender) sendNow(m wire.Message, fds []int) error {
 	p := newPacket()
 	if _, err := p.add(m, fds); err != nil {
@@ -279,14 +277,14 @@ func (s *Sender) sendNow(m wire.Message, fds []int) error {
 	sent, err := s.conn.trySend(p.buf, p.fds)
 	s.mu.Lock()
 	s.writing = false
-	if isOver(err) {
+	if endsConnection(err) {
 		s.fail(err)
 	}
 	switch {
 	case sent || err != nil:
-		s.forget(p)
+		s.uncount(p)
 	default:
-		err = s.postpone(p)
+		err = s.requeue(p)
 	}
 	if len(s.queue) > 0 || s.closing {
 		s.signal()
@@ -294,12 +292,12 @@ func (s *Sender) sendNow(m wire.Message, fds []int) error {
 	return err
 }
 
-// postpone queues the packet of a sendNow that found no room, before what has
-// come meanwhile. s.mu is held.
-func (s *Sender) postpone(p *packet) error {
+// requeue queues the packet of a sendNow that found no space, before the messages
+// that came meanwhile. s.mu is held.
+func (s *Sender) requeue(p *packet) error {
 	own, err := process.DuplicateAll(p.fds)
 	if err != nil {
-		s.forget(p)
+		s.uncount(p)
 		return err
 	}
 	copy(p.fds, own)
@@ -307,21 +305,21 @@ func (s *Sender) postpone(p *packet) error {
 	return nil
 }
 
-// forget takes a packet out of the account. s.mu is held.
-func (s *Sender) forget(p *packet) {
+// uncount removes a packet from the counts and recycles it. s.mu is held.
+func (s *Sender) uncount(p *packet) {
 	s.bytes -= len(p.buf)
 	s.descriptors -= len(p.fds)
 	p.recycle()
 }
 
-// run sends what is queued until the Sender is closed or has failed.
+// run sends the queue until the Sender is closed or has failed.
 func (s *Sender) run() {
 	defer close(s.done)
-	defer s.conn.mem.leave()
+	defer s.conn.mem.release()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for {
-		for s.writing || (len(s.queue) == 0 || s.resting || s.held > 0) && !s.closing && s.err == nil {
+		for s.writing || (len(s.queue) == 0 || s.delayed || s.batches > 0) && !s.closing && s.err == nil {
 			s.await()
 		}
 		if len(s.queue) == 0 {
@@ -341,7 +339,7 @@ func (s *Sender) run() {
 	}
 }
 
-// write sends one packet, and notes since when it has to wait for room.
+// write sends one packet. If it has to wait for space, it notes since when.
 func (s *Sender) write(p *packet) error {
 	sent, err := s.conn.trySend(p.buf, p.fds)
 	if sent || err != nil {
@@ -358,36 +356,36 @@ func (s *Sender) setBlocked(since time.Time) {
 	s.blockedSince = since
 }
 
-// discard forgets a packet that has been in the queue, and whose descriptors
-// are therefore the Sender's. s.mu is held.
+// discard removes a packet that has been in the queue, and closes its descriptors,
+// which are the Sender's duplicates. s.mu is held.
 func (s *Sender) discard(p *packet) {
 	process.CloseAll(p.fds)
-	s.forget(p)
+	s.uncount(p)
 }
 
-// isOver reports whether an error of the connection is its end, or a peer that breaks the rules
-// of its lane. After any other, nothing was sent.
-func isOver(err error) bool {
+// endsConnection reports whether an error ends the connection: its end, or a peer that breaks the
+// protocol of the lane. After any other error, nothing was sent.
+func endsConnection(err error) bool {
 	return errors.Is(err, ErrGone) || errors.Is(err, net.ErrClosed) || errors.Is(err, wire.ErrProtocol)
 }
 
-// Fail ends the connection: what waits is dropped, and nothing is sent any more. It
-// is for whoever cannot do without a message that Queue has refused.
+// Fail ends the connection: the queue is dropped, and no message is sent any more. A
+// caller uses it if the connection cannot go on without a message that Queue has refused.
 func (s *Sender) Fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fail(err)
 }
 
-// Err is why nothing more can be sent on the connection, or nil.
+// Err is the error that ended the connection, or nil.
 func (s *Sender) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
 }
 
-// fail keeps the first error and drops what waits: after a packet that is lost
-// the next ones make no sense to the peer. s.mu is held.
+// fail keeps the first error and drops the queue: the peer could not interpret
+// messages behind a lost packet. s.mu is held.
 func (s *Sender) fail(err error) {
 	if s.err == nil {
 		s.err = err
@@ -400,8 +398,8 @@ func (s *Sender) fail(err error) {
 	s.signal()
 }
 
-// Blocked returns for how long the next packet has been waiting for the peer to
-// read; 0 when none waits.
+// Blocked returns for how long the next packet has waited for the peer to read; 0 if
+// none waits.
 func (s *Sender) Blocked() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -411,10 +409,9 @@ func (s *Sender) Blocked() time.Duration {
 	return max(time.Since(s.blockedSince), 1)
 }
 
-// Close sends what is queued, for no longer than the flush timeout, and ends
-// the Sender. It returns an error when not everything has been sent. The
-// connection stays open. Close may be called twice, and returns when the
-// Sender has ended.
+// Close sends the queue, for no longer than the flush timeout, and returns when
+// the Sender has ended. The error reports that not all messages were sent. The
+// connection stays open. Close may be called twice.
 func (s *Sender) Close() error {
 	s.closeOnce.Do(func() {
 		s.mu.Lock()
@@ -423,13 +420,13 @@ func (s *Sender) Close() error {
 		s.mu.Unlock()
 		deadlineErr := s.conn.SetWriteDeadline(time.Now().Add(s.opts.FlushTimeout))
 		<-s.done
-		s.closeErr = s.endOfQueue(deadlineErr)
+		s.closeErr = s.closeResult(deadlineErr)
 	})
 	return s.closeErr
 }
 
-// endOfQueue returns what has become of the queue, and takes the deadline away.
-func (s *Sender) endOfQueue(deadlineErr error) error {
+// closeResult is the error of Close. It also removes the write deadline.
+func (s *Sender) closeResult(deadlineErr error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {

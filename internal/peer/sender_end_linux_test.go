@@ -16,11 +16,11 @@ func TestSenderRefuses(t *testing.T) {
 	a, b := pair(t)
 	s := newSender(t, a, SenderOptions{})
 	if err := s.Queue(&wire.Serve{Stage: "\xff"}); !errors.Is(err, wire.CodeInvalid) {
-		t.Errorf("Queue of a message that is none: %v, want CodeInvalid", err)
+		t.Errorf("Queue of an invalid message: %v, want CodeInvalid", err)
 	}
-	// What the kernel refuses is the caller's to deal with: nothing else is lost.
+	// A refusal of the kernel is the caller's error: no other message is lost.
 	if err := s.Queue(&wire.Segment{}, 1<<30); !errors.Is(err, unix.EBADF) {
-		t.Errorf("Queue of a descriptor that is none: %v, want EBADF", err)
+		t.Errorf("Queue of an invalid descriptor: %v, want EBADF", err)
 	}
 	if err := errors.Join(s.Err(), s.Queue(&wire.Bye{})); err != nil || backlog(s) != 0 {
 		t.Errorf("the next message: %v, Backlog %d", err, backlog(s))
@@ -111,7 +111,7 @@ func TestSenderEnds(t *testing.T) {
 		}
 		for _, err := range []error{s.Queue(&wire.Bye{}), s.Err(), s.Close()} {
 			if !errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Errorf("%v, want why the first one was lost", err)
+				t.Errorf("%v, want the cause of the first loss", err)
 			}
 		}
 	})

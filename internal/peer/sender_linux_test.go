@@ -32,8 +32,8 @@ func newSender(t testing.TB, conn *Conn, opts SenderOptions) *Sender {
 	return s
 }
 
-// blocked makes a Sender wait for its peer, which has not read anything yet,
-// and returns how many messages it has queued for that: the last one waits.
+// blocked makes a Sender wait for its peer, which has not read any message yet,
+// and returns how many messages it has queued: the last one waits.
 func blocked(t *testing.T, s *Sender) (queued uint32) {
 	t.Helper()
 	filler := &wire.Call{Method: "fill", Arguments: make([]byte, wire.MaxPiece)}
@@ -44,7 +44,7 @@ func blocked(t *testing.T, s *Sender) (queued uint32) {
 		}
 	}
 	for s.Blocked() == 0 {
-		runtime.Gosched() // the goroutine has yet to find out
+		runtime.Gosched() // until the goroutine waits
 	}
 	return queued
 }
@@ -67,7 +67,7 @@ func readAll(t *testing.T, conn *Conn, each func(h wire.Header, body []byte, fds
 	}
 }
 
-// TestSenderIdle looks for a message right after Queue has returned.
+// TestSenderIdle receives a message right after Queue has returned.
 func TestSenderIdle(t *testing.T) {
 	a, b := pair(t)
 	s := newSender(t, a, SenderOptions{})
@@ -78,7 +78,7 @@ func TestSenderIdle(t *testing.T) {
 		buf := make([]byte, 100)
 		n, _, err := tryReceive(b, buf)
 		if err != nil {
-			t.Fatalf("nothing has been sent: %v", err)
+			t.Fatalf("no packet was sent: %v", err)
 		}
 		var m wire.Release
 		if err := wire.Decode(buf[wire.HeaderSize:n], &m); err != nil || m.Delivery != i {
@@ -102,7 +102,7 @@ func TestSenderOrder(t *testing.T) {
 	queueFromSeveral(t, func(s *Sender, _ uint32, m wire.Message) error { return s.Queue(m) })
 }
 
-// queueFromSeveral has several goroutines queue, and looks at what comes.
+// queueFromSeveral queues from several goroutines, and checks the received order.
 func queueFromSeveral(t *testing.T, queue func(s *Sender, producer uint32, m wire.Message) error) {
 	const producers, each = 4, 3000
 	a, b := pair(t)
@@ -128,7 +128,7 @@ func queueFromSeveral(t *testing.T, queue func(s *Sender, producer uint32, m wir
 	wantInOrder(t, b, producers, each)
 }
 
-// wantInOrder reads until the end what so many producers have queued.
+// wantInOrder reads the messages of the producers until the end, and checks their order.
 func wantInOrder(t *testing.T, b *Conn, producers rune, each uint32) {
 	t.Helper()
 	next := map[string]uint32{}
@@ -206,8 +206,8 @@ func TestSenderBatches(t *testing.T) {
 	}
 }
 
-// TestSenderBacklog fills the queue for a peer that does not read until it is
-// full, and then reads what has been accepted.
+// TestSenderBacklog fills the queue for a peer that does not read, and then reads
+// the accepted messages.
 func TestSenderBacklog(t *testing.T) {
 	const bound = 4 * wire.MaxPacket
 	a, b := pair(t)
@@ -225,7 +225,7 @@ func TestSenderBacklog(t *testing.T) {
 		}
 		accepted++
 	}
-	// What a filler does not fit into, small ones still do.
+	// Small messages still fit where a filler does not.
 	small := &wire.Call{Method: "fill"}
 	for {
 		small.Token = accepted
@@ -245,7 +245,7 @@ func TestSenderBacklog(t *testing.T) {
 		}
 	})
 	if s.Blocked() == 0 {
-		t.Error("not Blocked, and the peer does not read")
+		t.Error("not Blocked although the peer does not read")
 	}
 	go func() {
 		if err := s.Close(); err != nil {
@@ -322,13 +322,13 @@ func TestSenderDescriptors(t *testing.T) {
 	})
 }
 
-// TestSenderPostpones finds no room for a message just when the next one comes.
+// TestSenderPostpones finds no space for a message when the next one comes.
 func TestSenderPostpones(t *testing.T) {
 	a, b := pair(t)
 	s := newSender(t, a, SenderOptions{})
-	attempt := a.try.do
+	attempt := a.sending.do
 	first := true
-	a.try.do = func(fd uintptr) bool {
+	a.sending.do = func(fd uintptr) bool {
 		if !first {
 			return attempt(fd)
 		}
@@ -336,7 +336,7 @@ func TestSenderPostpones(t *testing.T) {
 		if err := s.Queue(&wire.Forget{Segment: 2}); err != nil {
 			t.Error(err)
 		}
-		a.try.err = unix.EAGAIN
+		a.sending.err = unix.EAGAIN
 		return true
 	}
 	file, err := os.Open(os.DevNull)
@@ -389,7 +389,7 @@ func TestSenderDescriptorBound(t *testing.T) {
 }
 
 // TestPacket gathers messages until they do not fit, by their descriptors or their
-// bytes. What does not fit, or is none, changes nothing.
+// bytes. A message that does not fit, or is invalid, does not change the packet.
 func TestPacket(t *testing.T) {
 	segment, call := &wire.Segment{Segment: 1}, &wire.Call{Arguments: bytes.Repeat([]byte("x"), 40000)}
 	for name, c := range map[string]struct {
@@ -421,7 +421,7 @@ func TestPacket(t *testing.T) {
 			}
 			want(c.most)
 			if _, err := p.add(&wire.Serve{Stage: "\xff"}, nil); !errors.Is(err, wire.CodeInvalid) {
-				t.Errorf("a message that is none: %v", err)
+				t.Errorf("an invalid message: %v", err)
 			}
 			want(c.most)
 		})
@@ -437,8 +437,8 @@ func messageSizeWith(t *testing.T, m wire.Message, descriptors int) int {
 	return len(b)
 }
 
-// TestReceiverRefuses receives packets whose descriptors are not those that
-// their messages speak of.
+// TestReceiverRefuses receives packets whose descriptors do not match their
+// messages.
 func TestReceiverRefuses(t *testing.T) {
 	file := devNull(t)
 	encode := func(m wire.Message, descriptors int) []byte {

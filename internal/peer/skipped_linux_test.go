@@ -10,15 +10,15 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// unknown is a message of a kind that there is none of, and that can be gone without.
+// unknown is a message of an unknown kind that the receiver may skip.
 func unknown(descriptors uint8) []byte {
 	b := binary.LittleEndian.AppendUint32(nil, wire.HeaderSize)
 	b = binary.LittleEndian.AppendUint16(b, 60000)
 	return append(b, descriptors, 1)
 }
 
-// TestUnknownIsSkipped: a receiver goes on behind a message that it does not know, if the
-// sender says that it can, and closes its descriptors.
+// TestUnknownIsSkipped: a receiver skips a message of an unknown kind, if its flag allows that, and
+// closes its descriptors.
 func TestUnknownIsSkipped(t *testing.T) {
 	a, b := pair(t)
 	var pipe [2]int
@@ -52,9 +52,8 @@ func TestUnknownIsSkipped(t *testing.T) {
 	}
 }
 
-// TestUnknownIsSkippedByLook: one who looks for messages does not wait for a packet behind a
-// message that is skipped.
-func TestUnknownIsSkippedByLook(t *testing.T) {
+// TestUnknownIsSkippedByPoll: Poll does not wait for a packet after a message that it skips.
+func TestUnknownIsSkippedByPoll(t *testing.T) {
 	a, b := laned(t)
 	rec := serve(b, 0)
 	sleeps(a)

@@ -18,8 +18,8 @@ func watch(conn *Conn, opts watchOptions) (*process.Process, error) {
 		return nil, err
 	}
 	if !opts.withoutPoller {
-		// In this mode, and only in it, os.NewFile hands the descriptor to the
-		// runtime's poller. When it cannot be set, watch falls back to poll(2).
+		// Only in this mode os.NewFile passes the descriptor to the runtime's
+		// poller. If it cannot be set, the watch uses poll(2).
 		_ = unix.SetNonblock(fd, true)
 	}
 	return process.Adopt(fd, conn.pid)
@@ -40,17 +40,17 @@ func openPIDFD(conn *Conn, opts watchOptions) (int, error) {
 	case err == nil:
 		return fd, nil
 	case errors.Is(err, unix.ESRCH), errors.Is(err, unix.EINVAL):
-		return -1, ErrGone // the second is what kernels before 6.15 say of one that was waited for
+		return -1, ErrGone // kernels before 6.15 return EINVAL for a process that was waited for
 	case errors.Is(err, unix.ENOPROTOOPT):
 		fd, err := process.OpenByNumber(conn.pid, conn.since)
-		return fd, gone(err)
+		return fd, asPeerGone(err)
 	default:
 		return -1, fmt.Errorf("ask the socket for its process: %w", err)
 	}
 }
 
-// gone says of a process that is dead that the peer is.
-func gone(err error) error {
+// asPeerGone adds ErrGone to the error that the process is dead.
+func asPeerGone(err error) error {
 	if errors.Is(err, process.ErrGone) {
 		return fmt.Errorf("%w: %w", ErrGone, err)
 	}

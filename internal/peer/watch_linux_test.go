@@ -62,7 +62,7 @@ func TestProcessDies(t *testing.T) {
 			}
 			<-p.Done()
 			if !p.Exited() {
-				t.Error("Done is closed, and Exited says no")
+				t.Error("Done is closed, and Exited reports false")
 			}
 			_ = cmd.Wait() // it was killed
 			if p.Stopped() {
@@ -72,18 +72,18 @@ func TestProcessDies(t *testing.T) {
 	}
 }
 
-// TestAtExit: a function is called for a death that comes, and for one that has come, once, and
-// not when it was stopped before.
+// TestAtExit: a function is called once when the process dies, at once if it is dead, and not after
+// stop.
 func TestAtExit(t *testing.T) {
 	cmd, conn := child(t)
 	p := watchChild(t, conn, watchOptions{})
 	called, lived, died := make(chan string, 9), make(chan bool, 9), make(chan bool, 9)
 	p.OnExit(func() { called <- "before" })
 	p.OnExit(func() { called <- "stopped" })()
-	p.Within(0, func(dead bool) { lived <- dead })
-	p.Within(time.Hour, func(dead bool) { died <- dead })
+	p.OnExitWithin(0, func(dead bool) { lived <- dead })
+	p.OnExitWithin(time.Hour, func(dead bool) { died <- dead })
 	if <-lived {
-		t.Error("a process that lives is dead")
+		t.Error("a live process counts as dead")
 	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -92,15 +92,15 @@ func TestAtExit(t *testing.T) {
 		t.Errorf("called is what was %s", got)
 	}
 	if !<-died {
-		t.Error("a process that is dead lives")
+		t.Error("a dead process counts as alive")
 	}
 	p.OnExit(func() { called <- "after" })()
 	if got := <-called; got != "after" {
 		t.Errorf("called is what was %s", got)
 	}
-	p.Within(0, func(dead bool) { lived <- dead })
+	p.OnExitWithin(0, func(dead bool) { lived <- dead })
 	if !<-lived || len(called)+len(lived)+len(died) > 0 {
-		t.Error("a function is called wrongly, or twice")
+		t.Error("a stopped function was called, or a function twice")
 	}
 	_ = cmd.Wait() // it was killed
 }
@@ -125,7 +125,7 @@ func TestProcessClose(t *testing.T) {
 					t.Errorf("Close: %v", err)
 				}
 				if isClosed(p.Done()) || p.Exited() {
-					t.Error("the process lives, and the watch says no")
+					t.Error("a live process counts as dead")
 				}
 			})
 		})
@@ -157,9 +157,8 @@ func TestProcessStops(t *testing.T) {
 	}
 }
 
-// TestStoppedIsNotAnother: the number of a process that is dead belongs to one that is
-// stopped.
-func TestStoppedIsNotAnother(t *testing.T) {
+// TestReusedPIDIsNotStopped: the id of a dead process belongs to a stopped process.
+func TestReusedPIDIsNotStopped(t *testing.T) {
 	dead, _ := child(t)
 	fd, err := unix.PidfdOpen(dead.Process.Pid, 0)
 	if err != nil {
@@ -180,7 +179,7 @@ func TestStoppedIsNotAnother(t *testing.T) {
 	}
 	defer p.Close()
 	if p.Stopped() {
-		t.Error("a dead process is Stopped, because another is that has its number now")
+		t.Error("a dead process is Stopped because a stopped process has its id")
 	}
 }
 

@@ -6,50 +6,50 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
-// Pool hands out a fixed number of places, first come, first served. It has none at first.
+// Pool hands out a fixed number of permits. The zero value has none; Add adds them.
 type Pool struct {
-	mu    lockorder.Mutex[lockorder.Pool]
-	free  int
-	lines map[uint32]*line // by client: those in which waiters stand
-	next  list.List        // of the same lines: the one whose turn it is first
+	mu       lockorder.Mutex[lockorder.Pool]
+	free     int
+	lines    map[uint32]*line // by client; no line is empty
+	rotation list.List        // of the same lines: the one to be served next first
 
 	waiting int    // waiters in all lines
-	granted uint64 // places that waiters have got so far
+	granted uint64 // permits that waiters have got so far
 }
 
 // line is the waiters of one client, the oldest first.
 type line struct {
 	client  uint32
 	waiters list.List
-	at      *list.Element // among the lines
+	element *list.Element // in rotation
 }
 
-// Waiter is a place in a line of a pool.
+// Waiter is a waiter in a line of a pool.
 type Waiter struct {
-	// Client says in which line the waiter stands.
+	// Client selects the line of the waiter.
 	Client uint32
 	// Granted is called once, outside the pool's lock, on the goroutine that
-	// gave the place back.
+	// gave the permit back.
 	Granted func()
 
-	at *list.Element // in the line; nil: it does not wait
+	element *list.Element // in the line; nil: it does not wait
 }
 
-// TryTake takes a place if one is free, which none is while others wait.
+// TryTake takes a permit if one is free. None is free while waiters wait.
 func (p *Pool) TryTake() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.take()
 }
 
-// Take takes a place or, when there is none, has w stand in line, which is granted one
-// later unless it is withdrawn.
+// Take takes a permit. If there is none, it returns false and queues w, which is granted a
+// permit later unless it is withdrawn.
 func (p *Pool) Take(w *Waiter) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	ok := p.take()
 	if !ok {
-		w.at = p.line(w.Client).waiters.PushBack(w)
+		w.element = p.line(w.Client).waiters.PushBack(w)
 		p.waiting++
 	}
 	return ok
@@ -63,12 +63,12 @@ func (p *Pool) take() bool {
 	return true
 }
 
-// line finds the line of a client. A new one has its turn behind all others.
+// line finds the line of a client. A new line is served after all others.
 func (p *Pool) line(client uint32) *line {
 	l := p.lines[client]
 	if l == nil {
 		l = &line{client: client}
-		l.at = p.next.PushBack(l)
+		l.element = p.rotation.PushBack(l)
 		if p.lines == nil {
 			p.lines = make(map[uint32]*line)
 		}
@@ -77,87 +77,88 @@ func (p *Pool) line(client uint32) *line {
 	return l
 }
 
-// leave takes a waiter out of its line, and the line away behind its last waiter.
-func (p *Pool) leave(l *line, w *Waiter) {
-	l.waiters.Remove(w.at)
-	w.at = nil
+// removeWaiter removes a waiter from its line, and removes the line if it is empty.
+func (p *Pool) removeWaiter(l *line, w *Waiter) {
+	l.waiters.Remove(w.element)
+	w.element = nil
 	p.waiting--
 	if l.waiters.Len() == 0 {
-		p.next.Remove(l.at)
+		p.rotation.Remove(l.element)
 		delete(p.lines, l.client)
 	}
 }
 
-// Withdraw takes w out of its line. False means that it was granted already,
-// or is being granted now.
+// Withdraw removes w from its line. It returns false if w was granted a permit
+// already, or is being granted one now.
 func (p *Pool) Withdraw(w *Waiter) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if w.at == nil {
+	if w.element == nil {
 		return false
 	}
-	p.leave(p.lines[w.Client], w)
+	p.removeWaiter(p.lines[w.Client], w)
 	return true
 }
 
-// Add adds places, before others use the pool.
-func (p *Pool) Add(places int) {
+// Add adds permits, before other goroutines use the pool.
+func (p *Pool) Add(permits int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.free += places
+	p.free += permits
 }
 
-// Free counts the places that are free.
+// Free counts the free permits.
 func (p *Pool) Free() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.free
 }
 
-// Waiting counts the waiters, and what waiters were granted so far.
+// Waiting counts the waiters, and the permits that waiters were granted so far.
 func (p *Pool) Waiting() (waiters int, granted uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.waiting, p.granted
 }
 
-// Give puts a place back, or hands it to the first waiter of the line whose turn it is.
+// Give gives a permit back, or grants it to the first waiter of the next line.
 func (p *Pool) Give() {
-	if w := p.turn(); w != nil {
-		lockorder.AssertNone("a waiter is granted what it waits for")
+	if w := p.nextWaiter(); w != nil {
+		lockorder.AssertNone("a waiter is granted a permit")
 		w.Granted()
 	}
 }
 
-// turn takes out the waiter that is granted a place; nil: there is none, and the place is free.
-func (p *Pool) turn() *Waiter {
+// nextWaiter removes the waiter that is granted a permit; nil: there is none, and the permit is free.
+func (p *Pool) nextWaiter() *Waiter {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	first := p.next.Front()
+	first := p.rotation.Front()
 	if first == nil {
 		p.free++
 		return nil
 	}
-	p.next.MoveToBack(first)
+	p.rotation.MoveToBack(first)
 	l := first.Value.(*line)               //nolint:forcetypeassert // next has no others
 	w := l.waiters.Front().Value.(*Waiter) //nolint:forcetypeassert // a line has no others
-	p.leave(l, w)
+	p.removeWaiter(l, w)
 	p.granted++
 	return w
 }
 
-// Wait takes a place, waiting for one in the line of client 0 until done is closed.
+// Wait takes a permit, and waits for one in the line of client 0 until done is closed. It
+// reports whether it has taken one.
 func (p *Pool) Wait(done <-chan struct{}) bool {
 	got := make(chan struct{}, 1)
 	w := &Waiter{Granted: func() { got <- struct{}{} }}
 	if p.Take(w) {
 		return true
 	}
-	lockorder.AssertNone("a goroutine waits for a place")
+	lockorder.AssertNone("a goroutine waits for a permit")
 	select {
 	case <-got:
 		return true
 	case <-done:
-		return !p.Withdraw(w) // a place that was granted meanwhile is taken
+		return !p.Withdraw(w) // a permit that was granted meanwhile is taken
 	}
 }

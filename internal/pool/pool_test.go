@@ -7,28 +7,28 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestFirstComeFirstServed: a place that comes back goes to the waiter that came first, and is not
-// taken by one that came later, nor granted to one that has given up.
+// TestFirstComeFirstServed: a permit that is given back goes to the waiter that came first. Neither a
+// later caller nor a withdrawn waiter gets it.
 func TestFirstComeFirstServed(t *testing.T) {
 	var p Pool
 	p.Add(1)
 	if !p.TryTake() || p.Free() != 0 {
-		t.Fatalf("of one place %d are free behind the first", p.Free())
+		t.Fatalf("%d permits of one are free after the first Take", p.Free())
 	}
 	var granted []int
 	waiters := make([]*Waiter, 3)
 	for i := range waiters {
 		waiters[i] = &Waiter{Granted: func() { granted = append(granted, i) }}
 		if p.Take(waiters[i]) {
-			t.Fatal("took what is not there")
+			t.Fatal("took a permit of an empty pool")
 		}
 	}
 	if !p.Withdraw(waiters[1]) {
-		t.Error("a waiter was granted nothing, and cannot give up")
+		t.Error("a waiter without a permit cannot be withdrawn")
 	}
 	p.Give()
 	if p.TryTake() {
-		t.Error("one that came later took what a waiter waits for")
+		t.Error("a later caller overtook a waiter")
 	}
 	p.Give()
 	p.Give()
@@ -36,17 +36,17 @@ func TestFirstComeFirstServed(t *testing.T) {
 		t.Errorf("granted to %d, want %d, and %d are free", granted, want, p.Free())
 	}
 	if p.Withdraw(waiters[0]) {
-		t.Error("a waiter that was granted something gives up")
+		t.Error("a waiter with a permit was withdrawn")
 	}
 }
 
-// TestWait: a wait ends with a place, or with done, and then has none.
+// TestWait: a wait ends with a permit, or without one when done is closed.
 func TestWait(t *testing.T) {
 	var p Pool
 	done := make(chan struct{})
 	close(done)
 	if p.Wait(done) {
-		t.Error("took what is not there when the wait was over")
+		t.Error("a wait ended by done took a permit")
 	}
 	got := make(chan bool)
 	go func() { got <- p.Wait(nil) }()
@@ -56,32 +56,32 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestTurnsOfClients: what is given back goes to the clients that wait in turns, and within the line
-// of one client to the waiter that came first. A waiter that is withdrawn is granted nothing, a thing is
-// free only while no waiter waits for it, and no later try overtakes a waiter.
-func TestTurnsOfClients(t *testing.T) {
+// TestClientsAlternate: permits that are given back go to the waiting clients alternately, and within the
+// line of a client to the waiter that came first. A withdrawn waiter gets no permit, a permit is free only
+// while no waiter waits, and TryTake overtakes no waiter.
+func TestClientsAlternate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var p Pool
-		const places = 3
-		p.Add(places)
+		const permits = 3
+		p.Add(permits)
 		type ticket struct {
 			Waiter
 			number int
 		}
 		var (
-			lines   [4][]*ticket // by client
-			turns   []uint32     // clients that wait, the next one first
-			taken   int
-			numbers int
-			grants  uint64
-			granted *ticket
-			old     *ticket // one that was granted
+			lines    [4][]*ticket // by client
+			rotation []uint32     // clients that wait, the next one first
+			taken    int
+			numbers  int
+			grants   uint64
+			granted  *ticket
+			old      *ticket // one that was granted
 		)
 		leave := func(client uint32, i int) *ticket {
 			w := lines[client][i]
 			lines[client] = slices.Delete(lines[client], i, i+1)
 			if len(lines[client]) == 0 {
-				turns = slices.DeleteFunc(turns, func(c uint32) bool { return c == client })
+				rotation = slices.DeleteFunc(rotation, func(c uint32) bool { return c == client })
 			}
 			return w
 		}
@@ -92,22 +92,22 @@ func TestTurnsOfClients(t *testing.T) {
 				w.Client = uint32(rapid.IntRange(0, len(lines)-1).Draw(t, "client"))
 				w.Granted = func() { granted = w }
 				ok := p.Take(&w.Waiter)
-				if free := taken < places; ok != free {
-					t.Fatalf("took %v, and %d of %d are taken", ok, taken, places)
+				if free := taken < permits; ok != free {
+					t.Fatalf("took %v, and %d of %d are taken", ok, taken, permits)
 				}
 				if ok {
 					taken++
 					return
 				}
 				if len(lines[w.Client]) == 0 {
-					turns = append(turns, w.Client)
+					rotation = append(rotation, w.Client)
 				}
 				lines[w.Client] = append(lines[w.Client], w)
 			},
 			"try": func(t *rapid.T) {
 				ok := p.TryTake()
-				if ok != (taken < places) {
-					t.Fatalf("took %v, and %d of %d are taken", ok, taken, places)
+				if ok != (taken < permits) {
+					t.Fatalf("took %v, and %d of %d are taken", ok, taken, permits)
 				}
 				if ok {
 					taken++
@@ -119,9 +119,9 @@ func TestTurnsOfClients(t *testing.T) {
 				}
 				taken--
 				var want *ticket
-				if len(turns) > 0 {
-					next := turns[0]
-					turns = append(turns[1:], next)
+				if len(rotation) > 0 {
+					next := rotation[0]
+					rotation = append(rotation[1:], next)
 					want = leave(next, 0)
 				}
 				granted = nil
@@ -136,18 +136,18 @@ func TestTurnsOfClients(t *testing.T) {
 				}
 			},
 			"withdraw": func(t *rapid.T) {
-				if len(turns) == 0 {
+				if len(rotation) == 0 {
 					t.Skip()
 				}
-				client := rapid.SampledFrom(turns).Draw(t, "client")
+				client := rapid.SampledFrom(rotation).Draw(t, "client")
 				w := leave(client, rapid.IntRange(0, len(lines[client])-1).Draw(t, "waiter"))
 				if !p.Withdraw(&w.Waiter) || p.Withdraw(&w.Waiter) {
-					t.Fatal("a waiter gives up once")
+					t.Fatal("a waiter was withdrawn twice")
 				}
 			},
 			"": func(t *rapid.T) {
-				if free := p.Free(); free != places-taken || free > 0 && len(turns) > 0 {
-					t.Fatalf("%d are free, %d of %d are taken, %d clients wait", free, taken, places, len(turns))
+				if free := p.Free(); free != permits-taken || free > 0 && len(rotation) > 0 {
+					t.Fatalf("%d are free, %d of %d are taken, %d clients wait", free, taken, permits, len(rotation))
 				}
 				waiting := 0
 				for _, l := range lines {

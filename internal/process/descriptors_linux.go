@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Self returns a pidfd of this process, for others to watch it by. It is the
-// caller's to close.
+// Self returns a pidfd of this process, with which other processes watch it. The
+// caller closes it.
 func Self() (int, error) {
 	fd, err := unix.PidfdOpen(os.Getpid(), 0)
 	if err != nil {
@@ -18,8 +18,8 @@ func Self() (int, error) {
 	return fd, nil
 }
 
-// Duplicate returns another descriptor of the same file, which is the caller's to
-// close, and is not inherited.
+// Duplicate returns another descriptor of the same file, with FD_CLOEXEC. The caller
+// closes it.
 func Duplicate(fd int) (int, error) {
 	own, err := DuplicateAll([]int{fd})
 	if err != nil {
@@ -28,7 +28,7 @@ func Duplicate(fd int) (int, error) {
 	return own[0], nil
 }
 
-// DuplicateAll returns descriptors of its own for the same files, all or none.
+// DuplicateAll returns duplicates of all descriptors. After an error it leaves none.
 func DuplicateAll(fds []int) ([]int, error) {
 	var own []int
 	for _, fd := range fds {
@@ -42,8 +42,8 @@ func DuplicateAll(fds []int) ([]int, error) {
 	return own, nil
 }
 
-// CloseAll closes descriptors that came with a packet, or were to go with one. A socket
-// would hold up the process that closes it last, for as long as its owner has told it to linger.
+// CloseAll closes descriptors of packets. It disables SO_LINGER first: otherwise the close of a
+// socket could block for the time that another process has set.
 func CloseAll(fds []int) {
 	for _, fd := range fds {
 		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{}) // most are no sockets

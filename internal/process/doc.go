@@ -1,6 +1,6 @@
-// Package process watches processes by their pidfds, and has what is done with descriptors that
-// processes hand each other: it knows no connection.
+// Package process watches processes by their pidfds, and duplicates and closes the descriptors that
+// processes send to each other. It does not depend on connections.
 //
-// A [Process] stands for the process that was there when the watch began, never for one that
-// has got its number since. Its methods are safe for concurrent use.
+// A [Process] is the process that lived when the watch began, never a later one with the same
+// process id. Its methods are safe for concurrent use.
 package process

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SinceBoot returns the time by the clock that the kernel notes the start of
-// processes with.
+// SinceBoot returns the time of the clock with which the kernel records the start
+// of processes.
 func SinceBoot() (time.Duration, error) {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
@@ -18,12 +18,11 @@ func SinceBoot() (time.Duration, error) {
 	return time.Duration(now.Nano()), nil
 }
 
-// OpenByNumber returns a pidfd of the process that has a number, which is the caller's to close. It is the process that
-// had the number at the time seen, by [SinceBoot]: the error is [ErrGone] where that process is dead, and where the
-// number belongs to one that was started later.
+// OpenByNumber returns a pidfd of the process that had the process id pid at the time seen, by [SinceBoot]. The caller
+// closes it. The error is [ErrGone] if that process is dead, or if the id belongs to a process that was started later.
 //
-// The number of a process is free for another only when the process is dead. So it is the same process if it was there
-// at that time, and has the same start before and after it was opened.
+// A process id is used again only after its process has died. So it is the same process if it was started before seen,
+// and has the same start time before and after its pidfd was opened.
 func OpenByNumber(pid int, seen time.Duration) (int, error) {
 	before, err := ReadStat(pid)
 	if err != nil {
@@ -47,12 +46,12 @@ func OpenByNumber(pid int, seen time.Duration) (int, error) {
 	return fd, nil
 }
 
-// isSame tells by what was read before and after a number was opened whether its process had the number at the time seen.
+// isSame reports whether the process had its id at the time seen, by its status before and after the pidfd was opened.
 func isSame(before, after Stat, seen time.Duration) bool {
 	return after.Started == before.Started && before.Started <= seen
 }
 
-// Watch watches the process that had a number at the time seen, by [SinceBoot]. The errors are those of
+// Watch watches the process that had the id pid at the time seen, by [SinceBoot]. The errors are those of
 // [OpenByNumber]. The caller closes the watch.
 func Watch(pid int, seen time.Duration) (*Process, error) {
 	fd, err := OpenByNumber(pid, seen)

@@ -16,7 +16,7 @@ func (*Process) processorTime() (time.Duration, bool) { return 0, false }
 
 func adopt(int, int) (*Process, error) { return nil, errUnsupported }
 
-// CloseAll does nothing: there are no descriptors here.
+// CloseAll does nothing: packets have no descriptors on this system.
 func CloseAll([]int) {}
 
 // DuplicateAll is not supported here.

@@ -10,8 +10,8 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/lockorder"
 )
 
-// Process is a process that is being watched. It stands for the process that
-// was there when the watch began, never for one that has got its number since.
+// Process is a process that is being watched: the one that lived when the watch
+// began, never a later one with the same process id.
 type Process struct {
 	pid  int
 	file *os.File        // the pidfd
@@ -29,9 +29,8 @@ type Process struct {
 	closeErr  error
 }
 
-// Adopt watches a process whose pidfd somebody hands over who is believed. It
-// owns the descriptor from here on, also if it fails. The caller closes the
-// watch.
+// Adopt watches the process of a pidfd from a trusted source; pid is its process
+// id. Adopt owns the descriptor, even if it fails. The caller closes the watch.
 func Adopt(pidfd, pid int) (*Process, error) {
 	p, err := adopt(pidfd, pid)
 	if err != nil {
@@ -40,7 +39,7 @@ func Adopt(pidfd, pid int) (*Process, error) {
 	return p, nil
 }
 
-// FD is the pidfd, for passing on. It stays the watch's, and valid until Close.
+// FD is the pidfd. It belongs to the watch, and is valid until Close; then it is -1.
 func (p *Process) FD() (fd int) {
 	if p.raw.Control(func(own uintptr) { fd = int(own) }) != nil {
 		return -1
@@ -48,11 +47,11 @@ func (p *Process) FD() (fd int) {
 	return fd
 }
 
-// PID returns the process's number.
+// PID returns the process id.
 func (p *Process) PID() int { return p.pid }
 
-// Done is closed when the process is dead: all its threads are, and its memory
-// is given back. It stays open when the watch is closed before.
+// Done is closed when the process is dead: all its threads have ended, and its
+// memory is given back. It stays open if the watch is closed before.
 func (p *Process) Done() <-chan struct{} { return p.exited }
 
 // Exited reports whether the process is dead. It asks the kernel, and so can be
@@ -66,9 +65,9 @@ func (p *Process) Exited() bool {
 	}
 }
 
-// OnExit has f called, on a goroutine of its own, when the process is dead; at once if it is.
-// Stop has f not called any more, if it was not called yet. Nor is it when the watch is closed
-// before the process is dead.
+// OnExit calls f, on a goroutine of its own, when the process is dead; at once if it is dead
+// already. After stop, f is not called any more. Nor is f called if the watch is closed before the
+// process is dead.
 func (p *Process) OnExit(f func()) (stop func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -87,9 +86,9 @@ func (p *Process) OnExit(f func()) (stop func()) {
 	}
 }
 
-// Within has f called once, on a goroutine of its own: with true when the process is dead, or
-// with false when the process still lives after so long, or the watch was closed before it died.
-func (p *Process) Within(wait time.Duration, f func(died bool)) {
+// OnExitWithin calls f once, on a goroutine of its own: with true when the process is dead, or with
+// false when the process still lives after wait, or the watch was closed before it died.
+func (p *Process) OnExitWithin(wait time.Duration, f func(died bool)) {
 	var once sync.Once
 	stop := p.OnExit(func() { once.Do(func() { f(true) }) })
 	time.AfterFunc(wait, func() {
@@ -98,8 +97,8 @@ func (p *Process) Within(wait time.Duration, f func(died bool)) {
 	})
 }
 
-// exit tells of the death of the process.
-func (p *Process) exit() {
+// notifyExit closes exited and starts the functions of OnExit.
+func (p *Process) notifyExit() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.dead = true
@@ -111,16 +110,16 @@ func (p *Process) exit() {
 }
 
 // Stopped reports whether the process has been stopped by a signal or a
-// debugger, which explains why it does not answer. It is false when that cannot
-// be found out.
+// debugger, which explains why it does not answer. It is false if that is
+// unknown.
 func (p *Process) Stopped() bool { return p.isStopped() }
 
-// ProcessorTime is how long all threads of the process have used processors, to a hundredth of a second; false:
-// that cannot be found out.
+// ProcessorTime is how long all threads of the process have used processors, to a hundredth of a second; known is
+// false if that cannot be read.
 func (p *Process) ProcessorTime() (used time.Duration, known bool) { return p.processorTime() }
 
-// Close ends the watch. The process lives on. Close may be called twice, and
-// returns when nothing of the watch is left.
+// Close ends the watch, and returns when its goroutine has ended. The process
+// lives on. Close may be called twice.
 func (p *Process) Close() error {
 	p.closeOnce.Do(func() {
 		close(p.closing)

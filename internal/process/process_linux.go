@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pollSliceMS is how long a goroutine that has to wait in poll(2) does so
-// before it looks whether the watch has been closed.
+// pollSliceMS is how long a goroutine waits in poll(2) before it checks whether
+// the watch has been closed.
 const pollSliceMS = 100
 
-// userHZ is the unit of the times in /proc: ticks a second, the same on every
-// architecture that Go knows.
+// userHZ is the unit of the times in /proc, in ticks per second. It is the same on
+// every architecture that Go supports.
 const userHZ = 100
 
 func adopt(fd, pid int) (*Process, error) {
@@ -30,7 +30,7 @@ func adopt(fd, pid int) (*Process, error) {
 	}
 	var err error
 	if p.raw, err = p.file.SyscallConn(); err != nil {
-		_ = p.file.Close() // a pidfd holds nothing that could be lost
+		_ = p.file.Close() // a pidfd has no data to lose
 		return nil, err
 	}
 	go p.wait()
@@ -49,11 +49,11 @@ func (p *Process) wait() {
 		exited = p.poll()
 	}
 	if exited {
-		p.exit()
+		p.notifyExit()
 	}
 }
 
-// poll waits with a thread of its own, where the runtime's poller cannot.
+// poll waits on a thread of its own, if the runtime's poller cannot wait for the pidfd.
 func (p *Process) poll() (exited bool) {
 	for !exited {
 		select {
@@ -68,8 +68,8 @@ func (p *Process) poll() (exited bool) {
 	return true
 }
 
-// readable reports whether a pidfd is, which is so from the death of its
-// process on. It waits for at most the timeout.
+// readable reports whether a pidfd is readable, which means that its process is
+// dead. It waits for at most the timeout.
 func readable(fd, timeoutMS int) bool {
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(fds, timeoutMS)
@@ -83,11 +83,11 @@ func (p *Process) hasExited() (exited bool) {
 
 func (p *Process) isStopped() bool {
 	s, err := ReadStat(p.pid)
-	// If the process lives now, then what was read was its own.
+	// If the process still lives, the status was its own.
 	return err == nil && (s.state == 'T' || s.state == 't') && p.alive()
 }
 
-// alive reports whether the process is there for certain: not after Close.
+// alive reports whether the process certainly lives. It is false after Close.
 func (p *Process) alive() (alive bool) {
 	err := p.raw.Control(func(fd uintptr) { alive = !readable(int(fd), 0) })
 	return err == nil && alive
@@ -105,7 +105,7 @@ type Stat struct {
 	Started time.Duration // since the machine started
 }
 
-// ReadStat reads it for a number, of the process that has that now.
+// ReadStat reads the status of the process that has the id pid now.
 func ReadStat(pid int) (Stat, error) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
@@ -117,9 +117,9 @@ func ReadStat(pid int) (Stat, error) {
 	return parseStat(b)
 }
 
-// parseStat reads a line of /proc/<pid>/stat. The second field is the program's
-// name in parentheses, which may contain anything, and so may be followed by
-// what looks like other fields.
+// parseStat parses /proc/<pid>/stat. The second field is the program's name in
+// parentheses. The name may contain parentheses and spaces, so the fields are
+// counted from the last parenthesis.
 func parseStat(b []byte) (Stat, error) {
 	const (
 		firstAfterName = 3

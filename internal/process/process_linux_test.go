@@ -45,7 +45,7 @@ func TestSelf(t *testing.T) {
 			t.Fatal(err)
 		}
 		if p.Exited() || !p.alive() {
-			t.Error("this process is dead")
+			t.Error("this process counts as dead")
 		}
 		if err := p.Close(); err != nil {
 			t.Error(err)
@@ -73,7 +73,7 @@ func TestDuplicate(t *testing.T) {
 		}
 	})
 	if own, err := Duplicate(-1); err == nil {
-		t.Errorf("a duplicate %d of nothing", own)
+		t.Errorf("a duplicate %d of an invalid descriptor", own)
 	}
 }
 
@@ -83,14 +83,14 @@ func checkNoLeak(t *testing.T, f func()) {
 	before := openFiles(t)
 	f()
 	for fd, target := range openFiles(t) {
-		// The runtime's poller opens its own once.
+		// The runtime's poller opens its own descriptors once.
 		if before[fd] == "" && !strings.Contains(target, "event") {
 			t.Errorf("descriptor %s is left behind: %s", fd, target)
 		}
 	}
 }
 
-// openFiles are what this process has open, by descriptor.
+// openFiles are the open files of this process, by descriptor.
 func openFiles(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := os.ReadDir("/proc/self/fd")
@@ -106,8 +106,8 @@ func openFiles(t *testing.T) map[string]string {
 	return all
 }
 
-// TestIsSame: the number of the process that was seen may be another's by the time at which
-// it is opened, or right before that.
+// TestIsSame: the process id may belong to a later process before the pidfd is opened, or right
+// after it.
 func TestIsSame(t *testing.T) {
 	const seen = 20 * time.Second
 	for _, tt := range []struct {

@@ -6,7 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// started is now, and its time by CLOCK_MONOTONIC: the clock that time.Since reads, too, whose zero it does not tell.
+// started is the start of the process, startedAt the same time by CLOCK_MONOTONIC. time.Since reads that clock too, but
+// package time does not reveal its zero.
 var started, startedAt = clock()
 
 func clock() (time.Time, int64) {

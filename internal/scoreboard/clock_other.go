@@ -4,7 +4,7 @@ package scoreboard
 
 import "time"
 
-// Where no scoreboard is shared, a clock of this process does.
+// Scoreboards are not shared on this system: a clock of this process suffices.
 var started = time.Now()
 
 func now() int64 { return 1 + int64(time.Since(started)) }

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// TestActivity: a reader is told which handler runs, for which request, and for how long.
+// TestActivity: a reader gets the handler that runs, its request, and for how long it has run.
 func TestActivity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		memory := make([]byte, Bytes) // which begins at a page
-		entries := Over(memory)
+		memory := make([]byte, Bytes) // begins at a page
+		entries := EntriesIn(memory)
 		w := WriterOf(&entries[3], 7, memory)
 		if a, found := entries[3].Read(); found {
-			t.Fatalf("%+v runs, and nothing has begun", a)
+			t.Fatalf("%+v runs before any handler has begun", a)
 		}
 		if ran := w.Pause(); ran >= 0 {
 			t.Errorf("a handler that did not begin ran for %v", ran)
@@ -32,7 +32,7 @@ func TestActivity(t *testing.T) {
 		}
 		w.End()
 		if a, found := entries[3].Read(); found {
-			t.Errorf("%+v runs, and has ended", a)
+			t.Errorf("%+v runs after its end", a)
 		}
 	})
 }

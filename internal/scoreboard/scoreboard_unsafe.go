@@ -2,7 +2,7 @@ package scoreboard
 
 import "unsafe"
 
-func over(memory []byte) []Entry {
+func entriesIn(memory []byte) []Entry {
 	_ = memory[Bytes-1]
 	return unsafe.Slice((*Entry)(unsafe.Pointer(unsafe.SliceData(memory))), Entries)
 }

@@ -45,7 +45,7 @@ func Published(t testing.TB, b *bus.Bus) int {
 // SetDirectoryLimit bounds the names in the directory of a bus.
 func SetDirectoryLimit(t testing.TB, b *bus.Bus, names int) {
 	t.Helper()
-	Services(t, b).Directory.Bound(names)
+	Services(t, b).Directory.SetMaxNames(names)
 }
 
 // Polls counts how often goroutines that wait for results of a bus have polled for messages of other

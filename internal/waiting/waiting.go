@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// For waits for a group that nothing joins any more. When the context ends first it returns the
+// For waits for a group that no goroutine joins any more. If the context ends first, it returns the
 // cause, and a goroutine stays until the group is done.
 func For(ctx context.Context, group *sync.WaitGroup) error {
 	done := make(chan struct{})

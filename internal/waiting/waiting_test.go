@@ -7,11 +7,11 @@ import (
 	"testing"
 )
 
-// TestFor: it returns when the group is done, and when the context ends before that.
+// TestFor: For returns when the group is done, or when the context ends before that.
 func TestFor(t *testing.T) {
 	var group sync.WaitGroup
 	if err := For(t.Context(), &group); err != nil {
-		t.Errorf("nothing is to be waited for: %v", err)
+		t.Errorf("the group is empty: %v", err)
 	}
 	done := make(chan struct{})
 	group.Go(func() { <-done })

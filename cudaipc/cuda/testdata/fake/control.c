@@ -126,7 +126,7 @@ int fake_args(const char *name, uint64_t *values, int *bytes) {
 	return n;
 }
 
-/* What is there that somebody made: nothing, when all is closed. */
+/* The number of objects that were made and not closed. */
 long fake_left(void) {
 	long n = count_ranges(ALLOCATION) + count_ranges(MAPPING) + count_ranges(IMPORT) + count_ranges(HOST);
 	n += count_streams() + count_events() + count_handles() + count_reservations();
@@ -274,7 +274,7 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
 	return OK;
 }
 
-/* An old signature: whoever calls it has not asked for the version it means. */
+/* An old signature: its caller has asked for the wrong version. */
 CUresult fake_wrong_version(void) {
 	const struct arg none[1] = {{0, 0}};
 	int result;

@@ -80,7 +80,7 @@ enum {
 #define GRANULARITY (2ul << 20)
 #define TOTAL_BYTES (1ul << 30)
 
-/* Addresses of a device are no addresses of the process: who mixes them up crashes. */
+/* Addresses of a device are no addresses of the process: a CPU access to one crashes. */
 #define DEVICE_BIAS (1ull << 60)
 #define HOST_BIAS (1ull << 59)
 

@@ -266,7 +266,7 @@ CUresult cuEventDestroy_v2(CUevent handle) {
 	struct fake_event *e = (struct fake_event *)handle;
 	pthread_mutex_lock(&mu);
 	int dead = e->dead;
-	e->dead = 1; /* and never freed: whoever uses it next is told */
+	e->dead = 1; /* never freed: a later use is an error */
 	let_go(e->last);
 	e->last = NULL;
 	events[e->device] -= !dead;
@@ -310,7 +310,7 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent handle, unsigned int flags) 
 	if (p != NULL)
 		p->refs++;
 	pthread_mutex_unlock(&mu);
-	if (p != NULL) /* an event that was never recorded holds nobody back */
+	if (p != NULL) /* an event without a record delays no stream */
 		enqueue(stream, (struct step){.op = AWAIT, .point = p});
 	return OK;
 }

@@ -1,6 +1,6 @@
 /*
- * Every signature by its base name, oldest first. The old ones do nothing but
- * count that somebody found them.
+ * Every signature by its base name, oldest first. The old ones only
+ * count their calls.
  */
 struct signature { const char *base; int version; const char *exported; void *address; };
 

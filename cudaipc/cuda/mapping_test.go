@@ -11,9 +11,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc"
 )
 
-// bringing is what brings memory in, and the call of the driver in which it takes long.
-// It returns what gives the memory back.
-var bringing = map[string]struct {
+// mappings lists the calls that map memory, with the slow call of the driver in each, and a
+// function that releases the memory.
+var mappings = map[string]struct {
 	call  string
 	bring func(f *fake) func(dev cudaipc.Device) (back func() error, err error)
 }{
@@ -50,21 +50,21 @@ var bringing = map[string]struct {
 	}},
 }
 
-// brought is what came of it.
-type brought struct {
+// mappingResult is the result of a mapping call.
+type mappingResult struct {
 	back func() error
 	err  error
 }
 
-// holdBringing begins to bring memory in, and returns when the driver is at it.
-func (f *fake) holdBringing(call string, dev cudaipc.Device, bring func(cudaipc.Device) (func() error, error)) (came chan brought) {
+// blockMapping starts a mapping call, and returns when it is blocked in the driver.
+func (f *fake) blockMapping(call string, dev cudaipc.Device, bring func(cudaipc.Device) (func() error, error)) (came chan mappingResult) {
 	f.Helper()
 	before := f.count(call)
 	f.hold(call, 1)
-	came = make(chan brought, 1)
+	came = make(chan mappingResult, 1)
 	go func() {
 		back, err := bring(dev)
-		came <- brought{back, err}
+		came <- mappingResult{back, err}
 	}()
 	for f.count(call) == before {
 		runtime.Gosched()
@@ -72,15 +72,15 @@ func (f *fake) holdBringing(call string, dev cudaipc.Device, bring func(cudaipc.
 	return came
 }
 
-// Mapping memory takes long, and what is submitted meanwhile does not wait for it.
-func TestBringingInHoldsNobodyUp(t *testing.T) {
-	for name, b := range bringing {
+// TestMappingDoesNotBlockSubmit: operations are submitted while a call maps memory.
+func TestMappingDoesNotBlockSubmit(t *testing.T) {
+	for name, b := range mappings {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t)
 			dev := f.device()
 			_, h := f.host(dev, 4096)
 			s := f.stream(dev)
-			came := f.holdBringing(b.call, dev, b.bring(f))
+			came := f.blockMapping(b.call, dev, b.bring(f))
 			submitted := make(chan error, 1)
 			go func() { submitted <- s.Submit(cudaipc.Op{Kind: cudaipc.OpWrite, Word: h.Word(0), Value: 1}) }()
 			var err error
@@ -101,9 +101,9 @@ func TestBringingInHoldsNobodyUp(t *testing.T) {
 	}
 }
 
-// Memory that comes when the device is closed already is given back.
-func TestBringingInToAClosedDevice(t *testing.T) {
-	for name, b := range bringing {
+// TestMappingDuringClose: memory whose mapping ends after the Close of the device is released.
+func TestMappingDuringClose(t *testing.T) {
+	for name, b := range mappings {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t)
 			bring := b.bring(f)
@@ -113,14 +113,14 @@ func TestBringingInToAClosedDevice(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			came := f.holdBringing(b.call, dev, bring)
+			came := f.blockMapping(b.call, dev, bring)
 			closed := make(chan error)
 			go func() { closed <- d.Close() }()
-			g := dev.(*device).use.gpu
+			g := dev.(*device).ref.gpu
 			for ended := false; !ended; {
 				runtime.Gosched()
 				g.mu.Lock()
-				ended = g.ended
+				ended = g.stopped
 				g.mu.Unlock()
 			}
 			f.hold(b.call, 0)

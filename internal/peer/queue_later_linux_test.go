@@ -12,24 +12,24 @@ import (
 	"github.com/omnibus-runtime/omnibus/internal/wire"
 )
 
-// resting is a Sender of which nothing goes by itself, and its peer.
-func resting(t *testing.T) (*Sender, *Conn) {
+// delayedSender is a Sender whose delay does not end, and its peer.
+func delayedSender(t *testing.T) (*Sender, *Conn) {
 	a, b := pair(t)
 	s := newSender(t, a, SenderOptions{})
-	s.wait = time.Hour
+	s.delay = time.Hour
 	return s, b
 }
 
-func later(t *testing.T, s *Sender, from, to uint32) {
+func queueLater(t *testing.T, s *Sender, from, to uint32) {
 	t.Helper()
 	for i := from; i < to; i++ {
-		if err := s.Later(&wire.Release{Delivery: i}); err != nil {
+		if err := s.QueueLater(&wire.Release{Delivery: i}); err != nil {
 			t.Fatalf("message %d: %v", i, err)
 		}
 	}
 }
 
-// wantPacket receives a packet, and looks what is in it.
+// wantPacket receives a packet, and checks its messages.
 func wantPacket(t *testing.T, c *Conn, from, to uint32) {
 	t.Helper()
 	r := NewReceiver(c)
@@ -49,15 +49,15 @@ func wantPacket(t *testing.T, c *Conn, from, to uint32) {
 func wantSilence(t *testing.T, c *Conn) {
 	t.Helper()
 	if n, _, err := tryReceive(c, make([]byte, 100)); !errors.Is(err, unix.EAGAIN) {
-		t.Errorf("%d bytes more have come, %v", n, err)
+		t.Errorf("an unexpected packet of %d bytes, %v", n, err)
 	}
 }
 
-// TestSenderLater: what can wait is sent before the next message, in its packet.
-func TestSenderLater(t *testing.T) {
-	s, peer := resting(t)
+// TestQueueLater: delayed messages are sent before the next message, in its packet.
+func TestQueueLater(t *testing.T) {
+	s, peer := delayedSender(t)
 	for range 3 {
-		later(t, s, 0, 5)
+		queueLater(t, s, 0, 5)
 		wantSilence(t, peer)
 		if backlog(s) == 0 || s.Blocked() != 0 {
 			t.Errorf("Backlog %d, Blocked %v", backlog(s), s.Blocked())
@@ -67,47 +67,47 @@ func TestSenderLater(t *testing.T) {
 		}
 		wantPacket(t, peer, 0, 6)
 		if backlog(s) != 0 {
-			t.Errorf("Backlog %d when all is sent", backlog(s))
+			t.Errorf("Backlog %d when all messages are sent", backlog(s))
 		}
 	}
 }
 
-// TestSenderLaterGoes: what nobody queues behind goes by itself, as does a whole packet, and
-// what rests at the end.
-func TestSenderLaterGoes(t *testing.T) {
+// TestQueueLaterSends: delayed messages are sent after the delay, when they fill a packet, and at
+// Close.
+func TestQueueLaterSends(t *testing.T) {
 	t.Run("in time", func(t *testing.T) {
-		s, peer := resting(t)
-		s.wait = LaterWait
+		s, peer := delayedSender(t)
+		s.delay = QueueLaterDelay
 		for range 3 {
-			later(t, s, 0, 1)
+			queueLater(t, s, 0, 1)
 			wantPacket(t, peer, 0, 1)
 		}
 	})
 	t.Run("a packet", func(t *testing.T) {
-		s, peer := resting(t)
+		s, peer := delayedSender(t)
 		full := uint32(wire.MaxPacket / messageSizeWith(t, &wire.Release{}, 0))
-		later(t, s, 0, full)
+		queueLater(t, s, 0, full)
 		wantSilence(t, peer)
-		later(t, s, full, full+1) // which begins another
+		queueLater(t, s, full, full+1) // which begins another
 		wantPacket(t, peer, 0, full+1)
 	})
 	t.Run("at the end", func(t *testing.T) {
-		s, peer := resting(t)
-		later(t, s, 0, 3)
+		s, peer := delayedSender(t)
+		queueLater(t, s, 0, 3)
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
 		wantPacket(t, peer, 0, 3)
-		if err := s.Later(&wire.Release{}); !errors.Is(err, ErrClosed) {
+		if err := s.QueueLater(&wire.Release{}); !errors.Is(err, ErrClosed) {
 			t.Errorf("after Close: %v", err)
 		}
 	})
 }
 
-// TestSenderLaterDescriptor: a descriptor goes behind what rests, and without a duplicate.
-func TestSenderLaterDescriptor(t *testing.T) {
-	s, peer := resting(t)
-	later(t, s, 0, 2)
+// TestQueueLaterDescriptor: a descriptor is sent after delayed messages, without a duplicate.
+func TestQueueLaterDescriptor(t *testing.T) {
+	s, peer := delayedSender(t)
+	queueLater(t, s, 0, 2)
 	s.descriptors = maxBacklogDescriptors // none can wait
 	err := s.Queue(&wire.Segment{Segment: 1}, int(os.Stdin.Fd()))
 	s.descriptors = 0
@@ -124,13 +124,13 @@ func TestSenderLaterDescriptor(t *testing.T) {
 	}
 }
 
-// TestSenderLaterOrder: from several goroutines, messages that can wait and such that
-// cannot come in the order of each of them, and none is lost.
-func TestSenderLaterOrder(t *testing.T) {
+// TestQueueLaterOrder: delayed and urgent messages of several goroutines come in the order
+// of each goroutine, and none is lost.
+func TestQueueLaterOrder(t *testing.T) {
 	queueFromSeveral(t, func(s *Sender, producer uint32, m wire.Message) error {
 		if m := m.(*wire.Finish); m.Delivery%(producer+2) == 0 {
 			return s.Queue(m)
 		}
-		return s.Later(m)
+		return s.QueueLater(m)
 	})
 }

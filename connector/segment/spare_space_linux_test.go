@@ -11,8 +11,9 @@ import (
 	"github.com/omnibus-runtime/omnibus/connector"
 )
 
-// TestSparesMakeRoom: where there is no room, what is spare goes first, looked at or not.
-func TestSparesMakeRoom(t *testing.T) {
+// TestSparesFreeSpace: spares are dropped before an operation fails for want of space, with or
+// without a check that they are free.
+func TestSparesFreeSpace(t *testing.T) {
 	dir := SmallShm(t, "1m")
 	end := opened(t, Options{Dir: dir}, 0)
 	if end.spares.limit != 1<<20/spareShare {
@@ -33,10 +34,10 @@ func TestSparesMakeRoom(t *testing.T) {
 	}
 }
 
-// TestSparesGiveDescriptors: where no descriptor is left, what is spare gives its own, free or
-// not.
+// TestSparesGiveDescriptors: spares are dropped before an operation fails for want of descriptors,
+// free or not.
 func TestSparesGiveDescriptors(t *testing.T) {
-	r, w, err := os.Pipe() // so that the runtime has what it waits with
+	r, w, err := os.Pipe() // the runtime opens its poll descriptors now
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +57,7 @@ func TestSparesGiveDescriptors(t *testing.T) {
 				mustGet(t, end, fmt.Sprint("key ", i), nil, value)
 			}
 			for range 4 {
-				end.spares.look()
+				end.spares.checkGiven()
 			}
 			if n := len(end.spares.free); n < 3 {
 				t.Fatalf("%d are spare", n)
@@ -95,18 +96,18 @@ func TestSparesGiveDescriptors(t *testing.T) {
 	}
 }
 
-// TestNoWatch: where the system has no watch left, who waits looks by itself.
+// TestNoWatch: without inotify watches, a waiting call polls.
 func TestNoWatch(t *testing.T) {
 	dir := Shm(t)
 	from, to := opened(t, Options{Dir: dir}, 0), opened(t, Options{Dir: dir}, 0)
 	withoutDescriptors(t, func(t *testing.T) {
-		w, err := to.watching()
+		w, err := to.startWatch()
 		if err != nil {
 			t.Fatal(err)
 		}
 		changed := w.subscribe("key")
 		defer w.unsubscribe("key", changed)
-		<-changed // though nothing has
+		<-changed // without a change
 	})
 	value := contents(1, 100)
 	for i := range 20 {
@@ -129,7 +130,7 @@ func TestNoWatch(t *testing.T) {
 	}
 }
 
-// withoutDescriptors has a function find none left.
+// withoutDescriptors calls do with a limit that leaves no free descriptor.
 func withoutDescriptors(t *testing.T, do func(*testing.T)) {
 	t.Helper()
 	var limit unix.Rlimit

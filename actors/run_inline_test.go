@@ -11,7 +11,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/actors"
 )
 
-// countingDispatcher counts how often a mailbox asks for a worker, and knows
+// countingDispatcher counts how often a mailbox asks for a worker. working is done
 // when all workers have ended.
 type countingDispatcher struct {
 	scheduled atomic.Int32
@@ -25,9 +25,9 @@ func (d *countingDispatcher) Schedule(f func()) {
 
 func (d *countingDispatcher) Throughput() int { return 300 }
 
-// lender is the mailbox of an idle actor. For an int it posts that many messages
-// to itself, and when it has handled them it says so on done.
-func lender(t *testing.T) (m *actors.Mailbox, d *countingDispatcher, done chan int) {
+// inlineRunner is the mailbox of an idle actor. For an int the actor posts that many
+// messages to itself, and sends on done when it has handled them.
+func inlineRunner(t *testing.T) (m *actors.Mailbox, d *countingDispatcher, done chan int) {
 	t.Helper()
 	system := actor.NewActorSystemWithConfig(actor.Configure(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger {
 		return slog.New(slog.DiscardHandler)
@@ -53,14 +53,14 @@ func lender(t *testing.T) (m *actors.Mailbox, d *countingDispatcher, done chan i
 	}, actor.WithDispatcher(d), actor.WithMailbox(func() actor.Mailbox { return m })))
 	t.Cleanup(func() { _ = system.Root.StopFuture(pid).Wait() })
 	<-started
-	d.working.Wait() // until the actor stands idle
+	d.working.Wait() // until the actor is idle
 	return m, d, done
 }
 
 // TestPostAndRunNeedsNoWorker: an idle actor runs on its sender's goroutine,
 // and has handled the message when the call returns.
 func TestPostAndRunNeedsNoWorker(t *testing.T) {
-	m, d, done := lender(t)
+	m, d, done := inlineRunner(t)
 	before := d.scheduled.Load()
 	m.PostAndRun(10)
 	if len(done) != 1 || d.scheduled.Load() != before {
@@ -68,10 +68,10 @@ func TestPostAndRunNeedsNoWorker(t *testing.T) {
 	}
 }
 
-// TestPostAndRunHandsOver: who lends its goroutine serves others for a while,
-// not for ever.
+// TestPostAndRunHandsOver: a sender in PostAndRun handles messages of other senders
+// up to inlineLimit; then a worker goes on.
 func TestPostAndRunHandsOver(t *testing.T) {
-	m, d, done := lender(t)
+	m, d, done := inlineRunner(t)
 	before := d.scheduled.Load()
 	m.PostAndRun(200)
 	<-done
@@ -80,23 +80,23 @@ func TestPostAndRunHandsOver(t *testing.T) {
 	}
 }
 
-// TestQueueRunsNothing: what is queued is in order at once, and handled when the run is lent
-// to or started; what comes meanwhile has no run of its own.
+// TestQueueRunsNothing: a queued message has its place in the order at once, and is handled after
+// RunInline or Start. A message that comes meanwhile needs no run of its own.
 func TestQueueRunsNothing(t *testing.T) {
 	for _, how := range []struct {
 		name    string
 		begin   func(actors.Run)
 		workers int32
-	}{{"lend", actors.Run.Lend, 0}, {"start", actors.Run.Start, 1}} {
+	}{{"inline", actors.Run.RunInline, 0}, {"start", actors.Run.Start, 1}} {
 		t.Run(how.name, func(t *testing.T) {
-			m, d, done := lender(t)
+			m, d, done := inlineRunner(t)
 			before := d.scheduled.Load()
 			run := m.Queue(0)
-			if !run.Due() {
-				t.Fatal("an idle actor is not to be run")
+			if !run.Needed() {
+				t.Fatal("the Run of an idle actor is not needed")
 			}
-			if second := m.Queue(1); second.Due() {
-				t.Error("an actor is to be run twice")
+			if second := m.Queue(1); second.Needed() {
+				t.Error("a second Run is needed")
 			}
 			if n := m.Len(); n != 2 || len(done) != 0 {
 				t.Errorf("%d messages wait before the run, want 2", n)

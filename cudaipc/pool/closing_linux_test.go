@@ -8,8 +8,7 @@ import (
 	"github.com/omnibus-runtime/omnibus/cudaipc/emul"
 )
 
-// slow is a device that takes its time to take arenas back, as one does that waits
-// for streams.
+// slow is a device whose arenas close slowly, as if the driver waited for streams.
 type slow struct {
 	cudaipc.Device
 	wait <-chan struct{}
@@ -30,15 +29,15 @@ func (a slowArena) Close() error {
 	return a.Arena.Close()
 }
 
-// TestFreeWaitsForNoStream: an arena is given back while the store's writer goes on.
-// Its memory counts until the device has it, and whoever waits for room is told then.
-func TestFreeWaitsForNoStream(t *testing.T) {
+// TestFreeDoesNotWaitForStreams: an arena is closed without blocking the store's writer. Its memory
+// counts until the device has it back, and OnSpace is called then.
+func TestFreeDoesNotWaitForStreams(t *testing.T) {
 	machine := newMachine(t, emul.Options{})
-	streams, room := make(chan struct{}), make(chan struct{}, 1)
+	streams, space := make(chan struct{}), make(chan struct{}, 1)
 	machine.Device = slow{machine.Device, streams}
 	opts := small
 	opts.MaxBytes = 2 * minArenaBytes
-	opts.OnRoom = func() { room <- struct{}{} }
+	opts.OnSpace = func() { space <- struct{}{} }
 	p := machine.pool(t, opts)
 	held := []uint32{mustAllocate(t, p, p.MaxBytes()), mustAllocate(t, p, p.MaxBytes())} // all of the first arena
 	if !p.Grow(1) {
@@ -46,27 +45,27 @@ func TestFreeWaitsForNoStream(t *testing.T) {
 	}
 	free(p, mustAllocate(t, p, 1))
 	free(p, held[0])
-	for range patience {
+	for range idleFrees {
 		free(p, mustAllocate(t, p, 1))
 	}
 	if st := p.Stats(); st.ShrunkTotal != 1 || st.ArenaBytes != minArenaBytes {
-		t.Errorf("the second arena was not given back: %+v", st)
+		t.Errorf("the second arena was not closed: %+v", st)
 	}
 	held[0] = mustAllocate(t, p, p.MaxBytes())
 	if p.Grow(1) {
-		t.Error("the pool has grown beyond its bound: the device has the memory still")
+		t.Error("the pool has grown beyond its bound, before the arena was closed")
 	}
 	close(streams)
-	<-room
+	<-space
 	if !p.Grow(1) {
-		t.Error("there is room, and the pool does not grow")
+		t.Error("the arena is closed, and the pool does not grow")
 	}
 	for _, piece := range held {
 		free(p, piece)
 	}
 }
 
-// stubborn is a device that does not forget host memory.
+// stubborn is a device that does not unregister host memory.
 type stubborn struct{ cudaipc.Device }
 
 type stubbornMemory struct{ cudaipc.HostMemory }
@@ -81,9 +80,9 @@ func (h stubbornMemory) Close() error {
 	return cudaipc.ErrOutOfMemory
 }
 
-// TestWordsStay: words that the device does not forget are not unmapped, for streams
-// would write to whatever comes to lie there.
-func TestWordsStay(t *testing.T) {
+// TestRefusedUnregisterKeepsWords: words that the device does not unregister stay mapped, because
+// streams would write to any memory that is mapped there later.
+func TestRefusedUnregisterKeepsWords(t *testing.T) {
 	machine := newMachine(t, emul.Options{})
 	e, err := NewExports(stubborn{machine}, 4)
 	if err != nil {
@@ -98,7 +97,7 @@ func TestWordsStay(t *testing.T) {
 		t.Errorf("Close: %v, want ErrOutOfMemory", err)
 	}
 	if got := words.Bytes()[int(piece)*SlotBytes+ReadyOffset]; got != byte(generation) {
-		t.Errorf("the words are gone: %d at the place of generation %d", got, generation)
+		t.Errorf("the words are unmapped: %d, want generation %d", got, generation)
 	}
 	words.Close()
 }
